@@ -1,0 +1,28 @@
+#include "common/base/checksum.hpp"
+
+#include <xxhash.h>
+
+#include "common/base/check.hpp"
+
+namespace ho {
+
+std::uint64_t checksum64(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+ChecksumStream::ChecksumStream() : state_(XXH3_createState()) {
+  HO_CHECK(state_ != nullptr);
+  XXH3_64bits_reset(static_cast<XXH3_state_t*>(state_));
+}
+
+ChecksumStream::~ChecksumStream() { XXH3_freeState(static_cast<XXH3_state_t*>(state_)); }
+
+void ChecksumStream::update(std::span<const std::byte> bytes) {
+  XXH3_64bits_update(static_cast<XXH3_state_t*>(state_), bytes.data(), bytes.size());
+}
+
+std::uint64_t ChecksumStream::digest() const {
+  return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state_));
+}
+
+}  // namespace ho

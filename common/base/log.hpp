@@ -1,0 +1,24 @@
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+namespace ho {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+/// One key and its value in a structured line.
+struct LogField {
+  std::string_view key;
+  std::string value;
+};
+
+/// Writes one line to stderr: `level message key=value key="value with spaces"`. Any thread. Not
+/// for the data path: formats and writes under spdlog's lock.
+void log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
+
+/// Lines below `level` are dropped. Call once in main.
+void set_log_level(LogLevel level);
+
+}  // namespace ho

@@ -1,0 +1,73 @@
+#include "common/base/units.hpp"
+
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+namespace ho {
+
+namespace {
+
+std::string with_unit(double value, const char* unit) {
+  std::array<char, 32> text{};
+  const int decimals = value >= 100 ? 0 : value >= 10 ? 1 : 2;
+  std::snprintf(text.data(), text.size(), "%.*f %s", decimals, value, unit);
+  return text.data();
+}
+
+}  // namespace
+
+std::string format_bytes(std::uint64_t bytes) {
+  if (bytes < kKiB) return std::to_string(bytes) + " B";
+  const auto value = static_cast<double>(bytes);
+  if (bytes < kMiB) return with_unit(value / double(kKiB), "KiB");
+  if (bytes < kGiB) return with_unit(value / double(kMiB), "MiB");
+  if (bytes < 1024 * kGiB) return with_unit(value / double(kGiB), "GiB");
+  return with_unit(value / double(1024 * kGiB), "TiB");
+}
+
+std::string format_duration_ns(std::uint64_t duration_ns) {
+  const auto value = static_cast<double>(duration_ns);
+  if (duration_ns < 1000) return std::to_string(duration_ns) + " ns";
+  if (duration_ns < 1'000'000) return with_unit(value / 1e3, "us");
+  if (duration_ns < 1'000'000'000) return with_unit(value / 1e6, "ms");
+  return with_unit(value / 1e9, "s");
+}
+
+std::optional<std::uint64_t> parse_bytes(std::string_view text) {
+  // std::from_chars for double is exact up to 2^53; whole numbers go through the integer path.
+  const char* const end = text.data() + text.size();
+  std::uint64_t whole = 0;
+  auto [whole_end, whole_error] = std::from_chars(text.data(), end, whole);
+  if (whole_error != std::errc{}) return std::nullopt;
+  double fraction = 0;
+  const char* cursor = whole_end;
+  if (cursor != end && *cursor == '.') {
+    double value = 0;
+    auto [value_end, value_error] =
+        std::from_chars(text.data(), end, value, std::chars_format::fixed);
+    if (value_error != std::errc{} || value_end == cursor + 1) return std::nullopt;
+    fraction = value - static_cast<double>(whole);
+    cursor = value_end;
+  }
+  std::string unit;
+  for (; cursor != end; ++cursor) {
+    unit.push_back(static_cast<char>(std::toupper(static_cast<unsigned char>(*cursor))));
+  }
+  std::uint64_t scale = 1;
+  if (!unit.empty() && unit != "B") {
+    const std::size_t power = std::string_view("KMGT").find(unit[0]);
+    const std::string_view rest = std::string_view(unit).substr(1);
+    if (power == std::string_view::npos || !(rest.empty() || rest == "B" || rest == "IB")) {
+      return std::nullopt;
+    }
+    scale = std::uint64_t{1} << (10 * (power + 1));
+  }
+  if (whole != 0 && scale > UINT64_MAX / whole) return std::nullopt;
+  const auto part = static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(scale)));
+  return checked_add(whole * scale, part);
+}
+
+}  // namespace ho

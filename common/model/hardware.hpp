@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace ho {
+
+/// One direction of a path. A transfer of n bytes takes latency_ns + n / bytes_per_s.
+struct Link {
+  std::uint64_t bytes_per_s = 0;  ///< > 0 for a link that exists
+  std::uint64_t latency_ns = 0;
+
+  bool operator==(const Link&) const = default;
+};
+
+/// Memory below the device. read: toward the device side.
+struct TierSpec {
+  std::uint64_t capacity_bytes = 0;
+  Link read;
+  Link write;
+
+  bool operator==(const TierSpec&) const = default;
+};
+
+/// What a plan may assume of the machine. Mirrors hardware.proto.
+struct Hardware {
+  std::string name;
+  std::uint64_t device_bytes = 0;
+  std::optional<TierSpec> local_ddr;
+  std::optional<TierSpec> remote_ddr;
+  std::optional<TierSpec> flash;         ///< flash <-> local DDR
+  std::optional<Link> device_port_read;  ///< limits local + remote DDR together
+  std::optional<Link> device_port_write;
+
+  bool operator==(const Hardware&) const = default;
+};
+
+}  // namespace ho

@@ -1,0 +1,25 @@
+#include "common/schedule/schedule.hpp"
+
+namespace ho::schedule {
+
+std::string_view home_tier_name(HomeTier tier) {
+  switch (tier) {
+    case HomeTier::kLocalDdr: return "local_ddr";
+    case HomeTier::kRemoteDdr: return "remote_ddr";
+    case HomeTier::kFlash: return "flash";
+  }
+  return "unknown";
+}
+
+std::string_view cache_op_kind_name(CacheOpKind kind) {
+  switch (kind) {
+    case CacheOpKind::kPrefetch: return "prefetch";
+    case CacheOpKind::kStore: return "store";
+    case CacheOpKind::kDetach: return "detach";
+    case CacheOpKind::kStageIn: return "stage_in";
+    case CacheOpKind::kStageOut: return "stage_out";
+  }
+  return "unknown";
+}
+
+}  // namespace ho::schedule

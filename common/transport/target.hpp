@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "common/base/result.hpp"
+#include "common/base/strong.hpp"
+#include "common/transport/transport.hpp"
+
+namespace ho::transport {
+
+/// One region exposed by one Target. Never reused.
+using ExposureId = Strong<struct ExposureIdTag, std::uint64_t>;
+
+/// Memory to expose: one granted segment.
+struct ExposeRequest {
+  std::span<std::byte> memory;  ///< the daemon's own mapping; outlives the exposure
+  Rights rights = Rights::kReadWrite;
+};
+
+struct Exposure {
+  ExposureId id;
+  std::string key;  ///< RegionGrant::key for initiators; unguessable where the driver checks keys
+};
+
+/// The serving side of a driver, in the daemon: exposes memory to initiators and makes progress for
+/// them. Threads: one owner thread (the daemon's data thread); nothing blocks except expose()
+/// (registration).
+class Target {
+ public:
+  virtual ~Target() = default;
+
+  /// The driver's name as in Caps::name.
+  [[nodiscard]] virtual std::string_view name() const = 0;
+
+  /// What PeerAddress::address must hold to reach this target.
+  [[nodiscard]] virtual const std::string& address() const = 0;
+
+  [[nodiscard]] virtual Result<Exposure> expose(const ExposeRequest& request) = 0;
+
+  /// After it returns no access by the exposure's key begins, and none touches its memory any more.
+  /// Initiators see kPermissionDenied or kUnavailable. @return kNotFound for an unknown exposure.
+  [[nodiscard]] virtual Result<void> revoke(ExposureId exposure) = 0;
+
+  /// Serves initiators for a bounded time. @return events handled; 0: nothing to do.
+  virtual std::size_t progress() = 0;
+
+  /// Readable when progress() has work. -1: this driver never needs progress.
+  [[nodiscard]] virtual int wait_descriptor() const = 0;
+
+  /// Prepares to sleep on wait_descriptor(). @return false: work has come in meanwhile, call
+  /// progress().
+  [[nodiscard]] virtual bool arm() = 0;
+};
+
+}  // namespace ho::transport

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+#include "common/base/strong.hpp"
+#include "common/base/unique_fd.hpp"
+#include "common/model/address.hpp"
+#include "common/model/op.hpp"
+
+namespace ho::transport {
+
+/// A peer this transport is connected to. Never reused, so a reconnect is a new generation.
+using PeerId = Strong<struct PeerIdTag, std::uint32_t>;
+/// A remote region this transport may access.
+using RegionId = Strong<struct RegionIdTag, std::uint32_t>;
+/// Local memory that this transport may read from or write into.
+using LocalId = Strong<struct LocalIdTag, std::uint32_t>;
+
+enum class Rights : std::uint8_t { kRead = 1, kReadWrite = 3 };
+
+/// Fixed properties of a driver.
+struct Caps {
+  std::string_view name;             ///< "local", "ofi", "sim"
+  std::uint64_t op_bytes_max = 0;    ///< largest single operation
+  std::uint32_t depth_ops_max = 0;   ///< operations in flight beyond which submit() answers kBusy
+  bool needs_peer_progress = false;  ///< operations stop while the peer's process is stopped
+  bool needs_descriptor = false;     ///< attach() needs RegionGrant::fd (same node)
+};
+
+/// How to reach a peer's Target: the driver's own address bytes as Target::address() gave them.
+struct PeerAddress {
+  NodeId node;
+  std::string address;
+};
+
+/// What a Target gives out for one exposed region, as it crossed the control connection.
+struct RegionGrant {
+  std::string key;  ///< the driver's own bytes; a secret
+  UniqueFd fd;      ///< the segment's memfd for drivers with needs_descriptor; else not valid
+  std::uint64_t length_bytes = 0;
+  Rights rights = Rights::kReadWrite;
+};
+
+/// One read of remote memory.
+struct GetOp {
+  OpId op;
+  std::span<std::byte> into;  ///< inside `local`
+  LocalId local;
+  RegionId region;
+  std::uint64_t offset_bytes = 0;  ///< in the region
+  TimePoint deadline;
+};
+
+/// One write of remote memory.
+struct PutOp {
+  OpId op;
+  std::span<const std::byte> from;  ///< inside `local`
+  LocalId local;
+  RegionId region;
+  std::uint64_t offset_bytes = 0;  ///< in the region
+  TimePoint deadline;
+};
+
+/// One-sided access to memory that peers have exposed (the initiator's side).
+///
+/// Threads: one owner thread. submit() and poll() never block, allocate or run user code;
+/// connecting, attaching and registering may block (bounded by their own deadlines) and belong to
+/// start-up. An operation's bytes belong to the transport until its completion came out of poll();
+/// no order between operations. Every accepted operation completes by its deadline (plus 100 ms) at
+/// the latest, with kDeadline if nothing else; a driver that cannot take an operation back closes
+/// the peer to keep this promise, and then the peer's other operations end with kUnavailable.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  [[nodiscard]] virtual const Caps& caps() const = 0;
+
+  /// Makes a peer reachable. @return kUnavailable, kDeadline, kInvalidArgument (not an address of
+  /// this driver).
+  [[nodiscard]] virtual Result<PeerId> connect(const PeerAddress& peer, TimePoint deadline) = 0;
+
+  /// Force close: every operation in flight to the peer completes (kUnavailable) by the next poll()
+  /// calls; its regions are detached. Idempotent. Called by the owner when the control connection
+  /// is lost.
+  virtual void close_peer(PeerId peer) = 0;
+
+  /// Takes a remote region into use. The grant's key is checked at the first access at the latest.
+  [[nodiscard]] virtual Result<RegionId> attach(PeerId peer, RegionGrant grant) = 0;
+
+  /// Ends use of a region. No operation on it may be in flight.
+  virtual void detach(RegionId region) = 0;
+
+  /// Registers local memory for operations. The memory outlives unregister_memory().
+  [[nodiscard]] virtual Result<LocalId> register_memory(std::span<std::byte> memory) = 0;
+
+  /// No operation on it may be in flight.
+  virtual void unregister_memory(LocalId local) = 0;
+
+  /// Reads remote bytes into local memory.
+  /// @return accepted: one Completion with get.op will come out of poll(): kOk; kPermissionDenied
+  /// (wrong or
+  ///         revoked key, missing right); kUnavailable (peer gone); kDeadline.
+  ///         kBusy: queue full, nothing started, poll() and retry. kInvalidArgument, kOutOfRange,
+  ///         kNotFound (unknown region), kUnavailable (peer closed): nothing started.
+  [[nodiscard]] virtual Result<void> submit(const GetOp& get) = 0;
+
+  /// Writes local bytes to remote memory. Its completion means *visible at the peer*, not merely
+  /// sent. Same outcomes as for GetOp; kPermissionDenied at once on a read-only region.
+  [[nodiscard]] virtual Result<void> submit(const PutOp& put) = 0;
+
+  /// Makes progress and moves up to out.size() completions into `out`. @return how many were
+  /// written.
+  virtual std::size_t poll(std::span<Completion> out) = 0;
+};
+
+}  // namespace ho::transport
