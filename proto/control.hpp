@@ -1,0 +1,161 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+#include "common/base/unique_fd.hpp"
+#include "common/model/address.hpp"
+#include "common/transport/transport.hpp"
+
+namespace ho {
+
+inline constexpr std::uint32_t kControlProtocolVersion = 1;
+inline constexpr std::size_t kSessionTokenBytes = 16;
+
+/// One driver by which the peer may be reached, as its hello named it.
+struct DriverEndpoint {
+  std::string driver;   ///< "local", "ofi"
+  std::string address;  ///< transport::PeerAddress::address
+};
+
+/// What a daemon says of itself first.
+struct HelloReply {
+  NodeId node;
+  std::string node_name;
+  std::string boot_id;                ///< equal on both sides: the same running kernel
+  std::uint64_t daemon_instance = 0;  ///< random at each start
+  std::uint64_t segment_bytes = 0;
+  std::vector<DriverEndpoint> drivers;  ///< what this connection may use
+};
+
+/// A session on one daemon. The token is a secret: who has it owns the session.
+struct Session {
+  SessionId id;
+  std::string token;  ///< kSessionTokenBytes random bytes
+  std::chrono::milliseconds lease{0};
+};
+
+struct GrantSpec {
+  std::uint64_t bytes = 0;  ///< rounded up to whole segments by the daemon
+  std::string driver;       ///< "local" passes one descriptor a segment
+  transport::Rights rights = transport::Rights::kReadWrite;
+};
+
+/// One granted segment. `key` and `fd` are what transport::RegionGrant wants.
+struct GrantedSegment {
+  SegmentId id;
+  std::uint64_t address_bits = 0;  ///< GlobalAddress of its first byte; checked on receipt
+  std::uint64_t length_bytes = 0;
+  std::string key;
+  UniqueFd fd;  ///< valid with driver "local" only
+};
+
+struct NodeInfo {
+  NodeId node;
+  std::string name;
+  std::vector<std::string> control_addresses;  ///< "unix:/run/...", "tcp:HOST:PORT"
+};
+
+struct NodeStatus {
+  NodeId node;
+  std::string node_name;
+  std::string version;
+  std::uint64_t uptime_ms = 0;
+  std::uint64_t ddr_capacity_bytes = 0;
+  std::uint64_t ddr_granted_bytes = 0;  ///< granted, or given back and not yet wiped
+  std::uint64_t segment_bytes = 0;
+  std::string page_kind;
+  std::uint32_t sessions = 0;
+  std::vector<std::string> drivers;
+  bool draining = false;
+};
+
+struct SessionInfo {
+  SessionId id;
+  std::string name;
+  std::uint32_t pid = 0;
+  std::string peer;
+  std::uint64_t granted_bytes = 0;
+  std::uint64_t lease_left_ms = 0;
+  std::uint64_t age_ms = 0;
+};
+
+struct SegmentInfo {
+  SegmentId id;
+  std::uint64_t address_bits = 0;
+  std::uint64_t length_bytes = 0;
+  SessionId session;
+  std::string driver;
+  std::string page_kind;
+};
+
+/// The client's end of one control connection to one daemon.
+///
+/// Threads: every method may be called from any thread and blocks until the answer, the deadline or
+/// the loss of the connection. One I/O thread of its own (all signals blocked) reads and writes.
+/// Lifecycle: connect() -> calls -> destructor (bounded: never waits for the daemon). A connection
+/// that was lost stays lost: every later call answers kUnavailable at once; make a new client.
+/// Outcomes of every call: the daemon's error as it sent it; kUnavailable (connection lost);
+/// kDeadline (no answer in time; what was asked may still happen); kBusy (over 1024 calls wait);
+/// kCorrupt (the answer makes no sense).
+class ControlClient {
+ public:
+  struct Options {
+    std::string address;      ///< "unix:PATH" or "tcp:HOST:PORT" ("tcp:[::1]:7700" for IPv6)
+    std::string client_name;  ///< for people
+    /// Called once on the I/O thread when the connection is lost, not when the client is destroyed.
+    /// Set an atomic or post; must not call or destroy this client.
+    std::function<void(const Error&)> on_closed;
+  };
+
+  /// Connects and says hello. @return kInvalidArgument (not an address), kUnavailable (nobody
+  /// listens there), kDeadline, kUnsupported (protocol version).
+  [[nodiscard]] static Result<std::unique_ptr<ControlClient>> connect(Options options,
+                                                                      TimePoint deadline);
+  ~ControlClient();
+  ControlClient(const ControlClient&) = delete;
+  ControlClient& operator=(const ControlClient&) = delete;
+
+  /// The daemon's hello. Constant for this connection.
+  [[nodiscard]] const HelloReply& hello() const;
+  [[nodiscard]] const std::string& address() const;
+  /// The connection is lost. Any thread.
+  [[nodiscard]] bool closed() const;
+
+  [[nodiscard]] Result<Session> open_session(const std::string& name, TimePoint deadline);
+  /// @return the lease from now on. kNotFound: it has lapsed; its memory is gone.
+  [[nodiscard]] Result<std::chrono::milliseconds> renew_lease(const Session& session,
+                                                              TimePoint deadline);
+  /// Ends the session and frees all it holds, at once.
+  [[nodiscard]] Result<void> close_session(const Session& session, TimePoint deadline);
+
+  /// All or nothing. kExhausted: "needs X, pool has Y on nodes ...". With "local" it may take
+  /// several requests (64 descriptors a frame); what an earlier one granted is released when a
+  /// later one fails. After kDeadline the daemon may still have granted: only close_session() is
+  /// sure to free it.
+  [[nodiscard]] Result<std::vector<GrantedSegment>> grant(const Session& session,
+                                                          const GrantSpec& spec,
+                                                          TimePoint deadline);
+  /// Gives segments back. The answer means: no access through their keys begins any more.
+  [[nodiscard]] Result<void> release(const Session& session, const std::vector<SegmentId>& segments,
+                                     TimePoint deadline);
+
+  [[nodiscard]] Result<std::vector<NodeInfo>> nodes(TimePoint deadline);  ///< this daemon first
+  [[nodiscard]] Result<NodeStatus> status(TimePoint deadline);
+  [[nodiscard]] Result<std::vector<SessionInfo>> sessions(TimePoint deadline);
+  [[nodiscard]] Result<std::vector<SegmentInfo>> segments(TimePoint deadline);
+
+ private:
+  class Connection;
+  explicit ControlClient(std::unique_ptr<Connection> connection);
+  std::unique_ptr<Connection> connection_;
+};
+
+}  // namespace ho
