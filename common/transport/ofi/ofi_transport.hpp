@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+#include "common/base/units.hpp"
+#include "common/transport/target.hpp"
+#include "common/transport/transport.hpp"
+
+namespace ho::transport {
+
+/// How the initiator's side of the libfabric driver behaves.
+struct OfiOptions {
+  std::string provider = "tcp;ofi_rxm";  ///< libfabric's name of the provider
+  std::uint32_t depth_ops_max = 4096;    ///< operations accepted and not yet polled
+  std::uint64_t chunk_bytes = kMiB;      ///< larger operations are cut into pieces of this size
+  std::uint32_t chunks_max = 1024;       ///< pieces in flight to all peers together
+  std::uint64_t flight_bytes_max = 32 * kMiB;  ///< bytes of pieces in flight to one peer
+};
+
+/// Makes the initiator's side of the `ofi` driver: one libfabric endpoint per peer, so that closing
+/// a peer ends its operations and no other's.
+///
+/// connect() reads a page that every target exposes, so it fails where nobody answers. attach()
+/// reads one byte with the grant's key over a connection of its own and answers kPermissionDenied
+/// where the target refuses it. A key that turns bad later (a revoked grant) costs the peer: over
+/// tcp;ofi_rxm the target answers a bad key, a bad range or a missing right by dropping the
+/// connection, and does not say which operation was at fault. All operations in flight to that peer
+/// then end with kUnavailable and the owner connects anew.
+///
+/// An operation that passes its deadline closes its peer: it ends with kDeadline, the peer's others
+/// with kUnavailable. `clock` outlives the transport.
+/// @return kUnsupported where libfabric has no such provider; kInvalidArgument; kIo.
+[[nodiscard]] Result<std::unique_ptr<Transport>> make_ofi_transport(const OfiOptions& options,
+                                                                    const Clock& clock);
+
+/// Where the daemon's side listens.
+struct OfiTargetOptions {
+  std::string provider = "tcp;ofi_rxm";
+  std::string bind_address = "127.0.0.1";  ///< numeric, reachable by peers; not a wildcard
+  std::uint16_t port = 0;                  ///< 0: the system chooses
+};
+
+/// Makes the daemon's side of the `ofi` driver. ExposeRequest::memory must be page-aligned and part
+/// of a MAP_SHARED mapping: the target serves it through an alias of its own, which revoke()
+/// replaces, so that a transfer caught half-way never touches the memory again.
+/// @return kUnsupported where libfabric has no such provider; kInvalidArgument; kIo (port taken).
+[[nodiscard]] Result<std::unique_ptr<Target>> make_ofi_target(const OfiTargetOptions& options);
+
+}  // namespace ho::transport
