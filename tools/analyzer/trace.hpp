@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+#include "common/schedule/schedule.hpp"
+#include "tools/analyzer/simulate.hpp"
+
+namespace ho::analyzer {
+
+/// What a trace shows. Everything is read during render_trace() only.
+struct TraceInput {
+  const schedule::Schedule& schedule;
+  const Simulation& predicted;  ///< simulate(schedule, schedule.hardware, Policy::kPlanned)
+  const schedule::MeasuredStep* measured = nullptr;  ///< one executed step; may be absent
+};
+
+/// Chrome trace-event JSON, as ui.perfetto.dev opens it: process "predicted" and, where given,
+/// process "measured", each with the tracks compute, stalls and one per channel, and a counter of
+/// live device bytes for the prediction. Times are microseconds from the step's start.
+/// Pure and deterministic; O(ops + cache ops).
+/// Source: "Trace Event Format", Google, 2016 (event phases X, C and M).
+[[nodiscard]] std::string render_trace(const TraceInput& input);
+
+}  // namespace ho::analyzer

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace ho::cli {
+
+/// Exit codes of every subcommand. Scripts rely on them (DESIGN section 11).
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitIllegal = 1;     ///< verify: the schedule breaks a rule; others: failed
+inline constexpr int kExitBadInput = 2;    ///< unreadable input, wrong arguments, unwritable output
+inline constexpr int kExitInfeasible = 3;  ///< the budget cannot be met
+
+// Each adds one subcommand to `app`; its callback does the work and sets `exit_code`, which
+// outlives the app. One file per subcommand; JSON goes to stdout alone, words for people to stderr.
+void add_analyze(CLI::App& app, int& exit_code);
+void add_verify(CLI::App& app, int& exit_code);
+void add_simulate(CLI::App& app, int& exit_code);
+void add_explain(CLI::App& app, int& exit_code);
+
+// These go below `hyperoffload bench`.
+void add_bench_analyzer(CLI::App& bench, int& exit_code);
+
+}  // namespace ho::cli

@@ -1,0 +1,34 @@
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "tools/hyperoffload/command.hpp"
+
+namespace {
+
+/// CLI11's own codes are above 100 for every kind of mistake; ours is one: bad input.
+int report_usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  const int code = app.exit(error, std::cout, std::cerr);
+  return code == 0 ? ho::cli::kExitDone : ho::cli::kExitBadInput;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"HyperOffload: plan what leaves device memory, and look at the pool it goes to."};
+  app.name("hyperoffload");
+  app.set_version_flag("--version", "hyperoffload " HO_VERSION);
+  app.require_subcommand(1);
+  app.failure_message(CLI::FailureMessage::help);
+
+  int exit_code = ho::cli::kExitDone;
+
+  CLI::App& bench = *app.add_subcommand("bench", "Measure this machine, and us against its limits");
+  bench.require_subcommand(0, 1);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return report_usage_error(app, error);
+  }
+  return exit_code;
+}
