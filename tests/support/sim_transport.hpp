@@ -1,0 +1,160 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/base/clock.hpp"
+#include "common/base/prng.hpp"
+#include "common/transport/transport.hpp"
+
+namespace ho::test {
+
+/// Time that moves only when told. One thread.
+class SimClock final : public Clock {
+ public:
+  [[nodiscard]] TimePoint now() const override { return now_; }
+  /// Moves forward to `time`; a time in the past changes nothing.
+  void advance_to(TimePoint time) {
+    if (time > now_) now_ = time;
+  }
+  void advance(Duration duration) { now_ += duration; }
+
+ private:
+  TimePoint now_{Duration{1'000'000}};
+};
+
+/// What the simulated network does to operations. Chances are per operation.
+struct SimLink {
+  Duration delay_min{1'000};
+  Duration delay_max{20'000};     ///< uniform in [min, max]: so operations overtake each other
+  std::uint64_t bytes_per_s = 0;  ///< 0: size costs nothing; else a peer moves one thing at a time
+  double loss = 0;                ///< never answered: ends by deadline, and costs the peer
+  std::uint32_t depth_ops_max = 256;  ///< submit() answers kBusy beyond
+  std::uint64_t op_bytes_max = std::uint64_t{1} << 32U;
+};
+
+/// The peers' side of the simulated network: processes by address, and the memory they expose.
+/// Keeps pointers to the exposed memory, so a test always knows the true bytes. One thread;
+/// outlives its transports.
+class SimFabric {
+ public:
+  /// A process that answers at `address`.
+  void add_peer(const std::string& address);
+  /// The process dies: operations to it end with kUnavailable after `notice` of simulated time.
+  void kill_peer(const std::string& address, Duration notice = Duration{1'000'000});
+  /// Like SIGSTOP: operations make no progress and end by deadline only.
+  void stop_peer(const std::string& address);
+  void resume_peer(const std::string& address);
+
+  /// Exposes memory of a live peer. The grant has no descriptor.
+  [[nodiscard]] transport::RegionGrant expose(const std::string& address,
+                                              std::span<std::byte> memory,
+                                              transport::Rights rights);
+  /// Later accesses end with kPermissionDenied; the memory is not touched any more.
+  void revoke(const std::string& key);
+
+  struct Peer {
+    bool stopped = false;
+    std::optional<Duration> dead_notice;  ///< set: dead; how long until its peers notice
+  };
+  struct Region {
+    std::string address;
+    std::span<std::byte> memory;
+    transport::Rights rights;
+  };
+  /// For the driver. Null where there is none.
+  [[nodiscard]] const Peer* find_peer(const std::string& address) const;
+  [[nodiscard]] const Region* find_region(const std::string& key) const;
+  [[nodiscard]] const std::map<std::string, Peer>& peers() const { return peers_; }
+
+ private:
+  std::map<std::string, Peer> peers_;
+  std::unordered_map<std::string, Region> regions_;
+  std::uint64_t next_key_ = 1;
+};
+
+/// The `sim` driver: everything happens inside poll(), at the clock's time, in an order that one
+/// seed fixes. Bytes move at a random instant between submission and completion, in two halves, and
+/// the target of a get holds rubbish until then: a caller that looks or writes too early is seen.
+class SimTransport final : public transport::Transport {
+ public:
+  SimTransport(SimFabric& fabric, const Clock& clock, const SimLink& link, std::uint64_t seed);
+
+  /// When the next operation moves bytes or ends, for tests that drive the clock. Nothing: idle, or
+  /// only waiting for a stopped peer without deadlines.
+  [[nodiscard]] std::optional<TimePoint> next_event() const;
+  [[nodiscard]] std::size_t in_flight() const { return ops_.size(); }
+  /// Replaces the network's behaviour for operations submitted from now on.
+  void set_link(const SimLink& link);
+
+  [[nodiscard]] const transport::Caps& caps() const override { return caps_; }
+  [[nodiscard]] Result<transport::PeerId> connect(const transport::PeerAddress& peer,
+                                                  TimePoint deadline) override;
+  void close_peer(transport::PeerId peer) override;
+  [[nodiscard]] Result<transport::RegionId> attach(transport::PeerId peer,
+                                                   transport::RegionGrant grant) override;
+  void detach(transport::RegionId region) override;
+  [[nodiscard]] Result<transport::LocalId> register_memory(std::span<std::byte> memory) override;
+  void unregister_memory(transport::LocalId local) override;
+  [[nodiscard]] Result<void> submit(const transport::GetOp& get) override;
+  [[nodiscard]] Result<void> submit(const transport::PutOp& put) override;
+  std::size_t poll(std::span<Completion> out) override;
+
+ private:
+  enum class Phase : std::uint8_t { kQueued, kHalf, kMoved };
+  struct Peer {
+    std::string address;
+    bool open = true;
+    TimePoint busy_until{};
+  };
+  struct Region {
+    transport::PeerId peer;
+    transport::RegionGrant grant;
+  };
+  struct Op {
+    OpId id;
+    bool is_get = false;
+    std::byte* local = nullptr;
+    std::size_t length_bytes = 0;
+    transport::LocalId memory;
+    transport::RegionId region;
+    transport::PeerId peer;
+    std::uint64_t offset_bytes = 0;
+    TimePoint deadline;
+    TimePoint half_at;
+    TimePoint done_at;
+    Phase phase = Phase::kQueued;
+    bool lost = false;
+  };
+  /// Sentinel of next_time(): nothing will happen by itself.
+  static constexpr TimePoint kNever = TimePoint::max();
+
+  [[nodiscard]] Result<void> accept(Op op);
+  [[nodiscard]] const SimFabric::Peer& process_of(transport::PeerId peer) const;
+  [[nodiscard]] TimePoint next_time(const Op& op) const;
+  void step(std::size_t index, TimePoint at);
+  [[nodiscard]] Errc move_half(Op& op, bool second);
+  void finish(std::size_t index, Errc code);
+  void fail_peer(transport::PeerId peer);
+
+  SimFabric& fabric_;
+  const Clock& clock_;
+  SimLink link_;
+  Prng prng_;
+  transport::Caps caps_;
+  std::unordered_map<transport::PeerId, Peer> peers_;
+  std::unordered_map<transport::RegionId, Region> regions_;
+  std::unordered_map<transport::LocalId, std::span<std::byte>> memories_;
+  std::unordered_map<std::string, TimePoint> deaths_;
+  std::vector<Op> ops_;
+  std::vector<Completion> done_;
+  std::uint32_t next_id_ = 1;
+};
+
+}  // namespace ho::test
