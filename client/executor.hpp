@@ -1,0 +1,162 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/base/result.hpp"
+#include "common/schedule/schedule.hpp"
+
+namespace ho::client {
+
+/// Which of a schedule's three lists a cache op stands in.
+enum class CacheOpList : std::uint8_t { kSteady, kPrologue, kEpilogue };
+
+/// One execution of one cache op. Prologue and epilogue run once: step is 0.
+struct Instance {
+  CacheOpList list = CacheOpList::kSteady;
+  std::uint32_t index = 0;  ///< within the list
+  std::uint64_t step = 0;
+
+  bool operator==(const Instance&) const = default;
+};
+
+/// Later than any position: nothing on the device waits for it.
+inline constexpr std::uint64_t kNeverNeeded = UINT64_MAX;
+
+/// A transfer that may start now.
+struct ReadyTransfer {
+  Instance instance;
+  /// Global position (step * position count + position) of the first op that waits for it, directly
+  /// or through other cache ops; kNeverNeeded where none does.
+  std::uint64_t needed_at = kNeverNeeded;
+};
+
+/// Decides what a schedule's replay does next: a pure state machine over (schedule, ended
+/// positions, completed transfers). No I/O, no threads, no clock; allocates only in create().
+///
+///                    begin_step                 last position ended
+///   kBetweenSteps ---------------> kInStep -----------------------------> kBetweenSteps
+///        | begin_epilogue
+///        v            every earlier instance complete      every epilogue store complete
+///   kDraining ----------------------------------> kEpilogue -------------------> kFinished
+///
+/// Three rules beyond the schedule's own dependencies, none of which can block a legal schedule,
+/// since an instance depends on nothing later than its own step: an instance starts after the same
+/// op's instance of the step before; positions of step k wait until all instances of step k - 2 are
+/// complete (so four instances per op bound the memory); the epilogue waits for everything.
+///
+/// Owner: the transfer thread (the simulation in tests). It is wrong to complete a transfer that
+/// next() has not given out, or to end positions out of order: such events are refused with
+/// kConflict and change nothing.
+class Executor {
+ public:
+  enum class State : std::uint8_t { kBetweenSteps, kInStep, kDraining, kEpilogue, kFinished };
+
+  /// The schedule is copied in the executor's own flat form. @return kInvalidArgument for indices
+  /// out of range or no positions; kUnsupported for flash cache ops. Legality is
+  /// schedule::validate()'s to prove, not checked here.
+  [[nodiscard]] static Result<Executor> create(const schedule::Schedule& schedule);
+
+  /// The job begins its next step; every INPUT home slot is filled.
+  [[nodiscard]] Result<void> begin_step();
+  /// The ops at all positions below `ended` (a global count) have ended.
+  [[nodiscard]] Result<void> positions_ended(std::uint64_t ended);
+  /// No further step comes. With no step ever begun this finishes at once: home holds all values.
+  [[nodiscard]] Result<void> begin_epilogue();
+  /// A transfer given out by next() has moved all its bytes.
+  [[nodiscard]] Result<void> completed(const Instance& instance);
+
+  /// Takes the ready transfer needed soonest; ties in list order. O(log ready).
+  [[nodiscard]] std::optional<ReadyTransfer> next();
+
+  /// Leading positions (a global count) whose waits are all satisfied. Never falls.
+  [[nodiscard]] std::uint64_t ready_through() const { return ready_through_; }
+  /// Steps begun whose instances are all complete, counted from the first.
+  [[nodiscard]] std::uint64_t retired_steps() const { return retired_; }
+  /// The smallest ended count above the present one that makes something ready by itself;
+  /// kNeverNeeded: only begin_step() or a completion can.
+  [[nodiscard]] std::uint64_t next_trigger() const;
+  [[nodiscard]] std::uint64_t positions_ended_count() const { return ended_; }
+  [[nodiscard]] std::uint64_t steps_begun() const { return begun_; }
+  [[nodiscard]] std::size_t in_flight() const { return in_flight_; }
+  [[nodiscard]] bool has_ready() const { return !ready_.empty(); }
+  [[nodiscard]] State state() const { return state_; }
+
+ private:
+  enum class Progress : std::uint8_t { kWaiting, kReady, kInFlight, kDone };
+  /// Instances alive at once: of steps k - 2 .. k, and k + 1 as a dependent.
+  static constexpr std::uint64_t kRing = 4;
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+
+  struct Edge {
+    std::uint32_t node = 0;
+    bool next_step = false;  ///< the dependent is the next step's instance
+  };
+  /// One cache op of any list. Nodes are numbered steady, then prologue, then epilogue.
+  struct Node {
+    std::uint32_t first_edge = 0;
+    std::uint32_t waits = 0;        ///< in the steady state
+    std::uint32_t waits_first = 0;  ///< in the first step
+    std::uint32_t gate = kNone;     ///< before_position
+    bool gate_next_step = false;
+    bool detach = false;
+    std::uint64_t needed_rel = kNeverNeeded;  ///< positions after the step's first
+  };
+  struct HeapEntry {
+    std::uint64_t needed_at = 0;
+    std::uint64_t order = 0;
+    std::uint32_t node = 0;
+    std::uint64_t step = 0;
+  };
+  struct Pending {
+    std::uint32_t node = 0;
+    std::uint64_t step = 0;
+  };
+
+  Executor() = default;
+  void add_nodes(const std::vector<schedule::CacheOp>& list, CacheOpList kind);
+  void build_edges(const schedule::Schedule& schedule);
+  void build_triggers(const schedule::Schedule& schedule);
+  void build_urgency(const schedule::Schedule& schedule);
+  void reset_instances();
+  void enter(State from, State to);
+  [[nodiscard]] std::size_t slot(std::uint32_t node, std::uint64_t step) const;
+  [[nodiscard]] Instance instance_of(std::uint32_t node, std::uint64_t step) const;
+  [[nodiscard]] std::uint32_t node_of(const Instance& instance) const;
+  void satisfy(std::uint32_t node, std::uint64_t step);
+  void finish(std::uint32_t node, std::uint64_t step);
+  void settle();
+  void open_gate(std::uint32_t node, std::uint64_t step);
+  void advance_ready();
+  void advance_epilogue();
+
+  State state_ = State::kBetweenSteps;
+  std::uint64_t positions_ = 0;  ///< per step
+  std::uint32_t steady_ = 0;
+  std::uint32_t prologue_ = 0;
+  std::uint32_t epilogue_ = 0;
+  std::vector<Node> nodes_;
+  std::vector<Edge> edges_;                   ///< dependents, grouped by node
+  std::vector<std::uint32_t> trigger_first_;  ///< per position, into triggers_; size positions + 1
+  std::vector<std::uint32_t> triggers_;       ///< nodes released by the end of a position
+  std::vector<std::uint32_t> step_triggers_;  ///< nodes released by the beginning of a step
+  std::vector<std::uint32_t> next_trigger_;   ///< per position: first one at or after it, or kNone
+  std::vector<std::uint32_t> gates_full_;     ///< per position: instances it waits for
+
+  std::vector<std::uint32_t> waits_;  ///< per slot: unmet dependencies
+  std::vector<Progress> progress_;    ///< per slot
+  std::vector<std::uint32_t> gates_;  ///< ring of steps x positions: open instances
+  std::uint64_t open_in_step_[kRing] = {};
+  std::vector<HeapEntry> ready_;   ///< heap
+  std::vector<Pending> settling_;  ///< detaches and their consequences
+  std::uint64_t begun_ = 0;
+  std::uint64_t ended_ = 0;
+  std::uint64_t retired_ = 0;
+  std::uint64_t ready_through_ = 0;
+  std::uint64_t once_open_ = 0;  ///< prologue, then epilogue instances not complete
+  std::size_t in_flight_ = 0;
+};
+
+}  // namespace ho::client

@@ -1,0 +1,199 @@
+#include "client/mover.hpp"
+
+#include <algorithm>
+
+#include "common/base/check.hpp"
+
+namespace ho::client {
+namespace {
+
+/// An OpId names the transfer's slot, the node, and a number that makes it unique in flight.
+constexpr unsigned kSlotBits = 16;
+constexpr unsigned kNodeBits = 12;
+static_assert(Mover::kTransfersMax <= (1U << kSlotBits));
+static_assert(kNodesMax <= (1U << kNodeBits));
+
+OpId op_id(std::uint32_t slot, NodeIndex node, std::uint64_t number) {
+  return OpId((number << (kSlotBits + kNodeBits)) | (std::uint64_t{node.value()} << kSlotBits) |
+              slot);
+}
+
+std::uint32_t slot_of(OpId op) {
+  return static_cast<std::uint32_t>(op.value() & ((1U << kSlotBits) - 1));
+}
+
+NodeIndex node_of(OpId op) {
+  return NodeIndex(static_cast<std::uint32_t>((op.value() >> kSlotBits) & ((1U << kNodeBits) - 1)));
+}
+
+struct LessUrgent {
+  template <typename Entry>
+  bool operator()(const Entry& a, const Entry& b) const {
+    if (a.urgency != b.urgency) return a.urgency > b.urgency;
+    return a.order > b.order;
+  }
+};
+
+}  // namespace
+
+Mover::Mover(std::vector<DriverPort> drivers, const Clock& clock) : clock_(clock) {
+  HO_CHECK(!drivers.empty() && drivers.size() <= kDriversMax);
+  for (DriverPort& port : drivers) {
+    HO_CHECK(port.transport != nullptr && port.pieces_max > 0);
+    port.piece_bytes = std::min(port.piece_bytes, port.transport->caps().op_bytes_max);
+    HO_CHECK(port.piece_bytes > 0);
+    drivers_.push_back({port, {}, 0});
+    drivers_.back().waiting.reserve(kTransfersMax);
+  }
+  active_.resize(kTransfersMax);
+  done_.resize(kTransfersMax);
+  free_.resize(kTransfersMax);
+  for (std::uint32_t i = 0; i < kTransfersMax; ++i) free_[i] = kTransfersMax - 1 - i;
+}
+
+Result<void> Mover::start(const Transfer& transfer) {
+  HO_CHECK(transfer.arena != nullptr && transfer.bytes > 0);
+  HO_CHECK(transfer.arena_offset_bytes <= transfer.arena->bytes() &&
+           transfer.bytes <= transfer.arena->bytes() - transfer.arena_offset_bytes);
+  if (full()) return Error(Errc::kBusy, "too many transfers in flight");
+  HO_CHECK(free_count_ > 0);
+  const std::uint32_t slot = free_[--free_count_];
+  in_flight_ += 1;
+  active_[slot] = Active{};
+  active_[slot].transfer = transfer;
+  enqueue(slot, next_order_++);
+  return {};
+}
+
+void Mover::enqueue(std::uint32_t slot, std::uint64_t order) {
+  Active& active = active_[slot];
+  const std::uint64_t at = active.transfer.arena_offset_bytes + active.submitted_bytes;
+  Driver& driver = drivers_[active.transfer.arena->extent_at(at).driver.value()];
+  HO_CHECK(driver.waiting.size() < kTransfersMax);
+  driver.waiting.push_back({active.transfer.urgency, order, slot});
+  std::push_heap(driver.waiting.begin(), driver.waiting.end(), LessUrgent{});
+  active.queued = true;
+}
+
+std::size_t Mover::pump() {
+  std::size_t submitted = 0;
+  for (Driver& driver : drivers_) {
+    while (!driver.waiting.empty() && driver.pieces < driver.port.pieces_max &&
+           submit_next(driver)) {
+      submitted += 1;
+    }
+  }
+  return submitted;
+}
+
+/// Takes one step with the driver's most urgent transfer. @return false: the driver is full.
+bool Mover::submit_next(Driver& driver) {
+  const HeapEntry entry = driver.waiting.front();
+  Active& active = active_[entry.slot];
+  const auto leave_heap = [&] {
+    std::pop_heap(driver.waiting.begin(), driver.waiting.end(), LessUrgent{});
+    driver.waiting.pop_back();
+    active.queued = false;
+  };
+  if (active.code != Errc::kOk) {
+    leave_heap();
+    finish_if_done(entry.slot);
+    return true;
+  }
+  const std::uint64_t at = active.transfer.arena_offset_bytes + active.submitted_bytes;
+  const ArenaExtent& extent = active.transfer.arena->extent_at(at);
+  const std::uint64_t left = active.transfer.bytes - active.submitted_bytes;
+  const std::uint64_t in_extent = extent.begin_bytes + extent.length_bytes - at;
+  const std::uint64_t bytes = std::min({left, in_extent, driver.port.piece_bytes});
+  const OpId op = op_id(entry.slot, extent.node, next_op_++);
+  if (const auto ok = submit_piece(driver, active, extent, bytes, op); !ok) {
+    if (ok.error().code() == Errc::kBusy) return false;
+    fail(active, ok.error().code(), extent.node);
+    leave_heap();
+    finish_if_done(entry.slot);
+    return true;
+  }
+  active.submitted_bytes += bytes;
+  active.pieces += 1;
+  driver.pieces += 1;
+  const bool moved_on = bytes == left || bytes == in_extent;
+  if (moved_on) leave_heap();
+  if (moved_on && bytes < left) enqueue(entry.slot, entry.order);
+  return true;
+}
+
+Result<void> Mover::submit_piece(Driver& driver, const Active& active, const ArenaExtent& extent,
+                                 std::uint64_t bytes, OpId op) {
+  const Transfer& transfer = active.transfer;
+  const std::uint64_t within =
+      transfer.arena_offset_bytes + active.submitted_bytes - extent.begin_bytes;
+  const transport::LocalId local = transfer.local[extent.driver.value()];
+  std::byte* const memory = transfer.memory + active.submitted_bytes;
+  const TimePoint deadline = clock_.now() + driver.port.op_deadline;
+  if (transfer.direction == Direction::kGet) {
+    return driver.port.transport->submit(transport::GetOp{
+        op, {memory, bytes}, local, extent.region, extent.region_offset_bytes + within, deadline});
+  }
+  return driver.port.transport->submit(transport::PutOp{
+      op, {memory, bytes}, local, extent.region, extent.region_offset_bytes + within, deadline});
+}
+
+std::size_t Mover::poll(std::span<TransferDone> out) {
+  std::array<Completion, 64> completions;
+  for (Driver& driver : drivers_) {
+    if (driver.pieces == 0) continue;
+    const std::size_t count = driver.port.transport->poll(completions);
+    HO_CHECK(count <= completions.size());
+    for (std::size_t i = 0; i < count; ++i) piece_done(driver, completions[i]);
+  }
+  std::size_t written = 0;
+  for (; written < out.size() && done_count_ > 0; ++written) {
+    out[written] = done_[done_first_];
+    done_first_ = (done_first_ + 1) % done_.size();
+    done_count_ -= 1;
+    HO_CHECK(in_flight_ > 0);
+    in_flight_ -= 1;
+  }
+  return written;
+}
+
+bool Mover::waits_for_peers_only() const {
+  bool any = false;
+  for (const Driver& driver : drivers_) {
+    if (driver.pieces == 0) continue;
+    any = true;
+    if (!driver.port.transport->caps().needs_peer_progress) return false;
+  }
+  return any;
+}
+
+void Mover::piece_done(Driver& driver, const Completion& completion) {
+  const std::uint32_t slot = slot_of(completion.op);
+  HO_CHECK(slot < kTransfersMax && driver.pieces > 0);
+  Active& active = active_[slot];
+  HO_CHECK(active.pieces > 0);
+  driver.pieces -= 1;
+  active.pieces -= 1;
+  if (completion.code != Errc::kOk) fail(active, completion.code, node_of(completion.op));
+  finish_if_done(slot);
+}
+
+/// Keeps the first failure: what follows it (a closed peer's other pieces) explains less.
+void Mover::fail(Active& active, Errc code, NodeIndex node) {
+  if (active.code != Errc::kOk) return;
+  active.code = code;
+  active.node = node;
+}
+
+void Mover::finish_if_done(std::uint32_t slot) {
+  const Active& active = active_[slot];
+  if (active.pieces > 0 || active.queued) return;
+  HO_CHECK(active.code != Errc::kOk || active.submitted_bytes == active.transfer.bytes);
+  HO_CHECK(done_count_ < done_.size());
+  done_[(done_first_ + done_count_) % done_.size()] = {
+      active.transfer.owner, active.transfer.cookie, active.code, active.node};
+  done_count_ += 1;
+  free_[free_count_++] = slot;
+}
+
+}  // namespace ho::client

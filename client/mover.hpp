@@ -1,0 +1,132 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "client/arena_map.hpp"
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+#include "common/base/units.hpp"
+#include "common/transport/transport.hpp"
+
+namespace ho::client {
+
+/// One registered stretch of host memory: the handle each driver gave for it.
+using LocalHandles = std::array<transport::LocalId, kDriversMax>;
+
+enum class Direction : std::uint8_t { kGet, kPut };
+
+/// Order in which waiting transfers get the link: smaller first. Plain transfers of the job are
+/// waited for now; a schedule's transfers come after them, the one needed soonest first.
+struct Urgency {
+  static constexpr std::uint64_t kPlainSmall = 0;
+  static constexpr std::uint64_t kPlain = 1;
+  static constexpr std::uint64_t kScheduled = 2;  ///< plus the position that waits
+};
+
+/// Plain transfers up to this size overtake larger ones.
+inline constexpr std::uint64_t kSmallTransferBytes = 64 * kKiB;
+
+/// One move between host memory and an arena of the pool.
+struct Transfer {
+  std::uint32_t owner = 0;   ///< whom the outcome is for
+  std::uint64_t cookie = 0;  ///< the owner's own name for it
+  Direction direction = Direction::kGet;
+  const ArenaMap* arena = nullptr;  ///< outlives the transfer
+  std::uint64_t arena_offset_bytes = 0;
+  std::byte* memory = nullptr;  ///< read only for kPut; inside `local`
+  std::uint64_t bytes = 0;      ///< >= 1
+  LocalHandles local;
+  std::uint64_t urgency = Urgency::kPlain;
+};
+
+/// How one accepted transfer ended. Exactly one per accepted transfer.
+struct TransferDone {
+  std::uint32_t owner = 0;
+  std::uint64_t cookie = 0;
+  Errc code = Errc::kOk;
+  NodeIndex node;  ///< whose part failed; meaningless with kOk
+};
+
+/// How the mover treats one driver.
+struct DriverPort {
+  transport::Transport* transport = nullptr;  ///< outlives the mover
+  std::uint64_t piece_bytes = 4 * kMiB;       ///< larger transfers are cut
+  std::uint32_t pieces_max = 8;               ///< in flight; more would only delay urgent ones
+  Duration op_deadline{};
+};
+
+/// Cuts transfers at segment boundaries and into pieces, keeps a bounded number of pieces in flight
+/// per driver, most urgent first, and joins their completions.
+///
+/// Owner: the transfer thread (the simulation in tests). Allocates only in its constructor.
+/// Lifecycle: start() -> pump() and poll() until the transfer's TransferDone came out. It is wrong
+/// to touch a transfer's memory before that.
+class Mover {
+ public:
+  /// Transfers accepted and not yet reported.
+  static constexpr std::uint32_t kTransfersMax = 8192;
+
+  Mover(std::vector<DriverPort> drivers, const Clock& clock);
+
+  /// @return kBusy: kTransfersMax are under way, nothing started. Arguments are our own: checked,
+  /// not refused.
+  [[nodiscard]] Result<void> start(const Transfer& transfer);
+
+  /// Submits pieces while drivers take them. @return how many were submitted.
+  std::size_t pump();
+
+  /// Makes progress and moves finished transfers into `out`. @return how many were written.
+  std::size_t poll(std::span<TransferDone> out);
+
+  /// Transfers accepted and not yet given out by poll().
+  [[nodiscard]] std::uint32_t in_flight() const { return in_flight_; }
+  [[nodiscard]] bool full() const { return in_flight_ == kTransfersMax; }
+  /// Pieces submitted to a driver that only moves while its peer's process runs.
+  [[nodiscard]] bool waits_for_peers_only() const;
+
+ private:
+  struct Active {
+    Transfer transfer;
+    std::uint64_t submitted_bytes = 0;
+    std::uint32_t pieces = 0;  ///< in flight
+    bool queued = false;       ///< stands in a driver's heap
+    Errc code = Errc::kOk;
+    NodeIndex node;
+  };
+  struct HeapEntry {
+    std::uint64_t urgency = 0;
+    std::uint64_t order = 0;
+    std::uint32_t slot = 0;
+  };
+  struct Driver {
+    DriverPort port;
+    std::vector<HeapEntry> waiting;  ///< heap
+    std::uint32_t pieces = 0;
+  };
+
+  void enqueue(std::uint32_t slot, std::uint64_t order);
+  [[nodiscard]] bool submit_next(Driver& driver);
+  [[nodiscard]] Result<void> submit_piece(Driver& driver, const Active& active,
+                                          const ArenaExtent& extent, std::uint64_t bytes, OpId op);
+  void piece_done(Driver& driver, const Completion& completion);
+  void fail(Active& active, Errc code, NodeIndex node);
+  void finish_if_done(std::uint32_t slot);
+
+  const Clock& clock_;
+  std::vector<Driver> drivers_;
+  std::vector<Active> active_;
+  std::vector<std::uint32_t> free_;
+  std::uint32_t free_count_ = kTransfersMax;
+  std::uint32_t in_flight_ = 0;
+  std::vector<TransferDone> done_;  ///< ring of kTransfersMax
+  std::size_t done_first_ = 0;
+  std::size_t done_count_ = 0;
+  std::uint64_t next_order_ = 0;
+  std::uint64_t next_op_ = 0;
+};
+
+}  // namespace ho::client

@@ -1,0 +1,142 @@
+#include "client/replay.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/base/check.hpp"
+
+namespace ho::client {
+namespace {
+
+using schedule::CacheOp;
+using schedule::CacheOpKind;
+using schedule::HomeTier;
+
+bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t limit) {
+  return offset <= limit && bytes <= limit - offset;
+}
+
+}  // namespace
+
+Result<Replay> Replay::create(const schedule::Schedule& schedule, const ReplayMemory& memory,
+                              std::uint32_t owner) {
+  auto executor = Executor::create(schedule);
+  if (!executor) return executor.error();
+  Replay made(std::move(executor).value(), memory, owner);
+  made.steady_ = static_cast<std::uint32_t>(schedule.cache_ops.size());
+  made.prologue_ = static_cast<std::uint32_t>(schedule.prologue.size());
+  for (const auto* list : {&schedule.cache_ops, &schedule.prologue, &schedule.epilogue}) {
+    if (auto ok = made.add_moves(schedule, *list); !ok) return ok.error();
+  }
+  const std::size_t flights =
+      std::min<std::size_t>(Mover::kTransfersMax, kStepsKept * made.moves_.size());
+  made.flights_.resize(flights);
+  for (std::uint32_t i = 0; i < flights; ++i) made.free_flights_.push_back(i);
+  made.spans_.resize(kStepsKept * made.steady_);
+  return made;
+}
+
+Result<void> Replay::add_moves(const schedule::Schedule& schedule,
+                               const std::vector<CacheOp>& list) {
+  for (const CacheOp& op : list) {
+    Move move;
+    move.storage = op.storage;
+    if (op.kind == CacheOpKind::kDetach) {
+      moves_.push_back(move);
+      continue;
+    }
+    if (op.storage.value() >= schedule.storages.size() ||
+        op.storage.value() >= schedule.homes.size() || !schedule.homes[op.storage.value()]) {
+      return Error(Errc::kInvalidArgument, "a transfer's storage has no home");
+    }
+    const auto& home = *schedule.homes[op.storage.value()];
+    move.direction = op.kind == CacheOpKind::kStore ? Direction::kPut : Direction::kGet;
+    move.home = home.tier == HomeTier::kRemoteDdr ? memory_.remote_ddr : memory_.local_ddr;
+    if (op.range_end_bytes <= op.range_begin_bytes) {
+      return Error(Errc::kInvalidArgument, "a transfer moves nothing");
+    }
+    move.bytes = op.range_end_bytes - op.range_begin_bytes;
+    move.home_offset_bytes = home.offset_bytes + op.range_begin_bytes;
+    move.device_offset_bytes = op.device_offset_bytes + op.range_begin_bytes;
+    if (move.home == nullptr || !fits(move.home_offset_bytes, move.bytes, move.home->bytes()) ||
+        !fits(move.device_offset_bytes, move.bytes, memory_.device.size())) {
+      return Error(Errc::kInvalidArgument, "a transfer leaves its arena");
+    }
+    moves_.push_back(move);
+  }
+  return {};
+}
+
+const Replay::Move& Replay::move_of(const Instance& instance) const {
+  switch (instance.list) {
+    case CacheOpList::kSteady: return moves_[instance.index];
+    case CacheOpList::kPrologue: return moves_[steady_ + instance.index];
+    case CacheOpList::kEpilogue: break;
+  }
+  return moves_[steady_ + prologue_ + instance.index];
+}
+
+std::size_t Replay::pump(Mover& mover, std::uint64_t now_ticks) {
+  std::size_t started = 0;
+  while (!failure_ && !mover.full() && !free_flights_.empty()) {
+    const auto ready = executor_.next();
+    if (!ready) break;
+    const Move& move = move_of(ready->instance);
+    HO_CHECK(move.home != nullptr);
+    const std::uint32_t flight = free_flights_.back();
+    free_flights_.pop_back();
+    flights_[flight] = {ready->instance, now_ticks};
+    Transfer transfer;
+    transfer.owner = owner_;
+    transfer.cookie = flight;
+    transfer.direction = move.direction;
+    transfer.arena = move.home;
+    transfer.arena_offset_bytes = move.home_offset_bytes;
+    transfer.memory = memory_.device.data() + move.device_offset_bytes;
+    transfer.bytes = move.bytes;
+    transfer.local = memory_.device_handles;
+    transfer.urgency =
+        ready->needed_at == kNeverNeeded ? kNeverNeeded : Urgency::kScheduled + ready->needed_at;
+    const auto accepted = mover.start(transfer);
+    HO_CHECK(accepted.ok());
+    device_end_bytes_ = std::max(device_end_bytes_, move.device_offset_bytes + move.bytes);
+    in_flight_ += 1;
+    started += 1;
+  }
+  return started;
+}
+
+void Replay::transfer_done(const TransferDone& done, std::uint64_t now_ticks) {
+  HO_CHECK(done.owner == owner_ && done.cookie < flights_.size() && in_flight_ > 0);
+  const Flight flight = flights_[done.cookie];
+  free_flights_.push_back(static_cast<std::uint32_t>(done.cookie));
+  in_flight_ -= 1;
+  const Move& move = move_of(flight.instance);
+  if (done.code != Errc::kOk) {
+    if (!failure_) fail(done.code, done.node);
+    if (failure_->storages.size() < kNamedStoragesMax) failure_->storages.push_back(move.storage);
+    return;
+  }
+  if (failure_) return;  // the executor stands still; the bytes have arrived, nobody waits for them
+  (move.direction == Direction::kGet ? prefetched_bytes_ : stored_bytes_) += move.bytes;
+  if (flight.instance.list == CacheOpList::kSteady) {
+    spans_[(flight.instance.step % kStepsKept) * steady_ + flight.instance.index] = {
+        flight.start_ticks, now_ticks};
+  }
+  const auto accepted = executor_.completed(flight.instance);
+  HO_CHECK(accepted.ok());
+}
+
+void Replay::fail(Errc code, NodeIndex node) {
+  if (failure_) return;
+  failure_ = ReplayFailure{code, node, {}};
+  failure_->storages.reserve(kNamedStoragesMax);
+}
+
+Replay::Span Replay::span(std::uint32_t cache_op, std::uint64_t step) const {
+  HO_CHECK(cache_op < steady_);
+  return spans_[(step % kStepsKept) * steady_ + cache_op];
+}
+
+}  // namespace ho::client
