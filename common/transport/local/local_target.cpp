@@ -1,0 +1,47 @@
+#include <string>
+#include <unordered_set>
+
+#include "common/transport/local/local_transport.hpp"
+#include "common/transport/secret.hpp"
+
+namespace ho::transport {
+namespace {
+
+/// The daemon's side of the local driver. The descriptor is the real right of access; the key only
+/// names the exposure.
+class LocalTarget final : public Target {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "local"; }
+  [[nodiscard]] const std::string& address() const override { return address_; }
+
+  [[nodiscard]] Result<Exposure> expose(const ExposeRequest& request) override {
+    if (request.memory.empty()) return Error(Errc::kInvalidArgument, "no memory to expose");
+    const auto secret = random_secret();
+    if (!secret) return secret.error();
+    const ExposureId id(next_id_++);
+    exposures_.insert(id);
+    return Exposure{id, std::to_string(*secret)};
+  }
+
+  [[nodiscard]] Result<void> revoke(ExposureId exposure) override {
+    if (exposures_.erase(exposure) == 0) return Error(Errc::kNotFound, "no such exposure");
+    return {};
+  }
+
+  std::size_t progress() override { return 0; }
+  [[nodiscard]] int wait_descriptor() const override { return -1; }
+  [[nodiscard]] bool arm() override { return true; }
+
+ private:
+  const std::string address_ = "local";
+  std::unordered_set<ExposureId> exposures_;
+  std::uint64_t next_id_ = 1;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Target>> make_local_target() {
+  return std::unique_ptr<Target>(std::make_unique<LocalTarget>());
+}
+
+}  // namespace ho::transport

@@ -1,0 +1,340 @@
+#include "common/transport/local/local_transport.hpp"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.hpp"
+#include "common/base/units.hpp"
+#include "common/transport/local/copy.hpp"
+#include "common/transport/local/fault_guard.hpp"
+
+namespace ho::transport {
+namespace {
+
+/// Copied at once in submit(): queueing would cost more than the copy.
+constexpr std::uint64_t kSubmitBytesMax = 4 * kKiB;
+/// What one poll() copies at most, so that its caller can attend to other ports (about 100 us).
+constexpr std::uint64_t kPollBytesMax = kMiB;
+constexpr std::uint64_t kOpBytesMax = std::uint64_t{1} << 40U;
+
+/// One mapped segment. Unmapped when it goes.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(void* base, std::size_t length_bytes)
+      : base_(static_cast<std::byte*>(base)), length_bytes_(length_bytes) {}
+  Mapping(Mapping&& other) noexcept
+      : base_(std::exchange(other.base_, nullptr)),
+        length_bytes_(std::exchange(other.length_bytes_, 0)) {}
+  Mapping& operator=(Mapping&&) = delete;
+  ~Mapping() {
+    if (base_ != nullptr) ::munmap(base_, length_bytes_);
+  }
+  [[nodiscard]] std::span<std::byte> bytes() const { return {base_, length_bytes_}; }
+
+ private:
+  std::byte* base_ = nullptr;
+  std::size_t length_bytes_ = 0;
+};
+
+/// An accepted operation. `to` and `from` stand at its next byte.
+struct Pending {
+  OpId op;
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  std::uint64_t left_bytes = 0;
+  std::uint64_t total_bytes = 0;
+  RegionId region;
+  LocalId local;
+  TimePoint deadline;
+};
+
+/// What GetOp and PutOp have in common.
+struct Request {
+  OpId op;
+  const std::byte* bytes = nullptr;
+  std::uint64_t length_bytes = 0;
+  LocalId local;
+  RegionId region;
+  std::uint64_t offset_bytes = 0;
+  TimePoint deadline;
+};
+
+/// The initiator's side; see make_local_transport(). Owner thread: whoever polls.
+class LocalTransport final : public Transport {
+ public:
+  LocalTransport(const LocalOptions& options, const Clock& clock) : clock_(clock) {
+    caps_.name = "local";
+    caps_.op_bytes_max = kOpBytesMax;
+    caps_.depth_ops_max = options.depth_ops_max;
+    caps_.needs_descriptor = true;
+    queue_.resize(options.depth_ops_max);
+    done_.reserve(options.depth_ops_max);
+  }
+
+  [[nodiscard]] const Caps& caps() const override { return caps_; }
+
+  [[nodiscard]] Result<PeerId> connect(const PeerAddress& peer, TimePoint /*deadline*/) override {
+    if (peer.address != "local") {
+      return Error(Errc::kInvalidArgument, "not an address of the local driver: " + peer.address);
+    }
+    const PeerId id(next_id_++);
+    peers_[id] = PeerState::kOpen;
+    return id;
+  }
+
+  void close_peer(PeerId peer) override;
+  [[nodiscard]] Result<RegionId> attach(PeerId peer, RegionGrant grant) override;
+  void detach(RegionId region) override;
+  [[nodiscard]] Result<LocalId> register_memory(std::span<std::byte> memory) override;
+  void unregister_memory(LocalId local) override;
+  [[nodiscard]] Result<void> submit(const GetOp& get) override;
+  [[nodiscard]] Result<void> submit(const PutOp& put) override;
+  std::size_t poll(std::span<Completion> out) override;
+
+ private:
+  enum class PeerState : std::uint8_t { kOpen, kClosed };
+  struct Region {
+    PeerId peer;
+    PeerState peer_state = PeerState::kOpen;
+    Rights rights = Rights::kRead;
+    Mapping mapping;
+  };
+
+  /// @return the region, if the request may start.
+  [[nodiscard]] Result<const Region*> admit(const Request& request) const;
+  void accept(const Pending& pending, const Region& region);
+  [[nodiscard]] CopyOutcome copy(Pending& pending, const Region& region,
+                                 std::uint64_t length_bytes);
+  void copy_some();
+  void expire(TimePoint now);
+  void finish(const Pending& pending, Errc code);
+  template <typename Condition>
+  void end_where(const Condition& condition, Errc code);
+  [[nodiscard]] Pending& queued(std::size_t index) {
+    return queue_[(queue_head_ + index) % queue_.size()];
+  }
+  template <typename Condition>
+  [[nodiscard]] bool any_queued(const Condition& condition) {
+    for (std::size_t i = 0; i < queue_count_; ++i) {
+      if (condition(queued(i))) return true;
+    }
+    return false;
+  }
+
+  const Clock& clock_;
+  Caps caps_;
+  std::unordered_map<PeerId, PeerState> peers_;
+  std::unordered_map<RegionId, Region> regions_;
+  std::unordered_map<LocalId, std::span<std::byte>> memories_;
+  std::vector<Pending> queue_;  ///< a ring of depth_ops_max places
+  std::size_t queue_head_ = 0;
+  std::size_t queue_count_ = 0;
+  std::vector<Completion> done_;  ///< ended, waiting for poll(); from done_head_ on
+  std::size_t done_head_ = 0;
+  TimePoint earliest_ = TimePoint::max();  ///< no queued operation has an earlier deadline
+  std::uint32_t next_id_ = 1;
+};
+
+Result<RegionId> LocalTransport::attach(PeerId peer, RegionGrant grant) {
+  const auto found = peers_.find(peer);
+  if (found == peers_.end()) return Error(Errc::kNotFound, "no such peer");
+  if (found->second == PeerState::kClosed) return Error(Errc::kUnavailable, "the peer is closed");
+  if (!grant.fd.valid()) return Error(Errc::kInvalidArgument, "the grant carries no descriptor");
+  if (grant.length_bytes == 0) return Error(Errc::kInvalidArgument, "an empty region");
+  struct stat status {};
+  if (::fstat(grant.fd.get(), &status) != 0) return errno_error(errno, "fstat of a segment");
+  if (status.st_size < 0 || static_cast<std::uint64_t>(status.st_size) < grant.length_bytes) {
+    return Error(Errc::kPermissionDenied, "the segment is shorter than its grant (revoked?)");
+  }
+  const int protection = grant.rights == Rights::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  // Populated now: first touches during a step would cost ten times the copy.
+  void* base =
+      ::mmap(nullptr, grant.length_bytes, protection, MAP_SHARED | MAP_POPULATE, grant.fd.get(), 0);
+  if (base == MAP_FAILED) return errno_error(errno, "mapping a segment");
+  const RegionId id(next_id_++);
+  regions_.emplace(id,
+                   Region{peer, PeerState::kOpen, grant.rights, Mapping(base, grant.length_bytes)});
+  return id;
+}
+
+void LocalTransport::detach(RegionId region) {
+  HO_CHECK(!any_queued([region](const Pending& pending) { return pending.region == region; }));
+  regions_.erase(region);
+}
+
+Result<LocalId> LocalTransport::register_memory(std::span<std::byte> memory) {
+  if (memory.empty()) return Error(Errc::kInvalidArgument, "no memory to register");
+  const LocalId id(next_id_++);
+  memories_[id] = memory;
+  return id;
+}
+
+void LocalTransport::unregister_memory(LocalId local) {
+  HO_CHECK(!any_queued([local](const Pending& pending) { return pending.local == local; }));
+  memories_.erase(local);
+}
+
+Result<const LocalTransport::Region*> LocalTransport::admit(const Request& request) const {
+  if (request.length_bytes == 0 || request.length_bytes > caps_.op_bytes_max) {
+    return Error(Errc::kInvalidArgument, "length");
+  }
+  const auto region = regions_.find(request.region);
+  if (region == regions_.end()) return Error(Errc::kNotFound, "no such region");
+  if (region->second.peer_state == PeerState::kClosed) {
+    return Error(Errc::kUnavailable, "peer closed");
+  }
+  const auto end = checked_add(request.offset_bytes, request.length_bytes);
+  if (!end || *end > region->second.mapping.bytes().size()) {
+    return Error(Errc::kOutOfRange, "region");
+  }
+  const auto memory = memories_.find(request.local);
+  if (memory == memories_.end()) return Error(Errc::kInvalidArgument, "not registered");
+  const auto start = reinterpret_cast<std::uintptr_t>(memory->second.data());
+  const auto begin = reinterpret_cast<std::uintptr_t>(request.bytes);
+  const std::uint64_t size = memory->second.size();
+  if (begin < start || begin - start > size || request.length_bytes > size - (begin - start)) {
+    return Error(Errc::kInvalidArgument, "not in local");
+  }
+  if (queue_count_ + (done_.size() - done_head_) >= caps_.depth_ops_max) {
+    return Error(Errc::kBusy, "queue full");
+  }
+  return &region->second;
+}
+
+Result<void> LocalTransport::submit(const GetOp& get) {
+  const auto region = admit(Request{get.op, get.into.data(), get.into.size(), get.local, get.region,
+                                    get.offset_bytes, get.deadline});
+  if (!region) return region.error();
+  accept(Pending{get.op, get.into.data(), (*region)->mapping.bytes().data() + get.offset_bytes,
+                 get.into.size(), get.into.size(), get.region, get.local, get.deadline},
+         **region);
+  return {};
+}
+
+Result<void> LocalTransport::submit(const PutOp& put) {
+  const auto region = admit(Request{put.op, put.from.data(), put.from.size(), put.local, put.region,
+                                    put.offset_bytes, put.deadline});
+  if (!region) return region.error();
+  if ((*region)->rights == Rights::kRead) return Error(Errc::kPermissionDenied, "read-only");
+  accept(Pending{put.op, (*region)->mapping.bytes().data() + put.offset_bytes, put.from.data(),
+                 put.from.size(), put.from.size(), put.region, put.local, put.deadline},
+         **region);
+  return {};
+}
+
+void LocalTransport::accept(const Pending& pending, const Region& region) {
+  HO_CHECK(queue_count_ < queue_.size());
+  if (pending.total_bytes <= kSubmitBytesMax) {
+    Pending small = pending;
+    const CopyOutcome outcome = copy(small, region, small.left_bytes);
+    finish(small, outcome == CopyOutcome::kCopied ? Errc::kOk : Errc::kPermissionDenied);
+    return;
+  }
+  queued(queue_count_) = pending;
+  ++queue_count_;
+  earliest_ = std::min(earliest_, pending.deadline);
+}
+
+CopyOutcome LocalTransport::copy(Pending& pending, const Region& region,
+                                 std::uint64_t length_bytes) {
+  const CopyOutcome outcome = guarded_copy(GuardedCopy{
+      pending.to, pending.from, length_bytes, pending.total_bytes, region.mapping.bytes()});
+  pending.to += length_bytes;
+  pending.from += length_bytes;
+  pending.left_bytes -= length_bytes;
+  return outcome;
+}
+
+std::size_t LocalTransport::poll(std::span<Completion> out) {
+  if (queue_count_ > 0) {
+    const TimePoint now = clock_.now();
+    if (now >= earliest_) expire(now);
+    copy_some();
+  }
+  const std::size_t count = std::min(out.size(), done_.size() - done_head_);
+  std::copy_n(done_.begin() + static_cast<std::ptrdiff_t>(done_head_), count, out.begin());
+  done_head_ += count;
+  if (done_head_ == done_.size()) {
+    done_.clear();
+    done_head_ = 0;
+  }
+  return count;
+}
+
+void LocalTransport::copy_some() {
+  std::uint64_t budget_bytes = kPollBytesMax;
+  while (queue_count_ > 0 && budget_bytes > 0) {
+    Pending& head = queued(0);
+    const Region& region = regions_.at(head.region);
+    const std::uint64_t piece_bytes = std::min(head.left_bytes, budget_bytes);
+    const CopyOutcome outcome = copy(head, region, piece_bytes);
+    budget_bytes -= piece_bytes;
+    if (outcome == CopyOutcome::kCopied && head.left_bytes > 0) return;
+    finish(head, outcome == CopyOutcome::kCopied ? Errc::kOk : Errc::kPermissionDenied);
+    queue_head_ = (queue_head_ + 1) % queue_.size();
+    --queue_count_;
+  }
+}
+
+void LocalTransport::finish(const Pending& pending, Errc code) {
+  if (done_.size() == done_.capacity() && done_head_ > 0) {
+    // The polled part is given back before the vector would grow: nothing is allocated here.
+    done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(done_head_));
+    done_head_ = 0;
+  }
+  HO_CHECK(done_.size() < done_.capacity());
+  done_.push_back(Completion{pending.op, code, code == Errc::kOk ? pending.total_bytes : 0});
+}
+
+template <typename Condition>
+void LocalTransport::end_where(const Condition& condition, Errc code) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < queue_count_; ++i) {
+    const Pending pending = queued(i);
+    if (condition(pending)) {
+      finish(pending, code);
+    } else {
+      queued(kept++) = pending;
+    }
+  }
+  queue_count_ = kept;
+}
+
+void LocalTransport::expire(TimePoint now) {
+  end_where([now](const Pending& pending) { return pending.deadline <= now; }, Errc::kDeadline);
+  earliest_ = TimePoint::max();
+  for (std::size_t i = 0; i < queue_count_; ++i) {
+    earliest_ = std::min(earliest_, queued(i).deadline);
+  }
+}
+
+void LocalTransport::close_peer(PeerId peer) {
+  const auto found = peers_.find(peer);
+  if (found == peers_.end()) return;
+  found->second = PeerState::kClosed;
+  end_where([&](const Pending& pending) { return regions_.at(pending.region).peer == peer; },
+            Errc::kUnavailable);
+  for (auto& [id, region] : regions_) {
+    if (region.peer == peer) region.peer_state = PeerState::kClosed;
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> make_local_transport(const LocalOptions& options,
+                                                        const Clock& clock) {
+  if (options.depth_ops_max == 0) return Error(Errc::kInvalidArgument, "a depth of 0 operations");
+  const auto guard = install_fault_guard();
+  if (!guard) return guard.error();
+  (void)streaming_bytes_min();  // measured now rather than in the first transfer
+  return std::unique_ptr<Transport>(std::make_unique<LocalTransport>(options, clock));
+}
+
+}  // namespace ho::transport
