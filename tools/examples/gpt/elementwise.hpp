@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ho::gpt {
+
+/// The numbers of one Adam update, the same for every tensor of a step.
+struct AdamStep {
+  float learning_rate = 0;
+  float beta1 = 0;
+  float beta2 = 0;
+  float epsilon = 0;
+  float correction1 = 0;  ///< 1 - beta1^t
+  float correction2 = 0;  ///< 1 - beta2^t
+};
+
+/// The loops that are not matrix products, as one table per instruction set: the same source is
+/// compiled once for each, so one binary runs everywhere and fast. Matrices are row-major, `rows` x
+/// `cols`, without padding unless a stride is named. Pure functions of their arguments; the same
+/// inputs give the same bits at any address.
+struct Elementwise {
+  const char* name;
+  /// y[r] = bias for every row.
+  void (*fill_bias)(float* y, const float* bias, std::size_t rows, std::size_t cols);
+  /// y[r] = x[r] + bias for every row.
+  void (*add_bias)(float* y, const float* x, const float* bias, std::size_t rows, std::size_t cols);
+  /// sum[c] = sum over rows of x.
+  void (*column_sum)(float* sum, const float* x, std::size_t rows, std::size_t cols);
+  /// y = layer norm of x by row; gamma_beta holds gamma, then beta.
+  void (*layer_norm)(float* y, const float* x, const float* gamma_beta, std::size_t rows,
+                     std::size_t cols);
+  /// dx += gradient toward x; d_gamma_beta is overwritten.
+  void (*layer_norm_backward)(float* dx, float* d_gamma_beta, const float* dy, const float* x,
+                              const float* gamma_beta, std::size_t rows, std::size_t cols);
+  void (*gelu)(float* y, const float* x, std::size_t count);
+  /// dy becomes dx, in place.
+  void (*gelu_backward)(float* dy, const float* x, std::size_t count);
+  /// Row r of the square matrix keeps columns 0 .. r, as softmax; the rest becomes zero.
+  void (*causal_softmax)(float* scores, std::size_t length);
+  /// dp becomes p * (dp - dot of its row with p) * scale, below the diagonal; zero above.
+  void (*causal_softmax_backward)(float* dp, const float* p, float scale, std::size_t length);
+  /// Logits become their gradient, scaled by 1 / rows. @return the mean cross-entropy.
+  float (*cross_entropy)(float* logits, const std::int32_t* targets, std::size_t rows,
+                         std::size_t cols);
+  void (*adam)(float* weight, float* m, float* v, const float* gradient, const AdamStep& step,
+               std::size_t count);
+};
+
+/// The best table this processor can run. Thread-safe, cheap.
+[[nodiscard]] const Elementwise& elementwise();
+
+namespace isa {
+[[nodiscard]] const Elementwise& baseline();
+[[nodiscard]] const Elementwise& avx2();
+[[nodiscard]] const Elementwise& avx512();
+}  // namespace isa
+
+}  // namespace ho::gpt

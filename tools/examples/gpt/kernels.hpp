@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ho::gpt {
+
+/// Rows and columns of a linear layer: y[rows, out] = x[rows, in] * weight[in, out] + bias[out].
+/// The bias is the last row of the weight's storage, so that a layer is one tensor to plan.
+struct LinearShape {
+  std::size_t rows = 0;
+  std::size_t in = 0;
+  std::size_t out = 0;
+};
+
+/// Makes OpenBLAS compute on the calling thread alone. Once, before any kernel.
+void use_one_blas_thread();
+
+/// y = x * weight + bias (+ residual [rows, out] unless it is null). y may not overlap the others.
+void linear(float* y, const float* x, const float* weight, const float* residual,
+            const LinearShape& shape);
+/// dx = dy * weight^T.
+void linear_input_gradient(float* dx, const float* dy, const float* weight,
+                           const LinearShape& shape);
+/// d_weight = x^T * dy, with the column sums of dy as its last row.
+void linear_weight_gradient(float* d_weight, const float* x, const float* dy,
+                            const LinearShape& shape);
+
+struct AttentionShape {
+  std::size_t batch = 0;
+  std::size_t seq = 0;
+  std::size_t heads = 0;
+  std::size_t dim = 0;  ///< of all heads together
+};
+
+/// Bytes of workspace: one head's scores and, backward, their gradient beside them.
+[[nodiscard]] std::size_t attention_workspace_bytes(const AttentionShape& shape);
+[[nodiscard]] std::size_t attention_backward_workspace_bytes(const AttentionShape& shape);
+
+/// Causal multi-head attention. qkv [batch * seq, 3 * dim] holds queries, keys, values side by
+/// side.
+void attention(float* y, const float* qkv, float* workspace, const AttentionShape& shape);
+/// Scores are computed again head by head: saving them would cost heads * seq floats per token.
+void attention_backward(float* d_qkv, const float* dy, const float* qkv, float* workspace,
+                        const AttentionShape& shape);
+
+/// y[t] = token_table[tokens[t]] + position_table[t mod seq]. Tokens are below the table's rows.
+struct EmbeddingShape {
+  std::size_t rows = 0;
+  std::size_t seq = 0;
+  std::size_t dim = 0;
+  std::size_t vocabulary = 0;
+};
+void embed(float* y, const std::int32_t* tokens, const float* token_table,
+           const float* position_table, const EmbeddingShape& shape);
+void token_table_gradient(float* d_table, const std::int32_t* tokens, const float* dy,
+                          const EmbeddingShape& shape);
+void position_table_gradient(float* d_table, const float* dy, const EmbeddingShape& shape);
+
+}  // namespace ho::gpt

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "common/base/result.hpp"
+#include "common/model/graph.hpp"
+#include "tools/examples/gpt/elementwise.hpp"
+
+namespace ho::gpt {
+
+inline constexpr std::size_t kVocabulary = 256;  ///< tokens are bytes
+
+/// The shape of the job. The default's peak is above 512 MiB.
+struct ModelOptions {
+  std::uint32_t layers = 8;
+  std::uint32_t dim = 512;
+  std::uint32_t heads = 8;
+  std::uint32_t seq = 256;
+  std::uint32_t batch = 4;
+  std::uint64_t seed = 1;
+  float learning_rate = 6e-4F;
+};
+
+/// What a step's kernels share besides tensors: scalars only.
+struct StepContext {
+  AdamStep adam;
+  float loss = 0.0F;  ///< filled by the loss op
+};
+
+/// Runs on its operands' addresses, in the order of ModelOp::operands.
+using Kernel = std::function<void(std::span<void* const> operands, StepContext& context)>;
+
+struct ModelOp {
+  std::vector<StorageIndex> operands;  ///< each storage once
+  Kernel kernel;
+};
+
+/// A decoder-only transformer's training step as data: the graph the analyzer sees and, parallel to
+/// its ops, the kernels. Holds no tensor. Parameters are updated as soon as their gradient is
+/// complete, so gradients live shortly. Storage and op ids equal their indices. Immutable.
+struct Model {
+  ModelOptions options;
+  Graph graph;  ///< durations are 0 until measured
+  std::vector<ModelOp> ops;
+  StorageIndex tokens;   ///< int32 [batch * seq]
+  StorageIndex targets;  ///< int32 [batch * seq]
+  std::size_t parameters = 0;
+};
+
+/// @return kInvalidArgument where a number is zero or absurd, or heads do not divide dim.
+[[nodiscard]] Result<Model> build_model(const ModelOptions& options);
+
+/// Writes the value a persistent storage has before the first step; depends on seed and storage
+/// only. out.size() is the storage's size.
+void initial_value(const Model& model, StorageIndex storage, std::span<std::byte> out);
+
+/// The context of step `step`, counted from 0.
+[[nodiscard]] StepContext step_context(const Model& model, std::uint64_t step);
+
+}  // namespace ho::gpt
