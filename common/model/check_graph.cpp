@@ -1,0 +1,234 @@
+#include "common/model/check_graph.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+namespace ho {
+
+namespace {
+
+Error bad(std::string reason) { return Error(Errc::kInvalidArgument, std::move(reason)); }
+
+std::string describe(std::string_view what, std::uint32_t id, std::string_view name) {
+  constexpr std::size_t kNameBytesMax = 80;
+  std::string text = std::string(what) + " " + std::to_string(id);
+  if (name.empty()) return text;
+  text += " (\"";
+  for (const char c : name.substr(0, kNameBytesMax)) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += byte < 0x20 || byte == 0x7f || c == '"' ? '?' : c;
+  }
+  text += name.size() > kNameBytesMax ? "...\")" : "\")";
+  return text;
+}
+
+std::string describe(const Storage& storage) { return describe_storage(storage.id, storage.name); }
+std::string describe(const Op& op) { return describe_op(op.id, op.name); }
+
+/// An id that occurs twice, or nothing.
+template <typename Elements>
+std::optional<std::uint32_t> repeated_id(const Elements& elements) {
+  std::vector<std::uint32_t> ids;
+  ids.reserve(elements.size());
+  for (const auto& element : elements) ids.push_back(element.id);
+  std::sort(ids.begin(), ids.end());
+  const auto at = std::adjacent_find(ids.begin(), ids.end());
+  if (at == ids.end()) return std::nullopt;
+  return *at;
+}
+
+Result<void> check_storages(const Graph& graph) {
+  if (const auto id = repeated_id(graph.storages)) {
+    return bad("storages: id " + std::to_string(*id) + " occurs twice");
+  }
+  for (const Storage& storage : graph.storages) {
+    const auto fail = [&storage](const std::string& reason) {
+      return bad(describe(storage) + ": " + reason);
+    };
+    if (storage.bytes == 0) return fail("bytes: 0");
+    if (storage.bytes > kBytesMax) {
+      return fail("bytes: " + std::to_string(storage.bytes) + " is more than 2^50");
+    }
+    if (storage.kind > StorageKind::kWorkspace) return fail("kind is not known");
+    if (storage.kind == StorageKind::kWorkspace && storage.persistent) {
+      return fail("persistent: a WORKSPACE does not outlive its op");
+    }
+  }
+  return {};
+}
+
+/// Walks the ops in program order and checks each against what came before.
+class OpChecker {
+ public:
+  explicit OpChecker(const Graph& graph)
+      : graph_(graph), written_(graph.storages.size()), last_list_(graph.storages.size()) {}
+
+  Result<void> run() {
+    for (std::size_t i = 0; i < graph_.ops.size(); ++i) {
+      if (auto checked = check(i); !checked) return checked.error().at(describe(graph_.ops[i]));
+    }
+    for (std::size_t s = 0; s < graph_.storages.size(); ++s) {
+      const Storage& storage = graph_.storages[s];
+      if (storage.kind == StorageKind::kWorkspace && !written_[s]) {
+        return bad(describe(storage) + ": kind: a WORKSPACE must be in one op's writes");
+      }
+    }
+    return {};
+  }
+
+ private:
+  Result<void> check(std::size_t i) {
+    const Op& op = graph_.ops[i];
+    const auto sum = duration_ns_ + std::min(op.duration_ns, kDurationNsMax);
+    if (op.duration_ns > kDurationNsMax || sum > kDurationNsMax) {
+      return bad("duration_ns: the sum of all durations is more than 2^62");
+    }
+    duration_ns_ = sum;
+    if (auto listed = check_list(op.reads, "reads"); !listed) return listed;
+    for (const StorageIndex index : op.reads) {
+      const Storage& storage = graph_.storages[index.value()];
+      if (storage.kind == StorageKind::kWorkspace) {
+        return bad("reads: " + describe(storage) + " is a WORKSPACE, which is only written");
+      }
+      if (!storage.persistent && storage.kind != StorageKind::kInput && !written_[index.value()]) {
+        return bad("reads: " + describe(storage) +
+                   " was never written before, is not persistent and not an INPUT");
+      }
+    }
+    if (auto listed = check_list(op.writes, "writes"); !listed) return listed;
+    for (const StorageIndex index : op.writes) {
+      const Storage& storage = graph_.storages[index.value()];
+      if (storage.kind == StorageKind::kWorkspace && written_[index.value()]) {
+        return bad("writes: " + describe(storage) + " is a WORKSPACE of another op");
+      }
+      written_[index.value()] = true;
+    }
+    return check_after(i);
+  }
+
+  Result<void> check_list(const std::vector<StorageIndex>& list, const char* field) {
+    ++list_number_;
+    for (const StorageIndex index : list) {
+      if (index.value() >= graph_.storages.size()) {
+        return bad(std::string(field) + ": storage index " + std::to_string(index.value()) +
+                   " does not exist");
+      }
+      auto& last = last_list_[index.value()];
+      if (last == list_number_) {
+        return bad(std::string(field) + ": " + describe(graph_.storages[index.value()]) +
+                   " is named twice");
+      }
+      last = list_number_;
+    }
+    return {};
+  }
+
+  Result<void> check_after(std::size_t i) const {
+    for (const OpIndex before : graph_.ops[i].after) {
+      if (before.value() >= graph_.ops.size()) {
+        return bad("after: op index " + std::to_string(before.value()) + " does not exist");
+      }
+      if (before.value() == i) return bad("after: the op itself: a cycle");
+      if (before.value() < i) continue;
+      const std::string other = describe(graph_.ops[before.value()]);
+      if (depends(before.value(), i)) {
+        return bad("after: " + other + " depends on this op: a cycle");
+      }
+      return bad("after: names a later op, " + other + "; ops are listed in program order");
+    }
+    return {};
+  }
+
+  /// Whether op `later` depends on op `earlier` through data and `after`. Linear; called at most
+  /// once per graph, since its caller then refuses the graph.
+  [[nodiscard]] bool depends(std::size_t later, std::size_t earlier) const {
+    std::vector<char> reached(graph_.ops.size());
+    // Per storage: the last writer, or a reader since then, is reached.
+    std::vector<char> written_by(graph_.storages.size());
+    std::vector<char> read_by(graph_.storages.size());
+    for (std::size_t i = earlier; i <= later; ++i) {
+      const Op& op = graph_.ops[i];
+      bool hit = i == earlier;
+      for (const OpIndex b : op.after)
+        hit = hit || (b.value() < reached.size() && reached[b.value()]);
+      // Ops after the one being checked have not had their operands checked yet.
+      const auto known = [this](StorageIndex s) { return s.value() < graph_.storages.size(); };
+      for (const StorageIndex s : op.reads) hit = hit || (known(s) && written_by[s.value()]);
+      for (const StorageIndex s : op.writes) {
+        hit = hit || (known(s) && (written_by[s.value()] || read_by[s.value()]));
+      }
+      reached[i] = hit;
+      for (const StorageIndex s : op.reads) {
+        if (known(s) && hit) read_by[s.value()] = 1;
+      }
+      for (const StorageIndex s : op.writes) {
+        if (!known(s)) continue;
+        written_by[s.value()] = hit;
+        read_by[s.value()] = 0;
+      }
+    }
+    return reached[later] != 0;
+  }
+
+  const Graph& graph_;
+  std::uint64_t duration_ns_ = 0;
+  std::vector<bool> written_;
+  std::uint64_t list_number_ = 0;
+  std::vector<std::uint64_t> last_list_;  // number of the last list that named the storage
+};
+
+Result<void> check_link(const Link& link, const std::string& field) {
+  if (link.bytes_per_s == 0) return bad(field + ".bytes_per_s: 0 or missing");
+  if (link.bytes_per_s > kBytesMax) return bad(field + ".bytes_per_s: more than 2^50");
+  constexpr std::uint64_t kLatencyNsMax = 1'000'000'000'000;  // 1000 s
+  if (link.latency_ns > kLatencyNsMax) return bad(field + ".latency_ns: more than 1000 s");
+  return {};
+}
+
+Result<void> check_tier(const std::optional<TierSpec>& tier, const std::string& field) {
+  if (!tier) return {};
+  if (tier->capacity_bytes > kBytesMax) return bad(field + ".capacity_bytes: more than 2^50");
+  if (auto checked = check_link(tier->read, field + ".read"); !checked) return checked;
+  return check_link(tier->write, field + ".write");
+}
+
+}  // namespace
+
+std::string describe_op(std::uint32_t id, std::string_view name) {
+  return describe("op", id, name);
+}
+
+std::string describe_storage(std::uint32_t id, std::string_view name) {
+  return describe("storage", id, name);
+}
+
+Result<void> check_graph(const Graph& graph) {
+  if (graph.ops.empty()) return bad("ops: the graph has none");
+  if (graph.ops.size() > UINT32_MAX / 4 || graph.storages.size() > UINT32_MAX / 4) {
+    return bad("more than 2^30 ops or storages");
+  }
+  if (const auto id = repeated_id(graph.ops)) {
+    return bad("ops: id " + std::to_string(*id) + " occurs twice");
+  }
+  if (auto checked = check_storages(graph); !checked) return checked;
+  return OpChecker(graph).run();
+}
+
+Result<void> check_hardware(const Hardware& hardware) {
+  if (hardware.device_bytes > kBytesMax) return bad("device_bytes: more than 2^50");
+  if (auto checked = check_tier(hardware.local_ddr, "local_ddr"); !checked) return checked;
+  if (auto checked = check_tier(hardware.remote_ddr, "remote_ddr"); !checked) return checked;
+  if (auto checked = check_tier(hardware.flash, "flash"); !checked) return checked;
+  if (hardware.device_port_read) {
+    auto checked = check_link(*hardware.device_port_read, "device_port_read");
+    if (!checked) return checked;
+  }
+  if (hardware.device_port_write)
+    return check_link(*hardware.device_port_write, "device_port_write");
+  return {};
+}
+
+}  // namespace ho
