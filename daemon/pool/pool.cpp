@@ -1,0 +1,211 @@
+#include "daemon/pool/pool.hpp"
+
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/units.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+constexpr Duration kTickPeriod = std::chrono::milliseconds(50);
+// A busy machine delays a tick by some periods; a stopped process by more. What is below this
+// counts against leases, as it is short beside the shortest lease in use.
+constexpr Duration kGapMin = std::chrono::milliseconds(200);
+
+}  // namespace
+
+bool equal_secrets(const std::string& a, const std::string& b) {
+  if (a.size() != b.size()) return false;
+  unsigned difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference |=
+        static_cast<unsigned char>(a[i]) ^ static_cast<unsigned>(static_cast<unsigned char>(b[i]));
+  }
+  return difference == 0;
+}
+
+Pool::Pool(Options options, TimePoint now) : options_(std::move(options)), last_tick_(now) {
+  HO_CHECK(options_.segment_bytes > 0);
+  HO_CHECK(options_.capacity_bytes % options_.segment_bytes == 0);
+}
+
+Result<SessionId> Pool::open_session(SessionSpec spec, TimePoint now) {
+  HO_CHECK(!spec.token.empty());
+  if (draining_) return Error(Errc::kUnavailable, options_.node_name + " is draining");
+  if (sessions_.size() >= options_.sessions_max) {
+    return Error(Errc::kExhausted, options_.node_name + " has " + std::to_string(sessions_.size()) +
+                                       " sessions, which is the limit");
+  }
+  SessionRecord record;
+  record.id = SessionId(next_session_++);
+  record.name = std::move(spec.name);
+  record.pid = spec.pid;
+  record.peer = std::move(spec.peer);
+  record.token = std::move(spec.token);
+  record.opened = now;
+  record.lease_end = now + options_.lease;
+  const SessionId id = record.id;
+  sessions_.emplace(id, std::move(record));
+  return id;
+}
+
+Result<void> Pool::authenticate(SessionId session, const std::string& token) const {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) {
+    return Error(Errc::kNotFound, "no session " + std::to_string(session.value()) + " on " +
+                                      options_.node_name + " (its lease may have lapsed)");
+  }
+  if (!equal_secrets(found->second.token, token)) {
+    return Error(Errc::kPermissionDenied,
+                 "wrong token for session " + std::to_string(session.value()));
+  }
+  return {};
+}
+
+void Pool::renew(SessionId session, TimePoint now) {
+  const auto found = sessions_.find(session);
+  HO_CHECK(found != sessions_.end());
+  found->second.lease_end = now + options_.lease;
+}
+
+Result<std::vector<SegmentId>> Pool::reserve(SessionId session, std::uint64_t bytes,
+                                             const std::string& driver) {
+  const auto owner = sessions_.find(session);
+  HO_CHECK(owner != sessions_.end());
+  if (draining_) return Error(Errc::kUnavailable, options_.node_name + " is draining");
+  if (bytes == 0) return Error(Errc::kInvalidArgument, "a grant of no bytes");
+  const std::uint64_t free_bytes = options_.capacity_bytes - granted_bytes();
+  // Compared before rounding up, which could overflow.
+  if (bytes > free_bytes || align_up(bytes, options_.segment_bytes) > free_bytes) {
+    return Error(Errc::kExhausted, "needs " + format_bytes(bytes) + ", pool has " +
+                                       format_bytes(free_bytes) + " on nodes " +
+                                       options_.node_name + " (of " +
+                                       format_bytes(options_.capacity_bytes) + ")");
+  }
+  const std::uint64_t count = align_up(bytes, options_.segment_bytes) / options_.segment_bytes;
+  std::vector<SegmentId> out;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    SegmentRecord record;
+    record.id = SegmentId(next_segment_++);
+    record.session = session;
+    record.driver = driver;
+    if (freed_offsets_.empty()) {
+      record.offset_bytes = next_offset_;
+      next_offset_ += options_.segment_bytes;
+    } else {
+      record.offset_bytes = *freed_offsets_.begin();
+      freed_offsets_.erase(freed_offsets_.begin());
+    }
+    owner->second.segments.insert(record.id);
+    out.push_back(record.id);
+    segments_.emplace(record.id, std::move(record));
+  }
+  check_accounting();
+  return out;
+}
+
+bool Pool::activate(SegmentId segment) {
+  SegmentRecord& record = segments_.at(segment);
+  if (record.state == SegmentRecord::State::kEnding) return false;
+  HO_CHECK(record.state == SegmentRecord::State::kPreparing);
+  HO_CHECK(sessions_.count(record.session) == 1);
+  record.state = SegmentRecord::State::kLive;
+  return true;
+}
+
+Result<void> Pool::release(SessionId session, const std::vector<SegmentId>& segments) {
+  SessionRecord& owner = sessions_.at(session);
+  std::set<SegmentId> seen;
+  for (const SegmentId id : segments) {
+    const SegmentRecord* record = find(id);
+    const bool live = record != nullptr && record->state == SegmentRecord::State::kLive;
+    if (!live || owner.segments.count(id) == 0 || !seen.insert(id).second) {
+      return Error(Errc::kNotFound, "segment " + std::to_string(id.value()) +
+                                        " is not a live segment of session " +
+                                        std::to_string(session.value()));
+    }
+  }
+  for (const SegmentId id : segments) {
+    segments_.at(id).state = SegmentRecord::State::kEnding;
+    owner.segments.erase(id);
+  }
+  return {};
+}
+
+void Pool::abandon(SegmentId segment) {
+  SegmentRecord& record = segments_.at(segment);
+  HO_CHECK(record.state != SegmentRecord::State::kLive);
+  record.state = SegmentRecord::State::kEnding;
+  const auto owner = sessions_.find(record.session);
+  if (owner != sessions_.end()) owner->second.segments.erase(segment);
+}
+
+void Pool::forget(SegmentId segment) {
+  const auto found = segments_.find(segment);
+  HO_CHECK(found != segments_.end());
+  HO_CHECK(found->second.state == SegmentRecord::State::kEnding);
+  freed_offsets_.insert(found->second.offset_bytes);
+  segments_.erase(found);
+  check_accounting();
+}
+
+std::vector<SegmentId> Pool::close_session(SessionId session) {
+  const auto found = sessions_.find(session);
+  HO_CHECK(found != sessions_.end());
+  std::vector<SegmentId> live;
+  for (const SegmentId id : found->second.segments) {
+    SegmentRecord& record = segments_.at(id);
+    HO_CHECK(record.state != SegmentRecord::State::kEnding);
+    if (record.state == SegmentRecord::State::kLive) live.push_back(id);
+    record.state = SegmentRecord::State::kEnding;
+  }
+  sessions_.erase(found);
+  return live;
+}
+
+std::vector<SessionId> Pool::tick(TimePoint now) {
+  HO_CHECK(now >= last_tick_);
+  const Duration gap = now - last_tick_ - kTickPeriod;
+  last_tick_ = now;
+  if (gap >= kGapMin) {
+    for (auto& [id, record] : sessions_) record.lease_end += gap;
+  }
+  std::vector<SessionId> lapsed;
+  for (const auto& [id, record] : sessions_) {
+    if (record.lease_end <= now) lapsed.push_back(id);
+  }
+  return lapsed;
+}
+
+Duration Pool::tick_period() { return kTickPeriod; }
+
+std::uint64_t Pool::granted_bytes() const { return segments_.size() * options_.segment_bytes; }
+
+std::uint64_t Pool::granted_bytes(SessionId session) const {
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? 0 : found->second.segments.size() * options_.segment_bytes;
+}
+
+const SegmentRecord* Pool::find(SegmentId segment) const {
+  const auto found = segments_.find(segment);
+  return found == segments_.end() ? nullptr : &found->second;
+}
+
+GlobalAddress Pool::address(const SegmentRecord& segment) const {
+  GlobalAddress::Parts parts;
+  parts.node = options_.node;
+  parts.tier = Tier::kDdr;
+  parts.offset_bytes = segment.offset_bytes;
+  auto made = GlobalAddress::from_parts(parts);
+  HO_CHECK(made.ok());
+  return *made;
+}
+
+void Pool::check_accounting() const {
+  HO_CHECK(granted_bytes() <= options_.capacity_bytes);
+  HO_CHECK((segments_.size() + freed_offsets_.size()) * options_.segment_bytes == next_offset_);
+}
+
+}  // namespace ho::daemon

@@ -1,0 +1,294 @@
+#include "proto/config.hpp"
+
+#include <arpa/inet.h>
+#include <config.pb.h>
+#include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/text_format.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+#include "proto/rpc.hpp"
+
+namespace ho {
+
+namespace {
+
+namespace pb = hyperoffload::v1;
+using google::protobuf::TextFormat;
+
+constexpr std::size_t kConfigBytesMax = kMiB;
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+/// What the parser complains of, with the name of the field whose value it was reading.
+class Complaints final : public google::protobuf::io::ErrorCollector {
+ public:
+  Complaints(const std::string& file, const std::string& text)
+      : file_(file), lines_(split_lines(text)) {}
+
+  void AddError(int line, int column, const std::string& message) override {
+    add(line, field_on(line, column), message);
+  }
+
+  /// line: 0-based, or -1 where the field is not in the file.
+  void add(int line, const std::string& field, const std::string& message) {
+    if (!text_.empty()) text_ += '\n';
+    text_ += file_;
+    if (line >= 0) text_ += ":" + std::to_string(line + 1);
+    text_ += ": ";
+    if (!field.empty()) text_ += field + ": ";
+    text_ += message;
+  }
+  [[nodiscard]] bool any() const { return !text_.empty(); }
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+ private:
+  /// The name before the last ':' or '{' in front of the column; empty where there is none.
+  [[nodiscard]] std::string field_on(int line, int column) const {
+    if (line < 0 || static_cast<std::size_t>(line) >= lines_.size()) return {};
+    const std::string head = lines_[static_cast<std::size_t>(line)].substr(
+        0, static_cast<std::size_t>(std::max(column, 0)));
+    const std::size_t colon = head.find_last_of(":");
+    if (colon == std::string::npos) return {};
+    const std::string_view names =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+    const std::size_t end = head.find_last_of(names, colon);
+    if (end == std::string::npos) return {};
+    const std::size_t before = head.find_last_not_of(names, end);
+    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+    return head.substr(begin, end + 1 - begin);
+  }
+
+  const std::string& file_;
+  const std::vector<std::string> lines_;
+  std::string text_;
+};
+
+bool is_loopback(const std::string& host) {
+  if (host == "localhost") return true;
+  in_addr v4{};
+  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24U) == 127;
+  in6_addr v6{};
+  return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+bool is_numeric(const std::string& host) {
+  std::array<unsigned char, sizeof(in6_addr)> parsed{};
+  return ::inet_pton(AF_INET, host.c_str(), parsed.data()) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), parsed.data()) == 1;
+}
+
+std::string sized(std::uint64_t bytes) {
+  return std::to_string(bytes) + " (" + format_bytes(bytes) + ")";
+}
+
+/// Turns the parsed message into a DaemonConfig and complains field by field.
+class Checker {
+ public:
+  Checker(const pb::DaemonConfig& from, const TextFormat::ParseInfoTree& lines, Complaints& out)
+      : from_(from), lines_(lines), out_(out) {}
+
+  DaemonConfig run() {
+    identity();
+    memory();
+    listening();
+    times();
+    others();
+    level();
+    return std::move(config_);
+  }
+
+ private:
+  void complain(const std::string& field, const std::string& message) {
+    out_.add(line_of(field), field, message);
+  }
+  [[nodiscard]] int line_of(const std::string& field) const {
+    const auto* descriptor = pb::DaemonConfig::descriptor()->FindFieldByName(field);
+    return descriptor == nullptr
+               ? -1
+               : lines_.GetLocation(descriptor, descriptor->is_repeated() ? 0 : -1).line;
+  }
+
+  void identity() {
+    if (from_.node_id() > kNodeIdMax) {
+      complain("node_id", std::to_string(from_.node_id()) + " is not in 0 .. 4095");
+    } else {
+      config_.node = NodeId(static_cast<std::uint16_t>(from_.node_id()));
+    }
+    config_.node_name = from_.node_name();
+    if (config_.node_name.empty()) {
+      std::array<char, 256> name{};
+      ::gethostname(name.data(), name.size() - 1);
+      config_.node_name = name.data();
+    }
+    if (config_.node_name.size() > 255) complain("node_name", "longer than 255 bytes");
+  }
+
+  void memory() {
+    if (from_.segment_bytes() != 0) config_.segment_bytes = from_.segment_bytes();
+    const std::uint64_t segment = config_.segment_bytes;
+    if (!std::has_single_bit(segment)) {
+      complain("segment_bytes", sized(segment) + " is not a power of two");
+      return;
+    }
+    if (segment < kSegmentBytesMin || segment > kSegmentBytesMax) {
+      complain("segment_bytes",
+               sized(segment) + " is not in 2097152 (2 MiB) .. 1073741824 (1 GiB)");
+      return;
+    }
+    config_.ddr_bytes = from_.ddr_bytes();
+    if (config_.ddr_bytes == 0) {
+      complain("ddr_bytes", "missing or 0: say how many bytes this node gives to the pool");
+    } else if (config_.ddr_bytes % segment != 0) {
+      complain("ddr_bytes", sized(config_.ddr_bytes) + " is not a multiple of segment_bytes " +
+                                std::to_string(segment) + "; the next below is " +
+                                std::to_string(config_.ddr_bytes / segment * segment));
+    } else if (config_.ddr_bytes - 1 > kTierOffsetMax) {
+      complain("ddr_bytes", "more than the address space of a tier (1 PiB)");
+    }
+  }
+
+  void listening() {
+    config_.insecure = from_.insecure();
+    if (!from_.unix_socket().empty()) config_.unix_socket = from_.unix_socket();
+    const std::size_t path_bytes_max = sizeof(sockaddr_un::sun_path) - 1;
+    if (config_.unix_socket.front() != '/') {
+      complain("unix_socket", "\"" + config_.unix_socket + "\" is not an absolute path");
+    } else if (config_.unix_socket.size() > path_bytes_max) {
+      complain("unix_socket", "longer than " + std::to_string(path_bytes_max) + " bytes");
+    }
+    if (!from_.tcp_listen().empty()) {
+      const auto address = ControlAddress::parse("tcp:" + from_.tcp_listen());
+      if (!address) {
+        complain("tcp_listen", address.error().context());
+      } else if (!config_.insecure && !is_loopback(address->host)) {
+        complain("tcp_listen", address->host +
+                                   " is not a loopback address, and control is not encrypted yet; "
+                                   "set insecure: true to listen there nevertheless");
+      } else {
+        config_.tcp_listen = TcpListen{address->host, address->port};
+      }
+    }
+    if (from_.has_ofi()) ofi();
+  }
+
+  void ofi() {
+    OfiSettings settings{"tcp;ofi_rxm", "127.0.0.1"};
+    if (!from_.ofi().provider().empty()) settings.provider = from_.ofi().provider();
+    if (!from_.ofi().address().empty()) settings.address = from_.ofi().address();
+    if (!is_numeric(settings.address)) {
+      complain("ofi", "address: \"" + settings.address + "\" is not a numeric IP address");
+    } else if (!config_.insecure && !is_loopback(settings.address)) {
+      complain("ofi", "address: " + settings.address +
+                          " is not a loopback address, and transfers are not encrypted; "
+                          "set insecure: true to listen there nevertheless");
+    }
+    config_.ofi = settings;
+  }
+
+  void times() {
+    if (from_.lease_ms() != 0) config_.lease = std::chrono::milliseconds(from_.lease_ms());
+    if (from_.lease_ms() != 0 && (from_.lease_ms() < 100 || from_.lease_ms() > 3'600'000)) {
+      complain("lease_ms", std::to_string(from_.lease_ms()) + " is not in 100 .. 3600000");
+    }
+    if (from_.drain_ms() != 0) config_.drain = std::chrono::milliseconds(from_.drain_ms());
+    if (from_.drain_ms() > 3'600'000) {
+      complain("drain_ms", std::to_string(from_.drain_ms()) + " is not in 0 .. 3600000");
+    }
+  }
+
+  void others() {
+    std::set<std::uint32_t> seen{from_.node_id()};
+    for (int i = 0; i < from_.nodes_size(); ++i) {
+      const pb::PeerNode& peer = from_.nodes(i);
+      const auto wrong = [&](const std::string& message) {
+        const auto* field = pb::DaemonConfig::descriptor()->FindFieldByName("nodes");
+        out_.add(lines_.GetLocation(field, i).line, "nodes", message);
+      };
+      if (peer.node_id() > kNodeIdMax) {
+        wrong("node_id " + std::to_string(peer.node_id()) + " is not in 0 .. 4095");
+        continue;
+      }
+      if (!seen.insert(peer.node_id()).second) {
+        wrong("node_id " + std::to_string(peer.node_id()) + " is used twice in the pool");
+      }
+      if (peer.control_addresses().empty()) wrong("control_addresses: at least one is needed");
+      NodeInfo info;
+      info.node = NodeId(static_cast<std::uint16_t>(peer.node_id()));
+      info.name = peer.name().empty() ? "node-" + std::to_string(peer.node_id()) : peer.name();
+      for (const std::string& address : peer.control_addresses()) {
+        if (const auto parsed = ControlAddress::parse(address); !parsed) {
+          wrong("control_addresses: " + parsed.error().context());
+        }
+        info.control_addresses.push_back(address);
+      }
+      config_.nodes.push_back(std::move(info));
+    }
+  }
+
+  void level() {
+    const std::string& name = from_.log_level();
+    if (name.empty() || name == "info") {
+      config_.log_level = LogLevel::kInfo;
+    } else if (name == "debug") {
+      config_.log_level = LogLevel::kDebug;
+    } else if (name == "warning") {
+      config_.log_level = LogLevel::kWarning;
+    } else if (name == "error") {
+      config_.log_level = LogLevel::kError;
+    } else {
+      complain("log_level", "\"" + name + "\" is none of debug, info, warning, error");
+    }
+  }
+
+  const pb::DaemonConfig& from_;
+  const TextFormat::ParseInfoTree& lines_;
+  Complaints& out_;
+  DaemonConfig config_;
+};
+
+}  // namespace
+
+Result<DaemonConfig> parse_daemon_config(const std::string& text, const std::string& file) {
+  if (text.size() > kConfigBytesMax) {
+    return Error(Errc::kInvalidArgument, file + ": larger than 1 MiB, not a configuration");
+  }
+  Complaints complaints(file, text);
+  TextFormat::ParseInfoTree lines;
+  TextFormat::Parser parser;
+  parser.RecordErrorsTo(&complaints);
+  parser.WriteLocationsTo(&lines);
+  pb::DaemonConfig message;
+  const bool parsed = parser.ParseFromString(text, &message);
+  if (!parsed && !complaints.any()) complaints.add(-1, "", "not protobuf text");
+  if (complaints.any()) return Error(Errc::kInvalidArgument, complaints.text());
+  DaemonConfig config = Checker(message, lines, complaints).run();
+  if (complaints.any()) return Error(Errc::kInvalidArgument, complaints.text());
+  return config;
+}
+
+Result<DaemonConfig> read_daemon_config(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return errno_error(errno, path);
+  std::string text(kConfigBytesMax + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (in.bad()) return Error(Errc::kIo, path + ": cannot be read");
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  return parse_daemon_config(text, path);
+}
+
+}  // namespace ho

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/log.hpp"
+#include "common/base/result.hpp"
+#include "common/base/units.hpp"
+#include "common/model/address.hpp"
+#include "proto/control.hpp"
+
+namespace ho {
+
+inline constexpr std::uint64_t kSegmentBytesMin = 2 * kMiB;
+inline constexpr std::uint64_t kSegmentBytesMax = kGiB;
+
+struct OfiSettings {
+  std::string provider;
+  std::string address;  ///< numeric
+};
+
+/// A TCP address to listen on.
+struct TcpListen {
+  std::string host;
+  std::string port;
+};
+
+/// hyperoffloadd's configuration, checked, defaults filled in. config.proto has the fields' words.
+struct DaemonConfig {
+  NodeId node;
+  std::string node_name;
+  std::uint64_t ddr_bytes = 0;  ///< a multiple of segment_bytes
+  std::uint64_t segment_bytes = 256 * kMiB;
+  std::string unix_socket = "/run/hyperoffload/control.sock";
+  std::optional<TcpListen> tcp_listen;
+  bool insecure = false;
+  std::chrono::milliseconds lease{10'000};
+  std::chrono::milliseconds drain{5'000};
+  std::optional<OfiSettings> ofi;
+  std::vector<NodeInfo> nodes;  ///< the others
+  LogLevel log_level = LogLevel::kInfo;
+};
+
+/// Reads and checks one configuration. `file` is the name that errors begin with.
+/// @return kInvalidArgument: every error found, one a line, "FILE:LINE: field: what is wrong".
+[[nodiscard]] Result<DaemonConfig> parse_daemon_config(const std::string& text,
+                                                       const std::string& file);
+
+/// The same from a file. @return also kNotFound, kPermissionDenied, kIo.
+[[nodiscard]] Result<DaemonConfig> read_daemon_config(const std::string& path);
+
+}  // namespace ho
