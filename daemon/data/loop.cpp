@@ -1,0 +1,172 @@
+#include "daemon/data/loop.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/log.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+constexpr std::size_t kWaitingExposesMax = 256;
+// Waking a sleeping thread costs 15-50 us, so a little spinning pays.
+// Source: FACTS, wake-up cost measured on a two-core virtual machine, 2026.
+constexpr Duration kSpin = std::chrono::microseconds(30);
+// A back-stop only: a driver's descriptor is what wakes the thread.
+constexpr int kSleepMsMax = 1000;
+
+}  // namespace
+
+Result<std::unique_ptr<DataLoop>> DataLoop::create(
+    std::vector<std::unique_ptr<transport::Target>> targets) {
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return errno_error(errno, "eventfd");
+  std::unique_ptr<DataLoop> made(new DataLoop(std::move(targets), std::move(wake)));
+  sigset_t all{};
+  sigset_t before{};
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  made->thread_ = std::thread([loop = made.get()] { loop->run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(made->thread_.native_handle(), "ho-data");
+  return made;
+}
+
+DataLoop::DataLoop(std::vector<std::unique_ptr<transport::Target>> targets, UniqueFd wake)
+    : targets_(std::move(targets)), wake_(std::move(wake)) {
+  for (const auto& target : targets_) {
+    drivers_.push_back({std::string(target->name()), target->address()});
+  }
+}
+
+DataLoop::~DataLoop() { stop(); }
+
+void DataLoop::stop() {
+  if (!thread_.joinable()) return;
+  stopping_.store(true);
+  push([] {});
+  thread_.join();
+}
+
+void DataLoop::push(Request request) {
+  {
+    const std::lock_guard lock(mutex_);
+    requests_.push_back(std::move(request));
+    pending_.store(true);
+  }
+  const std::uint64_t one = 1;
+  // EAGAIN only where the counter is full, and then the thread is awake anyway.
+  if (::write(wake_.get(), &one, sizeof(one)) < 0) HO_CHECK(errno == EAGAIN);
+}
+
+Result<void> DataLoop::expose(ExposeRequest request, Exposed answer) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (requests_.size() >= kWaitingExposesMax) {
+      return Error(Errc::kBusy, "too many grants wait for the data thread");
+    }
+  }
+  push([this, request = std::move(request), answer = std::move(answer)] {
+    answer(do_expose(request));
+  });
+  return {};
+}
+
+void DataLoop::revoke(RevokeRequest request, Revoked answer) {
+  push([this, request = std::move(request), answer = std::move(answer)] {
+    do_revoke(request);
+    answer();
+  });
+}
+
+transport::Target* DataLoop::find(const std::string& driver) {
+  for (const auto& target : targets_) {
+    if (target->name() == driver) return target.get();
+  }
+  return nullptr;
+}
+
+Result<std::vector<transport::Exposure>> DataLoop::do_expose(const ExposeRequest& request) {
+  transport::Target* const target = find(request.driver);
+  HO_CHECK(target != nullptr);
+  std::vector<transport::Exposure> made;
+  for (const auto& region : request.regions) {
+    auto exposure = target->expose(region);
+    if (!exposure) {
+      for (const auto& earlier : made) HO_CHECK(target->revoke(earlier.id).ok());
+      return exposure.error().at("expose over " + request.driver);
+    }
+    made.push_back(std::move(*exposure));
+  }
+  return made;
+}
+
+void DataLoop::do_revoke(const RevokeRequest& request) {
+  transport::Target* const target = find(request.driver);
+  HO_CHECK(target != nullptr);
+  for (const auto exposure : request.exposures) {
+    if (auto done = target->revoke(exposure); !done) {
+      // The memory is unmapped next: an access that could still come in would be a use after free.
+      log(LogLevel::kError, "revoke failed", {{"error", done.error().message()}});
+      HO_CHECK(done.ok());
+    }
+  }
+}
+
+std::size_t DataLoop::serve_requests() {
+  if (!pending_.load(std::memory_order_acquire)) return 0;
+  std::deque<Request> taken;
+  {
+    const std::lock_guard lock(mutex_);
+    taken.swap(requests_);
+    pending_.store(false);
+  }
+  for (Request& request : taken) request();
+  return taken.size();
+}
+
+std::size_t DataLoop::serve_targets() {
+  std::size_t handled = 0;
+  for (const auto& target : targets_) handled += target->progress();
+  return handled;
+}
+
+void DataLoop::sleep() {
+  std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};
+  for (const auto& target : targets_) {
+    if (target->wait_descriptor() < 0) continue;
+    if (!target->arm()) return;
+    entries.push_back({target->wait_descriptor(), POLLIN, 0});
+  }
+  if (::poll(entries.data(), entries.size(), kSleepMsMax) < 0) HO_CHECK(errno == EINTR);
+  if ((entries[0].revents & POLLIN) != 0) {
+    std::uint64_t count = 0;
+    if (::read(wake_.get(), &count, sizeof(count)) < 0) HO_CHECK(errno == EAGAIN);
+  }
+}
+
+void DataLoop::run() {
+  const SteadyClock clock;
+  TimePoint last_event = clock.now();
+  while (true) {
+    const std::size_t handled = serve_requests() + serve_targets();
+    if (stopping_.load() && !pending_.load()) return;
+    const TimePoint now = clock.now();
+    if (handled > 0) {
+      last_event = now;
+    } else if (now - last_event >= kSpin) {
+      sleep();
+      last_event = clock.now();
+    }
+  }
+}
+
+}  // namespace ho::daemon
