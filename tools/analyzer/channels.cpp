@@ -1,0 +1,210 @@
+#include "tools/analyzer/channels.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/base/check.hpp"
+
+namespace ho::analyzer {
+
+__extension__ using Wide = unsigned __int128;
+
+std::int64_t transfer_ns(const Link& link, std::uint64_t bytes) {
+  HO_CHECK(link.bytes_per_s > 0);
+  constexpr std::uint64_t kNsPerS = 1'000'000'000;
+  const Wide scaled = static_cast<Wide>(bytes) * kNsPerS + (link.bytes_per_s - 1);
+  const Wide total = scaled / link.bytes_per_s + link.latency_ns;
+  constexpr auto kMax = static_cast<Wide>(std::numeric_limits<std::int64_t>::max() / 1024);
+  return static_cast<std::int64_t>(std::min(total, kMax));
+}
+
+Link effective_link(const Link& link, const std::optional<Link>& port) {
+  if (!port) return link;
+  return {std::min(link.bytes_per_s, port->bytes_per_s),
+          std::max(link.latency_ns, port->latency_ns)};
+}
+
+Channel::Channel(const std::vector<std::int64_t>& free_ns)
+    : slots_(static_cast<std::int64_t>(free_ns.size())),
+      free_(free_ns),
+      tree_(free_ns.size() + 1, 0) {
+  HO_CHECK(slots_ > 0);
+  for (std::size_t i = 0; i < free_.size(); ++i) {
+    total_ += free_[i];
+    tree_[i + 1] += free_[i];
+    const std::size_t parent = (i + 1) + ((i + 1) & (~(i + 1) + 1));
+    if (parent < tree_.size()) tree_[parent] += tree_[i + 1];
+  }
+}
+
+std::int64_t Channel::prefix(std::int64_t slot) const {
+  std::int64_t sum = 0;
+  for (auto i = static_cast<std::size_t>(slot); i > 0; i &= i - 1) sum += tree_[i];
+  return sum;
+}
+
+std::int64_t Channel::cumulative(std::int64_t slot) const {
+  std::int64_t lap = slot / slots_;
+  std::int64_t rest = slot % slots_;
+  if (rest < 0) {
+    rest += slots_;
+    --lap;
+  }
+  return lap * total_ + prefix(rest);
+}
+
+std::int64_t Channel::free_between(std::int64_t first, std::int64_t last) const {
+  if (first > last) return 0;
+  HO_CHECK(last - first < slots_);
+  return cumulative(last + 1) - cumulative(first);
+}
+
+void Channel::change(std::int64_t slot, std::int64_t delta) {
+  free_[static_cast<std::size_t>(slot)] += delta;
+  total_ += delta;
+  for (auto i = static_cast<std::size_t>(slot) + 1; i < tree_.size(); i += i & (~i + 1)) {
+    tree_[i] += delta;
+  }
+}
+
+void Channel::extend(std::int64_t slot, std::int64_t time_ns) {
+  HO_CHECK(time_ns >= 0);
+  change(((slot % slots_) + slots_) % slots_, time_ns);
+}
+
+/// The slot that holds the target-th free nanosecond (0-based) of the endless cyclic timeline.
+std::int64_t Channel::locate(std::int64_t target) const {
+  HO_CHECK(total_ > 0);
+  std::int64_t lap = target / total_;
+  std::int64_t rest = target % total_;
+  if (rest < 0) {
+    rest += total_;
+    --lap;
+  }
+  std::size_t step = 1;
+  while (step * 2 < tree_.size()) step *= 2;
+  std::size_t at = 0;
+  for (; step > 0; step /= 2) {
+    if (at + step < tree_.size() && tree_[at + step] <= rest) {
+      at += step;
+      rest -= tree_[at];
+    }
+  }
+  return lap * slots_ + static_cast<std::int64_t>(at);
+}
+
+Channel::Booking Channel::book_early(std::int64_t first, std::int64_t last, std::int64_t time_ns) {
+  HO_CHECK(time_ns > 0 && free_between(first, last) >= time_ns);
+  Booking booking{-1, -1};
+  bool started = false;
+  while (time_ns > 0) {
+    const std::int64_t slot = locate(cumulative(first));
+    HO_CHECK(slot >= first && slot <= last);
+    const std::int64_t index = ((slot % slots_) + slots_) % slots_;
+    const std::int64_t taken = std::min(time_ns, free_[static_cast<std::size_t>(index)]);
+    HO_CHECK(taken > 0);
+    change(index, -taken);
+    time_ns -= taken;
+    if (!started) booking.first_slot = slot;
+    started = true;
+    booking.last_slot = slot;
+  }
+  return booking;
+}
+
+Channel::Booking Channel::book_late(std::int64_t first, std::int64_t last, std::int64_t time_ns) {
+  HO_CHECK(time_ns > 0 && free_between(first, last) >= time_ns);
+  Booking booking{-1, -1};
+  bool started = false;
+  while (time_ns > 0) {
+    const std::int64_t slot = locate(cumulative(last + 1) - 1);
+    HO_CHECK(slot >= first && slot <= last);
+    const std::int64_t index = ((slot % slots_) + slots_) % slots_;
+    const std::int64_t taken = std::min(time_ns, free_[static_cast<std::size_t>(index)]);
+    HO_CHECK(taken > 0);
+    change(index, -taken);
+    time_ns -= taken;
+    if (!started) booking.last_slot = slot;
+    started = true;
+    booking.first_slot = slot;
+  }
+  return booking;
+}
+
+SlackTree::SlackTree(const std::vector<std::int64_t>& values)
+    : size_(static_cast<std::int64_t>(values.size())) {
+  HO_CHECK(size_ > 0);
+  std::size_t leaves = 1;
+  while (leaves < values.size()) leaves *= 2;
+  nodes_.resize(leaves * 2);
+  build(1, 0, size_ - 1, values);
+}
+
+void SlackTree::build(std::size_t node, std::int64_t low, std::int64_t high,
+                      const std::vector<std::int64_t>& values) {
+  if (low == high) {
+    nodes_[node].min = values[static_cast<std::size_t>(low)];
+    return;
+  }
+  const std::int64_t middle = (low + high) / 2;
+  build(node * 2, low, middle, values);
+  build(node * 2 + 1, middle + 1, high, values);
+  nodes_[node].min = std::min(nodes_[node * 2].min, nodes_[node * 2 + 1].min);
+}
+
+void SlackTree::add(std::int64_t first, std::int64_t last, std::int64_t delta) {
+  if (first > last) return;
+  HO_CHECK(first >= 0 && last < size_);
+  add(1, 0, size_ - 1, first, last, delta);
+}
+
+void SlackTree::add(std::size_t node, std::int64_t low, std::int64_t high, std::int64_t first,
+                    std::int64_t last, std::int64_t delta) {
+  if (last < low || high < first) return;
+  if (first <= low && high <= last) {
+    nodes_[node].min += delta;
+    nodes_[node].added += delta;
+    return;
+  }
+  const std::int64_t middle = (low + high) / 2;
+  add(node * 2, low, middle, first, last, delta);
+  add(node * 2 + 1, middle + 1, high, first, last, delta);
+  nodes_[node].min = std::min(nodes_[node * 2].min, nodes_[node * 2 + 1].min) + nodes_[node].added;
+}
+
+std::int64_t SlackTree::min(std::int64_t first, std::int64_t last) const {
+  if (first > last) return std::numeric_limits<std::int64_t>::max();
+  HO_CHECK(first >= 0 && last < size_);
+  return min(1, 0, size_ - 1, first, last);
+}
+
+std::int64_t SlackTree::min(std::size_t node, std::int64_t low, std::int64_t high,
+                            std::int64_t first, std::int64_t last) const {
+  if (first <= low && high <= last) return nodes_[node].min;
+  const std::int64_t middle = (low + high) / 2;
+  std::int64_t best = std::numeric_limits<std::int64_t>::max();
+  if (first <= middle) best = min(node * 2, low, middle, first, last);
+  if (last > middle) best = std::min(best, min(node * 2 + 1, middle + 1, high, first, last));
+  return best + nodes_[node].added;
+}
+
+std::int64_t SlackTree::last_below(std::int64_t first, std::int64_t last,
+                                   std::int64_t threshold) const {
+  if (first > last) return first - 1;
+  HO_CHECK(first >= 0 && last < size_);
+  return last_below(1, 0, size_ - 1, first, last, threshold);
+}
+
+std::int64_t SlackTree::last_below(std::size_t node, std::int64_t low, std::int64_t high,
+                                   std::int64_t first, std::int64_t last,
+                                   std::int64_t threshold) const {
+  if (last < low || high < first || nodes_[node].min >= threshold) return first - 1;
+  if (low == high) return low;
+  const std::int64_t middle = (low + high) / 2;
+  const std::int64_t inner = threshold - nodes_[node].added;
+  const std::int64_t right = last_below(node * 2 + 1, middle + 1, high, first, last, inner);
+  if (right >= first) return right;
+  return last_below(node * 2, low, middle, first, last, inner);
+}
+
+}  // namespace ho::analyzer

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/model/hardware.hpp"
+#include "common/schedule/schedule.hpp"
+
+namespace ho::analyzer {
+
+/// Time of one transfer alone on its link: latency + bytes / rate, rounded up.
+[[nodiscard]] std::int64_t transfer_ns(const Link& link, std::uint64_t bytes);
+
+/// One direction's link as the plan sees it: min(tier link, device port).
+[[nodiscard]] Link effective_link(const Link& link, const std::optional<Link>& port);
+
+/// Free time of one channel, in slots: slot 2p is the stall before position p (empty unless the
+/// plan needs one), slot 2p + 1 is op p itself. Transfers are fluid within slots. Cyclic: slot
+/// indices may lie one lap before or after. Every query is O(log n); booking is O(log n) per slot
+/// it exhausts.
+class Channel {
+ public:
+  /// @param free_ns  per slot.
+  explicit Channel(const std::vector<std::int64_t>& free_ns);
+
+  /// Free time in slots [first, last], at most one lap apart; 0 where first > last.
+  [[nodiscard]] std::int64_t free_between(std::int64_t first, std::int64_t last) const;
+  /// More time in a slot: the plan stalls there.
+  void extend(std::int64_t slot, std::int64_t time_ns);
+
+  struct Booking {
+    std::int64_t first_slot = 0;
+    std::int64_t last_slot = 0;
+  };
+  /// Takes `time_ns` from the earliest free slots in [first, last], which must have it.
+  Booking book_early(std::int64_t first, std::int64_t last, std::int64_t time_ns);
+  /// The same from the latest ones.
+  Booking book_late(std::int64_t first, std::int64_t last, std::int64_t time_ns);
+
+ private:
+  [[nodiscard]] std::int64_t prefix(std::int64_t slot) const;      // sum of [0, slot)
+  [[nodiscard]] std::int64_t cumulative(std::int64_t slot) const;  // the same over laps
+  [[nodiscard]] std::int64_t locate(std::int64_t target) const;
+  void change(std::int64_t slot, std::int64_t delta);
+
+  std::int64_t slots_;
+  std::int64_t total_ = 0;
+  std::vector<std::int64_t> free_;
+  std::vector<std::int64_t> tree_;
+};
+
+/// Range add, range minimum and "nearest position below a threshold" over positions.
+class SlackTree {
+ public:
+  explicit SlackTree(const std::vector<std::int64_t>& values);
+
+  void add(std::int64_t first, std::int64_t last, std::int64_t delta);
+  [[nodiscard]] std::int64_t min(std::int64_t first, std::int64_t last) const;
+  /// The last position in [first, last] whose value is below `threshold`; first - 1 if none.
+  [[nodiscard]] std::int64_t last_below(std::int64_t first, std::int64_t last,
+                                        std::int64_t threshold) const;
+
+ private:
+  struct Node {
+    std::int64_t min = 0;
+    std::int64_t added = 0;
+  };
+  void build(std::size_t node, std::int64_t low, std::int64_t high,
+             const std::vector<std::int64_t>& values);
+  void add(std::size_t node, std::int64_t low, std::int64_t high, std::int64_t first,
+           std::int64_t last, std::int64_t delta);
+  [[nodiscard]] std::int64_t min(std::size_t node, std::int64_t low, std::int64_t high,
+                                 std::int64_t first, std::int64_t last) const;
+  [[nodiscard]] std::int64_t last_below(std::size_t node, std::int64_t low, std::int64_t high,
+                                        std::int64_t first, std::int64_t last,
+                                        std::int64_t threshold) const;
+
+  std::int64_t size_;
+  std::vector<Node> nodes_;
+};
+
+}  // namespace ho::analyzer

@@ -1,0 +1,503 @@
+#include "tools/analyzer/choose.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <queue>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "tools/analyzer/channels.hpp"
+
+namespace ho::analyzer {
+namespace {
+
+/// Next use (in the sweep's lap) and gap; the furthest next use first, ties by gap for determinism.
+using Candidate = std::pair<std::int64_t, std::uint32_t>;
+
+/// What moving a gap now would take.
+struct Estimate {
+  std::int64_t store_ns = 0;  ///< 0: a valid copy exists
+  std::int64_t fetch_ns = 0;  ///< 0: overwritten at its next use
+  std::int64_t store_late_ns = 0;
+  std::int64_t fetch_late_ns = 0;
+  [[nodiscard]] std::int64_t late_ns() const { return store_late_ns + fetch_late_ns; }
+};
+
+class Chooser {
+ public:
+  Chooser(const ChooseInput& input, const ChooseOptions& options);
+  Choice run();
+
+ private:
+  [[nodiscard]] const Gap& gap(std::uint32_t index) const { return in_.lifetimes.gaps[index]; }
+  [[nodiscard]] std::int64_t bytes(const Gap& g) const {
+    return static_cast<std::int64_t>(in_.lifetimes.bytes[g.storage]);
+  }
+  [[nodiscard]] const PlanTier& tier(const Gap& g) const {
+    return in_.tiers[in_.tier_of[g.storage]];
+  }
+  /// `p` of this sweep in the gap's own frame.
+  [[nodiscard]] std::int64_t in_frame(const Gap& g, std::int64_t p) const {
+    return g.wraps && p <= g.from ? p + n_ : p;
+  }
+  void start();
+  void open(std::int64_t p);
+  void relieve(std::int64_t p);
+  bool pick(std::int64_t p, std::priority_queue<Candidate>& heap, bool allow_late);
+  bool delay(std::int64_t p);
+  bool hasten(std::int64_t p);
+  [[nodiscard]] Estimate estimate(std::uint32_t index, std::int64_t p) const;
+  [[nodiscard]] bool home_has_room(std::uint32_t index) const;
+  void move(std::uint32_t index, std::int64_t p, const Estimate& cost);
+  void book_store(std::uint32_t index, std::int64_t at, std::int64_t store_ns);
+  void claim_home(const Gap& g);
+  void extend(std::int64_t slot, std::int64_t time_ns);
+  void add_relief(std::uint32_t index, std::int64_t sign);
+  void add_cyclic(std::int64_t first, std::int64_t last, std::int64_t delta);
+  [[nodiscard]] std::int64_t min_cyclic(std::int64_t first, std::int64_t last) const;
+  void take_back();
+  void pull_forward();
+  void fail(std::int64_t p);
+
+  const ChooseInput& in_;
+  const ChooseOptions& options_;
+  std::int64_t n_;
+  Choice out_;
+  SlackTree slack_;
+  std::vector<Channel> read_;
+  std::vector<Channel> write_;
+  std::vector<SlackTree> home_;
+  std::vector<std::int64_t> home_from_;  // per storage, of shared slots: claimed positions
+  std::vector<std::int64_t> home_to_;
+  std::vector<std::int64_t> stored_by_;            // per version, in the writing step's frame
+  std::vector<std::vector<std::uint32_t>> opens_;  // per position: gaps whose inside begins there
+  std::priority_queue<Candidate> large_;
+  std::priority_queue<Candidate> small_;
+  std::priority_queue<Candidate> fetching_;  // moved gaps that are coming back
+  std::vector<std::vector<std::uint32_t>> comes_back_;
+  std::priority_queue<Candidate> leaving_;  // wrapping gaps whose write-back spans the step's end
+  bool home_full_ = false;
+};
+
+std::vector<std::int64_t> slots_of(const std::vector<std::int64_t>& durations) {
+  std::vector<std::int64_t> slots(durations.size() * 2, 0);
+  for (std::size_t p = 0; p < durations.size(); ++p) slots[2 * p + 1] = durations[p];
+  // A timeline without any time cannot be located in; one nanosecond hurts nobody.
+  if (std::accumulate(slots.begin(), slots.end(), std::int64_t{0}) == 0) slots.back() = 1;
+  return slots;
+}
+
+std::vector<std::int64_t> slack_of(const Lifetimes& lifetimes, std::uint64_t target) {
+  std::vector<std::int64_t> slack(lifetimes.positions);
+  for (std::size_t p = 0; p < slack.size(); ++p) {
+    slack[p] = static_cast<std::int64_t>(std::max(target, lifetimes.working_set[p])) -
+               static_cast<std::int64_t>(lifetimes.live[p]);
+  }
+  return slack;
+}
+
+Chooser::Chooser(const ChooseInput& input, const ChooseOptions& options)
+    : in_(input),
+      options_(options),
+      n_(input.lifetimes.positions),
+      slack_(slack_of(input.lifetimes, options.target_bytes)) {
+  const std::size_t gaps = in_.lifetimes.gaps.size();
+  out_.moved.assign(gaps, 0);
+  out_.detach_by.assign(gaps, 0);
+  out_.fetch_from.assign(gaps, 0);
+  out_.store_after.assign(in_.lifetimes.versions, kNoStore);
+  out_.store_slot.assign(in_.lifetimes.versions, 0);
+  out_.stall_ns.assign(in_.lifetimes.positions, 0);
+  stored_by_.assign(in_.lifetimes.versions, 0);
+  home_from_.assign(in_.lifetimes.bytes.size(), 0);
+  home_to_.assign(in_.lifetimes.bytes.size(), -1);
+  opens_.resize(in_.lifetimes.positions);
+  comes_back_.resize(in_.lifetimes.positions);
+  const auto slots = slots_of(in_.duration_ns);
+  for (std::size_t t = 0; t < in_.tiers.size(); ++t) {
+    read_.emplace_back(slots);
+    write_.emplace_back(slots);
+    const auto room = static_cast<std::int64_t>(in_.tiers[t].capacity_bytes) -
+                      static_cast<std::int64_t>(in_.static_home_bytes[t]);
+    home_.emplace_back(std::vector<std::int64_t>(in_.lifetimes.positions, room));
+  }
+}
+
+void Chooser::add_cyclic(std::int64_t first, std::int64_t last, std::int64_t delta) {
+  if (first > last) return;
+  HO_CHECK(last - first < n_);
+  const std::int64_t lap = first >= 0 ? first / n_ : -((-first + n_ - 1) / n_);
+  first -= lap * n_;
+  last -= lap * n_;
+  slack_.add(first, std::min(last, n_ - 1), delta);
+  if (last >= n_) slack_.add(0, last - n_, delta);
+}
+
+std::int64_t Chooser::min_cyclic(std::int64_t first, std::int64_t last) const {
+  if (first > last) return std::numeric_limits<std::int64_t>::max();
+  const std::int64_t lap = first >= 0 ? first / n_ : -((-first + n_ - 1) / n_);
+  first -= lap * n_;
+  last -= lap * n_;
+  std::int64_t result = slack_.min(first, std::min(last, n_ - 1));
+  if (last >= n_) result = std::min(result, slack_.min(0, last - n_));
+  return result;
+}
+
+void Chooser::add_relief(std::uint32_t index, std::int64_t sign) {
+  const Gap& g = gap(index);
+  // An INPUT before its fetch is not live from position 0 on.
+  const std::int64_t first = g.mandatory ? 0 : out_.detach_by[index] + 1;
+  add_cyclic(first, out_.fetch_from[index] - 1, sign * bytes(g));
+}
+
+void Chooser::extend(std::int64_t slot, std::int64_t time_ns) {
+  if (time_ns <= 0) return;
+  for (auto& channel : read_) channel.extend(slot, time_ns);
+  for (auto& channel : write_) channel.extend(slot, time_ns);
+  const std::int64_t position = ((slot / 2) % n_ + n_) % n_;
+  out_.stall_ns[static_cast<std::size_t>(position)] += time_ns;
+}
+
+/// Buckets the gaps by where they open; moves what is moved whatever the budget.
+void Chooser::start() {
+  for (std::uint32_t i = 0; i < in_.lifetimes.gaps.size(); ++i) {
+    const Gap& g = gap(i);
+    if (!g.movable) continue;
+    if (g.mandatory) {
+      const std::int64_t need =
+          in_.tiers.empty() ? 0 : transfer_ns(tier(g).read, in_.lifetimes.bytes[g.storage]);
+      const std::int64_t last_slot = 2 * g.to;
+      const auto lane = in_.tier_of[g.storage];
+      extend(last_slot, need - read_[lane].free_between(0, last_slot));
+      const auto booked = read_[lane].book_late(0, last_slot, need);
+      out_.moved[i] = 1;
+      out_.detach_by[i] = -1;
+      out_.fetch_from[i] = std::min(g.to, booked.first_slot / 2);
+      add_relief(i, 1);
+      if (out_.fetch_from[i] < g.to) {
+        comes_back_[static_cast<std::size_t>(out_.fetch_from[i])].push_back(i);
+      }
+    } else if (g.dead && !g.wraps) {
+      out_.moved[i] = 1;
+      out_.detach_by[i] = g.from;
+      out_.fetch_from[i] = g.to;
+      add_relief(i, 1);
+    } else if (!in_.tiers.empty()) {
+      if (g.from + 1 < n_) opens_[static_cast<std::size_t>(g.from + 1)].push_back(i);
+      if (g.wraps && g.to - n_ > 0) {
+        auto& heap = in_.lifetimes.bytes[g.storage] < options_.small_bytes ? small_ : large_;
+        heap.emplace(g.to - n_, i);
+      }
+    }
+  }
+}
+
+void Chooser::open(std::int64_t p) {
+  for (const std::uint32_t i : opens_[static_cast<std::size_t>(p)]) {
+    const Gap& g = gap(i);
+    if (out_.moved[i]) {
+      if (out_.detach_by[i] >= p) leaving_.emplace(g.to, i);
+      continue;
+    }
+    auto& heap = in_.lifetimes.bytes[g.storage] < options_.small_bytes ? small_ : large_;
+    heap.emplace(g.to, i);
+  }
+  for (const std::uint32_t i : comes_back_[static_cast<std::size_t>(p)]) {
+    const Gap& g = gap(i);
+    const std::int64_t next = g.to >= n_ && out_.fetch_from[i] >= n_ ? g.to - n_ : g.to;
+    fetching_.emplace(next, i);
+  }
+}
+
+Estimate Chooser::estimate(std::uint32_t index, std::int64_t p) const {
+  const Gap& g = gap(index);
+  const std::int64_t at = in_frame(g, p);
+  const auto lane = in_.tier_of[g.storage];
+  Estimate cost;
+  if (g.version != kHomeVersion) {
+    const std::int64_t lap = g.written < 0 ? n_ : 0;
+    if (out_.store_after[g.version] == kNoStore) {
+      cost.store_ns = transfer_ns(tier(g).write, in_.lifetimes.bytes[g.storage]);
+      const std::int64_t first = std::max(2 * (g.written + 1), 2 * at + 1 - 2 * n_);
+      cost.store_late_ns =
+          std::max<std::int64_t>(0, cost.store_ns - write_[lane].free_between(first, 2 * at));
+    } else if (stored_by_[g.version] - lap >= at) {
+      cost.store_late_ns = transfer_ns(tier(g).write, in_.lifetimes.bytes[g.storage]);
+    }
+  }
+  if (!g.dead) {
+    cost.fetch_ns = transfer_ns(tier(g).read, in_.lifetimes.bytes[g.storage]);
+    cost.fetch_late_ns =
+        std::max<std::int64_t>(0, cost.fetch_ns - read_[lane].free_between(2 * (at + 1), 2 * g.to));
+  }
+  return cost;
+}
+
+bool Chooser::home_has_room(std::uint32_t index) const {
+  const Gap& g = gap(index);
+  if (in_.home_is_static[g.storage]) return true;
+  const std::int64_t size = bytes(g);
+  const auto& home = home_[in_.tier_of[g.storage]];
+  const std::int64_t first = std::max<std::int64_t>(0, g.written + 1);
+  if (home_to_[g.storage] < 0) return home.min(first, g.to) >= size;
+  return home.min(first, std::max(first, home_from_[g.storage]) - 1) >= size &&
+         home.min(home_to_[g.storage] + 1, g.to) >= size;
+}
+
+void Chooser::claim_home(const Gap& g) {
+  if (in_.home_is_static[g.storage] || g.version == kHomeVersion) return;
+  auto& home = home_[in_.tier_of[g.storage]];
+  std::int64_t& from = home_from_[g.storage];
+  std::int64_t& to = home_to_[g.storage];
+  const std::int64_t first = out_.store_after[g.version] + 1;
+  if (to < 0) {
+    from = first;
+    to = first - 1;
+  }
+  if (first < from) {
+    home.add(first, from - 1, -bytes(g));
+    from = first;
+  }
+  if (g.to > to) {
+    home.add(to + 1, g.to, -bytes(g));
+    to = g.to;
+  }
+}
+
+/// Books the write-back of a gap's version so that it ends before position `at` begins.
+void Chooser::book_store(std::uint32_t index, std::int64_t at, std::int64_t store_ns) {
+  const Gap& g = gap(index);
+  const std::int64_t lap = g.written < 0 ? n_ : 0;
+  const std::int64_t first = std::max(2 * (g.written + 1), 2 * at + 1 - 2 * n_);
+  const auto booked = write_[in_.tier_of[g.storage]].book_early(first, 2 * at, store_ns);
+  out_.store_after[g.version] = booked.first_slot / 2 - 1 + lap;
+  if (booked.first_slot < 0) {
+    out_.store_after[g.version] = (booked.first_slot - 1) / 2 - 1 + lap;
+  }
+  out_.store_slot[g.version] = booked.first_slot + 2 * lap;
+  // Slot 2q + 1 ends within op q; slot 2q before it, so q - 1 is the last position held.
+  const std::int64_t last = booked.last_slot + 2 * lap;
+  stored_by_[g.version] = last % 2 == 0 ? last / 2 - 1 : last / 2;
+}
+
+void Chooser::move(std::uint32_t index, std::int64_t p, const Estimate& cost) {
+  const Gap& g = gap(index);
+  const std::int64_t at = in_frame(g, p);
+  const auto lane = in_.tier_of[g.storage];
+  std::int64_t held = g.from;
+  if (g.version != kHomeVersion) {
+    if (cost.store_ns > 0) {
+      extend(2 * at, cost.store_late_ns);
+      book_store(index, at, cost.store_ns);
+    }
+    const std::int64_t lap = g.written < 0 ? n_ : 0;
+    held = std::max(held, std::min(stored_by_[g.version] - lap, at - 1));
+  }
+  std::int64_t back = g.to;
+  if (cost.fetch_ns > 0) {
+    extend(2 * g.to, cost.fetch_late_ns);
+    const auto booked = read_[lane].book_late(2 * (at + 1), 2 * g.to, cost.fetch_ns);
+    back = std::clamp(booked.first_slot / 2, at + 1, g.to);
+  }
+  out_.moved[index] = 1;
+  out_.detach_by[index] = held;
+  out_.fetch_from[index] = back;
+  claim_home(g);
+  add_relief(index, 1);
+  if (back < g.to) {
+    const std::int64_t seen = back >= n_ ? back - n_ : back;
+    if (seen > p) {
+      comes_back_[static_cast<std::size_t>(seen)].push_back(index);
+    }
+  }
+}
+
+/// Moves one candidate that spans `p`. @return false if none is there (or none without a stall).
+bool Chooser::pick(std::int64_t p, std::priority_queue<Candidate>& heap, bool allow_late) {
+  std::vector<Candidate> seen;
+  std::optional<std::pair<Candidate, Estimate>> best;
+  double best_price = 0;
+  const std::int64_t excess = -slack_.min(p, p);
+  while (!heap.empty() && seen.size() < options_.examine) {
+    const Candidate top = heap.top();
+    if (top.first <= p) break;  // all that remain are over
+    heap.pop();
+    if (out_.moved[top.second]) continue;  // a wrapping gap stands in the heap once per lap
+    seen.push_back(top);
+    if (!home_has_room(top.second)) {
+      home_full_ = true;
+      continue;
+    }
+    const Estimate cost = estimate(top.second, p);
+    if (cost.late_ns() == 0) {
+      best = {top, cost};
+      break;
+    }
+    if (!allow_late) continue;
+    const double relief = static_cast<double>(std::min(bytes(gap(top.second)), excess));
+    const double price = static_cast<double>(cost.late_ns()) / relief;
+    if (!best || price < best_price) {
+      best = {top, cost};
+      best_price = price;
+    }
+  }
+  if (best) move(best->first.second, p, best->second);
+  for (const Candidate& candidate : seen) {
+    if (!best || candidate.second != best->first.second) heap.push(candidate);
+  }
+  return best.has_value();
+}
+
+/// Puts off a fetch that would already hold memory at `p`: the op that needs it waits.
+bool Chooser::delay(std::int64_t p) {
+  while (!fetching_.empty()) {
+    const auto [next, index] = fetching_.top();
+    if (next <= p) return false;
+    fetching_.pop();
+    const Gap& g = gap(index);
+    const std::int64_t lap = g.to - next;
+    if (out_.fetch_from[index] > p + lap) continue;
+    const std::int64_t need = transfer_ns(tier(g).read, in_.lifetimes.bytes[g.storage]);
+    auto& channel = read_[in_.tier_of[g.storage]];
+    const std::int64_t free = channel.free_between(2 * (p + lap + 1), 2 * g.to);
+    extend(2 * g.to, std::max<std::int64_t>(0, need - free));
+    const auto booked = channel.book_late(2 * (p + lap + 1), 2 * g.to, need);
+    add_relief(index, -1);
+    out_.fetch_from[index] = std::clamp(booked.first_slot / 2, p + lap + 1, g.to);
+    add_relief(index, 1);
+    const std::int64_t seen = out_.fetch_from[index] - lap;
+    if (seen < next && seen < n_) comes_back_[static_cast<std::size_t>(seen)].push_back(index);
+    return true;
+  }
+  return false;
+}
+
+/// Lets position `p` wait for a write-back that would still hold memory there.
+bool Chooser::hasten(std::int64_t p) {
+  while (!leaving_.empty()) {
+    const std::uint32_t index = leaving_.top().second;
+    leaving_.pop();
+    if (out_.detach_by[index] < p) continue;
+    add_relief(index, -1);
+    out_.detach_by[index] = p - 1;
+    add_relief(index, 1);
+    return true;
+  }
+  return false;
+}
+
+void Chooser::fail(std::int64_t p) {
+  const auto position = static_cast<std::uint32_t>(p);
+  const auto excess = static_cast<std::uint64_t>(-slack_.min(p, p));
+  Choice::Failure failure{position, std::nullopt, 0};
+  if (home_full_) {
+    failure.tier = in_.tiers.back().tier;
+    failure.needs_bytes = in_.tiers.back().capacity_bytes + excess;
+  } else {
+    failure.needs_bytes =
+        std::max(options_.target_bytes, in_.lifetimes.working_set[position]) + excess;
+  }
+  out_.failure = failure;
+}
+
+void Chooser::relieve(std::int64_t p) {
+  while (slack_.min(p, p) < 0) {
+    if (pick(p, large_, false) || pick(p, small_, false)) continue;
+    if (pick(p, large_, true) || pick(p, small_, true)) continue;
+    if (delay(p) || hasten(p)) continue;
+    fail(p);
+    return;
+  }
+}
+
+/// A move whose bytes fit after all (later moves relieved the same positions) is taken back, the
+/// largest first.
+void Chooser::take_back() {
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t i = 0; i < out_.moved.size(); ++i) {
+    const Gap& g = gap(i);
+    if (out_.moved[i] && !g.mandatory && !(g.dead && !g.wraps)) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return bytes(gap(a)) > bytes(gap(b)); });
+  std::vector<std::uint32_t> uses(out_.store_after.size(), 0);
+  for (const std::uint32_t i : order) {
+    if (gap(i).version != kHomeVersion) ++uses[gap(i).version];
+  }
+  for (const std::uint32_t i : order) {
+    const Gap& g = gap(i);
+    if (min_cyclic(out_.detach_by[i] + 1, out_.fetch_from[i] - 1) < bytes(g)) continue;
+    add_relief(i, -1);
+    out_.moved[i] = 0;
+    if (g.version != kHomeVersion && --uses[g.version] == 0) out_.store_after[g.version] = kNoStore;
+  }
+}
+
+/// In order of planned start: as early as memory, link and the allowed lead permit, so that a
+/// transfer slower than planned still arrives in time.
+void Chooser::pull_forward() {
+  std::vector<std::int64_t> begin(static_cast<std::size_t>(n_) + 1, 0);
+  for (std::int64_t p = 0; p < n_; ++p) {
+    const auto i = static_cast<std::size_t>(p);
+    begin[i + 1] = begin[i] + out_.stall_ns[i] + in_.duration_ns[i];
+  }
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t i = 0; i < out_.moved.size(); ++i) {
+    const Gap& g = gap(i);
+    // Fetches that start in another step than they are needed in keep their place.
+    if (out_.moved[i] && !g.dead && out_.fetch_from[i] > 0 &&
+        (out_.fetch_from[i] < n_) == (g.to < n_) && out_.fetch_from[i] != n_) {
+      order.push_back(i);
+    }
+  }
+  const auto local = [&](std::uint32_t i, std::int64_t at) {
+    return gap(i).to < n_ ? at : at - n_;
+  };
+  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return std::pair(local(a, out_.fetch_from[a]), local(a, gap(a).to)) <
+           std::pair(local(b, out_.fetch_from[b]), local(b, gap(b).to));
+  });
+  std::vector<std::int64_t> idle_from(in_.tiers.size(), 0);
+  for (const std::uint32_t i : order) {
+    const Gap& g = gap(i);
+    const std::int64_t need = transfer_ns(tier(g).read, in_.lifetimes.bytes[g.storage]);
+    const std::int64_t old = local(i, out_.fetch_from[i]);
+    const std::int64_t deadline = begin[static_cast<std::size_t>(local(i, g.to))];
+    auto& idle = idle_from[in_.tier_of[g.storage]];
+    const std::int64_t lead = std::max(options_.lead * need, options_.lead_ns);
+    const std::int64_t earliest_ns = std::max(idle, deadline - need - lead);
+    const auto found =
+        std::upper_bound(begin.begin(), begin.end(), std::max<std::int64_t>(0, earliest_ns));
+    std::int64_t earliest = std::max<std::int64_t>(0, (found - begin.begin()) - 1);
+    earliest = std::max(earliest, local(i, out_.detach_by[i] + 1));
+    if (g.mandatory) earliest = std::max<std::int64_t>(earliest, 0);
+    if (earliest < old) {
+      const std::int64_t blocked = slack_.last_below(earliest, old - 1, bytes(g));
+      const std::int64_t start = std::max(earliest, blocked + 1);
+      slack_.add(start, old - 1, -bytes(g));
+      out_.fetch_from[i] += start - old;
+    }
+    const std::int64_t from = local(i, out_.fetch_from[i]);
+    idle = std::max(idle, begin[static_cast<std::size_t>(from)]) + need;
+  }
+}
+
+Choice Chooser::run() {
+  start();
+  for (std::int64_t p = 0; p < n_ && !out_.failure; ++p) {
+    open(p);
+    relieve(p);
+  }
+  if (out_.failure) return std::move(out_);
+  take_back();
+  pull_forward();
+  return std::move(out_);
+}
+
+}  // namespace
+
+Choice choose(const ChooseInput& input, const ChooseOptions& options) {
+  return Chooser(input, options).run();
+}
+
+}  // namespace ho::analyzer

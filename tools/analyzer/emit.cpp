@@ -1,0 +1,440 @@
+#include "tools/analyzer/emit.hpp"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "tools/analyzer/packing.hpp"
+
+namespace ho::analyzer {
+namespace {
+
+using schedule::CacheOp;
+using schedule::CacheOpIndex;
+using schedule::CacheOpKind;
+using schedule::Position;
+
+constexpr std::uint32_t kNone = UINT32_MAX;
+
+/// One stay of a storage on the device: a run of accesses between two moves. The frame is the one
+/// in which the first access lies in step 0.
+struct Residence {
+  std::uint32_t storage = 0;
+  std::int64_t begin = 0;         ///< first position that holds its bytes
+  std::int64_t first_access = 0;  ///< position
+  std::int64_t last_access = 0;
+  std::int64_t end = 0;
+  std::uint32_t arrives = kNone;  ///< the moved gap before it
+  std::uint32_t leaves = kNone;   ///< the moved gap after it
+  bool always = false;
+};
+
+std::int64_t step_of(std::int64_t at, std::int64_t n) {
+  return at >= 0 ? at / n : -((-at + n - 1) / n);
+}
+
+class Emitter {
+ public:
+  Emitter(const Graph& graph, const ChooseInput& input, const Choice& choice)
+      : graph_(graph), in_(input), life_(input.lifetimes), choice_(choice), n_(life_.positions) {}
+  Draft run(std::uint64_t enough_bytes);
+
+ private:
+  void add_residences(std::uint32_t storage);
+  void close_run(std::uint32_t storage, std::size_t first, std::size_t count, std::uint32_t arrives,
+                 std::uint32_t leaves);
+  void pack_device(std::uint64_t enough_bytes);
+  void pack_homes();
+  void emit_stores();
+  void emit_moves();
+  void emit_order_of_bytes();
+  void wait_for_release(const Residence& owner, std::int64_t owner_lap, const Residence& next,
+                        std::int64_t next_lap);
+  void block(std::uint32_t detach, std::int64_t step, std::int64_t position);
+  void emit_prologue();
+  void emit_epilogue();
+  void sort_list();
+  [[nodiscard]] CacheOp whole(CacheOpKind kind, std::uint32_t storage, std::uint64_t offset) const;
+  [[nodiscard]] std::size_t access_at(std::uint32_t storage, std::int64_t position) const;
+
+  const Graph& graph_;
+  const ChooseInput& in_;
+  const Lifetimes& life_;
+  const Choice& choice_;
+  std::int64_t n_;
+  Draft out_;
+  std::vector<Residence> residences_;
+  std::vector<std::uint32_t> residence_of_;  // per access
+  std::vector<std::uint64_t> offset_;        // per residence
+  std::vector<std::uint32_t> detach_of_;     // per gap, index into cache_ops
+  std::vector<std::uint32_t> fetch_of_;      // per gap
+  std::vector<std::uint32_t> store_of_;      // per version
+  std::vector<std::int64_t> list_key_;       // per cache op: order among equals
+};
+
+CacheOp Emitter::whole(CacheOpKind kind, std::uint32_t storage, std::uint64_t offset) const {
+  CacheOp op;
+  op.kind = kind;
+  op.storage = StorageIndex(storage);
+  op.range_end_bytes = graph_.storages[storage].bytes;
+  op.device_offset_bytes = offset;
+  return op;
+}
+
+std::size_t Emitter::access_at(std::uint32_t storage, std::int64_t position) const {
+  const auto points = life_.accesses_of(storage);
+  const std::int64_t local = ((position % n_) + n_) % n_;
+  const auto found = std::lower_bound(
+      points.begin(), points.end(), local,
+      [](const AccessPoint& point, std::int64_t at) { return point.position < at; });
+  HO_CHECK(found != points.end() && found->position == local);
+  return life_.access_begin[storage] + static_cast<std::size_t>(found - points.begin());
+}
+
+/// Accesses [first, first + count) of the storage, counted cyclically, become one residence.
+void Emitter::close_run(std::uint32_t storage, std::size_t first, std::size_t count,
+                        std::uint32_t arrives, std::uint32_t leaves) {
+  const auto points = life_.accesses_of(storage);
+  const std::size_t last = first + count - 1;
+  Residence r;
+  r.storage = storage;
+  r.arrives = arrives;
+  r.leaves = leaves;
+  r.first_access = points[first].position;
+  r.last_access = points[last % points.size()].position + (last >= points.size() ? n_ : 0);
+  r.begin = r.first_access;
+  if (arrives != kNone) {
+    const Gap& gap = life_.gaps[arrives];
+    if (!gap.dead) r.begin = choice_.fetch_from[arrives] - (gap.to - r.first_access);
+  }
+  r.end = r.last_access;
+  if (leaves != kNone) {
+    r.end = choice_.detach_by[leaves] + (r.last_access - life_.gaps[leaves].from);
+  }
+  HO_CHECK(r.begin <= r.first_access && r.end >= r.last_access && r.end - r.begin < n_);
+  for (std::size_t i = first; i <= last; ++i) {
+    residence_of_[life_.access_begin[storage] + i % points.size()] =
+        static_cast<std::uint32_t>(residences_.size());
+  }
+  residences_.push_back(r);
+}
+
+void Emitter::add_residences(std::uint32_t storage) {
+  const auto points = life_.accesses_of(storage);
+  if (points.empty()) return;
+  const std::uint32_t base = life_.gap_begin[storage];
+  const auto gaps = life_.gaps_of(storage);
+  if (!graph_.storages[storage].persistent) {
+    const bool input = !gaps.empty() && gaps[0].mandatory;
+    std::uint32_t arrives = input ? base : kNone;
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      const bool last = i + 1 == points.size();
+      const auto gap = static_cast<std::uint32_t>(base + i + (input ? 1 : 0));
+      if (!last && !choice_.moved[gap]) continue;
+      close_run(storage, first, i - first + 1, arrives, last ? kNone : gap);
+      arrives = gap;
+      first = i + 1;
+    }
+    return;
+  }
+  std::vector<std::size_t> cuts;  // accesses after which the storage leaves
+  for (std::size_t i = 0; i < gaps.size(); ++i) {
+    if (choice_.moved[base + i]) cuts.push_back(i);
+  }
+  if (cuts.empty()) {
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      residence_of_[life_.access_begin[storage] + i] =
+          static_cast<std::uint32_t>(residences_.size());
+    }
+    residences_.push_back(
+        {storage, 0, points.front().position, points.back().position, n_ - 1, kNone, kNone, true});
+    return;
+  }
+  for (std::size_t c = 0; c < cuts.size(); ++c) {
+    const std::size_t first = (cuts[c] + 1) % points.size();
+    const std::size_t next = cuts[(c + 1) % cuts.size()];
+    const std::size_t count = (next + points.size() - first) % points.size() + 1;
+    close_run(storage, first, count, static_cast<std::uint32_t>(base + cuts[c]),
+              static_cast<std::uint32_t>(base + next));
+  }
+}
+
+void Emitter::pack_device(std::uint64_t enough_bytes) {
+  std::vector<Block> blocks;
+  blocks.reserve(residences_.size());
+  for (const Residence& r : residences_) blocks.push_back({r.begin, r.end, life_.bytes[r.storage]});
+  Packing packing = pack(blocks, n_, enough_bytes);
+  offset_ = std::move(packing.offsets);
+  out_.arena_bytes = packing.height_bytes;
+  out_.live_bound_bytes = packing.load_bytes;
+  out_.access_offset.assign(life_.accesses.size(), 0);
+  for (std::size_t i = 0; i < life_.accesses.size(); ++i) {
+    out_.access_offset[i] = offset_[residence_of_[i]];
+  }
+}
+
+/// Slots of what persists or is supplied lie at the bottom of their tier for good; the others
+/// share the bytes above, from their first Store to their last Prefetch.
+void Emitter::pack_homes() {
+  out_.homes.assign(graph_.storages.size(), std::nullopt);
+  out_.home_bytes.assign(in_.tiers.size(), 0);
+  for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) {
+    if (!in_.home_is_static[s] || in_.tiers.empty()) continue;
+    std::uint64_t& top = out_.home_bytes[in_.tier_of[s]];
+    out_.homes[s] = {in_.tiers[in_.tier_of[s]].tier, top};
+    top += life_.bytes[s];
+  }
+  for (std::size_t t = 0; t < in_.tiers.size(); ++t) {
+    std::vector<Block> blocks;
+    std::vector<std::uint32_t> owners;
+    for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) {
+      if (in_.home_is_static[s] || in_.tier_of[s] != t) continue;
+      Block block{n_, -1, life_.bytes[s]};
+      const std::uint32_t base = life_.gap_begin[s];
+      for (std::uint32_t g = base; g < life_.gap_begin[s + 1]; ++g) {
+        const Gap& gap = life_.gaps[g];
+        if (!choice_.moved[g] || gap.dead) continue;
+        block.begin = std::min(block.begin, choice_.store_after[gap.version] + 1);
+        block.end = std::max(block.end, gap.to);
+      }
+      if (block.end < 0) continue;
+      blocks.push_back(block);
+      owners.push_back(s);
+    }
+    const std::uint64_t bottom = out_.home_bytes[t];
+    const std::uint64_t room = std::max(in_.tiers[t].capacity_bytes, bottom) - bottom;
+    const Packing packing = pack(blocks, n_, room);
+    for (std::size_t i = 0; i < owners.size(); ++i) {
+      out_.homes[owners[i]] = {in_.tiers[t].tier, bottom + packing.offsets[i]};
+    }
+    out_.home_bytes[t] = bottom + packing.height_bytes;
+  }
+}
+
+/// One Store per stored version, in the step that writes it.
+void Emitter::emit_stores() {
+  store_of_.assign(life_.versions, kNone);
+  for (const Gap& gap : life_.gaps) {
+    if (gap.version == kHomeVersion || store_of_[gap.version] != kNone) continue;
+    if (choice_.store_after[gap.version] == kNoStore) continue;
+    const std::size_t access = access_at(gap.storage, gap.written);
+    CacheOp op = whole(CacheOpKind::kStore, gap.storage, out_.access_offset[access]);
+    op.after_position =
+        Position(static_cast<std::uint32_t>(std::min(choice_.store_after[gap.version], n_ - 1)));
+    const auto points = life_.accesses_of(gap.storage);
+    const std::size_t local = access - life_.access_begin[gap.storage];
+    const bool persistent = graph_.storages[gap.storage].persistent;
+    for (std::size_t i = local + 1; i <= local + points.size(); ++i) {
+      if (i >= points.size() && !persistent) break;
+      const AccessPoint& point = points[i % points.size()];
+      if (point.access == schedule::Access::kRead) continue;
+      op.before_position = Position(point.position);
+      op.before_next_step = i >= points.size();
+      break;
+    }
+    store_of_[gap.version] = static_cast<std::uint32_t>(out_.cache_ops.size());
+    out_.cache_ops.push_back(std::move(op));
+    list_key_.push_back(choice_.store_slot[gap.version]);
+  }
+}
+
+void Emitter::emit_moves() {
+  detach_of_.assign(life_.gaps.size(), kNone);
+  fetch_of_.assign(life_.gaps.size(), kNone);
+  for (std::uint32_t g = 0; g < life_.gaps.size(); ++g) {
+    if (!choice_.moved[g]) continue;
+    const Gap& gap = life_.gaps[g];
+    if (!gap.mandatory) {
+      const std::uint64_t offset = out_.access_offset[access_at(gap.storage, gap.from)];
+      CacheOp op = whole(CacheOpKind::kDetach, gap.storage, offset);
+      op.after_position = Position(static_cast<std::uint32_t>(gap.from));
+      if (gap.version != kHomeVersion && store_of_[gap.version] != kNone) {
+        op.after_cache_ops.push_back({CacheOpIndex(store_of_[gap.version]), gap.written < 0});
+      }
+      detach_of_[g] = static_cast<std::uint32_t>(out_.cache_ops.size());
+      out_.cache_ops.push_back(std::move(op));
+      list_key_.push_back(-1);
+      if (gap.dead) block(detach_of_[g], step_of(gap.to, n_), gap.to % n_);
+    }
+    if (gap.dead) continue;
+    const std::uint64_t offset = out_.access_offset[access_at(gap.storage, gap.to)];
+    CacheOp op = whole(CacheOpKind::kPrefetch, gap.storage, offset);
+    const std::int64_t after = choice_.fetch_from[g] - 1;
+    const std::int64_t step = std::max<std::int64_t>(0, step_of(after, n_));
+    if (after >= 0) op.after_position = Position(static_cast<std::uint32_t>(after % n_));
+    op.before_position = Position(static_cast<std::uint32_t>(gap.to % n_));
+    op.before_next_step = step_of(gap.to, n_) > step;
+    if (!gap.mandatory) op.after_cache_ops.push_back({CacheOpIndex(detach_of_[g]), step == 1});
+    fetch_of_[g] = static_cast<std::uint32_t>(out_.cache_ops.size());
+    out_.cache_ops.push_back(std::move(op));
+    list_key_.push_back(gap.to);
+  }
+}
+
+/// The op at `position`, `step` steps after the Detach's own, waits for it (the earliest such op).
+void Emitter::block(std::uint32_t detach, std::int64_t step, std::int64_t position) {
+  HO_CHECK(step >= 0);
+  if (step > 1) {  // the last op of the next step is early enough for whoever comes later
+    step = 1;
+    position = n_ - 1;
+  }
+  CacheOp& op = out_.cache_ops[detach];
+  const auto at = std::pair(step == 1, static_cast<std::uint32_t>(position));
+  if (op.before_position && std::pair(op.before_next_step, op.before_position->value()) <= at)
+    return;
+  op.before_position = Position(at.second);
+  op.before_next_step = at.first;
+}
+
+void Emitter::wait_for_release(const Residence& owner, std::int64_t owner_lap,
+                               const Residence& next, std::int64_t next_lap) {
+  if (owner.leaves == kNone) return;  // dies with its last access: the chain of ops orders it
+  const std::uint32_t detach = detach_of_[owner.leaves];
+  const std::int64_t released = owner_lap + step_of(owner.last_access, n_);
+  const bool fetched = next.arrives != kNone && fetch_of_[next.arrives] != kNone;
+  if (!fetched) {
+    block(detach, next_lap - released, next.first_access);
+    return;
+  }
+  const bool at_step_begin = life_.gaps[next.arrives].mandatory && next.begin == 0;
+  const std::int64_t step = next_lap + (at_step_begin ? 0 : step_of(next.begin - 1, n_));
+  if (step - released > 1) {
+    block(detach, 1, n_ - 1);
+    return;
+  }
+  HO_CHECK(step >= released);
+  CacheOp& fetch = out_.cache_ops[fetch_of_[next.arrives]];
+  const schedule::CacheOpRef ref{CacheOpIndex(detach), step > released};
+  if (std::find(fetch.after_cache_ops.begin(), fetch.after_cache_ops.end(), ref) ==
+      fetch.after_cache_ops.end()) {
+    fetch.after_cache_ops.push_back(ref);
+  }
+}
+
+/// Walks three steps of residences in order of their begin and remembers who held each byte last;
+/// what the third step finds is the steady state.
+void Emitter::emit_order_of_bytes() {
+  struct Instance {
+    std::int64_t begin;
+    std::uint32_t residence;
+    std::int64_t lap;
+  };
+  constexpr std::int64_t kLaps = 3;
+  std::vector<Instance> instances;
+  for (std::int64_t lap = 0; lap < kLaps; ++lap) {
+    for (std::uint32_t r = 0; r < residences_.size(); ++r) {
+      if (!residences_[r].always) instances.push_back({residences_[r].begin + lap * n_, r, lap});
+    }
+  }
+  std::sort(instances.begin(), instances.end(), [](const Instance& a, const Instance& b) {
+    return std::tie(a.begin, a.lap, a.residence) < std::tie(b.begin, b.lap, b.residence);
+  });
+  struct Held {
+    std::uint64_t end;
+    std::uint32_t residence;
+    std::int64_t lap;
+  };
+  std::map<std::uint64_t, Held> held;  // by first byte; disjoint
+  for (const Instance& now : instances) {
+    const Residence& next = residences_[now.residence];
+    const std::uint64_t low = offset_[now.residence];
+    const std::uint64_t high = low + life_.bytes[next.storage];
+    auto it = held.upper_bound(low);
+    if (it != held.begin() && std::prev(it)->second.end > low) --it;
+    while (it != held.end() && it->first < high) {
+      const auto [begin, part] = *it;
+      const Residence& owner = residences_[part.residence];
+      HO_CHECK(owner.end + part.lap * n_ < now.begin);
+      if (now.lap == kLaps - 1) wait_for_release(owner, part.lap, next, now.lap);
+      it = held.erase(it);
+      if (begin < low) held.emplace(begin, Held{low, part.residence, part.lap});
+      if (part.end > high) it = held.emplace(high, part).first;
+    }
+    held.emplace(low, Held{high, now.residence, now.lap});
+  }
+}
+
+/// What the steady state finds on the device, or on its way, as a step begins.
+void Emitter::emit_prologue() {
+  for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) {
+    if (!graph_.storages[s].persistent || life_.accesses_of(s).empty()) continue;
+    const std::size_t access = life_.access_begin[s];
+    const Residence& r = residences_[residence_of_[access]];
+    const std::uint32_t wrap = life_.gap_begin[s + 1] - 1;
+    const bool resident = r.always || !choice_.moved[wrap];
+    const bool in_flight = !resident && fetch_of_[wrap] != kNone && choice_.fetch_from[wrap] <= n_;
+    if (!resident && !in_flight) continue;
+    CacheOp op = whole(CacheOpKind::kPrefetch, s, out_.access_offset[access]);
+    op.before_position = Position(life_.accesses[access].position);
+    out_.prologue.push_back(std::move(op));
+  }
+  std::stable_sort(out_.prologue.begin(), out_.prologue.end(),
+                   [](const CacheOp& a, const CacheOp& b) {
+                     return a.before_position->value() < b.before_position->value();
+                   });
+}
+
+/// Persistent values whose last version has no Store of its own.
+void Emitter::emit_epilogue() {
+  for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) {
+    if (!graph_.storages[s].persistent || life_.accesses_of(s).empty()) continue;
+    const Gap& wrap = life_.gaps[life_.gap_begin[s + 1] - 1];
+    if (wrap.version == kHomeVersion || store_of_[wrap.version] != kNone) continue;
+    const std::size_t access = life_.access_begin[s + 1] - 1;
+    out_.epilogue.push_back(whole(CacheOpKind::kStore, s, out_.access_offset[access]));
+  }
+}
+
+/// Planned start order: the runtime serves a channel in this order.
+void Emitter::sort_list() {
+  std::vector<std::uint32_t> order(out_.cache_ops.size());
+  for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  const auto key = [&](std::uint32_t i) {
+    const CacheOp& op = out_.cache_ops[i];
+    const std::int64_t after = op.after_position ? op.after_position->value() : -1;
+    return std::tuple(after, list_key_[i], i);
+  };
+  std::sort(order.begin(), order.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return key(a) < key(b); });
+  std::vector<std::uint32_t> place(order.size());
+  std::vector<CacheOp> sorted;
+  sorted.reserve(order.size());
+  for (std::uint32_t i = 0; i < order.size(); ++i) {
+    place[order[i]] = i;
+    sorted.push_back(std::move(out_.cache_ops[order[i]]));
+  }
+  for (CacheOp& op : sorted) {
+    for (auto& ref : op.after_cache_ops) ref.op = CacheOpIndex(place[ref.op.value()]);
+    std::sort(op.after_cache_ops.begin(), op.after_cache_ops.end(),
+              [](const auto& a, const auto& b) {
+                return std::pair(a.op, a.previous_step) < std::pair(b.op, b.previous_step);
+              });
+  }
+  out_.cache_ops = std::move(sorted);
+}
+
+Draft Emitter::run(std::uint64_t enough_bytes) {
+  residence_of_.assign(life_.accesses.size(), kNone);
+  for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) add_residences(s);
+  pack_device(enough_bytes);
+  pack_homes();
+  emit_stores();
+  emit_moves();
+  emit_order_of_bytes();
+  emit_prologue();
+  emit_epilogue();
+  sort_list();
+  return std::move(out_);
+}
+
+}  // namespace
+
+Draft emit(const Graph& graph, const ChooseInput& input, const Choice& choice,
+           std::uint64_t enough_bytes) {
+  return Emitter(graph, input, choice).run(enough_bytes);
+}
+
+}  // namespace ho::analyzer

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/model/graph.hpp"
+#include "common/schedule/schedule.hpp"
+#include "tools/analyzer/choose.hpp"
+#include "tools/analyzer/liveness.hpp"
+
+namespace ho::analyzer {
+
+/// A plan without names: what differs between the variants of the portfolio.
+struct Draft {
+  std::vector<schedule::CacheOp> cache_ops;  ///< in planned start order; times not filled
+  std::vector<schedule::CacheOp> prologue;
+  std::vector<schedule::CacheOp> epilogue;
+  std::vector<std::uint64_t> access_offset;  ///< parallel to Lifetimes::accesses
+  std::vector<std::optional<schedule::HomeSlot>> homes;
+  std::vector<std::uint64_t> home_bytes;  ///< per plan tier: highest end offset
+  std::uint64_t arena_bytes = 0;
+  std::uint64_t live_bound_bytes = 0;  ///< largest sum of residences over positions
+};
+
+/// Packs a choice and writes its cache ops with every dependency that the offsets imply: whoever
+/// begins on bytes waits for the release of each previous owner of them. `enough_bytes`: packing
+/// stops improving there. O(n log n) besides packing.
+[[nodiscard]] Draft emit(const Graph& graph, const ChooseInput& input, const Choice& choice,
+                         std::uint64_t enough_bytes);
+
+}  // namespace ho::analyzer

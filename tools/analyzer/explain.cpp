@@ -1,0 +1,170 @@
+#include "tools/analyzer/explain.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "common/base/units.hpp"
+#include "tools/analyzer/channels.hpp"
+
+namespace ho::analyzer {
+namespace {
+
+/// Kept storages beyond the largest need no words: they could relieve little.
+constexpr std::size_t kKeptExplained = 200;
+/// Moves of one storage that are listed one by one.
+constexpr std::size_t kMovesListed = 4;
+
+std::string duration(std::int64_t ns) {
+  return format_duration_ns(static_cast<std::uint64_t>(std::max<std::int64_t>(0, ns)));
+}
+
+class Explainer {
+ public:
+  Explainer(const Graph& graph, const ChooseInput& input, const Choice& choice)
+      : graph_(graph), in_(input), choice_(choice) {
+    begin_.assign(in_.duration_ns.size() + 1, 0);
+    for (std::size_t p = 0; p < in_.duration_ns.size(); ++p) {
+      begin_[p + 1] = begin_[p] + choice_.stall_ns[p] + in_.duration_ns[p];
+    }
+  }
+
+  schedule::Explanation moved(std::uint32_t s) const {
+    const Lifetimes& life = in_.lifetimes;
+    const PlanTier& tier = in_.tiers[in_.tier_of[s]];
+    const std::string name(schedule::home_tier_name(tier.tier));
+    schedule::Explanation out{StorageIndex(s), "offload " + name, {}, {}};
+    const std::int64_t fetch = transfer_ns(tier.read, life.bytes[s]);
+    const std::int64_t store = transfer_ns(tier.write, life.bytes[s]);
+    std::size_t moves = 0;
+    std::int64_t away = 0;
+    for (std::uint32_t g = life.gap_begin[s]; g < life.gap_begin[s + 1]; ++g) {
+      const Gap& gap = life.gaps[g];
+      if (!choice_.moved[g] || gap.mandatory) continue;
+      const std::int64_t relief = at(choice_.fetch_from[g]) - at(choice_.detach_by[g] + 1);
+      away += relief;
+      if (moves++ < kMovesListed)
+        out.considered.push_back(words_of_move(gap, relief, store, fetch));
+    }
+    if (moves == 0) {
+      out.choice = "fetch " + name;
+      out.reason = format_bytes(life.bytes[s]) +
+                   " supplied in its home slot before each step; one "
+                   "Prefetch takes " +
+                   duration(fetch) + " of the read channel.";
+      return out;
+    }
+    if (moves > kMovesListed) {
+      out.considered.push_back("and " + std::to_string(moves - kMovesListed) + " more gaps");
+    }
+    out.considered.push_back(
+        "keep: " + format_bytes(life.bytes[s]) +
+        " held all the time, while positions inside its gaps exceed the budget");
+    out.reason = format_bytes(life.bytes[s]) + " off the device in " + std::to_string(moves) +
+                 (moves == 1 ? " gap, " : " gaps, ") + duration(away) +
+                 " in all: its next use is the furthest away among what could leave and whose "
+                 "transfers still fit; costs " +
+                 duration(fetch) + " of the read channel each time" +
+                 (choice_stores(s) ? " and " + duration(store) + " of the write channel per value."
+                                   : "; the copy at home stays valid, so nothing is written.");
+    return out;
+  }
+
+  schedule::Explanation kept(std::uint32_t s) const {
+    const Lifetimes& life = in_.lifetimes;
+    schedule::Explanation out{StorageIndex(s), "keep", {}, {}};
+    const Gap* longest = nullptr;
+    for (const Gap& gap : life.gaps_of(s)) {
+      if (!gap.movable) continue;
+      if (longest == nullptr || span(gap) > span(*longest)) longest = &gap;
+    }
+    if (graph_.storages[s].pinned) {
+      out.reason = "Pinned: " + format_bytes(life.bytes[s]) + " stay on the device.";
+    } else if (longest == nullptr) {
+      out.reason =
+          format_bytes(life.bytes[s]) + " without a gap between its uses in which it could leave.";
+    } else if (in_.tiers.empty()) {
+      out.reason = "No memory below the device to move its " + format_bytes(life.bytes[s]) + " to.";
+    } else {
+      const PlanTier& tier = in_.tiers[in_.tier_of[s]];
+      const std::int64_t cost =
+          transfer_ns(tier.read, life.bytes[s]) +
+          (longest->version == kHomeVersion ? 0 : transfer_ns(tier.write, life.bytes[s]));
+      out.reason = "Within the budget without moving it: " + format_bytes(life.bytes[s]) +
+                   ", longest gap " + duration(span(*longest)) + ".";
+      out.considered.push_back("offload " + std::string(schedule::home_tier_name(tier.tier)) +
+                               ": " + duration(cost) + " of channel time for at most " +
+                               duration(span(*longest) - cost) + " of relief");
+    }
+    return out;
+  }
+
+ private:
+  /// Planned time at which a global position begins.
+  [[nodiscard]] std::int64_t at(std::int64_t position) const {
+    const auto n = static_cast<std::int64_t>(in_.duration_ns.size());
+    std::int64_t laps = position / n;
+    std::int64_t rest = position % n;
+    if (rest < 0) {
+      rest += n;
+      --laps;
+    }
+    return laps * begin_.back() + begin_[static_cast<std::size_t>(rest)];
+  }
+  [[nodiscard]] std::int64_t span(const Gap& gap) const { return at(gap.to) - at(gap.from + 1); }
+  [[nodiscard]] bool choice_stores(std::uint32_t s) const {
+    for (const Gap& gap : in_.lifetimes.gaps_of(s)) {
+      if (gap.version != kHomeVersion && choice_.store_after[gap.version] != kNoStore) return true;
+    }
+    return false;
+  }
+  [[nodiscard]] std::string words_of_move(const Gap& gap, std::int64_t relief, std::int64_t store,
+                                          std::int64_t fetch) const {
+    const auto n = static_cast<std::int64_t>(in_.duration_ns.size());
+    const Op& from = graph_.ops[static_cast<std::size_t>(gap.from)];
+    const Op& to = graph_.ops[static_cast<std::size_t>(gap.to % n)];
+    std::string words = "gap from " + from.name + " to " + to.name +
+                        (gap.wraps ? " of the next step: " : ": ") + duration(span(gap)) +
+                        " unused, off the device for " + duration(relief);
+    if (gap.dead) return words + "; overwritten at its next use, nothing comes back";
+    words += "; fetch " + duration(fetch);
+    if (gap.version != kHomeVersion) words += ", write-back " + duration(store) + " once per value";
+    return words;
+  }
+
+  const Graph& graph_;
+  const ChooseInput& in_;
+  const Choice& choice_;
+  std::vector<std::int64_t> begin_;
+};
+
+}  // namespace
+
+std::vector<schedule::Explanation> explain(const Graph& graph, const ChooseInput& input,
+                                           const Choice& choice) {
+  const Lifetimes& life = input.lifetimes;
+  std::vector<std::uint8_t> moved(life.bytes.size(), 0);
+  for (std::uint32_t g = 0; g < life.gaps.size(); ++g) {
+    const bool free = life.gaps[g].dead && !life.gaps[g].wraps;
+    if (choice.moved[g] && (!free || !input.tiers.empty())) moved[life.gaps[g].storage] = 1;
+  }
+  std::vector<std::uint32_t> kept;
+  for (std::uint32_t s = 0; s < life.bytes.size(); ++s) {
+    if (!moved[s] && !life.accesses_of(s).empty()) kept.push_back(s);
+  }
+  const std::size_t listed = std::min(kKeptExplained, kept.size());
+  std::partial_sort(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(listed), kept.end(),
+                    [&](std::uint32_t a, std::uint32_t b) {
+                      return std::pair(life.bytes[b], a) < std::pair(life.bytes[a], b);
+                    });
+  std::vector<std::uint8_t> said(life.bytes.size(), 0);
+  for (std::size_t i = 0; i < listed; ++i) said[kept[i]] = 1;
+  const Explainer explainer(graph, input, choice);
+  std::vector<schedule::Explanation> out;
+  for (std::uint32_t s = 0; s < life.bytes.size(); ++s) {
+    if (moved[s]) out.push_back(explainer.moved(s));
+    if (said[s]) out.push_back(explainer.kept(s));
+  }
+  return out;
+}
+
+}  // namespace ho::analyzer

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <vector>
+
+#include "common/model/graph.hpp"
+#include "common/schedule/schedule.hpp"
+#include "tools/analyzer/choose.hpp"
+
+namespace ho::analyzer {
+
+/// Says for every moved storage, and for the largest kept ones, what was chosen and why, with the
+/// numbers of the choice: bytes, gap, channel time, relief. In order of storage.
+[[nodiscard]] std::vector<schedule::Explanation> explain(const Graph& graph,
+                                                         const ChooseInput& input,
+                                                         const Choice& choice);
+
+}  // namespace ho::analyzer

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace ho::analyzer {
+
+/// Bytes needed during positions [begin, end] (both included) of a cycle of `positions`. begin may
+/// be negative and end beyond the cycle: such a block spans the step's end. At most one cycle long.
+struct Block {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::uint64_t bytes = 0;  ///< a multiple of the alignment
+};
+
+struct Packing {
+  std::vector<std::uint64_t> offsets;  ///< parallel to the blocks
+  std::uint64_t height_bytes = 0;      ///< highest end offset
+  std::uint64_t load_bytes = 0;        ///< largest sum over positions: no packing is lower
+};
+
+/// Gives every block an offset such that blocks alive at the same position share no byte. Tries a
+/// few greedy orders with best fit and keeps the lowest; beyond kCarefulBlocks one sweep over time.
+/// Stops at the first result within `enough_bytes`. Deterministic.
+[[nodiscard]] Packing pack(const std::vector<Block>& blocks, std::int64_t positions,
+                           std::uint64_t enough_bytes);
+
+}  // namespace ho::analyzer

@@ -1,0 +1,232 @@
+#include "tools/analyzer/planner.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "tools/analyzer/channels.hpp"
+#include "tools/analyzer/timeline.hpp"
+
+namespace ho::analyzer {
+namespace {
+
+/// Retries of one variant after packing exceeded the budget.
+constexpr int kReserveRounds = 8;
+/// A plan this close to the bound is not worth another variant.
+constexpr double kCloseEnough = 1.0005;
+
+struct Variant {
+  std::uint64_t small_divisor = 4096;  ///< storages below budget / divisor move last
+  std::uint32_t examine = 32;
+  std::int64_t lead = 4;
+  std::uint64_t reserve_permille = 0;
+};
+
+constexpr Variant kVariants[] = {
+    {4096, 32, 4, 0},  {4096, 32, 1, 0},  {4096, 128, 16, 0}, {512, 32, 4, 0},
+    {4096, 32, 64, 0}, {4096, 32, 4, 10}, {65536, 256, 2, 0}, {4096, 32, 4, 30},
+    {128, 64, 4, 0},   {4096, 8, 4, 0},   {4096, 32, 0, 0},   {4096, 32, 4, 60},
+};
+
+/// How many variants a graph of this size is worth: planning stays near-linear.
+std::size_t variants_for(std::size_t positions) {
+  if (positions <= 4'000) return std::size(kVariants);
+  if (positions <= 20'000) return 4;
+  return 1;
+}
+
+class Planner {
+ public:
+  Planner(const Graph& graph, const Lifetimes& lifetimes, const std::vector<PlanTier>& tiers,
+          std::uint64_t budget_bytes)
+      : graph_(graph), life_(lifetimes), tiers_(tiers), budget_(budget_bytes) {
+    durations_.reserve(graph.ops.size());
+    for (const Op& op : graph.ops) durations_.push_back(static_cast<std::int64_t>(op.duration_ns));
+    tier_of_.assign(graph.storages.size(), 0);
+    home_is_static_.assign(graph.storages.size(), 0);
+    for (std::size_t s = 0; s < graph.storages.size(); ++s) {
+      home_is_static_[s] =
+          graph.storages[s].persistent || graph.storages[s].kind == StorageKind::kInput;
+    }
+    sum_static();
+  }
+
+  Plan run(std::uint64_t bound_ns);
+
+ private:
+  void sum_static();
+  [[nodiscard]] std::optional<Infeasible> impossible() const;
+  bool assign_tiers();
+  [[nodiscard]] Infeasible why(const Choice::Failure& failure) const;
+  std::optional<Plan> run_variant(const Variant& variant, std::optional<Infeasible>& failure);
+  [[nodiscard]] ChooseInput input() const {
+    return {life_, durations_, tiers_, tier_of_, static_home_, home_is_static_};
+  }
+
+  const Graph& graph_;
+  const Lifetimes& life_;
+  const std::vector<PlanTier>& tiers_;
+  std::uint64_t budget_;
+  std::vector<std::int64_t> durations_;
+  std::vector<std::uint8_t> tier_of_;
+  std::vector<std::uint8_t> home_is_static_;
+  std::vector<std::uint64_t> static_home_;
+};
+
+void Planner::sum_static() {
+  static_home_.assign(tiers_.size(), 0);
+  if (tiers_.empty()) return;
+  for (std::size_t s = 0; s < tier_of_.size(); ++s) {
+    if (home_is_static_[s]) static_home_[tier_of_[s]] += life_.bytes[s];
+  }
+}
+
+/// What no choice can change: an op's own operands, homes of what persists.
+std::optional<Infeasible> Planner::impossible() const {
+  const auto worst = std::max_element(life_.working_set.begin(), life_.working_set.end());
+  if (*worst > budget_) {
+    const Op& op = graph_.ops[static_cast<std::size_t>(worst - life_.working_set.begin())];
+    return Infeasible{op.id, op.name, "device", *worst};
+  }
+  std::uint64_t needs = 0;
+  for (std::size_t s = 0; s < home_is_static_.size(); ++s) {
+    if (home_is_static_[s]) needs += life_.bytes[s];
+  }
+  std::uint64_t has = 0;
+  for (const PlanTier& tier : tiers_) has += tier.capacity_bytes;
+  if (needs > has) {
+    const std::string tier(tiers_.empty() ? "local_ddr"
+                                          : schedule::home_tier_name(tiers_.back().tier));
+    std::uint64_t others = tiers_.empty() ? 0 : has - tiers_.back().capacity_bytes;
+    return Infeasible{graph_.ops[0].id, graph_.ops[0].name, tier, needs - others};
+  }
+  return std::nullopt;
+}
+
+/// Local first; what moves least goes to the further tier where local is too small. @return whether
+/// anything changed.
+bool Planner::assign_tiers() {
+  if (tiers_.size() < 2) return false;
+  ChooseOptions options;
+  options.target_bytes = budget_;
+  const std::vector<PlanTier> all_tiers = [&] {
+    auto copy = tiers_;
+    for (auto& tier : copy) tier.capacity_bytes = UINT64_MAX / 4;
+    return copy;
+  }();
+  const ChooseInput unlimited{life_,    durations_,   all_tiers,
+                              tier_of_, static_home_, home_is_static_};
+  const Choice choice = choose(unlimited, options);
+  if (choice.failure) return false;
+  const Draft draft = emit(graph_, unlimited, choice, budget_);
+  if (draft.home_bytes[0] <= tiers_[0].capacity_bytes) return false;
+  std::vector<std::uint64_t> traffic(tier_of_.size(), 0);
+  for (const auto& op : draft.cache_ops) {
+    if (op.kind == schedule::CacheOpKind::kDetach) continue;
+    traffic[op.storage.value()] += op.range_end_bytes;
+  }
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t s = 0; s < tier_of_.size(); ++s) order.push_back(s);
+  const auto per_byte = [&](std::uint32_t s) { return traffic[s] / life_.bytes[s]; };
+  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return std::pair(per_byte(a), life_.bytes[a]) > std::pair(per_byte(b), life_.bytes[b]);
+  });
+  std::uint64_t filled = 0;
+  for (const std::uint32_t s : order) {
+    const bool fits = life_.bytes[s] <= tiers_[0].capacity_bytes - filled;
+    tier_of_[s] = fits ? 0 : 1;
+    if (fits && (home_is_static_[s] || traffic[s] > 0)) filled += life_.bytes[s];
+  }
+  sum_static();
+  return true;
+}
+
+Infeasible Planner::why(const Choice::Failure& failure) const {
+  const Op& op = graph_.ops[failure.position];
+  const std::string tier(failure.tier ? schedule::home_tier_name(*failure.tier) : "device");
+  return {op.id, op.name, tier, failure.needs_bytes};
+}
+
+/// One variant; what packing exceeds the budget by is held back in the next round.
+std::optional<Plan> Planner::run_variant(const Variant& variant,
+                                         std::optional<Infeasible>& failure) {
+  const ChooseInput in = input();
+  std::uint64_t reserve = budget_ / 1000 * variant.reserve_permille;
+  std::uint64_t smallest_arena = UINT64_MAX;
+  for (int round = 0; round < kReserveRounds; ++round) {
+    ChooseOptions options;
+    options.target_bytes = budget_ - std::min(budget_, reserve);
+    options.small_bytes = budget_ / variant.small_divisor;
+    options.examine = variant.examine;
+    options.lead = variant.lead;
+    Choice choice = choose(in, options);
+    if (choice.failure) {
+      if (!failure) failure = why(*choice.failure);
+      return std::nullopt;
+    }
+    Draft draft = emit(graph_, in, choice, budget_);
+    smallest_arena = std::min(smallest_arena, draft.arena_bytes);
+    for (std::size_t t = 0; t < tiers_.size(); ++t) {
+      if (draft.home_bytes[t] <= tiers_[t].capacity_bytes) continue;
+      const Op& op = graph_.ops[0];
+      failure = Infeasible{op.id, op.name, std::string(schedule::home_tier_name(tiers_[t].tier)),
+                           draft.home_bytes[t]};
+      return std::nullopt;
+    }
+    if (draft.arena_bytes <= budget_) {
+      const std::int64_t step = steady_step_ns(draft, in);
+      return Plan{std::move(choice), std::move(draft), tier_of_, step, std::nullopt};
+    }
+    reserve += (draft.arena_bytes - budget_) + budget_ / 512;
+  }
+  const auto worst = std::max_element(life_.working_set.begin(), life_.working_set.end());
+  const Op& op = graph_.ops[static_cast<std::size_t>(worst - life_.working_set.begin())];
+  failure = Infeasible{op.id, op.name, "device", smallest_arena};
+  return std::nullopt;
+}
+
+Plan Planner::run(std::uint64_t bound_ns) {
+  Plan best;
+  best.infeasible = impossible();
+  if (best.infeasible) return best;
+  assign_tiers();
+  std::optional<Infeasible> failure;
+  bool found = false;
+  const std::size_t variants = variants_for(graph_.ops.size());
+  for (std::size_t v = 0; v < std::size(kVariants); ++v) {
+    if (v >= variants && found) break;
+    auto next = run_variant(kVariants[v], failure);
+    if (!next) continue;
+    if (!found || next->step_ns < best.step_ns) best = std::move(*next);
+    found = true;
+    if (static_cast<double>(best.step_ns) <= static_cast<double>(bound_ns) * kCloseEnough) break;
+  }
+  if (!found) {
+    HO_CHECK(failure.has_value());
+    best.infeasible = failure;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<PlanTier> plan_tiers(const Hardware& hardware) {
+  std::vector<PlanTier> tiers;
+  const auto add = [&](schedule::HomeTier tier, const std::optional<TierSpec>& spec) {
+    if (!spec) return;
+    tiers.push_back({tier, spec->capacity_bytes,
+                     effective_link(spec->read, hardware.device_port_read),
+                     effective_link(spec->write, hardware.device_port_write)});
+  };
+  add(schedule::HomeTier::kLocalDdr, hardware.local_ddr);
+  add(schedule::HomeTier::kRemoteDdr, hardware.remote_ddr);
+  return tiers;
+}
+
+Plan plan(const Graph& graph, const Lifetimes& lifetimes, const std::vector<PlanTier>& tiers,
+          std::uint64_t budget_bytes, std::uint64_t bound_ns) {
+  return Planner(graph, lifetimes, tiers, budget_bytes).run(bound_ns);
+}
+
+}  // namespace ho::analyzer

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tools/analyzer/choose.hpp"
+#include "tools/analyzer/emit.hpp"
+
+namespace ho::analyzer {
+
+/// Steady-state period of a draft: compute in order, each op after the cache ops it waits for; each
+/// channel serves in order of submission, alone at full rate. Used to rank variants; the prediction
+/// in a schedule comes from simulate(). O((positions + cache ops) log n).
+[[nodiscard]] std::int64_t steady_step_ns(const Draft& draft, const ChooseInput& input);
+
+}  // namespace ho::analyzer
