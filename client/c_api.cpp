@@ -1,0 +1,386 @@
+// The C ABI: translates between hyperoffload.h and the classes. No exception leaves it.
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+
+#include "client/include/hyperoffload/hyperoffload.h"
+#include "client/pool.hpp"
+#include "client/runtime.hpp"
+
+struct ho_pool {
+  std::unique_ptr<ho::client::Pool> pool;
+  /// Registered memory by first address. Used by the one thread that calls get and put.
+  struct Registered {
+    std::size_t bytes = 0;
+    ho::client::LocalHandles handles;
+  };
+  std::map<std::uintptr_t, Registered> registered;
+};
+struct ho_allocation {
+  std::unique_ptr<ho::client::Arena> arena;
+};
+struct ho_runtime {
+  std::unique_ptr<ho::client::Runtime> runtime;
+};
+
+namespace {
+
+using ho::Errc;
+using ho::Error;
+using ho::Result;
+using ho::client::Direction;
+
+static_assert(HO_IO == static_cast<int>(Errc::kIo) && HO_BUSY == static_cast<int>(Errc::kBusy) &&
+                  HO_CONFLICT == static_cast<int>(Errc::kConflict) &&
+                  HO_UNAVAILABLE == static_cast<int>(Errc::kUnavailable),
+              "ho_status mirrors Errc");
+
+std::string& last_error() {
+  thread_local std::string text;
+  return text;
+}
+
+ho_status fail(const Error& error) {
+  last_error() = error.context();
+  return static_cast<ho_status>(error.code());
+}
+
+ho_status fail(ho_status status, const char* what) {
+  last_error() = what;
+  return status;
+}
+
+/// Runs one call's work and turns its outcome, or an exception of the standard library, into a
+/// status.
+template <typename Work>
+ho_status guarded(Work&& work) noexcept {
+  try {
+    const Result<void> outcome = work();
+    return outcome ? HO_OK : fail(outcome.error());
+  } catch (const std::bad_alloc&) {
+    return fail(HO_EXHAUSTED, "out of memory");
+  } catch (const std::exception& caught) {
+    return fail(HO_IO, caught.what());
+  }
+}
+
+std::vector<std::string> split(std::string_view text) {
+  std::vector<std::string> parts;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    std::string_view part = text.substr(0, comma);
+    while (!part.empty() && part.front() == ' ') part.remove_prefix(1);
+    while (!part.empty() && part.back() == ' ') part.remove_suffix(1);
+    if (!part.empty()) parts.emplace_back(part);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return parts;
+}
+
+Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
+  // Fields beyond what the caller's header knew are not read.
+  ho_connect_options known{};
+  std::memcpy(&known, &given, std::min(given.struct_bytes, sizeof(known)));
+  ho::client::PoolOptions options;
+  if (known.pool == nullptr) return Error(Errc::kInvalidArgument, "options.pool is null");
+  options.sessions.addresses = split(known.pool);
+  options.sessions.name = known.name != nullptr ? known.name : "job";
+  const std::string_view transport = known.transport != nullptr ? known.transport : "auto";
+  using ho::client::TransportChoice;
+  if (transport == "local") {
+    options.sessions.transport = TransportChoice::kLocal;
+  } else if (transport == "ofi") {
+    options.sessions.transport = TransportChoice::kOfi;
+  } else if (transport != "auto") {
+    return Error(Errc::kInvalidArgument,
+                 "transport is auto, local or ofi, not " + std::string(transport));
+  }
+  if (known.op_deadline_ms > 0) {
+    options.op_deadline = std::chrono::milliseconds(known.op_deadline_ms);
+  }
+  return options;
+}
+
+Result<std::uint64_t> start(ho_pool* pool, Direction direction, ho_allocation* allocation,
+                            std::uint64_t offset, void* memory, std::size_t bytes) {
+  if (pool == nullptr || allocation == nullptr || memory == nullptr || bytes == 0) {
+    return Error(Errc::kInvalidArgument, "a null argument, or no bytes");
+  }
+  const auto& map = allocation->arena->map;
+  if (offset > map.bytes() || bytes > map.bytes() - offset) {
+    return Error(Errc::kOutOfRange, "offset + bytes leaves the allocation");
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  auto after = pool->registered.upper_bound(address);
+  if (after == pool->registered.begin()) {
+    return Error(Errc::kInvalidArgument, "the memory is not registered");
+  }
+  const auto& [base, registered] = *--after;
+  if (address - base > registered.bytes || bytes > registered.bytes - (address - base)) {
+    return Error(Errc::kInvalidArgument, "the memory is not registered");
+  }
+  ho::client::Transfer transfer;
+  transfer.direction = direction;
+  transfer.arena = &map;
+  transfer.arena_offset_bytes = offset;
+  transfer.memory = static_cast<std::byte*>(memory);
+  transfer.bytes = bytes;
+  transfer.local = registered.handles;
+  transfer.urgency = bytes <= ho::client::kSmallTransferBytes ? ho::client::Urgency::kPlainSmall
+                                                              : ho::client::Urgency::kPlain;
+  return pool->pool->engine().start(transfer);
+}
+
+ho_status start_into(ho_pool* pool, Direction direction, ho_allocation* allocation,
+                     std::uint64_t offset, void* memory, std::size_t bytes, std::uint64_t* ticket) {
+  return guarded([&]() -> Result<void> {
+    if (ticket == nullptr) return Error(Errc::kInvalidArgument, "ticket is null");
+    const auto started = start(pool, direction, allocation, offset, memory, bytes);
+    if (!started) return started.error();
+    *ticket = *started;
+    return {};
+  });
+}
+
+Error null_argument() { return Error(Errc::kInvalidArgument, "a null argument"); }
+
+}  // namespace
+
+extern "C" {
+
+const char* ho_version(void) { return HO_VERSION; }
+
+const char* ho_status_name(ho_status status) {
+  if (status < HO_OK || status > HO_IO) return "unknown";
+  return ho::errc_name(static_cast<Errc>(status)).data();  // literals: zero-terminated
+}
+
+const char* ho_last_error(void) { return last_error().c_str(); }
+
+ho_status ho_connect(const ho_connect_options* options, ho_pool** out) {
+  return guarded([&]() -> Result<void> {
+    if (options == nullptr || out == nullptr) return null_argument();
+    const auto read = read_options(*options);
+    if (!read) return read.error();
+    auto pool = ho::client::Pool::connect(*read);
+    if (!pool) return pool.error();
+    *out = new ho_pool{std::move(pool).value(), {}};
+    return {};
+  });
+}
+
+void ho_disconnect(ho_pool* pool) {
+  if (pool == nullptr) return;
+  for (const auto& [base, registered] : pool->registered) {
+    pool->pool->unregister_memory(registered.handles);
+  }
+  delete pool;
+}
+
+const char* ho_pool_transport(const ho_pool* pool) {
+  return pool == nullptr ? "" : pool->pool->transport_name().c_str();
+}
+
+ho_status ho_allocate(ho_pool* pool, uint64_t bytes, ho_allocation** out) {
+  return guarded([&]() -> Result<void> {
+    if (pool == nullptr || out == nullptr) return null_argument();
+    if (bytes == 0) return Error(Errc::kInvalidArgument, "an allocation of 0 bytes");
+    auto arena = pool->pool->allocate(bytes, ho::client::Nearness::kAny);
+    if (!arena) return arena.error();
+    *out = new ho_allocation{std::move(arena).value()};
+    return {};
+  });
+}
+
+void ho_free(ho_pool* pool, ho_allocation* allocation) {
+  if (pool == nullptr || allocation == nullptr) return;
+  pool->pool->release(std::move(allocation->arena));
+  delete allocation;
+}
+
+ho_status ho_register(ho_pool* pool, void* base, size_t bytes) {
+  return guarded([&]() -> Result<void> {
+    if (pool == nullptr || base == nullptr || bytes == 0) return null_argument();
+    const auto address = reinterpret_cast<std::uintptr_t>(base);
+    const auto after = pool->registered.lower_bound(address);
+    const bool meets_next = after != pool->registered.end() && after->first - address < bytes;
+    const bool meets_previous = after != pool->registered.begin() &&
+                                address - std::prev(after)->first < std::prev(after)->second.bytes;
+    if (meets_next || meets_previous) {
+      return Error(Errc::kAlreadyExists, "the memory overlaps memory already registered");
+    }
+    const auto handles = pool->pool->register_memory({static_cast<std::byte*>(base), bytes});
+    if (!handles) return handles.error();
+    pool->registered[address] = {bytes, *handles};
+    return {};
+  });
+}
+
+ho_status ho_unregister(ho_pool* pool, void* base) {
+  return guarded([&]() -> Result<void> {
+    if (pool == nullptr || base == nullptr) return null_argument();
+    const auto at = pool->registered.find(reinterpret_cast<std::uintptr_t>(base));
+    if (at == pool->registered.end()) {
+      return Error(Errc::kNotFound, "no memory registered at this address");
+    }
+    pool->pool->unregister_memory(at->second.handles);
+    pool->registered.erase(at);
+    return {};
+  });
+}
+
+ho_status ho_get(ho_pool* pool, ho_allocation* from, uint64_t offset, void* into, size_t bytes,
+                 uint64_t* ticket) {
+  return start_into(pool, Direction::kGet, from, offset, into, bytes, ticket);
+}
+
+ho_status ho_put(ho_pool* pool, ho_allocation* to, uint64_t offset, const void* from, size_t bytes,
+                 uint64_t* ticket) {
+  return start_into(pool, Direction::kPut, to, offset, const_cast<void*>(from), bytes, ticket);
+}
+
+ho_status ho_wait(ho_pool* pool, uint64_t ticket) {
+  return guarded([&]() -> Result<void> {
+    if (pool == nullptr) return null_argument();
+    return pool->pool->engine().wait(ticket);
+  });
+}
+
+ho_status ho_test(ho_pool* pool, uint64_t ticket, int* done) {
+  return guarded([&]() -> Result<void> {
+    if (pool == nullptr || done == nullptr) return null_argument();
+    const auto tested = pool->pool->engine().test(ticket);
+    if (!tested) return tested.error();
+    *done = *tested ? 1 : 0;
+    return {};
+  });
+}
+
+ho_status ho_load(ho_pool* pool, const void* schedule, size_t schedule_bytes, void* arena,
+                  size_t arena_bytes, ho_runtime** out) {
+  return guarded([&]() -> Result<void> {
+    if (pool == nullptr || schedule == nullptr || arena == nullptr || out == nullptr) {
+      return null_argument();
+    }
+    auto loaded = ho::client::Runtime::load(
+        *pool->pool, {static_cast<const std::byte*>(schedule), schedule_bytes},
+        {static_cast<std::byte*>(arena), arena_bytes});
+    if (!loaded) return loaded.error();
+    *out = new ho_runtime{std::move(loaded).value()};
+    return {};
+  });
+}
+
+void ho_unload(ho_runtime* runtime) { delete runtime; }
+
+ho_status ho_write(ho_runtime* runtime, uint32_t storage_id, const void* data, size_t bytes) {
+  return guarded([&]() -> Result<void> {
+    if (runtime == nullptr || data == nullptr) return null_argument();
+    return runtime->runtime->write(storage_id, {static_cast<const std::byte*>(data), bytes});
+  });
+}
+
+ho_status ho_read(ho_runtime* runtime, uint32_t storage_id, void* into, size_t bytes) {
+  return guarded([&]() -> Result<void> {
+    if (runtime == nullptr || into == nullptr) return null_argument();
+    return runtime->runtime->read(storage_id, {static_cast<std::byte*>(into), bytes});
+  });
+}
+
+ho_status ho_step_begin(ho_runtime* runtime) {
+  return guarded([&]() -> Result<void> {
+    if (runtime == nullptr) return null_argument();
+    return runtime->runtime->step_begin();
+  });
+}
+
+ho_status ho_before(ho_runtime* runtime, uint32_t position) {
+  if (runtime != nullptr && runtime->runtime->try_before(position)) return HO_OK;
+  return guarded([&]() -> Result<void> {
+    if (runtime == nullptr) return null_argument();
+    return runtime->runtime->before_slow(position);
+  });
+}
+
+void* ho_operand(const ho_runtime* runtime, uint32_t position, uint32_t storage_id) {
+  return runtime == nullptr ? nullptr : runtime->runtime->operand(position, storage_id);
+}
+
+ho_status ho_after(ho_runtime* runtime, uint32_t position) {
+  if (runtime != nullptr && runtime->runtime->try_after(position)) return HO_OK;
+  return guarded([&]() -> Result<void> {
+    if (runtime == nullptr) return null_argument();
+    return runtime->runtime->after_error(position);
+  });
+}
+
+ho_status ho_step_end(ho_runtime* runtime) {
+  return guarded([&]() -> Result<void> {
+    if (runtime == nullptr) return null_argument();
+    return runtime->runtime->step_end();
+  });
+}
+
+ho_status ho_finish(ho_runtime* runtime) {
+  return guarded([&]() -> Result<void> {
+    if (runtime == nullptr) return null_argument();
+    return runtime->runtime->finish();
+  });
+}
+
+uint32_t ho_position_count(const ho_runtime* runtime) {
+  return runtime == nullptr ? 0 : runtime->runtime->position_count();
+}
+
+uint32_t ho_position_op(const ho_runtime* runtime, uint32_t position) {
+  return runtime == nullptr ? 0 : runtime->runtime->position_op(position);
+}
+
+uint32_t ho_cache_op_count(const ho_runtime* runtime) {
+  return runtime == nullptr ? 0 : runtime->runtime->cache_op_count();
+}
+
+ho_status ho_get_counters(const ho_runtime* runtime, ho_counters* out) {
+  return guarded([&]() -> Result<void> {
+    if (runtime == nullptr || out == nullptr) return null_argument();
+    const auto now = runtime->runtime->counters();
+    ho_counters filled{};
+    filled.struct_bytes = std::min(out->struct_bytes, sizeof(filled));
+    filled.steps = now.steps;
+    filled.stall_ns = now.stall_ns;
+    filled.prefetch_bytes = now.prefetch_bytes;
+    filled.store_bytes = now.store_bytes;
+    filled.last_step_ns = now.last_step_ns;
+    filled.last_step_stall_ns = now.last_step_stall_ns;
+    filled.last_step_prefetch_bytes = now.last_step_prefetch_bytes;
+    filled.last_step_store_bytes = now.last_step_store_bytes;
+    filled.peak_device_bytes = now.peak_device_bytes;
+    std::memcpy(out, &filled, filled.struct_bytes);
+    return {};
+  });
+}
+
+ho_status ho_get_timeline(const ho_runtime* runtime, ho_span* ops, ho_span* cache_ops) {
+  static_assert(sizeof(ho_span) == sizeof(ho::client::TimelineSpan));
+  return guarded([&]() -> Result<void> {
+    if (runtime == nullptr) return null_argument();
+    auto& loaded = *runtime->runtime;
+    std::vector<ho::client::TimelineSpan> op_spans(loaded.position_count());
+    std::vector<ho::client::TimelineSpan> cache_spans(loaded.cache_op_count());
+    if (auto ok = loaded.timeline(op_spans, cache_spans); !ok) return ok;
+    const auto copy = [](const ho::client::TimelineSpan& span) {
+      return ho_span{span.start_ns, span.end_ns, span.stall_ns, span.bytes};
+    };
+    if (ops != nullptr) std::transform(op_spans.begin(), op_spans.end(), ops, copy);
+    if (cache_ops != nullptr)
+      std::transform(cache_spans.begin(), cache_spans.end(), cache_ops, copy);
+    return {};
+  });
+}
+
+}  // extern "C"

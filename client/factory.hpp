@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "client/engine.hpp"
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+
+namespace ho::client {
+
+/// Makes a driver by the name that a daemon's hello gives it. The one place of the client that
+/// knows concrete drivers. `clock` outlives it. @return kUnsupported for a name not in this build.
+[[nodiscard]] Result<Engine::Driver> make_driver(const std::string& name, Duration op_deadline,
+                                                 const Clock& clock);
+
+}  // namespace ho::client

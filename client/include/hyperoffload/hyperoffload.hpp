@@ -1,0 +1,177 @@
+// HyperOffload client library for C++17: owners and exceptions over the C ABI, nothing else.
+// SPDX-License-Identifier: Apache-2.0
+#ifndef HYPEROFFLOAD_HYPEROFFLOAD_HPP_
+#define HYPEROFFLOAD_HYPEROFFLOAD_HPP_
+
+#include <hyperoffload/hyperoffload.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace hyperoffload {
+
+/// A call that failed: its status and the library's sentence about it.
+class Error : public std::runtime_error {
+ public:
+  explicit Error(ho_status status)
+      : std::runtime_error(std::string(ho_status_name(status)) + ": " + ho_last_error()),
+        status_(status) {}
+  ho_status status() const noexcept { return status_; }
+
+ private:
+  ho_status status_;
+};
+
+inline void check(ho_status status) {
+  if (status != HO_OK) throw Error(status);
+}
+
+/// Pool memory. It must not outlive its Pool; ending it waits for transfers that use it.
+class Allocation {
+ public:
+  Allocation(ho_pool* pool, std::uint64_t bytes) : pool_(pool) {
+    check(ho_allocate(pool, bytes, &handle_));
+  }
+  Allocation(Allocation&& other) noexcept
+      : pool_(other.pool_), handle_(std::exchange(other.handle_, nullptr)) {}
+  Allocation& operator=(Allocation&& other) noexcept {
+    if (this != &other) {
+      ho_free(pool_, handle_);
+      pool_ = other.pool_;
+      handle_ = std::exchange(other.handle_, nullptr);
+    }
+    return *this;
+  }
+  ~Allocation() { ho_free(pool_, handle_); }
+  ho_allocation* get() const noexcept { return handle_; }
+
+ private:
+  ho_pool* pool_;
+  ho_allocation* handle_ = nullptr;
+};
+
+/// A connection to a pool. Allocations and runtimes made from it end before it does.
+class Pool {
+ public:
+  struct Options {
+    std::string pool;                  ///< addresses, comma-separated
+    std::string name;                  ///< the job, for people
+    std::string transport = "auto";    ///< "auto", "local", "ofi"
+    std::uint32_t op_deadline_ms = 0;  ///< 0: the library's default
+  };
+
+  explicit Pool(const Options& options) {
+    ho_connect_options given{};
+    given.struct_bytes = sizeof(given);
+    given.pool = options.pool.c_str();
+    given.name = options.name.c_str();
+    given.transport = options.transport.c_str();
+    given.op_deadline_ms = options.op_deadline_ms;
+    check(ho_connect(&given, &handle_));
+  }
+  Pool(Pool&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Pool& operator=(Pool&& other) noexcept {
+    if (this != &other) {
+      ho_disconnect(handle_);
+      handle_ = std::exchange(other.handle_, nullptr);
+    }
+    return *this;
+  }
+  ~Pool() { ho_disconnect(handle_); }
+
+  ho_pool* get() const noexcept { return handle_; }
+  std::string transport() const { return ho_pool_transport(handle_); }
+  Allocation allocate(std::uint64_t bytes) { return Allocation(handle_, bytes); }
+  void register_memory(void* base, std::size_t bytes) { check(ho_register(handle_, base, bytes)); }
+  void unregister_memory(void* base) { check(ho_unregister(handle_, base)); }
+
+  /// Starts a transfer. @return its ticket, to be waited for once.
+  std::uint64_t get(const Allocation& from, std::uint64_t offset, void* into, std::size_t bytes) {
+    std::uint64_t ticket = 0;
+    check(ho_get(handle_, from.get(), offset, into, bytes, &ticket));
+    return ticket;
+  }
+  std::uint64_t put(const Allocation& to, std::uint64_t offset, const void* from,
+                    std::size_t bytes) {
+    std::uint64_t ticket = 0;
+    check(ho_put(handle_, to.get(), offset, from, bytes, &ticket));
+    return ticket;
+  }
+  void wait(std::uint64_t ticket) { check(ho_wait(handle_, ticket)); }
+  bool test(std::uint64_t ticket) {
+    int done = 0;
+    check(ho_test(handle_, ticket, &done));
+    return done != 0;
+  }
+
+ private:
+  ho_pool* handle_ = nullptr;
+};
+
+/// A loaded schedule. The order of calls is that of hyperoffload.h.
+class Runtime {
+ public:
+  Runtime(Pool& pool, const void* schedule, std::size_t schedule_bytes, void* arena,
+          std::size_t arena_bytes) {
+    check(ho_load(pool.get(), schedule, schedule_bytes, arena, arena_bytes, &handle_));
+  }
+  Runtime(Runtime&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Runtime& operator=(Runtime&& other) noexcept {
+    if (this != &other) {
+      ho_unload(handle_);
+      handle_ = std::exchange(other.handle_, nullptr);
+    }
+    return *this;
+  }
+  ~Runtime() { ho_unload(handle_); }
+
+  ho_runtime* get() const noexcept { return handle_; }
+  void write(std::uint32_t storage, const void* data, std::size_t bytes) {
+    check(ho_write(handle_, storage, data, bytes));
+  }
+  void read(std::uint32_t storage, void* into, std::size_t bytes) {
+    check(ho_read(handle_, storage, into, bytes));
+  }
+  void step_begin() { check(ho_step_begin(handle_)); }
+  void before(std::uint32_t position) { check(ho_before(handle_, position)); }
+  void* operand(std::uint32_t position, std::uint32_t storage) const {
+    return ho_operand(handle_, position, storage);
+  }
+  void after(std::uint32_t position) { check(ho_after(handle_, position)); }
+  void step_end() { check(ho_step_end(handle_)); }
+  void finish() { check(ho_finish(handle_)); }
+
+  std::uint32_t position_count() const { return ho_position_count(handle_); }
+  std::uint32_t position_op(std::uint32_t position) const {
+    return ho_position_op(handle_, position);
+  }
+  std::uint32_t cache_op_count() const { return ho_cache_op_count(handle_); }
+  ho_counters counters() const {
+    ho_counters counters{};
+    counters.struct_bytes = sizeof(counters);
+    check(ho_get_counters(handle_, &counters));
+    return counters;
+  }
+
+  struct Timeline {
+    std::vector<ho_span> ops;
+    std::vector<ho_span> cache_ops;
+  };
+  Timeline timeline() const {
+    Timeline timeline;
+    timeline.ops.resize(position_count());
+    timeline.cache_ops.resize(cache_op_count());
+    check(ho_get_timeline(handle_, timeline.ops.data(), timeline.cache_ops.data()));
+    return timeline;
+  }
+
+ private:
+  ho_runtime* handle_ = nullptr;
+};
+
+}  // namespace hyperoffload
+#endif  // HYPEROFFLOAD_HYPEROFFLOAD_HPP_

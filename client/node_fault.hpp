@@ -1,0 +1,48 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "client/bell.hpp"
+
+namespace ho::client {
+
+/// Why a node can no longer be used.
+enum class FaultReason : std::uint8_t { kNone = 0, kConnectionLost = 1, kLeaseLapsed = 2 };
+
+[[nodiscard]] constexpr std::string_view fault_text(FaultReason reason) {
+  switch (reason) {
+    case FaultReason::kNone: return "in order";
+    case FaultReason::kConnectionLost: return "its control connection closed";
+    case FaultReason::kLeaseLapsed: return "its session's lease lapsed";
+  }
+  return "unknown";
+}
+
+/// What wakes the transfer thread. Shared by everyone who has news for it.
+struct Doorbell {
+  Bell bell;
+  std::atomic<std::uint32_t> faults{0};  ///< how many nodes were reported lost
+};
+
+/// One node's state as its control connection and lease thread see it. Written once, by any thread.
+class NodeFault {
+ public:
+  explicit NodeFault(std::shared_ptr<Doorbell> door) : door_(std::move(door)) {}
+
+  void report(FaultReason reason) {
+    auto none = static_cast<std::uint8_t>(FaultReason::kNone);
+    if (!reason_.compare_exchange_strong(none, static_cast<std::uint8_t>(reason))) return;
+    door_->faults.fetch_add(1);
+    door_->bell.ring();
+  }
+  [[nodiscard]] FaultReason reason() const { return static_cast<FaultReason>(reason_.load()); }
+
+ private:
+  std::shared_ptr<Doorbell> door_;
+  std::atomic<std::uint8_t> reason_{0};
+};
+
+}  // namespace ho::client

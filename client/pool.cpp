@@ -1,0 +1,157 @@
+#include "client/pool.hpp"
+
+#include <algorithm>
+
+#include "client/factory.hpp"
+#include "common/base/check.hpp"
+
+namespace ho::client {
+namespace {
+
+constexpr Duration kPeerTimeout = std::chrono::seconds(2);
+
+}  // namespace
+
+Result<std::unique_ptr<Pool>> Pool::connect(const PoolOptions& options) {
+  std::unique_ptr<Pool> made(new Pool(options));
+  if (auto ok = made->start(); !ok) return ok.error();
+  return made;
+}
+
+Result<void> Pool::start() {
+  auto sessions = Sessions::connect(options_.sessions, door_);
+  if (!sessions) return sessions.error();
+  sessions_ = std::move(sessions).value();
+
+  std::vector<Engine::Driver> drivers;
+  for (const NodeSession& node : nodes()) {
+    if (std::count(driver_names_.begin(), driver_names_.end(), node.driver) > 0) continue;
+    auto driver = make_driver(node.driver, options_.op_deadline, clock_);
+    if (!driver) return driver.error().at(node.label);
+    drivers.push_back(std::move(driver).value());
+    driver_names_.push_back(node.driver);
+  }
+  HO_CHECK(drivers.size() <= kDriversMax);
+  transport_name_ = driver_names_.size() == 1 ? driver_names_.front() : "mixed";
+  engine_ = std::make_unique<Engine>(std::move(drivers), door_);
+
+  return engine_->call([this]() -> Result<void> {
+    std::vector<EngineNode> known;
+    for (std::uint32_t i = 0; i < nodes().size(); ++i) {
+      const NodeSession& node = nodes()[i];
+      const DriverIndex driver = driver_of(NodeIndex(i));
+      auto peer = engine_->transport(driver).connect(
+          {node.control->hello().node, node.driver_address}, clock_.now() + kPeerTimeout);
+      if (!peer) return peer.error().at(node.label);
+      peers_.push_back(*peer);
+      known.push_back({node.label, driver, *peer, node.fault});
+    }
+    engine_->set_nodes(std::move(known));
+    return {};
+  });
+}
+
+DriverIndex Pool::driver_of(NodeIndex node) const {
+  const auto at =
+      std::find(driver_names_.begin(), driver_names_.end(), nodes()[node.value()].driver);
+  return DriverIndex(static_cast<std::uint32_t>(at - driver_names_.begin()));
+}
+
+std::vector<NodeIndex> Pool::candidates(Nearness nearness) const {
+  std::vector<NodeIndex> all;
+  std::vector<NodeIndex> fitting;
+  for (std::uint32_t i = 0; i < nodes().size(); ++i) {
+    if (nodes()[i].fault->reason() != FaultReason::kNone) continue;
+    all.push_back(NodeIndex(i));
+    const bool near = nodes()[i].driver == "local";
+    if (nearness == (near ? Nearness::kNear : Nearness::kFar)) fitting.push_back(NodeIndex(i));
+  }
+  return fitting.empty() ? all : fitting;
+}
+
+Result<std::unique_ptr<Arena>> Pool::allocate(std::uint64_t bytes, Nearness nearness) {
+  auto arena = std::make_unique<Arena>();
+  if (bytes == 0) return arena;
+  auto granted = sessions_->grant(bytes, candidates(nearness));
+  if (!granted) return granted.error();
+  arena->segments = std::move(granted).value();
+  if (auto ok = attach(*arena); !ok) {
+    release(std::move(arena));
+    return ok.error();
+  }
+  return arena;
+}
+
+Result<void> Pool::attach(Arena& arena) {
+  return engine_->call([&]() -> Result<void> {
+    std::vector<ArenaExtent> extents;
+    std::uint64_t begin = 0;
+    for (HeldSegment& held : arena.segments) {
+      transport::RegionGrant grant;
+      grant.key = held.segment.key;
+      grant.fd = std::move(held.segment.fd);
+      grant.length_bytes = held.segment.length_bytes;
+      const DriverIndex driver = driver_of(held.node);
+      auto region = engine_->transport(driver).attach(peers_[held.node.value()], std::move(grant));
+      if (!region) return region.error().at(nodes()[held.node.value()].label);
+      arena.regions.push_back(*region);
+      extents.push_back({begin, held.used_bytes, driver, held.node, *region, 0});
+      begin += held.used_bytes;
+    }
+    arena.map = ArenaMap(std::move(extents));
+    return {};
+  });
+}
+
+void Pool::release(std::unique_ptr<Arena> arena) {
+  if (arena == nullptr) return;
+  engine_->wait_unused(&arena->map);
+  engine_->call([&] {
+    for (std::size_t i = 0; i < arena->regions.size(); ++i) {
+      engine_->transport(driver_of(arena->segments[i].node)).detach(arena->regions[i]);
+    }
+  });
+  sessions_->release(arena->segments);
+}
+
+Result<LocalHandles> Pool::register_memory(std::span<std::byte> memory) {
+  return engine_->call([&]() -> Result<LocalHandles> {
+    LocalHandles handles;
+    for (std::uint32_t i = 0; i < driver_names_.size(); ++i) {
+      auto handle = engine_->transport(DriverIndex(i)).register_memory(memory);
+      if (!handle) {
+        while (i-- > 0) engine_->transport(DriverIndex(i)).unregister_memory(handles[i]);
+        return handle.error();
+      }
+      handles[i] = *handle;
+    }
+    return handles;
+  });
+}
+
+void Pool::unregister_memory(const LocalHandles& handles) {
+  engine_->call([&] {
+    for (std::uint32_t i = 0; i < driver_names_.size(); ++i) {
+      engine_->transport(DriverIndex(i)).unregister_memory(handles[i]);
+    }
+  });
+}
+
+Result<void> Pool::move_now(Direction direction, const Arena& arena, std::uint64_t offset_bytes,
+                            std::span<std::byte> memory) {
+  auto handles = register_memory(memory);
+  if (!handles) return handles.error();
+  Transfer transfer;
+  transfer.direction = direction;
+  transfer.arena = &arena.map;
+  transfer.arena_offset_bytes = offset_bytes;
+  transfer.memory = memory.data();
+  transfer.bytes = memory.size();
+  transfer.local = *handles;
+  const auto ticket = engine_->start(transfer);
+  const Result<void> outcome = ticket ? engine_->wait(*ticket) : Result<void>(ticket.error());
+  unregister_memory(*handles);
+  return outcome;
+}
+
+}  // namespace ho::client

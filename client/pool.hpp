@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/engine.hpp"
+#include "client/sessions.hpp"
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+
+namespace ho::client {
+
+struct PoolOptions {
+  SessionOptions sessions;
+  Duration op_deadline = std::chrono::milliseconds(1500);
+};
+
+/// Which nodes an arena prefers. Where a pool has none of the kind, any node will do.
+enum class Nearness : std::uint8_t { kAny, kNear, kFar };
+
+/// An arena of pool memory, attached and ready for transfers. Made and ended by its Pool.
+struct Arena {
+  ArenaMap map;
+  std::vector<HeldSegment> segments;
+  std::vector<transport::RegionId> regions;  ///< parallel to segments
+};
+
+/// Everything one job holds of a pool: sessions, transports and the transfer thread.
+///
+/// Threads: any, except that a job's own calls on one arena do not overlap its end. Lifecycle:
+/// connect() -> arenas, registrations, transfers -> all of them ended -> destructor.
+class Pool {
+ public:
+  /// @return kInvalidArgument, kUnavailable, kDeadline, kUnsupported (a driver that was asked for
+  /// and cannot be used, with the reason).
+  [[nodiscard]] static Result<std::unique_ptr<Pool>> connect(const PoolOptions& options);
+
+  [[nodiscard]] Engine& engine() { return *engine_; }
+  /// "local", "ofi" or "mixed".
+  [[nodiscard]] const std::string& transport_name() const { return transport_name_; }
+  [[nodiscard]] const std::vector<NodeSession>& nodes() const { return sessions_->nodes(); }
+  /// The bound within which every transfer ends, for waits at shutdown.
+  [[nodiscard]] Duration op_deadline() const { return options_.op_deadline; }
+
+  /// Pool memory, zeroed. @return kExhausted: "needs X, pool has Y on nodes ...".
+  [[nodiscard]] Result<std::unique_ptr<Arena>> allocate(std::uint64_t bytes, Nearness nearness);
+  /// Waits until no plain transfer uses the arena, then gives its segments back.
+  void release(std::unique_ptr<Arena> arena);
+
+  /// Makes host memory usable by every driver. It outlives unregister_memory().
+  [[nodiscard]] Result<LocalHandles> register_memory(std::span<std::byte> memory);
+  /// No transfer may use it any more.
+  void unregister_memory(const LocalHandles& handles);
+
+  /// Moves bytes between an arena and any host memory, and waits.
+  [[nodiscard]] Result<void> move_now(Direction direction, const Arena& arena,
+                                      std::uint64_t offset_bytes, std::span<std::byte> memory);
+
+ private:
+  explicit Pool(PoolOptions options) : options_(std::move(options)) {}
+  [[nodiscard]] Result<void> start();
+  [[nodiscard]] DriverIndex driver_of(NodeIndex node) const;
+  [[nodiscard]] std::vector<NodeIndex> candidates(Nearness nearness) const;
+  [[nodiscard]] Result<void> attach(Arena& arena);
+
+  PoolOptions options_;
+  SteadyClock clock_;
+  std::shared_ptr<Doorbell> door_ = std::make_shared<Doorbell>();
+  std::unique_ptr<Sessions> sessions_;
+  std::vector<std::string> driver_names_;
+  std::string transport_name_;
+  std::vector<transport::PeerId> peers_;  ///< parallel to nodes()
+  std::unique_ptr<Engine> engine_;        ///< ends before the sessions do
+};
+
+}  // namespace ho::client

@@ -1,0 +1,284 @@
+#include "client/sessions.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <set>
+
+#include "common/base/log.hpp"
+#include "common/base/units.hpp"
+
+namespace ho::client {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr Duration kConnectTimeout = std::chrono::seconds(2);
+constexpr Duration kControlTimeout = std::chrono::seconds(2);
+constexpr Duration kCloseTimeout = std::chrono::seconds(1);
+/// Daemons fault granted memory in; a loaded machine does it at a few hundred MB/s.
+constexpr std::uint64_t kGrantBytesPerMs = 50'000;
+
+std::string trimmed(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\0')) text.pop_back();
+  return text;
+}
+
+std::string own_boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(file, text);
+  return trimmed(text);
+}
+
+/// Picks the driver for a node, or says why there is none.
+Result<void> choose_driver(TransportChoice choice, NodeSession& node) {
+  const HelloReply& hello = node.control->hello();
+  const auto endpoint = [&](const char* name) -> const DriverEndpoint* {
+    for (const auto& driver : hello.drivers) {
+      if (driver.driver == name) return &driver;
+    }
+    return nullptr;
+  };
+  const DriverEndpoint* const local = endpoint("local");
+  const DriverEndpoint* const ofi = endpoint("ofi");
+  const bool same_kernel = trimmed(hello.boot_id) == own_boot_id();
+  const DriverEndpoint* chosen = nullptr;
+  if (choice != TransportChoice::kOfi && local != nullptr && same_kernel) chosen = local;
+  if (choice == TransportChoice::kLocal && chosen == nullptr) {
+    return Error(Errc::kUnsupported,
+                 node.label + " cannot be reached by the local driver: " +
+                     (same_kernel ? "descriptors need its Unix socket" : "it is another machine"));
+  }
+  if (chosen == nullptr) chosen = ofi;
+  if (chosen == nullptr) {
+    return Error(Errc::kUnsupported, node.label +
+                                         " offers no driver between nodes (no `ofi` in "
+                                         "its configuration)");
+  }
+  node.driver = chosen->driver;
+  node.driver_address = chosen->address;
+  return {};
+}
+
+}  // namespace
+
+Result<NodeSession> Sessions::open(const std::string& address, const SessionOptions& options) {
+  NodeSession node;
+  node.fault = std::make_shared<NodeFault>(door_);
+  ControlClient::Options control;
+  control.address = address;
+  control.client_name = options.name;
+  control.on_closed = [fault = node.fault](const Error&) {
+    fault->report(FaultReason::kConnectionLost);
+  };
+  auto client = ControlClient::connect(std::move(control), clock_.now() + kConnectTimeout);
+  if (!client) return client.error().at(address);
+  node.control = std::move(client).value();
+  const HelloReply& hello = node.control->hello();
+  node.label =
+      "node " + std::to_string(hello.node.value()) + " (" + hello.node_name + ", " + address + ")";
+  if (auto ok = choose_driver(options.transport, node); !ok) return ok.error();
+  return node;
+}
+
+Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& options,
+                                                    std::shared_ptr<Doorbell> door) {
+  std::unique_ptr<Sessions> made(new Sessions(std::move(door)));
+  std::optional<Error> last;
+  for (const std::string& address : options.addresses) {
+    auto first = made->open(address, options);
+    if (first) {
+      made->nodes_.push_back(std::move(first).value());
+      break;
+    }
+    last = first.error();
+    if (last->code() == Errc::kUnsupported) break;  // it answered; another address changes nothing
+  }
+  if (made->nodes_.empty()) {
+    if (!last) return Error(Errc::kInvalidArgument, "no pool address given");
+    return *last;
+  }
+  if (auto ok = made->open_others(options); !ok) return ok.error();
+  for (NodeSession& node : made->nodes_) {
+    auto session = node.control->open_session(options.name, made->clock_.now() + kControlTimeout);
+    if (!session) return session.error().at(node.label);
+    node.session = std::move(session).value();
+  }
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  made->renewer_ = std::thread([sessions = made.get()] { sessions->renew_loop(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(made->renewer_.native_handle(), "ho-leases");
+  return made;
+}
+
+Result<void> Sessions::open_others(const SessionOptions& options) {
+  auto listed = nodes_.front().control->nodes(clock_.now() + kControlTimeout);
+  if (!listed) return listed.error().at(nodes_.front().label);
+  std::set<NodeId> known = {nodes_.front().control->hello().node};
+  for (const NodeInfo& info : *listed) {
+    if (nodes_.size() == kNodesMax || known.count(info.node) > 0) continue;
+    std::vector<std::string> addresses = info.control_addresses;
+    // The Unix socket first: only it can pass descriptors. On another machine it does not exist,
+    // or belongs to another node, which the hello tells.
+    std::stable_partition(addresses.begin(), addresses.end(),
+                          [](const std::string& a) { return a.rfind("unix:", 0) == 0; });
+    std::optional<Error> last;
+    for (const std::string& address : addresses) {
+      auto node = open(address, options);
+      if (node && node->control->hello().node == info.node) {
+        known.insert(info.node);
+        nodes_.push_back(std::move(node).value());
+        break;
+      }
+      last = node ? Error(Errc::kConflict, address + " is another node") : node.error();
+    }
+    if (known.count(info.node) > 0) continue;
+    if (last && last->code() == Errc::kUnsupported && options.transport != TransportChoice::kAuto) {
+      return *last;
+    }
+    log(LogLevel::kWarning, "left a node of the pool out",
+        {{"node", info.name}, {"reason", last ? last->message() : "it has no address"}});
+  }
+  return {};
+}
+
+Sessions::~Sessions() {
+  stopping_.store(true);
+  stop_bell_.ring();
+  if (renewer_.joinable()) renewer_.join();
+  for (NodeSession& node : nodes_) {
+    if (node.session.token.empty() || node.fault->reason() != FaultReason::kNone) continue;
+    const auto closed = node.control->close_session(node.session, clock_.now() + kCloseTimeout);
+    if (!closed) {
+      log(LogLevel::kWarning, "session not closed; its lease will end it",
+          {{"node", node.label}, {"reason", closed.error().message()}});
+    }
+  }
+}
+
+std::vector<NodeRoom> Sessions::room_of(const std::vector<NodeIndex>& candidates) {
+  std::vector<NodeRoom> rooms;
+  for (const NodeIndex index : candidates) {
+    const NodeSession& node = nodes_[index.value()];
+    NodeRoom room{index, node.control->hello().node_name, node.control->hello().segment_bytes, 0};
+    if (room.segment_bytes == 0) continue;
+    const auto status = node.control->status(clock_.now() + kControlTimeout);
+    if (!status) {
+      room.name += " [" + std::string(errc_name(status.error().code())) + "]";
+    } else if (status->draining) {
+      room.name += " [draining]";
+    } else if (status->ddr_capacity_bytes > status->ddr_granted_bytes) {
+      room.free_bytes = status->ddr_capacity_bytes - status->ddr_granted_bytes;
+    }
+    rooms.push_back(std::move(room));
+  }
+  return rooms;
+}
+
+Result<std::vector<HeldSegment>> Sessions::grant(std::uint64_t bytes,
+                                                 const std::vector<NodeIndex>& candidates) {
+  const auto rooms = room_of(candidates);
+  const auto stripes = plan_spread(bytes, rooms);
+  if (!stripes) return stripes.error();
+  // One request a node; its segments are then dealt out in stripe order.
+  std::vector<std::vector<GrantedSegment>> granted(nodes_.size());
+  std::vector<HeldSegment> held;
+  const auto undo = [&](const Error& error) {
+    for (std::uint32_t i = 0; i < granted.size(); ++i) {
+      for (auto& segment : granted[i]) held.push_back({NodeIndex(i), std::move(segment), 0});
+    }
+    release(held);
+    if (error.code() != Errc::kExhausted) return error;
+    return Error(Errc::kExhausted, describe_shortage(bytes, room_of(candidates)));
+  };
+  for (const NodeRoom& room : rooms) {
+    const NodeSession& node = nodes_[room.node.value()];
+    const auto count = static_cast<std::uint64_t>(
+        std::count_if(stripes->begin(), stripes->end(),
+                      [&](const Stripe& stripe) { return stripe.node == room.node; }));
+    if (count == 0) continue;
+    GrantSpec spec;
+    spec.bytes = count * room.segment_bytes;
+    spec.driver = node.driver;
+    const Duration timeout = kControlTimeout + milliseconds(spec.bytes / kGrantBytesPerMs);
+    auto answer = node.control->grant(node.session, spec, clock_.now() + timeout);
+    if (!answer) return undo(answer.error().at(node.label));
+    auto& segments = granted[room.node.value()];
+    segments = std::move(answer).value();
+    const bool complete = segments.size() >= count &&
+                          std::all_of(segments.begin(), segments.end(), [&](const auto& segment) {
+                            return segment.length_bytes >= room.segment_bytes;
+                          });
+    if (!complete) {
+      return undo(Error(Errc::kCorrupt, node.label + " granted less than was asked for"));
+    }
+  }
+  std::vector<std::size_t> next(nodes_.size(), 0);
+  for (const Stripe& stripe : *stripes) {
+    auto& segment = granted[stripe.node.value()][next[stripe.node.value()]++];
+    held.push_back({stripe.node, std::move(segment), stripe.length_bytes});
+  }
+  return held;
+}
+
+void Sessions::release(const std::vector<HeldSegment>& segments) {
+  for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+    std::vector<SegmentId> ids;
+    for (const HeldSegment& held : segments) {
+      if (held.node == NodeIndex(i)) ids.push_back(held.segment.id);
+    }
+    if (ids.empty() || nodes_[i].fault->reason() != FaultReason::kNone) continue;
+    const auto done =
+        nodes_[i].control->release(nodes_[i].session, ids, clock_.now() + kControlTimeout);
+    if (!done) {
+      log(LogLevel::kWarning, "segments not released; the session's end will free them",
+          {{"node", nodes_[i].label}, {"reason", done.error().message()}});
+    }
+  }
+}
+
+void Sessions::renew_all() {
+  for (NodeSession& node : nodes_) {
+    if (stopping_.load() || node.fault->reason() != FaultReason::kNone) continue;
+    const Duration timeout =
+        std::clamp<Duration>(node.session.lease / 6, milliseconds(50), kControlTimeout);
+    const auto renewed = node.control->renew_lease(node.session, clock_.now() + timeout);
+    if (renewed) continue;
+    // No answer in time: the daemon may be stopped, which does not count against the lease. A lost
+    // connection reports itself.
+    const Errc code = renewed.error().code();
+    if (code == Errc::kNotFound || code == Errc::kPermissionDenied) {
+      node.fault->report(FaultReason::kLeaseLapsed);
+    }
+  }
+}
+
+/// Renews by thirds of the shortest lease.
+void Sessions::renew_loop() {
+  Duration period = std::chrono::seconds(3);
+  for (const NodeSession& node : nodes_) {
+    period = std::min<Duration>(period, node.session.lease / 3);
+  }
+  period = std::max<Duration>(period, milliseconds(10));
+  TimePoint next = clock_.now() + period;
+  while (!stopping_.load()) {
+    const std::uint32_t token = stop_bell_.token();
+    if (stopping_.load()) return;
+    const TimePoint now = clock_.now();
+    if (now < next) {
+      stop_bell_.wait(token, next - now);
+      continue;
+    }
+    next = now + period;
+    renew_all();
+  }
+}
+
+}  // namespace ho::client

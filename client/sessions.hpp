@@ -1,0 +1,83 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/node_fault.hpp"
+#include "client/spread.hpp"
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+#include "proto/control.hpp"
+
+namespace ho::client {
+
+/// Which driver carries the data.
+enum class TransportChoice : std::uint8_t { kAuto, kLocal, kOfi };
+
+struct SessionOptions {
+  std::vector<std::string> addresses;  ///< tried in order; the rest of the pool is learnt
+  std::string name;                    ///< the job, for people
+  TransportChoice transport = TransportChoice::kAuto;
+};
+
+/// One node of the pool with this job's session on it.
+struct NodeSession {
+  std::unique_ptr<ControlClient> control;
+  Session session;
+  std::string label;   ///< "node 2 (b, unix:/run/x.sock)"
+  std::string driver;  ///< "local" or "ofi"
+  std::string driver_address;
+  std::shared_ptr<NodeFault> fault;
+};
+
+/// A segment held by this job.
+struct HeldSegment {
+  NodeIndex node;
+  GrantedSegment segment;
+  std::uint64_t used_bytes = 0;  ///< of the arena
+};
+
+/// This job's sessions on all nodes of a pool, kept alive by a thread of its own.
+///
+/// Threads: grant() and release() from any thread. Lifecycle: connect() -> grants -> destructor,
+/// which closes every session (and with it frees all memory), bounded by a second a node. A node
+/// that cannot be reached at connect() is left out, with a warning; if none can, it fails.
+class Sessions {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Sessions>> connect(const SessionOptions& options,
+                                                                 std::shared_ptr<Doorbell> door);
+  ~Sessions();
+  Sessions(const Sessions&) = delete;
+  Sessions& operator=(const Sessions&) = delete;
+
+  /// Constant after connect(). A NodeIndex is an index into it.
+  [[nodiscard]] const std::vector<NodeSession>& nodes() const { return nodes_; }
+
+  /// Gets segments for an arena from `candidates`, all or nothing. @return in arena order;
+  /// kExhausted: "needs X, pool has Y on nodes ..."; what a daemon answers otherwise.
+  [[nodiscard]] Result<std::vector<HeldSegment>> grant(std::uint64_t bytes,
+                                                       const std::vector<NodeIndex>& candidates);
+  /// Gives them back; nodes that are lost are passed over: their lease ends it.
+  void release(const std::vector<HeldSegment>& segments);
+
+ private:
+  explicit Sessions(std::shared_ptr<Doorbell> door) : door_(std::move(door)) {}
+  [[nodiscard]] Result<NodeSession> open(const std::string& address, const SessionOptions& options);
+  [[nodiscard]] Result<void> open_others(const SessionOptions& options);
+  [[nodiscard]] std::vector<NodeRoom> room_of(const std::vector<NodeIndex>& candidates);
+  void renew_all();
+  void renew_loop();
+
+  SteadyClock clock_;
+  std::shared_ptr<Doorbell> door_;
+  std::vector<NodeSession> nodes_;
+  Bell stop_bell_;
+  std::atomic<bool> stopping_{false};
+  std::thread renewer_;
+};
+
+}  // namespace ho::client
