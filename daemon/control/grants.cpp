@@ -1,0 +1,177 @@
+#include "daemon/control/grants.hpp"
+
+#include <asio/post.hpp>
+#include <optional>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "proto/frame.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+constexpr std::size_t kJobsMax = 256;
+constexpr std::uint64_t kSegmentsPerGrantMax = 16'384;  // their keys must fit one frame
+
+Result<std::vector<SegmentMemory>> make_memory(std::size_t count, std::uint64_t bytes,
+                                               PageKind kind) {
+  std::vector<SegmentMemory> made;
+  made.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    auto memory = SegmentMemory::create(bytes, kind);
+    if (!memory) return memory.error();
+    made.push_back(std::move(*memory));
+  }
+  return made;
+}
+
+}  // namespace
+
+struct Grants::Job {
+  Spec spec;
+  Made answer;
+  std::vector<SegmentId> segments;
+  std::shared_ptr<std::vector<SegmentMemory>> memory;
+};
+
+Grants::Grants(Pool& pool, DataLoop& data, asio::io_context& io, PageKind page_kind)
+    : pool_(pool), data_(data), io_(io), page_kind_(page_kind) {}
+
+Grants::~Grants() { stop(); }
+
+void Grants::stop() { workers_.join(); }
+
+PageKind Grants::page_kind(SegmentId segment) const {
+  const auto found = held_.find(segment);
+  return found == held_.end() ? page_kind_ : found->second.memory.page_kind();
+}
+
+void Grants::make(const Spec& spec, Made answer) {
+  const std::uint64_t segment_bytes = pool_.options().segment_bytes;
+  const std::uint64_t most = spec.driver == "local" ? kFrameDescriptorsMax : kSegmentsPerGrantMax;
+  const std::uint64_t wanted = spec.bytes / segment_bytes + (spec.bytes % segment_bytes != 0);
+  if (jobs_ >= kJobsMax) return answer(Error(Errc::kBusy, "too many grants are being made"));
+  // What the pool cannot give at all is told as that, however large the request is.
+  if (wanted > most && spec.bytes <= pool_.options().capacity_bytes - pool_.granted_bytes()) {
+    return answer(Error(
+        Errc::kInvalidArgument,
+        std::to_string(wanted) + " segments in one request, the limit is " + std::to_string(most)));
+  }
+  auto segments = pool_.reserve(spec.session, spec.bytes, spec.driver);
+  if (!segments) return answer(segments.error());
+  auto job = std::make_shared<Job>();
+  job->spec = spec;
+  job->answer = std::move(answer);
+  job->segments = std::move(*segments);
+  ++jobs_;
+  asio::post(workers_, [this, job, segment_bytes] {
+    auto made = make_memory(job->segments.size(), segment_bytes, page_kind_);
+    if (!made) {
+      asio::post(io_, [this, job, error = made.error()] { fail(job, error); });
+      return;
+    }
+    job->memory = std::make_shared<std::vector<SegmentMemory>>(std::move(*made));
+    asio::post(io_, [this, job] { expose(job); });
+  });
+}
+
+void Grants::expose(const std::shared_ptr<Job>& job) {
+  DataLoop::ExposeRequest request;
+  request.driver = job->spec.driver;
+  for (const SegmentMemory& memory : *job->memory) {
+    request.regions.push_back({memory.bytes(), job->spec.rights});
+  }
+  auto accepted = data_.expose(
+      std::move(request), [this, job](Result<std::vector<transport::Exposure>> exposed) {
+        asio::post(io_, [this, job, exposed = std::move(exposed)]() mutable {
+          if (!exposed) return fail(job, exposed.error());
+          hand_out(job, std::move(*exposed));
+        });
+      });
+  if (!accepted) fail(job, accepted.error());
+}
+
+void Grants::hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Exposure> exposures) {
+  HO_CHECK(exposures.size() == job->segments.size());
+  std::vector<GrantedSegment> out;
+  std::optional<Error> failure;
+  for (std::size_t i = 0; i < exposures.size(); ++i) {
+    const SegmentId id = job->segments[i];
+    if (!pool_.activate(id)) failure = Error(Errc::kNotFound, "the session ended meanwhile");
+    SegmentMemory& memory = (*job->memory)[i];
+    GrantedSegment segment;
+    segment.id = id;
+    segment.address_bits = pool_.address(*pool_.find(id)).bits();
+    segment.length_bytes = memory.bytes().size();
+    segment.key = exposures[i].key;
+    if (job->spec.driver == "local") {
+      auto fd = memory.descriptor(job->spec.rights);
+      if (fd) segment.fd = std::move(*fd);
+      if (!fd) failure = fd.error();
+    }
+    out.push_back(std::move(segment));
+    held_.emplace(id, Held{std::move(memory), exposures[i].id, job->spec.driver});
+  }
+  HO_CHECK(jobs_ > 0);
+  --jobs_;
+  if (!failure) return job->answer(std::move(out));
+  const bool session_lives = pool_.sessions().count(job->spec.session) == 1;
+  if (session_lives) HO_CHECK(pool_.release(job->spec.session, job->segments).ok());
+  end(job->segments, [job, error = *failure] { job->answer(error); });
+}
+
+void Grants::fail(const std::shared_ptr<Job>& job, const Error& error) {
+  for (const SegmentId id : job->segments) pool_.abandon(id);
+  auto memory = job->memory ? job->memory : std::make_shared<std::vector<SegmentMemory>>();
+  job->memory.reset();
+  HO_CHECK(jobs_ > 0);
+  --jobs_;
+  wipe(std::move(memory), job->segments, [job, error] { job->answer(error); });
+}
+
+void Grants::end(const std::vector<SegmentId>& segments, Ended answer) {
+  std::map<std::string, DataLoop::RevokeRequest> by_driver;
+  auto memory = std::make_shared<std::vector<SegmentMemory>>();
+  for (const SegmentId id : segments) {
+    const auto found = held_.find(id);
+    HO_CHECK(found != held_.end());
+    auto& request = by_driver[found->second.driver];
+    request.driver = found->second.driver;
+    request.exposures.push_back(found->second.exposure);
+    memory->push_back(std::move(found->second.memory));
+    held_.erase(found);
+  }
+  if (segments.empty()) return answer();
+  ++jobs_;
+  auto left = std::make_shared<std::size_t>(by_driver.size());
+  for (auto& [driver, request] : by_driver) {
+    data_.revoke(std::move(request), [this, left, memory, segments, answer] {
+      asio::post(io_, [this, left, memory, segments, answer] {
+        if (--*left > 0) return;
+        --jobs_;
+        wipe(memory, segments, answer);
+      });
+    });
+  }
+}
+
+void Grants::wipe(std::shared_ptr<std::vector<SegmentMemory>> memory,
+                  std::vector<SegmentId> segments, Ended answer) {
+  ++jobs_;
+  asio::post(workers_, [this, memory = std::move(memory), segments = std::move(segments),
+                        answer = std::move(answer)]() mutable {
+    memory->clear();  // unmapped, truncated, closed
+    asio::post(io_, [this, segments = std::move(segments), answer = std::move(answer)] {
+      for (const SegmentId id : segments) pool_.forget(id);
+      --jobs_;
+      answer();
+    });
+  });
+}
+
+void Grants::close_session(SessionId session, Ended answer) {
+  end(pool_.close_session(session), std::move(answer));
+}
+
+}  // namespace ho::daemon

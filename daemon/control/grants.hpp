@@ -1,0 +1,83 @@
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/thread_pool.hpp>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/result.hpp"
+#include "common/model/address.hpp"
+#include "common/transport/target.hpp"
+#include "daemon/data/loop.hpp"
+#include "daemon/pool/pool.hpp"
+#include "daemon/tier/ddr/segment_memory.hpp"
+#include "proto/control.hpp"
+
+namespace ho::daemon {
+
+/// Carries out what the pool decided: makes memory for reserved segments (worker threads), exposes
+/// it (data thread), and takes both back in the reverse order: revoke, wait, unmap, truncate,
+/// close, and only then forget the bytes.
+///
+/// Owner: the control thread; every callback comes on it. Lifecycle: make/end -> idle() ->
+/// stop() -> destructor.
+class Grants {
+ public:
+  struct Spec {
+    SessionId session;
+    std::uint64_t bytes = 0;
+    std::string driver;
+    transport::Rights rights = transport::Rights::kReadWrite;
+  };
+  using Made = std::function<void(Result<std::vector<GrantedSegment>>)>;
+  using Ended = std::function<void()>;
+
+  Grants(Pool& pool, DataLoop& data, asio::io_context& io, PageKind page_kind);
+  ~Grants();
+
+  /// Grants whole segments to an existing session, all or none. Answers exactly once.
+  void make(const Spec& spec, Made answer);
+  /// Ends segments that the pool has put into kEnding and that were live. Answers once their bytes
+  /// are free.
+  void end(const std::vector<SegmentId>& segments, Ended answer);
+  /// Closes a session and ends what it holds.
+  void close_session(SessionId session, Ended answer);
+
+  /// Nothing is held, made or ended.
+  [[nodiscard]] bool idle() const { return held_.empty() && jobs_ == 0; }
+  [[nodiscard]] PageKind page_kind() const { return page_kind_; }
+  /// The pages of one live segment; the pool's kind where it is not known any more.
+  [[nodiscard]] PageKind page_kind(SegmentId segment) const;
+
+  /// Waits for the workers. Call after the io_context has ended.
+  void stop();
+
+ private:
+  struct Job;
+  struct Held {
+    SegmentMemory memory;
+    transport::ExposureId exposure;
+    std::string driver;
+  };
+
+  void expose(const std::shared_ptr<Job>& job);
+  void hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Exposure> exposures);
+  void fail(const std::shared_ptr<Job>& job, const Error& error);
+  void wipe(std::shared_ptr<std::vector<SegmentMemory>> memory, std::vector<SegmentId> segments,
+            Ended answer);
+
+  Pool& pool_;
+  DataLoop& data_;
+  asio::io_context& io_;
+  const PageKind page_kind_;
+  std::map<SegmentId, Held> held_;
+  std::size_t jobs_ = 0;  ///< makes and ends under way
+  // Two: a large grant being faulted in must not hold up the return of another's memory.
+  asio::thread_pool workers_{2};
+};
+
+}  // namespace ho::daemon

@@ -1,0 +1,256 @@
+#include "daemon/control/server.hpp"
+
+#include <arpa/inet.h>
+#include <control.pb.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/log.hpp"
+#include "proto/rpc.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+namespace pb = hyperoffload::v1;
+
+constexpr std::size_t kConnectionsMax = 1024;
+constexpr std::size_t kRequestsInFlightMax = 64;
+constexpr auto kHelloTimeMax = std::chrono::seconds(5);
+// Out of descriptors: accepting would fail at once again, so leave the backlog alone for a while.
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+
+PeerInfo describe_peer(int fd) {
+  PeerInfo peer;
+  if (socket_family(fd) == AF_UNIX) {
+    ucred credentials{};
+    socklen_t length = sizeof(credentials);
+    ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length);
+    peer.same_node = true;
+    peer.pid = static_cast<std::uint32_t>(credentials.pid);
+    peer.description =
+        "unix uid=" + std::to_string(credentials.uid) + " pid=" + std::to_string(credentials.pid);
+    return peer;
+  }
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  std::array<char, INET6_ADDRSTRLEN> text{"?"};
+  std::uint16_t port = 0;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0) {
+    if (address.ss_family == AF_INET6) {
+      const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address);
+      ::inet_ntop(AF_INET6, &v6->sin6_addr, text.data(), text.size());
+      port = ntohs(v6->sin6_port);
+    } else {
+      const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address);
+      ::inet_ntop(AF_INET, &v4->sin_addr, text.data(), text.size());
+      port = ntohs(v4->sin_port);
+    }
+  }
+  peer.description = std::string("tcp ") + text.data() + ":" + std::to_string(port);
+  return peer;
+}
+
+}  // namespace
+
+struct Server::Listener {
+  Listener(asio::io_context& io, int fd) : socket(io, fd), timer(io) {}
+  asio::posix::stream_descriptor socket;
+  asio::steady_timer timer;
+};
+
+/// One client. Alive while its channel is open or an answer to it is under way.
+class Server::Connection : public std::enable_shared_from_this<Server::Connection> {
+ public:
+  Connection(Server& server, FrameChannel::Socket socket, PeerInfo peer)
+      : server_(server),
+        peer_(std::move(peer)),
+        hello_timer_(server.io_),
+        channel_(std::make_shared<FrameChannel>(std::move(socket), FrameChannel::Options{})) {}
+
+  void start() {
+    FrameChannel::Callbacks callbacks;
+    callbacks.on_frame = [self = shared_from_this()](FrameChannel::Frame frame) {
+      self->take(frame);
+    };
+    callbacks.on_closed = [self = shared_from_this()](const Error& error) {
+      self->server_.ended(self, error);
+    };
+    channel_->start(std::move(callbacks));
+    hello_timer_.expires_after(kHelloTimeMax);
+    hello_timer_.async_wait([weak = weak_from_this()](std::error_code error) {
+      const auto self = weak.lock();
+      if (error || !self || self->greeted_ || !self->channel_->open()) return;
+      self->drop(Error(Errc::kDeadline, "no hello in time"));
+    });
+  }
+
+  void close() {
+    hello_timer_.cancel();
+    if (channel_->open()) channel_->close();
+  }
+
+  [[nodiscard]] const PeerInfo& peer() const { return peer_; }
+
+ private:
+  void drop(const Error& why) {
+    const auto self = shared_from_this();
+    close();
+    server_.ended(self, why);
+  }
+
+  void take(const FrameChannel::Frame& frame) {
+    pb::Request request;
+    if (!request.ParseFromString(frame.payload)) {
+      return drop(Error(Errc::kCorrupt, "a frame that is not a request"));
+    }
+    if (!greeted_) return greet(request);
+    if (in_flight_ >= kRequestsInFlightMax) {
+      return Service::refuse(request, Error(Errc::kBusy, "too many requests on one connection"),
+                             [this](const pb::Response& response, std::vector<UniqueFd> none) {
+                               return send(response, std::move(none));
+                             });
+    }
+    ++in_flight_;
+    server_.service_.handle(request, peer_,
+                            [self = shared_from_this()](const pb::Response& response,
+                                                        std::vector<UniqueFd> descriptors) {
+                              HO_CHECK(self->in_flight_ > 0);
+                              --self->in_flight_;
+                              return self->send(response, std::move(descriptors));
+                            });
+  }
+
+  void greet(const pb::Request& request) {
+    const auto reply = [this](const pb::Response& response, std::vector<UniqueFd> none) {
+      return send(response, std::move(none));
+    };
+    if (!peer_.same_node && request.has_hello()) peer_.pid = request.hello().pid();
+    greeted_ = server_.service_.hello(request, peer_, reply);
+    if (greeted_) {
+      hello_timer_.cancel();
+      return;
+    }
+    // The refusal goes out first; the peer's next bytes are not read any more.
+    channel_->close_after_sending();
+    server_.ended(shared_from_this(), Error(Errc::kConflict, "refused at hello"));
+  }
+
+  /// @return false: the peer will not hear it.
+  bool send(const pb::Response& response, std::vector<UniqueFd> descriptors) {
+    auto sent = channel_->send(response.SerializeAsString(), std::move(descriptors));
+    if (sent) return true;
+    if (sent.error().code() == Errc::kInvalidArgument) {
+      pb::Response instead;
+      instead.set_id(response.id());
+      instead.mutable_status()->set_code(std::string(errc_name(Errc::kExhausted)));
+      instead.mutable_status()->set_message("the answer does not fit one frame");
+      static_cast<void>(channel_->send(instead.SerializeAsString(), {}));
+    } else if (channel_->open()) {
+      drop(sent.error());
+    }
+    return false;
+  }
+
+  Server& server_;
+  PeerInfo peer_;
+  asio::steady_timer hello_timer_;
+  std::shared_ptr<FrameChannel> channel_;
+  std::size_t in_flight_ = 0;
+  bool greeted_ = false;
+};
+
+Server::Server(asio::io_context& io, Service& service) : io_(io), service_(service) {}
+Server::~Server() { stop(); }
+
+Result<void> Server::add(int listening_fd) {
+  const int copy = ::fcntl(listening_fd, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return errno_error(errno, "duplicate listener");
+  listeners_.push_back(std::make_unique<Listener>(io_, copy));
+  return {};
+}
+
+void Server::start() {
+  HO_CHECK(!stopped_);
+  for (const auto& listener : listeners_) accept(*listener);
+}
+
+void Server::stop() {
+  stopped_ = true;
+  listeners_.clear();
+  const auto all = std::exchange(connections_, {});
+  for (const auto& connection : all) connection->close();
+}
+
+void Server::accept(Listener& listener) {
+  listener.socket.async_wait(asio::posix::stream_descriptor::wait_read,
+                             [this, &listener](std::error_code error) {
+                               if (error || stopped_) return;
+                               accept_all(listener);
+                             });
+}
+
+void Server::accept_all(Listener& listener) {
+  // Bounded, so that a flood of connections does not keep the connected ones waiting.
+  for (int i = 0; i < 16; ++i) {
+    UniqueFd fd(
+        ::accept4(listener.socket.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd.valid()) {
+      serve(std::move(fd));
+      continue;
+    }
+    if (errno == EAGAIN) break;
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      log(LogLevel::kWarning, "cannot accept", {{"error", errno_error(errno, "accept").message()}});
+      return pause(listener);
+    }
+  }
+  accept(listener);
+}
+
+void Server::pause(Listener& listener) {
+  listener.timer.expires_after(kAcceptPause);
+  listener.timer.async_wait([this, &listener](std::error_code error) {
+    if (!error && !stopped_) accept(listener);
+  });
+}
+
+void Server::serve(UniqueFd fd) {
+  PeerInfo peer = describe_peer(fd.get());
+  if (connections_.size() >= kConnectionsMax) {
+    ++refused_;
+    return;  // closes it
+  }
+  const int family = socket_family(fd.get());
+  if (!peer.same_node) {
+    const int on = 1;
+    ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  }
+  FrameChannel::Socket socket(io_, asio::generic::stream_protocol(family, 0), fd.release());
+  auto connection = std::make_shared<Connection>(*this, std::move(socket), std::move(peer));
+  connections_.insert(connection);
+  connection->start();
+}
+
+void Server::ended(const std::shared_ptr<Connection>& connection, const Error& why) {
+  connections_.erase(connection);
+  if (why.code() == Errc::kUnavailable) return;  // the usual end
+  ++refused_;
+  // One line a second at most: whoever sends garbage must not fill the log with it.
+  const TimePoint now = SteadyClock().now();
+  if (now - last_refusal_logged_ < std::chrono::seconds(1)) return;
+  last_refusal_logged_ = now;
+  log(LogLevel::kWarning, "connection closed",
+      {{"peer", connection->peer().description},
+       {"error", why.message()},
+       {"closed_so_far", std::to_string(refused_)}});
+}
+
+}  // namespace ho::daemon

@@ -1,0 +1,290 @@
+#include "daemon/control/service.hpp"
+
+#include <control.pb.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/log.hpp"
+#include "common/base/units.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+namespace pb = hyperoffload::v1;
+
+constexpr std::size_t kNameBytesMax = 255;
+
+std::string random_bytes(std::size_t count) {
+  std::string out(count, '\0');
+  // Up to 256 bytes never come in parts; fails only where the kernel has no such call.
+  HO_CHECK(::getrandom(out.data(), count, 0) == static_cast<ssize_t>(count));
+  return out;
+}
+
+std::uint64_t to_ms(Duration duration) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(ms, 0));
+}
+
+pb::Response answer_to(const pb::Request& request) {
+  pb::Response response;
+  response.set_id(request.id());
+  return response;
+}
+
+pb::Response refusal(std::uint64_t id, const Error& error) {
+  pb::Response response;
+  response.set_id(id);
+  response.mutable_status()->set_code(std::string(errc_name(error.code())));
+  response.mutable_status()->set_message(error.context());
+  return response;
+}
+
+template <typename Body>
+Result<SessionId> authenticate(const Pool& pool, const Body& body) {
+  const SessionId session(body.session_id());
+  if (auto known = pool.authenticate(session, body.token()); !known) return known.error();
+  return session;
+}
+
+}  // namespace
+
+Service::Service(Pool& pool, Grants& grants, DataLoop& data, const Clock& clock, NodeFacts facts)
+    : pool_(pool),
+      grants_(grants),
+      data_(data),
+      clock_(clock),
+      facts_(std::move(facts)),
+      started_(clock.now()) {
+  HO_CHECK(!facts_.nodes.empty());
+}
+
+void Service::refuse(const Request& request, const Error& error, const Reply& reply) {
+  static_cast<void>(reply(refusal(request.id(), error), {}));
+}
+
+bool Service::offers(const std::string& driver, const PeerInfo& peer) const {
+  if (driver == "local" && !peer.same_node) return false;
+  return std::any_of(data_.drivers().begin(), data_.drivers().end(),
+                     [&](const DataLoop::Driver& one) { return one.name == driver; });
+}
+
+bool Service::hello(const Request& request, const PeerInfo& peer, const Reply& reply) {
+  if (!request.has_hello()) {
+    refuse(request, Error(Errc::kConflict, "the first request must be hello"), reply);
+    return false;
+  }
+  if (request.hello().protocol_version() != kControlProtocolVersion) {
+    refuse(request,
+           Error(Errc::kUnsupported,
+                 "control protocol version " + std::to_string(request.hello().protocol_version()) +
+                     "; this daemon speaks " + std::to_string(kControlProtocolVersion)),
+           reply);
+    return false;
+  }
+  pb::Response response = answer_to(request);
+  auto* body = response.mutable_hello();
+  body->set_protocol_version(kControlProtocolVersion);
+  body->set_node_id(pool_.options().node.value());
+  body->set_node_name(pool_.options().node_name);
+  body->set_boot_id(facts_.boot_id);
+  body->set_daemon_instance(facts_.instance);
+  body->set_segment_bytes(pool_.options().segment_bytes);
+  for (const DataLoop::Driver& driver : data_.drivers()) {
+    if (!offers(driver.name, peer)) continue;
+    auto* endpoint = body->add_drivers();
+    endpoint->set_driver(driver.name);
+    endpoint->set_address(driver.address);
+  }
+  static_cast<void>(reply(response, {}));
+  return true;
+}
+
+void Service::handle(const Request& request, const PeerInfo& peer, const Reply& reply) {
+  switch (request.body_case()) {
+    case pb::Request::kHello:
+      return refuse(request, Error(Errc::kConflict, "hello comes once"), reply);
+    case pb::Request::kOpenSession: return open_session(request, peer, reply);
+    case pb::Request::kRenewLease: return renew_lease(request, reply);
+    case pb::Request::kCloseSession: return close_session(request, reply);
+    case pb::Request::kGrant: return grant(request, peer, reply);
+    case pb::Request::kRelease: return release(request, reply);
+    case pb::Request::kNodes: return nodes(request, reply);
+    case pb::Request::kStatus: return status(request, reply);
+    case pb::Request::kSessions: return sessions(request, reply);
+    case pb::Request::kSegments: return segments(request, reply);
+    case pb::Request::BODY_NOT_SET: break;
+  }
+  refuse(request, Error(Errc::kUnsupported, "this daemon does not know the request"), reply);
+}
+
+void Service::open_session(const Request& request, const PeerInfo& peer, const Reply& reply) {
+  const std::string& name = request.open_session().name();
+  if (name.size() > kNameBytesMax) {
+    return refuse(request, Error(Errc::kInvalidArgument, "a session name over 255 bytes"), reply);
+  }
+  SessionSpec spec;
+  spec.name = name;
+  spec.pid = peer.pid;
+  spec.peer = peer.description;
+  spec.token = random_bytes(kSessionTokenBytes);
+  const std::string token = spec.token;
+  auto session = pool_.open_session(std::move(spec), clock_.now());
+  if (!session) return refuse(request, session.error(), reply);
+  log(LogLevel::kInfo, "session opened",
+      {{"session", std::to_string(session->value())}, {"name", name}, {"peer", peer.description}});
+  pb::Response response = answer_to(request);
+  response.mutable_open_session()->set_session_id(session->value());
+  response.mutable_open_session()->set_token(token);
+  response.mutable_open_session()->set_lease_ms(to_ms(pool_.options().lease));
+  if (!reply(response, {})) grants_.close_session(*session, [] {});
+}
+
+void Service::renew_lease(const Request& request, const Reply& reply) {
+  auto session = authenticate(pool_, request.renew_lease());
+  if (!session) return refuse(request, session.error(), reply);
+  pool_.renew(*session, clock_.now());
+  pb::Response response = answer_to(request);
+  response.mutable_renew_lease()->set_lease_ms(to_ms(pool_.options().lease));
+  static_cast<void>(reply(response, {}));
+}
+
+void Service::close_session(const Request& request, const Reply& reply) {
+  auto session = authenticate(pool_, request.close_session());
+  if (!session) return refuse(request, session.error(), reply);
+  log(LogLevel::kInfo, "session closed", {{"session", std::to_string(session->value())}});
+  pb::Response response = answer_to(request);
+  response.mutable_close_session();
+  grants_.close_session(*session, [response, reply] { static_cast<void>(reply(response, {})); });
+}
+
+void Service::grant(const Request& request, const PeerInfo& peer, const Reply& reply) {
+  const pb::GrantRequest& body = request.grant();
+  auto session = authenticate(pool_, body);
+  if (!session) return refuse(request, session.error(), reply);
+  if (!offers(body.driver(), peer)) {
+    return refuse(
+        request,
+        Error(Errc::kUnsupported, "driver \"" + body.driver() + "\" is not offered by " +
+                                      pool_.options().node_name + " to " + peer.description),
+        reply);
+  }
+  Grants::Spec spec;
+  spec.session = *session;
+  spec.bytes = body.bytes();
+  spec.driver = body.driver();
+  spec.rights = body.read_only() ? transport::Rights::kRead : transport::Rights::kReadWrite;
+  pb::Response response = answer_to(request);
+  grants_.make(spec, [this, response, reply,
+                      session = *session](Result<std::vector<GrantedSegment>> made) mutable {
+    if (!made) {
+      static_cast<void>(reply(refusal(response.id(), made.error()), {}));
+      return;
+    }
+    std::vector<UniqueFd> descriptors;
+    std::vector<SegmentId> ids;
+    auto* out = response.mutable_grant();
+    for (GrantedSegment& segment : *made) {
+      auto* to = out->add_segments();
+      to->set_segment_id(segment.id.value());
+      to->set_address(segment.address_bits);
+      to->set_bytes(segment.length_bytes);
+      to->set_key(segment.key);
+      ids.push_back(segment.id);
+      if (segment.fd.valid()) descriptors.push_back(std::move(segment.fd));
+    }
+    if (reply(response, std::move(descriptors))) return;
+    // Nobody knows of these segments: they would lie idle until the lease ends.
+    HO_CHECK(pool_.release(session, ids).ok());
+    grants_.end(ids, [] {});
+  });
+}
+
+void Service::release(const Request& request, const Reply& reply) {
+  auto session = authenticate(pool_, request.release());
+  if (!session) return refuse(request, session.error(), reply);
+  std::vector<SegmentId> ids;
+  for (const std::uint64_t id : request.release().segment_ids()) ids.push_back(SegmentId(id));
+  if (auto released = pool_.release(*session, ids); !released) {
+    return refuse(request, released.error(), reply);
+  }
+  pb::Response response = answer_to(request);
+  response.mutable_release();
+  grants_.end(ids, [response, reply] { static_cast<void>(reply(response, {})); });
+}
+
+void Service::nodes(const Request& request, const Reply& reply) {
+  pb::Response response = answer_to(request);
+  for (const NodeInfo& node : facts_.nodes) {
+    auto* out = response.mutable_nodes()->add_nodes();
+    out->set_node_id(node.node.value());
+    out->set_name(node.name);
+    for (const auto& address : node.control_addresses) out->add_control_addresses(address);
+  }
+  static_cast<void>(reply(response, {}));
+}
+
+void Service::status(const Request& request, const Reply& reply) {
+  pb::Response response = answer_to(request);
+  auto* out = response.mutable_status_body();
+  out->set_node_id(pool_.options().node.value());
+  out->set_node_name(pool_.options().node_name);
+  out->set_version(HO_VERSION);
+  out->set_uptime_ms(to_ms(clock_.now() - started_));
+  out->set_ddr_capacity_bytes(pool_.options().capacity_bytes);
+  out->set_ddr_granted_bytes(pool_.granted_bytes());
+  out->set_segment_bytes(pool_.options().segment_bytes);
+  out->set_page_kind(std::string(page_kind_name(grants_.page_kind())));
+  out->set_sessions(static_cast<std::uint32_t>(pool_.sessions().size()));
+  for (const auto& driver : data_.drivers()) out->add_drivers(driver.name);
+  out->set_draining(pool_.draining());
+  static_cast<void>(reply(response, {}));
+}
+
+void Service::sessions(const Request& request, const Reply& reply) {
+  pb::Response response = answer_to(request);
+  const TimePoint now = clock_.now();
+  response.mutable_sessions();
+  for (const auto& [id, session] : pool_.sessions()) {
+    auto* out = response.mutable_sessions()->add_sessions();
+    out->set_session_id(id.value());
+    out->set_name(session.name);
+    out->set_pid(session.pid);
+    out->set_peer(session.peer);
+    out->set_granted_bytes(pool_.granted_bytes(id));
+    out->set_lease_left_ms(to_ms(session.lease_end - now));
+    out->set_age_ms(to_ms(now - session.opened));
+  }
+  static_cast<void>(reply(response, {}));
+}
+
+void Service::segments(const Request& request, const Reply& reply) {
+  pb::Response response = answer_to(request);
+  response.mutable_segments();
+  for (const auto& [id, segment] : pool_.segments()) {
+    auto* out = response.mutable_segments()->add_segments();
+    out->set_segment_id(id.value());
+    out->set_address(pool_.address(segment).bits());
+    out->set_bytes(pool_.options().segment_bytes);
+    out->set_session_id(segment.session.value());
+    out->set_driver(segment.driver);
+    out->set_page_kind(std::string(page_kind_name(grants_.page_kind(id))));
+  }
+  static_cast<void>(reply(response, {}));
+}
+
+void Service::tick() {
+  for (const SessionId session : pool_.tick(clock_.now())) {
+    log(LogLevel::kWarning, "lease lapsed",
+        {{"session", std::to_string(session.value())},
+         {"bytes", format_bytes(pool_.granted_bytes(session))}});
+    grants_.close_session(session, [] {});
+  }
+}
+
+}  // namespace ho::daemon

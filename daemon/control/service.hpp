@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.hpp"
+#include "common/base/unique_fd.hpp"
+#include "daemon/control/grants.hpp"
+#include "daemon/pool/pool.hpp"
+#include "proto/control.hpp"
+
+namespace hyperoffload::v1 {
+class Request;
+class Response;
+class HelloRequest;
+}  // namespace hyperoffload::v1
+
+namespace ho::daemon {
+
+/// Who is at the other end of a control connection.
+struct PeerInfo {
+  bool same_node = false;   ///< came over the Unix socket: descriptors can pass
+  std::uint32_t pid = 0;    ///< as the kernel (Unix) or the peer's hello (TCP) says
+  std::string description;  ///< "unix uid=0 pid=12", "tcp 127.0.0.1:4711"
+};
+
+/// What this daemon says of itself; constant after start.
+struct NodeFacts {
+  std::string boot_id;
+  std::uint64_t instance = 0;
+  std::vector<NodeInfo> nodes;  ///< this one first
+};
+
+/// Answers requests. Validates first; knows nothing of sockets.
+/// Owner: the control thread. Every request is answered exactly once, at once or later.
+class Service {
+ public:
+  using Request = hyperoffload::v1::Request;
+  using Response = hyperoffload::v1::Response;
+  /// Takes the answer. @return false: the peer has gone, nobody hears it.
+  using Reply = std::function<bool(const Response&, std::vector<UniqueFd>)>;
+
+  Service(Pool& pool, Grants& grants, DataLoop& data, const Clock& clock, NodeFacts facts);
+
+  /// The first request of a connection. @return false: refused (and answered); close the
+  /// connection.
+  [[nodiscard]] bool hello(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void handle(const Request& request, const PeerInfo& peer, const Reply& reply);
+  /// An answer that says why a request was not taken up.
+  static void refuse(const Request& request, const Error& error, const Reply& reply);
+
+  /// Expires leases. To be called every Pool::tick_period().
+  void tick();
+
+ private:
+  void open_session(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void renew_lease(const Request& request, const Reply& reply);
+  void close_session(const Request& request, const Reply& reply);
+  void grant(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void release(const Request& request, const Reply& reply);
+  void nodes(const Request& request, const Reply& reply);
+  void status(const Request& request, const Reply& reply);
+  void sessions(const Request& request, const Reply& reply);
+  void segments(const Request& request, const Reply& reply);
+  [[nodiscard]] bool offers(const std::string& driver, const PeerInfo& peer) const;
+
+  Pool& pool_;
+  Grants& grants_;
+  DataLoop& data_;
+  const Clock& clock_;
+  const NodeFacts facts_;
+  const TimePoint started_;
+};
+
+}  // namespace ho::daemon

@@ -1,0 +1,64 @@
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <iostream>
+
+#include "common/base/clock.hpp"
+#include "common/base/log.hpp"
+#include "daemon/node.hpp"
+#include "proto/config.hpp"
+
+namespace {
+
+constexpr int kExitFailed = 1;
+constexpr int kExitBadConfig = 2;
+
+int refuse(const ho::Error& error, int code) {
+  std::cerr << "hyperoffloadd: " << error.context() << '\n';
+  return code;
+}
+
+int run(const std::string& file, bool only_check) {
+  const auto config = ho::read_daemon_config(file);
+  if (!config) return refuse(config.error(), kExitBadConfig);
+  ho::set_log_level(config->log_level);
+  if (auto enough = ho::daemon::check_memory(*config); !enough) {
+    return refuse(enough.error().at(file), kExitBadConfig);
+  }
+  if (only_check) {
+    std::cout << file << ": ok\n";
+    return 0;
+  }
+  // A peer that goes away is an error of its connection, not a signal to the process.
+  std::signal(SIGPIPE, SIG_IGN);
+  const ho::SteadyClock clock;
+  auto node = ho::daemon::Node::create(*config, clock);
+  if (!node) return refuse(node.error(), kExitFailed);
+  (*node)->run();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"HyperOffload daemon: gives this node's memory to the pool."};
+  app.name("hyperoffloadd");
+  app.set_version_flag("--version", "hyperoffloadd " HO_VERSION);
+  app.footer(
+      "Exit codes: 0 ended by SIGTERM or SIGINT, or the config is fine; 1 could not start or "
+      "failed; 2 bad usage or config.");
+  std::string file;
+  bool only_check = false;
+  app.add_option("--config", file, "configuration, protobuf text")->required();
+  app.add_flag("--check-config", only_check, "check the configuration and exit");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitBadConfig;
+  }
+  try {
+    return run(file, only_check);
+  } catch (const std::exception& error) {
+    std::cerr << "hyperoffloadd: " << error.what() << '\n';
+    return kExitFailed;
+  }
+}

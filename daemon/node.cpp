@@ -1,0 +1,227 @@
+#include "daemon/node.hpp"
+
+#include <sys/random.h>
+#include <systemd/sd-daemon.h>
+
+#include <asio/io_context.hpp>
+#include <asio/signal_set.hpp>
+#include <asio/steady_timer.hpp>
+#include <csignal>
+#include <fstream>
+#include <optional>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/log.hpp"
+#include "common/base/units.hpp"
+#include "common/transport/local/local_transport.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
+#include "daemon/control/grants.hpp"
+#include "daemon/control/listener.hpp"
+#include "daemon/control/server.hpp"
+#include "daemon/control/service.hpp"
+#include "daemon/data/loop.hpp"
+#include "daemon/pool/pool.hpp"
+#include "daemon/tier/ddr/machine_memory.hpp"
+#include "daemon/tier/ddr/segment_memory.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+// After the drain time: for memory still being taken back. Then the process's end does it.
+constexpr auto kForcedEndMax = std::chrono::seconds(5);
+
+Result<std::string> read_boot_id() {
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  if (!(in >> id)) return Error(Errc::kIo, "/proc/sys/kernel/random/boot_id: cannot be read");
+  return id;
+}
+
+std::uint64_t random_number() {
+  std::uint64_t value = 0;
+  HO_CHECK(::getrandom(&value, sizeof(value), 0) == sizeof(value));
+  return value;
+}
+
+Pool::Options pool_options(const DaemonConfig& config) {
+  Pool::Options options;
+  options.node = config.node;
+  options.node_name = config.node_name;
+  options.capacity_bytes = config.ddr_bytes;
+  options.segment_bytes = config.segment_bytes;
+  options.lease = config.lease;
+  return options;
+}
+
+Result<std::vector<std::unique_ptr<transport::Target>>> make_targets(const DaemonConfig& config) {
+  std::vector<std::unique_ptr<transport::Target>> targets;
+  auto local = transport::make_local_target();
+  if (!local) return local.error();
+  targets.push_back(std::move(*local));
+  if (config.ofi) {
+    transport::OfiTargetOptions options;
+    options.provider = config.ofi->provider;
+    options.bind_address = config.ofi->address;
+    auto ofi = transport::make_ofi_target(options);
+    if (!ofi) return ofi.error().at("ofi");
+    targets.push_back(std::move(*ofi));
+  }
+  return targets;
+}
+
+}  // namespace
+
+/// In the order in which they are built; taken apart in the reverse order.
+struct Node::Parts {
+  Parts(const DaemonConfig& config, const Clock& the_clock, UnixListener unix_socket,
+        std::optional<TcpListener> tcp_socket, std::unique_ptr<DataLoop> data_loop, NodeFacts facts)
+      : drain(config.drain),
+        clock(the_clock),
+        unix_listener(std::move(unix_socket)),
+        tcp_listener(std::move(tcp_socket)),
+        pool(pool_options(config), the_clock.now()),
+        data(std::move(data_loop)),
+        grants(pool, *data, io, best_page_kind(config.ddr_bytes)),
+        service(pool, grants, *data, the_clock, std::move(facts)),
+        server(io, service),
+        signals(io),
+        ticker(io) {}
+
+  const Duration drain;
+  const Clock& clock;
+  UnixListener unix_listener;
+  std::optional<TcpListener> tcp_listener;
+  asio::io_context io{1};
+  Pool pool;
+  std::unique_ptr<DataLoop> data;
+  Grants grants;
+  Service service;
+  Server server;
+  asio::signal_set signals;
+  asio::steady_timer ticker;
+  TimePoint drain_end;
+  TimePoint forced_end;
+};
+
+Result<void> check_memory(const DaemonConfig& config) {
+  if (best_page_kind(config.ddr_bytes) == PageKind::kHugetlb2M) return {};
+  auto limit = read_memory_limit();
+  if (!limit) return limit.error();
+  return check_memory_promise(config.ddr_bytes, *limit);
+}
+
+Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clock& clock) {
+  if (auto enough = check_memory(config); !enough) return enough.error();
+  auto boot_id = read_boot_id();
+  if (!boot_id) return boot_id.error();
+  auto unix_listener = UnixListener::create(config.unix_socket);
+  if (!unix_listener) return unix_listener.error().at("unix_socket");
+  std::optional<TcpListener> tcp_listener;
+  NodeFacts facts;
+  facts.boot_id = std::move(*boot_id);
+  facts.instance = random_number();
+  NodeInfo self{config.node, config.node_name, {"unix:" + config.unix_socket}};
+  if (config.tcp_listen) {
+    auto listener = listen_tcp(*config.tcp_listen);
+    if (!listener) return listener.error();
+    self.control_addresses.push_back(listener->address);
+    tcp_listener = std::move(*listener);
+  }
+  facts.nodes.push_back(std::move(self));
+  facts.nodes.insert(facts.nodes.end(), config.nodes.begin(), config.nodes.end());
+  auto targets = make_targets(config);
+  if (!targets) return targets.error();
+  auto data = DataLoop::create(std::move(*targets));
+  if (!data) return data.error();
+  auto parts = std::make_unique<Parts>(config, clock, std::move(*unix_listener),
+                                       std::move(tcp_listener), std::move(*data), std::move(facts));
+  if (auto added = parts->server.add(parts->unix_listener.fd()); !added) return added.error();
+  if (parts->tcp_listener) {
+    auto added = parts->server.add(parts->tcp_listener->fd.get());
+    if (!added) return added.error();
+  }
+  return std::unique_ptr<Node>(new Node(std::move(parts)));
+}
+
+Node::Node(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Node::~Node() {
+  parts_->server.stop();
+  parts_->data->stop();
+  parts_->grants.stop();
+}
+
+void Node::run() {
+  Parts& parts = *parts_;
+  std::error_code error;
+  parts.signals.add(SIGTERM, error);
+  HO_CHECK(!error);
+  parts.signals.add(SIGINT, error);
+  HO_CHECK(!error);
+  await_signal();
+  parts.server.start();
+  tick();
+  const std::string kind(page_kind_name(parts.grants.page_kind()));
+  log(LogLevel::kInfo, "serving",
+      {{"node", parts.pool.options().node_name},
+       {"ddr", format_bytes(parts.pool.options().capacity_bytes)},
+       {"segment", format_bytes(parts.pool.options().segment_bytes)},
+       {"pages", kind},
+       {"unix", parts.unix_listener.path()},
+       {"tcp", parts.tcp_listener ? parts.tcp_listener->address : "none"}});
+  ::sd_notifyf(0, "READY=1\nSTATUS=Giving %s in %s pages",
+               format_bytes(parts.pool.options().capacity_bytes).c_str(), kind.c_str());
+  parts.io.run();
+  log(LogLevel::kInfo, "stopped");
+}
+
+/// Waits for the signal that begins (or, the second time, hastens) the end.
+void Node::await_signal() {
+  parts_->signals.async_wait([this](std::error_code error, int) {
+    if (error) return;
+    Parts& parts = *parts_;
+    const TimePoint now = parts.clock.now();
+    if (parts.pool.draining()) {
+      parts.drain_end = now;
+    } else {
+      log(LogLevel::kInfo, "draining",
+          {{"sessions", std::to_string(parts.pool.sessions().size())}});
+      ::sd_notify(0, "STOPPING=1\nSTATUS=Draining");
+      parts.pool.start_draining();
+      parts.drain_end = now + parts.drain;
+    }
+    parts.forced_end = parts.drain_end + kForcedEndMax;
+    await_signal();
+  });
+}
+
+void Node::drain_step() {
+  Parts& parts = *parts_;
+  const TimePoint now = parts.clock.now();
+  if (now >= parts.drain_end) {
+    while (!parts.pool.sessions().empty()) {
+      const SessionId session = parts.pool.sessions().begin()->first;
+      log(LogLevel::kWarning, "ending a session that did not close",
+          {{"session", std::to_string(session.value())}});
+      parts.grants.close_session(session, [] {});
+    }
+  }
+  const bool drained = parts.pool.sessions().empty() && parts.grants.idle();
+  if (!drained && now < parts.forced_end) return;
+  if (!drained) log(LogLevel::kError, "memory was not given back in time");
+  parts.server.stop();
+  parts.io.stop();
+}
+
+void Node::tick() {
+  parts_->service.tick();
+  if (parts_->pool.draining()) drain_step();
+  parts_->ticker.expires_after(Pool::tick_period());
+  parts_->ticker.async_wait([this](std::error_code error) {
+    if (!error) tick();
+  });
+}
+
+}  // namespace ho::daemon

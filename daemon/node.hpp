@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+#include "proto/config.hpp"
+
+namespace ho::daemon {
+
+/// One running daemon: builds every object, runs the control thread, and takes all apart again.
+///
+///   create() -> run(): serving -> (SIGTERM, SIGINT) draining -> stopped
+///
+/// Draining: no new sessions or grants; open sessions have the config's drain time to close, then
+/// they are ended. A second signal ends them at once. Owner: the main thread, which is the control
+/// thread.
+class Node {
+ public:
+  /// Checks the promise of memory, opens the sockets, starts the data thread.
+  /// @return what cannot be had: kExhausted (memory), kAlreadyExists (socket, port), kIo, ...
+  [[nodiscard]] static Result<std::unique_ptr<Node>> create(const DaemonConfig& config,
+                                                            const Clock& clock);
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  /// Tells systemd that it is ready, serves, and returns when drained.
+  void run();
+
+ private:
+  struct Parts;
+  explicit Node(std::unique_ptr<Parts> parts);
+  void tick();
+  void await_signal();
+  void drain_step();
+
+  std::unique_ptr<Parts> parts_;
+};
+
+/// Refuses a config that promises more memory than the machine or cgroup has. Prints nothing.
+/// Huge pages that are free now are looked at first: they are memory set aside already.
+[[nodiscard]] Result<void> check_memory(const DaemonConfig& config);
+
+}  // namespace ho::daemon
