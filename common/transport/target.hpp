@@ -19,6 +19,7 @@ using ExposureId = Strong<struct ExposureIdTag, std::uint64_t>;
 struct ExposeRequest {
   std::span<std::byte> memory;  ///< the daemon's own mapping; outlives the exposure
   Rights rights = Rights::kReadWrite;
+  int fd = -1;  ///< the memfd whose beginning `memory` maps, where known: needed for hugetlb pages
 };
 
 struct Exposure {
