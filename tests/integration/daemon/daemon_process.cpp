@@ -1,0 +1,110 @@
+#include "tests/integration/daemon/daemon_process.hpp"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <csignal>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+namespace ho::test {
+
+TempFolder::TempFolder() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "ho-XXXXXX").string();
+  REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+  path_ = pattern;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+DaemonProcess::DaemonProcess(const TempFolder& folder, const std::string& tag, const Spec& spec)
+    : err_file_(folder.file(tag + ".err")) {
+  const std::string config_file = folder.file(tag + ".textproto");
+  std::ofstream(config_file) << spec.config;
+  std::vector<std::string> words{HO_DAEMON_PROGRAM, "--config", config_file};
+  if (spec.only_check) words.emplace_back("--check-config");
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  pid_ = ::fork();
+  REQUIRE(pid_ >= 0);
+  if (pid_ > 0) return;
+  const int err = ::open(err_file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  ::dup2(err, STDERR_FILENO);
+  if (spec.notify_to) ::setenv("NOTIFY_SOCKET", spec.notify_to->c_str(), 1);
+  ::execv(arguments[0], arguments.data());
+  ::_exit(127);
+}
+
+DaemonProcess::~DaemonProcess() {
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGKILL);
+  ::kill(pid_, SIGCONT);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+void DaemonProcess::send(int signal) const {
+  REQUIRE(pid_ > 0);
+  REQUIRE(::kill(pid_, signal) == 0);
+}
+
+Exit DaemonProcess::wait(std::chrono::milliseconds time_max) {
+  REQUIRE(pid_ > 0);
+  int status = 0;
+  const bool ended =
+      eventually(time_max, [&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; });
+  INFO(err());
+  REQUIRE(ended);
+  pid_ = -1;
+  Exit out;
+  if (WIFEXITED(status)) out.code = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) out.signal = WTERMSIG(status);
+  out.err = err();
+  return out;
+}
+
+std::string DaemonProcess::err() const {
+  std::ifstream in(err_file_);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+std::string small_config(const TempFolder& folder, const std::string& more) {
+  return "node_id: 3\nnode_name: \"n3\"\nddr_bytes: 33554432\nsegment_bytes: 2097152\n"
+         "lease_ms: 500\ndrain_ms: 1000\nunix_socket: \"" +
+         folder.file("control.sock") + "\"\n" + more;
+}
+
+std::string unix_address(const TempFolder& folder) { return "unix:" + folder.file("control.sock"); }
+
+TimePoint soon() { return SteadyClock().now() + std::chrono::seconds(20); }
+
+std::unique_ptr<ControlClient> connect(const std::string& address) {
+  std::unique_ptr<ControlClient> client;
+  std::string why;
+  const bool connected = eventually(std::chrono::seconds(10), [&] {
+    ControlClient::Options options;
+    options.address = address;
+    options.client_name = "test";
+    auto made = ControlClient::connect(std::move(options), soon());
+    if (!made) {
+      why = made.error().message();
+      return false;
+    }
+    client = std::move(*made);
+    return true;
+  });
+  INFO(why);
+  REQUIRE(connected);
+  return client;
+}
+
+}  // namespace ho::test

@@ -1,0 +1,223 @@
+// Sessions, grants and leases against a real daemon.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include "common/base/units.hpp"
+#include "tests/integration/daemon/daemon_process.hpp"
+
+namespace ho::test {
+
+namespace {
+
+constexpr std::uint64_t kSegment = 2 * kMiB;
+
+GrantSpec local_grant(std::uint64_t bytes,
+                      transport::Rights rights = transport::Rights::kReadWrite) {
+  GrantSpec spec;
+  spec.bytes = bytes;
+  spec.driver = "local";
+  spec.rights = rights;
+  return spec;
+}
+
+std::uint64_t granted_bytes(ControlClient& client) {
+  auto status = client.status(soon());
+  REQUIRE(status.ok());
+  return status->ddr_granted_bytes;
+}
+
+Session open(ControlClient& client) {
+  auto session = client.open_session("test", soon());
+  REQUIRE(session.ok());
+  return *session;
+}
+
+}  // namespace
+
+TEST_CASE("daemon: what is granted, released and closed adds up") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const auto client = connect(unix_address(folder));
+  CHECK(client->hello().node.value() == 3);
+  CHECK(client->hello().segment_bytes == kSegment);
+  const Session session = open(*client);
+
+  auto first = client->grant(session, local_grant(3 * kMiB), soon());
+  REQUIRE(first.ok());
+  CHECK(first->size() == 2);
+  CHECK(granted_bytes(*client) == 2 * kSegment);
+  auto second = client->grant(session, local_grant(kSegment), soon());
+  REQUIRE(second.ok());
+  CHECK(granted_bytes(*client) == 3 * kSegment);
+  CHECK(first->front().address_bits != second->front().address_bits);
+
+  auto segments = client->segments(soon());
+  REQUIRE(segments.ok());
+  CHECK(segments->size() == 3);
+  CHECK(client->release(session, {first->front().id, first->back().id}, soon()).ok());
+  CHECK(granted_bytes(*client) == kSegment);
+  auto again = client->release(session, {first->front().id}, soon());
+  REQUIRE_FALSE(again.ok());
+  CHECK(again.error().code() == Errc::kNotFound);
+  CHECK(client->close_session(session, soon()).ok());
+  CHECK(granted_bytes(*client) == 0);
+}
+
+TEST_CASE("daemon: asking for more than there is says what is needed and what there is") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const auto client = connect(unix_address(folder));
+  const Session session = open(*client);
+  REQUIRE(client->grant(session, local_grant(30 * kMiB), soon()).ok());
+  auto refused = client->grant(session, local_grant(4 * kMiB), soon());
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code() == Errc::kExhausted);
+  CHECK(refused.error().context().find("needs 4.00 MiB, pool has 2.00 MiB on nodes n3") !=
+        std::string::npos);
+  CHECK(granted_bytes(*client) == 30 * kMiB);
+  CHECK(client->grant(session, local_grant(UINT64_MAX), soon()).error().code() == Errc::kExhausted);
+}
+
+TEST_CASE("daemon: granted memory is zeroed, writable, and SIGBUS-dead after release") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const auto client = connect(unix_address(folder));
+  const Session session = open(*client);
+  for (int round = 0; round < 2; ++round) {
+    auto granted = client->grant(session, local_grant(kSegment), soon());
+    REQUIRE(granted.ok());
+    const UniqueFd fd = std::move(granted->front().fd);
+    void* const base = ::mmap(nullptr, kSegment, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    REQUIRE(base != MAP_FAILED);
+    const auto* bytes = static_cast<const unsigned char*>(base);
+    CHECK(std::all_of(bytes, bytes + kSegment, [](unsigned char byte) { return byte == 0; }));
+    std::memset(base, 0x5a, kSegment);
+    CHECK(::ftruncate(fd.get(), 2 * kSegment) != 0);
+    REQUIRE(client->release(session, {granted->front().id}, soon()).ok());
+    const pid_t child = ::fork();
+    if (child == 0) {
+      std::signal(SIGBUS, SIG_DFL);
+      *static_cast<volatile unsigned char*>(base) = 1;
+      ::_exit(0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    // A sanitizer's own handler may turn the signal into an exit; it never goes well.
+    CHECK_FALSE((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+    ::munmap(base, kSegment);
+  }
+}
+
+TEST_CASE("daemon: a read-only grant's descriptor cannot be mapped writable") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const auto client = connect(unix_address(folder));
+  const Session session = open(*client);
+  auto granted = client->grant(session, local_grant(kSegment, transport::Rights::kRead), soon());
+  REQUIRE(granted.ok());
+  const int fd = granted->front().fd.get();
+  CHECK(::mmap(nullptr, kSegment, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+  CHECK(errno == EACCES);
+  void* const base = ::mmap(nullptr, kSegment, PROT_READ, MAP_SHARED, fd, 0);
+  REQUIRE(base != MAP_FAILED);
+  ::munmap(base, kSegment);
+}
+
+TEST_CASE("daemon: a session answers to its token only") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const auto client = connect(unix_address(folder));
+  Session session = open(*client);
+  session.token[0] = static_cast<char>(session.token[0] ^ 1);
+  CHECK(client->renew_lease(session, soon()).error().code() == Errc::kPermissionDenied);
+  CHECK(client->grant(session, local_grant(kSegment), soon()).error().code() ==
+        Errc::kPermissionDenied);
+  CHECK(client->close_session(session, soon()).error().code() == Errc::kPermissionDenied);
+}
+
+TEST_CASE("daemon: a killed client's bytes are free within one lease") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const auto watcher = connect(unix_address(folder));
+  const Session other = open(*watcher);
+  REQUIRE(watcher->grant(other, local_grant(kSegment), soon()).ok());
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto client = connect(unix_address(folder));
+    const Session session = open(*client);
+    const bool ok = client->grant(session, local_grant(4 * kSegment), soon()).ok();
+    if (::write(ready[1], ok ? "y" : "n", 1) != 1) ::_exit(1);
+    ::pause();
+    ::_exit(0);
+  }
+  char answer = 0;
+  REQUIRE(::read(ready[0], &answer, 1) == 1);
+  REQUIRE(answer == 'y');
+  REQUIRE(watcher->renew_lease(other, soon()).ok());
+  CHECK(granted_bytes(*watcher) == 5 * kSegment);
+  REQUIRE(::kill(child, SIGKILL) == 0);
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  // The lease, one tick, and slack for a busy machine.
+  CHECK(eventually(std::chrono::milliseconds(2000), [&] {
+    return watcher->renew_lease(other, soon()).ok() && granted_bytes(*watcher) == kSegment;
+  }));
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+TEST_CASE("daemon: time in which the daemon was stopped does not count against leases") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const auto client = connect(unix_address(folder));
+  const Session session = open(*client);
+  REQUIRE(client->grant(session, local_grant(kSegment), soon()).ok());
+  daemon.send(SIGSTOP);
+  const auto late = client->status(SteadyClock().now() + std::chrono::milliseconds(300));
+  CHECK(late.error().code() == Errc::kDeadline);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  daemon.send(SIGCONT);
+  CHECK(client->renew_lease(session, soon()).ok());
+  CHECK(granted_bytes(*client) == kSegment);
+  // And a lease that nobody renews still lapses afterwards.
+  CHECK(eventually(std::chrono::milliseconds(3000), [&] { return granted_bytes(*client) == 0; }));
+  CHECK(client->renew_lease(session, soon()).error().code() == Errc::kNotFound);
+}
+
+TEST_CASE("daemon: ofi grants carry keys and no descriptors, also over TCP") {
+  const TempFolder folder;
+  const DaemonProcess daemon(
+      folder, "d", {small_config(folder, "tcp_listen: \"127.0.0.1:0\"\nofi { }\n"), {}, false});
+  const auto near = connect(unix_address(folder));
+  CHECK(near->hello().drivers.size() == 2);
+  const auto nodes = near->nodes(soon());
+  REQUIRE(nodes.ok());
+  REQUIRE(nodes->front().control_addresses.size() == 2);
+  const auto far = connect(nodes->front().control_addresses[1]);
+  REQUIRE(far->hello().drivers.size() == 1);
+  CHECK(far->hello().drivers[0].driver == "ofi");
+  const Session session = open(*far);
+  GrantSpec spec;
+  spec.bytes = 2 * kSegment;
+  spec.driver = "ofi";
+  auto granted = far->grant(session, spec, soon());
+  REQUIRE(granted.ok());
+  REQUIRE(granted->size() == 2);
+  CHECK_FALSE(granted->front().fd.valid());
+  CHECK_FALSE(granted->front().key.empty());
+  CHECK(granted->front().key != granted->back().key);
+  CHECK(far->grant(session, local_grant(kSegment), soon()).error().code() == Errc::kUnsupported);
+  CHECK(far->close_session(session, soon()).ok());
+  CHECK(granted_bytes(*near) == 0);
+}
+
+}  // namespace ho::test
