@@ -1,0 +1,306 @@
+// What every driver promises when keys turn bad, targets stop or die, and initiators are killed.
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include "common/base/checksum.hpp"
+#include "common/base/prng.hpp"
+#include "tests/conformance/transport/rig.hpp"
+
+namespace ho::test {
+namespace {
+
+using namespace std::chrono_literals;
+using transport::Rights;
+
+#define HO_ANY_DRIVER()                                                          \
+  const std::string driver = GENERATE(as<std::string>{}, "local", "ofi", "sim"); \
+  INFO("driver " << driver);                                                     \
+  const std::unique_ptr<Rig> rig = make_rig(driver)
+
+/// One round trip each way through a fresh initiator: the target still serves.
+void check_serves(Rig& rig, std::size_t target) {
+  const Exposed exposed = rig.expose(target, kMiB, Rights::kReadWrite);
+  fill(exposed.truth, 11);
+  const auto initiator = rig.make_initiator(0);
+  const auto peer = initiator->connect({NodeId(1), rig.address(target)}, in(rig, 5s));
+  if (!peer) FAIL(peer.error().message());
+  const auto region = initiator->attach(*peer, rig.grant(exposed));
+  if (!region) FAIL(region.error().message());
+  std::vector<std::byte> memory(kMiB);
+  const auto local = initiator->register_memory(memory);
+  REQUIRE(local.ok());
+  REQUIRE(
+      initiator->submit(transport::GetOp{OpId(1), memory, *local, *region, 0, in(rig, 5s)}).ok());
+  REQUIRE(collect(rig, *initiator, 1)[0].code == Errc::kOk);
+  REQUIRE(std::memcmp(memory.data(), exposed.truth.data(), kMiB) == 0);
+  fill(memory, 12);
+  REQUIRE(
+      initiator->submit(transport::PutOp{OpId(2), memory, *local, *region, 0, in(rig, 5s)}).ok());
+  REQUIRE(collect(rig, *initiator, 1)[0].code == Errc::kOk);
+  REQUIRE(std::memcmp(memory.data(), exposed.truth.data(), kMiB) == 0);
+}
+
+TEST_CASE("transport: a wrong key is refused and the peer's other regions go on") {
+  // local has no such test: its right of access is the descriptor itself.
+  const std::string driver = GENERATE(as<std::string>{}, "ofi", "sim");
+  INFO("driver " << driver);
+  const std::unique_ptr<Rig> rig = make_rig(driver);
+  Bench bench(*rig, kMiB, kMiB);
+  Exposed forged = bench.exposed;
+  forged.key[0] = forged.key[0] == '1' ? '2' : '1';
+  const auto attached = bench.initiator->attach(bench.peer, rig->grant(forged));
+  if (attached) {
+    REQUIRE(bench.initiator
+                ->submit(transport::GetOp{OpId(1), bench.memory().first(64), bench.local, *attached,
+                                          0, in(*rig, 5s)})
+                .ok());
+    REQUIRE(collect(*rig, *bench.initiator, 1)[0].code == Errc::kPermissionDenied);
+  } else {
+    REQUIRE((attached.error().code() == Errc::kPermissionDenied ||
+             attached.error().code() == Errc::kInvalidArgument));
+  }
+  REQUIRE(bench.get(2, {0, 0, 4096}).ok());
+  REQUIRE(collect(*rig, *bench.initiator, 1)[0].code == Errc::kOk);
+  check_serves(*rig, bench.target);
+}
+
+TEST_CASE("transport: after a revocation nothing is read or written by the old grant") {
+  HO_ANY_DRIVER();
+  Bench bench(*rig, 2 * kMiB, 2 * kMiB);
+  fill(bench.memory(), 21);
+  REQUIRE(bench.put(1, {0, 0, kMiB}).ok());
+  REQUIRE(collect(*rig, *bench.initiator, 1)[0].code == Errc::kOk);
+  const Rig::Truth truth = rig->revoke(bench.exposed);
+  const bool kept = truth == Rig::Truth::kKept;
+  const std::uint64_t before = kept ? checksum64(bench.exposed.truth) : 0;
+  for (std::uint64_t size : {std::uint64_t{64}, std::uint64_t{kMiB}}) {
+    const auto put = bench.put(2, {kMiB, kMiB, size}, 2s);
+    const Errc code = put ? collect(*rig, *bench.initiator, 1)[0].code : put.error().code();
+    INFO(errc_name(code));
+    REQUIRE((code == Errc::kPermissionDenied || code == Errc::kUnavailable));
+    const auto get = bench.get(3, {0, 0, size}, 2s);
+    const Errc get_code = get ? collect(*rig, *bench.initiator, 1)[0].code : get.error().code();
+    REQUIRE((get_code == Errc::kPermissionDenied || get_code == Errc::kUnavailable));
+  }
+  if (kept) REQUIRE(checksum64(bench.exposed.truth) == before);
+  check_serves(*rig, bench.target);
+}
+
+TEST_CASE("transport: a revocation in mid-transfer ends it and leaves the memory alone") {
+  HO_ANY_DRIVER();
+  constexpr std::uint64_t kOps = 16;
+  Bench bench(*rig, kOps * kMiB, kOps * kMiB);
+  fill(bench.memory(), 31);
+  for (std::uint64_t i = 0; i < kOps; ++i) {
+    REQUIRE(bench.put(i, {i * kMiB, i * kMiB, kMiB}, 5s).ok());
+  }
+  Completion some[4];
+  std::size_t ended = bench.initiator->poll(some);
+  const Rig::Truth truth = rig->revoke(bench.exposed);
+  const bool kept = truth == Rig::Truth::kKept;
+  const std::uint64_t before = kept ? checksum64(bench.exposed.truth) : 0;
+  for (const Completion& completion : collect(*rig, *bench.initiator, kOps - ended)) {
+    INFO(errc_name(completion.code));
+    REQUIRE((completion.code == Errc::kOk || completion.code == Errc::kPermissionDenied ||
+             completion.code == Errc::kUnavailable));
+  }
+  if (kept) REQUIRE(checksum64(bench.exposed.truth) == before);
+  REQUIRE(rig->alive(bench.target));
+  check_serves(*rig, bench.target);
+}
+
+TEST_CASE("transport: with the target stopped local goes on, the others end by deadline") {
+  HO_ANY_DRIVER();
+  constexpr std::uint64_t kOps = 8;
+  Bench bench(*rig, kOps * kMiB, kOps * kMiB);
+  fill(bench.exposed.truth, 41);
+  rig->stop(bench.target);
+  const TimePoint start = rig->clock().now();
+  for (std::uint64_t i = 0; i < kOps; ++i) {
+    REQUIRE(
+        bench.get(i, {i * kMiB, i * kMiB, kMiB}, i == 0 ? Duration(300ms) : Duration(10s)).ok());
+  }
+  const auto done = collect(*rig, *bench.initiator, kOps, 5s);
+  const Duration took = rig->clock().now() - start;
+  rig->resume(bench.target);
+  if (driver == "local") {
+    for (const Completion& completion : done) REQUIRE(completion.code == Errc::kOk);
+    REQUIRE(std::memcmp(bench.memory().data(), bench.exposed.truth.data(), kOps * kMiB) == 0);
+    return;
+  }
+  REQUIRE(took < 2s);
+  for (const Completion& completion : done) {
+    INFO("operation " << completion.op.value() << " " << errc_name(completion.code));
+    REQUIRE(completion.code == (completion.op == OpId(0) ? Errc::kDeadline : Errc::kUnavailable));
+  }
+  const auto after = bench.get(99, {0, 0, 64});
+  REQUIRE_FALSE(after.ok());
+  REQUIRE(after.error().code() == Errc::kUnavailable);
+  check_serves(*rig, bench.target);
+}
+
+TEST_CASE("transport: connecting to a stopped target ends by the deadline") {
+  const std::string driver = GENERATE(as<std::string>{}, "ofi", "sim");
+  INFO("driver " << driver);
+  const std::unique_ptr<Rig> rig = make_rig(driver);
+  const std::size_t target = rig->add_target();
+  rig->stop(target);
+  const auto initiator = rig->make_initiator(0);
+  const TimePoint start = rig->clock().now();
+  const auto connected = initiator->connect({NodeId(1), rig->address(target)}, in(*rig, 300ms));
+  REQUIRE_FALSE(connected.ok());
+  REQUIRE(connected.error().code() == Errc::kDeadline);
+  REQUIRE(rig->clock().now() - start < 1s);
+  rig->resume(target);
+  check_serves(*rig, target);
+}
+
+TEST_CASE("transport: a killed target ends its operations within 2 s") {
+  HO_ANY_DRIVER();
+  constexpr std::uint64_t kOps = 16;
+  Bench bench(*rig, kOps * kMiB, kOps * kMiB);
+  for (std::uint64_t i = 0; i < kOps; ++i) {
+    REQUIRE(bench.get(i, {i * kMiB, i * kMiB, kMiB}).ok());
+  }
+  Completion some[1];
+  const std::size_t ended = bench.initiator->poll(some);
+  rig->kill(bench.target);
+  const TimePoint start = rig->clock().now();
+  // The death of a local peer is seen by whoever holds the control connection.
+  if (driver == "local") bench.initiator->close_peer(bench.peer);
+  const auto done = collect(*rig, *bench.initiator, kOps - ended, 5s);
+  REQUIRE(rig->clock().now() - start < 2s);
+  for (const Completion& completion : done) {
+    // What had arrived before the death may be told afterwards.
+    INFO(errc_name(completion.code));
+    REQUIRE((completion.code == Errc::kOk || completion.code == Errc::kUnavailable));
+  }
+  REQUIRE(done.back().code == Errc::kUnavailable);
+  const auto later = bench.get(99, {0, 0, 8 * kKiB}, 1s);
+  const Errc code = later ? collect(*rig, *bench.initiator, 1)[0].code : later.error().code();
+  REQUIRE(code == Errc::kUnavailable);
+  if (driver != "local") {
+    const auto again =
+        bench.initiator->connect({NodeId(1), rig->address(bench.target)}, in(*rig, 1s));
+    REQUIRE_FALSE(again.ok());
+    const Errc refused = again.error().code();
+    REQUIRE((refused == Errc::kUnavailable || refused == Errc::kDeadline));
+  }
+}
+
+TEST_CASE("transport: a target killed while idle is seen by the next operation") {
+  const std::string driver = GENERATE(as<std::string>{}, "ofi", "sim");
+  INFO("driver " << driver);
+  const std::unique_ptr<Rig> rig = make_rig(driver);
+  Bench bench(*rig, kMiB, kMiB);
+  rig->kill(bench.target);
+  const TimePoint start = rig->clock().now();
+  const auto late = bench.get(1, {0, 0, 64});
+  const Errc code = late ? collect(*rig, *bench.initiator, 1)[0].code : late.error().code();
+  REQUIRE(code == Errc::kUnavailable);
+  REQUIRE(rig->clock().now() - start < 2s);
+}
+
+TEST_CASE("transport: closing a peer ends its operations at once and no other peer's") {
+  HO_ANY_DRIVER();
+  constexpr std::uint64_t kOps = 8;
+  Bench bench(*rig, kOps * kMiB, 2 * kOps * kMiB);
+  const std::size_t other = rig->add_target();
+  const Exposed exposed = rig->expose(other, kOps * kMiB, Rights::kReadWrite);
+  fill(exposed.truth, 51);
+  const auto peer = bench.initiator->connect({NodeId(2), rig->address(other)}, in(*rig, 5s));
+  REQUIRE(peer.ok());
+  const auto region = bench.initiator->attach(*peer, rig->grant(exposed));
+  REQUIRE(region.ok());
+  for (std::uint64_t i = 0; i < kOps; ++i) {
+    REQUIRE(bench.get(i, {i * kMiB, i * kMiB, kMiB}).ok());
+    REQUIRE(bench.initiator
+                ->submit(transport::GetOp{OpId(100 + i),
+                                          bench.memory().subspan((kOps + i) * kMiB, kMiB),
+                                          bench.local, *region, i * kMiB, in(*rig, 10s)})
+                .ok());
+  }
+  bench.initiator->close_peer(bench.peer);
+  bench.initiator->close_peer(bench.peer);
+  // The closed peer's buffers are ours again as soon as its completions are out.
+  for (const Completion& completion : collect(*rig, *bench.initiator, 2 * kOps)) {
+    INFO("operation " << completion.op.value());
+    if (completion.op.value() >= 100) {
+      REQUIRE(completion.code == Errc::kOk);
+    } else {
+      REQUIRE((completion.code == Errc::kUnavailable || completion.code == Errc::kOk));
+    }
+  }
+  REQUIRE(std::memcmp(bench.memory().data() + kOps * kMiB, exposed.truth.data(), kOps * kMiB) == 0);
+  const auto after = bench.get(1, {0, 0, 8});
+  REQUIRE_FALSE(after.ok());
+  REQUIRE(after.error().code() == Errc::kUnavailable);
+  bench.initiator->detach(bench.region);
+  check_serves(*rig, bench.target);
+}
+
+/// A child that keeps transfers in flight until it is killed.
+pid_t fork_victim(Rig& rig, std::size_t target, const Exposed& exposed, bool writes) {
+  transport::RegionGrant grant = rig.grant(exposed);
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid > 0) return pid;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const SteadyClock clock;
+  const auto initiator = rig.make_initiator(0);
+  const TimePoint deadline = clock.now() + 5s;
+  const auto peer = initiator->connect({NodeId(1), rig.address(target)}, deadline);
+  if (!peer) ::_exit(1);
+  const auto region = initiator->attach(*peer, std::move(grant));
+  if (!region) ::_exit(2);
+  constexpr std::uint64_t kOps = 8;
+  std::vector<std::byte> memory(kOps * kMiB);
+  const auto local = initiator->register_memory(memory);
+  if (!local) ::_exit(3);
+  const auto start = [&](std::uint64_t i) {
+    const auto piece = std::span<std::byte>(memory).subspan(i * kMiB, kMiB);
+    return writes ? initiator->submit(
+                        transport::PutOp{OpId(i), piece, *local, *region, i * kMiB, deadline})
+                  : initiator->submit(
+                        transport::GetOp{OpId(i), piece, *local, *region, i * kMiB, deadline});
+  };
+  for (std::uint64_t i = 0; i < kOps; ++i) (void)start(i);
+  while (clock.now() < deadline) {
+    Completion some[8];
+    const std::size_t got = initiator->poll(some);
+    for (std::size_t i = 0; i < got; ++i) (void)start(some[i].op.value());
+  }
+  ::_exit(4);
+}
+
+TEST_CASE("transport: an initiator killed in mid-transfer leaves the target serving, 24 times") {
+  const std::string driver = GENERATE(as<std::string>{}, "local", "ofi");
+  INFO("driver " << driver);
+  const std::unique_ptr<Rig> rig = make_rig(driver);
+  const std::size_t target = rig->add_target();
+  const Exposed hit = rig->expose(target, 8 * kMiB, Rights::kReadWrite);
+  const Exposed spared = rig->expose(target, kMiB, Rights::kReadWrite);
+  fill(spared.truth, 61);
+  const std::uint64_t before = checksum64(spared.truth);
+  Prng prng(62);
+  for (int round = 0; round < 24; ++round) {
+    INFO("round " << round);
+    const pid_t victim = fork_victim(*rig, target, hit, round % 2 == 0);
+    std::this_thread::sleep_for(std::chrono::microseconds(10'000 + prng.below(30'000)));
+    ::kill(victim, SIGKILL);
+    int status = 0;
+    REQUIRE(::waitpid(victim, &status, 0) == victim);
+    REQUIRE(WIFSIGNALED(status));
+    REQUIRE(rig->alive(target));
+    if (round % 4 == 3) check_serves(*rig, target);
+    REQUIRE(checksum64(spared.truth) == before);
+  }
+}
+
+}  // namespace
+}  // namespace ho::test

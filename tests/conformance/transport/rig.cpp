@@ -1,0 +1,233 @@
+#include "tests/conformance/transport/rig.hpp"
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include "common/base/prng.hpp"
+#include "common/transport/local/local_transport.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
+#include "tests/support/sim_transport.hpp"
+#include "tools/bench/target_process.hpp"
+
+namespace ho::test {
+namespace {
+
+using bench::Segment;
+using bench::TargetProcess;
+using transport::RegionGrant;
+using transport::Rights;
+using transport::Transport;
+
+/// local or ofi, with targets in forked processes.
+class RealRig final : public Rig {
+ public:
+  explicit RealRig(bench::Driver driver) : driver_(driver) {}
+
+  [[nodiscard]] const Clock& clock() const override { return clock_; }
+
+  [[nodiscard]] std::unique_ptr<Transport> make_initiator(std::uint32_t depth) override {
+    if (driver_ == bench::Driver::kLocal) {
+      transport::LocalOptions options;
+      if (depth > 0) options.depth_ops_max = depth;
+      auto made = transport::make_local_transport(options, clock_);
+      REQUIRE(made.ok());
+      return std::move(*made);
+    }
+    transport::OfiOptions options;
+    if (depth > 0) options.depth_ops_max = depth;
+    auto made = transport::make_ofi_transport(options, clock_);
+    REQUIRE(made.ok());
+    return std::move(*made);
+  }
+
+  std::size_t add_target() override {
+    auto started = TargetProcess::start(driver_);
+    if (!started) FAIL(started.error().message());
+    targets_.push_back(std::move(*started));
+    return targets_.size() - 1;
+  }
+
+  [[nodiscard]] std::string address(std::size_t target) const override {
+    return targets_.at(target)->address();
+  }
+
+  [[nodiscard]] Exposed expose(std::size_t target, std::uint64_t length_bytes,
+                               Rights rights) override {
+    auto segment = Segment::create(length_bytes);
+    REQUIRE(segment.ok());
+    const auto exposed = targets_.at(target)->expose(**segment, rights);
+    if (!exposed) FAIL(exposed.error().message());
+    exposures_.push_back(exposed->id);
+    segments_.push_back(std::move(*segment));
+    return Exposed{target, segments_.back()->bytes(), segments_.size() - 1, rights, exposed->key};
+  }
+
+  [[nodiscard]] RegionGrant grant(const Exposed& exposed) override {
+    RegionGrant grant;
+    grant.key = exposed.key;
+    grant.length_bytes = exposed.truth.size();
+    grant.rights = exposed.rights;
+    if (driver_ == bench::Driver::kLocal) grant.fd = segments_.at(exposed.handle)->duplicate();
+    return grant;
+  }
+
+  [[nodiscard]] Truth revoke(const Exposed& exposed) override {
+    const bool truncate = driver_ == bench::Driver::kLocal;
+    const auto revoked =
+        targets_.at(exposed.target)
+            ->revoke(exposures_.at(exposed.handle),
+                     truncate ? TargetProcess::Truncate::kYes : TargetProcess::Truncate::kNo);
+    if (!revoked) FAIL(revoked.error().message());
+    return truncate ? Truth::kGone : Truth::kKept;
+  }
+
+  void stop(std::size_t target) override { targets_.at(target)->signal(SIGSTOP); }
+  void resume(std::size_t target) override { targets_.at(target)->signal(SIGCONT); }
+  void kill(std::size_t target) override { targets_.at(target)->signal(SIGKILL); }
+  [[nodiscard]] bool alive(std::size_t target) override { return targets_.at(target)->alive(); }
+  void idle(Transport& /*initiator*/) override { std::this_thread::yield(); }
+
+ private:
+  const bench::Driver driver_;
+  SteadyClock clock_;
+  std::vector<std::unique_ptr<TargetProcess>> targets_;
+  std::vector<std::unique_ptr<Segment>> segments_;
+  std::vector<transport::ExposureId> exposures_;
+};
+
+/// sim: everything in this thread, time jumps from event to event.
+class SimRig final : public Rig {
+ public:
+  [[nodiscard]] const Clock& clock() const override { return clock_; }
+
+  [[nodiscard]] std::unique_ptr<Transport> make_initiator(std::uint32_t depth) override {
+    SimLink link;
+    if (depth > 0) link.depth_ops_max = depth;
+    return std::make_unique<SimTransport>(fabric_, clock_, link, 1);
+  }
+
+  std::size_t add_target() override {
+    fabric_.add_peer("sim-" + std::to_string(alive_.size()));
+    alive_.push_back(true);
+    return alive_.size() - 1;
+  }
+
+  [[nodiscard]] std::string address(std::size_t target) const override {
+    return "sim-" + std::to_string(target);
+  }
+
+  [[nodiscard]] Exposed expose(std::size_t target, std::uint64_t length_bytes,
+                               Rights rights) override {
+    memories_.push_back(std::make_unique<std::vector<std::byte>>(length_bytes));
+    const std::span<std::byte> memory(*memories_.back());
+    const RegionGrant grant = fabric_.expose(address(target), memory, rights);
+    return Exposed{target, memory, 0, rights, grant.key};
+  }
+
+  [[nodiscard]] RegionGrant grant(const Exposed& exposed) override {
+    RegionGrant grant;
+    grant.key = exposed.key;
+    grant.length_bytes = exposed.truth.size();
+    grant.rights = exposed.rights;
+    return grant;
+  }
+
+  [[nodiscard]] Truth revoke(const Exposed& exposed) override {
+    fabric_.revoke(exposed.key);
+    return Truth::kKept;
+  }
+
+  void stop(std::size_t target) override { fabric_.stop_peer(address(target)); }
+  void resume(std::size_t target) override { fabric_.resume_peer(address(target)); }
+  void kill(std::size_t target) override {
+    fabric_.kill_peer(address(target));
+    alive_.at(target) = false;
+  }
+  [[nodiscard]] bool alive(std::size_t target) override { return alive_.at(target); }
+
+  void idle(Transport& initiator) override {
+    const auto next = dynamic_cast<SimTransport&>(initiator).next_event();
+    if (next) {
+      clock_.advance_to(*next);
+    } else {
+      clock_.advance(std::chrono::milliseconds(1));
+    }
+  }
+
+ private:
+  SimClock clock_;
+  SimFabric fabric_;
+  std::vector<bool> alive_;
+  std::vector<std::unique_ptr<std::vector<std::byte>>> memories_;
+};
+
+}  // namespace
+
+std::unique_ptr<Rig> make_rig(const std::string& driver) {
+  if (driver == "local") return std::make_unique<RealRig>(bench::Driver::kLocal);
+  if (driver == "ofi") return std::make_unique<RealRig>(bench::Driver::kOfi);
+  REQUIRE(driver == "sim");
+  return std::make_unique<SimRig>();
+}
+
+std::vector<Completion> collect(Rig& rig, Transport& initiator, std::size_t count, Duration limit) {
+  std::vector<Completion> all;
+  const TimePoint end = rig.clock().now() + limit;
+  while (all.size() < count) {
+    Completion some[64];
+    const std::size_t got = initiator.poll(some);
+    all.insert(all.end(), some, some + got);
+    if (got > 0) continue;
+    if (rig.clock().now() >= end) FAIL("only " << all.size() << " of " << count << " completed");
+    rig.idle(initiator);
+  }
+  return all;
+}
+
+void fill(std::span<std::byte> bytes, std::uint64_t seed) {
+  Prng prng(seed);
+  std::size_t at = 0;
+  for (; at + sizeof(std::uint64_t) <= bytes.size(); at += sizeof(std::uint64_t)) {
+    const std::uint64_t word = prng.next();
+    std::memcpy(bytes.data() + at, &word, sizeof word);
+  }
+  for (; at < bytes.size(); ++at) bytes[at] = static_cast<std::byte>(prng.next());
+}
+
+Bench::Bench(Rig& rig_in, std::uint64_t region_bytes, std::uint64_t memory_bytes,
+             std::uint32_t depth, Rights rights)
+    : rig(rig_in),
+      target(rig.add_target()),
+      exposed(rig.expose(target, region_bytes, rights)),
+      initiator(rig.make_initiator(depth)),
+      storage(memory_bytes),
+      memory_view(storage) {
+  const auto connected =
+      initiator->connect({NodeId(1), rig.address(target)}, in(rig, std::chrono::seconds(5)));
+  if (!connected) FAIL(connected.error().message());
+  peer = *connected;
+  auto attached = initiator->attach(peer, rig.grant(exposed));
+  if (!attached) FAIL(attached.error().message());
+  region = *attached;
+  const auto registered = initiator->register_memory(memory_view);
+  REQUIRE(registered.ok());
+  local = *registered;
+}
+
+Bench::~Bench() = default;
+
+Result<void> Bench::get(std::uint64_t op, const Span& span, Duration deadline) {
+  return initiator->submit(
+      transport::GetOp{OpId(op), memory_view.subspan(span.local_offset, span.length_bytes), local,
+                       region, span.remote_offset, in(rig, deadline)});
+}
+
+Result<void> Bench::put(std::uint64_t op, const Span& span, Duration deadline) {
+  return initiator->submit(
+      transport::PutOp{OpId(op), memory_view.subspan(span.local_offset, span.length_bytes), local,
+                       region, span.remote_offset, in(rig, deadline)});
+}
+
+}  // namespace ho::test

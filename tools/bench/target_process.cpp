@@ -1,0 +1,274 @@
+#include "tools/bench/target_process.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/clock.hpp"
+#include "common/transport/local/local_transport.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
+
+namespace ho::bench {
+namespace {
+
+using transport::ExposeRequest;
+using transport::ExposureId;
+using transport::Rights;
+using transport::Target;
+
+enum class Verb : std::uint8_t { kExpose, kRevoke, kRevokeAndTruncate };
+
+/// One request over the socket pair; both ends are this program, so the struct itself is sent.
+struct Command {
+  Verb verb = Verb::kExpose;
+  Rights rights = Rights::kRead;
+  std::uint64_t length_bytes = 0;
+  std::uint64_t id = 0;
+};
+
+struct Answer {
+  Errc code = Errc::kOk;
+  std::uint64_t id = 0;
+  char text[512] = {};  ///< a key, an address, or what went wrong
+};
+
+/// After the last event the target polls this long before it sleeps; the daemon's data thread too.
+constexpr auto kSpin = std::chrono::microseconds(50);
+
+void set_text(Answer& answer, const std::string& text) {
+  std::strncpy(answer.text, text.c_str(), sizeof answer.text - 1);
+}
+
+Answer failed(const Error& error) {
+  Answer answer;
+  answer.code = error.code();
+  set_text(answer, error.context());
+  return answer;
+}
+
+/// Sends one message, with a descriptor if fd >= 0.
+bool send_message(int socket, const void* bytes, std::size_t length, int fd) {
+  iovec part{const_cast<void*>(bytes), length};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  }
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(length);
+}
+
+bool receive_message(int socket, void* bytes, std::size_t length, UniqueFd& fd) {
+  iovec part{bytes, length};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(length)) return false;
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {
+    int got = -1;
+    std::memcpy(&got, CMSG_DATA(header), sizeof got);
+    fd = UniqueFd(got);
+  }
+  return true;
+}
+
+/// The child's whole life.
+class Server {
+ public:
+  Server(std::unique_ptr<Target> target, int socket)
+      : target_(std::move(target)), socket_(socket) {}
+
+  /// Returns when the parent is gone.
+  void run() {
+    auto last_event = std::chrono::steady_clock::now();
+    while (true) {
+      const std::size_t events = target_->progress();
+      const auto now = std::chrono::steady_clock::now();
+      if (events > 0) last_event = now;
+      const bool sleep = now - last_event > kSpin && target_->arm();
+      pollfd waits[2] = {{socket_, POLLIN, 0}, {target_->wait_descriptor(), POLLIN, 0}};
+      if (::poll(waits, 2, sleep ? -1 : 0) < 0) continue;
+      if (waits[0].revents != 0 && !serve_one()) return;
+    }
+  }
+
+ private:
+  struct Held {
+    UniqueFd fd;
+    std::span<std::byte> memory;
+  };
+
+  bool serve_one() {
+    Command command;
+    UniqueFd fd;
+    if (!receive_message(socket_, &command, sizeof command, fd)) return false;
+    const Answer answer =
+        command.verb == Verb::kExpose ? expose(command, std::move(fd)) : revoke(command);
+    return send_message(socket_, &answer, sizeof answer, -1);
+  }
+
+  Answer expose(const Command& command, UniqueFd fd) {
+    void* base = ::mmap(nullptr, command.length_bytes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_POPULATE, fd.get(), 0);
+    if (base == MAP_FAILED) return failed(errno_error(errno, "mapping a segment"));
+    const std::span<std::byte> memory(static_cast<std::byte*>(base), command.length_bytes);
+    const auto exposure = target_->expose(ExposeRequest{memory, command.rights, fd.get()});
+    if (!exposure) return failed(exposure.error());
+    held_[exposure->id] = Held{std::move(fd), memory};
+    Answer answer;
+    answer.id = exposure->id.value();
+    set_text(answer, exposure->key);
+    return answer;
+  }
+
+  Answer revoke(const Command& command) {
+    const ExposureId id(command.id);
+    const auto revoked = target_->revoke(id);
+    if (!revoked) return failed(revoked.error());
+    const Held& held = held_.at(id);
+    const bool truncate = command.verb == Verb::kRevokeAndTruncate;
+    if (truncate && ::ftruncate(held.fd.get(), 0) != 0) {
+      return failed(errno_error(errno, "truncating a segment"));
+    }
+    ::munmap(held.memory.data(), held.memory.size());
+    held_.erase(id);
+    return Answer{};
+  }
+
+  std::unique_ptr<Target> target_;
+  const int socket_;
+  std::unordered_map<ExposureId, Held> held_;
+};
+
+[[noreturn]] void run_child(Driver driver, int inherited_socket) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // Nothing of the parent's is kept open here, least of all its own transports' sockets.
+  constexpr int kSocket = 3;
+  if (inherited_socket != kSocket) ::dup2(inherited_socket, kSocket);
+  ::close_range(kSocket + 1, ~0U, 0);
+  auto target = driver == Driver::kLocal
+                    ? transport::make_local_target()
+                    : transport::make_ofi_target(transport::OfiTargetOptions{});
+  Answer hello;
+  if (target) {
+    set_text(hello, (*target)->address());
+  } else {
+    hello = failed(target.error());
+  }
+  if (send_message(kSocket, &hello, sizeof hello, -1) && target) {
+    Server(std::move(*target), kSocket).run();
+  }
+  ::_exit(0);
+}
+
+Result<Answer> receive_answer(int socket) {
+  Answer answer;
+  UniqueFd none;
+  if (!receive_message(socket, &answer, sizeof answer, none)) {
+    return Error(Errc::kUnavailable, "the target process is gone");
+  }
+  if (answer.code != Errc::kOk) return Error(answer.code, answer.text);
+  return answer;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Segment>> Segment::create(std::uint64_t length_bytes) {
+  UniqueFd fd(::memfd_create("ho-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return errno_error(errno, "memfd_create");
+  if (::ftruncate(fd.get(), static_cast<off_t>(length_bytes)) != 0) {
+    return errno_error(errno, "sizing a segment");
+  }
+  void* base =
+      ::mmap(nullptr, length_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
+  if (base == MAP_FAILED) return errno_error(errno, "mapping a segment");
+  return std::make_unique<Segment>(
+      std::move(fd), std::span<std::byte>(static_cast<std::byte*>(base), length_bytes));
+}
+
+Segment::~Segment() { ::munmap(bytes_.data(), bytes_.size()); }
+
+UniqueFd Segment::duplicate() const { return UniqueFd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)); }
+
+Result<std::unique_ptr<TargetProcess>> TargetProcess::start(Driver driver) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return errno_error(errno, "socketpair");
+  }
+  UniqueFd ours(ends[0]);
+  const UniqueFd theirs(ends[1]);
+  const pid_t pid = ::fork();
+  if (pid < 0) return errno_error(errno, "fork");
+  if (pid == 0) run_child(driver, theirs.get());
+  auto process = std::make_unique<TargetProcess>(pid, std::move(ours));
+  const auto hello = receive_answer(process->socket_.get());
+  if (!hello) return hello.error();
+  process->address_ = hello->text;
+  return process;
+}
+
+TargetProcess::~TargetProcess() { signal(SIGKILL); }
+
+void TargetProcess::signal(int number) {
+  if (reaped_) return;
+  ::kill(pid_, number);
+  if (number != SIGKILL) return;
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  reaped_ = true;
+}
+
+bool TargetProcess::alive() {
+  if (reaped_) return false;
+  int status = 0;
+  reaped_ = ::waitpid(pid_, &status, WNOHANG) == pid_;
+  return !reaped_;
+}
+
+Result<TargetProcess::Exposed> TargetProcess::expose(const Segment& segment, Rights rights) {
+  const Command command{Verb::kExpose, rights, segment.bytes().size(), 0};
+  if (!send_message(socket_.get(), &command, sizeof command, segment.fd())) {
+    return Error(Errc::kUnavailable, "the target process is gone");
+  }
+  const auto answer = receive_answer(socket_.get());
+  if (!answer) return answer.error();
+  return Exposed{ExposureId(answer->id), answer->text};
+}
+
+Result<void> TargetProcess::revoke(ExposureId id, Truncate truncate) {
+  const Verb verb = truncate == Truncate::kYes ? Verb::kRevokeAndTruncate : Verb::kRevoke;
+  const Command command{verb, Rights::kRead, 0, id.value()};
+  if (!send_message(socket_.get(), &command, sizeof command, -1)) {
+    return Error(Errc::kUnavailable, "the target process is gone");
+  }
+  const auto answer = receive_answer(socket_.get());
+  if (!answer) return answer.error();
+  return {};
+}
+
+}  // namespace ho::bench

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/base/result.hpp"
+#include "common/base/unique_fd.hpp"
+#include "common/transport/target.hpp"
+#include "common/transport/transport.hpp"
+
+namespace ho::bench {
+
+enum class Driver : std::uint8_t { kLocal, kOfi };
+
+/// A memory segment as the daemon makes them: a sealable memfd, faulted in, mapped here too.
+class Segment {
+ public:
+  /// @return kExhausted, kIo.
+  [[nodiscard]] static Result<std::unique_ptr<Segment>> create(std::uint64_t length_bytes);
+  Segment(UniqueFd fd, std::span<std::byte> bytes) : fd_(std::move(fd)), bytes_(bytes) {}
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+  ~Segment();
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
+  [[nodiscard]] UniqueFd duplicate() const;
+
+ private:
+  UniqueFd fd_;
+  std::span<std::byte> bytes_;
+};
+
+/// A transport's target in a process of its own: what the daemon's data thread does and nothing
+/// else. For measurements of a driver by itself, and for its conformance suite. The process dies
+/// with this object, and with its parent. Owner thread: the maker's.
+class TargetProcess {
+ public:
+  /// Forks. Call while the process has one thread. @return kIo, kUnsupported, kUnavailable.
+  [[nodiscard]] static Result<std::unique_ptr<TargetProcess>> start(Driver driver);
+  TargetProcess(pid_t pid, UniqueFd socket) : pid_(pid), socket_(std::move(socket)) {}
+  TargetProcess(const TargetProcess&) = delete;
+  TargetProcess& operator=(const TargetProcess&) = delete;
+  ~TargetProcess();
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] const std::string& address() const { return address_; }
+
+  struct Exposed {
+    transport::ExposureId id;
+    std::string key;
+  };
+  [[nodiscard]] Result<Exposed> expose(const Segment& segment, transport::Rights rights);
+  enum class Truncate { kNo, kYes };
+  /// Ends an exposure; kYes cuts the segment's memfd to nothing afterwards, as the daemon does.
+  [[nodiscard]] Result<void> revoke(transport::ExposureId id, Truncate truncate);
+  /// Sends a signal. SIGKILL waits until the process is gone.
+  void signal(int number);
+  /// True while the process has not ended.
+  [[nodiscard]] bool alive();
+
+ private:
+  pid_t pid_;
+  UniqueFd socket_;
+  std::string address_;
+  bool reaped_ = false;
+};
+
+}  // namespace ho::bench
