@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Shows that every check of checks.py can fail, and passes what it should pass."""
+
+import unittest
+
+from checks import CHECKS, Tree
+
+LAYERS = {"tests/tidy/layers.txt": "common/base:\nproto: common/base\ncommon/transport/ofi: common/base\n"
+                                   "common/transport: common/base\ndaemon: common/base\n"}
+
+
+def long_function(lines, head="int f(int a) {"):
+    return head + "\n" + "  a();\n" * (lines - 2) + "}\n"
+
+
+def guarded(text):
+    return "#pragma once\n" + text
+
+
+# check: [(what is wrong, the files, or subjects, that have it)], [the same for what is right]
+SAMPLES = {
+    "layers": (
+        [("an arrow that is not listed", {"daemon/a.cpp": '#include "proto/a.hpp"\n', "proto/a.hpp": ""}),
+         ("an include from beside", {"common/base/a.cpp": '#include "../../proto/a.hpp"\n#include "proto/a.hpp"\n'}),
+         ("a folder without a line", {"elsewhere/a.cpp": '#include "common/base/a.hpp"\n'}),
+         ("a use of the tests", {"daemon/a.cpp": '#include "tests/support/a.hpp"\n'}),
+         ("a cycle", {"tests/tidy/layers.txt": "common/base: proto\nproto: common/base\n"}),
+         ("a target without a line", {"tests/tidy/layers.txt": "proto: common/base\n"}),
+         ("no layers", {"tests/tidy/layers.txt": "# none\n"})],
+        [("a listed arrow", {"daemon/a.cpp": '#include "common/base/a.hpp"\n#include "daemon/a.hpp"\n'}),
+         ("a test", {"tests/unit/a.cpp": '#include "daemon/a.hpp"\n'})]),
+    "driver-headers": (
+        [("a driver's inside", {"daemon/a.cpp": '#include "common/transport/ofi/fabric.hpp"\n'})],
+        [("a factory", {"daemon/a.cpp": '#include "common/transport/ofi/ofi_target.hpp"\n'}),
+         ("its own", {"common/transport/ofi/a.cpp": '#include "common/transport/ofi/fabric.hpp"\n'})]),
+    "lengths": (
+        [("a long file", {"daemon/a.cpp": "int a;\n" * 501}),
+         ("a very long file with a reason", {"daemon/a.cpp": "// Length: one table.\n" + "int a;\n" * 800}),
+         ("a long line", {"daemon/a.cpp": "//" + "x" * 99 + "\n"})],
+        [("a file at the limit", {"daemon/a.cpp": "int a;\n" * 500}),
+         ("a long file with a reason", {"daemon/a.cpp": "// Length: one table.\n" + "int a;\n" * 700})]),
+    "functions": (
+        [("a long function", {"daemon/a.cpp": long_function(71)}),
+         ("a long member", {"daemon/a.cpp": "class A {\n" + long_function(71, "void g() const {") + "};\n"}),
+         ("a long one in a namespace", {"daemon/a.cpp": "namespace ho {\n" + long_function(71) + "}\n"}),
+         ("braces in literals", {"daemon/a.cpp": long_function(71, "int f() { g('}', \"}\");")})],
+        [("a function at the limit", {"daemon/a.cpp": long_function(70)}),
+         ("a long class", {"daemon/a.cpp": "class A {\n" + "  int a;\n" * 100 + "};\n"}),
+         ("a long namespace", {"daemon/a.cpp": "namespace a {\n" + long_function(40) * 3 + "}\n"})]),
+    "headers": (
+        [("using namespace", {"daemon/a.hpp": guarded("using namespace std;\n")}),
+         ("no guard", {"daemon/a.hpp": "int a();\n"}),
+         ("generated code", {"daemon/a.hpp": guarded('#include "control.pb.h"\n')})],
+        [("a sound header", {"daemon/a.hpp": guarded("// no using namespace here\nint a();\n")}),
+         ("generated code in a source", {"daemon/a.cpp": '#include "control.pb.h"\n'})]),
+    "words": (
+        [("something unfinished", {"daemon/a.cpp": "// TO" + "DO: later\n"}),
+         ("one machine's path", {"tools/a.sh": "cd /wo" + "rk/main\n"}),
+         ("one user's path", {"README.md": "see /home/" + "someone/x\n"})],
+        [("a word inside a word", {"daemon/a.cpp": "int TODO_LIST_is_a_name_of_its_own;\n"}),
+         ("a relative path", {"tools/a.sh": "cd build/work/x\n"})]),
+    "backends": (
+        [("a backend by the preprocessor", {"client/a.cpp": "#ifdef HO_HAVE_UCX\n#endif\n"}),
+         ("one in an expression", {"client/a.cpp": "#if defined(HO_WITH_CUDA)\n#endif\n"})],
+        [("the language", {"client/a.h": "#ifdef __cplusplus\n#endif\n"})]),
+    "asio": (
+        [("Asio in a header", {"daemon/a.hpp": "#include <asio/ip/tcp.hpp>\n"}),
+         ("all of Asio", {"daemon/a.cpp": "#include <asio.hpp>\n"})],
+        [("a piece in a source", {"daemon/a.cpp": "#include <asio/ip/tcp.hpp>\n"}),
+         ("the one header", {"proto/rpc.hpp": "#include <asio/io_context.hpp>\n"})]),
+    "environment": (
+        [("getenv", {"daemon/a.cpp": 'auto x = std::getenv("X");\n'})],
+        [("getenv in main", {"daemon/main.cpp": 'auto x = std::getenv("X");\n'}),
+         ("talk of it", {"daemon/a.cpp": "// getenv() is for main\n"})]),
+    "readmes": (
+        [("a folder without one", {"daemon/pool/a.cpp": ""}),
+         ("a long one", {"daemon/README.md": "line\n" * 61})],
+        [("a folder with one", {"daemon/pool/a.cpp": "", "daemon/pool/README.md": "line\n" * 60})]),
+    "tests": (
+        [("a name that is no sentence", {"tests/unit/a.cpp": 'TEST_CASE("allocator") {}\n'}),
+         ("a name of one word", {"tests/unit/a.cpp": 'TEST_CASE("allocator: works") {}\n'}),
+         ("a test elsewhere", {"daemon/a.cpp": 'TEST_CASE("a: b c") {}\n'}),
+         ("an unknown label", {"tests/unit/CMakeLists.txt": "ho_test(a LABEL slow SOURCES a.cpp)\n"})],
+        [("a sentence", {"tests/unit/a.cpp": 'TEST_CASE("allocator: neighbours merge", "[x]") {}\n'}),
+         ("a known label", {"tests/unit/CMakeLists.txt": "ho_test(a LABEL sim SOURCES a.cpp)\n"})]),
+    "top-level": (
+        [("a new entry", {"notes.txt": ""}), ("a new folder", {"utils/a.cpp": ""})],
+        [("a known one", {"README.md": "", "daemon/a.cpp": ""})]),
+    "subjects": (
+        [("a long subject", ["x" * 72])],
+        [("one at the limit", ["x" * 71]), ("no history", [])]),
+}
+
+
+def findings(name, sample):
+    tree = Tree({}, sample) if isinstance(sample, list) else Tree({**LAYERS, **sample})
+    return list(CHECKS[name](tree))
+
+
+class EveryCheck(unittest.TestCase):
+    def test_has_samples(self):
+        self.assertEqual(set(CHECKS), set(SAMPLES))
+
+    def test_finds_what_is_wrong(self):
+        for name, (wrong, _) in SAMPLES.items():
+            for what, sample in wrong:
+                with self.subTest(check=name, sample=what):
+                    self.assertNotEqual(findings(name, sample), [])
+
+    def test_passes_what_is_right(self):
+        for name, (_, right) in SAMPLES.items():
+            for what, sample in right:
+                with self.subTest(check=name, sample=what):
+                    self.assertEqual(findings(name, sample), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
