@@ -1,0 +1,160 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/schedule/describe.hpp"
+#include "common/schedule/static_rules.hpp"
+
+namespace ho::schedule::proof {
+
+namespace {
+
+using Found = std::optional<Violation>;
+constexpr std::uint32_t kNone = UINT32_MAX;
+
+bool reads(const Operand& operand) { return operand.access != Access::kWrite; }
+bool writes(const Operand& operand) { return operand.access != Access::kRead; }
+
+/// A value is named by the op that wrote it: an op has at most one write per storage, and running
+/// it again on the same inputs gives the same value.
+class ProgramOrder {
+ public:
+  explicit ProgramOrder(const Schedule& schedule)
+      : schedule_(schedule),
+        first_position_(schedule.ops.size(), kNone),
+        final_writer_(schedule.storages.size(), kNone),
+        expected_begin_(schedule.ops.size() + 1) {}
+
+  Found run() {
+    if (auto found = find_positions()) return found;
+    if (auto found = check_repeats()) return found;
+    if (auto found = check_fixed()) return found;
+    expect();
+    return replay();
+  }
+
+ private:
+  [[nodiscard]] const std::vector<Operand>& operands(std::uint32_t position) const {
+    return schedule_.positions[position].operands;
+  }
+  [[nodiscard]] std::string name(std::uint32_t position) const {
+    return describe(schedule_, Position(position));
+  }
+
+  Found find_positions() {
+    for (std::uint32_t p = 0; p < schedule_.positions.size(); ++p) {
+      const std::uint32_t op = schedule_.positions[p].op.value();
+      if (first_position_[op] == kNone) first_position_[op] = p;
+    }
+    for (std::size_t op = 0; op < first_position_.size(); ++op) {
+      if (first_position_[op] == kNone) {
+        return Violation{"missing-op", "ops[" + std::to_string(op) + "]", "",
+                         "op " + std::to_string(schedule_.ops[op].id) + " has no position"};
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// Fixed ops keep their order among themselves: other nodes run the same sequence of collectives.
+  Found check_fixed() const {
+    std::uint32_t last = kNone;
+    for (std::uint32_t p = 0; p < schedule_.positions.size(); ++p) {
+      const std::uint32_t op = schedule_.positions[p].op.value();
+      if (!schedule_.ops[op].fixed) continue;
+      if (last != kNone && schedule_.positions[last].op.value() > op) {
+        return Violation{"fixed-moved", name(last), name(p), "fixed ops keep program order"};
+      }
+      last = p;
+    }
+    return std::nullopt;
+  }
+
+  /// An op that stands at two positions may do so, and names the same storages there.
+  Found check_repeats() const {
+    for (std::uint32_t p = 0; p < schedule_.positions.size(); ++p) {
+      const std::uint32_t op = schedule_.positions[p].op.value();
+      const std::uint32_t first = first_position_[op];
+      if (first == p) continue;
+      if (schedule_.ops[op].fixed || !schedule_.ops[op].recomputable) {
+        return Violation{"repeated-op", name(first), name(p), "the op must run exactly once"};
+      }
+      const auto same = [](const Operand& a, const Operand& b) {
+        return a.storage == b.storage && a.access == b.access;
+      };
+      if (!std::equal(operands(first).begin(), operands(first).end(), operands(p).begin(),
+                      operands(p).end(), same)) {
+        return Violation{"operands-differ", name(first), name(p),
+                         "the same op names other operands, or another order of them"};
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// Runs the op list in its own order and notes whose value each operand reads.
+  void expect() {
+    for (std::size_t op = 0; op < schedule_.ops.size(); ++op) {
+      expected_begin_[op] = expected_.size();
+      for (const Operand& operand : operands(first_position_[op])) {
+        expected_.push_back(final_writer_[operand.storage.value()]);
+      }
+      for (const Operand& operand : operands(first_position_[op])) {
+        if (writes(operand)) {
+          final_writer_[operand.storage.value()] = static_cast<std::uint32_t>(op);
+        }
+      }
+    }
+    expected_begin_[schedule_.ops.size()] = expected_.size();
+  }
+
+  [[nodiscard]] Found replay() const {
+    std::vector<std::uint32_t> writer(schedule_.storages.size(), kNone);
+    for (std::uint32_t p = 0; p < schedule_.positions.size(); ++p) {
+      const std::uint32_t op = schedule_.positions[p].op.value();
+      std::size_t at = expected_begin_[op];
+      for (const Operand& operand : operands(p)) {
+        const std::uint32_t found = writer[operand.storage.value()];
+        const std::uint32_t expected = expected_[at++];
+        if (!reads(operand)) continue;
+        const Storage& storage = schedule_.storages[operand.storage.value()];
+        if (found != expected) {
+          return Violation{"wrong-version", name(p), describe(schedule_, operand.storage),
+                           "it reads the value of " + writer_name(found) +
+                               ", program order gives it that of " + writer_name(expected)};
+        }
+        if (found == kNone && !storage.persistent && storage.kind != StorageKind::kInput) {
+          return Violation{"read-before-write", name(p), describe(schedule_, operand.storage),
+                           "nothing wrote it in this step"};
+        }
+      }
+      for (const Operand& operand : operands(p)) {
+        if (writes(operand)) writer[operand.storage.value()] = op;
+      }
+    }
+    for (std::uint32_t s = 0; s < schedule_.storages.size(); ++s) {
+      if (!schedule_.storages[s].persistent || writer[s] == final_writer_[s]) continue;
+      return Violation{"wrong-version", describe(schedule_, StorageIndex(s)), "",
+                       "the step ends with the value of " + writer_name(writer[s]) +
+                           ", program order with that of " + writer_name(final_writer_[s])};
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] std::string writer_name(std::uint32_t op) const {
+    if (op == kNone) return "the step's start";
+    return "op " + std::to_string(schedule_.ops[op].id);
+  }
+
+  const Schedule& schedule_;
+  std::vector<std::uint32_t> first_position_;
+  std::vector<std::uint32_t> final_writer_;  // per storage, in program order
+  std::vector<std::uint32_t> expected_;      // per op and operand: the writer of what it reads
+  std::vector<std::size_t> expected_begin_;
+};
+
+}  // namespace
+
+Found check_program_order(const Schedule& schedule) { return ProgramOrder(schedule).run(); }
+
+}  // namespace ho::schedule::proof

@@ -1,0 +1,177 @@
+#include "common/schedule/static_rules.hpp"
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "common/base/units.hpp"
+#include "common/schedule/describe.hpp"
+
+namespace ho::schedule::proof {
+
+namespace {
+
+using Found = std::optional<Violation>;
+
+Found check_arena(const Schedule& schedule) {
+  if (schedule.arena_bytes > schedule.device_budget_bytes) {
+    return Violation{"arena-exceeds-budget", "device", "",
+                     "arena_bytes is " + std::to_string(schedule.arena_bytes) + ", the budget " +
+                         std::to_string(schedule.device_budget_bytes)};
+  }
+  const std::array<std::pair<std::uint64_t, const std::optional<TierSpec>*>, 2> tiers{
+      {{schedule.local_ddr_bytes, &schedule.hardware.local_ddr},
+       {schedule.remote_ddr_bytes, &schedule.hardware.remote_ddr}}};
+  for (std::size_t i = 0; i < tiers.size(); ++i) {
+    const auto& [bytes, tier] = tiers[i];
+    const std::uint64_t capacity = *tier ? (*tier)->capacity_bytes : 0;
+    if (bytes > capacity) {
+      return Violation{"tier-capacity", i == 0 ? "local_ddr" : "remote_ddr", "",
+                       "home slots need " + std::to_string(bytes) + " bytes, the hardware has " +
+                           std::to_string(capacity)};
+    }
+  }
+  if (schedule.flash_bytes != 0) {
+    return Violation{"unsupported-flash", "flash", "", "version 1 plans no flash"};
+  }
+  return std::nullopt;
+}
+
+bool needs_home(const Storage& storage) {
+  return storage.persistent || storage.kind == StorageKind::kInput;
+}
+
+Found check_homes(const Schedule& schedule) {
+  for (std::uint32_t s = 0; s < schedule.storages.size(); ++s) {
+    const Storage& storage = schedule.storages[s];
+    const auto party = [&] { return describe(schedule, StorageIndex(s)); };
+    if (storage.kind == StorageKind::kWorkspace && storage.persistent) {
+      return Violation{"workspace", party(), "", "a WORKSPACE cannot be persistent"};
+    }
+    const auto& home = schedule.homes[s];
+    if (!home) {
+      if (!needs_home(storage)) continue;
+      return Violation{"missing-home", party(), "", "persistent and INPUT storages have a slot"};
+    }
+    if (home->tier == HomeTier::kFlash) {
+      return Violation{"unsupported-flash", party(), "", "version 1 plans no flash"};
+    }
+    const std::uint64_t arena =
+        home->tier == HomeTier::kLocalDdr ? schedule.local_ddr_bytes : schedule.remote_ddr_bytes;
+    if (home->offset_bytes + storage.bytes > arena) {
+      return Violation{"beyond-home-arena", party(), "",
+                       "its slot ends at " + std::to_string(home->offset_bytes + storage.bytes) +
+                           " of " + std::to_string(arena) + " bytes"};
+    }
+  }
+  return std::nullopt;
+}
+
+/// What is wrong with placing a storage at a device offset; empty: nothing.
+std::pair<const char*, std::string> placement_fault(const Schedule& schedule, StorageIndex storage,
+                                                    std::uint64_t offset_bytes) {
+  if (offset_bytes % schedule.align_bytes != 0) {
+    return {"misaligned", "device offset " + std::to_string(offset_bytes) + " is no multiple of " +
+                              std::to_string(schedule.align_bytes)};
+  }
+  const std::uint64_t end_bytes = offset_bytes + schedule.storages[storage.value()].bytes;
+  if (end_bytes > schedule.arena_bytes) {
+    return {"beyond-arena", "it ends at " + std::to_string(end_bytes) + " of " +
+                                std::to_string(schedule.arena_bytes) + " bytes"};
+  }
+  return {nullptr, {}};
+}
+
+Found check_operands(const Schedule& schedule) {
+  // Per storage: the position that last named it, to find an operand named twice.
+  std::vector<std::uint32_t> named(schedule.storages.size(), UINT32_MAX);
+  std::vector<std::uint32_t> workspace_op(schedule.storages.size(), UINT32_MAX);
+  for (std::uint32_t p = 0; p < schedule.positions.size(); ++p) {
+    const ScheduledOp& position = schedule.positions[p];
+    for (const Operand& operand : position.operands) {
+      const std::uint32_t s = operand.storage.value();
+      const auto violation = [&](const char* rule, std::string detail) {
+        return Violation{rule, describe(schedule, Position(p)), describe(schedule, operand.storage),
+                         std::move(detail)};
+      };
+      if (std::exchange(named[s], p) == p) return violation("operand-twice", "named twice");
+      auto [rule, detail] = placement_fault(schedule, operand.storage, operand.device_offset_bytes);
+      if (rule != nullptr) return violation(rule, std::move(detail));
+      if (schedule.storages[s].kind != StorageKind::kWorkspace) continue;
+      if (operand.access != Access::kWrite) return violation("workspace", "only written");
+      const std::uint32_t other = std::exchange(workspace_op[s], position.op.value());
+      if (other != UINT32_MAX && other != position.op.value()) {
+        return violation("workspace", "belongs to one op only");
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// The rules of one cache op that depend on nothing but itself.
+Found check_cache_op(const Schedule& schedule, CacheOpList list, std::size_t index,
+                     const CacheOp& op) {
+  const auto violation = [&](const char* rule, std::string detail) {
+    return Violation{rule, describe(schedule, list, index), "", std::move(detail)};
+  };
+  const Storage& storage = schedule.storages[op.storage.value()];
+  if (op.kind == CacheOpKind::kStageIn || op.kind == CacheOpKind::kStageOut) {
+    return violation("unsupported-flash", "version 1 plans no flash");
+  }
+  if (list == CacheOpList::kPrologue && op.kind != CacheOpKind::kPrefetch) {
+    return violation("prologue", "holds prefetches only");
+  }
+  if (list == CacheOpList::kEpilogue && op.kind != CacheOpKind::kStore) {
+    return violation("epilogue", "holds stores only");
+  }
+  if (list == CacheOpList::kPrologue && (op.after_position || !storage.persistent)) {
+    return violation("prologue", "brings persistent storages, after no position");
+  }
+  if (list == CacheOpList::kEpilogue && (op.after_position || op.before_position)) {
+    return violation("epilogue", "runs after the last step; it has no position");
+  }
+  if (list != CacheOpList::kSteady) {
+    for (const CacheOpRef& ref : op.after_cache_ops) {
+      if (ref.previous_step) return violation("previous-step", "this list has no previous step");
+    }
+  }
+  if (op.range_begin_bytes != 0 || op.range_end_bytes != storage.bytes) {
+    return violation("partial-range", "version 1 moves whole storages");
+  }
+  if (storage.kind == StorageKind::kWorkspace) {
+    return violation("workspace", "lives during its op only and is never moved");
+  }
+  if (storage.pinned && list == CacheOpList::kSteady && op.kind != CacheOpKind::kStore) {
+    return violation("pinned-moved", "a pinned storage stays on the device");
+  }
+  if (op.kind != CacheOpKind::kDetach && !schedule.homes[op.storage.value()]) {
+    return violation("missing-home", "there is no home slot to move to or from");
+  }
+  auto [rule, detail] = placement_fault(schedule, op.storage, op.device_offset_bytes);
+  if (rule != nullptr) return violation(rule, std::move(detail));
+  return std::nullopt;
+}
+
+}  // namespace
+
+Found check_static(const Schedule& schedule) {
+  if (schedule.positions.empty()) {
+    return Violation{"no-positions", "schedule", "", "there is nothing to run"};
+  }
+  if (auto found = check_arena(schedule)) return found;
+  if (auto found = check_homes(schedule)) return found;
+  if (auto found = check_operands(schedule)) return found;
+  const std::array<std::pair<CacheOpList, const std::vector<CacheOp>*>, 3> lists{
+      {{CacheOpList::kSteady, &schedule.cache_ops},
+       {CacheOpList::kPrologue, &schedule.prologue},
+       {CacheOpList::kEpilogue, &schedule.epilogue}}};
+  for (const auto& [list, ops] : lists) {
+    for (std::size_t i = 0; i < ops->size(); ++i) {
+      if (auto found = check_cache_op(schedule, list, i, (*ops)[i])) return found;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace ho::schedule::proof

@@ -1,0 +1,324 @@
+#include "common/schedule/sweep.hpp"
+
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/schedule/describe.hpp"
+
+namespace ho::schedule::proof {
+
+namespace {
+
+/// Home slots of all tiers in one address range: tier above the 50 bits of an offset and its size.
+std::uint64_t home_address(const HomeSlot& home) {
+  constexpr unsigned kOffsetBits = 52;
+  return (static_cast<std::uint64_t>(home.tier) << kOffsetBits) + home.offset_bytes;
+}
+
+}  // namespace
+
+Sweep::Sweep(const Schedule& schedule, Unrolled& unrolled)
+    : schedule_(schedule),
+      unrolled_(unrolled),
+      last_position_(schedule.storages.size(), kNone),
+      states_(schedule.storages.size()) {
+  for (std::uint32_t p = 0; p < schedule.positions.size(); ++p) {
+    for (const Operand& operand : schedule.positions[p].operands) {
+      last_position_[operand.storage.value()] = p;
+    }
+  }
+  next_.assign(
+      kSteps * schedule.cache_ops.size() + schedule.prologue.size() + schedule.epilogue.size(),
+      kNone);
+}
+
+std::optional<Violation> Sweep::run() {
+  for (std::uint32_t s = 0; s < schedule_.storages.size(); ++s) {
+    if (!schedule_.storages[s].persistent) continue;
+    if (auto found = write_home(s, Copy{.storage = s}, kBeforeAll)) return found;
+  }
+  if (auto found = run_instances(kBeforeAll)) return found;
+  for (std::uint32_t step = 0; step < kSteps; ++step) {
+    if (auto found = begin_step(step)) return found;
+    if (auto found = run_instances(unrolled_.step_begin(step))) return found;
+    for (std::uint32_t position = 0; position < schedule_.positions.size(); ++position) {
+      if (auto found = run_op(step, position)) return found;
+      if (auto found = run_instances(unrolled_.op_end(step, position))) return found;
+    }
+  }
+  if (auto found = run_instances(unrolled_.finish())) return found;
+  return finish();
+}
+
+/// Values that do not outlive a step are gone; the job has filled the slots of its inputs.
+Sweep::Found Sweep::begin_step(std::uint32_t step) {
+  const Moment moment = unrolled_.step_begin(step);
+  for (std::uint32_t s = 0; s < schedule_.storages.size(); ++s) {
+    const Storage& storage = schedule_.storages[s];
+    if (storage.persistent) continue;
+    HO_CHECK(states_[s].stay == kNone);
+    states_[s].home_latest = false;
+    if (storage.kind != StorageKind::kInput) continue;
+    if (auto found = write_home(s, Copy{.storage = s}, moment)) return found;
+  }
+  return std::nullopt;
+}
+
+Sweep::Found Sweep::run_instances(Moment moment) {
+  for (const InstanceId instance : unrolled_.after(moment)) {
+    Found found;
+    switch (unrolled_.op(instance).kind) {
+      case CacheOpKind::kPrefetch: found = prefetch(instance); break;
+      case CacheOpKind::kStore: found = store(instance); break;
+      case CacheOpKind::kDetach: found = detach(instance); break;
+      case CacheOpKind::kStageIn:
+      case CacheOpKind::kStageOut:
+        found = violation("unsupported-flash", unrolled_.describe(instance), "", "");
+        break;
+    }
+    if (found) return found;
+  }
+  return std::nullopt;
+}
+
+Sweep::Found Sweep::run_op(std::uint32_t step, std::uint32_t position) {
+  const auto& operands = schedule_.positions[position].operands;
+  for (const Operand& operand : operands) {
+    if (auto found = access(step, position, operand)) return found;
+  }
+  for (const Operand& operand : operands) {
+    const std::uint32_t s = operand.storage.value();
+    if (schedule_.storages[s].persistent || last_position_[s] != position) continue;
+    stays_[states_[s].stay].end = Stay::End::kDied;
+    states_[s].stay = kNone;
+  }
+  return std::nullopt;
+}
+
+Sweep::Found Sweep::access(std::uint32_t step, std::uint32_t position, const Operand& operand) {
+  const std::uint32_t s = operand.storage.value();
+  State& state = states_[s];
+  const Moment start = unrolled_.op_start(step, position);
+  const auto fail = [&](const char* rule, std::string second, std::string detail) {
+    return violation(rule, unrolled_.describe_position(step, position), std::move(second),
+                     std::move(detail));
+  };
+  if (state.stay == kNone) {
+    if (operand.access != Access::kWrite) {
+      return fail("not-resident", storage_name(s), "the op reads it, nothing brought it");
+    }
+    const Stay stay{
+        .storage = s, .arrived = true, .begin = start, .offset_bytes = operand.device_offset_bytes};
+    if (auto found = begin_stay(stay)) return found;
+  }
+  Stay& stay = stays_[state.stay];
+  if (stay.offset_bytes != operand.device_offset_bytes) {
+    return fail("wrong-offset", describe_stay(stay),
+                "the op expects it at " + std::to_string(operand.device_offset_bytes) +
+                    ", it lies at " + std::to_string(stay.offset_bytes));
+  }
+  if (!stay.arrived) {
+    if (!unrolled_.complete_at(stay.prefetch, start)) {
+      return fail("prefetch-late", unrolled_.describe(stay.prefetch),
+                  "the op does not wait for the prefetch of its operand");
+    }
+    stay.arrived = true;
+  }
+  if (operand.access != Access::kRead) {
+    if (auto found = write(step, position, stay)) return found;
+    state.home_latest = false;
+  }
+  return std::nullopt;
+}
+
+/// An op may write only when no Store can still be reading.
+Sweep::Found Sweep::write(std::uint32_t step, std::uint32_t position, Stay& stay) {
+  for (InstanceId i = stay.first_store; i != kNone; i = next_[i]) {
+    if (unrolled_.complete_at(i, unrolled_.op_start(step, position))) continue;
+    return violation("store-overtaken", unrolled_.describe(i),
+                     unrolled_.describe_position(step, position),
+                     "the op writes the storage and does not wait for the store that reads it");
+  }
+  stay.first_store = kNone;
+  return std::nullopt;
+}
+
+Sweep::Found Sweep::prefetch(InstanceId instance) {
+  const CacheOp& op = unrolled_.op(instance);
+  const std::uint32_t s = op.storage.value();
+  State& state = states_[s];
+  const auto fail = [&](const char* rule, std::string second, std::string detail) {
+    return violation(rule, unrolled_.describe(instance), std::move(second), std::move(detail));
+  };
+  if (state.stay != kNone) {
+    return fail("already-resident", describe_stay(stays_[state.stay]), "it has not left since");
+  }
+  if (!schedule_.storages[s].persistent) {
+    const std::uint32_t last = last_position_[s];
+    const Moment now = unrolled_.starts_after(instance);
+    if (last == kNone || unrolled_.op_start(unrolled_.step(instance), last) <= now) {
+      return fail("useless-prefetch", storage_name(s), "no op of this step uses it afterwards");
+    }
+  }
+  if (!state.home_latest) {
+    return fail("stale-home", storage_name(s), "the home slot does not hold its latest value");
+  }
+  Copy& copy = copies_[state.copy];
+  if (copy.overwritten) {
+    return fail("stale-home", describe_copy(copy), "other bytes were stored over it");
+  }
+  if (copy.writer != kNone && !unrolled_.completes_before(copy.writer, instance)) {
+    return fail("prefetch-races-store", unrolled_.describe(copy.writer),
+                "the prefetch does not wait for the store that makes what it reads");
+  }
+  next_[instance] = copy.first_reader;
+  copy.first_reader = instance;
+  return begin_stay(
+      Stay{.storage = s, .prefetch = instance, .offset_bytes = op.device_offset_bytes});
+}
+
+/// The live stay that a Store or Detach is about, its bytes being there.
+Sweep::Found Sweep::check_resident(InstanceId instance, Stay*& stay) {
+  const CacheOp& op = unrolled_.op(instance);
+  const State& state = states_[op.storage.value()];
+  if (state.stay == kNone) {
+    return violation("not-resident", unrolled_.describe(instance), storage_name(op.storage.value()),
+                     "it is not on the device then");
+  }
+  stay = &stays_[state.stay];
+  if (stay->offset_bytes != op.device_offset_bytes) {
+    return violation("wrong-offset", unrolled_.describe(instance), describe_stay(*stay),
+                     "it lies at " + std::to_string(stay->offset_bytes));
+  }
+  if (!stay->arrived && !unrolled_.completes_before(stay->prefetch, instance)) {
+    return violation("prefetch-late", unrolled_.describe(instance),
+                     unrolled_.describe(stay->prefetch), "it does not wait for the prefetch");
+  }
+  return std::nullopt;
+}
+
+Sweep::Found Sweep::store(InstanceId instance) {
+  Stay* stay = nullptr;
+  if (auto found = check_resident(instance, stay)) return found;
+  const std::uint32_t s = unrolled_.op(instance).storage.value();
+  next_[instance] = stay->first_store;
+  stay->first_store = instance;
+  const Copy copy{.storage = s, .writer = instance};
+  return write_home(s, copy, unrolled_.starts_after(instance));
+}
+
+Sweep::Found Sweep::detach(InstanceId instance) {
+  Stay* stay = nullptr;
+  if (auto found = check_resident(instance, stay)) return found;
+  for (InstanceId i = stay->first_store; i != kNone; i = next_[i]) {
+    if (unrolled_.completes_before(i, instance)) continue;
+    return violation("detach-before-store", unrolled_.describe(instance), unrolled_.describe(i),
+                     "the bytes are released while the store may still read them");
+  }
+  stay->end = Stay::End::kDetached;
+  stay->detach = instance;
+  states_[stay->storage].stay = kNone;
+  return std::nullopt;
+}
+
+Sweep::Found Sweep::finish() const {
+  for (std::uint32_t s = 0; s < schedule_.storages.size(); ++s) {
+    if (!schedule_.storages[s].persistent) continue;
+    const State& state = states_[s];
+    if (state.home_latest && !copies_[state.copy].overwritten) continue;
+    return violation("lost-value", storage_name(s), "",
+                     "after the epilogue its home slot does not hold its latest value");
+  }
+  return std::nullopt;
+}
+
+/// Whether everything of the old stay is over when the next one begins.
+bool Sweep::stay_over(const Stay& old, const Stay& next) {
+  const auto before_next = [&](InstanceId instance) {
+    return next.prefetch != kNone ? unrolled_.completes_before(instance, next.prefetch)
+                                  : unrolled_.complete_at(instance, next.begin);
+  };
+  switch (old.end) {
+    case Stay::End::kLive: return false;
+    case Stay::End::kDetached: return before_next(old.detach);
+    case Stay::End::kDied: break;
+  }
+  // Its last op precedes: the walk reached `next` after that op's end.
+  for (InstanceId i = old.first_store; i != kNone; i = next_[i]) {
+    if (!before_next(i)) return false;
+  }
+  return true;
+}
+
+Sweep::Found Sweep::begin_stay(const Stay& stay) {
+  const auto id = static_cast<std::uint32_t>(stays_.size());
+  stays_.push_back(stay);
+  states_[stay.storage].stay = id;
+  const std::uint64_t end_bytes = stay.offset_bytes + schedule_.storages[stay.storage].bytes;
+  Found found;
+  device_.take(stay.offset_bytes, end_bytes, id, [&](std::uint32_t old) {
+    if (found || stay_over(stays_[old], stay)) return;
+    found = violation("overlapping-device-bytes", describe_stay(stays_[old]), describe_stay(stay),
+                      "the second takes bytes that the first may still use");
+  });
+  return found;
+}
+
+bool Sweep::copy_done(const Copy& old, const Copy& next, Moment moment) {
+  const auto before_next = [&](InstanceId instance) {
+    return next.writer != kNone ? unrolled_.completes_before(instance, next.writer)
+                                : unrolled_.complete_at(instance, moment);
+  };
+  if (old.writer != kNone && !before_next(old.writer)) return false;
+  for (InstanceId i = old.first_reader; i != kNone; i = next_[i]) {
+    if (!before_next(i)) return false;
+  }
+  return true;
+}
+
+Sweep::Found Sweep::write_home(std::uint32_t storage, const Copy& copy, Moment moment) {
+  const auto id = static_cast<std::uint32_t>(copies_.size());
+  copies_.push_back(copy);
+  State& state = states_[storage];
+  state.copy = id;
+  state.home_latest = true;
+  const std::uint64_t begin = home_address(*schedule_.homes[storage]);
+  Found found;
+  home_.take(begin, begin + schedule_.storages[storage].bytes, id, [&](std::uint32_t old) {
+    copies_[old].overwritten = true;
+    if (found || copy_done(copies_[old], copy, moment)) return;
+    found = violation("overlapping-home-bytes", describe_copy(copies_[old]), describe_copy(copy),
+                      "the second is written while the first may still be written or read");
+  });
+  return found;
+}
+
+Violation Sweep::violation(const char* rule, std::string first, std::string second,
+                           std::string detail) const {
+  if (unrolled_.exhausted()) {
+    return Violation{"too-complex", std::move(first), std::move(second),
+                     "the search through its dependencies was given up"};
+  }
+  return Violation{rule, std::move(first), std::move(second), std::move(detail)};
+}
+
+std::string Sweep::storage_name(std::uint32_t storage) const {
+  return describe(schedule_, StorageIndex(storage));
+}
+
+std::string Sweep::describe_stay(const Stay& stay) const {
+  const std::string name = storage_name(stay.storage) + " at " + std::to_string(stay.offset_bytes);
+  if (stay.prefetch != kNone) return name + ", brought by " + unrolled_.describe(stay.prefetch);
+  const Moment since_step = (stay.begin - unrolled_.step_begin(0));
+  const auto moments = static_cast<Moment>(2 * schedule_.positions.size() + 1);
+  return name + ", written by " +
+         unrolled_.describe_position(since_step / moments, (since_step % moments - 1) / 2);
+}
+
+std::string Sweep::describe_copy(const Copy& copy) const {
+  const std::string name = "home copy of " + storage_name(copy.storage);
+  if (copy.writer == kNone) return name + ", written by the job";
+  return name + ", written by " + unrolled_.describe(copy.writer);
+}
+
+}  // namespace ho::schedule::proof

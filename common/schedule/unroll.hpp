@@ -1,0 +1,141 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/schedule/describe.hpp"
+#include "common/schedule/schedule.hpp"
+#include "common/schedule/validate.hpp"
+
+namespace ho::schedule::proof {
+
+/// A moment of the compute chain: the one total order that every execution shares. For each step in
+/// turn: its begin, then start and end of each position. Larger is later.
+using Moment = std::uint32_t;
+/// One execution of one cache op: step * cache_ops.size() + index, then the prologue's, then the
+/// epilogue's.
+using InstanceId = std::uint32_t;
+
+inline constexpr Moment kBeforeAll = 0;
+/// Steps unrolled: the first (which follows the prologue), a steady one, and one more that follows
+/// a steady one.
+inline constexpr std::uint32_t kSteps = 3;
+
+/// A schedule unrolled over kSteps steps: when each instance of a cache op can run relative to the
+/// compute chain and to other instances, and one order in which everything can happen.
+///
+/// completes_before() is what a proof may rely on: it holds in every execution. The linear order is
+/// only one execution; it serves to walk through the events so that whatever must come first has.
+class Unrolled {
+ public:
+  /// Computes the order. The schedule must outlive this and have passed check_structure().
+  explicit Unrolled(const Schedule& schedule);
+
+  /// A cycle through dependencies and positions, or a schedule too large to unroll.
+  [[nodiscard]] const std::optional<Violation>& violation() const { return violation_; }
+
+  [[nodiscard]] Moment step_begin(std::uint32_t step) const {
+    return 1 + step * (2 * positions_ + 1);
+  }
+  [[nodiscard]] Moment op_start(std::uint32_t step, std::uint32_t position) const {
+    return step_begin(step) + 1 + 2 * position;
+  }
+  [[nodiscard]] Moment op_end(std::uint32_t step, std::uint32_t position) const {
+    return op_start(step, position) + 1;
+  }
+  /// The last op of the last step has ended and every instance of the steps is complete.
+  [[nodiscard]] Moment finish() const { return step_begin(kSteps); }
+
+  [[nodiscard]] const CacheOp& op(InstanceId instance) const { return *at(instance).op; }
+  [[nodiscard]] CacheOpList list(InstanceId instance) const { return at(instance).list; }
+  [[nodiscard]] std::uint32_t step(InstanceId instance) const { return at(instance).step; }
+  [[nodiscard]] std::string describe(InstanceId instance) const;
+  [[nodiscard]] std::string describe_position(std::uint32_t step, std::uint32_t position) const;
+
+  /// Largest moment known to precede the instance's start.
+  [[nodiscard]] Moment starts_after(InstanceId instance) const { return lo_[instance]; }
+  /// Whether `instance` is complete at `moment`, a start of an op, a step's begin or finish(), in
+  /// every execution.
+  [[nodiscard]] bool complete_at(InstanceId instance, Moment moment);
+  /// Whether `a` is complete when `b` starts, in every execution. Sets exhausted() where the search
+  /// was given up; the answer is then false.
+  [[nodiscard]] bool completes_before(InstanceId a, InstanceId b);
+  [[nodiscard]] bool exhausted() const { return exhausted_; }
+
+  /// Instances that the linear order places between a moment and the next one.
+  struct Range {
+    const InstanceId* first = nullptr;
+    const InstanceId* last = nullptr;
+    [[nodiscard]] const InstanceId* begin() const { return first; }
+    [[nodiscard]] const InstanceId* end() const { return last; }
+  };
+  [[nodiscard]] Range after(Moment moment) const;
+
+ private:
+  struct Place {
+    const CacheOp* op = nullptr;
+    CacheOpList list = CacheOpList::kSteady;
+    std::uint32_t step = 0;
+    std::uint32_t index = 0;
+  };
+  /// Position of each cache op in a list, grouped: what a position or an op points at.
+  struct Groups {
+    std::vector<std::uint32_t> begin;
+    std::vector<std::uint32_t> members;
+  };
+
+  [[nodiscard]] Place at(InstanceId instance) const;
+  [[nodiscard]] static Groups group(std::uint32_t keys, const std::vector<std::uint32_t>& key_of);
+  void build_groups();
+  void count_waits();
+  template <typename Visit>
+  void for_each_dependency(InstanceId instance, Visit&& visit) const;
+  template <typename Visit>
+  void for_each_dependent(InstanceId instance, Visit&& visit) const;
+  void arrange();
+  void release(InstanceId instance);
+  void run_ready(Moment moment);
+  void run_moment(Moment moment);
+  [[nodiscard]] bool check_awaited(std::uint32_t step, std::uint32_t position);
+  [[nodiscard]] bool check_step_done(std::uint32_t step);
+  void close_bounds();
+  [[nodiscard]] Moment own_hi(InstanceId instance) const;
+  [[nodiscard]] bool settled_before(InstanceId detach, Moment moment, int depth);
+  [[nodiscard]] bool is_ancestor(InstanceId a, InstanceId b);
+
+  const Schedule& schedule_;
+  std::uint32_t positions_ = 0;
+  std::uint32_t steady_ = 0;  ///< cache ops per step
+  std::uint32_t instances_ = 0;
+  std::uint32_t first_prologue_ = 0;
+  std::uint32_t first_epilogue_ = 0;
+  std::optional<Violation> violation_;
+
+  Groups released_by_;  ///< per position, then one more for the step's begin: steady cache ops
+  Groups awaited_by_;   ///< per position: steady cache ops, the next step's with the high bit set
+  Groups prologue_awaited_by_;
+  Groups dependents_;           ///< per steady cache op; the next step's with the high bit set
+  Groups prologue_dependents_;  ///< and the epilogue's
+  Groups epilogue_dependents_;
+
+  std::vector<std::uint32_t> waits_;        ///< per instance: what must still happen
+  std::vector<Moment> lo_;                  ///< per instance
+  std::vector<Moment> hi_;                  ///< per instance: known to be complete at this moment
+  std::vector<std::uint32_t> rank_;         ///< per instance: place in order_, plus one; 0: not yet
+  std::vector<InstanceId> order_;           ///< linear order of the instances
+  std::vector<std::uint32_t> after_begin_;  ///< per moment: first of order_ after it
+  std::vector<InstanceId> ready_detaches_;
+  std::vector<InstanceId> ready_transfers_;
+  std::size_t next_detach_ = 0;
+  std::size_t next_transfer_ = 0;
+
+  std::uint64_t search_budget_ = 0;
+  bool exhausted_ = false;
+  std::vector<std::uint32_t> visited_;  ///< per instance: number of the last search that saw it
+  std::uint32_t search_ = 0;
+  std::vector<InstanceId> stack_;
+};
+
+}  // namespace ho::schedule::proof
