@@ -93,6 +93,10 @@ std::int64_t Channel::locate(std::int64_t target) const {
   return lap * slots_ + static_cast<std::int64_t>(at);
 }
 
+std::int64_t Channel::slot_before(std::int64_t last, std::int64_t time_ns) const {
+  return locate(cumulative(last + 1) - time_ns);
+}
+
 Channel::Booking Channel::book_early(std::int64_t first, std::int64_t last, std::int64_t time_ns) {
   HO_CHECK(time_ns > 0 && free_between(first, last) >= time_ns);
   Booking booking{-1, -1};

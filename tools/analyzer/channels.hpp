@@ -28,6 +28,9 @@ class Channel {
   /// More time in a slot: the plan stalls there.
   void extend(std::int64_t slot, std::int64_t time_ns);
 
+  /// The slot in which the last `time_ns` free nanoseconds before the end of slot `last` begin.
+  [[nodiscard]] std::int64_t slot_before(std::int64_t last, std::int64_t time_ns) const;
+
   struct Booking {
     std::int64_t first_slot = 0;
     std::int64_t last_slot = 0;

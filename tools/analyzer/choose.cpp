@@ -20,6 +20,7 @@ struct Estimate {
   std::int64_t fetch_ns = 0;  ///< 0: overwritten at its next use
   std::int64_t store_late_ns = 0;
   std::int64_t fetch_late_ns = 0;
+  std::int64_t fetch_window = 0;  ///< first slot the fetch may take
   [[nodiscard]] std::int64_t late_ns() const { return store_late_ns + fetch_late_ns; }
 };
 
@@ -47,9 +48,12 @@ class Chooser {
   bool delay(std::int64_t p);
   bool hasten(std::int64_t p);
   [[nodiscard]] Estimate estimate(std::uint32_t index, std::int64_t p) const;
+  [[nodiscard]] std::int64_t fetch_window(const Gap& g, std::int64_t at,
+                                          std::int64_t fetch_ns) const;
   [[nodiscard]] bool home_has_room(std::uint32_t index) const;
   void move(std::uint32_t index, std::int64_t p, const Estimate& cost);
   void book_store(std::uint32_t index, std::int64_t at, std::int64_t store_ns);
+  void store_by(const Gap& g, std::int64_t held);
   void claim_home(const Gap& g);
   void extend(std::int64_t slot, std::int64_t time_ns);
   void add_relief(std::uint32_t index, std::int64_t sign);
@@ -66,6 +70,7 @@ class Chooser {
   SlackTree slack_;
   std::vector<Channel> read_;
   std::vector<Channel> write_;
+  Channel clock_;  ///< never booked: tells planned time between slots
   std::vector<SlackTree> home_;
   std::vector<std::int64_t> home_from_;  // per storage, of shared slots: claimed positions
   std::vector<std::int64_t> home_to_;
@@ -100,7 +105,8 @@ Chooser::Chooser(const ChooseInput& input, const ChooseOptions& options)
     : in_(input),
       options_(options),
       n_(input.lifetimes.positions),
-      slack_(slack_of(input.lifetimes, options.target_bytes)) {
+      slack_(slack_of(input.lifetimes, options.target_bytes)),
+      clock_(slots_of(input.duration_ns)) {
   const std::size_t gaps = in_.lifetimes.gaps.size();
   out_.moved.assign(gaps, 0);
   out_.detach_by.assign(gaps, 0);
@@ -154,6 +160,7 @@ void Chooser::extend(std::int64_t slot, std::int64_t time_ns) {
   if (time_ns <= 0) return;
   for (auto& channel : read_) channel.extend(slot, time_ns);
   for (auto& channel : write_) channel.extend(slot, time_ns);
+  clock_.extend(slot, time_ns);
   const std::int64_t position = ((slot / 2) % n_ + n_) % n_;
   out_.stall_ns[static_cast<std::size_t>(position)] += time_ns;
 }
@@ -227,10 +234,18 @@ Estimate Chooser::estimate(std::uint32_t index, std::int64_t p) const {
   }
   if (!g.dead) {
     cost.fetch_ns = transfer_ns(tier(g).read, in_.lifetimes.bytes[g.storage]);
-    cost.fetch_late_ns =
-        std::max<std::int64_t>(0, cost.fetch_ns - read_[lane].free_between(2 * (at + 1), 2 * g.to));
+    cost.fetch_window = fetch_window(g, at, cost.fetch_ns);
+    cost.fetch_late_ns = std::max<std::int64_t>(
+        0, cost.fetch_ns - read_[lane].free_between(cost.fetch_window, 2 * g.to));
   }
   return cost;
+}
+
+/// First slot in which the fetch of a gap moved at `at` may begin.
+std::int64_t Chooser::fetch_window(const Gap& g, std::int64_t at, std::int64_t fetch_ns) const {
+  const std::int64_t first = 2 * (at + 1);
+  if (options_.hold == 0) return first;
+  return std::clamp(clock_.slot_before(2 * g.to, options_.hold * fetch_ns), first, 2 * g.to);
 }
 
 bool Chooser::home_has_room(std::uint32_t index) const {
@@ -280,6 +295,14 @@ void Chooser::book_store(std::uint32_t index, std::int64_t at, std::int64_t stor
   stored_by_[g.version] = last % 2 == 0 ? last / 2 - 1 : last / 2;
 }
 
+/// A Store must be able to begin before whoever waits for its Detach: by the end of `held`.
+void Chooser::store_by(const Gap& g, std::int64_t held) {
+  if (g.version == kHomeVersion) return;
+  const std::int64_t lap = g.written < 0 ? n_ : 0;
+  std::int64_t& after = out_.store_after[g.version];
+  after = std::min(after, held + lap);
+}
+
 void Chooser::move(std::uint32_t index, std::int64_t p, const Estimate& cost) {
   const Gap& g = gap(index);
   const std::int64_t at = in_frame(g, p);
@@ -292,11 +315,12 @@ void Chooser::move(std::uint32_t index, std::int64_t p, const Estimate& cost) {
     }
     const std::int64_t lap = g.written < 0 ? n_ : 0;
     held = std::max(held, std::min(stored_by_[g.version] - lap, at - 1));
+    store_by(g, held);
   }
   std::int64_t back = g.to;
   if (cost.fetch_ns > 0) {
     extend(2 * g.to, cost.fetch_late_ns);
-    const auto booked = read_[lane].book_late(2 * (at + 1), 2 * g.to, cost.fetch_ns);
+    const auto booked = read_[lane].book_late(cost.fetch_window, 2 * g.to, cost.fetch_ns);
     back = std::clamp(booked.first_slot / 2, at + 1, g.to);
   }
   out_.moved[index] = 1;
@@ -336,6 +360,10 @@ bool Chooser::pick(std::int64_t p, std::priority_queue<Candidate>& heap, bool al
     if (!allow_late) continue;
     const double relief = static_cast<double>(std::min(bytes(gap(top.second)), excess));
     const double price = static_cast<double>(cost.late_ns()) / relief;
+    if (options_.furthest) {
+      best = {top, cost};
+      break;
+    }
     if (!best || price < best_price) {
       best = {top, cost};
       best_price = price;
@@ -380,6 +408,7 @@ bool Chooser::hasten(std::int64_t p) {
     if (out_.detach_by[index] < p) continue;
     add_relief(index, -1);
     out_.detach_by[index] = p - 1;
+    store_by(gap(index), p - 1);
     add_relief(index, 1);
     return true;
   }

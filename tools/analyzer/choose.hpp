@@ -37,6 +37,10 @@ struct ChooseOptions {
   std::uint32_t examine = 32;      ///< candidates looked at per choice
   std::int64_t lead = 4;           ///< how early a Prefetch may be pulled forward, in own durations
   std::int64_t lead_ns = 0;        ///< ... and at least this
+  /// A fetch may hold memory this many of its own durations before its use; what does not fit into
+  /// the link within that window stalls instead. 0: as long as the link is busy.
+  std::int64_t hold = 0;
+  bool furthest = false;  ///< where all candidates stall: furthest next use, not the least stall
 };
 
 inline constexpr std::int64_t kNoStore = std::numeric_limits<std::int64_t>::min();

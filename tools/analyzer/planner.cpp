@@ -17,16 +17,22 @@ constexpr int kReserveRounds = 8;
 constexpr double kCloseEnough = 1.0005;
 
 struct Variant {
-  std::uint64_t small_divisor = 4096;  ///< storages below budget / divisor move last
-  std::uint32_t examine = 32;
+  std::int64_t hold = 0;
+  bool furthest = false;
   std::int64_t lead = 4;
+  std::uint32_t examine = 32;
+  std::uint64_t small_divisor = 4096;  ///< storages below budget / divisor move last
   std::uint64_t reserve_permille = 0;
 };
 
+// No single variant wins everywhere: patient ones (hold 0) where the links suffice, stalling ones
+// (hold 1 .. 3, furthest) where the step is bound by transfers.
 constexpr Variant kVariants[] = {
-    {4096, 32, 4, 0},  {4096, 32, 1, 0},  {4096, 128, 16, 0}, {512, 32, 4, 0},
-    {4096, 32, 64, 0}, {4096, 32, 4, 10}, {65536, 256, 2, 0}, {4096, 32, 4, 30},
-    {128, 64, 4, 0},   {4096, 8, 4, 0},   {4096, 32, 0, 0},   {4096, 32, 4, 60},
+    {0, false, 4, 32, 4096, 0},     {0, false, 4, 1024, 65536, 0},
+    {2, true, 4, 256, 65536, 0},    {0, false, 1, 1024, 4096, 10},
+    {30, false, 16, 1024, 4096, 0}, {3, false, 64, 1024, 65536, 0},
+    {1, true, 4, 512, 65536, 0},    {2, true, 64, 8, 4096, 0},
+    {0, false, 4, 64, 4096, 60},    {0, false, 64, 4096, 1 << 20, 15},
 };
 
 /// How many variants a graph of this size is worth: planning stays near-linear.
@@ -59,7 +65,8 @@ class Planner {
   [[nodiscard]] std::optional<Infeasible> impossible() const;
   bool assign_tiers();
   [[nodiscard]] Infeasible why(const Choice::Failure& failure) const;
-  std::optional<Plan> run_variant(const Variant& variant, std::optional<Infeasible>& failure);
+  std::optional<Plan> run_variant(const Variant& variant, std::int64_t worth_ns,
+                                  std::optional<Infeasible>& failure);
   [[nodiscard]] ChooseInput input() const {
     return {life_, durations_, tiers_, tier_of_, static_home_, home_is_static_};
   }
@@ -148,8 +155,9 @@ Infeasible Planner::why(const Choice::Failure& failure) const {
   return {op.id, op.name, tier, failure.needs_bytes};
 }
 
-/// One variant; what packing exceeds the budget by is held back in the next round.
-std::optional<Plan> Planner::run_variant(const Variant& variant,
+/// One variant, unless it is not shorter than `worth_ns`; what packing exceeds the budget by is
+/// held back in the next round.
+std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t worth_ns,
                                          std::optional<Infeasible>& failure) {
   const ChooseInput in = input();
   std::uint64_t reserve = budget_ / 1000 * variant.reserve_permille;
@@ -160,12 +168,17 @@ std::optional<Plan> Planner::run_variant(const Variant& variant,
     options.small_bytes = budget_ / variant.small_divisor;
     options.examine = variant.examine;
     options.lead = variant.lead;
+    options.hold = variant.hold;
+    options.furthest = variant.furthest;
     Choice choice = choose(in, options);
     if (choice.failure) {
       if (!failure) failure = why(*choice.failure);
       return std::nullopt;
     }
     Draft draft = emit(graph_, in, choice, budget_);
+    const std::int64_t step = steady_step_ns(draft, in);
+    // Holding more back makes no step shorter.
+    if (step >= worth_ns) return std::nullopt;
     smallest_arena = std::min(smallest_arena, draft.arena_bytes);
     for (std::size_t t = 0; t < tiers_.size(); ++t) {
       if (draft.home_bytes[t] <= tiers_[t].capacity_bytes) continue;
@@ -175,7 +188,6 @@ std::optional<Plan> Planner::run_variant(const Variant& variant,
       return std::nullopt;
     }
     if (draft.arena_bytes <= budget_) {
-      const std::int64_t step = steady_step_ns(draft, in);
       return Plan{std::move(choice), std::move(draft), tier_of_, step, std::nullopt};
     }
     reserve += (draft.arena_bytes - budget_) + budget_ / 512;
@@ -196,7 +208,7 @@ Plan Planner::run(std::uint64_t bound_ns) {
   const std::size_t variants = variants_for(graph_.ops.size());
   for (std::size_t v = 0; v < std::size(kVariants); ++v) {
     if (v >= variants && found) break;
-    auto next = run_variant(kVariants[v], failure);
+    auto next = run_variant(kVariants[v], found ? best.step_ns : INT64_MAX, failure);
     if (!next) continue;
     if (!found || next->step_ns < best.step_ns) best = std::move(*next);
     found = true;
