@@ -42,9 +42,12 @@ class Tree:
             path = Path(root, name)
             if path.is_file():  # not one that was removed and not yet committed
                 files[name] = path.read_bytes().decode("utf-8", "replace")
-        # What is published can no longer be mended, so only the commits ahead of it count.
+        # What is published can no longer be mended, so only the commits ahead of it count, or the last one.
         log = subprocess.run(["git", "-C", root, "log", "--no-merges", "--format=%s", "origin/main..HEAD"],
                              capture_output=True, text=True, check=False)
+        if log.returncode != 0:
+            log = subprocess.run(["git", "-C", root, "log", "--no-merges", "--format=%s", "-n", "1"],
+                                 capture_output=True, text=True, check=False)
         return Tree(files, log.stdout.splitlines() if log.returncode == 0 else ())
 
     def sources(self, suffixes=SOURCE_SUFFIXES):
