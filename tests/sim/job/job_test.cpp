@@ -1,0 +1,106 @@
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <string>
+
+#include "common/schedule/validate.hpp"
+#include "tests/sim/job/random_schedule.hpp"
+#include "tests/sim/job/sim_job.hpp"
+
+namespace {
+
+using namespace ho;
+using test::SimFault;
+using test::SimJob;
+using test::SimOutcome;
+
+constexpr std::uint64_t kSeeds = 2000;
+constexpr std::uint64_t kFaultSeeds = 700;
+
+/// Runs `body` for every seed, or for HO_SEED alone.
+template <typename Body>
+void for_each_seed(std::uint64_t count, Body&& body) {
+  if (const char* one = std::getenv("HO_SEED")) {
+    body(std::strtoull(one, nullptr, 10));
+    return;
+  }
+  for (std::uint64_t seed = 1; seed <= count; ++seed) body(seed);
+}
+
+SimOutcome run(std::uint64_t seed, SimFault fault) {
+  Prng random(seed);
+  const schedule::Schedule schedule = test::random_schedule(random);
+  SimJob job(schedule, random.next(), fault);
+  return job.run(1 + random.below(5));
+}
+
+}  // namespace
+
+TEST_CASE("sim: the hand-made plans are legal by the validator's rules") {
+  for_each_seed(300, [](std::uint64_t seed) {
+    Prng random(seed);
+    const schedule::Schedule schedule = test::random_schedule(random);
+    const auto violation = schedule::validate(schedule);
+    INFO("replay with HO_SEED=" << seed);
+    if (violation) {
+      FAIL(violation->rule << ": " << violation->first << " / " << violation->second << " "
+                           << violation->detail);
+    }
+  });
+}
+
+TEST_CASE("sim: whole jobs with delay and reorder see exactly the model's bytes") {
+  std::uint64_t stalled = 0;
+  for_each_seed(kSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    const SimOutcome outcome = run(seed, SimFault::kNone);
+    REQUIRE(outcome.wrong == "");
+    REQUIRE_FALSE(outcome.failure.has_value());
+    REQUIRE(outcome.finished);
+    stalled += outcome.stall_turns > 0 ? 1 : 0;
+  });
+  // Transfers must sometimes be late, else the waits are not tested.
+  if (std::getenv("HO_SEED") == nullptr) CHECK(stalled > kSeeds / 10);
+}
+
+TEST_CASE("sim: a killed node fails the job cleanly and never shows wrong bytes") {
+  std::uint64_t failures = 0;
+  for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    const SimOutcome outcome = run(seed, SimFault::kKillPeer);
+    REQUIRE(outcome.wrong == "");
+    REQUIRE(outcome.finished != outcome.failure.has_value());
+    if (!outcome.failure) return;
+    failures += 1;
+    CHECK(outcome.failure->code == Errc::kUnavailable);
+    CHECK(outcome.failed_after <= std::chrono::milliseconds(3));
+  });
+  if (std::getenv("HO_SEED") == nullptr) CHECK(failures > kFaultSeeds / 4);
+}
+
+TEST_CASE("sim: a stopped node fails the job by its transfers' deadline") {
+  std::uint64_t failures = 0;
+  for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    const SimOutcome outcome = run(seed, SimFault::kStopPeer);
+    REQUIRE(outcome.wrong == "");
+    REQUIRE(outcome.finished != outcome.failure.has_value());
+    if (!outcome.failure) return;
+    failures += 1;
+    CHECK(
+        (outcome.failure->code == Errc::kDeadline || outcome.failure->code == Errc::kUnavailable));
+    CHECK_FALSE(outcome.failure->storages.empty());
+  });
+  if (std::getenv("HO_SEED") == nullptr) CHECK(failures > kFaultSeeds / 4);
+}
+
+TEST_CASE("sim: a lost operation ends in an error, never in wrong bytes") {
+  std::uint64_t failures = 0;
+  for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    const SimOutcome outcome = run(seed, SimFault::kLoss);
+    REQUIRE(outcome.wrong == "");
+    REQUIRE(outcome.finished != outcome.failure.has_value());
+    failures += outcome.failure ? 1 : 0;
+  });
+  if (std::getenv("HO_SEED") == nullptr) CHECK(failures > 0);
+}

@@ -1,0 +1,260 @@
+#include "tests/sim/job/sim_job.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "common/base/check.hpp"
+#include "common/base/checksum.hpp"
+#include "common/base/units.hpp"
+
+namespace ho::test {
+namespace {
+
+using schedule::Access;
+
+constexpr Duration kOpDeadline = std::chrono::milliseconds(20);
+constexpr Duration kControlNotice = std::chrono::milliseconds(1);
+constexpr std::uint64_t kSegmentBytes = 8192;
+
+SimLink random_link(Prng& random, SimFault fault) {
+  SimLink link;
+  link.delay_max = Duration(1000 + static_cast<std::int64_t>(random.below(100000)));
+  link.depth_ops_max = static_cast<std::uint32_t>(1 + random.below(8));
+  if (random.below(2) == 0) link.bytes_per_s = 100'000'000 + random.below(1'000'000'000);
+  if (fault == SimFault::kLoss) link.loss = 0.02;
+  return link;
+}
+
+/// A stream of bytes that depends on every bit of `seed`.
+void fill(std::span<std::byte> into, std::uint64_t seed) {
+  Prng stream(seed);
+  for (std::size_t i = 0; i < into.size(); i += 8) {
+    const std::uint64_t word = stream.next();
+    std::memcpy(into.data() + i, &word, std::min<std::size_t>(8, into.size() - i));
+  }
+}
+
+}  // namespace
+
+SimJob::SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault fault)
+    : schedule_(schedule),
+      random_(seed),
+      fault_(fault),
+      link_(random_link(random_, fault)),
+      transport_(fabric_, clock_, link_, random_.next()),
+      arena_(schedule.arena_bytes) {
+  for (const char* address : {"a", "b"}) {
+    fabric_.add_peer(address);
+    const auto peer = transport_.connect({NodeId(0), address}, clock_.now() + kOpDeadline);
+    HO_CHECK(peer.ok());
+    nodes_.push_back({address, *peer, {}});
+  }
+  local_ = spread(schedule.local_ddr_bytes);
+  remote_ = spread(schedule.remote_ddr_bytes);
+  fill(arena_, seed ^ 0xdeadU);
+  const auto local = transport_.register_memory(arena_);
+  HO_CHECK(local.ok());
+  handles_[0] = *local;
+
+  client::DriverPort port;
+  port.transport = &transport_;
+  port.piece_bytes = 1 + random_.below(9000);
+  port.pieces_max = static_cast<std::uint32_t>(1 + random_.below(12));
+  port.op_deadline = kOpDeadline;
+  mover_.emplace(std::vector<client::DriverPort>{port}, clock_);
+  client::ReplayMemory memory{arena_, handles_, &local_, &remote_};
+  auto replay = client::Replay::create(schedule, memory, 1);
+  HO_CHECK(replay.ok());
+  replay_.emplace(std::move(replay).value());
+
+  for (std::uint32_t i = 0; i < schedule.storages.size(); ++i) {
+    model_.push_back(random_value(schedule.storages[i].bytes));
+    if (schedule.storages[i].persistent) write_home(i, model_[i]);
+  }
+  if (fault != SimFault::kNone && fault != SimFault::kLoss) {
+    fault_at_ = clock_.now() + Duration(static_cast<std::int64_t>(random_.below(3'000'000)));
+    fault_node_ = static_cast<std::uint32_t>(random_.below(nodes_.size()));
+  }
+}
+
+SimJob::~SimJob() = default;
+
+client::ArenaMap SimJob::spread(std::uint64_t bytes) {
+  std::vector<client::ArenaExtent> extents;
+  for (std::uint64_t at = 0; at < bytes;) {
+    const auto index = static_cast<std::uint32_t>(extents.size() % nodes_.size());
+    Node& node = nodes_[index];
+    const std::uint64_t length = std::min(kSegmentBytes, bytes - at);
+    node.segments.emplace_back(kSegmentBytes);
+    auto grant = fabric_.expose(node.address, node.segments.back(), transport::Rights::kReadWrite);
+    const auto region = transport_.attach(node.peer, std::move(grant));
+    HO_CHECK(region.ok());
+    extents.push_back({at, length, client::DriverIndex(0), client::NodeIndex(index), *region, 0});
+    at += length;
+  }
+  return client::ArenaMap(std::move(extents));
+}
+
+std::byte* SimJob::home_byte(std::uint32_t storage, std::uint64_t at) {
+  const auto& home = *schedule_.homes[storage];
+  const bool remote = home.tier == schedule::HomeTier::kRemoteDdr;
+  const std::uint64_t offset = home.offset_bytes + at;
+  const std::uint64_t segment = offset / kSegmentBytes;
+  // Segments of the local arena were exposed first, those of each arena in turn.
+  const std::uint64_t before =
+      remote ? (schedule_.local_ddr_bytes + kSegmentBytes - 1) / kSegmentBytes : 0;
+  Node& node = nodes_[segment % nodes_.size()];
+  const std::uint64_t node_index = segment % nodes_.size();
+  const std::uint64_t earlier =
+      before / nodes_.size() + (before % nodes_.size() > node_index ? 1 : 0);
+  return &node.segments[earlier + segment / nodes_.size()][offset % kSegmentBytes];
+}
+
+void SimJob::write_home(std::uint32_t storage, const std::vector<std::byte>& value) {
+  for (std::uint64_t i = 0; i < value.size(); ++i) *home_byte(storage, i) = value[i];
+}
+
+std::vector<std::byte> SimJob::read_home(std::uint32_t storage) {
+  std::vector<std::byte> value(schedule_.storages[storage].bytes);
+  for (std::uint64_t i = 0; i < value.size(); ++i) value[i] = *home_byte(storage, i);
+  return value;
+}
+
+std::vector<std::byte> SimJob::random_value(std::uint64_t bytes) {
+  std::vector<std::byte> value(bytes);
+  fill(value, random_.next());
+  return value;
+}
+
+SimOutcome SimJob::run(std::uint64_t steps) {
+  const std::uint64_t positions = schedule_.positions.size();
+  const auto done = [&] { return replay_->failure().has_value() || !outcome_.wrong.empty(); };
+  for (std::uint64_t step = 0; step < steps && !done(); ++step) {
+    for (std::uint32_t i = 0; i < schedule_.storages.size(); ++i) {
+      const Storage& storage = schedule_.storages[i];
+      if (storage.persistent || storage.kind != StorageKind::kInput) continue;
+      model_[i] = random_value(storage.bytes);
+      write_home(i, model_[i]);
+    }
+    const auto begun = replay_->executor().begin_step();
+    HO_CHECK(begun.ok());
+    for (std::uint32_t p = 0; p < positions && !done(); ++p) {
+      if (!drive_until(step * positions + p)) break;
+      run_op(p, step);
+      // The op takes its time, give or take; transfers go on meanwhile.
+      const std::uint64_t nominal = schedule_.ops[schedule_.positions[p].op.value()].duration_ns;
+      const TimePoint ends =
+          clock_.now() + Duration(static_cast<std::int64_t>(random_.below(2 * nominal + 1)));
+      while (clock_.now() < ends && !done()) {
+        turn();
+        clock_.advance_to(std::min(
+            ends, std::min(transport_.next_event().value_or(ends), clock_.now() + kControlNotice)));
+      }
+      const auto ended = replay_->executor().positions_ended(step * positions + p + 1);
+      HO_CHECK(ended.ok());
+    }
+  }
+  if (!done()) {
+    const auto began = replay_->executor().begin_epilogue();
+    HO_CHECK(began.ok());
+  }
+  drain();
+  outcome_.failure = replay_->failure();
+  outcome_.finished = replay_->executor().state() == client::Executor::State::kFinished;
+  for (std::uint32_t i = 0; outcome_.finished && i < schedule_.storages.size(); ++i) {
+    if (schedule_.storages[i].persistent && read_home(i) != model_[i] && outcome_.wrong.empty()) {
+      outcome_.wrong = "home of " + schedule_.storages[i].name + " after the last step";
+    }
+  }
+  return outcome_;
+}
+
+bool SimJob::drive_until(std::uint64_t position) {
+  for (std::uint64_t turns = 0; replay_->executor().ready_through() <= position; ++turns) {
+    HO_CHECK(turns < 10'000'000);
+    if (replay_->failure()) return false;
+    turn();
+    if (replay_->executor().ready_through() > position) break;
+    if (replay_->quiet() && mover_->in_flight() == 0 && !replay_->failure()) {
+      outcome_.wrong = "deadlock at position " + std::to_string(position);
+      return false;
+    }
+    outcome_.stall_turns += 1;
+    clock_.advance_to(std::min(transport_.next_event().value_or(clock_.now() + kControlNotice),
+                               clock_.now() + kControlNotice));
+  }
+  return !replay_->failure().has_value();
+}
+
+/// One look at everything, as the transfer thread does it.
+void SimJob::turn() {
+  inject();
+  const auto ticks = static_cast<std::uint64_t>(clock_.now().time_since_epoch().count());
+  replay_->pump(*mover_, ticks);
+  mover_->pump();
+  std::array<client::TransferDone, 4> done;
+  const std::size_t count = mover_->poll(done);
+  for (std::size_t i = 0; i < count; ++i) replay_->transfer_done(done[i], ticks);
+  if (replay_->failure() && outcome_.failed_after == Duration{} && fault_at_ < clock_.now()) {
+    outcome_.failed_after = clock_.now() - fault_at_;
+  }
+}
+
+void SimJob::inject() {
+  if (clock_.now() >= fault_at_ && !outcome_.fault_happened) {
+    outcome_.fault_happened = true;
+    if (fault_ == SimFault::kKillPeer) {
+      fabric_.kill_peer(nodes_[fault_node_].address, std::chrono::seconds(30));
+      close_at_ = clock_.now() + kControlNotice;
+    } else {
+      fabric_.stop_peer(nodes_[fault_node_].address);
+    }
+  }
+  if (clock_.now() >= close_at_) {
+    // The control connection broke: the transfer thread closes the peer and fails the replay.
+    close_at_ = TimePoint::max();
+    transport_.close_peer(nodes_[fault_node_].peer);
+    replay_->fail(Errc::kUnavailable, client::NodeIndex(fault_node_));
+  }
+}
+
+void SimJob::run_op(std::uint32_t position, std::uint64_t step) {
+  std::uint64_t seed = (std::uint64_t{position} << 32U) + step;
+  for (const auto& operand : schedule_.positions[position].operands) {
+    const std::uint32_t storage = operand.storage.value();
+    if (operand.access == Access::kWrite) continue;
+    const std::span<const std::byte> here(arena_.data() + operand.device_offset_bytes,
+                                          model_[storage].size());
+    if (!std::equal(here.begin(), here.end(), model_[storage].begin())) {
+      outcome_.wrong = schedule_.storages[storage].name + " at position " +
+                       std::to_string(position) + " of step " + std::to_string(step);
+      return;
+    }
+    seed ^= checksum64(here) + storage;
+  }
+  for (const auto& operand : schedule_.positions[position].operands) {
+    if (operand.access == Access::kRead) continue;
+    const std::uint32_t storage = operand.storage.value();
+    fill(model_[storage], seed + storage);
+    std::copy(model_[storage].begin(), model_[storage].end(),
+              arena_.begin() + static_cast<std::ptrdiff_t>(operand.device_offset_bytes));
+  }
+}
+
+/// Lets everything in flight end: by completion, or by its deadline.
+void SimJob::drain() {
+  for (std::uint64_t turns = 0;; ++turns) {
+    HO_CHECK(turns < 10'000'000);
+    turn();
+    const bool finished = replay_->executor().state() == client::Executor::State::kFinished;
+    if (mover_->in_flight() == 0 && (replay_->failure() || finished || !outcome_.wrong.empty())) {
+      break;
+    }
+    clock_.advance_to(std::min(transport_.next_event().value_or(clock_.now() + kControlNotice),
+                               clock_.now() + kControlNotice));
+  }
+  HO_CHECK(replay_->in_flight() == 0);
+}
+
+}  // namespace ho::test

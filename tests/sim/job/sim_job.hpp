@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/mover.hpp"
+#include "client/replay.hpp"
+#include "common/schedule/schedule.hpp"
+#include "tests/support/sim_transport.hpp"
+
+namespace ho::test {
+
+/// What goes wrong in a run, if anything.
+enum class SimFault : std::uint8_t { kNone, kKillPeer, kStopPeer, kLoss };
+
+/// How a simulated job ended.
+struct SimOutcome {
+  bool finished = false;
+  std::optional<client::ReplayFailure> failure;
+  Duration failed_after{};  ///< from the fault to the failure
+  bool fault_happened = false;
+  std::string wrong;  ///< the first wrong byte, in words; empty: none
+  std::uint64_t stall_turns = 0;
+};
+
+/// A whole job in one thread: the client's executor, mover and replay over the simulated transport,
+/// a pool of two nodes, and kernels whose outputs depend on every byte they read. A model computes
+/// the same in plain memory; every operand is compared before its op runs, and every home at the
+/// end.
+class SimJob {
+ public:
+  SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault fault);
+  ~SimJob();
+  [[nodiscard]] SimOutcome run(std::uint64_t steps);
+
+ private:
+  struct Node {
+    std::string address;
+    transport::PeerId peer;
+    std::vector<std::vector<std::byte>> segments;
+  };
+  [[nodiscard]] client::ArenaMap spread(std::uint64_t bytes);
+  void write_home(std::uint32_t storage, const std::vector<std::byte>& value);
+  [[nodiscard]] std::vector<std::byte> read_home(std::uint32_t storage);
+  [[nodiscard]] std::byte* home_byte(std::uint32_t storage, std::uint64_t at);
+  [[nodiscard]] std::vector<std::byte> random_value(std::uint64_t bytes);
+  [[nodiscard]] bool drive_until(std::uint64_t ready_above);
+  void turn();
+  void inject();
+  void run_op(std::uint32_t position, std::uint64_t step);
+  void drain();
+
+  const schedule::Schedule& schedule_;
+  Prng random_;
+  SimFault fault_;
+  SimClock clock_;
+  SimFabric fabric_;
+  SimLink link_;
+  SimTransport transport_;
+  std::vector<Node> nodes_;
+  std::vector<std::byte> arena_;
+  std::vector<std::vector<std::byte>> model_;
+  client::LocalHandles handles_;
+  client::ArenaMap local_;
+  client::ArenaMap remote_;
+  std::optional<client::Mover> mover_;
+  std::optional<client::Replay> replay_;
+  TimePoint fault_at_ = TimePoint::max();
+  std::uint32_t fault_node_ = 0;
+  bool fault_open_ = false;
+  TimePoint close_at_ = TimePoint::max();
+  SimOutcome outcome_;
+};
+
+}  // namespace ho::test
