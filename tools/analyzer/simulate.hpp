@@ -12,7 +12,7 @@ namespace ho::analyzer {
 
 enum class Policy : std::uint8_t {
   kPlanned,      ///< the schedule's own cache ops
-  kOnDemandLru,  ///< fetch on miss, evict least recently used, write back dirty
+  kOnDemandLru,  ///< fetch on miss (one op ahead), evict least recently used, write back dirty
   kLayerWindow,  ///< fetch the next layer while this one runs, drop behind (as ZeRO-Infinity does)
 };
 
@@ -24,9 +24,9 @@ struct MemoryPoint {
 
 /// One steady-state step, times from its start.
 struct Simulation {
-  std::uint64_t step_ns = 0;   ///< steady-state period
-  std::uint64_t stall_ns = 0;  ///< sum over positions
-  std::uint64_t peak_bytes = 0;
+  std::uint64_t step_ns = 0;     ///< steady-state period
+  std::uint64_t stall_ns = 0;    ///< sum over positions
+  std::uint64_t peak_bytes = 0;  ///< over all simulated steps, the first included
   std::uint64_t prefetch_bytes = 0;
   std::uint64_t store_bytes = 0;
   std::vector<std::uint64_t> op_start_ns;               ///< per position (kPlanned only)
@@ -37,13 +37,36 @@ struct Simulation {
   std::vector<schedule::ChannelLoad> channels;
 };
 
-/// Discrete-event replay on `hardware`'s channels until the period is steady (at most 8 steps).
-/// kPlanned follows the schedule's dependencies as the runtime does; the baselines use its accesses
-/// and budget only.
-/// @return kInvalidArgument where the hardware lacks a tier the schedule uses, or the baseline
-/// cannot hold
-///         one op's operands in the budget.
+/// Discrete-event replay on `hardware`'s channels until the period is steady (at most 8 steps;
+/// where it is not steady then, the slowest of the last steps is given).
+///
+/// kPlanned follows the schedule's dependencies: compute is one chain; a cache op is submitted when
+/// its after_position has ended and its after_cache_ops are complete. Each channel (tier and
+/// direction) carries one transfer at a time, first submitted first served, ties in list order; it
+/// takes latency + bytes / bandwidth. Where the hardware has a device port, the local and the
+/// remote channel of one direction share it fluidly: each gets its own bandwidth or, where the sum
+/// exceeds the port's, a fair share (max-min). The larger of channel and port latency counts. A
+/// Detach takes no time. A Prefetch's target counts as live from its submission, until Detach; a
+/// non-persistent storage dies with its last access in the step.
+///
+/// The baselines use the schedule's accesses, home tiers and budget only, on the same channels.
+/// kOnDemandLru asks for the next op's operands when an op starts. kLayerWindow cuts the step into
+/// groups of ops whose operands fill half the budget at most. Both are flattered: bytes are
+/// counted, so no room is lost to fragmentation, and decisions cost no time.
+///
+/// Cost: O((ops + cache ops) log) per simulated step. Deterministic.
+/// @return kInvalidArgument where an index is out of range, the hardware lacks a tier the schedule
+///         uses, the schedule's dependencies never let an op start, or the baseline cannot hold one
+///         op's operands in the budget.
 [[nodiscard]] Result<Simulation> simulate(const schedule::Schedule& schedule,
                                           const Hardware& hardware, Policy policy);
+
+/// The largest live set the schedule's dependencies allow, whatever the timing: of the execution
+/// that submits every Prefetch as early as it may and holds back every Detach until something that
+/// depends on it must go on. Transfers that must wait for a Detach go ahead early where that makes
+/// the live set larger. That execution is one of all, so the value is never above the true maximum
+/// (which is a min-cut problem per position) nor above what any packing needs. Near-linear.
+/// The schedule is legal; for others the value means nothing.
+[[nodiscard]] std::uint64_t live_bound_bytes(const schedule::Schedule& schedule);
 
 }  // namespace ho::analyzer

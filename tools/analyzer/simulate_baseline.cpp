@@ -1,0 +1,443 @@
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.hpp"
+#include "tools/analyzer/simulate.hpp"
+#include "tools/analyzer/simulate_channels.hpp"
+
+namespace ho::analyzer {
+
+namespace {
+
+using schedule::Access;
+using schedule::HomeTier;
+using schedule::Schedule;
+
+constexpr std::uint32_t kNone = UINT32_MAX;
+
+/// A step that is steady, or the best of the last ones: a baseline is never made to look worse.
+struct StepTotals {
+  std::uint64_t start_ns = 0;
+  std::uint64_t end_ns = 0;
+  Simulation out;
+  std::array<std::uint64_t, detail::kChannelCount> busy_ns{};
+};
+
+/// What an offloader that plans nothing does: keeps values on the device while there is room, and
+/// makes room when it needs some. Decisions are taken in program order; each transfer is given its
+/// time on its channel when it is decided.
+class Offloader {
+ public:
+  Offloader(const Schedule& schedule, const detail::ChannelLinks& links,
+            std::vector<std::uint8_t> remote)
+      : schedule_(schedule),
+        links_(links),
+        last_access_(detail::last_access(schedule)),
+        remote_(std::move(remote)),
+        values_(schedule.storages.size()),
+        budget_bytes_(schedule.device_budget_bytes) {
+    room_.push({0, budget_bytes_});
+    room_bytes_ = budget_bytes_;
+  }
+
+  Result<Simulation> run(Policy policy);
+
+ private:
+  struct Value {
+    bool resident = false;
+    bool dirty = false;   ///< the device's copy is newer than home's
+    bool exists = false;  ///< has been written, or is supplied from home
+    std::uint64_t ready_ns = 0;
+    std::uint64_t home_ready_ns = 0;
+    std::uint64_t kept_for = 0;  ///< stamp: not a victim while it is the current one
+    std::uint32_t older = kNone;
+    std::uint32_t newer = kNone;
+  };
+  /// Bytes that are free from a time on.
+  struct Room {
+    std::uint64_t from_ns = 0;
+    std::uint64_t bytes = 0;
+    bool operator<(const Room& other) const { return from_ns > other.from_ns; }
+  };
+
+  [[nodiscard]] const Storage& storage(std::uint32_t s) const { return schedule_.storages[s]; }
+  [[nodiscard]] Result<void> check_fits() const;
+  [[nodiscard]] std::vector<std::uint32_t> cut_into_layers() const;
+  void unlink(std::uint32_t s);
+  void touch(std::uint32_t s);
+  std::uint64_t transfer(std::uint32_t s, bool toward_device, std::uint64_t earliest_ns);
+  void give_room(std::uint64_t bytes, std::uint64_t from_ns);
+  std::uint64_t take_room(std::uint64_t bytes);
+  void drop(std::uint32_t s, std::uint64_t now_ns);
+  bool bring(const schedule::Operand& operand, std::uint64_t now_ns, bool may_evict);
+  bool evict_one(std::uint64_t now_ns);
+  void keep(std::uint32_t position) {
+    for (const auto& operand : schedule_.positions[position].operands) {
+      values_[operand.storage.value()].kept_for = stamp_;
+    }
+  }
+  void begin_step();
+  void run_op(std::uint32_t position);
+  void step_on_demand();
+  void step_by_layers(const std::vector<std::uint32_t>& first_of_layer);
+  void drop_behind(std::uint32_t next_begin, std::uint32_t next_end);
+  void look_ahead(std::uint32_t begin, std::uint32_t end, bool next_step, bool may_evict);
+
+  const Schedule& schedule_;
+  const detail::ChannelLinks& links_;
+  std::vector<std::uint64_t> last_access_;
+  std::vector<std::uint8_t> remote_;
+  std::vector<Value> values_;
+  std::uint64_t budget_bytes_;
+
+  std::priority_queue<Room> room_;
+  std::uint64_t room_bytes_ = 0;
+  std::uint32_t oldest_ = kNone;
+  std::uint32_t newest_ = kNone;
+  std::uint64_t stamp_ = 1;
+  std::array<std::uint64_t, detail::kChannelCount> channel_free_ns_{};
+  std::array<std::uint64_t, 2> port_free_ns_{};
+  std::uint64_t clock_ns_ = 0;  ///< end of the last op
+  std::uint64_t op_start_ns_ = 0;
+  StepTotals totals_;
+};
+
+void Offloader::unlink(std::uint32_t s) {
+  Value& value = values_[s];
+  (value.older == kNone ? oldest_ : values_[value.older].newer) = value.newer;
+  (value.newer == kNone ? newest_ : values_[value.newer].older) = value.older;
+  value.older = value.newer = kNone;
+}
+
+void Offloader::touch(std::uint32_t s) {
+  if (newest_ == s) return;
+  unlink(s);
+  values_[s].older = newest_;
+  (newest_ == kNone ? oldest_ : values_[newest_].newer) = s;
+  newest_ = s;
+}
+
+std::uint64_t Offloader::transfer(std::uint32_t s, bool toward_device, std::uint64_t earliest_ns) {
+  const unsigned direction = toward_device ? 0 : 1;
+  const unsigned channel = direction + (remote_[s] != 0 ? 2 : 0);
+  const std::uint64_t bytes = storage(s).bytes;
+  std::uint64_t start_ns = std::max(earliest_ns, channel_free_ns_[channel]);
+  std::uint64_t length_ns = detail::transfer_ns(*links_.links[channel], bytes);
+  if (const auto& port = links_.ports[direction]) {
+    // The port as a second server that both channels pass: together they never exceed its rate.
+    start_ns = std::max(start_ns, port_free_ns_[direction]);
+    const std::uint64_t port_ns = detail::transfer_ns({port->bytes_per_s, 0}, bytes);
+    length_ns = std::max(length_ns, links_.links[channel]->latency_ns + port_ns);
+    port_free_ns_[direction] = start_ns + port_ns;
+  }
+  channel_free_ns_[channel] = start_ns + length_ns;
+  totals_.busy_ns[channel] += length_ns;
+  (toward_device ? totals_.out.prefetch_bytes : totals_.out.store_bytes) += bytes;
+  return start_ns + length_ns;
+}
+
+void Offloader::give_room(std::uint64_t bytes, std::uint64_t from_ns) {
+  room_.push({from_ns, bytes});
+  room_bytes_ += bytes;
+}
+
+/// Takes the bytes that are free soonest. @return from when all of them are.
+std::uint64_t Offloader::take_room(std::uint64_t bytes) {
+  HO_CHECK(bytes <= room_bytes_);
+  room_bytes_ -= bytes;
+  std::uint64_t from_ns = 0;
+  while (bytes > 0) {
+    Room room = room_.top();
+    room_.pop();
+    from_ns = std::max(from_ns, room.from_ns);
+    const std::uint64_t taken = std::min(bytes, room.bytes);
+    bytes -= taken;
+    room.bytes -= taken;
+    if (room.bytes > 0) room_.push(room);
+  }
+  totals_.out.peak_bytes = std::max(totals_.out.peak_bytes, budget_bytes_ - room_bytes_);
+  return from_ns;
+}
+
+/// Takes a value off the device, written back first where home lacks it.
+void Offloader::drop(std::uint32_t s, std::uint64_t now_ns) {
+  Value& value = values_[s];
+  std::uint64_t free_ns = std::max(now_ns, value.ready_ns);
+  if (value.dirty) {
+    free_ns = transfer(s, false, free_ns);
+    value.home_ready_ns = free_ns;
+    value.dirty = false;
+  }
+  value.resident = false;
+  if (!storage(s).pinned) unlink(s);
+  give_room(storage(s).bytes, free_ns);
+}
+
+bool Offloader::evict_one(std::uint64_t now_ns) {
+  for (std::uint32_t s = oldest_; s != kNone; s = values_[s].newer) {
+    if (values_[s].kept_for == stamp_) continue;
+    drop(s, now_ns);
+    return true;
+  }
+  return false;
+}
+
+/// Makes an operand resident, or begins to. @return false where there is no room for it.
+bool Offloader::bring(const schedule::Operand& operand, std::uint64_t now_ns, bool may_evict) {
+  const std::uint32_t s = operand.storage.value();
+  Value& value = values_[s];
+  if (value.resident) return true;
+  while (room_bytes_ < storage(s).bytes) {
+    if (!may_evict || !evict_one(now_ns)) return false;
+  }
+  std::uint64_t ready_ns = std::max(now_ns, take_room(storage(s).bytes));
+  if (operand.access != Access::kWrite && value.exists) {
+    ready_ns = transfer(s, true, std::max(ready_ns, value.home_ready_ns));
+  }
+  value.resident = true;
+  value.exists = true;
+  value.ready_ns = ready_ns;
+  if (!storage(s).pinned) {
+    value.older = newest_;
+    (newest_ == kNone ? oldest_ : values_[newest_].newer) = s;
+    newest_ = s;
+  }
+  return true;
+}
+
+/// Asks for the operands of positions [begin, end), in order, as far as there is room. A step's
+/// inputs are not there before it begins.
+void Offloader::look_ahead(std::uint32_t begin, std::uint32_t end, bool next_step, bool may_evict) {
+  for (std::uint32_t p = begin; p < end; ++p) {
+    for (const auto& operand : schedule_.positions[p].operands) {
+      if (next_step && !storage(operand.storage.value()).persistent) continue;
+      if (!bring(operand, op_start_ns_, may_evict)) return;
+    }
+  }
+}
+
+void Offloader::begin_step() {
+  totals_ = StepTotals{};
+  totals_.start_ns = clock_ns_;
+  totals_.out.op_stall_ns.resize(schedule_.positions.size());
+  for (std::uint32_t s = 0; s < values_.size(); ++s) {
+    Value& value = values_[s];
+    if (storage(s).persistent) {
+      value.exists = true;
+    } else {
+      HO_CHECK(!value.resident);
+      value.exists = storage(s).kind == StorageKind::kInput;
+      value.home_ready_ns = clock_ns_;
+    }
+  }
+}
+
+/// Runs the op whose operands have been brought, and frees what dies with it.
+void Offloader::run_op(std::uint32_t position) {
+  const auto& at = schedule_.positions[position];
+  std::uint64_t start_ns = clock_ns_;
+  for (const auto& operand : at.operands) {
+    start_ns = std::max(start_ns, values_[operand.storage.value()].ready_ns);
+  }
+  totals_.out.op_stall_ns[position] = start_ns - clock_ns_;
+  totals_.out.stall_ns += start_ns - clock_ns_;
+  totals_.out.memory.push_back({start_ns - totals_.start_ns, budget_bytes_ - room_bytes_});
+  op_start_ns_ = start_ns;
+  clock_ns_ = start_ns + schedule_.ops[at.op.value()].duration_ns;
+  for (const auto& operand : at.operands) {
+    const std::uint32_t s = operand.storage.value();
+    if (operand.access != Access::kRead) values_[s].dirty = true;
+    if (!storage(s).pinned) touch(s);
+  }
+}
+
+void Offloader::step_on_demand() {
+  const auto positions = static_cast<std::uint32_t>(schedule_.positions.size());
+  for (std::uint32_t p = 0; p < positions; ++p) {
+    ++stamp_;
+    keep(p);
+    for (const auto& operand : schedule_.positions[p].operands) {
+      HO_CHECK(bring(operand, clock_ns_, true));
+    }
+    run_op(p);
+    const std::uint32_t next = p + 1 == positions ? 0 : p + 1;
+    ++stamp_;
+    keep(p);
+    keep(next);
+    look_ahead(next, next + 1, next == 0, true);
+    for (const auto& operand : schedule_.positions[p].operands) {
+      const std::uint32_t s = operand.storage.value();
+      if (storage(s).persistent || last_access_[s] != p) continue;
+      values_[s].dirty = false;
+      drop(s, clock_ns_);
+    }
+  }
+}
+
+/// The first position of each layer: as many ops as have operands of at most half the room.
+std::vector<std::uint32_t> Offloader::cut_into_layers() const {
+  std::uint64_t pinned_bytes = 0;
+  for (const Storage& each : schedule_.storages) pinned_bytes += each.pinned ? each.bytes : 0;
+  const std::uint64_t half_bytes = (budget_bytes_ - pinned_bytes) / 2;
+  std::vector<std::uint32_t> first{0};
+  std::vector<std::uint32_t> in_layer(schedule_.storages.size(), kNone);
+  std::uint64_t layer_bytes = 0;
+  for (std::uint32_t p = 0; p < schedule_.positions.size(); ++p) {
+    std::uint64_t added = 0;
+    std::uint64_t own = 0;
+    for (const auto& operand : schedule_.positions[p].operands) {
+      const std::uint32_t s = operand.storage.value();
+      if (storage(s).pinned) continue;
+      own += storage(s).bytes;
+      if (in_layer[s] != first.back()) added += storage(s).bytes;
+    }
+    if (p > 0 && layer_bytes + added > half_bytes) {
+      first.push_back(p);
+      layer_bytes = 0;
+      added = own;
+    }
+    layer_bytes += added;
+    for (const auto& operand : schedule_.positions[p].operands) {
+      in_layer[operand.storage.value()] = first.back();
+    }
+  }
+  first.push_back(static_cast<std::uint32_t>(schedule_.positions.size()));
+  return first;
+}
+
+void Offloader::drop_behind(std::uint32_t next_begin, std::uint32_t next_end) {
+  ++stamp_;
+  for (std::uint32_t p = next_begin; p < next_end; ++p) keep(p);
+  while (evict_one(clock_ns_)) {
+  }
+}
+
+void Offloader::step_by_layers(const std::vector<std::uint32_t>& first_of_layer) {
+  const std::size_t layers = first_of_layer.size() - 1;
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const std::uint32_t begin = first_of_layer[layer];
+    const std::uint32_t end = first_of_layer[layer + 1];
+    const std::size_t next = layer + 1 == layers ? 0 : layer + 1;
+    op_start_ns_ = clock_ns_;
+    look_ahead(begin, end, false, false);
+    for (std::uint32_t p = begin; p < end; ++p) {
+      // A layer larger than the room left by the one before it: its rest comes on demand.
+      ++stamp_;
+      keep(p);
+      for (const auto& operand : schedule_.positions[p].operands) {
+        HO_CHECK(bring(operand, clock_ns_, true));
+      }
+      run_op(p);
+      if (p == begin) {
+        look_ahead(first_of_layer[next], first_of_layer[next + 1], next == 0, false);
+      }
+      for (const auto& operand : schedule_.positions[p].operands) {
+        const std::uint32_t s = operand.storage.value();
+        if (storage(s).persistent || last_access_[s] != p) continue;
+        values_[s].dirty = false;
+        drop(s, clock_ns_);
+      }
+    }
+    drop_behind(first_of_layer[next], first_of_layer[next + 1]);
+  }
+}
+
+Result<void> Offloader::check_fits() const {
+  std::uint64_t pinned_bytes = 0;
+  for (const Storage& each : schedule_.storages) pinned_bytes += each.pinned ? each.bytes : 0;
+  for (const auto& at : schedule_.positions) {
+    std::uint64_t bytes = pinned_bytes;
+    for (const auto& operand : at.operands) {
+      const Storage& each = storage(operand.storage.value());
+      if (!each.pinned) bytes += each.bytes;
+    }
+    if (bytes > budget_bytes_) {
+      return Error{Errc::kInvalidArgument, "op " + schedule_.ops[at.op.value()].name + " needs " +
+                                               std::to_string(bytes) + " bytes, the budget is " +
+                                               std::to_string(budget_bytes_)};
+    }
+  }
+  return {};
+}
+
+Result<Simulation> Offloader::run(Policy policy) {
+  if (auto fits = check_fits(); !fits) return fits.error();
+  std::vector<std::uint32_t> layers;
+  if (policy == Policy::kLayerWindow) layers = cut_into_layers();
+  std::optional<StepTotals> best;
+  std::uint64_t before_ns = 0;
+  std::uint64_t peak_bytes = 0;
+  for (std::uint32_t k = 0; k < detail::kStepsMax; ++k) {
+    begin_step();
+    if (policy == Policy::kLayerWindow) {
+      step_by_layers(layers);
+    } else {
+      step_on_demand();
+    }
+    totals_.end_ns = clock_ns_;
+    peak_bytes = std::max(peak_bytes, totals_.out.peak_bytes);
+    const std::uint64_t length_ns = totals_.end_ns - totals_.start_ns;
+    const bool steady = k >= 2 && length_ns == before_ns;
+    before_ns = length_ns;
+    if (steady || (k >= 4 && (!best || length_ns < best->end_ns - best->start_ns))) best = totals_;
+    if (steady) break;
+  }
+  HO_CHECK(best.has_value());
+  Simulation out = std::move(best->out);
+  out.step_ns = best->end_ns - best->start_ns;
+  out.peak_bytes = peak_bytes;
+  for (unsigned channel = 0; channel < detail::kChannelCount; ++channel) {
+    if (!links_.links[channel]) continue;
+    out.channels.push_back({std::string(detail::kChannelNames[channel]), best->busy_ns[channel]});
+  }
+  out.tiers = detail::tier_peaks(schedule_, peak_bytes);
+  return out;
+}
+
+/// Whether each storage lives in remote DDR: where the schedule has it, else in local DDR while
+/// there is room, then remote.
+Result<std::vector<std::uint8_t>> home_tiers(const Schedule& schedule, const Hardware& hardware) {
+  if (!hardware.local_ddr && !hardware.remote_ddr) {
+    return Error{Errc::kInvalidArgument, "the hardware has no memory below the device"};
+  }
+  std::vector<std::uint8_t> remote(schedule.storages.size(), 0);
+  std::uint64_t local_bytes = schedule.local_ddr_bytes;
+  for (std::size_t s = 0; s < remote.size(); ++s) {
+    if (const auto& home = schedule.homes[s]) {
+      auto channel = detail::channel_of(hardware, home->tier, true);
+      if (!channel) return channel.error();
+      remote[s] = *channel >= 2 ? 1 : 0;
+      continue;
+    }
+    const std::uint64_t bytes = schedule.storages[s].bytes;
+    const bool fits = hardware.local_ddr && local_bytes <= hardware.local_ddr->capacity_bytes &&
+                      bytes <= hardware.local_ddr->capacity_bytes - local_bytes;
+    if (fits) {
+      local_bytes += bytes;
+    } else {
+      remote[s] = hardware.remote_ddr ? 1 : 0;
+    }
+  }
+  return remote;
+}
+
+}  // namespace
+
+namespace detail {
+
+Result<Simulation> simulate_baseline(const Schedule& schedule, const Hardware& hardware,
+                                     Policy policy) {
+  auto links = ChannelLinks::create(hardware);
+  if (!links) return links.error();
+  auto remote = home_tiers(schedule, hardware);
+  if (!remote) return remote.error();
+  return Offloader(schedule, *links, *std::move(remote)).run(policy);
+}
+
+}  // namespace detail
+}  // namespace ho::analyzer

@@ -1,0 +1,192 @@
+#include "tools/analyzer/simulate_channels.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "common/base/check.hpp"
+
+namespace ho::analyzer::detail {
+
+namespace {
+
+__extension__ using Wide = unsigned __int128;
+
+constexpr double kNsPerS = 1e9;
+
+double bytes_per_ns(const Link& link) { return static_cast<double>(link.bytes_per_s) / kNsPerS; }
+
+Error bad_index(std::string_view what, std::size_t at) {
+  return {Errc::kInvalidArgument,
+          std::string(what) + " " + std::to_string(at) + " names something that does not exist"};
+}
+
+Result<void> check_cache_ops(const schedule::Schedule& schedule,
+                             const std::vector<schedule::CacheOp>& list, std::string_view name) {
+  const std::size_t positions = schedule.positions.size();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const schedule::CacheOp& op = list[i];
+    const bool fine = op.storage.value() < schedule.storages.size() &&
+                      op.range_begin_bytes <= op.range_end_bytes &&
+                      (!op.after_position || op.after_position->value() < positions) &&
+                      (!op.before_position || op.before_position->value() < positions) &&
+                      std::all_of(op.after_cache_ops.begin(), op.after_cache_ops.end(),
+                                  [&](const auto& ref) { return ref.op.value() < list.size(); });
+    if (!fine) return bad_index(name, i);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<unsigned> channel_of(const Hardware& hardware, schedule::HomeTier tier, bool toward_device) {
+  const unsigned direction = toward_device ? 0 : 1;
+  switch (tier) {
+    case schedule::HomeTier::kLocalDdr:
+      if (hardware.local_ddr) return direction;
+      break;
+    case schedule::HomeTier::kRemoteDdr:
+      if (hardware.remote_ddr) return 2 + direction;
+      break;
+    case schedule::HomeTier::kFlash:
+      return Error{Errc::kUnsupported, "flash is not simulated in this version"};
+  }
+  return Error{Errc::kInvalidArgument, "the hardware has no tier " +
+                                           std::string(schedule::home_tier_name(tier)) +
+                                           ", which the schedule uses"};
+}
+
+std::uint64_t transfer_ns(const Link& link, std::uint64_t bytes) {
+  HO_CHECK(link.bytes_per_s > 0);
+  const Wide scaled = static_cast<Wide>(bytes) * 1'000'000'000U;
+  const Wide moving = (scaled + link.bytes_per_s - 1) / link.bytes_per_s;
+  return link.latency_ns + static_cast<std::uint64_t>(std::min<Wide>(moving, kComputeNsMax));
+}
+
+Result<ChannelLinks> ChannelLinks::create(const Hardware& hardware) {
+  ChannelLinks out;
+  if (hardware.local_ddr) {
+    out.links[0] = hardware.local_ddr->read;
+    out.links[1] = hardware.local_ddr->write;
+  }
+  if (hardware.remote_ddr) {
+    out.links[2] = hardware.remote_ddr->read;
+    out.links[3] = hardware.remote_ddr->write;
+  }
+  out.ports = {hardware.device_port_read, hardware.device_port_write};
+  for (unsigned channel = 0; channel < kChannelCount; ++channel) {
+    auto& link = out.links[channel];
+    const auto& port = out.ports[channel % 2];
+    if (!link) continue;
+    if (link->bytes_per_s == 0 || (port && port->bytes_per_s == 0)) {
+      return Error{Errc::kInvalidArgument,
+                   "hardware: " + std::string(kChannelNames[channel]) + " has no bandwidth"};
+    }
+    if (port) link->latency_ns = std::max(link->latency_ns, port->latency_ns);
+  }
+  return out;
+}
+
+void Channels::start(unsigned channel, std::uint64_t bytes, std::uint64_t now_ns) {
+  Server& server = servers_[channel];
+  HO_CHECK(!server.busy);
+  HO_CHECK(links_.links[channel].has_value());
+  const Link& link = *links_.links[channel];
+  server.busy = true;
+  server.moving = !links_.ports[channel % 2].has_value();
+  server.left_bytes = static_cast<double>(bytes);
+  server.event_ns = now_ns + (server.moving ? transfer_ns(link, bytes) : link.latency_ns);
+}
+
+std::uint64_t Channels::next_ns() const {
+  std::uint64_t next = kNever;
+  for (const Server& server : servers_) next = std::min(next, server.event_ns);
+  return next;
+}
+
+std::optional<unsigned> Channels::advance(std::uint64_t now_ns) {
+  for (unsigned channel = 0; channel < kChannelCount; ++channel) {
+    Server& server = servers_[channel];
+    if (server.event_ns != now_ns) continue;
+    const bool shared = links_.ports[channel % 2].has_value();
+    if (!server.moving) {
+      server.moving = true;
+      server.rate = 0;
+      server.updated_ns = now_ns;
+      share_port(channel % 2, now_ns);
+      return std::nullopt;
+    }
+    server = Server{};
+    if (shared) share_port(channel % 2, now_ns);
+    return channel;
+  }
+  return std::nullopt;
+}
+
+/// Gives each moving channel of a direction its max-min fair share from now on.
+void Channels::share_port(unsigned direction, std::uint64_t now_ns) {
+  const double port = bytes_per_ns(*links_.ports[direction]);
+  const unsigned pair[2] = {direction, direction + 2};
+  double cap[2] = {0, 0};
+  for (unsigned i = 0; i < 2; ++i) {
+    const Server& server = servers_[pair[i]];
+    if (server.busy && server.moving) cap[i] = bytes_per_ns(*links_.links[pair[i]]);
+  }
+  for (unsigned i = 0; i < 2; ++i) {
+    if (cap[i] == 0) continue;
+    Server& server = servers_[pair[i]];
+    const double fair = std::max(port / 2, port - cap[1 - i]);
+    const double elapsed = static_cast<double>(now_ns - server.updated_ns);
+    server.left_bytes = std::max(0.0, server.left_bytes - elapsed * server.rate);
+    server.updated_ns = now_ns;
+    server.rate = std::min(cap[i], fair);
+    // At least 1 ns more: an end at the very time of a change is found by the next advance().
+    server.event_ns =
+        now_ns + std::max<std::uint64_t>(
+                     1, static_cast<std::uint64_t>(std::ceil(server.left_bytes / server.rate)));
+  }
+}
+
+Result<void> check_indices(const schedule::Schedule& schedule) {
+  if (schedule.positions.empty()) {
+    return Error{Errc::kInvalidArgument, "the schedule has no ops"};
+  }
+  std::uint64_t compute_ns = 0;
+  for (std::size_t p = 0; p < schedule.positions.size(); ++p) {
+    const auto& at = schedule.positions[p];
+    if (at.op.value() >= schedule.ops.size()) return bad_index("position", p);
+    for (const auto& operand : at.operands) {
+      if (operand.storage.value() >= schedule.storages.size()) return bad_index("position", p);
+    }
+    const std::uint64_t duration_ns = schedule.ops[at.op.value()].duration_ns;
+    if (duration_ns > kComputeNsMax - compute_ns) {
+      return Error{Errc::kInvalidArgument, "the ops' durations do not fit"};
+    }
+    compute_ns += duration_ns;
+  }
+  if (schedule.homes.size() != schedule.storages.size()) {
+    return Error{Errc::kInvalidArgument, "homes and storages differ in number"};
+  }
+  if (auto fine = check_cache_ops(schedule, schedule.cache_ops, "cache op"); !fine) return fine;
+  if (auto fine = check_cache_ops(schedule, schedule.prologue, "prologue op"); !fine) return fine;
+  return check_cache_ops(schedule, schedule.epilogue, "epilogue op");
+}
+
+std::vector<std::uint64_t> last_access(const schedule::Schedule& schedule) {
+  std::vector<std::uint64_t> last(schedule.storages.size(), kNever);
+  for (std::size_t p = 0; p < schedule.positions.size(); ++p) {
+    for (const auto& operand : schedule.positions[p].operands) last[operand.storage.value()] = p;
+  }
+  return last;
+}
+
+std::vector<schedule::TierPeak> tier_peaks(const schedule::Schedule& schedule,
+                                           std::uint64_t device_peak_bytes) {
+  std::vector<schedule::TierPeak> out{{"device", device_peak_bytes}};
+  if (schedule.hardware.local_ddr) out.push_back({"local_ddr", schedule.local_ddr_bytes});
+  if (schedule.hardware.remote_ddr) out.push_back({"remote_ddr", schedule.remote_ddr_bytes});
+  if (schedule.hardware.flash) out.push_back({"flash", schedule.flash_bytes});
+  return out;
+}
+
+}  // namespace ho::analyzer::detail
