@@ -5,10 +5,11 @@
 
 #include "common/base/check.hpp"
 #include "common/model/check_graph.hpp"
+#include "common/schedule/validate.hpp"
 #include "tools/analyzer/explain.hpp"
 #include "tools/analyzer/liveness.hpp"
 #include "tools/analyzer/planner.hpp"
-#include "tools/analyzer/timeline.hpp"
+#include "tools/analyzer/simulate.hpp"
 
 namespace ho::analyzer {
 namespace {
@@ -84,24 +85,42 @@ schedule::Schedule build(const Graph& graph, const Hardware& hardware, const Opt
   out.cache_ops = std::move(draft.cache_ops);
   out.prologue = std::move(draft.prologue);
   out.epilogue = std::move(draft.epilogue);
-  out.prediction.live_bound_bytes = draft.live_bound_bytes;
   return out;
 }
 
-/// Fills what the analyzer promises of the steady state.
-Result<void> predict(const Graph& graph, std::uint64_t bound_ns, std::int64_t step_ns,
+/// Fills what the analyzer promises of the steady state, from the simulator.
+Result<void> predict(const Graph& graph, const Hardware& hardware, std::uint64_t bound_ns,
                      schedule::Schedule& out) {
+  auto simulated = simulate(out, hardware, Policy::kPlanned);
+  if (!simulated) return simulated.error();
   schedule::Prediction& p = out.prediction;
   p.peak_unmanaged_bytes = peak_unmanaged_bytes(graph);
+  p.peak_planned_bytes = simulated->peak_bytes;
+  p.live_bound_bytes = live_bound_bytes(out);
   for (const Op& op : graph.ops) p.compute_ns += op.duration_ns;
+  p.step_ns = simulated->step_ns;
+  p.stall_ns = simulated->stall_ns;
   p.lower_bound_ns = bound_ns;
-  p.step_ns = static_cast<std::uint64_t>(step_ns);
-  p.stall_ns = p.step_ns - p.compute_ns;
-  for (const auto& op : out.cache_ops) {
-    if (op.kind == schedule::CacheOpKind::kPrefetch) p.prefetch_bytes += op.range_end_bytes;
-    if (op.kind == schedule::CacheOpKind::kStore) p.store_bytes += op.range_end_bytes;
+  p.prefetch_bytes = simulated->prefetch_bytes;
+  p.store_bytes = simulated->store_bytes;
+  p.tiers = std::move(simulated->tiers);
+  p.channels = std::move(simulated->channels);
+  p.op_start_ns = std::move(simulated->op_start_ns);
+  HO_CHECK(simulated->cache_ops.size() == out.cache_ops.size());
+  for (std::size_t c = 0; c < out.cache_ops.size(); ++c) {
+    out.cache_ops[c].start_ns = simulated->cache_ops[c].start_ns;
+    out.cache_ops[c].end_ns = simulated->cache_ops[c].end_ns;
   }
   return {};
+}
+
+/// A plan that cannot be proven is our mistake; the caller gets an Error, never the plan.
+Result<void> prove(const schedule::Schedule& schedule) {
+  const auto violation = schedule::validate(schedule);
+  if (!violation) return {};
+  return Error(Errc::kConflict, "the planner made an illegal plan (" + violation->rule + ": " +
+                                    violation->first + "; " + violation->second +
+                                    "): " + violation->detail);
 }
 
 }  // namespace
@@ -113,9 +132,9 @@ Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Opti
   const std::uint64_t bound = lower_bound_ns(graph, hardware, options.device_budget_bytes);
   Plan best = plan(graph, life, tiers, options.device_budget_bytes, bound);
   if (best.infeasible) return Outcome(std::move(*best.infeasible));
-  const std::int64_t step_ns = best.step_ns;
   schedule::Schedule out = build(graph, hardware, options, life, tiers, std::move(best));
-  if (auto predicted = predict(graph, bound, step_ns, out); !predicted) return predicted.error();
+  if (auto predicted = predict(graph, hardware, bound, out); !predicted) return predicted.error();
+  if (auto proven = prove(out); !proven) return proven.error();
   return Outcome(std::move(out));
 }
 

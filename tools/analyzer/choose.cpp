@@ -423,8 +423,15 @@ void Chooser::fail(std::int64_t p) {
     failure.tier = in_.tiers.back().tier;
     failure.needs_bytes = in_.tiers.back().capacity_bytes + excess;
   } else {
-    failure.needs_bytes =
-        std::max(options_.target_bytes, in_.lifetimes.working_set[position]) + excess;
+    // Where nothing can move the fullest position decides, not the first one that is too full.
+    for (std::int64_t q = in_.tiers.empty() ? 0 : p; q <= (in_.tiers.empty() ? n_ - 1 : p); ++q) {
+      const auto i = static_cast<std::size_t>(q);
+      const std::uint64_t limit = std::max(options_.target_bytes, in_.lifetimes.working_set[i]);
+      const std::uint64_t needs = limit - static_cast<std::uint64_t>(slack_.min(q, q));
+      if (static_cast<std::int64_t>(needs - failure.needs_bytes) <= 0) continue;
+      failure.needs_bytes = needs;
+      failure.position = static_cast<std::uint32_t>(q);
+    }
   }
   out_.failure = failure;
 }

@@ -96,7 +96,7 @@ void collect_gaps(const Storage& storage, std::uint32_t index, Lifetimes& out) {
   }
 }
 
-/// Per position: bytes of operands plus pinned storages that live through it.
+/// Per position: bytes of operands plus what lives through it and cannot leave.
 void sum_profiles(const Graph& graph, Lifetimes& out) {
   std::vector<std::int64_t> live(out.positions + 1, 0);
   std::vector<std::int64_t> pinned(out.positions + 1, 0);
@@ -120,6 +120,15 @@ void sum_profiles(const Graph& graph, Lifetimes& out) {
     } else {
       for (const AccessPoint& point : points) out.working_set[point.position] += out.bytes[s];
     }
+  }
+  for (const Gap& gap : out.gaps) {
+    // An INPUT that was written has no copy to come back from; pinned ones are counted above.
+    if (gap.movable || gap.dead || graph.storages[gap.storage].pinned) continue;
+    if (gap.to <= gap.from + 1) continue;
+    HO_CHECK(!gap.wraps);
+    pinned[static_cast<std::size_t>(gap.from + 1)] +=
+        static_cast<std::int64_t>(out.bytes[gap.storage]);
+    pinned[static_cast<std::size_t>(gap.to)] -= static_cast<std::int64_t>(out.bytes[gap.storage]);
   }
   out.live.assign(out.positions, 0);
   std::int64_t live_sum = 0;

@@ -42,7 +42,7 @@ struct Lifetimes {
   std::vector<AccessPoint> accesses;
   std::vector<std::uint32_t> gap_begin;    ///< per storage, into `gaps`; one more at the end
   std::vector<Gap> gaps;                   ///< in order of `from` within a storage
-  std::vector<std::uint64_t> working_set;  ///< per position: operands plus live pinned storages
+  std::vector<std::uint64_t> working_set;  ///< per position: operands plus what cannot leave
   std::vector<std::uint64_t> live;  ///< per position, everything kept on the device (INPUT from 0)
 
   [[nodiscard]] std::span<const AccessPoint> accesses_of(std::uint32_t storage) const {

@@ -236,7 +236,7 @@ Packing pack(const std::vector<Block>& blocks, std::int64_t positions, std::uint
     place_in_order(blocks, pieces, ordered(blocks, less), next);
     if (first || next.height_bytes < best.height_bytes) best = std::move(next);
     first = false;
-    if (best.height_bytes <= enough_bytes) break;
+    if (best.height_bytes <= std::min(enough_bytes, best.load_bytes + best.load_bytes / 100)) break;
   }
   HO_CHECK(best.height_bytes >= best.load_bytes);
   return best;

@@ -172,6 +172,7 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
     options.furthest = variant.furthest;
     Choice choice = choose(in, options);
     if (choice.failure) {
+      if (round > 0) break;
       if (!failure) failure = why(*choice.failure);
       return std::nullopt;
     }

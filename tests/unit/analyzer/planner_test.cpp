@@ -1,0 +1,154 @@
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "common/schedule/validate.hpp"
+#include "tests/unit/analyzer/graphs.hpp"
+#include "tools/analyzer/analyzer.hpp"
+
+using namespace ho;
+using analyzer::Infeasible;
+using analyzer::Outcome;
+using schedule::Schedule;
+
+namespace {
+
+std::uint64_t compute_of(const Graph& graph) {
+  std::uint64_t sum = 0;
+  for (const Op& op : graph.ops) sum += op.duration_ns;
+  return sum;
+}
+
+/// Every promise that holds for any plan.
+void check_plan(const Graph& graph, const Hardware& hardware, const analyzer::Options& options) {
+  auto outcome = analyzer::analyze(graph, hardware, options);
+  if (!outcome) FAIL(outcome.error().message());
+  if (const auto* none = std::get_if<Infeasible>(&*outcome)) {
+    if (none->tier == "device") CHECK(none->needs_bytes > options.device_budget_bytes);
+    return;
+  }
+  const auto& plan = std::get<Schedule>(*outcome);
+  const auto violation = schedule::validate(plan);
+  if (violation) FAIL(violation->rule << ": " << violation->first << "; " << violation->second);
+  CHECK(plan.arena_bytes <= options.device_budget_bytes);
+  CHECK(plan.prediction.live_bound_bytes <= plan.arena_bytes);
+  CHECK(plan.prediction.peak_planned_bytes <= plan.arena_bytes);
+  CHECK(plan.prediction.lower_bound_ns >= compute_of(graph));
+  CHECK(plan.prediction.lower_bound_ns <= plan.prediction.step_ns);
+}
+
+}  // namespace
+
+TEST_CASE("planner: every plan of a random graph is proven legal and above the bound") {
+  const char* only = std::getenv("HO_SEED");
+  const std::uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 0;
+  const std::uint64_t last = only != nullptr ? first + 1 : 400;
+  for (std::uint64_t seed = first; seed < last; ++seed) {
+    const Graph graph = test::random_graph(seed, 40);
+    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+    if (peak == 0) continue;
+    for (const std::uint64_t percent : {35, 60, 85, 120}) {
+      INFO("HO_SEED=" << seed << " percent " << percent);
+      const Hardware hardware = test::one_tier(1'000'000'000 / (1 + seed % 3), seed % 200);
+      check_plan(graph, hardware, {std::max<std::uint64_t>(1, peak * percent / 100), 1});
+    }
+  }
+}
+
+TEST_CASE("planner: a graph without moves computes without a stall") {
+  const Graph graph = test::transformer(2, 3);
+  const auto outcome = analyzer::analyze(graph, test::one_tier(10'000'000'000),
+                                         {2 * analyzer::peak_unmanaged_bytes(graph), 64});
+  REQUIRE(outcome.ok());
+  const auto& plan = std::get<Schedule>(*outcome);
+  CHECK(plan.prediction.store_bytes == 0);
+  // The input is supplied at home: its fetch is the only transfer, and the first op waits for it.
+  CHECK(plan.prediction.prefetch_bytes == 1 << 20);
+}
+
+TEST_CASE("planner: local DDR too small for all homes spills to remote DDR") {
+  const Graph graph = test::transformer(4, 3);
+  Hardware hardware = test::one_tier(10'000'000'000);
+  hardware.remote_ddr = hardware.local_ddr;
+  hardware.local_ddr->capacity_bytes = 8 << 20;
+  const auto outcome =
+      analyzer::analyze(graph, hardware, {analyzer::peak_unmanaged_bytes(graph) * 6 / 10, 64});
+  REQUIRE(outcome.ok());
+  const auto& plan = std::get<Schedule>(*outcome);
+  CHECK(plan.local_ddr_bytes <= 8 << 20);
+  CHECK(plan.local_ddr_bytes > 0);
+  CHECK(plan.remote_ddr_bytes > 0);
+}
+
+TEST_CASE("planner: names the op whose operands exceed the budget, and its bytes") {
+  test::GraphBuilder build;
+  const auto a = build.storage(100, StorageKind::kActivation);
+  const auto b = build.storage(300, StorageKind::kActivation);
+  build.op(10, {}, {a});
+  build.op(10, {a}, {b});
+  const auto outcome = analyzer::analyze(build.take(), test::one_tier(1'000'000), {399, 1});
+  REQUIRE(outcome.ok());
+  const auto& none = std::get<Infeasible>(*outcome);
+  CHECK(none.op_id == 1);
+  CHECK(none.tier == "device");
+  CHECK(none.needs_bytes == 400);
+}
+
+TEST_CASE("planner: homes that exceed the DDR name the tier and its bytes") {
+  test::GraphBuilder build;
+  const auto weight = build.storage(1000, StorageKind::kWeight, true);
+  build.op(10, {weight}, {});
+  Hardware hardware = test::one_tier(1'000'000);
+  hardware.local_ddr->capacity_bytes = 999;
+  const auto outcome = analyzer::analyze(build.take(), hardware, {2000, 1});
+  REQUIRE(outcome.ok());
+  const auto& none = std::get<Infeasible>(*outcome);
+  CHECK(none.tier == "local_ddr");
+  CHECK(none.needs_bytes == 1000);
+}
+
+TEST_CASE("planner: without any DDR nothing moves") {
+  test::GraphBuilder build;
+  const auto a = build.storage(100, StorageKind::kActivation);
+  const auto b = build.storage(100, StorageKind::kActivation);
+  build.op(10, {}, {a});
+  build.op(10, {}, {b});
+  build.op(10, {a, b}, {});
+  Hardware hardware;
+  hardware.device_bytes = 1000;
+  const Graph graph = build.take();
+  const auto outcome = analyzer::analyze(graph, hardware, {200, 1});
+  REQUIRE(outcome.ok());
+  CHECK(std::get<Schedule>(*outcome).cache_ops.empty());
+  const auto tight = analyzer::analyze(graph, hardware, {199, 1});
+  REQUIRE(tight.ok());
+  CHECK(std::get<Infeasible>(*tight).needs_bytes == 200);
+}
+
+TEST_CASE("planner: equal inputs give equal schedules") {
+  const Graph graph = test::transformer(4, 4);
+  const analyzer::Options options{analyzer::peak_unmanaged_bytes(graph) / 2, 64};
+  const auto first = analyzer::analyze(graph, test::one_tier(5'000'000'000), options);
+  const auto second = analyzer::analyze(graph, test::one_tier(5'000'000'000), options);
+  REQUIRE((first.ok() && second.ok()));
+  CHECK(std::get<Schedule>(*first) == std::get<Schedule>(*second));
+}
+
+TEST_CASE("planner: every moved storage has an explanation with its bytes") {
+  const Graph graph = test::transformer(4, 4);
+  const auto outcome = analyzer::analyze(graph, test::one_tier(5'000'000'000),
+                                         {analyzer::peak_unmanaged_bytes(graph) / 2, 64});
+  REQUIRE(outcome.ok());
+  const auto& plan = std::get<Schedule>(*outcome);
+  std::vector<bool> explained(graph.storages.size(), false);
+  for (const auto& words : plan.explanations) {
+    explained[words.storage.value()] = true;
+    CHECK_FALSE(words.reason.empty());
+  }
+  for (const auto& op : plan.cache_ops) CHECK(explained[op.storage.value()]);
+}
+
+TEST_CASE("planner: a budget of zero and a crooked alignment are refused") {
+  const Graph graph = test::transformer(1, 1);
+  CHECK_FALSE(analyzer::analyze(graph, test::one_tier(1), {0, 64}).ok());
+  CHECK_FALSE(analyzer::analyze(graph, test::one_tier(1), {1000, 48}).ok());
+}
