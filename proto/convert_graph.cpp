@@ -15,33 +15,6 @@ namespace ho {
 
 namespace v1 = hyperoffload::v1;
 
-namespace wire {
-
-Result<Storage> from_wire(const v1::Storage& in) {
-  if (!v1::Kind_IsValid(in.kind())) {
-    return Error(Errc::kInvalidArgument, "kind " + std::to_string(in.kind()) + " is not known");
-  }
-  Storage storage;
-  storage.id = in.id();
-  storage.name = in.name();
-  storage.bytes = in.bytes();
-  storage.kind = static_cast<StorageKind>(in.kind());
-  storage.persistent = in.persistent();
-  storage.pinned = in.pinned();
-  return storage;
-}
-
-void to_wire(const Storage& storage, v1::Storage& out) {
-  out.set_id(storage.id);
-  out.set_name(storage.name);
-  out.set_bytes(storage.bytes);
-  out.set_kind(static_cast<v1::Kind>(storage.kind));
-  out.set_persistent(storage.persistent);
-  out.set_pinned(storage.pinned);
-}
-
-}  // namespace wire
-
 namespace {
 
 constexpr std::uint32_t kVersion = 1;

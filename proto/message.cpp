@@ -1,13 +1,11 @@
 #include "proto/message.hpp"
 
-#include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/message.h>
 #include <google/protobuf/text_format.h>
 #include <google/protobuf/util/json_util.h>
 #include <google/protobuf/util/type_resolver_util.h>
-#include <google/protobuf/wire_format_lite.h>
 
 #include <memory>
 
@@ -18,34 +16,8 @@ namespace ho::wire {
 namespace {
 
 namespace pb = google::protobuf;
-using WireFormat = pb::internal::WireFormatLite;
 
 Error bad(const std::string& reason) { return Error(Errc::kInvalidArgument, reason); }
-
-/// Walks the top level of a message and counts its nested messages.
-Result<void> count_elements(std::string_view bytes) {
-  pb::io::CodedInputStream in(reinterpret_cast<const std::uint8_t*>(bytes.data()),
-                              static_cast<int>(bytes.size()));
-  std::uint64_t count = 0;
-  for (std::uint32_t tag = in.ReadTag(); tag != 0; tag = in.ReadTag()) {
-    if (!WireFormat::SkipField(&in, tag)) return bad("not a protobuf message, or cut short");
-    if (WireFormat::GetTagWireType(tag) != WireFormat::WIRETYPE_LENGTH_DELIMITED) continue;
-    if (++count > kElementsMax) {
-      return Error(Errc::kOutOfRange,
-                   "more than " + std::to_string(kElementsMax) + " elements at the top level");
-    }
-  }
-  if (!in.ConsumedEntireMessage()) return bad("not a protobuf message, or cut short");
-  return {};
-}
-
-Result<void> parse_binary(std::string_view bytes, pb::Message& message) {
-  if (auto counted = count_elements(bytes); !counted) return counted.error();
-  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return bad("not a protobuf message, or cut short");
-  }
-  return {};
-}
 
 Result<void> parse_json(std::string_view bytes, pb::Message& message) {
   const std::string prefix = "type.googleapis.com";
@@ -116,7 +88,7 @@ std::string serialize(const pb::Message& message, GraphEncoding encoding) {
       break;
     }
     case GraphEncoding::kText: done = pb::TextFormat::PrintToString(message, &out); break;
-    case GraphEncoding::kBinary: done = message.SerializeToString(&out); break;
+    case GraphEncoding::kBinary: return serialize_binary(message);
   }
   HO_CHECK(done);
   return out;

@@ -9,7 +9,8 @@
 
 namespace google::protobuf {
 class Message;
-}
+class MessageLite;
+}  // namespace google::protobuf
 
 namespace ho::wire {
 
@@ -29,6 +30,11 @@ inline constexpr std::uint64_t kInputBytesMax = std::uint64_t{1} << 30U;
 /// The bytes of a message; equal messages give equal bytes.
 [[nodiscard]] std::string serialize(const google::protobuf::Message& message,
                                     GraphEncoding encoding);
+
+/// The binary encoding alone, for messages with or without descriptors.
+[[nodiscard]] Result<void> parse_binary(std::string_view bytes,
+                                        google::protobuf::MessageLite& message);
+[[nodiscard]] std::string serialize_binary(const google::protobuf::MessageLite& message);
 
 /// The encoding a file's suffix names (.json .textproto .pb).
 [[nodiscard]] Result<GraphEncoding> encoding_of(const std::string& path);

@@ -76,7 +76,7 @@ Result<std::string_view> open_file(std::string_view file) {
 std::string encode_schedule(const schedule::Schedule& schedule) {
   hyperoffload::v1::Schedule message;
   wire::to_wire(schedule, message);
-  const std::string payload = wire::serialize(message, GraphEncoding::kBinary);
+  const std::string payload = wire::serialize_binary(message);
   std::string out(kMagic);
   put_number(out, schedule.format_version, 4);
   put_number(out, 0, 4);
@@ -92,7 +92,7 @@ Result<schedule::Schedule> decode_schedule(std::span<const std::byte> bytes) {
   const auto payload = open_file(file);
   if (!payload) return payload.error();
   hyperoffload::v1::Schedule message;
-  if (auto parsed = wire::parse(*payload, GraphEncoding::kBinary, message); !parsed) {
+  if (auto parsed = wire::parse_binary(*payload, message); !parsed) {
     return corrupt(parsed.error().context());
   }
   auto schedule = wire::from_wire(message);

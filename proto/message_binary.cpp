@@ -1,0 +1,56 @@
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/message_lite.h>
+#include <google/protobuf/wire_format_lite.h>
+
+#include "common/base/check.hpp"
+#include "proto/message.hpp"
+
+// Apart from message.cpp, so that the client library, whose messages have no descriptors, can have
+// this without protobuf's text and JSON.
+namespace ho::wire {
+
+namespace {
+
+namespace pb = google::protobuf;
+using WireFormat = pb::internal::WireFormatLite;
+
+Error bad(const std::string& reason) { return Error(Errc::kInvalidArgument, reason); }
+
+/// Walks the top level of a message and counts its nested messages.
+Result<void> count_elements(std::string_view bytes) {
+  pb::io::CodedInputStream in(reinterpret_cast<const std::uint8_t*>(bytes.data()),
+                              static_cast<int>(bytes.size()));
+  std::uint64_t count = 0;
+  for (std::uint32_t tag = in.ReadTag(); tag != 0; tag = in.ReadTag()) {
+    if (!WireFormat::SkipField(&in, tag)) return bad("not a protobuf message, or cut short");
+    if (WireFormat::GetTagWireType(tag) != WireFormat::WIRETYPE_LENGTH_DELIMITED) continue;
+    if (++count > kElementsMax) {
+      return Error(Errc::kOutOfRange,
+                   "more than " + std::to_string(kElementsMax) + " elements at the top level");
+    }
+  }
+  if (!in.ConsumedEntireMessage()) return bad("not a protobuf message, or cut short");
+  return {};
+}
+
+}  // namespace
+
+Result<void> parse_binary(std::string_view bytes, pb::MessageLite& message) {
+  if (bytes.size() > kInputBytesMax) {
+    return Error(Errc::kOutOfRange, std::to_string(bytes.size()) + " bytes, more than " +
+                                        std::to_string(kInputBytesMax) + " are not read");
+  }
+  if (auto counted = count_elements(bytes); !counted) return counted.error();
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return bad("not a protobuf message, or cut short");
+  }
+  return {};
+}
+
+std::string serialize_binary(const pb::MessageLite& message) {
+  std::string out;
+  HO_CHECK(message.SerializeToString(&out));
+  return out;
+}
+
+}  // namespace ho::wire

@@ -1,0 +1,215 @@
+#include <hyperoffload/hyperoffload.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <hyperoffload/hyperoffload.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/prng.hpp"
+#include "proto/convert.hpp"
+#include "tests/integration/client/planned_job.hpp"
+#include "tests/integration/client/two_nodes.hpp"
+#include "tests/sim/job/random_schedule.hpp"
+
+namespace {
+
+using namespace ho;
+using test::connect_pool;
+using test::PlannedJob;
+using test::PoolHandle;
+using test::TwoNodes;
+
+schedule::Schedule some_schedule(std::uint64_t seed) {
+  Prng random(seed);
+  return test::random_schedule(random);
+}
+
+std::vector<std::byte> pattern(std::size_t bytes, std::uint64_t seed) {
+  Prng random(seed);
+  std::vector<std::byte> made(bytes);
+  for (auto& byte : made) byte = static_cast<std::byte>(random.next());
+  return made;
+}
+
+void round_trip(ho_pool* pool, std::size_t bytes, std::uint64_t offset) {
+  ho_allocation* memory = nullptr;
+  REQUIRE(ho_allocate(pool, offset + bytes, &memory) == HO_OK);
+  auto sent = pattern(bytes, bytes);
+  std::vector<std::byte> received(bytes);
+  REQUIRE(ho_register(pool, sent.data(), bytes) == HO_OK);
+  REQUIRE(ho_register(pool, received.data(), bytes) == HO_OK);
+  std::uint64_t ticket = 0;
+  REQUIRE(ho_put(pool, memory, offset, sent.data(), bytes, &ticket) == HO_OK);
+  CHECK(ho_wait(pool, ticket) == HO_OK);
+  CHECK(ho_wait(pool, ticket) == HO_NOT_FOUND);
+  REQUIRE(ho_get(pool, memory, offset, received.data(), bytes, &ticket) == HO_OK);
+  CHECK(ho_wait(pool, ticket) == HO_OK);
+  CHECK(received == sent);
+  CHECK(ho_unregister(pool, sent.data()) == HO_OK);
+  CHECK(ho_unregister(pool, received.data()) == HO_OK);
+  ho_free(pool, memory);
+}
+
+}  // namespace
+
+TEST_CASE("client: put and get return the same bytes over every transport") {
+  TwoNodes nodes;
+  for (const char* transport : {"auto", "ofi"}) {
+    const PoolHandle pool = connect_pool(nodes.address(0), transport);
+    const bool ofi = std::strcmp(transport, "ofi") == 0;
+    CHECK(ho_pool_transport(pool.get()) == std::string(ofi ? "ofi" : "local"));
+    for (const std::size_t bytes : {1U, 4096U, 1234567U, 9U << 20U})
+      round_trip(pool.get(), bytes, 0);
+    round_trip(pool.get(), 5 << 20, 2097152 - 3);
+  }
+  CHECK(nodes.granted_bytes(0) == 0);
+  CHECK(nodes.granted_bytes(1) == 0);
+}
+
+TEST_CASE("client: an allocation is spread over both daemons, even a small one") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  ho_allocation* memory = nullptr;
+  REQUIRE(ho_allocate(pool.get(), 1 << 20, &memory) == HO_OK);
+  CHECK(nodes.granted_bytes(0) == 2097152);
+  CHECK(nodes.granted_bytes(1) == 2097152);
+  ho_free(pool.get(), memory);
+}
+
+TEST_CASE("client: asking for more than there is names need, room and nodes") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  ho_allocation* memory = nullptr;
+  CHECK(ho_allocate(pool.get(), 1U << 30U, &memory) == HO_EXHAUSTED);
+  const std::string text = ho_last_error();
+  INFO(text);
+  CHECK(text.find("needs 1.00 GiB, pool has 64.0 MiB on nodes") != std::string::npos);
+  CHECK(text.find("n0") != std::string::npos);
+  CHECK(text.find("n1") != std::string::npos);
+  CHECK(nodes.granted_bytes(0) == 0);
+}
+
+TEST_CASE("client: misuse is refused in words") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  ho_allocation* memory = nullptr;
+  REQUIRE(ho_allocate(pool.get(), 4096, &memory) == HO_OK);
+  char bytes[64] = {};
+  std::uint64_t ticket = 0;
+  CHECK(ho_put(pool.get(), memory, 0, bytes, 64, &ticket) == HO_INVALID_ARGUMENT);
+  CHECK(std::string(ho_last_error()).find("not registered") != std::string::npos);
+  REQUIRE(ho_register(pool.get(), bytes, 64) == HO_OK);
+  CHECK(ho_register(pool.get(), bytes + 8, 8) == HO_ALREADY_EXISTS);
+  CHECK(ho_put(pool.get(), memory, 4090, bytes, 64, &ticket) == HO_OUT_OF_RANGE);
+  CHECK(ho_put(pool.get(), memory, UINT64_MAX, bytes, 64, &ticket) == HO_OUT_OF_RANGE);
+  CHECK(ho_wait(pool.get(), 12345) == HO_NOT_FOUND);
+  ho_free(pool.get(), memory);
+  CHECK_THROWS_AS(hyperoffload::Pool({"unix:/nowhere.sock", "t", "auto", 0}), hyperoffload::Error);
+  CHECK_THROWS_AS(hyperoffload::Pool({nodes.address(0), "t", "pigeon", 0}), hyperoffload::Error);
+}
+
+TEST_CASE("client: a planned run sees the model's bytes and leaves them at home") {
+  TwoNodes nodes;
+  for (const char* transport : {"auto", "ofi"}) {
+    const PoolHandle pool = connect_pool(nodes.address(1), transport);
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+      INFO("transport " << transport << " seed " << seed);
+      const schedule::Schedule schedule = some_schedule(seed);
+      PlannedJob job(pool.get(), schedule, seed);
+      INFO(job.error());
+      REQUIRE(job.run(4) == HO_OK);
+      REQUIRE(job.finish_and_compare() == HO_OK);
+      CHECK(job.wrong() == "");
+      ho_counters counters{};
+      counters.struct_bytes = sizeof(counters);
+      REQUIRE(ho_get_counters(job.runtime(), &counters) == HO_OK);
+      std::uint64_t prefetched = 0;
+      for (const auto& op : schedule.cache_ops) {
+        if (op.kind == schedule::CacheOpKind::kPrefetch) prefetched += op.range_end_bytes;
+      }
+      CHECK(counters.steps == 4);
+      CHECK(counters.prefetch_bytes == 4 * prefetched);
+      CHECK(counters.peak_device_bytes <= schedule.arena_bytes);
+      std::vector<ho_span> ops(ho_position_count(job.runtime()));
+      std::vector<ho_span> moves(ho_cache_op_count(job.runtime()));
+      REQUIRE(ho_get_timeline(job.runtime(), ops.data(), moves.data()) == HO_OK);
+      for (std::size_t i = 0; i < ops.size(); ++i) {
+        CHECK(ops[i].start_ns <= ops[i].end_ns);
+        if (i > 0) CHECK(ops[i - 1].end_ns <= ops[i].start_ns);
+      }
+      for (std::size_t i = 0; i < moves.size(); ++i) CHECK(moves[i].start_ns <= moves[i].end_ns);
+    }
+  }
+}
+
+TEST_CASE("client: calls out of order are conflicts with words") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  const schedule::Schedule schedule = some_schedule(3);
+  PlannedJob job(pool.get(), schedule, 3);
+  ho_runtime* const run = job.runtime();
+  REQUIRE(run != nullptr);
+  CHECK(ho_before(run, 0) == HO_CONFLICT);
+  CHECK(ho_after(run, 0) == HO_CONFLICT);
+  CHECK(ho_step_end(run) == HO_CONFLICT);
+  REQUIRE(job.run(1) == HO_OK);
+  CHECK(ho_before(run, 1) == HO_CONFLICT);
+  CHECK(std::string(ho_last_error()).find("outside a step") != std::string::npos);
+  char byte = 0;
+  CHECK(ho_write(run, 424242, &byte, 1) == HO_NOT_FOUND);
+  CHECK(ho_read(run, schedule.storages[0].id, &byte, 1) != HO_OK);
+  CHECK(ho_operand(run, 0, 424242) == nullptr);
+  CHECK(ho_operand(run, 100000, schedule.storages[0].id) == nullptr);
+}
+
+TEST_CASE("client: a schedule that is damaged or illegal is refused with the reason") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  const schedule::Schedule good = some_schedule(5);
+  std::string bytes = encode_schedule(good);
+  std::vector<char> arena(good.arena_bytes + 64);
+  char* const aligned = arena.data() + (64 - reinterpret_cast<std::uintptr_t>(arena.data()) % 64);
+  ho_runtime* run = nullptr;
+  std::string damaged = bytes;
+  damaged[damaged.size() / 2] = static_cast<char>(damaged[damaged.size() / 2] ^ 1);
+  CHECK(ho_load(pool.get(), damaged.data(), damaged.size(), aligned, good.arena_bytes, &run) ==
+        HO_CORRUPT);
+  schedule::Schedule illegal = good;
+  REQUIRE_FALSE(illegal.positions[0].operands.empty());
+  illegal.positions[0].operands[0].device_offset_bytes = illegal.arena_bytes;
+  bytes = encode_schedule(illegal);
+  CHECK(ho_load(pool.get(), bytes.data(), bytes.size(), aligned, good.arena_bytes, &run) ==
+        HO_INVALID_ARGUMENT);
+  CHECK(std::string(ho_last_error()).find("illegal schedule") != std::string::npos);
+  bytes = encode_schedule(good);
+  CHECK(ho_load(pool.get(), bytes.data(), bytes.size(), aligned, good.arena_bytes - 1, &run) ==
+        HO_INVALID_ARGUMENT);
+  CHECK(ho_load(pool.get(), bytes.data(), bytes.size(), aligned + 1, good.arena_bytes, &run) ==
+        HO_INVALID_ARGUMENT);
+  CHECK(run == nullptr);
+}
+
+TEST_CASE("client: two equal jobs on one pool do not disturb each other") {
+  TwoNodes nodes;
+  const schedule::Schedule schedule = some_schedule(7);
+  std::string wrong[2];
+  ho_status status[2] = {HO_IO, HO_IO};
+  const auto work = [&](int i) {
+    const PoolHandle pool = connect_pool(nodes.address(0), i == 0 ? "auto" : "ofi");
+    PlannedJob job(pool.get(), schedule, static_cast<std::uint64_t>(100 + i));
+    status[i] = job.run(30);
+    if (status[i] == HO_OK) status[i] = job.finish_and_compare();
+    wrong[i] = job.wrong() + job.error();
+  };
+  std::thread other([&] { work(1); });
+  work(0);
+  other.join();
+  for (int i : {0, 1}) {
+    CHECK(status[i] == HO_OK);
+    CHECK(wrong[i] == "");
+  }
+}

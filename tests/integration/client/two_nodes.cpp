@@ -1,0 +1,53 @@
+#include "tests/integration/client/two_nodes.hpp"
+
+#include <catch2/catch.hpp>
+
+namespace ho::test {
+namespace {
+
+std::string peer_text(int node, const std::string& address) {
+  return "nodes { node_id: " + std::to_string(node) + " name: \"n" + std::to_string(node) +
+         "\" control_addresses: \"" + address + "\" }\n";
+}
+
+}  // namespace
+
+TwoNodes::TwoNodes(const PoolSpec& spec) {
+  const auto config = [&](int node) {
+    const std::string number = std::to_string(node);
+    return "node_id: " + number + "\nnode_name: \"n" + number +
+           "\"\nddr_bytes: " + std::to_string(spec.ddr_bytes) +
+           "\nsegment_bytes: 2097152\nlease_ms: " + std::to_string(spec.lease_ms) +
+           "\ndrain_ms: 500\nunix_socket: \"" + folder_.file("n" + number + ".sock") +
+           "\"\nofi { address: \"127.0.0.1\" }\n" + peer_text(1 - node, address(1 - node));
+  };
+  first_ = std::make_unique<DaemonProcess>(folder_, "n0", DaemonProcess::Spec{config(0), {}});
+  second_ = std::make_unique<DaemonProcess>(folder_, "n1", DaemonProcess::Spec{config(1), {}});
+  INFO(first_->err() << second_->err());
+  for (int node : {0, 1}) (void)connect(address(node));
+}
+
+std::string TwoNodes::address(int node) const {
+  return "unix:" + folder_.file("n" + std::to_string(node) + ".sock");
+}
+
+std::uint64_t TwoNodes::granted_bytes(int node) const {
+  const auto status = connect(address(node))->status(soon());
+  REQUIRE(status.ok());
+  return status->ddr_granted_bytes;
+}
+
+PoolHandle connect_pool(const std::string& addresses, const char* transport, const char* name) {
+  ho_connect_options options{};
+  options.struct_bytes = sizeof(options);
+  options.pool = addresses.c_str();
+  options.transport = transport;
+  options.name = name;
+  ho_pool* pool = nullptr;
+  const ho_status status = ho_connect(&options, &pool);
+  INFO(ho_last_error());
+  REQUIRE(status == HO_OK);
+  return PoolHandle(pool);
+}
+
+}  // namespace ho::test

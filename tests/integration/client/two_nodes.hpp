@@ -1,0 +1,44 @@
+#pragma once
+
+#include <hyperoffload/hyperoffload.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tests/integration/daemon/daemon_process.hpp"
+
+namespace ho::test {
+
+/// What differs between tests' pools.
+struct PoolSpec {
+  std::uint64_t ddr_bytes = 32U << 20U;  ///< per node; segments of 2 MiB
+  std::uint64_t lease_ms = 500;
+};
+
+/// A pool of two real daemons on this machine, reached by Unix sockets, with `local` and `ofi`.
+class TwoNodes {
+ public:
+  explicit TwoNodes(const PoolSpec& spec = {});
+
+  [[nodiscard]] std::string address(int node) const;
+  [[nodiscard]] DaemonProcess& daemon(int node) { return node == 0 ? *first_ : *second_; }
+  /// Bytes that a node has granted, asked over a connection of its own.
+  [[nodiscard]] std::uint64_t granted_bytes(int node) const;
+
+ private:
+  TempFolder folder_;
+  std::unique_ptr<DaemonProcess> first_;
+  std::unique_ptr<DaemonProcess> second_;
+};
+
+struct PoolCloser {
+  void operator()(ho_pool* pool) const { ho_disconnect(pool); }
+};
+using PoolHandle = std::unique_ptr<ho_pool, PoolCloser>;
+
+/// Connects over `transport` ("auto", "local", "ofi"); fails the test where that fails.
+[[nodiscard]] PoolHandle connect_pool(const std::string& addresses, const char* transport,
+                                      const char* name = "test");
+
+}  // namespace ho::test
