@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+
+namespace ho::bench {
+
+enum class Direction : std::uint8_t { kGet, kPut };
+
+/// What is moved, the same for a driver and for the limit it is held against.
+struct LoopShape {
+  Direction direction = Direction::kGet;
+  std::uint64_t size_bytes = 1U << 20U;  ///< of one operation
+  std::uint32_t inflight = 16;
+  std::uint64_t area_bytes =
+      64U << 20U;  ///< walked through on both sides; a multiple of size_bytes
+};
+
+/// Something that moves bytes and can be run in short turns, so that two of them can be compared on
+/// a machine whose speed changes. Owner thread: the maker's.
+class Loop {
+ public:
+  virtual ~Loop() = default;
+  /// Moves bytes for about `time`. @return bytes per second.
+  [[nodiscard]] virtual Result<double> run(Duration time) = 0;
+};
+
+/// Names what limits a driver, with the loop that shows it.
+struct Limit {
+  std::string name;
+  std::unique_ptr<Loop> loop;
+};
+
+/// The best same-size copy on one thread: glibc's memcpy or a plain loop of streaming stores,
+/// whichever is faster here at this size.
+[[nodiscard]] Result<Limit> make_copy_limit(const LoopShape& shape, std::byte* local,
+                                            std::byte* remote);
+
+/// A plain libfabric program: one endpoint, `inflight` operations, delivery-complete puts; its
+/// target polls for 50 us and then sleeps, as ours does. Forks; call while the process has one
+/// thread.
+[[nodiscard]] Result<Limit> make_libfabric_limit(const LoopShape& shape,
+                                                 const std::string& provider);
+
+/// A plain UCX program over TCP; its target polls all the time. Forks; call while the process has
+/// one thread. @return kUnsupported where UCX was not there at build time.
+[[nodiscard]] Result<Limit> make_ucx_limit(const LoopShape& shape);
+
+}  // namespace ho::bench

@@ -1,0 +1,199 @@
+// A plain UCX program over TCP, to stand beside the ofi driver. It checks and recovers nothing.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <ucp/api/ucp.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "tools/bench/child.hpp"
+#include "tools/bench/loop.hpp"
+
+namespace ho::bench {
+namespace {
+
+struct Greeting {
+  std::uint64_t base = 0;
+  std::uint32_t address_bytes = 0;
+  std::uint32_t key_bytes = 0;
+  char bytes[1024] = {};  ///< the worker's address, then the packed key
+};
+
+constexpr char kGo = 'g';
+constexpr char kRest = 'r';
+
+/// Never closed: the process or the bench ends with it.
+struct Stack {
+  ucp_context_h context = nullptr;
+  ucp_worker_h worker = nullptr;
+  ucp_mem_h memory = nullptr;
+  std::byte* area = nullptr;
+};
+
+bool open_stack(Stack& stack, std::uint64_t area_bytes) {
+  ucp_config_t* config = nullptr;
+  if (ucp_config_read(nullptr, nullptr, &config) != UCS_OK) return false;
+  if (ucp_config_modify(config, "TLS", "tcp") != UCS_OK) return false;
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_RMA;
+  const bool started = ucp_init(&params, config, &stack.context) == UCS_OK;
+  ucp_config_release(config);
+  if (!started) return false;
+  ucp_worker_params_t worker{};
+  worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker.thread_mode = UCS_THREAD_MODE_SINGLE;
+  if (ucp_worker_create(stack.context, &worker, &stack.worker) != UCS_OK) return false;
+  void* base = ::mmap(nullptr, area_bytes, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (base == MAP_FAILED) return false;
+  stack.area = static_cast<std::byte*>(base);
+  ucp_mem_map_params_t map{};
+  map.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
+  map.address = base;
+  map.length = area_bytes;
+  return ucp_mem_map(stack.context, &map, &stack.memory) == UCS_OK;
+}
+
+void run_target(int socket, const LoopShape& shape) {
+  Stack stack;
+  if (!open_stack(stack, shape.area_bytes)) return;
+  void* key = nullptr;
+  std::size_t key_bytes = 0;
+  if (ucp_rkey_pack(stack.context, stack.memory, &key, &key_bytes) != UCS_OK) return;
+  ucp_address_t* address = nullptr;
+  std::size_t address_bytes = 0;
+  if (ucp_worker_get_address(stack.worker, &address, &address_bytes) != UCS_OK) return;
+  Greeting greeting;
+  if (address_bytes + key_bytes > sizeof greeting.bytes) return;
+  greeting.base = reinterpret_cast<std::uintptr_t>(stack.area);
+  greeting.address_bytes = static_cast<std::uint32_t>(address_bytes);
+  greeting.key_bytes = static_cast<std::uint32_t>(key_bytes);
+  std::memcpy(greeting.bytes, address, address_bytes);
+  std::memcpy(greeting.bytes + address_bytes, key, key_bytes);
+  if (::send(socket, &greeting, sizeof greeting, MSG_NOSIGNAL) < 0) return;
+  // Polls without a pause while the initiator runs, and is silent while something else is measured.
+  while (true) {
+    char word = 0;
+    if (::recv(socket, &word, 1, 0) != 1) return;
+    while (word != kRest) {
+      for (int i = 0; i < 1000; ++i) (void)ucp_worker_progress(stack.worker);
+      const ssize_t got = ::recv(socket, &word, 1, MSG_DONTWAIT);
+      if (got == 0) return;
+    }
+  }
+}
+
+class UcxLoop final : public Loop {
+ public:
+  UcxLoop(const LoopShape& shape, std::unique_ptr<Child> child)
+      : shape_(shape), child_(std::move(child)), requests_(shape.inflight) {}
+
+  [[nodiscard]] Result<void> open() {
+    const Error failed(Errc::kUnsupported, "the plain UCX loop did not start");
+    Greeting greeting;
+    if (::recv(child_->socket(), &greeting, sizeof greeting, 0) != sizeof greeting) return failed;
+    if (!open_stack(stack_, shape_.area_bytes)) return failed;
+    ucp_ep_params_t params{};
+    params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
+    params.address = reinterpret_cast<ucp_address_t*>(greeting.bytes);
+    if (ucp_ep_create(stack_.worker, &params, &ep_) != UCS_OK) return failed;
+    if (ucp_ep_rkey_unpack(ep_, greeting.bytes + greeting.address_bytes, &key_) != UCS_OK) {
+      return failed;
+    }
+    base_ = greeting.base;
+    return {};
+  }
+
+  [[nodiscard]] Result<double> run(Duration time) override {
+    const SteadyClock clock;
+    if (::send(child_->socket(), &kGo, 1, MSG_NOSIGNAL) != 1) return lost();
+    const TimePoint start = clock.now();
+    std::uint64_t moved_bytes = 0;
+    Duration took{0};
+    while (took < time) {
+      for (void*& request : requests_) {
+        if (request != nullptr && !finished(request)) continue;
+        if (request != nullptr) {
+          ucp_request_free(request);
+          request = nullptr;
+          moved_bytes += shape_.size_bytes;
+        }
+        request = post();
+        if (UCS_PTR_IS_ERR(request)) return lost();
+        if (request == nullptr) moved_bytes += shape_.size_bytes;
+      }
+      (void)ucp_worker_progress(stack_.worker);
+      took = clock.now() - start;
+    }
+    for (void*& request : requests_) {
+      if (request == nullptr) continue;
+      if (!wait(request, clock)) return lost();
+      request = nullptr;
+      moved_bytes += shape_.size_bytes;
+    }
+    // Puts are visible at the target only after a flush.
+    ucp_request_param_t none{};
+    void* flush = ucp_ep_flush_nbx(ep_, &none);
+    if (UCS_PTR_IS_ERR(flush)) return lost();
+    if (flush != nullptr && !wait(flush, clock)) return lost();
+    took = clock.now() - start;
+    if (::send(child_->socket(), &kRest, 1, MSG_NOSIGNAL) != 1) return lost();
+    return static_cast<double>(moved_bytes) * 1e9 / static_cast<double>(took.count());
+  }
+
+ private:
+  static Error lost() { return Error(Errc::kIo, "the plain UCX loop failed"); }
+  static bool finished(void* request) {
+    return ucp_request_check_status(request) != UCS_INPROGRESS;
+  }
+
+  bool wait(void* request, const SteadyClock& clock) {
+    const TimePoint limit = clock.now() + std::chrono::seconds(5);
+    while (!finished(request)) {
+      (void)ucp_worker_progress(stack_.worker);
+      if (clock.now() > limit) return false;
+    }
+    ucp_request_free(request);
+    return true;
+  }
+
+  void* post() {
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_MEMH;
+    param.memh = stack_.memory;
+    std::byte* local = stack_.area + at_;
+    const std::uint64_t remote = base_ + at_;
+    at_ += shape_.size_bytes;
+    if (at_ + shape_.size_bytes > shape_.area_bytes) at_ = 0;
+    if (shape_.direction == Direction::kGet) {
+      return ucp_get_nbx(ep_, local, shape_.size_bytes, remote, key_, &param);
+    }
+    return ucp_put_nbx(ep_, local, shape_.size_bytes, remote, key_, &param);
+  }
+
+  const LoopShape shape_;
+  std::unique_ptr<Child> child_;
+  std::vector<void*> requests_;
+  Stack stack_;
+  ucp_ep_h ep_ = nullptr;
+  ucp_rkey_h key_ = nullptr;
+  std::uint64_t base_ = 0;
+  std::uint64_t at_ = 0;
+};
+
+}  // namespace
+
+Result<Limit> make_ucx_limit(const LoopShape& shape) {
+  auto child = Child::start([&shape](int socket) { run_target(socket, shape); });
+  if (!child) return child.error();
+  auto loop = std::make_unique<UcxLoop>(shape, std::move(*child));
+  const auto opened = loop->open();
+  if (!opened) return opened.error();
+  return Limit{"ucx-tcp loop", std::move(loop)};
+}
+
+}  // namespace ho::bench
