@@ -314,17 +314,21 @@ void Emitter::wait_for_release(const Residence& owner, std::int64_t owner_lap,
   }
 }
 
-/// Walks three steps of residences in order of their begin and remembers who held each byte last;
-/// what the third step finds is the steady state.
+/// Walks two steps of residences in order of their begin (three where some span the step's end) and
+/// remembers who held each byte last; what the last step finds is the steady state.
 void Emitter::emit_order_of_bytes() {
   struct Instance {
     std::int64_t begin;
     std::uint32_t residence;
     std::int64_t lap;
   };
-  constexpr std::int64_t kLaps = 3;
+  const bool spans = std::any_of(residences_.begin(), residences_.end(), [&](const Residence& r) {
+    return !r.always && (r.begin < 0 || r.end >= n_);
+  });
+  const std::int64_t laps = spans ? 3 : 2;
   std::vector<Instance> instances;
-  for (std::int64_t lap = 0; lap < kLaps; ++lap) {
+  instances.reserve(residences_.size() * static_cast<std::size_t>(laps));
+  for (std::int64_t lap = 0; lap < laps; ++lap) {
     for (std::uint32_t r = 0; r < residences_.size(); ++r) {
       if (!residences_[r].always) instances.push_back({residences_[r].begin + lap * n_, r, lap});
     }
@@ -348,7 +352,7 @@ void Emitter::emit_order_of_bytes() {
       const auto [begin, part] = *it;
       const Residence& owner = residences_[part.residence];
       HO_CHECK(owner.end + part.lap * n_ < now.begin);
-      if (now.lap == kLaps - 1) wait_for_release(owner, part.lap, next, now.lap);
+      if (now.lap == laps - 1) wait_for_release(owner, part.lap, next, now.lap);
       it = held.erase(it);
       if (begin < low) held.emplace(begin, Held{low, part.residence, part.lap});
       if (part.end > high) it = held.emplace(high, part).first;
