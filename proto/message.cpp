@@ -28,7 +28,7 @@ Result<void> parse_json(std::string_view bytes, pb::Message& message) {
       resolver.get(), prefix + "/" + message.GetDescriptor()->full_name(),
       pb::StringPiece(bytes.data(), bytes.size()), &binary);
   if (!status.ok()) return bad(std::string(status.message()));
-  return parse_binary(binary, message);
+  return parse_binary(binary, kElementsMax, message);
 }
 
 /// Keeps the first error: the others follow from it.
@@ -70,7 +70,7 @@ Result<void> parse(std::string_view bytes, GraphEncoding encoding, pb::Message& 
   switch (encoding) {
     case GraphEncoding::kJson: return parse_json(bytes, message);
     case GraphEncoding::kText: return parse_text(bytes, message);
-    case GraphEncoding::kBinary: return parse_binary(bytes, message);
+    case GraphEncoding::kBinary: return parse_binary(bytes, kElementsMax, message);
   }
   return bad("unknown encoding");
 }

@@ -14,9 +14,11 @@ class MessageLite;
 
 namespace ho::wire {
 
-/// Most elements of one top-level list (storages, ops, ...). An empty message of 2 bytes costs
-/// about 150 bytes once parsed, so lists are counted before anything is built.
+/// Most elements of all top-level lists (storages, ops, ...) together. An empty message of 2 bytes
+/// costs about 150 bytes once parsed, so lists are counted before anything is built.
 inline constexpr std::uint32_t kElementsMax = 4U << 20U;
+/// The same for a schedule: each op of a graph is about four elements there.
+inline constexpr std::uint32_t kScheduleElementsMax = 4 * kElementsMax;
 /// Most bytes of an input in text form, which cannot be counted beforehand.
 inline constexpr std::uint64_t kTextBytesMax = std::uint64_t{64} << 20U;
 /// Most bytes of any other input: protobuf's sizes are 31 bits.
@@ -32,7 +34,7 @@ inline constexpr std::uint64_t kInputBytesMax = std::uint64_t{1} << 30U;
                                     GraphEncoding encoding);
 
 /// The binary encoding alone, for messages with or without descriptors.
-[[nodiscard]] Result<void> parse_binary(std::string_view bytes,
+[[nodiscard]] Result<void> parse_binary(std::string_view bytes, std::uint32_t elements_max,
                                         google::protobuf::MessageLite& message);
 [[nodiscard]] std::string serialize_binary(const google::protobuf::MessageLite& message);
 

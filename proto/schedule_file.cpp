@@ -92,7 +92,8 @@ Result<schedule::Schedule> decode_schedule(std::span<const std::byte> bytes) {
   const auto payload = open_file(file);
   if (!payload) return payload.error();
   hyperoffload::v1::Schedule message;
-  if (auto parsed = wire::parse_binary(*payload, message); !parsed) {
+  auto parsed = wire::parse_binary(*payload, wire::kScheduleElementsMax, message);
+  if (!parsed) {
     return corrupt(parsed.error().context());
   }
   auto schedule = wire::from_wire(message);
