@@ -19,5 +19,6 @@ void add_explain(CLI::App& app, int& exit_code);
 
 // These go below `hyperoffload bench`.
 void add_bench_analyzer(CLI::App& bench, int& exit_code);
+void add_bench_transport(CLI::App& bench, int& exit_code);
 
 }  // namespace ho::cli

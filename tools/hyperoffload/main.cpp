@@ -21,9 +21,15 @@ int main(int argc, char** argv) {
   app.failure_message(CLI::FailureMessage::help);
 
   int exit_code = ho::cli::kExitDone;
+  ho::cli::add_analyze(app, exit_code);
+  ho::cli::add_verify(app, exit_code);
+  ho::cli::add_simulate(app, exit_code);
+  ho::cli::add_explain(app, exit_code);
 
   CLI::App& bench = *app.add_subcommand("bench", "Measure this machine, and us against its limits");
   bench.require_subcommand(0, 1);
+  ho::cli::add_bench_analyzer(bench, exit_code);
+  ho::cli::add_bench_transport(bench, exit_code);
 
   try {
     app.parse(argc, argv);

@@ -1,0 +1,137 @@
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "common/base/units.hpp"
+#include "tools/bench/environment.hpp"
+#include "tools/bench/transport_bench.hpp"
+#include "tools/hyperoffload/command.hpp"
+
+namespace ho::cli {
+namespace {
+
+struct Arguments {
+  std::string driver = "local";
+  std::string op = "get";
+  std::string size = "1MiB";
+  std::uint32_t inflight = 16;
+  double seconds = 3;
+  bool json = false;
+};
+
+std::string number(double value, const char* format) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, std::isfinite(value) ? value : 0.0);
+  return text;
+}
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return out + "\"";
+}
+
+std::string comparison_json(const bench::Comparison& comparison) {
+  std::string out = "{\"name\": " + quoted(comparison.name);
+  if (!comparison.not_measured.empty()) {
+    return out + ", \"not_measured\": " + quoted(comparison.not_measured) + "}";
+  }
+  return out + ", \"bytes_per_s\": " + number(comparison.bytes_per_s, "%.0f") +
+         ", \"ratio\": " + number(comparison.ratio, "%.4f") +
+         ", \"ratio_p25\": " + number(comparison.ratio_low, "%.4f") +
+         ", \"ratio_p75\": " + number(comparison.ratio_high, "%.4f") + "}";
+}
+
+void print_json(const Arguments& arguments, std::uint64_t size,
+                const bench::TransportBenchResult& result) {
+  std::cout << "{\"driver\": " << quoted(arguments.driver) << ", \"op\": " << quoted(arguments.op)
+            << ", \"size\": " << size << ", \"inflight\": " << arguments.inflight
+            << ", \"bytes_per_s\": " << number(result.bytes_per_s, "%.0f")
+            << ", \"ops_per_s\": " << number(result.ops_per_s, "%.1f")
+            << ", \"p50_us\": " << number(result.p50_us, "%.3f")
+            << ", \"p99_us\": " << number(result.p99_us, "%.3f")
+            << ", \"limit\": " << comparison_json(result.limit) << ", \"beside\": [";
+  for (std::size_t i = 0; i < result.beside.size(); ++i) {
+    std::cout << (i == 0 ? "" : ", ") << comparison_json(result.beside[i]);
+  }
+  std::cout << "], \"machine\": " << quoted(bench::machine_class())
+            << ", \"commit\": " << quoted(bench::build_commit()) << "}\n";
+}
+
+void print_line(const bench::Comparison& comparison) {
+  if (!comparison.not_measured.empty()) {
+    std::cout << "  " << comparison.name << ": not measured (" << comparison.not_measured << ")\n";
+    return;
+  }
+  std::cout << "  " << comparison.name << ": " << number(comparison.bytes_per_s / 1e9, "%.2f")
+            << " GB/s; ours is " << number(100 * comparison.ratio, "%.1f") << " % of it ("
+            << number(100 * comparison.ratio_low, "%.1f") << " .. "
+            << number(100 * comparison.ratio_high, "%.1f") << ")\n";
+}
+
+void print_words(const Arguments& arguments, std::uint64_t size,
+                 const bench::TransportBenchResult& result) {
+  std::cout << arguments.driver << " " << arguments.op << " " << format_bytes(size) << " x "
+            << arguments.inflight << ": " << number(result.bytes_per_s / 1e9, "%.2f") << " GB/s, "
+            << number(result.ops_per_s, "%.0f") << " ops/s, p50 " << number(result.p50_us, "%.2f")
+            << " us, p99 " << number(result.p99_us, "%.2f") << " us\n";
+  print_line(result.limit);
+  for (const bench::Comparison& comparison : result.beside) print_line(comparison);
+}
+
+int run(const Arguments& arguments) {
+  const auto size = parse_bytes(arguments.size);
+  if (!size || *size == 0 || *size > kGiB) {
+    std::cerr << "hyperoffload bench transport: --size: a size from 1 to 1GiB, not '"
+              << arguments.size << "'\n";
+    return kExitBadInput;
+  }
+  bench::TransportBenchOptions options;
+  options.driver = arguments.driver == "local" ? bench::Driver::kLocal : bench::Driver::kOfi;
+  options.shape.direction = arguments.op == "get" ? bench::Direction::kGet : bench::Direction::kPut;
+  options.shape.size_bytes = *size;
+  options.shape.inflight = arguments.inflight;
+  options.time = Duration(static_cast<std::int64_t>(arguments.seconds * 1e9));
+  const auto result = bench::bench_transport(options);
+  if (!result) {
+    std::cerr << "hyperoffload bench transport: " << result.error().message() << "\n";
+    return kExitIllegal;
+  }
+  if (arguments.json) {
+    print_json(arguments, *size, *result);
+  } else {
+    print_words(arguments, *size, *result);
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_bench_transport(CLI::App& bench, int& exit_code) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App& command = *bench.add_subcommand(
+      "transport", "One-sided get and put of a driver, against the limit of the same machine");
+  command.add_option("--driver", arguments->driver, "local or ofi")
+      ->check(CLI::IsMember({"local", "ofi"}))
+      ->capture_default_str();
+  command.add_option("--op", arguments->op, "get or put")
+      ->check(CLI::IsMember({"get", "put"}))
+      ->capture_default_str();
+  command.add_option("--size", arguments->size, "bytes of one operation, e.g. 64 or 1MiB")
+      ->capture_default_str();
+  command.add_option("--inflight", arguments->inflight, "operations kept going at a time")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command.add_option("--seconds", arguments->seconds, "time of all measurement together")
+      ->check(CLI::Range(0.2, 600.0))
+      ->capture_default_str();
+  command.add_flag("--json", arguments->json, "one object on stdout");
+  command.callback([arguments, &exit_code] { exit_code = run(*arguments); });
+}
+
+}  // namespace ho::cli
