@@ -40,9 +40,15 @@ class NodeFault {
   }
   [[nodiscard]] FaultReason reason() const { return static_cast<FaultReason>(reason_.load()); }
 
+  /// The daemon let a request's deadline pass. Its data may still move (the local driver needs no
+  /// daemon), but shutting down does not wait for it a second time.
+  void mark_silent() { silent_.store(true); }
+  [[nodiscard]] bool silent() const { return silent_.load(); }
+
  private:
   std::shared_ptr<Doorbell> door_;
   std::atomic<std::uint8_t> reason_{0};
+  std::atomic<bool> silent_{false};
 };
 
 }  // namespace ho::client

@@ -154,7 +154,8 @@ Sessions::~Sessions() {
   stop_bell_.ring();
   if (renewer_.joinable()) renewer_.join();
   for (NodeSession& node : nodes_) {
-    if (node.session.token.empty() || node.fault->reason() != FaultReason::kNone) continue;
+    const bool gone = node.fault->reason() != FaultReason::kNone || node.fault->silent();
+    if (node.session.token.empty() || gone) continue;
     const auto closed = node.control->close_session(node.session, clock_.now() + kCloseTimeout);
     if (!closed) {
       log(LogLevel::kWarning, "session not closed; its lease will end it",
@@ -234,10 +235,12 @@ void Sessions::release(const std::vector<HeldSegment>& segments) {
     for (const HeldSegment& held : segments) {
       if (held.node == NodeIndex(i)) ids.push_back(held.segment.id);
     }
-    if (ids.empty() || nodes_[i].fault->reason() != FaultReason::kNone) continue;
+    const bool gone = nodes_[i].fault->reason() != FaultReason::kNone || nodes_[i].fault->silent();
+    if (ids.empty() || gone) continue;
     const auto done =
         nodes_[i].control->release(nodes_[i].session, ids, clock_.now() + kControlTimeout);
     if (!done) {
+      if (done.error().code() == Errc::kDeadline) nodes_[i].fault->mark_silent();
       log(LogLevel::kWarning, "segments not released; the session's end will free them",
           {{"node", nodes_[i].label}, {"reason", done.error().message()}});
     }

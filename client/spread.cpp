@@ -8,7 +8,7 @@ namespace ho::client {
 namespace {
 
 /// Shares of a small arena begin on multiples of this: no page is split between nodes.
-constexpr std::uint64_t kShareAlign = 64 * kKiB;
+constexpr std::uint64_t kShareAlign = 4 * kKiB;
 
 }  // namespace
 

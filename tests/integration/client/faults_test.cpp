@@ -1,0 +1,184 @@
+#include <hyperoffload/hyperoffload.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <thread>
+
+#include "common/base/prng.hpp"
+#include "tests/integration/client/planned_job.hpp"
+#include "tests/integration/client/two_nodes.hpp"
+#include "tests/sim/job/random_schedule.hpp"
+
+namespace {
+
+using namespace ho;
+using namespace std::chrono_literals;
+using test::connect_pool;
+using test::PlannedJob;
+using test::PoolHandle;
+using test::TwoNodes;
+
+using Time = std::chrono::steady_clock::time_point;
+
+schedule::Schedule some_schedule(std::uint64_t seed) {
+  Prng random(seed);
+  return test::random_schedule(random);
+}
+
+/// Steps enough to outlast the fault.
+constexpr std::uint64_t kEndless = 100'000;
+
+/// A job in a process of its own that steps until it is killed. @return its id, once it is running.
+pid_t start_job_process(const std::string& address, const schedule::Schedule& schedule) {
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ho_connect_options options{};
+    options.struct_bytes = sizeof(options);
+    options.pool = address.c_str();
+    ho_pool* pool = nullptr;
+    if (ho_connect(&options, &pool) != HO_OK) ::_exit(2);
+    PlannedJob job(pool, schedule, 1);
+    if (job.run(1) != HO_OK || ::write(ready[1], "r", 1) != 1) ::_exit(3);
+    ::_exit(job.run(kEndless) == HO_OK ? 0 : 4);
+  }
+  ::close(ready[1]);
+  char byte = 0;
+  REQUIRE(::read(ready[0], &byte, 1) == 1);
+  ::close(ready[0]);
+  return child;
+}
+
+struct Failure {
+  ho_status status = HO_OK;
+  std::string error;
+  std::chrono::nanoseconds after{};    ///< from the fault to the error
+  std::chrono::nanoseconds cleanup{};  ///< to unload and disconnect
+};
+
+/// Runs a job, signals a daemon under it, and gives what the job was told.
+Failure fault_under_job(TwoNodes& nodes, const char* transport, int node, int signal) {
+  Failure seen;
+  Time cleaning;
+  {
+    const PoolHandle pool = connect_pool(nodes.address(0), transport);
+    const schedule::Schedule schedule = some_schedule(7);
+    PlannedJob job(pool.get(), schedule, 7);
+    REQUIRE(job.run(1) == HO_OK);
+    Time faulted;
+    std::thread killer([&] {
+      std::this_thread::sleep_for(200ms);
+      faulted = std::chrono::steady_clock::now();
+      nodes.daemon(node).send(signal);
+    });
+    const Time began = std::chrono::steady_clock::now();
+    while (seen.status == HO_OK && std::chrono::steady_clock::now() - began < 10s) {
+      seen.status = job.run(1);
+    }
+    const Time told = std::chrono::steady_clock::now();
+    killer.join();
+    seen.after = told - faulted;
+    seen.error = job.error();
+    CHECK(job.wrong() == "");
+    CHECK(ho_step_begin(job.runtime()) == HO_UNAVAILABLE);
+    CHECK(ho_finish(job.runtime()) == HO_UNAVAILABLE);
+    cleaning = std::chrono::steady_clock::now();
+  }
+  seen.cleanup = std::chrono::steady_clock::now() - cleaning;
+  return seen;
+}
+
+bool names_a_tensor(const std::string& text) {
+  const schedule::Schedule schedule = some_schedule(7);
+  for (const Storage& storage : schedule.storages) {
+    if (text.find(" " + storage.name) != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("client faults: a killed client's memory is free again within one lease") {
+  TwoNodes nodes;
+  const pid_t job = start_job_process(nodes.address(0), some_schedule(7));
+  CHECK(nodes.granted_bytes(0) > 0);
+  CHECK(nodes.granted_bytes(1) > 0);
+  std::this_thread::sleep_for(50ms);
+  REQUIRE(::kill(job, SIGKILL) == 0);
+  const Time killed = std::chrono::steady_clock::now();
+  int status = 0;
+  REQUIRE(::waitpid(job, &status, 0) == job);
+  REQUIRE(WIFSIGNALED(status));
+  while (nodes.granted_bytes(0) + nodes.granted_bytes(1) > 0) {
+    // One lease of 500 ms; the rest is for a loaded machine.
+    REQUIRE(std::chrono::steady_clock::now() - killed < 1500ms);
+    std::this_thread::sleep_for(5ms);
+  }
+}
+
+TEST_CASE("client faults: a killed daemon ends the job within 2 s, naming node and tensors") {
+  for (const char* transport : {"auto", "ofi"}) {
+    TwoNodes nodes;
+    const Failure seen = fault_under_job(nodes, transport, 1, SIGKILL);
+    INFO(transport << ": " << seen.error);
+    CHECK(seen.status == HO_UNAVAILABLE);
+    CHECK(seen.after < 2s);
+    CHECK(seen.cleanup < 4s);
+    CHECK(seen.error.find("node 1 (n1, unix:") != std::string::npos);
+    CHECK(names_a_tensor(seen.error));
+  }
+}
+
+TEST_CASE("client faults: a stopped daemon does not stop a job on the local driver") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  const schedule::Schedule schedule = some_schedule(7);
+  PlannedJob job(pool.get(), schedule, 7);
+  REQUIRE(job.run(1) == HO_OK);
+  nodes.daemon(1).send(SIGSTOP);
+  const Time stopped = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - stopped < 1200ms) {
+    REQUIRE(job.run(1) == HO_OK);
+  }
+  nodes.daemon(1).send(SIGCONT);
+  INFO(job.error());
+  REQUIRE(job.run(5) == HO_OK);
+  CHECK(job.finish_and_compare() == HO_OK);
+  CHECK(job.wrong() == "");
+}
+
+TEST_CASE("client faults: a stopped daemon ends a job over ofi by the deadline, and unload too") {
+  TwoNodes nodes;
+  const Failure seen = fault_under_job(nodes, "ofi", 1, SIGSTOP);
+  INFO(seen.error);
+  CHECK(seen.status == HO_UNAVAILABLE);
+  CHECK(seen.after < 2s);
+  CHECK(seen.cleanup < 5s);
+  CHECK(seen.error.find("node 1 (n1, unix:") != std::string::npos);
+  CHECK(names_a_tensor(seen.error));
+}
+
+TEST_CASE("client faults: plain transfers fail cleanly when their daemon is killed") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "ofi");
+  ho_allocation* memory = nullptr;
+  REQUIRE(ho_allocate(pool.get(), 8 << 20, &memory) == HO_OK);
+  std::vector<char> bytes(8 << 20);
+  REQUIRE(ho_register(pool.get(), bytes.data(), bytes.size()) == HO_OK);
+  nodes.daemon(1).send(SIGKILL);
+  const Time killed = std::chrono::steady_clock::now();
+  std::uint64_t ticket = 0;
+  REQUIRE(ho_put(pool.get(), memory, 0, bytes.data(), bytes.size(), &ticket) == HO_OK);
+  const ho_status status = ho_wait(pool.get(), ticket);
+  INFO(ho_last_error());
+  CHECK((status == HO_UNAVAILABLE || status == HO_DEADLINE));
+  CHECK(std::string(ho_last_error()).find("n1") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - killed < 2s);
+  ho_free(pool.get(), memory);
+}
