@@ -2,87 +2,13 @@
 
 #include <algorithm>
 #include <numeric>
-#include <queue>
 #include <utility>
 
 #include "common/base/check.hpp"
-#include "tools/analyzer/channels.hpp"
+#include "tools/analyzer/chooser.hpp"
 
 namespace ho::analyzer {
 namespace {
-
-/// Next use (in the sweep's lap) and gap; the furthest next use first, ties by gap for determinism.
-using Candidate = std::pair<std::int64_t, std::uint32_t>;
-
-/// What moving a gap now would take.
-struct Estimate {
-  std::int64_t store_ns = 0;  ///< 0: a valid copy exists
-  std::int64_t fetch_ns = 0;  ///< 0: overwritten at its next use
-  std::int64_t store_late_ns = 0;
-  std::int64_t fetch_late_ns = 0;
-  std::int64_t fetch_window = 0;  ///< first slot the fetch may take
-  [[nodiscard]] std::int64_t late_ns() const { return store_late_ns + fetch_late_ns; }
-};
-
-class Chooser {
- public:
-  Chooser(const ChooseInput& input, const ChooseOptions& options);
-  Choice run();
-
- private:
-  [[nodiscard]] const Gap& gap(std::uint32_t index) const { return in_.lifetimes.gaps[index]; }
-  [[nodiscard]] std::int64_t bytes(const Gap& g) const {
-    return static_cast<std::int64_t>(in_.lifetimes.bytes[g.storage]);
-  }
-  [[nodiscard]] const PlanTier& tier(const Gap& g) const {
-    return in_.tiers[in_.tier_of[g.storage]];
-  }
-  /// `p` of this sweep in the gap's own frame.
-  [[nodiscard]] std::int64_t in_frame(const Gap& g, std::int64_t p) const {
-    return g.wraps && p <= g.from ? p + n_ : p;
-  }
-  void start();
-  void open(std::int64_t p);
-  void relieve(std::int64_t p);
-  bool pick(std::int64_t p, std::priority_queue<Candidate>& heap, bool allow_late);
-  bool delay(std::int64_t p);
-  bool hasten(std::int64_t p);
-  [[nodiscard]] Estimate estimate(std::uint32_t index, std::int64_t p) const;
-  [[nodiscard]] std::int64_t fetch_window(const Gap& g, std::int64_t at,
-                                          std::int64_t fetch_ns) const;
-  [[nodiscard]] bool home_has_room(std::uint32_t index) const;
-  void move(std::uint32_t index, std::int64_t p, const Estimate& cost);
-  void book_store(std::uint32_t index, std::int64_t at, std::int64_t store_ns);
-  void store_by(const Gap& g, std::int64_t held);
-  void claim_home(const Gap& g);
-  void extend(std::int64_t slot, std::int64_t time_ns);
-  void add_relief(std::uint32_t index, std::int64_t sign);
-  void add_cyclic(std::int64_t first, std::int64_t last, std::int64_t delta);
-  [[nodiscard]] std::int64_t min_cyclic(std::int64_t first, std::int64_t last) const;
-  void take_back();
-  void pull_forward();
-  void fail(std::int64_t p);
-
-  const ChooseInput& in_;
-  const ChooseOptions& options_;
-  std::int64_t n_;
-  Choice out_;
-  SlackTree slack_;
-  std::vector<Channel> read_;
-  std::vector<Channel> write_;
-  Channel clock_;  ///< never booked: tells planned time between slots
-  std::vector<SlackTree> home_;
-  std::vector<std::int64_t> home_from_;  // per storage, of shared slots: claimed positions
-  std::vector<std::int64_t> home_to_;
-  std::vector<std::int64_t> stored_by_;            // per version, in the writing step's frame
-  std::vector<std::vector<std::uint32_t>> opens_;  // per position: gaps whose inside begins there
-  std::priority_queue<Candidate> large_;
-  std::priority_queue<Candidate> small_;
-  std::priority_queue<Candidate> fetching_;  // moved gaps that are coming back
-  std::vector<std::vector<std::uint32_t>> comes_back_;
-  std::priority_queue<Candidate> leaving_;  // wrapping gaps whose write-back spans the step's end
-  bool home_full_ = false;
-};
 
 std::vector<std::int64_t> slots_of(const std::vector<std::int64_t>& durations) {
   std::vector<std::int64_t> slots(durations.size() * 2, 0);
@@ -100,6 +26,8 @@ std::vector<std::int64_t> slack_of(const Lifetimes& lifetimes, std::uint64_t tar
   }
   return slack;
 }
+
+}  // namespace
 
 Chooser::Chooser(const ChooseInput& input, const ChooseOptions& options)
     : in_(input),
@@ -446,78 +374,6 @@ void Chooser::relieve(std::int64_t p) {
   }
 }
 
-/// A move whose bytes fit after all (later moves relieved the same positions) is taken back, the
-/// largest first.
-void Chooser::take_back() {
-  std::vector<std::uint32_t> order;
-  for (std::uint32_t i = 0; i < out_.moved.size(); ++i) {
-    const Gap& g = gap(i);
-    if (out_.moved[i] && !g.mandatory && !(g.dead && !g.wraps)) order.push_back(i);
-  }
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return bytes(gap(a)) > bytes(gap(b)); });
-  std::vector<std::uint32_t> uses(out_.store_after.size(), 0);
-  for (const std::uint32_t i : order) {
-    if (gap(i).version != kHomeVersion) ++uses[gap(i).version];
-  }
-  for (const std::uint32_t i : order) {
-    const Gap& g = gap(i);
-    if (min_cyclic(out_.detach_by[i] + 1, out_.fetch_from[i] - 1) < bytes(g)) continue;
-    add_relief(i, -1);
-    out_.moved[i] = 0;
-    if (g.version != kHomeVersion && --uses[g.version] == 0) out_.store_after[g.version] = kNoStore;
-  }
-}
-
-/// In order of planned start: as early as memory, link and the allowed lead permit, so that a
-/// transfer slower than planned still arrives in time.
-void Chooser::pull_forward() {
-  std::vector<std::int64_t> begin(static_cast<std::size_t>(n_) + 1, 0);
-  for (std::int64_t p = 0; p < n_; ++p) {
-    const auto i = static_cast<std::size_t>(p);
-    begin[i + 1] = begin[i] + out_.stall_ns[i] + in_.duration_ns[i];
-  }
-  std::vector<std::uint32_t> order;
-  for (std::uint32_t i = 0; i < out_.moved.size(); ++i) {
-    const Gap& g = gap(i);
-    // Fetches that start in another step than they are needed in keep their place.
-    if (out_.moved[i] && !g.dead && out_.fetch_from[i] > 0 &&
-        (out_.fetch_from[i] < n_) == (g.to < n_) && out_.fetch_from[i] != n_) {
-      order.push_back(i);
-    }
-  }
-  const auto local = [&](std::uint32_t i, std::int64_t at) {
-    return gap(i).to < n_ ? at : at - n_;
-  };
-  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return std::pair(local(a, out_.fetch_from[a]), local(a, gap(a).to)) <
-           std::pair(local(b, out_.fetch_from[b]), local(b, gap(b).to));
-  });
-  std::vector<std::int64_t> idle_from(in_.tiers.size(), 0);
-  for (const std::uint32_t i : order) {
-    const Gap& g = gap(i);
-    const std::int64_t need = transfer_ns(tier(g).read, in_.lifetimes.bytes[g.storage]);
-    const std::int64_t old = local(i, out_.fetch_from[i]);
-    const std::int64_t deadline = begin[static_cast<std::size_t>(local(i, g.to))];
-    auto& idle = idle_from[in_.tier_of[g.storage]];
-    const std::int64_t lead = std::max(options_.lead * need, options_.lead_ns);
-    const std::int64_t earliest_ns = std::max(idle, deadline - need - lead);
-    const auto found =
-        std::upper_bound(begin.begin(), begin.end(), std::max<std::int64_t>(0, earliest_ns));
-    std::int64_t earliest = std::max<std::int64_t>(0, (found - begin.begin()) - 1);
-    earliest = std::max(earliest, local(i, out_.detach_by[i] + 1));
-    if (g.mandatory) earliest = std::max<std::int64_t>(earliest, 0);
-    if (earliest < old) {
-      const std::int64_t blocked = slack_.last_below(earliest, old - 1, bytes(g));
-      const std::int64_t start = std::max(earliest, blocked + 1);
-      slack_.add(start, old - 1, -bytes(g));
-      out_.fetch_from[i] += start - old;
-    }
-    const std::int64_t from = local(i, out_.fetch_from[i]);
-    idle = std::max(idle, begin[static_cast<std::size_t>(from)]) + need;
-  }
-}
-
 Choice Chooser::run() {
   start();
   for (std::int64_t p = 0; p < n_ && !out_.failure; ++p) {
@@ -529,8 +385,6 @@ Choice Chooser::run() {
   pull_forward();
   return std::move(out_);
 }
-
-}  // namespace
 
 Choice choose(const ChooseInput& input, const ChooseOptions& options) {
   return Chooser(input, options).run();

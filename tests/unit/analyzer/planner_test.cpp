@@ -46,7 +46,7 @@ TEST_CASE("planner: every plan of a random graph is proven legal and above the b
     const Graph graph = test::random_graph(seed, 40);
     const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
     if (peak == 0) continue;
-    for (const std::uint64_t percent : {35, 60, 85, 120}) {
+    for (const std::uint64_t percent : {35U, 60U, 85U, 120U}) {
       INFO("HO_SEED=" << seed << " percent " << percent);
       const Hardware hardware = test::one_tier(1'000'000'000 / (1 + seed % 3), seed % 200);
       check_plan(graph, hardware, {std::max<std::uint64_t>(1, peak * percent / 100), 1});

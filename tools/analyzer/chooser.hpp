@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <queue>
+#include <utility>
+#include <vector>
+
+#include "tools/analyzer/channels.hpp"
+#include "tools/analyzer/choose.hpp"
+
+namespace ho::analyzer {
+
+/// Next use (in the sweep's lap) and gap; the furthest next use first, ties by gap for determinism.
+using Candidate = std::pair<std::int64_t, std::uint32_t>;
+
+/// What moving a gap now would take.
+struct Estimate {
+  std::int64_t store_ns = 0;  ///< 0: a valid copy exists
+  std::int64_t fetch_ns = 0;  ///< 0: overwritten at its next use
+  std::int64_t store_late_ns = 0;
+  std::int64_t fetch_late_ns = 0;
+  std::int64_t fetch_window = 0;  ///< first slot the fetch may take
+  [[nodiscard]] std::int64_t late_ns() const { return store_late_ns + fetch_late_ns; }
+};
+
+/// The work of one choose(). Internal to choose.cpp (the sweep) and refine.cpp (what follows it).
+/// Run once.
+class Chooser {
+ public:
+  Chooser(const ChooseInput& input, const ChooseOptions& options);
+  Choice run();
+
+ private:
+  [[nodiscard]] const Gap& gap(std::uint32_t index) const { return in_.lifetimes.gaps[index]; }
+  [[nodiscard]] std::int64_t bytes(const Gap& g) const {
+    return static_cast<std::int64_t>(in_.lifetimes.bytes[g.storage]);
+  }
+  [[nodiscard]] const PlanTier& tier(const Gap& g) const {
+    return in_.tiers[in_.tier_of[g.storage]];
+  }
+  /// `p` of this sweep in the gap's own frame.
+  [[nodiscard]] std::int64_t in_frame(const Gap& g, std::int64_t p) const {
+    return g.wraps && p <= g.from ? p + n_ : p;
+  }
+  void start();
+  void open(std::int64_t p);
+  void relieve(std::int64_t p);
+  bool pick(std::int64_t p, std::priority_queue<Candidate>& heap, bool allow_late);
+  bool delay(std::int64_t p);
+  bool hasten(std::int64_t p);
+  [[nodiscard]] Estimate estimate(std::uint32_t index, std::int64_t p) const;
+  [[nodiscard]] std::int64_t fetch_window(const Gap& g, std::int64_t at,
+                                          std::int64_t fetch_ns) const;
+  [[nodiscard]] bool home_has_room(std::uint32_t index) const;
+  void move(std::uint32_t index, std::int64_t p, const Estimate& cost);
+  void book_store(std::uint32_t index, std::int64_t at, std::int64_t store_ns);
+  void store_by(const Gap& g, std::int64_t held);
+  void claim_home(const Gap& g);
+  void extend(std::int64_t slot, std::int64_t time_ns);
+  void add_relief(std::uint32_t index, std::int64_t sign);
+  void add_cyclic(std::int64_t first, std::int64_t last, std::int64_t delta);
+  [[nodiscard]] std::int64_t min_cyclic(std::int64_t first, std::int64_t last) const;
+  void take_back();
+  void pull_forward();
+  void fail(std::int64_t p);
+
+  const ChooseInput& in_;
+  const ChooseOptions& options_;
+  std::int64_t n_;
+  Choice out_;
+  SlackTree slack_;
+  std::vector<Channel> read_;
+  std::vector<Channel> write_;
+  Channel clock_;  ///< never booked: tells planned time between slots
+  std::vector<SlackTree> home_;
+  std::vector<std::int64_t> home_from_;  // per storage, of shared slots: claimed positions
+  std::vector<std::int64_t> home_to_;
+  std::vector<std::int64_t> stored_by_;            // per version, in the writing step's frame
+  std::vector<std::vector<std::uint32_t>> opens_;  // per position: gaps whose inside begins there
+  std::priority_queue<Candidate> large_;
+  std::priority_queue<Candidate> small_;
+  std::priority_queue<Candidate> fetching_;  // moved gaps that are coming back
+  std::vector<std::vector<std::uint32_t>> comes_back_;
+  std::priority_queue<Candidate> leaving_;  // wrapping gaps whose write-back spans the step's end
+  bool home_full_ = false;
+};
+
+}  // namespace ho::analyzer
