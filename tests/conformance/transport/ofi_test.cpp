@@ -1,0 +1,199 @@
+// What is special to the ofi driver: it faces a network, so its target meets liars and rubbish.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <thread>
+
+#include "common/base/checksum.hpp"
+#include "common/base/prng.hpp"
+#include "common/base/unique_fd.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/ofi/wire.hpp"
+#include "tests/conformance/transport/rig.hpp"
+
+namespace ho::test {
+namespace {
+
+using namespace std::chrono_literals;
+using transport::Rights;
+
+/// A good connection still moves the right bytes.
+void check_serves(Rig& rig, std::size_t target) {
+  const Exposed exposed = rig.expose(target, 64 * kKiB, Rights::kReadWrite);
+  fill(exposed.truth, 71);
+  const auto initiator = rig.make_initiator(0);
+  const auto peer = initiator->connect({NodeId(1), rig.address(target)}, in(rig, 5s));
+  if (!peer) FAIL(peer.error().message());
+  const auto region = initiator->attach(*peer, rig.grant(exposed));
+  if (!region) FAIL(region.error().message());
+  std::vector<std::byte> memory(64 * kKiB);
+  const auto local = initiator->register_memory(memory);
+  REQUIRE(local.ok());
+  REQUIRE(
+      initiator->submit(transport::GetOp{OpId(1), memory, *local, *region, 0, in(rig, 5s)}).ok());
+  REQUIRE(collect(rig, *initiator, 1)[0].code == Errc::kOk);
+  REQUIRE(std::memcmp(memory.data(), exposed.truth.data(), memory.size()) == 0);
+}
+
+/// Attaches with a doctored key and tries an access. @return how it ended.
+Errc try_access(Rig& rig, Bench& bench, const transport::RemoteKey& key, std::uint64_t offset,
+                bool write) {
+  const auto initiator = rig.make_initiator(0);
+  const auto peer = initiator->connect({NodeId(1), rig.address(bench.target)}, in(rig, 5s));
+  REQUIRE(peer.ok());
+  transport::RegionGrant grant;
+  grant.key = transport::encode_key(key);
+  grant.length_bytes = key.length_bytes;
+  grant.rights = key.rights;
+  const auto region = initiator->attach(*peer, std::move(grant));
+  if (!region) return region.error().code();
+  std::vector<std::byte> memory(4096, std::byte{0xEE});
+  const auto local = initiator->register_memory(memory);
+  REQUIRE(local.ok());
+  const auto submitted = write ? initiator->submit(transport::PutOp{OpId(1), memory, *local,
+                                                                    *region, offset, in(rig, 2s)})
+                               : initiator->submit(transport::GetOp{OpId(1), memory, *local,
+                                                                    *region, offset, in(rig, 2s)});
+  if (!submitted) return submitted.error().code();
+  return collect(rig, *initiator, 1)[0].code;
+}
+
+bool refused(Errc code) { return code == Errc::kPermissionDenied || code == Errc::kUnavailable; }
+
+TEST_CASE("ofi: the target refuses a range beyond the region, whatever the initiator believes") {
+  const auto rig = make_rig("ofi");
+  Bench bench(*rig, kMiB, 4096);
+  fill(bench.exposed.truth, 72);
+  const std::uint64_t before = checksum64(bench.exposed.truth);
+  auto key = transport::decode_key(bench.exposed.key);
+  REQUIRE(key.ok());
+  key->length_bytes = 16 * kMiB;
+  for (const bool write : {false, true}) {
+    for (const std::uint64_t offset : {kMiB - 4095, std::uint64_t{kMiB}, 15 * kMiB}) {
+      INFO((write ? "put at " : "get at ") << offset);
+      REQUIRE(refused(try_access(*rig, bench, *key, offset, write)));
+    }
+  }
+  REQUIRE(rig->alive(bench.target));
+  REQUIRE(checksum64(bench.exposed.truth) == before);
+  check_serves(*rig, bench.target);
+}
+
+TEST_CASE("ofi: the target refuses writes to a read-only region, whatever the initiator believes") {
+  const auto rig = make_rig("ofi");
+  Bench bench(*rig, kMiB, 4096, 0, Rights::kRead);
+  fill(bench.exposed.truth, 73);
+  const std::uint64_t before = checksum64(bench.exposed.truth);
+  auto key = transport::decode_key(bench.exposed.key);
+  REQUIRE(key.ok());
+  key->rights = Rights::kReadWrite;
+  REQUIRE(refused(try_access(*rig, bench, *key, 0, true)));
+  REQUIRE(checksum64(bench.exposed.truth) == before);
+  REQUIRE(rig->alive(bench.target));
+  check_serves(*rig, bench.target);
+}
+
+TEST_CASE("ofi: guessed keys open nothing") {
+  const auto rig = make_rig("ofi");
+  Bench bench(*rig, kMiB, 4096);
+  auto key = transport::decode_key(bench.exposed.key);
+  REQUIRE(key.ok());
+  Prng prng(74);
+  const std::uint64_t right = key->key;
+  for (const std::uint64_t guess : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{42},
+                                    right + 1, right ^ (std::uint64_t{1} << 63U), prng.next()}) {
+    INFO("key " << guess);
+    key->key = guess;
+    REQUIRE(refused(try_access(*rig, bench, *key, 0, false)));
+  }
+  check_serves(*rig, bench.target);
+}
+
+/// The target's socket address, from its address text.
+sockaddr_in socket_address(const std::string& text) {
+  const auto address = transport::decode_address(text);
+  REQUIRE(address.ok());
+  sockaddr_in socket{};
+  REQUIRE(address->name.size() >= sizeof socket);
+  std::memcpy(&socket, address->name.data(), sizeof socket);
+  REQUIRE(socket.sin_family == AF_INET);
+  return socket;
+}
+
+TEST_CASE("ofi: rubbish on the target's port does not end it") {
+  const auto rig = make_rig("ofi");
+  const std::size_t target = rig->add_target();
+  const sockaddr_in address = socket_address(rig->address(target));
+  REQUIRE(ntohl(address.sin_addr.s_addr) == INADDR_LOOPBACK);
+  Prng prng(75);
+  for (int round = 0; round < 40; ++round) {
+    INFO("round " << round);
+    const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    REQUIRE(socket.valid());
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+      continue;
+    }
+    std::vector<std::byte> rubbish(1 + prng.below(5000));
+    fill(rubbish, prng.next());
+    if (round % 4 == 1) std::memset(rubbish.data(), 0, rubbish.size());
+    (void)!::send(socket.get(), rubbish.data(), rubbish.size(), MSG_NOSIGNAL);
+    if (round % 3 == 0) std::this_thread::sleep_for(5ms);
+    if (round % 10 == 9) check_serves(*rig, target);
+  }
+  std::this_thread::sleep_for(50ms);
+  REQUIRE(rig->alive(target));
+  check_serves(*rig, target);
+}
+
+TEST_CASE("ofi: keys and addresses read back what was written, and rubbish is refused") {
+  const transport::RemoteKey key{0xFEDCBA9876543210U, 4096, kMiB, Rights::kRead};
+  const auto read = transport::decode_key(transport::encode_key(key));
+  REQUIRE(read.ok());
+  REQUIRE(read->key == key.key);
+  REQUIRE(read->base == key.base);
+  REQUIRE(read->length_bytes == key.length_bytes);
+  REQUIRE(read->rights == key.rights);
+  const transport::OfiAddress address{"tcp;ofi_rxm", 1, std::string("\0\xFF/x", 4), key};
+  const auto reached = transport::decode_address(transport::encode_address(address));
+  REQUIRE(reached.ok());
+  REQUIRE(reached->provider == address.provider);
+  REQUIRE(reached->name == address.name);
+  REQUIRE(reached->hello.key == key.key);
+  for (const char* text : {"", "1", "1/2/3", "1/2/3/4/5", "x/0/1/1", "1/0/0/1", "1/0/1/2",
+                           "1/ffffffffffffffff/2/1", "10000000000000000/0/1/1", "-1/0/1/1"}) {
+    INFO(text);
+    REQUIRE_FALSE(transport::decode_key(text).ok());
+  }
+  Prng prng(76);
+  for (int i = 0; i < 2000; ++i) {
+    std::string text = transport::encode_address(address);
+    text[prng.below(text.size())] = static_cast<char>(prng.next());
+    (void)transport::decode_address(text);  // must not fault; ASan watches
+    text.resize(prng.below(text.size()));
+    REQUIRE_FALSE(
+        transport::decode_address(
+            text.substr(0, text.rfind('/') == std::string::npos ? text.size() : text.rfind('/')))
+            .ok());
+  }
+}
+
+TEST_CASE("ofi: wildcard, unknown and taken addresses to listen on are refused") {
+  using transport::OfiTargetOptions;
+  OfiTargetOptions options;
+  options.bind_address = "0.0.0.0";
+  REQUIRE_FALSE(transport::make_ofi_target(options).ok());
+  options.bind_address = "192.0.2.1";  // TEST-NET-1: never ours
+  REQUIRE_FALSE(transport::make_ofi_target(options).ok());
+  options.bind_address = "127.0.0.1";
+  options.provider = "no-such-provider";
+  const auto unknown = transport::make_ofi_target(options);
+  REQUIRE_FALSE(unknown.ok());
+  REQUIRE(unknown.error().code() == Errc::kUnsupported);
+}
+
+}  // namespace
+}  // namespace ho::test
