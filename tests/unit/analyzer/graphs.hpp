@@ -58,11 +58,16 @@ inline Graph random_graph(std::uint64_t seed, std::uint32_t ops_max) {
   GraphBuilder build;
   const auto ops = static_cast<std::uint32_t>(2 + prng.below(ops_max - 1));
   std::vector<StorageIndex> readable;
-  const auto bytes = [&] { return 1 + prng.below(prng.below(4) == 0 ? 4000 : 500); };
+  // One draw a statement: the order of arguments is the compiler's.
+  const auto bytes = [&] {
+    const std::uint64_t most = prng.below(4) == 0 ? 4000 : 500;
+    return 1 + prng.below(most);
+  };
   const std::uint64_t persistent = prng.below(6);
   for (std::uint64_t i = 0; i < persistent; ++i) {
     const auto kind = prng.below(2) == 0 ? StorageKind::kWeight : StorageKind::kKvCache;
-    readable.push_back(build.storage(bytes(), kind, true, prng.below(8) == 0));
+    const bool pinned = prng.below(8) == 0;
+    readable.push_back(build.storage(bytes(), kind, true, pinned));
   }
   const std::uint64_t inputs = prng.below(3);
   for (std::uint64_t i = 0; i < inputs; ++i) {
@@ -84,13 +89,14 @@ inline Graph random_graph(std::uint64_t seed, std::uint32_t ops_max) {
         writes.push_back(storage);
     }
     if (prng.below(3) != 0) {
-      const StorageIndex storage =
-          build.storage(bytes(), StorageKind::kActivation, false, prng.below(16) == 0);
+      const bool pinned = prng.below(16) == 0;
+      const StorageIndex storage = build.storage(bytes(), StorageKind::kActivation, false, pinned);
       writes.push_back(storage);
       readable.push_back(storage);
     }
     if (prng.below(6) == 0) writes.push_back(build.storage(bytes(), StorageKind::kWorkspace));
-    build.op(prng.below(10) == 0 ? 0 : prng.below(2000), std::move(reads), std::move(writes));
+    const std::uint64_t duration_ns = prng.below(10) == 0 ? 0 : prng.below(2000);
+    build.op(duration_ns, std::move(reads), std::move(writes));
   }
   return build.take();
 }
