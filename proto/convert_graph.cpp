@@ -1,3 +1,4 @@
+#include <google/protobuf/arena.h>
 #include <graph.pb.h>
 
 #include <algorithm>
@@ -109,7 +110,8 @@ Result<Graph> graph_from(const v1::Graph& message) {
 }  // namespace
 
 Result<Graph> parse_graph(std::string_view bytes, GraphEncoding encoding, const std::string& file) {
-  v1::Graph message;
+  google::protobuf::Arena arena;  // millions of small messages: made and dropped in bulk
+  auto& message = *google::protobuf::Arena::CreateMessage<v1::Graph>(&arena);
   if (auto parsed = wire::parse(bytes, encoding, message); !parsed) return parsed.error().at(file);
   auto graph = graph_from(message);
   if (!graph) return graph.error().at(file);
@@ -125,7 +127,9 @@ Result<Graph> read_graph_file(const std::string& path) {
 }
 
 std::string serialize_graph(const Graph& graph, GraphEncoding encoding) {
-  v1::Graph message;
+  if (encoding == GraphEncoding::kJson) return graph_to_json(graph);
+  google::protobuf::Arena arena;
+  auto& message = *google::protobuf::Arena::CreateMessage<v1::Graph>(&arena);
   message.set_version(kVersion);
   message.set_name(graph.name);
   for (const Storage& storage : graph.storages) wire::to_wire(storage, *message.add_storages());
@@ -142,10 +146,6 @@ std::string serialize_graph(const Graph& graph, GraphEncoding encoding) {
     out.set_recomputable(op.recomputable);
   }
   return wire::serialize(message, encoding);
-}
-
-std::string graph_to_json(const Graph& graph) {
-  return serialize_graph(graph, GraphEncoding::kJson);
 }
 
 Result<void> write_graph_file(const Graph& graph, const std::string& path) {

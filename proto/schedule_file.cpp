@@ -1,3 +1,4 @@
+#include <google/protobuf/arena.h>
 #include <schedule.pb.h>
 
 #include <array>
@@ -74,7 +75,8 @@ Result<std::string_view> open_file(std::string_view file) {
 }  // namespace
 
 std::string encode_schedule(const schedule::Schedule& schedule) {
-  hyperoffload::v1::Schedule message;
+  google::protobuf::Arena arena;  // millions of small messages: made and dropped in bulk
+  auto& message = *google::protobuf::Arena::CreateMessage<hyperoffload::v1::Schedule>(&arena);
   wire::to_wire(schedule, message);
   const std::string payload = wire::serialize_binary(message);
   std::string out(kMagic);
@@ -91,7 +93,8 @@ Result<schedule::Schedule> decode_schedule(std::span<const std::byte> bytes) {
   const std::string_view file(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto payload = open_file(file);
   if (!payload) return payload.error();
-  hyperoffload::v1::Schedule message;
+  google::protobuf::Arena arena;
+  auto& message = *google::protobuf::Arena::CreateMessage<hyperoffload::v1::Schedule>(&arena);
   auto parsed = wire::parse_binary(*payload, wire::kScheduleElementsMax, message);
   if (!parsed) {
     return corrupt(parsed.error().context());
