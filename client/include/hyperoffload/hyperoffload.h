@@ -8,13 +8,17 @@
  *   for each step:
  *     ho_write(run, id, data, n);                 every INPUT storage
  *     ho_step_begin(run);
- *     for each position p: ho_before(run, p); kernel on ho_operand(run, p, id) ...; ho_after(run, p);
+ *     for each position p:
+ *       ho_before(run, p);  kernel on ho_operand(run, p, id), ...;  ho_after(run, p);
  *     ho_step_end(run);
  *   ho_finish(run);     ho_read(run, id, out, n);
  *   ho_unload(run);     ho_disconnect(pool);
  *
- * Threads: one thread at a time drives one ho_runtime. ho_get/ho_put/ho_wait: any one thread per pool.
- * Errors: every call returns a status; ho_last_error() says more, for the calling thread's last failure.
+ * Threads: one thread at a time drives one ho_runtime. ho_get/ho_put/ho_wait: any one thread per
+ * pool.
+ *
+ * Errors: every call returns a status; ho_last_error() says more, for the calling thread's last
+ * failure.
  */
 #ifndef HYPEROFFLOAD_HYPEROFFLOAD_H_
 #define HYPEROFFLOAD_HYPEROFFLOAD_H_
@@ -47,14 +51,15 @@ typedef enum ho_status {
   HO_IO
 } ho_status;
 
-typedef struct ho_pool ho_pool;             /* sessions on every node of a pool, and the transfer thread */
+typedef struct ho_pool ho_pool;             /* sessions on all nodes, and the transfer thread */
 typedef struct ho_allocation ho_allocation; /* bytes of the pool, spread over its nodes */
 typedef struct ho_runtime ho_runtime;       /* a loaded schedule */
 
 typedef struct ho_connect_options {
   size_t struct_bytes;     /* sizeof(ho_connect_options): lets the struct grow */
   const char* pool;        /* one or more control addresses, comma-separated: "unix:/run/x.sock",
-                              "tcp:127.0.0.1:7700"; the other nodes are learnt from the first that answers */
+                              "tcp:127.0.0.1:7700"; the other nodes are learnt from the first
+                              that answers */
   const char* name;        /* the job, for people; may be NULL */
   const char* transport;   /* "auto" (also NULL), "local", "ofi" */
   uint32_t op_deadline_ms; /* per transfer; 0: 1500 */
@@ -67,9 +72,10 @@ HO_API const char* ho_last_error(void);
 
 /* Opens a session on every node. Renews its leases on a thread of its own. */
 HO_API ho_status ho_connect(const ho_connect_options* options, ho_pool** out);
-/* Frees everything the job holds in the pool. All runtimes and allocations must be gone. NULL is allowed. */
+/* Frees everything the job holds in the pool. All runtimes and allocations must be gone. NULL is
+ * allowed. */
 HO_API void ho_disconnect(ho_pool* pool);
-/* Name of the driver that carries the data: "local", "ofi", or "mixed". Lives as long as the pool. */
+/* Name of the driver that carries the data: "local", "ofi" or "mixed". Lives as the pool does. */
 HO_API const char* ho_pool_transport(const ho_pool* pool);
 
 /* --- plain one-sided access (what the schedule does by itself) --- */
@@ -80,11 +86,12 @@ HO_API void ho_free(ho_pool* pool, ho_allocation* allocation);
 /* Registers host memory that get/put may use. It must outlive ho_unregister(). */
 HO_API ho_status ho_register(ho_pool* pool, void* base, size_t bytes);
 HO_API ho_status ho_unregister(ho_pool* pool, void* base);
-/* Starts a transfer; `ticket` is for ho_wait/ho_test. The bytes belong to the library until it is done. */
-HO_API ho_status ho_get(ho_pool* pool, ho_allocation* from, uint64_t offset, void* into, size_t bytes,
-                        uint64_t* ticket);
-HO_API ho_status ho_put(ho_pool* pool, ho_allocation* to, uint64_t offset, const void* from, size_t bytes,
-                        uint64_t* ticket);
+/* Starts a transfer; `ticket` is for ho_wait/ho_test. The bytes belong to the library until it is
+ * done. */
+HO_API ho_status ho_get(ho_pool* pool, ho_allocation* from, uint64_t offset, void* into,
+                        size_t bytes, uint64_t* ticket);
+HO_API ho_status ho_put(ho_pool* pool, ho_allocation* to, uint64_t offset, const void* from,
+                        size_t bytes, uint64_t* ticket);
 /* Waits for one transfer and gives its outcome. Each ticket is waited for once. */
 HO_API ho_status ho_wait(ho_pool* pool, uint64_t ticket);
 /* done: 1 if ho_wait would not block. */
@@ -99,13 +106,13 @@ HO_API ho_status ho_load(ho_pool* pool, const void* schedule, size_t schedule_by
                          size_t arena_bytes, ho_runtime** out);
 HO_API void ho_unload(ho_runtime* runtime);
 
-/* Fills a storage's home slot: persistent ones before the first step, INPUT ones before each step. */
+/* Fills a storage's home slot: persistent ones before the first step, INPUT before each step. */
 HO_API ho_status ho_write(ho_runtime* runtime, uint32_t storage_id, const void* data, size_t bytes);
 /* Reads a persistent storage's latest value from home, after ho_finish(). */
 HO_API ho_status ho_read(ho_runtime* runtime, uint32_t storage_id, void* into, size_t bytes);
 
 HO_API ho_status ho_step_begin(ho_runtime* runtime);
-/* Waits until every operand of the position is in place. Positions go 0, 1, 2, ... within a step. */
+/* Waits until every operand of the position is in place. Positions go 0, 1, 2, ... in a step. */
 HO_API ho_status ho_before(ho_runtime* runtime, uint32_t position);
 /* The operand's address at this position, or NULL where the op has no such operand. */
 HO_API void* ho_operand(const ho_runtime* runtime, uint32_t position, uint32_t storage_id);
@@ -122,14 +129,14 @@ HO_API uint32_t ho_cache_op_count(const ho_runtime* runtime);
 typedef struct ho_counters {
   size_t struct_bytes; /* set by the caller */
   uint64_t steps;
-  uint64_t stall_ns;           /* all steps */
-  uint64_t prefetch_bytes;     /* pool -> device */
-  uint64_t store_bytes;        /* device -> pool */
-  uint64_t last_step_ns;       /* step_begin to step_end */
+  uint64_t stall_ns;       /* all steps */
+  uint64_t prefetch_bytes; /* pool -> device */
+  uint64_t store_bytes;    /* device -> pool */
+  uint64_t last_step_ns;   /* step_begin to step_end */
   uint64_t last_step_stall_ns;
   uint64_t last_step_prefetch_bytes;
   uint64_t last_step_store_bytes;
-  uint64_t peak_device_bytes;  /* highest end offset any operand or transfer has used */
+  uint64_t peak_device_bytes; /* highest end offset any operand or transfer has used */
 } ho_counters;
 HO_API ho_status ho_get_counters(const ho_runtime* runtime, ho_counters* out);
 
@@ -139,7 +146,8 @@ typedef struct ho_span {
   uint64_t stall_ns; /* ops: waited in ho_before */
   uint64_t bytes;    /* cache ops: moved */
 } ho_span;
-/* Measured timeline of the last complete step. Arrays of ho_position_count / ho_cache_op_count elements. */
+/* Measured timeline of the last complete step. Arrays of ho_position_count / ho_cache_op_count
+ * elements. */
 HO_API ho_status ho_get_timeline(const ho_runtime* runtime, ho_span* ops, ho_span* cache_ops);
 
 #ifdef __cplusplus
