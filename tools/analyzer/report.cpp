@@ -1,0 +1,412 @@
+#include "tools/analyzer/report.hpp"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/base/json.hpp"
+#include "common/base/units.hpp"
+#include "tools/analyzer/report_page.hpp"
+
+namespace ho::analyzer {
+
+namespace {
+
+using schedule::CacheOp;
+using schedule::CacheOpKind;
+using schedule::Schedule;
+using Span = schedule::MeasuredStep::Span;
+
+/// Items per lane drawn one by one; above, short neighbours are merged.
+constexpr std::size_t kItemsMax = 20'000;
+constexpr std::size_t kCurvePointsMax = 6'000;
+constexpr std::size_t kMovedShown = 40;
+constexpr std::size_t kStallsShown = 12;
+
+constexpr std::uint32_t kNoChannel = UINT32_MAX;
+
+/// One rectangle of a lane.
+struct Item {
+  Span span;
+  std::uint32_t color = 0;     ///< compute: phase; channel: 0 toward the device, 1 away
+  std::uint64_t stall_ns = 0;  ///< compute: waited before it
+  std::uint32_t count = 1;     ///< how many are merged here
+  std::uint32_t name = 0;      ///< op or storage index
+};
+
+/// Merges runs of items that together are too short to be told apart.
+std::vector<Item> thin_out(std::vector<Item> items) {
+  if (items.size() <= kItemsMax) return items;
+  const std::uint64_t end_ns = items.back().span.end_ns;
+  const std::uint64_t grain_ns = std::max<std::uint64_t>(1, end_ns / (kItemsMax / 2));
+  std::vector<Item> out;
+  for (const Item& item : items) {
+    Item* last = out.empty() ? nullptr : &out.back();
+    const bool joins = last != nullptr && last->color == item.color && item.stall_ns == 0 &&
+                       item.span.end_ns >= last->span.start_ns &&
+                       item.span.end_ns - last->span.start_ns <= grain_ns;
+    if (joins) {
+      last->span.end_ns = std::max(last->span.end_ns, item.span.end_ns);
+      ++last->count;
+    } else {
+      out.push_back(item);
+    }
+  }
+  return out;
+}
+
+/// Keeps each bin's largest value, so that peaks stay.
+std::vector<MemoryPoint> thin_out(const std::vector<MemoryPoint>& points, std::uint64_t end_ns) {
+  if (points.size() <= kCurvePointsMax) return points;
+  const std::uint64_t bin_ns = std::max<std::uint64_t>(1, end_ns / kCurvePointsMax);
+  std::vector<MemoryPoint> out;
+  for (const MemoryPoint& point : points) {
+    const MemoryPoint binned{point.at_ns / bin_ns * bin_ns, point.bytes};
+    if (!out.empty() && out.back().at_ns == binned.at_ns) {
+      out.back().bytes = std::max(out.back().bytes, binned.bytes);
+    } else {
+      out.push_back(binned);
+    }
+  }
+  return out;
+}
+
+class Page {
+ public:
+  explicit Page(const ReportInput& input)
+      : input_(input), schedule_(input.schedule), why_(schedule_.storages.size(), nullptr) {
+    for (const auto& each : schedule_.explanations) {
+      if (each.storage.value() < why_.size()) why_[each.storage.value()] = &each;
+    }
+    find_channels();
+    find_phases();
+  }
+
+  std::string data() {
+    headline();
+    lists();
+    json_.key("predicted").begin_object();
+    json_.field("end", input_.predicted.step_ns);
+    lanes(predicted_ops(), input_.predicted.cache_ops);
+    curve("memory", thin_out(input_.predicted.memory, input_.predicted.step_ns));
+    json_.end();
+    curve("unmanagedCurve", thin_out(unmanaged(), input_.predicted.step_ns));
+    if (input_.measured != nullptr) {
+      const auto ops = measured_ops();
+      const std::uint64_t end_ns = ops.empty() ? 0 : ops.back().span.end_ns;
+      json_.key("measured").begin_object().field("end", end_ns).field("step", end_ns);
+      lanes(ops, input_.measured->cache_ops);
+      json_.end();
+    }
+    json_.field("merged", merged_);
+    tensor_names();
+    json_.end();
+    return std::move(json_).text();
+  }
+
+ private:
+  [[nodiscard]] const schedule::OpInfo& op_at(std::size_t p) const {
+    return schedule_.ops[schedule_.positions[p].op.value()];
+  }
+  [[nodiscard]] static std::uint64_t bytes_of(const CacheOp& op) {
+    return op.range_end_bytes - op.range_begin_bytes;
+  }
+
+  void find_channels() {
+    std::map<std::string, std::uint32_t> seen;
+    for (const CacheOp& op : schedule_.cache_ops) {
+      if (op.kind != CacheOpKind::kDetach) seen.emplace(channel_name(op), 0);
+    }
+    for (auto& [name, index] : seen) {
+      index = static_cast<std::uint32_t>(channels_.size());
+      channels_.push_back(name);
+    }
+    for (const CacheOp& op : schedule_.cache_ops) {
+      channel_of_.push_back(op.kind == CacheOpKind::kDetach ? kNoChannel : seen[channel_name(op)]);
+    }
+  }
+
+  [[nodiscard]] std::string channel_name(const CacheOp& op) const {
+    if (op.kind == CacheOpKind::kStageIn) return "flash.read";
+    if (op.kind == CacheOpKind::kStageOut) return "flash.write";
+    const auto& home = schedule_.homes[op.storage.value()];
+    const auto tier = home ? home->tier : schedule::HomeTier::kLocalDdr;
+    return std::string(schedule::home_tier_name(tier)) +
+           (op.kind == CacheOpKind::kPrefetch ? ".read" : ".write");
+  }
+
+  void find_phases() {
+    std::map<std::string_view, std::uint32_t> seen;
+    for (const auto& op : schedule_.ops) {
+      const auto [at, added] = seen.emplace(op.phase, static_cast<std::uint32_t>(phases_.size()));
+      if (added) phases_.push_back(op.phase);
+      phase_of_.push_back(at->second);
+    }
+  }
+
+  void headline() {
+    const schedule::Prediction& p = schedule_.prediction;
+    json_.begin_object()
+        .field("graph", schedule_.graph_name)
+        .field("hardware", schedule_.hardware.name)
+        .field("ops", schedule_.positions.size())
+        .field("storages", schedule_.storages.size())
+        .field("budget", schedule_.device_budget_bytes)
+        .field("arena", schedule_.arena_bytes)
+        .field("unmanaged", p.peak_unmanaged_bytes)
+        .field("compute", p.compute_ns)
+        .field("step", input_.predicted.step_ns)
+        .field("stall", input_.predicted.stall_ns)
+        .field("bound", p.lower_bound_ns)
+        .field("prefetch", input_.predicted.prefetch_bytes)
+        .field("store", input_.predicted.store_bytes);
+    json_.key("runs").begin_array();
+    for (const ReportRun& run : input_.runs) {
+      json_.begin_object()
+          .field("label", run.label)
+          .field("peak", run.peak_device_bytes)
+          .field("step_ms", run.step_ms)
+          .field("overhead", run.overhead)
+          .field("stall_ms", run.stall_ms)
+          .field("moved", run.moved_bytes)
+          .end();
+    }
+    json_.end();
+  }
+
+  void lists() {
+    json_.key("phases").begin_array();
+    for (const auto& each : phases_) json_.value(each);
+    json_.end().key("channels").begin_array();
+    for (const auto& each : channels_) json_.value(each);
+    json_.end();
+    moved_tensors();
+    longest_stalls();
+  }
+
+  void moved_tensors() {
+    std::vector<std::uint64_t> moved(schedule_.storages.size(), 0);
+    for (const CacheOp& op : schedule_.cache_ops) {
+      if (op.kind != CacheOpKind::kDetach) moved[op.storage.value()] += bytes_of(op);
+    }
+    std::vector<std::size_t> order;
+    for (std::size_t s = 0; s < moved.size(); ++s) {
+      if (moved[s] > 0) order.push_back(s);
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return moved[a] > moved[b]; });
+    json_.key("moved").begin_array();
+    for (std::size_t i = 0; i < std::min(order.size(), kMovedShown); ++i) {
+      const Storage& storage = schedule_.storages[order[i]];
+      const auto* why = why_[order[i]];
+      json_.begin_object()
+          .field("name", storage.name)
+          .field("kind", storage_kind_name(storage.kind))
+          .field("size", storage.bytes)
+          .field("bytes", moved[order[i]])
+          .field("choice", why == nullptr ? std::string_view() : why->choice)
+          .field("reason", why == nullptr ? std::string_view() : why->reason)
+          .end();
+    }
+    json_.end();
+  }
+
+  /// The op waits for several transfers; the one that ends last is the reason.
+  [[nodiscard]] std::vector<std::size_t> last_awaited() const {
+    std::vector<std::size_t> last(schedule_.positions.size(), schedule_.cache_ops.size());
+    const auto& spans = input_.predicted.cache_ops;
+    const std::uint64_t period_ns = input_.predicted.step_ns;
+    const auto end_of = [&](std::size_t i) {
+      const bool wraps = schedule_.cache_ops[i].before_next_step;
+      return wraps ? spans[i].end_ns - std::min(spans[i].end_ns, period_ns) : spans[i].end_ns;
+    };
+    for (std::size_t i = 0; i < std::min(spans.size(), schedule_.cache_ops.size()); ++i) {
+      const auto& before = schedule_.cache_ops[i].before_position;
+      if (!before || before->value() >= last.size()) continue;
+      std::size_t& at = last[before->value()];
+      if (at == schedule_.cache_ops.size() || end_of(i) > end_of(at)) at = i;
+    }
+    return last;
+  }
+
+  void longest_stalls() {
+    const Simulation& predicted = input_.predicted;
+    const std::size_t count = std::min(predicted.op_stall_ns.size(), schedule_.positions.size());
+    std::vector<std::size_t> order;
+    for (std::size_t p = 0; p < count; ++p) {
+      if (predicted.op_stall_ns[p] > 0) order.push_back(p);
+    }
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return predicted.op_stall_ns[a] > predicted.op_stall_ns[b];
+    });
+    const auto awaited = last_awaited();
+    json_.key("stalls").begin_array();
+    for (std::size_t i = 0; i < std::min(order.size(), kStallsShown); ++i) {
+      const std::size_t p = order[i];
+      std::string why;
+      if (awaited[p] < schedule_.cache_ops.size()) {
+        const CacheOp& op = schedule_.cache_ops[awaited[p]];
+        why = std::string(schedule::cache_op_kind_name(op.kind)) + " of " +
+              schedule_.storages[op.storage.value()].name + " (" + format_bytes(bytes_of(op)) + ")";
+      }
+      json_.begin_object()
+          .field("op", op_at(p).name)
+          .field("at", predicted.op_start_ns[p])
+          .field("ns", predicted.op_stall_ns[p])
+          .field("why", why)
+          .end();
+    }
+    json_.end();
+  }
+
+  [[nodiscard]] Item compute_item(std::size_t p, Span span, std::uint64_t stall_ns) const {
+    const std::uint32_t op = schedule_.positions[p].op.value();
+    return {span, phase_of_[op], std::min(stall_ns, span.start_ns), 1, op};
+  }
+
+  [[nodiscard]] std::vector<Item> predicted_ops() const {
+    const Simulation& predicted = input_.predicted;
+    std::vector<Item> out;
+    const std::size_t count = std::min(
+        {predicted.op_start_ns.size(), predicted.op_stall_ns.size(), schedule_.positions.size()});
+    for (std::size_t p = 0; p < count; ++p) {
+      const std::uint64_t start_ns = predicted.op_start_ns[p];
+      out.push_back(
+          compute_item(p, {start_ns, start_ns + op_at(p).duration_ns}, predicted.op_stall_ns[p]));
+    }
+    return out;
+  }
+
+  [[nodiscard]] std::vector<Item> measured_ops() const {
+    const schedule::MeasuredStep& measured = *input_.measured;
+    std::vector<Item> out;
+    const std::size_t count = std::min(measured.ops.size(), schedule_.positions.size());
+    for (std::size_t p = 0; p < count; ++p) {
+      const std::uint64_t stall_ns = p < measured.stall_ns.size() ? measured.stall_ns[p] : 0;
+      out.push_back(compute_item(p, measured.ops[p], stall_ns));
+    }
+    return out;
+  }
+
+  void lane(std::vector<Item> items) {
+    std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+      return a.span.start_ns < b.span.start_ns;
+    });
+    const std::size_t whole = items.size();
+    items = thin_out(std::move(items));
+    merged_ = merged_ || items.size() < whole;
+    json_.begin_array();
+    for (const Item& item : items) {
+      json_.begin_array()
+          .value(item.span.start_ns)
+          .value(std::max(item.span.start_ns, item.span.end_ns))
+          .value(item.color)
+          .value(item.stall_ns)
+          .value(item.count)
+          .value(item.name)
+          .end();
+    }
+    json_.end();
+  }
+
+  void lanes(std::vector<Item> ops, const std::vector<Span>& transfers) {
+    json_.key("compute");
+    lane(std::move(ops));
+    std::vector<std::vector<Item>> by_channel(channels_.size());
+    for (std::size_t i = 0; i < std::min(transfers.size(), channel_of_.size()); ++i) {
+      if (channel_of_[i] == kNoChannel) continue;
+      const CacheOp& op = schedule_.cache_ops[i];
+      const bool away = op.kind == CacheOpKind::kStore || op.kind == CacheOpKind::kStageOut;
+      by_channel[channel_of_[i]].push_back(
+          {transfers[i], away ? 1U : 0U, 0, 1, op.storage.value()});
+    }
+    json_.key("channels").begin_array();
+    for (auto& items : by_channel) lane(std::move(items));
+    json_.end();
+  }
+
+  /// Live bytes with everything resident, at the times of the plan's ops, so that one op stands at
+  /// one place in both curves.
+  [[nodiscard]] std::vector<MemoryPoint> unmanaged() const {
+    constexpr std::size_t kNever = SIZE_MAX;
+    std::vector<std::size_t> first(schedule_.storages.size(), kNever);
+    std::vector<std::size_t> last(schedule_.storages.size(), 0);
+    for (std::size_t p = 0; p < schedule_.positions.size(); ++p) {
+      for (const auto& operand : schedule_.positions[p].operands) {
+        const std::size_t s = operand.storage.value();
+        first[s] = std::min(first[s], p);
+        last[s] = p;
+      }
+    }
+    std::vector<std::uint64_t> born(schedule_.positions.size() + 1, 0);
+    std::vector<std::uint64_t> dead(schedule_.positions.size() + 1, 0);
+    std::uint64_t live = 0;
+    for (std::size_t s = 0; s < first.size(); ++s) {
+      const Storage& storage = schedule_.storages[s];
+      if (storage.persistent) {
+        live += storage.bytes;
+      } else if (first[s] != kNever) {
+        born[first[s]] += storage.bytes;
+        dead[last[s] + 1] += storage.bytes;
+      }
+    }
+    std::vector<MemoryPoint> out;
+    const auto& starts = input_.predicted.op_start_ns;
+    for (std::size_t p = 0; p < std::min(starts.size(), schedule_.positions.size()); ++p) {
+      live = live + born[p] - dead[p];
+      out.push_back({starts[p], live});
+    }
+    return out;
+  }
+
+  void curve(std::string_view name, const std::vector<MemoryPoint>& points) {
+    json_.key(name).begin_array();
+    for (const auto& point : points) {
+      json_.begin_array().value(point.at_ns).value(point.bytes).end();
+    }
+    json_.end();
+  }
+
+  /// Names that hover shows. Reasons only for what moves: they are long.
+  void tensor_names() {
+    std::vector<bool> moves(schedule_.storages.size(), false);
+    for (const CacheOp& op : schedule_.cache_ops) moves[op.storage.value()] = true;
+    json_.key("opNames").begin_array();
+    for (const auto& op : schedule_.ops) json_.value(op.name);
+    json_.end().key("tensors").begin_array();
+    for (std::size_t s = 0; s < schedule_.storages.size(); ++s) {
+      json_.begin_object();
+      if (moves[s]) {
+        json_.field("name", schedule_.storages[s].name).field("size", schedule_.storages[s].bytes);
+        if (why_[s] != nullptr) {
+          json_.field("choice", why_[s]->choice).field("reason", why_[s]->reason);
+        }
+      }
+      json_.end();
+    }
+    json_.end();
+  }
+
+  const ReportInput& input_;
+  const Schedule& schedule_;
+  std::vector<const schedule::Explanation*> why_;
+  std::vector<std::string> channels_;
+  std::vector<std::uint32_t> channel_of_;
+  std::vector<std::string> phases_;
+  std::vector<std::uint32_t> phase_of_;
+  bool merged_ = false;
+  JsonWriter json_;
+};
+
+}  // namespace
+
+std::string render_report(const ReportInput& input) {
+  std::string out(detail::kReportPageHead);
+  out += Page(input).data();
+  out += detail::kReportPageTail;
+  return out;
+}
+
+}  // namespace ho::analyzer

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string_view>
+
+namespace ho::analyzer::detail {
+
+/// The report's page around its data: render_report() puts the JSON between the two halves.
+extern const std::string_view kReportPageHead;
+extern const std::string_view kReportPageTail;
+
+}  // namespace ho::analyzer::detail

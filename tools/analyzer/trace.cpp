@@ -1,0 +1,159 @@
+#include "tools/analyzer/trace.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/json.hpp"
+
+namespace ho::analyzer {
+
+namespace {
+
+using schedule::CacheOp;
+using schedule::CacheOpKind;
+using schedule::Schedule;
+
+constexpr unsigned kPredicted = 1;
+constexpr unsigned kMeasured = 2;
+constexpr unsigned kCompute = 1;
+constexpr unsigned kStalls = 2;
+constexpr unsigned kFirstChannel = 3;
+
+double micros(std::uint64_t ns) { return static_cast<double>(ns) / 1e3; }
+
+/// Tracks of channels that some cache op uses, in a fixed order.
+std::string channel_name(const Schedule& schedule, const CacheOp& op) {
+  if (op.kind == CacheOpKind::kStageIn) return "flash.read";
+  if (op.kind == CacheOpKind::kStageOut) return "flash.write";
+  const auto& home = schedule.homes[op.storage.value()];
+  const auto tier = home ? home->tier : schedule::HomeTier::kLocalDdr;
+  return std::string(schedule::home_tier_name(tier)) +
+         (op.kind == CacheOpKind::kPrefetch ? ".read" : ".write");
+}
+
+class Trace {
+ public:
+  explicit Trace(const TraceInput& input) : schedule_(input.schedule) {
+    for (const CacheOp& op : schedule_.cache_ops) {
+      if (op.kind != CacheOpKind::kDetach) channels_.push_back(channel_name(schedule_, op));
+    }
+    std::sort(channels_.begin(), channels_.end());
+    channels_.erase(std::unique(channels_.begin(), channels_.end()), channels_.end());
+  }
+
+  std::string render(const TraceInput& input) {
+    json_.begin_object().field("displayTimeUnit", "ms").key("traceEvents").begin_array();
+    name_process(kPredicted, "predicted");
+    const Simulation& predicted = input.predicted;
+    for (std::size_t p = 0; p < std::min(predicted.op_start_ns.size(), positions()); ++p) {
+      const std::uint64_t start_ns = predicted.op_start_ns[p];
+      const std::uint64_t stall_ns = predicted.op_stall_ns[p];
+      compute(kPredicted, p, {start_ns, start_ns + op_at(p).duration_ns}, stall_ns);
+    }
+    transfers(kPredicted, predicted.cache_ops);
+    for (const MemoryPoint& point : predicted.memory) {
+      begin_event("C", kPredicted, kCompute, "device bytes", point.at_ns)
+          .key("args")
+          .begin_object()
+          .field("live", point.bytes)
+          .end()
+          .end();
+    }
+    if (input.measured != nullptr) {
+      name_process(kMeasured, "measured");
+      const auto& ops = input.measured->ops;
+      for (std::size_t p = 0; p < std::min(ops.size(), positions()); ++p) {
+        const auto& stalls = input.measured->stall_ns;
+        compute(kMeasured, p, ops[p], p < stalls.size() ? stalls[p] : 0);
+      }
+      transfers(kMeasured, input.measured->cache_ops);
+    }
+    json_.end().end();
+    return std::move(json_).text();
+  }
+
+ private:
+  using Span = schedule::MeasuredStep::Span;
+
+  [[nodiscard]] std::size_t positions() const { return schedule_.positions.size(); }
+  [[nodiscard]] const schedule::OpInfo& op_at(std::size_t p) const {
+    return schedule_.ops[schedule_.positions[p].op.value()];
+  }
+
+  JsonWriter& begin_event(std::string_view phase, unsigned process, unsigned track,
+                          std::string_view name, std::uint64_t at_ns) {
+    return json_.begin_object()
+        .field("ph", phase)
+        .field("pid", process)
+        .field("tid", track)
+        .field("name", name)
+        .field("ts", micros(at_ns));
+  }
+
+  void name_one(std::string_view what, unsigned process, unsigned track, std::string_view name) {
+    begin_event("M", process, track, what, 0)
+        .key("args")
+        .begin_object()
+        .field("name", name)
+        .end()
+        .end();
+  }
+
+  void name_process(unsigned process, std::string_view name) {
+    name_one("process_name", process, kCompute, name);
+    name_one("thread_name", process, kCompute, "compute");
+    name_one("thread_name", process, kStalls, "stalls");
+    for (unsigned c = 0; c < channels_.size(); ++c) {
+      name_one("thread_name", process, kFirstChannel + c, channels_[c]);
+    }
+  }
+
+  void compute(unsigned process, std::size_t p, Span span, std::uint64_t stall_ns) {
+    const auto& op = op_at(p);
+    if (stall_ns > 0) {
+      const std::uint64_t from_ns = span.start_ns - std::min(stall_ns, span.start_ns);
+      begin_event("X", process, kStalls, "wait for " + op.name, from_ns)
+          .field("dur", micros(span.start_ns - from_ns))
+          .end();
+    }
+    begin_event("X", process, kCompute, op.name.empty() ? "op" : op.name, span.start_ns)
+        .field("dur", micros(std::max(span.end_ns, span.start_ns) - span.start_ns));
+    json_.key("args").begin_object().field("position", p).field("id", op.id);
+    if (!op.phase.empty()) json_.field("phase", op.phase);
+    json_.end().end();
+  }
+
+  void transfers(unsigned process, const std::vector<Span>& spans) {
+    for (std::size_t i = 0; i < std::min(spans.size(), schedule_.cache_ops.size()); ++i) {
+      const CacheOp& op = schedule_.cache_ops[i];
+      if (op.kind == CacheOpKind::kDetach) continue;
+      const auto at =
+          std::lower_bound(channels_.begin(), channels_.end(), channel_name(schedule_, op)) -
+          channels_.begin();
+      const std::string name = std::string(schedule::cache_op_kind_name(op.kind)) + " " +
+                               schedule_.storages[op.storage.value()].name;
+      begin_event("X", process, kFirstChannel + static_cast<unsigned>(at), name, spans[i].start_ns)
+          .field("dur", micros(std::max(spans[i].end_ns, spans[i].start_ns) - spans[i].start_ns))
+          .key("args")
+          .begin_object()
+          .field("cache_op", i)
+          .field("bytes", op.range_end_bytes - op.range_begin_bytes)
+          .end()
+          .end();
+    }
+  }
+
+  const Schedule& schedule_;
+  std::vector<std::string> channels_;
+  JsonWriter json_;
+};
+
+}  // namespace
+
+std::string render_trace(const TraceInput& input) { return Trace(input).render(input); }
+
+}  // namespace ho::analyzer

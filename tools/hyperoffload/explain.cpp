@@ -1,0 +1,356 @@
+#include <algorithm>
+#include <charconv>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/json.hpp"
+#include "common/base/units.hpp"
+#include "proto/convert.hpp"
+#include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/words.hpp"
+
+namespace ho::cli {
+
+namespace {
+
+using schedule::CacheOp;
+using schedule::Schedule;
+
+/// Ops of one name shown in full; the rest is counted.
+constexpr std::size_t kMatchesMax = 20;
+
+struct Arguments {
+  std::string schedule;
+  std::string tensor;
+  std::string op;
+  std::string output = "table";
+  std::size_t top = 20;
+};
+
+std::string_view access_name(schedule::Access access) {
+  switch (access) {
+    case schedule::Access::kRead: return "read";
+    case schedule::Access::kWrite: return "write";
+    case schedule::Access::kReadWrite: return "update";
+  }
+  return "read";
+}
+
+const schedule::Explanation* explanation_of(const Schedule& plan, std::size_t storage) {
+  for (const auto& each : plan.explanations) {
+    if (each.storage.value() == storage) return &each;
+  }
+  return nullptr;
+}
+
+/// Indices whose name is `wanted`, or whose id is, where it is a number that no name equals.
+template <typename T>
+std::vector<std::size_t> find(const std::vector<T>& all, const std::string& wanted) {
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].name == wanted) found.push_back(i);
+  }
+  if (!found.empty()) return found;
+  std::uint32_t id = 0;
+  const auto [end, code] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), id);
+  if (code != std::errc() || end != wanted.data() + wanted.size()) return found;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].id == id) found.push_back(i);
+  }
+  return found;
+}
+
+template <typename T>
+int complain_unknown(std::string_view what, const std::string& wanted, const std::vector<T>& all) {
+  std::vector<std::string_view> names;
+  for (const T& each : all) names.push_back(each.name);
+  std::string words = "no " + std::string(what) + " is called \"" + wanted + "\"";
+  const auto close = closest_names(wanted, names, 3);
+  for (std::size_t i = 0; i < close.size(); ++i) {
+    words += (i == 0 ? "; did you mean " : ", ") + ("\"" + close[i] + "\"");
+  }
+  if (!close.empty()) words += "?";
+  return complain("explain", Error{Errc::kNotFound, words});
+}
+
+void write_cache_op(JsonWriter& json, const Schedule& plan, std::size_t index) {
+  const CacheOp& op = plan.cache_ops[index];
+  json.begin_object()
+      .field("cache_op", index)
+      .field("kind", schedule::cache_op_kind_name(op.kind))
+      .field("tensor", plan.storages[op.storage.value()].name)
+      .field("bytes", op.range_end_bytes - op.range_begin_bytes)
+      .field("device_offset_bytes", op.device_offset_bytes)
+      .field("start_ns", op.start_ns)
+      .field("end_ns", op.end_ns);
+  if (op.after_position) json.field("after_position", op.after_position->value());
+  if (op.before_position) {
+    json.field("before_position", op.before_position->value())
+        .field("before_next_step", op.before_next_step);
+  }
+  json.end();
+}
+
+void write_tensor(JsonWriter& json, const Schedule& plan, std::size_t s) {
+  const Storage& storage = plan.storages[s];
+  json.begin_object()
+      .field("tensor", storage.name)
+      .field("id", storage.id)
+      .field("bytes", storage.bytes)
+      .field("kind", storage_kind_name(storage.kind))
+      .field("persistent", storage.persistent)
+      .field("pinned", storage.pinned);
+  if (const auto& home = plan.homes[s]) {
+    json.key("home").begin_object();
+    json.field("tier", schedule::home_tier_name(home->tier))
+        .field("offset_bytes", home->offset_bytes)
+        .end();
+  }
+  if (const auto* why = explanation_of(plan, s)) {
+    json.field("choice", why->choice).field("reason", why->reason);
+    json.key("considered").begin_array();
+    for (const auto& each : why->considered) json.value(each);
+    json.end();
+  }
+  json.key("accesses").begin_array();
+  for (std::size_t p = 0; p < plan.positions.size(); ++p) {
+    for (const auto& operand : plan.positions[p].operands) {
+      if (operand.storage.value() != s) continue;
+      json.begin_object()
+          .field("position", p)
+          .field("op", plan.ops[plan.positions[p].op.value()].name)
+          .field("access", access_name(operand.access))
+          .field("device_offset_bytes", operand.device_offset_bytes)
+          .end();
+    }
+  }
+  json.end().key("cache_ops").begin_array();
+  for (std::size_t i = 0; i < plan.cache_ops.size(); ++i) {
+    if (plan.cache_ops[i].storage.value() == s) write_cache_op(json, plan, i);
+  }
+  json.end().end();
+}
+
+void write_position(JsonWriter& json, const Schedule& plan, std::size_t p) {
+  const auto& at = plan.positions[p];
+  const auto& op = plan.ops[at.op.value()];
+  json.begin_object()
+      .field("position", p)
+      .field("op", op.name)
+      .field("id", op.id)
+      .field("phase", op.phase)
+      .field("duration_ns", op.duration_ns);
+  if (p < plan.prediction.op_start_ns.size()) {
+    json.field("start_ns", plan.prediction.op_start_ns[p]);
+  }
+  json.key("operands").begin_array();
+  for (const auto& operand : at.operands) {
+    const Storage& storage = plan.storages[operand.storage.value()];
+    json.begin_object()
+        .field("tensor", storage.name)
+        .field("bytes", storage.bytes)
+        .field("access", access_name(operand.access))
+        .field("device_offset_bytes", operand.device_offset_bytes)
+        .end();
+  }
+  json.end().key("waits_for").begin_array();
+  for (std::size_t i = 0; i < plan.cache_ops.size(); ++i) {
+    const auto& before = plan.cache_ops[i].before_position;
+    if (before && before->value() == p) write_cache_op(json, plan, i);
+  }
+  json.end().key("lets_go").begin_array();
+  for (std::size_t i = 0; i < plan.cache_ops.size(); ++i) {
+    const auto& after = plan.cache_ops[i].after_position;
+    if (after && after->value() == p) write_cache_op(json, plan, i);
+  }
+  json.end().end();
+}
+
+std::string describe(const Schedule& plan, const CacheOp& op) {
+  const auto position = [&](schedule::Position p) {
+    return "position " + std::to_string(p.value()) + " (" +
+           plan.ops[plan.positions[p.value()].op.value()].name + ")";
+  };
+  std::string out = std::string(schedule::cache_op_kind_name(op.kind)) + " " +
+                    plan.storages[op.storage.value()].name + ", " +
+                    format_bytes(op.range_end_bytes - op.range_begin_bytes) + ", " +
+                    format_duration_ns(op.start_ns) + " .. " + format_duration_ns(op.end_ns);
+  if (op.after_position) out += ", after " + position(*op.after_position);
+  if (op.before_position) {
+    out += ", before " + position(*op.before_position);
+    if (op.before_next_step) out += " of the next step";
+  }
+  return printable(out);
+}
+
+void tell_tensor(const Schedule& plan, std::size_t s) {
+  const Storage& storage = plan.storages[s];
+  std::cout << printable(storage.name) << "  (id " << storage.id << ", "
+            << storage_kind_name(storage.kind) << ", " << format_bytes(storage.bytes)
+            << (storage.persistent ? ", persistent" : "") << (storage.pinned ? ", pinned" : "")
+            << ")\n";
+  if (const auto* why = explanation_of(plan, s)) {
+    std::cout << "  choice   " << printable(why->choice) << "\n  reason   "
+              << printable(why->reason) << '\n';
+    for (const auto& each : why->considered) {
+      std::cout << "  weighed  " << printable(each) << '\n';
+    }
+  } else {
+    std::cout << "  choice   keep (never moved)\n";
+  }
+  if (const auto& home = plan.homes[s]) {
+    std::cout << "  home     " << schedule::home_tier_name(home->tier) << " at "
+              << home->offset_bytes << '\n';
+  }
+  for (std::size_t p = 0; p < plan.positions.size(); ++p) {
+    for (const auto& operand : plan.positions[p].operands) {
+      if (operand.storage.value() != s) continue;
+      std::cout << "  access   position " << p << " "
+                << printable(plan.ops[plan.positions[p].op.value()].name) << " ("
+                << access_name(operand.access) << " at " << operand.device_offset_bytes << ")\n";
+    }
+  }
+  for (const CacheOp& op : plan.cache_ops) {
+    if (op.storage.value() == s) std::cout << "  moved    " << describe(plan, op) << '\n';
+  }
+}
+
+void tell_position(const Schedule& plan, std::size_t p) {
+  const auto& at = plan.positions[p];
+  const auto& op = plan.ops[at.op.value()];
+  std::cout << "position " << p << "  " << printable(op.name) << "  (id " << op.id << ", "
+            << format_duration_ns(op.duration_ns) << (op.phase.empty() ? "" : ", ")
+            << printable(op.phase) << ")\n";
+  if (p < plan.prediction.op_start_ns.size()) {
+    std::cout << "  starts   " << format_duration_ns(plan.prediction.op_start_ns[p]) << '\n';
+  }
+  for (const auto& operand : at.operands) {
+    const Storage& storage = plan.storages[operand.storage.value()];
+    std::cout << "  operand  " << printable(storage.name) << ", " << format_bytes(storage.bytes)
+              << ", " << access_name(operand.access) << " at " << operand.device_offset_bytes
+              << '\n';
+  }
+  for (const CacheOp& each : plan.cache_ops) {
+    if (each.before_position && each.before_position->value() == p) {
+      std::cout << "  waits    " << describe(plan, each) << '\n';
+    }
+    if (each.after_position && each.after_position->value() == p) {
+      std::cout << "  lets go  " << describe(plan, each) << '\n';
+    }
+  }
+}
+
+/// Bytes each storage moves per step, most first; only those that move.
+std::vector<std::pair<std::uint64_t, std::size_t>> most_moved(const Schedule& plan) {
+  std::vector<std::uint64_t> moved(plan.storages.size(), 0);
+  for (const CacheOp& op : plan.cache_ops) {
+    if (op.kind == schedule::CacheOpKind::kDetach) continue;
+    moved[op.storage.value()] += op.range_end_bytes - op.range_begin_bytes;
+  }
+  std::vector<std::pair<std::uint64_t, std::size_t>> out;
+  for (std::size_t s = 0; s < moved.size(); ++s) {
+    if (moved[s] > 0) out.emplace_back(moved[s], s);
+  }
+  std::stable_sort(out.begin(), out.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  return out;
+}
+
+/// With neither a tensor nor an op: the tensors that move most.
+void explain_overview(const Arguments& args, const Schedule& plan) {
+  const auto moved = most_moved(plan);
+  const std::size_t shown = std::min(args.top, moved.size());
+  if (args.output == "json") {
+    JsonWriter json;
+    json.begin_object().field("moved_tensors", moved.size()).key("tensors").begin_array();
+    for (std::size_t i = 0; i < shown; ++i) write_tensor(json, plan, moved[i].second);
+    std::cout << std::move(json.end().end()).text() << std::endl;
+    return;
+  }
+  std::cout << moved.size() << " of " << plan.storages.size() << " tensors move; the largest:\n";
+  for (std::size_t i = 0; i < shown; ++i) {
+    const auto& [bytes, s] = moved[i];
+    const auto* why = explanation_of(plan, s);
+    std::cout << "  " << format_bytes(bytes) << "  " << printable(plan.storages[s].name);
+    if (why != nullptr) std::cout << "  " << printable(why->choice + ": " + why->reason);
+    std::cout << '\n';
+  }
+}
+
+int explain_tensor(const Arguments& args, const Schedule& plan) {
+  const auto found = find(plan.storages, args.tensor);
+  if (found.empty()) return complain_unknown("tensor", args.tensor, plan.storages);
+  JsonWriter json;
+  json.begin_array();
+  for (std::size_t i = 0; i < std::min(found.size(), kMatchesMax); ++i) {
+    if (args.output == "json") {
+      write_tensor(json, plan, found[i]);
+    } else {
+      tell_tensor(plan, found[i]);
+    }
+  }
+  if (args.output == "json") std::cout << json.end().text() << std::endl;
+  if (found.size() > kMatchesMax) {
+    std::cerr << found.size() - kMatchesMax << " more of this name; name one by its id\n";
+  }
+  return kExitDone;
+}
+
+int explain_op(const Arguments& args, const Schedule& plan) {
+  const auto found = find(plan.ops, args.op);
+  if (found.empty()) return complain_unknown("op", args.op, plan.ops);
+  JsonWriter json;
+  json.begin_array();
+  std::size_t shown = 0;
+  for (std::size_t p = 0; p < plan.positions.size() && shown < kMatchesMax; ++p) {
+    if (!std::binary_search(found.begin(), found.end(), plan.positions[p].op.value())) continue;
+    ++shown;
+    if (args.output == "json") {
+      write_position(json, plan, p);
+    } else {
+      tell_position(plan, p);
+    }
+  }
+  if (args.output == "json") std::cout << json.end().text() << std::endl;
+  if (found.size() > shown) {
+    std::cerr << found.size() - shown << " more of this name; name one by its id\n";
+  }
+  return kExitDone;
+}
+
+int run(const Arguments& args) {
+  auto plan = read_schedule_file(args.schedule);
+  if (!plan) return complain("explain", plan.error());
+  if (!args.tensor.empty()) return explain_tensor(args, *plan);
+  if (!args.op.empty()) return explain_op(args, *plan);
+  explain_overview(args, *plan);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, int& exit_code) {
+  auto args = std::make_shared<Arguments>();
+  CLI::App& command =
+      *app.add_subcommand("explain", "Say why a tensor moves, or what an op waits for");
+  command.add_option("schedule", args->schedule, "Schedule (.hos)")->required();
+  CLI::Option* tensor = command.add_option("--tensor", args->tensor, "A tensor's name or id");
+  command.add_option("--op", args->op, "An op's name or id")->excludes(tensor);
+  command.add_option("--top", args->top, "With neither: so many of the most moved tensors")
+      ->capture_default_str();
+  command.add_option("-o,--output", args->output, "table or json")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"table", "json"}));
+  command.footer(
+      "Examples:\n"
+      "  hyperoffload explain step.hos\n"
+      "  hyperoffload explain step.hos --tensor layer3.ffn.up\n"
+      "  hyperoffload explain step.hos --op 117 -o json\n"
+      "Exit: 0 done, 2 unreadable, or no such name (close ones are suggested).");
+  command.callback([args, &exit_code] { exit_code = run(*args); });
+}
+
+}  // namespace ho::cli

@@ -1,0 +1,96 @@
+#include "tools/analyzer/simulate.hpp"
+
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "common/base/json.hpp"
+#include "common/base/units.hpp"
+#include "proto/convert.hpp"
+#include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/words.hpp"
+
+namespace ho::cli {
+
+namespace {
+
+struct Arguments {
+  std::string schedule;
+  std::string hardware;
+  std::string policy = "planned";
+  bool json = false;
+};
+
+const std::map<std::string, analyzer::Policy>& policies() {
+  static const std::map<std::string, analyzer::Policy> kPolicies = {
+      {"planned", analyzer::Policy::kPlanned},
+      {"on-demand-lru", analyzer::Policy::kOnDemandLru},
+      {"layer-window", analyzer::Policy::kLayerWindow}};
+  return kPolicies;
+}
+
+std::string to_json(const Arguments& args, const schedule::Schedule& plan,
+                    const analyzer::Simulation& result) {
+  JsonWriter json;
+  json.begin_object()
+      .field("graph", plan.graph_name)
+      .field("policy", args.policy)
+      .field("device_budget_bytes", plan.device_budget_bytes)
+      .field("step_ns", result.step_ns)
+      .field("stall_ns", result.stall_ns)
+      .field("peak_bytes", result.peak_bytes)
+      .field("prefetch_bytes", result.prefetch_bytes)
+      .field("store_bytes", result.store_bytes);
+  json.key("channels").begin_array();
+  for (const auto& channel : result.channels) {
+    json.begin_object().field("name", channel.name).field("busy_ns", channel.busy_ns).end();
+  }
+  json.end().end();
+  return std::move(json).text();
+}
+
+int run(const Arguments& args) {
+  auto plan = read_schedule_file(args.schedule);
+  if (!plan) return complain("simulate", plan.error());
+  Hardware hardware = plan->hardware;
+  if (!args.hardware.empty()) {
+    auto read = read_hardware_file(args.hardware);
+    if (!read) return complain("simulate", read.error());
+    hardware = *std::move(read);
+  }
+  auto result = analyzer::simulate(*plan, hardware, policies().at(args.policy));
+  if (!result) return complain("simulate", result.error().at(args.schedule));
+  if (args.json) {
+    std::cout << to_json(args, *plan, *result) << std::endl;
+  } else {
+    std::cerr << printable(plan->graph_name) << ", " << args.policy << ": step "
+              << format_duration_ns(result->step_ns) << ", stall "
+              << format_duration_ns(result->stall_ns) << ", peak "
+              << format_bytes(result->peak_bytes) << ", " << format_bytes(result->prefetch_bytes)
+              << " in, " << format_bytes(result->store_bytes) << " out\n";
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app, int& exit_code) {
+  auto args = std::make_shared<Arguments>();
+  CLI::App& command = *app.add_subcommand(
+      "simulate", "Replay a schedule, or a policy without a plan, in simulation");
+  command.add_option("schedule", args->schedule, "Schedule (.hos)")->required();
+  command.add_option("--hardware", args->hardware, "Another machine than the schedule's own");
+  command.add_option("--policy", args->policy, "planned, on-demand-lru or layer-window")
+      ->capture_default_str()
+      ->check(CLI::IsMember(policies()));
+  command.add_flag("--json", args->json, "Print one JSON object on stdout");
+  command.footer(
+      "The policies without a plan run the schedule's ops under its budget; they are described in\n"
+      "tools/analyzer/simulate.hpp.\n"
+      "Example:\n  hyperoffload simulate step.hos --policy on-demand-lru --json\n"
+      "Exit: 0 done, 2 bad input.");
+  command.callback([args, &exit_code] { exit_code = run(*args); });
+}
+
+}  // namespace ho::cli
