@@ -38,6 +38,7 @@ SAMPLES = {
          ("a very long file with a reason", {"daemon/a.cpp": "// Length: one table.\n" + "int a;\n" * 800}),
          ("a long line", {"daemon/a.cpp": "//" + "x" * 99 + "\n"})],
         [("a file at the limit", {"daemon/a.cpp": "int a;\n" * 500}),
+         ("a page in a raw string", {"daemon/a.cpp": 'auto a = R"x(\n' + "x" * 150 + '\n)x";\n'}),
          ("a long file with a reason", {"daemon/a.cpp": "// Length: one table.\n" + "int a;\n" * 700})]),
     "functions": (
         [("a long function", {"daemon/a.cpp": long_function(71)}),
