@@ -22,7 +22,7 @@ struct ModelOptions {
   std::uint32_t seq = 256;
   std::uint32_t batch = 4;
   std::uint64_t seed = 1;
-  float learning_rate = 6e-4F;
+  float learning_rate = 3e-4F;
 };
 
 /// What a step's kernels share besides tensors: scalars only.

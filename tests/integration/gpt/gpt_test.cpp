@@ -1,0 +1,216 @@
+#include <fcntl.h>
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/json_util.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "tests/integration/client/two_nodes.hpp"
+
+extern char** environ;
+
+namespace ho::test {
+namespace {
+
+using google::protobuf::Struct;
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// A running hyperoffload-gpt with its output in files. Killed and reaped at the end.
+class Gpt {
+ public:
+  explicit Gpt(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), HO_GPT_PROGRAM);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
+    posix_spawn_file_actions_addopen(&actions, 1, folder_.file("out").c_str(), kFlags, 0600);
+    posix_spawn_file_actions_addopen(&actions, 2, folder_.file("err").c_str(), kFlags, 0600);
+    const int failed = posix_spawn(&pid_, HO_GPT_PROGRAM, &actions, nullptr, argv.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    REQUIRE(failed == 0);
+  }
+  ~Gpt() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Gpt(const Gpt&) = delete;
+  Gpt& operator=(const Gpt&) = delete;
+
+  void send(int signal) const { ::kill(pid_, signal); }
+  [[nodiscard]] std::string out() const { return read_text(folder_.file("out")); }
+  [[nodiscard]] std::string err() const { return read_text(folder_.file("err")); }
+
+  /// Its exit status, -1 where a signal ended it; fails the test where it does not end.
+  int wait(std::chrono::milliseconds time_max = std::chrono::seconds(60)) {
+    int status = 0;
+    const bool ended =
+        eventually(time_max, [&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; });
+    INFO(err());
+    REQUIRE(ended);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+ private:
+  TempFolder folder_;
+  pid_t pid_ = -1;
+};
+
+Struct parse(const std::string& json) {
+  Struct object;
+  const auto status = google::protobuf::util::JsonStringToMessage(json, &object);
+  INFO(json);
+  REQUIRE(status.ok());
+  return object;
+}
+
+double number(const Struct& object, const std::string& field) {
+  INFO(field);
+  REQUIRE(object.fields().count(field) == 1);
+  return object.fields().at(field).number_value();
+}
+
+std::vector<double> list(const Struct& object, const std::string& field) {
+  INFO(field);
+  REQUIRE(object.fields().count(field) == 1);
+  std::vector<double> values;
+  for (const auto& value : object.fields().at(field).list_value().values()) {
+    values.push_back(value.number_value());
+  }
+  return values;
+}
+
+std::vector<std::string> with_tiny_model(std::vector<std::string> arguments) {
+  for (const char* const word :
+       {"--layers", "2", "--dim", "64", "--heads", "2", "--seq", "32", "--batch", "2"}) {
+    arguments.emplace_back(word);
+  }
+  return arguments;
+}
+
+/// Trains the tiny model for a few steps and checks what must hold under every policy.
+Struct train(const std::string& policy, const std::string& pool, const std::string& transport,
+             const std::string& memory = "40%") {
+  Gpt gpt(with_tiny_model({"--policy", policy, "--pool", pool, "--transport", transport,
+                           "--device-memory", memory, "--steps", "12", "--json"}));
+  const int code = gpt.wait();
+  INFO(policy << " over " << transport << ": " << gpt.err());
+  REQUIRE(code == 0);
+  Struct result = parse(gpt.out());
+  REQUIRE(result.fields().at("policy").string_value() == policy);
+  REQUIRE(list(result, "step_ms").size() == 12);
+  REQUIRE(number(result, "step_ms_median") > 0);
+  REQUIRE(number(result, "stall_ms_median") >= 0);
+  REQUIRE(number(result, "peak_device_bytes") <= number(result, "arena_bytes"));
+  const std::vector<double> losses = list(result, "losses");
+  REQUIRE(losses.size() == 12);
+  REQUIRE(losses.back() < losses.front());
+  return result;
+}
+
+TEST_CASE("gpt: every policy and transport trains to the same bits", "[integration]") {
+  TwoNodes nodes;
+  const std::string pool = nodes.address(0);
+  const Struct resident = train("resident", pool, "auto");
+  const std::vector<double> losses = list(resident, "losses");
+  REQUIRE(number(resident, "prefetch_bytes") == 0);
+  for (const char* const policy : {"planned", "on-demand-lru"}) {
+    for (const char* const transport : {"local", "ofi"}) {
+      const Struct run = train(policy, pool, transport);
+      INFO(policy << " over " << transport);
+      REQUIRE(run.fields().at("transport").string_value() == transport);
+      REQUIRE(list(run, "losses") == losses);
+      REQUIRE(number(run, "prefetch_bytes") > 0);
+      REQUIRE(number(run, "store_bytes") > 0);
+      REQUIRE(number(run, "arena_bytes") < 0.5 * number(resident, "arena_bytes"));
+    }
+  }
+}
+
+TEST_CASE("gpt: the comparison writes its files and finds the losses equal", "[integration]") {
+  TwoNodes nodes;
+  TempFolder folder;
+  const std::string dir = folder.file("out");
+  Gpt gpt(with_tiny_model({"--compare", dir, "--pool", nodes.address(0), "--blocks", "3"}));
+  const int code = gpt.wait();
+  INFO(gpt.err());
+  REQUIRE(code == 0);
+  const std::string table = gpt.out();
+  REQUIRE(table.find("planned 40 %") != std::string::npos);
+  REQUIRE(table.find("losses bit-identical: yes") != std::string::npos);
+  const Struct summary = parse(read_text(dir + "/summary.json"));
+  REQUIRE(summary.fields().at("bit_identical").bool_value());
+  std::vector<std::string> labels;
+  for (const auto& run : summary.fields().at("runs").list_value().values()) {
+    labels.push_back(run.struct_value().fields().at("label").string_value());
+    REQUIRE(list(run.struct_value(), "step_ms").size() == 6);
+  }
+  REQUIRE(labels == std::vector<std::string>{"resident", "planned-60", "planned-40", "lru-60"});
+  REQUIRE(read_text(dir + "/report.html").find("<svg") != std::string::npos);
+  REQUIRE_FALSE(parse(read_text(dir + "/trace.json")).fields().empty());
+}
+
+TEST_CASE("gpt: a budget below one op's operands is refused with the op's name", "[integration]") {
+  TwoNodes nodes;
+  Gpt gpt(with_tiny_model({"--device-memory", "64K", "--pool", nodes.address(0)}));
+  REQUIRE(gpt.wait() == 3);
+  REQUIRE(gpt.err().find("needs") != std::string::npos);
+  REQUIRE(gpt.err().find("op token_embedding.adam") != std::string::npos);
+}
+
+TEST_CASE("gpt: wrong usage exits with 2", "[integration]") {
+  REQUIRE(Gpt({"--no-such-option"}).wait() == 2);
+  REQUIRE(Gpt({"--heads", "7", "--policy", "resident"}).wait() == 2);
+  REQUIRE(Gpt({"--text", "/nonexistent", "--policy", "resident"}).wait() == 2);
+}
+
+TEST_CASE("gpt: a pool that is not there exits with 4", "[integration]") {
+  TempFolder folder;
+  Gpt gpt(with_tiny_model({"--pool", "unix:" + folder.file("nobody.sock")}));
+  REQUIRE(gpt.wait() == 4);
+}
+
+TEST_CASE("gpt: Ctrl-C ends the job and gives its memory back", "[integration]") {
+  TwoNodes nodes({.lease_ms = 60000});  // so that it is not the lease that frees it
+  Gpt gpt(with_tiny_model({"--steps", "1000000", "--pool", nodes.address(0)}));
+  REQUIRE(eventually(std::chrono::seconds(30),
+                     [&] { return gpt.err().find("step 3:") != std::string::npos; }));
+  gpt.send(SIGINT);
+  REQUIRE(gpt.wait() == 130);
+  REQUIRE(eventually(std::chrono::seconds(5),
+                     [&] { return nodes.granted_bytes(0) == 0 && nodes.granted_bytes(1) == 0; }));
+}
+
+TEST_CASE("gpt: a daemon killed in mid-training ends the job with its name", "[integration]") {
+  for (const char* const policy : {"planned", "on-demand-lru"}) {
+    TwoNodes nodes;
+    Gpt gpt(
+        with_tiny_model({"--steps", "1000000", "--pool", nodes.address(0), "--policy", policy}));
+    REQUIRE(eventually(std::chrono::seconds(30),
+                       [&] { return gpt.err().find("step 3:") != std::string::npos; }));
+    nodes.daemon(1).send(SIGKILL);
+    const int code = gpt.wait(std::chrono::seconds(5));
+    INFO(policy << ": " << gpt.err().substr(gpt.err().size() > 2000 ? gpt.err().size() - 2000 : 0));
+    REQUIRE(code == 4);
+    REQUIRE(gpt.err().find("hyperoffload-gpt: ") != std::string::npos);
+    REQUIRE(gpt.err().find("n1") != std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace ho::test

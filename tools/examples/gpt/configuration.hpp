@@ -1,0 +1,83 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/schedule/schedule.hpp"
+#include "tools/examples/gpt/arena.hpp"
+#include "tools/examples/gpt/job.hpp"
+#include "tools/examples/gpt/planned.hpp"
+#include "tools/examples/gpt/record.hpp"
+
+namespace ho::gpt {
+
+enum class PolicyKind : std::uint8_t { kResident, kPlanned, kOnDemandLru };
+
+/// "resident", "planned", "on-demand-lru".
+[[nodiscard]] std::string policy_name(PolicyKind policy);
+
+/// What all configurations of one process share. Refers to what outlives it.
+struct Workbench {
+  const Model& model;
+  const Text& text;
+  const std::atomic<bool>& stop;
+  std::string pool;       ///< address
+  std::string transport;  ///< "auto", "local", "ofi"
+  /// The model's graph with measured durations, once a configuration has profiled it.
+  std::optional<Graph> profile;
+};
+
+/// "60%" of the graph's peak_unmanaged_bytes, or a size, as bytes; whole multiples of 64.
+/// @return kInvalidArgument where it is neither.
+[[nodiscard]] Result<std::uint64_t> device_budget_bytes(const Graph& graph,
+                                                        const std::string& text);
+
+struct ConfigurationSpec {
+  std::string label;
+  PolicyKind policy = PolicyKind::kResident;
+  std::uint64_t budget_bytes = 0;  ///< unused by resident
+};
+
+/// One way of running the job, from its arena to its record. A resource.
+class Configuration {
+ public:
+  /// Connects, profiles and plans as the policy needs, and gives every tensor its initial value.
+  /// A planned one that finds no profile in the workbench makes one: two steps on the on-demand
+  /// machinery in this arena, then everything begins anew.
+  /// @return kOutOfRange where the budget cannot be met, saying which op needs how much;
+  ///         kCanceled after a stop request; else what the pool says.
+  [[nodiscard]] static Result<std::unique_ptr<Configuration>> create(const ConfigurationSpec& spec,
+                                                                     Workbench& bench);
+
+  /// Runs one step. A step not kept counts its loss only: it warms up.
+  enum class Keep : std::uint8_t { kNo, kYes };
+  [[nodiscard]] Result<void> step(Keep keep);
+
+  [[nodiscard]] RunRecord& record() { return record_; }
+  /// Of planned configurations only.
+  [[nodiscard]] const std::optional<schedule::Schedule>& schedule() const { return schedule_; }
+  [[nodiscard]] Result<schedule::MeasuredStep> timeline() const;
+
+ private:
+  Configuration(const ConfigurationSpec& spec, Workbench& bench) : spec_(spec), bench_(bench) {}
+
+  [[nodiscard]] Result<void> open();
+  [[nodiscard]] Result<void> open_pool();
+  [[nodiscard]] Result<void> open_planned();
+  [[nodiscard]] Result<void> make_profile();
+
+  ConfigurationSpec spec_;
+  Workbench& bench_;
+  RunRecord record_;
+  std::unique_ptr<Arena> arena_;  // in the order of construction: what is below uses what is above
+  std::unique_ptr<hyperoffload::Pool> pool_;
+  std::unique_ptr<Residence> residence_;
+  Planned* planned_ = nullptr;  // residence_, where it is that
+  std::unique_ptr<Job> job_;
+  std::optional<schedule::Schedule> schedule_;
+};
+
+}  // namespace ho::gpt

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <hyperoffload/hyperoffload.hpp>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "common/base/result.hpp"
+#include "common/model/hardware.hpp"
+
+namespace ho::gpt {
+
+/// Our Error of the library's: the codes are the same, in the same order.
+[[nodiscard]] Error pool_error(const hyperoffload::Error& error);
+
+/// Runs `call`, turning the wrapper's exception into an Error: no exception goes further.
+template <typename Call>
+[[nodiscard]] auto guarded(Call&& call) -> Result<decltype(call())> {
+  try {
+    if constexpr (std::is_void_v<decltype(call())>) {
+      std::forward<Call>(call)();
+      return {};
+    } else {
+      return std::forward<Call>(call)();
+    }
+  } catch (const hyperoffload::Error& error) {
+    return pool_error(error);
+  }
+}
+
+/// @param address    as ho_connect_options::pool
+/// @param transport  "auto", "local", "ofi"
+[[nodiscard]] Result<std::unique_ptr<hyperoffload::Pool>> connect(const std::string& address,
+                                                                  const std::string& transport,
+                                                                  const std::string& name);
+
+/// What a plan may assume of the pool: its measured links (tools/bench/profile.hpp), halved. One
+/// copying thread serves both directions, beside the computing one and on the same memory, while
+/// the profile measures each alone and idle; a plan that assumes too little only moves earlier.
+/// Half a second.
+/// @param capacity_bytes  of the pool's DDR, as the plan shall see it
+[[nodiscard]] Result<Hardware> measure_pool(hyperoffload::Pool& pool, std::uint64_t device_bytes,
+                                            std::uint64_t capacity_bytes);
+
+}  // namespace ho::gpt
