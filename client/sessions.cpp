@@ -77,7 +77,7 @@ Result<NodeSession> Sessions::open(const std::string& address, const SessionOpti
     fault->report(FaultReason::kConnectionLost);
   };
   auto client = ControlClient::connect(std::move(control), clock_.now() + kConnectTimeout);
-  if (!client) return client.error().at(address);
+  if (!client) return client.error();
   node.control = std::move(client).value();
   const HelloReply& hello = node.control->hello();
   node.label =

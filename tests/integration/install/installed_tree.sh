@@ -1,0 +1,65 @@
+#!/bin/sh
+# Installs the client library into a temporary folder, builds the C program against it with
+# pkg-config and with CMake, and runs both against a real daemon.
+# usage: installed_tree.sh BUILD_DIR SOURCE_DIR DAEMON CONFIG
+set -eu
+build=$1 source=$2 daemon=$3 config=$4
+work=$(mktemp -d)
+daemon_pid=
+clean() {
+  [ -z "$daemon_pid" ] || kill "$daemon_pid" 2>/dev/null || true
+  [ -z "$daemon_pid" ] || wait "$daemon_pid" 2>/dev/null || true
+  rm -rf "$work"
+}
+trap clean EXIT
+
+cmake --install "$build" --prefix "$work/prefix" --component client --config "$config"
+pc=$(find "$work/prefix" -name hyperoffload.pc)
+[ -n "$pc" ] || { echo "no hyperoffload.pc installed"; exit 1; }
+# The tree must not depend on where it was built: it is moved before use.
+mv "$work/prefix" "$work/moved"
+pc_dir=$(dirname "$(find "$work/moved" -name hyperoffload.pc)")
+lib_dir=$(dirname "$pc_dir")
+
+export PKG_CONFIG_PATH="$pc_dir"
+# Not one of our own folders: only what pkg-config says.
+cc -std=c11 -Wall -Wextra -pedantic -Werror -o "$work/by_pkgconfig" \
+  "$source/tests/integration/install/roundtrip.c" $(pkg-config --cflags --libs hyperoffload)
+
+mkdir "$work/consumer"
+cp "$source/tests/integration/install/roundtrip.c" "$work/consumer/"
+cat >"$work/consumer/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(consumer LANGUAGES C)
+find_package(HyperOffload 0.1 REQUIRED)
+add_executable(by_cmake roundtrip.c)
+target_link_libraries(by_cmake PRIVATE HyperOffload::hyperoffload)
+END
+cmake -S "$work/consumer" -B "$work/consumer/build" -DCMAKE_PREFIX_PATH="$work/moved" >/dev/null
+cmake --build "$work/consumer/build" >/dev/null
+
+cat >"$work/daemon.textproto" <<END
+node_name: "install"
+ddr_bytes: 8388608
+segment_bytes: 2097152
+unix_socket: "$work/control.sock"
+END
+"$daemon" --config "$work/daemon.textproto" 2>"$work/daemon.err" &
+daemon_pid=$!
+tries=0
+while [ ! -S "$work/control.sock" ]; do
+  tries=$((tries + 1))
+  [ "$tries" -lt 200 ] || { echo "the daemon does not come up:"; cat "$work/daemon.err"; exit 1; }
+  sleep 0.05
+done
+
+export LD_LIBRARY_PATH="$lib_dir"
+for program in "$work/by_pkgconfig" "$work/consumer/build/by_cmake"; do
+  said=$("$program" "unix:$work/control.sock")
+  [ "$said" = "one address space" ] || { echo "$program said: $said"; exit 1; }
+  echo "$(basename "$program"): $said"
+done
+if "$work/by_pkgconfig" "unix:$work/nobody.sock"; then
+  echo "connecting to nobody must fail"
+  exit 1
+fi
