@@ -37,9 +37,8 @@ constexpr Variant kVariants[] = {
 
 /// How many variants a graph of this size is worth: planning stays near-linear.
 std::size_t variants_for(std::size_t positions) {
-  if (positions <= 4'000) return std::size(kVariants);
-  if (positions <= 20'000) return 4;
-  return 1;
+  constexpr std::size_t kPositionsPlanned = 24'000;  // over all variants; about a second
+  return std::clamp<std::size_t>(kPositionsPlanned / positions, 1, std::size(kVariants));
 }
 
 class Planner {
