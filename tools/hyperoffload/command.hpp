@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
 
 namespace ho::cli {
 
@@ -16,6 +17,12 @@ void add_analyze(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 void add_simulate(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
+
+// These ask a running pool; `pool` is the default of --pool.
+void add_status(CLI::App& app, const std::string& pool, int& exit_code);
+void add_nodes(CLI::App& app, const std::string& pool, int& exit_code);
+void add_sessions(CLI::App& app, const std::string& pool, int& exit_code);
+void add_segments(CLI::App& app, const std::string& pool, int& exit_code);
 
 // These go below `hyperoffload bench`.
 void add_bench_analyzer(CLI::App& bench, int& exit_code);

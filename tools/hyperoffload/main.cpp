@@ -1,5 +1,7 @@
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <iostream>
+#include <string>
 
 #include "tools/hyperoffload/command.hpp"
 
@@ -25,6 +27,14 @@ int main(int argc, char** argv) {
   ho::cli::add_verify(app, exit_code);
   ho::cli::add_simulate(app, exit_code);
   ho::cli::add_explain(app, exit_code);
+
+  const char* const named_pool = std::getenv("HYPEROFFLOAD_POOL");
+  const std::string pool =
+      named_pool != nullptr ? named_pool : "unix:/run/hyperoffload/control.sock";
+  ho::cli::add_status(app, pool, exit_code);
+  ho::cli::add_nodes(app, pool, exit_code);
+  ho::cli::add_sessions(app, pool, exit_code);
+  ho::cli::add_segments(app, pool, exit_code);
 
   CLI::App& bench = *app.add_subcommand("bench", "Measure this machine, and us against its limits");
   bench.require_subcommand(0, 1);

@@ -1,0 +1,86 @@
+#include "tools/hyperoffload/pool_view.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+namespace ho::cli {
+
+namespace {
+
+constexpr std::size_t kThreadsMax = 64;
+
+Result<std::unique_ptr<ControlClient>> connect_to(const std::string& address, TimePoint deadline) {
+  ControlClient::Options options;
+  options.address = address;
+  options.client_name = "hyperoffload";
+  return ControlClient::connect(std::move(options), deadline);
+}
+
+}  // namespace
+
+Result<PoolView> open_pool(const std::string& pool, TimePoint deadline) {
+  Error last(Errc::kInvalidArgument, "no address given");
+  std::istringstream addresses(pool);
+  for (std::string address; std::getline(addresses, address, ',');) {
+    auto client = connect_to(address, deadline);
+    if (!client) {
+      last = client.error();
+      continue;
+    }
+    auto nodes = (*client)->nodes(deadline);
+    if (!nodes) {
+      last = nodes.error();
+      continue;
+    }
+    return PoolView{std::move(*client), std::move(*nodes)};
+  }
+  return last;
+}
+
+Result<std::unique_ptr<ControlClient>> connect_node(const NodeInfo& node, TimePoint deadline) {
+  Error last(Errc::kUnavailable, "the pool gives no address for it");
+  for (const std::string& address : node.control_addresses) {
+    auto client = connect_to(address, deadline);
+    if (!client) {
+      last = client.error();
+      continue;
+    }
+    if ((*client)->hello().node == node.node) return client;
+    last = Error(Errc::kUnavailable, address + " is another node");
+  }
+  return last;
+}
+
+void for_each_at_once(std::size_t count, const std::function<void(std::size_t)>& work) {
+  std::atomic<std::size_t> next{0};
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < std::min(count, kThreadsMax); ++t) {
+    threads.emplace_back([&] {
+      for (std::size_t i = next++; i < count; i = next++) work(i);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::string format_table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += row[i];
+      if (i + 1 < row.size()) line += std::string(widths[i] - row[i].size() + 2, ' ');
+    }
+    out += line + "\n";
+  }
+  return out;
+}
+
+}  // namespace ho::cli
