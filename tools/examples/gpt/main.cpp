@@ -80,8 +80,11 @@ int exit_code(const Error& error) {
 }
 
 int fail(const Error& error) {
-  std::fprintf(stderr, "hyperoffload-gpt: %s\n", error.message().c_str());
-  return exit_code(error);
+  const int code = exit_code(error);
+  const std::string text =
+      code == kInfeasible ? "the budget is too small: " + error.context() : error.message();
+  std::fprintf(stderr, "hyperoffload-gpt: %s\n", text.c_str());
+  return code;
 }
 
 PolicyKind policy_of(const std::string& name) {
