@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/base/prng.hpp"
+#include "common/schedule/schedule.hpp"
+
+namespace ho::test {
+
+/// Changes one thing, often into something illegal, often not.
+void mutate(schedule::Schedule& schedule, Prng& prng);
+/// Ranges and arenas made to fit again, so that mutants reach the rules about order.
+void repair(schedule::Schedule& schedule);
+
+struct MutantCount {
+  std::uint64_t accepted = 0;
+  std::uint64_t refused = 0;
+  std::string fault;  ///< of an accepted mutant that computed a wrong value, with its seeds
+};
+/// Executes those mutants of `legal` that validate() accepts, each in several orders; ends at the
+/// first wrong value.
+[[nodiscard]] MutantCount check_mutants(const schedule::Schedule& legal, std::uint64_t mutants,
+                                        std::uint64_t seed);
+
+}  // namespace ho::test
