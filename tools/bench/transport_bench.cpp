@@ -20,7 +20,6 @@ using transport::RegionId;
 using transport::Rights;
 using transport::Transport;
 
-constexpr Duration kTurn = std::chrono::milliseconds(50);
 constexpr std::size_t kSamplesMax = 1'000'000;
 constexpr Duration kOpDeadline = std::chrono::seconds(10);
 
@@ -47,7 +46,7 @@ class HostArea {
 };
 
 /// A driver as its user runs it: submit until `inflight`, poll.
-class DriverLoop final : public Loop {
+class DriverLoop final : public TimedLoop {
  public:
   DriverLoop(const LoopShape& shape, Transport& transport, std::span<std::byte> memory)
       : shape_(shape), transport_(transport), memory_(memory), started_(shape.inflight) {
@@ -59,8 +58,12 @@ class DriverLoop final : public Loop {
     local_ = local;
     region_ = region;
   }
-  [[nodiscard]] std::vector<std::uint32_t>& samples_ns() { return samples_ns_; }
-  void forget_samples() { samples_ns_.clear(); }
+  [[nodiscard]] std::vector<double> latencies_us() const override {
+    std::vector<double> latencies;
+    for (const std::uint32_t sample_ns : samples_ns_) latencies.push_back(sample_ns / 1e3);
+    return latencies;
+  }
+  void forget_samples() override { samples_ns_.clear(); }
 
   [[nodiscard]] Result<double> run(Duration time) override {
     const TimePoint start = clock_.now();
@@ -119,58 +122,6 @@ class DriverLoop final : public Loop {
   std::uint64_t at_ = 0;
 };
 
-double quantile(std::vector<double> values, double part) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(part * static_cast<double>(values.size() - 1))];
-}
-
-/// One rival with its turns so far.
-struct Rival {
-  Limit limit;
-  std::vector<double> speeds;
-  std::vector<double> ratios;
-
-  [[nodiscard]] Comparison result() const {
-    return Comparison{limit.name,
-                      quantile(speeds, 0.5),
-                      quantile(ratios, 0.5),
-                      quantile(ratios, 0.25),
-                      quantile(ratios, 0.75),
-                      ""};
-  }
-};
-
-/// ours, rival, ours, rival ..., every other time in the other order. @return our speeds.
-Result<std::vector<double>> take_turns(DriverLoop& ours, std::vector<Rival>& rivals,
-                                       Duration time) {
-  const Duration warm_up = std::chrono::milliseconds(30);
-  if (const auto warm = ours.run(warm_up); !warm) return warm.error();
-  for (Rival& rival : rivals) {
-    if (const auto warm = rival.limit.loop->run(warm_up); !warm) return warm.error();
-  }
-  ours.forget_samples();
-  std::vector<double> speeds;
-  const auto pairs = std::max<std::int64_t>(
-      4, time / (kTurn * 2 * static_cast<std::int64_t>(std::max<std::size_t>(1, rivals.size()))));
-  for (std::int64_t pair = 0; pair < pairs; ++pair) {
-    for (Rival& rival : rivals) {
-      double own = 0;
-      double other = 0;
-      for (int half = 0; half < 2; ++half) {
-        const bool own_turn = (pair + half) % 2 == 0;
-        const auto speed = own_turn ? ours.run(kTurn) : rival.limit.loop->run(kTurn);
-        if (!speed) return speed.error();
-        (own_turn ? own : other) = *speed;
-      }
-      speeds.push_back(own);
-      rival.speeds.push_back(other);
-      rival.ratios.push_back(own / other);
-    }
-  }
-  return speeds;
-}
-
 Result<std::unique_ptr<Transport>> make_initiator(const TransportBenchOptions& options,
                                                   const Clock& clock) {
   if (options.driver == Driver::kLocal) return transport::make_local_transport({}, clock);
@@ -192,15 +143,15 @@ Result<TransportBenchResult> bench_transport(const TransportBenchOptions& option
   if (!target) return target.error();
   const bool ofi = options.driver == Driver::kOfi;
 
-  std::vector<Rival> rivals;
+  std::vector<Limit> limits;
   std::vector<Comparison> absent;
   if (ofi) {
     auto plain = make_libfabric_limit(shape, transport::OfiOptions{}.provider);
     if (!plain) return plain.error();
     auto ucx = make_ucx_limit(shape);
-    rivals.push_back(Rival{std::move(*plain), {}, {}});
+    limits.push_back(std::move(*plain));
     if (ucx) {
-      rivals.push_back(Rival{std::move(*ucx), {}, {}});
+      limits.push_back(std::move(*ucx));
     } else {
       absent.push_back(Comparison{"ucx-tcp loop", 0, 0, 0, 0, ucx.error().message()});
     }
@@ -228,23 +179,14 @@ Result<TransportBenchResult> bench_transport(const TransportBenchOptions& option
   if (!ofi) {
     auto copy = make_copy_limit(shape, host.bytes().data(), (*segment)->bytes().data());
     if (!copy) return copy.error();
-    rivals.push_back(Rival{std::move(*copy), {}, {}});
+    limits.push_back(std::move(*copy));
   }
 
   DriverLoop ours(shape, **initiator, host.bytes());
   ours.use(*local, *region);
-  const auto speeds = take_turns(ours, rivals, options.time);
-  if (!speeds) return speeds.error();
-
-  TransportBenchResult result;
-  result.bytes_per_s = quantile(*speeds, 0.5);
-  result.ops_per_s = result.bytes_per_s / static_cast<double>(shape.size_bytes);
-  const std::vector<double> samples(ours.samples_ns().begin(), ours.samples_ns().end());
-  result.p50_us = quantile(samples, 0.5) / 1e3;
-  result.p99_us = quantile(samples, 0.99) / 1e3;
-  result.limit = rivals.front().result();
-  for (std::size_t i = 1; i < rivals.size(); ++i) result.beside.push_back(rivals[i].result());
-  result.beside.insert(result.beside.end(), absent.begin(), absent.end());
+  auto result = compare_in_turns(ours, std::move(limits), shape.size_bytes, options.time);
+  if (!result) return result.error();
+  result->beside.insert(result->beside.end(), absent.begin(), absent.end());
   return result;
 }
 

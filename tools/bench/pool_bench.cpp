@@ -1,0 +1,125 @@
+#include "tools/bench/pool_bench.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "common/base/units.hpp"
+
+namespace ho::bench {
+namespace {
+
+Error pool_error(ho_status status, const std::string& what) {
+  return Error(static_cast<Errc>(status), what + ": " + ho_last_error());
+}
+
+/// Memory of the host and of the pool, given back at the end.
+struct Memory {
+  explicit Memory(ho_pool* used_pool, std::uint64_t bytes) : pool(used_pool), host(bytes) {}
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() {
+    if (registered) (void)ho_unregister(pool, host.data());
+    if (allocation != nullptr) ho_free(pool, allocation);
+  }
+  ho_pool* pool;
+  std::vector<std::byte> host;
+  ho_allocation* allocation = nullptr;
+  bool registered = false;
+};
+
+/// Transfers in flight, waited for in the order they were started.
+class PoolLoop final : public TimedLoop {
+ public:
+  PoolLoop(const LoopShape& shape, Memory& memory) : shape_(shape), memory_(memory) {}
+
+  [[nodiscard]] std::vector<double> latencies_us() const override { return latencies_us_; }
+  void forget_samples() override { latencies_us_.clear(); }
+
+  [[nodiscard]] Result<double> run(Duration time) override {
+    const TimePoint start = clock_.now();
+    std::uint64_t moved_bytes = 0;
+    Duration took{0};
+    while (took < time) {
+      while (started_.size() < shape_.inflight) {
+        if (const auto begun = begin(); !begun) return begun.error();
+      }
+      if (const auto ended = end(); !ended) return ended.error();
+      moved_bytes += shape_.size_bytes;
+      took = clock_.now() - start;
+    }
+    while (!started_.empty()) {
+      if (const auto ended = end(); !ended) return ended.error();
+    }
+    return static_cast<double>(moved_bytes) * 1e9 / static_cast<double>(took.count());
+  }
+
+ private:
+  struct Started {
+    std::uint64_t ticket = 0;
+    TimePoint at;
+  };
+
+  [[nodiscard]] Result<void> begin() {
+    if (at_ + shape_.size_bytes > shape_.area_bytes) at_ = 0;
+    std::byte* host = memory_.host.data() + at_;
+    Started started{0, clock_.now()};
+    const ho_status status = shape_.direction == Direction::kGet
+                                 ? ho_get(memory_.pool, memory_.allocation, at_, host,
+                                          shape_.size_bytes, &started.ticket)
+                                 : ho_put(memory_.pool, memory_.allocation, at_, host,
+                                          shape_.size_bytes, &started.ticket);
+    if (status != HO_OK) return pool_error(status, "starting a transfer");
+    at_ += shape_.size_bytes;
+    started_.push_back(started);
+    return {};
+  }
+
+  [[nodiscard]] Result<void> end() {
+    const Started first = started_.front();
+    started_.pop_front();
+    const ho_status status = ho_wait(memory_.pool, first.ticket);
+    if (status != HO_OK) return pool_error(status, "a transfer");
+    latencies_us_.push_back(static_cast<double>((clock_.now() - first.at).count()) / 1e3);
+    return {};
+  }
+
+  const LoopShape shape_;
+  Memory& memory_;
+  const SteadyClock clock_;
+  std::deque<Started> started_;
+  std::vector<double> latencies_us_;
+  std::uint64_t at_ = 0;
+};
+
+}  // namespace
+
+Result<TransportBenchResult> bench_pool(ho_pool* pool, const LoopShape& wanted,
+                                        std::vector<Limit> limits, Duration time) {
+  LoopShape shape = wanted;
+  if (shape.size_bytes == 0 || shape.inflight == 0) {
+    return Error(Errc::kInvalidArgument, "size and inflight must not be 0");
+  }
+  shape.area_bytes = align_up(std::max(shape.area_bytes, shape.size_bytes * shape.inflight), 4096);
+  Memory memory(pool, shape.area_bytes);
+  std::memset(memory.host.data(), 1, memory.host.size());
+  ho_status status = ho_allocate(pool, shape.area_bytes, &memory.allocation);
+  if (status != HO_OK) return pool_error(status, "allocating pool memory");
+  status = ho_register(pool, memory.host.data(), memory.host.size());
+  if (status != HO_OK) return pool_error(status, "registering host memory");
+  memory.registered = true;
+  std::vector<std::byte> other_side;
+  if (limits.empty()) {
+    other_side.resize(shape.area_bytes);
+    std::memset(other_side.data(), 1, other_side.size());
+    auto copy = make_copy_limit(shape, memory.host.data(), other_side.data());
+    if (!copy) return copy.error();
+    limits.push_back(std::move(*copy));
+  }
+  PoolLoop ours(shape, memory);
+  return compare_in_turns(ours, std::move(limits), shape.size_bytes, time);
+}
+
+}  // namespace ho::bench

@@ -1,0 +1,80 @@
+#include "tools/bench/turns.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace ho::bench {
+namespace {
+
+constexpr Duration kTurn = std::chrono::milliseconds(50);
+constexpr Duration kWarmUp = std::chrono::milliseconds(30);
+
+/// One rival with its turns so far.
+struct Rival {
+  Limit limit;
+  std::vector<double> speeds;
+  std::vector<double> ratios;
+
+  [[nodiscard]] Comparison result() const {
+    return Comparison{limit.name,
+                      quantile(speeds, 0.5),
+                      quantile(ratios, 0.5),
+                      quantile(ratios, 0.25),
+                      quantile(ratios, 0.75),
+                      ""};
+  }
+};
+
+}  // namespace
+
+double quantile(std::vector<double> values, double part) {
+  if (values.empty()) return 0;
+  const auto index = static_cast<std::ptrdiff_t>(part * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), values.begin() + index, values.end());
+  return values[static_cast<std::size_t>(index)];
+}
+
+Result<TransportBenchResult> compare_in_turns(TimedLoop& ours, std::vector<Limit> others,
+                                              std::uint64_t size_bytes, Duration time) {
+  std::vector<Rival> rivals;
+  for (Limit& other : others) rivals.push_back(Rival{std::move(other), {}, {}});
+  if (const auto warm = ours.run(kWarmUp); !warm) return warm.error();
+  for (Rival& rival : rivals) {
+    if (const auto warm = rival.limit.loop->run(kWarmUp); !warm) return warm.error();
+  }
+  ours.forget_samples();
+  std::vector<double> speeds;
+  const auto count = static_cast<std::int64_t>(std::max<std::size_t>(1, rivals.size()));
+  const std::int64_t pairs = std::max<std::int64_t>(4, time / (kTurn * 2 * count));
+  for (std::int64_t pair = 0; pair < pairs; ++pair) {
+    for (Rival& rival : rivals) {
+      double own = 0;
+      double other = 0;
+      for (int half = 0; half < 2; ++half) {
+        const bool own_turn = (pair + half) % 2 == 0;
+        const auto speed = own_turn ? ours.run(kTurn) : rival.limit.loop->run(kTurn);
+        if (!speed) return speed.error();
+        (own_turn ? own : other) = *speed;
+      }
+      speeds.push_back(own);
+      rival.speeds.push_back(other);
+      rival.ratios.push_back(own / other);
+    }
+  }
+  TransportBenchResult result;
+  result.bytes_per_s = quantile(speeds, 0.5);
+  result.ops_per_s = result.bytes_per_s / static_cast<double>(size_bytes);
+  const std::vector<double> latencies = ours.latencies_us();
+  result.p50_us = quantile(latencies, 0.5);
+  result.p99_us = quantile(latencies, 0.99);
+  for (std::size_t i = 0; i < rivals.size(); ++i) {
+    if (i == 0) {
+      result.limit = rivals[i].result();
+    } else {
+      result.beside.push_back(rivals[i].result());
+    }
+  }
+  return result;
+}
+
+}  // namespace ho::bench
