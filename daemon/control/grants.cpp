@@ -1,6 +1,8 @@
 #include "daemon/control/grants.hpp"
 
+#include <asio/io_context.hpp>
 #include <asio/post.hpp>
+#include <asio/thread_pool.hpp>
 #include <optional>
 #include <utility>
 
@@ -12,6 +14,8 @@ namespace ho::daemon {
 namespace {
 
 constexpr std::size_t kJobsMax = 256;
+// A large grant being faulted in must not hold up the return of another's memory.
+constexpr std::size_t kWorkers = 2;
 constexpr std::uint64_t kSegmentsPerGrantMax = 16'384;  // their keys must fit one frame
 
 Result<std::vector<SegmentMemory>> make_memory(std::size_t count, std::uint64_t bytes,
@@ -36,11 +40,15 @@ struct Grants::Job {
 };
 
 Grants::Grants(Pool& pool, DataLoop& data, asio::io_context& io, PageKind page_kind)
-    : pool_(pool), data_(data), io_(io), page_kind_(page_kind) {}
+    : pool_(pool),
+      data_(data),
+      io_(io),
+      page_kind_(page_kind),
+      workers_(std::make_unique<asio::thread_pool>(kWorkers)) {}
 
 Grants::~Grants() { stop(); }
 
-void Grants::stop() { workers_.join(); }
+void Grants::stop() { workers_->join(); }
 
 PageKind Grants::page_kind(SegmentId segment) const {
   const auto found = held_.find(segment);
@@ -65,7 +73,7 @@ void Grants::make(const Spec& spec, Made answer) {
   job->answer = std::move(answer);
   job->segments = std::move(*segments);
   ++jobs_;
-  asio::post(workers_, [this, job, segment_bytes] {
+  asio::post(*workers_, [this, job, segment_bytes] {
     auto made = make_memory(job->segments.size(), segment_bytes, page_kind_);
     if (!made) {
       asio::post(io_, [this, job, error = made.error()] { fail(job, error); });
@@ -159,8 +167,8 @@ void Grants::end(const std::vector<SegmentId>& segments, Ended answer) {
 void Grants::wipe(std::shared_ptr<std::vector<SegmentMemory>> memory,
                   std::vector<SegmentId> segments, Ended answer) {
   ++jobs_;
-  asio::post(workers_, [this, memory = std::move(memory), segments = std::move(segments),
-                        answer = std::move(answer)]() mutable {
+  asio::post(*workers_, [this, memory = std::move(memory), segments = std::move(segments),
+                         answer = std::move(answer)]() mutable {
     memory->clear();  // unmapped, truncated, closed
     asio::post(io_, [this, segments = std::move(segments), answer = std::move(answer)] {
       for (const SegmentId id : segments) pool_.forget(id);

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <asio/io_context.hpp>
-#include <asio/thread_pool.hpp>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,6 +14,11 @@
 #include "daemon/pool/pool.hpp"
 #include "daemon/tier/ddr/segment_memory.hpp"
 #include "proto/control.hpp"
+
+namespace asio {
+class io_context;
+class thread_pool;
+}  // namespace asio
 
 namespace ho::daemon {
 
@@ -76,8 +79,7 @@ class Grants {
   const PageKind page_kind_;
   std::map<SegmentId, Held> held_;
   std::size_t jobs_ = 0;  ///< makes and ends under way
-  // Two: a large grant being faulted in must not hold up the return of another's memory.
-  asio::thread_pool workers_{2};
+  std::unique_ptr<asio::thread_pool> workers_;
 };
 
 }  // namespace ho::daemon

@@ -8,6 +8,9 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/steady_timer.hpp>
 #include <cerrno>
 #include <utility>
 

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <asio/io_context.hpp>
-#include <asio/posix/stream_descriptor.hpp>
-#include <asio/steady_timer.hpp>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -13,6 +10,10 @@
 #include "common/base/result.hpp"
 #include "daemon/control/listener.hpp"
 #include "daemon/control/service.hpp"
+
+namespace asio {
+class io_context;
+}
 
 namespace ho::daemon {
 

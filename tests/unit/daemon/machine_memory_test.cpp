@@ -1,0 +1,84 @@
+#include "daemon/tier/ddr/machine_memory.hpp"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "common/base/units.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+/// A made-up root with /proc and /sys that goes away with this object.
+class FakeRoot {
+ public:
+  FakeRoot() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "ho-root-XXXXXX").string();
+    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+    path_ = pattern;
+    put("proc/meminfo", "MemTotal:       1048576 kB\nMemFree: 1 kB\n");
+    put("proc/self/cgroup", "");
+  }
+  ~FakeRoot() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  FakeRoot(const FakeRoot&) = delete;
+  FakeRoot& operator=(const FakeRoot&) = delete;
+
+  void put(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name) << text;
+  }
+  [[nodiscard]] MemoryLimit limit() const {
+    auto limit = read_memory_limit(path_.string());
+    REQUIRE(limit.ok());
+    return *limit;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace
+
+TEST_CASE("machine memory: without limits it is what the machine has outside huge pages") {
+  const FakeRoot root;
+  CHECK(root.limit().bytes == kGiB);
+  root.put("proc/meminfo", "MemTotal: 1048576 kB\nHugePages_Total: 128\nHugepagesize: 2048 kB\n");
+  CHECK(root.limit().bytes == kGiB - 256 * kMiB);
+}
+
+TEST_CASE("machine memory: the least limit of a unified cgroup and its ancestors counts") {
+  const FakeRoot root;
+  root.put("proc/self/cgroup", "0::/a.slice/b.service\n");
+  root.put("sys/fs/cgroup/a.slice/b.service/memory.max", "max\n");
+  root.put("sys/fs/cgroup/a.slice/memory.max", "268435456\n");
+  CHECK(root.limit().bytes == 256 * kMiB);
+  CHECK(root.limit().reason == "cgroup /a.slice (memory.max)");
+}
+
+TEST_CASE("machine memory: a limit of the old memory cgroup counts") {
+  const FakeRoot root;
+  root.put("proc/self/cgroup", "5:cpu:/c\n4:memory:/c\n");
+  root.put("sys/fs/cgroup/memory/c/memory.limit_in_bytes", "134217728\n");
+  root.put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  CHECK(root.limit().bytes == 128 * kMiB);
+}
+
+TEST_CASE("machine memory: a promise up to the margin is fine, one more byte is refused") {
+  const MemoryLimit limit{kGiB, "the machine's memory"};
+  const std::uint64_t most = kGiB - memory_margin_bytes(limit);
+  CHECK(check_memory_promise(most, limit).ok());
+  const auto refused = check_memory_promise(most + 1, limit);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code() == Errc::kExhausted);
+  CHECK(refused.error().context().find("at most " + std::to_string(most)) != std::string::npos);
+}
+
+}  // namespace ho::daemon

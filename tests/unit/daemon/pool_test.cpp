@@ -1,0 +1,193 @@
+#include "daemon/pool/pool.hpp"
+
+#include <catch2/catch.hpp>
+#include <iterator>
+#include <optional>
+#include <set>
+
+#include "common/base/prng.hpp"
+#include "common/base/units.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::uint64_t kSegment = 2 * kMiB;
+
+Pool make_pool(TimePoint now, std::uint64_t segments = 8) {
+  Pool::Options options;
+  options.node = NodeId(5);
+  options.node_name = "n5";
+  options.capacity_bytes = segments * kSegment;
+  options.segment_bytes = kSegment;
+  options.lease = milliseconds(1000);
+  options.sessions_max = 4;
+  return Pool(options, now);
+}
+
+SessionId open(Pool& pool, TimePoint now, const std::string& token = "0123456789abcdef") {
+  SessionSpec spec;
+  spec.name = "job";
+  spec.token = token;
+  auto session = pool.open_session(std::move(spec), now);
+  REQUIRE(session.ok());
+  return *session;
+}
+
+std::vector<SegmentId> grant(Pool& pool, SessionId session, std::uint64_t bytes) {
+  auto segments = pool.reserve(session, bytes, "local");
+  REQUIRE(segments.ok());
+  for (const SegmentId id : *segments) REQUIRE(pool.activate(id));
+  return *segments;
+}
+
+}  // namespace
+
+TEST_CASE("pool: bytes count as granted until their memory is gone") {
+  const TimePoint start{};
+  Pool pool = make_pool(start);
+  const SessionId session = open(pool, start);
+  const auto segments = grant(pool, session, 3 * kSegment - 1);
+  CHECK(segments.size() == 3);
+  CHECK(pool.granted_bytes() == 3 * kSegment);
+  REQUIRE(pool.release(session, {segments[0]}).ok());
+  CHECK(pool.granted_bytes(session) == 2 * kSegment);
+  CHECK(pool.granted_bytes() == 3 * kSegment);
+  pool.forget(segments[0]);
+  CHECK(pool.granted_bytes() == 2 * kSegment);
+}
+
+TEST_CASE("pool: a request beyond the free bytes changes nothing and says the numbers") {
+  const TimePoint start{};
+  Pool pool = make_pool(start);
+  const SessionId session = open(pool, start);
+  grant(pool, session, 7 * kSegment);
+  for (const std::uint64_t bytes : {kSegment + 1, 8 * kSegment, UINT64_MAX}) {
+    const auto refused = pool.reserve(session, bytes, "local");
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().code() == Errc::kExhausted);
+    CHECK(refused.error().context().find("pool has 2.00 MiB on nodes n5") != std::string::npos);
+  }
+  CHECK(pool.granted_bytes() == 7 * kSegment);
+  CHECK(pool.reserve(session, 0, "local").error().code() == Errc::kInvalidArgument);
+}
+
+TEST_CASE("pool: a lease lapses after its time, and not before, unless renewed") {
+  TimePoint now{};
+  Pool pool = make_pool(now);
+  const SessionId kept = open(pool, now);
+  const SessionId lost = open(pool, now);
+  std::vector<SessionId> lapsed;
+  milliseconds when{0};
+  while (lapsed.empty() && when < milliseconds(5000)) {
+    now += Pool::tick_period();
+    when += milliseconds(50);
+    pool.renew(kept, now);
+    lapsed = pool.tick(now);
+  }
+  CHECK(lapsed == std::vector<SessionId>{lost});
+  CHECK(when == milliseconds(1000));
+}
+
+TEST_CASE("pool: time without ticks does not count against leases") {
+  TimePoint now{};
+  Pool pool = make_pool(now);
+  const SessionId session = open(pool, now);
+  now += milliseconds(60'000);
+  CHECK(pool.tick(now).empty());
+  for (int i = 0; i < 18; ++i) CHECK(pool.tick(now += Pool::tick_period()).empty());
+  CHECK(pool.tick(now += milliseconds(100)) == std::vector<SessionId>{session});
+}
+
+TEST_CASE("pool: a session that ends while its memory is made leaves nothing behind") {
+  const TimePoint start{};
+  Pool pool = make_pool(start);
+  const SessionId session = open(pool, start);
+  const auto live = grant(pool, session, kSegment);
+  auto making = pool.reserve(session, 2 * kSegment, "ofi");
+  REQUIRE(making.ok());
+  CHECK(pool.close_session(session) == live);
+  CHECK_FALSE(pool.activate(making->front()));
+  pool.abandon(making->back());
+  for (const SegmentId id : live) pool.forget(id);
+  for (const SegmentId id : *making) pool.forget(id);
+  CHECK(pool.granted_bytes() == 0);
+  CHECK(pool.authenticate(session, "0123456789abcdef").error().code() == Errc::kNotFound);
+}
+
+TEST_CASE("pool: nobody releases what is another's, unknown, or named twice") {
+  const TimePoint start{};
+  Pool pool = make_pool(start);
+  const SessionId mine = open(pool, start, "mine------------");
+  const SessionId other = open(pool, start, "other-----------");
+  const auto segments = grant(pool, mine, 2 * kSegment);
+  CHECK(pool.release(other, {segments[0]}).error().code() == Errc::kNotFound);
+  CHECK(pool.release(mine, {segments[0], segments[0]}).error().code() == Errc::kNotFound);
+  CHECK(pool.release(mine, {segments[0], SegmentId(999)}).error().code() == Errc::kNotFound);
+  CHECK(pool.granted_bytes(mine) == 2 * kSegment);
+  CHECK(pool.authenticate(mine, "other-----------").error().code() == Errc::kPermissionDenied);
+  CHECK(pool.authenticate(mine, "mine").error().code() == Errc::kPermissionDenied);
+  CHECK(pool.authenticate(mine, "mine------------").ok());
+}
+
+TEST_CASE("pool: draining and the session limit refuse new work") {
+  const TimePoint start{};
+  Pool pool = make_pool(start);
+  const SessionId session = open(pool, start);
+  for (int i = 0; i < 3; ++i) open(pool, start);
+  SessionSpec spec;
+  spec.token = "t";
+  CHECK(pool.open_session(spec, start).error().code() == Errc::kExhausted);
+  pool.start_draining();
+  CHECK(pool.open_session(spec, start).error().code() == Errc::kUnavailable);
+  CHECK(pool.reserve(session, kSegment, "local").error().code() == Errc::kUnavailable);
+}
+
+TEST_CASE("pool: whatever happens, live segments never share an address and ids never return") {
+  Prng random(42);
+  TimePoint now{};
+  Pool pool = make_pool(now);
+  std::set<std::uint64_t> ids;
+  std::vector<SegmentId> ending;
+  for (int step = 0; step < 20'000; ++step) {
+    const auto pick = [&]() -> std::optional<SessionId> {
+      if (pool.sessions().empty()) return std::nullopt;
+      auto at = pool.sessions().begin();
+      std::advance(at, static_cast<long>(random.below(pool.sessions().size())));
+      return at->first;
+    };
+    const auto session = pick();
+    const auto event = random.below(6);
+    if (event == 0 && pool.sessions().size() < 4) open(pool, now);
+    if (event == 1 && session) {
+      auto made = pool.reserve(*session, 1 + random.below(4 * kSegment), "local");
+      if (made) {
+        for (const SegmentId id : *made) {
+          CHECK(ids.insert(id.value()).second);
+          REQUIRE(pool.activate(id));
+        }
+      }
+    }
+    if (event == 2 && session && !pool.sessions().at(*session).segments.empty()) {
+      const SegmentId id = *pool.sessions().at(*session).segments.begin();
+      REQUIRE(pool.release(*session, {id}).ok());
+      ending.push_back(id);
+    }
+    if (event == 3 && session && random.below(4) == 0) {
+      for (const SegmentId id : pool.close_session(*session)) ending.push_back(id);
+    }
+    if (event == 4 && !ending.empty()) {
+      pool.forget(ending.back());
+      ending.pop_back();
+    }
+    std::set<std::uint64_t> addresses;
+    for (const auto& [id, segment] : pool.segments()) {
+      REQUIRE(addresses.insert(pool.address(segment).bits()).second);
+      REQUIRE(segment.offset_bytes + kSegment <= pool.options().capacity_bytes);
+    }
+  }
+}
+
+}  // namespace ho::daemon

@@ -1,0 +1,95 @@
+#include "proto/config.hpp"
+
+#include <catch2/catch.hpp>
+
+namespace ho {
+
+namespace {
+
+constexpr const char* kGood =
+    "node_id: 7\nnode_name: \"seven\"\nddr_bytes: 67108864\nsegment_bytes: 2097152\n"
+    "unix_socket: \"/tmp/x.sock\"\ntcp_listen: \"[::1]:7700\"\nlease_ms: 1000\n"
+    "ofi { address: \"127.0.0.2\" }\n"
+    "nodes { node_id: 8 control_addresses: \"tcp:127.0.0.1:7701\" }\nlog_level: \"warning\"\n";
+
+/// The error of `kGood` with one line put after it (its own line is the eleventh).
+std::string error_with(const std::string& line) {
+  const auto parsed = parse_daemon_config(kGood + line, "f");
+  REQUIRE_FALSE(parsed.ok());
+  CHECK(parsed.error().code() == Errc::kInvalidArgument);
+  return parsed.error().context();
+}
+
+}  // namespace
+
+TEST_CASE("config: every field of a good configuration is taken over") {
+  const auto parsed = parse_daemon_config(kGood, "f");
+  REQUIRE(parsed.ok());
+  CHECK(parsed->node.value() == 7);
+  CHECK(parsed->node_name == "seven");
+  CHECK(parsed->ddr_bytes == 64 * kMiB);
+  CHECK(parsed->segment_bytes == 2 * kMiB);
+  CHECK(parsed->unix_socket == "/tmp/x.sock");
+  REQUIRE(parsed->tcp_listen);
+  CHECK(parsed->tcp_listen->host == "::1");
+  CHECK(parsed->tcp_listen->port == "7700");
+  CHECK(parsed->lease == std::chrono::seconds(1));
+  REQUIRE(parsed->ofi);
+  CHECK(parsed->ofi->provider == "tcp;ofi_rxm");
+  CHECK(parsed->ofi->address == "127.0.0.2");
+  REQUIRE(parsed->nodes.size() == 1);
+  CHECK(parsed->nodes[0].name == "node-8");
+  CHECK(parsed->log_level == LogLevel::kWarning);
+}
+
+TEST_CASE("config: what is left out has its default") {
+  const auto parsed = parse_daemon_config("ddr_bytes: 268435456", "f");
+  REQUIRE(parsed.ok());
+  CHECK(parsed->segment_bytes == 256 * kMiB);
+  CHECK(parsed->unix_socket == "/run/hyperoffload/control.sock");
+  CHECK(parsed->lease == std::chrono::seconds(10));
+  CHECK(parsed->drain == std::chrono::seconds(5));
+  CHECK_FALSE(parsed->tcp_listen);
+  CHECK_FALSE(parsed->ofi);
+  CHECK_FALSE(parsed->node_name.empty());
+}
+
+TEST_CASE("config: each mistake is told with its line and field") {
+  CHECK(error_with("lease_ms: 5").find("specified multiple times") != std::string::npos);
+  CHECK(error_with("wrong_name: 5").find("f:11: ") == 0);
+  CHECK(error_with("nodes { node_id: 8 control_addresses: \"unix:/a\" }") ==
+        "f:11: nodes: node_id 8 is used twice in the pool");
+  CHECK(error_with("nodes { node_id: 9 }") ==
+        "f:11: nodes: control_addresses: at least one is needed");
+  CHECK(error_with("nodes { node_id: 9 control_addresses: \"/a\" }")
+            .find("f:11: nodes: control_addresses: \"/a\": expected unix:PATH or tcp:HOST:PORT") ==
+        0);
+  const auto wrong = [](const std::string& text) {
+    const auto parsed = parse_daemon_config(text, "f");
+    return parsed ? std::string("accepted") : parsed.error().context();
+  };
+  CHECK(wrong("") == "f: ddr_bytes: missing or 0: say how many bytes this node gives to the pool");
+  CHECK(wrong("ddr_bytes: 1048576\nsegment_bytes: 1048576").find("f:2: segment_bytes: 1048576") ==
+        0);
+  CHECK(wrong("ddr_bytes: 2147483648\nsegment_bytes: 2147483648").find("f:2: segment_bytes: ") ==
+        0);
+  CHECK(wrong("ddr_bytes: -1").find("f:1: ddr_bytes: ") == 0);
+  CHECK(wrong("ddr_bytes: 268435456\nlease_ms: 99") ==
+        "f:2: lease_ms: 99 is not in 100 .. 3600000");
+  CHECK(wrong("ddr_bytes: 268435456\nlog_level: \"loud\"").find("f:2: log_level: \"loud\"") == 0);
+  CHECK(wrong("ddr_bytes: 268435456\nofi { address: \"10.0.0.1\" }")
+            .find("f:2: ofi: address: 10.0.0.1 is not a loopback address") == 0);
+  CHECK(wrong("ddr_bytes: 268435456\nofi { address: \"10.0.0.1\" }\ninsecure: true") == "accepted");
+  CHECK(wrong("ddr_bytes: 268435456\ntcp_listen: \"127.0.0.1:99999\"").find("f:2: tcp_listen: ") ==
+        0);
+}
+
+TEST_CASE("config: a text cut anywhere is accepted or refused, never more") {
+  const std::string whole = kGood;
+  for (std::size_t length = 0; length <= whole.size(); ++length) {
+    const auto parsed = parse_daemon_config(whole.substr(0, length), "f");
+    if (!parsed) CHECK(parsed.error().context().rfind("f:", 0) == 0);
+  }
+}
+
+}  // namespace ho
