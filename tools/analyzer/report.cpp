@@ -89,7 +89,7 @@ class Page {
     lists();
     json_.key("predicted").begin_object();
     json_.field("end", input_.predicted.step_ns);
-    lanes(predicted_ops(), input_.predicted.cache_ops);
+    lanes(predicted_ops(), input_.predicted.cache_ops, input_.predicted.step_ns);
     curve("memory", thin_out(input_.predicted.memory, input_.predicted.step_ns));
     json_.end();
     curve("unmanagedCurve", thin_out(unmanaged(), input_.predicted.step_ns));
@@ -97,7 +97,7 @@ class Page {
       const auto ops = measured_ops();
       const std::uint64_t end_ns = ops.empty() ? 0 : ops.back().span.end_ns;
       json_.key("measured").begin_object().field("end", end_ns).field("step", end_ns);
-      lanes(ops, input_.measured->cache_ops);
+      lanes(ops, input_.measured->cache_ops, 0);
       json_.end();
     }
     json_.field("merged", merged_);
@@ -311,7 +311,20 @@ class Page {
     json_.end();
   }
 
-  void lanes(std::vector<Item> ops, const std::vector<Span>& transfers) {
+  /// What reaches beyond the period shows at the next step's start, which looks the same.
+  static void add_in_period(Item item, std::uint64_t period_ns, std::vector<Item>& out) {
+    const std::uint64_t shift_ns = period_ns == 0 ? 0 : item.span.start_ns / period_ns * period_ns;
+    item.span.start_ns -= shift_ns;
+    item.span.end_ns -= std::min(shift_ns, item.span.end_ns);
+    out.push_back(item);
+    if (period_ns == 0 || item.span.end_ns <= period_ns) return;
+    out.back().span.end_ns = period_ns;
+    item.span = {0, std::min(period_ns, item.span.end_ns - period_ns)};
+    out.push_back(item);
+  }
+
+  /// @param period_ns  0: as measured, nothing is moved into the step
+  void lanes(std::vector<Item> ops, const std::vector<Span>& transfers, std::uint64_t period_ns) {
     json_.key("compute");
     lane(std::move(ops));
     std::vector<std::vector<Item>> by_channel(channels_.size());
@@ -319,8 +332,8 @@ class Page {
       if (channel_of_[i] == kNoChannel) continue;
       const CacheOp& op = schedule_.cache_ops[i];
       const bool away = op.kind == CacheOpKind::kStore || op.kind == CacheOpKind::kStageOut;
-      by_channel[channel_of_[i]].push_back(
-          {transfers[i], away ? 1U : 0U, 0, 1, op.storage.value()});
+      const Item item{transfers[i], away ? 1U : 0U, 0, 1, op.storage.value()};
+      add_in_period(item, period_ns, by_channel[channel_of_[i]]);
     }
     json_.key("channels").begin_array();
     for (auto& items : by_channel) lane(std::move(items));

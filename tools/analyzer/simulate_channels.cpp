@@ -140,10 +140,8 @@ void Channels::share_port(unsigned direction, std::uint64_t now_ns) {
     server.left_bytes = std::max(0.0, server.left_bytes - elapsed * server.rate);
     server.updated_ns = now_ns;
     server.rate = std::min(cap[i], fair);
-    // At least 1 ns more: an end at the very time of a change is found by the next advance().
     server.event_ns =
-        now_ns + std::max<std::uint64_t>(
-                     1, static_cast<std::uint64_t>(std::ceil(server.left_bytes / server.rate)));
+        now_ns + static_cast<std::uint64_t>(std::ceil(server.left_bytes / server.rate));
   }
 }
 

@@ -65,7 +65,7 @@ std::string plan_json(const Answer& answer, const schedule::Schedule& plan) {
       .field("stage_out_bytes", p.stage_out_bytes)
       .field("recomputed_ops", p.recomputed_ops)
       .field("cache_ops", plan.cache_ops.size())
-      .field("fingerprint", plan.graph_fingerprint);
+      .field("fingerprint", std::to_string(plan.graph_fingerprint));
   json.key("tiers").begin_array();
   for (const auto& tier : p.tiers) {
     json.begin_object().field("name", tier.name).field("peak_bytes", tier.peak_bytes).end();

@@ -1,15 +1,13 @@
-#include <sys/utsname.h>
-
+#include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/base/json.hpp"
 #include "tools/analyzer/analyzer.hpp"
+#include "tools/bench/environment.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/words.hpp"
 
@@ -93,29 +91,13 @@ Hardware bench_machine() {
   return out;
 }
 
-std::string processor_name() {
-  std::ifstream in("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(in, line)) {
-    const auto colon = line.find(": ");
-    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) {
-      return line.substr(colon + 2);
-    }
-  }
-  return "unknown";
-}
-
 int run(const Arguments& args) {
   JsonWriter json;
-  utsname system{};
-  uname(&system);
-  json.begin_object().field("bench", "analyzer").key("machine").begin_object();
-  json.field("processor", processor_name())
-      .field("cores", std::thread::hardware_concurrency())
-      .field("kernel", static_cast<const char*>(system.release))
-      .end()
-      .field("version", HO_VERSION)
-      .field("commit", HO_COMMIT);
+  json.begin_object()
+      .field("bench", "analyzer")
+      .field("machine", bench::machine_class())
+      .field("commit", bench::build_commit())
+      .field("version", HO_VERSION);
   json.key("runs").begin_array();
   for (const std::uint64_t ops : args.ops) {
     if (ops < 5 || ops > kOpsMax) {

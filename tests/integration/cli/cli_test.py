@@ -1,0 +1,278 @@
+"""Runs the hyperoffload command as people and scripts do: files in, exit code, stdout and stderr out.
+
+Usage: cli_test.py PATH_OF_HYPEROFFLOAD [unittest arguments]
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+NASTY = 'x</script>"\\\n\x01 \u20ac'
+
+
+def training_graph(layers=8):
+    storages, ops = [], []
+
+    def storage(name, size, kind, persistent=False):
+        storages.append({"id": len(storages) + 1, "name": name, "bytes": str(size), "kind": kind,
+                         "persistent": persistent})
+        return len(storages)
+
+    def op(name, reads, writes, phase):
+        ops.append({"id": len(ops) + 1, "name": name, "durationNs": "2000000", "reads": reads,
+                    "writes": writes, "phase": phase})
+
+    values = [storage("tokens", 1 << 16, "INPUT")]
+    weights = []
+    for i in range(layers):
+        weights.append(storage(f"layer{i}.weight", 4 << 20, "WEIGHT", True))
+        values.append(storage(NASTY if i == 0 else f"layer{i}.out", 8 << 20, "ACTIVATION"))
+        op(f"layer{i}.forward", [values[i], weights[i]], [values[i + 1]], "forward")
+    for i in reversed(range(layers)):
+        op(f"layer{i}.backward", [values[i], values[i + 1], weights[i]], [weights[i]], "backward")
+    return {"version": 1, "name": "test " + NASTY, "storages": storages, "ops": ops}
+
+
+HARDWARE = {"name": "test", "deviceBytes": str(64 << 20),
+            "localDdr": {"capacityBytes": str(1 << 30),
+                         "read": {"bytesPerS": "10000000000", "latencyNs": "5000"},
+                         "write": {"bytesPerS": "10000000000", "latencyNs": "5000"}}}
+
+FIELDS = {"graph", "ops", "storages", "device_budget_bytes", "peak_unmanaged_bytes",
+          "peak_planned_bytes", "arena_bytes", "live_bound_bytes", "compute_ns", "step_ns",
+          "stall_ns", "lower_bound_ns", "prefetch_bytes", "store_bytes", "stage_in_bytes",
+          "stage_out_bytes", "tiers", "channels", "recomputed_ops", "analyze_ms"}
+
+
+class Command(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ho-cli-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.graph = self.write("graph.json", json.dumps(training_graph()))
+        self.hardware = self.write("hw.json", json.dumps(HARDWARE))
+        self.plan = self.path("plan.hos")
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, text):
+        mode = "wb" if isinstance(text, bytes) else "w"
+        with open(self.path(name), mode) as out:
+            out.write(text)
+        return self.path(name)
+
+    def run_it(self, *arguments, code=0):
+        done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, code, done.stderr + done.stdout)
+        return done
+
+    def analyze(self, *more, code=0, graph=None):
+        return self.run_it("analyze", graph or self.graph, "--hardware", self.hardware, "--out",
+                           self.plan, *more, code=code)
+
+    def make_plan(self):
+        return json.loads(self.analyze("--device-memory", "60%", "--json").stdout)
+
+
+class Analyze(Command):
+    def test_json_is_one_object_with_every_promised_field(self):
+        result = self.analyze("--device-memory", "60%", "--json")
+        answer = json.loads(result.stdout)
+        self.assertEqual(FIELDS - set(answer), set())
+        self.assertEqual(result.stderr, "")
+        self.assertEqual(answer["device_budget_bytes"], answer["peak_unmanaged_bytes"] * 60 // 100)
+        self.assertLessEqual(answer["arena_bytes"], answer["device_budget_bytes"])
+        self.assertEqual(answer["step_ns"], answer["compute_ns"] + answer["stall_ns"])
+        self.assertGreaterEqual(answer["step_ns"], answer["lower_bound_ns"])
+        self.assertEqual(answer["graph"], "test " + NASTY)
+        self.assertIn("local_ddr.read", [c["name"] for c in answer["channels"]])
+
+    def test_without_json_stdout_stays_empty(self):
+        result = self.analyze()
+        self.assertEqual(result.stdout, "")
+        self.assertIn("device memory", result.stderr)
+        self.assertNotIn("\x01", result.stderr)
+
+    def test_memory_in_units_and_from_the_hardware(self):
+        self.assertEqual(json.loads(self.analyze("--json").stdout)["device_budget_bytes"], 64 << 20)
+        answer = json.loads(self.analyze("--device-memory", "80MiB", "--json").stdout)
+        self.assertEqual(answer["device_budget_bytes"], 80 << 20)
+
+    def test_same_input_gives_the_same_bytes(self):
+        self.make_plan()
+        with open(self.plan, "rb") as first:
+            before = first.read()
+        self.make_plan()
+        with open(self.plan, "rb") as second:
+            self.assertEqual(before, second.read())
+
+    def test_alignment_holds_for_every_offset(self):
+        self.analyze("--device-memory", "60%", "--align", "4096")
+        answer = json.loads(self.run_it("explain", self.plan, "--op", "layer3.backward", "-o",
+                                        "json").stdout)
+        self.assertTrue(all(o["device_offset_bytes"] % 4096 == 0 for o in answer[0]["operands"]))
+
+    def test_infeasible_names_the_op_and_what_it_needs(self):
+        result = self.analyze("--device-memory", "1MiB", "--json", code=3)
+        answer = json.loads(result.stdout)
+        self.assertEqual(set(answer["infeasible"]), {"op", "op_name", "tier", "needs_bytes"})
+        self.assertEqual(answer["infeasible"]["tier"], "device")
+        self.assertGreater(answer["infeasible"]["needs_bytes"], 1 << 20)
+        self.assertFalse(os.path.exists(self.plan))
+        needs = answer["infeasible"]["needs_bytes"]
+        self.analyze("--device-memory", str(needs))
+        self.analyze("--device-memory", str(needs - 1), code=3)
+
+    def test_report_and_trace(self):
+        page, trace = self.path("page.html"), self.path("trace.json")
+        self.analyze("--device-memory", "60%", "--report", page, "--trace", trace)
+        with open(trace) as read:
+            events = json.load(read)["traceEvents"]
+        self.assertEqual({e["ph"] for e in events}, {"M", "X", "C"})
+        self.assertTrue(all(e["ts"] >= 0 and e.get("dur", 0) >= 0 for e in events))
+        with open(page) as read:
+            html = read.read()
+        data = html.split('<script id="data" type="application/json">')[1].split("</script>")[0]
+        answer = json.loads(data)
+        self.assertEqual(answer["graph"], "test " + NASTY)
+        self.assertEqual(len(answer["predicted"]["compute"]), 16)
+        self.assertEqual(html.count("</script>"), 2)
+
+    def test_bad_graphs_are_told_apart_by_file_op_and_field(self):
+        graph = training_graph()
+        graph["ops"][3]["reads"] = [999]
+        bad = self.write("bad.json", json.dumps(graph))
+        result = self.analyze(graph=bad, code=2)
+        self.assertIn("hyperoffload analyze: " + bad, result.stderr)
+        self.assertIn("layer3.forward", result.stderr)
+        self.assertIn("999", result.stderr)
+        for name, text in [("cut.json", '{"version": 1, "ops": ['), ("empty.json", ""),
+                           ("bytes.pb", b"\xff\xfe\x00garbage"), ("odd.xyz", "{}")]:
+            with self.subTest(name):
+                result = self.analyze(graph=self.write(name, text), code=2)
+                self.assertIn(name, result.stderr)
+                self.assertEqual(result.stdout, "")
+
+    def test_files_that_cannot_be_read_or_written(self):
+        self.analyze(graph=self.path("absent.json"), code=2)
+        self.analyze(graph=self.folder, code=2)
+        result = self.run_it("analyze", self.graph, "--hardware", self.path("no.json"), "--out",
+                             self.plan, code=2)
+        self.assertIn("no.json", result.stderr)
+        nowhere = os.path.join(self.folder, "none", "x")
+        for option in ("--out", "--report", "--trace"):
+            with self.subTest(option):
+                outputs = {"--out": self.plan, option: nowhere}
+                arguments = [word for pair in outputs.items() for word in pair]
+                result = self.run_it("analyze", self.graph, "--hardware", self.hardware,
+                                     *arguments, code=2)
+                self.assertIn(nowhere, result.stderr)
+
+    def test_bad_arguments(self):
+        for memory in ("60", "0%", "-1", "lots", "60%%"):
+            with self.subTest(memory):
+                # "60" is 60 bytes: well formed, but too little.
+                self.analyze("--device-memory", memory, code=3 if memory == "60" else 2)
+        self.analyze("--align", "63", code=2)
+        self.analyze("--align", "0", code=2)
+        self.analyze("--nonsense", code=2)
+        self.run_it("analyze", self.graph, code=2)
+        self.run_it("analyse", code=2)
+        self.run_it(code=2)
+
+
+class Others(Command):
+    def test_verify_accepts_what_analyze_wrote(self):
+        self.make_plan()
+        self.run_it("verify", self.plan)
+        self.run_it("verify", self.plan, "--graph", self.graph)
+        answer = json.loads(self.run_it("verify", self.plan, "--json").stdout)
+        self.assertIs(answer["legal"], True)
+
+    def test_verify_refuses_another_graph(self):
+        self.make_plan()
+        other = self.write("other.json", json.dumps(training_graph(layers=7)))
+        result = self.run_it("verify", self.plan, "--graph", other, "--json", code=1)
+        self.assertEqual(json.loads(result.stdout)["rule"], "other-graph")
+
+    def test_damaged_schedules_are_unreadable_for_every_command(self):
+        self.make_plan()
+        with open(self.plan, "rb") as read:
+            whole = read.read()
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 4
+        for name, content in [("cut.hos", whole[:-1]), ("flipped.hos", bytes(flipped)),
+                              ("empty.hos", b"")]:
+            path = self.write(name, content)
+            for command in ("verify", "simulate", "explain"):
+                with self.subTest(command=command, file=name):
+                    result = self.run_it(command, path, code=2)
+                    self.assertIn(name, result.stderr)
+                    self.assertEqual(result.stdout, "")
+
+    def test_simulate_agrees_with_the_prediction(self):
+        answer = self.make_plan()
+        result = json.loads(self.run_it("simulate", self.plan, "--json").stdout)
+        for field in ("step_ns", "stall_ns", "prefetch_bytes", "store_bytes"):
+            self.assertEqual(result[field], answer[field])
+        self.assertEqual(result["peak_bytes"], answer["peak_planned_bytes"])
+
+    def test_simulate_baselines_and_other_hardware(self):
+        self.make_plan()
+        planned = json.loads(self.run_it("simulate", self.plan, "--json").stdout)
+        for policy in ("on-demand-lru", "layer-window"):
+            result = json.loads(self.run_it("simulate", self.plan, "--policy", policy,
+                                            "--json").stdout)
+            self.assertEqual(result["policy"], policy)
+            self.assertGreaterEqual(result["step_ns"], planned["step_ns"])
+            self.assertLessEqual(result["peak_bytes"], result["device_budget_bytes"])
+        slow = json.loads(json.dumps(HARDWARE))
+        for way in ("read", "write"):
+            slow["localDdr"][way]["bytesPerS"] = "100000000"
+        path = self.write("slow.json", json.dumps(slow))
+        result = json.loads(self.run_it("simulate", self.plan, "--hardware", path, "--json").stdout)
+        self.assertGreater(result["step_ns"], planned["step_ns"])
+        self.run_it("simulate", self.plan, "--policy", "magic", code=2)
+
+    def test_explain_tensor_op_and_overview(self):
+        self.make_plan()
+        answer = json.loads(self.run_it("explain", self.plan, "-o", "json").stdout)
+        self.assertGreater(answer["moved_tensors"], 0)
+        name = answer["tensors"][0]["tensor"]
+        self.assertTrue(answer["tensors"][0]["reason"])
+        one = json.loads(self.run_it("explain", self.plan, "--tensor", name, "-o", "json").stdout)
+        self.assertEqual(one[0]["tensor"], name)
+        self.assertTrue(one[0]["cache_ops"])
+        by_id = json.loads(self.run_it("explain", self.plan, "--tensor", str(one[0]["id"]), "-o",
+                                       "json").stdout)
+        self.assertEqual(by_id, one)
+        table = self.run_it("explain", self.plan, "--op", "layer2.forward").stdout
+        self.assertIn("layer2.weight", table)
+
+    def test_explain_suggests_close_names(self):
+        self.make_plan()
+        result = self.run_it("explain", self.plan, "--tensor", "layer2.wieght", code=2)
+        self.assertIn('"layer2.weight"', result.stderr)
+        result = self.run_it("explain", self.plan, "--op", "layer2.forwrd", code=2)
+        self.assertIn('"layer2.forward"', result.stderr)
+
+    def test_help_and_version_go_to_stdout(self):
+        self.assertIn("hyperoffload", self.run_it("--version").stdout)
+        for command in ("analyze", "verify", "simulate", "explain"):
+            self.assertIn("Example", self.run_it(command, "--help").stdout)
+
+    def test_bench_analyzer(self):
+        answer = json.loads(self.run_it("bench", "analyzer", "--ops", "500", "--json").stdout)
+        self.assertGreaterEqual(answer["runs"][0]["ops"], 500)
+        self.assertGreater(answer["runs"][0]["ops_per_s"], 0)
+        self.assertIn("commit", answer)
+        self.run_it("bench", "analyzer", "--ops", "1", code=2)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,111 @@
+#include "tools/analyzer/report.hpp"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "tests/support/schedule_examples.hpp"
+#include "tools/analyzer/trace.hpp"
+
+namespace ho::analyzer {
+namespace {
+
+using schedule::Schedule;
+
+struct Inputs {
+  Schedule plan;
+  Simulation predicted;
+};
+
+Inputs inputs(Schedule plan) {
+  auto predicted = simulate(plan, plan.hardware, Policy::kPlanned);
+  if (!predicted) FAIL(predicted.error().message());
+  return {std::move(plan), *std::move(predicted)};
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+schedule::MeasuredStep measured_step(const Schedule& plan) {
+  schedule::MeasuredStep out;
+  for (std::uint64_t p = 0; p < plan.positions.size(); ++p) {
+    out.ops.push_back({p * 2000 + 500, p * 2000 + 2000});
+    out.stall_ns.push_back(500);
+  }
+  out.cache_ops.resize(plan.cache_ops.size(), {100, 900});
+  return out;
+}
+
+TEST_CASE("report: names can neither end the data nor become markup") {
+  Schedule plan = test::training_step();
+  plan.graph_name = "</script><script>alert(1)</script>";
+  plan.ops[0].name = "<img src=x>";
+  plan.storages[0].name = "\xff\x01</script>";
+  const Inputs in = inputs(plan);
+  const std::string page = render_report({in.plan, in.predicted, nullptr, {}});
+  CHECK(count(page, "</script>") == 2);  // the data's and the program's own
+  CHECK(page.find("<img") == std::string::npos);
+  CHECK(page.find('\xff') == std::string::npos);
+}
+
+TEST_CASE("report: nothing is fetched") {
+  const Inputs in = inputs(test::training_step());
+  const std::string page = render_report({in.plan, in.predicted, nullptr, {}});
+  CHECK(page.find("http:") == std::string::npos);
+  CHECK(page.find("https:") == std::string::npos);
+  CHECK(page.find("default-src 'none'") != std::string::npos);
+}
+
+TEST_CASE("report: same input, same page; runs and measured lanes only where given") {
+  const Inputs in = inputs(test::training_step());
+  const schedule::MeasuredStep measured = measured_step(in.plan);
+  const std::string bare = render_report({in.plan, in.predicted, nullptr, {}});
+  CHECK(bare == render_report({in.plan, in.predicted, nullptr, {}}));
+  CHECK(bare.find("\"measured\":{") == std::string::npos);
+  CHECK(bare.find("\"runs\":[]") != std::string::npos);
+  const std::string full =
+      render_report({in.plan, in.predicted, &measured, {{"planned-60", 1, 2.5, 0.01, 0, 3}}});
+  CHECK(full.find("\"measured\":{\"end\":8000") != std::string::npos);
+  CHECK(full.find("\"label\":\"planned-60\"") != std::string::npos);
+}
+
+TEST_CASE("report: the unmanaged curve counts persistent storages all step long") {
+  const Inputs in = inputs(test::training_step());
+  const std::string page = render_report({in.plan, in.predicted, nullptr, {}});
+  // w0 256, w1 256, m 64 always; input 128 and a0 256 in position 0.
+  CHECK(page.find("\"unmanagedCurve\":[[" + std::to_string(in.predicted.op_start_ns[0]) +
+                  ",960]") != std::string::npos);
+}
+
+TEST_CASE("report: beyond 20,000 ops neighbours are merged, and the page says so") {
+  Schedule plan = test::training_step();
+  const Inputs small = inputs(plan);
+  CHECK(render_report({small.plan, small.predicted, nullptr, {}}).find("\"merged\":false") !=
+        std::string::npos);
+  const schedule::ScheduledOp filler{OpIndex(static_cast<std::uint32_t>(plan.ops.size())), {}};
+  plan.ops.push_back({999, "filler", 10, "", false, false});
+  for (int i = 0; i < 50'000; ++i) plan.positions.push_back(filler);
+  const Inputs large = inputs(plan);
+  const std::string page = render_report({large.plan, large.predicted, nullptr, {}});
+  CHECK(page.find("\"merged\":true") != std::string::npos);
+  CHECK(page.size() < 2'000'000);
+}
+
+TEST_CASE("trace: one process per timeline, a track per channel, every op and transfer") {
+  const Inputs in = inputs(test::training_step());
+  const schedule::MeasuredStep measured = measured_step(in.plan);
+  const std::string predicted = render_trace({in.plan, in.predicted, nullptr});
+  const std::string both = render_trace({in.plan, in.predicted, &measured});
+  CHECK(count(predicted, "process_name") == 1);
+  CHECK(count(both, "process_name") == 2);
+  CHECK(count(predicted, "\"name\":\"local_ddr.read\"") == 1);
+  CHECK(count(predicted, "\"position\":") == in.plan.positions.size());
+  CHECK(count(both, "\"position\":") == 2 * in.plan.positions.size());
+  CHECK(count(both, "wait for op") >= in.plan.positions.size());
+  CHECK(count(predicted, "\"ph\":\"C\"") == in.predicted.memory.size());
+}
+
+}  // namespace
+}  // namespace ho::analyzer
