@@ -1,0 +1,83 @@
+"""hyperoffload status, nodes, sessions and segments against two real daemons: answers and exit codes."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+cli, daemon = sys.argv[1:3]
+
+
+def run(*words, pool=None):
+    environment = {k: v for k, v in os.environ.items() if k != "HYPEROFFLOAD_POOL"}
+    if pool:
+        environment["HYPEROFFLOAD_POOL"] = pool
+    begin = time.monotonic()
+    done = subprocess.run([cli, *words], capture_output=True, text=True, timeout=60, env=environment)
+    done.seconds = time.monotonic() - begin
+    return done
+
+
+def start(folder, node):
+    other = 1 - node
+    config = folder / f"{node}.textproto"
+    config.write_text(f"""
+node_id: {node} node_name: "n{node}" ddr_bytes: 16777216 segment_bytes: 2097152
+unix_socket: "{folder}/{node}.sock"
+nodes {{ node_id: {other} name: "n{other}" control_addresses: "unix:{folder}/{other}.sock" }}
+""")
+    return subprocess.Popen([daemon, "--config", str(config)], stderr=subprocess.DEVNULL)
+
+
+def expect(done, code):
+    assert done.returncode == code, (done.args, done.returncode, done.stdout, done.stderr)
+    return done
+
+
+with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    pool = f"unix:{folder}/0.sock"
+    daemons = [start(folder, 0), start(folder, 1)]
+    try:
+        end = time.monotonic() + 20
+        while run("status", "--pool", pool).returncode != 0:
+            assert time.monotonic() < end, "the daemons did not come up"
+            time.sleep(0.1)
+
+        answer = json.loads(expect(run("status", "-o", "json", pool=pool), 0).stdout)
+        assert [n["node_id"] for n in answer["nodes"]] == [0, 1], answer
+        assert all(n["reachable"] and n["ddr_capacity_bytes"] == 16777216 for n in answer["nodes"]), answer
+        assert all(n["page_kind"] in ("hugetlb-2M", "thp", "4K") for n in answer["nodes"]), answer
+        for command in ("nodes", "sessions", "segments"):
+            done = expect(run(command, "-o", "json", "--pool", "unix:/nowhere.sock," + pool), 0)
+            assert len(json.loads(done.stdout)["nodes"]) == 2, done.stdout
+            assert expect(run(command, "--pool", pool), 0).stdout.startswith("NODE"), command
+            assert done.stderr == "", done.stderr
+
+        # A stopped node costs the deadline and no more; slack for a busy machine.
+        daemons[1].send_signal(signal.SIGSTOP)
+        done = expect(run("status", "-o", "json", "--pool", pool), 1)
+        assert done.seconds < 6, done.seconds
+        answer = json.loads(done.stdout)
+        assert [n["reachable"] for n in answer["nodes"]] == [True, False], answer
+        assert "n1" in done.stderr, done.stderr
+        daemons[1].send_signal(signal.SIGCONT)
+
+        expect(run("status", "--pool", "nonsense"), 2)
+        expect(run("status", "-o", "xml", "--pool", pool), 2)
+        expect(run("status", "--pool", f"unix:{folder}/none.sock"), 3)
+        help_text = expect(run("status", "--help"), 0).stdout
+        assert "Exit codes" in help_text, help_text
+        for one in daemons:
+            one.terminate()
+            assert one.wait(20) == 0
+        assert expect(run("nodes", "--pool", pool), 3).stdout == ""
+    finally:
+        for one in daemons:
+            if one.poll() is None:
+                one.send_signal(signal.SIGCONT)
+                one.kill()
+                one.wait()
