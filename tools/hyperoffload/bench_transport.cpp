@@ -1,3 +1,5 @@
+#include <hyperoffload/hyperoffload.h>
+
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -5,7 +7,9 @@
 #include <string>
 
 #include "common/base/units.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
 #include "tools/bench/environment.hpp"
+#include "tools/bench/pool_bench.hpp"
 #include "tools/bench/transport_bench.hpp"
 #include "tools/hyperoffload/command.hpp"
 
@@ -18,6 +22,7 @@ struct Arguments {
   std::string size = "1MiB";
   std::uint32_t inflight = 16;
   double seconds = 3;
+  std::string pool;  ///< empty: a target process of its own
   bool json = false;
 };
 
@@ -84,6 +89,37 @@ void print_words(const Arguments& arguments, std::uint64_t size,
   for (const bench::Comparison& comparison : result.beside) print_line(comparison);
 }
 
+/// The same through the client library, against a running pool.
+Result<bench::TransportBenchResult> run_on_pool(const Arguments& arguments,
+                                                const bench::TransportBenchOptions& options) {
+  std::vector<bench::Limit> limits;
+  std::vector<bench::Comparison> absent;
+  if (options.driver == bench::Driver::kOfi) {
+    auto plain = bench::make_libfabric_limit(options.shape, transport::OfiOptions{}.provider);
+    if (!plain) return plain.error();
+    auto ucx = bench::make_ucx_limit(options.shape);
+    limits.push_back(std::move(*plain));
+    if (ucx) {
+      limits.push_back(std::move(*ucx));
+    } else {
+      absent.push_back(bench::Comparison{"ucx-tcp loop", 0, 0, 0, 0, ucx.error().message()});
+    }
+  }
+  ho_connect_options connect{};
+  connect.struct_bytes = sizeof connect;
+  connect.pool = arguments.pool.c_str();
+  connect.name = "hyperoffload bench transport";
+  connect.transport = arguments.driver.c_str();
+  ho_pool* pool = nullptr;
+  if (const ho_status status = ho_connect(&connect, &pool); status != HO_OK) {
+    return Error(static_cast<Errc>(status), ho_last_error());
+  }
+  auto result = bench::bench_pool(pool, options.shape, std::move(limits), options.time);
+  ho_disconnect(pool);
+  if (result) result->beside.insert(result->beside.end(), absent.begin(), absent.end());
+  return result;
+}
+
 int run(const Arguments& arguments) {
   const auto size = parse_bytes(arguments.size);
   if (!size || *size == 0 || *size > kGiB) {
@@ -97,7 +133,8 @@ int run(const Arguments& arguments) {
   options.shape.size_bytes = *size;
   options.shape.inflight = arguments.inflight;
   options.time = Duration(static_cast<std::int64_t>(arguments.seconds * 1e9));
-  const auto result = bench::bench_transport(options);
+  const auto result =
+      arguments.pool.empty() ? bench::bench_transport(options) : run_on_pool(arguments, options);
   if (!result) {
     std::cerr << "hyperoffload bench transport: " << result.error().message() << "\n";
     return kExitIllegal;
@@ -130,6 +167,9 @@ void add_bench_transport(CLI::App& bench, int& exit_code) {
   command.add_option("--seconds", arguments->seconds, "time of all measurement together")
       ->check(CLI::Range(0.2, 600.0))
       ->capture_default_str();
+  command.add_option("--pool", arguments->pool,
+                     "measure this running pool through the client library; default: the driver by "
+                     "itself, with a target process of its own");
   command.add_flag("--json", arguments->json, "one object on stdout");
   command.callback([arguments, &exit_code] { exit_code = run(*arguments); });
 }
