@@ -171,7 +171,7 @@ void Lru::serve() {
     std::optional<Error> failure;
     if (request.wish != Wish::kStop) {
       auto done = guarded([&] { carry_out(request); });
-      if (!done) failure = done.error();
+      if (!done) failure = done.error().at(model_.graph.storages[moving_.value()].name);
     }
     {
       const std::lock_guard lock(mutex_);
@@ -194,6 +194,7 @@ void Lru::carry_out(const Request& request) {
 
 void Lru::write_home(StorageIndex storage, std::span<const std::byte> value) {
   cache_.drop(storage);
+  moving_ = storage;
   for (std::uint64_t at = 0; at < value.size(); at += kBounceBytes) {
     const std::uint64_t bytes = std::min<std::uint64_t>(kBounceBytes, value.size() - at);
     std::memcpy(bounce_->data(), value.data() + at, bytes);
@@ -209,10 +210,11 @@ void Lru::start_writes(const std::vector<LruCache::Eviction>& evictions) {
   for (const LruCache::Eviction& eviction : evictions) {
     if (!eviction.dirty) continue;
     const std::uint64_t bytes = bytes_of(eviction.storage);
+    moving_ = eviction.storage;
     const std::uint64_t ticket = pool_.put(*home_, home_bytes_[eviction.storage.value()],
                                            arena_.data() + eviction.offset_bytes, bytes);
-    reading_.push_back(
-        Reading{eviction.offset_bytes, eviction.offset_bytes + align_up(bytes, 64), ticket});
+    reading_.push_back(Reading{eviction.offset_bytes, eviction.offset_bytes + align_up(bytes, 64),
+                               ticket, eviction.storage});
     const std::lock_guard lock(mutex_);
     usage_.store_bytes += bytes;
   }
@@ -224,26 +226,33 @@ void Lru::await_reads_of(std::uint64_t begin, std::uint64_t end) {
       ++i;
       continue;
     }
-    const std::uint64_t ticket = reading_[i].ticket;
+    const Reading done = reading_[i];
     reading_.erase(reading_.begin() + static_cast<std::ptrdiff_t>(i));
-    pool_.wait(ticket);
+    await(done.ticket, done.storage);
   }
+}
+
+void Lru::await(std::uint64_t ticket, StorageIndex storage) {
+  moving_ = storage;
+  pool_.wait(ticket);
 }
 
 void Lru::await_transfers() {
   await_reads_of(0, arena_.bytes());
   while (!fetching_.empty()) {
-    const std::uint64_t ticket = fetching_.back();
+    const Fetching done = fetching_.back();
     fetching_.pop_back();
-    pool_.wait(ticket);
+    await(done.ticket, done.storage);
   }
 }
 
 void Lru::fetch(StorageIndex storage) {
   const std::uint64_t offset = cache_.offset_bytes(storage);
   const std::uint64_t bytes = bytes_of(storage);
-  fetching_.push_back(
-      pool_.get(*home_, home_bytes_[storage.value()], arena_.data() + offset, bytes));
+  moving_ = storage;
+  const std::uint64_t ticket =
+      pool_.get(*home_, home_bytes_[storage.value()], arena_.data() + offset, bytes);
+  fetching_.push_back(Fetching{ticket, storage});
   const std::lock_guard lock(mutex_);
   usage_.prefetch_bytes += bytes;
 }

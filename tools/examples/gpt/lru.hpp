@@ -63,6 +63,11 @@ class Lru final : public Residence {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
     std::uint64_t ticket = 0;
+    StorageIndex storage;
+  };
+  struct Fetching {
+    std::uint64_t ticket = 0;
+    StorageIndex storage;
   };
 
   Lru(const Model& model, hyperoffload::Pool& pool, const Arena& arena);
@@ -84,6 +89,7 @@ class Lru final : public Residence {
   void start_writes(const std::vector<LruCache::Eviction>& evictions);
   void await_reads_of(std::uint64_t begin, std::uint64_t end);
   void await_transfers();
+  void await(std::uint64_t ticket, StorageIndex storage);
   [[nodiscard]] std::uint64_t bytes_of(StorageIndex storage) const;
 
   const Model& model_;
@@ -95,9 +101,10 @@ class Lru final : public Residence {
   std::unique_ptr<Arena> bounce_;  // values on their way home; never an operand
   bool registered_ = false;
 
-  LruCache cache_;  // mover's, like the two below
+  LruCache cache_;  // mover's, like the three below
   std::vector<Reading> reading_;
-  std::vector<std::uint64_t> fetching_;
+  std::vector<Fetching> fetching_;
+  StorageIndex moving_;  // what the last call to the pool was about: an error names it
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
