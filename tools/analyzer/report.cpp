@@ -26,6 +26,7 @@ constexpr std::size_t kMovedShown = 40;
 constexpr std::size_t kStallsShown = 12;
 
 constexpr std::uint32_t kNoChannel = UINT32_MAX;
+constexpr std::uint32_t kUnused = UINT32_MAX;
 
 /// One rectangle of a lane.
 struct Item {
@@ -76,7 +77,11 @@ std::vector<MemoryPoint> thin_out(const std::vector<MemoryPoint>& points, std::u
 class Page {
  public:
   explicit Page(const ReportInput& input)
-      : input_(input), schedule_(input.schedule), why_(schedule_.storages.size(), nullptr) {
+      : input_(input),
+        schedule_(input.schedule),
+        why_(schedule_.storages.size(), nullptr),
+        op_slot_(schedule_.ops.size(), kUnused),
+        tensor_slot_(schedule_.storages.size(), kUnused) {
     for (const auto& each : schedule_.explanations) {
       if (each.storage.value() < why_.size()) why_[each.storage.value()] = &each;
     }
@@ -97,11 +102,14 @@ class Page {
       const auto ops = measured_ops();
       const std::uint64_t end_ns = ops.empty() ? 0 : ops.back().span.end_ns;
       json_.key("measured").begin_object().field("end", end_ns).field("step", end_ns);
+      std::uint64_t stall_ns = 0;
+      for (const std::uint64_t each : input_.measured->stall_ns) stall_ns += each;
+      json_.field("stall", stall_ns);
       lanes(ops, input_.measured->cache_ops, 0);
       json_.end();
     }
     json_.field("merged", merged_);
-    tensor_names();
+    drawn_names();
     json_.end();
     return std::move(json_).text();
   }
@@ -147,7 +155,15 @@ class Page {
   }
 
   void headline() {
-    const schedule::Prediction& p = schedule_.prediction;
+    // From the schedule itself: a hand-made one may lack its prediction.
+    std::uint64_t compute_ns = 0;
+    for (std::size_t p = 0; p < schedule_.positions.size(); ++p) {
+      compute_ns += op_at(p).duration_ns;
+    }
+    std::uint64_t unmanaged_bytes = 0;
+    for (const MemoryPoint& point : unmanaged()) {
+      unmanaged_bytes = std::max(unmanaged_bytes, point.bytes);
+    }
     json_.begin_object()
         .field("graph", schedule_.graph_name)
         .field("hardware", schedule_.hardware.name)
@@ -155,11 +171,11 @@ class Page {
         .field("storages", schedule_.storages.size())
         .field("budget", schedule_.device_budget_bytes)
         .field("arena", schedule_.arena_bytes)
-        .field("unmanaged", p.peak_unmanaged_bytes)
-        .field("compute", p.compute_ns)
+        .field("unmanaged", unmanaged_bytes)
+        .field("compute", compute_ns)
         .field("step", input_.predicted.step_ns)
         .field("stall", input_.predicted.stall_ns)
-        .field("bound", p.lower_bound_ns)
+        .field("bound", schedule_.prediction.lower_bound_ns)
         .field("prefetch", input_.predicted.prefetch_bytes)
         .field("store", input_.predicted.store_bytes);
     json_.key("runs").begin_array();
@@ -290,7 +306,9 @@ class Page {
     return out;
   }
 
-  void lane(std::vector<Item> items) {
+  /// Names that hover shows are given only for what is drawn: a lane's items count in `used`.
+  void lane(std::vector<Item> items, std::vector<std::uint32_t>& used,
+            std::vector<std::uint32_t>& slot) {
     std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
       return a.span.start_ns < b.span.start_ns;
     });
@@ -304,9 +322,15 @@ class Page {
           .value(std::max(item.span.start_ns, item.span.end_ns))
           .value(item.color)
           .value(item.stall_ns)
-          .value(item.count)
-          .value(item.name)
-          .end();
+          .value(item.count);
+      if (item.count == 1) {
+        if (slot[item.name] == kUnused) {
+          slot[item.name] = static_cast<std::uint32_t>(used.size());
+          used.push_back(item.name);
+        }
+        json_.value(slot[item.name]);
+      }
+      json_.end();
     }
     json_.end();
   }
@@ -326,7 +350,7 @@ class Page {
   /// @param period_ns  0: as measured, nothing is moved into the step
   void lanes(std::vector<Item> ops, const std::vector<Span>& transfers, std::uint64_t period_ns) {
     json_.key("compute");
-    lane(std::move(ops));
+    lane(std::move(ops), used_ops_, op_slot_);
     std::vector<std::vector<Item>> by_channel(channels_.size());
     for (std::size_t i = 0; i < std::min(transfers.size(), channel_of_.size()); ++i) {
       if (channel_of_[i] == kNoChannel) continue;
@@ -336,7 +360,7 @@ class Page {
       add_in_period(item, period_ns, by_channel[channel_of_[i]]);
     }
     json_.key("channels").begin_array();
-    for (auto& items : by_channel) lane(std::move(items));
+    for (auto& items : by_channel) lane(std::move(items), used_tensors_, tensor_slot_);
     json_.end();
   }
 
@@ -382,20 +406,15 @@ class Page {
     json_.end();
   }
 
-  /// Names that hover shows. Reasons only for what moves: they are long.
-  void tensor_names() {
-    std::vector<bool> moves(schedule_.storages.size(), false);
-    for (const CacheOp& op : schedule_.cache_ops) moves[op.storage.value()] = true;
+  void drawn_names() {
     json_.key("opNames").begin_array();
-    for (const auto& op : schedule_.ops) json_.value(op.name);
+    for (const std::uint32_t op : used_ops_) json_.value(schedule_.ops[op].name);
     json_.end().key("tensors").begin_array();
-    for (std::size_t s = 0; s < schedule_.storages.size(); ++s) {
-      json_.begin_object();
-      if (moves[s]) {
-        json_.field("name", schedule_.storages[s].name).field("size", schedule_.storages[s].bytes);
-        if (why_[s] != nullptr) {
-          json_.field("choice", why_[s]->choice).field("reason", why_[s]->reason);
-        }
+    for (const std::uint32_t s : used_tensors_) {
+      const Storage& storage = schedule_.storages[s];
+      json_.begin_object().field("name", storage.name).field("size", storage.bytes);
+      if (why_[s] != nullptr) {
+        json_.field("choice", why_[s]->choice).field("reason", why_[s]->reason);
       }
       json_.end();
     }
@@ -409,6 +428,10 @@ class Page {
   std::vector<std::uint32_t> channel_of_;
   std::vector<std::string> phases_;
   std::vector<std::uint32_t> phase_of_;
+  std::vector<std::uint32_t> used_ops_;  ///< in the order of first use; their slots are the reverse
+  std::vector<std::uint32_t> op_slot_;
+  std::vector<std::uint32_t> used_tensors_;
+  std::vector<std::uint32_t> tensor_slot_;
   bool merged_ = false;
   JsonWriter json_;
 };

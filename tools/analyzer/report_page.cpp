@@ -77,12 +77,12 @@ document.title = D.graph + " \u2013 HyperOffload";
 $("title").textContent = D.graph;
 $("sub").textContent = `${D.ops.toLocaleString("en")} ops, ${D.storages.toLocaleString("en")} tensors, planned for ${D.hardware || "the given machine"} with ${bytes(D.budget)} of device memory`;
 for (const [k, v, n] of [
-  ["Device memory", bytes(D.arena), `${percent(D.arena/D.unmanaged)} of ${bytes(D.unmanaged)} without the plan`],
-  ["Step time", time(D.step), `${signed(D.step/D.compute-1)} over compute alone`],
+  ["Device memory", bytes(D.arena), `${D.unmanaged ? percent(D.arena/D.unmanaged) : "0 %"} of ${bytes(D.unmanaged)} without the plan`],
+  ["Step time", time(D.step), D.compute ? `${signed(D.step/D.compute-1)} over compute alone` : ""],
   ["Stall per step", time(D.stall), D.stall ? percent(D.stall/D.step) + " of the step" : "every transfer is hidden"],
   ["Moved per step", bytes(D.prefetch + D.store), `${bytes(D.prefetch)} in, ${bytes(D.store)} out`],
-  ["Lower bound", time(D.bound), D.bound ? `the plan is at ${(D.step/D.bound).toFixed(3)}\u00d7` : ""],
-  ...(D.measured ? [["Measured step", time(D.measured.step), `${signed(D.measured.step/D.step-1)} against the prediction`]] : [])
+  ...(D.bound ? [["Lower bound", time(D.bound), `the plan is at ${(D.step/D.bound).toFixed(3)}\u00d7`]] : []),
+  ...(D.measured ? [["Measured step", time(D.measured.step), `${signed(D.measured.step/D.step-1)} against the prediction; stall ${time(D.measured.stall)}`]] : [])
 ]) { const t = el("div", "tile"); t.append(el("div","k",k), el("div","v",v), el("div","n",n)); $("tiles").append(t); }
 function table(node, head, rows, empty) {
   if (!rows.length) { const tr = el("tr"); tr.append(el("td", "none", empty)); node.append(tr); return; }
@@ -104,7 +104,7 @@ let view = [0, end];
 const color = {};
 function readColors() { const s = getComputedStyle(document.documentElement);
   for (const k of ["bg","card","ink","soft","line","grid","plan","planfill","bare","budget","in","out","stall","c0","c1","c2","c3","c4","c5"]) color[k] = s.getPropertyValue("--" + k).trim(); }
-const LEFT = 118, ROW = 22, GAP = 12, TOP = 20;
+const LEFT = sets.length > 1 ? 152 : 122, ROW = 22, GAP = 12, TOP = 20;
 const lanes = [];
 { let y = TOP; const names = ["compute", ...D.channels];
   names.forEach((name, n) => { for (const [label, s] of sets) {
@@ -121,9 +121,11 @@ function setup(c) { const r = window.devicePixelRatio || 1, w = c.clientWidth, h
 const xOf = (t, w) => LEFT + (t - view[0]) / (view[1] - view[0]) * (w - LEFT - 8);
 const tOf = (x, w) => view[0] + (x - LEFT) / (w - LEFT - 8) * (view[1] - view[0]);
 function niceStep(span, n) { const raw = span / n, p = 10 ** Math.floor(Math.log10(raw)); for (const m of [1,2,5,10]) if (raw <= m*p) return m*p; return 10*p; }
+function tick(t, s) { const [u, n] = view[1] < 1e3 ? [1,"ns"] : view[1] < 1e6 ? [1e3,"\u00b5s"] : view[1] < 1e9 ? [1e6,"ms"] : [1e9,"s"];
+  return (t/u).toFixed(Math.min(9, Math.max(0, Math.ceil(-Math.log10(s/u) - 1e-9)))) + " " + n; }
 function timeGrid(g, w, h, labelY) { const s = niceStep(view[1]-view[0], Math.max(2, (w-LEFT)/130)); g.strokeStyle = color.grid; g.fillStyle = color.soft; g.textAlign = "center";
   for (let t = Math.ceil(view[0]/s)*s; t <= view[1]; t += s) { const x = Math.round(xOf(t,w)) + .5; g.beginPath(); g.moveTo(x, 14); g.lineTo(x, h); g.stroke();
-    if (x > LEFT + 16 && x < w - 24) g.fillText(time(t), x, labelY); } g.textAlign = "left"; }
+    if (x > LEFT + 16 && x < w - 24) g.fillText(tick(t, s), x, labelY); } g.textAlign = "left"; }
 function first(items, t) { let a = 0, b = items.length; while (a < b) { const m = (a+b) >> 1; if (items[m][1] < t) a = m+1; else b = m; } return a; }
 function curve(g, points, y, w, last) { g.beginPath(); let prev = null; const from = Math.max(0, firstPoint(points, view[0]) - 1);
   for (let i = from; i < points.length; i++) { const [t, b] = points[i]; const x = Math.max(LEFT, Math.min(w-8, xOf(t,w)));
