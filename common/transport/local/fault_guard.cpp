@@ -2,6 +2,7 @@
 
 #include <setjmp.h>
 #include <signal.h>
+#include <ucontext.h>
 
 #include <atomic>
 #include <cerrno>
@@ -45,6 +46,9 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
   Guard* guard = active_guard;
   const auto* address = static_cast<const std::byte*>(info->si_addr);
   if (guard != nullptr && address >= guard->begin && address < guard->end) {
+    // The jump does not restore the signal mask (guarded_copy() saves none: it would cost a system
+    // call per copy), so the mask from before the fault is put back here.
+    ::pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
     siglongjmp(guard->back, 1);
   }
   pass_on(number, info, context);
@@ -61,9 +65,7 @@ Result<void> install_fault_guard() {
   if (::sigaction(SIGBUS, nullptr, &previous_action) != 0) return errno_error(errno, "sigaction");
   struct sigaction action {};
   action.sa_sigaction = on_bus_error;
-  // SA_NODEFER: the handler is left by a jump that does not restore the signal mask, which would
-  // cost a system call per copy.
-  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  action.sa_flags = SA_SIGINFO;
   ::sigemptyset(&action.sa_mask);
   if (::sigaction(SIGBUS, &action, nullptr) != 0) return errno_error(errno, "sigaction");
   installed = true;

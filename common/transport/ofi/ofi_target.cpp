@@ -160,6 +160,8 @@ std::size_t OfiTarget::progress() {
   for (int round = 0; round < kRoundsMax; ++round) {
     pollfd ready{wait_descriptor_, POLLIN, 0};
     const bool work = ::poll(&ready, 1, 0) > 0;
+    // Some providers leave the descriptor readable until somebody prepares to wait again.
+    if (work) (void)arm();
     fi_cq_entry entries[16];
     const ssize_t got = fi_cq_read(endpoint_->cq(), entries, 16);
     if (got == -FI_EAVAIL) {
