@@ -187,7 +187,7 @@ class Checker {
   }
 
   void ofi() {
-    OfiSettings settings{"tcp;ofi_rxm", "127.0.0.1"};
+    OfiSettings settings{"net", "127.0.0.1"};
     if (!from_.ofi().provider().empty()) settings.provider = from_.ofi().provider();
     if (!from_.ofi().address().empty()) settings.address = from_.ofi().address();
     if (!is_numeric(settings.address)) {

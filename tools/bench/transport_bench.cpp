@@ -146,7 +146,7 @@ Result<TransportBenchResult> bench_transport(const TransportBenchOptions& option
   std::vector<Limit> limits;
   std::vector<Comparison> absent;
   if (ofi) {
-    auto plain = make_libfabric_limit(shape, transport::OfiOptions{}.provider);
+    auto plain = make_libfabric_limit(shape, transport::kOfiProvider);
     if (!plain) return plain.error();
     auto ucx = make_ucx_limit(shape);
     limits.push_back(std::move(*plain));

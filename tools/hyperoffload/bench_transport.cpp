@@ -95,7 +95,7 @@ Result<bench::TransportBenchResult> run_on_pool(const Arguments& arguments,
   std::vector<bench::Limit> limits;
   std::vector<bench::Comparison> absent;
   if (options.driver == bench::Driver::kOfi) {
-    auto plain = bench::make_libfabric_limit(options.shape, transport::OfiOptions{}.provider);
+    auto plain = bench::make_libfabric_limit(options.shape, transport::kOfiProvider);
     if (!plain) return plain.error();
     auto ucx = bench::make_ucx_limit(options.shape);
     limits.push_back(std::move(*plain));

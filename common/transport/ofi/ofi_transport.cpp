@@ -123,7 +123,7 @@ OfiTransport::OfiTransport(const OfiOptions& options, const Clock& clock)
 Result<PeerId> OfiTransport::connect(const PeerAddress& peer, TimePoint deadline) {
   const auto address = decode_address(peer.address);
   if (!address) return address.error();
-  if (address->provider != options_.provider) {
+  if (!options_.provider.empty() && address->provider != options_.provider) {
     return Error(Errc::kInvalidArgument,
                  "the peer speaks '" + address->provider + "', not '" + options_.provider + "'");
   }
@@ -390,9 +390,9 @@ void OfiTransport::finish(std::uint32_t index, Errc code) {
 
 Result<std::unique_ptr<Transport>> make_ofi_transport(const OfiOptions& options,
                                                       const Clock& clock) {
-  const bool sane = !options.provider.empty() && options.depth_ops_max > 0 &&
-                    options.chunks_max > 0 && options.chunk_bytes > 0 &&
-                    options.chunk_bytes <= UINT32_MAX && options.flight_bytes_max > 0;
+  const bool sane = options.depth_ops_max > 0 && options.chunks_max > 0 &&
+                    options.chunk_bytes > 0 && options.chunk_bytes <= UINT32_MAX &&
+                    options.flight_bytes_max > 0;
   if (!sane) return Error(Errc::kInvalidArgument, "an ofi option is zero or too large");
   return std::unique_ptr<Transport>(std::make_unique<OfiTransport>(options, clock));
 }
