@@ -18,6 +18,58 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// How a child process ended.
+struct End {
+  int signal = 0;  ///< 0: it exited
+  int status = 0;
+  bool operator==(const End&) const = default;
+};
+
+/// Runs `body` in a child.
+template <typename Body>
+End end_of(const Body& body) {
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    body();
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(pid, &status, 0) == pid);
+  if (WIFSIGNALED(status)) return End{WTERMSIG(status), 0};
+  return End{0, WEXITSTATUS(status)};
+}
+
+/// A read of a page that is no more.
+void touch_truncated() {
+  auto segment = bench::Segment::create(4096);
+  if (!segment || ::ftruncate((*segment)->fd(), 0) != 0) ::_exit(3);
+  const volatile std::byte* page = (*segment)->bytes().data();
+  (void)*page;
+}
+
+/// Installs the guard on top of `earlier`; the process must not have it yet.
+void install_on(void (*earlier)(int)) {
+  ::signal(SIGBUS, earlier);
+  if (!transport::install_fault_guard()) ::_exit(4);
+  struct sigaction now {};
+  if (::sigaction(SIGBUS, nullptr, &now) != 0 || now.sa_handler == earlier) ::_exit(5);
+}
+
+// First in this file: later cases install the guard in this process, and children inherit it.
+TEST_CASE("local: a SIGBUS that is not the driver's ends the process, or goes to who was first") {
+  const End killed = end_of([] {
+    install_on(SIG_DFL);
+    touch_truncated();
+  });
+  REQUIRE(killed == End{SIGBUS, 0});
+  const End handled = end_of([] {
+    install_on([](int) { ::_exit(42); });
+    touch_truncated();
+  });
+  REQUIRE(handled == End{0, 42});
+}
+
 TEST_CASE("local: a grant without descriptor, or longer than its segment, is refused") {
   const SteadyClock clock;
   auto initiator = transport::make_local_transport({}, clock);
@@ -58,42 +110,6 @@ TEST_CASE("local: a copy survives its segment being truncated, again and again")
     const auto good = transport::guarded_copy({memory.data(), mapped.data(), kept, kept, mapped});
     REQUIRE(good == transport::CopyOutcome::kCopied);
   }
-}
-
-/// How a child ended.
-enum class End { kOrderly, kKilledByFault, kOther };
-
-/// Runs `body` in a child process.
-template <typename Body>
-End end_of(const Body& body) {
-  const pid_t pid = ::fork();
-  REQUIRE(pid >= 0);
-  if (pid == 0) {
-    body();
-    ::_exit(0);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(pid, &status, 0) == pid);
-  if (WIFSIGNALED(status)) return WTERMSIG(status) == SIGBUS ? End::kKilledByFault : End::kOther;
-  // Sanitizers report the signal themselves, in the handler that ours is chained to, and then exit.
-  if (WEXITSTATUS(status) == 1 || WEXITSTATUS(status) == 66) return End::kKilledByFault;
-  return WEXITSTATUS(status) == 0 ? End::kOrderly : End::kOther;
-}
-
-/// A read of a page that is no more.
-void touch_truncated() {
-  auto segment = bench::Segment::create(4096);
-  if (!segment || ::ftruncate((*segment)->fd(), 0) != 0) ::_exit(3);
-  const volatile std::byte* page = (*segment)->bytes().data();
-  (void)*page;
-}
-
-TEST_CASE("local: a SIGBUS that is not the driver's still ends the process") {
-  const End end = end_of([] {
-    if (!transport::install_fault_guard()) ::_exit(2);
-    touch_truncated();
-  });
-  REQUIRE(end == End::kKilledByFault);
 }
 
 TEST_CASE("local: every length and alignment copies right, plain or streaming") {
