@@ -8,7 +8,8 @@
 namespace ho::client {
 namespace {
 
-constexpr Duration kPeerTimeout = std::chrono::seconds(2);
+/// Start-up only: a loaded machine may take seconds to bring up an endpoint.
+constexpr Duration kPeerTimeout = std::chrono::seconds(10);
 
 }  // namespace
 

@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr Duration kConnectTimeout = std::chrono::seconds(2);
+constexpr Duration kConnectTimeout = std::chrono::seconds(5);
 constexpr Duration kControlTimeout = std::chrono::seconds(2);
 constexpr Duration kCloseTimeout = std::chrono::seconds(1);
 /// Daemons fault granted memory in; a loaded machine does it at a few hundred MB/s.

@@ -1,0 +1,143 @@
+#include "client/mover.hpp"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <vector>
+
+#include "tests/support/sim_transport.hpp"
+
+namespace {
+
+using namespace ho;
+using client::ArenaExtent;
+using client::ArenaMap;
+using client::Direction;
+using client::DriverIndex;
+using client::Mover;
+using client::NodeIndex;
+using client::Transfer;
+using client::TransferDone;
+
+/// A mover over one simulated node with two segments of 1000 bytes that form one arena.
+struct Bench {
+  explicit Bench(const test::SimLink& link = {}, std::uint64_t piece_bytes = 64,
+                 std::uint32_t pieces_max = 4)
+      : transport(fabric, clock, link, 7), segments(2, std::vector<std::byte>(1000)) {
+    fabric.add_peer("a");
+    peer = *transport.connect({NodeId(0), "a"}, clock.now() + Duration(1'000'000'000));
+    std::vector<ArenaExtent> extents;
+    for (auto& segment : segments) {
+      auto grant = fabric.expose("a", segment, transport::Rights::kReadWrite);
+      const auto region = *transport.attach(peer, std::move(grant));
+      extents.push_back({1000 * extents.size(), 1000, DriverIndex(0), NodeIndex(3), region, 0});
+    }
+    arena = ArenaMap(std::move(extents));
+    memory.resize(4000);
+    handles[0] = *transport.register_memory(memory);
+    client::DriverPort port;
+    port.transport = &transport;
+    port.piece_bytes = piece_bytes;
+    port.pieces_max = pieces_max;
+    port.op_deadline = std::chrono::milliseconds(10);
+    mover.emplace(std::vector<client::DriverPort>{port}, clock);
+  }
+
+  Transfer transfer(Direction direction, std::uint64_t cookie, std::uint64_t offset,
+                    std::uint64_t at, std::uint64_t bytes) {
+    Transfer made;
+    made.cookie = cookie;
+    made.direction = direction;
+    made.arena = &arena;
+    made.arena_offset_bytes = offset;
+    made.memory = memory.data() + at;
+    made.bytes = bytes;
+    made.local = handles;
+    return made;
+  }
+
+  std::vector<TransferDone> run() {
+    std::vector<TransferDone> all;
+    for (int turn = 0; mover->in_flight() > 0; ++turn) {
+      REQUIRE(turn < 100000);
+      mover->pump();
+      TransferDone done[2];
+      const std::size_t count = mover->poll(done);
+      all.insert(all.end(), done, done + count);
+      clock.advance(Duration(1000));
+    }
+    return all;
+  }
+
+  test::SimClock clock;
+  test::SimFabric fabric;
+  test::SimTransport transport;
+  transport::PeerId peer;
+  std::vector<std::vector<std::byte>> segments;
+  std::vector<std::byte> memory;
+  ArenaMap arena;
+  client::LocalHandles handles;
+  std::optional<Mover> mover;
+};
+
+}  // namespace
+
+TEST_CASE("mover: a transfer across two segments arrives whole") {
+  Bench bench;
+  for (std::size_t i = 0; i < 700; ++i) bench.memory[i] = static_cast<std::byte>(i * 7);
+  REQUIRE(bench.mover->start(bench.transfer(Direction::kPut, 1, 650, 0, 700)).ok());
+  auto done = bench.run();
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].code == Errc::kOk);
+  CHECK(std::memcmp(bench.segments[0].data() + 650, bench.memory.data(), 350) == 0);
+  CHECK(std::memcmp(bench.segments[1].data(), bench.memory.data() + 350, 350) == 0);
+  REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, 2, 650, 2000, 700)).ok());
+  done = bench.run();
+  CHECK(std::memcmp(bench.memory.data() + 2000, bench.memory.data(), 700) == 0);
+}
+
+TEST_CASE("mover: the more urgent of two waiting transfers ends first") {
+  test::SimLink link;
+  link.delay_min = link.delay_max = Duration(5000);
+  Bench bench(link, 64, 1);
+  auto late = bench.transfer(Direction::kGet, 1, 0, 0, 640);
+  late.urgency = client::Urgency::kScheduled + 9;
+  auto soon = bench.transfer(Direction::kGet, 2, 1000, 1000, 64);
+  soon.urgency = client::Urgency::kScheduled + 1;
+  REQUIRE(bench.mover->start(late).ok());
+  bench.mover->pump();  // its first piece is on the way
+  REQUIRE(bench.mover->start(soon).ok());
+  const auto done = bench.run();
+  REQUIRE(done.size() == 2);
+  CHECK(done[0].cookie == 2);
+  CHECK(done[1].cookie == 1);
+}
+
+TEST_CASE("mover: a busy driver delays transfers and loses none") {
+  test::SimLink link;
+  link.depth_ops_max = 1;
+  Bench bench(link, 16, 8);
+  for (std::uint64_t i = 0; i < 50; ++i) {
+    REQUIRE(bench.mover->start(bench.transfer(Direction::kPut, i, i * 20, i * 20, 20)).ok());
+  }
+  CHECK(bench.run().size() == 50);
+}
+
+TEST_CASE("mover: a dead node fails the transfer once and names the node") {
+  Bench bench;
+  bench.fabric.kill_peer("a");
+  REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, 5, 0, 0, 1500)).ok());
+  const auto done = bench.run();
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].code != Errc::kOk);
+  CHECK(done[0].node == NodeIndex(3));
+}
+
+TEST_CASE("mover: beyond its limit a transfer is refused as busy") {
+  Bench bench;
+  for (std::uint32_t i = 0; i < Mover::kTransfersMax; ++i) {
+    REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, i, 0, 0, 1)).ok());
+  }
+  const auto refused = bench.mover->start(bench.transfer(Direction::kGet, 0, 0, 0, 1));
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code() == Errc::kBusy);
+}

@@ -1,0 +1,56 @@
+#include "client/spread.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "common/base/units.hpp"
+
+namespace {
+
+using namespace ho;
+using client::NodeIndex;
+using client::NodeRoom;
+using client::plan_spread;
+
+std::vector<NodeRoom> two(std::uint64_t free_first, std::uint64_t free_second) {
+  return {{NodeIndex(0), "a", 2 * kMiB, free_first}, {NodeIndex(1), "b", 2 * kMiB, free_second}};
+}
+
+}  // namespace
+
+TEST_CASE("spread: segments come from the nodes in turn and add up") {
+  const auto stripes = plan_spread(7 * kMiB, two(64 * kMiB, 64 * kMiB));
+  REQUIRE(stripes.ok());
+  REQUIRE(stripes->size() == 4);
+  std::uint64_t sum = 0;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    CHECK((*stripes)[i].node == NodeIndex(i % 2));
+    sum += (*stripes)[i].length_bytes;
+  }
+  CHECK(sum == 7 * kMiB);
+}
+
+TEST_CASE("spread: an arena smaller than a segment still uses every node") {
+  const auto stripes = plan_spread(100'000, two(64 * kMiB, 64 * kMiB));
+  REQUIRE(stripes.ok());
+  REQUIRE(stripes->size() == 2);
+  CHECK((*stripes)[0].node != (*stripes)[1].node);
+}
+
+TEST_CASE("spread: a full node is passed over") {
+  const auto stripes = plan_spread(6 * kMiB, two(2 * kMiB, 64 * kMiB));
+  REQUIRE(stripes.ok());
+  REQUIRE(stripes->size() == 3);
+  CHECK((*stripes)[0].node == NodeIndex(0));
+  CHECK((*stripes)[1].node == NodeIndex(1));
+  CHECK((*stripes)[2].node == NodeIndex(1));
+}
+
+TEST_CASE("spread: too little room names need, room and nodes") {
+  const auto stripes = plan_spread(9 * kMiB, two(4 * kMiB, 4 * kMiB));
+  REQUIRE_FALSE(stripes.ok());
+  CHECK(stripes.error().code() == Errc::kExhausted);
+  CHECK(stripes.error().context() ==
+        "needs 9.00 MiB, pool has 8.00 MiB on nodes a (free 4.00 MiB, in segments of 2.00 MiB), "
+        "b (free 4.00 MiB, in segments of 2.00 MiB)");
+  CHECK_FALSE(plan_spread(1, {}).ok());
+}
