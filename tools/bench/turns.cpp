@@ -14,8 +14,10 @@ struct Rival {
   Limit limit;
   std::vector<double> speeds;
   std::vector<double> ratios;
+  std::string failure;  ///< it gave up; a limit may not
 
   [[nodiscard]] Comparison result() const {
+    if (!failure.empty()) return Comparison{limit.name, 0, 0, 0, 0, failure};
     return Comparison{limit.name,
                       quantile(speeds, 0.5),
                       quantile(ratios, 0.5),
@@ -40,7 +42,9 @@ Result<TransportBenchResult> compare_in_turns(TimedLoop& ours, std::vector<Limit
   for (Limit& other : others) rivals.push_back(Rival{std::move(other), {}, {}});
   if (const auto warm = ours.run(kWarmUp); !warm) return warm.error();
   for (Rival& rival : rivals) {
-    if (const auto warm = rival.limit.loop->run(kWarmUp); !warm) return warm.error();
+    const auto warm = rival.limit.loop->run(kWarmUp);
+    if (!warm && &rival == &rivals.front()) return warm.error();
+    if (!warm) rival.failure = warm.error().message();
   }
   ours.forget_samples();
   std::vector<double> speeds;
@@ -48,17 +52,20 @@ Result<TransportBenchResult> compare_in_turns(TimedLoop& ours, std::vector<Limit
   const std::int64_t pairs = std::max<std::int64_t>(4, time / (kTurn * 2 * count));
   for (std::int64_t pair = 0; pair < pairs; ++pair) {
     for (Rival& rival : rivals) {
-      double own = 0;
-      double other = 0;
-      for (int half = 0; half < 2; ++half) {
-        const bool own_turn = (pair + half) % 2 == 0;
-        const auto speed = own_turn ? ours.run(kTurn) : rival.limit.loop->run(kTurn);
-        if (!speed) return speed.error();
-        (own_turn ? own : other) = *speed;
+      if (!rival.failure.empty()) continue;
+      const bool own_first = pair % 2 == 0;
+      auto own = own_first ? ours.run(kTurn) : Result<double>(0.0);
+      const auto other = rival.limit.loop->run(kTurn);
+      if (!own_first) own = ours.run(kTurn);
+      if (!own) return own.error();
+      speeds.push_back(*own);
+      if (!other && &rival == &rivals.front()) return other.error();
+      if (!other) {
+        rival.failure = other.error().message();
+        continue;
       }
-      speeds.push_back(own);
-      rival.speeds.push_back(other);
-      rival.ratios.push_back(own / other);
+      rival.speeds.push_back(*other);
+      rival.ratios.push_back(*own / *other);
     }
   }
   TransportBenchResult result;
