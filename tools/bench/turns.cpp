@@ -39,7 +39,7 @@ double quantile(std::vector<double> values, double part) {
 Result<TransportBenchResult> compare_in_turns(TimedLoop& ours, std::vector<Limit> others,
                                               std::uint64_t size_bytes, Duration time) {
   std::vector<Rival> rivals;
-  for (Limit& other : others) rivals.push_back(Rival{std::move(other), {}, {}});
+  for (Limit& other : others) rivals.push_back(Rival{std::move(other), {}, {}, {}});
   if (const auto warm = ours.run(kWarmUp); !warm) return warm.error();
   for (Rival& rival : rivals) {
     const auto warm = rival.limit.loop->run(kWarmUp);
