@@ -1,6 +1,4 @@
 #include <fcntl.h>
-#include <google/protobuf/struct.pb.h>
-#include <google/protobuf/util/json_util.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -13,13 +11,12 @@
 #include <vector>
 
 #include "tests/integration/client/two_nodes.hpp"
+#include "tests/integration/gpt/json.hpp"
 
 extern char** environ;
 
 namespace ho::test {
 namespace {
-
-using google::protobuf::Struct;
 
 std::string read_text(const std::string& path) {
   std::ifstream file(path);
@@ -71,29 +68,13 @@ class Gpt {
   pid_t pid_ = -1;
 };
 
-Struct parse(const std::string& json) {
-  Struct object;
-  const auto status = google::protobuf::util::JsonStringToMessage(json, &object);
-  INFO(json);
-  REQUIRE(status.ok());
-  return object;
-}
-
-double number(const Struct& object, const std::string& field) {
-  INFO(field);
-  REQUIRE(object.fields().count(field) == 1);
-  return object.fields().at(field).number_value();
-}
-
-std::vector<double> list(const Struct& object, const std::string& field) {
-  INFO(field);
-  REQUIRE(object.fields().count(field) == 1);
+std::vector<double> list(const Json& object, const std::string& field) {
   std::vector<double> values;
-  for (const auto& value : object.fields().at(field).list_value().values()) {
-    values.push_back(value.number_value());
-  }
+  for (const Json& item : object.at(field).items) values.push_back(item.number);
   return values;
 }
+
+double number(const Json& object, const std::string& field) { return object.at(field).number; }
 
 std::vector<std::string> with_tiny_model(std::vector<std::string> arguments) {
   for (const char* const word :
@@ -104,15 +85,15 @@ std::vector<std::string> with_tiny_model(std::vector<std::string> arguments) {
 }
 
 /// Trains the tiny model for a few steps and checks what must hold under every policy.
-Struct train(const std::string& policy, const std::string& pool, const std::string& transport,
-             const std::string& memory = "40%") {
+Json train(const std::string& policy, const std::string& pool, const std::string& transport,
+           const std::string& memory = "40%") {
   Gpt gpt(with_tiny_model({"--policy", policy, "--pool", pool, "--transport", transport,
                            "--device-memory", memory, "--steps", "12", "--json"}));
   const int code = gpt.wait();
   INFO(policy << " over " << transport << ": " << gpt.err());
   REQUIRE(code == 0);
-  Struct result = parse(gpt.out());
-  REQUIRE(result.fields().at("policy").string_value() == policy);
+  Json result = Json::parse(gpt.out());
+  REQUIRE(result.at("policy").text == policy);
   REQUIRE(list(result, "step_ms").size() == 12);
   REQUIRE(number(result, "step_ms_median") > 0);
   REQUIRE(number(result, "stall_ms_median") >= 0);
@@ -126,14 +107,14 @@ Struct train(const std::string& policy, const std::string& pool, const std::stri
 TEST_CASE("gpt: every policy and transport trains to the same bits", "[integration]") {
   TwoNodes nodes;
   const std::string pool = nodes.address(0);
-  const Struct resident = train("resident", pool, "auto");
+  const Json resident = train("resident", pool, "auto");
   const std::vector<double> losses = list(resident, "losses");
   REQUIRE(number(resident, "prefetch_bytes") == 0);
   for (const char* const policy : {"planned", "on-demand-lru"}) {
     for (const char* const transport : {"local", "ofi"}) {
-      const Struct run = train(policy, pool, transport);
+      const Json run = train(policy, pool, transport);
       INFO(policy << " over " << transport);
-      REQUIRE(run.fields().at("transport").string_value() == transport);
+      REQUIRE(run.at("transport").text == transport);
       REQUIRE(list(run, "losses") == losses);
       REQUIRE(number(run, "prefetch_bytes") > 0);
       REQUIRE(number(run, "store_bytes") > 0);
@@ -153,16 +134,16 @@ TEST_CASE("gpt: the comparison writes its files and finds the losses equal", "[i
   const std::string table = gpt.out();
   REQUIRE(table.find("planned 40 %") != std::string::npos);
   REQUIRE(table.find("losses bit-identical: yes") != std::string::npos);
-  const Struct summary = parse(read_text(dir + "/summary.json"));
-  REQUIRE(summary.fields().at("bit_identical").bool_value());
+  const Json summary = Json::parse(read_text(dir + "/summary.json"));
+  REQUIRE(summary.at("bit_identical").truth);
   std::vector<std::string> labels;
-  for (const auto& run : summary.fields().at("runs").list_value().values()) {
-    labels.push_back(run.struct_value().fields().at("label").string_value());
-    REQUIRE(list(run.struct_value(), "step_ms").size() == 6);
+  for (const Json& run : summary.at("runs").items) {
+    labels.push_back(run.at("label").text);
+    REQUIRE(list(run, "step_ms").size() == 6);
   }
   REQUIRE(labels == std::vector<std::string>{"resident", "planned-60", "planned-40", "lru-60"});
   REQUIRE(read_text(dir + "/report.html").find("<html") != std::string::npos);
-  REQUIRE_FALSE(parse(read_text(dir + "/trace.json")).fields().empty());
+  REQUIRE_FALSE(Json::parse(read_text(dir + "/trace.json")).at("traceEvents").items.empty());
 }
 
 TEST_CASE("gpt: a budget below one op's operands is refused with the op's name", "[integration]") {
