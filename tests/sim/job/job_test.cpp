@@ -1,10 +1,12 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <string>
+#include <variant>
 
 #include "common/schedule/validate.hpp"
 #include "tests/sim/job/random_schedule.hpp"
 #include "tests/sim/job/sim_job.hpp"
+#include "tools/analyzer/analyzer.hpp"
 
 namespace {
 
@@ -103,4 +105,32 @@ TEST_CASE("sim: a lost operation ends in an error, never in wrong bytes") {
     failures += outcome.failure ? 1 : 0;
   });
   if (std::getenv("HO_SEED") == nullptr) CHECK(failures > 0);
+}
+
+TEST_CASE(
+    "sim: the analyzer's plans, with prologue, wrap-around and epilogue, move the right bytes") {
+  std::uint64_t planned = 0;
+  std::uint64_t wrapped = 0;
+  for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    Prng random(seed);
+    const schedule::Schedule source = test::random_schedule(random);
+    const Graph graph = test::graph_of(source);
+    analyzer::Options options;
+    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+    options.device_budget_bytes = peak / 2 + random.below(peak / 2 + 1) + 256;
+    const auto outcome = analyzer::analyze(graph, source.hardware, options);
+    REQUIRE(outcome.ok());
+    const auto* const schedule = std::get_if<schedule::Schedule>(&*outcome);
+    if (schedule == nullptr) return;  // one op alone needs more than this budget
+    planned += schedule->cache_ops.empty() ? 0 : 1;
+    for (const auto& op : schedule->cache_ops) wrapped += op.before_next_step ? 1 : 0;
+    SimJob job(*schedule, random.next(), SimFault::kNone);
+    const SimOutcome result = job.run(1 + random.below(5));
+    REQUIRE(result.wrong == "");
+    REQUIRE(result.finished);
+  });
+  if (std::getenv("HO_SEED") != nullptr) return;
+  CHECK(planned > kFaultSeeds / 4);
+  CHECK(wrapped > 0);
 }

@@ -297,4 +297,23 @@ Schedule random_schedule(Prng& random) {
   return made;
 }
 
+Graph graph_of(const Schedule& schedule) {
+  Graph graph;
+  graph.name = schedule.graph_name;
+  graph.storages = schedule.storages;
+  for (const auto& position : schedule.positions) {
+    const schedule::OpInfo& info = schedule.ops[position.op.value()];
+    Op op;
+    op.id = info.id;
+    op.name = info.name;
+    op.duration_ns = info.duration_ns;
+    for (const auto& operand : position.operands) {
+      if (operand.access != Access::kWrite) op.reads.push_back(operand.storage);
+      if (operand.access != Access::kRead) op.writes.push_back(operand.storage);
+    }
+    graph.ops.push_back(std::move(op));
+  }
+  return graph;
+}
+
 }  // namespace ho::test
