@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "common/base/units.hpp"
 
@@ -80,23 +81,32 @@ std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
-/// The best of a few walks over the area in pieces of one size: the least disturbed one counts.
+/// Copies one window in pieces. @return how long it took.
 template <typename Copy>
-std::uint64_t best_walk_ns(std::byte* to, const std::byte* from, std::size_t area_bytes,
-                           std::size_t piece_bytes, const Copy& copy) {
-  std::uint64_t best = std::numeric_limits<std::uint64_t>::max();
-  for (int repetition = 0; repetition < 2; ++repetition) {
-    const std::uint64_t start = now_ns();
-    for (std::size_t at = 0; at + piece_bytes <= area_bytes; at += piece_bytes) {
-      copy(to + at, from + at, piece_bytes);
-    }
-    best = std::min(best, now_ns() - start);
+std::uint64_t window_ns(std::byte* to, const std::byte* from, std::size_t window_bytes,
+                        std::size_t piece_bytes, const Copy& copy) {
+  const std::uint64_t start = now_ns();
+  for (std::size_t at = 0; at + piece_bytes <= window_bytes; at += piece_bytes) {
+    copy(to + at, from + at, piece_bytes);
   }
-  return best;
+  return now_ns() - start;
+}
+
+std::uint64_t median(std::vector<std::uint64_t>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+void copy_plain(std::byte* to, const std::byte* from, std::size_t length_bytes) {
+  std::memcpy(to, from, length_bytes);
 }
 
 std::size_t measure_streaming_bytes_min() {
-  constexpr std::size_t kAreaBytes = 24 * kMiB;  // with the target's, more than most caches keep
+  constexpr std::size_t kWindowBytes = 2 * kMiB;
+  constexpr std::size_t kWindows = 12;
+  // With the target's, more than most caches keep.
+  constexpr std::size_t kAreaBytes = kWindows * kWindowBytes;
   constexpr std::size_t kFallbackBytes = kMiB;
   constexpr std::array<std::size_t, 5> kPieces = {2 * kMiB, kMiB, 256 * kKiB, 64 * kKiB, 16 * kKiB};
   void* mapped = ::mmap(nullptr, 2 * kAreaBytes, PROT_READ | PROT_WRITE,
@@ -108,11 +118,19 @@ std::size_t measure_streaming_bytes_min() {
 
   std::size_t least = std::numeric_limits<std::size_t>::max();
   for (const std::size_t piece : kPieces) {
-    const std::uint64_t plain =
-        best_walk_ns(to, from, kAreaBytes, piece,
-                     [](std::byte* t, const std::byte* f, std::size_t n) { std::memcpy(t, f, n); });
-    const std::uint64_t streaming = best_walk_ns(to, from, kAreaBytes, piece, copy_streaming);
-    if (streaming >= plain) break;
+    // Windows of the two kinds alternate and are shorter than a time slice, and medians are
+    // compared: on a machine that is busy while a job starts, whole walks would measure the
+    // scheduler.
+    std::vector<std::uint64_t> plain;
+    std::vector<std::uint64_t> streaming;
+    for (std::size_t i = 0; i < 2 * kWindows; ++i) {
+      const std::size_t at = i % kWindows * kWindowBytes;
+      const bool streams = (i + i / kWindows) % 2 == 0;  // each window once each way
+      const std::uint64_t took =
+          window_ns(to + at, from + at, kWindowBytes, piece, streams ? copy_streaming : copy_plain);
+      (streams ? streaming : plain).push_back(took);
+    }
+    if (median(streaming) >= median(plain)) break;
     least = piece;
   }
   ::munmap(mapped, 2 * kAreaBytes);

@@ -17,7 +17,7 @@ void copy_piece(std::byte* to, const std::byte* from, std::size_t length_bytes,
 void copy_streaming(std::byte* to, const std::byte* from, std::size_t length_bytes);
 
 /// The size from which streaming stores beat the plain copy here, for memory that is not in the
-/// cache. Measured at the first call in a process (about 50 ms), then fixed.
+/// cache. Measured at the first call in a process (about 100 ms), then fixed.
 [[nodiscard]] std::size_t streaming_bytes_min();
 
 }  // namespace ho::transport

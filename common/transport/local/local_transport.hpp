@@ -27,7 +27,7 @@ struct LocalOptions {
 ///
 /// The daemon's death is not seen here (the mapping lives on): whoever holds the control connection
 /// calls close_peer(). `clock` outlives the transport.
-/// Cost: the first call in a process measures copy speeds for about 50 ms.
+/// Cost: the first call in a process measures copy speeds for about 100 ms.
 /// @return kInvalidArgument for a depth of 0; kIo.
 [[nodiscard]] Result<std::unique_ptr<Transport>> make_local_transport(const LocalOptions& options,
                                                                       const Clock& clock);
