@@ -69,7 +69,6 @@ class SimJob {
   std::optional<client::Replay> replay_;
   TimePoint fault_at_ = TimePoint::max();
   std::uint32_t fault_node_ = 0;
-  bool fault_open_ = false;
   TimePoint close_at_ = TimePoint::max();
   SimOutcome outcome_;
 };
