@@ -13,9 +13,9 @@
 namespace ho::transport {
 
 /// libfabric's provider for TCP. Of the two that 1.17 has, `net` beats `tcp;ofi_rxm` in all but
-/// bandwidth, where they are equal (measured 2026-11 on a loaded 2-core virtual machine): an
-/// endpoint costs 0.01 ms and 6 MB of the process, not 36 ms and 74 MB; a 64 B get 15 us, not 75
-/// us. Both pass the conformance suite.
+/// bandwidth, where earlier probes found them equal (measured 2026-11 on a loaded 2-core virtual
+/// machine): an endpoint costs 0.01 ms and 6 MB of the process, not 36 ms and 74 MB; a 64 B get 15
+/// us, not 75 us. Both pass the conformance suite.
 inline constexpr const char* kOfiProvider = "net";
 
 /// How the initiator's side of the libfabric driver behaves.
