@@ -1,6 +1,7 @@
 #include "tests/integration/daemon/daemon_process.hpp"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,6 +37,7 @@ DaemonProcess::DaemonProcess(const TempFolder& folder, const std::string& tag, c
   pid_ = ::fork();
   REQUIRE(pid_ >= 0);
   if (pid_ > 0) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that crashes leaves nothing behind
   const int err = ::open(err_file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   ::dup2(err, STDERR_FILENO);
   if (spec.notify_to) ::setenv("NOTIFY_SOCKET", spec.notify_to->c_str(), 1);
