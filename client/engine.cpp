@@ -194,6 +194,12 @@ bool Engine::detach(Link* link) {
   return true;
 }
 
+void Engine::fail(Link* link, const std::string& what) {
+  for (Attached& attached : links_) {
+    if (attached.link == link) fail(attached, what, NodeIndex(UINT32_MAX));
+  }
+}
+
 void Engine::run() {
   TimePoint last_event = clock_.now();
   while (!stopping_) {

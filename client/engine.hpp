@@ -74,6 +74,8 @@ class Engine {
   [[nodiscard]] std::uint32_t reserve_owner();
   /// @return false: transfers are still in flight, call again.
   [[nodiscard]] bool detach(Link* link);
+  /// Fails a link for a reason that came up outside its replay. The first reason stays.
+  void fail(Link* link, const std::string& what);
 
   [[nodiscard]] const TickClock& ticks() const { return ticks_; }
   void ring() { door_->bell.ring(); }

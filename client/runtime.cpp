@@ -173,6 +173,15 @@ const Arena& Runtime::home_of(const StorageSlot& slot) const {
   return slot.remote ? *remote_home_ : *local_home_;
 }
 
+/// A home that cannot be reached ends the run, also between steps: the node is as lost as if a
+/// prefetch had found out.
+Error Runtime::home_failed(const Error& error) {
+  if (error.code() != Errc::kUnavailable && error.code() != Errc::kDeadline) return error;
+  const std::string what = error.context() + ": " + std::string(errc_name(error.code()));
+  engine_.call([&] { engine_.fail(link_.get(), what); });
+  return Error(Errc::kUnavailable, link_->failure_text);
+}
+
 Result<void> Runtime::write(std::uint32_t storage_id, std::span<const std::byte> data) {
   if (auto ok = check_running(); !ok) return ok;
   StorageSlot* const slot = find_storage(storage_id);
@@ -195,7 +204,7 @@ Result<void> Runtime::write(std::uint32_t storage_id, std::span<const std::byte>
   const std::span<std::byte> memory(const_cast<std::byte*>(data.data()), data.size());
   if (auto ok = pool_.move_now(Direction::kPut, home_of(*slot), slot->home_offset_bytes, memory);
       !ok) {
-    return ok.error().at("writing " + slot->name);
+    return home_failed(ok.error().at("writing " + slot->name));
   }
   slot->written_steps = steps_begun_ + 1;
   return {};
@@ -218,7 +227,7 @@ Result<void> Runtime::read(std::uint32_t storage_id, std::span<std::byte> into) 
   if (!finished_) return conflict(slot->name + " is read after finish only");
   if (auto ok = pool_.move_now(Direction::kGet, home_of(*slot), slot->home_offset_bytes, into);
       !ok) {
-    return ok.error().at("reading " + slot->name);
+    return home_failed(ok.error().at("reading " + slot->name));
   }
   return {};
 }

@@ -131,6 +131,7 @@ class Runtime {
   [[nodiscard]] Result<void> attach(const schedule::Schedule& schedule, std::span<std::byte> arena);
   [[nodiscard]] Result<void> check_running() const;
   [[nodiscard]] Result<void> wait_state(LinkState wanted);
+  [[nodiscard]] Error home_failed(const Error& error);
   [[nodiscard]] StorageSlot* find_storage(std::uint32_t storage_id);
   [[nodiscard]] const Arena& home_of(const StorageSlot& slot) const;
 
