@@ -11,6 +11,7 @@
 #include "client/include/hyperoffload/hyperoffload.h"
 #include "client/pool.hpp"
 #include "client/runtime.hpp"
+#include "common/base/log.hpp"
 
 struct ho_pool {
   std::unique_ptr<ho::client::Pool> pool;
@@ -35,9 +36,19 @@ using ho::Error;
 using ho::Result;
 using ho::client::Direction;
 
-static_assert(HO_IO == static_cast<int>(Errc::kIo) && HO_BUSY == static_cast<int>(Errc::kBusy) &&
-                  HO_CONFLICT == static_cast<int>(Errc::kConflict) &&
-                  HO_UNAVAILABLE == static_cast<int>(Errc::kUnavailable),
+constexpr bool same(ho_status status, Errc code) {
+  return static_cast<int>(status) == static_cast<int>(code);
+}
+static_assert(same(HO_OK, Errc::kOk) && same(HO_INVALID_ARGUMENT, Errc::kInvalidArgument) &&
+                  same(HO_NOT_FOUND, Errc::kNotFound) &&
+                  same(HO_ALREADY_EXISTS, Errc::kAlreadyExists) &&
+                  same(HO_OUT_OF_RANGE, Errc::kOutOfRange) &&
+                  same(HO_PERMISSION_DENIED, Errc::kPermissionDenied) &&
+                  same(HO_BUSY, Errc::kBusy) && same(HO_EXHAUSTED, Errc::kExhausted) &&
+                  same(HO_UNAVAILABLE, Errc::kUnavailable) && same(HO_DEADLINE, Errc::kDeadline) &&
+                  same(HO_CANCELED, Errc::kCanceled) && same(HO_CORRUPT, Errc::kCorrupt) &&
+                  same(HO_UNSUPPORTED, Errc::kUnsupported) && same(HO_CONFLICT, Errc::kConflict) &&
+                  same(HO_IO, Errc::kIo),
               "ho_status mirrors Errc");
 
 std::string& last_error() {
@@ -66,6 +77,17 @@ ho_status guarded(Work&& work) noexcept {
     return fail(HO_EXHAUSTED, "out of memory");
   } catch (const std::exception& caught) {
     return fail(HO_IO, caught.what());
+  }
+}
+
+/// The same for a call that has no status: what fails in it is logged, nothing else can be done.
+template <typename Work>
+void guarded_end(const char* call, Work&& work) noexcept {
+  try {
+    work();
+  } catch (const std::exception& caught) {
+    ho::log(ho::LogLevel::kError, "a call ended early",
+            {{"call", call}, {"reason", caught.what()}});
   }
 }
 
@@ -176,10 +198,12 @@ ho_status ho_connect(const ho_connect_options* options, ho_pool** out) {
 
 void ho_disconnect(ho_pool* pool) {
   if (pool == nullptr) return;
-  for (const auto& [base, registered] : pool->registered) {
-    pool->pool->unregister_memory(registered.handles);
-  }
-  delete pool;
+  guarded_end("ho_disconnect", [&] {
+    for (const auto& [base, registered] : pool->registered) {
+      pool->pool->unregister_memory(registered.handles);
+    }
+  });
+  guarded_end("ho_disconnect", [&] { delete pool; });
 }
 
 const char* ho_pool_transport(const ho_pool* pool) {
@@ -199,7 +223,7 @@ ho_status ho_allocate(ho_pool* pool, uint64_t bytes, ho_allocation** out) {
 
 void ho_free(ho_pool* pool, ho_allocation* allocation) {
   if (pool == nullptr || allocation == nullptr) return;
-  pool->pool->release(std::move(allocation->arena));
+  guarded_end("ho_free", [&] { pool->pool->release(std::move(allocation->arena)); });
   delete allocation;
 }
 
@@ -276,7 +300,9 @@ ho_status ho_load(ho_pool* pool, const void* schedule, size_t schedule_bytes, vo
   });
 }
 
-void ho_unload(ho_runtime* runtime) { delete runtime; }
+void ho_unload(ho_runtime* runtime) {
+  guarded_end("ho_unload", [&] { delete runtime; });
+}
 
 ho_status ho_write(ho_runtime* runtime, uint32_t storage_id, const void* data, size_t bytes) {
   return guarded([&]() -> Result<void> {
@@ -348,6 +374,9 @@ uint32_t ho_cache_op_count(const ho_runtime* runtime) {
 ho_status ho_get_counters(const ho_runtime* runtime, ho_counters* out) {
   return guarded([&]() -> Result<void> {
     if (runtime == nullptr || out == nullptr) return null_argument();
+    if (out->struct_bytes < sizeof(ho_counters::struct_bytes) + sizeof(ho_counters::steps)) {
+      return Error(Errc::kInvalidArgument, "struct_bytes is not set to sizeof(ho_counters)");
+    }
     const auto now = runtime->runtime->counters();
     ho_counters filled{};
     filled.struct_bytes = std::min(out->struct_bytes, sizeof(filled));

@@ -91,6 +91,7 @@ Result<std::uint64_t> Engine::start(Transfer transfer) {
       continue;
     }
     ticket.arena.store(transfer.arena);
+    ticket.memory.store(transfer.local[0].value());
     ticket.state.store(TicketState::kPending);
     Command command;
     command.transfer = transfer;
@@ -149,14 +150,23 @@ Result<void> Engine::wait(std::uint64_t ticket) {
   return Error(code, "transfer to or from " + label + " failed");
 }
 
-void Engine::wait_unused(const ArenaMap* arena) {
+template <typename Uses>
+void Engine::wait_until_none(const Uses& uses) {
   for (Ticket& ticket : tickets_) {
-    while (ticket.state.load() == TicketState::kPending && ticket.arena.load() == arena) {
+    while (ticket.state.load() == TicketState::kPending && uses(ticket)) {
       const std::uint32_t token = ticket_done_.token();
       if (ticket.state.load() != TicketState::kPending) break;
       ticket_done_.wait(token, std::chrono::milliseconds(100));
     }
   }
+}
+
+void Engine::wait_unused(const ArenaMap* arena) {
+  wait_until_none([&](const Ticket& ticket) { return ticket.arena.load() == arena; });
+}
+
+void Engine::wait_unused(const LocalHandles& memory) {
+  wait_until_none([&](const Ticket& ticket) { return ticket.memory.load() == memory[0].value(); });
 }
 
 transport::Transport& Engine::transport(DriverIndex driver) {
@@ -211,9 +221,9 @@ void Engine::run() {
     if (mover_.in_flight() > 0) {
       if (quiet > kNapAfter) {
         const std::uint32_t token = door_->bell.token();
-        announce_wakes(true);
+        announce_wakes(Awake::kNo);
         if (!turn()) door_->bell.wait(token, kNap);
-        announce_wakes(false);
+        announce_wakes(Awake::kYes);
       } else if (quiet > kYieldAfter) {
         sched_yield();
       } else {
@@ -226,14 +236,14 @@ void Engine::run() {
       continue;
     }
     const std::uint32_t token = door_->bell.token();
-    announce_wakes(true);
+    announce_wakes(Awake::kNo);
     if (turn()) {
       last_event = clock_.now();
     } else {
       fail_stuck_links();
       door_->bell.wait(token, Duration(-1));
     }
-    announce_wakes(false);
+    announce_wakes(Awake::kYes);
   }
   HO_CHECK(links_.empty());
 }
@@ -291,9 +301,7 @@ bool Engine::feed(Attached& attached) {
   Link& link = *attached.link;
   if (link.replay.failure()) return false;
   Executor& executor = link.replay.executor();
-  const std::uint64_t ended = link.ops_done.load();
-  const std::uint64_t begun = link.steps_begun.load();
-  const bool finish = link.finish_asked.load();
+  const auto [finish, begun, ended] = job_progress(link);
   bool changed = false;
   for (;;) {
     const std::uint64_t through = std::min(ended, executor.steps_begun() * link.position_count);
@@ -325,6 +333,9 @@ bool Engine::take_completions() {
   const std::size_t count = mover_.poll(done);
   bool tickets = false;
   for (std::size_t i = 0; i < count; ++i) {
+    if (done[i].code == Errc::kDeadline || done[i].code == Errc::kUnavailable) {
+      report_unresponsive(done[i].node);
+    }
     if (done[i].owner == 0) {
       Ticket& ticket = tickets_[done[i].cookie];
       ticket.code = done[i].code;
@@ -352,6 +363,15 @@ bool Engine::take_completions() {
   return count > 0;
 }
 
+/// A driver that needs its peer closes it at the first operation that ends by its deadline, for
+/// good: the node is lost to this job, which must not be given memory there again. Others (local)
+/// lose the operation only.
+void Engine::report_unresponsive(NodeIndex node) {
+  const EngineNode& lost = nodes_[node.value()];
+  if (!transport(lost.driver).caps().needs_peer_progress) return;
+  lost.fault->report(FaultReason::kUnresponsive);
+}
+
 void Engine::publish(Attached& attached) {
   Link& link = *attached.link;
   if (link.state.load() == LinkState::kFailed) return;
@@ -377,27 +397,26 @@ void Engine::fail(Attached& attached, const std::string& what, NodeIndex node) {
   }
   link.state.store(LinkState::kFailed);
   link.ready_through.store(0);
+  link.wake_at.store(0);
   link.changed.ring();
 }
 
-/// Tells the jobs at which op's end this thread wants to be woken, or that it is awake.
-void Engine::announce_wakes(bool sleeping) {
+/// Tells the jobs at which op's end this thread wants to be woken, or that it is awake. A failed
+/// link's word stays at 0, which sends its job off the fast path.
+void Engine::announce_wakes(Awake awake) {
   for (Attached& attached : links_) {
-    attached.link->wake_at.store(sleeping ? attached.link->replay.executor().next_trigger()
-                                          : kNeverNeeded);
+    Link& link = *attached.link;
+    if (link.state.load() == LinkState::kFailed) continue;
+    link.wake_at.store(awake == Awake::kNo ? link.replay.executor().next_trigger() : kNeverNeeded);
   }
 }
 
-/// A job that waits for an op while nothing moves and nothing can start will wait for ever. A legal
-/// schedule cannot come here; saying so is better than hanging.
+/// A legal schedule cannot be stuck; saying so is better than hanging.
 void Engine::fail_stuck_links() {
   for (Attached& attached : links_) {
-    Link& link = *attached.link;
-    if (!link.waiting.load() || !link.replay.quiet()) continue;
-    const std::uint64_t at = link.ops_done.load();
-    const Executor& executor = link.replay.executor();
-    if (executor.positions_ended_count() != at || executor.ready_through() > at) continue;
-    fail(attached, "the schedule cannot go on at position " + std::to_string(at),
+    if (!stuck(*attached.link)) continue;
+    fail(attached,
+         "the schedule cannot go on at position " + std::to_string(attached.link->ops_done.load()),
          NodeIndex(UINT32_MAX));
   }
 }

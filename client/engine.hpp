@@ -58,8 +58,11 @@ class Engine {
   /// Waits for one transfer and gives its outcome; the ticket ends. Bounded by the transfer's
   /// deadline. @return the transfer's own failure; kNotFound: no such ticket.
   [[nodiscard]] Result<void> wait(std::uint64_t ticket);
-  /// Waits until no plain transfer touches the arena any more. Their tickets stay.
+  /// Waits until no plain transfer touches the arena any more. Their tickets stay. Bounded by the
+  /// transfers' deadlines.
   void wait_unused(const ArenaMap* arena);
+  /// The same for registered memory.
+  void wait_unused(const LocalHandles& memory);
 
   /// Runs `work` on the transfer thread and waits for it. Start-up and shutdown only: it may block
   /// there, and everybody's transfers with it.
@@ -86,7 +89,8 @@ class Engine {
     std::atomic<TicketState> state{TicketState::kFree};
     std::atomic<std::uint32_t> generation{0};
     std::atomic<const ArenaMap*> arena{nullptr};
-    Errc code = Errc::kOk;  ///< written before kDone
+    std::atomic<std::uint32_t> memory{0};  ///< the first driver's handle: unique among the living
+    Errc code = Errc::kOk;                 ///< written before kDone
     NodeIndex node;
   };
   struct Command {
@@ -111,7 +115,11 @@ class Engine {
   bool take_completions();
   void publish(Attached& attached);
   void fail(Attached& attached, const std::string& what, NodeIndex node);
-  void announce_wakes(bool sleeping);
+  enum class Awake : std::uint8_t { kYes, kNo };
+  void announce_wakes(Awake awake);
+  template <typename Uses>
+  void wait_until_none(const Uses& uses);
+  void report_unresponsive(NodeIndex node);
   void fail_stuck_links();
 
   std::shared_ptr<Doorbell> door_;

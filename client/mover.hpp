@@ -20,11 +20,13 @@ using LocalHandles = std::array<transport::LocalId, kDriversMax>;
 enum class Direction : std::uint8_t { kGet, kPut };
 
 /// Order in which waiting transfers get the link: smaller first. Plain transfers of the job are
-/// waited for now; a schedule's transfers come after them, the one needed soonest first.
+/// waited for now; a schedule's transfers come after them, the one needed soonest first. Schedules
+/// are compared by Mover::progress(): a transfer needed in n positions is worth progress + n, so
+/// one that waits becomes the most urgent in time, however old its rivals' schedules are.
 struct Urgency {
   static constexpr std::uint64_t kPlainSmall = 0;
   static constexpr std::uint64_t kPlain = 1;
-  static constexpr std::uint64_t kScheduled = 2;  ///< plus the position that waits
+  static constexpr std::uint64_t kScheduled = 2;  ///< plus progress() and the positions until then
 };
 
 /// Plain transfers up to this size overtake larger ones.
@@ -82,6 +84,10 @@ class Mover {
   /// Makes progress and moves finished transfers into `out`. @return how many were written.
   std::size_t poll(std::span<TransferDone> out);
 
+  /// Positions that all schedules together have ended: the time that urgencies are told in.
+  [[nodiscard]] std::uint64_t progress() const { return progress_; }
+  void add_progress(std::uint64_t positions) { progress_ += positions; }
+
   /// Transfers accepted and not yet given out by poll().
   [[nodiscard]] std::uint32_t in_flight() const { return in_flight_; }
   [[nodiscard]] bool full() const { return in_flight_ == kTransfersMax; }
@@ -127,6 +133,7 @@ class Mover {
   std::size_t done_count_ = 0;
   std::uint64_t next_order_ = 0;
   std::uint64_t next_op_ = 0;
+  std::uint64_t progress_ = 0;
 };
 
 }  // namespace ho::client

@@ -10,13 +10,20 @@
 namespace ho::client {
 
 /// Why a node can no longer be used.
-enum class FaultReason : std::uint8_t { kNone = 0, kConnectionLost = 1, kLeaseLapsed = 2 };
+enum class FaultReason : std::uint8_t {
+  kNone = 0,
+  kConnectionLost = 1,
+  kLeaseLapsed = 2,
+  kUnresponsive = 3,
+};
 
 [[nodiscard]] constexpr std::string_view fault_text(FaultReason reason) {
   switch (reason) {
     case FaultReason::kNone: return "in order";
     case FaultReason::kConnectionLost: return "its control connection closed";
     case FaultReason::kLeaseLapsed: return "its session's lease lapsed";
+    case FaultReason::kUnresponsive:
+      return "a transfer with it failed, and its data path is closed";
   }
   return "unknown";
 }
@@ -43,6 +50,7 @@ class NodeFault {
   /// The daemon let a request's deadline pass. Its data may still move (the local driver needs no
   /// daemon), but shutting down does not wait for it a second time.
   void mark_silent() { silent_.store(true); }
+  void mark_answering() { silent_.store(false); }
   [[nodiscard]] bool silent() const { return silent_.load(); }
 
  private:

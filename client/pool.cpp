@@ -131,6 +131,7 @@ Result<LocalHandles> Pool::register_memory(std::span<std::byte> memory) {
 }
 
 void Pool::unregister_memory(const LocalHandles& handles) {
+  engine_->wait_unused(handles);
   engine_->call([&] {
     for (std::uint32_t i = 0; i < driver_names_.size(); ++i) {
       engine_->transport(DriverIndex(i)).unregister_memory(handles[i]);
@@ -142,17 +143,24 @@ Result<void> Pool::move_now(Direction direction, const Arena& arena, std::uint64
                             std::span<std::byte> memory) {
   auto handles = register_memory(memory);
   if (!handles) return handles.error();
+  auto outcome = move_registered(direction, arena, offset_bytes, memory, *handles);
+  unregister_memory(*handles);
+  return outcome;
+}
+
+Result<void> Pool::move_registered(Direction direction, const Arena& arena,
+                                   std::uint64_t offset_bytes, std::span<std::byte> memory,
+                                   const LocalHandles& handles) {
   Transfer transfer;
   transfer.direction = direction;
   transfer.arena = &arena.map;
   transfer.arena_offset_bytes = offset_bytes;
   transfer.memory = memory.data();
   transfer.bytes = memory.size();
-  transfer.local = *handles;
+  transfer.local = handles;
   const auto ticket = engine_->start(transfer);
-  const Result<void> outcome = ticket ? engine_->wait(*ticket) : Result<void>(ticket.error());
-  unregister_memory(*handles);
-  return outcome;
+  if (!ticket) return ticket.error();
+  return engine_->wait(*ticket);
 }
 
 }  // namespace ho::client

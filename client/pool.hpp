@@ -52,12 +52,17 @@ class Pool {
 
   /// Makes host memory usable by every driver. It outlives unregister_memory().
   [[nodiscard]] Result<LocalHandles> register_memory(std::span<std::byte> memory);
-  /// No transfer may use it any more.
+  /// Waits until no plain transfer uses it any more; a replay's must have ended.
   void unregister_memory(const LocalHandles& handles);
 
   /// Moves bytes between an arena and any host memory, and waits.
   [[nodiscard]] Result<void> move_now(Direction direction, const Arena& arena,
                                       std::uint64_t offset_bytes, std::span<std::byte> memory);
+  /// The same for memory inside what register_memory() gave `handles` for.
+  [[nodiscard]] Result<void> move_registered(Direction direction, const Arena& arena,
+                                             std::uint64_t offset_bytes,
+                                             std::span<std::byte> memory,
+                                             const LocalHandles& handles);
 
  private:
   explicit Pool(PoolOptions options) : options_(std::move(options)) {}

@@ -24,6 +24,7 @@ Result<Replay> Replay::create(const schedule::Schedule& schedule, const ReplayMe
   auto executor = Executor::create(schedule);
   if (!executor) return executor.error();
   Replay made(std::move(executor).value(), memory, owner);
+  made.positions_ = schedule.positions.size();
   made.steady_ = static_cast<std::uint32_t>(schedule.cache_ops.size());
   made.prologue_ = static_cast<std::uint32_t>(schedule.prologue.size());
   for (const auto* list : {&schedule.cache_ops, &schedule.prologue, &schedule.epilogue}) {
@@ -77,8 +78,18 @@ const Replay::Move& Replay::move_of(const Instance& instance) const {
   return moves_[steady_ + prologue_ + instance.index];
 }
 
+/// How far off the op is that waits for a transfer. One that no op waits for still holds back the
+/// step after next (Executor's second rule).
+std::uint64_t Replay::positions_until(const ReadyTransfer& ready) const {
+  const std::uint64_t needed_at =
+      ready.needed_at != kNeverNeeded ? ready.needed_at : (ready.instance.step + 2) * positions_;
+  return needed_at - std::min(needed_at, executor_.positions_ended_count());
+}
+
 std::size_t Replay::pump(Mover& mover, std::uint64_t now_ticks) {
   std::size_t started = 0;
+  mover.add_progress(executor_.positions_ended_count() - told_);
+  told_ = executor_.positions_ended_count();
   while (!failure_ && !mover.full() && !free_flights_.empty()) {
     const auto ready = executor_.next();
     if (!ready) break;
@@ -96,8 +107,7 @@ std::size_t Replay::pump(Mover& mover, std::uint64_t now_ticks) {
     transfer.memory = memory_.device.data() + move.device_offset_bytes;
     transfer.bytes = move.bytes;
     transfer.local = memory_.device_handles;
-    transfer.urgency =
-        ready->needed_at == kNeverNeeded ? kNeverNeeded : Urgency::kScheduled + ready->needed_at;
+    transfer.urgency = Urgency::kScheduled + mover.progress() + positions_until(*ready);
     const auto accepted = mover.start(transfer);
     HO_CHECK(accepted.ok());
     device_end_bytes_ = std::max(device_end_bytes_, move.device_offset_bytes + move.bytes);

@@ -96,10 +96,13 @@ class Replay {
   [[nodiscard]] Result<void> add_moves(const schedule::Schedule& schedule,
                                        const std::vector<schedule::CacheOp>& list);
   [[nodiscard]] const Move& move_of(const Instance& instance) const;
+  [[nodiscard]] std::uint64_t positions_until(const ReadyTransfer& ready) const;
 
   Executor executor_;
   ReplayMemory memory_;
   std::uint32_t owner_;
+  std::uint64_t positions_ = 0;  ///< per step
+  std::uint64_t told_ = 0;       ///< ended positions that the mover knows of
   std::uint32_t steady_ = 0;
   std::uint32_t prologue_ = 0;
   std::vector<Move> moves_;      ///< steady, prologue, epilogue

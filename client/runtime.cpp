@@ -19,6 +19,8 @@ constexpr Duration kLookAgain = std::chrono::milliseconds(100);
 /// before() spins this long: most late transfers are late by less than a wake-up costs.
 /// Source: own measurement, waking a sleeping thread takes 15-50 us.
 constexpr Duration kSpinBefore = std::chrono::microseconds(20);
+/// INPUT values go home in parts of at most this size.
+constexpr std::uint64_t kBounceBytesMax = 4 * kMiB;
 
 Error conflict(std::string what) { return Error(Errc::kConflict, std::move(what)); }
 
@@ -116,6 +118,7 @@ Result<void> Runtime::attach(const Schedule& schedule, std::span<std::byte> aren
   if (!handles) return handles.error();
   device_handles_ = *handles;
   registered_ = true;
+  if (auto ok = open_bounce(); !ok) return ok;
 
   ReplayMemory memory{arena, device_handles_, &local_home_->map, &remote_home_->map};
   const std::uint32_t owner = engine_.call([&] { return engine_.reserve_owner(); });
@@ -142,6 +145,22 @@ Result<void> Runtime::attach(const Schedule& schedule, std::span<std::byte> aren
   return {};
 }
 
+Result<void> Runtime::open_bounce() {
+  std::uint64_t bytes = 0;
+  for (const StorageSlot& slot : storages_) {
+    if (slot.input && slot.has_home) bytes = std::max(bytes, slot.bytes);
+  }
+  if (bytes == 0) return {};
+  bounce_.resize(std::min(bytes, kBounceBytesMax));
+  auto handles = pool_.register_memory(bounce_);
+  if (!handles) {
+    bounce_.clear();
+    return handles.error();
+  }
+  bounce_handles_ = *handles;
+  return {};
+}
+
 Runtime::~Runtime() {
   while (attached_) {
     attached_ = !engine_.call([&] { return engine_.detach(link_.get()); });
@@ -151,6 +170,7 @@ Runtime::~Runtime() {
     pause.wait(pause.token(), std::chrono::milliseconds(1));
   }
   if (registered_) pool_.unregister_memory(device_handles_);
+  if (!bounce_.empty()) pool_.unregister_memory(bounce_handles_);
   pool_.release(std::move(local_home_));
   pool_.release(std::move(remote_home_));
 }
@@ -200,13 +220,27 @@ Result<void> Runtime::write(std::uint32_t storage_id, std::span<const std::byte>
     return conflict(slot->name + (slot->persistent ? " is written before the first step only"
                                                    : " is written between steps only"));
   }
+  const auto written = slot->input ? write_input(*slot, data) : write_once(*slot, data);
+  if (!written) return home_failed(written.error().at("writing " + slot->name));
+  slot->written_steps = steps_begun_ + 1;
+  return {};
+}
+
+Result<void> Runtime::write_once(const StorageSlot& slot, std::span<const std::byte> data) {
   // Only read by a put; ports take one span type for both directions.
   const std::span<std::byte> memory(const_cast<std::byte*>(data.data()), data.size());
-  if (auto ok = pool_.move_now(Direction::kPut, home_of(*slot), slot->home_offset_bytes, memory);
-      !ok) {
-    return home_failed(ok.error().at("writing " + slot->name));
+  return pool_.move_now(Direction::kPut, home_of(slot), slot.home_offset_bytes, memory);
+}
+
+/// By way of memory that stays registered: an INPUT comes at every step.
+Result<void> Runtime::write_input(const StorageSlot& slot, std::span<const std::byte> data) {
+  for (std::size_t at = 0; at < data.size(); at += bounce_.size()) {
+    const auto part = data.subspan(at, std::min(bounce_.size(), data.size() - at));
+    std::copy(part.begin(), part.end(), bounce_.begin());
+    auto moved = pool_.move_registered(Direction::kPut, home_of(slot), slot.home_offset_bytes + at,
+                                       std::span(bounce_).first(part.size()), bounce_handles_);
+    if (!moved) return moved;
   }
-  slot->written_steps = steps_begun_ + 1;
   return {};
 }
 
@@ -290,6 +324,7 @@ Result<void> Runtime::before_slow(std::uint32_t position) {
 }
 
 Error Runtime::after_error(std::uint32_t position) const {
+  if (auto ok = check_running(); !ok) return ok.error();
   if (!in_step_) return conflict("after() outside a step");
   if (!in_op_) return conflict("after(" + std::to_string(position) + ") without before()");
   return conflict("after(" + std::to_string(position) + ") where position " +

@@ -81,9 +81,11 @@ class Runtime {
     position_ += 1;
     const std::uint64_t done = step_first_ + position_;
     link_->ops_done.store(done, std::memory_order_seq_cst);
-    if (done >= link_->wake_at.load(std::memory_order_seq_cst)) engine_.ring();
-    return true;
+    if (done < link_->wake_at.load(std::memory_order_seq_cst)) return true;
+    engine_.ring();
+    return link_->state.load() != LinkState::kFailed;
   }
+  /// Why try_after() said no.
   [[nodiscard]] Error after_error(std::uint32_t position) const;
 
   /// Null where the op at this position has no such operand.
@@ -129,6 +131,9 @@ class Runtime {
   void index_operands(const schedule::Schedule& schedule, std::span<std::byte> arena);
   void index_storages(const schedule::Schedule& schedule);
   [[nodiscard]] Result<void> attach(const schedule::Schedule& schedule, std::span<std::byte> arena);
+  [[nodiscard]] Result<void> open_bounce();
+  [[nodiscard]] Result<void> write_once(const StorageSlot& slot, std::span<const std::byte> data);
+  [[nodiscard]] Result<void> write_input(const StorageSlot& slot, std::span<const std::byte> data);
   [[nodiscard]] Result<void> check_running() const;
   [[nodiscard]] Result<void> wait_state(LinkState wanted);
   [[nodiscard]] Error home_failed(const Error& error);
@@ -142,6 +147,8 @@ class Runtime {
   std::unique_ptr<Arena> remote_home_;
   bool registered_ = false;
   LocalHandles device_handles_;
+  std::vector<std::byte> bounce_;  ///< registered where not empty: INPUT values on their way home
+  LocalHandles bounce_handles_;
   std::unique_ptr<Link> link_;
   bool attached_ = false;
 

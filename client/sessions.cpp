@@ -17,8 +17,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr Duration kConnectTimeout = std::chrono::seconds(5);
+/// For one node, over all its addresses: the same bound as for every control request.
+constexpr Duration kConnectTimeout = std::chrono::seconds(2);
 constexpr Duration kControlTimeout = std::chrono::seconds(2);
+/// For one node's lease, however many others have used up the time.
+constexpr Duration kRenewTimeoutMin = milliseconds(50);
 constexpr Duration kCloseTimeout = std::chrono::seconds(1);
 /// Daemons fault granted memory in; a loaded machine does it at a few hundred MB/s.
 constexpr std::uint64_t kGrantBytesPerMs = 50'000;
@@ -67,7 +70,8 @@ Result<void> choose_driver(TransportChoice choice, NodeSession& node) {
 
 }  // namespace
 
-Result<NodeSession> Sessions::open(const std::string& address, const SessionOptions& options) {
+Result<NodeSession> Sessions::dial(const std::string& address, const SessionOptions& options,
+                                   TimePoint deadline) {
   NodeSession node;
   node.fault = std::make_shared<NodeFault>(door_);
   ControlClient::Options control;
@@ -76,13 +80,12 @@ Result<NodeSession> Sessions::open(const std::string& address, const SessionOpti
   control.on_closed = [fault = node.fault](const Error&) {
     fault->report(FaultReason::kConnectionLost);
   };
-  auto client = ControlClient::connect(std::move(control), clock_.now() + kConnectTimeout);
+  auto client = ControlClient::connect(std::move(control), deadline);
   if (!client) return client.error();
   node.control = std::move(client).value();
   const HelloReply& hello = node.control->hello();
   node.label =
       "node " + std::to_string(hello.node.value()) + " (" + hello.node_name + ", " + address + ")";
-  if (auto ok = choose_driver(options.transport, node); !ok) return ok.error();
   return node;
 }
 
@@ -91,7 +94,7 @@ Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& option
   std::unique_ptr<Sessions> made(new Sessions(std::move(door)));
   std::optional<Error> last;
   for (const std::string& address : options.addresses) {
-    auto first = made->open(address, options);
+    auto first = made->dial(address, options, made->clock_.now() + kConnectTimeout);
     if (first) {
       made->nodes_.push_back(std::move(first).value());
       break;
@@ -121,6 +124,10 @@ Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& option
 Result<void> Sessions::open_others(const SessionOptions& options) {
   auto listed = nodes_.front().control->nodes(clock_.now() + kControlTimeout);
   if (!listed) return listed.error().at(nodes_.front().label);
+  for (const NodeInfo& info : *listed) {
+    if (info.node == nodes_.front().control->hello().node) come_nearer(info, options);
+  }
+  if (auto ok = choose_driver(options.transport, nodes_.front()); !ok) return ok.error();
   std::set<NodeId> known = {nodes_.front().control->hello().node};
   for (const NodeInfo& info : *listed) {
     if (nodes_.size() == kNodesMax || known.count(info.node) > 0) continue;
@@ -130,14 +137,21 @@ Result<void> Sessions::open_others(const SessionOptions& options) {
     std::stable_partition(addresses.begin(), addresses.end(),
                           [](const std::string& a) { return a.rfind("unix:", 0) == 0; });
     std::optional<Error> last;
+    const TimePoint deadline = clock_.now() + kConnectTimeout;
     for (const std::string& address : addresses) {
-      auto node = open(address, options);
-      if (node && node->control->hello().node == info.node) {
+      auto node = dial(address, options, deadline);
+      if (node && node->control->hello().node != info.node) {
+        node = Error(Errc::kConflict, address + " is another node");
+      }
+      if (node) {
+        if (auto ok = choose_driver(options.transport, *node); !ok) node = ok.error();
+      }
+      if (node) {
         known.insert(info.node);
         nodes_.push_back(std::move(node).value());
         break;
       }
-      last = node ? Error(Errc::kConflict, address + " is another node") : node.error();
+      last = node.error();
     }
     if (known.count(info.node) > 0) continue;
     if (last && last->code() == Errc::kUnsupported && options.transport != TransportChoice::kAuto) {
@@ -147,6 +161,26 @@ Result<void> Sessions::open_others(const SessionOptions& options) {
         {{"node", info.name}, {"reason", last ? last->message() : "it has no address"}});
   }
   return {};
+}
+
+/// The first node may have been named by its TCP address though it runs on this machine: then its
+/// Unix socket is better, since only that passes descriptors and so gives the `local` driver.
+void Sessions::come_nearer(const NodeInfo& info, const SessionOptions& options) {
+  const HelloReply& hello = nodes_.front().control->hello();
+  const bool has_local = std::any_of(hello.drivers.begin(), hello.drivers.end(),
+                                     [](const auto& driver) { return driver.driver == "local"; });
+  const bool wanted = options.transport != TransportChoice::kOfi && !has_local &&
+                      trimmed(hello.boot_id) == own_boot_id();
+  if (!wanted) return;
+  const TimePoint deadline = clock_.now() + kConnectTimeout;
+  for (const std::string& address : info.control_addresses) {
+    if (address.rfind("unix:", 0) != 0) continue;
+    auto node = dial(address, options, deadline);
+    // The same process, not one that took the path over.
+    if (!node || node->control->hello().daemon_instance != hello.daemon_instance) continue;
+    nodes_.front() = std::move(node).value();
+    return;
+  }
 }
 
 Sessions::~Sessions() {
@@ -247,16 +281,33 @@ void Sessions::release(const std::vector<HeldSegment>& segments) {
   }
 }
 
+/// Asks the nodes one after the other within a sixth of the shortest lease, those that did not
+/// answer last time after all others: however many are stopped, the rest keep their leases.
 void Sessions::renew_all() {
+  std::vector<NodeSession*> order;
+  Duration lease = 6 * kControlTimeout;
   for (NodeSession& node : nodes_) {
-    if (stopping_.load() || node.fault->reason() != FaultReason::kNone) continue;
-    const Duration timeout =
-        std::clamp<Duration>(node.session.lease / 6, milliseconds(50), kControlTimeout);
-    const auto renewed = node.control->renew_lease(node.session, clock_.now() + timeout);
-    if (renewed) continue;
+    if (node.fault->reason() != FaultReason::kNone) continue;
+    order.push_back(&node);
+    lease = std::min<Duration>(lease, node.session.lease);
+  }
+  std::stable_partition(order.begin(), order.end(),
+                        [](const NodeSession* node) { return !node->fault->silent(); });
+  const TimePoint end = clock_.now() + lease / 6;
+  for (std::size_t i = 0; i < order.size() && !stopping_.load(); ++i) {
+    NodeSession& node = *order[i];
+    const TimePoint now = clock_.now();
+    const Duration share = (end - now) / static_cast<std::int64_t>(order.size() - i);
+    const auto renewed =
+        node.control->renew_lease(node.session, now + std::max<Duration>(share, kRenewTimeoutMin));
+    if (renewed) {
+      node.fault->mark_answering();
+      continue;
+    }
     // No answer in time: the daemon may be stopped, which does not count against the lease. A lost
     // connection reports itself.
     const Errc code = renewed.error().code();
+    if (code == Errc::kDeadline) node.fault->mark_silent();
     if (code == Errc::kNotFound || code == Errc::kPermissionDenied) {
       node.fault->report(FaultReason::kLeaseLapsed);
     }

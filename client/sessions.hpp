@@ -45,7 +45,8 @@ struct HeldSegment {
 ///
 /// Threads: grant() and release() from any thread. Lifecycle: connect() -> grants -> destructor,
 /// which closes every session (and with it frees all memory), bounded by a second a node. A node
-/// that cannot be reached at connect() is left out, with a warning; if none can, it fails.
+/// that cannot be reached at connect() within 2 s is left out, with a warning; if none can, it
+/// fails.
 class Sessions {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Sessions>> connect(const SessionOptions& options,
@@ -66,7 +67,9 @@ class Sessions {
 
  private:
   explicit Sessions(std::shared_ptr<Doorbell> door) : door_(std::move(door)) {}
-  [[nodiscard]] Result<NodeSession> open(const std::string& address, const SessionOptions& options);
+  [[nodiscard]] Result<NodeSession> dial(const std::string& address, const SessionOptions& options,
+                                         TimePoint deadline);
+  void come_nearer(const NodeInfo& info, const SessionOptions& options);
   [[nodiscard]] Result<void> open_others(const SessionOptions& options);
   [[nodiscard]] std::vector<NodeRoom> room_of(const std::vector<NodeIndex>& candidates);
   void renew_all();

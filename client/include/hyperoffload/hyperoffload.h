@@ -14,8 +14,8 @@
  *   ho_finish(run);     ho_read(run, id, out, n);
  *   ho_unload(run);     ho_disconnect(pool);
  *
- * Threads: one thread at a time drives one ho_runtime. ho_get/ho_put/ho_wait: any one thread per
- * pool.
+ * Threads: one thread at a time drives one ho_runtime. ho_register, ho_unregister, ho_get, ho_put,
+ * ho_wait and ho_test: one thread at a time per pool. Everything else on a pool: any thread.
  *
  * Errors: every call returns a status; ho_last_error() says more, for the calling thread's last
  * failure.
@@ -62,7 +62,9 @@ typedef struct ho_connect_options {
                               that answers */
   const char* name;        /* the job, for people; may be NULL */
   const char* transport;   /* "auto" (also NULL), "local", "ofi" */
-  uint32_t op_deadline_ms; /* per transfer; 0: 1500 */
+  uint32_t op_deadline_ms; /* for each piece of a transfer (a few MiB) from when it is sent, over
+                              "ofi"; 0: 1500. "local" copies by itself and waits for nobody: it
+                              takes no notice. Time in which the job was stopped does not count */
 } ho_connect_options;
 
 HO_API const char* ho_version(void);
@@ -85,6 +87,8 @@ HO_API ho_status ho_allocate(ho_pool* pool, uint64_t bytes, ho_allocation** out)
 HO_API void ho_free(ho_pool* pool, ho_allocation* allocation);
 /* Registers host memory that get/put may use. It must outlive ho_unregister(). */
 HO_API ho_status ho_register(ho_pool* pool, void* base, size_t bytes);
+/* Ends that. Waits for transfers that still use the memory, waited for by ho_wait or not, as
+ * ho_free does for the allocation's; bounded by their deadlines. */
 HO_API ho_status ho_unregister(ho_pool* pool, void* base);
 /* Starts a transfer; `ticket` is for ho_wait/ho_test. The bytes belong to the library until it is
  * done. */
@@ -127,7 +131,7 @@ HO_API uint32_t ho_position_op(const ho_runtime* runtime, uint32_t position);
 HO_API uint32_t ho_cache_op_count(const ho_runtime* runtime);
 
 typedef struct ho_counters {
-  size_t struct_bytes; /* set by the caller */
+  size_t struct_bytes; /* set by the caller: sizeof(ho_counters) */
   uint64_t steps;
   uint64_t stall_ns;       /* all steps */
   uint64_t prefetch_bytes; /* pool -> device */
@@ -138,6 +142,7 @@ typedef struct ho_counters {
   uint64_t last_step_store_bytes;
   uint64_t peak_device_bytes; /* highest end offset any operand or transfer has used */
 } ho_counters;
+/* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter. */
 HO_API ho_status ho_get_counters(const ho_runtime* runtime, ho_counters* out);
 
 typedef struct ho_span {

@@ -21,6 +21,10 @@ constexpr std::uint64_t kOpBytesMax = std::uint64_t{1} << 40U;
 /// How long attach() may wait for the target to take or refuse a key.
 constexpr Duration kAttachLimit = std::chrono::seconds(1);
 
+/// Nobody polled for this long with operations under way: this process was stopped (or starved),
+/// and that time says nothing about the peer.
+constexpr Duration kOwnPauseMin = std::chrono::milliseconds(250);
+
 /// What GetOp and PutOp have in common.
 struct Request {
   OpId op;
@@ -79,6 +83,7 @@ class OfiTransport final : public Transport {
   void take_event(Peer& peer, const Connection::Event& event);
   void close_connection(Peer& peer);
   void fail_peer(Peer& peer, Errc code);
+  void forgive_own_pause(TimePoint now);
   void expire(TimePoint now);
   void finish(std::uint32_t slot, Errc code);
   [[nodiscard]] Peer*& peer_of(const Piece& piece) {
@@ -101,6 +106,7 @@ class OfiTransport final : public Transport {
   std::vector<Completion> done_;  ///< ended, waiting for poll(); from done_head_ on
   std::size_t done_head_ = 0;
   TimePoint earliest_ = TimePoint::max();  ///< no slot in use has an earlier deadline
+  TimePoint last_poll_{};                  ///< or when the first operation after none began
   std::uint32_t next_id_ = 1;
 };
 
@@ -240,6 +246,7 @@ Result<void> OfiTransport::accept(const Request& request) {
     return Error(Errc::kBusy, "queue full");
   }
 
+  if (in_use == 0) last_poll_ = clock_.now();
   const std::uint32_t index = free_slots_.back();
   free_slots_.pop_back();
   Peer& peer = *region.peer;
@@ -289,6 +296,7 @@ std::size_t OfiTransport::poll(std::span<Completion> out) {
     // Deadlines first: what the target did to an operation after its deadline is not to be trusted,
     // since its lease may have ended in between.
     const TimePoint now = clock_.now();
+    forgive_own_pause(now);
     if (now >= earliest_) expire(now);
     for (std::size_t i = open_peers_.size(); i-- > 0;) {  // backwards: failing removes the peer
       Peer& peer = *open_peers_[i];
@@ -351,6 +359,21 @@ void OfiTransport::fail_peer(Peer& peer, Errc code) {
   for (std::uint32_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].peer == &peer) finish(i, code);
   }
+}
+
+/// A job that was stopped finds its operations done, or goes on waiting for them: the deadlines
+/// move by as long as it did not look. A key that was taken back meanwhile refuses access by
+/// itself.
+void OfiTransport::forgive_own_pause(TimePoint now) {
+  const Duration pause = now - last_poll_;
+  last_poll_ = now;
+  if (pause < kOwnPauseMin) return;
+  for (Slot& slot : slots_) {
+    if (slot.peer != nullptr && slot.request.deadline < TimePoint::max() - pause) {
+      slot.request.deadline += pause;
+    }
+  }
+  if (earliest_ < TimePoint::max() - pause) earliest_ += pause;
 }
 
 void OfiTransport::expire(TimePoint now) {
