@@ -1,5 +1,6 @@
 #include "daemon/pool/pool.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -170,7 +171,11 @@ std::vector<SessionId> Pool::tick(TimePoint now) {
   const Duration gap = now - last_tick_ - kTickPeriod;
   last_tick_ = now;
   if (gap >= kGapMin) {
-    for (auto& [id, record] : sessions_) record.lease_end += gap;
+    // Never beyond a full lease from now: a session whose renewal was served before this tick (both
+    // wait in the same event loop after a stop) has its time back already.
+    for (auto& [id, record] : sessions_) {
+      record.lease_end = std::min(record.lease_end + gap, now + options_.lease);
+    }
   }
   std::vector<SessionId> lapsed;
   for (const auto& [id, record] : sessions_) {

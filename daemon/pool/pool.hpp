@@ -92,7 +92,8 @@ class Pool {
 
   /// To be called about every `tick_period()`. Time between two ticks that is much longer than
   /// that is time in which this process did not run (stopped, suspended): it does not count
-  /// against leases. @return sessions whose lease has lapsed.
+  /// against leases, and no lease ever ends later than one lease from now. @return sessions whose
+  /// lease has lapsed.
   [[nodiscard]] std::vector<SessionId> tick(TimePoint now);
   [[nodiscard]] static Duration tick_period();
 

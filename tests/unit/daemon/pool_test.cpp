@@ -101,6 +101,20 @@ TEST_CASE("pool: time without ticks does not count against leases") {
   CHECK(pool.tick(now += milliseconds(100)) == std::vector<SessionId>{session});
 }
 
+TEST_CASE("pool: a stop is given back once, also to a session renewed before the first tick") {
+  const TimePoint start{};
+  Pool pool = make_pool(start);
+  const SessionId renewed = open(pool, start);
+  const SessionId silent = open(pool, start);
+  REQUIRE(pool.tick(start + milliseconds(50)).empty());
+  const TimePoint resumed = start + milliseconds(50'000);
+  pool.renew(renewed, resumed);
+  REQUIRE(pool.tick(resumed).empty());
+  CHECK(pool.sessions().at(renewed).lease_end == resumed + milliseconds(1000));
+  CHECK(pool.sessions().at(silent).lease_end <= resumed + milliseconds(1000));
+  CHECK(pool.sessions().at(silent).lease_end > resumed);
+}
+
 TEST_CASE("pool: a session that ends while its memory is made leaves nothing behind") {
   const TimePoint start{};
   Pool pool = make_pool(start);
