@@ -1,9 +1,13 @@
+#include <pthread.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstdint>
 #include <iostream>
 
 #include "common/base/clock.hpp"
 #include "common/base/log.hpp"
+#include "common/base/signals.hpp"
 #include "daemon/node.hpp"
 #include "proto/config.hpp"
 
@@ -17,14 +21,26 @@ int refuse(const ho::Error& error, int code) {
   return code;
 }
 
-int run(const std::string& file, bool only_check) {
+enum class Mode : std::uint8_t { kServe, kCheckConfig };
+
+/// SIGTERM and SIGINT wait until Node::run() is ready for them: a daemon that is told to end while
+/// it starts ends in order too. Threads made from here on inherit the mask.
+void hold_end_signals() {
+  sigset_t held{};
+  sigemptyset(&held);
+  sigaddset(&held, SIGTERM);
+  sigaddset(&held, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &held, nullptr);
+}
+
+int run(const std::string& file, Mode mode) {
   const auto config = ho::read_daemon_config(file);
   if (!config) return refuse(config.error(), kExitBadConfig);
   ho::set_log_level(config->log_level);
   if (auto enough = ho::daemon::check_memory(*config); !enough) {
     return refuse(enough.error().at(file), kExitBadConfig);
   }
-  if (only_check) {
+  if (mode == Mode::kCheckConfig) {
     std::cout << file << ": ok\n";
     return 0;
   }
@@ -40,6 +56,8 @@ int run(const std::string& file, bool only_check) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ho::drop_library_signal_handlers();
+  hold_end_signals();
   CLI::App app{"HyperOffload daemon: gives this node's memory to the pool."};
   app.name("hyperoffloadd");
   app.set_version_flag("--version", "hyperoffloadd " HO_VERSION);
@@ -56,7 +74,7 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kExitBadConfig;
   }
   try {
-    return run(file, only_check);
+    return run(file, only_check ? Mode::kCheckConfig : Mode::kServe);
   } catch (const std::exception& error) {
     std::cerr << "hyperoffloadd: " << error.what() << '\n';
     return kExitFailed;

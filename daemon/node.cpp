@@ -1,5 +1,6 @@
 #include "daemon/node.hpp"
 
+#include <pthread.h>
 #include <sys/random.h>
 #include <systemd/sd-daemon.h>
 
@@ -161,6 +162,12 @@ void Node::run() {
   parts.signals.add(SIGINT, error);
   HO_CHECK(!error);
   await_signal();
+  // main() holds them back until here; one that came meanwhile is delivered now.
+  sigset_t held{};
+  sigemptyset(&held);
+  sigaddset(&held, SIGTERM);
+  sigaddset(&held, SIGINT);
+  HO_CHECK(pthread_sigmask(SIG_UNBLOCK, &held, nullptr) == 0);
   parts.server.start();
   tick();
   const std::string kind(page_kind_name(parts.grants.page_kind()));

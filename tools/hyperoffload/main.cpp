@@ -3,6 +3,7 @@
 #include <iostream>
 #include <string>
 
+#include "common/base/signals.hpp"
 #include "tools/hyperoffload/command.hpp"
 
 namespace {
@@ -16,6 +17,7 @@ int report_usage_error(const CLI::App& app, const CLI::ParseError& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ho::drop_library_signal_handlers();
   CLI::App app{"HyperOffload: plan what leaves device memory, and look at the pool it goes to."};
   app.name("hyperoffload");
   app.set_version_flag("--version", "hyperoffload " HO_VERSION);

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <thread>
@@ -134,6 +135,42 @@ TEST_CASE("daemon: SIGTERM ends it with 0 and removes its socket") {
   const Exit end = daemon.wait();
   CHECK(end.code == 0);
   CHECK(::stat(folder.file("control.sock").c_str(), &info) != 0);
+}
+
+/// The daemon's main() has begun: it holds SIGTERM back. (fork() does so for a moment as well.)
+bool holds_sigterm(pid_t pid) {
+  std::error_code gone;
+  const auto program = std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", gone);
+  if (gone || program.filename() != "hyperoffloadd") return false;
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("SigBlk:", 0) != 0) continue;
+    return (std::stoull(line.substr(7), nullptr, 16) >> (SIGTERM - 1) & 1U) == 1;
+  }
+  return false;
+}
+
+TEST_CASE("daemon: SIGTERM at any moment of its start ends it with 0 and leaves no socket") {
+  Prng random(3);
+  int seen_starting = 0;
+  for (int round = 0; round < 15; ++round) {
+    INFO("round " << round);
+    const TempFolder folder;
+    struct stat info {};
+    DaemonProcess daemon(folder, "d", {small_config(folder, "ofi { }\n"), {}, false});
+    bool starting = false;
+    while (!starting && ::stat(folder.file("control.sock").c_str(), &info) != 0) {
+      starting = holds_sigterm(daemon.pid());
+    }
+    seen_starting += starting ? 1 : 0;
+    std::this_thread::sleep_for(std::chrono::microseconds(random.below(50'000)));
+    daemon.send(SIGTERM);
+    const Exit end = daemon.wait();
+    INFO(end.err);
+    CHECK(end.code == 0);
+    CHECK(::stat(folder.file("control.sock").c_str(), &info) != 0);
+  }
+  CHECK(seen_starting > 0);
 }
 
 TEST_CASE("daemon: draining refuses sessions and grants, and ends what does not close") {
