@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <string>
 #include <thread>
 
@@ -29,11 +30,10 @@ schedule::Schedule some_schedule(std::uint64_t seed) {
   return test::random_schedule(random);
 }
 
-/// Steps enough to outlast the fault.
-constexpr std::uint64_t kEndless = 100'000;
-
-/// A job in a process of its own that steps until it is killed. @return its id, once it is running.
-pid_t start_job_process(const std::string& address, const schedule::Schedule& schedule) {
+/// Starts a job in a process of its own that steps until it is killed. @return its id, once it is
+/// running.
+pid_t start_job_process(const std::string& address, const schedule::Schedule& schedule,
+                        const char* transport = "auto") {
   int ready[2];
   REQUIRE(::pipe(ready) == 0);
   const pid_t child = ::fork();
@@ -42,17 +42,47 @@ pid_t start_job_process(const std::string& address, const schedule::Schedule& sc
     ho_connect_options options{};
     options.struct_bytes = sizeof(options);
     options.pool = address.c_str();
+    options.transport = transport;
     ho_pool* pool = nullptr;
     if (ho_connect(&options, &pool) != HO_OK) ::_exit(2);
     PlannedJob job(pool, schedule, 1);
     if (job.run(1) != HO_OK || ::write(ready[1], "r", 1) != 1) ::_exit(3);
-    ::_exit(job.run(kEndless) == HO_OK ? 0 : 4);
+    while (job.run(1) == HO_OK) {
+    }
+    ::_exit(4);
   }
   ::close(ready[1]);
   char byte = 0;
   REQUIRE(::read(ready[0], &byte, 1) == 1);
   ::close(ready[0]);
   return child;
+}
+
+/// Puts 16 MiB over ofi again and again, so that something is in flight at any moment. @return 0,
+/// or what went wrong.
+int copy_for(const std::string& address, std::chrono::milliseconds time) {
+  ho_connect_options options{};
+  options.struct_bytes = sizeof(options);
+  options.pool = address.c_str();
+  options.transport = "ofi";
+  ho_pool* pool = nullptr;
+  ho_allocation* memory = nullptr;
+  std::vector<char> bytes(16U << 20U);
+  if (ho_connect(&options, &pool) != HO_OK) return 2;
+  if (ho_allocate(pool, bytes.size(), &memory) != HO_OK) return 3;
+  if (ho_register(pool, bytes.data(), bytes.size()) != HO_OK) return 4;
+  const Time end = std::chrono::steady_clock::now() + time;
+  while (std::chrono::steady_clock::now() < end) {
+    std::uint64_t ticket = 0;
+    if (ho_put(pool, memory, 0, bytes.data(), bytes.size(), &ticket) != HO_OK) return 5;
+    if (ho_wait(pool, ticket) != HO_OK) {
+      std::fprintf(stderr, "a transfer failed: %s\n", ho_last_error());
+      return 6;
+    }
+  }
+  ho_free(pool, memory);
+  ho_disconnect(pool);
+  return 0;
 }
 
 struct Failure {
@@ -105,7 +135,8 @@ bool names_a_tensor(const std::string& text) {
 }  // namespace
 
 TEST_CASE("client faults: a killed client's memory is free again within one lease") {
-  TwoNodes nodes;
+  constexpr auto kLease = 2000ms;
+  TwoNodes nodes({.lease_ms = kLease.count()});
   const pid_t job = start_job_process(nodes.address(0), some_schedule(7));
   CHECK(nodes.granted_bytes(0) > 0);
   CHECK(nodes.granted_bytes(1) > 0);
@@ -116,8 +147,7 @@ TEST_CASE("client faults: a killed client's memory is free again within one leas
   REQUIRE(::waitpid(job, &status, 0) == job);
   REQUIRE(WIFSIGNALED(status));
   while (nodes.granted_bytes(0) + nodes.granted_bytes(1) > 0) {
-    // One lease of 500 ms; the rest is for a loaded machine.
-    REQUIRE(std::chrono::steady_clock::now() - killed < 1500ms);
+    REQUIRE(std::chrono::steady_clock::now() - killed < kLease + 500ms);
     std::this_thread::sleep_for(5ms);
   }
 }
@@ -181,4 +211,117 @@ TEST_CASE("client faults: plain transfers fail cleanly when their daemon is kill
   CHECK(std::string(ho_last_error()).find("n1") != std::string::npos);
   CHECK(std::chrono::steady_clock::now() - killed < 2s);
   ho_free(pool.get(), memory);
+}
+
+TEST_CASE("client faults: a job that was stopped itself goes on, over ofi too") {
+  TwoNodes nodes({.lease_ms = 60'000});
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) ::_exit(copy_for(nodes.address(0), 5500ms));
+  for (int i = 0; i < 2; ++i) {
+    std::this_thread::sleep_for(500ms);
+    REQUIRE(::kill(child, SIGSTOP) == 0);
+    std::this_thread::sleep_for(2000ms);  // beyond the deadline of what is in flight
+    REQUIRE(::kill(child, SIGCONT) == 0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
+TEST_CASE("client faults: after() says that the schedule has failed") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  const schedule::Schedule schedule = some_schedule(7);
+  PlannedJob job(pool.get(), schedule, 7);
+  REQUIRE(job.run(1) == HO_OK);
+  REQUIRE(job.begin_step() == HO_OK);
+  REQUIRE(ho_before(job.runtime(), 0) == HO_OK);
+  nodes.daemon(1).send(SIGKILL);
+  std::this_thread::sleep_for(500ms);  // far longer than the loss of a connection takes to be seen
+  CHECK(ho_after(job.runtime(), 0) == HO_UNAVAILABLE);
+  CHECK(std::string(ho_last_error()).find("n1") != std::string::npos);
+}
+
+TEST_CASE("client faults: ending a registration waits for the transfers that use it") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "ofi");
+  ho_allocation* memory = nullptr;
+  REQUIRE(ho_allocate(pool.get(), 8 << 20, &memory) == HO_OK);
+  std::vector<char> bytes(8 << 20);
+  REQUIRE(ho_register(pool.get(), bytes.data(), bytes.size()) == HO_OK);
+  nodes.daemon(1).send(SIGSTOP);
+  std::uint64_t ticket = 0;
+  REQUIRE(ho_put(pool.get(), memory, 0, bytes.data(), bytes.size(), &ticket) == HO_OK);
+  const Time began = std::chrono::steady_clock::now();
+  CHECK(ho_unregister(pool.get(), bytes.data()) == HO_OK);
+  CHECK(std::chrono::steady_clock::now() - began < 2s);
+  int done = 0;
+  CHECK(ho_test(pool.get(), ticket, &done) == HO_OK);
+  CHECK(done == 1);
+  ho_free(pool.get(), memory);
+}
+
+TEST_CASE("client faults: a node that let a transfer over ofi time out gives no more memory") {
+  TwoNodes nodes({.lease_ms = 60'000});
+  const PoolHandle pool = connect_pool(nodes.address(0), "ofi");
+  ho_allocation* memory = nullptr;
+  REQUIRE(ho_allocate(pool.get(), 4 << 20, &memory) == HO_OK);
+  std::vector<char> bytes(4 << 20);
+  REQUIRE(ho_register(pool.get(), bytes.data(), bytes.size()) == HO_OK);
+  nodes.daemon(1).send(SIGSTOP);
+  std::uint64_t ticket = 0;
+  REQUIRE(ho_put(pool.get(), memory, 0, bytes.data(), bytes.size(), &ticket) == HO_OK);
+  CHECK(ho_wait(pool.get(), ticket) != HO_OK);
+  nodes.daemon(1).send(SIGCONT);
+  ho_free(pool.get(), memory);
+  REQUIRE(ho_allocate(pool.get(), 4 << 20, &memory) == HO_OK);
+  REQUIRE(ho_put(pool.get(), memory, 0, bytes.data(), bytes.size(), &ticket) == HO_OK);
+  const ho_status status = ho_wait(pool.get(), ticket);
+  INFO(ho_last_error());
+  CHECK(status == HO_OK);
+  ho_free(pool.get(), memory);
+}
+
+TEST_CASE("client faults: connecting leaves a stopped node out within 2 s and a little") {
+  TwoNodes nodes;
+  nodes.daemon(1).send(SIGSTOP);
+  const Time began = std::chrono::steady_clock::now();
+  {
+    const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+    CHECK(std::chrono::steady_clock::now() - began < 3s);
+    ho_allocation* memory = nullptr;
+    CHECK(ho_allocate(pool.get(), 4 << 20, &memory) == HO_OK);
+    CHECK(nodes.granted_bytes(0) == 4 << 20);
+    ho_free(pool.get(), memory);
+  }
+  nodes.daemon(1).send(SIGCONT);
+}
+
+TEST_CASE("client faults: one job's failure leaves the other and its leases alone") {
+  TwoNodes nodes;
+  const schedule::Schedule schedule = some_schedule(7);
+  const PoolHandle pool = connect_pool(nodes.address(0), "ofi", "survivor");
+  PlannedJob survivor(pool.get(), schedule, 7);
+  REQUIRE(survivor.run(1) == HO_OK);
+  const std::uint64_t alone = nodes.granted_bytes(0) + nodes.granted_bytes(1);
+  const pid_t other = start_job_process(nodes.address(0), schedule, "ofi");
+  CHECK(nodes.granted_bytes(0) + nodes.granted_bytes(1) == 2 * alone);
+  REQUIRE(survivor.run(3) == HO_OK);
+  REQUIRE(::kill(other, SIGKILL) == 0);
+  int status = 0;
+  REQUIRE(::waitpid(other, &status, 0) == other);
+  // Until well after the other's leases of 500 ms have lapsed.
+  const Time killed = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - killed < 1500ms) REQUIRE(survivor.run(1) == HO_OK);
+  CHECK(nodes.granted_bytes(0) + nodes.granted_bytes(1) == alone);
+  for (int node : {0, 1}) {
+    const auto sessions = nodes.sessions(node);
+    REQUIRE(sessions.size() == 1);
+    CHECK(sessions[0].name == "survivor");
+  }
+  INFO(survivor.error());
+  CHECK(survivor.finish_and_compare() == HO_OK);
+  CHECK(survivor.wrong() == "");
 }

@@ -64,14 +64,18 @@ ho_status PlannedJob::supply(bool inputs) {
   return HO_OK;
 }
 
+ho_status PlannedJob::begin_step() {
+  if (step_ == 0) {
+    if (const auto status = supply(false); status != HO_OK) return status;
+  }
+  if (const auto status = supply(true); status != HO_OK) return status;
+  return keep(ho_step_begin(runtime_));
+}
+
 ho_status PlannedJob::run(std::uint64_t steps) {
   if (runtime_ == nullptr) return HO_INVALID_ARGUMENT;
   for (std::uint64_t i = 0; i < steps; ++i, ++step_) {
-    if (step_ == 0) {
-      if (const auto status = supply(false); status != HO_OK) return status;
-    }
-    if (const auto status = supply(true); status != HO_OK) return status;
-    if (const auto status = keep(ho_step_begin(runtime_)); status != HO_OK) return status;
+    if (const auto status = begin_step(); status != HO_OK) return status;
     for (std::uint32_t p = 0; p < ho_position_count(runtime_); ++p) {
       if (const auto status = keep(ho_before(runtime_, p)); status != HO_OK) return status;
       run_op(p);

@@ -22,6 +22,8 @@ class PlannedJob {
 
   /// Runs steps; fills home before the first. @return the first status that is not HO_OK.
   [[nodiscard]] ho_status run(std::uint64_t steps);
+  /// Supplies the next step's inputs and begins it: the rest of that step is the caller's.
+  [[nodiscard]] ho_status begin_step();
   /// Ends the job and compares every persistent storage with the model.
   [[nodiscard]] ho_status finish_and_compare();
 

@@ -18,8 +18,9 @@ TwoNodes::TwoNodes(const PoolSpec& spec) {
     return "node_id: " + number + "\nnode_name: \"n" + number +
            "\"\nddr_bytes: " + std::to_string(spec.ddr_bytes) +
            "\nsegment_bytes: 2097152\nlease_ms: " + std::to_string(spec.lease_ms) +
-           "\ndrain_ms: 500\nunix_socket: \"" + folder_.file("n" + number + ".sock") +
-           "\"\nofi { address: \"127.0.0.1\" }\n" + peer_text(1 - node, address(1 - node));
+           "\ndrain_ms: 500\nunix_socket: \"" + folder_.file("n" + number + ".sock") + "\"\n" +
+           (spec.tcp ? "tcp_listen: \"127.0.0.1:0\"\n" : "") + "ofi { address: \"127.0.0.1\" }\n" +
+           peer_text(1 - node, address(1 - node));
   };
   first_ = std::make_unique<DaemonProcess>(folder_, "n0", DaemonProcess::Spec{config(0), {}});
   second_ = std::make_unique<DaemonProcess>(folder_, "n1", DaemonProcess::Spec{config(1), {}});
@@ -29,6 +30,22 @@ TwoNodes::TwoNodes(const PoolSpec& spec) {
 
 std::string TwoNodes::address(int node) const {
   return "unix:" + folder_.file("n" + std::to_string(node) + ".sock");
+}
+
+std::string TwoNodes::tcp_address(int node) const {
+  const auto nodes = connect(address(node))->nodes(soon());
+  REQUIRE(nodes.ok());
+  for (const std::string& known : nodes->front().control_addresses) {
+    if (known.rfind("tcp:", 0) == 0) return known;
+  }
+  FAIL("the daemon names no TCP address");
+  return {};
+}
+
+std::vector<SessionInfo> TwoNodes::sessions(int node) const {
+  const auto sessions = connect(address(node))->sessions(soon());
+  REQUIRE(sessions.ok());
+  return *sessions;
 }
 
 std::uint64_t TwoNodes::granted_bytes(int node) const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/integration/daemon/daemon_process.hpp"
 
@@ -14,6 +15,7 @@ namespace ho::test {
 struct PoolSpec {
   std::uint64_t ddr_bytes = 32U << 20U;  ///< per node; segments of 2 MiB
   std::uint64_t lease_ms = 500;
+  bool tcp = false;  ///< control over TCP on loopback as well
 };
 
 /// A pool of two real daemons on this machine, reached by Unix sockets, with `local` and `ofi`.
@@ -22,9 +24,13 @@ class TwoNodes {
   explicit TwoNodes(const PoolSpec& spec = {});
 
   [[nodiscard]] std::string address(int node) const;
+  /// The node's control address over TCP, where the spec asks for it.
+  [[nodiscard]] std::string tcp_address(int node) const;
   [[nodiscard]] DaemonProcess& daemon(int node) { return node == 0 ? *first_ : *second_; }
   /// Bytes that a node has granted, asked over a connection of its own.
   [[nodiscard]] std::uint64_t granted_bytes(int node) const;
+  /// Sessions that a node holds.
+  [[nodiscard]] std::vector<SessionInfo> sessions(int node) const;
 
  private:
   TempFolder folder_;
