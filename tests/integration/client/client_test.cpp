@@ -14,6 +14,8 @@
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/sim/job/random_schedule.hpp"
+#include "tests/unit/analyzer/graphs.hpp"
+#include "tools/analyzer/analyzer.hpp"
 
 namespace {
 
@@ -68,6 +70,17 @@ TEST_CASE("client: put and get return the same bytes over every transport") {
   }
   CHECK(nodes.granted_bytes(0) == 0);
   CHECK(nodes.granted_bytes(1) == 0);
+}
+
+TEST_CASE("client: a node of this machine that is named by TCP is reached like the others") {
+  TwoNodes nodes({.tcp = true});
+  for (const char* transport : {"auto", "local"}) {
+    const PoolHandle pool = connect_pool(nodes.tcp_address(0), transport);
+    CHECK(ho_pool_transport(pool.get()) == std::string("local"));
+    round_trip(pool.get(), 5 << 20, 0);
+  }
+  const PoolHandle pool = connect_pool(nodes.tcp_address(0), "ofi");
+  CHECK(ho_pool_transport(pool.get()) == std::string("ofi"));
 }
 
 TEST_CASE("client: an allocation is spread over both daemons, even a small one") {
@@ -132,6 +145,8 @@ TEST_CASE("client: a planned run sees the model's bytes and leaves them at home"
         if (op.kind == schedule::CacheOpKind::kPrefetch) prefetched += op.range_end_bytes;
       }
       CHECK(counters.steps == 4);
+      counters.struct_bytes = 0;
+      CHECK(ho_get_counters(job.runtime(), &counters) == HO_INVALID_ARGUMENT);
       CHECK(counters.prefetch_bytes == 4 * prefetched);
       CHECK(counters.peak_device_bytes <= schedule.arena_bytes);
       std::vector<ho_span> ops(ho_position_count(job.runtime()));
@@ -143,6 +158,26 @@ TEST_CASE("client: a planned run sees the model's bytes and leaves them at home"
       }
       for (std::size_t i = 0; i < moves.size(); ++i) CHECK(moves[i].start_ns <= moves[i].end_ns);
     }
+  }
+}
+
+TEST_CASE("client: an analyzed plan with an epilogue runs and reads back as it was made") {
+  TwoNodes nodes({.ddr_bytes = 256U << 20U});
+  const Graph graph = test::transformer(3, 4);
+  const auto outcome = analyzer::analyze(graph, test::one_tier(4'000'000'000, 5000),
+                                         {analyzer::peak_unmanaged_bytes(graph) * 6 / 10, 64});
+  REQUIRE(outcome.ok());
+  REQUIRE(std::holds_alternative<schedule::Schedule>(*outcome));
+  const auto& plan = std::get<schedule::Schedule>(*outcome);
+  REQUIRE_FALSE(plan.prologue.empty());
+  REQUIRE_FALSE(plan.epilogue.empty());
+  for (const char* transport : {"local", "ofi"}) {
+    const PoolHandle pool = connect_pool(nodes.address(0), transport);
+    PlannedJob job(pool.get(), plan, 11);
+    INFO(transport << ": " << job.error());
+    REQUIRE(job.run(3) == HO_OK);
+    REQUIRE(job.finish_and_compare() == HO_OK);
+    CHECK(job.wrong() == "");
   }
 }
 

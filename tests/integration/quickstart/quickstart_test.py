@@ -18,7 +18,7 @@ DEADLINE_S = 240
 class Run:
     """One quickstart with temporary files of its own, and a mark in the environment of all that it starts."""
 
-    def __init__(self, arguments):
+    def __init__(self, arguments, path_first=None):
         self.folder = tempfile.TemporaryDirectory(prefix="ho-quickstart.")
         self.build = Path(self.folder.name, "build")
         self.temporary = Path(self.folder.name, "tmp")
@@ -29,7 +29,8 @@ class Run:
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 [QUICKSTART, "--build-dir", str(self.build), *arguments], stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT, env={**os.environ, "TMPDIR": str(self.temporary), name: value},
+                stderr=subprocess.STDOUT, env={**os.environ, "TMPDIR": str(self.temporary), name: value,
+                                               "PATH": f"{path_first or self.folder.name}:{os.environ['PATH']}"},
                 start_new_session=True,
                 # A shell cannot trap a signal that it was started to ignore.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
@@ -69,8 +70,8 @@ class Run:
 
 
 class Quickstart(unittest.TestCase):
-    def start(self, *arguments):
-        run = Run(arguments)
+    def start(self, *arguments, **options):
+        run = Run(arguments, **options)
         self.addCleanup(run.close)
         return run
 
@@ -98,9 +99,49 @@ class Quickstart(unittest.TestCase):
         run.wait_for("[4/5")
         time.sleep(0.5)
         self.assertGreaterEqual(len(run.processes()), 4, run.output())  # script, two daemons, job
+        # Twice: an impatient second Ctrl-C must not end the cleaning up.
+        os.kill(run.process.pid, signal.SIGINT)
+        time.sleep(0.1)
         os.kill(run.process.pid, signal.SIGINT)
         self.assertEqual(run.wait(), 130, run.output())
         self.assert_nothing_left(run)
+
+    def test_asks_sudo_in_the_foreground_and_lets_the_package_system_finish(self):
+        with tempfile.TemporaryDirectory() as fakes:
+            said = Path(fakes, "said")
+            # A user who is not root on a machine without our packages.
+            scripts = {
+                "dpkg-query": "exit 1",
+                "id": "echo 1000",
+                "sudo": f"""
+                    group() {{ ps -o pgid= -p "$1"; }}
+                    if [ "$1" = -v ]; then
+                        [ "$(group $$)" = "$(group $PPID)" ] && echo asked in the foreground >> {said}
+                    else
+                        echo "began $1" >> {said}
+                        sleep 2
+                        echo finished >> {said}
+                    fi"""}
+            for name, script in scripts.items():
+                Path(fakes, name).write_text("#!/bin/sh\n" + script + "\n")
+                Path(fakes, name).chmod(0o755)
+            run = self.start(path_first=fakes)
+            run.wait_for("installing:")
+            time.sleep(0.5)
+            os.kill(run.process.pid, signal.SIGINT)
+            self.assertEqual(run.wait(), 130, run.output())
+            self.assertEqual(said.read_text().splitlines(), ["asked in the foreground", "began -n", "finished"],
+                             run.output())
+            self.assert_nothing_left(run)
+
+    def test_a_failed_run_leaves_no_results_of_an_earlier_one(self):
+        run = self.start("--programs", PROGRAMS, "--", "--no-such-option")
+        results = run.build / "quickstart"
+        results.mkdir(parents=True, exist_ok=True)
+        for name in ("summary.json", "report.html", "trace.json"):
+            (results / name).write_text("old")
+        self.assertEqual(run.wait(), 2, run.output())
+        self.assertEqual([path.name for path in results.iterdir()], [], run.output())
 
     def test_passes_the_status_of_a_job_that_fails(self):
         run = self.start("--programs", PROGRAMS, "--", "--no-such-option")
