@@ -83,6 +83,13 @@ Result<MemoryLimit> read_memory_limit(const std::string& root) {
 
 std::uint64_t memory_margin_bytes(const MemoryLimit& limit) { return 64 * kMiB + limit.bytes / 50; }
 
+Result<PagePlan> plan_pages(std::uint64_t ddr_bytes, PageKind best, const MemoryLimit& limit) {
+  const auto promise = check_memory_promise(ddr_bytes, limit);
+  if (promise) return PagePlan{best, Fallback::kSmallerPages};
+  if (best == PageKind::kHugetlb2M) return PagePlan{best, Fallback::kNone};
+  return promise.error();
+}
+
 Result<void> check_memory_promise(std::uint64_t ddr_bytes, const MemoryLimit& limit) {
   const std::uint64_t margin = memory_margin_bytes(limit);
   const std::uint64_t most = limit.bytes > margin ? limit.bytes - margin : 0;

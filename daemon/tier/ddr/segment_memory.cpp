@@ -14,6 +14,9 @@
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; Debian 12's kernel has it, its libc's header as well
 #endif
@@ -23,8 +26,9 @@ namespace ho::daemon {
 namespace {
 
 constexpr std::uint64_t kHugePageBytes = 2 * kMiB;
-// Bounded, so that a signal or another grant's pages need not wait for a whole segment.
-constexpr std::uint64_t kFaultPieceBytes = 32 * kMiB;
+// Bounded: the kernel holds the process's memory map meanwhile, and the data thread wants to change
+// it for other grants. 4 MiB take some 2 ms (measured 2026-11 on a 2-core virtual machine).
+constexpr std::uint64_t kFaultPieceBytes = 4 * kMiB;
 
 std::uint64_t read_number(const std::string& path) {
   std::ifstream in(path);
@@ -64,51 +68,64 @@ PageKind best_page_kind(std::uint64_t bytes) {
   return shmem_gives_thp() ? PageKind::kThp : PageKind::k4K;
 }
 
-Result<SegmentMemory> SegmentMemory::create(std::uint64_t bytes, PageKind wanted) {
-  HO_CHECK(bytes > 0 && bytes % kHugePageBytes == 0);
-  if (wanted == PageKind::kHugetlb2M) {
-    auto made = create_exactly(bytes, PageKind::kHugetlb2M);
-    if (made) return made;
-    wanted = shmem_gives_thp() ? PageKind::kThp : PageKind::k4K;
+Result<void> fault_in(std::span<std::byte> mapping, Touch touch, const std::atomic<bool>* stop) {
+  const int advice = touch == Touch::kWrite ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+  for (std::uint64_t done = 0; done < mapping.size();) {
+    if (stop != nullptr && stop->load()) {
+      return Error(Errc::kCanceled, "the daemon ends");
+    }
+    const std::uint64_t count = std::min<std::uint64_t>(kFaultPieceBytes, mapping.size() - done);
+    if (::madvise(mapping.data() + done, count, advice) == 0) {
+      done += count;
+      continue;
+    }
+    if (errno == EINTR || errno == EAGAIN) continue;
+    if (errno == EINVAL) return Error(Errc::kUnsupported, "this kernel cannot fault memory in");
+    // EFAULT: touching the page would have raised SIGBUS, the file system's "no space".
+    return errno_error(errno == EFAULT ? ENOMEM : errno, "fault segment in");
   }
-  return create_exactly(bytes, wanted);
+  return {};
 }
 
-Result<SegmentMemory> SegmentMemory::create_exactly(std::uint64_t bytes, PageKind kind) {
+Result<SegmentMemory> SegmentMemory::create(const Spec& spec) {
+  HO_CHECK(spec.bytes > 0 && spec.bytes % kHugePageBytes == 0);
+  PageKind kind = spec.wanted;
+  if (kind == PageKind::kHugetlb2M) {
+    auto made = create_exactly(spec, kind);
+    if (made || made.error().code() == Errc::kCanceled) return made;
+    if (spec.fallback == Fallback::kNone) return made.error().at("no huge pages left");
+    kind = shmem_gives_thp() ? PageKind::kThp : PageKind::k4K;
+  }
+  return create_exactly(spec, kind);
+}
+
+Result<SegmentMemory> SegmentMemory::create_exactly(const Spec& spec, PageKind kind) {
+  const std::uint64_t bytes = spec.bytes;
   unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   if (kind == PageKind::kHugetlb2M) flags |= MFD_HUGETLB | MFD_HUGE_2MB;
   UniqueFd fd(::memfd_create("hyperoffload-segment", flags));
   if (!fd.valid()) return errno_error(errno, "memfd_create");
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return errno_error(errno, "ftruncate");
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return errno_error(errno, "seal");
-  }
   SegmentMemory made(std::move(fd), kind);
   void* const base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, made.fd_.get(), 0);
   if (base == MAP_FAILED) return errno_error(errno, "map segment");
   made.bytes_ = {static_cast<std::byte*>(base), bytes};
+  // After our own mapping, which F_SEAL_FUTURE_WRITE would forbid as well.
+  int seals = F_SEAL_GROW | F_SEAL_SEAL;
+  if (spec.rights == transport::Rights::kRead) seals |= F_SEAL_FUTURE_WRITE;
+  if (::fcntl(made.fd_.get(), F_ADD_SEALS, seals) != 0) return errno_error(errno, "seal");
   // Not a failure where it does not take: the pages are small then.
   if (kind == PageKind::kThp) ::madvise(base, bytes, MADV_HUGEPAGE);
-  if (auto done = made.fault_in(); !done) return done.error();
+  if (auto done = made.take_pages(spec); !done) return done.error();
   return made;
 }
 
-Result<void> SegmentMemory::fault_in() {
-  for (std::uint64_t done = 0; done < bytes_.size();) {
-    const std::uint64_t count = std::min<std::uint64_t>(kFaultPieceBytes, bytes_.size() - done);
-    int failure = 0;
-    if (::madvise(bytes_.data() + done, count, MADV_POPULATE_WRITE) != 0) failure = errno;
-    if (failure == EINVAL) {
-      // A kernel before 5.14: allocate the pages; the first touch maps them.
-      failure = ::fallocate(fd_.get(), 0, static_cast<off_t>(done), static_cast<off_t>(count)) == 0
-                    ? 0
-                    : errno;
-    }
-    if (failure == EINTR) continue;
-    // EFAULT: touching the page would have raised SIGBUS, the file system's "no space".
-    if (failure == EFAULT) failure = ENOMEM;
-    if (failure != 0) return errno_error(failure, "fault segment in");
-    done += count;
+Result<void> SegmentMemory::take_pages(const Spec& spec) {
+  auto done = fault_in(bytes_, Touch::kWrite, spec.stop);
+  if (done || done.error().code() != Errc::kUnsupported) return done;
+  // A kernel before 5.14: allocate the pages; the first touch maps them.
+  while (::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes_.size())) != 0) {
+    if (errno != EINTR) return errno_error(errno, "allocate segment");
   }
   return {};
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,16 +21,41 @@ enum class PageKind : std::uint8_t { kHugetlb2M, kThp, k4K };
 /// The best kind this machine has for `bytes` of pool right now: reads /proc and /sys.
 [[nodiscard]] PageKind best_page_kind(std::uint64_t bytes);
 
+/// What to do where the system has no page of the wanted kind left.
+enum class Fallback : std::uint8_t {
+  kSmallerPages,  ///< take the next kind below
+  kNone,          ///< fail: the pool was promised out of the wanted kind and nothing else
+};
+
+/// As what pages are faulted in: kRead for mappings that cannot be written.
+enum class Touch : std::uint8_t { kRead, kWrite };
+
+/// Faults a shared mapping in, a piece at a time, so that another thread that maps or unmaps
+/// meanwhile waits for a few milliseconds at most. Any thread.
+/// @param stop  looked at before each piece; null: never stops.
+/// @return kCanceled: told to stop. kUnsupported: a kernel before 5.14. kExhausted. kIo.
+[[nodiscard]] Result<void> fault_in(std::span<std::byte> mapping, Touch touch,
+                                    const std::atomic<bool>* stop);
+
 /// The memory of one granted segment: a memfd of its own, sealed against growing and further seals,
-/// not against shrinking, and the daemon's mapping of it. Made for one grant and destroyed with it:
+/// not against shrinking, and the daemon's mapping of it. One for a read-only grant is also sealed
+/// against writing by anyone who has no mapping yet: whoever gets its descriptor may open it anew
+/// through /proc, but never for writing.  Made for one grant and destroyed with it:
 /// the destructor truncates the memfd, so that whoever still maps it gets SIGBUS, and the kernel
 /// gives the next segment zeroed pages. One owner at a time; any thread.
 class SegmentMemory {
  public:
-  /// Makes it with pages of `wanted`, or the next kind below where the system has none left, and
-  /// faults all of it in, a piece at a time. Blocks (about 0.5 s/GiB): not for the control thread.
-  /// @return kExhausted: the machine has no memory left. kIo.
-  [[nodiscard]] static Result<SegmentMemory> create(std::uint64_t bytes, PageKind wanted);
+  struct Spec {
+    std::uint64_t bytes = 0;  ///< a multiple of 2 MiB
+    PageKind wanted = PageKind::k4K;
+    Fallback fallback = Fallback::kSmallerPages;
+    transport::Rights rights = transport::Rights::kReadWrite;
+    const std::atomic<bool>* stop = nullptr;  ///< set: give up soon; outlives the call
+  };
+  /// Makes it and faults all of it in. Blocks (about 0.5 s/GiB): not for the control thread.
+  /// @return kExhausted: the machine has no memory (of that kind) left. kCanceled: told to stop.
+  /// kIo.
+  [[nodiscard]] static Result<SegmentMemory> create(const Spec& spec);
 
   ~SegmentMemory();
   SegmentMemory(SegmentMemory&& other) noexcept;
@@ -38,6 +64,8 @@ class SegmentMemory {
   SegmentMemory& operator=(const SegmentMemory&) = delete;
 
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
+  /// Its memfd, for mapping it again in this process. Owned here.
+  [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] PageKind page_kind() const { return kind_; }
 
   /// A descriptor to pass to a client. kRead: opened anew read-only, so that the client cannot map
@@ -46,8 +74,8 @@ class SegmentMemory {
 
  private:
   SegmentMemory(UniqueFd fd, PageKind kind) : fd_(std::move(fd)), kind_(kind) {}
-  [[nodiscard]] static Result<SegmentMemory> create_exactly(std::uint64_t bytes, PageKind kind);
-  [[nodiscard]] Result<void> fault_in();
+  [[nodiscard]] static Result<SegmentMemory> create_exactly(const Spec& spec, PageKind kind);
+  [[nodiscard]] Result<void> take_pages(const Spec& spec);
 
   UniqueFd fd_;
   PageKind kind_;

@@ -1,0 +1,236 @@
+#include "daemon/tier/flash/recover.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "daemon/tier/flash/aligned_memory.hpp"
+
+namespace ho::flash {
+
+namespace {
+
+// Frames are read through a window of this size: one device operation brings in many small ones.
+constexpr std::uint64_t kWindowBytes = 4 * kMiB;
+
+/// One copy of a log area, read through a window.
+class AreaReader {
+ public:
+  AreaReader(BlockingIo& io, const Volume& volume, std::size_t copy)
+      : io_(io),
+        path_(volume.path),
+        offset_(volume.geometry.area_offset(volume.super.epoch % 2, copy)),
+        area_bytes_(volume.geometry.area_bytes),
+        window_(std::min(kWindowBytes, area_bytes_)) {}
+
+  /// Up to `length` bytes of the area from `at` on; fewer only at the area's end.
+  Result<std::span<const std::byte>> at(std::uint64_t at, std::uint64_t length) {
+    length = std::min(length, area_bytes_ - at);
+    if (at < begin_ || at + length > end_) {
+      begin_ = at;
+      end_ = std::min(area_bytes_, at + window_.span().size());
+      auto read = io_.read(path_, offset_ + at, window_.span().first(end_ - begin_));
+      if (!read) {
+        end_ = begin_;
+        return read.error();
+      }
+    }
+    return std::span<const std::byte>(window_.span().subspan(at - begin_, length));
+  }
+
+ private:
+  BlockingIo& io_;
+  PathIndex path_;
+  std::uint64_t offset_;
+  std::uint64_t area_bytes_;
+  AlignedMemory window_;
+  std::uint64_t begin_ = 0;
+  std::uint64_t end_ = 0;
+};
+
+/// Replays the log that a volume's superblock names.
+class Replay {
+ public:
+  Replay(BlockingIo& io, Volume& volume, Findings& findings)
+      : volume_(volume),
+        findings_(findings),
+        copies_{AreaReader(io, volume, 0), AreaReader(io, volume, 1)} {}
+
+  Result<void> run() {
+    while (volume_.head_bytes < volume_.geometry.area_bytes) {
+      auto frame = next_frame();
+      if (!frame) return frame.error();
+      if (!*frame) break;
+      if (auto applied = apply(**frame); !applied) return applied;
+    }
+    const std::string where = "log frame " + std::to_string(volume_.sequence);
+    if (volume_.sequence < volume_.super.snapshot_frames) {
+      return Error(Errc::kCorrupt,
+                   where + " is damaged in both copies; the table cannot be rebuilt");
+    }
+    auto later = later_frame();
+    if (!later) return later.error();
+    if (*later) {
+      return Error(Errc::kCorrupt,
+                   where + " is damaged in both copies, and acknowledged ones follow it");
+    }
+    return {};
+  }
+
+ private:
+  struct Found {
+    FrameHeader header;
+    std::span<const std::byte> payload;
+  };
+
+  [[nodiscard]] bool ours(const FrameHeader& header) const {
+    return header.set == volume_.super.set && header.path_index == volume_.super.path_index &&
+           header.epoch == volume_.super.epoch && header.salt == volume_.super.salt;
+  }
+
+  /// The frame at the head from the first copy that has it whole; nothing: neither has.
+  Result<std::optional<Found>> next_frame() {
+    std::optional<Found> found;
+    std::size_t sound = 0;
+    for (AreaReader& copy : copies_) {
+      auto bytes = copy.at(volume_.head_bytes, volume_.geometry.frame_bytes_max());
+      if (!bytes) {
+        findings_.push_back(bytes.error().context());
+        continue;
+      }
+      const auto header = open_frame(*bytes);
+      if (!header || !ours(*header) || header->sequence != volume_.sequence) continue;
+      ++sound;
+      if (found) continue;
+      found = Found{*header, bytes->subspan(kFrameHeaderBytes, header->payload_bytes)};
+    }
+    if (sound == 1) {
+      findings_.push_back("log frame " + std::to_string(volume_.sequence) +
+                          " is sound in one copy only");
+    }
+    return found;
+  }
+
+  Result<void> apply(const Found& frame) {
+    RecordReader records(frame.payload);
+    for (;;) {
+      auto record = records.next();
+      if (!record) return record.error();
+      if (!*record) break;
+      if (auto applied = volume_.table.apply(**record); !applied) return applied;
+    }
+    volume_.wear = frame.header.wear;
+    volume_.next_extent = std::max(volume_.next_extent, frame.header.next_extent);
+    ++volume_.sequence;
+    volume_.head_bytes += frame_bytes(frame.header.payload_bytes);
+    return {};
+  }
+
+  /// Whether a sound frame of this log stands behind the end. A frame is written only after the
+  /// one before it is safe, so then the end is damage, not a torn write.
+  Result<bool> later_frame() {
+    const std::uint64_t end = std::min(volume_.geometry.area_bytes,
+                                       volume_.head_bytes + 2 * volume_.geometry.frame_bytes_max());
+    for (AreaReader& copy : copies_) {
+      for (std::uint64_t at = volume_.head_bytes; at < end; at += kBlockBytes) {
+        auto bytes = copy.at(at, volume_.geometry.frame_bytes_max());
+        if (!bytes) break;
+        const auto header = open_frame(*bytes);
+        if (header && ours(*header) && header->sequence > volume_.sequence) return true;
+      }
+    }
+    return false;
+  }
+
+  Volume& volume_;
+  Findings& findings_;
+  std::array<AreaReader, kCopies> copies_;
+};
+
+Result<Superblock> read_superblock(BlockingIo& io, PathIndex which, std::uint64_t offset_bytes) {
+  AlignedMemory block(kBlockBytes);
+  if (auto read = io.read(which, offset_bytes, block.span()); !read) return read.error();
+  return decode_superblock(std::span<const std::byte, kBlockBytes>(block.span()));
+}
+
+/// The better of both superblocks.
+Result<Superblock> choose_superblock(BlockingIo& io, PathIndex which, Findings& findings) {
+  const std::uint64_t size = io.device().paths()[which.value()].size_bytes;
+  if (const auto planned = plan_geometry(size); !planned) return planned.error();
+  auto first = read_superblock(io, which, 0);
+  // A path that has grown since keeps its second copy where its end was.
+  const std::uint64_t end = first && first->path_bytes <= size ? first->path_bytes : size;
+  auto second = read_superblock(io, which, end - kBlockBytes);
+  if (!first && !second) {
+    const bool first_says_more = first.error().code() != Errc::kNotFound;
+    return first_says_more ? first.error() : second.error();
+  }
+  if (!first) findings.push_back("the first superblock: " + first.error().context());
+  if (!second) findings.push_back("the second superblock: " + second.error().context());
+  if (first && second && first->epoch != second->epoch) {
+    findings.push_back("the superblocks are of different age");
+  }
+  const bool take_second = second && (!first || second->epoch > first->epoch);
+  const Superblock& super = take_second ? *second : *first;
+  if (super.path_bytes > size) {
+    return Error(Errc::kCorrupt, "it has " + std::to_string(size) + " bytes, but had " +
+                                     std::to_string(super.path_bytes) + " when it was formatted");
+  }
+  return super;
+}
+
+}  // namespace
+
+void Volume::count_written(std::uint64_t bytes, std::uint32_t day) {
+  if (day > wear.day) {
+    wear.day = day;
+    wear.day_bytes = 0;
+  }
+  wear.day_bytes += bytes;
+  wear.total_bytes += bytes;
+  unsaved_wear_bytes += bytes;
+}
+
+Result<Volume> recover(BlockingIo& io, PathIndex which, Findings& findings) {
+  const std::string& name = io.device().paths()[which.value()].name;
+  auto super = choose_superblock(io, which, findings);
+  if (!super) return super.error().at(name);
+  const auto geometry = plan_geometry(super->path_bytes);
+  HO_CHECK(geometry.ok());
+  Volume volume(which, name, *super, *geometry);
+  if (auto replayed = Replay(io, volume, findings).run(); !replayed) {
+    return replayed.error().at(name);
+  }
+  auto space = volume.table.finish();
+  if (!space) return space.error().at(name);
+  volume.space = std::move(*space);
+  for (const auto& [id, shard] : volume.table.shards()) {
+    if (id.value() >= volume.next_extent) {
+      return Error(Errc::kCorrupt, name + ": an extent's id was never given out");
+    }
+  }
+  return volume;
+}
+
+Result<Volume> format(BlockingIo& io, PathIndex which, const SetId& set, std::uint16_t path_count) {
+  const DevicePath& path = io.device().paths()[which.value()];
+  const auto geometry = plan_geometry(path.size_bytes);
+  if (!geometry) return geometry.error().at(path.name);
+  Superblock super;
+  super.set = set;
+  super.path_index = which.value();
+  super.path_count = path_count;
+  super.path_bytes = geometry->path_bytes;
+  super.epoch = 1;
+  AlignedMemory block(kBlockBytes);
+  encode_superblock(super, std::span<std::byte, kBlockBytes>(block.span()));
+  for (std::size_t copy = 0; copy < kCopies; ++copy) {
+    auto written = io.write(which, geometry->super_offset(copy), block.span());
+    if (!written) return written.error();
+    if (auto safe = io.sync(which); !safe) return safe.error();
+  }
+  return Volume(which, path.name, super, *geometry);
+}
+
+}  // namespace ho::flash

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/result.hpp"
+#include "daemon/tier/flash/blocking_io.hpp"
+#include "daemon/tier/flash/layout.hpp"
+#include "daemon/tier/flash/table.hpp"
+
+namespace ho::flash {
+
+/// All that is known of one path: what recovery finds, and what the journal keeps up to date.
+/// Owner: the store's thread.
+struct Volume {
+  Volume(PathIndex which, std::string path_name, const Superblock& from, const Geometry& layout)
+      : path(which),
+        name(std::move(path_name)),
+        super(from),
+        geometry(layout),
+        table(from.path_index, from.path_count, layout.data_blocks),
+        space(layout.data_blocks) {}
+
+  PathIndex path;  ///< in the set, and of the device
+  std::string name;
+  Superblock super;
+  Geometry geometry;
+  Table table;
+  Space space;
+  Wear wear;
+  std::uint64_t next_extent = 1;
+  std::uint64_t sequence = 0;    ///< of the next frame
+  std::uint64_t head_bytes = 0;  ///< of the area that frames fill
+  std::uint64_t unsaved_wear_bytes = 0;
+
+  /// Counts bytes that go to the path.
+  void count_written(std::uint64_t bytes, std::uint32_t day);
+};
+
+/// What recovery saw that did no harm, in words.
+using Findings = std::vector<std::string>;
+
+/// Reads one path and rebuilds what it holds; writes nothing. `which` is the device's path.
+/// @return kNotFound: blank, never formatted; kCorrupt, kUnsupported, kIo with the path's name.
+[[nodiscard]] Result<Volume> recover(BlockingIo& io, PathIndex which, Findings& findings);
+
+/// Makes an empty path of a set. Whatever it held is lost.
+[[nodiscard]] Result<Volume> format(BlockingIo& io, PathIndex which, const SetId& set,
+                                    std::uint16_t path_count);
+
+}  // namespace ho::flash

@@ -1,0 +1,271 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/base/result.hpp"
+#include "common/model/op.hpp"
+#include "daemon/tier/flash/aligned_memory.hpp"
+#include "daemon/tier/flash/device.hpp"
+#include "daemon/tier/flash/journal.hpp"
+#include "daemon/tier/flash/layout.hpp"
+#include "daemon/tier/flash/recover.hpp"
+#include "daemon/tier/flash/table.hpp"
+
+namespace ho::flash {
+
+struct ExtentSpec {
+  Owner owner;
+  std::uint64_t length_bytes = 0;
+  Policy policy = Policy::kScratch;
+};
+
+struct ReadOp {
+  OpId op;
+  ExtentId extent;
+  std::uint64_t offset_bytes = 0;
+  std::span<std::byte> into;
+};
+
+struct WriteOp {
+  OpId op;
+  ExtentId extent;
+  std::uint64_t offset_bytes = 0;
+  std::span<const std::byte> from;
+};
+
+struct FreeOp {
+  OpId op;
+  ExtentId extent;
+};
+
+/// Where an operation met what ended it.
+struct Fault {
+  PathIndex path;
+  ExtentId extent;
+  std::uint64_t block = 0;        ///< of the extent, in blocks of 4 KiB
+  std::uint64_t path_offset = 0;  ///< byte of the path
+};
+
+struct StoreCompletion {
+  Completion done;
+  Fault fault;  ///< meaningful where done.code is not kOk
+};
+
+struct PathStatus {
+  std::string name;
+  std::uint64_t capacity_bytes = 0;  ///< for data
+  std::uint64_t free_bytes = 0;
+  Wear wear;
+  std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
+  bool broken = false;  ///< an I/O error in its log: readable, takes no durable change
+};
+
+/// The flash tier of one node: extents striped over paths, every block under a checksum.
+///
+/// * A read gives exactly what was written last, or an error: kCorrupt (a checksum does not match),
+///   kNotFound (a block that was never written), kIo.
+/// * A write of a durable extent completes when data, checksums and log are safe. A crash before
+///   leaves each of its blocks old or new. A failed one too.
+/// * A write of a scratch extent completes when the device took it. Nothing of it is left after
+///   a crash. After a failed one the blocks may read as kCorrupt.
+/// * Operations on common blocks of an extent happen in the order of submit(); others in any order.
+///
+/// Owner: one thread, also the device's. submit() and poll() never block and allocate nothing;
+/// open(), create() and close() may. Lifecycle: open -> operations -> close, or just the
+/// destructor, which is a crash as far as the paths are concerned; no operation may be in flight.
+class Store {
+ public:
+  struct Options {
+    std::size_t ops_max = 256;
+    std::size_t bounce_buffers = 16;  ///< 1 MiB each, for unaligned ends and memory
+    std::uint32_t day = 0;            ///< days since 1970, UTC
+    std::uint64_t salt = 0;           ///< random
+    SetId new_set{};                  ///< random; for formatting
+    std::vector<std::uint64_t> write_bytes_per_day_max;  ///< per path; missing or 0: no budget
+  };
+
+  /// Recovers the paths of a device, formats them where all are blank, and begins a new log on
+  /// each. `findings` says what was seen and did no harm.
+  /// @return kCorrupt, kUnsupported, kConflict (paths that are no set), kInvalidArgument (size),
+  /// kIo.
+  [[nodiscard]] static Result<std::unique_ptr<Store>> open(std::unique_ptr<Device> device,
+                                                           Options options, Findings& findings);
+
+  /// Reserves space; all or nothing. Operations can be submitted at once.
+  /// @return kInvalidArgument; kExhausted: no space, or the log could not hold it; kBusy: too many
+  /// are being made; kIo: a path is broken.
+  [[nodiscard]] Result<ExtentId> create(const ExtentSpec& spec);
+
+  /// Each accepted operation gets one completion. Memory belongs to the store until then, and
+  /// what is written must not change.
+  /// @return kNotFound, kOutOfRange, kInvalidArgument (empty), kBusy (ops_max), kExhausted (a
+  /// path's write budget of the day); nothing was started then.
+  [[nodiscard]] Result<void> submit(const ReadOp& op);
+  [[nodiscard]] Result<void> submit(const WriteOp& op);
+  /// Completes when the extent is gone for good and its space is free.
+  [[nodiscard]] Result<void> submit(const FreeOp& op);
+
+  /// Ends every scratch extent of a session: operations that have not begun get kCanceled.
+  void end_session(std::uint64_t instance, std::uint64_t session);
+
+  std::size_t poll(std::span<StoreCompletion> out);
+  void wait(Duration time_max) { device_->wait(time_max); }
+
+  /// Makes counters safe. Every operation has completed.
+  [[nodiscard]] Result<void> close();
+
+  void set_day(std::uint32_t day) { options_.day = day; }
+  [[nodiscard]] Device& device() { return *device_; }
+  [[nodiscard]] std::vector<PathStatus> paths() const;
+  [[nodiscard]] std::vector<ExtentInfo> extents() const;
+  [[nodiscard]] std::optional<ExtentInfo> find(ExtentId extent) const;
+  /// "path /x: extent 7, block 12 (byte 49152 of the path)"
+  [[nodiscard]] std::string describe(const Fault& fault) const;
+  /// Every block has one owner or is free. For tests; cost: all blocks.
+  void check_space() const;
+
+ private:
+  using Slot = std::uint32_t;
+
+  /// A ring of slots with room for all there are.
+  class SlotQueue {
+   public:
+    explicit SlotQueue(std::size_t capacity) : ring_(capacity) {}
+    [[nodiscard]] bool empty() const { return count_ == 0; }
+    [[nodiscard]] Slot front() const { return ring_[first_]; }
+    void push(Slot slot);
+    void pop();
+
+   private:
+    std::vector<Slot> ring_;
+    std::size_t first_ = 0;
+    std::size_t count_ = 0;
+  };
+
+  struct PathState {
+    PathState(Device& device, Volume&& recovered, Journal::Options options)
+        : volume(std::move(recovered)), journal(device, volume, options) {}
+    Volume volume;
+    Journal journal;
+    std::uint64_t write_bytes_per_day_max = 0;
+    std::uint64_t durable_extents = 0;
+    std::uint64_t durable_blocks = 0;
+  };
+
+  struct Extent {
+    enum class State : std::uint8_t { kCreating, kLive, kFreeing, kDoomed, kLost };
+    ExtentInfo info;
+    State state = State::kLive;
+    std::uint32_t commits_open = 0;  ///< of its creation
+    std::vector<Shard*> shards;      ///< by path; nullptr: none there
+    std::vector<Slot> ops;           ///< in the order of submit()
+    bool ending = false;             ///< its free has been submitted: nothing comes after it
+  };
+
+  struct Op {
+    enum class Kind : std::uint8_t { kRead, kWrite, kFree };
+    enum class State : std::uint8_t { kNone, kWaiting, kRunning };
+    OpId id;
+    Kind kind = Kind::kRead;
+    State state = State::kNone;
+    Extent* extent = nullptr;
+    std::uint64_t offset = 0;
+    std::uint64_t length = 0;
+    std::byte* memory = nullptr;
+    std::uint64_t issued = 0;
+    std::uint32_t open = 0;  ///< chunks or commits under way
+    bool issuing = false;    ///< in issuing_
+    Errc code = Errc::kOk;
+    Fault fault;
+  };
+
+  /// One device transfer of an op: blocks that lie together on one path.
+  struct Chunk {
+    Slot op = 0;
+    std::uint16_t path = 0;
+    std::uint32_t block = 0;  ///< of the shard
+    std::uint32_t blocks = 0;
+    std::uint32_t physical = 0;
+    std::byte* user = nullptr;
+    std::uint32_t user_bytes = 0;
+    std::uint32_t head_bytes = 0;  ///< of the first block before the user's
+    std::byte* bounce = nullptr;   ///< nullptr: straight from and to the user's memory
+    bool moved = false;            ///< writes to new blocks; the old stay until it is safe
+    std::uint32_t fills_open = 0;  ///< old ends being read
+    Errc fill_code = Errc::kOk;
+    std::array<std::uint64_t, kStripeBlocks> sums{};
+  };
+  enum class Role : std::uint8_t { kData = 0, kHead = 1, kTail = 2 };
+
+  Store(std::unique_ptr<Device> device, Options options, std::vector<Volume> volumes);
+
+  [[nodiscard]] static Result<std::vector<Volume>> recover_all(BlockingIo& io,
+                                                               const Options& options,
+                                                               Findings& findings);
+  static void drop_incomplete(std::vector<Volume>& volumes, Findings& findings);
+  void adopt_extents();
+  [[nodiscard]] Result<void> settle();
+
+  [[nodiscard]] Result<void> check_create(const ExtentSpec& spec, const Striping& striping);
+  [[nodiscard]] bool make_shard(PathState& path, const ExtentInfo& info, std::uint64_t blocks);
+  void drop_shards(const ExtentInfo& info);
+  void release(Extent& extent);
+
+  [[nodiscard]] Result<Slot> admit(OpId id, ExtentId extent);
+  [[nodiscard]] Result<void> check_range(const Extent& extent, std::uint64_t offset,
+                                         std::uint64_t length) const;
+  [[nodiscard]] Result<void> check_budget(const Extent& extent, std::uint64_t length) const;
+  void enqueue(Slot slot);
+  void wake(Extent& extent);
+  [[nodiscard]] bool conflicts(const Op& a, const Op& b) const;
+  void finish_op(Slot slot);
+  void fail_op(Op& op, Errc code, const Fault& fault);
+
+  void issue();
+  enum class Started : std::uint8_t { kYes, kNoRoom, kFailed };
+  [[nodiscard]] Started start_chunk(Slot slot);
+  [[nodiscard]] Errc place_write(const Op& op, Chunk& chunk, const Shard& shard);
+  void start_write(Slot index);
+  void start_free(Slot slot);
+  void fill_ends(Slot index);
+  void submit_chunk(Slot index, Role role, DeviceOpKind kind);
+  [[nodiscard]] std::span<std::byte> block_memory(const Chunk& chunk) const;
+
+  void on_device(const Completion& completion);
+  void on_filled(Slot index, Role role, Errc code);
+  void on_read(Slot index, Errc code);
+  void on_written(Slot index, Errc code);
+  bool handle_commits();
+  void on_commit(const Journal::Done& done);
+  void finish_chunk(Slot index, Errc code, std::uint32_t bad_block = 0);
+  [[nodiscard]] Fault fault_at(const Chunk& chunk, std::uint32_t block) const;
+  [[nodiscard]] Shard& shard_of(const Chunk& chunk) const {
+    return *ops_[chunk.op].extent->shards[chunk.path];
+  }
+
+  std::unique_ptr<Device> device_;
+  Options options_;
+  std::vector<std::unique_ptr<PathState>> paths_;
+  std::unordered_map<ExtentId, std::unique_ptr<Extent>> extents_;
+  std::uint64_t next_extent_ = 1;
+  std::size_t creating_ = 0;
+  std::vector<Op> ops_;
+  std::vector<Slot> free_ops_;
+  std::vector<Chunk> chunks_;
+  std::vector<Slot> free_chunks_;
+  SlotQueue issuing_;
+  AlignedMemory bounce_memory_;
+  std::vector<std::byte*> free_bounces_;
+  std::uint32_t device_open_ = 0;   ///< operations of chunks on the device
+  std::uint32_t device_depth_ = 0;  ///< for chunks
+  std::vector<StoreCompletion> done_;
+};
+
+}  // namespace ho::flash

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/prng.hpp"
+#include "daemon/tier/flash/store.hpp"
+#include "tests/support/sim_flash.hpp"
+
+namespace ho::test {
+
+/// A flash store on simulated disks under random load, with a model that knows at any time which
+/// contents each block may have. The model keeps true bytes and never looks at the store.
+class FlashWorld {
+ public:
+  explicit FlashWorld(std::uint64_t seed);
+
+  /// Opens the store, `faults` from the first operation on. @return false: the power was cut, or a
+  /// fault struck, while it opened.
+  bool open(const SimFlashFaults& faults);
+  /// Random actions until there were `actions` or the power was cut.
+  void run(std::size_t actions);
+  /// Waits for everything that is under way.
+  void drain();
+  /// Cuts the power if that did not happen by itself, and forgets what cannot have survived.
+  void crash();
+  /// Ends the store with everything complete.
+  void close();
+  /// Reads everything, against the model. A flipped block may be kCorrupt.
+  void verify();
+  /// Flips one bit of a block of a durable extent that holds something. @return false: none does.
+  bool flip_data_bit();
+  /// Flips a bit somewhere in one copy of superblocks and logs.
+  void flip_metadata_bit(std::size_t copy);
+
+  [[nodiscard]] const std::string& wrong() const { return wrong_; }
+  [[nodiscard]] const std::string& open_error() const { return open_error_; }
+  [[nodiscard]] std::uint64_t acknowledged() const { return acknowledged_; }
+  [[nodiscard]] std::uint64_t corrupt_reads() const { return corrupt_reads_; }
+  [[nodiscard]] std::uint64_t failures() const { return failures_; }
+  [[nodiscard]] bool dead() const { return device_->dead(); }
+  [[nodiscard]] const flash::Findings& findings() const { return findings_; }
+  [[nodiscard]] Prng& random() { return random_; }
+
+ private:
+  using Content = std::shared_ptr<const std::vector<std::byte>>;  ///< nullptr: never written
+  using Contents = std::vector<Content>;                          ///< empty: unknown
+
+  struct Action {
+    enum class Kind { kRead, kWrite, kFree } kind = Kind::kRead;
+    flash::ExtentId extent;
+    std::uint64_t offset = 0;
+    std::uint64_t length = 0;
+    std::vector<std::byte> memory;  ///< with room to be misaligned
+    std::byte* begin = nullptr;
+  };
+  struct Model {
+    flash::ExtentSpec spec;
+    std::vector<Contents> blocks;  ///< what each may hold; one where that is certain
+    bool sure = false;             ///< it must survive a crash
+    bool ending = false;           ///< its free was submitted
+    bool flipped = false;
+    std::uint64_t flipped_block = 0;
+  };
+
+  void act();
+  void create();
+  void transfer(Action::Kind kind);
+  void free_one();
+  void end_session();
+  void pump();
+  void settle(const flash::StoreCompletion& completion);
+  void settle_write(const Action& action, Errc code);
+  void settle_read(const Action& action, const flash::StoreCompletion& completion);
+  void check_block(Model& model, std::uint64_t block, const std::byte* bytes, std::uint64_t first,
+                   std::uint64_t count);
+  [[nodiscard]] static Contents after_write(const Contents& before, const Action& action,
+                                            std::uint64_t block);
+  static void allow_too(Contents& may, const Contents& more);
+  void verify_extent(flash::ExtentId id, Model& model);
+  void forget_after_crash();
+  [[nodiscard]] Model* pick();
+  void complain(const std::string& what);
+
+  Prng random_;
+  std::vector<std::shared_ptr<SimDisk>> disks_;
+  SimFlash* device_ = nullptr;  ///< the store's
+  std::unique_ptr<flash::Store> store_;
+  flash::Findings findings_;
+  std::map<flash::ExtentId, Model> models_;
+  std::map<std::uint64_t, Action> actions_;  ///< in flight, in the order of submit()
+  std::uint64_t next_op_ = 1;
+  std::uint64_t salt_ = 1;
+  std::uint64_t session_ = 1;
+  std::uint64_t acknowledged_ = 0;
+  std::uint64_t corrupt_reads_ = 0;
+  std::uint64_t failures_ = 0;
+  bool faulty_ = false;  ///< operations may fail without a reason that the model knows
+  std::string wrong_;
+  std::string open_error_;
+};
+
+}  // namespace ho::test
