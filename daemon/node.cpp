@@ -77,14 +77,15 @@ Result<std::vector<std::unique_ptr<transport::Target>>> make_targets(const Daemo
 /// In the order in which they are built; taken apart in the reverse order.
 struct Node::Parts {
   Parts(const DaemonConfig& config, const Clock& the_clock, UnixListener unix_socket,
-        std::optional<TcpListener> tcp_socket, std::unique_ptr<DataLoop> data_loop, NodeFacts facts)
+        std::optional<TcpListener> tcp_socket, std::unique_ptr<DataLoop> data_loop, NodeFacts facts,
+        PagePlan pages)
       : drain(config.drain),
         clock(the_clock),
         unix_listener(std::move(unix_socket)),
         tcp_listener(std::move(tcp_socket)),
         pool(pool_options(config), the_clock.now()),
         data(std::move(data_loop)),
-        grants(pool, *data, io, best_page_kind(config.ddr_bytes)),
+        grants(pool, *data, io, pages),
         service(pool, grants, *data, the_clock, std::move(facts)),
         server(io, service),
         signals(io),
@@ -104,17 +105,18 @@ struct Node::Parts {
   asio::steady_timer ticker;
   TimePoint drain_end;
   TimePoint forced_end;
+  bool cut_off = false;  ///< the drain time has passed
 };
 
-Result<void> check_memory(const DaemonConfig& config) {
-  if (best_page_kind(config.ddr_bytes) == PageKind::kHugetlb2M) return {};
+Result<PagePlan> check_memory(const DaemonConfig& config) {
   auto limit = read_memory_limit();
   if (!limit) return limit.error();
-  return check_memory_promise(config.ddr_bytes, *limit);
+  return plan_pages(config.ddr_bytes, best_page_kind(config.ddr_bytes), *limit);
 }
 
 Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clock& clock) {
-  if (auto enough = check_memory(config); !enough) return enough.error();
+  const auto pages = check_memory(config);
+  if (!pages) return pages.error();
   auto boot_id = read_boot_id();
   if (!boot_id) return boot_id.error();
   auto unix_listener = UnixListener::create(config.unix_socket);
@@ -136,8 +138,9 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   if (!targets) return targets.error();
   auto data = DataLoop::create(std::move(*targets));
   if (!data) return data.error();
-  auto parts = std::make_unique<Parts>(config, clock, std::move(*unix_listener),
-                                       std::move(tcp_listener), std::move(*data), std::move(facts));
+  auto parts =
+      std::make_unique<Parts>(config, clock, std::move(*unix_listener), std::move(tcp_listener),
+                              std::move(*data), std::move(facts), *pages);
   if (auto added = parts->server.add(parts->unix_listener.fd()); !added) return added.error();
   if (parts->tcp_listener) {
     auto added = parts->server.add(parts->tcp_listener->fd.get());
@@ -150,6 +153,7 @@ Node::Node(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Node::~Node() {
   parts_->server.stop();
+  parts_->data->shut();
   parts_->data->stop();
   parts_->grants.stop();
 }
@@ -207,7 +211,12 @@ void Node::await_signal() {
 void Node::drain_step() {
   Parts& parts = *parts_;
   const TimePoint now = parts.clock.now();
-  if (now >= parts.drain_end) {
+  if (now >= parts.drain_end && !parts.cut_off) {
+    parts.cut_off = true;
+    // First nobody is told of a transfer as done any more, then the memory goes.
+    parts.server.stop();
+    parts.data->shut();
+    parts.grants.give_up();
     while (!parts.pool.sessions().empty()) {
       const SessionId session = parts.pool.sessions().begin()->first;
       log(LogLevel::kWarning, "ending a session that did not close",

@@ -4,6 +4,7 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
+#include "daemon/tier/ddr/machine_memory.hpp"
 #include "proto/config.hpp"
 
 namespace ho::daemon {
@@ -12,9 +13,9 @@ namespace ho::daemon {
 ///
 ///   create() -> run(): serving -> (SIGTERM, SIGINT) draining -> stopped
 ///
-/// Draining: no new sessions or grants; open sessions have the config's drain time to close, then
-/// they are ended. A second signal ends them at once. Owner: the main thread, which is the control
-/// thread.
+/// Draining: no new sessions or grants; open sessions have the config's drain time to close. Then
+/// all connections, control and data, are ended, and only then the sessions. A second signal ends
+/// them at once. Owner: the main thread, which is the control thread.
 class Node {
  public:
   /// Checks the promise of memory, opens the sockets, starts the data thread.
@@ -38,8 +39,8 @@ class Node {
   std::unique_ptr<Parts> parts_;
 };
 
-/// Refuses a config that promises more memory than the machine or cgroup has. Prints nothing.
-/// Huge pages that are free now are looked at first: they are memory set aside already.
-[[nodiscard]] Result<void> check_memory(const DaemonConfig& config);
+/// Chooses the pool's pages and refuses a config that promises more memory than the machine or
+/// cgroup has. Prints nothing. Huge pages that are free now come first: they are set aside already.
+[[nodiscard]] Result<PagePlan> check_memory(const DaemonConfig& config);
 
 }  // namespace ho::daemon

@@ -14,9 +14,6 @@
 
 namespace ho {
 
-inline constexpr std::uint64_t kSegmentBytesMin = 2 * kMiB;
-inline constexpr std::uint64_t kSegmentBytesMax = kGiB;
-
 struct OfiSettings {
   std::string provider;
   std::string address;  ///< numeric

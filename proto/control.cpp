@@ -9,6 +9,7 @@
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <atomic>
+#include <bit>
 #include <condition_variable>
 #include <csignal>
 #include <iterator>
@@ -29,6 +30,7 @@ namespace {
 namespace pb = hyperoffload::v1;
 
 constexpr std::size_t kWaitingCallsMax = 1024;
+static_assert(segments_per_grant_max("local") == kFrameDescriptorsMax);
 
 Errc errc_from_name(const std::string& name) {
   for (int i = static_cast<int>(Errc::kInvalidArgument); i <= static_cast<int>(Errc::kIo); ++i) {
@@ -194,7 +196,10 @@ Result<HelloReply> to_hello(const pb::Response& response) {
                                          std::to_string(kControlProtocolVersion));
   }
   if (from.node_id() > kNodeIdMax) return senseless("node id out of range");
-  if (from.segment_bytes() == 0) return senseless("segments of no bytes");
+  if (!std::has_single_bit(from.segment_bytes()) || from.segment_bytes() < kSegmentBytesMin ||
+      from.segment_bytes() > kSegmentBytesMax) {
+    return senseless("segments of " + std::to_string(from.segment_bytes()) + " bytes");
+  }
   HelloReply out;
   out.node = NodeId(static_cast<std::uint16_t>(from.node_id()));
   out.node_name = from.node_name();
@@ -308,8 +313,8 @@ Result<std::vector<GrantedSegment>> to_segments(Reply& reply, const GrantSpec& s
 Result<std::vector<GrantedSegment>> ControlClient::grant(const Session& session,
                                                          const GrantSpec& spec,
                                                          TimePoint deadline) {
-  const std::uint64_t per_request =
-      spec.driver == "local" ? kFrameDescriptorsMax * hello().segment_bytes : UINT64_MAX;
+  // hello() has a segment's size checked: no overflow.
+  const std::uint64_t per_request = segments_per_grant_max(spec.driver) * hello().segment_bytes;
   std::vector<GrantedSegment> out;
   std::uint64_t left = spec.bytes;
   do {

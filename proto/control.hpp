@@ -6,11 +6,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/base/unique_fd.hpp"
+#include "common/base/units.hpp"
 #include "common/model/address.hpp"
 #include "common/transport/transport.hpp"
 
@@ -18,6 +20,14 @@ namespace ho {
 
 inline constexpr std::uint32_t kControlProtocolVersion = 1;
 inline constexpr std::size_t kSessionTokenBytes = 16;
+/// A pool's segments: a power of two from kSegmentBytesMin to kSegmentBytesMax.
+inline constexpr std::uint64_t kSegmentBytesMin = 2 * kMiB;
+inline constexpr std::uint64_t kSegmentBytesMax = kGiB;
+/// Segments in one GrantRequest at most: a frame carries 64 descriptors, and whatever a daemon does
+/// for one grant keeps its data thread from others for a millisecond or two.
+[[nodiscard]] constexpr std::uint64_t segments_per_grant_max(std::string_view driver) {
+  return driver == "local" ? 64 : 256;
+}
 
 /// One driver by which the peer may be reached, as its hello named it.
 struct DriverEndpoint {
@@ -136,10 +146,9 @@ class ControlClient {
   /// Ends the session and frees all it holds, at once.
   [[nodiscard]] Result<void> close_session(const Session& session, TimePoint deadline);
 
-  /// All or nothing. kExhausted: "needs X, pool has Y on nodes ...". With "local" it may take
-  /// several requests (64 descriptors a frame); what an earlier one granted is released when a
-  /// later one fails. After kDeadline the daemon may still have granted: only close_session() is
-  /// sure to free it.
+  /// All or nothing. kExhausted: "needs X, pool has Y on nodes ...". It may take several requests
+  /// (segments_per_grant_max()); what an earlier one granted is released when a later one fails.
+  /// After kDeadline the daemon may still have granted: only close_session() is sure to free it.
   [[nodiscard]] Result<std::vector<GrantedSegment>> grant(const Session& session,
                                                           const GrantSpec& spec,
                                                           TimePoint deadline);

@@ -17,19 +17,23 @@ using ExposureId = Strong<struct ExposureIdTag, std::uint64_t>;
 
 /// Memory to expose: one granted segment.
 struct ExposeRequest {
-  std::span<std::byte> memory;  ///< the daemon's own mapping; outlives the exposure
+  std::span<std::byte> memory;  ///< the daemon's own mapping, whole pages; outlives the exposure
   Rights rights = Rights::kReadWrite;
-  int fd = -1;  ///< the memfd whose beginning `memory` maps, where known: needed for hugetlb pages
+  int fd = -1;  ///< the memfd that `memory` maps from its beginning; only used during expose()
 };
 
 struct Exposure {
   ExposureId id;
   std::string key;  ///< RegionGrant::key for initiators; unguessable where the driver checks keys
+  /// What the driver serves it from where that is a mapping of its own, not faulted in yet: whoever
+  /// exposes may do that before the key is given out, on any thread, until revoke(). Empty: none.
+  std::span<std::byte> mapping;
 };
 
 /// The serving side of a driver, in the daemon: exposes memory to initiators and makes progress for
 /// them. Threads: one owner thread (the daemon's data thread); nothing blocks except expose()
 /// (registration).
+/// Lifecycle: expose(), revoke() -> shut() -> revoke() -> destructor.
 class Target {
  public:
   virtual ~Target() = default;
@@ -43,8 +47,15 @@ class Target {
   [[nodiscard]] virtual Result<Exposure> expose(const ExposeRequest& request) = 0;
 
   /// After it returns no access by the exposure's key begins, and none touches its memory any more.
-  /// Initiators see kPermissionDenied or kUnavailable. @return kNotFound for an unknown exposure.
+  /// Initiators see kPermissionDenied or kUnavailable. An access caught half-way may still be told
+  /// as done and have read zeros or written to nowhere: an owner who releases memory that it still
+  /// accesses races with itself, one whose lease lapses must not trust what ends after it, and
+  /// where the daemon ends, shut() comes first. @return kNotFound for an unknown exposure.
   [[nodiscard]] virtual Result<void> revoke(ExposureId exposure) = 0;
+
+  /// Ends every initiator's connection: none is told of another access as done. Afterwards expose()
+  /// answers kUnavailable and progress() does nothing. Idempotent.
+  virtual void shut() = 0;
 
   /// Serves initiators for a bounded time. @return events handled; 0: nothing to do.
   virtual std::size_t progress() = 0;

@@ -7,23 +7,21 @@
 #include <utility>
 
 #include "common/base/check.hpp"
-#include "proto/frame.hpp"
+#include "proto/control.hpp"
 
 namespace ho::daemon {
 
 namespace {
 
 constexpr std::size_t kJobsMax = 256;
-// A large grant being faulted in must not hold up the return of another's memory.
-constexpr std::size_t kWorkers = 2;
-constexpr std::uint64_t kSegmentsPerGrantMax = 16'384;  // their keys must fit one frame
+// Two, so that a small grant need not wait for a large one.
+constexpr std::size_t kMakers = 2;
 
-Result<std::vector<SegmentMemory>> make_memory(std::size_t count, std::uint64_t bytes,
-                                               PageKind kind) {
+Result<std::vector<SegmentMemory>> make_memory(std::size_t count, const SegmentMemory::Spec& spec) {
   std::vector<SegmentMemory> made;
   made.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    auto memory = SegmentMemory::create(bytes, kind);
+    auto memory = SegmentMemory::create(spec);
     if (!memory) return memory.error();
     made.push_back(std::move(*memory));
   }
@@ -39,25 +37,30 @@ struct Grants::Job {
   std::shared_ptr<std::vector<SegmentMemory>> memory;
 };
 
-Grants::Grants(Pool& pool, DataLoop& data, asio::io_context& io, PageKind page_kind)
+Grants::Grants(Pool& pool, DataLoop& data, asio::io_context& io, PagePlan pages)
     : pool_(pool),
       data_(data),
       io_(io),
-      page_kind_(page_kind),
-      workers_(std::make_unique<asio::thread_pool>(kWorkers)) {}
+      pages_(pages),
+      makers_(std::make_unique<asio::thread_pool>(kMakers)),
+      wiper_(std::make_unique<asio::thread_pool>(1)) {}
 
 Grants::~Grants() { stop(); }
 
-void Grants::stop() { workers_->join(); }
+void Grants::stop() {
+  give_up();
+  makers_->join();
+  wiper_->join();
+}
 
 PageKind Grants::page_kind(SegmentId segment) const {
   const auto found = held_.find(segment);
-  return found == held_.end() ? page_kind_ : found->second.memory.page_kind();
+  return found == held_.end() ? pages_.kind : found->second.memory.page_kind();
 }
 
 void Grants::make(const Spec& spec, Made answer) {
   const std::uint64_t segment_bytes = pool_.options().segment_bytes;
-  const std::uint64_t most = spec.driver == "local" ? kFrameDescriptorsMax : kSegmentsPerGrantMax;
+  const std::uint64_t most = segments_per_grant_max(spec.driver);
   const std::uint64_t wanted = spec.bytes / segment_bytes + (spec.bytes % segment_bytes != 0);
   if (jobs_ >= kJobsMax) return answer(Error(Errc::kBusy, "too many grants are being made"));
   // What the pool cannot give at all is told as that, however large the request is.
@@ -73,8 +76,14 @@ void Grants::make(const Spec& spec, Made answer) {
   job->answer = std::move(answer);
   job->segments = std::move(*segments);
   ++jobs_;
-  asio::post(*workers_, [this, job, segment_bytes] {
-    auto made = make_memory(job->segments.size(), segment_bytes, page_kind_);
+  SegmentMemory::Spec memory;
+  memory.bytes = segment_bytes;
+  memory.wanted = pages_.kind;
+  memory.fallback = pages_.fallback;
+  memory.rights = spec.rights;
+  memory.stop = &giving_up_;
+  asio::post(*makers_, [this, job, memory] {
+    auto made = make_memory(job->segments.size(), memory);
     if (!made) {
       asio::post(io_, [this, job, error = made.error()] { fail(job, error); });
       return;
@@ -88,16 +97,34 @@ void Grants::expose(const std::shared_ptr<Job>& job) {
   DataLoop::ExposeRequest request;
   request.driver = job->spec.driver;
   for (const SegmentMemory& memory : *job->memory) {
-    request.regions.push_back({memory.bytes(), job->spec.rights});
+    request.regions.push_back({memory.bytes(), job->spec.rights, memory.fd()});
   }
   auto accepted = data_.expose(
       std::move(request), [this, job](Result<std::vector<transport::Exposure>> exposed) {
         asio::post(io_, [this, job, exposed = std::move(exposed)]() mutable {
           if (!exposed) return fail(job, exposed.error());
-          hand_out(job, std::move(*exposed));
+          fault_in_mappings(job, std::move(*exposed));
         });
       });
   if (!accepted) fail(job, accepted.error());
+}
+
+/// A driver's own mapping of pages that are there already: cheap beside making them, but not for
+/// the data thread, which would meet each page at its first transfer.
+void Grants::fault_in_mappings(const std::shared_ptr<Job>& job,
+                               std::vector<transport::Exposure> exposures) {
+  HO_CHECK(!exposures.empty());
+  if (exposures.front().mapping.empty()) return hand_out(job, std::move(exposures));
+  asio::post(*makers_, [this, job, exposures = std::move(exposures)]() mutable {
+    const Touch touch = job->spec.rights == transport::Rights::kRead ? Touch::kRead : Touch::kWrite;
+    for (const auto& exposure : exposures) {
+      // Not needed for being right: what fails here is faulted in later, by transfers.
+      static_cast<void>(fault_in(exposure.mapping, touch, &giving_up_));
+    }
+    asio::post(io_, [this, job, exposures = std::move(exposures)]() mutable {
+      hand_out(job, std::move(exposures));
+    });
+  });
 }
 
 void Grants::hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Exposure> exposures) {
@@ -167,8 +194,8 @@ void Grants::end(const std::vector<SegmentId>& segments, Ended answer) {
 void Grants::wipe(std::shared_ptr<std::vector<SegmentMemory>> memory,
                   std::vector<SegmentId> segments, Ended answer) {
   ++jobs_;
-  asio::post(*workers_, [this, memory = std::move(memory), segments = std::move(segments),
-                         answer = std::move(answer)]() mutable {
+  asio::post(*wiper_, [this, memory = std::move(memory), segments = std::move(segments),
+                       answer = std::move(answer)]() mutable {
     memory->clear();  // unmapped, truncated, closed
     asio::post(io_, [this, segments = std::move(segments), answer = std::move(answer)] {
       for (const SegmentId id : segments) pool_.forget(id);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -12,6 +13,7 @@
 #include "common/transport/target.hpp"
 #include "daemon/data/loop.hpp"
 #include "daemon/pool/pool.hpp"
+#include "daemon/tier/ddr/machine_memory.hpp"
 #include "daemon/tier/ddr/segment_memory.hpp"
 #include "proto/control.hpp"
 
@@ -23,11 +25,12 @@ class thread_pool;
 namespace ho::daemon {
 
 /// Carries out what the pool decided: makes memory for reserved segments (worker threads), exposes
-/// it (data thread), and takes both back in the reverse order: revoke, wait, unmap, truncate,
-/// close, and only then forget the bytes.
+/// it (data thread), faults the driver's mapping of it in (worker threads), and takes all back in
+/// the reverse order: revoke, wait, unmap, truncate, close, and only then forget the bytes. Wiping
+/// has a thread of its own: large grants being made do not hold up the return of others' memory.
 ///
-/// Owner: the control thread; every callback comes on it. Lifecycle: make/end -> idle() ->
-/// stop() -> destructor.
+/// Owner: the control thread; every callback comes on it. Lifecycle: make/end -> give_up() ->
+/// idle() -> stop() -> destructor.
 class Grants {
  public:
   struct Spec {
@@ -39,7 +42,7 @@ class Grants {
   using Made = std::function<void(Result<std::vector<GrantedSegment>>)>;
   using Ended = std::function<void()>;
 
-  Grants(Pool& pool, DataLoop& data, asio::io_context& io, PageKind page_kind);
+  Grants(Pool& pool, DataLoop& data, asio::io_context& io, PagePlan pages);
   ~Grants();
 
   /// Grants whole segments to an existing session, all or none. Answers exactly once.
@@ -52,11 +55,14 @@ class Grants {
 
   /// Nothing is held, made or ended.
   [[nodiscard]] bool idle() const { return held_.empty() && jobs_ == 0; }
-  [[nodiscard]] PageKind page_kind() const { return page_kind_; }
+  [[nodiscard]] PageKind page_kind() const { return pages_.kind; }
   /// The pages of one live segment; the pool's kind where it is not known any more.
   [[nodiscard]] PageKind page_kind(SegmentId segment) const;
 
-  /// Waits for the workers. Call after the io_context has ended.
+  /// Grants being made fail soon, with kCanceled, and no later one succeeds. For good.
+  void give_up() { giving_up_.store(true); }
+
+  /// Gives up and waits for the threads. Call after the io_context has ended.
   void stop();
 
  private:
@@ -68,6 +74,8 @@ class Grants {
   };
 
   void expose(const std::shared_ptr<Job>& job);
+  void fault_in_mappings(const std::shared_ptr<Job>& job,
+                         std::vector<transport::Exposure> exposures);
   void hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Exposure> exposures);
   void fail(const std::shared_ptr<Job>& job, const Error& error);
   void wipe(std::shared_ptr<std::vector<SegmentMemory>> memory, std::vector<SegmentId> segments,
@@ -76,10 +84,12 @@ class Grants {
   Pool& pool_;
   DataLoop& data_;
   asio::io_context& io_;
-  const PageKind page_kind_;
+  const PagePlan pages_;
   std::map<SegmentId, Held> held_;
   std::size_t jobs_ = 0;  ///< makes and ends under way
-  std::unique_ptr<asio::thread_pool> workers_;
+  std::atomic<bool> giving_up_{false};
+  std::unique_ptr<asio::thread_pool> makers_;
+  std::unique_ptr<asio::thread_pool> wiper_;
 };
 
 }  // namespace ho::daemon

@@ -87,6 +87,12 @@ void DataLoop::revoke(RevokeRequest request, Revoked answer) {
   });
 }
 
+void DataLoop::shut() {
+  push([this] {
+    for (const auto& target : targets_) target->shut();
+  });
+}
+
 transport::Target* DataLoop::find(const std::string& driver) {
   for (const auto& target : targets_) {
     if (target->name() == driver) return target.get();

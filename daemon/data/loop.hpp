@@ -58,6 +58,10 @@ class DataLoop {
   /// Never refused: what is exposed bounds how many there can be.
   void revoke(RevokeRequest request, Revoked answer);
 
+  /// Ends every connection of initiators, after the requests queued before it. Exposes that come
+  /// later fail; revokes go on.
+  void shut();
+
   void stop();
 
  private:

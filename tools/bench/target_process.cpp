@@ -138,6 +138,11 @@ class Server {
     const std::span<std::byte> memory(static_cast<std::byte*>(base), command.length_bytes);
     const auto exposure = target_->expose(ExposeRequest{memory, command.rights, fd.get()});
     if (!exposure) return failed(exposure.error());
+    // As the daemon does, so that the first transfers do not pay for it.
+    if (!exposure->mapping.empty()) {
+      const int advice = command.rights == Rights::kRead ? MADV_POPULATE_READ : MADV_POPULATE_WRITE;
+      (void)::madvise(exposure->mapping.data(), exposure->mapping.size(), advice);
+    }
     held_[exposure->id] = Held{std::move(fd), memory};
     Answer answer;
     answer.id = exposure->id.value();

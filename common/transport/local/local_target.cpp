@@ -15,18 +15,22 @@ class LocalTarget final : public Target {
   [[nodiscard]] const std::string& address() const override { return address_; }
 
   [[nodiscard]] Result<Exposure> expose(const ExposeRequest& request) override {
+    if (shut_) return Error(Errc::kUnavailable, "the target is shut");
     if (request.memory.empty()) return Error(Errc::kInvalidArgument, "no memory to expose");
     const auto secret = random_secret();
     if (!secret) return secret.error();
     const ExposureId id(next_id_++);
     exposures_.insert(id);
-    return Exposure{id, std::to_string(*secret)};
+    return Exposure{id, std::to_string(*secret), {}};
   }
 
   [[nodiscard]] Result<void> revoke(ExposureId exposure) override {
     if (exposures_.erase(exposure) == 0) return Error(Errc::kNotFound, "no such exposure");
     return {};
   }
+
+  /// Nobody is connected: initiators end with their mapping, which truncation takes from them.
+  void shut() override { shut_ = true; }
 
   std::size_t progress() override { return 0; }
   [[nodiscard]] int wait_descriptor() const override { return -1; }
@@ -36,6 +40,7 @@ class LocalTarget final : public Target {
   const std::string address_ = "local";
   std::unordered_set<ExposureId> exposures_;
   std::uint64_t next_id_ = 1;
+  bool shut_ = false;
 };
 
 }  // namespace

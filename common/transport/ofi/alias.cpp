@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "common/base/check.hpp"
+#include "common/base/unique_fd.hpp"
 
 namespace ho::transport {
 
@@ -20,15 +21,11 @@ Result<std::span<std::byte>> AliasSpace::open(const ExposeRequest& request) {
       memory.size() % page != 0) {
     return Error(Errc::kInvalidArgument, "exposed memory must be whole pages");
   }
-  void* alias = MAP_FAILED;
-  if (request.fd >= 0) {
-    alias = ::mmap(nullptr, memory.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-                   request.fd, 0);
-  } else {
-    // An old size of 0 duplicates a shared mapping. Huge pages of hugetlbfs refuse it: they need
-    // the descriptor.
-    alias = ::mremap(memory.data(), 0, memory.size(), MREMAP_MAYMOVE);
-  }
+  // By the descriptor: duplicating the mapping itself (mremap) fails for huge pages. Without
+  // write access where there is no right to write: the memfd may be sealed against it. Not faulted
+  // in here: that takes 20 ms/GiB, in which the data thread would serve nobody.
+  const int protection = request.rights == Rights::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* const alias = ::mmap(nullptr, memory.size(), protection, MAP_SHARED, request.fd, 0);
   if (alias == MAP_FAILED) {
     const Error error = errno_error(errno, "mapping exposed memory a second time");
     return Error(Errc::kUnsupported, error.context());
@@ -36,18 +33,39 @@ Result<std::span<std::byte>> AliasSpace::open(const ExposeRequest& request) {
   return std::span<std::byte>(static_cast<std::byte*>(alias), memory.size());
 }
 
+namespace {
+
+/// Puts memory of nobody's in the alias's place. @return false: it is still what it was.
+bool cover(std::span<std::byte> alias) {
+  constexpr int kProtection = PROT_READ | PROT_WRITE;
+  // A file's pages count as used memory once they are written; private memory at once where the
+  // system does not overcommit, and a mapping refused for that leaves a hole behind.
+  const UniqueFd file(::memfd_create("hyperoffload-retired", MFD_CLOEXEC));
+  if (file.valid() && ::ftruncate(file.get(), static_cast<off_t>(alias.size())) == 0) {
+    return ::mmap(alias.data(), alias.size(), kProtection, MAP_SHARED | MAP_FIXED, file.get(), 0) ==
+           alias.data();
+  }
+  // No descriptor left.
+  return ::mmap(alias.data(), alias.size(), kProtection,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == alias.data();
+}
+
+}  // namespace
+
 void AliasSpace::retire(std::span<std::byte> alias) {
-  void* sink = ::mmap(alias.data(), alias.size(), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-  HO_CHECK(sink == alias.data());
+  // Going on would leave the segment's pages within a late transfer's reach.
+  HO_CHECK(cover(alias));
   // What late transfers have written into earlier sinks is given back.
   for (std::size_t i = 0; i < retired_.size() && i < 16; ++i) {
     const auto& earlier = retired_[retired_.size() - 1 - i];
-    ::madvise(earlier.data(), earlier.size(), MADV_DONTNEED);
+    // A file's pages go with REMOVE, private ones with DONTNEED.
+    if (::madvise(earlier.data(), earlier.size(), MADV_REMOVE) != 0) {
+      ::madvise(earlier.data(), earlier.size(), MADV_DONTNEED);
+    }
   }
   retired_.push_back(alias);
   retired_bytes_ += alias.size();
-  while (retired_bytes_ > kReservedBytesMax) {
+  while (retired_bytes_ > kReservedBytesMax || retired_.size() > kReservedCountMax) {
     const auto oldest = retired_.front();
     retired_.pop_front();
     retired_bytes_ -= oldest.size();

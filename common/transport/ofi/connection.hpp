@@ -22,6 +22,12 @@ struct Piece {
   std::uint32_t length_bytes = 0;
 };
 
+/// Finds out whether anybody listens at a target's address, by a TCP connection that is closed at
+/// once: libfabric itself tells a dead target from a slow one by the deadline only.
+/// @return kUnavailable: refused or unreachable. kDeadline: no answer. Success where the address is
+/// none of TCP's.
+[[nodiscard]] Result<void> knock(const OfiAddress& address, const Clock& clock, TimePoint deadline);
+
 /// A working endpoint to one target. Owner thread: the transport's.
 class Connection {
  public:

@@ -36,10 +36,7 @@ class OfiTarget final : public Target {
   OfiTarget(const OfiTarget&) = delete;
   OfiTarget& operator=(const OfiTarget&) = delete;
   ~OfiTarget() override {
-    // Registrations and endpoint go first: then nothing touches the aliases any more.
-    hello_memory_.reset();
-    for (auto& [id, region] : regions_) region.memory.reset();
-    endpoint_.reset();
+    shut();
     for (auto& [id, region] : regions_) ::munmap(region.alias.data(), region.alias.size());
   }
 
@@ -47,6 +44,7 @@ class OfiTarget final : public Target {
   [[nodiscard]] const std::string& address() const override { return address_; }
   [[nodiscard]] Result<Exposure> expose(const ExposeRequest& request) override;
   [[nodiscard]] Result<void> revoke(ExposureId exposure) override;
+  void shut() override;
   std::size_t progress() override;
   [[nodiscard]] int wait_descriptor() const override { return wait_descriptor_; }
   [[nodiscard]] bool arm() override;
@@ -64,7 +62,7 @@ class OfiTarget final : public Target {
   [[nodiscard]] Result<void> expose_hello(const std::string& provider);
 
   std::unique_ptr<Endpoint> endpoint_;
-  const int wait_descriptor_;
+  int wait_descriptor_;
   std::string address_;
   std::unique_ptr<std::byte, PageUnmap> hello_page_;
   MemoryHandle hello_memory_;
@@ -133,6 +131,7 @@ Result<void> OfiTarget::expose_hello(const std::string& provider) {
 }
 
 Result<Exposure> OfiTarget::expose(const ExposeRequest& request) {
+  if (!endpoint_) return Error(Errc::kUnavailable, "the target is shut");
   const auto alias = aliases_.open(request);
   if (!alias) return alias.error();
   auto registered = register_exposed(*alias, request.rights);
@@ -142,7 +141,7 @@ Result<Exposure> OfiTarget::expose(const ExposeRequest& request) {
   }
   const ExposureId id(next_id_++);
   regions_.emplace(id, Region{*alias, std::move(registered->memory)});
-  return Exposure{id, encode_key(registered->key)};
+  return Exposure{id, encode_key(registered->key), *alias};
 }
 
 Result<void> OfiTarget::revoke(ExposureId exposure) {
@@ -154,7 +153,17 @@ Result<void> OfiTarget::revoke(ExposureId exposure) {
   return {};
 }
 
+void OfiTarget::shut() {
+  // Registrations first, then the endpoint and with it all connections: a transfer caught half-way
+  // stays half, and nothing touches the aliases any more.
+  hello_memory_.reset();
+  for (auto& [id, region] : regions_) region.memory.reset();
+  endpoint_.reset();
+  wait_descriptor_ = -1;
+}
+
 std::size_t OfiTarget::progress() {
+  if (!endpoint_) return 0;
   // One-sided accesses leave no entry in the queue, so the descriptor says whether there was work.
   std::size_t events = 0;
   for (int round = 0; round < kRoundsMax; ++round) {
@@ -176,6 +185,7 @@ std::size_t OfiTarget::progress() {
 }
 
 bool OfiTarget::arm() {
+  if (!endpoint_) return true;
   fid* waited[] = {&endpoint_->cq()->fid};
   return fi_trywait(endpoint_->fabric(), waited, 1) == 0;
 }

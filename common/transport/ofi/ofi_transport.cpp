@@ -82,6 +82,7 @@ class OfiTransport final : public Transport {
   void post_some(Peer& peer);
   void take_event(Peer& peer, const Connection::Event& event);
   void close_connection(Peer& peer);
+  void forget_closed_peers();
   void fail_peer(Peer& peer, Errc code);
   void forgive_own_pause(TimePoint now);
   void expire(TimePoint now);
@@ -94,7 +95,6 @@ class OfiTransport final : public Transport {
   const OfiOptions options_;
   const Clock& clock_;
   Caps caps_;
-  std::unordered_map<PeerId, std::unique_ptr<Peer>> peers_;
   std::vector<Peer*> open_peers_;
   std::unordered_map<RegionId, Region> regions_;
   std::unordered_map<LocalId, std::span<std::byte>> memories_;
@@ -108,6 +108,8 @@ class OfiTransport final : public Transport {
   TimePoint earliest_ = TimePoint::max();  ///< no slot in use has an earlier deadline
   TimePoint last_poll_{};                  ///< or when the first operation after none began
   std::uint32_t next_id_ = 1;
+  /// Last, so that it goes first: until an endpoint is closed, libfabric may touch its pieces.
+  std::unordered_map<PeerId, std::unique_ptr<Peer>> peers_;
 };
 
 OfiTransport::OfiTransport(const OfiOptions& options, const Clock& clock)
@@ -133,6 +135,8 @@ Result<PeerId> OfiTransport::connect(const PeerAddress& peer, TimePoint deadline
     return Error(Errc::kInvalidArgument,
                  "the peer speaks '" + address->provider + "', not '" + options_.provider + "'");
   }
+  forget_closed_peers();
+  if (const auto there = knock(*address, clock_, deadline); !there) return there.error();
   auto connection = Connection::create(*address, options_.chunks_max, clock_, deadline);
   if (!connection) return connection.error();
   for (const auto& [id, memory] : memories_) {
@@ -156,7 +160,12 @@ void OfiTransport::close_peer(PeerId peer) {
 
 Result<RegionId> OfiTransport::attach(PeerId peer, RegionGrant grant) {
   const auto found = peers_.find(peer);
-  if (found == peers_.end()) return Error(Errc::kNotFound, "no such peer");
+  if (found == peers_.end()) {
+    // Ids are given out in order: what is not there any more was closed.
+    const bool was = peer.value() > 0 && peer.value() < next_id_;
+    return was ? Error(Errc::kUnavailable, "the peer is closed")
+               : Error(Errc::kNotFound, "no such peer");
+  }
   Peer& owner = *found->second;
   if (!owner.connection) return Error(Errc::kUnavailable, "the peer is closed");
   auto key = decode_key(grant.key);
@@ -169,7 +178,11 @@ Result<RegionId> OfiTransport::attach(PeerId peer, RegionGrant grant) {
   // On a connection of its own: a refused key costs a connection, and this one is used by nobody.
   const TimePoint deadline = clock_.now() + kAttachLimit;
   auto trial = Connection::create(owner.address, 16, clock_, deadline);
-  if (!trial) return trial.error();
+  if (!trial) {
+    const auto there = knock(owner.address, clock_, clock_.now());
+    const bool dead = !there && there.error().code() == Errc::kUnavailable;
+    return dead ? there.error() : trial.error();
+  }
   const auto probed = (*trial)->probe(*key, clock_, deadline);
   if (!probed) return probed.error();
   const RegionId id(next_id_++);
@@ -352,6 +365,19 @@ void OfiTransport::close_connection(Peer& peer) {
   peer.queue_count = 0;
   peer.pieces_in_flight = 0;
   peer.flight_bytes = 0;
+}
+
+/// Peers that are closed and that no region or operation names any more. At connect() only, which
+/// may allocate and free: a client that reconnects for ever must not grow.
+void OfiTransport::forget_closed_peers() {
+  std::erase_if(peers_, [&](const auto& entry) {
+    const Peer* const peer = entry.second.get();
+    if (peer->connection) return false;
+    const auto of_region = [&](const auto& region) { return region.second.peer == peer; };
+    const auto of_slot = [&](const Slot& slot) { return slot.peer == peer; };
+    return std::none_of(regions_.begin(), regions_.end(), of_region) &&
+           std::none_of(slots_.begin(), slots_.end(), of_slot);
+  });
 }
 
 void OfiTransport::fail_peer(Peer& peer, Errc code) {

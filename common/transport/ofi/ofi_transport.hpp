@@ -51,9 +51,9 @@ struct OfiTargetOptions {
   std::uint16_t port = 0;                  ///< 0: the system chooses
 };
 
-/// Makes the daemon's side of the `ofi` driver. ExposeRequest::memory must be page-aligned and part
-/// of a MAP_SHARED mapping: the target serves it through an alias of its own, which revoke()
-/// replaces, so that a transfer caught half-way never touches the memory again.
+/// Makes the daemon's side of the `ofi` driver. ExposeRequest must name whole pages and the memfd
+/// behind them: the target serves it through an alias of its own, which revoke() replaces, so that
+/// a transfer caught half-way never touches the memory again.
 /// @return kUnsupported where libfabric has no such provider; kInvalidArgument; kIo (port taken).
 [[nodiscard]] Result<std::unique_ptr<Target>> make_ofi_target(const OfiTargetOptions& options);
 

@@ -189,6 +189,21 @@ TEST_CASE("ofi: wildcard, unknown and taken addresses to listen on are refused")
   options.bind_address = "192.0.2.1";  // TEST-NET-1: never ours
   REQUIRE_FALSE(transport::make_ofi_target(options).ok());
   options.bind_address = "127.0.0.1";
+  const UniqueFd taken(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  REQUIRE(::bind(taken.get(), any, length) == 0);
+  REQUIRE(::listen(taken.get(), 1) == 0);
+  REQUIRE(::getsockname(taken.get(), any, &length) == 0);
+  options.port = ntohs(address.sin_port);
+  const auto second = transport::make_ofi_target(options);
+  REQUIRE_FALSE(second.ok());
+  INFO(second.error().message());
+  REQUIRE(second.error().code() == Errc::kAlreadyExists);
+  options.port = 0;
   options.provider = "no-such-provider";
   const auto unknown = transport::make_ofi_target(options);
   REQUIRE_FALSE(unknown.ok());

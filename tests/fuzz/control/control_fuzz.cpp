@@ -38,7 +38,7 @@ struct Daemon {
   asio::io_context io{1};
   ho::daemon::Pool pool{options(), clock.now()};
   std::unique_ptr<ho::daemon::DataLoop> data = make_loop();
-  ho::daemon::Grants grants{pool, *data, io, ho::daemon::PageKind::k4K};
+  ho::daemon::Grants grants{pool, *data, io, ho::daemon::PagePlan{}};
   ho::daemon::Service service{pool, grants, *data, clock, {"boot", 1, {ho::NodeInfo{}}}};
 };
 

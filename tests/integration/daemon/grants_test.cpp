@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -131,6 +132,68 @@ TEST_CASE("daemon: a read-only grant's descriptor cannot be mapped writable") {
   void* const base = ::mmap(nullptr, kSegment, PROT_READ, MAP_SHARED, fd, 0);
   REQUIRE(base != MAP_FAILED);
   ::munmap(base, kSegment);
+  // Nor can the file behind it, opened anew.
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  const UniqueFd again(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!again.valid()) return;  // some kernels refuse even that
+  CHECK(::mmap(nullptr, kSegment, PROT_READ | PROT_WRITE, MAP_SHARED, again.get(), 0) ==
+        MAP_FAILED);
+  CHECK(::pwrite(again.get(), "x", 1, 0) == -1);
+}
+
+/// Huge pages for the length of a test; gives back what it took.
+class HugePages {
+ public:
+  explicit HugePages(std::uint64_t pages) : before_(read("nr_hugepages")) {
+    write(before_ + pages);
+    enough_ = read("free_hugepages") >= pages + read("resv_hugepages");
+  }
+  ~HugePages() { write(before_); }
+  HugePages(const HugePages&) = delete;
+  HugePages& operator=(const HugePages&) = delete;
+  [[nodiscard]] bool enough() const { return enough_; }
+
+ private:
+  static std::string folder() { return "/sys/kernel/mm/hugepages/hugepages-2048kB/"; }
+  static std::uint64_t read(const std::string& name) {
+    std::uint64_t value = 0;
+    std::ifstream(folder() + name) >> value;
+    return value;
+  }
+  static void write(std::uint64_t pages) { std::ofstream(folder() + "nr_hugepages") << pages; }
+
+  const std::uint64_t before_;
+  bool enough_ = false;
+};
+
+TEST_CASE("daemon: grants of huge pages work over every driver") {
+  const HugePages pages(16);
+  if (!pages.enough()) {
+    WARN("skipped: no 16 huge pages to be had (needs root and free memory)");
+    return;
+  }
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder, "ofi { }\n"), {}, false});
+  const auto client = connect(unix_address(folder));
+  const auto status = client->status(soon());
+  REQUIRE(status.ok());
+  if (status->page_kind != "hugetlb-2M") {
+    WARN("skipped: others took the huge pages first");
+    return;
+  }
+  const Session session = open(*client);
+  GrantSpec spec;
+  spec.bytes = 2 * kSegment;
+  spec.driver = GENERATE(as<std::string>{}, "local", "ofi");
+  spec.rights = GENERATE(transport::Rights::kReadWrite, transport::Rights::kRead);
+  INFO(spec.driver);
+  const auto granted = client->grant(session, spec, soon());
+  if (!granted.ok()) FAIL(granted.error().message());
+  const auto segments = client->segments(soon());
+  REQUIRE(segments.ok());
+  REQUIRE(segments->size() == 2);
+  CHECK(segments->front().page_kind == "hugetlb-2M");
+  CHECK(client->release(session, {granted->front().id, granted->back().id}, soon()).ok());
 }
 
 TEST_CASE("daemon: a session answers to its token only") {

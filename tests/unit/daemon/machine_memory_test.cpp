@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -79,6 +80,40 @@ TEST_CASE("machine memory: a promise up to the margin is fine, one more byte is 
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code() == Errc::kExhausted);
   CHECK(refused.error().context().find("at most " + std::to_string(most)) != std::string::npos);
+}
+
+TEST_CASE("memory: huge pages need no promise, but then nothing else may stand in for them") {
+  MemoryLimit limit;
+  limit.bytes = 1024 * kMiB;
+  const auto both = plan_pages(512 * kMiB, PageKind::kHugetlb2M, limit);
+  REQUIRE(both.ok());
+  CHECK(both->kind == PageKind::kHugetlb2M);
+  CHECK(both->fallback == Fallback::kSmallerPages);
+  const auto only_huge = plan_pages(2048 * kMiB, PageKind::kHugetlb2M, limit);
+  REQUIRE(only_huge.ok());
+  CHECK(only_huge->fallback == Fallback::kNone);
+  CHECK(plan_pages(512 * kMiB, PageKind::k4K, limit).ok());
+  CHECK(plan_pages(2048 * kMiB, PageKind::kThp, limit).error().code() == Errc::kExhausted);
+}
+
+TEST_CASE("memory: a segment being made is given up when told to stop") {
+  const std::atomic<bool> stop{true};
+  SegmentMemory::Spec spec;
+  spec.bytes = 64 * kMiB;
+  spec.stop = &stop;
+  const auto made = SegmentMemory::create(spec);
+  REQUIRE_FALSE(made.ok());
+  CHECK(made.error().code() == Errc::kCanceled);
+}
+
+TEST_CASE("memory: without fallback a segment of huge pages is made of them or not at all") {
+  SegmentMemory::Spec spec;
+  spec.bytes = std::uint64_t{1} << 50U;  // no machine has set aside that much
+  spec.wanted = PageKind::kHugetlb2M;
+  spec.fallback = Fallback::kNone;
+  const auto made = SegmentMemory::create(spec);
+  REQUIRE_FALSE(made.ok());
+  CHECK(made.error().context().find("no huge pages left") == 0);
 }
 
 }  // namespace ho::daemon
