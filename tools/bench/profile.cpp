@@ -1,6 +1,7 @@
 #include "tools/bench/profile.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kLargeBytes = 4 * kMiB;
 constexpr std::uint64_t kSmallBytes = 4 * kKiB;
-constexpr std::size_t kInFlight = 4;
+constexpr std::size_t kInFlight = 2;  ///< each way
 constexpr int kRuns = 9;
 
 enum class Direction : std::uint8_t { kRead, kWrite };
@@ -52,15 +53,25 @@ class Area {
   }
 
   [[nodiscard]] Result<std::uint64_t> start(Direction direction, std::uint64_t length_bytes) {
-    if (at_ + length_bytes > host_.size()) at_ = 0;
-    std::byte* host = host_.data() + at_;
+    // Each way has its half, so that nothing is read while it is written.
+    const bool read = direction == Direction::kRead;
+    std::uint64_t& at = read ? read_at_ : write_at_;
+    if (at + length_bytes > host_.size() / 2) at = 0;
+    const std::uint64_t offset = at + (read ? 0 : host_.size() / 2);
+    std::byte* const host = host_.data() + offset;
     std::uint64_t ticket = 0;
-    const ho_status status = direction == Direction::kRead
-                                 ? ho_get(pool_, memory_, at_, host, length_bytes, &ticket)
-                                 : ho_put(pool_, memory_, at_, host, length_bytes, &ticket);
+    const ho_status status = read ? ho_get(pool_, memory_, offset, host, length_bytes, &ticket)
+                                  : ho_put(pool_, memory_, offset, host, length_bytes, &ticket);
     if (status != HO_OK) return pool_error(status, "starting a transfer");
-    at_ += length_bytes;
+    at += length_bytes;
     return ticket;
+  }
+
+  [[nodiscard]] Result<bool> ended(std::uint64_t ticket) {
+    int done = 0;
+    const ho_status status = ho_test(pool_, ticket, &done);
+    if (status != HO_OK) return pool_error(status, "a transfer");
+    return done != 0;
   }
 
   [[nodiscard]] Result<void> wait(std::uint64_t ticket) {
@@ -74,33 +85,75 @@ class Area {
   std::vector<std::byte> host_;
   ho_allocation* memory_ = nullptr;
   bool registered_ = false;
-  std::uint64_t at_ = 0;
+  std::uint64_t read_at_ = 0;
+  std::uint64_t write_at_ = 0;
 };
 
-/// Keeps kInFlight large transfers going for about `time`. @return bytes per second.
-Result<double> run_large(Area& area, Direction direction, Duration time, const Clock& clock) {
-  std::vector<std::uint64_t> tickets;
-  std::uint64_t moved_bytes = 0;
-  const TimePoint start = clock.now();
-  std::size_t next = 0;
-  while (true) {
-    while (tickets.size() - next < kInFlight) {
-      const auto ticket = area.start(direction, kLargeBytes);
-      if (!ticket) return ticket.error();
-      tickets.push_back(*ticket);
+struct BothWays {
+  double read_bytes_per_s = 0;
+  double write_bytes_per_s = 0;
+};
+
+/// Keeps kInFlight large transfers going each way for about `time`.
+class LargeRun {
+ public:
+  explicit LargeRun(Area& area) : area_(area) {}
+
+  [[nodiscard]] Result<BothWays> run(Duration time, const Clock& clock) {
+    for (Way* const way : {&read_, &write_}) {
+      for (auto& ticket : way->tickets) {
+        const auto started = area_.start(way->direction, kLargeBytes);
+        if (!started) return started.error();
+        ticket = *started;
+      }
     }
-    const auto waited = area.wait(tickets[next++]);
-    if (!waited) return waited.error();
-    moved_bytes += kLargeBytes;
-    if (clock.now() - start >= time) break;
+    const TimePoint start = clock.now();
+    while (clock.now() - start < time) {
+      for (Way* const way : {&read_, &write_}) {
+        if (const auto moved = go_on(*way); !moved) return moved.error();
+      }
+    }
+    const auto took = static_cast<double>((clock.now() - start).count());
+    for (Way* const way : {&read_, &write_}) {
+      for (const std::uint64_t ticket : way->tickets) {
+        if (const auto waited = area_.wait(ticket); !waited) return waited.error();
+      }
+    }
+    return BothWays{static_cast<double>(read_.moved_bytes) * 1e9 / took,
+                    static_cast<double>(write_.moved_bytes) * 1e9 / took};
   }
-  const Duration took = clock.now() - start;
-  for (; next < tickets.size(); ++next) {
-    const auto waited = area.wait(tickets[next]);
-    if (!waited) return waited.error();
+
+ private:
+  struct Way {
+    Direction direction = Direction::kRead;
+    std::array<std::uint64_t, kInFlight> tickets{};
+    std::size_t oldest = 0;
+    std::uint64_t moved_bytes = 0;
+  };
+
+  /// Waits for the oldest transfer of one way and starts as many as have ended meanwhile, so that
+  /// the faster way is not held to the slower one's pace.
+  [[nodiscard]] Result<void> go_on(Way& way) {
+    bool ended = true;
+    for (std::size_t i = 0; i < kInFlight && ended; ++i) {
+      const auto waited = area_.wait(way.tickets[way.oldest]);
+      if (!waited) return waited;
+      way.moved_bytes += kLargeBytes;
+      const auto started = area_.start(way.direction, kLargeBytes);
+      if (!started) return started.error();
+      way.tickets[way.oldest] = *started;
+      way.oldest = (way.oldest + 1) % kInFlight;
+      const auto next = area_.ended(way.tickets[way.oldest]);
+      if (!next) return next.error();
+      ended = *next;
+    }
+    return {};
   }
-  return static_cast<double>(moved_bytes) * 1e9 / static_cast<double>(took.count());
-}
+
+  Area& area_;
+  Way read_{Direction::kRead, {}, 0, 0};
+  Way write_{Direction::kWrite, {}, 0, 0};
+};
 
 Result<double> small_ns(Area& area, Direction direction, Duration time, const Clock& clock) {
   std::vector<double> each;
@@ -116,27 +169,38 @@ Result<double> small_ns(Area& area, Direction direction, Duration time, const Cl
   return median(std::move(each));
 }
 
-Result<Link> measure_link(Area& area, Direction direction, Duration time, const Clock& clock) {
-  const auto warm = run_large(area, direction, time / 10, clock);
-  if (!warm) return warm.error();
-  std::vector<double> runs;
-  for (int i = 0; i < kRuns; ++i) {
-    const auto run = run_large(area, direction, time * 8 / (10 * kRuns), clock);
-    if (!run) return run.error();
-    runs.push_back(*run);
-  }
-  const double bytes_per_s = median(std::move(runs));
-  const auto small = small_ns(area, direction, time / 10, clock);
+Result<Link> link_of(Area& area, Direction direction, double bytes_per_s, Duration time,
+                     const Clock& clock) {
+  const auto small = small_ns(area, direction, time, clock);
   if (!small) return small.error();
   const double wire_ns = static_cast<double>(kSmallBytes) * 1e9 / bytes_per_s;
-  return Link{static_cast<std::uint64_t>(bytes_per_s),
+  return Link{std::max<std::uint64_t>(1, static_cast<std::uint64_t>(bytes_per_s)),
               static_cast<std::uint64_t>(std::max(0.0, *small - wire_ns))};
+}
+
+Result<TierSpec> measure_tier(Area& area, const ProfileOptions& options, const Clock& clock) {
+  const auto warm = LargeRun(area).run(options.time / 10, clock);
+  if (!warm) return warm.error();
+  std::vector<double> reads;
+  std::vector<double> writes;
+  for (int i = 0; i < kRuns; ++i) {
+    const auto run = LargeRun(area).run(options.time * 8 / (10 * kRuns), clock);
+    if (!run) return run.error();
+    reads.push_back(run->read_bytes_per_s);
+    writes.push_back(run->write_bytes_per_s);
+  }
+  const Duration small_time = options.time / 20;
+  const auto read = link_of(area, Direction::kRead, median(std::move(reads)), small_time, clock);
+  if (!read) return read.error();
+  const auto write = link_of(area, Direction::kWrite, median(std::move(writes)), small_time, clock);
+  if (!write) return write.error();
+  return TierSpec{options.capacity_bytes, *read, *write};
 }
 
 }  // namespace
 
 Result<Hardware> measure_profile(ho_pool* pool, const ProfileOptions& options) {
-  if (options.area_bytes < kInFlight * kLargeBytes) {
+  if (options.area_bytes < 2 * kInFlight * kLargeBytes) {
     return Error(Errc::kInvalidArgument, "area_bytes: at least 16 MiB");
   }
   const std::string_view transport = ho_pool_transport(pool);
@@ -148,18 +212,15 @@ Result<Hardware> measure_profile(ho_pool* pool, const ProfileOptions& options) {
   const auto opened = area.open();
   if (!opened) return opened.error();
   const SteadyClock clock;
-  const auto read = measure_link(area, Direction::kRead, options.time / 2, clock);
-  if (!read) return read.error();
-  const auto write = measure_link(area, Direction::kWrite, options.time / 2, clock);
-  if (!write) return write.error();
+  const auto tier = measure_tier(area, options, clock);
+  if (!tier) return tier.error();
   Hardware hardware;
   hardware.name = options.name;
   hardware.device_bytes = options.device_bytes;
-  const TierSpec tier{options.capacity_bytes, *read, *write};
   if (transport == "local") {
-    hardware.local_ddr = tier;
+    hardware.local_ddr = *tier;
   } else {
-    hardware.remote_ddr = tier;
+    hardware.remote_ddr = *tier;
   }
   return hardware;
 }

@@ -22,9 +22,11 @@ struct ProfileOptions {
 
 /// Measures a pool's links as a job will see them: through ho_get and ho_put, on the calling
 /// thread. A pool reached over `local` fills local_ddr, one reached over another driver remote_ddr;
-/// flash and the device ports stay empty. bytes_per_s is the median of short runs with 4 MiB
-/// transfers, four in flight; latency_ns what a 4 KiB transfer takes beyond its bytes' share of
-/// that, also a median. Nothing else should run on the pool's links meanwhile.
+/// flash and the device ports stay empty. bytes_per_s is the median of short runs of 4 MiB
+/// transfers, two in flight each way at the same time: a plan takes the directions for
+/// independent, while one thread may carry both (local) or one wire. latency_ns is what a 4 KiB
+/// transfer alone takes beyond its bytes' share of that, also a median. Nothing else should run on
+/// the pool's links meanwhile.
 /// @return kUnsupported for a pool of near and far nodes together (ho_pool_transport "mixed":
 /// connect
 ///         with one transport to profile it); what ho_allocate, ho_register or a transfer returned.

@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,11 @@ std::string read_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// A running hyperoffload-gpt with its output in files. Killed and reaped at the end.
-class Gpt {
+/// A running program with its output in files. Killed and reaped at the end.
+class Program {
  public:
-  explicit Gpt(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), HO_GPT_PROGRAM);
+  Program(const char* path, std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), path);
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -36,17 +37,17 @@ class Gpt {
     constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
     posix_spawn_file_actions_addopen(&actions, 1, folder_.file("out").c_str(), kFlags, 0600);
     posix_spawn_file_actions_addopen(&actions, 2, folder_.file("err").c_str(), kFlags, 0600);
-    const int failed = posix_spawn(&pid_, HO_GPT_PROGRAM, &actions, nullptr, argv.data(), environ);
+    const int failed = posix_spawn(&pid_, path, &actions, nullptr, argv.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
     REQUIRE(failed == 0);
   }
-  ~Gpt() {
+  ~Program() {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
-  Gpt(const Gpt&) = delete;
-  Gpt& operator=(const Gpt&) = delete;
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
 
   void send(int signal) const { ::kill(pid_, signal); }
   [[nodiscard]] std::string out() const { return read_text(folder_.file("out")); }
@@ -66,6 +67,12 @@ class Gpt {
  private:
   TempFolder folder_;
   pid_t pid_ = -1;
+};
+
+class Gpt : public Program {
+ public:
+  explicit Gpt(std::vector<std::string> arguments)
+      : Program(HO_GPT_PROGRAM, std::move(arguments)) {}
 };
 
 std::vector<double> list(const Json& object, const std::string& field) {
@@ -177,19 +184,74 @@ TEST_CASE("gpt: Ctrl-C ends the job and gives its memory back", "[integration]")
                      [&] { return nodes.granted_bytes(0) == 0 && nodes.granted_bytes(1) == 0; }));
 }
 
-TEST_CASE("gpt: a daemon killed in mid-training ends the job with its name", "[integration]") {
+/// A storage of the model stands in the text as one word, as build_model() names them.
+bool names_a_storage(const std::string& text) {
+  return std::regex_search(
+      text, std::regex("(layer[0-9]+|embedding|head|final_norm)[a-z0-9_.]*"
+                       "(weight|adam_m|adam_v|out|d_input|d_weight)\\b|\\b(tokens|targets)\\b"));
+}
+
+TEST_CASE("gpt: a daemon killed in mid-training ends the job, naming node and tensor within 2 s",
+          "[integration]") {
   for (const char* const policy : {"planned", "on-demand-lru"}) {
+    for (const char* const transport : {"local", "ofi"}) {
+      TwoNodes nodes;  // segments of 2 MiB: the model needs several of each node
+      Gpt gpt({"--layers",        "2",
+               "--dim",           "128",
+               "--heads",         "2",
+               "--seq",           "32",
+               "--batch",         "2",
+               "--steps",         "1000000",
+               "--pool",          nodes.address(0),
+               "--policy",        policy,
+               "--transport",     transport,
+               "--device-memory", "40%"});
+      INFO(policy << " over " << transport);
+      REQUIRE(eventually(std::chrono::seconds(30),
+                         [&] { return gpt.err().find("step 3:") != std::string::npos; }));
+      REQUIRE(nodes.granted_bytes(1) > 2U << 20U);
+      nodes.daemon(1).send(SIGKILL);
+      const bool told = eventually(std::chrono::seconds(2), [&] {
+        return gpt.err().find("hyperoffload-gpt: ") != std::string::npos;
+      });
+      const int code = gpt.wait(std::chrono::seconds(10));
+      const std::string err = gpt.err();
+      const std::string line = err.substr(std::min(err.find("hyperoffload-gpt: "), err.size()));
+      INFO(line);
+      CHECK(told);
+      CHECK(code == 4);
+      CHECK(line.find("node 1 (n1") != std::string::npos);
+      CHECK(names_a_storage(line));
+    }
+  }
+}
+
+TEST_CASE("gpt: an emitted graph has measured times, whatever the policy", "[integration]") {
+  TempFolder folder;
+  const std::string hardware = folder.file("hardware.json");
+  std::ofstream(hardware) << R"({"name": "test", "localDdr": {"capacityBytes": "1073741824",
+    "read": {"bytesPerS": "4000000000", "latencyNs": "5000"},
+    "write": {"bytesPerS": "4000000000", "latencyNs": "5000"}}})";
+  for (const char* const policy : {"resident", "planned"}) {
+    INFO(policy);
     TwoNodes nodes;
-    Gpt gpt(
-        with_tiny_model({"--steps", "1000000", "--pool", nodes.address(0), "--policy", policy}));
-    REQUIRE(eventually(std::chrono::seconds(30),
-                       [&] { return gpt.err().find("step 3:") != std::string::npos; }));
-    nodes.daemon(1).send(SIGKILL);
-    const int code = gpt.wait(std::chrono::seconds(5));
-    INFO(policy << ": " << gpt.err().substr(gpt.err().size() > 2000 ? gpt.err().size() - 2000 : 0));
-    REQUIRE(code == 4);
-    REQUIRE(gpt.err().find("hyperoffload-gpt: ") != std::string::npos);
-    REQUIRE(gpt.err().find("n1") != std::string::npos);
+    const std::string graph = folder.file(std::string(policy) + ".json");
+    const std::string plan = folder.file(std::string(policy) + ".hos");
+    Gpt gpt(with_tiny_model(
+        {"--policy", policy, "--pool", nodes.address(0), "--steps", "2", "--emit-graph", graph}));
+    REQUIRE(gpt.wait() == 0);
+    for (const Json& op : Json::parse(read_text(graph)).at("ops").items) {
+      REQUIRE(std::stoull(op.at("durationNs").text) > 0);
+    }
+    Program analyze(HO_CLI_PROGRAM, {"analyze", graph, "--hardware", hardware, "--device-memory",
+                                     "60%", "--out", plan});
+    const int analyzed = analyze.wait();
+    INFO(analyze.err());
+    REQUIRE(analyzed == 0);
+    Program verify(HO_CLI_PROGRAM, {"verify", plan, "--graph", graph});
+    const int verified = verify.wait();
+    INFO(verify.err());
+    REQUIRE(verified == 0);
   }
 }
 

@@ -55,6 +55,27 @@ TEST_CASE("lru cache: pinned storages stay, and without a window nothing changes
   for (const std::uint32_t s : {0U, 1U, 2U}) REQUIRE(cache.resident(at(s)));
 }
 
+TEST_CASE("lru cache: the next dirty victim is cleaned ahead, and then goes without a write",
+          "[unit]") {
+  LruCache cache(storages({64, 64, 64, 64}), 192);
+  for (const std::uint32_t s : {0U, 1U, 2U}) {
+    (void)cache.place(at(s));
+    cache.mark_dirty(at(s));
+  }
+  cache.pin(at(0));
+  REQUIRE(cache.next_to_clean(64) == at(1));  // 0 is older, but cannot go
+  const std::uint64_t version = cache.version(at(1));
+  cache.mark_dirty(at(1));
+  REQUIRE(cache.version(at(1)) != version);
+  cache.mark_clean(at(1));
+  REQUIRE_FALSE(cache.next_to_clean(64));  // 64 bytes can go without a write now
+  REQUIRE(cache.next_to_clean(65) == at(2));
+  const auto placement = cache.place(at(3));
+  REQUIRE(placement->evictions.size() == 1);
+  REQUIRE(placement->evictions[0].storage == at(1));
+  REQUIRE_FALSE(placement->evictions[0].dirty);
+}
+
 TEST_CASE("lru cache: compaction joins what pinned storages have split", "[unit]") {
   LruCache cache(storages({64, 64, 64, 128}), 192);
   for (const std::uint32_t s : {0U, 1U, 2U}) (void)cache.place(at(s));

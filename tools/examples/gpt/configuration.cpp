@@ -112,12 +112,18 @@ Result<void> Configuration::open_pool() {
 }
 
 Result<void> Configuration::make_profile() {
-  constexpr int kSteps = 2;  // the first meets cold caches; each op's faster time counts
   auto lru = Lru::create(bench_.model, *pool_, *arena_);
   if (!lru) return lru.error();
   Job job(bench_.model, bench_.text, **lru, bench_.stop);
   auto initialised = job.initialise();
   if (!initialised) return initialised;
+  return profile_steps_of(job);
+}
+
+Result<void> Configuration::profile() { return profile_steps_of(*job_); }
+
+Result<void> Configuration::profile_steps_of(Job& job) {
+  constexpr int kSteps = 2;  // the first meets cold caches; each op's faster time counts
   Graph graph = bench_.model.graph;
   for (Op& op : graph.ops) op.duration_ns = UINT64_MAX;
   std::vector<std::uint64_t> kernel_ns(graph.ops.size());

@@ -56,6 +56,10 @@ class Configuration {
   enum class Keep : std::uint8_t { kNo, kYes };
   [[nodiscard]] Result<void> step(Keep keep);
 
+  /// Measures each op's own time in two more steps and leaves the graph with these durations in the
+  /// workbench. The record does not count them.
+  [[nodiscard]] Result<void> profile();
+
   [[nodiscard]] RunRecord& record() { return record_; }
   /// Of planned configurations only.
   [[nodiscard]] const std::optional<schedule::Schedule>& schedule() const { return schedule_; }
@@ -68,6 +72,7 @@ class Configuration {
   [[nodiscard]] Result<void> open_pool();
   [[nodiscard]] Result<void> open_planned();
   [[nodiscard]] Result<void> make_profile();
+  [[nodiscard]] Result<void> profile_steps_of(Job& job);
 
   ConfigurationSpec spec_;
   Workbench& bench_;

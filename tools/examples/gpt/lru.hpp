@@ -18,7 +18,8 @@ namespace ho::gpt {
 /// The reactive offloader we compare against, built as well as one can be that does not know the
 /// future: fetch on miss; evict the least recently used window; write back only what is dirty; drop
 /// dead values without a write; and, while an op computes, a thread of its own makes room for the
-/// next op's operands and fetches them.
+/// next op's operands and fetches them, and when that is done writes back what would go next, so
+/// that later fetches find clean victims and need not wait for write-backs.
 ///
 /// The mover thread owns the cache and the pool's transfers; the job's thread hands it one request
 /// at a time through a mutex (two threads, a request per op: a lock is simpler than a queue, and
@@ -69,6 +70,12 @@ class Lru final : public Residence {
     std::uint64_t ticket = 0;
     StorageIndex storage;
   };
+  /// A dirty storage of which the first `done_bytes` are home.
+  struct Cleaning {
+    StorageIndex storage;
+    std::uint64_t version = 0;
+    std::uint64_t done_bytes = 0;
+  };
 
   Lru(const Model& model, hyperoffload::Pool& pool, const Arena& arena);
   [[nodiscard]] Result<void> open();
@@ -82,6 +89,8 @@ class Lru final : public Residence {
   void carry_out(const Request& request);
   void write_home(StorageIndex storage, std::span<const std::byte> value);
   void drop_dead(std::uint32_t finished_op);
+  [[nodiscard]] bool clean_some();
+  [[nodiscard]] Request next_request();
   [[nodiscard]] bool place_missing(const Request& request);
   void prepare(const Request& request);
   void make_room();
@@ -101,7 +110,8 @@ class Lru final : public Residence {
   std::unique_ptr<Arena> bounce_;  // values on their way home; never an operand
   bool registered_ = false;
 
-  LruCache cache_;  // mover's, like the three below
+  LruCache cache_;  // mover's, like those below
+  std::optional<Cleaning> cleaning_;
   std::vector<Reading> reading_;
   std::vector<Fetching> fetching_;
   StorageIndex moving_;  // what the last call to the pool was about: an error names it

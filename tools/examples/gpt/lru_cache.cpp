@@ -40,6 +40,38 @@ void LruCache::touch(StorageIndex storage) { entry(storage).last_use = ++uses_; 
 void LruCache::mark_dirty(StorageIndex storage) {
   HO_CHECK(resident(storage));
   entry(storage).dirty = true;
+  entry(storage).version += 1;
+}
+
+void LruCache::mark_clean(StorageIndex storage) {
+  HO_CHECK(resident(storage));
+  entry(storage).dirty = false;
+}
+
+std::uint64_t LruCache::version(StorageIndex storage) const {
+  return entries_.at(storage.value()).version;
+}
+
+std::optional<StorageIndex> LruCache::next_to_clean(std::uint64_t reserve_bytes) const {
+  std::uint64_t free_bytes = 0;
+  std::vector<StorageIndex> evictable;
+  for (const Block& block : blocks_) {
+    if (!block.storage) {
+      free_bytes += block.bytes;
+    } else if (!entries_[block.storage->value()].pinned) {
+      evictable.push_back(*block.storage);
+    }
+  }
+  std::sort(evictable.begin(), evictable.end(), [this](StorageIndex a, StorageIndex b) {
+    return entries_[a.value()].last_use < entries_[b.value()].last_use;
+  });
+  std::uint64_t ready_bytes = free_bytes;
+  for (const StorageIndex storage : evictable) {
+    if (ready_bytes >= reserve_bytes) return std::nullopt;
+    if (entries_[storage.value()].dirty) return storage;
+    ready_bytes += entries_[storage.value()].bytes;
+  }
+  return std::nullopt;
 }
 
 std::size_t LruCache::block_of(StorageIndex storage) const {
@@ -139,6 +171,7 @@ std::optional<LruCache::Placement> LruCache::place(StorageIndex storage) {
   }
   entry(storage).offset = placement.offset_bytes;
   entry(storage).dirty = false;
+  entry(storage).version += 1;
   touch(storage);
   peak_bytes_ = std::max(peak_bytes_, placement.offset_bytes + bytes);
   return placement;
@@ -160,6 +193,7 @@ std::vector<LruCache::Move> LruCache::compact() {
     if (!block.storage) continue;
     if (block.offset != end) moves.push_back(Move{*block.storage, block.offset, end});
     entry(*block.storage).offset = end;
+    entry(*block.storage).version += 1;
     packed.push_back(Block{end, block.bytes, block.storage});
     end += block.bytes;
   }

@@ -48,6 +48,14 @@ class LruCache {
   /// Makes it the most recently used.
   void touch(StorageIndex storage);
   void mark_dirty(StorageIndex storage);
+  /// Its home copy is its value again.
+  void mark_clean(StorageIndex storage);
+  /// The storage to write back while there is nothing else to do: the least recently used dirty one
+  /// that may be evicted, if it is among the next `reserve_bytes` that are free or would go. Beyond
+  /// these a write is likely to be for nothing: the storage is used again before it goes.
+  [[nodiscard]] std::optional<StorageIndex> next_to_clean(std::uint64_t reserve_bytes) const;
+  /// Changes whenever a storage's bytes may have been written or moved.
+  [[nodiscard]] std::uint64_t version(StorageIndex storage) const;
   /// Its value is dead: frees its bytes, if it has any, without a write.
   void drop(StorageIndex storage);
 
@@ -67,6 +75,7 @@ class LruCache {
     std::uint64_t last_use = 0;
     bool pinned = false;
     bool dirty = false;
+    std::uint64_t version = 0;
   };
   /// A stretch of the arena: one storage's, or free.
   struct Block {

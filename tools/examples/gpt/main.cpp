@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <string>
 
+#include "common/base/check.hpp"
 #include "proto/convert.hpp"
 #include "tools/examples/gpt/compare.hpp"
 #include "tools/examples/gpt/kernels.hpp"
@@ -15,7 +16,14 @@ namespace {
 using namespace ho;
 using namespace ho::gpt;
 
-enum Exit : int { kDone = 0, kUsage = 2, kInfeasible = 3, kPool = 4, kInterrupted = 130 };
+enum Exit : int {
+  kDone = 0,
+  kUsage = 2,
+  kInfeasible = 3,
+  kPool = 4,
+  kDiffers = 5,
+  kInterrupted = 130
+};
 
 std::atomic<bool> stop_requested{false};
 static_assert(std::atomic<bool>::is_always_lock_free);  // a signal handler sets it
@@ -55,7 +63,9 @@ void add_options(CLI::App& app, Arguments& a) {
       ->check(CLI::IsMember({"auto", "local", "ofi"}))
       ->capture_default_str();
   app.add_option("--pool", a.pool, "Control address of a daemon")->capture_default_str();
-  app.add_option("--emit-graph", a.emit_graph, "Write the (profiled) graph here");
+  app.add_option("--emit-graph", a.emit_graph,
+                 "Write the graph with measured durations here (two more steps where no plan has "
+                 "measured them)");
   app.add_flag("--json", a.json, "One JSON object on stdout");
   auto* const compare = app.add_option(
       "--compare", a.compare.out_dir,
@@ -99,7 +109,9 @@ int run_comparison(const Arguments& arguments, Workbench& bench) {
   if (!comparison) return fail(comparison.error());
   const std::string out = arguments.json ? to_json(*comparison) : to_table(*comparison);
   std::fputs(out.c_str(), stdout);
-  return kDone;
+  if (comparison->bit_identical) return kDone;
+  std::fprintf(stderr, "hyperoffload-gpt: the losses of the runs differ\n");
+  return kDiffers;
 }
 
 int run_single(const Arguments& arguments, Workbench& bench) {
@@ -117,6 +129,10 @@ int run_single(const Arguments& arguments, Workbench& bench) {
                  static_cast<double>(step.loss), step.step_ms, step.stall_ms);
   }
   if (arguments.json) std::printf("%s\n", to_json(run.record()).c_str());
+  if (!arguments.emit_graph.empty() && !bench.profile) {
+    auto profiled = run.profile();
+    if (!profiled) return fail(profiled.error());
+  }
   return kDone;
 }
 
@@ -129,8 +145,8 @@ int run(const Arguments& arguments) {
   const int code = arguments.compare.out_dir.empty() ? run_single(arguments, bench)
                                                      : run_comparison(arguments, bench);
   if (code == kDone && !arguments.emit_graph.empty()) {
-    auto written =
-        write_graph_file(bench.profile ? *bench.profile : model->graph, arguments.emit_graph);
+    HO_CHECK(bench.profile);
+    auto written = write_graph_file(*bench.profile, arguments.emit_graph);
     if (!written) return fail(written.error());
   }
   return code;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 
 #include "common/base/units.hpp"
 #include "tools/bench/profile.hpp"
@@ -11,13 +10,6 @@ namespace ho::gpt {
 namespace {
 
 using hyperoffload::Pool;
-
-void halve(std::optional<TierSpec>& tier) {
-  if (!tier) return;
-  for (Link* const link : {&tier->read, &tier->write}) {
-    link->bytes_per_s = std::max<std::uint64_t>(1, link->bytes_per_s / 2);
-  }
-}
 
 }  // namespace
 
@@ -47,11 +39,7 @@ Result<Hardware> measure_pool(Pool& pool, std::uint64_t device_bytes,
   options.capacity_bytes = capacity_bytes;
   options.area_bytes = std::clamp<std::uint64_t>(capacity_bytes / 8, 16 * kMiB, 64 * kMiB);
   options.time = std::chrono::milliseconds(500);
-  auto hardware = bench::measure_profile(pool.get(), options);
-  if (!hardware) return hardware.error();
-  halve(hardware->local_ddr);
-  halve(hardware->remote_ddr);
-  return hardware;
+  return bench::measure_profile(pool.get(), options);
 }
 
 }  // namespace ho::gpt

@@ -36,10 +36,8 @@ template <typename Call>
                                                                   const std::string& transport,
                                                                   const std::string& name);
 
-/// What a plan may assume of the pool: its measured links (tools/bench/profile.hpp), halved. One
-/// copying thread serves both directions, beside the computing one and on the same memory, while
-/// the profile measures each alone and idle; a plan that assumes too little only moves earlier.
-/// Half a second.
+/// What a plan may assume of the pool: its links, measured both ways at once
+/// (tools/bench/profile.hpp). Half a second.
 /// @param capacity_bytes  of the pool's DDR, as the plan shall see it
 [[nodiscard]] Result<Hardware> measure_pool(hyperoffload::Pool& pool, std::uint64_t device_bytes,
                                             std::uint64_t capacity_bytes);
