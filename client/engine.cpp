@@ -177,6 +177,9 @@ transport::Transport& Engine::transport(DriverIndex driver) {
 void Engine::set_nodes(std::vector<EngineNode> nodes) {
   HO_CHECK(nodes_.empty() && nodes.size() <= kNodesMax);
   nodes_ = std::move(nodes);
+  std::vector<std::shared_ptr<const NodeFault>> leases;
+  for (const EngineNode& node : nodes_) leases.push_back(node.fault);
+  mover_.set_leases(std::move(leases));
   node_closed_.assign(nodes_.size(), 0);
   seen_faults_ = 0;
 }

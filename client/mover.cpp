@@ -129,7 +129,13 @@ Result<void> Mover::submit_piece(Driver& driver, const Active& active, const Are
       transfer.arena_offset_bytes + active.submitted_bytes - extent.begin_bytes;
   const transport::LocalId local = transfer.local[extent.driver.value()];
   std::byte* const memory = transfer.memory + active.submitted_bytes;
-  const TimePoint deadline = clock_.now() + driver.port.op_deadline;
+  TimePoint deadline = clock_.now() + driver.port.op_deadline;
+  // Once the lease may have ended, a target that serves by itself may have taken the memory away
+  // under an operation and tell it as done nevertheless. (Where no target serves, losing the memory
+  // is seen at once.)
+  if (driver.port.transport->caps().needs_peer_progress && extent.node.value() < leases_.size()) {
+    deadline = std::min(deadline, leases_[extent.node.value()]->lease_end());
+  }
   if (transfer.direction == Direction::kGet) {
     return driver.port.transport->submit(transport::GetOp{
         op, {memory, bytes}, local, extent.region, extent.region_offset_bytes + within, deadline});

@@ -3,10 +3,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "client/arena_map.hpp"
+#include "client/node_fault.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/base/units.hpp"
@@ -74,6 +77,11 @@ class Mover {
 
   Mover(std::vector<DriverPort> drivers, const Clock& clock);
 
+  /// Whose leases bound operations, by NodeIndex; start-up only. None: nothing bounds them.
+  void set_leases(std::vector<std::shared_ptr<const NodeFault>> leases) {
+    leases_ = std::move(leases);
+  }
+
   /// @return kBusy: kTransfersMax are under way, nothing started. Arguments are our own: checked,
   /// not refused.
   [[nodiscard]] Result<void> start(const Transfer& transfer);
@@ -123,6 +131,7 @@ class Mover {
   void finish_if_done(std::uint32_t slot);
 
   const Clock& clock_;
+  std::vector<std::shared_ptr<const NodeFault>> leases_;
   std::vector<Driver> drivers_;
   std::vector<Active> active_;
   std::vector<std::uint32_t> free_;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "client/bell.hpp"
+#include "common/base/clock.hpp"
 
 namespace ho::client {
 
@@ -53,10 +54,16 @@ class NodeFault {
   void mark_answering() { silent_.store(false); }
   [[nodiscard]] bool silent() const { return silent_.load(); }
 
+  /// Until when the node's memory is surely this job's: a lease after the last renewal that was
+  /// answered was *sent*. The daemon's own reckoning ends later.
+  void set_lease_end(TimePoint end) { lease_end_ns_.store(end.time_since_epoch().count()); }
+  [[nodiscard]] TimePoint lease_end() const { return TimePoint(Duration(lease_end_ns_.load())); }
+
  private:
   std::shared_ptr<Doorbell> door_;
   std::atomic<std::uint8_t> reason_{0};
   std::atomic<bool> silent_{false};
+  std::atomic<Duration::rep> lease_end_ns_{TimePoint::max().time_since_epoch().count()};
 };
 
 }  // namespace ho::client

@@ -8,8 +8,8 @@
 namespace ho::client {
 namespace {
 
-/// Start-up only: a loaded machine may take seconds to bring up an endpoint.
-constexpr Duration kPeerTimeout = std::chrono::seconds(10);
+/// Start-up only. A stopped daemon costs this much; an endpoint comes up in milliseconds.
+constexpr Duration kPeerTimeout = std::chrono::seconds(2);
 
 }  // namespace
 

@@ -108,9 +108,11 @@ Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& option
   }
   if (auto ok = made->open_others(options); !ok) return ok.error();
   for (NodeSession& node : made->nodes_) {
-    auto session = node.control->open_session(options.name, made->clock_.now() + kControlTimeout);
+    const TimePoint asked = made->clock_.now();
+    auto session = node.control->open_session(options.name, asked + kControlTimeout);
     if (!session) return session.error().at(node.label);
     node.session = std::move(session).value();
+    node.fault->set_lease_end(asked + node.session.lease);
   }
   sigset_t all, before;
   sigfillset(&all);
@@ -301,6 +303,7 @@ void Sessions::renew_all() {
     const auto renewed =
         node.control->renew_lease(node.session, now + std::max<Duration>(share, kRenewTimeoutMin));
     if (renewed) {
+      node.fault->set_lease_end(now + *renewed);
       node.fault->mark_answering();
       continue;
     }

@@ -81,6 +81,24 @@ struct Bench {
 
 }  // namespace
 
+TEST_CASE("mover: no operation outlives the lease on the memory it moves") {
+  Bench bench;
+  auto door = std::make_shared<client::Doorbell>();
+  std::vector<std::shared_ptr<const client::NodeFault>> leases;
+  for (int node = 0; node < 3; ++node) leases.push_back(std::make_shared<client::NodeFault>(door));
+  const auto held = std::make_shared<client::NodeFault>(door);
+  leases.push_back(held);
+  bench.mover->set_leases(leases);
+  held->set_lease_end(bench.clock.now() + std::chrono::milliseconds(1));
+  bench.fabric.stop_peer("a");
+  const TimePoint start = bench.clock.now();
+  REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, 1, 0, 0, 64)).ok());
+  const auto done = bench.run();
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].code == Errc::kDeadline);
+  CHECK(bench.clock.now() - start < std::chrono::milliseconds(2));
+}
+
 TEST_CASE("mover: a transfer across two segments arrives whole") {
   Bench bench;
   for (std::size_t i = 0; i < 700; ++i) bench.memory[i] = static_cast<std::byte>(i * 7);
