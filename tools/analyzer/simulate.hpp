@@ -49,6 +49,10 @@ struct Simulation {
 /// Detach takes no time. A Prefetch's target counts as live from its submission, until Detach; a
 /// non-persistent storage dies with its last access in the step.
 ///
+/// Where the client's runtime differs: it sends what is needed soonest first, in pieces, so it never
+/// waits behind a whole transfer that could wait; and its local driver moves both directions on one
+/// thread, which the links of a measured profile already pay for (each is measured under the other).
+///
 /// The baselines use the schedule's accesses, home tiers and budget only, on the same channels.
 /// kOnDemandLru asks for the next op's operands when an op starts. kLayerWindow cuts the step into
 /// groups of ops whose operands fill half the budget at most. Both are flattered: bytes are

@@ -302,11 +302,10 @@ TEST_CASE("client faults: connecting leaves a stopped node out within 2 s and a 
 TEST_CASE("client faults: one job's failure leaves the other and its leases alone") {
   TwoNodes nodes;
   const schedule::Schedule schedule = some_schedule(7);
+  const pid_t other = start_job_process(nodes.address(0), schedule, "ofi");
+  const std::uint64_t alone = nodes.granted_bytes(0) + nodes.granted_bytes(1);
   const PoolHandle pool = connect_pool(nodes.address(0), "ofi", "survivor");
   PlannedJob survivor(pool.get(), schedule, 7);
-  REQUIRE(survivor.run(1) == HO_OK);
-  const std::uint64_t alone = nodes.granted_bytes(0) + nodes.granted_bytes(1);
-  const pid_t other = start_job_process(nodes.address(0), schedule, "ofi");
   CHECK(nodes.granted_bytes(0) + nodes.granted_bytes(1) == 2 * alone);
   REQUIRE(survivor.run(3) == HO_OK);
   REQUIRE(::kill(other, SIGKILL) == 0);
