@@ -27,6 +27,7 @@ Result<sch::CacheOp> cache_op_from(const v1::CacheOp& in) {
   op.range_begin_bytes = in.range_begin_bytes();
   op.range_end_bytes = in.range_end_bytes();
   op.device_offset_bytes = in.device_offset_bytes();
+  if (in.has_ddr_offset_bytes()) op.ddr_offset_bytes = in.ddr_offset_bytes();
   if (in.has_after_position()) op.after_position = sch::Position(in.after_position());
   if (in.has_before_position()) op.before_position = sch::Position(in.before_position());
   op.before_next_step = in.before_next_step();
@@ -57,6 +58,7 @@ void cache_op_to(const sch::CacheOp& op, v1::CacheOp& out) {
   out.set_range_begin_bytes(op.range_begin_bytes);
   out.set_range_end_bytes(op.range_end_bytes);
   out.set_device_offset_bytes(op.device_offset_bytes);
+  if (op.ddr_offset_bytes) out.set_ddr_offset_bytes(*op.ddr_offset_bytes);
   if (op.after_position) out.set_after_position(op.after_position->value());
   if (op.before_position) out.set_before_position(op.before_position->value());
   out.set_before_next_step(op.before_next_step);

@@ -114,6 +114,9 @@ Result<void> check_cache_op(const Schedule& schedule, const CacheOp& op, std::si
     return broken("range: not within the storage");
   }
   if (op.device_offset_bytes > kBytesMax) return broken("device_offset_bytes: more than 2^50");
+  if (op.ddr_offset_bytes.value_or(0) > kBytesMax) {
+    return broken("ddr_offset_bytes: more than 2^50");
+  }
   const std::size_t positions = schedule.positions.size();
   if (op.after_position && op.after_position->value() >= positions) {
     return broken("after_position: out of range");

@@ -50,8 +50,13 @@ void print_position(const Schedule& schedule, std::uint32_t index, std::string& 
 
 void print_cache_op(const Schedule& schedule, CacheOpList list, std::size_t index,
                     const CacheOp& op, std::string& out) {
-  out += "  " + describe(schedule, list, index) + " at " +
-         bytes_at(schedule, op.storage, op.device_offset_bytes);
+  out += "  " + describe(schedule, list, index);
+  if (op.kind != CacheOpKind::kStageIn && op.kind != CacheOpKind::kStageOut) {
+    out += " at " + bytes_at(schedule, op.storage, op.device_offset_bytes);
+  }
+  if (op.ddr_offset_bytes) {
+    out += ", staged at " + bytes_at(schedule, op.storage, *op.ddr_offset_bytes);
+  }
   const char* separator = "; after ";
   for (const CacheOpRef& ref : op.after_cache_ops) {
     out += separator + ("[" + number(ref.op.value()) + "]");

@@ -22,4 +22,17 @@ std::string_view cache_op_kind_name(CacheOpKind kind) {
   return "unknown";
 }
 
+bool moves_toward_device(CacheOpKind kind) {
+  return kind == CacheOpKind::kPrefetch || kind == CacheOpKind::kStageIn;
+}
+
+HomeTier transfer_tier(const Schedule& schedule, const CacheOp& op) {
+  if (op.kind == CacheOpKind::kStageIn || op.kind == CacheOpKind::kStageOut) {
+    return HomeTier::kFlash;
+  }
+  if (op.ddr_offset_bytes) return HomeTier::kLocalDdr;
+  const auto& home = schedule.homes[op.storage.value()];
+  return home ? home->tier : HomeTier::kLocalDdr;
+}
+
 }  // namespace ho::schedule

@@ -28,7 +28,8 @@ enum class HomeTier : std::uint8_t { kLocalDdr = 1, kRemoteDdr = 2, kFlash = 3 }
 [[nodiscard]] std::string_view home_tier_name(HomeTier tier);
 
 /// A storage's place off the device. Slots of non-persistent storages may share bytes at different
-/// times.
+/// times. What has its home on flash passes through staging slots of the local_ddr arena, which the
+/// cache ops name (CacheOp::ddr_offset_bytes).
 struct HomeSlot {
   HomeTier tier = HomeTier::kLocalDdr;
   std::uint64_t offset_bytes = 0;
@@ -72,8 +73,8 @@ enum class CacheOpKind : std::uint8_t {
   kPrefetch = 1,  ///< pool -> device
   kStore = 2,     ///< device -> pool; releases nothing
   kDetach = 3,    ///< release of device bytes; moves nothing
-  kStageIn = 4,   ///< flash -> DDR slot
-  kStageOut = 5,  ///< DDR slot -> flash
+  kStageIn = 4,   ///< flash home -> staging slot in local DDR
+  kStageOut = 5,  ///< staging slot in local DDR -> flash home; releases nothing by itself
 };
 
 /// "prefetch", "store", "detach", "stage_in", "stage_out".
@@ -95,7 +96,10 @@ struct CacheOp {
   StorageIndex storage;
   std::uint64_t range_begin_bytes = 0;  ///< within the storage; version 1 has whole storages only:
   std::uint64_t range_end_bytes = 0;    ///< begin == 0, end == storage bytes
-  std::uint64_t device_offset_bytes = 0;  ///< of the storage's first byte
+  std::uint64_t device_offset_bytes = 0;  ///< of the storage's first byte; 0 where staging
+  /// The staging slot in the local_ddr arena that is read or written. Set exactly where the storage
+  /// has its home on flash and bytes move (not for a Detach); the home slot itself otherwise.
+  std::optional<std::uint64_t> ddr_offset_bytes;
   /// Starts after this position's op has ended; nothing: as soon as the step begins.
   std::optional<Position> after_position;
   /// The op at this position waits for this one. Nothing: only cache ops (or the step's period)
@@ -181,13 +185,22 @@ struct Schedule {
   std::vector<OpInfo> ops;
   std::vector<ScheduledOp> positions;
   std::vector<CacheOp> cache_ops;
-  std::vector<CacheOp> prologue;  ///< kPrefetch only; before_position in step 0; no after_position
-  std::vector<CacheOp> epilogue;  ///< kStore only; run after the last position of the last step
+  /// kPrefetch and kStageIn only; before_position in step 0; no after_position.
+  std::vector<CacheOp> prologue;
+  /// kStore and kStageOut only; run after the last position of the last step.
+  std::vector<CacheOp> epilogue;
   Prediction prediction;
   std::vector<Explanation> explanations;
 
   bool operator==(const Schedule&) const = default;
 };
+
+/// Whether a transfer reads from the slower side: Prefetch and StageIn.
+[[nodiscard]] bool moves_toward_device(CacheOpKind kind);
+
+/// The tier whose read or write channel a transfer takes: flash where it stages, local DDR where it
+/// uses a staging slot, else its home's (local DDR where there is none). The op is no Detach.
+[[nodiscard]] HomeTier transfer_tier(const Schedule& schedule, const CacheOp& op);
 
 /// Measured times of one executed step, from its start. Parallel to Schedule::positions and
 /// cache_ops.

@@ -14,26 +14,39 @@ namespace {
 
 using Found = std::optional<Violation>;
 
+std::uint64_t tier_arena_bytes(const Schedule& schedule, HomeTier tier) {
+  switch (tier) {
+    case HomeTier::kLocalDdr: return schedule.local_ddr_bytes;
+    case HomeTier::kRemoteDdr: return schedule.remote_ddr_bytes;
+    case HomeTier::kFlash: return schedule.flash_bytes;
+  }
+  return 0;
+}
+
+const std::optional<TierSpec>& tier_spec(const Hardware& hardware, HomeTier tier) {
+  switch (tier) {
+    case HomeTier::kLocalDdr: return hardware.local_ddr;
+    case HomeTier::kRemoteDdr: return hardware.remote_ddr;
+    case HomeTier::kFlash: break;
+  }
+  return hardware.flash;
+}
+
 Found check_arena(const Schedule& schedule) {
   if (schedule.arena_bytes > schedule.device_budget_bytes) {
     return Violation{"arena-exceeds-budget", "device", "",
                      "arena_bytes is " + std::to_string(schedule.arena_bytes) + ", the budget " +
                          std::to_string(schedule.device_budget_bytes)};
   }
-  const std::array<std::pair<std::uint64_t, const std::optional<TierSpec>*>, 2> tiers{
-      {{schedule.local_ddr_bytes, &schedule.hardware.local_ddr},
-       {schedule.remote_ddr_bytes, &schedule.hardware.remote_ddr}}};
-  for (std::size_t i = 0; i < tiers.size(); ++i) {
-    const auto& [bytes, tier] = tiers[i];
-    const std::uint64_t capacity = *tier ? (*tier)->capacity_bytes : 0;
+  for (const HomeTier tier : {HomeTier::kLocalDdr, HomeTier::kRemoteDdr, HomeTier::kFlash}) {
+    const std::uint64_t bytes = tier_arena_bytes(schedule, tier);
+    const auto& spec = tier_spec(schedule.hardware, tier);
+    const std::uint64_t capacity = spec ? spec->capacity_bytes : 0;
     if (bytes > capacity) {
-      return Violation{"tier-capacity", i == 0 ? "local_ddr" : "remote_ddr", "",
-                       "home slots need " + std::to_string(bytes) + " bytes, the hardware has " +
+      return Violation{"tier-capacity", std::string(home_tier_name(tier)), "",
+                       "its slots need " + std::to_string(bytes) + " bytes, the hardware has " +
                            std::to_string(capacity)};
     }
-  }
-  if (schedule.flash_bytes != 0) {
-    return Violation{"unsupported-flash", "flash", "", "version 1 plans no flash"};
   }
   return std::nullopt;
 }
@@ -54,11 +67,10 @@ Found check_homes(const Schedule& schedule) {
       if (!needs_home(storage)) continue;
       return Violation{"missing-home", party(), "", "persistent and INPUT storages have a slot"};
     }
-    if (home->tier == HomeTier::kFlash) {
-      return Violation{"unsupported-flash", party(), "", "version 1 plans no flash"};
+    if (home->tier == HomeTier::kFlash && storage.kind == StorageKind::kInput) {
+      return Violation{"input-on-flash", party(), "", "the job supplies it in memory"};
     }
-    const std::uint64_t arena =
-        home->tier == HomeTier::kLocalDdr ? schedule.local_ddr_bytes : schedule.remote_ddr_bytes;
+    const std::uint64_t arena = tier_arena_bytes(schedule, home->tier);
     if (home->offset_bytes + storage.bytes > arena) {
       return Violation{"beyond-home-arena", party(), "",
                        "its slot ends at " + std::to_string(home->offset_bytes + storage.bytes) +
@@ -109,6 +121,56 @@ Found check_operands(const Schedule& schedule) {
   return std::nullopt;
 }
 
+bool stages(const CacheOp& op) {
+  return op.kind == CacheOpKind::kStageIn || op.kind == CacheOpKind::kStageOut;
+}
+
+/// What is wrong with an op's staging slot; empty: nothing. The storage has a home unless `op` is a
+/// Detach.
+std::pair<const char*, std::string> staging_fault(const Schedule& schedule, const CacheOp& op) {
+  const auto& home = schedule.homes[op.storage.value()];
+  const bool on_flash = home && home->tier == HomeTier::kFlash;
+  if (stages(op) && !on_flash) return {"staging", "its home is not on flash"};
+  const bool wanted = on_flash && op.kind != CacheOpKind::kDetach;
+  if (op.ddr_offset_bytes.has_value() != wanted) {
+    return {"staging", wanted ? "its home is on flash and no staging slot is named"
+                              : "a staging slot is named and its home is not on flash"};
+  }
+  if (!wanted) return {nullptr, {}};
+  const std::uint64_t end_bytes =
+      *op.ddr_offset_bytes + schedule.storages[op.storage.value()].bytes;
+  if (end_bytes > schedule.local_ddr_bytes) {
+    return {"beyond-home-arena", "its staging slot ends at " + std::to_string(end_bytes) + " of " +
+                                     std::to_string(schedule.local_ddr_bytes) + " bytes"};
+  }
+  return {nullptr, {}};
+}
+
+/// The rules that tie a kind of cache op to its list.
+std::pair<const char*, std::string> list_fault(const Schedule& schedule, CacheOpList list,
+                                               const CacheOp& op) {
+  const bool reads = op.kind == CacheOpKind::kPrefetch || op.kind == CacheOpKind::kStageIn;
+  const bool writes = op.kind == CacheOpKind::kStore || op.kind == CacheOpKind::kStageOut;
+  if (list == CacheOpList::kPrologue && !reads) {
+    return {"prologue", "holds prefetches and what stages in only"};
+  }
+  if (list == CacheOpList::kEpilogue && !writes) {
+    return {"epilogue", "holds stores and what stages out only"};
+  }
+  if (list == CacheOpList::kPrologue &&
+      (op.after_position || !schedule.storages[op.storage.value()].persistent)) {
+    return {"prologue", "brings persistent storages, after no position"};
+  }
+  if (list == CacheOpList::kEpilogue && (op.after_position || op.before_position)) {
+    return {"epilogue", "runs after the last step; it has no position"};
+  }
+  if (list == CacheOpList::kSteady) return {nullptr, {}};
+  for (const CacheOpRef& ref : op.after_cache_ops) {
+    if (ref.previous_step) return {"previous-step", "this list has no previous step"};
+  }
+  return {nullptr, {}};
+}
+
 /// The rules of one cache op that depend on nothing but itself.
 Found check_cache_op(const Schedule& schedule, CacheOpList list, std::size_t index,
                      const CacheOp& op) {
@@ -116,25 +178,8 @@ Found check_cache_op(const Schedule& schedule, CacheOpList list, std::size_t ind
     return Violation{rule, describe(schedule, list, index), "", std::move(detail)};
   };
   const Storage& storage = schedule.storages[op.storage.value()];
-  if (op.kind == CacheOpKind::kStageIn || op.kind == CacheOpKind::kStageOut) {
-    return violation("unsupported-flash", "version 1 plans no flash");
-  }
-  if (list == CacheOpList::kPrologue && op.kind != CacheOpKind::kPrefetch) {
-    return violation("prologue", "holds prefetches only");
-  }
-  if (list == CacheOpList::kEpilogue && op.kind != CacheOpKind::kStore) {
-    return violation("epilogue", "holds stores only");
-  }
-  if (list == CacheOpList::kPrologue && (op.after_position || !storage.persistent)) {
-    return violation("prologue", "brings persistent storages, after no position");
-  }
-  if (list == CacheOpList::kEpilogue && (op.after_position || op.before_position)) {
-    return violation("epilogue", "runs after the last step; it has no position");
-  }
-  if (list != CacheOpList::kSteady) {
-    for (const CacheOpRef& ref : op.after_cache_ops) {
-      if (ref.previous_step) return violation("previous-step", "this list has no previous step");
-    }
+  if (auto [rule, detail] = list_fault(schedule, list, op); rule != nullptr) {
+    return violation(rule, std::move(detail));
   }
   if (op.range_begin_bytes != 0 || op.range_end_bytes != storage.bytes) {
     return violation("partial-range", "version 1 moves whole storages");
@@ -142,12 +187,17 @@ Found check_cache_op(const Schedule& schedule, CacheOpList list, std::size_t ind
   if (storage.kind == StorageKind::kWorkspace) {
     return violation("workspace", "lives during its op only and is never moved");
   }
-  if (storage.pinned && list == CacheOpList::kSteady && op.kind != CacheOpKind::kStore) {
+  const bool copies_away = op.kind == CacheOpKind::kStore || op.kind == CacheOpKind::kStageOut;
+  if (storage.pinned && list == CacheOpList::kSteady && !copies_away) {
     return violation("pinned-moved", "a pinned storage stays on the device");
   }
   if (op.kind != CacheOpKind::kDetach && !schedule.homes[op.storage.value()]) {
     return violation("missing-home", "there is no home slot to move to or from");
   }
+  if (auto [rule, detail] = staging_fault(schedule, op); rule != nullptr) {
+    return violation(rule, std::move(detail));
+  }
+  if (stages(op)) return std::nullopt;
   auto [rule, detail] = placement_fault(schedule, op.storage, op.device_offset_bytes);
   if (rule != nullptr) return violation(rule, std::move(detail));
   return std::nullopt;

@@ -35,7 +35,7 @@ Sweep::Sweep(const Schedule& schedule, Unrolled& unrolled)
 std::optional<Violation> Sweep::run() {
   for (std::uint32_t s = 0; s < schedule_.storages.size(); ++s) {
     if (!schedule_.storages[s].persistent) continue;
-    if (auto found = write_home(s, Copy{.storage = s}, kBeforeAll)) return found;
+    if (auto found = supply(s, kBeforeAll)) return found;
   }
   if (auto found = run_instances(kBeforeAll)) return found;
   for (std::uint32_t step = 0; step < kSteps; ++step) {
@@ -57,11 +57,18 @@ Sweep::Found Sweep::begin_step(std::uint32_t step) {
     const Storage& storage = schedule_.storages[s];
     if (storage.persistent) continue;
     HO_CHECK(states_[s].stay == kNone);
-    states_[s].home_latest = false;
+    states_[s].home.latest = false;
+    states_[s].staged.latest = false;
     if (storage.kind != StorageKind::kInput) continue;
-    if (auto found = write_home(s, Copy{.storage = s}, moment)) return found;
+    if (auto found = supply(s, moment)) return found;
   }
   return std::nullopt;
+}
+
+/// The job has put the value into the home slot.
+Sweep::Found Sweep::supply(std::uint32_t storage, Moment moment) {
+  const Copy copy{.storage = storage, .slot = *schedule_.homes[storage]};
+  return write_copy(states_[storage].home, copy, moment);
 }
 
 Sweep::Found Sweep::run_instances(Moment moment) {
@@ -71,10 +78,8 @@ Sweep::Found Sweep::run_instances(Moment moment) {
       case CacheOpKind::kPrefetch: found = prefetch(instance); break;
       case CacheOpKind::kStore: found = store(instance); break;
       case CacheOpKind::kDetach: found = detach(instance); break;
-      case CacheOpKind::kStageIn:
-      case CacheOpKind::kStageOut:
-        found = violation("unsupported-flash", unrolled_.describe(instance), "", "");
-        break;
+      case CacheOpKind::kStageIn: found = stage_in(instance); break;
+      case CacheOpKind::kStageOut: found = stage_out(instance); break;
     }
     if (found) return found;
   }
@@ -126,7 +131,8 @@ Sweep::Found Sweep::access(std::uint32_t step, std::uint32_t position, const Ope
   }
   if (operand.access != Access::kRead) {
     if (auto found = write(step, position, stay)) return found;
-    state.home_latest = false;
+    state.home.latest = false;
+    state.staged.latest = false;
   }
   return std::nullopt;
 }
@@ -160,21 +166,62 @@ Sweep::Found Sweep::prefetch(InstanceId instance) {
       return fail("useless-prefetch", storage_name(s), "no op of this step uses it afterwards");
     }
   }
-  if (!state.home_latest) {
-    return fail("stale-home", storage_name(s), "the home slot does not hold its latest value");
+  Held& held = op.ddr_offset_bytes ? state.staged : state.home;
+  if (auto found = read_copy(instance, held, ddr_slot(op))) return found;
+  return begin_stay(
+      Stay{.storage = s, .prefetch = instance, .offset_bytes = op.device_offset_bytes});
+}
+
+/// Where a Prefetch reads and a Store writes.
+HomeSlot Sweep::ddr_slot(const CacheOp& op) const {
+  if (op.ddr_offset_bytes) return {HomeTier::kLocalDdr, *op.ddr_offset_bytes};
+  return *schedule_.homes[op.storage.value()];
+}
+
+/// `instance` reads the storage's latest value from `slot`: it is there, whole, and stays until the
+/// instance is complete (which the slot's next owner shows).
+Sweep::Found Sweep::read_copy(InstanceId instance, Held& held, const HomeSlot& slot) {
+  const auto fail = [&](const char* rule, std::string second, std::string detail) {
+    return violation(rule, unrolled_.describe(instance), std::move(second), std::move(detail));
+  };
+  if (!held.latest) {
+    return fail("stale-home", storage_name(unrolled_.op(instance).storage.value()),
+                "what it reads is not the latest value");
   }
-  Copy& copy = copies_[state.copy];
+  Copy& copy = copies_[held.copy];
+  if (copy.slot != slot) {
+    return fail("wrong-offset", describe_copy(copy),
+                "it reads the slot at " + std::to_string(slot.offset_bytes) + ", the value is at " +
+                    std::to_string(copy.slot.offset_bytes));
+  }
   if (copy.overwritten) {
     return fail("stale-home", describe_copy(copy), "other bytes were stored over it");
   }
   if (copy.writer != kNone && !unrolled_.completes_before(copy.writer, instance)) {
     return fail("prefetch-races-store", unrolled_.describe(copy.writer),
-                "the prefetch does not wait for the store that makes what it reads");
+                "it does not wait for the transfer that makes what it reads");
   }
   next_[instance] = copy.first_reader;
   copy.first_reader = instance;
-  return begin_stay(
-      Stay{.storage = s, .prefetch = instance, .offset_bytes = op.device_offset_bytes});
+  return std::nullopt;
+}
+
+Sweep::Found Sweep::stage_in(InstanceId instance) {
+  const CacheOp& op = unrolled_.op(instance);
+  const std::uint32_t s = op.storage.value();
+  State& state = states_[s];
+  if (auto found = read_copy(instance, state.home, *schedule_.homes[s])) return found;
+  const Copy copy{.storage = s, .slot = ddr_slot(op), .writer = instance};
+  return write_copy(state.staged, copy, unrolled_.starts_after(instance));
+}
+
+Sweep::Found Sweep::stage_out(InstanceId instance) {
+  const CacheOp& op = unrolled_.op(instance);
+  const std::uint32_t s = op.storage.value();
+  State& state = states_[s];
+  if (auto found = read_copy(instance, state.staged, ddr_slot(op))) return found;
+  const Copy copy{.storage = s, .slot = *schedule_.homes[s], .writer = instance};
+  return write_copy(state.home, copy, unrolled_.starts_after(instance));
 }
 
 /// The live stay that a Store or Detach is about, its bytes being there.
@@ -200,11 +247,13 @@ Sweep::Found Sweep::check_resident(InstanceId instance, Stay*& stay) {
 Sweep::Found Sweep::store(InstanceId instance) {
   Stay* stay = nullptr;
   if (auto found = check_resident(instance, stay)) return found;
-  const std::uint32_t s = unrolled_.op(instance).storage.value();
+  const CacheOp& op = unrolled_.op(instance);
+  const std::uint32_t s = op.storage.value();
   next_[instance] = stay->first_store;
   stay->first_store = instance;
-  const Copy copy{.storage = s, .writer = instance};
-  return write_home(s, copy, unrolled_.starts_after(instance));
+  const Copy copy{.storage = s, .slot = ddr_slot(op), .writer = instance};
+  Held& held = op.ddr_offset_bytes ? states_[s].staged : states_[s].home;
+  return write_copy(held, copy, unrolled_.starts_after(instance));
 }
 
 Sweep::Found Sweep::detach(InstanceId instance) {
@@ -225,7 +274,7 @@ Sweep::Found Sweep::finish() const {
   for (std::uint32_t s = 0; s < schedule_.storages.size(); ++s) {
     if (!schedule_.storages[s].persistent) continue;
     const State& state = states_[s];
-    if (state.home_latest && !copies_[state.copy].overwritten) continue;
+    if (state.home.latest && !copies_[state.home.copy].overwritten) continue;
     return violation("lost-value", storage_name(s), "",
                      "after the epilogue its home slot does not hold its latest value");
   }
@@ -276,15 +325,13 @@ bool Sweep::copy_done(const Copy& old, const Copy& next, Moment moment) {
   return true;
 }
 
-Sweep::Found Sweep::write_home(std::uint32_t storage, const Copy& copy, Moment moment) {
+Sweep::Found Sweep::write_copy(Held& held, const Copy& copy, Moment moment) {
   const auto id = static_cast<std::uint32_t>(copies_.size());
   copies_.push_back(copy);
-  State& state = states_[storage];
-  state.copy = id;
-  state.home_latest = true;
-  const std::uint64_t begin = home_address(*schedule_.homes[storage]);
+  held = {id, true};
+  const std::uint64_t begin = home_address(copy.slot);
   Found found;
-  home_.take(begin, begin + schedule_.storages[storage].bytes, id, [&](std::uint32_t old) {
+  home_.take(begin, begin + schedule_.storages[copy.storage].bytes, id, [&](std::uint32_t old) {
     copies_[old].overwritten = true;
     if (found || copy_done(copies_[old], copy, moment)) return;
     found = violation("overlapping-home-bytes", describe_copy(copies_[old]), describe_copy(copy),
@@ -316,7 +363,8 @@ std::string Sweep::describe_stay(const Stay& stay) const {
 }
 
 std::string Sweep::describe_copy(const Copy& copy) const {
-  const std::string name = "home copy of " + storage_name(copy.storage);
+  const std::string name =
+      std::string(home_tier_name(copy.slot.tier)) + " copy of " + storage_name(copy.storage);
   if (copy.writer == kNone) return name + ", written by the job";
   return name + ", written by " + unrolled_.describe(copy.writer);
 }

@@ -45,17 +45,24 @@ class Sweep {
     Moment begin = kBeforeAll;       ///< start of the op that began it
     std::uint64_t offset_bytes = 0;
   };
-  /// One value in a home slot.
+  /// One value in a home slot or a staging slot.
   struct Copy {
     std::uint32_t storage = 0;
+    HomeSlot slot;
     bool overwritten = false;
-    InstanceId writer = kNone;        ///< a Store; kNone: the job, before a step begins
-    InstanceId first_reader = kNone;  ///< Prefetches; then next_
+    /// A Store, StageIn or StageOut; kNone: the job, before a step begins.
+    InstanceId writer = kNone;
+    InstanceId first_reader = kNone;  ///< Prefetches, StageIns, StageOuts; then next_
+  };
+  /// Where a storage's last copy of one kind is.
+  struct Held {
+    std::uint32_t copy = kNone;
+    bool latest = false;  ///< the copy is of the latest value
   };
   struct State {
     std::uint32_t stay = kNone;  ///< live
-    std::uint32_t copy = kNone;  ///< last in the home slot
-    bool home_latest = false;    ///< the copy is of the latest value
+    Held home;
+    Held staged;  ///< in local DDR, of a storage whose home is on flash
   };
 
   Found begin_step(std::uint32_t step);
@@ -65,11 +72,16 @@ class Sweep {
   Found write(std::uint32_t step, std::uint32_t position, Stay& stay);
   Found prefetch(InstanceId instance);
   Found store(InstanceId instance);
+  Found stage_in(InstanceId instance);
+  Found stage_out(InstanceId instance);
   Found detach(InstanceId instance);
   Found finish() const;
 
   Found begin_stay(const Stay& stay);
-  Found write_home(std::uint32_t storage, const Copy& copy, Moment moment);
+  Found supply(std::uint32_t storage, Moment moment);
+  Found write_copy(Held& held, const Copy& copy, Moment moment);
+  Found read_copy(InstanceId instance, Held& held, const HomeSlot& slot);
+  [[nodiscard]] HomeSlot ddr_slot(const CacheOp& op) const;
   [[nodiscard]] bool stay_over(const Stay& old, const Stay& next);
   [[nodiscard]] bool copy_done(const Copy& old, const Copy& next, Moment moment);
   Found check_resident(InstanceId instance, Stay*& stay);

@@ -73,7 +73,7 @@ schedule::Schedule build(const Graph& graph, const Hardware& hardware, const Opt
   const std::vector<std::uint64_t> no_bytes(tiers.size(), 0);
   const std::vector<std::uint8_t> no_flags(graph.storages.size(), 0);
   const ChooseInput input{life, durations, tiers, plan.tier_of, no_bytes, no_flags};
-  out.explanations = explain(graph, input, plan.choice);
+  out.explanations = explain(graph, input, plan.choice, plan.staging, plan_flash(hardware));
   Draft& draft = plan.draft;
   out.arena_bytes = draft.arena_bytes;
   for (std::size_t t = 0; t < tiers.size(); ++t) {
@@ -81,6 +81,7 @@ schedule::Schedule build(const Graph& graph, const Hardware& hardware, const Opt
         tiers[t].tier == schedule::HomeTier::kLocalDdr ? out.local_ddr_bytes : out.remote_ddr_bytes;
     bytes = draft.home_bytes[t];
   }
+  out.flash_bytes = draft.flash_bytes;
   out.homes = std::move(draft.homes);
   out.cache_ops = std::move(draft.cache_ops);
   out.prologue = std::move(draft.prologue);
@@ -103,6 +104,8 @@ Result<void> predict(const Graph& graph, const Hardware& hardware, std::uint64_t
   p.lower_bound_ns = bound_ns;
   p.prefetch_bytes = simulated->prefetch_bytes;
   p.store_bytes = simulated->store_bytes;
+  p.stage_in_bytes = simulated->stage_in_bytes;
+  p.stage_out_bytes = simulated->stage_out_bytes;
   p.tiers = std::move(simulated->tiers);
   p.channels = std::move(simulated->channels);
   p.op_start_ns = std::move(simulated->op_start_ns);
@@ -130,7 +133,8 @@ Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Opti
   const Lifetimes life = lifetimes_of(graph, options.align_bytes);
   const std::vector<PlanTier> tiers = plan_tiers(hardware);
   const std::uint64_t bound = lower_bound_ns(graph, hardware, options.device_budget_bytes);
-  Plan best = plan(graph, life, tiers, options.device_budget_bytes, bound);
+  const std::optional<PlanTier> flash = plan_flash(hardware);
+  Plan best = plan(graph, life, tiers, flash, options.device_budget_bytes, bound);
   if (best.infeasible) return Outcome(std::move(*best.infeasible));
   schedule::Schedule out = build(graph, hardware, options, life, tiers, std::move(best));
   if (auto predicted = predict(graph, hardware, bound, out); !predicted) return predicted.error();

@@ -383,6 +383,7 @@ Choice Chooser::run() {
   if (out_.failure) return std::move(out_);
   take_back();
   pull_forward();
+  out_.stored_by = std::move(stored_by_);
   return std::move(out_);
 }
 

@@ -54,6 +54,7 @@ struct Choice {
       fetch_from;  ///< per moved gap: first global position that holds them again
   std::vector<std::int64_t> store_after;  ///< per version, in the writing step's frame; kNoStore
   std::vector<std::int64_t> store_slot;   ///< per version: planned start, for the list's order
+  std::vector<std::int64_t> stored_by;    ///< per version: last position its Store is planned in
   std::vector<std::int64_t> stall_ns;     ///< per position: planned wait before it
 
   /// Why it failed, if it did.

@@ -1,78 +1,19 @@
 #include "tools/analyzer/emit.hpp"
 
 #include <algorithm>
-#include <map>
 #include <tuple>
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "tools/analyzer/emitter.hpp"
 #include "tools/analyzer/packing.hpp"
 
 namespace ho::analyzer {
-namespace {
 
 using schedule::CacheOp;
 using schedule::CacheOpIndex;
 using schedule::CacheOpKind;
 using schedule::Position;
-
-constexpr std::uint32_t kNone = UINT32_MAX;
-
-/// One stay of a storage on the device: a run of accesses between two moves. The frame is the one
-/// in which the first access lies in step 0.
-struct Residence {
-  std::uint32_t storage = 0;
-  std::int64_t begin = 0;         ///< first position that holds its bytes
-  std::int64_t first_access = 0;  ///< position
-  std::int64_t last_access = 0;
-  std::int64_t end = 0;
-  std::uint32_t arrives = kNone;  ///< the moved gap before it
-  std::uint32_t leaves = kNone;   ///< the moved gap after it
-  bool always = false;
-};
-
-std::int64_t step_of(std::int64_t at, std::int64_t n) {
-  return at >= 0 ? at / n : -((-at + n - 1) / n);
-}
-
-class Emitter {
- public:
-  Emitter(const Graph& graph, const ChooseInput& input, const Choice& choice)
-      : graph_(graph), in_(input), life_(input.lifetimes), choice_(choice), n_(life_.positions) {}
-  Draft run(std::uint64_t enough_bytes);
-
- private:
-  void add_residences(std::uint32_t storage);
-  void close_run(std::uint32_t storage, std::size_t first, std::size_t count, std::uint32_t arrives,
-                 std::uint32_t leaves);
-  void pack_device(std::uint64_t enough_bytes);
-  void pack_homes();
-  void emit_stores();
-  void emit_moves();
-  void emit_order_of_bytes();
-  void wait_for_release(const Residence& owner, std::int64_t owner_lap, const Residence& next,
-                        std::int64_t next_lap);
-  void block(std::uint32_t detach, std::int64_t step, std::int64_t position);
-  void emit_prologue();
-  void emit_epilogue();
-  void sort_list();
-  [[nodiscard]] CacheOp whole(CacheOpKind kind, std::uint32_t storage, std::uint64_t offset) const;
-  [[nodiscard]] std::size_t access_at(std::uint32_t storage, std::int64_t position) const;
-
-  const Graph& graph_;
-  const ChooseInput& in_;
-  const Lifetimes& life_;
-  const Choice& choice_;
-  std::int64_t n_;
-  Draft out_;
-  std::vector<Residence> residences_;
-  std::vector<std::uint32_t> residence_of_;  // per access
-  std::vector<std::uint64_t> offset_;        // per residence
-  std::vector<std::uint32_t> detach_of_;     // per gap, index into cache_ops
-  std::vector<std::uint32_t> fetch_of_;      // per gap
-  std::vector<std::uint32_t> store_of_;      // per version
-  std::vector<std::int64_t> list_key_;       // per cache op: order among equals
-};
 
 CacheOp Emitter::whole(CacheOpKind kind, std::uint32_t storage, std::uint64_t offset) const {
   CacheOp op;
@@ -176,44 +117,6 @@ void Emitter::pack_device(std::uint64_t enough_bytes) {
   }
 }
 
-/// Slots of what persists or is supplied lie at the bottom of their tier for good; the others
-/// share the bytes above, from their first Store to their last Prefetch.
-void Emitter::pack_homes() {
-  out_.homes.assign(graph_.storages.size(), std::nullopt);
-  out_.home_bytes.assign(in_.tiers.size(), 0);
-  for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) {
-    if (!in_.home_is_static[s] || in_.tiers.empty()) continue;
-    std::uint64_t& top = out_.home_bytes[in_.tier_of[s]];
-    out_.homes[s] = {in_.tiers[in_.tier_of[s]].tier, top};
-    top += life_.bytes[s];
-  }
-  for (std::size_t t = 0; t < in_.tiers.size(); ++t) {
-    std::vector<Block> blocks;
-    std::vector<std::uint32_t> owners;
-    for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) {
-      if (in_.home_is_static[s] || in_.tier_of[s] != t) continue;
-      Block block{n_, -1, life_.bytes[s]};
-      const std::uint32_t base = life_.gap_begin[s];
-      for (std::uint32_t g = base; g < life_.gap_begin[s + 1]; ++g) {
-        const Gap& gap = life_.gaps[g];
-        if (!choice_.moved[g] || gap.dead) continue;
-        block.begin = std::min(block.begin, choice_.store_after[gap.version] + 1);
-        block.end = std::max(block.end, gap.to);
-      }
-      if (block.end < 0) continue;
-      blocks.push_back(block);
-      owners.push_back(s);
-    }
-    const std::uint64_t bottom = out_.home_bytes[t];
-    const std::uint64_t room = std::max(in_.tiers[t].capacity_bytes, bottom) - bottom;
-    const Packing packing = pack(blocks, n_, room);
-    for (std::size_t i = 0; i < owners.size(); ++i) {
-      out_.homes[owners[i]] = {in_.tiers[t].tier, bottom + packing.offsets[i]};
-    }
-    out_.home_bytes[t] = bottom + packing.height_bytes;
-  }
-}
-
 /// One Store per stored version, in the step that writes it.
 void Emitter::emit_stores() {
   store_of_.assign(life_.versions, kNone);
@@ -234,6 +137,9 @@ void Emitter::emit_stores() {
       op.before_position = Position(point.position);
       op.before_next_step = i >= points.size();
       break;
+    }
+    if (on_flash(gap.storage)) {
+      op.ddr_offset_bytes = slot_offset_[staging_.slot_of_store[gap.version]];
     }
     store_of_[gap.version] = static_cast<std::uint32_t>(out_.cache_ops.size());
     out_.cache_ops.push_back(std::move(op));
@@ -268,6 +174,9 @@ void Emitter::emit_moves() {
     op.before_position = Position(static_cast<std::uint32_t>(gap.to % n_));
     op.before_next_step = step_of(gap.to, n_) > step;
     if (!gap.mandatory) op.after_cache_ops.push_back({CacheOpIndex(detach_of_[g]), step == 1});
+    if (on_flash(gap.storage)) {
+      op.ddr_offset_bytes = slot_offset_[staging_.slot_of_fetch[g]];
+    }
     fetch_of_[g] = static_cast<std::uint32_t>(out_.cache_ops.size());
     out_.cache_ops.push_back(std::move(op));
     list_key_.push_back(gap.to);
@@ -305,72 +214,51 @@ void Emitter::wait_for_release(const Residence& owner, std::int64_t owner_lap,
     block(detach, 1, n_ - 1);
     return;
   }
-  HO_CHECK(step >= released);
-  CacheOp& fetch = out_.cache_ops[fetch_of_[next.arrives]];
-  const schedule::CacheOpRef ref{CacheOpIndex(detach), step > released};
-  if (std::find(fetch.after_cache_ops.begin(), fetch.after_cache_ops.end(), ref) ==
-      fetch.after_cache_ops.end()) {
-    fetch.after_cache_ops.push_back(ref);
+  wait_for(detach, released, fetch_of_[next.arrives], step);
+}
+
+/// The second cache op, in its step, waits for the first in its own, at most one step before.
+void Emitter::wait_for(std::uint32_t before, std::int64_t before_step, std::uint32_t after,
+                       std::int64_t after_step) {
+  HO_CHECK(after_step >= before_step && after_step <= before_step + 1);
+  CacheOp& op = out_.cache_ops[after];
+  const schedule::CacheOpRef ref{CacheOpIndex(before), after_step > before_step};
+  if (std::find(op.after_cache_ops.begin(), op.after_cache_ops.end(), ref) ==
+      op.after_cache_ops.end()) {
+    op.after_cache_ops.push_back(ref);
   }
 }
 
-/// Walks two steps of residences in order of their begin (three where some span the step's end) and
-/// remembers who held each byte last; what the last step finds is the steady state.
+/// Whoever begins on bytes of the device waits for the release of each earlier owner.
 void Emitter::emit_order_of_bytes() {
-  struct Instance {
-    std::int64_t begin;
-    std::uint32_t residence;
-    std::int64_t lap;
-  };
-  const bool spans = std::any_of(residences_.begin(), residences_.end(), [&](const Residence& r) {
-    return !r.always && (r.begin < 0 || r.end >= n_);
-  });
-  const std::int64_t laps = spans ? 3 : 2;
-  std::vector<Instance> instances;
-  instances.reserve(residences_.size() * static_cast<std::size_t>(laps));
-  for (std::int64_t lap = 0; lap < laps; ++lap) {
-    for (std::uint32_t r = 0; r < residences_.size(); ++r) {
-      if (!residences_[r].always) instances.push_back({residences_[r].begin + lap * n_, r, lap});
-    }
+  std::vector<HeldBytes> blocks;
+  std::vector<std::uint32_t> owners;
+  for (std::uint32_t r = 0; r < residences_.size(); ++r) {
+    const Residence& residence = residences_[r];
+    if (residence.always) continue;
+    blocks.push_back({residence.begin, residence.end, offset_[r], life_.bytes[residence.storage]});
+    owners.push_back(r);
   }
-  std::sort(instances.begin(), instances.end(), [](const Instance& a, const Instance& b) {
-    return std::tie(a.begin, a.lap, a.residence) < std::tie(b.begin, b.lap, b.residence);
-  });
-  struct Held {
-    std::uint64_t end;
-    std::uint32_t residence;
-    std::int64_t lap;
-  };
-  std::map<std::uint64_t, Held> held;  // by first byte; disjoint
-  for (const Instance& now : instances) {
-    const Residence& next = residences_[now.residence];
-    const std::uint64_t low = offset_[now.residence];
-    const std::uint64_t high = low + life_.bytes[next.storage];
-    auto it = held.upper_bound(low);
-    if (it != held.begin() && std::prev(it)->second.end > low) --it;
-    while (it != held.end() && it->first < high) {
-      const auto [begin, part] = *it;
-      const Residence& owner = residences_[part.residence];
-      HO_CHECK(owner.end + part.lap * n_ < now.begin);
-      if (now.lap == laps - 1) wait_for_release(owner, part.lap, next, now.lap);
-      it = held.erase(it);
-      if (begin < low) held.emplace(begin, Held{low, part.residence, part.lap});
-      if (part.end > high) it = held.emplace(high, part).first;
-    }
-    held.emplace(low, Held{high, now.residence, now.lap});
-  }
+  for_each_succession(
+      blocks, n_,
+      [&](std::uint32_t owner, std::int64_t owner_lap, std::uint32_t next, std::int64_t next_lap) {
+        wait_for_release(residences_[owners[owner]], owner_lap, residences_[owners[next]],
+                         next_lap);
+      });
 }
 
-/// What the steady state finds on the device, or on its way, as a step begins.
+/// Whether the steady state finds the storage on the device, or on its way, as a step begins.
+bool Emitter::begins_on_device(std::uint32_t storage) const {
+  const std::uint32_t wrap = life_.gap_begin[storage + 1] - 1;
+  if (!choice_.moved[wrap]) return true;
+  return fetch_of_[wrap] != kNone && choice_.fetch_from[wrap] <= n_;
+}
+
 void Emitter::emit_prologue() {
   for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) {
     if (!graph_.storages[s].persistent || life_.accesses_of(s).empty()) continue;
+    if (on_flash(s) || !begins_on_device(s)) continue;
     const std::size_t access = life_.access_begin[s];
-    const Residence& r = residences_[residence_of_[access]];
-    const std::uint32_t wrap = life_.gap_begin[s + 1] - 1;
-    const bool resident = r.always || !choice_.moved[wrap];
-    const bool in_flight = !resident && fetch_of_[wrap] != kNone && choice_.fetch_from[wrap] <= n_;
-    if (!resident && !in_flight) continue;
     CacheOp op = whole(CacheOpKind::kPrefetch, s, out_.access_offset[access]);
     op.before_position = Position(life_.accesses[access].position);
     out_.prologue.push_back(std::move(op));
@@ -379,6 +267,7 @@ void Emitter::emit_prologue() {
                    [](const CacheOp& a, const CacheOp& b) {
                      return a.before_position->value() < b.before_position->value();
                    });
+  if (staging_.active()) emit_prologue_from_flash();
 }
 
 /// Persistent values whose last version has no Store of its own.
@@ -386,7 +275,12 @@ void Emitter::emit_epilogue() {
   for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) {
     if (!graph_.storages[s].persistent || life_.accesses_of(s).empty()) continue;
     const Gap& wrap = life_.gaps[life_.gap_begin[s + 1] - 1];
-    if (wrap.version == kHomeVersion || store_of_[wrap.version] != kNone) continue;
+    if (wrap.version == kHomeVersion) continue;
+    if (on_flash(s)) {
+      emit_epilogue_to_flash(s, wrap.version);
+      continue;
+    }
+    if (store_of_[wrap.version] != kNone) continue;
     const std::size_t access = life_.access_begin[s + 1] - 1;
     out_.epilogue.push_back(whole(CacheOpKind::kStore, s, out_.access_offset[access]));
   }
@@ -427,18 +321,18 @@ Draft Emitter::run(std::uint64_t enough_bytes) {
   pack_homes();
   emit_stores();
   emit_moves();
+  if (staging_.active()) emit_staging();
   emit_order_of_bytes();
+  if (staging_.active()) emit_order_of_slots();
   emit_prologue();
   emit_epilogue();
   sort_list();
   return std::move(out_);
 }
 
-}  // namespace
-
 Draft emit(const Graph& graph, const ChooseInput& input, const Choice& choice,
-           std::uint64_t enough_bytes) {
-  return Emitter(graph, input, choice).run(enough_bytes);
+           const Staging& staging, std::uint64_t enough_bytes) {
+  return Emitter(graph, input, choice, staging).run(enough_bytes);
 }
 
 }  // namespace ho::analyzer

@@ -8,6 +8,7 @@
 #include "common/schedule/schedule.hpp"
 #include "tools/analyzer/choose.hpp"
 #include "tools/analyzer/liveness.hpp"
+#include "tools/analyzer/staging.hpp"
 
 namespace ho::analyzer {
 
@@ -18,7 +19,8 @@ struct Draft {
   std::vector<schedule::CacheOp> epilogue;
   std::vector<std::uint64_t> access_offset;  ///< parallel to Lifetimes::accesses
   std::vector<std::optional<schedule::HomeSlot>> homes;
-  std::vector<std::uint64_t> home_bytes;  ///< per plan tier: highest end offset
+  std::vector<std::uint64_t> home_bytes;  ///< per plan tier: highest end offset, staging included
+  std::uint64_t flash_bytes = 0;
   std::uint64_t arena_bytes = 0;
   std::uint64_t live_bound_bytes = 0;  ///< largest sum of residences over positions
 };
@@ -27,6 +29,6 @@ struct Draft {
 /// begins on bytes waits for the release of each previous owner of them. `enough_bytes`: packing
 /// stops improving there. O(n log n) besides packing.
 [[nodiscard]] Draft emit(const Graph& graph, const ChooseInput& input, const Choice& choice,
-                         std::uint64_t enough_bytes);
+                         const Staging& staging, std::uint64_t enough_bytes);
 
 }  // namespace ho::analyzer

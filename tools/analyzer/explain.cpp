@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
+#include "common/base/check.hpp"
 #include "common/base/units.hpp"
 #include "tools/analyzer/channels.hpp"
 
@@ -20,8 +22,9 @@ std::string duration(std::int64_t ns) {
 
 class Explainer {
  public:
-  Explainer(const Graph& graph, const ChooseInput& input, const Choice& choice)
-      : graph_(graph), in_(input), choice_(choice) {
+  Explainer(const Graph& graph, const ChooseInput& input, const Choice& choice,
+            const Staging& staging, const std::optional<PlanTier>& flash)
+      : graph_(graph), in_(input), choice_(choice), staging_(staging), flash_(flash) {
     begin_.assign(in_.duration_ns.size() + 1, 0);
     for (std::size_t p = 0; p < in_.duration_ns.size(); ++p) {
       begin_[p + 1] = begin_[p] + choice_.stall_ns[p] + in_.duration_ns[p];
@@ -56,6 +59,7 @@ class Explainer {
     if (moves > kMovesListed) {
       out.considered.push_back("and " + std::to_string(moves - kMovesListed) + " more gaps");
     }
+    if (on_flash(s)) add_flash(s, out);
     out.considered.push_back(
         "keep: " + format_bytes(life.bytes[s]) +
         " held all the time, while positions inside its gaps exceed the budget");
@@ -65,7 +69,8 @@ class Explainer {
                  "transfers still fit; costs " +
                  duration(fetch) + " of the read channel each time" +
                  (choice_stores(s) ? " and " + duration(store) + " of the write channel per value."
-                                   : "; the copy at home stays valid, so nothing is written.");
+                                   : "; the copy at home stays valid, so nothing is written.") +
+                 flash_words(s);
     return out;
   }
 
@@ -95,10 +100,52 @@ class Explainer {
                                ": " + duration(cost) + " of channel time for at most " +
                                duration(span(*longest) - cost) + " of relief");
     }
+    if (on_flash(s)) {
+      out.reason += " Its home is on flash: it never moves within a step, which costs it nothing.";
+    }
     return out;
   }
 
  private:
+  [[nodiscard]] bool on_flash(std::uint32_t s) const {
+    return staging_.active() && staging_.on_flash[s] != 0;
+  }
+  /// How often the storage comes back from flash, and how long it is there.
+  [[nodiscard]] std::pair<std::size_t, std::int64_t> stays_on_flash(std::uint32_t s) const {
+    std::size_t stays = 0;
+    std::int64_t away = 0;
+    for (std::uint32_t g = in_.lifetimes.gap_begin[s]; g < in_.lifetimes.gap_begin[s + 1]; ++g) {
+      if (staging_.stage_in_from[g] == kNoStore) continue;
+      const Gap& gap = in_.lifetimes.gaps[g];
+      std::int64_t out = gap.from;
+      if (gap.version != kHomeVersion) {
+        const std::int64_t lap =
+            gap.written < 0 ? static_cast<std::int64_t>(in_.duration_ns.size()) : 0;
+        out = std::max(out, staging_.stage_out_after[gap.version] - lap);
+      }
+      away += std::max<std::int64_t>(0, at(staging_.stage_in_from[g]) - at(out + 1));
+      ++stays;
+    }
+    return {stays, away};
+  }
+  void add_flash(std::uint32_t s, schedule::Explanation& out) const {
+    out.choice = "offload flash";
+    out.considered.push_back("offload " + std::string(schedule::home_tier_name(in_.tiers[0].tier)) +
+                             " alone: " + format_bytes(in_.lifetimes.bytes[s]) +
+                             " there throughout, while it is full at some position in between");
+  }
+  [[nodiscard]] std::string flash_words(std::uint32_t s) const {
+    if (!on_flash(s)) return "";
+    const auto [stays, away] = stays_on_flash(s);
+    const std::uint64_t bytes = in_.lifetimes.bytes[s];
+    return " On flash " + std::to_string(stays) + (stays == 1 ? " time, " : " times, ") +
+           duration(away) +
+           " in all, since its next fetch is the furthest away among what fills local DDR; costs " +
+           duration(transfer_ns(flash_->read, bytes)) + " of flash.read each time" +
+           (choice_stores(s)
+                ? " and " + duration(transfer_ns(flash_->write, bytes)) + " of flash.write."
+                : "; the copy on flash stays valid.");
+  }
   /// Planned time at which a global position begins.
   [[nodiscard]] std::int64_t at(std::int64_t position) const {
     const auto n = static_cast<std::int64_t>(in_.duration_ns.size());
@@ -134,13 +181,17 @@ class Explainer {
   const Graph& graph_;
   const ChooseInput& in_;
   const Choice& choice_;
+  const Staging& staging_;
+  const std::optional<PlanTier>& flash_;
   std::vector<std::int64_t> begin_;
 };
 
 }  // namespace
 
 std::vector<schedule::Explanation> explain(const Graph& graph, const ChooseInput& input,
-                                           const Choice& choice) {
+                                           const Choice& choice, const Staging& staging,
+                                           const std::optional<PlanTier>& flash) {
+  HO_CHECK(!staging.active() || flash.has_value());
   const Lifetimes& life = input.lifetimes;
   std::vector<std::uint8_t> moved(life.bytes.size(), 0);
   for (std::uint32_t g = 0; g < life.gaps.size(); ++g) {
@@ -158,7 +209,7 @@ std::vector<schedule::Explanation> explain(const Graph& graph, const ChooseInput
                     });
   std::vector<std::uint8_t> said(life.bytes.size(), 0);
   for (std::size_t i = 0; i < listed; ++i) said[kept[i]] = 1;
-  const Explainer explainer(graph, input, choice);
+  const Explainer explainer(graph, input, choice, staging, flash);
   std::vector<schedule::Explanation> out;
   for (std::uint32_t s = 0; s < life.bytes.size(); ++s) {
     if (moved[s]) out.push_back(explainer.moved(s));

@@ -1,17 +1,22 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "common/model/graph.hpp"
 #include "common/schedule/schedule.hpp"
 #include "tools/analyzer/choose.hpp"
+#include "tools/analyzer/staging.hpp"
 
 namespace ho::analyzer {
 
 /// Says for every moved storage, and for the largest kept ones, what was chosen and why, with the
-/// numbers of the choice: bytes, gap, channel time, relief. In order of storage.
+/// numbers of the choice: bytes, gap, channel time, relief. In order of storage. `flash` is there
+/// where `staging` uses it.
 [[nodiscard]] std::vector<schedule::Explanation> explain(const Graph& graph,
                                                          const ChooseInput& input,
-                                                         const Choice& choice);
+                                                         const Choice& choice,
+                                                         const Staging& staging,
+                                                         const std::optional<PlanTier>& flash);
 
 }  // namespace ho::analyzer

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -44,8 +45,14 @@ std::size_t variants_for(std::size_t positions) {
 class Planner {
  public:
   Planner(const Graph& graph, const Lifetimes& lifetimes, const std::vector<PlanTier>& tiers,
-          std::uint64_t budget_bytes)
-      : graph_(graph), life_(lifetimes), tiers_(tiers), budget_(budget_bytes) {
+          const std::optional<PlanTier>& flash, std::uint64_t budget_bytes)
+      : graph_(graph),
+        life_(lifetimes),
+        tiers_(tiers),
+        unlimited_(tiers),
+        flash_(flash),
+        budget_(budget_bytes) {
+    for (PlanTier& tier : unlimited_) tier.capacity_bytes = UINT64_MAX / 4;
     durations_.reserve(graph.ops.size());
     for (const Op& op : graph.ops) durations_.push_back(static_cast<std::int64_t>(op.duration_ns));
     tier_of_.assign(graph.storages.size(), 0);
@@ -66,13 +73,18 @@ class Planner {
   [[nodiscard]] Infeasible why(const Choice::Failure& failure) const;
   std::optional<Plan> run_variant(const Variant& variant, std::int64_t worth_ns,
                                   std::optional<Infeasible>& failure);
-  [[nodiscard]] ChooseInput input() const {
-    return {life_, durations_, tiers_, tier_of_, static_home_, home_is_static_};
+  std::optional<Plan> attempt(const ChooseOptions& options, std::optional<Infeasible>& failure);
+  [[nodiscard]] std::optional<Infeasible> home_excess(const Draft& draft) const;
+  /// With flash below it, what leaves the device finds room in local DDR; stage() sees to that.
+  [[nodiscard]] const std::vector<PlanTier>& tiers_for_choice() const {
+    return flash_ ? unlimited_ : tiers_;
   }
 
   const Graph& graph_;
   const Lifetimes& life_;
   const std::vector<PlanTier>& tiers_;
+  std::vector<PlanTier> unlimited_;  ///< the same without capacities
+  const std::optional<PlanTier>& flash_;
   std::uint64_t budget_;
   std::vector<std::int64_t> durations_;
   std::vector<std::uint8_t> tier_of_;
@@ -96,18 +108,26 @@ std::optional<Infeasible> Planner::impossible() const {
     return Infeasible{op.id, op.name, "device", *worst};
   }
   std::uint64_t needs = 0;
+  std::uint64_t supplied = 0;
   for (std::size_t s = 0; s < home_is_static_.size(); ++s) {
-    if (home_is_static_[s]) needs += life_.bytes[s];
+    if (!home_is_static_[s]) continue;
+    needs += life_.bytes[s];
+    if (!graph_.storages[s].persistent) supplied += life_.bytes[s];
   }
   std::uint64_t has = 0;
   for (const PlanTier& tier : tiers_) has += tier.capacity_bytes;
-  if (needs > has) {
-    const std::string tier(tiers_.empty() ? "local_ddr"
-                                          : schedule::home_tier_name(tiers_.back().tier));
-    std::uint64_t others = tiers_.empty() ? 0 : has - tiers_.back().capacity_bytes;
-    return Infeasible{graph_.ops[0].id, graph_.ops[0].name, tier, needs - others};
+  const auto lacks = [&](std::string_view tier, std::uint64_t bytes) {
+    return Infeasible{graph_.ops[0].id, graph_.ops[0].name, std::string(tier), bytes};
+  };
+  if (flash_) {
+    if (supplied > has) return lacks("local_ddr", supplied - has + tiers_[0].capacity_bytes);
+    if (needs <= has + flash_->capacity_bytes) return std::nullopt;
+    return lacks("flash", needs - has);
   }
-  return std::nullopt;
+  if (needs <= has) return std::nullopt;
+  if (tiers_.empty()) return lacks("local_ddr", needs);
+  const PlanTier& last = tiers_.back();
+  return lacks(schedule::home_tier_name(last.tier), needs - (has - last.capacity_bytes));
 }
 
 /// Local first; what moves least goes to the further tier where local is too small. @return whether
@@ -116,16 +136,11 @@ bool Planner::assign_tiers() {
   if (tiers_.size() < 2) return false;
   ChooseOptions options;
   options.target_bytes = budget_;
-  const std::vector<PlanTier> all_tiers = [&] {
-    auto copy = tiers_;
-    for (auto& tier : copy) tier.capacity_bytes = UINT64_MAX / 4;
-    return copy;
-  }();
-  const ChooseInput unlimited{life_,    durations_,   all_tiers,
+  const ChooseInput unlimited{life_,    durations_,   unlimited_,
                               tier_of_, static_home_, home_is_static_};
   const Choice choice = choose(unlimited, options);
   if (choice.failure) return false;
-  const Draft draft = emit(graph_, unlimited, choice, budget_);
+  const Draft draft = emit(graph_, unlimited, choice, {}, budget_);
   if (draft.home_bytes[0] <= tiers_[0].capacity_bytes) return false;
   std::vector<std::uint64_t> traffic(tier_of_.size(), 0);
   for (const auto& op : draft.cache_ops) {
@@ -138,11 +153,15 @@ bool Planner::assign_tiers() {
   std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
     return std::pair(per_byte(a), life_.bytes[a]) > std::pair(per_byte(b), life_.bytes[b]);
   });
-  std::uint64_t filled = 0;
+  std::uint64_t filled[2] = {0, 0};
   for (const std::uint32_t s : order) {
-    const bool fits = life_.bytes[s] <= tiers_[0].capacity_bytes - filled;
-    tier_of_[s] = fits ? 0 : 1;
-    if (fits && (home_is_static_[s] || traffic[s] > 0)) filled += life_.bytes[s];
+    const auto fits = [&](std::size_t t) {
+      return life_.bytes[s] <= tiers_[t].capacity_bytes - filled[t];
+    };
+    // With flash, what finds room in neither goes to local DDR, above the flash.
+    const std::uint8_t tier = fits(0) || (flash_ && !fits(1)) ? 0 : 1;
+    tier_of_[s] = tier;
+    if (fits(tier) && (home_is_static_[s] || traffic[s] > 0)) filled[tier] += life_.bytes[s];
   }
   sum_static();
   return true;
@@ -154,11 +173,66 @@ Infeasible Planner::why(const Choice::Failure& failure) const {
   return {op.id, op.name, tier, failure.needs_bytes};
 }
 
+/// A tier whose slots need more than it has.
+std::optional<Infeasible> Planner::home_excess(const Draft& draft) const {
+  const auto lacks = [&](schedule::HomeTier tier, std::uint64_t bytes) {
+    const Op& op = graph_.ops[0];
+    return Infeasible{op.id, op.name, std::string(schedule::home_tier_name(tier)), bytes};
+  };
+  for (std::size_t t = 0; t < tiers_.size(); ++t) {
+    if (draft.home_bytes[t] > tiers_[t].capacity_bytes) {
+      return lacks(tiers_[t].tier, draft.home_bytes[t]);
+    }
+  }
+  if (flash_ && draft.flash_bytes > flash_->capacity_bytes) {
+    return lacks(flash_->tier, draft.flash_bytes);
+  }
+  return std::nullopt;
+}
+
+/// One choice and what follows from it, whether the device's arena is within the budget or not.
+/// Where local DDR is too small, what packing exceeds it by is held back in the next round.
+std::optional<Plan> Planner::attempt(const ChooseOptions& options,
+                                     std::optional<Infeasible>& failure) {
+  const ChooseInput in{life_,    durations_,   tiers_for_choice(),
+                       tier_of_, static_home_, home_is_static_};
+  const ChooseInput real{life_, durations_, tiers_, tier_of_, static_home_, home_is_static_};
+  Plan out;
+  out.choice = choose(in, options);
+  if (out.choice.failure) {
+    failure = why(*out.choice.failure);
+    return std::nullopt;
+  }
+  out.tier_of = tier_of_;
+  out.draft = emit(graph_, real, out.choice, out.staging, budget_);
+  std::uint64_t reserve = 0;
+  for (int round = 0; round < kReserveRounds && flash_; ++round) {
+    const std::uint64_t capacity = tiers_[0].capacity_bytes;
+    if (out.draft.home_bytes[0] <= capacity) break;
+    if (round > 0) reserve += out.draft.home_bytes[0] - capacity + capacity / 512;
+    ChooseOptions below = options;
+    below.target_bytes = capacity - std::min(capacity, reserve);
+    below.small_bytes = capacity / 65536;
+    out.staging = stage(graph_, real, out.choice, *flash_, below);
+    if (out.staging.failure) {
+      failure = why(*out.staging.failure);
+      if (!out.staging.failure->tier) failure->tier = "local_ddr";
+      return std::nullopt;
+    }
+    out.draft = emit(graph_, real, out.choice, out.staging, budget_);
+  }
+  if (auto excess = home_excess(out.draft)) {
+    failure = excess;
+    return std::nullopt;
+  }
+  out.step_ns = steady_step_ns(out.draft, real, flash_);
+  return out;
+}
+
 /// One variant, unless it is not shorter than `worth_ns`; what packing exceeds the budget by is
 /// held back in the next round.
 std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t worth_ns,
                                          std::optional<Infeasible>& failure) {
-  const ChooseInput in = input();
   std::uint64_t reserve = budget_ / 1000 * variant.reserve_permille;
   std::uint64_t smallest_arena = UINT64_MAX;
   for (int round = 0; round < kReserveRounds; ++round) {
@@ -169,28 +243,18 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
     options.lead = variant.lead;
     options.hold = variant.hold;
     options.furthest = variant.furthest;
-    Choice choice = choose(in, options);
-    if (choice.failure) {
-      if (round > 0) break;
-      if (!failure) failure = why(*choice.failure);
+    std::optional<Infeasible> failed;
+    auto next = attempt(options, failed);
+    if (!next) {
+      if (round > 0 && failed->tier == "device") break;
+      if (!failure) failure = failed;
       return std::nullopt;
     }
-    Draft draft = emit(graph_, in, choice, budget_);
-    const std::int64_t step = steady_step_ns(draft, in);
     // Holding more back makes no step shorter.
-    if (step >= worth_ns) return std::nullopt;
-    smallest_arena = std::min(smallest_arena, draft.arena_bytes);
-    for (std::size_t t = 0; t < tiers_.size(); ++t) {
-      if (draft.home_bytes[t] <= tiers_[t].capacity_bytes) continue;
-      const Op& op = graph_.ops[0];
-      failure = Infeasible{op.id, op.name, std::string(schedule::home_tier_name(tiers_[t].tier)),
-                           draft.home_bytes[t]};
-      return std::nullopt;
-    }
-    if (draft.arena_bytes <= budget_) {
-      return Plan{std::move(choice), std::move(draft), tier_of_, step, std::nullopt};
-    }
-    reserve += (draft.arena_bytes - budget_) + budget_ / 512;
+    if (next->step_ns >= worth_ns) return std::nullopt;
+    smallest_arena = std::min(smallest_arena, next->draft.arena_bytes);
+    if (next->draft.arena_bytes <= budget_) return next;
+    reserve += (next->draft.arena_bytes - budget_) + budget_ / 512;
   }
   const auto worst = std::max_element(life_.working_set.begin(), life_.working_set.end());
   const Op& op = graph_.ops[static_cast<std::size_t>(worst - life_.working_set.begin())];
@@ -236,9 +300,16 @@ std::vector<PlanTier> plan_tiers(const Hardware& hardware) {
   return tiers;
 }
 
+std::optional<PlanTier> plan_flash(const Hardware& hardware) {
+  if (!hardware.flash || !hardware.local_ddr) return std::nullopt;
+  return PlanTier{schedule::HomeTier::kFlash, hardware.flash->capacity_bytes, hardware.flash->read,
+                  hardware.flash->write};
+}
+
 Plan plan(const Graph& graph, const Lifetimes& lifetimes, const std::vector<PlanTier>& tiers,
-          std::uint64_t budget_bytes, std::uint64_t bound_ns) {
-  return Planner(graph, lifetimes, tiers, budget_bytes).run(bound_ns);
+          const std::optional<PlanTier>& flash, std::uint64_t budget_bytes,
+          std::uint64_t bound_ns) {
+  return Planner(graph, lifetimes, tiers, flash, budget_bytes).run(bound_ns);
 }
 
 }  // namespace ho::analyzer

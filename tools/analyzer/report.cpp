@@ -137,12 +137,8 @@ class Page {
   }
 
   [[nodiscard]] std::string channel_name(const CacheOp& op) const {
-    if (op.kind == CacheOpKind::kStageIn) return "flash.read";
-    if (op.kind == CacheOpKind::kStageOut) return "flash.write";
-    const auto& home = schedule_.homes[op.storage.value()];
-    const auto tier = home ? home->tier : schedule::HomeTier::kLocalDdr;
-    return std::string(schedule::home_tier_name(tier)) +
-           (op.kind == CacheOpKind::kPrefetch ? ".read" : ".write");
+    return std::string(schedule::home_tier_name(schedule::transfer_tier(schedule_, op))) +
+           (schedule::moves_toward_device(op.kind) ? ".read" : ".write");
   }
 
   void find_phases() {

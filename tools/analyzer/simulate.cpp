@@ -367,6 +367,18 @@ void Replay::settle() {
   start_transfers();
 }
 
+/// The sum that a transfer's bytes belong to.
+std::uint64_t& bytes_of(CacheOpKind kind, Simulation& out) {
+  switch (kind) {
+    case CacheOpKind::kPrefetch: return out.prefetch_bytes;
+    case CacheOpKind::kStageIn: return out.stage_in_bytes;
+    case CacheOpKind::kStageOut: return out.stage_out_bytes;
+    case CacheOpKind::kStore:
+    case CacheOpKind::kDetach: break;
+  }
+  return out.store_bytes;
+}
+
 Simulation Replay::result() const {
   // Steady: the last but one, whose late transfers ran beside a full step. Else the slowest of the
   // last steps, so that an unsteady plan never looks better than it is.
@@ -387,7 +399,7 @@ Simulation Replay::result() const {
     const CacheOp& op = schedule_.cache_ops[i];
     const std::uint64_t bytes = op.range_end_bytes - op.range_begin_bytes;
     if (op.kind == CacheOpKind::kDetach) continue;
-    (op.kind == CacheOpKind::kPrefetch ? out.prefetch_bytes : out.store_bytes) += bytes;
+    bytes_of(op.kind, out) += bytes;
     busy_ns[channel_of_[1][i]] += out.cache_ops[i].end_ns - out.cache_ops[i].start_ns;
   }
   for (unsigned channel = 0; channel < detail::kChannelCount; ++channel) {
@@ -427,14 +439,12 @@ Result<std::vector<unsigned>> channels_of(const Schedule& schedule, const Hardwa
     const CacheOp& op = list[i];
     if (op.kind == CacheOpKind::kDetach) continue;
     const auto& home = schedule.homes[op.storage.value()];
-    if (op.kind != CacheOpKind::kPrefetch && op.kind != CacheOpKind::kStore) {
-      return Error{Errc::kUnsupported, "flash is not simulated in this version"};
-    }
     if (!home) {
       return Error{Errc::kInvalidArgument, "storage " + schedule.storages[op.storage.value()].name +
                                                " is moved but has no home slot"};
     }
-    auto channel = detail::channel_of(hardware, home->tier, op.kind == CacheOpKind::kPrefetch);
+    auto channel = detail::channel_of(hardware, schedule::transfer_tier(schedule, op),
+                                      schedule::moves_toward_device(op.kind));
     if (!channel) return channel.error();
     out[i] = *channel;
   }

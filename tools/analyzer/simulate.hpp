@@ -29,6 +29,8 @@ struct Simulation {
   std::uint64_t peak_bytes = 0;  ///< over all simulated steps, the first included
   std::uint64_t prefetch_bytes = 0;
   std::uint64_t store_bytes = 0;
+  std::uint64_t stage_in_bytes = 0;
+  std::uint64_t stage_out_bytes = 0;
   std::vector<std::uint64_t> op_start_ns;               ///< per position (kPlanned only)
   std::vector<std::uint64_t> op_stall_ns;               ///< per position
   std::vector<schedule::MeasuredStep::Span> cache_ops;  ///< parallel to cache_ops (kPlanned only)
@@ -47,16 +49,19 @@ struct Simulation {
 /// remote channel of one direction share it fluidly: each gets its own bandwidth or, where the sum
 /// exceeds the port's, a fair share (max-min). The larger of channel and port latency counts. A
 /// Detach takes no time. A Prefetch's target counts as live from its submission, until Detach; a
-/// non-persistent storage dies with its last access in the step.
+/// non-persistent storage dies with its last access in the step. StageIn and StageOut take the
+/// channels flash.read and flash.write, which share nothing with the others.
 ///
-/// Where the client's runtime differs: it sends what is needed soonest first, in pieces, so it never
-/// waits behind a whole transfer that could wait; and its local driver moves both directions on one
-/// thread, which the links of a measured profile already pay for (each is measured under the other).
+/// Where the client's runtime differs: it sends what is needed soonest first, in pieces, so it
+/// never waits behind a whole transfer that could wait; and its local driver moves both directions
+/// on one thread, which the links of a measured profile already pay for (each is measured under the
+/// other).
 ///
 /// The baselines use the schedule's accesses, home tiers and budget only, on the same channels.
 /// kOnDemandLru asks for the next op's operands when an op starts. kLayerWindow cuts the step into
 /// groups of ops whose operands fill half the budget at most. Both are flattered: bytes are
-/// counted, so no room is lost to fragmentation, and decisions cost no time.
+/// counted, so no room is lost to fragmentation, and decisions cost no time. What has its home on
+/// flash moves straight between flash and device, without a hop through DDR.
 ///
 /// Cost: O((ops + cache ops) log) per simulated step. Deterministic.
 /// @return kInvalidArgument where an index is out of range, the hardware lacks a tier the schedule

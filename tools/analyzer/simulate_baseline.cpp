@@ -34,11 +34,11 @@ struct StepTotals {
 class Offloader {
  public:
   Offloader(const Schedule& schedule, const detail::ChannelLinks& links,
-            std::vector<std::uint8_t> remote)
+            std::vector<std::uint8_t> lane)
       : schedule_(schedule),
         links_(links),
         last_access_(detail::last_access(schedule)),
-        remote_(std::move(remote)),
+        lane_(std::move(lane)),
         values_(schedule.storages.size()),
         budget_bytes_(schedule.device_budget_bytes) {
     room_.push({0, budget_bytes_});
@@ -91,7 +91,7 @@ class Offloader {
   const Schedule& schedule_;
   const detail::ChannelLinks& links_;
   std::vector<std::uint64_t> last_access_;
-  std::vector<std::uint8_t> remote_;
+  std::vector<std::uint8_t> lane_;  ///< per storage: the read channel of its home
   std::vector<Value> values_;
   std::uint64_t budget_bytes_;
 
@@ -124,11 +124,11 @@ void Offloader::touch(std::uint32_t s) {
 
 std::uint64_t Offloader::transfer(std::uint32_t s, bool toward_device, std::uint64_t earliest_ns) {
   const unsigned direction = toward_device ? 0 : 1;
-  const unsigned channel = direction + (remote_[s] != 0 ? 2 : 0);
+  const unsigned channel = direction + lane_[s];
   const std::uint64_t bytes = storage(s).bytes;
   std::uint64_t start_ns = std::max(earliest_ns, channel_free_ns_[channel]);
   std::uint64_t length_ns = detail::transfer_ns(*links_.links[channel], bytes);
-  if (const auto& port = links_.ports[direction]) {
+  if (const auto& port = links_.ports[direction]; port && channel < detail::kPortChannelCount) {
     // The port as a second server that both channels pass: together they never exceed its rate.
     start_ns = std::max(start_ns, port_free_ns_[direction]);
     const std::uint64_t port_ns = detail::transfer_ns({port->bytes_per_s, 0}, bytes);
@@ -399,19 +399,19 @@ Result<Simulation> Offloader::run(Policy policy) {
   return out;
 }
 
-/// Whether each storage lives in remote DDR: where the schedule has it, else in local DDR while
-/// there is room, then remote.
-Result<std::vector<std::uint8_t>> home_tiers(const Schedule& schedule, const Hardware& hardware) {
+/// The read channel of each storage's home: where the schedule has it, else local DDR while there
+/// is room, then remote DDR, then flash.
+Result<std::vector<std::uint8_t>> home_lanes(const Schedule& schedule, const Hardware& hardware) {
   if (!hardware.local_ddr && !hardware.remote_ddr) {
     return Error{Errc::kInvalidArgument, "the hardware has no memory below the device"};
   }
-  std::vector<std::uint8_t> remote(schedule.storages.size(), 0);
+  std::vector<std::uint8_t> lanes(schedule.storages.size(), 0);
   std::uint64_t local_bytes = schedule.local_ddr_bytes;
-  for (std::size_t s = 0; s < remote.size(); ++s) {
+  for (std::size_t s = 0; s < lanes.size(); ++s) {
     if (const auto& home = schedule.homes[s]) {
       auto channel = detail::channel_of(hardware, home->tier, true);
       if (!channel) return channel.error();
-      remote[s] = *channel >= 2 ? 1 : 0;
+      lanes[s] = static_cast<std::uint8_t>(*channel);
       continue;
     }
     const std::uint64_t bytes = schedule.storages[s].bytes;
@@ -420,10 +420,10 @@ Result<std::vector<std::uint8_t>> home_tiers(const Schedule& schedule, const Har
     if (fits) {
       local_bytes += bytes;
     } else {
-      remote[s] = hardware.remote_ddr ? 1 : 0;
+      lanes[s] = hardware.remote_ddr ? 2 : hardware.flash ? 4 : 0;
     }
   }
-  return remote;
+  return lanes;
 }
 
 }  // namespace
@@ -434,9 +434,9 @@ Result<Simulation> simulate_baseline(const Schedule& schedule, const Hardware& h
                                      Policy policy) {
   auto links = ChannelLinks::create(hardware);
   if (!links) return links.error();
-  auto remote = home_tiers(schedule, hardware);
-  if (!remote) return remote.error();
-  return Offloader(schedule, *links, *std::move(remote)).run(policy);
+  auto lanes = home_lanes(schedule, hardware);
+  if (!lanes) return lanes.error();
+  return Offloader(schedule, *links, *std::move(lanes)).run(policy);
 }
 
 }  // namespace detail

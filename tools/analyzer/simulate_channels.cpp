@@ -49,7 +49,8 @@ Result<unsigned> channel_of(const Hardware& hardware, schedule::HomeTier tier, b
       if (hardware.remote_ddr) return 2 + direction;
       break;
     case schedule::HomeTier::kFlash:
-      return Error{Errc::kUnsupported, "flash is not simulated in this version"};
+      if (hardware.flash) return 4 + direction;
+      break;
   }
   return Error{Errc::kInvalidArgument, "the hardware has no tier " +
                                            std::string(schedule::home_tier_name(tier)) +
@@ -73,11 +74,15 @@ Result<ChannelLinks> ChannelLinks::create(const Hardware& hardware) {
     out.links[2] = hardware.remote_ddr->read;
     out.links[3] = hardware.remote_ddr->write;
   }
+  if (hardware.flash) {
+    out.links[4] = hardware.flash->read;
+    out.links[5] = hardware.flash->write;
+  }
   out.ports = {hardware.device_port_read, hardware.device_port_write};
   for (unsigned channel = 0; channel < kChannelCount; ++channel) {
     auto& link = out.links[channel];
-    const auto& port = out.ports[channel % 2];
     if (!link) continue;
+    const auto& port = channel < kPortChannelCount ? out.ports[channel % 2] : std::nullopt;
     if (link->bytes_per_s == 0 || (port && port->bytes_per_s == 0)) {
       return Error{Errc::kInvalidArgument,
                    "hardware: " + std::string(kChannelNames[channel]) + " has no bandwidth"};
@@ -93,7 +98,7 @@ void Channels::start(unsigned channel, std::uint64_t bytes, std::uint64_t now_ns
   HO_CHECK(links_.links[channel].has_value());
   const Link& link = *links_.links[channel];
   server.busy = true;
-  server.moving = !links_.ports[channel % 2].has_value();
+  server.moving = !has_port(channel);
   server.left_bytes = static_cast<double>(bytes);
   server.event_ns = now_ns + (server.moving ? transfer_ns(link, bytes) : link.latency_ns);
 }
@@ -108,7 +113,7 @@ std::optional<unsigned> Channels::advance(std::uint64_t now_ns) {
   for (unsigned channel = 0; channel < kChannelCount; ++channel) {
     Server& server = servers_[channel];
     if (server.event_ns != now_ns) continue;
-    const bool shared = links_.ports[channel % 2].has_value();
+    const bool shared = has_port(channel);
     if (!server.moving) {
       server.moving = true;
       server.rate = 0;

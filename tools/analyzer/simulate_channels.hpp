@@ -21,11 +21,13 @@ inline constexpr std::uint32_t kStepsMax = 8;
 inline constexpr std::uint64_t kComputeNsMax = 1ULL << 59U;
 
 /// Even: toward the device; odd: away from it. Local and remote of one direction share a port.
-inline constexpr unsigned kChannelCount = 4;
+inline constexpr unsigned kChannelCount = 6;
+inline constexpr unsigned kPortChannelCount = 4;  ///< the first ones, which reach the device
 inline constexpr std::array<std::string_view, kChannelCount> kChannelNames = {
-    "local_ddr.read", "local_ddr.write", "remote_ddr.read", "remote_ddr.write"};
+    "local_ddr.read",   "local_ddr.write", "remote_ddr.read",
+    "remote_ddr.write", "flash.read",      "flash.write"};
 
-/// @return kUnsupported for flash, kInvalidArgument where the hardware has no such tier.
+/// @return kInvalidArgument where the hardware has no such tier.
 [[nodiscard]] Result<unsigned> channel_of(const Hardware& hardware, schedule::HomeTier tier,
                                           bool toward_device);
 
@@ -64,6 +66,9 @@ class Channels {
     double left_bytes = 0;
     double rate = 0;  ///< bytes per ns
   };
+  [[nodiscard]] bool has_port(unsigned channel) const {
+    return channel < kPortChannelCount && links_.ports[channel % 2].has_value();
+  }
   void share_port(unsigned direction, std::uint64_t now_ns);
 
   ChannelLinks links_;

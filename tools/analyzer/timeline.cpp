@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <queue>
 #include <tuple>
 
@@ -18,14 +19,15 @@ constexpr std::size_t kSteps = 4;
 
 class Replay {
  public:
-  Replay(const Draft& draft, const ChooseInput& input) : draft_(draft), in_(input) {
+  Replay(const Draft& draft, const ChooseInput& input, const std::optional<PlanTier>& flash)
+      : draft_(draft), in_(input), flash_(flash) {
     n_ = in_.lifetimes.positions;
     const std::size_t count = draft_.cache_ops.size();
     after_op_.resize(n_ + 1);
     unlocks_.resize(count);
     missing_.assign(count * kSteps, 0);
     waits_.assign(std::size_t{n_} * (kSteps + 1), 0);
-    for (auto& lanes : lane_free_) lanes.assign(in_.tiers.size(), 0);
+    for (auto& lanes : lane_free_) lanes.assign(in_.tiers.size() + 1, 0);
     for (std::uint32_t c = 0; c < count; ++c) {
       const CacheOp& op = draft_.cache_ops[c];
       after_op_[op.after_position ? op.after_position->value() + 1 : 0].push_back(c);
@@ -72,24 +74,34 @@ class Replay {
     return (step + (op.before_next_step ? 1 : 0)) * n_ + op.before_position->value();
   }
 
+  /// The prologue waits for nothing but itself, and only for what stands before in the list.
   void start_prologue() {
+    std::vector<std::int64_t> end(draft_.prologue.size(), 0);
     for (std::uint32_t i = 0; i < draft_.prologue.size(); ++i) {
-      ++waits_[draft_.prologue[i].before_position->value()];
-      submit(draft_.prologue[i], i, kPrologue, 0);
+      const CacheOp& op = draft_.prologue[i];
+      ++waits_[op.before_position->value()];
+      std::int64_t start = 0;
+      for (const auto& ref : op.after_cache_ops) start = std::max(start, end[ref.op.value()]);
+      end[i] = submit(op, i, kPrologue, start);
     }
   }
 
-  void submit(const CacheOp& op, std::uint32_t index, std::uint32_t step, std::int64_t now) {
+  /// @return when it completes.
+  std::int64_t submit(const CacheOp& op, std::uint32_t index, std::uint32_t step,
+                      std::int64_t now) {
     if (op.kind == CacheOpKind::kDetach) {
       events_.push({now, order_++, index, step});
-      return;
+      return now;
     }
-    const std::uint8_t t = in_.tier_of[op.storage.value()];
-    const bool reads = op.kind == CacheOpKind::kPrefetch;
-    const Link& link = reads ? in_.tiers[t].read : in_.tiers[t].write;
-    std::int64_t& free = lane_free_[reads ? 0 : 1][t];
+    const bool stages = op.kind == CacheOpKind::kStageIn || op.kind == CacheOpKind::kStageOut;
+    const bool reads = op.kind == CacheOpKind::kPrefetch || op.kind == CacheOpKind::kStageIn;
+    const std::size_t lane = stages ? in_.tiers.size() : in_.tier_of[op.storage.value()];
+    const PlanTier& tier = stages ? *flash_ : in_.tiers[lane];
+    const Link& link = reads ? tier.read : tier.write;
+    std::int64_t& free = lane_free_[reads ? 0 : 1][lane];
     free = std::max(free, now) + transfer_ns(link, op.range_end_bytes);
     events_.push({free, order_++, index, step});
+    return free;
   }
 
   void unlock(std::uint32_t cache_op, std::size_t step, std::int64_t now) {
@@ -144,20 +156,22 @@ class Replay {
 
   const Draft& draft_;
   const ChooseInput& in_;
+  const std::optional<PlanTier>& flash_;
   std::uint32_t n_ = 0;
   std::vector<std::vector<std::uint32_t>> after_op_;
   std::vector<std::vector<Unlock>> unlocks_;
   std::vector<std::int32_t> missing_;
   std::vector<std::int32_t> waits_;
-  std::array<std::vector<std::int64_t>, 2> lane_free_;
+  std::array<std::vector<std::int64_t>, 2> lane_free_;  // read, write; per tier, then flash
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::uint64_t order_ = 0;
 };
 
 }  // namespace
 
-std::int64_t steady_step_ns(const Draft& draft, const ChooseInput& input) {
-  return Replay(draft, input).run();
+std::int64_t steady_step_ns(const Draft& draft, const ChooseInput& input,
+                            const std::optional<PlanTier>& flash) {
+  return Replay(draft, input, flash).run();
 }
 
 }  // namespace ho::analyzer

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "tools/analyzer/choose.hpp"
@@ -11,6 +12,7 @@ namespace ho::analyzer {
 /// Steady-state period of a draft: compute in order, each op after the cache ops it waits for; each
 /// channel serves in order of submission, alone at full rate. Used to rank variants; the prediction
 /// in a schedule comes from simulate(). O((positions + cache ops) log n).
-[[nodiscard]] std::int64_t steady_step_ns(const Draft& draft, const ChooseInput& input);
+[[nodiscard]] std::int64_t steady_step_ns(const Draft& draft, const ChooseInput& input,
+                                          const std::optional<PlanTier>& flash);
 
 }  // namespace ho::analyzer

@@ -27,12 +27,8 @@ double micros(std::uint64_t ns) { return static_cast<double>(ns) / 1e3; }
 
 /// Tracks of channels that some cache op uses, in a fixed order.
 std::string channel_name(const Schedule& schedule, const CacheOp& op) {
-  if (op.kind == CacheOpKind::kStageIn) return "flash.read";
-  if (op.kind == CacheOpKind::kStageOut) return "flash.write";
-  const auto& home = schedule.homes[op.storage.value()];
-  const auto tier = home ? home->tier : schedule::HomeTier::kLocalDdr;
-  return std::string(schedule::home_tier_name(tier)) +
-         (op.kind == CacheOpKind::kPrefetch ? ".read" : ".write");
+  return std::string(schedule::home_tier_name(schedule::transfer_tier(schedule, op))) +
+         (schedule::moves_toward_device(op.kind) ? ".read" : ".write");
 }
 
 class Trace {

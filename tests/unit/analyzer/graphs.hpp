@@ -52,6 +52,15 @@ inline Hardware one_tier(std::uint64_t bytes_per_s, std::uint64_t latency_ns = 0
   return hardware;
 }
 
+/// The same with flash of a quarter of its rate below it.
+inline Hardware with_flash(std::uint64_t ddr_bytes, std::uint64_t bytes_per_s = 1'000'000'000) {
+  Hardware hardware = one_tier(bytes_per_s);
+  hardware.local_ddr->capacity_bytes = ddr_bytes;
+  const Link flash{bytes_per_s / 4, 10};
+  hardware.flash = TierSpec{std::uint64_t{1} << 40U, flash, flash};
+  return hardware;
+}
+
 /// A random legal graph: every kind, in-place updates, overwrites, workspaces, uneven sizes.
 inline Graph random_graph(std::uint64_t seed, std::uint32_t ops_max) {
   Prng prng(seed);

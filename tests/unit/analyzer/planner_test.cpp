@@ -54,6 +54,29 @@ TEST_CASE("planner: every plan of a random graph is proven legal and above the b
   }
 }
 
+TEST_CASE("planner: every plan with flash is proven legal and within local DDR") {
+  int staged = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const Graph graph = test::random_graph(seed, 80);
+    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+    for (const std::uint64_t percent : {25U, 35U, 45U}) {
+      INFO("HO_SEED=" << seed << " percent " << percent);
+      const analyzer::Options options{std::max<std::uint64_t>(1, peak / 2), 1};
+      const Hardware hardware =
+          test::with_flash(std::max<std::uint64_t>(1, peak * percent / 100), 100'000'000);
+      const auto outcome = analyzer::analyze(graph, hardware, options);
+      if (!outcome) FAIL(outcome.error().message());
+      const auto* plan = std::get_if<Schedule>(&*outcome);
+      if (plan == nullptr) continue;
+      CHECK_FALSE(schedule::validate(*plan));
+      CHECK(plan->local_ddr_bytes <= hardware.local_ddr->capacity_bytes);
+      CHECK(plan->prediction.step_ns >= plan->prediction.lower_bound_ns);
+      staged += plan->prediction.stage_in_bytes > 0 ? 1 : 0;
+    }
+  }
+  CHECK(staged > 50);
+}
+
 TEST_CASE("planner: a graph without moves computes without a stall") {
   const Graph graph = test::transformer(2, 3);
   const auto outcome = analyzer::analyze(graph, test::one_tier(10'000'000'000),

@@ -88,6 +88,7 @@ class Execution {
         device_(schedule.arena_bytes / kCellBytes + 1) {
     home_[1].resize(schedule.local_ddr_bytes / kCellBytes + 1);
     home_[2].resize(schedule.remote_ddr_bytes / kCellBytes + 1);
+    home_[3].resize(schedule.flash_bytes / kCellBytes + 1);
     for (std::uint32_t i = 0; i < schedule.prologue.size(); ++i) {
       add(&schedule.prologue[i], -1, i);
     }
@@ -256,12 +257,19 @@ class Execution {
       return;
     }
     const std::uint64_t device = instance.op->device_offset_bytes / kCellBytes;
+    const auto& staged_at = instance.op->ddr_offset_bytes;
     const std::uint64_t until =
         std::min(cells(s), instance.cells_moved + 1 + prng_.below(cells(s)));
     for (std::uint64_t& c = instance.cells_moved; c < until; ++c) {
       std::uint64_t& home = home_of(s)[home_cell(s) + c];
-      if (instance.op->kind == CacheOpKind::kPrefetch) device_[device + c] = home;
-      if (instance.op->kind == CacheOpKind::kStore) home = device_[device + c];
+      std::uint64_t& ddr = staged_at ? home_[1][*staged_at / kCellBytes + c] : home;
+      switch (instance.op->kind) {
+        case CacheOpKind::kPrefetch: device_[device + c] = ddr; break;
+        case CacheOpKind::kStore: ddr = device_[device + c]; break;
+        case CacheOpKind::kStageIn: ddr = home; break;
+        case CacheOpKind::kStageOut: home = ddr; break;
+        case CacheOpKind::kDetach: break;
+      }
     }
     instance.done = instance.cells_moved == cells(s);
   }
@@ -327,7 +335,7 @@ class Execution {
   Prng prng_;
   Reference reference_;
   std::vector<std::uint64_t> device_;
-  std::vector<std::uint64_t> home_[3];  // by HomeTier
+  std::vector<std::uint64_t> home_[4];  // by HomeTier; staging slots lie in local DDR's
   std::vector<Instance> instances_;
   std::size_t first_epilogue_ = 0;
   std::uint32_t step_ = 0;   // of the compute chain

@@ -13,6 +13,7 @@ namespace ho::test {
 using schedule::CacheOp;
 using schedule::CacheOpIndex;
 using schedule::CacheOpKind;
+using schedule::HomeTier;
 using schedule::Position;
 using schedule::Schedule;
 
@@ -70,7 +71,7 @@ void mutate(Schedule& schedule, Prng& prng) {
   const std::size_t index = prng.below(schedule.cache_ops.size());
   CacheOp& op = schedule.cache_ops[index];
   const StorageIndex storage(static_cast<std::uint32_t>(prng.below(schedule.storages.size())));
-  switch (prng.below(15)) {
+  switch (prng.below(16)) {
     case 0:
       if (!op.after_cache_ops.empty()) op.after_cache_ops.pop_back();
       break;
@@ -88,7 +89,7 @@ void mutate(Schedule& schedule, Prng& prng) {
     case 8:
       std::swap(op.storage, schedule.cache_ops[prng.below(schedule.cache_ops.size())].storage);
       break;
-    case 9: op.kind = static_cast<CacheOpKind>(1 + prng.below(3)); break;
+    case 9: op.kind = static_cast<CacheOpKind>(1 + prng.below(5)); break;
     case 10:
       std::swap(schedule.positions[prng.below(schedule.positions.size())],
                 schedule.positions[prng.below(schedule.positions.size())]);
@@ -110,7 +111,10 @@ void mutate(Schedule& schedule, Prng& prng) {
       else if (!schedule.epilogue.empty())
         schedule.epilogue.pop_back();
       break;
-    case 14: {
+    case 14:
+      if (op.ddr_offset_bytes) op.ddr_offset_bytes = moved(*op.ddr_offset_bytes, prng);
+      break;
+    case 15: {
       auto& operands = schedule.positions[prng.below(schedule.positions.size())].operands;
       if (!operands.empty()) {
         operands[prng.below(operands.size())].access =
@@ -127,6 +131,14 @@ void repair(Schedule& schedule) {
       op.range_end_bytes = schedule.storages[op.storage.value()].bytes;
       schedule.arena_bytes =
           std::max(schedule.arena_bytes, op.device_offset_bytes + op.range_end_bytes);
+      const auto& home = schedule.homes[op.storage.value()];
+      if (!home || home->tier != HomeTier::kFlash || op.kind == CacheOpKind::kDetach) {
+        op.ddr_offset_bytes.reset();
+        continue;
+      }
+      if (!op.ddr_offset_bytes) op.ddr_offset_bytes = 0;
+      schedule.local_ddr_bytes =
+          std::max(schedule.local_ddr_bytes, *op.ddr_offset_bytes + op.range_end_bytes);
     }
   }
   for (const auto& position : schedule.positions) {
@@ -139,8 +151,15 @@ void repair(Schedule& schedule) {
   schedule.device_budget_bytes = schedule.arena_bytes;
   for (std::size_t s = 0; s < schedule.homes.size(); ++s) {
     if (!schedule.homes[s]) continue;
-    schedule.local_ddr_bytes = std::max(
-        schedule.local_ddr_bytes, schedule.homes[s]->offset_bytes + schedule.storages[s].bytes);
+    const auto& home = *schedule.homes[s];
+    auto& arena = home.tier == HomeTier::kFlash ? schedule.flash_bytes : schedule.local_ddr_bytes;
+    arena = std::max(arena, home.offset_bytes + schedule.storages[s].bytes);
+  }
+  auto& hardware = schedule.hardware;
+  hardware.local_ddr->capacity_bytes =
+      std::max(hardware.local_ddr->capacity_bytes, schedule.local_ddr_bytes);
+  if (hardware.flash) {
+    hardware.flash->capacity_bytes = std::max(hardware.flash->capacity_bytes, schedule.flash_bytes);
   }
 }
 

@@ -76,10 +76,9 @@ TEST_CASE("validate: sizes, places and homes") {
   CHECK(rule_after([](Schedule& s) { s.homes[3].reset(); }) == "missing-home");
   CHECK(rule_after([](Schedule& s) {
           s.homes[0] = HomeSlot{HomeTier::kFlash, 0};
-        }) == "unsupported-flash");
-  CHECK(rule_after([](Schedule& s) { s.flash_bytes = 1; }) == "unsupported-flash");
-  CHECK(rule_after([](Schedule& s) { s.cache_ops[3].kind = CacheOpKind::kStageOut; }) ==
-        "unsupported-flash");
+        }) == "beyond-home-arena");
+  CHECK(rule_after([](Schedule& s) { s.flash_bytes = 1; }) == "tier-capacity");
+  CHECK(rule_after([](Schedule& s) { s.cache_ops[3].kind = CacheOpKind::kStageOut; }) == "staging");
   CHECK(rule_after([](Schedule& s) { s.cache_ops[3].range_end_bytes -= 1; }) == "partial-range");
   CHECK(rule_after([](Schedule& s) { s.cache_ops[3].range_begin_bytes = 1; }) == "partial-range");
 }
