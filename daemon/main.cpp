@@ -38,7 +38,8 @@ int run(const std::string& file, Mode mode) {
   if (!config) return refuse(config.error(), kExitBadConfig);
   ho::set_log_level(config->log_level);
   if (auto enough = ho::daemon::check_memory(*config); !enough) {
-    return refuse(enough.error().at(file), kExitBadConfig);
+    const std::string line = std::to_string(config->ddr_bytes_line);
+    return refuse(enough.error().at(file + ":" + line), kExitBadConfig);
   }
   if (mode == Mode::kCheckConfig) {
     std::cout << file << ": ok\n";

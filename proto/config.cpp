@@ -92,6 +92,14 @@ bool is_numeric(const std::string& host) {
          ::inet_pton(AF_INET6, host.c_str(), parsed.data()) == 1;
 }
 
+/// Numeric, but "any address".
+bool is_wildcard(const std::string& host) {
+  in_addr v4{};
+  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return v4.s_addr == htonl(INADDR_ANY);
+  in6_addr v6{};
+  return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6);
+}
+
 std::string sized(std::uint64_t bytes) {
   return std::to_string(bytes) + " (" + format_bytes(bytes) + ")";
 }
@@ -151,6 +159,7 @@ class Checker {
       return;
     }
     config_.ddr_bytes = from_.ddr_bytes();
+    config_.ddr_bytes_line = line_of("ddr_bytes") + 1;
     if (config_.ddr_bytes == 0) {
       complain("ddr_bytes", "missing or 0: say how many bytes this node gives to the pool");
     } else if (config_.ddr_bytes % segment != 0) {
@@ -192,6 +201,9 @@ class Checker {
     if (!from_.ofi().address().empty()) settings.address = from_.ofi().address();
     if (!is_numeric(settings.address)) {
       complain("ofi", "address: \"" + settings.address + "\" is not a numeric IP address");
+    } else if (is_wildcard(settings.address)) {
+      complain("ofi", "address: " + settings.address +
+                          " names no address that peers can reach; name the one they use");
     } else if (!config_.insecure && !is_loopback(settings.address)) {
       complain("ofi", "address: " + settings.address +
                           " is not a loopback address, and transfers are not encrypted; "
@@ -205,7 +217,7 @@ class Checker {
     if (from_.lease_ms() != 0 && (from_.lease_ms() < 100 || from_.lease_ms() > 3'600'000)) {
       complain("lease_ms", std::to_string(from_.lease_ms()) + " is not in 100 .. 3600000");
     }
-    if (from_.drain_ms() != 0) config_.drain = std::chrono::milliseconds(from_.drain_ms());
+    if (from_.has_drain_ms()) config_.drain = std::chrono::milliseconds(from_.drain_ms());
     if (from_.drain_ms() > 3'600'000) {
       complain("drain_ms", std::to_string(from_.drain_ms()) + " is not in 0 .. 3600000");
     }

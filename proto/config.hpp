@@ -30,6 +30,7 @@ struct DaemonConfig {
   NodeId node;
   std::string node_name;
   std::uint64_t ddr_bytes = 0;  ///< a multiple of segment_bytes
+  int ddr_bytes_line = 0;       ///< where the file says it, from 1; for messages
   std::uint64_t segment_bytes = 256 * kMiB;
   std::string unix_socket = "/run/hyperoffload/control.sock";
   std::optional<TcpListen> tcp_listen;

@@ -30,6 +30,7 @@ namespace {
 namespace pb = hyperoffload::v1;
 
 constexpr std::size_t kWaitingCallsMax = 1024;
+constexpr std::size_t kSegmentsPerReleaseMax = 4096;  // far below what a daemon takes in one frame
 static_assert(segments_per_grant_max("local") == kFrameDescriptorsMax);
 
 Errc errc_from_name(const std::string& name) {
@@ -343,12 +344,15 @@ Result<std::vector<GrantedSegment>> ControlClient::grant(const Session& session,
 
 Result<void> ControlClient::release(const Session& session, const std::vector<SegmentId>& segments,
                                     TimePoint deadline) {
-  pb::Request request;
-  auto* body = request.mutable_release();
-  put_session(session, body);
-  for (const SegmentId id : segments) body->add_segment_ids(id.value());
-  auto reply = connection_->call(std::move(request), deadline);
-  if (!reply) return reply.error();
+  for (std::size_t at = 0; at < segments.size(); at += kSegmentsPerReleaseMax) {
+    pb::Request request;
+    auto* body = request.mutable_release();
+    put_session(session, body);
+    const std::size_t end = std::min(segments.size(), at + kSegmentsPerReleaseMax);
+    for (std::size_t i = at; i < end; ++i) body->add_segment_ids(segments[i].value());
+    auto reply = connection_->call(std::move(request), deadline);
+    if (!reply) return reply.error();
+  }
   return {};
 }
 
@@ -404,14 +408,22 @@ Result<std::vector<SessionInfo>> ControlClient::sessions(TimePoint deadline) {
 }
 
 Result<std::vector<SegmentInfo>> ControlClient::segments(TimePoint deadline) {
-  pb::Request request;
-  request.mutable_segments();
-  auto reply = connection_->call(std::move(request), deadline);
-  if (!reply) return reply.error();
   std::vector<SegmentInfo> out;
-  for (const auto& from : reply->response.segments().segments()) {
-    out.push_back({SegmentId(from.segment_id()), from.address(), from.bytes(),
-                   SessionId(from.session_id()), from.driver(), from.page_kind()});
+  std::uint64_t last_id = 0;
+  for (bool more = true; more;) {
+    pb::Request request;
+    request.mutable_segments()->set_after_segment_id(last_id);
+    auto reply = connection_->call(std::move(request), deadline);
+    if (!reply) return reply.error();
+    const auto& body = reply->response.segments();
+    more = body.more();
+    for (const auto& from : body.segments()) {
+      if (from.segment_id() <= last_id) return senseless("segments out of order");
+      last_id = from.segment_id();
+      out.push_back({SegmentId(from.segment_id()), from.address(), from.bytes(),
+                     SessionId(from.session_id()), from.driver(), from.page_kind()});
+    }
+    if (more && body.segments().empty()) return senseless("a page of no segments");
   }
   return out;
 }

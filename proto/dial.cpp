@@ -4,13 +4,18 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <cstring>
+#include <future>
+#include <memory>
+#include <thread>
 
 #include "proto/rpc.hpp"
 
@@ -87,6 +92,50 @@ Result<UniqueFd> dial_one(const sockaddr* address, socklen_t length,
   return fd;
 }
 
+/// What a look-up found. Shared with the thread that looks: whoever is last frees it.
+struct Names {
+  Names() = default;
+  Names(const Names&) = delete;
+  Names& operator=(const Names&) = delete;
+  ~Names() {
+    if (found != nullptr) ::freeaddrinfo(found);
+  }
+  addrinfo* found = nullptr;
+  int failure = 0;
+
+  void look_up(const ControlAddress& address, int flags) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = flags;
+    failure = ::getaddrinfo(address.host.c_str(), address.port.c_str(), &hints, &found);
+  }
+};
+
+/// Numbers at once; names on a thread of their own, which is left behind where the resolver takes
+/// longer than the deadline: it cannot be called off.
+Result<std::shared_ptr<Names>> resolve(const ControlAddress& address,
+                                       std::chrono::steady_clock::time_point deadline) {
+  auto names = std::make_shared<Names>();
+  names->look_up(address, AI_NUMERICHOST);
+  if (names->failure == 0) return names;
+  auto done = std::make_shared<std::promise<void>>();
+  const auto ready = done->get_future();
+  sigset_t all{};
+  sigset_t before{};
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread([names, done, address] {
+    names->look_up(address, 0);
+    done->set_value();
+  }).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (ready.wait_until(deadline) != std::future_status::ready) {
+    return Error(Errc::kDeadline, "the name was not resolved in time");
+  }
+  if (names->failure != 0) return Error(Errc::kUnavailable, ::gai_strerror(names->failure));
+  return names;
+}
+
 Error as_unreachable(const Error& error, const std::string& where) {
   // Whatever the reason was (no such socket, refused): for the caller nobody is there.
   const bool unreachable = error.code() == Errc::kNotFound || error.code() == Errc::kIo;
@@ -121,23 +170,14 @@ Result<UniqueFd> dial(const ControlAddress& address,
     return fd;
   }
   const std::string where = "tcp:" + address.host + ":" + address.port;
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int failure = ::getaddrinfo(address.host.c_str(), address.port.c_str(), &hints, &found);
-  if (failure != 0) {
-    return Error(Errc::kUnavailable, where + ": " + ::gai_strerror(failure));
-  }
+  const auto names = resolve(address, deadline);
+  if (!names) return names.error().at(where);
   Error last(Errc::kUnavailable, where + ": no address");
-  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+  for (const addrinfo* entry = (*names)->found; entry != nullptr; entry = entry->ai_next) {
     auto fd = dial_one(entry->ai_addr, entry->ai_addrlen, deadline);
-    if (fd) {
-      ::freeaddrinfo(found);
-      return fd;
-    }
+    if (fd) return fd;
     last = as_unreachable(fd.error(), where);
   }
-  ::freeaddrinfo(found);
   return last;
 }
 

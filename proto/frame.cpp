@@ -46,9 +46,9 @@ Result<void> FrameDecoder::parse_header() {
   const std::uint32_t descriptors = little_endian(header_ + 4, 2);
   const std::uint32_t magic = little_endian(header_ + 6, 2);
   if (magic != kFrameMagic) return Error(Errc::kCorrupt, "not a frame: wrong magic");
-  if (length > kFrameBytesMax) {
+  if (length > payload_bytes_max_) {
     return Error(Errc::kCorrupt, "frame of " + std::to_string(length) + " bytes, the limit is " +
-                                     std::to_string(kFrameBytesMax));
+                                     std::to_string(payload_bytes_max_));
   }
   if (descriptors > kFrameDescriptorsMax) {
     return Error(Errc::kCorrupt, "frame with " + std::to_string(descriptors) +
@@ -61,6 +61,11 @@ Result<void> FrameDecoder::parse_header() {
   frame_.payload.clear();
   state_ = length == 0 ? State::kReady : State::kPayload;
   return {};
+}
+
+void FrameDecoder::limit_payload(std::uint32_t bytes_max) {
+  HO_CHECK(bytes_max <= kFrameBytesMax);
+  payload_bytes_max_ = bytes_max;
 }
 
 Result<std::size_t> FrameDecoder::feed(std::span<const std::byte> bytes) {

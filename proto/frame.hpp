@@ -36,6 +36,10 @@ class FrameDecoder {
     std::size_t descriptors = 0;
   };
 
+  /// Refuses frames whose payload is larger; at most kFrameBytesMax. For the frames that begin from
+  /// now on.
+  void limit_payload(std::uint32_t bytes_max);
+
   /// Takes bytes up to the end of one frame. @return how many were taken: all, unless a frame
   /// became ready. kCorrupt: this is not our protocol or over a limit; the stream cannot be used
   /// any more. Must not be called in kReady.
@@ -57,6 +61,7 @@ class FrameDecoder {
   unsigned char header_[kFrameHeaderBytes] = {};
   std::size_t header_bytes_ = 0;
   std::size_t payload_bytes_ = 0;
+  std::uint32_t payload_bytes_max_ = kFrameBytesMax;
   Frame frame_;
 };
 

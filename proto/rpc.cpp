@@ -38,7 +38,11 @@ void collect_descriptors(msghdr& message, std::deque<UniqueFd>& into) {
 }  // namespace
 
 FrameChannel::FrameChannel(Socket socket, Options options)
-    : socket_(std::move(socket)), frame_timer_(socket_.get_executor()), options_(options) {}
+    : socket_(std::move(socket)),
+      frame_timer_(socket_.get_executor()),
+      options_(std::move(options)) {
+  decoder_.limit_payload(options_.receive_bytes_max);
+}
 
 void FrameChannel::start(Callbacks callbacks) {
   HO_CHECK(callbacks.on_frame && callbacks.on_closed);
@@ -149,6 +153,12 @@ Result<void> FrameChannel::send(std::string_view payload, std::vector<UniqueFd> 
   if (queue_bytes_ + bytes->size() > options_.send_queue_bytes_max) {
     return Error(Errc::kBusy, "the peer does not read its answers");
   }
+  if (SendBudget* const budget = options_.send_budget.get()) {
+    if (queue_bytes_ > 0 && budget->bytes + bytes->size() > budget->bytes_max) {
+      return Error(Errc::kBusy, "this peer and others do not read their answers");
+    }
+    budget->bytes += bytes->size();
+  }
   queue_bytes_ += bytes->size();
   queue_.push_back(Outgoing{std::move(*bytes), std::move(descriptors), 0});
   if (!waiting_writable_) send_queued();
@@ -201,7 +211,7 @@ void FrameChannel::send_queued() {
       // Not from inside send(): the caller would meet its own callback.
       const Error error(Errc::kUnavailable, sent.error().context());
       queue_.clear();
-      queue_bytes_ = 0;
+      forget_unsent(queue_bytes_);
       asio::post(socket_.get_executor(), [self = shared_from_this(), error] {
         if (self->open()) self->fail(error);
       });
@@ -209,10 +219,16 @@ void FrameChannel::send_queued() {
     }
     out.sent_bytes += *sent;
     if (out.sent_bytes < out.bytes.size()) continue;
-    queue_bytes_ -= out.bytes.size();
+    forget_unsent(out.bytes.size());
     queue_.pop_front();
   }
   if (closing_) close();
+}
+
+void FrameChannel::forget_unsent(std::size_t bytes) {
+  HO_CHECK(bytes <= queue_bytes_);
+  queue_bytes_ -= bytes;
+  if (options_.send_budget) options_.send_budget->bytes -= bytes;
 }
 
 void FrameChannel::fail(const Error& error) {
@@ -228,7 +244,7 @@ void FrameChannel::close() {
   socket_.close(ignored);
   frame_timer_.cancel();
   queue_.clear();
-  queue_bytes_ = 0;
+  forget_unsent(queue_bytes_);
   received_descriptors_.clear();
   callbacks_.reset();
 }

@@ -39,10 +39,19 @@ class FrameChannel : public std::enable_shared_from_this<FrameChannel> {
     std::vector<UniqueFd> descriptors;
   };
 
+  /// What several channels may hold unsent together. A channel with nothing unsent may always queue
+  /// one frame, so that peers that do not read cannot silence those that do.
+  struct SendBudget {
+    std::size_t bytes_max = 0;
+    std::size_t bytes = 0;
+  };
+
   struct Options {
     bool receive_descriptors = false;  ///< clients do; daemons refuse frames that announce some
-    std::chrono::milliseconds frame_time_max{5000};  ///< from a frame's first byte to its last
+    std::chrono::milliseconds frame_time_max{5000};    ///< from a frame's first byte to its last
+    std::uint32_t receive_bytes_max = kFrameBytesMax;  ///< payload of one received frame
     std::size_t send_queue_bytes_max = 4 * std::size_t{kFrameBytesMax};
+    std::shared_ptr<SendBudget> send_budget;  ///< null: none
   };
 
   struct Callbacks {
@@ -58,6 +67,9 @@ class FrameChannel : public std::enable_shared_from_this<FrameChannel> {
   /// @return kUnavailable: closed. kBusy: the peer does not read, the queue is full.
   /// kInvalidArgument: over a frame limit. Nothing is sent then.
   [[nodiscard]] Result<void> send(std::string_view payload, std::vector<UniqueFd> descriptors);
+
+  /// Changes Options::receive_bytes_max for the frames that begin from now on.
+  void limit_received(std::uint32_t bytes_max) { decoder_.limit_payload(bytes_max); }
 
   /// Drops what is queued and closes. No callback. Idempotent.
   void close();
@@ -81,6 +93,7 @@ class FrameChannel : public std::enable_shared_from_this<FrameChannel> {
   void send_queued();
   [[nodiscard]] Result<std::size_t> send_some(Outgoing& out);
   void fail(const Error& error);
+  void forget_unsent(std::size_t bytes);
 
   Socket socket_;
   asio::steady_timer frame_timer_;
@@ -109,8 +122,8 @@ struct ControlAddress {
   [[nodiscard]] static Result<ControlAddress> parse(const std::string& text);
 };
 
-/// Connects a non-blocking socket. Names of hosts go through the system's resolver, whose time the
-/// deadline does not bound; numbers do not.
+/// Connects a non-blocking socket. Names of hosts go through the system's resolver, on a thread
+/// that is left behind where it takes longer than the deadline.
 /// @return kUnavailable, kDeadline, kInvalidArgument.
 [[nodiscard]] Result<UniqueFd> dial(const ControlAddress& address,
                                     std::chrono::steady_clock::time_point deadline);

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -23,6 +24,8 @@ namespace ho::daemon {
 namespace {
 
 constexpr int kBacklog = 256;
+// Another daemon that starts holds the folder's lock for little more than a second.
+constexpr auto kLockTimeMax = std::chrono::seconds(5);
 
 /// Removes a socket file that nobody answers on. @return success where the path is free now.
 Result<void> clear_stale(const std::string& path) {
@@ -65,6 +68,19 @@ Result<UniqueFd> bind_unix(const std::string& path) {
   return fd;
 }
 
+/// @return a listening socket, or an invalid one with errno's value in `error`.
+UniqueFd bind_tcp(const addrinfo& address, int& error) {
+  UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  if (fd.valid()) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (!fd.valid() || ::bind(fd.get(), address.ai_addr, address.ai_addrlen) != 0 ||
+      ::listen(fd.get(), kBacklog) != 0) {
+    error = errno;
+    return {};
+  }
+  return fd;
+}
+
 }  // namespace
 
 Result<UnixListener> UnixListener::create(const std::string& path) {
@@ -74,8 +90,14 @@ Result<UnixListener> UnixListener::create(const std::string& path) {
   const std::string folder = slash == 0 ? "/" : path.substr(0, slash);
   UniqueFd lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock.valid()) return errno_error(errno, "folder " + folder);
-  while (::flock(lock.get(), LOCK_EX) != 0) {
-    if (errno != EINTR) return errno_error(errno, "lock " + folder);
+  const auto lock_end = std::chrono::steady_clock::now() + kLockTimeMax;
+  while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) return errno_error(errno, "lock " + folder);
+    if (std::chrono::steady_clock::now() >= lock_end) {
+      return Error(Errc::kDeadline, "folder " + folder + " is locked by another process");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   if (auto clear = clear_stale(path); !clear) return clear.error();
   auto fd = bind_unix(path);
@@ -111,16 +133,15 @@ Result<TcpListener> listen_tcp(const TcpListen& where) {
   if (failure != 0) {
     return Error(Errc::kInvalidArgument, "tcp_listen " + name + ": " + ::gai_strerror(failure));
   }
-  UniqueFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int on = 1;
-  int error = fd.valid() ? 0 : errno;
-  if (error == 0) {
-    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (::bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0) error = errno;
+  // A name may have addresses that this machine lacks (localhost as ::1): the first that can be
+  // had.
+  UniqueFd fd;
+  int error = 0;
+  for (const addrinfo* entry = found; entry != nullptr && !fd.valid(); entry = entry->ai_next) {
+    fd = bind_tcp(*entry, error);
   }
   ::freeaddrinfo(found);
-  if (error == 0 && ::listen(fd.get(), kBacklog) != 0) error = errno;
-  if (error != 0) return errno_error(error, "tcp_listen " + name);
+  if (!fd.valid()) return errno_error(error, "tcp_listen " + name);
   sockaddr_storage bound{};
   socklen_t length = sizeof(bound);
   if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &length) != 0) {

@@ -24,9 +24,6 @@ namespace {
 
 namespace pb = hyperoffload::v1;
 
-constexpr std::size_t kConnectionsMax = 1024;
-constexpr std::size_t kRequestsInFlightMax = 64;
-constexpr auto kHelloTimeMax = std::chrono::seconds(5);
 // Out of descriptors: accepting would fail at once again, so leave the backlog alone for a while.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
@@ -76,7 +73,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
       : server_(server),
         peer_(std::move(peer)),
         hello_timer_(server.io_),
-        channel_(std::make_shared<FrameChannel>(std::move(socket), FrameChannel::Options{})) {}
+        channel_(std::make_shared<FrameChannel>(std::move(socket), channel_options(server))) {}
 
   void start() {
     FrameChannel::Callbacks callbacks;
@@ -87,7 +84,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
       self->server_.ended(self, error);
     };
     channel_->start(std::move(callbacks));
-    hello_timer_.expires_after(kHelloTimeMax);
+    hello_timer_.expires_after(server_.options_.hello_time_max);
     hello_timer_.async_wait([weak = weak_from_this()](std::error_code error) {
       const auto self = weak.lock();
       if (error || !self || self->greeted_ || !self->channel_->open()) return;
@@ -103,6 +100,15 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
   [[nodiscard]] const PeerInfo& peer() const { return peer_; }
 
  private:
+  static FrameChannel::Options channel_options(const Server& server) {
+    FrameChannel::Options out;
+    out.frame_time_max = server.options_.frame_time_max;
+    out.receive_bytes_max = server.options_.hello_bytes_max;
+    out.send_queue_bytes_max = server.options_.unsent_bytes_max;
+    out.send_budget = server.send_budget_;
+    return out;
+  }
+
   void drop(const Error& why) {
     const auto self = shared_from_this();
     close();
@@ -115,7 +121,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
       return drop(Error(Errc::kCorrupt, "a frame that is not a request"));
     }
     if (!greeted_) return greet(request);
-    if (in_flight_ >= kRequestsInFlightMax) {
+    if (in_flight_ >= server_.options_.requests_in_flight_max) {
       return Service::refuse(request, Error(Errc::kBusy, "too many requests on one connection"),
                              [this](const pb::Response& response, std::vector<UniqueFd> none) {
                                return send(response, std::move(none));
@@ -139,6 +145,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     greeted_ = server_.service_.hello(request, peer_, reply);
     if (greeted_) {
       hello_timer_.cancel();
+      channel_->limit_received(server_.options_.request_bytes_max);
       return;
     }
     // The refusal goes out first; the peer's next bytes are not read any more.
@@ -170,7 +177,12 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
   bool greeted_ = false;
 };
 
-Server::Server(asio::io_context& io, Service& service) : io_(io), service_(service) {}
+Server::Server(asio::io_context& io, Service& service, const Options& options)
+    : io_(io),
+      service_(service),
+      options_(options),
+      send_budget_(std::make_shared<FrameChannel::SendBudget>(
+          FrameChannel::SendBudget{options.unsent_bytes_total_max, 0})) {}
 Server::~Server() { stop(); }
 
 Result<void> Server::add(int listening_fd) {
@@ -211,7 +223,10 @@ void Server::accept_all(Listener& listener) {
     }
     if (errno == EAGAIN) break;
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      log(LogLevel::kWarning, "cannot accept", {{"error", errno_error(errno, "accept").message()}});
+      const Error error = errno_error(errno, "accept");
+      if (may_log(last_pause_logged_)) {
+        log(LogLevel::kWarning, "cannot accept", {{"error", error.message()}});
+      }
       return pause(listener);
     }
   }
@@ -227,7 +242,7 @@ void Server::pause(Listener& listener) {
 
 void Server::serve(UniqueFd fd) {
   PeerInfo peer = describe_peer(fd.get());
-  if (connections_.size() >= kConnectionsMax) {
+  if (connections_.size() >= options_.connections_max) {
     ++refused_;
     return;  // closes it
   }
@@ -236,7 +251,14 @@ void Server::serve(UniqueFd fd) {
     const int on = 1;
     ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   }
-  FrameChannel::Socket socket(io_, asio::generic::stream_protocol(family, 0), fd.release());
+  FrameChannel::Socket socket(io_);
+  std::error_code error;
+  socket.assign(asio::generic::stream_protocol(family, 0), fd.get(), error);
+  if (error) {  // the kernel has no room to watch it: as if it had never come
+    ++refused_;
+    return;
+  }
+  static_cast<void>(fd.release());
   auto connection = std::make_shared<Connection>(*this, std::move(socket), std::move(peer));
   connections_.insert(connection);
   connection->start();
@@ -246,14 +268,19 @@ void Server::ended(const std::shared_ptr<Connection>& connection, const Error& w
   connections_.erase(connection);
   if (why.code() == Errc::kUnavailable) return;  // the usual end
   ++refused_;
-  // One line a second at most: whoever sends garbage must not fill the log with it.
-  const TimePoint now = SteadyClock().now();
-  if (now - last_refusal_logged_ < std::chrono::seconds(1)) return;
-  last_refusal_logged_ = now;
+  if (!may_log(last_refusal_logged_)) return;
   log(LogLevel::kWarning, "connection closed",
       {{"peer", connection->peer().description},
        {"error", why.message()},
        {"closed_so_far", std::to_string(refused_)}});
+}
+
+/// One line a second at most: whoever sends garbage must not fill the log with it.
+bool Server::may_log(TimePoint& last) const {
+  const TimePoint now = SteadyClock().now();
+  if (now - last < std::chrono::seconds(1)) return false;
+  last = now;
+  return true;
 }
 
 }  // namespace ho::daemon

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "common/base/result.hpp"
 #include "daemon/control/listener.hpp"
 #include "daemon/control/service.hpp"
+#include "proto/rpc.hpp"
 
 namespace asio {
 class io_context;
@@ -17,14 +19,26 @@ class io_context;
 
 namespace ho::daemon {
 
-/// Accepts control connections and carries requests to the Service and answers back.
-/// Limits: 1024 connections, 64 requests in flight on each, 5 s for a hello or a half-sent frame.
-/// What is not our protocol closes its own connection and nothing else.
+/// Accepts control connections and carries requests to the Service and answers back, within the
+/// limits of Options. What is not our protocol closes its own connection and nothing else.
 ///
 /// Owner: the control thread. Lifecycle: add() listeners -> start() -> stop().
 class Server {
  public:
-  Server(asio::io_context& io, Service& service);
+  struct Options {
+    std::size_t connections_max = 1024;
+    std::size_t requests_in_flight_max = 64;  ///< on one connection
+    std::chrono::milliseconds hello_time_max{5000};
+    std::chrono::milliseconds frame_time_max{5000};  ///< for a half-sent frame
+    /// A hello is some hundred bytes; the largest request names the segments it releases.
+    std::uint32_t hello_bytes_max = 4 * 1024;
+    std::uint32_t request_bytes_max = 256 * 1024;
+    std::size_t unsent_bytes_max = 8 * std::size_t{1024 * 1024};  ///< of one connection
+    std::size_t unsent_bytes_total_max = 64 * std::size_t{1024 * 1024};
+  };
+
+  Server(asio::io_context& io, Service& service) : Server(io, service, Options()) {}
+  Server(asio::io_context& io, Service& service, const Options& options);
   ~Server();
 
   /// Takes a listening socket; the descriptor is duplicated.
@@ -45,12 +59,17 @@ class Server {
   void serve(UniqueFd fd);
   void ended(const std::shared_ptr<Connection>& connection, const Error& why);
 
+  [[nodiscard]] bool may_log(TimePoint& last) const;
+
   asio::io_context& io_;
   Service& service_;
+  const Options options_;
+  const std::shared_ptr<FrameChannel::SendBudget> send_budget_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::unordered_set<std::shared_ptr<Connection>> connections_;
   std::uint64_t refused_ = 0;  ///< connections closed for garbage or limits
   TimePoint last_refusal_logged_{};
+  TimePoint last_pause_logged_{};
   bool stopped_ = false;
 };
 

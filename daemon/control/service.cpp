@@ -18,6 +18,7 @@ namespace {
 namespace pb = hyperoffload::v1;
 
 constexpr std::size_t kNameBytesMax = 255;
+constexpr int kSegmentsPerAnswerMax = 4096;  // about 60 bytes each
 
 std::string random_bytes(std::size_t count) {
   std::string out(count, '\0');
@@ -265,9 +266,16 @@ void Service::sessions(const Request& request, const Reply& reply) {
 
 void Service::segments(const Request& request, const Reply& reply) {
   pb::Response response = answer_to(request);
-  response.mutable_segments();
-  for (const auto& [id, segment] : pool_.segments()) {
-    auto* out = response.mutable_segments()->add_segments();
+  auto* const body = response.mutable_segments();
+  const auto& all = pool_.segments();
+  for (auto at = all.upper_bound(SegmentId(request.segments().after_segment_id())); at != all.end();
+       ++at) {
+    const auto& [id, segment] = *at;
+    if (body->segments_size() == kSegmentsPerAnswerMax) {
+      body->set_more(true);
+      break;
+    }
+    auto* out = body->add_segments();
     out->set_segment_id(id.value());
     out->set_address(pool_.address(segment).bits());
     out->set_bytes(pool_.options().segment_bytes);

@@ -105,13 +105,17 @@ TEST_CASE("daemon: a config error names file, line and field and exits with 2") 
   const auto open = check_config("ddr_bytes: 268435456\ntcp_listen: \"0.0.0.0:7700\"");
   CHECK(open.code == 2);
   CHECK(says(open, ":2: tcp_listen: 0.0.0.0 is not a loopback address"));
+  const auto any =
+      check_config("ddr_bytes: 268435456\ninsecure: true\nofi { address: \"0.0.0.0\" }");
+  CHECK(any.code == 2);
+  CHECK(says(any, ":3: ofi: address: 0.0.0.0 names no address that peers can reach"));
   CHECK(check_config("ddr_bytes: 268435456").code == 0);
 }
 
 TEST_CASE("daemon: promising more memory than the machine has is refused with numbers") {
-  const auto end = check_config("ddr_bytes: 1125899906842624\n");
+  const auto end = check_config("node_id: 1\nddr_bytes: 1125899906842624\n");
   CHECK(end.code == 2);
-  CHECK(says(end, "promises 1125899906842624 (1024 TiB), but "));
+  CHECK(says(end, "c.textproto:2: ddr_bytes: promises 1125899906842624 (1024 TiB), but "));
   CHECK(says(end, "at most "));
 }
 

@@ -1,15 +1,28 @@
-"""The service unit passes systemd-analyze verify. Skips (77) where that program is missing."""
+"""The service unit passes systemd-analyze verify, and sysusers.d makes the user it runs as. Skips (77) where
+systemd's programs are missing."""
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
 
-unit, daemon = sys.argv[1:3]
-if shutil.which("systemd-analyze") is None:
-    print("skipped: systemd-analyze is not installed")
-    sys.exit(77)
+unit, daemon, users = sys.argv[1:4]
+for program in ("systemd-analyze", "systemd-sysusers"):
+    if shutil.which(program) is None:
+        print(f"skipped: {program} is not installed")
+        sys.exit(77)
 text = pathlib.Path(unit).read_text()
+assert "DynamicUser" not in text, "nobody can join the group of a dynamic user"
+user = next(line[5:] for line in text.splitlines() if line.startswith("User="))
+with tempfile.TemporaryDirectory() as root:
+    # Below a root of its own: this machine's users stay as they are.
+    (pathlib.Path(root) / "etc").mkdir()
+    done = subprocess.run(["systemd-sysusers", f"--root={root}", "-"], input=pathlib.Path(users).read_text(),
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for file in ("passwd", "group"):
+        names = [line.split(":")[0] for line in (pathlib.Path(root) / "etc" / file).read_text().splitlines()]
+        assert user in names, (file, names)
 for needed in ("Type=notify", "LimitMEMLOCK=infinity", "Restart=on-failure"):
     assert needed in text, needed
 with tempfile.TemporaryDirectory() as folder:

@@ -54,6 +54,12 @@ TEST_CASE("config: what is left out has its default") {
   CHECK_FALSE(parsed->node_name.empty());
 }
 
+TEST_CASE("config: no drain time is a choice, not a field left out") {
+  const auto parsed = parse_daemon_config("ddr_bytes: 268435456 drain_ms: 0", "f");
+  REQUIRE(parsed.ok());
+  CHECK(parsed->drain == std::chrono::milliseconds(0));
+}
+
 TEST_CASE("config: each mistake is told with its line and field") {
   CHECK(error_with("lease_ms: 5").find("specified multiple times") != std::string::npos);
   CHECK(error_with("wrong_name: 5").find("f:11: ") == 0);
