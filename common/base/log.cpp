@@ -3,7 +3,10 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <memory>
+#include <string>
+#include <string_view>
 
 namespace ho {
 
@@ -30,6 +33,29 @@ spdlog::logger& logger() {
   return *instance;
 }
 
+bool is_control(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  return byte < 0x20 || byte == 0x7f;
+}
+
+/// Values come from peers too: none may begin a line of its own or steer a terminal.
+void append_escaped(std::string& line, std::string_view value) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  for (const char c : value) {
+    if (c == '\n') {
+      line += "\\n";
+    } else if (is_control(c)) {
+      const auto byte = static_cast<unsigned char>(c);
+      line += "\\x";
+      line += kDigits[byte >> 4U];
+      line += kDigits[byte & 15U];
+    } else {
+      if (c == '"' || c == '\\') line += '\\';
+      line += c;
+    }
+  }
+}
+
 }  // namespace
 
 void log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
@@ -41,20 +67,15 @@ void log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
     line += field.key;
     line += '=';
     const bool plain =
-        !field.value.empty() && field.value.find_first_of(" \"\n\t=") == std::string::npos;
+        !field.value.empty() && std::none_of(field.value.begin(), field.value.end(), [](char c) {
+          return is_control(c) || c == ' ' || c == '"' || c == '=';
+        });
     if (plain) {
       line += field.value;
       continue;
     }
     line += '"';
-    for (const char c : field.value) {
-      if (c == '"' || c == '\\') line += '\\';
-      if (c == '\n') {
-        line += "\\n";
-      } else {
-        line += c;
-      }
-    }
+    append_escaped(line, field.value);
     line += '"';
   }
   logger().log(spd_level, "{}", line);

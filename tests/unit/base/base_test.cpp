@@ -1,14 +1,18 @@
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <cstdlib>
 #include <set>
 #include <span>
 #include <string>
 
 #include "common/base/checksum.hpp"
 #include "common/base/error.hpp"
+#include "common/base/log.hpp"
 #include "common/base/prng.hpp"
 #include "common/base/result.hpp"
 #include "common/base/strong.hpp"
@@ -25,6 +29,22 @@ TEST_CASE("error: every code has a name of its own") {
   }
   CHECK(names.size() == static_cast<std::size_t>(Errc::kIo) + 1);
   CHECK(names.count("unknown") == 0);
+}
+
+TEST_CASE("log: whatever a value holds, a line stays one line of plain characters") {
+  std::string name = "/tmp/ho-log-XXXXXX";
+  const UniqueFd file(::mkstemp(name.data()));
+  REQUIRE(file.valid());
+  ::unlink(name.c_str());
+  const UniqueFd before(::dup(STDERR_FILENO));
+  ::dup2(file.get(), STDERR_FILENO);
+  log(LogLevel::kError, "test", {{"peer", "a\nb\x1b[2J\r\"\\"}, {"plain", "x"}});
+  ::dup2(before.get(), STDERR_FILENO);
+  std::array<char, 512> text{};
+  const ssize_t got = ::pread(file.get(), text.data(), text.size(), 0);
+  REQUIRE(got > 0);
+  const std::string line(text.data(), static_cast<std::size_t>(got));
+  CHECK(line.find("test peer=\"a\\nb\\x1b[2J\\x0d\\\"\\\\\" plain=x\n") != std::string::npos);
 }
 
 TEST_CASE("error: context grows outwards and the code stays") {
