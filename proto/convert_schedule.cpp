@@ -99,7 +99,8 @@ Result<void> positions_from(const v1::Schedule& in, sch::Schedule& out) {
                                   .duration_ns = op.duration_ns(),
                                   .phase = op.phase(),
                                   .fixed = op.fixed(),
-                                  .recomputable = op.recomputable()});
+                                  .recomputable = op.recomputable(),
+                                  .after = {op.after().begin(), op.after().end()}});
   }
   out.positions.reserve(static_cast<std::size_t>(in.positions_size()));
   for (const v1::ScheduledOp& message : in.positions()) {
@@ -132,6 +133,8 @@ sch::Prediction prediction_from(const v1::Prediction& in) {
   out.stage_in_bytes = in.stage_in_bytes();
   out.stage_out_bytes = in.stage_out_bytes();
   out.recomputed_ops = in.recomputed_ops();
+  out.moved_ops = in.moved_ops();
+  out.program_order_step_ns = in.program_order_step_ns();
   for (const auto& tier : in.tiers()) out.tiers.push_back({tier.name(), tier.peak_bytes()});
   for (const auto& load : in.channels()) out.channels.push_back({load.name(), load.busy_ns()});
   out.op_start_ns.assign(in.op_start_ns().begin(), in.op_start_ns().end());
@@ -151,6 +154,8 @@ void prediction_to(const sch::Prediction& in, v1::Prediction& out) {
   out.set_stage_in_bytes(in.stage_in_bytes);
   out.set_stage_out_bytes(in.stage_out_bytes);
   out.set_recomputed_ops(in.recomputed_ops);
+  out.set_moved_ops(in.moved_ops);
+  out.set_program_order_step_ns(in.program_order_step_ns);
   for (const sch::TierPeak& tier : in.tiers) {
     v1::TierPeak& message = *out.add_tiers();
     message.set_name(tier.name);
@@ -185,6 +190,7 @@ void positions_to(const sch::Schedule& in, v1::Schedule& out) {
     message.set_phase(op.phase);
     message.set_fixed(op.fixed);
     message.set_recomputable(op.recomputable);
+    for (const OpIndex before : op.after) message.add_after(before.value());
   }
   for (const sch::ScheduledOp& position : in.positions) {
     v1::ScheduledOp& message = *out.add_positions();

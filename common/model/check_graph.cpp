@@ -10,6 +10,8 @@ namespace ho {
 
 namespace {
 
+constexpr std::uint64_t kSumBytesMax = std::uint64_t{1} << 56U;
+
 Error bad(std::string reason) { return Error(Errc::kInvalidArgument, std::move(reason)); }
 
 std::string describe(std::string_view what, std::uint32_t id, std::string_view name) {
@@ -44,6 +46,8 @@ Result<void> check_storages(const Graph& graph) {
   if (const auto id = repeated_id(graph.storages)) {
     return bad("storages: id " + std::to_string(*id) + " occurs twice");
   }
+  // Sums of sizes, also rounded up to an alignment, must stay far from 2^63.
+  std::uint64_t sum_bytes = 0;
   for (const Storage& storage : graph.storages) {
     const auto fail = [&storage](const std::string& reason) {
       return bad(describe(storage) + ": " + reason);
@@ -52,6 +56,8 @@ Result<void> check_storages(const Graph& graph) {
     if (storage.bytes > kBytesMax) {
       return fail("bytes: " + std::to_string(storage.bytes) + " is more than 2^50");
     }
+    sum_bytes += storage.bytes;
+    if (sum_bytes > kSumBytesMax) return fail("bytes: the sum of all storages is more than 2^56");
     if (storage.kind > StorageKind::kWorkspace) return fail("kind is not known");
     if (storage.kind == StorageKind::kWorkspace && storage.persistent) {
       return fail("persistent: a WORKSPACE does not outlive its op");

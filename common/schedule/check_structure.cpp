@@ -82,6 +82,9 @@ Result<void> check_positions(const Schedule& schedule) {
     if (schedule.ops[i].duration_ns > kDurationNsMax) {
       return broken(element("ops", i) + ".duration_ns: more than 2^62");
     }
+    for (const OpIndex before : schedule.ops[i].after) {
+      if (before.value() >= i) return broken(element("ops", i) + ".after: not an earlier op");
+    }
   }
   for (std::size_t p = 0; p < schedule.positions.size(); ++p) {
     const ScheduledOp& position = schedule.positions[p];

@@ -31,6 +31,7 @@ class ProgramOrder {
     if (auto found = find_positions()) return found;
     if (auto found = check_repeats()) return found;
     if (auto found = check_fixed()) return found;
+    if (auto found = check_after()) return found;
     expect();
     return replay();
   }
@@ -57,16 +58,38 @@ class ProgramOrder {
     return std::nullopt;
   }
 
-  /// Fixed ops keep their order among themselves: other nodes run the same sequence of collectives.
+  /// A fixed op is a barrier: what stands before it in program order runs (for the first time)
+  /// before it, what stands after it runs after it.
   Found check_fixed() const {
-    std::uint32_t last = kNone;
+    std::uint32_t last = kNone;      // position of the last fixed op
+    std::uint32_t furthest = kNone;  // position of the largest op index so far
     for (std::uint32_t p = 0; p < schedule_.positions.size(); ++p) {
       const std::uint32_t op = schedule_.positions[p].op.value();
-      if (!schedule_.ops[op].fixed) continue;
-      if (last != kNone && schedule_.positions[last].op.value() > op) {
-        return Violation{"fixed-moved", name(last), name(p), "fixed ops keep program order"};
+      if (first_position_[op] != p) continue;
+      if (last != kNone && op < schedule_.positions[last].op.value()) {
+        return Violation{"fixed-moved", name(last), name(p),
+                         "program order has the second before the first, which is fixed"};
       }
-      last = p;
+      if (schedule_.ops[op].fixed) {
+        if (furthest != kNone && schedule_.positions[furthest].op.value() > op) {
+          return Violation{"fixed-moved", name(furthest), name(p),
+                           "program order has the second, which is fixed, before the first"};
+        }
+        last = p;
+      }
+      if (furthest == kNone || schedule_.positions[furthest].op.value() < op) furthest = p;
+    }
+    return std::nullopt;
+  }
+
+  /// Whatever an op names in `after` has run before it does.
+  Found check_after() const {
+    for (std::uint32_t op = 0; op < schedule_.ops.size(); ++op) {
+      for (const OpIndex before : schedule_.ops[op].after) {
+        if (first_position_[before.value()] < first_position_[op]) continue;
+        return Violation{"control-dependency", name(first_position_[op]),
+                         name(first_position_[before.value()]), "the second must come first"};
+      }
     }
     return std::nullopt;
   }

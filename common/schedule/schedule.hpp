@@ -56,6 +56,7 @@ struct OpInfo {
   std::string phase;
   bool fixed = false;
   bool recomputable = false;
+  std::vector<OpIndex> after = {};  ///< control dependencies of the graph: they come first
 
   bool operator==(const OpInfo&) const = default;
 };
@@ -151,7 +152,10 @@ struct Prediction {
   std::uint64_t store_bytes = 0;
   std::uint64_t stage_in_bytes = 0;
   std::uint64_t stage_out_bytes = 0;
-  std::uint32_t recomputed_ops = 0;
+  std::uint32_t recomputed_ops = 0;  ///< runs beyond the first of each op
+  std::uint32_t moved_ops = 0;       ///< ops that left program order
+  /// The step had the order not been refined; 0: there was no plan in program order.
+  std::uint64_t program_order_step_ns = 0;
   std::vector<TierPeak> tiers;
   std::vector<ChannelLoad> channels;
   std::vector<std::uint64_t>

@@ -9,6 +9,8 @@
 #include "tools/analyzer/explain.hpp"
 #include "tools/analyzer/liveness.hpp"
 #include "tools/analyzer/planner.hpp"
+#include "tools/analyzer/recompute.hpp"
+#include "tools/analyzer/search.hpp"
 #include "tools/analyzer/simulate.hpp"
 
 namespace ho::analyzer {
@@ -37,15 +39,18 @@ Result<void> check_input(const Graph& graph, const Hardware& hardware, const Opt
   return {};
 }
 
-void fill_ops(const Graph& graph, const Lifetimes& life, const Draft& draft,
-              schedule::Schedule& out) {
+void fill_ops(const Graph& graph, const Arrangement& best, schedule::Schedule& out) {
+  const Lifetimes& life = best.life;
+  const Draft& draft = best.plan.draft;
   out.ops.reserve(graph.ops.size());
-  out.positions.reserve(graph.ops.size());
+  for (const Op& op : graph.ops) {
+    out.ops.push_back(
+        {op.id, op.name, op.duration_ns, op.phase, op.fixed, op.recomputable, op.after});
+  }
+  out.positions.reserve(best.list.size());
   std::vector<std::uint32_t> next(life.access_begin.begin(), life.access_begin.end() - 1);
-  for (std::uint32_t p = 0; p < graph.ops.size(); ++p) {
-    const Op& op = graph.ops[p];
-    out.ops.push_back({op.id, op.name, op.duration_ns, op.phase, op.fixed, op.recomputable});
-    schedule::ScheduledOp position{OpIndex(p), operands_of(op)};
+  for (std::uint32_t p = 0; p < best.list.size(); ++p) {
+    schedule::ScheduledOp position{best.list[p], operands_of(best.graph.ops[p])};
     for (schedule::Operand& operand : position.operands) {
       const std::uint32_t access = next[operand.storage.value()]++;
       HO_CHECK(life.accesses[access].position == p);
@@ -56,7 +61,9 @@ void fill_ops(const Graph& graph, const Lifetimes& life, const Draft& draft,
 }
 
 schedule::Schedule build(const Graph& graph, const Hardware& hardware, const Options& options,
-                         const Lifetimes& life, const std::vector<PlanTier>& tiers, Plan plan) {
+                         const std::vector<PlanTier>& tiers, Arrangement best) {
+  const Lifetimes& life = best.life;
+  Plan& plan = best.plan;
   schedule::Schedule out;
   out.graph_name = graph.name;
   out.graph_fingerprint = fingerprint(graph);
@@ -64,16 +71,19 @@ schedule::Schedule build(const Graph& graph, const Hardware& hardware, const Opt
   out.device_budget_bytes = options.device_budget_bytes;
   out.align_bytes = options.align_bytes;
   out.storages = graph.storages;
-  fill_ops(graph, life, plan.draft, out);
+  fill_ops(graph, best, out);
   const std::vector<std::int64_t> durations = [&] {
     std::vector<std::int64_t> result;
-    for (const Op& op : graph.ops) result.push_back(static_cast<std::int64_t>(op.duration_ns));
+    for (const Op& op : best.graph.ops) {
+      result.push_back(static_cast<std::int64_t>(op.duration_ns));
+    }
     return result;
   }();
   const std::vector<std::uint64_t> no_bytes(tiers.size(), 0);
   const std::vector<std::uint8_t> no_flags(graph.storages.size(), 0);
   const ChooseInput input{life, durations, tiers, plan.tier_of, no_bytes, no_flags};
-  out.explanations = explain(graph, input, plan.choice, plan.staging, plan_flash(hardware));
+  out.explanations = explain(best.graph, input, plan.choice, plan.staging, plan_flash(hardware));
+  explain_recompute(graph, best.list, tiers, out.explanations);
   Draft& draft = plan.draft;
   out.arena_bytes = draft.arena_bytes;
   for (std::size_t t = 0; t < tiers.size(); ++t) {
@@ -97,8 +107,10 @@ Result<void> predict(const Graph& graph, const Hardware& hardware, std::uint64_t
   schedule::Prediction& p = out.prediction;
   p.peak_unmanaged_bytes = peak_unmanaged_bytes(graph);
   p.peak_planned_bytes = simulated->peak_bytes;
-  p.live_bound_bytes = live_bound_bytes(out);
-  for (const Op& op : graph.ops) p.compute_ns += op.duration_ns;
+  // Evaluated for one order of arrivals per moment, which another timing may exceed a little.
+  p.live_bound_bytes = std::max(live_bound_bytes(out), p.peak_planned_bytes);
+  for (const auto& at : out.positions) p.compute_ns += out.ops[at.op.value()].duration_ns;
+  p.recomputed_ops = static_cast<std::uint32_t>(out.positions.size() - out.ops.size());
   p.step_ns = simulated->step_ns;
   p.stall_ns = simulated->stall_ns;
   p.lower_bound_ns = bound_ns;
@@ -117,6 +129,43 @@ Result<void> predict(const Graph& graph, const Hardware& hardware, std::uint64_t
   return {};
 }
 
+/// One arrangement as a schedule with its prediction. Its bound is the smaller one of its own order
+/// and of program order.
+Result<schedule::Schedule> compile(const Graph& graph, const Hardware& hardware,
+                                   const Options& options, const std::vector<PlanTier>& tiers,
+                                   std::uint64_t bound_ns, Arrangement arrangement) {
+  if (arrangement.list != program_order(graph)) {
+    const auto own = lower_bound_ns(arrangement.graph, hardware, options.device_budget_bytes);
+    bound_ns = std::min(bound_ns, own);
+  }
+  const std::uint32_t moved_ops = moved(arrangement.list);
+  schedule::Schedule out = build(graph, hardware, options, tiers, std::move(arrangement));
+  if (auto predicted = predict(graph, hardware, bound_ns, out); !predicted) {
+    return predicted.error();
+  }
+  out.prediction.moved_ops = moved_ops;
+  return out;
+}
+
+/// The arrangement whose simulated step is shortest; the first among equals.
+Result<schedule::Schedule> shortest(const Graph& graph, const Hardware& hardware,
+                                    const Options& options, const std::vector<PlanTier>& tiers,
+                                    std::uint64_t bound_ns, std::vector<Arrangement> found) {
+  std::optional<schedule::Schedule> best;
+  std::uint64_t program_order_step_ns = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i].plan.infeasible) continue;
+    auto next = compile(graph, hardware, options, tiers, bound_ns, std::move(found[i]));
+    if (!next) return next;
+    if (i == 0) program_order_step_ns = next->prediction.step_ns;
+    if (best && best->prediction.step_ns <= next->prediction.step_ns) continue;
+    best = std::move(next).value();
+  }
+  HO_CHECK(best.has_value());
+  best->prediction.program_order_step_ns = program_order_step_ns;
+  return std::move(*best);
+}
+
 /// A plan that cannot be proven is our mistake; the caller gets an Error, never the plan.
 Result<void> prove(const schedule::Schedule& schedule) {
   const auto violation = schedule::validate(schedule);
@@ -130,14 +179,14 @@ Result<void> prove(const schedule::Schedule& schedule) {
 
 Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Options& options) {
   if (auto checked = check_input(graph, hardware, options); !checked) return checked.error();
-  const Lifetimes life = lifetimes_of(graph, options.align_bytes);
   const std::vector<PlanTier> tiers = plan_tiers(hardware);
   const std::uint64_t bound = lower_bound_ns(graph, hardware, options.device_budget_bytes);
-  const std::optional<PlanTier> flash = plan_flash(hardware);
-  Plan best = plan(graph, life, tiers, flash, options.device_budget_bytes, bound);
-  if (best.infeasible) return Outcome(std::move(*best.infeasible));
-  schedule::Schedule out = build(graph, hardware, options, life, tiers, std::move(best));
-  if (auto predicted = predict(graph, hardware, bound, out); !predicted) return predicted.error();
+  auto found = search(graph, tiers, plan_flash(hardware), options.device_budget_bytes,
+                      options.align_bytes, bound);
+  if (found.back().plan.infeasible) return Outcome(std::move(*found.back().plan.infeasible));
+  auto compiled = shortest(graph, hardware, options, tiers, bound, std::move(found));
+  if (!compiled) return compiled.error();
+  schedule::Schedule& out = *compiled;
   if (auto proven = prove(out); !proven) return proven.error();
   return Outcome(std::move(out));
 }

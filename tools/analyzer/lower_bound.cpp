@@ -194,9 +194,18 @@ std::uint64_t lower_bound_ns(const Graph& graph, const Hardware& hardware,
   if (graph.ops.empty() || tiers.empty()) return compute;
   const Lifetimes life = lifetimes_of(graph, 1);
   Bound bound(life, graph, device_budget_bytes);
-  const double stall =
-      bound.stall_ns(total_rate(tiers, hardware.device_port_read, &PlanTier::read),
-                     total_rate(tiers, hardware.device_port_write, &PlanTier::write));
+  double stall = bound.stall_ns(total_rate(tiers, hardware.device_port_read, &PlanTier::read),
+                                total_rate(tiers, hardware.device_port_write, &PlanTier::write));
+  if (hardware.flash) {
+    // Whatever neither the device nor any DDR holds is on flash: the same argument with both
+    // together as the memory above, and the flash links.
+    std::uint64_t above_bytes = device_budget_bytes;
+    for (const PlanTier& tier : tiers) above_bytes += tier.capacity_bytes;
+    Bound below(life, graph, above_bytes);
+    stall = std::max(
+        stall, below.stall_ns(static_cast<double>(hardware.flash->read.bytes_per_s) * 1e-9,
+                              static_cast<double>(hardware.flash->write.bytes_per_s) * 1e-9));
+  }
   // A relative margin for rounding keeps it a bound.
   return compute + static_cast<std::uint64_t>(std::floor(std::max(0.0, stall * (1 - 1e-9) - 1)));
 }

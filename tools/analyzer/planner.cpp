@@ -64,7 +64,7 @@ class Planner {
     sum_static();
   }
 
-  Plan run(std::uint64_t bound_ns);
+  Plan run(std::uint64_t bound_ns, const Effort& effort);
 
  private:
   void sum_static();
@@ -262,24 +262,26 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
   return std::nullopt;
 }
 
-Plan Planner::run(std::uint64_t bound_ns) {
+Plan Planner::run(std::uint64_t bound_ns, const Effort& effort) {
   Plan best;
   best.infeasible = impossible();
   if (best.infeasible) return best;
   assign_tiers();
   std::optional<Infeasible> failure;
   bool found = false;
-  const std::size_t variants = variants_for(graph_.ops.size());
-  for (std::size_t v = 0; v < std::size(kVariants); ++v) {
-    if (v >= variants && found) break;
-    auto next = run_variant(kVariants[v], found ? best.step_ns : INT64_MAX, failure);
+  const std::size_t last = std::min(variants_for(graph_.ops.size()), std::size(kVariants));
+  for (std::size_t v = effort.first_variant; v < std::size(kVariants); ++v) {
+    // Whoever has no plan at all tries on.
+    const bool enough = v >= last || v - effort.first_variant >= effort.variants_max;
+    if (enough && (found || effort.worth_ns != INT64_MAX)) break;
+    auto next = run_variant(kVariants[v], found ? best.step_ns : effort.worth_ns, failure);
     if (!next) continue;
     if (!found || next->step_ns < best.step_ns) best = std::move(*next);
     found = true;
     if (static_cast<double>(best.step_ns) <= static_cast<double>(bound_ns) * kCloseEnough) break;
   }
   if (!found) {
-    HO_CHECK(failure.has_value());
+    best.step_ns = INT64_MAX;
     best.infeasible = failure;
   }
   return best;
@@ -307,9 +309,9 @@ std::optional<PlanTier> plan_flash(const Hardware& hardware) {
 }
 
 Plan plan(const Graph& graph, const Lifetimes& lifetimes, const std::vector<PlanTier>& tiers,
-          const std::optional<PlanTier>& flash, std::uint64_t budget_bytes,
-          std::uint64_t bound_ns) {
-  return Planner(graph, lifetimes, tiers, flash, budget_bytes).run(bound_ns);
+          const std::optional<PlanTier>& flash, std::uint64_t budget_bytes, std::uint64_t bound_ns,
+          const Effort& effort) {
+  return Planner(graph, lifetimes, tiers, flash, budget_bytes).run(bound_ns, effort);
 }
 
 }  // namespace ho::analyzer

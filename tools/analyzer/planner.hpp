@@ -30,11 +30,20 @@ struct Plan {
 /// Flash below local DDR, if the hardware has both.
 [[nodiscard]] std::optional<PlanTier> plan_flash(const Hardware& hardware);
 
+/// How much planning may cost.
+struct Effort {
+  std::size_t first_variant = 0;        ///< of the portfolio
+  std::size_t variants_max = SIZE_MAX;  ///< from there on
+  std::int64_t worth_ns = INT64_MAX;    ///< a plan that is not shorter is not wanted
+};
+
 /// Runs variants of choose(), stage() and emit() and keeps the shortest step; stops early at
 /// `bound_ns`. Flash is used where the other tiers are too small for what leaves the device. The
-/// number of variants depends on the graph's size only, so equal inputs give equal plans.
+/// number of variants depends on the graph's size only, so equal inputs give equal plans. Where
+/// none is shorter than `effort.worth_ns` the answer's step_ns is not shorter, or it is infeasible.
 [[nodiscard]] Plan plan(const Graph& graph, const Lifetimes& lifetimes,
                         const std::vector<PlanTier>& tiers, const std::optional<PlanTier>& flash,
-                        std::uint64_t budget_bytes, std::uint64_t bound_ns);
+                        std::uint64_t budget_bytes, std::uint64_t bound_ns,
+                        const Effort& effort = {});
 
 }  // namespace ho::analyzer

@@ -64,6 +64,8 @@ std::string plan_json(const Answer& answer, const schedule::Schedule& plan) {
       .field("stage_in_bytes", p.stage_in_bytes)
       .field("stage_out_bytes", p.stage_out_bytes)
       .field("recomputed_ops", p.recomputed_ops)
+      .field("moved_ops", p.moved_ops)
+      .field("program_order_step_ns", p.program_order_step_ns)
       .field("cache_ops", plan.cache_ops.size())
       .field("fingerprint", std::to_string(plan.graph_fingerprint));
   json.key("tiers").begin_array();

@@ -170,9 +170,13 @@ TEST_CASE("lower bound: no plan of a tiny graph is below it, and ours come near 
     const auto outcome = analyzer::analyze(graph, hardware, {budget, 1});
     REQUIRE(outcome.ok());
     if (!std::holds_alternative<Schedule>(*outcome)) continue;
-    REQUIRE(best >= 0);
-    const auto step = static_cast<double>(std::get<Schedule>(*outcome).prediction.step_ns);
-    CHECK(bound <= step);
+    // A refined order may do what program order cannot; the plan then tells that order's bound.
+    const auto& prediction = std::get<Schedule>(*outcome).prediction;
+    if (prediction.moved_ops == 0) REQUIRE(best >= 0);
+    if (best < 0) continue;
+    const auto step = static_cast<double>(prediction.step_ns);
+    CHECK(prediction.lower_bound_ns <= prediction.step_ns);
+    if (prediction.moved_ops == 0) CHECK(bound <= step);
     ours += step;
     optimal += best;
     ++planned;

@@ -32,6 +32,7 @@ void check_plan(const Graph& graph, const Hardware& hardware, const analyzer::Op
   CHECK(plan.arena_bytes <= options.device_budget_bytes);
   CHECK(plan.prediction.live_bound_bytes <= plan.arena_bytes);
   CHECK(plan.prediction.peak_planned_bytes <= plan.arena_bytes);
+  CHECK(plan.prediction.peak_planned_bytes <= plan.prediction.live_bound_bytes);
   CHECK(plan.prediction.lower_bound_ns >= compute_of(graph));
   CHECK(plan.prediction.lower_bound_ns <= plan.prediction.step_ns);
 }

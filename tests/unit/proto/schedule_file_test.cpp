@@ -47,6 +47,8 @@ Schedule full_schedule() {
   schedule.prediction.stage_in_bytes = 10;
   schedule.prediction.stage_out_bytes = 11;
   schedule.prediction.recomputed_ops = 12;
+  schedule.prediction.moved_ops = 13;
+  schedule.prediction.program_order_step_ns = 14;
   schedule.prediction.tiers = {{"device", 13}};
   schedule.prediction.channels = {{"local_ddr.read", 14}};
   schedule.prediction.op_start_ns = {0, 1, 2, 3};

@@ -177,19 +177,42 @@ TEST_CASE("validate: an op that updates in place cannot run twice") {
   CHECK(rule(schedule) == "wrong-version");
 }
 
-TEST_CASE("validate: fixed ops keep their order, others may change places") {
+/// Three ops that share nothing, in the given order.
+Schedule independent(std::initializer_list<std::uint32_t> order) {
   B b;
-  const auto x = b.storage("x", 64, B::kActivation);
-  const auto y = b.storage("y", 64, B::kActivation);
-  b.op({B::write(x, 0)});
-  b.op({B::write(y, 64)});
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    b.op({B::write(b.storage("x" + std::to_string(i), 64, B::kActivation), i * 64)});
+  }
   Schedule schedule = b.finish();
-  std::swap(schedule.positions[0], schedule.positions[1]);
+  const auto positions = schedule.positions;
+  std::size_t at = 0;
+  for (const std::uint32_t op : order) schedule.positions[at++] = positions[op];
+  return schedule;
+}
+
+TEST_CASE("validate: independent ops may change places, nothing crosses a fixed one") {
+  CHECK(rule(independent({2, 0, 1})) == "");
+  for (std::uint32_t fixed = 0; fixed < 3; ++fixed) {
+    Schedule schedule = independent({0, 1, 2});
+    schedule.ops[fixed].fixed = true;
+    CHECK(rule(schedule) == "");
+    schedule = independent({2, 0, 1});
+    schedule.ops[fixed].fixed = true;
+    CHECK(rule(schedule) == "fixed-moved");
+  }
+  Schedule behind = independent({1, 0, 2});
+  behind.ops[2].fixed = true;
+  CHECK(rule(behind) == "");
+}
+
+TEST_CASE("validate: control dependencies hold in the refined order") {
+  Schedule schedule = independent({0, 2, 1});
+  schedule.ops[2].after = {OpIndex(0)};
   CHECK(rule(schedule) == "");
-  schedule.ops[0].fixed = true;
-  CHECK(rule(schedule) == "");
-  schedule.ops[1].fixed = true;
-  CHECK(rule(schedule) == "fixed-moved");
+  schedule.ops[2].after = {OpIndex(0), OpIndex(1)};
+  CHECK(rule(schedule) == "control-dependency");
+  schedule.ops[1].after = {OpIndex(2)};
+  CHECK(rule(schedule) == "malformed");
 }
 
 TEST_CASE("validate: an op waits for the prefetch of each operand it finds on the device") {

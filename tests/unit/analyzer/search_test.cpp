@@ -1,0 +1,257 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <set>
+
+#include "common/schedule/validate.hpp"
+#include "tests/unit/analyzer/graphs.hpp"
+#include "tools/analyzer/analyzer.hpp"
+#include "tools/analyzer/arrange.hpp"
+#include "tools/analyzer/recompute.hpp"
+#include "tools/analyzer/search.hpp"
+
+using namespace ho;
+using analyzer::OpList;
+using schedule::Schedule;
+
+namespace {
+
+/// The graph with some ops fixed, some recomputable and some control dependencies.
+Graph marked(Graph graph, std::uint64_t seed) {
+  Prng prng(seed);
+  for (std::uint32_t i = 0; i < graph.ops.size(); ++i) {
+    graph.ops[i].fixed = prng.below(12) == 0;
+    graph.ops[i].recomputable = prng.below(3) != 0;
+    if (i > 0 && prng.below(6) == 0) {
+      graph.ops[i].after.emplace_back(static_cast<std::uint32_t>(prng.below(i)));
+    }
+  }
+  return graph;
+}
+
+/// Whether `list` runs every op once and each after all that must come before it.
+bool respects(const Graph& graph, const OpList& list) {
+  const analyzer::Dependencies dependencies(graph);
+  std::vector<std::size_t> place(graph.ops.size(), SIZE_MAX);
+  for (std::size_t p = 0; p < list.size(); ++p) {
+    if (place[list[p].value()] != SIZE_MAX) return false;
+    place[list[p].value()] = p;
+  }
+  if (list.size() != graph.ops.size()) return false;
+  for (std::uint32_t i = 0; i < graph.ops.size(); ++i) {
+    for (const std::uint32_t other : dependencies.before(i)) {
+      if (place[other] >= place[i]) return false;
+    }
+  }
+  return true;
+}
+
+/// Forward and backward of `layers` layers, then all updates at the step's end.
+Graph late_updates(std::uint32_t layers) {
+  test::GraphBuilder build;
+  std::vector<StorageIndex> weights;
+  std::vector<StorageIndex> moments;
+  std::vector<StorageIndex> values{build.storage(1000, StorageKind::kInput)};
+  for (std::uint32_t l = 0; l < layers; ++l) {
+    weights.push_back(build.storage(4000, StorageKind::kWeight, true));
+    moments.push_back(build.storage(8000, StorageKind::kOptimizerState, true));
+    values.push_back(build.storage(2000, StorageKind::kActivation));
+    build.op(1000, {values[l], weights[l]}, {values[l + 1]});
+  }
+  std::vector<StorageIndex> gradients(layers, StorageIndex(0));
+  StorageIndex error = build.storage(2000, StorageKind::kActivation);
+  build.op(1000, {values[layers]}, {error});
+  for (std::uint32_t l = layers; l-- > 0;) {
+    gradients[l] = build.storage(4000, StorageKind::kGradient);
+    const auto next = build.storage(2000, StorageKind::kActivation);
+    build.op(2000, {error, values[l], weights[l]}, {gradients[l], next});
+    error = next;
+  }
+  for (std::uint32_t l = 0; l < layers; ++l) {
+    const auto scratch = build.storage(4000, StorageKind::kActivation);
+    build.op(200, {gradients[l], moments[l]}, {moments[l]});
+    build.op(200, {moments[l]}, {scratch});
+    build.op(200, {scratch, weights[l]}, {weights[l]});
+  }
+  return build.take();
+}
+
+Schedule planned(const Graph& graph, const Hardware& hardware, std::uint64_t budget_bytes) {
+  const auto outcome = analyzer::analyze(graph, hardware, {budget_bytes, 1});
+  if (!outcome) FAIL(outcome.error().message());
+  REQUIRE(std::holds_alternative<Schedule>(*outcome));
+  return std::get<Schedule>(*outcome);
+}
+
+}  // namespace
+
+TEST_CASE("order: every refined order keeps all dependencies") {
+  std::uint32_t changed = 0;
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    INFO("seed " << seed);
+    const Graph graph = marked(test::random_graph(seed, 60), seed);
+    const analyzer::Dependencies dependencies(graph);
+    std::vector<OpList> lists = analyzer::update_early(graph, dependencies);
+    lists.push_back(analyzer::produce_late(graph, dependencies));
+    for (const OpList& list : lists) {
+      CHECK(respects(graph, list));
+      if (list != analyzer::program_order(graph)) ++changed;
+    }
+  }
+  CHECK(changed > 500);
+}
+
+TEST_CASE("order: updates run as soon as their gradient is complete") {
+  constexpr std::uint32_t kLayers = 6;
+  const Graph graph = late_updates(kLayers);
+  const OpList list = analyzer::update_early(graph, analyzer::Dependencies(graph)).back();
+  REQUIRE(respects(graph, list));
+  // Backward of layer l is op 2 * kLayers - l; its update starts at 2 * kLayers + 1 + 3 * l.
+  for (std::uint32_t l = 0; l < kLayers; ++l) {
+    const auto at = std::find(list.begin(), list.end(), OpIndex(2 * kLayers - l));
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      CHECK(at[1 + i] == OpIndex(2 * kLayers + 1 + 3 * l + i));
+    }
+  }
+  CHECK(analyzer::moved(list) > 0);
+  CHECK(analyzer::moved(analyzer::program_order(graph)) == 0);
+}
+
+TEST_CASE("order: nothing crosses a fixed op") {
+  Graph graph = late_updates(6);
+  graph.ops[2 * 6].fixed = true;  // the last backward op, as a collective would be
+  for (const OpList& list : analyzer::update_early(graph, analyzer::Dependencies(graph))) {
+    CHECK(list == analyzer::program_order(graph));
+  }
+}
+
+TEST_CASE("order: a step bound by transfers is shorter with early updates, and says by how much") {
+  const Graph graph = late_updates(12);
+  const std::uint64_t budget = analyzer::peak_unmanaged_bytes(graph) / 3;
+  const Schedule plan = planned(graph, test::one_tier(8'000'000'000), budget);
+  CHECK(plan.prediction.moved_ops > 0);
+  CHECK(plan.prediction.step_ns < plan.prediction.program_order_step_ns);
+  CHECK(plan.prediction.lower_bound_ns <= plan.prediction.step_ns);
+}
+
+TEST_CASE("order: an op whose output only waits moves to its user") {
+  test::GraphBuilder build;
+  const auto in = build.storage(10, StorageKind::kWeight, true);
+  const auto mask = build.storage(1000, StorageKind::kActivation);
+  const auto other = build.storage(10, StorageKind::kActivation);
+  build.op(10, {in}, {mask});
+  build.op(10, {}, {other});
+  build.op(10, {other}, {other});
+  build.op(10, {mask, other}, {});
+  Graph graph = build.take();
+  const auto late = [&] { return analyzer::produce_late(graph, analyzer::Dependencies(graph)); };
+  // `other` begins late too: it waits for nothing but its own op.
+  CHECK(late()[2] == OpIndex(0));
+  graph.ops[2].fixed = true;
+  CHECK(late()[0] == OpIndex(0));
+}
+
+TEST_CASE("recompute: a cheap value is made again, not fetched, and the plan is proven") {
+  test::GraphBuilder build;
+  const auto saved = build.storage(1000, StorageKind::kActivation);
+  const auto wide = build.storage(8000, StorageKind::kActivation);
+  const auto filler = build.storage(8000, StorageKind::kActivation);
+  build.op(100, {}, {saved});
+  build.op(100, {saved}, {wide});
+  build.op(100, {wide}, {});
+  build.op(1000, {}, {filler});
+  build.op(1000, {filler}, {});
+  build.op(100, {wide, saved}, {});
+  Graph graph = build.take();
+  const Hardware slow = test::one_tier(1'000'000);
+  const std::uint64_t budget = 10'000;
+  const Schedule moved = planned(graph, slow, budget);
+  CHECK(moved.prediction.recomputed_ops == 0);
+  graph.ops[1].recomputable = true;
+  const Schedule again = planned(graph, slow, budget);
+  CHECK(again.prediction.recomputed_ops == 1);
+  CHECK(again.prediction.prefetch_bytes == 0);
+  CHECK(again.prediction.step_ns == again.prediction.compute_ns);
+  CHECK(again.positions.size() == graph.ops.size() + 1);
+  const auto told = std::find_if(again.explanations.begin(), again.explanations.end(),
+                                 [&](const auto& e) { return e.storage == wide; });
+  REQUIRE(told != again.explanations.end());
+  CHECK(told->choice == "recompute");
+}
+
+TEST_CASE("recompute: not where an input or the output has changed since, or is gone") {
+  const auto found = [](auto&& change) {
+    test::GraphBuilder build;
+    const auto in = build.storage(1000, StorageKind::kActivation);
+    const auto out = build.storage(8000, StorageKind::kActivation);
+    build.op(100, {}, {in});
+    build.op(100, {in}, {out});
+    build.op(100, {out}, {});
+    build.op(100, {}, {});
+    build.op(100, {}, {});
+    build.op(100, {out, in}, {});
+    Graph graph = build.take();
+    graph.ops[1].recomputable = true;
+    change(graph, in, out);
+    const auto life = analyzer::lifetimes_of(graph, 1);
+    const std::vector<std::int64_t> durations(graph.ops.size(), 100);
+    const std::vector<analyzer::PlanTier> tiers;
+    const std::vector<std::uint8_t> tier_of(graph.storages.size(), 0);
+    const std::vector<std::uint64_t> no_bytes;
+    analyzer::Choice none;
+    none.failure = analyzer::Choice::Failure{};
+    std::size_t count = 0;
+    for (const auto& r :
+         analyzer::regains(graph, {life, durations, tiers, tier_of, no_bytes, tier_of}, none)) {
+      if (life.gaps[r.gap].storage == out.value()) ++count;
+    }
+    return count;
+  };
+  CHECK(found([](Graph&, StorageIndex, StorageIndex) {}) == 1);
+  CHECK(found([](Graph& g, StorageIndex, StorageIndex) { g.ops[1].recomputable = false; }) == 0);
+  CHECK(found([](Graph& g, StorageIndex, StorageIndex) { g.ops[1].fixed = true; }) == 0);
+  CHECK(found([](Graph& g, StorageIndex in, StorageIndex) { g.ops[3].writes = {in}; }) == 0);
+  CHECK(found([](Graph& g, StorageIndex, StorageIndex out) { g.ops[2].writes = {out}; }) == 0);
+  CHECK(found([](Graph& g, StorageIndex in, StorageIndex) {
+          g.ops[5].reads.erase(std::find(g.ops[5].reads.begin(), g.ops[5].reads.end(), in));
+        }) == 0);
+  // Gone, but made again itself from nothing.
+  CHECK(found([](Graph& g, StorageIndex in, StorageIndex) {
+          g.ops[5].reads.erase(std::find(g.ops[5].reads.begin(), g.ops[5].reads.end(), in));
+          g.ops[0].recomputable = true;
+        }) == 1);
+}
+
+TEST_CASE("search: plans of random graphs with all marks are legal and never longer for it") {
+  const char* only = std::getenv("HO_SEED");
+  const std::uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 0;
+  const std::uint64_t last = only != nullptr ? first + 1 : 600;
+  std::uint32_t plans = 0;
+  std::uint32_t reordered = 0;
+  std::uint32_t recomputed = 0;
+  for (std::uint64_t seed = first; seed < last; ++seed) {
+    INFO("HO_SEED=" << seed);
+    const Graph graph = marked(test::random_graph(seed, 50), seed);
+    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+    if (peak == 0) continue;
+    const Hardware hardware = test::one_tier(200'000'000 * (1 + seed % 5));
+    const auto outcome = analyzer::analyze(graph, hardware, {peak * 6 / 10 + 1, 1});
+    if (!outcome) FAIL(outcome.error().message());
+    const auto* plan = std::get_if<Schedule>(&*outcome);
+    if (plan == nullptr) continue;
+    ++plans;
+    const auto violation = schedule::validate(*plan);
+    if (violation) FAIL(violation->rule << ": " << violation->first << "; " << violation->second);
+    const auto& p = plan->prediction;
+    if (p.program_order_step_ns != 0) CHECK(p.step_ns <= p.program_order_step_ns);
+    CHECK(p.lower_bound_ns <= p.step_ns);
+    CHECK(p.recomputed_ops == plan->positions.size() - plan->ops.size());
+    reordered += p.moved_ops > 0 ? 1 : 0;
+    recomputed += p.recomputed_ops > 0 ? 1 : 0;
+  }
+  if (only == nullptr) {
+    CHECK(plans > 100);
+    CHECK(reordered > 10);
+    CHECK(recomputed > 10);
+  }
+}

@@ -1,0 +1,206 @@
+#include "tools/analyzer/recompute.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/units.hpp"
+#include "tools/analyzer/channels.hpp"
+
+namespace ho::analyzer {
+namespace {
+
+/// Ops run again for one use. Longer chains cost more than they save, and each op of one keeps its
+/// own operands on the device.
+constexpr std::size_t kConeMax = 8;
+
+/// What can be run again, and from what. Ops are positions.
+class Cones {
+ public:
+  Cones(const Graph& graph, const Lifetimes& life) : graph_(graph), life_(life) {}
+
+  /// Whether op `writer` gives the same outputs when it runs again just before `at`.
+  [[nodiscard]] bool repeatable(std::uint32_t writer, std::uint32_t at) const {
+    const Op& op = graph_.ops[writer];
+    if (!op.recomputable || op.fixed) return false;
+    for (const StorageIndex storage : op.writes) {
+      const Storage& written = graph_.storages[storage.value()];
+      if (written.persistent || written.pinned || written.kind == StorageKind::kInput) return false;
+      // A workspace would be taken for one that lives from the first run to the second.
+      if (written.kind == StorageKind::kWorkspace) return false;
+      const bool in_place = std::find(op.reads.begin(), op.reads.end(), storage) != op.reads.end();
+      if (in_place || changed(storage.value(), writer, at)) return false;
+    }
+    return std::none_of(op.reads.begin(), op.reads.end(),
+                        [&](StorageIndex storage) { return changed(storage.value(), writer, at); });
+  }
+
+  /// Whether the storage's value lives at `at` anyway.
+  [[nodiscard]] bool alive(std::uint32_t storage, std::uint32_t at) const {
+    if (graph_.storages[storage].persistent) return true;
+    const auto points = life_.accesses_of(storage);
+    return points.back().position >= at;
+  }
+
+  /// The op that made the value that the storage has before `at`; kHomeVersion where none did.
+  [[nodiscard]] std::uint32_t writer_before(std::uint32_t storage, std::uint32_t at) const {
+    const auto points = life_.accesses_of(storage);
+    std::uint32_t writer = kHomeVersion;
+    for (const AccessPoint& point : points) {
+      if (point.position >= at) break;
+      if (point.access != schedule::Access::kRead) writer = point.position;
+    }
+    return writer;
+  }
+
+  /// Ops to run again for `storage` before `at`, in order; empty: impossible. `absent(s)`: its
+  /// value was dropped before `at`, so that it must be made again too.
+  template <typename Absent>
+  [[nodiscard]] std::vector<std::uint32_t> cone(std::uint32_t storage, std::uint32_t at,
+                                                Absent&& absent) const {
+    std::vector<std::uint32_t> ops;
+    std::vector<std::uint32_t> todo{storage};
+    while (!todo.empty()) {
+      const std::uint32_t s = todo.back();
+      todo.pop_back();
+      const std::uint32_t writer = writer_before(s, at);
+      if (writer == kHomeVersion || !repeatable(writer, at)) return {};
+      if (std::find(ops.begin(), ops.end(), writer) != ops.end()) continue;
+      if (ops.size() == kConeMax) return {};
+      ops.push_back(writer);
+      for (const StorageIndex read : graph_.ops[writer].reads) {
+        if (!alive(read.value(), at) || absent(read.value())) todo.push_back(read.value());
+      }
+    }
+    std::sort(ops.begin(), ops.end());
+    return ops;
+  }
+
+ private:
+  /// Whether an op between the two writes the storage.
+  [[nodiscard]] bool changed(std::uint32_t storage, std::uint32_t after, std::uint32_t at) const {
+    const auto points = life_.accesses_of(storage);
+    auto point = std::upper_bound(
+        points.begin(), points.end(), after,
+        [](std::uint32_t p, const AccessPoint& access) { return p < access.position; });
+    for (; point != points.end() && point->position < at; ++point) {
+      if (point->access != schedule::Access::kRead) return true;
+    }
+    return false;
+  }
+
+  const Graph& graph_;
+  const Lifetimes& life_;
+};
+
+}  // namespace
+
+std::vector<Regain> regains(const Graph& graph, const ChooseInput& input, const Choice& choice) {
+  const Lifetimes& life = input.lifetimes;
+  const Cones cones(graph, life);
+  const bool planned = !choice.failure.has_value();
+  std::vector<Regain> out;
+  for (std::uint32_t g = 0; g < life.gaps.size(); ++g) {
+    const Gap& gap = life.gaps[g];
+    if (!gap.movable || gap.dead || gap.wraps || gap.mandatory || gap.written < 0) continue;
+    if (planned && !choice.moved[g]) continue;
+    const auto at = static_cast<std::uint32_t>(gap.to);
+    const auto ops = cones.cone(gap.storage, at, [](std::uint32_t) { return false; });
+    if (ops.empty()) continue;
+    Regain regain{g, 0, static_cast<std::int64_t>(life.bytes[gap.storage])};
+    for (const std::uint32_t op : ops) {
+      regain.cost_ns += static_cast<std::int64_t>(graph.ops[op].duration_ns);
+    }
+    if (planned && !input.tiers.empty()) {
+      const PlanTier& tier = input.tiers[input.tier_of[gap.storage]];
+      regain.saved_ns = transfer_ns(tier.read, life.bytes[gap.storage]) +
+                        transfer_ns(tier.write, life.bytes[gap.storage]);
+    }
+    out.push_back(regain);
+  }
+  std::stable_sort(out.begin(), out.end(), [](const Regain& a, const Regain& b) {
+    return static_cast<double>(a.cost_ns) * static_cast<double>(b.saved_ns) <
+           static_cast<double>(b.cost_ns) * static_cast<double>(a.saved_ns);
+  });
+  return out;
+}
+
+OpList with_recompute(const Graph& graph, const Lifetimes& lifetimes, const OpList& list,
+                      const std::vector<Regain>& regains, std::size_t count) {
+  HO_CHECK(count <= regains.size());
+  const Cones cones(graph, lifetimes);
+  std::vector<std::uint32_t> gaps;
+  for (std::size_t i = 0; i < count; ++i) gaps.push_back(regains[i].gap);
+  std::sort(gaps.begin(), gaps.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return std::pair(lifetimes.gaps[a].to, a) < std::pair(lifetimes.gaps[b].to, b);
+  });
+  // Per storage: the gap in which it does not exist, until it was made again.
+  std::vector<const Gap*> dropped(graph.storages.size(), nullptr);
+  for (const std::uint32_t g : gaps) dropped[lifetimes.gaps[g].storage] = &lifetimes.gaps[g];
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> inserts;  // before position, op at position
+  for (const std::uint32_t g : gaps) {
+    const Gap& gap = lifetimes.gaps[g];
+    if (dropped[gap.storage] != &gap) continue;  // came back for another's sake
+    const auto at = static_cast<std::uint32_t>(gap.to);
+    const auto absent = [&](std::uint32_t s) {
+      return dropped[s] != nullptr && dropped[s]->from < at && at <= dropped[s]->to;
+    };
+    for (const std::uint32_t op : cones.cone(gap.storage, at, absent)) {
+      inserts.emplace_back(at, op);
+      for (const StorageIndex storage : graph.ops[op].writes) dropped[storage.value()] = nullptr;
+    }
+  }
+  std::sort(inserts.begin(), inserts.end());
+  inserts.erase(std::unique(inserts.begin(), inserts.end()), inserts.end());
+  OpList out;
+  out.reserve(list.size() + inserts.size());
+  std::size_t next = 0;
+  for (std::uint32_t p = 0; p < list.size(); ++p) {
+    for (; next < inserts.size() && inserts[next].first == p; ++next) {
+      out.push_back(list[inserts[next].second]);
+    }
+    out.push_back(list[p]);
+  }
+  return out;
+}
+
+void explain_recompute(const Graph& graph, const OpList& list, const std::vector<PlanTier>& tiers,
+                       std::vector<schedule::Explanation>& explanations) {
+  std::vector<std::uint32_t> maker(graph.storages.size(), UINT32_MAX);
+  std::vector<bool> ran(graph.ops.size(), false);
+  for (const OpIndex op : list) {
+    if (!ran[op.value()]) {
+      ran[op.value()] = true;
+      continue;
+    }
+    for (const StorageIndex storage : graph.ops[op.value()].writes) {
+      maker[storage.value()] = op.value();
+    }
+  }
+  for (std::uint32_t s = 0; s < maker.size(); ++s) {
+    if (maker[s] == UINT32_MAX) continue;
+    const Op& op = graph.ops[maker[s]];
+    schedule::Explanation told{StorageIndex(s), "recompute", {}, {}};
+    told.reason = format_bytes(graph.storages[s].bytes) + " made again by " + op.name +
+                  " before the next use, in " + format_duration_ns(op.duration_ns) +
+                  ": the step is shorter than with a transfer for it.";
+    for (const PlanTier& tier : tiers) {
+      const std::int64_t link = transfer_ns(tier.write, graph.storages[s].bytes) +
+                                transfer_ns(tier.read, graph.storages[s].bytes);
+      told.considered.push_back("offload " + std::string(schedule::home_tier_name(tier.tier)) +
+                                ": " + format_duration_ns(static_cast<std::uint64_t>(link)) +
+                                " of channel time, both ways");
+    }
+    const auto at = std::lower_bound(
+        explanations.begin(), explanations.end(), told,
+        [](const auto& a, const auto& b) { return a.storage.value() < b.storage.value(); });
+    if (at != explanations.end() && at->storage == told.storage) {
+      told.considered.push_back("in its other gaps: " + at->choice);
+      *at = std::move(told);
+    } else {
+      explanations.insert(at, std::move(told));
+    }
+  }
+}
+
+}  // namespace ho::analyzer

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/model/graph.hpp"
+#include "tools/analyzer/arrange.hpp"
+#include "tools/analyzer/planner.hpp"
+
+namespace ho::analyzer {
+
+/// The order chosen for a step, and the plan made for it.
+struct Arrangement {
+  OpList list;
+  Graph graph;  ///< the step as `list` runs it
+  Lifetimes life;
+  Plan plan;
+};
+
+/// Plans the step in program order; where that stalls or finds nothing, also in other orders and
+/// with ops run again. @return the one of program order and, behind it, the shortest of the others
+/// if that is shorter by the planner's own estimate of the step.
+/// Graphs above kRearrangedOpsMax keep program order: planning time stays near-linear.
+[[nodiscard]] std::vector<Arrangement> search(const Graph& graph,
+                                              const std::vector<PlanTier>& tiers,
+                                              const std::optional<PlanTier>& flash,
+                                              std::uint64_t budget_bytes, std::uint64_t align_bytes,
+                                              std::uint64_t bound_ns);
+
+/// Largest graph whose order is refined.
+inline constexpr std::size_t kRearrangedOpsMax = 20'000;
+
+}  // namespace ho::analyzer
