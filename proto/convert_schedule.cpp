@@ -135,6 +135,8 @@ sch::Prediction prediction_from(const v1::Prediction& in) {
   out.recomputed_ops = in.recomputed_ops();
   out.moved_ops = in.moved_ops();
   out.program_order_step_ns = in.program_order_step_ns();
+  out.margin_bandwidth = in.margin_bandwidth();
+  out.margin_op_time = in.margin_op_time();
   for (const auto& tier : in.tiers()) out.tiers.push_back({tier.name(), tier.peak_bytes()});
   for (const auto& load : in.channels()) out.channels.push_back({load.name(), load.busy_ns()});
   out.op_start_ns.assign(in.op_start_ns().begin(), in.op_start_ns().end());
@@ -156,6 +158,8 @@ void prediction_to(const sch::Prediction& in, v1::Prediction& out) {
   out.set_recomputed_ops(in.recomputed_ops);
   out.set_moved_ops(in.moved_ops);
   out.set_program_order_step_ns(in.program_order_step_ns);
+  out.set_margin_bandwidth(in.margin_bandwidth);
+  out.set_margin_op_time(in.margin_op_time);
   for (const sch::TierPeak& tier : in.tiers) {
     v1::TierPeak& message = *out.add_tiers();
     message.set_name(tier.name);

@@ -156,6 +156,10 @@ struct Prediction {
   std::uint32_t moved_ops = 0;       ///< ops that left program order
   /// The step had the order not been refined; 0: there was no plan in program order.
   std::uint64_t program_order_step_ns = 0;
+  /// Lowest factors on all bandwidths, and on all op durations, at which the stall stays below 2 %
+  /// of the compute time; 0: it does not even as planned, or nobody looked (large graphs).
+  double margin_bandwidth = 0;
+  double margin_op_time = 0;
   std::vector<TierPeak> tiers;
   std::vector<ChannelLoad> channels;
   std::vector<std::uint64_t>

@@ -8,6 +8,7 @@
 #include "common/schedule/validate.hpp"
 #include "tools/analyzer/explain.hpp"
 #include "tools/analyzer/liveness.hpp"
+#include "tools/analyzer/margin.hpp"
 #include "tools/analyzer/planner.hpp"
 #include "tools/analyzer/recompute.hpp"
 #include "tools/analyzer/search.hpp"
@@ -187,6 +188,11 @@ Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Opti
   auto compiled = shortest(graph, hardware, options, tiers, bound, std::move(found));
   if (!compiled) return compiled.error();
   schedule::Schedule& out = *compiled;
+  if (out.positions.size() <= kRearrangedOpsMax) {
+    const Margin margin = margin_of(out);
+    out.prediction.margin_bandwidth = margin.bandwidth;
+    out.prediction.margin_op_time = margin.op_time;
+  }
   if (auto proven = prove(out); !proven) return proven.error();
   return Outcome(std::move(out));
 }

@@ -190,4 +190,10 @@ readColors(); redraw();
 </script></body></html>
 )html";
 
+std::string_view report_style() {
+  constexpr std::string_view kBegin = "<style>";
+  const auto begin = kReportPageHead.find(kBegin) + kBegin.size();
+  return kReportPageHead.substr(begin, kReportPageHead.find("</style>") - begin);
+}
+
 }  // namespace ho::analyzer::detail

@@ -8,4 +8,7 @@ namespace ho::analyzer::detail {
 extern const std::string_view kReportPageHead;
 extern const std::string_view kReportPageTail;
 
+/// The page's style sheet, for other pages that are to look the same.
+[[nodiscard]] std::string_view report_style();
+
 }  // namespace ho::analyzer::detail

@@ -9,6 +9,7 @@
 #include "proto/convert.hpp"
 #include "proto/file.hpp"
 #include "tools/analyzer/analyzer.hpp"
+#include "tools/analyzer/margin.hpp"
 #include "tools/analyzer/report.hpp"
 #include "tools/analyzer/simulate.hpp"
 #include "tools/analyzer/trace.hpp"
@@ -27,6 +28,7 @@ struct Arguments {
   std::string report;
   std::string trace;
   std::uint64_t align_bytes = 64;
+  std::uint32_t ranks_per_node = 1;
   bool json = false;
 };
 
@@ -66,6 +68,8 @@ std::string plan_json(const Answer& answer, const schedule::Schedule& plan) {
       .field("recomputed_ops", p.recomputed_ops)
       .field("moved_ops", p.moved_ops)
       .field("program_order_step_ns", p.program_order_step_ns)
+      .field("margin_bandwidth", p.margin_bandwidth)
+      .field("margin_op_time", p.margin_op_time)
       .field("cache_ops", plan.cache_ops.size())
       .field("fingerprint", std::to_string(plan.graph_fingerprint));
   json.key("tiers").begin_array();
@@ -112,8 +116,21 @@ void tell_plan(const Answer& answer, const schedule::Schedule& plan, const std::
             << format_duration_ns(p.compute_ns) << " + stall " << format_duration_ns(p.stall_ns)
             << "; no plan can be below " << format_duration_ns(p.lower_bound_ns) << "\n"
             << "  moved per step " << format_bytes(p.prefetch_bytes) << " in, "
-            << format_bytes(p.store_bytes) << " out\n"
-            << "  written        " << out << '\n';
+            << format_bytes(p.store_bytes) << " out\n";
+  if (p.moved_ops > 0 || p.recomputed_ops > 0) {
+    std::cerr << "  order          " << p.moved_ops << " ops moved, " << p.recomputed_ops
+              << " run again";
+    if (p.program_order_step_ns > 0) {
+      std::cerr << "; in program order the step takes "
+                << format_duration_ns(p.program_order_step_ns);
+    }
+    std::cerr << '\n';
+  }
+  if (p.margin_bandwidth > 0) {
+    std::cerr << "  margin         stalls stay below 2 % down to " << p.margin_bandwidth
+              << " of the bandwidths, or ops " << p.margin_op_time << " as long\n";
+  }
+  std::cerr << "  written        " << out << '\n';
 }
 
 /// Writes the schedule, then the report and the trace where they are asked for.
@@ -154,6 +171,7 @@ int run(const Arguments& args) {
   if (!graph) return complain("analyze", graph.error());
   auto hardware = read_hardware_file(args.hardware);
   if (!hardware) return complain("analyze", hardware.error());
+  *hardware = analyzer::for_rank(*std::move(hardware), args.ranks_per_node);
   auto budget = budget_of(args, *graph, *hardware);
   if (!budget) return complain("analyze", budget.error());
 
@@ -198,6 +216,11 @@ void add_analyze(CLI::App& app, int& exit_code) {
   command.add_option("--report", args->report, "Also write a page for a browser");
   command.add_option("--trace", args->trace, "Also write a trace for ui.perfetto.dev");
   command.add_option("--align", args->align_bytes, "Device offsets are multiples of this")
+      ->capture_default_str();
+  command
+      .add_option("--ranks-per-node", args->ranks_per_node,
+                  "Ranks that share the node's tiers evenly: capacities and bandwidths are divided")
+      ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command.add_flag("--json", args->json, "Print one JSON object on stdout");
   command.footer(

@@ -17,6 +17,7 @@ void add_analyze(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 void add_simulate(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
+void add_sweep(CLI::App& app, int& exit_code);
 
 // These ask a running pool; `pool` is the default of --pool.
 void add_status(CLI::App& app, const std::string& pool, int& exit_code);

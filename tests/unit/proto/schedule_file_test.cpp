@@ -49,6 +49,8 @@ Schedule full_schedule() {
   schedule.prediction.recomputed_ops = 12;
   schedule.prediction.moved_ops = 13;
   schedule.prediction.program_order_step_ns = 14;
+  schedule.prediction.margin_bandwidth = 0.5;
+  schedule.prediction.margin_op_time = 0.25;
   schedule.prediction.tiers = {{"device", 13}};
   schedule.prediction.channels = {{"local_ddr.read", 14}};
   schedule.prediction.op_start_ns = {0, 1, 2, 3};

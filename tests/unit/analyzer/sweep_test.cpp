@@ -1,0 +1,76 @@
+#include <catch2/catch.hpp>
+
+#include "tests/unit/analyzer/graphs.hpp"
+#include "tools/analyzer/analyzer.hpp"
+#include "tools/analyzer/margin.hpp"
+#include "tools/analyzer/memory_sweep.hpp"
+
+using namespace ho;
+
+TEST_CASE("sweep: every point lies above its bound and below the policies without a plan") {
+  Graph graph = test::transformer(6, 3);
+  graph.name = "<script>";
+  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+  std::size_t told = 0;
+  const auto swept = analyzer::sweep(graph, test::one_tier(20'000'000'000),
+                                     {{peak, peak * 6 / 10, peak * 4 / 10, 1000}, {1, 0.25}},
+                                     [&](std::size_t done, std::size_t all) {
+                                       CHECK(done == ++told);
+                                       CHECK(all == 8);
+                                     });
+  REQUIRE(swept.ok());
+  REQUIRE(swept->points.size() == 8);
+  for (std::size_t i = 0; i < 8; ++i) {
+    const auto& point = swept->points[i];
+    INFO("point " << i);
+    CHECK(point.bandwidth == (i < 4 ? 1 : 0.25));
+    CHECK(point.feasible == (i % 4 != 3));
+    if (!point.feasible) continue;
+    CHECK(point.lower_bound_ns <= point.step_ns);
+    REQUIRE(point.lru_step_ns.has_value());
+    CHECK(point.step_ns <= *point.lru_step_ns);
+    // Less memory and slower links never help.
+    if (i % 4 > 0) CHECK(point.lower_bound_ns >= swept->points[i - 1].lower_bound_ns);
+    if (i >= 4) CHECK(point.step_ns >= swept->points[i - 4].step_ns);
+  }
+  const std::string page = analyzer::render_sweep(*swept);
+  CHECK(page.find("<script>") == std::string::npos);
+  CHECK(page.find("&lt;script&gt;") != std::string::npos);
+  CHECK(page.find("no plan fits") != std::string::npos);
+  CHECK(page.find("1/4 of the bandwidth") != std::string::npos);
+}
+
+TEST_CASE("margin: how much slower the links may be before the plan stalls") {
+  // One value of 1000 bytes has 10 us to come back; at full rate its fetch takes 2 us.
+  test::GraphBuilder build;
+  const auto value = build.storage(1000, StorageKind::kWeight, true);
+  const auto other = build.storage(1000, StorageKind::kActivation);
+  build.op(5'000, {value}, {});
+  build.op(10'000, {}, {other});
+  build.op(10'000, {other}, {});
+  build.op(5'000, {}, {});
+  const Graph graph = build.take();
+  const Hardware hardware = test::one_tier(500'000'000);
+  const auto outcome = analyzer::analyze(graph, hardware, {1000, 1});
+  REQUIRE(outcome.ok());
+  const auto& plan = std::get<schedule::Schedule>(*outcome);
+  REQUIRE(plan.prediction.stall_ns == 0);
+  const auto margin = analyzer::margin_of(plan);
+  // The fetch may begin when `other` is gone: 5 us before the value's use in the next step.
+  CHECK(margin.bandwidth == Approx(0.4));
+  CHECK(margin.op_time == Approx(0.4));
+  CHECK(plan.prediction.margin_bandwidth == margin.bandwidth);
+}
+
+TEST_CASE("margin: a rank has its share of the node's tiers and all of its own port") {
+  Hardware node = test::one_tier(8'000'000'000);
+  node.flash = TierSpec{1 << 30, {4'000'000'000, 10}, {2'000'000'000, 10}};
+  node.device_port_read = Link{1'000'000'000, 5};
+  const Hardware rank = analyzer::for_rank(node, 4);
+  CHECK(rank.local_ddr->capacity_bytes == node.local_ddr->capacity_bytes / 4);
+  CHECK(rank.local_ddr->read.bytes_per_s == 2'000'000'000);
+  CHECK(rank.flash->write.bytes_per_s == 500'000'000);
+  CHECK(rank.flash->write.latency_ns == 10);
+  CHECK(rank.device_port_read->bytes_per_s == 1'000'000'000);
+  CHECK(analyzer::with_bandwidth(node, 0.5).device_port_read->bytes_per_s == 500'000'000);
+}

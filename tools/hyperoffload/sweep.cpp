@@ -1,0 +1,194 @@
+#include <charconv>
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/json.hpp"
+#include "common/base/units.hpp"
+#include "proto/convert.hpp"
+#include "proto/file.hpp"
+#include "tools/analyzer/analyzer.hpp"
+#include "tools/analyzer/memory_sweep.hpp"
+#include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/words.hpp"
+
+namespace ho::cli {
+
+namespace {
+
+constexpr std::size_t kPointsMax = 1000;
+/// Between the ends of a range such as 100%..20%.
+constexpr double kRangeStepPercent = 10;
+
+struct Arguments {
+  std::string graph;
+  std::string hardware;
+  std::string memory = "100%..20%";
+  std::string bandwidth = "1,1/2,1/4,1/8";
+  std::string report;
+  bool json = false;
+};
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else if (c != ' ') {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+Error bad(const std::string& option, const std::string& text, const std::string& wanted) {
+  return {Errc::kInvalidArgument, option + " " + text + ": " + wanted};
+}
+
+/// "100%..20%,8GiB" -> budgets.
+Result<std::vector<std::uint64_t>> parse_memory(const std::string& text, std::uint64_t peak) {
+  const std::string wanted = "give sizes (8GiB), shares (60%) or a range of shares (100%..20%)";
+  std::vector<std::uint64_t> out;
+  for (const std::string& part : split(text)) {
+    const auto dots = part.find("..");
+    const auto from = parse_memory_size(part.substr(0, dots));
+    if (!from) return bad("--memory", part, wanted);
+    if (dots == std::string::npos) {
+      out.push_back(from->of(peak));
+      continue;
+    }
+    const auto to = parse_memory_size(part.substr(dots + 2));
+    if (!to || from->bytes || to->bytes) return bad("--memory", part, wanted);
+    const double step = from->percent < to->percent ? kRangeStepPercent : -kRangeStepPercent;
+    const auto count = static_cast<std::size_t>((to->percent - from->percent) / step + 1e-9);
+    for (std::size_t i = 0; i <= count && out.size() <= kPointsMax; ++i) {
+      out.push_back(
+          MemorySize{std::nullopt, from->percent + step * static_cast<double>(i)}.of(peak));
+    }
+  }
+  return out;
+}
+
+std::optional<double> parse_number(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+/// "1,1/2,0.25" -> factors.
+Result<std::vector<double>> parse_bandwidth(const std::string& text) {
+  std::vector<double> out;
+  for (const std::string& part : split(text)) {
+    const auto slash = part.find('/');
+    const auto over = parse_number(std::string_view(part).substr(0, slash));
+    const auto under =
+        slash == std::string::npos ? 1.0 : parse_number(std::string_view(part).substr(slash + 1));
+    const double factor = over && under ? *over / *under : 0;
+    if (!(factor >= 1e-6 && factor <= 1e6)) {
+      return bad("--bandwidth", part, "give factors above 0, such as 1,1/2,0.25");
+    }
+    out.push_back(factor);
+  }
+  return out;
+}
+
+std::string to_json(const analyzer::Sweep& sweep) {
+  JsonWriter json;
+  json.begin_object()
+      .field("graph", sweep.graph)
+      .field("peak_unmanaged_bytes", sweep.peak_unmanaged_bytes)
+      .field("compute_ns", sweep.compute_ns);
+  json.key("points").begin_array();
+  for (const auto& point : sweep.points) {
+    json.begin_object()
+        .field("device_budget_bytes", point.budget_bytes)
+        .field("bandwidth", point.bandwidth)
+        .field("feasible", point.feasible);
+    if (point.feasible) {
+      json.field("step_ns", point.step_ns)
+          .field("stall_ns", point.stall_ns)
+          .field("lower_bound_ns", point.lower_bound_ns)
+          .field("arena_bytes", point.arena_bytes)
+          .field("recomputed_ops", point.recomputed_ops)
+          .field("moved_ops", point.moved_ops);
+      if (point.lru_step_ns) json.field("on_demand_lru_step_ns", *point.lru_step_ns);
+      if (point.window_step_ns) json.field("layer_window_step_ns", *point.window_step_ns);
+    }
+    json.end();
+  }
+  json.end().end();
+  return std::move(json).text();
+}
+
+void tell(const analyzer::Sweep& sweep) {
+  for (const auto& point : sweep.points) {
+    std::cerr << "  bandwidth x" << point.bandwidth << "  " << format_bytes(point.budget_bytes)
+              << ": ";
+    if (!point.feasible) {
+      std::cerr << "no plan fits\n";
+      continue;
+    }
+    std::cerr << "step " << format_duration_ns(point.step_ns) << ", bound "
+              << format_duration_ns(point.lower_bound_ns);
+    if (point.lru_step_ns) std::cerr << ", lru " << format_duration_ns(*point.lru_step_ns);
+    if (point.window_step_ns) std::cerr << ", window " << format_duration_ns(*point.window_step_ns);
+    std::cerr << "\n";
+  }
+}
+
+int run(const Arguments& args) {
+  auto graph = read_graph_file(args.graph);
+  if (!graph) return complain("sweep", graph.error());
+  auto hardware = read_hardware_file(args.hardware);
+  if (!hardware) return complain("sweep", hardware.error());
+  auto budgets = parse_memory(args.memory, analyzer::peak_unmanaged_bytes(*graph));
+  if (!budgets) return complain("sweep", budgets.error());
+  auto factors = parse_bandwidth(args.bandwidth);
+  if (!factors) return complain("sweep", factors.error());
+  if (budgets->size() * factors->size() > kPointsMax) {
+    return complain("sweep", Error{Errc::kInvalidArgument, "more than 1000 points"});
+  }
+  const auto progress = [](std::size_t done, std::size_t all) {
+    std::cerr << "\r  " << done << " of " << all << " points" << (done == all ? "\n" : "")
+              << std::flush;
+  };
+  auto swept = analyzer::sweep(*graph, *hardware, {*budgets, *factors}, progress);
+  if (!swept) return complain("sweep", swept.error());
+  if (!args.report.empty()) {
+    auto written = write_whole_file(args.report, analyzer::render_sweep(*swept));
+    if (!written) return complain("sweep", written.error());
+  }
+  if (args.json) {
+    std::cout << to_json(*swept) << std::endl;
+  } else {
+    tell(*swept);
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_sweep(CLI::App& app, int& exit_code) {
+  auto args = std::make_shared<Arguments>();
+  CLI::App& command = *app.add_subcommand(
+      "sweep", "Step time over memory and bandwidth, with the bound and unplanned policies beside");
+  command.add_option("graph", args->graph, "Graph: .json, .textproto or .pb")->required();
+  command.add_option("--hardware", args->hardware, "Machine: .json, .textproto or .pb")->required();
+  command.add_option("--memory", args->memory, "Budgets: shares, sizes, or a range in tenths")
+      ->capture_default_str();
+  command.add_option("--bandwidth", args->bandwidth, "Factors on every link")
+      ->capture_default_str();
+  command.add_option("--report", args->report, "Also write a page for a browser");
+  command.add_flag("--json", args->json, "Print one JSON object on stdout");
+  command.footer(
+      "Example:\n"
+      "  hyperoffload sweep step.json --hardware hw.json --memory 100%..20% --bandwidth 1,1/2 \\\n"
+      "    --report sweep.html\n"
+      "Exit: 0 done (points that nothing fits say so), 2 bad input or usage.");
+  command.callback([args, &exit_code] { exit_code = run(*args); });
+}
+
+}  // namespace ho::cli
