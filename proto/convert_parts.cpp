@@ -20,6 +20,10 @@ Result<Storage> from_wire(const v1::Storage& in) {
   storage.kind = static_cast<StorageKind>(in.kind());
   storage.persistent = in.persistent();
   storage.pinned = in.pinned();
+  if (!v1::Hint_IsValid(in.hint())) {
+    return Error(Errc::kInvalidArgument, "hint " + std::to_string(in.hint()) + " is not known");
+  }
+  storage.hint = static_cast<OffloadHint>(in.hint());
   return storage;
 }
 
@@ -30,6 +34,7 @@ void to_wire(const Storage& storage, v1::Storage& out) {
   out.set_kind(static_cast<v1::Kind>(storage.kind));
   out.set_persistent(storage.persistent);
   out.set_pinned(storage.pinned);
+  out.set_hint(static_cast<v1::Hint>(storage.hint));
 }
 
 namespace {

@@ -45,6 +45,9 @@ void append_storage(std::string& out, const Storage& storage) {
   out += '"';
   append_flag(out, "persistent", storage.persistent);
   append_flag(out, "pinned", storage.pinned);
+  if (storage.hint != OffloadHint::kNone) {
+    out += ",\"hint\":\"" + std::string(offload_hint_name(storage.hint)) + '"';
+  }
   out += '}';
 }
 

@@ -59,6 +59,7 @@ Result<void> check_storages(const Graph& graph) {
     sum_bytes += storage.bytes;
     if (sum_bytes > kSumBytesMax) return fail("bytes: the sum of all storages is more than 2^56");
     if (storage.kind > StorageKind::kWorkspace) return fail("kind is not known");
+    if (storage.hint > OffloadHint::kNever) return fail("hint is not known");
     if (storage.kind == StorageKind::kWorkspace && storage.persistent) {
       return fail("persistent: a WORKSPACE does not outlive its op");
     }

@@ -7,6 +7,15 @@
 
 namespace ho {
 
+std::string_view offload_hint_name(OffloadHint hint) {
+  switch (hint) {
+    case OffloadHint::kNone: return "HINT_NONE";
+    case OffloadHint::kPreferRemote: return "PREFER_REMOTE";
+    case OffloadHint::kNever: return "NEVER";
+  }
+  return "HINT_NONE";
+}
+
 std::string_view storage_kind_name(StorageKind kind) {
   switch (kind) {
     case StorageKind::kUnspecified: return "KIND_UNSPECIFIED";
@@ -62,7 +71,8 @@ std::uint64_t fingerprint(const Graph& graph) {
     out.text(storage.name);
     out.number(storage.bytes);
     out.number(static_cast<std::uint64_t>(storage.kind));
-    out.number((storage.persistent ? 1U : 0U) | (storage.pinned ? 2U : 0U));
+    out.number((storage.persistent ? 1U : 0U) | (storage.pinned ? 2U : 0U) |
+               static_cast<unsigned>(storage.hint) << 2U);
   }
   out.number(graph.ops.size());
   for (const Op& op : graph.ops) {

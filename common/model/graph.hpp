@@ -29,6 +29,16 @@ enum class StorageKind : std::uint8_t {
 /// "ACTIVATION", "WEIGHT", ... as graph.proto spells it.
 [[nodiscard]] std::string_view storage_kind_name(StorageKind kind);
 
+/// What the planner should do with a storage between its uses. Numbers are graph.proto's.
+enum class OffloadHint : std::uint8_t {
+  kNone = 0,
+  kPreferRemote = 1,  ///< its home is in remote DDR, where the hardware has any
+  kNever = 2,         ///< stays on the device from its first use to its last
+};
+
+/// "HINT_NONE", "PREFER_REMOTE", "NEVER": as graph.proto spells it.
+[[nodiscard]] std::string_view offload_hint_name(OffloadHint hint);
+
 /// An alias set of tensors: the unit of planning.
 struct Storage {
   std::uint32_t id = 0;  ///< as the input file numbers it; unique
@@ -37,6 +47,7 @@ struct Storage {
   StorageKind kind = StorageKind::kUnspecified;
   bool persistent = false;  ///< the value outlives the step
   bool pinned = false;      ///< must stay on the device
+  OffloadHint hint = OffloadHint::kNone;
 
   bool operator==(const Storage&) const = default;
 };

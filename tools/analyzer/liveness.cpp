@@ -59,6 +59,7 @@ void collect_gaps(const Storage& storage, std::uint32_t index, Lifetimes& out) {
   const auto points = out.accesses_of(index);
   const std::int64_t steps = out.positions;
   const bool has_link = !storage.pinned && storage.kind != StorageKind::kWorkspace;
+  const bool never = storage.hint == OffloadHint::kNever;
   const bool input = storage.kind == StorageKind::kInput && !storage.persistent;
   std::int64_t written = -1;
   std::uint32_t version = kHomeVersion;
@@ -91,7 +92,9 @@ void collect_gaps(const Storage& storage, std::uint32_t index, Lifetimes& out) {
     Gap gap{index, here.position, there.position + (wraps ? steps : 0), written, version};
     gap.dead = there.access == Access::kWrite;
     gap.wraps = wraps;
-    gap.movable = has_link && gap.to > gap.from + 1 && !(input && version != kHomeVersion);
+    // An INPUT that was written has no copy to come back from, but what is dead needs none.
+    const bool has_copy = !(input && version != kHomeVersion) && !never;
+    gap.movable = has_link && gap.to > gap.from + 1 && (has_copy || (gap.dead && !gap.wraps));
     out.gaps.push_back(gap);
   }
 }
@@ -109,7 +112,8 @@ void sum_profiles(const Graph& graph, Lifetimes& out) {
     const bool input = storage.kind == StorageKind::kInput;
     std::uint32_t begin = points.front().position;
     std::uint32_t end = points.back().position;
-    if (storage.persistent || input) begin = 0;
+    const bool supplied = input && points.front().access != Access::kWrite;
+    if (storage.persistent || supplied) begin = 0;
     if (storage.persistent) end = out.positions - 1;
     live[begin] += bytes;
     live[end + 1] -= bytes;
@@ -122,13 +126,18 @@ void sum_profiles(const Graph& graph, Lifetimes& out) {
     }
   }
   for (const Gap& gap : out.gaps) {
-    // An INPUT that was written has no copy to come back from; pinned ones are counted above.
+    // An INPUT that was written has no copy to come back from, others are to stay; pinned ones are
+    // counted above.
     if (gap.movable || gap.dead || graph.storages[gap.storage].pinned) continue;
     if (gap.to <= gap.from + 1) continue;
-    HO_CHECK(!gap.wraps);
-    pinned[static_cast<std::size_t>(gap.from + 1)] +=
-        static_cast<std::int64_t>(out.bytes[gap.storage]);
-    pinned[static_cast<std::size_t>(gap.to)] -= static_cast<std::int64_t>(out.bytes[gap.storage]);
+    const auto bytes = static_cast<std::int64_t>(out.bytes[gap.storage]);
+    const auto hold = [&](std::int64_t first, std::int64_t past) {
+      pinned[static_cast<std::size_t>(first)] += bytes;
+      pinned[static_cast<std::size_t>(past)] -= bytes;
+    };
+    const std::int64_t n = out.positions;
+    hold(gap.from + 1, gap.wraps ? n : gap.to);
+    if (gap.wraps) hold(0, gap.to - n);
   }
   out.live.assign(out.positions, 0);
   std::int64_t live_sum = 0;

@@ -65,7 +65,8 @@ void Bound::find_excess(const Graph& graph, std::uint64_t budget_bytes) {
     for (std::uint32_t g = life_.gap_begin[s]; g < life_.gap_begin[s + 1]; ++g) {
       const Gap& gap = life_.gaps[g];
       if (gap.dead || gap.to <= gap.from + 1) continue;
-      absentee_[g] = gap.mandatory || !graph.storages[s].pinned;
+      absentee_[g] = gap.mandatory ||
+                     (!graph.storages[s].pinned && graph.storages[s].hint != OffloadHint::kNever);
       if (gap.wraps) {
         add(gap.from + 1, n_ - 1, bytes);
         add(0, gap.to - n_ - 1, bytes);
@@ -202,9 +203,9 @@ std::uint64_t lower_bound_ns(const Graph& graph, const Hardware& hardware,
     std::uint64_t above_bytes = device_budget_bytes;
     for (const PlanTier& tier : tiers) above_bytes += tier.capacity_bytes;
     Bound below(life, graph, above_bytes);
-    stall = std::max(
-        stall, below.stall_ns(static_cast<double>(hardware.flash->read.bytes_per_s) * 1e-9,
-                              static_cast<double>(hardware.flash->write.bytes_per_s) * 1e-9));
+    stall = std::max(stall,
+                     below.stall_ns(static_cast<double>(hardware.flash->read.bytes_per_s) * 1e-9,
+                                    static_cast<double>(hardware.flash->write.bytes_per_s) * 1e-9));
   }
   // A relative margin for rounding keeps it a bound.
   return compute + static_cast<std::uint64_t>(std::floor(std::max(0.0, stall * (1 - 1e-9) - 1)));

@@ -130,6 +130,35 @@ TEST_CASE("planner: homes that exceed the DDR name the tier and its bytes") {
   CHECK(none.needs_bytes == 1000);
 }
 
+TEST_CASE("planner: an INPUT that is first overwritten takes no room before that") {
+  test::GraphBuilder build;
+  const auto weight = build.storage(500, StorageKind::kWeight, true, true);
+  const auto input = build.storage(1000, StorageKind::kInput);
+  const auto wide = build.storage(900, StorageKind::kActivation);
+  build.op(10, {weight}, {wide});
+  build.op(10, {wide}, {});
+  build.op(10, {}, {input});
+  build.op(10, {input}, {});
+  const auto outcome = analyzer::analyze(build.take(), test::one_tier(1'000'000), {1500, 1});
+  REQUIRE(outcome.ok());
+  CHECK(std::holds_alternative<Schedule>(*outcome));
+}
+
+TEST_CASE("planner: a storage with the hint NEVER stays from its first use to its last") {
+  Graph graph = test::transformer(4, 3);
+  for (Storage& storage : graph.storages) {
+    if (storage.kind == StorageKind::kOptimizerState) storage.hint = OffloadHint::kNever;
+  }
+  const auto outcome = analyzer::analyze(graph, test::one_tier(10'000'000'000),
+                                         {analyzer::peak_unmanaged_bytes(graph) * 7 / 10, 64});
+  REQUIRE(outcome.ok());
+  const auto& plan = std::get<Schedule>(*outcome);
+  CHECK_FALSE(plan.cache_ops.empty());
+  for (const auto& op : plan.cache_ops) {
+    CHECK(graph.storages[op.storage.value()].kind != StorageKind::kOptimizerState);
+  }
+}
+
 TEST_CASE("planner: without any DDR nothing moves") {
   test::GraphBuilder build;
   const auto a = build.storage(100, StorageKind::kActivation);

@@ -48,6 +48,8 @@ TEST_CASE("fingerprint: every field counts") {
       [](Graph& g) { g.storages[0].kind = StorageKind::kGradient; },
       [](Graph& g) { g.storages[0].persistent = false; },
       [](Graph& g) { g.storages[0].pinned = true; },
+      [](Graph& g) { g.storages[0].hint = OffloadHint::kNever; },
+      [](Graph& g) { g.storages[0].hint = OffloadHint::kPreferRemote; },
       [](Graph& g) { g.ops[0].id = 9; },
       [](Graph& g) { g.ops[0].name = "e"; },
       [](Graph& g) { g.ops[0].duration_ns = 11; },
