@@ -188,7 +188,10 @@ Found check_cache_op(const Schedule& schedule, CacheOpList list, std::size_t ind
     return violation("workspace", "lives during its op only and is never moved");
   }
   const bool copies_away = op.kind == CacheOpKind::kStore || op.kind == CacheOpKind::kStageOut;
-  if (storage.pinned && list == CacheOpList::kSteady && !copies_away) {
+  // What is supplied at home before each step has to come in whatever follows.
+  const bool supplied = storage.kind == StorageKind::kInput && !storage.persistent &&
+                        op.kind == CacheOpKind::kPrefetch;
+  if (storage.pinned && list == CacheOpList::kSteady && !copies_away && !supplied) {
     return violation("pinned-moved", "a pinned storage stays on the device");
   }
   if (op.kind != CacheOpKind::kDetach && !schedule.homes[op.storage.value()]) {

@@ -134,6 +134,10 @@ std::optional<Infeasible> Planner::impossible() const {
 /// anything changed.
 bool Planner::assign_tiers() {
   if (tiers_.size() < 2) return false;
+  for (std::size_t s = 0; s < tier_of_.size(); ++s) {
+    if (graph_.storages[s].hint == OffloadHint::kPreferRemote) tier_of_[s] = 1;
+  }
+  sum_static();
   ChooseOptions options;
   options.target_bytes = budget_;
   const ChooseInput unlimited{life_,    durations_,   unlimited_,
@@ -159,7 +163,8 @@ bool Planner::assign_tiers() {
       return life_.bytes[s] <= tiers_[t].capacity_bytes - filled[t];
     };
     // With flash, what finds room in neither goes to local DDR, above the flash.
-    const std::uint8_t tier = fits(0) || (flash_ && !fits(1)) ? 0 : 1;
+    const bool remote = graph_.storages[s].hint == OffloadHint::kPreferRemote && fits(1);
+    const std::uint8_t tier = !remote && (fits(0) || (flash_ && !fits(1))) ? 0 : 1;
     tier_of_[s] = tier;
     if (fits(tier) && (home_is_static_[s] || traffic[s] > 0)) filled[tier] += life_.bytes[s];
   }

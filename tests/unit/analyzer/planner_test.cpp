@@ -159,6 +159,35 @@ TEST_CASE("planner: a storage with the hint NEVER stays from its first use to it
   }
 }
 
+TEST_CASE("planner: a pinned INPUT is fetched in each step and stays") {
+  test::GraphBuilder build;
+  const auto input = build.storage(1000, StorageKind::kInput, false, true);
+  build.op(10, {input}, {});
+  build.op(10, {input}, {});
+  const auto outcome = analyzer::analyze(build.take(), test::one_tier(1'000'000), {1000, 1});
+  if (!outcome) FAIL(outcome.error().message());
+  const auto& plan = std::get<Schedule>(*outcome);
+  CHECK(plan.prediction.prefetch_bytes == 1000);
+}
+
+TEST_CASE("planner: the hint PREFER_REMOTE puts a home into remote DDR though local has room") {
+  Graph graph = test::transformer(4, 3);
+  for (Storage& storage : graph.storages) {
+    if (storage.kind == StorageKind::kWeight) storage.hint = OffloadHint::kPreferRemote;
+  }
+  Hardware hardware = test::one_tier(10'000'000'000);
+  hardware.remote_ddr = hardware.local_ddr;
+  const auto outcome =
+      analyzer::analyze(graph, hardware, {analyzer::peak_unmanaged_bytes(graph) * 6 / 10, 64});
+  REQUIRE(outcome.ok());
+  const auto& plan = std::get<Schedule>(*outcome);
+  for (std::size_t s = 0; s < graph.storages.size(); ++s) {
+    if (!plan.homes[s]) continue;
+    const bool weight = graph.storages[s].kind == StorageKind::kWeight;
+    CHECK((plan.homes[s]->tier == schedule::HomeTier::kRemoteDdr) == weight);
+  }
+}
+
 TEST_CASE("planner: without any DDR nothing moves") {
   test::GraphBuilder build;
   const auto a = build.storage(100, StorageKind::kActivation);
