@@ -71,6 +71,8 @@ Engine::~Engine() {
   thread_.join();
 }
 
+/// Waits for room where the queue is full: the thread takes commands at every turn, and a transfer
+/// that holds them up for want of room in the mover ends by its deadline.
 void Engine::post_call(void (*entry)(void*), void* argument) {
   Command command;
   command.kind = Command::Kind::kCall;

@@ -129,19 +129,30 @@ Result<void> Mover::submit_piece(Driver& driver, const Active& active, const Are
       transfer.arena_offset_bytes + active.submitted_bytes - extent.begin_bytes;
   const transport::LocalId local = transfer.local[extent.driver.value()];
   std::byte* const memory = transfer.memory + active.submitted_bytes;
-  TimePoint deadline = clock_.now() + driver.port.op_deadline;
+  TimePoint lease_end = TimePoint::max();
   // Once the lease may have ended, a target that serves by itself may have taken the memory away
   // under an operation and tell it as done nevertheless. (Where no target serves, losing the memory
   // is seen at once.)
   if (driver.port.transport->caps().needs_peer_progress && extent.node.value() < leases_.size()) {
-    deadline = std::min(deadline, leases_[extent.node.value()]->lease_end());
+    lease_end = leases_[extent.node.value()]->lease_end();
   }
+  const TimePoint deadline = std::min(clock_.now() + driver.port.op_deadline, lease_end);
   if (transfer.direction == Direction::kGet) {
-    return driver.port.transport->submit(transport::GetOp{
-        op, {memory, bytes}, local, extent.region, extent.region_offset_bytes + within, deadline});
+    return driver.port.transport->submit(transport::GetOp{op,
+                                                          {memory, bytes},
+                                                          local,
+                                                          extent.region,
+                                                          extent.region_offset_bytes + within,
+                                                          deadline,
+                                                          lease_end});
   }
-  return driver.port.transport->submit(transport::PutOp{
-      op, {memory, bytes}, local, extent.region, extent.region_offset_bytes + within, deadline});
+  return driver.port.transport->submit(transport::PutOp{op,
+                                                        {memory, bytes},
+                                                        local,
+                                                        extent.region,
+                                                        extent.region_offset_bytes + within,
+                                                        deadline,
+                                                        lease_end});
 }
 
 std::size_t Mover::poll(std::span<TransferDone> out) {

@@ -55,6 +55,8 @@ struct GetOp {
   RegionId region;
   std::uint64_t offset_bytes = 0;  ///< in the region
   TimePoint deadline;
+  /// The lease on the region: unlike the deadline it never moves, whatever stopped this process.
+  TimePoint not_after = TimePoint::max();
 };
 
 /// One write of remote memory.
@@ -65,6 +67,8 @@ struct PutOp {
   RegionId region;
   std::uint64_t offset_bytes = 0;  ///< in the region
   TimePoint deadline;
+  /// The lease on the region: unlike the deadline it never moves, whatever stopped this process.
+  TimePoint not_after = TimePoint::max();
 };
 
 /// One-sided access to memory that peers have exposed (the initiator's side).
@@ -73,8 +77,10 @@ struct PutOp {
 /// connecting, attaching and registering may block (bounded by their own deadlines) and belong to
 /// start-up. An operation's bytes belong to the transport until its completion came out of poll();
 /// no order between operations. Every accepted operation completes by its deadline (plus 100 ms) at
-/// the latest, with kDeadline if nothing else; a driver that cannot take an operation back closes
-/// the peer to keep this promise, and then the peer's other operations end with kUnavailable.
+/// the latest, with kDeadline if nothing else (a driver may leave out time in which this process
+/// was itself stopped and did not poll, up to the operation's not_after); a driver that cannot take
+/// an operation back closes the peer to keep this promise, and then the peer's other operations end
+/// with kUnavailable.
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -34,6 +34,7 @@ struct Request {
   RegionId region;
   std::uint64_t offset_bytes = 0;
   TimePoint deadline;
+  TimePoint not_after;
   bool is_get = false;
 };
 
@@ -224,13 +225,13 @@ void OfiTransport::unregister_memory(LocalId local) {
 
 Result<void> OfiTransport::submit(const GetOp& get) {
   return accept(Request{get.op, get.into.data(), get.into.size(), get.local, get.region,
-                        get.offset_bytes, get.deadline, true});
+                        get.offset_bytes, get.deadline, get.not_after, true});
 }
 
 Result<void> OfiTransport::submit(const PutOp& put) {
   // libfabric takes the source of a write as non-const, and only reads it.
   return accept(Request{put.op, const_cast<std::byte*>(put.from.data()), put.from.size(), put.local,
-                        put.region, put.offset_bytes, put.deadline, false});
+                        put.region, put.offset_bytes, put.deadline, put.not_after, false});
 }
 
 Result<void> OfiTransport::accept(const Request& request) {
@@ -388,18 +389,20 @@ void OfiTransport::fail_peer(Peer& peer, Errc code) {
 }
 
 /// A job that was stopped finds its operations done, or goes on waiting for them: the deadlines
-/// move by as long as it did not look. A key that was taken back meanwhile refuses access by
-/// itself.
+/// move by as long as it did not look, but never beyond the lease: what a target tells of memory
+/// that it has taken back is not to be trusted.
 void OfiTransport::forgive_own_pause(TimePoint now) {
   const Duration pause = now - last_poll_;
   last_poll_ = now;
   if (pause < kOwnPauseMin) return;
+  earliest_ = TimePoint::max();
   for (Slot& slot : slots_) {
-    if (slot.peer != nullptr && slot.request.deadline < TimePoint::max() - pause) {
-      slot.request.deadline += pause;
-    }
+    if (slot.peer == nullptr) continue;
+    Request& request = slot.request;
+    if (request.deadline < TimePoint::max() - pause) request.deadline += pause;
+    request.deadline = std::min(request.deadline, request.not_after);
+    earliest_ = std::min(earliest_, request.deadline);
   }
-  if (earliest_ < TimePoint::max() - pause) earliest_ += pause;
 }
 
 void OfiTransport::expire(TimePoint now) {

@@ -113,6 +113,21 @@ TEST_CASE("ofi: guessed keys open nothing") {
   check_serves(*rig, bench.target);
 }
 
+TEST_CASE("ofi: time in which nobody polled does not count, but never past the lease") {
+  for (const bool lease_ended : {false, true}) {
+    INFO((lease_ended ? "the lease has ended" : "the lease goes on"));
+    const auto rig = make_rig("ofi");
+    Bench bench(*rig, kMiB, 4096);
+    auto request =
+        transport::GetOp{OpId(1), bench.memory(), bench.local, bench.region, 0, in(*rig, 300ms)};
+    request.not_after = in(*rig, lease_ended ? 400ms : 60s);
+    REQUIRE(bench.initiator->submit(request).ok());
+    std::this_thread::sleep_for(600ms);
+    const Completion done = collect(*rig, *bench.initiator, 1)[0];
+    REQUIRE(done.code == (lease_ended ? Errc::kDeadline : Errc::kOk));
+  }
+}
+
 /// The target's socket address, from its address text.
 sockaddr_in socket_address(const std::string& text) {
   const auto address = transport::decode_address(text);
