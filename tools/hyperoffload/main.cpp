@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
   CLI::App& bench = *app.add_subcommand("bench", "Measure this machine, and us against its limits");
   bench.require_subcommand(0, 1);
   ho::cli::add_bench_analyzer(bench, exit_code);
+  ho::cli::add_bench_flash(bench, exit_code);
   ho::cli::add_bench_runtime(bench, exit_code);
   ho::cli::add_bench_transport(bench, exit_code);
   ho::cli::add_bench_profile(bench, pool, exit_code);

@@ -7,6 +7,16 @@
 
 namespace ho::flash {
 
+namespace {
+
+// After so many bytes or operations poll() hands out what it has. Devices answer in bursts, and
+// stand idle until the caller's next operations come: 4 KiB reads, 32 in flight, reach 0.95 of fio
+// with 4 a time, 0.88 with 8, 0.74 with all there are (2026, virtio disk, two busy cores).
+constexpr std::uint64_t kCheckedBytesMax = 512 * kKiB;
+constexpr std::size_t kDoneMax = 4;
+
+}  // namespace
+
 void Store::SlotQueue::push(Slot slot) {
   HO_CHECK(count_ < ring_.size());
   ring_[(first_ + count_) % ring_.size()] = slot;
@@ -275,8 +285,11 @@ bool Store::handle_commits() {
 }
 
 std::size_t Store::poll(std::span<StoreCompletion> out) {
-  std::array<Completion, 64> completions;
-  for (;;) {
+  // First what can start, so that the device works while checksums are looked at here.
+  issue();
+  std::array<Completion, 4> completions;
+  checked_bytes_ = 0;
+  while (checked_bytes_ < kCheckedBytesMax && done_.size() < kDoneMax) {
     const std::size_t count = device_->poll(completions);
     for (std::size_t i = 0; i < count; ++i) on_device(completions[i]);
     if (count < completions.size()) break;

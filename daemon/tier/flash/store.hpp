@@ -265,6 +265,7 @@ class Store {
   std::vector<std::byte*> free_bounces_;
   std::uint32_t device_open_ = 0;   ///< operations of chunks on the device
   std::uint32_t device_depth_ = 0;  ///< for chunks
+  std::uint64_t checked_bytes_ = 0;  ///< in this poll()
   std::vector<StoreCompletion> done_;
 };
 

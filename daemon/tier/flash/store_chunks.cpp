@@ -228,6 +228,7 @@ void Store::on_read(Slot index, Errc code) {
   const Chunk& chunk = chunks_[index];
   const Shard& shard = shard_of(chunk);
   const std::byte* const memory = block_memory(chunk).data();
+  checked_bytes_ += chunk.blocks * kBlockBytes;
   for (std::uint32_t i = 0; code == Errc::kOk && i < chunk.blocks; ++i) {
     if (block_sum(block_at(memory, i)) == shard.sums[chunk.block + i]) continue;
     finish_chunk(index, Errc::kCorrupt, i);

@@ -22,6 +22,7 @@ constexpr unsigned kBuffersMax = 256;            // registered pieces of memory
 constexpr std::uint64_t kBufferBytesMax = kGiB;  // the kernel's limit for one
 constexpr std::uint64_t kWakeTag = UINT64_MAX;   // user_data of the poll on the eventfd
 constexpr unsigned kBatch = 64;
+constexpr std::uint64_t kSubmitBytes = 256 * kKiB;
 
 Error uring_error(int error) {
   std::string why = "io_uring cannot be used: ";
@@ -152,6 +153,10 @@ class UringDevice final : public Device {
     free_.pop_back();
     slots_[index] = {op, 0};
     push(index);
+    // Small operations go to the kernel many at a time; a large one is worth a call of its own, so
+    // that it runs while the caller works on the next.
+    unsubmitted_bytes_ += op.memory.size();
+    if (unsubmitted_bytes_ >= kSubmitBytes) flush();
     return {};
   }
 
@@ -176,6 +181,7 @@ class UringDevice final : public Device {
     // -ETIME, -EINTR: the caller polls anyway.
     ::io_uring_submit_and_wait_timeout(ring_.get(), &cqe, 1, &time, nullptr);
     unsubmitted_ = 0;
+    unsubmitted_bytes_ = 0;
   }
 
   void wake() override {
@@ -257,7 +263,9 @@ class UringDevice final : public Device {
   void flush() {
     if (unsubmitted_ == 0) return;
     // What the kernel does not take now (EAGAIN, EBUSY) stays in the queue for the next time.
-    if (::io_uring_submit(ring_.get()) >= 0) unsubmitted_ = 0;
+    if (::io_uring_submit(ring_.get()) < 0) return;
+    unsubmitted_ = 0;
+    unsubmitted_bytes_ = 0;
   }
 
   void arm_wake() {
@@ -316,6 +324,7 @@ class UringDevice final : public Device {
   std::vector<Buffer> buffers_;  ///< by address
   std::vector<unsigned> free_buffers_;
   unsigned unsubmitted_ = 0;
+  std::uint64_t unsubmitted_bytes_ = 0;
   bool wake_armed_ = false;
 };
 

@@ -1,0 +1,270 @@
+#include "tools/bench/flash_bench.hpp"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.hpp"
+#include "common/base/prng.hpp"
+#include "common/base/unique_fd.hpp"
+#include "daemon/tier/flash/store.hpp"
+#include "daemon/tier/flash/uring_device.hpp"
+#include "tools/bench/fio_run.hpp"
+#include "tools/bench/turns.hpp"
+
+namespace ho::bench {
+
+namespace {
+
+constexpr std::size_t kPairsMin = 21;
+constexpr Duration kTurnMin = std::chrono::milliseconds(250);
+// Operations go round a memory of this size, as staging goes to ever other places of a segment.
+// One hot buffer an operation would measure the processor's caches: what verifying a block has
+// drawn into one core's cache, a virtual disk's copy must take back (64 KiB reads: 0.72 of fio with
+// 2 MiB, 1.15 with 256 MiB; 2026).
+constexpr std::uint64_t kMemoryBytes = 256 * kMiB;
+constexpr Duration kTurnMax = std::chrono::seconds(2);
+
+/// A file made for the measurement, gone at the end.
+class OwnFile {
+ public:
+  explicit OwnFile(std::string path) : path_(std::move(path)) {}
+  ~OwnFile() {
+    if (made_) ::unlink(path_.c_str());
+  }
+  OwnFile(const OwnFile&) = delete;
+  OwnFile& operator=(const OwnFile&) = delete;
+  Result<void> make_if_missing(std::uint64_t bytes) {
+    const UniqueFd file(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!file.valid()) return errno == EEXIST ? Result<void>() : errno_error(errno, path_);
+    made_ = true;
+    if (::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
+      return errno_error(errno, path_);
+    }
+    return {};
+  }
+
+ private:
+  std::string path_;
+  bool made_ = false;
+};
+
+double thread_cpu_s() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  const auto seconds = [](const struct timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+struct Turn {
+  double bytes_per_s = 0;
+  double cpu_s_per_gb = 0;
+};
+
+/// The store with one extent, read or written at random offsets.
+class StoreLoop {
+ public:
+  StoreLoop(std::unique_ptr<flash::Store> store, flash::ExtentId extent,
+            const FlashBenchOptions& options)
+      : store_(std::move(store)),
+        extent_(extent),
+        options_(options),
+        stride_(align_up(options.size_bytes, flash::kBlockBytes)),
+        rounds_max_(std::max<std::uint64_t>(1, kMemoryBytes / (stride_ * options.inflight))),
+        rounds_(options.inflight),
+        memory_(stride_ * options.inflight * rounds_max_),
+        started_(options.inflight),
+        random_(17) {
+    Prng bytes(5);
+    for (std::size_t at = 0; at < memory_.span().size(); at += sizeof(std::uint64_t)) {
+      const std::uint64_t word = bytes.next();
+      std::memcpy(memory_.data() + at, &word, sizeof(word));
+    }
+    static_cast<void>(store_->device().add_memory(memory_.span()));
+    latencies_us_.reserve(1U << 20U);
+  }
+
+  /// Writes the whole extent once, so that there is something to read and every block of the
+  /// file system's file is in place.
+  Result<void> fill(std::uint64_t area_bytes) {
+    const std::uint64_t piece = std::min<std::uint64_t>(flash::kStripeBytes, memory_.span().size());
+    for (std::uint64_t at = 0; at < area_bytes; at += piece) {
+      const auto bytes = memory_.span().first(std::min(piece, area_bytes - at));
+      auto accepted = store_->submit(flash::WriteOp{OpId(0), extent_, at, bytes});
+      if (!accepted) return accepted;
+      flash::StoreCompletion done;
+      while (store_->poll(std::span(&done, 1)) == 0) store_->wait(std::chrono::seconds(1));
+      if (done.done.code != Errc::kOk) return Error(done.done.code, store_->describe(done.fault));
+    }
+    return {};
+  }
+
+  Result<Turn> run(Duration time) {
+    const double cpu = thread_cpu_s();
+    const TimePoint begin = clock_.now();
+    const TimePoint end = begin + time;
+    std::uint64_t bytes = 0;
+    for (std::uint32_t i = 0; i < options_.inflight; ++i) {
+      if (auto accepted = submit(i, begin); !accepted) return accepted.error();
+    }
+    std::uint32_t open = options_.inflight;
+    TimePoint now = begin;
+    while (open > 0) {
+      std::array<flash::StoreCompletion, 64> done;
+      const std::size_t count = store_->poll(done);
+      if (count == 0) {
+        store_->wait(std::chrono::seconds(1));
+        continue;
+      }
+      now = clock_.now();
+      for (std::size_t i = 0; i < count; ++i) {
+        const auto& one = done[i];
+        if (one.done.code != Errc::kOk) return Error(one.done.code, store_->describe(one.fault));
+        bytes += one.done.moved_bytes;
+        const auto slot = static_cast<std::uint32_t>(one.done.op.value());
+        latencies_us_.push_back(
+            std::chrono::duration<double, std::micro>(now - started_[slot]).count());
+        if (now >= end) {
+          --open;
+        } else if (auto accepted = submit(slot, now); !accepted) {
+          return accepted.error();
+        }
+      }
+    }
+    const double seconds = std::chrono::duration<double>(now - begin).count();
+    const double gigabytes = static_cast<double>(bytes) / 1e9;
+    return Turn{static_cast<double>(bytes) / seconds, (thread_cpu_s() - cpu) / gigabytes};
+  }
+
+  [[nodiscard]] const std::vector<double>& latencies_us() const { return latencies_us_; }
+  void forget_latencies() { latencies_us_.clear(); }
+  [[nodiscard]] flash::Store& store() { return *store_; }
+
+ private:
+  Result<void> submit(std::uint32_t slot, TimePoint now) {
+    started_[slot] = now;
+    const std::uint64_t offsets = options_.area_bytes / options_.size_bytes;
+    const std::uint64_t offset = random_.below(offsets) * options_.size_bytes;
+    const std::uint64_t place = slot + options_.inflight * (rounds_[slot]++ % rounds_max_);
+    const auto memory = memory_.span().subspan(place * stride_, options_.size_bytes);
+    if (options_.op == FlashOp::kRead) {
+      return store_->submit(flash::ReadOp{OpId(slot), extent_, offset, memory});
+    }
+    return store_->submit(flash::WriteOp{OpId(slot), extent_, offset, memory});
+  }
+
+  std::unique_ptr<flash::Store> store_;
+  flash::ExtentId extent_;
+  FlashBenchOptions options_;
+  std::uint64_t stride_;
+  std::uint64_t rounds_max_;           ///< an operation's place in memory changes so many times
+  std::vector<std::uint64_t> rounds_;  ///< by slot
+  flash::AlignedMemory memory_;
+  std::vector<TimePoint> started_;
+  std::vector<double> latencies_us_;
+  Prng random_;
+  SteadyClock clock_;
+};
+
+Result<std::unique_ptr<StoreLoop>> open_loop(const FlashBenchOptions& options) {
+  flash::UringOptions uring;
+  uring.paths = {options.path};
+  uring.depth_ops = std::max(64U, options.inflight + 8);
+  auto device = flash::make_uring_device(uring);
+  if (!device) return device.error();
+  flash::Store::Options about;
+  about.ops_max = options.inflight + 1;
+  HO_CHECK(::getrandom(&about.salt, sizeof(about.salt), 0) == sizeof(about.salt));
+  about.new_set[0] = std::byte{0xbe};
+  flash::Findings findings;
+  auto store = flash::Store::open(std::move(*device), about, findings);
+  if (!store) return store.error();
+  if (!(*store)->extents().empty()) {
+    return Error(Errc::kConflict, options.path + ": holds extents; give a file of its own");
+  }
+  flash::ExtentSpec spec;
+  spec.length_bytes = options.area_bytes;
+  spec.policy = options.policy;
+  auto extent = (*store)->create(spec);
+  if (!extent) return extent.error();
+  auto loop = std::make_unique<StoreLoop>(std::move(*store), *extent, options);
+  if (auto filled = loop->fill(options.area_bytes); !filled) return filled.error();
+  return loop;
+}
+
+/// The order statistics that hold the median with 95 %.
+std::pair<double, double> median_interval(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const auto n = static_cast<double>(values.size());
+  const double rank = std::floor(n / 2 - 0.98 * std::sqrt(n));
+  const auto k = static_cast<std::size_t>(std::max(0.0, rank));
+  return {values[k], values[values.size() - 1 - k]};
+}
+
+}  // namespace
+
+Result<FlashBenchResult> bench_flash(const FlashBenchOptions& options) {
+  OwnFile file(options.path);
+  // Durable writes need places beside those they replace.
+  auto made = file.make_if_missing(2 * options.area_bytes + 256 * kMiB);
+  if (!made) return made.error();
+  auto loop = open_loop(options);
+  if (!loop) return loop.error();
+  const auto geometry = flash::plan_geometry((*loop)->store().device().paths()[0].size_bytes);
+  HO_CHECK(geometry.ok());
+  FioShape shape;
+  shape.path = options.path;
+  shape.rw = options.op == FlashOp::kRead ? "randread" : "randwrite";
+  shape.size_bytes = options.size_bytes;
+  shape.inflight = options.inflight;
+  shape.offset_bytes = geometry->data_offset(0);
+  shape.area_bytes = options.area_bytes;
+  const bool durable = options.op == FlashOp::kWrite && options.policy == flash::Policy::kDurable;
+  shape.fdatasync_every = durable ? 1 : 0;
+
+  const Duration turn = std::clamp<Duration>(options.time / (2 * kPairsMin), kTurnMin, kTurnMax);
+  const auto pairs =
+      std::max<std::size_t>(kPairsMin, static_cast<std::size_t>(options.time / (2 * turn)));
+  if (auto warm = (*loop)->run(kTurnMin); !warm) return warm.error();
+  if (auto warm = run_fio(shape, kTurnMin); !warm) return warm.error();
+  (*loop)->forget_latencies();
+  std::vector<double> speeds, cpus, fio_speeds, fio_cpus, ratios;
+  for (std::size_t pair = 0; pair < pairs; ++pair) {
+    const bool own_first = pair % 2 == 0;
+    auto own = own_first ? (*loop)->run(turn) : Result<Turn>(Turn{});
+    const auto fio = run_fio(shape, turn);
+    if (!fio) return fio.error();
+    if (!own_first) own = (*loop)->run(turn);
+    if (!own) return own.error();
+    speeds.push_back(own->bytes_per_s);
+    cpus.push_back(own->cpu_s_per_gb);
+    fio_speeds.push_back(fio->bytes_per_s);
+    fio_cpus.push_back(fio->cpu_s / (fio->bytes / 1e9));
+    ratios.push_back(own->bytes_per_s / fio->bytes_per_s);
+  }
+  FlashBenchResult result;
+  result.ours = {"flash store", quantile(speeds, 0.5), quantile(cpus, 0.5)};
+  result.fio = {durable ? "fio io_uring O_DIRECT fdatasync" : "fio io_uring O_DIRECT",
+                quantile(fio_speeds, 0.5), quantile(fio_cpus, 0.5)};
+  result.p50_us = quantile((*loop)->latencies_us(), 0.5);
+  result.p99_us = quantile((*loop)->latencies_us(), 0.99);
+  result.pairs = pairs;
+  result.ratio = quantile(ratios, 0.5);
+  std::tie(result.ratio_low, result.ratio_high) = median_interval(ratios);
+  result.notice = (*loop)->store().device().caps().notice;
+  return result;
+}
+
+}  // namespace ho::bench
