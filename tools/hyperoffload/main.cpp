@@ -29,6 +29,8 @@ int main(int argc, char** argv) {
   ho::cli::add_verify(app, exit_code);
   ho::cli::add_simulate(app, exit_code);
   ho::cli::add_explain(app, exit_code);
+  ho::cli::add_import(app, exit_code);
+  ho::cli::add_export(app, exit_code);
   ho::cli::add_sweep(app, exit_code);
 
   const char* const named_pool = std::getenv("HYPEROFFLOAD_POOL");

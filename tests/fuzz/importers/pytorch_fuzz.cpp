@@ -1,0 +1,12 @@
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "tests/fuzz/importers/check_import.hpp"
+
+/// Any bytes as a PyTorch execution trace.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  ho::test::check_import(ho::importers::import_pytorch(bytes, {}));
+  return 0;
+}

@@ -1,0 +1,128 @@
+"""Runs `hyperoffload import` and `export` as people and scripts do, on the small inputs of the fuzz targets.
+
+Usage: import_cli_test.py PATH_OF_HYPEROFFLOAD FOLDER_OF_THE_CORPORA [unittest arguments]
+"""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+CORPUS = os.path.abspath(sys.argv.pop(1))
+
+HARDWARE = {"name": "test", "deviceBytes": "4096",
+            "localDdr": {"capacityBytes": str(1 << 30),
+                         "read": {"bytesPerS": "10000000000", "latencyNs": "0"},
+                         "write": {"bytesPerS": "10000000000", "latencyNs": "0"}}}
+
+
+class Import(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ho-import-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def run_it(self, *arguments, code=0):
+        done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60,
+                              check=False)
+        self.assertEqual(done.returncode, code, done.stderr + done.stdout)
+        return done
+
+    def run_import(self, kind, name, *more, out="g.json", code=0):
+        return self.run_it("import", kind, os.path.join(CORPUS, kind, name), "--out",
+                           self.path(out), *more, code=code)
+
+    def test_every_format_gives_a_graph_that_is_planned(self):
+        with open(self.path("hw.json"), "w", encoding="utf-8") as out:
+            json.dump(HARDWARE, out)
+        for kind, name in [("chakra", "stg"), ("chakra", "pytorch"), ("onnx", "small"),
+                           ("pytorch", "training.json"), ("pytorch", "v11.json")]:
+            with self.subTest(kind=kind, name=name):
+                answer = json.loads(self.run_import(kind, name, "--json").stdout)
+                self.assertGreater(answer["ops"], 0)
+                self.assertEqual(answer["ops"], answer["measured_ops"] + answer["derived_ops"])
+                self.run_it("analyze", self.path("g.json"), "--hardware", self.path("hw.json"),
+                            "--device-memory", "400%", "--out", self.path("p.hos"))
+                self.run_it("verify", self.path("p.hos"), "--graph", self.path("g.json"))
+
+    def test_says_how_durations_were_derived(self):
+        result = self.run_import("chakra", "stg", "--device-flops", "140e12",
+                                 "--device-bandwidth", "1.4e12")
+        self.assertEqual(result.stdout, "")
+        self.assertIn("8 of 8 durations are not measured", result.stderr)
+        self.assertIn("140 TFLOP/s", result.stderr)
+        self.assertIn("1.4 TB/s", result.stderr)
+        answer = json.loads(self.run_import("chakra", "stg", "--json", "--device-flops", "1e12",
+                                            "--device-bandwidth", "1e9").stdout)
+        self.assertEqual(answer["derived_ops"], 8)
+        self.assertEqual(answer["device_flops_per_s"], 1e12)
+        self.assertEqual(answer["device_bytes_per_s"], 1e9)
+        kinds = {k["kind"]: k["bytes"] for k in answer["kinds"]}
+        self.assertEqual((kinds["WEIGHT"], kinds["OPTIMIZER_STATE"]), (256, 1024))
+        self.assertEqual({p["phase"] for p in answer["phases"]},
+                         {"forward", "backward", "optimizer"})
+
+    def test_output_encodings_and_packed_input(self):
+        with open(os.path.join(CORPUS, "pytorch", "v11.json"), "rb") as plain:
+            with gzip.open(self.path("v11.json.gz"), "wb") as packed:
+                packed.write(plain.read())
+        sizes = set()
+        for out in ("g.json", "g.textproto", "g.pb"):
+            self.run_it("import", "pytorch", self.path("v11.json.gz"), "--out", self.path(out))
+            sizes.add(os.path.getsize(self.path(out)))
+        self.assertEqual(len(sizes), 3)
+        self.run_import("pytorch", "v11.json", out="g.xyz", code=2)
+
+    def test_bad_input_and_usage_exit_2_with_the_reason(self):
+        for kind, name, reason in [("chakra", "cut", "cut short"), ("chakra", "cycle", "cycle"),
+                                   ("onnx", "named", "--dim"), ("onnx", "huge", "size of tensor x"),
+                                   ("pytorch", "deep.json", "64 levels"),
+                                   ("pytorch", "cut.json", "ends")]:
+            with self.subTest(kind=kind, name=name):
+                result = self.run_import(kind, name, code=2)
+                self.assertIn(reason, result.stderr)
+                self.assertIn(name, result.stderr)
+                self.assertEqual(result.stdout, "")
+                self.assertFalse(os.path.exists(self.path("g.json")))
+        self.run_import("onnx", "named", "--dim", "batch=4")
+        self.run_import("onnx", "named", "--dim", "batch=x", code=2)
+        self.run_import("onnx", "named", "--dim", "batch=0", code=2)
+        for rate in ("0", "-1", "nan", "inf", "fast"):
+            self.run_import("chakra", "stg", "--device-flops", rate, code=2)
+            self.run_import("chakra", "stg", "--device-bandwidth", rate, code=2)
+        self.run_it("import", "tensorflow", "x", "--out", self.path("g.json"), code=2)
+        self.run_it("import", "onnx", self.path("absent"), "--out", self.path("g.json"), code=2)
+
+    def test_control_characters_reach_neither_terminal_nor_graph(self):
+        result = self.run_import("chakra", "numbers", code=2)
+        self.assertNotIn("\x1b", result.stderr)
+        self.assertNotIn("\x01", result.stderr)
+
+    def test_export_is_imported_again(self):
+        with open(self.path("hw.json"), "w", encoding="utf-8") as out:
+            json.dump(HARDWARE, out)
+        before = json.loads(self.run_import("chakra", "stg", "--json").stdout)
+        self.run_it("analyze", self.path("g.json"), "--hardware", self.path("hw.json"),
+                    "--device-memory", "95%", "--out", self.path("p.hos"))
+        answer = json.loads(self.run_it("export", self.path("p.hos"), "--format", "chakra", "--out",
+                                        self.path("p.et"), "--json").stdout)
+        self.assertEqual(answer["compute_nodes"], before["ops"])
+        self.assertGreater(answer["cache_op_nodes"], 0)
+        after = json.loads(self.run_it("import", "chakra", self.path("p.et"), "--out",
+                                       self.path("again.json"), "--json").stdout)
+        for field in ("ops", "storages", "kinds", "phases"):
+            self.assertEqual(after[field], before[field])
+        self.assertEqual(after["measured_ops"], after["ops"])
+        self.run_it("export", self.path("p.hos"), "--format", "csv", "--out", self.path("x"), code=2)
+        self.run_it("export", self.path("g.json"), "--out", self.path("x"), code=2)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

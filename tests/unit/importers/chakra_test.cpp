@@ -1,0 +1,183 @@
+#include <catch2/catch.hpp>
+
+#include "tests/unit/importers/traces.hpp"
+
+namespace ho::test {
+namespace {
+
+using importers::ChakraType;
+using importers::import_chakra;
+
+TEST_CASE("chakra: a dependency gives an operand to a tensor that no node makes") {
+  const auto made = import_chakra(small_stg().bytes(), {});
+  REQUIRE(error_of(made).empty());
+  const Graph& graph = made->graph;
+  const Op* const gradient = find_op(graph, "mb0.l.0.dw@0_COMP");
+  REQUIRE(gradient != nullptr);
+  CHECK(names(graph, gradient->reads) ==
+        std::vector<std::string>{"mb0.l.0.dy@0MicroBatch,D", "mb0.l.0.y@0MicroBatch,D"});
+}
+
+TEST_CASE("chakra: all micro batches and the backward pass read one weight") {
+  const auto made = import_chakra(small_stg().bytes(), {});
+  REQUIRE(error_of(made).empty());
+  const Graph& graph = made->graph;
+  const Storage* const weight = find_storage(graph, "l.0.w");
+  REQUIRE(weight != nullptr);
+  CHECK(weight->kind == StorageKind::kWeight);
+  CHECK(weight->persistent);
+  for (const std::string name : {"mb0.l.0.y@0_COMP", "mb1.l.0.y@0_COMP", "mb1.l.0.dy@0_COMP"}) {
+    const auto reads = names(graph, find_op(graph, name)->reads);
+    CHECK(std::count(reads.begin(), reads.end(), "l.0.w") == 1);
+  }
+}
+
+TEST_CASE("chakra: an update is split into the layer's weights and the optimizer's state") {
+  const auto made = import_chakra(small_stg().bytes(), {});
+  REQUIRE(error_of(made).empty());
+  const Graph& graph = made->graph;
+  const Storage* const state = find_storage(graph, "l.0._sharded.state");
+  REQUIRE(state != nullptr);
+  CHECK(state->bytes == 1024);
+  CHECK(state->kind == StorageKind::kOptimizerState);
+  CHECK(find_storage(graph, "l.0._sharded") == nullptr);
+  const Op* const update = find_op(graph, "l.0._sharded@1_COMP");
+  CHECK(update->phase == "optimizer");
+  CHECK(names(graph, update->writes) == std::vector<std::string>{"l.0._sharded.state", "l.0.w"});
+}
+
+TEST_CASE("chakra: nodes run in the order of their dependencies, smallest id first") {
+  const auto made = import_chakra(small_stg().bytes(), {});
+  REQUIRE(error_of(made).empty());
+  std::vector<std::string> order;
+  for (const Op& op : made->graph.ops) order.push_back(op.name.substr(0, 10));
+  CHECK(order == std::vector<std::string>{"mb0.l.0.y@", "mb0.l.0.dy", "mb0.l.0.dw", "mb1.l.0.y@",
+                                          "mb1.l.0.dy", "mb1.l.0.dw", "l.0._grad@", "l.0._shard"});
+  CHECK(find_op(made->graph, "mb1.l.0.dy@0_COMP")->phase == "backward");
+  CHECK(find_op(made->graph, "mb1.l.0.y@0_COMP")->phase == "forward");
+}
+
+TEST_CASE("chakra: missing durations come from the roofline, and are counted") {
+  importers::Options options;
+  options.rates = {1e12, 1e9};
+  ChakraBuilder trace;
+  trace.node({.id = 1, .name = "bytes", .outputs = {{"a", "1000"}}, .flops = 1});
+  trace.node({.id = 2,
+              .name = "flops",
+              .after = {1},
+              .inputs = {{"a", "1000"}},
+              .outputs = {{"b", "1000"}},
+              .flops = 1'000'000'000});
+  trace.node({.id = 3,
+              .name = "measured",
+              .after = {2},
+              .inputs = {{"b", "1000"}},
+              .outputs = {{"c", "8"}},
+              .duration_us = 7});
+  const auto made = import_chakra(trace.bytes(), options);
+  REQUIRE(error_of(made).empty());
+  CHECK(find_op(made->graph, "bytes")->duration_ns == 1000);
+  CHECK(find_op(made->graph, "flops")->duration_ns == 1'000'000);
+  CHECK(find_op(made->graph, "measured")->duration_ns == 7000);
+  CHECK(made->notes.measured_ops == 1);
+  CHECK(made->notes.derived_ops == 2);
+  CHECK(made->notes.flops_bound_ops == 1);
+}
+
+TEST_CASE("chakra: communication never moves and its result has its reader's size") {
+  ChakraBuilder trace;
+  trace.node({.id = 1, .name = "mb0.a@0_COMP", .outputs = {{"mb0.a@0MicroBatch", "64"}}});
+  trace.node({.id = 2,
+              .name = "mb0.a@0_X1COMM",
+              .type = ChakraType::kCollective,
+              .after = {1},
+              .inputs = {{"mb0.a@0MicroBatch", "64"}}});
+  trace.node({.id = 3,
+              .name = "mb0.b@0_COMP",
+              .after = {2},
+              .inputs = {{"mb0.gathered@0MicroBatch", "128"}},
+              .outputs = {{"mb0.b@0MicroBatch", "64"}}});
+  const auto made = import_chakra(trace.bytes(), {});
+  REQUIRE(error_of(made).empty());
+  const Op* const collective = find_op(made->graph, "mb0.a@0_X1COMM");
+  REQUIRE(collective != nullptr);
+  CHECK(collective->fixed);
+  // comm_type 0 is an all-reduce: in place.
+  CHECK(collective->reads == collective->writes);
+}
+
+TEST_CASE("chakra: PyTorch's style is Python text, and its ids are reused") {
+  const auto node = [](std::uint64_t id, std::string_view name, std::string_view schema,
+                       std::string_view inputs, std::string_view outputs) {
+    WireWriter out;
+    out.number(1, id).bytes(2, name).number(3, 4).number(7, 5);
+    out.message(8, WireWriter().bytes(1, inputs).bytes(2, "[[4, 4], [4, 4]]"));
+    out.message(9, WireWriter().bytes(1, outputs));
+    out.message(10, WireWriter().bytes(1, "op_schema").bytes(29, schema));
+    return out;
+  };
+  constexpr std::string_view kMm = "aten::mm(Tensor self, Tensor mat2) -> Tensor";
+  ChakraBuilder trace("1.0.2-chakra.0.0.4");
+  trace.frame(node(1, "aten::mm", kMm, "[(1, 10, 0, 16, 4, 'cuda:0'), (2, 20, 0, 16, 4, 'cuda:0')]",
+                   "[(3, 30, 0, 16, 4, 'cuda:0')]"));
+  trace.frame(node(2, "aten::mm", kMm, "[(3, 30, 0, 16, 4, 'cuda:0'), (2, 20, 0, 16, 4, 'cuda:0')]",
+                   "[(4, 40, 0, 16, 4, 'cuda:0')]"));
+  // 30 was freed and given out again.
+  trace.frame(node(3, "aten::mm", kMm, "[(4, 40, 0, 16, 4, 'cuda:0'), (2, 20, 0, 16, 4, 'cuda:0')]",
+                   "[(3, 30, 0, 64, 4, 'cuda:0'), None, inf]"));
+  const auto made = import_chakra(trace.bytes(), {});
+  REQUIRE(error_of(made).empty());
+  const Graph& graph = made->graph;
+  REQUIRE(graph.ops.size() == 3);
+  CHECK(graph.ops[0].writes != graph.ops[2].writes);
+  CHECK(graph.storages[graph.ops[0].writes[0].value()].bytes == 64);
+  CHECK(graph.storages[graph.ops[2].writes[0].value()].bytes == 256);
+  CHECK(graph.ops[0].duration_ns == 5000);
+  CHECK(made->notes.measured_ops == 3);
+}
+
+TEST_CASE("chakra: broken traces are refused, each with its reason") {
+  const auto refused = [](const ChakraBuilder& trace) {
+    return error_of(import_chakra(trace.bytes(), {}));
+  };
+  ChakraBuilder cycle;
+  cycle.node({.id = 1, .name = "a", .after = {2}}).node({.id = 2, .name = "b", .after = {1}});
+  CHECK_THAT(refused(cycle), Catch::Contains("cycle") && Catch::Contains("node 1 (a)"));
+  ChakraBuilder twice;
+  twice.node({.id = 1, .name = "a"}).node({.id = 1, .name = "b"});
+  CHECK_THAT(refused(twice), Catch::Contains("occurs twice"));
+  for (const std::string bytes : {"-1", "nan", "inf", "1e300", "x", "", "1125899906842625"}) {
+    ChakraBuilder size;
+    size.node({.id = 1, .name = "a\x01\x1b[2J", .outputs = {{"t", bytes}}});
+    CHECK_THAT(refused(size), Catch::Contains("2^50") && !Catch::Contains("\x1b"));
+  }
+  CHECK_THAT(refused(ChakraBuilder()), Catch::Contains("no nodes"));
+  CHECK_THAT(error_of(import_chakra("", {})), Catch::Contains("cut short"));
+  ChakraBuilder durations;
+  for (std::uint64_t i = 1; i < 4; ++i) {
+    durations.node({.id = i,
+                    .name = "a",
+                    .outputs = {{"t" + std::to_string(i), "8"}},
+                    .duration_us = std::uint64_t{1} << 53U});
+  }
+  CHECK_FALSE(refused(durations).empty());
+}
+
+TEST_CASE("chakra: cut or damaged anywhere, a trace is refused or read, in bounded time") {
+  const std::string whole = small_stg().bytes();
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    const auto made = import_chakra(std::string_view(whole).substr(0, length), {});
+    if (made) CHECK_FALSE(made->graph.ops.empty());
+  }
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    for (const unsigned bit : {0U, 3U, 7U}) {
+      std::string damaged = whole;
+      damaged[at] = static_cast<char>(static_cast<unsigned char>(damaged[at]) ^ (1U << bit));
+      const auto made = import_chakra(damaged, {});
+      if (!made) CHECK_FALSE(made.error().context().empty());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ho::test

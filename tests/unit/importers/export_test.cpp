@@ -1,0 +1,110 @@
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+
+#include "tests/support/schedule_examples.hpp"
+#include "tests/support/schedule_generated.hpp"
+#include "tests/unit/importers/traces.hpp"
+#include "tools/analyzer/analyzer.hpp"
+#include "tools/importers/chakra_export.hpp"
+
+namespace ho::test {
+namespace {
+
+using importers::ChakraType;
+using schedule::Access;
+using schedule::Schedule;
+
+/// What a trace of the plan should give back: its positions as ops, in their order.
+Graph positions_of(const Schedule& plan) {
+  Graph graph;
+  graph.storages = plan.storages;
+  for (const auto& position : plan.positions) {
+    const auto& info = plan.ops[position.op.value()];
+    Op op;
+    op.name = info.name;
+    op.duration_ns = info.duration_ns;
+    op.phase = info.phase;
+    op.fixed = info.fixed;
+    op.recomputable = info.recomputable;
+    for (const auto& operand : position.operands) {
+      if (operand.access != Access::kWrite) op.reads.push_back(operand.storage);
+      if (operand.access != Access::kRead) op.writes.push_back(operand.storage);
+    }
+    graph.ops.push_back(std::move(op));
+  }
+  return graph;
+}
+
+void check_round_trip(const Schedule& plan) {
+  const auto made = importers::import_chakra(importers::export_chakra(plan), {});
+  REQUIRE(error_of(made).empty());
+  const Graph wanted = positions_of(plan);
+  REQUIRE(made->graph.storages.size() == wanted.storages.size());
+  for (std::size_t s = 0; s < wanted.storages.size(); ++s) {
+    Storage back = made->graph.storages[s];
+    back.id = wanted.storages[s].id;
+    CHECK(back == wanted.storages[s]);
+  }
+  REQUIRE(made->graph.ops.size() == wanted.ops.size());
+  for (std::size_t i = 0; i < wanted.ops.size(); ++i) {
+    Op back = made->graph.ops[i];
+    back.id = wanted.ops[i].id;
+    CHECK(back == wanted.ops[i]);
+  }
+}
+
+TEST_CASE("export: a plan's positions come back from its Chakra trace as they were") {
+  check_round_trip(training_step());
+  check_round_trip(deep_offload(20));
+}
+
+TEST_CASE("export: what the analyzer plans comes back too") {
+  const auto made = importers::import_chakra(small_stg().bytes(), {});
+  REQUIRE(error_of(made).empty());
+  Hardware hardware;
+  hardware.local_ddr = TierSpec{1U << 20U, {1'000'000'000, 0}, {1'000'000'000, 0}};
+  const auto outcome = analyzer::analyze(made->graph, hardware, {.device_budget_bytes = 2048});
+  REQUIRE(outcome.ok());
+  const auto* const plan = std::get_if<Schedule>(&*outcome);
+  REQUIRE(plan != nullptr);
+  CHECK_FALSE(plan->cache_ops.empty());
+  check_round_trip(*plan);
+}
+
+TEST_CASE("export: transfers are memory nodes that wait for what the schedule says") {
+  const Schedule plan = training_step();
+  const auto trace = importers::decode_chakra(importers::export_chakra(plan));
+  REQUIRE(trace.ok());
+  const std::size_t positions = plan.positions.size();
+  REQUIRE(trace->nodes.size() == positions + plan.cache_ops.size());
+  const auto count = [&](ChakraType type) {
+    return std::count_if(trace->nodes.begin(), trace->nodes.end(),
+                         [type](const auto& node) { return node.type == type; });
+  };
+  CHECK(count(ChakraType::kCompute) == 4);
+  CHECK(count(ChakraType::kMemoryLoad) == 4);
+  CHECK(count(ChakraType::kMemoryStore) == 3);
+  CHECK(count(ChakraType::kMetadata) == 3);
+  // Cache op 2, the prefetch of w1: after position 0 and after the detach of w0 (cache op 1).
+  const auto& prefetch = trace->nodes[positions + 2];
+  CHECK(prefetch.type == ChakraType::kMemoryLoad);
+  CHECK(prefetch.data_dependencies == std::vector<std::uint64_t>{1, positions + 2});
+  // Position 1 waits for it, and for position 0 as the order says.
+  CHECK(trace->nodes[1].data_dependencies == std::vector<std::uint64_t>{positions + 3});
+  CHECK(trace->nodes[1].control_dependencies == std::vector<std::uint64_t>{1});
+  // The detach of w0 waits for the store of the step before (cache op 9): no edge in one step.
+  CHECK(trace->nodes[positions + 1].data_dependencies == std::vector<std::uint64_t>{1});
+}
+
+TEST_CASE("export: names that are not unique, and odd ones, stay apart") {
+  Schedule plan = training_step();
+  for (Storage& storage : plan.storages) storage.name = "same:\x01 name";
+  const auto made = importers::import_chakra(importers::export_chakra(plan), {});
+  REQUIRE(error_of(made).empty());
+  CHECK(made->graph.storages.size() == plan.storages.size());
+  CHECK(made->graph.storages.front().name == "same:? name");
+}
+
+}  // namespace
+}  // namespace ho::test

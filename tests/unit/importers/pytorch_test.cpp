@@ -1,0 +1,226 @@
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+
+#include "tests/unit/importers/traces.hpp"
+
+namespace ho::test {
+namespace {
+
+using importers::import_pytorch;
+
+/// A node of schema 1.0.1; lists as they stand in the file.
+std::string node(int id, int parent, const std::string& name, const std::string& schema,
+                 const std::string& inputs, const std::string& outputs,
+                 const std::string& more = "") {
+  return R"({"id": )" + std::to_string(id) + R"(, "parent": )" + std::to_string(parent) +
+         R"(, "name": ")" + name + R"(", "op_schema": ")" + schema + R"(", "inputs": )" + inputs +
+         R"(, "input_shapes": [], "outputs": )" + outputs + more + "}";
+}
+
+std::string tensor(int id, int storage, int elements, const std::string& device = "cuda:0") {
+  return "[" + std::to_string(id) + "," + std::to_string(storage) + ",0," +
+         std::to_string(elements) + ",4,\"" + device + "\"]";
+}
+
+std::string trace(const std::vector<std::string>& nodes) {
+  std::string out = R"({"schema": "1.0.1", "pid": 1, "nodes": [)";
+  for (std::size_t i = 0; i < nodes.size(); ++i) out += (i > 0 ? "," : "") + nodes[i];
+  return out + "]}";
+}
+
+const std::string kMul = "aten::mul(Tensor self, Tensor other) -> Tensor";
+const std::string kAdd = "aten::add_(Tensor(a!) self, Tensor other) -> Tensor(a!)";
+const std::string kView = "aten::t(Tensor(a) self) -> Tensor(a)";
+const std::string kEmpty = "aten::empty(SymInt[] size) -> Tensor";
+
+/// A weight (storage 1) and its gradient in one step: forward, backward, update.
+std::vector<std::string> training() {
+  return {
+      node(1, 0, "process", "", "[]", "[]"),
+      node(2, 1, "aten::linear", "aten::linear(Tensor input, Tensor weight) -> Tensor",
+           "[" + tensor(90, 9, 8) + "," + tensor(10, 1, 16) + "]", "[" + tensor(20, 2, 8) + "]"),
+      node(3, 2, "aten::t", kView, "[" + tensor(10, 1, 16) + "]", "[" + tensor(11, 1, 16) + "]"),
+      node(4, 2, "aten::mm", "aten::mm(Tensor self, Tensor mat2) -> Tensor",
+           "[" + tensor(90, 9, 8) + "," + tensor(11, 1, 16) + "]", "[" + tensor(20, 2, 8) + "]"),
+      node(5, 1, "autograd::engine::evaluate_function: MmBackward0", "", "[]", "[]"),
+      node(6, 5, "aten::mul", kMul, "[" + tensor(20, 2, 8) + "," + tensor(90, 9, 8) + "]",
+           "[" + tensor(30, 3, 16) + "]"),
+      node(7, 1, "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "", "[]",
+           "[]"),
+      node(8, 7, "torch::autograd::AccumulateGrad", "", "[" + tensor(30, 3, 16) + "]", "[]"),
+      node(9, 1, "Optimizer.step#SGD.step", "", "[]", "[]"),
+      node(10, 9, "aten::add_", kAdd, "[" + tensor(10, 1, 16) + "," + tensor(30, 3, 16) + "]",
+           "[" + tensor(10, 1, 16) + "]"),
+  };
+}
+
+TEST_CASE("pytorch: a call is an op only where the calls within leave something to do") {
+  const auto made = import_pytorch(trace(training()), {});
+  REQUIRE(error_of(made).empty());
+  std::vector<std::string> ops;
+  for (const Op& op : made->graph.ops) ops.push_back(op.name + " " + op.phase);
+  CHECK(ops ==
+        std::vector<std::string>{"aten::mm forward", "aten::mul backward", "aten::add_ optimizer"});
+}
+
+TEST_CASE("pytorch: weights, gradients and inputs are told apart by who uses them") {
+  const auto made = import_pytorch(trace(training()), {});
+  REQUIRE(error_of(made).empty());
+  const Graph& graph = made->graph;
+  const Storage* const weight = find_storage(graph, "storage#1");
+  REQUIRE(weight != nullptr);
+  CHECK(weight->kind == StorageKind::kWeight);
+  CHECK(weight->persistent);
+  CHECK(find_storage(graph, "storage#9")->kind == StorageKind::kInput);
+  CHECK(find_storage(graph, "aten::mul#6")->kind == StorageKind::kGradient);
+  CHECK(find_storage(graph, "aten::mm#4")->kind == StorageKind::kActivation);
+  const Op* const update = find_op(graph, "aten::add_");
+  CHECK(names(graph, update->writes) == std::vector<std::string>{"storage#1"});
+  CHECK(update->reads.size() == 2);
+}
+
+TEST_CASE("pytorch: a storage id that comes back without being an input is another storage") {
+  const auto made = import_pytorch(
+      trace(
+          {node(1, 0, "aten::mul", kMul, "[" + tensor(1, 1, 4) + "]", "[" + tensor(2, 2, 4) + "]"),
+           node(2, 0, "aten::mul", kMul, "[" + tensor(2, 2, 4) + "]", "[" + tensor(3, 3, 4) + "]"),
+           node(3, 0, "aten::mul", kMul, "[" + tensor(3, 3, 4) + "]",
+                "[" + tensor(2, 2, 400) + "]"),
+           node(4, 0, "aten::t", kView, "[" + tensor(2, 2, 400) + "]",
+                "[" + tensor(9, 2, 400) + "]"),
+           node(5, 0, "aten::mul", kMul, "[" + tensor(9, 2, 400) + "]",
+                "[" + tensor(4, 4, 4) + "]")}),
+      {});
+  REQUIRE(error_of(made).empty());
+  const Graph& graph = made->graph;
+  REQUIRE(graph.ops.size() == 4);
+  CHECK(graph.ops[0].writes != graph.ops[2].writes);
+  CHECK(graph.ops[3].reads == graph.ops[2].writes);
+  CHECK(graph.storages[graph.ops[2].writes[0].value()].bytes == 1600);
+}
+
+TEST_CASE("pytorch: an allocation within a call belongs to it, and a view adds no bytes") {
+  const auto made =
+      import_pytorch(trace({node(1, 0, "aten::sum", "aten::sum(Tensor self) -> Tensor",
+                                 "[" + tensor(1, 1, 4) + "]", "[" + tensor(2, 2, 4) + "]"),
+                            node(2, 1, "aten::empty", kEmpty, "[]", "[" + tensor(2, 2, 4) + "]"),
+                            node(3, 0, "aten::expand", "aten::expand(Tensor(a) self) -> Tensor(a)",
+                                 "[" + tensor(2, 2, 4) + "]", "[" + tensor(3, 2, 4000) + "]"),
+                            node(4, 0, "aten::mul", kMul, "[" + tensor(3, 2, 4000) + "]",
+                                 "[" + tensor(4, 4, 4) + "]")}),
+                     {});
+  REQUIRE(error_of(made).empty());
+  const Graph& graph = made->graph;
+  REQUIRE(graph.ops.size() == 2);
+  CHECK(graph.ops[0].writes == graph.ops[1].reads);
+  CHECK(graph.storages[graph.ops[0].writes[0].value()].bytes == 16);
+}
+
+TEST_CASE("pytorch: an operator on lists of tensors is one op for each place") {
+  const std::string lists = "[[" + tensor(1, 1, 4) + "," + tensor(2, 2, 8) + "],[" +
+                            tensor(3, 3, 4) + "," + tensor(4, 4, 8) + "]]";
+  const auto made = import_pytorch(
+      trace({node(1, 0, "aten::_foreach_add_",
+                  "aten::_foreach_add_.List(Tensor(a!)[] self, Tensor[] other) -> ()", lists, "[]",
+                  R"(, "dur": 3)")}),
+      {});
+  REQUIRE(error_of(made).empty());
+  const Graph& graph = made->graph;
+  REQUIRE(graph.ops.size() == 2);
+  CHECK(names(graph, graph.ops[0].reads) == std::vector<std::string>{"storage#1", "storage#3"});
+  CHECK(names(graph, graph.ops[1].writes) == std::vector<std::string>{"storage#2"});
+  CHECK(graph.ops[0].duration_ns == 1000);
+  CHECK(graph.ops[1].duration_ns == 2000);
+}
+
+TEST_CASE("pytorch: state that the optimizer's first step creates was there already") {
+  auto nodes = training();
+  nodes.push_back(node(11, 9, "aten::zeros_like", "aten::zeros_like(Tensor self) -> Tensor",
+                       "[" + tensor(10, 1, 16) + "]", "[" + tensor(50, 5, 16) + "]"));
+  nodes.push_back(node(12, 11, "aten::fill_", "aten::fill_(Tensor(a!) self) -> Tensor(a!)",
+                       "[" + tensor(50, 5, 16) + "]", "[" + tensor(50, 5, 16) + "]"));
+  nodes.push_back(node(13, 9, "aten::add_", kAdd,
+                       "[" + tensor(50, 5, 16) + "," + tensor(30, 3, 16) + "]",
+                       "[" + tensor(50, 5, 16) + "]"));
+  // fill_ allocates nothing, so the storage begins with zeros_like's own output.
+  nodes.insert(nodes.begin() + 11, node(20, 0, "x", "", "[]", "[]"));
+  const auto made = import_pytorch(trace(nodes), {});
+  REQUIRE(error_of(made).empty());
+  const Graph& graph = made->graph;
+  CHECK(find_op(graph, "aten::fill_") != nullptr);
+
+  // With its allocation recorded, as real traces have it.
+  nodes[12] = node(12, 11, "aten::empty", kEmpty, "[]", "[" + tensor(50, 5, 16) + "]");
+  const auto again = import_pytorch(trace(nodes), {});
+  REQUIRE(error_of(again).empty());
+  const auto state =
+      std::find_if(again->graph.storages.begin(), again->graph.storages.end(),
+                   [](const Storage& s) { return s.kind == StorageKind::kOptimizerState; });
+  REQUIRE(state != again->graph.storages.end());
+  CHECK(state->persistent);
+  CHECK(find_op(again->graph, "aten::zeros_like") == nullptr);
+}
+
+TEST_CASE("pytorch: tensors of the host are left out of a device's step") {
+  auto nodes = training();
+  nodes.push_back(node(14, 9, "aten::add_", kAdd, "[" + tensor(60, 6, 1, "cpu") + "]",
+                       "[" + tensor(60, 6, 1, "cpu") + "]"));
+  const auto made = import_pytorch(trace(nodes), {});
+  REQUIRE(error_of(made).empty());
+  CHECK(made->graph.ops.size() == 3);
+  CHECK_THAT(made->notes.remarks.front(), Catch::Contains("2 uses of tensors elsewhere"));
+}
+
+TEST_CASE("pytorch: schema 1.1 says the same with other words") {
+  const std::string text = R"({"schema": "1.1.0-chakra.0.0.4", "nodes": [{"id": 7, "name":
+    "aten::mm", "ctrl_deps": 3, "inputs": {"values": [[1, 1, 0, 200, 4, "cuda:0"],
+    [2, 2, 0, 600, 4, "cuda:0"]], "shapes": [[10, 20], [20, 30]], "types": []},
+    "outputs": {"values": [[3, 3, 0, 300, 4, "cuda:0"]], "shapes": [[10, 30]], "types": []},
+    "attrs": [{"name": "rf_id", "type": "uint64", "value": 1}, {"name": "op_schema", "type":
+    "string", "value": "aten::mm(Tensor self, Tensor mat2) -> Tensor"}]}]})";
+  importers::Options options;
+  options.rates = {1e9, 1e15};
+  const auto made = import_pytorch(text, options);
+  REQUIRE(error_of(made).empty());
+  REQUIRE(made->graph.ops.size() == 1);
+  CHECK(made->graph.ops[0].duration_ns == 2 * 10 * 20 * 30);
+  CHECK(made->graph.ops[0].reads.size() == 2);
+}
+
+TEST_CASE("pytorch: hostile traces are refused, each with its reason") {
+  const auto refused = [](const std::string& text) { return error_of(import_pytorch(text, {})); };
+  CHECK_THAT(refused("{}"), Catch::Contains("nodes"));
+  CHECK_THAT(refused("[]"), Catch::Contains("object"));
+  CHECK_THAT(refused(R"({"nodes": [{"name": "x"}]})"), Catch::Contains("without id"));
+  CHECK_THAT(refused(trace({node(1, 0, "a", "", "[]", "[]"), node(1, 0, "b", "", "[]", "[]")})),
+             Catch::Contains("occurs twice"));
+  CHECK_THAT(refused(trace({node(1, 0, "a", kMul, std::string(100'000, '['), "[]")})),
+             Catch::Contains("levels deep"));
+  for (const std::string duration : {"-1", "nan", "inf", "1e300"}) {
+    CHECK_THAT(refused(trace({node(1, 0, "a", kMul, "[]", "[" + tensor(1, 1, 4) + "]",
+                                   ", \"dur\": " + duration)})),
+               Catch::Contains("duration"));
+  }
+  CHECK_THAT(
+      refused(trace({node(1, 0, "a\\u001b", kMul,
+                          "[[1,1,18446744073709551615,18446744073709551615,8,\"\"]]", "[]")})),
+      Catch::Contains("2^50") && !Catch::Contains("\x1b"));
+  CHECK_FALSE(refused(trace({node(-1, 0, "a", kMul, "[]", "[]")})).empty());
+}
+
+TEST_CASE("pytorch: cut or damaged anywhere, a trace is refused or read, in bounded time") {
+  const std::string whole = trace(training());
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    CHECK_FALSE(import_pytorch(std::string_view(whole).substr(0, length), {}).ok());
+  }
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ 4);
+    const auto made = import_pytorch(damaged, {});
+    if (!made) CHECK_FALSE(made.error().context().empty());
+  }
+}
+
+}  // namespace
+}  // namespace ho::test

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.hpp"
+
+namespace ho::importers {
+
+/// Chakra's node types, by their numbers.
+enum class ChakraType : std::uint8_t {
+  kInvalid = 0,
+  kMetadata = 1,
+  kMemoryLoad = 2,
+  kMemoryStore = 3,
+  kCompute = 4,
+  kSend = 5,
+  kReceive = 6,
+  kCollective = 7,
+};
+
+/// Numbers of the fields that are read and written. Source: et_def.proto of the Chakra schema, and
+/// the traces at hand.
+namespace chakra_field {
+inline constexpr std::uint32_t kMetadataAttribute = 2;
+inline constexpr std::uint32_t kId = 1;
+inline constexpr std::uint32_t kName = 2;
+inline constexpr std::uint32_t kType = 3;
+inline constexpr std::uint32_t kControlDependencies = 4;
+inline constexpr std::uint32_t kDataDependencies = 5;
+inline constexpr std::uint32_t kStartMicros = 6;
+inline constexpr std::uint32_t kDurationMicros = 7;
+inline constexpr std::uint32_t kInputs = 8;   ///< message: values 1, shapes 2, types 3
+inline constexpr std::uint32_t kOutputs = 9;  ///< the same
+inline constexpr std::uint32_t kAttribute = 10;
+inline constexpr std::uint32_t kAttributeName = 1;
+inline constexpr std::uint32_t kAttributeUint64 = 13;
+inline constexpr std::uint32_t kAttributeBool = 27;
+inline constexpr std::uint32_t kAttributeString = 29;
+inline constexpr std::uint32_t kAttributeStrings = 30;  ///< message: values 1
+}  // namespace chakra_field
+
+/// What export_chakra() calls its traces in the metadata's attribute "schema".
+inline constexpr std::string_view kOwnSchema = "hyperoffload 1";
+
+/// One node. Views point into the trace's bytes.
+struct ChakraNode {
+  std::uint64_t id = 0;
+  std::string_view name;
+  ChakraType type = ChakraType::kInvalid;
+  std::vector<std::uint64_t> control_dependencies;
+  std::vector<std::uint64_t> data_dependencies;
+  std::optional<double> duration_ns;
+  // PyTorch's style: text.
+  std::string_view input_values;
+  std::string_view input_shapes;
+  std::string_view output_values;
+  std::string_view schema;
+  bool on_device = false;  ///< is_cpu_op is there and false
+  // STG's style: name, bytes, name, bytes, ...
+  std::vector<std::string_view> inputs;
+  std::vector<std::string_view> outputs;
+  std::uint64_t flops = 0;
+  std::uint64_t communicated_bytes = 0;
+  std::uint64_t collective = 0;  ///< comm_type; 0 is all-reduce
+  // Our own.
+  std::string_view phase;
+  bool fixed = false;
+  bool recomputable = false;
+};
+
+struct ChakraTrace {
+  std::string_view schema;
+  std::vector<std::string_view> own_storages;  ///< of kOwnSchema: name, bytes, kind, flags, ...
+  std::vector<ChakraNode> nodes;
+};
+
+/// Decodes frames and nodes; ids unique, lists within the importers' limits.
+[[nodiscard]] Result<ChakraTrace> decode_chakra(std::string_view bytes);
+
+/// "node 12 (name)", safe to print.
+[[nodiscard]] std::string describe_node(const ChakraNode& node);
+
+}  // namespace ho::importers

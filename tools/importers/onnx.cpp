@@ -1,0 +1,244 @@
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "tools/importers/draft.hpp"
+#include "tools/importers/onnx_model.hpp"
+#include "tools/importers/onnx_shapes.hpp"
+
+namespace ho::importers {
+
+namespace {
+
+constexpr std::uint32_t kNone = UINT32_MAX;
+
+/// A tensor of the graph while its nodes are walked.
+struct Value {
+  OnnxTensor known;
+  std::uint32_t storage = kNone;  ///< made when an op first uses it as data
+  bool constant = false;          ///< the same in every step: computed ahead, not by ops
+};
+
+class GraphWalk {
+ public:
+  GraphWalk(const OnnxModel& model, const Options& options, Draft& draft)
+      : model_(model), options_(options), draft_(draft) {}
+
+  Result<void> run() {
+    for (const auto* list : {&model_.infos, &model_.outputs}) {
+      for (const OnnxValueInfo& info : *list) infos_.emplace(info.name, &info);
+    }
+    for (const auto& [name, tensor] : model_.initializers) {
+      values_[name] = Value{tensor, kNone, true};
+    }
+    if (auto added = add_inputs(); !added) return added;
+    for (const OnnxNode& node : model_.nodes) {
+      if (auto added = add_node(node); !added) {
+        return added.error().at("node " + clean_name(node.name) + " (" + clean_name(node.op) + ")");
+      }
+    }
+    draft_.remark(std::to_string(folded_) +
+                  " nodes that work on constants or only rename a tensor are no ops.");
+    return {};
+  }
+
+ private:
+  /// Sizes with names replaced by what the options say.
+  Result<OnnxTensor> known_of(const OnnxValueInfo& info) {
+    OnnxTensor out;
+    out.type = info.type;
+    if (!info.sizes) return out;
+    std::vector<std::uint64_t> dims;
+    for (const OnnxSize& size : *info.sizes) {
+      const auto named = options_.dimensions.find(std::string(size.name));
+      if (size.number) {
+        dims.push_back(*size.number);
+      } else if (named != options_.dimensions.end()) {
+        dims.push_back(named->second);
+      } else if (size.name.empty()) {
+        return out;
+      } else {
+        unsized_ = size.name;
+        return out;
+      }
+    }
+    out.dims = std::move(dims);
+    return out;
+  }
+
+  Error no_size(std::string_view tensor) const {
+    std::string text = "the size of tensor " + clean_name(tensor) + " is not known";
+    if (!unsized_.empty()) {
+      text += "; dimension \"" + clean_name(unsized_) + "\" has only a name: give --dim NAME=SIZE";
+    }
+    return Error(Errc::kInvalidArgument, text);
+  }
+
+  Result<void> add_inputs() {
+    find_weights();
+    for (const OnnxValueInfo& info : model_.inputs) {
+      if (values_.count(info.name) != 0) continue;  // an initializer's default
+      auto known = known_of(info);
+      if (!known) return known.error();
+      if (!onnx_bytes(*known)) return no_size(info.name);
+      Value value{*std::move(known), kNone, weights_.count(info.name) != 0};
+      if (!value.constant) value.storage = add_storage(info.name, value, StorageKind::kInput);
+      values_[info.name] = std::move(value);
+    }
+    return {};
+  }
+
+  /// Of a model without weights, whose weights are inputs like all others: those of a
+  /// floating-point type that stand where weights do.
+  void find_weights() {
+    if (!model_.initializers.empty()) return;
+    std::set<std::string_view> firsts;
+    for (const OnnxNode& node : model_.nodes) {
+      const bool multiplies = node.op == "MatMul" || node.op == "Gemm" || node.op == "Conv";
+      if (multiplies && !node.inputs.empty()) firsts.insert(node.inputs.front());
+    }
+    for (const OnnxValueInfo& info : model_.inputs) {
+      static constexpr std::array<std::int64_t, 4> kReal = {kOnnxFloat, 10, 11, 16};
+      const bool real = std::find(kReal.begin(), kReal.end(), info.type) != kReal.end();
+      const bool sized = info.sizes && std::all_of(info.sizes->begin(), info.sizes->end(),
+                                                   [](const OnnxSize& s) { return s.number; });
+      if (real && sized && firsts.count(info.name) == 0) weights_.insert(info.name);
+    }
+  }
+
+  std::uint32_t add_storage(std::string_view name, const Value& value, StorageKind kind) {
+    Storage storage;
+    storage.name = name;
+    storage.bytes = onnx_bytes(value.known).value_or(0);
+    storage.kind = kind;
+    storage.persistent = kind == StorageKind::kWeight;
+    return draft_.add_storage(std::move(storage));
+  }
+
+  Result<void> add_node(const OnnxNode& node) {
+    std::vector<OnnxTensor> inputs;
+    bool constant = !node.op.starts_with("Random");
+    for (const std::string_view name : node.inputs) {
+      if (name.empty()) {
+        inputs.emplace_back();
+        continue;
+      }
+      const auto at = values_.find(name);
+      if (at == values_.end()) {
+        return Error(Errc::kInvalidArgument,
+                     "reads " + clean_name(name) + ", which nothing before it makes");
+      }
+      inputs.push_back(at->second.known);
+      // A size is known before the step even where the tensor is not.
+      constant = constant && (at->second.constant || at->second.known.values || node.op == "Shape");
+    }
+    auto outputs = infer_outputs(node, inputs);
+    for (std::size_t k = 0; k < outputs.size(); ++k) {
+      const auto info = infos_.find(node.outputs[k]);
+      if (info == infos_.end()) continue;
+      auto known = known_of(*info->second);
+      if (!known) return known.error();
+      if (known->dims) {
+        known->values = outputs[k].values;
+        outputs[k] = *std::move(known);
+      }
+    }
+    if (constant) return add_constants(node, std::move(outputs));
+    static constexpr std::array<std::string_view, 6> kRenames = {"Identity",  "Reshape", "Squeeze",
+                                                                 "Unsqueeze", "Flatten", "Dropout"};
+    const bool renames = std::find(kRenames.begin(), kRenames.end(), node.op) != kRenames.end();
+    if (renames && node.outputs.size() == 1 && node.domain.empty()) {
+      return add_alias(node, outputs.front());
+    }
+    return add_op(node, inputs, outputs);
+  }
+
+  Result<void> add_constants(const OnnxNode& node, std::vector<OnnxTensor> outputs) {
+    ++folded_;
+    for (std::size_t k = 0; k < outputs.size(); ++k) {
+      Value value{std::move(outputs[k]), kNone, true};
+      // A weight that is only turned or renamed is still that weight.
+      const bool turns = node.op == "Transpose" || node.op == "Identity" || node.op == "Reshape";
+      if (turns && k == 0) value.storage = storage_of(node.inputs.front());
+      if (auto defined = define(node.outputs[k], std::move(value)); !defined) return defined;
+    }
+    return {};
+  }
+
+  Result<void> add_alias(const OnnxNode& node, const OnnxTensor& known) {
+    ++folded_;
+    Value value{known, storage_of(node.inputs.front()), false};
+    return define(node.outputs.front(), std::move(value));
+  }
+
+  Result<void> define(std::string_view name, Value value) {
+    if (name.empty()) return {};
+    if (!values_.emplace(name, std::move(value)).second) {
+      return Error(Errc::kInvalidArgument,
+                   "makes " + clean_name(name) + ", which there is already");
+    }
+    return {};
+  }
+
+  /// The storage of a tensor that an op uses; kNone for a constant too small to be memory: the
+  /// arguments of kernels.
+  std::uint32_t storage_of(std::string_view name) {
+    constexpr std::uint64_t kArgumentBytesMax = 64;
+    Value& value = values_.at(name);
+    if (value.storage != kNone || !value.constant) return value.storage;
+    if (onnx_bytes(value.known).value_or(0) <= kArgumentBytesMax) return kNone;
+    return value.storage = add_storage(name, value, StorageKind::kWeight);
+  }
+
+  Result<void> add_op(const OnnxNode& node, const std::vector<OnnxTensor>& inputs,
+                      const std::vector<OnnxTensor>& outputs) {
+    DraftOp op;
+    op.name = node.name.empty() ? std::string(node.op) : std::string(node.name);
+    op.phase = "forward";
+    op.flops = onnx_flops(node, inputs, outputs);
+    op.recomputable = !node.op.starts_with("Random") && node.op != "Dropout" &&
+                      node.op != "Multinomial" && node.op != "Bernoulli";
+    for (const std::string_view name : node.inputs) {
+      if (name.empty()) continue;
+      const std::uint32_t storage = storage_of(name);
+      if (storage != kNone) op.reads.push_back(storage);
+    }
+    for (std::size_t k = 0; k < outputs.size(); ++k) {
+      if (node.outputs[k].empty()) continue;
+      Value value{outputs[k], kNone, false};
+      if (!onnx_bytes(value.known)) return no_size(node.outputs[k]);
+      value.storage = add_storage(node.outputs[k], value, StorageKind::kActivation);
+      op.writes.push_back(value.storage);
+      if (auto defined = define(node.outputs[k], std::move(value)); !defined) return defined;
+    }
+    // Gather reads only the rows it takes: as many bytes as it writes.
+    if (node.op == "Gather" && !outputs.empty()) {
+      op.bytes = 2 * static_cast<double>(onnx_bytes(outputs.front()).value_or(0));
+    }
+    draft_.add_op(std::move(op));
+    return {};
+  }
+
+  const OnnxModel& model_;
+  const Options& options_;
+  Draft& draft_;
+  std::map<std::string_view, Value> values_;
+  std::map<std::string_view, const OnnxValueInfo*> infos_;
+  std::set<std::string_view> weights_;
+  std::string_view unsized_;  ///< a dimension that has only a name
+  std::uint64_t folded_ = 0;
+};
+
+}  // namespace
+
+Result<Imported> import_onnx(std::string_view bytes, const Options& options) {
+  const auto model = decode_onnx(bytes);
+  if (!model) return model.error();
+  Draft draft;
+  if (auto walked = GraphWalk(*model, options, draft).run(); !walked) return walked.error();
+  return std::move(draft).finish("onnx " + std::string(model->graph_name), options.rates);
+}
+
+}  // namespace ho::importers

@@ -1,0 +1,152 @@
+#include <limits>
+#include <utility>
+
+#include "tools/importers/import.hpp"
+#include "tools/importers/literal_cursor.hpp"
+#include "tools/importers/tensor_trace.hpp"
+
+namespace ho::importers {
+
+namespace {
+
+/// Reads the trace's JSON. Schema 1.0.1 has a node's facts as fields; 1.1 has its arguments in
+/// objects {values, shapes, types}, its caller as ctrl_deps, and the rest in a list of attributes.
+class JsonTrace {
+ public:
+  explicit JsonTrace(std::string_view text) : in_(text) {}
+
+  Result<TensorTrace> read() {
+    bool have_nodes = false;
+    auto read = in_.object([&](std::string_view key) -> Result<void> {
+      if (key == "schema") {
+        auto schema = in_.string();
+        if (!schema) return schema.error();
+        trace_.name = "pytorch-et " + *schema;
+        return {};
+      }
+      if (key != "nodes") return skip();
+      have_nodes = true;
+      return in_.list([this] { return read_node(); });
+    });
+    if (!read) return read.error();
+    if (!in_.at_end()) return in_.bad("more text after the trace");
+    if (!have_nodes) {
+      return Error(Errc::kInvalidArgument, "no field \"nodes\": not a PyTorch execution trace");
+    }
+    return std::move(trace_);
+  }
+
+ private:
+  Result<void> skip() {
+    auto skipped = in_.value();
+    if (!skipped) return skipped.error();
+    return {};
+  }
+
+  Result<void> read_node() {
+    if (trace_.nodes.size() >= kNodesMax) {
+      return Error(Errc::kOutOfRange, "more than " + std::to_string(kNodesMax) + " nodes");
+    }
+    TraceNode& node = trace_.nodes.emplace_back();
+    std::string_view output_shapes;
+    bool have_id = false;
+    auto read = in_.object([&](std::string_view key) -> Result<void> {
+      if (key == "id") {
+        have_id = true;
+        return read_count(node.id);
+      }
+      if (key == "parent" || key == "ctrl_deps") return read_count(node.parent);
+      if (key == "name") return read_string(node.name);
+      if (key == "op_schema") return read_string(node.schema);
+      if (key == "inputs") return read_arguments(node.inputs, node.shapes);
+      if (key == "outputs") return read_arguments(node.outputs, output_shapes);
+      if (key == "input_shapes") return read_text(node.shapes);
+      if (key == "attrs") return in_.list([&] { return read_attribute(node); });
+      if (key == "dur") return read_duration(node);  // linked with a profile
+      return skip();
+    });
+    if (!read) return read.error().at("node " + std::to_string(node.id));
+    if (!have_id) return in_.bad("a node without id");
+    return {};
+  }
+
+  Result<void> read_count(std::uint64_t& out) {
+    auto word = in_.value();
+    if (!word) return word.error();
+    const auto count = to_count(*word);
+    if (!count) return in_.bad("a whole number of 0 or more is expected");
+    out = *count;
+    return {};
+  }
+
+  Result<void> read_string(std::string& out) {
+    auto text = in_.string();
+    if (!text) return text.error();
+    out = *std::move(text);
+    return {};
+  }
+
+  /// Microseconds, the calls within included.
+  Result<void> read_duration(TraceNode& node) {
+    auto word = in_.word();
+    if (!word) return word.error();
+    const auto us = to_number(*word);
+    if (!us) return in_.bad("a duration is no number");
+    node.duration_ns = *us * 1000;
+    return {};
+  }
+
+  Result<void> read_text(std::string_view& out) {
+    auto text = in_.value();
+    if (!text) return text.error();
+    out = *text;
+    return {};
+  }
+
+  Result<void> read_values(std::vector<TensorRef>& out) {
+    auto values = in_.value();
+    if (!values) return values.error();
+    return trace_.read_tensors(*values, out);
+  }
+
+  Result<void> read_arguments(std::vector<TensorRef>& out, std::string_view& shapes) {
+    if (in_.peek() != '{') return read_values(out);
+    return in_.object([&](std::string_view key) -> Result<void> {
+      if (key == "values") return read_values(out);
+      if (key == "shapes") return read_text(shapes);
+      return skip();
+    });
+  }
+
+  Result<void> read_attribute(TraceNode& node) {
+    std::string name;
+    std::string_view value;
+    auto read = in_.object([&](std::string_view key) -> Result<void> {
+      if (key == "name") return read_string(name);
+      if (key != "value") return skip();
+      auto text = in_.value();
+      if (!text) return text.error();
+      value = *text;
+      return {};
+    });
+    if (!read) return read.error();
+    if (name != "op_schema") return {};
+    auto schema = LiteralCursor(value).string();
+    if (!schema) return schema.error();
+    node.schema = *std::move(schema);
+    return {};
+  }
+
+  LiteralCursor in_;
+  TensorTrace trace_;
+};
+
+}  // namespace
+
+Result<Imported> import_pytorch(std::string_view bytes, const Options& options) {
+  auto trace = JsonTrace(bytes).read();
+  if (!trace) return trace.error();
+  return import_tensor_trace(*std::move(trace), options);
+}
+
+}  // namespace ho::importers
