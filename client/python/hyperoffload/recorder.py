@@ -1,0 +1,342 @@
+"""Records one step of an unmodified PyTorch loop as a graph for `hyperoffload analyze`.
+
+    recorder = Recorder(model, optimizer)
+    for batch in batches:              # the second or a later step is the steady state
+        with recorder:
+            optimizer.zero_grad(); model(batch).loss.backward(); optimizer.step()
+    recorder.write("graph.json")
+
+Below autograd every kernel is one call of a dispatch mode, so forward, backward and optimizer are
+seen alike. A storage is an alias set: all tensors that share memory. The recorder holds a weak
+reference to each storage it saw, so that one whose address is used again is told apart.
+
+The graph is that of the last recorded step; durations are the median over the recorded steps with the
+same calls. Works with PyTorch 1.13 and 2.x. What runs inside a compiled function is not seen.
+"""
+
+import json
+import statistics
+import time
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Calls that change a tensor in place without reading it.
+_OVERWRITES = {"zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "_foreach_zero_",
+               "bernoulli_", "exponential_"}
+# Calls that make memory and write nothing, or look only at sizes.
+_ALLOCATES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_",
+              "set_"}
+# Of these, inputs give a shape and no values.
+_SHAPE_ONLY = ("_like",)
+_RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial", "exponential")
+
+
+def _storage_of(tensor):
+    """The untyped storage of a tensor; None for one without memory (sparse, meta, fake)."""
+    try:
+        if hasattr(tensor, "untyped_storage"):
+            return tensor.untyped_storage()
+        return tensor.storage().untyped()
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def _tensors(value):
+    """All tensors in an argument or result: itself, or of lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors(each)
+
+
+class _Storage:
+    """An alias set. `begins_before` the step, or by a call within it."""
+
+    def __init__(self, number, size, name, begins_before):
+        self.number = number
+        self.bytes = size
+        self.name = name
+        self.begins_before = begins_before
+        self.kind = "ACTIVATION"
+        self.persistent = False
+        self.written = False
+
+
+class _Op:
+    def __init__(self, name, phase):
+        self.name = name
+        self.phase = phase
+        self.reads = []
+        self.writes = []
+        self.recomputable = False
+        self.duration_ns = 0
+        self.events = None  # of the device's clock, until the step has ended
+
+
+class _Step:
+    """What one step did, and how its storages are told apart."""
+
+    def __init__(self, device):
+        self.device = device
+        self.ops = []
+        self.storages = []
+        self._known = {}  # address of the storage object -> _Storage
+        self._references = []  # while these live, no such address is given out again
+
+    def find(self, tensor, name, begins_before):
+        """The alias set of a tensor; one of another device or of 0 bytes is None."""
+        if tensor.device.type != self.device.type:
+            return None
+        memory = _storage_of(tensor)
+        if memory is None or memory.nbytes() == 0:
+            return None
+        known = self._known.get(memory._cdata)
+        if known is None:
+            known = _Storage(len(self.storages), memory.nbytes(), name, begins_before)
+            self._references.append(StorageWeakRef(memory))
+            self._known[memory._cdata] = known
+            self.storages.append(known)
+        known.bytes = max(known.bytes, memory.nbytes())  # resize_() keeps the storage
+        return known
+
+    def mark(self, tensor, kind, name, persistent):
+        storage = self.find(tensor, name, True)
+        if storage is not None:
+            storage.kind, storage.name, storage.persistent = kind, name, persistent
+
+    def release(self):
+        """Lets go of the references: from here on addresses mean nothing."""
+        self._known.clear()
+        self._references.clear()
+
+
+class _Mode(TorchDispatchMode):
+    def __init__(self, recorder):
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return self._recorder._call(function, args, kwargs or {})
+
+
+class Recorder:
+    """Records the steps that run while it is entered.
+
+    model: the torch.nn.Module whose parameters are the weights; its device is the one recorded.
+    optimizer: a torch.optim.Optimizer, or None for inference.
+    """
+
+    def __init__(self, model, optimizer=None, name="pytorch"):
+        self._model = model
+        self._optimizer = optimizer
+        self._name = name
+        self._steps = []
+        self._step = None
+        self._phase = "forward"
+        self._mode = None
+        self._restore = []
+        first = next(iter(model.parameters()), None)
+        self._device = first.device if first is not None else torch.device("cpu")
+
+    # Entering and leaving a step.
+
+    def __enter__(self):
+        if self._step is not None:
+            raise RuntimeError("the recorder is already recording a step")
+        self._step = _Step(self._device)
+        self._phase = "forward"
+        for name, parameter in self._model.named_parameters():
+            self._step.mark(parameter, "WEIGHT", name, True)
+        for name, buffer in self._model.named_buffers():
+            self._step.mark(buffer, "WEIGHT", name, True)
+        self._mark_gradients()
+        self._mark_states()
+        self._wrap(torch.autograd, "backward", "backward")
+        self._wrap(torch.autograd, "grad", "backward")
+        if self._optimizer is not None:
+            self._wrap(self._optimizer, "zero_grad", "zero_grad")
+            self._wrap(self._optimizer, "step", "optimizer")
+        self._mode = _Mode(self)
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self._mode.__exit__(kind, error, trace)
+        for owner, attribute, had_own, original in reversed(self._restore):
+            if had_own:
+                setattr(owner, attribute, original)
+            else:
+                delattr(owner, attribute)
+        self._restore.clear()
+        step, self._step = self._step, None
+        if kind is None:
+            self._read_clocks(step)
+            self._steps.append(step)
+        step.release()
+        return False
+
+    def _wrap(self, owner, attribute, phase):
+        """Sets the phase while a function runs; undone when the step ends."""
+        original = getattr(owner, attribute)
+        self._restore.append((owner, attribute, attribute in vars(owner), original))
+
+        def wrapped(*args, **kwargs):
+            before, self._phase = self._phase, phase
+            try:
+                if phase == "optimizer":
+                    self._mark_gradients()
+                return original(*args, **kwargs)
+            finally:
+                self._phase = before
+                if phase == "optimizer":
+                    self._mark_states()
+
+        setattr(owner, attribute, wrapped)
+
+    def _mark_gradients(self):
+        for name, parameter in self._model.named_parameters():
+            if parameter.grad is not None:
+                # Whether it outlives the step is seen by whether its old value is read.
+                self._step.mark(parameter.grad, "GRADIENT", name + ".grad", False)
+
+    def _mark_states(self):
+        if self._optimizer is None:
+            return
+        names = {parameter: name for name, parameter in self._model.named_parameters()}
+        for parameter, state in self._optimizer.state.items():
+            for key, value in state.items() if isinstance(state, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    name = f"{names.get(parameter, 'parameter')}.{key}"
+                    self._step.mark(value, "OPTIMIZER_STATE", name, True)
+
+    # One call.
+
+    def _call(self, function, args, kwargs):
+        events = None
+        if self._device.type == "cuda":
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            events[0].record()
+        # Inputs first: a storage that a call frees or makes must not be taken for another.
+        operands = self._operands(function, args, kwargs)
+        before = time.perf_counter_ns()
+        result = function(*args, **kwargs)
+        duration = time.perf_counter_ns() - before
+        if events is not None:
+            events[1].record()
+        op = self._op_of(function, operands, result)
+        if op is not None:
+            op.duration_ns, op.events = duration, events
+            self._step.ops.append(op)
+        return result
+
+    def _operands(self, function, args, kwargs):
+        """(storage, whether it is written, whether all of it) of each tensor that goes in."""
+        overwrites = function.__name__.split(".")[0] in _OVERWRITES
+        out = []
+        for place, argument in enumerate(function._schema.arguments):
+            value = args[place] if place < len(args) else kwargs.get(argument.name)
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            for tensor in _tensors(value):
+                storage = self._step.find(tensor, "input", True)
+                if storage is not None:
+                    size = tensor.numel() * tensor.element_size()
+                    whole = (overwrites or argument.name == "out") and size >= storage.bytes
+                    out.append((storage, written, written and whole))
+        return out
+
+    def _op_of(self, function, operands, result):
+        name = function.__name__.split(".")[0]
+        op = _Op(str(function), self._phase)
+        for storage, written, whole in operands:
+            if written and storage not in op.writes:
+                op.writes.append(storage)
+            reads = not whole and not name.endswith(_SHAPE_ONLY)
+            if reads and storage not in op.reads:
+                op.reads.append(storage)
+        inputs = {storage.number for storage, _, _ in operands}
+        outputs = 0
+        for tensor in _tensors(result):
+            outputs += 1
+            storage = self._step.find(tensor, f"{name}#{len(self._step.ops)}", False)
+            if storage is not None and storage.number not in inputs and storage not in op.writes:
+                op.writes.append(storage)
+        if name in _ALLOCATES or (not op.writes and (outputs > 0 or not op.reads)):
+            return None  # memory without values, a view, or nothing of this device
+        in_place = any(storage in op.reads for storage in op.writes)
+        random = any(word in name for word in _RANDOM)
+        op.recomputable = not in_place and not random and op.phase in ("forward", "backward")
+        return op
+
+    def _read_clocks(self, step):
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        for op in step.ops:
+            if op.events is not None:
+                op.duration_ns = int(op.events[0].elapsed_time(op.events[1]) * 1e6)
+                op.events = None
+
+    # What came of it.
+
+    def graph(self):
+        """The step as a value in graph.proto's JSON mapping."""
+        if not self._steps:
+            raise RuntimeError("no step was recorded")
+        last = self._steps[-1]
+        alike = [step for step in self._steps
+                 if [op.name for op in step.ops] == [op.name for op in last.ops]]
+        ops = self._without_first_states(last)
+        self._settle(last, ops)
+        used = {storage.number for op in ops for storage in op.reads + op.writes}
+        kept = [s for s in last.storages if s.number in used or s.persistent]
+        ids = {storage.number: place for place, storage in enumerate(kept)}
+        places = {id(op): place for place, op in enumerate(last.ops)}
+        return {
+            "version": 1,
+            "name": self._name,
+            "storages": [{"id": ids[s.number], "name": s.name, "bytes": str(s.bytes),
+                          "kind": s.kind, "persistent": s.persistent} for s in kept],
+            "ops": [{"id": place, "name": op.name,
+                     "durationNs": str(int(statistics.median(
+                         step.ops[places[id(op)]].duration_ns for step in alike))),
+                     "reads": [ids[s.number] for s in op.reads],
+                     "writes": [ids[s.number] for s in op.writes],
+                     "phase": op.phase, "recomputable": op.recomputable}
+                    for place, op in enumerate(ops)],
+        }
+
+    def write(self, path):
+        """Writes graph() as a .json file that `hyperoffload analyze` takes."""
+        with open(path, "w", encoding="utf-8") as out:
+            json.dump(self.graph(), out)
+
+    @staticmethod
+    def _without_first_states(step):
+        """The ops but those that only fill optimizer states for the first time: later steps have none."""
+        return [op for op in step.ops
+                if op.reads or not op.writes
+                or not all(s.kind == "OPTIMIZER_STATE" for s in op.writes)]
+
+    @staticmethod
+    def _settle(step, ops):
+        """Decides what outlives the step, and makes reads of undefined values writes."""
+        for storage in step.storages:
+            storage.written = False
+        written_ever = {s.number for op in ops for s in op.writes}
+        for op in ops:
+            for storage in list(op.reads):
+                if storage.written or storage.persistent or storage.kind == "INPUT":
+                    continue
+                if not storage.begins_before:  # memory that nothing filled
+                    op.reads.remove(storage)
+                    if storage not in op.writes:
+                        op.writes.append(storage)
+                elif storage.kind == "GRADIENT":
+                    storage.persistent = True  # accumulated over steps
+                else:
+                    storage.kind = "INPUT"
+                    storage.persistent = storage.number in written_ever
+            for storage in op.writes:
+                storage.written = True

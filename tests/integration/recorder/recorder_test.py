@@ -1,0 +1,218 @@
+"""Records a small transformer with Adam, and plans and verifies what came out.
+
+Usage: recorder_test.py PATH_OF_HYPEROFFLOAD FOLDER_OF_THE_PYTHON_PACKAGE [unittest arguments]
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import torch
+except ImportError:
+    # The interpreter that CMake found need not be the one for which PyTorch is installed.
+    SYSTEM = "/usr/bin/python3"
+    if os.path.exists(SYSTEM) and os.path.realpath(SYSTEM) != os.path.realpath(sys.executable):
+        os.execv(SYSTEM, [SYSTEM] + sys.argv)
+    print("skipped: no PyTorch in", sys.executable)
+    sys.exit(77)
+
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+sys.path.insert(0, os.path.abspath(sys.argv.pop(1)))
+
+from hyperoffload import Recorder  # noqa: E402
+
+HARDWARE = {"name": "test", "deviceBytes": str(1 << 30),
+            "localDdr": {"capacityBytes": str(1 << 34),
+                         "read": {"bytesPerS": "10000000000", "latencyNs": "5000"},
+                         "write": {"bytesPerS": "10000000000", "latencyNs": "5000"}}}
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.norm1, self.norm2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+        self.heads = heads
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        parts = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        scores = (q @ k.transpose(-1, -2) / (width // self.heads) ** 0.5).softmax(-1)
+        x = x + self.out((scores @ v).transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm2(x))))
+
+
+class Transformer(torch.nn.Module):
+    def __init__(self, words=100, width=64, layers=3):
+        super().__init__()
+        self.table = torch.nn.Embedding(words, width)
+        self.blocks = torch.nn.Sequential(*[Block(width, 4) for _ in range(layers)])
+        self.head = torch.nn.Linear(width, words)
+
+    def forward(self, ids):
+        return self.head(self.blocks(self.table(ids)))
+
+
+def step(model, optimizer, ids):
+    optimizer.zero_grad()
+    logits = model(ids)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten())
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def record(steps=3, warm=0):
+    torch.manual_seed(1)
+    model = Transformer()
+    optimizer = torch.optim.Adam(model.parameters())
+    ids = torch.randint(0, 100, (2, 16))
+    for _ in range(warm):
+        step(model, optimizer, ids)
+    recorder = Recorder(model, optimizer, name="transformer")
+    losses = []
+    for _ in range(steps):
+        with recorder:
+            losses.append(step(model, optimizer, ids))
+    return model, optimizer, recorder, losses
+
+
+def total(graph, kind):
+    return sum(int(s["bytes"]) for s in graph["storages"] if s["kind"] == kind)
+
+
+class Record(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.model, cls.optimizer, recorder, cls.losses = record()
+        cls.graph = recorder.graph()
+        cls.weights = sum(p.numel() * 4 for p in cls.model.parameters())
+
+    def test_kinds_add_up_to_the_model(self):
+        self.assertEqual(total(self.graph, "WEIGHT"), self.weights)
+        self.assertEqual(total(self.graph, "GRADIENT"), self.weights)
+        # Two moments, and a step count of 4 bytes a parameter where that is on the device.
+        counts = len(list(self.model.parameters()))
+        self.assertIn(total(self.graph, "OPTIMIZER_STATE"),
+                      (2 * self.weights, 2 * self.weights + 4 * counts))
+        inputs = [s for s in self.graph["storages"] if s["kind"] == "INPUT"]
+        self.assertIn(str(2 * 16 * 8), [s["bytes"] for s in inputs])
+        self.assertEqual({s["persistent"] for s in inputs}, {False})
+
+    def test_persistence_follows_the_kind(self):
+        for storage in self.graph["storages"]:
+            lasting = storage["kind"] in ("WEIGHT", "OPTIMIZER_STATE")
+            self.assertEqual(storage["persistent"], lasting, storage)
+
+    def test_phases_come_in_their_order(self):
+        phases = [op["phase"] for op in self.graph["ops"]]
+        seen = [p for i, p in enumerate(phases) if i == 0 or p != phases[i - 1]]
+        expected = ["forward", "backward", "optimizer"]
+        self.assertEqual([p for p in seen if p != "zero_grad"][:3], expected)
+        names = [op["name"] for op in self.graph["ops"] if op["phase"] == "forward"]
+        self.assertEqual(sum("layer_norm" in name for name in names), 6)
+        self.assertEqual(sum("addmm" in name for name in names), 13)
+
+    def test_weights_are_named_and_brought_up_to_date_in_place(self):
+        ids = {s["name"]: s["id"] for s in self.graph["storages"]}
+        weight = ids["blocks.1.qkv.weight"]
+        writers = [op for op in self.graph["ops"] if weight in op["writes"]]
+        self.assertTrue(writers)
+        for op in writers:
+            self.assertEqual(op["phase"], "optimizer")
+            self.assertIn(weight, op["reads"])
+        self.assertIn("blocks.1.qkv.weight.exp_avg", ids)
+        self.assertIn("blocks.1.qkv.weight.grad", ids)
+
+    def test_durations_are_real(self):
+        durations = [int(op["durationNs"]) for op in self.graph["ops"]]
+        self.assertTrue(all(0 < d < 10 ** 10 for d in durations))
+
+    def test_analyze_and_verify_take_it(self):
+        with tempfile.TemporaryDirectory(prefix="ho-recorder-") as folder:
+            paths = {name: os.path.join(folder, name) for name in ("g.json", "hw.json", "p.hos")}
+            with open(paths["g.json"], "w", encoding="utf-8") as out:
+                json.dump(self.graph, out)
+            with open(paths["hw.json"], "w", encoding="utf-8") as out:
+                json.dump(HARDWARE, out)
+            done = subprocess.run(
+                [PROGRAM, "analyze", paths["g.json"], "--hardware", paths["hw.json"],
+                 "--device-memory", "60%", "--out", paths["p.hos"], "--json"],
+                capture_output=True, text=True, timeout=120, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            answer = json.loads(done.stdout)
+            self.assertEqual(answer["ops"], len(self.graph["ops"]))
+            self.assertGreater(answer["peak_unmanaged_bytes"], 4 * self.weights)
+            verified = subprocess.run([PROGRAM, "verify", paths["p.hos"], "--graph", paths["g.json"]],
+                                      capture_output=True, text=True, timeout=120, check=False)
+            self.assertEqual(verified.returncode, 0, verified.stderr)
+
+    def test_recording_changes_nothing(self):
+        torch.manual_seed(1)
+        model = Transformer()
+        optimizer = torch.optim.Adam(model.parameters())
+        ids = torch.randint(0, 100, (2, 16))
+        self.assertEqual([step(model, optimizer, ids) for _ in range(3)], self.losses)
+        self.assertNotIn("step", vars(self.optimizer).keys() - vars(optimizer).keys())
+        self.assertEqual(torch.autograd.backward.__module__, "torch.autograd")
+
+
+class Storages(unittest.TestCase):
+    def test_a_first_step_has_its_states_as_later_ones_do(self):
+        first, warm = record(steps=1)[2].graph(), record(steps=1, warm=2)[2].graph()
+        self.assertEqual(total(first, "OPTIMIZER_STATE"), total(warm, "OPTIMIZER_STATE"))
+
+    def test_an_address_used_again_is_another_storage(self):
+        model = torch.nn.Linear(64, 64)
+        x = torch.ones(64, 64)
+        addresses = set()
+        recorder = Recorder(model)
+        with recorder, torch.no_grad():
+            for _ in range(50):
+                addresses.add((x * 2).data_ptr())
+        graph = recorder.graph()
+        made = [s for s in graph["storages"] if s["kind"] == "ACTIVATION"]
+        self.assertEqual(len(made), 50)
+        self.assertLess(len(addresses), 50, "no address came back; the test shows nothing")
+
+    def test_views_share_a_storage_and_are_no_ops(self):
+        model = torch.nn.Linear(8, 8)
+        recorder = Recorder(model)
+        with recorder, torch.no_grad():
+            x = torch.ones(4, 8)
+            x.t()[0].add_(1)
+            y = x.view(8, 4) * 2
+        self.assertEqual(y.shape, (8, 4))
+        graph = recorder.graph()
+        self.assertEqual([op["name"].split(".")[1] for op in graph["ops"]], ["ones", "add_", "mul"])
+        self.assertEqual(graph["ops"][1]["writes"], graph["ops"][0]["writes"])
+        self.assertEqual(graph["ops"][2]["reads"], graph["ops"][0]["writes"])
+
+    def test_gradients_that_accumulate_outlive_the_step(self):
+        model = torch.nn.Linear(8, 8)
+        model(torch.ones(4, 8)).sum().backward()
+        recorder = Recorder(model)
+        with recorder:
+            model(torch.ones(4, 8)).sum().backward()
+        gradients = [s for s in recorder.graph()["storages"] if s["name"] == "weight.grad"]
+        self.assertEqual([s["persistent"] for s in gradients], [True])
+
+    def test_a_step_that_fails_is_not_kept_and_undone(self):
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        recorder = Recorder(model, optimizer)
+        with self.assertRaises(ZeroDivisionError), recorder:
+            raise ZeroDivisionError
+        with self.assertRaises(RuntimeError):
+            recorder.graph()
+        self.assertNotIn("zero_grad", vars(optimizer))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
