@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/base/check.hpp"
+#include "common/base/signals.hpp"
 #include "proto/convert.hpp"
 #include "tools/examples/gpt/compare.hpp"
 #include "tools/examples/gpt/kernels.hpp"
@@ -155,6 +156,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ho::drop_library_signal_handlers();
   CLI::App app(
       "Trains a small transformer; its tensors live on the device or in a HyperOffload pool.",
       "hyperoffload-gpt");
