@@ -58,9 +58,9 @@ pid_t start_job_process(const std::string& address, const schedule::Schedule& sc
   return child;
 }
 
-/// Puts 16 MiB over ofi again and again, so that something is in flight at any moment. @return 0,
-/// or what went wrong.
-int copy_for(const std::string& address, std::chrono::milliseconds time) {
+/// Puts 16 MiB over ofi again and again, so that something is in flight at any moment once it has
+/// written a byte to `ready`. @return 0, or what went wrong.
+int copy_for(const std::string& address, std::chrono::milliseconds time, int ready) {
   ho_connect_options options{};
   options.struct_bytes = sizeof(options);
   options.pool = address.c_str();
@@ -71,6 +71,7 @@ int copy_for(const std::string& address, std::chrono::milliseconds time) {
   if (ho_connect(&options, &pool) != HO_OK) return 2;
   if (ho_allocate(pool, bytes.size(), &memory) != HO_OK) return 3;
   if (ho_register(pool, bytes.data(), bytes.size()) != HO_OK) return 4;
+  if (::write(ready, "r", 1) != 1) return 7;
   const Time end = std::chrono::steady_clock::now() + time;
   while (std::chrono::steady_clock::now() < end) {
     std::uint64_t ticket = 0;
@@ -215,9 +216,15 @@ TEST_CASE("client faults: plain transfers fail cleanly when their daemon is kill
 
 TEST_CASE("client faults: a job that was stopped itself goes on, over ofi too") {
   TwoNodes nodes({.lease_ms = 60'000});
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
-  if (child == 0) ::_exit(copy_for(nodes.address(0), 5500ms));
+  if (child == 0) ::_exit(copy_for(nodes.address(0), 5500ms, ready[1]));
+  ::close(ready[1]);
+  char byte = 0;
+  REQUIRE(::read(ready[0], &byte, 1) == 1);
+  ::close(ready[0]);
   for (int i = 0; i < 2; ++i) {
     std::this_thread::sleep_for(500ms);
     REQUIRE(::kill(child, SIGSTOP) == 0);
