@@ -1,0 +1,26 @@
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <iostream>
+
+#include "common/schedule/schedule.hpp"
+#include "tests/unit/analyzer/graphs.hpp"
+#include "tools/analyzer/analyzer.hpp"
+
+using namespace ho;
+using schedule::Schedule;
+
+TEST_CASE("analyzer: 50,000 ops are planned in time that grows linearly") {
+  const auto seconds = [](std::uint32_t layers) {
+    const Graph graph = test::transformer(layers, 12);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto outcome = analyzer::analyze(graph, test::one_tier(200'000'000'000, 5000),
+                                           {analyzer::peak_unmanaged_bytes(graph) * 6 / 10, 64});
+    REQUIRE(outcome.ok());
+    CHECK(std::holds_alternative<Schedule>(*outcome));
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  const double small = seconds(700);   // 25,200 ops
+  const double large = seconds(1400);  // 50,400 ops
+  std::cout << "25,200 ops: " << small << " s; 50,400 ops: " << large << " s\n";
+  CHECK(large < 4 * small + 1);  // linear is 2; the rest is for a busy machine
+}
