@@ -19,6 +19,7 @@ void add_simulate(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_import(CLI::App& app, int& exit_code);
 void add_export(CLI::App& app, int& exit_code);
+void add_pack(CLI::App& app, int& exit_code);
 void add_sweep(CLI::App& app, int& exit_code);
 
 // These ask a running pool; `pool` is the default of --pool.

@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   ho::cli::add_explain(app, exit_code);
   ho::cli::add_import(app, exit_code);
   ho::cli::add_export(app, exit_code);
+  ho::cli::add_pack(app, exit_code);
   ho::cli::add_sweep(app, exit_code);
 
   const char* const named_pool = std::getenv("HYPEROFFLOAD_POOL");

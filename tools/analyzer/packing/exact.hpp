@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tools/analyzer/packing/instance.hpp"
+
+namespace ho::packing {
+
+enum class Outcome : std::uint8_t {
+  kFound,
+  kNone,     ///< all was searched (states are remembered by 64-bit hashes, so: almost certainly)
+  kStopped,  ///< the node limit was reached
+};
+
+/// Depth-first search for offsets within a capacity, complete given time. For up to kItemsMax
+/// items.
+///
+/// Items are placed from the bottom up, each on the highest top beneath it. Only packings are
+/// looked for in which no item can sink and no two stacked items of equal lifetime could swap for
+/// a smaller sum of offsets; if any packing exists, one of these does. Hence the rules:
+/// an item that was passed over at its offset stays barred until something is put beneath it; an
+/// item is not placed at or above the top that another, still unplaced, would have now; in each
+/// section the unplaced items, stacked from their least offsets, must end within the capacity.
+/// Unplaced items that no longer meet in time are searched apart; states known to fail are
+/// remembered, also from one run to the next.
+class ExactSearch {
+ public:
+  static constexpr std::size_t kItemsMax = 4096;
+
+  /// `instance` outlives the search.
+  explicit ExactSearch(const Instance& instance);
+
+  /// Forgets what failed if the capacity changes.
+  void set_capacity(std::int64_t capacity_bytes);
+
+  /// What is tried first at a node.
+  enum class Prefer : std::uint8_t {
+    kLowest,  ///< the lowest offset, then the order
+    kOrder,
+  };
+
+  /// One search. Of items that could begin at one offset, those early in `order` are placed first.
+  /// Deterministic. Each node costs O(items + sum of their sections).
+  [[nodiscard]] Outcome run(const std::vector<std::uint32_t>& order, Prefer prefer,
+                            std::uint64_t nodes_max);
+
+  /// After kFound.
+  [[nodiscard]] const std::vector<std::int64_t>& offsets() const { return offsets_; }
+  [[nodiscard]] std::uint64_t nodes() const { return nodes_; }
+
+ private:
+  struct Change {
+    std::uint32_t item;
+    std::int32_t real;
+    bool barred;
+  };
+  struct Entry {
+    std::uint32_t item;
+    std::int32_t least;  ///< lower bound of its offset
+  };
+  struct Frame {
+    std::vector<Entry> items;
+    std::vector<std::uint32_t> candidates;
+  };
+
+  Outcome descend(std::size_t depth, std::int32_t last);
+  Outcome branch(std::size_t depth, std::int32_t last, std::uint64_t key);
+  Outcome descend_split(std::size_t depth, std::int32_t last);
+  bool bound(Frame& here, std::int32_t last);
+  [[nodiscard]] std::int32_t lowest_top_beneath(std::uint32_t item, std::int32_t last) const;
+  [[nodiscard]] bool stacks_fit(const std::vector<Entry>& items);
+  [[nodiscard]] std::size_t find_groups(const std::vector<Entry>& items);
+  [[nodiscard]] std::uint64_t key_of(const std::vector<Entry>& items, std::int32_t last) const;
+  void list_candidates(Frame& frame);
+  void place(std::uint32_t item, const std::vector<Entry>& others);
+  void undo_to(std::size_t changes, std::size_t placed);
+  void add_remaining(std::uint32_t item, std::int32_t bytes);
+  Frame& frame(std::size_t depth);
+  [[nodiscard]] bool adjacent(std::uint32_t a, std::uint32_t b) const {
+    return (meets_[a * words_ + b / 64] >> (b % 64) & 1U) != 0;
+  }
+
+  const Instance& instance_;
+  std::size_t words_;
+  std::int64_t unit_ = 1;  ///< sizes are counted in it, rounded up, so that they fit 30 bits
+  std::int32_t capacity_ = 0;
+  std::int64_t capacity_bytes_ = -1;
+  std::vector<std::int32_t> size_;
+  std::vector<std::uint64_t> meets_;       ///< bit matrix
+  std::vector<std::uint32_t> neighbours_;  ///< of each item, by size
+  std::vector<std::uint32_t> neighbours_begin_;
+  std::vector<std::uint32_t> lifetime_;  ///< equal for equal lifetimes
+  std::vector<std::uint64_t> salt_;      ///< per item, for keys
+  std::vector<std::uint32_t> rank_;      ///< place in the order of this run
+  std::vector<std::uint32_t> twin_;      ///< equal item that must be placed before, or itself
+  std::vector<std::int32_t> real_;       ///< highest top beneath, of unplaced items
+  std::vector<Entry> raised_;            ///< scratch
+  std::vector<std::uint8_t> barred_;
+  std::vector<std::uint8_t> placed_;
+  std::vector<std::int32_t> remaining_;  ///< per section
+  std::vector<std::int32_t> stack_;      ///< per section, scratch
+  std::vector<std::int32_t> crossing_;   ///< per section, scratch
+  std::vector<std::uint32_t> group_;     ///< per section, scratch
+  std::vector<Change> changes_;
+  std::vector<std::uint32_t> placed_order_;
+  std::vector<Frame> frames_;
+  std::vector<std::uint64_t> failed_;  ///< direct-mapped set of keys
+  std::vector<std::int64_t> offsets_;
+  Prefer prefer_ = Prefer::kLowest;
+  std::uint64_t nodes_ = 0;
+  std::uint64_t nodes_max_ = 0;
+};
+
+}  // namespace ho::packing

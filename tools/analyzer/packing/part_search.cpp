@@ -1,0 +1,153 @@
+#include "tools/analyzer/packing/part_search.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.hpp"
+
+namespace ho::packing {
+namespace {
+
+constexpr std::uint64_t kFirstRoundWork = 20'000'000;
+constexpr std::uint64_t kLastRoundWork = 2'000'000'000;
+constexpr std::size_t kExactItemsMax = 1500;  ///< of a whole part; nodes get slow beyond
+/// Sections with this share of the target load are packed first. Measured: high shares leave small
+/// cores that are solved at once; where the rest does not fit around them, lower ones do.
+constexpr double kCoreShares[] = {0.97, 0.94, 0.9, 0.985, 0.85, 0.75};
+
+std::vector<double> lengths_of(const Instance& instance) {
+  std::vector<double> out;
+  out.reserve(instance.items.size());
+  for (const Item& item : instance.items) out.push_back(static_cast<double>(length_of(item)));
+  return out;
+}
+
+/// Some packing of a part of a core within the capacity; empty if none was found.
+Layout pack_core_part(const Instance& instance, std::vector<double> lengths,
+                      std::int64_t capacity_bytes, Budget& budget) {
+  if (instance.load_bytes > capacity_bytes) return {};
+  const Neighbours neighbours(instance);
+  const auto orders = greedy_orders(instance);
+  Layout first;
+  for (const auto& order : orders) {
+    Layout next = place_in_order(instance, neighbours, order,
+                                 std::vector<std::int64_t>(instance.items.size(), -1), budget);
+    if (next.offsets.empty()) return {};
+    if (next.height_bytes <= capacity_bytes) return next;
+    if (first.offsets.empty() || next.height_bytes < first.height_bytes) first = std::move(next);
+  }
+  if (instance.items.size() <= ExactSearch::kItemsMax) {
+    Restarts restarts(instance, std::move(lengths));
+    Budget half = budget.slice(budget.left() / 2);
+    const std::uint64_t given = half.left();
+    const Outcome outcome = restarts.run(capacity_bytes, half);
+    budget.spend(given - half.left());
+    if (outcome == Outcome::kFound) return restarts.layout();
+    if (outcome == Outcome::kNone) return {};
+  }
+  EjectionSearch ejection(instance, neighbours);
+  return ejection.run(first, capacity_bytes, budget) ? ejection.layout() : Layout{};
+}
+
+}  // namespace
+
+PartSearch::PartSearch(const Instance& instance)
+    : instance_(instance), best_(place_by_sweep(instance)) {
+  HO_CHECK(best_.height_bytes >= instance.load_bytes);
+}
+
+void PartSearch::improve(std::int64_t required_bytes, Budget& budget) {
+  HO_CHECK(required_bytes >= instance_.load_bytes);
+  if (best_.height_bytes <= required_bytes || budget.spent()) return;
+  if (!neighbours_) {
+    neighbours_ = std::make_unique<Neighbours>(instance_);
+    orders_ = greedy_orders(instance_);
+    budget.spend(100 * instance_.items.size());
+  }
+  const std::uint64_t round = rounds_++;
+  if (orders_tried_ < orders_.size()) try_greedy(required_bytes, budget);
+  if (best_.height_bytes <= required_bytes) return;
+  // Two rounds in three aim at the goal, the others halfway: an anytime answer if it is too far.
+  const std::int64_t gap = best_.height_bytes - required_bytes;
+  std::int64_t target = round % 3 == 2 ? required_bytes + gap / 2 : required_bytes;
+  if (target <= refuted_bytes_)
+    target = std::min(refuted_bytes_ + 1 + gap / 2, best_.height_bytes - 1);
+  const std::uint64_t work =
+      std::min(kFirstRoundWork << std::min<std::uint64_t>(round / 3, 20), kLastRoundWork);
+  const auto with = [&](std::uint64_t share_work, auto search) {
+    Budget slice = budget.slice(share_work);
+    const std::uint64_t given = slice.left();
+    const bool found = search(slice);
+    budget.spend(given - slice.left());
+    return found;
+  };
+  const bool small = instance_.items.size() <= kExactItemsMax;
+  if (small && with(work, [&](Budget& b) { return try_exact(target, b); })) return;
+  const double share = kCoreShares[round % std::size(kCoreShares)];
+  if (with(small ? work / 4 : work, [&](Budget& b) { return try_core(share, target, b); })) return;
+  with(work / 4, [&](Budget& b) { return try_ejection(best_, target, b); });
+}
+
+void PartSearch::try_greedy(std::int64_t required_bytes, Budget& budget) {
+  while (orders_tried_ < orders_.size() && best_.height_bytes > required_bytes && !budget.spent()) {
+    Layout next = place_in_order(instance_, *neighbours_, orders_[orders_tried_++],
+                                 std::vector<std::int64_t>(instance_.items.size(), -1), budget);
+    if (!next.offsets.empty()) take(std::move(next));
+    if (orders_tried_ == 1 && instance_.items.size() > kExactItemsMax) return;  // the core first
+  }
+}
+
+bool PartSearch::try_exact(std::int64_t target_bytes, Budget& budget) {
+  if (!restarts_) restarts_ = std::make_unique<Restarts>(instance_, lengths_of(instance_));
+  const Outcome outcome = restarts_->run(target_bytes, budget);
+  if (outcome == Outcome::kNone) refuted_bytes_ = std::max(refuted_bytes_, target_bytes);
+  return outcome == Outcome::kFound && take(restarts_->layout());
+}
+
+bool PartSearch::try_core(double share, std::int64_t target_bytes, Budget& budget) {
+  const Core core =
+      core_of(instance_, static_cast<std::int64_t>(share * static_cast<double>(target_bytes)));
+  if (core.bottom.size() + core.items.size() == instance_.items.size()) return false;
+  std::vector<std::int64_t> start(instance_.items.size(), -1);
+  std::int64_t bottom = 0;
+  for (const std::uint32_t i : core.bottom) {
+    start[i] = bottom;
+    bottom += instance_.items[i].bytes;
+  }
+  const Parts parts = cut(core.lifetimes, core.cycle);
+  for (std::size_t c = 0; c < core.items.size(); ++c) {
+    if (parts.fixed_offsets[c] >= 0) start[core.items[c]] = bottom + parts.fixed_offsets[c];
+  }
+  for (std::size_t p = 0; p < parts.parts.size(); ++p) {
+    const Part& part = parts.parts[p];
+    std::vector<double> lengths;
+    for (const std::uint32_t c : part.ids) {
+      lengths.push_back(static_cast<double>(length_of(instance_.items[core.items[c]])));
+    }
+    const Layout packed = pack_core_part(part.instance, std::move(lengths),
+                                         target_bytes - bottom - parts.base_bytes[p], budget);
+    if (packed.offsets.empty()) return false;
+    for (std::size_t i = 0; i < part.ids.size(); ++i) {
+      start[core.items[part.ids[i]]] = bottom + parts.base_bytes[p] + packed.offsets[i];
+    }
+  }
+  Layout filled =
+      place_in_order(instance_, *neighbours_, orders_.front(), std::move(start), budget);
+  if (filled.offsets.empty()) return false;
+  const bool within = filled.height_bytes <= target_bytes;
+  const bool better = take(filled);
+  return within ? better : try_ejection(filled, target_bytes, budget);
+}
+
+bool PartSearch::try_ejection(const Layout& start, std::int64_t target_bytes, Budget& budget) {
+  if (!ejection_) ejection_ = std::make_unique<EjectionSearch>(instance_, *neighbours_);
+  return ejection_->run(start, target_bytes, budget) && take(ejection_->layout());
+}
+
+bool PartSearch::take(Layout layout) {
+  if (layout.height_bytes >= best_.height_bytes) return false;
+  best_ = std::move(layout);
+  return true;
+}
+
+}  // namespace ho::packing

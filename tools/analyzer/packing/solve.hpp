@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tools/analyzer/packing/budget.hpp"
+#include "tools/analyzer/packing/instance.hpp"
+
+namespace ho::packing {
+
+struct Solution {
+  std::vector<std::int64_t> offsets;  ///< parallel to the lifetimes
+  std::int64_t height_bytes = 0;      ///< highest end
+  std::int64_t load_bytes = 0;        ///< largest sum alive at one time: no packing is lower
+};
+
+/// Gives every lifetime an offset >= 0 such that those alive together share no byte. Stops at the
+/// first packing of at most `enough_bytes`, at one that meets the load, or when the budget is
+/// spent; a first packing is there after O(n log n) whatever the budget. `cycle` as in cut().
+/// Deterministic if the budget has no clock.
+[[nodiscard]] Solution solve(const std::vector<Lifetime>& lifetimes, std::int64_t cycle,
+                             std::int64_t enough_bytes, Budget& budget);
+
+}  // namespace ho::packing
