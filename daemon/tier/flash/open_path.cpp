@@ -37,7 +37,6 @@ Error open_error(const std::string& name, DeviceMode mode) {
     case EINVAL:
       return Error(Errc::kUnsupported,
                    what + ": its file system has no direct I/O (O_DIRECT); use another one");
-    case EISDIR: return Error(Errc::kInvalidArgument, what + ": is a folder");
     case EBUSY: return Error(Errc::kConflict, what + ": is mounted or otherwise in use");
     default: return errno_error(errno, what);
   }
@@ -94,7 +93,12 @@ Result<void> lock(const std::string& name, int fd, DeviceMode mode) {
 
 Result<OpenPath> open_path(const std::string& name, DeviceMode mode) {
   struct stat before {};
-  const bool device = ::stat(name.c_str(), &before) == 0 && S_ISBLK(before.st_mode);
+  const bool there = ::stat(name.c_str(), &before) == 0;
+  if (there && !S_ISREG(before.st_mode) && !S_ISBLK(before.st_mode)) {
+    return Error(Errc::kInvalidArgument,
+                 "flash path " + name + ": neither a file nor a block device");
+  }
+  const bool device = there && S_ISBLK(before.st_mode);
   // O_EXCL on a block device refuses one that is mounted.
   const int access = mode == DeviceMode::kReadWrite ? O_RDWR | (device ? O_EXCL : 0) : O_RDONLY;
   OpenPath out;
@@ -102,10 +106,6 @@ Result<OpenPath> open_path(const std::string& name, DeviceMode mode) {
   if (!out.fd.valid()) return open_error(name, mode);
   struct stat info {};
   if (::fstat(out.fd.get(), &info) != 0) return errno_error(errno, "flash path " + name);
-  if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode)) {
-    return Error(Errc::kInvalidArgument,
-                 "flash path " + name + ": neither a file nor a block device");
-  }
   if (S_ISREG(info.st_mode)) {
     auto kept = check_file_system(name, out.fd.get());
     if (!kept) return kept.error();

@@ -1,0 +1,230 @@
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "common/base/prng.hpp"
+#include "daemon/tier/flash/layout.hpp"
+#include "daemon/tier/flash/space.hpp"
+#include "daemon/tier/flash/table.hpp"
+
+namespace {
+
+using namespace ho;
+using namespace ho::flash;
+
+Superblock some_superblock() {
+  Superblock super;
+  super.set[3] = std::byte{9};
+  super.path_index = 1;
+  super.path_count = 3;
+  super.path_bytes = 8 * kMiB;
+  super.epoch = 77;
+  super.snapshot_frames = 2;
+  super.salt = 1234;
+  return super;
+}
+
+std::vector<std::byte> some_frame() {
+  std::vector<std::byte> frame(64 * kKiB);
+  const auto payload = std::span<std::byte>(frame).subspan(kFrameHeaderBytes);
+  RecordWriter records(payload);
+  const std::vector<std::uint64_t> sums(188, 5);
+  Record record;
+  record.kind = Record::Kind::kWrite;
+  record.extent = ExtentId(4);
+  record.sums = sums;
+  REQUIRE(records.put(record));
+  FrameHeader header;
+  header.sequence = 6;
+  header.payload_bytes = static_cast<std::uint32_t>(records.bytes());
+  frame.resize(seal_frame(header, frame));
+  return frame;
+}
+
+}  // namespace
+
+TEST_CASE("flash layout: a superblock comes back as it was") {
+  std::vector<std::byte> block(kBlockBytes);
+  const std::span<std::byte, kBlockBytes> span(block.data(), kBlockBytes);
+  encode_superblock(some_superblock(), span);
+  const auto back = decode_superblock(span);
+  REQUIRE(back.ok());
+  CHECK(back->set == some_superblock().set);
+  CHECK(back->path_index == 1);
+  CHECK(back->path_count == 3);
+  CHECK(back->path_bytes == 8 * kMiB);
+  CHECK(back->epoch == 77);
+  CHECK(back->snapshot_frames == 2);
+  CHECK(back->salt == 1234);
+}
+
+TEST_CASE("flash layout: a superblock with any bit flipped is refused") {
+  std::vector<std::byte> block(kBlockBytes);
+  const std::span<std::byte, kBlockBytes> span(block.data(), kBlockBytes);
+  encode_superblock(some_superblock(), span);
+  for (std::size_t bit = 0; bit < 8 * kBlockBytes; ++bit) {
+    block[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+    if (decode_superblock(span).ok()) FAIL("bit " << bit);
+    block[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+  }
+}
+
+TEST_CASE("flash layout: a superblock of zeros is blank, foreign bytes are not") {
+  std::vector<std::byte> block(kBlockBytes);
+  const std::span<std::byte, kBlockBytes> span(block.data(), kBlockBytes);
+  CHECK(decode_superblock(span).error().code() == Errc::kNotFound);
+  block[100] = std::byte{1};
+  CHECK(decode_superblock(span).error().code() == Errc::kCorrupt);
+}
+
+TEST_CASE("flash layout: another format version is named and refused") {
+  std::vector<std::byte> block(kBlockBytes);
+  const std::span<std::byte, kBlockBytes> span(block.data(), kBlockBytes);
+  encode_superblock(some_superblock(), span);
+  block[8] = std::byte{2};
+  const auto refused = decode_superblock(span);
+  CHECK(refused.error().code() == Errc::kUnsupported);
+  CHECK(refused.error().context() == "format version 2; this program knows 1");
+}
+
+TEST_CASE("flash layout: a frame cut anywhere or with any bit flipped is refused") {
+  auto frame = some_frame();
+  REQUIRE(open_frame(frame).ok());
+  for (std::size_t length = 0; length < frame.size(); length += 64) {
+    CHECK_FALSE(open_frame(std::span(frame).first(length)).ok());
+  }
+  for (std::size_t bit = 0; bit < 8 * frame.size(); bit += 3) {
+    frame[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+    if (open_frame(frame).ok()) FAIL("bit " << bit);
+    frame[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+  }
+}
+
+TEST_CASE("flash layout: records come back as they were, cut ones are refused") {
+  std::vector<std::byte> memory(8192);
+  RecordWriter out(memory);
+  const std::vector<std::uint64_t> sums{3, 4, UINT64_MAX};
+  const std::vector<BlockRun> runs{{5, 7}, {UINT32_MAX, 1}, {0, kRunBlocksMax}};
+  Record create{Record::Kind::kCreate, ExtentId(9), {1, 2, 3}, 12345, 0, 0, {}, {}};
+  Record map{Record::Kind::kMap, ExtentId(9), {}, 0, 17, 0, {}, runs};
+  Record write{Record::Kind::kWrite, ExtentId(9), {}, 0, 18, 19, sums, {}};
+  Record free{Record::Kind::kFree, ExtentId(9), {}, 0, 0, 0, {}, {}};
+  for (const Record& record : {create, map, write, free}) REQUIRE(out.put(record));
+  const auto payload = std::span(memory).first(out.bytes());
+  RecordReader in(payload);
+  auto back = in.next();
+  REQUIRE((back.ok() && back->has_value()));
+  CHECK((**back).owner == Owner{1, 2, 3});
+  CHECK((**back).length_bytes == 12345);
+  back = in.next();
+  REQUIRE((back.ok() && back->has_value()));
+  CHECK((**back).block == 17);
+  REQUIRE((**back).runs.size() == 3);
+  CHECK((**back).runs[1].first == UINT32_MAX);
+  CHECK((**back).runs[2].count == kRunBlocksMax);
+  back = in.next();
+  REQUIRE((back.ok() && back->has_value()));
+  CHECK((**back).physical == 19);
+  CHECK(std::vector<std::uint64_t>((**back).sums.begin(), (**back).sums.end()) == sums);
+  back = in.next();
+  REQUIRE((back.ok() && back->has_value()));
+  CHECK((**back).kind == Record::Kind::kFree);
+  back = in.next();
+  REQUIRE(back.ok());
+  CHECK_FALSE(back->has_value());
+  const std::set<std::size_t> whole{0, 48, 104, 160, 176};
+  for (std::size_t length = 0; length < payload.size(); ++length) {
+    if (whole.count(length) != 0) continue;
+    RecordReader cut(payload.first(length));
+    Result<std::optional<Record>> each = cut.next();
+    while (each.ok() && each->has_value()) each = cut.next();
+    if (each.ok()) FAIL("cut at " << length);
+  }
+}
+
+TEST_CASE("flash layout: the regions of a path lie side by side") {
+  for (const std::uint64_t bytes : {kMiB, kMiB + 4096, 100 * kMiB, 5 * kGiB + 123, kPathBytesMax}) {
+    const auto plan = plan_geometry(bytes);
+    REQUIRE(plan.ok());
+    std::uint64_t at = 0;
+    CHECK(plan->super_offset(0) == at);
+    at += kBlockBytes;
+    CHECK(plan->area_offset(0, 0) == at);
+    at += plan->area_bytes;
+    CHECK(plan->area_offset(1, 0) == at);
+    at += plan->area_bytes;
+    CHECK(plan->data_offset(0) == at);
+    at += std::uint64_t{plan->data_blocks} * kBlockBytes;
+    CHECK(plan->area_offset(0, 1) == at);
+    at += plan->area_bytes;
+    CHECK(plan->area_offset(1, 1) == at);
+    at += plan->area_bytes;
+    CHECK(plan->super_offset(1) == at);
+    at += kBlockBytes;
+    CHECK(plan->path_bytes == at);
+  }
+  CHECK(plan_geometry(kMiB - 1).error().code() == Errc::kInvalidArgument);
+}
+
+TEST_CASE("flash striping: every block of an extent has one place, and the place gives it back") {
+  for (std::uint16_t paths = 1; paths <= 4; ++paths) {
+    for (const std::uint64_t blocks : {1U, 255U, 256U, 257U, 1000U, 2048U}) {
+      const Striping striping(ExtentId(blocks), paths);
+      std::set<std::pair<std::uint16_t, std::uint32_t>> places;
+      for (std::uint64_t block = 0; block < blocks; ++block) {
+        const auto place = striping.place(block);
+        places.emplace(place.path.value(), place.block);
+        CHECK(place.block < striping.shard_blocks(place.path, blocks * kBlockBytes));
+        CHECK(striping.extent_block(place.path, place.block) == block);
+      }
+      std::uint64_t sum = 0;
+      for (std::uint16_t path = 0; path < paths; ++path) {
+        sum += striping.shard_blocks(PathIndex(path), blocks * kBlockBytes);
+      }
+      CHECK(places.size() == blocks);
+      CHECK(sum == blocks);
+    }
+  }
+}
+
+TEST_CASE("flash space: random takes and gives never hand out a block twice") {
+  Prng random(3);
+  Space space(1000);
+  std::vector<BlockRun> held;
+  std::vector<bool> used(1000, false);
+  for (int turn = 0; turn < 20000; ++turn) {
+    if (random.below(2) == 0) {
+      const auto wanted = static_cast<std::uint32_t>(1 + random.below(60));
+      const auto run = space.take(wanted);
+      if (!run) continue;
+      CHECK((run->count >= 1 && run->count <= wanted));
+      for (std::uint32_t i = 0; i < run->count; ++i) {
+        if (used[run->first + i]) FAIL("block " << run->first + i << " twice");
+        used[run->first + i] = true;
+      }
+      held.push_back(*run);
+    } else if (!held.empty()) {
+      std::swap(held[random.below(held.size())], held.back());
+      for (std::uint32_t i = 0; i < held.back().count; ++i) used[held.back().first + i] = false;
+      space.give(held.back());
+      held.pop_back();
+    }
+  }
+  std::uint32_t sum = 0;
+  for (const BlockRun& run : held) sum += run.count;
+  CHECK(space.free_blocks() == 1000 - sum);
+}
+
+TEST_CASE("flash space: a run that fits is found wherever it is") {
+  Space space(512);
+  while (space.free_blocks() > 0) REQUIRE(space.take(64).has_value());
+  space.give({100, 3});
+  space.give({300, 10});
+  const auto run = space.take(10);
+  REQUIRE(run.has_value());
+  CHECK(run->first == 300);
+  CHECK(run->count == 10);
+  CHECK(space.take(10)->count == 3);
+  CHECK_FALSE(space.take(1).has_value());
+}

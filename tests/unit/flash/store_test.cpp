@@ -1,0 +1,210 @@
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "daemon/tier/flash/store.hpp"
+#include "tests/support/sim_flash.hpp"
+
+namespace {
+
+using namespace ho;
+using namespace ho::flash;
+
+struct Rig {
+  explicit Rig(std::uint64_t bytes = 2 * kMiB) {
+    disks.push_back(std::make_shared<test::SimDisk>(bytes));
+  }
+  Result<void> open(std::uint64_t budget = 0, std::uint32_t day = 10) {
+    store.reset();
+    Store::Options options;
+    options.ops_max = 8;
+    options.bounce_buffers = 2;
+    options.day = day;
+    options.salt = ++salt;
+    options.write_bytes_per_day_max = {budget};
+    Findings findings;
+    auto device = std::make_unique<test::SimFlash>(disks, salt, test::SimFlashFaults{});
+    sim = device.get();
+    auto opened = Store::open(std::move(device), options, findings);
+    if (!opened) return opened.error();
+    store = std::move(*opened);
+    return {};
+  }
+  ExtentId create(std::uint64_t bytes, Policy policy = Policy::kDurable) {
+    const auto made = store->create({{1, 1, 1}, bytes, policy});
+    REQUIRE(made.ok());
+    return *made;
+  }
+  StoreCompletion wait() {
+    StoreCompletion done;
+    for (int i = 0; i < 100000; ++i) {
+      if (store->poll(std::span(&done, 1)) == 1) return done;
+    }
+    FAIL("no completion");
+    return done;
+  }
+  StoreCompletion write(ExtentId extent, std::uint64_t offset, std::span<const std::byte> bytes) {
+    REQUIRE(store->submit(WriteOp{OpId(1), extent, offset, bytes}).ok());
+    return wait();
+  }
+  StoreCompletion read(ExtentId extent, std::uint64_t offset, std::span<std::byte> into) {
+    REQUIRE(store->submit(ReadOp{OpId(2), extent, offset, into}).ok());
+    return wait();
+  }
+
+  std::vector<std::shared_ptr<test::SimDisk>> disks;
+  test::SimFlash* sim = nullptr;
+  std::unique_ptr<Store> store;
+  std::uint64_t salt = 0;
+};
+
+std::vector<std::byte> bytes_of(std::size_t count, unsigned value) {
+  return std::vector<std::byte>(count, static_cast<std::byte>(value));
+}
+
+}  // namespace
+
+TEST_CASE("flash store: what was never written is not found, and the block is named") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const ExtentId extent = rig.create(64 * kKiB);
+  REQUIRE(rig.write(extent, 0, bytes_of(4096, 7)).done.code == Errc::kOk);
+  auto into = bytes_of(8192, 0);
+  const auto done = rig.read(extent, 0, into);
+  CHECK(done.done.code == Errc::kNotFound);
+  CHECK(done.fault.extent == extent);
+  CHECK(done.fault.block == 1);
+}
+
+TEST_CASE("flash store: a flipped bit is corrupt with path, extent, block and byte") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const ExtentId extent = rig.create(64 * kKiB);
+  REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, 7)).done.code == Errc::kOk);
+  rig.store.reset();
+  const auto plan = plan_geometry(rig.disks[0]->size());
+  std::uint64_t byte = 0;  // the extent's sixth block: places are given out in order here
+  const auto all = rig.disks[0]->current();
+  for (std::uint32_t block = 0; block < plan->data_blocks; ++block) {
+    if (all[plan->data_offset(block)] == std::byte{7}) {
+      byte = plan->data_offset(block) + 5 * kBlockBytes + 100;
+      break;
+    }
+  }
+  REQUIRE(byte != 0);
+  rig.disks[0]->cut(*std::make_unique<Prng>(1));
+  rig.disks[0]->flip(byte, 3);
+  REQUIRE(rig.open().ok());
+  auto into = bytes_of(64 * kKiB, 0);
+  const auto done = rig.read(extent, 0, into);
+  CHECK(done.done.code == Errc::kCorrupt);
+  CHECK(rig.store->describe(done.fault) == "path sim0: extent " + std::to_string(extent.value()) +
+                                               ", block 5 (byte " + std::to_string(byte - 100) +
+                                               " of the path)");
+  CHECK(rig.read(extent, 0, std::span(into).first(5 * kBlockBytes)).done.code == Errc::kOk);
+}
+
+TEST_CASE("flash store: a full tier refuses and stays readable") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const ExtentId first = rig.create(64 * kKiB);
+  REQUIRE(rig.write(first, 0, bytes_of(64 * kKiB, 5)).done.code == Errc::kOk);
+  for (;;) {
+    const auto made = rig.store->create({{1, 1, 2}, 64 * kKiB, Policy::kScratch});
+    if (made) continue;
+    CHECK(made.error().code() == Errc::kExhausted);
+    CHECK(made.error().context().find("sim0: full: 64.0 KiB wanted") == 0);
+    break;
+  }
+  auto into = bytes_of(64 * kKiB, 0);
+  CHECK(rig.read(first, 0, into).done.code == Errc::kOk);
+  CHECK(into == bytes_of(64 * kKiB, 5));
+}
+
+TEST_CASE("flash store: a write beyond the day's budget is refused until the next day") {
+  Rig rig;
+  // Opening writes a log of its own; the budget counts that too.
+  REQUIRE(rig.open(200 * kKiB).ok());
+  const ExtentId extent = rig.create(64 * kKiB, Policy::kScratch);
+  const auto data = bytes_of(64 * kKiB, 1);
+  Errc last = Errc::kOk;
+  int writes = 0;
+  while (last == Errc::kOk && writes < 10) {
+    const auto accepted = rig.store->submit(WriteOp{OpId(1), extent, 0, data});
+    if (!accepted) {
+      last = accepted.error().code();
+      CHECK(accepted.error().context().find("sim0: today's write budget of 200 KiB") == 0);
+      break;
+    }
+    CHECK(rig.wait().done.code == Errc::kOk);
+    ++writes;
+  }
+  CHECK(last == Errc::kExhausted);
+  CHECK((writes == 2 || writes == 3));
+  auto into = bytes_of(64 * kKiB, 0);
+  CHECK(rig.read(extent, 0, into).done.code == Errc::kOk);
+  rig.store->set_day(11);
+  CHECK(rig.write(extent, 0, data).done.code == Errc::kOk);
+}
+
+TEST_CASE("flash store: wear survives a close and begins anew with the day") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const ExtentId extent = rig.create(64 * kKiB, Policy::kScratch);
+  for (int i = 0; i < 5; ++i) {
+    REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, 1)).done.code == Errc::kOk);
+  }
+  REQUIRE(rig.store->close().ok());
+  const Wear before = rig.store->paths()[0].wear;
+  CHECK(before.day == 10);
+  CHECK(before.day_bytes >= 5 * 64 * kKiB);
+  REQUIRE(rig.open(0, 11).ok());
+  const Wear after = rig.store->paths()[0].wear;
+  CHECK(after.day == 11);
+  CHECK(after.day_bytes < 64 * kKiB);
+  CHECK(after.total_bytes >= before.total_bytes);
+}
+
+TEST_CASE("flash store: a foreign path and a wrong set are refused and left alone") {
+  Rig rig;
+  rig.disks[0]->flip(5, 1);
+  auto opened = rig.open();
+  CHECK(opened.error().code() == Errc::kCorrupt);
+  CHECK(opened.error().context() == "sim0: not a flash path of HyperOffload");
+  rig.disks[0]->flip(5, 1);
+  REQUIRE(rig.open().ok());
+  rig.store.reset();
+  rig.disks.push_back(std::make_shared<test::SimDisk>(2 * kMiB));
+  CHECK(rig.open().error().code() == Errc::kConflict);
+}
+
+TEST_CASE("flash store: more operations than its limit are busy, and each accepted one ends") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const ExtentId extent = rig.create(64 * kKiB);
+  const auto data = bytes_of(4096, 1);
+  std::uint64_t accepted = 0;
+  Errc last = Errc::kOk;
+  while (last == Errc::kOk && accepted < 100) {
+    const auto taken = rig.store->submit(WriteOp{OpId(accepted), extent, 0, data});
+    if (taken) ++accepted;
+    if (!taken) last = taken.error().code();
+  }
+  CHECK(last == Errc::kBusy);
+  CHECK(accepted == 8);
+  for (std::uint64_t i = 0; i < accepted; ++i) CHECK(rig.wait().done.op == OpId(i));
+}
+
+TEST_CASE("flash store: a session's end takes its scratch extents and leaves the durable ones") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const ExtentId scratch = rig.create(64 * kKiB, Policy::kScratch);
+  const ExtentId durable = rig.create(64 * kKiB);
+  REQUIRE(rig.write(durable, 0, bytes_of(4096, 1)).done.code == Errc::kOk);
+  const std::uint64_t free_before = rig.store->paths()[0].free_bytes;
+  rig.store->end_session(1, 1);
+  CHECK_FALSE(rig.store->find(scratch).has_value());
+  CHECK(rig.store->find(durable).has_value());
+  CHECK(rig.store->paths()[0].free_bytes == free_before + 64 * kKiB);
+}
