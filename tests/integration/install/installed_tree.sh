@@ -1,9 +1,10 @@
 #!/bin/sh
-# Installs the client library into a temporary folder, builds the C program against it with
-# pkg-config and with CMake, and runs both against a real daemon.
-# usage: installed_tree.sh BUILD_DIR SOURCE_DIR DAEMON CONFIG
+# Installs everything into a temporary folder, moves it, builds the C program against it with
+# pkg-config and with CMake, and runs both against the installed daemon, which the installed command
+# then describes.
+# usage: installed_tree.sh BUILD_DIR SOURCE_DIR CONFIG
 set -eu
-build=$1 source=$2 daemon=$3 config=$4
+build=$1 source=$2 config=$3
 work=$(mktemp -d)
 daemon_pid=
 clean() {
@@ -13,13 +14,20 @@ clean() {
 }
 trap clean EXIT
 
-cmake --install "$build" --prefix "$work/prefix" --component client --config "$config"
+cmake --install "$build" --prefix "$work/prefix" --config "$config"
 pc=$(find "$work/prefix" -name hyperoffload.pc)
 [ -n "$pc" ] || { echo "no hyperoffload.pc installed"; exit 1; }
 # The tree must not depend on where it was built: it is moved before use.
 mv "$work/prefix" "$work/moved"
 pc_dir=$(dirname "$(find "$work/moved" -name hyperoffload.pc)")
 lib_dir=$(dirname "$pc_dir")
+program() {
+  found=$(find "$work/moved" -type f -name "$1" -perm -u+x)
+  [ -n "$found" ] || { echo "no $1 installed" >&2; exit 1; }
+  echo "$found"
+}
+daemon=$(program hyperoffloadd)
+cli=$(program hyperoffload)
 
 export PKG_CONFIG_PATH="$pc_dir"
 # Not one of our own folders: only what pkg-config says.
@@ -52,6 +60,10 @@ while [ ! -S "$work/control.sock" ]; do
   [ "$tries" -lt 200 ] || { echo "the daemon does not come up:"; cat "$work/daemon.err"; exit 1; }
   sleep 0.05
 done
+
+# Before LD_LIBRARY_PATH is set: installed programs find the library beside them.
+"$cli" status --pool "unix:$work/control.sock" >"$work/status" || { cat "$work/status"; exit 1; }
+grep -q install "$work/status" || { echo "status does not name the node:"; cat "$work/status"; exit 1; }
 
 export LD_LIBRARY_PATH="$lib_dir"
 for program in "$work/by_pkgconfig" "$work/consumer/build/by_cmake"; do
