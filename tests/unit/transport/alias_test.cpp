@@ -86,9 +86,13 @@ TEST_CASE("alias: a read-only segment's can be made although it is sealed agains
 
 TEST_CASE("alias: retiring needs neither private memory nor a descriptor to spare") {
   Aliased at;
+  CHECK(retire_limited(at, RLIMIT_NOFILE, 0) == 0);
+#if defined(__SANITIZE_THREAD__)
+  WARN("not without private memory: ThreadSanitizer needs some itself");
+#else
   // A stand-in for a system that does not overcommit.
   CHECK(retire_limited(at, RLIMIT_DATA, 0) == 0);
-  CHECK(retire_limited(at, RLIMIT_NOFILE, 0) == 0);
+#endif
 }
 
 }  // namespace ho::transport
