@@ -4,32 +4,41 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
 #include "common/base/units.hpp"
+#include "common/transport/local/local_transport.hpp"
 #include "daemon/control/service.hpp"
 
 namespace {
 
-/// Everything behind the sockets, without drivers: no memory is made.
+namespace pb = hyperoffload::v1;
+
+/// Everything behind the sockets, with real memory and the local driver.
 struct Daemon {
   Daemon() { ho::set_log_level(ho::LogLevel::kError); }
 
   static ho::daemon::Pool::Options options() {
     ho::daemon::Pool::Options out;
     out.node_name = "fuzz";
-    out.capacity_bytes = 8 * ho::kMiB;
+    out.capacity_bytes = 8 * ho::kMiB;  // little to fault in for each input
     out.segment_bytes = 2 * ho::kMiB;
     out.lease = std::chrono::seconds(10);
     out.sessions_max = 16;
     return out;
   }
   static std::unique_ptr<ho::daemon::DataLoop> make_loop() {
-    auto made = ho::daemon::DataLoop::create({});
+    std::vector<std::unique_ptr<ho::transport::Target>> targets;
+    auto local = ho::transport::make_local_target();
+    HO_CHECK(local.ok());
+    targets.push_back(std::move(*local));
+    auto made = ho::daemon::DataLoop::create(std::move(targets));
     HO_CHECK(made.ok());
     return std::move(*made);
   }
@@ -42,24 +51,105 @@ struct Daemon {
   ho::daemon::Service service{pool, grants, *data, clock, {"boot", 1, {ho::NodeInfo{}}}};
 };
 
+/// Runs the control thread until `done`, for some seconds at most.
+void run_until(Daemon& daemon, const std::function<bool()>& done) {
+  for (int turn = 0; !done() && turn < 100'000; ++turn) {
+    daemon.io.restart();
+    if (daemon.io.poll() == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+/// Handles one request and runs the control thread until it is answered and all is quiet.
+/// @return the one answer.
+pb::Response ask(Daemon& daemon, const pb::Request& request) {
+  const ho::daemon::PeerInfo peer{true, 1, "fuzz"};
+  pb::Response answer;
+  int answers = 0;
+  daemon.service.handle(
+      request, peer, [&](const pb::Response& response, std::vector<ho::UniqueFd> descriptors) {
+        HO_CHECK(response.id() == request.id());
+        // As many descriptors as segments, over the local driver.
+        HO_CHECK(descriptors.size() == static_cast<std::size_t>(response.grant().segments_size()));
+        answer = response;
+        ++answers;
+        return true;
+      });
+  run_until(daemon, [&] { return answers > 0; });
+  HO_CHECK(answers == 1);
+  return answer;
+}
+
+/// A session with one segment, whose id and token the input borrows.
+struct Session {
+  explicit Session(Daemon& daemon) : daemon_(daemon) {
+    pb::Request open;
+    open.mutable_open_session()->set_name("fuzz");
+    opened = ask(daemon, open).open_session();
+    HO_CHECK(opened.token().size() == ho::kSessionTokenBytes);
+    pb::Request grant;
+    grant.mutable_grant()->set_session_id(opened.session_id());
+    grant.mutable_grant()->set_token(opened.token());
+    grant.mutable_grant()->set_bytes(1);
+    grant.mutable_grant()->set_driver("local");
+    const pb::Response granted = ask(daemon, grant);
+    HO_CHECK(granted.grant().segments_size() == 1);
+    segment_id = granted.grant().segments(0).segment_id();
+  }
+  /// Whatever the input did, closing leaves nothing.
+  ~Session() {
+    while (!daemon_.pool.sessions().empty()) {  // the input may have opened one as well
+      daemon_.grants.close_session(daemon_.pool.sessions().begin()->first, [] {});
+    }
+    run_until(daemon_, [&] { return daemon_.grants.idle(); });
+    HO_CHECK(daemon_.grants.idle());
+    HO_CHECK(daemon_.pool.granted_bytes() == 0);
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  template <typename Body>
+  void lend(Body* body) const {
+    body->set_session_id(opened.session_id());
+    body->set_token(opened.token());
+  }
+
+  pb::OpenSessionResponse opened;
+  std::uint64_t segment_id = 0;
+
+ private:
+  Daemon& daemon_;
+};
+
+/// Lets the input past the token check, which it would never guess, and at a segment that exists.
+void lend(const Session& session, pb::Request& request) {
+  if (request.has_renew_lease()) session.lend(request.mutable_renew_lease());
+  if (request.has_close_session()) session.lend(request.mutable_close_session());
+  if (request.has_grant()) session.lend(request.mutable_grant());
+  if (!request.has_release()) return;
+  session.lend(request.mutable_release());
+  for (auto& id : *request.mutable_release()->mutable_segment_ids()) {
+    if (id % 2 == 0) id = session.segment_id;
+  }
+}
+
 }  // namespace
 
-/// Any bytes as a request, before and after hello: exactly one answer, with the request's id.
+/// Any bytes as a request, before and after hello, as a stranger and (odd ids) as a session's
+/// owner: exactly one answer, with the request's id.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static Daemon daemon;
-  hyperoffload::v1::Request request;
+  pb::Request request;
   if (!request.ParseFromArray(data, static_cast<int>(size))) return 0;
   int answers = 0;
-  const auto reply = [&](const hyperoffload::v1::Response& response, std::vector<ho::UniqueFd>) {
+  const auto reply = [&](const pb::Response& response, std::vector<ho::UniqueFd>) {
     HO_CHECK(response.id() == request.id());
     ++answers;
     return true;
   };
-  const ho::daemon::PeerInfo peer{true, 1, "fuzz"};
-  static_cast<void>(daemon.service.hello(request, peer, reply));
+  static_cast<void>(daemon.service.hello(request, {true, 1, "fuzz"}, reply));
   HO_CHECK(answers == 1);
-  daemon.service.handle(request, peer, reply);
-  daemon.io.poll();
-  HO_CHECK(answers == 2);
+  const Session session(daemon);
+  if (request.id() % 2 == 1) lend(session, request);
+  static_cast<void>(ask(daemon, request));
   return 0;
 }
