@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -19,18 +20,28 @@ Result<std::unique_ptr<ControlClient>> connect_to(const std::string& address, Ti
   return ControlClient::connect(std::move(options), deadline);
 }
 
+/// When one of `left` addresses has had its share of the time: one that does not answer must not
+/// use up the others'.
+TimePoint share_of(TimePoint deadline, std::size_t left) {
+  const TimePoint now = SteadyClock().now();
+  return now + (deadline - now) / static_cast<std::int64_t>(left);
+}
+
 }  // namespace
 
 Result<PoolView> open_pool(const std::string& pool, TimePoint deadline) {
   Error last(Errc::kInvalidArgument, "no address given");
-  std::istringstream addresses(pool);
-  for (std::string address; std::getline(addresses, address, ',');) {
-    auto client = connect_to(address, deadline);
+  std::vector<std::string> addresses;
+  std::istringstream list(pool);
+  for (std::string address; std::getline(list, address, ',');) addresses.push_back(address);
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    const TimePoint turn_end = share_of(deadline, addresses.size() - i);
+    auto client = connect_to(addresses[i], turn_end);
     if (!client) {
       last = client.error();
       continue;
     }
-    auto nodes = (*client)->nodes(deadline);
+    auto nodes = (*client)->nodes(turn_end);
     if (!nodes) {
       last = nodes.error();
       continue;
@@ -42,8 +53,9 @@ Result<PoolView> open_pool(const std::string& pool, TimePoint deadline) {
 
 Result<std::unique_ptr<ControlClient>> connect_node(const NodeInfo& node, TimePoint deadline) {
   Error last(Errc::kUnavailable, "the pool gives no address for it");
+  std::size_t left = node.control_addresses.size();
   for (const std::string& address : node.control_addresses) {
-    auto client = connect_to(address, deadline);
+    auto client = connect_to(address, share_of(deadline, left--));
     if (!client) {
       last = client.error();
       continue;

@@ -66,6 +66,14 @@ with tempfile.TemporaryDirectory() as name:
         assert "n1" in done.stderr, done.stderr
         daemons[1].send_signal(signal.SIGCONT)
 
+        # Nor does it where it is the first of several addresses.
+        daemons[0].send_signal(signal.SIGSTOP)
+        done = expect(run("status", "-o", "json", "--pool", f"{pool},unix:{folder}/1.sock"), 1)
+        assert done.seconds < 6, done.seconds
+        answer = json.loads(done.stdout)
+        assert [(n["node_id"], n["reachable"]) for n in answer["nodes"]] == [(1, True), (0, False)], answer
+        daemons[0].send_signal(signal.SIGCONT)
+
         expect(run("status", "--pool", "nonsense"), 2)
         expect(run("status", "-o", "xml", "--pool", pool), 2)
         expect(run("status", "--pool", f"unix:{folder}/none.sock"), 3)
