@@ -4,11 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "proto/control.hpp"
+#include "tools/bench/own_daemon.hpp"
 
 namespace ho::bench {
 namespace {
@@ -17,19 +22,24 @@ using transport::GetOp;
 using transport::LocalId;
 using transport::PutOp;
 using transport::RegionId;
-using transport::Rights;
 using transport::Transport;
 
 constexpr std::size_t kSamplesMax = 1'000'000;
 constexpr Duration kOpDeadline = std::chrono::seconds(10);
+constexpr Duration kGrantTimeMax = std::chrono::seconds(120);  // faulting it in takes 0.5 s/GiB
 
-/// Host memory as a job has it: page-aligned, faulted in.
+/// Pages of this process: as a job has them, or only the room for them.
 class HostArea {
  public:
-  explicit HostArea(std::uint64_t bytes) : bytes_(bytes) {
-    base_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  enum class Pages : std::uint8_t { kNow, kLater };
+  HostArea(std::uint64_t bytes, Pages pages) : bytes_(bytes) {
+    const int populate = pages == Pages::kNow ? MAP_POPULATE : MAP_NORESERVE;
+    base_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | populate,
+                   -1, 0);
   }
+  HostArea(HostArea&& other) noexcept
+      : base_(std::exchange(other.base_, MAP_FAILED)), bytes_(other.bytes_) {}
+  HostArea& operator=(HostArea&&) = delete;
   HostArea(const HostArea&) = delete;
   HostArea& operator=(const HostArea&) = delete;
   ~HostArea() {
@@ -54,9 +64,11 @@ class DriverLoop final : public TimedLoop {
     for (std::uint32_t i = 0; i < shape.inflight; ++i) free_.push_back(i);
   }
 
-  void use(LocalId local, RegionId region) {
+  /// Regions in the order of the area; each holds `ops_per_region` operations, the last one fewer.
+  void use(LocalId local, std::vector<RegionId> regions, std::uint64_t ops_per_region) {
     local_ = local;
-    region_ = region;
+    regions_ = std::move(regions);
+    ops_per_region_ = ops_per_region;
   }
   [[nodiscard]] std::vector<double> latencies_us() const override {
     std::vector<double> latencies;
@@ -98,15 +110,15 @@ class DriverLoop final : public TimedLoop {
   [[nodiscard]] Result<void> submit(std::uint32_t slot) {
     const TimePoint now = clock_.now();
     started_[slot] = now;
-    const std::span<std::byte> piece = memory_.subspan(at_, shape_.size_bytes);
+    const std::span<std::byte> piece = memory_.subspan(at_ * shape_.size_bytes, shape_.size_bytes);
+    const RegionId region = regions_[at_ / ops_per_region_];
+    const std::uint64_t offset = at_ % ops_per_region_ * shape_.size_bytes;
+    const TimePoint deadline = now + kOpDeadline;
     auto submitted =
         shape_.direction == Direction::kGet
-            ? transport_.submit(GetOp{OpId(slot), piece, local_, region_, at_, now + kOpDeadline})
-            : transport_.submit(PutOp{OpId(slot), piece, local_, region_, at_, now + kOpDeadline});
-    if (submitted) {
-      at_ += shape_.size_bytes;
-      if (at_ + shape_.size_bytes > shape_.area_bytes) at_ = 0;
-    }
+            ? transport_.submit(GetOp{OpId(slot), piece, local_, region, offset, deadline})
+            : transport_.submit(PutOp{OpId(slot), piece, local_, region, offset, deadline});
+    if (submitted && ++at_ == shape_.area_bytes / shape_.size_bytes) at_ = 0;
     return submitted;
   }
 
@@ -115,11 +127,12 @@ class DriverLoop final : public TimedLoop {
   std::span<std::byte> memory_;
   const SteadyClock clock_;
   LocalId local_;
-  RegionId region_;
+  std::vector<RegionId> regions_;
+  std::uint64_t ops_per_region_ = 1;
   std::vector<TimePoint> started_;
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> samples_ns_;
-  std::uint64_t at_ = 0;
+  std::uint64_t at_ = 0;  ///< the operation in the area that comes next
 };
 
 Result<std::unique_ptr<Transport>> make_initiator(const TransportBenchOptions& options,
@@ -128,65 +141,145 @@ Result<std::unique_ptr<Transport>> make_initiator(const TransportBenchOptions& o
   return transport::make_ofi_transport({}, clock);
 }
 
+/// A session on the daemon with a grant as large as the area, and its segments.
+struct Held {
+  std::unique_ptr<ControlClient> control;
+  std::string target;  ///< the driver's address
+  std::vector<GrantedSegment> segments;
+};
+
+Result<Held> hold(const std::string& daemon, Driver driver, std::uint64_t bytes) {
+  const SteadyClock clock;
+  const std::string name = driver == Driver::kLocal ? "local" : "ofi";
+  ControlClient::Options options;
+  options.address = daemon;
+  options.client_name = "hyperoffload bench transport";
+  auto control = ControlClient::connect(std::move(options), clock.now() + kOpDeadline);
+  if (!control) return control.error();
+  const auto session = (*control)->open_session("bench", clock.now() + kOpDeadline);
+  if (!session) return session.error();
+  GrantSpec spec;
+  spec.bytes = bytes;
+  spec.driver = name;
+  auto granted = (*control)->grant(*session, spec, clock.now() + kGrantTimeMax);
+  if (!granted) return granted.error();
+  Held held{std::move(*control), {}, std::move(*granted)};
+  for (const auto& endpoint : held.control->hello().drivers) {
+    if (endpoint.driver == name) held.target = endpoint.address;
+  }
+  return held;
+}
+
+/// The granted segments mapped one after the other, for the copy that local is held against: the
+/// same pages, so the same page sizes.
+Result<HostArea> map_segments(const std::vector<GrantedSegment>& segments, std::uint64_t bytes) {
+  HostArea area(bytes, HostArea::Pages::kLater);
+  if (area.bytes().empty()) return Error(Errc::kExhausted, "no address space for the segments");
+  std::uint64_t at = 0;
+  for (const GrantedSegment& segment : segments) {
+    if (::mmap(area.bytes().data() + at, segment.length_bytes, PROT_READ | PROT_WRITE,
+               MAP_SHARED | MAP_POPULATE | MAP_FIXED, segment.fd.get(), 0) == MAP_FAILED) {
+      return errno_error(errno, "mapping a segment");
+    }
+    at += segment.length_bytes;
+  }
+  return area;
+}
+
+/// What an ofi run is held against, and what could not be measured.
+struct Rivals {
+  std::vector<Limit> limits;
+  std::vector<Comparison> absent;
+};
+
+Result<Rivals> make_network_rivals(const LoopShape& shape) {
+  Rivals rivals;
+  auto plain = make_libfabric_limit(shape, transport::kOfiProvider);
+  if (!plain) return plain.error();
+  rivals.limits.push_back(std::move(*plain));
+  auto ucx = make_ucx_limit(shape);
+  if (ucx) {
+    rivals.limits.push_back(std::move(*ucx));
+  } else {
+    rivals.absent.push_back(Comparison{"ucx-tcp loop", 0, 0, 0, 0, ucx.error().message()});
+  }
+  return rivals;
+}
+
+/// Connects, and attaches every segment. @return the regions, in order.
+Result<std::vector<RegionId>> attach(Transport& initiator, Held& held) {
+  const SteadyClock clock;
+  const auto peer =
+      initiator.connect({held.control->hello().node, held.target}, clock.now() + kOpDeadline);
+  if (!peer) return peer.error();
+  std::vector<RegionId> regions;
+  for (GrantedSegment& segment : held.segments) {
+    transport::RegionGrant grant;
+    grant.key = segment.key;
+    grant.length_bytes = segment.length_bytes;
+    grant.fd = std::move(segment.fd);
+    const auto region = initiator.attach(*peer, std::move(grant));
+    if (!region) return region.error();
+    regions.push_back(*region);
+  }
+  return regions;
+}
+
 }  // namespace
 
 Result<TransportBenchResult> bench_transport(const TransportBenchOptions& options) {
   LoopShape shape = options.shape;
-  if (shape.size_bytes == 0 || shape.inflight == 0) {
-    return Error(Errc::kInvalidArgument, "size and inflight must not be 0");
+  if (shape.size_bytes == 0 || shape.inflight == 0 || shape.size_bytes > kSegmentBytesMax) {
+    return Error(Errc::kInvalidArgument, "size must be 1 .. 1 GiB and inflight not 0");
   }
   // Everything is in whole operations, and no operation in flight overlaps another.
   shape.area_bytes = std::max(shape.area_bytes, shape.size_bytes * shape.inflight);
   shape.area_bytes = align_up(shape.area_bytes, 4096);
-  const SteadyClock clock;
-  auto target = TargetProcess::start(options.driver);
-  if (!target) return target.error();
   const bool ofi = options.driver == Driver::kOfi;
-
-  std::vector<Limit> limits;
-  std::vector<Comparison> absent;
+  OwnDaemon::Options daemon_options;
+  daemon_options.program = options.daemon_program;
+  daemon_options.segment_bytes =
+      std::clamp(std::bit_ceil(shape.area_bytes), kSegmentBytesMin, kSegmentBytesMax);
+  const std::uint64_t ops_per_segment = daemon_options.segment_bytes / shape.size_bytes;
+  const std::uint64_t ops = shape.area_bytes / shape.size_bytes;
+  daemon_options.ddr_bytes =
+      (ops + ops_per_segment - 1) / ops_per_segment * daemon_options.segment_bytes;
+  daemon_options.ofi = ofi;
+  // All that forks comes first.
+  Rivals rivals;
   if (ofi) {
-    auto plain = make_libfabric_limit(shape, transport::kOfiProvider);
-    if (!plain) return plain.error();
-    auto ucx = make_ucx_limit(shape);
-    limits.push_back(std::move(*plain));
-    if (ucx) {
-      limits.push_back(std::move(*ucx));
-    } else {
-      absent.push_back(Comparison{"ucx-tcp loop", 0, 0, 0, 0, ucx.error().message()});
-    }
+    auto made = make_network_rivals(shape);
+    if (!made) return made.error();
+    rivals = std::move(*made);
   }
-
-  auto segment = Segment::create(shape.area_bytes);
-  if (!segment) return segment.error();
-  const auto exposed = (*target)->expose(**segment, Rights::kReadWrite);
-  if (!exposed) return exposed.error();
-  const HostArea host(shape.area_bytes);
+  const auto daemon = OwnDaemon::start(daemon_options);
+  if (!daemon) return daemon.error();
+  auto held = hold((*daemon)->address(), options.driver, daemon_options.ddr_bytes);
+  if (!held) return held.error();
+  const HostArea host(shape.area_bytes, HostArea::Pages::kNow);
   if (host.bytes().empty()) return Error(Errc::kExhausted, "no memory to copy to and from");
+  std::optional<HostArea> other_side;
+  if (!ofi) {
+    auto mapped = map_segments(held->segments, daemon_options.ddr_bytes);
+    if (!mapped) return mapped.error();
+    other_side.emplace(std::move(*mapped));
+    auto copy = make_copy_limit(shape, host.bytes().data(), other_side->bytes().data());
+    if (!copy) return copy.error();
+    rivals.limits.push_back(std::move(*copy));
+  }
+  const SteadyClock clock;
   auto initiator = make_initiator(options, clock);
   if (!initiator) return initiator.error();
-  const auto peer =
-      (*initiator)->connect({NodeId(1), (*target)->address()}, clock.now() + kOpDeadline);
-  if (!peer) return peer.error();
-  transport::RegionGrant grant;
-  grant.key = exposed->key;
-  grant.length_bytes = shape.area_bytes;
-  if (!ofi) grant.fd = (*segment)->duplicate();
-  const auto region = (*initiator)->attach(*peer, std::move(grant));
-  if (!region) return region.error();
   const auto local = (*initiator)->register_memory(host.bytes());
   if (!local) return local.error();
-  if (!ofi) {
-    auto copy = make_copy_limit(shape, host.bytes().data(), (*segment)->bytes().data());
-    if (!copy) return copy.error();
-    limits.push_back(std::move(*copy));
-  }
+  auto regions = attach(**initiator, *held);
+  if (!regions) return regions.error();
 
   DriverLoop ours(shape, **initiator, host.bytes());
-  ours.use(*local, *region);
-  auto result = compare_in_turns(ours, std::move(limits), shape.size_bytes, options.time);
+  ours.use(*local, std::move(*regions), ops_per_segment);
+  auto result = compare_in_turns(ours, std::move(rivals.limits), shape.size_bytes, options.time);
   if (!result) return result.error();
-  result->beside.insert(result->beside.end(), absent.begin(), absent.end());
+  result->beside.insert(result->beside.end(), rivals.absent.begin(), rivals.absent.end());
   return result;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <filesystem>
+
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "tools/bench/loop.hpp"
@@ -10,13 +12,14 @@ namespace ho::bench {
 
 struct TransportBenchOptions {
   Driver driver = Driver::kLocal;
+  std::filesystem::path daemon_program;  ///< as OwnDaemon::Options::program
   LoopShape shape;
   Duration time = std::chrono::seconds(3);  ///< of all measurement together
 };
 
-/// Measures a driver against a target process of its own and, in alternating turns of some 50 ms on
-/// the same thread, against its limit: what disturbs one turn disturbs its neighbour too. Forks;
-/// call while the process has one thread.
+/// Measures a driver by itself, without the client library, against a daemon of its own and, in
+/// alternating turns of some 50 ms on the same thread, against its limit: what disturbs one turn
+/// disturbs its neighbour too. Forks; call while the process has one thread.
 [[nodiscard]] Result<TransportBenchResult> bench_transport(const TransportBenchOptions& options);
 
 }  // namespace ho::bench

@@ -1,32 +1,25 @@
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <hyperoffload/hyperoffload.hpp>
 #include <iostream>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "client/ticks.hpp"
+#include "common/base/units.hpp"
 #include "common/schedule/schedule.hpp"
 #include "proto/convert.hpp"
 #include "tools/bench/environment.hpp"
+#include "tools/bench/own_daemon.hpp"
 #include "tools/hyperoffload/command.hpp"
 
 namespace ho::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using Steady = std::chrono::steady_clock;
 
 struct Arguments {
@@ -34,44 +27,6 @@ struct Arguments {
   std::uint32_t positions = 1000;
   std::uint32_t steps = 300;
   bool json = false;
-};
-
-/// A daemon beside this program, on a socket of its own, until this object goes.
-class OwnDaemon {
- public:
-  OwnDaemon() {
-    std::string pattern = (fs::temp_directory_path() / "ho-bench-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) return;
-    folder_ = pattern;
-    const fs::path self = fs::read_symlink("/proc/self/exe").parent_path();
-    fs::path program = self / "hyperoffloadd";
-    if (!fs::exists(program)) program = self.parent_path().parent_path() / "daemon/hyperoffloadd";
-    const std::string config = (folder_ / "daemon.textproto").string();
-    std::ofstream(config) << "node_name: \"bench\"\nddr_bytes: 16777216\nsegment_bytes: 2097152\n"
-                          << "unix_socket: \"" << socket() << "\"\nlog_level: \"error\"\n";
-    const std::string path = program.string();
-    child_ = ::fork();
-    if (child_ != 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::execl(path.c_str(), path.c_str(), "--config", config.c_str(), nullptr);
-    ::_exit(127);
-  }
-  ~OwnDaemon() {
-    if (child_ > 0) {
-      ::kill(child_, SIGTERM);
-      ::waitpid(child_, nullptr, 0);
-    }
-    std::error_code ignored;
-    if (!folder_.empty()) fs::remove_all(folder_, ignored);
-  }
-  OwnDaemon(const OwnDaemon&) = delete;
-  OwnDaemon& operator=(const OwnDaemon&) = delete;
-  [[nodiscard]] std::string address() const { return "unix:" + socket(); }
-
- private:
-  [[nodiscard]] std::string socket() const { return (folder_ / "control.sock").string(); }
-  fs::path folder_;
-  pid_t child_ = -1;
 };
 
 /// Ops that share one resident storage: nothing ever has to be waited for.
@@ -178,25 +133,21 @@ void print(const Arguments& arguments, const Measured& measured) {
   std::cout << text;
 }
 
-/// Connects, giving a daemon of our own time to come up.
-hyperoffload::Pool connect(const std::string& address) {
-  for (int attempt = 0;; ++attempt) {
-    try {
-      return hyperoffload::Pool({address, "bench-runtime", "auto", 0});
-    } catch (const hyperoffload::Error&) {
-      if (attempt == 100) throw;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
-}
-
 int run(const Arguments& arguments) {
   try {
-    std::unique_ptr<OwnDaemon> own;
-    if (arguments.pool.empty()) own = std::make_unique<OwnDaemon>();
-    hyperoffload::Pool pool =
-        own ? connect(own->address())
-            : hyperoffload::Pool({arguments.pool, "bench-runtime", "auto", 0});
+    std::unique_ptr<bench::OwnDaemon> own;
+    if (arguments.pool.empty()) {
+      bench::OwnDaemon::Options options;
+      options.ddr_bytes = 16 * kMiB;
+      options.segment_bytes = 2 * kMiB;
+      auto started = bench::OwnDaemon::start(options);
+      if (!started) {
+        std::cerr << "hyperoffload bench runtime: " << started.error().message() << "\n";
+        return kExitIllegal;
+      }
+      own = std::move(*started);
+    }
+    hyperoffload::Pool pool({own ? own->address() : arguments.pool, "bench-runtime", "auto", 0});
     print(arguments, measure(pool, arguments));
     return kExitDone;
   } catch (const std::exception& caught) {

@@ -22,7 +22,7 @@ struct Arguments {
   std::string size = "1MiB";
   std::uint32_t inflight = 16;
   double seconds = 3;
-  std::string pool;  ///< empty: a target process of its own
+  std::string pool;  ///< empty: a daemon of its own
   bool json = false;
 };
 
@@ -169,7 +169,7 @@ void add_bench_transport(CLI::App& bench, int& exit_code) {
       ->capture_default_str();
   command.add_option("--pool", arguments->pool,
                      "measure this running pool through the client library; default: the driver by "
-                     "itself, with a target process of its own");
+                     "itself, with a daemon of its own");
   command.add_flag("--json", arguments->json, "one object on stdout");
   command.callback([arguments, &exit_code] { exit_code = run(*arguments); });
 }

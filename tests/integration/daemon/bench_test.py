@@ -1,0 +1,69 @@
+"""hyperoffload bench transport: every driver and direction, with a daemon of its own and on a running pool."""
+import json
+import math
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+cli, daemon = sys.argv[1:3]
+
+
+def bench(driver, op, pool=None, code=0):
+    words = [cli, "bench", "transport", "--driver", driver, "--op", op, "--size", "64KiB", "--inflight", "4",
+             "--seconds", "0.2", "--json"]
+    done = subprocess.run(words + (["--pool", pool] if pool else []), capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, (done.args, done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def check(answer, driver, op):
+    for field in ("bytes_per_s", "ops_per_s", "p50_us", "p99_us"):
+        assert math.isfinite(answer[field]) and answer[field] > 0, (field, answer)
+    assert answer["limit"]["name"] and answer["limit"]["bytes_per_s"] > 0, answer
+    assert answer["driver"] == driver and answer["op"] == op and answer["size"] == 65536, answer
+
+
+def children(pid):
+    return pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    for driver in ("local", "ofi"):
+        for op in ("get", "put"):
+            check(json.loads(bench(driver, op).stdout), driver, op)
+
+    # What is measured without a pool is a daemon, and it ends with its starter.
+    running = subprocess.Popen([cli, "bench", "transport", "--seconds", "20", "--json"],
+                               stdout=subprocess.DEVNULL)
+    end = time.monotonic() + 20
+    own = []
+    while not own:
+        assert time.monotonic() < end and running.poll() is None, "no daemon was started"
+        own = [pid for pid in children(running.pid)
+               if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "hyperoffloadd"]
+        time.sleep(0.01)
+    running.kill()
+    running.wait()
+    while pathlib.Path(f"/proc/{own[0]}").exists():
+        assert time.monotonic() < end, "the daemon outlives its starter"
+        time.sleep(0.01)
+
+    config = folder / "d.textproto"
+    config.write_text(f'ddr_bytes: 268435456 segment_bytes: 67108864 unix_socket: "{folder}/s" ofi {{ }}')
+    pool = subprocess.Popen([daemon, "--config", str(config)], stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 20
+        while not (folder / "s").exists():
+            assert time.monotonic() < end, "the daemon did not come up"
+            time.sleep(0.01)
+        for driver in ("local", "ofi"):
+            for op in ("get", "put"):
+                check(json.loads(bench(driver, op, f"unix:{folder}/s").stdout), driver, op)
+    finally:
+        pool.send_signal(signal.SIGKILL)
+        pool.wait()
+    bench("local", "get", f"unix:{folder}/nobody", code=1)

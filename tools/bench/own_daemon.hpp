@@ -1,0 +1,43 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "common/base/result.hpp"
+
+namespace ho::bench {
+
+/// A real hyperoffloadd beside this program, on a socket in a folder of its own, until this object
+/// goes. It dies with this process too.
+class OwnDaemon {
+ public:
+  struct Options {
+    std::filesystem::path program;  ///< empty: installed beside this program, or built beside it
+    std::uint64_t ddr_bytes = 0;    ///< a multiple of segment_bytes
+    std::uint64_t segment_bytes = 0;
+    bool ofi = false;  ///< also serves the ofi driver, on loopback
+  };
+
+  /// Forks, and waits until the daemon answers. Call while the process has one thread.
+  /// @return kNotFound (no such program), kUnavailable with what the daemon said, kDeadline, kIo.
+  [[nodiscard]] static Result<std::unique_ptr<OwnDaemon>> start(const Options& options);
+  ~OwnDaemon();
+  OwnDaemon(const OwnDaemon&) = delete;
+  OwnDaemon& operator=(const OwnDaemon&) = delete;
+
+  [[nodiscard]] std::string address() const { return "unix:" + socket(); }
+
+ private:
+  explicit OwnDaemon(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  [[nodiscard]] std::string socket() const { return (folder_ / "control.sock").string(); }
+  [[nodiscard]] Result<void> wait_until_it_answers();
+
+  std::filesystem::path folder_;
+  pid_t child_ = -1;
+};
+
+}  // namespace ho::bench
