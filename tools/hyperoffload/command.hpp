@@ -22,6 +22,9 @@ void add_export(CLI::App& app, int& exit_code);
 void add_pack(CLI::App& app, int& exit_code);
 void add_sweep(CLI::App& app, int& exit_code);
 
+/// Looks at a flash path offline.
+void add_fsck(CLI::App& app, int& exit_code);
+
 // These ask a running pool; `pool` is the default of --pool.
 void add_status(CLI::App& app, const std::string& pool, int& exit_code);
 void add_nodes(CLI::App& app, const std::string& pool, int& exit_code);

@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   ho::cli::add_verify(app, exit_code);
   ho::cli::add_simulate(app, exit_code);
   ho::cli::add_explain(app, exit_code);
+  ho::cli::add_fsck(app, exit_code);
   ho::cli::add_import(app, exit_code);
   ho::cli::add_export(app, exit_code);
   ho::cli::add_pack(app, exit_code);

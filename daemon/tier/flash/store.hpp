@@ -123,6 +123,8 @@ class Store {
 
   void set_day(std::uint32_t day) { options_.day = day; }
   [[nodiscard]] Device& device() { return *device_; }
+  [[nodiscard]] const std::string& notice() const { return device_->caps().notice; }
+  [[nodiscard]] std::size_t extent_count() const { return extents_.size(); }
   [[nodiscard]] std::vector<PathStatus> paths() const;
   [[nodiscard]] std::vector<ExtentInfo> extents() const;
   [[nodiscard]] std::optional<ExtentInfo> find(ExtentId extent) const;
@@ -263,8 +265,8 @@ class Store {
   SlotQueue issuing_;
   AlignedMemory bounce_memory_;
   std::vector<std::byte*> free_bounces_;
-  std::uint32_t device_open_ = 0;   ///< operations of chunks on the device
-  std::uint32_t device_depth_ = 0;  ///< for chunks
+  std::uint32_t device_open_ = 0;    ///< operations of chunks on the device
+  std::uint32_t device_depth_ = 0;   ///< for chunks
   std::uint64_t checked_bytes_ = 0;  ///< in this poll()
   std::vector<StoreCompletion> done_;
 };

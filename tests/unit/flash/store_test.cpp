@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "daemon/tier/flash/examine.hpp"
 #include "daemon/tier/flash/store.hpp"
 #include "tests/support/sim_flash.hpp"
 
@@ -207,4 +208,36 @@ TEST_CASE("flash store: a session's end takes its scratch extents and leaves the
   CHECK_FALSE(rig.store->find(scratch).has_value());
   CHECK(rig.store->find(durable).has_value());
   CHECK(rig.store->paths()[0].free_bytes == free_before + 64 * kKiB);
+}
+
+TEST_CASE("flash examine: a clean path has no bad block, a flipped bit is listed with its place") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const ExtentId extent = rig.create(64 * kKiB);
+  REQUIRE(rig.write(extent, 0, bytes_of(32 * kKiB, 7)).done.code == Errc::kOk);
+  REQUIRE(rig.store->close().ok());
+  rig.store.reset();
+  test::SimFlash device(rig.disks, 1, {});
+  auto seen = examine(device, PathIndex(0));
+  REQUIRE(seen.ok());
+  CHECK(seen->bad_blocks == 0);
+  CHECK(seen->findings.empty());
+  CHECK(seen->extents == 1);
+  CHECK(seen->blocks == 16);
+  CHECK(seen->blocks_written == 8);
+  Prng random(1);
+  rig.disks[0]->cut(random);
+  const std::uint64_t first = seen->geometry.data_offset(0);
+  std::uint64_t at = first;
+  while (rig.disks[0]->current()[at] != std::byte{7}) at += kBlockBytes;
+  rig.disks[0]->flip(at + 3 * kBlockBytes + 9, 0);
+  rig.disks[0]->flip(100, 0);  // and one superblock
+  seen = examine(device, PathIndex(0));
+  REQUIRE(seen.ok());
+  CHECK(seen->bad_blocks == 1);
+  REQUIRE(seen->bad.size() == 1);
+  CHECK(seen->bad[0].extent == extent);
+  CHECK(seen->bad[0].block == 3);
+  CHECK(seen->bad[0].path_offset == at + 3 * kBlockBytes);
+  CHECK(seen->findings.size() == 1);
 }
