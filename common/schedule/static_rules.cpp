@@ -67,7 +67,8 @@ Found check_homes(const Schedule& schedule) {
       if (!needs_home(storage)) continue;
       return Violation{"missing-home", party(), "", "persistent and INPUT storages have a slot"};
     }
-    if (home->tier == HomeTier::kFlash && storage.kind == StorageKind::kInput) {
+    const bool supplied = storage.kind == StorageKind::kInput && !storage.persistent;
+    if (home->tier == HomeTier::kFlash && supplied) {
       return Violation{"input-on-flash", party(), "", "the job supplies it in memory"};
     }
     const std::uint64_t arena = tier_arena_bytes(schedule, home->tier);

@@ -14,6 +14,29 @@ using schedule::CacheOpKind;
 using schedule::HomeTier;
 using schedule::Position;
 
+namespace {
+
+/// Largest sum of bytes over the positions of a cycle.
+std::uint64_t largest_load(const std::vector<Block>& blocks, std::int64_t n) {
+  std::vector<std::int64_t> change(static_cast<std::size_t>(n) + 1, 0);
+  const auto add = [&](std::int64_t first, std::int64_t last, std::uint64_t bytes) {
+    if (first > last) return;
+    change[static_cast<std::size_t>(first)] += static_cast<std::int64_t>(bytes);
+    change[static_cast<std::size_t>(last) + 1] -= static_cast<std::int64_t>(bytes);
+  };
+  for (const Block& block : blocks) {
+    add(std::max<std::int64_t>(0, block.begin), std::min(block.end, n - 1), block.bytes);
+    add(0, block.end - n, block.bytes);
+    add(n + block.begin, n - 1, block.bytes);
+  }
+  std::int64_t load = 0;
+  std::int64_t largest = 0;
+  for (const std::int64_t each : change) largest = std::max(largest, load += each);
+  return static_cast<std::uint64_t>(largest);
+}
+
+}  // namespace
+
 /// The home slot of a storage that leaves the device: from its first Store to its last Prefetch.
 void Emitter::add_home_block(std::uint32_t storage) {
   DdrStay stay{{n_, -1, 0, life_.bytes[storage]}, storage};
@@ -55,7 +78,9 @@ void Emitter::pack_tier(std::size_t tier) {
   if (transit) blocks.push_back({0, 0, staging_.transit_bytes});
   const std::uint64_t bottom = out_.home_bytes[tier];
   const std::uint64_t room = std::max(in_.tiers[tier].capacity_bytes, bottom) - bottom;
-  const Packing packing = pack(blocks, n_, room);
+  // What cannot fit is not searched for: the caller holds more back, or gives up.
+  const bool can_fit = largest_load(blocks, n_) <= room;
+  const Packing packing = pack(blocks, n_, can_fit ? room : UINT64_MAX);
   for (std::size_t i = 0; i < ddr_stays_.size(); ++i) {
     DdrStay& stay = ddr_stays_[i];
     stay.held.offset = bottom + packing.offsets[i];

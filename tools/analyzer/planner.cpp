@@ -36,6 +36,10 @@ constexpr Variant kVariants[] = {
     {0, false, 4, 64, 4096, 60},    {0, false, 64, 4096, 1 << 20, 15},
 };
 
+/// How stage() weighs, beside each variant. Fetches from flash just in time do best: early ones
+/// fill local DDR with what nobody needs yet.
+constexpr std::int64_t kStageHold[] = {3, 2};
+
 /// How many variants a graph of this size is worth: planning stays near-linear.
 std::size_t variants_for(std::size_t positions) {
   constexpr std::size_t kPositionsPlanned = 24'000;  // over all variants; about a second
@@ -72,8 +76,9 @@ class Planner {
   bool assign_tiers();
   [[nodiscard]] Infeasible why(const Choice::Failure& failure) const;
   std::optional<Plan> run_variant(const Variant& variant, std::int64_t worth_ns,
-                                  std::optional<Infeasible>& failure);
-  std::optional<Plan> attempt(const ChooseOptions& options, std::optional<Infeasible>& failure);
+                                  std::int64_t stage_hold, std::optional<Infeasible>& failure);
+  std::optional<Plan> attempt(const ChooseOptions& options, std::int64_t stage_hold,
+                              std::optional<Infeasible>& failure);
   [[nodiscard]] std::optional<Infeasible> home_excess(const Draft& draft) const;
   /// With flash below it, what leaves the device finds room in local DDR; stage() sees to that.
   [[nodiscard]] const std::vector<PlanTier>& tiers_for_choice() const {
@@ -90,6 +95,7 @@ class Planner {
   std::vector<std::uint8_t> tier_of_;
   std::vector<std::uint8_t> home_is_static_;
   std::vector<std::uint64_t> static_home_;
+  bool staged_ = false;  ///< some attempt needed flash
 };
 
 void Planner::sum_static() {
@@ -197,7 +203,7 @@ std::optional<Infeasible> Planner::home_excess(const Draft& draft) const {
 
 /// One choice and what follows from it, whether the device's arena is within the budget or not.
 /// Where local DDR is too small, what packing exceeds it by is held back in the next round.
-std::optional<Plan> Planner::attempt(const ChooseOptions& options,
+std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t stage_hold,
                                      std::optional<Infeasible>& failure) {
   const ChooseInput in{life_,    durations_,   tiers_for_choice(),
                        tier_of_, static_home_, home_is_static_};
@@ -215,9 +221,13 @@ std::optional<Plan> Planner::attempt(const ChooseOptions& options,
     const std::uint64_t capacity = tiers_[0].capacity_bytes;
     if (out.draft.home_bytes[0] <= capacity) break;
     if (round > 0) reserve += out.draft.home_bytes[0] - capacity + capacity / 512;
-    ChooseOptions below = options;
+    ChooseOptions below;
     below.target_bytes = capacity - std::min(capacity, reserve);
     below.small_bytes = capacity / 65536;
+    below.examine = 1024;
+    below.lead = 64;
+    below.hold = stage_hold;
+    staged_ = true;
     out.staging = stage(graph_, real, out.choice, *flash_, below);
     if (out.staging.failure) {
       failure = why(*out.staging.failure);
@@ -237,6 +247,7 @@ std::optional<Plan> Planner::attempt(const ChooseOptions& options,
 /// One variant, unless it is not shorter than `worth_ns`; what packing exceeds the budget by is
 /// held back in the next round.
 std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t worth_ns,
+                                         std::int64_t stage_hold,
                                          std::optional<Infeasible>& failure) {
   std::uint64_t reserve = budget_ / 1000 * variant.reserve_permille;
   std::uint64_t smallest_arena = UINT64_MAX;
@@ -249,7 +260,7 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
     options.hold = variant.hold;
     options.furthest = variant.furthest;
     std::optional<Infeasible> failed;
-    auto next = attempt(options, failed);
+    auto next = attempt(options, stage_hold, failed);
     if (!next) {
       if (round > 0 && failed->tier == "device") break;
       if (!failure) failure = failed;
@@ -279,11 +290,17 @@ Plan Planner::run(std::uint64_t bound_ns, const Effort& effort) {
     // Whoever has no plan at all tries on.
     const bool enough = v >= last || v - effort.first_variant >= effort.variants_max;
     if (enough && (found || effort.worth_ns != INT64_MAX)) break;
-    auto next = run_variant(kVariants[v], found ? best.step_ns : effort.worth_ns, failure);
-    if (!next) continue;
-    if (!found || next->step_ns < best.step_ns) best = std::move(*next);
-    found = true;
-    if (static_cast<double>(best.step_ns) <= static_cast<double>(bound_ns) * kCloseEnough) break;
+    for (const std::int64_t stage_hold : kStageHold) {
+      // A second look is for where flash is used, and for graphs that are worth variants.
+      if (stage_hold != kStageHold[0] && !(staged_ && last > 1)) break;
+      const std::int64_t worth_ns = found ? best.step_ns : effort.worth_ns;
+      auto next = run_variant(kVariants[v], worth_ns, stage_hold, failure);
+      if (!next) continue;
+      if (!found || next->step_ns < best.step_ns) best = std::move(*next);
+      found = true;
+    }
+    const auto best_ns = static_cast<double>(best.step_ns);
+    if (found && best_ns <= static_cast<double>(bound_ns) * kCloseEnough) break;
   }
   if (!found) {
     best.step_ns = INT64_MAX;
