@@ -52,6 +52,14 @@ std::optional<StorageKind> kind_named(std::string_view name) {
   return std::nullopt;
 }
 
+void apply_flags(std::string_view flags, Storage& storage) {
+  const auto has = [flags](char flag) { return flags.find(flag) != std::string_view::npos; };
+  storage.persistent = has('p');
+  storage.pinned = has('d');
+  if (has('r')) storage.hint = OffloadHint::kPreferRemote;
+  if (has('n')) storage.hint = OffloadHint::kNever;
+}
+
 }  // namespace
 
 Result<std::vector<std::uint32_t>> topological_order(
@@ -102,8 +110,7 @@ Result<void> draft_own_trace(const ChakraTrace& trace, Draft& draft) {
     storage.name = key.substr(std::min(key.find(':'), key.size() - 1) + 1);
     storage.bytes = *bytes;
     storage.kind = *kind;
-    storage.persistent = trace.own_storages[i + 3].find('p') != std::string_view::npos;
-    storage.pinned = trace.own_storages[i + 3].find('d') != std::string_view::npos;
+    apply_flags(trace.own_storages[i + 3], storage);
     if (!numbers.emplace(key, draft.add_storage(std::move(storage))).second) {
       return Error(Errc::kInvalidArgument, "storage " + clean_name(key) + " is named twice");
     }

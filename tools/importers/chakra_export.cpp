@@ -73,6 +73,16 @@ class Exporter {
     return plan_.positions.size() + index + 1;
   }
 
+  /// As import_chakra() takes them back.
+  static std::string flags(const Storage& storage) {
+    std::string out;
+    if (storage.persistent) out += 'p';
+    if (storage.pinned) out += 'd';
+    if (storage.hint == OffloadHint::kPreferRemote) out += 'r';
+    if (storage.hint == OffloadHint::kNever) out += 'n';
+    return out;
+  }
+
   [[nodiscard]] WireWriter metadata() const {
     std::vector<std::string> storages;
     for (std::size_t s = 0; s < plan_.storages.size(); ++s) {
@@ -80,7 +90,7 @@ class Exporter {
       storages.push_back(key(StorageIndex(static_cast<std::uint32_t>(s))));
       storages.push_back(std::to_string(storage.bytes));
       storages.emplace_back(storage_kind_name(storage.kind));
-      storages.push_back(std::string(storage.persistent ? "p" : "") + (storage.pinned ? "d" : ""));
+      storages.push_back(flags(storage));
     }
     WireWriter out;
     out.bytes(1, "0.0.4");  // the Chakra schema whose field numbers these are

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -407,6 +408,13 @@ class NamedTensors {
     }
   }
 
+  /// Whether only one parameter has this prefix. Then no weight is looked at for two of them.
+  [[nodiscard]] bool is_alone_below(const std::string& prefix) const {
+    const auto first = parameters_.lower_bound(prefix);
+    const auto second = std::next(first);
+    return second == parameters_.end() || !second->first.starts_with(prefix);
+  }
+
   /// A layer's parameter ("transformer.3._sharded_weight") that is as large as the layer's weights
   /// together is those weights.
   void split_parameters() {
@@ -414,12 +422,11 @@ class NamedTensors {
       const auto dot = name.rfind('.');
       if (parameter.op == kNone || dot == std::string::npos) continue;
       const std::string prefix = name.substr(0, dot + 1);
-      constexpr std::size_t kPiecesMax = 1000;
+      if (!is_alone_below(prefix)) continue;
       std::vector<std::uint32_t> pieces;
       std::uint64_t bytes = 0;
       for (auto at = weights_.lower_bound(prefix);
-           at != weights_.end() && at->first.starts_with(prefix) && pieces.size() < kPiecesMax;
-           ++at) {
+           at != weights_.end() && at->first.starts_with(prefix); ++at) {
         if (at->second == parameter.weight) continue;
         pieces.push_back(at->second);
         bytes += draft_.storage(at->second).bytes;

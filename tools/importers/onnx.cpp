@@ -118,11 +118,12 @@ class GraphWalk {
   }
 
   Result<void> add_node(const OnnxNode& node) {
-    std::vector<OnnxTensor> inputs;
+    static const OnnxTensor kAbsent;
+    std::vector<const OnnxTensor*> inputs;
     bool constant = !node.op.starts_with("Random");
     for (const std::string_view name : node.inputs) {
       if (name.empty()) {
-        inputs.emplace_back();
+        inputs.push_back(&kAbsent);
         continue;
       }
       const auto at = values_.find(name);
@@ -130,7 +131,7 @@ class GraphWalk {
         return Error(Errc::kInvalidArgument,
                      "reads " + clean_name(name) + ", which nothing before it makes");
       }
-      inputs.push_back(at->second.known);
+      inputs.push_back(&at->second.known);
       // A size is known before the step even where the tensor is not.
       constant = constant && (at->second.constant || at->second.known.values || node.op == "Shape");
     }
@@ -148,7 +149,8 @@ class GraphWalk {
     if (constant) return add_constants(node, std::move(outputs));
     static constexpr std::array<std::string_view, 6> kRenames = {"Identity",  "Reshape", "Squeeze",
                                                                  "Unsqueeze", "Flatten", "Dropout"};
-    const bool renames = std::find(kRenames.begin(), kRenames.end(), node.op) != kRenames.end();
+    const bool renames = !node.inputs.empty() && !node.inputs.front().empty() &&
+                         std::find(kRenames.begin(), kRenames.end(), node.op) != kRenames.end();
     if (renames && node.outputs.size() == 1 && node.domain.empty()) {
       return add_alias(node, outputs.front());
     }
@@ -161,7 +163,7 @@ class GraphWalk {
       Value value{std::move(outputs[k]), kNone, true};
       // A weight that is only turned or renamed is still that weight.
       const bool turns = node.op == "Transpose" || node.op == "Identity" || node.op == "Reshape";
-      if (turns && k == 0) value.storage = storage_of(node.inputs.front());
+      if (turns && k == 0 && !node.inputs.empty()) value.storage = storage_of(node.inputs.front());
       if (auto defined = define(node.outputs[k], std::move(value)); !defined) return defined;
     }
     return {};
@@ -186,13 +188,14 @@ class GraphWalk {
   /// arguments of kernels.
   std::uint32_t storage_of(std::string_view name) {
     constexpr std::uint64_t kArgumentBytesMax = 64;
+    if (name.empty()) return kNone;
     Value& value = values_.at(name);
     if (value.storage != kNone || !value.constant) return value.storage;
     if (onnx_bytes(value.known).value_or(0) <= kArgumentBytesMax) return kNone;
     return value.storage = add_storage(name, value, StorageKind::kWeight);
   }
 
-  Result<void> add_op(const OnnxNode& node, const std::vector<OnnxTensor>& inputs,
+  Result<void> add_op(const OnnxNode& node, const std::vector<const OnnxTensor*>& inputs,
                       const std::vector<OnnxTensor>& outputs) {
     DraftOp op;
     op.name = node.name.empty() ? std::string(node.op) : std::string(node.name);

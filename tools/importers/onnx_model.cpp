@@ -10,7 +10,7 @@ namespace ho::importers {
 namespace {
 
 /// Values of more elements than this are not sizes of anything.
-constexpr std::size_t kValuesMax = 1024;
+constexpr std::size_t kValuesMax = 64;
 constexpr std::size_t kDimensionsMax = 64;
 
 Error corrupt() { return Error(Errc::kCorrupt, "no ONNX model, or cut short"); }

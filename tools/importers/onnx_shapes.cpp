@@ -16,7 +16,8 @@ namespace {
 using Dims = std::vector<std::uint64_t>;
 using Values = std::vector<std::int64_t>;
 
-constexpr std::size_t kValuesMax = 1024;
+/// Longest list of values that can be sizes, axes or the like, and highest rank.
+constexpr std::size_t kValuesMax = 64;
 
 template <std::size_t N>
 bool is_one_of(std::string_view op, const std::array<std::string_view, N>& list) {
@@ -47,21 +48,26 @@ std::optional<std::size_t> axis_of(std::int64_t axis, std::size_t rank) {
 /// One node and what is known of its inputs.
 class Inference {
  public:
-  Inference(const OnnxNode& node, const std::vector<OnnxTensor>& inputs)
+  Inference(const OnnxNode& node, const std::vector<const OnnxTensor*>& inputs)
       : node_(node), inputs_(inputs), outputs_(node.outputs.size()) {}
 
   std::vector<OnnxTensor> run() {
     if (outputs_.empty()) return outputs_;
     OnnxTensor& out = outputs_.front();
-    if (!inputs_.empty()) out.type = inputs_.front().type;
+    if (!inputs_.empty()) out.type = inputs_.front()->type;
     infer(out);
+    // Ranks and lists could otherwise double with every node.
+    for (OnnxTensor& each : outputs_) {
+      if (each.dims && each.dims->size() > kValuesMax) each.dims.reset();
+      if (each.values && each.values->size() > kValuesMax) each.values.reset();
+    }
     return std::move(outputs_);
   }
 
  private:
   [[nodiscard]] const OnnxTensor& in(std::size_t i) const {
     static const OnnxTensor kAbsent;
-    return i < inputs_.size() ? inputs_[i] : kAbsent;
+    return i < inputs_.size() ? *inputs_[i] : kAbsent;
   }
   [[nodiscard]] const std::optional<Dims>& dims(std::size_t i) const { return in(i).dims; }
   [[nodiscard]] bool is(std::string_view op) const { return node_.op == op; }
@@ -194,9 +200,9 @@ class Inference {
 
   void broadcast(OnnxTensor& out) {
     Dims all;
-    for (const OnnxTensor& input : inputs_) {
-      if (!input.dims) return;
-      const auto joint = joined(all, *input.dims);
+    for (const OnnxTensor* const input : inputs_) {
+      if (!input->dims) return;
+      const auto joint = joined(all, *input->dims);
       if (!joint) return;
       all = *joint;
     }
@@ -318,11 +324,11 @@ class Inference {
     all[*axis] = 0;
     Values values;
     bool known = dims(0)->size() == 1;
-    for (const OnnxTensor& input : inputs_) {
-      if (!input.dims || input.dims->size() != all.size()) return;
-      all[*axis] += std::min((*input.dims)[*axis], kBytesMax);
-      known = known && input.values && values.size() < kValuesMax;
-      if (known) values.insert(values.end(), input.values->begin(), input.values->end());
+    for (const OnnxTensor* const input : inputs_) {
+      if (!input->dims || input->dims->size() != all.size()) return;
+      all[*axis] += std::min((*input->dims)[*axis], kBytesMax);
+      known = known && input->values && values.size() < kValuesMax;
+      if (known) values.insert(values.end(), input->values->begin(), input->values->end());
     }
     out.dims = std::move(all);
     if (known) out.values = std::move(values);
@@ -515,7 +521,7 @@ class Inference {
   }
 
   const OnnxNode& node_;
-  const std::vector<OnnxTensor>& inputs_;
+  const std::vector<const OnnxTensor*>& inputs_;
   std::vector<OnnxTensor> outputs_;
 };
 
@@ -534,31 +540,32 @@ std::optional<std::uint64_t> onnx_bytes(const OnnxTensor& tensor) {
   return static_cast<std::uint64_t>(std::ceil(bytes));
 }
 
-std::vector<OnnxTensor> infer_outputs(const OnnxNode& node, const std::vector<OnnxTensor>& inputs) {
+std::vector<OnnxTensor> infer_outputs(const OnnxNode& node,
+                                      const std::vector<const OnnxTensor*>& inputs) {
   if (!node.domain.empty() && node.domain != "ai.onnx") {
     return std::vector<OnnxTensor>(node.outputs.size());
   }
   return Inference(node, inputs).run();
 }
 
-double onnx_flops(const OnnxNode& node, const std::vector<OnnxTensor>& inputs,
+double onnx_flops(const OnnxNode& node, const std::vector<const OnnxTensor*>& inputs,
                   const std::vector<OnnxTensor>& outputs) {
-  if (inputs.size() < 2 || outputs.empty() || !inputs[0].dims || !inputs[1].dims ||
-      inputs[0].dims->empty() || inputs[1].dims->empty()) {
+  if (inputs.size() < 2 || outputs.empty() || !inputs[0]->dims || !inputs[1]->dims ||
+      inputs[0]->dims->empty() || inputs[1]->dims->empty()) {
     return 0;
   }
   const double results = count_of(outputs.front());
   if (node.op == "MatMul" || node.op == "MatMulInteger") {
-    return 2 * results * static_cast<double>(inputs[0].dims->back());
+    return 2 * results * static_cast<double>(inputs[0]->dims->back());
   }
   if (node.op == "Gemm") {
     const bool turned = node.number("transA", 0) != 0;
     return 2 * results *
-           static_cast<double>(turned ? inputs[0].dims->front() : inputs[0].dims->back());
+           static_cast<double>(turned ? inputs[0]->dims->front() : inputs[0]->dims->back());
   }
   if (node.op == "Conv") {
-    return 2 * results * count_of(inputs[1]) /
-           static_cast<double>(std::max<std::uint64_t>(inputs[1].dims->front(), 1));
+    return 2 * results * count_of(*inputs[1]) /
+           static_cast<double>(std::max<std::uint64_t>(inputs[1]->dims->front(), 1));
   }
   return 0;
 }

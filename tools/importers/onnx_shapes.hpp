@@ -14,10 +14,10 @@ namespace ho::importers {
 /// Files as exporters write them lack most shapes; the ops here are those of transformers,
 /// convolutional networks and the arithmetic with sizes around them.
 [[nodiscard]] std::vector<OnnxTensor> infer_outputs(const OnnxNode& node,
-                                                    const std::vector<OnnxTensor>& inputs);
+                                                    const std::vector<const OnnxTensor*>& inputs);
 
 /// Floating point operations; 0 where bytes decide anyway.
-[[nodiscard]] double onnx_flops(const OnnxNode& node, const std::vector<OnnxTensor>& inputs,
+[[nodiscard]] double onnx_flops(const OnnxNode& node, const std::vector<const OnnxTensor*>& inputs,
                                 const std::vector<OnnxTensor>& outputs);
 
 }  // namespace ho::importers

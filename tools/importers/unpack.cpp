@@ -43,7 +43,10 @@ class Inflater {
       const std::size_t got = chunk_.size() - stream_.avail_out;
       if (out.size() + got > kInputBytesMax) return too_large();
       out.append(chunk_.data(), got);
-      if (code == Z_STREAM_END) return out;
+      if (code != Z_STREAM_END) continue;
+      // Packers that work in parallel write one member after the other.
+      const bool more = stream_.avail_in > 2 && stream_.next_in[0] == 0x1f;
+      if (!more || ::inflateReset(&stream_) != Z_OK) return out;
     }
   }
 

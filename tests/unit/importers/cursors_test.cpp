@@ -96,6 +96,7 @@ TEST_CASE("unpack: gzip and the first file of a tar archive are taken out") {
   const std::string text = "{\"nodes\": []}";
   CHECK(*importers::unpack(text) == text);
   CHECK(*importers::unpack(gzip(text)) == text);
+  CHECK(*importers::unpack(gzip("one, ") + gzip("two")) == "one, two");
   std::string archive =
       tar_header("folder/", 0, '5') + tar_header("a.json", text.size(), '0') + text;
   archive.resize(512 * 4);

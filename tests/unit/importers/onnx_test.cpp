@@ -197,11 +197,26 @@ TEST_CASE("onnx: hostile models are refused, each with its reason") {
   unknown.input("x", kInt64, {4}).node(op("Mystery", {"x"}, {"y\x1b"}));
   CHECK_THAT(error_of(import_onnx(unknown.bytes(), {})),
              Catch::Contains("size of tensor y?") && Catch::Contains("Mystery"));
+  for (const std::string type : {"Identity", "Reshape", "Transpose", "Relu", "Dropout", "Concat"}) {
+    Model bare;
+    bare.input("x", kFloat, {4}).node(op(type, {}, {"y"})).node(op(type, {""}, {"z"}));
+    CHECK_FALSE(error_of(import_onnx(bare.bytes(), {})).empty());
+  }
   Model deep;  // sizes are multiplied without overflow
   deep.input("x", kFloat, {4});
   deep.node(constant("s", {2}, {INT64_MAX, INT64_MAX})).node(op("Reshape", {"x", "s"}, {"y"}));
   deep.node(op("Relu", {"y"}, {"z"}));
   CHECK_FALSE(error_of(import_onnx(deep.bytes(), {})).empty());
+}
+
+TEST_CASE("onnx: ranks that double with every node end in an error, not in memory") {
+  Model model;
+  model.input("x0", kInt64, {1, 1, 1, 1});
+  for (int i = 0; i < 60; ++i) {
+    const std::string from = "x" + std::to_string(i);
+    model.node(op("Gather", {from, from}, {"x" + std::to_string(i + 1)}));
+  }
+  CHECK_THAT(error_of(import_onnx(model.bytes(), {})), Catch::Contains("is not known"));
 }
 
 TEST_CASE("onnx: cut or damaged anywhere, a model is refused or read, in bounded time") {
