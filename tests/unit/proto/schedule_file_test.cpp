@@ -34,6 +34,7 @@ Schedule full_schedule() {
   schedule.ops[2].recomputable = true;
   schedule.cache_ops[0].start_ns = 5;
   schedule.cache_ops[0].end_ns = 15;
+  schedule.cache_ops[1].ddr_offset_bytes = 16;
   schedule.cache_ops[8].before_next_step = true;
   schedule.prediction.peak_unmanaged_bytes = 1;
   schedule.prediction.peak_planned_bytes = 2;
