@@ -25,6 +25,8 @@
 #include "daemon/pool/pool.hpp"
 #include "daemon/tier/ddr/machine_memory.hpp"
 #include "daemon/tier/ddr/segment_memory.hpp"
+#include "daemon/tier/flash/flash_loop.hpp"
+#include "daemon/tier/flash/uring_device.hpp"
 
 namespace ho::daemon {
 
@@ -72,19 +74,54 @@ Result<std::vector<std::unique_ptr<transport::Target>>> make_targets(const Daemo
   return targets;
 }
 
+/// Opens the flash paths. A kernel without io_uring leaves the node without flash, and says so;
+/// paths that cannot be used are a mistake that somebody has to look at.
+Result<std::unique_ptr<flash::FlashLoop>> start_flash(const DaemonConfig& config,
+                                                      std::string& off) {
+  if (config.flash.empty()) return std::unique_ptr<flash::FlashLoop>();
+  if (auto usable = flash::check_uring(); !usable) {
+    off = usable.error().context();
+    log(LogLevel::kWarning, "running without flash", {{"why", off}});
+    return std::unique_ptr<flash::FlashLoop>();
+  }
+  flash::FlashLoop::Options options;
+  for (const FlashPathSettings& path : config.flash) {
+    options.paths.push_back({path.path, path.write_bytes_per_day_max});
+  }
+  options.salt = random_number();
+  HO_CHECK(::getrandom(options.new_set.data(), options.new_set.size(), 0) ==
+           static_cast<ssize_t>(options.new_set.size()));
+  auto loop = flash::FlashLoop::start(std::move(options));
+  if (!loop) return loop.error();
+  for (const std::string& finding : (*loop)->findings()) {
+    log(LogLevel::kInfo, "flash", {{"found", finding}});
+  }
+  const auto status = (*loop)->status();
+  if (!status.notice.empty()) log(LogLevel::kInfo, "flash", {{"note", status.notice}});
+  for (const flash::PathStatus& path : status.paths) {
+    log(LogLevel::kInfo, "flash path",
+        {{"path", path.name},
+         {"capacity", format_bytes(path.capacity_bytes)},
+         {"free", format_bytes(path.free_bytes)},
+         {"written", format_bytes(path.wear.total_bytes)}});
+  }
+  return loop;
+}
+
 }  // namespace
 
 /// In the order in which they are built; taken apart in the reverse order.
 struct Node::Parts {
   Parts(const DaemonConfig& config, const Clock& the_clock, UnixListener unix_socket,
         std::optional<TcpListener> tcp_socket, std::unique_ptr<DataLoop> data_loop, NodeFacts facts,
-        PagePlan pages)
+        PagePlan pages, std::unique_ptr<flash::FlashLoop> flash_loop)
       : drain(config.drain),
         clock(the_clock),
         unix_listener(std::move(unix_socket)),
         tcp_listener(std::move(tcp_socket)),
         pool(pool_options(config), the_clock.now()),
         data(std::move(data_loop)),
+        flash(std::move(flash_loop)),
         grants(pool, *data, io, pages),
         service(pool, grants, *data, the_clock, std::move(facts)),
         server(io, service),
@@ -98,6 +135,7 @@ struct Node::Parts {
   asio::io_context io{1};
   Pool pool;
   std::unique_ptr<DataLoop> data;
+  std::unique_ptr<flash::FlashLoop> flash;  ///< nullptr: no flash
   Grants grants;
   Service service;
   Server server;
@@ -134,13 +172,16 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   }
   facts.nodes.push_back(std::move(self));
   facts.nodes.insert(facts.nodes.end(), config.nodes.begin(), config.nodes.end());
+  auto flash = start_flash(config, facts.flash_off);
+  if (!flash) return flash.error();
+  facts.flash = flash->get();
   auto targets = make_targets(config);
   if (!targets) return targets.error();
   auto data = DataLoop::create(std::move(*targets));
   if (!data) return data.error();
   auto parts =
       std::make_unique<Parts>(config, clock, std::move(*unix_listener), std::move(tcp_listener),
-                              std::move(*data), std::move(facts), *pages);
+                              std::move(*data), std::move(facts), *pages, std::move(*flash));
   if (auto added = parts->server.add(parts->unix_listener.fd()); !added) return added.error();
   if (parts->tcp_listener) {
     auto added = parts->server.add(parts->tcp_listener->fd.get());

@@ -25,6 +25,7 @@ namespace {
 namespace pb = hyperoffload::v1;
 using google::protobuf::TextFormat;
 
+constexpr int kFlashPathsMax = 64;
 constexpr std::size_t kConfigBytesMax = kMiB;
 
 std::vector<std::string> split_lines(const std::string& text) {
@@ -116,6 +117,7 @@ class Checker {
     listening();
     times();
     others();
+    flash();
     level();
     return std::move(config_);
   }
@@ -249,6 +251,26 @@ class Checker {
         info.control_addresses.push_back(address);
       }
       config_.nodes.push_back(std::move(info));
+    }
+  }
+
+  void flash() {
+    std::set<std::string> seen;
+    for (int i = 0; i < from_.flash_size(); ++i) {
+      const pb::FlashPath& path = from_.flash(i);
+      const auto wrong = [&](const std::string& message) {
+        const auto* field = pb::DaemonConfig::descriptor()->FindFieldByName("flash");
+        out_.add(lines_.GetLocation(field, i).line, "flash", message);
+      };
+      if (path.path().empty() || path.path().front() != '/') {
+        wrong("path: \"" + path.path() + "\" is not an absolute path");
+      } else if (!seen.insert(path.path()).second) {
+        wrong("path: \"" + path.path() + "\" is given twice");
+      }
+      config_.flash.push_back({path.path(), path.write_bytes_per_day_max()});
+    }
+    if (from_.flash_size() > kFlashPathsMax) {
+      complain("flash", "more than " + std::to_string(kFlashPathsMax) + " paths");
     }
   }
 

@@ -25,6 +25,11 @@ struct TcpListen {
   std::string port;
 };
 
+struct FlashPathSettings {
+  std::string path;
+  std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
+};
+
 /// hyperoffloadd's configuration, checked, defaults filled in. config.proto has the fields' words.
 struct DaemonConfig {
   NodeId node;
@@ -39,6 +44,7 @@ struct DaemonConfig {
   std::chrono::milliseconds drain{5'000};
   std::optional<OfiSettings> ofi;
   std::vector<NodeInfo> nodes;  ///< the others
+  std::vector<FlashPathSettings> flash;
   LogLevel log_level = LogLevel::kInfo;
 };
 

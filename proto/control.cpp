@@ -391,6 +391,12 @@ Result<NodeStatus> ControlClient::status(TimePoint deadline) {
   out.sessions = from.sessions();
   out.drivers = to_vector(from.drivers());
   out.draining = from.draining();
+  for (const pb::FlashPathStatus& path : from.flash()) {
+    out.flash.push_back({path.path(), path.capacity_bytes(), path.free_bytes(),
+                         path.written_today_bytes(), path.written_total_bytes(),
+                         path.write_bytes_per_day_max(), path.read_only()});
+  }
+  out.flash_off = from.flash_off();
   return out;
 }
 

@@ -73,6 +73,16 @@ struct NodeInfo {
   std::vector<std::string> control_addresses;  ///< "unix:/run/...", "tcp:HOST:PORT"
 };
 
+struct FlashPathStatus {
+  std::string path;
+  std::uint64_t capacity_bytes = 0;
+  std::uint64_t free_bytes = 0;
+  std::uint64_t written_today_bytes = 0;
+  std::uint64_t written_total_bytes = 0;
+  std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
+  bool read_only = false;                     ///< after an I/O error
+};
+
 struct NodeStatus {
   NodeId node;
   std::string node_name;
@@ -85,6 +95,8 @@ struct NodeStatus {
   std::uint32_t sessions = 0;
   std::vector<std::string> drivers;
   bool draining = false;
+  std::vector<FlashPathStatus> flash;
+  std::string flash_off;  ///< why configured flash is not there
 };
 
 struct SessionInfo {

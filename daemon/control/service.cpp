@@ -10,6 +10,7 @@
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
 #include "common/base/units.hpp"
+#include "daemon/tier/flash/flash_loop.hpp"
 
 namespace ho::daemon {
 
@@ -244,6 +245,19 @@ void Service::status(const Request& request, const Reply& reply) {
   out->set_sessions(static_cast<std::uint32_t>(pool_.sessions().size()));
   for (const auto& driver : data_.drivers()) out->add_drivers(driver.name);
   out->set_draining(pool_.draining());
+  out->set_flash_off(facts_.flash_off);
+  if (facts_.flash != nullptr) {
+    for (const flash::PathStatus& path : facts_.flash->status().paths) {
+      auto* to = out->add_flash();
+      to->set_path(path.name);
+      to->set_capacity_bytes(path.capacity_bytes);
+      to->set_free_bytes(path.free_bytes);
+      to->set_written_today_bytes(path.wear.day_bytes);
+      to->set_written_total_bytes(path.wear.total_bytes);
+      to->set_write_bytes_per_day_max(path.write_bytes_per_day_max);
+      to->set_read_only(path.broken);
+    }
+  }
   static_cast<void>(reply(response, {}));
 }
 

@@ -17,6 +17,10 @@ class Response;
 class HelloRequest;
 }  // namespace hyperoffload::v1
 
+namespace ho::flash {
+class FlashLoop;
+}
+
 namespace ho::daemon {
 
 /// Who is at the other end of a control connection.
@@ -30,7 +34,9 @@ struct PeerInfo {
 struct NodeFacts {
   std::string boot_id;
   std::uint64_t instance = 0;
-  std::vector<NodeInfo> nodes;  ///< this one first
+  std::vector<NodeInfo> nodes;              ///< this one first
+  const flash::FlashLoop* flash = nullptr;  ///< outlives the service; nullptr: no flash
+  std::string flash_off;                    ///< why configured flash is not there
 };
 
 /// Answers requests. Validates first; knows nothing of sockets.

@@ -142,12 +142,30 @@ void add_command(CLI::App& app, const std::string& pool, int& exit_code, const c
   });
 }
 
+/// "3.10 GiB of 4.00 GiB free, 12.0 MiB written today", "off", "-".
+std::string flash_words(const NodeStatus& status) {
+  if (!status.flash_off.empty()) return "off";
+  if (status.flash.empty()) return "-";
+  std::uint64_t capacity = 0;
+  std::uint64_t free = 0;
+  std::uint64_t today = 0;
+  bool read_only = false;
+  for (const FlashPathStatus& path : status.flash) {
+    capacity += path.capacity_bytes;
+    free += path.free_bytes;
+    today += path.written_today_bytes;
+    read_only = read_only || path.read_only;
+  }
+  return format_bytes(free) + " of " + format_bytes(capacity) + " free, " + format_bytes(today) +
+         " written today" + (read_only ? ", READ ONLY" : "");
+}
+
 void add_status_row(const NodeInfo& node, const NodeStatus& status, Rows& rows) {
   rows.push_back({std::to_string(node.node.value()), status.node_name,
                   status.draining ? "draining" : "serving", format_bytes(status.ddr_granted_bytes),
                   format_bytes(status.ddr_capacity_bytes), format_bytes(status.segment_bytes),
                   status.page_kind, std::to_string(status.sessions), joined(status.drivers),
-                  milliseconds(status.uptime_ms), status.version});
+                  flash_words(status), milliseconds(status.uptime_ms), status.version});
 }
 
 void add_status_json(const NodeStatus& status, JsonWriter& json) {
@@ -161,7 +179,19 @@ void add_status_json(const NodeStatus& status, JsonWriter& json) {
       .field("sessions", std::uint64_t{status.sessions});
   json.key("drivers").begin_array();
   for (const auto& driver : status.drivers) json.value(driver);
-  json.end();
+  json.end().key("flash").begin_array();
+  for (const FlashPathStatus& path : status.flash) {
+    json.begin_object()
+        .field("path", path.path)
+        .field("capacity_bytes", path.capacity_bytes)
+        .field("free_bytes", path.free_bytes)
+        .field("written_today_bytes", path.written_today_bytes)
+        .field("written_total_bytes", path.written_total_bytes)
+        .field("write_bytes_per_day_max", path.write_bytes_per_day_max)
+        .field("read_only", path.read_only)
+        .end();
+  }
+  json.end().field("flash_off", status.flash_off);
 }
 
 }  // namespace
@@ -171,7 +201,7 @@ void add_status(CLI::App& app, const std::string& pool, int& exit_code) {
   command.name = "status";
   command.ask = [](ControlClient& client, TimePoint deadline) { return client.status(deadline); };
   command.heading = {"NODE",  "NAME",     "STATE",   "GRANTED", "CAPACITY", "SEGMENT",
-                     "PAGES", "SESSIONS", "DRIVERS", "UPTIME",  "VERSION"};
+                     "PAGES", "SESSIONS", "DRIVERS", "FLASH",   "UPTIME",   "VERSION"};
   command.add_rows = add_status_row;
   command.add_json = add_status_json;
   command.one_row_per_node = true;
