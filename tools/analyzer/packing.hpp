@@ -19,9 +19,9 @@ struct Packing {
   std::uint64_t load_bytes = 0;        ///< largest sum over positions: no packing is lower
 };
 
-/// Gives every block an offset such that blocks alive at the same position share no byte. Tries a
-/// few greedy orders with best fit and keeps the lowest; beyond kCarefulBlocks one sweep over time.
-/// Stops at the first result within `enough_bytes`. Deterministic.
+/// Gives every block an offset such that blocks alive at the same position share no byte: the
+/// search of packing/solve.hpp under a limit of work that grows with the number of blocks. Stops at
+/// the first result within `enough_bytes` that is near the load. Deterministic.
 [[nodiscard]] Packing pack(const std::vector<Block>& blocks, std::int64_t positions,
                            std::uint64_t enough_bytes);
 

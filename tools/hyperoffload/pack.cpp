@@ -87,7 +87,7 @@ Result<Answer> solve(const Arguments& args, const std::vector<packing::Buffer>& 
   Answer answer;
   answer.capacity_bytes = capacity_bytes;
   answer.buffers = buffers.size();
-  answer.solution = packing::solve(lifetimes, 0, capacity_bytes.value_or(0), budget);
+  answer.solution = packing::solve(lifetimes, 0, {capacity_bytes.value_or(0)}, budget);
   answer.seconds = std::chrono::duration<double>(clock.now() - start).count();
   const auto violation =
       packing::find_violation(buffers, answer.solution.offsets, answer.solution.height_bytes);

@@ -14,7 +14,7 @@ TEST_CASE("packing: small problems reach the optimum that trying everything find
     INFO("seed " << seed);
     const auto lifetimes = test::random_lifetimes(seed, 7, 15, cycle, 20);
     Budget budget(30'000'000);
-    const Solution solution = packing::solve(lifetimes, cycle, 0, budget);
+    const Solution solution = packing::solve(lifetimes, cycle, {}, budget);
     CHECK(test::disjoint(lifetimes, solution.offsets, cycle));
     CHECK(solution.height_bytes == test::optimum(lifetimes, cycle));
   }
@@ -23,10 +23,10 @@ TEST_CASE("packing: small problems reach the optimum that trying everything find
 TEST_CASE("packing: stops at the first height that is enough") {
   const auto lifetimes = test::random_lifetimes(5, 200, 300, 0, 100);
   Budget little(1);
-  const Solution first = packing::solve(lifetimes, 0, 0, little);
+  const Solution first = packing::solve(lifetimes, 0, {}, little);
   CHECK(test::disjoint(lifetimes, first.offsets, 0));
   Budget plenty(100'000'000);
-  const Solution same = packing::solve(lifetimes, 0, first.height_bytes, plenty);
+  const Solution same = packing::solve(lifetimes, 0, {.height_bytes = first.height_bytes}, plenty);
   CHECK(same.offsets == first.offsets);
   CHECK(plenty.left() > 99'000'000);
 }
@@ -35,13 +35,13 @@ TEST_CASE("packing: the same problem and work give the same offsets") {
   const auto lifetimes = test::random_lifetimes(9, 120, 200, 0, 1000);
   Budget one(50'000'000);
   Budget two(50'000'000);
-  CHECK(packing::solve(lifetimes, 0, 0, one).offsets ==
-        packing::solve(lifetimes, 0, 0, two).offsets);
+  CHECK(packing::solve(lifetimes, 0, {}, one).offsets ==
+        packing::solve(lifetimes, 0, {}, two).offsets);
 }
 
 TEST_CASE("packing: nothing to place is a height of 0") {
   Budget budget(1000);
-  const Solution solution = packing::solve({}, 0, 0, budget);
+  const Solution solution = packing::solve({}, 0, {}, budget);
   CHECK(solution.height_bytes == 0);
   CHECK(solution.load_bytes == 0);
 }
@@ -54,7 +54,7 @@ TEST_CASE("packing: nested lifetimes of a training step meet the load") {
     lifetimes.push_back({1200 - 2 * layer - 2, 1200 - 2 * layer + 2, 1024});   // gradient
   }
   Budget budget(2'000'000'000);
-  const Solution solution = packing::solve(lifetimes, 0, 0, budget);
+  const Solution solution = packing::solve(lifetimes, 0, {}, budget);
   CHECK(test::disjoint(lifetimes, solution.offsets, 0));
   CHECK(solution.height_bytes == solution.load_bytes);
 }
@@ -62,7 +62,7 @@ TEST_CASE("packing: nested lifetimes of a training step meet the load") {
 TEST_CASE("packing: a spent budget still gives a packing of many buffers") {
   const auto lifetimes = test::random_lifetimes(1, 3000, 100'000, 100'000, 1 << 20);
   Budget budget(1);
-  const Solution solution = packing::solve(lifetimes, 100'000, 0, budget);
+  const Solution solution = packing::solve(lifetimes, 100'000, {}, budget);
   CHECK(test::disjoint(lifetimes, solution.offsets, 100'000));
   CHECK(solution.height_bytes >= solution.load_bytes);
 }

@@ -55,7 +55,7 @@ TEST_CASE("packing validator: agrees with a comparison of all pairs on mutated p
     INFO("seed " << seed);
     const auto lifetimes = test::random_lifetimes(seed, 12, 20, 0, 50);
     packing::Budget budget(1'000'000);
-    auto offsets = packing::solve(lifetimes, 0, 0, budget).offsets;
+    auto offsets = packing::solve(lifetimes, 0, {}, budget).offsets;
     CHECK_FALSE(find_violation(named(lifetimes), offsets, 1000).has_value());
     Prng prng(seed);
     offsets[prng.below(offsets.size())] += static_cast<std::int64_t>(prng.below(40));

@@ -193,24 +193,29 @@ std::vector<std::int64_t> fullest_sections(const Instance& instance) {
   return out;
 }
 
-std::vector<std::vector<std::uint32_t>> greedy_orders(const Instance& instance) {
+std::vector<std::uint32_t> greedy_order(const Instance& instance, Order order) {
   const std::vector<Item>& items = instance.items;
-  std::vector<std::vector<std::uint32_t>> out;
-  const auto add = [&](auto key) {
-    std::vector<std::uint32_t> order(items.size());
-    std::iota(order.begin(), order.end(), 0U);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](std::uint32_t a, std::uint32_t b) { return key(a) > key(b); });
-    out.push_back(std::move(order));
-  };
-  const std::vector<std::int64_t> fullest = fullest_sections(instance);
-  const auto area = [&](std::uint32_t i) {
-    return static_cast<double>(items[i].bytes) * static_cast<double>(length_of(items[i]));
-  };
-  add([&](std::uint32_t i) { return std::pair(items[i].bytes, length_of(items[i])); });
-  add([&](std::uint32_t i) { return std::pair(fullest[i], area(i)); });
-  add([&](std::uint32_t i) { return area(i); });
-  add([&](std::uint32_t i) { return std::pair(length_of(items[i]), items[i].bytes); });
+  using Key = std::pair<double, double>;
+  std::vector<std::pair<Key, std::uint32_t>> sorted;
+  sorted.reserve(items.size());
+  std::vector<std::int64_t> fullest;
+  if (order == Order::kFullestSection) fullest = fullest_sections(instance);
+  for (std::uint32_t i = 0; i < items.size(); ++i) {
+    const auto bytes = static_cast<double>(items[i].bytes);
+    const auto length = static_cast<double>(length_of(items[i]));
+    Key key;
+    switch (order) {
+      case Order::kBytes: key = {bytes, length}; break;
+      case Order::kFullestSection: key = {static_cast<double>(fullest[i]), bytes * length}; break;
+      case Order::kArea: key = {bytes * length, bytes}; break;
+      case Order::kLength: key = {length, bytes}; break;
+    }
+    sorted.push_back({{-key.first, -key.second}, i});
+  }
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<std::uint32_t> out;
+  out.reserve(sorted.size());
+  for (const auto& [key, i] : sorted) out.push_back(i);
   return out;
 }
 

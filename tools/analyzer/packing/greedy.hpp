@@ -26,8 +26,11 @@ struct Layout {
                                     const std::vector<std::uint32_t>& order,
                                     std::vector<std::int64_t> start, Budget& budget);
 
-/// Orders worth trying, best first: by bytes, bytes x length, length, load beneath.
-[[nodiscard]] std::vector<std::vector<std::uint32_t>> greedy_orders(const Instance& instance);
+/// What place_in_order() may go by, largest first; in the order of how often it does best.
+enum class Order : std::uint8_t { kBytes, kFullestSection, kArea, kLength };
+inline constexpr Order kOrders[] = {Order::kBytes, Order::kFullestSection, Order::kArea,
+                                    Order::kLength};
+[[nodiscard]] std::vector<std::uint32_t> greedy_order(const Instance& instance, Order order);
 
 /// Largest sum of bytes among the sections of each item.
 [[nodiscard]] std::vector<std::int64_t> fullest_sections(const Instance& instance);

@@ -41,6 +41,9 @@ class Neighbours {
     }
   }
 
+  /// How many pairs meet, those round the cycle's end not counted: the cost of asking for all.
+  [[nodiscard]] std::uint64_t pairs() const { return pairs_; }
+
  private:
   static constexpr std::size_t kEntriesMax = std::size_t{1} << 24;
 
@@ -49,6 +52,7 @@ class Neighbours {
   std::vector<std::uint32_t> alive_;        ///< per stride, items begun before and not ended
   std::vector<std::uint32_t> alive_begin_;  ///< into alive_
   std::vector<std::uint32_t> wrapped_;
+  std::uint64_t pairs_ = 0;
 };
 
 }  // namespace ho::packing

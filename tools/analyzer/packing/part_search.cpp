@@ -27,10 +27,9 @@ Layout pack_core_part(const Instance& instance, std::vector<double> lengths,
                       std::int64_t capacity_bytes, Budget& budget) {
   if (instance.load_bytes > capacity_bytes) return {};
   const Neighbours neighbours(instance);
-  const auto orders = greedy_orders(instance);
   Layout first;
-  for (const auto& order : orders) {
-    Layout next = place_in_order(instance, neighbours, order,
+  for (const Order order : kOrders) {
+    Layout next = place_in_order(instance, neighbours, greedy_order(instance, order),
                                  std::vector<std::int64_t>(instance.items.size(), -1), budget);
     if (next.offsets.empty()) return {};
     if (next.height_bytes <= capacity_bytes) return next;
@@ -61,11 +60,15 @@ void PartSearch::improve(std::int64_t required_bytes, Budget& budget) {
   if (best_.height_bytes <= required_bytes || budget.spent()) return;
   if (!neighbours_) {
     neighbours_ = std::make_unique<Neighbours>(instance_);
-    orders_ = greedy_orders(instance_);
-    budget.spend(100 * instance_.items.size());
+    by_bytes_ = greedy_order(instance_, Order::kBytes);
+    budget.spend(200 * instance_.items.size());
+  }
+  if (2 * neighbours_->pairs() > budget.left()) {
+    budget.spend(budget.left());  // not even one order would come to its end
+    return;
   }
   const std::uint64_t round = rounds_++;
-  if (orders_tried_ < orders_.size()) try_greedy(required_bytes, budget);
+  if (orders_tried_ < std::size(kOrders)) try_greedy(required_bytes, budget);
   if (best_.height_bytes <= required_bytes) return;
   // Two rounds in three aim at the goal, the others halfway: an anytime answer if it is too far.
   const std::int64_t gap = best_.height_bytes - required_bytes;
@@ -89,9 +92,11 @@ void PartSearch::improve(std::int64_t required_bytes, Budget& budget) {
 }
 
 void PartSearch::try_greedy(std::int64_t required_bytes, Budget& budget) {
-  while (orders_tried_ < orders_.size() && best_.height_bytes > required_bytes && !budget.spent()) {
-    Layout next = place_in_order(instance_, *neighbours_, orders_[orders_tried_++],
-                                 std::vector<std::int64_t>(instance_.items.size(), -1), budget);
+  while (orders_tried_ < std::size(kOrders) && best_.height_bytes > required_bytes &&
+         !budget.spent()) {
+    Layout next =
+        place_in_order(instance_, *neighbours_, greedy_order(instance_, kOrders[orders_tried_++]),
+                       std::vector<std::int64_t>(instance_.items.size(), -1), budget);
     if (!next.offsets.empty()) take(std::move(next));
     if (orders_tried_ == 1 && instance_.items.size() > kExactItemsMax) return;  // the core first
   }
@@ -131,8 +136,7 @@ bool PartSearch::try_core(double share, std::int64_t target_bytes, Budget& budge
       start[core.items[part.ids[i]]] = bottom + parts.base_bytes[p] + packed.offsets[i];
     }
   }
-  Layout filled =
-      place_in_order(instance_, *neighbours_, orders_.front(), std::move(start), budget);
+  Layout filled = place_in_order(instance_, *neighbours_, by_bytes_, std::move(start), budget);
   if (filled.offsets.empty()) return false;
   const bool within = filled.height_bytes <= target_bytes;
   const bool better = take(filled);

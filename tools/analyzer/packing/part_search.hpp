@@ -38,7 +38,7 @@ class PartSearch {
   std::unique_ptr<Neighbours> neighbours_;
   std::unique_ptr<EjectionSearch> ejection_;
   std::unique_ptr<Restarts> restarts_;
-  std::vector<std::vector<std::uint32_t>> orders_;
+  std::vector<std::uint32_t> by_bytes_;
   std::size_t orders_tried_ = 0;
   Layout best_;
   std::int64_t refuted_bytes_ = -1;  ///< exact search found no packing of this height

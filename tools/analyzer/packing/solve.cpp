@@ -8,8 +8,8 @@
 
 namespace ho::packing {
 
-Solution solve(const std::vector<Lifetime>& lifetimes, std::int64_t cycle,
-               std::int64_t enough_bytes, Budget& budget) {
+Solution solve(const std::vector<Lifetime>& lifetimes, std::int64_t cycle, const Goal& goal,
+               Budget& budget) {
   const Parts parts = cut(lifetimes, cycle);
   Solution out{parts.fixed_offsets, 0, parts.load_bytes};
   for (std::size_t i = 0; i < lifetimes.size(); ++i) {
@@ -17,7 +17,11 @@ Solution solve(const std::vector<Lifetime>& lifetimes, std::int64_t cycle,
     out.height_bytes = std::max(out.height_bytes, out.offsets[i] + lifetimes[i].bytes);
   }
   // What stands below the higher of load and fixed tops need not be any lower.
-  const std::int64_t goal = std::max({enough_bytes, parts.load_bytes, out.height_bytes});
+  const double times_load = goal.times_load * static_cast<double>(parts.load_bytes);
+  const std::int64_t wanted = times_load < static_cast<double>(goal.height_bytes)
+                                  ? static_cast<std::int64_t>(times_load)
+                                  : goal.height_bytes;
+  const std::int64_t enough = std::max({wanted, parts.load_bytes, out.height_bytes});
   std::vector<std::unique_ptr<PartSearch>> searches;
   for (const Part& part : parts.parts) {
     searches.push_back(std::make_unique<PartSearch>(part.instance));
@@ -30,9 +34,9 @@ Solution solve(const std::vector<Lifetime>& lifetimes, std::int64_t cycle,
     for (std::size_t p = 1; p < searches.size(); ++p) {
       if (end_of(p) > end_of(highest)) highest = p;
     }
-    if (end_of(highest) <= goal) break;
+    if (end_of(highest) <= enough) break;
     searches[highest]->improve(
-        std::max(goal - parts.base_bytes[highest], parts.parts[highest].instance.load_bytes),
+        std::max(enough - parts.base_bytes[highest], parts.parts[highest].instance.load_bytes),
         budget);
     // Where a search finds nothing to do it still must not loop for ever.
     budget.spend(1000);

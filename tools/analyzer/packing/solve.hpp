@@ -14,11 +14,17 @@ struct Solution {
   std::int64_t load_bytes = 0;        ///< largest sum alive at one time: no packing is lower
 };
 
+/// When a packing is low enough: both must hold.
+struct Goal {
+  std::int64_t height_bytes = 0;
+  double times_load = 1e18;
+};
+
 /// Gives every lifetime an offset >= 0 such that those alive together share no byte. Stops at the
-/// first packing of at most `enough_bytes`, at one that meets the load, or when the budget is
-/// spent; a first packing is there after O(n log n) whatever the budget. `cycle` as in cut().
-/// Deterministic if the budget has no clock.
+/// first packing that is low enough, at one that meets the load, or when the budget is spent; a
+/// first packing is there after O(n log n) whatever the budget. `cycle` as in cut(). Deterministic
+/// if the budget has no clock.
 [[nodiscard]] Solution solve(const std::vector<Lifetime>& lifetimes, std::int64_t cycle,
-                             std::int64_t enough_bytes, Budget& budget);
+                             const Goal& goal, Budget& budget);
 
 }  // namespace ho::packing
