@@ -296,7 +296,10 @@ Plan Planner::run(std::uint64_t bound_ns, const Effort& effort) {
       const std::int64_t worth_ns = found ? best.step_ns : effort.worth_ns;
       auto next = run_variant(kVariants[v], worth_ns, stage_hold, failure);
       if (!next) continue;
-      if (!found || next->step_ns < best.step_ns) best = std::move(*next);
+      if (!found || next->step_ns < best.step_ns) {
+        best = std::move(*next);
+        best.variant = v;
+      }
       found = true;
     }
     const auto best_ns = static_cast<double>(best.step_ns);

@@ -10,12 +10,10 @@ namespace {
 
 /// A plan this close to the bound is not worth another try.
 constexpr double kCloseEnough = 1.0005;
-/// Variants of the portfolio spent on an order before it is compared.
-constexpr std::size_t kTrialVariants = 2;
-/// Orders of larger graphs are compared by one variant: planning stays below two seconds.
+/// Variants of the portfolio that every order is tried with, besides the best so far.
+constexpr std::size_t kFirstVariants[] = {0, 1};
+/// Orders of larger graphs are tried with that one only: planning stays below two seconds.
 constexpr std::size_t kLargeOps = 2500;
-/// A gain above 1/25 of the step is not lost again by the rest of program order's portfolio.
-constexpr std::int64_t kSafeShare = 25;
 /// Shares of what could be run again that are tried, in 1/16.
 constexpr std::size_t kShares[] = {1, 2, 4, 8, 16};
 
@@ -34,39 +32,24 @@ class Search {
   std::vector<Arrangement> run() {
     std::vector<Arrangement> found{make(program_order(graph_))};
     Arrangement& original = found[0];
-    if (graph_.ops.size() > kRearrangedOpsMax) {
-      original.plan = plan_of(original, {});
-      return found;
-    }
-    original.plan = plan_of(original, {0, trial(), INT64_MAX});
-    if (close(original)) return found;
+    original.plan = plan_of(original, {});
+    if (graph_.ops.size() > kRearrangedOpsMax || close(original)) return found;
     Arrangement best = original;
     try_orders(best);
     try_recompute(best);
-    finish(best);
-    if (best.list == original.list) {
-      original = std::move(best);
-      return found;
+    if (best.list == original.list) return found;
+    if (graph_.ops.size() <= kLargeOps) {
+      Plan full = plan_of(best, {0, SIZE_MAX, best.plan.step_ns});
+      if (!full.infeasible && full.step_ns < best.plan.step_ns) best.plan = std::move(full);
     }
-    // An order must beat the best plan of program order, not only its first one.
-    const std::int64_t gain = step_of(original) - step_of(best);
-    if (!original.plan.infeasible && gain <= step_of(original) / kSafeShare) finish(original);
-    if (original.plan.infeasible || step_of(best) < step_of(original)) {
-      found.push_back(std::move(best));
-    }
+    found.push_back(std::move(best));
     return found;
   }
 
  private:
-  [[nodiscard]] std::size_t trial() const {
-    return graph_.ops.size() > kLargeOps ? 1 : kTrialVariants;
-  }
   [[nodiscard]] bool close(const Arrangement& a) const {
     return !a.plan.infeasible &&
            static_cast<double>(a.plan.step_ns) <= static_cast<double>(bound_ns_) * kCloseEnough;
-  }
-  static std::int64_t step_of(const Arrangement& a) {
-    return a.plan.infeasible ? INT64_MAX : a.plan.step_ns;
   }
   [[nodiscard]] Arrangement make(OpList list) const {
     Arrangement out;
@@ -78,12 +61,28 @@ class Search {
   [[nodiscard]] Plan plan_of(const Arrangement& a, const Effort& effort) const {
     return plan(a.graph, a.life, tiers_, flash_, budget_bytes_, bound_ns_, effort);
   }
+  /// Variants that an order is compared by: what serves program order best serves another well,
+  /// and the first ones are the most patient.
+  [[nodiscard]] std::vector<std::size_t> trials(const Arrangement& best) const {
+    std::vector<std::size_t> out{best.plan.variant};
+    if (graph_.ops.size() > kLargeOps) return out;
+    for (const std::size_t variant : kFirstVariants) {
+      if (variant != best.plan.variant) out.push_back(variant);
+    }
+    return out;
+  }
   /// Replaces `best` where `list` gives a shorter step.
   bool attempt(Arrangement& best, OpList list) const {
     if (list == best.list) return false;
     Arrangement next = make(std::move(list));
     const std::int64_t worth = best.plan.infeasible ? INT64_MAX : best.plan.step_ns;
-    next.plan = plan_of(next, {0, trial(), worth});
+    next.plan.infeasible = Infeasible{};
+    for (const std::size_t variant : trials(best)) {
+      const bool found = !next.plan.infeasible;
+      Plan each = plan_of(next, {variant, 1, found ? next.plan.step_ns : worth});
+      if (each.infeasible) continue;
+      if (!found || each.step_ns < next.plan.step_ns) next.plan = std::move(each);
+    }
     if (next.plan.infeasible || next.plan.step_ns >= worth) return false;
     best = std::move(next);
     return true;
@@ -129,13 +128,6 @@ class Search {
       last = count;
       attempt(best, with_recompute(from.graph, from.life, from.list, found, count));
     }
-  }
-  /// Spends the rest of the portfolio on an order.
-  void finish(Arrangement& best) const {
-    if (close(best)) return;
-    const std::int64_t worth = best.plan.infeasible ? INT64_MAX : best.plan.step_ns;
-    Plan rest = plan_of(best, {trial(), SIZE_MAX, worth});
-    if (!rest.infeasible && rest.step_ns < worth) best.plan = std::move(rest);
   }
 
   const Graph& graph_;
