@@ -39,6 +39,8 @@ constexpr Variant kVariants[] = {
 /// How stage() weighs, beside each variant. Fetches from flash just in time do best: early ones
 /// fill local DDR with what nobody needs yet.
 constexpr std::int64_t kStageHold[] = {3, 2};
+/// Candidates looked at per choice, times positions: bounds what a sweep costs in large graphs.
+constexpr std::size_t kStageExamined = 500'000;
 
 /// How many variants a graph of this size is worth: planning stays near-linear.
 std::size_t variants_for(std::size_t positions) {
@@ -224,7 +226,8 @@ std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t 
     ChooseOptions below;
     below.target_bytes = capacity - std::min(capacity, reserve);
     below.small_bytes = capacity / 65536;
-    below.examine = 1024;
+    below.examine = static_cast<std::uint32_t>(
+        std::clamp<std::size_t>(kStageExamined / graph_.ops.size(), 32, 1024));
     below.lead = 64;
     below.hold = stage_hold;
     staged_ = true;
@@ -251,16 +254,21 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
                                          std::optional<Infeasible>& failure) {
   std::uint64_t reserve = budget_ / 1000 * variant.reserve_permille;
   std::uint64_t smallest_arena = UINT64_MAX;
+  ChooseOptions options;
+  options.small_bytes = budget_ / variant.small_divisor;
+  options.examine = variant.examine;
+  options.lead = variant.lead;
+  options.hold = variant.hold;
+  options.furthest = variant.furthest;
   for (int round = 0; round < kReserveRounds; ++round) {
-    ChooseOptions options;
     options.target_bytes = budget_ - std::min(budget_, reserve);
-    options.small_bytes = budget_ / variant.small_divisor;
-    options.examine = variant.examine;
-    options.lead = variant.lead;
-    options.hold = variant.hold;
-    options.furthest = variant.furthest;
     std::optional<Infeasible> failed;
     auto next = attempt(options, stage_hold, failed);
+    if (!next && staged_ && options.hold == 0) {
+      // Early fetches fill local DDR as well: with flash below it they come just in time.
+      options.hold = kStageHold[0];
+      continue;
+    }
     if (!next) {
       if (round > 0 && failed->tier == "device") break;
       if (!failure) failure = failed;

@@ -31,13 +31,14 @@ struct Goal {
 
 /// Step goals at 40 GiB: what G10 published (data/README.md). Others: DESIGN.md 10.
 constexpr Goal kGoals[] = {
-    {"BERT_Base-256", 0.6, 1.01, 0},   {"VIT-1280", 0.6, 1.01, 0},
-    {"Inceptionv3-512", 0.6, 1.01, 0}, {"ResNet152-1280", 0.6, 1.01, 0},
-    {"gpt2-train", 0.6, 1.25, 0},      {"torch-gpt4x256", 0.6, 1.01, 0},
-    {"BERT_Base-256", 0.4, 1.03, 0},   {"VIT-1280", 0.4, 1.10, 0},
-    {"Inceptionv3-512", 0.4, 1.01, 0}, {"gpt2-train", 0.4, 1.25, 0},
-    {"torch-gpt4x256", 0.4, 1.01, 0},  {"BERT_Base-256", 40, 1.01, 7.311},
-    {"VIT-1280", 40, 1.01, 5.54},      {"Inceptionv3-512", 40, 1.01, 53.884},
+    {"BERT_Base-256", 0.6, 1.01, 0},     {"VIT-1280", 0.6, 1.01, 0},
+    {"Inceptionv3-512", 0.6, 1.01, 0},   {"ResNet152-1280", 0.6, 1.01, 0},
+    {"gpt2-train", 0.6, 1.25, 0},        {"torch-gpt4x256", 0.6, 1.01, 0},
+    {"BERT_Base-256", 0.4, 1.03, 0},     {"VIT-1280", 0.4, 1.10, 0},
+    {"Inceptionv3-512", 0.4, 1.01, 0},   {"gpt2-train", 0.4, 1.25, 0},
+    {"torch-gpt4x256", 0.4, 1.01, 0},    {"BERT_Base-256", 40, 1.01, 7.311},
+    {"VIT-1280", 40, 1.01, 5.54},        {"Inceptionv3-512", 40, 1.01, 53.884},
+    {"ResNet152-1280", 40, 1.01, 114.4},
 };
 
 }  // namespace
@@ -83,14 +84,15 @@ TEST_CASE("analyzer: unmanaged peaks are those of the published traces") {
   CHECK(std::abs(peak_gib("ResNet152-1280") - 273.46) < 0.005);
 }
 
-TEST_CASE("analyzer: ResNet152-1280 at 40 GiB names the DDR that is missing") {
+TEST_CASE("analyzer: ResNet152-1280 at 40 GiB without flash names the DDR that is missing") {
   if (!std::filesystem::exists(data_dir() + "/graphs")) {
     test::skip("no reference graphs at " + data_dir() + "; set HO_DATA_DIR");
     return;
   }
-  const auto hardware = read_hardware_file(data_dir() + "/hardware/g10.json");
+  auto hardware = read_hardware_file(data_dir() + "/hardware/g10.json");
   const auto graph = read_graph_file(data_dir() + "/graphs/ResNet152-1280.json");
   REQUIRE((hardware.ok() && graph.ok()));
+  hardware->flash.reset();
   const auto outcome = analyzer::analyze(*graph, *hardware, {hardware->device_bytes, 64});
   REQUIRE(outcome.ok());
   CHECK(std::get<Infeasible>(*outcome).tier == "local_ddr");

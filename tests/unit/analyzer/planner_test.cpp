@@ -57,7 +57,7 @@ TEST_CASE("planner: every plan of a random graph is proven legal and above the b
 
 TEST_CASE("planner: every plan with flash is proven legal and within local DDR") {
   int staged = 0;
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const Graph graph = test::random_graph(seed, 60);
     const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
     for (const std::uint64_t percent : {30U, 45U}) {
@@ -75,7 +75,7 @@ TEST_CASE("planner: every plan with flash is proven legal and within local DDR")
       staged += plan->prediction.stage_in_bytes > 0 ? 1 : 0;
     }
   }
-  CHECK(staged > 10);
+  CHECK(staged > 5);
 }
 
 TEST_CASE("planner: a graph without moves computes without a stall") {

@@ -59,7 +59,7 @@ TEST_CASE("planner: its plans compute the right values in every sampled order") 
 TEST_CASE("planner: its plans with flash compute the right values in every sampled order") {
   int staging = 0;
   int persistent = 0;
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
     const auto schedule = planned(seed, Below::kDdrAndFlash);
     if (!schedule || schedule->flash_bytes == 0) continue;
     for (const auto& op : schedule->cache_ops) {
@@ -73,15 +73,16 @@ TEST_CASE("planner: its plans with flash compute the right values in every sampl
       REQUIRE(fault == "");
     }
   }
-  CHECK(staging > 50);
-  CHECK(persistent > 10);
+  CHECK(staging > 20);
+  CHECK(persistent > 3);
 }
 
 TEST_CASE("validate: no accepted mutant of a plan ever computes a wrong value") {
   for (const Below below : {Below::kDdr, Below::kDdrAndFlash}) {
     std::uint64_t accepted = 0;
     std::uint64_t refused = 0;
-    for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    const std::uint64_t seeds = below == Below::kDdr ? 100 : 60;
+    for (std::uint64_t seed = 0; seed < seeds; ++seed) {
       const auto schedule = planned(seed, below);
       if (!schedule || schedule->cache_ops.empty()) continue;
       if (below == Below::kDdrAndFlash && schedule->flash_bytes == 0) continue;
@@ -92,8 +93,8 @@ TEST_CASE("validate: no accepted mutant of a plan ever computes a wrong value") 
       refused += count.refused;
     }
     INFO("accepted " << accepted << ", refused " << refused);
-    CHECK(accepted > 100);
-    CHECK(refused > 100);
+    CHECK(accepted > 40);
+    CHECK(refused > 40);
   }
 }
 
