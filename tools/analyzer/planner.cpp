@@ -24,16 +24,18 @@ struct Variant {
   std::uint32_t examine = 32;
   std::uint64_t small_divisor = 4096;  ///< storages below budget / divisor move last
   std::uint64_t reserve_permille = 0;
+  std::uint64_t reserve_divisor = 512;  ///< a round holds back the excess and budget / divisor
 };
 
 // No single variant wins everywhere: patient ones (hold 0) where the links suffice, stalling ones
 // (hold 1 .. 3, furthest) where the step is bound by transfers.
 constexpr Variant kVariants[] = {
-    {0, false, 4, 32, 4096, 0},     {0, false, 4, 1024, 65536, 0},
-    {2, true, 4, 256, 65536, 0},    {0, false, 1, 1024, 4096, 10},
-    {30, false, 16, 1024, 4096, 0}, {3, false, 64, 1024, 65536, 0},
-    {1, true, 4, 512, 65536, 0},    {2, true, 64, 8, 4096, 0},
-    {0, false, 4, 64, 4096, 60},    {0, false, 64, 4096, 1 << 20, 15},
+    {0, false, 4, 32, 4096, 0, 512},        {2, true, 4, 256, 65536, 0, 4096},
+    {3, false, 64, 1024, 65536, 0, 512},    {0, false, 4, 1024, 65536, 0, 512},
+    {2, true, 4, 256, 65536, 0, 512},       {0, false, 1, 1024, 4096, 10, 512},
+    {30, false, 16, 1024, 4096, 0, 512},    {1, true, 4, 512, 65536, 0, 512},
+    {2, true, 64, 8, 4096, 0, 512},         {0, false, 4, 64, 4096, 60, 512},
+    {0, false, 64, 4096, 1 << 20, 15, 512},
 };
 
 /// How stage() weighs, beside each variant. Fetches from flash just in time do best: early ones
@@ -44,7 +46,7 @@ constexpr std::size_t kStageExamined = 500'000;
 
 /// How many variants a graph of this size is worth: planning stays near-linear.
 std::size_t variants_for(std::size_t positions) {
-  constexpr std::size_t kPositionsPlanned = 24'000;  // over all variants; about a second
+  constexpr std::size_t kPositionsPlanned = 16'000;  // over all variants; about a second
   return std::clamp<std::size_t>(kPositionsPlanned / positions, 1, std::size(kVariants));
 }
 
@@ -274,11 +276,12 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
       if (!failure) failure = failed;
       return std::nullopt;
     }
-    // Holding more back makes no step shorter.
-    if (next->step_ns >= worth_ns) return std::nullopt;
+    // Holding more back hardly makes a step shorter; where flash is the limit it may, a little.
+    const std::int64_t slack_ns = staged_ && worth_ns != INT64_MAX ? worth_ns / 32 : 0;
+    if (next->step_ns >= worth_ns && next->step_ns - worth_ns >= slack_ns) return std::nullopt;
     smallest_arena = std::min(smallest_arena, next->draft.arena_bytes);
     if (next->draft.arena_bytes <= budget_) return next;
-    reserve += (next->draft.arena_bytes - budget_) + budget_ / 512;
+    reserve += (next->draft.arena_bytes - budget_) + budget_ / variant.reserve_divisor;
   }
   const auto worst = std::max_element(life_.working_set.begin(), life_.working_set.end());
   const Op& op = graph_.ops[static_cast<std::size_t>(worst - life_.working_set.begin())];
