@@ -135,6 +135,41 @@ TEST_CASE("simulate: the device port is shared fairly by local and remote channe
   CHECK(run(plan).op_start_ns[0] == 5000);
 }
 
+TEST_CASE("simulate: what stages takes the flash channels, what passes DDR takes DDR's") {
+  ScheduleBuilder b;
+  const auto w = b.storage("w", 1000, ScheduleBuilder::kWeight, 0);
+  b.op({});
+  b.op({ScheduleBuilder::read(w, 0)});
+  b.prefetch(w, 0, {.after_cache_ops = {ScheduleBuilder::previous(2)}});  // becomes the StageIn
+  b.prefetch(w, 0, {.before = 1, .after_cache_ops = {ScheduleBuilder::same(0)}});
+  b.detach(w, 0, {.after = 1});
+  Schedule plan = b.finish();
+  plan.homes[0]->tier = schedule::HomeTier::kFlash;
+  plan.flash_bytes = 1000;
+  plan.hardware.flash = TierSpec{1 << 20, {250'000'000, 500}, {250'000'000, 500}};
+  plan.cache_ops[0].kind = schedule::CacheOpKind::kStageIn;
+  plan.cache_ops[0].ddr_offset_bytes = 0;
+  plan.cache_ops[1].ddr_offset_bytes = 0;
+  const Simulation result = run(plan);
+  // 500 ns + 1000 bytes at 250 MB/s, then 1000 ns + 1000 bytes at 1 GB/s.
+  CHECK(result.cache_ops[0].end_ns == 4500);
+  CHECK(result.cache_ops[1].start_ns == 4500);
+  CHECK(result.cache_ops[1].end_ns == 6500);
+  CHECK(result.stage_in_bytes == 1000);
+  CHECK(result.stage_out_bytes == 0);
+  CHECK(result.prefetch_bytes == 1000);
+  const auto busy_ns = [&](const std::string& name) {
+    for (const auto& channel : result.channels) {
+      if (channel.name == name) return channel.busy_ns;
+    }
+    return std::uint64_t{0};
+  };
+  CHECK(busy_ns("flash.read") == 4500);
+  CHECK(busy_ns("local_ddr.read") == 2000);
+  CHECK(result.tiers.back().name == "flash");
+  CHECK(result.tiers.back().peak_bytes == 1000);
+}
+
 TEST_CASE("simulate: dependencies that never come true are an error, not a hang") {
   ScheduleBuilder b;
   const auto x = b.storage("x", 500, ScheduleBuilder::kWeight, 0);
