@@ -36,7 +36,7 @@ struct NodeFacts {
   std::uint64_t instance = 0;
   std::vector<NodeInfo> nodes;              ///< this one first
   const flash::FlashLoop* flash = nullptr;  ///< outlives the service; nullptr: no flash
-  std::string flash_off;                    ///< why configured flash is not there
+  std::string flash_off = {};               ///< why configured flash is not there
 };
 
 /// Answers requests. Validates first; knows nothing of sockets.
