@@ -28,11 +28,6 @@ namespace {
 
 constexpr std::size_t kPairsMin = 21;
 constexpr Duration kTurnMin = std::chrono::milliseconds(250);
-// Operations go round a memory of this size, as staging goes to ever other places of a segment.
-// One hot buffer an operation would measure the processor's caches: what verifying a block has
-// drawn into one core's cache, a virtual disk's copy must take back (64 KiB reads: 0.72 of fio with
-// 2 MiB, 1.15 with 256 MiB; 2026).
-constexpr std::uint64_t kMemoryBytes = 256 * kMiB;
 constexpr Duration kTurnMax = std::chrono::seconds(2);
 
 /// A file made for the measurement, gone at the end.
@@ -48,10 +43,17 @@ class OwnFile {
     const UniqueFd file(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!file.valid()) return errno == EEXIST ? Result<void>() : errno_error(errno, path_);
     made_ = true;
-    if (::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
-      return errno_error(errno, path_);
+    // Written through, not just allocated: a file system marks blocks as unwritten until then, and
+    // the first write to each would pay for that in its journal.
+    const std::vector<char> zeros(kMiB);
+    for (std::uint64_t at = 0; at < bytes; at += zeros.size()) {
+      const std::size_t count = std::min<std::uint64_t>(zeros.size(), bytes - at);
+      if (::pwrite(file.get(), zeros.data(), count, static_cast<off_t>(at)) !=
+          static_cast<ssize_t>(count)) {
+        return errno_error(errno, path_);
+      }
     }
-    return {};
+    return ::fsync(file.get()) == 0 ? Result<void>() : errno_error(errno, path_);
   }
 
  private:
@@ -82,9 +84,7 @@ class StoreLoop {
         extent_(extent),
         options_(options),
         stride_(align_up(options.size_bytes, flash::kBlockBytes)),
-        rounds_max_(std::max<std::uint64_t>(1, kMemoryBytes / (stride_ * options.inflight))),
-        rounds_(options.inflight),
-        memory_(stride_ * options.inflight * rounds_max_),
+        memory_(stride_ * options.inflight),
         started_(options.inflight),
         random_(17) {
     Prng bytes(5);
@@ -157,8 +157,7 @@ class StoreLoop {
     started_[slot] = now;
     const std::uint64_t offsets = options_.area_bytes / options_.size_bytes;
     const std::uint64_t offset = random_.below(offsets) * options_.size_bytes;
-    const std::uint64_t place = slot + options_.inflight * (rounds_[slot]++ % rounds_max_);
-    const auto memory = memory_.span().subspan(place * stride_, options_.size_bytes);
+    const auto memory = memory_.span().subspan(slot * stride_, options_.size_bytes);
     if (options_.op == FlashOp::kRead) {
       return store_->submit(flash::ReadOp{OpId(slot), extent_, offset, memory});
     }
@@ -169,8 +168,6 @@ class StoreLoop {
   flash::ExtentId extent_;
   FlashBenchOptions options_;
   std::uint64_t stride_;
-  std::uint64_t rounds_max_;           ///< an operation's place in memory changes so many times
-  std::vector<std::uint64_t> rounds_;  ///< by slot
   flash::AlignedMemory memory_;
   std::vector<TimePoint> started_;
   std::vector<double> latencies_us_;
@@ -233,6 +230,11 @@ Result<FlashBenchResult> bench_flash(const FlashBenchOptions& options) {
   shape.area_bytes = options.area_bytes;
   const bool durable = options.op == FlashOp::kWrite && options.policy == flash::Policy::kDurable;
   shape.fdatasync_every = durable ? 1 : 0;
+  // Durable writes go to ever other free blocks; so shall fio's, on the same blocks.
+  if (durable) {
+    shape.area_bytes =
+        geometry->data_blocks * flash::kBlockBytes / options.size_bytes * options.size_bytes;
+  }
 
   const Duration turn = std::clamp<Duration>(options.time / (2 * kPairsMin), kTurnMin, kTurnMax);
   const auto pairs =

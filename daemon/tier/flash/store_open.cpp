@@ -231,9 +231,7 @@ bool Store::make_shard(PathState& path, const ExtentInfo& info, std::uint64_t bl
   }
   bool describable = true;
   if (info.policy == Policy::kDurable) {
-    std::vector<std::byte> frame(volume.geometry.frame_bytes_max() - kFrameHeaderBytes);
-    RecordWriter trial(frame);
-    describable = put_new_shard(shard, trial);
+    describable = new_shard_bytes(shard) <= volume.geometry.frame_bytes_max() - kFrameHeaderBytes;
     path.durable_extents += 1;
     path.durable_blocks += blocks;
   }

@@ -175,6 +175,14 @@ bool put_new_shard(const Shard& shard, RecordWriter& out) {
   return true;
 }
 
+std::uint64_t new_shard_bytes(const Shard& shard) {
+  std::uint64_t runs = 0;
+  for (std::uint32_t at = 0; at < shard.blocks(); ++runs) {
+    at += shard.together(at, std::min(kRunBlocksMax, shard.blocks() - at));
+  }
+  return kCreateBytes + 8 * runs + kListHeadBytes * ((runs - 1) / kMapRunsMax + 1);
+}
+
 bool SnapshotCursor::put_map(const Shard& shard, RecordWriter& out) {
   std::vector<BlockRun> runs;
   while (block_ < shard.blocks()) {

@@ -117,5 +117,7 @@ class SnapshotCursor {
 
 /// kCreate and the kMap records of a shard. @return false: they do not fit; `out` is unchanged.
 [[nodiscard]] bool put_new_shard(const Shard& shard, RecordWriter& out);
+/// How many bytes those records have.
+[[nodiscard]] std::uint64_t new_shard_bytes(const Shard& shard);
 
 }  // namespace ho::flash
