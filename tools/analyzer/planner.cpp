@@ -14,8 +14,6 @@ namespace {
 
 /// Retries of one variant after packing exceeded the budget.
 constexpr int kReserveRounds = 8;
-/// A plan this close to the bound is not worth another variant.
-constexpr double kCloseEnough = 1.0005;
 
 struct Variant {
   std::int64_t hold = 0;

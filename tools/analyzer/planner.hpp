@@ -31,10 +31,13 @@ struct Plan {
 /// Flash below local DDR, if the hardware has both.
 [[nodiscard]] std::optional<PlanTier> plan_flash(const Hardware& hardware);
 
+/// A plan this close to the bound is not worth another try.
+inline constexpr double kCloseEnough = 1.0005;
+
 /// How much planning may cost.
 struct Effort {
   std::size_t first_variant = 0;        ///< of the portfolio
-  std::size_t variants_max = SIZE_MAX;  ///< from there on
+  std::size_t variants_max = SIZE_MAX;  ///< from there on; more where none has a plan at all
   std::int64_t worth_ns = INT64_MAX;    ///< a plan that is not shorter is not wanted
 };
 

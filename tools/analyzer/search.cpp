@@ -8,8 +8,6 @@
 namespace ho::analyzer {
 namespace {
 
-/// A plan this close to the bound is not worth another try.
-constexpr double kCloseEnough = 1.0005;
 /// Variants of the portfolio that every order is tried with, besides the best so far.
 constexpr std::size_t kFirstVariants[] = {0, 1};
 /// Orders of larger graphs are tried with that one only: planning stays below two seconds.
