@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "common/base/check.hpp"
 #include "common/base/prng.hpp"
@@ -12,7 +13,8 @@
 namespace ho::packing {
 namespace {
 
-constexpr std::size_t kFailedSlots = std::size_t{1} << 21;  // 16 MiB: a cache, not a proof
+constexpr std::size_t kFailedSlotsMin = std::size_t{1} << 8;
+constexpr std::size_t kFailedSlotsMax = std::size_t{1} << 21;  // 16 MiB: a cache, not a proof
 constexpr std::int64_t kUnitsMax = std::int64_t{1} << 30;
 
 std::uint64_t mix(std::uint64_t z) {
@@ -78,7 +80,8 @@ void ExactSearch::set_capacity(std::int64_t capacity_bytes) {
                      [&](std::uint32_t a, std::uint32_t b) { return size_[a] < size_[b]; });
     neighbours_begin_.push_back(static_cast<std::uint32_t>(neighbours_.size()));
   }
-  failed_.assign(kFailedSlots, 0);
+  failed_.assign(kFailedSlotsMin, 0);
+  failures_ = 0;
 }
 
 Outcome ExactSearch::run(const std::vector<std::uint32_t>& order, Prefer prefer,
@@ -124,7 +127,7 @@ Outcome ExactSearch::descend(std::size_t depth, std::int32_t last) {
   if (!stacks_fit(items)) return Outcome::kNone;
   if (find_groups(items) > 1) return descend_split(depth, last);
   const std::uint64_t key = key_of(items, last);
-  if (failed_[key % kFailedSlots] == key) return Outcome::kNone;
+  if (failed_[key / 2 % failed_.size()] == key) return Outcome::kNone;
   return branch(depth, last, key);
 }
 
@@ -146,8 +149,20 @@ Outcome ExactSearch::branch(std::size_t depth, std::int32_t last, std::uint64_t 
     undo_to(changes, placed);
     if (outcome == Outcome::kStopped) return outcome;
   }
-  failed_[key % kFailedSlots] = key;
+  remember_failed(key);
   return Outcome::kNone;
+}
+
+/// The set grows with what is in it: most searches are short, and a large one is slow to clear.
+void ExactSearch::remember_failed(std::uint64_t key) {
+  if (++failures_ > failed_.size() / 4 && failed_.size() < kFailedSlotsMax) {
+    std::vector<std::uint64_t> larger(4 * failed_.size());
+    for (const std::uint64_t old : failed_) {
+      if (old != 0) larger[old / 2 % larger.size()] = old;
+    }
+    failed_ = std::move(larger);
+  }
+  failed_[key / 2 % failed_.size()] = key;
 }
 
 /// The groups do not meet in time any more. The smallest first: it is the cheapest to refute.

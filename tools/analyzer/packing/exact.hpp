@@ -72,6 +72,7 @@ class ExactSearch {
   [[nodiscard]] bool stacks_fit(const std::vector<Entry>& items);
   [[nodiscard]] std::size_t find_groups(const std::vector<Entry>& items);
   [[nodiscard]] std::uint64_t key_of(const std::vector<Entry>& items, std::int32_t last) const;
+  void remember_failed(std::uint64_t key);
   void list_candidates(Frame& frame);
   void place(std::uint32_t item, const std::vector<Entry>& others);
   void undo_to(std::size_t changes, std::size_t placed);
@@ -106,6 +107,7 @@ class ExactSearch {
   std::vector<std::uint32_t> placed_order_;
   std::vector<Frame> frames_;
   std::vector<std::uint64_t> failed_;  ///< direct-mapped set of keys
+  std::size_t failures_ = 0;           ///< remembered since the set was empty
   std::vector<std::int64_t> offsets_;
   Prefer prefer_ = Prefer::kLowest;
   std::uint64_t nodes_ = 0;
