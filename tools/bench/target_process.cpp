@@ -241,11 +241,11 @@ TargetProcess::~TargetProcess() { signal(SIGKILL); }
 void TargetProcess::signal(int number) {
   if (reaped_) return;
   ::kill(pid_, number);
-  if (number != SIGKILL) return;
+  if (number != SIGKILL && number != SIGSTOP) return;
   int status = 0;
-  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  while (::waitpid(pid_, &status, number == SIGSTOP ? WUNTRACED : 0) < 0 && errno == EINTR) {
   }
-  reaped_ = true;
+  reaped_ = !WIFSTOPPED(status);
 }
 
 bool TargetProcess::alive() {

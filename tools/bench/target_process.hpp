@@ -56,7 +56,7 @@ class TargetProcess {
   enum class Truncate { kNo, kYes };
   /// Ends an exposure; kYes cuts the segment's memfd to nothing afterwards, as the daemon does.
   [[nodiscard]] Result<void> revoke(transport::ExposureId id, Truncate truncate);
-  /// Sends a signal. SIGKILL waits until the process is gone.
+  /// Sends a signal. SIGKILL waits until the process is gone, SIGSTOP until it stands still.
   void signal(int number);
   /// True while the process has not ended.
   [[nodiscard]] bool alive();

@@ -55,6 +55,10 @@ DaemonProcess::~DaemonProcess() {
 void DaemonProcess::send(int signal) const {
   REQUIRE(pid_ > 0);
   REQUIRE(::kill(pid_, signal) == 0);
+  if (signal != SIGSTOP) return;
+  // A thread may go on until the one that takes the signal has had its turn on a busy machine.
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED) == 0);
 }
 
 Exit DaemonProcess::wait(std::chrono::milliseconds time_max) {

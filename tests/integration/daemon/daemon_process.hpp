@@ -46,6 +46,7 @@ class DaemonProcess {
   DaemonProcess& operator=(const DaemonProcess&) = delete;
 
   [[nodiscard]] pid_t pid() const { return pid_; }
+  /// After SIGSTOP all its threads stand still when this returns.
   void send(int signal) const;
   /// Fails the test where it has not ended in time.
   Exit wait(std::chrono::milliseconds time_max = std::chrono::seconds(20));

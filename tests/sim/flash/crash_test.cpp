@@ -1,28 +1,19 @@
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <string>
 
 #include "tests/sim/flash/flash_world.hpp"
+#include "tests/support/seeds.hpp"
 
 namespace {
 
 using namespace ho;
 using test::FlashWorld;
+using test::for_each_seed;
 using test::SimFlashFaults;
 
 constexpr std::uint64_t kCrashSeeds = 2000;
 constexpr std::uint64_t kErrorSeeds = 600;
 constexpr std::uint64_t kFlipSeeds = 300;
-
-/// Runs `body` for every seed, or for HO_SEED alone.
-template <typename Body>
-void for_each_seed(std::uint64_t count, Body&& body) {
-  if (const char* one = std::getenv("HO_SEED")) {
-    body(std::strtoull(one, nullptr, 10));
-    return;
-  }
-  for (std::uint64_t seed = 1; seed <= count; ++seed) body(seed);
-}
 
 /// Opens until it succeeds; at first the power may be cut while it opens.
 void open_after_crash(FlashWorld& world) {
@@ -73,7 +64,7 @@ TEST_CASE("flash sim: after any crash every acknowledged durable write reads bac
     acknowledged += world.acknowledged();
   });
   // The load must be one that has something to lose, and be cut in its midst.
-  if (std::getenv("HO_SEED") == nullptr) {
+  if (!test::only_seed()) {
     CHECK(acknowledged > kCrashSeeds * 20);
     CHECK(cut_midway > kCrashSeeds);
   }
@@ -103,7 +94,7 @@ TEST_CASE("flash sim: I/O errors and full devices fail operations and never give
     REQUIRE(world.wrong() == "");
     world.close();
   });
-  if (std::getenv("HO_SEED") == nullptr) CHECK(failures > kErrorSeeds);
+  if (!test::only_seed()) CHECK(failures > kErrorSeeds);
 }
 
 TEST_CASE("flash sim: a flipped bit of data is found, named, and harms nothing else") {
@@ -125,7 +116,7 @@ TEST_CASE("flash sim: a flipped bit of data is found, named, and harms nothing e
     CHECK(world.corrupt_reads() == 1);
     world.close();
   });
-  if (std::getenv("HO_SEED") == nullptr) CHECK(flipped > kFlipSeeds / 2);
+  if (!test::only_seed()) CHECK(flipped > kFlipSeeds / 2);
 }
 
 TEST_CASE("flash sim: flipped bits in one copy of the metadata harm nothing") {
@@ -143,5 +134,5 @@ TEST_CASE("flash sim: flipped bits in one copy of the metadata harm nothing") {
     REQUIRE(world.wrong() == "");
     world.close();
   });
-  if (std::getenv("HO_SEED") == nullptr) CHECK(noticed > kFlipSeeds / 2);
+  if (!test::only_seed()) CHECK(noticed > kFlipSeeds / 2);
 }

@@ -1,32 +1,23 @@
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <string>
 #include <variant>
 
 #include "common/schedule/validate.hpp"
 #include "tests/sim/job/random_schedule.hpp"
 #include "tests/sim/job/sim_job.hpp"
+#include "tests/support/seeds.hpp"
 #include "tools/analyzer/analyzer.hpp"
 
 namespace {
 
 using namespace ho;
+using test::for_each_seed;
 using test::SimFault;
 using test::SimJob;
 using test::SimOutcome;
 
 constexpr std::uint64_t kSeeds = 2000;
 constexpr std::uint64_t kFaultSeeds = 700;
-
-/// Runs `body` for every seed, or for HO_SEED alone.
-template <typename Body>
-void for_each_seed(std::uint64_t count, Body&& body) {
-  if (const char* one = std::getenv("HO_SEED")) {
-    body(std::strtoull(one, nullptr, 10));
-    return;
-  }
-  for (std::uint64_t seed = 1; seed <= count; ++seed) body(seed);
-}
 
 SimOutcome run(std::uint64_t seed, SimFault fault) {
   Prng random(seed);
@@ -61,7 +52,7 @@ TEST_CASE("sim: whole jobs with delay and reorder see exactly the model's bytes"
     stalled += outcome.stall_turns > 0 ? 1 : 0;
   });
   // Transfers must sometimes be late, else the waits are not tested.
-  if (std::getenv("HO_SEED") == nullptr) CHECK(stalled > kSeeds / 10);
+  if (!test::only_seed()) CHECK(stalled > kSeeds / 10);
 }
 
 TEST_CASE("sim: a killed node fails the job cleanly and never shows wrong bytes") {
@@ -76,7 +67,7 @@ TEST_CASE("sim: a killed node fails the job cleanly and never shows wrong bytes"
     CHECK(outcome.failure->code == Errc::kUnavailable);
     CHECK(outcome.failed_after <= std::chrono::milliseconds(3));
   });
-  if (std::getenv("HO_SEED") == nullptr) CHECK(failures > kFaultSeeds / 4);
+  if (!test::only_seed()) CHECK(failures > kFaultSeeds / 4);
 }
 
 TEST_CASE("sim: a stopped node fails the job by its transfers' deadline") {
@@ -92,7 +83,7 @@ TEST_CASE("sim: a stopped node fails the job by its transfers' deadline") {
         (outcome.failure->code == Errc::kDeadline || outcome.failure->code == Errc::kUnavailable));
     CHECK_FALSE(outcome.failure->storages.empty());
   });
-  if (std::getenv("HO_SEED") == nullptr) CHECK(failures > kFaultSeeds / 4);
+  if (!test::only_seed()) CHECK(failures > kFaultSeeds / 4);
 }
 
 TEST_CASE("sim: a lost operation ends in an error, never in wrong bytes") {
@@ -104,7 +95,7 @@ TEST_CASE("sim: a lost operation ends in an error, never in wrong bytes") {
     REQUIRE(outcome.finished != outcome.failure.has_value());
     failures += outcome.failure ? 1 : 0;
   });
-  if (std::getenv("HO_SEED") == nullptr) CHECK(failures > 0);
+  if (!test::only_seed()) CHECK(failures > 0);
 }
 
 TEST_CASE(
@@ -130,7 +121,7 @@ TEST_CASE(
     REQUIRE(result.wrong == "");
     REQUIRE(result.finished);
   });
-  if (std::getenv("HO_SEED") != nullptr) return;
+  if (test::only_seed()) return;
   CHECK(planned > kFaultSeeds / 4);
   CHECK(wrapped > 0);
 }

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <set>
 
 #include "common/schedule/validate.hpp"
+#include "tests/support/seeds.hpp"
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/arrange.hpp"
@@ -223,22 +223,19 @@ TEST_CASE("recompute: not where an input or the output has changed since, or is 
 }
 
 TEST_CASE("search: plans of random graphs with all marks are legal and never longer for it") {
-  const char* only = std::getenv("HO_SEED");
-  const std::uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 0;
-  const std::uint64_t last = only != nullptr ? first + 1 : 600;
   std::uint32_t plans = 0;
   std::uint32_t reordered = 0;
   std::uint32_t recomputed = 0;
-  for (std::uint64_t seed = first; seed < last; ++seed) {
+  test::for_each_seed(600, [&](std::uint64_t seed) {
     INFO("HO_SEED=" << seed);
     const Graph graph = marked(test::random_graph(seed, 50), seed);
     const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
-    if (peak == 0) continue;
+    if (peak == 0) return;
     const Hardware hardware = test::one_tier(200'000'000 * (1 + seed % 5));
     const auto outcome = analyzer::analyze(graph, hardware, {peak * 6 / 10 + 1, 1});
     if (!outcome) FAIL(outcome.error().message());
     const auto* plan = std::get_if<Schedule>(&*outcome);
-    if (plan == nullptr) continue;
+    if (plan == nullptr) return;
     ++plans;
     const auto violation = schedule::validate(*plan);
     if (violation) FAIL(violation->rule << ": " << violation->first << "; " << violation->second);
@@ -248,10 +245,9 @@ TEST_CASE("search: plans of random graphs with all marks are legal and never lon
     CHECK(p.recomputed_ops == plan->positions.size() - plan->ops.size());
     reordered += p.moved_ops > 0 ? 1 : 0;
     recomputed += p.recomputed_ops > 0 ? 1 : 0;
-  }
-  if (only == nullptr) {
-    CHECK(plans > 100);
-    CHECK(reordered > 10);
-    CHECK(recomputed > 10);
-  }
+  });
+  if (test::only_seed()) return;
+  CHECK(plans > 100);
+  CHECK(reordered > 10);
+  CHECK(recomputed > 10);
 }

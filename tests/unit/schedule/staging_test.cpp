@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/schedule/validate.hpp"
+#include "tests/support/broken_rule.hpp"
 #include "tests/support/schedule_builder.hpp"
 
 namespace ho::test {
@@ -14,18 +15,7 @@ using schedule::HomeSlot;
 using schedule::HomeTier;
 using schedule::Position;
 using schedule::Schedule;
-using schedule::validate;
 using B = ScheduleBuilder;
-
-/// The broken rule's name; empty: legal.
-std::string rule(const Schedule& schedule) {
-  const auto found = validate(schedule);
-  if (found) {
-    UNSCOPED_INFO(found->rule << " | " << found->first << " | " << found->second << " | "
-                              << found->detail);
-  }
-  return found ? found->rule : "";
-}
 
 /// One activation that is stored, staged out, staged in and fetched, and whose staging slot a
 /// second one takes in between: cache ops 0 .. 4 are store, stage_out, detach, stage_in, prefetch
@@ -62,11 +52,11 @@ Schedule staged_step() {
 std::string rule_after_staged(const std::function<void(Schedule&)>& change) {
   Schedule schedule = staged_step();
   change(schedule);
-  return rule(schedule);
+  return broken_rule(schedule);
 }
 
 TEST_CASE("validate: a value may pass through a staging slot to flash and back") {
-  CHECK(rule(staged_step()) == "");
+  CHECK(broken_rule(staged_step()) == "");
 }
 
 TEST_CASE("validate: staging slots are named where the home is on flash, and only there") {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/schedule/describe.hpp"
+#include "tests/support/broken_rule.hpp"
 #include "tests/support/schedule_examples.hpp"
 #include "tests/support/schedule_generated.hpp"
 
@@ -24,25 +25,15 @@ using schedule::Schedule;
 using schedule::validate;
 using B = ScheduleBuilder;
 
-/// The broken rule's name; empty: legal.
-std::string rule(const Schedule& schedule) {
-  const auto found = validate(schedule);
-  if (found) {
-    UNSCOPED_INFO(found->rule << " | " << found->first << " | " << found->second << " | "
-                              << found->detail);
-  }
-  return found ? found->rule : "";
-}
-
 /// The training step with one thing changed.
 std::string rule_after(const std::function<void(Schedule&)>& change) {
   Schedule schedule = training_step();
   change(schedule);
-  return rule(schedule);
+  return broken_rule(schedule);
 }
 
 TEST_CASE("validate: the training step with every kind of cache op is legal") {
-  CHECK(rule(training_step()) == "");
+  CHECK(broken_rule(training_step()) == "");
 }
 
 TEST_CASE("validate: a violation names the rule and both parties") {
@@ -58,7 +49,7 @@ TEST_CASE("validate: a violation names the rule and both parties") {
 
 TEST_CASE("validate: sizes, places and homes") {
   CHECK(rule_after([](Schedule& s) { s.positions.clear(); }) == "malformed");
-  CHECK(rule(Schedule{}) == "no-positions");
+  CHECK(broken_rule(Schedule{}) == "no-positions");
   CHECK(rule_after([](Schedule& s) { s.format_version = 2; }) == "malformed");
   CHECK(rule_after([](Schedule& s) { s.device_budget_bytes = s.arena_bytes - 1; }) ==
         "arena-exceeds-budget");
@@ -156,12 +147,12 @@ Schedule recomputed(bool recomputable, bool fixed) {
 }
 
 TEST_CASE("validate: a recomputable op may run twice with the same inputs") {
-  CHECK(rule(recomputed(true, false)) == "");
-  CHECK(rule(recomputed(false, false)) == "repeated-op");
-  CHECK(rule(recomputed(true, true)) == "repeated-op");
+  CHECK(broken_rule(recomputed(true, false)) == "");
+  CHECK(broken_rule(recomputed(false, false)) == "repeated-op");
+  CHECK(broken_rule(recomputed(true, true)) == "repeated-op");
   Schedule other = recomputed(true, false);
   std::swap(other.positions[2].operands[0], other.positions[2].operands[1]);
-  CHECK(rule(other) == "operands-differ");
+  CHECK(broken_rule(other) == "operands-differ");
 }
 
 TEST_CASE("validate: an op that updates in place cannot run twice") {
@@ -171,10 +162,10 @@ TEST_CASE("validate: an op that updates in place cannot run twice") {
   b.prologue(w, 0, {.before = 0});
   b.epilogue(w, 0, {});
   Schedule schedule = b.finish();
-  CHECK(rule(schedule) == "");
+  CHECK(broken_rule(schedule) == "");
   schedule.ops[0].recomputable = true;
   schedule.positions.push_back(schedule.positions[0]);
-  CHECK(rule(schedule) == "wrong-version");
+  CHECK(broken_rule(schedule) == "wrong-version");
 }
 
 /// Three ops that share nothing, in the given order.
@@ -191,28 +182,28 @@ Schedule independent(std::initializer_list<std::uint32_t> order) {
 }
 
 TEST_CASE("validate: independent ops may change places, nothing crosses a fixed one") {
-  CHECK(rule(independent({2, 0, 1})) == "");
+  CHECK(broken_rule(independent({2, 0, 1})) == "");
   for (std::uint32_t fixed = 0; fixed < 3; ++fixed) {
     Schedule schedule = independent({0, 1, 2});
     schedule.ops[fixed].fixed = true;
-    CHECK(rule(schedule) == "");
+    CHECK(broken_rule(schedule) == "");
     schedule = independent({2, 0, 1});
     schedule.ops[fixed].fixed = true;
-    CHECK(rule(schedule) == "fixed-moved");
+    CHECK(broken_rule(schedule) == "fixed-moved");
   }
   Schedule behind = independent({1, 0, 2});
   behind.ops[2].fixed = true;
-  CHECK(rule(behind) == "");
+  CHECK(broken_rule(behind) == "");
 }
 
 TEST_CASE("validate: control dependencies hold in the refined order") {
   Schedule schedule = independent({0, 2, 1});
   schedule.ops[2].after = {OpIndex(0)};
-  CHECK(rule(schedule) == "");
+  CHECK(broken_rule(schedule) == "");
   schedule.ops[2].after = {OpIndex(0), OpIndex(1)};
-  CHECK(rule(schedule) == "control-dependency");
+  CHECK(broken_rule(schedule) == "control-dependency");
   schedule.ops[1].after = {OpIndex(2)};
-  CHECK(rule(schedule) == "malformed");
+  CHECK(broken_rule(schedule) == "malformed");
 }
 
 TEST_CASE("validate: an op waits for the prefetch of each operand it finds on the device") {
@@ -263,7 +254,7 @@ TEST_CASE("validate: a detach of nothing stored ends where its last op ends") {
   b.detach(w, 0, {.after = 0});
   b.prefetch(w, 0, {.after = 1, .before = 0, .next_step = true});
   b.prologue(w, 0, {.before = 0});
-  CHECK(rule(b.finish()) == "");
+  CHECK(broken_rule(b.finish()) == "");
 }
 
 TEST_CASE("validate: a store reads a value to its end") {
@@ -277,11 +268,11 @@ TEST_CASE("validate: a store reads a value to its end") {
   b.store(w, 0, {.after = 0});
   b.prologue(w, 0, {.before = 0});
   Schedule schedule = b.finish();
-  CHECK(rule(schedule) == "store-overtaken");
+  CHECK(broken_rule(schedule) == "store-overtaken");
   schedule.cache_ops[0].before_position = Position(0);
-  CHECK(rule(schedule) == "cycle");
+  CHECK(broken_rule(schedule) == "cycle");
   schedule.cache_ops[0].before_next_step = true;
-  CHECK(rule(schedule) == "");
+  CHECK(broken_rule(schedule) == "");
 }
 
 TEST_CASE("validate: a prefetch reads a finished copy of the latest value") {
@@ -299,17 +290,17 @@ TEST_CASE("validate: a prefetch reads a finished copy of the latest value") {
   b.detach(a, 0, {.after = 0, .after_cache_ops = {B::same(0)}});
   b.prefetch(a, 64, {.after = 0, .before = 2, .after_cache_ops = {B::same(1)}});
   Schedule schedule = b.finish();
-  CHECK(rule(schedule) == "");
+  CHECK(broken_rule(schedule) == "");
   Schedule unstored = schedule;
   unstored.cache_ops[0].kind = CacheOpKind::kDetach;
   unstored.cache_ops[1].kind = CacheOpKind::kPrefetch;
   unstored.cache_ops.pop_back();
-  CHECK(rule(unstored) == "stale-home");
+  CHECK(broken_rule(unstored) == "stale-home");
   // A write after the store makes the copy stale.
   Schedule rewritten = schedule;
   rewritten.positions[0].operands[0].access = Access::kWrite;
   rewritten.positions[1].operands = {B::read(a, 64)};
-  CHECK(rule(rewritten) == "prefetch-late");
+  CHECK(broken_rule(rewritten) == "prefetch-late");
 }
 
 TEST_CASE("validate: a prefetch that races its store is refused") {
@@ -330,9 +321,9 @@ TEST_CASE("validate: a storage is where each step finds it") {
   b.prefetch(w, 64, {.after = 0, .before = 0, .next_step = true, .after_cache_ops = {B::same(1)}});
   b.prologue(w, 0, {.before = 0});
   Schedule schedule = b.finish();
-  CHECK(rule(schedule) == "wrong-offset");
+  CHECK(broken_rule(schedule) == "wrong-offset");
   schedule.cache_ops[2].device_offset_bytes = 0;
-  CHECK(rule(schedule) == "");
+  CHECK(broken_rule(schedule) == "");
 }
 
 TEST_CASE("validate: home bytes shared over time are ordered like device bytes") {
@@ -354,21 +345,21 @@ TEST_CASE("validate: home bytes shared over time are ordered like device bytes")
     b.prefetch(c, 64, {.after = 3, .before = 4, .after_cache_ops = {B::same(4)}});
     return b.finish();
   };
-  CHECK(rule(shared(true)) == "");
-  CHECK(rule(shared(false)) == "overlapping-home-bytes");
+  CHECK(broken_rule(shared(true)) == "");
+  CHECK(broken_rule(shared(false)) == "overlapping-home-bytes");
   // A persistent value that another is stored over is lost, though nothing races.
   Schedule over = shared(true);
   over.storages.push_back(Storage{200, "v", 64, StorageKind::kWeight, true, false});
   over.homes.push_back(HomeSlot{HomeTier::kLocalDdr, 64});
   over.local_ddr_bytes = 128;
-  CHECK(rule(over) == "");
+  CHECK(broken_rule(over) == "");
   over.homes.back()->offset_bytes = 32;
-  CHECK(rule(over) == "lost-value");
+  CHECK(broken_rule(over) == "lost-value");
   // The epilogue's and the prologue's accesses count too: m is fetched while a0 is stored there.
   Schedule schedule = training_step();
   schedule.homes[3]->offset_bytes = 896;
   schedule.local_ddr_bytes = 896 + 256;
-  CHECK(rule(schedule) == "overlapping-home-bytes");
+  CHECK(broken_rule(schedule) == "overlapping-home-bytes");
 }
 
 TEST_CASE("validate: an INPUT is fetched in the step for which it was supplied") {
@@ -420,18 +411,18 @@ TEST_CASE("validate: an op that is there twice a step apart still overlaps itsel
   b.prefetch(v, 0, {.after = 1, .before = 0, .next_step = true, .after_cache_ops = {B::same(2)}});
   b.prologue(v, 0, {.before = 0});
   Schedule schedule = b.finish();
-  CHECK(rule(schedule) == "");
+  CHECK(broken_rule(schedule) == "");
   schedule.cache_ops[3].after_position = Position(0);
   schedule.cache_ops[3].after_cache_ops.clear();
-  CHECK(rule(schedule) != "");
+  CHECK(broken_rule(schedule) != "");
 }
 
 TEST_CASE("validate: a chain of cache ops orders what the positions do not") {
   // The prefetch starts after position 0 like the store, ordered by the chain alone.
-  CHECK(rule(deep_offload(64)) == "");
+  CHECK(broken_rule(deep_offload(64)) == "");
   Schedule schedule = deep_offload(64);
   schedule.cache_ops[1].after_cache_ops.clear();
-  CHECK(rule(schedule) == "not-resident");
+  CHECK(broken_rule(schedule) == "not-resident");
 }
 
 TEST_CASE("validate: hostile dependency graphs are refused, not searched for ever") {
@@ -451,7 +442,7 @@ TEST_CASE("validate: hostile dependency graphs are refused, not searched for eve
     last = std::move(next);
   }
   b.prologue(w, 0, {.before = 0});
-  CHECK(rule(b.finish()) != "");
+  CHECK(broken_rule(b.finish()) != "");
 }
 
 }  // namespace
