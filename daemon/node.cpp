@@ -21,6 +21,7 @@
 #include "daemon/control/listener.hpp"
 #include "daemon/control/server.hpp"
 #include "daemon/control/service.hpp"
+#include "daemon/control/staging.hpp"
 #include "daemon/data/loop.hpp"
 #include "daemon/pool/pool.hpp"
 #include "daemon/tier/ddr/machine_memory.hpp"
@@ -123,7 +124,8 @@ struct Node::Parts {
         data(std::move(data_loop)),
         flash(std::move(flash_loop)),
         grants(pool, *data, io, pages),
-        service(pool, grants, *data, the_clock, std::move(facts)),
+        staging(pool, grants, flash.get(), io, {config.node_name, facts.instance, facts.flash_off}),
+        service(pool, grants, staging, *data, the_clock, std::move(facts)),
         server(io, service),
         signals(io),
         ticker(io) {}
@@ -137,6 +139,7 @@ struct Node::Parts {
   std::unique_ptr<DataLoop> data;
   std::unique_ptr<flash::FlashLoop> flash;  ///< nullptr: no flash
   Grants grants;
+  Staging staging;
   Service service;
   Server server;
   asio::signal_set signals;
@@ -262,10 +265,10 @@ void Node::drain_step() {
       const SessionId session = parts.pool.sessions().begin()->first;
       log(LogLevel::kWarning, "ending a session that did not close",
           {{"session", std::to_string(session.value())}});
-      parts.grants.close_session(session, [] {});
+      parts.staging.close_session(session, [] {});
     }
   }
-  const bool drained = parts.pool.sessions().empty() && parts.grants.idle();
+  const bool drained = parts.pool.sessions().empty() && parts.grants.idle() && parts.staging.idle();
   if (!drained && now < parts.forced_end) return;
   if (!drained) log(LogLevel::kError, "memory was not given back in time");
   parts.server.stop();

@@ -1,27 +1,17 @@
 #include "proto/control.hpp"
 
 #include <control.pb.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <asio/executor_work_guard.hpp>
-#include <asio/io_context.hpp>
-#include <asio/post.hpp>
-#include <atomic>
 #include <bit>
-#include <condition_variable>
-#include <csignal>
 #include <iterator>
-#include <mutex>
 #include <optional>
-#include <thread>
-#include <unordered_map>
 #include <utility>
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
-#include "proto/rpc.hpp"
+#include "proto/control_connection.hpp"
 
 namespace ho {
 
@@ -29,164 +19,16 @@ namespace {
 
 namespace pb = hyperoffload::v1;
 
-constexpr std::size_t kWaitingCallsMax = 1024;
 constexpr std::size_t kSegmentsPerReleaseMax = 4096;  // far below what a daemon takes in one frame
 static_assert(segments_per_grant_max("local") == kFrameDescriptorsMax);
 
-Errc errc_from_name(const std::string& name) {
-  for (int i = static_cast<int>(Errc::kInvalidArgument); i <= static_cast<int>(Errc::kIo); ++i) {
-    if (errc_name(static_cast<Errc>(i)) == name) return static_cast<Errc>(i);
-  }
-  return Errc::kIo;  // a newer daemon's code
-}
-
-Error senseless(const std::string& what) {
-  return Error(Errc::kCorrupt, "the daemon's answer makes no sense: " + what);
-}
-
-/// What came back for one call.
-struct Reply {
-  pb::Response response;
-  std::vector<UniqueFd> descriptors;
-};
+using control::put_session;
+using control::Reply;
+using control::senseless;
 
 std::vector<std::string> to_vector(const google::protobuf::RepeatedPtrField<std::string>& from) {
   return {from.begin(), from.end()};
 }
-
-}  // namespace
-
-/// Owns socket and I/O thread. The mutex is here because callers block in their own threads while
-/// the I/O thread answers them: there is nothing to poll instead.
-class ControlClient::Connection {
- public:
-  static Result<std::unique_ptr<Connection>> open(Options options, TimePoint deadline) {
-    auto address = ControlAddress::parse(options.address);
-    if (!address) return address.error();
-    auto fd = dial(*address, deadline);
-    if (!fd) return fd.error();
-    std::unique_ptr<Connection> made(new Connection(std::move(options)));
-    made->start(std::move(*fd));
-    return made;
-  }
-
-  ~Connection() {
-    asio::post(io_, [this] {
-      if (channel_->open()) channel_->close();
-      io_.stop();
-    });
-    thread_.join();
-  }
-
-  /// Sends `request` and waits for its answer. Any thread.
-  Result<Reply> call(pb::Request request, TimePoint deadline) {
-    std::unique_lock lock(mutex_);
-    if (lost_) return *lost_;
-    if (waiting_.size() >= kWaitingCallsMax) {
-      return Error(Errc::kBusy, options_.address + ": too many calls wait for answers");
-    }
-    const std::uint64_t id = next_id_++;
-    Waiting& mine = waiting_[id];
-    request.set_id(id);
-    asio::post(io_, [this, id, bytes = request.SerializeAsString()] { send(id, bytes); });
-    while (!mine.result && !lost_) {
-      if (changed_.wait_until(lock, deadline) == std::cv_status::timeout) break;
-    }
-    std::optional<Result<Reply>> result = std::move(mine.result);
-    waiting_.erase(id);
-    if (result) return std::move(*result);
-    if (lost_) return *lost_;
-    return Error(Errc::kDeadline, options_.address + ": no answer in time");
-  }
-
-  [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
-  [[nodiscard]] const Options& options() const { return options_; }
-
-  HelloReply hello;
-
- private:
-  struct Waiting {
-    std::optional<Result<Reply>> result;
-  };
-
-  explicit Connection(Options options) : options_(std::move(options)), io_(1) {}
-
-  void start(UniqueFd fd) {
-    const int family = socket_family(fd.get());
-    FrameChannel::Socket socket(io_, asio::generic::stream_protocol(family, 0), fd.release());
-    FrameChannel::Options channel_options;
-    channel_options.receive_descriptors = true;
-    channel_ = std::make_shared<FrameChannel>(std::move(socket), channel_options);
-    FrameChannel::Callbacks callbacks;
-    callbacks.on_frame = [this](FrameChannel::Frame frame) { receive(std::move(frame)); };
-    callbacks.on_closed = [this](const Error& error) { lose(error); };
-    channel_->start(std::move(callbacks));
-    // The host program's signals are not for this thread.
-    sigset_t all{};
-    sigset_t before{};
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] {
-      const auto work = asio::make_work_guard(io_);
-      io_.run();
-    });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    pthread_setname_np(thread_.native_handle(), "ho-control");
-  }
-
-  void send(std::uint64_t id, const std::string& bytes) {
-    auto sent = channel_->send(bytes, {});
-    if (sent) return;
-    answer(id, sent.error());
-  }
-
-  void receive(FrameChannel::Frame frame) {
-    Reply reply;
-    reply.descriptors = std::move(frame.descriptors);
-    if (!reply.response.ParseFromString(frame.payload)) {
-      channel_->close();
-      return lose(senseless("not a response"));
-    }
-    const std::uint64_t id = reply.response.id();
-    if (reply.response.has_status()) {
-      const pb::Status& status = reply.response.status();
-      return answer(id, Error(errc_from_name(status.code()), status.message()));
-    }
-    answer(id, std::move(reply));
-  }
-
-  void answer(std::uint64_t id, Result<Reply> result) {
-    const std::lock_guard lock(mutex_);
-    const auto found = waiting_.find(id);
-    if (found == waiting_.end()) return;  // its caller's deadline has passed
-    found->second.result = std::move(result);
-    changed_.notify_all();
-  }
-
-  void lose(const Error& error) {
-    const Error lost(Errc::kUnavailable, options_.address + ": " + error.context());
-    {
-      const std::lock_guard lock(mutex_);
-      lost_ = lost;
-      changed_.notify_all();
-    }
-    closed_.store(true, std::memory_order_release);
-    if (options_.on_closed) options_.on_closed(lost);
-  }
-
-  const Options options_;
-  asio::io_context io_;
-  std::shared_ptr<FrameChannel> channel_;  // used on the I/O thread only, once started
-  std::thread thread_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::unordered_map<std::uint64_t, Waiting> waiting_;
-  std::uint64_t next_id_ = 1;
-  std::optional<Error> lost_;
-  std::atomic<bool> closed_{false};
-};
-
-namespace {
 
 Result<HelloReply> to_hello(const pb::Response& response) {
   if (!response.has_hello()) return senseless("no hello");
@@ -210,12 +52,6 @@ Result<HelloReply> to_hello(const pb::Response& response) {
   for (const auto& driver : from.drivers())
     out.drivers.push_back({driver.driver(), driver.address()});
   return out;
-}
-
-template <typename Body>
-void put_session(const Session& session, Body* body) {
-  body->set_session_id(session.id.value());
-  body->set_token(session.token);
 }
 
 }  // namespace

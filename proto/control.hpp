@@ -118,6 +118,37 @@ struct SegmentInfo {
   std::string page_kind;
 };
 
+/// What a stage_out's answer promises, and how long an extent lives.
+enum class FlashPolicy : std::uint8_t {
+  kScratch = 1,  ///< the device took it; the extent ends with its session
+  kDurable = 2,  ///< it outlives a crash; the extent stays until it is freed
+};
+
+/// An extent of one node's flash tier. `access` is a secret: with it another session can open a
+/// durable extent.
+struct FlashExtent {
+  std::uint64_t id = 0;
+  std::uint64_t access = 0;
+  std::uint64_t length_bytes = 0;
+};
+
+enum class StageDirection : std::uint8_t { kIn = 1, kOut = 2 };
+
+/// One chunk moved between an extent and a segment of the same session and node.
+struct StageSpec {
+  StageDirection direction = StageDirection::kIn;
+  std::uint64_t extent = 0;
+  std::uint64_t extent_offset_bytes = 0;
+  SegmentId segment;
+  std::uint64_t segment_offset_bytes = 0;
+  std::uint64_t length_bytes = 0;  ///< 1 .. kStageBytesMax
+};
+/// Of one request. More would keep who waits for its first bytes waiting.
+inline constexpr std::uint64_t kStageBytesMax = 8 * kMiB;
+/// Of one session at a time; the next are kBusy. Below what a connection may have, so that leases
+/// are renewed meanwhile.
+inline constexpr std::uint32_t kStagesPerSessionMax = 48;
+
 /// The client's end of one control connection to one daemon.
 ///
 /// Threads: every method may be called from any thread and blocks until the answer, the deadline or
@@ -167,6 +198,22 @@ class ControlClient {
   /// Gives segments back. The answer means: no access through their keys begins any more.
   [[nodiscard]] Result<void> release(const Session& session, const std::vector<SegmentId>& segments,
                                      TimePoint deadline);
+
+  /// @return kUnsupported: the node has no flash, and why; kExhausted: no space or budget.
+  [[nodiscard]] Result<FlashExtent> flash_allocate(const Session& session, std::uint64_t bytes,
+                                                   FlashPolicy policy, TimePoint deadline);
+  /// Takes a durable extent of an earlier session into this one; only id and access count, the
+  /// length is filled in. @return kNotFound: none such, or another access.
+  [[nodiscard]] Result<FlashExtent> flash_open(const Session& session, const FlashExtent& extent,
+                                               TimePoint deadline);
+  [[nodiscard]] Result<void> flash_free(const Session& session, std::uint64_t extent,
+                                        TimePoint deadline);
+  /// Starts one stage request and returns. `done` hears its end once, on the I/O thread or, when
+  /// this client is destroyed before, on the destroying one; it must not call this client. No
+  /// deadline: only the answer says that the segment's bytes are the session's again.
+  /// @return kUnavailable, kBusy: nothing was started and `done` is not called.
+  [[nodiscard]] Result<void> stage(const Session& session, const StageSpec& spec,
+                                   std::function<void(const Result<void>&)> done);
 
   [[nodiscard]] Result<std::vector<NodeInfo>> nodes(TimePoint deadline);  ///< this daemon first
   [[nodiscard]] Result<NodeStatus> status(TimePoint deadline);

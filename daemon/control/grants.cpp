@@ -58,6 +58,12 @@ PageKind Grants::page_kind(SegmentId segment) const {
   return found == held_.end() ? pages_.kind : found->second.memory.page_kind();
 }
 
+std::optional<Grants::Live> Grants::memory(SegmentId segment) const {
+  const auto found = held_.find(segment);
+  if (found == held_.end()) return std::nullopt;
+  return Live{found->second.memory.bytes(), found->second.rights};
+}
+
 void Grants::make(const Spec& spec, Made answer) {
   const std::uint64_t segment_bytes = pool_.options().segment_bytes;
   const std::uint64_t most = segments_per_grant_max(spec.driver);
@@ -146,7 +152,7 @@ void Grants::hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Ex
       if (!fd) failure = fd.error();
     }
     out.push_back(std::move(segment));
-    held_.emplace(id, Held{std::move(memory), exposures[i].id, job->spec.driver});
+    held_.emplace(id, Held{std::move(memory), exposures[i].id, job->spec.driver, job->spec.rights});
   }
   HO_CHECK(jobs_ > 0);
   --jobs_;
@@ -184,8 +190,12 @@ void Grants::end(const std::vector<SegmentId>& segments, Ended answer) {
     data_.revoke(std::move(request), [this, left, memory, segments, answer] {
       asio::post(io_, [this, left, memory, segments, answer] {
         if (--*left > 0) return;
-        --jobs_;
-        wipe(memory, segments, answer);
+        const auto unused = [this, memory, segments, answer] {
+          --jobs_;
+          wipe(memory, segments, answer);
+        };
+        if (before_wipe_) return before_wipe_(segments, unused);
+        unused();
       });
     });
   }

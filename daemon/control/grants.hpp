@@ -5,6 +5,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,16 @@ class Grants {
   Grants(Pool& pool, DataLoop& data, asio::io_context& io, PagePlan pages);
   ~Grants();
 
+  /// Memory of one live segment.
+  struct Live {
+    std::span<std::byte> bytes;
+    transport::Rights rights = transport::Rights::kReadWrite;
+  };
+  /// Called when nobody can reach segments over a driver any more, before their memory goes; the
+  /// memory stays until it calls what it was given. Set before the first grant.
+  using BeforeWipe = std::function<void(const std::vector<SegmentId>&, std::function<void()>)>;
+  void set_before_wipe(BeforeWipe hook) { before_wipe_ = std::move(hook); }
+
   /// Grants whole segments to an existing session, all or none. Answers exactly once.
   void make(const Spec& spec, Made answer);
   /// Ends segments that the pool has put into kEnding and that were live. Answers once their bytes
@@ -56,6 +68,8 @@ class Grants {
   /// Nothing is held, made or ended.
   [[nodiscard]] bool idle() const { return held_.empty() && jobs_ == 0; }
   [[nodiscard]] PageKind page_kind() const { return pages_.kind; }
+  /// Nothing where it is not live.
+  [[nodiscard]] std::optional<Live> memory(SegmentId segment) const;
   /// The pages of one live segment; the pool's kind where it is not known any more.
   [[nodiscard]] PageKind page_kind(SegmentId segment) const;
 
@@ -71,6 +85,7 @@ class Grants {
     SegmentMemory memory;
     transport::ExposureId exposure;
     std::string driver;
+    transport::Rights rights;
   };
 
   void expose(const std::shared_ptr<Job>& job);
@@ -85,6 +100,7 @@ class Grants {
   DataLoop& data_;
   asio::io_context& io_;
   const PagePlan pages_;
+  BeforeWipe before_wipe_;
   std::map<SegmentId, Held> held_;
   std::size_t jobs_ = 0;  ///< makes and ends under way
   std::atomic<bool> giving_up_{false};

@@ -56,9 +56,11 @@ Result<SessionId> authenticate(const Pool& pool, const Body& body) {
 
 }  // namespace
 
-Service::Service(Pool& pool, Grants& grants, DataLoop& data, const Clock& clock, NodeFacts facts)
+Service::Service(Pool& pool, Grants& grants, Staging& staging, DataLoop& data, const Clock& clock,
+                 NodeFacts facts)
     : pool_(pool),
       grants_(grants),
+      staging_(staging),
       data_(data),
       clock_(clock),
       facts_(std::move(facts)),
@@ -120,6 +122,10 @@ void Service::handle(const Request& request, const PeerInfo& peer, const Reply& 
     case pb::Request::kStatus: return status(request, reply);
     case pb::Request::kSessions: return sessions(request, reply);
     case pb::Request::kSegments: return segments(request, reply);
+    case pb::Request::kFlashAllocate: return flash_allocate(request, reply);
+    case pb::Request::kFlashOpen: return flash_open(request, reply);
+    case pb::Request::kFlashFree: return flash_free(request, reply);
+    case pb::Request::kStage: return stage(request, reply);
     case pb::Request::BODY_NOT_SET: break;
   }
   refuse(request, Error(Errc::kUnsupported, "this daemon does not know the request"), reply);
@@ -144,7 +150,7 @@ void Service::open_session(const Request& request, const PeerInfo& peer, const R
   response.mutable_open_session()->set_session_id(session->value());
   response.mutable_open_session()->set_token(token);
   response.mutable_open_session()->set_lease_ms(to_ms(pool_.options().lease));
-  if (!reply(response, {})) grants_.close_session(*session, [] {});
+  if (!reply(response, {})) staging_.close_session(*session, [] {});
 }
 
 void Service::renew_lease(const Request& request, const Reply& reply) {
@@ -162,7 +168,7 @@ void Service::close_session(const Request& request, const Reply& reply) {
   log(LogLevel::kInfo, "session closed", {{"session", std::to_string(session->value())}});
   pb::Response response = answer_to(request);
   response.mutable_close_session();
-  grants_.close_session(*session, [response, reply] { static_cast<void>(reply(response, {})); });
+  staging_.close_session(*session, [response, reply] { static_cast<void>(reply(response, {})); });
 }
 
 void Service::grant(const Request& request, const PeerInfo& peer, const Reply& reply) {
@@ -218,6 +224,76 @@ void Service::release(const Request& request, const Reply& reply) {
   pb::Response response = answer_to(request);
   response.mutable_release();
   grants_.end(ids, [response, reply] { static_cast<void>(reply(response, {})); });
+}
+
+void Service::flash_allocate(const Request& request, const Reply& reply) {
+  const pb::FlashAllocateRequest& body = request.flash_allocate();
+  auto session = authenticate(pool_, body);
+  if (!session) return refuse(request, session.error(), reply);
+  if (body.policy() != pb::FLASH_SCRATCH && body.policy() != pb::FLASH_DURABLE) {
+    return refuse(request, Error(Errc::kInvalidArgument, "neither scratch nor durable"), reply);
+  }
+  pb::Response response = answer_to(request);
+  staging_.allocate(*session, body.bytes(), static_cast<FlashPolicy>(body.policy()),
+                    [this, response, reply, session = *session](const auto& made) mutable {
+                      if (!made) {
+                        static_cast<void>(reply(refusal(response.id(), made.error()), {}));
+                        return;
+                      }
+                      response.mutable_flash_allocate()->set_extent_id(made->id);
+                      response.mutable_flash_allocate()->set_access(made->access);
+                      // Nobody knows of it: a durable one would stay for ever.
+                      if (!reply(response, {}))
+                        staging_.free(session, made->id, [](const auto&) {});
+                    });
+}
+
+void Service::flash_open(const Request& request, const Reply& reply) {
+  const pb::FlashOpenRequest& body = request.flash_open();
+  auto session = authenticate(pool_, body);
+  if (!session) return refuse(request, session.error(), reply);
+  pb::Response response = answer_to(request);
+  staging_.open(*session, {body.extent_id(), body.access(), 0},
+                [response, reply](const auto& opened) mutable {
+                  if (!opened) {
+                    static_cast<void>(reply(refusal(response.id(), opened.error()), {}));
+                    return;
+                  }
+                  response.mutable_flash_open()->set_bytes(opened->length_bytes);
+                  static_cast<void>(reply(response, {}));
+                });
+}
+
+void Service::flash_free(const Request& request, const Reply& reply) {
+  auto session = authenticate(pool_, request.flash_free());
+  if (!session) return refuse(request, session.error(), reply);
+  pb::Response response = answer_to(request);
+  response.mutable_flash_free();
+  staging_.free(*session, request.flash_free().extent_id(), [response, reply](const auto& done) {
+    static_cast<void>(reply(done ? response : refusal(response.id(), done.error()), {}));
+  });
+}
+
+void Service::stage(const Request& request, const Reply& reply) {
+  const pb::StageRequest& body = request.stage();
+  auto session = authenticate(pool_, body);
+  if (!session) return refuse(request, session.error(), reply);
+  if (body.direction() != pb::STAGE_IN && body.direction() != pb::STAGE_OUT) {
+    return refuse(request, Error(Errc::kInvalidArgument, "neither in nor out"), reply);
+  }
+  StageSpec spec;
+  spec.direction = static_cast<StageDirection>(body.direction());
+  spec.extent = body.extent_id();
+  spec.extent_offset_bytes = body.extent_offset();
+  spec.segment = SegmentId(body.segment_id());
+  spec.segment_offset_bytes = body.segment_offset();
+  spec.length_bytes = body.bytes();
+  staging_.stage(*session, spec, [id = request.id(), reply](const Result<void>& done) {
+    pb::Response response;
+    response.set_id(id);
+    response.mutable_stage();
+    static_cast<void>(reply(done ? response : refusal(id, done.error()), {}));
+  });
 }
 
 void Service::nodes(const Request& request, const Reply& reply) {
@@ -305,7 +381,7 @@ void Service::tick() {
     log(LogLevel::kWarning, "lease lapsed",
         {{"session", std::to_string(session.value())},
          {"bytes", format_bytes(pool_.granted_bytes(session))}});
-    grants_.close_session(session, [] {});
+    staging_.close_session(session, [] {});
   }
 }
 

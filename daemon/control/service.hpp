@@ -8,6 +8,7 @@
 #include "common/base/clock.hpp"
 #include "common/base/unique_fd.hpp"
 #include "daemon/control/grants.hpp"
+#include "daemon/control/staging.hpp"
 #include "daemon/pool/pool.hpp"
 #include "proto/control.hpp"
 
@@ -48,7 +49,8 @@ class Service {
   /// Takes the answer. @return false: the peer has gone, nobody hears it.
   using Reply = std::function<bool(const Response&, std::vector<UniqueFd>)>;
 
-  Service(Pool& pool, Grants& grants, DataLoop& data, const Clock& clock, NodeFacts facts);
+  Service(Pool& pool, Grants& grants, Staging& staging, DataLoop& data, const Clock& clock,
+          NodeFacts facts);
 
   /// The first request of a connection. @return false: refused (and answered); close the
   /// connection.
@@ -66,6 +68,10 @@ class Service {
   void close_session(const Request& request, const Reply& reply);
   void grant(const Request& request, const PeerInfo& peer, const Reply& reply);
   void release(const Request& request, const Reply& reply);
+  void flash_allocate(const Request& request, const Reply& reply);
+  void flash_open(const Request& request, const Reply& reply);
+  void flash_free(const Request& request, const Reply& reply);
+  void stage(const Request& request, const Reply& reply);
   void nodes(const Request& request, const Reply& reply);
   void status(const Request& request, const Reply& reply);
   void sessions(const Request& request, const Reply& reply);
@@ -74,6 +80,7 @@ class Service {
 
   Pool& pool_;
   Grants& grants_;
+  Staging& staging_;
   DataLoop& data_;
   const Clock& clock_;
   const NodeFacts facts_;

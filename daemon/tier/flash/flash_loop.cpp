@@ -1,5 +1,7 @@
 #include "daemon/tier/flash/flash_loop.hpp"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <future>
 #include <utility>
@@ -13,6 +15,9 @@ namespace ho::flash {
 namespace {
 
 constexpr auto kTurnMax = std::chrono::seconds(1);
+constexpr auto kPublishPeriod = std::chrono::milliseconds(100);
+// Operations on the store at a time; it has room for as many.
+constexpr std::uint32_t kRunningMax = 128;
 
 }  // namespace
 
@@ -62,10 +67,52 @@ Result<std::unique_ptr<FlashLoop>> FlashLoop::start(Options options) {
 FlashLoop::~FlashLoop() { stop(); }
 
 void FlashLoop::stop() {
-  stopping_.store(true);
+  {
+    const std::lock_guard<std::mutex> guard(queue_mutex_);
+    stopping_.store(true);
+  }
   if (Device* const device = device_.exchange(nullptr)) device->wake();
   if (thread_.joinable()) thread_.join();
   store_.reset();
+}
+
+void FlashLoop::listen(std::function<void()> ring) {
+  const std::lock_guard<std::mutex> guard(queue_mutex_);
+  HO_CHECK(under_way_ == 0);
+  ring_ = std::move(ring);
+}
+
+Result<void> FlashLoop::push(FlashRequest request) {
+  const bool always = request.kind == FlashRequest::Kind::kEndSession ||
+                      request.kind == FlashRequest::Kind::kForget;
+  {
+    const std::lock_guard<std::mutex> guard(queue_mutex_);
+    if (stopping_.load()) return Error(Errc::kUnavailable, "flash is being closed");
+    if (!always && under_way_ >= kRequestsMax) {
+      return Error(Errc::kBusy, "too many flash requests are under way");
+    }
+    under_way_ += 1;
+    requests_.push_back(std::move(request));
+  }
+  if (Device* const device = device_.load()) device->wake();
+  return {};
+}
+
+std::vector<FlashAnswer> FlashLoop::take() {
+  const std::lock_guard<std::mutex> guard(queue_mutex_);
+  HO_CHECK(under_way_ >= answers_.size());
+  under_way_ -= answers_.size();
+  return std::exchange(answers_, {});
+}
+
+void FlashLoop::answer(FlashAnswer answer) {
+  bool first = false;
+  {
+    const std::lock_guard<std::mutex> guard(queue_mutex_);
+    first = answers_.empty();
+    answers_.push_back(std::move(answer));
+  }
+  if (first && ring_) ring_();
 }
 
 void FlashLoop::publish(const Store& store) {
@@ -82,12 +129,150 @@ FlashLoop::Status FlashLoop::status() const {
   return status_;
 }
 
+/// Tells the device once of memory that requests come back to: it is pinned and mapped for I/O
+/// then.
+void FlashLoop::announce(std::span<std::byte> region) {
+  const auto known = [&](std::span<std::byte> one) { return one.data() == region.data(); };
+  if (region.empty() || std::any_of(regions_.begin(), regions_.end(), known)) return;
+  regions_.push_back(region);
+  // Where it cannot be registered, operations on it work at a higher price.
+  static_cast<void>(store_->device().add_memory(region));
+}
+
+void FlashLoop::forget(std::span<std::byte> region) {
+  const auto at = std::find_if(regions_.begin(), regions_.end(), [&](std::span<std::byte> one) {
+    return one.data() == region.data();
+  });
+  if (at == regions_.end()) return;
+  store_->device().remove_memory(region);
+  regions_.erase(at);
+}
+
+void FlashLoop::create(const FlashRequest& request) {
+  const auto made = store_->create({request.owner, request.length_bytes, request.policy});
+  publish(*store_);
+  if (!made) return answer({request.cookie, made.error().code(), made.error().context(), {}, 0});
+  answer({request.cookie, Errc::kOk, "", *made, request.length_bytes});
+}
+
+/// One answer for whatever does not fit, so that nobody learns numbers by asking.
+void FlashLoop::find(const FlashRequest& request) {
+  const auto found = store_->find(request.extent);
+  if (!found || found->policy != Policy::kDurable || found->owner.object != request.owner.object) {
+    return answer(
+        {request.cookie,
+         Errc::kNotFound,
+         "no durable extent " + std::to_string(request.extent.value()) + " with this access number",
+         {},
+         0});
+  }
+  answer({request.cookie, Errc::kOk, "", found->id, found->length_bytes});
+}
+
+/// @return false: the store has no room now.
+bool FlashLoop::start_op(const FlashRequest& request) {
+  if (free_running_.empty()) return false;
+  const std::uint32_t slot = free_running_.back();
+  const OpId op(slot);
+  Result<void> started;
+  if (request.kind == FlashRequest::Kind::kFree) {
+    started = store_->submit(FreeOp{op, request.extent});
+  } else {
+    announce(request.region);
+    started =
+        request.kind == FlashRequest::Kind::kRead
+            ? store_->submit(ReadOp{op, request.extent, request.offset_bytes, request.memory})
+            : store_->submit(WriteOp{op, request.extent, request.offset_bytes, request.memory});
+  }
+  if (!started && started.error().code() == Errc::kBusy) return false;
+  if (!started) {
+    answer({request.cookie, started.error().code(), started.error().context(), request.extent, 0});
+    return true;
+  }
+  free_running_.pop_back();
+  running_[slot] = {request.cookie, true};
+  return true;
+}
+
+/// @return false: it has to wait.
+bool FlashLoop::serve_one(const FlashRequest& request) {
+  switch (request.kind) {
+    case FlashRequest::Kind::kCreate: create(request); return true;
+    case FlashRequest::Kind::kFind: find(request); return true;
+    case FlashRequest::Kind::kEndSession:
+      store_->end_session(request.owner.instance, request.owner.session);
+      publish(*store_);
+      break;
+    case FlashRequest::Kind::kForget: forget(request.region); break;
+    case FlashRequest::Kind::kFree:
+    case FlashRequest::Kind::kRead:
+    case FlashRequest::Kind::kWrite: return start_op(request);
+  }
+  answer({request.cookie, Errc::kOk, "", {}, 0});
+  return true;
+}
+
+std::size_t FlashLoop::serve() {
+  {
+    const std::lock_guard<std::mutex> guard(queue_mutex_);
+    while (!requests_.empty()) {
+      waiting_.push_back(std::move(requests_.front()));
+      requests_.pop_front();
+    }
+  }
+  std::size_t served = 0;
+  for (; !waiting_.empty(); ++served) {
+    const FlashRequest& next = waiting_.front();
+    const bool transfers =
+        next.kind == FlashRequest::Kind::kRead || next.kind == FlashRequest::Kind::kWrite;
+    if (stopping_.load() && transfers) {
+      answer({next.cookie, Errc::kUnavailable, "flash is being closed", next.extent, 0});
+    } else if (!serve_one(next)) {
+      break;
+    }
+    waiting_.pop_front();
+  }
+  return served;
+}
+
+std::size_t FlashLoop::reap() {
+  std::array<StoreCompletion, 32> done;
+  const std::size_t count = store_->poll(done);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto slot = static_cast<std::uint32_t>(done[i].done.op.value());
+    HO_CHECK(slot < running_.size() && running_[slot].used);
+    FlashAnswer out;
+    out.cookie = running_[slot].cookie;
+    out.code = done[i].done.code;
+    out.extent = done[i].fault.extent;
+    out.length_bytes = done[i].done.moved_bytes;
+    if (out.code == Errc::kCanceled) {
+      out.text = "the extent's session ended";
+    } else if (out.code != Errc::kOk) {
+      out.text = store_->describe(done[i].fault);
+    }
+    running_[slot] = {};
+    free_running_.push_back(slot);
+    answer(std::move(out));
+  }
+  return count;
+}
+
 void FlashLoop::run() {
-  while (!stopping_.load()) {
+  const SteadyClock clock;
+  running_.resize(kRunningMax);
+  for (std::uint32_t i = kRunningMax; i-- > 0;) free_running_.push_back(i);
+  for (;;) {
     store_->set_day(today());
-    HO_CHECK(store_->poll({}) == 0);
-    publish(*store_);
-    store_->wait(kTurnMax);
+    const std::size_t handled = serve() + reap();
+    const TimePoint now = clock.now();
+    if (handled == 0 || now - published_ >= kPublishPeriod) {
+      publish(*store_);
+      published_ = now;
+    }
+    const bool idle = waiting_.empty() && free_running_.size() == running_.size();
+    if (stopping_.load() && idle && handled == 0) break;
+    if (handled == 0) store_->wait(kTurnMax);
   }
   if (auto closed = store_->close(); !closed) {
     log(LogLevel::kWarning, "flash: the write counters could not be saved",

@@ -2,12 +2,16 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "daemon/tier/flash/store.hpp"
 
@@ -18,11 +22,46 @@ struct FlashPathOptions {
   std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
 };
 
-/// The thread that owns a store and its device. It sleeps while nothing is to do.
-/// Owner: the maker's thread. Lifecycle: start -> status ... -> stop (counters made safe) ->
-/// destructor.
+/// Something for the store to do, as others ask for it. A value.
+struct FlashRequest {
+  enum class Kind : std::uint8_t {
+    kCreate,      ///< owner, length_bytes, policy
+    kFind,        ///< extent, owner.object: a durable extent by its number and secret
+    kFree,        ///< extent
+    kRead,        ///< extent, offset_bytes -> memory
+    kWrite,       ///< memory -> extent, offset_bytes
+    kEndSession,  ///< owner: its scratch extents end, operations that have not begun are canceled
+    kForget,      ///< region: no request names it any more
+  };
+  Kind kind = Kind::kRead;
+  std::uint64_t cookie = 0;  ///< the asker's own name for it
+  Owner owner;
+  Policy policy = Policy::kScratch;
+  std::uint64_t length_bytes = 0;
+  ExtentId extent;
+  std::uint64_t offset_bytes = 0;
+  std::span<std::byte> memory;  ///< belongs to the loop until the answer
+  std::span<std::byte> region;  ///< that `memory` lies in; announced to the device at first use
+};
+
+/// How a request ended. Exactly one per accepted request.
+struct FlashAnswer {
+  std::uint64_t cookie = 0;
+  Errc code = Errc::kOk;
+  std::string text;  ///< of a failure: path, extent, block
+  ExtentId extent;
+  std::uint64_t length_bytes = 0;
+};
+
+/// The thread that owns a store and its device: the flash half of the node's data threads. It
+/// sleeps while nothing is to do.
+/// Owner: the maker's thread, from which requests come too. Lifecycle: start -> listen -> push ...
+/// -> stop (what runs ends, what waits is refused, counters made safe) -> destructor.
 class FlashLoop {
  public:
+  /// Requests accepted and not yet taken as answers; kEndSession and kForget are never refused.
+  static constexpr std::size_t kRequestsMax = 4096;
+
   struct Options {
     std::vector<FlashPathOptions> paths;
     std::uint64_t salt = 0;  ///< random
@@ -46,12 +85,33 @@ class FlashLoop {
   /// At most a second old while nothing happens. Any thread.
   [[nodiscard]] Status status() const;
 
+  /// `ring` is called on the loop's thread when answers are there to be taken; it must only post.
+  /// Before the first push().
+  void listen(std::function<void()> ring);
+  /// @return kBusy: kRequestsMax are under way. kUnavailable: stopping.
+  [[nodiscard]] Result<void> push(FlashRequest request);
+  /// Takes the answers that are there, in the order in which requests ended.
+  [[nodiscard]] std::vector<FlashAnswer> take();
+
   void stop();
 
  private:
+  struct Running {
+    std::uint64_t cookie = 0;
+    bool used = false;
+  };
   explicit FlashLoop(Options options) : options_(std::move(options)) {}
   [[nodiscard]] Result<std::unique_ptr<Store>> open();
   void run();
+  [[nodiscard]] std::size_t serve();
+  [[nodiscard]] std::size_t reap();
+  [[nodiscard]] bool serve_one(const FlashRequest& request);
+  void create(const FlashRequest& request);
+  void find(const FlashRequest& request);
+  [[nodiscard]] bool start_op(const FlashRequest& request);
+  void announce(std::span<std::byte> region);
+  void forget(std::span<std::byte> region);
+  void answer(FlashAnswer answer);
   void publish(const Store& store);
 
   const Options options_;
@@ -61,7 +121,20 @@ class FlashLoop {
   // Guards what the thread publishes once a turn; nobody waits for it on the data path.
   mutable std::mutex mutex_;
   Status status_;
-  std::unique_ptr<Store> store_;  ///< the thread's, from start() to its end
+  // A mutex: a request is a MiB or more, beside which it costs nothing.
+  std::mutex queue_mutex_;
+  std::deque<FlashRequest> requests_;
+  std::vector<FlashAnswer> answers_;
+  std::size_t under_way_ = 0;  ///< accepted and not yet answered
+  std::function<void()> ring_;
+
+  // The thread's own, from start() to its end.
+  std::unique_ptr<Store> store_;
+  std::deque<FlashRequest> waiting_;  ///< taken from requests_, not begun
+  std::vector<Running> running_;      ///< by OpId
+  std::vector<std::uint32_t> free_running_;
+  std::vector<std::span<std::byte>> regions_;  ///< announced to the device
+  TimePoint published_;
   std::thread thread_;
 };
 

@@ -48,7 +48,8 @@ struct Daemon {
   ho::daemon::Pool pool{options(), clock.now()};
   std::unique_ptr<ho::daemon::DataLoop> data = make_loop();
   ho::daemon::Grants grants{pool, *data, io, ho::daemon::PagePlan{}};
-  ho::daemon::Service service{pool, grants, *data, clock, {"boot", 1, {ho::NodeInfo{}}}};
+  ho::daemon::Staging staging{pool, grants, nullptr, io, {"n", 1, ""}};
+  ho::daemon::Service service{pool, grants, staging, *data, clock, {"boot", 1, {ho::NodeInfo{}}}};
 };
 
 /// Runs the control thread until `done`, for some seconds at most.

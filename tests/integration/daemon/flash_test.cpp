@@ -1,36 +1,18 @@
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <string>
 
 #include "common/base/units.hpp"
 #include "daemon/tier/flash/uring_device.hpp"
-#include "tests/integration/daemon/daemon_process.hpp"
+#include "tests/integration/daemon/staging_client.hpp"
 
 namespace {
 
 using namespace ho;
 using test::DaemonProcess;
-
-/// Why this machine has no flash to test; empty: it has.
-std::string no_flash_here(const std::string& path) {
-  const auto device = flash::make_uring_device({{path}});
-  if (device || device.error().code() != Errc::kUnsupported) return "";
-  return device.error().message();
-}
-
-void make_file(const std::string& path, std::uint64_t bytes) {
-  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  REQUIRE(file.valid());
-  REQUIRE(::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0);
-}
-
-std::string with_flash(const test::TempFolder& folder, const std::string& path,
-                       const std::string& more = "") {
-  return test::small_config(folder, "flash { path: \"" + path + "\" " + more + " }\n");
-}
+using test::make_file;
+using test::no_flash_here;
+using test::with_flash;
 
 }  // namespace
 

@@ -89,7 +89,8 @@ struct Control {
   Pool pool{pool_options(), clock.now()};
   std::unique_ptr<DataLoop> data = make_loop();
   Grants grants{pool, *data, io, PagePlan{}};
-  Service service{pool, grants, *data, clock, {"boot", 1, {NodeInfo{}}}};
+  Staging staging{pool, grants, nullptr, io, {"n", 1, ""}};
+  Service service{pool, grants, staging, *data, clock, {"boot", 1, {NodeInfo{}}}};
   Server server;
 };
 

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <control.pb.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "proto/control.hpp"
+#include "proto/rpc.hpp"
+
+namespace asio {
+class io_context;
+}
+
+// Inside this folder: what control.cpp and control_flash.cpp share.
+namespace ho::control {
+
+namespace pb = hyperoffload::v1;
+
+inline constexpr std::size_t kWaitingCallsMax = 1024;
+
+[[nodiscard]] inline Errc errc_from_name(const std::string& name) {
+  for (int i = static_cast<int>(Errc::kInvalidArgument); i <= static_cast<int>(Errc::kIo); ++i) {
+    if (errc_name(static_cast<Errc>(i)) == name) return static_cast<Errc>(i);
+  }
+  return Errc::kIo;  // a newer daemon's code
+}
+
+[[nodiscard]] inline Error senseless(const std::string& what) {
+  return Error(Errc::kCorrupt, "the daemon's answer makes no sense: " + what);
+}
+
+template <typename Body>
+void put_session(const Session& session, Body* body) {
+  body->set_session_id(session.id.value());
+  body->set_token(session.token);
+}
+
+/// What came back for one call.
+struct Reply {
+  pb::Response response;
+  std::vector<UniqueFd> descriptors;
+};
+
+}  // namespace ho::control
+
+namespace ho {
+
+/// Owns socket and I/O thread. The mutex is here because callers block in their own threads while
+/// the I/O thread answers them: there is nothing to poll instead.
+class ControlClient::Connection {
+ public:
+  using Done = std::function<void(Result<control::Reply>)>;
+
+  static Result<std::unique_ptr<Connection>> open(Options options, TimePoint deadline);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  /// Sends `request` and waits for its answer. Any thread.
+  [[nodiscard]] Result<control::Reply> call(control::pb::Request request, TimePoint deadline);
+  /// Sends `request`; `done` hears the answer or the loss of the connection, once, on the I/O
+  /// thread. @return kUnavailable, kBusy: nothing was sent, `done` is not called.
+  [[nodiscard]] Result<void> start(control::pb::Request request, Done done);
+
+  [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
+  [[nodiscard]] const Options& options() const { return options_; }
+
+  HelloReply hello;
+
+ private:
+  struct Waiting {
+    std::optional<Result<control::Reply>> result;
+    Done done;  ///< empty: a caller sleeps until there is a result
+  };
+
+  explicit Connection(Options options);
+  void run(UniqueFd fd);
+  [[nodiscard]] Result<std::uint64_t> enlist(control::pb::Request& request, Done done);
+  void send(std::uint64_t id, const std::string& bytes);
+  void receive(FrameChannel::Frame frame);
+  void answer(std::uint64_t id, Result<control::Reply> result);
+  void lose(const Error& error);
+
+  const Options options_;
+  const std::unique_ptr<asio::io_context> io_;
+  std::shared_ptr<FrameChannel> channel_;  // used on the I/O thread only, once started
+  std::thread thread_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unordered_map<std::uint64_t, Waiting> waiting_;
+  std::uint64_t next_id_ = 1;
+  std::optional<Error> lost_;
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace ho

@@ -1,0 +1,72 @@
+#include <control.pb.h>
+
+#include <utility>
+
+#include "proto/control.hpp"
+#include "proto/control_connection.hpp"
+
+namespace ho {
+
+namespace pb = hyperoffload::v1;
+
+Result<FlashExtent> ControlClient::flash_allocate(const Session& session, std::uint64_t bytes,
+                                                  FlashPolicy policy, TimePoint deadline) {
+  pb::Request request;
+  auto* const body = request.mutable_flash_allocate();
+  control::put_session(session, body);
+  body->set_bytes(bytes);
+  body->set_policy(static_cast<pb::FlashPolicy>(policy));
+  const auto reply = connection_->call(std::move(request), deadline);
+  if (!reply) return reply.error();
+  if (!reply->response.has_flash_allocate()) return control::senseless("no extent");
+  const auto& from = reply->response.flash_allocate();
+  return FlashExtent{from.extent_id(), from.access(), bytes};
+}
+
+Result<FlashExtent> ControlClient::flash_open(const Session& session, const FlashExtent& extent,
+                                              TimePoint deadline) {
+  pb::Request request;
+  auto* const body = request.mutable_flash_open();
+  control::put_session(session, body);
+  body->set_extent_id(extent.id);
+  body->set_access(extent.access);
+  const auto reply = connection_->call(std::move(request), deadline);
+  if (!reply) return reply.error();
+  const auto& from = reply->response.flash_open();
+  if (from.bytes() == 0) return control::senseless("an extent of no bytes");
+  return FlashExtent{extent.id, extent.access, from.bytes()};
+}
+
+Result<void> ControlClient::flash_free(const Session& session, std::uint64_t extent,
+                                       TimePoint deadline) {
+  pb::Request request;
+  auto* const body = request.mutable_flash_free();
+  control::put_session(session, body);
+  body->set_extent_id(extent);
+  const auto reply = connection_->call(std::move(request), deadline);
+  if (!reply) return reply.error();
+  return {};
+}
+
+Result<void> ControlClient::stage(const Session& session, const StageSpec& spec,
+                                  std::function<void(const Result<void>&)> done) {
+  pb::Request request;
+  auto* const body = request.mutable_stage();
+  control::put_session(session, body);
+  body->set_direction(static_cast<pb::StageDirection>(spec.direction));
+  body->set_extent_id(spec.extent);
+  body->set_extent_offset(spec.extent_offset_bytes);
+  body->set_segment_id(spec.segment.value());
+  body->set_segment_offset(spec.segment_offset_bytes);
+  body->set_bytes(spec.length_bytes);
+  return connection_->start(std::move(request),
+                            [done = std::move(done)](const Result<control::Reply>& reply) {
+                              if (!reply) return done(reply.error());
+                              if (!reply->response.has_stage()) {
+                                return done(control::senseless("no stage"));
+                              }
+                              done(Result<void>());
+                            });
+}
+
+}  // namespace ho
