@@ -36,6 +36,7 @@ Result<SweepPoint> sweep_point(const Graph& graph, const Hardware& hardware,
   point.moved_ops = plan->prediction.moved_ops;
   point.lru_step_ns = step_of(*plan, scaled, Policy::kOnDemandLru);
   point.window_step_ns = step_of(*plan, scaled, Policy::kLayerWindow);
+  point.greedy_step_ns = step_of(*plan, scaled, Policy::kG10Greedy);
   return point;
 }
 

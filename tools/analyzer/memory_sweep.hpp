@@ -30,6 +30,7 @@ struct SweepPoint {
   std::uint32_t moved_ops = 0;
   std::optional<std::uint64_t> lru_step_ns;     ///< absent: cannot run in this budget
   std::optional<std::uint64_t> window_step_ns;  ///< the same for the layer window
+  std::optional<std::uint64_t> greedy_step_ns;  ///< the same for G10's greedy plan
 };
 
 struct Sweep {

@@ -27,12 +27,14 @@ struct Series {
   std::function<double(const SweepPoint&)> step_ns;  ///< 0: no value
 };
 
-std::array<Series, 4> series() {
+std::array<Series, 5> series() {
   return {{
       {"layer window", "var(--c3)", "", 1.5,
        [](const SweepPoint& p) { return static_cast<double>(p.window_step_ns.value_or(0)); }},
       {"on-demand LRU", "var(--budget)", "", 1.5,
        [](const SweepPoint& p) { return static_cast<double>(p.lru_step_ns.value_or(0)); }},
+      {"G10's greedy plan", "var(--c5)", "2 3", 1.5,
+       [](const SweepPoint& p) { return static_cast<double>(p.greedy_step_ns.value_or(0)); }},
       {"lower bound", "var(--bare)", "5 4", 1.5,
        [](const SweepPoint& p) { return static_cast<double>(p.lower_bound_ns); }},
       {"planned", "var(--plan)", "", 2.5,
@@ -199,7 +201,7 @@ class Page {
         "<div class=\"card\"><h2>All points</h2><div class=\"scroll\"><table><tr><th>bandwidth</th>"
         "<th class=\"r\">memory</th><th class=\"r\">planned</th><th class=\"r\">over the bound</th>"
         "<th class=\"r\">stall</th><th class=\"r\">run again</th><th class=\"r\">on-demand LRU</th>"
-        "<th class=\"r\">layer window</th></tr>";
+        "<th class=\"r\">layer window</th><th class=\"r\">G10's greedy plan</th></tr>";
     const auto cell = [&](const std::string& text) { out_ += "<td class=\"r\">" + text + "</td>"; };
     const auto times = [&](const std::optional<std::uint64_t>& step_ns, std::uint64_t ours_ns) {
       if (!step_ns) return std::string("cannot run");
@@ -211,7 +213,7 @@ class Page {
       out_ += "<tr><td>" + bandwidth_name(point.bandwidth) + "</td>";
       cell(number(share(point.budget_bytes), 0) + " % (" + format_bytes(point.budget_bytes) + ")");
       if (!point.feasible) {
-        out_ += "<td class=\"none\" colspan=\"6\">no plan fits</td></tr>";
+        out_ += "<td class=\"none\" colspan=\"7\">no plan fits</td></tr>";
         continue;
       }
       const double bound = static_cast<double>(std::max<std::uint64_t>(1, point.lower_bound_ns));
@@ -221,6 +223,7 @@ class Page {
       cell(std::to_string(point.recomputed_ops) + " ops");
       cell(times(point.lru_step_ns, point.step_ns));
       cell(times(point.window_step_ns, point.step_ns));
+      cell(times(point.greedy_step_ns, point.step_ns));
       out_ += "</tr>";
     }
     out_ += "</table></div></div>";

@@ -1,111 +1,86 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <queue>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/check.hpp"
 #include "tools/analyzer/simulate.hpp"
-#include "tools/analyzer/simulate_channels.hpp"
+#include "tools/analyzer/simulate_offloader.hpp"
 
 namespace ho::analyzer {
 
-namespace {
+namespace detail {
 
 using schedule::Access;
-using schedule::HomeTier;
 using schedule::Schedule;
 
-constexpr std::uint32_t kNone = UINT32_MAX;
+namespace {
 
-/// A step that is steady, or the best of the last ones: a baseline is never made to look worse.
-struct StepTotals {
-  std::uint64_t start_ns = 0;
-  std::uint64_t end_ns = 0;
-  Simulation out;
-  std::array<std::uint64_t, detail::kChannelCount> busy_ns{};
-};
-
-/// What an offloader that plans nothing does: keeps values on the device while there is room, and
-/// makes room when it needs some. Decisions are taken in program order; each transfer is given its
-/// time on its channel when it is decided.
-class Offloader {
- public:
-  Offloader(const Schedule& schedule, const detail::ChannelLinks& links,
-            std::vector<std::uint8_t> lane)
-      : schedule_(schedule),
-        links_(links),
-        last_access_(detail::last_access(schedule)),
-        lane_(std::move(lane)),
-        values_(schedule.storages.size()),
-        budget_bytes_(schedule.device_budget_bytes) {
-    room_.push({0, budget_bytes_});
-    room_bytes_ = budget_bytes_;
+/// The read channel of each storage's home: where the schedule has it, else local DDR while there
+/// is room, then remote DDR, then flash.
+Result<std::vector<std::uint8_t>> home_lanes(const Schedule& schedule, const Hardware& hardware) {
+  if (!hardware.local_ddr && !hardware.remote_ddr) {
+    return Error{Errc::kInvalidArgument, "the hardware has no memory below the device"};
   }
-
-  Result<Simulation> run(Policy policy);
-
- private:
-  struct Value {
-    bool resident = false;
-    bool dirty = false;   ///< the device's copy is newer than home's
-    bool exists = false;  ///< has been written, or is supplied from home
-    std::uint64_t ready_ns = 0;
-    std::uint64_t home_ready_ns = 0;
-    std::uint64_t kept_for = 0;  ///< stamp: not a victim while it is the current one
-    std::uint32_t older = kNone;
-    std::uint32_t newer = kNone;
-  };
-  /// Bytes that are free from a time on.
-  struct Room {
-    std::uint64_t from_ns = 0;
-    std::uint64_t bytes = 0;
-    bool operator<(const Room& other) const { return from_ns > other.from_ns; }
-  };
-
-  [[nodiscard]] const Storage& storage(std::uint32_t s) const { return schedule_.storages[s]; }
-  [[nodiscard]] Result<void> check_fits() const;
-  [[nodiscard]] std::vector<std::uint32_t> cut_into_layers() const;
-  void unlink(std::uint32_t s);
-  void touch(std::uint32_t s);
-  std::uint64_t transfer(std::uint32_t s, bool toward_device, std::uint64_t earliest_ns);
-  void give_room(std::uint64_t bytes, std::uint64_t from_ns);
-  std::uint64_t take_room(std::uint64_t bytes);
-  void drop(std::uint32_t s, std::uint64_t now_ns);
-  bool bring(const schedule::Operand& operand, std::uint64_t now_ns, bool may_evict);
-  bool evict_one(std::uint64_t now_ns);
-  void keep(std::uint32_t position) {
-    for (const auto& operand : schedule_.positions[position].operands) {
-      values_[operand.storage.value()].kept_for = stamp_;
+  std::vector<std::uint8_t> lanes(schedule.storages.size(), 0);
+  std::uint64_t local_bytes = schedule.local_ddr_bytes;
+  for (std::size_t s = 0; s < lanes.size(); ++s) {
+    if (const auto& home = schedule.homes[s]) {
+      auto channel = channel_of(hardware, home->tier, true);
+      if (!channel) return channel.error();
+      lanes[s] = static_cast<std::uint8_t>(*channel);
+      continue;
+    }
+    const std::uint64_t bytes = schedule.storages[s].bytes;
+    const bool fits = hardware.local_ddr && local_bytes <= hardware.local_ddr->capacity_bytes &&
+                      bytes <= hardware.local_ddr->capacity_bytes - local_bytes;
+    if (fits) {
+      local_bytes += bytes;
+    } else {
+      lanes[s] = hardware.remote_ddr ? 2 : hardware.flash ? 4 : 0;
     }
   }
-  void begin_step();
-  void run_op(std::uint32_t position);
-  void step_on_demand();
-  void step_by_layers(const std::vector<std::uint32_t>& first_of_layer);
-  void drop_behind(std::uint32_t next_begin, std::uint32_t next_end);
-  void look_ahead(std::uint32_t begin, std::uint32_t end, bool next_step, bool may_evict);
+  return lanes;
+}
 
-  const Schedule& schedule_;
-  const detail::ChannelLinks& links_;
-  std::vector<std::uint64_t> last_access_;
-  std::vector<std::uint8_t> lane_;  ///< per storage: the read channel of its home
-  std::vector<Value> values_;
-  std::uint64_t budget_bytes_;
+/// The schedule's ops as the graph has them: each once, in program order, nothing else.
+Schedule in_program_order(const Schedule& schedule) {
+  Schedule out;
+  out.device_budget_bytes = schedule.device_budget_bytes;
+  out.storages = schedule.storages;
+  out.homes = schedule.homes;
+  out.ops = schedule.ops;
+  out.hardware = schedule.hardware;
+  out.local_ddr_bytes = schedule.local_ddr_bytes;
+  out.remote_ddr_bytes = schedule.remote_ddr_bytes;
+  out.flash_bytes = schedule.flash_bytes;
+  std::vector<std::uint32_t> first(schedule.ops.size(), kNone);
+  for (std::uint32_t p = 0; p < schedule.positions.size(); ++p) {
+    std::uint32_t& at = first[schedule.positions[p].op.value()];
+    at = std::min(at, p);
+  }
+  for (const std::uint32_t p : first) {
+    if (p != kNone) out.positions.push_back(schedule.positions[p]);
+  }
+  return out;
+}
 
-  std::priority_queue<Room> room_;
-  std::uint64_t room_bytes_ = 0;
-  std::uint32_t oldest_ = kNone;
-  std::uint32_t newest_ = kNone;
-  std::uint64_t stamp_ = 1;
-  std::array<std::uint64_t, detail::kChannelCount> channel_free_ns_{};
-  std::array<std::uint64_t, 2> port_free_ns_{};
-  std::uint64_t clock_ns_ = 0;  ///< end of the last op
-  std::uint64_t op_start_ns_ = 0;
-  StepTotals totals_;
-};
+}  // namespace
+
+Offloader::Offloader(const Schedule& schedule, const ChannelLinks& links,
+                     std::vector<std::uint8_t> lane, const Migrations* migrations)
+    : schedule_(schedule),
+      links_(links),
+      last_access_(last_access(schedule)),
+      lane_(std::move(lane)),
+      migrations_(migrations),
+      values_(schedule.storages.size()),
+      budget_bytes_(schedule.device_budget_bytes) {
+  room_.push({0, budget_bytes_});
+  room_bytes_ = budget_bytes_;
+}
 
 void Offloader::unlink(std::uint32_t s) {
   Value& value = values_[s];
@@ -127,11 +102,11 @@ std::uint64_t Offloader::transfer(std::uint32_t s, bool toward_device, std::uint
   const unsigned channel = direction + lane_[s];
   const std::uint64_t bytes = storage(s).bytes;
   std::uint64_t start_ns = std::max(earliest_ns, channel_free_ns_[channel]);
-  std::uint64_t length_ns = detail::transfer_ns(*links_.links[channel], bytes);
-  if (const auto& port = links_.ports[direction]; port && channel < detail::kPortChannelCount) {
+  std::uint64_t length_ns = transfer_ns(*links_.links[channel], bytes);
+  if (const auto& port = links_.ports[direction]; port && channel < kPortChannelCount) {
     // The port as a second server that both channels pass: together they never exceed its rate.
     start_ns = std::max(start_ns, port_free_ns_[direction]);
-    const std::uint64_t port_ns = detail::transfer_ns({port->bytes_per_s, 0}, bytes);
+    const std::uint64_t port_ns = transfer_ns({port->bytes_per_s, 0}, bytes);
     length_ns = std::max(length_ns, links_.links[channel]->latency_ns + port_ns);
     port_free_ns_[direction] = start_ns + port_ns;
   }
@@ -237,7 +212,7 @@ void Offloader::begin_step() {
   }
 }
 
-/// Runs the op whose operands have been brought, and frees what dies with it.
+/// Runs the op whose operands have been brought.
 void Offloader::run_op(std::uint32_t position) {
   const auto& at = schedule_.positions[position];
   std::uint64_t start_ns = clock_ns_;
@@ -251,8 +226,20 @@ void Offloader::run_op(std::uint32_t position) {
   clock_ns_ = start_ns + schedule_.ops[at.op.value()].duration_ns;
   for (const auto& operand : at.operands) {
     const std::uint32_t s = operand.storage.value();
+    ++values_[s].uses;
     if (operand.access != Access::kRead) values_[s].dirty = true;
     if (!storage(s).pinned) touch(s);
+  }
+}
+
+/// Frees what dies with the op at `position`.
+void Offloader::free_dead(std::uint32_t position) {
+  for (const auto& operand : schedule_.positions[position].operands) {
+    const std::uint32_t s = operand.storage.value();
+    if (storage(s).persistent || last_access_[s] != position) continue;
+    values_[s].dirty = false;
+    values_[s].exists = false;
+    drop(s, clock_ns_);
   }
 }
 
@@ -270,12 +257,7 @@ void Offloader::step_on_demand() {
     keep(p);
     keep(next);
     look_ahead(next, next + 1, next == 0, true);
-    for (const auto& operand : schedule_.positions[p].operands) {
-      const std::uint32_t s = operand.storage.value();
-      if (storage(s).persistent || last_access_[s] != p) continue;
-      values_[s].dirty = false;
-      drop(s, clock_ns_);
-    }
+    free_dead(p);
   }
 }
 
@@ -336,12 +318,7 @@ void Offloader::step_by_layers(const std::vector<std::uint32_t>& first_of_layer)
       if (p == begin) {
         look_ahead(first_of_layer[next], first_of_layer[next + 1], next == 0, false);
       }
-      for (const auto& operand : schedule_.positions[p].operands) {
-        const std::uint32_t s = operand.storage.value();
-        if (storage(s).persistent || last_access_[s] != p) continue;
-        values_[s].dirty = false;
-        drop(s, clock_ns_);
-      }
+      free_dead(p);
     }
     drop_behind(first_of_layer[next], first_of_layer[next + 1]);
   }
@@ -372,12 +349,13 @@ Result<Simulation> Offloader::run(Policy policy) {
   std::optional<StepTotals> best;
   std::uint64_t before_ns = 0;
   std::uint64_t peak_bytes = 0;
-  for (std::uint32_t k = 0; k < detail::kStepsMax; ++k) {
+  for (std::uint32_t k = 0; k < kStepsMax; ++k) {
     begin_step();
-    if (policy == Policy::kLayerWindow) {
-      step_by_layers(layers);
-    } else {
-      step_on_demand();
+    switch (policy) {
+      case Policy::kLayerWindow: step_by_layers(layers); break;
+      case Policy::kG10Greedy: step_by_migrations(); break;
+      case Policy::kOnDemandLru:
+      case Policy::kPlanned: step_on_demand(); break;
     }
     totals_.end_ns = clock_ns_;
     peak_bytes = std::max(peak_bytes, totals_.out.peak_bytes);
@@ -391,44 +369,13 @@ Result<Simulation> Offloader::run(Policy policy) {
   Simulation out = std::move(best->out);
   out.step_ns = best->end_ns - best->start_ns;
   out.peak_bytes = peak_bytes;
-  for (unsigned channel = 0; channel < detail::kChannelCount; ++channel) {
+  for (unsigned channel = 0; channel < kChannelCount; ++channel) {
     if (!links_.links[channel]) continue;
-    out.channels.push_back({std::string(detail::kChannelNames[channel]), best->busy_ns[channel]});
+    out.channels.push_back({std::string(kChannelNames[channel]), best->busy_ns[channel]});
   }
-  out.tiers = detail::tier_peaks(schedule_, peak_bytes);
+  out.tiers = tier_peaks(schedule_, peak_bytes);
   return out;
 }
-
-/// The read channel of each storage's home: where the schedule has it, else local DDR while there
-/// is room, then remote DDR, then flash.
-Result<std::vector<std::uint8_t>> home_lanes(const Schedule& schedule, const Hardware& hardware) {
-  if (!hardware.local_ddr && !hardware.remote_ddr) {
-    return Error{Errc::kInvalidArgument, "the hardware has no memory below the device"};
-  }
-  std::vector<std::uint8_t> lanes(schedule.storages.size(), 0);
-  std::uint64_t local_bytes = schedule.local_ddr_bytes;
-  for (std::size_t s = 0; s < lanes.size(); ++s) {
-    if (const auto& home = schedule.homes[s]) {
-      auto channel = detail::channel_of(hardware, home->tier, true);
-      if (!channel) return channel.error();
-      lanes[s] = static_cast<std::uint8_t>(*channel);
-      continue;
-    }
-    const std::uint64_t bytes = schedule.storages[s].bytes;
-    const bool fits = hardware.local_ddr && local_bytes <= hardware.local_ddr->capacity_bytes &&
-                      bytes <= hardware.local_ddr->capacity_bytes - local_bytes;
-    if (fits) {
-      local_bytes += bytes;
-    } else {
-      lanes[s] = hardware.remote_ddr ? 2 : hardware.flash ? 4 : 0;
-    }
-  }
-  return lanes;
-}
-
-}  // namespace
-
-namespace detail {
 
 Result<Simulation> simulate_baseline(const Schedule& schedule, const Hardware& hardware,
                                      Policy policy) {
@@ -436,7 +383,21 @@ Result<Simulation> simulate_baseline(const Schedule& schedule, const Hardware& h
   if (!links) return links.error();
   auto lanes = home_lanes(schedule, hardware);
   if (!lanes) return lanes.error();
-  return Offloader(schedule, *links, *std::move(lanes)).run(policy);
+  const Schedule plain = in_program_order(schedule);
+  if (policy != Policy::kG10Greedy) {
+    return Offloader(plain, *links, *std::move(lanes), nullptr).run(policy);
+  }
+  std::optional<Simulation> best;
+  for (const GreedyTier tier : {GreedyTier::kDdrFirst, GreedyTier::kFlashFirst}) {
+    if (tier == GreedyTier::kFlashFirst && !hardware.flash) continue;
+    for (const GreedyLink link : {GreedyLink::kBooked, GreedyLink::kOverbooked}) {
+      const Migrations migrations = plan_migrations(plain, *links, hardware, tier, link);
+      auto next = Offloader(plain, *links, *lanes, &migrations).run(policy);
+      if (!next) return next;
+      if (!best || next->step_ns < best->step_ns) best = *std::move(next);
+    }
+  }
+  return *std::move(best);
 }
 
 }  // namespace detail

@@ -26,7 +26,8 @@ const std::map<std::string, analyzer::Policy>& policies() {
   static const std::map<std::string, analyzer::Policy> kPolicies = {
       {"planned", analyzer::Policy::kPlanned},
       {"on-demand-lru", analyzer::Policy::kOnDemandLru},
-      {"layer-window", analyzer::Policy::kLayerWindow}};
+      {"layer-window", analyzer::Policy::kLayerWindow},
+      {"g10-greedy", analyzer::Policy::kG10Greedy}};
   return kPolicies;
 }
 
@@ -81,13 +82,17 @@ void add_simulate(CLI::App& app, int& exit_code) {
       "simulate", "Replay a schedule, or a policy without a plan, in simulation");
   command.add_option("schedule", args->schedule, "Schedule (.hos)")->required();
   command.add_option("--hardware", args->hardware, "Another machine than the schedule's own");
-  command.add_option("--policy", args->policy, "planned, on-demand-lru or layer-window")
+  command
+      .add_option("--policy", args->policy, "planned, on-demand-lru, layer-window or g10-greedy")
       ->capture_default_str()
       ->check(CLI::IsMember(policies()));
   command.add_flag("--json", args->json, "Print one JSON object on stdout");
   command.footer(
-      "The policies without a plan run the schedule's ops under its budget; they are described in\n"
-      "tools/analyzer/simulate.hpp.\n"
+      "The other policies run the schedule's ops in program order, under its budget and on its "
+      "links:\n"
+      "  on-demand-lru  fetches what the next op lacks, evicts what was used longest ago\n"
+      "  layer-window   fetches the next layer while one runs, drops what lies behind\n"
+      "  g10-greedy     plans by lifetime x size, evicts and prefetches eagerly, as G10 does\n"
       "Example:\n  hyperoffload simulate step.hos --policy on-demand-lru --json\n"
       "Exit: 0 done, 2 bad input.");
   command.callback([args, &exit_code] { exit_code = run(*args); });

@@ -115,6 +115,7 @@ std::string to_json(const analyzer::Sweep& sweep) {
           .field("recomputed_ops", point.recomputed_ops)
           .field("moved_ops", point.moved_ops);
       if (point.lru_step_ns) json.field("on_demand_lru_step_ns", *point.lru_step_ns);
+      if (point.greedy_step_ns) json.field("g10_greedy_step_ns", *point.greedy_step_ns);
       if (point.window_step_ns) json.field("layer_window_step_ns", *point.window_step_ns);
     }
     json.end();
@@ -135,6 +136,7 @@ void tell(const analyzer::Sweep& sweep) {
               << format_duration_ns(point.lower_bound_ns);
     if (point.lru_step_ns) std::cerr << ", lru " << format_duration_ns(*point.lru_step_ns);
     if (point.window_step_ns) std::cerr << ", window " << format_duration_ns(*point.window_step_ns);
+    if (point.greedy_step_ns) std::cerr << ", g10 " << format_duration_ns(*point.greedy_step_ns);
     std::cerr << "\n";
   }
 }

@@ -225,7 +225,7 @@ class Others(Command):
     def test_simulate_baselines_and_other_hardware(self):
         self.make_plan()
         planned = json.loads(self.run_it("simulate", self.plan, "--json").stdout)
-        for policy in ("on-demand-lru", "layer-window"):
+        for policy in ("on-demand-lru", "layer-window", "g10-greedy"):
             result = json.loads(self.run_it("simulate", self.plan, "--policy", policy,
                                             "--json").stdout)
             self.assertEqual(result["policy"], policy)
