@@ -117,10 +117,9 @@ void FlashWorld::transfer(Action::Kind kind) {
   action.begin = action.memory.data() + aligned + (random_.below(4) == 0 ? 1 : 0);
   if (kind == Action::Kind::kWrite) {
     Prng bytes(random_.next());
-    std::uint64_t word = bytes.next();
-    for (std::size_t i = 0; i < action.length; ++i) {
-      if (i % 64 == 0) word = bytes.next();
-      action.begin[i] = static_cast<std::byte>(word >> (i % 8 * 8));
+    for (std::size_t i = 0; i < action.length; i += 8) {
+      const std::uint64_t word = bytes.next();
+      std::memcpy(action.begin + i, &word, std::min<std::size_t>(8, action.length - i));
     }
   }
   const OpId op(next_op_);
