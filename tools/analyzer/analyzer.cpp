@@ -6,6 +6,7 @@
 #include "common/base/check.hpp"
 #include "common/model/check_graph.hpp"
 #include "common/schedule/validate.hpp"
+#include "tools/analyzer/alternatives.hpp"
 #include "tools/analyzer/explain.hpp"
 #include "tools/analyzer/liveness.hpp"
 #include "tools/analyzer/margin.hpp"
@@ -83,7 +84,8 @@ schedule::Schedule build(const Graph& graph, const Hardware& hardware, const Opt
   const std::vector<std::uint64_t> no_bytes(tiers.size(), 0);
   const std::vector<std::uint8_t> no_flags(graph.storages.size(), 0);
   const ChooseInput input{life, durations, tiers, plan.tier_of, no_bytes, no_flags};
-  out.explanations = explain(best.graph, input, plan.choice, plan.staging, plan_flash(hardware));
+  out.explanations = explain(best.graph, input, plan.choice, plan.staging, plan_flash(hardware),
+                             options.device_budget_bytes);
   explain_recompute(graph, best.list, tiers, out.explanations);
   Draft& draft = plan.draft;
   out.arena_bytes = draft.arena_bytes;
@@ -188,6 +190,7 @@ Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Opti
   auto compiled = shortest(graph, hardware, options, tiers, bound, std::move(found));
   if (!compiled) return compiled.error();
   schedule::Schedule& out = *compiled;
+  explain_waits(out);
   if (out.positions.size() <= kRearrangedOpsMax) {
     const Margin margin = margin_of(out);
     out.prediction.margin_bandwidth = margin.bandwidth;

@@ -6,6 +6,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
+#include "tools/analyzer/alternatives.hpp"
 #include "tools/analyzer/channels.hpp"
 
 namespace ho::analyzer {
@@ -13,6 +14,8 @@ namespace {
 
 /// Kept storages beyond the largest need no words: they could relieve little.
 constexpr std::size_t kKeptExplained = 200;
+/// Storages whose alternatives are spelt out, the largest: schedules of large graphs stay small.
+constexpr std::size_t kWeighed = 1000;
 /// Moves of one storage that are listed one by one.
 constexpr std::size_t kMovesListed = 4;
 
@@ -30,6 +33,9 @@ class Explainer {
       begin_[p + 1] = begin_[p] + choice_.stall_ns[p] + in_.duration_ns[p];
     }
   }
+
+  /// Of one step, as planned.
+  [[nodiscard]] std::int64_t step_ns() const { return begin_.back(); }
 
   schedule::Explanation moved(std::uint32_t s) const {
     const Lifetimes& life = in_.lifetimes;
@@ -60,9 +66,6 @@ class Explainer {
       out.considered.push_back("and " + std::to_string(moves - kMovesListed) + " more gaps");
     }
     if (on_flash(s)) add_flash(s, out);
-    out.considered.push_back(
-        "keep: " + format_bytes(life.bytes[s]) +
-        " held all the time, while positions inside its gaps exceed the budget");
     out.reason = format_bytes(life.bytes[s]) + " off the device in " + std::to_string(moves) +
                  (moves == 1 ? " gap, " : " gaps, ") + duration(away) +
                  " in all: its next use is the furthest away among what could leave and whose "
@@ -90,15 +93,8 @@ class Explainer {
     } else if (in_.tiers.empty()) {
       out.reason = "No memory below the device to move its " + format_bytes(life.bytes[s]) + " to.";
     } else {
-      const PlanTier& tier = in_.tiers[in_.tier_of[s]];
-      const std::int64_t cost =
-          transfer_ns(tier.read, life.bytes[s]) +
-          (longest->version == kHomeVersion ? 0 : transfer_ns(tier.write, life.bytes[s]));
       out.reason = "Within the budget without moving it: " + format_bytes(life.bytes[s]) +
                    ", longest gap " + duration(span(*longest)) + ".";
-      out.considered.push_back("offload " + std::string(schedule::home_tier_name(tier.tier)) +
-                               ": " + duration(cost) + " of channel time for at most " +
-                               duration(span(*longest) - cost) + " of relief");
     }
     if (on_flash(s)) {
       out.reason += " Its home is on flash: it never moves within a step, which costs it nothing.";
@@ -190,7 +186,8 @@ class Explainer {
 
 std::vector<schedule::Explanation> explain(const Graph& graph, const ChooseInput& input,
                                            const Choice& choice, const Staging& staging,
-                                           const std::optional<PlanTier>& flash) {
+                                           const std::optional<PlanTier>& flash,
+                                           std::uint64_t budget_bytes) {
   HO_CHECK(!staging.active() || flash.has_value());
   const Lifetimes& life = input.lifetimes;
   std::vector<std::uint8_t> moved(life.bytes.size(), 0);
@@ -214,6 +211,18 @@ std::vector<schedule::Explanation> explain(const Graph& graph, const ChooseInput
   for (std::uint32_t s = 0; s < life.bytes.size(); ++s) {
     if (moved[s]) out.push_back(explainer.moved(s));
     if (said[s]) out.push_back(explainer.kept(s));
+  }
+  std::vector<std::size_t> largest(out.size());
+  for (std::size_t i = 0; i < out.size(); ++i) largest[i] = i;
+  const auto bytes = [&](std::size_t i) { return life.bytes[out[i].storage.value()]; };
+  std::stable_sort(largest.begin(), largest.end(),
+                   [&](std::size_t a, std::size_t b) { return bytes(a) > bytes(b); });
+  largest.resize(std::min(largest.size(), kWeighed));
+  const Alternatives alternatives(graph, input, flash, budget_bytes, explainer.step_ns());
+  for (const std::size_t i : largest) {
+    for (auto& line : alternatives.of(out[i].storage.value())) {
+      out[i].considered.push_back(std::move(line));
+    }
   }
   return out;
 }

@@ -95,6 +95,14 @@ class Cones {
 
 }  // namespace
 
+std::vector<std::uint32_t> ops_to_regain(const Graph& graph, const Lifetimes& lifetimes,
+                                         std::uint32_t gap) {
+  const Gap& g = lifetimes.gaps[gap];
+  if (g.dead || g.wraps || g.mandatory || g.written < 0) return {};
+  const auto none = [](std::uint32_t) { return false; };
+  return Cones(graph, lifetimes).cone(g.storage, static_cast<std::uint32_t>(g.to), none);
+}
+
 std::vector<Regain> regains(const Graph& graph, const ChooseInput& input, const Choice& choice) {
   const Lifetimes& life = input.lifetimes;
   const Cones cones(graph, life);
@@ -196,6 +204,7 @@ void explain_recompute(const Graph& graph, const OpList& list, const std::vector
         [](const auto& a, const auto& b) { return a.storage.value() < b.storage.value(); });
     if (at != explanations.end() && at->storage == told.storage) {
       told.considered.push_back("in its other gaps: " + at->choice);
+      for (auto& each : at->considered) told.considered.push_back(std::move(each));
       *at = std::move(told);
     } else {
       explanations.insert(at, std::move(told));

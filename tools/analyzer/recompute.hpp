@@ -16,6 +16,12 @@ struct Regain {
   std::int64_t saved_ns = 0;  ///< of link time
 };
 
+/// The ops that make the value of gap `gap` again before its next use, in order, from what is still
+/// there; empty: impossible. O(ops found * accesses of what they use).
+[[nodiscard]] std::vector<std::uint32_t> ops_to_regain(const Graph& graph,
+                                                       const Lifetimes& lifetimes,
+                                                       std::uint32_t gap);
+
 /// Gaps of `graph` (its ops by position) that end with a use of a value that `recomputable` ops can
 /// make again from inputs which are still there; cheapest first, by cost per link time saved. Of
 /// gaps that `choice` moves; where it moves none (no plan), of all long enough to be moved.

@@ -411,6 +411,9 @@ class Page {
       json_.begin_object().field("name", storage.name).field("size", storage.bytes);
       if (why_[s] != nullptr) {
         json_.field("choice", why_[s]->choice).field("reason", why_[s]->reason);
+        json_.key("considered").begin_array();
+        for (const auto& each : why_[s]->considered) json_.value(each);
+        json_.end();
       }
       json_.end();
     }

@@ -169,7 +169,7 @@ function hoverLanes(e, x, yy, w) { const lane = lanes.find(l => yy >= l.y && yy 
   for (; i < lane.items.length && i >= 0; i++) { const it = lane.items[i]; const s = lane.compute ? it[3] : 0; if (it[0] - s - slack > t) break; if (t > it[1] + slack) continue;
     const head = nameOf(lane, it); let text = `${lane.label}: ${time(it[0])} to ${time(it[1])} (${time(it[1]-it[0])})`;
     if (lane.compute) { if (it[4] === 1 && D.phases[it[2]]) text += "\nphase " + D.phases[it[2]]; if (s) text += `\nwaited ${time(s)} for a transfer`; }
-    else if (it[4] === 1) { const n = D.tensors[it[5]]; const ns = it[1]-it[0]; text += `\n${it[2] ? "store" : "prefetch"} of ${bytes(n.size)}` + (ns ? ` at ${digits(n.size/ns)} GB/s` : "") + (n.reason ? `\n${n.choice}: ${n.reason}` : ""); }
+    else if (it[4] === 1) { const n = D.tensors[it[5]]; const ns = it[1]-it[0]; text += `\n${it[2] ? "store" : "prefetch"} of ${bytes(n.size)}` + (ns ? ` at ${digits(n.size/ns)} GB/s` : "") + (n.reason ? `\n${n.choice}: ${n.reason}` + n.considered.map(c => "\n\u2022 " + c).join("") : ""); }
     return tip(e, head, text); } tip(e, null); }
 function valueAt(points, t) { const i = firstPoint(points, t + 1e-9) - 1; return i >= 0 ? points[i][1] : 0; }
 function attach(c, hover) { let drag = null;

@@ -84,7 +84,28 @@ std::string plan_json(const Answer& answer, const schedule::Schedule& plan) {
   return std::move(json).text();
 }
 
-std::string infeasible_json(const Answer& answer, const analyzer::Infeasible& infeasible) {
+/// What would make a plan possible.
+std::string advice(const Answer& answer, const Hardware& hardware,
+                   const analyzer::Infeasible& infeasible) {
+  const std::string needs =
+      format_bytes(infeasible.needs_bytes) + " (" + std::to_string(infeasible.needs_bytes) + ")";
+  if (infeasible.tier == "device") {
+    std::string out = "--device-memory of at least " + needs;
+    if (!hardware.local_ddr && !hardware.remote_ddr) return out + ", or DDR below the device";
+    return out + ", or a graph whose largest op names less: split it, or unpin what stays";
+  }
+  std::string out =
+      infeasible.tier + ".capacityBytes of at least " + needs + " in the hardware file";
+  if (infeasible.needs_bytes > 0 &&
+      answer.budget_bytes < analyzer::peak_unmanaged_bytes(answer.graph)) {
+    out += ", or a larger --device-memory";
+  }
+  if (!hardware.flash && infeasible.tier != "flash") out += ", or flash below local_ddr";
+  return out;
+}
+
+std::string infeasible_json(const Answer& answer, const analyzer::Infeasible& infeasible,
+                            const std::string& help) {
   JsonWriter json;
   json.begin_object();
   write_common(json, answer);
@@ -94,6 +115,7 @@ std::string infeasible_json(const Answer& answer, const analyzer::Infeasible& in
       .field("op_name", infeasible.op_name)
       .field("tier", infeasible.tier)
       .field("needs_bytes", infeasible.needs_bytes)
+      .field("help", help)
       .end()
       .end();
   return std::move(json).text();
@@ -182,11 +204,12 @@ int run(const Arguments& args) {
 
   const Answer answer{*graph, *budget, took.count()};
   if (const auto* infeasible = std::get_if<analyzer::Infeasible>(&*outcome)) {
-    if (args.json) std::cout << infeasible_json(answer, *infeasible) << std::endl;
+    const std::string help = advice(answer, *hardware, *infeasible);
+    if (args.json) std::cout << infeasible_json(answer, *infeasible, help) << std::endl;
     std::cerr << "hyperoffload analyze: the " << infeasible->tier << " cannot hold it: "
               << (infeasible->op_name.empty() ? "the step" : "op " + printable(infeasible->op_name))
               << " needs " << format_bytes(infeasible->needs_bytes) << " ("
-              << infeasible->needs_bytes << " bytes)\n";
+              << infeasible->needs_bytes << " bytes)\n  what would help: " << help << '\n';
     return kExitInfeasible;
   }
   const auto& plan = std::get<schedule::Schedule>(*outcome);

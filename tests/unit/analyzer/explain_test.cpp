@@ -1,0 +1,84 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <string>
+#include <variant>
+
+#include "tests/unit/analyzer/graphs.hpp"
+#include "tools/analyzer/analyzer.hpp"
+
+using namespace ho;
+using schedule::Schedule;
+
+namespace {
+
+/// a is made by a recomputable op, waits while large ones are worked on, and is used at the end.
+Schedule plan_of(const Hardware& hardware, std::uint64_t wait_ns) {
+  test::GraphBuilder build;
+  const auto in = build.storage(10, StorageKind::kWeight, true);
+  const auto a = build.storage(1000, StorageKind::kActivation);
+  const auto large = build.storage(1500, StorageKind::kActivation);
+  build.op(5000, {in}, {a});
+  build.op(wait_ns, {}, {large});
+  build.op(wait_ns, {large}, {});
+  build.op(100, {a}, {});
+  Graph graph = build.take();
+  graph.ops[0].recomputable = true;
+  for (std::size_t i = 1; i < graph.ops.size(); ++i) graph.ops[i].fixed = true;  // the order stays
+  const auto outcome = analyzer::analyze(graph, hardware, {1700, 1});
+  REQUIRE(outcome);
+  REQUIRE(std::holds_alternative<Schedule>(*outcome));
+  return std::get<Schedule>(*outcome);
+}
+
+/// The line of storage 1 (a) that begins with `begin`; empty: none.
+std::string line(const Schedule& plan, const std::string& begin) {
+  for (const auto& each : plan.explanations) {
+    if (each.storage.value() != 1) continue;
+    for (const auto& text : each.considered) {
+      if (text.rfind(begin, 0) == 0) return text;
+    }
+  }
+  return "";
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("explain: tells each alternative's cost in use, recomputation and bandwidth") {
+  const Schedule plan = plan_of(test::with_flash(1 << 20), 2000);
+  CHECK(has(line(plan, "access frequency"), "2 uses a step, 1 gap"));
+  CHECK(has(line(plan, "access frequency"), "4.00 us from op0 to op3"));
+  CHECK(has(line(plan, "keep"), "up to 810 B above the budget"));
+  CHECK(has(line(plan, "local_ddr"), "bandwidth loss 2.00 us"));
+  CHECK(has(line(plan, "flash"), "bandwidth loss 8.02 us"));
+  CHECK(has(line(plan, "recompute"), "recomputation 5.00 us before 1 use (op0)"));
+  CHECK(line(plan, "remote_ddr").empty());
+  CHECK(has(line(plan, "waits"), "op1 (position 1) 1.00 us for its write-back"));
+  CHECK(has(line(plan, "waits"), "op3 (position 3) 1.00 us for its prefetch"));
+}
+
+TEST_CASE("explain: says which op waits for a transfer, and how long") {
+  const Schedule plan = plan_of(test::one_tier(1'000'000'000), 100);
+  REQUIRE(plan.prediction.stall_ns > 0);
+  CHECK(has(line(plan, "waits"), "op3 (position 3)"));
+  CHECK(has(line(plan, "waits"), "for its prefetch"));
+}
+
+TEST_CASE("explain: names waits wherever the step stalls") {
+  const Graph graph = test::transformer(3, 4);
+  const auto outcome = analyzer::analyze(graph, test::one_tier(2'000'000'000),
+                                         {analyzer::peak_unmanaged_bytes(graph) / 3, 64});
+  REQUIRE(outcome);
+  const auto& plan = std::get<Schedule>(*outcome);
+  REQUIRE(plan.prediction.stall_ns > 0);
+  std::size_t waits = 0;
+  for (const auto& each : plan.explanations) {
+    waits += static_cast<std::size_t>(
+        std::count_if(each.considered.begin(), each.considered.end(),
+                      [](const std::string& text) { return text.rfind("waits: ", 0) == 0; }));
+  }
+  CHECK(waits > 0);
+}
