@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/check.hpp"
+#include "common/model/address.hpp"
 #include "common/transport/transport.hpp"
 
 namespace ho::client {
@@ -28,6 +29,7 @@ struct ArenaExtent {
   NodeIndex node;
   transport::RegionId region;
   std::uint64_t region_offset_bytes = 0;
+  SegmentId segment{};  ///< the same bytes by the name that control messages use
 };
 
 /// An arena of pool memory as the job sees it, one run of bytes, over the segments that hold it.

@@ -1,33 +1,12 @@
 // The C ABI: translates between hyperoffload.h and the classes. No exception leaves it.
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <map>
 #include <memory>
-#include <new>
 #include <string>
 #include <string_view>
 
+#include "client/c_handles.hpp"
 #include "client/include/hyperoffload/hyperoffload.h"
-#include "client/pool.hpp"
-#include "client/runtime.hpp"
-#include "common/base/log.hpp"
-
-struct ho_pool {
-  std::unique_ptr<ho::client::Pool> pool;
-  /// Registered memory by first address. Used by the one thread that calls get and put.
-  struct Registered {
-    std::size_t bytes = 0;
-    ho::client::LocalHandles handles;
-  };
-  std::map<std::uintptr_t, Registered> registered;
-};
-struct ho_allocation {
-  std::unique_ptr<ho::client::Arena> arena;
-};
-struct ho_runtime {
-  std::unique_ptr<ho::client::Runtime> runtime;
-};
 
 namespace {
 
@@ -35,6 +14,11 @@ using ho::Errc;
 using ho::Error;
 using ho::Result;
 using ho::client::Direction;
+using ho::client::c_api::fail;
+using ho::client::c_api::guarded;
+using ho::client::c_api::guarded_end;
+using ho::client::c_api::last_error;
+using ho::client::c_api::null_argument;
 
 constexpr bool same(ho_status status, Errc code) {
   return static_cast<int>(status) == static_cast<int>(code);
@@ -50,46 +34,6 @@ static_assert(same(HO_OK, Errc::kOk) && same(HO_INVALID_ARGUMENT, Errc::kInvalid
                   same(HO_UNSUPPORTED, Errc::kUnsupported) && same(HO_CONFLICT, Errc::kConflict) &&
                   same(HO_IO, Errc::kIo),
               "ho_status mirrors Errc");
-
-std::string& last_error() {
-  thread_local std::string text;
-  return text;
-}
-
-ho_status fail(const Error& error) {
-  last_error() = error.context();
-  return static_cast<ho_status>(error.code());
-}
-
-ho_status fail(ho_status status, const char* what) {
-  last_error() = what;
-  return status;
-}
-
-/// Runs one call's work and turns its outcome, or an exception of the standard library, into a
-/// status.
-template <typename Work>
-ho_status guarded(Work&& work) noexcept {
-  try {
-    const Result<void> outcome = work();
-    return outcome ? HO_OK : fail(outcome.error());
-  } catch (const std::bad_alloc&) {
-    return fail(HO_EXHAUSTED, "out of memory");
-  } catch (const std::exception& caught) {
-    return fail(HO_IO, caught.what());
-  }
-}
-
-/// The same for a call that has no status: what fails in it is logged, nothing else can be done.
-template <typename Work>
-void guarded_end(const char* call, Work&& work) noexcept {
-  try {
-    work();
-  } catch (const std::exception& caught) {
-    ho::log(ho::LogLevel::kError, "a call ended early",
-            {{"call", call}, {"reason", caught.what()}});
-  }
-}
 
 std::vector<std::string> split(std::string_view text) {
   std::vector<std::string> parts;
@@ -168,8 +112,6 @@ ho_status start_into(ho_pool* pool, Direction direction, ho_allocation* allocati
     return {};
   });
 }
-
-Error null_argument() { return Error(Errc::kInvalidArgument, "a null argument"); }
 
 }  // namespace
 
@@ -389,6 +331,10 @@ ho_status ho_get_counters(const ho_runtime* runtime, ho_counters* out) {
     filled.last_step_prefetch_bytes = now.last_step_prefetch_bytes;
     filled.last_step_store_bytes = now.last_step_store_bytes;
     filled.peak_device_bytes = now.peak_device_bytes;
+    filled.stage_in_bytes = now.stage_in_bytes;
+    filled.stage_out_bytes = now.stage_out_bytes;
+    filled.last_step_stage_in_bytes = now.last_step_stage_in_bytes;
+    filled.last_step_stage_out_bytes = now.last_step_stage_out_bytes;
     std::memcpy(out, &filled, filled.struct_bytes);
     return {};
   });

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "common/base/check.hpp"
 
@@ -20,6 +21,8 @@ constexpr int kCommandsPerTurn = 64;
 constexpr Duration kYieldAfter = std::chrono::microseconds(50);
 constexpr Duration kNapAfter = std::chrono::milliseconds(5);
 constexpr Duration kNap = std::chrono::microseconds(100);
+/// Waiting for flash alone: its answers ring the bell, only deadlines need a look.
+constexpr Duration kStageNap = std::chrono::milliseconds(10);
 constexpr std::size_t kNamesMax = 8;
 
 std::string names_of(const Link& link, const std::vector<StorageIndex>& storages) {
@@ -144,12 +147,14 @@ Result<void> Engine::wait(std::uint64_t ticket) {
   }
   const Errc code = found->code;
   const NodeIndex node = found->node;
+  const std::string said = std::exchange(found->said, {});
   found->generation.fetch_add(1);
   found->state.store(TicketState::kFree);
   if (code == Errc::kOk) return {};
   // Constant since connect; a transfer cannot have run before.
   const std::string label = node.value() < nodes_.size() ? nodes_[node.value()].label : "a node";
-  return Error(code, "transfer to or from " + label + " failed");
+  return Error(code,
+               "transfer to or from " + label + " failed" + (said.empty() ? "" : ": " + said));
 }
 
 template <typename Uses>
@@ -184,6 +189,15 @@ void Engine::set_nodes(std::vector<EngineNode> nodes) {
   mover_.set_leases(std::move(leases));
   node_closed_.assign(nodes_.size(), 0);
   seen_faults_ = 0;
+}
+
+void Engine::set_stager(std::unique_ptr<Stager> stager, Duration op_deadline) {
+  HO_CHECK(stager_ == nullptr);
+  stager_ = std::move(stager);
+  StagePort port;
+  port.stager = stager_.get();
+  port.op_deadline = op_deadline;
+  mover_.set_stager(port);
 }
 
 std::uint32_t Engine::reserve_owner() { return next_owner_++; }
@@ -224,11 +238,10 @@ void Engine::run() {
     }
     const Duration quiet = clock_.now() - last_event;
     if (mover_.in_flight() > 0) {
-      if (quiet > kNapAfter) {
-        const std::uint32_t token = door_->bell.token();
-        announce_wakes(Awake::kNo);
-        if (!turn()) door_->bell.wait(token, kNap);
-        announce_wakes(Awake::kYes);
+      if (quiet > kSpin && mover_.waits_for_stager_only()) {
+        nap(kStageNap);
+      } else if (quiet > kNapAfter) {
+        nap(kNap);
       } else if (quiet > kYieldAfter) {
         sched_yield();
       } else {
@@ -251,6 +264,14 @@ void Engine::run() {
     announce_wakes(Awake::kYes);
   }
   HO_CHECK(links_.empty());
+}
+
+/// Sleeps until the bell rings, for `limit` at most, unless there is something to do.
+void Engine::nap(Duration limit) {
+  const std::uint32_t token = door_->bell.token();
+  announce_wakes(Awake::kNo);
+  if (!turn()) door_->bell.wait(token, limit);
+  announce_wakes(Awake::kYes);
 }
 
 /// One look at everything. @return whether anything happened.
@@ -332,6 +353,10 @@ bool Engine::feed(Attached& attached) {
   return changed || started;
 }
 
+std::string Engine::said_of(const TransferDone& done) const {
+  return done.staged && done.code != Errc::kOk ? stager_->explain(done.node) : "";
+}
+
 bool Engine::take_completions() {
   if (mover_.in_flight() == 0) return false;
   std::array<TransferDone, 64> done;
@@ -345,6 +370,7 @@ bool Engine::take_completions() {
       Ticket& ticket = tickets_[done[i].cookie];
       ticket.code = done[i].code;
       ticket.node = done[i].node;
+      ticket.said = said_of(done[i]);
       ticket.state.store(TicketState::kDone);
       tickets = true;
       continue;
@@ -359,7 +385,8 @@ bool Engine::take_completions() {
       const std::string label = nodes_[done[i].node.value()].label;
       fail(*at,
            "transfer of " + names_of(*at->link, replay.failure()->storages) + " with " + label +
-               " failed: " + std::string(errc_name(done[i].code)),
+               " failed: " + std::string(errc_name(done[i].code)) +
+               (said_of(done[i]).empty() ? "" : " (" + said_of(done[i]) + ")"),
            done[i].node);
     }
     publish(*at);
@@ -383,6 +410,8 @@ void Engine::publish(Attached& attached) {
   const Executor& executor = link.replay.executor();
   link.prefetched_bytes.store(link.replay.prefetched_bytes(), std::memory_order_relaxed);
   link.stored_bytes.store(link.replay.stored_bytes(), std::memory_order_relaxed);
+  link.staged_in_bytes.store(link.replay.staged_in_bytes(), std::memory_order_relaxed);
+  link.staged_out_bytes.store(link.replay.staged_out_bytes(), std::memory_order_relaxed);
   link.device_end_bytes.store(link.replay.device_end_bytes(), std::memory_order_relaxed);
   link.retired_steps.store(executor.retired_steps());
   link.ready_through.store(executor.ready_through());

@@ -72,6 +72,8 @@ class Engine {
   // Inside call() only.
   [[nodiscard]] transport::Transport& transport(DriverIndex driver);
   void set_nodes(std::vector<EngineNode> nodes);
+  /// Once, before the first transfer that names flash.
+  void set_stager(std::unique_ptr<Stager> stager, Duration op_deadline);
   /// The link outlives its detach. @return its owner number.
   void attach(Link* link, std::uint32_t owner);
   [[nodiscard]] std::uint32_t reserve_owner();
@@ -92,6 +94,7 @@ class Engine {
     std::atomic<std::uint32_t> memory{0};  ///< the first driver's handle: unique among the living
     Errc code = Errc::kOk;                 ///< written before kDone
     NodeIndex node;
+    std::string said;  ///< by the node, of a failed stage; as code
   };
   struct Command {
     enum class Kind : std::uint8_t { kTransfer, kCall, kStop } kind = Kind::kTransfer;
@@ -120,6 +123,8 @@ class Engine {
   template <typename Uses>
   void wait_until_none(const Uses& uses);
   void report_unresponsive(NodeIndex node);
+  void nap(Duration limit);
+  [[nodiscard]] std::string said_of(const TransferDone& done) const;
   void fail_stuck_links();
 
   std::shared_ptr<Doorbell> door_;
@@ -132,6 +137,7 @@ class Engine {
 
   // The transfer thread's own.
   std::vector<Driver> drivers_;
+  std::unique_ptr<Stager> stager_;
   Mover mover_;
   std::vector<EngineNode> nodes_;
   std::vector<Attached> links_;

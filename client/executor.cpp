@@ -29,9 +29,6 @@ Result<void> check_list(const std::vector<CacheOp>& list, std::size_t positions,
   for (std::size_t i = 0; i < list.size(); ++i) {
     const CacheOp& op = list[i];
     const auto where = [&] { return std::string(name) + " " + std::to_string(i); };
-    if (op.kind == CacheOpKind::kStageIn || op.kind == CacheOpKind::kStageOut) {
-      return Error(Errc::kUnsupported, where() + ": flash is not supported by this runtime");
-    }
     if ((op.after_position && op.after_position->value() >= positions) ||
         (op.before_position && op.before_position->value() >= positions)) {
       return Error(Errc::kInvalidArgument, where() + ": position out of range");

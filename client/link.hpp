@@ -38,6 +38,8 @@ struct Link {
   std::atomic<std::uint64_t> retired_steps{0};
   std::atomic<std::uint64_t> prefetched_bytes{0};
   std::atomic<std::uint64_t> stored_bytes{0};
+  std::atomic<std::uint64_t> staged_in_bytes{0};
+  std::atomic<std::uint64_t> staged_out_bytes{0};
   std::atomic<std::uint64_t> device_end_bytes{0};
   std::atomic<LinkState> state{LinkState::kRunning};
   std::string failure_text;  ///< written before state becomes kFailed, constant afterwards

@@ -51,8 +51,18 @@ Mover::Mover(std::vector<DriverPort> drivers, const Clock& clock) : clock_(clock
   for (std::uint32_t i = 0; i < kTransfersMax; ++i) free_[i] = kTransfersMax - 1 - i;
 }
 
+void Mover::set_stager(const StagePort& port) {
+  HO_CHECK(stager_ == nullptr && port.stager != nullptr && port.pieces_max > 0);
+  stager_ = port.stager;
+  stage_.port.piece_bytes = std::min(port.piece_bytes, stager_->op_bytes_max());
+  stage_.port.pieces_max = port.pieces_max;
+  stage_.port.op_deadline = port.op_deadline;
+  stage_.waiting.reserve(kTransfersMax);
+}
+
 Result<void> Mover::start(const Transfer& transfer) {
   HO_CHECK(transfer.arena != nullptr && transfer.bytes > 0);
+  HO_CHECK(!transfer.flash || stager_ != nullptr);
   HO_CHECK(transfer.arena_offset_bytes <= transfer.arena->bytes() &&
            transfer.bytes <= transfer.arena->bytes() - transfer.arena_offset_bytes);
   if (full()) return Error(Errc::kBusy, "too many transfers in flight");
@@ -68,7 +78,8 @@ Result<void> Mover::start(const Transfer& transfer) {
 void Mover::enqueue(std::uint32_t slot, std::uint64_t order) {
   Active& active = active_[slot];
   const std::uint64_t at = active.transfer.arena_offset_bytes + active.submitted_bytes;
-  Driver& driver = drivers_[active.transfer.arena->extent_at(at).driver.value()];
+  const std::uint32_t carrier = active.transfer.arena->extent_at(at).driver.value();
+  Driver& driver = active.transfer.flash ? stage_ : drivers_[carrier];
   HO_CHECK(driver.waiting.size() < kTransfersMax);
   driver.waiting.push_back({active.transfer.urgency, order, slot});
   std::push_heap(driver.waiting.begin(), driver.waiting.end(), LessUrgent{});
@@ -76,12 +87,15 @@ void Mover::enqueue(std::uint32_t slot, std::uint64_t order) {
 }
 
 std::size_t Mover::pump() {
+  std::size_t submitted = pump(stage_);
+  for (Driver& driver : drivers_) submitted += pump(driver);
+  return submitted;
+}
+
+std::size_t Mover::pump(Driver& driver) {
   std::size_t submitted = 0;
-  for (Driver& driver : drivers_) {
-    while (!driver.waiting.empty() && driver.pieces < driver.port.pieces_max &&
-           submit_next(driver)) {
-      submitted += 1;
-    }
+  while (!driver.waiting.empty() && driver.pieces < driver.port.pieces_max && submit_next(driver)) {
+    submitted += 1;
   }
   return submitted;
 }
@@ -106,7 +120,9 @@ bool Mover::submit_next(Driver& driver) {
   const std::uint64_t in_extent = extent.begin_bytes + extent.length_bytes - at;
   const std::uint64_t bytes = std::min({left, in_extent, driver.port.piece_bytes});
   const OpId op = op_id(entry.slot, extent.node, next_op_++);
-  if (const auto ok = submit_piece(driver, active, extent, bytes, op); !ok) {
+  const auto ok = active.transfer.flash ? submit_stage(active, extent, bytes, op)
+                                        : submit_piece(driver, active, extent, bytes, op);
+  if (!ok) {
     if (ok.error().code() == Errc::kBusy) return false;
     fail(active, ok.error().code(), extent.node);
     leave_heap();
@@ -155,8 +171,29 @@ Result<void> Mover::submit_piece(Driver& driver, const Active& active, const Are
                                                         lease_end});
 }
 
+Result<void> Mover::submit_stage(const Active& active, const ArenaExtent& extent,
+                                 std::uint64_t bytes, OpId op) {
+  const Transfer& transfer = active.transfer;
+  HO_CHECK(transfer.flash->node == extent.node);  // whoever made the transfer has seen to that
+  StageOp piece;
+  piece.op = op;
+  piece.direction = transfer.direction == Direction::kGet ? Staging::kIn : Staging::kOut;
+  piece.flash = *transfer.flash;
+  piece.flash.offset_bytes += active.submitted_bytes;
+  piece.segment = extent.segment;
+  piece.segment_offset_bytes = extent.region_offset_bytes + transfer.arena_offset_bytes +
+                               active.submitted_bytes - extent.begin_bytes;
+  piece.length_bytes = bytes;
+  piece.deadline = clock_.now() + stage_.port.op_deadline;
+  return stager_->submit(piece);
+}
+
 std::size_t Mover::poll(std::span<TransferDone> out) {
   std::array<Completion, 64> completions;
+  if (stage_.pieces > 0) {
+    const std::size_t count = stager_->poll(completions);
+    for (std::size_t i = 0; i < count; ++i) piece_done(stage_, completions[i]);
+  }
   for (Driver& driver : drivers_) {
     if (driver.pieces == 0) continue;
     const std::size_t count = driver.port.transport->poll(completions);
@@ -172,6 +209,11 @@ std::size_t Mover::poll(std::span<TransferDone> out) {
     in_flight_ -= 1;
   }
   return written;
+}
+
+bool Mover::waits_for_stager_only() const {
+  const auto idle = [](const Driver& driver) { return driver.pieces == 0; };
+  return stage_.pieces > 0 && std::all_of(drivers_.begin(), drivers_.end(), idle);
 }
 
 bool Mover::waits_for_peers_only() const {
@@ -208,7 +250,8 @@ void Mover::finish_if_done(std::uint32_t slot) {
   HO_CHECK(active.code != Errc::kOk || active.submitted_bytes == active.transfer.bytes);
   HO_CHECK(done_count_ < done_.size());
   done_[(done_first_ + done_count_) % done_.size()] = {
-      active.transfer.owner, active.transfer.cookie, active.code, active.node};
+      active.transfer.owner, active.transfer.cookie, active.code, active.node,
+      active.transfer.flash.has_value()};
   done_count_ += 1;
   free_[free_count_++] = slot;
 }

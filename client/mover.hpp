@@ -4,12 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "client/arena_map.hpp"
 #include "client/node_fault.hpp"
+#include "client/stager.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/base/units.hpp"
@@ -35,7 +37,8 @@ struct Urgency {
 /// Plain transfers up to this size overtake larger ones.
 inline constexpr std::uint64_t kSmallTransferBytes = 64 * kKiB;
 
-/// One move between host memory and an arena of the pool.
+/// One move between host memory and an arena of the pool, or, with `flash`, between that arena and
+/// flash of the nodes that hold it.
 struct Transfer {
   std::uint32_t owner = 0;   ///< whom the outcome is for
   std::uint64_t cookie = 0;  ///< the owner's own name for it
@@ -45,6 +48,8 @@ struct Transfer {
   std::byte* memory = nullptr;  ///< read only for kPut; inside `local`
   std::uint64_t bytes = 0;      ///< >= 1
   LocalHandles local;
+  /// Set: kGet comes from there into the arena, kPut goes there; `memory` and `local` are unused.
+  std::optional<FlashPlace> flash;
   std::uint64_t urgency = Urgency::kPlain;
 };
 
@@ -53,7 +58,8 @@ struct TransferDone {
   std::uint32_t owner = 0;
   std::uint64_t cookie = 0;
   Errc code = Errc::kOk;
-  NodeIndex node;  ///< whose part failed; meaningless with kOk
+  NodeIndex node;       ///< whose part failed; meaningless with kOk
+  bool staged = false;  ///< it was a move between arena and flash
 };
 
 /// How the mover treats one driver.
@@ -61,6 +67,14 @@ struct DriverPort {
   transport::Transport* transport = nullptr;  ///< outlives the mover
   std::uint64_t piece_bytes = 4 * kMiB;       ///< larger transfers are cut
   std::uint32_t pieces_max = 8;               ///< in flight; more would only delay urgent ones
+  Duration op_deadline{};
+};
+
+/// How the mover treats the stager.
+struct StagePort {
+  Stager* stager = nullptr;  ///< outlives the mover
+  std::uint64_t piece_bytes = 4 * kMiB;
+  std::uint32_t pieces_max = 16;
   Duration op_deadline{};
 };
 
@@ -82,6 +96,9 @@ class Mover {
     leases_ = std::move(leases);
   }
 
+  /// Start-up only. Without one no transfer may name flash.
+  void set_stager(const StagePort& port);
+
   /// @return kBusy: kTransfersMax are under way, nothing started. Arguments are our own: checked,
   /// not refused.
   [[nodiscard]] Result<void> start(const Transfer& transfer);
@@ -101,6 +118,8 @@ class Mover {
   [[nodiscard]] bool full() const { return in_flight_ == kTransfersMax; }
   /// Pieces submitted to a driver that only moves while its peer's process runs.
   [[nodiscard]] bool waits_for_peers_only() const;
+  /// All pieces in flight are the stager's, which tells of their end by itself.
+  [[nodiscard]] bool waits_for_stager_only() const;
 
  private:
   struct Active {
@@ -117,12 +136,15 @@ class Mover {
     std::uint32_t slot = 0;
   };
   struct Driver {
-    DriverPort port;
+    DriverPort port;                 ///< the stager's has no transport
     std::vector<HeapEntry> waiting;  ///< heap
     std::uint32_t pieces = 0;
   };
 
   void enqueue(std::uint32_t slot, std::uint64_t order);
+  std::size_t pump(Driver& driver);
+  [[nodiscard]] Result<void> submit_stage(const Active& active, const ArenaExtent& extent,
+                                          std::uint64_t bytes, OpId op);
   [[nodiscard]] bool submit_next(Driver& driver);
   [[nodiscard]] Result<void> submit_piece(Driver& driver, const Active& active,
                                           const ArenaExtent& extent, std::uint64_t bytes, OpId op);
@@ -133,6 +155,8 @@ class Mover {
   const Clock& clock_;
   std::vector<std::shared_ptr<const NodeFault>> leases_;
   std::vector<Driver> drivers_;
+  Stager* stager_ = nullptr;
+  Driver stage_;
   std::vector<Active> active_;
   std::vector<std::uint32_t> free_;
   std::uint32_t free_count_ = kTransfersMax;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "client/control_stager.hpp"
 #include "client/factory.hpp"
 #include "common/base/check.hpp"
 
@@ -10,6 +11,8 @@ namespace {
 
 /// Start-up only. A stopped daemon costs this much; an endpoint comes up in milliseconds.
 constexpr Duration kPeerTimeout = std::chrono::seconds(2);
+/// Of a stage request: a disk that serves others may take seconds. A lost daemon is seen at once.
+constexpr Duration kStageTimeout = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -48,6 +51,7 @@ Result<void> Pool::start() {
       known.push_back({node.label, driver, *peer, node.fault});
     }
     engine_->set_nodes(std::move(known));
+    engine_->set_stager(std::make_unique<ControlStager>(nodes(), door_), kStageTimeout);
     return {};
   });
 }
@@ -70,23 +74,30 @@ std::vector<NodeIndex> Pool::candidates(Nearness nearness) const {
   return fitting.empty() ? all : fitting;
 }
 
-Result<std::unique_ptr<Arena>> Pool::allocate(std::uint64_t bytes, Nearness nearness) {
-  auto arena = std::make_unique<Arena>();
-  if (bytes == 0) return arena;
-  auto granted = sessions_->grant(bytes, candidates(nearness));
+Result<std::unique_ptr<Arena>> Pool::allocate(std::uint64_t bytes, Nearness nearness,
+                                              std::span<const StagingPart> parts) {
+  if (bytes == 0) return std::make_unique<Arena>();
+  return attach(sessions_->grant(bytes, candidates(nearness), parts));
+}
+
+Result<std::unique_ptr<Arena>> Pool::allocate_on(NodeIndex node, std::uint64_t bytes) {
+  HO_CHECK(bytes > 0);
+  return attach(sessions_->grant(bytes, {node}, {}));
+}
+
+Result<std::unique_ptr<Arena>> Pool::attach(Result<HeldArena> granted) {
   if (!granted) return granted.error();
-  arena->segments = std::move(granted).value();
-  if (auto ok = attach(*arena); !ok) {
+  auto arena = std::make_unique<Arena>();
+  arena->segments = std::move(granted->segments);
+  if (auto ok = attach(*arena, granted->stretches); !ok) {
     release(std::move(arena));
     return ok.error();
   }
   return arena;
 }
 
-Result<void> Pool::attach(Arena& arena) {
+Result<void> Pool::attach(Arena& arena, const std::vector<HeldStretch>& stretches) {
   return engine_->call([&]() -> Result<void> {
-    std::vector<ArenaExtent> extents;
-    std::uint64_t begin = 0;
     for (HeldSegment& held : arena.segments) {
       transport::RegionGrant grant;
       grant.key = held.segment.key;
@@ -96,12 +107,69 @@ Result<void> Pool::attach(Arena& arena) {
       auto region = engine_->transport(driver).attach(peers_[held.node.value()], std::move(grant));
       if (!region) return region.error().at(nodes()[held.node.value()].label);
       arena.regions.push_back(*region);
-      extents.push_back({begin, held.used_bytes, driver, held.node, *region, 0});
-      begin += held.used_bytes;
+    }
+    std::vector<ArenaExtent> extents;
+    std::uint64_t begin = 0;
+    for (const HeldStretch& stretch : stretches) {
+      const HeldSegment& held = arena.segments[stretch.segment];
+      extents.push_back({begin, stretch.length_bytes, driver_of(held.node), held.node,
+                         arena.regions[stretch.segment], stretch.offset_bytes, held.segment.id});
+      begin += stretch.length_bytes;
     }
     arena.map = ArenaMap(std::move(extents));
     return {};
   });
+}
+
+std::vector<FlashRoom> Pool::flash_rooms(Nearness nearness) {
+  return sessions_->flash_of(candidates(nearness));
+}
+
+Result<FlashArena> Pool::allocate_flash(NodeIndex node, std::uint64_t bytes, FlashPolicy policy) {
+  auto extent = sessions_->allocate_flash(node, bytes, policy);
+  if (!extent) return extent.error();
+  return FlashArena{node, *extent};
+}
+
+Result<FlashArena> Pool::open_flash(NodeId node, const FlashExtent& extent) {
+  for (std::uint32_t i = 0; i < nodes().size(); ++i) {
+    if (nodes()[i].control->hello().node != node) continue;
+    auto opened = sessions_->open_flash(NodeIndex(i), extent);
+    if (!opened) return opened.error();
+    return FlashArena{NodeIndex(i), *opened};
+  }
+  return Error(Errc::kNotFound, "no node " + std::to_string(node.value()) + " in the pool");
+}
+
+void Pool::free_flash(const FlashArena& flash) {
+  sessions_->free_flash(flash.node, flash.extent.id);
+}
+
+Result<std::uint64_t> Pool::start_stage(Direction direction, const FlashArena& flash,
+                                        std::uint64_t flash_offset_bytes, const Arena& arena,
+                                        std::uint64_t arena_offset_bytes, std::uint64_t bytes) {
+  const auto leaves = [&](std::uint64_t offset, std::uint64_t limit) {
+    return offset > limit || bytes > limit - offset;
+  };
+  if (bytes == 0) return Error(Errc::kInvalidArgument, "no bytes");
+  if (leaves(flash_offset_bytes, flash.extent.length_bytes) ||
+      leaves(arena_offset_bytes, arena.map.bytes())) {
+    return Error(Errc::kOutOfRange, "offset + bytes leaves the allocation");
+  }
+  for (std::uint64_t at = arena_offset_bytes; at < arena_offset_bytes + bytes;) {
+    const ArenaExtent& extent = arena.map.extent_at(at);
+    if (extent.node != flash.node) {
+      return Error(Errc::kInvalidArgument, "the memory lies on another node than the flash");
+    }
+    at = extent.begin_bytes + extent.length_bytes;
+  }
+  Transfer transfer;
+  transfer.direction = direction;
+  transfer.arena = &arena.map;
+  transfer.arena_offset_bytes = arena_offset_bytes;
+  transfer.bytes = bytes;
+  transfer.flash = FlashPlace{flash.node, flash.extent.id, flash_offset_bytes};
+  return engine_->start(transfer);
 }
 
 void Pool::release(std::unique_ptr<Arena> arena) {

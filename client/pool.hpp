@@ -28,6 +28,12 @@ struct Arena {
   std::vector<transport::RegionId> regions;  ///< parallel to segments
 };
 
+/// An extent of one node's flash. Made and ended by a Pool.
+struct FlashArena {
+  NodeIndex node;
+  FlashExtent extent;
+};
+
 /// Everything one job holds of a pool: sessions, transports and the transfer thread.
 ///
 /// Threads: any, except that a job's own calls on one arena do not overlap its end. Lifecycle:
@@ -46,9 +52,27 @@ class Pool {
   [[nodiscard]] Duration op_deadline() const { return options_.op_deadline; }
 
   /// Pool memory, zeroed. @return kExhausted: "needs X, pool has Y on nodes ...".
-  [[nodiscard]] Result<std::unique_ptr<Arena>> allocate(std::uint64_t bytes, Nearness nearness);
+  [[nodiscard]] Result<std::unique_ptr<Arena>> allocate(std::uint64_t bytes, Nearness nearness,
+                                                        std::span<const StagingPart> parts = {});
+  /// Pool memory of one node.
+  [[nodiscard]] Result<std::unique_ptr<Arena>> allocate_on(NodeIndex node, std::uint64_t bytes);
   /// Waits until no plain transfer uses the arena, then gives its segments back.
   void release(std::unique_ptr<Arena> arena);
+
+  /// Nodes that have flash, and how much of it is free.
+  [[nodiscard]] std::vector<FlashRoom> flash_rooms(Nearness nearness);
+  [[nodiscard]] Result<FlashArena> allocate_flash(NodeIndex node, std::uint64_t bytes,
+                                                  FlashPolicy policy);
+  /// A durable extent by its number, its secret and its node's id.
+  [[nodiscard]] Result<FlashArena> open_flash(NodeId node, const FlashExtent& extent);
+  void free_flash(const FlashArena& flash);
+  /// A plain transfer between flash and an arena; both ranges are checked.
+  /// @return the ticket; kOutOfRange; kInvalidArgument: the arena's bytes lie on other nodes.
+  [[nodiscard]] Result<std::uint64_t> start_stage(Direction direction, const FlashArena& flash,
+                                                  std::uint64_t flash_offset_bytes,
+                                                  const Arena& arena,
+                                                  std::uint64_t arena_offset_bytes,
+                                                  std::uint64_t bytes);
 
   /// Makes host memory usable by every driver. It outlives unregister_memory().
   [[nodiscard]] Result<LocalHandles> register_memory(std::span<std::byte> memory);
@@ -69,7 +93,8 @@ class Pool {
   [[nodiscard]] Result<void> start();
   [[nodiscard]] DriverIndex driver_of(NodeIndex node) const;
   [[nodiscard]] std::vector<NodeIndex> candidates(Nearness nearness) const;
-  [[nodiscard]] Result<void> attach(Arena& arena);
+  [[nodiscard]] Result<std::unique_ptr<Arena>> attach(Result<HeldArena> granted);
+  [[nodiscard]] Result<void> attach(Arena& arena, const std::vector<HeldStretch>& stretches);
 
   PoolOptions options_;
   SteadyClock clock_;

@@ -30,12 +30,41 @@ Result<Replay> Replay::create(const schedule::Schedule& schedule, const ReplayMe
   for (const auto* list : {&schedule.cache_ops, &schedule.prologue, &schedule.epilogue}) {
     if (auto ok = made.add_moves(schedule, *list); !ok) return ok.error();
   }
+  made.memory_.flash = {};  // all looked up
   const std::size_t flights =
       std::min<std::size_t>(Mover::kTransfersMax, kStepsKept * made.moves_.size());
   made.flights_.resize(flights);
   for (std::uint32_t i = 0; i < flights; ++i) made.free_flights_.push_back(i);
   made.spans_.resize(kStepsKept * made.steady_);
   return made;
+}
+
+/// A move between a staging slot and flash. The slot's bytes must lie on the flash's node: the node
+/// does it alone.
+Result<Replay::Move> Replay::stage_of(const CacheOp& op) const {
+  Move move;
+  move.storage = op.storage;
+  move.direction = op.kind == CacheOpKind::kStageIn ? Direction::kGet : Direction::kPut;
+  move.home = memory_.local_ddr;
+  move.bytes = op.range_end_bytes - op.range_begin_bytes;
+  if (op.storage.value() >= memory_.flash.size() || !memory_.flash[op.storage.value()] ||
+      !op.ddr_offset_bytes) {
+    return Error(Errc::kInvalidArgument, "a stage has no home on flash, or no staging slot");
+  }
+  move.flash = memory_.flash[op.storage.value()];
+  move.flash->offset_bytes += op.range_begin_bytes;
+  move.home_offset_bytes = *op.ddr_offset_bytes + op.range_begin_bytes;
+  if (move.home == nullptr || !fits(move.home_offset_bytes, move.bytes, move.home->bytes())) {
+    return Error(Errc::kInvalidArgument, "a staging slot leaves its arena");
+  }
+  for (std::uint64_t at = move.home_offset_bytes; at < move.home_offset_bytes + move.bytes;) {
+    const ArenaExtent& extent = move.home->extent_at(at);
+    if (extent.node != move.flash->node) {
+      return Error(Errc::kInvalidArgument, "a staging slot lies on another node than its flash");
+    }
+    at = extent.begin_bytes + extent.length_bytes;
+  }
+  return move;
 }
 
 Result<void> Replay::add_moves(const schedule::Schedule& schedule,
@@ -51,14 +80,25 @@ Result<void> Replay::add_moves(const schedule::Schedule& schedule,
         op.storage.value() >= schedule.homes.size() || !schedule.homes[op.storage.value()]) {
       return Error(Errc::kInvalidArgument, "a transfer's storage has no home");
     }
-    const auto& home = *schedule.homes[op.storage.value()];
-    move.direction = op.kind == CacheOpKind::kStore ? Direction::kPut : Direction::kGet;
-    move.home = home.tier == HomeTier::kRemoteDdr ? memory_.remote_ddr : memory_.local_ddr;
     if (op.range_end_bytes <= op.range_begin_bytes) {
       return Error(Errc::kInvalidArgument, "a transfer moves nothing");
     }
+    if (op.kind == CacheOpKind::kStageIn || op.kind == CacheOpKind::kStageOut) {
+      auto stage = stage_of(op);
+      if (!stage) return stage.error();
+      moves_.push_back(*stage);
+      continue;
+    }
+    const auto& home = *schedule.homes[op.storage.value()];
+    if ((home.tier == HomeTier::kFlash) != op.ddr_offset_bytes.has_value()) {
+      return Error(Errc::kInvalidArgument,
+                   "a staging slot without a home on flash, or the reverse");
+    }
+    const std::uint64_t slot = op.ddr_offset_bytes.value_or(home.offset_bytes);
+    move.direction = op.kind == CacheOpKind::kStore ? Direction::kPut : Direction::kGet;
+    move.home = home.tier == HomeTier::kRemoteDdr ? memory_.remote_ddr : memory_.local_ddr;
     move.bytes = op.range_end_bytes - op.range_begin_bytes;
-    move.home_offset_bytes = home.offset_bytes + op.range_begin_bytes;
+    move.home_offset_bytes = slot + op.range_begin_bytes;
     move.device_offset_bytes = op.device_offset_bytes + op.range_begin_bytes;
     if (move.home == nullptr || !fits(move.home_offset_bytes, move.bytes, move.home->bytes()) ||
         !fits(move.device_offset_bytes, move.bytes, memory_.device.size())) {
@@ -104,13 +144,18 @@ std::size_t Replay::pump(Mover& mover, std::uint64_t now_ticks) {
     transfer.direction = move.direction;
     transfer.arena = move.home;
     transfer.arena_offset_bytes = move.home_offset_bytes;
-    transfer.memory = memory_.device.data() + move.device_offset_bytes;
     transfer.bytes = move.bytes;
-    transfer.local = memory_.device_handles;
+    transfer.flash = move.flash;
+    if (!move.flash) {
+      transfer.memory = memory_.device.data() + move.device_offset_bytes;
+      transfer.local = memory_.device_handles;
+    }
     transfer.urgency = Urgency::kScheduled + mover.progress() + positions_until(*ready);
     const auto accepted = mover.start(transfer);
     HO_CHECK(accepted.ok());
-    device_end_bytes_ = std::max(device_end_bytes_, move.device_offset_bytes + move.bytes);
+    if (!move.flash) {
+      device_end_bytes_ = std::max(device_end_bytes_, move.device_offset_bytes + move.bytes);
+    }
     in_flight_ += 1;
     started += 1;
   }
@@ -129,7 +174,12 @@ void Replay::transfer_done(const TransferDone& done, std::uint64_t now_ticks) {
     return;
   }
   if (failure_) return;  // the executor stands still; the bytes have arrived, nobody waits for them
-  (move.direction == Direction::kGet ? prefetched_bytes_ : stored_bytes_) += move.bytes;
+  const bool in = move.direction == Direction::kGet;
+  if (move.flash) {
+    (in ? staged_in_bytes_ : staged_out_bytes_) += move.bytes;
+  } else {
+    (in ? prefetched_bytes_ : stored_bytes_) += move.bytes;
+  }
   if (flight.instance.list == CacheOpList::kSteady) {
     spans_[(flight.instance.step % kStepsKept) * steady_ + flight.instance.index] = {
         flight.start_ticks, now_ticks};

@@ -20,6 +20,8 @@ struct ReplayMemory {
   LocalHandles device_handles;
   const ArenaMap* local_ddr = nullptr;  ///< home arenas; outlive the replay
   const ArenaMap* remote_ddr = nullptr;
+  /// By storage: where what has its home on flash lies. Used in create() only.
+  std::span<const std::optional<FlashPlace>> flash = {};
 };
 
 /// Why a replay stopped.
@@ -46,7 +48,7 @@ class Replay {
   };
 
   /// `owner` is what this replay's transfers carry. @return what Executor::create() refuses;
-  /// kInvalidArgument where a transfer leaves its arena or home.
+  /// kInvalidArgument where a transfer leaves its arena or home, or would cross nodes.
   [[nodiscard]] static Result<Replay> create(const schedule::Schedule& schedule,
                                              const ReplayMemory& memory, std::uint32_t owner);
 
@@ -70,6 +72,8 @@ class Replay {
 
   [[nodiscard]] std::uint64_t prefetched_bytes() const { return prefetched_bytes_; }
   [[nodiscard]] std::uint64_t stored_bytes() const { return stored_bytes_; }
+  [[nodiscard]] std::uint64_t staged_in_bytes() const { return staged_in_bytes_; }
+  [[nodiscard]] std::uint64_t staged_out_bytes() const { return staged_out_bytes_; }
   /// Highest end offset on the device that a transfer has used.
   [[nodiscard]] std::uint64_t device_end_bytes() const { return device_end_bytes_; }
   /// When the instance of a steady cache op ran; valid once its step is retired, until kStepsKept
@@ -83,8 +87,9 @@ class Replay {
     StorageIndex storage;
     const ArenaMap* home = nullptr;  ///< null: a detach
     std::uint64_t home_offset_bytes = 0;
-    std::uint64_t device_offset_bytes = 0;
+    std::uint64_t device_offset_bytes = 0;  ///< unused where it stages
     std::uint64_t bytes = 0;
+    std::optional<FlashPlace> flash;  ///< set: it stages
   };
   struct Flight {
     Instance instance;
@@ -95,6 +100,7 @@ class Replay {
       : executor_(std::move(executor)), memory_(memory), owner_(owner) {}
   [[nodiscard]] Result<void> add_moves(const schedule::Schedule& schedule,
                                        const std::vector<schedule::CacheOp>& list);
+  [[nodiscard]] Result<Move> stage_of(const schedule::CacheOp& op) const;
   [[nodiscard]] const Move& move_of(const Instance& instance) const;
   [[nodiscard]] std::uint64_t positions_until(const ReadyTransfer& ready) const;
 
@@ -113,6 +119,8 @@ class Replay {
   std::size_t in_flight_ = 0;
   std::uint64_t prefetched_bytes_ = 0;
   std::uint64_t stored_bytes_ = 0;
+  std::uint64_t staged_in_bytes_ = 0;
+  std::uint64_t staged_out_bytes_ = 0;
   std::uint64_t device_end_bytes_ = 0;
 };
 

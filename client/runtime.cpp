@@ -4,162 +4,18 @@
 #include <string>
 
 #include "common/base/check.hpp"
-#include "common/base/units.hpp"
-#include "common/schedule/validate.hpp"
-#include "proto/convert.hpp"
 
 namespace ho::client {
 namespace {
-
-using schedule::HomeTier;
-using schedule::Schedule;
 
 /// Longest sleep in a wait before looking again. Wake-ups are not lost; this guards against a bug.
 constexpr Duration kLookAgain = std::chrono::milliseconds(100);
 /// before() spins this long: most late transfers are late by less than a wake-up costs.
 /// Source: own measurement, waking a sleeping thread takes 15-50 us.
 constexpr Duration kSpinBefore = std::chrono::microseconds(20);
-/// INPUT values go home in parts of at most this size.
-constexpr std::uint64_t kBounceBytesMax = 4 * kMiB;
-
 Error conflict(std::string what) { return Error(Errc::kConflict, std::move(what)); }
 
-std::string describe(const schedule::Violation& violation) {
-  std::string text = "illegal schedule: " + violation.rule + ": " + violation.first;
-  if (!violation.second.empty()) text += " and " + violation.second;
-  if (!violation.detail.empty()) text += ": " + violation.detail;
-  return text;
-}
-
 }  // namespace
-
-Result<std::unique_ptr<Runtime>> Runtime::load(Pool& pool, std::span<const std::byte> bytes,
-                                               std::span<std::byte> arena) {
-  auto schedule = decode_schedule(bytes);
-  if (!schedule) return schedule.error();
-  if (const auto violation = schedule::validate(*schedule)) {
-    return Error(Errc::kInvalidArgument, describe(*violation));
-  }
-  std::unique_ptr<Runtime> made(new Runtime(pool));
-  if (auto ok = made->prepare(*schedule, arena); !ok) return ok.error();
-  return made;
-}
-
-Result<void> Runtime::prepare(const Schedule& schedule, std::span<std::byte> arena) {
-  const std::uint64_t align = std::max<std::uint64_t>(schedule.align_bytes, 1);
-  if (arena.size() < schedule.arena_bytes) {
-    return Error(Errc::kInvalidArgument, "the arena has " + std::to_string(arena.size()) +
-                                             " bytes, the schedule needs " +
-                                             std::to_string(schedule.arena_bytes));
-  }
-  if (reinterpret_cast<std::uintptr_t>(arena.data()) % align != 0) {
-    return Error(Errc::kInvalidArgument,
-                 "the arena is not aligned to " + std::to_string(align) + " bytes");
-  }
-  position_count_ = static_cast<std::uint32_t>(schedule.positions.size());
-  for (const auto& position : schedule.positions) {
-    op_ids_.push_back(schedule.ops[position.op.value()].id);
-  }
-  for (const auto& op : schedule.cache_ops) {
-    const bool moves = op.kind != schedule::CacheOpKind::kDetach;
-    cache_op_bytes_.push_back(moves ? op.range_end_bytes - op.range_begin_bytes : 0);
-  }
-  times_.resize(position_count_);
-  last_times_.resize(position_count_);
-  index_operands(schedule, arena);
-  index_storages(schedule);
-  return attach(schedule, arena);
-}
-
-void Runtime::index_operands(const Schedule& schedule, std::span<std::byte> arena) {
-  std::uint64_t used = 0;
-  for (const auto& position : schedule.positions) {
-    operand_first_.push_back(static_cast<std::uint32_t>(operands_.size()));
-    for (const auto& operand : position.operands) {
-      const Storage& storage = schedule.storages[operand.storage.value()];
-      operands_.push_back({storage.id, arena.data() + operand.device_offset_bytes});
-      used = std::max(used, operand.device_offset_bytes + storage.bytes);
-    }
-    std::sort(operands_.begin() + operand_first_.back(), operands_.end(),
-              [](const auto& a, const auto& b) { return a.storage_id < b.storage_id; });
-    used_through_.push_back(used);
-  }
-  operand_first_.push_back(static_cast<std::uint32_t>(operands_.size()));
-}
-
-void Runtime::index_storages(const Schedule& schedule) {
-  for (std::size_t i = 0; i < schedule.storages.size(); ++i) {
-    const Storage& storage = schedule.storages[i];
-    StorageSlot slot;
-    slot.id = storage.id;
-    slot.name = storage.name;
-    slot.bytes = storage.bytes;
-    slot.persistent = storage.persistent;
-    slot.input = storage.kind == StorageKind::kInput && !storage.persistent;
-    if (const auto& home = schedule.homes[i]) {
-      slot.has_home = true;
-      slot.remote = home->tier == HomeTier::kRemoteDdr;
-      slot.home_offset_bytes = home->offset_bytes;
-    }
-    storages_.push_back(std::move(slot));
-  }
-  std::sort(storages_.begin(), storages_.end(),
-            [](const auto& a, const auto& b) { return a.id < b.id; });
-}
-
-Result<void> Runtime::attach(const Schedule& schedule, std::span<std::byte> arena) {
-  auto local = pool_.allocate(schedule.local_ddr_bytes, Nearness::kNear);
-  if (!local) return local.error();
-  local_home_ = std::move(local).value();
-  auto remote = pool_.allocate(schedule.remote_ddr_bytes, Nearness::kFar);
-  if (!remote) return remote.error();
-  remote_home_ = std::move(remote).value();
-  auto handles = pool_.register_memory(arena);
-  if (!handles) return handles.error();
-  device_handles_ = *handles;
-  registered_ = true;
-  if (auto ok = open_bounce(); !ok) return ok;
-
-  ReplayMemory memory{arena, device_handles_, &local_home_->map, &remote_home_->map};
-  const std::uint32_t owner = engine_.call([&] { return engine_.reserve_owner(); });
-  auto replay = Replay::create(schedule, memory, owner);
-  if (!replay) return replay.error();
-  link_ = std::make_unique<Link>(std::move(replay).value(), position_count_);
-  link_->storages_by_node.resize(pool_.nodes().size());
-  for (std::uint32_t i = 0; i < schedule.storages.size(); ++i) {
-    link_->storage_names.push_back(schedule.storages[i].name);
-    const auto& home = schedule.homes[i];
-    if (!home) continue;
-    const ArenaMap& map = home->tier == HomeTier::kRemoteDdr ? remote_home_->map : local_home_->map;
-    for (std::uint64_t at = home->offset_bytes;
-         at < home->offset_bytes + schedule.storages[i].bytes;) {
-      if (at >= map.bytes()) return Error(Errc::kInvalidArgument, "a home leaves its arena");
-      const ArenaExtent& extent = map.extent_at(at);
-      auto& names = link_->storages_by_node[extent.node.value()];
-      if (names.empty() || names.back() != StorageIndex(i)) names.push_back(StorageIndex(i));
-      at = extent.begin_bytes + extent.length_bytes;
-    }
-  }
-  engine_.call([&] { engine_.attach(link_.get(), owner); });
-  attached_ = true;
-  return {};
-}
-
-Result<void> Runtime::open_bounce() {
-  std::uint64_t bytes = 0;
-  for (const StorageSlot& slot : storages_) {
-    if (slot.input && slot.has_home) bytes = std::max(bytes, slot.bytes);
-  }
-  if (bytes == 0) return {};
-  bounce_.resize(std::min(bytes, kBounceBytesMax));
-  auto handles = pool_.register_memory(bounce_);
-  if (!handles) {
-    bounce_.clear();
-    return handles.error();
-  }
-  bounce_handles_ = *handles;
-  return {};
-}
 
 Runtime::~Runtime() {
   while (attached_) {
@@ -171,6 +27,7 @@ Runtime::~Runtime() {
   }
   if (registered_) pool_.unregister_memory(device_handles_);
   if (!bounce_.empty()) pool_.unregister_memory(bounce_handles_);
+  for (const FlashArena& flash : flash_) pool_.free_flash(flash);
   pool_.release(std::move(local_home_));
   pool_.release(std::move(remote_home_));
 }
@@ -226,24 +83,6 @@ Result<void> Runtime::write(std::uint32_t storage_id, std::span<const std::byte>
   return {};
 }
 
-Result<void> Runtime::write_once(const StorageSlot& slot, std::span<const std::byte> data) {
-  // Only read by a put; ports take one span type for both directions.
-  const std::span<std::byte> memory(const_cast<std::byte*>(data.data()), data.size());
-  return pool_.move_now(Direction::kPut, home_of(slot), slot.home_offset_bytes, memory);
-}
-
-/// By way of memory that stays registered: an INPUT comes at every step.
-Result<void> Runtime::write_input(const StorageSlot& slot, std::span<const std::byte> data) {
-  for (std::size_t at = 0; at < data.size(); at += bounce_.size()) {
-    const auto part = data.subspan(at, std::min(bounce_.size(), data.size() - at));
-    std::copy(part.begin(), part.end(), bounce_.begin());
-    auto moved = pool_.move_registered(Direction::kPut, home_of(slot), slot.home_offset_bytes + at,
-                                       std::span(bounce_).first(part.size()), bounce_handles_);
-    if (!moved) return moved;
-  }
-  return {};
-}
-
 Result<void> Runtime::read(std::uint32_t storage_id, std::span<std::byte> into) {
   if (auto ok = check_running(); !ok) return ok;
   StorageSlot* const slot = find_storage(storage_id);
@@ -259,10 +98,10 @@ Result<void> Runtime::read(std::uint32_t storage_id, std::span<std::byte> into) 
                                              " bytes, room for " + std::to_string(into.size()));
   }
   if (!finished_) return conflict(slot->name + " is read after finish only");
-  if (auto ok = pool_.move_now(Direction::kGet, home_of(*slot), slot->home_offset_bytes, into);
-      !ok) {
-    return home_failed(ok.error().at("reading " + slot->name));
-  }
+  const auto got =
+      slot->flash ? move_flash(Direction::kGet, *slot, into)
+                  : pool_.move_now(Direction::kGet, home_of(*slot), slot->home_offset_bytes, into);
+  if (!got) return home_failed(got.error().at("reading " + slot->name));
   return {};
 }
 
@@ -275,10 +114,15 @@ Result<void> Runtime::step_begin() {
       return conflict("INPUT " + slot.name + " was not written for this step");
     }
   }
+  if (steps_begun_ == 0) {
+    if (auto ok = fill_unwritten(); !ok) return ok;
+  }
   std::fill(times_.begin(), times_.end(), Times{});
   step_first_ = steps_begun_ * position_count_;
   position_ = 0;
   prefetch_at_start_ = link_->prefetched_bytes.load(std::memory_order_relaxed);
+  staged_in_at_start_ = link_->staged_in_bytes.load(std::memory_order_relaxed);
+  staged_out_at_start_ = link_->staged_out_bytes.load(std::memory_order_relaxed);
   store_at_start_ = link_->stored_bytes.load(std::memory_order_relaxed);
   step_start_ticks_ = ticks_.now();
   in_step_ = true;
@@ -365,6 +209,10 @@ Result<void> Runtime::step_end() {
       link_->prefetched_bytes.load(std::memory_order_relaxed) - prefetch_at_start_;
   counters_.last_step_store_bytes =
       link_->stored_bytes.load(std::memory_order_relaxed) - store_at_start_;
+  counters_.last_step_stage_in_bytes =
+      link_->staged_in_bytes.load(std::memory_order_relaxed) - staged_in_at_start_;
+  counters_.last_step_stage_out_bytes =
+      link_->staged_out_bytes.load(std::memory_order_relaxed) - staged_out_at_start_;
   std::swap(times_, last_times_);
   last_start_ticks_ = step_start_ticks_;
   return {};
@@ -394,6 +242,8 @@ RuntimeCounters Runtime::counters() const {
   RuntimeCounters now = counters_;
   now.prefetch_bytes = link_->prefetched_bytes.load(std::memory_order_relaxed);
   now.store_bytes = link_->stored_bytes.load(std::memory_order_relaxed);
+  now.stage_in_bytes = link_->staged_in_bytes.load(std::memory_order_relaxed);
+  now.stage_out_bytes = link_->staged_out_bytes.load(std::memory_order_relaxed);
   const std::uint64_t run =
       steps_done_ > 0 ? position_count_ : std::uint64_t{position_} + (in_op_ ? 1 : 0);
   const std::uint64_t by_ops = run > 0 ? used_through_[run - 1] : 0;

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "client/flash_homes.hpp"
 #include "client/link.hpp"
 #include "client/pool.hpp"
 #include "common/base/result.hpp"
@@ -23,6 +25,10 @@ struct RuntimeCounters {
   std::uint64_t last_step_stall_ns = 0;
   std::uint64_t last_step_prefetch_bytes = 0;
   std::uint64_t last_step_store_bytes = 0;
+  std::uint64_t stage_in_bytes = 0;
+  std::uint64_t stage_out_bytes = 0;
+  std::uint64_t last_step_stage_in_bytes = 0;
+  std::uint64_t last_step_stage_out_bytes = 0;
   std::uint64_t peak_device_bytes = 0;
 };
 
@@ -121,9 +127,16 @@ class Runtime {
     bool input = false;
     bool has_home = false;
     bool remote = false;
+    std::optional<std::uint32_t> flash;  ///< its home is there: index into flash_
     std::uint64_t home_offset_bytes = 0;
-    std::uint64_t written_steps = 0;  ///< INPUT: 1 + the step it was last written for
+    std::uint64_t written_steps = 0;  ///< 1 + the step it was last written for; 0: never
   };
+  /// Bytes of the local home arena that moves to and from flash pass through outside steps.
+  struct Window {
+    std::uint64_t begin_bytes = 0;
+    std::uint64_t length_bytes = 0;
+  };
+  using FlashPlaces = std::vector<std::optional<FlashPlace>>;  ///< by storage
 
   explicit Runtime(Pool& pool) : pool_(pool), engine_(pool.engine()), ticks_(engine_.ticks()) {}
   [[nodiscard]] Result<void> prepare(const schedule::Schedule& schedule,
@@ -131,7 +144,13 @@ class Runtime {
   void index_operands(const schedule::Schedule& schedule, std::span<std::byte> arena);
   void index_storages(const schedule::Schedule& schedule);
   [[nodiscard]] Result<void> attach(const schedule::Schedule& schedule, std::span<std::byte> arena);
+  [[nodiscard]] Result<FlashPlaces> open_flash(const FlashPlan& plan);
+  [[nodiscard]] Result<void> name_nodes(const schedule::Schedule& schedule,
+                                        const FlashPlaces& places);
   [[nodiscard]] Result<void> open_bounce();
+  [[nodiscard]] Result<void> move_flash(Direction direction, const StorageSlot& slot,
+                                        std::span<std::byte> memory);
+  [[nodiscard]] Result<void> fill_unwritten();
   [[nodiscard]] Result<void> write_once(const StorageSlot& slot, std::span<const std::byte> data);
   [[nodiscard]] Result<void> write_input(const StorageSlot& slot, std::span<const std::byte> data);
   [[nodiscard]] Result<void> check_running() const;
@@ -145,6 +164,8 @@ class Runtime {
   const TickClock ticks_;
   std::unique_ptr<Arena> local_home_;
   std::unique_ptr<Arena> remote_home_;
+  std::vector<FlashArena> flash_;  ///< one a node
+  std::vector<Window> windows_;    ///< parallel to flash_
   bool registered_ = false;
   LocalHandles device_handles_;
   std::vector<std::byte> bounce_;  ///< registered where not empty: INPUT values on their way home
@@ -158,6 +179,7 @@ class Runtime {
   std::vector<OperandSlot> operands_;         ///< per position by storage id
   std::vector<std::uint64_t> used_through_;   ///< highest operand end up to each position
   std::vector<StorageSlot> storages_;         ///< by id
+  std::vector<std::uint32_t> slot_of_index_;  ///< by StorageIndex, into storages_
   std::vector<std::uint64_t> cache_op_bytes_;
 
   bool in_step_ = false;
@@ -170,6 +192,8 @@ class Runtime {
   std::uint64_t step_start_ticks_ = 0;
   std::uint64_t prefetch_at_start_ = 0;
   std::uint64_t store_at_start_ = 0;
+  std::uint64_t staged_in_at_start_ = 0;
+  std::uint64_t staged_out_at_start_ = 0;
   std::vector<Times> times_;       ///< of the running step
   std::vector<Times> last_times_;  ///< of the last complete one
   std::uint64_t last_start_ticks_ = 0;

@@ -219,50 +219,132 @@ std::vector<NodeRoom> Sessions::room_of(const std::vector<NodeIndex>& candidates
   return rooms;
 }
 
-Result<std::vector<HeldSegment>> Sessions::grant(std::uint64_t bytes,
-                                                 const std::vector<NodeIndex>& candidates) {
-  const auto rooms = room_of(candidates);
-  const auto stripes = plan_spread(bytes, rooms);
-  if (!stripes) return stripes.error();
-  // One request a node; its segments are then dealt out in stripe order.
-  std::vector<std::vector<GrantedSegment>> granted(nodes_.size());
-  std::vector<HeldSegment> held;
-  const auto undo = [&](const Error& error) {
-    for (std::uint32_t i = 0; i < granted.size(); ++i) {
-      for (auto& segment : granted[i]) held.push_back({NodeIndex(i), std::move(segment), 0});
+/// Stripes in arena order: the parts that have a node, and what lies between them spread.
+Result<HeldArena> Sessions::grant(std::uint64_t bytes, const std::vector<NodeIndex>& candidates,
+                                  std::span<const StagingPart> parts) {
+  auto rooms = room_of(candidates);
+  std::uint64_t fixed_bytes = 0;
+  for (NodeRoom& room : rooms) {
+    std::uint64_t here = 0;
+    for (const StagingPart& part : parts) here += part.node == room.node ? part.length_bytes : 0;
+    fixed_bytes += here;
+    // In whole segments, so that the rest does not count on what is left of the last one.
+    const std::uint64_t taken = align_up(here, room.segment_bytes);
+    if (taken > room.free_bytes) return Error(Errc::kExhausted, describe_shortage(bytes, rooms));
+    room.free_bytes -= taken;
+  }
+  std::vector<Stripe> stripes;
+  std::vector<Stripe> rest;
+  if (bytes > fixed_bytes) {
+    auto spread = plan_spread(bytes - fixed_bytes, rooms);
+    if (!spread) return spread.error();
+    rest = std::move(spread).value();
+  }
+  std::size_t next = 0;
+  const auto fill_up = [&](std::uint64_t gap_bytes) {
+    while (gap_bytes > 0) {
+      const std::uint64_t length = std::min(gap_bytes, rest[next].length_bytes);
+      stripes.push_back({rest[next].node, length});
+      gap_bytes -= length;
+      rest[next].length_bytes -= length;
+      if (rest[next].length_bytes == 0) next += 1;
     }
-    release(held);
+  };
+  std::uint64_t at = 0;
+  for (const StagingPart& part : parts) {
+    fill_up(part.begin_bytes - at);
+    stripes.push_back({part.node, part.length_bytes});
+    at = part.begin_bytes + part.length_bytes;
+  }
+  fill_up(bytes - at);
+  return take(stripes, rooms, bytes);
+}
+
+/// One request a node; its segments are filled with its stripes one after the other.
+Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
+                                 const std::vector<NodeRoom>& rooms, std::uint64_t bytes) {
+  HeldArena held;
+  std::vector<std::size_t> first(nodes_.size(), 0);  // of each node's segments
+  const auto undo = [&](const Error& error) {
+    release(held.segments);
     if (error.code() != Errc::kExhausted) return error;
+    std::vector<NodeIndex> candidates;
+    for (const NodeRoom& room : rooms) candidates.push_back(room.node);
     return Error(Errc::kExhausted, describe_shortage(bytes, room_of(candidates)));
   };
   for (const NodeRoom& room : rooms) {
     const NodeSession& node = nodes_[room.node.value()];
-    const auto count = static_cast<std::uint64_t>(
-        std::count_if(stripes->begin(), stripes->end(),
-                      [&](const Stripe& stripe) { return stripe.node == room.node; }));
-    if (count == 0) continue;
+    std::uint64_t here = 0;
+    for (const Stripe& stripe : stripes) here += stripe.node == room.node ? stripe.length_bytes : 0;
+    if (here == 0) continue;
     GrantSpec spec;
-    spec.bytes = count * room.segment_bytes;
+    spec.bytes = align_up(here, room.segment_bytes);
     spec.driver = node.driver;
     const Duration timeout = kControlTimeout + milliseconds(spec.bytes / kGrantBytesPerMs);
     auto answer = node.control->grant(node.session, spec, clock_.now() + timeout);
     if (!answer) return undo(answer.error().at(node.label));
-    auto& segments = granted[room.node.value()];
-    segments = std::move(answer).value();
-    const bool complete = segments.size() >= count &&
-                          std::all_of(segments.begin(), segments.end(), [&](const auto& segment) {
-                            return segment.length_bytes >= room.segment_bytes;
-                          });
-    if (!complete) {
+    first[room.node.value()] = held.segments.size();
+    std::uint64_t granted = 0;
+    for (GrantedSegment& segment : *answer) {
+      granted += segment.length_bytes;
+      held.segments.push_back({room.node, std::move(segment)});
+    }
+    if (granted < here) {
       return undo(Error(Errc::kCorrupt, node.label + " granted less than was asked for"));
     }
   }
-  std::vector<std::size_t> next(nodes_.size(), 0);
-  for (const Stripe& stripe : *stripes) {
-    auto& segment = granted[stripe.node.value()][next[stripe.node.value()]++];
-    held.push_back({stripe.node, std::move(segment), stripe.length_bytes});
+  std::vector<std::uint64_t> used(held.segments.size(), 0);
+  for (const Stripe& stripe : stripes) {
+    std::size_t& segment = first[stripe.node.value()];
+    for (std::uint64_t left = stripe.length_bytes; left > 0;) {
+      const std::uint64_t room = held.segments[segment].segment.length_bytes - used[segment];
+      const std::uint64_t length = std::min(left, room);
+      if (length > 0) held.stretches.push_back({segment, used[segment], length});
+      used[segment] += length;
+      left -= length;
+      if (left > 0) segment += 1;
+    }
   }
   return held;
+}
+
+std::vector<FlashRoom> Sessions::flash_of(const std::vector<NodeIndex>& candidates) {
+  std::vector<FlashRoom> rooms;
+  for (const NodeIndex index : candidates) {
+    const NodeSession& node = nodes_[index.value()];
+    const auto status = node.control->status(clock_.now() + kControlTimeout);
+    if (!status || status->flash.empty()) continue;
+    FlashRoom room{index, node.control->hello().node_name, 0};
+    for (const FlashPathStatus& path : status->flash) room.free_bytes += path.free_bytes;
+    rooms.push_back(std::move(room));
+  }
+  return rooms;
+}
+
+Result<FlashExtent> Sessions::allocate_flash(NodeIndex node, std::uint64_t bytes,
+                                             FlashPolicy policy) {
+  const NodeSession& there = nodes_[node.value()];
+  auto made =
+      there.control->flash_allocate(there.session, bytes, policy, clock_.now() + kControlTimeout);
+  if (!made) return made.error().at(there.label);
+  return made;
+}
+
+Result<FlashExtent> Sessions::open_flash(NodeIndex node, const FlashExtent& extent) {
+  const NodeSession& there = nodes_[node.value()];
+  auto opened = there.control->flash_open(there.session, extent, clock_.now() + kControlTimeout);
+  if (!opened) return opened.error().at(there.label);
+  return opened;
+}
+
+void Sessions::free_flash(NodeIndex node, std::uint64_t extent) {
+  const NodeSession& there = nodes_[node.value()];
+  if (there.fault->reason() != FaultReason::kNone || there.fault->silent()) return;
+  const auto freed =
+      there.control->flash_free(there.session, extent, clock_.now() + kControlTimeout);
+  if (freed) return;
+  log(LogLevel::kWarning, "a flash extent was not freed",
+      {{"node", there.label}, {"reason", freed.error().message()}});
 }
 
 void Sessions::release(const std::vector<HeldSegment>& segments) {

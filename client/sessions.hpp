@@ -3,10 +3,12 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "client/flash_homes.hpp"
 #include "client/node_fault.hpp"
 #include "client/spread.hpp"
 #include "common/base/clock.hpp"
@@ -38,7 +40,19 @@ struct NodeSession {
 struct HeldSegment {
   NodeIndex node;
   GrantedSegment segment;
-  std::uint64_t used_bytes = 0;  ///< of the arena
+};
+
+/// A stretch of an arena within one of its segments.
+struct HeldStretch {
+  std::size_t segment = 0;  ///< index into HeldArena::segments
+  std::uint64_t offset_bytes = 0;
+  std::uint64_t length_bytes = 0;
+};
+
+/// The segments of one arena.
+struct HeldArena {
+  std::vector<HeldSegment> segments;
+  std::vector<HeldStretch> stretches;  ///< in arena order
 };
 
 /// This job's sessions on all nodes of a pool, kept alive by a thread of its own.
@@ -58,12 +72,22 @@ class Sessions {
   /// Constant after connect(). A NodeIndex is an index into it.
   [[nodiscard]] const std::vector<NodeSession>& nodes() const { return nodes_; }
 
-  /// Gets segments for an arena from `candidates`, all or nothing. @return in arena order;
+  /// Gets segments for an arena, all or nothing. @return
   /// kExhausted: "needs X, pool has Y on nodes ..."; what a daemon answers otherwise.
-  [[nodiscard]] Result<std::vector<HeldSegment>> grant(std::uint64_t bytes,
-                                                       const std::vector<NodeIndex>& candidates);
+  /// `parts` of the arena come from the nodes they name, the rest from `candidates`.
+  [[nodiscard]] Result<HeldArena> grant(std::uint64_t bytes,
+                                        const std::vector<NodeIndex>& candidates,
+                                        std::span<const StagingPart> parts);
   /// Gives them back; nodes that are lost are passed over: their lease ends it.
   void release(const std::vector<HeldSegment>& segments);
+
+  [[nodiscard]] std::vector<FlashRoom> flash_of(const std::vector<NodeIndex>& candidates);
+  [[nodiscard]] Result<FlashExtent> allocate_flash(NodeIndex node, std::uint64_t bytes,
+                                                   FlashPolicy policy);
+  /// A durable extent that an earlier session made.
+  [[nodiscard]] Result<FlashExtent> open_flash(NodeIndex node, const FlashExtent& extent);
+  /// Failures are logged: a scratch extent ends with the session anyway.
+  void free_flash(NodeIndex node, std::uint64_t extent);
 
  private:
   explicit Sessions(std::shared_ptr<Doorbell> door) : door_(std::move(door)) {}
@@ -71,6 +95,8 @@ class Sessions {
                                          TimePoint deadline);
   void come_nearer(const NodeInfo& info, const SessionOptions& options);
   [[nodiscard]] Result<void> open_others(const SessionOptions& options);
+  [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
+                                       const std::vector<NodeRoom>& rooms, std::uint64_t bytes);
   [[nodiscard]] std::vector<NodeRoom> room_of(const std::vector<NodeIndex>& candidates);
   void renew_all();
   void renew_loop();

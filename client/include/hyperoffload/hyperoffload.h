@@ -53,6 +53,7 @@ typedef enum ho_status {
 
 typedef struct ho_pool ho_pool;             /* sessions on all nodes, and the transfer thread */
 typedef struct ho_allocation ho_allocation; /* bytes of the pool, spread over its nodes */
+typedef struct ho_flash ho_flash;           /* bytes of one node's flash */
 typedef struct ho_runtime ho_runtime;       /* a loaded schedule */
 
 typedef struct ho_connect_options {
@@ -101,6 +102,44 @@ HO_API ho_status ho_wait(ho_pool* pool, uint64_t ticket);
 /* done: 1 if ho_wait would not block. */
 HO_API ho_status ho_test(ho_pool* pool, uint64_t ticket, int* done);
 
+/* --- plain access to flash --- */
+
+/* Flash is reached through memory of the node that has it: stage in, then get; put, then stage out.
+ * One allocation lies on one node. */
+typedef enum ho_flash_policy {
+  HO_FLASH_SCRATCH = 0, /* gone when the job disconnects; a stage_out is done when the device took
+                           the bytes */
+  HO_FLASH_DURABLE = 1  /* stays until ho_flash_free; a stage_out is done when the bytes outlive a
+                           crash and a power cut */
+} ho_flash_policy;
+
+/* Takes flash of the node that has most. HO_UNSUPPORTED: none has any. Bytes that were never staged
+ * out cannot be staged in: HO_NOT_FOUND. */
+HO_API ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy policy,
+                                   ho_flash** out);
+/* Gives it back, durable or not. */
+HO_API void ho_flash_free(ho_pool* pool, ho_flash* flash);
+/* Ends the handle alone: what is durable stays. */
+HO_API void ho_flash_close(ho_flash* flash);
+/* The name by which a later job, also after a restart of the daemon, opens durable flash. A secret.
+ * room: HO_FLASH_NAME_BYTES are enough, the closing zero included. */
+#define HO_FLASH_NAME_BYTES 48
+HO_API ho_status ho_flash_name(const ho_pool* pool, const ho_flash* flash, char* out, size_t room);
+HO_API ho_status ho_flash_open(ho_pool* pool, const char* name, ho_flash** out);
+HO_API uint64_t ho_flash_bytes(const ho_flash* flash);
+/* Pool memory of the node that has this flash: what it can be staged from and to. */
+HO_API ho_status ho_allocate_beside(ho_pool* pool, const ho_flash* flash, uint64_t bytes,
+                                    ho_allocation** out);
+/* Start a move; the ticket is for ho_wait/ho_test. The range of pool memory is the library's until
+ * it is done. Long moves are better asked for in parts: each can be used when it is done. After
+ * HO_DEADLINE the bytes may still move: do not use the memory again.
+ * HO_CORRUPT, HO_IO: the text names node, path, extent and block. */
+HO_API ho_status ho_stage_in(ho_pool* pool, const ho_flash* from, uint64_t flash_offset,
+                             ho_allocation* into, uint64_t offset, size_t bytes, uint64_t* ticket);
+HO_API ho_status ho_stage_out(ho_pool* pool, ho_flash* to, uint64_t flash_offset,
+                              const ho_allocation* from, uint64_t offset, size_t bytes,
+                              uint64_t* ticket);
+
 /* --- schedules --- */
 
 /* Proves the schedule legal, allocates its home slots, registers the arena.
@@ -141,6 +180,10 @@ typedef struct ho_counters {
   uint64_t last_step_prefetch_bytes;
   uint64_t last_step_store_bytes;
   uint64_t peak_device_bytes; /* highest end offset any operand or transfer has used */
+  uint64_t stage_in_bytes;    /* flash -> pool memory */
+  uint64_t stage_out_bytes;   /* pool memory -> flash */
+  uint64_t last_step_stage_in_bytes;
+  uint64_t last_step_stage_out_bytes;
 } ho_counters;
 /* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter. */
 HO_API ho_status ho_get_counters(const ho_runtime* runtime, ho_counters* out);

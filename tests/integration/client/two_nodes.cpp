@@ -1,6 +1,8 @@
 #include "tests/integration/client/two_nodes.hpp"
 
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
 
 namespace ho::test {
 namespace {
@@ -12,20 +14,37 @@ std::string peer_text(int node, const std::string& address) {
 
 }  // namespace
 
-TwoNodes::TwoNodes(const PoolSpec& spec) {
-  const auto config = [&](int node) {
-    const std::string number = std::to_string(node);
-    return "node_id: " + number + "\nnode_name: \"n" + number +
-           "\"\nddr_bytes: " + std::to_string(spec.ddr_bytes) +
-           "\nsegment_bytes: 2097152\nlease_ms: " + std::to_string(spec.lease_ms) +
-           "\ndrain_ms: 500\nunix_socket: \"" + folder_.file("n" + number + ".sock") + "\"\n" +
-           (spec.tcp ? "tcp_listen: \"127.0.0.1:0\"\n" : "") + "ofi { address: \"127.0.0.1\" }\n" +
-           peer_text(1 - node, address(1 - node));
-  };
+std::string TwoNodes::config(int node) const {
+  const std::string number = std::to_string(node);
+  return "node_id: " + number + "\nnode_name: \"n" + number +
+         "\"\nddr_bytes: " + std::to_string(spec_.ddr_bytes) +
+         "\nsegment_bytes: 2097152\nlease_ms: " + std::to_string(spec_.lease_ms) +
+         "\ndrain_ms: 500\nunix_socket: \"" + folder_.file("n" + number + ".sock") + "\"\n" +
+         (spec_.tcp ? "tcp_listen: \"127.0.0.1:0\"\n" : "") + "ofi { address: \"127.0.0.1\" }\n" +
+         (spec_.flash_bytes > 0 ? "flash { path: \"" + flash_path(node) + "\" }\n" : "") +
+         peer_text(1 - node, address(1 - node));
+}
+
+TwoNodes::TwoNodes(const PoolSpec& spec) : spec_(spec) {
+  for (int node = 0; node < 2 && spec.flash_bytes > 0; ++node) {
+    std::ofstream(flash_path(node)).close();
+    std::filesystem::resize_file(flash_path(node), spec.flash_bytes);
+  }
   first_ = std::make_unique<DaemonProcess>(folder_, "n0", DaemonProcess::Spec{config(0), {}});
   second_ = std::make_unique<DaemonProcess>(folder_, "n1", DaemonProcess::Spec{config(1), {}});
   INFO(first_->err() << second_->err());
   for (int node : {0, 1}) (void)connect(address(node));
+}
+
+void TwoNodes::restart(int node) {
+  auto& daemon = node == 0 ? first_ : second_;
+  daemon = std::make_unique<DaemonProcess>(folder_, "again" + std::to_string(node),
+                                           DaemonProcess::Spec{config(node), {}});
+  (void)connect(address(node));
+}
+
+std::string TwoNodes::flash_path(int node) const {
+  return folder_.file("flash" + std::to_string(node));
 }
 
 std::string TwoNodes::address(int node) const {

@@ -15,7 +15,8 @@ namespace ho::test {
 struct PoolSpec {
   std::uint64_t ddr_bytes = 32U << 20U;  ///< per node; segments of 2 MiB
   std::uint64_t lease_ms = 500;
-  bool tcp = false;  ///< control over TCP on loopback as well
+  bool tcp = false;               ///< control over TCP on loopback as well
+  std::uint64_t flash_bytes = 0;  ///< of one flash file a node; 0: no flash
 };
 
 /// A pool of two real daemons on this machine, reached by Unix sockets, with `local` and `ofi`.
@@ -26,6 +27,9 @@ class TwoNodes {
   [[nodiscard]] std::string address(int node) const;
   /// The node's control address over TCP, where the spec asks for it.
   [[nodiscard]] std::string tcp_address(int node) const;
+  [[nodiscard]] std::string flash_path(int node) const;
+  /// Starts a node's daemon again, which has ended.
+  void restart(int node);
   [[nodiscard]] DaemonProcess& daemon(int node) { return node == 0 ? *first_ : *second_; }
   /// Bytes that a node has granted, asked over a connection of its own.
   [[nodiscard]] std::uint64_t granted_bytes(int node) const;
@@ -33,6 +37,9 @@ class TwoNodes {
   [[nodiscard]] std::vector<SessionInfo> sessions(int node) const;
 
  private:
+  [[nodiscard]] std::string config(int node) const;
+
+  const PoolSpec spec_;
   TempFolder folder_;
   std::unique_ptr<DaemonProcess> first_;
   std::unique_ptr<DaemonProcess> second_;

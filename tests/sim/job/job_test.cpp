@@ -1,4 +1,6 @@
+#include <array>
 #include <catch2/catch.hpp>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -124,4 +126,76 @@ TEST_CASE(
   if (test::only_seed()) return;
   CHECK(planned > kFaultSeeds / 4);
   CHECK(wrapped > 0);
+}
+
+namespace {
+
+/// A plan for a random step whose DDR is too small for what leaves the device. @return nothing
+/// where the budget or the tiers cannot carry it, or nothing had to go to flash.
+std::optional<schedule::Schedule> plan_with_flash(Prng& random) {
+  const schedule::Schedule source = test::random_schedule(random);
+  const Graph graph = test::graph_of(source);
+  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+  std::uint64_t all_bytes = 0;
+  for (const Storage& storage : graph.storages) all_bytes += storage.bytes + 64;
+  Hardware hardware = source.hardware;
+  hardware.remote_ddr.reset();
+  hardware.local_ddr = TierSpec{
+      peak / 4 + random.below(peak / 2 + 1) + 512, {1'000'000'000, 1000}, {1'000'000'000, 1000}};
+  hardware.flash = TierSpec{all_bytes, {300'000'000, 20000}, {200'000'000, 20000}};
+  analyzer::Options options;
+  options.device_budget_bytes = peak / 2 + random.below(peak / 4 + 1) + 256;
+  const auto outcome = analyzer::analyze(graph, hardware, options);
+  REQUIRE(outcome.ok());
+  const auto* const schedule = std::get_if<schedule::Schedule>(&*outcome);
+  if (schedule == nullptr || schedule->flash_bytes == 0) return std::nullopt;
+  return *schedule;
+}
+
+}  // namespace
+
+TEST_CASE("sim: plans that use flash move the right bytes, over staging slots of either node") {
+  std::uint64_t planned = 0;
+  std::uint64_t staged = 0;
+  for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    Prng random(seed);
+    const auto schedule = plan_with_flash(random);
+    if (!schedule) return;
+    planned += 1;
+    SimJob job(*schedule, random.next(), SimFault::kNone);
+    const SimOutcome result = job.run(1 + random.below(5));
+    REQUIRE(result.wrong == "");
+    REQUIRE(result.finished);
+    staged += result.staged_bytes > 0 ? 1 : 0;
+  });
+  if (test::only_seed()) return;
+  CHECK(planned > kFaultSeeds / 10);
+  CHECK(staged > planned / 2);
+}
+
+TEST_CASE(
+    "sim: a bad block or a lost node under a plan with flash is an error, never wrong bytes") {
+  std::uint64_t failures = 0;
+  std::uint64_t planned = 0;
+  for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    Prng random(seed);
+    const auto schedule = plan_with_flash(random);
+    if (!schedule) return;
+    planned += 1;
+    constexpr std::array<SimFault, 3> kFaults{SimFault::kBadFlash, SimFault::kKillPeer,
+                                              SimFault::kStopPeer};
+    SimJob job(*schedule, random.next(), kFaults[seed % kFaults.size()]);
+    const SimOutcome result = job.run(1 + random.below(5));
+    REQUIRE(result.wrong == "");
+    REQUIRE(result.finished != result.failure.has_value());
+    if (!result.failure) return;
+    failures += 1;
+    if (seed % kFaults.size() == 0) {
+      CHECK(result.failure->code == Errc::kCorrupt);
+      CHECK_FALSE(result.failure->storages.empty());
+    }
+  });
+  if (!test::only_seed()) CHECK(failures > planned / 5);
 }

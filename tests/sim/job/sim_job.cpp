@@ -26,6 +26,14 @@ SimLink random_link(Prng& random, SimFault fault) {
   return link;
 }
 
+SimStager::Options random_flash(Prng& random, SimFault fault) {
+  SimStager::Options flash;
+  flash.delay_max = Duration(1000 + static_cast<std::int64_t>(random.below(300000)));
+  flash.depth_ops = static_cast<std::uint32_t>(1 + random.below(8));
+  if (fault == SimFault::kBadFlash) flash.failure = 0.02;
+  return flash;
+}
+
 /// A stream of bytes that depends on every bit of `seed`.
 void fill(std::span<std::byte> into, std::uint64_t seed) {
   Prng stream(seed);
@@ -43,6 +51,10 @@ SimJob::SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault 
       fault_(fault),
       link_(random_link(random_, fault)),
       transport_(fabric_, clock_, link_, random_.next()),
+      stager_(clock_, random_flash(random_, fault), random_.next(),
+              [this](client::NodeIndex node, SegmentId segment) {
+                return std::span(nodes_[node.value()].segments[segment.value()]);
+              }),
       arena_(schedule.arena_bytes) {
   for (const char* address : {"a", "b"}) {
     fabric_.add_peer(address);
@@ -50,8 +62,15 @@ SimJob::SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault 
     HO_CHECK(peer.ok());
     nodes_.push_back({address, *peer, {}});
   }
-  local_ = spread(schedule.local_ddr_bytes);
-  remote_ = spread(schedule.remote_ddr_bytes);
+  std::vector<client::FlashRoom> rooms;
+  for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+    rooms.push_back({client::NodeIndex(i), nodes_[i].address, schedule.flash_bytes});
+  }
+  const auto plan = client::plan_flash_homes(schedule, rooms);
+  HO_CHECK(plan.ok());
+  open_flash(*plan);
+  local_ = spread(plan->local_ddr_bytes, plan->parts);
+  remote_ = spread(schedule.remote_ddr_bytes, {});
   fill(arena_, seed ^ 0xdeadU);
   const auto local = transport_.register_memory(arena_);
   HO_CHECK(local.ok());
@@ -63,7 +82,13 @@ SimJob::SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault 
   port.pieces_max = static_cast<std::uint32_t>(1 + random_.below(12));
   port.op_deadline = kOpDeadline;
   mover_.emplace(std::vector<client::DriverPort>{port}, clock_);
-  client::ReplayMemory memory{arena_, handles_, &local_, &remote_};
+  client::StagePort stage;
+  stage.stager = &stager_;
+  stage.piece_bytes = 1 + random_.below(5000);
+  stage.pieces_max = static_cast<std::uint32_t>(1 + random_.below(12));
+  stage.op_deadline = kOpDeadline;
+  mover_->set_stager(stage);
+  client::ReplayMemory memory{arena_, handles_, &local_, &remote_, places_};
   auto replay = client::Replay::create(schedule, memory, 1);
   HO_CHECK(replay.ok());
   replay_.emplace(std::move(replay).value());
@@ -72,7 +97,7 @@ SimJob::SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault 
     model_.push_back(random_value(schedule.storages[i].bytes));
     if (schedule.storages[i].persistent) write_home(i, model_[i]);
   }
-  if (fault != SimFault::kNone && fault != SimFault::kLoss) {
+  if (fault == SimFault::kKillPeer || fault == SimFault::kStopPeer) {
     fault_at_ = clock_.now() + Duration(static_cast<std::int64_t>(random_.below(3'000'000)));
     fault_node_ = static_cast<std::uint32_t>(random_.below(nodes_.size()));
   }
@@ -80,39 +105,63 @@ SimJob::SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault 
 
 SimJob::~SimJob() = default;
 
-client::ArenaMap SimJob::spread(std::uint64_t bytes) {
+client::ArenaMap SimJob::spread(std::uint64_t bytes, std::span<const client::StagingPart> parts) {
   std::vector<client::ArenaExtent> extents;
   for (std::uint64_t at = 0; at < bytes;) {
-    const auto index = static_cast<std::uint32_t>(extents.size() % nodes_.size());
+    auto index = static_cast<std::uint32_t>(extents.size() % nodes_.size());
+    std::uint64_t length = std::min(kSegmentBytes, bytes - at);
+    for (const client::StagingPart& part : parts) {
+      const std::uint64_t end = part.begin_bytes + part.length_bytes;
+      if (end <= at) continue;
+      if (part.begin_bytes > at) {
+        length = std::min(length, part.begin_bytes - at);
+      } else {
+        index = part.node.value();
+        length = std::min(length, end - at);
+      }
+      break;
+    }
     Node& node = nodes_[index];
-    const std::uint64_t length = std::min(kSegmentBytes, bytes - at);
     node.segments.emplace_back(kSegmentBytes);
     auto grant = fabric_.expose(node.address, node.segments.back(), transport::Rights::kReadWrite);
     const auto region = transport_.attach(node.peer, std::move(grant));
     HO_CHECK(region.ok());
-    extents.push_back({at, length, client::DriverIndex(0), client::NodeIndex(index), *region, 0});
+    extents.push_back({at, length, client::DriverIndex(0), client::NodeIndex(index), *region, 0,
+                       SegmentId(node.segments.size() - 1)});
     at += length;
   }
   return client::ArenaMap(std::move(extents));
 }
 
 std::byte* SimJob::home_byte(std::uint32_t storage, std::uint64_t at) {
+  if (const auto& place = places_[storage]) {
+    return &stager_.flash(place->node)[place->offset_bytes + at];
+  }
   const auto& home = *schedule_.homes[storage];
   const bool remote = home.tier == schedule::HomeTier::kRemoteDdr;
   const std::uint64_t offset = home.offset_bytes + at;
-  const std::uint64_t segment = offset / kSegmentBytes;
-  // Segments of the local arena were exposed first, those of each arena in turn.
-  const std::uint64_t before =
-      remote ? (schedule_.local_ddr_bytes + kSegmentBytes - 1) / kSegmentBytes : 0;
-  Node& node = nodes_[segment % nodes_.size()];
-  const std::uint64_t node_index = segment % nodes_.size();
-  const std::uint64_t earlier =
-      before / nodes_.size() + (before % nodes_.size() > node_index ? 1 : 0);
-  return &node.segments[earlier + segment / nodes_.size()][offset % kSegmentBytes];
+  const client::ArenaExtent& extent = (remote ? remote_ : local_).extent_at(offset);
+  return &nodes_[extent.node.value()].segments[extent.segment.value()][offset - extent.begin_bytes];
 }
 
 void SimJob::write_home(std::uint32_t storage, const std::vector<std::byte>& value) {
   for (std::uint64_t i = 0; i < value.size(); ++i) *home_byte(storage, i) = value[i];
+}
+
+/// Each node's flash is one extent, full of bytes that must never be seen.
+void SimJob::open_flash(const client::FlashPlan& plan) {
+  for (const auto& node : plan.nodes) {
+    stager_.flash(node.node).assign(node.flash_bytes, std::byte{0xee});
+  }
+  for (const auto& home : plan.homes) {
+    places_.emplace_back();
+    if (home) places_.back() = client::FlashPlace{home->node, 1, home->offset_bytes};
+  }
+}
+
+TimePoint SimJob::next_event(TimePoint otherwise) const {
+  return std::min(transport_.next_event().value_or(otherwise),
+                  stager_.next_event().value_or(otherwise));
 }
 
 std::vector<std::byte> SimJob::read_home(std::uint32_t storage) {
@@ -148,8 +197,8 @@ SimOutcome SimJob::run(std::uint64_t steps) {
           clock_.now() + Duration(static_cast<std::int64_t>(random_.below(2 * nominal + 1)));
       while (clock_.now() < ends && !done()) {
         turn();
-        clock_.advance_to(std::min(
-            ends, std::min(transport_.next_event().value_or(ends), clock_.now() + kControlNotice)));
+        clock_.advance_to(
+            std::min(ends, std::min(next_event(ends), clock_.now() + kControlNotice)));
       }
       const auto ended = replay_->executor().positions_ended(step * positions + p + 1);
       HO_CHECK(ended.ok());
@@ -160,6 +209,7 @@ SimOutcome SimJob::run(std::uint64_t steps) {
     HO_CHECK(began.ok());
   }
   drain();
+  outcome_.staged_bytes = stager_.moved();
   outcome_.failure = replay_->failure();
   outcome_.finished = replay_->executor().state() == client::Executor::State::kFinished;
   for (std::uint32_t i = 0; outcome_.finished && i < schedule_.storages.size(); ++i) {
@@ -181,8 +231,8 @@ bool SimJob::drive_until(std::uint64_t position) {
       return false;
     }
     outcome_.stall_turns += 1;
-    clock_.advance_to(std::min(transport_.next_event().value_or(clock_.now() + kControlNotice),
-                               clock_.now() + kControlNotice));
+    clock_.advance_to(
+        std::min(next_event(clock_.now() + kControlNotice), clock_.now() + kControlNotice));
   }
   return !replay_->failure().has_value();
 }
@@ -206,9 +256,11 @@ void SimJob::inject() {
     outcome_.fault_happened = true;
     if (fault_ == SimFault::kKillPeer) {
       fabric_.kill_peer(nodes_[fault_node_].address, std::chrono::seconds(30));
+      stager_.kill(client::NodeIndex(fault_node_));
       close_at_ = clock_.now() + kControlNotice;
     } else {
       fabric_.stop_peer(nodes_[fault_node_].address);
+      stager_.stop(client::NodeIndex(fault_node_));
     }
   }
   if (clock_.now() >= close_at_) {
@@ -251,8 +303,8 @@ void SimJob::drain() {
     if (mover_->in_flight() == 0 && (replay_->failure() || finished || !outcome_.wrong.empty())) {
       break;
     }
-    clock_.advance_to(std::min(transport_.next_event().value_or(clock_.now() + kControlNotice),
-                               clock_.now() + kControlNotice));
+    clock_.advance_to(
+        std::min(next_event(clock_.now() + kControlNotice), clock_.now() + kControlNotice));
   }
   HO_CHECK(replay_->in_flight() == 0);
 }

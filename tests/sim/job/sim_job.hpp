@@ -5,15 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "client/flash_homes.hpp"
 #include "client/mover.hpp"
 #include "client/replay.hpp"
 #include "common/schedule/schedule.hpp"
+#include "tests/sim/job/sim_stager.hpp"
 #include "tests/support/sim_transport.hpp"
 
 namespace ho::test {
 
 /// What goes wrong in a run, if anything.
-enum class SimFault : std::uint8_t { kNone, kKillPeer, kStopPeer, kLoss };
+enum class SimFault : std::uint8_t { kNone, kKillPeer, kStopPeer, kLoss, kBadFlash };
 
 /// How a simulated job ended.
 struct SimOutcome {
@@ -23,12 +25,13 @@ struct SimOutcome {
   bool fault_happened = false;
   std::string wrong;  ///< the first wrong byte, in words; empty: none
   std::uint64_t stall_turns = 0;
+  std::uint64_t staged_bytes = 0;
 };
 
 /// A whole job in one thread: the client's executor, mover and replay over the simulated transport,
-/// a pool of two nodes, and kernels whose outputs depend on every byte they read. A model computes
-/// the same in plain memory; every operand is compared before its op runs, and every home at the
-/// end.
+/// a pool of two nodes with flash, and kernels whose outputs depend on every byte they read. A
+/// model computes the same in plain memory; every operand is compared before its op runs, and every
+/// home at the end.
 class SimJob {
  public:
   SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault fault);
@@ -41,7 +44,10 @@ class SimJob {
     transport::PeerId peer;
     std::vector<std::vector<std::byte>> segments;
   };
-  [[nodiscard]] client::ArenaMap spread(std::uint64_t bytes);
+  [[nodiscard]] client::ArenaMap spread(std::uint64_t bytes,
+                                        std::span<const client::StagingPart> parts);
+  void open_flash(const client::FlashPlan& plan);
+  [[nodiscard]] TimePoint next_event(TimePoint otherwise) const;
   void write_home(std::uint32_t storage, const std::vector<std::byte>& value);
   [[nodiscard]] std::vector<std::byte> read_home(std::uint32_t storage);
   [[nodiscard]] std::byte* home_byte(std::uint32_t storage, std::uint64_t at);
@@ -60,6 +66,8 @@ class SimJob {
   SimLink link_;
   SimTransport transport_;
   std::vector<Node> nodes_;
+  SimStager stager_;
+  std::vector<std::optional<client::FlashPlace>> places_;  ///< by storage
   std::vector<std::byte> arena_;
   std::vector<std::vector<std::byte>> model_;
   client::LocalHandles handles_;

@@ -214,9 +214,6 @@ TEST_CASE("executor: schedules it cannot index or run are refused") {
   dangling.cache_ops = {cache_op(CacheOpKind::kPrefetch, 0, std::nullopt)};
   dangling.cache_ops[0].after_cache_ops = {{CacheOpIndex(1)}};
   CHECK(Executor::create(dangling).error().code() == Errc::kInvalidArgument);
-  Schedule flash = bare(1);
-  flash.cache_ops = {cache_op(CacheOpKind::kStageIn, 0, std::nullopt)};
-  CHECK(Executor::create(flash).error().code() == Errc::kUnsupported);
 }
 
 namespace {

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/arena_map.hpp"
+#include "common/base/result.hpp"
+#include "common/schedule/schedule.hpp"
+
+namespace ho::client {
+
+/// What one node's flash could take.
+struct FlashRoom {
+  NodeIndex node;
+  std::string name;  ///< for people
+  std::uint64_t free_bytes = 0;
+};
+
+/// Bytes of the local_ddr arena that must lie on one node.
+struct StagingPart {
+  NodeIndex node;
+  std::uint64_t begin_bytes = 0;
+  std::uint64_t length_bytes = 0;
+};
+
+/// Where a storage's home on flash lies within what its node gives to the job.
+struct FlashHome {
+  NodeIndex node;
+  std::uint64_t offset_bytes = 0;  ///< a multiple of kFlashAlign, but for homes that share bytes
+};
+inline constexpr std::uint64_t kFlashAlign = 4096;
+
+/// How a schedule's homes on flash and their staging slots are spread over nodes.
+struct FlashPlan {
+  struct Node {
+    NodeIndex node;
+    std::uint64_t flash_bytes = 0;
+    /// Bytes of the local_ddr arena through which the job's own reads and writes pass, outside
+    /// steps: a staging slot that no INPUT shares, or bytes behind the schedule's own.
+    std::uint64_t window_begin_bytes = 0;
+    std::uint64_t window_length_bytes = 0;
+  };
+  std::vector<std::optional<FlashHome>> homes;  ///< by storage
+  std::vector<StagingPart> parts;               ///< disjoint, by begin_bytes
+  std::vector<Node> nodes;                      ///< those that are used
+  std::uint64_t local_ddr_bytes = 0;            ///< of the arena, with what was added to it
+
+  [[nodiscard]] const Node& of(NodeIndex node) const;
+};
+
+/// A node moves bytes between its own flash and its own DDR only. So storages whose staging slots
+/// share bytes, and all slots of one storage, belong to one node; what such groups there are is
+/// dealt out, the largest first, to the node with the most flash left. `schedule` is legal.
+/// @return kUnsupported: no node has flash; kExhausted: "flash: needs X, pool has ...".
+[[nodiscard]] Result<FlashPlan> plan_flash_homes(const schedule::Schedule& schedule,
+                                                 std::span<const FlashRoom> rooms);
+
+}  // namespace ho::client

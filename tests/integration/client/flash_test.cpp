@@ -1,0 +1,242 @@
+#include <hyperoffload/hyperoffload.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/prng.hpp"
+#include "tests/integration/client/planned_job.hpp"
+#include "tests/integration/client/two_nodes.hpp"
+#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/sim/job/random_schedule.hpp"
+#include "tools/analyzer/analyzer.hpp"
+
+namespace {
+
+using namespace ho;
+using test::connect_pool;
+using test::PlannedJob;
+using test::PoolHandle;
+using test::TwoNodes;
+
+constexpr test::PoolSpec kPool{32U << 20U, 500, false, 16U << 20U};
+
+std::string no_flash() {
+  const test::TempFolder folder;
+  test::make_file(folder.file("flash"), 2 * kMiB);
+  return test::no_flash_here(folder.file("flash"));
+}
+
+#define SKIP_WITHOUT_FLASH()                              \
+  if (const std::string why = no_flash(); !why.empty()) { \
+    WARN("skipped: " << why);                             \
+    return;                                               \
+  }
+
+/// Random steps, `scale` times as large, planned with DDR that is too small for all.
+std::vector<schedule::Schedule> plans_with_flash(std::size_t count, std::uint64_t scale) {
+  std::vector<schedule::Schedule> plans;
+  for (std::uint64_t seed = 1; plans.size() < count && seed < 400; ++seed) {
+    Prng random(seed);
+    const schedule::Schedule source = test::random_schedule(random);
+    Graph graph = test::graph_of(source);
+    for (Storage& storage : graph.storages) storage.bytes *= scale;
+    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+    Hardware hardware = source.hardware;
+    hardware.remote_ddr.reset();
+    hardware.local_ddr = TierSpec{peak / 2, {5'000'000'000, 1000}, {5'000'000'000, 1000}};
+    hardware.flash = TierSpec{12 * kMiB, {1'000'000'000, 20000}, {1'000'000'000, 20000}};
+    analyzer::Options options;
+    options.device_budget_bytes = peak / 2 + 4096;
+    auto outcome = analyzer::analyze(graph, hardware, options);
+    REQUIRE(outcome.ok());
+    auto* const schedule = std::get_if<schedule::Schedule>(&*outcome);
+    if (schedule == nullptr || schedule->flash_bytes == 0) continue;
+    if (schedule->prediction.stage_in_bytes == 0) continue;
+    plans.push_back(std::move(*schedule));
+  }
+  REQUIRE(plans.size() == count);
+  return plans;
+}
+
+/// An allocation of durable flash with memory beside it.
+struct Staged {
+  Staged(ho_pool* the_pool, ho_flash* the_flash) : pool(the_pool), flash(the_flash) {
+    REQUIRE(ho_allocate_beside(pool, flash, 4 * kMiB, &memory) == HO_OK);
+    REQUIRE(ho_register(pool, host.data(), host.size()) == HO_OK);
+  }
+  ~Staged() {
+    (void)ho_unregister(pool, host.data());
+    ho_free(pool, memory);
+    ho_flash_close(flash);
+  }
+  ho_status wait(ho_status started, std::uint64_t ticket) {
+    return started == HO_OK ? ho_wait(pool, ticket) : started;
+  }
+  ho_status out() {
+    std::uint64_t ticket = 0;
+    auto status = ho_put(pool, memory, 64, host.data(), host.size(), &ticket);
+    if (wait(status, ticket) != HO_OK) return HO_IO;
+    status = ho_stage_out(pool, flash, 0, memory, 64, host.size(), &ticket);
+    return wait(status, ticket);
+  }
+  ho_status in() {
+    std::uint64_t ticket = 0;
+    auto status = ho_stage_in(pool, flash, 0, memory, 64, host.size(), &ticket);
+    if (status = wait(status, ticket); status != HO_OK) return status;
+    status = ho_get(pool, memory, 64, host.data(), host.size(), &ticket);
+    return wait(status, ticket);
+  }
+  ho_pool* pool;
+  ho_flash* flash;
+  ho_allocation* memory = nullptr;
+  std::vector<std::byte> host = std::vector<std::byte>(3 * kMiB + 5);
+};
+
+}  // namespace
+
+TEST_CASE("client flash: plans with homes on flash move the right bytes with real daemons") {
+  SKIP_WITHOUT_FLASH();
+  for (const char* transport : {"auto", "ofi"}) {
+    TwoNodes nodes(kPool);
+    const PoolHandle pool = connect_pool(nodes.address(0), transport);
+    std::uint64_t seed = 1;
+    for (const std::uint64_t scale : {std::uint64_t{1}, std::uint64_t{50}}) {
+      for (const auto& schedule : plans_with_flash(4, scale)) {
+        PlannedJob job(pool.get(), schedule, seed++);
+        INFO("seed " << seed << " over " << transport << ": " << job.error());
+        REQUIRE(job.runtime() != nullptr);
+        CHECK(job.run(4) == HO_OK);
+        CHECK(job.error() == "");
+        ho_counters counters{};
+        counters.struct_bytes = sizeof(counters);
+        REQUIRE(ho_get_counters(job.runtime(), &counters) == HO_OK);
+        CHECK(counters.last_step_stage_in_bytes > 0);
+        CHECK(counters.stage_in_bytes >= counters.last_step_stage_in_bytes);
+        CHECK(counters.last_step_stage_in_bytes <= schedule.prediction.stage_in_bytes * 4);
+        std::vector<ho_span> spans(ho_cache_op_count(job.runtime()));
+        REQUIRE(ho_get_timeline(job.runtime(), nullptr, spans.data()) == HO_OK);
+        for (std::size_t i = 0; i < spans.size(); ++i) {
+          const auto kind = schedule.cache_ops[i].kind;
+          if (kind != schedule::CacheOpKind::kStageIn) continue;
+          CHECK(spans[i].bytes == schedule.cache_ops[i].range_end_bytes);
+          CHECK(spans[i].end_ns >= spans[i].start_ns);
+        }
+        CHECK(job.finish_and_compare() == HO_OK);
+        CHECK(job.wrong() == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("client flash: a pool without flash refuses such a plan with the reason") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  const auto plans = plans_with_flash(1, 1);
+  PlannedJob job(pool.get(), plans.front(), 1);
+  CHECK(job.runtime() == nullptr);
+  CHECK(job.error().find("flash: no node of the pool has any") != std::string::npos);
+}
+
+TEST_CASE("client flash: durable bytes are there for a later job, also after a kill") {
+  SKIP_WITHOUT_FLASH();
+  TwoNodes nodes(kPool);
+  std::array<char, HO_FLASH_NAME_BYTES> name{};
+  {
+    const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+    ho_flash* flash = nullptr;
+    REQUIRE(ho_flash_allocate(pool.get(), 4 * kMiB, HO_FLASH_DURABLE, &flash) == HO_OK);
+    Staged staged(pool.get(), flash);
+    CHECK(staged.in() == HO_NOT_FOUND);
+    test::fill(staged.host, 7);
+    REQUIRE(staged.out() == HO_OK);
+    REQUIRE(ho_flash_name(pool.get(), flash, name.data(), name.size()) == HO_OK);
+    CHECK(ho_flash_name(pool.get(), flash, name.data(), 3) == HO_OUT_OF_RANGE);
+    REQUIRE(ho_flash_name(pool.get(), flash, name.data(), name.size()) == HO_OK);
+  }
+  const int node = name[0] == '0' ? 0 : 1;
+  nodes.daemon(node).send(SIGKILL);
+  CHECK(nodes.daemon(node).wait().signal == SIGKILL);
+  nodes.restart(node);
+  const PoolHandle pool = connect_pool(nodes.address(1 - node), "auto");
+  ho_flash* flash = nullptr;
+  CHECK(ho_flash_open(pool.get(), "0:1:2", &flash) == HO_NOT_FOUND);
+  CHECK(ho_flash_open(pool.get(), "zebra", &flash) == HO_INVALID_ARGUMENT);
+  REQUIRE(ho_flash_open(pool.get(), name.data(), &flash) == HO_OK);
+  CHECK(ho_flash_bytes(flash) == 4 * kMiB);
+  {
+    Staged staged(pool.get(), flash);
+    REQUIRE(staged.in() == HO_OK);
+    CHECK(test::filled(staged.host, 7));
+    std::uint64_t ticket = 0;
+    CHECK(ho_stage_in(pool.get(), flash, 4 * kMiB, staged.memory, 0, 1, &ticket) ==
+          HO_OUT_OF_RANGE);
+    CHECK(ho_stage_in(pool.get(), flash, 0, staged.memory, 4 * kMiB - 1, 2, &ticket) ==
+          HO_OUT_OF_RANGE);
+  }
+  REQUIRE(ho_flash_open(pool.get(), name.data(), &flash) == HO_OK);
+  ho_flash_free(pool.get(), flash);
+  CHECK(ho_flash_open(pool.get(), name.data(), &flash) == HO_NOT_FOUND);
+}
+
+TEST_CASE("client flash: a killed daemon fails the job within 2 s, naming node and tensors") {
+  SKIP_WITHOUT_FLASH();
+  TwoNodes nodes(kPool);
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  const auto plans = plans_with_flash(1, 50);
+  PlannedJob job(pool.get(), plans.front(), 3);
+  REQUIRE(job.runtime() != nullptr);
+  REQUIRE(job.run(1) == HO_OK);
+  std::thread killer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ::kill(nodes.daemon(0).pid(), SIGKILL);
+    ::kill(nodes.daemon(1).pid(), SIGKILL);
+  });
+  ho_status status = HO_OK;
+  const auto began = std::chrono::steady_clock::now();
+  while (status == HO_OK && std::chrono::steady_clock::now() - began < std::chrono::seconds(10)) {
+    status = job.run(1);
+  }
+  const auto took = std::chrono::steady_clock::now() - began;
+  killer.join();
+  CHECK(status == HO_UNAVAILABLE);
+  CHECK(took < std::chrono::milliseconds(2020));
+  CHECK(job.wrong() == "");
+  INFO(job.error());
+  CHECK(job.error().find("node ") != std::string::npos);
+  CHECK(job.error().find("tensors at home there: ") != std::string::npos);
+}
+
+TEST_CASE("client flash: a flipped bit fails the job as the daemon describes it") {
+  SKIP_WITHOUT_FLASH();
+  TwoNodes nodes(kPool);
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  ho_flash* flash = nullptr;
+  REQUIRE(ho_flash_allocate(pool.get(), 4 * kMiB, HO_FLASH_SCRATCH, &flash) == HO_OK);
+  Staged staged(pool.get(), flash);
+  test::fill(staged.host, 11);
+  REQUIRE(staged.out() == HO_OK);
+  const std::string marker(reinterpret_cast<const char*>(staged.host.data()) + 8192, 64);
+  for (const int node : {0, 1}) {
+    std::fstream file(nodes.flash_path(node), std::ios::in | std::ios::out | std::ios::binary);
+    const std::string device{std::istreambuf_iterator<char>(file), {}};
+    const std::size_t at = device.find(marker);
+    if (at == std::string::npos) continue;
+    file.clear();
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(static_cast<char>(marker[0] ^ 1));
+  }
+  CHECK(staged.in() == HO_CORRUPT);
+  const std::string said = ho_last_error();
+  INFO(said);
+  CHECK(said.find("flash") != std::string::npos);
+  CHECK(said.find("block 2") != std::string::npos);
+}

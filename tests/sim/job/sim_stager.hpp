@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/stager.hpp"
+#include "common/base/prng.hpp"
+
+namespace ho::test {
+
+/// Nodes that stage, in one thread: each operation takes a seeded time, moves its bytes at its end,
+/// and what is in flight ends in any order. Fakes keep the true bytes; faults are made here.
+class SimStager : public client::Stager {
+ public:
+  struct Options {
+    Duration delay_max = std::chrono::microseconds(200);
+    std::uint64_t op_bytes_max = 4096;
+    std::uint32_t depth_ops = 8;
+    double failure = 0;  ///< of each operation, as a bad block
+  };
+  /// The bytes of a segment.
+  using Segment = std::function<std::span<std::byte>(client::NodeIndex, SegmentId)>;
+
+  SimStager(const Clock& clock, Options options, std::uint64_t seed, Segment segment);
+
+  /// The flash of a node: one extent, whatever its number.
+  [[nodiscard]] std::vector<std::byte>& flash(client::NodeIndex node);
+
+  void kill(client::NodeIndex node);  ///< all there ends as unavailable, now and later
+  void stop(client::NodeIndex node);  ///< nothing there ends any more but by its deadline
+
+  [[nodiscard]] std::uint64_t op_bytes_max() const override { return options_.op_bytes_max; }
+  [[nodiscard]] Result<void> submit(const client::StageOp& op) override;
+  std::size_t poll(std::span<Completion> out) override;
+  [[nodiscard]] std::string explain(client::NodeIndex) const override { return "simulated"; }
+
+  [[nodiscard]] std::optional<TimePoint> next_event() const;
+  [[nodiscard]] std::uint64_t moved() const { return moved_; }
+
+ private:
+  enum class NodeState : std::uint8_t { kUp, kStopped, kDead };
+  struct Flight {
+    client::StageOp op;
+    TimePoint ends;
+    Errc code = Errc::kOk;
+  };
+  struct Node {
+    std::vector<std::byte> flash;
+    NodeState state = NodeState::kUp;
+  };
+  [[nodiscard]] Node& node_of(client::NodeIndex node);
+  [[nodiscard]] TimePoint end_of(const Flight& flight) const;
+  void move(const client::StageOp& op);
+
+  const Clock& clock_;
+  const Options options_;
+  Prng random_;
+  Segment segment_;
+  std::deque<Node> nodes_;
+  std::vector<Flight> flights_;
+  std::uint64_t moved_ = 0;
+};
+
+}  // namespace ho::test

@@ -1,0 +1,127 @@
+#include "client/flash_homes.hpp"
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+namespace {
+
+using namespace ho;
+using client::FlashRoom;
+using client::NodeIndex;
+using client::plan_flash_homes;
+using schedule::CacheOpKind;
+using schedule::HomeTier;
+using schedule::Schedule;
+
+constexpr std::uint64_t kBytes = 10'000;
+
+/// Storages of kBytes at home on flash, one behind the other; slots come with stage().
+Schedule on_flash(std::uint32_t count) {
+  Schedule made;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Storage storage;
+    storage.id = i;
+    storage.bytes = kBytes;
+    storage.persistent = true;
+    made.storages.push_back(storage);
+    made.homes.push_back(schedule::HomeSlot{HomeTier::kFlash, i * kBytes});
+  }
+  made.flash_bytes = count * kBytes;
+  made.local_ddr_bytes = 10 * kBytes;
+  return made;
+}
+
+void stage(Schedule& into, std::uint32_t storage, std::uint64_t slot) {
+  schedule::CacheOp op;
+  op.kind = CacheOpKind::kStageIn;
+  op.storage = StorageIndex(storage);
+  op.range_end_bytes = kBytes;
+  op.ddr_offset_bytes = slot;
+  into.cache_ops.push_back(op);
+}
+
+std::vector<FlashRoom> rooms(std::uint64_t first, std::uint64_t second) {
+  return {{NodeIndex(0), "a", first}, {NodeIndex(1), "b", second}};
+}
+
+}  // namespace
+
+TEST_CASE("flash homes: storages whose slots are apart are dealt over the nodes") {
+  Schedule schedule = on_flash(4);
+  for (std::uint32_t i = 0; i < 4; ++i) stage(schedule, i, i * kBytes);
+  const auto plan = plan_flash_homes(schedule, rooms(100'000, 100'000));
+  REQUIRE(plan.ok());
+  int on_first = 0;
+  for (const auto& home : plan->homes) {
+    REQUIRE(home.has_value());
+    CHECK(home->offset_bytes % client::kFlashAlign == 0);
+    on_first += home->node == NodeIndex(0) ? 1 : 0;
+  }
+  CHECK(on_first == 2);
+  CHECK(plan->nodes.size() == 2);
+  CHECK(plan->of(NodeIndex(0)).flash_bytes == 2 * 12'288);
+  CHECK(plan->local_ddr_bytes == schedule.local_ddr_bytes);
+}
+
+TEST_CASE("flash homes: storages that share staging bytes, also through a third, stay together") {
+  Schedule schedule = on_flash(4);
+  stage(schedule, 0, 0);
+  stage(schedule, 1, kBytes / 2);  // shares with 0
+  stage(schedule, 1, 5 * kBytes);  // and, elsewhere, with 2
+  stage(schedule, 2, 5 * kBytes + 1);
+  stage(schedule, 3, 8 * kBytes);
+  const auto plan = plan_flash_homes(schedule, rooms(100'000, 90'000));
+  REQUIRE(plan.ok());
+  CHECK(plan->homes[0]->node == NodeIndex(0));
+  CHECK(plan->homes[1]->node == NodeIndex(0));
+  CHECK(plan->homes[2]->node == NodeIndex(0));
+  CHECK(plan->homes[3]->node == NodeIndex(1));
+  REQUIRE(plan->parts.size() == 3);
+  CHECK(plan->parts[0].length_bytes == kBytes / 2 + kBytes);
+  CHECK(plan->parts[1].length_bytes == kBytes + 1);
+  CHECK(plan->parts[2].begin_bytes == 8 * kBytes);
+}
+
+TEST_CASE("flash homes: homes that share bytes keep doing so") {
+  Schedule schedule = on_flash(2);
+  schedule.homes[1]->offset_bytes = kBytes / 2;
+  schedule.flash_bytes = kBytes + kBytes / 2;
+  stage(schedule, 0, 0);
+  stage(schedule, 1, 0);
+  const auto plan = plan_flash_homes(schedule, rooms(100'000, 0));
+  REQUIRE(plan.ok());
+  CHECK(plan->homes[1]->offset_bytes == plan->homes[0]->offset_bytes + kBytes / 2);
+  CHECK(plan->of(NodeIndex(0)).flash_bytes == 16'384);
+}
+
+TEST_CASE("flash homes: the window is no slot that an INPUT shares") {
+  Schedule schedule = on_flash(1);
+  Storage input;
+  input.id = 9;
+  input.bytes = kBytes;
+  input.kind = StorageKind::kInput;
+  schedule.storages.push_back(input);
+  schedule.homes.push_back(schedule::HomeSlot{HomeTier::kLocalDdr, kBytes / 2});
+  stage(schedule, 0, 0);
+  const auto added = plan_flash_homes(schedule, rooms(100'000, 0));
+  REQUIRE(added.ok());
+  CHECK(added->of(NodeIndex(0)).window_begin_bytes >= schedule.local_ddr_bytes);
+  CHECK(added->local_ddr_bytes > schedule.local_ddr_bytes);
+  CHECK(added->parts.back().begin_bytes == added->of(NodeIndex(0)).window_begin_bytes);
+  stage(schedule, 0, 3 * kBytes);
+  const auto plan = plan_flash_homes(schedule, rooms(100'000, 0));
+  REQUIRE(plan.ok());
+  CHECK(plan->of(NodeIndex(0)).window_begin_bytes == 3 * kBytes);
+  CHECK(plan->of(NodeIndex(0)).window_length_bytes == kBytes);
+}
+
+TEST_CASE("flash homes: too little flash, and none, are told apart") {
+  Schedule schedule = on_flash(1);
+  stage(schedule, 0, 0);
+  const auto little = plan_flash_homes(schedule, rooms(4'000, 4'000));
+  REQUIRE_FALSE(little.ok());
+  CHECK(little.error().code() == Errc::kExhausted);
+  CHECK(little.error().context().find("b (free") != std::string::npos);
+  CHECK(plan_flash_homes(schedule, {}).error().code() == Errc::kUnsupported);
+  CHECK(plan_flash_homes(Schedule{}, {}).ok());
+}
