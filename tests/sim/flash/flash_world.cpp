@@ -103,13 +103,14 @@ void FlashWorld::transfer(Action::Kind kind) {
   action.kind = kind;
   action.extent = at->first;
   action.offset = random_.below(length);
-  action.length = 1 + random_.below(std::min<std::uint64_t>(length - action.offset, 300 * kKiB));
+  // Few are large: what goes wrong goes wrong at edges, and bytes cost time.
+  const std::uint64_t most = random_.below(8) == 0 ? 300 * kKiB : 24 * kKiB;
+  action.length = 1 + random_.below(std::min(length - action.offset, most));
   if (random_.below(2) == 0) {
     action.offset = action.offset / kBlockBytes * kBlockBytes;
-    action.length = std::min(flash::kStripeBytes, length - action.offset);
-    if (length - action.offset > kBlockBytes) {
-      action.length = (length - action.offset) / kBlockBytes * kBlockBytes;
-    }
+    action.length = length - action.offset;
+    if (action.length > kBlockBytes) action.length = action.length / kBlockBytes * kBlockBytes;
+    if (random_.below(8) != 0) action.length = std::min(action.length, 4 * kBlockBytes);
   }
   action.memory.resize(action.length + 2 * kBlockBytes);
   const auto address = reinterpret_cast<std::uintptr_t>(action.memory.data());
