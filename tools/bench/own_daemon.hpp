@@ -19,7 +19,8 @@ class OwnDaemon {
     std::filesystem::path program;  ///< empty: installed beside this program, or built beside it
     std::uint64_t ddr_bytes = 0;    ///< a multiple of segment_bytes
     std::uint64_t segment_bytes = 0;
-    bool ofi = false;  ///< also serves the ofi driver, on loopback
+    std::filesystem::path flash_path = {};  ///< an existing file; empty: no flash
+    bool ofi = false;                       ///< also serves the ofi driver, on loopback
   };
 
   /// Forks, and waits until the daemon answers. Call while the process has one thread.

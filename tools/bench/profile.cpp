@@ -31,20 +31,22 @@ Number median(std::vector<Number> values) {
   return *middle;
 }
 
-/// Pool memory and host memory of one size, given back at the end.
+/// Pool memory and what it is moved from and to, host memory or flash, of one size; given back at
+/// the end.
 class Area {
  public:
-  Area(ho_pool* pool, std::uint64_t bytes) : pool_(pool), host_(bytes) {}
+  Area(ho_pool* pool, std::uint64_t bytes) : pool_(pool), bytes_(bytes) {}
   Area(const Area&) = delete;
   Area& operator=(const Area&) = delete;
   ~Area() {
     if (registered_) (void)ho_unregister(pool_, host_.data());
     if (memory_ != nullptr) ho_free(pool_, memory_);
+    if (flash_ != nullptr) ho_flash_free(pool_, flash_);
   }
 
   [[nodiscard]] Result<void> open() {
-    std::memset(host_.data(), 1, host_.size());
-    ho_status status = ho_allocate(pool_, host_.size(), &memory_);
+    host_.assign(bytes_, std::byte{1});
+    ho_status status = ho_allocate(pool_, bytes_, &memory_);
     if (status != HO_OK) return pool_error(status, "allocating pool memory");
     status = ho_register(pool_, host_.data(), host_.size());
     if (status != HO_OK) return pool_error(status, "registering host memory");
@@ -52,16 +54,28 @@ class Area {
     return {};
   }
 
+  /// Flash in place of host memory, all of it written once: nothing else can be read.
+  /// @return kUnsupported: the pool has none.
+  [[nodiscard]] Result<void> open_flash() {
+    ho_status status = ho_flash_allocate(pool_, bytes_, HO_FLASH_SCRATCH, &flash_);
+    if (status != HO_OK) return pool_error(status, "allocating flash");
+    status = ho_allocate_beside(pool_, flash_, bytes_, &memory_);
+    if (status != HO_OK) return pool_error(status, "allocating pool memory");
+    std::uint64_t ticket = 0;
+    status = ho_stage_out(pool_, flash_, 0, memory_, 0, bytes_, &ticket);
+    if (status != HO_OK) return pool_error(status, "starting a transfer");
+    return wait(ticket);
+  }
+
   [[nodiscard]] Result<std::uint64_t> start(Direction direction, std::uint64_t length_bytes) {
     // Each way has its half, so that nothing is read while it is written.
     const bool read = direction == Direction::kRead;
     std::uint64_t& at = read ? read_at_ : write_at_;
-    if (at + length_bytes > host_.size() / 2) at = 0;
-    const std::uint64_t offset = at + (read ? 0 : host_.size() / 2);
-    std::byte* const host = host_.data() + offset;
+    if (at + length_bytes > bytes_ / 2) at = 0;
+    const std::uint64_t offset = at + (read ? 0 : bytes_ / 2);
     std::uint64_t ticket = 0;
-    const ho_status status = read ? ho_get(pool_, memory_, offset, host, length_bytes, &ticket)
-                                  : ho_put(pool_, memory_, offset, host, length_bytes, &ticket);
+    const ho_status status = flash_ != nullptr ? stage(direction, offset, length_bytes, &ticket)
+                                               : copy(direction, offset, length_bytes, &ticket);
     if (status != HO_OK) return pool_error(status, "starting a transfer");
     at += length_bytes;
     return ticket;
@@ -81,9 +95,24 @@ class Area {
   }
 
  private:
+  [[nodiscard]] ho_status copy(Direction direction, std::uint64_t offset, std::uint64_t length,
+                               std::uint64_t* ticket) {
+    std::byte* const host = host_.data() + offset;
+    return direction == Direction::kRead ? ho_get(pool_, memory_, offset, host, length, ticket)
+                                         : ho_put(pool_, memory_, offset, host, length, ticket);
+  }
+  [[nodiscard]] ho_status stage(Direction direction, std::uint64_t offset, std::uint64_t length,
+                                std::uint64_t* ticket) {
+    return direction == Direction::kRead
+               ? ho_stage_in(pool_, flash_, offset, memory_, offset, length, ticket)
+               : ho_stage_out(pool_, flash_, offset, memory_, offset, length, ticket);
+  }
+
   ho_pool* pool_;
+  const std::uint64_t bytes_;
   std::vector<std::byte> host_;
   ho_allocation* memory_ = nullptr;
+  ho_flash* flash_ = nullptr;
   bool registered_ = false;
   std::uint64_t read_at_ = 0;
   std::uint64_t write_at_ = 0;
@@ -178,7 +207,8 @@ Result<Link> link_of(Area& area, Direction direction, double bytes_per_s, Durati
               static_cast<std::uint64_t>(std::max(0.0, *small - wire_ns))};
 }
 
-Result<TierSpec> measure_tier(Area& area, const ProfileOptions& options, const Clock& clock) {
+Result<TierSpec> measure_tier(Area& area, std::uint64_t capacity_bytes,
+                              const ProfileOptions& options, const Clock& clock) {
   const auto warm = LargeRun(area).run(options.time / 10, clock);
   if (!warm) return warm.error();
   std::vector<double> reads;
@@ -194,7 +224,7 @@ Result<TierSpec> measure_tier(Area& area, const ProfileOptions& options, const C
   if (!read) return read.error();
   const auto write = link_of(area, Direction::kWrite, median(std::move(writes)), small_time, clock);
   if (!write) return write.error();
-  return TierSpec{options.capacity_bytes, *read, *write};
+  return TierSpec{capacity_bytes, *read, *write};
 }
 
 }  // namespace
@@ -212,7 +242,7 @@ Result<Hardware> measure_profile(ho_pool* pool, const ProfileOptions& options) {
   const auto opened = area.open();
   if (!opened) return opened.error();
   const SteadyClock clock;
-  const auto tier = measure_tier(area, options, clock);
+  const auto tier = measure_tier(area, options.capacity_bytes, options, clock);
   if (!tier) return tier.error();
   Hardware hardware;
   hardware.name = options.name;
@@ -222,6 +252,14 @@ Result<Hardware> measure_profile(ho_pool* pool, const ProfileOptions& options) {
   } else {
     hardware.remote_ddr = *tier;
   }
+  if (options.flash_bytes == 0) return hardware;
+  Area flash(pool, options.area_bytes);
+  const auto flash_opened = flash.open_flash();
+  if (!flash_opened && flash_opened.error().code() == Errc::kUnsupported) return hardware;
+  if (!flash_opened) return flash_opened.error();
+  const auto flash_tier = measure_tier(flash, options.flash_bytes, options, clock);
+  if (!flash_tier) return flash_tier.error();
+  hardware.flash = *flash_tier;
   return hardware;
 }
 

@@ -28,18 +28,26 @@ int complain(const Error& error) {
 }
 
 /// What all nodes of the pool promise together.
-Result<std::uint64_t> pool_capacity(const std::string& pool) {
+struct Capacity {
+  std::uint64_t ddr_bytes = 0;
+  std::uint64_t flash_bytes = 0;
+};
+
+Result<Capacity> pool_capacity(const std::string& pool) {
   const TimePoint deadline = SteadyClock().now() + std::chrono::seconds(2);
   const auto view = open_pool(pool, deadline);
   if (!view) return view.error();
   const auto answers = ask_all<NodeStatus>(
       *view, deadline, [](ControlClient& node, TimePoint end) { return node.status(end); });
-  std::uint64_t capacity_bytes = 0;
+  Capacity capacity;
   for (const auto& answer : answers) {
     if (!answer.answer) return answer.answer.error();
-    capacity_bytes += answer.answer->ddr_capacity_bytes;
+    capacity.ddr_bytes += answer.answer->ddr_capacity_bytes;
+    for (const FlashPathStatus& path : answer.answer->flash) {
+      capacity.flash_bytes += path.capacity_bytes;
+    }
   }
-  return capacity_bytes;
+  return capacity;
 }
 
 int run(const Arguments& arguments) {
@@ -63,7 +71,8 @@ int run(const Arguments& arguments) {
   bench::ProfileOptions options;
   options.name = bench::machine_class();
   options.device_bytes = *device_bytes;
-  options.capacity_bytes = *capacity;
+  options.capacity_bytes = capacity->ddr_bytes;
+  options.flash_bytes = capacity->flash_bytes;
   options.time = Duration(static_cast<std::int64_t>(arguments.seconds * 1e9));
   const auto hardware = bench::measure_profile(pool, options);
   ho_disconnect(pool);

@@ -34,6 +34,7 @@ void add_segments(CLI::App& app, const std::string& pool, int& exit_code);
 // These go below `hyperoffload bench`.
 void add_bench_analyzer(CLI::App& bench, int& exit_code);
 void add_bench_flash(CLI::App& bench, int& exit_code);
+void add_bench_stage(CLI::App& bench, int& exit_code);
 void add_bench_runtime(CLI::App& bench, int& exit_code);
 void add_bench_transport(CLI::App& bench, int& exit_code);
 /// `bench --profile FILE` itself; `pool` is the default of --pool.

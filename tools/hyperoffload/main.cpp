@@ -47,6 +47,7 @@ int main(int argc, char** argv) {
   bench.require_subcommand(0, 1);
   ho::cli::add_bench_analyzer(bench, exit_code);
   ho::cli::add_bench_flash(bench, exit_code);
+  ho::cli::add_bench_stage(bench, exit_code);
   ho::cli::add_bench_runtime(bench, exit_code);
   ho::cli::add_bench_transport(bench, exit_code);
   ho::cli::add_bench_profile(bench, pool, exit_code);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/integration/client/two_nodes.hpp"
+#include "tests/integration/daemon/staging_client.hpp"
 #include "tests/integration/gpt/json.hpp"
 
 extern char** environ;
@@ -149,8 +150,38 @@ TEST_CASE("gpt: the comparison writes its files and finds the losses equal", "[i
     REQUIRE(list(run, "step_ms").size() == 6);
   }
   REQUIRE(labels == std::vector<std::string>{"resident", "planned-60", "planned-40", "lru-60"});
+  REQUIRE(gpt.err().find("left out: planned-40-flash: the pool has no flash") != std::string::npos);
   REQUIRE(read_text(dir + "/report.html").find("<html") != std::string::npos);
   REQUIRE_FALSE(Json::parse(read_text(dir + "/trace.json")).at("traceEvents").items.empty());
+}
+
+TEST_CASE("gpt: with flash in the pool the comparison has a fifth run, to the same bits",
+          "[integration]") {
+  TempFolder folder;
+  make_file(folder.file("probe"), 2U << 20U);
+  if (const std::string why = no_flash_here(folder.file("probe")); !why.empty()) {
+    WARN("skipped: " << why);
+    return;
+  }
+  TwoNodes nodes({.ddr_bytes = 64U << 20U, .flash_bytes = 64U << 20U});
+  for (const char* const transport : {"local", "ofi"}) {
+    const std::string dir = folder.file(transport);
+    Gpt gpt(with_tiny_model(
+        {"--compare", dir, "--pool", nodes.address(0), "--blocks", "2", "--transport", transport}));
+    const int code = gpt.wait();
+    INFO(gpt.err());
+    REQUIRE(code == 0);
+    REQUIRE(gpt.out().find("planned 40 % flash") != std::string::npos);
+    const Json summary = Json::parse(read_text(dir + "/summary.json"));
+    REQUIRE(summary.at("bit_identical").truth);
+    REQUIRE(summary.at("runs").items.size() == 5);
+    const Json& run = summary.at("runs").items.back();
+    REQUIRE(run.at("label").text == "planned-40-flash");
+    REQUIRE(number(run, "stage_in_bytes") > 0);
+    REQUIRE(number(run, "stage_out_bytes") > 0);
+  }
+  Gpt none(with_tiny_model({"--pool", nodes.address(0), "--ddr-memory", "x%", "--steps", "1"}));
+  CHECK(none.wait() == 2);
 }
 
 TEST_CASE("gpt: a budget below one op's operands is refused with the op's name", "[integration]") {

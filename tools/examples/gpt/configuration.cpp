@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/base/check.hpp"
@@ -26,6 +28,31 @@ Error infeasible(const analyzer::Infeasible& why, std::uint64_t budget_bytes) {
                                       format_bytes(budget_bytes));
 }
 
+/// A size, or a share of `whole_bytes`, in whole multiples of 64.
+Result<std::uint64_t> memory_bytes(const std::string& option, const std::string& text,
+                                   std::uint64_t whole_bytes) {
+  const Error bad(Errc::kInvalidArgument,
+                  option + " takes bytes (\"256MiB\") or a share (\"60%\"), not \"" + text + "\"");
+  std::uint64_t bytes = 0;
+  if (!text.empty() && text.back() == '%') {
+    double percent = 0;
+    const char* const end = text.data() + text.size() - 1;
+    const auto parsed = std::from_chars(text.data(), end, percent);
+    if (parsed.ec != std::errc() || parsed.ptr != end || !(percent > 0) || percent > 1000) {
+      return bad;
+    }
+    bytes =
+        static_cast<std::uint64_t>(std::floor(static_cast<double>(whole_bytes) * percent / 100));
+  } else {
+    const auto parsed = parse_bytes(text);
+    if (!parsed || *parsed > (std::uint64_t{1} << 46U)) return bad;
+    bytes = *parsed;
+  }
+  bytes = bytes / 64 * 64;
+  if (bytes == 0) return bad;
+  return bytes;
+}
+
 }  // namespace
 
 std::string policy_name(PolicyKind policy) {
@@ -39,27 +66,7 @@ std::string policy_name(PolicyKind policy) {
 }
 
 Result<std::uint64_t> device_budget_bytes(const Graph& graph, const std::string& text) {
-  const Error bad(
-      Errc::kInvalidArgument,
-      "--device-memory takes bytes (\"256MiB\") or a share (\"60%\"), not \"" + text + "\"");
-  std::uint64_t bytes = 0;
-  if (!text.empty() && text.back() == '%') {
-    double percent = 0;
-    const char* const end = text.data() + text.size() - 1;
-    const auto parsed = std::from_chars(text.data(), end, percent);
-    if (parsed.ec != std::errc() || parsed.ptr != end || !(percent > 0) || percent > 1000) {
-      return bad;
-    }
-    const auto peak = static_cast<double>(analyzer::peak_unmanaged_bytes(graph));
-    bytes = static_cast<std::uint64_t>(std::floor(peak * percent / 100));
-  } else {
-    const auto parsed = parse_bytes(text);
-    if (!parsed || *parsed > (std::uint64_t{1} << 46U)) return bad;
-    bytes = *parsed;
-  }
-  bytes = bytes / 64 * 64;
-  if (bytes == 0) return bad;
-  return bytes;
+  return memory_bytes("--device-memory", text, analyzer::peak_unmanaged_bytes(graph));
 }
 
 Result<std::unique_ptr<Configuration>> Configuration::create(const ConfigurationSpec& spec,
@@ -139,21 +146,52 @@ Result<void> Configuration::profile_steps_of(Job& job) {
   return {};
 }
 
+/// The pool's links, and as capacities what this configuration may use.
+Result<Hardware> Configuration::measure() {
+  const bool limited = !spec_.ddr_memory.empty();
+  auto hardware = measure_pool(*pool_, spec_.budget_bytes, total_bytes(*bench_.profile),
+                               limited ? Flash::kMeasured : Flash::kUnused);
+  if (!hardware) return hardware.error().at("measure pool");
+  if (!limited) return hardware;
+  if (!hardware->flash) return Error(Errc::kUnsupported, "the pool has no flash");
+  // What is staged stands in memory of the node that has the flash, whatever reaches it: to the
+  // plan it is the local DDR.
+  if (!hardware->local_ddr) hardware->local_ddr = std::exchange(hardware->remote_ddr, std::nullopt);
+  const auto flash = std::exchange(hardware->flash, std::nullopt);
+  std::uint64_t unlimited_bytes = 0;
+  if (spec_.ddr_memory.back() == '%') {
+    auto unlimited = plan(*hardware);
+    if (!unlimited) return unlimited.error();
+    unlimited_bytes = unlimited->local_ddr_bytes;
+  }
+  auto limit = memory_bytes("--ddr-memory", spec_.ddr_memory, unlimited_bytes);
+  if (!limit) return limit.error();
+  hardware->local_ddr->capacity_bytes = *limit;
+  hardware->flash = flash;
+  return hardware;
+}
+
+Result<schedule::Schedule> Configuration::plan(const Hardware& hardware) {
+  analyzer::Options options;
+  options.device_budget_bytes = spec_.budget_bytes;
+  auto outcome = analyzer::analyze(*bench_.profile, hardware, options);
+  if (!outcome) return outcome.error().at("analyze");
+  if (const auto* why = std::get_if<analyzer::Infeasible>(&*outcome)) {
+    return infeasible(*why, spec_.budget_bytes);
+  }
+  return std::get<schedule::Schedule>(std::move(outcome).value());
+}
+
 Result<void> Configuration::open_planned() {
   if (!bench_.profile) {
     auto profiled = make_profile();
     if (!profiled) return profiled.error().at("profile");
   }
-  auto hardware = measure_pool(*pool_, spec_.budget_bytes, total_bytes(*bench_.profile));
-  if (!hardware) return hardware.error().at("measure pool");
-  analyzer::Options options;
-  options.device_budget_bytes = spec_.budget_bytes;
-  auto outcome = analyzer::analyze(*bench_.profile, *hardware, options);
-  if (!outcome) return outcome.error().at("analyze");
-  if (const auto* why = std::get_if<analyzer::Infeasible>(&*outcome)) {
-    return infeasible(*why, spec_.budget_bytes);
-  }
-  schedule_ = std::get<schedule::Schedule>(std::move(outcome).value());
+  auto hardware = measure();
+  if (!hardware) return hardware.error();
+  auto made = plan(*hardware);
+  if (!made) return made.error();
+  schedule_ = std::move(made).value();
   auto planned = Planned::create(bench_.model, *pool_, *arena_, *schedule_);
   if (!planned) return planned.error();
   planned_ = planned->get();

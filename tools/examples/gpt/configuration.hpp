@@ -39,6 +39,9 @@ struct ConfigurationSpec {
   std::string label;
   PolicyKind policy = PolicyKind::kResident;
   std::uint64_t budget_bytes = 0;  ///< unused by resident
+  /// Of planned: DDR for homes and staging, the rest goes to flash. Bytes ("64MiB"), or a share
+  /// ("50%") of the DDR that a plan without this limit uses; empty: as much as is needed.
+  std::string ddr_memory = {};
 };
 
 /// One way of running the job, from its arena to its record. A resource.
@@ -48,6 +51,7 @@ class Configuration {
   /// A planned one that finds no profile in the workbench makes one: two steps on the on-demand
   /// machinery in this arena, then everything begins anew.
   /// @return kOutOfRange where the budget cannot be met, saying which op needs how much;
+  ///         kUnsupported where ddr_memory is given and the pool has no flash;
   ///         kCanceled after a stop request; else what the pool says.
   [[nodiscard]] static Result<std::unique_ptr<Configuration>> create(const ConfigurationSpec& spec,
                                                                      Workbench& bench);
@@ -72,6 +76,8 @@ class Configuration {
   [[nodiscard]] Result<void> open_pool();
   [[nodiscard]] Result<void> open_planned();
   [[nodiscard]] Result<void> make_profile();
+  [[nodiscard]] Result<Hardware> measure();
+  [[nodiscard]] Result<schedule::Schedule> plan(const Hardware& hardware);
   [[nodiscard]] Result<void> profile_steps_of(Job& job);
 
   ConfigurationSpec spec_;

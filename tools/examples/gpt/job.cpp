@@ -87,6 +87,8 @@ Result<StepRecord> Job::step(std::span<std::uint64_t> kernel_ns) {
   record.stall_ms = static_cast<double>(after->stall_ns - before->stall_ns) * 1e-6;
   record.prefetch_bytes = after->prefetch_bytes - before->prefetch_bytes;
   record.store_bytes = after->store_bytes - before->store_bytes;
+  record.stage_in_bytes = after->stage_in_bytes - before->stage_in_bytes;
+  record.stage_out_bytes = after->stage_out_bytes - before->stage_out_bytes;
   return record;
 }
 

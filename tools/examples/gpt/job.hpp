@@ -19,6 +19,8 @@ struct StepRecord {
   float loss = 0;
   std::uint64_t prefetch_bytes = 0;
   std::uint64_t store_bytes = 0;
+  std::uint64_t stage_in_bytes = 0;
+  std::uint64_t stage_out_bytes = 0;
 };
 
 /// Trains a model whose tensors a Residence keeps. Refers to all it is given; one thread.

@@ -35,6 +35,7 @@ struct Arguments {
   ModelOptions model;
   std::uint32_t steps = 10;
   std::string device_memory = "60%";
+  std::string ddr_memory;
   std::string policy = "planned";
   std::string transport = "auto";
   std::string pool = "unix:/run/hyperoffload/control.sock";
@@ -57,6 +58,9 @@ void add_options(CLI::App& app, Arguments& a) {
   app.add_option("--text", a.text, "File whose bytes are learnt")->capture_default_str();
   app.add_option("--device-memory", a.device_memory, "Bytes, or N% of the unmanaged peak")
       ->capture_default_str();
+  app.add_option("--ddr-memory", a.ddr_memory,
+                 "Planned: DDR for homes and staging, the rest goes to flash. Bytes, or N% of the "
+                 "DDR used without this limit");
   app.add_option("--policy", a.policy, "Where tensors live")
       ->check(CLI::IsMember({"resident", "planned", "on-demand-lru"}))
       ->capture_default_str();
@@ -70,7 +74,8 @@ void add_options(CLI::App& app, Arguments& a) {
   app.add_flag("--json", a.json, "One JSON object on stdout");
   auto* const compare = app.add_option(
       "--compare", a.compare.out_dir,
-      "Run resident, planned 60 % and 40 %, on-demand-lru 60 % interleaved; write results here");
+      "Run resident, planned 60 % and 40 %, on-demand-lru 60 %, planned 40 % with flash, "
+      "interleaved; write results here");
   app.add_option("--blocks", a.compare.blocks, "Blocks of the comparison")
       ->needs(compare)
       ->check(CLI::Range(1U, 10000U))
@@ -118,8 +123,8 @@ int run_comparison(const Arguments& arguments, Workbench& bench) {
 int run_single(const Arguments& arguments, Workbench& bench) {
   auto budget = device_budget_bytes(bench.model.graph, arguments.device_memory);
   if (!budget) return fail(budget.error());
-  auto made =
-      Configuration::create({arguments.policy, policy_of(arguments.policy), *budget}, bench);
+  auto made = Configuration::create(
+      {arguments.policy, policy_of(arguments.policy), *budget, arguments.ddr_memory}, bench);
   if (!made) return fail(made.error());
   Configuration& run = **made;
   for (std::uint32_t s = 0; s < arguments.steps; ++s) {

@@ -51,8 +51,8 @@ Result<void> Planned::end_step() {
 Result<Usage> Planned::usage() const {
   return guarded([this] {
     const ho_counters counters = runtime_->counters();
-    return Usage{counters.peak_device_bytes, counters.stall_ns, counters.prefetch_bytes,
-                 counters.store_bytes};
+    return Usage{counters.peak_device_bytes, counters.stall_ns,       counters.prefetch_bytes,
+                 counters.store_bytes,       counters.stage_in_bytes, counters.stage_out_bytes};
   });
 }
 

@@ -31,13 +31,14 @@ Result<std::unique_ptr<Pool>> connect(const std::string& address, const std::str
   return pool;
 }
 
-Result<Hardware> measure_pool(Pool& pool, std::uint64_t device_bytes,
-                              std::uint64_t capacity_bytes) {
+Result<Hardware> measure_pool(Pool& pool, std::uint64_t device_bytes, std::uint64_t capacity_bytes,
+                              Flash flash) {
   bench::ProfileOptions options;
   options.name = "measured over " + pool.transport();
   options.device_bytes = device_bytes;
   options.capacity_bytes = capacity_bytes;
   options.area_bytes = std::clamp<std::uint64_t>(capacity_bytes / 8, 16 * kMiB, 64 * kMiB);
+  options.flash_bytes = flash == Flash::kMeasured ? capacity_bytes : 0;
   options.time = std::chrono::milliseconds(500);
   return bench::measure_profile(pool.get(), options);
 }

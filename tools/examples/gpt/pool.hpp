@@ -36,10 +36,13 @@ template <typename Call>
                                                                   const std::string& transport,
                                                                   const std::string& name);
 
+/// Whether a plan may use flash, where the pool has any.
+enum class Flash : std::uint8_t { kUnused, kMeasured };
+
 /// What a plan may assume of the pool: its links, measured both ways at once
-/// (tools/bench/profile.hpp). Half a second.
-/// @param capacity_bytes  of the pool's DDR, as the plan shall see it
+/// (tools/bench/profile.hpp). Half a second, with flash twice that.
+/// @param capacity_bytes  of the pool's DDR and of its flash, as the plan shall see them
 [[nodiscard]] Result<Hardware> measure_pool(hyperoffload::Pool& pool, std::uint64_t device_bytes,
-                                            std::uint64_t capacity_bytes);
+                                            std::uint64_t capacity_bytes, Flash flash);
 
 }  // namespace ho::gpt

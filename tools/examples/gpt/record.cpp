@@ -50,10 +50,15 @@ std::vector<double> column(const RunRecord& run, Field StepRecord::*field) {
   return values;
 }
 
+/// "planned 40 %", "planned 40 % flash" of labels "planned-40", "planned-40-flash".
 std::string title(const RunRecord& run) {
   if (run.label == "resident") return "resident";
-  const std::size_t dash = run.label.rfind('-');
-  return run.policy + " " + run.label.substr(dash + 1) + " %";
+  const std::size_t number = run.label.find_first_of("0123456789");
+  if (number == std::string::npos) return run.policy;
+  const std::size_t end = std::min(run.label.find('-', number), run.label.size());
+  std::string text = run.policy + " " + run.label.substr(number, end - number) + " %";
+  if (end < run.label.size()) text += " " + run.label.substr(end + 1);
+  return text;
 }
 
 }  // namespace
@@ -73,6 +78,13 @@ std::uint64_t median_prefetch_bytes(const RunRecord& run) {
 }
 std::uint64_t median_store_bytes(const RunRecord& run) {
   return static_cast<std::uint64_t>(median(column(run, &StepRecord::store_bytes)));
+}
+
+std::uint64_t median_stage_in_bytes(const RunRecord& run) {
+  return static_cast<std::uint64_t>(median(column(run, &StepRecord::stage_in_bytes)));
+}
+std::uint64_t median_stage_out_bytes(const RunRecord& run) {
+  return static_cast<std::uint64_t>(median(column(run, &StepRecord::stage_out_bytes)));
 }
 
 bool same_losses(const RunRecord& a, const RunRecord& b) {
@@ -104,6 +116,8 @@ std::string to_json(const RunRecord& run) {
   field("losses", list(run.losses));
   field("prefetch_bytes", number(median_prefetch_bytes(run)));
   field("store_bytes", number(median_store_bytes(run)));
+  field("stage_in_bytes", number(median_stage_in_bytes(run)));
+  field("stage_out_bytes", number(median_stage_out_bytes(run)));
   field("overhead", number(run.overhead));
   return text + "}";
 }
@@ -126,18 +140,20 @@ std::string to_table(const Comparison& comparison) {
     HO_CHECK(length > 0 && static_cast<std::size_t>(length) < line.size());
     text += line.data();
   };
-  add(std::snprintf(line.data(), line.size(), "%-20s %18s %12s %10s %10s %16s\n", "configuration",
-                    "peak device memory", "step time", "overhead", "stall", "moved per step"));
+  add(std::snprintf(line.data(), line.size(), "%-20s %18s %12s %10s %10s %16s %16s\n",
+                    "configuration", "peak device memory", "step time", "overhead", "stall",
+                    "moved per step", "flash per step"));
   for (const RunRecord& run : comparison.runs) {
     const std::uint64_t moved = median_prefetch_bytes(run) + median_store_bytes(run);
+    const std::uint64_t staged = median_stage_in_bytes(run) + median_stage_out_bytes(run);
     std::array<char, 32> overhead{'-', '\0'};
     if (&run != &comparison.runs.front()) {
       std::snprintf(overhead.data(), overhead.size(), "%+.1f %%", run.overhead * 100);
     }
-    add(std::snprintf(line.data(), line.size(), "%-20s %18s %9.1f ms %10s %7.1f ms %16s\n",
+    add(std::snprintf(line.data(), line.size(), "%-20s %18s %9.1f ms %10s %7.1f ms %16s %16s\n",
                       title(run).c_str(), format_bytes(run.peak_device_bytes).c_str(),
                       median_step_ms(run), overhead.data(), median_stall_ms(run),
-                      format_bytes(moved).c_str()));
+                      format_bytes(moved).c_str(), format_bytes(staged).c_str()));
   }
   text += "losses bit-identical: ";
   text += comparison.bit_identical ? "yes" : "NO";

@@ -29,12 +29,14 @@ struct RunRecord {
 /// Medians per step.
 [[nodiscard]] std::uint64_t median_prefetch_bytes(const RunRecord& run);
 [[nodiscard]] std::uint64_t median_store_bytes(const RunRecord& run);
+[[nodiscard]] std::uint64_t median_stage_in_bytes(const RunRecord& run);
+[[nodiscard]] std::uint64_t median_stage_out_bytes(const RunRecord& run);
 
 /// True where two runs' losses are equal bit by bit as far as both go.
 [[nodiscard]] bool same_losses(const RunRecord& a, const RunRecord& b);
 
 /// The fields of `--json` as one object, numbers such that reading them gives the same bits.
-/// prefetch_bytes and store_bytes are medians per step.
+/// prefetch_bytes, store_bytes and what is staged are medians per step.
 [[nodiscard]] std::string to_json(const RunRecord& run);
 
 struct Comparison {

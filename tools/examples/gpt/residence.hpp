@@ -16,6 +16,8 @@ struct Usage {
   std::uint64_t stall_ns = 0;           ///< the job waited for transfers
   std::uint64_t prefetch_bytes = 0;     ///< pool -> device
   std::uint64_t store_bytes = 0;        ///< device -> pool
+  std::uint64_t stage_in_bytes = 0;     ///< flash -> pool memory
+  std::uint64_t stage_out_bytes = 0;    ///< pool memory -> flash
 };
 
 /// Where a job's tensors are while it runs: the port behind which the policies stand. The job
