@@ -36,6 +36,17 @@ with tempfile.TemporaryDirectory() as name:
         for op in ("get", "put"):
             check(json.loads(bench(driver, op).stdout), driver, op)
 
+    stage = subprocess.run([cli, "bench", "stage", "--path", str(folder / "flash"), "--size", "8MiB", "--chunk", "1MiB",
+                            "--rounds", "2", "--json"], capture_output=True, text=True, timeout=60)
+    if stage.returncode == 0:
+        answer = json.loads(stage.stdout)
+        for field in ("stage_in_bytes_per_s", "get_bytes_per_s", "both_bytes_per_s", "ratio"):
+            assert math.isfinite(answer[field]) and answer[field] > 0, (field, answer)
+    else:  # only where this machine cannot have flash
+        print("skipped: bench stage:", stage.stderr)
+        assert any(why in stage.stderr for why in ("O_DIRECT", "io_uring", "no flash")), stage.stderr
+    assert not (folder / "flash").exists()
+
     # What is measured without a pool is a daemon, and it ends with its starter.
     running = subprocess.Popen([cli, "bench", "transport", "--seconds", "20", "--json"],
                                stdout=subprocess.DEVNULL)

@@ -149,6 +149,33 @@ TEST_CASE("stage: what leaves an extent, a segment, a session or a limit is refu
   CHECK(code(client.spec(kOut, extent, 0, 0, kMiB)) == Errc::kNotFound);
 }
 
+TEST_CASE("stage: a used-up write budget refuses more, and what is there stays readable") {
+  const test::TempFolder folder;
+  const std::string path = folder.file("flash");
+  test::make_file(path, 16 * kMiB);
+  if (const std::string why = test::no_flash_here(path); !why.empty()) {
+    WARN("skipped: " << why);
+    return;
+  }
+  const DaemonProcess daemon(
+      folder, "budget",
+      {test::with_flash(folder, path, "write_bytes_per_day_max: 3000000"), {}, false});
+  StagingClient client(test::unix_address(folder));
+  const FlashExtent extent = client.allocate(8 * kMiB, FlashPolicy::kScratch);
+  test::fill(client.memory().first(kMiB), 3);
+  REQUIRE(client.stage(client.spec(kOut, extent, 0, 0, kMiB)));
+  Result<void> refused;
+  for (std::uint64_t i = 1; i < 8 && refused.ok(); ++i) {
+    refused = client.stage(client.spec(kOut, extent, i * kMiB, 0, kMiB));
+  }
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code() == Errc::kExhausted);
+  CHECK(refused.error().context().find("today's write budget") != std::string::npos);
+  std::memset(client.memory().data(), 0, kMiB);
+  REQUIRE(client.stage(client.spec(kIn, extent, 0, 0, kMiB)));
+  CHECK(filled(client.memory().first(kMiB), 3));
+}
+
 TEST_CASE("stage: a node without flash says so") {
   const test::TempFolder folder;
   const DaemonProcess daemon(folder, "plain", {test::small_config(folder), {}, false});
