@@ -10,9 +10,13 @@
 namespace ho::analyzer {
 namespace {
 
-std::vector<std::int64_t> slots_of(const std::vector<std::int64_t>& durations) {
+std::vector<std::int64_t> slots_of(const std::vector<std::int64_t>& durations,
+                                   const std::vector<std::int64_t>* stalls) {
   std::vector<std::int64_t> slots(durations.size() * 2, 0);
-  for (std::size_t p = 0; p < durations.size(); ++p) slots[2 * p + 1] = durations[p];
+  for (std::size_t p = 0; p < durations.size(); ++p) {
+    if (stalls != nullptr) slots[2 * p] = (*stalls)[p];
+    slots[2 * p + 1] = durations[p];
+  }
   // A timeline without any time cannot be located in; one nanosecond hurts nobody.
   if (std::accumulate(slots.begin(), slots.end(), std::int64_t{0}) == 0) slots.back() = 1;
   return slots;
@@ -34,7 +38,7 @@ Chooser::Chooser(const ChooseInput& input, const ChooseOptions& options)
       options_(options),
       n_(input.lifetimes.positions),
       slack_(slack_of(input.lifetimes, options.target_bytes)),
-      clock_(slots_of(input.duration_ns)) {
+      clock_(slots_of(input.duration_ns, options.stall_ns)) {
   const std::size_t gaps = in_.lifetimes.gaps.size();
   out_.moved.assign(gaps, 0);
   out_.detach_by.assign(gaps, 0);
@@ -42,12 +46,13 @@ Chooser::Chooser(const ChooseInput& input, const ChooseOptions& options)
   out_.store_after.assign(in_.lifetimes.versions, kNoStore);
   out_.store_slot.assign(in_.lifetimes.versions, 0);
   out_.stall_ns.assign(in_.lifetimes.positions, 0);
+  if (options.stall_ns != nullptr) out_.stall_ns = *options.stall_ns;
   stored_by_.assign(in_.lifetimes.versions, 0);
   home_from_.assign(in_.lifetimes.bytes.size(), 0);
   home_to_.assign(in_.lifetimes.bytes.size(), -1);
   opens_.resize(in_.lifetimes.positions);
   comes_back_.resize(in_.lifetimes.positions);
-  const auto slots = slots_of(in_.duration_ns);
+  const auto slots = slots_of(in_.duration_ns, options.stall_ns);
   for (std::size_t t = 0; t < in_.tiers.size(); ++t) {
     read_.emplace_back(slots);
     write_.emplace_back(slots);

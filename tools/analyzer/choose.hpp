@@ -40,6 +40,9 @@ struct ChooseOptions {
   /// A fetch may hold memory this many of its own durations before its use; what does not fit into
   /// the link within that window stalls instead. 0: as long as the link is busy.
   std::int64_t hold = 0;
+  /// Per position: time that the step waits there in any case, so that transfers may be booked into
+  /// it. Null: none. Outlives the call.
+  const std::vector<std::int64_t>* stall_ns = nullptr;
   bool furthest = false;  ///< where all candidates stall: furthest next use, not the least stall
 };
 

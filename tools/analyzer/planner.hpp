@@ -20,7 +20,8 @@ struct Plan {
   Draft draft;
   std::vector<std::uint8_t> tier_of;  ///< per storage, what the choice was made with
   std::int64_t step_ns = 0;
-  std::size_t variant = 0;  ///< of the portfolio
+  std::vector<std::int64_t> stall_ns;  ///< per position, in the steady state
+  std::size_t variant = 0;             ///< of the portfolio
   std::optional<Infeasible> infeasible;
 };
 

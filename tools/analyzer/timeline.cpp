@@ -43,14 +43,17 @@ class Replay {
     }
   }
 
-  std::int64_t run() {
+  std::int64_t run(std::vector<std::int64_t>* stall_ns) {
+    if (stall_ns != nullptr) stall_ns->assign(n_, 0);
     start_prologue();
     std::array<std::int64_t, kSteps + 1> step_end{};
     std::int64_t now = 0;
     for (std::size_t k = 0; k < kSteps; ++k) {
       passed(k, 0, now);
       for (std::uint32_t p = 0; p < n_; ++p) {
+        const std::int64_t before = now;
         now = run_op(k, p, now);
+        if (stall_ns != nullptr) (*stall_ns)[p] = now - before - in_.duration_ns[p];
         passed(k, p + 1, now);
       }
       step_end[k + 1] = now;
@@ -170,8 +173,9 @@ class Replay {
 }  // namespace
 
 std::int64_t steady_step_ns(const Draft& draft, const ChooseInput& input,
-                            const std::optional<PlanTier>& flash) {
-  return Replay(draft, input, flash).run();
+                            const std::optional<PlanTier>& flash,
+                            std::vector<std::int64_t>* stall_ns) {
+  return Replay(draft, input, flash).run(stall_ns);
 }
 
 }  // namespace ho::analyzer
