@@ -199,6 +199,8 @@ Node::~Node() {
   parts_->server.stop();
   parts_->data->shut();
   parts_->data->stop();
+  // Before the segments go, which its transfers read and write.
+  if (parts_->flash) parts_->flash->stop();
   parts_->grants.stop();
 }
 

@@ -86,8 +86,7 @@ Result<void> Staging::check_room(SessionId session) {
   return {};
 }
 
-/// Takes what was made or found into the session, which may have ended meanwhile: then its scratch
-/// extents end with it, since the end was asked for after they were.
+/// Takes what was made or found into the session, which may have ended meanwhile.
 void Staging::adopt(SessionId session, std::uint64_t access, const flash::FlashAnswer& answer,
                     const Made& made) {
   const auto mine = sessions_.find(session);
@@ -96,6 +95,15 @@ void Staging::adopt(SessionId session, std::uint64_t access, const flash::FlashA
   if (answer.code != Errc::kOk) return made(failure_of(answer).at(options_.node_name));
   mine->second.extents[answer.extent.value()] = {answer.length_bytes};
   made(FlashExtent{answer.extent.value(), access, answer.length_bytes});
+}
+
+/// An extent whose session ended while it was made: a durable one would stay for ever.
+void Staging::drop(flash::ExtentId extent) {
+  flash::FlashRequest request;
+  request.kind = flash::FlashRequest::Kind::kFree;
+  request.extent = extent;
+  // Of a scratch one nothing is left, which is as good.
+  static_cast<void>(ask(std::move(request), [](const auto&) {}));
 }
 
 void Staging::allocate(SessionId session, std::uint64_t bytes, FlashPolicy policy, Made made) {
@@ -110,6 +118,7 @@ void Staging::allocate(SessionId session, std::uint64_t bytes, FlashPolicy polic
   const std::uint64_t access = request.owner.object;
   sessions_[session].asked_for += 1;
   auto asked = ask(std::move(request), [this, session, access, made](const auto& answer) {
+    if (answer.code == Errc::kOk && sessions_.count(session) == 0) drop(answer.extent);
     adopt(session, access, answer, made);
   });
   if (asked) return;

@@ -82,6 +82,7 @@ class Staging {
   void collect();
   void adopt(SessionId session, std::uint64_t access, const flash::FlashAnswer& answer,
              const Made& made);
+  void drop(flash::ExtentId extent);
   [[nodiscard]] Result<void> check_room(SessionId session);
   [[nodiscard]] Result<std::span<std::byte>> check_stage(SessionId session, const StageSpec& spec);
   void before_wipe(const std::vector<SegmentId>& segments, std::function<void()> then);
