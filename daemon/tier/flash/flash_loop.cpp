@@ -190,7 +190,7 @@ bool FlashLoop::start_op(const FlashRequest& request) {
     return true;
   }
   free_running_.pop_back();
-  running_[slot] = {request.cookie, true};
+  running_[slot] = {request.cookie, true, request.kind == FlashRequest::Kind::kFree};
   return true;
 }
 
@@ -251,6 +251,7 @@ std::size_t FlashLoop::reap() {
     } else if (out.code != Errc::kOk) {
       out.text = store_->describe(done[i].fault);
     }
+    if (running_[slot].frees) publish(*store_);
     running_[slot] = {};
     free_running_.push_back(slot);
     answer(std::move(out));

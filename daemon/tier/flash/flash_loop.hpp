@@ -99,6 +99,7 @@ class FlashLoop {
   struct Running {
     std::uint64_t cookie = 0;
     bool used = false;
+    bool frees = false;  ///< space: whoever hears the answer finds it in the status
   };
   explicit FlashLoop(Options options) : options_(std::move(options)) {}
   [[nodiscard]] Result<std::unique_ptr<Store>> open();
