@@ -33,8 +33,15 @@ class Search {
     original.plan = plan_of(original, {});
     if (graph_.ops.size() > kRearrangedOpsMax || close(original)) return found;
     Arrangement best = original;
-    try_orders(best);
-    try_recompute(best);
+    const std::vector<OpList> orders = try_orders(best);
+    try_recompute(best, best);
+    // An order that alone is no better may leave more that is cheap to run again.
+    for (const OpList& order : orders) {
+      if (graph_.ops.size() > kLargeOps || close(best)) break;
+      Arrangement from = make(order);
+      from.plan = plan_of(from, {best.plan.variant, 1, INT64_MAX});
+      try_recompute(best, std::move(from));
+    }
     if (best.list == original.list) return found;
     if (graph_.ops.size() <= kLargeOps) {
       Plan full = plan_of(best, {0, SIZE_MAX, best.plan.step_ns});
@@ -85,10 +92,17 @@ class Search {
     best = std::move(next);
     return true;
   }
-  void try_orders(Arrangement& best) const {
+  /// @return the orders that were no better.
+  std::vector<OpList> try_orders(Arrangement& best) const {
     const Dependencies dependencies(graph_);
+    std::vector<OpList> refused;
     for (const OpList& early : update_early(graph_, dependencies)) {
-      if (!attempt(best, early)) continue;
+      if (!attempt(best, early)) {
+        const bool known =
+            early == best.list || std::find(refused.begin(), refused.end(), early) != refused.end();
+        if (!known && early != program_order(graph_)) refused.push_back(early);
+        continue;
+      }
       // The second on what the first gives.
       const Graph between = arranged(graph_, early);
       OpList both;
@@ -98,11 +112,13 @@ class Search {
       attempt(best, std::move(both));
     }
     attempt(best, produce_late(graph_, dependencies));
+    return refused;
   }
-  void try_recompute(Arrangement& best) const {
-    const Plan& plan = best.plan;
+  /// Runs ops of `from` again where that takes less than the link would.
+  void try_recompute(Arrangement& best, const Arrangement from) const {
+    const Plan& plan = from.plan;
     std::vector<std::int64_t> durations;
-    for (const Op& op : best.graph.ops) {
+    for (const Op& op : from.graph.ops) {
       durations.push_back(static_cast<std::int64_t>(op.duration_ns));
     }
     const std::vector<std::uint64_t> no_bytes(tiers_.size(), 0);
@@ -110,7 +126,6 @@ class Search {
     const std::vector<std::uint8_t> tier_of = plan.tier_of.empty() ? no_flags : plan.tier_of;
     Choice none;
     none.failure = Choice::Failure{};
-    const Arrangement from = best;
     const ChooseInput input{from.life, durations, tiers_, tier_of, no_bytes, no_flags};
     auto found = regains(from.graph, input, plan.infeasible ? none : from.plan.choice);
     if (!plan.infeasible) {
