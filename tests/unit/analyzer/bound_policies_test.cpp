@@ -1,0 +1,65 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <variant>
+
+#include "tests/unit/analyzer/graphs.hpp"
+#include "tools/analyzer/analyzer.hpp"
+#include "tools/analyzer/simulate.hpp"
+
+using namespace ho;
+using analyzer::Policy;
+using schedule::Schedule;
+
+namespace {
+
+/// Two tiers behind ports that are slower than both together.
+Hardware with_ports() {
+  Hardware hardware = test::one_tier(800'000'000);
+  hardware.remote_ddr = hardware.local_ddr;
+  hardware.device_port_read = Link{1'000'000'000, 0};
+  hardware.device_port_write = Link{900'000'000, 0};
+  return hardware;
+}
+
+}  // namespace
+
+TEST_CASE("lower bound: no policy is below it, on one tier and behind ports") {
+  int compared = 0;
+  int bound_above_compute = 0;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    INFO("seed " << seed);
+    const Graph graph = test::random_graph(seed, 25);
+    const Hardware hardware = seed % 2 == 0 ? test::one_tier(1'000'000'000) : with_ports();
+    const std::uint64_t budget = analyzer::peak_unmanaged_bytes(graph) * (50 + seed % 40) / 100 + 1;
+    const auto outcome = analyzer::analyze(graph, hardware, {budget, 1});
+    REQUIRE(outcome);
+    if (!std::holds_alternative<Schedule>(*outcome)) continue;
+    const auto& plan = std::get<Schedule>(*outcome);
+    CHECK(plan.prediction.lower_bound_ns <= plan.prediction.step_ns);
+    const std::uint64_t bound = analyzer::lower_bound_ns(graph, hardware, budget);
+    if (bound > plan.prediction.compute_ns) ++bound_above_compute;
+    for (const Policy policy : {Policy::kOnDemandLru, Policy::kLayerWindow, Policy::kG10Greedy}) {
+      const auto result = analyzer::simulate(plan, hardware, policy);
+      if (!result) continue;
+      ++compared;
+      CHECK(bound <= result->step_ns);
+    }
+  }
+  CHECK(compared > 200);
+  CHECK(bound_above_compute > 20);
+}
+
+TEST_CASE("lower bound: two tiers behind a port count as the port") {
+  // 1000 bytes leave and come back around an op that needs the whole budget.
+  test::GraphBuilder build;
+  const auto a = build.storage(1000, StorageKind::kActivation);
+  const auto b = build.storage(1500, StorageKind::kActivation);
+  build.op(100, {}, {a});
+  build.op(100, {}, {b});
+  build.op(100, {a}, {});
+  const Graph graph = build.take();
+  // 1000 ns in through the port and 1111 ns out.
+  const std::uint64_t bound = analyzer::lower_bound_ns(graph, with_ports(), 1500);
+  CHECK(bound >= 2309);
+  CHECK(bound <= 2311);
+}
