@@ -17,6 +17,7 @@
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/daemon/staging_client.hpp"
 #include "tests/sim/job/random_schedule.hpp"
+#include "tests/support/skip.hpp"
 #include "tools/analyzer/analyzer.hpp"
 
 namespace {
@@ -37,7 +38,7 @@ std::string no_flash() {
 
 #define SKIP_WITHOUT_FLASH()                              \
   if (const std::string why = no_flash(); !why.empty()) { \
-    WARN("skipped: " << why);                             \
+    test::skip(why);                                      \
     return;                                               \
   }
 

@@ -7,6 +7,7 @@
 #include "common/base/prng.hpp"
 #include "tests/integration/daemon/staging_client.hpp"
 #include "tests/support/seeds.hpp"
+#include "tests/support/skip.hpp"
 
 namespace {
 
@@ -62,7 +63,7 @@ TEST_CASE("stage: 50 SIGKILLs under stage_out load lose no acknowledged durable 
   const std::string path = folder.file("flash");
   test::make_file(path, 16 * kMiB);
   if (const std::string why = test::no_flash_here(path); !why.empty()) {
-    WARN("skipped: " << why);
+    test::skip(why);
     return;
   }
   Prng random(test::only_seed().value_or(20261121));

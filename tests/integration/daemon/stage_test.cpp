@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/integration/daemon/staging_client.hpp"
+#include "tests/support/skip.hpp"
 
 namespace {
 
@@ -41,10 +42,10 @@ struct FlashNode {
   int starts = 0;
 };
 
-#define SKIP_WITHOUT_FLASH(node)         \
-  if (!(node).why_not.empty()) {         \
-    WARN("skipped: " << (node).why_not); \
-    return;                              \
+#define SKIP_WITHOUT_FLASH(node)      \
+  if (!(node).why_not.empty()) {      \
+    ::ho::test::skip((node).why_not); \
+    return;                           \
   }
 
 }  // namespace
@@ -154,7 +155,7 @@ TEST_CASE("stage: a used-up write budget refuses more, and what is there stays r
   const std::string path = folder.file("flash");
   test::make_file(path, 16 * kMiB);
   if (const std::string why = test::no_flash_here(path); !why.empty()) {
-    WARN("skipped: " << why);
+    test::skip(why);
     return;
   }
   const DaemonProcess daemon(
