@@ -33,7 +33,7 @@ constexpr Variant kVariants[] = {
     {2, true, 4, 256, 65536, 0, 512},       {0, false, 1, 1024, 4096, 10, 512},
     {30, false, 16, 1024, 4096, 0, 512},    {1, true, 4, 512, 65536, 0, 512},
     {2, true, 64, 8, 4096, 0, 512},         {0, false, 4, 64, 4096, 60, 512},
-    {0, false, 64, 4096, 1 << 20, 15, 512},
+    {0, false, 64, 4096, 1 << 20, 15, 512}, {2, false, 64, 512, 65536, 0, 4096},
 };
 
 /// How stage() weighs, beside each variant. Fetches from flash just in time do best: early ones
@@ -54,9 +54,11 @@ struct Repeat {
   std::int64_t share_percent = 100;
 };
 // What won on the reference graphs, in order of how often; small graphs get all.
-constexpr Repeat kRepeats[] = {{8, 100}, {2, 100}, {5, 70},  {0, 50}, {1, 100},
-                               {5, 90},  {5, 100}, {4, 100}, {0, 90}, {2, 70}};
+constexpr Repeat kRepeats[] = {{8, 100}, {2, 100}, {5, 70}, {0, 50}, {1, 100}, {5, 90},
+                               {5, 100}, {4, 100}, {0, 90}, {2, 70}, {11, 55}};
 constexpr int kRepeatRounds = 4;
+/// Positions planned in a round of them, over all tries.
+constexpr std::size_t kPositionsRepeated = 20'000;
 
 class Planner {
  public:
@@ -308,12 +310,13 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
 /// them, so that link time which was found late in the sweep serves the whole step. A share of the
 /// waits leaves room to find shorter ones.
 void Planner::repeat(Plan& best, std::uint64_t bound_ns) {
-  const std::size_t tries = std::min(variants_for(graph_.ops.size()), std::size(kRepeats));
+  const std::size_t tries =
+      std::clamp<std::size_t>(kPositionsRepeated / graph_.ops.size(), 1, std::size(kRepeats));
   std::optional<Infeasible> failure;
   bool shorter = true;
   for (int round = 0; round < kRepeatRounds && shorter; ++round) {
     shorter = false;
-    const std::vector<std::int64_t> waited = best.stall_ns;
+    std::vector<std::int64_t> waited = best.stall_ns;
     for (std::size_t i = 0; i < tries; ++i) {
       if (close_enough(best, bound_ns)) return;
       std::vector<std::int64_t> stalls = waited;
@@ -323,6 +326,7 @@ void Planner::repeat(Plan& best, std::uint64_t bound_ns) {
       if (!next || next->step_ns >= best.step_ns) continue;
       best = std::move(*next);
       best.variant = kRepeats[i].variant;
+      waited = best.stall_ns;
       shorter = true;
     }
   }
