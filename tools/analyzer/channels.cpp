@@ -12,10 +12,16 @@ __extension__ using Wide = unsigned __int128;
 std::int64_t transfer_ns(const Link& link, std::uint64_t bytes) {
   HO_CHECK(link.bytes_per_s > 0);
   constexpr std::uint64_t kNsPerS = 1'000'000'000;
+  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max() / 1024);
+  // Nearly all fits: the division of 128 bits takes several times as long.
+  if (bytes <= UINT64_MAX / kNsPerS / 2 && link.bytes_per_s <= UINT64_MAX / 2) {
+    const std::uint64_t moving = (bytes * kNsPerS + (link.bytes_per_s - 1)) / link.bytes_per_s;
+    return static_cast<std::int64_t>(
+        std::min(std::min(moving, kMax) + std::min(link.latency_ns, kMax), kMax));
+  }
   const Wide scaled = static_cast<Wide>(bytes) * kNsPerS + (link.bytes_per_s - 1);
   const Wide total = scaled / link.bytes_per_s + link.latency_ns;
-  constexpr auto kMax = static_cast<Wide>(std::numeric_limits<std::int64_t>::max() / 1024);
-  return static_cast<std::int64_t>(std::min(total, kMax));
+  return static_cast<std::int64_t>(std::min<Wide>(total, kMax));
 }
 
 Link effective_link(const Link& link, const std::optional<Link>& port) {

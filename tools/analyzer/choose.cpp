@@ -125,8 +125,9 @@ void Chooser::start() {
     } else if (!in_.tiers.empty()) {
       if (g.from + 1 < n_) opens_[static_cast<std::size_t>(g.from + 1)].push_back(i);
       if (g.wraps && g.to - n_ > 0) {
-        auto& heap = in_.lifetimes.bytes[g.storage] < options_.small_bytes ? small_ : large_;
-        heap.emplace(g.to - n_, i);
+        Candidates& candidates =
+            in_.lifetimes.bytes[g.storage] < options_.small_bytes ? small_ : large_;
+        candidates.add({g.to - n_, i});
       }
     }
   }
@@ -139,8 +140,9 @@ void Chooser::open(std::int64_t p) {
       if (out_.detach_by[i] >= p) leaving_.emplace(g.to, i);
       continue;
     }
-    auto& heap = in_.lifetimes.bytes[g.storage] < options_.small_bytes ? small_ : large_;
-    heap.emplace(g.to, i);
+    Candidates& candidates =
+        in_.lifetimes.bytes[g.storage] < options_.small_bytes ? small_ : large_;
+    candidates.add({g.to, i});
   }
   for (const std::uint32_t i : comes_back_[static_cast<std::size_t>(p)]) {
     const Gap& g = gap(i);
@@ -149,29 +151,32 @@ void Chooser::open(std::int64_t p) {
   }
 }
 
-Estimate Chooser::estimate(std::uint32_t index, std::int64_t p) const {
+/// What its write-back takes: half of an estimate.
+Estimate Chooser::estimate_store(std::uint32_t index, std::int64_t p) const {
   const Gap& g = gap(index);
+  Estimate cost;
+  if (g.version == kHomeVersion) return cost;
   const std::int64_t at = in_frame(g, p);
   const auto lane = in_.tier_of[g.storage];
-  Estimate cost;
-  if (g.version != kHomeVersion) {
-    const std::int64_t lap = g.written < 0 ? n_ : 0;
-    if (out_.store_after[g.version] == kNoStore) {
-      cost.store_ns = transfer_ns(tier(g).write, in_.lifetimes.bytes[g.storage]);
-      const std::int64_t first = std::max(2 * (g.written + 1), 2 * at + 1 - 2 * n_);
-      cost.store_late_ns =
-          std::max<std::int64_t>(0, cost.store_ns - write_[lane].free_between(first, 2 * at));
-    } else if (stored_by_[g.version] - lap >= at) {
-      cost.store_late_ns = transfer_ns(tier(g).write, in_.lifetimes.bytes[g.storage]);
-    }
-  }
-  if (!g.dead) {
-    cost.fetch_ns = transfer_ns(tier(g).read, in_.lifetimes.bytes[g.storage]);
-    cost.fetch_window = fetch_window(g, at, cost.fetch_ns);
-    cost.fetch_late_ns = std::max<std::int64_t>(
-        0, cost.fetch_ns - read_[lane].free_between(cost.fetch_window, 2 * g.to));
+  if (out_.store_after[g.version] == kNoStore) {
+    cost.store_ns = transfer_ns(tier(g).write, in_.lifetimes.bytes[g.storage]);
+    const std::int64_t first = std::max(2 * (g.written + 1), 2 * at + 1 - 2 * n_);
+    cost.store_late_ns =
+        std::max<std::int64_t>(0, cost.store_ns - write_[lane].free_between(first, 2 * at));
+  } else if (stored_by_[g.version] - (g.written < 0 ? n_ : 0) >= at) {
+    cost.store_late_ns = transfer_ns(tier(g).write, in_.lifetimes.bytes[g.storage]);
   }
   return cost;
+}
+
+void Chooser::estimate_fetch(std::uint32_t index, std::int64_t p, Estimate& cost) const {
+  const Gap& g = gap(index);
+  if (g.dead) return;
+  const std::int64_t at = in_frame(g, p);
+  cost.fetch_ns = transfer_ns(tier(g).read, in_.lifetimes.bytes[g.storage]);
+  cost.fetch_window = fetch_window(g, at, cost.fetch_ns);
+  cost.fetch_late_ns = std::max<std::int64_t>(
+      0, cost.fetch_ns - read_[in_.tier_of[g.storage]].free_between(cost.fetch_window, 2 * g.to));
 }
 
 /// First slot in which the fetch of a gap moved at `at` may begin.
@@ -269,44 +274,36 @@ void Chooser::move(std::uint32_t index, std::int64_t p, const Estimate& cost) {
   }
 }
 
-/// Moves one candidate that spans `p`. @return false if none is there (or none without a stall).
-bool Chooser::pick(std::int64_t p, std::priority_queue<Candidate>& heap, bool allow_late) {
-  std::vector<Candidate> seen;
-  std::optional<std::pair<Candidate, Estimate>> best;
+/// Looks through the candidates that span `p`, the furthest next use first.
+Found Chooser::look(std::int64_t p, Candidates& candidates) {
+  Found found;
   double best_price = 0;
   const std::int64_t excess = -slack_.min(p, p);
-  while (!heap.empty() && seen.size() < options_.examine) {
-    const Candidate top = heap.top();
-    if (top.first <= p) break;  // all that remain are over
-    heap.pop();
-    if (out_.moved[top.second]) continue;  // a wrapping gap stands in the heap once per lap
-    seen.push_back(top);
-    if (!home_has_room(top.second)) {
+  const auto moved = [&](std::uint32_t index) { return out_.moved[index] != 0; };
+  candidates.scan(p, options_.examine, moved, [&](const Candidate& candidate) {
+    const std::uint32_t index = candidate.second;
+    if (!home_has_room(index)) {
       home_full_ = true;
-      continue;
+      return true;
     }
-    const Estimate cost = estimate(top.second, p);
+    const auto relief = static_cast<double>(std::min(bytes(gap(index)), excess));
+    const auto dearer = [&](const Estimate& cost) {
+      if (cost.late_ns() == 0 || !found.late) return false;
+      return options_.furthest || static_cast<double>(cost.late_ns()) / relief >= best_price;
+    };
+    Estimate cost = estimate_store(index, p);
+    if (dearer(cost)) return true;
+    estimate_fetch(index, p, cost);
     if (cost.late_ns() == 0) {
-      best = {top, cost};
-      break;
+      found.free = {index, cost};
+      return false;
     }
-    if (!allow_late) continue;
-    const double relief = static_cast<double>(std::min(bytes(gap(top.second)), excess));
-    const double price = static_cast<double>(cost.late_ns()) / relief;
-    if (options_.furthest) {
-      best = {top, cost};
-      break;
-    }
-    if (!best || price < best_price) {
-      best = {top, cost};
-      best_price = price;
-    }
-  }
-  if (best) move(best->first.second, p, best->second);
-  for (const Candidate& candidate : seen) {
-    if (!best || candidate.second != best->first.second) heap.push(candidate);
-  }
-  return best.has_value();
+    if (dearer(cost)) return true;
+    found.late = {index, cost};
+    best_price = static_cast<double>(cost.late_ns()) / relief;
+    return true;
+  });
+  return found;
 }
 
 /// Puts off a fetch that would already hold memory at `p`: the op that needs it waits.
@@ -371,8 +368,17 @@ void Chooser::fail(std::int64_t p) {
 
 void Chooser::relieve(std::int64_t p) {
   while (slack_.min(p, p) < 0) {
-    if (pick(p, large_, false) || pick(p, small_, false)) continue;
-    if (pick(p, large_, true) || pick(p, small_, true)) continue;
+    Found found = look(p, large_);
+    if (!found.free) {
+      Found small = look(p, small_);
+      found.free = small.free;
+      if (!found.late) found.late = small.late;
+    }
+    if (found.free || found.late) {
+      const Pick& pick = found.free ? *found.free : *found.late;
+      move(pick.gap, p, pick.cost);
+      continue;
+    }
     if (delay(p) || hasten(p)) continue;
     fail(p);
     return;

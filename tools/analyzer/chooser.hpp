@@ -6,13 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "tools/analyzer/candidates.hpp"
 #include "tools/analyzer/channels.hpp"
 #include "tools/analyzer/choose.hpp"
 
 namespace ho::analyzer {
-
-/// Next use (in the sweep's lap) and gap; the furthest next use first, ties by gap for determinism.
-using Candidate = std::pair<std::int64_t, std::uint32_t>;
 
 /// What moving a gap now would take.
 struct Estimate {
@@ -22,6 +20,18 @@ struct Estimate {
   std::int64_t fetch_late_ns = 0;
   std::int64_t fetch_window = 0;  ///< first slot the fetch may take
   [[nodiscard]] std::int64_t late_ns() const { return store_late_ns + fetch_late_ns; }
+};
+
+/// A gap to move, and what that takes.
+struct Pick {
+  std::uint32_t gap = 0;
+  Estimate cost;
+};
+
+/// What may be moved at a position. `late` counts only where `free` is empty.
+struct Found {
+  std::optional<Pick> free;  ///< the first whose transfers find link time that is free
+  std::optional<Pick> late;  ///< the one that stalls least for what it relieves
 };
 
 /// The work of one choose(). Internal to choose.cpp (the sweep) and refine.cpp (what follows it).
@@ -46,10 +56,11 @@ class Chooser {
   void start();
   void open(std::int64_t p);
   void relieve(std::int64_t p);
-  bool pick(std::int64_t p, std::priority_queue<Candidate>& heap, bool allow_late);
+  [[nodiscard]] Found look(std::int64_t p, Candidates& candidates);
   bool delay(std::int64_t p);
   bool hasten(std::int64_t p);
-  [[nodiscard]] Estimate estimate(std::uint32_t index, std::int64_t p) const;
+  [[nodiscard]] Estimate estimate_store(std::uint32_t index, std::int64_t p) const;
+  void estimate_fetch(std::uint32_t index, std::int64_t p, Estimate& cost) const;
   [[nodiscard]] std::int64_t fetch_window(const Gap& g, std::int64_t at,
                                           std::int64_t fetch_ns) const;
   [[nodiscard]] bool home_has_room(std::uint32_t index) const;
@@ -78,8 +89,8 @@ class Chooser {
   std::vector<std::int64_t> home_to_;
   std::vector<std::int64_t> stored_by_;            // per version, in the writing step's frame
   std::vector<std::vector<std::uint32_t>> opens_;  // per position: gaps whose inside begins there
-  std::priority_queue<Candidate> large_;
-  std::priority_queue<Candidate> small_;
+  Candidates large_;
+  Candidates small_;
   std::priority_queue<Candidate> fetching_;  // moved gaps that are coming back
   std::vector<std::vector<std::uint32_t>> comes_back_;
   std::priority_queue<Candidate> leaving_;  // wrapping gaps whose write-back spans the step's end

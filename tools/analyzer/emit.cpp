@@ -330,9 +330,24 @@ Draft Emitter::run(std::uint64_t enough_bytes) {
   return std::move(out_);
 }
 
+Draft Emitter::run_unpacked() {
+  out_.access_offset.assign(life_.accesses.size(), 0);
+  out_.homes.assign(graph_.storages.size(), std::nullopt);
+  emit_stores();
+  emit_moves();
+  emit_prologue();
+  sort_list();
+  return std::move(out_);
+}
+
 Draft emit(const Graph& graph, const ChooseInput& input, const Choice& choice,
            const Staging& staging, std::uint64_t enough_bytes) {
   return Emitter(graph, input, choice, staging).run(enough_bytes);
+}
+
+Draft emit_unpacked(const Graph& graph, const ChooseInput& input, const Choice& choice) {
+  const Staging none;
+  return Emitter(graph, input, choice, none).run_unpacked();
 }
 
 }  // namespace ho::analyzer

@@ -102,6 +102,7 @@ class Emitter {
         staging_(staging),
         n_(life_.positions) {}
   Draft run(std::uint64_t enough_bytes);
+  Draft run_unpacked();
 
  private:
   static constexpr std::uint32_t kNone = UINT32_MAX;

@@ -96,8 +96,8 @@ class Planner {
                                   std::int64_t stage_hold, std::optional<Infeasible>& failure,
                                   const std::vector<std::int64_t>* stall_ns = nullptr);
   void repeat(Plan& best, std::uint64_t bound_ns);
-  std::optional<Plan> attempt(const ChooseOptions& options, std::int64_t stage_hold,
-                              std::optional<Infeasible>& failure);
+  std::optional<Plan> attempt(const ChooseOptions& options, std::int64_t worth_ns,
+                              std::int64_t stage_hold, std::optional<Infeasible>& failure);
   [[nodiscard]] std::optional<Infeasible> home_excess(const Draft& draft) const;
   /// With flash below it, what leaves the device finds room in local DDR; stage() sees to that.
   [[nodiscard]] const std::vector<PlanTier>& tiers_for_choice() const {
@@ -221,9 +221,11 @@ std::optional<Infeasible> Planner::home_excess(const Draft& draft) const {
 }
 
 /// One choice and what follows from it, whether the device's arena is within the budget or not.
-/// Where local DDR is too small, what packing exceeds it by is held back in the next round.
-std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t stage_hold,
-                                     std::optional<Infeasible>& failure) {
+/// Where local DDR is too small, what packing exceeds it by is held back in the next round. Without
+/// offsets if the step is not shorter than `worth_ns` anyway: packing takes as long as all the
+/// rest.
+std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t worth_ns,
+                                     std::int64_t stage_hold, std::optional<Infeasible>& failure) {
   const ChooseInput in{life_,    durations_,   tiers_for_choice(),
                        tier_of_, static_home_, home_is_static_};
   const ChooseInput real{life_, durations_, tiers_, tier_of_, static_home_, home_is_static_};
@@ -234,6 +236,11 @@ std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t 
     return std::nullopt;
   }
   out.tier_of = tier_of_;
+  if (worth_ns != INT64_MAX && !staged_) {
+    out.draft = emit_unpacked(graph_, real, out.choice);
+    out.step_ns = steady_step_ns(out.draft, real, flash_);
+    if (out.step_ns >= worth_ns) return out;
+  }
   out.draft = emit(graph_, real, out.choice, out.staging, budget_);
   std::uint64_t reserve = 0;
   for (int round = 0; round < kReserveRounds && flash_; ++round) {
@@ -282,7 +289,7 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
   for (int round = 0; round < kReserveRounds; ++round) {
     options.target_bytes = budget_ - std::min(budget_, reserve);
     std::optional<Infeasible> failed;
-    auto next = attempt(options, stage_hold, failed);
+    auto next = attempt(options, worth_ns, stage_hold, failed);
     if (!next && staged_ && options.hold == 0) {
       // Early fetches fill local DDR as well: with flash below it they come just in time.
       options.hold = kStageHold[0];

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <utility>
+#include <vector>
+
+namespace ho::analyzer {
+
+/// Next use (in the sweep's lap) and gap; the furthest next use first, ties by gap for determinism.
+using Candidate = std::pair<std::int64_t, std::uint32_t>;
+
+/// Gaps that may be moved, the furthest next use first. The foremost are kept sorted, since one
+/// position looks at the same ones many times; the rest is a heap. One thread.
+class Candidates {
+ public:
+  void add(Candidate candidate) {
+    if (front_.empty() || candidate < front_.back()) {
+      rest_.push(candidate);
+      return;
+    }
+    front_.insert(std::lower_bound(front_.begin(), front_.end(), candidate, std::greater<>()),
+                  candidate);
+    if (front_.size() <= kFrontMax) return;
+    rest_.push(front_.back());
+    front_.pop_back();
+  }
+
+  /// Calls visit(candidate) for the first `most` whose next use lies behind `p`, until it returns
+  /// false. Forgets those that `moved(gap)` names, and all once `p` has reached their next use: `p`
+  /// never falls.
+  template <typename Moved, typename Visit>
+  void scan(std::int64_t p, std::size_t most, Moved&& moved, Visit&& visit) {
+    std::size_t kept = 0;
+    std::size_t i = 0;
+    for (bool on = true; on && kept < most; ++i) {
+      if (i == front_.size() && !draw()) break;
+      const Candidate candidate = front_[i];
+      if (candidate.first <= p) {
+        front_.resize(i);
+        rest_ = {};
+        break;
+      }
+      if (moved(candidate.second)) continue;
+      front_[kept++] = candidate;
+      on = visit(candidate);
+    }
+    const auto at = [&](std::size_t index) {
+      return front_.begin() + static_cast<std::ptrdiff_t>(index);
+    };
+    front_.erase(at(kept), at(std::min(i, front_.size())));
+  }
+
+ private:
+  /// Insertion moves what lies behind: a bound on that.
+  static constexpr std::size_t kFrontMax = 8192;
+
+  bool draw() {
+    if (rest_.empty()) return false;
+    front_.push_back(rest_.top());
+    rest_.pop();
+    return true;
+  }
+
+  std::vector<Candidate> front_;  ///< descending, none before any of the rest
+  std::priority_queue<Candidate> rest_;
+};
+
+}  // namespace ho::analyzer
