@@ -1,10 +1,17 @@
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
 
+#include "tests/support/long_form.hpp"
 #include "tests/support/skip.hpp"
 
 int main(int argc, char** argv) {
-  const int failed = Catch::Session().run(argc, argv);
+  Catch::Session session;
+  auto& form = ho::test::long_form();
+  session.cli(session.cli() |
+              Catch::clara::Opt(form.rounds, "count")["--rounds"]("long form: repetitions") |
+              Catch::clara::Opt(form.seconds, "time")["--seconds"]("long form: time of a run"));
+  if (const int wrong = session.applyCommandLine(argc, argv); wrong != 0) return wrong;
+  const int failed = session.run();
   if (failed != 0) return failed;
   return ho::test::any_case_skipped() ? ho::test::kSkipStatus : 0;
 }

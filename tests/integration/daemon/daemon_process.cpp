@@ -1,6 +1,7 @@
 #include "tests/integration/daemon/daemon_process.hpp"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,6 +41,7 @@ DaemonProcess::DaemonProcess(const TempFolder& folder, const std::string& tag, c
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that crashes leaves nothing behind
   const int err = ::open(err_file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   ::dup2(err, STDERR_FILENO);
+  if (spec.network >= 0 && ::setns(spec.network, CLONE_NEWNET) != 0) ::_exit(126);
   if (spec.notify_to) ::setenv("NOTIFY_SOCKET", spec.notify_to->c_str(), 1);
   ::execv(arguments[0], arguments.data());
   ::_exit(127);

@@ -39,6 +39,7 @@ class DaemonProcess {
     std::string config;                    ///< written to `folder`/daemon.textproto
     std::optional<std::string> notify_to;  ///< NOTIFY_SOCKET
     bool only_check = false;
+    int network = -1;  ///< descriptor of the network namespace to run in; -1: the caller's
   };
   DaemonProcess(const TempFolder& folder, const std::string& tag, const Spec& spec);
   ~DaemonProcess();

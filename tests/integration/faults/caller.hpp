@@ -1,0 +1,87 @@
+#pragma once
+
+#include <hyperoffload/hyperoffload.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace ho::test {
+
+using Instant = std::chrono::steady_clock::time_point;
+using std::chrono::milliseconds;
+
+enum class Way { kGet, kPut };
+enum class Load { kIdle, kBusy };  ///< busy: 64 transfers in flight at any moment
+
+[[nodiscard]] const char* name_of(Way way);
+[[nodiscard]] const char* name_of(Load load);
+
+/// Connects, or nullptr with the reason in `why`.
+[[nodiscard]] ho_pool* try_connect(const std::string& addresses, const char* transport,
+                                   std::uint32_t op_deadline_ms, std::string& why);
+
+/// What the caller of a transfer was told.
+struct Told {
+  ho_status status = HO_OK;
+  std::string error;
+  Instant at;
+};
+
+/// A job's plain transfers with one stretch of the pool's memory. One thread.
+class Caller {
+ public:
+  static constexpr std::size_t kOps = 64;
+  static constexpr std::size_t kOpBytes = 256U << 10U;
+  static constexpr std::size_t kAreaBytes = 2U << 20U;
+
+  /// `offset`: where in the allocation its 2 MiB begin. Fills both sides with what a put would.
+  Caller(ho_pool* pool, ho_allocation* memory, std::uint64_t offset);
+  ~Caller();
+  Caller(const Caller&) = delete;
+  Caller& operator=(const Caller&) = delete;
+
+  /// Starts kOps transfers and waits for all. @return the first failure, or HO_OK.
+  Told batch(Way way);
+  /// One transfer.
+  Told single(Way way);
+  /// Batches (busy) or single transfers with pauses (idle), until one fails or `until` has come.
+  Told go_on(Way way, Load load, Instant until);
+  /// Every byte of the area read back is what was put.
+  [[nodiscard]] bool right();
+  /// Overwrites the host memory: afterwards it is the caller's alone, or untouched() tells.
+  void take_back();
+  [[nodiscard]] bool untouched() const;
+
+ private:
+  [[nodiscard]] ho_status start(Way way, std::size_t op, std::uint64_t* ticket);
+
+  ho_pool* pool_;
+  ho_allocation* memory_;
+  std::uint64_t offset_;
+  std::vector<char> host_;
+};
+
+/// Somebody else's job, on a thread and connection of its own: transfers and compares until it is
+/// stopped, and must not notice anything.
+class Bystander {
+ public:
+  Bystander(const std::string& address, const char* transport);
+  ~Bystander();
+  Bystander(const Bystander&) = delete;
+  Bystander& operator=(const Bystander&) = delete;
+  /// Ends it. @return what it complained of; empty: it noticed nothing.
+  [[nodiscard]] std::string end();
+
+ private:
+  void run(const std::string& address, const char* transport);
+  std::atomic<bool> ready_{false};
+  std::atomic<bool> stop_{false};
+  std::string complaint_;
+  std::thread thread_;
+};
+
+}  // namespace ho::test

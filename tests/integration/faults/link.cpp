@@ -1,0 +1,96 @@
+#include "tests/integration/faults/link.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <sstream>
+#include <vector>
+
+namespace ho::test {
+namespace {
+
+/// Holds a namespace open until the test is gone. @return its process, or -1.
+pid_t start_holder() {
+  int ready[2];
+  if (::pipe(ready) != 0) return -1;
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const char made = ::unshare(CLONE_NEWNET) == 0 ? 'y' : 'n';
+    if (::write(ready[1], &made, 1) != 1 || made == 'n') ::_exit(1);
+    ::pause();
+    ::_exit(0);
+  }
+  ::close(ready[1]);
+  char made = 'n';
+  const bool told = pid > 0 && ::read(ready[0], &made, 1) == 1 && made == 'y';
+  ::close(ready[0]);
+  if (!told && pid > 0) ::waitpid(pid, nullptr, 0);
+  return told ? pid : -1;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Link>> Link::create() {
+  std::unique_ptr<Link> link(new Link);
+  link->holder_ = start_holder();
+  if (link->holder_ < 0) return Error(Errc::kUnsupported, "no right to make network namespaces");
+  const std::string holder = std::to_string(link->holder_);
+  link->far_ = UniqueFd(::open(("/proc/" + holder + "/ns/net").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!link->far_.valid() || ::unshare(CLONE_NEWNET) != 0) {
+    return Error(Errc::kUnsupported, std::string("network namespaces: ") + std::strerror(errno));
+  }
+  const bool joined =
+      link->run(End::kNear, "ip link add ho-near type veth peer name ho-far netns " + holder) &&
+      link->run(End::kNear, "ip link set lo up") && link->run(End::kFar, "ip link set lo up") &&
+      link->run(End::kNear, std::string("ip addr add ") + kNear + "/24 dev ho-near") &&
+      link->run(End::kFar, std::string("ip addr add ") + kFar + "/24 dev ho-far") &&
+      link->run(End::kNear, "ip link set ho-near up") && link->up();
+  if (!joined) return Error(Errc::kUnsupported, "`ip` cannot join two namespaces by a veth link");
+  return link;
+}
+
+Link::~Link() {
+  if (holder_ <= 0) return;
+  ::kill(holder_, SIGKILL);
+  ::waitpid(holder_, nullptr, 0);
+}
+
+bool Link::down() { return run(End::kFar, "ip link set ho-far down"); }
+bool Link::up() { return run(End::kFar, "ip link set ho-far up"); }
+
+bool Link::limit(std::uint64_t bits_per_s) {
+  const std::string rate =
+      " root tbf rate " + std::to_string(bits_per_s) + "bit burst 512kb latency 20ms";
+  return run(End::kNear, "tc qdisc replace dev ho-near" + rate) &&
+         run(End::kFar, "tc qdisc replace dev ho-far" + rate);
+}
+
+/// Words separated by blanks, in one of the namespaces. @return it exited with 0.
+bool Link::run(End end, const std::string& command) const {
+  std::istringstream in(command);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const pid_t pid = ::fork();
+  if (pid < 0) return false;
+  if (pid == 0) {
+    if (end == End::kFar && ::setns(far_.get(), CLONE_NEWNET) != 0) ::_exit(126);
+    ::execvp(arguments[0], arguments.data());
+    ::_exit(127);
+  }
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace ho::test

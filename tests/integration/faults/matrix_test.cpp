@@ -1,0 +1,266 @@
+// The failure matrix: each driver x fault x direction x load, with real daemons. With `--rounds N`
+// every cell; "faults: kills again and again" with `--rounds 100` is the hundred kills.
+#include <hyperoffload/hyperoffload.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
+#include <future>
+#include <thread>
+
+#include "common/base/prng.hpp"
+#include "tests/integration/client/two_nodes.hpp"
+#include "tests/integration/faults/caller.hpp"
+#include "tests/support/long_form.hpp"
+
+namespace ho::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+/// What the project promises: a dead or stopped daemon is told within this.
+constexpr auto kToldMax = 2000ms;
+
+struct Cell {
+  const char* driver = "local";
+  Way way = Way::kGet;
+  Load load = Load::kIdle;
+};
+
+std::string words(const Cell& cell) {
+  return std::string(cell.driver) + ", " + name_of(cell.way) + ", " + name_of(cell.load);
+}
+
+/// Cells that take long: the short form has each direction and each load once a driver.
+enum class Cells { kAll, kDiagonal };
+
+template <typename Body>
+void for_each_cell(Cells cells, const Body& body) {
+  for (const char* driver : {"local", "ofi"}) {
+    for (const Way way : {Way::kGet, Way::kPut}) {
+      for (const Load load : {Load::kIdle, Load::kBusy}) {
+        const Cell cell{driver, way, load};
+        const bool diagonal = (way == Way::kGet) == (load == Load::kBusy);
+        if (cells == Cells::kDiagonal && !diagonal && long_form().rounds == 0) continue;
+        INFO(words(cell));
+        body(cell);
+      }
+    }
+  }
+}
+
+/// A job with 2 MiB on each of two nodes: one to be hit, one to be spared.
+class Job {
+ public:
+  Job(const std::string& address, const char* driver, std::uint32_t op_deadline_ms) {
+    std::string why;
+    pool_.reset(try_connect(address, driver, op_deadline_ms, why));
+    INFO(why);
+    REQUIRE(pool_ != nullptr);
+    REQUIRE(ho_allocate(pool_.get(), 2 * Caller::kAreaBytes, &memory_) == HO_OK);
+    spared_ = std::make_unique<Caller>(pool_.get(), memory_, 0);
+    hit_ = std::make_unique<Caller>(pool_.get(), memory_, Caller::kAreaBytes);
+    REQUIRE(spared_->batch(Way::kPut).status == HO_OK);
+    REQUIRE(hit_->batch(Way::kPut).status == HO_OK);
+  }
+  ~Job() {
+    spared_.reset();
+    hit_.reset();
+    ho_free(pool_.get(), memory_);
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  [[nodiscard]] Caller& hit() { return *hit_; }
+  [[nodiscard]] Caller& spared() { return *spared_; }
+
+ private:
+  PoolHandle pool_;
+  ho_allocation* memory_ = nullptr;
+  std::unique_ptr<Caller> spared_;
+  std::unique_ptr<Caller> hit_;
+};
+
+/// Transfers on a thread of their own, so that the fault comes into the middle of them.
+std::future<Told> transfers(Job& job, const Cell& cell, Clock::duration time_max) {
+  const Instant until = Clock::now() + time_max;
+  return std::async(std::launch::async,
+                    [&job, cell, until] { return job.hit().go_on(cell.way, cell.load, until); });
+}
+
+void check_told(const Told& told, Instant fault, Clock::duration most) {
+  INFO("told: " << ho_status_name(told.status) << ", " << told.error << ", after "
+                << std::chrono::duration_cast<milliseconds>(told.at - fault).count() << " ms");
+  CHECK((told.status == HO_UNAVAILABLE || told.status == HO_DEADLINE));
+  CHECK(told.at - fault <= most);
+  CHECK(told.error.find("n1") != std::string::npos);
+}
+
+/// The memory of the failed transfers is the caller's again: nothing comes in late. The other
+/// node's memory, and the next transfer with it, is as it was.
+void check_afterwards(Job& job, Way way) {
+  std::this_thread::sleep_for(100ms);
+  CHECK(job.hit().untouched());
+  const Instant asked = Clock::now();
+  CHECK(job.hit().single(way).status == HO_UNAVAILABLE);
+  CHECK(Clock::now() - asked < 500ms);
+  CHECK(job.spared().right());
+}
+
+void check_end(std::unique_ptr<Job> job) {
+  const Instant began = Clock::now();
+  job.reset();
+  CHECK(Clock::now() - began < 4s);
+}
+
+/// A job that begins now has the memory of both nodes.
+void check_new_job(TwoNodes& nodes, const char* driver) {
+  const Instant began = Clock::now();
+  Job job(nodes.address(0), driver, 0);
+  CHECK(Clock::now() - began < 2s);
+  CHECK(job.hit().right());
+  CHECK(nodes.granted_bytes(1) >= Caller::kAreaBytes);
+}
+
+void kill_daemon(TwoNodes& nodes, const Cell& cell, Clock::duration before) {
+  auto job = std::make_unique<Job>(nodes.address(0), cell.driver, 0);
+  auto told = transfers(*job, cell, 10s);
+  std::this_thread::sleep_for(before);
+  nodes.daemon(1).send(SIGKILL);
+  const Instant fault = Clock::now();
+  check_told(told.get(), fault, kToldMax);
+  job->hit().take_back();
+  check_afterwards(*job, cell.way);
+  (void)nodes.daemon(1).wait();
+  check_end(std::move(job));
+}
+
+/// A process with the victim's program.
+pid_t start_victim(const std::string& address, const Cell& cell) {
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::dup2(ready[1], STDOUT_FILENO);
+    ::execl(HO_FAULTS_VICTIM, HO_FAULTS_VICTIM, address.c_str(), cell.driver,
+            cell.way == Way::kGet ? "get" : "put", cell.load == Load::kIdle ? "idle" : "busy",
+            static_cast<char*>(nullptr));
+    ::_exit(127);
+  }
+  ::close(ready[1]);
+  char byte = 0;
+  REQUIRE(::read(ready[0], &byte, 1) == 1);
+  ::close(ready[0]);
+  return child;
+}
+
+constexpr auto kLease = 500ms;
+
+/// Kills a job, and waits until its memory is free again.
+void kill_client(TwoNodes& nodes, const Cell& cell, Clock::duration before) {
+  const std::uint64_t others = nodes.granted_bytes(0) + nodes.granted_bytes(1);
+  const pid_t victim = start_victim(nodes.address(0), cell);
+  CHECK(nodes.granted_bytes(0) + nodes.granted_bytes(1) > others);
+  std::this_thread::sleep_for(before);
+  REQUIRE(::kill(victim, SIGKILL) == 0);
+  const Instant fault = Clock::now();
+  int status = 0;
+  REQUIRE(::waitpid(victim, &status, 0) == victim);
+  CHECK(WIFSIGNALED(status));
+  while (nodes.granted_bytes(0) + nodes.granted_bytes(1) > others) {
+    REQUIRE(Clock::now() - fault < kLease + 1s);
+    std::this_thread::sleep_for(5ms);
+  }
+}
+
+TEST_CASE("faults: a killed daemon is told within 2 s, and only to those who use it") {
+  for_each_cell(Cells::kAll, [](const Cell& cell) {
+    TwoNodes nodes;
+    kill_daemon(nodes, cell, 20ms);
+  });
+}
+
+TEST_CASE("faults: a restarted daemon ends the sessions it had and serves new ones") {
+  for_each_cell(Cells::kDiagonal, [](const Cell& cell) {
+    TwoNodes nodes;
+    auto job = std::make_unique<Job>(nodes.address(0), cell.driver, 0);
+    auto told = transfers(*job, cell, 10s);
+    std::this_thread::sleep_for(20ms);
+    nodes.daemon(1).send(SIGTERM);
+    CHECK(nodes.daemon(1).wait().code == 0);
+    const Instant fault = Clock::now();
+    nodes.restart(1);
+    check_told(told.get(), fault, kToldMax);
+    job->hit().take_back();
+    check_afterwards(*job, cell.way);
+    check_end(std::move(job));
+    check_new_job(nodes, cell.driver);
+  });
+}
+
+TEST_CASE("faults: with its daemon stopped local goes on, ofi fails by deadline") {
+  for_each_cell(Cells::kDiagonal, [](const Cell& cell) {
+    const bool local = std::string(cell.driver) == "local";
+    TwoNodes nodes({.lease_ms = 10'000});
+    // The default deadline in one cell; the others need not take as long.
+    const bool usual = cell.load == Load::kBusy && cell.way == Way::kGet;
+    auto job = std::make_unique<Job>(nodes.address(0), cell.driver, usual ? 0 : 300);
+    nodes.daemon(1).send(SIGSTOP);
+    const Instant fault = Clock::now();
+    const Told told = transfers(*job, cell, local ? 300ms : 10s).get();
+    if (local) {
+      CHECK(told.status == HO_OK);
+      CHECK(job->hit().right());
+      CHECK(job->spared().right());
+      nodes.daemon(1).send(SIGCONT);
+      CHECK(job->hit().right());
+    } else {
+      check_told(told, fault, usual ? kToldMax : 800ms);
+      job->hit().take_back();
+      nodes.daemon(1).send(SIGCONT);
+      check_afterwards(*job, cell.way);
+    }
+    check_end(std::move(job));
+    check_new_job(nodes, cell.driver);
+  });
+}
+
+TEST_CASE("faults: a killed client's memory is free within its lease, and nobody else notices") {
+  for_each_cell(Cells::kDiagonal, [](const Cell& cell) {
+    TwoNodes nodes;
+    Bystander other(nodes.address(0), cell.driver);
+    kill_client(nodes, cell, 20ms);
+    CHECK(other.end() == "");
+  });
+}
+
+/// Hidden from the short form: run by name.
+TEST_CASE("faults: kills again and again", "[.rounds]") {
+  Prng prng(81);
+  for (const char* driver : {"local", "ofi"}) {
+    TwoNodes nodes;
+    auto other = std::make_unique<Bystander>(nodes.address(0), driver);
+    const std::uint32_t rounds = std::max(1U, long_form().rounds);
+    for (std::uint32_t round = 0; round < 2 * rounds; ++round) {
+      const Cell cell{driver, prng.below(2) == 0 ? Way::kGet : Way::kPut,
+                      prng.below(4) == 0 ? Load::kIdle : Load::kBusy};
+      const auto before = std::chrono::microseconds(prng.below(30'000));
+      INFO("round " << round << ": " << words(cell));
+      if (round % 2 == 0) {
+        kill_client(nodes, cell, before);
+        continue;
+      }
+      CHECK(other->end() == "");
+      kill_daemon(nodes, cell, before);
+      nodes.restart(1);
+      other = std::make_unique<Bystander>(nodes.address(0), driver);
+    }
+    CHECK(other->end() == "");
+  }
+}
+
+}  // namespace
+}  // namespace ho::test
