@@ -55,8 +55,7 @@ class Executor {
   enum class State : std::uint8_t { kBetweenSteps, kInStep, kDraining, kEpilogue, kFinished };
 
   /// The schedule is copied in the executor's own flat form. @return kInvalidArgument for indices
-  /// out of range or no positions; kUnsupported for flash cache ops. Legality is
-  /// schedule::validate()'s to prove, not checked here.
+  /// out of range or no positions. Legality is schedule::validate()'s to prove, not checked here.
   [[nodiscard]] static Result<Executor> create(const schedule::Schedule& schedule);
 
   /// The job begins its next step; every INPUT home slot is filled.

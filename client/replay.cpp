@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "client/stage_chunks.hpp"
 #include "common/base/check.hpp"
 
 namespace ho::client {
@@ -21,14 +22,17 @@ bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t limit) {
 
 Result<Replay> Replay::create(const schedule::Schedule& schedule, const ReplayMemory& memory,
                               std::uint32_t owner) {
-  auto executor = Executor::create(schedule);
+  ChunkedOps chunks = chunk_stages(schedule, memory.stage_chunk_bytes);
+  const schedule::Schedule& cut = chunks.schedule;
+  auto executor = Executor::create(cut);
   if (!executor) return executor.error();
   Replay made(std::move(executor).value(), memory, owner);
-  made.positions_ = schedule.positions.size();
-  made.steady_ = static_cast<std::uint32_t>(schedule.cache_ops.size());
-  made.prologue_ = static_cast<std::uint32_t>(schedule.prologue.size());
-  for (const auto* list : {&schedule.cache_ops, &schedule.prologue, &schedule.epilogue}) {
-    if (auto ok = made.add_moves(schedule, *list); !ok) return ok.error();
+  made.positions_ = cut.positions.size();
+  made.first_ = std::move(chunks.first);
+  made.steady_ = static_cast<std::uint32_t>(cut.cache_ops.size());
+  made.prologue_ = static_cast<std::uint32_t>(cut.prologue.size());
+  for (const auto* list : {&cut.cache_ops, &cut.prologue, &cut.epilogue}) {
+    if (auto ok = made.add_moves(cut, *list); !ok) return ok.error();
   }
   made.memory_.flash = {};  // all looked up
   const std::size_t flights =
@@ -170,7 +174,9 @@ void Replay::transfer_done(const TransferDone& done, std::uint64_t now_ticks) {
   const Move& move = move_of(flight.instance);
   if (done.code != Errc::kOk) {
     if (!failure_) fail(done.code, done.node);
-    if (failure_->storages.size() < kNamedStoragesMax) failure_->storages.push_back(move.storage);
+    auto& named = failure_->storages;
+    const bool known = std::find(named.begin(), named.end(), move.storage) != named.end();
+    if (!known && named.size() < kNamedStoragesMax) named.push_back(move.storage);
     return;
   }
   if (failure_) return;  // the executor stands still; the bytes have arrived, nobody waits for them
@@ -195,8 +201,14 @@ void Replay::fail(Errc code, NodeIndex node) {
 }
 
 Replay::Span Replay::span(std::uint32_t cache_op, std::uint64_t step) const {
-  HO_CHECK(cache_op < steady_);
-  return spans_[(step % kStepsKept) * steady_ + cache_op];
+  HO_CHECK(cache_op + 1 < first_.size());
+  const auto begin = spans_.begin() + static_cast<std::ptrdiff_t>((step % kStepsKept) * steady_);
+  Span whole = begin[first_[cache_op]];
+  for (std::uint32_t at = first_[cache_op]; at < first_[cache_op + 1]; ++at) {
+    whole.start_ticks = std::min(whole.start_ticks, begin[at].start_ticks);
+    whole.end_ticks = std::max(whole.end_ticks, begin[at].end_ticks);
+  }
+  return whole;
 }
 
 }  // namespace ho::client

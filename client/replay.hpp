@@ -10,6 +10,7 @@
 #include "client/executor.hpp"
 #include "client/mover.hpp"
 #include "common/base/result.hpp"
+#include "common/base/units.hpp"
 #include "common/schedule/schedule.hpp"
 
 namespace ho::client {
@@ -22,6 +23,8 @@ struct ReplayMemory {
   const ArenaMap* remote_ddr = nullptr;
   /// By storage: where what has its home on flash lies. Used in create() only.
   std::span<const std::optional<FlashPlace>> flash = {};
+  /// Bytes of a staging slot that must have arrived before they are moved on.
+  std::uint64_t stage_chunk_bytes = 4 * kMiB;
 };
 
 /// Why a replay stopped.
@@ -32,7 +35,8 @@ struct ReplayFailure {
 };
 
 /// Binds an executor to a mover: turns ready cache ops into transfers and their outcomes back into
-/// events. Records when each ran. Time comes as plain ticks of the caller's clock.
+/// events. Bytes that pass through a staging slot move in chunks (chunk_stages()). Records when
+/// each op ran. Time comes as plain ticks of the caller's clock.
 ///
 /// Owner: the transfer thread (the simulation in tests), like its mover. Allocates in create() only
 /// (and once when it fails). It is wrong to destroy it while transfers are in flight.
@@ -109,12 +113,13 @@ class Replay {
   std::uint32_t owner_;
   std::uint64_t positions_ = 0;  ///< per step
   std::uint64_t told_ = 0;       ///< ended positions that the mover knows of
-  std::uint32_t steady_ = 0;
+  std::uint32_t steady_ = 0;     ///< chunks count as ops from here on
   std::uint32_t prologue_ = 0;
-  std::vector<Move> moves_;      ///< steady, prologue, epilogue
-  std::vector<Flight> flights_;  ///< by cookie
+  std::vector<std::uint32_t> first_;  ///< chunk of each steady op; one more than there are
+  std::vector<Move> moves_;           ///< steady, prologue, epilogue
+  std::vector<Flight> flights_;       ///< by cookie
   std::vector<std::uint32_t> free_flights_;
-  std::vector<Span> spans_;  ///< ring of steps x steady cache ops
+  std::vector<Span> spans_;  ///< ring of steps x steady chunks
   std::optional<ReplayFailure> failure_;
   std::size_t in_flight_ = 0;
   std::uint64_t prefetched_bytes_ = 0;

@@ -18,6 +18,7 @@
 #include "tests/integration/daemon/staging_client.hpp"
 #include "tests/sim/job/random_schedule.hpp"
 #include "tests/support/skip.hpp"
+#include "tests/support/staged_schedule.hpp"
 #include "tools/analyzer/analyzer.hpp"
 
 namespace {
@@ -136,6 +137,28 @@ TEST_CASE("client flash: plans with homes on flash move the right bytes with rea
       }
     }
   }
+}
+
+TEST_CASE("client flash: a get begins before the last chunk was staged in, a stage out likewise") {
+  SKIP_WITHOUT_FLASH();
+  TwoNodes nodes(kPool);
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  const auto schedule = test::staged_schedule(12 * kMiB);
+  PlannedJob job(pool.get(), schedule, 5);
+  INFO(job.error());
+  REQUIRE(job.runtime() != nullptr);
+  for (int step = 0; step < 3; ++step) {
+    REQUIRE(job.run(1) == HO_OK);
+    REQUIRE(job.wrong() == "");
+    std::vector<ho_span> spans(ho_cache_op_count(job.runtime()));
+    REQUIRE(spans.size() == schedule.cache_ops.size());
+    REQUIRE(ho_get_timeline(job.runtime(), nullptr, spans.data()) == HO_OK);
+    using Ops = test::StagedOps;
+    CHECK(spans[Ops::kPrefetch].start_ns < spans[Ops::kStageIn].end_ns);
+    CHECK(spans[Ops::kStageOut].start_ns < spans[Ops::kStore].end_ns);
+    CHECK(spans[Ops::kStageIn].start_ns >= spans[Ops::kStageOut].end_ns);
+  }
+  CHECK(job.finish_and_compare() == HO_OK);
 }
 
 TEST_CASE("client flash: a pool without flash refuses such a plan with the reason") {

@@ -89,6 +89,7 @@ SimJob::SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault 
   stage.op_deadline = kOpDeadline;
   mover_->set_stager(stage);
   client::ReplayMemory memory{arena_, handles_, &local_, &remote_, places_};
+  memory.stage_chunk_bytes = 64 + random_.below(3000);
   auto replay = client::Replay::create(schedule, memory, 1);
   HO_CHECK(replay.ok());
   replay_.emplace(std::move(replay).value());
