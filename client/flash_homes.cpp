@@ -13,7 +13,7 @@ using schedule::HomeTier;
 using schedule::Schedule;
 
 constexpr std::uint32_t kNone = UINT32_MAX;
-/// Added to the arena for a node all of whose staging slots share bytes with INPUTs.
+/// Added to the arena for a node all of whose staging slots share bytes with the job's values.
 constexpr std::uint64_t kWindowBytes = kMiB;
 
 /// A staging slot: bytes of the local_ddr arena.
@@ -138,16 +138,34 @@ std::uint64_t lay_out(const Schedule& schedule, NodeIndex node, FlashPlan& plan)
   return align_up(used, kFlashAlign);
 }
 
-bool input_shares(const Schedule& schedule, const Slot& slot) {
+/// Homes in the local_ddr arena whose values outside steps are the job's: persistent ones and
+/// INPUTs. Merged, by their begin.
+std::vector<Slot> values_in_ddr(const Schedule& schedule) {
+  std::vector<Slot> values;
   for (std::uint32_t s = 0; s < schedule.storages.size(); ++s) {
     const Storage& storage = schedule.storages[s];
     const auto& home = schedule.homes[s];
-    if (storage.kind != StorageKind::kInput || !home || home->tier != HomeTier::kLocalDdr) continue;
-    if (home->offset_bytes < slot.end && slot.begin < home->offset_bytes + storage.bytes) {
-      return true;
+    const bool kept = storage.persistent || storage.kind == StorageKind::kInput;
+    if (!kept || !home || home->tier != HomeTier::kLocalDdr) continue;
+    values.push_back({home->offset_bytes, home->offset_bytes + storage.bytes, s});
+  }
+  std::sort(values.begin(), values.end(),
+            [](const Slot& a, const Slot& b) { return a.begin < b.begin; });
+  std::vector<Slot> merged;
+  for (const Slot& value : values) {
+    if (merged.empty() || value.begin > merged.back().end) {
+      merged.push_back(value);
+    } else {
+      merged.back().end = std::max(merged.back().end, value.end);
     }
   }
-  return false;
+  return merged;
+}
+
+bool shares(const std::vector<Slot>& merged, const Slot& slot) {
+  const auto first = std::partition_point(
+      merged.begin(), merged.end(), [&](const Slot& value) { return value.end <= slot.begin; });
+  return first != merged.end() && first->begin < slot.end;
 }
 
 }  // namespace
@@ -192,13 +210,14 @@ Result<FlashPlan> plan_flash_homes(const Schedule& schedule, std::span<const Fla
       plan.parts.push_back({node, slot.begin, slot.end - slot.begin});
     }
   }
+  const std::vector<Slot> values = values_in_ddr(schedule);
   for (const FlashRoom& room : rooms) {
     FlashPlan::Node node{room.node, lay_out(schedule, room.node, plan), 0, 0};
     if (node.flash_bytes == 0) continue;
     for (const Slot& slot : slots) {
       const bool better = slot.end - slot.begin > node.window_length_bytes;
       if (!better || plan.homes[slot.storage]->node != room.node) continue;
-      if (input_shares(schedule, slot)) continue;
+      if (shares(values, slot)) continue;
       node.window_begin_bytes = slot.begin;
       node.window_length_bytes = slot.end - slot.begin;
     }

@@ -39,7 +39,8 @@ struct FlashPlan {
     NodeIndex node;
     std::uint64_t flash_bytes = 0;
     /// Bytes of the local_ddr arena through which the job's own reads and writes pass, outside
-    /// steps: a staging slot that no INPUT shares, or bytes behind the schedule's own.
+    /// steps: a staging slot that shares none with a persistent storage's or an INPUT's home, whose
+    /// values are there then, or bytes behind the schedule's own.
     std::uint64_t window_begin_bytes = 0;
     std::uint64_t window_length_bytes = 0;
   };

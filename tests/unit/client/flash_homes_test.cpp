@@ -1,6 +1,7 @@
 #include "client/flash_homes.hpp"
 
 #include <catch2/catch.hpp>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -38,6 +39,17 @@ void stage(Schedule& into, std::uint32_t storage, std::uint64_t slot) {
   op.range_end_bytes = kBytes;
   op.ddr_offset_bytes = slot;
   into.cache_ops.push_back(op);
+}
+
+/// One more storage of kBytes, at home in local DDR.
+void in_ddr(Schedule& into, StorageKind kind, bool persistent, std::uint64_t offset) {
+  Storage storage;
+  storage.id = static_cast<std::uint32_t>(into.storages.size());
+  storage.bytes = kBytes;
+  storage.kind = kind;
+  storage.persistent = persistent;
+  into.storages.push_back(storage);
+  into.homes.push_back(schedule::HomeSlot{HomeTier::kLocalDdr, offset});
 }
 
 std::vector<FlashRoom> rooms(std::uint64_t first, std::uint64_t second) {
@@ -94,14 +106,12 @@ TEST_CASE("flash homes: homes that share bytes keep doing so") {
   CHECK(plan->of(NodeIndex(0)).flash_bytes == 16'384);
 }
 
-TEST_CASE("flash homes: the window is no slot that an INPUT shares") {
+TEST_CASE("flash homes: the window is no slot that a persistent storage or an INPUT shares") {
   Schedule schedule = on_flash(1);
-  Storage input;
-  input.id = 9;
-  input.bytes = kBytes;
-  input.kind = StorageKind::kInput;
-  schedule.storages.push_back(input);
-  schedule.homes.push_back(schedule::HomeSlot{HomeTier::kLocalDdr, kBytes / 2});
+  const auto [kind, persistent] =
+      GENERATE(std::pair(StorageKind::kInput, false), std::pair(StorageKind::kWeight, true));
+  in_ddr(schedule, kind, persistent, 6 * kBytes);
+  in_ddr(schedule, kind, persistent, kBytes / 2);
   stage(schedule, 0, 0);
   const auto added = plan_flash_homes(schedule, rooms(100'000, 0));
   REQUIRE(added.ok());
@@ -113,6 +123,18 @@ TEST_CASE("flash homes: the window is no slot that an INPUT shares") {
   REQUIRE(plan.ok());
   CHECK(plan->of(NodeIndex(0)).window_begin_bytes == 3 * kBytes);
   CHECK(plan->of(NodeIndex(0)).window_length_bytes == kBytes);
+}
+
+TEST_CASE("flash homes: a window beside a value's home, and over one dead between steps, is used") {
+  Schedule schedule = on_flash(1);
+  in_ddr(schedule, StorageKind::kWeight, true, 0);
+  in_ddr(schedule, StorageKind::kWeight, true, 2 * kBytes);
+  in_ddr(schedule, StorageKind::kActivation, false, kBytes);
+  stage(schedule, 0, kBytes);
+  const auto plan = plan_flash_homes(schedule, rooms(100'000, 0));
+  REQUIRE(plan.ok());
+  CHECK(plan->of(NodeIndex(0)).window_begin_bytes == kBytes);
+  CHECK(plan->local_ddr_bytes == schedule.local_ddr_bytes);
 }
 
 TEST_CASE("flash homes: too little flash, and none, are told apart") {
