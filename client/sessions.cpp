@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "common/base/check.hpp"
 #include "common/base/log.hpp"
 #include "common/base/units.hpp"
 
@@ -219,45 +220,12 @@ std::vector<NodeRoom> Sessions::room_of(const std::vector<NodeIndex>& candidates
   return rooms;
 }
 
-/// Stripes in arena order: the parts that have a node, and what lies between them spread.
 Result<HeldArena> Sessions::grant(std::uint64_t bytes, const std::vector<NodeIndex>& candidates,
                                   std::span<const StagingPart> parts) {
-  auto rooms = room_of(candidates);
-  std::uint64_t fixed_bytes = 0;
-  for (NodeRoom& room : rooms) {
-    std::uint64_t here = 0;
-    for (const StagingPart& part : parts) here += part.node == room.node ? part.length_bytes : 0;
-    fixed_bytes += here;
-    // In whole segments, so that the rest does not count on what is left of the last one.
-    const std::uint64_t taken = align_up(here, room.segment_bytes);
-    if (taken > room.free_bytes) return Error(Errc::kExhausted, describe_shortage(bytes, rooms));
-    room.free_bytes -= taken;
-  }
-  std::vector<Stripe> stripes;
-  std::vector<Stripe> rest;
-  if (bytes > fixed_bytes) {
-    auto spread = plan_spread(bytes - fixed_bytes, rooms);
-    if (!spread) return spread.error();
-    rest = std::move(spread).value();
-  }
-  std::size_t next = 0;
-  const auto fill_up = [&](std::uint64_t gap_bytes) {
-    while (gap_bytes > 0) {
-      const std::uint64_t length = std::min(gap_bytes, rest[next].length_bytes);
-      stripes.push_back({rest[next].node, length});
-      gap_bytes -= length;
-      rest[next].length_bytes -= length;
-      if (rest[next].length_bytes == 0) next += 1;
-    }
-  };
-  std::uint64_t at = 0;
-  for (const StagingPart& part : parts) {
-    fill_up(part.begin_bytes - at);
-    stripes.push_back({part.node, part.length_bytes});
-    at = part.begin_bytes + part.length_bytes;
-  }
-  fill_up(bytes - at);
-  return take(stripes, rooms, bytes);
+  const auto rooms = room_of(candidates);
+  const auto stripes = plan_spread(bytes, rooms, parts);
+  if (!stripes) return stripes.error();
+  return take(*stripes, rooms, bytes);
 }
 
 /// One request a node; its segments are filled with its stripes one after the other.
@@ -297,6 +265,7 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
   for (const Stripe& stripe : stripes) {
     std::size_t& segment = first[stripe.node.value()];
     for (std::uint64_t left = stripe.length_bytes; left > 0;) {
+      HO_CHECK(segment < held.segments.size());
       const std::uint64_t room = held.segments[segment].segment.length_bytes - used[segment];
       const std::uint64_t length = std::min(left, room);
       if (length > 0) held.stretches.push_back({segment, used[segment], length});

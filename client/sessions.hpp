@@ -73,8 +73,9 @@ class Sessions {
   [[nodiscard]] const std::vector<NodeSession>& nodes() const { return nodes_; }
 
   /// Gets segments for an arena, all or nothing. @return
-  /// kExhausted: "needs X, pool has Y on nodes ..."; what a daemon answers otherwise.
-  /// `parts` of the arena come from the nodes they name, the rest from `candidates`.
+  /// kExhausted: "needs X, pool has Y on nodes ..."; kUnavailable: a part's node is no candidate
+  /// (any more); what a daemon answers otherwise. `parts` of the arena come from the nodes they
+  /// name, the rest from `candidates`.
   [[nodiscard]] Result<HeldArena> grant(std::uint64_t bytes,
                                         const std::vector<NodeIndex>& candidates,
                                         std::span<const StagingPart> parts);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/base/check.hpp"
 #include "common/base/units.hpp"
 
 namespace ho::client {
@@ -49,6 +50,52 @@ Result<std::vector<Stripe>> plan_spread(std::uint64_t bytes, std::span<const Nod
     stripes.push_back({nodes[chosen].node, length});
     placed += length;
   }
+  return stripes;
+}
+
+Result<std::vector<Stripe>> plan_spread(std::uint64_t bytes, std::span<const NodeRoom> nodes,
+                                        std::span<const StagingPart> parts) {
+  for (const StagingPart& part : parts) {
+    const auto is_its = [&](const NodeRoom& room) { return room.node == part.node; };
+    if (std::none_of(nodes.begin(), nodes.end(), is_its)) {
+      return Error(Errc::kUnavailable, "a node whose flash the schedule was to use was lost");
+    }
+  }
+  std::vector<NodeRoom> left(nodes.begin(), nodes.end());
+  std::uint64_t fixed_bytes = 0;
+  for (NodeRoom& room : left) {
+    std::uint64_t here = 0;
+    for (const StagingPart& part : parts) here += part.node == room.node ? part.length_bytes : 0;
+    fixed_bytes += here;
+    // In whole segments, so that the rest does not count on what is left of the last one.
+    const std::uint64_t taken = align_up(here, room.segment_bytes);
+    if (taken > room.free_bytes) return Error(Errc::kExhausted, describe_shortage(bytes, nodes));
+    room.free_bytes -= taken;
+  }
+  HO_CHECK(fixed_bytes <= bytes);
+  auto rest = plan_spread(bytes - fixed_bytes, left);
+  if (!rest) return rest.error();
+  std::vector<Stripe> stripes;
+  std::size_t next = 0;
+  const auto fill_up = [&](std::uint64_t gap_bytes) {
+    while (gap_bytes > 0) {
+      HO_CHECK(next < rest->size());
+      Stripe& from = (*rest)[next];
+      const std::uint64_t length = std::min(gap_bytes, from.length_bytes);
+      stripes.push_back({from.node, length});
+      gap_bytes -= length;
+      from.length_bytes -= length;
+      if (from.length_bytes == 0) next += 1;
+    }
+  };
+  std::uint64_t at = 0;
+  for (const StagingPart& part : parts) {
+    HO_CHECK(part.begin_bytes >= at);
+    fill_up(part.begin_bytes - at);
+    stripes.push_back({part.node, part.length_bytes});
+    at = part.begin_bytes + part.length_bytes;
+  }
+  fill_up(bytes - at);
   return stripes;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/arena_map.hpp"
+#include "client/flash_homes.hpp"
 #include "common/base/result.hpp"
 
 namespace ho::client {
@@ -31,6 +32,13 @@ struct Stripe {
 /// @return the stripes in arena order; kExhausted: "needs X, pool has Y on nodes a (free ..), ...".
 [[nodiscard]] Result<std::vector<Stripe>> plan_spread(std::uint64_t bytes,
                                                       std::span<const NodeRoom> nodes);
+
+/// The same for an arena of which `parts`, disjoint and by their begin, lie on the nodes that they
+/// name; a stripe may then be longer than a segment.
+/// @return besides: kUnavailable: a part's node is not among `nodes`; it was lost meanwhile.
+[[nodiscard]] Result<std::vector<Stripe>> plan_spread(std::uint64_t bytes,
+                                                      std::span<const NodeRoom> nodes,
+                                                      std::span<const StagingPart> parts);
 
 /// The sentence for people, also for the case that a grant fails after the plan.
 [[nodiscard]] std::string describe_shortage(std::uint64_t bytes, std::span<const NodeRoom> nodes);

@@ -10,6 +10,7 @@ using namespace ho;
 using client::NodeIndex;
 using client::NodeRoom;
 using client::plan_spread;
+using client::StagingPart;
 
 std::vector<NodeRoom> two(std::uint64_t free_first, std::uint64_t free_second) {
   return {{NodeIndex(0), "a", 2 * kMiB, free_first}, {NodeIndex(1), "b", 2 * kMiB, free_second}};
@@ -43,6 +44,38 @@ TEST_CASE("spread: a full node is passed over") {
   CHECK((*stripes)[0].node == NodeIndex(0));
   CHECK((*stripes)[1].node == NodeIndex(1));
   CHECK((*stripes)[2].node == NodeIndex(1));
+}
+
+TEST_CASE("spread: parts of an arena lie on their nodes, and the rest fills what is between") {
+  const std::vector<StagingPart> parts = {{NodeIndex(1), kMiB, 3 * kMiB},
+                                          {NodeIndex(0), 4 * kMiB, 4096}};
+  const auto stripes = plan_spread(6 * kMiB, two(64 * kMiB, 64 * kMiB), parts);
+  REQUIRE(stripes.ok());
+  std::uint64_t at = 0;
+  std::vector<std::uint64_t> fixed;
+  for (const auto& stripe : *stripes) {
+    if (at == kMiB) CHECK(stripe.node == NodeIndex(1));
+    if (at == 4 * kMiB) CHECK(stripe.node == NodeIndex(0));
+    if (at == kMiB || at == 4 * kMiB) fixed.push_back(stripe.length_bytes);
+    at += stripe.length_bytes;
+  }
+  CHECK(at == 6 * kMiB);
+  CHECK(fixed == std::vector<std::uint64_t>{3 * kMiB, 4096});
+}
+
+TEST_CASE("spread: a part whose node was lost meanwhile is unavailable, not on another") {
+  const std::vector<StagingPart> parts = {{NodeIndex(1), 0, kMiB}, {NodeIndex(2), kMiB, kMiB}};
+  const auto stripes = plan_spread(3 * kMiB, two(64 * kMiB, 64 * kMiB), parts);
+  REQUIRE_FALSE(stripes.ok());
+  CHECK(stripes.error().code() == Errc::kUnavailable);
+  CHECK(plan_spread(kMiB, {}, std::span(parts).first(1)).error().code() == Errc::kUnavailable);
+}
+
+TEST_CASE("spread: parts that their node has no room for are exhausted") {
+  const std::vector<StagingPart> parts = {{NodeIndex(1), 0, kMiB + 1}};
+  const auto stripes = plan_spread(3 * kMiB, two(64 * kMiB, kMiB), parts);
+  REQUIRE_FALSE(stripes.ok());
+  CHECK(stripes.error().code() == Errc::kExhausted);
 }
 
 TEST_CASE("spread: too little room names need, room and nodes") {
