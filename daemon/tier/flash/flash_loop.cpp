@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <future>
+#include <cstdlib>
+#include <iterator>
 #include <utility>
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
+#include "daemon/tier/flash/memory_guard.hpp"
 #include "daemon/tier/flash/uring_device.hpp"
 
 namespace ho::flash {
@@ -19,6 +21,18 @@ constexpr auto kPublishPeriod = std::chrono::milliseconds(100);
 // Operations on the store at a time; it has room for as many.
 constexpr std::uint32_t kRunningMax = 128;
 
+bool is_transfer(const FlashRequest& request) {
+  return request.kind == FlashRequest::Kind::kRead || request.kind == FlashRequest::Kind::kWrite;
+}
+
+/// What gives something back, and so must not be lost for want of room. Each extent is freed once,
+/// each session ends once: their number is bounded by that.
+bool gives_back(const FlashRequest& request) {
+  return request.kind == FlashRequest::Kind::kFree ||
+         request.kind == FlashRequest::Kind::kEndSession ||
+         request.kind == FlashRequest::Kind::kForget;
+}
+
 }  // namespace
 
 std::uint32_t today() {
@@ -28,6 +42,7 @@ std::uint32_t today() {
 }
 
 Result<std::unique_ptr<Store>> FlashLoop::open() {
+  if (auto guard = install_memory_guard(); !guard) return guard.error();
   UringOptions device_options;
   Store::Options options;
   for (const FlashPathOptions& path : options_.paths) {
@@ -58,6 +73,7 @@ Result<std::unique_ptr<FlashLoop>> FlashLoop::start(Options options) {
     loop.device_.store(&loop.store_->device());
     opened.set_value(Result<void>());
     loop.run();
+    loop.ended_.set_value();
   });
   const Result<void> result = outcome.get();
   if (!result) return result.error();
@@ -72,6 +88,11 @@ void FlashLoop::stop() {
     stopping_.store(true);
   }
   if (Device* const device = device_.exchange(nullptr)) device->wake();
+  if (store_ != nullptr && thread_.joinable() &&
+      ended_.get_future().wait_for(kStopMax) != std::future_status::ready) {
+    log(LogLevel::kError, "flash: the device does not answer; leaving without it", {});
+    std::_Exit(EXIT_FAILURE);
+  }
   if (thread_.joinable()) thread_.join();
   store_.reset();
 }
@@ -83,12 +104,10 @@ void FlashLoop::listen(std::function<void()> ring) {
 }
 
 Result<void> FlashLoop::push(FlashRequest request) {
-  const bool always = request.kind == FlashRequest::Kind::kEndSession ||
-                      request.kind == FlashRequest::Kind::kForget;
   {
     const std::lock_guard<std::mutex> guard(queue_mutex_);
     if (stopping_.load()) return Error(Errc::kUnavailable, "flash is being closed");
-    if (!always && under_way_ >= kRequestsMax) {
+    if (!gives_back(request) && under_way_ >= kRequestsMax) {
       return Error(Errc::kBusy, "too many flash requests are under way");
     }
     under_way_ += 1;
@@ -148,11 +167,42 @@ void FlashLoop::forget(std::span<std::byte> region) {
   regions_.erase(at);
 }
 
-void FlashLoop::create(const FlashRequest& request) {
+/// @return false: it has to wait.
+bool FlashLoop::create(const FlashRequest& request) {
   const auto made = store_->create({request.owner, request.length_bytes, request.policy});
+  if (!made && made.error().code() == Errc::kBusy) return false;
   publish(*store_);
-  if (!made) return answer({request.cookie, made.error().code(), made.error().context(), {}, 0});
-  answer({request.cookie, Errc::kOk, "", *made, request.length_bytes});
+  if (!made) {
+    answer({request.cookie, made.error().code(), made.error().context(), {}, 0});
+    return true;
+  }
+  FlashAnswer out{request.cookie, Errc::kOk, "", *made, request.length_bytes};
+  if (request.policy == Policy::kScratch) {
+    answer(std::move(out));
+  } else {
+    making_.push_back(std::move(out));
+  }
+  return true;
+}
+
+/// Answers for durable extents that have become safe. @return how many.
+std::size_t FlashLoop::answer_made() {
+  std::size_t answered = 0;
+  for (std::size_t i = 0; i < making_.size();) {
+    const auto making = store_->making(making_[i].extent);
+    if (making == Store::Making::kUnderWay) {
+      ++i;
+      continue;
+    }
+    FlashAnswer out = std::move(making_[i]);
+    making_.erase(making_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (making == Store::Making::kFailed) {
+      out = {out.cookie, Errc::kIo, "an I/O error in the log; the extent is not made", {}, 0};
+    }
+    answer(std::move(out));
+    ++answered;
+  }
+  return answered;
 }
 
 /// One answer for whatever does not fit, so that nobody learns numbers by asking.
@@ -167,6 +217,19 @@ void FlashLoop::find(const FlashRequest& request) {
          0});
   }
   answer({request.cookie, Errc::kOk, "", found->id, found->length_bytes});
+}
+
+/// Looks through all of them for each page: for people, who ask seldom.
+void FlashLoop::list(const FlashRequest& request) {
+  FlashAnswer out;
+  out.cookie = request.cookie;
+  for (const ExtentInfo& info : store_->extents()) {
+    if (info.id <= request.extent) continue;
+    out.more = out.listed.size() == kListMax;
+    if (out.more) break;
+    out.listed.push_back(info);
+  }
+  answer(std::move(out));
 }
 
 /// @return false: the store has no room now.
@@ -197,9 +260,11 @@ bool FlashLoop::start_op(const FlashRequest& request) {
 /// @return false: it has to wait.
 bool FlashLoop::serve_one(const FlashRequest& request) {
   switch (request.kind) {
-    case FlashRequest::Kind::kCreate: create(request); return true;
+    case FlashRequest::Kind::kCreate: return create(request);
     case FlashRequest::Kind::kFind: find(request); return true;
+    case FlashRequest::Kind::kList: list(request); return true;
     case FlashRequest::Kind::kEndSession:
+      cancel(request.owner);
       store_->end_session(request.owner.instance, request.owner.session);
       publish(*store_);
       break;
@@ -212,25 +277,46 @@ bool FlashLoop::serve_one(const FlashRequest& request) {
   return true;
 }
 
+/// Answers a session's transfers that have not begun.
+void FlashLoop::cancel(const Owner& session) {
+  const auto queue = transfers_.find(session.session);
+  if (queue == transfers_.end()) return;
+  for (const FlashRequest& request : queue->second) {
+    answer({request.cookie, Errc::kCanceled, "the session ended", request.extent, 0});
+  }
+  transfers_.erase(queue);
+}
+
 std::size_t FlashLoop::serve() {
   {
     const std::lock_guard<std::mutex> guard(queue_mutex_);
-    while (!requests_.empty()) {
-      waiting_.push_back(std::move(requests_.front()));
-      requests_.pop_front();
+    for (FlashRequest& request : requests_) {
+      auto& queue = is_transfer(request) ? transfers_[request.owner.session] : waiting_;
+      queue.push_back(std::move(request));
     }
+    requests_.clear();
   }
   std::size_t served = 0;
-  for (; !waiting_.empty(); ++served) {
-    const FlashRequest& next = waiting_.front();
-    const bool transfers =
-        next.kind == FlashRequest::Kind::kRead || next.kind == FlashRequest::Kind::kWrite;
-    if (stopping_.load() && transfers) {
+  for (; !waiting_.empty() && serve_one(waiting_.front()); ++served) waiting_.pop_front();
+  return served + serve_transfers();
+}
+
+/// One transfer of each session in turn, as long as the store takes them.
+std::size_t FlashLoop::serve_transfers() {
+  std::size_t served = 0;
+  while (!transfers_.empty()) {
+    auto turn = transfers_.upper_bound(last_session_);
+    if (turn == transfers_.end()) turn = transfers_.begin();
+    const FlashRequest& next = turn->second.front();
+    if (stopping_.load()) {
       answer({next.cookie, Errc::kUnavailable, "flash is being closed", next.extent, 0});
     } else if (!serve_one(next)) {
       break;
     }
-    waiting_.pop_front();
+    ++served;
+    last_session_ = turn->first;
+    turn->second.pop_front();
+    if (turn->second.empty()) transfers_.erase(turn);
   }
   return served;
 }
@@ -248,6 +334,8 @@ std::size_t FlashLoop::reap() {
     out.length_bytes = done[i].done.moved_bytes;
     if (out.code == Errc::kCanceled) {
       out.text = "the extent's session ended";
+    } else if (out.code == Errc::kUnavailable) {
+      out.text = "the segment's memory was cut short meanwhile";
     } else if (out.code != Errc::kOk) {
       out.text = store_->describe(done[i].fault);
     }
@@ -265,13 +353,17 @@ void FlashLoop::run() {
   for (std::uint32_t i = kRunningMax; i-- > 0;) free_running_.push_back(i);
   for (;;) {
     store_->set_day(today());
-    const std::size_t handled = serve() + reap();
+    // What a wake announced is taken by reap(), so what was pushed before is seen after it: the
+    // other way round it would lie until the next wake.
+    std::size_t handled = reap() + answer_made();
+    handled += serve();
     const TimePoint now = clock.now();
     if (handled == 0 || now - published_ >= kPublishPeriod) {
       publish(*store_);
       published_ = now;
     }
-    const bool idle = waiting_.empty() && free_running_.size() == running_.size();
+    const bool idle = waiting_.empty() && transfers_.empty() && making_.empty() &&
+                      free_running_.size() == running_.size();
     if (stopping_.load() && idle && handled == 0) break;
     if (handled == 0) store_->wait(kTurnMax);
   }

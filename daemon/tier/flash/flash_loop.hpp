@@ -1,9 +1,12 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <future>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -25,12 +28,13 @@ struct FlashPathOptions {
 /// Something for the store to do, as others ask for it. A value.
 struct FlashRequest {
   enum class Kind : std::uint8_t {
-    kCreate,      ///< owner, length_bytes, policy
+    kCreate,      ///< owner, length_bytes, policy; a durable one is answered when it is safe
     kFind,        ///< extent, owner.object: a durable extent by its number and secret
     kFree,        ///< extent
-    kRead,        ///< extent, offset_bytes -> memory
-    kWrite,       ///< memory -> extent, offset_bytes
-    kEndSession,  ///< owner: its scratch extents end, operations that have not begun are canceled
+    kList,        ///< extents with larger numbers than `extent`, kListMax at most, by number
+    kRead,        ///< owner.session, extent, offset_bytes -> memory
+    kWrite,       ///< owner.session, memory -> extent, offset_bytes
+    kEndSession,  ///< owner: its scratch extents end, transfers that have not begun are canceled
     kForget,      ///< region: no request names it any more
   };
   Kind kind = Kind::kRead;
@@ -51,16 +55,22 @@ struct FlashAnswer {
   std::string text;  ///< of a failure: path, extent, block
   ExtentId extent;
   std::uint64_t length_bytes = 0;
+  std::vector<ExtentInfo> listed = {};  ///< kList
+  bool more = false;                    ///< kList: there are further ones
 };
 
 /// The thread that owns a store and its device: the flash half of the node's data threads. It
-/// sleeps while nothing is to do.
+/// sleeps while nothing is to do. Sessions take turns with their transfers, each in its own order;
+/// everything else goes first, in its order.
 /// Owner: the maker's thread, from which requests come too. Lifecycle: start -> listen -> push ...
 /// -> stop (what runs ends, what waits is refused, counters made safe) -> destructor.
 class FlashLoop {
  public:
-  /// Requests accepted and not yet taken as answers; kEndSession and kForget are never refused.
+  /// Requests accepted and not yet taken as answers. Those that give something back (kFree,
+  /// kEndSession, kForget) are never refused.
   static constexpr std::size_t kRequestsMax = 4096;
+  /// Extents in one answer.
+  static constexpr std::size_t kListMax = 4096;
 
   struct Options {
     std::vector<FlashPathOptions> paths;
@@ -93,7 +103,10 @@ class FlashLoop {
   /// Takes the answers that are there, in the order in which requests ended.
   [[nodiscard]] std::vector<FlashAnswer> take();
 
+  /// Ends the thread. A device that does not let go of its last operations in kStopMax (far beyond
+  /// what one takes) ends the process: their memory cannot be given back.
   void stop();
+  static constexpr auto kStopMax = std::chrono::seconds(30);
 
  private:
   struct Running {
@@ -107,8 +120,12 @@ class FlashLoop {
   [[nodiscard]] std::size_t serve();
   [[nodiscard]] std::size_t reap();
   [[nodiscard]] bool serve_one(const FlashRequest& request);
-  void create(const FlashRequest& request);
+  [[nodiscard]] bool create(const FlashRequest& request);
+  [[nodiscard]] std::size_t answer_made();
+  void cancel(const Owner& session);
+  [[nodiscard]] std::size_t serve_transfers();
   void find(const FlashRequest& request);
+  void list(const FlashRequest& request);
   [[nodiscard]] bool start_op(const FlashRequest& request);
   void announce(std::span<std::byte> region);
   void forget(std::span<std::byte> region);
@@ -131,11 +148,16 @@ class FlashLoop {
 
   // The thread's own, from start() to its end.
   std::unique_ptr<Store> store_;
-  std::deque<FlashRequest> waiting_;  ///< taken from requests_, not begun
-  std::vector<Running> running_;      ///< by OpId
+  // Taken from requests_, not begun: transfers by session, and the rest.
+  std::deque<FlashRequest> waiting_;
+  std::map<std::uint64_t, std::deque<FlashRequest>> transfers_;
+  std::uint64_t last_session_ = 0;   ///< whose turn it was
+  std::vector<FlashAnswer> making_;  ///< of durable extents that are not safe yet
+  std::vector<Running> running_;     ///< by OpId
   std::vector<std::uint32_t> free_running_;
   std::vector<std::span<std::byte>> regions_;  ///< announced to the device
   TimePoint published_;
+  std::promise<void> ended_;
   std::thread thread_;
 };
 

@@ -64,13 +64,25 @@ Result<void> Store::check_budget(const Extent& extent, std::uint64_t length) con
     const std::uint64_t most = path->write_bytes_per_day_max;
     if (most == 0 || extent.shards[path->volume.path.value()] == nullptr) continue;
     const Wear& wear = path->volume.wear;
-    const std::uint64_t used = wear.day < options_.day ? 0 : wear.day_bytes;
+    const std::uint64_t used =
+        (wear.day < options_.day ? 0 : wear.day_bytes) + path->promised_bytes;
     if (used + share <= most) continue;
     return Error(Errc::kExhausted, path->volume.name + ": today's write budget of " +
                                        format_bytes(most) + " is used up (" + format_bytes(used) +
                                        " written); it begins anew at midnight UTC");
   }
   return {};
+}
+
+/// Takes part of the budget for a write until it has ended; what it wrote counts as wear by then.
+void Store::promise(Op& op, std::uint64_t share) {
+  if (op.promised == share) return;
+  for (const auto& path : paths_) {
+    if (op.extent->shards[path->volume.path.value()] == nullptr) continue;
+    HO_CHECK(path->promised_bytes >= op.promised);
+    path->promised_bytes = path->promised_bytes - op.promised + share;
+  }
+  op.promised = share;
 }
 
 Result<void> Store::submit(const ReadOp& read) {
@@ -100,6 +112,7 @@ Result<void> Store::submit(const WriteOp& write) {
   op.length = write.from.size();
   // Only read from; one field serves both directions.
   op.memory = const_cast<std::byte*>(write.from.data());
+  promise(op, op.length / paths_.size());
   enqueue(*slot);
   return {};
 }
@@ -132,7 +145,10 @@ void Store::enqueue(Slot slot) {
 
 /// Starts what waits on an extent for nothing that came before it.
 void Store::wake(Extent& extent) {
-  if (extent.state == Extent::State::kCreating || extent.state == Extent::State::kLost) return;
+  if (extent.state == Extent::State::kCreating || extent.state == Extent::State::kLost ||
+      extent.state == Extent::State::kDoomed) {
+    return;
+  }
   for (std::size_t i = 0; i < extent.ops.size(); ++i) {
     Op& op = ops_[extent.ops[i]];
     if (op.state != Op::State::kWaiting) continue;
@@ -157,6 +173,7 @@ void Store::finish_op(Slot slot) {
   Op& op = ops_[slot];
   HO_CHECK(op.open == 0 && !op.issuing);
   Extent& extent = *op.extent;
+  promise(op, 0);
   StoreCompletion out;
   const bool moved = op.code == Errc::kOk && op.kind != Op::Kind::kFree;
   out.done = {op.id, op.code, moved ? op.length : 0};
@@ -331,6 +348,14 @@ std::vector<ExtentInfo> Store::extents() const {
   std::sort(out.begin(), out.end(),
             [](const ExtentInfo& a, const ExtentInfo& b) { return a.id < b.id; });
   return out;
+}
+
+Store::Making Store::making(ExtentId extent) const {
+  const auto found = extents_.find(extent);
+  if (found == extents_.end() || found->second->state == Extent::State::kLost) {
+    return Making::kFailed;
+  }
+  return found->second->state == Extent::State::kCreating ? Making::kUnderWay : Making::kMade;
 }
 
 std::optional<ExtentInfo> Store::find(ExtentId extent) const {

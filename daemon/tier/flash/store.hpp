@@ -71,6 +71,8 @@ struct PathStatus {
 ///
 /// * A read gives exactly what was written last, or an error: kCorrupt (a checksum does not match),
 ///   kNotFound (a block that was never written), kIo.
+/// * The memory of an operation may vanish under it (its file is cut short by whoever shares it):
+///   kUnavailable. After install_memory_guard() on the owner's thread; without, that is SIGBUS.
 /// * A write of a durable extent completes when data, checksums and log are safe. A crash before
 ///   leaves each of its blocks old or new. A failed one too.
 /// * A write of a scratch extent completes when the device took it. Nothing of it is left after
@@ -121,6 +123,10 @@ class Store {
   /// Makes counters safe. Every operation has completed.
   [[nodiscard]] Result<void> close();
 
+  /// How the making of a durable extent stands: until it is kMade a crash forgets it.
+  enum class Making : std::uint8_t { kUnderWay, kMade, kFailed };
+  [[nodiscard]] Making making(ExtentId extent) const;
+
   void set_day(std::uint32_t day) { options_.day = day; }
   [[nodiscard]] Device& device() { return *device_; }
   [[nodiscard]] const std::string& notice() const { return device_->caps().notice; }
@@ -157,6 +163,7 @@ class Store {
     Volume volume;
     Journal journal;
     std::uint64_t write_bytes_per_day_max = 0;
+    std::uint64_t promised_bytes = 0;  ///< of the day's budget, to writes not yet ended
     std::uint64_t durable_extents = 0;
     std::uint64_t durable_blocks = 0;
   };
@@ -182,8 +189,9 @@ class Store {
     std::uint64_t length = 0;
     std::byte* memory = nullptr;
     std::uint64_t issued = 0;
-    std::uint32_t open = 0;  ///< chunks or commits under way
-    bool issuing = false;    ///< in issuing_
+    std::uint64_t promised = 0;  ///< of each path's budget
+    std::uint32_t open = 0;      ///< chunks or commits under way
+    bool issuing = false;        ///< in issuing_
     Errc code = Errc::kOk;
     Fault fault;
   };
@@ -224,6 +232,7 @@ class Store {
   [[nodiscard]] Result<void> check_range(const Extent& extent, std::uint64_t offset,
                                          std::uint64_t length) const;
   [[nodiscard]] Result<void> check_budget(const Extent& extent, std::uint64_t length) const;
+  void promise(Op& op, std::uint64_t share);
   void enqueue(Slot slot);
   void wake(Extent& extent);
   [[nodiscard]] bool conflicts(const Op& a, const Op& b) const;

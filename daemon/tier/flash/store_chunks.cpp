@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "common/base/check.hpp"
+#include "daemon/tier/flash/memory_guard.hpp"
 #include "daemon/tier/flash/store.hpp"
 
 namespace ho::flash {
@@ -175,11 +176,18 @@ void Store::submit_chunk(Slot index, Role role, DeviceOpKind kind) {
 /// All blocks are complete in memory, or will be once the user's bytes are copied.
 void Store::start_write(Slot index) {
   Chunk& chunk = chunks_[index];
-  if (chunk.bounce != nullptr) {
-    std::memcpy(chunk.bounce + chunk.head_bytes, chunk.user, chunk.user_bytes);
-  }
   const std::byte* const memory = block_memory(chunk).data();
-  for (std::uint32_t i = 0; i < chunk.blocks; ++i) chunk.sums[i] = block_sum(block_at(memory, i));
+  const bool there = guarded({chunk.user, chunk.user_bytes}, [&chunk, memory] {
+    if (chunk.bounce != nullptr) {
+      std::memcpy(chunk.bounce + chunk.head_bytes, chunk.user, chunk.user_bytes);
+    }
+    for (std::uint32_t i = 0; i < chunk.blocks; ++i) chunk.sums[i] = block_sum(block_at(memory, i));
+  });
+  if (!there) {
+    if (chunk.moved) paths_[chunk.path]->volume.space.give({chunk.physical, chunk.blocks});
+    finish_chunk(index, Errc::kUnavailable);
+    return;
+  }
   submit_chunk(index, Role::kData, DeviceOpKind::kWrite);
 }
 
@@ -229,13 +237,19 @@ void Store::on_read(Slot index, Errc code) {
   const Shard& shard = shard_of(chunk);
   const std::byte* const memory = block_memory(chunk).data();
   checked_bytes_ += chunk.blocks * kBlockBytes;
-  for (std::uint32_t i = 0; code == Errc::kOk && i < chunk.blocks; ++i) {
-    if (block_sum(block_at(memory, i)) == shard.sums[chunk.block + i]) continue;
-    finish_chunk(index, Errc::kCorrupt, i);
-    return;
-  }
-  if (code == Errc::kOk && chunk.bounce != nullptr) {
-    std::memcpy(chunk.user, chunk.bounce + chunk.head_bytes, chunk.user_bytes);
+  std::uint32_t right = 0;  // blocks
+  const auto check = [&chunk, &shard, &right, memory] {
+    for (; right < chunk.blocks; ++right) {
+      if (block_sum(block_at(memory, right)) != shard.sums[chunk.block + right]) return;
+    }
+    if (chunk.bounce != nullptr) {
+      std::memcpy(chunk.user, chunk.bounce + chunk.head_bytes, chunk.user_bytes);
+    }
+  };
+  if (code == Errc::kOk && !guarded({chunk.user, chunk.user_bytes}, check)) {
+    code = Errc::kUnavailable;
+  } else if (code == Errc::kOk && right < chunk.blocks) {
+    return finish_chunk(index, Errc::kCorrupt, right);
   }
   finish_chunk(index, code);
 }

@@ -149,6 +149,35 @@ TEST_CASE("flash store: a write beyond the day's budget is refused until the nex
   CHECK(rig.write(extent, 0, data).done.code == Errc::kOk);
 }
 
+TEST_CASE("flash store: writes that have not ended count against the budget") {
+  Rig rig;
+  REQUIRE(rig.open(200 * kKiB).ok());
+  const ExtentId extent = rig.create(256 * kKiB, Policy::kScratch);
+  const auto data = bytes_of(64 * kKiB, 1);
+  int accepted = 0;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    accepted += rig.store->submit(WriteOp{OpId(i), extent, i * 64 * kKiB, data}).ok() ? 1 : 0;
+  }
+  CHECK(accepted < 4);
+  CHECK(accepted > 0);
+  for (int i = 0; i < accepted; ++i) CHECK(rig.wait().done.code == Errc::kOk);
+  CHECK(rig.store->paths()[0].wear.day_bytes <= 200 * kKiB);
+  rig.store->set_day(11);
+  CHECK(rig.write(extent, 0, data).done.code == Errc::kOk);
+}
+
+TEST_CASE("flash store: a durable extent is made when its record is safe, not before") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const ExtentId extent = rig.create(64 * kKiB);
+  CHECK(rig.store->making(extent) == Store::Making::kUnderWay);
+  for (int i = 0; i < 1000 && rig.store->making(extent) == Store::Making::kUnderWay; ++i) {
+    CHECK(rig.store->poll({}) == 0);
+  }
+  CHECK(rig.store->making(extent) == Store::Making::kMade);
+  CHECK(rig.store->making(rig.create(4096, Policy::kScratch)) == Store::Making::kMade);
+}
+
 TEST_CASE("flash store: wear survives a close and begins anew with the day") {
   Rig rig;
   REQUIRE(rig.open().ok());

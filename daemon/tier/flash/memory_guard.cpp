@@ -1,0 +1,98 @@
+#include "daemon/tier/flash/memory_guard.hpp"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <ucontext.h>
+
+#include <atomic>
+#include <cerrno>
+#include <mutex>
+
+namespace ho::flash {
+
+namespace {
+
+/// Where a fault inside the memory goes back to.
+struct Guard {
+  sigjmp_buf back;
+  const std::byte* begin;
+  const std::byte* end;
+};
+
+// A signal handler is process-wide and gets no argument of ours: these two are the only state it
+// can reach. initial-exec: a thread_local made lazily would allocate inside the handler.
+__attribute__((tls_model("initial-exec"))) thread_local Guard* volatile active_guard = nullptr;
+struct sigaction previous_action;
+
+void pass_on(int number, siginfo_t* info, void* context) {
+  if ((previous_action.sa_flags & SA_SIGINFO) != 0) {
+    previous_action.sa_sigaction(number, info, context);
+    return;
+  }
+  if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
+    previous_action.sa_handler(number);
+    return;
+  }
+  // Nobody's: the instruction runs again and ends the process in the usual way.
+  struct sigaction usual {};
+  usual.sa_handler = SIG_DFL;
+  ::sigaction(SIGBUS, &usual, nullptr);
+}
+
+void on_bus_error(int number, siginfo_t* info, void* context) {
+  Guard* const guard = active_guard;
+  const auto* const address = static_cast<const std::byte*>(info->si_addr);
+  if (guard == nullptr || address < guard->begin || address >= guard->end) {
+    return pass_on(number, info, context);
+  }
+  // The jump does not restore the signal mask: run_guarded() saves none, which would be a call.
+  ::pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
+  siglongjmp(guard->back, 1);
+}
+
+Result<void> install_handler() {
+  // For start-up only: two loops may start on two threads.
+  static std::mutex mutex;
+  static bool installed = false;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (installed) return {};
+  if (::sigaction(SIGBUS, nullptr, &previous_action) != 0) return errno_error(errno, "sigaction");
+  struct sigaction action {};
+  action.sa_sigaction = on_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  ::sigemptyset(&action.sa_mask);
+  if (::sigaction(SIGBUS, &action, nullptr) != 0) return errno_error(errno, "sigaction");
+  installed = true;
+  return {};
+}
+
+}  // namespace
+
+Result<void> install_memory_guard() {
+  if (auto installed = install_handler(); !installed) return installed;
+  sigset_t bus_error;
+  ::sigemptyset(&bus_error);
+  ::sigaddset(&bus_error, SIGBUS);
+  if (const int result = ::pthread_sigmask(SIG_UNBLOCK, &bus_error, nullptr); result != 0) {
+    return errno_error(result, "pthread_sigmask");
+  }
+  return {};
+}
+
+bool run_guarded(std::span<const std::byte> memory, void (*work)(void*), void* argument) {
+  Guard guard;
+  guard.begin = memory.data();
+  guard.end = memory.data() + memory.size();
+  if (sigsetjmp(guard.back, 0) != 0) {
+    active_guard = nullptr;
+    return false;
+  }
+  active_guard = &guard;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  work(argument);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  active_guard = nullptr;
+  return true;
+}
+
+}  // namespace ho::flash

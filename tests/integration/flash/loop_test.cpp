@@ -1,0 +1,185 @@
+#include <sys/mman.h>
+
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "daemon/tier/flash/flash_loop.hpp"
+#include "tests/integration/flash/flash_file.hpp"
+#include "tests/support/skip.hpp"
+
+namespace {
+
+using namespace ho;
+using namespace ho::flash;
+using Kind = FlashRequest::Kind;
+
+/// A loop over one file, and its answers in the order in which they came.
+class Rig {
+ public:
+  Rig() {
+    why_not = test::no_flash_here(folder);
+    if (!why_not.empty()) return;
+    test::make_file(folder.path("flash"), 32 * kMiB);
+    FlashLoop::Options options;
+    options.paths.push_back({folder.path("flash"), 0});
+    options.salt = 7;
+    options.new_set[0] = std::byte{1};
+    auto made = FlashLoop::start(std::move(options));
+    REQUIRE(made.ok());
+    loop = std::move(*made);
+    loop->listen([this] {
+      const std::lock_guard guard(mutex_);
+      rung_ = true;
+      changed_.notify_one();
+    });
+  }
+  std::uint64_t push(FlashRequest request) {
+    request.cookie = ++cookie_;
+    const auto pushed = loop->push(std::move(request));
+    REQUIRE(pushed.ok());
+    return cookie_;
+  }
+  std::uint64_t transfer(Kind kind, std::uint64_t session, ExtentId extent,
+                         std::span<std::byte> memory) {
+    FlashRequest request;
+    request.kind = kind;
+    request.owner = {1, session, 0};
+    request.extent = extent;
+    request.memory = memory;
+    request.region = memory;
+    return push(std::move(request));
+  }
+  std::uint64_t end(std::uint64_t session) {
+    FlashRequest request;
+    request.kind = Kind::kEndSession;
+    request.owner = {1, session, 0};
+    return push(std::move(request));
+  }
+  FlashAnswer wait(std::uint64_t cookie) {
+    const SteadyClock clock;
+    const TimePoint end = clock.now() + std::chrono::seconds(60);
+    while (clock.now() < end) {
+      for (FlashAnswer& one : loop->take()) answers.push_back(std::move(one));
+      for (const FlashAnswer& one : answers) {
+        if (one.cookie == cookie) return one;
+      }
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, std::chrono::milliseconds(10), [&] { return rung_; });
+      rung_ = false;
+    }
+    FAIL("a request was never answered");
+    return {};
+  }
+  FlashAnswer create(std::uint64_t session, std::uint64_t bytes, Policy policy) {
+    FlashRequest request;
+    request.kind = Kind::kCreate;
+    request.owner = {1, session, 1};
+    request.length_bytes = bytes;
+    request.policy = policy;
+    return wait(push(std::move(request)));
+  }
+  /// Answers that came before this one's.
+  std::size_t rank(std::uint64_t cookie) {
+    static_cast<void>(wait(cookie));
+    std::size_t at = 0;
+    while (answers[at].cookie != cookie) ++at;
+    return at;
+  }
+
+  test::TempFolder folder;
+  std::string why_not;
+  std::vector<FlashAnswer> answers;
+  std::unique_ptr<FlashLoop> loop;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool rung_ = false;
+  std::uint64_t cookie_ = 0;
+};
+
+#define SKIP_WITHOUT_FLASH(rig)      \
+  if (!(rig).why_not.empty()) {      \
+    ::ho::test::skip((rig).why_not); \
+    return;                          \
+  }
+
+}  // namespace
+
+TEST_CASE("flash loop: a session's one transfer does not wait for all of another's") {
+  Rig rig;
+  SKIP_WITHOUT_FLASH(rig);
+  constexpr std::uint64_t kBytes = 64 * kKiB;
+  AlignedMemory memory(kBytes);
+  const ExtentId busy = rig.create(1, kBytes, Policy::kScratch).extent;
+  const ExtentId quiet = rig.create(2, kBytes, Policy::kScratch).extent;
+  std::uint64_t last = 0;
+  for (int i = 0; i < 2000; ++i) last = rig.transfer(Kind::kWrite, 1, busy, memory.span());
+  const std::uint64_t other = rig.transfer(Kind::kWrite, 2, quiet, memory.span());
+  CHECK(rig.wait(last).code == Errc::kOk);
+  CHECK(rig.wait(other).code == Errc::kOk);
+  // What the store had taken before comes first; then they take turns.
+  CHECK(rig.rank(other) + 500 < rig.rank(last));
+}
+
+TEST_CASE("flash loop: the end of a session cancels its transfers that have not begun, at once") {
+  Rig rig;
+  SKIP_WITHOUT_FLASH(rig);
+  constexpr std::uint64_t kBytes = 256 * kKiB;
+  AlignedMemory memory(kBytes);
+  const ExtentId extent = rig.create(1, kBytes, Policy::kDurable).extent;
+  std::vector<std::uint64_t> writes;
+  for (int i = 0; i < 500; ++i) {
+    writes.push_back(rig.transfer(Kind::kWrite, 1, extent, memory.span()));
+  }
+  CHECK(rig.wait(rig.end(1)).code == Errc::kOk);
+  std::map<Errc, int> ends;
+  for (const std::uint64_t write : writes) ends[rig.wait(write).code] += 1;
+  CHECK(ends[Errc::kCanceled] > 100);
+  CHECK(ends[Errc::kOk] + ends[Errc::kCanceled] == 500);
+}
+
+TEST_CASE("flash loop: an idle loop takes what is pushed at once") {
+  Rig rig;
+  SKIP_WITHOUT_FLASH(rig);
+  AlignedMemory memory(4096);
+  const ExtentId extent = rig.create(1, 4096, Policy::kScratch).extent;
+  const SteadyClock clock;
+  std::vector<Duration> took;
+  for (int i = 0; i < 400; ++i) {
+    const TimePoint begin = clock.now();
+    CHECK(rig.wait(rig.transfer(Kind::kWrite, 1, extent, memory.span())).code == Errc::kOk);
+    took.push_back(clock.now() - begin);
+  }
+  // A wake-up that is lost costs a second; a busy machine costs one of them at worst.
+  std::sort(took.begin(), took.end());
+  CHECK(took[took.size() - 3] < std::chrono::milliseconds(900));
+}
+
+TEST_CASE("flash loop: memory whose file was cut short fails its transfers, not the process") {
+  Rig rig;
+  SKIP_WITHOUT_FLASH(rig);
+  constexpr std::uint64_t kBytes = kMiB;
+  const UniqueFd file(::memfd_create("segment", MFD_CLOEXEC));
+  REQUIRE(::ftruncate(file.get(), kBytes) == 0);
+  void* const mapped = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  REQUIRE(mapped != MAP_FAILED);
+  const std::span memory(static_cast<std::byte*>(mapped), kBytes);
+  std::memset(mapped, 5, kBytes);
+  const ExtentId extent = rig.create(1, kBytes, Policy::kScratch).extent;
+  REQUIRE(rig.wait(rig.transfer(Kind::kWrite, 1, extent, memory)).code == Errc::kOk);
+  REQUIRE(::ftruncate(file.get(), 0) == 0);
+  for (const auto part : {memory, memory.subspan(64, 8192)}) {  // straight, and by a buffer
+    for (const Kind kind : {Kind::kWrite, Kind::kRead}) {
+      const FlashAnswer answer = rig.wait(rig.transfer(kind, 1, extent, part));
+      CHECK((answer.code == Errc::kUnavailable || answer.code == Errc::kIo));
+      CHECK_FALSE(answer.text.empty());
+    }
+  }
+  AlignedMemory whole(kBytes);
+  CHECK(rig.wait(rig.transfer(Kind::kWrite, 1, extent, whole.span())).code == Errc::kOk);
+  ::munmap(mapped, kBytes);
+}
