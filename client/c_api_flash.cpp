@@ -31,13 +31,14 @@ struct FlashName {
   FlashExtent extent;
 };
 
-/// "NODE:EXTENT:ACCESS", in hexadecimal.
+/// "NODE:EXTENT:ACCESS", the last in hexadecimal: `hyperoffload flash` names extents like the rest.
 std::string name_of(const FlashName& name) {
   std::string text;
   std::array<char, 20> number{};
   for (const std::uint64_t part :
        {std::uint64_t{name.node.value()}, name.extent.id, name.extent.access}) {
-    const auto end = std::to_chars(number.data(), number.data() + number.size(), part, 16);
+    const int base = text.find(':') == std::string::npos ? 10 : 16;
+    const auto end = std::to_chars(number.data(), number.data() + number.size(), part, base);
     text += (text.empty() ? "" : ":") + std::string(number.data(), end.ptr);
   }
   return text;
@@ -49,7 +50,8 @@ Result<FlashName> read_name(std::string_view text) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::size_t end = i + 1 < parts.size() ? text.find(':') : text.size();
     if (end == std::string_view::npos) return bad;
-    const auto read = std::from_chars(text.data(), text.data() + end, parts[i], 16);
+    const int base = i + 1 < parts.size() ? 10 : 16;
+    const auto read = std::from_chars(text.data(), text.data() + end, parts[i], base);
     if (read.ec != std::errc() || read.ptr != text.data() + end) return bad;
     text.remove_prefix(std::min(end + 1, text.size()));
   }

@@ -139,6 +139,14 @@ struct StageSpec {
   StageDirection direction = StageDirection::kIn;
   std::uint64_t extent = 0;
   std::uint64_t extent_offset_bytes = 0;
+/// What takes space on one node's flash, as whoever runs the node sees it.
+struct FlashExtentInfo {
+  std::uint64_t id = 0;
+  std::uint64_t length_bytes = 0;
+  FlashPolicy policy = FlashPolicy::kScratch;
+  SessionId session{};  ///< one that has it open; 0: none
+};
+
   SegmentId segment;
   std::uint64_t segment_offset_bytes = 0;
   std::uint64_t length_bytes = 0;  ///< 1 .. kStageBytesMax
@@ -226,4 +234,9 @@ class ControlClient {
   std::unique_ptr<Connection> connection_;
 };
 
+  /// @return kUnsupported: the node has no flash, and why.
+  [[nodiscard]] Result<std::vector<FlashExtentInfo>> flash_extents(TimePoint deadline);
+  /// Ends a durable extent that no session has open. @return kPermissionDenied: only root and the
+  /// daemon's own user may, over the Unix socket; kConflict: in use; kNotFound.
+  [[nodiscard]] Result<void> flash_erase(std::uint64_t extent, TimePoint deadline);
 }  // namespace ho

@@ -48,6 +48,38 @@ Result<void> ControlClient::flash_free(const Session& session, std::uint64_t ext
   return {};
 }
 
+Result<std::vector<FlashExtentInfo>> ControlClient::flash_extents(TimePoint deadline) {
+  std::vector<FlashExtentInfo> out;
+  std::uint64_t last_id = 0;
+  for (bool more = true; more;) {
+    pb::Request request;
+    request.mutable_flash_extents()->set_after_extent_id(last_id);
+    const auto reply = connection_->call(std::move(request), deadline);
+    if (!reply) return reply.error();
+    const auto& body = reply->response.flash_extents();
+    more = body.more();
+    for (const auto& from : body.extents()) {
+      if (from.extent_id() <= last_id) return control::senseless("extents out of order");
+      if (from.policy() != pb::FLASH_SCRATCH && from.policy() != pb::FLASH_DURABLE) {
+        return control::senseless("an extent that is neither scratch nor durable");
+      }
+      last_id = from.extent_id();
+      out.push_back({last_id, from.bytes(), static_cast<FlashPolicy>(from.policy()),
+                     SessionId(from.session_id())});
+    }
+    if (more && body.extents().empty()) return control::senseless("a page of no extents");
+  }
+  return out;
+}
+
+Result<void> ControlClient::flash_erase(std::uint64_t extent, TimePoint deadline) {
+  pb::Request request;
+  request.mutable_flash_erase()->set_extent_id(extent);
+  const auto reply = connection_->call(std::move(request), deadline);
+  if (!reply) return reply.error();
+  return {};
+}
+
 Result<void> ControlClient::stage(const Session& session, const StageSpec& spec,
                                   std::function<void(const Result<void>&)> done) {
   pb::Request request;

@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <asio/io_context.hpp>
@@ -32,8 +33,9 @@ PeerInfo describe_peer(int fd) {
   if (socket_family(fd) == AF_UNIX) {
     ucred credentials{};
     socklen_t length = sizeof(credentials);
-    ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length);
+    const int asked = ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length);
     peer.same_node = true;
+    peer.administers = asked == 0 && (credentials.uid == 0 || credentials.uid == ::geteuid());
     peer.pid = static_cast<std::uint32_t>(credentials.pid);
     peer.description =
         "unix uid=" + std::to_string(credentials.uid) + " pid=" + std::to_string(credentials.pid);

@@ -150,6 +150,8 @@ void Service::open_session(const Request& request, const PeerInfo& peer, const R
   response.mutable_open_session()->set_session_id(session->value());
   response.mutable_open_session()->set_token(token);
   response.mutable_open_session()->set_lease_ms(to_ms(pool_.options().lease));
+    case pb::Request::kFlashExtents: return flash_extents(request, reply);
+    case pb::Request::kFlashErase: return flash_erase(request, peer, reply);
   if (!reply(response, {})) staging_.close_session(*session, [] {});
 }
 
@@ -292,7 +294,47 @@ void Service::stage(const Request& request, const Reply& reply) {
     pb::Response response;
     response.set_id(id);
     response.mutable_stage();
-    static_cast<void>(reply(done ? response : refusal(id, done.error()), {}));
+    static_cast<void>(reply(done ? response : refused("stage", id, done.error()), {}));
+  });
+}
+
+void Service::flash_extents(const Request& request, const Reply& reply) {
+  pb::Response response = answer_to(request);
+  const auto listed = [response, reply](const Result<Staging::Page>& page) mutable {
+    if (!page) {
+      static_cast<void>(reply(refusal(response.id(), page.error()), {}));
+      return;
+    }
+    auto* const body = response.mutable_flash_extents();
+    body->set_more(page->more);
+    for (const FlashExtentInfo& extent : page->extents) {
+      auto* out = body->add_extents();
+      out->set_extent_id(extent.id);
+      out->set_bytes(extent.length_bytes);
+      out->set_policy(static_cast<pb::FlashPolicy>(extent.policy));
+      out->set_session_id(extent.session.value());
+    }
+    static_cast<void>(reply(response, {}));
+  };
+  staging_.list(request.flash_extents().after_extent_id(), listed);
+}
+
+void Service::flash_erase(const Request& request, const PeerInfo& peer, const Reply& reply) {
+  if (!peer.administers) {
+    const Error error(Errc::kPermissionDenied,
+                      "only root and the daemon's own user may free another's extent, over the "
+                      "Unix socket");
+    return refuse(request, error, reply);
+  }
+  const std::uint64_t extent = request.flash_erase().extent_id();
+  pb::Response response = answer_to(request);
+  response.mutable_flash_erase();
+  staging_.erase(extent, [response, reply, extent, who = peer.description](const auto& done) {
+    if (done) {
+      log(LogLevel::kInfo, "flash extent erased",
+          {{"extent", std::to_string(extent)}, {"peer", who}});
+    }
+    static_cast<void>(reply(done ? response : refusal(response.id(), done.error()), {}));
   });
 }
 

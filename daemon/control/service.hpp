@@ -26,9 +26,10 @@ namespace ho::daemon {
 
 /// Who is at the other end of a control connection.
 struct PeerInfo {
-  bool same_node = false;   ///< came over the Unix socket: descriptors can pass
-  std::uint32_t pid = 0;    ///< as the kernel (Unix) or the peer's hello (TCP) says
-  std::string description;  ///< "unix uid=0 pid=12", "tcp 127.0.0.1:4711"
+  bool same_node = false;    ///< came over the Unix socket: descriptors can pass
+  std::uint32_t pid = 0;     ///< as the kernel (Unix) or the peer's hello (TCP) says
+  std::string description;   ///< "unix uid=0 pid=12", "tcp 127.0.0.1:4711"
+  bool administers = false;  ///< root or this daemon's own user, over the Unix socket
 };
 
 /// What this daemon says of itself; constant after start.
@@ -78,6 +79,8 @@ class Service {
   void segments(const Request& request, const Reply& reply);
   [[nodiscard]] bool offers(const std::string& driver, const PeerInfo& peer) const;
 
+  void flash_extents(const Request& request, const Reply& reply);
+  void flash_erase(const Request& request, const PeerInfo& peer, const Reply& reply);
   Pool& pool_;
   Grants& grants_;
   Staging& staging_;

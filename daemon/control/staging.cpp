@@ -155,14 +155,62 @@ void Staging::free(SessionId session, std::uint64_t extent, Done done) {
   if (mine == sessions_.end() || mine->second.extents.count(extent) == 0) {
     return done(no_such_extent(extent, session));
   }
+  if (auto asked = free_extent(extent, done); !asked) return done(asked.error());
+  mine->second.extents.erase(extent);
+}
+
+Result<void> Staging::free_extent(std::uint64_t extent, Done done) {
   flash::FlashRequest request;
   request.kind = flash::FlashRequest::Kind::kFree;
   request.extent = flash::ExtentId(extent);
-  auto asked = ask(std::move(request), [done](const flash::FlashAnswer& answer) {
+  return ask(std::move(request), [done = std::move(done)](const flash::FlashAnswer& answer) {
     done(answer.code == Errc::kOk ? Result<void>() : failure_of(answer));
   });
-  if (!asked) return done(asked.error());
-  mine->second.extents.erase(extent);
+}
+
+/// Names a session for each extent that one has open.
+Staging::Page Staging::page_of(const flash::FlashAnswer& answer) const {
+  Page page;
+  page.more = answer.more;
+  for (const flash::ExtentInfo& info : answer.listed) {
+    const auto policy =
+        info.policy == flash::Policy::kDurable ? FlashPolicy::kDurable : FlashPolicy::kScratch;
+    page.extents.push_back({info.id.value(), info.length_bytes, policy, SessionId(0)});
+  }
+  if (page.extents.empty()) return page;
+  for (const auto& [session, mine] : sessions_) {
+    auto here = page.extents.begin();
+    for (auto at = mine.extents.lower_bound(here->id); at != mine.extents.end(); ++at) {
+      here = std::lower_bound(
+          here, page.extents.end(), at->first,
+          [](const FlashExtentInfo& one, std::uint64_t id) { return one.id < id; });
+      if (here == page.extents.end()) break;
+      if (here->id == at->first) here->session = session;
+    }
+  }
+  return page;
+}
+
+void Staging::list(std::uint64_t after, Listed listed) {
+  if (flash_ == nullptr) return listed(no_flash());
+  flash::FlashRequest request;
+  request.kind = flash::FlashRequest::Kind::kList;
+  request.extent = flash::ExtentId(after);
+  auto asked = ask(std::move(request),
+                   [this, listed](const flash::FlashAnswer& answer) { listed(page_of(answer)); });
+  if (!asked) listed(asked.error());
+}
+
+/// A session that opens the extent at the same moment finds it gone, as one does that comes later.
+void Staging::erase(std::uint64_t extent, Done done) {
+  if (flash_ == nullptr) return done(no_flash());
+  for (const auto& [session, mine] : sessions_) {
+    if (mine.extents.count(extent) == 0) continue;
+    return done(Error(Errc::kConflict, "extent " + std::to_string(extent) +
+                                           " is in use by session " +
+                                           std::to_string(session.value())));
+  }
+  if (auto asked = free_extent(extent, done); !asked) done(asked.error());
 }
 
 /// @return the segment's memory.
@@ -213,6 +261,7 @@ void Staging::stage(SessionId session, const StageSpec& spec, Done done) {
   request.kind = spec.direction == StageDirection::kIn ? flash::FlashRequest::Kind::kRead
                                                        : flash::FlashRequest::Kind::kWrite;
   request.extent = flash::ExtentId(spec.extent);
+  request.owner = {options_.instance, session.value(), 0};
   request.offset_bytes = spec.extent_offset_bytes;
   request.region = *memory;
   request.memory = memory->subspan(spec.segment_offset_bytes, spec.length_bytes);
@@ -261,7 +310,6 @@ void Staging::before_wipe(const std::vector<SegmentId>& segments, std::function<
 
 bool Staging::in_use(const Ending& ending) const {
   return std::any_of(ending.segments.begin(), ending.segments.end(),
-  request.owner = {options_.instance, session.value(), 0};
                      [&](SegmentId segment) { return used_.at(segment).stages > 0; });
 }
 

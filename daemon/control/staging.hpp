@@ -35,6 +35,12 @@ class Staging {
   };
   using Made = std::function<void(const Result<FlashExtent>&)>;
   using Done = std::function<void(const Result<void>&)>;
+  /// Extents by number, and whether there are more behind them.
+  struct Page {
+    std::vector<FlashExtentInfo> extents;
+    bool more = false;
+  };
+  using Listed = std::function<void(const Result<Page>&)>;
 
   /// @param flash  nullptr: none, every request is refused with the reason.
   Staging(Pool& pool, Grants& grants, flash::FlashLoop* flash, asio::io_context& io,
@@ -47,6 +53,11 @@ class Staging {
   void open(SessionId session, const FlashExtent& extent, Made made);
   void free(SessionId session, std::uint64_t extent, Done done);
   void stage(SessionId session, const StageSpec& spec, Done done);
+
+  /// For whoever runs the node: a page of all extents behind `after`; and the end of a durable one
+  /// that no session has open.
+  void list(std::uint64_t after, Listed listed);
+  void erase(std::uint64_t extent, Done done);
 
   /// Ends the session's scratch extents, cancels what has not begun, and closes the session.
   /// Answers when its memory and its flash are free.
@@ -83,6 +94,8 @@ class Staging {
   void adopt(SessionId session, std::uint64_t access, const flash::FlashAnswer& answer,
              const Made& made);
   void drop(flash::ExtentId extent);
+  [[nodiscard]] Result<void> free_extent(std::uint64_t extent, Done done);
+  [[nodiscard]] Page page_of(const flash::FlashAnswer& answer) const;
   [[nodiscard]] Result<void> check_room(SessionId session);
   [[nodiscard]] Result<std::span<std::byte>> check_stage(SessionId session, const StageSpec& spec);
   void before_wipe(const std::vector<SegmentId>& segments, std::function<void()> then);

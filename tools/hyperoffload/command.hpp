@@ -30,6 +30,7 @@ void add_status(CLI::App& app, const std::string& pool, int& exit_code);
 void add_nodes(CLI::App& app, const std::string& pool, int& exit_code);
 void add_sessions(CLI::App& app, const std::string& pool, int& exit_code);
 void add_segments(CLI::App& app, const std::string& pool, int& exit_code);
+void add_flash(CLI::App& app, const std::string& pool, int& exit_code);
 
 // These go below `hyperoffload bench`.
 void add_bench_analyzer(CLI::App& bench, int& exit_code);

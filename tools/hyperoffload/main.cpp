@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
   ho::cli::add_nodes(app, pool, exit_code);
   ho::cli::add_sessions(app, pool, exit_code);
   ho::cli::add_segments(app, pool, exit_code);
+  ho::cli::add_flash(app, pool, exit_code);
 
   CLI::App& bench = *app.add_subcommand("bench", "Measure this machine, and us against its limits");
   bench.require_subcommand(0, 1);

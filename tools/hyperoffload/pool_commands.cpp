@@ -1,32 +1,15 @@
 // status, nodes, sessions, segments: what a running pool says of itself.
-#include <chrono>
 #include <cstdio>
-#include <functional>
-#include <iostream>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
-#include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/pool_view.hpp"
-#include "tools/hyperoffload/words.hpp"
+#include "tools/hyperoffload/pool_command.hpp"
 
 namespace ho::cli {
 
 namespace {
-
-constexpr auto kDeadline = std::chrono::seconds(2);
-constexpr int kExitNodeUnreachable = 1;
-constexpr int kExitPoolUnreachable = 3;
-
-struct PoolOptions {
-  std::string pool;
-  std::string output = "table";
-};
-
-using Rows = std::vector<std::vector<std::string>>;
 
 std::string hex(std::uint64_t value) {
   char text[19];
@@ -43,103 +26,6 @@ std::string joined(const std::vector<std::string>& words) {
 std::string milliseconds(std::uint64_t value) {
   // Absurd answers of a broken node must not overflow.
   return value < UINT64_MAX / 1'000'000 ? format_duration_ns(value * 1'000'000) : "?";
-}
-
-/// A command is a question for each node and how its answers are shown.
-template <typename Answer>
-struct PoolCommand {
-  const char* name;
-  std::function<Result<Answer>(ControlClient&, TimePoint)> ask;
-  std::vector<std::string> heading;
-  /// Rows of one node that answered.
-  std::function<void(const NodeInfo&, const Answer&, Rows&)> add_rows;
-  /// Members of one node's JSON object.
-  std::function<void(const Answer&, JsonWriter&)> add_json;
-  bool one_row_per_node = false;  ///< then an unreachable node has one too
-};
-
-template <typename Answer>
-void print_table(const PoolCommand<Answer>& command,
-                 const std::vector<NodeAnswer<Answer>>& answers) {
-  Rows rows{command.heading};
-  for (const auto& one : answers) {
-    if (one.answer) {
-      command.add_rows(one.node, *one.answer, rows);
-    } else if (command.one_row_per_node) {
-      rows.push_back({std::to_string(one.node.node.value()), one.node.name, "unreachable"});
-    }
-  }
-  for (auto& row : rows) {
-    for (auto& cell : row) cell = printable(cell);
-  }
-  std::cout << format_table(rows);
-}
-
-template <typename Answer>
-void print_json(const PoolCommand<Answer>& command,
-                const std::vector<NodeAnswer<Answer>>& answers) {
-  JsonWriter json;
-  json.begin_object().key("nodes").begin_array();
-  for (const auto& one : answers) {
-    json.begin_object();
-    json.field("node_id", std::uint64_t{one.node.node.value()}).field("name", one.node.name);
-    json.key("control_addresses").begin_array();
-    for (const auto& address : one.node.control_addresses) json.value(address);
-    json.end().field("reachable", one.answer.ok());
-    if (one.answer) {
-      command.add_json(*one.answer, json);
-    } else {
-      json.field("error", one.answer.error().message());
-    }
-    json.end();
-  }
-  json.end().end();
-  std::cout << json.text() << '\n';
-}
-
-template <typename Answer>
-int run_command(const PoolCommand<Answer>& command, const PoolOptions& options) {
-  const TimePoint deadline = SteadyClock().now() + kDeadline;
-  auto pool = open_pool(options.pool, deadline);
-  if (!pool) {
-    complain(command.name, pool.error());
-    return pool.error().code() == Errc::kInvalidArgument ? kExitBadInput : kExitPoolUnreachable;
-  }
-  const auto answers = ask_all<Answer>(*pool, deadline, command.ask);
-  if (options.output == "json") {
-    print_json(command, answers);
-  } else {
-    print_table(command, answers);
-  }
-  int exit_code = kExitDone;
-  for (const auto& one : answers) {
-    if (one.answer) continue;
-    complain(command.name, one.answer.error().at("node " + std::to_string(one.node.node.value()) +
-                                                 " (" + one.node.name + ")"));
-    exit_code = kExitNodeUnreachable;
-  }
-  return exit_code;
-}
-
-template <typename Answer>
-void add_command(CLI::App& app, const std::string& pool, int& exit_code, const char* about,
-                 PoolCommand<Answer> command) {
-  CLI::App* const sub = app.add_subcommand(command.name, about);
-  auto options = std::make_shared<PoolOptions>();
-  options->pool = pool;
-  sub->add_option("--pool", options->pool,
-                  "addresses, comma-separated; the first that answers names the others "
-                  "(default: $HYPEROFFLOAD_POOL, else unix:/run/hyperoffload/control.sock)");
-  sub->add_option("-o,--output", options->output, "table or json")
-      ->check(CLI::IsMember({"table", "json"}));
-  sub->footer(
-      "All nodes are asked, for 2 s at most. Exit codes: 0 all answered; 1 some node did not; "
-      "2 bad usage; 3 the pool cannot be reached.\n"
-      "Example: hyperoffload " +
-      std::string(command.name) + " --pool tcp:127.0.0.1:7700 -o json");
-  sub->callback([options, command = std::move(command), &exit_code] {
-    exit_code = run_command(command, *options);
-  });
 }
 
 /// "3.10 GiB of 4.00 GiB free, 12.0 MiB written today", "off", "-".
@@ -160,12 +46,19 @@ std::string flash_words(const NodeStatus& status) {
          " written today" + (read_only ? ", READ ONLY" : "");
 }
 
+std::uint64_t refused(const NodeStatus& status) {
+  std::uint64_t count = 0;
+  for (const Refusal& one : status.refusals) count += one.count;
+  return count;
+}
+
 void add_status_row(const NodeInfo& node, const NodeStatus& status, Rows& rows) {
   rows.push_back({std::to_string(node.node.value()), status.node_name,
                   status.draining ? "draining" : "serving", format_bytes(status.ddr_granted_bytes),
                   format_bytes(status.ddr_capacity_bytes), format_bytes(status.segment_bytes),
                   status.page_kind, std::to_string(status.sessions), joined(status.drivers),
-                  flash_words(status), milliseconds(status.uptime_ms), status.version});
+                  flash_words(status), std::to_string(refused(status)),
+                  milliseconds(status.uptime_ms), status.version});
 }
 
 void add_status_json(const NodeStatus& status, JsonWriter& json) {
@@ -191,17 +84,29 @@ void add_status_json(const NodeStatus& status, JsonWriter& json) {
         .field("read_only", path.read_only)
         .end();
   }
-  json.end().field("flash_off", status.flash_off);
+  json.end().field("flash_off", status.flash_off).key("refusals").begin_array();
+  for (const Refusal& one : status.refusals) {
+    json.begin_object().field("cause", one.cause).field("count", one.count).end();
+  }
+  json.end();
 }
 
 }  // namespace
+
+void add_pool_options(CLI::App& sub, PoolOptions& options) {
+  sub.add_option("--pool", options.pool,
+                 "addresses, comma-separated; the first that answers names the others "
+                 "(default: $HYPEROFFLOAD_POOL, else unix:/run/hyperoffload/control.sock)");
+  sub.add_option("-o,--output", options.output, "table or json")
+      ->check(CLI::IsMember({"table", "json"}));
+}
 
 void add_status(CLI::App& app, const std::string& pool, int& exit_code) {
   PoolCommand<NodeStatus> command;
   command.name = "status";
   command.ask = [](ControlClient& client, TimePoint deadline) { return client.status(deadline); };
-  command.heading = {"NODE",  "NAME",     "STATE",   "GRANTED", "CAPACITY", "SEGMENT",
-                     "PAGES", "SESSIONS", "DRIVERS", "FLASH",   "UPTIME",   "VERSION"};
+  command.heading = {"NODE",     "NAME",    "STATE", "GRANTED", "CAPACITY", "SEGMENT", "PAGES",
+                     "SESSIONS", "DRIVERS", "FLASH", "REFUSED", "UPTIME",   "VERSION"};
   command.add_rows = add_status_row;
   command.add_json = add_status_json;
   command.one_row_per_node = true;

@@ -22,10 +22,10 @@ using test::StagingClient;
 constexpr auto kIn = StageDirection::kIn;
 constexpr auto kOut = StageDirection::kOut;
 
-/// A daemon with one flash file of 16 MiB.
+/// A daemon with one flash file.
 struct FlashNode {
-  FlashNode() {
-    test::make_file(path, 16 * kMiB);
+  explicit FlashNode(std::uint64_t bytes = 16 * kMiB) {
+    test::make_file(path, bytes);
     why_not = test::no_flash_here(path);
     if (why_not.empty()) start();
   }
@@ -302,4 +302,80 @@ TEST_CASE("stage: a device that ends too early is an I/O error with its place, n
   CHECK(cut.error().context().find(node.path) != std::string::npos);
   CHECK(client.stage(client.spec(kIn, extent, 0, 0, kMiB)).ok());
   CHECK(client.control().status(test::soon()).ok());
+}
+
+TEST_CASE("stage: who runs the node sees every extent, and frees what no session has open") {
+  FlashNode node;
+  SKIP_WITHOUT_FLASH(node);
+  FlashExtent durable;
+  {
+    StagingClient gone(node.address());
+    durable = gone.allocate(kMiB, FlashPolicy::kDurable);
+    REQUIRE(gone.control().close_session(gone.session(), test::soon()));
+  }
+  StagingClient client(node.address());
+  const FlashExtent scratch = client.allocate(2 * kMiB, FlashPolicy::kScratch);
+  const FlashExtent open = client.allocate(kMiB, FlashPolicy::kDurable);
+  const auto listed = client.control().flash_extents(test::soon());
+  REQUIRE(listed.ok());
+  REQUIRE(listed->size() == 3);
+  CHECK((*listed)[0].id == durable.id);
+  CHECK((*listed)[0].policy == FlashPolicy::kDurable);
+  CHECK((*listed)[0].length_bytes == kMiB);
+  CHECK((*listed)[0].session == SessionId(0));
+  CHECK((*listed)[1].id == scratch.id);
+  CHECK((*listed)[1].policy == FlashPolicy::kScratch);
+  CHECK((*listed)[1].session == client.session().id);
+  CHECK((*listed)[2].session == client.session().id);
+  for (const std::uint64_t used : {scratch.id, open.id}) {
+    const auto refused = client.control().flash_erase(used, test::soon());
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().code() == Errc::kConflict);
+    CHECK(refused.error().context().find("in use by session") != std::string::npos);
+  }
+  const std::uint64_t before = client.flash_free_bytes();
+  REQUIRE(client.control().flash_erase(durable.id, test::soon()).ok());
+  CHECK(client.flash_free_bytes() == before + kMiB);
+  CHECK(client.control().flash_erase(durable.id, test::soon()).error().code() == Errc::kNotFound);
+  CHECK(client.control().flash_extents(test::soon())->size() == 2);
+}
+
+TEST_CASE("stage: extents are listed in pages, in order, without a gap") {
+  FlashNode node(32 * kMiB);
+  SKIP_WITHOUT_FLASH(node);
+  StagingClient client(node.address());
+  constexpr std::size_t kMade = 4096 + 10;  // more than a page
+  for (std::size_t i = 0; i < kMade; ++i) {
+    REQUIRE(
+        client.control().flash_allocate(client.session(), 1, FlashPolicy::kScratch, test::soon()));
+  }
+  const auto listed = client.control().flash_extents(test::soon());
+  REQUIRE(listed.ok());
+  CHECK(listed->size() == kMade);
+}
+
+TEST_CASE("stage: over TCP nobody frees another's extent") {
+  const test::TempFolder folder;
+  const std::string path = folder.file("flash");
+  test::make_file(path, 16 * kMiB);
+  if (const std::string why = test::no_flash_here(path); !why.empty()) {
+    test::skip(why);
+    return;
+  }
+  const std::string config = test::with_flash(folder, path) + "tcp_listen: \"127.0.0.1:0\"\n";
+  const DaemonProcess daemon(folder, "tcp", {config, {}, false});
+  StagingClient client(test::unix_address(folder));
+  const FlashExtent extent = client.allocate(kMiB, FlashPolicy::kDurable);
+  const auto nodes = client.control().nodes(test::soon());
+  REQUIRE(nodes.ok());
+  std::string remote;
+  for (const std::string& address : nodes->front().control_addresses) {
+    if (address.rfind("tcp:", 0) == 0) remote = address;
+  }
+  REQUIRE_FALSE(remote.empty());
+  const auto other = test::connect(remote);
+  const auto refused = other->flash_erase(extent.id, test::soon());
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code() == Errc::kPermissionDenied);
+  CHECK(other->flash_extents(test::soon())->size() == 1);
 }
