@@ -30,11 +30,68 @@ inline void check(ho_status status) {
   if (status != HO_OK) throw Error(status);
 }
 
+/// Bytes of one node's flash. It must not outlive its Pool. Its end gives scratch flash back, which
+/// nobody else can reach; durable flash stays, until free().
+class Flash {
+ public:
+  Flash(ho_pool* pool, std::uint64_t bytes, ho_flash_policy policy)
+      : pool_(pool), durable_(policy == HO_FLASH_DURABLE) {
+    check(ho_flash_allocate(pool, bytes, policy, &handle_));
+  }
+  /// Durable flash of an earlier job, by the name that it had.
+  Flash(ho_pool* pool, const std::string& name) : pool_(pool), durable_(true) {
+    check(ho_flash_open(pool, name.c_str(), &handle_));
+  }
+  Flash(Flash&& other) noexcept
+      : pool_(other.pool_),
+        durable_(other.durable_),
+        handle_(std::exchange(other.handle_, nullptr)) {}
+  Flash& operator=(Flash&& other) noexcept {
+    if (this != &other) {
+      end();
+      pool_ = other.pool_;
+      durable_ = other.durable_;
+      handle_ = std::exchange(other.handle_, nullptr);
+    }
+    return *this;
+  }
+  ~Flash() { end(); }
+
+  ho_flash* get() const noexcept { return handle_; }
+  std::uint64_t bytes() const { return ho_flash_bytes(handle_); }
+  /// What a later job opens it by. A secret.
+  std::string name() const {
+    char text[HO_FLASH_NAME_BYTES];
+    check(ho_flash_name(pool_, handle_, text, sizeof(text)));
+    return text;
+  }
+  /// Gives it back, durable or not; nothing else may be done with it then.
+  void free() noexcept { ho_flash_free(pool_, std::exchange(handle_, nullptr)); }
+
+ private:
+  void end() noexcept {
+    if (durable_) {
+      ho_flash_close(handle_);
+    } else {
+      ho_flash_free(pool_, handle_);
+    }
+    handle_ = nullptr;
+  }
+
+  ho_pool* pool_;
+  bool durable_;
+  ho_flash* handle_ = nullptr;
+};
+
 /// Pool memory. It must not outlive its Pool; ending it waits for transfers that use it.
 class Allocation {
  public:
   Allocation(ho_pool* pool, std::uint64_t bytes) : pool_(pool) {
     check(ho_allocate(pool, bytes, &handle_));
+  }
+  /// Of the node that has `flash`: what it can be staged from and to.
+  Allocation(ho_pool* pool, const Flash& flash, std::uint64_t bytes) : pool_(pool) {
+    check(ho_allocate_beside(pool, flash.get(), bytes, &handle_));
   }
   Allocation(Allocation&& other) noexcept
       : pool_(other.pool_), handle_(std::exchange(other.handle_, nullptr)) {}
@@ -86,6 +143,13 @@ class Pool {
   ho_pool* get() const noexcept { return handle_; }
   std::string transport() const { return ho_pool_transport(handle_); }
   Allocation allocate(std::uint64_t bytes) { return Allocation(handle_, bytes); }
+  Allocation allocate_beside(const Flash& flash, std::uint64_t bytes) {
+    return Allocation(handle_, flash, bytes);
+  }
+  Flash allocate_flash(std::uint64_t bytes, ho_flash_policy policy) {
+    return Flash(handle_, bytes, policy);
+  }
+  Flash open_flash(const std::string& name) { return Flash(handle_, name); }
   void register_memory(void* base, std::size_t bytes) { check(ho_register(handle_, base, bytes)); }
   void unregister_memory(void* base) { check(ho_unregister(handle_, base)); }
 
@@ -99,6 +163,18 @@ class Pool {
                     std::size_t bytes) {
     std::uint64_t ticket = 0;
     check(ho_put(handle_, to.get(), offset, from, bytes, &ticket));
+    return ticket;
+  }
+  std::uint64_t stage_in(const Flash& from, std::uint64_t flash_offset, const Allocation& into,
+                         std::uint64_t offset, std::size_t bytes) {
+    std::uint64_t ticket = 0;
+    check(ho_stage_in(handle_, from.get(), flash_offset, into.get(), offset, bytes, &ticket));
+    return ticket;
+  }
+  std::uint64_t stage_out(const Flash& to, std::uint64_t flash_offset, const Allocation& from,
+                          std::uint64_t offset, std::size_t bytes) {
+    std::uint64_t ticket = 0;
+    check(ho_stage_out(handle_, to.get(), flash_offset, from.get(), offset, bytes, &ticket));
     return ticket;
   }
   void wait(std::uint64_t ticket) { check(ho_wait(handle_, ticket)); }

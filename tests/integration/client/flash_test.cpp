@@ -1,4 +1,5 @@
 #include <hyperoffload/hyperoffload.h>
+#include <hyperoffload/hyperoffload.hpp>
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -263,4 +264,50 @@ TEST_CASE("client flash: a flipped bit fails the job as the daemon describes it"
   INFO(said);
   CHECK(said.find("flash") != std::string::npos);
   CHECK(said.find("block 2") != std::string::npos);
+}
+
+TEST_CASE("client flash: the C++ owners free what is scratch and keep what is durable") {
+  SKIP_WITHOUT_FLASH();
+  TwoNodes nodes(kPool);
+  std::vector<std::byte> host(kMiB);
+  std::string name;
+  const auto extents = [&] {
+    std::size_t count = 0;
+    for (const int node : {0, 1}) {
+      const auto listed = test::connect(nodes.address(node))->flash_extents(test::soon());
+      REQUIRE(listed.ok());
+      count += listed->size();
+    }
+    return count;
+  };
+  {
+    hyperoffload::Pool pool({nodes.address(0), "cpp", "auto", 0});
+    {
+      hyperoffload::Flash scratch = pool.allocate_flash(kMiB, HO_FLASH_SCRATCH);
+      hyperoffload::Flash durable = pool.allocate_flash(kMiB, HO_FLASH_DURABLE);
+      hyperoffload::Flash moved(std::move(durable));
+      CHECK(moved.bytes() == kMiB);
+      hyperoffload::Allocation memory = pool.allocate_beside(moved, kMiB);
+      test::fill(host, 3);
+      pool.register_memory(host.data(), host.size());
+      pool.wait(pool.put(memory, 0, host.data(), host.size()));
+      pool.wait(pool.stage_out(moved, 0, memory, 0, host.size()));
+      name = moved.name();
+      CHECK(extents() == 2);
+      pool.unregister_memory(host.data());
+    }
+    CHECK(extents() == 1);
+    CHECK_THROWS_AS(pool.open_flash("zebra"), hyperoffload::Error);
+  }
+  hyperoffload::Pool pool({nodes.address(1), "cpp", "auto", 0});
+  hyperoffload::Flash flash = pool.open_flash(name);
+  hyperoffload::Allocation memory = pool.allocate_beside(flash, kMiB);
+  std::fill(host.begin(), host.end(), std::byte{});
+  pool.register_memory(host.data(), host.size());
+  pool.wait(pool.stage_in(flash, 0, memory, 0, host.size()));
+  pool.wait(pool.get(memory, 0, host.data(), host.size()));
+  pool.unregister_memory(host.data());
+  CHECK(test::filled(host, 3));
+  flash.free();
+  CHECK(extents() == 0);
 }
