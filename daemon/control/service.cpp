@@ -294,7 +294,7 @@ void Service::stage(const Request& request, const Reply& reply) {
     pb::Response response;
     response.set_id(id);
     response.mutable_stage();
-    static_cast<void>(reply(done ? response : refused("stage", id, done.error()), {}));
+    static_cast<void>(reply(done ? response : refusal(id, done.error()), {}));
   });
 }
 
