@@ -40,6 +40,7 @@ class StagingClient {
   [[nodiscard]] const Session& session() const { return session_; }
   [[nodiscard]] SegmentId segment() const { return granted_.id; }
   [[nodiscard]] std::span<std::byte> memory() const { return memory_; }
+  [[nodiscard]] int descriptor() const { return granted_.fd.get(); }  ///< of the segment
 
   /// The test fails where there is none.
   [[nodiscard]] FlashExtent allocate(std::uint64_t bytes, FlashPolicy policy);
