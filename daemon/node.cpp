@@ -14,6 +14,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
+#include "common/base/tally.hpp"
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
@@ -59,7 +60,8 @@ Pool::Options pool_options(const DaemonConfig& config) {
   return options;
 }
 
-Result<std::vector<std::unique_ptr<transport::Target>>> make_targets(const DaemonConfig& config) {
+Result<std::vector<std::unique_ptr<transport::Target>>> make_targets(
+    const DaemonConfig& config, const std::shared_ptr<Tally>& refusals) {
   std::vector<std::unique_ptr<transport::Target>> targets;
   auto local = transport::make_local_target();
   if (!local) return local.error();
@@ -68,6 +70,7 @@ Result<std::vector<std::unique_ptr<transport::Target>>> make_targets(const Daemo
     transport::OfiTargetOptions options;
     options.provider = config.ofi->provider;
     options.bind_address = config.ofi->address;
+    options.refusals = refusals;
     auto ofi = transport::make_ofi_target(options);
     if (!ofi) return ofi.error().at("ofi");
     targets.push_back(std::move(*ofi));
@@ -166,6 +169,7 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   NodeFacts facts;
   facts.boot_id = std::move(*boot_id);
   facts.instance = random_number();
+  facts.refusals = std::make_shared<Tally>("refused", clock);
   NodeInfo self{config.node, config.node_name, {"unix:" + config.unix_socket}};
   if (config.tcp_listen) {
     auto listener = listen_tcp(*config.tcp_listen);
@@ -178,7 +182,7 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   auto flash = start_flash(config, facts.flash_off);
   if (!flash) return flash.error();
   facts.flash = flash->get();
-  auto targets = make_targets(config);
+  auto targets = make_targets(config, facts.refusals);
   if (!targets) return targets.error();
   auto data = DataLoop::create(std::move(*targets));
   if (!data) return data.error();

@@ -233,6 +233,7 @@ Result<NodeStatus> ControlClient::status(TimePoint deadline) {
                          path.write_bytes_per_day_max(), path.read_only()});
   }
   out.flash_off = from.flash_off();
+  for (const pb::Refusal& one : from.refusals()) out.refusals.push_back({one.cause(), one.count()});
   return out;
 }
 

@@ -83,6 +83,12 @@ struct FlashPathStatus {
   bool read_only = false;                     ///< after an I/O error
 };
 
+/// How often something was refused since the daemon's start.
+struct Refusal {
+  std::string cause;
+  std::uint64_t count = 0;
+};
+
 struct NodeStatus {
   NodeId node;
   std::string node_name;
@@ -97,6 +103,7 @@ struct NodeStatus {
   bool draining = false;
   std::vector<FlashPathStatus> flash;
   std::string flash_off;  ///< why configured flash is not there
+  std::vector<Refusal> refusals;
 };
 
 struct SessionInfo {

@@ -124,10 +124,11 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     }
     if (!greeted_) return greet(request);
     if (in_flight_ >= server_.options_.requests_in_flight_max) {
-      return Service::refuse(request, Error(Errc::kBusy, "too many requests on one connection"),
-                             [this](const pb::Response& response, std::vector<UniqueFd> none) {
-                               return send(response, std::move(none));
-                             });
+      return server_.service_.refuse(
+          request, Error(Errc::kBusy, "too many requests on one connection"),
+          [this](const pb::Response& response, std::vector<UniqueFd> none) {
+            return send(response, std::move(none));
+          });
     }
     ++in_flight_;
     server_.service_.handle(request, peer_,
@@ -245,7 +246,7 @@ void Server::pause(Listener& listener) {
 void Server::serve(UniqueFd fd) {
   PeerInfo peer = describe_peer(fd.get());
   if (connections_.size() >= options_.connections_max) {
-    ++refused_;
+    service_.count_refusal("connection: too many", peer.description);
     return;  // closes it
   }
   const int family = socket_family(fd.get());
@@ -257,7 +258,7 @@ void Server::serve(UniqueFd fd) {
   std::error_code error;
   socket.assign(asio::generic::stream_protocol(family, 0), fd.get(), error);
   if (error) {  // the kernel has no room to watch it: as if it had never come
-    ++refused_;
+    service_.count_refusal("connection: too many", peer.description + ": " + error.message());
     return;
   }
   static_cast<void>(fd.release());
@@ -269,12 +270,8 @@ void Server::serve(UniqueFd fd) {
 void Server::ended(const std::shared_ptr<Connection>& connection, const Error& why) {
   connections_.erase(connection);
   if (why.code() == Errc::kUnavailable) return;  // the usual end
-  ++refused_;
-  if (!may_log(last_refusal_logged_)) return;
-  log(LogLevel::kWarning, "connection closed",
-      {{"peer", connection->peer().description},
-       {"error", why.message()},
-       {"closed_so_far", std::to_string(refused_)}});
+  service_.count_refusal("connection: " + std::string(errc_name(why.code())),
+                         connection->peer().description + ": " + why.context());
 }
 
 /// One line a second at most: whoever sends garbage must not fill the log with it.

@@ -67,8 +67,6 @@ class Server {
   const std::shared_ptr<FrameChannel::SendBudget> send_budget_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::unordered_set<std::shared_ptr<Connection>> connections_;
-  std::uint64_t refused_ = 0;  ///< connections closed for garbage or limits
-  TimePoint last_refusal_logged_{};
   TimePoint last_pause_logged_{};
   bool stopped_ = false;
 };

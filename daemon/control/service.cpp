@@ -47,6 +47,19 @@ pb::Response refusal(std::uint64_t id, const Error& error) {
   return response;
 }
 
+/// What a request asks for, as refusals of it are counted: its body's name in control.proto.
+std::string kind_of(const pb::Request& request) {
+  const auto* field = pb::Request::descriptor()->FindFieldByNumber(request.body_case());
+  return field == nullptr ? "unknown" : field->name();
+}
+
+/// Whoever gets such an answer asked for what is not its own or makes no sense; the others (busy,
+/// exhausted, ...) are the pool's state and nobody's fault.
+bool is_refusal(Errc code) {
+  return code == Errc::kPermissionDenied || code == Errc::kNotFound || code == Errc::kConflict ||
+         code == Errc::kInvalidArgument || code == Errc::kOutOfRange || code == Errc::kUnsupported;
+}
+
 template <typename Body>
 Result<SessionId> authenticate(const Pool& pool, const Body& body) {
   const SessionId session(body.session_id());
@@ -69,7 +82,18 @@ Service::Service(Pool& pool, Grants& grants, Staging& staging, DataLoop& data, c
 }
 
 void Service::refuse(const Request& request, const Error& error, const Reply& reply) {
-  static_cast<void>(reply(refusal(request.id(), error), {}));
+  static_cast<void>(reply(refused(kind_of(request), request.id(), error), {}));
+}
+
+pb::Response Service::refused(std::string_view kind, std::uint64_t id, const Error& error) {
+  if (is_refusal(error.code())) {
+    count_refusal(std::string(kind) + ": " + std::string(errc_name(error.code())), error.context());
+  }
+  return refusal(id, error);
+}
+
+void Service::count_refusal(const std::string& cause, const std::string& detail) {
+  if (facts_.refusals) facts_.refusals->note(cause, detail);
 }
 
 bool Service::offers(const std::string& driver, const PeerInfo& peer) const {
@@ -193,7 +217,7 @@ void Service::grant(const Request& request, const PeerInfo& peer, const Reply& r
   grants_.make(spec, [this, response, reply,
                       session = *session](Result<std::vector<GrantedSegment>> made) mutable {
     if (!made) {
-      static_cast<void>(reply(refusal(response.id(), made.error()), {}));
+      static_cast<void>(reply(refused("grant", response.id(), made.error()), {}));
       return;
     }
     std::vector<UniqueFd> descriptors;
@@ -236,18 +260,18 @@ void Service::flash_allocate(const Request& request, const Reply& reply) {
     return refuse(request, Error(Errc::kInvalidArgument, "neither scratch nor durable"), reply);
   }
   pb::Response response = answer_to(request);
-  staging_.allocate(*session, body.bytes(), static_cast<FlashPolicy>(body.policy()),
-                    [this, response, reply, session = *session](const auto& made) mutable {
-                      if (!made) {
-                        static_cast<void>(reply(refusal(response.id(), made.error()), {}));
-                        return;
-                      }
-                      response.mutable_flash_allocate()->set_extent_id(made->id);
-                      response.mutable_flash_allocate()->set_access(made->access);
-                      // Nobody knows of it: a durable one would stay for ever.
-                      if (!reply(response, {}))
-                        staging_.free(session, made->id, [](const auto&) {});
-                    });
+  staging_.allocate(
+      *session, body.bytes(), static_cast<FlashPolicy>(body.policy()),
+      [this, response, reply, session = *session](const auto& made) mutable {
+        if (!made) {
+          static_cast<void>(reply(refused("flash_allocate", response.id(), made.error()), {}));
+          return;
+        }
+        response.mutable_flash_allocate()->set_extent_id(made->id);
+        response.mutable_flash_allocate()->set_access(made->access);
+        // Nobody knows of it: a durable one would stay for ever.
+        if (!reply(response, {})) staging_.free(session, made->id, [](const auto&) {});
+      });
 }
 
 void Service::flash_open(const Request& request, const Reply& reply) {
@@ -255,15 +279,16 @@ void Service::flash_open(const Request& request, const Reply& reply) {
   auto session = authenticate(pool_, body);
   if (!session) return refuse(request, session.error(), reply);
   pb::Response response = answer_to(request);
-  staging_.open(*session, {body.extent_id(), body.access(), 0},
-                [response, reply](const auto& opened) mutable {
-                  if (!opened) {
-                    static_cast<void>(reply(refusal(response.id(), opened.error()), {}));
-                    return;
-                  }
-                  response.mutable_flash_open()->set_bytes(opened->length_bytes);
-                  static_cast<void>(reply(response, {}));
-                });
+  staging_.open(
+      *session, {body.extent_id(), body.access(), 0},
+      [this, response, reply](const auto& opened) mutable {
+        if (!opened) {
+          static_cast<void>(reply(refused("flash_open", response.id(), opened.error()), {}));
+          return;
+        }
+        response.mutable_flash_open()->set_bytes(opened->length_bytes);
+        static_cast<void>(reply(response, {}));
+      });
 }
 
 void Service::flash_free(const Request& request, const Reply& reply) {
@@ -271,9 +296,11 @@ void Service::flash_free(const Request& request, const Reply& reply) {
   if (!session) return refuse(request, session.error(), reply);
   pb::Response response = answer_to(request);
   response.mutable_flash_free();
-  staging_.free(*session, request.flash_free().extent_id(), [response, reply](const auto& done) {
-    static_cast<void>(reply(done ? response : refusal(response.id(), done.error()), {}));
-  });
+  staging_.free(
+      *session, request.flash_free().extent_id(), [this, response, reply](const auto& done) {
+        static_cast<void>(
+            reply(done ? response : refused("flash_free", response.id(), done.error()), {}));
+      });
 }
 
 void Service::stage(const Request& request, const Reply& reply) {
@@ -290,11 +317,11 @@ void Service::stage(const Request& request, const Reply& reply) {
   spec.segment = SegmentId(body.segment_id());
   spec.segment_offset_bytes = body.segment_offset();
   spec.length_bytes = body.bytes();
-  staging_.stage(*session, spec, [id = request.id(), reply](const Result<void>& done) {
+  staging_.stage(*session, spec, [this, id = request.id(), reply](const Result<void>& done) {
     pb::Response response;
     response.set_id(id);
     response.mutable_stage();
-    static_cast<void>(reply(done ? response : refusal(id, done.error()), {}));
+    static_cast<void>(reply(done ? response : refused("stage", id, done.error()), {}));
   });
 }
 
@@ -364,6 +391,13 @@ void Service::status(const Request& request, const Reply& reply) {
   for (const auto& driver : data_.drivers()) out->add_drivers(driver.name);
   out->set_draining(pool_.draining());
   out->set_flash_off(facts_.flash_off);
+  if (facts_.refusals) {
+    for (const Tally::Entry& entry : facts_.refusals->entries()) {
+      auto* to = out->add_refusals();
+      to->set_cause(entry.cause);
+      to->set_count(entry.count);
+    }
+  }
   if (facts_.flash != nullptr) {
     for (const flash::PathStatus& path : facts_.flash->status().paths) {
       auto* to = out->add_flash();

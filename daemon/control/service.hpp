@@ -2,10 +2,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/clock.hpp"
+#include "common/base/tally.hpp"
 #include "common/base/unique_fd.hpp"
 #include "daemon/control/grants.hpp"
 #include "daemon/control/staging.hpp"
@@ -39,6 +42,7 @@ struct NodeFacts {
   std::vector<NodeInfo> nodes;              ///< this one first
   const flash::FlashLoop* flash = nullptr;  ///< outlives the service; nullptr: no flash
   std::string flash_off = {};               ///< why configured flash is not there
+  std::shared_ptr<Tally> refusals = {};     ///< what is refused is counted here; nullptr: nowhere
 };
 
 /// Answers requests. Validates first; knows nothing of sockets.
@@ -58,7 +62,9 @@ class Service {
   [[nodiscard]] bool hello(const Request& request, const PeerInfo& peer, const Reply& reply);
   void handle(const Request& request, const PeerInfo& peer, const Reply& reply);
   /// An answer that says why a request was not taken up.
-  static void refuse(const Request& request, const Error& error, const Reply& reply);
+  void refuse(const Request& request, const Error& error, const Reply& reply);
+  /// Counts what was refused without an answer.
+  void count_refusal(const std::string& cause, const std::string& detail);
 
   /// Expires leases. To be called every Pool::tick_period().
   void tick();
@@ -77,6 +83,7 @@ class Service {
   void status(const Request& request, const Reply& reply);
   void sessions(const Request& request, const Reply& reply);
   void segments(const Request& request, const Reply& reply);
+  [[nodiscard]] Response refused(std::string_view kind, std::uint64_t id, const Error& error);
   [[nodiscard]] bool offers(const std::string& driver, const PeerInfo& peer) const;
 
   void flash_extents(const Request& request, const Reply& reply);

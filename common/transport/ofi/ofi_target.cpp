@@ -11,6 +11,7 @@
 #include "common/base/log.hpp"
 #include "common/transport/ofi/alias.hpp"
 #include "common/transport/ofi/endpoint.hpp"
+#include "common/transport/ofi/fabric_log.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/ofi/wire.hpp"
 #include "common/transport/secret.hpp"
@@ -75,6 +76,13 @@ Result<std::unique_ptr<Target>> OfiTarget::create(const OfiTargetOptions& option
   if (options.bind_address.empty() || options.bind_address == "0.0.0.0" ||
       options.bind_address == "::") {
     return Error(Errc::kInvalidArgument, "bind_address: must be an address that peers can reach");
+  }
+  if (options.refusals) {
+    // Nobody is refused the less for not being counted.
+    if (const auto counted = count_refusals(options.refusals); !counted) {
+      log(LogLevel::kWarning, "refused accesses are not counted",
+          {{"why", counted.error().context()}});
+    }
   }
   auto endpoint = Endpoint::listen(
       Endpoint::Listen{options.provider, options.bind_address, std::to_string(options.port)});

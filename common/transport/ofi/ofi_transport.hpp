@@ -6,6 +6,7 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
+#include "common/base/tally.hpp"
 #include "common/base/units.hpp"
 #include "common/transport/target.hpp"
 #include "common/transport/transport.hpp"
@@ -49,6 +50,8 @@ struct OfiTargetOptions {
   std::string provider = kOfiProvider;
   std::string bind_address = "127.0.0.1";  ///< numeric, reachable by peers; not a wildcard
   std::uint16_t port = 0;                  ///< 0: the system chooses
+  /// Counts accesses and connections that were refused. nullptr: nobody does.
+  std::shared_ptr<Tally> refusals;
 };
 
 /// Makes the daemon's side of the `ofi` driver. ExposeRequest must name whole pages and the memfd

@@ -1,0 +1,318 @@
+// What a hostile or confused peer tries, against a real daemon and on both drivers: it is refused,
+// told why, counted, and costs nobody else anything.
+#include <sys/socket.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "common/base/prng.hpp"
+#include "common/base/units.hpp"
+#include "common/transport/local/local_transport.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/ofi/wire.hpp"
+#include "proto/rpc.hpp"
+#include "tests/integration/daemon/daemon_process.hpp"
+#include "tests/integration/faults/caller.hpp"
+
+namespace ho::test {
+namespace {
+
+using namespace std::chrono_literals;
+using transport::RegionId;
+using transport::Rights;
+using transport::Transport;
+
+/// A daemon, and a job on it that must not notice anything.
+class Node {
+ public:
+  Node() { start(); }
+  void start() {
+    daemon_ = std::make_unique<DaemonProcess>(
+        folder_, "d", DaemonProcess::Spec{small_config(folder_, "ofi {}\n"), {}});
+    (void)connect(address());
+  }
+  void restart() {
+    daemon_.reset();
+    start();
+  }
+  [[nodiscard]] std::string address() const { return unix_address(folder_); }
+  /// Everything refused whose cause begins so.
+  [[nodiscard]] std::uint64_t refused(const std::string& cause) const {
+    const auto status = connect(address())->status(soon());
+    REQUIRE(status.ok());
+    std::uint64_t count = 0;
+    for (const Refusal& one : status->refusals) {
+      if (one.cause.rfind(cause, 0) == 0) count += one.count;
+    }
+    return count;
+  }
+  /// Lines of the daemon's log that name the cause.
+  [[nodiscard]] std::size_t lines(const std::string& cause) const {
+    const std::string log = daemon_->err();
+    std::size_t count = 0;
+    for (std::size_t at = log.find(cause); at != std::string::npos; at = log.find(cause, at + 1)) {
+      ++count;
+    }
+    return count;
+  }
+
+ private:
+  TempFolder folder_;
+  std::unique_ptr<DaemonProcess> daemon_;
+};
+
+/// One session over one driver, below the client library: it can lie.
+struct Intruder {
+  Intruder(const std::string& address, const std::string& driver_name)
+      : driver(driver_name), control(connect(address)), memory(64 * kKiB, std::byte{0x5E}) {
+    auto opened = control->open_session("intruder", soon());
+    REQUIRE(opened.ok());
+    session = *opened;
+    auto made = driver == "local" ? transport::make_local_transport({}, clock)
+                                  : transport::make_ofi_transport({}, clock);
+    REQUIRE(made.ok());
+    transport = std::move(*made);
+    for (const DriverEndpoint& endpoint : control->hello().drivers) {
+      if (endpoint.driver == driver) target = endpoint.address;
+    }
+    reconnect();
+    const auto registered = transport->register_memory(memory);
+    REQUIRE(registered.ok());
+    local = *registered;
+  }
+  void reconnect() {
+    const auto connected = transport->connect({control->hello().node, target}, soon());
+    REQUIRE(connected.ok());
+    peer = *connected;
+  }
+  [[nodiscard]] GrantedSegment grant(Rights rights) {
+    GrantSpec spec{2 * kMiB, driver, rights};
+    auto granted = control->grant(session, spec, soon());
+    REQUIRE(granted.ok());
+    return std::move(granted->front());
+  }
+  [[nodiscard]] transport::RegionGrant grant_of(GrantedSegment& segment, Rights rights) const {
+    transport::RegionGrant grant;
+    grant.key = segment.key;
+    grant.fd = std::move(segment.fd);
+    grant.length_bytes = segment.length_bytes;
+    grant.rights = rights;
+    return grant;
+  }
+  [[nodiscard]] Errc put(RegionId region, std::uint64_t offset) {
+    const auto started = transport->submit(
+        transport::PutOp{OpId(1), memory, local, region, offset, clock.now() + 2s});
+    return started ? outcome() : started.error().code();
+  }
+  [[nodiscard]] Errc get(RegionId region, std::uint64_t offset) {
+    const auto started = transport->submit(
+        transport::GetOp{OpId(1), memory, local, region, offset, clock.now() + 2s});
+    return started ? outcome() : started.error().code();
+  }
+  [[nodiscard]] Errc outcome() {
+    Completion done;
+    while (transport->poll({&done, 1}) == 0) std::this_thread::yield();
+    return done.code;
+  }
+
+  SteadyClock clock;
+  std::string driver;
+  std::unique_ptr<ControlClient> control;
+  Session session;
+  std::unique_ptr<Transport> transport;
+  std::string target;
+  std::vector<std::byte> memory;
+  transport::PeerId peer;
+  transport::LocalId local;
+};
+
+bool refusal(Errc code) { return code == Errc::kPermissionDenied || code == Errc::kUnavailable; }
+
+TEST_CASE("protection: a revoked grant opens nothing any more") {
+  Node node;
+  for (const char* driver : {"local", "ofi"}) {
+    INFO(driver);
+    Bystander other(node.address(), driver);
+    Intruder intruder(node.address(), driver);
+    GrantedSegment segment = intruder.grant(Rights::kReadWrite);
+    const auto region =
+        intruder.transport->attach(intruder.peer, intruder.grant_of(segment, Rights::kReadWrite));
+    REQUIRE(region.ok());
+    CHECK(intruder.put(*region, 0) == Errc::kOk);
+    REQUIRE(intruder.control->release(intruder.session, {segment.id}, soon()).ok());
+    CHECK(refusal(intruder.put(*region, 0)));
+    CHECK(refusal(intruder.get(*region, 0)));
+    if (std::string(driver) == "ofi") {
+      intruder.reconnect();
+      const auto again =
+          intruder.transport->attach(intruder.peer, intruder.grant_of(segment, Rights::kReadWrite));
+      REQUIRE_FALSE(again.ok());
+      CHECK(again.error().code() == Errc::kPermissionDenied);
+      INFO(again.error().message());
+      CHECK(again.error().context().find("refuses the key") != std::string::npos);
+    }
+    CHECK(other.end() == "");
+  }
+  CHECK(node.refused("ofi: unknown key") >= 1);
+  CHECK(node.lines("ofi: unknown key") == 1);
+}
+
+TEST_CASE("protection: a read-only grant cannot be written, whatever the peer claims") {
+  Node node;
+  for (const char* driver : {"local", "ofi"}) {
+    INFO(driver);
+    Intruder intruder(node.address(), driver);
+    GrantedSegment segment = intruder.grant(Rights::kRead);
+    if (std::string(driver) == "ofi") {
+      auto key = transport::decode_key(segment.key);
+      REQUIRE(key.ok());
+      key->rights = Rights::kReadWrite;
+      segment.key = transport::encode_key(*key);
+    }
+    const auto region =
+        intruder.transport->attach(intruder.peer, intruder.grant_of(segment, Rights::kReadWrite));
+    // local: the descriptor itself cannot be mapped for writing.
+    if (!region) {
+      CHECK(std::string(driver) == "local");
+      CHECK(region.error().code() == Errc::kPermissionDenied);
+      continue;
+    }
+    CHECK(intruder.get(*region, 0) == Errc::kOk);
+    CHECK(std::all_of(intruder.memory.begin(), intruder.memory.end(),
+                      [](std::byte byte) { return byte == std::byte{0}; }));
+    CHECK(refusal(intruder.put(*region, 0)));
+  }
+  CHECK(node.refused("ofi: access without the right") == 1);
+  CHECK(node.lines("ofi: access without the right") == 1);
+}
+
+TEST_CASE("protection: no range beyond a segment is reached, overflow included") {
+  Node node;
+  for (const char* driver : {"local", "ofi"}) {
+    INFO(driver);
+    Bystander other(node.address(), driver);
+    Intruder intruder(node.address(), driver);
+    GrantedSegment segment = intruder.grant(Rights::kReadWrite);
+    const std::uint64_t real = segment.length_bytes;
+    if (std::string(driver) == "ofi") {
+      auto key = transport::decode_key(segment.key);
+      REQUIRE(key.ok());
+      key->length_bytes = 64 * kMiB;
+      segment.key = transport::encode_key(*key);
+      segment.length_bytes = key->length_bytes;
+    }
+    const auto region =
+        intruder.transport->attach(intruder.peer, intruder.grant_of(segment, Rights::kReadWrite));
+    REQUIRE(region.ok());
+    CHECK(intruder.put(*region, UINT64_MAX - 4096) == Errc::kOutOfRange);
+    CHECK(intruder.get(*region, UINT64_MAX) == Errc::kOutOfRange);
+    const Errc beyond = intruder.put(*region, real - 4096);
+    CHECK((beyond == Errc::kOutOfRange || refusal(beyond)));
+    CHECK(other.end() == "");
+  }
+  CHECK(node.refused("ofi: range outside of the region") >= 1);
+}
+
+TEST_CASE("protection: a guessed key is refused, told and counted") {
+  Node node;
+  Bystander other(node.address(), "ofi");
+  Intruder intruder(node.address(), "ofi");
+  GrantedSegment segment = intruder.grant(Rights::kReadWrite);
+  auto key = transport::decode_key(segment.key);
+  REQUIRE(key.ok());
+  for (int guess = 1; guess <= 5; ++guess) {
+    key->key += 1;
+    segment.key = transport::encode_key(*key);
+    const auto region =
+        intruder.transport->attach(intruder.peer, intruder.grant_of(segment, Rights::kReadWrite));
+    REQUIRE_FALSE(region.ok());
+    CHECK(region.error().code() == Errc::kPermissionDenied);
+  }
+  CHECK(node.refused("ofi: unknown key") == 5);
+  CHECK(node.lines("ofi: unknown key") == 1);
+  CHECK(other.end() == "");
+}
+
+TEST_CASE("protection: another's session, a wrong token and a dead session give nothing") {
+  Node node;
+  for (const char* driver : {"local", "ofi"}) {
+    INFO(driver);
+    Bystander other(node.address(), driver);
+    Intruder victim(node.address(), driver);
+    Intruder intruder(node.address(), driver);
+    const GrantedSegment segment = victim.grant(Rights::kReadWrite);
+    const auto stolen = intruder.control->release(intruder.session, {segment.id}, soon());
+    REQUIRE_FALSE(stolen.ok());
+    INFO(stolen.error().message());
+    CHECK_FALSE(stolen.error().context().empty());
+    Session forged = victim.session;
+    forged.token = intruder.session.token;
+    CHECK_FALSE(intruder.control->renew_lease(forged, soon()).ok());
+    CHECK_FALSE(intruder.control->close_session(forged, soon()).ok());
+    CHECK_FALSE(intruder.control->grant(forged, {2 * kMiB, driver}, soon()).ok());
+    const Session dead = intruder.session;
+    REQUIRE(intruder.control->close_session(dead, soon()).ok());
+    const auto late = intruder.control->grant(dead, {2 * kMiB, driver}, soon());
+    REQUIRE_FALSE(late.ok());
+    CHECK(
+        (late.error().code() == Errc::kNotFound || late.error().code() == Errc::kPermissionDenied));
+    CHECK_FALSE(intruder.control->renew_lease(dead, soon()).ok());
+    CHECK(victim.control->renew_lease(victim.session, soon()).ok());
+    CHECK(other.end() == "");
+  }
+  CHECK(node.refused("release: ") == 2);
+  CHECK(node.refused("renew_lease: ") == 4);
+  CHECK(node.refused("close_session: ") == 2);
+  CHECK(node.refused("grant: ") == 4);
+  CHECK(node.lines("\"release: ") == 1);
+}
+
+TEST_CASE("protection: what an earlier daemon gave out opens nothing at the next") {
+  Node node;
+  for (const char* driver : {"local", "ofi"}) {
+    INFO(driver);
+    Intruder early(node.address(), driver);
+    GrantedSegment segment = early.grant(Rights::kReadWrite);
+    const std::uint64_t instance = early.control->hello().daemon_instance;
+    node.restart();
+    Intruder late(node.address(), driver);
+    CHECK(late.control->hello().daemon_instance != instance);
+    CHECK_FALSE(late.control->renew_lease(early.session, soon()).ok());
+    CHECK_FALSE(late.control->release(early.session, {segment.id}, soon()).ok());
+    if (std::string(driver) == "local") continue;
+    const auto region =
+        late.transport->attach(late.peer, late.grant_of(segment, Rights::kReadWrite));
+    REQUIRE_FALSE(region.ok());
+    CHECK(region.error().code() == Errc::kPermissionDenied);
+  }
+}
+
+TEST_CASE("protection: rubbish on the control socket costs its own connection only") {
+  Node node;
+  Bystander other(node.address(), "local");
+  const auto neighbour = connect(node.address());
+  const auto address = ControlAddress::parse(node.address());
+  REQUIRE(address.ok());
+  Prng prng(91);
+  for (int round = 0; round < 40; ++round) {
+    const auto fd = dial(*address, soon());
+    REQUIRE(fd.ok());
+    // A frame of the right length with senseless bytes, or bytes that are no frame at all.
+    std::string bytes(1 + prng.below(3000), '\0');
+    for (char& byte : bytes) byte = static_cast<char>(prng.next());
+    if (round % 2 == 0) bytes = *encode_frame(bytes, 0);
+    (void)!::send(fd->get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    // It is closed; nothing else is said to who speaks no protocol of ours.
+    char byte = 0;
+    if (round % 2 == 0) CHECK(::recv(fd->get(), &byte, 1, 0) <= 0);
+  }
+  CHECK(neighbour->status(soon()).ok());
+  CHECK(eventually(5s, [&] { return node.refused("connection: ") >= 20; }));
+  CHECK(node.lines("cause=\"connection: corrupt\"") <= 1);
+  CHECK(other.end() == "");
+}
+
+}  // namespace
+}  // namespace ho::test
