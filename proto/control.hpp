@@ -139,13 +139,6 @@ struct FlashExtent {
   std::uint64_t length_bytes = 0;
 };
 
-enum class StageDirection : std::uint8_t { kIn = 1, kOut = 2 };
-
-/// One chunk moved between an extent and a segment of the same session and node.
-struct StageSpec {
-  StageDirection direction = StageDirection::kIn;
-  std::uint64_t extent = 0;
-  std::uint64_t extent_offset_bytes = 0;
 /// What takes space on one node's flash, as whoever runs the node sees it.
 struct FlashExtentInfo {
   std::uint64_t id = 0;
@@ -154,6 +147,13 @@ struct FlashExtentInfo {
   SessionId session{};  ///< one that has it open; 0: none
 };
 
+enum class StageDirection : std::uint8_t { kIn = 1, kOut = 2 };
+
+/// One chunk moved between an extent and a segment of the same session and node.
+struct StageSpec {
+  StageDirection direction = StageDirection::kIn;
+  std::uint64_t extent = 0;
+  std::uint64_t extent_offset_bytes = 0;
   SegmentId segment;
   std::uint64_t segment_offset_bytes = 0;
   std::uint64_t length_bytes = 0;  ///< 1 .. kStageBytesMax
@@ -234,6 +234,11 @@ class ControlClient {
   [[nodiscard]] Result<NodeStatus> status(TimePoint deadline);
   [[nodiscard]] Result<std::vector<SessionInfo>> sessions(TimePoint deadline);
   [[nodiscard]] Result<std::vector<SegmentInfo>> segments(TimePoint deadline);
+  /// @return kUnsupported: the node has no flash, and why.
+  [[nodiscard]] Result<std::vector<FlashExtentInfo>> flash_extents(TimePoint deadline);
+  /// Ends a durable extent that no session has open. @return kPermissionDenied: only root and the
+  /// daemon's own user may, over the Unix socket; kConflict: in use; kNotFound.
+  [[nodiscard]] Result<void> flash_erase(std::uint64_t extent, TimePoint deadline);
 
  private:
   class Connection;
@@ -241,9 +246,4 @@ class ControlClient {
   std::unique_ptr<Connection> connection_;
 };
 
-  /// @return kUnsupported: the node has no flash, and why.
-  [[nodiscard]] Result<std::vector<FlashExtentInfo>> flash_extents(TimePoint deadline);
-  /// Ends a durable extent that no session has open. @return kPermissionDenied: only root and the
-  /// daemon's own user may, over the Unix socket; kConflict: in use; kNotFound.
-  [[nodiscard]] Result<void> flash_erase(std::uint64_t extent, TimePoint deadline);
 }  // namespace ho

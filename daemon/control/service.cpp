@@ -149,6 +149,8 @@ void Service::handle(const Request& request, const PeerInfo& peer, const Reply& 
     case pb::Request::kFlashAllocate: return flash_allocate(request, reply);
     case pb::Request::kFlashOpen: return flash_open(request, reply);
     case pb::Request::kFlashFree: return flash_free(request, reply);
+    case pb::Request::kFlashExtents: return flash_extents(request, reply);
+    case pb::Request::kFlashErase: return flash_erase(request, peer, reply);
     case pb::Request::kStage: return stage(request, reply);
     case pb::Request::BODY_NOT_SET: break;
   }
@@ -174,8 +176,6 @@ void Service::open_session(const Request& request, const PeerInfo& peer, const R
   response.mutable_open_session()->set_session_id(session->value());
   response.mutable_open_session()->set_token(token);
   response.mutable_open_session()->set_lease_ms(to_ms(pool_.options().lease));
-    case pb::Request::kFlashExtents: return flash_extents(request, reply);
-    case pb::Request::kFlashErase: return flash_erase(request, peer, reply);
   if (!reply(response, {})) staging_.close_session(*session, [] {});
 }
 

@@ -78,6 +78,8 @@ class Service {
   void flash_allocate(const Request& request, const Reply& reply);
   void flash_open(const Request& request, const Reply& reply);
   void flash_free(const Request& request, const Reply& reply);
+  void flash_extents(const Request& request, const Reply& reply);
+  void flash_erase(const Request& request, const PeerInfo& peer, const Reply& reply);
   void stage(const Request& request, const Reply& reply);
   void nodes(const Request& request, const Reply& reply);
   void status(const Request& request, const Reply& reply);
@@ -86,8 +88,6 @@ class Service {
   [[nodiscard]] Response refused(std::string_view kind, std::uint64_t id, const Error& error);
   [[nodiscard]] bool offers(const std::string& driver, const PeerInfo& peer) const;
 
-  void flash_extents(const Request& request, const Reply& reply);
-  void flash_erase(const Request& request, const PeerInfo& peer, const Reply& reply);
   Pool& pool_;
   Grants& grants_;
   Staging& staging_;
