@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -8,24 +10,38 @@
 #include <vector>
 
 #include "client/node_fault.hpp"
-#include "client/sessions.hpp"
 #include "client/stager.hpp"
+#include "common/base/clock.hpp"
 
 namespace ho::client {
 
 /// Stages by control messages to the daemons. Answers come on the connections' I/O threads, which
-/// put them into a box and ring the transfer thread.
+/// put them into a box and ring the transfer thread. A daemon that is busy with others' requests is
+/// asked again, later each time, until the operation's deadline.
 class ControlStager : public Stager {
  public:
   static constexpr std::uint32_t kOpsMax = 64;
+  /// Failures whose text is kept: far more than can end before their owners hear of them.
+  static constexpr std::uint32_t kTextsMax = 256;
+  static constexpr Duration kRetryMin = std::chrono::milliseconds(1);
+  static constexpr Duration kRetryMax = std::chrono::milliseconds(32);
 
-  /// `nodes` outlive it, and their connections end after it.
-  ControlStager(const std::vector<NodeSession>& nodes, std::shared_ptr<Doorbell> door);
+  using Done = std::function<void(const Result<void>&)>;
+  /// Asks op.flash.node for one operation and returns. `done` hears the answer once, on any thread.
+  /// @return kBusy, or another failure: nothing was asked and `done` is not called.
+  using Send = std::function<Result<void>(const StageOp& op, Done done)>;
+  struct Options {
+    Send send;
+    std::uint64_t op_bytes_max = 0;  ///< of one request
+  };
 
-  [[nodiscard]] std::uint64_t op_bytes_max() const override { return kStageBytesMax; }
+  /// `clock` outlives it. What `send` asks for may be answered after its end.
+  ControlStager(Options options, const Clock& clock, std::shared_ptr<Doorbell> door);
+
+  [[nodiscard]] std::uint64_t op_bytes_max() const override { return options_.op_bytes_max; }
   [[nodiscard]] Result<void> submit(const StageOp& op) override;
   std::size_t poll(std::span<Completion> out) override;
-  [[nodiscard]] std::string explain(NodeIndex node) const override { return said_[node.value()]; }
+  [[nodiscard]] std::string explain(OpId op) const override;
 
  private:
   struct Answer {
@@ -41,17 +57,29 @@ class ControlStager : public Stager {
   };
   struct Slot {
     StageOp op;
-    std::uint64_t number = 0;  ///< 0: free; an answer with another one is late
+    std::uint64_t number = 0;            ///< 0: free; an answer with another one is late
+    TimePoint again = TimePoint::max();  ///< when to ask again; max: an answer is awaited
+    Duration pause = kRetryMin;
+    std::string busy;  ///< what was said the last time
+  };
+  struct Text {
+    OpId op;
+    std::string text;
   };
 
-  const std::vector<NodeSession>& nodes_;
+  [[nodiscard]] Result<void> ask(std::uint32_t slot);
+  void ask_later(Slot& slot, std::string text);
+  void keep(OpId op, std::string text);
+
+  const Options options_;
+  const Clock& clock_;
   std::shared_ptr<Doorbell> door_;
   std::shared_ptr<Box> box_ = std::make_shared<Box>();
-  SteadyClock clock_;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_;
   std::vector<Answer> taken_;
-  std::vector<std::string> said_;  ///< by node
+  std::array<Text, kTextsMax> texts_;  ///< ring
+  std::uint64_t texts_count_ = 0;      ///< ever kept
   std::uint64_t next_number_ = 1;
 };
 

@@ -354,7 +354,7 @@ bool Engine::feed(Attached& attached) {
 }
 
 std::string Engine::said_of(const TransferDone& done) const {
-  return done.staged && done.code != Errc::kOk ? stager_->explain(done.node) : "";
+  return done.staged && done.code != Errc::kOk ? stager_->explain(done.failed) : "";
 }
 
 bool Engine::take_completions() {

@@ -124,7 +124,7 @@ bool Mover::submit_next(Driver& driver) {
                                         : submit_piece(driver, active, extent, bytes, op);
   if (!ok) {
     if (ok.error().code() == Errc::kBusy) return false;
-    fail(active, ok.error().code(), extent.node);
+    fail(active, ok.error().code(), op);
     leave_heap();
     finish_if_done(entry.slot);
     return true;
@@ -233,15 +233,15 @@ void Mover::piece_done(Driver& driver, const Completion& completion) {
   HO_CHECK(active.pieces > 0);
   driver.pieces -= 1;
   active.pieces -= 1;
-  if (completion.code != Errc::kOk) fail(active, completion.code, node_of(completion.op));
+  if (completion.code != Errc::kOk) fail(active, completion.code, completion.op);
   finish_if_done(slot);
 }
 
 /// Keeps the first failure: what follows it (a closed peer's other pieces) explains less.
-void Mover::fail(Active& active, Errc code, NodeIndex node) {
+void Mover::fail(Active& active, Errc code, OpId op) {
   if (active.code != Errc::kOk) return;
   active.code = code;
-  active.node = node;
+  active.failed = op;
 }
 
 void Mover::finish_if_done(std::uint32_t slot) {
@@ -250,8 +250,8 @@ void Mover::finish_if_done(std::uint32_t slot) {
   HO_CHECK(active.code != Errc::kOk || active.submitted_bytes == active.transfer.bytes);
   HO_CHECK(done_count_ < done_.size());
   done_[(done_first_ + done_count_) % done_.size()] = {
-      active.transfer.owner, active.transfer.cookie, active.code, active.node,
-      active.transfer.flash.has_value()};
+      active.transfer.owner,  active.transfer.cookie, active.code,
+      node_of(active.failed), active.failed,          active.transfer.flash.has_value()};
   done_count_ += 1;
   free_[free_count_++] = slot;
 }

@@ -59,6 +59,7 @@ struct TransferDone {
   std::uint64_t cookie = 0;
   Errc code = Errc::kOk;
   NodeIndex node;       ///< whose part failed; meaningless with kOk
+  OpId failed;          ///< the piece that failed first; likewise
   bool staged = false;  ///< it was a move between arena and flash
 };
 
@@ -128,7 +129,7 @@ class Mover {
     std::uint32_t pieces = 0;  ///< in flight
     bool queued = false;       ///< stands in a driver's heap
     Errc code = Errc::kOk;
-    NodeIndex node;
+    OpId failed;  ///< set with code
   };
   struct HeapEntry {
     std::uint64_t urgency = 0;
@@ -149,7 +150,7 @@ class Mover {
   [[nodiscard]] Result<void> submit_piece(Driver& driver, const Active& active,
                                           const ArenaExtent& extent, std::uint64_t bytes, OpId op);
   void piece_done(Driver& driver, const Completion& completion);
-  void fail(Active& active, Errc code, NodeIndex node);
+  void fail(Active& active, Errc code, OpId op);
   void finish_if_done(std::uint32_t slot);
 
   const Clock& clock_;

@@ -1,6 +1,7 @@
 #include "client/pool.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "client/control_stager.hpp"
 #include "client/factory.hpp"
@@ -13,6 +14,17 @@ namespace {
 constexpr Duration kPeerTimeout = std::chrono::seconds(2);
 /// Of a stage request: a disk that serves others may take seconds. A lost daemon is seen at once.
 constexpr Duration kStageTimeout = std::chrono::seconds(10);
+
+Result<void> ask_to_stage(const NodeSession& node, const StageOp& op, ControlStager::Done done) {
+  StageSpec spec;
+  spec.direction = op.direction == Staging::kIn ? StageDirection::kIn : StageDirection::kOut;
+  spec.extent = op.flash.extent;
+  spec.extent_offset_bytes = op.flash.offset_bytes;
+  spec.segment = op.segment;
+  spec.segment_offset_bytes = op.segment_offset_bytes;
+  spec.length_bytes = op.length_bytes;
+  return node.control->stage(node.session, spec, std::move(done));
+}
 
 }  // namespace
 
@@ -51,7 +63,13 @@ Result<void> Pool::start() {
       known.push_back({node.label, driver, *peer, node.fault});
     }
     engine_->set_nodes(std::move(known));
-    engine_->set_stager(std::make_unique<ControlStager>(nodes(), door_), kStageTimeout);
+    ControlStager::Options stages;
+    stages.op_bytes_max = kStageBytesMax;
+    stages.send = [sessions = sessions_.get()](const StageOp& op, ControlStager::Done done) {
+      return ask_to_stage(sessions->nodes()[op.flash.node.value()], op, std::move(done));
+    };
+    engine_->set_stager(std::make_unique<ControlStager>(std::move(stages), clock_, door_),
+                        kStageTimeout);
     return {};
   });
 }

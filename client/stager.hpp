@@ -42,15 +42,17 @@ class Stager {
   [[nodiscard]] virtual std::uint64_t op_bytes_max() const = 0;
 
   /// @return accepted: one Completion with op.op will come out of poll(), at the latest by the
-  /// deadline. kBusy: poll() and retry. kUnavailable: the node is lost. Nothing started then.
-  /// Until its completion the segment's range is the node's. One that ended by kDeadline may still
-  /// be moving bytes: the range must not be used again.
+  /// deadline; with kBusy where the node had no room for it until then. kBusy: poll() and retry.
+  /// kUnavailable: the node is lost. Nothing started then. Until its completion the segment's range
+  /// is the node's. One that ended by kDeadline may still be moving bytes: the range must not be
+  /// used again.
   [[nodiscard]] virtual Result<void> submit(const StageOp& op) = 0;
   /// Moves up to out.size() completions into `out`. @return how many were written.
   virtual std::size_t poll(std::span<Completion> out) = 0;
 
-  /// What the node said of the last operation there that failed; empty: none did.
-  [[nodiscard]] virtual std::string explain(NodeIndex node) const = 0;
+  /// What was said of an operation that failed, or was not accepted; asked when poll() has given it
+  /// out, since only the latest failures are kept. Empty: nothing is known.
+  [[nodiscard]] virtual std::string explain(OpId op) const = 0;
 };
 
 }  // namespace ho::client

@@ -38,7 +38,7 @@ class SimStager : public client::Stager {
   [[nodiscard]] std::uint64_t op_bytes_max() const override { return options_.op_bytes_max; }
   [[nodiscard]] Result<void> submit(const client::StageOp& op) override;
   std::size_t poll(std::span<Completion> out) override;
-  [[nodiscard]] std::string explain(client::NodeIndex) const override { return "simulated"; }
+  [[nodiscard]] std::string explain(OpId) const override { return "simulated"; }
 
   [[nodiscard]] std::optional<TimePoint> next_event() const;
   [[nodiscard]] std::uint64_t moved() const { return moved_; }

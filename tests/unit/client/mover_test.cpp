@@ -1,7 +1,9 @@
 #include "client/mover.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "tests/support/sim_transport.hpp"
@@ -79,7 +81,56 @@ struct Bench {
   std::optional<Mover> mover;
 };
 
+/// Refuses all it was given, and tells of each its own place.
+class RefusingStager : public client::Stager {
+ public:
+  [[nodiscard]] std::uint64_t op_bytes_max() const override { return 64; }
+  [[nodiscard]] Result<void> submit(const client::StageOp& op) override {
+    held.push_back(op);
+    return {};
+  }
+  std::size_t poll(std::span<Completion> out) override {
+    const std::size_t count = std::min(out.size(), held.size());
+    for (std::size_t i = 0; i < count; ++i) out[i] = {held[i].op, Errc::kCorrupt, 0};
+    for (std::size_t i = 0; i < count; ++i) ended.push_back(held[i]);
+    held.erase(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(count));
+    return count;
+  }
+  [[nodiscard]] std::string explain(OpId op) const override {
+    for (const client::StageOp& one : ended) {
+      if (one.op == op) return "block at " + std::to_string(one.flash.offset_bytes);
+    }
+    return "";
+  }
+
+  std::vector<client::StageOp> held;
+  std::vector<client::StageOp> ended;
+};
+
 }  // namespace
+
+TEST_CASE("mover: a failed stage names the piece of its own that failed first") {
+  Bench bench;
+  RefusingStager stager;
+  client::StagePort port;
+  port.stager = &stager;
+  port.op_deadline = std::chrono::seconds(1);
+  bench.mover->set_stager(port);
+  for (const std::uint64_t cookie : {1, 2, 3}) {
+    Transfer transfer = bench.transfer(Direction::kGet, cookie, 100 * cookie, 0, 100);
+    transfer.flash = client::FlashPlace{NodeIndex(3), 1, 1000 * cookie};
+    REQUIRE(bench.mover->start(transfer).ok());
+  }
+  const auto done = bench.run();
+  REQUIRE(done.size() == 3);
+  for (const TransferDone& one : done) {
+    CHECK(one.code == Errc::kCorrupt);
+    CHECK(one.staged);
+    CHECK(one.node == NodeIndex(3));
+    CHECK(stager.explain(one.failed) == "block at " + std::to_string(1000 * one.cookie));
+  }
+  CHECK(stager.ended.size() == 6);  // two pieces each
+}
 
 TEST_CASE("mover: no operation outlives the lease on the memory it moves") {
   Bench bench;
