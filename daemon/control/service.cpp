@@ -327,9 +327,9 @@ void Service::stage(const Request& request, const Reply& reply) {
 
 void Service::flash_extents(const Request& request, const Reply& reply) {
   pb::Response response = answer_to(request);
-  const auto listed = [response, reply](const Result<Staging::Page>& page) mutable {
+  const auto listed = [this, response, reply](const Result<Staging::Page>& page) mutable {
     if (!page) {
-      static_cast<void>(reply(refusal(response.id(), page.error()), {}));
+      static_cast<void>(reply(refused("flash_extents", response.id(), page.error()), {}));
       return;
     }
     auto* const body = response.mutable_flash_extents();
@@ -356,12 +356,13 @@ void Service::flash_erase(const Request& request, const PeerInfo& peer, const Re
   const std::uint64_t extent = request.flash_erase().extent_id();
   pb::Response response = answer_to(request);
   response.mutable_flash_erase();
-  staging_.erase(extent, [response, reply, extent, who = peer.description](const auto& done) {
+  staging_.erase(extent, [this, response, reply, extent, who = peer.description](const auto& done) {
     if (done) {
       log(LogLevel::kInfo, "flash extent erased",
           {{"extent", std::to_string(extent)}, {"peer", who}});
     }
-    static_cast<void>(reply(done ? response : refusal(response.id(), done.error()), {}));
+    static_cast<void>(
+        reply(done ? response : refused("flash_erase", response.id(), done.error()), {}));
   });
 }
 

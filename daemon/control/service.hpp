@@ -78,9 +78,9 @@ class Service {
   void flash_allocate(const Request& request, const Reply& reply);
   void flash_open(const Request& request, const Reply& reply);
   void flash_free(const Request& request, const Reply& reply);
+  void stage(const Request& request, const Reply& reply);
   void flash_extents(const Request& request, const Reply& reply);
   void flash_erase(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void stage(const Request& request, const Reply& reply);
   void nodes(const Request& request, const Reply& reply);
   void status(const Request& request, const Reply& reply);
   void sessions(const Request& request, const Reply& reply);
