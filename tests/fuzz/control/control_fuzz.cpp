@@ -1,20 +1,27 @@
 #include <control.pb.h>
 
+#include <unistd.h>
+
 #include <asio/io_context.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
+#include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "daemon/control/service.hpp"
+#include "daemon/tier/flash/flash_loop.hpp"
+#include "daemon/tier/flash/uring_device.hpp"
 
 namespace {
 
@@ -43,12 +50,28 @@ struct Daemon {
     return std::move(*made);
   }
 
+  /// A loop over a small file that nobody else can name; nullptr where there is no io_uring.
+  static std::unique_ptr<ho::flash::FlashLoop> make_flash() {
+    if (!ho::flash::check_uring()) return nullptr;
+    std::string path = "/var/tmp/hyperoffload-fuzz-XXXXXX";  // not /tmp: that may be memory
+    const ho::UniqueFd file(::mkstemp(path.data()));
+    HO_CHECK(file.valid() && ::ftruncate(file.get(), 8 * ho::kMiB) == 0);
+    ho::flash::FlashLoop::Options options;
+    options.paths.push_back({path, 0});
+    options.salt = 1;
+    options.new_set[0] = std::byte{1};
+    auto made = ho::flash::FlashLoop::start(std::move(options));
+    ::unlink(path.c_str());
+    return made ? std::move(*made) : nullptr;
+  }
+
   ho::SteadyClock clock;
   asio::io_context io{1};
   ho::daemon::Pool pool{options(), clock.now()};
   std::unique_ptr<ho::daemon::DataLoop> data = make_loop();
   ho::daemon::Grants grants{pool, *data, io, ho::daemon::PagePlan{}};
-  ho::daemon::Staging staging{pool, grants, nullptr, io, {"n", 1, ""}};
+  std::unique_ptr<ho::flash::FlashLoop> flash = make_flash();
+  ho::daemon::Staging staging{pool, grants, flash.get(), io, {"n", 1, ""}};
   ho::daemon::Service service{pool, grants, staging, *data, clock, {"boot", 1, {ho::NodeInfo{}}}};
 };
 
@@ -63,7 +86,7 @@ void run_until(Daemon& daemon, const std::function<bool()>& done) {
 /// Handles one request and runs the control thread until it is answered and all is quiet.
 /// @return the one answer.
 pb::Response ask(Daemon& daemon, const pb::Request& request) {
-  const ho::daemon::PeerInfo peer{true, 1, "fuzz"};
+  const ho::daemon::PeerInfo peer{true, 1, "fuzz", true};
   pb::Response answer;
   int answers = 0;
   daemon.service.handle(
@@ -96,14 +119,42 @@ struct Session {
     HO_CHECK(granted.grant().segments_size() == 1);
     segment_id = granted.grant().segments(0).segment_id();
   }
-  /// Whatever the input did, closing leaves nothing.
+  /// An extent with something in it, where there is flash.
+  void make_extent() {
+    if (daemon_.flash == nullptr) return;
+    pb::Request allocate;
+    lend(allocate.mutable_flash_allocate());
+    allocate.mutable_flash_allocate()->set_bytes(8192);
+    allocate.mutable_flash_allocate()->set_policy(pb::FLASH_SCRATCH);
+    extent_id = ask(daemon_, allocate).flash_allocate().extent_id();
+    HO_CHECK(extent_id > 0);
+    pb::Request out;
+    lend(out.mutable_stage());
+    out.mutable_stage()->set_direction(pb::STAGE_OUT);
+    out.mutable_stage()->set_extent_id(extent_id);
+    out.mutable_stage()->set_segment_id(segment_id);
+    out.mutable_stage()->set_bytes(4096);
+    HO_CHECK(ask(daemon_, out).has_stage());
+  }
+  /// Whatever the input did, closing leaves nothing but durable extents, which can be freed.
   ~Session() {
     while (!daemon_.pool.sessions().empty()) {  // the input may have opened one as well
-      daemon_.grants.close_session(daemon_.pool.sessions().begin()->first, [] {});
+      daemon_.staging.close_session(daemon_.pool.sessions().begin()->first, [] {});
+      run_until(daemon_, [&] { return daemon_.grants.idle() && daemon_.staging.idle(); });
     }
-    run_until(daemon_, [&] { return daemon_.grants.idle(); });
-    HO_CHECK(daemon_.grants.idle());
+    run_until(daemon_, [&] { return daemon_.grants.idle() && daemon_.staging.idle(); });
+    HO_CHECK(daemon_.grants.idle() && daemon_.staging.idle());
     HO_CHECK(daemon_.pool.granted_bytes() == 0);
+    if (daemon_.flash == nullptr) return;
+    pb::Request list;
+    list.mutable_flash_extents();
+    const pb::Response listed = ask(daemon_, list);
+    for (const auto& extent : listed.flash_extents().extents()) {
+      HO_CHECK(extent.policy() == pb::FLASH_DURABLE && extent.session_id() == 0);
+      pb::Request erase;
+      erase.mutable_flash_erase()->set_extent_id(extent.extent_id());
+      HO_CHECK(ask(daemon_, erase).has_flash_erase());
+    }
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -116,6 +167,7 @@ struct Session {
 
   pb::OpenSessionResponse opened;
   std::uint64_t segment_id = 0;
+  std::uint64_t extent_id = 0;
 
  private:
   Daemon& daemon_;
@@ -126,6 +178,24 @@ void lend(const Session& session, pb::Request& request) {
   if (request.has_renew_lease()) session.lend(request.mutable_renew_lease());
   if (request.has_close_session()) session.lend(request.mutable_close_session());
   if (request.has_grant()) session.lend(request.mutable_grant());
+  if (request.has_flash_allocate()) session.lend(request.mutable_flash_allocate());
+  if (request.has_flash_open()) session.lend(request.mutable_flash_open());
+  if (request.has_flash_free()) {
+    session.lend(request.mutable_flash_free());
+    request.mutable_flash_free()->set_extent_id(session.extent_id);
+  }
+  if (request.has_flash_erase() && request.flash_erase().extent_id() % 2 == 0) {
+    request.mutable_flash_erase()->set_extent_id(session.extent_id);
+  }
+  if (request.has_stage()) {
+    session.lend(request.mutable_stage());
+    if (request.stage().extent_id() % 2 == 0) {
+      request.mutable_stage()->set_extent_id(session.extent_id);
+    }
+    if (request.stage().segment_id() % 2 == 0) {
+      request.mutable_stage()->set_segment_id(session.segment_id);
+    }
+  }
   if (!request.has_release()) return;
   session.lend(request.mutable_release());
   for (auto& id : *request.mutable_release()->mutable_segment_ids()) {
@@ -149,7 +219,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   };
   static_cast<void>(daemon.service.hello(request, {true, 1, "fuzz"}, reply));
   HO_CHECK(answers == 1);
-  const Session session(daemon);
+  Session session(daemon);
+  if (request.has_stage() || request.has_flash_free() || request.has_flash_erase()) {
+    session.make_extent();
+  }
   if (request.id() % 2 == 1) lend(session, request);
   static_cast<void>(ask(daemon, request));
   return 0;
