@@ -28,7 +28,8 @@ class Pipeline {
   ~Pipeline() {
     if (!host_.empty()) (void)ho_unregister(pool_, host_.data());
     if (memory_ != nullptr) ho_free(pool_, memory_);
-    if (flash_ != nullptr) ho_flash_free(pool_, flash_);
+    // Scratch: what cannot be given back now ends with the session.
+    if (ho_flash_free(pool_, flash_) != HO_OK) ho_flash_close(flash_);
   }
 
   [[nodiscard]] Result<void> open() {

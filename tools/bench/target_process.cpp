@@ -20,6 +20,7 @@
 #include "common/base/clock.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/ucx/ucx_transport.hpp"
 
 namespace ho::bench {
 namespace {
@@ -169,15 +170,22 @@ class Server {
   std::unordered_map<ExposureId, Held> held_;
 };
 
+Result<std::unique_ptr<Target>> make_target(Driver driver) {
+  switch (driver) {
+    case Driver::kLocal: return transport::make_local_target();
+    case Driver::kOfi: return transport::make_ofi_target(transport::OfiTargetOptions{});
+    case Driver::kUcx: return transport::make_ucx_target(transport::UcxDevices{});
+  }
+  return Error(Errc::kInvalidArgument, "no such driver");
+}
+
 [[noreturn]] void run_child(Driver driver, int inherited_socket) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // Nothing of the parent's is kept open here, least of all its own transports' sockets.
   constexpr int kSocket = 3;
   if (inherited_socket != kSocket) ::dup2(inherited_socket, kSocket);
   ::close_range(kSocket + 1, ~0U, 0);
-  auto target = driver == Driver::kLocal
-                    ? transport::make_local_target()
-                    : transport::make_ofi_target(transport::OfiTargetOptions{});
+  auto target = make_target(driver);
   Answer hello;
   if (target) {
     set_text(hello, (*target)->address());

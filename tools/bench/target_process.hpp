@@ -13,7 +13,7 @@
 
 namespace ho::bench {
 
-enum class Driver : std::uint8_t { kLocal, kOfi };
+enum class Driver : std::uint8_t { kLocal, kOfi, kUcx };
 
 /// A memory segment as the daemon makes them: a sealable memfd, faulted in, mapped here too.
 class Segment {

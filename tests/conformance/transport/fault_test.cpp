@@ -17,9 +17,9 @@ namespace {
 using namespace std::chrono_literals;
 using transport::Rights;
 
-#define HO_ANY_DRIVER()                                                          \
-  const std::string driver = GENERATE(as<std::string>{}, "local", "ofi", "sim"); \
-  INFO("driver " << driver);                                                     \
+#define HO_ANY_DRIVER()                                                                     \
+  const std::string driver = GENERATE(from_range(drivers({"local", "ofi", "ucx", "sim"}))); \
+  INFO("driver " << driver);                                                                \
   const std::unique_ptr<Rig> rig = make_rig(driver)
 
 /// One round trip each way through a fresh initiator: the target still serves.
@@ -27,7 +27,7 @@ void check_serves(Rig& rig, std::size_t target) {
   const Exposed exposed = rig.expose(target, kMiB, Rights::kReadWrite);
   fill(exposed.truth, 11);
   const auto initiator = rig.make_initiator(0);
-  const auto peer = initiator->connect({NodeId(1), rig.address(target)}, in(rig, 5s));
+  const auto peer = initiator->connect({NodeId(1), rig.address(target)}, in(rig, 20s));
   if (!peer) FAIL(peer.error().message());
   const auto region = initiator->attach(*peer, rig.grant(exposed));
   if (!region) FAIL(region.error().message());
@@ -47,7 +47,7 @@ void check_serves(Rig& rig, std::size_t target) {
 
 TEST_CASE("transport: a wrong key is refused and the peer's other regions go on") {
   // local has no such test: its right of access is the descriptor itself.
-  const std::string driver = GENERATE(as<std::string>{}, "ofi", "sim");
+  const std::string driver = GENERATE(from_range(drivers({"ofi", "ucx", "sim"})));
   INFO("driver " << driver);
   const std::unique_ptr<Rig> rig = make_rig(driver);
   Bench bench(*rig, kMiB, kMiB);
@@ -114,21 +114,21 @@ TEST_CASE("transport: a revocation in mid-transfer ends it and leaves the memory
   check_serves(*rig, bench.target);
 }
 
-TEST_CASE("transport: with the target stopped local goes on, the others end by deadline") {
+TEST_CASE("transport: with the target stopped local and ucx go on, the others end by deadline") {
   HO_ANY_DRIVER();
   constexpr std::uint64_t kOps = 8;
   Bench bench(*rig, kOps * kMiB, kOps * kMiB);
   fill(bench.exposed.truth, 41);
   rig->stop(bench.target);
   const TimePoint start = rig->clock().now();
+  const Duration first = driver == "ucx" ? Duration(10s) : Duration(300ms);  // an emulated device
   for (std::uint64_t i = 0; i < kOps; ++i) {
-    REQUIRE(
-        bench.get(i, {i * kMiB, i * kMiB, kMiB}, i == 0 ? Duration(300ms) : Duration(10s)).ok());
+    REQUIRE(bench.get(i, {i * kMiB, i * kMiB, kMiB}, i == 0 ? first : Duration(10s)).ok());
   }
   const auto done = collect(*rig, *bench.initiator, kOps, 5s);
   const Duration took = rig->clock().now() - start;
   rig->resume(bench.target);
-  if (driver == "local") {
+  if (driver == "local" || driver == "ucx") {
     for (const Completion& completion : done) REQUIRE(completion.code == Errc::kOk);
     REQUIRE(std::memcmp(bench.memory().data(), bench.exposed.truth.data(), kOps * kMiB) == 0);
     return;
@@ -145,7 +145,7 @@ TEST_CASE("transport: with the target stopped local goes on, the others end by d
 }
 
 TEST_CASE("transport: connecting to a stopped target ends by the deadline") {
-  const std::string driver = GENERATE(as<std::string>{}, "ofi", "sim");
+  const std::string driver = GENERATE(from_range(drivers({"ofi", "ucx", "sim"})));
   INFO("driver " << driver);
   const std::unique_ptr<Rig> rig = make_rig(driver);
   const std::size_t target = rig->add_target();
@@ -180,20 +180,22 @@ TEST_CASE("transport: a killed target ends its operations within 2 s") {
     INFO(errc_name(completion.code));
     REQUIRE((completion.code == Errc::kOk || completion.code == Errc::kUnavailable));
   }
-  REQUIRE(done.back().code == Errc::kUnavailable);
-  const auto later = bench.get(99, {0, 0, 8 * kKiB}, 1s);
+  // A device goes on while the process dies, and may have been through.
+  if (driver != "ucx") REQUIRE(done.back().code == Errc::kUnavailable);
+  const auto later = bench.get(99, {0, 0, 8 * kKiB}, 5s);
   const Errc code = later ? collect(*rig, *bench.initiator, 1)[0].code : later.error().code();
   REQUIRE(code == Errc::kUnavailable);
   if (driver != "local") {
     const auto again =
         bench.initiator->connect({NodeId(1), rig->address(bench.target)}, in(*rig, 1s));
     REQUIRE_FALSE(again.ok());
-    REQUIRE(again.error().code() == Errc::kUnavailable);
+    // Over RDMA nobody says that a process is gone.
+    REQUIRE(again.error().code() == (driver == "ucx" ? Errc::kDeadline : Errc::kUnavailable));
   }
 }
 
 TEST_CASE("transport: a target killed while idle is seen by the next operation") {
-  const std::string driver = GENERATE(as<std::string>{}, "ofi", "sim");
+  const std::string driver = GENERATE(from_range(drivers({"ofi", "ucx", "sim"})));
   INFO("driver " << driver);
   const std::unique_ptr<Rig> rig = make_rig(driver);
   Bench bench(*rig, kMiB, kMiB);
@@ -208,11 +210,11 @@ TEST_CASE("transport: a target killed while idle is seen by the next operation")
 TEST_CASE("transport: closing a peer ends its operations at once and no other peer's") {
   HO_ANY_DRIVER();
   constexpr std::uint64_t kOps = 8;
+  const std::size_t other = rig->add_target();  // forks, which UCX does not survive once in use
   Bench bench(*rig, kOps * kMiB, 2 * kOps * kMiB);
-  const std::size_t other = rig->add_target();
   const Exposed exposed = rig->expose(other, kOps * kMiB, Rights::kReadWrite);
   fill(exposed.truth, 51);
-  const auto peer = bench.initiator->connect({NodeId(2), rig->address(other)}, in(*rig, 5s));
+  const auto peer = bench.initiator->connect({NodeId(2), rig->address(other)}, in(*rig, 20s));
   REQUIRE(peer.ok());
   const auto region = bench.initiator->attach(*peer, rig->grant(exposed));
   REQUIRE(region.ok());
@@ -278,7 +280,7 @@ pid_t fork_victim(Rig& rig, std::size_t target, const Exposed& exposed, bool wri
 }
 
 TEST_CASE("transport: an initiator killed in mid-transfer leaves the target serving, 24 times") {
-  const std::string driver = GENERATE(as<std::string>{}, "local", "ofi");
+  const std::string driver = GENERATE(from_range(drivers({"local", "ofi", "ucx"})));
   INFO("driver " << driver);
   const std::unique_ptr<Rig> rig = make_rig(driver);
   const std::size_t target = rig->add_target();

@@ -1,13 +1,16 @@
 #include "tests/conformance/transport/rig.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
 #include "common/base/prng.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/ucx/ucx_transport.hpp"
 #include "tests/support/sim_transport.hpp"
 #include "tools/bench/target_process.hpp"
 
@@ -20,7 +23,7 @@ using transport::RegionGrant;
 using transport::Rights;
 using transport::Transport;
 
-/// local or ofi, with targets in forked processes.
+/// local, ofi or ucx, with targets in forked processes.
 class RealRig final : public Rig {
  public:
   explicit RealRig(bench::Driver driver) : driver_(driver) {}
@@ -33,6 +36,13 @@ class RealRig final : public Rig {
       if (depth > 0) options.depth_ops_max = depth;
       auto made = transport::make_local_transport(options, clock_);
       REQUIRE(made.ok());
+      return std::move(*made);
+    }
+    if (driver_ == bench::Driver::kUcx) {
+      transport::UcxOptions options;
+      if (depth > 0) options.depth_ops_max = depth;
+      auto made = transport::make_ucx_transport(options, clock_);
+      if (!made) FAIL(made.error().message());
       return std::move(*made);
     }
     transport::OfiOptions options;
@@ -165,8 +175,17 @@ class SimRig final : public Rig {
 
 }  // namespace
 
+std::vector<std::string> drivers(std::vector<std::string> all) {
+  const char* const wanted = std::getenv("HO_TRANSPORT");
+  // A case that is not about the wanted driver runs as ever.
+  if (wanted != nullptr && std::count(all.begin(), all.end(), wanted) > 0) return {wanted};
+  if (!transport::check_ucx_device()) std::erase(all, "ucx");
+  return all;
+}
+
 std::unique_ptr<Rig> make_rig(const std::string& driver) {
   if (driver == "local") return std::make_unique<RealRig>(bench::Driver::kLocal);
+  if (driver == "ucx") return std::make_unique<RealRig>(bench::Driver::kUcx);
   if (driver == "ofi") return std::make_unique<RealRig>(bench::Driver::kOfi);
   REQUIRE(driver == "sim");
   return std::make_unique<SimRig>();
@@ -205,7 +224,7 @@ Bench::Bench(Rig& rig_in, std::uint64_t region_bytes, std::uint64_t memory_bytes
       storage(memory_bytes),
       memory_view(storage) {
   const auto connected =
-      initiator->connect({NodeId(1), rig.address(target)}, in(rig, std::chrono::seconds(5)));
+      initiator->connect({NodeId(1), rig.address(target)}, in(rig, std::chrono::seconds(20)));
   if (!connected) FAIL(connected.error().message());
   peer = *connected;
   auto attached = initiator->attach(peer, rig.grant(exposed));

@@ -50,7 +50,11 @@ class Rig {
   virtual void idle(transport::Transport& initiator) = 0;
 };
 
-/// "local", "ofi" or "sim".
+/// Those of `all` that a case can run against here: `ucx` needs an RDMA device. HO_TRANSPORT in the
+/// environment names the only one that is wanted.
+[[nodiscard]] std::vector<std::string> drivers(std::vector<std::string> all);
+
+/// "local", "ofi", "ucx" or "sim".
 [[nodiscard]] std::unique_ptr<Rig> make_rig(const std::string& driver);
 
 /// A deadline from now.

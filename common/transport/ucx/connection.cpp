@@ -1,0 +1,152 @@
+#include "common/transport/ucx/connection.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.hpp"
+
+namespace ho::transport {
+
+Result<std::unique_ptr<UcxConnection>> UcxConnection::create(UcxContext& context,
+                                                             const std::string& worker,
+                                                             const Clock& clock, TimePoint deadline,
+                                                             std::vector<UcxPiece*>& ended) {
+  std::unique_ptr<UcxConnection> made(new UcxConnection(context, worker));
+  made->ended_ = &ended;
+  auto endpoint = UcxEndpoint::create(context, worker);
+  if (!endpoint) return endpoint.error();
+  made->main_ = std::move(*endpoint);
+  const auto reached = made->reach(clock, deadline);
+  if (!reached) return reached.error();
+  const auto lanes = made->main_->check_lanes();
+  if (!lanes) return lanes.error();
+  return made;
+}
+
+/// Wires up every endpoint that is not yet.
+Result<void> UcxConnection::reach(const Clock& clock, TimePoint deadline) {
+  if (scout_ == nullptr) {
+    auto endpoint = UcxEndpoint::create(context_, worker_);
+    if (!endpoint) return endpoint.error();
+    scout_ = std::move(*endpoint);
+    scout_->start_connect();
+  }
+  if (!std::exchange(wired_, true)) main_->start_connect();
+  while (!main_->ready() || !scout_->ready()) {
+    context_.progress();
+    if (clock.now() >= deadline) return Error(Errc::kDeadline, "no answer from the target");
+  }
+  for (const UcxEndpoint* const endpoint : {main_.get(), scout_.get()}) {
+    if (endpoint->error() == UCS_OK) continue;
+    const Error error = ucx_error(endpoint->error(), "connecting to the target");
+    return Error(Errc::kUnavailable, error.context());
+  }
+  return {};
+}
+
+Result<void> UcxConnection::try_key(const KeyTrial& trial, const Clock& clock, TimePoint deadline) {
+  if (scout_ == nullptr) {  // the last trial cost it
+    const auto reached = reach(clock, deadline);
+    if (!reached) {
+      scout_.reset();
+      return reached.error();
+    }
+  }
+  auto key = scout_->unpack(trial.packed);
+  if (!key) return key.error();
+  const auto tried = transport::try_key(
+      context_, *scout_, {trial.scratch, trial.scratch_memory, trial.address, key->get()}, clock,
+      deadline);
+  if (!tried) scout_.reset();
+  return tried;
+}
+
+/// One of the things that a piece waits for has ended.
+void UcxConnection::part_ended(UcxPiece& piece, ucs_status_t status) {
+  if (status != UCS_OK && piece.status == UCS_OK) piece.status = status;
+  HO_CHECK(piece.waits_for > 0);
+  if (--piece.waits_for > 0) return;
+  HO_CHECK(piece.ended->size() < piece.ended->capacity());
+  piece.ended->push_back(&piece);
+}
+
+void UcxConnection::get(UcxPiece& piece, const Place& place) {
+  piece.waits_for = 1;
+  piece.status = UCS_OK;
+  piece.ended = ended_;
+  ucp_request_param_t parameters{};
+  parameters.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMH;
+  parameters.cb.send = [](void* request, ucs_status_t status, void* user) {
+    ucp_request_free(request);
+    part_ended(*static_cast<UcxPiece*>(user), status);
+  };
+  parameters.user_data = &piece;
+  parameters.memh = place.memory;
+  void* const request = ucp_get_nbx(main_->handle(), place.local, piece.length_bytes, place.remote,
+                                    place.key, &parameters);
+  if (!UCS_PTR_IS_PTR(request)) part_ended(piece, UCS_PTR_STATUS(request));
+}
+
+void UcxConnection::put(UcxPiece& piece, const Place& place) {
+  piece.waits_for = 2;
+  piece.status = UCS_OK;
+  piece.ended = ended_;
+  piece.next = std::exchange(unflushed_, &piece);
+  ucp_request_param_t parameters{};
+  parameters.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMH;
+  parameters.cb.send = [](void* request, ucs_status_t status, void* user) {
+    ucp_request_free(request);
+    part_ended(*static_cast<UcxPiece*>(user), status);
+  };
+  parameters.user_data = &piece;
+  parameters.memh = place.memory;
+  void* const request = ucp_put_nbx(main_->handle(), place.local, piece.length_bytes, place.remote,
+                                    place.key, &parameters);
+  if (!UCS_PTR_IS_PTR(request)) part_ended(piece, UCS_PTR_STATUS(request));
+}
+
+void UcxConnection::flush_ended(Flush& flush, ucs_status_t status) {
+  UcxPiece* piece = std::exchange(flush.first, nullptr);
+  flush.active = false;
+  while (piece != nullptr) {
+    UcxPiece* const next = std::exchange(piece->next, nullptr);
+    part_ended(*piece, status);
+    piece = next;
+  }
+}
+
+void UcxConnection::flush() {
+  if (unflushed_ == nullptr || main_->handle() == nullptr) return;
+  const auto idle = std::find_if(flushes_.begin(), flushes_.end(),
+                                 [](const Flush& flush) { return !flush.active; });
+  if (idle == flushes_.end()) return;
+  idle->active = true;
+  idle->first = std::exchange(unflushed_, nullptr);
+  ucp_request_param_t parameters{};
+  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  parameters.cb.send = [](void* request, ucs_status_t status, void* user) {
+    ucp_request_free(request);
+    flush_ended(*static_cast<Flush*>(user), status);
+  };
+  parameters.user_data = &*idle;
+  void* const request = ucp_ep_flush_nbx(main_->handle(), &parameters);
+  if (!UCS_PTR_IS_PTR(request)) flush_ended(*idle, UCS_PTR_STATUS(request));
+}
+
+void UcxConnection::start_close() {
+  main_->start_close();
+  if (scout_ != nullptr) scout_->start_close();
+  // No flush will come behind these any more.
+  Flush rest{true, std::exchange(unflushed_, nullptr)};
+  flush_ended(rest, UCS_ERR_CANCELED);
+}
+
+bool UcxConnection::closed() {
+  const bool flushing = std::any_of(flushes_.begin(), flushes_.end(),
+                                    [](const Flush& flush) { return flush.active; });
+  return !flushing && main_->closed() && (scout_ == nullptr || scout_->closed());
+}
+
+}  // namespace ho::transport

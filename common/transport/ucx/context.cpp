@@ -1,0 +1,258 @@
+#include "common/transport/ucx/context.hpp"
+
+#include <ucs/debug/log_def.h>
+
+#include <array>
+#include <cstdarg>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "common/base/check.hpp"
+#include "common/base/log.hpp"
+
+namespace ho::transport {
+namespace {
+
+constexpr const char* kDevicesFolder = "/sys/class/infiniband";
+
+/// UCX writes its log to stdout, which belongs to the program; so its lines become ours. What it
+/// says about a lost peer is told by the operations too, and is not a warning to anybody.
+ucs_log_func_rc_t take_log_line(const char* file, unsigned line, const char* function,
+                                ucs_log_level_t level, const ucs_log_component_config_t* component,
+                                const char* format, va_list arguments) {
+  if (level == UCS_LOG_LEVEL_FATAL) {
+    return ucs_log_default_handler(file, line, function, level, component, format, arguments);
+  }
+  if (level > UCS_LOG_LEVEL_WARN) return UCS_LOG_FUNC_RC_STOP;
+  std::array<char, 512> text{};
+  std::vsnprintf(text.data(), text.size(), format, arguments);
+  log(LogLevel::kDebug, "ucx", {{"says", text.data()}});
+  return UCS_LOG_FUNC_RC_STOP;
+}
+
+/// Soft-RoCE and its like have no hardware behind them.
+bool is_software(const std::filesystem::path& device) {
+  std::error_code error;
+  return !std::filesystem::exists(device / "device", error);
+}
+
+struct Device {
+  std::string name;
+  bool software = false;
+};
+
+/// Devices with a port that is up.
+std::vector<Device> active_devices() {
+  std::vector<Device> found;
+  std::error_code error;
+  for (const auto& device : std::filesystem::directory_iterator(kDevicesFolder, error)) {
+    std::error_code ports_error;
+    const std::filesystem::path ports = device.path() / "ports";
+    for (const auto& port : std::filesystem::directory_iterator(ports, ports_error)) {
+      std::ifstream state(port.path() / "state");
+      std::string number;
+      if (!(state >> number) || number != "4:") continue;  // "4: ACTIVE"
+      found.push_back({device.path().filename().string(), is_software(device.path())});
+      break;
+    }
+  }
+  return found;
+}
+
+struct Setting {
+  const char* name;
+  const char* value;
+};
+
+/// What does not depend on the machine. UCX 1.13 knows a transport's settings in code by the names
+/// of the family, later versions by those of its environment variables; names it does not know it
+/// only mentions in its log.
+constexpr Setting kSettings[] = {
+    // No registration cache: an unmapped region must be out of reach at once, and memory of ours is
+    // registered for long anyway.
+    {"REG_METHODS", "direct"},
+    {"IB_REG_METHODS", "direct"},
+    // Nothing is received but the wire-up: UCX's own 4096 buffers each cost 50 MB and most of the
+    // time that a first connection takes.
+    {"RC_RX_QUEUE_LEN", "128"},
+    {"UD_RX_QUEUE_LEN", "128"},
+    {"RC_VERBS_RX_QUEUE_LEN", "128"},
+    {"RC_MLX5_RX_QUEUE_LEN", "128"},
+    {"DC_MLX5_RX_QUEUE_LEN", "128"},
+    {"UD_VERBS_RX_QUEUE_LEN", "128"},
+    {"UD_MLX5_RX_QUEUE_LEN", "128"},
+    // A dead peer shows after 7 tries of 134 ms (the device rounds up to a power of two). UCX's own
+    // values take more than 30 s; and the 7 retries it asks for are endless with soft-RoCE.
+    {"RC_TIMEOUT", "100ms"},
+    {"RC_RETRY_COUNT", "6"},
+    {"RC_VERBS_TIMEOUT", "100ms"},
+    {"RC_VERBS_RETRY_COUNT", "6"},
+    {"RC_MLX5_TIMEOUT", "100ms"},
+    {"RC_MLX5_RETRY_COUNT", "6"},
+    {"DC_MLX5_TIMEOUT", "100ms"},
+    {"DC_MLX5_RETRY_COUNT", "6"},
+};
+
+/// Only transports whose one-sided access is the device's. @return kInvalidArgument for others.
+Result<void> check_transports(const std::string& names) {
+  std::string_view rest = names;
+  while (true) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view name = rest.substr(0, comma);
+    if (name != "rc" && name != "dc") {
+      return Error(Errc::kInvalidArgument, "UCX transport '" + std::string(name) +
+                                               "': only rc and dc access memory without the peer");
+    }
+    if (comma == std::string_view::npos) return {};
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+Result<void> configure(ucp_config_t* config, const UcxDevices& devices, UcxContext::Side side) {
+  std::vector<Setting> settings(std::begin(kSettings), std::end(kSettings));
+  settings.push_back({"TLS", devices.transports.c_str()});
+  settings.push_back({"NET_DEVICES", devices.devices.empty() ? "all" : devices.devices.c_str()});
+  // An initiator's peers are watched by their control connections. UCX would ask a peer's process,
+  // so that a stopped daemon looked dead. The target does ask, to be rid of dead clients.
+  const bool initiator = side == UcxContext::Side::kInitiator;
+  settings.push_back({"KEEPALIVE_INTERVAL", initiator ? "inf" : "20s"});
+  for (const Device& device : active_devices()) {
+    // Soft-RoCE leaves the packet's kind out of its completions, by which UCX would know that a
+    // packet was meant for it: it would drop them all.
+    if (device.software) {
+      settings.push_back({"UD_ETH_DGID_CHECK", "n"});
+      settings.push_back({"UD_VERBS_ETH_DGID_CHECK", "n"});
+      break;
+    }
+  }
+  for (const Setting& setting : settings) {
+    const ucs_status_t status = ucp_config_modify(config, setting.name, setting.value);
+    if (status != UCS_OK) {
+      return ucx_error(status, std::string("setting ") + setting.name + " to " + setting.value);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Errc errc_of_ucx(ucs_status_t status) {
+  switch (status) {
+    case UCS_ERR_NO_MEMORY:
+    case UCS_ERR_NO_RESOURCE: return Errc::kExhausted;
+    case UCS_ERR_INVALID_PARAM:
+    case UCS_ERR_INVALID_ADDR: return Errc::kInvalidArgument;
+    case UCS_ERR_NO_DEVICE:
+    case UCS_ERR_UNSUPPORTED: return Errc::kUnsupported;
+    case UCS_ERR_IO_ERROR: return Errc::kIo;
+    default: return Errc::kUnavailable;
+  }
+}
+
+Error ucx_error(ucs_status_t status, const std::string& what) {
+  return Error(errc_of_ucx(status), what + ": " + ucs_status_string(status));
+}
+
+Result<void> check_ucx_device() {
+  std::error_code error;
+  if (!std::filesystem::exists(kDevicesFolder, error) ||
+      std::filesystem::is_empty(kDevicesFolder, error)) {
+    return Error(Errc::kUnsupported, "this node has no RDMA device");
+  }
+  if (active_devices().empty()) {
+    return Error(Errc::kUnsupported, "no port of this node's RDMA devices is active");
+  }
+  return {};
+}
+
+Result<std::unique_ptr<UcxContext>> UcxContext::create(const UcxDevices& devices, Side side) {
+  if (const auto known = check_transports(devices.transports); !known) return known.error();
+  if (const auto there = check_ucx_device(); !there) return there.error();
+  static std::once_flag once;  // the handler is the library's, for the whole process
+  std::call_once(once, [] { ucs_log_push_handler(take_log_line); });
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) return ucx_error(status, "reading UCX's configuration");
+  const auto configured = configure(config, devices, side);
+  std::unique_ptr<UcxContext> made(new UcxContext());
+  ucp_params_t parameters{};
+  parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
+  parameters.features = UCP_FEATURE_RMA;
+  if (side == Side::kTarget) parameters.features |= UCP_FEATURE_WAKEUP;
+  parameters.name = "hyperoffload";
+  if (configured) status = ucp_init(&parameters, config, &made->context_);
+  ucp_config_release(config);
+  if (!configured) return configured.error();
+  if (status != UCS_OK) {
+    const Error error = ucx_error(status, "no device that UCX can use for '" + devices.transports +
+                                              "' on '" + devices.devices + "'");
+    return Error(Errc::kUnsupported, error.context());
+  }
+  ucp_worker_params_t worker{};
+  worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker.thread_mode = UCS_THREAD_MODE_SINGLE;
+  status = ucp_worker_create(made->context_, &worker, &made->worker_);
+  if (status != UCS_OK) return ucx_error(status, "making a UCX worker");
+  return made;
+}
+
+UcxContext::~UcxContext() {
+  destroy_worker();
+  if (context_ != nullptr) ucp_cleanup(context_);
+}
+
+void UcxContext::destroy_worker() {
+  if (worker_ != nullptr) ucp_worker_destroy(worker_);
+  worker_ = nullptr;
+}
+
+Result<std::string> UcxContext::worker_address() const {
+  ucp_address_t* address = nullptr;
+  std::size_t length = 0;
+  const ucs_status_t status = ucp_worker_get_address(worker_, &address, &length);
+  if (status != UCS_OK) return ucx_error(status, "asking for the worker's address");
+  std::string bytes(reinterpret_cast<const char*>(address), length);
+  ucp_worker_release_address(worker_, address);
+  return bytes;
+}
+
+Result<UcxMemory> UcxMemory::create(const UcxContext& context, std::span<std::byte> memory) {
+  ucp_mem_map_params_t parameters{};
+  parameters.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
+  parameters.address = memory.data();
+  parameters.length = memory.size();
+  UcxMemory made;
+  made.context_ = context.context();
+  const ucs_status_t status = ucp_mem_map(made.context_, &parameters, &made.handle_);
+  if (status != UCS_OK) {
+    made.handle_ = nullptr;
+    return ucx_error(status, "registering memory with the RDMA devices");
+  }
+  return made;
+}
+
+Result<std::string> UcxMemory::pack_key() const {
+  HO_CHECK(handle_ != nullptr);
+  void* packed = nullptr;
+  std::size_t length = 0;
+  const ucs_status_t status = ucp_rkey_pack(context_, handle_, &packed, &length);
+  if (status != UCS_OK) return ucx_error(status, "packing a remote key");
+  std::string bytes(static_cast<const char*>(packed), length);
+  ucp_rkey_buffer_release(packed);
+  return bytes;
+}
+
+Result<void> UcxMemory::close() {
+  if (handle_ == nullptr) return {};
+  const ucs_status_t status = ucp_mem_unmap(context_, std::exchange(handle_, nullptr));
+  if (status != UCS_OK) {
+    return Error(Errc::kIo, ucx_error(status, "unregistering memory").context());
+  }
+  return {};
+}
+
+}  // namespace ho::transport

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+#include "common/transport/ucx/ucx_transport.hpp"
+
+namespace ho::transport {
+
+[[nodiscard]] Errc errc_of_ucx(ucs_status_t status);
+[[nodiscard]] Error ucx_error(ucs_status_t status, const std::string& what);
+
+/// One UCX context and its only worker, set up for hardware transports. Owner thread: its user's.
+/// Outlives every endpoint, registration and unpacked key made with it.
+class UcxContext {
+ public:
+  enum class Side { kInitiator, kTarget };
+
+  /// @return kUnsupported (no device, or none that UCX can use); kExhausted; kIo.
+  [[nodiscard]] static Result<std::unique_ptr<UcxContext>> create(const UcxDevices& devices,
+                                                                  Side side);
+  ~UcxContext();
+  UcxContext(const UcxContext&) = delete;
+  UcxContext& operator=(const UcxContext&) = delete;
+
+  [[nodiscard]] ucp_context_h context() const { return context_; }
+  [[nodiscard]] ucp_worker_h worker() const { return worker_; }
+  /// Makes progress once. @return how much there was; 0: nothing.
+  unsigned progress() { return worker_ == nullptr ? 0 : ucp_worker_progress(worker_); }
+  /// Ends all connections.
+  void destroy_worker();
+  [[nodiscard]] Result<std::string> worker_address() const;
+
+ private:
+  UcxContext() = default;
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+};
+
+/// Memory registered with the devices.
+class UcxMemory {
+ public:
+  UcxMemory() = default;
+  /// @return kExhausted, kIo.
+  [[nodiscard]] static Result<UcxMemory> create(const UcxContext& context,
+                                                std::span<std::byte> memory);
+  UcxMemory(UcxMemory&& other) noexcept
+      : context_(other.context_), handle_(std::exchange(other.handle_, nullptr)) {}
+  UcxMemory& operator=(UcxMemory&& other) noexcept {
+    std::swap(context_, other.context_);
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~UcxMemory() { (void)close(); }
+
+  [[nodiscard]] ucp_mem_h handle() const { return handle_; }
+  /// The bytes that ucp_ep_rkey_unpack() takes on the other side.
+  [[nodiscard]] Result<std::string> pack_key() const;
+  /// Afterwards no device touches the memory. @return kIo where that cannot be said.
+  [[nodiscard]] Result<void> close();
+
+ private:
+  ucp_context_h context_ = nullptr;
+  ucp_mem_h handle_ = nullptr;
+};
+
+}  // namespace ho::transport
