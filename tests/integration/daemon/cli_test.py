@@ -1,4 +1,4 @@
-"""hyperoffload status, nodes, sessions and segments against two real daemons: answers and exit codes."""
+"""hyperoffload status, nodes, sessions, segments and flash against two real daemons: answers and exit codes."""
 import json
 import os
 import pathlib
@@ -51,7 +51,7 @@ with tempfile.TemporaryDirectory() as name:
         assert [n["node_id"] for n in answer["nodes"]] == [0, 1], answer
         assert all(n["reachable"] and n["ddr_capacity_bytes"] == 16777216 for n in answer["nodes"]), answer
         assert all(n["page_kind"] in ("hugetlb-2M", "thp", "4K") for n in answer["nodes"]), answer
-        for command in ("nodes", "sessions", "segments"):
+        for command in ("nodes", "sessions", "segments", "flash"):
             done = expect(run(command, "-o", "json", "--pool", "unix:/nowhere.sock," + pool), 0)
             assert len(json.loads(done.stdout)["nodes"]) == 2, done.stdout
             assert expect(run(command, "--pool", pool), 0).stdout.startswith("NODE"), command
@@ -74,6 +74,9 @@ with tempfile.TemporaryDirectory() as name:
         assert [(n["node_id"], n["reachable"]) for n in answer["nodes"]] == [(1, True), (0, False)], answer
         daemons[0].send_signal(signal.SIGCONT)
 
+        expect(run("flash", "--free", "zebra", "--pool", pool), 2)
+        assert "has no node 7" in expect(run("flash", "--free", "7:1", "--pool", pool), 1).stderr
+        assert "has no flash" in expect(run("flash", "--free", "0:1", "--pool", pool), 1).stderr
         expect(run("status", "--pool", "nonsense"), 2)
         expect(run("status", "-o", "xml", "--pool", pool), 2)
         expect(run("status", "--pool", f"unix:{folder}/none.sock"), 3)
