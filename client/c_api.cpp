@@ -56,16 +56,9 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
   if (known.pool == nullptr) return Error(Errc::kInvalidArgument, "options.pool is null");
   options.sessions.addresses = split(known.pool);
   options.sessions.name = known.name != nullptr ? known.name : "job";
-  const std::string_view transport = known.transport != nullptr ? known.transport : "auto";
-  using ho::client::TransportChoice;
-  if (transport == "local") {
-    options.sessions.transport = TransportChoice::kLocal;
-  } else if (transport == "ofi") {
-    options.sessions.transport = TransportChoice::kOfi;
-  } else if (transport != "auto") {
-    return Error(Errc::kInvalidArgument,
-                 "transport is auto, local or ofi, not " + std::string(transport));
-  }
+  auto allowed = ho::client::parse_allowed(known.transport != nullptr ? known.transport : "auto");
+  if (!allowed) return allowed.error();
+  options.sessions.transport = std::move(*allowed);
   if (known.op_deadline_ms > 0) {
     options.op_deadline = std::chrono::milliseconds(known.op_deadline_ms);
   }

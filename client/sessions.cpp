@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <optional>
 #include <set>
 
@@ -27,46 +26,18 @@ constexpr Duration kCloseTimeout = std::chrono::seconds(1);
 /// Daemons fault granted memory in; a loaded machine does it at a few hundred MB/s.
 constexpr std::uint64_t kGrantBytesPerMs = 50'000;
 
-std::string trimmed(std::string text) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\0')) text.pop_back();
-  return text;
-}
-
-std::string own_boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string text;
-  std::getline(file, text);
-  return trimmed(text);
-}
-
 /// Picks the driver for a node, or says why there is none.
-Result<void> choose_driver(TransportChoice choice, NodeSession& node) {
+Result<void> choose_driver(const AllowedDrivers& allowed, NodeSession& node) {
   const HelloReply& hello = node.control->hello();
-  const auto endpoint = [&](const char* name) -> const DriverEndpoint* {
-    for (const auto& driver : hello.drivers) {
-      if (driver.driver == name) return &driver;
-    }
-    return nullptr;
-  };
-  const DriverEndpoint* const local = endpoint("local");
-  const DriverEndpoint* const ofi = endpoint("ofi");
-  const bool same_kernel = trimmed(hello.boot_id) == own_boot_id();
-  const DriverEndpoint* chosen = nullptr;
-  if (choice != TransportChoice::kOfi && local != nullptr && same_kernel) chosen = local;
-  if (choice == TransportChoice::kLocal && chosen == nullptr) {
-    return Error(Errc::kUnsupported,
-                 node.label + " cannot be reached by the local driver: " +
-                     (same_kernel ? "descriptors need its Unix socket" : "it is another machine"));
-  }
-  if (chosen == nullptr) chosen = ofi;
-  if (chosen == nullptr) {
-    return Error(Errc::kUnsupported, node.label +
-                                         " offers no driver between nodes (no `ofi` in "
-                                         "its configuration)");
-  }
-  node.driver = chosen->driver;
-  node.driver_address = chosen->address;
+  auto choice = choose_path(allowed, {hello.drivers, runs_here(hello)});
+  if (!choice) return choice.error().at(node.label);
+  node.driver = choice->endpoint.driver;
+  node.driver_address = choice->endpoint.address;
   return {};
+}
+
+bool allows(const AllowedDrivers& allowed, std::string_view driver) {
+  return std::find(allowed.begin(), allowed.end(), driver) != allowed.end();
 }
 
 }  // namespace
@@ -157,7 +128,7 @@ Result<void> Sessions::open_others(const SessionOptions& options) {
       last = node.error();
     }
     if (known.count(info.node) > 0) continue;
-    if (last && last->code() == Errc::kUnsupported && options.transport != TransportChoice::kAuto) {
+    if (last && last->code() == Errc::kUnsupported && options.transport.size() == 1) {
       return *last;
     }
     log(LogLevel::kWarning, "left a node of the pool out",
@@ -172,8 +143,7 @@ void Sessions::come_nearer(const NodeInfo& info, const SessionOptions& options) 
   const HelloReply& hello = nodes_.front().control->hello();
   const bool has_local = std::any_of(hello.drivers.begin(), hello.drivers.end(),
                                      [](const auto& driver) { return driver.driver == "local"; });
-  const bool wanted = options.transport != TransportChoice::kOfi && !has_local &&
-                      trimmed(hello.boot_id) == own_boot_id();
+  const bool wanted = allows(options.transport, "local") && !has_local && runs_here(hello);
   if (!wanted) return;
   const TimePoint deadline = clock_.now() + kConnectTimeout;
   for (const std::string& address : info.control_addresses) {

@@ -10,6 +10,7 @@
 
 #include "client/flash_homes.hpp"
 #include "client/node_fault.hpp"
+#include "client/path_choice.hpp"
 #include "client/spread.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
@@ -17,13 +18,10 @@
 
 namespace ho::client {
 
-/// Which driver carries the data.
-enum class TransportChoice : std::uint8_t { kAuto, kLocal, kOfi };
-
 struct SessionOptions {
   std::vector<std::string> addresses;  ///< tried in order; the rest of the pool is learnt
   std::string name;                    ///< the job, for people
-  TransportChoice transport = TransportChoice::kAuto;
+  AllowedDrivers transport;            ///< which may carry the data
 };
 
 /// One node of the pool with this job's session on it.

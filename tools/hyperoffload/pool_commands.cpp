@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "client/path_choice.hpp"
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "tools/hyperoffload/pool_command.hpp"
@@ -52,16 +53,36 @@ std::uint64_t refused(const NodeStatus& status) {
   return count;
 }
 
-void add_status_row(const NodeInfo& node, const NodeStatus& status, Rows& rows) {
+/// A node's status, and how a job on this machine would reach its memory.
+struct StatusAnswer {
+  NodeStatus status;
+  std::string path;         ///< empty: not at all
+  std::string path_reason;  ///< why so
+};
+
+Result<StatusAnswer> ask_status(ControlClient& client, TimePoint deadline) {
+  auto status = client.status(deadline);
+  if (!status) return status.error();
+  const HelloReply& hello = client.hello();
+  const auto path = client::choose_path(*client::parse_allowed("auto"),
+                                        {hello.drivers, client::runs_here(hello)});
+  if (!path) return StatusAnswer{std::move(*status), "", path.error().context()};
+  return StatusAnswer{std::move(*status), path->endpoint.driver, path->reason};
+}
+
+void add_status_row(const NodeInfo& node, const StatusAnswer& answer, Rows& rows) {
+  const NodeStatus& status = answer.status;
   rows.push_back({std::to_string(node.node.value()), status.node_name,
                   status.draining ? "draining" : "serving", format_bytes(status.ddr_granted_bytes),
                   format_bytes(status.ddr_capacity_bytes), format_bytes(status.segment_bytes),
                   status.page_kind, std::to_string(status.sessions), joined(status.drivers),
+                  (answer.path.empty() ? "none" : answer.path) + ", " + answer.path_reason,
                   flash_words(status), std::to_string(refused(status)),
                   milliseconds(status.uptime_ms), status.version});
 }
 
-void add_status_json(const NodeStatus& status, JsonWriter& json) {
+void add_status_json(const StatusAnswer& answer, JsonWriter& json) {
+  const NodeStatus& status = answer.status;
   json.field("version", status.version)
       .field("uptime_ms", status.uptime_ms)
       .field("draining", status.draining)
@@ -84,7 +105,11 @@ void add_status_json(const NodeStatus& status, JsonWriter& json) {
         .field("read_only", path.read_only)
         .end();
   }
-  json.end().field("flash_off", status.flash_off).key("refusals").begin_array();
+  json.end().field("flash_off", status.flash_off);
+  json.field("path", answer.path)
+      .field("path_reason", answer.path_reason)
+      .key("refusals")
+      .begin_array();
   for (const Refusal& one : status.refusals) {
     json.begin_object().field("cause", one.cause).field("count", one.count).end();
   }
@@ -102,11 +127,11 @@ void add_pool_options(CLI::App& sub, PoolOptions& options) {
 }
 
 void add_status(CLI::App& app, const std::string& pool, int& exit_code) {
-  PoolCommand<NodeStatus> command;
+  PoolCommand<StatusAnswer> command;
   command.name = "status";
-  command.ask = [](ControlClient& client, TimePoint deadline) { return client.status(deadline); };
+  command.ask = ask_status;
   command.heading = {"NODE",     "NAME",    "STATE", "GRANTED", "CAPACITY", "SEGMENT", "PAGES",
-                     "SESSIONS", "DRIVERS", "FLASH", "REFUSED", "UPTIME",   "VERSION"};
+                     "SESSIONS", "DRIVERS", "PATH",  "FLASH",   "REFUSED",  "UPTIME",  "VERSION"};
   command.add_rows = add_status_row;
   command.add_json = add_status_json;
   command.one_row_per_node = true;

@@ -62,7 +62,9 @@ typedef struct ho_connect_options {
                               "tcp:127.0.0.1:7700"; the other nodes are learnt from the first
                               that answers */
   const char* name;        /* the job, for people; may be NULL */
-  const char* transport;   /* "auto" (also NULL), "local", "ofi" */
+  const char* transport;   /* "auto" (also NULL), or the drivers that may be used: "local",
+                              "ofi", "local,ofi". One alone is forced; what is left out is
+                              forbidden */
   uint32_t op_deadline_ms; /* for each piece of a transfer (a few MiB) from when it is sent, over
                               "ofi"; 0: 1500. "local" copies by itself and waits for nobody: it
                               takes no notice. Time in which the job was stopped does not count */

@@ -1,0 +1,77 @@
+#include "client/path_choice.hpp"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <optional>
+
+namespace ho::client {
+namespace {
+
+/// From the best on.
+constexpr std::array<std::string_view, 2> kDrivers = {"local", "ofi"};
+
+std::string trimmed(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\0')) text.pop_back();
+  return text;
+}
+
+const DriverEndpoint* find(std::span<const DriverEndpoint> offered, std::string_view driver) {
+  const auto at =
+      std::find_if(offered.begin(), offered.end(),
+                   [driver](const DriverEndpoint& endpoint) { return endpoint.driver == driver; });
+  return at == offered.end() ? nullptr : &*at;
+}
+
+/// Why a driver cannot be used; nothing where it can.
+std::optional<std::string> obstacle(std::string_view driver, const AllowedDrivers& allowed,
+                                    const PathFacts& facts) {
+  if (std::find(allowed.begin(), allowed.end(), driver) == allowed.end()) return "not allowed";
+  if (driver == "local" && !facts.same_machine) return "it is another machine";
+  if (find(facts.offered, driver) != nullptr) return std::nullopt;
+  return driver == "local" ? "descriptors need its Unix socket" : "not in its configuration";
+}
+
+}  // namespace
+
+Result<AllowedDrivers> parse_allowed(std::string_view text) {
+  AllowedDrivers allowed;
+  if (text == "auto") return AllowedDrivers(kDrivers.begin(), kDrivers.end());
+  while (true) {
+    const std::size_t comma = text.find(',');
+    const std::string_view name = text.substr(0, comma);
+    if (std::find(kDrivers.begin(), kDrivers.end(), name) == kDrivers.end()) {
+      return Error(Errc::kInvalidArgument,
+                   "transport is auto, local, ofi or a list of these, not " + std::string(text));
+    }
+    allowed.emplace_back(name);
+    if (comma == std::string_view::npos) return allowed;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+Result<PathChoice> choose_path(const AllowedDrivers& allowed, const PathFacts& facts) {
+  std::string passed_over;
+  for (const std::string_view driver : kDrivers) {
+    const auto why_not = obstacle(driver, allowed, facts);
+    if (why_not) {
+      passed_over += (passed_over.empty() ? "" : "; ") + std::string(driver) + ": " + *why_not;
+      continue;
+    }
+    const std::string reason = driver == "local"
+                                   ? "same machine"
+                                   : (facts.same_machine ? "between processes" : "between nodes");
+    return PathChoice{*find(facts.offered, driver),
+                      passed_over.empty() ? reason : reason + " (" + passed_over + ")"};
+  }
+  return Error(Errc::kUnsupported, "no driver can reach it: " + passed_over);
+}
+
+bool runs_here(const HelloReply& hello) {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(file, text);
+  return trimmed(hello.boot_id) == trimmed(text);
+}
+
+}  // namespace ho::client

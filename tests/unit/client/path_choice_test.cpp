@@ -1,0 +1,56 @@
+#include "client/path_choice.hpp"
+
+#include <catch2/catch.hpp>
+
+namespace ho::client {
+namespace {
+
+const std::vector<DriverEndpoint> kBoth = {{"local", "local"}, {"ofi", "net/1"}};
+const std::vector<DriverEndpoint> kFar = {{"ofi", "net/1"}};
+
+AllowedDrivers allowed(const char* text) {
+  const auto parsed = parse_allowed(text);
+  REQUIRE(parsed.ok());
+  return *parsed;
+}
+
+TEST_CASE("path choice: the same machine is reached by local, another by a driver between nodes") {
+  const auto near = choose_path(allowed("auto"), {kBoth, true});
+  REQUIRE(near.ok());
+  CHECK(near->endpoint.driver == "local");
+  CHECK(near->reason == "same machine");
+  const auto far = choose_path(allowed("auto"), {kBoth, false});
+  REQUIRE(far.ok());
+  CHECK(far->endpoint.driver == "ofi");
+  CHECK(far->endpoint.address == "net/1");
+  CHECK(far->reason == "between nodes (local: it is another machine)");
+}
+
+TEST_CASE("path choice: a driver is forced by naming it alone and forbidden by leaving it out") {
+  const auto forced = choose_path(allowed("ofi"), {kBoth, true});
+  REQUIRE(forced.ok());
+  CHECK(forced->endpoint.driver == "ofi");
+  CHECK(forced->reason.find("local: not allowed") != std::string::npos);
+  const auto none = choose_path(allowed("local"), {kBoth, false});
+  REQUIRE_FALSE(none.ok());
+  CHECK(none.error().code() == Errc::kUnsupported);
+  CHECK(none.error().context().find("another machine") != std::string::npos);
+}
+
+TEST_CASE("path choice: over TCP to the same machine it says that local needs the Unix socket") {
+  const auto choice = choose_path(allowed("local,ofi"), {kFar, true});
+  REQUIRE(choice.ok());
+  CHECK(choice->endpoint.driver == "ofi");
+  CHECK(choice->reason.find("Unix socket") != std::string::npos);
+  CHECK_FALSE(choose_path(allowed("auto"), {{}, false}).ok());
+}
+
+TEST_CASE("path choice: unknown and empty names of drivers are refused") {
+  for (const char* text : {"", "pigeon", "local,", ",ofi", "local ofi", "auto,ofi"}) {
+    INFO(text);
+    CHECK_FALSE(parse_allowed(text).ok());
+  }
+}
+
+}  // namespace
+}  // namespace ho::client
