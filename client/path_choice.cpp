@@ -9,7 +9,7 @@ namespace ho::client {
 namespace {
 
 /// From the best on.
-constexpr std::array<std::string_view, 2> kDrivers = {"local", "ofi"};
+constexpr std::array<std::string_view, 3> kDrivers = {"local", "ucx", "ofi"};
 
 std::string trimmed(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\0')) text.pop_back();
@@ -28,8 +28,11 @@ std::optional<std::string> obstacle(std::string_view driver, const AllowedDriver
                                     const PathFacts& facts) {
   if (std::find(allowed.begin(), allowed.end(), driver) == allowed.end()) return "not allowed";
   if (driver == "local" && !facts.same_machine) return "it is another machine";
-  if (find(facts.offered, driver) != nullptr) return std::nullopt;
-  return driver == "local" ? "descriptors need its Unix socket" : "not in its configuration";
+  if (find(facts.offered, driver) == nullptr) {
+    return driver == "local" ? "descriptors need its Unix socket" : "not offered by it";
+  }
+  if (driver == "ucx" && !facts.ucx_missing.empty()) return facts.ucx_missing;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -41,8 +44,9 @@ Result<AllowedDrivers> parse_allowed(std::string_view text) {
     const std::size_t comma = text.find(',');
     const std::string_view name = text.substr(0, comma);
     if (std::find(kDrivers.begin(), kDrivers.end(), name) == kDrivers.end()) {
-      return Error(Errc::kInvalidArgument,
-                   "transport is auto, local, ofi or a list of these, not " + std::string(text));
+      return Error(
+          Errc::kInvalidArgument,
+          "transport is auto, local, ucx, ofi or a list of these, not " + std::string(text));
     }
     allowed.emplace_back(name);
     if (comma == std::string_view::npos) return allowed;

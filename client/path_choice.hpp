@@ -21,6 +21,8 @@ using AllowedDrivers = std::vector<std::string>;
 struct PathFacts {
   std::span<const DriverEndpoint> offered;  ///< on this connection, as its hello said
   bool same_machine = false;                ///< the daemon runs on this kernel
+  /// What `ucx` lacks on this machine; empty: nothing.
+  std::string ucx_missing = "no RDMA device was looked for";
 };
 
 /// One node's driver, and why it and no better one, for people.
@@ -30,8 +32,8 @@ struct PathChoice {
 };
 
 /// Chooses the best driver that is allowed, offered and usable: `local` on the same machine, else
-/// one between nodes. Pure. @return kUnsupported: none, with what is wrong with each that is
-/// allowed.
+/// `ucx` where both ends have RDMA, else `ofi`. Pure. @return kUnsupported: none, with what is
+/// wrong with each that is allowed.
 [[nodiscard]] Result<PathChoice> choose_path(const AllowedDrivers& allowed, const PathFacts& facts);
 
 /// This kernel's boot id, as HelloReply::boot_id has the daemon's; for PathFacts::same_machine.

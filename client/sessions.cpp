@@ -29,7 +29,8 @@ constexpr std::uint64_t kGrantBytesPerMs = 50'000;
 /// Picks the driver for a node, or says why there is none.
 Result<void> choose_driver(const AllowedDrivers& allowed, NodeSession& node) {
   const HelloReply& hello = node.control->hello();
-  auto choice = choose_path(allowed, {hello.drivers, runs_here(hello)});
+  auto choice =
+      choose_path(allowed, PathFacts{.offered = hello.drivers, .same_machine = runs_here(hello)});
   if (!choice) return choice.error().at(node.label);
   node.driver = choice->endpoint.driver;
   node.driver_address = choice->endpoint.address;

@@ -64,8 +64,9 @@ Result<StatusAnswer> ask_status(ControlClient& client, TimePoint deadline) {
   auto status = client.status(deadline);
   if (!status) return status.error();
   const HelloReply& hello = client.hello();
-  const auto path = client::choose_path(*client::parse_allowed("auto"),
-                                        {hello.drivers, client::runs_here(hello)});
+  const auto path = client::choose_path(
+      *client::parse_allowed("auto"),
+      client::PathFacts{.offered = hello.drivers, .same_machine = client::runs_here(hello)});
   if (!path) return StatusAnswer{std::move(*status), "", path.error().context()};
   return StatusAnswer{std::move(*status), path->endpoint.driver, path->reason};
 }

@@ -15,34 +15,51 @@ AllowedDrivers allowed(const char* text) {
 }
 
 TEST_CASE("path choice: the same machine is reached by local, another by a driver between nodes") {
-  const auto near = choose_path(allowed("auto"), {kBoth, true});
+  const auto near = choose_path(allowed("auto"), PathFacts{.offered = kBoth, .same_machine = true});
   REQUIRE(near.ok());
   CHECK(near->endpoint.driver == "local");
   CHECK(near->reason == "same machine");
-  const auto far = choose_path(allowed("auto"), {kBoth, false});
+  const auto far = choose_path(allowed("auto"), PathFacts{.offered = kBoth, .same_machine = false});
   REQUIRE(far.ok());
   CHECK(far->endpoint.driver == "ofi");
   CHECK(far->endpoint.address == "net/1");
-  CHECK(far->reason == "between nodes (local: it is another machine)");
+  CHECK(far->reason == "between nodes (local: it is another machine; ucx: not offered by it)");
 }
 
 TEST_CASE("path choice: a driver is forced by naming it alone and forbidden by leaving it out") {
-  const auto forced = choose_path(allowed("ofi"), {kBoth, true});
+  const auto forced =
+      choose_path(allowed("ofi"), PathFacts{.offered = kBoth, .same_machine = true});
   REQUIRE(forced.ok());
   CHECK(forced->endpoint.driver == "ofi");
   CHECK(forced->reason.find("local: not allowed") != std::string::npos);
-  const auto none = choose_path(allowed("local"), {kBoth, false});
+  const auto none =
+      choose_path(allowed("local"), PathFacts{.offered = kBoth, .same_machine = false});
   REQUIRE_FALSE(none.ok());
   CHECK(none.error().code() == Errc::kUnsupported);
   CHECK(none.error().context().find("another machine") != std::string::npos);
 }
 
+TEST_CASE("path choice: ucx is taken where both ends have RDMA, and told what it lacks otherwise") {
+  const std::vector<DriverEndpoint> all = {{"local", ""}, {"ucx", "u"}, {"ofi", "o"}};
+  const auto rdma = choose_path(
+      allowed("auto"), PathFacts{.offered = all, .same_machine = false, .ucx_missing = ""});
+  REQUIRE(rdma.ok());
+  CHECK(rdma->endpoint.driver == "ucx");
+  const auto without =
+      choose_path(allowed("auto"),
+                  PathFacts{.offered = all, .same_machine = false, .ucx_missing = "no device"});
+  REQUIRE(without.ok());
+  CHECK(without->endpoint.driver == "ofi");
+  CHECK(without->reason.find("ucx: no device") != std::string::npos);
+}
+
 TEST_CASE("path choice: over TCP to the same machine it says that local needs the Unix socket") {
-  const auto choice = choose_path(allowed("local,ofi"), {kFar, true});
+  const auto choice =
+      choose_path(allowed("local,ofi"), PathFacts{.offered = kFar, .same_machine = true});
   REQUIRE(choice.ok());
   CHECK(choice->endpoint.driver == "ofi");
   CHECK(choice->reason.find("Unix socket") != std::string::npos);
-  CHECK_FALSE(choose_path(allowed("auto"), {{}, false}).ok());
+  CHECK_FALSE(choose_path(allowed("auto"), PathFacts{}).ok());
 }
 
 TEST_CASE("path choice: unknown and empty names of drivers are refused") {
