@@ -17,7 +17,6 @@ using ho::NodeId;
 using ho::Result;
 using ho::client::Direction;
 using ho::client::c_api::guarded;
-using ho::client::c_api::guarded_end;
 using ho::client::c_api::null_argument;
 
 Result<FlashPolicy> policy_of(ho_flash_policy policy) {
@@ -95,10 +94,14 @@ ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy polic
   });
 }
 
-void ho_flash_free(ho_pool* pool, ho_flash* flash) {
-  if (pool == nullptr || flash == nullptr) return;
-  guarded_end("ho_flash_free", [&] { pool->pool->free_flash(flash->flash); });
-  delete flash;
+ho_status ho_flash_free(ho_pool* pool, ho_flash* flash) {
+  if (flash == nullptr) return HO_OK;
+  return guarded([&]() -> Result<void> {
+    if (pool == nullptr) return null_argument();
+    if (auto freed = pool->pool->free_flash(flash->flash); !freed) return freed;
+    delete flash;
+    return {};
+  });
 }
 
 void ho_flash_close(ho_flash* flash) { delete flash; }

@@ -159,8 +159,8 @@ Result<FlashArena> Pool::open_flash(NodeId node, const FlashExtent& extent) {
   return Error(Errc::kNotFound, "no node " + std::to_string(node.value()) + " in the pool");
 }
 
-void Pool::free_flash(const FlashArena& flash) {
-  sessions_->free_flash(flash.node, flash.extent.id);
+Result<void> Pool::free_flash(const FlashArena& flash) {
+  return sessions_->free_flash(flash.node, flash.extent.id);
 }
 
 Result<std::uint64_t> Pool::start_stage(Direction direction, const FlashArena& flash,

@@ -65,7 +65,8 @@ class Pool {
                                                   FlashPolicy policy);
   /// A durable extent by its number, its secret and its node's id.
   [[nodiscard]] Result<FlashArena> open_flash(NodeId node, const FlashExtent& extent);
-  void free_flash(const FlashArena& flash);
+  /// Nothing waits: who has stages under way sees to their end.
+  [[nodiscard]] Result<void> free_flash(const FlashArena& flash);
   /// A plain transfer between flash and an arena; both ranges are checked.
   /// @return the ticket; kOutOfRange; kInvalidArgument: the arena's bytes lie on other nodes.
   [[nodiscard]] Result<std::uint64_t> start_stage(Direction direction, const FlashArena& flash,

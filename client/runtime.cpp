@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/base/check.hpp"
+#include "common/base/log.hpp"
 
 namespace ho::client {
 namespace {
@@ -27,7 +28,12 @@ Runtime::~Runtime() {
   }
   if (registered_) pool_.unregister_memory(device_handles_);
   if (!bounce_.empty()) pool_.unregister_memory(bounce_handles_);
-  for (const FlashArena& flash : flash_) pool_.free_flash(flash);
+  for (const FlashArena& flash : flash_) {
+    const auto freed = pool_.free_flash(flash);
+    if (freed) continue;
+    log(LogLevel::kWarning, "flash was not freed; the session's end will do it",
+        {{"reason", freed.error().message()}});
+  }
   pool_.release(std::move(local_home_));
   pool_.release(std::move(remote_home_));
 }

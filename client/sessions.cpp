@@ -277,14 +277,16 @@ Result<FlashExtent> Sessions::open_flash(NodeIndex node, const FlashExtent& exte
   return opened;
 }
 
-void Sessions::free_flash(NodeIndex node, std::uint64_t extent) {
+Result<void> Sessions::free_flash(NodeIndex node, std::uint64_t extent) {
   const NodeSession& there = nodes_[node.value()];
-  if (there.fault->reason() != FaultReason::kNone || there.fault->silent()) return;
-  const auto freed =
-      there.control->flash_free(there.session, extent, clock_.now() + kControlTimeout);
-  if (freed) return;
-  log(LogLevel::kWarning, "a flash extent was not freed",
-      {{"node", there.label}, {"reason", freed.error().message()}});
+  if (const FaultReason reason = there.fault->reason(); reason != FaultReason::kNone) {
+    return Error(Errc::kUnavailable, there.label + " was lost: " + std::string(fault_text(reason)));
+  }
+  if (there.fault->silent()) return Error(Errc::kDeadline, there.label + " does not answer");
+  auto freed = there.control->flash_free(there.session, extent, clock_.now() + kControlTimeout);
+  if (freed) return freed;
+  if (freed.error().code() == Errc::kDeadline) there.fault->mark_silent();
+  return freed.error().at(there.label);
 }
 
 void Sessions::release(const std::vector<HeldSegment>& segments) {

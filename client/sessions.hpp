@@ -85,8 +85,9 @@ class Sessions {
                                                    FlashPolicy policy);
   /// A durable extent that an earlier session made.
   [[nodiscard]] Result<FlashExtent> open_flash(NodeIndex node, const FlashExtent& extent);
-  /// Failures are logged: a scratch extent ends with the session anyway.
-  void free_flash(NodeIndex node, std::uint64_t extent);
+  /// @return kUnavailable: the node is lost; kDeadline: it did not answer, this time or the last;
+  /// kNotFound: it is freed.
+  [[nodiscard]] Result<void> free_flash(NodeIndex node, std::uint64_t extent);
 
  private:
   explicit Sessions(std::shared_ptr<Doorbell> door) : door_(std::move(door)) {}

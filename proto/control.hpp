@@ -214,7 +214,8 @@ class ControlClient {
   [[nodiscard]] Result<void> release(const Session& session, const std::vector<SegmentId>& segments,
                                      TimePoint deadline);
 
-  /// @return kUnsupported: the node has no flash, and why; kExhausted: no space or budget.
+  /// @return kUnsupported: the node has no flash, and why; kExhausted: no space or budget. What is
+  /// made after kDeadline is freed when its answer comes, if the connection lives so long.
   [[nodiscard]] Result<FlashExtent> flash_allocate(const Session& session, std::uint64_t bytes,
                                                    FlashPolicy policy, TimePoint deadline);
   /// Takes a durable extent of an earlier session into this one; only id and access count, the
@@ -242,6 +243,7 @@ class ControlClient {
 
  private:
   class Connection;
+  static void free_late(Connection& connection, const Session& session, std::uint64_t extent);
   explicit ControlClient(std::unique_ptr<Connection> connection);
   std::unique_ptr<Connection> connection_;
 };

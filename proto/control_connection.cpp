@@ -51,7 +51,7 @@ Result<std::uint64_t> ControlClient::Connection::enlist(control::pb::Request& re
 }
 
 Result<control::Reply> ControlClient::Connection::call(control::pb::Request request,
-                                                       TimePoint deadline) {
+                                                       TimePoint deadline, Done late) {
   std::unique_lock lock(mutex_);
   const auto id = enlist(request, {});
   if (!id) return id.error();
@@ -60,7 +60,11 @@ Result<control::Reply> ControlClient::Connection::call(control::pb::Request requ
     if (changed_.wait_until(lock, deadline) == std::cv_status::timeout) break;
   }
   std::optional<Result<control::Reply>> result = std::move(mine.result);
-  waiting_.erase(*id);
+  if (!result && !lost_ && late) {
+    mine.done = std::move(late);
+  } else {
+    waiting_.erase(*id);
+  }
   if (result) return std::move(*result);
   if (lost_) return *lost_;
   return Error(Errc::kDeadline, options_.address + ": no answer in time");

@@ -66,8 +66,10 @@ class ControlClient::Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  /// Sends `request` and waits for its answer. Any thread.
-  [[nodiscard]] Result<control::Reply> call(control::pb::Request request, TimePoint deadline);
+  /// Sends `request` and waits for its answer. Any thread. Where the deadline passes first, `late`
+  /// hears what start()'s `done` would, for what must be undone then; empty: nobody does.
+  [[nodiscard]] Result<control::Reply> call(control::pb::Request request, TimePoint deadline,
+                                            Done late = {});
   /// Sends `request`; `done` hears the answer or the loss of the connection, once, on the I/O
   /// thread. @return kUnavailable, kBusy: nothing was sent, `done` is not called.
   [[nodiscard]] Result<void> start(control::pb::Request request, Done done);

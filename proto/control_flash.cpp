@@ -1,13 +1,33 @@
 #include <control.pb.h>
 
+#include <string>
 #include <utility>
 
+#include "common/base/log.hpp"
 #include "proto/control.hpp"
 #include "proto/control_connection.hpp"
 
 namespace ho {
 
 namespace pb = hyperoffload::v1;
+
+/// Nobody knows of this extent any more; a durable one would stay for ever. On the I/O thread.
+void ControlClient::free_late(Connection& connection, const Session& session,
+                              std::uint64_t extent) {
+  pb::Request request;
+  auto* const body = request.mutable_flash_free();
+  control::put_session(session, body);
+  body->set_extent_id(extent);
+  const auto warn = [extent](const Error& error) {
+    log(LogLevel::kWarning, "a flash extent that came too late was not freed",
+        {{"extent", std::to_string(extent)}, {"reason", error.message()}});
+  };
+  const auto started =
+      connection.start(std::move(request), [warn](const Result<control::Reply>& freed) {
+        if (!freed) warn(freed.error());
+      });
+  if (!started) warn(started.error());
+}
 
 Result<FlashExtent> ControlClient::flash_allocate(const Session& session, std::uint64_t bytes,
                                                   FlashPolicy policy, TimePoint deadline) {
@@ -16,7 +36,12 @@ Result<FlashExtent> ControlClient::flash_allocate(const Session& session, std::u
   control::put_session(session, body);
   body->set_bytes(bytes);
   body->set_policy(static_cast<pb::FlashPolicy>(policy));
-  const auto reply = connection_->call(std::move(request), deadline);
+  const auto reply = connection_->call(
+      std::move(request), deadline,
+      [connection = connection_.get(), session](const Result<control::Reply>& late) {
+        if (!late || !late->response.has_flash_allocate()) return;
+        free_late(*connection, session, late->response.flash_allocate().extent_id());
+      });
   if (!reply) return reply.error();
   if (!reply->response.has_flash_allocate()) return control::senseless("no extent");
   const auto& from = reply->response.flash_allocate();

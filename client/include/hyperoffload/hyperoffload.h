@@ -119,8 +119,11 @@ typedef enum ho_flash_policy {
  * out cannot be staged in: HO_NOT_FOUND. */
 HO_API ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy policy,
                                    ho_flash** out);
-/* Gives it back, durable or not. */
-HO_API void ho_flash_free(ho_pool* pool, ho_flash* flash);
+/* Gives it back, durable or not. HO_OK: the handle is gone, too; of NULL nothing is done. Otherwise
+ * the handle stays, for another try or ho_flash_close: HO_DEADLINE (its node does not answer; it
+ * may free it yet), HO_UNAVAILABLE (its node is lost: durable flash stays), HO_NOT_FOUND (it is
+ * freed already, as by a try that ended with HO_DEADLINE). */
+HO_API ho_status ho_flash_free(ho_pool* pool, ho_flash* flash);
 /* Ends the handle alone: what is durable stays. */
 HO_API void ho_flash_close(ho_flash* flash);
 /* The name by which a later job, also after a restart of the daemon, opens durable flash. A secret.

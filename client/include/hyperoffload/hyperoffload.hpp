@@ -65,16 +65,17 @@ class Flash {
     check(ho_flash_name(pool_, handle_, text, sizeof(text)));
     return text;
   }
-  /// Gives it back, durable or not; nothing else may be done with it then.
-  void free() noexcept { ho_flash_free(pool_, std::exchange(handle_, nullptr)); }
+  /// Gives it back, durable or not; nothing else may be done with it then. Where it throws, it is
+  /// as it was.
+  void free() {
+    check(ho_flash_free(pool_, handle_));
+    handle_ = nullptr;
+  }
 
  private:
   void end() noexcept {
-    if (durable_) {
-      ho_flash_close(handle_);
-    } else {
-      ho_flash_free(pool_, handle_);
-    }
+    // Scratch that cannot be given back now ends with the session.
+    if (durable_ || ho_flash_free(pool_, handle_) != HO_OK) ho_flash_close(handle_);
     handle_ = nullptr;
   }
 

@@ -208,7 +208,7 @@ TEST_CASE("client flash: durable bytes are there for a later job, also after a k
           HO_OUT_OF_RANGE);
   }
   REQUIRE(ho_flash_open(pool.get(), name.data(), &flash) == HO_OK);
-  ho_flash_free(pool.get(), flash);
+  REQUIRE(ho_flash_free(pool.get(), flash) == HO_OK);
   CHECK(ho_flash_open(pool.get(), name.data(), &flash) == HO_NOT_FOUND);
 }
 
