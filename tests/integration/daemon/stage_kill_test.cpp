@@ -125,6 +125,12 @@ TEST_CASE("stage: 50 SIGKILLs under stage_out load lose no acknowledged durable 
       std::erase_if(piece.maybe, [&](std::uint64_t one) { return one < piece.acknowledged; });
     }
   }
+  {
+    const test::DaemonProcess last(folder, "last", {test::with_flash(folder, path), {}, false});
+    StagingClient client(test::unix_address(folder));
+    REQUIRE(client.control().flash_open(client.session(), extent, test::soon()).ok());
+    REQUIRE(adopt(client, extent, pieces));
+  }
   std::printf("%d rounds, %llu acknowledged writes\n", kRounds,
               static_cast<unsigned long long>(acknowledged));
   CHECK(acknowledged > kRounds);

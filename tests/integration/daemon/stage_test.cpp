@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -194,9 +195,11 @@ TEST_CASE("stage: many at once are answered once each, above the limit as busy")
   StagingClient client(node.address());
   const FlashExtent extent = client.allocate(8 * kMiB, FlashPolicy::kDurable);
   std::vector<StagingClient::Outcome> outcomes;
+  node.daemon->send(SIGSTOP);  // so that all wait when the first is looked at
   for (std::uint64_t i = 0; i < 128; ++i) {
     outcomes.push_back(client.start(client.spec(kOut, extent, i % 64 * 128 * kKiB, 0, 128 * kKiB)));
   }
+  node.daemon->send(SIGCONT);
   int done = 0;
   int busy = 0;
   for (auto& outcome : outcomes) {
@@ -206,6 +209,7 @@ TEST_CASE("stage: many at once are answered once each, above the limit as busy")
     (result ? done : busy) += 1;
   }
   CHECK(done >= static_cast<int>(kStagesPerSessionMax));
+  CHECK(busy > 0);
   CHECK(done + busy == 128);
 }
 
@@ -233,22 +237,27 @@ TEST_CASE("stage: closing a session in the middle frees its memory and its flash
   }));
 }
 
-TEST_CASE("stage: SIGTERM in the middle drains; SIGKILL is seen at once") {
+TEST_CASE("stage: SIGTERM in the middle drains; SIGKILL is seen at once; what was told is there") {
   for (const int signal : {SIGTERM, SIGKILL}) {
     FlashNode node;
     SKIP_WITHOUT_FLASH(node);
     StagingClient client(node.address());
     const FlashExtent extent = client.allocate(4 * kMiB, FlashPolicy::kDurable);
+    test::fill(client.memory().first(kMiB), 21);
     std::vector<StagingClient::Outcome> outcomes;
     for (std::uint64_t i = 0; i < 40; ++i) {
       outcomes.push_back(client.start(client.spec(kOut, extent, i % 4 * kMiB, 0, kMiB)));
     }
+    REQUIRE(outcomes.front().wait_for(std::chrono::seconds(10)) == std::future_status::ready);
     const auto sent = std::chrono::steady_clock::now();
     node.daemon->send(signal);
-    for (auto& outcome : outcomes) {
-      REQUIRE(outcome.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
-      const auto result = outcome.get();
-      if (!result) {
+    std::set<std::uint64_t> told;
+    for (std::uint64_t i = 0; i < outcomes.size(); ++i) {
+      REQUIRE(outcomes[i].wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+      const auto result = outcomes[i].get();
+      if (result) {
+        told.insert(i % 4 * kMiB);
+      } else {
         CHECK((result.error().code() == Errc::kUnavailable ||
                result.error().code() == Errc::kCanceled));
       }
@@ -258,6 +267,15 @@ TEST_CASE("stage: SIGTERM in the middle drains; SIGKILL is seen at once") {
     }
     const test::Exit end = node.daemon->wait();
     if (signal == SIGTERM) CHECK(end.code == 0);
+    CHECK(told.count(0) == 1);
+    node.start();
+    StagingClient later(node.address());
+    REQUIRE(later.control().flash_open(later.session(), extent, test::soon()).ok());
+    for (const std::uint64_t offset : told) {
+      std::memset(later.memory().data(), 0, kMiB);
+      REQUIRE(later.stage(later.spec(kIn, extent, offset, 0, kMiB)));
+      CHECK(filled(later.memory().first(kMiB), 21));
+    }
   }
 }
 
