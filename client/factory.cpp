@@ -2,6 +2,7 @@
 
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/ucx/ucx_transport.hpp"
 
 namespace ho::client {
 namespace {
@@ -34,7 +35,21 @@ Result<Engine::Driver> make_driver(const std::string& name, Duration op_deadline
     driver.port.op_deadline = op_deadline;
     return driver;
   }
+  if (name == "ucx") {
+    auto made = transport::make_ucx_transport({}, clock);
+    if (!made) return made.error();
+    driver.transport = std::move(made).value();
+    driver.port.piece_bytes = 4 * kMiB;
+    driver.port.pieces_max = 16;
+    driver.port.op_deadline = op_deadline;
+    return driver;
+  }
   return Error(Errc::kUnsupported, "no driver named " + name + " in this build");
+}
+
+Result<void> check_driver(const std::string& name) {
+  if (name == "ucx") return transport::check_ucx_device();
+  return {};
 }
 
 }  // namespace ho::client

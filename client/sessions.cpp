@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "client/factory.hpp"
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
 #include "common/base/units.hpp"
@@ -29,8 +30,10 @@ constexpr std::uint64_t kGrantBytesPerMs = 50'000;
 /// Picks the driver for a node, or says why there is none.
 Result<void> choose_driver(const AllowedDrivers& allowed, NodeSession& node) {
   const HelloReply& hello = node.control->hello();
-  auto choice =
-      choose_path(allowed, PathFacts{.offered = hello.drivers, .same_machine = runs_here(hello)});
+  const auto rdma = check_driver("ucx");
+  PathFacts facts{.offered = hello.drivers, .same_machine = runs_here(hello)};
+  facts.ucx_missing = rdma ? "" : rdma.error().context();
+  auto choice = choose_path(allowed, facts);
   if (!choice) return choice.error().at(node.label);
   node.driver = choice->endpoint.driver;
   node.driver_address = choice->endpoint.address;

@@ -29,7 +29,7 @@ struct NodeSession {
   std::unique_ptr<ControlClient> control;
   Session session;
   std::string label;   ///< "node 2 (b, unix:/run/x.sock)"
-  std::string driver;  ///< "local" or "ofi"
+  std::string driver;  ///< "local", "ofi" or "ucx"
   std::string driver_address;
   std::shared_ptr<NodeFault> fault;
 };

@@ -18,6 +18,7 @@
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/ucx/ucx_transport.hpp"
 #include "daemon/control/grants.hpp"
 #include "daemon/control/listener.hpp"
 #include "daemon/control/server.hpp"
@@ -74,6 +75,17 @@ Result<std::vector<std::unique_ptr<transport::Target>>> make_targets(
     auto ofi = transport::make_ofi_target(options);
     if (!ofi) return ofi.error().at("ofi");
     targets.push_back(std::move(*ofi));
+  }
+  if (config.ucx) {
+    auto ucx = transport::make_ucx_target({config.ucx->devices, config.ucx->transports});
+    if (ucx) {
+      targets.push_back(std::move(*ucx));
+    } else if (ucx.error().code() == Errc::kUnsupported) {
+      // A node that lost its device still serves by its other drivers, and says what is missing.
+      log(LogLevel::kWarning, "running without ucx", {{"why", ucx.error().context()}});
+    } else {
+      return ucx.error().at("ucx");
+    }
   }
   return targets;
 }

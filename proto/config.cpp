@@ -195,6 +195,21 @@ class Checker {
       }
     }
     if (from_.has_ofi()) ofi();
+    if (from_.has_ucx()) ucx();
+  }
+
+  void ucx() {
+    UcxSettings settings{from_.ucx().devices(), "rc"};
+    if (!from_.ucx().transports().empty()) settings.transports = from_.ucx().transports();
+    const std::string& names = settings.transports;
+    if (names != "rc" && names != "dc" && names != "rc,dc") {
+      complain("ucx", "transports: \"" + names + "\" is none of rc, dc and rc,dc, the ones that " +
+                          "access memory without the peer's help");
+    } else if (!config_.insecure) {
+      complain("ucx",
+               "transfers over RDMA are not encrypted; set insecure: true to use it nevertheless");
+    }
+    config_.ucx = settings;
   }
 
   void ofi() {

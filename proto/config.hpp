@@ -19,6 +19,11 @@ struct OfiSettings {
   std::string address;  ///< numeric
 };
 
+struct UcxSettings {
+  std::string devices;     ///< empty: all
+  std::string transports;  ///< "rc", "dc" or "rc,dc"
+};
+
 /// A TCP address to listen on.
 struct TcpListen {
   std::string host;
@@ -43,6 +48,7 @@ struct DaemonConfig {
   std::chrono::milliseconds lease{10'000};
   std::chrono::milliseconds drain{5'000};
   std::optional<OfiSettings> ofi;
+  std::optional<UcxSettings> ucx;
   std::vector<NodeInfo> nodes;  ///< the others
   std::vector<FlashPathSettings> flash;
   LogLevel log_level = LogLevel::kInfo;

@@ -31,7 +31,7 @@ inline constexpr std::uint64_t kSegmentBytesMax = kGiB;
 
 /// One driver by which the peer may be reached, as its hello named it.
 struct DriverEndpoint {
-  std::string driver;   ///< "local", "ofi"
+  std::string driver;   ///< "local", "ofi", "ucx"
   std::string address;  ///< transport::PeerAddress::address
 };
 

@@ -86,6 +86,10 @@ TEST_CASE("config: each mistake is told with its line and field") {
   CHECK(wrong("ddr_bytes: 268435456\nofi { address: \"10.0.0.1\" }")
             .find("f:2: ofi: address: 10.0.0.1 is not a loopback address") == 0);
   CHECK(wrong("ddr_bytes: 268435456\nofi { address: \"10.0.0.1\" }\ninsecure: true") == "accepted");
+  CHECK(wrong("ddr_bytes: 268435456\nucx { }").find("f:2: ucx: transfers over RDMA") == 0);
+  CHECK(wrong("ddr_bytes: 268435456\ninsecure: true\nucx { transports: \"tcp\" }")
+            .find("f:3: ucx: transports: \"tcp\" is none of rc, dc and rc,dc") == 0);
+  CHECK(wrong("ddr_bytes: 268435456\ninsecure: true\nucx { transports: \"dc\" }") == "accepted");
   CHECK(wrong("ddr_bytes: 268435456\ntcp_listen: \"127.0.0.1:99999\"").find("f:2: tcp_listen: ") ==
         0);
 }

@@ -65,7 +65,7 @@ void add_options(CLI::App& app, Arguments& a) {
       ->check(CLI::IsMember({"resident", "planned", "on-demand-lru"}))
       ->capture_default_str();
   app.add_option("--transport", a.transport, "Driver to the pool")
-      ->check(CLI::IsMember({"auto", "local", "ofi"}))
+      ->check(CLI::IsMember({"auto", "local", "ucx", "ofi"}))
       ->capture_default_str();
   app.add_option("--pool", a.pool, "Control address of a daemon")->capture_default_str();
   app.add_option("--emit-graph", a.emit_graph,
