@@ -1,95 +1,21 @@
-#include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <fstream>
-#include <iterator>
 #include <regex>
 #include <string>
 #include <vector>
 
 #include "tests/integration/client/two_nodes.hpp"
-#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/integration/gpt/gpt_program.hpp"
 #include "tests/integration/gpt/json.hpp"
-
-extern char** environ;
 
 namespace ho::test {
 namespace {
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-/// A running program with its output in files. Killed and reaped at the end.
-class Program {
- public:
-  Program(const char* path, std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), path);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
-    posix_spawn_file_actions_addopen(&actions, 1, folder_.file("out").c_str(), kFlags, 0600);
-    posix_spawn_file_actions_addopen(&actions, 2, folder_.file("err").c_str(), kFlags, 0600);
-    const int failed = posix_spawn(&pid_, path, &actions, nullptr, argv.data(), environ);
-    posix_spawn_file_actions_destroy(&actions);
-    REQUIRE(failed == 0);
-  }
-  ~Program() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
-
-  void send(int signal) const { ::kill(pid_, signal); }
-  [[nodiscard]] std::string out() const { return read_text(folder_.file("out")); }
-  [[nodiscard]] std::string err() const { return read_text(folder_.file("err")); }
-
-  /// Its exit status, -1 where a signal ended it; fails the test where it does not end.
-  int wait(std::chrono::milliseconds time_max = std::chrono::seconds(60)) {
-    int status = 0;
-    const bool ended =
-        eventually(time_max, [&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; });
-    INFO(err());
-    REQUIRE(ended);
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-
- private:
-  TempFolder folder_;
-  pid_t pid_ = -1;
-};
-
-class Gpt : public Program {
- public:
-  explicit Gpt(std::vector<std::string> arguments)
-      : Program(HO_GPT_PROGRAM, std::move(arguments)) {}
-};
 
 std::vector<double> list(const Json& object, const std::string& field) {
   std::vector<double> values;
   for (const Json& item : object.at(field).items) values.push_back(item.number);
   return values;
-}
-
-double number(const Json& object, const std::string& field) { return object.at(field).number; }
-
-std::vector<std::string> with_tiny_model(std::vector<std::string> arguments) {
-  for (const char* const word :
-       {"--layers", "2", "--dim", "64", "--heads", "2", "--seq", "32", "--batch", "2"}) {
-    arguments.emplace_back(word);
-  }
-  return arguments;
 }
 
 /// Trains the tiny model for a few steps and checks what must hold under every policy.
@@ -153,35 +79,6 @@ TEST_CASE("gpt: the comparison writes its files and finds the losses equal", "[i
   REQUIRE(gpt.err().find("left out: planned-40-flash: the pool has no flash") != std::string::npos);
   REQUIRE(read_text(dir + "/report.html").find("<html") != std::string::npos);
   REQUIRE_FALSE(Json::parse(read_text(dir + "/trace.json")).at("traceEvents").items.empty());
-}
-
-TEST_CASE("gpt: with flash in the pool the comparison has a fifth run, to the same bits",
-          "[integration]") {
-  TempFolder folder;
-  make_file(folder.file("probe"), 2U << 20U);
-  if (const std::string why = no_flash_here(folder.file("probe")); !why.empty()) {
-    WARN("skipped: " << why);
-    return;
-  }
-  TwoNodes nodes({.ddr_bytes = 64U << 20U, .flash_bytes = 64U << 20U});
-  for (const char* const transport : {"local", "ofi"}) {
-    const std::string dir = folder.file(transport);
-    Gpt gpt(with_tiny_model(
-        {"--compare", dir, "--pool", nodes.address(0), "--blocks", "2", "--transport", transport}));
-    const int code = gpt.wait();
-    INFO(gpt.err());
-    REQUIRE(code == 0);
-    REQUIRE(gpt.out().find("planned 40 % flash") != std::string::npos);
-    const Json summary = Json::parse(read_text(dir + "/summary.json"));
-    REQUIRE(summary.at("bit_identical").truth);
-    REQUIRE(summary.at("runs").items.size() == 5);
-    const Json& run = summary.at("runs").items.back();
-    REQUIRE(run.at("label").text == "planned-40-flash");
-    REQUIRE(number(run, "stage_in_bytes") > 0);
-    REQUIRE(number(run, "stage_out_bytes") > 0);
-  }
-  Gpt none(with_tiny_model({"--pool", nodes.address(0), "--ddr-memory", "x%", "--steps", "1"}));
-  CHECK(none.wait() == 2);
 }
 
 TEST_CASE("gpt: a budget below one op's operands is refused with the op's name", "[integration]") {
