@@ -67,7 +67,7 @@ bool Link::up() { return run(End::kFar, "ip link set ho-far up"); }
 
 bool Link::limit(std::uint64_t bits_per_s) {
   const std::string rate =
-      " root tbf rate " + std::to_string(bits_per_s) + "bit burst 512kb latency 20ms";
+      " root tbf rate " + std::to_string(bits_per_s) + "bit burst 128kb latency 20ms";
   return run(End::kNear, "tc qdisc replace dev ho-near" + rate) &&
          run(End::kFar, "tc qdisc replace dev ho-far" + rate);
 }

@@ -1,15 +1,24 @@
 // A link that is cut and comes back: client and daemon in network namespaces of their own.
 #include <hyperoffload/hyperoffload.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <future>
 #include <thread>
+#include <vector>
 
+#include "common/base/units.hpp"
+#include "proto/convert.hpp"
+#include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/faults/caller.hpp"
 #include "tests/integration/faults/link.hpp"
 #include "tests/support/skip.hpp"
+#include "tools/analyzer/analyzer.hpp"
+#include "tools/bench/profile.hpp"
 
 namespace ho::test {
 namespace {
@@ -31,13 +40,13 @@ Link* the_link() {
 /// One node at the far end of the link.
 class FarNode {
  public:
-  explicit FarNode(const Link& link) {
+  explicit FarNode(const Link& link, int lease_ms = kLeaseMs) {
     DaemonProcess::Spec spec;
     spec.config = small_config(folder_, std::string("insecure: true\ntcp_listen: \"") + Link::kFar +
                                             ":7700\"\nofi { address: \"" + Link::kFar + "\" }\n");
     // Long enough for the cuts that are to be survived.
     const std::size_t at = spec.config.find("lease_ms: 500");
-    spec.config.replace(at, 13, "lease_ms: " + std::to_string(kLeaseMs));
+    spec.config.replace(at, 13, "lease_ms: " + std::to_string(lease_ms));
     spec.network = link.far_namespace();
     daemon_ = std::make_unique<DaemonProcess>(folder_, "far", spec);
     (void)connect(near_address());
@@ -130,6 +139,120 @@ TEST_CASE("faults: a link that comes back before the deadline is not noticed") {
     CHECK(what.status == HO_OK);
     CHECK(job.caller->right());
   }
+}
+
+constexpr std::uint64_t kGigabit = 1'000'000'000;
+constexpr std::uint64_t kOpNs = 3'000'000;
+
+/// A step over ten weights of 1 MiB, more than a gigabit link brings in time.
+Graph ten_weights() {
+  Graph graph;
+  graph.name = "ten-weights";
+  for (std::uint32_t i = 0; i < 10; ++i) {
+    graph.storages.push_back({.id = i,
+                              .name = "weight" + std::to_string(i),
+                              .bytes = kMiB,
+                              .kind = StorageKind::kWeight,
+                              .persistent = true});
+    graph.storages.push_back({.id = 100 + i,
+                              .name = "output" + std::to_string(i),
+                              .bytes = 4096,
+                              .kind = StorageKind::kActivation});
+    Op op;
+    op.id = i;
+    op.name = "layer" + std::to_string(i);
+    op.duration_ns = kOpNs;
+    op.reads.push_back(StorageIndex(2 * i));
+    op.writes.push_back(StorageIndex(2 * i + 1));
+    graph.ops.push_back(op);
+  }
+  return graph;
+}
+
+/// The plan for the link as it is.
+schedule::Schedule plan_for(ho_pool* pool) {
+  bench::ProfileOptions options;
+  options.capacity_bytes = 32 * kMiB;
+  options.area_bytes = 16 * kMiB;
+  options.time = 1s;
+  const auto hardware = bench::measure_profile(pool, options);
+  if (!hardware) FAIL(hardware.error().message());
+  REQUIRE(hardware->remote_ddr.has_value());
+  const double read = static_cast<double>(hardware->remote_ddr->read.bytes_per_s);
+  INFO("measured " << read / 1e6 << " MB/s");
+  CHECK(read < 1.05 * kGigabit / 8);
+  std::printf("link measured: %.1f MB/s, %.2f ms\n", read / 1e6,
+              static_cast<double>(hardware->remote_ddr->read.latency_ns) / 1e6);
+  const Graph graph = ten_weights();
+  const auto outcome = analyzer::analyze(graph, *hardware, {6 * kMiB, 64});
+  REQUIRE(outcome.ok());
+  REQUIRE(std::holds_alternative<schedule::Schedule>(*outcome));
+  return std::get<schedule::Schedule>(*outcome);
+}
+
+/// Runs steps whose ops take as long as the graph says. @return stall per step, without the first.
+std::uint64_t measured_stall_ns(ho_pool* pool, const schedule::Schedule& plan, int steps) {
+  void* const arena = std::aligned_alloc(4096, align_up(plan.arena_bytes, 4096));
+  REQUIRE(arena != nullptr);
+  const std::string bytes = encode_schedule(plan);
+  ho_runtime* job = nullptr;
+  REQUIRE(ho_load(pool, bytes.data(), bytes.size(), arena, plan.arena_bytes, &job) == HO_OK);
+  ho_counters counters{};
+  counters.struct_bytes = sizeof(counters);
+  std::vector<std::uint64_t> stalls;
+  for (int step = 0; step <= steps; ++step) {
+    REQUIRE(ho_step_begin(job) == HO_OK);
+    for (std::uint32_t p = 0; p < ho_position_count(job); ++p) {
+      REQUIRE(ho_before(job, p) == HO_OK);
+      const Instant end = Clock::now() + std::chrono::nanoseconds(kOpNs);
+      while (Clock::now() < end) {
+      }
+      REQUIRE(ho_after(job, p) == HO_OK);
+    }
+    REQUIRE(ho_step_end(job) == HO_OK);
+    REQUIRE(ho_get_counters(job, &counters) == HO_OK);
+    if (step > 0) stalls.push_back(counters.last_step_stall_ns);
+  }
+  REQUIRE(ho_finish(job) == HO_OK);
+  ho_unload(job);
+  std::free(arena);
+  std::sort(stalls.begin(), stalls.end());
+  return stalls[stalls.size() / 2];
+}
+
+TEST_CASE(
+    "faults: over a slow link a job runs as planned for it, and on when the link comes back") {
+  Link* const link = the_link();
+  if (link == nullptr) return;
+  if (!link->limit(kGigabit)) return skip("no token bucket filter here (tc tbf)");
+  FarNode node(*link, 10'000);
+  std::string why;
+  // What is lost by the cut is sent again after up to a second and a half.
+  const PoolHandle pool(try_connect(node.address(), "ofi", 5000, why));
+  INFO(why);
+  REQUIRE(pool != nullptr);
+  const schedule::Schedule plan = plan_for(pool.get());
+  const std::uint64_t predicted = plan.prediction.stall_ns;
+  REQUIRE(predicted > 0);
+  const std::uint64_t measured = measured_stall_ns(pool.get(), plan, 12);
+  std::printf("stall per step: predicted %.2f ms, measured %.2f ms (%+.1f %%)\n",
+              static_cast<double>(predicted) / 1e6, static_cast<double>(measured) / 1e6,
+              100 * (static_cast<double>(measured) / static_cast<double>(predicted) - 1));
+  // A busy machine stalls longer; shorter would mean that the plan does not know its link.
+  CHECK(static_cast<double>(measured) > 0.5 * static_cast<double>(predicted));
+
+  PlannedJob job(pool.get(), plan, 5);
+  REQUIRE(job.run(2) == HO_OK);
+  auto done = std::async(std::launch::async, [&] { return job.run(12); });
+  std::this_thread::sleep_for(100ms);
+  REQUIRE(link->down());
+  std::this_thread::sleep_for(200ms);
+  REQUIRE(link->up());
+  const ho_status status = done.get();
+  INFO(job.error());
+  CHECK(status == HO_OK);
+  CHECK(job.finish_and_compare() == HO_OK);
+  CHECK(job.wrong() == "");
 }
 
 }  // namespace
