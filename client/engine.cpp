@@ -395,12 +395,12 @@ bool Engine::take_completions() {
   return count > 0;
 }
 
-/// A driver that needs its peer closes it at the first operation that ends by its deadline, for
-/// good: the node is lost to this job, which must not be given memory there again. Others (local)
-/// lose the operation only.
+/// A driver between nodes closes a peer at the first operation that ends by its deadline, for good:
+/// the node is lost to this job, which must not be given memory there again. One that works on
+/// descriptors of this node's (local) loses the operation only.
 void Engine::report_unresponsive(NodeIndex node) {
   const EngineNode& lost = nodes_[node.value()];
-  if (!transport(lost.driver).caps().needs_peer_progress) return;
+  if (transport(lost.driver).caps().needs_descriptor) return;
   lost.fault->report(FaultReason::kUnresponsive);
 }
 
