@@ -38,6 +38,7 @@ void add_bench_flash(CLI::App& bench, int& exit_code);
 void add_bench_stage(CLI::App& bench, int& exit_code);
 void add_bench_runtime(CLI::App& bench, int& exit_code);
 void add_bench_transport(CLI::App& bench, int& exit_code);
+void add_bench_matrix(CLI::App& bench, const std::string& pool, int& exit_code);
 /// `bench --profile FILE` itself; `pool` is the default of --pool.
 void add_bench_profile(CLI::App& bench, const std::string& pool, int& exit_code);
 

@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
   ho::cli::add_bench_stage(bench, exit_code);
   ho::cli::add_bench_runtime(bench, exit_code);
   ho::cli::add_bench_transport(bench, exit_code);
+  ho::cli::add_bench_matrix(bench, pool, exit_code);
   ho::cli::add_bench_profile(bench, pool, exit_code);
 
   try {

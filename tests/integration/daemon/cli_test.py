@@ -51,6 +51,25 @@ with tempfile.TemporaryDirectory() as name:
         assert [n["node_id"] for n in answer["nodes"]] == [0, 1], answer
         assert all(n["reachable"] and n["ddr_capacity_bytes"] == 16777216 for n in answer["nodes"]), answer
         assert all(n["page_kind"] in ("hugetlb-2M", "thp", "4K") for n in answer["nodes"]), answer
+        assert all(n["path"] == "local" and n["path_reason"] == "same machine" for n in answer["nodes"]), answer
+        assert all(n["refusals"] == [] for n in answer["nodes"]), answer
+
+        # Small pools have no room for 64 MiB; a profile is written of what was measured.
+        profile = folder / "profile.json"
+        done = expect(run("bench", "matrix", "--pool", pool, "--seconds", "0.3", "-o", "json",
+                          "--profile", str(profile)), 0)
+        answer = json.loads(done.stdout)
+        assert [n["driver"] for n in answer["nodes"]] == ["local", "local"], answer
+        for node in answer["nodes"]:
+            assert [(r["op"], r["size"]) for r in node["rows"]] == [
+                (op, size) for op in ("get", "put") for size in (4096, 65536, 1048576, 16777216)], node
+            assert all(r["bytes_per_s"] > 0 and 0 < r["alone_p50_us"] <= r["alone_p99_us"] for r in node["rows"])
+        assert int(json.loads(profile.read_text())["localDdr"]["read"]["bytesPerS"]) > 0, profile.read_text()
+        assert expect(run("bench", "matrix", "--pool", pool, "--seconds", "0.2"), 0).stdout.startswith("NODE")
+        expect(run("bench", "matrix", "--pool", pool, "--transport", "pigeon"), 2)
+        # Neither node offers anything between nodes.
+        assert "ofi: not offered" in expect(run("bench", "matrix", "--pool", pool, "--transport", "ofi"), 1).stderr
+
         for command in ("nodes", "sessions", "segments", "flash"):
             done = expect(run(command, "-o", "json", "--pool", "unix:/nowhere.sock," + pool), 0)
             assert len(json.loads(done.stdout)["nodes"]) == 2, done.stdout

@@ -1,0 +1,209 @@
+// bench matrix: every size, both directions, between here and each node of a pool.
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/path_choice.hpp"
+#include "common/base/json.hpp"
+#include "common/base/units.hpp"
+#include "proto/convert.hpp"
+#include "tools/bench/environment.hpp"
+#include "tools/bench/matrix_bench.hpp"
+#include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/pool_view.hpp"
+
+namespace ho::cli {
+namespace {
+
+constexpr std::uint64_t kProfileBytes = 16 * kMiB;
+constexpr std::uint64_t kLatencyBytes = 4 * kKiB;
+
+struct Arguments {
+  std::string pool;
+  std::string transport = "auto";
+  std::string profile;
+  double seconds = 2;
+  std::string output = "table";
+};
+
+/// One node, and how it was reached.
+struct Measured {
+  NodeInfo node;
+  client::PathChoice path;
+  std::uint64_t capacity_bytes = 0;
+  std::vector<bench::MatrixRow> rows;
+};
+
+const char* name_of(bench::Direction direction) {
+  return direction == bench::Direction::kGet ? "get" : "put";
+}
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+Result<Measured> measure(const NodeInfo& node, const Arguments& arguments) {
+  const TimePoint deadline = SteadyClock().now() + std::chrono::seconds(2);
+  const auto control = connect_node(node, deadline);
+  if (!control) return control.error();
+  const auto status = (*control)->status(deadline);
+  if (!status) return status.error();
+  const auto allowed = client::parse_allowed(arguments.transport);
+  if (!allowed) return allowed.error();
+  const HelloReply& hello = (*control)->hello();
+  const auto path = client::choose_path(
+      *allowed,
+      client::PathFacts{.offered = hello.drivers, .same_machine = client::runs_here(hello)});
+  if (!path) return path.error();
+  auto rows = bench::measure_node(**control, path->endpoint,
+                                  Duration(static_cast<std::int64_t>(arguments.seconds * 1e9)));
+  if (!rows) return rows.error();
+  return Measured{node, *path, status->ddr_capacity_bytes, std::move(*rows)};
+}
+
+void print_table(const std::vector<Measured>& all) {
+  std::vector<std::vector<std::string>> table = {
+      {"NODE", "DRIVER", "OP", "SIZE", "IN FLIGHT", "GB/S", "ALONE P50 US", "P99 US"}};
+  for (const Measured& one : all) {
+    for (const bench::MatrixRow& row : one.rows) {
+      table.push_back({one.node.name, one.path.endpoint.driver, name_of(row.direction),
+                       format_bytes(row.size_bytes), std::to_string(row.inflight),
+                       fixed(row.bytes_per_s / 1e9, 2), fixed(row.p50_us, 1),
+                       fixed(row.p99_us, 1)});
+    }
+  }
+  std::cout << format_table(table);
+}
+
+void print_json(const std::vector<Measured>& all) {
+  JsonWriter json;
+  json.begin_object()
+      .field("machine", bench::machine_class())
+      .field("commit", bench::build_commit());
+  json.key("nodes").begin_array();
+  for (const Measured& one : all) {
+    json.begin_object().field("node_id", std::uint64_t{one.node.node.value()});
+    json.field("name", one.node.name).field("driver", one.path.endpoint.driver);
+    json.field("reason", one.path.reason).key("rows").begin_array();
+    for (const bench::MatrixRow& row : one.rows) {
+      json.begin_object()
+          .field("op", name_of(row.direction))
+          .field("size", row.size_bytes)
+          .field("inflight", row.inflight)
+          .field("bytes_per_s", row.bytes_per_s)
+          .field("alone_p50_us", row.p50_us)
+          .field("alone_p99_us", row.p99_us)
+          .end();
+    }
+    json.end().end();
+  }
+  json.end().end();
+  std::cout << json.text() << '\n';
+}
+
+/// The slowest node's link of one direction: a plan's transfers are spread over all of them.
+Link slowest(const std::vector<const Measured*>& nodes, bench::Direction direction) {
+  Link link;
+  for (const Measured* node : nodes) {
+    double bytes_per_s = 0;
+    double small_us = 0;
+    for (const bench::MatrixRow& row : node->rows) {
+      if (row.direction != direction) continue;
+      if (row.size_bytes <= kProfileBytes) bytes_per_s = row.bytes_per_s;
+      if (row.size_bytes == kLatencyBytes) small_us = row.p50_us;
+    }
+    const double wire_ns = static_cast<double>(kLatencyBytes) * 1e9 / std::max(1.0, bytes_per_s);
+    const auto rate = static_cast<std::uint64_t>(std::max(1.0, bytes_per_s));
+    link.bytes_per_s = link.bytes_per_s == 0 ? rate : std::min(link.bytes_per_s, rate);
+    link.latency_ns = std::max(link.latency_ns,
+                               static_cast<std::uint64_t>(std::max(0.0, small_us * 1e3 - wire_ns)));
+  }
+  return link;
+}
+
+enum class Reach : std::uint8_t { kNear, kFar };
+
+std::optional<TierSpec> tier_of(const std::vector<Measured>& all, Reach reach) {
+  std::vector<const Measured*> nodes;
+  TierSpec tier;
+  for (const Measured& one : all) {
+    const Reach found = one.path.endpoint.driver == "local" ? Reach::kNear : Reach::kFar;
+    if (found != reach) continue;
+    nodes.push_back(&one);
+    tier.capacity_bytes += one.capacity_bytes;
+  }
+  if (nodes.empty()) return std::nullopt;
+  tier.read = slowest(nodes, bench::Direction::kGet);
+  tier.write = slowest(nodes, bench::Direction::kPut);
+  return tier;
+}
+
+Result<void> write_profile(const std::vector<Measured>& all, const std::string& file) {
+  Hardware hardware;
+  hardware.name = bench::machine_class();
+  hardware.local_ddr = tier_of(all, Reach::kNear);
+  hardware.remote_ddr = tier_of(all, Reach::kFar);
+  return write_hardware_file(hardware, file);
+}
+
+int complain(const Error& error, int exit_code) {
+  std::cerr << "hyperoffload bench matrix: " << error.message() << "\n";
+  return exit_code;
+}
+
+int run(const Arguments& arguments) {
+  if (const auto allowed = client::parse_allowed(arguments.transport); !allowed) {
+    return complain(allowed.error(), kExitBadInput);
+  }
+  const auto pool = open_pool(arguments.pool, SteadyClock().now() + std::chrono::seconds(2));
+  if (!pool) return complain(pool.error(), kExitIllegal);
+  std::vector<Measured> all;
+  int exit_code = kExitDone;
+  for (const NodeInfo& node : pool->nodes) {
+    auto measured = measure(node, arguments);
+    if (measured) {
+      all.push_back(std::move(*measured));
+    } else {
+      exit_code = complain(measured.error().at(node.name), kExitIllegal);
+    }
+  }
+  if (arguments.output == "json") {
+    print_json(all);
+  } else {
+    print_table(all);
+  }
+  if (arguments.profile.empty() || all.empty()) return exit_code;
+  const auto written = write_profile(all, arguments.profile);
+  return written ? exit_code : complain(written.error(), kExitBadInput);
+}
+
+}  // namespace
+
+void add_bench_matrix(CLI::App& bench, const std::string& pool, int& exit_code) {
+  auto arguments = std::make_shared<Arguments>();
+  arguments->pool = pool;
+  CLI::App& command = *bench.add_subcommand(
+      "matrix", "Get and put of 4 KiB to 64 MiB between here and each node of a pool");
+  command.add_option("--pool", arguments->pool, "control addresses of the pool")
+      ->capture_default_str();
+  command
+      .add_option("--transport", arguments->transport,
+                  "auto, or the drivers that may be used, comma-separated")
+      ->capture_default_str();
+  command.add_option("--profile", arguments->profile,
+                     "write the slowest links as a hardware file (.json) for analyze --hardware");
+  command.add_option("--seconds", arguments->seconds, "time of one node's measurements")
+      ->check(CLI::Range(0.2, 600.0))
+      ->capture_default_str();
+  command.add_option("-o,--output", arguments->output, "table or json")
+      ->check(CLI::IsMember({"table", "json"}));
+  command.callback([arguments, &exit_code] { exit_code = run(*arguments); });
+}
+
+}  // namespace ho::cli
