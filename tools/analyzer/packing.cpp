@@ -13,6 +13,19 @@ namespace {
 constexpr std::uint64_t kWorkPerBlock = 500;
 constexpr std::uint64_t kMoreWorkPerBlock = 8'000;  ///< up to kMoreWorkMax in all
 constexpr std::uint64_t kMoreWorkMax = 10'000'000;
+/// Of so many blocks (measured), enough that all can be placed one by one: a sweep alone wastes a
+/// fifth.
+constexpr std::size_t kManyBlocks = 4600;
+constexpr std::uint64_t kOrderWorkPerBlock = 5'000;
+constexpr std::uint64_t kOrderWorkMax = 60'000'000;
+
+std::uint64_t work_for(std::uint64_t blocks) {
+  const std::uint64_t more = blocks <= kManyBlocks
+                                 ? std::min(kMoreWorkPerBlock * blocks, kMoreWorkMax)
+                                 : std::min(kOrderWorkPerBlock * blocks, kOrderWorkMax);
+  return kWorkPerBlock * blocks + more;
+}
+
 /// A packing within the budget is still improved until it is this near to the load: what the arena
 /// does not need is room for whoever shares the device.
 constexpr double kTimesLoad = 1.01;
@@ -27,8 +40,7 @@ Packing pack(const std::vector<Block>& blocks, std::int64_t positions, std::uint
     const std::int64_t end = std::min(block.end + 1, block.begin + positions);
     lifetimes.push_back({block.begin, end, static_cast<std::int64_t>(block.bytes)});
   }
-  packing::Budget budget(kWorkPerBlock * blocks.size() +
-                         std::min(kMoreWorkPerBlock * blocks.size(), kMoreWorkMax));
+  packing::Budget budget(work_for(blocks.size()));
   const auto enough = static_cast<std::int64_t>(std::min<std::uint64_t>(enough_bytes, INT64_MAX));
   const packing::Solution solution =
       packing::solve(lifetimes, positions, {enough, kTimesLoad}, budget);

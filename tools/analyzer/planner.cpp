@@ -45,7 +45,11 @@ constexpr std::size_t kStageExamined = 500'000;
 /// How many variants a graph of this size is worth: planning stays near-linear.
 std::size_t variants_for(std::size_t positions) {
   constexpr std::size_t kPositionsPlanned = 16'000;  // over all variants; about a second
-  return std::clamp<std::size_t>(kPositionsPlanned / positions, 1, std::size(kVariants));
+  // The first ones alone are a poor choice for a step of thousands of small ops.
+  constexpr std::size_t kFewPositions = 20'000;
+  constexpr std::size_t kVariantsOfFew = 7;
+  const std::size_t least = positions <= kFewPositions ? kVariantsOfFew : 1;
+  return std::clamp<std::size_t>(kPositionsPlanned / positions, least, std::size(kVariants));
 }
 
 /// Another look with the waits known: which variant, with how much of them.

@@ -12,7 +12,7 @@ using namespace ho;
 using analyzer::Candidate;
 using analyzer::Candidates;
 
-TEST_CASE("candidates come furthest first, whatever is added, moved or over") {
+TEST_CASE("candidates: they come furthest first, whatever is added, moved or over") {
   for (std::uint32_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);
@@ -46,7 +46,7 @@ TEST_CASE("candidates come furthest first, whatever is added, moved or over") {
   }
 }
 
-TEST_CASE("a transfer's time is exact in the narrow and in the wide computation") {
+TEST_CASE("transfer time: it is exact in the narrow and in the wide computation") {
   __extension__ using Wide = unsigned __int128;
   std::mt19937_64 random(7);
   constexpr auto kLongest = static_cast<Wide>(std::numeric_limits<std::int64_t>::max() / 1024);

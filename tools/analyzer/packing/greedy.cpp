@@ -83,21 +83,101 @@ struct Taken {
   std::int64_t top;
 };
 
-/// The tightest hole of at least `bytes` between `taken`, which is sorted by its low end.
-std::int64_t tightest_hole(const std::vector<Taken>& taken, std::int64_t bytes) {
-  std::int64_t top = 0;
-  std::int64_t best = -1;
-  std::int64_t best_size = INT64_MAX;
-  for (const Taken& each : taken) {
-    const std::int64_t size = each.low - top;
-    if (size >= bytes && size < best_size) {
-      best = top;
-      best_size = size;
-      if (size == bytes) break;
+/// Looks for the tightest of the holes between ranges that are told in order of their low ends.
+class TightestHole {
+ public:
+  explicit TightestHole(std::int64_t bytes) : bytes_(bytes) {}
+
+  /// @return false once no hole can be tighter.
+  bool add(const Taken& taken) {
+    const std::int64_t size = taken.low - top_;
+    if (size >= bytes_ && size < best_size_) {
+      best_ = top_;
+      best_size_ = size;
+      if (size == bytes_) return false;
     }
-    top = std::max(top, each.top);
+    top_ = std::max(top_, taken.top);
+    return true;
   }
-  return best < 0 ? top : best;
+  [[nodiscard]] std::int64_t offset() const { return best_ < 0 ? top_ : best_; }
+
+ private:
+  std::int64_t bytes_;
+  std::int64_t top_ = 0;
+  std::int64_t best_ = -1;
+  std::int64_t best_size_ = INT64_MAX;
+};
+
+/// What is placed, in order of low ends: to look through all of it takes less than to sort an
+/// item's neighbours where these are many.
+class PlacedItems {
+ public:
+  void add(const Item& item, std::int64_t offset) {
+    add({{offset, offset + item.bytes}, item.first});
+    if (item.wrapped()) add({{offset, offset + item.bytes}, item.second});
+  }
+  [[nodiscard]] std::int64_t place(const Item& item) const {
+    TightestHole hole(item.bytes);
+    for (const std::vector<Entry>& chunk : chunks_) {
+      for (const Entry& entry : chunk) {
+        if (meets(entry.range, item.first) || meets(entry.range, item.second)) {
+          if (!hole.add(entry.taken)) return hole.offset();
+        }
+      }
+    }
+    return hole.offset();
+  }
+
+ private:
+  struct Entry {
+    Taken taken;
+    Range range;
+  };
+  static constexpr std::size_t kChunkMax = 256;
+
+  static bool meets(const Range& a, const Range& b) { return a.begin < b.end && b.begin < a.end; }
+
+  void add(const Entry& entry) {
+    const auto below = [](std::int64_t low, const Entry& each) { return low < each.taken.low; };
+    auto chunk = std::upper_bound(
+        chunks_.begin(), chunks_.end(), entry.taken.low,
+        [&](std::int64_t low, const std::vector<Entry>& each) { return below(low, each.front()); });
+    if (chunk != chunks_.begin()) --chunk;
+    if (chunk == chunks_.end()) chunk = chunks_.insert(chunk, std::vector<Entry>());
+    chunk->insert(std::upper_bound(chunk->begin(), chunk->end(), entry.taken.low, below), entry);
+    if (chunk->size() <= kChunkMax) return;
+    const auto middle = chunk->begin() + kChunkMax / 2;
+    std::vector<Entry> upper(middle, chunk->end());
+    chunk->erase(middle, chunk->end());
+    chunks_.insert(chunk + 1, std::move(upper));
+  }
+
+  std::vector<std::vector<Entry>> chunks_;  ///< none empty
+};
+
+/// place_in_order() where most items meet.
+Layout place_among_all(const Instance& instance, const std::vector<std::uint32_t>& order,
+                       std::vector<std::int64_t> start, Budget& budget) {
+  const std::vector<Item>& items = instance.items;
+  Layout out{std::move(start), 0};
+  PlacedItems placed;
+  std::uint64_t count = 0;
+  const auto add = [&](std::uint32_t i) {
+    placed.add(items[i], out.offsets[i]);
+    out.height_bytes = std::max(out.height_bytes, out.offsets[i] + items[i].bytes);
+    ++count;
+  };
+  for (std::uint32_t i = 0; i < items.size(); ++i) {
+    if (out.offsets[i] >= 0) add(i);
+  }
+  for (const std::uint32_t i : order) {
+    if (out.offsets[i] >= 0) continue;
+    out.offsets[i] = placed.place(items[i]);
+    add(i);
+    budget.spend(100 + 2 * count);
+    if (budget.spent()) return {};
+  }
+  return out;
 }
 
 }  // namespace
@@ -143,6 +223,7 @@ Layout place_in_order(const Instance& instance, const Neighbours& neighbours,
                       Budget& budget) {
   const std::vector<Item>& items = instance.items;
   HO_CHECK(order.size() == items.size() && start.size() == items.size());
+  if (neighbours.dense()) return place_among_all(instance, order, std::move(start), budget);
   Layout out{std::move(start), 0};
   std::vector<Taken> taken;
   for (const std::uint32_t i : order) {
@@ -158,7 +239,11 @@ Layout place_in_order(const Instance& instance, const Neighbours& neighbours,
     });
     std::sort(taken.begin(), taken.end(),
               [](const Taken& a, const Taken& b) { return a.low < b.low; });
-    out.offsets[i] = tightest_hole(taken, items[i].bytes);
+    TightestHole hole(items[i].bytes);
+    for (const Taken& each : taken) {
+      if (!hole.add(each)) break;
+    }
+    out.offsets[i] = hole.offset();
     out.height_bytes = std::max(out.height_bytes, out.offsets[i] + items[i].bytes);
     budget.spend(2 * seen +
                  taken.size() * static_cast<std::uint64_t>(std::bit_width(taken.size())));

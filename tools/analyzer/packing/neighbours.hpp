@@ -41,10 +41,19 @@ class Neighbours {
     }
   }
 
-  /// How many pairs meet, those round the cycle's end not counted: the cost of asking for all.
-  [[nodiscard]] std::uint64_t pairs() const { return pairs_; }
+  /// Whether a look at all items takes less than to gather and sort those that meet one. Of few
+  /// items either takes little.
+  [[nodiscard]] bool dense() const {
+    const std::uint64_t count = instance_.items.size();
+    return count > kFewItems && count * count / 16 < pairs_;
+  }
+  /// What it takes to place all items one after the other, about.
+  [[nodiscard]] std::uint64_t order_work() const {
+    return dense() ? instance_.items.size() * instance_.items.size() : 2 * pairs_;
+  }
 
  private:
+  static constexpr std::uint64_t kFewItems = 4600;
   static constexpr std::size_t kEntriesMax = std::size_t{1} << 24;
 
   const Instance& instance_;
@@ -52,7 +61,7 @@ class Neighbours {
   std::vector<std::uint32_t> alive_;        ///< per stride, items begun before and not ended
   std::vector<std::uint32_t> alive_begin_;  ///< into alive_
   std::vector<std::uint32_t> wrapped_;
-  std::uint64_t pairs_ = 0;
+  std::uint64_t pairs_ = 0;  ///< that meet, those round the cycle's end not counted
 };
 
 }  // namespace ho::packing

@@ -63,7 +63,7 @@ void PartSearch::improve(std::int64_t required_bytes, Budget& budget) {
     by_bytes_ = greedy_order(instance_, Order::kBytes);
     budget.spend(200 * instance_.items.size());
   }
-  if (2 * neighbours_->pairs() > budget.left()) {
+  if (neighbours_->order_work() > budget.left()) {
     budget.spend(budget.left());  // not even one order would come to its end
     return;
   }
