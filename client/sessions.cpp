@@ -288,7 +288,7 @@ Result<void> Sessions::free_flash(NodeIndex node, std::uint64_t extent) {
   if (there.fault->silent()) return Error(Errc::kDeadline, there.label + " does not answer");
   auto freed = there.control->flash_free(there.session, extent, clock_.now() + kControlTimeout);
   if (freed) return freed;
-  if (freed.error().code() == Errc::kDeadline) there.fault->mark_silent();
+  // A free may wait for other sessions' transfers, so one that is late does not make a node silent.
   return freed.error().at(there.label);
 }
 

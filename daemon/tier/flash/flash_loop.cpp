@@ -20,6 +20,9 @@ constexpr auto kTurnMax = std::chrono::seconds(1);
 constexpr auto kPublishPeriod = std::chrono::milliseconds(100);
 // Operations on the store at a time; it has room for as many.
 constexpr std::uint32_t kRunningMax = 128;
+/// Transfers that the store may have: it serves them in order, so what more it had would stand
+/// before everybody's next turn. Keeps a device busy.
+constexpr std::uint64_t kRunningBytesMax = 64U << 20U;
 
 bool is_transfer(const FlashRequest& request) {
   return request.kind == FlashRequest::Kind::kRead || request.kind == FlashRequest::Kind::kWrite;
@@ -253,7 +256,9 @@ bool FlashLoop::start_op(const FlashRequest& request) {
     return true;
   }
   free_running_.pop_back();
-  running_[slot] = {request.cookie, true, request.kind == FlashRequest::Kind::kFree};
+  running_[slot] = {request.cookie, request.memory.size(), true,
+                    request.kind == FlashRequest::Kind::kFree};
+  running_bytes_ += running_[slot].bytes;
   return true;
 }
 
@@ -310,7 +315,7 @@ std::size_t FlashLoop::serve_transfers() {
     const FlashRequest& next = turn->second.front();
     if (stopping_.load()) {
       answer({next.cookie, Errc::kUnavailable, "flash is being closed", next.extent, 0});
-    } else if (!serve_one(next)) {
+    } else if (running_bytes_ >= kRunningBytesMax || !serve_one(next)) {
       break;
     }
     ++served;
@@ -340,6 +345,7 @@ std::size_t FlashLoop::reap() {
       out.text = store_->describe(done[i].fault);
     }
     if (running_[slot].frees) publish(*store_);
+    running_bytes_ -= running_[slot].bytes;
     running_[slot] = {};
     free_running_.push_back(slot);
     answer(std::move(out));

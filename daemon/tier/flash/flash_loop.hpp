@@ -111,6 +111,7 @@ class FlashLoop {
  private:
   struct Running {
     std::uint64_t cookie = 0;
+    std::uint64_t bytes = 0;
     bool used = false;
     bool frees = false;  ///< space: whoever hears the answer finds it in the status
   };
@@ -155,6 +156,7 @@ class FlashLoop {
   std::vector<FlashAnswer> making_;  ///< of durable extents that are not safe yet
   std::vector<Running> running_;     ///< by OpId
   std::vector<std::uint32_t> free_running_;
+  std::uint64_t running_bytes_ = 0;
   std::vector<std::span<std::byte>> regions_;  ///< announced to the device
   TimePoint published_;
   std::promise<void> ended_;

@@ -344,7 +344,9 @@ std::vector<PathStatus> Store::paths() const {
 
 std::vector<ExtentInfo> Store::extents() const {
   std::vector<ExtentInfo> out;
-  for (const auto& [id, extent] : extents_) out.push_back(extent->info);
+  for (const auto& [id, extent] : extents_) {
+    if (extent->state != Extent::State::kCreating) out.push_back(extent->info);
+  }
   std::sort(out.begin(), out.end(),
             [](const ExtentInfo& a, const ExtentInfo& b) { return a.id < b.id; });
   return out;

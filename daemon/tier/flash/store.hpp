@@ -132,7 +132,7 @@ class Store {
   [[nodiscard]] const std::string& notice() const { return device_->caps().notice; }
   [[nodiscard]] std::size_t extent_count() const { return extents_.size(); }
   [[nodiscard]] std::vector<PathStatus> paths() const;
-  [[nodiscard]] std::vector<ExtentInfo> extents() const;
+  [[nodiscard]] std::vector<ExtentInfo> extents() const;  ///< by id, without those being made
   [[nodiscard]] std::optional<ExtentInfo> find(ExtentId extent) const;
   /// "path /x: extent 7, block 12 (byte 49152 of the path)"
   [[nodiscard]] std::string describe(const Fault& fault) const;

@@ -19,6 +19,8 @@ using test::PoolHandle;
 using test::TwoNodes;
 
 constexpr test::PoolSpec kPool{32U << 20U, 500, false, 16U << 20U};
+// For a session that nobody renews.
+constexpr test::PoolSpec kLongLease{32U << 20U, 60'000, false, 16U << 20U};
 
 std::string no_flash() {
   const test::TempFolder folder;
@@ -45,7 +47,7 @@ int node_with_flash(const TwoNodes& nodes) { return extents(nodes, 0) == 1 ? 0 :
 
 TEST_CASE("flash free: what a daemon makes after the client's deadline is freed again") {
   SKIP_WITHOUT_FLASH();
-  TwoNodes nodes(kPool);
+  TwoNodes nodes(kLongLease);
   const auto client = test::connect(nodes.address(0));
   const auto session = client->open_session("late", test::soon());
   REQUIRE(session.ok());

@@ -148,17 +148,20 @@ TEST_CASE("client flash: a get begins before the last chunk was staged in, a sta
   PlannedJob job(pool.get(), schedule, 5);
   INFO(job.error());
   REQUIRE(job.runtime() != nullptr);
-  for (int step = 0; step < 3; ++step) {
+  // In one step of many: a thread that sleeps at the wrong moment sees all chunks arrive at once.
+  bool early = false;
+  for (int step = 0; step < 3 || (step < 30 && !early); ++step) {
     REQUIRE(job.run(1) == HO_OK);
     REQUIRE(job.wrong() == "");
     std::vector<ho_span> spans(ho_cache_op_count(job.runtime()));
     REQUIRE(spans.size() == schedule.cache_ops.size());
     REQUIRE(ho_get_timeline(job.runtime(), nullptr, spans.data()) == HO_OK);
     using Ops = test::StagedOps;
-    CHECK(spans[Ops::kPrefetch].start_ns < spans[Ops::kStageIn].end_ns);
+    early = early || spans[Ops::kPrefetch].start_ns < spans[Ops::kStageIn].end_ns;
     CHECK(spans[Ops::kStageOut].start_ns < spans[Ops::kStore].end_ns);
     CHECK(spans[Ops::kStageIn].start_ns >= spans[Ops::kStageOut].end_ns);
   }
+  CHECK(early);
   CHECK(job.finish_and_compare() == HO_OK);
 }
 
