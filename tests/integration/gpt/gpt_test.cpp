@@ -168,7 +168,8 @@ TEST_CASE("gpt: an emitted graph has measured times, whatever the policy", "[int
     Gpt gpt(with_tiny_model(
         {"--policy", policy, "--pool", nodes.address(0), "--steps", "2", "--emit-graph", graph}));
     REQUIRE(gpt.wait() == 0);
-    for (const Json& op : Json::parse(read_text(graph)).at("ops").items) {
+    const Json emitted = Json::parse(read_text(graph));
+    for (const Json& op : emitted.at("ops").items) {
       REQUIRE(std::stoull(op.at("durationNs").text) > 0);
     }
     Program analyze(HO_CLI_PROGRAM, {"analyze", graph, "--hardware", hardware, "--device-memory",
