@@ -48,8 +48,15 @@ Result<Engine::Driver> make_driver(const std::string& name, Duration op_deadline
 }
 
 Result<void> check_driver(const std::string& name) {
-  if (name == "ucx") return transport::check_ucx_device();
-  return {};
+  if (name != "ucx") return {};
+  if (auto there = transport::check_ucx_device(); !there) return there;
+  // In a container the host's devices can often be seen, but not opened.
+  static const Result<void> usable = []() -> Result<void> {
+    const SteadyClock clock;
+    const auto made = transport::make_ucx_transport({}, clock);
+    return made ? Result<void>() : made.error();
+  }();
+  return usable;
 }
 
 }  // namespace ho::client

@@ -13,8 +13,8 @@ namespace ho::client {
 [[nodiscard]] Result<Engine::Driver> make_driver(const std::string& name, Duration op_deadline,
                                                  const Clock& clock);
 
-/// Whether this machine has what the driver of that name needs. @return kUnsupported, with the
-/// reason.
+/// Whether this machine has what the driver of that name needs, and this process may use it; for
+/// "ucx" found out once. @return the reason, mostly kUnsupported.
 [[nodiscard]] Result<void> check_driver(const std::string& name);
 
 }  // namespace ho::client

@@ -8,6 +8,7 @@
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/ucx/ucx_transport.hpp"
 
 namespace ho::bench {
 namespace {
@@ -27,6 +28,7 @@ constexpr Duration kGrantTimeMax = std::chrono::seconds(60);
 Result<std::unique_ptr<Transport>> make_transport(const std::string& driver, const Clock& clock) {
   if (driver == "local") return transport::make_local_transport({}, clock);
   if (driver == "ofi") return transport::make_ofi_transport({}, clock);
+  if (driver == "ucx") return transport::make_ucx_transport({}, clock);
   return Error(Errc::kUnsupported, "the matrix does not measure the driver " + driver);
 }
 
@@ -238,6 +240,11 @@ Result<std::vector<MatrixRow>> measure_node(ControlClient& control, const Driver
     }
   }
   return rows;
+}
+
+std::string rdma_missing() {
+  const auto there = transport::check_ucx_device();
+  return there ? "" : there.error().context();
 }
 
 }  // namespace ho::bench

@@ -30,4 +30,7 @@ struct MatrixRow {
                                                           const DriverEndpoint& endpoint,
                                                           Duration time);
 
+/// What the driver `ucx` lacks on this machine; empty: nothing. A look, without opening a device.
+[[nodiscard]] std::string rdma_missing();
+
 }  // namespace ho::bench

@@ -57,9 +57,9 @@ Result<Measured> measure(const NodeInfo& node, const Arguments& arguments) {
   const auto allowed = client::parse_allowed(arguments.transport);
   if (!allowed) return allowed.error();
   const HelloReply& hello = (*control)->hello();
-  const auto path = client::choose_path(
-      *allowed,
-      client::PathFacts{.offered = hello.drivers, .same_machine = client::runs_here(hello)});
+  client::PathFacts facts{.offered = hello.drivers, .same_machine = client::runs_here(hello)};
+  facts.ucx_missing = bench::rdma_missing();
+  const auto path = client::choose_path(*allowed, facts);
   if (!path) return path.error();
   auto rows = bench::measure_node(**control, path->endpoint,
                                   Duration(static_cast<std::int64_t>(arguments.seconds * 1e9)));

@@ -6,6 +6,7 @@
 #include "client/path_choice.hpp"
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "tools/bench/matrix_bench.hpp"
 #include "tools/hyperoffload/pool_command.hpp"
 
 namespace ho::cli {
@@ -64,9 +65,9 @@ Result<StatusAnswer> ask_status(ControlClient& client, TimePoint deadline) {
   auto status = client.status(deadline);
   if (!status) return status.error();
   const HelloReply& hello = client.hello();
-  const auto path = client::choose_path(
-      *client::parse_allowed("auto"),
-      client::PathFacts{.offered = hello.drivers, .same_machine = client::runs_here(hello)});
+  client::PathFacts facts{.offered = hello.drivers, .same_machine = client::runs_here(hello)};
+  facts.ucx_missing = bench::rdma_missing();
+  const auto path = client::choose_path(*client::parse_allowed("auto"), facts);
   if (!path) return StatusAnswer{std::move(*status), "", path.error().context()};
   return StatusAnswer{std::move(*status), path->endpoint.driver, path->reason};
 }

@@ -63,11 +63,12 @@ typedef struct ho_connect_options {
                               that answers */
   const char* name;        /* the job, for people; may be NULL */
   const char* transport;   /* "auto" (also NULL), or the drivers that may be used: "local",
-                              "ofi", "local,ofi". One alone is forced; what is left out is
+                              "ofi", "ucx", "local,ofi". One alone is forced; what is left out is
                               forbidden */
   uint32_t op_deadline_ms; /* for each piece of a transfer (a few MiB) from when it is sent, over
-                              "ofi"; 0: 1500. "local" copies by itself and waits for nobody: it
-                              takes no notice. Time in which the job was stopped does not count */
+                              "ofi" and "ucx"; 0: 1500. "local" copies by itself and waits for
+                              nobody: it takes no notice. Time in which the job was stopped does
+                              not count */
 } ho_connect_options;
 
 HO_API const char* ho_version(void);
