@@ -29,8 +29,10 @@ class Node {
  public:
   Node() { start(); }
   void start() {
-    daemon_ = std::make_unique<DaemonProcess>(
-        folder_, "d", DaemonProcess::Spec{small_config(folder_, "ofi {}\n"), {}});
+    std::string config = small_config(folder_, "ofi {}\n");
+    const std::string lease = "lease_ms: 500";  // nobody renews these sessions
+    config.replace(config.find(lease), lease.size(), "lease_ms: 5000");
+    daemon_ = std::make_unique<DaemonProcess>(folder_, "d", DaemonProcess::Spec{config, {}});
     (void)connect(address());
   }
   void restart() {

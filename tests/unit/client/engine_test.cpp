@@ -129,13 +129,13 @@ class Job {
   std::unique_ptr<client::Link> link_;
 };
 
-/// One op updates a weight that stays on the device and is stored after each step. A step waits for
-/// nothing of the step before, so the job may run ahead of the transfer thread.
+/// One op updates a weight that stays on the device and is stored after each step, before the next
+/// one updates it again. What comes after the last op is the transfer thread's to find out.
 schedule::Schedule stored_each_step() {
   B b;
   const auto w = b.storage("w", 64, B::kWeight, 0);
   b.op({B::update(w, 0)});
-  b.store(w, 0, {.after = 0});
+  b.store(w, 0, {.after = 0, .before = 0, .next_step = true});
   b.prologue(w, 0, {.before = 0});
   return b.finish();
 }
