@@ -30,7 +30,23 @@ _ALLOCATES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_st
               "set_"}
 # Of these, inputs give a shape and no values.
 _SHAPE_ONLY = ("_like",)
-_RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial", "exponential")
+_RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial", "exponential",
+           "rrelu", "poisson")
+# What normalisations update in training, though their schemas do not say so.
+_RUNNING = {"running_mean", "running_var"}
+_TRAINING = {"training", "train", "use_input_stats"}
+
+
+def _arguments(function, args, kwargs):
+    """(argument of the schema, its value) of a call; None where it is left out."""
+    for place, argument in enumerate(function._schema.arguments):
+        yield argument, args[place] if place < len(args) else kwargs.get(argument.name)
+
+
+def _is_random(function, name):
+    tag = getattr(getattr(torch, "Tag", None), "nondeterministic_seeded", None)
+    tagged = tag is not None and tag in getattr(function, "tags", ())
+    return tagged or any(word in name for word in _RANDOM)
 
 
 def _storage_of(tensor):
@@ -238,9 +254,12 @@ class Recorder:
         """(storage, whether it is written, whether all of it) of each tensor that goes in."""
         overwrites = function.__name__.split(".")[0] in _OVERWRITES
         out = []
-        for place, argument in enumerate(function._schema.arguments):
-            value = args[place] if place < len(args) else kwargs.get(argument.name)
+        trains = any(argument.name in _TRAINING and value
+                     for argument, value in _arguments(function, args, kwargs))
+        backward = "backward" in function.__name__
+        for argument, value in _arguments(function, args, kwargs):
             written = argument.alias_info is not None and argument.alias_info.is_write
+            written = written or (trains and not backward and argument.name in _RUNNING)
             for tensor in _tensors(value):
                 storage = self._step.find(tensor, "input", True)
                 if storage is not None:
@@ -268,7 +287,7 @@ class Recorder:
         if name in _ALLOCATES or (not op.writes and (outputs > 0 or not op.reads)):
             return None  # memory without values, a view, or nothing of this device
         in_place = any(storage in op.reads for storage in op.writes)
-        random = any(word in name for word in _RANDOM)
+        random = _is_random(function, name)
         op.recomputable = not in_place and not random and op.phase in ("forward", "backward")
         return op
 

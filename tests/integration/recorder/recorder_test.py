@@ -181,6 +181,33 @@ class Storages(unittest.TestCase):
         self.assertEqual(len(made), 50)
         self.assertLess(len(addresses), 50, "no address came back; the test shows nothing")
 
+    def test_running_statistics_are_written_and_random_calls_not_repeated(self):
+        model = torch.nn.BatchNorm1d(16)
+        recorder = Recorder(model)
+        with recorder:
+            model(torch.ones(8, 16)).sum().backward()
+            torch.poisson(torch.ones(4))
+            torch.nn.functional.rrelu(torch.ones(4), training=True)
+        graph = recorder.graph()
+        names = {s.get("id", 0): s["name"] for s in graph["storages"]}
+        forward = next(op for op in graph["ops"]
+                       if "batch_norm" in op["name"] and "backward" not in op["name"])
+        written = {names[s] for s in forward["writes"]}
+        self.assertTrue({"running_mean", "running_var"} <= written, written)
+        self.assertFalse(forward.get("recomputable", False))
+        again = [op["name"] for op in graph["ops"] if op.get("recomputable", False)]
+        self.assertFalse([name for name in again if "poisson" in name or "rrelu" in name])
+
+    def test_evaluation_only_reads_running_statistics(self):
+        model = torch.nn.BatchNorm1d(16).eval()
+        recorder = Recorder(model)
+        with recorder, torch.no_grad():
+            model(torch.ones(8, 16))
+        graph = recorder.graph()
+        kept = {s.get("id", 0) for s in graph["storages"] if s.get("persistent", False)}
+        for op in graph["ops"]:
+            self.assertFalse(kept & set(op["writes"]), op)
+
     def test_views_share_a_storage_and_are_no_ops(self):
         model = torch.nn.Linear(8, 8)
         recorder = Recorder(model)
