@@ -14,7 +14,6 @@ using ho::Errc;
 using ho::Error;
 using ho::Result;
 using ho::client::Direction;
-using ho::client::c_api::fail;
 using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
 using ho::client::c_api::last_error;

@@ -211,6 +211,7 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
     release(held.segments);
     if (error.code() != Errc::kExhausted) return error;
     std::vector<NodeIndex> candidates;
+    candidates.reserve(rooms.size());
     for (const NodeRoom& room : rooms) candidates.push_back(room.node);
     return Error(Errc::kExhausted, describe_shortage(bytes, room_of(candidates)));
   };

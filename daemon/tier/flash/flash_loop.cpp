@@ -114,7 +114,7 @@ Result<void> FlashLoop::push(FlashRequest request) {
       return Error(Errc::kBusy, "too many flash requests are under way");
     }
     under_way_ += 1;
-    requests_.push_back(std::move(request));
+    requests_.push_back(request);
   }
   if (Device* const device = device_.load()) device->wake();
   return {};
@@ -295,9 +295,9 @@ void FlashLoop::cancel(const Owner& session) {
 std::size_t FlashLoop::serve() {
   {
     const std::lock_guard<std::mutex> guard(queue_mutex_);
-    for (FlashRequest& request : requests_) {
+    for (const FlashRequest& request : requests_) {
       auto& queue = is_transfer(request) ? transfers_[request.owner.session] : waiting_;
-      queue.push_back(std::move(request));
+      queue.push_back(request);
     }
     requests_.clear();
   }
