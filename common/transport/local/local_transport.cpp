@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "common/base/check.hpp"
+#include "common/base/memory_guard.hpp"
 #include "common/base/units.hpp"
 #include "common/transport/local/copy.hpp"
-#include "common/transport/local/fault_guard.hpp"
 
 namespace ho::transport {
 namespace {
@@ -110,8 +110,8 @@ class LocalTransport final : public Transport {
   /// @return the region, if the request may start.
   [[nodiscard]] Result<const Region*> admit(const Request& request) const;
   void accept(const Pending& pending, const Region& region);
-  [[nodiscard]] CopyOutcome copy(Pending& pending, const Region& region,
-                                 std::uint64_t length_bytes);
+  /// Copies the next piece. @return kPermissionDenied where the segment was cut short.
+  [[nodiscard]] Errc copy(Pending& pending, const Region& region, std::uint64_t length_bytes);
   void copy_some();
   void expire(TimePoint now);
   void finish(const Pending& pending, Errc code);
@@ -233,8 +233,8 @@ void LocalTransport::accept(const Pending& pending, const Region& region) {
   HO_CHECK(queue_count_ < queue_.size());
   if (pending.total_bytes <= kSubmitBytesMax) {
     Pending small = pending;
-    const CopyOutcome outcome = copy(small, region, small.left_bytes);
-    finish(small, outcome == CopyOutcome::kCopied ? Errc::kOk : Errc::kPermissionDenied);
+    const Errc code = copy(small, region, small.left_bytes);
+    finish(small, code);
     return;
   }
   queued(queue_count_) = pending;
@@ -242,14 +242,14 @@ void LocalTransport::accept(const Pending& pending, const Region& region) {
   earliest_ = std::min(earliest_, pending.deadline);
 }
 
-CopyOutcome LocalTransport::copy(Pending& pending, const Region& region,
-                                 std::uint64_t length_bytes) {
-  const CopyOutcome outcome = guarded_copy(GuardedCopy{
-      pending.to, pending.from, length_bytes, pending.total_bytes, region.mapping.bytes()});
+Errc LocalTransport::copy(Pending& pending, const Region& region, std::uint64_t length_bytes) {
+  const bool there = guarded(region.mapping.bytes(), [&pending, length_bytes] {
+    copy_piece(pending.to, pending.from, length_bytes, pending.total_bytes);
+  });
   pending.to += length_bytes;
   pending.from += length_bytes;
   pending.left_bytes -= length_bytes;
-  return outcome;
+  return there ? Errc::kOk : Errc::kPermissionDenied;
 }
 
 std::size_t LocalTransport::poll(std::span<Completion> out) {
@@ -274,10 +274,10 @@ void LocalTransport::copy_some() {
     Pending& head = queued(0);
     const Region& region = regions_.at(head.region);
     const std::uint64_t piece_bytes = std::min(head.left_bytes, budget_bytes);
-    const CopyOutcome outcome = copy(head, region, piece_bytes);
+    const Errc code = copy(head, region, piece_bytes);
     budget_bytes -= piece_bytes;
-    if (outcome == CopyOutcome::kCopied && head.left_bytes > 0) return;
-    finish(head, outcome == CopyOutcome::kCopied ? Errc::kOk : Errc::kPermissionDenied);
+    if (code == Errc::kOk && head.left_bytes > 0) return;
+    finish(head, code);
     queue_head_ = (queue_head_ + 1) % queue_.size();
     --queue_count_;
   }
@@ -331,7 +331,7 @@ void LocalTransport::close_peer(PeerId peer) {
 Result<std::unique_ptr<Transport>> make_local_transport(const LocalOptions& options,
                                                         const Clock& clock) {
   if (options.depth_ops_max == 0) return Error(Errc::kInvalidArgument, "a depth of 0 operations");
-  const auto guard = install_fault_guard();
+  const auto guard = install_memory_guard();
   if (!guard) return guard.error();
   (void)streaming_bytes_min();  // measured now rather than in the first transfer
   return std::unique_ptr<Transport>(std::make_unique<LocalTransport>(options, clock));

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "common/base/check.hpp"
-#include "daemon/tier/flash/memory_guard.hpp"
+#include "common/base/memory_guard.hpp"
 #include "daemon/tier/flash/store.hpp"
 
 namespace ho::flash {

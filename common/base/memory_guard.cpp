@@ -1,4 +1,4 @@
-#include "daemon/tier/flash/memory_guard.hpp"
+#include "common/base/memory_guard.hpp"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -8,8 +8,7 @@
 #include <cerrno>
 #include <mutex>
 
-namespace ho::flash {
-
+namespace ho {
 namespace {
 
 /// Where a fault inside the memory goes back to.
@@ -19,39 +18,52 @@ struct Guard {
   const std::byte* end;
 };
 
-// A signal handler is process-wide and gets no argument of ours: these two are the only state it
-// can reach. initial-exec: a thread_local made lazily would allocate inside the handler.
+// A signal handler is process-wide and gets no argument of ours: this pointer and the previous
+// handler are the only state it can reach. initial-exec, because the first use of a lazily made
+// thread_local inside a handler would allocate.
 __attribute__((tls_model("initial-exec"))) thread_local Guard* volatile active_guard = nullptr;
 struct sigaction previous_action;
+
+/// True where an access of this thread brought the signal: only then does the instruction run again
+/// when the handler returns. The others come from kill() or report failing memory nobody touched.
+bool from_an_access(const siginfo_t& info) {
+  return info.si_code > 0 && info.si_code != BUS_MCEERR_AO;
+}
 
 void pass_on(int number, siginfo_t* info, void* context) {
   if ((previous_action.sa_flags & SA_SIGINFO) != 0) {
     previous_action.sa_sigaction(number, info, context);
     return;
   }
+  if (previous_action.sa_handler == SIG_IGN && !from_an_access(*info)) return;
   if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
     previous_action.sa_handler(number);
     return;
   }
-  // Nobody's: the instruction runs again and ends the process in the usual way.
+  // Not ours and nobody else's: the process ends in the usual way, by the instruction that runs
+  // again, or by the signal sent again where none does.
   struct sigaction usual {};
   usual.sa_handler = SIG_DFL;
-  ::sigaction(SIGBUS, &usual, nullptr);
+  ::sigaction(number, &usual, nullptr);
+  if (!from_an_access(*info)) ::raise(number);
 }
 
 void on_bus_error(int number, siginfo_t* info, void* context) {
   Guard* const guard = active_guard;
   const auto* const address = static_cast<const std::byte*>(info->si_addr);
-  if (guard == nullptr || address < guard->begin || address >= guard->end) {
-    return pass_on(number, info, context);
+  if (guard == nullptr || !from_an_access(*info) || address < guard->begin ||
+      address >= guard->end) {
+    pass_on(number, info, context);
+    return;
   }
-  // The jump does not restore the signal mask: run_guarded() saves none, which would be a call.
+  // The jump does not restore the signal mask (run_guarded() saves none: it would cost a system
+  // call), so the mask from before the fault is put back here.
   ::pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
   siglongjmp(guard->back, 1);
 }
 
 Result<void> install_handler() {
-  // For start-up only: two loops may start on two threads.
+  // The lock is for start-up only: two threads may be the first.
   static std::mutex mutex;
   static bool installed = false;
   const std::lock_guard<std::mutex> lock(mutex);
@@ -95,4 +107,4 @@ bool run_guarded(std::span<const std::byte> memory, void (*work)(void*), void* a
   return true;
 }
 
-}  // namespace ho::flash
+}  // namespace ho
