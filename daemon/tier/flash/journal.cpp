@@ -19,7 +19,7 @@ Journal::Journal(Device& device, Volume& volume, Options options)
       options_(options),
       frame_(volume.geometry.frame_bytes_max()),
       super_block_(kBlockBytes) {
-  for (auto* list : {&unsynced_, &syncing_, &ready_, &framed_}) list->reserve(options.commits_max);
+  for (auto* list : {&ready_, &framed_}) list->reserve(options.commits_max);
   done_.reserve(options.commits_max);
 }
 
@@ -32,13 +32,10 @@ void Journal::append(const Commit& commit) {
   HO_CHECK(commit.shard != nullptr);
   if (state_ == State::kBroken) {
     done_.push_back({commit, Errc::kIo});
-  } else if (commit.kind == Commit::Kind::kWrite) {
-    unsynced_.push_back(commit);
   } else {
     ready_.push_back(commit);
   }
-  HO_CHECK(unsynced_.size() + syncing_.size() + ready_.size() + framed_.size() <=
-           options_.commits_max);
+  HO_CHECK(ready_.size() + framed_.size() <= options_.commits_max);
 }
 
 void Journal::step(std::uint32_t day) {
@@ -49,10 +46,6 @@ void Journal::step(std::uint32_t day) {
     start_snapshot();
   } else if (!ready_.empty() || frame_wanted_) {
     start_frame();
-  } else if (!unsynced_.empty()) {
-    enter(State::kIdle, State::kSync);
-    syncing_.swap(unsynced_);
-    submit(DeviceOpKind::kSync, 0, {});
   }
 }
 
@@ -101,6 +94,9 @@ void Journal::start_frame() {
   }
   enter(State::kIdle, State::kFrame);
   frame_wanted_ = false;
+  open_ended_ =
+      std::any_of(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count),
+                  [](const Commit& commit) { return commit.kind == Commit::Kind::kWrite; });
   framed_.assign(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
   ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
   seal_and_write(out.bytes());
@@ -137,6 +133,7 @@ void Journal::start_snapshot() {
   snapshot_wanted_ = false;
   next_super_ = volume_.super;
   next_super_.epoch += 1;
+  next_super_.version = kFormatVersion;
   // A crash leaves frames of a log that never counted; the next attempt has the same epoch, and
   // must not take them for its own.
   next_super_.salt = options_.salt;
@@ -174,7 +171,6 @@ void Journal::complete(const Completion& completion) {
   switch (state_) {
     case State::kFrame:
       enter(State::kFrame, State::kSync);
-      syncing_.swap(unsynced_);
       submit(DeviceOpKind::kSync, 0, {});
       break;
     case State::kSync: finish_sync(); break;
@@ -201,8 +197,6 @@ void Journal::finish_sync() {
     done_.push_back({commit, Errc::kOk});
   }
   framed_.clear();
-  ready_.insert(ready_.end(), syncing_.begin(), syncing_.end());
-  syncing_.clear();
 }
 
 /// The second copy only after the first is safe: one of them is whole at any time.
@@ -215,6 +209,7 @@ void Journal::finish_super() {
   }
   enter(State::kSuperSync, State::kIdle);
   volume_.super = next_super_;
+  open_ended_ = false;
 }
 
 /// The change is safe: the volume follows. Places that it made free can be used from now on.
@@ -243,7 +238,7 @@ void Journal::break_down() {
   state_ = State::kBroken;
   snapshot_wanted_ = false;
   frame_wanted_ = false;
-  for (auto* list : {&framed_, &ready_, &syncing_, &unsynced_}) {
+  for (auto* list : {&framed_, &ready_}) {
     for (const Commit& commit : *list) done_.push_back({commit, Errc::kIo});
     list->clear();
   }

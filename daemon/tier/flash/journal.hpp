@@ -26,15 +26,18 @@ struct Commit {
 
 /// Makes changes of one path safe, many at a time, and keeps the log short.
 ///
-///   kIdle -> kFrame (both copies) -> kSync -> kIdle        a frame; the sync also covers data that
-///   kIdle -> kSync -> kIdle                                is waiting for its own frame
+///   kIdle -> kFrame (both copies) -> kSync -> kIdle        a frame; the sync covers it and the
+///   data
+///                                                          of its writes
 ///   kIdle -> kSnapshot -> kSnapshotSync -> kSuper -> kSuperSync -> (the other copy) kSuper ...
 ///         -> kIdle                                         a new log in the other area
 ///   any -> kBroken                                         an I/O error: the path takes no change
 ///
-/// A kWrite is logged only after a sync that followed its data; a frame is written only after the
-/// one before it is safe. What a commit changes in the volume is done when it is safe, so a
-/// snapshot of the volume is always a state that the log had. Owner: the store's thread.
+/// One sync makes data and log safe together: until it has ended the path may hold a frame whose
+/// data is not there, which recovery finds out by the checksums. A frame is written only after the
+/// one before it is safe, so that can be the last one alone. What a commit changes in the volume is
+/// done when it is safe, so a snapshot of the volume is always a state that the log had. Owner: the
+/// store's thread.
 class Journal {
  public:
   static constexpr std::uint64_t kOpIdBase = std::uint64_t{1} << 63U;
@@ -54,8 +57,11 @@ class Journal {
   void append(const Commit& commit);
   /// Starts a snapshot at the next chance, so that the log is as short as it can be.
   void request_snapshot() { snapshot_wanted_ = true; }
-  /// Writes an empty frame at the next chance: it carries the wear counters.
+  /// Writes an empty frame at the next chance: it carries the wear counters, and says by standing
+  /// there that all before it is safe.
   void request_frame() { frame_wanted_ = true; }
+  /// Whether the log's last frame has no such frame behind it, and writes that it could say so of.
+  [[nodiscard]] bool open_ended() const { return open_ended_; }
 
   /// Starts what can be started. Call after append(), complete() and request_*().
   void step(std::uint32_t day);
@@ -76,7 +82,7 @@ class Journal {
 
   [[nodiscard]] bool idle() const {
     return (state_ == State::kIdle || state_ == State::kBroken) && ready_.empty() &&
-           unsynced_.empty() && !snapshot_wanted_ && !frame_wanted_;
+           !snapshot_wanted_ && !frame_wanted_;
   }
   [[nodiscard]] bool broken() const { return state_ == State::kBroken; }
 
@@ -114,11 +120,10 @@ class Journal {
   bool failed_ = false;         ///< one of them failed
   bool snapshot_wanted_ = false;
   bool frame_wanted_ = false;
+  bool open_ended_ = false;
 
-  std::vector<Commit> unsynced_;  ///< writes whose data is complete
-  std::vector<Commit> syncing_;   ///< those that the sync under way covers
-  std::vector<Commit> ready_;     ///< may be logged
-  std::vector<Commit> framed_;    ///< in the frame under way
+  std::vector<Commit> ready_;   ///< not in a frame yet
+  std::vector<Commit> framed_;  ///< in the frame under way
   std::vector<Done> done_;
 
   AlignedMemory frame_;

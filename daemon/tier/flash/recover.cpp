@@ -53,7 +53,8 @@ class AreaReader {
 class Replay {
  public:
   Replay(BlockingIo& io, Volume& volume, Findings& findings)
-      : volume_(volume),
+      : io_(io),
+        volume_(volume),
         findings_(findings),
         copies_{AreaReader(io, volume, 0), AreaReader(io, volume, 1)} {}
 
@@ -62,7 +63,9 @@ class Replay {
       auto frame = next_frame();
       if (!frame) return frame.error();
       if (!*frame) break;
-      if (auto applied = apply(**frame); !applied) return applied;
+      // It was written when all before it was safe, with the data that belongs to it.
+      if (auto applied = apply(Data::kSafe); !applied) return applied;
+      take(**frame);
     }
     const std::string where = "log frame " + std::to_string(volume_.sequence);
     if (volume_.sequence < volume_.super.snapshot_frames) {
@@ -75,7 +78,8 @@ class Replay {
       return Error(Errc::kCorrupt,
                    where + " is damaged in both copies, and acknowledged ones follow it");
     }
-    return {};
+    // Of version 1 the last frame came after its data too.
+    return apply(volume_.super.version == 1 ? Data::kSafe : Data::kInDoubt);
   }
 
  private:
@@ -112,18 +116,62 @@ class Replay {
     return found;
   }
 
-  Result<void> apply(const Found& frame) {
-    RecordReader records(frame.payload);
-    for (;;) {
-      auto record = records.next();
-      if (!record) return record.error();
-      if (!*record) break;
-      if (auto applied = volume_.table.apply(**record); !applied) return applied;
-    }
+  /// Keeps a frame until it is known whether another one follows.
+  void take(const Found& frame) {
+    payload_.assign(frame.payload.begin(), frame.payload.end());
     volume_.wear = frame.header.wear;
     volume_.next_extent = std::max(volume_.next_extent, frame.header.next_extent);
     ++volume_.sequence;
     volume_.head_bytes += frame_bytes(frame.header.payload_bytes);
+  }
+
+  /// Whether the data of a frame's writes is safe, or may have been on its way at the end.
+  enum class Data : std::uint8_t { kSafe, kInDoubt };
+
+  /// Applies the frame that was taken last.
+  Result<void> apply(Data data) {
+    RecordReader records(payload_);
+    for (;;) {
+      auto record = records.next();
+      if (!record) return record.error();
+      if (!*record) break;
+      const bool in_doubt = data == Data::kInDoubt && (**record).kind == Record::Kind::kWrite;
+      auto applied = in_doubt ? apply_arrived(**record) : volume_.table.apply(**record);
+      if (!applied) return applied;
+    }
+    payload_.clear();
+    if (missing_blocks_ > 0) {
+      findings_.push_back("log frame " + std::to_string(volume_.sequence - 1) + ": the data of " +
+                          std::to_string(missing_blocks_) +
+                          " blocks is not there: they were being written, not acknowledged, and "
+                          "are as before");
+    }
+    return {};
+  }
+
+  /// Applies of a write whatever blocks are on the path. One that cannot be read counts as there:
+  /// whoever reads it is told, which is better than to take an older one for it.
+  Result<void> apply_arrived(const Record& record) {
+    const std::uint64_t count = record.sums.size();
+    if (record.physical + count > volume_.geometry.data_blocks) {
+      return Error(Errc::kCorrupt, "a record leaves the bounds of its path");
+    }
+    const std::uint64_t offset = volume_.geometry.data_offset(record.physical);
+    const auto bytes = data_.span().first(count * kBlockBytes);
+    const bool readable = io_.read(volume_.path, offset, bytes).ok();
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::span<const std::byte, kBlockBytes> block(bytes.data() + i * kBlockBytes,
+                                                          kBlockBytes);
+      if (readable && block_sum(block) != record.sums[i]) {
+        ++missing_blocks_;
+        continue;
+      }
+      Record one = record;
+      one.block += i;
+      one.physical += i;
+      one.sums = record.sums.subspan(i, 1);
+      if (auto applied = volume_.table.apply(one); !applied) return applied;
+    }
     return {};
   }
 
@@ -143,9 +191,13 @@ class Replay {
     return false;
   }
 
+  BlockingIo& io_;
   Volume& volume_;
   Findings& findings_;
   std::array<AreaReader, kCopies> copies_;
+  std::vector<std::byte> payload_;
+  AlignedMemory data_{kSumsMax * kBlockBytes};
+  std::uint64_t missing_blocks_ = 0;
 };
 
 Result<Superblock> read_superblock(BlockingIo& io, PathIndex which, std::uint64_t offset_bytes) {

@@ -123,6 +123,12 @@ class Store {
   /// Makes counters safe. Every operation has completed.
   [[nodiscard]] Result<void> close();
 
+  /// For when nothing happened for a while: lets each log say that all it holds is safe. Without,
+  /// recovery takes a block of the last writes that was damaged since for one that never arrived.
+  void seal();
+  /// Whether there is nothing to say so of.
+  [[nodiscard]] bool sealed() const;
+
   /// How the making of a durable extent stands: until it is kMade a crash forgets it.
   enum class Making : std::uint8_t { kUnderWay, kMade, kFailed };
   [[nodiscard]] Making making(ExtentId extent) const;

@@ -191,6 +191,18 @@ Result<void> Store::close() {
   return settle();
 }
 
+void Store::seal() {
+  for (auto& path : paths_) {
+    if (path->journal.open_ended() && !path->journal.broken()) path->journal.request_frame();
+  }
+}
+
+bool Store::sealed() const {
+  return std::none_of(paths_.begin(), paths_.end(), [](const auto& path) {
+    return path->journal.open_ended() && !path->journal.broken();
+  });
+}
+
 Result<void> Store::check_create(const ExtentSpec& spec, const Striping& striping) {
   if (spec.length_bytes == 0) return Error(Errc::kInvalidArgument, "an empty extent");
   if (creating_ >= options_.ops_max) return Error(Errc::kBusy, "too many extents being made");

@@ -66,6 +66,7 @@ void FlashWorld::act() {
   if (dice < 85) return transfer(Action::Kind::kRead);
   if (dice < 90) return free_one();
   if (dice < 91) return end_session();
+  if (dice < 93) return store_->seal();
   for (std::uint64_t i = random_.below(20); i > 0; --i) pump();
 }
 
@@ -322,6 +323,12 @@ void FlashWorld::crash() {
   }
   device_ = nullptr;
   forget_after_crash();
+}
+
+void FlashWorld::rest() {
+  drain();
+  store_->seal();
+  for (int i = 0; i < 200; ++i) pump();
 }
 
 void FlashWorld::close() {

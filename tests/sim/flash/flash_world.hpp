@@ -27,6 +27,8 @@ class FlashWorld {
   void run(std::size_t actions);
   /// Waits for everything that is under way.
   void drain();
+  /// Waits for everything, and until the logs say that all is safe.
+  void rest();
   /// Cuts the power if that did not happen by itself, and forgets what cannot have survived.
   void crash();
   /// Ends the store with everything complete.

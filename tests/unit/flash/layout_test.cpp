@@ -82,10 +82,12 @@ TEST_CASE("flash layout: another format version is named and refused") {
   std::vector<std::byte> block(kBlockBytes);
   const std::span<std::byte, kBlockBytes> span(block.data(), kBlockBytes);
   encode_superblock(some_superblock(), span);
-  block[8] = std::byte{2};
+  block[8] = std::byte{3};
   const auto refused = decode_superblock(span);
   CHECK(refused.error().code() == Errc::kUnsupported);
-  CHECK(refused.error().context() == "format version 2; this program knows 1");
+  CHECK(refused.error().context() == "format version 3; this program knows 1 to 2");
+  block[8] = std::byte{0};
+  CHECK(decode_superblock(span).error().code() == Errc::kUnsupported);
 }
 
 TEST_CASE("flash layout: a frame cut anywhere or with any bit flipped is refused") {
