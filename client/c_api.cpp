@@ -61,6 +61,7 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
   if (known.op_deadline_ms > 0) {
     options.op_deadline = std::chrono::milliseconds(known.op_deadline_ms);
   }
+  if (known.ucx_module != nullptr) options.sessions.drivers.ucx_module = known.ucx_module;
   return options;
 }
 

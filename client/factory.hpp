@@ -8,13 +8,19 @@
 
 namespace ho::client {
 
+/// What a job may say of the drivers beyond their names.
+struct DriverOptions {
+  std::string ucx_module;  ///< transport::UcxDevices::module
+};
+
 /// Makes a driver by the name that a daemon's hello gives it. The one place of the client that
 /// knows concrete drivers. `clock` outlives it. @return kUnsupported for a name not in this build.
-[[nodiscard]] Result<Engine::Driver> make_driver(const std::string& name, Duration op_deadline,
+[[nodiscard]] Result<Engine::Driver> make_driver(const std::string& name,
+                                                 const DriverOptions& options, Duration op_deadline,
                                                  const Clock& clock);
 
-/// Whether this machine has what the driver of that name needs, and this process may use it; for
-/// "ucx" found out once. @return the reason, mostly kUnsupported.
-[[nodiscard]] Result<void> check_driver(const std::string& name);
+/// Whether this machine has what the driver "ucx" needs, and this process may use it: makes one to
+/// see, and so loads UCX where there is a device. @return the reason, mostly kUnsupported.
+[[nodiscard]] Result<void> check_ucx(const DriverOptions& options);
 
 }  // namespace ho::client

@@ -31,8 +31,10 @@ std::optional<std::string> obstacle(std::string_view driver, const AllowedDriver
   if (find(facts.offered, driver) == nullptr) {
     return driver == "local" ? "descriptors need its Unix socket" : "not offered by it";
   }
-  if (driver == "ucx" && !facts.ucx_missing.empty()) return facts.ucx_missing;
-  return std::nullopt;
+  if (driver != "ucx") return std::nullopt;
+  std::string missing = facts.ucx_missing();
+  if (missing.empty()) return std::nullopt;
+  return missing;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,8 +22,9 @@ using AllowedDrivers = std::vector<std::string>;
 struct PathFacts {
   std::span<const DriverEndpoint> offered;  ///< on this connection, as its hello said
   bool same_machine = false;                ///< the daemon runs on this kernel
-  /// What `ucx` lacks on this machine; empty: nothing.
-  std::string ucx_missing = "no RDMA device was looked for";
+  /// Says what `ucx` lacks on this machine; empty: nothing. Asked only where everything else
+  /// speaks for `ucx`, since finding out loads its driver.
+  std::function<std::string()> ucx_missing = [] { return "no RDMA device was looked for"; };
 };
 
 /// One node's driver, and why it and no better one, for people.
@@ -32,7 +34,8 @@ struct PathChoice {
 };
 
 /// Chooses the best driver that is allowed, offered and usable: `local` on the same machine, else
-/// `ucx` where both ends have RDMA, else `ofi`. Pure. @return kUnsupported: none, with what is
+/// `ucx` where both ends have RDMA, else `ofi`. Pure but
+/// for what it asks. @return kUnsupported: none, with what is
 /// wrong with each that is allowed.
 [[nodiscard]] Result<PathChoice> choose_path(const AllowedDrivers& allowed, const PathFacts& facts);
 

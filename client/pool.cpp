@@ -42,7 +42,7 @@ Result<void> Pool::start() {
   std::vector<Engine::Driver> drivers;
   for (const NodeSession& node : nodes()) {
     if (std::count(driver_names_.begin(), driver_names_.end(), node.driver) > 0) continue;
-    auto driver = make_driver(node.driver, options_.op_deadline, clock_);
+    auto driver = make_driver(node.driver, options_.sessions.drivers, options_.op_deadline, clock_);
     if (!driver) return driver.error().at(node.label);
     drivers.push_back(std::move(driver).value());
     driver_names_.push_back(node.driver);

@@ -27,24 +27,29 @@ constexpr Duration kCloseTimeout = std::chrono::seconds(1);
 /// Daemons fault granted memory in; a loaded machine does it at a few hundred MB/s.
 constexpr std::uint64_t kGrantBytesPerMs = 50'000;
 
-/// Picks the driver for a node, or says why there is none.
-Result<void> choose_driver(const AllowedDrivers& allowed, NodeSession& node) {
-  const HelloReply& hello = node.control->hello();
-  const auto rdma = check_driver("ucx");
-  PathFacts facts{.offered = hello.drivers, .same_machine = runs_here(hello)};
-  facts.ucx_missing = rdma ? "" : rdma.error().context();
-  auto choice = choose_path(allowed, facts);
-  if (!choice) return choice.error().at(node.label);
-  node.driver = choice->endpoint.driver;
-  node.driver_address = choice->endpoint.address;
-  return {};
-}
-
 bool allows(const AllowedDrivers& allowed, std::string_view driver) {
   return std::find(allowed.begin(), allowed.end(), driver) != allowed.end();
 }
 
 }  // namespace
+
+/// Picks the driver for a node, or says why there is none.
+Result<void> Sessions::choose_driver(const SessionOptions& options, NodeSession& node) {
+  const HelloReply& hello = node.control->hello();
+  PathFacts facts{.offered = hello.drivers, .same_machine = runs_here(hello)};
+  facts.ucx_missing = [this, &options] {
+    if (!ucx_missing_) {
+      const auto usable = check_ucx(options.drivers);
+      ucx_missing_ = usable ? "" : usable.error().context();
+    }
+    return *ucx_missing_;
+  };
+  auto choice = choose_path(options.transport, facts);
+  if (!choice) return choice.error().at(node.label);
+  node.driver = choice->endpoint.driver;
+  node.driver_address = choice->endpoint.address;
+  return {};
+}
 
 Result<NodeSession> Sessions::dial(const std::string& address, const SessionOptions& options,
                                    TimePoint deadline) {
@@ -105,7 +110,7 @@ Result<void> Sessions::open_others(const SessionOptions& options) {
   for (const NodeInfo& info : *listed) {
     if (info.node == nodes_.front().control->hello().node) come_nearer(info, options);
   }
-  if (auto ok = choose_driver(options.transport, nodes_.front()); !ok) return ok.error();
+  if (auto ok = choose_driver(options, nodes_.front()); !ok) return ok.error();
   std::set<NodeId> known = {nodes_.front().control->hello().node};
   for (const NodeInfo& info : *listed) {
     if (nodes_.size() == kNodesMax || known.count(info.node) > 0) continue;
@@ -122,7 +127,7 @@ Result<void> Sessions::open_others(const SessionOptions& options) {
         node = Error(Errc::kConflict, address + " is another node");
       }
       if (node) {
-        if (auto ok = choose_driver(options.transport, *node); !ok) node = ok.error();
+        if (auto ok = choose_driver(options, *node); !ok) node = ok.error();
       }
       if (node) {
         known.insert(info.node);

@@ -3,11 +3,13 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "client/factory.hpp"
 #include "client/flash_homes.hpp"
 #include "client/node_fault.hpp"
 #include "client/path_choice.hpp"
@@ -22,6 +24,7 @@ struct SessionOptions {
   std::vector<std::string> addresses;  ///< tried in order; the rest of the pool is learnt
   std::string name;                    ///< the job, for people
   AllowedDrivers transport;            ///< which may carry the data
+  DriverOptions drivers;
 };
 
 /// One node of the pool with this job's session on it.
@@ -93,6 +96,7 @@ class Sessions {
   explicit Sessions(std::shared_ptr<Doorbell> door) : door_(std::move(door)) {}
   [[nodiscard]] Result<NodeSession> dial(const std::string& address, const SessionOptions& options,
                                          TimePoint deadline);
+  [[nodiscard]] Result<void> choose_driver(const SessionOptions& options, NodeSession& node);
   void come_nearer(const NodeInfo& info, const SessionOptions& options);
   [[nodiscard]] Result<void> open_others(const SessionOptions& options);
   [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
@@ -104,6 +108,7 @@ class Sessions {
   SteadyClock clock_;
   std::shared_ptr<Doorbell> door_;
   std::vector<NodeSession> nodes_;
+  std::optional<std::string> ucx_missing_;  ///< found out once, where some node needs to know
   Bell stop_bell_;
   std::atomic<bool> stopping_{false};
   std::thread renewer_;

@@ -18,7 +18,7 @@
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/ucx/ucx_transport.hpp"
+#include "common/transport/ucx_module.hpp"
 #include "daemon/control/grants.hpp"
 #include "daemon/control/listener.hpp"
 #include "daemon/control/server.hpp"
@@ -77,7 +77,8 @@ Result<std::vector<std::unique_ptr<transport::Target>>> make_targets(
     targets.push_back(std::move(*ofi));
   }
   if (config.ucx) {
-    auto ucx = transport::make_ucx_target({config.ucx->devices, config.ucx->transports});
+    auto ucx = transport::make_ucx_target(
+        {config.ucx->devices, config.ucx->transports, config.ucx->module});
     if (ucx) {
       targets.push_back(std::move(*ucx));
     } else if (ucx.error().code() == Errc::kUnsupported) {

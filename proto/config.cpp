@@ -199,10 +199,12 @@ class Checker {
   }
 
   void ucx() {
-    UcxSettings settings{from_.ucx().devices(), "rc"};
+    UcxSettings settings{from_.ucx().devices(), "rc", from_.ucx().module()};
     if (!from_.ucx().transports().empty()) settings.transports = from_.ucx().transports();
     const std::string& names = settings.transports;
-    if (names != "rc" && names != "dc" && names != "rc,dc") {
+    if (!settings.module.empty() && settings.module.front() != '/') {
+      complain("ucx", "module: \"" + settings.module + "\" is not an absolute path");
+    } else if (names != "rc" && names != "dc" && names != "rc,dc") {
       complain("ucx", "transports: \"" + names + "\" is none of rc, dc and rc,dc, the ones that " +
                           "access memory without the peer's help");
     } else if (!config_.insecure) {

@@ -22,6 +22,7 @@ struct OfiSettings {
 struct UcxSettings {
   std::string devices;     ///< empty: all
   std::string transports;  ///< "rc", "dc" or "rc,dc"
+  std::string module;      ///< absolute; empty: the one installed with the daemon
 };
 
 /// A TCP address to listen on.

@@ -12,12 +12,10 @@ namespace ho {
 /// with a handler that prints a backtrace and calls exit(1). That is not safe in a handler (it can
 /// wait for ever for a lock its own thread holds), turns an abort into an exit, and ends a daemon
 /// that is being started with status 1. It can be turned off by an environment variable only.
-/// libucs, of UCX, likewise catches SEGV, BUS, ILL, FPE and HUP. HUP is left to it: nobody can tell
-/// any more whether the parent (nohup) had it ignored, so a hangup ends none of our programs.
 /// A signal that the parent had ignored stays ignored only if no library caught it.
-/// Source: nm and strace of libinfinipath.so.4 and libucs.so.0 of Debian 12, 2026.
+/// Source: nm and strace of libinfinipath.so.4 of Debian 12, 2026.
 inline void drop_library_signal_handlers() {
-  for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGINT, SIGTERM}) {
+  for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGABRT, SIGINT, SIGTERM}) {
     struct sigaction now {};
     if (::sigaction(number, nullptr, &now) != 0) continue;
     const bool caught = (now.sa_flags & SA_SIGINFO) != 0 ||

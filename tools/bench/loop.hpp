@@ -46,8 +46,9 @@ struct Limit {
 [[nodiscard]] Result<Limit> make_libfabric_limit(const LoopShape& shape,
                                                  const std::string& provider);
 
-/// A plain UCX program over TCP; its target polls all the time. Forks; call while the process has
-/// one thread. @return kUnsupported where UCX was not there at build time.
+/// A plain UCX program over TCP, in processes of its own; its target polls all the time. Forks;
+/// call while the process has one thread. @return kUnsupported where the program is not there, or
+/// does not start (no UCX).
 [[nodiscard]] Result<Limit> make_ucx_limit(const LoopShape& shape);
 
 }  // namespace ho::bench

@@ -8,7 +8,8 @@
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/ucx/ucx_transport.hpp"
+#include "common/transport/rdma_devices.hpp"
+#include "common/transport/ucx_module.hpp"
 
 namespace ho::bench {
 namespace {
@@ -242,9 +243,10 @@ Result<std::vector<MatrixRow>> measure_node(ControlClient& control, const Driver
   return rows;
 }
 
-std::string rdma_missing() {
-  const auto there = transport::check_ucx_device();
-  return there ? "" : there.error().context();
+std::string ucx_missing() {
+  if (const auto there = transport::check_rdma_device(); !there) return there.error().context();
+  const auto module = transport::load_ucx_module("");
+  return module ? "" : module.error().context();
 }
 
 }  // namespace ho::bench

@@ -30,7 +30,8 @@ struct MatrixRow {
                                                           const DriverEndpoint& endpoint,
                                                           Duration time);
 
-/// What the driver `ucx` lacks on this machine; empty: nothing. A look, without opening a device.
-[[nodiscard]] std::string rdma_missing();
+/// What the driver `ucx` lacks on this machine; empty: nothing. Opens no device, and the driver's
+/// module only where there is one.
+[[nodiscard]] std::string ucx_missing();
 
 }  // namespace ho::bench

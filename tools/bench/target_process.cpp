@@ -20,7 +20,7 @@
 #include "common/base/clock.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/ucx/ucx_transport.hpp"
+#include "common/transport/ucx_module.hpp"
 
 namespace ho::bench {
 namespace {

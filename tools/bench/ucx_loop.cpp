@@ -1,16 +1,20 @@
-// A plain UCX program over TCP, to stand beside the ofi driver. It checks and recovers nothing.
+// The program hyperoffload-ucx-loop: plain UCX over TCP, to stand beside the ofi driver. It checks
+// and recovers nothing. A program of its own, since UCX changes the process that loads it.
+// ucx_rival.cpp starts it and says how the two talk.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <ucp/api/ucp.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include "tools/bench/child.hpp"
 #include "tools/bench/loop.hpp"
+#include "tools/bench/ucx_rival.hpp"
 
 namespace ho::bench {
 namespace {
@@ -185,15 +189,38 @@ class UcxLoop final : public Loop {
   std::uint64_t at_ = 0;
 };
 
-}  // namespace
-
-Result<Limit> make_ucx_limit(const LoopShape& shape) {
-  auto child = Child::start([&shape](int socket) { run_target(socket, shape); });
-  if (!child) return child.error();
-  auto loop = std::make_unique<UcxLoop>(shape, std::move(*child));
-  const auto opened = loop->open();
-  if (!opened) return opened.error();
-  return Limit{"ucx-tcp loop", std::move(loop)};
+/// Serves the starter's turns until it is gone.
+int serve(Loop& loop) {
+  const double ready = 0;
+  if (::send(kUcxLoopSocket, &ready, sizeof ready, MSG_NOSIGNAL) < 0) return 1;
+  while (true) {
+    std::int64_t time_ns = 0;
+    if (::recv(kUcxLoopSocket, &time_ns, sizeof time_ns, 0) != sizeof time_ns) return 0;
+    const auto ran = loop.run(Duration(time_ns));
+    if (!ran) return 1;
+    const double bytes_per_s = *ran;
+    if (::send(kUcxLoopSocket, &bytes_per_s, sizeof bytes_per_s, MSG_NOSIGNAL) < 0) return 1;
+  }
 }
 
+}  // namespace
 }  // namespace ho::bench
+
+/// arguments: "get" or "put", bytes of an operation, operations in flight, bytes of the area.
+int main(int count, char** arguments) {
+  if (count != 5) return 2;
+  ho::bench::LoopShape shape;
+  shape.direction = std::strcmp(arguments[1], "get") == 0 ? ho::bench::Direction::kGet
+                                                          : ho::bench::Direction::kPut;
+  shape.size_bytes = std::strtoull(arguments[2], nullptr, 10);
+  shape.inflight = static_cast<std::uint32_t>(std::strtoul(arguments[3], nullptr, 10));
+  shape.area_bytes = std::strtoull(arguments[4], nullptr, 10);
+  auto target = ho::bench::Child::start([&shape](int socket) {
+    ::close(ho::bench::kUcxLoopSocket);
+    ho::bench::run_target(socket, shape);
+  });
+  if (!target) return 1;
+  ho::bench::UcxLoop loop(shape, std::move(*target));
+  if (!loop.open()) return 1;
+  return ho::bench::serve(loop);
+}

@@ -66,7 +66,7 @@ Result<StatusAnswer> ask_status(ControlClient& client, TimePoint deadline) {
   if (!status) return status.error();
   const HelloReply& hello = client.hello();
   client::PathFacts facts{.offered = hello.drivers, .same_machine = client::runs_here(hello)};
-  facts.ucx_missing = bench::rdma_missing();
+  facts.ucx_missing = bench::ucx_missing;
   const auto path = client::choose_path(*client::parse_allowed("auto"), facts);
   if (!path) return StatusAnswer{std::move(*status), "", path.error().context()};
   return StatusAnswer{std::move(*status), path->endpoint.driver, path->reason};

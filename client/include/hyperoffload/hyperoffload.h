@@ -69,6 +69,8 @@ typedef struct ho_connect_options {
                               "ofi" and "ucx"; 0: 1500. "local" copies by itself and waits for
                               nobody: it takes no notice. Time in which the job was stopped does
                               not count */
+  const char* ucx_module;  /* absolute path of the driver "ucx", which is opened only where it is
+                              used; NULL: hyperoffload/hyperoffload-ucx.so beside this library */
 } ho_connect_options;
 
 HO_API const char* ho_version(void);

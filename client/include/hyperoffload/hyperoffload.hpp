@@ -120,6 +120,7 @@ class Pool {
     std::string name;                  ///< the job, for people
     std::string transport = "auto";    ///< "auto", "local", "ofi"
     std::uint32_t op_deadline_ms = 0;  ///< 0: the library's default
+    std::string ucx_module = {};       ///< empty: the one installed with the library
   };
 
   explicit Pool(const Options& options) {
@@ -129,6 +130,7 @@ class Pool {
     given.name = options.name.c_str();
     given.transport = options.transport.c_str();
     given.op_deadline_ms = options.op_deadline_ms;
+    if (!options.ucx_module.empty()) given.ucx_module = options.ucx_module.c_str();
     check(ho_connect(&given, &handle_));
   }
   Pool(Pool&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}

@@ -3,21 +3,22 @@
 #include <ucs/debug/log_def.h>
 
 #include <array>
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <string_view>
 #include <vector>
 
 #include "common/base/check.hpp"
-#include "common/base/log.hpp"
+#include "common/transport/rdma_devices.hpp"
+#include "common/transport/ucx/ucx_transport.hpp"
 
 namespace ho::transport {
 namespace {
 
-constexpr const char* kDevicesFolder = "/sys/class/infiniband";
+/// UCX's log handler is the process's, and so is who hears it.
+std::atomic<void (*)(const char*)> log_listener{nullptr};
 
 /// UCX writes its log to stdout, which belongs to the program; so its lines become ours. What it
 /// says about a lost peer is told by the operations too, and is not a warning to anybody.
@@ -30,37 +31,8 @@ ucs_log_func_rc_t take_log_line(const char* file, unsigned line, const char* fun
   if (level > UCS_LOG_LEVEL_WARN) return UCS_LOG_FUNC_RC_STOP;
   std::array<char, 512> text{};
   std::vsnprintf(text.data(), text.size(), format, arguments);
-  log(LogLevel::kDebug, "ucx", {{"says", text.data()}});
+  if (const auto say = log_listener.load(); say != nullptr) say(text.data());
   return UCS_LOG_FUNC_RC_STOP;
-}
-
-/// Soft-RoCE and its like have no hardware behind them.
-bool is_software(const std::filesystem::path& device) {
-  std::error_code error;
-  return !std::filesystem::exists(device / "device", error);
-}
-
-struct Device {
-  std::string name;
-  bool software = false;
-};
-
-/// Devices with a port that is up.
-std::vector<Device> active_devices() {
-  std::vector<Device> found;
-  std::error_code error;
-  for (const auto& device : std::filesystem::directory_iterator(kDevicesFolder, error)) {
-    std::error_code ports_error;
-    const std::filesystem::path ports = device.path() / "ports";
-    for (const auto& port : std::filesystem::directory_iterator(ports, ports_error)) {
-      std::ifstream state(port.path() / "state");
-      std::string number;
-      if (!(state >> number) || number != "4:") continue;  // "4: ACTIVE"
-      found.push_back({device.path().filename().string(), is_software(device.path())});
-      break;
-    }
-  }
-  return found;
 }
 
 struct Setting {
@@ -120,7 +92,7 @@ Result<void> configure(ucp_config_t* config, const UcxDevices& devices, UcxConte
   // so that a stopped daemon looked dead. The target does ask, to be rid of dead clients.
   const bool initiator = side == UcxContext::Side::kInitiator;
   settings.push_back({"KEEPALIVE_INTERVAL", initiator ? "inf" : "20s"});
-  for (const Device& device : active_devices()) {
+  for (const RdmaDevice& device : active_rdma_devices()) {
     // Soft-RoCE leaves the packet's kind out of its completions, by which UCX would know that a
     // packet was meant for it: it would drop them all.
     if (device.software) {
@@ -157,21 +129,11 @@ Error ucx_error(ucs_status_t status, const std::string& what) {
   return Error(errc_of_ucx(status), what + ": " + ucs_status_string(status));
 }
 
-Result<void> check_ucx_device() {
-  std::error_code error;
-  if (!std::filesystem::exists(kDevicesFolder, error) ||
-      std::filesystem::is_empty(kDevicesFolder, error)) {
-    return Error(Errc::kUnsupported, "this node has no RDMA device");
-  }
-  if (active_devices().empty()) {
-    return Error(Errc::kUnsupported, "no port of this node's RDMA devices is active");
-  }
-  return {};
-}
+void set_ucx_log(void (*say)(const char* line)) { log_listener.store(say); }
 
 Result<std::unique_ptr<UcxContext>> UcxContext::create(const UcxDevices& devices, Side side) {
   if (const auto known = check_transports(devices.transports); !known) return known.error();
-  if (const auto there = check_ucx_device(); !there) return there.error();
+  if (const auto there = check_rdma_device(); !there) return there.error();
   static std::once_flag once;  // the handler is the library's, for the whole process
   std::call_once(once, [] { ucs_log_push_handler(take_log_line); });
   ucp_config_t* config = nullptr;

@@ -10,7 +10,7 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
-#include "common/transport/ucx/ucx_transport.hpp"
+#include "common/transport/ucx_module.hpp"
 
 namespace ho::transport {
 

@@ -13,7 +13,7 @@ namespace {
 /// Rounds of progress() at a time: bounded, and enough for a few clients that connect.
 constexpr int kRoundsMax = 16;
 
-/// The daemon's side; see make_ucx_target(). Owner thread: the daemon's data thread. Data moves
+/// The daemon's side; see open_ucx_target(). Owner thread: the daemon's data thread. Data moves
 /// without it: all that it progresses is connecting.
 class UcxTarget final : public Target {
  public:
@@ -81,7 +81,7 @@ bool UcxTarget::arm() {
 
 }  // namespace
 
-Result<std::unique_ptr<Target>> make_ucx_target(const UcxDevices& devices) {
+Result<std::unique_ptr<Target>> open_ucx_target(const UcxDevices& devices) {
   auto context = UcxContext::create(devices, UcxContext::Side::kTarget);
   if (!context) return context.error();
   const auto address = (*context)->worker_address();

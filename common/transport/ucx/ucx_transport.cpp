@@ -38,7 +38,7 @@ struct Request {
   bool is_get = false;
 };
 
-/// The initiator's side; see make_ucx_transport(). Owner thread: whoever polls.
+/// The initiator's side; see open_ucx_transport(). Owner thread: whoever polls.
 ///
 /// An accepted operation occupies a slot until its completion is written: first in its peer's queue
 /// while pieces are still to be posted, then only counted by its pieces in flight. An operation
@@ -476,7 +476,7 @@ void UcxTransport::finish(std::uint32_t index) {
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> make_ucx_transport(const UcxOptions& options,
+Result<std::unique_ptr<Transport>> open_ucx_transport(const UcxOptions& options,
                                                       const Clock& clock) {
   const bool sane = options.depth_ops_max > 0 && options.chunks_max > 0 &&
                     options.chunk_bytes > 0 && options.chunk_bytes <= UINT32_MAX &&

@@ -10,7 +10,8 @@
 #include "common/base/prng.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/ucx/ucx_transport.hpp"
+#include "common/transport/rdma_devices.hpp"
+#include "common/transport/ucx_module.hpp"
 #include "tests/support/sim_transport.hpp"
 #include "tools/bench/target_process.hpp"
 
@@ -179,7 +180,7 @@ std::vector<std::string> drivers(std::vector<std::string> all) {
   const char* const wanted = std::getenv("HO_TRANSPORT");
   // A case that is not about the wanted driver runs as ever.
   if (wanted != nullptr && std::count(all.begin(), all.end(), wanted) > 0) return {wanted};
-  if (!transport::check_ucx_device()) std::erase(all, "ucx");
+  if (!transport::check_rdma_device()) std::erase(all, "ucx");
   return all;
 }
 

@@ -4,8 +4,9 @@
 #include <cstring>
 #include <thread>
 
-#include "common/transport/ucx/ucx_transport.hpp"
+#include "common/transport/rdma_devices.hpp"
 #include "common/transport/ucx/wire.hpp"
+#include "common/transport/ucx_module.hpp"
 #include "tests/conformance/transport/rig.hpp"
 #include "tests/support/skip.hpp"
 
@@ -18,47 +19,9 @@ using transport::UcxKey;
 
 /// Skips the case where there is no device.
 bool has_device() {
-  const auto there = transport::check_ucx_device();
+  const auto there = transport::check_rdma_device();
   if (!there) skip(there.error().context());
   return there.ok();
-}
-
-TEST_CASE("ucx: keys and addresses read back what was written, and rubbish is refused") {
-  const UcxKey key{0x7f00'0000'1000, 64 * kMiB, Rights::kReadWrite, std::string("\0\xFF/x", 4)};
-  const std::string text = transport::encode_ucx_key(key);
-  const auto read = transport::decode_ucx_key(text);
-  REQUIRE(read.ok());
-  CHECK(read->base == key.base);
-  CHECK(read->length_bytes == key.length_bytes);
-  CHECK(read->rights == key.rights);
-  CHECK(read->packed == key.packed);
-  for (std::size_t length = 0; length < text.size(); ++length) {
-    CHECK_FALSE(transport::decode_ucx_key(text.substr(0, length)).ok());
-  }
-  CHECK_FALSE(transport::decode_ucx_key("ffffffffffffffff" + text.substr(text.find('/'))).ok());
-  std::string flipped = text;
-  char& digit = flipped[flipped.rfind('/') - 1];
-  digit = digit == '0' ? '1' : '0';
-  CHECK_FALSE(transport::decode_ucx_key(flipped).ok());
-
-  const std::string address = transport::encode_ucx_address(key.packed);
-  REQUIRE(transport::decode_ucx_address(address).ok());
-  CHECK(*transport::decode_ucx_address(address) == key.packed);
-  for (std::size_t length = 0; length < address.size(); ++length) {
-    CHECK_FALSE(transport::decode_ucx_address(address.substr(0, length)).ok());
-  }
-}
-
-TEST_CASE("ucx: without a device both sides say so") {
-  if (transport::check_ucx_device().ok()) return;
-  const SteadyClock clock;
-  const auto initiator = transport::make_ucx_transport({}, clock);
-  REQUIRE_FALSE(initiator.ok());
-  CHECK(initiator.error().code() == Errc::kUnsupported);
-  CHECK(initiator.error().context().find("RDMA device") != std::string::npos);
-  const auto target = transport::make_ucx_target({});
-  REQUIRE_FALSE(target.ok());
-  CHECK(target.error().code() == Errc::kUnsupported);
 }
 
 TEST_CASE("ucx: transports that only emulate are refused") {

@@ -65,6 +65,15 @@ done
 "$cli" status --pool "unix:$work/control.sock" >"$work/status" || { cat "$work/status"; exit 1; }
 grep -q install "$work/status" || { echo "status does not name the node:"; cat "$work/status"; exit 1; }
 
+# What programs open at run time lies where the library and the programs look for it, and opens there.
+module=$lib_dir/hyperoffload/hyperoffload-ucx.so
+python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1]).ho_ucx_module' "$module"
+"$cli" bench transport --driver ofi --op get --size 64KiB --inflight 4 --seconds 0.3 --json >"$work/bench"
+python3 -c '
+import json, sys
+beside = {one["name"]: one for one in json.load(open(sys.argv[1]))["beside"]}
+assert beside["ucx-tcp loop"]["bytes_per_s"] > 0, beside' "$work/bench"
+
 export LD_LIBRARY_PATH="$lib_dir"
 for program in "$work/by_pkgconfig" "$work/consumer/build/by_cmake"; do
   said=$("$program" "unix:$work/control.sock")

@@ -3,7 +3,8 @@
 #include <string.h>
 int main(int argc, char** argv) {
   char sent[] = "one address space", got[sizeof(sent)] = {0};
-  ho_connect_options options = {sizeof(options), argc > 1 ? argv[1] : NULL, "ten lines", NULL, 0};
+  ho_connect_options options = {.struct_bytes = sizeof(options), .name = "ten lines"};
+  options.pool = argc > 1 ? argv[1] : NULL;
   ho_pool* pool = NULL;
   ho_allocation* memory = NULL;
   uint64_t ticket = 0;
