@@ -70,10 +70,8 @@ void UcxConnection::part_ended(UcxPiece& piece, ucs_status_t status) {
   piece.ended->push_back(&piece);
 }
 
-void UcxConnection::get(UcxPiece& piece, const Place& place) {
-  piece.waits_for = 1;
-  piece.status = UCS_OK;
-  piece.ended = ended_;
+/// The piece's own part of its transfer.
+ucp_request_param_t UcxConnection::parameters_of(UcxPiece& piece, const Place& place) {
   ucp_request_param_t parameters{};
   parameters.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMH;
@@ -83,6 +81,14 @@ void UcxConnection::get(UcxPiece& piece, const Place& place) {
   };
   parameters.user_data = &piece;
   parameters.memh = place.memory;
+  return parameters;
+}
+
+void UcxConnection::get(UcxPiece& piece, const Place& place) {
+  piece.waits_for = 1;
+  piece.status = UCS_OK;
+  piece.ended = ended_;
+  const ucp_request_param_t parameters = parameters_of(piece, place);
   void* const request = ucp_get_nbx(main_->handle(), place.local, piece.length_bytes, place.remote,
                                     place.key, &parameters);
   if (!UCS_PTR_IS_PTR(request)) part_ended(piece, UCS_PTR_STATUS(request));
@@ -93,15 +99,7 @@ void UcxConnection::put(UcxPiece& piece, const Place& place) {
   piece.status = UCS_OK;
   piece.ended = ended_;
   piece.next = std::exchange(unflushed_, &piece);
-  ucp_request_param_t parameters{};
-  parameters.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMH;
-  parameters.cb.send = [](void* request, ucs_status_t status, void* user) {
-    ucp_request_free(request);
-    part_ended(*static_cast<UcxPiece*>(user), status);
-  };
-  parameters.user_data = &piece;
-  parameters.memh = place.memory;
+  const ucp_request_param_t parameters = parameters_of(piece, place);
   void* const request = ucp_put_nbx(main_->handle(), place.local, piece.length_bytes, place.remote,
                                     place.key, &parameters);
   if (!UCS_PTR_IS_PTR(request)) part_ended(piece, UCS_PTR_STATUS(request));

@@ -82,6 +82,7 @@ class UcxConnection {
   UcxConnection(UcxContext& context, std::string worker)
       : context_(context), worker_(std::move(worker)) {}
   [[nodiscard]] Result<void> reach(const Clock& clock, TimePoint deadline);
+  [[nodiscard]] static ucp_request_param_t parameters_of(UcxPiece& piece, const Place& place);
   static void part_ended(UcxPiece& piece, ucs_status_t status);
   static void flush_ended(Flush& flush, ucs_status_t status);
 
