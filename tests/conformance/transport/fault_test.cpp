@@ -6,9 +6,11 @@
 #include <csignal>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "common/base/checksum.hpp"
 #include "common/base/prng.hpp"
+#include "common/base/unique_fd.hpp"
 #include "tests/conformance/transport/rig.hpp"
 
 namespace ho::test {
@@ -16,6 +18,9 @@ namespace {
 
 using namespace std::chrono_literals;
 using transport::Rights;
+
+/// Of a child that should have been killed long before.
+constexpr Duration kVictimLife = 30s;
 
 #define HO_ANY_DRIVER()                                                                     \
   const std::string driver = GENERATE(from_range(drivers({"local", "ofi", "ucx", "sim"}))); \
@@ -245,16 +250,25 @@ TEST_CASE("transport: closing a peer ends its operations at once and no other pe
   check_serves(*rig, bench.target);
 }
 
+struct Victim {
+  pid_t pid = -1;
+  UniqueFd moving;  ///< a byte comes once its first transfer has ended, and more are in flight
+};
+
 /// A child that keeps transfers in flight until it is killed.
-pid_t fork_victim(Rig& rig, std::size_t target, const Exposed& exposed, bool writes) {
+Victim fork_victim(Rig& rig, std::size_t target, const Exposed& exposed, bool writes) {
   transport::RegionGrant grant = rig.grant(exposed);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  UniqueFd ours(ends[0]);
+  const UniqueFd theirs(ends[1]);
   const pid_t pid = ::fork();
   REQUIRE(pid >= 0);
-  if (pid > 0) return pid;
+  if (pid > 0) return Victim{pid, std::move(ours)};
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const SteadyClock clock;
   const auto initiator = rig.make_initiator(0);
-  const TimePoint deadline = clock.now() + 5s;
+  const TimePoint deadline = clock.now() + kVictimLife;
   const auto peer = initiator->connect({NodeId(1), rig.address(target)}, deadline);
   if (!peer) ::_exit(1);
   const auto region = initiator->attach(*peer, std::move(grant));
@@ -271,12 +285,16 @@ pid_t fork_victim(Rig& rig, std::size_t target, const Exposed& exposed, bool wri
                         transport::GetOp{OpId(i), piece, *local, *region, i * kMiB, deadline});
   };
   for (std::uint64_t i = 0; i < kOps; ++i) (void)start(i);
+  bool told = false;
   while (clock.now() < deadline) {
     Completion some[8];
     const std::size_t got = initiator->poll(some);
-    for (std::size_t i = 0; i < got; ++i) (void)start(some[i].op.value());
+    for (std::size_t i = 0; i < got; ++i) {
+      if (some[i].code != Errc::kOk || !start(some[i].op.value())) ::_exit(4);
+      if (!std::exchange(told, true) && ::write(theirs.get(), "m", 1) != 1) ::_exit(5);
+    }
   }
-  ::_exit(4);
+  ::_exit(6);
 }
 
 TEST_CASE("transport: an initiator killed in mid-transfer leaves the target serving, 24 times") {
@@ -291,11 +309,15 @@ TEST_CASE("transport: an initiator killed in mid-transfer leaves the target serv
   Prng prng(62);
   for (int round = 0; round < 24; ++round) {
     INFO("round " << round);
-    const pid_t victim = fork_victim(*rig, target, hit, round % 2 == 0);
-    std::this_thread::sleep_for(std::chrono::microseconds(10'000 + prng.below(30'000)));
-    ::kill(victim, SIGKILL);
+    const Victim victim = fork_victim(*rig, target, hit, round % 2 == 0);
+    char word = 0;
+    const bool moving = ::read(victim.moving.get(), &word, 1) == 1;  // or the end: it exited
+    std::this_thread::sleep_for(std::chrono::microseconds(prng.below(20'000)));
+    ::kill(victim.pid, SIGKILL);
     int status = 0;
-    REQUIRE(::waitpid(victim, &status, 0) == victim);
+    REQUIRE(::waitpid(victim.pid, &status, 0) == victim.pid);
+    INFO("exited with " << (WIFEXITED(status) ? WEXITSTATUS(status) : -1));
+    REQUIRE(moving);
     REQUIRE(WIFSIGNALED(status));
     REQUIRE(rig->alive(target));
     if (round % 4 == 3) check_serves(*rig, target);
