@@ -74,7 +74,7 @@ SimFlash::SimFlash(std::vector<std::shared_ptr<SimDisk>> disks, std::uint64_t se
   for (std::size_t i = 0; i < disks_.size(); ++i) {
     paths_.push_back({"sim" + std::to_string(i), disks_[i]->size()});
   }
-  caps_.depth_ops = 8 + static_cast<std::uint32_t>(random_.below(16));
+  caps_.depth_ops = 8 + static_cast<std::uint32_t>(random_.below(72));
   caps_.memory_alignment = 512;
 }
 

@@ -31,6 +31,8 @@ inline constexpr std::uint64_t kAreaBytesPerBlock = 24;
 inline constexpr std::uint64_t kAreaBytesMin = 64 * kKiB;
 inline constexpr std::size_t kCopies = 2;
 inline constexpr std::uint16_t kPathsMax = 64;
+/// Frames of one log that are written and not known to be safe, at a time.
+inline constexpr std::uint32_t kFramesOpenMax = 4;
 
 /// Where things lie on one path. Follows from its size alone.
 struct Geometry {
@@ -85,6 +87,7 @@ struct FrameHeader {
   std::uint64_t next_extent = 1;  ///< no extent id from here on was ever used durably
   std::uint32_t payload_bytes = 0;
   Wear wear;
+  std::uint64_t safe_frames = 0;  ///< of this log were safe, with their data, when it was written
 };
 inline constexpr std::size_t kFrameHeaderBytes = 128;
 

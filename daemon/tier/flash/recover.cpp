@@ -1,6 +1,7 @@
 #include "daemon/tier/flash/recover.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <utility>
 
@@ -63,9 +64,8 @@ class Replay {
       auto frame = next_frame();
       if (!frame) return frame.error();
       if (!*frame) break;
-      // It was written when all before it was safe, with the data that belongs to it.
-      if (auto applied = apply(Data::kSafe); !applied) return applied;
       take(**frame);
+      if (auto applied = apply_safe(); !applied) return applied;
     }
     const std::string where = "log frame " + std::to_string(volume_.sequence);
     if (volume_.sequence < volume_.super.snapshot_frames) {
@@ -78,8 +78,7 @@ class Replay {
       return Error(Errc::kCorrupt,
                    where + " is damaged in both copies, and acknowledged ones follow it");
     }
-    // Of version 1 the last frame came after its data too.
-    return apply(volume_.super.version == 1 ? Data::kSafe : Data::kInDoubt);
+    return apply_in_doubt();
   }
 
  private:
@@ -116,37 +115,55 @@ class Replay {
     return found;
   }
 
-  /// Keeps a frame until it is known whether another one follows.
+  /// Whether the data of a frame's writes is safe, or may have been on its way at the end.
+  enum class Data : std::uint8_t { kSafe, kInDoubt };
+
+  /// Takes over what a frame says, and keeps its records until it is known how its data stands.
   void take(const Found& frame) {
-    payload_.assign(frame.payload.begin(), frame.payload.end());
+    const std::uint64_t sequence = volume_.sequence;
+    // Of version 1 each frame came after its data.
+    std::uint64_t safe = sequence + 1;
+    if (volume_.super.version > 1) {
+      safe = std::min(sequence, frame.header.safe_frames);
+      if (safe + kFramesOpenMax < sequence + 1) safe = sequence + 1 - kFramesOpenMax;
+    }
+    safe_frames_ = std::max(safe_frames_, safe);
+    held_.emplace_back(frame.payload.begin(), frame.payload.end());
     volume_.wear = frame.header.wear;
     volume_.next_extent = std::max(volume_.next_extent, frame.header.next_extent);
     ++volume_.sequence;
     volume_.head_bytes += frame_bytes(frame.header.payload_bytes);
   }
 
-  /// Whether the data of a frame's writes is safe, or may have been on its way at the end.
-  enum class Data : std::uint8_t { kSafe, kInDoubt };
-
-  /// Applies the frame that was taken last.
-  Result<void> apply(Data data) {
-    RecordReader records(payload_);
-    for (;;) {
-      auto record = records.next();
-      if (!record) return record.error();
-      if (!*record) break;
-      const bool in_doubt = data == Data::kInDoubt && (**record).kind == Record::Kind::kWrite;
-      auto applied = in_doubt ? apply_arrived(**record) : volume_.table.apply(**record);
-      if (!applied) return applied;
+  Result<void> apply_safe() {
+    for (; volume_.sequence - held_.size() < safe_frames_; held_.pop_front()) {
+      if (auto applied = apply(held_.front(), Data::kSafe); !applied) return applied;
     }
-    payload_.clear();
+    return {};
+  }
+
+  Result<void> apply_in_doubt() {
+    for (; !held_.empty(); held_.pop_front()) {
+      if (auto applied = apply(held_.front(), Data::kInDoubt); !applied) return applied;
+    }
     if (missing_blocks_ > 0) {
-      findings_.push_back("log frame " + std::to_string(volume_.sequence - 1) + ": the data of " +
-                          std::to_string(missing_blocks_) +
+      findings_.push_back("the log's end: the data of " + std::to_string(missing_blocks_) +
                           " blocks is not there: they were being written, not acknowledged, and "
                           "are as before");
     }
     return {};
+  }
+
+  Result<void> apply(std::span<const std::byte> payload, Data data) {
+    RecordReader records(payload);
+    for (;;) {
+      auto record = records.next();
+      if (!record) return record.error();
+      if (!*record) return {};
+      const bool in_doubt = data == Data::kInDoubt && (**record).kind == Record::Kind::kWrite;
+      auto applied = in_doubt ? apply_arrived(**record) : volume_.table.apply(**record);
+      if (!applied) return applied;
+    }
   }
 
   /// Applies of a write whatever blocks are on the path. One that cannot be read counts as there:
@@ -175,17 +192,19 @@ class Replay {
     return {};
   }
 
-  /// Whether a sound frame of this log stands behind the end. A frame is written only after the
-  /// one before it is safe, so then the end is damage, not a torn write.
+  /// Whether a frame of this log stands behind the end that was written when the one at the end was
+  /// safe: then that one is damaged, not torn.
   Result<bool> later_frame() {
-    const std::uint64_t end = std::min(volume_.geometry.area_bytes,
-                                       volume_.head_bytes + 2 * volume_.geometry.frame_bytes_max());
+    const std::uint64_t most = volume_.geometry.frame_bytes_max();
+    const std::uint64_t end =
+        std::min(volume_.geometry.area_bytes, volume_.head_bytes + (kFramesOpenMax + 1) * most);
     for (AreaReader& copy : copies_) {
       for (std::uint64_t at = volume_.head_bytes; at < end; at += kBlockBytes) {
-        auto bytes = copy.at(at, volume_.geometry.frame_bytes_max());
+        auto bytes = copy.at(at, most);
         if (!bytes) break;
         const auto header = open_frame(*bytes);
-        if (header && ours(*header) && header->sequence > volume_.sequence) return true;
+        if (!header || !ours(*header) || header->sequence <= volume_.sequence) continue;
+        if (volume_.super.version == 1 || header->safe_frames > volume_.sequence) return true;
       }
     }
     return false;
@@ -195,7 +214,9 @@ class Replay {
   Volume& volume_;
   Findings& findings_;
   std::array<AreaReader, kCopies> copies_;
-  std::vector<std::byte> payload_;
+  std::deque<std::vector<std::byte>>
+      held_;                       ///< payloads of the last frames, at most kFramesOpenMax
+  std::uint64_t safe_frames_ = 0;  ///< so many are safe for certain
   AlignedMemory data_{kSumsMax * kBlockBytes};
   std::uint64_t missing_blocks_ = 0;
 };

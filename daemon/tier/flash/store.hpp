@@ -90,6 +90,8 @@ class Store {
     std::uint32_t day = 0;            ///< days since 1970, UTC
     std::uint64_t salt = 0;           ///< random
     SetId new_set{};                  ///< random; for formatting
+    /// So much written data is worth a frame of its own in the log (8 KiB) while others are open.
+    std::uint64_t frame_data_bytes_min = kMiB;
     std::vector<std::uint64_t> write_bytes_per_day_max;  ///< per path; missing or 0: no budget
   };
 

@@ -109,7 +109,7 @@ Result<std::unique_ptr<Store>> Store::open(std::unique_ptr<Device> device, Optio
   auto volumes = recover_all(io, options, findings);
   if (!volumes) return volumes.error();
   drop_incomplete(*volumes, findings);
-  HO_CHECK(device->caps().depth_ops >= volumes->size() * Journal::kDeviceOps + 2);
+  HO_CHECK(device->caps().depth_ops >= volumes->size() * Journal::device_ops(1) + 2);
   std::unique_ptr<Store> store(
       new Store(std::move(device), std::move(options), std::move(*volumes)));
   store->adopt_extents();
@@ -125,7 +125,15 @@ Store::Store(std::unique_ptr<Device> device, Options options, std::vector<Volume
       issuing_(options_.ops_max),
       bounce_memory_(options_.bounce_buffers * kDeviceOpBytesMax) {
   const std::uint32_t depth = device_->caps().depth_ops;
-  device_depth_ = depth - static_cast<std::uint32_t>(volumes.size()) * Journal::kDeviceOps;
+  const auto path_count = static_cast<std::uint32_t>(volumes.size());
+  Journal::Options journal;
+  // At most a quarter of the device's depth is for logs, but for what they need.
+  journal.frames_open = kFramesOpenMax;
+  while (journal.frames_open > 1 &&
+         4 * path_count * Journal::device_ops(journal.frames_open) > depth) {
+    --journal.frames_open;
+  }
+  device_depth_ = depth - path_count * Journal::device_ops(journal.frames_open);
   // Chunks that wait for the log hold no place on the device: more of them than it takes.
   const std::size_t chunks = std::max<std::size_t>(std::size_t{4} * depth, options_.ops_max);
   chunks_.resize(chunks);
@@ -138,9 +146,9 @@ Store::Store(std::unique_ptr<Device> device, Options options, std::vector<Volume
   // Registered where the kernel allows it; without that it is slower, not wrong.
   static_cast<void>(device_->add_memory(bounce_memory_.span()));
   done_.reserve(options_.ops_max);
-  Journal::Options journal;
   journal.commits_max = chunks + 2 * options_.ops_max;
   journal.salt = options_.salt;
+  journal.frame_data_bytes_min = options_.frame_data_bytes_min;
   options_.write_bytes_per_day_max.resize(volumes.size(), 0);
   for (Volume& volume : volumes) {
     paths_.push_back(std::make_unique<PathState>(*device_, std::move(volume), journal));

@@ -37,6 +37,7 @@ bool FlashWorld::open(const SimFlashFaults& faults) {
   options.bounce_buffers = 1 + random_.below(2);
   options.salt = ++salt_;
   options.day = 1;
+  options.frame_data_bytes_min = kBlockBytes << random_.below(6);
   options.new_set[0] = std::byte{7};
   faulty_ = faults.io_error > 0 || faults.no_space > 0 || faults.dies_after != UINT64_MAX;
   // The device dies with the store that could not be opened; what it did to the disks stays.
