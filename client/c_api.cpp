@@ -61,7 +61,9 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
   if (known.op_deadline_ms > 0) {
     options.op_deadline = std::chrono::milliseconds(known.op_deadline_ms);
   }
-  if (known.ucx_module != nullptr) options.sessions.drivers.ucx_module = known.ucx_module;
+  const auto text = [](const char* given_text) { return given_text == nullptr ? "" : given_text; };
+  options.sessions.drivers = {text(known.ucx_module), text(known.ofi_provider),
+                              text(known.ofi_domain), text(known.ofi_interface)};
   return options;
 }
 

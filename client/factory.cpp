@@ -43,12 +43,24 @@ transport::UcxOptions ucx_options(const DriverOptions& options) {
   return ucx;
 }
 
+MadeTransport make_ofi(const DriverOptions& options, const Clock& clock) {
+  transport::OfiOptions ofi;
+  ofi.provider = options.ofi_provider;
+  ofi.domain = options.ofi_domain;
+  if (!options.ofi_interface.empty()) {
+    auto address = transport::interface_address(options.ofi_interface);
+    if (!address) return address.error().at("ofi_interface");
+    ofi.source_address = std::move(*address);
+  }
+  return transport::make_ofi_transport(ofi, clock);
+}
+
 }  // namespace
 
 Result<Engine::Driver> make_driver(const std::string& name, const DriverOptions& options,
                                    Duration op_deadline, const Clock& clock) {
   if (name == "local") return local_driver(clock);
-  if (name == "ofi") return network_driver(transport::make_ofi_transport({}, clock), op_deadline);
+  if (name == "ofi") return network_driver(make_ofi(options, clock), op_deadline);
   if (name == "ucx") {
     return network_driver(transport::make_ucx_transport(ucx_options(options), clock), op_deadline);
   }

@@ -1,15 +1,13 @@
 #include "client/path_choice.hpp"
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 #include <optional>
 
+#include "common/transport/driver_names.hpp"
+
 namespace ho::client {
 namespace {
-
-/// From the best on.
-constexpr std::array<std::string_view, 3> kDrivers = {"local", "ucx", "ofi"};
 
 std::string trimmed(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\0')) text.pop_back();
@@ -28,6 +26,9 @@ std::optional<std::string> obstacle(std::string_view driver, const AllowedDriver
                                     const PathFacts& facts) {
   if (std::find(allowed.begin(), allowed.end(), driver) == allowed.end()) return "not allowed";
   if (driver == "local" && !facts.same_machine) return "it is another machine";
+  const auto off = std::find_if(facts.off.begin(), facts.off.end(),
+                                [driver](const DriverOff& one) { return one.driver == driver; });
+  if (off != facts.off.end()) return "not offered by it: " + off->reason;
   if (find(facts.offered, driver) == nullptr) {
     return driver == "local" ? "descriptors need its Unix socket" : "not offered by it";
   }
@@ -40,25 +41,12 @@ std::optional<std::string> obstacle(std::string_view driver, const AllowedDriver
 }  // namespace
 
 Result<AllowedDrivers> parse_allowed(std::string_view text) {
-  AllowedDrivers allowed;
-  if (text == "auto") return AllowedDrivers(kDrivers.begin(), kDrivers.end());
-  while (true) {
-    const std::size_t comma = text.find(',');
-    const std::string_view name = text.substr(0, comma);
-    if (std::find(kDrivers.begin(), kDrivers.end(), name) == kDrivers.end()) {
-      return Error(
-          Errc::kInvalidArgument,
-          "transport is auto, local, ucx, ofi or a list of these, not " + std::string(text));
-    }
-    allowed.emplace_back(name);
-    if (comma == std::string_view::npos) return allowed;
-    text.remove_prefix(comma + 1);
-  }
+  return transport::parse_driver_names(text);
 }
 
 Result<PathChoice> choose_path(const AllowedDrivers& allowed, const PathFacts& facts) {
   std::string passed_over;
-  for (const std::string_view driver : kDrivers) {
+  for (const std::string_view driver : transport::kDriverNames) {
     const auto why_not = obstacle(driver, allowed, facts);
     if (why_not) {
       passed_over += (passed_over.empty() ? "" : "; ") + std::string(driver) + ": " + *why_not;

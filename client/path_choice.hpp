@@ -22,6 +22,7 @@ using AllowedDrivers = std::vector<std::string>;
 struct PathFacts {
   std::span<const DriverEndpoint> offered;  ///< on this connection, as its hello said
   bool same_machine = false;                ///< the daemon runs on this kernel
+  std::span<const DriverOff> off = {};      ///< what the daemon offers to nobody
   /// Says what `ucx` lacks on this machine; empty: nothing. Asked only where everything else
   /// speaks for `ucx`, since finding out loads its driver.
   std::function<std::string()> ucx_missing = [] { return "no RDMA device was looked for"; };

@@ -37,6 +37,7 @@ bool allows(const AllowedDrivers& allowed, std::string_view driver) {
 Result<void> Sessions::choose_driver(const SessionOptions& options, NodeSession& node) {
   const HelloReply& hello = node.control->hello();
   PathFacts facts{.offered = hello.drivers, .same_machine = runs_here(hello)};
+  facts.off = hello.drivers_off;
   facts.ucx_missing = [this, &options] {
     if (!ucx_missing_) {
       const auto usable = check_ucx(options.drivers);

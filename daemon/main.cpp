@@ -9,6 +9,7 @@
 #include "common/base/log.hpp"
 #include "common/base/signals.hpp"
 #include "daemon/node.hpp"
+#include "daemon/targets.hpp"
 #include "proto/config.hpp"
 
 namespace {
@@ -40,6 +41,10 @@ int run(const std::string& file, Mode mode) {
   if (auto enough = ho::daemon::check_memory(*config); !enough) {
     const std::string line = std::to_string(config->ddr_bytes_line);
     return refuse(enough.error().at(file + ":" + line), kExitBadConfig);
+  }
+  if (const auto mistake = ho::daemon::find_ofi_mistake(*config)) {
+    const std::string line = std::to_string(mistake->line);
+    return refuse(mistake->error.at(file + ":" + line), kExitBadConfig);
   }
   if (mode == Mode::kCheckConfig) {
     std::cout << file << ": ok\n";

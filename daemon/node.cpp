@@ -16,9 +16,6 @@
 #include "common/base/log.hpp"
 #include "common/base/tally.hpp"
 #include "common/base/units.hpp"
-#include "common/transport/local/local_transport.hpp"
-#include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/ucx_module.hpp"
 #include "daemon/control/grants.hpp"
 #include "daemon/control/listener.hpp"
 #include "daemon/control/server.hpp"
@@ -26,6 +23,7 @@
 #include "daemon/control/staging.hpp"
 #include "daemon/data/loop.hpp"
 #include "daemon/pool/pool.hpp"
+#include "daemon/targets.hpp"
 #include "daemon/tier/ddr/machine_memory.hpp"
 #include "daemon/tier/ddr/segment_memory.hpp"
 #include "daemon/tier/flash/flash_loop.hpp"
@@ -59,36 +57,6 @@ Pool::Options pool_options(const DaemonConfig& config) {
   options.segment_bytes = config.segment_bytes;
   options.lease = config.lease;
   return options;
-}
-
-Result<std::vector<std::unique_ptr<transport::Target>>> make_targets(
-    const DaemonConfig& config, const std::shared_ptr<Tally>& refusals) {
-  std::vector<std::unique_ptr<transport::Target>> targets;
-  auto local = transport::make_local_target();
-  if (!local) return local.error();
-  targets.push_back(std::move(*local));
-  if (config.ofi) {
-    transport::OfiTargetOptions options;
-    options.provider = config.ofi->provider;
-    options.bind_address = config.ofi->address;
-    options.refusals = refusals;
-    auto ofi = transport::make_ofi_target(options);
-    if (!ofi) return ofi.error().at("ofi");
-    targets.push_back(std::move(*ofi));
-  }
-  if (config.ucx) {
-    auto ucx = transport::make_ucx_target(
-        {config.ucx->devices, config.ucx->transports, config.ucx->module});
-    if (ucx) {
-      targets.push_back(std::move(*ucx));
-    } else if (ucx.error().code() == Errc::kUnsupported) {
-      // A node that lost its device still serves by its other drivers, and says what is missing.
-      log(LogLevel::kWarning, "running without ucx", {{"why", ucx.error().context()}});
-    } else {
-      return ucx.error().at("ucx");
-    }
-  }
-  return targets;
 }
 
 /// Opens the flash paths. A kernel without io_uring leaves the node without flash, and says so;
@@ -197,7 +165,8 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   facts.flash = flash->get();
   auto targets = make_targets(config, facts.refusals);
   if (!targets) return targets.error();
-  auto data = DataLoop::create(std::move(*targets));
+  facts.drivers_off = std::move(targets->off);
+  auto data = DataLoop::create(std::move(targets->targets));
   if (!data) return data.error();
   auto parts =
       std::make_unique<Parts>(config, clock, std::move(*unix_listener), std::move(tcp_listener),

@@ -16,6 +16,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "common/transport/driver_names.hpp"
 #include "proto/rpc.hpp"
 
 namespace ho {
@@ -99,6 +100,12 @@ bool is_wildcard(const std::string& host) {
   if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return v4.s_addr == htonl(INADDR_ANY);
   in6_addr v6{};
   return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6);
+}
+
+/// Those of libfabric's providers whose addresses are IP's on any machine.
+bool has_ip_addresses(const std::string& provider) {
+  const std::string core = provider.substr(0, provider.find(';'));
+  return core == "net" || core == "tcp" || core == "sockets" || core == "udp";
 }
 
 std::string sized(std::uint64_t bytes) {
@@ -196,6 +203,7 @@ class Checker {
     }
     if (from_.has_ofi()) ofi();
     if (from_.has_ucx()) ucx();
+    transport();
   }
 
   void ucx() {
@@ -214,21 +222,76 @@ class Checker {
     config_.ucx = settings;
   }
 
+  /// A field of the block `ofi`.
+  [[nodiscard]] Located located(const std::string& field, const std::string& text) const {
+    const auto* block = pb::DaemonConfig::descriptor()->FindFieldByName("ofi");
+    const auto* inside = lines_.GetTreeForNested(block, -1);
+    const int line =
+        inside == nullptr
+            ? -1
+            : inside->GetLocation(pb::OfiConfig::descriptor()->FindFieldByName(field), -1).line;
+    return {text, (line >= 0 ? line : line_of("ofi")) + 1};
+  }
+  void complain_of_ofi(const std::string& field, const Located& where, const std::string& message) {
+    out_.add(where.line - 1, "ofi", field + ": " + message);
+  }
+
   void ofi() {
-    OfiSettings settings{"net", "127.0.0.1"};
-    if (!from_.ofi().provider().empty()) settings.provider = from_.ofi().provider();
-    if (!from_.ofi().address().empty()) settings.address = from_.ofi().address();
-    if (!is_numeric(settings.address)) {
-      complain("ofi", "address: \"" + settings.address + "\" is not a numeric IP address");
-    } else if (is_wildcard(settings.address)) {
-      complain("ofi", "address: " + settings.address +
-                          " names no address that peers can reach; name the one they use");
-    } else if (!config_.insecure && !is_loopback(settings.address)) {
-      complain("ofi", "address: " + settings.address +
+    const pb::OfiConfig& from = from_.ofi();
+    OfiSettings settings{located("provider", from.provider().empty() ? "net" : from.provider()),
+                         located("domain", from.domain()), located("interface", from.interface()),
+                         located("address", from.address())};
+    const std::string& provider = settings.provider.text;
+    std::string& address = settings.address.text;
+    if (!settings.interface.text.empty()) {
+      if (!address.empty()) {
+        complain_of_ofi("address", settings.address, "there is an interface too; one of the two");
+      } else if (!config_.insecure && settings.interface.text != "lo") {
+        complain_of_ofi("interface", settings.interface,
+                        settings.interface.text +
+                            " is not the loopback interface, and transfers are not encrypted; set "
+                            "insecure: true to listen there nevertheless");
+      }
+    } else if (address.empty() && has_ip_addresses(provider)) {
+      address = "127.0.0.1";
+    } else if (address.empty() && provider != "shm" && !config_.insecure) {
+      complain_of_ofi("provider", settings.provider,
+                      "transfers by " + provider +
+                          " are not encrypted; set insecure: true to use it nevertheless");
+    } else if (!address.empty()) {
+      ofi_address(settings.address);
+    }
+    config_.ofi = std::move(settings);
+  }
+
+  void ofi_address(const Located& address) {
+    if (!is_numeric(address.text)) {
+      complain_of_ofi("address", address, "\"" + address.text + "\" is not a numeric IP address");
+    } else if (is_wildcard(address.text)) {
+      complain_of_ofi(
+          "address", address,
+          address.text + " names no address that peers can reach; name the one they use");
+    } else if (!config_.insecure && !is_loopback(address.text)) {
+      complain_of_ofi("address", address,
+                      address.text +
                           " is not a loopback address, and transfers are not encrypted; "
                           "set insecure: true to listen there nevertheless");
     }
-    config_.ofi = settings;
+  }
+
+  void transport() {
+    if (from_.transport().empty() || from_.transport() == "auto") return;
+    auto names = transport::parse_driver_names(from_.transport());
+    if (!names) {
+      complain("transport", names.error().context());
+      return;
+    }
+    for (const std::string& name : *names) {
+      const bool missing =
+          (name == "ofi" && !from_.has_ofi()) || (name == "ucx" && !from_.has_ucx());
+      if (missing) complain("transport", name + " is named, but there is no " + name + " { }");
+    }
+    config_.transport = std::move(*names);
   }
 
   void times() {

@@ -14,9 +14,17 @@
 
 namespace ho {
 
+/// A field's text and where the file says it, for complaints of those who use it.
+struct Located {
+  std::string text;
+  int line = 0;  ///< from 1; of the block around it where the field is not in the file
+};
+
 struct OfiSettings {
-  std::string provider;
-  std::string address;  ///< numeric
+  Located provider;
+  Located domain;     ///< empty: any
+  Located interface;  ///< empty: by address
+  Located address;    ///< numeric; empty: by interface, or as the provider likes
 };
 
 struct UcxSettings {
@@ -48,6 +56,8 @@ struct DaemonConfig {
   bool insecure = false;
   std::chrono::milliseconds lease{10'000};
   std::chrono::milliseconds drain{5'000};
+  /// The only drivers that may be used, and must be usable; empty: whichever there are.
+  std::vector<std::string> transport;
   std::optional<OfiSettings> ofi;
   std::optional<UcxSettings> ucx;
   std::vector<NodeInfo> nodes;  ///< the others

@@ -51,6 +51,9 @@ Result<HelloReply> to_hello(const pb::Response& response) {
   out.segment_bytes = from.segment_bytes();
   for (const auto& driver : from.drivers())
     out.drivers.push_back({driver.driver(), driver.address()});
+  for (const auto& off : from.drivers_off()) {
+    out.drivers_off.push_back({off.driver(), off.reason()});
+  }
   return out;
 }
 

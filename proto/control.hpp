@@ -35,6 +35,12 @@ struct DriverEndpoint {
   std::string address;  ///< transport::PeerAddress::address
 };
 
+/// A driver that a daemon does not offer to anybody, and why.
+struct DriverOff {
+  std::string driver;
+  std::string reason;
+};
+
 /// What a daemon says of itself first.
 struct HelloReply {
   NodeId node;
@@ -43,6 +49,7 @@ struct HelloReply {
   std::uint64_t daemon_instance = 0;  ///< random at each start
   std::uint64_t segment_bytes = 0;
   std::vector<DriverEndpoint> drivers;  ///< what this connection may use
+  std::vector<DriverOff> drivers_off = {};
 };
 
 /// A session on one daemon. The token is a secret: who has it owns the session.

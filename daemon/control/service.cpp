@@ -129,6 +129,11 @@ bool Service::hello(const Request& request, const PeerInfo& peer, const Reply& r
     endpoint->set_driver(driver.name);
     endpoint->set_address(driver.address);
   }
+  for (const DriverOff& off : facts_.drivers_off) {
+    auto* to = body->add_drivers_off();
+    to->set_driver(off.driver);
+    to->set_reason(off.reason);
+  }
   static_cast<void>(reply(response, {}));
   return true;
 }

@@ -42,7 +42,8 @@ struct NodeFacts {
   std::vector<NodeInfo> nodes;              ///< this one first
   const flash::FlashLoop* flash = nullptr;  ///< outlives the service; nullptr: no flash
   std::string flash_off = {};               ///< why configured flash is not there
-  std::shared_ptr<Tally> refusals = {};     ///< what is refused is counted here; nullptr: nowhere
+  std::vector<DriverOff> drivers_off = {};
+  std::shared_ptr<Tally> refusals = {};  ///< what is refused is counted here; nullptr: nowhere
 };
 
 /// Answers requests. Validates first; knows nothing of sockets.

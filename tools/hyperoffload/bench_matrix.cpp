@@ -58,6 +58,7 @@ Result<Measured> measure(const NodeInfo& node, const Arguments& arguments) {
   if (!allowed) return allowed.error();
   const HelloReply& hello = (*control)->hello();
   client::PathFacts facts{.offered = hello.drivers, .same_machine = client::runs_here(hello)};
+  facts.off = hello.drivers_off;
   facts.ucx_missing = bench::ucx_missing;
   const auto path = client::choose_path(*allowed, facts);
   if (!path) return path.error();

@@ -59,6 +59,7 @@ struct StatusAnswer {
   NodeStatus status;
   std::string path;         ///< empty: not at all
   std::string path_reason;  ///< why so
+  std::vector<DriverOff> drivers_off;
 };
 
 Result<StatusAnswer> ask_status(ControlClient& client, TimePoint deadline) {
@@ -66,10 +67,23 @@ Result<StatusAnswer> ask_status(ControlClient& client, TimePoint deadline) {
   if (!status) return status.error();
   const HelloReply& hello = client.hello();
   client::PathFacts facts{.offered = hello.drivers, .same_machine = client::runs_here(hello)};
+  facts.off = hello.drivers_off;
   facts.ucx_missing = bench::ucx_missing;
   const auto path = client::choose_path(*client::parse_allowed("auto"), facts);
-  if (!path) return StatusAnswer{std::move(*status), "", path.error().context()};
-  return StatusAnswer{std::move(*status), path->endpoint.driver, path->reason};
+  StatusAnswer answer{std::move(*status), "", "", hello.drivers_off};
+  answer.path = path ? path->endpoint.driver : "";
+  answer.path_reason = path ? path->reason : path.error().context();
+  return answer;
+}
+
+/// "local,ofi (no ucx: this node has no RDMA device)"
+std::string driver_words(const StatusAnswer& answer) {
+  std::string off;
+  for (const DriverOff& one : answer.drivers_off) {
+    off += (off.empty() ? "" : "; ") + ("no " + one.driver + ": " + one.reason);
+  }
+  const std::string on = joined(answer.status.drivers);
+  return off.empty() ? on : on + " (" + off + ")";
 }
 
 void add_status_row(const NodeInfo& node, const StatusAnswer& answer, Rows& rows) {
@@ -77,7 +91,7 @@ void add_status_row(const NodeInfo& node, const StatusAnswer& answer, Rows& rows
   rows.push_back({std::to_string(node.node.value()), status.node_name,
                   status.draining ? "draining" : "serving", format_bytes(status.ddr_granted_bytes),
                   format_bytes(status.ddr_capacity_bytes), format_bytes(status.segment_bytes),
-                  status.page_kind, std::to_string(status.sessions), joined(status.drivers),
+                  status.page_kind, std::to_string(status.sessions), driver_words(answer),
                   (answer.path.empty() ? "none" : answer.path) + ", " + answer.path_reason,
                   flash_words(status), std::to_string(refused(status)),
                   milliseconds(status.uptime_ms), status.version});
@@ -95,6 +109,10 @@ void add_status_json(const StatusAnswer& answer, JsonWriter& json) {
       .field("sessions", std::uint64_t{status.sessions});
   json.key("drivers").begin_array();
   for (const auto& driver : status.drivers) json.value(driver);
+  json.end().key("drivers_off").begin_array();
+  for (const DriverOff& off : answer.drivers_off) {
+    json.begin_object().field("driver", off.driver).field("reason", off.reason).end();
+  }
   json.end().key("flash").begin_array();
   for (const FlashPathStatus& path : status.flash) {
     json.begin_object()

@@ -70,7 +70,13 @@ typedef struct ho_connect_options {
                               nobody: it takes no notice. Time in which the job was stopped does
                               not count */
   const char* ucx_module;  /* absolute path of the driver "ucx", which is opened only where it is
-                              used; NULL: hyperoffload/hyperoffload-ucx.so beside this library */
+                              used; NULL or "": hyperoffload/hyperoffload-ucx.so beside
+                              this library */
+  /* Of "ofi"; each may be NULL or "" for what fits the daemon. A daemon that speaks another
+     provider, or cannot be reached by the domain or interface, is an error. */
+  const char* ofi_provider;  /* libfabric's: "net" and "tcp" (TCP), "verbs", "efa", "cxi", "shm" */
+  const char* ofi_domain;    /* libfabric's name of a device: "mlx5_0", "eth0" */
+  const char* ofi_interface; /* network interface to go out by: "eth0" */
 } ho_connect_options;
 
 HO_API const char* ho_version(void);

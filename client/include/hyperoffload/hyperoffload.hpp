@@ -121,6 +121,9 @@ class Pool {
     std::string transport = "auto";    ///< "auto", "local", "ofi"
     std::uint32_t op_deadline_ms = 0;  ///< 0: the library's default
     std::string ucx_module = {};       ///< empty: the one installed with the library
+    std::string ofi_provider = {};     ///< these three: empty: what fits the daemon
+    std::string ofi_domain = {};
+    std::string ofi_interface = {};
   };
 
   explicit Pool(const Options& options) {
@@ -130,7 +133,10 @@ class Pool {
     given.name = options.name.c_str();
     given.transport = options.transport.c_str();
     given.op_deadline_ms = options.op_deadline_ms;
-    if (!options.ucx_module.empty()) given.ucx_module = options.ucx_module.c_str();
+    given.ucx_module = options.ucx_module.c_str();
+    given.ofi_provider = options.ofi_provider.c_str();
+    given.ofi_domain = options.ofi_domain.c_str();
+    given.ofi_interface = options.ofi_interface.c_str();
     check(ho_connect(&given, &handle_));
   }
   Pool(Pool&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}

@@ -63,9 +63,9 @@ Result<void> knock(const OfiAddress& address, const Clock& clock, TimePoint dead
 }
 
 Result<std::unique_ptr<Connection>> Connection::create(const OfiAddress& address,
-                                                       std::uint32_t depth, const Clock& clock,
-                                                       TimePoint deadline) {
-  auto endpoint = Endpoint::reach(address, depth);
+                                                       const Endpoint::Reach& how,
+                                                       const Clock& clock, TimePoint deadline) {
+  auto endpoint = Endpoint::reach(address, how);
   if (!endpoint) return endpoint.error();
   std::unique_ptr<Connection> connection(new Connection(std::move(*endpoint)));
   const auto added = connection->add_memory(kScratchId, connection->scratch_);

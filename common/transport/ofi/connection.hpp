@@ -34,7 +34,7 @@ class Connection {
   /// Connects and reads the target's hello page. @return kUnavailable; kDeadline; kInvalidArgument
   /// (what answers is not a target of ours); kUnsupported.
   [[nodiscard]] static Result<std::unique_ptr<Connection>> create(const OfiAddress& address,
-                                                                  std::uint32_t depth,
+                                                                  const Endpoint::Reach& how,
                                                                   const Clock& clock,
                                                                   TimePoint deadline);
 

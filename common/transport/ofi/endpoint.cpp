@@ -7,34 +7,9 @@
 #include <cstring>
 #include <utility>
 
+#include "common/transport/ofi/provider.hpp"
+
 namespace ho::transport {
-namespace {
-
-constexpr std::uint32_t kVersion = FI_VERSION(1, 17);
-
-/// What both sides ask of any provider.
-InfoHandle common_hints(const std::string& provider) {
-  InfoHandle hints(fi_allocinfo());
-  if (!hints) return hints;
-  hints->ep_attr->type = FI_EP_RDM;
-  hints->mode = FI_CONTEXT | FI_CONTEXT2;
-  hints->domain_attr->mr_mode =
-      FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
-  hints->domain_attr->threading = FI_THREAD_DOMAIN;
-  hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
-  hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
-  hints->fabric_attr->prov_name = ::strdup(provider.c_str());  // freed by fi_freeinfo
-  return hints;
-}
-
-Error no_provider(const std::string& provider, int returned) {
-  Error error = fabric_error(returned, "no usable libfabric provider '" + provider + "'");
-  if (returned == -FI_ENODATA) return Error(Errc::kUnsupported, error.context());
-  return error;
-}
-
-}  // namespace
-
 Errc errc_of_fabric(int code) {
   switch (code) {
     case FI_EACCES:
@@ -55,24 +30,32 @@ Error fabric_error(std::int64_t returned, const std::string& what) {
   return Error(errc_of_fabric(code), what + ": " + fi_strerror(code));
 }
 
-Result<std::unique_ptr<Endpoint>> Endpoint::reach(const OfiAddress& address, std::uint32_t depth) {
-  InfoHandle hints = common_hints(address.provider);
-  if (!hints) return Error(Errc::kExhausted, "fi_allocinfo");
-  hints->caps = FI_RMA | FI_READ | FI_WRITE;
-  hints->addr_format = address.format;
-  hints->dest_addr = ::malloc(address.name.size());  // freed by fi_freeinfo
-  if (hints->dest_addr == nullptr) return Error(Errc::kExhausted, "an address");
-  std::memcpy(hints->dest_addr, address.name.data(), address.name.size());
-  hints->dest_addrlen = address.name.size();
-  fi_info* info = nullptr;
-  const int got = fi_getinfo(kVersion, nullptr, nullptr, 0, hints.get(), &info);
-  if (got != 0) return no_provider(address.provider, got);
+Result<std::unique_ptr<Endpoint>> Endpoint::reach(const OfiAddress& address, const Reach& how) {
+  const auto hints = common_hints(address.provider);
+  if (!hints) return hints.error();
+  fi_info& asked = **hints;
+  asked.caps = FI_RMA | FI_READ | FI_WRITE;
+  asked.addr_format = address.format;
+  asked.dest_addr = ::malloc(address.name.size());  // freed by fi_freeinfo
+  if (asked.dest_addr == nullptr) return Error(Errc::kExhausted, "an address");
+  std::memcpy(asked.dest_addr, address.name.data(), address.name.size());
+  asked.dest_addrlen = address.name.size();
+  if (!how.source.empty()) {
+    asked.src_addr = ::malloc(how.source.size());
+    if (asked.src_addr == nullptr) return Error(Errc::kExhausted, "an address");
+    std::memcpy(asked.src_addr, how.source.data(), how.source.size());
+    asked.src_addrlen = how.source.size();
+  }
+  Wanted wanted;
+  wanted.domain = how.domain;
+  auto info = choose_info(asked, wanted);
+  if (!info) return info.error();
 
   std::unique_ptr<Endpoint> endpoint(new Endpoint);
-  endpoint->info_.reset(info);
+  endpoint->info_ = std::move(*info);
   fi_cq_attr cq_attr{};
   cq_attr.format = FI_CQ_FORMAT_CONTEXT;
-  cq_attr.size = depth;
+  cq_attr.size = how.depth;
   cq_attr.wait_obj = FI_WAIT_NONE;
   const auto opened = endpoint->open(cq_attr);
   if (!opened) return opened.error();
@@ -83,16 +66,21 @@ Result<std::unique_ptr<Endpoint>> Endpoint::reach(const OfiAddress& address, std
 }
 
 Result<std::unique_ptr<Endpoint>> Endpoint::listen(const Listen& listen) {
-  InfoHandle hints = common_hints(listen.provider);
-  if (!hints) return Error(Errc::kExhausted, "fi_allocinfo");
-  hints->caps = FI_RMA | FI_REMOTE_READ | FI_REMOTE_WRITE;
-  fi_info* info = nullptr;
-  const int got = fi_getinfo(kVersion, listen.node.c_str(), listen.service.c_str(), FI_SOURCE,
-                             hints.get(), &info);
-  if (got != 0) return no_provider(listen.provider, got);
+  const auto hints = common_hints(listen.provider);
+  if (!hints) return hints.error();
+  (*hints)->caps = FI_RMA | FI_REMOTE_READ | FI_REMOTE_WRITE;
+  Wanted wanted;
+  wanted.domain = listen.domain;
+  if (!listen.node.empty()) {
+    wanted.node = listen.node.c_str();
+    wanted.service = listen.service.c_str();
+    wanted.flags = FI_SOURCE;
+  }
+  auto info = choose_info(**hints, wanted);
+  if (!info) return info.error();
 
   std::unique_ptr<Endpoint> endpoint(new Endpoint);
-  endpoint->info_.reset(info);
+  endpoint->info_ = std::move(*info);
   fi_cq_attr cq_attr{};
   cq_attr.format = FI_CQ_FORMAT_CONTEXT;
   cq_attr.size = 256;  // one-sided accesses leave no entry at the target

@@ -43,14 +43,19 @@ using MemoryHandle = FabricHandle<fid_mr>;
 /// calls to it. A resource: destroying it ends whatever is in flight without further completions.
 class Endpoint {
  public:
-  /// For an initiator: reaches the target at `address` only. `depth` is the completion queue's
-  /// size.
+  struct Reach {
+    std::uint32_t depth = 0;  ///< of the completion queue
+    std::string domain = {};  ///< empty: any
+    std::string source = {};  ///< raw address to come from, in the target's format; empty: any
+  };
+  /// For an initiator: reaches the target at `address` only.
   [[nodiscard]] static Result<std::unique_ptr<Endpoint>> reach(const OfiAddress& address,
-                                                               std::uint32_t depth);
+                                                               const Reach& how);
   struct Listen {
     std::string provider;
-    std::string node;
-    std::string service;
+    std::string domain;   ///< empty: any
+    std::string node;     ///< numeric; empty: as the provider likes
+    std::string service;  ///< goes with `node`
   };
   /// For a target: listens, and has a descriptor to wait on.
   [[nodiscard]] static Result<std::unique_ptr<Endpoint>> listen(const Listen& listen);

@@ -73,8 +73,7 @@ class OfiTarget final : public Target {
 };
 
 Result<std::unique_ptr<Target>> OfiTarget::create(const OfiTargetOptions& options) {
-  if (options.bind_address.empty() || options.bind_address == "0.0.0.0" ||
-      options.bind_address == "::") {
+  if (options.bind_address == "0.0.0.0" || options.bind_address == "::") {
     return Error(Errc::kInvalidArgument, "bind_address: must be an address that peers can reach");
   }
   if (options.refusals) {
@@ -84,8 +83,8 @@ Result<std::unique_ptr<Target>> OfiTarget::create(const OfiTargetOptions& option
           {{"why", counted.error().context()}});
     }
   }
-  auto endpoint = Endpoint::listen(
-      Endpoint::Listen{options.provider, options.bind_address, std::to_string(options.port)});
+  auto endpoint = Endpoint::listen(Endpoint::Listen{
+      options.provider, options.domain, options.bind_address, std::to_string(options.port)});
   if (!endpoint) return endpoint.error().at("listening on " + options.bind_address);
   int descriptor = -1;
   const int returned = fi_control(&(*endpoint)->cq()->fid, FI_GETWAIT, &descriptor);

@@ -12,6 +12,7 @@
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
 #include "common/transport/ofi/connection.hpp"
+#include "common/transport/ofi/provider.hpp"
 #include "common/transport/ofi/wire.hpp"
 
 namespace ho::transport {
@@ -20,6 +21,8 @@ namespace {
 constexpr std::uint64_t kOpBytesMax = std::uint64_t{1} << 40U;
 /// How long attach() may wait for the target to take or refuse a key.
 constexpr Duration kAttachLimit = std::chrono::seconds(1);
+
+constexpr std::uint32_t kTrialDepth = 16;
 
 /// Nobody polled for this long with operations under way: this process was stopped (or starved),
 /// and that time says nothing about the peer.
@@ -60,6 +63,7 @@ class OfiTransport final : public Transport {
  private:
   struct Peer {
     OfiAddress address;
+    Endpoint::Reach how;                     ///< for another connection, to try keys on
     std::unique_ptr<Connection> connection;  ///< null: closed
     std::vector<std::uint32_t> queue;        ///< ring of slots with pieces still to post
     std::size_t queue_head = 0;
@@ -138,7 +142,13 @@ Result<PeerId> OfiTransport::connect(const PeerAddress& peer, TimePoint deadline
   }
   forget_closed_peers();
   if (const auto there = knock(*address, clock_, deadline); !there) return there.error();
-  auto connection = Connection::create(*address, options_.chunks_max, clock_, deadline);
+  Endpoint::Reach how{options_.chunks_max, options_.domain, {}};
+  if (!options_.source_address.empty()) {
+    auto source = source_name(options_.source_address, address->format);
+    if (!source) return source.error();
+    how.source = std::move(*source);
+  }
+  auto connection = Connection::create(*address, how, clock_, deadline);
   if (!connection) return connection.error();
   for (const auto& [id, memory] : memories_) {
     const auto added = (*connection)->add_memory(id, memory);
@@ -146,6 +156,8 @@ Result<PeerId> OfiTransport::connect(const PeerAddress& peer, TimePoint deadline
   }
   auto entry = std::make_unique<Peer>();
   entry->address = *address;
+  entry->how = std::move(how);
+  entry->how.depth = kTrialDepth;
   entry->connection = std::move(*connection);
   entry->queue.resize(options_.depth_ops_max);
   const PeerId id(next_id_++);
@@ -178,7 +190,7 @@ Result<RegionId> OfiTransport::attach(PeerId peer, RegionGrant grant) {
   if (grant.rights == Rights::kRead) key->rights = Rights::kRead;
   // On a connection of its own: a refused key costs a connection, and this one is used by nobody.
   const TimePoint deadline = clock_.now() + kAttachLimit;
-  auto trial = Connection::create(owner.address, 16, clock_, deadline);
+  auto trial = Connection::create(owner.address, owner.how, clock_, deadline);
   if (!trial) {
     const auto there = knock(owner.address, clock_, clock_.now());
     const bool dead = !there && there.error().code() == Errc::kUnavailable;

@@ -21,7 +21,9 @@ inline constexpr const char* kOfiProvider = "net";
 
 /// How the initiator's side of the libfabric driver behaves.
 struct OfiOptions {
-  std::string provider;  ///< libfabric's name; empty: whatever the peer's target speaks
+  std::string provider;        ///< libfabric's name; empty: whatever the peer's target speaks
+  std::string domain;          ///< libfabric's name of the device to go out by; empty: any
+  std::string source_address;  ///< numeric, to go out from; empty: any
   std::uint32_t depth_ops_max = 4096;  ///< operations accepted and not yet polled
   std::uint64_t chunk_bytes = kMiB;    ///< larger operations are cut into pieces of this size
   std::uint32_t chunks_max = 1024;     ///< pieces in flight to all peers together
@@ -48,8 +50,11 @@ struct OfiOptions {
 /// Where the daemon's side listens.
 struct OfiTargetOptions {
   std::string provider = kOfiProvider;
-  std::string bind_address = "127.0.0.1";  ///< numeric, reachable by peers; not a wildcard
-  std::uint16_t port = 0;                  ///< 0: the system chooses
+  std::string domain = {};  ///< libfabric's name of the device to serve; empty: any
+  /// Numeric, reachable by peers; not a wildcard. Empty: as the provider likes, for those whose
+  /// addresses are not IP's.
+  std::string bind_address = "127.0.0.1";
+  std::uint16_t port = 0;  ///< 0: the system chooses
   /// Counts accesses and connections that were refused. nullptr: nobody does.
   std::shared_ptr<Tally> refusals;
 };
@@ -59,5 +64,16 @@ struct OfiTargetOptions {
 /// a transfer caught half-way never touches the memory again.
 /// @return kUnsupported where libfabric has no such provider; kInvalidArgument; kIo (port taken).
 [[nodiscard]] Result<std::unique_ptr<Target>> make_ofi_target(const OfiTargetOptions& options);
+
+/// Whether libfabric has the provider on this machine. @return kUnsupported, with those it has.
+[[nodiscard]] Result<void> check_ofi_provider(const std::string& provider);
+
+/// Whether the provider has the domain. @return kNotFound, with those it has.
+[[nodiscard]] Result<void> check_ofi_domain(const std::string& provider, const std::string& domain);
+
+/// The address that a network interface of this machine is reached by: its first IPv4 one, else
+/// IPv6 beyond its link. @return kNotFound, with the interfaces there are; kUnavailable: it has
+/// none.
+[[nodiscard]] Result<std::string> interface_address(const std::string& name);
 
 }  // namespace ho::transport

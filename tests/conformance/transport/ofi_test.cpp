@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <thread>
@@ -194,6 +195,59 @@ TEST_CASE("ofi: keys and addresses read back what was written, and rubbish is re
             text.substr(0, text.rfind('/') == std::string::npos ? text.size() : text.rfind('/')))
             .ok());
   }
+}
+
+TEST_CASE("ofi: a domain and a source address are kept to, and others are named") {
+  const SteadyClock clock;
+  transport::OfiTargetOptions served;
+  served.domain = "lo";
+  const auto target = transport::make_ofi_target(served);
+  if (!target) FAIL(target.error().message());
+  std::atomic<bool> stop{false};
+  std::thread server([&] {
+    while (!stop.load()) (void)(*target)->progress();
+  });
+  const auto reach = [&](const transport::OfiOptions& options) -> Result<void> {
+    const auto initiator = transport::make_ofi_transport(options, clock);
+    if (!initiator) return initiator.error();
+    const auto peer = (*initiator)->connect({NodeId(1), (*target)->address()}, clock.now() + 10s);
+    return peer ? Result<void>() : peer.error();
+  };
+  transport::OfiOptions options;
+  options.domain = "lo";
+  options.source_address = "127.0.0.1";
+  const auto reached = reach(options);
+  options.source_address = "::1";
+  const auto other_kind = reach(options);
+  options.source_address.clear();
+  options.domain = "nonesuch0";
+  const auto nowhere = reach(options);
+  stop.store(true);
+  server.join();
+  if (!reached) FAIL(reached.error().message());
+  REQUIRE_FALSE(other_kind.ok());
+  CHECK(other_kind.error().code() == Errc::kInvalidArgument);
+  REQUIRE_FALSE(nowhere.ok());
+  CHECK(nowhere.error().context().find("has no domain 'nonesuch0'") != std::string::npos);
+  served.domain = "nonesuch0";
+  const auto absent = transport::make_ofi_target(served);
+  REQUIRE_FALSE(absent.ok());
+  CHECK(absent.error().code() == Errc::kUnsupported);
+}
+
+TEST_CASE("ofi: what libfabric and this machine lack is told with what they have") {
+  CHECK(transport::check_ofi_provider(transport::kOfiProvider).ok());
+  const auto provider = transport::check_ofi_provider("nonesuch");
+  REQUIRE_FALSE(provider.ok());
+  CHECK(provider.error().context().find("net") != std::string::npos);
+  CHECK(transport::check_ofi_domain(transport::kOfiProvider, "lo").ok());
+  const auto domain = transport::check_ofi_domain(transport::kOfiProvider, "nonesuch0");
+  REQUIRE_FALSE(domain.ok());
+  CHECK(domain.error().context().find("it has") != std::string::npos);
+  CHECK(*transport::interface_address("lo") == "127.0.0.1");
+  const auto interface = transport::interface_address("nonesuch0");
+  REQUIRE_FALSE(interface.ok());
+  CHECK(interface.error().context().find("lo") != std::string::npos);
 }
 
 TEST_CASE("ofi: wildcard, unknown and taken addresses to listen on are refused") {

@@ -35,8 +35,8 @@ TEST_CASE("config: every field of a good configuration is taken over") {
   CHECK(parsed->tcp_listen->port == "7700");
   CHECK(parsed->lease == std::chrono::seconds(1));
   REQUIRE(parsed->ofi);
-  CHECK(parsed->ofi->provider == "net");
-  CHECK(parsed->ofi->address == "127.0.0.2");
+  CHECK(parsed->ofi->provider.text == "net");
+  CHECK(parsed->ofi->address.text == "127.0.0.2");
   REQUIRE(parsed->nodes.size() == 1);
   CHECK(parsed->nodes[0].name == "node-8");
   CHECK(parsed->log_level == LogLevel::kWarning);
@@ -102,6 +102,45 @@ TEST_CASE("config: a text cut anywhere is accepted or refused, never more") {
     const auto parsed = parse_daemon_config(whole.substr(0, length), "f");
     if (!parsed) CHECK(parsed.error().context().rfind("f:", 0) == 0);
   }
+}
+
+TEST_CASE("config: a list of drivers forces and forbids, and what it names must be there") {
+  const std::string base = "ddr_bytes: 268435456\nofi {\n}\n";
+  const auto only = parse_daemon_config(base + "transport: \"ofi,local\"", "f");
+  REQUIRE(only.ok());
+  CHECK(only->transport == std::vector<std::string>{"ofi", "local"});
+  CHECK(parse_daemon_config(base + "transport: \"auto\"", "f")->transport.empty());
+  const auto unknown = parse_daemon_config(base + "transport: \"pigeon\"", "f");
+  REQUIRE_FALSE(unknown.ok());
+  CHECK(unknown.error().context().find("f:4: transport: transport is auto") == 0);
+  const auto absent = parse_daemon_config(base + "transport: \"ucx\"", "f");
+  REQUIRE_FALSE(absent.ok());
+  CHECK(absent.error().context() == "f:4: transport: ucx is named, but there is no ucx { }");
+}
+
+TEST_CASE("config: the fields of ofi know their lines, and leave no door open by mistake") {
+  const auto refused = [](const std::string& inside) {
+    const auto parsed = parse_daemon_config("ddr_bytes: 268435456\nofi {\n" + inside + "\n}", "f");
+    return parsed ? "accepted" : parsed.error().context();
+  };
+  const auto good = parse_daemon_config(
+      "ddr_bytes: 268435456\nofi {\n provider: \"tcp\"\n domain: \"lo\"\n interface: \"lo\" }",
+      "f");
+  REQUIRE(good.ok());
+  CHECK(good->ofi->provider.line == 3);
+  CHECK(good->ofi->domain.line == 4);
+  CHECK(good->ofi->interface.line == 5);
+  CHECK(good->ofi->address.line == 2);  // the block's
+  CHECK(good->ofi->address.text.empty());
+  CHECK(
+      refused("provider: \"net\"\ninterface: \"eth7\"").find("f:4: ofi: interface: eth7 is not") ==
+      0);
+  CHECK(refused("interface: \"lo\"\naddress: \"127.0.0.1\"")
+            .find("f:4: ofi: address: there is an interface too") == 0);
+  CHECK(refused("address: \"10.0.0.1\"").find("f:3: ofi: address: 10.0.0.1 is not a loopback") ==
+        0);
+  CHECK(refused("provider: \"cxi\"").find("f:3: ofi: provider: transfers by cxi are not") == 0);
+  CHECK(refused("provider: \"shm\"") == "accepted");
 }
 
 }  // namespace ho

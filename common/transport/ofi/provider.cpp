@@ -1,0 +1,166 @@
+#include "common/transport/ofi/provider.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <rdma/fi_errno.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <set>
+
+#include "common/base/check.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
+
+namespace ho::transport {
+namespace {
+
+std::string joined(const std::set<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text.empty() ? "none" : text;
+}
+
+/// Everything that serves the hints, in libfabric's order; nullptr: nothing, `returned` says why.
+InfoHandle all_infos(const fi_info* hints, const Wanted& wanted, int& returned) {
+  fi_info* list = nullptr;
+  returned = fi_getinfo(kFabricVersion, wanted.node, wanted.service, wanted.flags, hints, &list);
+  return InfoHandle(list);
+}
+
+std::set<std::string> domains_of(const fi_info* list) {
+  std::set<std::string> names;
+  for (; list != nullptr; list = list->next) {
+    if (list->domain_attr->name != nullptr) names.insert(list->domain_attr->name);
+  }
+  return names;
+}
+
+/// Its address as text; empty: neither IPv4 nor IPv6, or one that is good on its own link only.
+std::string numeric(const sockaddr* address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (address == nullptr) return {};
+  if (address->sa_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
+    ::inet_ntop(AF_INET, &v4->sin_addr, text.data(), text.size());
+  } else if (address->sa_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address);
+    if (IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) return {};
+    ::inet_ntop(AF_INET6, &v6->sin6_addr, text.data(), text.size());
+  }
+  return text.data();
+}
+
+}  // namespace
+
+Result<InfoHandle> common_hints(const std::string& provider) {
+  InfoHandle hints(fi_allocinfo());
+  if (!hints) return Error(Errc::kExhausted, "fi_allocinfo");
+  hints->ep_attr->type = FI_EP_RDM;
+  hints->mode = FI_CONTEXT | FI_CONTEXT2;
+  hints->domain_attr->mr_mode =
+      FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+  hints->domain_attr->threading = FI_THREAD_DOMAIN;
+  hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
+  hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
+  if (!provider.empty()) {
+    hints->fabric_attr->prov_name = ::strdup(provider.c_str());  // freed by fi_freeinfo
+  }
+  return hints;
+}
+
+Result<InfoHandle> choose_info(const fi_info& hints, const Wanted& wanted) {
+  HO_CHECK(hints.fabric_attr->prov_name != nullptr);
+  const std::string provider = hints.fabric_attr->prov_name;
+  int returned = 0;
+  const InfoHandle list = all_infos(&hints, wanted, returned);
+  if (returned != 0) {
+    Error error = fabric_error(returned, "no usable libfabric provider '" + provider + "'");
+    if (returned == -FI_ENODATA) return Error(Errc::kUnsupported, error.context());
+    return error;
+  }
+  for (const fi_info* one = list.get(); one != nullptr; one = one->next) {
+    const char* const domain = one->domain_attr->name;
+    if (!wanted.domain.empty() && (domain == nullptr || wanted.domain != domain)) continue;
+    InfoHandle chosen(fi_dupinfo(one));
+    if (!chosen) return Error(Errc::kExhausted, "fi_dupinfo");
+    return chosen;
+  }
+  return Error(Errc::kUnsupported, "'" + provider + "' has no domain '" + wanted.domain +
+                                       "' for this; it has " + joined(domains_of(list.get())));
+}
+
+Result<void> check_ofi_provider(const std::string& provider) {
+  const auto hints = common_hints(provider);
+  if (!hints) return hints.error();
+  (*hints)->caps = FI_RMA;
+  int returned = 0;
+  if (const InfoHandle found = all_infos(hints->get(), {}, returned); found) return {};
+  // Whoever mistyped a name sees the right ones.
+  const auto any = common_hints("");
+  if (!any) return any.error();
+  (*any)->caps = FI_RMA;
+  const InfoHandle all = all_infos(any->get(), {}, returned);
+  std::set<std::string> names;
+  for (const fi_info* one = all.get(); one != nullptr; one = one->next) {
+    names.insert(one->fabric_attr->prov_name);
+  }
+  return Error(Errc::kUnsupported, "libfabric has no usable provider \"" + provider +
+                                       "\" here; it has " + joined(names));
+}
+
+Result<void> check_ofi_domain(const std::string& provider, const std::string& domain) {
+  const auto hints = common_hints(provider);
+  if (!hints) return hints.error();
+  (*hints)->caps = FI_RMA;
+  int returned = 0;
+  const InfoHandle all = all_infos(hints->get(), {}, returned);
+  const std::set<std::string> names = domains_of(all.get());
+  if (names.count(domain) > 0) return {};
+  return Error(Errc::kNotFound, "\"" + provider + "\" has no domain \"" + domain +
+                                    "\" here; it has " + joined(names));
+}
+
+Result<std::string> source_name(const std::string& address, std::uint32_t format) {
+  sockaddr_in v4{};
+  sockaddr_in6 v6{};
+  const bool either = format == FI_SOCKADDR;
+  if ((either || format == FI_SOCKADDR_IN) &&
+      ::inet_pton(AF_INET, address.c_str(), &v4.sin_addr) == 1) {
+    v4.sin_family = AF_INET;
+    return std::string(reinterpret_cast<const char*>(&v4), sizeof v4);
+  }
+  if ((either || format == FI_SOCKADDR_IN6) &&
+      ::inet_pton(AF_INET6, address.c_str(), &v6.sin6_addr) == 1) {
+    v6.sin6_family = AF_INET6;
+    return std::string(reinterpret_cast<const char*>(&v6), sizeof v6);
+  }
+  return Error(Errc::kInvalidArgument,
+               address + " is not of the kind that the target's address is");
+}
+
+Result<std::string> interface_address(const std::string& name) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return errno_error(errno, "listing the network interfaces");
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> all(list, ::freeifaddrs);
+  std::set<std::string> names;
+  std::string v6;
+  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
+    names.insert(one->ifa_name);
+    if (name != one->ifa_name) continue;
+    const std::string address = numeric(one->ifa_addr);
+    if (address.empty()) continue;
+    if (one->ifa_addr->sa_family == AF_INET) return address;
+    if (v6.empty()) v6 = address;
+  }
+  if (!v6.empty()) return v6;
+  if (names.count(name) > 0) {
+    return Error(Errc::kUnavailable, "the network interface \"" + name + "\" has no address");
+  }
+  return Error(Errc::kNotFound,
+               "no network interface \"" + name + "\" here; there are " + joined(names));
+}
+
+}  // namespace ho::transport

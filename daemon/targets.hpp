@@ -1,0 +1,36 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/base/result.hpp"
+#include "common/base/tally.hpp"
+#include "common/transport/target.hpp"
+#include "proto/config.hpp"
+
+namespace ho::daemon {
+
+/// The drivers by which this daemon gives its memory out.
+struct Targets {
+  std::vector<std::unique_ptr<transport::Target>> targets;
+  std::vector<DriverOff> off;  ///< forbidden by the configuration, or not to be had here
+};
+
+/// Makes those that the configuration has and allows. One that it names by `transport` must be had;
+/// otherwise a node without RDMA does without `ucx`.
+/// @return kUnsupported, kInvalidArgument, kIo, ... of a driver that must be had.
+[[nodiscard]] Result<Targets> make_targets(const DaemonConfig& config,
+                                           const std::shared_ptr<Tally>& refusals);
+
+/// A mistake in the configuration that only this machine can tell.
+struct ConfigMistake {
+  int line = 0;  ///< of the file, from 1
+  Error error;   ///< its context begins with the field
+};
+
+/// Looks whether libfabric has the provider and domain, and this machine the interface or address.
+/// Opens and binds nothing that stays.
+[[nodiscard]] std::optional<ConfigMistake> find_ofi_mistake(const DaemonConfig& config);
+
+}  // namespace ho::daemon

@@ -1,0 +1,86 @@
+// What a job and a daemon say of the ofi driver, with real daemons.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/integration/client/two_nodes.hpp"
+
+namespace ho::test {
+namespace {
+
+struct Asked {
+  const char* provider = nullptr;
+  const char* domain = nullptr;
+  const char* interface = nullptr;
+};
+
+PoolHandle connect_over_ofi(const TempFolder& folder, const Asked& asked) {
+  const std::string address = unix_address(folder);
+  ho_connect_options options{};
+  options.struct_bytes = sizeof options;
+  options.pool = address.c_str();
+  options.name = "drivers";
+  options.transport = "ofi";
+  options.ofi_provider = asked.provider;
+  options.ofi_domain = asked.domain;
+  options.ofi_interface = asked.interface;
+  ho_pool* pool = nullptr;
+  (void)ho_connect(&options, &pool);
+  return PoolHandle(pool);
+}
+
+void check_moves(ho_pool* pool) {
+  INFO(ho_last_error());
+  REQUIRE(pool != nullptr);
+  REQUIRE(std::string(ho_pool_transport(pool)) == "ofi");
+  ho_allocation* allocation = nullptr;
+  REQUIRE(ho_allocate(pool, 1U << 20U, &allocation) == HO_OK);
+  std::vector<char> memory(8192, 'y');
+  REQUIRE(ho_register(pool, memory.data(), memory.size()) == HO_OK);
+  std::uint64_t ticket = 0;
+  REQUIRE(ho_put(pool, allocation, 0, memory.data(), 4096, &ticket) == HO_OK);
+  REQUIRE(ho_wait(pool, ticket) == HO_OK);
+  std::memset(memory.data() + 4096, 0, 4096);
+  REQUIRE(ho_get(pool, allocation, 0, memory.data() + 4096, 4096, &ticket) == HO_OK);
+  REQUIRE(ho_wait(pool, ticket) == HO_OK);
+  CHECK(std::memcmp(memory.data(), memory.data() + 4096, 4096) == 0);
+  ho_free(pool, allocation);
+}
+
+TEST_CASE("drivers: a job keeps to the domain and interface it names, and is told what there is") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder, "ofi { }\n"), {}, false});
+  (void)connect(unix_address(folder));
+  check_moves(connect_over_ofi(folder, {"net", "lo", "lo"}).get());
+  CHECK(connect_over_ofi(folder, {nullptr, nullptr, "nonesuch0"}) == nullptr);
+  CHECK(std::string(ho_last_error()).find("no network interface \"nonesuch0\"") !=
+        std::string::npos);
+  CHECK(connect_over_ofi(folder, {nullptr, "nonesuch0", nullptr}) == nullptr);
+  CHECK(std::string(ho_last_error()).find("no domain 'nonesuch0'") != std::string::npos);
+  CHECK(connect_over_ofi(folder, {"shm", nullptr, nullptr}) == nullptr);
+  CHECK(std::string(ho_last_error()).find("speaks 'net', not 'shm'") != std::string::npos);
+}
+
+TEST_CASE("drivers: another provider of libfabric's serves at a named interface") {
+  const TempFolder folder;
+  const DaemonProcess daemon(
+      folder, "d",
+      {small_config(folder, "ofi { provider: \"tcp;ofi_rxm\" domain: \"lo\" interface: \"lo\" }\n"),
+       {},
+       false});
+  (void)connect(unix_address(folder));
+  check_moves(connect_over_ofi(folder, {}).get());
+}
+
+TEST_CASE("drivers: a job on a daemon that forbids local uses ofi, also on its machine") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d",
+                             {small_config(folder, "ofi { }\ntransport: \"ofi\"\n"), {}, false});
+  (void)connect(unix_address(folder));
+  const PoolHandle pool = connect_pool(unix_address(folder), "auto");
+  check_moves(pool.get());
+}
+
+}  // namespace
+}  // namespace ho::test
