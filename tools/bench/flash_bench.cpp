@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "daemon/tier/flash/store.hpp"
 #include "daemon/tier/flash/uring_device.hpp"
 #include "tools/bench/fio_run.hpp"
+#include "tools/bench/leftover.hpp"
 #include "tools/bench/turns.hpp"
 
 namespace ho::bench {
@@ -34,15 +36,10 @@ constexpr Duration kTurnMax = std::chrono::seconds(2);
 class OwnFile {
  public:
   explicit OwnFile(std::string path) : path_(std::move(path)) {}
-  ~OwnFile() {
-    if (made_) ::unlink(path_.c_str());
-  }
-  OwnFile(const OwnFile&) = delete;
-  OwnFile& operator=(const OwnFile&) = delete;
   Result<void> make_if_missing(std::uint64_t bytes) {
     const UniqueFd file(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!file.valid()) return errno == EEXIST ? Result<void>() : errno_error(errno, path_);
-    made_ = true;
+    made_.emplace(path_);
     // Written through, not just allocated: a file system marks blocks as unwritten until then, and
     // the first write to each would pay for that in its journal.
     const std::vector<char> zeros(kMiB);
@@ -58,7 +55,7 @@ class OwnFile {
 
  private:
   std::string path_;
-  bool made_ = false;
+  std::optional<Leftover> made_;
 };
 
 double thread_cpu_s() {

@@ -46,8 +46,8 @@ Result<std::unique_ptr<OwnDaemon>> OwnDaemon::start(const Options& options) {
   std::string pattern = (fs::temp_directory_path() / "ho-bench-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr) return errno_error(errno, pattern);
   std::unique_ptr<OwnDaemon> made(new OwnDaemon(pattern));
-  const std::string config = (made->folder_ / "daemon.textproto").string();
-  const std::string err = (made->folder_ / "daemon.err").string();
+  const std::string config = made->config().string();
+  const std::string err = made->errors().string();
   // The lease outlives any measurement: nothing here renews it.
   std::ofstream(config) << "node_name: \"bench\"\nddr_bytes: " << options.ddr_bytes
                         << "\nsegment_bytes: " << options.segment_bytes
@@ -80,8 +80,7 @@ Result<void> OwnDaemon::wait_until_it_answers() {
     if (ControlClient::connect(std::move(options), end)) return {};
     if (::waitpid(child_, nullptr, WNOHANG) == child_) {
       child_ = -1;
-      return Error(Errc::kUnavailable,
-                   "the daemon did not start: " + whole_file(folder_ / "daemon.err"));
+      return Error(Errc::kUnavailable, "the daemon did not start: " + whole_file(errors()));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -94,8 +93,6 @@ OwnDaemon::~OwnDaemon() {
     while (::waitpid(child_, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
-  std::error_code ignored;
-  fs::remove_all(folder_, ignored);
 }
 
 }  // namespace ho::bench

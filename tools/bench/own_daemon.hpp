@@ -8,11 +8,12 @@
 #include <string>
 
 #include "common/base/result.hpp"
+#include "tools/bench/leftover.hpp"
 
 namespace ho::bench {
 
 /// A real hyperoffloadd beside this program, on a socket in a folder of its own, until this object
-/// goes. It dies with this process too.
+/// goes. It dies with this process too, and its folder goes when that is interrupted.
 class OwnDaemon {
  public:
   struct Options {
@@ -34,10 +35,16 @@ class OwnDaemon {
 
  private:
   explicit OwnDaemon(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  [[nodiscard]] std::filesystem::path config() const { return folder_ / "daemon.textproto"; }
+  [[nodiscard]] std::filesystem::path errors() const { return folder_ / "daemon.err"; }
   [[nodiscard]] std::string socket() const { return (folder_ / "control.sock").string(); }
   [[nodiscard]] Result<void> wait_until_it_answers();
 
   std::filesystem::path folder_;
+  const Leftover folder_goes_{folder_};
+  const Leftover config_goes_{config()};
+  const Leftover errors_go_{errors()};
+  const Leftover socket_goes_{socket()};
   pid_t child_ = -1;
 };
 

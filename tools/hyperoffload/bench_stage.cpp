@@ -11,6 +11,7 @@
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "tools/bench/environment.hpp"
+#include "tools/bench/leftover.hpp"
 #include "tools/bench/own_daemon.hpp"
 #include "tools/bench/stage_bench.hpp"
 #include "tools/hyperoffload/command.hpp"
@@ -33,18 +34,6 @@ int complain(const std::string& text, int code) {
   std::cerr << "hyperoffload bench stage: " << text << "\n";
   return code;
 }
-
-/// A file of zeros that goes with this object.
-struct FlashFile {
-  fs::path path;
-  explicit FlashFile(fs::path the_path) : path(std::move(the_path)) {}
-  FlashFile(const FlashFile&) = delete;
-  FlashFile& operator=(const FlashFile&) = delete;
-  ~FlashFile() {
-    std::error_code ignored;
-    fs::remove(path, ignored);
-  }
-};
 
 void print(const Arguments& arguments, const bench::StageBenchOptions& options,
            const bench::StageBenchResult& result) {
@@ -83,8 +72,8 @@ int run(const Arguments& arguments) {
   }
   const fs::path path = fs::absolute(arguments.path);
   if (fs::exists(path)) return complain(path.string() + ": exists", kExitBadInput);
+  const bench::Leftover goes(path);
   std::ofstream(path).close();
-  const FlashFile file(path);
   std::error_code failed;
   fs::resize_file(path, align_up(*size + *size / 8 + 64 * kMiB, kMiB), failed);
   if (failed) return complain(path.string() + ": " + failed.message(), kExitBadInput);

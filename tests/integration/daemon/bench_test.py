@@ -1,6 +1,7 @@
 """hyperoffload bench transport: every driver and direction, with a daemon of its own and on a running pool."""
 import json
 import math
+import os
 import pathlib
 import signal
 import subprocess
@@ -48,20 +49,25 @@ with tempfile.TemporaryDirectory() as name:
     assert not (folder / "flash").exists()
 
     # What is measured without a pool is a daemon, and it ends with its starter.
-    running = subprocess.Popen([cli, "bench", "transport", "--seconds", "20", "--json"],
-                               stdout=subprocess.DEVNULL)
-    end = time.monotonic() + 20
-    own = []
-    while not own:
-        assert time.monotonic() < end and running.poll() is None, "no daemon was started"
-        own = [pid for pid in children(running.pid)
-               if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "hyperoffloadd"]
-        time.sleep(0.01)
-    running.kill()
-    running.wait()
-    while pathlib.Path(f"/proc/{own[0]}").exists():
-        assert time.monotonic() < end, "the daemon outlives its starter"
-        time.sleep(0.01)
+    for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
+        temporary = folder / number.name
+        temporary.mkdir()
+        running = subprocess.Popen([cli, "bench", "transport", "--seconds", "20", "--json"],
+                                   stdout=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(temporary)})
+        end = time.monotonic() + 20
+        own = []
+        while not own or not list(temporary.glob("*/control.sock")):
+            assert time.monotonic() < end and running.poll() is None, "no daemon was started"
+            own = [pid for pid in children(running.pid)
+                   if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "hyperoffloadd"]
+            time.sleep(0.01)
+        running.send_signal(number)
+        assert running.wait() == -number
+        while pathlib.Path(f"/proc/{own[0]}").exists():
+            assert time.monotonic() < end, "the daemon outlives its starter"
+            time.sleep(0.01)
+        if number != signal.SIGKILL:
+            assert not list(temporary.iterdir()), "an interrupted run leaves files"
 
     config = folder / "d.textproto"
     config.write_text(f'ddr_bytes: 268435456 segment_bytes: 67108864 unix_socket: "{folder}/s" ofi {{ }}')
