@@ -25,7 +25,8 @@ Result<std::vector<std::uint8_t>> home_lanes(const Schedule& schedule, const Har
     return Error{Errc::kInvalidArgument, "the hardware has no memory below the device"};
   }
   std::vector<std::uint8_t> lanes(schedule.storages.size(), 0);
-  std::uint64_t local_bytes = schedule.local_ddr_bytes;
+  std::uint64_t used[] = {schedule.local_ddr_bytes, schedule.remote_ddr_bytes};
+  const std::optional<TierSpec>* const tiers[] = {&hardware.local_ddr, &hardware.remote_ddr};
   for (std::size_t s = 0; s < lanes.size(); ++s) {
     if (const auto& home = schedule.homes[s]) {
       auto channel = channel_of(hardware, home->tier, true);
@@ -34,13 +35,16 @@ Result<std::vector<std::uint8_t>> home_lanes(const Schedule& schedule, const Har
       continue;
     }
     const std::uint64_t bytes = schedule.storages[s].bytes;
-    const bool fits = hardware.local_ddr && local_bytes <= hardware.local_ddr->capacity_bytes &&
-                      bytes <= hardware.local_ddr->capacity_bytes - local_bytes;
-    if (fits) {
-      local_bytes += bytes;
-    } else {
-      lanes[s] = hardware.remote_ddr ? 2 : hardware.flash ? 4 : 0;
-    }
+    const auto fits = [&](std::size_t tier) {
+      const auto& spec = *tiers[tier];
+      return spec && used[tier] <= spec->capacity_bytes &&
+             bytes <= spec->capacity_bytes - used[tier];
+    };
+    // Without flash the last tier takes what is left: a baseline is not held to its capacity.
+    const unsigned last = hardware.remote_ddr ? 1 : 0;
+    const unsigned tier = fits(0) ? 0 : fits(1) ? 1 : hardware.flash ? 2 : last;
+    if (tier < 2) used[tier] += bytes;
+    lanes[s] = static_cast<std::uint8_t>(2 * tier);
   }
   return lanes;
 }
@@ -97,10 +101,9 @@ void Offloader::touch(std::uint32_t s) {
   newest_ = s;
 }
 
-std::uint64_t Offloader::transfer(std::uint32_t s, bool toward_device, std::uint64_t earliest_ns) {
-  const unsigned direction = toward_device ? 0 : 1;
-  const unsigned channel = direction + lane_[s];
-  const std::uint64_t bytes = storage(s).bytes;
+/// Takes a channel's next free time for so many bytes. @return when it is done with them.
+std::uint64_t Offloader::book(unsigned channel, std::uint64_t bytes, std::uint64_t earliest_ns) {
+  const unsigned direction = channel % 2;
   std::uint64_t start_ns = std::max(earliest_ns, channel_free_ns_[channel]);
   std::uint64_t length_ns = transfer_ns(*links_.links[channel], bytes);
   if (const auto& port = links_.ports[direction]; port && channel < kPortChannelCount) {
@@ -112,8 +115,18 @@ std::uint64_t Offloader::transfer(std::uint32_t s, bool toward_device, std::uint
   }
   channel_free_ns_[channel] = start_ns + length_ns;
   totals_.busy_ns[channel] += length_ns;
-  (toward_device ? totals_.out.prefetch_bytes : totals_.out.store_bytes) += bytes;
   return start_ns + length_ns;
+}
+
+std::uint64_t Offloader::transfer(std::uint32_t s, bool toward_device, std::uint64_t earliest_ns) {
+  const unsigned direction = toward_device ? 0 : 1;
+  const std::uint64_t bytes = storage(s).bytes;
+  (toward_device ? totals_.out.prefetch_bytes : totals_.out.store_bytes) += bytes;
+  const std::uint64_t done_ns = book(lane_[s] + direction, bytes, earliest_ns);
+  if (lane_[s] != kFlashLane || !links_.links[direction]) return done_ns;
+  // Through local DDR, piece by piece: both links are busy with it, at the same time at best.
+  (toward_device ? totals_.out.stage_in_bytes : totals_.out.stage_out_bytes) += bytes;
+  return std::max(done_ns, book(direction, bytes, earliest_ns));
 }
 
 void Offloader::give_room(std::uint64_t bytes, std::uint64_t from_ns) {

@@ -55,7 +55,7 @@ class Greedy {
   [[nodiscard]] std::int64_t least(const SlackTree& tree, std::int64_t first,
                                    std::int64_t last) const;
   [[nodiscard]] double benefit(const Gap& g) const;
-  [[nodiscard]] std::optional<Move> place(std::uint32_t index, std::uint8_t tier, bool book);
+  [[nodiscard]] std::optional<Move> place(std::uint32_t index, std::uint8_t tier);
   void supply_inputs();
   void leave(std::uint32_t index, const std::vector<std::uint8_t>& order);
   void prefetch_eagerly();
@@ -145,31 +145,37 @@ double Greedy::benefit(const Gap& g) const {
   return relief / static_cast<double>(bytes(g)) / (g.version == kHomeVersion ? 1 : 2);
 }
 
-/// Where a gap's transfers fit on a tier's links, the links' time taken where `book` says so.
-std::optional<Greedy::Move> Greedy::place(std::uint32_t index, std::uint8_t tier, bool book) {
+/// Where a gap's transfers fit on a tier's links, whose time is taken then.
+std::optional<Greedy::Move> Greedy::place(std::uint32_t index, std::uint8_t tier) {
   const Gap& g = life_.gaps[index];
   if (!links_.links[2 * tier]) return std::nullopt;
   if (least(room_[tier], g.from + 1, g.to - 1) < bytes(g)) return std::nullopt;
   Move move{index, tier, g.from, g.to};
   const std::uint64_t size = life_.bytes[g.storage];
-  std::int64_t first = 2 * (g.from + 1);
+  const std::int64_t first = 2 * (g.from + 1);
   const std::int64_t last = 2 * g.to;
   const bool writes = g.version != kHomeVersion && !g.dead;
-  const auto store_ns =
-      static_cast<std::int64_t>(detail::transfer_ns(*links_.links[2U * tier + 1], size));
-  const auto fetch_ns =
-      static_cast<std::int64_t>(detail::transfer_ns(*links_.links[2U * tier], size));
-  if (writes && write_[tier].free_between(first, last) < store_ns) return std::nullopt;
-  if (!g.dead && read_[tier].free_between(first, last) < fetch_ns) return std::nullopt;
-  if (!book) return move;
-  if (writes) {
-    const auto booked = write_[tier].book_early(first, last, store_ns);
-    move.gone_after = std::min(booked.last_slot / 2, g.to - 1);
-    first = booked.last_slot;
+  const auto take_ns = [&](unsigned lane, unsigned direction) {
+    return static_cast<std::int64_t>(
+        detail::transfer_ns(*links_.links[2U * lane + direction], size));
+  };
+  // What flash holds passes local DDR as well.
+  std::vector<unsigned> lanes{tier};
+  if (2U * tier == kFlashLane && links_.links[0]) lanes.push_back(0);
+  for (const unsigned lane : lanes) {
+    if (writes && write_[lane].free_between(first, last) < take_ns(lane, 1)) return std::nullopt;
+    if (!g.dead && read_[lane].free_between(first, last) < take_ns(lane, 0)) return std::nullopt;
   }
-  if (!g.dead && read_[tier].free_between(first, last) >= fetch_ns) {
-    const auto booked = read_[tier].book_late(first, last, fetch_ns);
-    move.back_at = std::max(booked.first_slot / 2, move.gone_after + 1);
+  std::int64_t stored = first;
+  for (const unsigned lane : lanes) {
+    if (!writes) break;
+    stored = std::max(stored, write_[lane].book_early(first, last, take_ns(lane, 1)).last_slot);
+    move.gone_after = std::min(stored / 2, g.to - 1);
+  }
+  for (const unsigned lane : lanes) {
+    if (g.dead || read_[lane].free_between(stored, last) < take_ns(lane, 0)) continue;
+    const auto booked = read_[lane].book_late(stored, last, take_ns(lane, 0));
+    move.back_at = std::min(move.back_at, std::max(booked.first_slot / 2, move.gone_after + 1));
   }
   return move;
 }
@@ -188,7 +194,7 @@ void Greedy::leave(std::uint32_t index, const std::vector<std::uint8_t>& order) 
   const Gap& g = life_.gaps[index];
   std::optional<Move> move;
   for (const std::uint8_t tier : order) {
-    if (!move) move = place(index, tier, true);
+    if (!move) move = place(index, tier);
   }
   if (!move && link_ == GreedyLink::kOverbooked) {
     for (const std::uint8_t tier : order) {

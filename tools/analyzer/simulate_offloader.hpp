@@ -15,6 +15,7 @@
 namespace ho::analyzer::detail {
 
 inline constexpr std::uint32_t kNone = UINT32_MAX;
+inline constexpr unsigned kFlashLane = 4;  ///< its read channel
 
 /// What a greedy planner decided ahead of the step: per position, what leaves after it and what is
 /// asked for when it starts. Carried out by Offloader, which pages on demand where the plan is
@@ -90,6 +91,7 @@ class Offloader {
   [[nodiscard]] std::vector<std::uint32_t> cut_into_layers() const;
   void unlink(std::uint32_t s);
   void touch(std::uint32_t s);
+  std::uint64_t book(unsigned channel, std::uint64_t bytes, std::uint64_t earliest_ns);
   std::uint64_t transfer(std::uint32_t s, bool toward_device, std::uint64_t earliest_ns);
   void give_room(std::uint64_t bytes, std::uint64_t from_ns);
   std::uint64_t take_room(std::uint64_t bytes);

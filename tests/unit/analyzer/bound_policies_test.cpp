@@ -23,14 +23,18 @@ Hardware with_ports() {
 
 }  // namespace
 
-TEST_CASE("lower bound: no policy is below it, on one tier and behind ports") {
+TEST_CASE("lower bound: no policy is below it, on one tier, behind ports and above flash") {
   int compared = 0;
   int bound_above_compute = 0;
+  int staged = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     INFO("seed " << seed);
     const Graph graph = test::random_graph(seed, 25);
-    const Hardware hardware = seed % 2 == 0 ? test::one_tier(1'000'000'000) : with_ports();
-    const std::uint64_t budget = analyzer::peak_unmanaged_bytes(graph) * (50 + seed % 40) / 100 + 1;
+    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+    const Hardware kinds[] = {test::one_tier(1'000'000'000), with_ports(),
+                              test::with_flash(peak * 6 / 10, 2'000'000'000)};
+    const Hardware& hardware = kinds[seed % 3];
+    const std::uint64_t budget = peak * (50 + seed % 40) / 100 + 1;
     const auto outcome = analyzer::analyze(graph, hardware, {budget, 1});
     REQUIRE(outcome);
     if (!std::holds_alternative<Schedule>(*outcome)) continue;
@@ -42,11 +46,13 @@ TEST_CASE("lower bound: no policy is below it, on one tier and behind ports") {
       const auto result = analyzer::simulate(plan, hardware, policy);
       if (!result) continue;
       ++compared;
+      if (result->stage_in_bytes + result->stage_out_bytes > 0) ++staged;
       CHECK(bound <= result->step_ns);
     }
   }
   CHECK(compared > 200);
   CHECK(bound_above_compute > 20);
+  CHECK(staged > 20);
 }
 
 TEST_CASE("lower bound: two tiers behind a port count as the port") {
