@@ -18,6 +18,9 @@ struct PlanTier {
   std::uint64_t capacity_bytes = 0;
   Link read;
   Link write;
+  /// What is left of them while all tiers move at a time: they share the device's port.
+  Link shared_read = {};
+  Link shared_write = {};
 };
 
 /// What choosing needs besides lifetimes. All references outlive the call.

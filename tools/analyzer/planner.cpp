@@ -7,6 +7,7 @@
 
 #include "common/base/check.hpp"
 #include "tools/analyzer/channels.hpp"
+#include "tools/analyzer/homes.hpp"
 #include "tools/analyzer/timeline.hpp"
 
 namespace ho::analyzer {
@@ -68,22 +69,14 @@ class Planner {
  public:
   Planner(const Graph& graph, const Lifetimes& lifetimes, const std::vector<PlanTier>& tiers,
           const std::optional<PlanTier>& flash, std::uint64_t budget_bytes)
-      : graph_(graph),
-        life_(lifetimes),
-        tiers_(tiers),
-        unlimited_(tiers),
-        flash_(flash),
-        budget_(budget_bytes) {
-    for (PlanTier& tier : unlimited_) tier.capacity_bytes = UINT64_MAX / 4;
+      : graph_(graph), life_(lifetimes), alone_(tiers), flash_(flash), budget_(budget_bytes) {
     durations_.reserve(graph.ops.size());
     for (const Op& op : graph.ops) durations_.push_back(static_cast<std::int64_t>(op.duration_ns));
-    tier_of_.assign(graph.storages.size(), 0);
     home_is_static_.assign(graph.storages.size(), 0);
     for (std::size_t s = 0; s < graph.storages.size(); ++s) {
       home_is_static_[s] =
           graph.storages[s].persistent || graph.storages[s].kind == StorageKind::kInput;
     }
-    sum_static();
   }
 
   Plan run(std::uint64_t bound_ns, const Effort& effort);
@@ -92,9 +85,16 @@ class Planner {
   [[nodiscard]] static bool close_enough(const Plan& plan, std::uint64_t bound_ns) {
     return static_cast<double>(plan.step_ns) <= static_cast<double>(bound_ns) * kCloseEnough;
   }
-  void sum_static();
+  [[nodiscard]] HomesInput homes_input() const {
+    return {graph_, life_, durations_, alone_, home_is_static_};
+  }
+  void use_homes(std::vector<std::uint8_t> tier_of, Spread spread);
   [[nodiscard]] std::optional<Infeasible> impossible() const;
-  bool assign_tiers();
+  bool try_variants(Plan& best, bool found, std::uint64_t bound_ns, const Effort& effort,
+                    std::optional<Infeasible>& failure);
+  [[nodiscard]] ChooseOptions options_of(const Variant& variant) const;
+  void follow(const Plan& like, const Variant& variant);
+  bool try_spread(Plan& best, std::uint64_t bound_ns, const Effort& effort);
   [[nodiscard]] Infeasible why(const Choice::Failure& failure) const;
   std::optional<Plan> run_variant(const Variant& variant, std::int64_t worth_ns,
                                   std::int64_t stage_hold, std::optional<Infeasible>& failure,
@@ -110,23 +110,34 @@ class Planner {
 
   const Graph& graph_;
   const Lifetimes& life_;
-  const std::vector<PlanTier>& tiers_;
-  std::vector<PlanTier> unlimited_;  ///< the same without capacities
+  const std::vector<PlanTier>& alone_;  ///< each tier's links as if it were the only one
+  std::vector<PlanTier> tiers_;         ///< the same with the links of now
+  std::vector<PlanTier> unlimited_;     ///< those without capacities
   const std::optional<PlanTier>& flash_;
   std::uint64_t budget_;
   std::vector<std::int64_t> durations_;
-  std::vector<std::uint8_t> tier_of_;
+  std::vector<std::uint8_t> near_first_;  ///< homes as they are where nothing is spread
+  std::vector<std::uint8_t> tier_of_;     ///< homes of now
+  Spread spread_ = Spread::kNot;          ///< how they were made of near_first_
   std::vector<std::uint8_t> home_is_static_;
   std::vector<std::uint64_t> static_home_;
   bool staged_ = false;  ///< some attempt needed flash
 };
 
-void Planner::sum_static() {
-  static_home_.assign(tiers_.size(), 0);
-  if (tiers_.empty()) return;
-  for (std::size_t s = 0; s < tier_of_.size(); ++s) {
-    if (home_is_static_[s]) static_home_[tier_of_[s]] += life_.bytes[s];
+/// Where storages have their homes from now on. Where they are spread, every link is what the port
+/// leaves of it while all of them are busy.
+void Planner::use_homes(std::vector<std::uint8_t> tier_of, Spread spread) {
+  tier_of_ = std::move(tier_of);
+  spread_ = spread;
+  static_home_ = static_home_bytes(homes_input(), tier_of_);
+  tiers_ = alone_;
+  for (PlanTier& tier : tiers_) {
+    if (spread == Spread::kNot) break;
+    tier.read = tier.shared_read;
+    tier.write = tier.shared_write;
   }
+  unlimited_ = tiers_;
+  for (PlanTier& tier : unlimited_) tier.capacity_bytes = UINT64_MAX / 4;
 }
 
 /// What no choice can change: an op's own operands, homes of what persists.
@@ -144,61 +155,19 @@ std::optional<Infeasible> Planner::impossible() const {
     if (!graph_.storages[s].persistent) supplied += life_.bytes[s];
   }
   std::uint64_t has = 0;
-  for (const PlanTier& tier : tiers_) has += tier.capacity_bytes;
+  for (const PlanTier& tier : alone_) has += tier.capacity_bytes;
   const auto lacks = [&](std::string_view tier, std::uint64_t bytes) {
     return Infeasible{graph_.ops[0].id, graph_.ops[0].name, std::string(tier), bytes};
   };
   if (flash_) {
-    if (supplied > has) return lacks("local_ddr", supplied - has + tiers_[0].capacity_bytes);
+    if (supplied > has) return lacks("local_ddr", supplied - has + alone_[0].capacity_bytes);
     if (needs <= has + flash_->capacity_bytes) return std::nullopt;
     return lacks("flash", needs - has);
   }
   if (needs <= has) return std::nullopt;
-  if (tiers_.empty()) return lacks("local_ddr", needs);
-  const PlanTier& last = tiers_.back();
+  if (alone_.empty()) return lacks("local_ddr", needs);
+  const PlanTier& last = alone_.back();
   return lacks(schedule::home_tier_name(last.tier), needs - (has - last.capacity_bytes));
-}
-
-/// Local first; what moves least goes to the further tier where local is too small. @return whether
-/// anything changed.
-bool Planner::assign_tiers() {
-  if (tiers_.size() < 2) return false;
-  for (std::size_t s = 0; s < tier_of_.size(); ++s) {
-    if (graph_.storages[s].hint == OffloadHint::kPreferRemote) tier_of_[s] = 1;
-  }
-  sum_static();
-  ChooseOptions options;
-  options.target_bytes = budget_;
-  const ChooseInput unlimited{life_,    durations_,   unlimited_,
-                              tier_of_, static_home_, home_is_static_};
-  const Choice choice = choose(unlimited, options);
-  if (choice.failure) return false;
-  const Draft draft = emit(graph_, unlimited, choice, {}, budget_);
-  if (draft.home_bytes[0] <= tiers_[0].capacity_bytes) return false;
-  std::vector<std::uint64_t> traffic(tier_of_.size(), 0);
-  for (const auto& op : draft.cache_ops) {
-    if (op.kind == schedule::CacheOpKind::kDetach) continue;
-    traffic[op.storage.value()] += op.range_end_bytes;
-  }
-  std::vector<std::uint32_t> order;
-  for (std::uint32_t s = 0; s < tier_of_.size(); ++s) order.push_back(s);
-  const auto per_byte = [&](std::uint32_t s) { return traffic[s] / life_.bytes[s]; };
-  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return std::pair(per_byte(a), life_.bytes[a]) > std::pair(per_byte(b), life_.bytes[b]);
-  });
-  std::uint64_t filled[2] = {0, 0};
-  for (const std::uint32_t s : order) {
-    const auto fits = [&](std::size_t t) {
-      return life_.bytes[s] <= tiers_[t].capacity_bytes - filled[t];
-    };
-    // With flash, what finds room in neither goes to local DDR, above the flash.
-    const bool remote = graph_.storages[s].hint == OffloadHint::kPreferRemote && fits(1);
-    const std::uint8_t tier = !remote && (fits(0) || (flash_ && !fits(1))) ? 0 : 1;
-    tier_of_[s] = tier;
-    if (fits(tier) && (home_is_static_[s] || traffic[s] > 0)) filled[tier] += life_.bytes[s];
-  }
-  sum_static();
-  return true;
 }
 
 Infeasible Planner::why(const Choice::Failure& failure) const {
@@ -240,6 +209,8 @@ std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t 
     return std::nullopt;
   }
   out.tier_of = tier_of_;
+  out.near_first = near_first_;
+  out.spread = spread_;
   if (worth_ns != INT64_MAX && !staged_) {
     out.draft = emit_unpacked(graph_, real, out.choice);
     out.step_ns = steady_step_ns(out.draft, real, flash_);
@@ -275,6 +246,16 @@ std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t 
   return out;
 }
 
+ChooseOptions Planner::options_of(const Variant& variant) const {
+  ChooseOptions options;
+  options.small_bytes = budget_ / variant.small_divisor;
+  options.examine = variant.examine;
+  options.lead = variant.lead;
+  options.hold = variant.hold;
+  options.furthest = variant.furthest;
+  return options;
+}
+
 /// One variant, unless it is not shorter than `worth_ns`; what packing exceeds the budget by is
 /// held back in the next round.
 std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t worth_ns,
@@ -283,12 +264,7 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
                                          const std::vector<std::int64_t>* stall_ns) {
   std::uint64_t reserve = budget_ / 1000 * variant.reserve_permille;
   std::uint64_t smallest_arena = UINT64_MAX;
-  ChooseOptions options;
-  options.small_bytes = budget_ / variant.small_divisor;
-  options.examine = variant.examine;
-  options.lead = variant.lead;
-  options.hold = variant.hold;
-  options.furthest = variant.furthest;
+  ChooseOptions options = options_of(variant);
   options.stall_ns = stall_ns;
   for (int round = 0; round < kReserveRounds; ++round) {
     options.target_bytes = budget_ - std::min(budget_, reserve);
@@ -343,13 +319,9 @@ void Planner::repeat(Plan& best, std::uint64_t bound_ns) {
   }
 }
 
-Plan Planner::run(std::uint64_t bound_ns, const Effort& effort) {
-  Plan best;
-  best.infeasible = impossible();
-  if (best.infeasible) return best;
-  assign_tiers();
-  std::optional<Infeasible> failure;
-  bool found = false;
+/// Runs variants of the portfolio, each against the best so far. @return whether there is any plan.
+bool Planner::try_variants(Plan& best, bool found, std::uint64_t bound_ns, const Effort& effort,
+                           std::optional<Infeasible>& failure) {
   const std::size_t last = std::min(variants_for(graph_.ops.size()), std::size(kVariants));
   for (std::size_t v = effort.first_variant; v < std::size(kVariants); ++v) {
     // Whoever has no plan at all tries on.
@@ -369,12 +341,85 @@ Plan Planner::run(std::uint64_t bound_ns, const Effort& effort) {
     }
     if (found && close_enough(best, bound_ns)) break;
   }
-  if (found && last > 1 && effort.variants_max > 1) repeat(best, bound_ns);
+  return found;
+}
+
+/// The portfolio with the links of both tiers at work; what `best` moves tells how. @return whether
+/// there was anything to spread.
+bool Planner::try_spread(Plan& best, std::uint64_t bound_ns, const Effort& effort) {
+  std::optional<Infeasible> failure;
+  bool tried = false;
+  for (const Spread spread : {Spread::kPatiently, Spread::kAnyway}) {
+    if (staged_ || close_enough(best, bound_ns)) break;
+    auto homes = homes_spread(homes_input(), near_first_, best.choice, best.draft,
+                              spread == Spread::kPatiently);
+    if (homes == near_first_ || homes == tier_of_) continue;
+    use_homes(std::move(homes), spread);
+    try_variants(best, true, bound_ns, effort, failure);
+    tried = true;
+  }
+  if (tried) use_homes(best.tier_of, best.spread);
+  return tried;
+}
+
+/// Decides about homes in the way of another plan, for this order of ops.
+void Planner::follow(const Plan& like, const Variant& variant) {
+  near_first_ = like.near_first;
+  use_homes(near_first_, Spread::kNot);
+  if (like.spread == Spread::kNot) return;
+  const ChooseInput in{life_,    durations_,   tiers_for_choice(),
+                       tier_of_, static_home_, home_is_static_};
+  ChooseOptions options = options_of(variant);
+  options.target_bytes = budget_;
+  const Choice choice = choose(in, options);
+  if (choice.failure) return;
+  use_homes(homes_spread(homes_input(), near_first_, choice, emit_unpacked(graph_, in, choice),
+                         like.spread == Spread::kPatiently),
+            like.spread);
+}
+
+Plan Planner::run(std::uint64_t bound_ns, const Effort& effort) {
+  Plan best;
+  best.infeasible = impossible();
+  if (best.infeasible) return best;
+  const bool decides = effort.like == nullptr;
+  if (decides) {
+    near_first_ = homes_near_first(homes_input(), budget_, flash_.has_value());
+    use_homes(near_first_, Spread::kNot);
+  } else {
+    follow(*effort.like, kVariants[effort.first_variant]);
+  }
+  std::optional<Infeasible> failure;
+  // What one variant moves tells enough of how to spread it.
+  Effort first = effort;
+  const bool may_spread = decides && alone_.size() > 1;
+  if (may_spread) first.variants_max = 1;
+  bool found = try_variants(best, false, bound_ns, first, failure);
+  if (may_spread &&
+      !(found && (close_enough(best, bound_ns) || try_spread(best, bound_ns, effort)))) {
+    found = try_variants(best, found, bound_ns, effort, failure);
+  }
+  const bool many = variants_for(graph_.ops.size()) > 1;
+  if (found && many && effort.variants_max > 1) repeat(best, bound_ns);
   if (!found) {
     best.step_ns = INT64_MAX;
     best.infeasible = failure;
   }
   return best;
+}
+
+/// Each tier's part of a port that all of them use at a time, by their rates.
+void share(std::vector<PlanTier>& tiers, const std::optional<Link>& port, Link PlanTier::*alone,
+           Link PlanTier::*shared) {
+  double rate = 0;
+  for (const PlanTier& tier : tiers) rate += static_cast<double>((tier.*alone).bytes_per_s);
+  const double part =
+      port ? std::min(1.0, static_cast<double>(port->bytes_per_s) / std::max(rate, 1.0)) : 1.0;
+  for (PlanTier& tier : tiers) {
+    tier.*shared = tier.*alone;
+    const auto left = static_cast<double>((tier.*alone).bytes_per_s) * part;
+    (tier.*shared).bytes_per_s = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(left));
+  }
 }
 
 }  // namespace
@@ -389,6 +434,8 @@ std::vector<PlanTier> plan_tiers(const Hardware& hardware) {
   };
   add(schedule::HomeTier::kLocalDdr, hardware.local_ddr);
   add(schedule::HomeTier::kRemoteDdr, hardware.remote_ddr);
+  share(tiers, hardware.device_port_read, &PlanTier::read, &PlanTier::shared_read);
+  share(tiers, hardware.device_port_write, &PlanTier::write, &PlanTier::shared_write);
   return tiers;
 }
 

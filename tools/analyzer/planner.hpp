@@ -13,12 +13,17 @@
 
 namespace ho::analyzer {
 
+/// Whether homes lie on all tiers for their links' sake; the two ways of homes_spread().
+enum class Spread : std::uint8_t { kNot, kPatiently, kAnyway };
+
 /// The best variant of the portfolio, or why there is none.
 struct Plan {
   Choice choice;
   Staging staging;
   Draft draft;
-  std::vector<std::uint8_t> tier_of;  ///< per storage, what the choice was made with
+  std::vector<std::uint8_t> tier_of;     ///< per storage, what the choice was made with
+  std::vector<std::uint8_t> near_first;  ///< the same where nothing is spread
+  Spread spread = Spread::kNot;          ///< how tier_of was made of it
   std::int64_t step_ns = 0;
   std::vector<std::int64_t> stall_ns;  ///< per position, in the steady state
   std::size_t variant = 0;             ///< of the portfolio
@@ -40,6 +45,7 @@ struct Effort {
   std::size_t first_variant = 0;        ///< of the portfolio
   std::size_t variants_max = SIZE_MAX;  ///< from there on; more where none has a plan at all
   std::int64_t worth_ns = INT64_MAX;    ///< a plan that is not shorter is not wanted
+  const Plan* like = nullptr;           ///< not null: homes are decided as there
 };
 
 /// Runs variants of choose(), stage() and emit() and keeps the shortest step; stops early at

@@ -84,7 +84,8 @@ class Search {
     next.plan.infeasible = Infeasible{};
     for (const std::size_t variant : trials(best)) {
       const bool found = !next.plan.infeasible;
-      Plan each = plan_of(next, {variant, 1, found ? next.plan.step_ns : worth});
+      const Plan* like = best.plan.tier_of.empty() ? nullptr : &best.plan;
+      Plan each = plan_of(next, {variant, 1, found ? next.plan.step_ns : worth, like});
       if (each.infeasible) continue;
       if (!found || each.step_ns < next.plan.step_ns) next.plan = std::move(each);
     }

@@ -132,6 +132,50 @@ TEST_CASE("planner: local DDR too small for all homes spills to remote DDR") {
   CHECK(plan.remote_ddr_bytes > 0);
 }
 
+TEST_CASE("planner: two links carry what one is too slow for, unless a port limits both") {
+  const Graph graph = test::transformer(6, 3);
+  const std::uint64_t budget = analyzer::peak_unmanaged_bytes(graph) * 5 / 10;
+  const auto step_ns = [&](const Hardware& hardware) {
+    const auto outcome = analyzer::analyze(graph, hardware, {budget, 64});
+    REQUIRE(outcome.ok());
+    const auto& plan = std::get<Schedule>(*outcome);
+    REQUIRE_FALSE(schedule::validate(plan));
+    return plan.prediction.step_ns;
+  };
+  const std::uint64_t compute_ns = compute_of(graph);
+  Hardware hardware = test::one_tier(200'000'000);
+  const std::uint64_t one_ns = step_ns(hardware);
+  REQUIRE(one_ns > 2 * compute_ns);  // else the link is not what limits
+  hardware.remote_ddr = hardware.local_ddr;
+  const std::uint64_t two_ns = step_ns(hardware);
+  CHECK(two_ns < one_ns * 6 / 10);
+  const std::uint64_t rate = hardware.local_ddr->read.bytes_per_s;
+  hardware.device_port_read = hardware.device_port_write = Link{rate, 0};
+  CHECK(step_ns(hardware) == one_ns);
+  hardware.device_port_read = hardware.device_port_write = Link{rate + rate / 2, 0};
+  const std::uint64_t shared_ns = step_ns(hardware);
+  CHECK(shared_ns < one_ns * 8 / 10);
+  CHECK(shared_ns > two_ns);
+}
+
+TEST_CASE("planner: a slow second tier makes no step longer than without it") {
+  test::for_each_seed(40, [](std::uint64_t seed) {
+    INFO("HO_SEED=" << seed);
+    const Graph graph = test::random_graph(seed, 40);
+    const std::uint64_t budget = analyzer::peak_unmanaged_bytes(graph) * 6 / 10 + 1;
+    Hardware hardware = test::one_tier(1'000'000'000);
+    const auto one = analyzer::analyze(graph, hardware, {budget, 1});
+    hardware.remote_ddr = hardware.local_ddr;
+    hardware.remote_ddr->read = hardware.remote_ddr->write = Link{100'000'000, 20};
+    const auto two = analyzer::analyze(graph, hardware, {budget, 1});
+    REQUIRE((one.ok() && two.ok()));
+    if (!std::holds_alternative<Schedule>(*one)) return;
+    REQUIRE(std::holds_alternative<Schedule>(*two));
+    CHECK(std::get<Schedule>(*two).prediction.step_ns <=
+          std::get<Schedule>(*one).prediction.step_ns * 102 / 100);
+  });
+}
+
 TEST_CASE("planner: names the op whose operands exceed the budget, and its bytes") {
   test::GraphBuilder build;
   const auto a = build.storage(100, StorageKind::kActivation);
@@ -206,6 +250,8 @@ TEST_CASE("planner: the hint PREFER_REMOTE puts a home into remote DDR though lo
   }
   Hardware hardware = test::one_tier(10'000'000'000);
   hardware.remote_ddr = hardware.local_ddr;
+  // One link fills the port: nothing else goes there for the link's sake.
+  hardware.device_port_read = hardware.device_port_write = hardware.local_ddr->read;
   const auto outcome =
       analyzer::analyze(graph, hardware, {analyzer::peak_unmanaged_bytes(graph) * 6 / 10, 64});
   REQUIRE(outcome.ok());
