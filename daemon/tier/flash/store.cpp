@@ -58,31 +58,53 @@ Result<void> Store::check_range(const Extent& extent, std::uint64_t offset,
   return {};
 }
 
-Result<void> Store::check_budget(const Extent& extent, std::uint64_t length) const {
-  const std::uint64_t share = length / paths_.size();
-  for (const auto& path : paths_) {
-    const std::uint64_t most = path->write_bytes_per_day_max;
-    if (most == 0 || extent.shards[path->volume.path.value()] == nullptr) continue;
-    const Wear& wear = path->volume.wear;
-    const std::uint64_t used =
-        (wear.day < options_.day ? 0 : wear.day_bytes) + path->promised_bytes;
-    if (used + share <= most) continue;
-    return Error(Errc::kExhausted, path->volume.name + ": today's write budget of " +
+/// What the rest of an operation, that has not been issued, moves on each path: whole blocks.
+Store::Shares Store::shares_left(const Op& op) const {
+  Shares shares{};
+  const Striping striping(op.extent->info.id, static_cast<std::uint16_t>(paths_.size()));
+  const std::uint64_t end = op.offset + op.length;
+  for (std::uint64_t at = op.offset + op.issued; at < end;) {
+    const std::uint64_t stop = std::min(end, (at / kStripeBytes + 1) * kStripeBytes);
+    const std::uint64_t blocks = (stop - 1) / kBlockBytes - at / kBlockBytes + 1;
+    shares[striping.place(at / kBlockBytes).path.value()] += blocks * kBlockBytes;
+    at = stop;
+  }
+  return shares;
+}
+
+Result<void> Store::check_budget(const Shares& shares) const {
+  for (std::size_t i = 0; i < paths_.size(); ++i) {
+    const PathState& path = *paths_[i];
+    const std::uint64_t most = path.write_bytes_per_day_max;
+    if (most == 0 || shares[i] == 0) continue;
+    const Wear& wear = path.volume.wear;
+    const std::uint64_t used = (wear.day < options_.day ? 0 : wear.day_bytes) + path.promised_bytes;
+    if (used + shares[i] <= most) continue;
+    return Error(Errc::kExhausted, path.volume.name + ": today's write budget of " +
                                        format_bytes(most) + " is used up (" + format_bytes(used) +
                                        " written); it begins anew at midnight UTC");
   }
   return {};
 }
 
-/// Takes part of the budget for a write until it has ended; what it wrote counts as wear by then.
-void Store::promise(Op& op, std::uint64_t share) {
-  if (op.promised == share) return;
-  for (const auto& path : paths_) {
-    if (op.extent->shards[path->volume.path.value()] == nullptr) continue;
-    HO_CHECK(path->promised_bytes >= op.promised);
-    path->promised_bytes = path->promised_bytes - op.promised + share;
+/// What a write will still write is part of the budget; what went to the device is wear instead.
+void Store::promise(const Shares& shares) {
+  for (std::size_t i = 0; i < paths_.size(); ++i) paths_[i]->promised_bytes += shares[i];
+}
+
+void Store::give_back(const Shares& shares) {
+  for (std::size_t i = 0; i < paths_.size(); ++i) {
+    HO_CHECK(paths_[i]->promised_bytes >= shares[i]);
+    paths_[i]->promised_bytes -= shares[i];
   }
-  op.promised = share;
+}
+
+void Store::give_back(Chunk& chunk) {
+  if (!chunk.promised) return;
+  PathState& path = *paths_[chunk.path];
+  HO_CHECK(path.promised_bytes >= chunk.blocks * kBlockBytes);
+  path.promised_bytes -= chunk.blocks * kBlockBytes;
+  chunk.promised = false;
 }
 
 Result<void> Store::submit(const ReadOp& read) {
@@ -105,14 +127,14 @@ Result<void> Store::submit(const WriteOp& write) {
   Op& op = ops_[*slot];
   auto range = check_range(*op.extent, write.offset_bytes, write.from.size());
   if (!range) return range;
-  auto budget = check_budget(*op.extent, write.from.size());
-  if (!budget) return budget;
   op.kind = Op::Kind::kWrite;
   op.offset = write.offset_bytes;
   op.length = write.from.size();
+  const Shares shares = shares_left(op);
+  if (auto budget = check_budget(shares); !budget) return budget;
   // Only read from; one field serves both directions.
   op.memory = const_cast<std::byte*>(write.from.data());
-  promise(op, op.length / paths_.size());
+  promise(shares);
   enqueue(*slot);
   return {};
 }
@@ -173,7 +195,7 @@ void Store::finish_op(Slot slot) {
   Op& op = ops_[slot];
   HO_CHECK(op.open == 0 && !op.issuing);
   Extent& extent = *op.extent;
-  promise(op, 0);
+  if (op.kind == Op::Kind::kWrite) give_back(shares_left(op));
   StoreCompletion out;
   const bool moved = op.code == Errc::kOk && op.kind != Op::Kind::kFree;
   out.done = {op.id, op.code, moved ? op.length : 0};

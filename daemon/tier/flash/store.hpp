@@ -171,7 +171,7 @@ class Store {
     Volume volume;
     Journal journal;
     std::uint64_t write_bytes_per_day_max = 0;
-    std::uint64_t promised_bytes = 0;  ///< of the day's budget, to writes not yet ended
+    std::uint64_t promised_bytes = 0;  ///< of the day's budget, to what is not on the device yet
     std::uint64_t durable_extents = 0;
     std::uint64_t durable_blocks = 0;
   };
@@ -197,9 +197,8 @@ class Store {
     std::uint64_t length = 0;
     std::byte* memory = nullptr;
     std::uint64_t issued = 0;
-    std::uint64_t promised = 0;  ///< of each path's budget
-    std::uint32_t open = 0;      ///< chunks or commits under way
-    bool issuing = false;        ///< in issuing_
+    std::uint32_t open = 0;  ///< chunks or commits under way
+    bool issuing = false;    ///< in issuing_
     Errc code = Errc::kOk;
     Fault fault;
   };
@@ -215,6 +214,7 @@ class Store {
     std::uint32_t user_bytes = 0;
     std::uint32_t head_bytes = 0;  ///< of the first block before the user's
     std::byte* bounce = nullptr;   ///< nullptr: straight from and to the user's memory
+    bool promised = false;         ///< a write that is not on the device yet
     bool moved = false;            ///< writes to new blocks; the old stay until it is safe
     std::uint32_t fills_open = 0;  ///< old ends being read
     Errc fill_code = Errc::kOk;
@@ -239,8 +239,13 @@ class Store {
   [[nodiscard]] Result<Slot> admit(OpId id, ExtentId extent);
   [[nodiscard]] Result<void> check_range(const Extent& extent, std::uint64_t offset,
                                          std::uint64_t length) const;
-  [[nodiscard]] Result<void> check_budget(const Extent& extent, std::uint64_t length) const;
-  void promise(Op& op, std::uint64_t share);
+  /// Bytes by path.
+  using Shares = std::array<std::uint64_t, kPathsMax>;
+  [[nodiscard]] Shares shares_left(const Op& op) const;
+  [[nodiscard]] Result<void> check_budget(const Shares& shares) const;
+  void promise(const Shares& shares);
+  void give_back(const Shares& shares);
+  void give_back(Chunk& chunk);
   void enqueue(Slot slot);
   void wake(Extent& extent);
   [[nodiscard]] bool conflicts(const Op& a, const Op& b) const;

@@ -119,6 +119,7 @@ Store::Started Store::start_chunk(Slot slot) {
   }
   free_chunks_.pop_back();
   op.issued += chunk.user_bytes;
+  chunk.promised = op.kind == Op::Kind::kWrite;
   ++op.open;
   if (op.kind == Op::Kind::kRead) {
     submit_chunk(index, Role::kData, DeviceOpKind::kRead);
@@ -166,6 +167,7 @@ void Store::submit_chunk(Slot index, Role role, DeviceOpKind kind) {
     op.memory = {chunk.bounce + block * kBlockBytes, kBlockBytes};
   }
   if (kind == DeviceOpKind::kWrite) {
+    give_back(chunks_[index]);
     paths_[chunk.path]->volume.count_written(op.memory.size(), options_.day);
   }
   // start_chunk() looked that there is room.
@@ -287,6 +289,7 @@ void Store::finish_chunk(Slot index, Errc code, std::uint32_t bad_block) {
   const Slot slot = chunk.op;
   Op& op = ops_[slot];
   if (code != Errc::kOk) fail_op(op, code, fault_at(chunk, bad_block));
+  give_back(chunk);
   if (chunk.bounce != nullptr) free_bounces_.push_back(chunk.bounce);
   chunk.bounce = nullptr;
   free_chunks_.push_back(index);

@@ -168,6 +168,54 @@ TEST_CASE("flash store: writes that have not ended count against the budget") {
   CHECK(rig.write(extent, 0, data).done.code == Errc::kOk);
 }
 
+TEST_CASE("flash store: the budget is used to its last block, whatever is in flight") {
+  std::uint64_t opening = 0;
+  {
+    Rig rig;
+    REQUIRE(rig.open().ok());
+    opening = rig.store->paths()[0].wear.day_bytes;
+  }
+  Rig rig;
+  const std::uint64_t budget = opening + 256 * kKiB + 2 * kBlockBytes;
+  REQUIRE(rig.open(budget).ok());
+  const ExtentId extent = rig.create(512 * kKiB, Policy::kScratch);
+  const auto data = bytes_of(64 * kKiB, 1);
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    REQUIRE(rig.store->submit(WriteOp{OpId(i), extent, i * 64 * kKiB, data}).ok());
+    // Some of it is on the device, some is not, some has ended.
+    CHECK(rig.store->poll({}) == 0);
+  }
+  const auto four = std::span(data).first(4 * kBlockBytes);
+  CHECK(rig.store->submit(WriteOp{OpId(4), extent, 0, four}).error().code() == Errc::kExhausted);
+  // Ten bytes over the edge of a block are two blocks.
+  REQUIRE(rig.store->submit(WriteOp{OpId(5), extent, 300 * kKiB - 5, four.first(10)}).ok());
+  const auto one = std::span(data).first(1);
+  CHECK(rig.store->submit(WriteOp{OpId(6), extent, 0, one}).error().code() == Errc::kExhausted);
+  for (int i = 0; i < 5; ++i) CHECK(rig.wait().done.code == Errc::kOk);
+  CHECK(rig.store->paths()[0].wear.day_bytes == budget);
+}
+
+TEST_CASE("flash store: each path's budget is charged what goes to that path") {
+  Rig rig(4 * kMiB);
+  rig.disks.push_back(std::make_shared<test::SimDisk>(4 * kMiB));
+  REQUIRE(rig.open().ok());
+  const ExtentId extent = rig.create(2 * kMiB, Policy::kScratch);
+  const auto wear = [&](std::size_t path) { return rig.store->paths()[path].wear.day_bytes; };
+  const std::uint64_t before = wear(0);
+  const std::uint64_t other = wear(1);
+  // The first stripe is the first path's or the second's; the budget is the first path's.
+  const std::uint64_t here = Striping(extent, 2).place(0).path == PathIndex(0) ? 0 : kMiB;
+  REQUIRE(rig.write(extent, here, bytes_of(kMiB, 1)).done.code == Errc::kOk);
+  CHECK(wear(0) == before + kMiB);
+  CHECK(wear(1) == other);
+  REQUIRE(rig.open(before + kMiB / 2).ok());
+  const ExtentId again = rig.create(2 * kMiB, Policy::kScratch);
+  const std::uint64_t first = Striping(again, 2).place(0).path == PathIndex(0) ? 0 : kMiB;
+  const auto data = bytes_of(kMiB, 2);
+  CHECK(rig.store->submit(WriteOp{OpId(1), again, first, data}).error().code() == Errc::kExhausted);
+  CHECK(rig.write(again, kMiB - first, data).done.code == Errc::kOk);
+}
+
 TEST_CASE("flash store: a durable extent is made when its record is safe, not before") {
   Rig rig;
   REQUIRE(rig.open().ok());
