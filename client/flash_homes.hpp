@@ -44,7 +44,14 @@ struct FlashPlan {
     std::uint64_t window_begin_bytes = 0;
     std::uint64_t window_length_bytes = 0;
   };
+  /// A staging slot of a storage that lies elsewhere in the arena than the schedule says.
+  struct Moved {
+    std::uint32_t storage = 0;
+    std::uint64_t from_bytes = 0;
+    std::uint64_t to_bytes = 0;
+  };
   std::vector<std::optional<FlashHome>> homes;  ///< by storage
+  std::vector<Moved> moved;                     ///< by storage, then from_bytes
   std::vector<StagingPart> parts;               ///< disjoint, by begin_bytes
   std::vector<Node> nodes;                      ///< those that are used
   std::uint64_t local_ddr_bytes = 0;            ///< of the arena, with what was added to it
@@ -52,11 +59,23 @@ struct FlashPlan {
   [[nodiscard]] const Node& of(NodeIndex node) const;
 };
 
-/// A node moves bytes between its own flash and its own DDR only. So storages whose staging slots
-/// share bytes, and all slots of one storage, belong to one node; what such groups there are is
-/// dealt out, the largest first, to the node with the most flash left. `schedule` is legal.
+/// Over how many nodes homes on flash are spread whose staging slots share bytes.
+enum class FlashSpread : std::uint8_t {
+  kEven,      ///< over all, as long as what that adds to the arena is at most a quarter of it
+  kAsNeeded,  ///< over as few as can hold them
+};
+
+/// A node moves bytes between its own flash and its own DDR only, so all slots of one storage
+/// belong to one node, as do slots that share bytes. Groups that follow from that are dealt out,
+/// the largest first, to the node that has got least. A group of more than a node's even share is
+/// taken apart: each further node gets a copy of the staging area for its own storages, behind the
+/// schedule's arena. That can only loosen what the schedule orders. `schedule` is legal.
 /// @return kUnsupported: no node has flash; kExhausted: "flash: needs X, pool has ...".
 [[nodiscard]] Result<FlashPlan> plan_flash_homes(const schedule::Schedule& schedule,
-                                                 std::span<const FlashRoom> rooms);
+                                                 std::span<const FlashRoom> rooms,
+                                                 FlashSpread spread = FlashSpread::kEven);
+
+/// Makes the schedule say where a plan's staging slots lie.
+void move_slots(const FlashPlan& plan, schedule::Schedule& schedule);
 
 }  // namespace ho::client

@@ -105,11 +105,17 @@ void Runtime::index_storages(const Schedule& schedule) {
 }
 
 Result<void> Runtime::attach(const Schedule& schedule, std::span<std::byte> arena) {
-  auto plan =
-      plan_flash_homes(schedule, schedule.flash_bytes > 0 ? pool_.flash_rooms(Nearness::kNear)
-                                                          : std::vector<FlashRoom>());
+  const auto rooms =
+      schedule.flash_bytes > 0 ? pool_.flash_rooms(Nearness::kNear) : std::vector<FlashRoom>();
+  auto plan = plan_flash_homes(schedule, rooms);
   if (!plan) return plan.error();
   auto local = pool_.allocate(plan->local_ddr_bytes, Nearness::kNear, plan->parts);
+  if (!local && local.error().code() == Errc::kExhausted && !plan->moved.empty()) {
+    // Copies of the staging area are worth having, not worth failing for.
+    plan = plan_flash_homes(schedule, rooms, FlashSpread::kAsNeeded);
+    if (!plan) return plan.error();
+    local = pool_.allocate(plan->local_ddr_bytes, Nearness::kNear, plan->parts);
+  }
   if (!local) return local.error();
   local_home_ = std::move(local).value();
   auto remote = pool_.allocate(schedule.remote_ddr_bytes, Nearness::kFar);
@@ -125,7 +131,12 @@ Result<void> Runtime::attach(const Schedule& schedule, std::span<std::byte> aren
 
   ReplayMemory memory{arena, device_handles_, &local_home_->map, &remote_home_->map, *places};
   const std::uint32_t owner = engine_.call([&] { return engine_.reserve_owner(); });
-  auto replay = Replay::create(schedule, memory, owner);
+  Schedule placed;
+  if (!plan->moved.empty()) {
+    placed = schedule;
+    move_slots(*plan, placed);
+  }
+  auto replay = Replay::create(plan->moved.empty() ? schedule : placed, memory, owner);
   if (!replay) return replay.error();
   link_ = std::make_unique<Link>(std::move(replay).value(), position_count_);
   if (auto ok = name_nodes(schedule, *places); !ok) return ok;

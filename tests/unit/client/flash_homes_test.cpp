@@ -8,6 +8,7 @@ namespace {
 
 using namespace ho;
 using client::FlashRoom;
+using client::FlashSpread;
 using client::NodeIndex;
 using client::plan_flash_homes;
 using schedule::CacheOpKind;
@@ -82,8 +83,9 @@ TEST_CASE("flash homes: storages that share staging bytes, also through a third,
   stage(schedule, 1, 5 * kBytes);  // and, elsewhere, with 2
   stage(schedule, 2, 5 * kBytes + 1);
   stage(schedule, 3, 8 * kBytes);
-  const auto plan = plan_flash_homes(schedule, rooms(100'000, 90'000));
+  const auto plan = plan_flash_homes(schedule, rooms(100'000, 90'000), FlashSpread::kAsNeeded);
   REQUIRE(plan.ok());
+  CHECK(plan->moved.empty());
   CHECK(plan->homes[0]->node == NodeIndex(0));
   CHECK(plan->homes[1]->node == NodeIndex(0));
   CHECK(plan->homes[2]->node == NodeIndex(0));
@@ -92,6 +94,46 @@ TEST_CASE("flash homes: storages that share staging bytes, also through a third,
   CHECK(plan->parts[0].length_bytes == kBytes / 2 + kBytes);
   CHECK(plan->parts[1].length_bytes == kBytes + 1);
   CHECK(plan->parts[2].begin_bytes == 8 * kBytes);
+}
+
+TEST_CASE("flash homes: one tight staging area is copied for each further node") {
+  Schedule schedule = on_flash(4);
+  for (std::uint32_t i = 0; i < 4; ++i) stage(schedule, i, kBytes);
+  const auto [free_bytes, spread] =
+      GENERATE(std::pair(std::uint64_t{100'000}, FlashSpread::kEven),
+               std::pair(std::uint64_t{30'000}, FlashSpread::kAsNeeded));
+  const auto plan = plan_flash_homes(schedule, rooms(free_bytes, free_bytes), spread);
+  REQUIRE(plan.ok());
+  CHECK(plan->of(NodeIndex(0)).flash_bytes == 2 * 12'288);
+  CHECK(plan->of(NodeIndex(1)).flash_bytes == 2 * 12'288);
+  REQUIRE(plan->parts.size() == 2);
+  CHECK(plan->parts[0].begin_bytes == kBytes);
+  CHECK(plan->parts[0].length_bytes == kBytes);
+  CHECK(plan->parts[1].begin_bytes >= schedule.local_ddr_bytes);
+  CHECK(plan->parts[1].length_bytes == kBytes);
+  CHECK(plan->local_ddr_bytes == plan->parts[1].begin_bytes + kBytes);
+  move_slots(*plan, schedule);
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    const auto& part = plan->parts[plan->homes[i]->node == plan->parts[0].node ? 0 : 1];
+    CHECK(schedule.cache_ops[i].ddr_offset_bytes == part.begin_bytes);
+  }
+}
+
+TEST_CASE("flash homes: a staging area that is most of the arena is copied only where it must be") {
+  Schedule schedule = on_flash(4);
+  schedule.local_ddr_bytes = 2 * kBytes;
+  for (std::uint32_t i = 0; i < 4; ++i) stage(schedule, i, kBytes);
+  const auto one = plan_flash_homes(schedule, rooms(60'000, 60'000));
+  REQUIRE(one.ok());
+  CHECK(one->nodes.size() == 1);
+  CHECK(one->local_ddr_bytes == schedule.local_ddr_bytes);
+  const auto two = plan_flash_homes(schedule, rooms(30'000, 30'000));
+  REQUIRE(two.ok());
+  CHECK(two->nodes.size() == 2);
+  CHECK(two->local_ddr_bytes > schedule.local_ddr_bytes);
+  // All of them fit the pool, but one storage cannot be on two nodes.
+  const auto none = plan_flash_homes(schedule, rooms(22'000, 22'000));
+  CHECK(none.error().code() == Errc::kExhausted);
 }
 
 TEST_CASE("flash homes: homes that share bytes keep doing so") {
