@@ -16,8 +16,6 @@ namespace ho::daemon {
 namespace {
 
 constexpr std::size_t kExtentsPerSessionMax = 65536;
-// About half a KiB of memory each, however small it is.
-constexpr std::uint64_t kExtentsPerNodeMax = 1U << 20U;
 
 std::uint64_t random_secret() {
   std::uint64_t value = 0;
@@ -80,11 +78,6 @@ void Staging::collect() {
 Result<void> Staging::check_room(SessionId session) {
   if (flash_ == nullptr) return no_flash();
   if (pool_.draining()) return Error(Errc::kUnavailable, options_.node_name + " is draining");
-  if (flash_->status().extents >= kExtentsPerNodeMax) {
-    return Error(Errc::kExhausted, options_.node_name + " has its " +
-                                       std::to_string(kExtentsPerNodeMax) +
-                                       " flash extents; more would take too much memory");
-  }
   const SessionExtents& mine = sessions_[session];
   if (mine.extents.size() + mine.asked_for >= kExtentsPerSessionMax) {
     return Error(Errc::kExhausted, "a session has at most " +

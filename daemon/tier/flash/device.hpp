@@ -66,7 +66,8 @@ class Device {
   [[nodiscard]] virtual Result<void> submit(const DeviceOp& op) = 0;
 
   /// Moves up to out.size() completions into `out`: kOk with all bytes moved, kIo, kExhausted
-  /// (no space on the file system). A short transfer is continued inside or becomes kIo.
+  /// (no space on the file system), kUnavailable (the memory is not there any more). A short
+  /// transfer is continued inside or becomes kIo.
   virtual std::size_t poll(std::span<Completion> out) = 0;
 
   /// Sleeps until poll() has something to hand out, wake() was called, or `time_max` is over.

@@ -224,16 +224,12 @@ void FlashLoop::find(const FlashRequest& request) {
   answer({request.cookie, Errc::kOk, "", found->id, found->length_bytes});
 }
 
-/// Looks through all of them for each page: for people, who ask seldom.
 void FlashLoop::list(const FlashRequest& request) {
   FlashAnswer out;
   out.cookie = request.cookie;
-  for (const ExtentInfo& info : store_->extents()) {
-    if (info.id <= request.extent) continue;
-    out.more = out.listed.size() == kListMax;
-    if (out.more) break;
-    out.listed.push_back(info);
-  }
+  out.listed = store_->extents(request.extent, kListMax + 1);
+  out.more = out.listed.size() > kListMax;
+  if (out.more) out.listed.pop_back();
   answer(std::move(out));
 }
 
@@ -342,7 +338,7 @@ std::size_t FlashLoop::reap() {
     if (out.code == Errc::kCanceled) {
       out.text = "the extent's session ended";
     } else if (out.code == Errc::kUnavailable) {
-      out.text = "the segment's memory was cut short meanwhile";
+      out.text = "the segment's memory is not there any more";
     } else if (out.code != Errc::kOk) {
       out.text = store_->describe(done[i].fault);
     }

@@ -364,13 +364,12 @@ std::vector<PathStatus> Store::paths() const {
   return out;
 }
 
-std::vector<ExtentInfo> Store::extents() const {
+std::vector<ExtentInfo> Store::extents(ExtentId after, std::size_t count_max) const {
   std::vector<ExtentInfo> out;
-  for (const auto& [id, extent] : extents_) {
-    if (extent->state != Extent::State::kCreating) out.push_back(extent->info);
+  for (auto at = extents_.upper_bound(after); at != extents_.end() && out.size() < count_max;
+       ++at) {
+    if (at->second->state != Extent::State::kCreating) out.push_back(at->second->info);
   }
-  std::sort(out.begin(), out.end(),
-            [](const ExtentInfo& a, const ExtentInfo& b) { return a.id < b.id; });
   return out;
 }
 

@@ -2,11 +2,11 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "common/base/result.hpp"
@@ -88,8 +88,10 @@ class Store {
     std::size_t ops_max = 256;
     std::size_t bounce_buffers = 16;  ///< 1 MiB each, for unaligned ends and memory
     std::uint32_t day = 0;            ///< days since 1970, UTC
-    std::uint64_t salt = 0;           ///< random
-    SetId new_set{};                  ///< random; for formatting
+    /// So many extents can be made. About half a KiB of memory each, however small it is.
+    std::size_t extents_max = std::size_t{1} << 20U;
+    std::uint64_t salt = 0;  ///< random
+    SetId new_set{};         ///< random; for formatting
     /// So much written data is worth a frame of its own in the log (8 KiB) while others are open.
     std::uint64_t frame_data_bytes_min = kMiB;
     std::vector<std::uint64_t> write_bytes_per_day_max;  ///< per path; missing or 0: no budget
@@ -103,7 +105,8 @@ class Store {
                                                            Options options, Findings& findings);
 
   /// Reserves space; all or nothing. Operations can be submitted at once.
-  /// @return kInvalidArgument; kExhausted: no space, or the log could not hold it; kBusy: too many
+  /// @return kInvalidArgument; kExhausted: no space, the log could not hold it, or extents_max;
+  /// kBusy: too many
   /// are being made; kIo: a path is broken.
   [[nodiscard]] Result<ExtentId> create(const ExtentSpec& spec);
 
@@ -140,7 +143,9 @@ class Store {
   [[nodiscard]] const std::string& notice() const { return device_->caps().notice; }
   [[nodiscard]] std::size_t extent_count() const { return extents_.size(); }
   [[nodiscard]] std::vector<PathStatus> paths() const;
-  [[nodiscard]] std::vector<ExtentInfo> extents() const;  ///< by id, without those being made
+  /// By id, without those being made; the first `count_max` behind `after`. Cost: what it returns.
+  [[nodiscard]] std::vector<ExtentInfo> extents(ExtentId after = ExtentId(0),
+                                                std::size_t count_max = SIZE_MAX) const;
   [[nodiscard]] std::optional<ExtentInfo> find(ExtentId extent) const;
   /// "path /x: extent 7, block 12 (byte 49152 of the path)"
   [[nodiscard]] std::string describe(const Fault& fault) const;
@@ -277,7 +282,7 @@ class Store {
   std::unique_ptr<Device> device_;
   Options options_;
   std::vector<std::unique_ptr<PathState>> paths_;
-  std::unordered_map<ExtentId, std::unique_ptr<Extent>> extents_;
+  std::map<ExtentId, std::unique_ptr<Extent>> extents_;
   std::uint64_t next_extent_ = 1;
   std::size_t creating_ = 0;
   std::vector<Op> ops_;

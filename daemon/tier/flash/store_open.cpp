@@ -213,6 +213,10 @@ bool Store::sealed() const {
 
 Result<void> Store::check_create(const ExtentSpec& spec, const Striping& striping) {
   if (spec.length_bytes == 0) return Error(Errc::kInvalidArgument, "an empty extent");
+  if (extents_.size() >= options_.extents_max) {
+    return Error(Errc::kExhausted, "there are " + std::to_string(extents_.size()) +
+                                       " flash extents; more would take too much memory");
+  }
   if (creating_ >= options_.ops_max) return Error(Errc::kBusy, "too many extents being made");
   for (const auto& path : paths_) {
     const Volume& volume = path->volume;

@@ -40,6 +40,7 @@ Error uring_error(int error) {
 }
 
 Errc errc_of(int error) {
+  if (error == EFAULT) return Errc::kUnavailable;  // the memory, not the device
   return error == ENOSPC || error == EDQUOT ? Errc::kExhausted : Errc::kIo;
 }
 

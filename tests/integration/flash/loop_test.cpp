@@ -142,6 +142,54 @@ TEST_CASE("flash loop: the end of a session cancels its transfers that have not 
   CHECK(ends[Errc::kOk] + ends[Errc::kCanceled] == 500);
 }
 
+TEST_CASE("flash loop: memory that is gone before its first transfer is unavailable, not I/O") {
+  Rig rig;
+  SKIP_WITHOUT_FLASH(rig);
+  constexpr std::uint64_t kBytes = kMiB;
+  AlignedMemory whole(kBytes);
+  std::memset(whole.data(), 9, kBytes);
+  const ExtentId extent = rig.create(1, kBytes, Policy::kScratch).extent;
+  REQUIRE(rig.wait(rig.transfer(Kind::kWrite, 1, extent, whole.span())).code == Errc::kOk);
+  for (const Kind kind : {Kind::kRead, Kind::kWrite}) {
+    for (const std::uint64_t left : {std::uint64_t{0}, kBytes / 2}) {
+      const UniqueFd file(::memfd_create("segment", MFD_CLOEXEC));
+      REQUIRE(::ftruncate(file.get(), static_cast<off_t>(left)) == 0);
+      void* const mapped =
+          ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+      REQUIRE(mapped != MAP_FAILED);
+      const std::span memory(static_cast<std::byte*>(mapped), kBytes);
+      const FlashAnswer answer = rig.wait(rig.transfer(kind, 1, extent, memory));
+      CHECK(answer.code == Errc::kUnavailable);
+      CHECK(answer.text == "the segment's memory is not there any more");
+      ::munmap(mapped, kBytes);
+    }
+  }
+}
+
+TEST_CASE("flash loop: extents are listed page by page, each once, whatever comes and goes") {
+  Rig rig;
+  SKIP_WITHOUT_FLASH(rig);
+  constexpr std::size_t kCount = FlashLoop::kListMax + 500;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    REQUIRE(rig.create(1, 4096, Policy::kScratch).code == Errc::kOk);
+    rig.answers.clear();
+  }
+  FlashRequest request;
+  request.kind = Kind::kList;
+  const FlashAnswer first = rig.wait(rig.push(request));
+  REQUIRE(first.listed.size() == FlashLoop::kListMax);
+  CHECK(first.more);
+  FlashRequest freed;
+  freed.kind = Kind::kFree;
+  freed.extent = first.listed.back().id;
+  REQUIRE(rig.wait(rig.push(freed)).code == Errc::kOk);
+  request.extent = first.listed.back().id;
+  const FlashAnswer second = rig.wait(rig.push(request));
+  CHECK(second.listed.size() == kCount - FlashLoop::kListMax);
+  CHECK_FALSE(second.more);
+  CHECK(second.listed.front().id > first.listed.back().id);
+}
+
 TEST_CASE("flash loop: an idle loop takes what is pushed at once") {
   Rig rig;
   SKIP_WITHOUT_FLASH(rig);

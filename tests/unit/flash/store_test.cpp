@@ -24,6 +24,7 @@ struct Rig {
     options.day = day;
     options.salt = ++salt;
     options.write_bytes_per_day_max = {budget};
+    options.extents_max = extents_max;
     findings.clear();
     auto device = std::make_unique<test::SimFlash>(disks, salt, test::SimFlashFaults{});
     sim = device.get();
@@ -59,6 +60,7 @@ struct Rig {
   std::unique_ptr<Store> store;
   Findings findings;  ///< of the last open()
   std::uint64_t salt = 0;
+  std::size_t extents_max = 1000;
 };
 
 std::vector<std::byte> bytes_of(std::size_t count, unsigned value) {
@@ -123,6 +125,34 @@ TEST_CASE("flash store: a full tier refuses and stays readable") {
   auto into = bytes_of(64 * kKiB, 0);
   CHECK(rig.read(first, 0, into).done.code == Errc::kOk);
   CHECK(into == bytes_of(64 * kKiB, 5));
+}
+
+TEST_CASE("flash store: at its limit of extents it refuses more, and the others go on") {
+  Rig rig;
+  rig.extents_max = 3;
+  REQUIRE(rig.open().ok());
+  const ExtentId first = rig.create(64 * kKiB);
+  static_cast<void>(rig.create(4096, Policy::kScratch));
+  const ExtentId last = rig.create(4096);
+  const auto refused = rig.store->create({{1, 1, 1}, 4096, Policy::kScratch});
+  CHECK(refused.error().code() == Errc::kExhausted);
+  CHECK(refused.error().context() == "there are 3 flash extents; more would take too much memory");
+  REQUIRE(rig.write(first, 0, bytes_of(64 * kKiB, 5)).done.code == Errc::kOk);
+  auto into = bytes_of(64 * kKiB, 0);
+  CHECK(rig.read(first, 0, into).done.code == Errc::kOk);
+  CHECK(into == bytes_of(64 * kKiB, 5));
+  // A lower limit than there are extents forgets none of them.
+  REQUIRE(rig.store->close().ok());
+  rig.extents_max = 1;
+  REQUIRE(rig.open().ok());
+  CHECK(rig.store->extents().size() == 2);
+  CHECK(rig.read(first, 0, into).done.code == Errc::kOk);
+  CHECK(rig.store->create({{1, 1, 1}, 4096, Policy::kScratch}).error().code() == Errc::kExhausted);
+  for (const ExtentId extent : {first, last}) {
+    REQUIRE(rig.store->submit(FreeOp{OpId(5), extent}).ok());
+    REQUIRE(rig.wait().done.code == Errc::kOk);
+  }
+  CHECK(rig.store->create({{1, 1, 1}, 4096, Policy::kScratch}).ok());
 }
 
 TEST_CASE("flash store: a write beyond the day's budget is refused until the next day") {
