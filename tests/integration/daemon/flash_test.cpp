@@ -1,10 +1,14 @@
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <csignal>
+#include <deque>
 #include <string>
+#include <vector>
 
 #include "common/base/units.hpp"
 #include "daemon/tier/flash/uring_device.hpp"
 #include "tests/integration/daemon/staging_client.hpp"
+#include "tests/support/skip.hpp"
 
 namespace {
 
@@ -44,6 +48,58 @@ TEST_CASE(
     written = status->flash[0].written_total_bytes;
     daemon.send(SIGTERM);
     CHECK(daemon.wait().code == 0);
+  }
+}
+
+TEST_CASE("daemon flash: SIGTERM under load ends in its time, and what was acknowledged stays") {
+  const test::TempFolder folder;
+  const std::string path = folder.file("flash");
+  make_file(path, 64 * kMiB);
+  if (const std::string why = no_flash_here(path); !why.empty()) return test::skip(why);
+  constexpr std::uint64_t kBytes = kMiB;
+  constexpr std::size_t kInflight = 24;
+  // The config's drain time, and what node.cpp adds for memory still being taken back.
+  constexpr auto kBound = std::chrono::seconds(1 + 5);
+  FlashExtent extent;
+  std::size_t acknowledged = 0;
+  {
+    DaemonProcess daemon(folder, "loaded", {with_flash(folder, path), {}, false});
+    test::StagingClient client(test::unix_address(folder));
+    extent = client.allocate(16 * kBytes, FlashPolicy::kDurable);
+    test::fill(client.memory().first(kBytes), 4);
+    std::deque<test::StagingClient::Outcome> outcomes;
+    std::uint64_t next = 0;
+    const auto start = [&] {
+      const std::uint64_t offset = next++ % 16 * kBytes;
+      outcomes.push_back(
+          client.start(client.spec(StageDirection::kOut, extent, offset, 0, kBytes)));
+    };
+    while (outcomes.size() < kInflight) start();
+    std::chrono::steady_clock::time_point told;
+    bool stopping = false;
+    while (!outcomes.empty()) {
+      REQUIRE(outcomes.front().wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+      const bool done = outcomes.front().get().ok();
+      outcomes.pop_front();
+      if (done) ++acknowledged;
+      if (acknowledged == 100 && !stopping) {
+        told = std::chrono::steady_clock::now();
+        stopping = true;
+        daemon.send(SIGTERM);
+      }
+      if (done) start();  // until the daemon refuses
+    }
+    REQUIRE(stopping);
+    CHECK(daemon.wait().code == 0);
+    CHECK(std::chrono::steady_clock::now() - told < kBound + std::chrono::seconds(1));
+  }
+  REQUIRE(acknowledged >= 100);
+  DaemonProcess daemon(folder, "again", {with_flash(folder, path), {}, false});
+  test::StagingClient client(test::unix_address(folder));
+  REQUIRE(client.control().flash_open(client.session(), extent, test::soon()).ok());
+  for (std::uint64_t i = 0; i < 16; ++i) {
+    REQUIRE(client.stage(client.spec(StageDirection::kIn, extent, i * kBytes, 0, kBytes)).ok());
+    CHECK(test::filled(client.memory().first(kBytes), 4));
   }
 }
 
