@@ -63,7 +63,8 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
   }
   const auto text = [](const char* given_text) { return given_text == nullptr ? "" : given_text; };
   options.sessions.drivers = {text(known.ucx_module), text(known.ofi_provider),
-                              text(known.ofi_domain), text(known.ofi_interface)};
+                              text(known.ofi_domain), text(known.ofi_interface),
+                              std::max(known.ofi_connections, 1U)};
   return options;
 }
 

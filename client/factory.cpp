@@ -47,6 +47,7 @@ MadeTransport make_ofi(const DriverOptions& options, const Clock& clock) {
   transport::OfiOptions ofi;
   ofi.provider = options.ofi_provider;
   ofi.domain = options.ofi_domain;
+  ofi.large_lanes = options.ofi_connections;
   if (!options.ofi_interface.empty()) {
     auto address = transport::interface_address(options.ofi_interface);
     if (!address) return address.error().at("ofi_interface");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "client/engine.hpp"
@@ -10,10 +11,11 @@ namespace ho::client {
 
 /// What a job may say of the drivers beyond their names.
 struct DriverOptions {
-  std::string ucx_module;     ///< transport::UcxDevices::module
-  std::string ofi_provider;   ///< libfabric's name; empty: whatever a daemon speaks
-  std::string ofi_domain;     ///< libfabric's name of the device to go out by; empty: any
-  std::string ofi_interface;  ///< network interface to go out by; empty: any
+  std::string ucx_module;             ///< transport::UcxDevices::module
+  std::string ofi_provider;           ///< libfabric's name; empty: whatever a daemon speaks
+  std::string ofi_domain;             ///< libfabric's name of the device to go out by; empty: any
+  std::string ofi_interface;          ///< network interface to go out by; empty: any
+  std::uint32_t ofi_connections = 1;  ///< to each node, for large transfers
 };
 
 /// Makes a driver by the name that a daemon's hello gives it. The one place of the client that

@@ -77,6 +77,8 @@ typedef struct ho_connect_options {
   const char* ofi_provider;  /* libfabric's: "net" and "tcp" (TCP), "verbs", "efa", "cxi", "shm" */
   const char* ofi_domain;    /* libfabric's name of a device: "mlx5_0", "eth0" */
   const char* ofi_interface; /* network interface to go out by: "eth0" */
+  uint32_t ofi_connections;  /* to each node for transfers above 64 KiB, over which they are spread
+                                (small ones have another); 0: 1; at most 16 */
 } ho_connect_options;
 
 HO_API const char* ho_version(void);

@@ -124,6 +124,7 @@ class Pool {
     std::string ofi_provider = {};     ///< these three: empty: what fits the daemon
     std::string ofi_domain = {};
     std::string ofi_interface = {};
+    std::uint32_t ofi_connections = 0;  ///< 0: the library's default
   };
 
   explicit Pool(const Options& options) {
@@ -137,6 +138,7 @@ class Pool {
     given.ofi_provider = options.ofi_provider.c_str();
     given.ofi_domain = options.ofi_domain.c_str();
     given.ofi_interface = options.ofi_interface.c_str();
+    given.ofi_connections = options.ofi_connections;
     check(ho_connect(&given, &handle_));
   }
   Pool(Pool&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}

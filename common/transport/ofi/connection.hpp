@@ -20,6 +20,7 @@ struct Piece {
   fi_context2 context{};  ///< libfabric's, while in flight; its address names the piece
   std::uint32_t slot = 0;
   std::uint32_t length_bytes = 0;
+  std::uint32_t lane = 0;  ///< which of its peer's connections it is on
 };
 
 /// Finds out whether anybody listens at a target's address, by a TCP connection that is closed at

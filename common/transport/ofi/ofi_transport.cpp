@@ -12,6 +12,7 @@
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
 #include "common/transport/ofi/connection.hpp"
+#include "common/transport/ofi/lanes.hpp"
 #include "common/transport/ofi/provider.hpp"
 #include "common/transport/ofi/wire.hpp"
 
@@ -22,6 +23,8 @@ constexpr std::uint64_t kOpBytesMax = std::uint64_t{1} << 40U;
 /// How long attach() may wait for the target to take or refuse a key.
 constexpr Duration kAttachLimit = std::chrono::seconds(1);
 
+/// What a small operation is. On the wire it takes less time than a round trip.
+constexpr std::uint64_t kSmallBytesMax = 64 * kKiB;
 constexpr std::uint32_t kTrialDepth = 16;
 
 /// Nobody polled for this long with operations under way: this process was stopped (or starved),
@@ -43,8 +46,9 @@ struct Request {
 
 /// The initiator's side; see make_ofi_transport(). Owner thread: whoever polls.
 ///
-/// An accepted operation occupies a slot until its completion is written: first in its peer's queue
-/// while pieces are still to be posted, then only counted by its pieces in flight.
+/// An accepted operation occupies a slot until its completion is written: first in one of its
+/// peer's queues while pieces are still to be posted, then only counted by its pieces in flight.
+/// Small operations have a queue of their own, as they have a connection: Lanes says why.
 class OfiTransport final : public Transport {
  public:
   OfiTransport(const OfiOptions& options, const Clock& clock);
@@ -63,13 +67,13 @@ class OfiTransport final : public Transport {
  private:
   struct Peer {
     OfiAddress address;
-    Endpoint::Reach how;                     ///< for another connection, to try keys on
-    std::unique_ptr<Connection> connection;  ///< null: closed
-    std::vector<std::uint32_t> queue;        ///< ring of slots with pieces still to post
-    std::size_t queue_head = 0;
-    std::size_t queue_count = 0;
-    std::size_t pieces_in_flight = 0;
-    std::uint64_t flight_bytes = 0;
+    Endpoint::Reach how;  ///< for another connection, to try keys on
+    Lanes lanes;
+    SlotRing small;
+    SlotRing large;
+
+    explicit Peer(std::size_t depth) : small(depth), large(depth) {}
+    [[nodiscard]] bool open() const { return lanes.open(); }
   };
   struct Region {
     Peer* peer = nullptr;
@@ -85,8 +89,14 @@ class OfiTransport final : public Transport {
 
   [[nodiscard]] Result<void> accept(const Request& request);
   void post_some(Peer& peer);
+  enum class Posted { kYes, kLater, kFailed };
+  [[nodiscard]] Posted post_piece(Peer& peer, std::uint32_t index, Lanes::Kind kind);
+  [[nodiscard]] std::uint64_t small_bytes_max() const {
+    return std::min(options_.chunk_bytes, kSmallBytesMax);
+  }
+  void serve(Peer& peer);
   void take_event(Peer& peer, const Connection::Event& event);
-  void close_connection(Peer& peer);
+  void close_lanes(Peer& peer);
   void forget_closed_peers();
   void fail_peer(Peer& peer, Errc code);
   void forgive_own_pause(TimePoint now);
@@ -148,18 +158,18 @@ Result<PeerId> OfiTransport::connect(const PeerAddress& peer, TimePoint deadline
     if (!source) return source.error();
     how.source = std::move(*source);
   }
-  auto connection = Connection::create(*address, how, clock_, deadline);
-  if (!connection) return connection.error();
+  auto entry = std::make_unique<Peer>(options_.depth_ops_max);
+  auto lanes = Lanes::create(*address, how, {options_.large_lanes, options_.flight_bytes_max},
+                             clock_, deadline);
+  if (!lanes) return lanes.error();
   for (const auto& [id, memory] : memories_) {
-    const auto added = (*connection)->add_memory(id, memory);
+    const auto added = lanes->add_memory(id, memory);
     if (!added) return added.error();
   }
-  auto entry = std::make_unique<Peer>();
+  entry->lanes = std::move(*lanes);
   entry->address = *address;
   entry->how = std::move(how);
   entry->how.depth = kTrialDepth;
-  entry->connection = std::move(*connection);
-  entry->queue.resize(options_.depth_ops_max);
   const PeerId id(next_id_++);
   open_peers_.push_back(entry.get());
   peers_[id] = std::move(entry);
@@ -180,7 +190,7 @@ Result<RegionId> OfiTransport::attach(PeerId peer, RegionGrant grant) {
                : Error(Errc::kNotFound, "no such peer");
   }
   Peer& owner = *found->second;
-  if (!owner.connection) return Error(Errc::kUnavailable, "the peer is closed");
+  if (!owner.open()) return Error(Errc::kUnavailable, "the peer is closed");
   auto key = decode_key(grant.key);
   if (!key) return key.error();
   if (key->length_bytes < grant.length_bytes || grant.length_bytes == 0) {
@@ -218,9 +228,9 @@ Result<LocalId> OfiTransport::register_memory(std::span<std::byte> memory) {
   if (memory.empty()) return Error(Errc::kInvalidArgument, "no memory to register");
   const LocalId id(next_id_++);
   for (Peer* peer : open_peers_) {
-    const auto added = peer->connection->add_memory(id, memory);
+    const auto added = peer->lanes.add_memory(id, memory);
     if (added) continue;
-    for (Peer* earlier : open_peers_) earlier->connection->remove_memory(id);
+    for (Peer* earlier : open_peers_) earlier->lanes.remove_memory(id);
     return added.error();
   }
   memories_[id] = memory;
@@ -231,7 +241,7 @@ void OfiTransport::unregister_memory(LocalId local) {
   HO_CHECK(std::none_of(slots_.begin(), slots_.end(), [local](const Slot& slot) {
     return slot.peer != nullptr && slot.request.local == local;
   }));
-  for (Peer* peer : open_peers_) peer->connection->remove_memory(local);
+  for (Peer* peer : open_peers_) peer->lanes.remove_memory(local);
   memories_.erase(local);
 }
 
@@ -253,7 +263,7 @@ Result<void> OfiTransport::accept(const Request& request) {
   const auto found = regions_.find(request.region);
   if (found == regions_.end()) return Error(Errc::kNotFound, "no such region");
   const Region& region = found->second;
-  if (!region.peer->connection) return Error(Errc::kUnavailable, "peer closed");
+  if (!region.peer->open()) return Error(Errc::kUnavailable, "peer closed");
   const auto end = checked_add(request.offset_bytes, request.length_bytes);
   if (!end || *end > region.key.length_bytes) return Error(Errc::kOutOfRange, "region");
   if (!request.is_get && region.key.rights == Rights::kRead) {
@@ -278,43 +288,50 @@ Result<void> OfiTransport::accept(const Request& request) {
   Peer& peer = *region.peer;
   slots_[index] = Slot{request, &peer, region.key, 0, 0};
   earliest_ = std::min(earliest_, request.deadline);
-  HO_CHECK(peer.queue_count < peer.queue.size());
-  peer.queue[(peer.queue_head + peer.queue_count) % peer.queue.size()] = index;
-  ++peer.queue_count;
-  if (peer.queue_count == 1) post_some(peer);
+  SlotRing& ring = request.length_bytes <= small_bytes_max() ? peer.small : peer.large;
+  const bool first = ring.empty();
+  ring.push(index);
+  if (first) post_some(peer);
   return {};
 }
 
+/// Posts the next piece of a slot.
+OfiTransport::Posted OfiTransport::post_piece(Peer& peer, std::uint32_t index, Lanes::Kind kind) {
+  if (free_pieces_.empty()) return Posted::kLater;
+  Slot& slot = slots_[index];
+  const Request& request = slot.request;
+  Piece& piece = *free_pieces_.back();
+  piece.slot = index;
+  piece.length_bytes = static_cast<std::uint32_t>(
+      std::min(options_.chunk_bytes, request.length_bytes - slot.posted_bytes));
+  Lanes::Transfer transfer;
+  transfer.place = {request.bytes + slot.posted_bytes, request.local,
+                    slot.key.base + request.offset_bytes + slot.posted_bytes, slot.key.key};
+  transfer.kind = kind;
+  transfer.is_get = request.is_get;
+  const std::int64_t returned = peer.lanes.post(piece, transfer);
+  if (returned == -FI_EAGAIN) return Posted::kLater;
+  if (returned != 0) return Posted::kFailed;
+  free_pieces_.pop_back();
+  peer_of(piece) = &peer;
+  slot.posted_bytes += piece.length_bytes;
+  return Posted::kYes;
+}
+
 void OfiTransport::post_some(Peer& peer) {
-  while (peer.queue_count > 0 && !free_pieces_.empty()) {
-    if (peer.flight_bytes >= options_.flight_bytes_max) return;
-    const std::uint32_t index = peer.queue[peer.queue_head];
-    Slot& slot = slots_[index];
-    const Request& request = slot.request;
-    Piece& piece = *free_pieces_.back();
-    piece.slot = index;
-    piece.length_bytes = static_cast<std::uint32_t>(
-        std::min(options_.chunk_bytes, request.length_bytes - slot.posted_bytes));
-    const Connection::Place place{request.bytes + slot.posted_bytes, request.local,
-                                  slot.key.base + request.offset_bytes + slot.posted_bytes,
-                                  slot.key.key};
-    const std::int64_t returned =
-        request.is_get ? peer.connection->read(piece, place) : peer.connection->write(piece, place);
-    if (returned == -FI_EAGAIN) return;
-    if (returned != 0) {
-      fail_peer(peer, Errc::kUnavailable);
-      return;
-    }
-    free_pieces_.pop_back();
-    peer_of(piece) = &peer;
-    ++peer.pieces_in_flight;
-    peer.flight_bytes += piece.length_bytes;
-    slot.posted_bytes += piece.length_bytes;
-    if (slot.posted_bytes == request.length_bytes) {
-      peer.queue_head = (peer.queue_head + 1) % peer.queue.size();
-      --peer.queue_count;
-    }
+  Posted posted = Posted::kYes;
+  while (!peer.small.empty() && posted == Posted::kYes) {
+    posted = post_piece(peer, peer.small.front(), Lanes::Kind::kSmall);
+    if (posted == Posted::kYes) peer.small.pop();
   }
+  if (posted == Posted::kLater) posted = Posted::kYes;  // another lane may still take something
+  while (!peer.large.empty() && posted == Posted::kYes && peer.lanes.room_for_large()) {
+    const std::uint32_t index = peer.large.front();
+    posted = post_piece(peer, index, Lanes::Kind::kLarge);
+    const Slot& slot = slots_[index];
+    if (slot.posted_bytes == slot.request.length_bytes) peer.large.pop();
+  }
+  if (posted == Posted::kFailed) fail_peer(peer, Errc::kUnavailable);
 }
 
 std::size_t OfiTransport::poll(std::span<Completion> out) {
@@ -325,12 +342,7 @@ std::size_t OfiTransport::poll(std::span<Completion> out) {
     forgive_own_pause(now);
     if (now >= earliest_) expire(now);
     for (std::size_t i = open_peers_.size(); i-- > 0;) {  // backwards: failing removes the peer
-      Peer& peer = *open_peers_[i];
-      if (peer.pieces_in_flight == 0 && peer.queue_count == 0) continue;
-      std::array<Connection::Event, 32> events;
-      const std::size_t count = peer.connection->poll(events);
-      for (std::size_t e = 0; e < count && peer.connection; ++e) take_event(peer, events[e]);
-      if (peer.connection) post_some(peer);
+      serve(*open_peers_[i]);
     }
   }
   const std::size_t count = std::min(out.size(), done_.size() - done_head_);
@@ -343,11 +355,23 @@ std::size_t OfiTransport::poll(std::span<Completion> out) {
   return count;
 }
 
+void OfiTransport::serve(Peer& peer) {
+  peer.lanes.look(last_poll_);
+  const bool queued = !peer.small.empty() || !peer.large.empty();
+  for (std::size_t i = 0; i < peer.lanes.size(); ++i) {  // none any more once the peer has failed
+    if (peer.lanes.idle(i) && !queued) continue;
+    std::array<Connection::Event, 32> events;
+    const std::size_t count = peer.lanes.poll(i, events);
+    for (std::size_t e = 0; e < count && peer.open(); ++e) take_event(peer, events[e]);
+  }
+  if (peer.open()) post_some(peer);
+}
+
 void OfiTransport::take_event(Peer& peer, const Connection::Event& event) {
   if (event.code != 0 || event.piece == nullptr) {
     // Over a connected provider the first failure is the connection's. A refusal is told apart only
     // by providers that say so; for others it looks like a lost peer.
-    close_connection(peer);
+    close_lanes(peer);
     if (event.piece != nullptr && errc_of_fabric(event.code) == Errc::kPermissionDenied) {
       finish(event.piece->slot, Errc::kPermissionDenied);
     }
@@ -359,25 +383,23 @@ void OfiTransport::take_event(Peer& peer, const Connection::Event& event) {
   HO_CHECK(slot.peer == &peer && peer_of(piece) == &peer);
   peer_of(piece) = nullptr;
   free_pieces_.push_back(&piece);
-  --peer.pieces_in_flight;
-  peer.flight_bytes -= piece.length_bytes;
+  peer.lanes.ended(piece);
   slot.done_bytes += piece.length_bytes;
   if (slot.done_bytes == slot.request.length_bytes) finish(piece.slot, Errc::kOk);
 }
 
-void OfiTransport::close_connection(Peer& peer) {
-  if (!peer.connection) return;
+void OfiTransport::close_lanes(Peer& peer) {
+  if (!peer.open()) return;
   // After this libfabric knows none of the peer's buffers and pieces any more.
-  peer.connection.reset();
+  peer.lanes.close();
   std::erase(open_peers_, &peer);
   for (Piece& piece : pieces_) {
     if (peer_of(piece) != &peer) continue;
     peer_of(piece) = nullptr;
     free_pieces_.push_back(&piece);
   }
-  peer.queue_count = 0;
-  peer.pieces_in_flight = 0;
-  peer.flight_bytes = 0;
+  peer.small.clear();
+  peer.large.clear();
 }
 
 /// Peers that are closed and that no region or operation names any more. At connect() only, which
@@ -385,7 +407,7 @@ void OfiTransport::close_connection(Peer& peer) {
 void OfiTransport::forget_closed_peers() {
   std::erase_if(peers_, [&](const auto& entry) {
     const Peer* const peer = entry.second.get();
-    if (peer->connection) return false;
+    if (peer->open()) return false;
     const auto of_region = [&](const auto& region) { return region.second.peer == peer; };
     const auto of_slot = [&](const Slot& slot) { return slot.peer == peer; };
     return std::none_of(regions_.begin(), regions_.end(), of_region) &&
@@ -394,7 +416,7 @@ void OfiTransport::forget_closed_peers() {
 }
 
 void OfiTransport::fail_peer(Peer& peer, Errc code) {
-  close_connection(peer);
+  close_lanes(peer);
   for (std::uint32_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].peer == &peer) finish(i, code);
   }
@@ -420,7 +442,7 @@ void OfiTransport::forgive_own_pause(TimePoint now) {
 void OfiTransport::expire(TimePoint now) {
   // libfabric cannot take an operation back: the peer's connection goes with it.
   for (const Slot& slot : slots_) {
-    if (slot.peer != nullptr && slot.request.deadline <= now) close_connection(*slot.peer);
+    if (slot.peer != nullptr && slot.request.deadline <= now) close_lanes(*slot.peer);
   }
   earliest_ = TimePoint::max();
   for (std::uint32_t i = 0; i < slots_.size(); ++i) {
@@ -428,7 +450,7 @@ void OfiTransport::expire(TimePoint now) {
     if (slot.peer == nullptr) continue;
     if (slot.request.deadline <= now) {
       finish(i, Errc::kDeadline);
-    } else if (!slot.peer->connection) {
+    } else if (!slot.peer->open()) {
       finish(i, Errc::kUnavailable);
     } else {
       earliest_ = std::min(earliest_, slot.request.deadline);
@@ -456,7 +478,8 @@ Result<std::unique_ptr<Transport>> make_ofi_transport(const OfiOptions& options,
                                                       const Clock& clock) {
   const bool sane = options.depth_ops_max > 0 && options.chunks_max > 0 &&
                     options.chunk_bytes > 0 && options.chunk_bytes <= UINT32_MAX &&
-                    options.flight_bytes_max > 0;
+                    options.flight_bytes_max > 0 && options.large_lanes > 0 &&
+                    options.large_lanes <= Lanes::kLargeMax;
   if (!sane) return Error(Errc::kInvalidArgument, "an ofi option is zero or too large");
   return std::unique_ptr<Transport>(std::make_unique<OfiTransport>(options, clock));
 }

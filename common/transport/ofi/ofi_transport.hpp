@@ -27,11 +27,13 @@ struct OfiOptions {
   std::uint32_t depth_ops_max = 4096;  ///< operations accepted and not yet polled
   std::uint64_t chunk_bytes = kMiB;    ///< larger operations are cut into pieces of this size
   std::uint32_t chunks_max = 1024;     ///< pieces in flight to all peers together
-  std::uint64_t flight_bytes_max = 32 * kMiB;  ///< bytes of pieces in flight to one peer
+  std::uint64_t flight_bytes_max = 32 * kMiB;  ///< bytes of large operations in flight to one peer
+  std::uint32_t large_lanes = 1;  ///< connections to a peer for operations above 64 KiB; 1 .. 16
 };
 
-/// Makes the initiator's side of the `ofi` driver: one libfabric endpoint per peer, so that closing
-/// a peer ends its operations and no other's.
+/// Makes the initiator's side of the `ofi` driver: libfabric endpoints of its own for each peer, so
+/// that closing a peer ends its operations and no other's: one for operations up to 64 KiB, and
+/// some for larger ones, over which their pieces are spread.
 ///
 /// connect() reads a page that every target exposes, so it fails where nobody answers. attach()
 /// reads one byte with the grant's key over a connection of its own and answers kPermissionDenied

@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "common/base/checksum.hpp"
 #include "common/base/prng.hpp"
@@ -195,6 +196,57 @@ TEST_CASE("ofi: keys and addresses read back what was written, and rubbish is re
             text.substr(0, text.rfind('/') == std::string::npos ? text.size() : text.rfind('/')))
             .ok());
   }
+}
+
+TEST_CASE("ofi: a small get passes a large put that was submitted before it") {
+  const auto rig = make_rig("ofi");
+  Bench bench(*rig, 128 * kMiB, 65 * kMiB);
+  fill(bench.exposed.truth.subspan(100 * kMiB, 4096), 81);
+  for (std::uint64_t round = 0; round < 3; ++round) {
+    REQUIRE(bench.put(1, {0, 0, 64 * kMiB}).ok());
+    REQUIRE(bench.get(2, {64 * kMiB, 100 * kMiB, 4096}).ok());
+    const auto done = collect(*rig, *bench.initiator, 2);
+    CHECK(done[0].op == OpId(2));
+    CHECK(done[0].code == Errc::kOk);
+    CHECK(done[1].code == Errc::kOk);
+    CHECK(std::memcmp(bench.memory().data() + 64 * kMiB, bench.exposed.truth.data() + 100 * kMiB,
+                      4096) == 0);
+  }
+}
+
+TEST_CASE("ofi: large operations are spread over several connections, and end with any of them") {
+  const auto rig = make_rig("ofi");
+  const std::size_t target = rig->add_target();
+  const Exposed exposed = rig->expose(target, 32 * kMiB, Rights::kReadWrite);
+  transport::OfiOptions options;
+  options.large_lanes = 3;
+  const auto initiator = transport::make_ofi_transport(options, rig->clock());
+  REQUIRE(initiator.ok());
+  const auto peer = (*initiator)->connect({NodeId(1), rig->address(target)}, in(*rig, 10s));
+  if (!peer) FAIL(peer.error().message());
+  const auto region = (*initiator)->attach(*peer, rig->grant(exposed));
+  REQUIRE(region.ok());
+  std::vector<std::byte> memory(64 * kMiB);
+  const auto local = (*initiator)->register_memory(memory);
+  REQUIRE(local.ok());
+  const std::span<std::byte> sent = std::span(memory).first(32 * kMiB);
+  const std::span<std::byte> back = std::span(memory).last(32 * kMiB);
+  fill(sent, 82);
+  const TimePoint deadline = in(*rig, 20s);
+  REQUIRE((*initiator)->submit(transport::PutOp{OpId(1), sent, *local, *region, 0, deadline}).ok());
+  REQUIRE(collect(*rig, **initiator, 1)[0].code == Errc::kOk);
+  CHECK(std::memcmp(exposed.truth.data(), sent.data(), sent.size()) == 0);
+  const transport::GetOp get{OpId(2), back, *local, *region, 0, deadline};
+  REQUIRE((*initiator)->submit(get).ok());
+  REQUIRE(collect(*rig, **initiator, 1)[0].code == Errc::kOk);
+  CHECK(std::memcmp(back.data(), sent.data(), sent.size()) == 0);
+  // The target's death ends the connections one by one, and the operation once.
+  REQUIRE((*initiator)->submit(get).ok());
+  rig->kill(target);
+  REQUIRE(collect(*rig, **initiator, 1)[0].code == Errc::kUnavailable);
+  CHECK((*initiator)->submit(get).error().code() == Errc::kUnavailable);
+  options.large_lanes = 17;
+  CHECK_FALSE(transport::make_ofi_transport(options, rig->clock()).ok());
 }
 
 TEST_CASE("ofi: a domain and a source address are kept to, and others are named") {

@@ -13,6 +13,7 @@ struct Asked {
   const char* provider = nullptr;
   const char* domain = nullptr;
   const char* interface = nullptr;
+  std::uint32_t connections = 0;
 };
 
 PoolHandle connect_over_ofi(const TempFolder& folder, const Asked& asked) {
@@ -25,6 +26,7 @@ PoolHandle connect_over_ofi(const TempFolder& folder, const Asked& asked) {
   options.ofi_provider = asked.provider;
   options.ofi_domain = asked.domain;
   options.ofi_interface = asked.interface;
+  options.ofi_connections = asked.connections;
   ho_pool* pool = nullptr;
   (void)ho_connect(&options, &pool);
   return PoolHandle(pool);
@@ -52,13 +54,14 @@ TEST_CASE("drivers: a job keeps to the domain and interface it names, and is tol
   const TempFolder folder;
   const DaemonProcess daemon(folder, "d", {small_config(folder, "ofi { }\n"), {}, false});
   (void)connect(unix_address(folder));
-  check_moves(connect_over_ofi(folder, {"net", "lo", "lo"}).get());
-  CHECK(connect_over_ofi(folder, {nullptr, nullptr, "nonesuch0"}) == nullptr);
+  check_moves(connect_over_ofi(folder, {"net", "lo", "lo", 3}).get());
+  CHECK(connect_over_ofi(folder, {nullptr, nullptr, nullptr, 17}) == nullptr);
+  CHECK(connect_over_ofi(folder, {nullptr, nullptr, "nonesuch0", 0}) == nullptr);
   CHECK(std::string(ho_last_error()).find("no network interface \"nonesuch0\"") !=
         std::string::npos);
-  CHECK(connect_over_ofi(folder, {nullptr, "nonesuch0", nullptr}) == nullptr);
+  CHECK(connect_over_ofi(folder, {nullptr, "nonesuch0", nullptr, 0}) == nullptr);
   CHECK(std::string(ho_last_error()).find("no domain 'nonesuch0'") != std::string::npos);
-  CHECK(connect_over_ofi(folder, {"shm", nullptr, nullptr}) == nullptr);
+  CHECK(connect_over_ofi(folder, {"shm", nullptr, nullptr, 0}) == nullptr);
   CHECK(std::string(ho_last_error()).find("speaks 'net', not 'shm'") != std::string::npos);
 }
 
