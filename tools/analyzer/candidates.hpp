@@ -55,7 +55,7 @@ class Candidates {
 
  private:
   /// Insertion moves what lies behind: a bound on that.
-  static constexpr std::size_t kFrontMax = 8192;
+  static constexpr std::size_t kFrontMax = 1024;
 
   bool draw() {
     if (rest_.empty()) return false;

@@ -117,6 +117,16 @@ void Emitter::pack_device(std::uint64_t enough_bytes) {
   }
 }
 
+void Emitter::take_device(const Draft& packed) {
+  out_.arena_bytes = packed.arena_bytes;
+  out_.live_bound_bytes = packed.live_bound_bytes;
+  out_.access_offset = packed.access_offset;
+  offset_.assign(residences_.size(), 0);
+  for (std::size_t i = 0; i < life_.accesses.size(); ++i) {
+    offset_[residence_of_[i]] = out_.access_offset[i];
+  }
+}
+
 /// One Store per stored version, in the step that writes it.
 void Emitter::emit_stores() {
   store_of_.assign(life_.versions, kNone);
@@ -314,10 +324,15 @@ void Emitter::sort_list() {
   out_.cache_ops = std::move(sorted);
 }
 
-Draft Emitter::run(std::uint64_t enough_bytes) {
+Draft Emitter::run(const EmitOptions& options) {
   residence_of_.assign(life_.accesses.size(), kNone);
   for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) add_residences(s);
-  pack_device(enough_bytes);
+  if (options.packed != nullptr) {
+    take_device(*options.packed);
+  } else {
+    pack_device(options.enough_bytes);
+  }
+  if (options.must_fit && out_.arena_bytes > options.enough_bytes) return std::move(out_);
   pack_homes();
   emit_stores();
   emit_moves();
@@ -341,8 +356,8 @@ Draft Emitter::run_unpacked() {
 }
 
 Draft emit(const Graph& graph, const ChooseInput& input, const Choice& choice,
-           const Staging& staging, std::uint64_t enough_bytes) {
-  return Emitter(graph, input, choice, staging).run(enough_bytes);
+           const Staging& staging, const EmitOptions& options) {
+  return Emitter(graph, input, choice, staging).run(options);
 }
 
 Draft emit_unpacked(const Graph& graph, const ChooseInput& input, const Choice& choice) {

@@ -25,11 +25,18 @@ struct Draft {
   std::uint64_t live_bound_bytes = 0;  ///< largest sum of residences over positions
 };
 
+/// What emit() may leave out.
+struct EmitOptions {
+  std::uint64_t enough_bytes = UINT64_MAX;  ///< packing of the device stops improving there
+  bool must_fit = false;                    ///< above it the answer has its packing only
+  const Draft* packed = nullptr;  ///< an earlier one of the same choice: the device stays as there
+};
+
 /// Packs a choice and writes its cache ops with every dependency that the offsets imply: whoever
-/// begins on bytes waits for the release of each previous owner of them. `enough_bytes`: packing
-/// stops improving there. O(n log n) besides packing.
+/// begins on bytes waits for the release of each previous owner of them. O(n log n) besides
+/// packing.
 [[nodiscard]] Draft emit(const Graph& graph, const ChooseInput& input, const Choice& choice,
-                         const Staging& staging, std::uint64_t enough_bytes);
+                         const Staging& staging, const EmitOptions& options);
 
 /// The cache ops alone, as if the device had room beside everything: no offsets, hence none of the
 /// waits that offsets imply. Costs a fraction of emit(); the step it gives is hardly ever longer.

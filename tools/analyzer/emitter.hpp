@@ -101,7 +101,7 @@ class Emitter {
         choice_(choice),
         staging_(staging),
         n_(life_.positions) {}
-  Draft run(std::uint64_t enough_bytes);
+  Draft run(const EmitOptions& options);
   Draft run_unpacked();
 
  private:
@@ -111,6 +111,7 @@ class Emitter {
   void close_run(std::uint32_t storage, std::size_t first, std::size_t count, std::uint32_t arrives,
                  std::uint32_t leaves);
   void pack_device(std::uint64_t enough_bytes);
+  void take_device(const Draft& packed);
   void pack_homes();
   void pack_tier(std::size_t tier);
   void pack_flash();

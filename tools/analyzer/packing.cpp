@@ -17,7 +17,7 @@ constexpr std::uint64_t kMoreWorkMax = 10'000'000;
 /// fifth.
 constexpr std::size_t kManyBlocks = 4600;
 constexpr std::uint64_t kOrderWorkPerBlock = 5'000;
-constexpr std::uint64_t kOrderWorkMax = 60'000'000;
+constexpr std::uint64_t kOrderWorkMax = 400'000'000;
 
 std::uint64_t work_for(std::uint64_t blocks) {
   const std::uint64_t more = blocks <= kManyBlocks

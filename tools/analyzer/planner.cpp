@@ -65,6 +65,16 @@ constexpr int kRepeatRounds = 4;
 /// Positions planned in a round of them, over all tries.
 constexpr std::size_t kPositionsRepeated = 20'000;
 
+/// What to hold back after packing brought an arena above the budget. Far above it, the share that
+/// packing wastes tells more than the bytes: these fall with what is packed.
+std::uint64_t more_reserve(std::uint64_t reserve, std::uint64_t arena_bytes,
+                           std::uint64_t budget_bytes) {
+  if (arena_bytes - budget_bytes <= budget_bytes / 8) return reserve + arena_bytes - budget_bytes;
+  const double kept = static_cast<double>(budget_bytes) / static_cast<double>(arena_bytes);
+  const auto target = static_cast<double>(budget_bytes - std::min(budget_bytes, reserve));
+  return budget_bytes - static_cast<std::uint64_t>(target * kept);
+}
+
 class Planner {
  public:
   Planner(const Graph& graph, const Lifetimes& lifetimes, const std::vector<PlanTier>& tiers,
@@ -216,7 +226,10 @@ std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t 
     out.step_ns = steady_step_ns(out.draft, real, flash_);
     if (out.step_ns >= worth_ns) return out;
   }
-  out.draft = emit(graph_, real, out.choice, out.staging, budget_);
+  // With nothing to compare with, all that counts is whether it fits.
+  const bool must_fit = worth_ns == INT64_MAX;
+  out.draft = emit(graph_, real, out.choice, out.staging, {budget_, must_fit, nullptr});
+  if (must_fit && out.draft.arena_bytes > budget_) return out;
   std::uint64_t reserve = 0;
   for (int round = 0; round < kReserveRounds && flash_; ++round) {
     const std::uint64_t capacity = tiers_[0].capacity_bytes;
@@ -236,7 +249,7 @@ std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t 
       if (!out.staging.failure->tier) failure->tier = "local_ddr";
       return std::nullopt;
     }
-    out.draft = emit(graph_, real, out.choice, out.staging, budget_);
+    out.draft = emit(graph_, real, out.choice, out.staging, {budget_, false, &out.draft});
   }
   if (auto excess = home_excess(out.draft)) {
     failure = excess;
@@ -285,7 +298,8 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
     if (next->step_ns >= worth_ns && next->step_ns - worth_ns >= slack_ns) return std::nullopt;
     smallest_arena = std::min(smallest_arena, next->draft.arena_bytes);
     if (next->draft.arena_bytes <= budget_) return next;
-    reserve += (next->draft.arena_bytes - budget_) + budget_ / variant.reserve_divisor;
+    reserve =
+        more_reserve(reserve, next->draft.arena_bytes, budget_) + budget_ / variant.reserve_divisor;
   }
   const auto worst = std::max_element(life_.working_set.begin(), life_.working_set.end());
   const Op& op = graph_.ops[static_cast<std::size_t>(worst - life_.working_set.begin())];
@@ -397,7 +411,9 @@ Plan Planner::run(std::uint64_t bound_ns, const Effort& effort) {
   bool found = try_variants(best, false, bound_ns, first, failure);
   if (may_spread &&
       !(found && (close_enough(best, bound_ns) || try_spread(best, bound_ns, effort)))) {
-    found = try_variants(best, found, bound_ns, effort, failure);
+    Effort rest = effort;
+    if (found) ++rest.first_variant;
+    found = try_variants(best, found, bound_ns, rest, failure);
   }
   const bool many = variants_for(graph_.ops.size()) > 1;
   if (found && many && effort.variants_max > 1) repeat(best, bound_ns);

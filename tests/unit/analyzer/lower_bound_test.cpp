@@ -80,7 +80,7 @@ class Exhaustive {
       const std::vector<std::uint64_t> home(tiers_.size(), 0);
       const std::vector<std::uint8_t> is_static(graph_.storages.size(), 0);
       const analyzer::ChooseInput in{life_, durations_, tiers_, tier_of, home, is_static};
-      const auto draft = analyzer::emit(graph_, in, choice_, {}, UINT64_MAX);
+      const auto draft = analyzer::emit(graph_, in, choice_, {}, {});
       const auto step = static_cast<double>(analyzer::steady_step_ns(draft, in, {}));
       if (best_ < 0 || step < best_) best_ = step;
       return;

@@ -83,31 +83,6 @@ struct Taken {
   std::int64_t top;
 };
 
-/// Looks for the tightest of the holes between ranges that are told in order of their low ends.
-class TightestHole {
- public:
-  explicit TightestHole(std::int64_t bytes) : bytes_(bytes) {}
-
-  /// @return false once no hole can be tighter.
-  bool add(const Taken& taken) {
-    const std::int64_t size = taken.low - top_;
-    if (size >= bytes_ && size < best_size_) {
-      best_ = top_;
-      best_size_ = size;
-      if (size == bytes_) return false;
-    }
-    top_ = std::max(top_, taken.top);
-    return true;
-  }
-  [[nodiscard]] std::int64_t offset() const { return best_ < 0 ? top_ : best_; }
-
- private:
-  std::int64_t bytes_;
-  std::int64_t top_ = 0;
-  std::int64_t best_ = -1;
-  std::int64_t best_size_ = INT64_MAX;
-};
-
 /// What is placed, in order of low ends: to look through all of it takes less than to sort an
 /// item's neighbours where these are many.
 class PlacedItems {
@@ -121,7 +96,7 @@ class PlacedItems {
     for (const std::vector<Entry>& chunk : chunks_) {
       for (const Entry& entry : chunk) {
         if (meets(entry.range, item.first) || meets(entry.range, item.second)) {
-          if (!hole.add(entry.taken)) return hole.offset();
+          if (!hole.add(entry.taken.low, entry.taken.top)) return hole.offset();
         }
       }
     }
@@ -241,7 +216,7 @@ Layout place_in_order(const Instance& instance, const Neighbours& neighbours,
               [](const Taken& a, const Taken& b) { return a.low < b.low; });
     TightestHole hole(items[i].bytes);
     for (const Taken& each : taken) {
-      if (!hole.add(each)) break;
+      if (!hole.add(each.low, each.top)) break;
     }
     out.offsets[i] = hole.offset();
     out.height_bytes = std::max(out.height_bytes, out.offsets[i] + items[i].bytes);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +14,31 @@ namespace ho::packing {
 struct Layout {
   std::vector<std::int64_t> offsets;
   std::int64_t height_bytes = 0;
+};
+
+/// Looks for the tightest of the holes between ranges that are told in order of their low ends.
+class TightestHole {
+ public:
+  explicit TightestHole(std::int64_t bytes) : bytes_(bytes) {}
+
+  /// @return false once no hole can be tighter.
+  bool add(std::int64_t low, std::int64_t top) {
+    const std::int64_t size = low - top_;
+    if (size >= bytes_ && size < best_size_) {
+      best_ = top_;
+      best_size_ = size;
+      if (size == bytes_) return false;
+    }
+    top_ = std::max(top_, top);
+    return true;
+  }
+  [[nodiscard]] std::int64_t offset() const { return best_ < 0 ? top_ : best_; }
+
+ private:
+  std::int64_t bytes_;
+  std::int64_t top_ = 0;
+  std::int64_t best_ = -1;
+  std::int64_t best_size_ = INT64_MAX;
 };
 
 /// One pass over time with a best-fit free list. Wrapped items lie at the bottom, each on bytes of

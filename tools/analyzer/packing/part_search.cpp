@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "tools/analyzer/packing/layers.hpp"
 
 namespace ho::packing {
 namespace {
@@ -11,6 +12,10 @@ namespace {
 constexpr std::uint64_t kFirstRoundWork = 20'000'000;
 constexpr std::uint64_t kLastRoundWork = 2'000'000'000;
 constexpr std::size_t kExactItemsMax = 1500;  ///< of a whole part; nodes get slow beyond
+/// Of so many items, what suits problems of any size comes first.
+constexpr std::size_t kManyItems = 20'000;
+/// Lifetimes from which on items are placed one by one there.
+constexpr std::int64_t kLongSections[] = {256, 1024, 4096};
 /// Sections with this share of the target load are packed first. Measured: high shares leave small
 /// cores that are solved at once; where the rest does not fit around them, lower ones do.
 constexpr double kCoreShares[] = {0.97, 0.94, 0.9, 0.985, 0.85, 0.75};
@@ -52,6 +57,10 @@ Layout pack_core_part(const Instance& instance, std::vector<double> lengths,
 
 PartSearch::PartSearch(const Instance& instance)
     : instance_(instance), best_(place_by_sweep(instance)) {
+  if (instance.items.size() > kManyItems) {
+    Layout by_size = place_by_size(instance);
+    if (!by_size.offsets.empty()) take(std::move(by_size));
+  }
   HO_CHECK(best_.height_bytes >= instance.load_bytes);
 }
 
@@ -63,6 +72,8 @@ void PartSearch::improve(std::int64_t required_bytes, Budget& budget) {
     by_bytes_ = greedy_order(instance_, Order::kBytes);
     budget.spend(200 * instance_.items.size());
   }
+  if (instance_.items.size() > kManyItems && rounds_ == 0) try_layers(required_bytes, budget);
+  if (best_.height_bytes <= required_bytes) return;
   if (neighbours_->order_work() > budget.left()) {
     budget.spend(budget.left());  // not even one order would come to its end
     return;
@@ -99,6 +110,17 @@ void PartSearch::try_greedy(std::int64_t required_bytes, Budget& budget) {
                        std::vector<std::int64_t>(instance_.items.size(), -1), budget);
     if (!next.offsets.empty()) take(std::move(next));
     if (orders_tried_ == 1 && instance_.items.size() > kExactItemsMax) return;  // the core first
+  }
+}
+
+void PartSearch::try_layers(std::int64_t required_bytes, Budget& budget) {
+  for (const std::int64_t long_sections : kLongSections) {
+    for (const Order order : {Order::kBytes, Order::kArea}) {
+      if (best_.height_bytes <= required_bytes) return;
+      Layout next = place_in_layers(instance_, long_sections, order, budget);
+      if (next.offsets.empty()) break;
+      take(std::move(next));
+    }
   }
 }
 
