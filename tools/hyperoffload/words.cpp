@@ -32,6 +32,38 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+/// One character of UTF-8; of no bytes where there is none.
+struct Character {
+  char32_t code_point = 0;
+  std::size_t bytes = 0;
+};
+
+Character first_character(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x80) return {byte(0), 1};
+  const std::size_t bytes = byte(0) >= 0xf0 ? 4 : byte(0) >= 0xe0 ? 3 : 2;
+  if (byte(0) < 0xc2 || byte(0) > 0xf4 || text.size() < bytes) return {};
+  char32_t code_point = byte(0) & (0xffU >> (bytes + 1));
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0U) != 0x80) return {};
+    code_point = code_point << 6U | (byte(i) & 0x3fU);
+  }
+  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};  // no longer form than need be
+  if (code_point < kLeast[bytes] || code_point > 0x10ffff) return {};
+  return {code_point, bytes};
+}
+
+/// What a terminal acts on instead of showing it: controls, and marks without width that change the
+/// direction or the look of what surrounds them.
+bool is_control(char32_t c) {
+  constexpr std::pair<char32_t, char32_t> kRanges[] = {
+      {0x00, 0x1f},     {0x7f, 0x9f},     {0xad, 0xad},      {0x61c, 0x61c},
+      {0x200b, 0x200f}, {0x2028, 0x202e}, {0x2060, 0x206f},  {0xd800, 0xdfff},
+      {0xfeff, 0xfeff}, {0xfff9, 0xfffb}, {0xe0000, 0xe007f}};
+  return std::any_of(std::begin(kRanges), std::end(kRanges),
+                     [c](const auto& range) { return range.first <= c && c <= range.second; });
+}
+
 }  // namespace
 
 int complain(std::string_view command, const Error& error) {
@@ -40,10 +72,16 @@ int complain(std::string_view command, const Error& error) {
 }
 
 std::string printable(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) c = '?';
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const Character next = first_character(text);
+    if (next.bytes == 0 || is_control(next.code_point)) {
+      out += '?';
+    } else {
+      out += text.substr(0, next.bytes);
+    }
+    text.remove_prefix(std::max<std::size_t>(next.bytes, 1));
   }
   return out;
 }

@@ -14,7 +14,8 @@ namespace ho::cli {
 /// Tells people what went wrong: "hyperoffload COMMAND: context" on stderr. @return kExitBadInput.
 int complain(std::string_view command, const Error& error);
 
-/// `text` made safe for a terminal: control characters and escape sequences become '?'.
+/// `text` (UTF-8) made safe for a terminal: controls, marks that change the direction of what
+/// follows, and bytes that are no UTF-8 become '?'.
 [[nodiscard]] std::string printable(std::string_view text);
 
 /// A memory size as the command line takes it: bytes ("4096", "28GiB") or a share of a peak

@@ -40,6 +40,13 @@ TEST_CASE("closest names: a part of a name finds it") {
 
 TEST_CASE("printable: escape sequences lose their power") {
   CHECK(printable("a\x1b[31mb\n") == "a?[31mb?");
+  CHECK(printable("a\xc2\x85\xe2\x80\xae"
+                  "b") == "a??b");  // next line, right-to-left override
+  CHECK(printable("\xc2\x9b"
+                  "31m") == "?31m");                           // a terminal's other escape
+  CHECK(printable("\xff\xc3x\xc0\x8a\xe2\x80") == "??x????");  // not UTF-8
+  CHECK(printable("Schichtenl\xc3\xa4nge \xe5\xb1\x82 \xf0\x9f\x99\x82") ==
+        "Schichtenl\xc3\xa4nge \xe5\xb1\x82 \xf0\x9f\x99\x82");
 }
 
 }  // namespace
