@@ -175,22 +175,26 @@ void Store::submit_chunk(Slot index, Role role, DeviceOpKind kind) {
   ++device_open_;
 }
 
-/// All blocks are complete in memory, or will be once the user's bytes are copied.
+/// All blocks are complete in memory, or will be once the user's bytes are copied. The device works
+/// while the checksums are made.
 void Store::start_write(Slot index) {
   Chunk& chunk = chunks_[index];
-  const std::byte* const memory = block_memory(chunk).data();
-  const bool there = guarded({chunk.user, chunk.user_bytes}, [&chunk, memory] {
-    if (chunk.bounce != nullptr) {
-      std::memcpy(chunk.bounce + chunk.head_bytes, chunk.user, chunk.user_bytes);
-    }
-    for (std::uint32_t i = 0; i < chunk.blocks; ++i) chunk.sums[i] = block_sum(block_at(memory, i));
-  });
-  if (!there) {
+  const std::span<const std::byte> user(chunk.user, chunk.user_bytes);
+  const auto copy = [&chunk] {
+    std::memcpy(chunk.bounce + chunk.head_bytes, chunk.user, chunk.user_bytes);
+  };
+  if (chunk.bounce != nullptr && !guarded(user, copy)) {
     if (chunk.moved) paths_[chunk.path]->volume.space.give({chunk.physical, chunk.blocks});
     finish_chunk(index, Errc::kUnavailable);
     return;
   }
   submit_chunk(index, Role::kData, DeviceOpKind::kWrite);
+  const std::byte* const memory = block_memory(chunk).data();
+  const auto sum = [&chunk, memory] {
+    for (std::uint32_t i = 0; i < chunk.blocks; ++i) chunk.sums[i] = block_sum(block_at(memory, i));
+  };
+  // What is gone now may have been written or not: it has failed when the device is done with it.
+  if (!guarded(user, sum)) chunk.fill_code = Errc::kUnavailable;
 }
 
 void Store::on_device(const Completion& completion) {
@@ -260,6 +264,7 @@ void Store::on_written(Slot index, Errc code) {
   Chunk& chunk = chunks_[index];
   PathState& path = *paths_[chunk.path];
   Shard& shard = shard_of(chunk);
+  if (code == Errc::kOk) code = chunk.fill_code;
   if (code != Errc::kOk) {
     if (chunk.moved) path.volume.space.give({chunk.physical, chunk.blocks});
     finish_chunk(index, code);

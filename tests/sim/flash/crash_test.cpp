@@ -82,7 +82,7 @@ TEST_CASE("flash sim: after any crash every acknowledged durable write reads bac
 }
 
 TEST_CASE("flash sim: nothing acknowledged is dropped when power is cut with nothing under way") {
-  for_each_seed(kCrashSeeds, [&](std::uint64_t seed) {
+  for_each_seed(kErrorSeeds, [&](std::uint64_t seed) {
     INFO("replay with HO_SEED=" << seed);
     FlashWorld world(seed);
     REQUIRE(world.open({}));
