@@ -64,10 +64,13 @@ SimJob::SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault 
   }
   std::vector<client::FlashRoom> rooms;
   for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
-    rooms.push_back({client::NodeIndex(i), nodes_[i].address, schedule.flash_bytes});
+    // Homes are laid out in whole blocks there; these plans know single bytes.
+    const std::uint64_t blocks_bytes = schedule.storages.size() * client::kFlashAlign;
+    rooms.push_back({client::NodeIndex(i), nodes_[i].address, schedule.flash_bytes + blocks_bytes});
   }
   const auto plan = client::plan_flash_homes(schedule, rooms);
   HO_CHECK(plan.ok());
+  client::move_slots(*plan, schedule_);
   open_flash(*plan);
   local_ = spread(plan->local_ddr_bytes, plan->parts);
   remote_ = spread(schedule.remote_ddr_bytes, {});
@@ -90,7 +93,7 @@ SimJob::SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault 
   mover_->set_stager(stage);
   client::ReplayMemory memory{arena_, handles_, &local_, &remote_, places_};
   memory.stage_chunk_bytes = 64 + random_.below(3000);
-  auto replay = client::Replay::create(schedule, memory, 1);
+  auto replay = client::Replay::create(schedule_, memory, 1);
   HO_CHECK(replay.ok());
   replay_.emplace(std::move(replay).value());
 

@@ -58,7 +58,7 @@ class SimJob {
   void run_op(std::uint32_t position, std::uint64_t step);
   void drain();
 
-  const schedule::Schedule& schedule_;
+  schedule::Schedule schedule_;  ///< its staging slots where the flash homes have them
   Prng random_;
   SimFault fault_;
   SimClock clock_;
