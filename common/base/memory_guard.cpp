@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <mutex>
 
+#include "common/base/check.hpp"
+
 namespace ho {
 namespace {
 
@@ -92,6 +94,7 @@ Result<void> install_memory_guard() {
 }
 
 bool run_guarded(std::span<const std::byte> memory, void (*work)(void*), void* argument) {
+  HO_CHECK(active_guard == nullptr);
   Guard guard;
   guard.begin = memory.data();
   guard.end = memory.data() + memory.size();

@@ -21,7 +21,8 @@ namespace ho {
 
 /// Runs `work`, which touches memory that is shared with another process: that one can cut the file
 /// behind it short at any time, and its pages are gone then. @return false: they were; `work` was
-/// left in the middle. Any thread, after install_memory_guard(). No system call.
+/// left in the middle. `work` neither throws nor calls this again. Any thread that does not block
+/// SIGBUS, after install_memory_guard(). No system call.
 template <typename Work>
 [[nodiscard]] bool guarded(std::span<const std::byte> memory, Work work) {
   static_assert(std::is_trivially_destructible_v<Work>);

@@ -54,7 +54,7 @@ class Candidates {
   }
 
  private:
-  /// Insertion moves what lies behind: a bound on that.
+  /// Insertion moves what lies behind: what scans do not draw is kept below this.
   static constexpr std::size_t kFrontMax = 1024;
 
   bool draw() {

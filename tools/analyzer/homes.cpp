@@ -1,6 +1,7 @@
 #include "tools/analyzer/homes.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "tools/analyzer/channels.hpp"
@@ -11,7 +12,8 @@ namespace {
 using schedule::CacheOp;
 using schedule::CacheOpKind;
 
-/// A port that one link fills to this part has nothing left for the other.
+/// All links together must be this much faster than the nearest alone: with a port that one of
+/// them fills, there is nothing to gain.
 constexpr double kWorthSharing = 1.02;
 
 bool gains(const std::vector<PlanTier>& tiers, Link PlanTier::*alone, Link PlanTier::*shared) {
@@ -35,19 +37,39 @@ std::vector<const CacheOp*> transfers_by_need(const Draft& draft) {
   return moves;
 }
 
-/// See homes_spread().
-bool is_patient(const HomesInput& in, std::uint32_t storage, const Choice& choice) {
+/// Time of the ops between two positions of a cyclic step, in O(1).
+class ComputeTime {
+ public:
+  explicit ComputeTime(const std::vector<std::int64_t>& duration_ns)
+      : count_(static_cast<std::int64_t>(duration_ns.size())), begin_(duration_ns.size() + 1, 0) {
+    std::partial_sum(duration_ns.begin(), duration_ns.end(), begin_.begin() + 1);
+  }
+  /// Of positions [first, last), counted on over the step's end and from before its begin.
+  [[nodiscard]] std::int64_t between(std::int64_t first, std::int64_t last) const {
+    return first < last ? until(last) - until(first) : 0;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t until(std::int64_t position) const {
+    const std::int64_t in_step = ((position % count_) + count_) % count_;
+    const std::int64_t steps = (position - in_step) / count_;
+    return steps * begin_.back() + begin_[static_cast<std::size_t>(in_step)];
+  }
+
+  std::int64_t count_;
+  std::vector<std::int64_t> begin_;  ///< of each op, and of the next step
+};
+
+/// Whether Spread::kPatiently may put a storage into the further tier.
+bool is_patient(const HomesInput& in, const ComputeTime& time, const Choice& choice,
+                std::uint32_t storage) {
   const Lifetimes& life = in.lifetimes;
-  const std::int64_t wanted_ns = 2 * (transfer_ns(in.tiers[1].shared_read, life.bytes[storage]) +
-                                      transfer_ns(in.tiers[1].shared_write, life.bytes[storage]));
+  const std::int64_t both_ns = transfer_ns(in.tiers[1].shared_read, life.bytes[storage]) +
+                               transfer_ns(in.tiers[1].shared_write, life.bytes[storage]);
   for (std::uint32_t g = life.gap_begin[storage]; g < life.gap_begin[storage + 1]; ++g) {
-    if (choice.moved[g] == 0 || life.gaps[g].dead) continue;
-    std::int64_t left_ns = wanted_ns;
-    for (std::int64_t p = life.gaps[g].from + 1; p < life.gaps[g].to && left_ns > 0; ++p) {
-      const std::int64_t count = life.positions;
-      left_ns -= in.duration_ns[static_cast<std::size_t>((p + count) % count)];
-    }
-    if (left_ns > 0) return false;
+    const Gap& gap = life.gaps[g];
+    if (choice.moved[g] == 0 || gap.dead) continue;
+    if (time.between(gap.from + 1, gap.to) < 2 * both_ns) return false;
   }
   return true;
 }
@@ -64,7 +86,7 @@ std::vector<std::uint64_t> static_home_bytes(const HomesInput& in,
 }
 
 std::vector<std::uint8_t> homes_near_first(const HomesInput& in, std::uint64_t budget_bytes,
-                                           bool flash_below) {
+                                           BelowHomes below) {
   const Graph& graph = in.graph;
   const auto& bytes = in.lifetimes.bytes;
   std::vector<std::uint8_t> tier_of(graph.storages.size(), 0);
@@ -81,7 +103,7 @@ std::vector<std::uint8_t> homes_near_first(const HomesInput& in, std::uint64_t b
                              tier_of,      static_bytes,   in.home_is_static};
   const Choice choice = choose(all_fits, options);
   if (choice.failure) return tier_of;
-  const Draft draft = emit(graph, all_fits, choice, {}, {budget_bytes});
+  const Draft draft = emit(graph, all_fits, choice, {}, {.enough_bytes = budget_bytes});
   if (draft.home_bytes[0] <= in.tiers[0].capacity_bytes) return tier_of;
   std::vector<std::uint64_t> traffic(tier_of.size(), 0);
   for (const CacheOp& op : draft.cache_ops) {
@@ -99,7 +121,8 @@ std::vector<std::uint8_t> homes_near_first(const HomesInput& in, std::uint64_t b
       return bytes[s] <= in.tiers[t].capacity_bytes - filled[t];
     };
     const bool remote = graph.storages[s].hint == OffloadHint::kPreferRemote && fits(1);
-    const std::uint8_t tier = !remote && (fits(0) || (flash_below && !fits(1))) ? 0 : 1;
+    const std::uint8_t tier =
+        !remote && (fits(0) || (below == BelowHomes::kFlash && !fits(1))) ? 0 : 1;
     tier_of[s] = tier;
     if (fits(tier) && (in.home_is_static[s] || traffic[s] > 0)) filled[tier] += bytes[s];
   }
@@ -108,9 +131,9 @@ std::vector<std::uint8_t> homes_near_first(const HomesInput& in, std::uint64_t b
 
 std::vector<std::uint8_t> homes_spread(const HomesInput& in,
                                        const std::vector<std::uint8_t>& near_first,
-                                       const Choice& choice, const Draft& draft, bool patiently) {
+                                       const Choice& choice, const Draft& draft, Spread spread) {
   std::vector<std::uint8_t> tier_of = near_first;
-  if (in.tiers.size() < 2) return tier_of;
+  if (in.tiers.size() < 2 || spread == Spread::kNot) return tier_of;
   if (!gains(in.tiers, &PlanTier::read, &PlanTier::shared_read) &&
       !gains(in.tiers, &PlanTier::write, &PlanTier::shared_write)) {
     return tier_of;
@@ -120,6 +143,7 @@ std::vector<std::uint8_t> homes_spread(const HomesInput& in,
   for (std::size_t s = 0; s < tier_of.size(); ++s) {
     if (tier_of[s] == 1) room_bytes -= std::min(room_bytes, bytes[s]);
   }
+  const ComputeTime time(in.duration_ns);
   std::vector<std::uint8_t> decided(tier_of.size(), 0);
   std::int64_t busy_ns[2][2] = {};  // per tier: fetches, write-backs
   for (const CacheOp* op : transfers_by_need(draft)) {
@@ -131,7 +155,7 @@ std::vector<std::uint8_t> homes_spread(const HomesInput& in,
              transfer_ns(fetches ? of.shared_read : of.shared_write, bytes[s]);
     };
     if (decided[s] == 0 && tier_of[s] == 0 && done_ns(1) < done_ns(0) && bytes[s] <= room_bytes &&
-        (!patiently || is_patient(in, s, choice))) {
+        (spread == Spread::kAnyway || is_patient(in, time, choice, s))) {
       tier_of[s] = 1;
       room_bytes -= bytes[s];
     }

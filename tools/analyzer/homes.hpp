@@ -23,19 +23,26 @@ struct HomesInput {
 [[nodiscard]] std::vector<std::uint64_t> static_home_bytes(
     const HomesInput& input, const std::vector<std::uint8_t>& tier_of);
 
-/// Each storage's tier: the nearest, and where that is too small, what moves least goes to the
-/// further one. `flash_below`: what finds room in neither stays in the nearest, above the flash.
+/// What takes homes that find room in no tier: with flash they stay in the nearest, above it.
+enum class BelowHomes : std::uint8_t { kNothing, kFlash };
+
+/// Each storage's tier: the nearest, or the further one for those with the hint PREFER_REMOTE;
+/// where the nearest is too small, what moves least goes to the further one. Where nothing can be
+/// chosen for the budget, the hints alone decide.
 [[nodiscard]] std::vector<std::uint8_t> homes_near_first(const HomesInput& input,
                                                          std::uint64_t budget_bytes,
-                                                         bool flash_below);
+                                                         BelowHomes below);
+
+/// How homes are divided for their links' sake. Patiently: only those go to the further tier whose
+/// gaps that are moved are all at least twice as long as the two transfers over its link.
+enum class Spread : std::uint8_t { kNot, kPatiently, kAnyway };
 
 /// Divides what a plan moves among the links of both tiers: in the order in which it is needed,
 /// each storage that is near in `near_first` goes where the links would be done with it sooner.
-/// `patiently`: only where all of its gaps that are moved are at least twice as long as the two
-/// transfers over the further link. @return `near_first` where a port leaves nothing to gain.
+/// @return `near_first` where a port leaves nothing to gain.
 [[nodiscard]] std::vector<std::uint8_t> homes_spread(const HomesInput& input,
                                                      const std::vector<std::uint8_t>& near_first,
                                                      const Choice& choice, const Draft& draft,
-                                                     bool patiently);
+                                                     Spread spread);
 
 }  // namespace ho::analyzer

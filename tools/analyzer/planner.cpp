@@ -67,11 +67,12 @@ constexpr std::size_t kPositionsRepeated = 20'000;
 
 /// What to hold back after packing brought an arena above the budget. Far above it, the share that
 /// packing wastes tells more than the bytes: these fall with what is packed.
-std::uint64_t more_reserve(std::uint64_t reserve, std::uint64_t arena_bytes,
+std::uint64_t more_reserve(std::uint64_t reserve_bytes, std::uint64_t arena_bytes,
                            std::uint64_t budget_bytes) {
-  if (arena_bytes - budget_bytes <= budget_bytes / 8) return reserve + arena_bytes - budget_bytes;
+  const std::uint64_t excess_bytes = arena_bytes - budget_bytes;
+  if (excess_bytes <= budget_bytes / 8) return reserve_bytes + excess_bytes;
   const double kept = static_cast<double>(budget_bytes) / static_cast<double>(arena_bytes);
-  const auto target = static_cast<double>(budget_bytes - std::min(budget_bytes, reserve));
+  const auto target = static_cast<double>(budget_bytes - std::min(budget_bytes, reserve_bytes));
   return budget_bytes - static_cast<std::uint64_t>(target * kept);
 }
 
@@ -104,7 +105,7 @@ class Planner {
                     std::optional<Infeasible>& failure);
   [[nodiscard]] ChooseOptions options_of(const Variant& variant) const;
   void follow(const Plan& like, const Variant& variant);
-  bool try_spread(Plan& best, std::uint64_t bound_ns, const Effort& effort);
+  void try_spread(Plan& best, std::uint64_t bound_ns, const Effort& effort);
   [[nodiscard]] Infeasible why(const Choice::Failure& failure) const;
   std::optional<Plan> run_variant(const Variant& variant, std::int64_t worth_ns,
                                   std::int64_t stage_hold, std::optional<Infeasible>& failure,
@@ -204,6 +205,7 @@ std::optional<Infeasible> Planner::home_excess(const Draft& draft) const {
 }
 
 /// One choice and what follows from it, whether the device's arena is within the budget or not.
+/// Where it is not and there is nothing to compare with, the answer has its packing only.
 /// Where local DDR is too small, what packing exceeds it by is held back in the next round. Without
 /// offsets if the step is not shorter than `worth_ns` anyway: packing takes as long as all the
 /// rest.
@@ -228,7 +230,8 @@ std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t 
   }
   // With nothing to compare with, all that counts is whether it fits.
   const bool must_fit = worth_ns == INT64_MAX;
-  out.draft = emit(graph_, real, out.choice, out.staging, {budget_, must_fit, nullptr});
+  out.draft =
+      emit(graph_, real, out.choice, out.staging, {.enough_bytes = budget_, .must_fit = must_fit});
   if (must_fit && out.draft.arena_bytes > budget_) return out;
   std::uint64_t reserve = 0;
   for (int round = 0; round < kReserveRounds && flash_; ++round) {
@@ -249,7 +252,8 @@ std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t 
       if (!out.staging.failure->tier) failure->tier = "local_ddr";
       return std::nullopt;
     }
-    out.draft = emit(graph_, real, out.choice, out.staging, {budget_, false, &out.draft});
+    out.draft = emit(graph_, real, out.choice, out.staging,
+                     {.enough_bytes = budget_, .packed = &out.draft});
   }
   if (auto excess = home_excess(out.draft)) {
     failure = excess;
@@ -358,22 +362,17 @@ bool Planner::try_variants(Plan& best, bool found, std::uint64_t bound_ns, const
   return found;
 }
 
-/// The portfolio with the links of both tiers at work; what `best` moves tells how. @return whether
-/// there was anything to spread.
-bool Planner::try_spread(Plan& best, std::uint64_t bound_ns, const Effort& effort) {
+/// The portfolio with the links of both tiers at work; what `best` moves tells how.
+void Planner::try_spread(Plan& best, std::uint64_t bound_ns, const Effort& effort) {
   std::optional<Infeasible> failure;
-  bool tried = false;
   for (const Spread spread : {Spread::kPatiently, Spread::kAnyway}) {
     if (staged_ || close_enough(best, bound_ns)) break;
-    auto homes = homes_spread(homes_input(), near_first_, best.choice, best.draft,
-                              spread == Spread::kPatiently);
+    auto homes = homes_spread(homes_input(), near_first_, best.choice, best.draft, spread);
     if (homes == near_first_ || homes == tier_of_) continue;
     use_homes(std::move(homes), spread);
     try_variants(best, true, bound_ns, effort, failure);
-    tried = true;
   }
-  if (tried) use_homes(best.tier_of, best.spread);
-  return tried;
+  use_homes(best.tier_of, best.spread);
 }
 
 /// Decides about homes in the way of another plan, for this order of ops.
@@ -387,9 +386,9 @@ void Planner::follow(const Plan& like, const Variant& variant) {
   options.target_bytes = budget_;
   const Choice choice = choose(in, options);
   if (choice.failure) return;
-  use_homes(homes_spread(homes_input(), near_first_, choice, emit_unpacked(graph_, in, choice),
-                         like.spread == Spread::kPatiently),
-            like.spread);
+  auto homes = homes_spread(homes_input(), near_first_, choice, emit_unpacked(graph_, in, choice),
+                            like.spread);
+  if (homes != near_first_) use_homes(std::move(homes), like.spread);
 }
 
 Plan Planner::run(std::uint64_t bound_ns, const Effort& effort) {
@@ -398,23 +397,15 @@ Plan Planner::run(std::uint64_t bound_ns, const Effort& effort) {
   if (best.infeasible) return best;
   const bool decides = effort.like == nullptr;
   if (decides) {
-    near_first_ = homes_near_first(homes_input(), budget_, flash_.has_value());
+    near_first_ = homes_near_first(homes_input(), budget_,
+                                   flash_ ? BelowHomes::kFlash : BelowHomes::kNothing);
     use_homes(near_first_, Spread::kNot);
   } else {
     follow(*effort.like, kVariants[effort.first_variant]);
   }
   std::optional<Infeasible> failure;
-  // What one variant moves tells enough of how to spread it.
-  Effort first = effort;
-  const bool may_spread = decides && alone_.size() > 1;
-  if (may_spread) first.variants_max = 1;
-  bool found = try_variants(best, false, bound_ns, first, failure);
-  if (may_spread &&
-      !(found && (close_enough(best, bound_ns) || try_spread(best, bound_ns, effort)))) {
-    Effort rest = effort;
-    if (found) ++rest.first_variant;
-    found = try_variants(best, found, bound_ns, rest, failure);
-  }
+  const bool found = try_variants(best, false, bound_ns, effort, failure);
+  if (found && decides) try_spread(best, bound_ns, effort);
   const bool many = variants_for(graph_.ops.size()) > 1;
   if (found && many && effort.variants_max > 1) repeat(best, bound_ns);
   if (!found) {

@@ -9,12 +9,10 @@
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/choose.hpp"
 #include "tools/analyzer/emit.hpp"
+#include "tools/analyzer/homes.hpp"
 #include "tools/analyzer/staging.hpp"
 
 namespace ho::analyzer {
-
-/// Whether homes lie on all tiers for their links' sake; the two ways of homes_spread().
-enum class Spread : std::uint8_t { kNot, kPatiently, kAnyway };
 
 /// The best variant of the portfolio, or why there is none.
 struct Plan {

@@ -39,12 +39,13 @@ class Search {
     for (const OpList& order : orders) {
       if (graph_.ops.size() > kLargeOps || close(best)) break;
       Arrangement from = make(order);
-      from.plan = plan_of(from, {best.plan.variant, 1, INT64_MAX});
+      const Plan* like = best.plan.infeasible ? nullptr : &best.plan;
+      from.plan = plan_of(from, {best.plan.variant, 1, INT64_MAX, like});
       try_recompute(best, std::move(from));
     }
     if (best.list == original.list) return found;
     if (graph_.ops.size() <= kLargeOps) {
-      Plan full = plan_of(best, {0, SIZE_MAX, best.plan.step_ns});
+      Plan full = plan_of(best, {0, SIZE_MAX, best.plan.step_ns, &best.plan});
       if (!full.infeasible && full.step_ns < best.plan.step_ns) best.plan = std::move(full);
     }
     found.push_back(std::move(best));
@@ -84,7 +85,7 @@ class Search {
     next.plan.infeasible = Infeasible{};
     for (const std::size_t variant : trials(best)) {
       const bool found = !next.plan.infeasible;
-      const Plan* like = best.plan.tier_of.empty() ? nullptr : &best.plan;
+      const Plan* like = best.plan.infeasible ? nullptr : &best.plan;
       Plan each = plan_of(next, {variant, 1, found ? next.plan.step_ns : worth, like});
       if (each.infeasible) continue;
       if (!found || each.step_ns < next.plan.step_ns) next.plan = std::move(each);

@@ -172,8 +172,11 @@ std::optional<Greedy::Move> Greedy::place(std::uint32_t index, std::uint8_t tier
     stored = std::max(stored, write_[lane].book_early(first, last, take_ns(lane, 1)).last_slot);
     move.gone_after = std::min(stored / 2, g.to - 1);
   }
+  const bool fetches = !g.dead && std::all_of(lanes.begin(), lanes.end(), [&](unsigned lane) {
+    return read_[lane].free_between(stored, last) >= take_ns(lane, 0);
+  });
   for (const unsigned lane : lanes) {
-    if (g.dead || read_[lane].free_between(stored, last) < take_ns(lane, 0)) continue;
+    if (!fetches) break;
     const auto booked = read_[lane].book_late(stored, last, take_ns(lane, 0));
     move.back_at = std::min(move.back_at, std::max(booked.first_slot / 2, move.gone_after + 1));
   }

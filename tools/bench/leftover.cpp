@@ -7,15 +7,24 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
+#include <cstring>
+#include <mutex>
+#include <string>
 
 #include "common/base/check.hpp"
 
 namespace ho::bench {
 namespace {
 
-// A signal handler gets no argument of ours: the paths are the only state that it can reach.
-constexpr std::size_t kPlaces = 16;
-std::array<std::atomic<const char*>, kPlaces> paths;
+/// One path, in memory that a handler may read at any time.
+struct Place {
+  std::atomic<bool> used;
+  char path[PATH_MAX];
+};
+
+// A signal handler gets no argument of ours: this is the only state that it can reach.
+std::array<Place, 16> places;
 std::atomic<pid_t> owner;
 
 void remove_path(const char* path) {
@@ -24,15 +33,15 @@ void remove_path(const char* path) {
 
 void on_end(int number) {
   if (::getpid() == owner.load()) {
-    std::for_each(paths.rbegin(), paths.rend(), [](const std::atomic<const char*>& path) {
-      if (path.load() != nullptr) remove_path(path.load());
+    std::for_each(places.rbegin(), places.rend(), [](const Place& place) {
+      if (place.used.load()) remove_path(place.path);
     });
   }
   // SA_RESETHAND: the second one ends the process, as soon as this handler returns.
   ::raise(number);
 }
 
-bool install() {
+void install() {
   owner = ::getpid();
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction action {};
@@ -42,25 +51,27 @@ bool install() {
     action.sa_flags = static_cast<int>(SA_RESETHAND);
     ::sigaction(number, &action, nullptr);
   }
-  return true;
 }
 
 }  // namespace
 
-Leftover::Leftover(const std::filesystem::path& path)
-    : path_(std::filesystem::absolute(path).string()), place_(0) {
-  static const bool installed = install();
-  HO_CHECK(installed);
-  for (; place_ < kPlaces; ++place_) {
-    const char* empty = nullptr;
-    if (paths[place_].compare_exchange_strong(empty, path_.c_str())) return;
-  }
-  HO_CHECK(place_ < kPlaces);
+Leftover::Leftover(const std::filesystem::path& path) {
+  static std::once_flag once;
+  std::call_once(once, install);
+  // Behind all that are there: what lies in a folder is removed before it.
+  const auto last = std::find_if(places.rbegin(), places.rend(),
+                                 [](const Place& place) { return place.used.load(); });
+  place_ = static_cast<std::size_t>(places.rend() - last);
+  HO_CHECK(place_ < places.size());
+  const std::string text = std::filesystem::absolute(path).string();
+  HO_CHECK(text.size() < sizeof places[place_].path);
+  std::memcpy(places[place_].path, text.c_str(), text.size() + 1);
+  places[place_].used = true;
 }
 
 Leftover::~Leftover() {
-  remove_path(path_.c_str());
-  paths[place_] = nullptr;
+  remove_path(places[place_].path);
+  places[place_].used = false;
 }
 
 }  // namespace ho::bench

@@ -2,13 +2,12 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <string>
 
 namespace ho::bench {
 
 /// A file or an empty folder that is removed with this object, and too when SIGINT, SIGTERM or
-/// SIGHUP ends this process (not a child of it). Where one of several lies in another, the folder
-/// is made first. At most 16 at a time. Any thread.
+/// SIGHUP ends this process (not a child of it). Where one lies in another, the folder is made
+/// first. At most 16 at a time; made and removed by one thread, the signal may come to any.
 class Leftover {
  public:
   explicit Leftover(const std::filesystem::path& path);
@@ -17,8 +16,7 @@ class Leftover {
   Leftover& operator=(const Leftover&) = delete;
 
  private:
-  const std::string path_;
-  std::size_t place_;
+  std::size_t place_ = 0;
 };
 
 }  // namespace ho::bench

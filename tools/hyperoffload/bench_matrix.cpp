@@ -15,6 +15,7 @@
 #include "tools/bench/matrix_bench.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/pool_view.hpp"
+#include "tools/hyperoffload/words.hpp"
 
 namespace ho::cli {
 namespace {
@@ -79,7 +80,7 @@ void print_table(const std::vector<Measured>& all) {
                        fixed(row.p99_us, 1)});
     }
   }
-  std::cout << format_table(table);
+  std::cout << format_table(std::move(table));
 }
 
 void print_json(const std::vector<Measured>& all) {
@@ -154,7 +155,7 @@ Result<void> write_profile(const std::vector<Measured>& all, const std::string& 
 }
 
 int complain(const Error& error, int exit_code) {
-  std::cerr << "hyperoffload bench matrix: " << error.message() << "\n";
+  std::cerr << "hyperoffload bench matrix: " << printable(error.message()) << "\n";
   return exit_code;
 }
 

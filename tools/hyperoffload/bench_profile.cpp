@@ -10,6 +10,7 @@
 #include "tools/bench/profile.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/pool_view.hpp"
+#include "tools/hyperoffload/words.hpp"
 
 namespace ho::cli {
 namespace {
@@ -23,7 +24,7 @@ struct Arguments {
 };
 
 int complain(const Error& error) {
-  std::cerr << "hyperoffload bench --profile: " << error.message() << "\n";
+  std::cerr << "hyperoffload bench --profile: " << printable(error.message()) << "\n";
   return kExitIllegal;
 }
 

@@ -51,10 +51,7 @@ void print_table(const PoolCommand<Answer>& command,
       rows.push_back({std::to_string(one.node.node.value()), one.node.name, "unreachable"});
     }
   }
-  for (auto& row : rows) {
-    for (auto& cell : row) cell = printable(cell);
-  }
-  std::cout << format_table(rows);
+  std::cout << format_table(std::move(rows));
 }
 
 template <typename Answer>

@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "tools/hyperoffload/words.hpp"
+
 namespace ho::cli {
 
 namespace {
@@ -77,7 +79,10 @@ void for_each_at_once(std::size_t count, const std::function<void(std::size_t)>&
   for (std::thread& thread : threads) thread.join();
 }
 
-std::string format_table(const std::vector<std::vector<std::string>>& rows) {
+std::string format_table(std::vector<std::vector<std::string>> rows) {
+  for (auto& row : rows) {
+    for (auto& cell : row) cell = printable(cell);
+  }
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));

@@ -61,6 +61,6 @@ std::vector<NodeAnswer<Answer>> ask_all(
 }
 
 /// Columns of text, aligned. The first row is the heading.
-[[nodiscard]] std::string format_table(const std::vector<std::vector<std::string>>& rows);
+[[nodiscard]] std::string format_table(std::vector<std::vector<std::string>> rows);
 
 }  // namespace ho::cli

@@ -49,7 +49,7 @@ with tempfile.TemporaryDirectory() as name:
     assert not (folder / "flash").exists()
 
     # What is measured without a pool is a daemon, and it ends with its starter.
-    for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         temporary = folder / number.name
         temporary.mkdir()
         running = subprocess.Popen([cli, "bench", "transport", "--seconds", "20", "--json"],

@@ -12,9 +12,9 @@ using test::FlashWorld;
 using test::for_each_seed;
 using test::SimFlashFaults;
 
-constexpr std::uint64_t kCrashSeeds = 2000;
-constexpr std::uint64_t kErrorSeeds = 600;
-constexpr std::uint64_t kFlipSeeds = 300;
+constexpr std::uint64_t kCrashSeeds = test::seed_count(2000);
+constexpr std::uint64_t kErrorSeeds = test::seed_count(600);
+constexpr std::uint64_t kFlipSeeds = test::seed_count(300);
 
 /// Whether recovery met a last frame whose data was not all there.
 bool data_was_missing(const FlashWorld& world) {

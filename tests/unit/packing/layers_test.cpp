@@ -4,6 +4,7 @@
 
 #include "tests/unit/packing/problems.hpp"
 #include "tools/analyzer/packing/solve.hpp"
+#include "tools/analyzer/packing/validate.hpp"
 
 using namespace ho;
 using packing::Instance;
@@ -99,4 +100,36 @@ TEST_CASE("layers: 60,000 nested buffers are packed near their load within a sma
   const packing::Solution solution = packing::solve(lifetimes, 0, {0, 1.0}, budget);
   CHECK(static_cast<double>(solution.height_bytes) <=
         1.001 * static_cast<double>(solution.load_bytes));
+  std::vector<packing::Buffer> buffers;
+  for (const auto& each : lifetimes) buffers.push_back({"", each.begin, each.end, each.bytes});
+  CHECK_FALSE(packing::find_violation(buffers, solution.offsets, solution.height_bytes));
+}
+
+TEST_CASE("layers: 30,000 buffers on a cycle, some round its end, share no byte") {
+  Prng prng(7);
+  constexpr std::int64_t kCycle = 4000;
+  std::vector<packing::Lifetime> lifetimes;
+  for (int i = 0; i < 30'000; ++i) {
+    const auto begin = static_cast<std::int64_t>(prng.below(kCycle));
+    const std::uint64_t longest = i % 10 == 0 ? kCycle / 2 : 6;
+    const auto length = 1 + static_cast<std::int64_t>(prng.below(longest));
+    lifetimes.push_back({begin, begin + length, 1 + static_cast<std::int64_t>(prng.below(900))});
+  }
+  for (const std::uint64_t work : {1'000ULL, 3'000'000ULL, 20'000'000ULL, 400'000'000ULL}) {
+    packing::Budget budget(work);
+    const packing::Solution solution = packing::solve(lifetimes, kCycle, {0, 1.0}, budget);
+    // Unrolled: what spans the cycle's end is alive at its begin too.
+    std::vector<packing::Buffer> line;
+    std::vector<std::int64_t> offsets;
+    for (std::size_t i = 0; i < lifetimes.size(); ++i) {
+      const packing::Lifetime& each = lifetimes[i];
+      line.push_back({"", each.begin, std::min(each.end, kCycle), each.bytes});
+      offsets.push_back(solution.offsets[i]);
+      if (each.end <= kCycle) continue;
+      line.push_back({"", 0, each.end - kCycle, each.bytes});
+      offsets.push_back(solution.offsets[i]);
+    }
+    INFO("work " << work);
+    CHECK_FALSE(packing::find_violation(line, offsets, solution.height_bytes));
+  }
 }

@@ -123,10 +123,6 @@ class ShortItems {
   std::vector<Present> present_;  ///< by low end
 };
 
-}  // namespace
-
-namespace {
-
 /// Slots of one size.
 struct Region {
   std::int64_t slots = 0;

@@ -14,9 +14,9 @@ namespace ho::packing {
 [[nodiscard]] Layout place_in_layers(const Instance& instance, std::int64_t long_sections,
                                      Order order, Budget& budget);
 
-/// A region for each size of items, of as many slots as are alive at a time: O(n), and near the
-/// load where all sizes have their peaks together, as in the middle of a training step. Empty where
-/// there are more than a few sizes.
+/// A region for each size of items, of as many slots as are alive at a time: O(n log n), and near
+/// the load where all sizes have their peaks together, as in the middle of a training step. Empty
+/// where there are more than a few sizes.
 [[nodiscard]] Layout place_by_size(const Instance& instance);
 
 }  // namespace ho::packing

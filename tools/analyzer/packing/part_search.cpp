@@ -72,9 +72,10 @@ void PartSearch::improve(std::int64_t required_bytes, Budget& budget) {
     by_bytes_ = greedy_order(instance_, Order::kBytes);
     budget.spend(200 * instance_.items.size());
   }
-  if (instance_.items.size() > kManyItems && rounds_ == 0) try_layers(required_bytes, budget);
+  const bool many = instance_.items.size() > kManyItems;
+  if (many && rounds_ == 0) try_layers(required_bytes, budget);
   if (best_.height_bytes <= required_bytes) return;
-  if (neighbours_->order_work() > budget.left()) {
+  if ((many ? neighbours_->whole_order_work() : neighbours_->order_work()) > budget.left()) {
     budget.spend(budget.left());  // not even one order would come to its end
     return;
   }
@@ -115,12 +116,15 @@ void PartSearch::try_greedy(std::int64_t required_bytes, Budget& budget) {
 
 void PartSearch::try_layers(std::int64_t required_bytes, Budget& budget) {
   for (const std::int64_t long_sections : kLongSections) {
+    // Where no item is that long, another length chooses none either.
+    if (long_sections >= instance_.sections && long_sections != kLongSections[0]) return;
     for (const Order order : {Order::kBytes, Order::kArea}) {
       if (best_.height_bytes <= required_bytes) return;
       Layout next = place_in_layers(instance_, long_sections, order, budget);
       if (next.offsets.empty()) break;
       take(std::move(next));
     }
+    if (budget.spent()) return;
   }
 }
 

@@ -1,0 +1,89 @@
+#include "tools/analyzer/homes.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "tests/unit/analyzer/graphs.hpp"
+#include "tools/analyzer/planner.hpp"
+
+using namespace ho;
+using analyzer::HomesInput;
+using analyzer::Spread;
+
+namespace {
+
+/// Ten values of 1000 bytes that leave the device during a long op and come back after it.
+struct Step {
+  Graph graph = [] {
+    test::GraphBuilder build;
+    std::vector<StorageIndex> values;
+    for (int i = 0; i < 10; ++i) values.push_back(build.storage(1000, StorageKind::kActivation));
+    const auto wide = build.storage(10'000, StorageKind::kActivation);
+    for (const auto value : values) build.op(100, {}, {value});
+    build.op(10'000, {}, {wide});
+    for (const auto value : values) build.op(100, {value}, {});
+    return build.take();
+  }();
+  Hardware hardware = [] {
+    Hardware out = test::one_tier(1'000'000'000);
+    out.remote_ddr = out.local_ddr;
+    return out;
+  }();
+  std::uint64_t budget_bytes = 10'500;
+
+  /// How many homes the further tier gets of what variant 0 with near homes moves.
+  [[nodiscard]] std::ptrdiff_t far_homes(Spread spread) const {
+    const auto tiers = analyzer::plan_tiers(hardware);
+    const auto life = analyzer::lifetimes_of(graph, 1);
+    std::vector<std::int64_t> durations;
+    for (const Op& op : graph.ops) durations.push_back(static_cast<std::int64_t>(op.duration_ns));
+    const std::vector<std::uint8_t> none_static(graph.storages.size(), 0);
+    const HomesInput input{graph, life, durations, tiers, none_static};
+    const std::vector<std::uint8_t> near(graph.storages.size(), 0);
+    const auto plan = analyzer::plan(graph, life, {tiers[0]}, std::nullopt, budget_bytes, 0);
+    REQUIRE_FALSE(plan.infeasible);
+    const auto homes = analyzer::homes_spread(input, near, plan.choice, plan.draft, spread);
+    return std::count(homes.begin(), homes.end(), 1);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("homes: two equal links share what moves by half") {
+  Step step;
+  CHECK(step.far_homes(Spread::kNot) == 0);
+  CHECK(step.far_homes(Spread::kAnyway) >= 4);
+  CHECK(step.far_homes(Spread::kAnyway) <= 5);
+  CHECK(step.far_homes(Spread::kPatiently) == step.far_homes(Spread::kAnyway));
+}
+
+TEST_CASE("homes: a link of a quarter of the rate gets a fifth") {
+  Step step;
+  step.hardware.remote_ddr->read.bytes_per_s /= 4;
+  step.hardware.remote_ddr->write.bytes_per_s /= 4;
+  CHECK(step.far_homes(Spread::kAnyway) == 2);
+}
+
+TEST_CASE("homes: who is patient puts nothing where two transfers take half of the gap") {
+  Step step;
+  // 2 x 1000 bytes at 0.3 GB/s are 6,667 ns of gaps of at most 12,000.
+  step.hardware.remote_ddr->read.bytes_per_s = 300'000'000;
+  step.hardware.remote_ddr->write.bytes_per_s = 300'000'000;
+  CHECK(step.far_homes(Spread::kPatiently) == 0);
+  CHECK(step.far_homes(Spread::kAnyway) > 0);
+}
+
+TEST_CASE("homes: the further tier gets no more than it has room for") {
+  Step step;
+  step.hardware.remote_ddr->capacity_bytes = 2'500;
+  CHECK(step.far_homes(Spread::kAnyway) == 2);
+}
+
+TEST_CASE("homes: nothing is spread behind a port that one link fills") {
+  Step step;
+  step.hardware.device_port_read = step.hardware.local_ddr->read;
+  step.hardware.device_port_write = step.hardware.local_ddr->write;
+  CHECK(step.far_homes(Spread::kAnyway) == 0);
+  step.hardware.device_port_write->bytes_per_s *= 2;  // now there is something to gain
+  CHECK(step.far_homes(Spread::kAnyway) > 0);
+}
