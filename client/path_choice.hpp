@@ -35,9 +35,8 @@ struct PathChoice {
 };
 
 /// Chooses the best driver that is allowed, offered and usable: `local` on the same machine, else
-/// `ucx` where both ends have RDMA, else `ofi`. Pure but
-/// for what it asks. @return kUnsupported: none, with what is
-/// wrong with each that is allowed.
+/// `ucx` where both ends have RDMA, else `ofi`. Pure but for ucx_missing(). @return kUnsupported:
+/// none, with what is wrong with each that is allowed.
 [[nodiscard]] Result<PathChoice> choose_path(const AllowedDrivers& allowed, const PathFacts& facts);
 
 /// This kernel's boot id, as HelloReply::boot_id has the daemon's; for PathFacts::same_machine.

@@ -76,6 +76,11 @@ bool is_patient(const HomesInput& in, const ComputeTime& time, const Choice& cho
 
 }  // namespace
 
+std::vector<PlanTier> without_limits(std::vector<PlanTier> tiers) {
+  for (PlanTier& tier : tiers) tier.capacity_bytes = UINT64_MAX / 4;
+  return tiers;
+}
+
 std::vector<std::uint64_t> static_home_bytes(const HomesInput& in,
                                              const std::vector<std::uint8_t>& tier_of) {
   std::vector<std::uint64_t> bytes(in.tiers.size(), 0);
@@ -94,8 +99,7 @@ std::vector<std::uint8_t> homes_near_first(const HomesInput& in, std::uint64_t b
   for (std::size_t s = 0; s < tier_of.size(); ++s) {
     if (graph.storages[s].hint == OffloadHint::kPreferRemote) tier_of[s] = 1;
   }
-  std::vector<PlanTier> unlimited = in.tiers;
-  for (PlanTier& tier : unlimited) tier.capacity_bytes = UINT64_MAX / 4;
+  const std::vector<PlanTier> unlimited = without_limits(in.tiers);
   ChooseOptions options;
   options.target_bytes = budget_bytes;
   const auto static_bytes = static_home_bytes(in, tier_of);

@@ -19,6 +19,9 @@ struct HomesInput {
   const std::vector<std::uint8_t>& home_is_static;  ///< per storage
 };
 
+/// The same tiers without capacities.
+[[nodiscard]] std::vector<PlanTier> without_limits(std::vector<PlanTier> tiers);
+
 /// Bytes of each tier that homes kept for good take.
 [[nodiscard]] std::vector<std::uint64_t> static_home_bytes(
     const HomesInput& input, const std::vector<std::uint8_t>& tier_of);

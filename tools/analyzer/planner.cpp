@@ -147,8 +147,7 @@ void Planner::use_homes(std::vector<std::uint8_t> tier_of, Spread spread) {
     tier.read = tier.shared_read;
     tier.write = tier.shared_write;
   }
-  unlimited_ = tiers_;
-  for (PlanTier& tier : unlimited_) tier.capacity_bytes = UINT64_MAX / 4;
+  unlimited_ = without_limits(tiers_);
 }
 
 /// What no choice can change: an op's own operands, homes of what persists.

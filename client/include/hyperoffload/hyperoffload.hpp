@@ -118,7 +118,7 @@ class Pool {
   struct Options {
     std::string pool;                  ///< addresses, comma-separated
     std::string name;                  ///< the job, for people
-    std::string transport = "auto";    ///< "auto", "local", "ofi"
+    std::string transport = "auto";    ///< as ho_connect_options::transport
     std::uint32_t op_deadline_ms = 0;  ///< 0: the library's default
     std::string ucx_module = {};       ///< empty: the one installed with the library
     std::string ofi_provider = {};     ///< these three: empty: what fits the daemon

@@ -106,8 +106,7 @@ class Store {
 
   /// Reserves space; all or nothing. Operations can be submitted at once.
   /// @return kInvalidArgument; kExhausted: no space, the log could not hold it, or extents_max;
-  /// kBusy: too many
-  /// are being made; kIo: a path is broken.
+  /// kBusy: too many are being made; kIo: a path is broken.
   [[nodiscard]] Result<ExtentId> create(const ExtentSpec& spec);
 
   /// Each accepted operation gets one completion. Memory belongs to the store until then, and

@@ -7,28 +7,9 @@
 #include "tools/analyzer/packing/validate.hpp"
 
 using namespace ho;
-using packing::Instance;
 using packing::Layout;
 
 namespace {
-
-/// Whether no two items that meet share a byte, and the height is that of the highest.
-bool is_packing(const Instance& instance, const Layout& layout) {
-  if (layout.offsets.size() != instance.items.size()) return false;
-  std::int64_t height = 0;
-  for (std::size_t i = 0; i < instance.items.size(); ++i) {
-    if (layout.offsets[i] < 0) return false;
-    height = std::max(height, layout.offsets[i] + instance.items[i].bytes);
-    for (std::size_t j = 0; j < i; ++j) {
-      if (!meet(instance.items[i], instance.items[j])) continue;
-      if (layout.offsets[i] < layout.offsets[j] + instance.items[j].bytes &&
-          layout.offsets[j] < layout.offsets[i] + instance.items[i].bytes) {
-        return false;
-      }
-    }
-  }
-  return height == layout.height_bytes;
-}
 
 /// Layers that are alive from a forward op to its backward one, workspaces of one op, and values
 /// that are handed on all along, so that nothing is alive throughout: what a step of a deep network
@@ -58,12 +39,11 @@ TEST_CASE("layers: every packing is disjoint, on a line and on a cycle, whatever
     const packing::Parts parts = packing::cut(lifetimes, cycle);
     for (const packing::Part& part : parts.parts) {
       const Layout by_size = packing::place_by_size(part.instance);
-      REQUIRE(is_packing(part.instance, by_size));
+      REQUIRE(test::is_packing(part.instance, by_size));
       for (const std::int64_t long_sections : {0, 1, 4, 16, 1000}) {
         packing::Budget budget(UINT64_MAX);
-        const Layout layout =
-            packing::place_in_layers(part.instance, long_sections, packing::Order::kArea, budget);
-        REQUIRE(is_packing(part.instance, layout));
+        const Layout layout = packing::place_in_layers(part.instance, long_sections, 0, budget);
+        REQUIRE(test::is_packing(part.instance, layout));
         REQUIRE(layout.height_bytes >= part.instance.load_bytes);
         ++packed;
       }
@@ -77,7 +57,7 @@ TEST_CASE("layers: sizes whose peaks coincide are packed at the load by their re
   const packing::Parts parts = packing::cut(lifetimes, 0);
   REQUIRE(parts.parts.size() == 1);
   const Layout layout = packing::place_by_size(parts.parts[0].instance);
-  REQUIRE(is_packing(parts.parts[0].instance, layout));
+  REQUIRE(test::is_packing(parts.parts[0].instance, layout));
   // At the peak a workspace of either kind may be missing, and one value handed on.
   CHECK(layout.height_bytes <= parts.parts[0].instance.load_bytes + 3 + 5 + 16);
 }
@@ -85,8 +65,7 @@ TEST_CASE("layers: sizes whose peaks coincide are packed at the load by their re
 TEST_CASE("layers: a budget that ends before gives nothing, and many sizes have no regions") {
   const packing::Parts parts = packing::cut(nested(300), 0);
   packing::Budget none(1000);
-  CHECK(packing::place_in_layers(parts.parts[0].instance, 4, packing::Order::kArea, none)
-            .offsets.empty());
+  CHECK(packing::place_in_layers(parts.parts[0].instance, 4, 0, none).offsets.empty());
   std::vector<packing::Lifetime> all_sizes;
   for (std::int64_t i = 0; i < 400; ++i) all_sizes.push_back({i, i + 20, 100 + i});
   const packing::Parts other = packing::cut(all_sizes, 0);

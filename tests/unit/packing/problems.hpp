@@ -8,6 +8,7 @@
 
 #include "common/base/prng.hpp"
 #include "tools/analyzer/packing/csv.hpp"
+#include "tools/analyzer/packing/greedy.hpp"
 #include "tools/analyzer/packing/instance.hpp"
 
 namespace ho::test {
@@ -49,6 +50,24 @@ inline bool disjoint(const std::vector<packing::Lifetime>& lifetimes,
     }
   }
   return true;
+}
+
+/// Whether every item has bytes, no two that meet share one, and the height is the highest's.
+inline bool is_packing(const packing::Instance& instance, const packing::Layout& layout) {
+  if (layout.offsets.size() != instance.items.size()) return false;
+  std::int64_t height = 0;
+  for (std::size_t i = 0; i < instance.items.size(); ++i) {
+    if (layout.offsets[i] < 0) return false;
+    height = std::max(height, layout.offsets[i] + instance.items[i].bytes);
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!meet(instance.items[i], instance.items[j])) continue;
+      if (layout.offsets[i] < layout.offsets[j] + instance.items[j].bytes &&
+          layout.offsets[j] < layout.offsets[i] + instance.items[i].bytes) {
+        return false;
+      }
+    }
+  }
+  return height == layout.height_bytes;
 }
 
 /// The least height there is. Any packing, taken from the bottom up with each buffer sunk onto

@@ -10,25 +10,6 @@ using packing::Instance;
 using packing::Layout;
 using packing::Outcome;
 
-namespace {
-
-bool disjoint(const Instance& instance, const Layout& layout) {
-  std::int64_t height = 0;
-  for (std::size_t i = 0; i < instance.items.size(); ++i) {
-    height = std::max(height, layout.offsets[i] + instance.items[i].bytes);
-    for (std::size_t j = 0; j < i; ++j) {
-      if (!meet(instance.items[i], instance.items[j])) continue;
-      if (layout.offsets[i] < layout.offsets[j] + instance.items[j].bytes &&
-          layout.offsets[j] < layout.offsets[i] + instance.items[i].bytes) {
-        return false;
-      }
-    }
-  }
-  return height == layout.height_bytes;
-}
-
-}  // namespace
-
 TEST_CASE("exact search: finds the optimum and proves that there is nothing below it") {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     const std::int64_t cycle = seed % 2 == 0 ? 0 : 12;
@@ -42,7 +23,7 @@ TEST_CASE("exact search: finds the optimum and proves that there is nothing belo
       packing::Restarts restarts(instance, std::vector<double>(instance.items.size(), 1));
       packing::Budget budget(UINT64_MAX);
       REQUIRE(restarts.run(best - parts.base_bytes[p], budget) == Outcome::kFound);
-      CHECK(disjoint(instance, restarts.layout()));
+      CHECK(test::is_packing(instance, restarts.layout()));
       CHECK(restarts.layout().height_bytes <= best - parts.base_bytes[p]);
       const Outcome below = restarts.run(best - 1 - parts.base_bytes[p], budget);
       CHECK(below != Outcome::kStopped);
@@ -66,7 +47,7 @@ TEST_CASE("exact search: sizes beyond 30 bits lose less than a millionth") {
     packing::Budget budget(2'000'000'000);
     const std::int64_t load = part.instance.load_bytes;
     REQUIRE(restarts.run(load + load / 1'000'000, budget) == Outcome::kFound);
-    CHECK(disjoint(part.instance, restarts.layout()));
+    CHECK(test::is_packing(part.instance, restarts.layout()));
     CHECK(restarts.layout().height_bytes <= load + load / 1'000'000);
   }
 }
@@ -81,7 +62,7 @@ TEST_CASE("exact search: rectangles cut to pieces are put together again") {
       packing::Restarts restarts(instance, std::vector<double>(instance.items.size(), 1));
       packing::Budget budget(20'000'000'000);
       REQUIRE(restarts.run(1000 - parts.base_bytes[p], budget) == Outcome::kFound);
-      CHECK(disjoint(instance, restarts.layout()));
+      CHECK(test::is_packing(instance, restarts.layout()));
     }
   }
 }
@@ -100,7 +81,7 @@ TEST_CASE("ejection search: what it calls packed is within the capacity and shar
       packing::Budget budget(50'000'000);
       if (!search.run(packing::place_by_sweep(part.instance), capacity, budget)) continue;
       ++found;
-      CHECK(disjoint(part.instance, search.layout()));
+      CHECK(test::is_packing(part.instance, search.layout()));
       CHECK(search.layout().height_bytes <= capacity);
     }
   }
@@ -114,12 +95,12 @@ TEST_CASE("greedy packing: the sweep and every order share no byte") {
     const auto lifetimes = test::random_lifetimes(seed, 50, 80, cycle, 100);
     const packing::Parts parts = packing::cut(lifetimes, cycle);
     for (const packing::Part& part : parts.parts) {
-      CHECK(disjoint(part.instance, packing::place_by_sweep(part.instance)));
+      CHECK(test::is_packing(part.instance, packing::place_by_sweep(part.instance)));
       const packing::Neighbours neighbours(part.instance);
       const std::vector<std::int64_t> nothing(part.instance.items.size(), -1);
       for (const packing::Order order : packing::kOrders) {
         packing::Budget budget(UINT64_MAX);
-        CHECK(disjoint(
+        CHECK(test::is_packing(
             part.instance,
             packing::place_in_order(part.instance, neighbours,
                                     packing::greedy_order(part.instance, order), nothing, budget)));

@@ -179,20 +179,27 @@ Layout place_by_size(const Instance& instance) {
   return out;
 }
 
-Layout place_in_layers(const Instance& instance, std::int64_t long_sections, Order order,
-                       Budget& budget) {
+Layout place_in_layers(const Instance& instance, std::int64_t long_sections,
+                       std::int64_t enough_bytes, Budget& budget) {
   const LongItems chosen = long_items(instance, long_sections);
   const std::size_t count = chosen.ids.size();
   const Neighbours neighbours(chosen.instance);
   budget.spend(100 * instance.items.size());
-  if (neighbours.whole_order_work() > budget.left()) return {};  // it would not come to its end
-  const Layout placed =
-      place_in_order(chosen.instance, neighbours, greedy_order(chosen.instance, order),
-                     std::vector<std::int64_t>(count, -1), budget);
-  if (placed.offsets.size() != count) return {};
-  Layout start{std::vector<std::int64_t>(instance.items.size(), -1), placed.height_bytes};
-  for (std::size_t i = 0; i < count; ++i) start.offsets[chosen.ids[i]] = placed.offsets[i];
-  return ShortItems(instance, long_sections, std::move(start)).run(budget);
+  Layout best;
+  for (const Order order : {Order::kBytes, Order::kArea}) {
+    if (neighbours.whole_order_work() > budget.left()) break;  // it would not come to its end
+    const Layout placed =
+        place_in_order(chosen.instance, neighbours, greedy_order(chosen.instance, order),
+                       std::vector<std::int64_t>(count, -1), budget);
+    if (placed.offsets.size() != count) break;
+    Layout start{std::vector<std::int64_t>(instance.items.size(), -1), placed.height_bytes};
+    for (std::size_t i = 0; i < count; ++i) start.offsets[chosen.ids[i]] = placed.offsets[i];
+    Layout next = ShortItems(instance, long_sections, std::move(start)).run(budget);
+    if (next.offsets.empty()) break;
+    if (best.offsets.empty() || next.height_bytes < best.height_bytes) best = std::move(next);
+    if (best.height_bytes <= enough_bytes) break;
+  }
+  return best;
 }
 
 }  // namespace ho::packing

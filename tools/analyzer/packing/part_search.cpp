@@ -118,13 +118,9 @@ void PartSearch::try_layers(std::int64_t required_bytes, Budget& budget) {
   for (const std::int64_t long_sections : kLongSections) {
     // Where no item is that long, another length chooses none either.
     if (long_sections >= instance_.sections && long_sections != kLongSections[0]) return;
-    for (const Order order : {Order::kBytes, Order::kArea}) {
-      if (best_.height_bytes <= required_bytes) return;
-      Layout next = place_in_layers(instance_, long_sections, order, budget);
-      if (next.offsets.empty()) break;
-      take(std::move(next));
-    }
-    if (budget.spent()) return;
+    Layout next = place_in_layers(instance_, long_sections, required_bytes, budget);
+    if (!next.offsets.empty()) take(std::move(next));
+    if (best_.height_bytes <= required_bytes || budget.spent()) return;
   }
 }
 
