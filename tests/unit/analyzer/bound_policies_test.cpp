@@ -31,9 +31,12 @@ TEST_CASE("lower bound: no policy is below it, on one tier, behind ports and abo
     INFO("seed " << seed);
     const Graph graph = test::random_graph(seed, 25);
     const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+    // Flash that is slower than the DDR in front of it, and flash that is faster.
+    Hardware fast_flash = test::with_flash(peak * 6 / 10, 600'000'000);
+    fast_flash.flash->read = fast_flash.flash->write = Link{3'000'000'000, 10};
     const Hardware kinds[] = {test::one_tier(1'000'000'000), with_ports(),
-                              test::with_flash(peak * 6 / 10, 2'000'000'000)};
-    const Hardware& hardware = kinds[seed % 3];
+                              test::with_flash(peak * 6 / 10, 2'000'000'000), fast_flash};
+    const Hardware& hardware = kinds[seed % 4];
     const std::uint64_t budget = peak * (50 + seed % 40) / 100 + 1;
     const auto outcome = analyzer::analyze(graph, hardware, {budget, 1});
     REQUIRE(outcome);
