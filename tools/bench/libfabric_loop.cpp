@@ -20,6 +20,7 @@
 
 #include "common/base/units.hpp"
 #include "tools/bench/child.hpp"
+#include "tools/bench/latencies.hpp"
 #include "tools/bench/loop.hpp"
 
 namespace ho::bench {
@@ -124,9 +125,14 @@ void run_target(int socket, const LoopShape& shape, const std::string& provider)
 class LibfabricLoop final : public Loop {
  public:
   LibfabricLoop(const LoopShape& shape, std::unique_ptr<Child> child)
-      : shape_(shape), child_(std::move(child)), contexts_(shape.inflight) {
+      : shape_(shape),
+        child_(std::move(child)),
+        contexts_(shape.inflight),
+        latencies_(shape.inflight) {
     for (auto& context : contexts_) free_.push_back(&context);
   }
+  [[nodiscard]] std::vector<double> latencies_us() const override { return latencies_.us(); }
+  void forget_samples() override { latencies_.forget(); }
 
   [[nodiscard]] Result<void> open(const std::string& provider) {
     Greeting greeting;
@@ -161,7 +167,8 @@ class LibfabricLoop final : public Loop {
     Duration took{0};
     bool stopping = false;
     while (true) {
-      while (!stopping && !free_.empty()) {
+      while (!stopping && !free_.empty() && clock.now() >= not_before_) {
+        latencies_.begin(slot_of(free_.back()), clock.now());
         const ssize_t posted = post(free_.back());
         if (posted == -FI_EAGAIN) break;
         if (posted != 0) return Error(Errc::kIo, "the plain libfabric loop lost its peer");
@@ -170,14 +177,17 @@ class LibfabricLoop final : public Loop {
       std::array<fi_cq_entry, 16> entries;
       const ssize_t got = fi_cq_read(stack_.cq, entries.data(), entries.size());
       if (got < 0 && got != -FI_EAGAIN) return Error(Errc::kIo, "the plain libfabric loop failed");
+      const TimePoint now = clock.now();
       for (ssize_t i = 0; i < got; ++i) {
         free_.push_back(static_cast<fi_context2*>(entries[static_cast<std::size_t>(i)].op_context));
+        latencies_.end(slot_of(free_.back()), now);
+        not_before_ = now + shape_.pause;
         if (!stopping) moved_bytes += shape_.size_bytes;
       }
-      if (!stopping) took = clock.now() - start;
+      if (!stopping) took = now - start;
       stopping = stopping || took >= time;
       if (stopping && free_.size() == contexts_.size()) break;
-      if (clock.now() - start > time + std::chrono::seconds(5)) {
+      if (now - start > time + std::chrono::seconds(5)) {
         return Error(Errc::kDeadline, "the plain libfabric loop is stuck");
       }
     }
@@ -185,6 +195,9 @@ class LibfabricLoop final : public Loop {
   }
 
  private:
+  [[nodiscard]] std::size_t slot_of(const fi_context2* context) const {
+    return static_cast<std::size_t>(context - contexts_.data());
+  }
   ssize_t post(fi_context2* context) {
     std::byte* local = area_ + at_;
     const std::uint64_t remote = greeting_.base + at_;
@@ -216,6 +229,8 @@ class LibfabricLoop final : public Loop {
   std::unique_ptr<Child> child_;
   std::vector<fi_context2> contexts_;
   std::vector<fi_context2*> free_;
+  Latencies latencies_;
+  TimePoint not_before_{};
   Stack stack_;
   fi_addr_t peer_ = FI_ADDR_UNSPEC;
   void* descriptor_ = nullptr;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
@@ -18,6 +19,8 @@ struct LoopShape {
   std::uint32_t inflight = 16;
   std::uint64_t area_bytes =
       64U << 20U;  ///< walked through on both sides; a multiple of size_bytes
+  /// From the end of one operation to the next submission: the target falls asleep in it.
+  Duration pause{0};
 };
 
 /// Something that moves bytes and can be run in short turns, so that two of them can be compared on
@@ -27,6 +30,10 @@ class Loop {
   virtual ~Loop() = default;
   /// Moves bytes for about `time`. @return bytes per second.
   [[nodiscard]] virtual Result<double> run(Duration time) = 0;
+  /// Submit to completion, of the operations since the last forget_samples(); none where the loop
+  /// does not look.
+  [[nodiscard]] virtual std::vector<double> latencies_us() const { return {}; }
+  virtual void forget_samples() {}
 };
 
 /// Names what limits a driver, with the loop that shows it.
@@ -46,9 +53,10 @@ struct Limit {
 [[nodiscard]] Result<Limit> make_libfabric_limit(const LoopShape& shape,
                                                  const std::string& provider);
 
-/// A plain UCX program over TCP, in processes of its own; its target polls all the time. Forks;
-/// call while the process has one thread. @return kUnsupported where the program is not there, or
-/// does not start (no UCX).
-[[nodiscard]] Result<Limit> make_ucx_limit(const LoopShape& shape);
+/// A plain UCX program in processes of its own; its target polls all the time. Forks; call while
+/// the process has one thread.
+/// @param transports as UCX names them: "tcp" or "rc".
+/// @return kUnsupported where the program is not there, or does not start (no UCX, no device).
+[[nodiscard]] Result<Limit> make_ucx_limit(const LoopShape& shape, const std::string& transports);
 
 }  // namespace ho::bench

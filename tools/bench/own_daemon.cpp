@@ -53,7 +53,7 @@ Result<std::unique_ptr<OwnDaemon>> OwnDaemon::start(const Options& options) {
                         << "\nsegment_bytes: " << options.segment_bytes
                         << "\nlease_ms: 3600000\ndrain_ms: 0\nlog_level: \"error\"\nunix_socket: \""
                         << made->socket() << "\"\n"
-                        << (options.ofi ? "ofi { }\n" : "")
+                        << (options.network.empty() ? "" : options.network + " { }\n")
                         << (options.flash_path.empty()
                                 ? ""
                                 : "flash { path: \"" + options.flash_path.string() + "\" }\n");

@@ -53,7 +53,7 @@ struct Memory {
 };
 
 /// Transfers in flight, waited for in the order they were started.
-class PoolLoop final : public TimedLoop {
+class PoolLoop final : public Loop {
  public:
   PoolLoop(const LoopShape& shape, Memory& memory) : shape_(shape), memory_(memory) {}
 

@@ -12,7 +12,10 @@
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/rdma_devices.hpp"
+#include "common/transport/ucx_module.hpp"
 #include "proto/control.hpp"
+#include "tools/bench/latencies.hpp"
 #include "tools/bench/own_daemon.hpp"
 
 namespace ho::bench {
@@ -24,7 +27,6 @@ using transport::PutOp;
 using transport::RegionId;
 using transport::Transport;
 
-constexpr std::size_t kSamplesMax = 1'000'000;
 constexpr Duration kOpDeadline = std::chrono::seconds(10);
 constexpr Duration kGrantTimeMax = std::chrono::seconds(120);  // faulting it in takes 0.5 s/GiB
 
@@ -56,11 +58,10 @@ class HostArea {
 };
 
 /// A driver as its user runs it: submit until `inflight`, poll.
-class DriverLoop final : public TimedLoop {
+class DriverLoop final : public Loop {
  public:
   DriverLoop(const LoopShape& shape, Transport& transport, std::span<std::byte> memory)
-      : shape_(shape), transport_(transport), memory_(memory), started_(shape.inflight) {
-    samples_ns_.reserve(kSamplesMax);
+      : shape_(shape), transport_(transport), memory_(memory), latencies_(shape.inflight) {
     for (std::uint32_t i = 0; i < shape.inflight; ++i) free_.push_back(i);
   }
 
@@ -70,12 +71,8 @@ class DriverLoop final : public TimedLoop {
     regions_ = std::move(regions);
     ops_per_region_ = ops_per_region;
   }
-  [[nodiscard]] std::vector<double> latencies_us() const override {
-    std::vector<double> latencies;
-    for (const std::uint32_t sample_ns : samples_ns_) latencies.push_back(sample_ns / 1e3);
-    return latencies;
-  }
-  void forget_samples() override { samples_ns_.clear(); }
+  [[nodiscard]] std::vector<double> latencies_us() const override { return latencies_.us(); }
+  void forget_samples() override { latencies_.forget(); }
 
   [[nodiscard]] Result<double> run(Duration time) override {
     const TimePoint start = clock_.now();
@@ -83,7 +80,7 @@ class DriverLoop final : public TimedLoop {
     Duration took{0};
     bool stopping = false;
     while (!stopping || free_.size() < shape_.inflight) {
-      while (!stopping && !free_.empty()) {
+      while (!stopping && !free_.empty() && may_submit()) {
         const auto submitted = submit(free_.back());
         if (!submitted && submitted.error().code() == Errc::kBusy) break;
         if (!submitted) return submitted.error();
@@ -95,8 +92,8 @@ class DriverLoop final : public TimedLoop {
       for (std::size_t i = 0; i < count; ++i) {
         if (done[i].code != Errc::kOk) return Error(done[i].code, "a transfer failed");
         const auto slot = static_cast<std::uint32_t>(done[i].op.value());
-        const auto latency = static_cast<std::uint32_t>((now - started_[slot]).count());
-        if (samples_ns_.size() < kSamplesMax) samples_ns_.push_back(latency);
+        latencies_.end(slot, now);
+        not_before_ = now + shape_.pause;
         free_.push_back(slot);
         if (!stopping) moved_bytes += shape_.size_bytes;
       }
@@ -107,9 +104,12 @@ class DriverLoop final : public TimedLoop {
   }
 
  private:
+  [[nodiscard]] bool may_submit() const {
+    return shape_.pause == Duration{0} || clock_.now() >= not_before_;
+  }
   [[nodiscard]] Result<void> submit(std::uint32_t slot) {
     const TimePoint now = clock_.now();
-    started_[slot] = now;
+    latencies_.begin(slot, now);
     const std::span<std::byte> piece = memory_.subspan(at_ * shape_.size_bytes, shape_.size_bytes);
     const RegionId region = regions_[at_ / ops_per_region_];
     const std::uint64_t offset = at_ % ops_per_region_ * shape_.size_bytes;
@@ -129,16 +129,29 @@ class DriverLoop final : public TimedLoop {
   LocalId local_;
   std::vector<RegionId> regions_;
   std::uint64_t ops_per_region_ = 1;
-  std::vector<TimePoint> started_;
+  Latencies latencies_;
+  TimePoint not_before_{};
   std::vector<std::uint32_t> free_;
-  std::vector<std::uint32_t> samples_ns_;
   std::uint64_t at_ = 0;  ///< the operation in the area that comes next
 };
 
 Result<std::unique_ptr<Transport>> make_initiator(const TransportBenchOptions& options,
                                                   const Clock& clock) {
-  if (options.driver == Driver::kLocal) return transport::make_local_transport({}, clock);
-  return transport::make_ofi_transport({}, clock);
+  switch (options.driver) {
+    case Driver::kLocal: return transport::make_local_transport({}, clock);
+    case Driver::kOfi: return transport::make_ofi_transport({}, clock);
+    case Driver::kUcx: return transport::make_ucx_transport({}, clock);
+  }
+  return Error(Errc::kInvalidArgument, "no such driver");
+}
+
+std::string name_of(Driver driver) {
+  switch (driver) {
+    case Driver::kLocal: return "local";
+    case Driver::kOfi: return "ofi";
+    case Driver::kUcx: return "ucx";
+  }
+  return "";
 }
 
 /// A session on the daemon with a grant as large as the area, and its segments.
@@ -150,7 +163,7 @@ struct Held {
 
 Result<Held> hold(const std::string& daemon, Driver driver, std::uint64_t bytes) {
   const SteadyClock clock;
-  const std::string name = driver == Driver::kLocal ? "local" : "ofi";
+  const std::string name = name_of(driver);
   ControlClient::Options options;
   options.address = daemon;
   options.client_name = "hyperoffload bench transport";
@@ -186,26 +199,6 @@ Result<HostArea> map_segments(const std::vector<GrantedSegment>& segments, std::
   return area;
 }
 
-/// What an ofi run is held against, and what could not be measured.
-struct Rivals {
-  std::vector<Limit> limits;
-  std::vector<Comparison> absent;
-};
-
-Result<Rivals> make_network_rivals(const LoopShape& shape) {
-  Rivals rivals;
-  auto plain = make_libfabric_limit(shape, transport::kOfiProvider);
-  if (!plain) return plain.error();
-  rivals.limits.push_back(std::move(*plain));
-  auto ucx = make_ucx_limit(shape);
-  if (ucx) {
-    rivals.limits.push_back(std::move(*ucx));
-  } else {
-    rivals.absent.push_back(Comparison{"ucx-tcp loop", 0, 0, 0, 0, ucx.error().message()});
-  }
-  return rivals;
-}
-
 /// Connects, and attaches every segment. @return the regions, in order.
 Result<std::vector<RegionId>> attach(Transport& initiator, Held& held) {
   const SteadyClock clock;
@@ -227,6 +220,31 @@ Result<std::vector<RegionId>> attach(Transport& initiator, Held& held) {
 
 }  // namespace
 
+Result<Rivals> make_network_rivals(Driver driver, const LoopShape& shape) {
+  Rivals rivals;
+  if (driver == Driver::kLocal) return rivals;
+  if (driver == Driver::kUcx) {
+    if (const auto there = transport::check_rdma_device(); !there) return there.error();
+    auto plain = make_ucx_limit(shape, "rc");
+    if (!plain) return plain.error();
+    rivals.limits.push_back(std::move(*plain));
+    return rivals;
+  }
+  auto plain = make_libfabric_limit(shape, transport::kOfiProvider);
+  if (!plain) return plain.error();
+  rivals.limits.push_back(std::move(*plain));
+  auto ucx = make_ucx_limit(shape, "tcp");
+  if (ucx) {
+    rivals.limits.push_back(std::move(*ucx));
+  } else {
+    Comparison absent;
+    absent.name = "plain UCX loop (tcp)";
+    absent.not_measured = ucx.error().message();
+    rivals.absent.push_back(std::move(absent));
+  }
+  return rivals;
+}
+
 Result<TransportBenchResult> bench_transport(const TransportBenchOptions& options) {
   LoopShape shape = options.shape;
   if (shape.size_bytes == 0 || shape.inflight == 0 || shape.size_bytes > kSegmentBytesMax) {
@@ -235,7 +253,7 @@ Result<TransportBenchResult> bench_transport(const TransportBenchOptions& option
   // Everything is in whole operations, and no operation in flight overlaps another.
   shape.area_bytes = std::max(shape.area_bytes, shape.size_bytes * shape.inflight);
   shape.area_bytes = align_up(shape.area_bytes, 4096);
-  const bool ofi = options.driver == Driver::kOfi;
+  const bool local = options.driver == Driver::kLocal;
   OwnDaemon::Options daemon_options;
   daemon_options.program = options.daemon_program;
   daemon_options.segment_bytes =
@@ -244,14 +262,10 @@ Result<TransportBenchResult> bench_transport(const TransportBenchOptions& option
   const std::uint64_t ops = shape.area_bytes / shape.size_bytes;
   daemon_options.ddr_bytes =
       (ops + ops_per_segment - 1) / ops_per_segment * daemon_options.segment_bytes;
-  daemon_options.ofi = ofi;
+  if (!local) daemon_options.network = name_of(options.driver);
   // All that forks comes first.
-  Rivals rivals;
-  if (ofi) {
-    auto made = make_network_rivals(shape);
-    if (!made) return made.error();
-    rivals = std::move(*made);
-  }
+  auto rivals = make_network_rivals(options.driver, shape);
+  if (!rivals) return rivals.error();
   const auto daemon = OwnDaemon::start(daemon_options);
   if (!daemon) return daemon.error();
   auto held = hold((*daemon)->address(), options.driver, daemon_options.ddr_bytes);
@@ -259,27 +273,27 @@ Result<TransportBenchResult> bench_transport(const TransportBenchOptions& option
   const HostArea host(shape.area_bytes, HostArea::Pages::kNow);
   if (host.bytes().empty()) return Error(Errc::kExhausted, "no memory to copy to and from");
   std::optional<HostArea> other_side;
-  if (!ofi) {
+  if (local) {
     auto mapped = map_segments(held->segments, daemon_options.ddr_bytes);
     if (!mapped) return mapped.error();
     other_side.emplace(std::move(*mapped));
     auto copy = make_copy_limit(shape, host.bytes().data(), other_side->bytes().data());
     if (!copy) return copy.error();
-    rivals.limits.push_back(std::move(*copy));
+    rivals->limits.push_back(std::move(*copy));
   }
   const SteadyClock clock;
   auto initiator = make_initiator(options, clock);
   if (!initiator) return initiator.error();
-  const auto local = (*initiator)->register_memory(host.bytes());
-  if (!local) return local.error();
+  const auto memory = (*initiator)->register_memory(host.bytes());
+  if (!memory) return memory.error();
   auto regions = attach(**initiator, *held);
   if (!regions) return regions.error();
 
   DriverLoop ours(shape, **initiator, host.bytes());
-  ours.use(*local, std::move(*regions), ops_per_segment);
-  auto result = compare_in_turns(ours, std::move(rivals.limits), shape.size_bytes, options.time);
+  ours.use(*memory, std::move(*regions), ops_per_segment);
+  auto result = compare_in_turns(ours, std::move(rivals->limits), shape.size_bytes, options.time);
   if (!result) return result.error();
-  result->beside.insert(result->beside.end(), rivals.absent.begin(), rivals.absent.end());
+  result->beside.insert(result->beside.end(), rivals->absent.begin(), rivals->absent.end());
   return result;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <vector>
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
@@ -16,6 +17,16 @@ struct TransportBenchOptions {
   LoopShape shape;
   Duration time = std::chrono::seconds(3);  ///< of all measurement together
 };
+
+/// What a network driver is held against, and what could not be measured.
+struct Rivals {
+  std::vector<Limit> limits;  ///< the first is the limit
+  std::vector<Comparison> absent;
+};
+/// For ofi a plain libfabric loop, and a plain UCX loop over TCP where there is one; for ucx a
+/// plain UCX loop over the same device; for local nothing. Forks; call while the process has one
+/// thread.
+[[nodiscard]] Result<Rivals> make_network_rivals(Driver driver, const LoopShape& shape);
 
 /// Measures a driver by itself, without the client library, against a daemon of its own and, in
 /// alternating turns of some 50 ms on the same thread, against its limit: what disturbs one turn

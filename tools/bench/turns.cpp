@@ -17,13 +17,18 @@ struct Rival {
   std::string failure;  ///< it gave up; a limit may not
 
   [[nodiscard]] Comparison result() const {
-    if (!failure.empty()) return Comparison{limit.name, 0, 0, 0, 0, failure};
-    return Comparison{limit.name,
-                      quantile(speeds, 0.5),
-                      quantile(ratios, 0.5),
-                      quantile(ratios, 0.25),
-                      quantile(ratios, 0.75),
-                      ""};
+    Comparison comparison;
+    comparison.name = limit.name;
+    comparison.not_measured = failure;
+    if (!failure.empty()) return comparison;
+    comparison.bytes_per_s = quantile(speeds, 0.5);
+    comparison.ratio = quantile(ratios, 0.5);
+    comparison.ratio_low = quantile(ratios, 0.25);
+    comparison.ratio_high = quantile(ratios, 0.75);
+    const std::vector<double> latencies = limit.loop->latencies_us();
+    comparison.p50_us = quantile(latencies, 0.5);
+    comparison.p99_us = quantile(latencies, 0.99);
+    return comparison;
   }
 };
 
@@ -36,7 +41,7 @@ double quantile(std::vector<double> values, double part) {
   return values[static_cast<std::size_t>(index)];
 }
 
-Result<TransportBenchResult> compare_in_turns(TimedLoop& ours, std::vector<Limit> others,
+Result<TransportBenchResult> compare_in_turns(Loop& ours, std::vector<Limit> others,
                                               std::uint64_t size_bytes, Duration time) {
   std::vector<Rival> rivals;
   for (Limit& other : others) rivals.push_back(Rival{std::move(other), {}, {}, {}});
@@ -45,6 +50,7 @@ Result<TransportBenchResult> compare_in_turns(TimedLoop& ours, std::vector<Limit
     const auto warm = rival.limit.loop->run(kWarmUp);
     if (!warm && &rival == &rivals.front()) return warm.error();
     if (!warm) rival.failure = warm.error().message();
+    rival.limit.loop->forget_samples();
   }
   ours.forget_samples();
   std::vector<double> speeds;

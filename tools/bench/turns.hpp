@@ -12,10 +12,12 @@ namespace ho::bench {
 /// A speed beside ours, from the same run.
 struct Comparison {
   std::string name;
-  double bytes_per_s = 0;    ///< median of its turns
-  double ratio = 0;          ///< ours over it: median of the ratios of neighbouring turns
-  double ratio_low = 0;      ///< their 25th ..
-  double ratio_high = 0;     ///< .. and 75th percentile
+  double bytes_per_s = 0;  ///< median of its turns
+  double ratio = 0;        ///< ours over it: median of the ratios of neighbouring turns
+  double ratio_low = 0;    ///< their 25th ..
+  double ratio_high = 0;   ///< .. and 75th percentile
+  double p50_us = 0;       ///< submit to completion; 0: its loop does not look
+  double p99_us = 0;
   std::string not_measured;  ///< why, where it was not; then the numbers are 0
 };
 
@@ -31,18 +33,9 @@ struct TransportBenchResult {
 /// The value below which `part` of the values lie; 0 for none.
 [[nodiscard]] double quantile(std::vector<double> values, double part);
 
-/// A loop of ours that also knows how long its operations took.
-class TimedLoop : public Loop {
- public:
-  /// Submit to completion, of all operations since the last forget_samples().
-  [[nodiscard]] virtual std::vector<double> latencies_us() const = 0;
-  virtual void forget_samples() = 0;
-};
-
 /// Lets ours and each of the others run in turns of 50 ms, every second pair in the other order, so
 /// that what disturbs one disturbs its neighbour. others[0] is the limit.
-[[nodiscard]] Result<TransportBenchResult> compare_in_turns(TimedLoop& ours,
-                                                            std::vector<Limit> others,
+[[nodiscard]] Result<TransportBenchResult> compare_in_turns(Loop& ours, std::vector<Limit> others,
                                                             std::uint64_t size_bytes,
                                                             Duration time);
 

@@ -1,5 +1,5 @@
-// The program hyperoffload-ucx-loop: plain UCX over TCP, to stand beside the ofi driver. It checks
-// and recovers nothing. A program of its own, since UCX changes the process that loads it.
+// The program hyperoffload-ucx-loop: plain UCX, to stand beside the network drivers. It checks and
+// recovers nothing. A program of its own, since UCX changes the process that loads it.
 // ucx_rival.cpp starts it and says how the two talk.
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/transport/rdma_devices.hpp"
 #include "tools/bench/child.hpp"
 #include "tools/bench/loop.hpp"
 #include "tools/bench/ucx_rival.hpp"
@@ -37,10 +38,21 @@ struct Stack {
   std::byte* area = nullptr;
 };
 
-bool open_stack(Stack& stack, std::uint64_t area_bytes) {
+/// Soft-RoCE drops what UCX checks for by default; the ucx driver says why.
+bool leave_out_check(ucp_config_t* config) {
+  for (const transport::RdmaDevice& device : transport::active_rdma_devices()) {
+    if (!device.software) continue;
+    return ucp_config_modify(config, "UD_ETH_DGID_CHECK", "n") == UCS_OK &&
+           ucp_config_modify(config, "UD_VERBS_ETH_DGID_CHECK", "n") == UCS_OK;
+  }
+  return true;
+}
+
+bool open_stack(Stack& stack, const char* transports, std::uint64_t area_bytes) {
   ucp_config_t* config = nullptr;
   if (ucp_config_read(nullptr, nullptr, &config) != UCS_OK) return false;
-  if (ucp_config_modify(config, "TLS", "tcp") != UCS_OK) return false;
+  if (ucp_config_modify(config, "TLS", transports) != UCS_OK) return false;
+  if (!leave_out_check(config)) return false;
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = UCP_FEATURE_RMA;
@@ -62,9 +74,9 @@ bool open_stack(Stack& stack, std::uint64_t area_bytes) {
   return ucp_mem_map(stack.context, &map, &stack.memory) == UCS_OK;
 }
 
-void run_target(int socket, const LoopShape& shape) {
+void run_target(int socket, const LoopShape& shape, const char* transports) {
   Stack stack;
-  if (!open_stack(stack, shape.area_bytes)) return;
+  if (!open_stack(stack, transports, shape.area_bytes)) return;
   void* key = nullptr;
   std::size_t key_bytes = 0;
   if (ucp_rkey_pack(stack.context, stack.memory, &key, &key_bytes) != UCS_OK) return;
@@ -96,11 +108,11 @@ class UcxLoop final : public Loop {
   UcxLoop(const LoopShape& shape, std::unique_ptr<Child> child)
       : shape_(shape), child_(std::move(child)), requests_(shape.inflight) {}
 
-  [[nodiscard]] Result<void> open() {
+  [[nodiscard]] Result<void> open(const char* transports) {
     const Error failed(Errc::kUnsupported, "the plain UCX loop did not start");
     Greeting greeting;
     if (::recv(child_->socket(), &greeting, sizeof greeting, 0) != sizeof greeting) return failed;
-    if (!open_stack(stack_, shape_.area_bytes)) return failed;
+    if (!open_stack(stack_, transports, shape_.area_bytes)) return failed;
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
     params.address = reinterpret_cast<ucp_address_t*>(greeting.bytes);
@@ -206,21 +218,23 @@ int serve(Loop& loop) {
 }  // namespace
 }  // namespace ho::bench
 
-/// arguments: "get" or "put", bytes of an operation, operations in flight, bytes of the area.
+/// arguments: "get" or "put", bytes of an operation, operations in flight, bytes of the area,
+/// UCX's name of the transport.
 int main(int count, char** arguments) {
-  if (count != 5) return 2;
+  if (count != 6) return 2;
   ho::bench::LoopShape shape;
   shape.direction = std::strcmp(arguments[1], "get") == 0 ? ho::bench::Direction::kGet
                                                           : ho::bench::Direction::kPut;
   shape.size_bytes = std::strtoull(arguments[2], nullptr, 10);
   shape.inflight = static_cast<std::uint32_t>(std::strtoul(arguments[3], nullptr, 10));
   shape.area_bytes = std::strtoull(arguments[4], nullptr, 10);
-  auto target = ho::bench::Child::start([&shape](int socket) {
+  const char* const transports = arguments[5];
+  auto target = ho::bench::Child::start([&](int socket) {
     ::close(ho::bench::kUcxLoopSocket);
-    ho::bench::run_target(socket, shape);
+    ho::bench::run_target(socket, shape, transports);
   });
   if (!target) return 1;
   ho::bench::UcxLoop loop(shape, std::move(*target));
-  if (!loop.open()) return 1;
+  if (!loop.open(transports)) return 1;
   return ho::bench::serve(loop);
 }

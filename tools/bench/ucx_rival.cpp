@@ -44,7 +44,8 @@ class UcxRival final : public Loop {
   std::unique_ptr<Child> program_;
 };
 
-[[noreturn]] void become(const std::string& file, const LoopShape& shape, int socket) {
+[[noreturn]] void become(const std::string& file, const LoopShape& shape,
+                         const std::string& transports, int socket) {
   const char* const direction = shape.direction == Direction::kGet ? "get" : "put";
   const std::string size = std::to_string(shape.size_bytes);
   const std::string inflight = std::to_string(shape.inflight);
@@ -56,22 +57,24 @@ class UcxRival final : public Loop {
     ::dup2(socket, kUcxLoopSocket);
   }
   ::execl(file.c_str(), kUcxLoopProgram, direction, size.c_str(), inflight.c_str(), area.c_str(),
-          nullptr);
+          transports.c_str(), nullptr);
   ::_exit(127);
 }
 
 }  // namespace
 
-Result<Limit> make_ucx_limit(const LoopShape& shape) {
+Result<Limit> make_ucx_limit(const LoopShape& shape, const std::string& transports) {
   const auto file = transport::find_own_file(kUcxLoopProgram);
   if (!file) return Error(Errc::kUnsupported, file.error().context());
-  auto program = Child::start([&](int socket) { become(file->string(), shape, socket); });
+  auto program =
+      Child::start([&](int socket) { become(file->string(), shape, transports, socket); });
   if (!program) return program.error();
   double ready = 0;
   if (!receive((*program)->socket(), ready, kStartTimeMax)) {
     return Error(Errc::kUnsupported, "the plain UCX loop did not start");
   }
-  return Limit{"ucx-tcp loop", std::make_unique<UcxRival>(std::move(*program))};
+  return Limit{"plain UCX loop (" + transports + ")",
+               std::make_unique<UcxRival>(std::move(*program))};
 }
 
 }  // namespace ho::bench

@@ -3,11 +3,11 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "common/base/units.hpp"
-#include "common/transport/ofi/ofi_transport.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/bench/pool_bench.hpp"
 #include "tools/bench/transport_bench.hpp"
@@ -22,9 +22,13 @@ struct Arguments {
   std::string size = "1MiB";
   std::uint32_t inflight = 16;
   double seconds = 3;
+  std::uint32_t pause_us = 0;
   std::string pool;  ///< empty: a daemon of its own
   bool json = false;
 };
+
+const std::map<std::string, bench::Driver> kDrivers = {
+    {"local", bench::Driver::kLocal}, {"ofi", bench::Driver::kOfi}, {"ucx", bench::Driver::kUcx}};
 
 std::string number(double value, const char* format) {
   char text[64];
@@ -49,13 +53,16 @@ std::string comparison_json(const bench::Comparison& comparison) {
   return out + ", \"bytes_per_s\": " + number(comparison.bytes_per_s, "%.0f") +
          ", \"ratio\": " + number(comparison.ratio, "%.4f") +
          ", \"ratio_p25\": " + number(comparison.ratio_low, "%.4f") +
-         ", \"ratio_p75\": " + number(comparison.ratio_high, "%.4f") + "}";
+         ", \"ratio_p75\": " + number(comparison.ratio_high, "%.4f") +
+         ", \"p50_us\": " + number(comparison.p50_us, "%.3f") +
+         ", \"p99_us\": " + number(comparison.p99_us, "%.3f") + "}";
 }
 
 void print_json(const Arguments& arguments, std::uint64_t size,
                 const bench::TransportBenchResult& result) {
   std::cout << "{\"driver\": " << quoted(arguments.driver) << ", \"op\": " << quoted(arguments.op)
             << ", \"size\": " << size << ", \"inflight\": " << arguments.inflight
+            << ", \"pause_us\": " << arguments.pause_us
             << ", \"bytes_per_s\": " << number(result.bytes_per_s, "%.0f")
             << ", \"ops_per_s\": " << number(result.ops_per_s, "%.1f")
             << ", \"p50_us\": " << number(result.p50_us, "%.3f")
@@ -76,7 +83,12 @@ void print_line(const bench::Comparison& comparison) {
   std::cout << "  " << comparison.name << ": " << number(comparison.bytes_per_s / 1e9, "%.2f")
             << " GB/s; ours is " << number(100 * comparison.ratio, "%.1f") << " % of it ("
             << number(100 * comparison.ratio_low, "%.1f") << " .. "
-            << number(100 * comparison.ratio_high, "%.1f") << ")\n";
+            << number(100 * comparison.ratio_high, "%.1f") << ")";
+  if (comparison.p50_us > 0) {
+    std::cout << ", p50 " << number(comparison.p50_us, "%.2f") << " us, p99 "
+              << number(comparison.p99_us, "%.2f") << " us";
+  }
+  std::cout << "\n";
 }
 
 void print_words(const Arguments& arguments, std::uint64_t size,
@@ -92,19 +104,8 @@ void print_words(const Arguments& arguments, std::uint64_t size,
 /// The same through the client library, against a running pool.
 Result<bench::TransportBenchResult> run_on_pool(const Arguments& arguments,
                                                 const bench::TransportBenchOptions& options) {
-  std::vector<bench::Limit> limits;
-  std::vector<bench::Comparison> absent;
-  if (options.driver == bench::Driver::kOfi) {
-    auto plain = bench::make_libfabric_limit(options.shape, transport::kOfiProvider);
-    if (!plain) return plain.error();
-    auto ucx = bench::make_ucx_limit(options.shape);
-    limits.push_back(std::move(*plain));
-    if (ucx) {
-      limits.push_back(std::move(*ucx));
-    } else {
-      absent.push_back(bench::Comparison{"ucx-tcp loop", 0, 0, 0, 0, ucx.error().message()});
-    }
-  }
+  auto rivals = bench::make_network_rivals(options.driver, options.shape);
+  if (!rivals) return rivals.error();
   ho_connect_options connect{};
   connect.struct_bytes = sizeof connect;
   connect.pool = arguments.pool.c_str();
@@ -114,9 +115,10 @@ Result<bench::TransportBenchResult> run_on_pool(const Arguments& arguments,
   if (const ho_status status = ho_connect(&connect, &pool); status != HO_OK) {
     return Error(static_cast<Errc>(status), ho_last_error());
   }
-  auto result = bench::bench_pool(pool, options.shape, std::move(limits), options.time);
+  auto result = bench::bench_pool(pool, options.shape, std::move(rivals->limits), options.time);
   ho_disconnect(pool);
-  if (result) result->beside.insert(result->beside.end(), absent.begin(), absent.end());
+  if (!result) return result.error();
+  result->beside.insert(result->beside.end(), rivals->absent.begin(), rivals->absent.end());
   return result;
 }
 
@@ -128,10 +130,11 @@ int run(const Arguments& arguments) {
     return kExitBadInput;
   }
   bench::TransportBenchOptions options;
-  options.driver = arguments.driver == "local" ? bench::Driver::kLocal : bench::Driver::kOfi;
+  options.driver = kDrivers.at(arguments.driver);
   options.shape.direction = arguments.op == "get" ? bench::Direction::kGet : bench::Direction::kPut;
   options.shape.size_bytes = *size;
   options.shape.inflight = arguments.inflight;
+  options.shape.pause = std::chrono::microseconds(arguments.pause_us);
   options.time = Duration(static_cast<std::int64_t>(arguments.seconds * 1e9));
   const auto result =
       arguments.pool.empty() ? bench::bench_transport(options) : run_on_pool(arguments, options);
@@ -153,8 +156,8 @@ void add_bench_transport(CLI::App& bench, int& exit_code) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App& command = *bench.add_subcommand(
       "transport", "One-sided get and put of a driver, against the limit of the same machine");
-  command.add_option("--driver", arguments->driver, "local or ofi")
-      ->check(CLI::IsMember({"local", "ofi"}))
+  command.add_option("--driver", arguments->driver, "local, ofi or ucx (needs an RDMA device)")
+      ->check(CLI::IsMember(kDrivers))
       ->capture_default_str();
   command.add_option("--op", arguments->op, "get or put")
       ->check(CLI::IsMember({"get", "put"}))
@@ -167,9 +170,17 @@ void add_bench_transport(CLI::App& bench, int& exit_code) {
   command.add_option("--seconds", arguments->seconds, "time of all measurement together")
       ->check(CLI::Range(0.2, 600.0))
       ->capture_default_str();
-  command.add_option("--pool", arguments->pool,
-                     "measure this running pool through the client library; default: the driver by "
-                     "itself, with a daemon of its own");
+  auto* pause = command
+                    .add_option("--pause", arguments->pause_us,
+                                "microseconds from the end of an operation to the next one; 200: "
+                                "the target sleeps in between")
+                    ->check(CLI::Range(0, 20'000))
+                    ->capture_default_str();
+  command
+      .add_option("--pool", arguments->pool,
+                  "measure this running pool through the client library; default: the driver by "
+                  "itself, with a daemon of its own")
+      ->excludes(pause);
   command.add_flag("--json", arguments->json, "one object on stdout");
   command.callback([arguments, &exit_code] { exit_code = run(*arguments); });
 }

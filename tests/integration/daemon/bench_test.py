@@ -37,6 +37,17 @@ with tempfile.TemporaryDirectory() as name:
         for op in ("get", "put"):
             check(json.loads(bench(driver, op).stdout), driver, op)
 
+    if not any(pathlib.Path("/sys/class/infiniband").glob("*")):
+        assert "no RDMA device" in bench("ucx", "get", code=1).stderr
+
+    # One small operation at a time, the target asleep before each: the limit's times beside ours.
+    done = subprocess.run([cli, "bench", "transport", "--driver", "ofi", "--op", "get", "--size", "4KiB", "--inflight",
+                           "1", "--pause", "500", "--seconds", "0.5", "--json"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    answer = json.loads(done.stdout)
+    assert answer["pause_us"] == 500 and answer["ops_per_s"] < 2000, answer
+    assert 0 < answer["limit"]["p50_us"] <= answer["limit"]["p99_us"], answer
+
     stage = subprocess.run([cli, "bench", "stage", "--path", str(folder / "flash"), "--size", "8MiB", "--chunk", "1MiB",
                             "--rounds", "2", "--json"], capture_output=True, text=True, timeout=60)
     if stage.returncode == 0:

@@ -72,7 +72,7 @@ python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1]).ho_ucx_module' "$module
 python3 -c '
 import json, sys
 beside = {one["name"]: one for one in json.load(open(sys.argv[1]))["beside"]}
-assert beside["ucx-tcp loop"]["bytes_per_s"] > 0, beside' "$work/bench"
+assert beside["plain UCX loop (tcp)"]["bytes_per_s"] > 0, beside' "$work/bench"
 
 export LD_LIBRARY_PATH="$lib_dir"
 for program in "$work/by_pkgconfig" "$work/consumer/build/by_cmake"; do
