@@ -15,7 +15,7 @@ struct DriverOptions {
   std::string ofi_provider;           ///< libfabric's name; empty: whatever a daemon speaks
   std::string ofi_domain;             ///< libfabric's name of the device to go out by; empty: any
   std::string ofi_interface;          ///< network interface to go out by; empty: any
-  std::uint32_t ofi_connections = 1;  ///< to each node, for large transfers
+  std::uint32_t ofi_connections = 1;  ///< to each rail of a node, for large transfers
 };
 
 /// Makes a driver by the name that a daemon's hello gives it. The one place of the client that

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/base/log.hpp"
 #include "common/base/unique_fd.hpp"
@@ -27,28 +28,33 @@ bool allows(const DaemonConfig& config, std::string_view driver) {
 }
 
 bool wants(const DaemonConfig& config, std::string_view driver) {
-  if (driver == "ofi") return config.ofi.has_value();
+  if (driver == "ofi") return !config.ofi.empty();
   if (driver == "ucx") return config.ucx.has_value();
   return true;
 }
 
-MadeTarget make_ofi(const OfiSettings& settings, const std::shared_ptr<Tally>& refusals) {
+MadeTarget make_ofi(const std::vector<OfiSettings>& rails, const std::shared_ptr<Tally>& refusals) {
   transport::OfiTargetOptions options;
-  options.provider = settings.provider.text;
-  options.domain = settings.domain.text;
-  options.bind_address = settings.address.text;
+  options.provider = rails.front().provider.text;
+  options.rails.clear();
   options.refusals = refusals;
-  if (!settings.interface.text.empty()) {
-    auto address = transport::interface_address(settings.interface.text);
-    if (!address) return address.error();
-    options.bind_address = std::move(*address);
+  for (const OfiSettings& settings : rails) {
+    transport::OfiRail rail;
+    rail.domain = settings.domain.text;
+    rail.bind_address = settings.address.text;
+    if (!settings.interface.text.empty()) {
+      auto address = transport::interface_address(settings.interface.text);
+      if (!address) return address.error();
+      rail.bind_address = std::move(*address);
+    }
+    options.rails.push_back(std::move(rail));
   }
   return transport::make_ofi_target(options);
 }
 
 MadeTarget make_target(const DaemonConfig& config, std::string_view driver,
                        const std::shared_ptr<Tally>& refusals) {
-  if (driver == "ofi") return make_ofi(*config.ofi, refusals);
+  if (driver == "ofi") return make_ofi(config.ofi, refusals);
   if (driver == "ucx") {
     return transport::make_ucx_target(
         {config.ucx->devices, config.ucx->transports, config.ucx->module});
@@ -73,6 +79,28 @@ Result<void> check_own_address(const std::string& text) {
   if (!fd.valid()) return errno_error(errno, text);
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&where), length) == 0) return {};
   return Error(Errc::kInvalidArgument, text + " is no address of this machine");
+}
+
+std::optional<ConfigMistake> find_mistake(const OfiSettings& ofi) {
+  const auto mistake = [](const Located& where, std::string_view field, const Error& error) {
+    return ConfigMistake{where.line, error.at("ofi: " + std::string(field))};
+  };
+  if (const auto known = transport::check_ofi_provider(ofi.provider.text); !known) {
+    return mistake(ofi.provider, "provider", known.error());
+  }
+  if (!ofi.domain.text.empty()) {
+    const auto known = transport::check_ofi_domain(ofi.provider.text, ofi.domain.text);
+    if (!known) return mistake(ofi.domain, "domain", known.error());
+  }
+  if (!ofi.interface.text.empty()) {
+    const auto known = transport::interface_address(ofi.interface.text);
+    if (!known) return mistake(ofi.interface, "interface", known.error());
+  }
+  if (!ofi.address.text.empty()) {
+    const auto own = check_own_address(ofi.address.text);
+    if (!own) return mistake(ofi.address, "address", own.error());
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -102,25 +130,9 @@ Result<Targets> make_targets(const DaemonConfig& config, const std::shared_ptr<T
 }
 
 std::optional<ConfigMistake> find_ofi_mistake(const DaemonConfig& config) {
-  if (!config.ofi || !allows(config, "ofi")) return std::nullopt;
-  const OfiSettings& ofi = *config.ofi;
-  const auto mistake = [](const Located& where, std::string_view field, const Error& error) {
-    return ConfigMistake{where.line, error.at("ofi: " + std::string(field))};
-  };
-  if (const auto known = transport::check_ofi_provider(ofi.provider.text); !known) {
-    return mistake(ofi.provider, "provider", known.error());
-  }
-  if (!ofi.domain.text.empty()) {
-    const auto known = transport::check_ofi_domain(ofi.provider.text, ofi.domain.text);
-    if (!known) return mistake(ofi.domain, "domain", known.error());
-  }
-  if (!ofi.interface.text.empty()) {
-    const auto known = transport::interface_address(ofi.interface.text);
-    if (!known) return mistake(ofi.interface, "interface", known.error());
-  }
-  if (!ofi.address.text.empty()) {
-    const auto own = check_own_address(ofi.address.text);
-    if (!own) return mistake(ofi.address, "address", own.error());
+  if (!allows(config, "ofi")) return std::nullopt;
+  for (const OfiSettings& rail : config.ofi) {
+    if (auto mistake = find_mistake(rail)) return mistake;
   }
   return std::nullopt;
 }

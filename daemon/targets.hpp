@@ -29,8 +29,8 @@ struct ConfigMistake {
   Error error;   ///< its context begins with the field
 };
 
-/// Looks whether libfabric has the provider and domain, and this machine the interface or address.
-/// Opens and binds nothing that stays.
+/// Looks for each rail whether libfabric has the provider and domain, and this machine the
+/// interface or address. Opens and binds nothing that stays.
 [[nodiscard]] std::optional<ConfigMistake> find_ofi_mistake(const DaemonConfig& config);
 
 }  // namespace ho::daemon

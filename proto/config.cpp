@@ -27,6 +27,7 @@ namespace pb = hyperoffload::v1;
 using google::protobuf::TextFormat;
 
 constexpr int kFlashPathsMax = 64;
+constexpr int kOfiRailsMax = 8;  // the driver's own limit
 constexpr std::size_t kConfigBytesMax = kMiB;
 
 std::vector<std::string> split_lines(const std::string& text) {
@@ -201,7 +202,10 @@ class Checker {
         config_.tcp_listen = TcpListen{address->host, address->port};
       }
     }
-    if (from_.has_ofi()) ofi();
+    for (int rail = 0; rail < from_.ofi_size(); ++rail) ofi(rail);
+    if (from_.ofi_size() > kOfiRailsMax) {
+      complain("ofi", "more than " + std::to_string(kOfiRailsMax) + " rails");
+    }
     if (from_.has_ucx()) ucx();
     transport();
   }
@@ -222,25 +226,27 @@ class Checker {
     config_.ucx = settings;
   }
 
-  /// A field of the block `ofi`.
-  [[nodiscard]] Located located(const std::string& field, const std::string& text) const {
+  /// A field of a block `ofi`.
+  [[nodiscard]] Located located(int rail, const std::string& field, const std::string& text) const {
     const auto* block = pb::DaemonConfig::descriptor()->FindFieldByName("ofi");
-    const auto* inside = lines_.GetTreeForNested(block, -1);
+    const auto* inside = lines_.GetTreeForNested(block, rail);
     const int line =
         inside == nullptr
             ? -1
             : inside->GetLocation(pb::OfiConfig::descriptor()->FindFieldByName(field), -1).line;
-    return {text, (line >= 0 ? line : line_of("ofi")) + 1};
+    return {text, (line >= 0 ? line : lines_.GetLocation(block, rail).line) + 1};
   }
   void complain_of_ofi(const std::string& field, const Located& where, const std::string& message) {
     out_.add(where.line - 1, "ofi", field + ": " + message);
   }
 
-  void ofi() {
-    const pb::OfiConfig& from = from_.ofi();
-    OfiSettings settings{located("provider", from.provider().empty() ? "net" : from.provider()),
-                         located("domain", from.domain()), located("interface", from.interface()),
-                         located("address", from.address())};
+  void ofi(int rail) {
+    const pb::OfiConfig& from = from_.ofi(rail);
+    const std::string usual = config_.ofi.empty() ? "net" : config_.ofi.front().provider.text;
+    OfiSettings settings{
+        located(rail, "provider", from.provider().empty() ? usual : from.provider()),
+        located(rail, "domain", from.domain()), located(rail, "interface", from.interface()),
+        located(rail, "address", from.address())};
     const std::string& provider = settings.provider.text;
     std::string& address = settings.address.text;
     if (!settings.interface.text.empty()) {
@@ -261,7 +267,29 @@ class Checker {
     } else if (!address.empty()) {
       ofi_address(settings.address);
     }
-    config_.ofi = std::move(settings);
+    ofi_beside_others(settings);
+    config_.ofi.push_back(std::move(settings));
+  }
+
+  void ofi_beside_others(const OfiSettings& rail) {
+    for (const OfiSettings& other : config_.ofi) {
+      if (rail.provider.text != other.provider.text) {
+        complain_of_ofi("provider", rail.provider,
+                        rail.provider.text + " beside " + other.provider.text + " in line " +
+                            std::to_string(other.provider.line) + "; all rails have one provider");
+        return;
+      }
+      const bool same = rail.address.text == other.address.text &&
+                        rail.interface.text == other.interface.text &&
+                        rail.domain.text == other.domain.text;
+      if (!same) continue;
+      const bool named = !rail.interface.text.empty();
+      complain_of_ofi(named ? "interface" : "address", named ? rail.interface : rail.address,
+                      "the same rail as in line " +
+                          std::to_string(named ? other.interface.line : other.address.line) +
+                          "; each has an address of its own");
+      return;
+    }
   }
 
   void ofi_address(const Located& address) {
@@ -288,7 +316,7 @@ class Checker {
     }
     for (const std::string& name : *names) {
       const bool missing =
-          (name == "ofi" && !from_.has_ofi()) || (name == "ucx" && !from_.has_ucx());
+          (name == "ofi" && from_.ofi_size() == 0) || (name == "ucx" && !from_.has_ucx());
       if (missing) complain("transport", name + " is named, but there is no " + name + " { }");
     }
     config_.transport = std::move(*names);

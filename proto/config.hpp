@@ -20,6 +20,7 @@ struct Located {
   int line = 0;  ///< from 1; of the block around it where the field is not in the file
 };
 
+/// One rail of the `ofi` driver.
 struct OfiSettings {
   Located provider;
   Located domain;     ///< empty: any
@@ -58,7 +59,7 @@ struct DaemonConfig {
   std::chrono::milliseconds drain{5'000};
   /// The only drivers that may be used, and must be usable; empty: whichever there are.
   std::vector<std::string> transport;
-  std::optional<OfiSettings> ofi;
+  std::vector<OfiSettings> ofi;  ///< one provider, different addresses; empty: no such driver
   std::optional<UcxSettings> ucx;
   std::vector<NodeInfo> nodes;  ///< the others
   std::vector<FlashPathSettings> flash;

@@ -78,9 +78,9 @@ struct PutOp {
 /// start-up. An operation's bytes belong to the transport until its completion came out of poll();
 /// no order between operations. Every accepted operation completes by its deadline (plus 100 ms) at
 /// the latest, with kDeadline if nothing else (a driver may leave out time in which this process
-/// was itself stopped and did not poll, up to the operation's not_after); a driver that cannot take
-/// an operation back closes the peer to keep this promise, and then the peer's other operations end
-/// with kUnavailable.
+/// was itself stopped and did not poll, up to the operation's not_after, and give 4 s to what one
+/// of several links took with it); a driver that cannot take an operation back closes the peer to
+/// keep this promise, and then the peer's other operations end with kUnavailable.
 class Transport {
  public:
   virtual ~Transport() = default;

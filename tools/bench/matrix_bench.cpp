@@ -249,4 +249,8 @@ std::string ucx_missing() {
   return module ? "" : module.error().context();
 }
 
+std::size_t rails_of(const DriverEndpoint& endpoint) {
+  return endpoint.driver == "ofi" ? transport::ofi_rail_count(endpoint.address) : 1;
+}
+
 }  // namespace ho::bench

@@ -34,4 +34,7 @@ struct MatrixRow {
 /// module only where there is one.
 [[nodiscard]] std::string ucx_missing();
 
+/// How many rails an endpoint of the driver `ofi` offers; 1 for other drivers.
+[[nodiscard]] std::size_t rails_of(const DriverEndpoint& endpoint);
+
 }  // namespace ho::bench

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -170,22 +171,31 @@ class Server {
   std::unordered_map<ExposureId, Held> held_;
 };
 
-Result<std::unique_ptr<Target>> make_target(Driver driver) {
-  switch (driver) {
+Result<std::unique_ptr<Target>> make_ofi(std::uint32_t rails) {
+  transport::OfiTargetOptions options;
+  options.rails.resize(rails);
+  for (std::uint32_t i = 0; i < rails; ++i) {
+    options.rails[i].bind_address = "127.0.0." + std::to_string(1 + i);
+  }
+  return transport::make_ofi_target(options);
+}
+
+Result<std::unique_ptr<Target>> make_target(const TargetProcess::Options& options) {
+  switch (options.driver) {
     case Driver::kLocal: return transport::make_local_target();
-    case Driver::kOfi: return transport::make_ofi_target(transport::OfiTargetOptions{});
+    case Driver::kOfi: return make_ofi(options.ofi_rails);
     case Driver::kUcx: return transport::make_ucx_target(transport::UcxDevices{});
   }
   return Error(Errc::kInvalidArgument, "no such driver");
 }
 
-[[noreturn]] void run_child(Driver driver, int inherited_socket) {
+[[noreturn]] void run_child(const TargetProcess::Options& options, int inherited_socket) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // Nothing of the parent's is kept open here, least of all its own transports' sockets.
   constexpr int kSocket = 3;
   if (inherited_socket != kSocket) ::dup2(inherited_socket, kSocket);
   ::close_range(kSocket + 1, ~0U, 0);
-  auto target = make_target(driver);
+  auto target = make_target(options);
   Answer hello;
   if (target) {
     set_text(hello, (*target)->address());
@@ -227,7 +237,7 @@ Segment::~Segment() { ::munmap(bytes_.data(), bytes_.size()); }
 
 UniqueFd Segment::duplicate() const { return UniqueFd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)); }
 
-Result<std::unique_ptr<TargetProcess>> TargetProcess::start(Driver driver) {
+Result<std::unique_ptr<TargetProcess>> TargetProcess::start(const Options& options) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return errno_error(errno, "socketpair");
@@ -236,7 +246,7 @@ Result<std::unique_ptr<TargetProcess>> TargetProcess::start(Driver driver) {
   const UniqueFd theirs(ends[1]);
   const pid_t pid = ::fork();
   if (pid < 0) return errno_error(errno, "fork");
-  if (pid == 0) run_child(driver, theirs.get());
+  if (pid == 0) run_child(options, theirs.get());
   auto process = std::make_unique<TargetProcess>(pid, std::move(ours));
   const auto hello = receive_answer(process->socket_.get());
   if (!hello) return hello.error();

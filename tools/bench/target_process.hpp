@@ -38,8 +38,12 @@ class Segment {
 /// with this object, and with its parent. Owner thread: the maker's.
 class TargetProcess {
  public:
+  struct Options {
+    Driver driver = Driver::kLocal;
+    std::uint32_t ofi_rails = 1;  ///< on 127.0.0.1, 127.0.0.2, ...; ofi's alone
+  };
   /// Forks. Call while the process has one thread. @return kIo, kUnsupported, kUnavailable.
-  [[nodiscard]] static Result<std::unique_ptr<TargetProcess>> start(Driver driver);
+  [[nodiscard]] static Result<std::unique_ptr<TargetProcess>> start(const Options& options);
   TargetProcess(pid_t pid, UniqueFd socket) : pid_(pid), socket_(std::move(socket)) {}
   TargetProcess(const TargetProcess&) = delete;
   TargetProcess& operator=(const TargetProcess&) = delete;

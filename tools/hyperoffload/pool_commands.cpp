@@ -60,6 +60,7 @@ struct StatusAnswer {
   std::string path;         ///< empty: not at all
   std::string path_reason;  ///< why so
   std::vector<DriverOff> drivers_off;
+  std::size_t ofi_rails = 0;  ///< 0: no ofi
 };
 
 Result<StatusAnswer> ask_status(ControlClient& client, TimePoint deadline) {
@@ -70,15 +71,19 @@ Result<StatusAnswer> ask_status(ControlClient& client, TimePoint deadline) {
   facts.off = hello.drivers_off;
   facts.ucx_missing = bench::ucx_missing;
   const auto path = client::choose_path(*client::parse_allowed("auto"), facts);
-  StatusAnswer answer{std::move(*status), "", "", hello.drivers_off};
+  StatusAnswer answer{std::move(*status), "", "", hello.drivers_off, 0};
+  for (const DriverEndpoint& one : hello.drivers) {
+    if (one.driver == "ofi") answer.ofi_rails = bench::rails_of(one);
+  }
   answer.path = path ? path->endpoint.driver : "";
   answer.path_reason = path ? path->reason : path.error().context();
   return answer;
 }
 
-/// "local,ofi (no ucx: this node has no RDMA device)"
+/// "local,ofi (2 rails; no ucx: this node has no RDMA device)"
 std::string driver_words(const StatusAnswer& answer) {
   std::string off;
+  if (answer.ofi_rails > 1) off = std::to_string(answer.ofi_rails) + " rails";
   for (const DriverOff& one : answer.drivers_off) {
     off += (off.empty() ? "" : "; ") + ("no " + one.driver + ": " + one.reason);
   }
@@ -109,7 +114,8 @@ void add_status_json(const StatusAnswer& answer, JsonWriter& json) {
       .field("sessions", std::uint64_t{status.sessions});
   json.key("drivers").begin_array();
   for (const auto& driver : status.drivers) json.value(driver);
-  json.end().key("drivers_off").begin_array();
+  json.end().field("ofi_rails", std::uint64_t{answer.ofi_rails});
+  json.key("drivers_off").begin_array();
   for (const DriverOff& off : answer.drivers_off) {
     json.begin_object().field("driver", off.driver).field("reason", off.reason).end();
   }

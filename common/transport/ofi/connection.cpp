@@ -1,19 +1,14 @@
 #include "common/transport/ofi/connection.hpp"
 
-#include <netinet/in.h>
-#include <poll.h>
 #include <rdma/fi_errno.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <thread>
 #include <utility>
 
 #include "common/base/check.hpp"
-#include "common/base/unique_fd.hpp"
 
 namespace ho::transport {
 namespace {
@@ -23,44 +18,7 @@ constexpr LocalId kScratchId(0);
 /// How long a small read is polled for without a pause: a round trip on a quiet machine.
 constexpr Duration kSpin = std::chrono::microseconds(50);
 
-Error unreachable(int error) {
-  // Refused, no route, reset: for the caller nobody is there, whatever the reason.
-  return Error(Errc::kUnavailable, errno_error(error, "the target's address").context());
-}
-
 }  // namespace
-
-Result<void> knock(const OfiAddress& address, const Clock& clock, TimePoint deadline) {
-  sockaddr_storage where{};
-  const bool socket_name = address.format == FI_SOCKADDR || address.format == FI_SOCKADDR_IN ||
-                           address.format == FI_SOCKADDR_IN6;
-  if (!socket_name || address.name.size() > sizeof where) return {};
-  std::memcpy(&where, address.name.data(), address.name.size());
-  const bool v4 = where.ss_family == AF_INET && address.name.size() >= sizeof(sockaddr_in);
-  const bool v6 = where.ss_family == AF_INET6 && address.name.size() >= sizeof(sockaddr_in6);
-  if (!v4 && !v6) return {};
-  const UniqueFd fd(::socket(where.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return errno_error(errno, "socket");
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&where),
-                static_cast<socklen_t>(address.name.size())) == 0) {
-    return {};
-  }
-  if (errno != EINPROGRESS) return unreachable(errno);
-  while (true) {
-    pollfd entry{fd.get(), POLLOUT, 0};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock.now()).count();
-    const int ready =
-        ::poll(&entry, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000)));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready < 0) return errno_error(errno, "poll");
-    if (ready == 0) return Error(Errc::kDeadline, "no answer from the target's address");
-    int error = 0;
-    socklen_t length = sizeof error;
-    ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error != 0) return unreachable(error);
-    return {};
-  }
-}
 
 Result<std::unique_ptr<Connection>> Connection::create(const OfiAddress& address,
                                                        const Endpoint::Reach& how,
@@ -107,6 +65,11 @@ Result<void> Connection::read_small(const RemoteKey& key, std::uint64_t length_b
     if (now >= deadline) return Error(Errc::kDeadline, "no answer in time");
     if (now - start > kSpin) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
+}
+
+std::int64_t Connection::ask(const RemoteKey& hello) {
+  scratch_piece_.length_bytes = kHelloBytes;
+  return read(scratch_piece_, {scratch_, kScratchId, hello.base, hello.key});
 }
 
 Result<void> Connection::add_memory(LocalId id, std::span<std::byte> memory) {

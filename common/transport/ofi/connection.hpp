@@ -17,17 +17,14 @@ namespace ho::transport {
 
 /// One piece of an operation as libfabric sees it. Owned by the caller until it comes back.
 struct Piece {
-  fi_context2 context{};  ///< libfabric's, while in flight; its address names the piece
+  static constexpr std::uint32_t kNoLane = UINT32_MAX;
+
+  fi_context2 context{};           ///< libfabric's, while in flight; its address names the piece
+  std::uint64_t offset_bytes = 0;  ///< in its operation
   std::uint32_t slot = 0;
   std::uint32_t length_bytes = 0;
-  std::uint32_t lane = 0;  ///< which of its peer's connections it is on
+  std::uint32_t lane = kNoLane;  ///< which of its peer's connections it is on
 };
-
-/// Finds out whether anybody listens at a target's address, by a TCP connection that is closed at
-/// once: libfabric itself tells a dead target from a slow one by the deadline only.
-/// @return kUnavailable: refused or unreachable. kDeadline: no answer. Success where the address is
-/// none of TCP's.
-[[nodiscard]] Result<void> knock(const OfiAddress& address, const Clock& clock, TimePoint deadline);
 
 /// A working endpoint to one target. Owner thread: the transport's.
 class Connection {
@@ -63,6 +60,11 @@ class Connection {
     Piece* piece = nullptr;  ///< null: the connection itself
     int code = 0;            ///< 0, or libfabric's (positive)
   };
+  /// Reads the hello page once more, as a sign that the target still serves this connection. One at
+  /// a time. @return as read().
+  [[nodiscard]] std::int64_t ask(const RemoteKey& hello);
+  /// Whether the event is the end of an ask().
+  [[nodiscard]] bool asked(const Event& event) const { return event.piece == &scratch_piece_; }
   /// Makes progress. @return how many events were written.
   std::size_t poll(std::span<Event> out);
 

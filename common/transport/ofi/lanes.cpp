@@ -1,44 +1,122 @@
 #include "common/transport/ofi/lanes.hpp"
 
-#include <algorithm>
-#include <utility>
+#include <rdma/fi_errno.h>
 
-#include "common/base/units.hpp"
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.hpp"
+#include "common/base/log.hpp"
+#include "common/transport/ofi/provider.hpp"
+#include "common/transport/ofi/sockets.hpp"
 
 namespace ho::transport {
 namespace {
 
-constexpr std::uint32_t kSmallLane = 0;
-/// Of large operations beside small ones: 0.4 ms of one core's TCP.
-constexpr std::uint64_t kBesideSmallBytesMax = 2 * kMiB;
-/// Small operations come one after the other: the next one is expected for so long.
-constexpr Duration kSmallLinger = std::chrono::milliseconds(5);
+/// Of a connection that only tries a key.
+constexpr std::uint32_t kTrialDepth = 16;
+
+void log_left_out(const OfiAddress& address, std::string_view why) {
+  log(LogLevel::kWarning, "left a rail of a node out",
+      {{"rail", describe(address)}, {"why", std::string(why)}});
+}
 
 }  // namespace
 
-Result<Lanes> Lanes::create(const OfiAddress& address, const Endpoint::Reach& how,
-                            const Options& options, const Clock& clock, TimePoint deadline) {
+Result<Lanes> Lanes::create(std::span<const OfiAddress> rails, const Options& options,
+                            const Clock& clock, TimePoint deadline) {
+  HO_CHECK(!rails.empty() && rails.size() <= kRailsMax);
   HO_CHECK(options.large > 0 && options.large <= kLargeMax && options.flight_bytes_max > 0);
+  const auto there = knock(rails, clock, deadline);
+  const auto count = static_cast<std::uint32_t>(rails.size());
   Lanes made;
-  made.options_ = options;
-  for (std::uint32_t i = 0; i < 1 + options.large; ++i) {
-    auto connection = Connection::create(address, how, clock, deadline);
-    if (!connection) return connection.error();
-    Lane lane;
-    lane.connection = std::move(*connection);
-    made.lanes_.push_back(std::move(lane));
+  made.loads_ = LaneLoads({count, options.large, options.flight_bytes_max});
+  made.connections_.resize(made.loads_.size());
+  made.refused_.resize(made.loads_.size());
+  for (const OfiAddress& address : rails) made.rails_.push_back({address, options.how});
+  std::vector<std::optional<Error>> failures(count);
+  for (std::uint32_t rail = 0; rail < count; ++rail) {
+    // One that falls silent now must not use up the time of those behind it.
+    const TimePoint now = clock.now();
+    const TimePoint end = now + (deadline - now) / (count - rail);
+    const Result<void> up =
+        there[rail].ok() ? made.connect(rail, options, clock, end) : there[rail].error();
+    if (up) continue;
+    failures[rail] = up.error();
+    made.drop(rail);
+  }
+  if (!made.open()) return *failures.front();
+  for (std::uint32_t rail = 0; rail < count; ++rail) {
+    if (failures[rail]) log_left_out(rails[rail], failures[rail]->message());
   }
   return made;
 }
 
+Result<void> Lanes::connect(std::uint32_t rail, const Options& options, const Clock& clock,
+                            TimePoint deadline) {
+  Rail& to = rails_[rail];
+  if (!options.source_address.empty()) {
+    auto source = source_name(options.source_address, to.address.format);
+    if (!source) return source.error();
+    to.how.source = std::move(*source);
+  }
+  const std::size_t first = loads_.small_lane(rail);
+  for (std::size_t lane = first; lane < first + 1 + options.large; ++lane) {
+    auto connection = Connection::create(to.address, to.how, clock, deadline);
+    if (!connection) return connection.error();
+    connections_[lane] = std::move(*connection);
+  }
+  return {};
+}
+
 void Lanes::close() {
-  lanes_.clear();
-  large_bytes_ = 0;
+  connections_.clear();
+  refused_.clear();
+  leavings_ = Leavings();
+  loads_ = LaneLoads();
+}
+
+void Lanes::drop(std::uint32_t rail) {
+  for (std::size_t lane = 0; lane < connections_.size(); ++lane) {
+    if (loads_.rail_of(lane) == rail) connections_[lane].reset();
+  }
+  loads_.fail(rail);
+}
+
+void Lanes::fail(std::uint32_t rail, std::string_view why) {
+  HO_CHECK(loads_.lives(rail) && loads_.living() > 1);
+  log_left_out(rails_[rail].address, why);
+  leavings_.hold(rails_[rail].address);
+  drop(rail);
+  leavings_.cut();
+}
+
+Result<void> Lanes::try_keys(std::span<const RemoteKey> keys, const Clock& clock,
+                             TimePoint deadline) const {
+  HO_CHECK(open() && keys.size() == rails_.size());
+  std::uint32_t left = loads_.living();
+  std::optional<Error> first;
+  for (std::uint32_t rail = 0; rail < keys.size(); ++rail) {
+    if (!loads_.lives(rail)) continue;
+    const OfiAddress& address = rails_[rail].address;
+    Endpoint::Reach how = rails_[rail].how;
+    how.depth = kTrialDepth;
+    const TimePoint now = clock.now();
+    const TimePoint end = now + (deadline - now) / left--;
+    auto trial = Connection::create(address, how, clock, end);
+    if (trial) return (*trial)->probe(keys[rail], clock, end);
+    const auto there = knock({&address, 1}, clock, clock.now()).front();
+    const bool dead = !there && there.error().code() == Errc::kUnavailable;
+    if (!first) first = dead ? there.error() : trial.error();
+  }
+  return *first;
 }
 
 Result<void> Lanes::add_memory(LocalId id, std::span<std::byte> memory) {
-  for (const Lane& lane : lanes_) {
-    const auto added = lane.connection->add_memory(id, memory);
+  for (const auto& connection : connections_) {
+    if (!connection) continue;
+    const auto added = connection->add_memory(id, memory);
     if (added) continue;
     remove_memory(id);
     return added.error();
@@ -47,48 +125,46 @@ Result<void> Lanes::add_memory(LocalId id, std::span<std::byte> memory) {
 }
 
 void Lanes::remove_memory(LocalId id) {
-  for (const Lane& lane : lanes_) lane.connection->remove_memory(id);
-}
-
-bool Lanes::room_for_large() const {
-  HO_CHECK(open());
-  const bool small = !idle(kSmallLane) || now_ - last_small_ < kSmallLinger;
-  const std::uint64_t most =
-      small ? std::min(options_.flight_bytes_max, kBesideSmallBytesMax) : options_.flight_bytes_max;
-  return large_bytes_ < most;
-}
-
-std::uint32_t Lanes::idlest_large() const {
-  HO_CHECK(lanes_.size() > kSmallLane + 1);
-  const auto idlest = std::min_element(
-      lanes_.begin() + kSmallLane + 1, lanes_.end(),
-      [](const Lane& left, const Lane& right) { return left.flight_bytes < right.flight_bytes; });
-  return static_cast<std::uint32_t>(idlest - lanes_.begin());
+  for (const auto& connection : connections_) {
+    if (connection) connection->remove_memory(id);
+  }
 }
 
 std::int64_t Lanes::post(Piece& piece, const Transfer& transfer) {
-  piece.lane = transfer.kind == Kind::kSmall ? kSmallLane : idlest_large();
-  Lane& lane = lanes_[piece.lane];
-  const std::int64_t returned = transfer.is_get ? lane.connection->read(piece, transfer.place)
-                                                : lane.connection->write(piece, transfer.place);
-  if (returned != 0) return returned;
-  ++lane.pieces_in_flight;
-  lane.flight_bytes += piece.length_bytes;
-  if (transfer.kind == Kind::kLarge) large_bytes_ += piece.length_bytes;
-  return 0;
+  std::array<std::uint32_t, kRailsMax> order{};
+  const std::size_t count = loads_.candidates(transfer.kind, order);
+  HO_CHECK(count > 0 && transfer.keys.size() == rails_.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    piece.lane = order[i];
+    const RemoteKey& key = transfer.keys[loads_.rail_of(piece.lane)];
+    const Connection::Place place{transfer.local, transfer.memory, key.base + transfer.offset_bytes,
+                                  key.key};
+    Connection& connection = *connections_[piece.lane];
+    const std::int64_t returned =
+        transfer.is_get ? connection.read(piece, place) : connection.write(piece, place);
+    if (returned == 0) loads_.began(piece.lane, piece.length_bytes);
+    if (returned != -FI_EAGAIN) return returned;
+    // Full, or its connection is being made anew.
+    refused_[piece.lane] = true;
+  }
+  return -FI_EAGAIN;
 }
 
-void Lanes::ended(const Piece& piece) {
-  Lane& lane = lanes_[piece.lane];
-  HO_CHECK(lane.pieces_in_flight > 0 && lane.flight_bytes >= piece.length_bytes);
-  --lane.pieces_in_flight;
-  lane.flight_bytes -= piece.length_bytes;
-  if (piece.lane != kSmallLane) large_bytes_ -= piece.length_bytes;
-}
-
-void Lanes::look(TimePoint now) {
-  now_ = now;
-  if (!idle(kSmallLane)) last_small_ = now;
+std::optional<std::uint32_t> Lanes::tick() {
+  if (!loads_.tick()) return std::nullopt;
+  if (!leavings_.gone()) loads_.unsettle();
+  for (std::uint32_t rail = 0; rail < loads_.rails(); ++rail) {
+    if (!loads_.wants_sign(rail)) continue;
+    const std::size_t lane = loads_.small_lane(rail);
+    if (connections_[lane]->ask(rails_[rail].address.hello) == 0) {
+      loads_.sign_began(lane);
+    } else {
+      refused_[lane] = true;
+    }
+  }
+  const std::uint32_t failing = loads_.failing();
+  if (failing == loads_.rails()) return std::nullopt;
+  return failing;
 }
 
 }  // namespace ho::transport

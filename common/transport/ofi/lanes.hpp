@@ -3,105 +3,113 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "common/base/check.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/transport/ofi/connection.hpp"
+#include "common/transport/ofi/lane_loads.hpp"
+#include "common/transport/ofi/sockets.hpp"
 
 namespace ho::transport {
 
-/// Slots with pieces still to post, first come first served.
-class SlotRing {
- public:
-  explicit SlotRing(std::size_t depth) : slots_(depth) {}
-  [[nodiscard]] bool empty() const { return count_ == 0; }
-  [[nodiscard]] std::uint32_t front() const {
-    HO_CHECK(count_ > 0);
-    return slots_[head_];
-  }
-  void pop() {
-    HO_CHECK(count_ > 0);
-    head_ = (head_ + 1) % slots_.size();
-    --count_;
-  }
-  void push(std::uint32_t slot) {
-    HO_CHECK(count_ < slots_.size());
-    slots_[(head_ + count_) % slots_.size()] = slot;
-    ++count_;
-  }
-  void clear() { count_ = 0; }
-
- private:
-  std::vector<std::uint32_t> slots_;
-  std::size_t head_ = 0;
-  std::size_t count_ = 0;
-};
-
-/// The connections to one target: one for small operations, so that none waits behind the bytes of
-/// large ones, and some that share the pieces of large ones. They live and fail together. Owner
-/// thread: the transport's.
+/// The connections to one target: on each of its rails one for small operations, so that none waits
+/// behind the bytes of large ones, and some that share the pieces of large ones. Those of a rail
+/// live and fail together; LaneLoads says which is used, and when a rail is given up. Owner thread:
+/// the transport's.
 class Lanes {
  public:
   static constexpr std::uint32_t kLargeMax = 16;
   struct Options {
-    std::uint32_t large = 1;             ///< connections for large operations, 1 .. kLargeMax
+    Endpoint::Reach how = {};         ///< its source is filled in for each rail
+    std::string source_address = {};  ///< numeric; empty: any
+    std::uint32_t large = 1;  ///< connections of a rail for large operations, 1 .. kLargeMax
     std::uint64_t flight_bytes_max = 0;  ///< of large operations, over all of them
   };
-  enum class Kind { kSmall, kLarge };
+  /// One address of the target, and how it is reached.
+  struct Rail {
+    OfiAddress address;
+    Endpoint::Reach how;
+  };
 
   /// None: closed.
   Lanes() = default;
-  /// Connects them one after the other. @return as Connection::create().
-  [[nodiscard]] static Result<Lanes> create(const OfiAddress& address, const Endpoint::Reach& how,
+  /// Connects them one after the other. Rails that do not answer are left out, and the log says so.
+  /// @return where none does: as Connection::create() and knock() for the first.
+  [[nodiscard]] static Result<Lanes> create(std::span<const OfiAddress> rails,
                                             const Options& options, const Clock& clock,
                                             TimePoint deadline);
-  [[nodiscard]] bool open() const { return !lanes_.empty(); }
+  [[nodiscard]] bool open() const { return loads_.living() > 0; }
   /// Afterwards libfabric knows none of the pieces and buffers in flight any more.
   void close();
+
+  [[nodiscard]] std::span<const Rail> rails() const { return rails_; }
+  [[nodiscard]] bool lives(std::uint32_t rail) const { return loads_.lives(rail); }
+  [[nodiscard]] std::uint32_t living() const { return loads_.living(); }
+  [[nodiscard]] std::uint32_t rail_of(std::size_t lane) const { return loads_.rail_of(lane); }
+  /// Leaves a rail out: closes its lanes as close() does, and drops what they had not sent yet
+  /// (Leavings says why). Others must live.
+  void fail(std::uint32_t rail, std::string_view why);
+  /// Whether puts that a failed rail had in flight may be posted again.
+  [[nodiscard]] bool settled() const { return loads_.settled(); }
+
+  /// Tries a region's keys, given by rail, on a connection of its own: a refused key costs a
+  /// connection, and that one is used by nobody. By the first rail that answers: whoever gave out
+  /// one good key gave out all. @return as Connection::create() and Connection::probe().
+  [[nodiscard]] Result<void> try_keys(std::span<const RemoteKey> keys, const Clock& clock,
+                                      TimePoint deadline) const;
 
   /// On all or none.
   [[nodiscard]] Result<void> add_memory(LocalId id, std::span<std::byte> memory);
   void remove_memory(LocalId id);
 
-  /// Whether another piece of a large operation may go out now. Both processes move whatever a
-  /// socket takes before they look at the next one, so a small operation waits for about as much as
-  /// is in flight; but much in flight keeps the wire busy while either process does not run. So
-  /// there may be little beside small operations, and flight_bytes_max otherwise.
-  [[nodiscard]] bool room_for_large() const;
+  [[nodiscard]] bool room_for_large() const { return loads_.room_for_large(); }
+  /// Where a piece's bytes are, on both sides.
   struct Transfer {
-    Connection::Place place;
-    Kind kind = Kind::kSmall;
+    std::byte* local = nullptr;
+    LocalId memory;
+    std::uint64_t offset_bytes = 0;   ///< in the region
+    std::span<const RemoteKey> keys;  ///< the region's, by rail
+    LaneKind kind = LaneKind::kSmall;
     bool is_get = false;
   };
-  /// A large operation's goes to the lane that has the least to do. @return as Connection::read().
+  /// @return as Connection::read(); piece.lane is the one that was tried last.
   [[nodiscard]] std::int64_t post(Piece& piece, const Transfer& transfer);
   /// The piece has come back.
-  void ended(const Piece& piece);
+  void ended(const Piece& piece) { loads_.ended(piece.lane, piece.length_bytes); }
 
   /// Notes the time, and what is in flight now. Before the lanes are polled.
-  void look(TimePoint now);
-  [[nodiscard]] std::size_t size() const { return lanes_.size(); }
-  [[nodiscard]] bool idle(std::size_t lane) const { return lanes_[lane].pieces_in_flight == 0; }
+  void look(TimePoint now) { loads_.look(now); }
+  [[nodiscard]] std::size_t size() const { return connections_.size(); }
+  [[nodiscard]] bool connected(std::size_t lane) const { return connections_[lane] != nullptr; }
+  /// Nothing will come of polling it.
+  [[nodiscard]] bool idle(std::size_t lane) const { return loads_.idle(lane) && !refused_[lane]; }
   [[nodiscard]] std::size_t poll(std::size_t lane, std::span<Connection::Event> out) {
-    return lanes_[lane].connection->poll(out);
+    refused_[lane] = false;
+    return connections_[lane]->poll(out);
   }
+  /// Whether the event is no operation's, but about a sign of life that was asked for.
+  [[nodiscard]] bool is_sign(std::size_t lane, const Connection::Event& event) const {
+    return event.piece != nullptr && connections_[lane]->asked(event);
+  }
+  void sign_came(std::size_t lane) { loads_.sign_ended(lane); }
+  /// After the lanes were polled. @return a rail that has been silent for too long; others live.
+  [[nodiscard]] std::optional<std::uint32_t> tick();
 
  private:
-  struct Lane {
-    std::unique_ptr<Connection> connection;
-    std::size_t pieces_in_flight = 0;
-    std::uint64_t flight_bytes = 0;
-  };
-  [[nodiscard]] std::uint32_t idlest_large() const;
+  [[nodiscard]] Result<void> connect(std::uint32_t rail, const Options& options, const Clock& clock,
+                                     TimePoint deadline);
+  void drop(std::uint32_t rail);
 
-  Options options_;
-  std::vector<Lane> lanes_;  ///< the first for small operations
-  std::uint64_t large_bytes_ = 0;
-  TimePoint now_{};
-  TimePoint last_small_{};  ///< when a small operation was last seen in flight
+  std::vector<Rail> rails_;
+  LaneLoads loads_;
+  Leavings leavings_;
+  std::vector<std::unique_ptr<Connection>> connections_;  ///< by lane; nullptr: of a rail left out
+  std::vector<bool> refused_;  ///< by lane: it took no piece and must be polled to take one again
 };
 
 }  // namespace ho::transport

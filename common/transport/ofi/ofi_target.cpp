@@ -1,18 +1,25 @@
 #include <poll.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
+#include "common/base/unique_fd.hpp"
 #include "common/transport/ofi/alias.hpp"
 #include "common/transport/ofi/endpoint.hpp"
 #include "common/transport/ofi/fabric_log.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/ofi/sockets.hpp"
 #include "common/transport/ofi/wire.hpp"
 #include "common/transport/secret.hpp"
 
@@ -32,8 +39,7 @@ struct PageUnmap {
 class OfiTarget final : public Target {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Target>> create(const OfiTargetOptions& options);
-  OfiTarget(std::unique_ptr<Endpoint> endpoint, int wait_descriptor)
-      : endpoint_(std::move(endpoint)), wait_descriptor_(wait_descriptor) {}
+  OfiTarget() = default;
   OfiTarget(const OfiTarget&) = delete;
   OfiTarget& operator=(const OfiTarget&) = delete;
   ~OfiTarget() override {
@@ -51,30 +57,43 @@ class OfiTarget final : public Target {
   [[nodiscard]] bool arm() override;
 
  private:
+  /// One address that it listens at.
+  struct Rail {
+    std::unique_ptr<Endpoint> endpoint;
+    int wait_descriptor = -1;
+  };
   struct Region {
     std::span<std::byte> alias;
-    MemoryHandle memory;
+    std::vector<MemoryHandle> memory;  ///< by rail
   };
   struct Registered {
-    MemoryHandle memory;
-    RemoteKey key;
+    std::vector<MemoryHandle> memory;  ///< by rail
+    std::vector<RemoteKey> keys;       ///< by rail
   };
+  [[nodiscard]] Result<void> listen(const OfiTargetOptions& options, const OfiRail& at);
+  [[nodiscard]] Result<void> join_descriptors();
   [[nodiscard]] Result<Registered> register_exposed(std::span<std::byte> memory, Rights rights);
+  [[nodiscard]] Result<Registered> register_exposed(std::span<std::byte> memory, Rights rights,
+                                                    std::uint64_t secret);
   [[nodiscard]] Result<void> expose_hello(const std::string& provider);
+  [[nodiscard]] static std::size_t progress(const Rail& rail);
+  [[nodiscard]] static bool arm(const Rail& rail);
 
-  std::unique_ptr<Endpoint> endpoint_;
-  int wait_descriptor_;
+  std::vector<Rail> rails_;  ///< none once it is shut
+  UniqueFd joined_;          ///< over the rails' descriptors; not valid with one rail
+  int wait_descriptor_ = -1;
   std::string address_;
   std::unique_ptr<std::byte, PageUnmap> hello_page_;
-  MemoryHandle hello_memory_;
+  std::vector<MemoryHandle> hello_memory_;
   AliasSpace aliases_;
   std::unordered_map<ExposureId, Region> regions_;
   std::uint64_t next_id_ = 1;
 };
 
 Result<std::unique_ptr<Target>> OfiTarget::create(const OfiTargetOptions& options) {
-  if (options.bind_address == "0.0.0.0" || options.bind_address == "::") {
-    return Error(Errc::kInvalidArgument, "bind_address: must be an address that peers can reach");
+  if (options.rails.empty() || options.rails.size() > kRailsMax) {
+    return Error(Errc::kInvalidArgument,
+                 "a target listens at 1 to " + std::to_string(kRailsMax) + " addresses");
   }
   if (options.refusals) {
     // Nobody is refused the less for not being counted.
@@ -83,42 +102,84 @@ Result<std::unique_ptr<Target>> OfiTarget::create(const OfiTargetOptions& option
           {{"why", counted.error().context()}});
     }
   }
-  auto endpoint = Endpoint::listen(Endpoint::Listen{
-      options.provider, options.domain, options.bind_address, std::to_string(options.port)});
-  if (!endpoint) return endpoint.error().at("listening on " + options.bind_address);
-  int descriptor = -1;
-  const int returned = fi_control(&(*endpoint)->cq()->fid, FI_GETWAIT, &descriptor);
-  if (returned != 0) return fabric_error(returned, "asking for a descriptor to wait on");
-  auto target = std::make_unique<OfiTarget>(std::move(*endpoint), descriptor);
+  auto target = std::make_unique<OfiTarget>();
+  for (const OfiRail& rail : options.rails) {
+    const auto listening = target->listen(options, rail);
+    if (!listening) return listening.error();
+  }
+  const auto joined = target->join_descriptors();
+  if (!joined) return joined.error();
   const auto hello = target->expose_hello(options.provider);
   if (!hello) return hello.error();
   return std::unique_ptr<Target>(std::move(target));
 }
 
+Result<void> OfiTarget::listen(const OfiTargetOptions& options, const OfiRail& at) {
+  if (at.bind_address == "0.0.0.0" || at.bind_address == "::") {
+    return Error(Errc::kInvalidArgument, "bind_address: must be an address that peers can reach");
+  }
+  auto endpoint = Endpoint::listen(
+      Endpoint::Listen{options.provider, at.domain, at.bind_address, std::to_string(at.port)});
+  if (!endpoint) {
+    const std::string& where = at.bind_address.empty() ? at.domain : at.bind_address;
+    return endpoint.error().at("listening on " + where);
+  }
+  Rail rail{std::move(*endpoint), -1};
+  const int returned = fi_control(&rail.endpoint->cq()->fid, FI_GETWAIT, &rail.wait_descriptor);
+  if (returned != 0) return fabric_error(returned, "asking for a descriptor to wait on");
+  rails_.push_back(std::move(rail));
+  return {};
+}
+
+/// One descriptor that is readable when any rail's is.
+Result<void> OfiTarget::join_descriptors() {
+  wait_descriptor_ = rails_.front().wait_descriptor;
+  if (rails_.size() == 1) return {};
+  joined_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!joined_.valid()) return errno_error(errno, "joining descriptors to wait on");
+  for (const Rail& rail : rails_) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (::epoll_ctl(joined_.get(), EPOLL_CTL_ADD, rail.wait_descriptor, &event) != 0) {
+      return errno_error(errno, "joining descriptors to wait on");
+    }
+  }
+  wait_descriptor_ = joined_.get();
+  return {};
+}
+
+/// On every rail, under one key where the provider lets us choose.
 Result<OfiTarget::Registered> OfiTarget::register_exposed(std::span<std::byte> memory,
                                                           Rights rights) {
-  std::uint64_t access = FI_REMOTE_READ;
-  if (rights == Rights::kReadWrite) access |= FI_REMOTE_WRITE;
-  const bool keys_are_ours = (endpoint_->mr_mode() & FI_MR_PROV_KEY) == 0;
-  const std::size_t key_bytes = endpoint_->info().domain_attr->mr_key_size;
+  const auto& first = *rails_.front().endpoint;
+  const bool keys_are_ours = (first.mr_mode() & FI_MR_PROV_KEY) == 0;
+  const std::size_t key_bytes = first.info().domain_attr->mr_key_size;
   for (int attempt = 0; attempt < 4; ++attempt) {  // a key may be taken, hardly ever twice
     const auto secret = random_secret();
     if (!secret) return secret.error();
     std::uint64_t wanted = *secret;
     if (key_bytes < sizeof wanted) wanted &= (std::uint64_t{1} << (8 * key_bytes)) - 1;
-    auto handle = endpoint_->register_memory(
-        Endpoint::Registration{memory, access, keys_are_ours ? wanted : 0});
-    if (!handle) {
-      if (attempt < 3 && keys_are_ours) continue;
-      return handle.error();
-    }
-    const bool by_address = (endpoint_->mr_mode() & FI_MR_VIRT_ADDR) != 0;
-    const RemoteKey key{fi_mr_key(handle->get()),
-                        by_address ? reinterpret_cast<std::uintptr_t>(memory.data()) : 0,
-                        memory.size(), rights};
-    return Registered{std::move(*handle), key};
+    auto made = register_exposed(memory, rights, keys_are_ours ? wanted : 0);
+    if (made || attempt == 3 || !keys_are_ours) return made;
   }
   return Error(Errc::kExhausted, "no free key");
+}
+
+Result<OfiTarget::Registered> OfiTarget::register_exposed(std::span<std::byte> memory,
+                                                          Rights rights, std::uint64_t secret) {
+  std::uint64_t access = FI_REMOTE_READ;
+  if (rights == Rights::kReadWrite) access |= FI_REMOTE_WRITE;
+  Registered made;
+  for (const Rail& rail : rails_) {
+    auto handle = rail.endpoint->register_memory(Endpoint::Registration{memory, access, secret});
+    if (!handle) return handle.error();
+    const bool by_address = (rail.endpoint->mr_mode() & FI_MR_VIRT_ADDR) != 0;
+    made.keys.push_back({fi_mr_key(handle->get()),
+                         by_address ? reinterpret_cast<std::uintptr_t>(memory.data()) : 0,
+                         memory.size(), rights});
+    made.memory.push_back(std::move(*handle));
+  }
+  return made;
 }
 
 Result<void> OfiTarget::expose_hello(const std::string& provider) {
@@ -130,15 +191,20 @@ Result<void> OfiTarget::expose_hello(const std::string& provider) {
   auto registered = register_exposed({hello_page_.get(), kHelloPageBytes}, Rights::kRead);
   if (!registered) return registered.error();
   hello_memory_ = std::move(registered->memory);
-  const auto name = endpoint_->own_name();
-  if (!name) return name.error();
-  address_ =
-      encode_address(OfiAddress{provider, endpoint_->info().addr_format, *name, registered->key});
+  std::vector<OfiAddress> addresses;
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
+    const Endpoint& endpoint = *rails_[i].endpoint;
+    const auto name = endpoint.own_name();
+    if (!name) return name.error();
+    addresses.push_back({provider, endpoint.info().addr_format, *name, registered->keys[i]});
+    end_lost_connections(addresses.back());
+  }
+  address_ = encode_addresses(addresses);
   return {};
 }
 
 Result<Exposure> OfiTarget::expose(const ExposeRequest& request) {
-  if (!endpoint_) return Error(Errc::kUnavailable, "the target is shut");
+  if (rails_.empty()) return Error(Errc::kUnavailable, "the target is shut");
   const auto alias = aliases_.open(request);
   if (!alias) return alias.error();
   auto registered = register_exposed(*alias, request.rights);
@@ -148,42 +214,48 @@ Result<Exposure> OfiTarget::expose(const ExposeRequest& request) {
   }
   const ExposureId id(next_id_++);
   regions_.emplace(id, Region{*alias, std::move(registered->memory)});
-  return Exposure{id, encode_key(registered->key), *alias};
+  return Exposure{id, encode_keys(registered->keys), *alias};
 }
 
 Result<void> OfiTarget::revoke(ExposureId exposure) {
   const auto found = regions_.find(exposure);
   if (found == regions_.end()) return Error(Errc::kNotFound, "no such exposure");
-  found->second.memory.reset();
+  found->second.memory.clear();
   aliases_.retire(found->second.alias);
   regions_.erase(found);
   return {};
 }
 
 void OfiTarget::shut() {
-  // Registrations first, then the endpoint and with it all connections: a transfer caught half-way
-  // stays half, and nothing touches the aliases any more.
-  hello_memory_.reset();
-  for (auto& [id, region] : regions_) region.memory.reset();
-  endpoint_.reset();
+  // Registrations first, then the endpoints and with them all connections: a transfer caught
+  // half-way stays half, and nothing touches the aliases any more.
+  hello_memory_.clear();
+  for (auto& [id, region] : regions_) region.memory.clear();
+  joined_.reset();
+  rails_.clear();
   wait_descriptor_ = -1;
 }
 
 std::size_t OfiTarget::progress() {
-  if (!endpoint_) return 0;
+  std::size_t events = 0;
+  for (const Rail& rail : rails_) events += progress(rail);
+  return events;
+}
+
+std::size_t OfiTarget::progress(const Rail& rail) {
   // One-sided accesses leave no entry in the queue, so the descriptor says whether there was work.
   std::size_t events = 0;
   for (int round = 0; round < kRoundsMax; ++round) {
-    pollfd ready{wait_descriptor_, POLLIN, 0};
+    pollfd ready{rail.wait_descriptor, POLLIN, 0};
     const bool work = ::poll(&ready, 1, 0) > 0;
     // Some providers leave the descriptor readable until somebody prepares to wait again.
-    if (work) (void)arm();
+    if (work) (void)arm(rail);
     fi_cq_entry entries[16];
-    const ssize_t got = fi_cq_read(endpoint_->cq(), entries, 16);
+    const ssize_t got = fi_cq_read(rail.endpoint->cq(), entries, 16);
     if (got == -FI_EAVAIL) {
       // A peer's connection ended in the middle of something. The rest goes on.
       fi_cq_err_entry error{};
-      (void)fi_cq_readerr(endpoint_->cq(), &error, 0);
+      (void)fi_cq_readerr(rail.endpoint->cq(), &error, 0);
     }
     if (!work && (got == -FI_EAGAIN || got == 0)) break;
     ++events;
@@ -191,10 +263,13 @@ std::size_t OfiTarget::progress() {
   return events;
 }
 
+bool OfiTarget::arm(const Rail& rail) {
+  fid* waited[] = {&rail.endpoint->cq()->fid};
+  return fi_trywait(rail.endpoint->fabric(), waited, 1) == 0;
+}
+
 bool OfiTarget::arm() {
-  if (!endpoint_) return true;
-  fid* waited[] = {&endpoint_->cq()->fid};
-  return fi_trywait(endpoint_->fabric(), waited, 1) == 0;
+  return std::all_of(rails_.begin(), rails_.end(), [](const Rail& rail) { return arm(rail); });
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -13,7 +15,7 @@
 #include "common/base/units.hpp"
 #include "common/transport/ofi/connection.hpp"
 #include "common/transport/ofi/lanes.hpp"
-#include "common/transport/ofi/provider.hpp"
+#include "common/transport/ofi/slots.hpp"
 #include "common/transport/ofi/wire.hpp"
 
 namespace ho::transport {
@@ -25,30 +27,21 @@ constexpr Duration kAttachLimit = std::chrono::seconds(1);
 
 /// What a small operation is. On the wire it takes less time than a round trip.
 constexpr std::uint64_t kSmallBytesMax = 64 * kKiB;
-constexpr std::uint32_t kTrialDepth = 16;
+
+/// What a failed rail took with it has this long from then on, so that puts can wait for the kernel
+/// to give up what it still holds of them (3 s), and the caller is told of a cut link within 5 s.
+constexpr Duration kRepeatTime = std::chrono::seconds(4);
 
 /// Nobody polled for this long with operations under way: this process was stopped (or starved),
 /// and that time says nothing about the peer.
 constexpr Duration kOwnPauseMin = std::chrono::milliseconds(250);
 
-/// What GetOp and PutOp have in common.
-struct Request {
-  OpId op;
-  std::byte* bytes = nullptr;  ///< only read from where is_get is false
-  std::uint64_t length_bytes = 0;
-  LocalId local;
-  RegionId region;
-  std::uint64_t offset_bytes = 0;
-  TimePoint deadline;
-  TimePoint not_after;
-  bool is_get = false;
-};
-
 /// The initiator's side; see make_ofi_transport(). Owner thread: whoever polls.
 ///
 /// An accepted operation occupies a slot until its completion is written: first in one of its
 /// peer's queues while pieces are still to be posted, then only counted by its pieces in flight.
-/// Small operations have a queue of their own, as they have a connection: Lanes says why.
+/// Small operations have a queue of their own, as they have a connection: Lanes says why. Pieces
+/// that a failed rail took with it stay the operation's and are posted again on another.
 class OfiTransport final : public Transport {
  public:
   OfiTransport(const OfiOptions& options, const Clock& clock);
@@ -65,37 +58,20 @@ class OfiTransport final : public Transport {
   std::size_t poll(std::span<Completion> out) override;
 
  private:
-  struct Peer {
-    OfiAddress address;
-    Endpoint::Reach how;  ///< for another connection, to try keys on
-    Lanes lanes;
-    SlotRing small;
-    SlotRing large;
-
-    explicit Peer(std::size_t depth) : small(depth), large(depth) {}
-    [[nodiscard]] bool open() const { return lanes.open(); }
-  };
-  struct Region {
-    Peer* peer = nullptr;
-    RemoteKey key;
-  };
-  struct Slot {
-    Request request;
-    Peer* peer = nullptr;  ///< null: free
-    RemoteKey key;
-    std::uint64_t posted_bytes = 0;
-    std::uint64_t done_bytes = 0;
-  };
-
   [[nodiscard]] Result<void> accept(const Request& request);
   void post_some(Peer& peer);
   enum class Posted { kYes, kLater, kFailed };
-  [[nodiscard]] Posted post_piece(Peer& peer, std::uint32_t index, Lanes::Kind kind);
-  [[nodiscard]] std::uint64_t small_bytes_max() const {
-    return std::min(options_.chunk_bytes, kSmallBytesMax);
+  [[nodiscard]] Posted post(Peer& peer, Piece& piece);
+  [[nodiscard]] Posted post_next(Peer& peer, std::uint32_t index);
+  [[nodiscard]] Posted post_again(Peer& peer);
+  [[nodiscard]] LaneKind kind_of(const Request& request) const {
+    const bool small = request.length_bytes <= std::min(options_.chunk_bytes, kSmallBytesMax);
+    return small ? LaneKind::kSmall : LaneKind::kLarge;
   }
   void serve(Peer& peer);
-  void take_event(Peer& peer, const Connection::Event& event);
+  void take_event(Peer& peer, std::size_t lane, const Connection::Event& event);
+  enum class Others { kLive, kNone };
+  Others fail_rail(Peer& peer, std::uint32_t rail, std::string_view why);
   void close_lanes(Peer& peer);
   void forget_closed_peers();
   void fail_peer(Peer& peer, Errc code);
@@ -104,6 +80,11 @@ class OfiTransport final : public Transport {
   void finish(std::uint32_t slot, Errc code);
   [[nodiscard]] Peer*& peer_of(const Piece& piece) {
     return piece_peers_[static_cast<std::size_t>(&piece - pieces_.data())];
+  }
+  void release(Piece& piece) {
+    peer_of(piece) = nullptr;
+    piece.lane = Piece::kNoLane;
+    free_pieces_.push_back(&piece);
   }
   [[nodiscard]] bool slot_uses(RegionId region) const;
 
@@ -118,8 +99,7 @@ class OfiTransport final : public Transport {
   std::vector<Piece> pieces_;
   std::vector<Peer*> piece_peers_;  ///< as pieces_; null: not in flight
   std::vector<Piece*> free_pieces_;
-  std::vector<Completion> done_;  ///< ended, waiting for poll(); from done_head_ on
-  std::size_t done_head_ = 0;
+  EndedOps done_;
   TimePoint earliest_ = TimePoint::max();  ///< no slot in use has an earlier deadline
   TimePoint last_poll_{};                  ///< or when the first operation after none began
   std::uint32_t next_id_ = 1;
@@ -128,7 +108,7 @@ class OfiTransport final : public Transport {
 };
 
 OfiTransport::OfiTransport(const OfiOptions& options, const Clock& clock)
-    : options_(options), clock_(clock) {
+    : options_(options), clock_(clock), done_(options.depth_ops_max) {
   caps_.name = "ofi";
   caps_.op_bytes_max = kOpBytesMax;
   caps_.depth_ops_max = options.depth_ops_max;
@@ -140,36 +120,30 @@ OfiTransport::OfiTransport(const OfiOptions& options, const Clock& clock)
   piece_peers_.resize(options.chunks_max);
   free_pieces_.reserve(pieces_.size());
   for (Piece& piece : pieces_) free_pieces_.push_back(&piece);
-  done_.reserve(options.depth_ops_max);
 }
 
 Result<PeerId> OfiTransport::connect(const PeerAddress& peer, TimePoint deadline) {
-  const auto address = decode_address(peer.address);
-  if (!address) return address.error();
-  if (!options_.provider.empty() && address->provider != options_.provider) {
+  const auto rails = decode_addresses(peer.address);
+  if (!rails) return rails.error();
+  const std::string& provider = rails->front().provider;
+  if (!options_.provider.empty() && provider != options_.provider) {
     return Error(Errc::kInvalidArgument,
-                 "the peer speaks '" + address->provider + "', not '" + options_.provider + "'");
+                 "the peer speaks '" + provider + "', not '" + options_.provider + "'");
   }
   forget_closed_peers();
-  if (const auto there = knock(*address, clock_, deadline); !there) return there.error();
-  Endpoint::Reach how{options_.chunks_max, options_.domain, {}};
-  if (!options_.source_address.empty()) {
-    auto source = source_name(options_.source_address, address->format);
-    if (!source) return source.error();
-    how.source = std::move(*source);
-  }
-  auto entry = std::make_unique<Peer>(options_.depth_ops_max);
-  auto lanes = Lanes::create(*address, how, {options_.large_lanes, options_.flight_bytes_max},
-                             clock_, deadline);
+  auto entry = std::make_unique<Peer>(options_.depth_ops_max, pieces_.size());
+  Lanes::Options how;
+  how.how = Endpoint::Reach{options_.chunks_max, options_.domain, {}};
+  how.source_address = options_.source_address;
+  how.large = options_.large_lanes;
+  how.flight_bytes_max = options_.flight_bytes_max;
+  auto lanes = Lanes::create(*rails, how, clock_, deadline);
   if (!lanes) return lanes.error();
   for (const auto& [id, memory] : memories_) {
     const auto added = lanes->add_memory(id, memory);
     if (!added) return added.error();
   }
   entry->lanes = std::move(*lanes);
-  entry->address = *address;
-  entry->how = std::move(how);
-  entry->how.depth = kTrialDepth;
   const PeerId id(next_id_++);
   open_peers_.push_back(entry.get());
   peers_[id] = std::move(entry);
@@ -191,25 +165,19 @@ Result<RegionId> OfiTransport::attach(PeerId peer, RegionGrant grant) {
   }
   Peer& owner = *found->second;
   if (!owner.open()) return Error(Errc::kUnavailable, "the peer is closed");
-  auto key = decode_key(grant.key);
-  if (!key) return key.error();
-  if (key->length_bytes < grant.length_bytes || grant.length_bytes == 0) {
-    return Error(Errc::kInvalidArgument, "the grant's length is not its key's");
+  auto keys = decode_keys(grant.key, owner.lanes.rails().size());
+  if (!keys) return keys.error();
+  for (RemoteKey& key : *keys) {
+    if (key.length_bytes < grant.length_bytes || grant.length_bytes == 0) {
+      return Error(Errc::kInvalidArgument, "the grant's length is not its key's");
+    }
+    key.length_bytes = grant.length_bytes;
+    if (grant.rights == Rights::kRead) key.rights = Rights::kRead;
   }
-  key->length_bytes = grant.length_bytes;
-  if (grant.rights == Rights::kRead) key->rights = Rights::kRead;
-  // On a connection of its own: a refused key costs a connection, and this one is used by nobody.
-  const TimePoint deadline = clock_.now() + kAttachLimit;
-  auto trial = Connection::create(owner.address, owner.how, clock_, deadline);
-  if (!trial) {
-    const auto there = knock(owner.address, clock_, clock_.now());
-    const bool dead = !there && there.error().code() == Errc::kUnavailable;
-    return dead ? there.error() : trial.error();
-  }
-  const auto probed = (*trial)->probe(*key, clock_, deadline);
-  if (!probed) return probed.error();
+  const auto good = owner.lanes.try_keys(*keys, clock_, clock_.now() + kAttachLimit);
+  if (!good) return good.error();
   const RegionId id(next_id_++);
-  regions_[id] = Region{&owner, *key};
+  regions_[id] = Region{&owner, std::move(*keys)};
   return id;
 }
 
@@ -265,69 +233,97 @@ Result<void> OfiTransport::accept(const Request& request) {
   const Region& region = found->second;
   if (!region.peer->open()) return Error(Errc::kUnavailable, "peer closed");
   const auto end = checked_add(request.offset_bytes, request.length_bytes);
-  if (!end || *end > region.key.length_bytes) return Error(Errc::kOutOfRange, "region");
-  if (!request.is_get && region.key.rights == Rights::kRead) {
+  if (!end || *end > region.keys.front().length_bytes) return Error(Errc::kOutOfRange, "region");
+  if (!request.is_get && region.keys.front().rights == Rights::kRead) {
     return Error(Errc::kPermissionDenied, "read-only");
   }
   const auto memory = memories_.find(request.local);
   if (memory == memories_.end()) return Error(Errc::kInvalidArgument, "not registered");
-  const auto start = reinterpret_cast<std::uintptr_t>(memory->second.data());
-  const auto begin = reinterpret_cast<std::uintptr_t>(request.bytes);
-  const std::uint64_t size = memory->second.size();
-  if (begin < start || begin - start > size || request.length_bytes > size - (begin - start)) {
-    return Error(Errc::kInvalidArgument, "not in local");
-  }
+  if (!request.inside(memory->second)) return Error(Errc::kInvalidArgument, "not in local");
   const std::size_t in_use = slots_.size() - free_slots_.size();
-  if (in_use + done_.size() - done_head_ >= caps_.depth_ops_max) {
-    return Error(Errc::kBusy, "queue full");
-  }
+  if (in_use + done_.size() >= caps_.depth_ops_max) return Error(Errc::kBusy, "queue full");
 
   if (in_use == 0) last_poll_ = clock_.now();
   const std::uint32_t index = free_slots_.back();
   free_slots_.pop_back();
   Peer& peer = *region.peer;
-  slots_[index] = Slot{request, &peer, region.key, 0, 0};
+  slots_[index] = Slot{request, &peer, &region, 0, 0};
   earliest_ = std::min(earliest_, request.deadline);
-  SlotRing& ring = request.length_bytes <= small_bytes_max() ? peer.small : peer.large;
+  SlotRing& ring = kind_of(request) == LaneKind::kSmall ? peer.small : peer.large;
   const bool first = ring.empty();
   ring.push(index);
   if (first) post_some(peer);
   return {};
 }
 
+/// Posts a piece whose slot, offset and length are set. Rails that refuse it fail. kFailed: all
+/// did.
+OfiTransport::Posted OfiTransport::post(Peer& peer, Piece& piece) {
+  const Slot& slot = slots_[piece.slot];
+  const Request& request = slot.request;
+  Lanes::Transfer transfer;
+  transfer.local = request.bytes + piece.offset_bytes;
+  transfer.memory = request.local;
+  transfer.offset_bytes = request.offset_bytes + piece.offset_bytes;
+  transfer.keys = slot.region->keys;
+  transfer.kind = kind_of(request);
+  transfer.is_get = request.is_get;
+  while (true) {
+    const std::int64_t returned = peer.lanes.post(piece, transfer);
+    if (returned == 0) return Posted::kYes;
+    const std::uint32_t lane = std::exchange(piece.lane, Piece::kNoLane);
+    if (returned == -FI_EAGAIN) return Posted::kLater;
+    const std::string why = fabric_error(returned, "posting").context();
+    if (fail_rail(peer, peer.lanes.rail_of(lane), why) == Others::kNone) return Posted::kFailed;
+  }
+}
+
 /// Posts the next piece of a slot.
-OfiTransport::Posted OfiTransport::post_piece(Peer& peer, std::uint32_t index, Lanes::Kind kind) {
+OfiTransport::Posted OfiTransport::post_next(Peer& peer, std::uint32_t index) {
   if (free_pieces_.empty()) return Posted::kLater;
   Slot& slot = slots_[index];
-  const Request& request = slot.request;
   Piece& piece = *free_pieces_.back();
   piece.slot = index;
+  piece.offset_bytes = slot.posted_bytes;
   piece.length_bytes = static_cast<std::uint32_t>(
-      std::min(options_.chunk_bytes, request.length_bytes - slot.posted_bytes));
-  Lanes::Transfer transfer;
-  transfer.place = {request.bytes + slot.posted_bytes, request.local,
-                    slot.key.base + request.offset_bytes + slot.posted_bytes, slot.key.key};
-  transfer.kind = kind;
-  transfer.is_get = request.is_get;
-  const std::int64_t returned = peer.lanes.post(piece, transfer);
-  if (returned == -FI_EAGAIN) return Posted::kLater;
-  if (returned != 0) return Posted::kFailed;
+      std::min(options_.chunk_bytes, slot.request.length_bytes - slot.posted_bytes));
+  const Posted posted = post(peer, piece);
+  if (posted != Posted::kYes) return posted;
   free_pieces_.pop_back();
   peer_of(piece) = &peer;
   slot.posted_bytes += piece.length_bytes;
-  return Posted::kYes;
+  return posted;
+}
+
+/// Posts what failed rails took with them.
+OfiTransport::Posted OfiTransport::post_again(Peer& peer) {
+  Posted posted = Posted::kYes;
+  if (peer.lanes.settled()) {
+    peer.again.insert(peer.again.end(), peer.held.begin(), peer.held.end());
+    peer.held.clear();
+  }
+  while (!peer.again.empty() && posted == Posted::kYes) {
+    Piece& piece = *peer.again.back();
+    const bool large = kind_of(slots_[piece.slot].request) == LaneKind::kLarge;
+    if (large && !peer.lanes.room_for_large()) return Posted::kLater;
+    peer.again.pop_back();  // now: posting may add to the list
+    posted = post(peer, piece);
+    if (posted == Posted::kLater) peer.again.push_back(&piece);
+  }
+  return posted;
 }
 
 void OfiTransport::post_some(Peer& peer) {
-  Posted posted = Posted::kYes;
+  Posted posted = post_again(peer);
+  if (posted == Posted::kLater) posted = Posted::kYes;  // what is new may find room nevertheless
   while (!peer.small.empty() && posted == Posted::kYes) {
-    posted = post_piece(peer, peer.small.front(), Lanes::Kind::kSmall);
+    posted = post_next(peer, peer.small.front());
     if (posted == Posted::kYes) peer.small.pop();
   }
   if (posted == Posted::kLater) posted = Posted::kYes;  // another lane may still take something
   while (!peer.large.empty() && posted == Posted::kYes && peer.lanes.room_for_large()) {
     const std::uint32_t index = peer.large.front();
-    posted = post_piece(peer, index, Lanes::Kind::kLarge);
+    posted = post_next(peer, index);
     const Slot& slot = slots_[index];
     if (slot.posted_bytes == slot.request.length_bytes) peer.large.pop();
   }
@@ -345,47 +341,69 @@ std::size_t OfiTransport::poll(std::span<Completion> out) {
       serve(*open_peers_[i]);
     }
   }
-  const std::size_t count = std::min(out.size(), done_.size() - done_head_);
-  for (std::size_t i = 0; i < count; ++i) out[i] = done_[done_head_ + i];
-  done_head_ += count;
-  if (done_head_ == done_.size()) {
-    done_.clear();
-    done_head_ = 0;
-  }
-  return count;
+  return done_.take(out);
 }
 
 void OfiTransport::serve(Peer& peer) {
   peer.lanes.look(last_poll_);
-  const bool queued = !peer.small.empty() || !peer.large.empty();
+  const bool waits = peer.waits();
   for (std::size_t i = 0; i < peer.lanes.size(); ++i) {  // none any more once the peer has failed
-    if (peer.lanes.idle(i) && !queued) continue;
+    if (!peer.lanes.connected(i) || (peer.lanes.idle(i) && !waits)) continue;
     std::array<Connection::Event, 32> events;
     const std::size_t count = peer.lanes.poll(i, events);
-    for (std::size_t e = 0; e < count && peer.open(); ++e) take_event(peer, events[e]);
+    for (std::size_t e = 0; e < count && peer.open() && peer.lanes.connected(i); ++e) {
+      take_event(peer, i, events[e]);
+    }
   }
-  if (peer.open()) post_some(peer);
+  if (!peer.open()) return;
+  if (const auto silent = peer.lanes.tick()) {
+    (void)fail_rail(peer, *silent, "it does not answer, and another rail does");
+  }
+  post_some(peer);
 }
 
-void OfiTransport::take_event(Peer& peer, const Connection::Event& event) {
+void OfiTransport::take_event(Peer& peer, std::size_t lane, const Connection::Event& event) {
+  const bool sign = peer.lanes.is_sign(lane, event);
   if (event.code != 0 || event.piece == nullptr) {
     // Over a connected provider the first failure is the connection's. A refusal is told apart only
-    // by providers that say so; for others it looks like a lost peer.
-    close_lanes(peer);
-    if (event.piece != nullptr && errc_of_fabric(event.code) == Errc::kPermissionDenied) {
+    // by providers that say so; for others it looks like a lost peer: rail after rail is lost.
+    const bool of_op = event.piece != nullptr && !sign;
+    if (of_op && errc_of_fabric(event.code) == Errc::kPermissionDenied) {
+      close_lanes(peer);
       finish(event.piece->slot, Errc::kPermissionDenied);
+      fail_peer(peer, Errc::kUnavailable);
+      return;
     }
-    fail_peer(peer, Errc::kUnavailable);
+    const std::string why = fabric_error(-event.code, "a connection").context();
+    if (fail_rail(peer, peer.lanes.rail_of(lane), why) == Others::kNone) {
+      fail_peer(peer, Errc::kUnavailable);
+    }
     return;
   }
+  if (sign) return peer.lanes.sign_came(lane);
   Piece& piece = *event.piece;
   Slot& slot = slots_[piece.slot];
   HO_CHECK(slot.peer == &peer && peer_of(piece) == &peer);
-  peer_of(piece) = nullptr;
-  free_pieces_.push_back(&piece);
   peer.lanes.ended(piece);
+  release(piece);
   slot.done_bytes += piece.length_bytes;
   if (slot.done_bytes == slot.request.length_bytes) finish(piece.slot, Errc::kOk);
+}
+
+/// Leaves a rail out, unless it is the last. What was in flight on it is posted again on others.
+OfiTransport::Others OfiTransport::fail_rail(Peer& peer, std::uint32_t rail, std::string_view why) {
+  if (peer.lanes.living() == 1) return Others::kNone;
+  peer.lanes.fail(rail, why);
+  for (Piece& piece : pieces_) {
+    if (peer_of(piece) != &peer || piece.lane == Piece::kNoLane) continue;
+    if (peer.lanes.rail_of(piece.lane) != rail) continue;
+    piece.lane = Piece::kNoLane;
+    Request& request = slots_[piece.slot].request;
+    (request.is_get ? peer.again : peer.held).push_back(&piece);
+    request.deadline =
+        std::max(request.deadline, std::min(last_poll_ + kRepeatTime, request.not_after));
+  }
+  return Others::kLive;
 }
 
 void OfiTransport::close_lanes(Peer& peer) {
@@ -394,12 +412,12 @@ void OfiTransport::close_lanes(Peer& peer) {
   peer.lanes.close();
   std::erase(open_peers_, &peer);
   for (Piece& piece : pieces_) {
-    if (peer_of(piece) != &peer) continue;
-    peer_of(piece) = nullptr;
-    free_pieces_.push_back(&piece);
+    if (peer_of(piece) == &peer) release(piece);
   }
   peer.small.clear();
   peer.large.clear();
+  peer.again.clear();
+  peer.held.clear();
 }
 
 /// Peers that are closed and that no region or operation names any more. At connect() only, which
@@ -461,13 +479,7 @@ void OfiTransport::expire(TimePoint now) {
 void OfiTransport::finish(std::uint32_t index, Errc code) {
   Slot& slot = slots_[index];
   HO_CHECK(slot.peer != nullptr);
-  if (done_.size() == done_.capacity() && done_head_ > 0) {
-    done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(done_head_));
-    done_head_ = 0;
-  }
-  HO_CHECK(done_.size() < done_.capacity());
-  done_.push_back(
-      Completion{slot.request.op, code, code == Errc::kOk ? slot.request.length_bytes : 0});
+  done_.push({slot.request.op, code, code == Errc::kOk ? slot.request.length_bytes : 0});
   slot.peer = nullptr;
   free_slots_.push_back(index);
 }

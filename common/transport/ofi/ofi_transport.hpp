@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
@@ -28,12 +29,23 @@ struct OfiOptions {
   std::uint64_t chunk_bytes = kMiB;    ///< larger operations are cut into pieces of this size
   std::uint32_t chunks_max = 1024;     ///< pieces in flight to all peers together
   std::uint64_t flight_bytes_max = 32 * kMiB;  ///< bytes of large operations in flight to one peer
-  std::uint32_t large_lanes = 1;  ///< connections to a peer for operations above 64 KiB; 1 .. 16
+  std::uint32_t large_lanes = 1;  ///< connections a rail for operations above 64 KiB; 1 .. 16
 };
 
 /// Makes the initiator's side of the `ofi` driver: libfabric endpoints of its own for each peer, so
 /// that closing a peer ends its operations and no other's: one for operations up to 64 KiB, and
 /// some for larger ones, over which their pieces are spread.
+///
+/// A peer may have several rails (addresses, each with a link behind it). Each has such endpoints,
+/// and the pieces are spread over all of them by how much is in flight. connect() leaves out the
+/// rails that do not answer. One whose connection breaks, or that gives no answer for 0.5 s while
+/// another one does, is given up until the peer is connected anew: what was in flight on it is
+/// repeated on the others, and no operation fails; it has 4 s then, since puts wait until nothing
+/// of what the rail was given can come in late (at once where it went out on the wire, up to 3 s
+/// where the link was lost at this end and the kernel keeps packets for it). Neither a bad key nor
+/// a target that is stopped is a rail's fault; a peer's last rail fails with the peer. Giving a
+/// rail up allocates, logs a line and takes milliseconds. With a source_address or domain named,
+/// rails that are not reached from there are left out.
 ///
 /// connect() reads a page that every target exposes, so it fails where nobody answers. attach()
 /// reads one byte with the grant's key over a connection of its own and answers kPermissionDenied
@@ -49,14 +61,19 @@ struct OfiOptions {
 [[nodiscard]] Result<std::unique_ptr<Transport>> make_ofi_transport(const OfiOptions& options,
                                                                     const Clock& clock);
 
-/// Where the daemon's side listens.
-struct OfiTargetOptions {
-  std::string provider = kOfiProvider;
+/// One address that the daemon's side listens at.
+struct OfiRail {
   std::string domain = {};  ///< libfabric's name of the device to serve; empty: any
   /// Numeric, reachable by peers; not a wildcard. Empty: as the provider likes, for those whose
   /// addresses are not IP's.
   std::string bind_address = "127.0.0.1";
   std::uint16_t port = 0;  ///< 0: the system chooses
+};
+
+/// Where the daemon's side listens.
+struct OfiTargetOptions {
+  std::string provider = kOfiProvider;
+  std::vector<OfiRail> rails = {OfiRail{}};  ///< 1 .. 8; all are offered to every initiator
   /// Counts accesses and connections that were refused. nullptr: nobody does.
   std::shared_ptr<Tally> refusals;
 };
@@ -64,8 +81,12 @@ struct OfiTargetOptions {
 /// Makes the daemon's side of the `ofi` driver. ExposeRequest must name whole pages and the memfd
 /// behind them: the target serves it through an alias of its own, which revoke() replaces, so that
 /// a transfer caught half-way never touches the memory again.
-/// @return kUnsupported where libfabric has no such provider; kInvalidArgument; kIo (port taken).
+/// Every exposure can be reached by every rail. @return kUnsupported where libfabric has no such
+/// provider; kInvalidArgument; kIo (port taken): of the first rail that cannot be, which is named.
 [[nodiscard]] Result<std::unique_ptr<Target>> make_ofi_target(const OfiTargetOptions& options);
+
+/// How many rails a target's address names; 0: it is none of this driver's.
+[[nodiscard]] std::size_t ofi_rail_count(const std::string& address);
 
 /// Whether libfabric has the provider on this machine. @return kUnsupported, with those it has.
 [[nodiscard]] Result<void> check_ofi_provider(const std::string& provider);

@@ -1,11 +1,31 @@
 #include "common/transport/ofi/wire.hpp"
 
+#include <algorithm>
+#include <string_view>
+
+#include "common/base/check.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/wire_text.hpp"
 
 namespace ho::transport {
 namespace {
 
 constexpr std::size_t kNameBytesMax = 256;
+constexpr char kBetweenRails = ',';
+
+/// 1 .. kRailsMax items, or none at all.
+template <typename Item>
+std::vector<Item> decode_list(const std::string& text, Result<Item> (*decode)(const std::string&)) {
+  std::vector<Item> items;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(kBetweenRails, begin), text.size());
+    auto item = decode(text.substr(begin, end - begin));
+    if (!item || items.size() == kRailsMax) return {};
+    items.push_back(std::move(*item));
+    begin = end + 1;
+  }
+  return items;
+}
 
 }  // namespace
 
@@ -31,6 +51,27 @@ Result<OfiAddress> decode_address(const std::string& text) {
   return address;
 }
 
+std::string encode_addresses(std::span<const OfiAddress> rails) {
+  HO_CHECK(!rails.empty() && rails.size() <= kRailsMax);
+  std::string text;
+  for (const OfiAddress& rail : rails) {
+    if (!text.empty()) text += kBetweenRails;
+    text += encode_address(rail);
+  }
+  return text;
+}
+
+Result<std::vector<OfiAddress>> decode_addresses(const std::string& text) {
+  auto rails = decode_list<OfiAddress>(text, decode_address);
+  if (rails.empty()) return Error(Errc::kInvalidArgument, "not an address of the ofi driver");
+  return rails;
+}
+
+std::size_t ofi_rail_count(const std::string& address) {
+  const auto rails = decode_addresses(address);
+  return rails ? rails->size() : 0;
+}
+
 std::string encode_key(const RemoteKey& key) {
   return hex_number(key.key) + "/" + range_text({key.base, key.length_bytes, key.rights});
 }
@@ -43,6 +84,24 @@ Result<RemoteKey> decode_key(const std::string& text) {
   const auto range = read_range(fields[1], fields[2], fields[3]);
   if (!key || !range) return bad;
   return RemoteKey{*key, range->base, range->length_bytes, range->rights};
+}
+
+std::string encode_keys(std::span<const RemoteKey> keys) {
+  HO_CHECK(!keys.empty() && keys.size() <= kRailsMax);
+  const auto same = [&](const RemoteKey& key) { return key == keys.front(); };
+  std::string text = encode_key(keys.front());
+  if (std::all_of(keys.begin(), keys.end(), same)) return text;
+  for (const RemoteKey& key : keys.subspan(1)) text += kBetweenRails + encode_key(key);
+  return text;
+}
+
+Result<std::vector<RemoteKey>> decode_keys(const std::string& text, std::size_t rails) {
+  HO_CHECK(rails > 0 && rails <= kRailsMax);
+  auto keys = decode_list<RemoteKey>(text, decode_key);
+  if (keys.empty()) return Error(Errc::kInvalidArgument, "not a key of the ofi driver");
+  if (keys.size() == 1) keys.resize(rails, keys.front());
+  if (keys.size() == rails) return keys;
+  return Error(Errc::kInvalidArgument, "keys for another number of rails");
 }
 
 }  // namespace ho::transport

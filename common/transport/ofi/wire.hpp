@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "common/base/result.hpp"
 #include "common/transport/transport.hpp"
@@ -18,10 +20,12 @@ struct RemoteKey {
   std::uint64_t base = 0;  ///< added to an offset: 0, or the virtual address (FI_MR_VIRT_ADDR)
   std::uint64_t length_bytes = 0;
   Rights rights = Rights::kRead;
+  bool operator==(const RemoteKey&) const = default;
 };
 
-/// A target's address. As text: five fields separated by '/': provider, libfabric's address format,
-/// its address bytes in hexadecimal, and the hello page's key and base.
+/// One rail of a target's: an address it listens at. As text: five fields separated by '/':
+/// provider, libfabric's address format, its address bytes in hexadecimal, and the hello page's key
+/// and base.
 struct OfiAddress {
   std::string provider;
   std::uint32_t format = 0;
@@ -33,9 +37,24 @@ struct OfiAddress {
 /// @return kInvalidArgument where the text is not such an address.
 [[nodiscard]] Result<OfiAddress> decode_address(const std::string& text);
 
-/// The key as RegionGrant carries it: four hexadecimal numbers separated by '/'.
+/// More addresses than any target has.
+inline constexpr std::size_t kRailsMax = 8;
+
+/// A target's address: its rails', in their order, separated by ','.
+[[nodiscard]] std::string encode_addresses(std::span<const OfiAddress> rails);
+/// @return kInvalidArgument where the text is none of 1 .. kRailsMax addresses.
+[[nodiscard]] Result<std::vector<OfiAddress>> decode_addresses(const std::string& text);
+
+/// A region's key on one rail: four hexadecimal numbers separated by '/'.
 [[nodiscard]] std::string encode_key(const RemoteKey& key);
 /// @return kInvalidArgument where the text is not such a key.
 [[nodiscard]] Result<RemoteKey> decode_key(const std::string& text);
+
+/// The key as RegionGrant carries it: one for all rails where they are equal, else one for each, in
+/// the order of the rails, separated by ','.
+[[nodiscard]] std::string encode_keys(std::span<const RemoteKey> keys);
+/// @return one for each of `rails`; kInvalidArgument where the text is not such a key.
+[[nodiscard]] Result<std::vector<RemoteKey>> decode_keys(const std::string& text,
+                                                         std::size_t rails);
 
 }  // namespace ho::transport

@@ -198,6 +198,37 @@ TEST_CASE("ofi: keys and addresses read back what was written, and rubbish is re
   }
 }
 
+TEST_CASE("ofi: the keys and addresses of several rails read back, one key where all are alike") {
+  const transport::RemoteKey key{17, 0, kMiB, Rights::kReadWrite};
+  transport::RemoteKey other = key;
+  other.key = 18;
+  CHECK(transport::encode_keys(std::vector{key, key}) == transport::encode_key(key));
+  const auto alike = transport::decode_keys(transport::encode_key(key), 3);
+  REQUIRE(alike.ok());
+  CHECK(*alike == std::vector{key, key, key});
+  const std::string two = transport::encode_keys(std::vector{key, other});
+  const auto apart = transport::decode_keys(two, 2);
+  REQUIRE(apart.ok());
+  CHECK(*apart == std::vector{key, other});
+  CHECK_FALSE(transport::decode_keys(two, 3).ok());
+  CHECK_FALSE(transport::decode_keys(two + ",", 2).ok());
+  CHECK_FALSE(transport::decode_keys("", 1).ok());
+  const transport::OfiAddress address{"net", 2, "abcdefgh", key};
+  std::vector<transport::OfiAddress> rails(transport::kRailsMax, address);
+  rails[1].name = "other";
+  const auto read = transport::decode_addresses(transport::encode_addresses(rails));
+  REQUIRE(read.ok());
+  REQUIRE(read->size() == transport::kRailsMax);
+  CHECK((*read)[1].name == "other");
+  const std::string one = transport::encode_address(address);
+  CHECK(transport::encode_addresses(std::vector{address}) == one);
+  for (const std::string& text : {std::string(), one + ",", "," + one, one + ",,", one + ";" + one,
+                                  transport::encode_addresses(rails) + "," + one}) {
+    INFO(text);
+    CHECK_FALSE(transport::decode_addresses(text).ok());
+  }
+}
+
 TEST_CASE("ofi: a small get passes a large put that was submitted before it") {
   const auto rig = make_rig("ofi");
   Bench bench(*rig, 128 * kMiB, 65 * kMiB);
@@ -252,7 +283,7 @@ TEST_CASE("ofi: large operations are spread over several connections, and end wi
 TEST_CASE("ofi: a domain and a source address are kept to, and others are named") {
   const SteadyClock clock;
   transport::OfiTargetOptions served;
-  served.domain = "lo";
+  served.rails[0].domain = "lo";
   const auto target = transport::make_ofi_target(served);
   if (!target) FAIL(target.error().message());
   std::atomic<bool> stop{false};
@@ -281,7 +312,7 @@ TEST_CASE("ofi: a domain and a source address are kept to, and others are named"
   CHECK(other_kind.error().code() == Errc::kInvalidArgument);
   REQUIRE_FALSE(nowhere.ok());
   CHECK(nowhere.error().context().find("has no domain 'nonesuch0'") != std::string::npos);
-  served.domain = "nonesuch0";
+  served.rails[0].domain = "nonesuch0";
   const auto absent = transport::make_ofi_target(served);
   REQUIRE_FALSE(absent.ok());
   CHECK(absent.error().code() == Errc::kUnsupported);
@@ -305,11 +336,12 @@ TEST_CASE("ofi: what libfabric and this machine lack is told with what they have
 TEST_CASE("ofi: wildcard, unknown and taken addresses to listen on are refused") {
   using transport::OfiTargetOptions;
   OfiTargetOptions options;
-  options.bind_address = "0.0.0.0";
+  transport::OfiRail& rail = options.rails[0];
+  rail.bind_address = "0.0.0.0";
   REQUIRE_FALSE(transport::make_ofi_target(options).ok());
-  options.bind_address = "192.0.2.1";  // TEST-NET-1: never ours
+  rail.bind_address = "192.0.2.1";  // TEST-NET-1: never ours
   REQUIRE_FALSE(transport::make_ofi_target(options).ok());
-  options.bind_address = "127.0.0.1";
+  rail.bind_address = "127.0.0.1";
   const UniqueFd taken(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -319,12 +351,12 @@ TEST_CASE("ofi: wildcard, unknown and taken addresses to listen on are refused")
   REQUIRE(::bind(taken.get(), any, length) == 0);
   REQUIRE(::listen(taken.get(), 1) == 0);
   REQUIRE(::getsockname(taken.get(), any, &length) == 0);
-  options.port = ntohs(address.sin_port);
+  rail.port = ntohs(address.sin_port);
   const auto second = transport::make_ofi_target(options);
   REQUIRE_FALSE(second.ok());
   INFO(second.error().message());
   REQUIRE(second.error().code() == Errc::kAlreadyExists);
-  options.port = 0;
+  rail.port = 0;
   options.provider = "no-such-provider";
   const auto unknown = transport::make_ofi_target(options);
   REQUIRE_FALSE(unknown.ok());

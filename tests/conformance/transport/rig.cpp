@@ -27,7 +27,8 @@ using transport::Transport;
 /// local, ofi or ucx, with targets in forked processes.
 class RealRig final : public Rig {
  public:
-  explicit RealRig(bench::Driver driver) : driver_(driver) {}
+  explicit RealRig(bench::Driver driver, std::uint32_t rails = 1)
+      : driver_(driver), rails_(rails) {}
 
   [[nodiscard]] const Clock& clock() const override { return clock_; }
 
@@ -54,7 +55,7 @@ class RealRig final : public Rig {
   }
 
   std::size_t add_target() override {
-    auto started = TargetProcess::start(driver_);
+    auto started = TargetProcess::start({driver_, rails_});
     if (!started) FAIL(started.error().message());
     targets_.push_back(std::move(*started));
     return targets_.size() - 1;
@@ -102,6 +103,7 @@ class RealRig final : public Rig {
 
  private:
   const bench::Driver driver_;
+  const std::uint32_t rails_;
   SteadyClock clock_;
   std::vector<std::unique_ptr<TargetProcess>> targets_;
   std::vector<std::unique_ptr<Segment>> segments_;
@@ -181,6 +183,7 @@ std::vector<std::string> drivers(std::vector<std::string> all) {
   // A case that is not about the wanted driver runs as ever.
   if (wanted != nullptr && std::count(all.begin(), all.end(), wanted) > 0) return {wanted};
   if (!transport::check_rdma_device()) std::erase(all, "ucx");
+  if (std::count(all.begin(), all.end(), "ofi") > 0) all.push_back("ofi-rails");
   return all;
 }
 
@@ -188,6 +191,7 @@ std::unique_ptr<Rig> make_rig(const std::string& driver) {
   if (driver == "local") return std::make_unique<RealRig>(bench::Driver::kLocal);
   if (driver == "ucx") return std::make_unique<RealRig>(bench::Driver::kUcx);
   if (driver == "ofi") return std::make_unique<RealRig>(bench::Driver::kOfi);
+  if (driver == "ofi-rails") return std::make_unique<RealRig>(bench::Driver::kOfi, 2);
   REQUIRE(driver == "sim");
   return std::make_unique<SimRig>();
 }

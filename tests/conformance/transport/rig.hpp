@@ -50,11 +50,12 @@ class Rig {
   virtual void idle(transport::Transport& initiator) = 0;
 };
 
-/// Those of `all` that a case can run against here: `ucx` needs an RDMA device. HO_TRANSPORT in the
-/// environment names the only one that is wanted.
+/// Those of `all` that a case can run against here: `ucx` needs an RDMA device; what runs against
+/// `ofi` does so over several rails too. HO_TRANSPORT in the environment names the only one that is
+/// wanted.
 [[nodiscard]] std::vector<std::string> drivers(std::vector<std::string> all);
 
-/// "local", "ofi", "ucx" or "sim".
+/// "local", "ofi", "ofi-rails" (targets with two addresses), "ucx" or "sim".
 [[nodiscard]] std::unique_ptr<Rig> make_rig(const std::string& driver);
 
 /// A deadline from now.

@@ -79,6 +79,11 @@ with tempfile.TemporaryDirectory() as name:
         assert status["drivers"] == ["ofi"] and status["path"] == "ofi", status
         assert "local: not offered by it: forbidden by its configuration" in status["path_reason"], status
 
+    with Running(folder, 'ofi { } ofi { address: "127.0.0.2" }') as running:
+        status = running.status()
+        assert status["drivers"] == ["local", "ofi"] and status["ofi_rails"] == 2, status
+        assert "local,ofi (2 rails)" in running.ask("table").stdout
+
     if not has_rdma:
         with Running(folder, "ofi { } insecure: true ucx { }") as running:
             status = running.status()
@@ -87,6 +92,7 @@ with tempfile.TemporaryDirectory() as name:
 
     at = f"{folder}/daemon.textproto"
     refused(folder, 'ofi {\n provider: "nonesuch" address: "127.0.0.1"\n}', 2, f"{at}:3: ofi: provider: ", "nonesuch", "net")
+    refused(folder, 'ofi { }\nofi {\n address: "192.0.2.1"\n}\ninsecure: true', 2, f"{at}:4: ofi: address: ", "192.0.2.1")
     refused(folder, 'ofi {\n domain: "nonesuch0"\n}', 2, f"{at}:3: ofi: domain: ", "nonesuch0", "lo")
     refused(folder, 'insecure: true\nofi {\n\n interface: "nonesuch0"\n}', 2, f"{at}:5: ofi: interface: ", "nonesuch0")
     refused(folder, 'insecure: true ofi {\n address: "192.0.2.77"\n}', 2, f"{at}:3: ofi: address: 192.0.2.77 is no address")

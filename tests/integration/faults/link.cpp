@@ -9,11 +9,15 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <sstream>
 #include <vector>
 
 namespace ho::test {
 namespace {
+
+std::string near_name(int link) { return "ho-near" + std::to_string(link); }
+std::string far_name(int link) { return "ho-far" + std::to_string(link); }
 
 /// Holds a namespace open until the test is gone. @return its process, or -1.
 pid_t start_holder() {
@@ -37,7 +41,7 @@ pid_t start_holder() {
 
 }  // namespace
 
-Result<std::unique_ptr<Link>> Link::create() {
+Result<std::unique_ptr<Link>> Link::create(int links) {
   std::unique_ptr<Link> link(new Link);
   link->holder_ = start_holder();
   if (link->holder_ < 0) return Error(Errc::kUnsupported, "no right to make network namespaces");
@@ -46,14 +50,23 @@ Result<std::unique_ptr<Link>> Link::create() {
   if (!link->far_.valid() || ::unshare(CLONE_NEWNET) != 0) {
     return Error(Errc::kUnsupported, std::string("network namespaces: ") + std::strerror(errno));
   }
-  const bool joined =
-      link->run(End::kNear, "ip link add ho-near type veth peer name ho-far netns " + holder) &&
-      link->run(End::kNear, "ip link set lo up") && link->run(End::kFar, "ip link set lo up") &&
-      link->run(End::kNear, std::string("ip addr add ") + kNear + "/24 dev ho-near") &&
-      link->run(End::kFar, std::string("ip addr add ") + kFar + "/24 dev ho-far") &&
-      link->run(End::kNear, "ip link set ho-near up") && link->up();
+  bool joined =
+      link->run(End::kNear, "ip link set lo up") && link->run(End::kFar, "ip link set lo up");
+  for (int i = 0; i < links && joined; ++i) joined = link->join(i);
   if (!joined) return Error(Errc::kUnsupported, "`ip` cannot join two namespaces by a veth link");
   return link;
+}
+
+bool Link::join(int link) const {
+  const std::string near = near_name(link);
+  const std::string far = far_name(link);
+  const std::string net = "10.99." + std::to_string(7 + link);
+  return run(End::kNear, "ip link add " + near + " type veth peer name " + far + " netns " +
+                             std::to_string(holder_)) &&
+         run(End::kNear, "ip addr add " + net + ".1/24 dev " + near) &&
+         run(End::kFar, "ip addr add " + net + ".2/24 dev " + far) &&
+         run(End::kNear, "ip link set " + near + " up") &&
+         run(End::kFar, "ip link set " + far + " up");
 }
 
 Link::~Link() {
@@ -62,14 +75,29 @@ Link::~Link() {
   ::waitpid(holder_, nullptr, 0);
 }
 
-bool Link::down() { return run(End::kFar, "ip link set ho-far down"); }
-bool Link::up() { return run(End::kFar, "ip link set ho-far up"); }
+bool Link::down(int link) { return run(End::kFar, "ip link set " + far_name(link) + " down"); }
+bool Link::up(int link) { return run(End::kFar, "ip link set " + far_name(link) + " up"); }
+
+std::uint64_t Link::carried_bytes(int link) const {
+  std::ifstream devices("/proc/self/net/dev");
+  for (std::string line; std::getline(devices, line);) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos || line.find(near_name(link)) > colon) continue;
+    std::istringstream numbers(line.substr(colon + 1));
+    std::uint64_t received = 0;
+    std::uint64_t sent = 0;
+    numbers >> received;
+    for (int skipped = 0; skipped < 8; ++skipped) numbers >> sent;  // the ninth is the one
+    return received + sent;
+  }
+  return 0;
+}
 
 bool Link::limit(std::uint64_t bits_per_s) {
   const std::string rate =
       " root tbf rate " + std::to_string(bits_per_s) + "bit burst 128kb latency 20ms";
-  return run(End::kNear, "tc qdisc replace dev ho-near" + rate) &&
-         run(End::kFar, "tc qdisc replace dev ho-far" + rate);
+  return run(End::kNear, "tc qdisc replace dev " + near_name(0) + rate) &&
+         run(End::kFar, "tc qdisc replace dev " + far_name(0) + rate);
 }
 
 /// Words separated by blanks, in one of the namespaces. @return it exited with 0.

@@ -29,7 +29,7 @@ struct Mixed {
 Mixed measure(bool with_large) {
   const SteadyClock clock;
   const TimePoint far = clock.now() + 60s;
-  auto target = TargetProcess::start(Driver::kOfi);
+  auto target = TargetProcess::start({Driver::kOfi});
   REQUIRE(target.ok());
   auto segment = Segment::create(kLargeOps * kLargeBytes + kMiB);
   REQUIRE(segment.ok());

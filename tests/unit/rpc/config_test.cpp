@@ -34,9 +34,9 @@ TEST_CASE("config: every field of a good configuration is taken over") {
   CHECK(parsed->tcp_listen->host == "::1");
   CHECK(parsed->tcp_listen->port == "7700");
   CHECK(parsed->lease == std::chrono::seconds(1));
-  REQUIRE(parsed->ofi);
-  CHECK(parsed->ofi->provider.text == "net");
-  CHECK(parsed->ofi->address.text == "127.0.0.2");
+  REQUIRE(parsed->ofi.size() == 1);
+  CHECK(parsed->ofi[0].provider.text == "net");
+  CHECK(parsed->ofi[0].address.text == "127.0.0.2");
   REQUIRE(parsed->nodes.size() == 1);
   CHECK(parsed->nodes[0].name == "node-8");
   CHECK(parsed->log_level == LogLevel::kWarning);
@@ -50,7 +50,7 @@ TEST_CASE("config: what is left out has its default") {
   CHECK(parsed->lease == std::chrono::seconds(10));
   CHECK(parsed->drain == std::chrono::seconds(5));
   CHECK_FALSE(parsed->tcp_listen);
-  CHECK_FALSE(parsed->ofi);
+  CHECK(parsed->ofi.empty());
   CHECK_FALSE(parsed->node_name.empty());
 }
 
@@ -127,11 +127,11 @@ TEST_CASE("config: the fields of ofi know their lines, and leave no door open by
       "ddr_bytes: 268435456\nofi {\n provider: \"tcp\"\n domain: \"lo\"\n interface: \"lo\" }",
       "f");
   REQUIRE(good.ok());
-  CHECK(good->ofi->provider.line == 3);
-  CHECK(good->ofi->domain.line == 4);
-  CHECK(good->ofi->interface.line == 5);
-  CHECK(good->ofi->address.line == 2);  // the block's
-  CHECK(good->ofi->address.text.empty());
+  CHECK(good->ofi[0].provider.line == 3);
+  CHECK(good->ofi[0].domain.line == 4);
+  CHECK(good->ofi[0].interface.line == 5);
+  CHECK(good->ofi[0].address.line == 2);  // the block's
+  CHECK(good->ofi[0].address.text.empty());
   CHECK(
       refused("provider: \"net\"\ninterface: \"eth7\"").find("f:4: ofi: interface: eth7 is not") ==
       0);
@@ -141,6 +141,41 @@ TEST_CASE("config: the fields of ofi know their lines, and leave no door open by
         0);
   CHECK(refused("provider: \"cxi\"").find("f:3: ofi: provider: transfers by cxi are not") == 0);
   CHECK(refused("provider: \"shm\"") == "accepted");
+}
+
+TEST_CASE(
+    "config: several blocks of ofi are rails, each with its lines and an address of its own") {
+  const auto parse = [](const std::string& second) {
+    return parse_daemon_config(
+        "ddr_bytes: 268435456\nofi { provider: \"tcp\" address: \"127.0.0.1\" }\nofi {\n" + second +
+            "\n}",
+        "f");
+  };
+  const auto refused = [&](const std::string& second) {
+    const auto parsed = parse(second);
+    return parsed ? "accepted" : parsed.error().context();
+  };
+  const auto good = parse("address: \"127.0.0.2\"");
+  REQUIRE(good.ok());
+  REQUIRE(good->ofi.size() == 2);
+  CHECK(good->ofi[0].address.line == 2);
+  CHECK(good->ofi[1].address.text == "127.0.0.2");
+  CHECK(good->ofi[1].address.line == 4);
+  CHECK(good->ofi[1].provider.text == "tcp");
+  CHECK(good->ofi[1].provider.line == 3);  // the block's
+  CHECK(refused("interface: \"lo\"") == "accepted");
+  CHECK(refused("provider: \"net\"\naddress: \"127.0.0.2\"") ==
+        "f:4: ofi: provider: net beside tcp in line 2; all rails have one provider");
+  CHECK(refused("address: \"127.0.0.1\"") ==
+        "f:4: ofi: address: the same rail as in line 2; each has an address of its own");
+  CHECK(refused("").find("f:3: ofi: address: the same rail as in line 2") == 0);
+  CHECK(refused("address: \"10.0.0.1\"").find("f:4: ofi: address: 10.0.0.1 is not a loopback") ==
+        0);
+  std::string nine = "ddr_bytes: 268435456\n";
+  for (int i = 1; i <= 9; ++i) nine += "ofi { address: \"127.0.0." + std::to_string(i) + "\" }\n";
+  const auto many = parse_daemon_config(nine, "f");
+  REQUIRE_FALSE(many.ok());
+  CHECK(many.error().context() == "f:2: ofi: more than 8 rails");
 }
 
 }  // namespace ho

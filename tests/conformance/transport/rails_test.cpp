@@ -1,0 +1,212 @@
+// The ofi driver over several rails: what is left out, what fails over, and what fails with all.
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "common/base/unique_fd.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/ofi/wire.hpp"
+#include "tests/conformance/transport/rig.hpp"
+
+namespace ho::test {
+namespace {
+
+using namespace std::chrono_literals;
+using transport::Rights;
+
+/// This process's connections to an address, by descriptor.
+std::vector<int> sockets_to(const char* address) {
+  std::vector<int> found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc/self/fd"), ::closedir);
+  REQUIRE(folder != nullptr);
+  while (const dirent* const entry = ::readdir(folder.get())) {
+    sockaddr_in peer{};
+    socklen_t length = sizeof peer;
+    const int fd = std::atoi(entry->d_name);
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    if (peer.sin_family != AF_INET) continue;
+    if (peer.sin_addr.s_addr == ::inet_addr(address)) found.push_back(fd);
+  }
+  return found;
+}
+
+constexpr const char* kFirstRail = "127.0.0.1";
+constexpr const char* kSecondRail = "127.0.0.2";
+
+/// Breaks this process's connections to a rail under libfabric's feet.
+void break_rail(const char* address) {
+  const auto sockets = sockets_to(address);
+  REQUIRE_FALSE(sockets.empty());
+  for (const int fd : sockets) REQUIRE(::shutdown(fd, SHUT_RDWR) == 0);
+}
+
+constexpr std::uint64_t kOps = 64;
+constexpr std::uint64_t kOpBytes = 2 * kMiB;
+constexpr std::uint64_t kPlaces = 16;  ///< the operations share them: four times 16 places
+
+/// All operations, gets or puts of the same bytes. @return how they ended.
+std::multiset<Errc> run_all(Rig& rig, Bench& bench, bool gets, const char* broken) {
+  for (std::uint64_t op = 0; op < kOps; ++op) {
+    const std::uint64_t at = op % kPlaces * kOpBytes;
+    const Bench::Span span{at, at, kOpBytes};
+    REQUIRE((gets ? bench.get(op, span) : bench.put(op, span)).ok());
+  }
+  auto done = collect(rig, *bench.initiator, 4);
+  if (broken != nullptr) break_rail(broken);
+  const auto rest = collect(rig, *bench.initiator, kOps - done.size());
+  done.insert(done.end(), rest.begin(), rest.end());
+  std::multiset<Errc> codes;
+  std::set<std::uint64_t> ops;
+  for (const Completion& one : done) {
+    codes.insert(one.code);
+    ops.insert(one.op.value());
+  }
+  CHECK(ops.size() == kOps);
+  return codes;
+}
+
+TEST_CASE("rails: one that breaks in mid-transfer costs no operation and no byte") {
+  for (const char* broken : {kFirstRail, kSecondRail}) {
+    for (const bool gets : {true, false}) {
+      INFO((gets ? "gets" : "puts") << ", broken: " << broken);
+      const auto rig = make_rig("ofi-rails");
+      Bench bench(*rig, kPlaces * kOpBytes, kPlaces * kOpBytes);
+      CHECK(sockets_to(kFirstRail).size() == 2);
+      CHECK(sockets_to(kSecondRail).size() == 2);
+      fill(gets ? bench.exposed.truth : bench.memory(), 41);
+      CHECK(run_all(*rig, bench, gets, broken).count(Errc::kOk) == kOps);
+      CHECK(std::memcmp(bench.memory().data(), bench.exposed.truth.data(), kPlaces * kOpBytes) ==
+            0);
+      CHECK(sockets_to(broken).empty());
+      // What remains works on, for small and large.
+      CHECK(run_all(*rig, bench, !gets, nullptr).count(Errc::kOk) == kOps);
+      REQUIRE(bench.get(1, {0, 64, 100}).ok());
+      CHECK(collect(*rig, *bench.initiator, 1)[0].code == Errc::kOk);
+      CHECK(std::memcmp(bench.memory().data(), bench.exposed.truth.data() + 64, 100) == 0);
+      // The last one's failure is the peer's.
+      const TimePoint before = rig->clock().now();
+      const char* const last = broken == kFirstRail ? kSecondRail : kFirstRail;
+      const auto codes = run_all(*rig, bench, gets, last);
+      CHECK(codes.count(Errc::kOk) + codes.count(Errc::kUnavailable) == kOps);
+      CHECK(codes.count(Errc::kUnavailable) > 0);
+      CHECK(rig->clock().now() - before < 2s);
+      REQUIRE(rig->alive(bench.target));
+    }
+  }
+}
+
+TEST_CASE("rails: both carry large operations, and a small one goes by either") {
+  const auto rig = make_rig("ofi-rails");
+  Bench bench(*rig, kPlaces * kOpBytes, kPlaces * kOpBytes);
+  CHECK(run_all(*rig, bench, true, nullptr).count(Errc::kOk) == kOps);
+  for (const char* rail : {kFirstRail, kSecondRail}) {
+    std::uint64_t received = 0;
+    for (const int fd : sockets_to(rail)) {
+      tcp_info info{};
+      socklen_t length = sizeof info;
+      REQUIRE(::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0);
+      received += info.tcpi_bytes_received;
+    }
+    INFO(rail << " brought " << received << " bytes");
+    CHECK(received > kOps * kOpBytes / 8);
+  }
+}
+
+TEST_CASE("rails: a refused key costs rail after rail and soon the peer, but never the target") {
+  const auto rig = make_rig("ofi-rails");
+  Bench bench(*rig, 4 * kMiB, 4 * kMiB);
+  (void)rig->revoke(bench.exposed);
+  const TimePoint before = rig->clock().now();
+  for (std::uint64_t op = 0; op < 4; ++op) {
+    REQUIRE(bench.put(op, {op * kMiB, op * kMiB, kMiB}).ok());
+  }
+  for (const Completion& one : collect(*rig, *bench.initiator, 4)) {
+    CHECK((one.code == Errc::kUnavailable || one.code == Errc::kPermissionDenied));
+  }
+  CHECK(rig->clock().now() - before < 2s);
+  CHECK(bench.get(9, {0, 0, 64}).error().code() == Errc::kUnavailable);
+  REQUIRE(rig->alive(bench.target));
+}
+
+/// The target's address with the second rail's socket replaced.
+std::string with_second(const std::string& text, const sockaddr_in& other) {
+  auto rails = transport::decode_addresses(text);
+  REQUIRE(rails.ok());
+  REQUIRE(rails->size() == 2);
+  (*rails)[1].name.replace(0, sizeof other, reinterpret_cast<const char*>(&other), sizeof other);
+  return transport::encode_addresses(*rails);
+}
+
+/// A port of 127.0.0.2 that is bound, with nobody who listens.
+sockaddr_in bind_somewhere(const UniqueFd& socket) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = ::inet_addr(kSecondRail);
+  socklen_t length = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  REQUIRE(::bind(socket.get(), any, length) == 0);
+  REQUIRE(::getsockname(socket.get(), any, &length) == 0);
+  return address;
+}
+
+TEST_CASE("rails: one that nobody listens at, or that does not answer, is left out at connect") {
+  for (const bool silent : {false, true}) {
+    INFO((silent ? "silent" : "refused"));
+    const auto rig = make_rig("ofi-rails");
+    const std::size_t target = rig->add_target();
+    const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const sockaddr_in dead = bind_somewhere(socket);
+    std::vector<UniqueFd> waiting;
+    if (silent) {
+      // A queue that is full: further connections are neither taken nor refused.
+      REQUIRE(::listen(socket.get(), 0) == 0);
+      for (int i = 0; i < 4; ++i) {
+        waiting.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        (void)::connect(waiting.back().get(), reinterpret_cast<const sockaddr*>(&dead),
+                        sizeof dead);
+      }
+    }
+    const Exposed exposed = rig->expose(target, kMiB, Rights::kReadWrite);
+    fill(exposed.truth, 43);
+    const auto initiator = rig->make_initiator(0);
+    const TimePoint before = rig->clock().now();
+    const auto peer =
+        initiator->connect({NodeId(1), with_second(rig->address(target), dead)}, in(*rig, 10s));
+    if (!peer) FAIL(peer.error().message());
+    CHECK(rig->clock().now() - before < 3s);
+    const auto region = initiator->attach(*peer, rig->grant(exposed));
+    if (!region) FAIL(region.error().message());
+    std::vector<std::byte> memory(kMiB);
+    const auto local = initiator->register_memory(memory);
+    REQUIRE(local.ok());
+    REQUIRE(initiator->submit(transport::GetOp{OpId(1), memory, *local, *region, 0, in(*rig, 5s)})
+                .ok());
+    CHECK(collect(*rig, *initiator, 1)[0].code == Errc::kOk);
+    CHECK(std::memcmp(memory.data(), exposed.truth.data(), memory.size()) == 0);
+  }
+}
+
+TEST_CASE("rails: a second address that cannot be listened at is named, and so are too many") {
+  transport::OfiTargetOptions options;
+  options.rails.resize(2);
+  options.rails[1].bind_address = "192.0.2.1";  // TEST-NET-1: never ours
+  const auto absent = transport::make_ofi_target(options);
+  REQUIRE_FALSE(absent.ok());
+  CHECK(absent.error().message().find("192.0.2.1") != std::string::npos);
+  options.rails.resize(9);
+  CHECK(transport::make_ofi_target(options).error().code() == Errc::kInvalidArgument);
+  options.rails.clear();
+  CHECK(transport::make_ofi_target(options).error().code() == Errc::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace ho::test

@@ -1,0 +1,135 @@
+// A daemon with two rails, of which one is cut: client and daemon in network namespaces of their
+// own.
+#include <hyperoffload/hyperoffload.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "tests/integration/client/two_nodes.hpp"
+#include "tests/integration/faults/caller.hpp"
+#include "tests/integration/faults/link.hpp"
+#include "tests/support/skip.hpp"
+
+namespace ho::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+/// The process's two links; nullptr where there can be none.
+Link* the_links() {
+  static const Result<std::unique_ptr<Link>> links = Link::create(2);
+  if (links) return links->get();
+  skip(links.error().message());
+  return nullptr;
+}
+
+/// A node at the far ends. Its control is reached by a Unix socket, over neither link.
+class FarNode {
+ public:
+  explicit FarNode(const Link& links) {
+    DaemonProcess::Spec spec;
+    spec.config =
+        small_config(folder_, std::string("insecure: true\nofi { address: \"") + Link::kFar +
+                                  "\" }\nofi { address: \"" + Link::kSecondFar + "\" }\n");
+    const std::size_t at = spec.config.find("lease_ms: 500");
+    spec.config.replace(at, 13, "lease_ms: 10000");
+    spec.network = links.far_namespace();
+    daemon_ = std::make_unique<DaemonProcess>(folder_, "far", spec);
+    (void)connect(address());
+  }
+  [[nodiscard]] std::string address() const { return unix_address(folder_); }
+
+ private:
+  TempFolder folder_;
+  std::unique_ptr<DaemonProcess> daemon_;
+};
+
+struct Job {
+  explicit Job(const FarNode& node) {
+    std::string why;
+    pool.reset(try_connect(node.address(), "ofi", 0, why));
+    INFO(why);
+    REQUIRE(pool != nullptr);
+    REQUIRE(ho_allocate(pool.get(), Caller::kAreaBytes, &memory) == HO_OK);
+    caller = std::make_unique<Caller>(pool.get(), memory, 0);
+    REQUIRE(caller->batch(Way::kPut).status == HO_OK);
+  }
+  ~Job() {
+    caller.reset();
+    ho_free(pool.get(), memory);
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  PoolHandle pool;
+  ho_allocation* memory = nullptr;
+  std::unique_ptr<Caller> caller;
+};
+
+/// Transfers with 64 in flight, and cuts a link in the middle. Both have carried bytes until then.
+Told cut_while_busy(Link& links, Caller& caller, Way way, int link) {
+  const std::uint64_t before[] = {links.carried_bytes(0), links.carried_bytes(1)};
+  auto told = std::async(std::launch::async,
+                         [&] { return caller.go_on(way, Load::kBusy, Clock::now() + 1500ms); });
+  std::this_thread::sleep_for(200ms);
+  for (const int i : {0, 1}) CHECK(links.carried_bytes(i) - before[i] > Caller::kAreaBytes);
+  REQUIRE(links.down(link));
+  return told.get();
+}
+
+TEST_CASE(
+    "faults: a rail that is cut in mid-transfer costs nothing but time, the last one is told") {
+  Link* const links = the_links();
+  if (links == nullptr) return;
+  FarNode node(*links);
+  Job job(node);
+  const Told what = cut_while_busy(*links, *job.caller, Way::kGet, 1);
+  INFO(ho_status_name(what.status) << ": " << what.error);
+  CHECK(what.status == HO_OK);
+  CHECK(job.caller->right());
+  CHECK(job.caller->batch(Way::kPut).status == HO_OK);
+  REQUIRE(links->down(0));
+  const Instant cut = Clock::now();
+  const Told end = job.caller->go_on(Way::kGet, Load::kBusy, cut + 20s);
+  INFO(ho_status_name(end.status) << ": " << end.error);
+  CHECK((end.status == HO_DEADLINE || end.status == HO_UNAVAILABLE));
+  CHECK(end.at - cut < 5s);
+  for (const int link : {0, 1}) REQUIRE(links->up(link));
+  std::this_thread::sleep_for(1s);  // the kernel takes notice of it within that
+}
+
+TEST_CASE("faults: what a cut rail had not sent never comes in when its link is back") {
+  Link* const links = the_links();
+  if (links == nullptr) return;
+  FarNode node(*links);
+  Job job(node);
+  const Told what = cut_while_busy(*links, *job.caller, Way::kPut, 0);
+  INFO(ho_status_name(what.status) << ": " << what.error);
+  REQUIRE(what.status == HO_OK);
+  CHECK(job.caller->right());
+  job.caller->take_back();  // other bytes, over all that has been put
+  REQUIRE(job.caller->batch(Way::kPut).status == HO_OK);
+  REQUIRE(links->up(0));
+  std::this_thread::sleep_for(2s);   // TCP would send what it has again within that
+  CHECK_FALSE(job.caller->right());  // reads all of it back, and finds the other bytes
+  CHECK(job.caller->untouched());
+}
+
+TEST_CASE("faults: a node with a rail that is down from the start is reached by the other") {
+  Link* const links = the_links();
+  if (links == nullptr) return;
+  FarNode node(*links);
+  REQUIRE(links->down(1));
+  const Instant before = Clock::now();
+  {
+    Job job(node);
+    CHECK(Clock::now() - before < 3s);
+    CHECK(job.caller->right());
+  }
+  REQUIRE(links->up(1));
+}
+
+}  // namespace
+}  // namespace ho::test
