@@ -23,6 +23,7 @@ Result<Engine::Driver> local_driver(const Clock& clock) {
   // Copies are made one after the other: more in flight would only delay an urgent one.
   driver.port.piece_bytes = 1 * kMiB;
   driver.port.pieces_max = 2;
+  driver.port.small_pieces_max = 2;
   driver.port.op_deadline = kLocalDeadline;
   return driver;
 }

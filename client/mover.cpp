@@ -1,6 +1,7 @@
 #include "client/mover.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/check.hpp"
 
@@ -39,11 +40,20 @@ struct LessUrgent {
 Mover::Mover(std::vector<DriverPort> drivers, const Clock& clock) : clock_(clock) {
   HO_CHECK(!drivers.empty() && drivers.size() <= kDriversMax);
   for (DriverPort& port : drivers) {
-    HO_CHECK(port.transport != nullptr && port.pieces_max > 0);
-    port.piece_bytes = std::min(port.piece_bytes, port.transport->caps().op_bytes_max);
+    HO_CHECK(port.transport != nullptr && port.pieces_max > 0 && port.small_pieces_max > 0);
+    const transport::Caps& caps = port.transport->caps();
+    port.piece_bytes = std::min(port.piece_bytes, caps.op_bytes_max);
     HO_CHECK(port.piece_bytes > 0);
-    drivers_.push_back({port, {}, 0});
-    drivers_.back().waiting.reserve(kTransfersMax);
+    Driver driver;
+    driver.port = port;
+    driver.small.pieces_max = port.small_pieces_max;
+    // What the transport takes is for both; one that takes very little is shared as it comes.
+    const bool room = caps.depth_ops_max > port.small_pieces_max;
+    driver.large.pieces_max =
+        std::min(port.pieces_max, room ? caps.depth_ops_max - port.small_pieces_max : 1);
+    driver.small.waiting.reserve(kTransfersMax);
+    driver.large.waiting.reserve(kTransfersMax);
+    drivers_.push_back(std::move(driver));
   }
   active_.resize(kTransfersMax);
   done_.resize(kTransfersMax);
@@ -55,9 +65,9 @@ void Mover::set_stager(const StagePort& port) {
   HO_CHECK(stager_ == nullptr && port.stager != nullptr && port.pieces_max > 0);
   stager_ = port.stager;
   stage_.port.piece_bytes = std::min(port.piece_bytes, stager_->op_bytes_max());
-  stage_.port.pieces_max = port.pieces_max;
   stage_.port.op_deadline = port.op_deadline;
-  stage_.waiting.reserve(kTransfersMax);
+  stage_.large.pieces_max = port.pieces_max;
+  stage_.large.waiting.reserve(kTransfersMax);
 }
 
 Result<void> Mover::start(const Transfer& transfer) {
@@ -80,33 +90,37 @@ void Mover::enqueue(std::uint32_t slot, std::uint64_t order) {
   const std::uint64_t at = active.transfer.arena_offset_bytes + active.submitted_bytes;
   const std::uint32_t carrier = active.transfer.arena->extent_at(at).driver.value();
   Driver& driver = active.transfer.flash ? stage_ : drivers_[carrier];
-  HO_CHECK(driver.waiting.size() < kTransfersMax);
-  driver.waiting.push_back({active.transfer.urgency, order, slot});
-  std::push_heap(driver.waiting.begin(), driver.waiting.end(), LessUrgent{});
+  auto& waiting = driver.queue_of(active.transfer).waiting;
+  HO_CHECK(waiting.size() < kTransfersMax);
+  waiting.push_back({active.transfer.urgency, order, slot});
+  std::push_heap(waiting.begin(), waiting.end(), LessUrgent{});
   active.queued = true;
 }
 
 std::size_t Mover::pump() {
-  std::size_t submitted = pump(stage_);
-  for (Driver& driver : drivers_) submitted += pump(driver);
+  std::size_t submitted = pump(stage_, stage_.large);
+  for (Driver& driver : drivers_) {
+    submitted += pump(driver, driver.small);
+    submitted += pump(driver, driver.large);
+  }
   return submitted;
 }
 
-std::size_t Mover::pump(Driver& driver) {
+std::size_t Mover::pump(Driver& driver, Queue& queue) {
   std::size_t submitted = 0;
-  while (!driver.waiting.empty() && driver.pieces < driver.port.pieces_max && submit_next(driver)) {
+  while (!queue.waiting.empty() && queue.pieces < queue.pieces_max && submit_next(driver, queue)) {
     submitted += 1;
   }
   return submitted;
 }
 
-/// Takes one step with the driver's most urgent transfer. @return false: the driver is full.
-bool Mover::submit_next(Driver& driver) {
-  const HeapEntry entry = driver.waiting.front();
+/// Takes one step with the queue's most urgent transfer. @return false: the driver is full.
+bool Mover::submit_next(Driver& driver, Queue& queue) {
+  const HeapEntry entry = queue.waiting.front();
   Active& active = active_[entry.slot];
   const auto leave_heap = [&] {
-    std::pop_heap(driver.waiting.begin(), driver.waiting.end(), LessUrgent{});
-    driver.waiting.pop_back();
+    std::pop_heap(queue.waiting.begin(), queue.waiting.end(), LessUrgent{});
+    queue.waiting.pop_back();
     active.queued = false;
   };
   if (active.code != Errc::kOk) {
@@ -131,7 +145,7 @@ bool Mover::submit_next(Driver& driver) {
   }
   active.submitted_bytes += bytes;
   active.pieces += 1;
-  driver.pieces += 1;
+  queue.pieces += 1;
   const bool moved_on = bytes == left || bytes == in_extent;
   if (moved_on) leave_heap();
   if (moved_on && bytes < left) enqueue(entry.slot, entry.order);
@@ -190,12 +204,12 @@ Result<void> Mover::submit_stage(const Active& active, const ArenaExtent& extent
 
 std::size_t Mover::poll(std::span<TransferDone> out) {
   std::array<Completion, 64> completions;
-  if (stage_.pieces > 0) {
+  if (stage_.pieces() > 0) {
     const std::size_t count = stager_->poll(completions);
     for (std::size_t i = 0; i < count; ++i) piece_done(stage_, completions[i]);
   }
   for (Driver& driver : drivers_) {
-    if (driver.pieces == 0) continue;
+    if (driver.pieces() == 0) continue;
     const std::size_t count = driver.port.transport->poll(completions);
     HO_CHECK(count <= completions.size());
     for (std::size_t i = 0; i < count; ++i) piece_done(driver, completions[i]);
@@ -212,14 +226,14 @@ std::size_t Mover::poll(std::span<TransferDone> out) {
 }
 
 bool Mover::waits_for_stager_only() const {
-  const auto idle = [](const Driver& driver) { return driver.pieces == 0; };
-  return stage_.pieces > 0 && std::all_of(drivers_.begin(), drivers_.end(), idle);
+  const auto idle = [](const Driver& driver) { return driver.pieces() == 0; };
+  return stage_.pieces() > 0 && std::all_of(drivers_.begin(), drivers_.end(), idle);
 }
 
 bool Mover::waits_for_peers_only() const {
   bool any = false;
   for (const Driver& driver : drivers_) {
-    if (driver.pieces == 0) continue;
+    if (driver.pieces() == 0) continue;
     any = true;
     if (!driver.port.transport->caps().needs_peer_progress) return false;
   }
@@ -228,10 +242,11 @@ bool Mover::waits_for_peers_only() const {
 
 void Mover::piece_done(Driver& driver, const Completion& completion) {
   const std::uint32_t slot = slot_of(completion.op);
-  HO_CHECK(slot < kTransfersMax && driver.pieces > 0);
+  HO_CHECK(slot < kTransfersMax);
   Active& active = active_[slot];
-  HO_CHECK(active.pieces > 0);
-  driver.pieces -= 1;
+  Queue& queue = driver.queue_of(active.transfer);
+  HO_CHECK(active.pieces > 0 && queue.pieces > 0);
+  queue.pieces -= 1;
   active.pieces -= 1;
   if (completion.code != Errc::kOk) fail(active, completion.code, completion.op);
   finish_if_done(slot);

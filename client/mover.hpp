@@ -34,7 +34,8 @@ struct Urgency {
   static constexpr std::uint64_t kScheduled = 2;  ///< plus progress() and the positions until then
 };
 
-/// Plain transfers up to this size overtake larger ones.
+/// Transfers up to this size are small: plain ones overtake larger ones, and all have places of
+/// their own, so that none waits until a large one's piece is done.
 inline constexpr std::uint64_t kSmallTransferBytes = 64 * kKiB;
 
 /// One move between host memory and an arena of the pool, or, with `flash`, between that arena and
@@ -67,7 +68,9 @@ struct TransferDone {
 struct DriverPort {
   transport::Transport* transport = nullptr;  ///< outlives the mover
   std::uint64_t piece_bytes = 4 * kMiB;       ///< larger transfers are cut
-  std::uint32_t pieces_max = 8;               ///< in flight; more would only delay urgent ones
+  std::uint32_t pieces_max =
+      8;  ///< of large transfers in flight; more would only delay urgent ones
+  std::uint32_t small_pieces_max = 16;  ///< of small transfers, besides
   Duration op_deadline{};
 };
 
@@ -80,7 +83,8 @@ struct StagePort {
 };
 
 /// Cuts transfers at segment boundaries and into pieces, keeps a bounded number of pieces in flight
-/// per driver, most urgent first, and joins their completions.
+/// per driver, most urgent first, and joins their completions. Small transfers queue apart: in the
+/// transport's own queue a large one's pieces leave room for them.
 ///
 /// Owner: the transfer thread (the simulation in tests). Allocates only in its constructor.
 /// Lifecycle: start() -> pump() and poll() until the transfer's TransferDone came out. It is wrong
@@ -136,17 +140,26 @@ class Mover {
     std::uint64_t order = 0;
     std::uint32_t slot = 0;
   };
-  struct Driver {
-    DriverPort port;                 ///< the stager's has no transport
+  struct Queue {
     std::vector<HeapEntry> waiting;  ///< heap
-    std::uint32_t pieces = 0;
+    std::uint32_t pieces = 0;        ///< in flight
+    std::uint32_t pieces_max = 0;
+  };
+  struct Driver {
+    DriverPort port;  ///< the stager's has no transport
+    Queue small;      ///< the stager's is unused
+    Queue large;
+    [[nodiscard]] std::uint32_t pieces() const { return small.pieces + large.pieces; }
+    [[nodiscard]] Queue& queue_of(const Transfer& transfer) {
+      return transfer.bytes <= kSmallTransferBytes && !transfer.flash ? small : large;
+    }
   };
 
   void enqueue(std::uint32_t slot, std::uint64_t order);
-  std::size_t pump(Driver& driver);
+  std::size_t pump(Driver& driver, Queue& queue);
   [[nodiscard]] Result<void> submit_stage(const Active& active, const ArenaExtent& extent,
                                           std::uint64_t bytes, OpId op);
-  [[nodiscard]] bool submit_next(Driver& driver);
+  [[nodiscard]] bool submit_next(Driver& driver, Queue& queue);
   [[nodiscard]] Result<void> submit_piece(Driver& driver, const Active& active,
                                           const ArenaExtent& extent, std::uint64_t bytes, OpId op);
   void piece_done(Driver& driver, const Completion& completion);

@@ -83,6 +83,7 @@ SimJob::SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault 
   port.transport = &transport_;
   port.piece_bytes = 1 + random_.below(9000);
   port.pieces_max = static_cast<std::uint32_t>(1 + random_.below(12));
+  port.small_pieces_max = static_cast<std::uint32_t>(1 + random_.below(12));
   port.op_deadline = kOpDeadline;
   mover_.emplace(std::vector<client::DriverPort>{port}, clock_);
   client::StagePort stage;

@@ -20,26 +20,28 @@ using client::NodeIndex;
 using client::Transfer;
 using client::TransferDone;
 
-/// A mover over one simulated node with two segments of 1000 bytes that form one arena.
+/// A mover over one simulated node with two segments, of 1000 bytes at first, that form one arena.
 struct Bench {
   explicit Bench(const test::SimLink& link = {}, std::uint64_t piece_bytes = 64,
-                 std::uint32_t pieces_max = 4)
-      : transport(fabric, clock, link, 7), segments(2, std::vector<std::byte>(1000)) {
+                 std::uint32_t pieces_max = 4, std::uint64_t segment_bytes = 1000)
+      : transport(fabric, clock, link, 7), segments(2, std::vector<std::byte>(segment_bytes)) {
     fabric.add_peer("a");
     peer = *transport.connect({NodeId(0), "a"}, clock.now() + Duration(1'000'000'000));
     std::vector<ArenaExtent> extents;
     for (auto& segment : segments) {
       auto grant = fabric.expose("a", segment, transport::Rights::kReadWrite);
       const auto region = *transport.attach(peer, std::move(grant));
-      extents.push_back({1000 * extents.size(), 1000, DriverIndex(0), NodeIndex(3), region, 0});
+      extents.push_back(
+          {segment_bytes * extents.size(), segment_bytes, DriverIndex(0), NodeIndex(3), region, 0});
     }
     arena = ArenaMap(std::move(extents));
-    memory.resize(4000);
+    memory.resize(4 * segment_bytes);
     handles[0] = *transport.register_memory(memory);
     client::DriverPort port;
     port.transport = &transport;
     port.piece_bytes = piece_bytes;
     port.pieces_max = pieces_max;
+    port.small_pieces_max = pieces_max;
     port.op_deadline = std::chrono::milliseconds(10);
     mover.emplace(std::vector<client::DriverPort>{port}, clock);
   }
@@ -179,6 +181,37 @@ TEST_CASE("mover: the more urgent of two waiting transfers ends first") {
   REQUIRE(done.size() == 2);
   CHECK(done[0].cookie == 2);
   CHECK(done[1].cookie == 1);
+}
+
+TEST_CASE("mover: a small transfer does not wait for a place that large ones have taken") {
+  constexpr std::uint64_t kLarge = 2 * client::kSmallTransferBytes;
+  for (const std::uint32_t depth : {4096U, 8U}) {  // of the transport: less than both want, too
+    INFO("depth " << depth);
+    test::SimLink link;
+    link.delay_min = link.delay_max = Duration(5000);
+    link.depth_ops_max = depth;
+    Bench bench(link, 1024, 6, kLarge);
+    REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, 1, 0, 0, kLarge)).ok());
+    CHECK(bench.mover->pump() == std::min(6U, depth - 6));
+    auto small = bench.transfer(Direction::kGet, 2, kLarge, kLarge, 100);
+    small.urgency = client::Urgency::kScheduled + 1000;  // needed long after the large one
+    REQUIRE(bench.mover->start(small).ok());
+    CHECK(bench.mover->pump() == 1);
+    const auto done = bench.run();
+    REQUIRE(done.size() == 2);
+    CHECK(done[0].cookie == 2);
+    CHECK(done[0].code == Errc::kOk);
+    CHECK(done[1].code == Errc::kOk);
+  }
+}
+
+TEST_CASE("mover: small transfers have so many places and no more") {
+  Bench bench({}, 1024, 3, 2 * client::kSmallTransferBytes);
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    REQUIRE(bench.mover->start(bench.transfer(Direction::kPut, i, 0, 0, 1)).ok());
+  }
+  CHECK(bench.mover->pump() == 3);
+  CHECK(bench.run().size() == 20);
 }
 
 TEST_CASE("mover: a busy driver delays transfers and loses none") {

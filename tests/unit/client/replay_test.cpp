@@ -48,6 +48,7 @@ class Rig {
     client::DriverPort port;
     port.transport = &transport_;
     port.pieces_max = 1;
+    port.small_pieces_max = 1;
     port.op_deadline = 1s;
     mover_.emplace(std::vector<client::DriverPort>{port}, clock_);
   }
