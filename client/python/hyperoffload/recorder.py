@@ -14,9 +14,11 @@ The graph is that of the last recorded step; durations are the median over the r
 same calls. Works with PyTorch 1.13 and 2.x. What runs inside a compiled function is not seen.
 """
 
+import functools
 import json
 import statistics
 import time
+import types
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -181,7 +183,9 @@ class Recorder:
 
     def __exit__(self, kind, error, trace):
         self._mode.__exit__(kind, error, trace)
-        for owner, attribute, had_own, original in reversed(self._restore):
+        for owner, attribute, had_own, original, ours in reversed(self._restore):
+            if vars(owner).get(attribute) is not ours:
+                continue  # wrapped once more within the step, by a scheduler: that one stays
             if had_own:
                 setattr(owner, attribute, original)
             else:
@@ -195,11 +199,18 @@ class Recorder:
         return False
 
     def _wrap(self, owner, attribute, phase):
-        """Sets the phase while a function runs; undone when the step ends."""
-        original = getattr(owner, attribute)
-        self._restore.append((owner, attribute, attribute in vars(owner), original))
+        """Sets the phase while a function runs; undone when the step ends.
 
+        What stands in its place looks like it: marks that learning-rate schedulers leave on an
+        optimizer's step() (`_with_counter` in 1.13, `_wrapped_by_lr_sched` in 2.x) are seen through
+        it, and a bound method is replaced by one, since they take its __self__ and __func__.
+        """
+        original = getattr(owner, attribute)
+
+        @functools.wraps(original)
         def wrapped(*args, **kwargs):
+            if self._step is None:  # kept by whoever wrapped it, after the step
+                return original(*args, **kwargs)
             before, self._phase = self._phase, phase
             try:
                 if phase == "optimizer":
@@ -210,7 +221,14 @@ class Recorder:
                 if phase == "optimizer":
                     self._mark_states()
 
-        setattr(owner, attribute, wrapped)
+        ours = wrapped
+        if isinstance(owner, torch.optim.Optimizer):
+            @functools.wraps(original)
+            def method(_, *args, **kwargs):
+                return wrapped(*args, **kwargs)
+            ours = types.MethodType(method, owner)
+        self._restore.append((owner, attribute, attribute in vars(owner), original, ours))
+        setattr(owner, attribute, ours)
 
     def _mark_gradients(self):
         for name, parameter in self._model.named_parameters():

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import warnings
 
 try:
     import torch
@@ -24,6 +25,8 @@ PROGRAM = os.path.abspath(sys.argv.pop(1))
 sys.path.insert(0, os.path.abspath(sys.argv.pop(1)))
 
 from hyperoffload import Recorder  # noqa: E402
+
+BACKWARD = torch.autograd.backward
 
 HARDWARE = {"name": "test", "deviceBytes": str(1 << 30),
             "localDdr": {"capacityBytes": str(1 << 34),
@@ -160,7 +163,7 @@ class Record(unittest.TestCase):
         ids = torch.randint(0, 100, (2, 16))
         self.assertEqual([step(model, optimizer, ids) for _ in range(3)], self.losses)
         self.assertNotIn("step", vars(self.optimizer).keys() - vars(optimizer).keys())
-        self.assertEqual(torch.autograd.backward.__module__, "torch.autograd")
+        self.assertIs(torch.autograd.backward, BACKWARD)
 
 
 class Storages(unittest.TestCase):
@@ -239,6 +242,54 @@ class Storages(unittest.TestCase):
         with self.assertRaises(RuntimeError):
             recorder.graph()
         self.assertNotIn("zero_grad", vars(optimizer))
+
+
+class Schedulers(unittest.TestCase):
+    """A learning-rate scheduler wraps step() of its optimizer and warns where the wrap is gone."""
+
+    def run_steps(self, scheduler_first):
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = None
+        if scheduler_first:
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        recorder = Recorder(model, optimizer)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                with recorder:
+                    if scheduler is None:
+                        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+                    optimizer.zero_grad()
+                    model(torch.ones(4, 8)).sum().backward()
+                    optimizer.step()
+                    scheduler.step()
+            for _ in range(2):  # after the recording
+                optimizer.step()
+                scheduler.step()
+        self.assertEqual([str(w.message) for w in told if "step()" in str(w.message)], [])
+        self.assertEqual(optimizer.param_groups[0]["lr"], 0.5 ** 5)
+        phases = {op["phase"] for op in recorder.graph()["ops"]}
+        self.assertIn("optimizer", phases)
+
+    def test_one_made_before_the_recording_does_not_warn(self):
+        self.run_steps(True)
+
+    def test_one_made_within_the_recording_keeps_its_wrap(self):
+        self.run_steps(False)
+
+    def test_the_marks_are_seen_while_a_step_is_recorded(self):
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        before = optimizer.step
+        marks = set(vars(before))
+        self.assertTrue(marks & {"_with_counter", "_wrapped_by_lr_sched"}, marks)
+        with Recorder(model, optimizer):
+            self.assertIsNot(optimizer.step, before)
+            for mark in marks:
+                self.assertTrue(hasattr(optimizer.step, mark), mark)
+        self.assertIs(optimizer.step, before)
 
 
 if __name__ == "__main__":
