@@ -11,6 +11,11 @@
 namespace ho::packing {
 namespace {
 
+/// Logarithm of the length, to the base of four.
+double length_class(const Item& item) {
+  return static_cast<double>(std::bit_width(static_cast<std::uint64_t>(length_of(item))) / 2);
+}
+
 /// Free ranges of one address space that grows at the top: best fit with merging.
 class FreeRanges {
  public:
@@ -269,6 +274,7 @@ std::vector<std::uint32_t> greedy_order(const Instance& instance, Order order) {
       case Order::kFullestSection: key = {static_cast<double>(fullest[i]), bytes * length}; break;
       case Order::kArea: key = {bytes * length, bytes}; break;
       case Order::kLength: key = {length, bytes}; break;
+      case Order::kLengthClass: key = {length_class(items[i]), bytes}; break;
     }
     sorted.push_back({{-key.first, -key.second}, i});
   }

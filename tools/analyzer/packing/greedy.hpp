@@ -53,7 +53,8 @@ class TightestHole {
                                     std::vector<std::int64_t> start, Budget& budget);
 
 /// What place_in_order() may go by, largest first; in the order of how often it does best.
-enum class Order : std::uint8_t { kBytes, kFullestSection, kArea, kLength };
+/// kLengthClass: by lengths within a factor of four, then by bytes; for large problems only.
+enum class Order : std::uint8_t { kBytes, kFullestSection, kArea, kLength, kLengthClass };
 inline constexpr Order kOrders[] = {Order::kBytes, Order::kFullestSection, Order::kArea,
                                     Order::kLength};
 [[nodiscard]] std::vector<std::uint32_t> greedy_order(const Instance& instance, Order order);

@@ -56,6 +56,11 @@ class Neighbours {
     return dense() ? order_work() : 6 * order_work();
   }
 
+  /// What place_by_time() takes, with room to spare (measured: up to 1.7 times the pairs).
+  [[nodiscard]] std::uint64_t by_time_work() const {
+    return 5 * pairs_ + 600 * instance_.items.size();
+  }
+
  private:
   static constexpr std::uint64_t kFewItems = 4600;
   static constexpr std::size_t kEntriesMax = std::size_t{1} << 24;

@@ -5,6 +5,7 @@
 
 #include "common/base/check.hpp"
 #include "tools/analyzer/packing/layers.hpp"
+#include "tools/analyzer/packing/placed_by_time.hpp"
 
 namespace ho::packing {
 namespace {
@@ -73,7 +74,13 @@ void PartSearch::improve(std::int64_t required_bytes, Budget& budget) {
     budget.spend(200 * instance_.items.size());
   }
   const bool many = instance_.items.size() > kManyItems;
-  if (many && rounds_ == 0) try_layers(required_bytes, budget);
+  if (many && rounds_ == 0) {
+    if (neighbours_->by_time_work() <= budget.left()) {
+      try_by_time(required_bytes, budget);
+    } else {
+      try_layers(required_bytes, budget);
+    }
+  }
   if (best_.height_bytes <= required_bytes) return;
   if ((many ? neighbours_->whole_order_work() : neighbours_->order_work()) > budget.left()) {
     budget.spend(budget.left());  // not even one order would come to its end
@@ -111,6 +118,16 @@ void PartSearch::try_greedy(std::int64_t required_bytes, Budget& budget) {
                        std::vector<std::int64_t>(instance_.items.size(), -1), budget);
     if (!next.offsets.empty()) take(std::move(next));
     if (orders_tried_ == 1 && instance_.items.size() > kExactItemsMax) return;  // the core first
+  }
+}
+
+/// Best fit of all items one by one, in the orders that suit large training steps.
+void PartSearch::try_by_time(std::int64_t required_bytes, Budget& budget) {
+  for (const Order order : {Order::kBytes, Order::kLengthClass}) {
+    if (best_.height_bytes <= required_bytes || budget.spent()) return;
+    Layout next = place_by_time(
+        instance_, order == Order::kBytes ? by_bytes_ : greedy_order(instance_, order), budget);
+    if (!next.offsets.empty()) take(std::move(next));
   }
 }
 
