@@ -8,6 +8,7 @@
 #include "common/base/check.hpp"
 #include "tools/analyzer/channels.hpp"
 #include "tools/analyzer/homes.hpp"
+#include "tools/analyzer/sketch.hpp"
 #include "tools/analyzer/timeline.hpp"
 
 namespace ho::analyzer {
@@ -37,6 +38,14 @@ constexpr Variant kVariants[] = {
     {0, false, 64, 4096, 1 << 20, 15, 512}, {2, false, 64, 512, 65536, 0, 4096},
 };
 
+/// Of steps too large to pack every variant, these are sketched: the first of all, and what does
+/// best where it is bound by transfers, with few candidates to weigh.
+constexpr Variant kSketched[] = {
+    kVariants[0], {2, true, 64, 32, 65536}, {3, true, 64, 32, 4096}, {3, false, 64, 32, 4096}};
+/// Positions sketched, over all tries.
+constexpr std::size_t kPositionsSketched = 1'300'000;
+constexpr std::size_t kSketchesMin = 3;
+
 /// How stage() weighs, beside each variant. Fetches from flash just in time do best: early ones
 /// fill local DDR with what nobody needs yet.
 constexpr std::int64_t kStageHold[] = {3, 2};
@@ -44,10 +53,10 @@ constexpr std::int64_t kStageHold[] = {3, 2};
 constexpr std::size_t kStageExamined = 500'000;
 
 /// How many variants a graph of this size is worth: planning stays near-linear.
+constexpr std::size_t kFewPositions = 20'000;
 std::size_t variants_for(std::size_t positions) {
   constexpr std::size_t kPositionsPlanned = 16'000;  // over all variants; about a second
   // The first ones alone are a poor choice for a step of thousands of small ops.
-  constexpr std::size_t kFewPositions = 20'000;
   constexpr std::size_t kVariantsOfFew = 7;
   const std::size_t least = positions <= kFewPositions ? kVariantsOfFew : 1;
   return std::clamp<std::size_t>(kPositionsPlanned / positions, least, std::size(kVariants));
@@ -102,6 +111,8 @@ class Planner {
   void use_homes(std::vector<std::uint8_t> tier_of, Spread spread);
   [[nodiscard]] std::optional<Infeasible> impossible() const;
   bool try_variants(Plan& best, bool found, std::uint64_t bound_ns, const Effort& effort,
+                    std::optional<Infeasible>& failure);
+  bool try_sketches(Plan& best, bool found, std::uint64_t bound_ns, const Effort& effort,
                     std::optional<Infeasible>& failure);
   [[nodiscard]] ChooseOptions options_of(const Variant& variant) const;
   void follow(const Plan& like, const Variant& variant);
@@ -336,9 +347,38 @@ void Planner::repeat(Plan& best, std::uint64_t bound_ns) {
   }
 }
 
+/// Packs the best sketches only. @return whether there is any plan.
+bool Planner::try_sketches(Plan& best, bool found, std::uint64_t bound_ns, const Effort& effort,
+                           std::optional<Infeasible>& failure) {
+  const ChooseInput in{life_,    durations_,   tiers_for_choice(),
+                       tier_of_, static_home_, home_is_static_};
+  const ChooseInput real{life_, durations_, tiers_, tier_of_, static_home_, home_is_static_};
+  std::vector<ChooseOptions> variants;
+  for (const Variant& variant : kSketched) {
+    variants.push_back(options_of(variant));
+    variants.back().target_bytes = budget_;
+  }
+  const std::size_t tries = std::max(kSketchesMin, kPositionsSketched / graph_.ops.size());
+  const auto close_ns = static_cast<std::int64_t>(static_cast<double>(bound_ns) * kCloseEnough);
+  for (const Sketch& each : sketches({graph_, in, real, flash_}, variants, tries, close_ns)) {
+    const std::int64_t worth_ns = found ? best.step_ns : effort.worth_ns;
+    if (each.step_ns >= worth_ns) continue;
+    auto next = run_variant(kSketched[each.variant], worth_ns, kStageHold[0], failure,
+                            each.stall_ns.empty() ? nullptr : &each.stall_ns);
+    if (!next) continue;
+    if (!found || next->step_ns < best.step_ns) best = std::move(*next);
+    found = true;
+    if (close_enough(best, bound_ns)) break;
+  }
+  return found;
+}
+
 /// Runs variants of the portfolio, each against the best so far. @return whether there is any plan.
 bool Planner::try_variants(Plan& best, bool found, std::uint64_t bound_ns, const Effort& effort,
                            std::optional<Infeasible>& failure) {
+  if (graph_.ops.size() > kFewPositions) {
+    if (try_sketches(best, found, bound_ns, effort, failure)) return true;
+  }
   const std::size_t last = std::min(variants_for(graph_.ops.size()), std::size(kVariants));
   for (std::size_t v = effort.first_variant; v < std::size(kVariants); ++v) {
     // Whoever has no plan at all tries on.

@@ -6,6 +6,8 @@
 #include "tests/support/seeds.hpp"
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
+#include "tools/analyzer/liveness.hpp"
+#include "tools/analyzer/planner.hpp"
 
 using namespace ho;
 using analyzer::Infeasible;
@@ -308,4 +310,53 @@ TEST_CASE("planner: a budget of zero and a crooked alignment are refused") {
   const Graph graph = test::transformer(1, 1);
   CHECK_FALSE(analyzer::analyze(graph, test::one_tier(1), {0, 64}).ok());
   CHECK_FALSE(analyzer::analyze(graph, test::one_tier(1), {1000, 48}).ok());
+}
+
+namespace {
+
+/// A deep network of odd sizes: blocks of a few ops, forward and backward, whose weights are read
+/// both times.
+Graph deep_random(std::uint64_t seed, std::uint32_t blocks) {
+  Prng prng(seed);
+  test::GraphBuilder build;
+  std::vector<StorageIndex> weights;
+  std::vector<StorageIndex> saved;
+  StorageIndex value = build.storage(1 << 20, StorageKind::kInput);
+  for (std::uint32_t b = 0; b < blocks; ++b) {
+    weights.push_back(build.storage(64 * (1 + prng.below(40'000)), StorageKind::kWeight, true));
+    for (int i = 0; i < 3; ++i) {
+      const auto next = build.storage(64 * (1 + prng.below(30'000)), StorageKind::kActivation);
+      build.op(1'000 + prng.below(60'000), {value, weights[b]}, {next});
+      saved.push_back(value);
+      value = next;
+    }
+  }
+  for (std::uint32_t b = blocks; b-- > 0;) {
+    for (int i = 0; i < 3; ++i) {
+      const auto next = build.storage(64 * (1 + prng.below(30'000)), StorageKind::kGradient);
+      const auto scratch = build.storage(64 * (1 + prng.below(5'000)), StorageKind::kWorkspace);
+      build.op(2'000 + prng.below(90'000), {value, weights[b], saved.back()}, {next, scratch});
+      saved.pop_back();
+      value = next;
+    }
+  }
+  return build.take();
+}
+
+}  // namespace
+
+TEST_CASE(
+    "planner: the arena of a large random step is within 3 % of what is live, and the budget") {
+  const Graph graph = deep_random(1, 4000);
+  const Hardware hardware = test::one_tier(40'000'000'000, 2'000);
+  const auto life = analyzer::lifetimes_of(graph, 64);
+  const std::uint64_t budget = analyzer::peak_unmanaged_bytes(graph) * 6 / 10;
+  const auto plan = analyzer::plan(graph, life, analyzer::plan_tiers(hardware), {}, budget,
+                                   analyzer::lower_bound_ns(graph, hardware, budget));
+  REQUIRE_FALSE(plan.infeasible);
+  REQUIRE(plan.draft.cache_ops.size() > 1000);
+  CAPTURE(plan.draft.arena_bytes, plan.draft.live_bound_bytes, budget, plan.step_ns);
+  CHECK(plan.draft.arena_bytes <= budget);
+  CHECK(static_cast<double>(plan.draft.arena_bytes) <=
+        1.03 * static_cast<double>(plan.draft.live_bound_bytes));
 }
