@@ -1,0 +1,91 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "tests/unit/analyzer/graphs.hpp"
+#include "tools/analyzer/analyzer.hpp"
+
+// Time is no count: another program on the machine changes it. What is asked of the heap is one: it
+// is the same in every run, every structure that the planner builds or copies is in it, and a part
+// of the planner that builds more than a step's length asks for would show. (What only reads, a
+// search through all pairs say, would not: `hyperoffload bench analyzer` shows that by the clock.)
+
+namespace {
+
+struct Heap {
+  std::size_t live_bytes = 0;
+  std::size_t peak_bytes = 0;
+  std::size_t asked_bytes = 0;
+};
+Heap heap;  // one thread
+
+/// Before each block, its size.
+constexpr std::size_t kHeaderBytes = alignof(std::max_align_t);
+
+void give_back(void* block) {
+  if (block == nullptr) return;
+  char* const begin = static_cast<char*>(block) - kHeaderBytes;
+  std::size_t bytes = 0;
+  std::memcpy(&bytes, begin, sizeof(bytes));
+  heap.live_bytes -= bytes;
+  std::free(begin);
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  auto* const begin = static_cast<char*>(std::malloc(bytes + kHeaderBytes));
+  if (begin == nullptr) throw std::bad_alloc();
+  std::memcpy(begin, &bytes, sizeof(bytes));
+  heap.live_bytes += bytes;
+  heap.asked_bytes += bytes;
+  heap.peak_bytes = std::max(heap.peak_bytes, heap.live_bytes);
+  return begin + kHeaderBytes;
+}
+void operator delete(void* block) noexcept { give_back(block); }
+void operator delete(void* block, std::size_t) noexcept { give_back(block); }
+
+using namespace ho;
+
+namespace {
+
+/// Per op of the step.
+struct Cost {
+  double peak_bytes = 0;
+  double asked_bytes = 0;
+  double cache_ops = 0;
+};
+
+Cost cost_of(std::uint32_t layers) {
+  constexpr std::uint32_t kOpsPerLayer = 70;
+  const Graph graph = test::transformer(layers, kOpsPerLayer);
+  const std::uint64_t budget = analyzer::peak_unmanaged_bytes(graph) * 6 / 10;
+  const Heap before = heap;
+  heap.peak_bytes = heap.live_bytes;
+  const auto outcome = analyzer::analyze(graph, test::one_tier(60'000'000'000), {budget, 64});
+  REQUIRE(outcome.ok());
+  REQUIRE(std::holds_alternative<schedule::Schedule>(*outcome));
+  const auto ops = static_cast<double>(graph.ops.size());
+  const auto cache_ops = std::get<schedule::Schedule>(*outcome).cache_ops.size();
+  return {static_cast<double>(heap.peak_bytes - before.live_bytes) / ops,
+          static_cast<double>(heap.asked_bytes - before.asked_bytes) / ops,
+          static_cast<double>(cache_ops) / ops};
+}
+
+}  // namespace
+
+TEST_CASE("growth: a step of three times the ops asks for three times the memory, not more") {
+  const Cost small = cost_of(100);  // 21,000 ops
+  const Cost large = cost_of(300);
+  CAPTURE(small.peak_bytes, large.peak_bytes, small.asked_bytes, large.asked_bytes);
+  CAPTURE(small.cache_ops, large.cache_ops);
+  CHECK(small.cache_ops > 0.1);
+  CHECK(large.cache_ops <= 1.1 * small.cache_ops);
+  CHECK(large.peak_bytes <= 2048);
+  CHECK(large.peak_bytes <= 1.1 * small.peak_bytes);
+  CHECK(large.asked_bytes <= 1.2 * small.asked_bytes);
+}
