@@ -145,7 +145,12 @@ Result<Superblock> decode_superblock(std::span<const std::byte, kBlockBytes> blo
       .number(out.epoch)
       .number(out.snapshot_frames)
       .number(out.salt);
-  if (magic != kSuperMagic) return Error(Errc::kCorrupt, "not a flash path of HyperOffload");
+  if (magic != kSuperMagic) {
+    return Error(
+        Errc::kCorrupt,
+        "not a flash path of HyperOffload, and not blank; to give it to the pool, clear it "
+        "first (a device: blkdiscard --zeroout, a file: make it anew)");
+  }
   if (out.version < kFormatVersionOldest || out.version > kFormatVersion) {
     return Error(Errc::kUnsupported, "format version " + std::to_string(out.version) +
                                          "; this program knows " +

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <thread>
@@ -61,6 +62,9 @@ Result<void> check_file_system(const std::string& name, int fd) {
   return {};
 }
 
+/// What the first byte of memory has to be aligned to. Of registered memory each page counts as a
+/// piece of its own, whose length has to be whole sectors: a device that takes any four bytes (NVMe
+/// does) still refuses registered memory that begins inside a sector.
 Result<std::uint32_t> direct_alignment(const std::string& name, int fd) {
   struct statx about {};
   const unsigned mask = STATX_DIOALIGN;
@@ -76,7 +80,7 @@ Result<std::uint32_t> direct_alignment(const std::string& name, int fd) {
                                          format_bytes(about.stx_dio_offset_align) +
                                          "; at most 4 KiB are supported");
   }
-  return about.stx_dio_mem_align;
+  return std::max(about.stx_dio_mem_align, about.stx_dio_offset_align);
 }
 
 Result<void> lock(const std::string& name, int fd, DeviceMode mode) {

@@ -8,10 +8,14 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <chrono>
 #include <fstream>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/base/log.hpp"
 #include "daemon/tier/flash/open_path.hpp"
 
 namespace ho::flash {
@@ -23,6 +27,7 @@ constexpr std::uint64_t kBufferBytesMax = kGiB;  // the kernel's limit for one
 constexpr std::uint64_t kWakeTag = UINT64_MAX;   // user_data of the poll on the eventfd
 constexpr unsigned kBatch = 64;
 constexpr std::uint64_t kSubmitBytes = 256 * kKiB;
+constexpr auto kTellEvery = std::chrono::seconds(1);  // failures of the device, in the log
 
 Error uring_error(int error) {
   std::string why = "io_uring cannot be used: ";
@@ -304,14 +309,41 @@ class UringDevice final : public Device {
     Errc code = Errc::kOk;
     if (result < 0) {
       code = errc_of(-result);
+      tell_failure(slot, -result);
     } else if (slot.op.kind != DeviceOpKind::kSync) {
       slot.moved_bytes += static_cast<std::uint64_t>(result);
       const bool whole = slot.moved_bytes == slot.op.memory.size();
       // O_DIRECT can go on only where a sector ends; nothing moved means the end of the file.
       if (!whole && result > 0 && result % 512 == 0) return push(index);
-      if (!whole) code = Errc::kIo;
+      if (!whole) {
+        code = Errc::kIo;
+        tell_failure(slot, 0);
+      }
     }
     finished_.push_back({{slot.op.op, code, code == Errc::kOk ? slot.moved_bytes : 0}, index});
+  }
+
+  /// Whoever asked hears only that the device failed; what the system said is for the
+  /// administrator.
+  /// @param error of errno's; 0: the device moved less than it was asked to.
+  void tell_failure(const Slot& slot, int error) {
+    if (error == EFAULT) return;  // a client's memory that went: not the device's
+    ++failures_;
+    const auto now = std::chrono::steady_clock::now();
+    if (failures_ > 1 && now - last_told_ < kTellEvery) return;
+    last_told_ = now;
+    const DeviceOp& op = slot.op;
+    const char* const kind = op.kind == DeviceOpKind::kRead    ? "read"
+                             : op.kind == DeviceOpKind::kWrite ? "write"
+                                                               : "sync";
+    log(LogLevel::kError, "flash I/O failed",
+        {{"path", paths_[op.path.value()].name},
+         {"op", kind},
+         {"offset", std::to_string(op.offset_bytes)},
+         {"bytes", std::to_string(op.memory.size())},
+         {"error", error == 0 ? "only " + std::to_string(slot.moved_bytes) + " bytes were moved"
+                              : std::generic_category().message(error)},
+         {"failures", std::to_string(failures_)}});
   }
 
   std::vector<OpenPath> files_;
@@ -322,6 +354,8 @@ class UringDevice final : public Device {
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_;
   std::vector<Finished> finished_;
+  std::uint64_t failures_ = 0;
+  std::chrono::steady_clock::time_point last_told_{};
   std::vector<Buffer> buffers_;  ///< by address
   std::vector<unsigned> free_buffers_;
   unsigned unsubmitted_ = 0;

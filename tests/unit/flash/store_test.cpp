@@ -281,7 +281,7 @@ TEST_CASE("flash store: a foreign path and a wrong set are refused and left alon
   rig.disks[0]->flip(5, 1);
   auto opened = rig.open();
   CHECK(opened.error().code() == Errc::kCorrupt);
-  CHECK(opened.error().context() == "sim0: not a flash path of HyperOffload");
+  CHECK(opened.error().context().find("sim0: not a flash path of HyperOffload") == 0);
   rig.disks[0]->flip(5, 1);
   REQUIRE(rig.open().ok());
   rig.store.reset();
