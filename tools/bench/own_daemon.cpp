@@ -54,6 +54,7 @@ Result<std::unique_ptr<OwnDaemon>> OwnDaemon::start(const Options& options) {
                         << "\nlease_ms: 3600000\ndrain_ms: 0\nlog_level: \"error\"\nunix_socket: \""
                         << made->socket() << "\"\n"
                         << (options.network.empty() ? "" : options.network + " { }\n")
+                        << (options.network == "ucx" ? "insecure: true\n" : "")
                         << (options.flash_path.empty()
                                 ? ""
                                 : "flash { path: \"" + options.flash_path.string() + "\" }\n");

@@ -17,6 +17,7 @@ struct PoolSpec {
   std::uint64_t lease_ms = 500;
   bool tcp = false;               ///< control over TCP on loopback as well
   std::uint64_t flash_bytes = 0;  ///< of one flash file a node; 0: no flash
+  bool ucx = false;               ///< with the driver ucx as well; needs a device
 };
 
 /// A pool of two real daemons on this machine, reached by Unix sockets, with `local` and `ofi`.
