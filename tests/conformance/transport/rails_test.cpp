@@ -195,6 +195,38 @@ TEST_CASE("rails: one that nobody listens at, or that does not answer, is left o
   }
 }
 
+TEST_CASE("rails: a target ends connections whose initiator's machine is lost, by keep-alive") {
+  const auto target = transport::make_ofi_target({});
+  REQUIRE(target.ok());
+  const auto rails = transport::decode_addresses((*target)->address());
+  REQUIRE(rails.ok());
+  sockaddr_in address{};
+  std::memcpy(&address, (*rails)[0].name.data(), sizeof address);
+  const UniqueFd initiator(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  auto* const where = reinterpret_cast<sockaddr*>(&address);
+  REQUIRE(::connect(initiator.get(), where, sizeof address) == 0);
+  sockaddr_in own{};
+  socklen_t length = sizeof own;
+  REQUIRE(::getsockname(initiator.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0);
+  const SteadyClock clock;
+  const TimePoint end = clock.now() + 10s;
+  std::vector<int> accepted;
+  while (accepted.empty() && clock.now() < end) {
+    (void)(*target)->progress();
+    for (const int fd : sockets_to(kFirstRail)) {
+      sockaddr_in peer{};
+      length = sizeof peer;
+      if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+      if (peer.sin_port == own.sin_port) accepted.push_back(fd);
+    }
+  }
+  REQUIRE(accepted.size() == 1);
+  int kept_alive = 0;
+  length = sizeof kept_alive;
+  REQUIRE(::getsockopt(accepted[0], SOL_SOCKET, SO_KEEPALIVE, &kept_alive, &length) == 0);
+  CHECK(kept_alive == 1);
+}
+
 TEST_CASE("rails: a second address that cannot be listened at is named, and so are too many") {
   transport::OfiTargetOptions options;
   options.rails.resize(2);
