@@ -120,6 +120,7 @@ void for_each_socket(const OfiAddress& address, Name name, Set set) {
   const Folder folder(::opendir("/proc/self/fd"), ::closedir);
   if (!folder) return;
   std::vector<UniqueFd> found;  // apart, so that those of our own are not found again
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody else reads by this handle
   while (const dirent* const entry = ::readdir(folder.get())) {
     const int fd = number_of(*entry);
     if (fd < 0 || !is_at(fd, name, *where)) continue;
@@ -136,6 +137,7 @@ bool is_shared(int socket) {
   const Folder folder(::opendir("/proc/self/fd"), ::closedir);
   struct stat own {};
   if (!folder || ::fstat(socket, &own) != 0) return true;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody else reads by this handle
   while (const dirent* const entry = ::readdir(folder.get())) {
     const int fd = number_of(*entry);
     struct stat other {};
@@ -150,6 +152,7 @@ bool is_shared(int socket) {
 std::vector<Result<void>> knock(std::span<const OfiAddress> addresses, const Clock& clock,
                                 TimePoint deadline) {
   std::vector<Door> doors;
+  doors.reserve(addresses.size());
   for (const OfiAddress& address : addresses) doors.push_back(knock_at(address));
   TimePoint end = deadline;
   while (true) {
@@ -171,6 +174,7 @@ std::vector<Result<void>> knock(std::span<const OfiAddress> addresses, const Clo
     }
   }
   std::vector<Result<void>> outcomes;
+  outcomes.reserve(doors.size());
   for (Door& door : doors) outcomes.push_back(std::move(door.outcome));
   return outcomes;
 }
