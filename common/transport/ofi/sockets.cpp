@@ -157,6 +157,7 @@ std::vector<Result<void>> knock(std::span<const OfiAddress> addresses, const Clo
   TimePoint end = deadline;
   while (true) {
     std::vector<pollfd> entries;
+    entries.reserve(doors.size());
     for (const Door& door : doors) entries.push_back({door.fd.get(), POLLOUT, 0});
     const auto asked = [](const Door& door) { return door.fd.valid(); };
     const auto answered = [](const Door& door) { return door.outcome.ok(); };
