@@ -42,8 +42,7 @@ struct Stack {
 bool leave_out_check(ucp_config_t* config) {
   for (const transport::RdmaDevice& device : transport::active_rdma_devices()) {
     if (!device.software) continue;
-    return ucp_config_modify(config, "UD_ETH_DGID_CHECK", "n") == UCS_OK &&
-           ucp_config_modify(config, "UD_VERBS_ETH_DGID_CHECK", "n") == UCS_OK;
+    return ucp_config_modify(config, "UD_ETH_DGID_CHECK", "n") == UCS_OK;
   }
   return true;
 }
