@@ -13,7 +13,8 @@ namespace {
 
 /// Logarithm of the length, to the base of four.
 double length_class(const Item& item) {
-  return static_cast<double>(std::bit_width(static_cast<std::uint64_t>(length_of(item))) / 2);
+  const std::uint64_t whole = std::bit_width(static_cast<std::uint64_t>(length_of(item))) / 2;
+  return static_cast<double>(whole);
 }
 
 /// Free ranges of one address space that grows at the top: best fit with merging.
