@@ -1,7 +1,10 @@
-"""hyperoffload flash against a real daemon: a job leaves a durable extent, which is listed and freed."""
+"""hyperoffload flash against a real daemon: a job leaves a durable extent, which is listed and freed. Without io_uring
+the daemon serves its memory all the same, and says why it has no flash."""
 import ctypes
+import errno
 import json
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,6 +20,19 @@ class ConnectOptions(ctypes.Structure):
                 ("transport", ctypes.c_char_p), ("op_deadline_ms", ctypes.c_uint32)]
 
 
+def forbid_io_uring(error):
+    """For the process that is about to be started: io_uring_setup fails, as where the kernel has none or forbids it."""
+    io_uring_setup = 425  # the same number on every architecture
+    load, jump_if, answer, allow, fail = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050000
+    steps = [(load, 0, 0, 0), (jump_if, 0, 1, io_uring_setup), (answer, 0, 0, fail | error), (answer, 0, 0, allow)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(steps), ctypes.addressof(program)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    set_no_new_privileges, set_seccomp, filter_mode = 38, 22, 2
+    if libc.prctl(set_no_new_privileges, 1, 0, 0, 0) != 0 or libc.prctl(set_seccomp, filter_mode, header) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
 def run(*words):
     return subprocess.run([cli, *words, "--pool", pool], capture_output=True, text=True, timeout=60)
 
@@ -25,6 +41,18 @@ def extents():
     done = run("flash", "-o", "json")
     assert done.returncode == 0, done
     return json.loads(done.stdout)["nodes"][0]["extents"]
+
+
+def start(before=None):
+    return subprocess.Popen([daemon, "--config", str(config)], stderr=subprocess.PIPE, text=True, preexec_fn=before)
+
+
+def wait_for_status():
+    end = time.monotonic() + 20
+    while run("status").returncode != 0:
+        assert time.monotonic() < end and process.poll() is None, "the daemon did not come up"
+        time.sleep(0.1)
+    return json.loads(run("status", "-o", "json").stdout)["nodes"][0]
 
 
 with tempfile.TemporaryDirectory(dir="/var/tmp") as name:  # /tmp may be memory
@@ -37,13 +65,23 @@ with tempfile.TemporaryDirectory(dir="/var/tmp") as name:  # /tmp may be memory
 node_id: 5 ddr_bytes: 16777216 segment_bytes: 2097152 unix_socket: "{folder}/c.sock"
 flash {{ path: "{folder}/flash" }}
 ''')
-    process = subprocess.Popen([daemon, "--config", str(config)], stderr=subprocess.PIPE, text=True)
+    setting = pathlib.Path("/proc/sys/kernel/io_uring_disabled")
+    disabled = setting.exists() and int(setting.read_text()) != 0
+    for error, why in ((errno.ENOSYS, "this kernel has none"),
+                       (errno.EPERM, "disabled by the kernel" if disabled else "forbidden to this process")):
+        process = start(lambda error=error: forbid_io_uring(error))
+        try:
+            status = wait_for_status()
+            assert why in status["flash_off"], status
+            assert "off" in run("status").stdout
+        finally:
+            process.terminate()
+            said = process.communicate(timeout=20)[1]
+        assert process.returncode == 0 and "running without flash" in said and why in said, (process.returncode, said)
+
+    process = start()
     try:
-        end = time.monotonic() + 20
-        while run("status").returncode != 0:
-            assert time.monotonic() < end and process.poll() is None, "the daemon did not come up"
-            time.sleep(0.1)
-        status = json.loads(run("status", "-o", "json").stdout)["nodes"][0]
+        status = wait_for_status()
         if status["flash_off"]:
             print("SKIPPED:", status["flash_off"])
             sys.exit(SKIPPED)
