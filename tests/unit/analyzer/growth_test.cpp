@@ -46,6 +46,15 @@ void* operator new(std::size_t bytes) {
   heap.peak_bytes = std::max(heap.peak_bytes, heap.live_bytes);
   return begin + kHeaderBytes;
 }
+// A sort asks for its buffer with this one and gives it back with the plain delete.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+void operator delete(void* block, const std::nothrow_t&) noexcept { give_back(block); }
 void operator delete(void* block) noexcept { give_back(block); }
 void operator delete(void* block, std::size_t) noexcept { give_back(block); }
 
