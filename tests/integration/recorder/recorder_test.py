@@ -268,6 +268,8 @@ class Schedulers(unittest.TestCase):
                 optimizer.step()
                 scheduler.step()
         self.assertEqual([str(w.message) for w in told if "step()" in str(w.message)], [])
+        marks = ("_with_counter", "_wrapped_by_lr_sched")
+        self.assertTrue(any(hasattr(optimizer.step, mark) for mark in marks))
         self.assertEqual(optimizer.param_groups[0]["lr"], 0.5 ** 5)
         phases = {op["phase"] for op in recorder.graph()["ops"]}
         self.assertIn("optimizer", phases)

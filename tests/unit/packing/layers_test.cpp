@@ -56,11 +56,14 @@ TEST_CASE("layers: every packing is disjoint, on a line and on a cycle, whatever
 TEST_CASE("layers: best fit by time gives what best fit among neighbours gives, item by item") {
   int packed = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
-    const std::int64_t cycle = seed % 2 == 0 ? 0 : 3000;
-    // Many windows: most lifetimes are short, some span hundreds of them.
-    auto lifetimes = test::random_lifetimes(seed, 400, 3000, cycle, 1 + seed % 50);
+    // Many windows: most lifetimes are short, some span a part of all, or all. With the larger
+    // number, windows of windows too.
+    const bool large = seed % 20 >= 18;
+    const std::int64_t span = large ? 30'000 : 3000;
+    const std::int64_t cycle = seed % 2 == 0 ? 0 : span;
+    auto lifetimes = test::random_lifetimes(seed, large ? 4000 : 400, span, cycle, 1 + seed % 50);
     for (std::size_t i = 0; i < lifetimes.size(); ++i) {
-      const auto longest = static_cast<std::int64_t>(i % 8 == 0 ? 3000 : 1 + i % 40);
+      const auto longest = i % 8 == 0 ? span : static_cast<std::int64_t>(1 + i % 40);
       lifetimes[i].end = std::min(lifetimes[i].end, lifetimes[i].begin + longest);
     }
     INFO("seed " << seed);

@@ -73,13 +73,20 @@ void PartSearch::improve(std::int64_t required_bytes, Budget& budget) {
     by_bytes_ = greedy_order(instance_, Order::kBytes);
     budget.spend(200 * instance_.items.size());
   }
+  const auto with = [&](std::uint64_t share_work, auto search) {
+    Budget slice = budget.slice(share_work);
+    const std::uint64_t given = slice.left();
+    const bool found = search(slice);
+    budget.spend(given - slice.left());
+    return found;
+  };
   const bool many = instance_.items.size() > kManyItems;
   if (many && rounds_ == 0) {
-    if (neighbours_->by_time_work() <= budget.left()) {
-      try_by_time(required_bytes, budget);
-    } else {
-      try_layers(required_bytes, budget);
-    }
+    // The estimate knows no crowds of short items within long windows: not everything hangs on it.
+    const std::uint64_t enough = 2 * neighbours_->by_time_work();
+    const bool by_time = neighbours_->by_time_work() <= budget.left() &&
+                         with(enough, [&](Budget& b) { return try_by_time(required_bytes, b); });
+    if (!by_time) try_layers(required_bytes, budget);
   }
   if (best_.height_bytes <= required_bytes) return;
   if ((many ? neighbours_->whole_order_work() : neighbours_->order_work()) > budget.left()) {
@@ -96,13 +103,6 @@ void PartSearch::improve(std::int64_t required_bytes, Budget& budget) {
     target = std::min(refuted_bytes_ + 1 + gap / 2, best_.height_bytes - 1);
   const std::uint64_t work =
       std::min(kFirstRoundWork << std::min<std::uint64_t>(round / 3, 20), kLastRoundWork);
-  const auto with = [&](std::uint64_t share_work, auto search) {
-    Budget slice = budget.slice(share_work);
-    const std::uint64_t given = slice.left();
-    const bool found = search(slice);
-    budget.spend(given - slice.left());
-    return found;
-  };
   const bool small = instance_.items.size() <= kExactItemsMax;
   if (small && with(work, [&](Budget& b) { return try_exact(target, b); })) return;
   const double share = kCoreShares[round % std::size(kCoreShares)];
@@ -121,14 +121,19 @@ void PartSearch::try_greedy(std::int64_t required_bytes, Budget& budget) {
   }
 }
 
-/// Best fit of all items one by one, in the orders that suit large training steps.
-void PartSearch::try_by_time(std::int64_t required_bytes, Budget& budget) {
+/// Best fit of all items one by one, in the orders that suit large training steps. @return whether
+/// one of them came to its end.
+bool PartSearch::try_by_time(std::int64_t required_bytes, Budget& budget) {
+  bool ended = false;
   for (const Order order : {Order::kBytes, Order::kLengthClass}) {
-    if (best_.height_bytes <= required_bytes || budget.spent()) return;
+    if (best_.height_bytes <= required_bytes || budget.spent()) break;
     Layout next = place_by_time(
         instance_, order == Order::kBytes ? by_bytes_ : greedy_order(instance_, order), budget);
-    if (!next.offsets.empty()) take(std::move(next));
+    if (next.offsets.empty()) continue;
+    ended = true;
+    take(std::move(next));
   }
+  return ended;
 }
 
 void PartSearch::try_layers(std::int64_t required_bytes, Budget& budget) {

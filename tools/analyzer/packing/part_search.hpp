@@ -29,7 +29,7 @@ class PartSearch {
 
  private:
   void try_greedy(std::int64_t required_bytes, Budget& budget);
-  void try_by_time(std::int64_t required_bytes, Budget& budget);
+  [[nodiscard]] bool try_by_time(std::int64_t required_bytes, Budget& budget);
   void try_layers(std::int64_t required_bytes, Budget& budget);
   bool try_exact(std::int64_t target_bytes, Budget& budget);
   bool try_core(double share, std::int64_t target_bytes, Budget& budget);
