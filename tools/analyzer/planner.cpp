@@ -376,10 +376,8 @@ bool Planner::try_sketches(Plan& best, bool found, std::uint64_t bound_ns, const
 /// Runs variants of the portfolio, each against the best so far. @return whether there is any plan.
 bool Planner::try_variants(Plan& best, bool found, std::uint64_t bound_ns, const Effort& effort,
                            std::optional<Infeasible>& failure) {
-  // Whoever asks for one variant, for a graph that recomputing made this long, gets that one.
-  if (graph_.ops.size() > kFewPositions && effort.variants_max > 1) {
-    if (try_sketches(best, found, bound_ns, effort, failure)) return true;
-  }
+  const bool sketched = graph_.ops.size() > kFewPositions && effort.variants_max > 1;
+  if (sketched && try_sketches(best, found, bound_ns, effort, failure)) return true;
   const std::size_t last = std::min(variants_for(graph_.ops.size()), std::size(kVariants));
   for (std::size_t v = effort.first_variant; v < std::size(kVariants); ++v) {
     // Whoever has no plan at all tries on.
