@@ -136,10 +136,14 @@ class UcxLoop final : public Loop {
           ucp_request_free(request);
           request = nullptr;
           moved_bytes += shape_.size_bytes;
+          not_before_ = clock.now() + shape_.pause;
         }
+        if (shape_.pause > Duration{0} && clock.now() < not_before_) continue;
         request = post();
         if (UCS_PTR_IS_ERR(request)) return lost();
-        if (request == nullptr) moved_bytes += shape_.size_bytes;
+        if (request != nullptr) continue;
+        moved_bytes += shape_.size_bytes;
+        not_before_ = clock.now() + shape_.pause;
       }
       (void)ucp_worker_progress(stack_.worker);
       took = clock.now() - start;
@@ -198,6 +202,7 @@ class UcxLoop final : public Loop {
   ucp_rkey_h key_ = nullptr;
   std::uint64_t base_ = 0;
   std::uint64_t at_ = 0;
+  TimePoint not_before_{};
 };
 
 /// Serves the starter's turns until it is gone.
@@ -218,9 +223,9 @@ int serve(Loop& loop) {
 }  // namespace ho::bench
 
 /// arguments: "get" or "put", bytes of an operation, operations in flight, bytes of the area,
-/// UCX's name of the transport.
+/// UCX's name of the transport, nanoseconds of pause.
 int main(int count, char** arguments) {
-  if (count != 6) return 2;
+  if (count != 7) return 2;
   ho::bench::LoopShape shape;
   shape.direction = std::strcmp(arguments[1], "get") == 0 ? ho::bench::Direction::kGet
                                                           : ho::bench::Direction::kPut;
@@ -228,6 +233,7 @@ int main(int count, char** arguments) {
   shape.inflight = static_cast<std::uint32_t>(std::strtoul(arguments[3], nullptr, 10));
   shape.area_bytes = std::strtoull(arguments[4], nullptr, 10);
   const char* const transports = arguments[5];
+  shape.pause = ho::Duration(std::strtoll(arguments[6], nullptr, 10));
   auto target = ho::bench::Child::start([&](int socket) {
     ::close(ho::bench::kUcxLoopSocket);
     ho::bench::run_target(socket, shape, transports);

@@ -50,6 +50,7 @@ class UcxRival final : public Loop {
   const std::string size = std::to_string(shape.size_bytes);
   const std::string inflight = std::to_string(shape.inflight);
   const std::string area = std::to_string(shape.area_bytes);
+  const std::string pause = std::to_string(shape.pause.count());
   // dup2 leaves a descriptor that is there already as it is, closed at exec.
   if (socket == kUcxLoopSocket) {
     ::fcntl(socket, F_SETFD, 0);
@@ -57,7 +58,7 @@ class UcxRival final : public Loop {
     ::dup2(socket, kUcxLoopSocket);
   }
   ::execl(file.c_str(), kUcxLoopProgram, direction, size.c_str(), inflight.c_str(), area.c_str(),
-          transports.c_str(), nullptr);
+          transports.c_str(), pause.c_str(), nullptr);
   ::_exit(127);
 }
 

@@ -129,6 +129,10 @@ int run(const Arguments& arguments) {
               << arguments.size << "'\n";
     return kExitBadInput;
   }
+  if (arguments.pause_us > 0 && arguments.driver == "local") {
+    std::cerr << "hyperoffload bench transport: --pause: no target sleeps under local\n";
+    return kExitBadInput;
+  }
   bench::TransportBenchOptions options;
   options.driver = kDrivers.at(arguments.driver);
   options.shape.direction = arguments.op == "get" ? bench::Direction::kGet : bench::Direction::kPut;

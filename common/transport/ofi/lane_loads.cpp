@@ -151,7 +151,8 @@ bool LaneLoads::tick() {
 std::uint32_t LaneLoads::failing() const {
   if (living_count_ < 2) return rails();
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    if (lanes_[lane].silent_ticks >= kSilentTicksMax) return rail_of(lane);
+    const std::uint32_t most = is_small(lane) ? kSilentTicksMax : kSilentTicksMax * shape_.large;
+    if (lanes_[lane].silent_ticks >= most) return rail_of(lane);
   }
   return rails();
 }

@@ -32,6 +32,7 @@ class LaneLoads {
   /// 0.5 s: longer than TCP takes to repeat a lost packet (0.2 s), and within the 1.5 s that
   /// operations have by default, so that they are repeated in time. It also means that a rail of
   /// less than 2 MiB/s is given up beside a living one, which it would only hold up.
+  /// Lanes for large operations share their rail, so each of several waits as many times longer.
   static constexpr std::uint32_t kSilentTicksMax = 10;
   /// Puts of a rail that failed are repeated after so many ticks in which the target has answered
   /// on another one: by then it has served what it had received on the failed one, so that nothing

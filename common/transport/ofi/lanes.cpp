@@ -87,6 +87,7 @@ void Lanes::drop(std::uint32_t rail) {
 void Lanes::fail(std::uint32_t rail, std::string_view why) {
   HO_CHECK(loads_.lives(rail) && loads_.living() > 1);
   log_left_out(rails_[rail].address, why);
+  const auto alone = Leavings::alone();
   leavings_.hold(rails_[rail].address);
   drop(rail);
   leavings_.cut();

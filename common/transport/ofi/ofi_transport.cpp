@@ -398,10 +398,11 @@ OfiTransport::Others OfiTransport::fail_rail(Peer& peer, std::uint32_t rail, std
     if (peer_of(piece) != &peer || piece.lane == Piece::kNoLane) continue;
     if (peer.lanes.rail_of(piece.lane) != rail) continue;
     piece.lane = Piece::kNoLane;
-    Request& request = slots_[piece.slot].request;
+    Slot& slot = slots_[piece.slot];
+    Request& request = slot.request;
     (request.is_get ? peer.again : peer.held).push_back(&piece);
-    request.deadline =
-        std::max(request.deadline, std::min(last_poll_ + kRepeatTime, request.not_after));
+    if (slot.repeat_end == TimePoint{}) slot.repeat_end = last_poll_ + kRepeatTime;
+    request.deadline = std::max(request.deadline, std::min(slot.repeat_end, request.not_after));
   }
   return Others::kLive;
 }

@@ -94,6 +94,7 @@ struct Slot {
   const Region* region = nullptr;  ///< outlives the operation
   std::uint64_t posted_bytes = 0;
   std::uint64_t done_bytes = 0;
+  TimePoint repeat_end{};  ///< once it has lost a piece with a rail: as long it may take
 };
 
 /// Operations that have ended and wait for poll(), in the order in which they did.

@@ -112,39 +112,47 @@ bool is_at(int socket, Name name, const sockaddr_storage& where) {
          same_place(found, where);
 }
 
-/// Calls `set` with each of this process's sockets whose name is the address.
-template <typename Name, typename Set>
-void for_each_socket(const OfiAddress& address, Name name, Set set) {
-  const auto where = socket_address(address);
-  if (!where) return;
+/// The descriptors of this process. All of them are read before any is made: the kernel gives them
+/// out in parts, and would give out those made meanwhile too. Nothing where it cannot be told.
+std::optional<std::vector<int>> descriptors() {
   const Folder folder(::opendir("/proc/self/fd"), ::closedir);
-  if (!folder) return;
-  std::vector<UniqueFd> found;  // apart, so that those of our own are not found again
+  if (!folder) return std::nullopt;
+  std::vector<int> numbers;
   // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody else reads by this handle
   while (const dirent* const entry = ::readdir(folder.get())) {
     const int fd = number_of(*entry);
-    if (fd < 0 || !is_at(fd, name, *where)) continue;
+    if (fd >= 0) numbers.push_back(fd);
+  }
+  return numbers;
+}
+
+bool same_file(int left, int right) {
+  struct stat one {};
+  struct stat other {};
+  return ::fstat(left, &one) == 0 && ::fstat(right, &other) == 0 && one.st_dev == other.st_dev &&
+         one.st_ino == other.st_ino;
+}
+
+/// This process's sockets whose name is the address, by descriptors of our own, each socket once.
+/// @return nothing where not all of them could be looked at.
+template <typename Name>
+std::optional<std::vector<UniqueFd>> sockets_at(const OfiAddress& address, Name name) {
+  std::vector<UniqueFd> found;
+  const auto where = socket_address(address);
+  if (!where) return found;
+  const auto numbers = descriptors();
+  if (!numbers) return std::nullopt;
+  for (const int fd : *numbers) {
+    if (!is_at(fd, name, *where)) continue;
     // Another thread may close the descriptor and get its number for something else: what is looked
     // at and what is set must be one socket, so both go by a descriptor of our own.
     UniqueFd held(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    if (held.valid() && is_at(held.get(), name, *where)) found.push_back(std::move(held));
+    if (!held.valid() && errno != EBADF) return std::nullopt;
+    if (!held.valid() || !is_at(held.get(), name, *where)) continue;
+    const auto known = [&](const UniqueFd& other) { return same_file(other.get(), held.get()); };
+    if (std::none_of(found.begin(), found.end(), known)) found.push_back(std::move(held));
   }
-  for (UniqueFd& held : found) set(held);
-}
-
-/// Whether another descriptor of this process is the same socket.
-bool is_shared(int socket) {
-  const Folder folder(::opendir("/proc/self/fd"), ::closedir);
-  struct stat own {};
-  if (!folder || ::fstat(socket, &own) != 0) return true;
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody else reads by this handle
-  while (const dirent* const entry = ::readdir(folder.get())) {
-    const int fd = number_of(*entry);
-    struct stat other {};
-    if (fd < 0 || fd == socket || ::fstat(fd, &other) != 0) continue;
-    if (other.st_dev == own.st_dev && other.st_ino == own.st_ino) return true;
-  }
-  return false;
+  return found;
 }
 
 }  // namespace
@@ -194,13 +202,30 @@ std::string describe(const OfiAddress& address) {
   return "[" + std::string(text) + "]:" + std::to_string(ntohs(v6.sin6_port));
 }
 
+std::unique_lock<std::mutex> Leavings::alone() {
+  static std::mutex one_at_a_time;
+  return std::unique_lock(one_at_a_time);
+}
+
 void Leavings::hold(const OfiAddress& address) {
-  for_each_socket(address, ::getpeername,
-                  [this](UniqueFd& socket) { sockets_.push_back(std::move(socket)); });
+  auto found = sockets_at(address, ::getpeername);
+  if (!found) {
+    blind_ = true;
+    return;
+  }
+  for (UniqueFd& socket : *found) sockets_.push_back(std::move(socket));
 }
 
 void Leavings::cut() {
-  std::erase_if(sockets_, [](const UniqueFd& socket) { return is_shared(socket.get()); });
+  const auto numbers = descriptors();
+  if (!numbers) {
+    blind_ = true;
+    return;
+  }
+  std::erase_if(sockets_, [&](const UniqueFd& socket) {
+    return std::any_of(numbers->begin(), numbers->end(),
+                       [&](int fd) { return fd != socket.get() && same_file(fd, socket.get()); });
+  });
   for (const UniqueFd& socket : sockets_) {
     // Linux: sends a reset and drops what is queued; the socket stays, to be asked what is left.
     sockaddr none{};
@@ -217,21 +242,23 @@ bool Leavings::gone() {
     return ::getsockopt(socket.get(), SOL_SOCKET, SO_MEMINFO, memory.data(), &length) != 0 ||
            memory[SK_MEMINFO_WMEM_ALLOC] == 0;
   });
-  return sockets_.empty();
+  return sockets_.empty() && !blind_;
 }
 
 void end_lost_connections(const OfiAddress& listening) {
-  for_each_socket(listening, ::getsockname, [](const UniqueFd& held) {
+  const auto found = sockets_at(listening, ::getsockname);
+  if (!found) return;
+  constexpr int kOn = 1;
+  constexpr int kIdleSeconds = 15;
+  constexpr int kBetweenSeconds = 3;
+  constexpr int kTries = 3;
+  for (const UniqueFd& held : *found) {
     const int socket = held.get();
-    constexpr int kOn = 1;
-    constexpr int kIdleSeconds = 15;
-    constexpr int kBetweenSeconds = 3;
-    constexpr int kTries = 3;
     ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &kIdleSeconds, sizeof kIdleSeconds);
     ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &kBetweenSeconds, sizeof kBetweenSeconds);
     ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &kTries, sizeof kTries);
     ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &kOn, sizeof kOn);
-  });
+  }
 }
 
 }  // namespace ho::transport

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,8 +40,14 @@ inline constexpr Duration kOtherRailsTime = std::chrono::milliseconds(1200);
 /// descriptors by the peer's address: walks through /proc/self/fd, for the rare moment when a rail
 /// is given up. Addresses that are none of TCP's have no such queues: their devices drop what a
 /// closed queue pair has not sent.
+///
+/// Where they cannot be looked for (no /proc, no descriptor left) nothing counts as gone any more:
+/// better an operation that ends by its deadline than old bytes over new ones.
 class Leavings {
  public:
+  /// To be held from before hold() until after cut(): what one thread holds would look to another
+  /// as if somebody else had the socket too.
+  [[nodiscard]] static std::unique_lock<std::mutex> alone();
   /// Before the connections to the address are closed: keeps their sockets.
   void hold(const OfiAddress& address);
   /// After it: resets those that nobody else in this process has (other transports' to the same
@@ -51,6 +58,7 @@ class Leavings {
 
  private:
   std::vector<UniqueFd> sockets_;
+  bool blind_ = false;  ///< not all of them could be looked for
 };
 
 /// Makes the TCP connections that are accepted at an address of this process's own end when the

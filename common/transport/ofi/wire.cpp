@@ -64,6 +64,15 @@ std::string encode_addresses(std::span<const OfiAddress> rails) {
 Result<std::vector<OfiAddress>> decode_addresses(const std::string& text) {
   auto rails = decode_list<OfiAddress>(text, decode_address);
   if (rails.empty()) return Error(Errc::kInvalidArgument, "not an address of the ofi driver");
+  for (auto rail = rails.begin(); rail != rails.end(); ++rail) {
+    const auto clashes = [&](const OfiAddress& earlier) {
+      return earlier.provider != rail->provider ||
+             (earlier.format == rail->format && earlier.name == rail->name);
+    };
+    if (std::any_of(rails.begin(), rail, clashes)) {
+      return Error(Errc::kInvalidArgument, "rails of two providers, or one twice");
+    }
+  }
   return rails;
 }
 

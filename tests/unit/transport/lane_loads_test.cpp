@@ -21,6 +21,9 @@ std::vector<std::uint32_t> order(const LaneLoads& loads, LaneKind kind) {
 
 using Lanes = std::vector<std::uint32_t>;
 
+/// Of a lane for large operations: the lanes of its kind share the rail.
+constexpr std::uint32_t kLargeSilentTicks = LaneLoads::kSilentTicksMax * kTwoRails.large;
+
 /// A clock that goes by ticks.
 struct Ticks {
   LaneLoads& loads;
@@ -99,13 +102,13 @@ TEST_CASE("lane loads: little goes out beside small operations, and much otherwi
   CHECK_FALSE(loads.room_for_large());
 }
 
-TEST_CASE("lane loads: a rail fails when it is silent for half a second while another answers") {
+TEST_CASE("lane loads: a rail fails when a lane of its is silent while another rail answers") {
   LaneLoads loads(kTwoRails);
   Ticks ticks{loads};
   ticks.pass({});
   loads.began(4, kMiB);
   ticks.pass({0});  // it has not been in flight for a whole tick
-  for (std::uint32_t i = 1; i < LaneLoads::kSilentTicksMax; ++i) {
+  for (std::uint32_t i = 1; i < kLargeSilentTicks; ++i) {
     ticks.pass({0});
     INFO("tick " << i);
     CHECK(loads.failing() == loads.rails());
@@ -126,7 +129,7 @@ TEST_CASE("lane loads: one answer in time and a rail is no longer in question") 
   loads.began(4, kMiB);
   ticks.pass({0});
   for (int round = 0; round < 3; ++round) {
-    for (std::uint32_t i = 1; i < LaneLoads::kSilentTicksMax; ++i) ticks.pass({0});
+    for (std::uint32_t i = 1; i < kLargeSilentTicks; ++i) ticks.pass({0});
     loads.ended(4, kMiB);
     ticks.pass({0});
     loads.began(4, kMiB);
@@ -164,7 +167,7 @@ TEST_CASE("lane loads: a rail with nothing to do is asked for a sign, and its si
   CHECK_FALSE(loads.wants_sign(1));
   CHECK_FALSE(loads.idle(loads.small_lane(1)));
   // Its answers tell that the other one is the silent one.
-  for (std::uint32_t i = 0; i <= LaneLoads::kSilentTicksMax; ++i) {
+  for (std::uint32_t i = 0; i <= kLargeSilentTicks; ++i) {
     loads.sign_ended(loads.small_lane(1));
     ticks.pass({});
     loads.sign_began(loads.small_lane(1));
