@@ -67,9 +67,9 @@ typedef struct ho_connect_options {
                               forbidden */
   uint32_t op_deadline_ms; /* for each piece of a transfer (a few MiB) from when it is sent, over
                               "ofi" and "ucx"; 0: 1500. Below 800 a link that is cut costs the
-                              node, also where it has another. "local" copies by itself and waits for
-                              nobody: it takes no notice. Time in which the job was stopped does
-                              not count */
+                              node, also where it has another. "local" copies by itself and waits
+                              for nobody: it takes no notice. Time in which the job was stopped
+                              does not count */
   const char* ucx_module;  /* absolute path of the driver "ucx", which is opened only where it is
                               used; NULL or "": hyperoffload/hyperoffload-ucx.so beside
                               this library */
