@@ -215,15 +215,16 @@ TEST_CASE("ofi: the keys and addresses of several rails read back, one key where
   CHECK_FALSE(transport::decode_keys("", 1).ok());
   const transport::OfiAddress address{"net", 2, "abcdefgh", key};
   std::vector<transport::OfiAddress> rails(transport::kRailsMax, address);
-  rails[1].name = "other";
+  for (std::size_t i = 0; i < rails.size(); ++i) rails[i].name += static_cast<char>('a' + i);
   const auto read = transport::decode_addresses(transport::encode_addresses(rails));
   REQUIRE(read.ok());
   REQUIRE(read->size() == transport::kRailsMax);
-  CHECK((*read)[1].name == "other");
+  CHECK((*read)[1].name == "abcdefghb");
   const std::string one = transport::encode_address(address);
   CHECK(transport::encode_addresses(std::vector{address}) == one);
-  for (const std::string& text : {std::string(), one + ",", "," + one, one + ",,", one + ";" + one,
-                                  transport::encode_addresses(rails) + "," + one}) {
+  for (const std::string& text :
+       {std::string(), one + ",", "," + one, one + ",,", one + ";" + one, one + "," + one,
+        transport::encode_addresses(rails) + "," + one}) {
     INFO(text);
     CHECK_FALSE(transport::decode_addresses(text).ok());
   }
