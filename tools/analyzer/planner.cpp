@@ -42,7 +42,7 @@ constexpr Variant kVariants[] = {
 /// best where it is bound by transfers, with few candidates to weigh.
 constexpr Variant kSketched[] = {
     kVariants[0], {2, true, 64, 32, 65536}, {3, true, 64, 32, 4096}, {3, false, 64, 32, 4096}};
-/// Positions sketched, over all tries.
+/// Positions sketched for one order of the step.
 constexpr std::size_t kPositionsSketched = 1'300'000;
 constexpr std::size_t kSketchesMin = 3;
 

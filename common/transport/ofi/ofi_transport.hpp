@@ -44,10 +44,10 @@ struct OfiOptions {
 /// has 4 s then, since puts wait until nothing of what the rail was given can come in late (at once
 /// where it went out on the wire, up to 3 s where the link was lost at this end and the kernel
 /// keeps packets for it). With several large_lanes silence takes as many times longer to tell, so
-/// deadlines have to be longer too. Neither a bad key nor
-/// a target that is stopped is a rail's fault; a peer's last rail fails with the peer. Giving a
-/// rail up allocates, logs a line and takes milliseconds. With a source_address or domain named,
-/// rails that are not reached from there are left out.
+/// deadlines have to be longer too. Neither a bad key nor a target that is stopped is a rail's
+/// fault; a peer's last rail fails with the peer. Giving a rail up allocates, logs a line and takes
+/// milliseconds. With a source_address or domain named, rails that are not reached from there are
+/// left out.
 ///
 /// connect() reads a page that every target exposes, so it fails where nobody answers. attach()
 /// reads one byte with the grant's key over a connection of its own and answers kPermissionDenied

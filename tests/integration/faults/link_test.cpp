@@ -15,6 +15,7 @@
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/faults/caller.hpp"
+#include "tests/integration/faults/job.hpp"
 #include "tests/integration/faults/link.hpp"
 #include "tests/support/skip.hpp"
 #include "tools/analyzer/analyzer.hpp"
@@ -66,27 +67,6 @@ class FarNode {
   std::unique_ptr<DaemonProcess> daemon_;
 };
 
-struct Job {
-  explicit Job(const FarNode& node) {
-    std::string why;
-    pool.reset(try_connect(node.address(), "ofi", 0, why));
-    INFO(why);
-    REQUIRE(pool != nullptr);
-    REQUIRE(ho_allocate(pool.get(), Caller::kAreaBytes, &memory) == HO_OK);
-    caller = std::make_unique<Caller>(pool.get(), memory, 0);
-    REQUIRE(caller->batch(Way::kPut).status == HO_OK);
-  }
-  ~Job() {
-    caller.reset();
-    ho_free(pool.get(), memory);
-  }
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
-  PoolHandle pool;
-  ho_allocation* memory = nullptr;
-  std::unique_ptr<Caller> caller;
-};
-
 TEST_CASE("faults: a cut link is told within 5 s, and jobs at the far end do not notice") {
   Link* const link = the_link();
   if (link == nullptr) return;
@@ -95,9 +75,9 @@ TEST_CASE("faults: a cut link is told within 5 s, and jobs at the far end do not
   for (const Way way : {Way::kGet, Way::kPut}) {
     for (const Load load : {Load::kIdle, Load::kBusy}) {
       INFO(name_of(way) << ", " << name_of(load));
-      auto job = std::make_unique<Job>(node);
+      auto job = std::make_unique<Job>(node.address(), "ofi", 0);
       auto told = std::async(std::launch::async,
-                             [&] { return job->caller->go_on(way, load, Clock::now() + 20s); });
+                             [&] { return job->caller().go_on(way, load, Clock::now() + 20s); });
       std::this_thread::sleep_for(30ms);
       REQUIRE(link->down());
       const Instant fault = Clock::now();
@@ -105,16 +85,16 @@ TEST_CASE("faults: a cut link is told within 5 s, and jobs at the far end do not
       INFO(ho_status_name(what.status) << ": " << what.error);
       CHECK((what.status == HO_DEADLINE || what.status == HO_UNAVAILABLE));
       CHECK(what.at - fault < kToldMax);
-      job->caller->take_back();
+      job->caller().take_back();
       const Instant ending = Clock::now();
       REQUIRE(link->up());
       std::this_thread::sleep_for(300ms);  // what was under way would come now
-      CHECK(job->caller->untouched());
+      CHECK(job->caller().untouched());
       job.reset();
       CHECK(Clock::now() - ending < kToldMax);
       const Instant again = Clock::now();
-      Job next(node);
-      CHECK(next.caller->right());
+      Job next(node.address(), "ofi", 0);
+      CHECK(next.caller().right());
       CHECK(Clock::now() - again < 2s);
     }
   }
@@ -126,10 +106,10 @@ TEST_CASE("faults: a link that comes back before the deadline is not noticed") {
   Link* const link = the_link();
   if (link == nullptr) return;
   FarNode node(*link, 5000);  // a renewal that the cut swallows is sent again within the lease
-  Job job(node);
+  Job job(node.address(), "ofi", 0);
   for (const Way way : {Way::kGet, Way::kPut}) {
     auto told = std::async(std::launch::async, [&] {
-      return job.caller->go_on(way, Load::kBusy, Clock::now() + 1500ms);
+      return job.caller().go_on(way, Load::kBusy, Clock::now() + 1500ms);
     });
     std::this_thread::sleep_for(100ms);
     REQUIRE(link->down());
@@ -138,7 +118,7 @@ TEST_CASE("faults: a link that comes back before the deadline is not noticed") {
     const Told what = told.get();
     INFO(name_of(way) << ": " << what.error);
     CHECK(what.status == HO_OK);
-    CHECK(job.caller->right());
+    CHECK(job.caller().right());
   }
 }
 

@@ -16,6 +16,7 @@
 #include "common/base/prng.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/faults/caller.hpp"
+#include "tests/integration/faults/job.hpp"
 #include "tests/support/long_form.hpp"
 
 namespace ho::test {
@@ -74,42 +75,17 @@ void for_each_cell(Cells cells, const Body& body) {
   }
 }
 
-/// A job with 2 MiB on each of two nodes: one to be hit, one to be spared.
-class Job {
- public:
-  Job(const std::string& address, const char* driver, std::uint32_t op_deadline_ms) {
-    std::string why;
-    pool_.reset(try_connect(address, driver, op_deadline_ms, why));
-    INFO(why);
-    REQUIRE(pool_ != nullptr);
-    REQUIRE(ho_allocate(pool_.get(), 2 * Caller::kAreaBytes, &memory_) == HO_OK);
-    spared_ = std::make_unique<Caller>(pool_.get(), memory_, 0);
-    hit_ = std::make_unique<Caller>(pool_.get(), memory_, Caller::kAreaBytes);
-    REQUIRE(spared_->batch(Way::kPut).status == HO_OK);
-    REQUIRE(hit_->batch(Way::kPut).status == HO_OK);
-  }
-  ~Job() {
-    spared_.reset();
-    hit_.reset();
-    ho_free(pool_.get(), memory_);
-  }
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
-  [[nodiscard]] Caller& hit() { return *hit_; }
-  [[nodiscard]] Caller& spared() { return *spared_; }
-
- private:
-  PoolHandle pool_;
-  ho_allocation* memory_ = nullptr;
-  std::unique_ptr<Caller> spared_;
-  std::unique_ptr<Caller> hit_;
-};
+/// A job's callers: the first one's bytes are on a node that is spared, the second one's on the
+/// node that is hit.
+constexpr std::size_t kSpared = 0;
+constexpr std::size_t kHit = 1;
 
 /// Transfers on a thread of their own, so that the fault comes into the middle of them.
 std::future<Told> transfers(Job& job, const Cell& cell, Clock::duration time_max) {
   const Instant until = Clock::now() + time_max;
-  return std::async(std::launch::async,
-                    [&job, cell, until] { return job.hit().go_on(cell.way, cell.load, until); });
+  return std::async(std::launch::async, [&job, cell, until] {
+    return job.caller(kHit).go_on(cell.way, cell.load, until);
+  });
 }
 
 /// A daemon that ends in order revokes what it has granted before it hangs up, so that a job may
@@ -129,11 +105,11 @@ void check_told(const Told& told, Instant fault, Clock::duration most, End end =
 /// node's memory, and the next transfer with it, is as it was.
 void check_afterwards(Job& job, const Cell& cell) {
   std::this_thread::sleep_for(100ms);
-  CHECK(job.hit().untouched());
+  CHECK(job.caller(kHit).untouched());
   const Instant asked = Clock::now();
-  CHECK(job.hit().single(cell.way).status == HO_UNAVAILABLE);
+  CHECK(job.caller(kHit).single(cell.way).status == HO_UNAVAILABLE);
   CHECK(Clock::now() - asked < 500ms * slowness(cell.driver));
-  CHECK(job.spared().right());
+  CHECK(job.caller(kSpared).right());
 }
 
 void check_end(std::unique_ptr<Job> job, const char* driver) {
@@ -145,20 +121,20 @@ void check_end(std::unique_ptr<Job> job, const char* driver) {
 /// A job that begins now has the memory of both nodes.
 void check_new_job(TwoNodes& nodes, const char* driver) {
   const Instant began = Clock::now();
-  Job job(nodes.address(0), driver, 0);
+  Job job(nodes.address(0), driver, 0, 2);
   CHECK(Clock::now() - began < 2s * slowness(driver));
-  CHECK(job.hit().right());
+  CHECK(job.caller(kHit).right());
   CHECK(nodes.granted_bytes(1) >= Caller::kAreaBytes);
 }
 
 void kill_daemon(TwoNodes& nodes, const Cell& cell, Clock::duration before) {
-  auto job = std::make_unique<Job>(nodes.address(0), cell.driver, 0);
+  auto job = std::make_unique<Job>(nodes.address(0), cell.driver, 0, 2);
   auto told = transfers(*job, cell, 10s);
   std::this_thread::sleep_for(before);
   nodes.daemon(1).send(SIGKILL);
   const Instant fault = Clock::now();
   check_told(told.get(), fault, kToldMax * slowness(cell.driver));
-  job->hit().take_back();
+  job->caller(kHit).take_back();
   check_afterwards(*job, cell);
   (void)nodes.daemon(1).wait();
   check_end(std::move(job), cell.driver);
@@ -211,7 +187,7 @@ TEST_CASE("faults: a killed daemon is told within 2 s, and only to those who use
 TEST_CASE("faults: a restarted daemon ends the sessions it had and serves new ones") {
   for_each_cell(Cells::kDiagonal, [](const Cell& cell) {
     TwoNodes nodes(pool_of(cell.driver));
-    auto job = std::make_unique<Job>(nodes.address(0), cell.driver, 0);
+    auto job = std::make_unique<Job>(nodes.address(0), cell.driver, 0, 2);
     auto told = transfers(*job, cell, 10s);
     std::this_thread::sleep_for(20ms);
     nodes.daemon(1).send(SIGTERM);
@@ -219,7 +195,7 @@ TEST_CASE("faults: a restarted daemon ends the sessions it had and serves new on
     const Instant fault = Clock::now();
     nodes.restart(1);
     check_told(told.get(), fault, kToldMax * slowness(cell.driver), End::kOrderly);
-    job->hit().take_back();
+    job->caller(kHit).take_back();
     check_afterwards(*job, cell);
     check_end(std::move(job), cell.driver);
     check_new_job(nodes, cell.driver);
@@ -235,19 +211,19 @@ TEST_CASE("faults: with its daemon stopped local and ucx go on, ofi fails by dea
     // The default deadline in one cell; the others need not take as long.
     const bool usual = cell.load == Load::kBusy && cell.way == Way::kGet;
     auto job = std::make_unique<Job>(nodes.address(0), cell.driver,
-                                     usual || is_ucx(cell.driver) ? 0 : 300);
+                                     usual || is_ucx(cell.driver) ? 0 : 300, 2);
     nodes.daemon(1).send(SIGSTOP);
     const Instant fault = Clock::now();
     const Told told = transfers(*job, cell, goes_on ? 300ms : 10s).get();
     if (goes_on) {
       CHECK(told.status == HO_OK);
-      CHECK(job->hit().right());
-      CHECK(job->spared().right());
+      CHECK(job->caller(kHit).right());
+      CHECK(job->caller(kSpared).right());
       nodes.daemon(1).send(SIGCONT);
-      CHECK(job->hit().right());
+      CHECK(job->caller(kHit).right());
     } else {
       check_told(told, fault, usual ? kToldMax : 800ms);
-      job->hit().take_back();
+      job->caller(kHit).take_back();
       nodes.daemon(1).send(SIGCONT);
       check_afterwards(*job, cell);
     }

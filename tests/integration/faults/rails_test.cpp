@@ -9,6 +9,7 @@
 
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/faults/caller.hpp"
+#include "tests/integration/faults/job.hpp"
 #include "tests/integration/faults/link.hpp"
 #include "tests/support/skip.hpp"
 
@@ -47,27 +48,6 @@ class FarNode {
   std::unique_ptr<DaemonProcess> daemon_;
 };
 
-struct Job {
-  explicit Job(const FarNode& node) {
-    std::string why;
-    pool.reset(try_connect(node.address(), "ofi", 0, why));
-    INFO(why);
-    REQUIRE(pool != nullptr);
-    REQUIRE(ho_allocate(pool.get(), Caller::kAreaBytes, &memory) == HO_OK);
-    caller = std::make_unique<Caller>(pool.get(), memory, 0);
-    REQUIRE(caller->batch(Way::kPut).status == HO_OK);
-  }
-  ~Job() {
-    caller.reset();
-    ho_free(pool.get(), memory);
-  }
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
-  PoolHandle pool;
-  ho_allocation* memory = nullptr;
-  std::unique_ptr<Caller> caller;
-};
-
 /// Transfers with 64 in flight, and cuts a link in the middle. Both have carried bytes until then.
 Told cut_while_busy(Link& links, Caller& caller, Way way, int link) {
   const std::uint64_t before[] = {links.carried_bytes(0), links.carried_bytes(1)};
@@ -84,15 +64,15 @@ TEST_CASE(
   Link* const links = the_links();
   if (links == nullptr) return;
   FarNode node(*links);
-  Job job(node);
-  const Told what = cut_while_busy(*links, *job.caller, Way::kGet, 1);
+  Job job(node.address(), "ofi", 0);
+  const Told what = cut_while_busy(*links, job.caller(), Way::kGet, 1);
   INFO(ho_status_name(what.status) << ": " << what.error);
   CHECK(what.status == HO_OK);
-  CHECK(job.caller->right());
-  CHECK(job.caller->batch(Way::kPut).status == HO_OK);
+  CHECK(job.caller().right());
+  CHECK(job.caller().batch(Way::kPut).status == HO_OK);
   REQUIRE(links->down(0));
   const Instant cut = Clock::now();
-  const Told end = job.caller->go_on(Way::kGet, Load::kBusy, cut + 20s);
+  const Told end = job.caller().go_on(Way::kGet, Load::kBusy, cut + 20s);
   INFO(ho_status_name(end.status) << ": " << end.error);
   CHECK((end.status == HO_DEADLINE || end.status == HO_UNAVAILABLE));
   CHECK(end.at - cut < 5s);
@@ -104,17 +84,17 @@ TEST_CASE("faults: what a cut rail had not sent never comes in when its link is 
   Link* const links = the_links();
   if (links == nullptr) return;
   FarNode node(*links);
-  Job job(node);
-  const Told what = cut_while_busy(*links, *job.caller, Way::kPut, 0);
+  Job job(node.address(), "ofi", 0);
+  const Told what = cut_while_busy(*links, job.caller(), Way::kPut, 0);
   INFO(ho_status_name(what.status) << ": " << what.error);
   REQUIRE(what.status == HO_OK);
-  CHECK(job.caller->right());
-  job.caller->take_back();  // other bytes, over all that has been put
-  REQUIRE(job.caller->batch(Way::kPut).status == HO_OK);
+  CHECK(job.caller().right());
+  job.caller().take_back();  // other bytes, over all that has been put
+  REQUIRE(job.caller().batch(Way::kPut).status == HO_OK);
   REQUIRE(links->up(0));
-  std::this_thread::sleep_for(2s);   // TCP would send what it has again within that
-  CHECK_FALSE(job.caller->right());  // reads all of it back, and finds the other bytes
-  CHECK(job.caller->untouched());
+  std::this_thread::sleep_for(2s);    // TCP would send what it has again within that
+  CHECK_FALSE(job.caller().right());  // reads all of it back, and finds the other bytes
+  CHECK(job.caller().untouched());
 }
 
 TEST_CASE("faults: a node with a rail that is down from the start is reached by the other") {
@@ -124,9 +104,9 @@ TEST_CASE("faults: a node with a rail that is down from the start is reached by 
   REQUIRE(links->down(1));
   const Instant before = Clock::now();
   {
-    Job job(node);
+    Job job(node.address(), "ofi", 0);
     CHECK(Clock::now() - before < 3s);
-    CHECK(job.caller->right());
+    CHECK(job.caller().right());
   }
   REQUIRE(links->up(1));
 }

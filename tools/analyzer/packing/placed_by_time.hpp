@@ -63,7 +63,7 @@ class PlacedByTime {
 };
 
 /// place_in_order() for problems of many items of which some hundred are alive at a time: the same
-/// answer in a fifth of its time. Empty if the budget ends before.
+/// answer, sooner, since it looks at those only. Empty if the budget ends before.
 [[nodiscard]] Layout place_by_time(const Instance& instance,
                                    const std::vector<std::uint32_t>& order, Budget& budget);
 
