@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <optional>
 #include <utility>
 
 #include "common/base/units.hpp"
@@ -10,6 +11,7 @@
 #include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/rdma_devices.hpp"
 #include "common/transport/ucx_module.hpp"
+#include "tools/bench/lease_keeper.hpp"
 
 namespace ho::bench {
 namespace {
@@ -42,6 +44,7 @@ class NodeArea {
   NodeArea& operator=(const NodeArea&) = delete;
   ~NodeArea() {
     transport_.reset();
+    lease_.reset();
     if (opened_) (void)control_.close_session(session_, clock_.now() + kOpDeadline);
   }
 
@@ -50,6 +53,7 @@ class NodeArea {
     if (!session) return session.error();
     session_ = std::move(*session);
     opened_ = true;
+    lease_.emplace(control_, session_);
     auto segments = take();
     if (!segments) return segments.error();
     auto made = make_transport(endpoint_.driver, clock_);
@@ -114,6 +118,7 @@ class NodeArea {
   const SteadyClock clock_;
   Session session_;
   bool opened_ = false;
+  std::optional<LeaseKeeper> lease_;  ///< else a long measurement loses its memory
   std::unique_ptr<Transport> transport_;
   std::vector<RegionId> regions_;
   std::vector<std::byte> host_;

@@ -95,3 +95,19 @@ with tempfile.TemporaryDirectory() as name:
         pool.send_signal(signal.SIGKILL)
         pool.wait()
     bench("local", "get", f"unix:{folder}/nobody", code=1)
+
+    # A measurement longer than the lease keeps its memory.
+    config.write_text(f'ddr_bytes: 134217728 segment_bytes: 67108864 lease_ms: 300 unix_socket: "{folder}/l"')
+    pool = subprocess.Popen([daemon, "--config", str(config)], stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 20
+        while not (folder / "l").exists():
+            assert time.monotonic() < end, "the daemon did not come up"
+            time.sleep(0.01)
+        done = subprocess.run([cli, "bench", "matrix", "--pool", f"unix:{folder}/l", "--seconds", "2", "-o", "json"],
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+        assert len(json.loads(done.stdout)["nodes"][0]["rows"]) == 10, done.stdout
+    finally:
+        pool.send_signal(signal.SIGKILL)
+        pool.wait()
