@@ -110,10 +110,11 @@ class NamedTensors {
       const ChakraType type = trace_.nodes[i].type;
       const bool is_op = type == ChakraType::kCompute || type == ChakraType::kCollective ||
                          type == ChakraType::kSend || type == ChakraType::kReceive;
+      if (auto counted = count_handed_on(i); !counted) return counted;
       if (is_op) {
         add_node(i);
-      } else if (auto passed = pass_through(i); !passed) {
-        return passed;
+      } else {
+        pass_through(i);
       }
     }
     settle_collectives();
@@ -388,18 +389,21 @@ class NamedTensors {
 
   /// A node that is no op (metadata, a memory transfer of somebody's plan) hands its dependencies
   /// on to those that wait for it.
-  Result<void> pass_through(std::uint32_t i) {
+  void pass_through(std::uint32_t i) {
     ++passed_;
     for (const std::uint32_t before : dependencies_[i]) {
       results_[i].insert(results_[i].end(), results_[before].begin(), results_[before].end());
     }
-    handed_on_ += results_[i].size();
-    if (handed_on_ > kOperandsMax) {
-      return Error(Errc::kOutOfRange, describe_node(trace_.nodes[i]) +
-                                          ": nodes that are no ops hand on more than " +
-                                          std::to_string(kOperandsMax) + " tensors");
-    }
-    return {};
+  }
+
+  /// What a node's dependencies hand to it: it scans all that, and may copy it. A file of a few
+  /// megabytes can make it the square of its nodes.
+  Result<void> count_handed_on(std::uint32_t i) {
+    for (const std::uint32_t before : dependencies_[i]) handed_on_ += results_[before].size();
+    if (handed_on_ <= kOperandsMax) return {};
+    return Error(Errc::kOutOfRange, describe_node(trace_.nodes[i]) +
+                                        ": dependencies hand on more than " +
+                                        std::to_string(kOperandsMax) + " tensors");
   }
 
   void settle_collectives() {
@@ -474,7 +478,7 @@ class NamedTensors {
   std::uint64_t reader_ = 0;
   std::uint64_t collectives_ = 0;
   std::uint64_t passed_ = 0;
-  std::uint64_t handed_on_ = 0;
+  std::uint64_t handed_on_ = 0;  ///< results of the dependencies of all nodes so far
   std::uint64_t unknown_dependencies_ = 0;
   bool batched_ = false;
 };

@@ -163,6 +163,24 @@ TEST_CASE("chakra: broken traces are refused, each with its reason") {
   CHECK_FALSE(refused(durations).empty());
 }
 
+TEST_CASE("chakra: dependencies that hand on too much are refused, whatever kind of node waits") {
+  constexpr std::size_t kResults = 1000;
+  constexpr std::uint64_t kNodes = 40;
+  for (const ChakraType type : {ChakraType::kCompute, ChakraType::kMetadata}) {
+    ChakraBuilder trace;
+    ChakraBuilder::Node first{.id = 1, .name = "a"};
+    for (std::size_t i = 0; i < kResults; ++i) first.outputs.emplace_back(std::to_string(i), "8");
+    trace.node(first);
+    for (std::uint64_t i = 0; i < kNodes; ++i) {
+      trace.node({.id = 2 + i,
+                  .name = "b",
+                  .type = type,
+                  .after = std::vector<std::uint64_t>(kResults, 1)});
+    }
+    CHECK_THAT(error_of(import_chakra(trace.bytes(), {})), Catch::Contains("hand on more than"));
+  }
+}
+
 TEST_CASE("chakra: cut or damaged anywhere, a trace is refused or read, in bounded time") {
   const std::string whole = small_stg().bytes();
   for (std::size_t length = 0; length < whole.size(); ++length) {
