@@ -18,7 +18,8 @@ struct Attribute {
   std::string_view name;
   std::string_view text;               ///< of a string
   std::vector<std::string_view> list;  ///< of a string list
-  std::uint64_t number = 0;            ///< of any whole number or bool
+  std::uint64_t number = 0;            ///< of any number or bool, rounded down
+  bool below_zero = false;             ///< or not a number, or beyond 2^63: `number` is 0
 };
 
 class Decoder {
@@ -78,11 +79,23 @@ class Decoder {
         }
         if (values.broken()) return corrupt();
       } else if (!in.is_bytes()) {
-        out.number = in.number();
+        read_number(in, out);
       }
     }
     if (in.broken()) return corrupt();
     return out;
+  }
+
+  static void read_number(const WireCursor& in, Attribute& out) {
+    constexpr double kEnd = 9223372036854775808.0;  // 2^63
+    out.number = in.number();
+    if (in.field() == f::kAttributeDouble || in.field() == f::kAttributeFloat) {
+      out.below_zero = !(in.real() >= 0 && in.real() < kEnd);
+      out.number = out.below_zero ? 0 : static_cast<std::uint64_t>(in.real());
+    } else if (in.field() == f::kAttributeSint32 || in.field() == f::kAttributeSint64) {
+      out.below_zero = in.number() % 2 != 0;
+      out.number = out.below_zero ? 0 : in.number() / 2;
+    }
   }
 
   Result<void> read_metadata(std::string_view bytes) {
@@ -124,6 +137,10 @@ class Decoder {
     auto attribute = read_attribute(bytes);
     if (!attribute) return attribute.error();
     const std::string_view name = attribute->name;
+    if (attribute->below_zero && (name == "num_ops" || name == "comm_size" || name == "comm_type" ||
+                                  name == "duration_ns")) {
+      return Error(Errc::kInvalidArgument, clean_name(name) + " is no number of 0 or more");
+    }
     if (name == "inputs") node.inputs = std::move(attribute->list);
     if (name == "outputs") node.outputs = std::move(attribute->list);
     if (name == "num_ops") node.flops = attribute->number;

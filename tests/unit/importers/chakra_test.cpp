@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <limits>
 
 #include "tests/unit/importers/traces.hpp"
 
@@ -104,6 +105,36 @@ TEST_CASE("chakra: communication never moves and its result has its reader's siz
   CHECK(collective->fixed);
   // comm_type 0 is an all-reduce: in place.
   CHECK(collective->reads == collective->writes);
+}
+
+TEST_CASE("chakra: an attribute's number is read by its type, whatever its bits are") {
+  const auto flops_of = [](std::uint32_t field, const std::string& bytes) {
+    const WireWriter names = WireWriter().bytes(1, "a").bytes(1, "8");
+    WireWriter node;
+    node.number(1, 1).bytes(2, "op").number(3, 4);
+    node.message(10, WireWriter().bytes(1, "outputs").message(30, names));
+    std::string attribute = WireWriter().bytes(1, "num_ops").text();
+    const unsigned wire = bytes.size() == 8 ? 1 : bytes.size() == 4 ? 5 : 0;
+    WireWriter::append_varint(field << 3U | wire, attribute);
+    attribute += bytes;
+    node.bytes(10, attribute);
+    importers::Options options;
+    options.rates = {1e9, 1e15};
+    const auto made = import_chakra(ChakraBuilder().frame(node).bytes(), options);
+    return made ? std::to_string(made->graph.ops[0].duration_ns) : error_of(made);
+  };
+  const auto raw = [](auto value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  CHECK(flops_of(3, raw(5000.0)) == "5000");
+  CHECK(flops_of(5, raw(5000.0F)) == "5000");
+  CHECK(flops_of(19, raw(std::uint32_t{5000})) == "5000");
+  CHECK(flops_of(21, raw(std::uint64_t{5000})) == "5000");
+  CHECK(flops_of(17, "\x50") == "40");
+  for (const double bad : {-1.0, 1e300, std::numeric_limits<double>::quiet_NaN()}) {
+    CHECK_THAT(flops_of(3, raw(bad)), Catch::Contains("num_ops is no number"));
+  }
+  CHECK_THAT(flops_of(17, "\x51"), Catch::Contains("num_ops is no number"));
 }
 
 TEST_CASE("chakra: PyTorch's style is Python text, and its ids are reused") {
