@@ -276,10 +276,11 @@ class Inference {
     const bool same_size = pad != nullptr && pad->text.starts_with("SAME");
     Dims all = {dims(0)->front(), channels};
     for (std::size_t i = 0; i < spatial && kernel.size() == spatial; ++i) {
+      if (kernel[i] < 1) return;
       const auto size = static_cast<double>((*dims(0))[2 + i]);
       const auto stride = static_cast<double>(std::max<std::int64_t>(listed("strides", i, 1), 1));
       const auto reach =
-          static_cast<double>(listed("dilations", i, 1)) * static_cast<double>(kernel[i] - 1) + 1;
+          static_cast<double>(listed("dilations", i, 1)) * (static_cast<double>(kernel[i]) - 1) + 1;
       const double padded = size + static_cast<double>(listed("pads", i, 0)) +
                             static_cast<double>(listed("pads", i + spatial, 0));
       double result = same_size ? std::ceil(size / stride) : (padded - reach) / stride + 1;

@@ -209,6 +209,23 @@ TEST_CASE("onnx: hostile models are refused, each with its reason") {
   CHECK_FALSE(error_of(import_onnx(deep.bytes(), {})).empty());
 }
 
+TEST_CASE("onnx: a kernel below one element has no result, at the end of all numbers too") {
+  for (const std::int64_t size : {INT64_MIN, std::int64_t{-5}, std::int64_t{0}}) {
+    Model model;
+    model.input("x", kInt64, {1, 3, 32, 32});
+    model.node(op("MaxPool", {"x"}, {"y"}, {{"kernel_shape", {size, size}}}));
+    CHECK_THAT(error_of(import_onnx(model.bytes(), {})), Catch::Contains("size of tensor y"));
+  }
+}
+
+TEST_CASE("onnx: a split of many dimensions into many outputs is refused before it is made") {
+  Model model;
+  model.input("x", kFloat, Sizes(64, 1));
+  const std::vector<std::string> outputs((std::size_t{1} << 19U) + 1);
+  model.node(op("Split", {"x"}, outputs, {{"axis", {0}}}));
+  CHECK_THAT(error_of(import_onnx(model.bytes(), {})), Catch::Contains("sizes of outputs"));
+}
+
 TEST_CASE("onnx: ranks that double with every node end in an error, not in memory") {
   Model model;
   model.input("x0", kInt64, {1, 1, 1, 1});
