@@ -135,6 +135,7 @@ class GraphWalk {
       // A size is known before the step even where the tensor is not.
       constant = constant && (at->second.constant || at->second.known.values || node.op == "Shape");
     }
+    if (auto counted = count_sizes(node, inputs); !counted) return counted;
     auto outputs = infer_outputs(node, inputs);
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       const auto info = infos_.find(node.outputs[k]);
@@ -155,6 +156,18 @@ class GraphWalk {
       return add_alias(node, outputs.front());
     }
     return add_op(node, inputs, outputs);
+  }
+
+  /// A Split of two bytes an output copies its input's sizes, up to 64, for each of them.
+  Result<void> count_sizes(const OnnxNode& node, const std::vector<const OnnxTensor*>& inputs) {
+    std::uint64_t rank = 1;
+    for (const OnnxTensor* const input : inputs) {
+      if (input->dims) rank = std::max<std::uint64_t>(rank, input->dims->size());
+    }
+    sizes_ += rank * node.outputs.size();
+    if (sizes_ <= kOperandsMax) return {};
+    return Error(Errc::kOutOfRange,
+                 "more than " + std::to_string(kOperandsMax) + " sizes of outputs in all nodes");
   }
 
   Result<void> add_constants(const OnnxNode& node, std::vector<OnnxTensor> outputs) {
@@ -232,6 +245,7 @@ class GraphWalk {
   std::set<std::string_view> weights_;
   std::string_view unsized_;  ///< a dimension that has only a name
   std::uint64_t folded_ = 0;
+  std::uint64_t sizes_ = 0;  ///< of outputs, at most
 };
 
 }  // namespace
