@@ -68,17 +68,13 @@ class Replay {
   Result<void> run() {
     for (std::size_t i = 0; i < trace_.nodes.size(); ++i) settle(i);
     for (std::size_t i = 0; i < trace_.nodes.size(); ++i) assign_kernel(i);
+    count_callees();
     for (std::size_t i = 0; i < trace_.nodes.size(); ++i) {
-      if (trace_.nodes[i].kernel && kernel_ns_[i] < 0) continue;  // counted in its operator
-      const std::size_t parent = parent_of(i);
-      while (!stack_.empty() && stack_.back().node != parent) {
-        if (auto ended = end_call(); !ended) return ended;
-      }
+      if (is_counted_elsewhere(i)) continue;
       if (auto begun = begin_call(i); !begun) return begun;
+      if (auto ended = end_calls(i); !ended) return ended;
     }
-    while (!stack_.empty()) {
-      if (auto ended = end_call(); !ended) return ended;
-    }
+    HO_CHECK(open_.empty());
     lives_.give_kinds(draft_);
     return {};
   }
@@ -126,6 +122,36 @@ class Replay {
     }
   }
 
+  [[nodiscard]] bool is_counted_elsewhere(std::size_t i) const {
+    return trace_.nodes[i].kernel && kernel_ns_[i] < 0;
+  }
+
+  /// The caller whose call is open while `i` is: kNoNode where there is none.
+  [[nodiscard]] std::size_t open_parent_of(std::size_t i) const {
+    const std::size_t parent = parent_of(i);
+    return parent == kNoNode || is_counted_elsewhere(parent) ? kNoNode : parent;
+  }
+
+  void count_callees() {
+    callees_left_.assign(trace_.nodes.size(), 0);
+    for (std::size_t i = 0; i < trace_.nodes.size(); ++i) {
+      const std::size_t parent = is_counted_elsewhere(i) ? kNoNode : open_parent_of(i);
+      if (parent != kNoNode) ++callees_left_[parent];
+    }
+  }
+
+  /// Ends a call that has no callees left, then its callers whose last callee that was. A stack
+  /// would not do: calls of several threads lie between one another, and a trace may not say which
+  /// thread a node is of.
+  Result<void> end_calls(std::size_t i) {
+    while (i != kNoNode && callees_left_[i] == 0) {
+      if (auto ended = end_call(i); !ended) return ended;
+      i = open_parent_of(i);
+      if (i != kNoNode) --callees_left_[i];
+    }
+    return {};
+  }
+
   Error overflow(const TraceNode& node) {
     return Error(Errc::kInvalidArgument, "node " + std::to_string(node.id) + " (" +
                                              clean_name(node.name) +
@@ -160,7 +186,7 @@ class Replay {
       if (argument < weights.size() && weights[argument]) life.weight_argument = true;
       if (argument > 0 && !node.schema.empty()) life.later_argument = true;
     }
-    stack_.push_back(std::move(frame));
+    open_.emplace(i, std::move(frame));
     return {};
   }
 
@@ -277,10 +303,11 @@ class Replay {
            std::all_of(effects.writes.begin(), effects.writes.end(), written);
   }
 
-  Result<void> end_call() {
-    HO_CHECK(!stack_.empty());
-    const Frame frame = std::move(stack_.back());
-    stack_.pop_back();
+  Result<void> end_call(std::size_t i) {
+    const auto at = open_.find(i);
+    HO_CHECK(at != open_.end());
+    const Frame frame = std::move(at->second);
+    open_.erase(at);
     const TraceNode& node = trace_.nodes[frame.node];
     double spent_ns = frame.callees_ns;
     const auto outputs = resolve_outputs(frame);
@@ -307,7 +334,8 @@ class Replay {
       mark_zeroed(frame, *outputs);
     }
     if (node.duration_ns) spent_ns = *node.duration_ns;
-    if (!stack_.empty()) stack_.back().callees_ns += spent_ns;
+    const std::size_t parent = open_parent_of(i);
+    if (parent != kNoNode) open_.at(parent).callees_ns += spent_ns;
     return {};
   }
 
@@ -373,8 +401,9 @@ class Replay {
   Draft& draft_;
   StorageLives lives_;
   std::vector<Setting> settings_;
-  std::vector<double> kernel_ns_;  ///< per node; -1: a kernel that is counted elsewhere
-  std::vector<Frame> stack_;
+  std::vector<double> kernel_ns_;            ///< per node; -1: a kernel that is counted elsewhere
+  std::map<std::size_t, Frame> open_;        ///< by node: calls that have begun and not ended
+  std::vector<std::uint32_t> callees_left_;  ///< per node: its calls that have not ended
   std::uint64_t now_ = 0;
   std::uint64_t mark_ = 0;
   bool have_kernels_ = false;

@@ -64,6 +64,24 @@ TEST_CASE("pytorch: a call is an op only where the calls within leave something 
         std::vector<std::string>{"aten::mm forward", "aten::mul backward", "aten::add_ optimizer"});
 }
 
+TEST_CASE("pytorch: a call of another thread in between does not end the calls that are open") {
+  const std::string in = "[" + tensor(90, 9, 8) + "," + tensor(10, 1, 16) + "]";
+  const auto made = import_pytorch(
+      trace({node(1, 0, "process", "", "[]", "[]"),
+             node(2, 1, "aten::linear", "aten::linear(Tensor input, Tensor weight) -> Tensor", in,
+                  "[" + tensor(20, 2, 8) + "]"),
+             node(3, 1, "thread", "", "[]", "[]"),
+             node(4, 3, "aten::mul", kMul, "[" + tensor(70, 7, 4) + "]",
+                  "[" + tensor(71, 8, 4) + "]"),
+             node(5, 2, "aten::mm", "aten::mm(Tensor self, Tensor mat2) -> Tensor", in,
+                  "[" + tensor(20, 2, 8) + "]")}),
+      {});
+  REQUIRE(error_of(made).empty());
+  std::vector<std::string> ops;
+  for (const Op& op : made->graph.ops) ops.push_back(op.name);
+  CHECK(ops == std::vector<std::string>{"aten::mul", "aten::mm"});
+}
+
 TEST_CASE("pytorch: weights, gradients and inputs are told apart by who uses them") {
   const auto made = import_pytorch(trace(training()), {});
   REQUIRE(error_of(made).empty());
