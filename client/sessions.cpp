@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -23,6 +24,8 @@ constexpr Duration kConnectTimeout = std::chrono::seconds(2);
 constexpr Duration kControlTimeout = std::chrono::seconds(2);
 /// For one node's lease, however many others have used up the time.
 constexpr Duration kRenewTimeoutMin = milliseconds(50);
+/// For one node's status, likewise.
+constexpr Duration kStatusTimeoutMin = milliseconds(250);
 constexpr Duration kCloseTimeout = std::chrono::seconds(1);
 /// Daemons fault granted memory in; a loaded machine does it at a few hundred MB/s.
 constexpr std::uint64_t kGrantBytesPerMs = 50'000;
@@ -181,13 +184,36 @@ Sessions::~Sessions() {
   }
 }
 
+/// Asks one after the other, within one request's time for all: however many are stopped, the rest
+/// are heard. Those that did not answer last time come after all others.
+std::vector<Result<NodeStatus>> Sessions::status_of(const std::vector<NodeIndex>& candidates) {
+  std::vector<std::size_t> order(candidates.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_partition(order.begin(), order.end(), [&](std::size_t i) {
+    return !nodes_[candidates[i].value()].fault->silent();
+  });
+  std::vector<Result<NodeStatus>> answers(candidates.size(), Error(Errc::kDeadline, ""));
+  const TimePoint end = clock_.now() + kControlTimeout;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const NodeSession& node = nodes_[candidates[order[i]].value()];
+    const TimePoint now = clock_.now();
+    const Duration share = (end - now) / static_cast<std::int64_t>(order.size() - i);
+    answers[order[i]] = node.control->status(now + std::max<Duration>(share, kStatusTimeoutMin));
+    const auto& answer = answers[order[i]];
+    if (!answer && answer.error().code() == Errc::kDeadline) node.fault->mark_silent();
+  }
+  return answers;
+}
+
 std::vector<NodeRoom> Sessions::room_of(const std::vector<NodeIndex>& candidates) {
+  const auto answers = status_of(candidates);
   std::vector<NodeRoom> rooms;
-  for (const NodeIndex index : candidates) {
-    const NodeSession& node = nodes_[index.value()];
-    NodeRoom room{index, node.control->hello().node_name, node.control->hello().segment_bytes, 0};
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const NodeSession& node = nodes_[candidates[i].value()];
+    const auto& status = answers[i];
+    NodeRoom room{candidates[i], node.control->hello().node_name,
+                  node.control->hello().segment_bytes, 0};
     if (room.segment_bytes == 0) continue;
-    const auto status = node.control->status(clock_.now() + kControlTimeout);
     if (!status) {
       room.name += " [" + std::string(errc_name(status.error().code())) + "]";
     } else if (status->draining) {
@@ -259,12 +285,13 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
 }
 
 std::vector<FlashRoom> Sessions::flash_of(const std::vector<NodeIndex>& candidates) {
+  const auto answers = status_of(candidates);
   std::vector<FlashRoom> rooms;
-  for (const NodeIndex index : candidates) {
-    const NodeSession& node = nodes_[index.value()];
-    const auto status = node.control->status(clock_.now() + kControlTimeout);
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const NodeSession& node = nodes_[candidates[i].value()];
+    const auto& status = answers[i];
     if (!status || status->flash.empty()) continue;
-    FlashRoom room{index, node.control->hello().node_name, 0};
+    FlashRoom room{candidates[i], node.control->hello().node_name, 0};
     for (const FlashPathStatus& path : status->flash) room.free_bytes += path.free_bytes;
     rooms.push_back(std::move(room));
   }

@@ -101,6 +101,7 @@ class Sessions {
   [[nodiscard]] Result<void> open_others(const SessionOptions& options);
   [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
                                        const std::vector<NodeRoom>& rooms, std::uint64_t bytes);
+  [[nodiscard]] std::vector<Result<NodeStatus>> status_of(const std::vector<NodeIndex>& candidates);
   [[nodiscard]] std::vector<NodeRoom> room_of(const std::vector<NodeIndex>& candidates);
   void renew_all();
   void renew_loop();

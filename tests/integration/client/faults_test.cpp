@@ -306,6 +306,21 @@ TEST_CASE("client faults: connecting leaves a stopped node out within 2 s and a 
   nodes.daemon(1).send(SIGCONT);
 }
 
+TEST_CASE("client faults: however many nodes are stopped, an allocation is told once in 2 s") {
+  TwoNodes nodes({.lease_ms = 60'000});
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  for (const int node : {0, 1}) nodes.daemon(node).send(SIGSTOP);
+  const Time began = std::chrono::steady_clock::now();
+  ho_allocation* memory = nullptr;
+  CHECK(ho_allocate(pool.get(), 4 << 20, &memory) == HO_EXHAUSTED);
+  CHECK(std::string(ho_last_error()).find("[deadline]") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - began < 3s);
+  nodes.daemon(1).send(SIGCONT);
+  CHECK(ho_allocate(pool.get(), 4 << 20, &memory) == HO_OK);  // from the one that answers
+  ho_free(pool.get(), memory);
+  nodes.daemon(0).send(SIGCONT);
+}
+
 TEST_CASE("client faults: one job's failure leaves the other and its leases alone") {
   TwoNodes nodes;
   const schedule::Schedule schedule = some_schedule(7);
