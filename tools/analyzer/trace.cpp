@@ -43,14 +43,15 @@ class Trace {
 
   std::string render(const TraceInput& input) {
     json_.begin_object().field("displayTimeUnit", "ms").key("traceEvents").begin_array();
-    name_process(kPredicted, "predicted");
     const Simulation& predicted = input.predicted;
+    const Tracks predicted_tracks = tracks_of(predicted.cache_ops);
+    name_process(kPredicted, "predicted", predicted_tracks);
     for (std::size_t p = 0; p < std::min(predicted.op_start_ns.size(), positions()); ++p) {
       const std::uint64_t start_ns = predicted.op_start_ns[p];
       const std::uint64_t stall_ns = predicted.op_stall_ns[p];
       compute(kPredicted, p, {start_ns, start_ns + op_at(p).duration_ns}, stall_ns);
     }
-    transfers(kPredicted, predicted.cache_ops);
+    transfers(kPredicted, predicted.cache_ops, predicted_tracks);
     for (const MemoryPoint& point : predicted.memory) {
       begin_event("C", kPredicted, kCompute, "device bytes", point.at_ns)
           .key("args")
@@ -60,13 +61,14 @@ class Trace {
           .end();
     }
     if (input.measured != nullptr) {
-      name_process(kMeasured, "measured");
+      const Tracks tracks = tracks_of(input.measured->cache_ops);
+      name_process(kMeasured, "measured", tracks);
       const auto& ops = input.measured->ops;
       for (std::size_t p = 0; p < std::min(ops.size(), positions()); ++p) {
         const auto& stalls = input.measured->stall_ns;
         compute(kMeasured, p, ops[p], p < stalls.size() ? stalls[p] : 0);
       }
-      transfers(kMeasured, input.measured->cache_ops);
+      transfers(kMeasured, input.measured->cache_ops, tracks);
     }
     json_.end().end();
     return std::move(json_).text();
@@ -74,6 +76,50 @@ class Trace {
 
  private:
   using Span = schedule::MeasuredStep::Span;
+
+  /// Where the transfers of one process are shown. Events of one track must nest or be apart, or
+  /// viewers drop them; transfers that share a channel's bandwidth do neither, so that a channel
+  /// gets as many tracks as it has transfers at a time.
+  struct Tracks {
+    std::vector<unsigned> of;        ///< by cache op
+    std::vector<std::string> names;  ///< from kFirstChannel on
+  };
+
+  [[nodiscard]] std::size_t channel_of(const CacheOp& op) const {
+    const auto at =
+        std::lower_bound(channels_.begin(), channels_.end(), channel_name(schedule_, op));
+    return static_cast<std::size_t>(at - channels_.begin());
+  }
+
+  [[nodiscard]] Tracks tracks_of(const std::vector<Span>& spans) const {
+    Tracks tracks;
+    tracks.of.resize(std::min(spans.size(), schedule_.cache_ops.size()));
+    std::vector<std::vector<std::size_t>> users(channels_.size());
+    for (std::size_t i = 0; i < tracks.of.size(); ++i) {
+      const CacheOp& op = schedule_.cache_ops[i];
+      if (op.kind != CacheOpKind::kDetach) users[channel_of(op)].push_back(i);
+    }
+    for (std::size_t c = 0; c < channels_.size(); ++c) {
+      std::stable_sort(users[c].begin(), users[c].end(), [&](std::size_t a, std::size_t b) {
+        return spans[a].start_ns < spans[b].start_ns;
+      });
+      const std::size_t first = tracks.names.size();
+      std::vector<std::uint64_t> free_at_ns(1, 0);
+      for (const std::size_t i : users[c]) {
+        const auto free = std::find_if(free_at_ns.begin(), free_at_ns.end(),
+                                       [&](std::uint64_t at) { return at <= spans[i].start_ns; });
+        const auto lane = static_cast<std::size_t>(free - free_at_ns.begin());
+        if (free == free_at_ns.end()) free_at_ns.push_back(0);
+        free_at_ns[lane] = std::max(spans[i].end_ns, spans[i].start_ns);
+        tracks.of[i] = kFirstChannel + static_cast<unsigned>(first + lane);
+      }
+      for (std::size_t lane = 0; lane < free_at_ns.size(); ++lane) {
+        const std::string number = lane == 0 ? "" : " " + std::to_string(lane + 1);
+        tracks.names.push_back(channels_[c] + number);
+      }
+    }
+    return tracks;
+  }
 
   [[nodiscard]] std::size_t positions() const { return schedule_.positions.size(); }
   [[nodiscard]] const schedule::OpInfo& op_at(std::size_t p) const {
@@ -99,12 +145,12 @@ class Trace {
         .end();
   }
 
-  void name_process(unsigned process, std::string_view name) {
+  void name_process(unsigned process, std::string_view name, const Tracks& tracks) {
     name_one("process_name", process, kCompute, name);
     name_one("thread_name", process, kCompute, "compute");
     name_one("thread_name", process, kStalls, "stalls");
-    for (unsigned c = 0; c < channels_.size(); ++c) {
-      name_one("thread_name", process, kFirstChannel + c, channels_[c]);
+    for (unsigned t = 0; t < tracks.names.size(); ++t) {
+      name_one("thread_name", process, kFirstChannel + t, tracks.names[t]);
     }
   }
 
@@ -123,16 +169,13 @@ class Trace {
     json_.end().end();
   }
 
-  void transfers(unsigned process, const std::vector<Span>& spans) {
-    for (std::size_t i = 0; i < std::min(spans.size(), schedule_.cache_ops.size()); ++i) {
+  void transfers(unsigned process, const std::vector<Span>& spans, const Tracks& tracks) {
+    for (std::size_t i = 0; i < tracks.of.size(); ++i) {
       const CacheOp& op = schedule_.cache_ops[i];
       if (op.kind == CacheOpKind::kDetach) continue;
-      const auto at =
-          std::lower_bound(channels_.begin(), channels_.end(), channel_name(schedule_, op)) -
-          channels_.begin();
       const std::string name = std::string(schedule::cache_op_kind_name(op.kind)) + " " +
                                schedule_.storages[op.storage.value()].name;
-      begin_event("X", process, kFirstChannel + static_cast<unsigned>(at), name, spans[i].start_ns)
+      begin_event("X", process, tracks.of[i], name, spans[i].start_ns)
           .field("dur", micros(std::max(spans[i].end_ns, spans[i].start_ns) - spans[i].start_ns))
           .key("args")
           .begin_object()

@@ -15,8 +15,9 @@ struct TraceInput {
 };
 
 /// Chrome trace-event JSON, as ui.perfetto.dev opens it: process "predicted" and, where given,
-/// process "measured", each with the tracks compute, stalls and one per channel, and a counter of
-/// live device bytes for the prediction. Times are microseconds from the step's start.
+/// process "measured", each with the tracks compute, stalls and one per channel (more where its
+/// transfers overlap: events of one track never do), and a counter of live device bytes for the
+/// prediction. Times are microseconds from the step's start.
 /// Pure and deterministic; O(ops + cache ops).
 /// Source: "Trace Event Format", Google, 2016 (event phases X, C and M).
 [[nodiscard]] std::string render_trace(const TraceInput& input);

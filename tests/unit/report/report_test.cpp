@@ -1,7 +1,12 @@
 #include "tools/analyzer/report.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstring>
+#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/support/schedule_examples.hpp"
 #include "tools/analyzer/trace.hpp"
@@ -105,6 +110,41 @@ TEST_CASE("trace: one process per timeline, a track per channel, every op and tr
   CHECK(count(both, "\"position\":") == 2 * in.plan.positions.size());
   CHECK(count(both, "wait for op") >= in.plan.positions.size());
   CHECK(count(predicted, "\"ph\":\"C\"") == in.predicted.memory.size());
+}
+
+TEST_CASE("trace: events of one track do not overlap") {
+  const Inputs in = inputs(test::training_step());
+  schedule::MeasuredStep measured = measured_step(in.plan);  // all its transfers at one time
+  for (std::size_t i = 0; i < measured.cache_ops.size(); i += 2) measured.cache_ops[i].start_ns = i;
+  const std::string trace = render_trace({in.plan, in.predicted, &measured});
+  struct Event {
+    double start_us;
+    double end_us;
+  };
+  std::map<std::pair<int, int>, std::vector<Event>> tracks;
+  for (auto at = trace.find("{\"ph\":\"X\""); at != std::string::npos;
+       at = trace.find("{\"ph\":\"X\"", at + 1)) {
+    const std::string event = trace.substr(at, trace.find('}', at) - at);
+    const auto number = [&](const char* field) {
+      const auto value = event.find(field);
+      REQUIRE(value != std::string::npos);
+      return std::stod(event.substr(value + std::strlen(field)));
+    };
+    const double start_us = number("\"ts\":");
+    tracks[{static_cast<int>(number("\"pid\":")), static_cast<int>(number("\"tid\":"))}].push_back(
+        {start_us, start_us + number("\"dur\":")});
+  }
+  CHECK(tracks.size() > 6);
+  std::size_t events = 0;
+  for (auto& [track, list] : tracks) {
+    std::sort(list.begin(), list.end(),
+              [](const Event& a, const Event& b) { return a.start_us < b.start_us; });
+    for (std::size_t i = 1; i < list.size(); ++i)
+      CHECK(list[i - 1].end_us <= list[i].start_us + 1e-6);
+    events += list.size();
+  }
+  CHECK(events == count(trace, "\"ph\":\"X\""));
+  CHECK(count(trace, "\"name\":\"local_ddr.read 2\"") == 1);
 }
 
 }  // namespace
