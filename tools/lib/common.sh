@@ -22,6 +22,12 @@ fail() {
   exit 1
 }
 
+# make_build_dir DIR: where there is none yet, makes one that git does not see, so that it may lie inside the checkout.
+make_build_dir() {
+  [ ! -d "$1" ] || return 0
+  mkdir -p "$1" && echo '*' >"$1/.gitignore" || fail "cannot make the build directory $1"
+}
+
 # packages GROUP...: the names listed in tools/packages.txt under these groups.
 packages() {
   local group
