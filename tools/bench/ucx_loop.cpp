@@ -51,6 +51,9 @@ bool open_stack(Stack& stack, const char* transports, std::uint64_t area_bytes) 
   ucp_config_t* config = nullptr;
   if (ucp_config_read(nullptr, nullptr, &config) != UCS_OK) return false;
   if (ucp_config_modify(config, "TLS", transports) != UCS_OK) return false;
+  // Both ends are here; its TCP would listen at every address of the machine.
+  const bool tcp = std::strcmp(transports, "tcp") == 0;
+  if (tcp && ucp_config_modify(config, "NET_DEVICES", "lo") != UCS_OK) return false;
   if (!leave_out_check(config)) return false;
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
