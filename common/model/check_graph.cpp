@@ -30,6 +30,12 @@ std::string describe(std::string_view what, std::uint32_t id, std::string_view n
 std::string describe(const Storage& storage) { return describe_storage(storage.id, storage.name); }
 std::string describe(const Op& op) { return describe_op(op.id, op.name); }
 
+/// How an id that occurs twice is told.
+std::string twice(const char* what, std::uint32_t id) {
+  return std::string(what) + ": id " + std::to_string(id) + " occurs twice" +
+         (id == 0 ? "; one that is missing counts as 0" : "");
+}
+
 /// An id that occurs twice, or nothing.
 template <typename Elements>
 std::optional<std::uint32_t> repeated_id(const Elements& elements) {
@@ -44,7 +50,7 @@ std::optional<std::uint32_t> repeated_id(const Elements& elements) {
 
 Result<void> check_storages(const Graph& graph) {
   if (const auto id = repeated_id(graph.storages)) {
-    return bad("storages: id " + std::to_string(*id) + " occurs twice");
+    return bad(twice("storages", *id));
   }
   // Sums of sizes, also rounded up to an alignment, must stay far from 2^63.
   std::uint64_t sum_bytes = 0;
@@ -218,7 +224,7 @@ Result<void> check_graph(const Graph& graph) {
     return bad("more than 2^30 ops or storages");
   }
   if (const auto id = repeated_id(graph.ops)) {
-    return bad("ops: id " + std::to_string(*id) + " occurs twice");
+    return bad(twice("ops", *id));
   }
   if (auto checked = check_storages(graph); !checked) return checked;
   return OpChecker(graph).run();
