@@ -144,6 +144,12 @@ void FlashLoop::publish(const Store& store) {
   next.paths = store.paths();
   next.extents = store.extent_count();
   next.notice = store.notice();
+  for (std::size_t i = 0; i < next.paths.size(); ++i) {
+    const PathStatus& path = next.paths[i];
+    if (!path.broken || (i < status_.paths.size() && status_.paths[i].broken)) continue;
+    log(LogLevel::kError, "flash: a path takes no durable change until the next start",
+        {{"path", path.name}, {"why", path.broken_why}});
+  }
   const std::lock_guard<std::mutex> guard(mutex_);
   status_ = std::move(next);
 }

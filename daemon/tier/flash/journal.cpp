@@ -99,11 +99,21 @@ std::size_t Journal::fill_frame(RecordWriter& out) {
 /// @return false: it does not fit the log, which needs a new one first.
 bool Journal::start_frame() {
   Frame& next = frames_[place(frames_open_)];
-  RecordWriter out(next.memory.span().subspan(kFrameHeaderBytes));
-  const std::size_t count = fill_frame(out);
-  HO_CHECK(count > 0 || ready_.empty());
-  if (volume_.head_bytes + frame_bytes(out.bytes()) > volume_.geometry.area_bytes) {
-    snapshot_wanted_ = true;
+  const std::uint64_t room = std::min<std::uint64_t>(
+      next.memory.span().size(), volume_.geometry.area_bytes - volume_.head_bytes);
+  std::size_t count = 0;
+  RecordWriter out(std::span<std::byte>{});
+  if (room > 0) {
+    out = RecordWriter(next.memory.span().first(room).subspan(kFrameHeaderBytes));
+    count = fill_frame(out);
+  }
+  if (room == 0 || (count == 0 && !ready_.empty())) {
+    const bool fresh = volume_.sequence == volume_.super.snapshot_frames;
+    if (fresh) {
+      break_down("a new log has no room for a change");
+    } else {
+      snapshot_wanted_ = true;
+    }
     return false;
   }
   frame_wanted_ = false;
@@ -190,6 +200,10 @@ void Journal::next_snapshot_frame() {
   RecordWriter out(memory.span().subspan(kFrameHeaderBytes));
   snapshot_more_ = cursor_.put(volume_.table, out);
   HO_CHECK(!snapshot_more_ || out.bytes() > 0);
+  if (volume_.head_bytes + frame_bytes(out.bytes()) > volume_.geometry.area_bytes) {
+    break_down("its log is too small for the table");
+    return;
+  }
   seal_and_write(memory, out.bytes(), kOther);
 }
 
@@ -204,7 +218,7 @@ void Journal::complete(const Completion& completion) {
   --open_ops_;
   if (completion.code != Errc::kOk) failed_ = true;
   if (failed_) {
-    if (open_ops_ == 0) break_down();
+    if (open_ops_ == 0) break_down("an I/O error in its log");
     return;
   }
   if (state_ == State::kLog) {
@@ -290,8 +304,11 @@ void Journal::apply(const Commit& commit) {
 }
 
 /// After a failed write or sync nobody knows what the path holds beyond the last safe frame, and
-/// a second sync could lie (Linux forgets failed pages). Nothing is written to it any more.
-void Journal::break_down() {
+/// a second sync could lie (Linux forgets failed pages). Nothing is written to it any more. The
+/// same where a table does not fit its log, which no extent that create() let in can bring about.
+void Journal::break_down(const char* why) {
+  HO_CHECK(open_ops_ == 0);
+  broken_why_ = why;
   state_ = State::kBroken;
   snapshot_wanted_ = false;
   frame_wanted_ = false;

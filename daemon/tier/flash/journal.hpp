@@ -29,7 +29,8 @@ struct Commit {
 ///   kLog                                              frames: both copies, then a sync
 ///   kLog -> kSnapshot -> kSnapshotSync -> kSuper -> kSuperSync -> (the other copy) kSuper ...
 ///        -> kLog                                      a new log in the other area
-///   any -> kBroken                                    an I/O error: the path takes no change
+///   any -> kBroken                                    an I/O error, or no room for a change in
+///                                                     a new log: the path takes no change
 ///
 /// One sync makes data and log safe together: until it has ended the path may hold a frame whose
 /// data is not there, which recovery finds out by the checksums. A few frames are open at a time,
@@ -89,6 +90,8 @@ class Journal {
                                         ready_.empty() && !snapshot_wanted_ && !frame_wanted_);
   }
   [[nodiscard]] bool broken() const { return state_ == State::kBroken; }
+  /// Meaningful where broken().
+  [[nodiscard]] const char* broken_why() const { return broken_why_; }
 
  private:
   enum class State : std::uint8_t {
@@ -128,7 +131,7 @@ class Journal {
   void finish_frames();
   void finish_super();
   void apply(const Commit& commit);
-  void break_down();
+  void break_down(const char* why);
 
   Device& device_;
   Volume& volume_;
@@ -137,6 +140,7 @@ class Journal {
   std::uint32_t day_ = 0;
   std::uint32_t open_ops_ = 0;  ///< of ours on the device
   bool failed_ = false;         ///< one of them failed
+  const char* broken_why_ = "";
   bool snapshot_wanted_ = false;
   bool frame_wanted_ = false;
 

@@ -268,8 +268,9 @@ bool RecordReader::read_list(Record& record, std::span<const std::byte> body) {
     sums_.resize(count);
     in.bytes(std::as_writable_bytes(std::span(sums_)));
     record.sums = sums_;
-    // 0 is how the table says "never written".
-    return std::find(sums_.begin(), sums_.end(), 0U) == sums_.end();
+    // 0 is how the table says "never written": a snapshot says it of gaps, a write cannot.
+    return record.kind == Record::Kind::kSums ||
+           std::find(sums_.begin(), sums_.end(), 0U) == sums_.end();
   }
   runs_.clear();
   for (std::uint32_t i = 0; i < count; ++i) {

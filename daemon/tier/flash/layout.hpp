@@ -20,8 +20,8 @@ namespace ho::flash {
 using ExtentId = Strong<struct ExtentIdTag, std::uint64_t>;
 
 // What stands on a path; LAYOUT.md has the picture and the reasons.
-inline constexpr std::uint32_t kFormatVersion = 2;
-/// What this program reads as well. Version 1 synced the data of each write before its record.
+inline constexpr std::uint32_t kFormatVersion = 3;
+/// What this program reads as well; LAYOUT.md says how each differs.
 inline constexpr std::uint32_t kFormatVersionOldest = 1;
 inline constexpr std::uint64_t kStripeBytes = kMiB;
 inline constexpr std::uint64_t kStripeBlocks = kStripeBytes / kBlockBytes;
@@ -45,7 +45,8 @@ struct Geometry {
   [[nodiscard]] std::uint64_t data_offset(std::uint32_t block) const;
   /// Frames are at most this long, header and padding included.
   [[nodiscard]] std::uint64_t frame_bytes_max() const;
-  /// How many bytes of records a snapshot may have, so that it and some frames fit an area.
+  /// How many bytes of records a snapshot may have, so that it and at least the longest frame fit
+  /// an area.
   [[nodiscard]] std::uint64_t snapshot_bytes_max() const { return area_bytes / 8 * 7; }
 };
 
@@ -121,7 +122,7 @@ struct Record {
     kCreate = 1,  ///< extent, owner, length_bytes
     kMap = 2,     ///< extent, block, runs: physical runs of the blocks from `block` on
     kWrite = 3,   ///< extent, block, physical, sums: blocks now lie there and have these sums
-    kSums = 4,    ///< extent, block, sums: the same where they already lie
+    kSums = 4,    ///< extent, block, sums: the same where they already lie; 0: never written
     kFree = 5,    ///< extent
   };
   Kind kind = Kind::kFree;
@@ -147,6 +148,11 @@ class RecordWriter {
   /// @return false: it does not fit; nothing was written.
   [[nodiscard]] bool put(const Record& record);
   [[nodiscard]] std::size_t bytes() const { return used_; }
+  /// How many elements a list could have here; 0: none fits.
+  [[nodiscard]] std::size_t list_room() const {
+    const std::size_t left = payload_.size() - used_;
+    return left < kListHeadBytes ? 0 : (left - kListHeadBytes) / 8;
+  }
 
  private:
   std::span<std::byte> payload_;

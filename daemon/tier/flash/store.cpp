@@ -359,6 +359,7 @@ std::vector<PathStatus> Store::paths() const {
     }
     status.write_bytes_per_day_max = path->write_bytes_per_day_max;
     status.broken = path->journal.broken();
+    status.broken_why = path->journal.broken_why();
     out.push_back(std::move(status));
   }
   return out;

@@ -64,7 +64,8 @@ struct PathStatus {
   std::uint64_t free_bytes = 0;
   Wear wear;
   std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
-  bool broken = false;  ///< an I/O error in its log: readable, takes no durable change
+  bool broken = false;                        ///< readable, takes no durable change
+  std::string broken_why;                     ///< in words; empty where it is not
 };
 
 /// The flash tier of one node: extents striped over paths, every block under a checksum.

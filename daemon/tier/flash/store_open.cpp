@@ -183,7 +183,8 @@ Result<void> Store::settle() {
     bool idle = true;
     for (const auto& path : paths_) {
       if (path->journal.broken()) {
-        return Error(Errc::kIo, path->volume.name + ": its log cannot be written");
+        return Error(Errc::kIo, path->volume.name +
+                                    ": its log cannot be written: " + path->journal.broken_why());
       }
       idle = idle && path->journal.idle();
     }
@@ -229,7 +230,8 @@ Result<void> Store::check_create(const ExtentSpec& spec, const Striping& stripin
     }
     if (spec.policy == Policy::kScratch || blocks == 0) continue;
     if (path->journal.broken()) {
-      return Error(Errc::kIo, volume.name + ": an earlier I/O error; it takes no durable extent");
+      return Error(Errc::kIo,
+                   volume.name + ": takes no durable extent: " + path->journal.broken_why());
     }
     const std::uint64_t snapshot =
         Table::snapshot_bytes(path->durable_extents + 1, path->durable_blocks + blocks);

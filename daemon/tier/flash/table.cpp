@@ -10,9 +10,9 @@ namespace ho::flash {
 
 namespace {
 
-// Small enough for the smallest frame, so that a snapshot always gets on.
 constexpr std::size_t kMapRunsMax = 256;
-constexpr std::uint32_t kSnapshotSumsMax = 128;
+// Never written blocks that a snapshot's kSums goes on over: as many zeros as a head has bytes.
+constexpr std::uint32_t kZeroSumsMax = kListHeadBytes / 8;
 
 Record create_record(const Shard& shard) {
   Record out;
@@ -23,11 +23,12 @@ Record create_record(const Shard& shard) {
   return out;
 }
 
-/// Collects the runs from `block` on, at most kMapRunsMax. @return how many blocks they cover.
-std::uint32_t collect_runs(const Shard& shard, std::uint32_t block, std::vector<BlockRun>& runs) {
+/// Collects the runs from `block` on, at most `most`. @return how many blocks they cover.
+std::uint32_t collect_runs(const Shard& shard, std::uint32_t block, std::size_t most,
+                           std::vector<BlockRun>& runs) {
   runs.clear();
   std::uint32_t at = block;
-  while (at < shard.blocks() && runs.size() < kMapRunsMax) {
+  while (at < shard.blocks() && runs.size() < most) {
     const std::uint32_t count = shard.together(at, std::min(kRunBlocksMax, shard.blocks() - at));
     runs.push_back({shard.physical[at], count});
     at += count;
@@ -167,7 +168,7 @@ bool put_new_shard(const Shard& shard, RecordWriter& out) {
     map.kind = Record::Kind::kMap;
     map.extent = shard.info.id;
     map.block = at;
-    at += collect_runs(shard, at, runs);
+    at += collect_runs(shard, at, kMapRunsMax, runs);
     map.runs = runs;
     if (!trial.put(map)) return false;
   }
@@ -183,6 +184,8 @@ std::uint64_t new_shard_bytes(const Shard& shard) {
   return kCreateBytes + 8 * runs + kListHeadBytes * ((runs - 1) / kMapRunsMax + 1);
 }
 
+// Records fill what is left of a frame: a whole one of 256 elements would waste half of a frame of
+// 4 KiB.
 bool SnapshotCursor::put_map(const Shard& shard, RecordWriter& out) {
   std::vector<BlockRun> runs;
   while (block_ < shard.blocks()) {
@@ -190,9 +193,11 @@ bool SnapshotCursor::put_map(const Shard& shard, RecordWriter& out) {
     map.kind = Record::Kind::kMap;
     map.extent = shard.info.id;
     map.block = block_;
-    const std::uint32_t covered = collect_runs(shard, block_, runs);
+    const std::size_t room = std::min(kMapRunsMax, out.list_room());
+    if (room == 0) return false;
+    const std::uint32_t covered = collect_runs(shard, block_, room, runs);
     map.runs = runs;
-    if (!out.put(map)) return false;
+    HO_CHECK(out.put(map));
     block_ += covered;
   }
   return true;
@@ -204,17 +209,20 @@ bool SnapshotCursor::put_sums(const Shard& shard, RecordWriter& out) {
       ++block_;
       continue;
     }
-    std::uint32_t count = 1;
-    while (count < kSnapshotSumsMax && block_ + count < shard.blocks() &&
-           shard.sums[block_ + count] != 0) {
-      ++count;
+    const std::size_t room = std::min(kSumsMax, out.list_room());
+    if (room == 0) return false;
+    const auto most =
+        static_cast<std::uint32_t>(std::min<std::size_t>(room, shard.blocks() - block_));
+    std::uint32_t count = 1;  // up to the last one written
+    for (std::uint32_t i = 1; i < most && i - count <= kZeroSumsMax; ++i) {
+      if (shard.sums[block_ + i] != 0) count = i + 1;
     }
     Record sums;
     sums.kind = Record::Kind::kSums;
     sums.extent = shard.info.id;
     sums.block = block_;
     sums.sums = std::span(shard.sums).subspan(block_, count);
-    if (!out.put(sums)) return false;
+    HO_CHECK(out.put(sums));
     block_ += count;
   }
   return true;

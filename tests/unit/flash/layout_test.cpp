@@ -82,10 +82,10 @@ TEST_CASE("flash layout: another format version is named and refused") {
   std::vector<std::byte> block(kBlockBytes);
   const std::span<std::byte, kBlockBytes> span(block.data(), kBlockBytes);
   encode_superblock(some_superblock(), span);
-  block[8] = std::byte{3};
+  block[8] = std::byte{kFormatVersion + 1};
   const auto refused = decode_superblock(span);
   CHECK(refused.error().code() == Errc::kUnsupported);
-  CHECK(refused.error().context() == "format version 3; this program knows 1 to 2");
+  CHECK(refused.error().context() == "format version 4; this program knows 1 to 3");
   block[8] = std::byte{0};
   CHECK(decode_superblock(span).error().code() == Errc::kUnsupported);
 }
@@ -142,6 +142,92 @@ TEST_CASE("flash layout: records come back as they were, cut ones are refused") 
     Result<std::optional<Record>> each = cut.next();
     while (each.ok() && each->has_value()) each = cut.next();
     if (each.ok()) FAIL("cut at " << length);
+  }
+}
+
+namespace {
+
+/// A table with random extents: places and checksums in runs of random lengths.
+Table random_table(Prng& random, const Geometry& geometry, std::uint64_t extents) {
+  Table table(0, 1, geometry.data_blocks);
+  std::vector<std::uint32_t> places(geometry.data_blocks);
+  for (std::uint32_t i = 0; i < geometry.data_blocks; ++i) places[i] = i;
+  const std::uint64_t together = 1 + random.below(4);
+  for (std::uint64_t i = 0; i < places.size(); i += together) {
+    std::swap(places[i], places[random.below(places.size())]);
+  }
+  std::uint32_t next = 0;
+  for (std::uint64_t id = 1; id <= extents; ++id) {
+    Shard shard;
+    shard.logged = true;
+    const std::uint64_t blocks =
+        id == extents ? geometry.data_blocks - next
+                      : random.below((geometry.data_blocks - next) / (extents - id + 1)) + 1;
+    shard.info = {ExtentId(id), {}, blocks * kBlockBytes, Policy::kDurable};
+    const std::uint64_t gap = random.below(8);
+    const std::uint64_t run = 1 + random.below(6);
+    for (std::uint64_t at = 0; at < blocks; ++at) {
+      shard.physical.push_back(places[next++]);
+      shard.sums.push_back(at % (gap + run) < run ? 1 + random.below(UINT64_MAX) : 0);
+    }
+    if (shard.sums.empty()) break;
+    table.shards().emplace(ExtentId(id), std::move(shard));
+  }
+  return table;
+}
+
+}  // namespace
+
+TEST_CASE("flash layout: a snapshot is as its table, and no longer than what extents count for") {
+  Prng random(5);
+  std::uint64_t fullest = 0;  // percent of the bound
+  for (int turn = 0; turn < 300; ++turn) {
+    const auto plan = *plan_geometry(kMiB + random.below(24) * kMiB);
+    const std::uint64_t extents = 1 + random.below(turn % 2 == 0 ? 4 : 60);
+    const Table table = random_table(random, plan, extents);
+    std::uint64_t blocks = 0;
+    for (const auto& [id, shard] : table.shards()) blocks += shard.blocks();
+    const std::uint64_t bound = Table::snapshot_bytes(table.shards().size(), blocks);
+    Table back(0, 1, plan.data_blocks);
+    std::vector<std::byte> memory(plan.frame_bytes_max() - kFrameHeaderBytes);
+    SnapshotCursor cursor;
+    std::uint64_t records = 0;
+    std::uint64_t on_path = 0;
+    for (bool more = true; more;) {
+      RecordWriter out(memory);
+      more = cursor.put(table, out);
+      if (more) REQUIRE(out.bytes() + kCreateBytes > memory.size());
+      records += out.bytes();
+      on_path += frame_bytes(out.bytes());
+      RecordReader in(std::span<const std::byte>(memory).first(out.bytes()));
+      for (auto record = in.next(); !record.ok() || record->has_value(); record = in.next()) {
+        REQUIRE(record.ok());
+        REQUIRE(back.apply(**record).ok());
+      }
+    }
+    REQUIRE(records <= bound);
+    if (bound <= plan.snapshot_bytes_max()) {
+      REQUIRE(on_path + plan.frame_bytes_max() <= plan.area_bytes);
+      fullest = std::max(fullest, 100 * bound / plan.snapshot_bytes_max());
+    }
+    for (const auto& [id, shard] : table.shards()) {
+      const Shard* const other = back.find(id);
+      REQUIRE(other != nullptr);
+      REQUIRE(other->physical == shard.physical);
+      REQUIRE(other->sums == shard.sums);
+    }
+  }
+  CHECK(fullest > 80);
+}
+
+TEST_CASE("flash layout: only the checksums of a snapshot may say that a block was never written") {
+  std::vector<std::byte> memory(4096);
+  const std::vector<std::uint64_t> sums{3, 0, 5};
+  for (const auto kind : {Record::Kind::kSums, Record::Kind::kWrite}) {
+    RecordWriter out(memory);
+    REQUIRE(out.put({kind, ExtentId(9), {}, 0, 18, 19, sums, {}}));
+    RecordReader in(std::span<const std::byte>(memory).first(out.bytes()));
+    CHECK(in.next().ok() == (kind == Record::Kind::kSums));
   }
 }
 
