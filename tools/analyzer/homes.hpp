@@ -29,9 +29,9 @@ struct HomesInput {
 /// What takes homes that find room in no tier: with flash they stay in the nearest, above it.
 enum class BelowHomes : std::uint8_t { kNothing, kFlash };
 
-/// Each storage's tier: the nearest, or the further one for those with the hint PREFER_REMOTE;
-/// where the nearest is too small, what moves least goes to the further one. Where nothing can be
-/// chosen for the budget, the hints alone decide.
+/// Each storage's tier: the nearest, or the further one for those with the hint PREFER_REMOTE, as
+/// long as it has room: what moves most first. Where the nearest is too small, what moves least
+/// goes to the further one. Where nothing can be chosen for the budget, the hints alone decide.
 [[nodiscard]] std::vector<std::uint8_t> homes_near_first(const HomesInput& input,
                                                          std::uint64_t budget_bytes,
                                                          BelowHomes below);

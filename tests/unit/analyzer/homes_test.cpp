@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <variant>
 
 #include "tests/unit/analyzer/graphs.hpp"
+#include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/planner.hpp"
 
 using namespace ho;
@@ -86,4 +88,23 @@ TEST_CASE("homes: nothing is spread behind a port that one link fills") {
   CHECK(step.far_homes(Spread::kAnyway) == 0);
   step.hardware.device_port_write->bytes_per_s *= 2;  // now there is something to gain
   CHECK(step.far_homes(Spread::kAnyway) > 0);
+}
+
+TEST_CASE("homes: who prefers a further tier that is too small gets the nearest") {
+  test::GraphBuilder build;
+  const auto large = build.storage(4096, StorageKind::kWeight, true);
+  const auto small = build.storage(1000, StorageKind::kWeight, true);
+  build.op(100, {large, small}, {});
+  Graph graph = build.take();
+  for (Storage& storage : graph.storages) storage.hint = OffloadHint::kPreferRemote;
+  Hardware hardware = test::one_tier(1'000'000'000);
+  hardware.local_ddr->capacity_bytes = 1 << 20;
+  hardware.remote_ddr = hardware.local_ddr;
+  hardware.remote_ddr->capacity_bytes = 1024;
+  const auto outcome = analyzer::analyze(graph, hardware, {8192, 1});
+  REQUIRE(outcome);
+  REQUIRE(std::holds_alternative<schedule::Schedule>(*outcome));
+  const auto& homes = std::get<schedule::Schedule>(*outcome).homes;
+  CHECK(homes[0]->tier == schedule::HomeTier::kLocalDdr);
+  CHECK(homes[1]->tier == schedule::HomeTier::kRemoteDdr);
 }
