@@ -163,7 +163,9 @@ std::string Alternatives::recompute(std::uint32_t s) const {
 
 std::vector<std::string> Alternatives::of(std::uint32_t s) const {
   std::vector<std::string> out{frequency(s), keep(s)};
-  if (!graph_.storages[s].pinned) {
+  if (graph_.storages[s].hint == OffloadHint::kNever) {
+    out.push_back("offload: excluded by its hint never");
+  } else if (!graph_.storages[s].pinned) {
     for (const PlanTier& tier : in_.tiers) {
       out.push_back(offload(s, tier, std::string(schedule::home_tier_name(tier.tier))));
     }

@@ -87,6 +87,9 @@ class Explainer {
     }
     if (graph_.storages[s].pinned) {
       out.reason = "Pinned: " + format_bytes(life.bytes[s]) + " stay on the device.";
+    } else if (graph_.storages[s].hint == OffloadHint::kNever) {
+      out.reason = "Its hint is never: " + format_bytes(life.bytes[s]) +
+                   " stay on the device between its uses, whatever that saves.";
     } else if (longest == nullptr) {
       out.reason =
           format_bytes(life.bytes[s]) + " without a gap between its uses in which it could leave.";

@@ -102,7 +102,8 @@ void write_tensor(JsonWriter& json, const Schedule& plan, std::size_t s) {
       .field("bytes", storage.bytes)
       .field("kind", storage_kind_name(storage.kind))
       .field("persistent", storage.persistent)
-      .field("pinned", storage.pinned);
+      .field("pinned", storage.pinned)
+      .field("hint", offload_hint_name(storage.hint));
   if (const auto& home = plan.homes[s]) {
     json.key("home").begin_object();
     json.field("tier", schedule::home_tier_name(home->tier))
@@ -191,6 +192,9 @@ void tell_tensor(const Schedule& plan, std::size_t s) {
   std::cout << printable(storage.name) << "  (id " << storage.id << ", "
             << storage_kind_name(storage.kind) << ", " << format_bytes(storage.bytes)
             << (storage.persistent ? ", persistent" : "") << (storage.pinned ? ", pinned" : "")
+            << (storage.hint == OffloadHint::kNone
+                    ? ""
+                    : ", hint " + std::string(offload_hint_name(storage.hint)))
             << ")\n";
   if (const auto* why = explanation_of(plan, s)) {
     std::cout << "  choice   " << printable(why->choice) << "\n  reason   "

@@ -60,6 +60,24 @@ TEST_CASE("explain: tells each alternative's cost in use, recomputation and band
   CHECK(has(line(plan, "waits"), "op3 (position 3) 1.00 us for its prefetch"));
 }
 
+TEST_CASE("explain: who is kept by its hint is told so, not that it has no gap") {
+  test::GraphBuilder build;
+  const auto kept = build.storage(1000, StorageKind::kActivation);
+  const auto other = build.storage(1000, StorageKind::kActivation);
+  build.op(100, {}, {kept});
+  build.op(5000, {}, {other});
+  build.op(100, {kept, other}, {});
+  Graph graph = build.take();
+  graph.storages[0].hint = OffloadHint::kNever;
+  const auto outcome = analyzer::analyze(graph, test::one_tier(1'000'000'000), {4000, 1});
+  REQUIRE(outcome);
+  const auto& why = std::get<Schedule>(*outcome).explanations.at(0);
+  CHECK(why.choice == "keep");
+  CHECK(has(why.reason, "Its hint is never: 1000 B"));
+  CHECK(std::count(why.considered.begin(), why.considered.end(),
+                   "offload: excluded by its hint never") == 1);
+}
+
 TEST_CASE("explain: says which op waits for a transfer, and how long") {
   const Schedule plan = plan_of(test::one_tier(1'000'000'000), 100);
   REQUIRE(plan.prediction.stall_ns > 0);
