@@ -7,6 +7,7 @@
 #include "common/model/check_graph.hpp"
 #include "common/schedule/validate.hpp"
 #include "tools/analyzer/alternatives.hpp"
+#include "tools/analyzer/channels.hpp"
 #include "tools/analyzer/explain.hpp"
 #include "tools/analyzer/liveness.hpp"
 #include "tools/analyzer/margin.hpp"
@@ -20,6 +21,24 @@ namespace {
 
 /// Keeps sums of laps, stalls and transfers far from 2^63.
 constexpr std::uint64_t kComputeNsMax = std::uint64_t{1} << 56U;
+
+/// Every use of a storage may be a fetch and a write-back, the first step's and the last one's too.
+Result<void> check_transfers(const Graph& graph, const Hardware& hardware) {
+  std::vector<std::uint32_t> uses(graph.storages.size(), 2);
+  for (const Op& op : graph.ops) {
+    for (const auto* list : {&op.reads, &op.writes}) {
+      for (const StorageIndex s : *list) ++uses[s.value()];
+    }
+  }
+  double sum_ns = 0;
+  for (std::size_t s = 0; s < uses.size(); ++s) {
+    sum_ns += uses[s] * round_trip_ns(hardware, graph.storages[s].bytes);
+  }
+  if (sum_ns <= kRoundTripsNsMax) return {};
+  return Error(Errc::kInvalidArgument,
+               "the links are too slow for the storages: the transfers of a step could take more "
+               "than 2^58 ns (9 years)");
+}
 
 Result<void> check_input(const Graph& graph, const Hardware& hardware, const Options& options) {
   if (auto checked = check_graph(graph); !checked) return checked.error();
@@ -38,7 +57,7 @@ Result<void> check_input(const Graph& graph, const Hardware& hardware, const Opt
   if (compute > kComputeNsMax) {
     return Error(Errc::kInvalidArgument, "the step computes longer than can be planned");
   }
-  return {};
+  return check_transfers(graph, hardware);
 }
 
 void fill_ops(const Graph& graph, const Arrangement& best, schedule::Schedule& out) {

@@ -30,6 +30,25 @@ Link effective_link(const Link& link, const std::optional<Link>& port) {
           std::max(link.latency_ns, port->latency_ns)};
 }
 
+double round_trip_ns(const Hardware& hardware, std::uint64_t bytes) {
+  double sum_ns = 0;
+  const auto add = [&](const Link& link) {
+    HO_CHECK(link.bytes_per_s > 0);
+    sum_ns += static_cast<double>(link.latency_ns) +
+              static_cast<double>(bytes) * 1e9 / static_cast<double>(link.bytes_per_s);
+  };
+  for (const auto* tier : {&hardware.local_ddr, &hardware.remote_ddr}) {
+    if (!*tier) continue;
+    add(effective_link((*tier)->read, hardware.device_port_read));
+    add(effective_link((*tier)->write, hardware.device_port_write));
+  }
+  if (hardware.flash) {
+    add(hardware.flash->read);
+    add(hardware.flash->write);
+  }
+  return sum_ns;
+}
+
 Channel::Channel(const std::vector<std::int64_t>& free_ns)
     : slots_(static_cast<std::int64_t>(free_ns.size())),
       free_(free_ns),

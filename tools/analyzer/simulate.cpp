@@ -455,6 +455,7 @@ Result<std::vector<unsigned>> channels_of(const Schedule& schedule, const Hardwa
 
 Result<Simulation> simulate(const Schedule& schedule, const Hardware& hardware, Policy policy) {
   if (auto fine = detail::check_indices(schedule); !fine) return fine.error();
+  if (auto fine = detail::check_transfers(schedule, hardware); !fine) return fine.error();
   if (policy != Policy::kPlanned) return detail::simulate_baseline(schedule, hardware, policy);
   auto links = detail::ChannelLinks::create(hardware);
   if (!links) return links.error();

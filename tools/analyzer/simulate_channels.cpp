@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/check.hpp"
+#include "tools/analyzer/channels.hpp"
 
 namespace ho::analyzer::detail {
 
@@ -173,6 +174,27 @@ Result<void> check_indices(const schedule::Schedule& schedule) {
   if (auto fine = check_cache_ops(schedule, schedule.cache_ops, "cache op"); !fine) return fine;
   if (auto fine = check_cache_ops(schedule, schedule.prologue, "prologue op"); !fine) return fine;
   return check_cache_ops(schedule, schedule.epilogue, "epilogue op");
+}
+
+Result<void> check_transfers(const schedule::Schedule& schedule, const Hardware& hardware) {
+  if (auto links = ChannelLinks::create(hardware); !links) return links.error();
+  std::vector<std::uint64_t> uses(schedule.storages.size(), 2);
+  for (const auto& at : schedule.positions) {
+    for (const auto& operand : at.operands) uses[operand.storage.value()] += 2;
+  }
+  double sum_ns = 0;
+  for (const auto* list : {&schedule.cache_ops, &schedule.prologue, &schedule.epilogue}) {
+    for (const schedule::CacheOp& op : *list) {
+      sum_ns += round_trip_ns(hardware, op.range_end_bytes - op.range_begin_bytes);
+    }
+  }
+  for (std::size_t s = 0; s < uses.size(); ++s) {
+    sum_ns += static_cast<double>(uses[s]) * round_trip_ns(hardware, schedule.storages[s].bytes);
+  }
+  if (sum_ns <= 4 * kRoundTripsNsMax) return {};
+  return Error{
+      Errc::kInvalidArgument,
+      "the links are too slow for the storages: the times of a step's transfers do not fit"};
 }
 
 std::vector<std::uint64_t> last_access(const schedule::Schedule& schedule) {

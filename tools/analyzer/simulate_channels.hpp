@@ -78,6 +78,11 @@ class Channels {
 /// What is wrong with a schedule's indices, or nothing. The simulator trusts them after this.
 [[nodiscard]] Result<void> check_indices(const schedule::Schedule& schedule);
 
+/// That the times of all transfers of a step fit, whichever policy makes them. Indices and links
+/// are checked, or this answers with the link that has no bandwidth.
+[[nodiscard]] Result<void> check_transfers(const schedule::Schedule& schedule,
+                                           const Hardware& hardware);
+
 /// The position of each storage's last access in the step; kNever where it has none.
 [[nodiscard]] std::vector<std::uint64_t> last_access(const schedule::Schedule& schedule);
 

@@ -8,6 +8,7 @@
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/liveness.hpp"
 #include "tools/analyzer/planner.hpp"
+#include "tools/analyzer/simulate.hpp"
 
 using namespace ho;
 using analyzer::Infeasible;
@@ -304,6 +305,30 @@ TEST_CASE("planner: every moved storage has an explanation with its bytes") {
     CHECK_FALSE(words.reason.empty());
   }
   for (const auto& op : plan.cache_ops) CHECK(explained[op.storage.value()]);
+}
+
+TEST_CASE("planner: transfers whose times do not fit are refused before anything is planned") {
+  test::GraphBuilder build;
+  std::vector<StorageIndex> weights;
+  for (int i = 0; i < 400; ++i) {
+    weights.push_back(build.storage(std::uint64_t{1} << 40U, StorageKind::kWeight, true));
+  }
+  for (const StorageIndex weight : weights) build.op(1000, {weight}, {});
+  const Graph graph = build.take();
+  const analyzer::Options options{std::uint64_t{1} << 50U, 64};
+  const auto outcome = analyzer::analyze(graph, test::one_tier(1), options);
+  REQUIRE_FALSE(outcome);
+  CHECK(outcome.error().code() == Errc::kInvalidArgument);
+  CHECK(outcome.error().message().find("too slow for the storages") != std::string::npos);
+  // What is planned for fast links is not replayed over slow ones.
+  Hardware fast = test::one_tier(std::uint64_t{1} << 40U);
+  fast.local_ddr->capacity_bytes = std::uint64_t{1} << 50U;
+  const auto planned = analyzer::analyze(graph, fast, options);
+  REQUIRE(planned);
+  const auto& plan = std::get<Schedule>(*planned);
+  for (const auto policy : {analyzer::Policy::kPlanned, analyzer::Policy::kOnDemandLru}) {
+    CHECK_FALSE(analyzer::simulate(plan, test::one_tier(1), policy));
+  }
 }
 
 TEST_CASE("planner: a budget of zero and a crooked alignment are refused") {
