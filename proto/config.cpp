@@ -103,10 +103,10 @@ bool is_wildcard(const std::string& host) {
   return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6);
 }
 
-/// Those of libfabric's providers whose addresses are IP's on any machine.
+/// Those of libfabric's providers (empty: the one for TCP) whose addresses are IP's on any machine.
 bool has_ip_addresses(const std::string& provider) {
   const std::string core = provider.substr(0, provider.find(';'));
-  return core == "net" || core == "tcp" || core == "sockets" || core == "udp";
+  return core.empty() || core == "net" || core == "tcp" || core == "sockets" || core == "udp";
 }
 
 std::string sized(std::uint64_t bytes) {
@@ -242,7 +242,7 @@ class Checker {
 
   void ofi(int rail) {
     const pb::OfiConfig& from = from_.ofi(rail);
-    const std::string usual = config_.ofi.empty() ? "net" : config_.ofi.front().provider.text;
+    const std::string usual = config_.ofi.empty() ? "" : config_.ofi.front().provider.text;
     OfiSettings settings{
         located(rail, "provider", from.provider().empty() ? usual : from.provider()),
         located(rail, "domain", from.domain()), located(rail, "interface", from.interface()),
@@ -274,9 +274,11 @@ class Checker {
   void ofi_beside_others(const OfiSettings& rail) {
     for (const OfiSettings& other : config_.ofi) {
       if (rail.provider.text != other.provider.text) {
+        const auto called = [](const std::string& name) { return name.empty() ? "none" : name; };
         complain_of_ofi("provider", rail.provider,
-                        rail.provider.text + " beside " + other.provider.text + " in line " +
-                            std::to_string(other.provider.line) + "; all rails have one provider");
+                        called(rail.provider.text) + " beside " + called(other.provider.text) +
+                            " in line " + std::to_string(other.provider.line) +
+                            "; all rails have one provider");
         return;
       }
       const bool same = rail.address.text == other.address.text &&

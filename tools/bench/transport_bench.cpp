@@ -230,7 +230,9 @@ Result<Rivals> make_network_rivals(Driver driver, const LoopShape& shape) {
     rivals.limits.push_back(std::move(*plain));
     return rivals;
   }
-  auto plain = make_libfabric_limit(shape, transport::kOfiProvider);
+  const auto provider = transport::usual_ofi_provider();
+  if (!provider) return provider.error();
+  auto plain = make_libfabric_limit(shape, *provider);
   if (!plain) return plain.error();
   rivals.limits.push_back(std::move(*plain));
   auto ucx = make_ucx_limit(shape, "tcp");

@@ -76,7 +76,8 @@ typedef struct ho_connect_options {
   /* Of "ofi"; each may be NULL or "" for what fits the daemon. A daemon that speaks another
      provider, or cannot be reached by the domain or interface, is an error; of a node's several
      rails those that cannot be reached so are left out. */
-  const char* ofi_provider;  /* libfabric's: "net" and "tcp" (TCP), "verbs", "efa", "cxi", "shm" */
+  const char* ofi_provider;  /* libfabric's: "net" and "tcp" (TCP; one from libfabric 1.18 on),
+                                "verbs", "efa", "cxi", "shm" */
   const char* ofi_domain;    /* libfabric's name of a device: "mlx5_0", "eth0" */
   const char* ofi_interface; /* network interface to go out by: "eth0" */
   uint32_t ofi_connections;  /* to each rail of a node for transfers above 64 KiB, over which they

@@ -19,6 +19,7 @@
 #include "common/transport/ofi/endpoint.hpp"
 #include "common/transport/ofi/fabric_log.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/ofi/provider.hpp"
 #include "common/transport/ofi/sockets.hpp"
 #include "common/transport/ofi/wire.hpp"
 #include "common/transport/secret.hpp"
@@ -70,7 +71,7 @@ class OfiTarget final : public Target {
     std::vector<MemoryHandle> memory;  ///< by rail
     std::vector<RemoteKey> keys;       ///< by rail
   };
-  [[nodiscard]] Result<void> listen(const OfiTargetOptions& options, const OfiRail& at);
+  [[nodiscard]] Result<void> listen(const std::string& provider, const OfiRail& at);
   [[nodiscard]] Result<void> join_descriptors();
   [[nodiscard]] Result<Registered> register_exposed(std::span<std::byte> memory, Rights rights);
   [[nodiscard]] Result<Registered> register_exposed(std::span<std::byte> memory, Rights rights,
@@ -102,24 +103,26 @@ Result<std::unique_ptr<Target>> OfiTarget::create(const OfiTargetOptions& option
           {{"why", counted.error().context()}});
     }
   }
+  const auto provider = provider_here(options.provider);
+  if (!provider) return provider.error();
   auto target = std::make_unique<OfiTarget>();
   for (const OfiRail& rail : options.rails) {
-    const auto listening = target->listen(options, rail);
+    const auto listening = target->listen(*provider, rail);
     if (!listening) return listening.error();
   }
   const auto joined = target->join_descriptors();
   if (!joined) return joined.error();
-  const auto hello = target->expose_hello(options.provider);
+  const auto hello = target->expose_hello(*provider);
   if (!hello) return hello.error();
   return std::unique_ptr<Target>(std::move(target));
 }
 
-Result<void> OfiTarget::listen(const OfiTargetOptions& options, const OfiRail& at) {
+Result<void> OfiTarget::listen(const std::string& provider, const OfiRail& at) {
   if (at.bind_address == "0.0.0.0" || at.bind_address == "::") {
     return Error(Errc::kInvalidArgument, "bind_address: must be an address that peers can reach");
   }
   auto endpoint = Endpoint::listen(
-      Endpoint::Listen{options.provider, at.domain, at.bind_address, std::to_string(at.port)});
+      Endpoint::Listen{provider, at.domain, at.bind_address, std::to_string(at.port)});
   if (!endpoint) {
     const std::string& where = at.bind_address.empty() ? at.domain : at.bind_address;
     return endpoint.error().at("listening on " + where);

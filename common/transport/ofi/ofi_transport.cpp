@@ -15,6 +15,7 @@
 #include "common/base/units.hpp"
 #include "common/transport/ofi/connection.hpp"
 #include "common/transport/ofi/lanes.hpp"
+#include "common/transport/ofi/provider.hpp"
 #include "common/transport/ofi/slots.hpp"
 #include "common/transport/ofi/wire.hpp"
 
@@ -123,13 +124,11 @@ OfiTransport::OfiTransport(const OfiOptions& options, const Clock& clock)
 }
 
 Result<PeerId> OfiTransport::connect(const PeerAddress& peer, TimePoint deadline) {
-  const auto rails = decode_addresses(peer.address);
+  auto rails = decode_addresses(peer.address);
   if (!rails) return rails.error();
-  const std::string& provider = rails->front().provider;
-  if (!options_.provider.empty() && provider != options_.provider) {
-    return Error(Errc::kInvalidArgument,
-                 "the peer speaks '" + provider + "', not '" + options_.provider + "'");
-  }
+  const auto provider = provider_towards(rails->front().provider, options_.provider);
+  if (!provider) return provider.error();
+  for (OfiAddress& rail : *rails) rail.provider = *provider;
   forget_closed_peers();
   auto entry = std::make_unique<Peer>(options_.depth_ops_max, pieces_.size());
   Lanes::Options how;

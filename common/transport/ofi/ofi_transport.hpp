@@ -14,15 +14,9 @@
 
 namespace ho::transport {
 
-/// libfabric's provider for TCP. Of the two that 1.17 has, `net` beats `tcp;ofi_rxm` in all but
-/// bandwidth, where earlier probes found them equal (measured 2026-11 on a loaded 2-core virtual
-/// machine): an endpoint costs 0.01 ms and 6 MB of the process, not 36 ms and 74 MB; a 64 B get 15
-/// us, not 75 us. Both pass the conformance suite.
-inline constexpr const char* kOfiProvider = "net";
-
 /// How the initiator's side of the libfabric driver behaves.
 struct OfiOptions {
-  std::string provider;        ///< libfabric's name; empty: whatever the peer's target speaks
+  std::string provider;        ///< libfabric's name; empty: what speaks to the peer's target
   std::string domain;          ///< libfabric's name of the device to go out by; empty: any
   std::string source_address;  ///< numeric, to go out from; empty: any
   std::uint32_t depth_ops_max = 4096;  ///< operations accepted and not yet polled
@@ -74,7 +68,7 @@ struct OfiRail {
 
 /// Where the daemon's side listens.
 struct OfiTargetOptions {
-  std::string provider = kOfiProvider;
+  std::string provider = {};                 ///< libfabric's name; empty: its TCP, `net` or `tcp`
   std::vector<OfiRail> rails = {OfiRail{}};  ///< 1 .. 8; all are offered to every initiator
   /// Counts accesses and connections that were refused. nullptr: nobody does.
   std::shared_ptr<Tally> refusals;
@@ -90,10 +84,15 @@ struct OfiTargetOptions {
 /// How many rails a target's address names; 0: it is none of this driver's.
 [[nodiscard]] std::size_t ofi_rail_count(const std::string& address);
 
-/// Whether libfabric has the provider on this machine. @return kUnsupported, with those it has.
+/// The provider that a target takes where none is named. @return kUnsupported: there is none.
+[[nodiscard]] Result<std::string> usual_ofi_provider();
+
+/// Whether libfabric has the provider (empty: one for TCP) on this machine. @return kUnsupported,
+/// with those it has.
 [[nodiscard]] Result<void> check_ofi_provider(const std::string& provider);
 
-/// Whether the provider has the domain. @return kNotFound, with those it has.
+/// Whether the provider (empty: the one for TCP) has the domain. @return kNotFound, with those it
+/// has.
 [[nodiscard]] Result<void> check_ofi_domain(const std::string& provider, const std::string& domain);
 
 /// The address that a network interface of this machine is reached by: its first IPv4 one, else

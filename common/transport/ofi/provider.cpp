@@ -5,14 +5,17 @@
 #include <net/if.h>
 #include <rdma/fi_errno.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "common/base/check.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/ofi/provider_names.hpp"
 
 namespace ho::transport {
 namespace {
@@ -71,6 +74,42 @@ Result<InfoHandle> common_hints(const std::string& provider) {
   return hints;
 }
 
+namespace {
+
+/// Of those named, the ones that have our kind of endpoint on this machine, as libfabric calls them
+/// then ("tcp" may be "tcp;ofi_rxm"). Without a name: all of kTcpProviders.
+Result<std::vector<std::string>> providers_here(const std::string& named) {
+  std::vector<std::string> asked(kTcpProviders.begin(), kTcpProviders.end());
+  if (!named.empty()) asked = {named};
+  std::vector<std::string> names;
+  for (const std::string& name : asked) {
+    const auto hints = common_hints(name);
+    if (!hints) return hints.error();
+    (*hints)->caps = FI_RMA;
+    int returned = 0;
+    const InfoHandle found = all_infos(hints->get(), {}, returned);
+    for (const fi_info* one = found.get(); one != nullptr; one = one->next) {
+      const std::string full = one->fabric_attr->prov_name;
+      if (std::find(names.begin(), names.end(), full) == names.end()) names.push_back(full);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+Result<std::string> provider_here(const std::string& named) {
+  const auto here = providers_here(named);
+  if (!here) return here.error();
+  return choose_provider(named, *here);
+}
+
+Result<std::string> provider_towards(const std::string& theirs, const std::string& named) {
+  const auto here = providers_here(named);
+  if (!here) return here.error();
+  return choose_provider_towards(theirs, named, *here);
+}
+
 Result<InfoHandle> choose_info(const fi_info& hints, const Wanted& wanted) {
   HO_CHECK(hints.fabric_attr->prov_name != nullptr);
   const std::string provider = hints.fabric_attr->prov_name;
@@ -81,7 +120,12 @@ Result<InfoHandle> choose_info(const fi_info& hints, const Wanted& wanted) {
     if (returned == -FI_ENODATA) return Error(Errc::kUnsupported, error.context());
     return error;
   }
+  // Where "tcp" has such endpoints of its own, libfabric also offers them as "tcp;ofi_rxm".
+  const auto is_named = [&](const fi_info& one) { return provider == one.fabric_attr->prov_name; };
+  bool exact = false;
+  for (const fi_info* one = list.get(); one != nullptr; one = one->next) exact |= is_named(*one);
   for (const fi_info* one = list.get(); one != nullptr; one = one->next) {
+    if (exact && !is_named(*one)) continue;
     const char* const domain = one->domain_attr->name;
     if (!wanted.domain.empty() && (domain == nullptr || wanted.domain != domain)) continue;
     InfoHandle chosen(fi_dupinfo(one));
@@ -92,16 +136,21 @@ Result<InfoHandle> choose_info(const fi_info& hints, const Wanted& wanted) {
                                        "' for this; it has " + joined(domains_of(list.get())));
 }
 
+Result<std::string> usual_ofi_provider() { return provider_here(""); }
+
 Result<void> check_ofi_provider(const std::string& provider) {
-  const auto hints = common_hints(provider);
-  if (!hints) return hints.error();
-  (*hints)->caps = FI_RMA;
-  int returned = 0;
-  if (const InfoHandle found = all_infos(hints->get(), {}, returned); found) return {};
+  if (provider.empty()) {
+    const auto usual = usual_ofi_provider();
+    return usual ? Result<void>() : usual.error();
+  }
+  const auto here = providers_here(provider);
+  if (!here) return here.error();
+  if (!here->empty()) return {};
   // Whoever mistyped a name sees the right ones.
   const auto any = common_hints("");
   if (!any) return any.error();
   (*any)->caps = FI_RMA;
+  int returned = 0;
   const InfoHandle all = all_infos(any->get(), {}, returned);
   std::set<std::string> names;
   for (const fi_info* one = all.get(); one != nullptr; one = one->next) {
@@ -112,14 +161,16 @@ Result<void> check_ofi_provider(const std::string& provider) {
 }
 
 Result<void> check_ofi_domain(const std::string& provider, const std::string& domain) {
-  const auto hints = common_hints(provider);
+  const auto chosen = provider_here(provider);
+  if (!chosen) return chosen.error();
+  const auto hints = common_hints(*chosen);
   if (!hints) return hints.error();
   (*hints)->caps = FI_RMA;
   int returned = 0;
   const InfoHandle all = all_infos(hints->get(), {}, returned);
   const std::set<std::string> names = domains_of(all.get());
   if (names.count(domain) > 0) return {};
-  return Error(Errc::kNotFound, "\"" + provider + "\" has no domain \"" + domain +
+  return Error(Errc::kNotFound, "\"" + *chosen + "\" has no domain \"" + domain +
                                     "\" here; it has " + joined(names));
 }
 

@@ -24,8 +24,8 @@ struct RemoteKey {
 };
 
 /// One rail of a target's: an address it listens at. As text: five fields separated by '/':
-/// provider, libfabric's address format, its address bytes in hexadecimal, and the hello page's key
-/// and base.
+/// the target's provider as libfabric calls it there, libfabric's address format, its address bytes
+/// in hexadecimal, and the hello page's key and base.
 struct OfiAddress {
   std::string provider;
   std::uint32_t format = 0;

@@ -91,7 +91,7 @@ with tempfile.TemporaryDirectory() as name:
         refused(folder, 'insecure: true ucx { } transport: "ucx"', 1, "ucx: this node has no RDMA device")
 
     at = f"{folder}/daemon.textproto"
-    refused(folder, 'ofi {\n provider: "nonesuch" address: "127.0.0.1"\n}', 2, f"{at}:3: ofi: provider: ", "nonesuch", "net")
+    refused(folder, 'ofi {\n provider: "nonesuch" address: "127.0.0.1"\n}', 2, f"{at}:3: ofi: provider: ", "nonesuch", "tcp")
     refused(folder, 'ofi { }\nofi {\n address: "192.0.2.1"\n}\ninsecure: true', 2, f"{at}:4: ofi: address: ", "192.0.2.1")
     refused(folder, 'ofi {\n domain: "nonesuch0"\n}', 2, f"{at}:3: ofi: domain: ", "nonesuch0", "lo")
     refused(folder, 'insecure: true\nofi {\n\n interface: "nonesuch0"\n}', 2, f"{at}:5: ofi: interface: ", "nonesuch0")

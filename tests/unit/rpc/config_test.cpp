@@ -35,7 +35,7 @@ TEST_CASE("config: every field of a good configuration is taken over") {
   CHECK(parsed->tcp_listen->port == "7700");
   CHECK(parsed->lease == std::chrono::seconds(1));
   REQUIRE(parsed->ofi.size() == 1);
-  CHECK(parsed->ofi[0].provider.text == "net");
+  CHECK(parsed->ofi[0].provider.text.empty());
   CHECK(parsed->ofi[0].address.text == "127.0.0.2");
   REQUIRE(parsed->nodes.size() == 1);
   CHECK(parsed->nodes[0].name == "node-8");

@@ -1,0 +1,65 @@
+// Which of libfabric's providers is used, for the names that it has had.
+#include "common/transport/ofi/provider_names.hpp"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace ho::transport {
+namespace {
+
+using Names = std::vector<std::string>;
+
+const Names kOld = {"net", "tcp;ofi_rxm"};  // libfabric 1.17
+const Names kNew = {"tcp", "tcp;ofi_rxm"};  // 1.18 and later
+
+TEST_CASE("provider names: a target of no provider's takes libfabric's TCP by whichever name") {
+  CHECK(*choose_provider("", kOld) == "net");
+  CHECK(*choose_provider("", kNew) == "tcp");
+  CHECK(*choose_provider("", Names{"shm", "tcp", "net"}) == "net");
+  for (const Names& without : {Names{}, Names{"tcp;ofi_rxm"}, Names{"shm", "verbs;ofi_rxm"}}) {
+    const auto none = choose_provider("", without);
+    REQUIRE_FALSE(none.ok());
+    CHECK(none.error().code() == Errc::kUnsupported);
+  }
+}
+
+TEST_CASE("provider names: one that is named is that one and no other") {
+  CHECK(*choose_provider("net", kOld) == "net");
+  CHECK(*choose_provider("net", kNew) == "net");  // and libfabric says that it has none
+  CHECK(*choose_provider("tcp", kOld) == "tcp;ofi_rxm");
+  CHECK(*choose_provider("tcp", kNew) == "tcp");
+  CHECK(*choose_provider("tcp;ofi_rxm", kNew) == "tcp;ofi_rxm");
+  CHECK(*choose_provider("verbs", Names{"verbs;ofi_rxm"}) == "verbs;ofi_rxm");
+  CHECK(*choose_provider("ver", Names{"verbs;ofi_rxm"}) == "ver");
+}
+
+TEST_CASE("provider names: both ends of a transfer find each other across the change of names") {
+  CHECK(*choose_provider_towards("net", "", kOld) == "net");
+  CHECK(*choose_provider_towards("net", "", kNew) == "tcp");
+  CHECK(*choose_provider_towards("tcp", "", kNew) == "tcp");
+  CHECK(*choose_provider_towards("tcp", "", kOld) == "net");
+  CHECK(*choose_provider_towards("tcp", "net", kOld) == "net");
+  CHECK(*choose_provider_towards("net", "tcp", kNew) == "tcp");
+}
+
+TEST_CASE("provider names: what speaks another protocol is not taken for its namesake") {
+  CHECK(*choose_provider_towards("tcp;ofi_rxm", "", kNew) == "tcp;ofi_rxm");
+  CHECK(*choose_provider_towards("tcp;ofi_rxm", "", kOld) == "tcp;ofi_rxm");
+  CHECK(*choose_provider_towards("tcp;ofi_rxm", "tcp", kOld) == "tcp;ofi_rxm");
+  CHECK(*choose_provider_towards("efa", "", kOld) == "efa");
+  for (const auto& [theirs, named, here] :
+       {std::tuple<std::string, std::string, Names>{"tcp", "tcp", kOld},
+        {"tcp;ofi_rxm", "net", kOld},
+        {"tcp;ofi_rxm", "tcp", kNew},
+        {"net", "shm", Names{"shm"}}}) {
+    INFO(theirs << " from " << named);
+    const auto refused = choose_provider_towards(theirs, named, here);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().code() == Errc::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace ho::transport
