@@ -60,12 +60,21 @@ void SimDisk::cut(Prng& random) {
   }
   loose_.clear();
   put(current_, 0, stable_);
+  ++boot_;
+}
+
+void SimDisk::settle() {
+  for (Loose& write : loose_) write.finished = 0;
 }
 
 void SimDisk::flip(std::uint64_t byte, unsigned bit) {
-  HO_CHECK(loose_.empty());
-  stable_[byte] ^= static_cast<std::byte>(1U << bit);
-  current_[byte] = stable_[byte];
+  const auto mask = static_cast<std::byte>(1U << bit);
+  stable_[byte] ^= mask;
+  current_[byte] ^= mask;
+  for (Loose& write : loose_) {
+    const std::uint64_t at = byte - write.offset;
+    if (byte >= write.offset && at < write.bytes.size()) write.bytes[at] ^= mask;
+  }
 }
 
 SimFlash::SimFlash(std::vector<std::shared_ptr<SimDisk>> disks, std::uint64_t seed,
@@ -76,6 +85,8 @@ SimFlash::SimFlash(std::vector<std::shared_ptr<SimDisk>> disks, std::uint64_t se
   }
   caps_.depth_ops = 8 + static_cast<std::uint32_t>(random_.below(72));
   caps_.memory_alignment = 512;
+  caps_.boot = disks_.front()->boot();
+  for (auto& disk : disks_) disk->settle();
 }
 
 Result<void> SimFlash::add_memory(std::span<std::byte>) { return {}; }
@@ -145,6 +156,20 @@ void SimFlash::cut() {
     disks_[pending.op.path.value()]->write_cut(pending.op.offset_bytes, pending.op.memory);
   }
   for (auto& disk : disks_) disk->cut(random_);
+  dead_ = true;
+}
+
+void SimFlash::kill() {
+  HO_CHECK(!dead_);
+  for (const Pending& pending : pending_) {
+    if (pending.op.kind != flash::DeviceOpKind::kWrite) continue;
+    const std::uint64_t fate = random_.below(3);  // as a cut has them
+    for (std::size_t at = 0; fate != 0 && at < pending.op.memory.size(); at += kSectorBytes) {
+      if (fate == 2 && random_.below(2) == 0) continue;
+      disks_[pending.op.path.value()]->write(pending.op.offset_bytes + at,
+                                             pending.op.memory.subspan(at, kSectorBytes), ++time_);
+    }
+  }
   dead_ = true;
 }
 

@@ -35,6 +35,10 @@ class SimDisk {
   /// Makes stable what had finished before `started`.
   void sync(std::uint64_t started);
   void cut(Prng& random);
+  /// A new device takes over: what the last one had finished is older than any sync of this one.
+  void settle();
+  /// Which run of the machine this is: a cut begins another.
+  [[nodiscard]] std::uint64_t boot() const { return boot_; }
   /// Flips one bit, as if the flash had forgotten it.
   void flip(std::uint64_t byte, unsigned bit);
 
@@ -47,6 +51,7 @@ class SimDisk {
   std::vector<std::byte> stable_;
   std::vector<std::byte> current_;
   std::vector<Loose> loose_;
+  std::uint64_t boot_ = 1;
 };
 
 /// A device over simulated disks. One seed fixes every order and fault. After the cut every
@@ -66,6 +71,9 @@ class SimFlash final : public flash::Device {
 
   /// Cuts the power now.
   void cut();
+  /// The process ends, the machine goes on: what had completed stays, also where no sync covered
+  /// it, and what was under way is there whole, in part or not.
+  void kill();
   [[nodiscard]] bool dead() const { return dead_; }
   [[nodiscard]] std::uint64_t operations() const { return operations_; }
   void set_faults(const SimFlashFaults& faults) { faults_ = faults; }

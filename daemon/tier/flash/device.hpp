@@ -39,7 +39,10 @@ struct DevicePath {
 struct DeviceCaps {
   std::uint32_t depth_ops = 0;         ///< accepted and not yet handed out by poll()
   std::uint32_t memory_alignment = 1;  ///< of a memory span's first byte; a power of two
-  std::string notice;                  ///< what people should know of how it runs; may be empty
+  /// Of the machine that the device is at: the same number means that it has not been down since,
+  /// and so that all writes that completed are on the path. 0: unknown.
+  std::uint64_t boot = 0;
+  std::string notice;  ///< what people should know of how it runs; may be empty
 };
 
 /// Files or block devices that keep bytes, seen as one queue of operations.

@@ -18,8 +18,6 @@ namespace {
 
 constexpr auto kTurnMax = std::chrono::seconds(1);
 constexpr auto kPublishPeriod = std::chrono::milliseconds(100);
-// The log of a path that rests for so long is sealed: a write of 4 KiB then, none before.
-constexpr auto kSealAfter = std::chrono::milliseconds(100);
 // Operations on the store at a time; it has room for as many.
 constexpr std::uint32_t kRunningMax = 128;
 /// Transfers that the store may have: it serves them in order, so what more it had would stand
@@ -361,7 +359,6 @@ void FlashLoop::run() {
   const SteadyClock clock;
   running_.resize(kRunningMax);
   for (std::uint32_t i = kRunningMax; i-- > 0;) free_running_.push_back(i);
-  TimePoint last_handled = clock.now();
   for (;;) {
     store_->set_day(today());
     // What a wake announced is taken by reap(), so what was pushed before is seen after it: the
@@ -373,12 +370,11 @@ void FlashLoop::run() {
       publish(*store_);
       published_ = now;
     }
-    if (handled > 0) last_handled = now;
-    if (!store_->sealed() && now - last_handled >= kSealAfter) store_->seal();
+    store_->seal_resting(now);
     const bool idle = waiting_.empty() && transfers_.empty() && making_.empty() &&
                       free_running_.size() == running_.size();
     if (stopping_.load() && idle && handled == 0) break;
-    if (handled == 0) store_->wait(store_->sealed() ? kTurnMax : kSealAfter);
+    if (handled == 0) store_->wait(store_->sealed() ? kTurnMax : Store::kSealAfter);
   }
   if (auto closed = store_->close(); !closed) {
     log(LogLevel::kWarning, "flash: the write counters could not be saved",

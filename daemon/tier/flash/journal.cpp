@@ -121,9 +121,14 @@ bool Journal::start_frame() {
   HO_CHECK(next.commits.empty());
   next.commits.assign(ready_.begin(), end);
   ready_.erase(ready_.begin(), end);
+  bool writes = false;
   for (const Commit& commit : next.commits) {
     ready_blocks_ -= commit.sums.size();
-    if (commit.kind == Commit::Kind::kWrite) last_writes_ = volume_.sequence + 1;
+    writes = writes || commit.kind == Commit::Kind::kWrite;
+  }
+  if (writes) {
+    last_writes_ = volume_.sequence + 1;
+    ++write_frames_;
   }
   next.writes_open = kCopies;
   next.syncing = false;
@@ -157,6 +162,7 @@ void Journal::seal_and_write(AlignedMemory& memory, std::size_t payload_bytes, T
   header.payload_bytes = static_cast<std::uint32_t>(payload_bytes);
   // Of a new log nothing counts before all of its snapshot is safe.
   header.safe_frames = state_ == State::kLog ? volume_.sequence + 1 - frames_open_ : 0;
+  header.boot = device_.caps().boot;
   header.wear = volume_.wear;
   header.wear.day_bytes += kCopies * length;
   header.wear.total_bytes += kCopies * length;

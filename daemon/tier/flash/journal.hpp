@@ -67,6 +67,8 @@ class Journal {
   void request_frame() { frame_wanted_ = true; }
   /// Whether there are writes of which no frame says that they are safe.
   [[nodiscard]] bool open_ended() const { return said_safe_ < last_writes_; }
+  /// How many frames with writes have begun: grows by one with each.
+  [[nodiscard]] std::uint64_t write_frames() const { return write_frames_; }
 
   /// Starts what can be started. Call after append(), complete() and request_*().
   void step(std::uint32_t day);
@@ -151,7 +153,8 @@ class Journal {
   std::uint32_t frames_open_ = 0;
   bool sync_open_ = false;
   std::uint64_t last_writes_ = 0;  ///< frames of this log up to the last one with writes
-  std::uint64_t said_safe_ = 0;    ///< what the last frame says
+  std::uint64_t write_frames_ = 0;
+  std::uint64_t said_safe_ = 0;  ///< what the last frame says
   std::vector<Done> done_;
 
   AlignedMemory super_block_;

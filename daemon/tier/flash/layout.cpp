@@ -189,7 +189,8 @@ std::uint64_t seal_frame(const FrameHeader& header, std::span<std::byte> frame) 
       .number(std::uint32_t{0})
       .number(header.wear.day_bytes)
       .number(header.wear.total_bytes)
-      .number(header.safe_frames);
+      .number(header.safe_frames)
+      .number(header.boot);
   const auto padding = frame.subspan(used, total - used);
   std::fill(padding.begin(), padding.end(), std::byte{0});
   Put(frame.subspan(kFrameSumAt)).number(sum_around(frame.first(total), kFrameSumAt));
@@ -216,7 +217,8 @@ Result<FrameHeader> open_frame(std::span<const std::byte> bytes) {
       .number(zero32)
       .number(out.wear.day_bytes)
       .number(out.wear.total_bytes)
-      .number(out.safe_frames);
+      .number(out.safe_frames)
+      .number(out.boot);
   if (magic != kFrameMagic) return Error(Errc::kCorrupt, "no frame here");
   const std::uint64_t total = frame_bytes(out.payload_bytes);
   if (total > bytes.size()) return Error(Errc::kCorrupt, "a frame is cut");

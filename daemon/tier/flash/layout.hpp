@@ -20,7 +20,7 @@ namespace ho::flash {
 using ExtentId = Strong<struct ExtentIdTag, std::uint64_t>;
 
 // What stands on a path; LAYOUT.md has the picture and the reasons.
-inline constexpr std::uint32_t kFormatVersion = 3;
+inline constexpr std::uint32_t kFormatVersion = 4;
 /// What this program reads as well; LAYOUT.md says how each differs.
 inline constexpr std::uint32_t kFormatVersionOldest = 1;
 inline constexpr std::uint64_t kStripeBytes = kMiB;
@@ -89,6 +89,7 @@ struct FrameHeader {
   std::uint32_t payload_bytes = 0;
   Wear wear;
   std::uint64_t safe_frames = 0;  ///< of this log were safe, with their data, when it was written
+  std::uint64_t boot = 0;         ///< DeviceCaps::boot when it was written
 };
 inline constexpr std::size_t kFrameHeaderBytes = 128;
 

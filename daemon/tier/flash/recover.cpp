@@ -78,7 +78,12 @@ class Replay {
       return Error(Errc::kCorrupt,
                    where + " is damaged in both copies, and acknowledged ones follow it");
     }
-    return apply_in_doubt();
+    // A record comes after its data's write has completed, and a device that has not been without
+    // power since has it: whatever does not match now is damage.
+    const bool same_boot = last_boot_ != 0 && last_boot_ == io_.device().caps().boot;
+    if (!same_boot) return apply_in_doubt();
+    safe_frames_ = volume_.sequence;
+    return apply_safe();
   }
 
  private:
@@ -129,6 +134,7 @@ class Replay {
     }
     safe_frames_ = std::max(safe_frames_, safe);
     held_.emplace_back(frame.payload.begin(), frame.payload.end());
+    last_boot_ = frame.header.boot;
     volume_.wear = frame.header.wear;
     volume_.next_extent = std::max(volume_.next_extent, frame.header.next_extent);
     ++volume_.sequence;
@@ -217,6 +223,7 @@ class Replay {
   std::deque<std::vector<std::byte>>
       held_;                       ///< payloads of the last frames, at most kFramesOpenMax
   std::uint64_t safe_frames_ = 0;  ///< so many are safe for certain
+  std::uint64_t last_boot_ = 0;    ///< of the last sound frame
   AlignedMemory data_{kSumsMax * kBlockBytes};
   std::uint64_t missing_blocks_ = 0;
 };

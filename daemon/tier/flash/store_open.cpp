@@ -108,6 +108,11 @@ Result<std::unique_ptr<Store>> Store::open(std::unique_ptr<Device> device, Optio
   BlockingIo io(*device);
   auto volumes = recover_all(io, options, findings);
   if (!volumes) return volumes.error();
+  // After a kill what was read here may be in the device's cache alone, the superblock too. The new
+  // log goes over the one that is safe, which a power cut would bring back.
+  for (const Volume& volume : *volumes) {
+    if (auto safe = io.sync(volume.path); !safe) return safe.error();
+  }
   drop_incomplete(*volumes, findings);
   HO_CHECK(device->caps().depth_ops >= volumes->size() * Journal::device_ops(1) + 2);
   std::unique_ptr<Store> store(
@@ -203,6 +208,19 @@ Result<void> Store::close() {
 void Store::seal() {
   for (auto& path : paths_) {
     if (path->journal.open_ended() && !path->journal.broken()) path->journal.request_frame();
+  }
+}
+
+void Store::seal_resting(TimePoint now) {
+  for (auto& path : paths_) {
+    Journal& journal = path->journal;
+    if (path->write_frames_seen != journal.write_frames()) {
+      path->write_frames_seen = journal.write_frames();
+      path->write_frames_since = now;
+    } else if (journal.open_ended() && !journal.broken() &&
+               now - path->write_frames_since >= kSealAfter) {
+      journal.request_frame();
+    }
   }
 }
 

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/base/checksum.hpp"
 #include "common/base/log.hpp"
 #include "daemon/tier/flash/open_path.hpp"
 
@@ -42,6 +43,13 @@ Error uring_error(int error) {
     return errno_error(error, "io_uring");
   }
   return Error(Errc::kUnsupported, why);
+}
+
+/// A number for the run of the kernel that this is; 0 where it does not say.
+std::uint64_t boot_number() {
+  std::string id;
+  if (!std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id) || id.empty()) return 0;
+  return checksum64(std::as_bytes(std::span(id)));
 }
 
 Errc errc_of(int error) {
@@ -76,6 +84,7 @@ class UringDevice final : public Device {
   UringDevice(std::vector<std::string> names, std::vector<OpenPath> files, std::uint32_t depth)
       : files_(std::move(files)), slots_(depth) {
     caps_.depth_ops = depth;
+    caps_.boot = boot_number();
     for (std::size_t i = 0; i < files_.size(); ++i) {
       paths_.push_back({std::move(names[i]), files_[i].size_bytes});
       caps_.memory_alignment = std::max(caps_.memory_alignment, files_[i].memory_alignment);

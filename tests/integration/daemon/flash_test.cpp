@@ -2,6 +2,8 @@
 #include <chrono>
 #include <csignal>
 #include <deque>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -101,6 +103,46 @@ TEST_CASE("daemon flash: SIGTERM under load ends in its time, and what was ackno
     REQUIRE(client.stage(client.spec(StageDirection::kIn, extent, i * kBytes, 0, kBytes)).ok());
     CHECK(test::filled(client.memory().first(kBytes), 4));
   }
+}
+
+TEST_CASE("daemon flash: a block that rots after its ack and a SIGKILL is corrupt, never old") {
+  const test::TempFolder folder;
+  const std::string path = folder.file("flash");
+  make_file(path, 8 * kMiB);
+  if (const std::string why = no_flash_here(path); !why.empty()) return test::skip(why);
+  constexpr std::uint64_t kBytes = 64 * kKiB;
+  FlashExtent extent;
+  {
+    DaemonProcess daemon(folder, "acked", {with_flash(folder, path), {}, false});
+    test::StagingClient client(test::unix_address(folder));
+    extent = client.allocate(kBytes, FlashPolicy::kDurable);
+    for (const std::uint64_t seed : {5U, 6U}) {
+      test::fill(client.memory().first(kBytes), seed);
+      REQUIRE(client.stage(client.spec(StageDirection::kOut, extent, 0, 0, kBytes)));
+    }
+    daemon.send(SIGKILL);  // at the ack: no frame says that the last one is safe
+    CHECK(daemon.wait().signal == SIGKILL);
+  }
+  std::vector<std::byte> bytes(kBytes);
+  test::fill(bytes, 6);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const std::string device{std::istreambuf_iterator<char>(file), {}};
+  const std::string block(reinterpret_cast<const char*>(bytes.data()) + 3 * 4096, 4096);
+  const std::size_t at = device.find(block);
+  REQUIRE(at != std::string::npos);
+  file.clear();
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(static_cast<char>(block[0] ^ 1));
+  file.close();
+
+  const DaemonProcess daemon(folder, "again", {with_flash(folder, path), {}, false});
+  test::StagingClient client(test::unix_address(folder));
+  REQUIRE(client.control().flash_open(client.session(), extent, test::soon()).ok());
+  const auto broken = client.stage(client.spec(StageDirection::kIn, extent, 0, 0, kBytes));
+  REQUIRE_FALSE(broken.ok());
+  CHECK(broken.error().code() == Errc::kCorrupt);
+  CHECK(broken.error().context().find("block 3") != std::string::npos);
+  REQUIRE(client.stage(client.spec(StageDirection::kIn, extent, 0, 0, 3 * 4096)));
 }
 
 TEST_CASE("daemon flash: a path that is missing or in use keeps the daemon from starting") {

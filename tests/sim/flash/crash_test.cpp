@@ -30,7 +30,7 @@ void open_after_crash(FlashWorld& world) {
     dies.dies_after = world.random().below(60);
     // Alive after opening: then the cut comes later, with nothing under way.
     static_cast<void>(world.open(dies));
-    world.crash();
+    world.crash(world.any_crash());
   }
   INFO(world.open_error());
   const bool opened = world.open({});
@@ -53,7 +53,7 @@ TEST_CASE("flash sim: after any crash every acknowledged durable write reads bac
       world.run(20 + world.random().below(60));
       REQUIRE(world.wrong() == "");
       if (world.random().below(3) == 0) world.drain();
-      world.crash();
+      world.crash(world.any_crash());
       REQUIRE(world.wrong() == "");
       open_after_crash(world);
       missing += data_was_missing(world) ? 1 : 0;
@@ -66,7 +66,7 @@ TEST_CASE("flash sim: after any crash every acknowledged durable write reads bac
         cut_midway += world.dead() ? 1 : 0;
       }
       REQUIRE(world.wrong() == "");
-      world.crash();
+      world.crash(world.any_crash());
       open_after_crash(world);
     }
     world.close();
@@ -150,6 +150,28 @@ TEST_CASE("flash sim: a flipped bit of data is found, named, and harms nothing e
     world.close();
   });
   if (!test::only_seed()) CHECK(flipped > kFlipSeeds / 2);
+}
+
+TEST_CASE("flash sim: after a kill a rotten block of the last acknowledged write is corrupt") {
+  std::uint64_t flipped = 0;
+  for_each_seed(kErrorSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    FlashWorld world(seed);
+    REQUIRE(world.open({}));
+    world.run(10 + world.random().below(60));
+    if (seed % 2 == 0) world.drain();
+    world.crash(FlashWorld::Crash::kKill);
+    REQUIRE(world.wrong() == "");
+    const bool flipped_one = world.flip_last_write();
+    REQUIRE(world.wrong() == "");
+    REQUIRE(world.open({}));
+    world.verify();
+    REQUIRE(world.wrong() == "");
+    CHECK(world.corrupt_reads() == (flipped_one ? 1 : 0));
+    flipped += flipped_one ? 1 : 0;
+    world.close();
+  });
+  if (!test::only_seed()) CHECK(flipped > kErrorSeeds / 2);
 }
 
 TEST_CASE("flash sim: flipped bits in one copy of the metadata harm nothing") {

@@ -238,6 +238,8 @@ void FlashWorld::settle_write(const Action& action, Errc code) {
   if (code == Errc::kOk && durable) {
     model.sure = true;
     ++acknowledged_;
+    last_extent_ = action.extent;
+    last_block_ = action.offset / kBlockBytes;
   }
   const std::uint64_t last = (action.offset + action.length - 1) / kBlockBytes;
   for (std::uint64_t block = action.offset / kBlockBytes; block <= last; ++block) {
@@ -315,9 +317,10 @@ void FlashWorld::forget_after_crash() {
                 [](const auto& entry) { return entry.second.spec.policy == Policy::kScratch; });
 }
 
-void FlashWorld::crash() {
+void FlashWorld::crash(Crash how) {
   if (store_) {
-    if (!device_->dead()) device_->cut();
+    if (!device_->dead() && how == Crash::kPowerCut) device_->cut();
+    if (!device_->dead()) device_->kill();
     // Lets the store see the end of what was in flight, so that it can be taken apart.
     for (int i = 0; i < 50; ++i) pump();
     store_.reset();
@@ -404,7 +407,8 @@ void FlashWorld::verify() {
   }
 }
 
-bool FlashWorld::flip_data_bit() {
+/// One bit of this block of an extent; of any written one where no block or no extent is given.
+bool FlashWorld::flip_block(ExtentId wanted, std::optional<std::uint64_t> extent_block) {
   HO_CHECK(!store_);
   SimFlash device(disks_, 1, {});
   flash::BlockingIo io(device);
@@ -417,20 +421,27 @@ bool FlashWorld::flip_data_bit() {
     }
     for (const auto& [id, shard] : volume->table.shards()) {
       const auto model = models_.find(id);
+      const flash::Striping striping(id, static_cast<std::uint16_t>(disks_.size()));
       for (std::uint32_t block = 0; block < shard.blocks(); ++block) {
-        if (shard.sums[block] == 0 || model == models_.end() || random_.below(4) != 0) continue;
+        const std::uint64_t of_extent = striping.extent_block(flash::PathIndex(path), block);
+        if (shard.sums[block] == 0 || model == models_.end()) continue;
+        if (extent_block ? id != wanted || of_extent != *extent_block : random_.below(4) != 0) {
+          continue;
+        }
         const std::uint64_t begin = volume->geometry.data_offset(shard.physical[block]);
         disks_[path]->flip(begin + random_.below(kBlockBytes),
                            static_cast<unsigned>(random_.below(8)));
         model->second.flipped = true;
-        const flash::Striping striping(id, static_cast<std::uint16_t>(disks_.size()));
-        model->second.flipped_block = striping.extent_block(flash::PathIndex(path), block);
+        model->second.flipped_block = of_extent;
         return true;
       }
     }
   }
   return false;
 }
+
+bool FlashWorld::flip_data_bit() { return flip_block(ExtentId(), std::nullopt); }
+bool FlashWorld::flip_last_write() { return flip_block(last_extent_, last_block_); }
 
 void FlashWorld::flip_metadata_bit(std::size_t copy) {
   HO_CHECK(!store_);

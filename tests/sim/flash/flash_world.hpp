@@ -29,14 +29,20 @@ class FlashWorld {
   void drain();
   /// Waits for everything, and until the logs say that all is safe.
   void rest();
-  /// Cuts the power if that did not happen by itself, and forgets what cannot have survived.
-  void crash();
+  enum class Crash { kPowerCut, kKill };
+  /// Cuts the power if that did not happen by itself, or ends the process alone; forgets what
+  /// cannot have survived.
+  void crash(Crash how = Crash::kPowerCut);
+  /// One or the other.
+  Crash any_crash() { return random_.below(3) == 0 ? Crash::kKill : Crash::kPowerCut; }
   /// Ends the store with everything complete.
   void close();
   /// Reads everything, against the model. A flipped block may be kCorrupt.
   void verify();
   /// Flips one bit of a block of a durable extent that holds something. @return false: none does.
   bool flip_data_bit();
+  /// The same in the block of the durable write that was acknowledged last.
+  bool flip_last_write();
   /// Flips a bit somewhere in one copy of superblocks and logs.
   void flip_metadata_bit(std::size_t copy);
 
@@ -87,6 +93,7 @@ class FlashWorld {
   void verify_extent(flash::ExtentId id, Model& model);
   void forget_after_crash();
   [[nodiscard]] Model* pick();
+  [[nodiscard]] bool flip_block(flash::ExtentId id, std::optional<std::uint64_t> extent_block);
   void complain(const std::string& what);
 
   Prng random_;
@@ -102,6 +109,8 @@ class FlashWorld {
   std::uint64_t acknowledged_ = 0;
   std::uint64_t corrupt_reads_ = 0;
   std::uint64_t failures_ = 0;
+  flash::ExtentId last_extent_;  ///< of the durable write that was acknowledged last
+  std::uint64_t last_block_ = 0;
   bool faulty_ = false;  ///< operations may fail without a reason that the model knows
   std::string wrong_;
   std::string open_error_;

@@ -85,9 +85,38 @@ TEST_CASE("flash layout: another format version is named and refused") {
   block[8] = std::byte{kFormatVersion + 1};
   const auto refused = decode_superblock(span);
   CHECK(refused.error().code() == Errc::kUnsupported);
-  CHECK(refused.error().context() == "format version 4; this program knows 1 to 3");
+  CHECK(refused.error().context() == "format version 5; this program knows 1 to 4");
   block[8] = std::byte{0};
   CHECK(decode_superblock(span).error().code() == Errc::kUnsupported);
+}
+
+TEST_CASE("flash layout: a frame's header comes back as it was") {
+  FrameHeader header;
+  header.set[5] = std::byte{4};
+  header.path_index = 2;
+  header.epoch = 3;
+  header.salt = 4;
+  header.sequence = 5;
+  header.next_extent = 6;
+  header.wear = {7, 8, 9};
+  header.safe_frames = 10;
+  header.boot = 11;
+  std::vector<std::byte> frame(kBlockBytes);
+  REQUIRE(seal_frame(header, frame) == kBlockBytes);
+  const auto back = open_frame(frame);
+  REQUIRE(back.ok());
+  CHECK(back->set == header.set);
+  CHECK(back->path_index == 2);
+  CHECK(back->epoch == 3);
+  CHECK(back->salt == 4);
+  CHECK(back->sequence == 5);
+  CHECK(back->next_extent == 6);
+  CHECK(back->wear.day == 7);
+  CHECK(back->wear.day_bytes == 8);
+  CHECK(back->wear.total_bytes == 9);
+  CHECK(back->safe_frames == 10);
+  CHECK(back->boot == 11);
+  CHECK(frame[96] == std::byte{11});
 }
 
 TEST_CASE("flash layout: a frame cut anywhere or with any bit flipped is refused") {

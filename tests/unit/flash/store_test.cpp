@@ -5,67 +5,14 @@
 
 #include "daemon/tier/flash/examine.hpp"
 #include "daemon/tier/flash/store.hpp"
-#include "tests/support/sim_flash.hpp"
+#include "tests/unit/flash/store_rig.hpp"
 
 namespace {
 
 using namespace ho;
 using namespace ho::flash;
-
-struct Rig {
-  explicit Rig(std::uint64_t bytes = 2 * kMiB) {
-    disks.push_back(std::make_shared<test::SimDisk>(bytes));
-  }
-  Result<void> open(std::uint64_t budget = 0, std::uint32_t day = 10) {
-    store.reset();
-    Store::Options options;
-    options.ops_max = 8;
-    options.bounce_buffers = 2;
-    options.day = day;
-    options.salt = ++salt;
-    options.write_bytes_per_day_max = {budget};
-    options.extents_max = extents_max;
-    findings.clear();
-    auto device = std::make_unique<test::SimFlash>(disks, salt, test::SimFlashFaults{});
-    sim = device.get();
-    auto opened = Store::open(std::move(device), options, findings);
-    if (!opened) return opened.error();
-    store = std::move(*opened);
-    return {};
-  }
-  ExtentId create(std::uint64_t bytes, Policy policy = Policy::kDurable) {
-    const auto made = store->create({{1, 1, 1}, bytes, policy});
-    REQUIRE(made.ok());
-    return *made;
-  }
-  StoreCompletion wait() {
-    StoreCompletion done;
-    for (int i = 0; i < 100000; ++i) {
-      if (store->poll(std::span(&done, 1)) == 1) return done;
-    }
-    FAIL("no completion");
-    return done;
-  }
-  StoreCompletion write(ExtentId extent, std::uint64_t offset, std::span<const std::byte> bytes) {
-    REQUIRE(store->submit(WriteOp{OpId(1), extent, offset, bytes}).ok());
-    return wait();
-  }
-  StoreCompletion read(ExtentId extent, std::uint64_t offset, std::span<std::byte> into) {
-    REQUIRE(store->submit(ReadOp{OpId(2), extent, offset, into}).ok());
-    return wait();
-  }
-
-  std::vector<std::shared_ptr<test::SimDisk>> disks;
-  test::SimFlash* sim = nullptr;
-  std::unique_ptr<Store> store;
-  Findings findings;  ///< of the last open()
-  std::uint64_t salt = 0;
-  std::size_t extents_max = 1000;
-};
-
-std::vector<std::byte> bytes_of(std::size_t count, unsigned value) {
-  return std::vector<std::byte>(count, static_cast<std::byte>(value));
-}
+using test::bytes_of;
+using Rig = test::StoreRig;
 
 }  // namespace
 
@@ -276,19 +223,6 @@ TEST_CASE("flash store: wear survives a close and begins anew with the day") {
   CHECK(after.total_bytes >= before.total_bytes);
 }
 
-TEST_CASE("flash store: a foreign path and a wrong set are refused and left alone") {
-  Rig rig;
-  rig.disks[0]->flip(5, 1);
-  auto opened = rig.open();
-  CHECK(opened.error().code() == Errc::kCorrupt);
-  CHECK(opened.error().context().find("sim0: not a flash path of HyperOffload") == 0);
-  rig.disks[0]->flip(5, 1);
-  REQUIRE(rig.open().ok());
-  rig.store.reset();
-  rig.disks.push_back(std::make_shared<test::SimDisk>(2 * kMiB));
-  CHECK(rig.open().error().code() == Errc::kConflict);
-}
-
 TEST_CASE("flash store: more operations than its limit are busy, and each accepted one ends") {
   Rig rig;
   REQUIRE(rig.open().ok());
@@ -317,130 +251,6 @@ TEST_CASE("flash store: a session's end takes its scratch extents and leaves the
   CHECK_FALSE(rig.store->find(scratch).has_value());
   CHECK(rig.store->find(durable).has_value());
   CHECK(rig.store->paths()[0].free_bytes == free_before + 64 * kKiB);
-}
-
-TEST_CASE("flash store: a write cut between its record and its data leaves each block old or new") {
-  const auto old_bytes = bytes_of(32 * kKiB, 5);
-  const auto new_bytes = bytes_of(32 * kKiB, 6);
-  int missing = 0;
-  int arrived = 0;
-  for (int turns = 0; turns < 400; ++turns) {
-    Rig rig;
-    rig.salt = static_cast<std::uint64_t>(turns);
-    REQUIRE(rig.open().ok());
-    const ExtentId extent = rig.create(64 * kKiB);
-    // The first half holds something, the second never did.
-    REQUIRE(rig.write(extent, 0, old_bytes).done.code == Errc::kOk);
-    REQUIRE(rig.store->submit(WriteOp{OpId(1), extent, 0, new_bytes}).ok());
-    REQUIRE(rig.store->submit(WriteOp{OpId(2), extent, 32 * kKiB, new_bytes}).ok());
-    bool acknowledged = false;
-    for (int i = 0; i < turns % 20; ++i) {
-      StoreCompletion done;
-      acknowledged = rig.store->poll(std::span(&done, 1)) > 0 || acknowledged;
-    }
-    rig.sim->cut();
-    REQUIRE(rig.open().ok());
-    if (acknowledged) continue;
-    missing += rig.findings.empty() ? 0 : 1;
-    for (std::uint64_t block = 0; block < 16; ++block) {
-      auto into = bytes_of(kBlockBytes, 0);
-      const auto done = rig.read(extent, block * kBlockBytes, into);
-      const bool is_new = done.done.code == Errc::kOk && into == bytes_of(kBlockBytes, 6);
-      const bool is_old = block < 8
-                              ? done.done.code == Errc::kOk && into == bytes_of(kBlockBytes, 5)
-                              : done.done.code == Errc::kNotFound;
-      if (!is_new && !is_old) FAIL("block " << block << " after " << turns << " turns");
-      arrived += is_new ? 1 : 0;
-    }
-    rig.store->check_space();
-  }
-  // Both kinds of tail were met: a phantom one and one that stands.
-  CHECK(missing > 10);
-  CHECK(arrived > 10);
-}
-
-TEST_CASE("flash store: a block of the last write that rots after a seal is corrupt, never old") {
-  Rig rig;
-  REQUIRE(rig.open().ok());
-  const ExtentId extent = rig.create(64 * kKiB);
-  REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, 5)).done.code == Errc::kOk);
-  REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, 6)).done.code == Errc::kOk);
-  CHECK_FALSE(rig.store->sealed());
-  rig.store->seal();
-  for (int i = 0; i < 100; ++i) CHECK(rig.store->poll({}) == 0);
-  CHECK(rig.store->sealed());
-  rig.sim->cut();
-  rig.store.reset();
-  std::uint64_t at = plan_geometry(rig.disks[0]->size())->data_offset(0);
-  while (rig.disks[0]->current()[at] != std::byte{6}) at += kBlockBytes;
-  rig.disks[0]->flip(at, 0);
-  REQUIRE(rig.open().ok());
-  auto into = bytes_of(64 * kKiB, 0);
-  CHECK(rig.read(extent, 0, into).done.code == Errc::kCorrupt);
-}
-
-TEST_CASE(
-    "flash store: a path of format version 1 is read as that one meant it, and goes on as ours") {
-  Rig rig;
-  REQUIRE(rig.open().ok());
-  const ExtentId extent = rig.create(64 * kKiB);
-  REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, 5)).done.code == Errc::kOk);
-  REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, 6)).done.code == Errc::kOk);
-  rig.sim->cut();
-  rig.store.reset();
-  test::SimDisk& disk = *rig.disks[0];
-  const auto plan = plan_geometry(disk.size());
-  const auto version_of = [&](std::size_t copy) {
-    const auto block = disk.current().subspan(plan->super_offset(copy)).first<kBlockBytes>();
-    const auto super = decode_superblock(block);
-    REQUIRE(super.ok());
-    return super->version;
-  };
-  for (std::size_t copy = 0; copy < kCopies; ++copy) {
-    const auto block = disk.current().subspan(plan->super_offset(copy)).first<kBlockBytes>();
-    auto super = *decode_superblock(block);
-    super.version = 1;
-    std::vector<std::byte> as_1(kBlockBytes);
-    encode_superblock(super, std::span<std::byte, kBlockBytes>(as_1));
-    for (std::size_t bit = 0; bit < 8 * kBlockBytes; ++bit) {
-      const auto mask = static_cast<std::byte>(1U << (bit % 8));
-      if (((as_1[bit / 8] ^ block[bit / 8]) & mask) == std::byte{0}) continue;
-      disk.flip(plan->super_offset(copy) + bit / 8, static_cast<unsigned>(bit % 8));
-    }
-    CHECK(version_of(copy) == 1);
-  }
-  // Its last write was safe before it was logged: what does not match is damage.
-  std::uint64_t at = plan->data_offset(0);
-  while (disk.current()[at] != std::byte{6}) at += kBlockBytes;
-  disk.flip(at, 0);
-  REQUIRE(rig.open().ok());
-  auto into = bytes_of(64 * kKiB, 0);
-  CHECK(rig.read(extent, 0, into).done.code == Errc::kCorrupt);
-  CHECK(rig.read(extent, kBlockBytes, std::span(into).first(kBlockBytes)).done.code == Errc::kOk);
-  CHECK(version_of(0) == kFormatVersion);
-  CHECK(version_of(1) == kFormatVersion);
-}
-
-TEST_CASE("flash store: a log describes any pattern of written blocks, and never stops for it") {
-  // Every second block, and then again elsewhere: no two lie together, none has a written
-  // neighbour.
-  const std::uint64_t blocks = GENERATE(15000ULL, 3000ULL);
-  Rig rig(blocks > 4096 ? 64 * kMiB : 16 * kMiB);
-  REQUIRE(rig.open().ok());
-  const ExtentId extent = rig.create(blocks * kBlockBytes);
-  for (unsigned pass = 1; pass <= 2; ++pass) {
-    const auto bytes = bytes_of(kBlockBytes, pass);
-    for (std::uint64_t block = 0; block < blocks; block += 2) {
-      const auto done = rig.write(extent, block * kBlockBytes, bytes);
-      if (done.done.code != Errc::kOk) FAIL("block " << block << " in pass " << pass);
-    }
-  }
-  rig.sim->cut();
-  REQUIRE(rig.open().ok());
-  auto into = bytes_of(kBlockBytes, 0);
-  CHECK(rig.read(extent, (blocks - 2) * kBlockBytes, into).done.code == Errc::kOk);
-  CHECK(into == bytes_of(kBlockBytes, 2));
-  CHECK(rig.read(extent, (blocks - 1) * kBlockBytes, into).done.code == Errc::kNotFound);
 }
 
 TEST_CASE("flash examine: a clean path has no bad block, a flipped bit is listed with its place") {

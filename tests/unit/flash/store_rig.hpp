@@ -1,0 +1,78 @@
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "daemon/tier/flash/store.hpp"
+#include "tests/support/sim_flash.hpp"
+
+namespace ho::test {
+
+using flash::ExtentId;
+using flash::Findings;
+using flash::Policy;
+using flash::ReadOp;
+using flash::Store;
+using flash::StoreCompletion;
+using flash::WriteOp;
+
+/// A store over simulated disks, one operation at a time.
+struct StoreRig {
+  explicit StoreRig(std::uint64_t bytes = 2 * kMiB) {
+    disks.push_back(std::make_shared<SimDisk>(bytes));
+  }
+  Result<void> open(std::uint64_t budget = 0, std::uint32_t day = 10) {
+    store.reset();
+    Store::Options options;
+    options.ops_max = 8;
+    options.bounce_buffers = 2;
+    options.day = day;
+    options.salt = ++salt;
+    options.write_bytes_per_day_max = {budget};
+    options.extents_max = extents_max;
+    findings.clear();
+    auto device = std::make_unique<SimFlash>(disks, salt, SimFlashFaults{});
+    sim = device.get();
+    auto opened = Store::open(std::move(device), options, findings);
+    if (!opened) return opened.error();
+    store = std::move(*opened);
+    return {};
+  }
+  ExtentId create(std::uint64_t bytes, Policy policy = Policy::kDurable) {
+    const auto made = store->create({{1, 1, 1}, bytes, policy});
+    REQUIRE(made.ok());
+    return *made;
+  }
+  StoreCompletion wait() {
+    StoreCompletion done;
+    for (int i = 0; i < 100000; ++i) {
+      if (store->poll(std::span(&done, 1)) == 1) return done;
+    }
+    FAIL("no completion");
+    return done;
+  }
+  StoreCompletion write(ExtentId extent, std::uint64_t offset, std::span<const std::byte> bytes) {
+    REQUIRE(store->submit(WriteOp{OpId(1), extent, offset, bytes}).ok());
+    return wait();
+  }
+  StoreCompletion read(ExtentId extent, std::uint64_t offset, std::span<std::byte> into) {
+    REQUIRE(store->submit(ReadOp{OpId(2), extent, offset, into}).ok());
+    return wait();
+  }
+
+  std::vector<std::shared_ptr<SimDisk>> disks;
+  SimFlash* sim = nullptr;
+  std::unique_ptr<Store> store;
+  Findings findings;  ///< of the last open()
+  std::uint64_t salt = 0;
+  std::size_t extents_max = 1000;
+};
+
+inline std::vector<std::byte> bytes_of(std::size_t count, unsigned value) {
+  return std::vector<std::byte>(count, static_cast<std::byte>(value));
+}
+
+}  // namespace ho::test
