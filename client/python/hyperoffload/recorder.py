@@ -37,6 +37,12 @@ _RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial", "
 # What normalisations update in training, though their schemas do not say so.
 _RUNNING = {"running_mean", "running_var"}
 _TRAINING = {"training", "train", "use_input_stats"}
+# Operators that talk to other processes: never moved, never run twice.
+_COLLECTIVES = {"c10d", "_c10d_functional", "c10d_functional", "nccl"}
+# Operators on lists of tensors, which treat each place of their lists alone.
+_ON_LISTS = ("_foreach_", "_fused_")
+# Tensors beside the lists that each place may read; more, and the call stays one op.
+_SHARED_MAX = 8
 
 
 def _arguments(function, args, kwargs):
@@ -61,13 +67,21 @@ def _storage_of(tensor):
         return None
 
 
-def _tensors(value):
-    """All tensors in an argument or result: itself, or of lists and tuples."""
+def _tensors(value, place=None):
+    """(tensor, its place in the list it is in) of an argument or result; None: it is in none."""
     if isinstance(value, torch.Tensor):
-        yield value
+        yield value, place
     elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
+        for number, each in enumerate(value):
+            yield from _tensors(each, number)
+
+
+def _namespace(function):
+    return function._schema.name.split("::")[0]
+
+
+def _bytes_of(tensor):
+    return tensor.numel() * tensor.element_size()
 
 
 class _Storage:
@@ -83,9 +97,22 @@ class _Storage:
         self.written = False
 
 
+class _Operand:
+    """A tensor that goes into a call: what it is a part of, and what is done with it."""
+
+    def __init__(self, storage, place, size, written, whole):
+        self.storage = storage
+        self.place = place  # in its list; None: it is in none
+        self.bytes = size
+        self.written = written
+        self.whole = whole  # all of the storage is written
+
+
 class _Op:
     def __init__(self, name, phase):
         self.name = name
+        self.share = 1.0  # of the call's time
+        self.fixed = False
         self.phase = phase
         self.reads = []
         self.writes = []
@@ -262,47 +289,92 @@ class Recorder:
         duration = time.perf_counter_ns() - before
         if events is not None:
             events[1].record()
-        op = self._op_of(function, operands, result)
-        if op is not None:
-            op.duration_ns, op.events = duration, events
+        for op in self._ops_of(function, operands, list(_tensors(result))):
+            op.duration_ns, op.events = int(duration * op.share), events
             self._step.ops.append(op)
         return result
 
     def _operands(self, function, args, kwargs):
-        """(storage, whether it is written, whether all of it) of each tensor that goes in."""
+        """What goes in, as _Operand; tensors of other devices are left out."""
         overwrites = function.__name__.split(".")[0] in _OVERWRITES
         out = []
         trains = any(argument.name in _TRAINING and value
                      for argument, value in _arguments(function, args, kwargs))
         backward = "backward" in function.__name__
+        received = self._received(function)
         for argument, value in _arguments(function, args, kwargs):
             written = argument.alias_info is not None and argument.alias_info.is_write
             written = written or (trains and not backward and argument.name in _RUNNING)
-            for tensor in _tensors(value):
+            written = written or argument.name == received
+            for tensor, place in _tensors(value):
                 storage = self._step.find(tensor, "input", True)
                 if storage is not None:
-                    size = tensor.numel() * tensor.element_size()
+                    size = _bytes_of(tensor)
                     whole = (overwrites or argument.name == "out") and size >= storage.bytes
-                    out.append((storage, written, written and whole))
+                    out.append(_Operand(storage, place, size, written, written and whole))
         return out
 
-    def _op_of(self, function, operands, result):
+    @staticmethod
+    def _received(function):
+        """The argument into which a collective puts what it gets: c10d's schemas do not say so."""
+        if _namespace(function) != "c10d" or function.__name__.startswith("send"):
+            return None
+        names = [argument.name for argument in function._schema.arguments]
+        return next((name for name in names if name.startswith("output")), names[0] if names else None)
+
+    @staticmethod
+    def _parts(name, operands, results):
+        """(operands, results) of each place of a call on lists; of the whole call where it is none.
+
+        Fused, no budget below all parameters and their states would do.
+        """
+        whole = [(operands, results)]
+        if not name.startswith(_ON_LISTS):
+            return whole
+        shared = [operand for operand in operands if operand.place is None]
+        by_place = {}
+        for operand in operands:
+            if operand.place is not None:
+                by_place.setdefault(operand.place, ([], []))[0].append(operand)
+        for tensor, place in results:
+            by_place.setdefault(place, ([], []))[1].append((tensor, place))
+        sizes = {(len(ins), len(outs)) for ins, outs in by_place.values()}
+        if len(by_place) < 2 or len(sizes) != 1 or None in by_place or len(shared) > _SHARED_MAX:
+            return whole
+        return [(ins + shared, outs) for _, (ins, outs) in sorted(by_place.items())]
+
+    def _ops_of(self, function, operands, results):
+        """The ops of one call, with their shares of its time: by the bytes they touch."""
+        ops, weights = [], []
+        name = function.__name__.split(".")[0]
+        for ins, outs in self._parts(name, operands, results):
+            op = self._op_of(function, ins, outs, f"{name}#{len(self._step.ops) + len(ops)}")
+            if op is not None:
+                ops.append(op)
+                weights.append(sum(operand.bytes for operand in ins)
+                               + sum(_bytes_of(tensor) for tensor, _ in outs))
+        for op, weight in zip(ops, weights):
+            op.share = weight / sum(weights) if sum(weights) else 1 / len(ops)
+        return ops
+
+    def _op_of(self, function, operands, results, result_name):
         name = function.__name__.split(".")[0]
         op = _Op(str(function), self._phase)
-        for storage, written, whole in operands:
-            if written and storage not in op.writes:
-                op.writes.append(storage)
-            reads = not whole and not name.endswith(_SHAPE_ONLY)
-            if reads and storage not in op.reads:
-                op.reads.append(storage)
-        inputs = {storage.number for storage, _, _ in operands}
-        outputs = 0
-        for tensor in _tensors(result):
-            outputs += 1
-            storage = self._step.find(tensor, f"{name}#{len(self._step.ops)}", False)
+        op.fixed = _namespace(function) in _COLLECTIVES
+        for operand in operands:
+            if operand.written and operand.storage not in op.writes:
+                op.writes.append(operand.storage)
+            reads = not operand.whole and not name.endswith(_SHAPE_ONLY)
+            if reads and operand.storage not in op.reads:
+                op.reads.append(operand.storage)
+        inputs = {operand.storage.number for operand in operands}
+        for tensor, _ in results:
+            storage = self._step.find(tensor, result_name, False)
             if storage is not None and storage.number not in inputs and storage not in op.writes:
                 op.writes.append(storage)
-        if name in _ALLOCATES or (not op.writes and (outputs > 0 or not op.reads)):
+        if op.fixed and (op.reads or op.writes):
+            return op  # also one that only waits for another
+        if name in _ALLOCATES or (not op.writes and (results or not op.reads)):
             return None  # memory without values, a view, or nothing of this device
         in_place = any(storage in op.reads for storage in op.writes)
         random = _is_random(function, name)
@@ -314,7 +386,7 @@ class Recorder:
             torch.cuda.synchronize(self._device)
         for op in step.ops:
             if op.events is not None:
-                op.duration_ns = int(op.events[0].elapsed_time(op.events[1]) * 1e6)
+                op.duration_ns = int(op.events[0].elapsed_time(op.events[1]) * 1e6 * op.share)
                 op.events = None
 
     # What came of it.
@@ -342,7 +414,7 @@ class Recorder:
                          step.ops[places[id(op)]].duration_ns for step in alike))),
                      "reads": [ids[s.number] for s in op.reads],
                      "writes": [ids[s.number] for s in op.writes],
-                     "phase": op.phase, "recomputable": op.recomputable}
+                     "phase": op.phase, "fixed": op.fixed, "recomputable": op.recomputable}
                     for place, op in enumerate(ops)],
         }
 

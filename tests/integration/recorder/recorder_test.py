@@ -211,6 +211,43 @@ class Storages(unittest.TestCase):
         for op in graph["ops"]:
             self.assertFalse(kept & set(op["writes"]), op)
 
+    def test_calls_on_lists_are_one_op_for_each_place(self):
+        model = Transformer(layers=1)
+        recorder = Recorder(model)
+        tensors = [torch.ones(100), torch.ones(300)]
+        with recorder:
+            torch._foreach_add_(tensors, [torch.ones(100), torch.ones(300)])
+            made = torch._foreach_mul(tensors, 2.0)
+        ops = recorder.graph()["ops"]
+        for name in ("_foreach_add_", "_foreach_mul"):
+            parts = [op for op in ops if name in op["name"]]
+            self.assertEqual(len(parts), 2, ops)
+            self.assertEqual([len(op["writes"]) for op in parts], [1, 1])
+            small, large = (int(op["durationNs"]) for op in parts)
+            self.assertAlmostEqual(small * 3, large, delta=3)
+        self.assertNotEqual(made[0].data_ptr(), made[1].data_ptr())
+
+    def test_collectives_are_fixed_and_never_run_again(self):
+        import torch.distributed as dist
+        model = Transformer(layers=1)
+        recorder = Recorder(model)
+        with tempfile.TemporaryDirectory(prefix="ho-group-") as folder:
+            dist.init_process_group("gloo", init_method="file://" + os.path.join(folder, "group"),
+                                    rank=0, world_size=1)
+            try:
+                with recorder:
+                    value = torch.ones(64) * 2
+                    dist.all_reduce(value)
+                    value * 3
+            finally:
+                dist.destroy_process_group()
+        ops = recorder.graph()["ops"]
+        fixed = [op for op in ops if op["fixed"]]
+        self.assertEqual([op["name"].split(".")[:2] for op in fixed], [["c10d", "allreduce_"]], ops)
+        self.assertFalse(fixed[0]["recomputable"])
+        self.assertEqual(fixed[0]["reads"], fixed[0]["writes"])
+        self.assertEqual(fixed[0]["reads"], ops[-1]["reads"])
+
     def test_views_share_a_storage_and_are_no_ops(self):
         model = torch.nn.Linear(8, 8)
         recorder = Recorder(model)
