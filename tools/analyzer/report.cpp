@@ -156,9 +156,11 @@ class Page {
     for (std::size_t p = 0; p < schedule_.positions.size(); ++p) {
       compute_ns += op_at(p).duration_ns;
     }
-    std::uint64_t unmanaged_bytes = 0;
-    for (const MemoryPoint& point : unmanaged()) {
-      unmanaged_bytes = std::max(unmanaged_bytes, point.bytes);
+    std::uint64_t unmanaged_bytes = schedule_.prediction.peak_unmanaged_bytes;  // program order
+    if (unmanaged_bytes == 0) {
+      for (const MemoryPoint& point : unmanaged()) {
+        unmanaged_bytes = std::max(unmanaged_bytes, point.bytes);
+      }
     }
     json_.begin_object()
         .field("graph", schedule_.graph_name)

@@ -89,6 +89,23 @@ TEST_CASE("gpt: a budget below one op's operands is refused with the op's name",
   REQUIRE(gpt.err().find("op head.adam needs") != std::string::npos);
 }
 
+TEST_CASE("gpt: a budget above the model is no larger an arena", "[integration]") {
+  TwoNodes nodes;
+  Gpt gpt(with_tiny_model(
+      {"--device-memory", "32TiB", "--steps", "2", "--pool", nodes.address(0), "--json"}));
+  const int code = gpt.wait();
+  INFO(gpt.err());
+  REQUIRE(code == 0);
+  REQUIRE(number(Json::parse(gpt.out()), "arena_bytes") < 64 << 20);
+}
+
+TEST_CASE("gpt: a model larger than the machine's memory is refused", "[integration]") {
+  Gpt gpt({"--policy", "resident", "--layers", "64", "--dim", "32768", "--heads", "8"});
+  REQUIRE(gpt.wait() == 4);
+  INFO(gpt.err());
+  REQUIRE(gpt.err().find("available; take a smaller model") != std::string::npos);
+}
+
 TEST_CASE("gpt: wrong usage exits with 2", "[integration]") {
   REQUIRE(Gpt({"--no-such-option"}).wait() == 2);
   REQUIRE(Gpt({"--heads", "7", "--policy", "resident"}).wait() == 2);

@@ -66,7 +66,12 @@ std::string policy_name(PolicyKind policy) {
 }
 
 Result<std::uint64_t> device_budget_bytes(const Graph& graph, const std::string& text) {
-  return memory_bytes("--device-memory", text, analyzer::peak_unmanaged_bytes(graph));
+  auto budget = memory_bytes("--device-memory", text, analyzer::peak_unmanaged_bytes(graph));
+  if (!budget) return budget;
+  // More than all storages side by side is no use, and the arena is real memory here.
+  std::uint64_t all_bytes = 0;
+  for (const Storage& storage : graph.storages) all_bytes += align_up(storage.bytes, 64);
+  return std::min(*budget, all_bytes);
 }
 
 Result<std::unique_ptr<Configuration>> Configuration::create(const ConfigurationSpec& spec,
