@@ -29,6 +29,13 @@ void SimDisk::write(std::uint64_t offset, std::span<const std::byte> bytes,
                     std::uint64_t finished) {
   put(current_, offset, bytes);
   loose_.push_back({offset, copy_of(bytes), finished});
+  const std::uint64_t end = (offset + bytes.size()) / flash::kBlockBytes;
+  bad_.erase(bad_.lower_bound(offset / flash::kBlockBytes), bad_.lower_bound(end));
+}
+
+bool SimDisk::readable(std::uint64_t offset, std::uint64_t bytes) const {
+  const auto first = bad_.lower_bound(offset / flash::kBlockBytes);
+  return first == bad_.end() || *first * flash::kBlockBytes >= offset + bytes;
 }
 
 void SimDisk::write_cut(std::uint64_t offset, std::span<const std::byte> bytes) {
@@ -117,6 +124,7 @@ Errc SimFlash::carry_out(const Pending& pending) {
   }
   switch (op.kind) {
     case flash::DeviceOpKind::kRead: {
+      if (!disk.readable(op.offset_bytes, op.memory.size())) return Errc::kIo;
       const auto from = disk.current().subspan(op.offset_bytes, op.memory.size());
       std::memcpy(op.memory.data(), from.data(), from.size());
       return Errc::kOk;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,6 +38,9 @@ class SimDisk {
   void cut(Prng& random);
   /// A new device takes over: what the last one had finished is older than any sync of this one.
   void settle();
+  /// Reads of this block fail until it is written.
+  void spoil(std::uint64_t offset) { bad_.insert(offset / flash::kBlockBytes); }
+  [[nodiscard]] bool readable(std::uint64_t offset, std::uint64_t bytes) const;
   /// Which run of the machine this is: a cut begins another.
   [[nodiscard]] std::uint64_t boot() const { return boot_; }
   /// Flips one bit, as if the flash had forgotten it.
@@ -52,6 +56,7 @@ class SimDisk {
   std::vector<std::byte> current_;
   std::vector<Loose> loose_;
   std::uint64_t boot_ = 1;
+  std::set<std::uint64_t> bad_;  ///< blocks
 };
 
 /// A device over simulated disks. One seed fixes every order and fault. After the cut every

@@ -61,6 +61,22 @@ Result<void> BlockingIo::read(PathIndex path, std::uint64_t offset_bytes,
   return run_split({OpId(), DeviceOpKind::kRead, path, offset_bytes, into});
 }
 
+std::set<std::uint64_t> BlockingIo::read_salvage(PathIndex path, std::uint64_t offset_bytes,
+                                                 std::span<std::byte> into) {
+  std::set<std::uint64_t> bad;
+  const auto whole = read(path, offset_bytes, into);
+  if (whole) return bad;
+  for (std::uint64_t block = 0; block * kBlockBytes < into.size(); ++block) {
+    const std::uint64_t at = block * kBlockBytes;
+    // A device that does not answer would not for the next one either.
+    if (whole.error().code() != Errc::kIo ||
+        !read(path, offset_bytes + at, into.subspan(at, kBlockBytes))) {
+      bad.insert(block);
+    }
+  }
+  return bad;
+}
+
 Result<void> BlockingIo::write(PathIndex path, std::uint64_t offset_bytes,
                                std::span<std::byte> from) {
   return run_split({OpId(), DeviceOpKind::kWrite, path, offset_bytes, from});

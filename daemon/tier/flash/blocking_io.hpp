@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <span>
 
 #include "common/base/result.hpp"
@@ -19,6 +20,10 @@ class BlockingIo {
   /// @return kIo, kExhausted with the path's name and the offset.
   [[nodiscard]] Result<void> read(PathIndex path, std::uint64_t offset_bytes,
                                   std::span<std::byte> into);
+  /// As read(), but where that fails block by block. @return the blocks of `into` that cannot be
+  /// read.
+  [[nodiscard]] std::set<std::uint64_t> read_salvage(PathIndex path, std::uint64_t offset_bytes,
+                                                     std::span<std::byte> into);
   [[nodiscard]] Result<void> write(PathIndex path, std::uint64_t offset_bytes,
                                    std::span<std::byte> from);
   [[nodiscard]] Result<void> sync(PathIndex path);

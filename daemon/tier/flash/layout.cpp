@@ -197,7 +197,7 @@ std::uint64_t seal_frame(const FrameHeader& header, std::span<std::byte> frame) 
   return total;
 }
 
-Result<FrameHeader> open_frame(std::span<const std::byte> bytes) {
+Result<FrameHeader> read_frame_header(std::span<const std::byte> bytes) {
   if (bytes.size() < kBlockBytes) return Error(Errc::kCorrupt, "a frame is cut");
   std::uint64_t magic = 0;
   std::uint16_t zero16 = 0;
@@ -220,12 +220,18 @@ Result<FrameHeader> open_frame(std::span<const std::byte> bytes) {
       .number(out.safe_frames)
       .number(out.boot);
   if (magic != kFrameMagic) return Error(Errc::kCorrupt, "no frame here");
-  const std::uint64_t total = frame_bytes(out.payload_bytes);
+  return out;
+}
+
+Result<FrameHeader> open_frame(std::span<const std::byte> bytes) {
+  auto header = read_frame_header(bytes);
+  if (!header) return header.error();
+  const std::uint64_t total = frame_bytes(header->payload_bytes);
   if (total > bytes.size()) return Error(Errc::kCorrupt, "a frame is cut");
   if (read_sum(bytes, kFrameSumAt) != sum_around(bytes.first(total), kFrameSumAt)) {
     return Error(Errc::kCorrupt, "a frame does not match its checksum");
   }
-  return out;
+  return header;
 }
 
 bool RecordWriter::put(const Record& record) {

@@ -96,6 +96,8 @@ inline constexpr std::size_t kFrameHeaderBytes = 128;
 /// Fills in the header in front of a payload that stands at kFrameHeaderBytes already, and pads
 /// with zeros. @return the frame's length, a multiple of kBlockBytes.
 [[nodiscard]] std::uint64_t seal_frame(const FrameHeader& header, std::span<std::byte> frame);
+/// What the frame at the start of `bytes` says of itself, right or not. @return kCorrupt: none.
+[[nodiscard]] Result<FrameHeader> read_frame_header(std::span<const std::byte> bytes);
 /// Reads the frame at the start of `bytes`. @return kCorrupt: there is no whole and sound frame.
 [[nodiscard]] Result<FrameHeader> open_frame(std::span<const std::byte> bytes);
 /// Length on the path of a frame with this payload.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -25,22 +27,40 @@ class AreaReader {
         area_bytes_(volume.geometry.area_bytes),
         window_(std::min(kWindowBytes, area_bytes_)) {}
 
-  /// Up to `length` bytes of the area from `at` on; fewer only at the area's end.
-  Result<std::span<const std::byte>> at(std::uint64_t at, std::uint64_t length) {
+  /// Up to `length` bytes of the area from `at` on; fewer at the area's end, and before a block
+  /// that cannot be read.
+  struct Piece {
+    std::span<const std::byte> bytes;
+    bool cut = false;          ///< by such a block
+    std::uint64_t failed = 0;  ///< its place on the path
+  };
+  Piece at(std::uint64_t at, std::uint64_t length) {
     length = std::min(length, area_bytes_ - at);
-    if (at < begin_ || at + length > end_) {
-      begin_ = at;
-      end_ = std::min(area_bytes_, at + window_.span().size());
-      auto read = io_.read(path_, offset_ + at, window_.span().first(end_ - begin_));
-      if (!read) {
-        end_ = begin_;
-        return read.error();
-      }
-    }
-    return std::span<const std::byte>(window_.span().subspan(at - begin_, length));
+    const bool known = at >= begin_ && at <= end_ && (at + length <= end_ || end_is_bad_);
+    if (!known) fill(at, length);
+    Piece out;
+    out.cut = at + length > end_;
+    out.failed = offset_ + end_;
+    out.bytes = window_.span().subspan(at - begin_, out.cut ? end_ - at : length);
+    return out;
   }
 
  private:
+  /// The window from `at` on; where a part of it cannot be read, `length` bytes, block by block up
+  /// to the first of these.
+  void fill(std::uint64_t at, std::uint64_t length) {
+    begin_ = at;
+    end_ = std::min(area_bytes_, at + window_.span().size());
+    end_is_bad_ = false;
+    if (io_.read(path_, offset_ + at, window_.span().first(end_ - begin_)).ok()) return;
+    for (end_ = at; end_ < at + length; end_ += kBlockBytes) {
+      const auto block = window_.span().subspan(end_ - begin_, kBlockBytes);
+      if (io_.read(path_, offset_ + end_, block).ok()) continue;
+      end_is_bad_ = true;
+      return;
+    }
+  }
+
   BlockingIo& io_;
   PathIndex path_;
   std::uint64_t offset_;
@@ -48,6 +68,7 @@ class AreaReader {
   AlignedMemory window_;
   std::uint64_t begin_ = 0;
   std::uint64_t end_ = 0;
+  bool end_is_bad_ = false;  ///< the block there cannot be read
 };
 
 /// Replays the log that a volume's superblock names.
@@ -97,26 +118,43 @@ class Replay {
            header.epoch == volume_.super.epoch && header.salt == volume_.super.salt;
   }
 
-  /// The frame at the head from the first copy that has it whole; nothing: neither has.
+  [[nodiscard]] bool next(const FrameHeader& header) const {
+    return ours(header) && header.sequence == volume_.sequence;
+  }
+
+  /// Whether the frame at the head could be in a piece, but for what cannot be read of it.
+  [[nodiscard]] bool unreadable(const AreaReader::Piece& piece) const {
+    if (!piece.cut || piece.bytes.empty()) return piece.cut;
+    const auto header = read_frame_header(piece.bytes);
+    return header && next(*header) && frame_bytes(header->payload_bytes) > piece.bytes.size();
+  }
+
+  /// The frame at the head from the first copy that has it whole; nothing: neither has. @return
+  /// kIo: that cannot be told, neither can be read.
   Result<std::optional<Found>> next_frame() {
     std::optional<Found> found;
     std::size_t sound = 0;
+    std::size_t lost = 0;
+    std::string places;
     for (AreaReader& copy : copies_) {
-      auto bytes = copy.at(volume_.head_bytes, volume_.geometry.frame_bytes_max());
-      if (!bytes) {
-        findings_.push_back(bytes.error().context());
-        continue;
+      const auto piece = copy.at(volume_.head_bytes, volume_.geometry.frame_bytes_max());
+      const auto header = open_frame(piece.bytes);
+      if (!header && unreadable(piece)) {
+        ++lost;
+        places += (lost > 1 ? " and byte " : "byte ") + std::to_string(piece.failed);
       }
-      const auto header = open_frame(*bytes);
-      if (!header || !ours(*header) || header->sequence != volume_.sequence) continue;
+      if (!header || !next(*header)) continue;
       ++sound;
       if (found) continue;
-      found = Found{*header, bytes->subspan(kFrameHeaderBytes, header->payload_bytes)};
+      found = Found{*header, piece.bytes.subspan(kFrameHeaderBytes, header->payload_bytes)};
     }
-    if (sound == 1) {
-      findings_.push_back("log frame " + std::to_string(volume_.sequence) +
-                          " is sound in one copy only");
+    const std::string where = "log frame " + std::to_string(volume_.sequence);
+    if (lost == kCopies) {
+      return Error(Errc::kIo, where + " cannot be read in either copy, at " + places +
+                                  "; acknowledged writes may be in it");
     }
+    if (lost > 0) findings_.push_back(where + " cannot be read in one copy, at " + places);
+    if (sound == 1) findings_.push_back(where + " is sound in one copy only");
     return found;
   }
 
@@ -181,11 +219,11 @@ class Replay {
     }
     const std::uint64_t offset = volume_.geometry.data_offset(record.physical);
     const auto bytes = data_.span().first(count * kBlockBytes);
-    const bool readable = io_.read(volume_.path, offset, bytes).ok();
+    const std::set<std::uint64_t> unreadable = io_.read_salvage(volume_.path, offset, bytes);
     for (std::uint32_t i = 0; i < count; ++i) {
       const std::span<const std::byte, kBlockBytes> block(bytes.data() + i * kBlockBytes,
                                                           kBlockBytes);
-      if (readable && block_sum(block) != record.sums[i]) {
+      if (unreadable.count(i) == 0 && block_sum(block) != record.sums[i]) {
         ++missing_blocks_;
         continue;
       }
@@ -206,9 +244,7 @@ class Replay {
         std::min(volume_.geometry.area_bytes, volume_.head_bytes + (kFramesOpenMax + 1) * most);
     for (AreaReader& copy : copies_) {
       for (std::uint64_t at = volume_.head_bytes; at < end; at += kBlockBytes) {
-        auto bytes = copy.at(at, most);
-        if (!bytes) break;
-        const auto header = open_frame(*bytes);
+        const auto header = open_frame(copy.at(at, most).bytes);
         if (!header || !ours(*header) || header->sequence <= volume_.sequence) continue;
         if (volume_.super.version == 1 || header->safe_frames > volume_.sequence) return true;
       }

@@ -179,3 +179,63 @@ TEST_CASE("flash store: a log describes any pattern of written blocks, and never
   CHECK(into == bytes_of(kBlockBytes, 2));
   CHECK(rig.read(extent, (blocks - 1) * kBlockBytes, into).done.code == Errc::kNotFound);
 }
+
+TEST_CASE("flash store: a block of the log that cannot be read costs nothing, or the start") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const ExtentId extent = rig.create(64 * kKiB);
+  for (unsigned value = 5; value < 8; ++value) {
+    REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, value)).done.code == Errc::kOk);
+  }
+  rig.sim->cut();
+  const test::SimDisk before = *rig.disks[0];
+  const auto plan = *plan_geometry(before.size());
+  int refused = 0;
+  for (std::uint64_t at = 0; at < plan.area_bytes; at += kBlockBytes) {
+    for (std::size_t copies = 1; copies <= kCopies; ++copies) {
+      *rig.disks[0] = before;
+      for (std::size_t area = 0; area < 2; ++area) {
+        for (std::size_t copy = 0; copy < copies; ++copy) {
+          rig.disks[0]->spoil(plan.area_offset(area, copy) + at);
+        }
+      }
+      const auto opened = rig.open();
+      if (!opened) {
+        ++refused;
+        CHECK(copies == kCopies);
+        CHECK(opened.error().code() == Errc::kIo);
+        const std::string where = "byte " + std::to_string(plan.area_offset(0, 0) + at);
+        const std::string other = "byte " + std::to_string(plan.area_offset(1, 0) + at);
+        const std::string said = opened.error().context();
+        CHECK(said.find("sim0: ") == 0);
+        CHECK((said.find(where) != std::string::npos || said.find(other) != std::string::npos));
+        continue;
+      }
+      auto into = bytes_of(64 * kKiB, 0);
+      CHECK(rig.read(extent, 0, into).done.code == Errc::kOk);
+      CHECK(into == bytes_of(64 * kKiB, 7));
+    }
+  }
+  CHECK(refused >= 5);  // a snapshot, a create, three writes
+}
+
+TEST_CASE("flash store: of a write in doubt only the blocks that cannot be read count unread") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const ExtentId extent = rig.create(64 * kKiB);
+  for (unsigned value = 5; value < 7; ++value) {
+    REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, value)).done.code == Errc::kOk);
+  }
+  rig.sim->cut();
+  std::uint64_t at = plan_geometry(rig.disks[0]->size())->data_offset(0);
+  while (rig.disks[0]->current()[at] != std::byte{6}) at += kBlockBytes;
+  rig.disks[0]->spoil(at + 3 * kBlockBytes);
+  rig.disks[0]->flip(at + 5 * kBlockBytes, 0);  // as if it had not arrived
+  REQUIRE(rig.open().ok());
+  for (std::uint64_t block = 0; block < 16; ++block) {
+    auto into = bytes_of(kBlockBytes, 0);
+    const auto done = rig.read(extent, block * kBlockBytes, into);
+    CHECK(done.done.code == (block == 3 ? Errc::kIo : Errc::kOk));
+    if (block != 3) CHECK(into == bytes_of(kBlockBytes, block == 5 ? 5 : 6));
+  }
+}
