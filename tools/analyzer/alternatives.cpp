@@ -85,8 +85,8 @@ std::string Alternatives::frequency(std::uint32_t s) const {
     const auto span = [&](const Gap& g) { return time_between(g.from + 1, g.to); };
     if (longest == nullptr || span(gap) > span(*longest)) longest = &gap;
   }
-  std::string out = "access frequency: " + count(life.accesses_of(s).size(), "use") + " a step, " +
-                    count(gaps, "gap") + " in which it could leave";
+  std::string out = std::string(kFrequencyWords) + ": " + count(life.accesses_of(s).size(), "use") +
+                    " a step, " + count(gaps, "gap") + " in which it could leave";
   if (longest == nullptr) return out;
   const auto n = static_cast<std::int64_t>(in_.duration_ns.size());
   const std::string from = longest->from < 0

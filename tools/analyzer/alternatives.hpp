@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/model/graph.hpp"
@@ -11,6 +12,9 @@
 #include "tools/analyzer/choose.hpp"
 
 namespace ho::analyzer {
+
+/// How the first line of Alternatives::of() begins.
+inline constexpr std::string_view kFrequencyWords = "access frequency";
 
 /// Everything that could be done with a storage, each with its cost a step in the three dimensions
 /// of selective offload: access frequency, recomputation, communication-bandwidth loss. A value of

@@ -27,15 +27,12 @@ class Explainer {
  public:
   Explainer(const Graph& graph, const ChooseInput& input, const Choice& choice,
             const Staging& staging, const std::optional<PlanTier>& flash)
-      : graph_(graph), in_(input), choice_(choice), staging_(staging), flash_(flash) {
-    begin_.assign(in_.duration_ns.size() + 1, 0);
-    for (std::size_t p = 0; p < in_.duration_ns.size(); ++p) {
-      begin_[p + 1] = begin_[p] + choice_.stall_ns[p] + in_.duration_ns[p];
-    }
-  }
-
-  /// Of one step, as planned.
-  [[nodiscard]] std::int64_t step_ns() const { return begin_.back(); }
+      : graph_(graph),
+        in_(input),
+        choice_(choice),
+        staging_(staging),
+        flash_(flash),
+        time_(input.duration_ns, choice.stall_ns) {}
 
   schedule::Explanation moved(std::uint32_t s) const {
     const Lifetimes& life = in_.lifetimes;
@@ -74,34 +71,6 @@ class Explainer {
                  (choice_stores(s) ? " and " + duration(store) + " of the write channel per value."
                                    : "; the copy at home stays valid, so nothing is written.") +
                  flash_words(s);
-    return out;
-  }
-
-  schedule::Explanation kept(std::uint32_t s) const {
-    const Lifetimes& life = in_.lifetimes;
-    schedule::Explanation out{StorageIndex(s), "keep", {}, {}};
-    const Gap* longest = nullptr;
-    for (const Gap& gap : life.gaps_of(s)) {
-      if (!gap.movable) continue;
-      if (longest == nullptr || span(gap) > span(*longest)) longest = &gap;
-    }
-    if (graph_.storages[s].pinned) {
-      out.reason = "Pinned: " + format_bytes(life.bytes[s]) + " stay on the device.";
-    } else if (graph_.storages[s].hint == OffloadHint::kNever) {
-      out.reason = "Its hint is never: " + format_bytes(life.bytes[s]) +
-                   " stay on the device between its uses, whatever that saves.";
-    } else if (longest == nullptr) {
-      out.reason =
-          format_bytes(life.bytes[s]) + " without a gap between its uses in which it could leave.";
-    } else if (in_.tiers.empty()) {
-      out.reason = "No memory below the device to move its " + format_bytes(life.bytes[s]) + " to.";
-    } else {
-      out.reason = "Within the budget without moving it: " + format_bytes(life.bytes[s]) +
-                   ", longest gap " + duration(span(*longest)) + ".";
-    }
-    if (on_flash(s)) {
-      out.reason += " Its home is on flash: it never moves within a step, which costs it nothing.";
-    }
     return out;
   }
 
@@ -145,18 +114,7 @@ class Explainer {
                 ? " and " + duration(transfer_ns(flash_->write, bytes)) + " of flash.write."
                 : "; the copy on flash stays valid.");
   }
-  /// Planned time at which a global position begins.
-  [[nodiscard]] std::int64_t at(std::int64_t position) const {
-    const auto n = static_cast<std::int64_t>(in_.duration_ns.size());
-    std::int64_t laps = position / n;
-    std::int64_t rest = position % n;
-    if (rest < 0) {
-      rest += n;
-      --laps;
-    }
-    return laps * begin_.back() + begin_[static_cast<std::size_t>(rest)];
-  }
-  [[nodiscard]] std::int64_t span(const Gap& gap) const { return at(gap.to) - at(gap.from + 1); }
+  [[nodiscard]] std::int64_t at(std::int64_t position) const { return time_.at(position); }
   [[nodiscard]] bool choice_stores(std::uint32_t s) const {
     for (const Gap& gap : in_.lifetimes.gaps_of(s)) {
       if (gap.version != kHomeVersion && choice_.store_after[gap.version] != kNoStore) return true;
@@ -169,7 +127,7 @@ class Explainer {
     const Op& from = graph_.ops[static_cast<std::size_t>(gap.from)];
     const Op& to = graph_.ops[static_cast<std::size_t>(gap.to % n)];
     std::string words = "gap from " + from.name + " to " + to.name +
-                        (gap.wraps ? " of the next step: " : ": ") + duration(span(gap)) +
+                        (gap.wraps ? " of the next step: " : ": ") + duration(time_.span(gap)) +
                         " unused, off the device for " + duration(relief);
     if (gap.dead) return words + "; overwritten at its next use, nothing comes back";
     words += "; fetch " + duration(fetch);
@@ -182,10 +140,63 @@ class Explainer {
   const Choice& choice_;
   const Staging& staging_;
   const std::optional<PlanTier>& flash_;
-  std::vector<std::int64_t> begin_;
+  PlannedTime time_;
 };
 
 }  // namespace
+
+PlannedTime::PlannedTime(const std::vector<std::int64_t>& duration_ns,
+                         const std::vector<std::int64_t>& stall_ns)
+    : begin_(duration_ns.size() + 1, 0) {
+  HO_CHECK(duration_ns.size() == stall_ns.size());
+  for (std::size_t p = 0; p < duration_ns.size(); ++p) {
+    begin_[p + 1] = begin_[p] + stall_ns[p] + duration_ns[p];
+  }
+}
+
+std::int64_t PlannedTime::at(std::int64_t position) const {
+  const auto n = static_cast<std::int64_t>(begin_.size()) - 1;
+  std::int64_t laps = position / n;
+  std::int64_t rest = position % n;
+  if (rest < 0) {
+    rest += n;
+    --laps;
+  }
+  return laps * begin_.back() + begin_[static_cast<std::size_t>(rest)];
+}
+
+KeptExplainer::KeptExplainer(const Graph& graph, const ChooseInput& input,
+                             const std::vector<std::int64_t>& stall_ns,
+                             const std::vector<std::uint8_t>& on_flash)
+    : graph_(graph), in_(input), on_flash_(on_flash), time_(input.duration_ns, stall_ns) {}
+
+schedule::Explanation KeptExplainer::of(std::uint32_t s) const {
+  const Lifetimes& life = in_.lifetimes;
+  schedule::Explanation out{StorageIndex(s), "keep", {}, {}};
+  const Gap* longest = nullptr;
+  for (const Gap& gap : life.gaps_of(s)) {
+    if (!gap.movable) continue;
+    if (longest == nullptr || time_.span(gap) > time_.span(*longest)) longest = &gap;
+  }
+  if (graph_.storages[s].pinned) {
+    out.reason = "Pinned: " + format_bytes(life.bytes[s]) + " stay on the device.";
+  } else if (graph_.storages[s].hint == OffloadHint::kNever) {
+    out.reason = "Its hint is never: " + format_bytes(life.bytes[s]) +
+                 " stay on the device between its uses, whatever that saves.";
+  } else if (longest == nullptr) {
+    out.reason =
+        format_bytes(life.bytes[s]) + " without a gap between its uses in which it could leave.";
+  } else if (in_.tiers.empty()) {
+    out.reason = "No memory below the device to move its " + format_bytes(life.bytes[s]) + " to.";
+  } else {
+    out.reason = "Within the budget without moving it: " + format_bytes(life.bytes[s]) +
+                 ", longest gap " + duration(time_.span(*longest)) + ".";
+  }
+  if (!on_flash_.empty() && on_flash_[s] != 0) {
+    out.reason += " Its home is on flash: it never moves within a step, which costs it nothing.";
+  }
+  return out;
+}
 
 std::vector<schedule::Explanation> explain(const Graph& graph, const ChooseInput& input,
                                            const Choice& choice, const Staging& staging,
@@ -210,10 +221,11 @@ std::vector<schedule::Explanation> explain(const Graph& graph, const ChooseInput
   std::vector<std::uint8_t> said(life.bytes.size(), 0);
   for (std::size_t i = 0; i < listed; ++i) said[kept[i]] = 1;
   const Explainer explainer(graph, input, choice, staging, flash);
+  const KeptExplainer keeper(graph, input, choice.stall_ns, staging.on_flash);
   std::vector<schedule::Explanation> out;
   for (std::uint32_t s = 0; s < life.bytes.size(); ++s) {
     if (moved[s]) out.push_back(explainer.moved(s));
-    if (said[s]) out.push_back(explainer.kept(s));
+    if (said[s]) out.push_back(keeper.of(s));
   }
   std::vector<std::size_t> largest(out.size());
   for (std::size_t i = 0; i < out.size(); ++i) largest[i] = i;
@@ -221,7 +233,7 @@ std::vector<schedule::Explanation> explain(const Graph& graph, const ChooseInput
   std::stable_sort(largest.begin(), largest.end(),
                    [&](std::size_t a, std::size_t b) { return bytes(a) > bytes(b); });
   largest.resize(std::min(largest.size(), kWeighed));
-  const Alternatives alternatives(graph, input, flash, budget_bytes, explainer.step_ns());
+  const Alternatives alternatives(graph, input, flash, budget_bytes, keeper.step_ns());
   for (const std::size_t i : largest) {
     for (auto& line : alternatives.of(out[i].storage.value())) {
       out[i].considered.push_back(std::move(line));

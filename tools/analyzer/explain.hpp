@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -10,10 +11,45 @@
 
 namespace ho::analyzer {
 
+/// Times of one step as planned: durations and the waits before them. Positions are global.
+class PlannedTime {
+ public:
+  PlannedTime(const std::vector<std::int64_t>& duration_ns,
+              const std::vector<std::int64_t>& stall_ns);
+
+  [[nodiscard]] std::int64_t step_ns() const { return begin_.back(); }
+  /// When a position begins.
+  [[nodiscard]] std::int64_t at(std::int64_t position) const;
+  /// From the end of the op before a gap to the begin of the op after it.
+  [[nodiscard]] std::int64_t span(const Gap& gap) const { return at(gap.to) - at(gap.from + 1); }
+
+ private:
+  std::vector<std::int64_t> begin_;  ///< of each position, and of the next step
+};
+
+/// Why storages that an op uses and that never move stay where they are. References outlive it.
+class KeptExplainer {
+ public:
+  /// @param on_flash  per storage: its home is there; empty: none is.
+  KeptExplainer(const Graph& graph, const ChooseInput& input,
+                const std::vector<std::int64_t>& stall_ns,
+                const std::vector<std::uint8_t>& on_flash);
+
+  [[nodiscard]] schedule::Explanation of(std::uint32_t storage) const;
+  [[nodiscard]] std::int64_t step_ns() const { return time_.step_ns(); }
+
+ private:
+  const Graph& graph_;
+  const ChooseInput& in_;
+  const std::vector<std::uint8_t>& on_flash_;
+  PlannedTime time_;
+};
+
 /// Says for every moved storage, and for the largest kept ones, what was chosen and why, with the
 /// numbers of the choice: bytes, gap, channel time, relief; for the largest ones also what else
 /// could be done and its cost (Alternatives). In order of storage. `flash` is there
-/// where `staging` uses it.
+/// where `staging` uses it. What is left out, so that schedules stay small, explain_storages() adds
+/// where somebody asks.
 [[nodiscard]] std::vector<schedule::Explanation> explain(
     const Graph& graph, const ChooseInput& input, const Choice& choice, const Staging& staging,
     const std::optional<PlanTier>& flash, std::uint64_t budget_bytes);

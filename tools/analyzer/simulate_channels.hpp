@@ -11,7 +11,7 @@
 #include "common/schedule/schedule.hpp"
 #include "tools/analyzer/simulate.hpp"
 
-// Inside the simulator only: simulate*.cpp.
+// Inside the analyzer only: simulate*.cpp, and explain_plan.cpp for the checks.
 namespace ho::analyzer::detail {
 
 inline constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();

@@ -9,6 +9,7 @@
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "proto/convert.hpp"
+#include "tools/analyzer/explain_plan.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/words.hpp"
 
@@ -37,13 +38,6 @@ std::string_view access_name(schedule::Access access) {
     case schedule::Access::kReadWrite: return "update";
   }
   return "read";
-}
-
-const schedule::Explanation* explanation_of(const Schedule& plan, std::size_t storage) {
-  for (const auto& each : plan.explanations) {
-    if (each.storage.value() == storage) return &each;
-  }
-  return nullptr;
 }
 
 /// Indices whose name is `wanted`, or whose id is, where it is a number that no name equals.
@@ -94,7 +88,8 @@ void write_cache_op(JsonWriter& json, const Schedule& plan, std::size_t index) {
   json.end();
 }
 
-void write_tensor(JsonWriter& json, const Schedule& plan, std::size_t s) {
+void write_tensor(JsonWriter& json, const Schedule& plan, const schedule::Explanation& why) {
+  const std::size_t s = why.storage.value();
   const Storage& storage = plan.storages[s];
   json.begin_object()
       .field("tensor", storage.name)
@@ -110,13 +105,10 @@ void write_tensor(JsonWriter& json, const Schedule& plan, std::size_t s) {
         .field("offset_bytes", home->offset_bytes)
         .end();
   }
-  if (const auto* why = explanation_of(plan, s)) {
-    json.field("choice", why->choice).field("reason", why->reason);
-    json.key("considered").begin_array();
-    for (const auto& each : why->considered) json.value(each);
-    json.end();
-  }
-  json.key("accesses").begin_array();
+  json.field("choice", why.choice).field("reason", why.reason);
+  json.key("considered").begin_array();
+  for (const auto& each : why.considered) json.value(each);
+  json.end().key("accesses").begin_array();
   for (std::size_t p = 0; p < plan.positions.size(); ++p) {
     for (const auto& operand : plan.positions[p].operands) {
       if (operand.storage.value() != s) continue;
@@ -135,7 +127,8 @@ void write_tensor(JsonWriter& json, const Schedule& plan, std::size_t s) {
   json.end().end();
 }
 
-void write_position(JsonWriter& json, const Schedule& plan, std::size_t p) {
+void write_position(JsonWriter& json, const Schedule& plan, std::size_t p,
+                    const analyzer::PositionExplanation& why) {
   const auto& at = plan.positions[p];
   const auto& op = plan.ops[at.op.value()];
   json.begin_object()
@@ -146,6 +139,15 @@ void write_position(JsonWriter& json, const Schedule& plan, std::size_t p) {
       .field("duration_ns", op.duration_ns);
   if (p < plan.prediction.op_start_ns.size()) {
     json.field("start_ns", plan.prediction.op_start_ns[p]);
+  }
+  json.field("program_index", why.program_index)
+      .field("moved", analyzer::op_shift_name(why.shift))
+      .field("recomputation", why.again);
+  if (!why.why.empty()) json.field("why", why.why);
+  if (why.stall_ns) json.field("stall_ns", *why.stall_ns);
+  if (why.waits_for) {
+    json.key("stalls_for");
+    write_cache_op(json, plan, why.waits_for->value());
   }
   json.key("operands").begin_array();
   for (const auto& operand : at.operands) {
@@ -187,7 +189,8 @@ std::string describe(const Schedule& plan, const CacheOp& op) {
   return printable(out);
 }
 
-void tell_tensor(const Schedule& plan, std::size_t s) {
+void tell_tensor(const Schedule& plan, const schedule::Explanation& why) {
+  const std::size_t s = why.storage.value();
   const Storage& storage = plan.storages[s];
   std::cout << printable(storage.name) << "  (id " << storage.id << ", "
             << storage_kind_name(storage.kind) << ", " << format_bytes(storage.bytes)
@@ -196,15 +199,9 @@ void tell_tensor(const Schedule& plan, std::size_t s) {
                     ? ""
                     : ", hint " + std::string(offload_hint_name(storage.hint)))
             << ")\n";
-  if (const auto* why = explanation_of(plan, s)) {
-    std::cout << "  choice   " << printable(why->choice) << "\n  reason   "
-              << printable(why->reason) << '\n';
-    for (const auto& each : why->considered) {
-      std::cout << "  weighed  " << printable(each) << '\n';
-    }
-  } else {
-    std::cout << "  choice   keep (never moved)\n";
-  }
+  std::cout << "  choice   " << printable(why.choice) << "\n  reason   " << printable(why.reason)
+            << '\n';
+  for (const auto& each : why.considered) std::cout << "  weighed  " << printable(each) << '\n';
   if (const auto& home = plan.homes[s]) {
     std::cout << "  home     " << schedule::home_tier_name(home->tier) << " at "
               << home->offset_bytes << '\n';
@@ -222,15 +219,30 @@ void tell_tensor(const Schedule& plan, std::size_t s) {
   }
 }
 
-void tell_position(const Schedule& plan, std::size_t p) {
+void tell_position(const Schedule& plan, std::size_t p, const analyzer::PositionExplanation& why) {
   const auto& at = plan.positions[p];
   const auto& op = plan.ops[at.op.value()];
   std::cout << "position " << p << "  " << printable(op.name) << "  (id " << op.id << ", "
             << format_duration_ns(op.duration_ns) << (op.phase.empty() ? "" : ", ")
             << printable(op.phase) << ")\n";
   if (p < plan.prediction.op_start_ns.size()) {
-    std::cout << "  starts   " << format_duration_ns(plan.prediction.op_start_ns[p]) << '\n';
+    std::cout << "  starts   " << format_duration_ns(plan.prediction.op_start_ns[p])
+              << (why.stall_ns && *why.stall_ns > 0
+                      ? ", after a stall of " + format_duration_ns(*why.stall_ns)
+                      : "")
+              << '\n';
   }
+  if (why.waits_for) {
+    std::cout << "  stalls   for " << describe(plan, plan.cache_ops[why.waits_for->value()])
+              << '\n';
+  }
+  std::cout << "  order    number " << why.program_index << " in program order"
+            << (why.again                                  ? ", run again"
+                : why.shift == analyzer::OpShift::kEarlier ? ", moved up"
+                : why.shift == analyzer::OpShift::kLater   ? ", moved down"
+                                                           : "")
+            << '\n';
+  if (!why.why.empty()) std::cout << "  reason   " << printable(why.why) << '\n';
   for (const auto& operand : at.operands) {
     const Storage& storage = plan.storages[operand.storage.value()];
     std::cout << "  operand  " << printable(storage.name) << ", " << format_bytes(storage.bytes)
@@ -264,36 +276,48 @@ std::vector<std::pair<std::uint64_t, std::size_t>> most_moved(const Schedule& pl
 }
 
 /// With neither a tensor nor an op: the tensors that move most.
-void explain_overview(const Arguments& args, const Schedule& plan) {
+int explain_overview(const Arguments& args, const Schedule& plan) {
   const auto moved = most_moved(plan);
   const std::size_t shown = std::min(args.top, moved.size());
+  std::vector<StorageIndex> storages;
+  for (std::size_t i = 0; i < shown; ++i) {
+    storages.emplace_back(static_cast<std::uint32_t>(moved[i].second));
+  }
+  const auto told = analyzer::explain_storages(plan, storages);
+  if (!told) return complain("explain", told.error());
   if (args.output == "json") {
     JsonWriter json;
     json.begin_object().field("moved_tensors", moved.size()).key("tensors").begin_array();
-    for (std::size_t i = 0; i < shown; ++i) write_tensor(json, plan, moved[i].second);
+    for (const auto& why : *told) write_tensor(json, plan, why);
     std::cout << std::move(json.end().end()).text() << std::endl;
-    return;
+    return kExitDone;
   }
   std::cout << moved.size() << " of " << plan.storages.size() << " tensors move; the largest:\n";
   for (std::size_t i = 0; i < shown; ++i) {
-    const auto& [bytes, s] = moved[i];
-    const auto* why = explanation_of(plan, s);
-    std::cout << "  " << format_bytes(bytes) << "  " << printable(plan.storages[s].name);
-    if (why != nullptr) std::cout << "  " << printable(why->choice + ": " + why->reason);
-    std::cout << '\n';
+    const auto& why = (*told)[i];
+    std::cout << "  " << format_bytes(moved[i].first) << "  "
+              << printable(plan.storages[moved[i].second].name) << "  "
+              << printable(why.choice + ": " + why.reason) << '\n';
   }
+  return kExitDone;
 }
 
 int explain_tensor(const Arguments& args, const Schedule& plan) {
   const auto found = find(plan.storages, args.tensor);
   if (found.empty()) return complain_unknown("tensor", args.tensor, plan.storages);
+  std::vector<StorageIndex> storages;
+  for (std::size_t i = 0; i < std::min(found.size(), kMatchesMax); ++i) {
+    storages.emplace_back(static_cast<std::uint32_t>(found[i]));
+  }
+  const auto told = analyzer::explain_storages(plan, storages);
+  if (!told) return complain("explain", told.error());
   JsonWriter json;
   json.begin_array();
-  for (std::size_t i = 0; i < std::min(found.size(), kMatchesMax); ++i) {
+  for (const auto& why : *told) {
     if (args.output == "json") {
-      write_tensor(json, plan, found[i]);
+      write_tensor(json, plan, why);
     } else {
-      tell_tensor(plan, found[i]);
+      tell_tensor(plan, why);
     }
   }
   if (args.output == "json") std::cout << json.end().text() << std::endl;
@@ -306,21 +330,25 @@ int explain_tensor(const Arguments& args, const Schedule& plan) {
 int explain_op(const Arguments& args, const Schedule& plan) {
   const auto found = find(plan.ops, args.op);
   if (found.empty()) return complain_unknown("op", args.op, plan.ops);
+  std::vector<schedule::Position> positions;
+  for (std::uint32_t p = 0; p < plan.positions.size() && positions.size() < kMatchesMax; ++p) {
+    if (!std::binary_search(found.begin(), found.end(), plan.positions[p].op.value())) continue;
+    positions.emplace_back(p);
+  }
+  const auto told = analyzer::explain_positions(plan, positions);
+  if (!told) return complain("explain", told.error());
   JsonWriter json;
   json.begin_array();
-  std::size_t shown = 0;
-  for (std::size_t p = 0; p < plan.positions.size() && shown < kMatchesMax; ++p) {
-    if (!std::binary_search(found.begin(), found.end(), plan.positions[p].op.value())) continue;
-    ++shown;
+  for (std::size_t i = 0; i < positions.size(); ++i) {
     if (args.output == "json") {
-      write_position(json, plan, p);
+      write_position(json, plan, positions[i].value(), (*told)[i]);
     } else {
-      tell_position(plan, p);
+      tell_position(plan, positions[i].value(), (*told)[i]);
     }
   }
   if (args.output == "json") std::cout << json.end().text() << std::endl;
-  if (found.size() > shown) {
-    std::cerr << found.size() - shown << " more of this name; name one by its id\n";
+  if (found.size() > positions.size()) {
+    std::cerr << found.size() - positions.size() << " more of this name; name one by its id\n";
   }
   return kExitDone;
 }
@@ -330,8 +358,7 @@ int run(const Arguments& args) {
   if (!plan) return complain("explain", plan.error());
   if (!args.tensor.empty()) return explain_tensor(args, *plan);
   if (!args.op.empty()) return explain_op(args, *plan);
-  explain_overview(args, *plan);
-  return kExitDone;
+  return explain_overview(args, *plan);
 }
 
 }  // namespace

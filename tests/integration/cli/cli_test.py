@@ -253,6 +253,16 @@ class Others(Command):
         self.assertEqual(by_id, one)
         table = self.run_it("explain", self.plan, "--op", "layer2.forward").stdout
         self.assertIn("layer2.weight", table)
+        self.assertIn("in program order", table)
+        for tensor in training_graph()["storages"]:
+            each = json.loads(self.run_it("explain", self.plan, "--tensor", str(tensor["id"]), "-o",
+                                          "json").stdout)[0]
+            self.assertTrue(each["choice"] and each["reason"], each)
+            self.assertTrue(any(w.startswith("recompute") for w in each["considered"]), each)
+            self.assertEqual(each["hint"], "HINT_NONE")
+        op = json.loads(self.run_it("explain", self.plan, "--op", "layer3.backward", "-o",
+                                    "json").stdout)[0]
+        self.assertLessEqual({"program_index", "stall_ns", "moved", "recomputation"}, set(op))
 
     def test_explain_suggests_close_names(self):
         self.make_plan()
