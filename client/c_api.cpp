@@ -57,14 +57,13 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
   options.sessions.name = known.name != nullptr ? known.name : "job";
   auto allowed = ho::client::parse_allowed(known.transport != nullptr ? known.transport : "auto");
   if (!allowed) return allowed.error();
-  options.sessions.transport = std::move(*allowed);
+  options.transport = std::move(*allowed);
   if (known.op_deadline_ms > 0) {
     options.op_deadline = std::chrono::milliseconds(known.op_deadline_ms);
   }
   const auto text = [](const char* given_text) { return given_text == nullptr ? "" : given_text; };
-  options.sessions.drivers = {text(known.ucx_module), text(known.ofi_provider),
-                              text(known.ofi_domain), text(known.ofi_interface),
-                              std::max(known.ofi_connections, 1U)};
+  options.drivers = {text(known.ucx_module), text(known.ofi_provider), text(known.ofi_domain),
+                     text(known.ofi_interface), std::max(known.ofi_connections, 1U)};
   return options;
 }
 

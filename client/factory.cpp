@@ -69,11 +69,4 @@ Result<Engine::Driver> make_driver(const std::string& name, const DriverOptions&
   return Error(Errc::kUnsupported, "no driver named " + name + " in this build");
 }
 
-Result<void> check_ucx(const DriverOptions& options) {
-  // In a container the host's devices can often be seen, but not opened.
-  const SteadyClock clock;
-  const auto made = transport::make_ucx_transport(ucx_options(options), clock);
-  return made ? Result<void>() : made.error();
-}
-
 }  // namespace ho::client

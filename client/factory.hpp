@@ -24,8 +24,4 @@ struct DriverOptions {
                                                  const DriverOptions& options, Duration op_deadline,
                                                  const Clock& clock);
 
-/// Whether this machine has what the driver "ucx" needs, and this process may use it: makes one to
-/// see, and so loads UCX where there is a device. @return the reason, mostly kUnsupported.
-[[nodiscard]] Result<void> check_ucx(const DriverOptions& options);
-
 }  // namespace ho::client

@@ -32,10 +32,10 @@ std::optional<std::string> obstacle(std::string_view driver, const AllowedDriver
   if (find(facts.offered, driver) == nullptr) {
     return driver == "local" ? "descriptors need its Unix socket" : "not offered by it";
   }
-  if (driver != "ucx") return std::nullopt;
-  std::string missing = facts.ucx_missing();
-  if (missing.empty()) return std::nullopt;
-  return missing;
+  const auto failed = std::find_if(facts.failed.begin(), facts.failed.end(),
+                                   [driver](const DriverOff& one) { return one.driver == driver; });
+  if (failed != facts.failed.end()) return failed->reason;
+  return std::nullopt;
 }
 
 }  // namespace

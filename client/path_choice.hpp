@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,9 +22,7 @@ struct PathFacts {
   std::span<const DriverEndpoint> offered;  ///< on this connection, as its hello said
   bool same_machine = false;                ///< the daemon runs on this kernel
   std::span<const DriverOff> off = {};      ///< what the daemon offers to nobody
-  /// Says what `ucx` lacks on this machine; empty: nothing. Asked only where everything else
-  /// speaks for `ucx`, since finding out loads its driver.
-  std::function<std::string()> ucx_missing = [] { return "no RDMA device was looked for"; };
+  std::vector<DriverOff> failed = {};       ///< tried before: cannot be made here, or reach it
 };
 
 /// One node's driver, and why it and no better one, for people.
@@ -35,8 +32,8 @@ struct PathChoice {
 };
 
 /// Chooses the best driver that is allowed, offered and usable: `local` on the same machine, else
-/// `ucx` where both ends have RDMA, else `ofi`. Pure but for ucx_missing(). @return kUnsupported:
-/// none, with what is wrong with each that is allowed.
+/// `ucx` where both ends have RDMA, else `ofi`. Pure. @return kUnsupported: none, with what is
+/// wrong with each that is allowed.
 [[nodiscard]] Result<PathChoice> choose_path(const AllowedDrivers& allowed, const PathFacts& facts);
 
 /// This kernel's boot id, as HelloReply::boot_id has the daemon's; for PathFacts::same_machine.

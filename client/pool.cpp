@@ -4,14 +4,11 @@
 #include <utility>
 
 #include "client/control_stager.hpp"
-#include "client/factory.hpp"
 #include "common/base/check.hpp"
 
 namespace ho::client {
 namespace {
 
-/// Start-up only. A stopped daemon costs this much; an endpoint comes up in milliseconds.
-constexpr Duration kPeerTimeout = std::chrono::seconds(2);
 /// Of a stage request: a disk that serves others may take seconds. A lost daemon is seen at once.
 constexpr Duration kStageTimeout = std::chrono::seconds(10);
 
@@ -35,17 +32,20 @@ Result<std::unique_ptr<Pool>> Pool::connect(const PoolOptions& options) {
 }
 
 Result<void> Pool::start() {
-  auto sessions = Sessions::connect(options_.sessions, door_);
+  PathFinder paths(
+      options_.transport,
+      [this](const std::string& name) {
+        return make_driver(name, options_.drivers, options_.op_deadline, clock_);
+      },
+      clock_);
+  auto sessions = Sessions::connect(options_.sessions, paths, door_);
   if (!sessions) return sessions.error();
   sessions_ = std::move(sessions).value();
 
   std::vector<Engine::Driver> drivers;
-  for (const NodeSession& node : nodes()) {
-    if (std::count(driver_names_.begin(), driver_names_.end(), node.driver) > 0) continue;
-    auto driver = make_driver(node.driver, options_.sessions.drivers, options_.op_deadline, clock_);
-    if (!driver) return driver.error().at(node.label);
-    drivers.push_back(std::move(driver).value());
-    driver_names_.push_back(node.driver);
+  for (PathFinder::Found& found : paths.take()) {
+    drivers.push_back(std::move(found.driver));
+    driver_names_.push_back(std::move(found.name));
   }
   HO_CHECK(drivers.size() <= kDriversMax);
   transport_name_ = driver_names_.size() == 1 ? driver_names_.front() : "mixed";
@@ -55,12 +55,7 @@ Result<void> Pool::start() {
     std::vector<EngineNode> known;
     for (std::uint32_t i = 0; i < nodes().size(); ++i) {
       const NodeSession& node = nodes()[i];
-      const DriverIndex driver = driver_of(NodeIndex(i));
-      auto peer = engine_->transport(driver).connect(
-          {node.control->hello().node, node.driver_address}, clock_.now() + kPeerTimeout);
-      if (!peer) return peer.error().at(node.label);
-      peers_.push_back(*peer);
-      known.push_back({node.label, driver, *peer, node.fault});
+      known.push_back({node.label, driver_of(NodeIndex(i)), node.peer, node.fault});
     }
     engine_->set_nodes(std::move(known));
     ControlStager::Options stages;
@@ -122,7 +117,8 @@ Result<void> Pool::attach(Arena& arena, const std::vector<HeldStretch>& stretche
       grant.fd = std::move(held.segment.fd);
       grant.length_bytes = held.segment.length_bytes;
       const DriverIndex driver = driver_of(held.node);
-      auto region = engine_->transport(driver).attach(peers_[held.node.value()], std::move(grant));
+      auto region =
+          engine_->transport(driver).attach(nodes()[held.node.value()].peer, std::move(grant));
       if (!region) return region.error().at(nodes()[held.node.value()].label);
       arena.regions.push_back(*region);
     }

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "client/engine.hpp"
+#include "client/factory.hpp"
+#include "client/path_finder.hpp"
 #include "client/sessions.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
@@ -15,6 +17,8 @@ namespace ho::client {
 
 struct PoolOptions {
   SessionOptions sessions;
+  AllowedDrivers transport;  ///< which may carry the data
+  DriverOptions drivers;
   Duration op_deadline = std::chrono::milliseconds(1500);
 };
 
@@ -45,7 +49,7 @@ class Pool {
   [[nodiscard]] static Result<std::unique_ptr<Pool>> connect(const PoolOptions& options);
 
   [[nodiscard]] Engine& engine() { return *engine_; }
-  /// "local", "ofi" or "mixed".
+  /// "local", "ucx", "ofi" or "mixed".
   [[nodiscard]] const std::string& transport_name() const { return transport_name_; }
   [[nodiscard]] const std::vector<NodeSession>& nodes() const { return sessions_->nodes(); }
   /// The bound within which every transfer ends, for waits at shutdown.
@@ -103,8 +107,7 @@ class Pool {
   std::unique_ptr<Sessions> sessions_;
   std::vector<std::string> driver_names_;
   std::string transport_name_;
-  std::vector<transport::PeerId> peers_;  ///< parallel to nodes()
-  std::unique_ptr<Engine> engine_;        ///< ends before the sessions do
+  std::unique_ptr<Engine> engine_;  ///< ends before the sessions do
 };
 
 }  // namespace ho::client

@@ -9,7 +9,6 @@
 #include <optional>
 #include <set>
 
-#include "client/factory.hpp"
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
 #include "common/base/units.hpp"
@@ -34,26 +33,16 @@ bool allows(const AllowedDrivers& allowed, std::string_view driver) {
   return std::find(allowed.begin(), allowed.end(), driver) != allowed.end();
 }
 
-}  // namespace
-
-/// Picks the driver for a node, or says why there is none.
-Result<void> Sessions::choose_driver(const SessionOptions& options, NodeSession& node) {
-  const HelloReply& hello = node.control->hello();
-  PathFacts facts{.offered = hello.drivers, .same_machine = runs_here(hello)};
-  facts.off = hello.drivers_off;
-  facts.ucx_missing = [this, &options] {
-    if (!ucx_missing_) {
-      const auto usable = check_ucx(options.drivers);
-      ucx_missing_ = usable ? "" : usable.error().context();
-    }
-    return *ucx_missing_;
-  };
-  auto choice = choose_path(options.transport, facts);
-  if (!choice) return choice.error().at(node.label);
-  node.driver = choice->endpoint.driver;
-  node.driver_address = choice->endpoint.address;
+/// Finds the driver for a node and connects by it, or says why there is none.
+Result<void> reach(PathFinder& paths, NodeSession& node) {
+  auto path = paths.reach(node.control->hello(), node.label);
+  if (!path) return path.error().at(node.label);
+  node.driver = path->choice.endpoint.driver;
+  node.peer = path->peer;
   return {};
 }
+
+}  // namespace
 
 Result<NodeSession> Sessions::dial(const std::string& address, const SessionOptions& options,
                                    TimePoint deadline) {
@@ -75,6 +64,7 @@ Result<NodeSession> Sessions::dial(const std::string& address, const SessionOpti
 }
 
 Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& options,
+                                                    PathFinder& paths,
                                                     std::shared_ptr<Doorbell> door) {
   std::unique_ptr<Sessions> made(new Sessions(std::move(door)));
   std::optional<Error> last;
@@ -91,7 +81,7 @@ Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& option
     if (!last) return Error(Errc::kInvalidArgument, "no pool address given");
     return *last;
   }
-  if (auto ok = made->open_others(options); !ok) return ok.error();
+  if (auto ok = made->reach_all(options, paths); !ok) return ok.error();
   for (NodeSession& node : made->nodes_) {
     const TimePoint asked = made->clock_.now();
     auto session = node.control->open_session(options.name, asked + kControlTimeout);
@@ -108,55 +98,77 @@ Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& option
   return made;
 }
 
-Result<void> Sessions::open_others(const SessionOptions& options) {
+Result<NodeSession> Sessions::reach_other(const NodeInfo& info, const SessionOptions& options,
+                                          PathFinder& paths) {
+  std::vector<std::string> addresses = info.control_addresses;
+  // The Unix socket first: only it can pass descriptors. On another machine it does not exist,
+  // or belongs to another node, which the hello tells.
+  std::stable_partition(addresses.begin(), addresses.end(),
+                        [](const std::string& a) { return a.rfind("unix:", 0) == 0; });
+  Error last(Errc::kUnavailable, "it has no address");
+  const TimePoint deadline = clock_.now() + kConnectTimeout;
+  for (const std::string& address : addresses) {
+    auto node = dial(address, options, deadline);
+    if (node && node->control->hello().node != info.node) {
+      node = Error(Errc::kConflict, address + " is another node");
+    }
+    if (node) {
+      if (auto ok = reach(paths, *node); !ok) node = ok.error();
+    }
+    if (node) return node;
+    last = node.error();
+  }
+  return last;
+}
+
+/// From the first node on, which is there already. @return the last failure, where none is left; at
+/// once where the only driver allowed cannot be used.
+Result<void> Sessions::reach_all(const SessionOptions& options, PathFinder& paths) {
+  const NodeId first = nodes_.front().control->hello().node;
   auto listed = nodes_.front().control->nodes(clock_.now() + kControlTimeout);
   if (!listed) return listed.error().at(nodes_.front().label);
   for (const NodeInfo& info : *listed) {
-    if (info.node == nodes_.front().control->hello().node) come_nearer(info, options);
+    if (info.node == first) come_nearer(info, options, paths);
   }
-  if (auto ok = choose_driver(options, nodes_.front()); !ok) return ok.error();
-  std::set<NodeId> known = {nodes_.front().control->hello().node};
-  for (const NodeInfo& info : *listed) {
-    if (nodes_.size() == kNodesMax || known.count(info.node) > 0) continue;
-    std::vector<std::string> addresses = info.control_addresses;
-    // The Unix socket first: only it can pass descriptors. On another machine it does not exist,
-    // or belongs to another node, which the hello tells.
-    std::stable_partition(addresses.begin(), addresses.end(),
-                          [](const std::string& a) { return a.rfind("unix:", 0) == 0; });
-    std::optional<Error> last;
-    const TimePoint deadline = clock_.now() + kConnectTimeout;
-    for (const std::string& address : addresses) {
-      auto node = dial(address, options, deadline);
-      if (node && node->control->hello().node != info.node) {
-        node = Error(Errc::kConflict, address + " is another node");
-      }
-      if (node) {
-        if (auto ok = choose_driver(options, *node); !ok) node = ok.error();
-      }
-      if (node) {
-        known.insert(info.node);
-        nodes_.push_back(std::move(node).value());
-        break;
-      }
-      last = node.error();
-    }
-    if (known.count(info.node) > 0) continue;
-    if (last && last->code() == Errc::kUnsupported && options.transport.size() == 1) {
-      return *last;
-    }
+  std::optional<Error> last;
+  const auto left_out = [&](const std::string& name, const Error& error) {
+    last = error;
     log(LogLevel::kWarning, "left a node of the pool out",
-        {{"node", info.name}, {"reason", last ? last->message() : "it has no address"}});
+        {{"node", name}, {"reason", error.message()}});
+  };
+  // The driver that the job asks for cannot be used.
+  const auto final = [&](const Error& error) {
+    return error.code() == Errc::kUnsupported && paths.allowed().size() == 1;
+  };
+  if (const auto ok = reach(paths, nodes_.front()); !ok) {
+    if (final(ok.error())) return ok.error();
+    left_out(nodes_.front().label, ok.error());
+    nodes_.clear();
   }
+  std::set<NodeId> known = {first};
+  for (const NodeInfo& info : *listed) {
+    if (nodes_.size() == kNodesMax || !known.insert(info.node).second) continue;
+    auto node = reach_other(info, options, paths);
+    if (node) {
+      nodes_.push_back(std::move(*node));
+    } else if (final(node.error())) {
+      return node.error();
+    } else {
+      left_out(info.name, node.error());
+    }
+  }
+  if (nodes_.empty()) return *last;
   return {};
 }
 
 /// The first node may have been named by its TCP address though it runs on this machine: then its
 /// Unix socket is better, since only that passes descriptors and so gives the `local` driver.
-void Sessions::come_nearer(const NodeInfo& info, const SessionOptions& options) {
+void Sessions::come_nearer(const NodeInfo& info, const SessionOptions& options,
+                           const PathFinder& paths) {
   const HelloReply& hello = nodes_.front().control->hello();
   const bool has_local = std::any_of(hello.drivers.begin(), hello.drivers.end(),
                                      [](const auto& driver) { return driver.driver == "local"; });
-  const bool wanted = allows(options.transport, "local") && !has_local && runs_here(hello);
+  const bool wanted = allows(paths.allowed(), "local") && !has_local && runs_here(hello);
   if (!wanted) return;
   const TimePoint deadline = clock_.now() + kConnectTimeout;
   for (const std::string& address : info.control_addresses) {

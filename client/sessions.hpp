@@ -3,16 +3,14 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "client/factory.hpp"
 #include "client/flash_homes.hpp"
 #include "client/node_fault.hpp"
-#include "client/path_choice.hpp"
+#include "client/path_finder.hpp"
 #include "client/spread.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
@@ -23,17 +21,15 @@ namespace ho::client {
 struct SessionOptions {
   std::vector<std::string> addresses;  ///< tried in order; the rest of the pool is learnt
   std::string name;                    ///< the job, for people
-  AllowedDrivers transport;            ///< which may carry the data
-  DriverOptions drivers;
 };
 
 /// One node of the pool with this job's session on it.
 struct NodeSession {
   std::unique_ptr<ControlClient> control;
   Session session;
-  std::string label;   ///< "node 2 (b, unix:/run/x.sock)"
-  std::string driver;  ///< "local", "ofi" or "ucx"
-  std::string driver_address;
+  std::string label;       ///< "node 2 (b, unix:/run/x.sock)"
+  std::string driver;      ///< "local", "ofi" or "ucx"
+  transport::PeerId peer;  ///< of that driver
   std::shared_ptr<NodeFault> fault;
 };
 
@@ -60,11 +56,12 @@ struct HeldArena {
 ///
 /// Threads: grant() and release() from any thread. Lifecycle: connect() -> grants -> destructor,
 /// which closes every session (and with it frees all memory), bounded by a second a node. A node
-/// that cannot be reached at connect() within 2 s is left out, with a warning; if none can, it
-/// fails.
+/// that cannot be reached at connect() within 2 s, or by no driver, is left out, with a warning; if
+/// none can, it fails.
 class Sessions {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Sessions>> connect(const SessionOptions& options,
+                                                                 PathFinder& paths,
                                                                  std::shared_ptr<Doorbell> door);
   ~Sessions();
   Sessions(const Sessions&) = delete;
@@ -96,9 +93,10 @@ class Sessions {
   explicit Sessions(std::shared_ptr<Doorbell> door) : door_(std::move(door)) {}
   [[nodiscard]] Result<NodeSession> dial(const std::string& address, const SessionOptions& options,
                                          TimePoint deadline);
-  [[nodiscard]] Result<void> choose_driver(const SessionOptions& options, NodeSession& node);
-  void come_nearer(const NodeInfo& info, const SessionOptions& options);
-  [[nodiscard]] Result<void> open_others(const SessionOptions& options);
+  void come_nearer(const NodeInfo& info, const SessionOptions& options, const PathFinder& paths);
+  [[nodiscard]] Result<NodeSession> reach_other(const NodeInfo& info, const SessionOptions& options,
+                                                PathFinder& paths);
+  [[nodiscard]] Result<void> reach_all(const SessionOptions& options, PathFinder& paths);
   [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
                                        const std::vector<NodeRoom>& rooms, std::uint64_t bytes);
   [[nodiscard]] std::vector<Result<NodeStatus>> status_of(const std::vector<NodeIndex>& candidates);
@@ -109,7 +107,6 @@ class Sessions {
   SteadyClock clock_;
   std::shared_ptr<Doorbell> door_;
   std::vector<NodeSession> nodes_;
-  std::optional<std::string> ucx_missing_;  ///< found out once, where some node needs to know
   Bell stop_bell_;
   std::atomic<bool> stopping_{false};
   std::thread renewer_;

@@ -9,7 +9,6 @@
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/rdma_devices.hpp"
 #include "common/transport/ucx_module.hpp"
 #include "tools/bench/lease_keeper.hpp"
 
@@ -246,12 +245,6 @@ Result<std::vector<MatrixRow>> measure_node(ControlClient& control, const Driver
     }
   }
   return rows;
-}
-
-std::string ucx_missing() {
-  if (const auto there = transport::check_rdma_device(); !there) return there.error().context();
-  const auto module = transport::load_ucx_module("");
-  return module ? "" : module.error().context();
 }
 
 std::size_t rails_of(const DriverEndpoint& endpoint) {

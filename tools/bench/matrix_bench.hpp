@@ -30,10 +30,6 @@ struct MatrixRow {
                                                           const DriverEndpoint& endpoint,
                                                           Duration time);
 
-/// What the driver `ucx` lacks on this machine; empty: nothing. Opens no device, and the driver's
-/// module only where there is one.
-[[nodiscard]] std::string ucx_missing();
-
 /// How many rails an endpoint of the driver `ofi` offers; 1 for other drivers.
 [[nodiscard]] std::size_t rails_of(const DriverEndpoint& endpoint);
 

@@ -7,13 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "client/path_choice.hpp"
+#include "client/path_finder.hpp"
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "proto/convert.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/bench/matrix_bench.hpp"
 #include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/job_paths.hpp"
 #include "tools/hyperoffload/pool_view.hpp"
 #include "tools/hyperoffload/words.hpp"
 
@@ -49,22 +50,16 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
-Result<Measured> measure(const NodeInfo& node, const Arguments& arguments) {
+Result<Measured> measure(const NodeInfo& node, JobPaths& paths, double seconds) {
   const TimePoint deadline = SteadyClock().now() + std::chrono::seconds(2);
   const auto control = connect_node(node, deadline);
   if (!control) return control.error();
   const auto status = (*control)->status(deadline);
   if (!status) return status.error();
-  const auto allowed = client::parse_allowed(arguments.transport);
-  if (!allowed) return allowed.error();
-  const HelloReply& hello = (*control)->hello();
-  client::PathFacts facts{.offered = hello.drivers, .same_machine = client::runs_here(hello)};
-  facts.off = hello.drivers_off;
-  facts.ucx_missing = bench::ucx_missing;
-  const auto path = client::choose_path(*allowed, facts);
+  const auto path = paths.explain((*control)->hello());
   if (!path) return path.error();
   auto rows = bench::measure_node(**control, path->endpoint,
-                                  Duration(static_cast<std::int64_t>(arguments.seconds * 1e9)));
+                                  Duration(static_cast<std::int64_t>(seconds * 1e9)));
   if (!rows) return rows.error();
   return Measured{node, *path, status->ddr_capacity_bytes, std::move(*rows)};
 }
@@ -160,15 +155,15 @@ int complain(const Error& error, int exit_code) {
 }
 
 int run(const Arguments& arguments) {
-  if (const auto allowed = client::parse_allowed(arguments.transport); !allowed) {
-    return complain(allowed.error(), kExitBadInput);
-  }
+  const auto allowed = client::parse_allowed(arguments.transport);
+  if (!allowed) return complain(allowed.error(), kExitBadInput);
+  JobPaths paths(*allowed);
   const auto pool = open_pool(arguments.pool, SteadyClock().now() + std::chrono::seconds(2));
   if (!pool) return complain(pool.error(), kExitIllegal);
   std::vector<Measured> all;
   int exit_code = kExitDone;
   for (const NodeInfo& node : pool->nodes) {
-    auto measured = measure(node, arguments);
+    auto measured = measure(node, paths, arguments.seconds);
     if (measured) {
       all.push_back(std::move(*measured));
     } else {

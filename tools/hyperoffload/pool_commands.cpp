@@ -1,12 +1,14 @@
 // status, nodes, sessions, segments: what a running pool says of itself.
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "client/path_choice.hpp"
+#include "client/path_finder.hpp"
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "tools/bench/matrix_bench.hpp"
+#include "tools/hyperoffload/job_paths.hpp"
 #include "tools/hyperoffload/pool_command.hpp"
 
 namespace ho::cli {
@@ -63,14 +65,12 @@ struct StatusAnswer {
   std::size_t ofi_rails = 0;  ///< 0: no ofi
 };
 
-Result<StatusAnswer> ask_status(ControlClient& client, TimePoint deadline) {
+/// Asks a node, and finds the path to it as a job would.
+Result<StatusAnswer> ask_status(ControlClient& client, JobPaths& paths, TimePoint deadline) {
   auto status = client.status(deadline);
   if (!status) return status.error();
   const HelloReply& hello = client.hello();
-  client::PathFacts facts{.offered = hello.drivers, .same_machine = client::runs_here(hello)};
-  facts.off = hello.drivers_off;
-  facts.ucx_missing = bench::ucx_missing;
-  const auto path = client::choose_path(*client::parse_allowed("auto"), facts);
+  const auto path = paths.explain(hello);
   StatusAnswer answer{std::move(*status), "", "", hello.drivers_off, 0};
   for (const DriverEndpoint& one : hello.drivers) {
     if (one.driver == "ofi") answer.ofi_rails = bench::rails_of(one);
@@ -155,7 +155,10 @@ void add_pool_options(CLI::App& sub, PoolOptions& options) {
 void add_status(CLI::App& app, const std::string& pool, int& exit_code) {
   PoolCommand<StatusAnswer> command;
   command.name = "status";
-  command.ask = ask_status;
+  const auto paths = std::make_shared<JobPaths>(*client::parse_allowed("auto"));
+  command.ask = [paths](ControlClient& client, TimePoint deadline) {
+    return ask_status(client, *paths, deadline);
+  };
   command.heading = {"NODE",     "NAME",    "STATE", "GRANTED", "CAPACITY", "SEGMENT", "PAGES",
                      "SESSIONS", "DRIVERS", "PATH",  "FLASH",   "REFUSED",  "UPTIME",  "VERSION"};
   command.add_rows = add_status_row;

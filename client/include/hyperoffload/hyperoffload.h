@@ -74,8 +74,8 @@ typedef struct ho_connect_options {
                               used; NULL or "": hyperoffload/hyperoffload-ucx.so beside
                               this library */
   /* Of "ofi"; each may be NULL or "" for what fits the daemon. A daemon that speaks another
-     provider, or cannot be reached by the domain or interface, is an error; of a node's several
-     rails those that cannot be reached so are left out. */
+     provider, or cannot be reached by the domain or interface, is reached by another driver or
+     left out; of a node's several rails those that cannot be reached so are left out. */
   const char* ofi_provider;  /* libfabric's: "net" and "tcp" (TCP; one from libfabric 1.18 on),
                                 "verbs", "efa", "cxi", "shm" */
   const char* ofi_domain;    /* libfabric's name of a device: "mlx5_0", "eth0" */
@@ -89,12 +89,16 @@ HO_API const char* ho_status_name(ho_status status);
 /* Text of this thread's last failed call; valid until its next failed call; never NULL. */
 HO_API const char* ho_last_error(void);
 
-/* Opens a session on every node. Renews its leases on a thread of its own. */
+/* Opens a session on every node. Renews its leases on a thread of its own. A node whose best driver
+ * does not reach it is reached by the next one; a node that none of those allowed reaches is left
+ * out: both with a warning in the log that says why. It fails where no node is left, and where the
+ * only driver allowed cannot be used. */
 HO_API ho_status ho_connect(const ho_connect_options* options, ho_pool** out);
 /* Frees everything the job holds in the pool. All runtimes and allocations must be gone. NULL is
  * allowed. */
 HO_API void ho_disconnect(ho_pool* pool);
-/* Name of the driver that carries the data: "local", "ofi" or "mixed". Lives as the pool does. */
+/* Name of the driver that carries the data: "local", "ucx" or "ofi"; "mixed" where nodes are
+ * reached by several. Lives as the pool does. */
 HO_API const char* ho_pool_transport(const ho_pool* pool);
 
 /* --- plain one-sided access (what the schedule does by itself) --- */

@@ -85,5 +85,36 @@ TEST_CASE("drivers: a job on a daemon that forbids local uses ofi, also on its m
   check_moves(pool.get());
 }
 
+TEST_CASE("drivers: a node that no driver reaches is left out, and fails the job where it is all") {
+  const TempFolder near_folder;
+  const TempFolder far_folder;
+  const std::string only_ofi = "ofi { }\ntransport: \"ofi\"\n";
+  const std::string peer = "nodes { node_id: 4 name: \"far\" control_addresses: \"" +
+                           unix_address(far_folder) + "\" }\n";
+  const DaemonProcess near(near_folder, "near", {small_config(near_folder, peer), {}, false});
+  std::string far_config = small_config(far_folder, only_ofi);
+  far_config.replace(far_config.find("node_id: 3"), 10, "node_id: 4");
+  const DaemonProcess far(far_folder, "far", {far_config, {}, false});
+  (void)connect(unix_address(near_folder));
+  (void)connect(unix_address(far_folder));
+  const auto pool_of = [](const std::string& address) {
+    ho_connect_options options{};
+    options.struct_bytes = sizeof options;
+    options.pool = address.c_str();
+    options.ofi_provider = "shm";  // the daemons speak TCP
+    ho_pool* pool = nullptr;
+    (void)ho_connect(&options, &pool);
+    return PoolHandle(pool);
+  };
+  const PoolHandle pool = pool_of(unix_address(near_folder));
+  INFO(ho_last_error());
+  REQUIRE(pool != nullptr);
+  CHECK(std::string(ho_pool_transport(pool.get())) == "local");
+  CHECK(connect(unix_address(far_folder))->sessions(soon())->empty());
+  // Its peers are unknown to it: alone it is a pool that nothing reaches.
+  CHECK(pool_of(unix_address(far_folder)) == nullptr);
+  CHECK(std::string(ho_last_error()).find("ofi: ") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace ho::test

@@ -39,38 +39,17 @@ TEST_CASE("path choice: a driver is forced by naming it alone and forbidden by l
   CHECK(none.error().context().find("another machine") != std::string::npos);
 }
 
-TEST_CASE("path choice: ucx is taken where both ends have RDMA, and told what it lacks otherwise") {
+TEST_CASE("path choice: ucx comes before ofi, and one that failed before is passed over") {
   const std::vector<DriverEndpoint> all = {{"local", ""}, {"ucx", "u"}, {"ofi", "o"}};
-  const auto rdma = choose_path(
-      allowed("auto"),
-      PathFacts{.offered = all, .same_machine = false, .ucx_missing = [] { return ""; }});
+  PathFacts facts{.offered = all, .same_machine = false};
+  const auto rdma = choose_path(allowed("auto"), facts);
   REQUIRE(rdma.ok());
   CHECK(rdma->endpoint.driver == "ucx");
-  const auto without = choose_path(
-      allowed("auto"),
-      PathFacts{.offered = all, .same_machine = false, .ucx_missing = [] { return "no device"; }});
+  facts.failed.push_back({"ucx", "no device"});
+  const auto without = choose_path(allowed("auto"), facts);
   REQUIRE(without.ok());
   CHECK(without->endpoint.driver == "ofi");
   CHECK(without->reason.find("ucx: no device") != std::string::npos);
-}
-
-TEST_CASE("path choice: what ucx lacks is asked only where nothing else decides") {
-  const std::vector<DriverEndpoint> all = {{"local", ""}, {"ucx", "u"}, {"ofi", "o"}};
-  int asked = 0;
-  PathFacts facts{.offered = all, .same_machine = true};
-  facts.ucx_missing = [&asked] {
-    ++asked;
-    return "no device";
-  };
-  REQUIRE(choose_path(allowed("auto"), facts).ok());
-  facts.same_machine = false;
-  REQUIRE(choose_path(allowed("local,ofi"), facts).ok());
-  facts.offered = kFar;
-  REQUIRE(choose_path(allowed("auto"), facts).ok());
-  CHECK(asked == 0);
-  facts.offered = all;
-  REQUIRE(choose_path(allowed("auto"), facts).ok());
-  CHECK(asked == 1);
 }
 
 TEST_CASE("path choice: over TCP to the same machine it says that local needs the Unix socket") {
