@@ -131,6 +131,12 @@ void encode_superblock(const Superblock& super, std::span<std::byte, kBlockBytes
   Put(out.subspan(kSuperSumAt)).number(sum_around(out, kSuperSumAt));
 }
 
+Error foreign_path(const std::string& what) {
+  return Error(Errc::kCorrupt, what +
+                                   "; to give it to the pool, clear it first (a device: blkdiscard "
+                                   "--zeroout, a file: make it anew)");
+}
+
 Result<Superblock> decode_superblock(std::span<const std::byte, kBlockBytes> block) {
   if (all_zero(block)) return Error(Errc::kNotFound, "blank");
   std::uint64_t magic = 0;
@@ -146,10 +152,7 @@ Result<Superblock> decode_superblock(std::span<const std::byte, kBlockBytes> blo
       .number(out.snapshot_frames)
       .number(out.salt);
   if (magic != kSuperMagic) {
-    return Error(
-        Errc::kCorrupt,
-        "not a flash path of HyperOffload, and not blank; to give it to the pool, clear it "
-        "first (a device: blkdiscard --zeroout, a file: make it anew)");
+    return foreign_path("not a flash path of HyperOffload, and not blank");
   }
   if (out.version < kFormatVersionOldest || out.version > kFormatVersion) {
     return Error(Errc::kUnsupported, "format version " + std::to_string(out.version) +

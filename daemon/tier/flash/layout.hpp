@@ -29,6 +29,9 @@ inline constexpr std::uint64_t kPathBytesMin = kMiB;
 inline constexpr std::uint64_t kPathBytesMax = 16 * 1024 * kGiB;  ///< block numbers are 32 bits
 inline constexpr std::uint64_t kAreaBytesPerBlock = 24;
 inline constexpr std::uint64_t kAreaBytesMin = 64 * kKiB;
+/// So much at either end of a path is zero where it is blank: what others keep on a device has its
+/// mark there (btrfs at 64 KiB, md at 4 KiB or before the end, ZFS at 128 KiB).
+inline constexpr std::uint64_t kBlankBytes = kMiB;
 inline constexpr std::size_t kCopies = 2;
 inline constexpr std::uint16_t kPathsMax = 64;
 /// Frames of one log that are written and not known to be safe, at a time.
@@ -77,6 +80,8 @@ struct Superblock {
 void encode_superblock(const Superblock& super, std::span<std::byte, kBlockBytes> out);
 /// @return kNotFound: all zeros; kUnsupported: another version; kCorrupt: anything else.
 [[nodiscard]] Result<Superblock> decode_superblock(std::span<const std::byte, kBlockBytes> block);
+/// What to say of a path that holds something else.
+[[nodiscard]] Error foreign_path(const std::string& what);
 
 /// A frame of the log: what becomes safe together.
 struct FrameHeader {

@@ -270,6 +270,25 @@ Result<Superblock> read_superblock(BlockingIo& io, PathIndex which, std::uint64_
   return decode_superblock(std::span<const std::byte, kBlockBytes>(block.span()));
 }
 
+/// That nothing stands at either end of a path. @return kCorrupt: something does.
+Result<void> check_blank(BlockingIo& io, PathIndex which) {
+  const std::uint64_t size = io.device().paths()[which.value()].size_bytes;
+  const std::uint64_t length = std::min(size, kBlankBytes);
+  AlignedMemory memory(length);
+  for (const std::uint64_t offset : {std::uint64_t{0}, size - length}) {
+    if (auto read = io.read(which, offset, memory.span()); !read) return read.error();
+    const auto bytes = memory.span();
+    const auto at = std::find_if(bytes.begin(), bytes.end(),
+                                 [](std::byte byte) { return byte != std::byte{0}; });
+    if (at == bytes.end()) continue;
+    const auto place = offset + static_cast<std::uint64_t>(at - bytes.begin());
+    return foreign_path(
+        "not a flash path of HyperOffload, and not blank: something stands at byte " +
+        std::to_string(place));
+  }
+  return {};
+}
+
 /// The better of both superblocks.
 Result<Superblock> choose_superblock(BlockingIo& io, PathIndex which, Findings& findings) {
   const std::uint64_t size = io.device().paths()[which.value()].size_bytes;
@@ -280,6 +299,9 @@ Result<Superblock> choose_superblock(BlockingIo& io, PathIndex which, Findings& 
   auto second = read_superblock(io, which, end - kBlockBytes);
   if (!first && !second) {
     const bool first_says_more = first.error().code() != Errc::kNotFound;
+    if (!first_says_more && second.error().code() == Errc::kNotFound) {
+      if (auto blank = check_blank(io, which); !blank) return blank.error();
+    }
     return first_says_more ? first.error() : second.error();
   }
   if (!first) findings.push_back("the first superblock: " + first.error().context());

@@ -56,6 +56,14 @@ Result<std::vector<Volume>> Store::recover_all(BlockingIo& io, const Options& op
       return volume.error();
     }
   }
+  // A first start that was cut: nothing was ever in the pool. Whatever sets there are by now.
+  const bool unused = std::all_of(volumes.begin(), volumes.end(),
+                                  [](const Volume& one) { return one.super.epoch == 1; });
+  if (unused && !volumes.empty() && (!blank.empty() || !check_set(volumes))) {
+    findings.push_back("an earlier first start did not end; all paths are formatted again");
+    volumes.clear();
+    blank.clear();
+  }
   if (!volumes.empty() && !blank.empty()) {
     return Error(Errc::kConflict, blank.front() + ": is blank, but " + volumes.front().name +
                                       " belongs to a set of " +

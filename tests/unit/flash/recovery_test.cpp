@@ -1,6 +1,9 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "daemon/tier/flash/store.hpp"
@@ -238,4 +241,75 @@ TEST_CASE("flash store: of a write in doubt only the blocks that cannot be read 
     CHECK(done.done.code == (block == 3 ? Errc::kIo : Errc::kOk));
     if (block != 3) CHECK(into == bytes_of(kBlockBytes, block == 5 ? 5 : 6));
   }
+}
+
+TEST_CASE("flash store: a path with a foreign file system is refused and left alone") {
+  constexpr std::uint64_t kSize = 4 * kMiB;
+  struct Signature {
+    const char* what;
+    std::uint64_t at;
+    std::string_view bytes;
+  };
+  using namespace std::string_view_literals;
+  const Signature signatures[] = {
+      {"btrfs", 64 * kKiB + 64, "_BHRfS_M"sv},
+      {"md 1.2", 4 * kKiB, "\xfc\x4e\x2b\xa9"sv},
+      {"md 0.9", kSize - 64 * kKiB, "\xfc\x4e\x2b\xa9"sv},
+      {"bcache", 4 * kKiB + 24, "\xc6\x85\x73\xf6\x4e\x1a\x45\xca"sv},
+      {"ISO 9660", 32 * kKiB + 1, "CD001"sv},
+      {"swap with pages of 64 KiB", 64 * kKiB - 10, "SWAPSPACE2"sv},
+      {"ZFS", 128 * kKiB, "\x0c\xb1\xba\x00\x00\x00\x00\x00"sv},
+      {"GPT at the end", kSize - 512, "EFI PART"sv},
+  };
+  for (const Signature& one : signatures) {
+    INFO(one.what);
+    Rig rig(kSize);
+    rig.disks[0]->write(one.at, std::as_bytes(std::span(one.bytes)), 0);
+    const auto all = rig.disks[0]->current();
+    const std::vector<std::byte> before(all.begin(), all.end());
+    const auto refused = rig.open();
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().code() == Errc::kCorrupt);
+    CHECK(refused.error().context().find("not blank") != std::string::npos);
+    CHECK(std::equal(all.begin(), all.end(), before.begin()));
+  }
+}
+
+TEST_CASE("flash store: a path that is blank but for its middle is taken") {
+  Rig rig(4 * kMiB);
+  rig.disks[0]->write(2 * kMiB, bytes_of(kBlockBytes, 1), 0);
+  CHECK(rig.open().ok());
+}
+
+TEST_CASE("flash store: a first start over several paths that was cut begins again") {
+  for (std::uint64_t cut_after = 0; cut_after < 60; ++cut_after) {
+    for (const bool again : {false, true}) {
+      Rig rig;
+      rig.disks.push_back(std::make_shared<test::SimDisk>(2 * kMiB));
+      rig.disks.push_back(std::make_shared<test::SimDisk>(3 * kMiB));
+      INFO("cut after " << cut_after);
+      for (int cut = 0; cut < (again ? 2 : 1); ++cut) {
+        rig.faults.dies_after = cut == 0 ? cut_after : cut_after / 2;
+        rig.set = std::byte(10 + cut);
+        static_cast<void>(rig.open());
+        if (rig.store && !rig.sim->dead()) rig.sim->cut();
+      }
+      rig.faults = {};
+      rig.set = std::byte{20};
+      const auto opened = rig.open();
+      INFO((opened ? "" : opened.error().message()));
+      REQUIRE(opened.ok());
+      const ExtentId extent = rig.create(kMiB);
+      REQUIRE(rig.write(extent, 0, bytes_of(kMiB, 6)).done.code == Errc::kOk);
+    }
+  }
+}
+
+TEST_CASE("flash store: a path of a set that was in use, beside a blank one, is refused") {
+  Rig rig;
+  rig.disks.push_back(std::make_shared<test::SimDisk>(2 * kMiB));
+  REQUIRE(rig.open().ok());
+  REQUIRE(rig.store->close().ok());
+  rig.disks[1] = std::make_shared<test::SimDisk>(2 * kMiB);
+  CHECK(rig.open().error().code() == Errc::kConflict);
 }

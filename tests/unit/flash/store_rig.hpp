@@ -33,8 +33,9 @@ struct StoreRig {
     options.salt = ++salt;
     options.write_bytes_per_day_max = {budget};
     options.extents_max = extents_max;
+    options.new_set[0] = set;
     findings.clear();
-    auto device = std::make_unique<SimFlash>(disks, salt, SimFlashFaults{});
+    auto device = std::make_unique<SimFlash>(disks, salt, faults);
     sim = device.get();
     auto opened = Store::open(std::move(device), options, findings);
     if (!opened) return opened.error();
@@ -69,6 +70,8 @@ struct StoreRig {
   Findings findings;  ///< of the last open()
   std::uint64_t salt = 0;
   std::size_t extents_max = 1000;
+  SimFlashFaults faults;
+  std::byte set{};  ///< for formatting
 };
 
 inline std::vector<std::byte> bytes_of(std::size_t count, unsigned value) {
