@@ -52,6 +52,7 @@ Result<std::unique_ptr<Store>> FlashLoop::open() {
     device_options.paths.push_back(path.path);
     options.write_bytes_per_day_max.push_back(path.write_bytes_per_day_max);
   }
+  device_options.depth_ops = Store::depth_ops(options_.paths.size());
   auto device = make_uring_device(device_options);
   if (!device) return device.error();
   options.day = today();

@@ -267,6 +267,7 @@ void Store::start_free(Slot slot) {
     ++op.open;
     path->durable_extents -= 1;
     path->durable_blocks -= shard->blocks();
+    path->freeing += 1;
     Commit commit;
     commit.kind = Commit::Kind::kFree;
     commit.token = slot;
@@ -275,7 +276,7 @@ void Store::start_free(Slot slot) {
   }
 }
 
-void Store::on_commit(const Journal::Done& done) {
+void Store::on_commit(PathState& path, const Journal::Done& done) {
   const Commit& commit = done.commit;
   switch (commit.kind) {
     case Commit::Kind::kWrite: finish_chunk(static_cast<Slot>(commit.token), done.code); break;
@@ -302,7 +303,8 @@ void Store::on_commit(const Journal::Done& done) {
       const auto slot = static_cast<Slot>(commit.token);
       Op& op = ops_[slot];
       if (done.code != Errc::kOk) op.code = done.code;
-      HO_CHECK(op.open > 0);
+      HO_CHECK(op.open > 0 && path.freeing > 0);
+      --path.freeing;
       if (--op.open == 0) finish_op(slot);
       break;
     }
@@ -315,7 +317,7 @@ bool Store::handle_commits() {
     // By index: what follows from one may append to a broken journal.
     for (std::size_t i = 0; i < path->journal.done().size(); ++i) {
       const Journal::Done done = path->journal.done()[i];
-      on_commit(done);
+      on_commit(*path, done);
       any = true;
     }
     path->journal.clear_done();
@@ -389,6 +391,13 @@ std::optional<ExtentInfo> Store::find(ExtentId extent) const {
 }
 
 std::string Store::describe(const Fault& fault) const {
+  if (fault.path_full) {
+    const Volume& volume = paths_[fault.path.value()]->volume;
+    return "no free block for a durable overwrite on " + volume.name + ": " +
+           format_bytes(std::uint64_t{volume.space.free_blocks()} * kBlockBytes) + " of " +
+           format_bytes(std::uint64_t{volume.space.blocks()} * kBlockBytes) + " free (extent " +
+           std::to_string(fault.extent.value()) + ", block " + std::to_string(fault.block) + ")";
+  }
   return "path " + paths_[fault.path.value()]->volume.name + ": extent " +
          std::to_string(fault.extent.value()) + ", block " + std::to_string(fault.block) +
          " (byte " + std::to_string(fault.path_offset) + " of the path)";

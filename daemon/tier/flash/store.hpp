@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -52,6 +53,7 @@ struct Fault {
   ExtentId extent;
   std::uint64_t block = 0;        ///< of the extent, in blocks of 4 KiB
   std::uint64_t path_offset = 0;  ///< byte of the path
+  bool path_full = false;         ///< a durable overwrite found no free block
 };
 
 struct StoreCompletion {
@@ -146,6 +148,10 @@ class Store {
 
   void set_day(std::uint32_t day) { options_.day = day; }
   [[nodiscard]] Device& device() { return *device_; }
+  /// What the device of so many paths has to take at a time: the logs' share, and work beside it.
+  [[nodiscard]] static constexpr std::uint32_t depth_ops(std::size_t path_count) {
+    return std::max(64U, 16 * static_cast<std::uint32_t>(path_count));
+  }
   [[nodiscard]] const std::string& notice() const { return device_->caps().notice; }
   [[nodiscard]] std::size_t extent_count() const { return extents_.size(); }
   [[nodiscard]] std::vector<PathStatus> paths() const;
@@ -185,6 +191,7 @@ class Store {
     std::uint64_t promised_bytes = 0;  ///< of the day's budget, to what is not on the device yet
     std::uint64_t durable_extents = 0;
     std::uint64_t durable_blocks = 0;
+    std::uint64_t freeing = 0;  ///< moved chunks and frees under way: blocks come free with each
     std::uint64_t write_frames_seen = 0;  ///< of the journal, as seal_resting() last saw them
     TimePoint write_frames_since;
   };
@@ -268,7 +275,8 @@ class Store {
   void issue();
   enum class Started : std::uint8_t { kYes, kNoRoom, kFailed };
   [[nodiscard]] Started start_chunk(Slot slot);
-  [[nodiscard]] Errc place_write(const Op& op, Chunk& chunk, const Shard& shard);
+  enum class Placed : std::uint8_t { kYes, kWait, kFull, kBroken };
+  [[nodiscard]] Placed place_write(const Op& op, Chunk& chunk, const Shard& shard);
   void start_write(Slot index);
   void start_free(Slot slot);
   void fill_ends(Slot index);
@@ -280,7 +288,7 @@ class Store {
   void on_read(Slot index, Errc code);
   void on_written(Slot index, Errc code);
   bool handle_commits();
-  void on_commit(const Journal::Done& done);
+  void on_commit(PathState& path, const Journal::Done& done);
   void finish_chunk(Slot index, Errc code, std::uint32_t bad_block = 0);
   [[nodiscard]] Fault fault_at(const Chunk& chunk, std::uint32_t block) const;
   [[nodiscard]] Shard& shard_of(const Chunk& chunk) const {

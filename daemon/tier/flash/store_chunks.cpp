@@ -29,7 +29,7 @@ Fault Store::fault_at(const Chunk& chunk, std::uint32_t block) const {
   const PathIndex path(chunk.path);
   const Striping striping(extent.info.id, static_cast<std::uint16_t>(paths_.size()));
   return {path, extent.info.id, striping.extent_block(path, chunk.block + block),
-          paths_[chunk.path]->volume.geometry.data_offset(chunk.physical + block)};
+          paths_[chunk.path]->volume.geometry.data_offset(chunk.physical + block), false};
 }
 
 void Store::issue() {
@@ -52,26 +52,28 @@ void Store::issue() {
 }
 
 /// Where a write goes. Blocks of a durable extent that hold something are never written over: a
-/// crash would leave neither the old nor the new. @return kExhausted: no free block; kIo: the log
-/// is broken, and its last frame may or may not name the very blocks.
-Errc Store::place_write(const Op& op, Chunk& chunk, const Shard& shard) {
+/// crash would leave neither the old nor the new. @return kWait: no free block now, but some come
+/// free; kFull: none do; kBroken: the log is, and its last frame may or may not name the very
+/// blocks.
+Store::Placed Store::place_write(const Op& op, Chunk& chunk, const Shard& shard) {
   PathState& path = *paths_[chunk.path];
   const bool durable = op.extent->info.policy == Policy::kDurable;
-  if (durable && path.journal.broken()) return Errc::kIo;
+  if (durable && path.journal.broken()) return Placed::kBroken;
   const auto begin = shard.sums.begin() + chunk.block;
   const bool holds =
       std::any_of(begin, begin + chunk.blocks, [](std::uint64_t sum) { return sum != 0; });
   if (!durable || !holds) {
     chunk.blocks = shard.together(chunk.block, chunk.blocks);
     chunk.physical = shard.physical[chunk.block];
-    return Errc::kOk;
+    return Placed::kYes;
   }
   const auto run = path.volume.space.take(chunk.blocks);
-  if (!run) return Errc::kExhausted;
+  if (!run) return path.freeing > 0 ? Placed::kWait : Placed::kFull;
   chunk.moved = true;
+  ++path.freeing;
   chunk.blocks = run->count;
   chunk.physical = run->first;
-  return Errc::kOk;
+  return Placed::kYes;
 }
 
 Store::Started Store::start_chunk(Slot slot) {
@@ -106,9 +108,12 @@ Store::Started Store::start_chunk(Slot slot) {
       fail_op(op, Errc::kNotFound, fault_at(chunk, i));
       return Started::kFailed;
     }
-  } else if (const Errc placed = place_write(op, chunk, shard); placed != Errc::kOk) {
+  } else if (const Placed placed = place_write(op, chunk, shard); placed != Placed::kYes) {
+    if (placed == Placed::kWait) return Started::kNoRoom;
     chunk.physical = shard.physical[chunk.block];
-    fail_op(op, placed, fault_at(chunk, 0));
+    Fault fault = fault_at(chunk, 0);
+    fault.path_full = placed == Placed::kFull;
+    fail_op(op, fault.path_full ? Errc::kExhausted : Errc::kIo, fault);
     return Started::kFailed;
   }
   chunk.user_bytes = static_cast<std::uint32_t>(
@@ -297,6 +302,7 @@ void Store::finish_chunk(Slot index, Errc code, std::uint32_t bad_block) {
   give_back(chunk);
   if (chunk.bounce != nullptr) free_bounces_.push_back(chunk.bounce);
   chunk.bounce = nullptr;
+  if (chunk.moved) --paths_[chunk.path]->freeing;
   free_chunks_.push_back(index);
   HO_CHECK(op.open > 0);
   --op.open;

@@ -231,3 +231,19 @@ TEST_CASE("flash loop: memory whose file was cut short fails its transfers, not 
   CHECK(rig.wait(rig.transfer(Kind::kWrite, 1, extent, whole.span())).code == Errc::kOk);
   ::munmap(mapped, kBytes);
 }
+
+TEST_CASE("flash loop: as many paths as a set can have are opened and written") {
+  const test::TempFolder folder;
+  if (const std::string why = test::no_flash_here(folder); !why.empty()) return test::skip(why);
+  FlashLoop::Options options;
+  for (std::size_t i = 0; i < kPathsMax; ++i) {
+    const std::string path = folder.path("flash" + std::to_string(i));
+    test::make_file(path, kMiB);
+    options.paths.push_back({path, 0});
+  }
+  options.salt = 7;
+  options.new_set[0] = std::byte{1};
+  const auto made = FlashLoop::start(std::move(options));
+  if (!made) FAIL(made.error().message());
+  CHECK((*made)->status().paths.size() == kPathsMax);
+}

@@ -284,3 +284,48 @@ TEST_CASE("flash examine: a clean path has no bad block, a flipped bit is listed
   CHECK(seen->bad[0].path_offset == at + 3 * kBlockBytes);
   CHECK(seen->findings.size() == 1);
 }
+
+TEST_CASE(
+    "flash store: a durable overwrite of a nearly full path waits for places that come free") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const std::uint64_t spare = 4 * kBlockBytes;
+  const std::uint64_t bytes = rig.store->paths()[0].free_bytes - spare;
+  const ExtentId extent = rig.create(bytes);
+  const auto first = bytes_of(64 * kKiB, 5);
+  const auto second = bytes_of(64 * kKiB, 6);
+  REQUIRE(rig.write(extent, 0, first).done.code == Errc::kOk);
+  // Sixteen blocks with four places, and three such writes at a time.
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    REQUIRE(rig.store->submit(WriteOp{OpId(i), extent, 0, second}).ok());
+  }
+  for (int i = 0; i < 3; ++i) CHECK(rig.wait().done.code == Errc::kOk);
+  auto into = bytes_of(64 * kKiB, 0);
+  REQUIRE(rig.read(extent, 0, into).done.code == Errc::kOk);
+  CHECK(into == second);
+  rig.store->check_space();
+}
+
+TEST_CASE("flash store: a durable overwrite of a full path says that it is full") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const std::uint64_t bytes = rig.store->paths()[0].free_bytes;
+  const ExtentId extent = rig.create(bytes);
+  const auto block = bytes_of(kBlockBytes, 5);
+  REQUIRE(rig.write(extent, 0, block).done.code == Errc::kOk);
+  const auto full = rig.write(extent, 0, block);
+  CHECK(full.done.code == Errc::kExhausted);
+  CHECK(rig.store->describe(full.fault) ==
+        "no free block for a durable overwrite on sim0: 0 B of " + format_bytes(bytes) +
+            " free (extent 1, block 0)");
+  // A place is enough, and the end of an extent gives one.
+  REQUIRE(rig.store->submit(FreeOp{OpId(3), extent}).ok());
+  REQUIRE(rig.wait().done.code == Errc::kOk);
+  const ExtentId smaller = rig.create(bytes - 2 * kBlockBytes);
+  const ExtentId going = rig.create(2 * kBlockBytes);
+  REQUIRE(rig.write(smaller, 0, block).done.code == Errc::kOk);
+  REQUIRE(rig.store->submit(FreeOp{OpId(4), going}).ok());
+  REQUIRE(rig.store->submit(WriteOp{OpId(5), smaller, 0, block}).ok());
+  CHECK(rig.wait().done.code == Errc::kOk);
+  CHECK(rig.wait().done.code == Errc::kOk);
+}
