@@ -1,12 +1,14 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "tools/importers/draft.hpp"
 #include "tools/importers/onnx_model.hpp"
 #include "tools/importers/onnx_shapes.hpp"
+#include "tools/importers/onnx_weights.hpp"
 
 namespace ho::importers {
 
@@ -34,6 +36,8 @@ class GraphWalk {
       values_[name] = Value{tensor, kNone, true};
     }
     if (auto added = add_inputs(); !added) return added;
+    for (const OnnxNode& node : model_.nodes)
+      made_.insert(node.outputs.begin(), node.outputs.end());
     for (const OnnxNode& node : model_.nodes) {
       if (auto added = add_node(node); !added) {
         return added.error().at("node " + clean_name(node.name) + " (" + clean_name(node.op) + ")");
@@ -41,6 +45,11 @@ class GraphWalk {
     }
     draft_.remark(std::to_string(folded_) +
                   " nodes that work on constants or only rename a tensor are no ops.");
+    if (missing_ > 0) {
+      draft_.remark(std::to_string(missing_) +
+                    " tensors that nothing makes are weights that the file has lost; their sizes "
+                    "are those that the rest of it tells.");
+    }
     return {};
   }
 
@@ -77,7 +86,7 @@ class GraphWalk {
   }
 
   Result<void> add_inputs() {
-    find_weights();
+    weights_ = weight_inputs(model_);
     for (const OnnxValueInfo& info : model_.inputs) {
       if (values_.count(info.name) != 0) continue;  // an initializer's default
       auto known = known_of(info);
@@ -88,24 +97,6 @@ class GraphWalk {
       values_[info.name] = std::move(value);
     }
     return {};
-  }
-
-  /// Of a model without weights, whose weights are inputs like all others: those of a
-  /// floating-point type that stand where weights do.
-  void find_weights() {
-    if (!model_.initializers.empty()) return;
-    std::set<std::string_view> firsts;
-    for (const OnnxNode& node : model_.nodes) {
-      const bool multiplies = node.op == "MatMul" || node.op == "Gemm" || node.op == "Conv";
-      if (multiplies && !node.inputs.empty()) firsts.insert(node.inputs.front());
-    }
-    for (const OnnxValueInfo& info : model_.inputs) {
-      static constexpr std::array<std::int64_t, 4> kReal = {kOnnxFloat, 10, 11, 16};
-      const bool real = std::find(kReal.begin(), kReal.end(), info.type) != kReal.end();
-      const bool sized = info.sizes && std::all_of(info.sizes->begin(), info.sizes->end(),
-                                                   [](const OnnxSize& s) { return s.number; });
-      if (real && sized && firsts.count(info.name) == 0) weights_.insert(info.name);
-    }
   }
 
   std::uint32_t add_storage(std::string_view name, const Value& value, StorageKind kind) {
@@ -128,19 +119,18 @@ class GraphWalk {
       }
       const auto at = values_.find(name);
       if (at == values_.end()) {
-        return Error(Errc::kInvalidArgument,
-                     "reads " + clean_name(name) + ", which nothing before it makes");
+        inputs.push_back(nullptr);
+        continue;
       }
       inputs.push_back(&at->second.known);
       // A size is known before the step even where the tensor is not.
       constant = constant && (at->second.constant || at->second.known.values || node.op == "Shape");
     }
+    if (auto added = add_missing(node, inputs); !added) return added;
     if (auto counted = count_sizes(node, inputs); !counted) return counted;
     auto outputs = infer_outputs(node, inputs);
     for (std::size_t k = 0; k < outputs.size(); ++k) {
-      const auto info = infos_.find(node.outputs[k]);
-      if (info == infos_.end()) continue;
-      auto known = known_of(*info->second);
+      auto known = info_of(node.outputs[k]);
       if (!known) return known.error();
       if (known->dims) {
         known->values = outputs[k].values;
@@ -156,6 +146,42 @@ class GraphWalk {
       return add_alias(node, outputs.front());
     }
     return add_op(node, inputs, outputs);
+  }
+
+  /// Tensors that nothing makes are weights whose data and declaration somebody took out of the
+  /// file, where it still tells their sizes.
+  Result<void> add_missing(const OnnxNode& node, std::vector<const OnnxTensor*>& inputs) {
+    static const OnnxTensor kUnknown;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i] != nullptr) continue;
+      const std::string_view name = node.inputs[i];
+      std::optional<OnnxTensor> known;
+      if (made_.count(name) == 0) {
+        auto own = info_of(name);
+        if (!own) return own.error();
+        auto result = info_of(node.outputs.empty() ? "" : node.outputs.front());
+        if (!result) return result.error();
+        std::vector<const OnnxTensor*> others = inputs;
+        std::replace(others.begin(), others.end(), static_cast<const OnnxTensor*>(nullptr),
+                     &kUnknown);
+        known =
+            own->dims ? std::optional(*std::move(own)) : missing_weight(node, i, others, *result);
+      }
+      if (!known || !onnx_bytes(*known)) {
+        return Error(Errc::kInvalidArgument,
+                     "reads " + clean_name(name) + ", which nothing before it makes");
+      }
+      ++missing_;
+      inputs[i] = &values_.emplace(name, Value{*std::move(known), kNone, true}).first->second.known;
+    }
+    return {};
+  }
+
+  /// What the file's value_info says of a tensor; nothing known where it has none.
+  Result<OnnxTensor> info_of(std::string_view name) {
+    const auto info = infos_.find(name);
+    if (name.empty() || info == infos_.end()) return OnnxTensor{};
+    return known_of(*info->second);
   }
 
   /// A Split of two bytes an output copies its input's sizes, up to 64, for each of them.
@@ -243,7 +269,9 @@ class GraphWalk {
   std::map<std::string_view, Value> values_;
   std::map<std::string_view, const OnnxValueInfo*> infos_;
   std::set<std::string_view> weights_;
-  std::string_view unsized_;  ///< a dimension that has only a name
+  std::string_view unsized_;         ///< a dimension that has only a name
+  std::set<std::string_view> made_;  ///< outputs of all nodes
+  std::uint64_t missing_ = 0;
   std::uint64_t folded_ = 0;
   std::uint64_t sizes_ = 0;  ///< of outputs, at most
 };

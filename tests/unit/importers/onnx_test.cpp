@@ -121,6 +121,57 @@ TEST_CASE("onnx: a reshape is an alias and a turned weight is that weight") {
   CHECK(names(graph, product->reads) == std::vector<std::string>{"x", "w"});
 }
 
+TEST_CASE("onnx: a weight that the file has lost is one of the size that the rest tells") {
+  Model model;
+  model.graph.message(13, value_info("table", kFloat, {100, 16}));
+  model.graph.message(13, value_info("y", kFloat, {2, 8, 32}));
+  model.graph.message(13, value_info("c", kFloat, {1, 24, 8, 8}));
+  model.input("ids", kInt64, {2, 8}).input("image", kFloat, {1, 4, 8, 8});
+  model.node(op("Gather", {"table", "ids"}, {"x"}));
+  model.node(op("LayerNormalization", {"x", "scale", "bias"}, {"n"}));
+  model.node(op("MatMul", {"n", "w"}, {"y"}));
+  model.node(op("Conv", {"image", "k", "b"}, {"c"}, {{"kernel_shape", {3, 3}}, {"group", {2}}}));
+  const auto made = import_onnx(model.bytes(), {});
+  REQUIRE(error_of(made).empty());
+  const std::pair<const char*, std::uint64_t> expected[] = {
+      {"table", 100 * 16 * 4}, {"w", 16 * 32 * 4}, {"b", 24 * 4},
+      {"k", 24 * 2 * 9 * 4},   {"scale", 16 * 4},
+  };
+  for (const auto& [name, bytes] : expected) {
+    CAPTURE(name);
+    const Storage* const weight = find_storage(made->graph, name);
+    REQUIRE((weight != nullptr || bytes <= 64));  // 64 bytes and less are arguments of kernels
+    if (weight == nullptr) continue;
+    CHECK(weight->kind == StorageKind::kWeight);
+    CHECK(weight->bytes == bytes);
+  }
+  CHECK_THAT(made->notes.remarks.back(), Catch::Contains("6 tensors"));
+  // Of the wrong order is not lost.
+  Model early;
+  early.graph.message(13, value_info("later", kFloat, {8}));
+  early.input("x", kFloat, {8});
+  early.node(op("Add", {"x", "later"}, {"y"})).node(op("Relu", {"x"}, {"later"}));
+  CHECK_THAT(error_of(import_onnx(early.bytes(), {})), Catch::Contains("nothing before it makes"));
+}
+
+TEST_CASE("onnx: weights among the inputs are found where an initializer is left, data stays") {
+  Model model;
+  model.graph.message(5, WireWriter().number(1, 32).number(2, kFloat).bytes(8, "left"));
+  model.input("x", kFloat, {4, 16}).input("mask", kFloat, {4, 32}).input("w", kFloat, {32, 16});
+  model.input("bias", kFloat, {32});
+  model.node(op("Transpose", {"w"}, {"wt"}, {{"perm", {1, 0}}}));
+  model.node(op("MatMul", {"x", "wt"}, {"y"})).node(op("Add", {"y", "left"}, {"z"}));
+  model.node(op("Add", {"z", "bias"}, {"b"})).node(op("Mul", {"b", "mask"}, {"m"}));
+  const auto made = import_onnx(model.bytes(), {});
+  REQUIRE(error_of(made).empty());
+  const auto kind = [&](std::string_view name) { return find_storage(made->graph, name)->kind; };
+  CHECK(kind("w") == StorageKind::kWeight);
+  CHECK(kind("bias") == StorageKind::kWeight);
+  CHECK(kind("left") == StorageKind::kWeight);
+  CHECK(kind("x") == StorageKind::kInput);
+  CHECK(kind("mask") == StorageKind::kInput);
+}
+
 TEST_CASE("onnx: sizes that nodes compute are followed") {
   Model fixed;
   fixed.input("ids", kInt64, {2, 8}).input("table", kFloat, {100, 16});
