@@ -210,7 +210,7 @@ Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Opti
   if (!compiled) return compiled.error();
   schedule::Schedule& out = *compiled;
   explain_waits(out);
-  if (out.positions.size() <= kRearrangedOpsMax) {
+  if (out.positions.size() <= kMarginOpsMax) {
     const Margin margin = margin_of(out);
     out.prediction.margin_bandwidth = margin.bandwidth;
     out.prediction.margin_op_time = margin.op_time;

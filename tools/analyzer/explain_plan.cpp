@@ -9,6 +9,7 @@
 #include "tools/analyzer/arrange.hpp"
 #include "tools/analyzer/explain.hpp"
 #include "tools/analyzer/liveness.hpp"
+#include "tools/analyzer/order_gains.hpp"
 #include "tools/analyzer/planner.hpp"
 #include "tools/analyzer/simulate_channels.hpp"
 
@@ -41,30 +42,6 @@ Result<void> check_plan(const Schedule& plan) {
   const auto late = [](std::uint64_t ns) { return ns > kStartNsMax; };
   if (std::any_of(starts.begin(), starts.end(), late)) return bad("a predicted time is too large");
   return {};
-}
-
-/// The refined order as a graph of its own.
-Graph graph_of(const Schedule& plan) {
-  Graph out;
-  out.name = plan.graph_name;
-  out.storages = plan.storages;
-  out.ops.reserve(plan.positions.size());
-  for (const auto& at : plan.positions) {
-    const schedule::OpInfo& info = plan.ops[at.op.value()];
-    Op op;
-    op.id = static_cast<std::uint32_t>(out.ops.size());  // an op may stand there twice
-    op.name = info.name;
-    op.duration_ns = info.duration_ns;
-    op.phase = info.phase;
-    op.fixed = info.fixed;
-    op.recomputable = info.recomputable;
-    for (const auto& operand : at.operands) {
-      if (operand.access != schedule::Access::kWrite) op.reads.push_back(operand.storage);
-      if (operand.access != schedule::Access::kRead) op.writes.push_back(operand.storage);
-    }
-    out.ops.push_back(std::move(op));
-  }
-  return out;
 }
 
 /// Predicted wait before each position; zeros without a prediction.
@@ -281,7 +258,7 @@ Result<std::vector<schedule::Explanation>> explain_storages(
   }
   if (whole) return out;
   if (auto fine = check_plan(plan); !fine) return fine.error();
-  const Graph graph = graph_of(plan);
+  const Graph graph = refined_graph(plan);
   if (auto fine = check_graph(graph); !fine) return fine.error();
   const Lifetimes life = lifetimes_of(graph, plan.align_bytes);
   std::vector<std::int64_t> durations;
@@ -312,7 +289,7 @@ Result<std::vector<schedule::Explanation>> explain_storages(
 Result<std::vector<PositionExplanation>> explain_positions(
     const Schedule& plan, const std::vector<schedule::Position>& positions) {
   if (auto fine = check_plan(plan); !fine) return fine.error();
-  const Graph graph = graph_of(plan);
+  const Graph graph = refined_graph(plan);
   if (auto fine = check_graph(graph); !fine) return fine.error();
   const Lifetimes life = lifetimes_of(graph, plan.align_bytes);
   const Order order(plan);

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <cstddef>
+
 #include "common/model/hardware.hpp"
 #include "common/schedule/schedule.hpp"
 
 namespace ho::analyzer {
+
+/// Most positions of a schedule whose margin analyze() looks at: planning time stays near-linear.
+inline constexpr std::size_t kMarginOpsMax = 20'000;
 
 /// How far reality may drift from what a plan assumed before it stalls for 2 % of its compute time.
 struct Margin {

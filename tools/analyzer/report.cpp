@@ -8,6 +8,7 @@
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "tools/analyzer/order_gains.hpp"
 #include "tools/analyzer/report_page.hpp"
 
 namespace ho::analyzer {
@@ -176,6 +177,7 @@ class Page {
         .field("bound", schedule_.prediction.lower_bound_ns)
         .field("prefetch", input_.predicted.prefetch_bytes)
         .field("store", input_.predicted.store_bytes);
+    order();
     json_.key("runs").begin_array();
     for (const ReportRun& run : input_.runs) {
       json_.begin_object()
@@ -188,6 +190,23 @@ class Page {
           .end();
     }
     json_.end();
+  }
+
+  /// What refining the order bought, where it changed.
+  void order() {
+    const schedule::Prediction& p = schedule_.prediction;
+    if (p.moved_ops == 0 && p.recomputed_ops == 0) return;
+    const OrderGains gains = order_gains(schedule_);
+    json_.key("order")
+        .begin_object()
+        .field("moved", p.moved_ops)
+        .field("again", p.recomputed_ops)
+        .field("step", p.program_order_step_ns)
+        .field("bound", gains.program_order_lower_bound_ns)
+        .field("refined_bound", gains.refined_lower_bound_ns)
+        .field("live", gains.program_order_live_peak_bytes)
+        .field("refined_live", gains.refined_live_peak_bytes)
+        .end();
   }
 
   void lists() {

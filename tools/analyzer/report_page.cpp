@@ -81,7 +81,9 @@ for (const [k, v, n] of [
   ["Step time", time(D.step), D.compute ? `${signed(D.step/D.compute-1)} over compute alone` : ""],
   ["Stall per step", time(D.stall), D.stall ? percent(D.stall/D.step) + " of the step" : "every transfer is hidden"],
   ["Moved per step", bytes(D.prefetch + D.store), `${bytes(D.prefetch)} in, ${bytes(D.store)} out`],
-  ...(D.bound ? [["Lower bound", time(D.bound), `the plan is at ${(D.step/D.bound).toFixed(3)}\u00d7`]] : []),
+  ...(D.bound ? [["Lower bound", time(D.bound), `the plan is at ${(D.step/D.bound).toFixed(3)}\u00d7` +
+    (D.order ? `; program order ${time(D.order.bound)}, refined ${time(D.order.refined_bound)}` : "")]] : []),
+  ...(D.order ? [["Program order", D.order.step ? time(D.order.step) : "no plan", `${D.order.moved} ops moved, ${D.order.again} run again; what lives at a time peaks at ${bytes(D.order.refined_live)}, not ${bytes(D.order.live)}`]] : []),
   ...(D.measured ? [["Measured step", time(D.measured.step), `${signed(D.measured.step/D.step-1)} against the prediction; stall ${time(D.measured.stall)}`]] : [])
 ]) { const t = el("div", "tile"); t.append(el("div","k",k), el("div","v",v), el("div","n",n)); $("tiles").append(t); }
 function table(node, head, rows, empty) {

@@ -10,6 +10,7 @@
 #include "proto/file.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/margin.hpp"
+#include "tools/analyzer/order_gains.hpp"
 #include "tools/analyzer/report.hpp"
 #include "tools/analyzer/simulate.hpp"
 #include "tools/analyzer/trace.hpp"
@@ -51,6 +52,7 @@ void write_common(JsonWriter& json, const Answer& answer) {
 
 std::string plan_json(const Answer& answer, const schedule::Schedule& plan) {
   const schedule::Prediction& p = plan.prediction;
+  const analyzer::OrderGains order = analyzer::order_gains(plan);
   JsonWriter json;
   json.begin_object();
   write_common(json, answer);
@@ -68,10 +70,16 @@ std::string plan_json(const Answer& answer, const schedule::Schedule& plan) {
       .field("recomputed_ops", p.recomputed_ops)
       .field("moved_ops", p.moved_ops)
       .field("program_order_step_ns", p.program_order_step_ns)
-      .field("margin_bandwidth", p.margin_bandwidth)
-      .field("margin_op_time", p.margin_op_time)
+      .field("program_order_lower_bound_ns", order.program_order_lower_bound_ns)
+      .field("refined_lower_bound_ns", order.refined_lower_bound_ns)
+      .field("program_order_live_peak_bytes", order.program_order_live_peak_bytes)
+      .field("refined_live_peak_bytes", order.refined_live_peak_bytes)
       .field("cache_ops", plan.cache_ops.size())
       .field("fingerprint", std::to_string(plan.graph_fingerprint));
+  // Left out where nobody looked: 0 says that the plan has no margin.
+  if (plan.positions.size() <= analyzer::kMarginOpsMax) {
+    json.field("margin_bandwidth", p.margin_bandwidth).field("margin_op_time", p.margin_op_time);
+  }
   json.key("tiers").begin_array();
   for (const auto& tier : p.tiers) {
     json.begin_object().field("name", tier.name).field("peak_bytes", tier.peak_bytes).end();
@@ -146,6 +154,9 @@ void tell_plan(const Answer& answer, const schedule::Schedule& plan, const std::
       std::cerr << "; in program order the step takes "
                 << format_duration_ns(p.program_order_step_ns);
     }
+    const analyzer::OrderGains order = analyzer::order_gains(plan);
+    std::cerr << "; what lives at a time peaks at " << format_bytes(order.refined_live_peak_bytes)
+              << ", not " << format_bytes(order.program_order_live_peak_bytes);
     std::cerr << '\n';
   }
   if (p.margin_bandwidth > 0) {

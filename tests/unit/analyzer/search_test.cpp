@@ -7,6 +7,7 @@
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/arrange.hpp"
+#include "tools/analyzer/order_gains.hpp"
 #include "tools/analyzer/recompute.hpp"
 #include "tools/analyzer/search.hpp"
 
@@ -132,6 +133,41 @@ TEST_CASE("order: a step bound by transfers is shorter with early updates, and s
   CHECK(plan.prediction.moved_ops > 0);
   CHECK(plan.prediction.step_ns < plan.prediction.program_order_step_ns);
   CHECK(plan.prediction.lower_bound_ns <= plan.prediction.step_ns);
+  const analyzer::OrderGains gains = analyzer::order_gains(plan);
+  CHECK(plan.prediction.lower_bound_ns ==
+        std::min(gains.program_order_lower_bound_ns, gains.refined_lower_bound_ns));
+  CHECK(gains.program_order_live_peak_bytes == analyzer::peak_unmanaged_bytes(graph));
+  CHECK(gains.refined_live_peak_bytes < gains.program_order_live_peak_bytes);
+  Graph refined = graph;
+  for (std::size_t p = 0; p < plan.positions.size(); ++p) {
+    refined.ops[p] = graph.ops[plan.positions[p].op.value()];
+  }
+  CHECK(gains.refined_live_peak_bytes == analyzer::peak_unmanaged_bytes(refined));
+}
+
+TEST_CASE("order: a plan in program order has the bound and the peak of that order alone") {
+  const Graph graph = late_updates(4);
+  const Schedule plan =
+      planned(graph, test::one_tier(8'000'000'000), analyzer::peak_unmanaged_bytes(graph) * 2);
+  REQUIRE(plan.prediction.moved_ops == 0);
+  const analyzer::OrderGains gains = analyzer::order_gains(plan);
+  CHECK(gains.program_order_lower_bound_ns == plan.prediction.lower_bound_ns);
+  CHECK(gains.refined_lower_bound_ns == plan.prediction.lower_bound_ns);
+  CHECK(gains.refined_live_peak_bytes == gains.program_order_live_peak_bytes);
+}
+
+TEST_CASE("order: a value that is made again takes no memory before that") {
+  test::GraphBuilder build;
+  const auto a = build.storage(1000, StorageKind::kActivation);
+  const auto large = build.storage(5000, StorageKind::kActivation);
+  build.op(10, {}, {a});
+  build.op(10, {a}, {});
+  build.op(10, {}, {large});
+  build.op(10, {}, {a});
+  build.op(10, {a}, {});
+  const Graph graph = build.take();
+  CHECK(analyzer::peak_unmanaged_bytes(graph) == 6000);
+  CHECK(analyzer::live_peak_bytes(graph) == 5000);
 }
 
 TEST_CASE("order: an op whose output only waits moves to its user") {

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/model/graph.hpp"
+#include "common/schedule/schedule.hpp"
+
+namespace ho::analyzer {
+
+/// The step in the schedule's order, as a graph of its own: an op that runs twice stands there
+/// twice. The schedule's indices are valid (detail::check_indices()).
+[[nodiscard]] Graph refined_graph(const schedule::Schedule& schedule);
+
+/// The same in program order, each op once.
+[[nodiscard]] Graph program_order_graph(const schedule::Schedule& schedule);
+
+/// Largest sum of what lives at a time if nothing ever left the device: as peak_unmanaged_bytes(),
+/// less values that are overwritten before they are read again (as before a recomputation).
+[[nodiscard]] std::uint64_t live_peak_bytes(const Graph& graph);
+
+/// What a step needs at least in two orders: what refining the order bought, apart from transfers.
+struct OrderGains {
+  std::uint64_t program_order_lower_bound_ns = 0;
+  std::uint64_t refined_lower_bound_ns = 0;
+  std::uint64_t program_order_live_peak_bytes = 0;
+  std::uint64_t refined_live_peak_bytes = 0;
+};
+
+/// Of a schedule that analyze() made. Where the order stayed, both are equal and no bound is
+/// computed again; else twice the cost of lower_bound_ns().
+[[nodiscard]] OrderGains order_gains(const schedule::Schedule& schedule);
+
+}  // namespace ho::analyzer
