@@ -118,7 +118,7 @@ TEST_CASE("mover: a failed stage names the piece of its own that failed first") 
   port.stager = &stager;
   port.op_deadline = std::chrono::seconds(1);
   bench.mover->set_stager(port);
-  for (const std::uint64_t cookie : {1, 2, 3}) {
+  for (const std::uint64_t cookie : {1U, 2U, 3U}) {
     Transfer transfer = bench.transfer(Direction::kGet, cookie, 100 * cookie, 0, 100);
     transfer.flash = client::FlashPlace{NodeIndex(3), 1, 1000 * cookie};
     REQUIRE(bench.mover->start(transfer).ok());
