@@ -62,8 +62,15 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
     options.op_deadline = std::chrono::milliseconds(known.op_deadline_ms);
   }
   const auto text = [](const char* given_text) { return given_text == nullptr ? "" : given_text; };
-  options.drivers = {text(known.ucx_module), text(known.ofi_provider), text(known.ofi_domain),
-                     text(known.ofi_interface), std::max(known.ofi_connections, 1U)};
+  ho::client::DriverOptions& drivers = options.drivers;
+  drivers.ucx.devices = text(known.ucx_devices);
+  if (*text(known.ucx_transports) != 0) drivers.ucx.transports = known.ucx_transports;
+  drivers.ucx.module = text(known.ucx_module);
+  drivers.ucx.allow_emulation = known.ucx_allow_emulation != 0;
+  drivers.ofi_provider = text(known.ofi_provider);
+  drivers.ofi_domain = text(known.ofi_domain);
+  drivers.ofi_interface = text(known.ofi_interface);
+  drivers.ofi_connections = std::max(known.ofi_connections, 1U);
   return options;
 }
 

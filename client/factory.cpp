@@ -4,7 +4,6 @@
 
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/ucx_module.hpp"
 
 namespace ho::client {
 namespace {
@@ -40,7 +39,7 @@ Result<Engine::Driver> network_driver(MadeTransport made, Duration op_deadline) 
 
 transport::UcxOptions ucx_options(const DriverOptions& options) {
   transport::UcxOptions ucx;
-  ucx.devices.module = options.ucx_module;
+  ucx.devices = options.ucx;
   return ucx;
 }
 

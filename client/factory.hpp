@@ -6,12 +6,13 @@
 #include "client/engine.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
+#include "common/transport/ucx_module.hpp"
 
 namespace ho::client {
 
 /// What a job may say of the drivers beyond their names.
 struct DriverOptions {
-  std::string ucx_module;             ///< transport::UcxDevices::module
+  transport::UcxDevices ucx;
   std::string ofi_provider;           ///< libfabric's name; empty: whatever a daemon speaks
   std::string ofi_domain;             ///< libfabric's name of the device to go out by; empty: any
   std::string ofi_interface;          ///< network interface to go out by; empty: any

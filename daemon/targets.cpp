@@ -56,8 +56,8 @@ MadeTarget make_target(const DaemonConfig& config, std::string_view driver,
                        const std::shared_ptr<Tally>& refusals) {
   if (driver == "ofi") return make_ofi(config.ofi, refusals);
   if (driver == "ucx") {
-    return transport::make_ucx_target(
-        {config.ucx->devices, config.ucx->transports, config.ucx->module});
+    return transport::make_ucx_target({config.ucx->devices, config.ucx->transports,
+                                       config.ucx->module, config.ucx->allow_emulation});
   }
   return transport::make_local_target();
 }

@@ -211,14 +211,16 @@ class Checker {
   }
 
   void ucx() {
-    UcxSettings settings{from_.ucx().devices(), "rc", from_.ucx().module()};
+    UcxSettings settings{from_.ucx().devices(), "rc", from_.ucx().module(),
+                         from_.ucx().allow_emulation()};
     if (!from_.ucx().transports().empty()) settings.transports = from_.ucx().transports();
     const std::string& names = settings.transports;
     if (!settings.module.empty() && settings.module.front() != '/') {
       complain("ucx", "module: \"" + settings.module + "\" is not an absolute path");
-    } else if (names != "rc" && names != "dc" && names != "rc,dc") {
+    } else if (!settings.allow_emulation && names != "rc" && names != "dc" && names != "rc,dc") {
       complain("ucx", "transports: \"" + names + "\" is none of rc, dc and rc,dc, the ones that " +
-                          "access memory without the peer's help");
+                          "access memory without the peer's help (allow_emulation: true would " +
+                          "take others, for experiments)");
     } else if (!config_.insecure) {
       complain("ucx",
                "transfers over RDMA are not encrypted; set insecure: true to use it nevertheless");

@@ -30,8 +30,9 @@ struct OfiSettings {
 
 struct UcxSettings {
   std::string devices;     ///< empty: all
-  std::string transports;  ///< "rc", "dc" or "rc,dc"
+  std::string transports;  ///< "rc", "dc" or "rc,dc"; with emulation any of UCX's
   std::string module;      ///< absolute; empty: the one installed with the daemon
+  bool allow_emulation = false;
 };
 
 /// A TCP address to listen on.

@@ -17,13 +17,17 @@ namespace ho::transport {
 // patches libc's mmap and its like and catches signals, which no process on a machine without RDMA
 // should pay for. What is here loads no UCX before a driver is made.
 
-/// Which RDMA devices both sides use. Only hardware's own transports are ever enabled: over TCP and
+/// Which RDMA devices both sides use. Of several that are named, transfers use all from UCX 1.16
+/// on. Only hardware's own transports are enabled: over TCP and
 /// shared memory UCX emulates one-sided access by messages, which needs the daemon's CPU and lets a
 /// dying client end it.
 struct UcxDevices {
   std::string devices;            ///< as "mlx5_0:1,mlx5_1:1"; empty: all active ones
   std::string transports = "rc";  ///< UCX's names: "rc", "dc" or "rc,dc"
   std::string module;             ///< the driver's file; empty: the one installed with this program
+  /// For experiments: any of UCX's transports, also without a device. What is promised below of
+  /// stopped and dying processes and of refused accesses does not hold then.
+  bool allow_emulation = false;
 };
 
 /// How the initiator's side of the UCX driver behaves.
@@ -58,7 +62,7 @@ struct UcxOptions {
 [[nodiscard]] Result<std::unique_ptr<Target>> make_ucx_target(const UcxDevices& devices);
 
 /// Incremented whenever UcxModule or a type that its functions name changes.
-inline constexpr std::uint32_t kUcxModuleAbi = 1;
+inline constexpr std::uint32_t kUcxModuleAbi = 2;
 /// What a module's C++ must share with its opener beyond the number: version, compiler, sizes.
 inline constexpr const char* kUcxModuleBuild = HO_VERSION ", " __VERSION__;
 inline constexpr std::size_t kUcxModuleSizes = sizeof(UcxOptions) + 1000 * sizeof(Exposure) +

@@ -125,6 +125,8 @@ class Pool {
     std::string ofi_domain = {};
     std::string ofi_interface = {};
     std::uint32_t ofi_connections = 0;  ///< 0: the library's default
+    std::string ucx_devices = {};       ///< empty: any that is up
+    std::string ucx_transports = {};    ///< empty: "rc"
   };
 
   explicit Pool(const Options& options) {
@@ -139,6 +141,8 @@ class Pool {
     given.ofi_domain = options.ofi_domain.c_str();
     given.ofi_interface = options.ofi_interface.c_str();
     given.ofi_connections = options.ofi_connections;
+    given.ucx_devices = options.ucx_devices.c_str();
+    given.ucx_transports = options.ucx_transports.c_str();
     check(ho_connect(&given, &handle_));
   }
   Pool(Pool&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}

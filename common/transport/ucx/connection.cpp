@@ -18,7 +18,7 @@ Result<std::unique_ptr<UcxConnection>> UcxConnection::create(UcxContext& context
   made->main_ = std::move(*endpoint);
   const auto reached = made->reach(clock, deadline);
   if (!reached) return reached.error();
-  const auto lanes = made->main_->check_lanes();
+  const auto lanes = context.allows_emulation() ? Result<void>() : made->main_->check_lanes();
   if (!lanes) return lanes.error();
   return made;
 }

@@ -2,13 +2,12 @@
 
 #include <ucs/debug/log_def.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <mutex>
-#include <string_view>
-#include <vector>
 
 #include "common/base/check.hpp"
 #include "common/transport/rdma_devices.hpp"
@@ -35,76 +34,18 @@ ucs_log_func_rc_t take_log_line(const char* file, unsigned line, const char* fun
   return UCS_LOG_FUNC_RC_STOP;
 }
 
-struct Setting {
-  const char* name;
-  const char* value;
-};
-
-/// What does not depend on the machine. UCX 1.13 knows a transport's settings in code by the names
-/// of the family, later versions by those of its environment variables; names it does not know it
-/// only mentions in its log.
-constexpr Setting kSettings[] = {
-    // No registration cache: an unmapped region must be out of reach at once, and memory of ours is
-    // registered for long anyway.
-    {"REG_METHODS", "direct"},
-    {"IB_REG_METHODS", "direct"},
-    // Nothing is received but the wire-up: UCX's own 4096 buffers each cost 50 MB and most of the
-    // time that a first connection takes.
-    {"RC_RX_QUEUE_LEN", "128"},
-    {"UD_RX_QUEUE_LEN", "128"},
-    {"RC_VERBS_RX_QUEUE_LEN", "128"},
-    {"RC_MLX5_RX_QUEUE_LEN", "128"},
-    {"DC_MLX5_RX_QUEUE_LEN", "128"},
-    {"UD_VERBS_RX_QUEUE_LEN", "128"},
-    {"UD_MLX5_RX_QUEUE_LEN", "128"},
-    // A dead peer shows after 7 tries of 134 ms (the device rounds up to a power of two). UCX's own
-    // values take more than 30 s; and the 7 retries it asks for are endless with soft-RoCE.
-    {"RC_TIMEOUT", "100ms"},
-    {"RC_RETRY_COUNT", "6"},
-    {"RC_VERBS_TIMEOUT", "100ms"},
-    {"RC_VERBS_RETRY_COUNT", "6"},
-    {"RC_MLX5_TIMEOUT", "100ms"},
-    {"RC_MLX5_RETRY_COUNT", "6"},
-    {"DC_MLX5_TIMEOUT", "100ms"},
-    {"DC_MLX5_RETRY_COUNT", "6"},
-};
-
-/// Only transports whose one-sided access is the device's. @return kInvalidArgument for others.
-Result<void> check_transports(const std::string& names) {
-  std::string_view rest = names;
-  while (true) {
-    const std::size_t comma = rest.find(',');
-    const std::string_view name = rest.substr(0, comma);
-    if (name != "rc" && name != "dc") {
-      return Error(Errc::kInvalidArgument, "UCX transport '" + std::string(name) +
-                                               "': only rc and dc access memory without the peer");
-    }
-    if (comma == std::string_view::npos) return {};
-    rest.remove_prefix(comma + 1);
-  }
-}
-
-Result<void> configure(ucp_config_t* config, const UcxDevices& devices, UcxContext::Side side) {
-  std::vector<Setting> settings(std::begin(kSettings), std::end(kSettings));
-  settings.push_back({"TLS", devices.transports.c_str()});
-  settings.push_back({"NET_DEVICES", devices.devices.empty() ? "all" : devices.devices.c_str()});
-  // An initiator's peers are watched by their control connections. UCX would ask a peer's process,
-  // so that a stopped daemon looked dead. The target does ask, to be rid of dead clients.
-  const bool initiator = side == UcxContext::Side::kInitiator;
-  settings.push_back({"KEEPALIVE_INTERVAL", initiator ? "inf" : "20s"});
-  for (const RdmaDevice& device : active_rdma_devices()) {
-    // Soft-RoCE leaves the packet's kind out of its completions, by which UCX would know that a
-    // packet was meant for it: it would drop them all.
-    if (device.software) {
-      settings.push_back({"UD_ETH_DGID_CHECK", "n"});
-      settings.push_back({"UD_VERBS_ETH_DGID_CHECK", "n"});
-      break;
-    }
-  }
-  for (const Setting& setting : settings) {
-    const ucs_status_t status = ucp_config_modify(config, setting.name, setting.value);
+Result<void> configure(ucp_config_t* config, const UcxDevices& devices, UcxSide side) {
+  UcxSurroundings here;
+  unsigned release = 0;
+  ucp_get_version(&here.major, &here.minor, &release);
+  const auto active = active_rdma_devices();
+  here.software_device = std::any_of(active.begin(), active.end(),
+                                     [](const RdmaDevice& device) { return device.software; });
+  for (const UcxSetting& setting : ucx_settings(devices, side, here)) {
+    const ucs_status_t status =
+        ucp_config_modify(config, setting.name.c_str(), setting.value.c_str());
     if (status != UCS_OK) {
-      return ucx_error(status, std::string("setting ") + setting.name + " to " + setting.value);
+      return ucx_error(status, "setting " + setting.name + " to " + setting.value);
     }
   }
   return {};
@@ -131,9 +72,11 @@ Error ucx_error(ucs_status_t status, const std::string& what) {
 
 void set_ucx_log(void (*say)(const char* line)) { log_listener.store(say); }
 
-Result<std::unique_ptr<UcxContext>> UcxContext::create(const UcxDevices& devices, Side side) {
-  if (const auto known = check_transports(devices.transports); !known) return known.error();
-  if (const auto there = check_rdma_device(); !there) return there.error();
+Result<std::unique_ptr<UcxContext>> UcxContext::create(const UcxDevices& devices, UcxSide side) {
+  if (const auto known = check_ucx_transports(devices); !known) return known.error();
+  if (const auto there = check_rdma_device(); !there && !devices.allow_emulation) {
+    return there.error();
+  }
   static std::once_flag once;  // the handler is the library's, for the whole process
   std::call_once(once, [] { ucs_log_push_handler(take_log_line); });
   ucp_config_t* config = nullptr;
@@ -141,10 +84,11 @@ Result<std::unique_ptr<UcxContext>> UcxContext::create(const UcxDevices& devices
   if (status != UCS_OK) return ucx_error(status, "reading UCX's configuration");
   const auto configured = configure(config, devices, side);
   std::unique_ptr<UcxContext> made(new UcxContext());
+  made->allows_emulation_ = devices.allow_emulation;
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
   parameters.features = UCP_FEATURE_RMA;
-  if (side == Side::kTarget) parameters.features |= UCP_FEATURE_WAKEUP;
+  if (side == UcxSide::kTarget) parameters.features |= UCP_FEATURE_WAKEUP;
   parameters.name = "hyperoffload";
   if (configured) status = ucp_init(&parameters, config, &made->context_);
   ucp_config_release(config);

@@ -10,6 +10,7 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
+#include "common/transport/ucx/settings.hpp"
 #include "common/transport/ucx_module.hpp"
 
 namespace ho::transport {
@@ -21,17 +22,17 @@ namespace ho::transport {
 /// Outlives every endpoint, registration and unpacked key made with it.
 class UcxContext {
  public:
-  enum class Side { kInitiator, kTarget };
-
   /// @return kUnsupported (no device, or none that UCX can use); kExhausted; kIo.
   [[nodiscard]] static Result<std::unique_ptr<UcxContext>> create(const UcxDevices& devices,
-                                                                  Side side);
+                                                                  UcxSide side);
   ~UcxContext();
   UcxContext(const UcxContext&) = delete;
   UcxContext& operator=(const UcxContext&) = delete;
 
   [[nodiscard]] ucp_context_h context() const { return context_; }
   [[nodiscard]] ucp_worker_h worker() const { return worker_; }
+  /// Endpoints may run over anything: it was asked for.
+  [[nodiscard]] bool allows_emulation() const { return allows_emulation_; }
   /// Makes progress once. @return how much there was; 0: nothing.
   unsigned progress() { return worker_ == nullptr ? 0 : ucp_worker_progress(worker_); }
   /// Ends all connections.
@@ -42,6 +43,7 @@ class UcxContext {
   UcxContext() = default;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
+  bool allows_emulation_ = false;
 };
 
 /// Memory registered with the devices.

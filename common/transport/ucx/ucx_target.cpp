@@ -82,7 +82,7 @@ bool UcxTarget::arm() {
 }  // namespace
 
 Result<std::unique_ptr<Target>> open_ucx_target(const UcxDevices& devices) {
-  auto context = UcxContext::create(devices, UcxContext::Side::kTarget);
+  auto context = UcxContext::create(devices, UcxSide::kTarget);
   if (!context) return context.error();
   const auto address = (*context)->worker_address();
   if (!address) return address.error();

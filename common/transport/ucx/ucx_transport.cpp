@@ -136,6 +136,7 @@ UcxTransport::UcxTransport(const UcxOptions& options, const Clock& clock,
   caps_.name = "ucx";
   caps_.op_bytes_max = kOpBytesMax;
   caps_.depth_ops_max = options.depth_ops_max;
+  caps_.needs_peer_progress = options.devices.allow_emulation;
   slots_.resize(options.depth_ops_max);
   free_slots_.reserve(slots_.size());
   for (std::uint32_t i = options.depth_ops_max; i-- > 0;) free_slots_.push_back(i);
@@ -482,7 +483,7 @@ Result<std::unique_ptr<Transport>> open_ucx_transport(const UcxOptions& options,
                     options.chunk_bytes > 0 && options.chunk_bytes <= UINT32_MAX &&
                     options.flight_bytes_max > 0;
   if (!sane) return Error(Errc::kInvalidArgument, "a ucx option is zero or too large");
-  auto context = UcxContext::create(options.devices, UcxContext::Side::kInitiator);
+  auto context = UcxContext::create(options.devices, UcxSide::kInitiator);
   if (!context) return context.error();
   auto made = std::make_unique<UcxTransport>(options, clock, std::move(*context));
   const auto prepared = made->prepare();

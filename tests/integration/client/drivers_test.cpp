@@ -32,10 +32,10 @@ PoolHandle connect_over_ofi(const TempFolder& folder, const Asked& asked) {
   return PoolHandle(pool);
 }
 
-void check_moves(ho_pool* pool) {
+void check_moves(ho_pool* pool, const std::string& driver = "ofi") {
   INFO(ho_last_error());
   REQUIRE(pool != nullptr);
-  REQUIRE(std::string(ho_pool_transport(pool)) == "ofi");
+  REQUIRE(std::string(ho_pool_transport(pool)) == driver);
   ho_allocation* allocation = nullptr;
   REQUIRE(ho_allocate(pool, 1U << 20U, &allocation) == HO_OK);
   std::vector<char> memory(8192, 'y');
@@ -83,6 +83,27 @@ TEST_CASE("drivers: a job on a daemon that forbids local uses ofi, also on its m
   (void)connect(unix_address(folder));
   const PoolHandle pool = connect_pool(unix_address(folder), "auto");
   check_moves(pool.get());
+}
+
+TEST_CASE("drivers: ucx emulates over TCP where both ends ask for it, and nowhere else") {
+  const TempFolder folder;
+  const std::string ucx =
+      "insecure: true\nucx { transports: \"tcp\" devices: \"lo\" allow_emulation: true }\n";
+  const DaemonProcess daemon(folder, "d", {small_config(folder, ucx), {}, false});
+  (void)connect(unix_address(folder));
+  const std::string address = unix_address(folder);
+  ho_connect_options options{};
+  options.struct_bytes = sizeof options;
+  options.pool = address.c_str();
+  options.transport = "ucx";
+  options.ucx_devices = "lo";
+  options.ucx_transports = "tcp";
+  ho_pool* pool = nullptr;
+  CHECK(ho_connect(&options, &pool) != HO_OK);
+  options.ucx_allow_emulation = 1;
+  (void)ho_connect(&options, &pool);
+  const PoolHandle emulated(pool);
+  check_moves(emulated.get(), "ucx");
 }
 
 TEST_CASE("drivers: a node that no driver reaches is left out, and fails the job where it is all") {

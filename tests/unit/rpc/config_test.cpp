@@ -90,6 +90,8 @@ TEST_CASE("config: each mistake is told with its line and field") {
   CHECK(wrong("ddr_bytes: 268435456\ninsecure: true\nucx { transports: \"tcp\" }")
             .find("f:3: ucx: transports: \"tcp\" is none of rc, dc and rc,dc") == 0);
   CHECK(wrong("ddr_bytes: 268435456\ninsecure: true\nucx { transports: \"dc\" }") == "accepted");
+  CHECK(wrong("ddr_bytes: 268435456\ninsecure: true\n"
+              "ucx { transports: \"tcp\" allow_emulation: true }") == "accepted");
   CHECK(wrong("ddr_bytes: 268435456\ninsecure: true\nucx { module: \"driver.so\" }")
             .find("f:3: ucx: module: \"driver.so\" is not an absolute path") == 0);
   CHECK(wrong("ddr_bytes: 268435456\ntcp_listen: \"127.0.0.1:99999\"").find("f:2: tcp_listen: ") ==

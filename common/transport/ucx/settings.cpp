@@ -1,0 +1,91 @@
+#include "common/transport/ucx/settings.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+namespace ho::transport {
+namespace {
+
+/// What does not depend on the machine. UCX 1.13 knows a transport's settings in code by the names
+/// of the family, later versions by those of its environment variables; names it does not know it
+/// only mentions in its log.
+constexpr struct {
+  const char* name;
+  const char* value;
+} kSettings[] = {
+    // No registration cache: an unmapped region must be out of reach at once, and memory of ours is
+    // registered for long anyway. Up to 1.14 each device's part had a cache; since then there is
+    // one above them, and ucp_mem_unmap() would leave the region registered in it.
+    {"REG_METHODS", "direct"},
+    {"IB_REG_METHODS", "direct"},
+    {"RCACHE_ENABLE", "n"},
+    // Nothing is received but the wire-up: UCX's own 4096 buffers each cost 50 MB and most of the
+    // time that a first connection takes.
+    {"RC_RX_QUEUE_LEN", "128"},
+    {"UD_RX_QUEUE_LEN", "128"},
+    {"RC_VERBS_RX_QUEUE_LEN", "128"},
+    {"RC_MLX5_RX_QUEUE_LEN", "128"},
+    {"DC_MLX5_RX_QUEUE_LEN", "128"},
+    {"UD_VERBS_RX_QUEUE_LEN", "128"},
+    {"UD_MLX5_RX_QUEUE_LEN", "128"},
+    // A dead peer shows after 7 tries of 134 ms (the device rounds up to a power of two). UCX's own
+    // values take more than 30 s; and the 7 retries it asks for are endless with soft-RoCE.
+    {"RC_TIMEOUT", "100ms"},
+    {"RC_RETRY_COUNT", "6"},
+    {"RC_VERBS_TIMEOUT", "100ms"},
+    {"RC_VERBS_RETRY_COUNT", "6"},
+    {"RC_MLX5_TIMEOUT", "100ms"},
+    {"RC_MLX5_RETRY_COUNT", "6"},
+    {"DC_MLX5_TIMEOUT", "100ms"},
+    {"DC_MLX5_RETRY_COUNT", "6"},
+};
+
+/// How UCX chooses an operation's protocol: see "Versions of UCX" in README.md.
+const char* new_protocols(const UcxSurroundings& here) {
+  return here.major > 1 || here.minor >= 16 ? "y" : "n";
+}
+
+std::size_t rails_of(const std::string& devices) {
+  return devices.empty()
+             ? 1
+             : 1 + static_cast<std::size_t>(std::count(devices.begin(), devices.end(), ','));
+}
+
+}  // namespace
+
+std::vector<UcxSetting> ucx_settings(const UcxDevices& devices, UcxSide side,
+                                     const UcxSurroundings& here) {
+  std::vector<UcxSetting> settings;
+  for (const auto& [name, value] : kSettings) settings.push_back({name, value});
+  settings.push_back({"PROTO_ENABLE", new_protocols(here)});
+  settings.push_back({"TLS", devices.transports});
+  settings.push_back({"NET_DEVICES", devices.devices.empty() ? "all" : devices.devices});
+  settings.push_back({"MAX_RMA_RAILS", std::to_string(rails_of(devices.devices))});
+  // An initiator's peers are watched by their control connections. UCX would ask a peer's process,
+  // so that a stopped daemon looked dead. The target does ask, to be rid of dead clients.
+  settings.push_back({"KEEPALIVE_INTERVAL", side == UcxSide::kInitiator ? "inf" : "20s"});
+  if (here.software_device) {
+    // Soft-RoCE leaves the packet's kind out of its completions, by which UCX would know that a
+    // packet was meant for it: it would drop them all.
+    settings.push_back({"UD_ETH_DGID_CHECK", "n"});
+    settings.push_back({"UD_VERBS_ETH_DGID_CHECK", "n"});
+  }
+  return settings;
+}
+
+Result<void> check_ucx_transports(const UcxDevices& devices) {
+  if (devices.allow_emulation) return {};
+  std::string_view rest = devices.transports;
+  while (true) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view name = rest.substr(0, comma);
+    if (name != "rc" && name != "dc") {
+      return Error(Errc::kInvalidArgument, "UCX transport '" + std::string(name) +
+                                               "': only rc and dc access memory without the peer");
+    }
+    if (comma == std::string_view::npos) return {};
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+}  // namespace ho::transport
