@@ -29,7 +29,10 @@ namespace ho::bench {
 namespace {
 
 constexpr std::size_t kPairsMin = 21;
-constexpr Duration kTurnMin = std::chrono::milliseconds(250);
+// Shorter turns measure how a turn begins. The default of --seconds makes them half a second.
+constexpr Duration kTurnMin = std::chrono::milliseconds(50);
+/// Whose extents a measurement makes; those of one that was killed are freed by the next.
+constexpr flash::Owner kOwner{0x66'6c'61'73'68'2d'62'65, 0, 0};  // "flash-be"
 constexpr Duration kTurnMax = std::chrono::seconds(2);
 
 /// A file made for the measurement, gone at the end.
@@ -71,6 +74,14 @@ struct Turn {
   double bytes_per_s = 0;
   double cpu_s_per_gb = 0;
 };
+
+Result<void> free_extent(flash::Store& store, flash::ExtentId extent) {
+  if (auto accepted = store.submit(flash::FreeOp{OpId(0), extent}); !accepted) return accepted;
+  flash::StoreCompletion done;
+  while (store.poll(std::span(&done, 1)) == 0) store.wait(std::chrono::seconds(1));
+  if (done.done.code != Errc::kOk) return Error(done.done.code, store.describe(done.fault));
+  return {};
+}
 
 /// The store with one extent, read or written at random offsets.
 class StoreLoop {
@@ -148,6 +159,13 @@ class StoreLoop {
   [[nodiscard]] const std::vector<double>& latencies_us() const { return latencies_us_; }
   void forget_latencies() { latencies_us_.clear(); }
   [[nodiscard]] flash::Store& store() { return *store_; }
+  [[nodiscard]] std::uint64_t area_bytes() const { return options_.area_bytes; }
+
+  /// Leaves the path as it was found: without extents.
+  Result<void> end() {
+    if (auto gone = free_extent(*store_, extent_); !gone) return gone;
+    return store_->close();
+  }
 
  private:
   Result<void> submit(std::uint32_t slot, TimePoint now) {
@@ -172,7 +190,7 @@ class StoreLoop {
   SteadyClock clock_;
 };
 
-Result<std::unique_ptr<StoreLoop>> open_loop(const FlashBenchOptions& options) {
+Result<std::unique_ptr<StoreLoop>> open_loop(FlashBenchOptions options) {
   flash::UringOptions uring;
   uring.paths = {options.path};
   uring.depth_ops = std::max(64U, options.inflight + 8);
@@ -185,10 +203,23 @@ Result<std::unique_ptr<StoreLoop>> open_loop(const FlashBenchOptions& options) {
   flash::Findings findings;
   auto store = flash::Store::open(std::move(*device), about, findings);
   if (!store) return store.error();
-  if (!(*store)->extents().empty()) {
-    return Error(Errc::kConflict, options.path + ": holds extents; give a file of its own");
+  for (const flash::ExtentInfo& info : (*store)->extents()) {
+    if (info.owner != kOwner) {
+      return Error(Errc::kConflict, options.path + ": holds extents; give a file of its own");
+    }
+    if (auto gone = free_extent(**store, info.id); !gone) return gone.error();
+  }
+  // What was there before may be smaller than asked for. Durable writes need places beside those
+  // they replace.
+  const std::uint64_t room = (*store)->paths()[0].free_bytes;
+  const std::uint64_t most = options.policy == flash::Policy::kDurable ? room / 2 : room;
+  options.area_bytes = std::min(options.area_bytes, most / options.size_bytes * options.size_bytes);
+  if (options.area_bytes == 0) {
+    return Error(Errc::kInvalidArgument, options.path + ": has room for " + format_bytes(most) +
+                                             ", less than one operation");
   }
   flash::ExtentSpec spec;
+  spec.owner = kOwner;
   spec.length_bytes = options.area_bytes;
   spec.policy = options.policy;
   auto extent = (*store)->create(spec);
@@ -207,16 +238,9 @@ std::pair<double, double> median_interval(std::vector<double> values) {
   return {values[k], values[values.size() - 1 - k]};
 }
 
-}  // namespace
-
-Result<FlashBenchResult> bench_flash(const FlashBenchOptions& options) {
-  OwnFile file(options.path);
-  // Durable writes need places beside those they replace.
-  auto made = file.make_if_missing(2 * options.area_bytes + 256 * kMiB);
-  if (!made) return made.error();
-  auto loop = open_loop(options);
-  if (!loop) return loop.error();
-  const auto geometry = flash::plan_geometry((*loop)->store().device().paths()[0].size_bytes);
+/// The alternating turns.
+Result<FlashBenchResult> measure(StoreLoop& loop, const FlashBenchOptions& options) {
+  const auto geometry = flash::plan_geometry(loop.store().device().paths()[0].size_bytes);
   HO_CHECK(geometry.ok());
   FioShape shape;
   shape.path = options.path;
@@ -224,7 +248,7 @@ Result<FlashBenchResult> bench_flash(const FlashBenchOptions& options) {
   shape.size_bytes = options.size_bytes;
   shape.inflight = options.inflight;
   shape.offset_bytes = geometry->data_offset(0);
-  shape.area_bytes = options.area_bytes;
+  shape.area_bytes = loop.area_bytes();
   const bool durable = options.op == FlashOp::kWrite && options.policy == flash::Policy::kDurable;
   shape.fdatasync_every = durable ? 1 : 0;
   // Durable writes go to ever other free blocks; so shall fio's, on the same blocks.
@@ -236,16 +260,16 @@ Result<FlashBenchResult> bench_flash(const FlashBenchOptions& options) {
   const Duration turn = std::clamp<Duration>(options.time / (2 * kPairsMin), kTurnMin, kTurnMax);
   const auto pairs =
       std::max<std::size_t>(kPairsMin, static_cast<std::size_t>(options.time / (2 * turn)));
-  if (auto warm = (*loop)->run(kTurnMin); !warm) return warm.error();
+  if (auto warm = loop.run(kTurnMin); !warm) return warm.error();
   if (auto warm = run_fio(shape, kTurnMin); !warm) return warm.error();
-  (*loop)->forget_latencies();
+  loop.forget_latencies();
   std::vector<double> speeds, cpus, fio_speeds, fio_cpus, ratios;
   for (std::size_t pair = 0; pair < pairs; ++pair) {
     const bool own_first = pair % 2 == 0;
-    auto own = own_first ? (*loop)->run(turn) : Result<Turn>(Turn{});
+    auto own = own_first ? loop.run(turn) : Result<Turn>(Turn{});
     const auto fio = run_fio(shape, turn);
     if (!fio) return fio.error();
-    if (!own_first) own = (*loop)->run(turn);
+    if (!own_first) own = loop.run(turn);
     if (!own) return own.error();
     speeds.push_back(own->bytes_per_s);
     cpus.push_back(own->cpu_s_per_gb);
@@ -257,12 +281,27 @@ Result<FlashBenchResult> bench_flash(const FlashBenchOptions& options) {
   result.ours = {"flash store", quantile(speeds, 0.5), quantile(cpus, 0.5)};
   result.fio = {durable ? "fio io_uring O_DIRECT fdatasync" : "fio io_uring O_DIRECT",
                 quantile(fio_speeds, 0.5), quantile(fio_cpus, 0.5)};
-  result.p50_us = quantile((*loop)->latencies_us(), 0.5);
-  result.p99_us = quantile((*loop)->latencies_us(), 0.99);
+  result.p50_us = quantile(loop.latencies_us(), 0.5);
+  result.p99_us = quantile(loop.latencies_us(), 0.99);
   result.pairs = pairs;
   result.ratio = quantile(ratios, 0.5);
   std::tie(result.ratio_low, result.ratio_high) = median_interval(ratios);
-  result.notice = (*loop)->store().device().caps().notice;
+  result.area_bytes = loop.area_bytes();
+  result.notice = loop.store().device().caps().notice;
+  return result;
+}
+
+}  // namespace
+
+Result<FlashBenchResult> bench_flash(const FlashBenchOptions& options) {
+  OwnFile file(options.path);
+  auto made = file.make_if_missing(2 * options.area_bytes + 256 * kMiB);
+  if (!made) return made.error();
+  auto loop = open_loop(options);
+  if (!loop) return loop.error();
+  auto result = measure(**loop, options);
+  if (!result) return result;
+  if (auto ended = (*loop)->end(); !ended) return ended.error();
   return result;
 }
 

@@ -38,13 +38,15 @@ struct FlashBenchResult {
   double ratio = 0;      ///< ours / fio: median over pairs
   double ratio_low = 0;  ///< 95 % interval of that median
   double ratio_high = 0;
-  std::string notice;  ///< the device's
+  std::uint64_t area_bytes = 0;  ///< as asked for, or what the path has room for
+  std::string notice;            ///< the device's
 };
 
 /// The flash store and fio (io_uring, O_DIRECT, registered files and buffers) in alternating turns
 /// on the same blocks of the same file, at least 21 pairs, every second one in the other order.
 /// Durable writes are held against fio with an fdatasync after each write.
-/// @return kNotFound: no fio; kConflict: the path holds extents; what opening a store returns.
+/// @return kNotFound: no fio; kConflict: the path holds extents; kInvalidArgument: it has no room
+/// for one operation; what opening a store returns.
 [[nodiscard]] Result<FlashBenchResult> bench_flash(const FlashBenchOptions& options);
 
 }  // namespace ho::bench

@@ -40,6 +40,7 @@ void print_json(const Arguments& arguments, std::uint64_t size,
       .field("policy", arguments.policy)
       .field("size", size)
       .field("inflight", arguments.inflight)
+      .field("area", result.area_bytes)
       .field("bytes_per_s", result.ours.bytes_per_s)
       .field("ops_per_s", result.ours.bytes_per_s / static_cast<double>(size))
       .field("p50_us", result.p50_us)
@@ -83,6 +84,11 @@ int run(const Arguments& arguments) {
   const auto area = parse_bytes(arguments.area);
   if (!size || *size < 512 || *size % 512 != 0 || *size > kGiB || !area || *area < *size) {
     std::cerr << "hyperoffload bench flash: --size: a multiple of 512 up to 1GiB and --area\n";
+    return kExitBadInput;
+  }
+  // fio writes directly, and both shall write what a device takes as it is.
+  if (arguments.op == "write" && *size % flash::kBlockBytes != 0) {
+    std::cerr << "hyperoffload bench flash: --size: writes are a multiple of 4KiB\n";
     return kExitBadInput;
   }
   bench::FlashBenchOptions options;
