@@ -69,6 +69,7 @@ TEST_CASE("gpt: the comparison writes its files and finds the losses equal", "[i
   REQUIRE(table.find("planned 40 %") != std::string::npos);
   REQUIRE(table.find("losses bit-identical: yes") != std::string::npos);
   const Json summary = Json::parse(read_text(dir + "/summary.json"));
+  REQUIRE(number(summary, "planned_over_lru") > 0);
   REQUIRE(summary.at("bit_identical").truth);
   std::vector<std::string> labels;
   for (const Json& run : summary.at("runs").items) {

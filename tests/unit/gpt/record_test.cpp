@@ -42,11 +42,14 @@ TEST_CASE("record: losses that differ in one bit are not the same", "[unit]") {
 }
 
 TEST_CASE("record: the table names each configuration and says when losses differ", "[unit]") {
-  Comparison comparison{{run("resident", {10.0}), run("planned-60", {10.2})}, false};
+  Comparison comparison{{run("resident", {10.0}), run("planned-60", {10.2})}, false, 0};
   comparison.runs[1].overhead = 0.02;
+  REQUIRE(to_table(comparison).find("on-demand-lru") == std::string::npos);
+  comparison.planned_over_lru = 0.95;
   const std::string table = to_table(comparison);
   REQUIRE(table.find("planned 60 %") != std::string::npos);
   REQUIRE(table.find("+2.0 %") != std::string::npos);
+  REQUIRE(table.find("over on-demand-lru 60 %: 0.950 of its step") != std::string::npos);
   REQUIRE(table.find("losses bit-identical: NO") != std::string::npos);
 }
 

@@ -130,6 +130,7 @@ std::string to_json(const Comparison& comparison) {
   }
   text += "], \"bit_identical\": ";
   text += comparison.bit_identical ? "true" : "false";
+  text += ", \"planned_over_lru\": " + number(comparison.planned_over_lru);
   return text + "}\n";
 }
 
@@ -154,6 +155,11 @@ std::string to_table(const Comparison& comparison) {
                       title(run).c_str(), format_bytes(run.peak_device_bytes).c_str(),
                       median_step_ms(run), overhead.data(), median_stall_ms(run),
                       format_bytes(moved).c_str(), format_bytes(staged).c_str()));
+  }
+  if (comparison.planned_over_lru > 0) {
+    add(std::snprintf(line.data(), line.size(),
+                      "planned 60 %% over on-demand-lru 60 %%: %.3f of its step (paired ratios)\n",
+                      comparison.planned_over_lru));
   }
   text += "losses bit-identical: ";
   text += comparison.bit_identical ? "yes" : "NO";

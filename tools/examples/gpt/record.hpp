@@ -42,6 +42,8 @@ struct RunRecord {
 struct Comparison {
   std::vector<RunRecord> runs;  ///< the first is resident
   bool bit_identical = false;
+  double planned_over_lru =
+      0;  ///< median of paired steps' ratios, planned-60 to lru-60; 0: unknown
 };
 [[nodiscard]] std::string to_json(const Comparison& comparison);
 /// The table of the quickstart, for people.
