@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/base/check.hpp"
 #include "common/base/log.hpp"
 
 namespace ho::client {
@@ -61,6 +62,14 @@ Result<Path> PathFinder::reach(const HelloReply& hello, const std::string& label
     }
     facts.failed.push_back({driver, last->context()});
   }
+}
+
+Result<transport::PeerId> PathFinder::move(const HelloReply& hello, const DriverEndpoint& to,
+                                           transport::PeerId from) {
+  HO_CHECK(made(to.driver).used);
+  auto peer = connect(hello, to);
+  if (peer) made(to.driver).driver->transport->close_peer(from);
+  return peer;
 }
 
 Result<PathChoice> PathFinder::explain(const HelloReply& hello) {

@@ -46,6 +46,11 @@ class PathFinder {
   /// answered.
   [[nodiscard]] Result<Path> reach(const HelloReply& hello, const std::string& label);
 
+  /// Connects a node to another address of the driver's that reached it, and lets go of the first
+  /// connection. May block for 2 s. @return as Transport::connect(); the first is kept then.
+  [[nodiscard]] Result<transport::PeerId> move(const HelloReply& hello, const DriverEndpoint& to,
+                                               transport::PeerId from);
+
   /// What reach() would choose, for people. Tries `ucx` alone, by a connection that is ended again:
   /// it is the driver that both sides may have while nothing joins them.
   [[nodiscard]] Result<PathChoice> explain(const HelloReply& hello);

@@ -42,6 +42,16 @@ Result<void> reach(PathFinder& paths, NodeSession& node) {
   return {};
 }
 
+/// To the address where the session's memory is served, where it has one of its own.
+Result<void> move_to_own(PathFinder& paths, NodeSession& node) {
+  if (node.session.address.empty()) return {};
+  const DriverEndpoint own{node.driver, node.session.address};
+  const auto peer = paths.move(node.control->hello(), own, node.peer);
+  if (!peer) return peer.error();
+  node.peer = *peer;
+  return {};
+}
+
 }  // namespace
 
 Result<NodeSession> Sessions::dial(const std::string& address, const SessionOptions& options,
@@ -84,9 +94,10 @@ Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& option
   if (auto ok = made->reach_all(options, paths); !ok) return ok.error();
   for (NodeSession& node : made->nodes_) {
     const TimePoint asked = made->clock_.now();
-    auto session = node.control->open_session(options.name, asked + kControlTimeout);
+    auto session = node.control->open_session(options.name, asked + kControlTimeout, node.driver);
     if (!session) return session.error().at(node.label);
     node.session = std::move(session).value();
+    if (auto ok = move_to_own(paths, node); !ok) return ok.error().at(node.label);
     node.fault->set_lease_end(asked + node.session.lease);
   }
   sigset_t all, before;

@@ -1,4 +1,5 @@
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -34,6 +35,14 @@ void hold_end_signals() {
   pthread_sigmask(SIG_BLOCK, &held, nullptr);
 }
 
+/// As many descriptors as the system allows without asking: a session over `ofi` takes some ten.
+void allow_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int run(const std::string& file, Mode mode) {
   const auto config = ho::read_daemon_config(file);
   if (!config) return refuse(config.error(), kExitBadConfig);
@@ -52,6 +61,7 @@ int run(const std::string& file, Mode mode) {
   }
   // A peer that goes away is an error of its connection, not a signal to the process.
   std::signal(SIGPIPE, SIG_IGN);
+  allow_descriptors();
   const ho::SteadyClock clock;
   auto node = ho::daemon::Node::create(*config, clock);
   if (!node) return refuse(node.error(), kExitFailed);

@@ -83,9 +83,11 @@ const HelloReply& ControlClient::hello() const { return connection_->hello; }
 const std::string& ControlClient::address() const { return connection_->options().address; }
 bool ControlClient::closed() const { return connection_->closed(); }
 
-Result<Session> ControlClient::open_session(const std::string& name, TimePoint deadline) {
+Result<Session> ControlClient::open_session(const std::string& name, TimePoint deadline,
+                                            const std::string& driver) {
   pb::Request request;
   request.mutable_open_session()->set_name(name);
+  request.mutable_open_session()->set_driver(driver);
   auto reply = connection_->call(std::move(request), deadline);
   if (!reply) return reply.error();
   const auto& body = reply->response.open_session();
@@ -96,6 +98,7 @@ Result<Session> ControlClient::open_session(const std::string& name, TimePoint d
   out.id = SessionId(body.session_id());
   out.token = body.token();
   out.lease = std::chrono::milliseconds(body.lease_ms());
+  out.address = body.address();
   return out;
 }
 

@@ -57,6 +57,7 @@ struct Session {
   SessionId id;
   std::string token;  ///< kSessionTokenBytes random bytes
   std::chrono::milliseconds lease{0};
+  std::string address;  ///< of its own, at the driver it was opened for; empty: the driver's holds
 };
 
 struct GrantSpec {
@@ -204,7 +205,9 @@ class ControlClient {
   /// The connection is lost. Any thread.
   [[nodiscard]] bool closed() const;
 
-  [[nodiscard]] Result<Session> open_session(const std::string& name, TimePoint deadline);
+  /// `driver`: the one that grants will be asked for, whose address may be the session's own then.
+  [[nodiscard]] Result<Session> open_session(const std::string& name, TimePoint deadline,
+                                             const std::string& driver = {});
   /// @return the lease from now on. kNotFound: it has lapsed; its memory is gone.
   [[nodiscard]] Result<std::chrono::milliseconds> renew_lease(const Session& session,
                                                               TimePoint deadline);

@@ -15,11 +15,16 @@ namespace ho::transport {
 /// One region exposed by one Target. Never reused.
 using ExposureId = Strong<struct ExposureIdTag, std::uint64_t>;
 
+/// For whom a region is exposed: a session of the daemon's. Never reused.
+using TenantId = Strong<struct TenantIdTag, std::uint64_t>;
+inline constexpr TenantId kNobody{0};
+
 /// Memory to expose: one granted segment.
 struct ExposeRequest {
   std::span<std::byte> memory;  ///< the daemon's own mapping, whole pages; outlives the exposure
   Rights rights = Rights::kReadWrite;
   int fd = -1;  ///< the memfd that `memory` maps from its beginning; only used during expose()
+  TenantId tenant = kNobody;  ///< one that was not admitted is as good as nobody
 };
 
 struct Exposure {
@@ -32,8 +37,9 @@ struct Exposure {
 
 /// The serving side of a driver, in the daemon: exposes memory to initiators and makes progress for
 /// them. Threads: one owner thread (the daemon's data thread); nothing blocks except expose()
-/// (registration).
-/// Lifecycle: expose(), revoke() -> shut() -> revoke() -> destructor.
+/// (registration) and admit().
+/// Lifecycle: admit(), expose(), revoke(), dismiss() -> shut() -> revoke(), dismiss() ->
+/// destructor.
 class Target {
  public:
   virtual ~Target() = default;
@@ -41,8 +47,17 @@ class Target {
   /// The driver's name as in Caps::name.
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  /// What PeerAddress::address must hold to reach this target.
+  /// What PeerAddress::address must hold to reach this target, and what it exposes for nobody.
   [[nodiscard]] virtual const std::string& address() const = 0;
+
+  /// Makes a place of the tenant's own: what is exposed for it from now on is reached there and
+  /// nowhere else, and nothing else is reached there, whatever key an initiator may have got hold
+  /// of. Once a tenant. @return what PeerAddress::address must hold then; empty: this driver has no
+  /// such places, and all is reached at address(); kExhausted, kUnavailable, ...
+  [[nodiscard]] virtual Result<std::string> admit(TenantId tenant) = 0;
+
+  /// Ends the tenant's place and its connections, once nothing is exposed there any more.
+  virtual void dismiss(TenantId tenant) = 0;
 
   [[nodiscard]] virtual Result<Exposure> expose(const ExposeRequest& request) = 0;
 

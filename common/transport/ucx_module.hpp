@@ -62,7 +62,7 @@ struct UcxOptions {
 [[nodiscard]] Result<std::unique_ptr<Target>> make_ucx_target(const UcxDevices& devices);
 
 /// Incremented whenever UcxModule or a type that its functions name changes.
-inline constexpr std::uint32_t kUcxModuleAbi = 2;
+inline constexpr std::uint32_t kUcxModuleAbi = 3;
 /// What a module's C++ must share with its opener beyond the number: version, compiler, sizes.
 inline constexpr const char* kUcxModuleBuild = HO_VERSION ", " __VERSION__;
 inline constexpr std::size_t kUcxModuleSizes = sizeof(UcxOptions) + 1000 * sizeof(Exposure) +

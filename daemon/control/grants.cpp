@@ -17,6 +17,8 @@ constexpr std::size_t kJobsMax = 256;
 // Two, so that a small grant need not wait for a large one.
 constexpr std::size_t kMakers = 2;
 
+transport::TenantId tenant_of(SessionId session) { return transport::TenantId(session.value()); }
+
 Result<std::vector<SegmentMemory>> make_memory(std::size_t count, const SegmentMemory::Spec& spec) {
   std::vector<SegmentMemory> made;
   made.reserve(count);
@@ -64,6 +66,20 @@ std::optional<Grants::Live> Grants::memory(SegmentId segment) const {
   return Live{found->second.memory.bytes(), found->second.rights};
 }
 
+void Grants::admit(SessionId session, const std::string& driver, Admitted answer) {
+  ++jobs_;
+  const auto told = [this, answer](const Result<std::string>& admitted) {
+    HO_CHECK(jobs_ > 0);
+    --jobs_;
+    answer(admitted);
+  };
+  const auto accepted =
+      data_.admit(driver, tenant_of(session), [this, told](const Result<std::string>& admitted) {
+        asio::post(io_, [told, admitted] { told(admitted); });
+      });
+  if (!accepted) told(accepted.error());
+}
+
 void Grants::make(const Spec& spec, Made answer) {
   const std::uint64_t segment_bytes = pool_.options().segment_bytes;
   const std::uint64_t most = segments_per_grant_max(spec.driver);
@@ -103,7 +119,8 @@ void Grants::expose(const std::shared_ptr<Job>& job) {
   DataLoop::ExposeRequest request;
   request.driver = job->spec.driver;
   for (const SegmentMemory& memory : *job->memory) {
-    request.regions.push_back({memory.bytes(), job->spec.rights, memory.fd()});
+    request.regions.push_back(
+        {memory.bytes(), job->spec.rights, memory.fd(), tenant_of(job->spec.session)});
   }
   auto accepted = data_.expose(
       std::move(request), [this, job](Result<std::vector<transport::Exposure>> exposed) {
@@ -217,6 +234,7 @@ void Grants::wipe(std::shared_ptr<std::vector<SegmentMemory>> memory,
 
 void Grants::close_session(SessionId session, Ended answer) {
   end(pool_.close_session(session), std::move(answer));
+  data_.dismiss(tenant_of(session));  // after the revokes, which end() has queued
 }
 
 }  // namespace ho::daemon

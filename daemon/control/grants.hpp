@@ -43,6 +43,7 @@ class Grants {
   };
   using Made = std::function<void(Result<std::vector<GrantedSegment>>)>;
   using Ended = std::function<void()>;
+  using Admitted = std::function<void(Result<std::string>)>;
 
   Grants(Pool& pool, DataLoop& data, asio::io_context& io, PagePlan pages);
   ~Grants();
@@ -57,6 +58,9 @@ class Grants {
   using BeforeWipe = std::function<void(const std::vector<SegmentId>&, std::function<void()>)>;
   void set_before_wipe(BeforeWipe hook) { before_wipe_ = std::move(hook); }
 
+  /// Makes a place of a session's own at a driver, before its first grant; close_session() ends it.
+  /// Answers once, with the address; empty: the driver's own holds.
+  void admit(SessionId session, const std::string& driver, Admitted answer);
   /// Grants whole segments to an existing session, all or none. Answers exactly once.
   void make(const Spec& spec, Made answer);
   /// Ends segments that the pool has put into kEnding and that were live. Answers once their bytes

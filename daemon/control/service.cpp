@@ -173,6 +173,8 @@ void Service::open_session(const Request& request, const PeerInfo& peer, const R
   spec.peer = peer.description;
   spec.token = random_bytes(kSessionTokenBytes);
   const std::string token = spec.token;
+  const std::string& driver = request.open_session().driver();
+  if (!driver.empty() && !offers(driver, peer)) return refuse_driver(request, driver, peer, reply);
   auto session = pool_.open_session(std::move(spec), clock_.now());
   if (!session) return refuse(request, session.error(), reply);
   log(LogLevel::kInfo, "session opened",
@@ -181,7 +183,28 @@ void Service::open_session(const Request& request, const PeerInfo& peer, const R
   response.mutable_open_session()->set_session_id(session->value());
   response.mutable_open_session()->set_token(token);
   response.mutable_open_session()->set_lease_ms(to_ms(pool_.options().lease));
-  if (!reply(response, {})) staging_.close_session(*session, [] {});
+  if (driver.empty()) {
+    if (!reply(response, {})) staging_.close_session(*session, [] {});
+    return;
+  }
+  grants_.admit(
+      *session, driver,
+      [this, response, reply, session = *session](const Result<std::string>& address) mutable {
+        if (address) response.mutable_open_session()->set_address(*address);
+        const bool told =
+            reply(address ? response : refused("open_session", response.id(), address.error()), {});
+        // It may have ended meanwhile, as sessions do that drain or are not renewed.
+        if ((address && told) || pool_.sessions().count(session) == 0) return;
+        staging_.close_session(session, [] {});
+      });
+}
+
+void Service::refuse_driver(const Request& request, const std::string& driver, const PeerInfo& peer,
+                            const Reply& reply) {
+  refuse(request,
+         Error(Errc::kUnsupported, "driver \"" + driver + "\" is not offered by " +
+                                       pool_.options().node_name + " to " + peer.description),
+         reply);
 }
 
 void Service::renew_lease(const Request& request, const Reply& reply) {
@@ -206,13 +229,7 @@ void Service::grant(const Request& request, const PeerInfo& peer, const Reply& r
   const pb::GrantRequest& body = request.grant();
   auto session = authenticate(pool_, body);
   if (!session) return refuse(request, session.error(), reply);
-  if (!offers(body.driver(), peer)) {
-    return refuse(
-        request,
-        Error(Errc::kUnsupported, "driver \"" + body.driver() + "\" is not offered by " +
-                                      pool_.options().node_name + " to " + peer.description),
-        reply);
-  }
+  if (!offers(body.driver(), peer)) return refuse_driver(request, body.driver(), peer, reply);
   Grants::Spec spec;
   spec.session = *session;
   spec.bytes = body.bytes();

@@ -71,6 +71,8 @@ class Service {
   void tick();
 
  private:
+  void refuse_driver(const Request& request, const std::string& driver, const PeerInfo& peer,
+                     const Reply& reply);
   void open_session(const Request& request, const PeerInfo& peer, const Reply& reply);
   void renew_lease(const Request& request, const Reply& reply);
   void close_session(const Request& request, const Reply& reply);

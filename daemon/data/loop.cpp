@@ -16,7 +16,7 @@ namespace ho::daemon {
 
 namespace {
 
-constexpr std::size_t kWaitingExposesMax = 256;
+constexpr std::size_t kWaitingMax = 256;
 // Waking a sleeping thread costs 15-50 us, so a little spinning pays.
 // Source: FACTS, wake-up cost measured on a two-core virtual machine, 2026.
 constexpr Duration kSpin = std::chrono::microseconds(30);
@@ -67,17 +67,36 @@ void DataLoop::push(Request request) {
   if (::write(wake_.get(), &one, sizeof(one)) < 0) HO_CHECK(errno == EAGAIN);
 }
 
-Result<void> DataLoop::expose(ExposeRequest request, Exposed answer) {
+Result<void> DataLoop::push_unless_busy(Request request) {
   {
     const std::lock_guard lock(mutex_);
-    if (requests_.size() >= kWaitingExposesMax) {
-      return Error(Errc::kBusy, "too many grants wait for the data thread");
+    if (requests_.size() >= kWaitingMax) {
+      return Error(Errc::kBusy, "too many requests wait for the data thread");
     }
   }
-  push([this, request = std::move(request), answer = std::move(answer)] {
+  push(std::move(request));
+  return {};
+}
+
+Result<void> DataLoop::admit(const std::string& driver, transport::TenantId tenant,
+                             Admitted answer) {
+  return push_unless_busy([this, driver, tenant, answer = std::move(answer)] {
+    transport::Target* const target = find(driver);
+    HO_CHECK(target != nullptr);
+    answer(target->admit(tenant));
+  });
+}
+
+void DataLoop::dismiss(transport::TenantId tenant) {
+  push([this, tenant] {
+    for (const auto& target : targets_) target->dismiss(tenant);
+  });
+}
+
+Result<void> DataLoop::expose(ExposeRequest request, Exposed answer) {
+  return push_unless_busy([this, request = std::move(request), answer = std::move(answer)] {
     answer(do_expose(request));
   });
-  return {};
 }
 
 void DataLoop::revoke(RevokeRequest request, Revoked answer) {

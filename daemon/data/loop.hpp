@@ -35,6 +35,8 @@ class DataLoop {
     std::string driver;
     std::vector<transport::ExposureId> exposures;
   };
+  /// The address of the session's own; empty: the driver's holds.
+  using Admitted = std::function<void(Result<std::string>)>;
   using Exposed = std::function<void(Result<std::vector<transport::Exposure>>)>;
   using Revoked = std::function<void()>;
 
@@ -52,6 +54,12 @@ class DataLoop {
   DataLoop& operator=(const DataLoop&) = delete;
 
   [[nodiscard]] const std::vector<Driver>& drivers() const { return drivers_; }
+
+  /// Makes a place of the tenant's own at a driver. @return kBusy: as expose().
+  [[nodiscard]] Result<void> admit(const std::string& driver, transport::TenantId tenant,
+                                   Admitted answer);
+  /// Ends what admit() made at any driver, after the requests queued before it. Never refused.
+  void dismiss(transport::TenantId tenant);
 
   /// All regions or none. @return kBusy: too many requests wait; `answer` is not called then.
   [[nodiscard]] Result<void> expose(ExposeRequest request, Exposed answer);
@@ -73,6 +81,7 @@ class DataLoop {
   [[nodiscard]] std::size_t serve_targets();
   void sleep();
   void push(Request request);
+  [[nodiscard]] Result<void> push_unless_busy(Request request);
   [[nodiscard]] transport::Target* find(const std::string& driver);
   [[nodiscard]] Result<std::vector<transport::Exposure>> do_expose(const ExposeRequest& request);
   void do_revoke(const RevokeRequest& request);

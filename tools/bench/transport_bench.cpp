@@ -169,7 +169,7 @@ Result<Held> hold(const std::string& daemon, Driver driver, std::uint64_t bytes)
   options.client_name = "hyperoffload bench transport";
   auto control = ControlClient::connect(std::move(options), clock.now() + kOpDeadline);
   if (!control) return control.error();
-  const auto session = (*control)->open_session("bench", clock.now() + kOpDeadline);
+  const auto session = (*control)->open_session("bench", clock.now() + kOpDeadline, name);
   if (!session) return session.error();
   GrantSpec spec;
   spec.bytes = bytes;
@@ -180,6 +180,7 @@ Result<Held> hold(const std::string& daemon, Driver driver, std::uint64_t bytes)
   for (const auto& endpoint : held.control->hello().drivers) {
     if (endpoint.driver == name) held.target = endpoint.address;
   }
+  if (!session->address.empty()) held.target = session->address;
   return held;
 }
 

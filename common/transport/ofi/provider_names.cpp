@@ -24,6 +24,8 @@ std::string full_name(const std::string& named, std::span<const std::string> her
 
 }  // namespace
 
+bool separates_tenants(const std::string& provider) { return is_tcp(provider); }
+
 Result<std::string> choose_provider(const std::string& named, std::span<const std::string> here) {
   if (!named.empty()) return full_name(named, here);
   for (const char* const name : kTcpProviders) {

@@ -24,6 +24,9 @@ class UcxTarget final : public Target {
 
   [[nodiscard]] std::string_view name() const override { return "ucx"; }
   [[nodiscard]] const std::string& address() const override { return address_; }
+  /// All sessions share the device's one table of keys.
+  [[nodiscard]] Result<std::string> admit(TenantId /*tenant*/) override { return std::string(); }
+  void dismiss(TenantId /*tenant*/) override {}
   [[nodiscard]] Result<Exposure> expose(const ExposeRequest& request) override;
   [[nodiscard]] Result<void> revoke(ExposureId exposure) override;
   void shut() override;

@@ -7,6 +7,9 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -16,6 +19,7 @@
 #include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/ofi/wire.hpp"
 #include "tests/conformance/transport/rig.hpp"
+#include "tools/bench/target_process.hpp"
 
 namespace ho::test {
 namespace {
@@ -332,6 +336,55 @@ TEST_CASE("ofi: what libfabric and this machine lack is told with what they have
   const auto interface = transport::interface_address("nonesuch0");
   REQUIRE_FALSE(interface.ok());
   CHECK(interface.error().context().find("lo") != std::string::npos);
+}
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST_CASE("ofi: a tenant's place ends when it is dismissed and nothing is exposed there any more") {
+  const auto segment = bench::Segment::create(64 * kKiB);
+  REQUIRE(segment.ok());
+  const auto target = transport::make_ofi_target({});
+  if (!target) FAIL(target.error().message());
+  const std::size_t before = open_descriptors();
+  std::set<std::string> addresses = {(*target)->address()};
+  const transport::TenantId first(1);
+  const transport::TenantId second(2);
+  for (const transport::TenantId tenant : {first, second}) {
+    const auto address = (*target)->admit(tenant);
+    if (!address) FAIL(address.error().message());
+    CHECK(transport::decode_addresses(*address).ok());
+    addresses.insert(*address);
+  }
+  CHECK(addresses.size() == 3);
+  const std::size_t admitted = open_descriptors();
+  const auto exposed =
+      (*target)->expose({(*segment)->bytes(), Rights::kReadWrite, (*segment)->fd(), first});
+  REQUIRE(exposed.ok());
+  (*target)->dismiss(second);
+  const std::size_t with_one = open_descriptors();
+  CHECK(with_one == before + (admitted - before) / 2);
+  (*target)->dismiss(first);
+  (void)(*target)->progress();
+  CHECK(open_descriptors() == with_one);
+  REQUIRE((*target)->revoke(exposed->id).ok());
+  CHECK(open_descriptors() == before);
+  (*target)->dismiss(first);
+  // What the target's end finds open it closes; what is revoked afterwards was there.
+  REQUIRE((*target)->admit(transport::TenantId(3)).ok());
+  const transport::ExposeRequest later{(*segment)->bytes(), Rights::kRead, (*segment)->fd(),
+                                       transport::TenantId(3)};
+  const auto last = (*target)->expose(later);
+  REQUIRE(last.ok());
+  (*target)->shut();
+  CHECK(open_descriptors() < before);
+  CHECK((*target)->expose(later).error().code() == Errc::kUnavailable);
+  CHECK((*target)->admit(transport::TenantId(4)).error().code() == Errc::kUnavailable);
+  CHECK((*target)->revoke(last->id).ok());
+  (*target)->dismiss(transport::TenantId(3));
+  CHECK((*target)->progress() == 0);
 }
 
 TEST_CASE("ofi: wildcard, unknown and taken addresses to listen on are refused") {

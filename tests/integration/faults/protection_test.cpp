@@ -67,9 +67,11 @@ class Node {
 
 /// One session over one driver, below the client library: it can lie.
 struct Intruder {
-  Intruder(const std::string& address, const std::string& driver_name)
+  enum class Address { kOwn, kEverybodys };
+  Intruder(const std::string& address, const std::string& driver_name,
+           Address wanted = Address::kOwn)
       : driver(driver_name), control(connect(address)), memory(64 * kKiB, std::byte{0x5E}) {
-    auto opened = control->open_session("intruder", soon());
+    auto opened = control->open_session("intruder", soon(), wanted == Address::kOwn ? driver : "");
     REQUIRE(opened.ok());
     session = *opened;
     auto made = driver == "local" ? transport::make_local_transport({}, clock)
@@ -77,8 +79,9 @@ struct Intruder {
     REQUIRE(made.ok());
     transport = std::move(*made);
     for (const DriverEndpoint& endpoint : control->hello().drivers) {
-      if (endpoint.driver == driver) target = endpoint.address;
+      if (endpoint.driver == driver) shared_target = target = endpoint.address;
     }
+    if (!session.address.empty()) target = session.address;
     reconnect();
     const auto registered = transport->register_memory(memory);
     REQUIRE(registered.ok());
@@ -125,6 +128,7 @@ struct Intruder {
   Session session;
   std::unique_ptr<Transport> transport;
   std::string target;
+  std::string shared_target;  ///< the driver's, which any session may reach
   std::vector<std::byte> memory;
   transport::PeerId peer;
   transport::LocalId local;
@@ -269,6 +273,82 @@ TEST_CASE("protection: another's session, a wrong token and a dead session give 
   CHECK(node.refused("close_session: ") == 2);
   CHECK(node.refused("grant: ") == 4);
   CHECK(node.lines("\"release: ") == 1);
+}
+
+TEST_CASE("protection: another session's real key opens nothing, and its owner notices nothing") {
+  Node node;
+  for (const char* driver : {"local", "ofi"}) {
+    INFO(driver);
+    const bool network = std::string(driver) == "ofi";
+    Intruder owner(node.address(), driver);
+    Intruder thief(node.address(), driver);
+    CHECK(owner.target.empty() == thief.target.empty());
+    if (network) CHECK(owner.target != thief.target);
+    GrantedSegment segment = owner.grant(Rights::kReadWrite);
+    const std::string key = segment.key;
+    const auto region =
+        owner.transport->attach(owner.peer, owner.grant_of(segment, Rights::kReadWrite));
+    REQUIRE(region.ok());
+    CHECK(owner.put(*region, 0) == Errc::kOk);
+    // The thief has the key, over its own connection and over the one that is nobody's. The local
+    // driver's right is the descriptor, which no key stands for.
+    for (const std::string& way : {thief.target, thief.shared_target}) {
+      thief.target = way;
+      thief.reconnect();
+      GrantedSegment stolen;
+      stolen.key = key;
+      stolen.length_bytes = segment.length_bytes;
+      const auto opened =
+          thief.transport->attach(thief.peer, thief.grant_of(stolen, Rights::kReadWrite));
+      REQUIRE_FALSE(opened.ok());
+      INFO(opened.error().message());
+      if (network) CHECK(opened.error().code() == Errc::kPermissionDenied);
+    }
+    // Nor is there anything of the owner's among what the thief is granted.
+    GrantedSegment own = thief.grant(Rights::kReadWrite);
+    thief.reconnect();
+    if (network) {
+      CHECK_FALSE(
+          thief.transport->attach(thief.peer, thief.grant_of(own, Rights::kReadWrite)).ok());
+    }
+    CHECK(owner.get(*region, 0) == Errc::kOk);
+    CHECK(owner.put(*region, kMiB) == Errc::kOk);
+    CHECK(owner.control->renew_lease(owner.session, soon()).ok());
+  }
+  CHECK(node.refused("ofi: unknown key") == 3);
+  CHECK(node.lines("ofi: unknown key") == 1);
+}
+
+TEST_CASE("protection: with a session its address ends, and no other's") {
+  Node node;
+  Intruder other(node.address(), "ofi");
+  GrantedSegment segment = other.grant(Rights::kReadWrite);
+  const auto region =
+      other.transport->attach(other.peer, other.grant_of(segment, Rights::kReadWrite));
+  REQUIRE(region.ok());
+  {
+    Intruder gone(node.address(), "ofi");
+    GrantedSegment theirs = gone.grant(Rights::kReadWrite);
+    const auto held = gone.transport->attach(gone.peer, gone.grant_of(theirs, Rights::kReadWrite));
+    REQUIRE(held.ok());
+    CHECK(gone.put(*held, 0) == Errc::kOk);
+    REQUIRE(gone.control->close_session(gone.session, soon()).ok());
+    CHECK(refusal(gone.get(*held, 0)));
+    const auto again = gone.transport->connect({gone.control->hello().node, gone.target}, soon());
+    REQUIRE_FALSE(again.ok());
+    CHECK(again.error().code() == Errc::kUnavailable);
+  }
+  CHECK(other.get(*region, 0) == Errc::kOk);
+}
+
+TEST_CASE("protection: who asks for no address of its own is served at everybody's") {
+  Node node;
+  Intruder old(node.address(), "ofi", Intruder::Address::kEverybodys);
+  CHECK(old.target == old.shared_target);
+  GrantedSegment segment = old.grant(Rights::kReadWrite);
+  const auto region = old.transport->attach(old.peer, old.grant_of(segment, Rights::kReadWrite));
+  REQUIRE(region.ok());
+  CHECK(old.put(*region, 0) == Errc::kOk);
 }
 
 TEST_CASE("protection: what an earlier daemon gave out opens nothing at the next") {

@@ -69,6 +69,23 @@ TEST_CASE("path finder: a driver that cannot be made here is asked for once, and
   CHECK(explained->endpoint.driver == "ofi");
 }
 
+TEST_CASE("path finder: a node that is moved is reached at the new address alone") {
+  Drivers drivers;
+  drivers.fabrics["ofi"].add_peer("there");
+  drivers.fabrics["ofi"].add_peer("own");
+  auto paths = drivers.finder("ofi");
+  const auto path = paths.reach(far_node(), "n");
+  REQUIRE(path.ok());
+  CHECK_FALSE(paths.move(far_node(), {"ofi", "nowhere"}, path->peer).ok());
+  const auto peer = paths.move(far_node(), {"ofi", "own"}, path->peer);
+  REQUIRE(peer.ok());
+  CHECK(*peer != path->peer);
+  const auto found = paths.take();
+  REQUIRE(found.size() == 1);
+  CHECK(found.front().driver.transport->attach(path->peer, {}).error().code() ==
+        Errc::kUnavailable);
+}
+
 TEST_CASE("path finder: no driver is made that no node needs") {
   Drivers drivers;
   drivers.fabrics["ofi"].add_peer("there");

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/result.hpp"
+#include "common/transport/ofi/endpoint.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/ofi/wire.hpp"
+
+namespace ho::transport {
+
+/// A page that every initiator may read, which proves whom it has reached. Shared by all places.
+class HelloPage {
+ public:
+  [[nodiscard]] static Result<HelloPage> create();
+  [[nodiscard]] std::span<std::byte> bytes() const { return {page_.get(), kBytes}; }
+
+ private:
+  static constexpr std::size_t kBytes = 4096;
+  struct Unmap {
+    void operator()(std::byte* page) const;
+  };
+  explicit HelloPage(std::byte* page) : page_(page) {}
+  std::unique_ptr<std::byte, Unmap> page_;
+};
+
+/// Where a target is reached: an endpoint on each rail, with a table of keys of its own. A key that
+/// was registered at one place is unknown at any other. Destroying it ends its connections. Owner
+/// thread: the target's.
+class Place {
+ public:
+  /// An endpoint. The last two are the target's.
+  struct Rail {
+    std::unique_ptr<Endpoint> endpoint;
+    int wait_descriptor = -1;
+    bool active = false;     ///< it must be prepared anew before the target may sleep
+    std::uint32_t idle = 0;  ///< progress() calls in a row that found nothing to do
+
+    /// Serves initiators for a bounded time. @return events handled.
+    std::size_t progress() const;
+    /// Prepares to sleep on the descriptor. @return false: there is work.
+    [[nodiscard]] bool arm() const;
+  };
+  /// `provider` by its full name. @return as make_ofi_target().
+  [[nodiscard]] static Result<std::unique_ptr<Place>> open(const std::string& provider,
+                                                           std::span<const OfiRail> at,
+                                                           const HelloPage& hello);
+
+  [[nodiscard]] const std::string& address() const { return address_; }
+  /// They stay where they are.
+  [[nodiscard]] std::span<Rail> rails() { return rails_; }
+
+  struct Registered {
+    std::vector<MemoryHandle> memory;  ///< by rail
+    std::vector<RemoteKey> keys;       ///< by rail
+  };
+  /// On every rail, under one key that nobody can guess where the provider lets us choose.
+  [[nodiscard]] Result<Registered> register_memory(std::span<std::byte> memory, Rights rights);
+
+ private:
+  Place() = default;
+  [[nodiscard]] Result<void> listen(const std::string& provider, const OfiRail& at);
+  [[nodiscard]] Result<Registered> register_under(std::uint64_t secret, std::span<std::byte> memory,
+                                                  Rights rights);
+  [[nodiscard]] Result<void> expose_hello(const std::string& provider, const HelloPage& hello);
+
+  std::vector<Rail> rails_;
+  std::string address_;
+  std::vector<MemoryHandle> hello_memory_;  // before the endpoints go
+};
+
+}  // namespace ho::transport
