@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cctype>
 #include <cerrno>
+#include <climits>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -60,20 +62,36 @@ class Complaints final : public google::protobuf::io::ErrorCollector {
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
-  /// The name before the last ':' or '{' in front of the column; empty where there is none.
+  /// The last name in front of the column, on an earlier line where there is none on this one.
   [[nodiscard]] std::string field_on(int line, int column) const {
-    if (line < 0 || static_cast<std::size_t>(line) >= lines_.size()) return {};
-    const std::string head = lines_[static_cast<std::size_t>(line)].substr(
-        0, static_cast<std::size_t>(std::max(column, 0)));
-    const std::size_t colon = head.find_last_of(":");
-    if (colon == std::string::npos) return {};
-    const std::string_view names =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
-    const std::size_t end = head.find_last_of(names, colon);
-    if (end == std::string::npos) return {};
-    const std::size_t before = head.find_last_not_of(names, end);
-    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
-    return head.substr(begin, end + 1 - begin);
+    for (; line >= 0; --line, column = INT_MAX) {
+      if (static_cast<std::size_t>(line) >= lines_.size()) return {};
+      const std::string& text = lines_[static_cast<std::size_t>(line)];
+      const std::string name =
+          last_name(text.substr(0, static_cast<std::size_t>(std::max(column, 0))));
+      if (!name.empty()) return name;
+    }
+    return {};
+  }
+
+  static std::string last_name(const std::string& head) {
+    std::string found;
+    std::string word;
+    char quote = 0;
+    for (const char c : head + " ") {
+      if (c == '#' && quote == 0) break;
+      if (quote != 0 || c == '"' || c == '\'') {
+        quote = quote == 0 ? c : (c == quote ? '\0' : quote);
+      } else if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_') {
+        word += c;
+        continue;
+      }
+      if (!word.empty() && std::isdigit(static_cast<unsigned char>(word.front())) == 0) {
+        found = word;
+      }
+      word.clear();
+    }
+    return found;
   }
 
   const std::string& file_;

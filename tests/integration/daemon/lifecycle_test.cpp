@@ -95,6 +95,9 @@ TEST_CASE("daemon: a config error names file, line and field and exits with 2") 
   const auto type = check_config("\nddr_bytes: \"much\"\n");
   CHECK(type.code == 2);
   CHECK(says(type, "c.textproto:2: ddr_bytes"));
+  const auto colon = check_config("node_name: \"a: b\"  # c: d\nddr_bytes\n  5\n");
+  CHECK(colon.code == 2);
+  CHECK(says(colon, "c.textproto:3: ddr_bytes: Expected"));
   const auto range = check_config("ddr_bytes: 3145728\nsegment_bytes: 3145728\nnode_id: 4096");
   CHECK(range.code == 2);
   CHECK(says(range, ":2: segment_bytes: 3145728 (3.00 MiB) is not a power of two"));
