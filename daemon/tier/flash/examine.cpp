@@ -1,6 +1,7 @@
 #include "daemon/tier/flash/examine.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "daemon/tier/flash/aligned_memory.hpp"
 #include "daemon/tier/flash/blocking_io.hpp"
@@ -25,14 +26,15 @@ void examine_shard(BlockingIo& io, const Volume& volume, const Shard& shard, Ali
         static_cast<std::uint32_t>(std::min<std::uint64_t>(kStripeBlocks, shard.blocks() - at));
     const std::uint32_t count = shard.together(at, most);
     const auto bytes = memory.span().first(count * kBlockBytes);
-    const auto read = io.read(volume.path, volume.geometry.data_offset(shard.physical[at]), bytes);
+    const std::set<std::uint64_t> unreadable =
+        io.read_salvage(volume.path, volume.geometry.data_offset(shard.physical[at]), bytes);
     for (std::uint32_t i = 0; i < count; ++i) {
       if (shard.sums[at + i] == 0) continue;
       ++out.blocks_written;
       const std::span<const std::byte, kBlockBytes> block(bytes.data() + i * kBlockBytes,
                                                           kBlockBytes);
-      if (!read) {
-        report(at + i, read.error().code());
+      if (unreadable.count(i) != 0) {
+        report(at + i, Errc::kIo);
       } else if (block_sum(block) != shard.sums[at + i]) {
         report(at + i, Errc::kCorrupt);
       }

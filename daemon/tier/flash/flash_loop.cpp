@@ -371,7 +371,7 @@ void FlashLoop::run() {
       publish(*store_);
       published_ = now;
     }
-    store_->seal_resting(now);
+    store_->tend_logs(now);
     const bool idle = waiting_.empty() && transfers_.empty() && making_.empty() &&
                       free_running_.size() == running_.size();
     if (stopping_.load() && idle && handled == 0) break;

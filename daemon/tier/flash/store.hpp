@@ -131,12 +131,15 @@ class Store {
   /// Makes counters safe. Every operation has completed.
   [[nodiscard]] Result<void> close();
 
+  /// Call often; cost: nothing but a look at each path. Writes each path's wear counters down when
+  /// they are kSaveWearAfter old: a crash forgets no more.
+  ///
   /// Lets each log that took no durable write for kSealAfter say that all it holds is safe,
   /// whatever else goes on. Without, recovery after a power cut takes a block of the last writes
-  /// that was damaged since for one that never arrived. Call often; cost: nothing but a look at
-  /// each path.
-  void seal_resting(TimePoint now);
+  /// that was damaged since for one that never arrived.
+  void tend_logs(TimePoint now);
   static constexpr auto kSealAfter = std::chrono::milliseconds(100);
+  static constexpr auto kSaveWearAfter = std::chrono::seconds(5);
   /// The same at once, for all paths.
   void seal();
   /// Whether there is nothing to say so of.
@@ -192,8 +195,10 @@ class Store {
     std::uint64_t durable_extents = 0;
     std::uint64_t durable_blocks = 0;
     std::uint64_t freeing = 0;  ///< moved chunks and frees under way: blocks come free with each
-    std::uint64_t write_frames_seen = 0;  ///< of the journal, as seal_resting() last saw them
+    std::uint64_t write_frames_seen = 0;  ///< of the journal, as tend_logs() last saw them
     TimePoint write_frames_since;
+    std::uint64_t unsaved_wear_seen = 0;
+    TimePoint wear_saved;  ///< when a frame was last seen to have taken its counters down
   };
 
   struct Extent {

@@ -219,9 +219,16 @@ void Store::seal() {
   }
 }
 
-void Store::seal_resting(TimePoint now) {
+void Store::tend_logs(TimePoint now) {
   for (auto& path : paths_) {
     Journal& journal = path->journal;
+    const std::uint64_t unsaved = path->volume.unsaved_wear_bytes;
+    if (unsaved == 0 || unsaved < path->unsaved_wear_seen) {
+      path->wear_saved = now;
+    } else if (now - path->wear_saved >= kSaveWearAfter && !journal.broken()) {
+      journal.request_frame();
+    }
+    path->unsaved_wear_seen = unsaved;
     if (path->write_frames_seen != journal.write_frames()) {
       path->write_frames_seen = journal.write_frames();
       path->write_frames_since = now;

@@ -100,7 +100,7 @@ TEST_CASE("flash store: a log that took no write for a while is sealed, whatever
   TimePoint now{};
   const auto turn = [&](std::chrono::milliseconds time) {
     now += time;
-    rig.store->seal_resting(now);
+    rig.store->tend_logs(now);
     REQUIRE(rig.write(scratch, 0, bytes).done.code == Errc::kOk);
     REQUIRE(rig.read(scratch, 0, bytes).done.code == Errc::kOk);
     for (int i = 0; i < 20; ++i) REQUIRE(rig.store->poll({}) == 0);

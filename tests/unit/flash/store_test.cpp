@@ -329,3 +329,44 @@ TEST_CASE("flash store: a durable overwrite of a full path says that it is full"
   CHECK(rig.wait().done.code == Errc::kOk);
   CHECK(rig.wait().done.code == Errc::kOk);
 }
+
+TEST_CASE("flash store: a crash forgets the wear of a few seconds, not of a gigabyte") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const ExtentId scratch = rig.create(kMiB, Policy::kScratch);
+  const auto bytes = bytes_of(kMiB, 5);
+  TimePoint now{};
+  std::uint64_t before = 0;
+  for (int second = 0; second < 20; ++second) {
+    if (second == 14) before = rig.store->paths()[0].wear.total_bytes;
+    REQUIRE(rig.write(scratch, 0, bytes).done.code == Errc::kOk);
+    now += std::chrono::seconds(1);
+    rig.store->tend_logs(now);
+    for (int i = 0; i < 50; ++i) REQUIRE(rig.store->poll({}) == 0);
+  }
+  REQUIRE(before > 14 * kMiB);
+  CHECK(rig.store->paths()[0].wear.total_bytes < 20 * kMiB + 16 * 4 * kKiB);  // few frames
+  rig.sim->cut();
+  REQUIRE(rig.open().ok());
+  CHECK(rig.store->paths()[0].wear.total_bytes >= before);
+}
+
+TEST_CASE("flash examine: of blocks that cannot be read each is named, and no other") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const ExtentId extent = rig.create(64 * kKiB);
+  REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, 7)).done.code == Errc::kOk);
+  REQUIRE(rig.store->close().ok());
+  rig.store.reset();
+  std::uint64_t at = plan_geometry(rig.disks[0]->size())->data_offset(0);
+  while (rig.disks[0]->current()[at] != std::byte{7}) at += kBlockBytes;
+  for (const std::uint64_t block : {2U, 9U}) rig.disks[0]->spoil(at + block * kBlockBytes);
+  test::SimFlash device(rig.disks, 1, {});
+  const auto seen = examine(device, PathIndex(0));
+  REQUIRE(seen.ok());
+  CHECK(seen->bad_blocks == 2);
+  REQUIRE(seen->bad.size() == 2);
+  CHECK(seen->bad[0].block == 2);
+  CHECK(seen->bad[1].block == 9);
+  CHECK(seen->bad[1].code == Errc::kIo);
+}
