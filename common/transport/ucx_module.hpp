@@ -36,11 +36,12 @@ struct UcxOptions {
   std::uint32_t depth_ops_max = 4096;  ///< operations accepted and not yet polled
   std::uint64_t chunk_bytes = kMiB;    ///< larger operations are cut into pieces of this size
   std::uint32_t chunks_max = 1024;     ///< pieces in flight to all peers together
-  std::uint64_t flight_bytes_max = 32 * kMiB;  ///< bytes of pieces in flight to one peer
+  std::uint64_t flight_bytes_max = 32 * kMiB;  ///< bytes of large operations in flight to one peer
 };
 
-/// Makes the initiator's side of the `ucx` driver: one reliable connection per peer for operations,
-/// and one on which attach() tries each key, since a refused key costs a connection.
+/// Makes the initiator's side of the `ucx` driver: two reliable connections per peer for
+/// operations, one of them for those up to 64 KiB, and one on which attach() tries each key, since
+/// a refused key costs a connection.
 ///
 /// Gets and puts need nothing of the target's CPU: they go on while the daemon sleeps or stands
 /// still. Only connect() needs it. A dead target shows when operations in flight to it end with

@@ -13,13 +13,17 @@ Result<std::unique_ptr<UcxConnection>> UcxConnection::create(UcxContext& context
                                                              std::vector<UcxPiece*>& ended) {
   std::unique_ptr<UcxConnection> made(new UcxConnection(context, worker));
   made->ended_ = &ended;
-  auto endpoint = UcxEndpoint::create(context, worker);
-  if (!endpoint) return endpoint.error();
-  made->main_ = std::move(*endpoint);
+  for (Lane& lane : made->lanes_) {
+    auto endpoint = UcxEndpoint::create(context, worker);
+    if (!endpoint) return endpoint.error();
+    lane.endpoint = std::move(*endpoint);
+  }
   const auto reached = made->reach(clock, deadline);
   if (!reached) return reached.error();
-  const auto lanes = context.allows_emulation() ? Result<void>() : made->main_->check_lanes();
-  if (!lanes) return lanes.error();
+  for (const Lane& lane : made->lanes_) {
+    if (context.allows_emulation()) break;
+    if (const auto ok = lane.endpoint->check_lanes(); !ok) return ok.error();
+  }
   return made;
 }
 
@@ -31,12 +35,17 @@ Result<void> UcxConnection::reach(const Clock& clock, TimePoint deadline) {
     scout_ = std::move(*endpoint);
     scout_->start_connect();
   }
-  if (!std::exchange(wired_, true)) main_->start_connect();
-  while (!main_->ready() || !scout_->ready()) {
+  if (!std::exchange(wired_, true)) {
+    for (Lane& lane : lanes_) lane.endpoint->start_connect();
+  }
+  std::vector<UcxEndpoint*> all = {scout_.get()};
+  for (const Lane& lane : lanes_) all.push_back(lane.endpoint.get());
+  const auto ready = [](UcxEndpoint* endpoint) { return endpoint->ready(); };
+  while (!std::all_of(all.begin(), all.end(), ready)) {
     context_.progress();
     if (clock.now() >= deadline) return Error(Errc::kDeadline, "no answer from the target");
   }
-  for (const UcxEndpoint* const endpoint : {main_.get(), scout_.get()}) {
+  for (const UcxEndpoint* const endpoint : all) {
     if (endpoint->error() == UCS_OK) continue;
     const Error error = ucx_error(endpoint->error(), "connecting to the target");
     return Error(Errc::kUnavailable, error.context());
@@ -57,8 +66,29 @@ Result<void> UcxConnection::try_key(const KeyTrial& trial, const Clock& clock, T
   const auto tried = transport::try_key(
       context_, *scout_, {trial.scratch, trial.scratch_memory, trial.address, key->get()}, clock,
       deadline);
-  if (!tried) scout_.reset();
-  return tried;
+  if (tried) return tried;
+  scout_.reset();
+  if (tried.error().code() != Errc::kPermissionDenied) return tried;
+  // UCX says the same when the target's process ends its endpoints; then nobody answers a new one.
+  const auto reached = reach(clock, deadline);
+  if (reached && !failed()) return tried;
+  scout_.reset();
+  return Error(Errc::kUnavailable, "the target has gone: " + tried.error().context());
+}
+
+Result<UcxKeys> UcxConnection::unpack(const std::string& packed) const {
+  UcxKeys keys;
+  for (std::size_t i = 0; i < kUcxLanes; ++i) {
+    auto key = lanes_[i].endpoint->unpack(packed);
+    if (!key) return key.error();
+    keys[i] = std::move(*key);
+  }
+  return keys;
+}
+
+bool UcxConnection::failed() const {
+  return std::any_of(lanes_.begin(), lanes_.end(),
+                     [](const Lane& lane) { return lane.endpoint->error() != UCS_OK; });
 }
 
 /// One of the things that a piece waits for has ended.
@@ -84,24 +114,24 @@ ucp_request_param_t UcxConnection::parameters_of(UcxPiece& piece, const Place& p
   return parameters;
 }
 
-void UcxConnection::get(UcxPiece& piece, const Place& place) {
+void UcxConnection::get(UcxLane lane, UcxPiece& piece, const Place& place) {
   piece.waits_for = 1;
   piece.status = UCS_OK;
   piece.ended = ended_;
   const ucp_request_param_t parameters = parameters_of(piece, place);
-  void* const request = ucp_get_nbx(main_->handle(), place.local, piece.length_bytes, place.remote,
-                                    place.key, &parameters);
+  void* const request = ucp_get_nbx(at(lane).endpoint->handle(), place.local, piece.length_bytes,
+                                    place.remote, place.key, &parameters);
   if (!UCS_PTR_IS_PTR(request)) part_ended(piece, UCS_PTR_STATUS(request));
 }
 
-void UcxConnection::put(UcxPiece& piece, const Place& place) {
+void UcxConnection::put(UcxLane lane, UcxPiece& piece, const Place& place) {
   piece.waits_for = 2;
   piece.status = UCS_OK;
   piece.ended = ended_;
-  piece.next = std::exchange(unflushed_, &piece);
+  piece.next = std::exchange(at(lane).unflushed, &piece);
   const ucp_request_param_t parameters = parameters_of(piece, place);
-  void* const request = ucp_put_nbx(main_->handle(), place.local, piece.length_bytes, place.remote,
-                                    place.key, &parameters);
+  void* const request = ucp_put_nbx(at(lane).endpoint->handle(), place.local, piece.length_bytes,
+                                    place.remote, place.key, &parameters);
   if (!UCS_PTR_IS_PTR(request)) part_ended(piece, UCS_PTR_STATUS(request));
 }
 
@@ -116,12 +146,16 @@ void UcxConnection::flush_ended(Flush& flush, ucs_status_t status) {
 }
 
 void UcxConnection::flush() {
-  if (unflushed_ == nullptr || main_->handle() == nullptr) return;
-  const auto idle = std::find_if(flushes_.begin(), flushes_.end(),
+  for (Lane& lane : lanes_) flush(lane);
+}
+
+void UcxConnection::flush(Lane& lane) {
+  if (lane.unflushed == nullptr || lane.endpoint->handle() == nullptr) return;
+  const auto idle = std::find_if(lane.flushes.begin(), lane.flushes.end(),
                                  [](const Flush& flush) { return !flush.active; });
-  if (idle == flushes_.end()) return;
+  if (idle == lane.flushes.end()) return;
   idle->active = true;
-  idle->first = std::exchange(unflushed_, nullptr);
+  idle->first = std::exchange(lane.unflushed, nullptr);
   ucp_request_param_t parameters{};
   parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   parameters.cb.send = [](void* request, ucs_status_t status, void* user) {
@@ -129,22 +163,28 @@ void UcxConnection::flush() {
     flush_ended(*static_cast<Flush*>(user), status);
   };
   parameters.user_data = &*idle;
-  void* const request = ucp_ep_flush_nbx(main_->handle(), &parameters);
+  void* const request = ucp_ep_flush_nbx(lane.endpoint->handle(), &parameters);
   if (!UCS_PTR_IS_PTR(request)) flush_ended(*idle, UCS_PTR_STATUS(request));
 }
 
 void UcxConnection::start_close() {
-  main_->start_close();
   if (scout_ != nullptr) scout_->start_close();
-  // No flush will come behind these any more.
-  Flush rest{true, std::exchange(unflushed_, nullptr)};
-  flush_ended(rest, UCS_ERR_CANCELED);
+  for (Lane& lane : lanes_) {
+    lane.endpoint->start_close();
+    // No flush will come behind these any more.
+    Flush rest{true, std::exchange(lane.unflushed, nullptr)};
+    flush_ended(rest, UCS_ERR_CANCELED);
+  }
 }
 
 bool UcxConnection::closed() {
-  const bool flushing = std::any_of(flushes_.begin(), flushes_.end(),
-                                    [](const Flush& flush) { return flush.active; });
-  return !flushing && main_->closed() && (scout_ == nullptr || scout_->closed());
+  const auto lane_closed = [](const Lane& lane) {
+    const bool flushing = std::any_of(lane.flushes.begin(), lane.flushes.end(),
+                                      [](const Flush& flush) { return flush.active; });
+    return !flushing && lane.endpoint->closed();
+  };
+  return std::all_of(lanes_.begin(), lanes_.end(), lane_closed) &&
+         (scout_ == nullptr || scout_->closed());
 }
 
 }  // namespace ho::transport

@@ -27,7 +27,15 @@ struct UcxPiece {
   std::vector<UcxPiece*>* ended = nullptr;
 };
 
-/// Endpoints to one target: one for operations, one to try keys on. Owner thread: the transport's.
+/// The endpoints that carry operations: what is posted on one is served in order, so small ones
+/// have their own and do not wait behind megabytes.
+enum class UcxLane : std::uint8_t { kSmall, kLarge };
+inline constexpr std::size_t kUcxLanes = 2;
+
+/// A remote key as each lane's endpoint wants it; by UcxLane.
+using UcxKeys = std::array<UcxRkey, kUcxLanes>;
+
+/// Endpoints to one target: the lanes, and one to try keys on. Owner thread: the transport's.
 ///
 /// A put of UCX's ends when its source may be reused; it is visible at the target once a flush
 /// behind it has ended. So flush() follows each batch of puts, and covers those posted before it.
@@ -51,22 +59,20 @@ class UcxConnection {
   };
   [[nodiscard]] Result<void> try_key(const KeyTrial& trial, const Clock& clock, TimePoint deadline);
 
-  [[nodiscard]] Result<UcxRkey> unpack(const std::string& packed) const {
-    return main_->unpack(packed);
-  }
+  [[nodiscard]] Result<UcxKeys> unpack(const std::string& packed) const;
 
   struct Place {
     std::byte* local = nullptr;
     ucp_mem_h memory = nullptr;
     std::uint64_t remote = 0;
-    ucp_rkey_h key = nullptr;
+    ucp_rkey_h key = nullptr;  ///< the lane's
   };
-  void get(UcxPiece& piece, const Place& place);
-  void put(UcxPiece& piece, const Place& place);
+  void get(UcxLane lane, UcxPiece& piece, const Place& place);
+  void put(UcxLane lane, UcxPiece& piece, const Place& place);
   /// Makes the puts so far end. Cheap where there are none.
   void flush();
 
-  [[nodiscard]] bool failed() const { return main_->error() != UCS_OK; }
+  [[nodiscard]] bool failed() const;
   /// Lets every piece in flight end soon, with a failure unless it had ended.
   void start_close();
   /// Whether no piece and no endpoint is left. Before, pieces may still come back.
@@ -78,6 +84,13 @@ class UcxConnection {
     bool active = false;
     UcxPiece* first = nullptr;
   };
+  struct Lane {
+    UcxPiece* unflushed = nullptr;
+    /// Several, so that puts posted behind a flush need not wait for its end to get theirs.
+    std::array<Flush, 4> flushes;
+    /// Last, so that it goes first: while it closes, its requests still end.
+    std::unique_ptr<UcxEndpoint> endpoint;
+  };
 
   UcxConnection(UcxContext& context, std::string worker)
       : context_(context), worker_(std::move(worker)) {}
@@ -85,17 +98,15 @@ class UcxConnection {
   [[nodiscard]] static ucp_request_param_t parameters_of(UcxPiece& piece, const Place& place);
   static void part_ended(UcxPiece& piece, ucs_status_t status);
   static void flush_ended(Flush& flush, ucs_status_t status);
+  static void flush(Lane& lane);
+  [[nodiscard]] Lane& at(UcxLane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
 
   UcxContext& context_;
   std::string worker_;
   std::vector<UcxPiece*>* ended_ = nullptr;
-  UcxPiece* unflushed_ = nullptr;
-  bool wired_ = false;  ///< main_'s wire-up was begun
-  /// Several, so that puts posted behind a flush need not wait for its end to get theirs.
-  std::array<Flush, 4> flushes_;
+  bool wired_ = false;  ///< the lanes' wire-up was begun
   std::unique_ptr<UcxEndpoint> scout_;
-  /// Last, so that it goes first: while it closes, its requests still end.
-  std::unique_ptr<UcxEndpoint> main_;
+  std::array<Lane, kUcxLanes> lanes_;
 };
 
 }  // namespace ho::transport

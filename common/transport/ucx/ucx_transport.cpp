@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/check.hpp"
+#include "common/transport/request.hpp"
 #include "common/transport/ucx/connection.hpp"
 #include "common/transport/ucx/context.hpp"
 #include "common/transport/ucx/wire.hpp"
@@ -15,6 +16,8 @@ namespace ho::transport {
 namespace {
 
 constexpr std::uint64_t kOpBytesMax = std::uint64_t{1} << 40U;
+/// Operations up to this size have a connection of their own and pass larger ones.
+constexpr std::uint64_t kSmallBytesMax = 64 * kKiB;
 /// How long attach() may wait for the target's device to take or refuse a key.
 constexpr Duration kAttachLimit = std::chrono::seconds(5);
 /// Nobody polled for this long with operations under way: this process was stopped (or starved),
@@ -25,24 +28,12 @@ constexpr Duration kEndLimit = std::chrono::seconds(5);
 /// Rounds of progress in one poll(): bounded.
 constexpr int kRoundsMax = 16;
 
-/// What GetOp and PutOp have in common.
-struct Request {
-  OpId op;
-  std::byte* bytes = nullptr;  ///< only read from where is_get is false
-  std::uint64_t length_bytes = 0;
-  LocalId local;
-  RegionId region;
-  std::uint64_t offset_bytes = 0;
-  TimePoint deadline;
-  TimePoint not_after;
-  bool is_get = false;
-};
-
 /// The initiator's side; see open_ucx_transport(). Owner thread: whoever polls.
 ///
-/// An accepted operation occupies a slot until its completion is written: first in its peer's queue
-/// while pieces are still to be posted, then only counted by its pieces in flight. An operation
-/// that failed keeps its slot until its last piece is back: before, the device may touch its bytes.
+/// An accepted operation occupies a slot until its completion is written: first in one of its
+/// peer's queues while pieces are still to be posted, then only counted by its pieces in flight. An
+/// operation that failed keeps its slot until its last piece is back: before, the device may touch
+/// its bytes.
 class UcxTransport final : public Transport {
  public:
   UcxTransport(const UcxOptions& options, const Clock& clock, std::unique_ptr<UcxContext> context);
@@ -69,17 +60,19 @@ class UcxTransport final : public Transport {
   struct Peer {
     PeerState state = PeerState::kOpen;
     std::unique_ptr<UcxConnection> connection;  ///< null once closed
-    std::vector<std::uint32_t> queue;           ///< ring of slots with pieces still to post
-    std::size_t queue_head = 0;
-    std::size_t queue_count = 0;
-    std::uint64_t flight_bytes = 0;
+    SlotRing small;
+    SlotRing large;
+    std::uint64_t flight_bytes = 0;  ///< of large operations
+    std::uint32_t flight_pieces = 0;
+
+    explicit Peer(std::size_t depth) : small(depth), large(depth) {}
   };
   struct Region {
     Peer* peer = nullptr;
     std::uint64_t base = 0;
     std::uint64_t length_bytes = 0;
     Rights rights = Rights::kRead;
-    UcxRkey key;
+    UcxKeys keys;
   };
   struct Memory {
     std::span<std::byte> bytes;
@@ -92,11 +85,13 @@ class UcxTransport final : public Transport {
     std::uint64_t posted_bytes = 0;
     std::uint64_t done_bytes = 0;
     std::uint32_t in_flight = 0;
+    UcxLane lane = UcxLane::kSmall;
     Errc code = Errc::kOk;  ///< else failed; finished when nothing is in flight
   };
 
   [[nodiscard]] Result<void> accept(const Request& request);
   void post_some(Peer& peer);
+  void post_ring(Peer& peer, SlotRing& ring);
   void take_ended();
   void fail_slot(std::uint32_t slot, Errc code);
   void start_close(Peer& peer);
@@ -172,9 +167,8 @@ Result<PeerId> UcxTransport::connect(const PeerAddress& peer, TimePoint deadline
   forget_closed_peers();
   auto connection = UcxConnection::create(*context_, *worker, clock_, deadline, ended_);
   if (!connection) return connection.error();
-  auto entry = std::make_unique<Peer>();
+  auto entry = std::make_unique<Peer>(options_.depth_ops_max);
   entry->connection = std::move(*connection);
-  entry->queue.resize(options_.depth_ops_max);
   const PeerId id(next_id_++);
   peers_[id] = std::move(entry);
   return id;
@@ -261,12 +255,7 @@ Result<void> UcxTransport::accept(const Request& request) {
   }
   const auto memory = memories_.find(request.local);
   if (memory == memories_.end()) return Error(Errc::kInvalidArgument, "not registered");
-  const auto start = reinterpret_cast<std::uintptr_t>(memory->second.bytes.data());
-  const auto begin = reinterpret_cast<std::uintptr_t>(request.bytes);
-  const std::uint64_t size = memory->second.bytes.size();
-  if (begin < start || begin - start > size || request.length_bytes > size - (begin - start)) {
-    return Error(Errc::kInvalidArgument, "not in local");
-  }
+  if (!request.inside(memory->second.bytes)) return Error(Errc::kInvalidArgument, "not in local");
   const std::size_t in_use = slots_.size() - free_slots_.size();
   if (in_use + done_.size() - done_head_ >= caps_.depth_ops_max) {
     return Error(Errc::kBusy, "queue full");
@@ -280,21 +269,30 @@ Result<void> UcxTransport::accept(const Request& request) {
   slot = Slot{};
   slot.request = request;
   slot.peer = &peer;
+  slot.lane = request.length_bytes <= kSmallBytesMax ? UcxLane::kSmall : UcxLane::kLarge;
   slot.place = {request.bytes, memory->second.registered.handle(),
-                region.base + request.offset_bytes, region.key.get()};
+                region.base + request.offset_bytes,
+                region.keys[static_cast<std::size_t>(slot.lane)].get()};
   earliest_ = std::min(earliest_, request.deadline);
-  HO_CHECK(peer.queue_count < peer.queue.size());
-  peer.queue[(peer.queue_head + peer.queue_count) % peer.queue.size()] = index;
-  ++peer.queue_count;
-  if (peer.queue_count == 1) post_some(peer);
+  SlotRing& ring = slot.lane == UcxLane::kSmall ? peer.small : peer.large;
+  const bool first = ring.empty();
+  ring.push(index);
+  if (first) post_some(peer);
   return {};
 }
 
 void UcxTransport::post_some(Peer& peer) {
   HO_CHECK(peer.state == PeerState::kOpen);
-  while (peer.queue_count > 0 && !free_pieces_.empty() && !peer.connection->failed() &&
-         peer.flight_bytes < options_.flight_bytes_max) {
-    const std::uint32_t index = peer.queue[peer.queue_head];
+  post_ring(peer, peer.small);
+  post_ring(peer, peer.large);
+  peer.connection->flush();
+}
+
+void UcxTransport::post_ring(Peer& peer, SlotRing& ring) {
+  const bool large = &ring == &peer.large;
+  while (!ring.empty() && !free_pieces_.empty() && !peer.connection->failed() &&
+         (!large || peer.flight_bytes < options_.flight_bytes_max)) {
+    const std::uint32_t index = ring.front();
     Slot& slot = slots_[index];
     UcxPiece& piece = *free_pieces_.back();
     free_pieces_.pop_back();
@@ -305,19 +303,16 @@ void UcxTransport::post_some(Peer& peer) {
     place.local += slot.posted_bytes;
     place.remote += slot.posted_bytes;
     ++slot.in_flight;
-    peer.flight_bytes += piece.length_bytes;
+    ++peer.flight_pieces;
+    if (large) peer.flight_bytes += piece.length_bytes;
     slot.posted_bytes += piece.length_bytes;
-    if (slot.posted_bytes == slot.request.length_bytes) {
-      peer.queue_head = (peer.queue_head + 1) % peer.queue.size();
-      --peer.queue_count;
-    }
+    if (slot.posted_bytes == slot.request.length_bytes) ring.pop();
     if (slot.request.is_get) {
-      peer.connection->get(piece, place);
+      peer.connection->get(slot.lane, piece, place);
     } else {
-      peer.connection->put(piece, place);
+      peer.connection->put(slot.lane, piece, place);
     }
   }
-  peer.connection->flush();
 }
 
 std::size_t UcxTransport::poll(std::span<Completion> out) {
@@ -354,7 +349,7 @@ void UcxTransport::serve(Peer& peer) {
     }
     return;
   }
-  if (!peer.connection->closed() || peer.flight_bytes > 0) return;
+  if (!peer.connection->closed() || peer.flight_pieces > 0) return;
   peer.connection.reset();
   peer.state = PeerState::kClosed;
   HO_CHECK(closing_peers_ > 0);
@@ -371,13 +366,14 @@ void UcxTransport::take_ended() {
     HO_CHECK(slot.peer != nullptr && slot.in_flight > 0);
     Peer& peer = *slot.peer;
     --slot.in_flight;
-    peer.flight_bytes -= piece.length_bytes;
+    --peer.flight_pieces;
+    if (slot.lane == UcxLane::kLarge) peer.flight_bytes -= piece.length_bytes;
     if (piece.status == UCS_OK) {
       slot.done_bytes += piece.length_bytes;
     } else if (slot.code == Errc::kOk) {
-      // The device's refusal of a key; every other piece of the connection is flushed with it.
-      const bool refused = piece.status == UCS_ERR_CONNECTION_RESET;
-      slot.code = refused ? Errc::kPermissionDenied : Errc::kUnavailable;
+      // UCX says the same of a key that the device refused and of a target that ended its
+      // endpoints; whoever connects anew and attaches learns which it was.
+      slot.code = Errc::kUnavailable;
     }
     if (piece.status != UCS_OK && peer.state == PeerState::kOpen) {
       fail_peer(peer, Errc::kUnavailable);
@@ -396,7 +392,8 @@ void UcxTransport::start_close(Peer& peer) {
   if (peer.state != PeerState::kOpen) return;
   peer.state = PeerState::kClosing;
   ++closing_peers_;
-  peer.queue_count = 0;
+  peer.small.clear();
+  peer.large.clear();
   peer.connection->start_close();
 }
 
