@@ -13,18 +13,21 @@ namespace ho::analyzer {
 using Candidate = std::pair<std::int64_t, std::uint32_t>;
 
 /// Gaps that may be moved, the furthest next use first. The foremost are kept sorted, since one
-/// position looks at the same ones many times; the rest is a heap. One thread.
+/// position looks at the same ones many times; what falls out of them is a stack, the largest on
+/// top; the rest is a heap, which takes what was added only when it is asked for more: most gaps
+/// are over by then. One thread.
 class Candidates {
  public:
   void add(Candidate candidate) {
     if (front_.empty() || candidate < front_.back()) {
-      rest_.push(candidate);
+      added_.push_back(candidate);
       return;
     }
     front_.insert(std::lower_bound(front_.begin(), front_.end(), candidate, std::greater<>()),
                   candidate);
     if (front_.size() <= kFrontMax) return;
-    rest_.push(front_.back());
+    // No smaller than what fell out before, and no smaller than the rest.
+    fallen_.push_back(front_.back());
     front_.pop_back();
   }
 
@@ -36,10 +39,11 @@ class Candidates {
     std::size_t kept = 0;
     std::size_t i = 0;
     for (bool on = true; on && kept < most; ++i) {
-      if (i == front_.size() && !draw()) break;
+      if (i == front_.size() && !draw(p)) break;
       const Candidate candidate = front_[i];
       if (candidate.first <= p) {
         front_.resize(i);
+        fallen_.clear();
         rest_ = {};
         break;
       }
@@ -55,16 +59,28 @@ class Candidates {
 
  private:
   /// Insertion moves what lies behind: what scans do not draw is kept below this.
-  static constexpr std::size_t kFrontMax = 1024;
+  static constexpr std::size_t kFrontMax = 256;
 
-  bool draw() {
+  /// Takes the largest that is not in front yet. @return false where none is left
+  bool draw(std::int64_t p) {
+    for (const Candidate& each : added_) {
+      if (each.first > p) rest_.push(each);
+    }
+    added_.clear();
+    if (!fallen_.empty() && (rest_.empty() || rest_.top() < fallen_.back())) {
+      front_.push_back(fallen_.back());
+      fallen_.pop_back();
+      return true;
+    }
     if (rest_.empty()) return false;
     front_.push_back(rest_.top());
     rest_.pop();
     return true;
   }
 
-  std::vector<Candidate> front_;  ///< descending, none before any of the rest
+  std::vector<Candidate> front_;   ///< descending, none before any of the others
+  std::vector<Candidate> fallen_;  ///< ascending
+  std::vector<Candidate> added_;   ///< for `rest_`, not sorted
   std::priority_queue<Candidate> rest_;
 };
 
