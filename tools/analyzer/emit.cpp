@@ -355,6 +355,14 @@ Draft Emitter::run_unpacked() {
   return std::move(out_);
 }
 
+Draft Emitter::run_homes() {
+  out_.access_offset.assign(life_.accesses.size(), 0);
+  pack_homes();
+  emit_stores();
+  emit_moves();
+  return std::move(out_);
+}
+
 Draft emit(const Graph& graph, const ChooseInput& input, const Choice& choice,
            const Staging& staging, const EmitOptions& options) {
   return Emitter(graph, input, choice, staging).run(options);
@@ -363,6 +371,11 @@ Draft emit(const Graph& graph, const ChooseInput& input, const Choice& choice,
 Draft emit_unpacked(const Graph& graph, const ChooseInput& input, const Choice& choice) {
   const Staging none;
   return Emitter(graph, input, choice, none).run_unpacked();
+}
+
+Draft emit_homes(const Graph& graph, const ChooseInput& input, const Choice& choice) {
+  const Staging none;
+  return Emitter(graph, input, choice, none).run_homes();
 }
 
 }  // namespace ho::analyzer

@@ -43,4 +43,8 @@ struct EmitOptions {
 [[nodiscard]] Draft emit_unpacked(const Graph& graph, const ChooseInput& input,
                                   const Choice& choice);
 
+/// The cache ops with their homes, which alone are packed: what each tier needs for a choice, at a
+/// fraction of what the device's packing takes.
+[[nodiscard]] Draft emit_homes(const Graph& graph, const ChooseInput& input, const Choice& choice);
+
 }  // namespace ho::analyzer

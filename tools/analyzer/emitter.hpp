@@ -103,6 +103,7 @@ class Emitter {
         n_(life_.positions) {}
   Draft run(const EmitOptions& options);
   Draft run_unpacked();
+  Draft run_homes();
 
  private:
   static constexpr std::uint32_t kNone = UINT32_MAX;

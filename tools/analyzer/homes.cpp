@@ -107,7 +107,7 @@ std::vector<std::uint8_t> homes_near_first(const HomesInput& in, std::uint64_t b
                              tier_of,      static_bytes,   in.home_is_static};
   const Choice choice = choose(all_fits, options);
   if (choice.failure) return tier_of;
-  const Draft draft = emit(graph, all_fits, choice, {}, {.enough_bytes = budget_bytes});
+  const Draft draft = emit_homes(graph, all_fits, choice);
   const bool near_fits = draft.home_bytes[0] <= in.tiers[0].capacity_bytes;
   if (near_fits && draft.home_bytes[1] <= in.tiers[1].capacity_bytes) return tier_of;
   std::vector<std::uint64_t> traffic(tier_of.size(), 0);

@@ -108,3 +108,31 @@ TEST_CASE("homes: who prefers a further tier that is too small gets the nearest"
   CHECK(homes[0]->tier == schedule::HomeTier::kLocalDdr);
   CHECK(homes[1]->tier == schedule::HomeTier::kRemoteDdr);
 }
+
+TEST_CASE("homes: what the tiers need is known without the device's packing") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    const Graph graph = test::random_graph(seed, 60);
+    const auto life = analyzer::lifetimes_of(graph, 64);
+    const auto tiers =
+        analyzer::without_limits(analyzer::plan_tiers(test::one_tier(1'000'000'000)));
+    std::vector<std::int64_t> durations;
+    for (const Op& op : graph.ops) durations.push_back(static_cast<std::int64_t>(op.duration_ns));
+    const std::vector<std::uint8_t> near(graph.storages.size(), 0);
+    std::vector<std::uint8_t> stays(graph.storages.size(), 0);
+    for (std::size_t i = 0; i < stays.size(); ++i) {
+      const Storage& storage = graph.storages[i];
+      stays[i] = storage.persistent || storage.kind == StorageKind::kInput ? 1 : 0;
+    }
+    const std::vector<std::uint64_t> no_bytes(tiers.size(), 0);
+    const analyzer::ChooseInput input{life, durations, tiers, near, no_bytes, stays};
+    analyzer::ChooseOptions options;
+    options.target_bytes = *std::max_element(life.working_set.begin(), life.working_set.end());
+    const auto choice = analyzer::choose(input, options);
+    REQUIRE_FALSE(choice.failure);
+    const auto whole = analyzer::emit(graph, input, choice, {}, {});
+    const auto homes = analyzer::emit_homes(graph, input, choice);
+    CHECK(homes.home_bytes == whole.home_bytes);
+    CHECK(homes.cache_ops.size() == whole.cache_ops.size());
+  }
+}
