@@ -27,8 +27,10 @@ std::uint64_t work_for(std::uint64_t blocks) {
 }
 
 /// A packing within the budget is still improved until it is this near to the load: what the arena
-/// does not need is room for whoever shares the device.
+/// does not need is room for whoever shares the device. Not of so many blocks, where each try takes
+/// half a second and brings a percent.
 constexpr double kTimesLoad = 1.01;
+constexpr std::size_t kTooManyBlocks = 20'000;
 
 }  // namespace
 
@@ -42,8 +44,9 @@ Packing pack(const std::vector<Block>& blocks, std::int64_t positions, std::uint
   }
   packing::Budget budget(work_for(blocks.size()));
   const auto enough = static_cast<std::int64_t>(std::min<std::uint64_t>(enough_bytes, INT64_MAX));
-  const packing::Solution solution =
-      packing::solve(lifetimes, positions, {enough, kTimesLoad}, budget);
+  packing::Goal goal{enough};
+  if (blocks.size() <= kTooManyBlocks) goal.times_load = kTimesLoad;
+  const packing::Solution solution = packing::solve(lifetimes, positions, goal, budget);
   Packing out;
   out.offsets.assign(solution.offsets.begin(), solution.offsets.end());
   out.height_bytes = static_cast<std::uint64_t>(solution.height_bytes);

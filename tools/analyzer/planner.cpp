@@ -114,6 +114,9 @@ class Planner {
                     std::optional<Infeasible>& failure);
   bool try_sketches(Plan& best, bool found, std::uint64_t bound_ns, const Effort& effort,
                     std::optional<Infeasible>& failure);
+  bool pack_sketches(Plan& best, bool found, std::vector<Sketch>& list, std::size_t plans,
+                     std::uint64_t bound_ns, const Effort& effort,
+                     std::optional<Infeasible>& failure);
   [[nodiscard]] ChooseOptions options_of(const Variant& variant) const;
   void follow(const Plan& like, const Variant& variant);
   void try_spread(Plan& best, std::uint64_t bound_ns, const Effort& effort);
@@ -144,6 +147,9 @@ class Planner {
   std::vector<std::uint8_t> home_is_static_;
   std::vector<std::uint64_t> static_home_;
   bool staged_ = false;  ///< some attempt needed flash
+  /// What the last plan of a step too large to pack often held back: others need about as much.
+  std::uint64_t known_reserve_ = 0;
+  std::vector<Sketch> waiting_;  ///< of homes that are not spread: packed if these stay best
 };
 
 /// Where storages have their homes from now on. Where they are spread, every link is what the port
@@ -289,7 +295,7 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
                                          std::int64_t stage_hold,
                                          std::optional<Infeasible>& failure,
                                          const std::vector<std::int64_t>* stall_ns) {
-  std::uint64_t reserve = budget_ / 1000 * variant.reserve_permille;
+  std::uint64_t reserve = std::max(budget_ / 1000 * variant.reserve_permille, known_reserve_);
   std::uint64_t smallest_arena = UINT64_MAX;
   ChooseOptions options = options_of(variant);
   options.stall_ns = stall_ns;
@@ -311,7 +317,10 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
     const std::int64_t slack_ns = staged_ && worth_ns != INT64_MAX ? worth_ns / 32 : 0;
     if (next->step_ns >= worth_ns && next->step_ns - worth_ns >= slack_ns) return std::nullopt;
     smallest_arena = std::min(smallest_arena, next->draft.arena_bytes);
-    if (next->draft.arena_bytes <= budget_) return next;
+    if (next->draft.arena_bytes <= budget_) {
+      if (graph_.ops.size() > kFewPositions) known_reserve_ = reserve;
+      return next;
+    }
     reserve =
         more_reserve(reserve, next->draft.arena_bytes, budget_) + budget_ / variant.reserve_divisor;
   }
@@ -360,16 +369,32 @@ bool Planner::try_sketches(Plan& best, bool found, std::uint64_t bound_ns, const
   }
   const std::size_t tries = std::max(kSketchesMin, kPositionsSketched / graph_.ops.size());
   const auto close_ns = static_cast<std::int64_t>(static_cast<double>(bound_ns) * kCloseEnough);
-  for (const Sketch& each : sketches({graph_, in, real, flash_}, variants, tries, close_ns)) {
+  std::vector<Sketch> kept = sketches({graph_, in, real, flash_}, variants, tries, close_ns);
+  // Beside another tier the homes are still to be divided: then the second hardly ever counts.
+  const bool divides = alone_.size() > 1 && spread_ == Spread::kNot && effort.like == nullptr;
+  found = pack_sketches(best, found, kept, divides ? 1 : kept.size(), bound_ns, effort, failure);
+  if (divides) waiting_ = std::move(kept);
+  return found;
+}
+
+/// Packs sketches, the foremost first, until so many gave a plan, and takes them off the list.
+bool Planner::pack_sketches(Plan& best, bool found, std::vector<Sketch>& list, std::size_t plans,
+                            std::uint64_t bound_ns, const Effort& effort,
+                            std::optional<Infeasible>& failure) {
+  std::size_t next_sketch = 0;
+  while (next_sketch < list.size() && plans > 0) {
+    const Sketch& each = list[next_sketch++];
     const std::int64_t worth_ns = found ? best.step_ns : effort.worth_ns;
     if (each.step_ns >= worth_ns) continue;
     auto next = run_variant(kSketched[each.variant], worth_ns, kStageHold[0], failure,
                             each.stall_ns.empty() ? nullptr : &each.stall_ns);
     if (!next) continue;
+    --plans;
     if (!found || next->step_ns < best.step_ns) best = std::move(*next);
     found = true;
     if (close_enough(best, bound_ns)) break;
   }
+  list.erase(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(next_sketch));
   return found;
 }
 
@@ -444,6 +469,9 @@ Plan Planner::run(std::uint64_t bound_ns, const Effort& effort) {
   std::optional<Infeasible> failure;
   const bool found = try_variants(best, false, bound_ns, effort, failure);
   if (found && decides) try_spread(best, bound_ns, effort);
+  if (found && best.spread == Spread::kNot && !close_enough(best, bound_ns)) {
+    pack_sketches(best, found, waiting_, waiting_.size(), bound_ns, effort, failure);
+  }
   const bool many = variants_for(graph_.ops.size()) > 1;
   if (found && many && effort.variants_max > 1) repeat(best, bound_ns);
   if (!found) {
@@ -453,42 +481,7 @@ Plan Planner::run(std::uint64_t bound_ns, const Effort& effort) {
   return best;
 }
 
-/// Each tier's part of a port that all of them use at a time, by their rates.
-void share(std::vector<PlanTier>& tiers, const std::optional<Link>& port, Link PlanTier::*alone,
-           Link PlanTier::*shared) {
-  double rate = 0;
-  for (const PlanTier& tier : tiers) rate += static_cast<double>((tier.*alone).bytes_per_s);
-  const double part =
-      port ? std::min(1.0, static_cast<double>(port->bytes_per_s) / std::max(rate, 1.0)) : 1.0;
-  for (PlanTier& tier : tiers) {
-    tier.*shared = tier.*alone;
-    const auto left = static_cast<double>((tier.*alone).bytes_per_s) * part;
-    (tier.*shared).bytes_per_s = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(left));
-  }
-}
-
 }  // namespace
-
-std::vector<PlanTier> plan_tiers(const Hardware& hardware) {
-  std::vector<PlanTier> tiers;
-  const auto add = [&](schedule::HomeTier tier, const std::optional<TierSpec>& spec) {
-    if (!spec) return;
-    tiers.push_back({tier, spec->capacity_bytes,
-                     effective_link(spec->read, hardware.device_port_read),
-                     effective_link(spec->write, hardware.device_port_write)});
-  };
-  add(schedule::HomeTier::kLocalDdr, hardware.local_ddr);
-  add(schedule::HomeTier::kRemoteDdr, hardware.remote_ddr);
-  share(tiers, hardware.device_port_read, &PlanTier::read, &PlanTier::shared_read);
-  share(tiers, hardware.device_port_write, &PlanTier::write, &PlanTier::shared_write);
-  return tiers;
-}
-
-std::optional<PlanTier> plan_flash(const Hardware& hardware) {
-  if (!hardware.flash || !hardware.local_ddr) return std::nullopt;
-  return PlanTier{schedule::HomeTier::kFlash, hardware.flash->capacity_bytes, hardware.flash->read,
-                  hardware.flash->write};
-}
 
 Plan plan(const Graph& graph, const Lifetimes& lifetimes, const std::vector<PlanTier>& tiers,
           const std::optional<PlanTier>& flash, std::uint64_t budget_bytes, std::uint64_t bound_ns,

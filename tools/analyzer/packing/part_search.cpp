@@ -94,7 +94,9 @@ void PartSearch::improve(std::int64_t required_bytes, Budget& budget) {
     return;
   }
   const std::uint64_t round = rounds_++;
-  if (orders_tried_ < std::size(kOrders)) try_greedy(required_bytes, budget);
+  const bool placed = many && round == 0 && by_bytes_placed_;  // in kOrders' first order
+  if (placed) orders_tried_ = 1;
+  if (!placed && orders_tried_ < std::size(kOrders)) try_greedy(required_bytes, budget);
   if (best_.height_bytes <= required_bytes) return;
   // Two rounds in three aim at the goal, the others halfway: an anytime answer if it is too far.
   const std::int64_t gap = best_.height_bytes - required_bytes;
@@ -121,16 +123,17 @@ void PartSearch::try_greedy(std::int64_t required_bytes, Budget& budget) {
   }
 }
 
-/// Best fit of all items one by one, in the orders that suit large training steps. @return whether
-/// one of them came to its end.
+/// Best fit of all items one by one, in the orders that suit large training steps, first what does
+/// best more often. @return whether one of them came to its end.
 bool PartSearch::try_by_time(std::int64_t required_bytes, Budget& budget) {
   bool ended = false;
-  for (const Order order : {Order::kBytes, Order::kLengthClass}) {
+  for (const Order order : {Order::kLengthClass, Order::kBytes}) {
     if (best_.height_bytes <= required_bytes || budget.spent()) break;
     Layout next = place_by_time(
         instance_, order == Order::kBytes ? by_bytes_ : greedy_order(instance_, order), budget);
     if (next.offsets.empty()) continue;
     ended = true;
+    by_bytes_placed_ = by_bytes_placed_ || order == kOrders[0];
     take(std::move(next));
   }
   return ended;

@@ -42,6 +42,7 @@ class PartSearch {
   std::unique_ptr<Restarts> restarts_;
   std::vector<std::uint32_t> by_bytes_;
   std::size_t orders_tried_ = 0;
+  bool by_bytes_placed_ = false;
   Layout best_;
   std::int64_t refuted_bytes_ = -1;  ///< exact search found no packing of this height
   std::uint64_t rounds_ = 0;
