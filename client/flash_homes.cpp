@@ -325,6 +325,18 @@ bool fits(const FlashPlan& plan, std::span<const FlashRoom> rooms) {
 
 }  // namespace
 
+std::uint64_t usable_flash_bytes(std::span<const FlashPathStatus> paths) {
+  std::uint64_t free = 0;
+  for (const FlashPathStatus& path : paths) free += path.free_bytes;
+  for (const FlashPathStatus& path : paths) {
+    if (path.write_bytes_per_day_max == 0) continue;
+    const std::uint64_t most = path.write_bytes_per_day_max;
+    const std::uint64_t left = most - std::min(most, path.written_today_bytes);
+    if (left < free / paths.size()) free = left * paths.size();
+  }
+  return free;
+}
+
 const FlashPlan::Node& FlashPlan::of(NodeIndex node) const {
   const auto at =
       std::find_if(nodes.begin(), nodes.end(), [&](const Node& one) { return one.node == node; });

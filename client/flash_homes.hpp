@@ -9,6 +9,7 @@
 #include "client/arena_map.hpp"
 #include "common/base/result.hpp"
 #include "common/schedule/schedule.hpp"
+#include "proto/control.hpp"
 
 namespace ho::client {
 
@@ -18,6 +19,10 @@ struct FlashRoom {
   std::string name;  ///< for people
   std::uint64_t free_bytes = 0;
 };
+
+/// What a node's flash could take today. Extents lie on all of its paths alike, so the one with the
+/// least left of its day's write budget ends what all can take.
+[[nodiscard]] std::uint64_t usable_flash_bytes(std::span<const FlashPathStatus> paths);
 
 /// Bytes of the local_ddr arena that must lie on one node.
 struct StagingPart {

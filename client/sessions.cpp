@@ -314,9 +314,8 @@ std::vector<FlashRoom> Sessions::flash_of(const std::vector<NodeIndex>& candidat
     const NodeSession& node = nodes_[candidates[i].value()];
     const auto& status = answers[i];
     if (!status || status->flash.empty()) continue;
-    FlashRoom room{candidates[i], node.control->hello().node_name, 0};
-    for (const FlashPathStatus& path : status->flash) room.free_bytes += path.free_bytes;
-    rooms.push_back(std::move(room));
+    rooms.push_back(
+        {candidates[i], node.control->hello().node_name, usable_flash_bytes(status->flash)});
   }
   return rooms;
 }

@@ -131,7 +131,11 @@ HO_API ho_status ho_test(ho_pool* pool, uint64_t ticket, int* done);
 /* --- plain access to flash --- */
 
 /* Flash is reached through memory of the node that has it: stage in, then get; put, then stage out.
- * One allocation lies on one node. */
+ * One allocation lies on one node.
+ *
+ * The policy is one of each allocation, not of the job: a job has checkpoints that must outlive it
+ * beside activations that need not, and pays for safety, a sync and a log record, where it asks for
+ * it. */
 typedef enum ho_flash_policy {
   HO_FLASH_SCRATCH = 0, /* gone when the job disconnects; a stage_out is done when the device took
                            the bytes */

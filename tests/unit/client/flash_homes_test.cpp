@@ -189,3 +189,19 @@ TEST_CASE("flash homes: too little flash, and none, are told apart") {
   CHECK(plan_flash_homes(schedule, {}).error().code() == Errc::kUnsupported);
   CHECK(plan_flash_homes(Schedule{}, {}).ok());
 }
+
+TEST_CASE("flash homes: a node's flash takes what is free and what the day's write budgets leave") {
+  FlashPathStatus path;
+  path.free_bytes = 1000;
+  std::vector<FlashPathStatus> paths(3, path);
+  CHECK(client::usable_flash_bytes({}) == 0);
+  CHECK(client::usable_flash_bytes(paths) == 3000);
+  paths[0].write_bytes_per_day_max = 5000;
+  paths[0].written_today_bytes = 3000;
+  CHECK(client::usable_flash_bytes(paths) == 3000);
+  paths[0].written_today_bytes = 4900;
+  CHECK(client::usable_flash_bytes(paths) == 300);
+  paths[2].write_bytes_per_day_max = 10;
+  paths[2].written_today_bytes = 20;  // the log's own bytes may exceed it
+  CHECK(client::usable_flash_bytes(paths) == 0);
+}
