@@ -144,7 +144,7 @@ std::size_t SimFlash::poll(std::span<Completion> out) {
   while (count < out.size() && !pending_.empty() && (dead_ || random_.below(3) != 0)) {
     const auto at = static_cast<std::ptrdiff_t>(random_.below(pending_.size()));
     const Pending pending = pending_[static_cast<std::size_t>(at)];
-    if (!dead_ && operations_ >= faults_.dies_after) cut();
+    if (!dead_ && operations_ >= faults_.dies_after) faults_.killed ? kill() : cut();
     ++time_;
     const Errc code = dead_ ? Errc::kIo : carry_out(pending);
     if (!dead_) ++operations_;

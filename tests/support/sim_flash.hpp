@@ -17,6 +17,7 @@ struct SimFlashFaults {
   double io_error = 0;  ///< part of the operations that end with kIo and move nothing or a part
   double no_space = 0;  ///< part of the writes that end with kExhausted
   std::uint64_t dies_after = UINT64_MAX;  ///< operations; then the power is cut
+  bool killed = false;                    ///< instead, the process ends alone
 };
 
 /// The bytes of one simulated path, which outlive its device as a disk outlives a computer.

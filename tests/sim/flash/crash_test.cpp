@@ -28,6 +28,7 @@ void open_after_crash(FlashWorld& world) {
   for (int i = 0; i < 2 && world.random().below(3) == 0; ++i) {
     SimFlashFaults dies;
     dies.dies_after = world.random().below(60);
+    dies.killed = world.any_crash() == FlashWorld::Crash::kKill;
     // Alive after opening: then the cut comes later, with nothing under way.
     static_cast<void>(world.open(dies));
     world.crash(world.any_crash());
@@ -59,6 +60,7 @@ TEST_CASE("flash sim: after any crash every acknowledged durable write reads bac
       missing += data_was_missing(world) ? 1 : 0;
       SimFlashFaults dies;
       dies.dies_after = world.random().below(150);
+      dies.killed = world.any_crash() == FlashWorld::Crash::kKill;
       world.close();
       REQUIRE(world.wrong() == "");
       if (world.open(dies)) {

@@ -289,6 +289,7 @@ TEST_CASE("flash store: a first start over several paths that was cut begins aga
       rig.disks.push_back(std::make_shared<test::SimDisk>(3 * kMiB));
       INFO("cut after " << cut_after);
       for (int cut = 0; cut < (again ? 2 : 1); ++cut) {
+        rig.faults.killed = cut_after % 2 == 1;
         rig.faults.dies_after = cut == 0 ? cut_after : cut_after / 2;
         rig.set = std::byte(10 + cut);
         static_cast<void>(rig.open());
