@@ -1,12 +1,10 @@
 // The ofi driver over several rails: what is left out, what fails over, and what fails with all.
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -15,6 +13,7 @@
 #include "common/base/unique_fd.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/ofi/wire.hpp"
+#include "tests/conformance/transport/rail_sockets.hpp"
 #include "tests/conformance/transport/rig.hpp"
 
 namespace ho::test {
@@ -22,32 +21,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using transport::Rights;
-
-/// This process's connections to an address, by descriptor.
-std::vector<int> sockets_to(const char* address) {
-  std::vector<int> found;
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc/self/fd"), ::closedir);
-  REQUIRE(folder != nullptr);
-  while (const dirent* const entry = ::readdir(folder.get())) {
-    sockaddr_in peer{};
-    socklen_t length = sizeof peer;
-    const int fd = std::atoi(entry->d_name);
-    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
-    if (peer.sin_family != AF_INET) continue;
-    if (peer.sin_addr.s_addr == ::inet_addr(address)) found.push_back(fd);
-  }
-  return found;
-}
-
-constexpr const char* kFirstRail = "127.0.0.1";
-constexpr const char* kSecondRail = "127.0.0.2";
-
-/// Breaks this process's connections to a rail under libfabric's feet.
-void break_rail(const char* address) {
-  const auto sockets = sockets_to(address);
-  REQUIRE_FALSE(sockets.empty());
-  for (const int fd : sockets) REQUIRE(::shutdown(fd, SHUT_RDWR) == 0);
-}
 
 constexpr std::uint64_t kOps = 64;
 constexpr std::uint64_t kOpBytes = 2 * kMiB;

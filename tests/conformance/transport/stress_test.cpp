@@ -1,5 +1,6 @@
 // Everything at once, seeded: random sizes and directions, short deadlines, closed peers, killed
-// targets; every byte is checked. `--seconds N` makes it long, HO_SEED replays one seed.
+// targets, broken rails; every byte is checked. `--seconds N` makes it long, HO_SEED replays one
+// seed.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -8,6 +9,7 @@
 #include <optional>
 
 #include "common/base/prng.hpp"
+#include "tests/conformance/transport/rail_sockets.hpp"
 #include "tests/conformance/transport/rig.hpp"
 #include "tests/support/long_form.hpp"
 #include "tests/support/seeds.hpp"
@@ -18,8 +20,20 @@ namespace {
 using namespace std::chrono_literals;
 
 /// The region is cut into places; an operation has one to itself, on both sides, until it ends.
-constexpr std::size_t kPlaces = 24;
+/// The last is for operations of many pieces, one in so many of all, since each takes as long as
+/// hundreds of the others.
+constexpr std::size_t kSmallPlaces = 24;
 constexpr std::uint64_t kPlaceBytes = 192 * kKiB;
+constexpr std::size_t kLargePlace = kSmallPlaces;
+constexpr std::uint64_t kLargeBytes = 8 * kMiB;
+constexpr std::size_t kPlaces = kSmallPlaces + 1;
+constexpr std::uint64_t kRegionBytes = kSmallPlaces * kPlaceBytes + kLargeBytes;
+constexpr std::uint64_t kLargeOneIn = 300;
+
+constexpr std::uint64_t bytes_of(std::size_t place) {
+  return place == kLargePlace ? kLargeBytes : kPlaceBytes;
+}
+constexpr std::uint64_t begin_of(std::size_t place) { return place * kPlaceBytes; }
 
 class Stress {
  public:
@@ -35,6 +49,7 @@ class Stress {
   }
 
   [[nodiscard]] std::uint64_t ended() const { return ended_; }
+  [[nodiscard]] std::uint64_t broken() const { return broken_; }
 
  private:
   struct Operation {
@@ -46,7 +61,8 @@ class Stress {
     // A rig keeps what it has exposed; now and then all begins anew.
     bench_.reset();
     if (++generations_ % 16 == 1) rig_ = make_rig(driver_);
-    bench_ = std::make_unique<Bench>(*rig_, kPlaces * kPlaceBytes, kPlaces * kPlaceBytes);
+    bench_ = std::make_unique<Bench>(*rig_, kRegionBytes, kRegionBytes);
+    whole_ = true;
     fill(bench_->exposed.truth, prng_.next());
     model_.assign(bench_->exposed.truth.begin(), bench_->exposed.truth.end());
     operations_.assign(kPlaces, std::nullopt);
@@ -56,7 +72,9 @@ class Stress {
     const std::uint64_t what = prng_.below(4000);
     if (what == 0) return kill();
     if (what < 4) return close();
-    const std::size_t place = prng_.below(kPlaces);
+    if (what < 10 && driver_ == "ofi-rails" && whole_) return break_rail();
+    const bool large = prng_.below(kLargeOneIn) == 0;
+    const std::size_t place = large ? kLargePlace : prng_.below(kSmallPlaces);
     if (what < 2500 && !operations_[place]) start(place);
     poll();
   }
@@ -65,11 +83,13 @@ class Stress {
     Operation operation;
     operation.is_get = prng_.below(2) == 0;
     // Small ones as often as large ones.
-    const std::uint64_t most = std::uint64_t{1} << prng_.below(18);
-    operation.span.length_bytes = 1 + prng_.below(most);
-    const std::uint64_t room = kPlaceBytes - operation.span.length_bytes;
-    operation.span.remote_offset = place * kPlaceBytes + prng_.below(room + 1);
-    operation.span.local_offset = place * kPlaceBytes + prng_.below(room + 1);
+    const bool large = place == kLargePlace;
+    const std::uint64_t least = large ? kMiB : 1;
+    const std::uint64_t most = large ? kLargeBytes - kMiB + 1 : std::uint64_t{1} << prng_.below(18);
+    operation.span.length_bytes = least + prng_.below(most);
+    const std::uint64_t room = bytes_of(place) - operation.span.length_bytes;
+    operation.span.remote_offset = begin_of(place) + prng_.below(room + 1);
+    operation.span.local_offset = begin_of(place) + prng_.below(room + 1);
     fill(local(operation), prng_.next());
     // Some are not given the time they need.
     const Duration deadline = prng_.below(800) == 0 ? Duration(20us) : Duration(10s);
@@ -125,8 +145,8 @@ class Stress {
 
   void check_place(std::size_t place) {
     if (!doubtful_.empty()) return;  // checked when they are settled
-    REQUIRE(std::memcmp(model_.data() + place * kPlaceBytes,
-                        bench_->exposed.truth.data() + place * kPlaceBytes, kPlaceBytes) == 0);
+    REQUIRE(std::memcmp(model_.data() + begin_of(place),
+                        bench_->exposed.truth.data() + begin_of(place), bytes_of(place)) == 0);
   }
 
   void check_all() {
@@ -159,22 +179,34 @@ class Stress {
     (void)rig_->revoke(bench_->exposed);
     doubtful_.clear();
     const std::size_t target = bench_->target;
-    bench_->exposed = rig_->expose(target, kPlaces * kPlaceBytes, transport::Rights::kReadWrite);
+    bench_->exposed = rig_->expose(target, kRegionBytes, transport::Rights::kReadWrite);
     fill(bench_->exposed.truth, prng_.next());
     model_.assign(bench_->exposed.truth.begin(), bench_->exposed.truth.end());
     bench_->initiator->detach(bench_->region);
     const auto peer = bench_->initiator->connect({NodeId(1), rig_->address(target)}, in(*rig_, 5s));
     if (!peer) FAIL(peer.error().message());
     bench_->peer = *peer;
+    whole_ = true;
     const auto region = bench_->initiator->attach(*peer, rig_->grant(bench_->exposed));
     if (!region) FAIL(region.error().message());
     bench_->region = *region;
   }
 
+  /// Breaks one of the two rails under what is in flight. No operation may notice, but for those
+  /// whose time was short, and what follows goes by the other.
+  void break_rail() {
+    const char* const rail = prng_.below(2) == 0 ? kFirstRail : kSecondRail;
+    if (sockets_to(rail).empty()) return;  // given up before, as one that had fallen silent
+    test::break_rail(rail);
+    whole_ = false;
+    broken_ += 1;
+  }
+
   void kill() {
     rig_->kill(bench_->target);
-    // The death of a local peer is seen by whoever holds the control connection.
-    if (driver_ == "local") bench_->initiator->close_peer(bench_->peer);
+    // The death of a local peer is seen by whoever holds the control connection; so is that of one
+    // with a broken rail, whose puts wait with nothing in flight that would tell.
+    if (driver_ == "local" || !whole_) bench_->initiator->close_peer(bench_->peer);
     drain();
     doubtful_.clear();
     begin();
@@ -189,6 +221,8 @@ class Stress {
   std::vector<Bench::Span> doubtful_;
   std::uint64_t ended_ = 0;
   std::uint64_t generations_ = 0;
+  std::uint64_t broken_ = 0;
+  bool whole_ = true;  ///< no rail of the peer's was broken
 
   [[nodiscard]] std::span<std::byte> local(const Operation& operation) {
     return bench_->memory().subspan(operation.span.local_offset, operation.span.length_bytes);
@@ -203,6 +237,7 @@ TEST_CASE("transport: under everything at once each operation ends once and each
     Stress stress(driver, seed);
     stress.run(std::chrono::duration<double>(seconds / (long_form().seconds > 0 ? 4 : 3)));
     REQUIRE(stress.ended() > 0);
+    if (driver == "ofi-rails" && long_form().seconds > 0) CHECK(stress.broken() > 0);
   });
 }
 
