@@ -77,7 +77,7 @@ typedef struct ho_connect_options {
      provider, or cannot be reached by the domain or interface, is reached by another driver or
      left out; of a node's several rails those that cannot be reached so are left out. */
   const char* ofi_provider;  /* libfabric's: "net" and "tcp" (TCP; one from libfabric 1.18 on),
-                                "verbs", "efa", "cxi", "shm" */
+                                "verbs", "efa", "cxi" */
   const char* ofi_domain;    /* libfabric's name of a device: "mlx5_0", "eth0" */
   const char* ofi_interface; /* network interface to go out by: "eth0" */
   uint32_t ofi_connections;  /* to each rail of a node for transfers above 64 KiB, over which they

@@ -107,6 +107,11 @@ Result<void> Endpoint::open(fi_cq_attr cq_attr) {
   av_.reset(av);
   fid_cq* cq = nullptr;
   returned = fi_cq_open(domain, &cq_attr, &cq, nullptr);
+  if (returned == -FI_ENOSYS && cq_attr.wait_obj == FI_WAIT_FD) {
+    return Error(Errc::kUnsupported, std::string("the provider \"") +
+                                         info_->fabric_attr->prov_name +
+                                         "\" has nothing to sleep on until a peer comes");
+  }
   if (returned != 0) return fabric_error(returned, "fi_cq_open");
   cq_.reset(cq);
   fid_ep* ep = nullptr;
