@@ -50,7 +50,7 @@ Result<void> Place::listen(const std::string& provider, const OfiRail& at) {
       Endpoint::Listen{provider, at.domain, at.bind_address, std::to_string(at.port)});
   if (!endpoint) {
     const std::string& where = at.bind_address.empty() ? at.domain : at.bind_address;
-    return endpoint.error().at("listening on " + where);
+    return endpoint.error().at(where.empty() ? "listening" : "listening on " + where);
   }
   Rail rail;
   rail.endpoint = std::move(*endpoint);

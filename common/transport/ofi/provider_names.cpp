@@ -24,6 +24,11 @@ std::string full_name(const std::string& named, std::span<const std::string> her
 
 }  // namespace
 
+bool runs_over_tcp(const std::string& provider) {
+  const std::string core = provider.substr(0, provider.find(';'));
+  return is_tcp(core) || core == "sockets";
+}
+
 bool separates_tenants(const std::string& provider) { return is_tcp(provider); }
 
 Result<std::string> choose_provider(const std::string& named, std::span<const std::string> here) {

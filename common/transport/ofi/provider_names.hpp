@@ -34,6 +34,9 @@ inline constexpr std::array<const char*, 2> kTcpProviders = {"net", "tcp"};
                                                           const std::string& named,
                                                           std::span<const std::string> here);
 
+/// Whether connections over this provider (full name) are the kernel's TCP sockets.
+[[nodiscard]] bool runs_over_tcp(const std::string& provider);
+
 /// Whether a target gives each session endpoints and keys of its own over this provider (full
 /// name). Over TCP that costs 40 KB and some descriptors; an endpoint of ofi_rxm's takes 70 MB and
 /// 0.1 s (1.17; 130 MB and 0.2 s with 2.6), and devices have few: there all sessions share.

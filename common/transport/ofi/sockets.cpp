@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "common/base/unique_fd.hpp"
+#include "common/transport/ofi/provider_names.hpp"
 
 namespace ho::transport {
 namespace {
@@ -65,7 +66,8 @@ struct Door {
 Door knock_at(const OfiAddress& address) {
   Door door;
   const auto where = socket_address(address);
-  if (!where) {
+  // Behind an IP address there may be an RDMA device, which no socket listens for.
+  if (!where || !runs_over_tcp(address.provider)) {
     door.outcome = Result<void>();
     return door;
   }

@@ -61,5 +61,18 @@ TEST_CASE("provider names: what speaks another protocol is not taken for its nam
   }
 }
 
+TEST_CASE("provider names: what runs over sockets, and what gives each session its own") {
+  for (const char* name : {"net", "tcp", "tcp;ofi_rxm", "net;ofi_rxm", "sockets"}) {
+    CHECK(runs_over_tcp(name));
+  }
+  for (const char* name : {"verbs;ofi_rxm", "efa", "cxi", "shm", "udp;ofi_rxd"}) {
+    CHECK_FALSE(runs_over_tcp(name));
+    CHECK_FALSE(separates_tenants(name));
+  }
+  CHECK(separates_tenants("net"));
+  CHECK(separates_tenants("tcp"));
+  CHECK_FALSE(separates_tenants("tcp;ofi_rxm"));
+}
+
 }  // namespace
 }  // namespace ho::transport
