@@ -171,10 +171,15 @@ class Server {
   std::unordered_map<ExposureId, Held> held_;
 };
 
-Result<std::unique_ptr<Target>> make_ofi(std::uint32_t rails) {
+Result<std::unique_ptr<Target>> make_ofi(const TargetProcess::Options& how) {
   transport::OfiTargetOptions options;
-  options.rails.resize(rails);
-  for (std::uint32_t i = 0; i < rails; ++i) {
+  options.provider = how.ofi_provider;
+  if (!how.ofi_address.empty()) {
+    options.rails[0].bind_address = how.ofi_address;
+    return transport::make_ofi_target(options);
+  }
+  options.rails.resize(how.ofi_rails);
+  for (std::uint32_t i = 0; i < how.ofi_rails; ++i) {
     options.rails[i].bind_address = "127.0.0." + std::to_string(1 + i);
   }
   return transport::make_ofi_target(options);
@@ -183,7 +188,7 @@ Result<std::unique_ptr<Target>> make_ofi(std::uint32_t rails) {
 Result<std::unique_ptr<Target>> make_target(const TargetProcess::Options& options) {
   switch (options.driver) {
     case Driver::kLocal: return transport::make_local_target();
-    case Driver::kOfi: return make_ofi(options.ofi_rails);
+    case Driver::kOfi: return make_ofi(options);
     case Driver::kUcx: return transport::make_ucx_target(transport::UcxDevices{});
   }
   return Error(Errc::kInvalidArgument, "no such driver");

@@ -40,7 +40,9 @@ class TargetProcess {
  public:
   struct Options {
     Driver driver = Driver::kLocal;
-    std::uint32_t ofi_rails = 1;  ///< on 127.0.0.1, 127.0.0.2, ...; ofi's alone
+    std::uint32_t ofi_rails = 1;    ///< on 127.0.0.1, 127.0.0.2, ...; ofi's alone
+    std::string ofi_provider = {};  ///< libfabric's name; empty: its TCP
+    std::string ofi_address = {};   ///< numeric; then it is the only rail
   };
   /// Forks. Call while the process has one thread. @return kIo, kUnsupported, kUnavailable.
   [[nodiscard]] static Result<std::unique_ptr<TargetProcess>> start(const Options& options);

@@ -24,6 +24,11 @@ using transport::RegionGrant;
 using transport::Rights;
 using transport::Transport;
 
+std::string environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 /// local, ofi or ucx, with targets in forked processes.
 class RealRig final : public Rig {
  public:
@@ -55,7 +60,8 @@ class RealRig final : public Rig {
   }
 
   std::size_t add_target() override {
-    auto started = TargetProcess::start({driver_, rails_});
+    auto started = TargetProcess::start(
+        {driver_, rails_, environment("HO_OFI_PROVIDER"), environment("HO_OFI_ADDRESS")});
     if (!started) FAIL(started.error().message());
     targets_.push_back(std::move(*started));
     return targets_.size() - 1;

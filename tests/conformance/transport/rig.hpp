@@ -52,7 +52,8 @@ class Rig {
 
 /// Those of `all` that a case can run against here: `ucx` needs an RDMA device; what runs against
 /// `ofi` does so over several rails too. HO_TRANSPORT in the environment names the only one that is
-/// wanted.
+/// wanted. HO_OFI_PROVIDER and HO_OFI_ADDRESS have targets of "ofi" listen by another provider than
+/// TCP's and elsewhere than on the loopback interface.
 [[nodiscard]] std::vector<std::string> drivers(std::vector<std::string> all);
 
 /// "local", "ofi", "ofi-rails" (targets with two addresses), "ucx" or "sim".
