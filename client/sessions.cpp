@@ -25,6 +25,8 @@ constexpr Duration kControlTimeout = std::chrono::seconds(2);
 constexpr Duration kRenewTimeoutMin = milliseconds(50);
 /// For one node's status, likewise.
 constexpr Duration kStatusTimeoutMin = milliseconds(250);
+/// For a request that must reach a node which did not answer last time.
+constexpr Duration kSilentTimeout = milliseconds(50);
 constexpr Duration kCloseTimeout = std::chrono::seconds(1);
 /// Daemons fault granted memory in; a loaded machine does it at a few hundred MB/s.
 constexpr std::uint64_t kGrantBytesPerMs = 50'000;
@@ -92,14 +94,7 @@ Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& option
     return *last;
   }
   if (auto ok = made->reach_all(options, paths); !ok) return ok.error();
-  for (NodeSession& node : made->nodes_) {
-    const TimePoint asked = made->clock_.now();
-    auto session = node.control->open_session(options.name, asked + kControlTimeout, node.driver);
-    if (!session) return session.error().at(node.label);
-    node.session = std::move(session).value();
-    if (auto ok = move_to_own(paths, node); !ok) return ok.error().at(node.label);
-    node.fault->set_lease_end(asked + node.session.lease);
-  }
+  if (auto ok = made->open_all(options, paths); !ok) return ok.error();
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -107,6 +102,34 @@ Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& option
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_setname_np(made->renewer_.native_handle(), "ho-leases");
   return made;
+}
+
+/// Opens the sessions; a node that gives none is left out. @return the last failure, where none is
+/// left.
+Result<void> Sessions::open_all(const SessionOptions& options, PathFinder& paths) {
+  std::vector<NodeSession> opened;
+  std::optional<Error> last;
+  for (NodeSession& node : nodes_) {
+    const TimePoint asked = clock_.now();
+    auto session = node.control->open_session(options.name, asked + kControlTimeout, node.driver);
+    Result<void> ok = session ? Result<void>() : session.error();
+    if (session) {
+      node.session = std::move(session).value();
+      ok = move_to_own(paths, node);
+      if (!ok) (void)node.control->close_session(node.session, clock_.now() + kCloseTimeout);
+    }
+    if (ok) {
+      node.fault->set_lease_end(asked + node.session.lease);
+      opened.push_back(std::move(node));
+      continue;
+    }
+    last = ok.error().at(node.label);
+    log(LogLevel::kWarning, "left a node of the pool out",
+        {{"node", node.label}, {"reason", last->message()}});
+  }
+  nodes_ = std::move(opened);
+  if (nodes_.empty()) return *last;
+  return {};
 }
 
 Result<NodeSession> Sessions::reach_other(const NodeInfo& info, const SessionOptions& options,
@@ -208,7 +231,8 @@ Sessions::~Sessions() {
 }
 
 /// Asks one after the other, within one request's time for all: however many are stopped, the rest
-/// are heard. Those that did not answer last time come after all others.
+/// are heard. Those that did not answer last time come after all others, and are not asked any more
+/// once the time is up.
 std::vector<Result<NodeStatus>> Sessions::status_of(const std::vector<NodeIndex>& candidates) {
   std::vector<std::size_t> order(candidates.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -220,10 +244,15 @@ std::vector<Result<NodeStatus>> Sessions::status_of(const std::vector<NodeIndex>
   for (std::size_t i = 0; i < order.size(); ++i) {
     const NodeSession& node = nodes_[candidates[order[i]].value()];
     const TimePoint now = clock_.now();
+    if (now >= end && node.fault->silent()) continue;
     const Duration share = (end - now) / static_cast<std::int64_t>(order.size() - i);
-    answers[order[i]] = node.control->status(now + std::max<Duration>(share, kStatusTimeoutMin));
-    const auto& answer = answers[order[i]];
-    if (!answer && answer.error().code() == Errc::kDeadline) node.fault->mark_silent();
+    auto& answer = answers[order[i]];
+    answer = node.control->status(now + std::max<Duration>(share, kStatusTimeoutMin));
+    if (answer) {
+      node.fault->mark_answering();
+    } else if (answer.error().code() == Errc::kDeadline) {
+      node.fault->mark_silent();
+    }
   }
   return answers;
 }
@@ -354,13 +383,13 @@ void Sessions::release(const std::vector<HeldSegment>& segments) {
     for (const HeldSegment& held : segments) {
       if (held.node == NodeIndex(i)) ids.push_back(held.segment.id);
     }
-    const bool gone = nodes_[i].fault->reason() != FaultReason::kNone || nodes_[i].fault->silent();
-    if (ids.empty() || gone) continue;
-    const auto done =
-        nodes_[i].control->release(nodes_[i].session, ids, clock_.now() + kControlTimeout);
+    if (ids.empty() || nodes_[i].fault->reason() != FaultReason::kNone) continue;
+    // A daemon that is stopped reads it when it goes on; nobody waits for it a second time.
+    const Duration timeout = nodes_[i].fault->silent() ? kSilentTimeout : kControlTimeout;
+    const auto done = nodes_[i].control->release(nodes_[i].session, ids, clock_.now() + timeout);
     if (!done) {
       if (done.error().code() == Errc::kDeadline) nodes_[i].fault->mark_silent();
-      log(LogLevel::kWarning, "segments not released; the session's end will free them",
+      log(LogLevel::kWarning, "segments not released yet; the session's end will free them",
           {{"node", nodes_[i].label}, {"reason", done.error().message()}});
     }
   }

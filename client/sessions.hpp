@@ -99,6 +99,7 @@ class Sessions {
   [[nodiscard]] Result<void> reach_all(const SessionOptions& options, PathFinder& paths);
   [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
                                        const std::vector<NodeRoom>& rooms, std::uint64_t bytes);
+  [[nodiscard]] Result<void> open_all(const SessionOptions& options, PathFinder& paths);
   [[nodiscard]] std::vector<Result<NodeStatus>> status_of(const std::vector<NodeIndex>& candidates);
   [[nodiscard]] std::vector<NodeRoom> room_of(const std::vector<NodeIndex>& candidates);
   void renew_all();

@@ -2,8 +2,10 @@
 
 #include <pthread.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 
+#include <algorithm>
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>
 #include <asio/steady_timer.hpp>
@@ -49,6 +51,14 @@ std::uint64_t random_number() {
   return value;
 }
 
+/// Sessions that half of this process's descriptors are enough for: each takes some 14 a rail, with
+/// its job connected.
+std::size_t sessions_for_descriptors(std::size_t rails) {
+  rlimit limit{};
+  if (rails == 0 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return SIZE_MAX;
+  return std::max<std::size_t>(limit.rlim_cur / 2 / (14 * rails), 16);
+}
+
 Pool::Options pool_options(const DaemonConfig& config) {
   Pool::Options options;
   options.node = config.node;
@@ -56,6 +66,8 @@ Pool::Options pool_options(const DaemonConfig& config) {
   options.capacity_bytes = config.ddr_bytes;
   options.segment_bytes = config.segment_bytes;
   options.lease = config.lease;
+  options.sessions_max =
+      std::min(options.sessions_max, sessions_for_descriptors(config.ofi.size()));
   return options;
 }
 

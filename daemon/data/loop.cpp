@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <utility>
@@ -17,6 +18,9 @@ namespace ho::daemon {
 namespace {
 
 constexpr std::size_t kWaitingMax = 256;
+/// Requests between two looks at the targets: an address for a session takes a while, and nobody's
+/// transfers are served meanwhile.
+constexpr std::size_t kRequestsPerRound = 4;
 // Waking a sleeping thread costs 15-50 us, so a little spinning pays.
 // Source: FACTS, wake-up cost measured on a two-core virtual machine, 2026.
 constexpr Duration kSpin = std::chrono::microseconds(30);
@@ -148,14 +152,18 @@ void DataLoop::do_revoke(const RevokeRequest& request) {
 
 std::size_t DataLoop::serve_requests() {
   if (!pending_.load(std::memory_order_acquire)) return 0;
-  std::deque<Request> taken;
+  std::array<Request, kRequestsPerRound> taken;
+  std::size_t count = 0;
   {
     const std::lock_guard lock(mutex_);
-    taken.swap(requests_);
-    pending_.store(false);
+    while (count < taken.size() && !requests_.empty()) {
+      taken[count++] = std::move(requests_.front());
+      requests_.pop_front();
+    }
+    pending_.store(!requests_.empty());
   }
-  for (Request& request : taken) request();
-  return taken.size();
+  for (std::size_t i = 0; i < count; ++i) taken[i]();
+  return count;
 }
 
 std::size_t DataLoop::serve_targets() {

@@ -219,7 +219,11 @@ std::size_t OfiTarget::progress() {
   if (const TimePoint now = clock_.now(); now - last_look_ >= kLookEvery) {
     last_look_ = now;
     for (auto& [id, tenant] : tenants_) {
-      for (Place::Rail& rail : tenant.place->rails()) activate(rail);
+      for (Place::Rail& rail : tenant.place->rails()) {
+        if (rail.active) continue;
+        activate(rail);
+        rail.idle = kIdleMax - 1;  // once is enough
+      }
     }
   }
   std::size_t events = 0;

@@ -317,7 +317,15 @@ TEST_CASE("client faults: however many nodes are stopped, an allocation is told 
   CHECK(std::chrono::steady_clock::now() - began < 3s);
   nodes.daemon(1).send(SIGCONT);
   CHECK(ho_allocate(pool.get(), 4 << 20, &memory) == HO_OK);  // from the one that answers
+  CHECK(nodes.granted_bytes(1) == 4 << 20);
   ho_free(pool.get(), memory);
+  CHECK(nodes.granted_bytes(1) == 0);
+  // What is given back to a node that does not answer is free when it goes on.
+  CHECK(ho_allocate(pool.get(), 4 << 20, &memory) == HO_OK);
+  nodes.daemon(1).send(SIGSTOP);
+  ho_free(pool.get(), memory);
+  nodes.daemon(1).send(SIGCONT);
+  CHECK(test::eventually(5s, [&] { return nodes.granted_bytes(1) == 0; }));
   nodes.daemon(0).send(SIGCONT);
 }
 
