@@ -37,7 +37,7 @@ class AreaReader {
   Piece at(std::uint64_t at, std::uint64_t length) {
     length = std::min(length, area_bytes_ - at);
     const bool known = at >= begin_ && at <= end_ && (at + length <= end_ || end_is_bad_);
-    if (!known) fill(at, length);
+    if (!known) fill(at);
     Piece out;
     out.cut = at + length > end_;
     out.failed = offset_ + end_;
@@ -46,19 +46,28 @@ class AreaReader {
   }
 
  private:
-  /// The window from `at` on; where a part of it cannot be read, `length` bytes, block by block up
-  /// to the first of these.
-  void fill(std::uint64_t at, std::uint64_t length) {
+  /// The window from `at` on, up to the first block that cannot be read: it is looked for once, not
+  /// for each frame before it.
+  void fill(std::uint64_t at) {
+    const std::uint64_t stop = std::min(area_bytes_, at + window_.span().size());
     begin_ = at;
-    end_ = std::min(area_bytes_, at + window_.span().size());
     end_is_bad_ = false;
-    if (io_.read(path_, offset_ + at, window_.span().first(end_ - begin_)).ok()) return;
-    for (end_ = at; end_ < at + length; end_ += kBlockBytes) {
-      const auto block = window_.span().subspan(end_ - begin_, kBlockBytes);
-      if (io_.read(path_, offset_ + end_, block).ok()) continue;
-      end_is_bad_ = true;
-      return;
+    for (end_ = at; end_ < stop;) {
+      const std::uint64_t length = std::min(kDeviceOpBytesMax, stop - end_);
+      if (read(end_, length)) {
+        end_ += length;
+        continue;
+      }
+      for (const std::uint64_t part_end = end_ + length; end_ < part_end; end_ += kBlockBytes) {
+        if (read(end_, kBlockBytes)) continue;
+        end_is_bad_ = true;
+        return;
+      }
     }
+  }
+
+  [[nodiscard]] bool read(std::uint64_t at, std::uint64_t length) {
+    return io_.read(path_, offset_ + at, window_.span().subspan(at - begin_, length)).ok();
   }
 
   BlockingIo& io_;

@@ -1,0 +1,50 @@
+#include <catch2/catch.hpp>
+#include <memory>
+#include <vector>
+
+#include "daemon/tier/flash/recover.hpp"
+#include "tests/unit/flash/late_device.hpp"
+#include "tests/unit/flash/store_rig.hpp"
+
+namespace {
+
+using namespace ho;
+using namespace ho::flash;
+using test::bytes_of;
+using Rig = test::StoreRig;
+
+/// Reads the rig's path. @return how the device was used.
+std::unique_ptr<test::LateDevice> recover_from(const Rig& rig) {
+  auto device = std::make_unique<test::LateDevice>(rig.disks);
+  BlockingIo io(*device);
+  Findings findings;
+  REQUIRE(recover(io, PathIndex(0), findings).ok());
+  return device;
+}
+
+}  // namespace
+
+TEST_CASE("flash recovery: a block of the log that cannot be read is looked for once") {
+  Rig rig(64 * kMiB);
+  REQUIRE(rig.open().ok());
+  const ExtentId extent = rig.create(64 * kKiB);
+  for (int i = 0; i < 60; ++i) {
+    REQUIRE(rig.write(extent, 0, bytes_of(kBlockBytes, 5)).done.code == Errc::kOk);
+  }
+  rig.sim->cut();
+  rig.store.reset();
+  const test::SimDisk before = *rig.disks[0];
+  const auto plan = *plan_geometry(before.size());
+  // Among the frames, and behind their end.
+  const std::uint64_t block = GENERATE(50ULL, 75ULL);
+  const std::size_t copy = GENERATE(0U, 1U);
+  for (std::size_t area = 0; area < 2; ++area) {
+    rig.disks[0]->spoil(plan.area_offset(area, copy) + block * kBlockBytes);
+  }
+  const auto bad = recover_from(rig);
+  CHECK(bad->failed() == 2);  // with others, and by itself
+  *rig.disks[0] = before;
+  const auto sound = recover_from(rig);
+  CHECK(sound->failed() == 0);
+  CHECK(bad->submitted() <= sound->submitted() + 1 + block + 1 + 1);
+}
