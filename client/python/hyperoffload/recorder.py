@@ -341,6 +341,9 @@ class Recorder:
         sizes = {(len(ins), len(outs)) for ins, outs in by_place.values()}
         if len(by_place) < 2 or len(sizes) != 1 or None in by_place or len(shared) > _SHARED_MAX:
             return whole
+        # A tuple of results has places too, though its operands are in no list.
+        if any(not ins for ins, _ in by_place.values()):
+            return whole
         return [(ins + shared, outs) for _, (ins, outs) in sorted(by_place.items())]
 
     def _ops_of(self, function, operands, results):
@@ -353,8 +356,9 @@ class Recorder:
                 ops.append(op)
                 weights.append(sum(operand.bytes for operand in ins)
                                + sum(_bytes_of(tensor) for tensor, _ in outs))
+        total = sum(weights)
         for op, weight in zip(ops, weights):
-            op.share = weight / sum(weights) if sum(weights) else 1 / len(ops)
+            op.share = weight / total if total else 1 / len(ops)
         return ops
 
     def _op_of(self, function, operands, results, result_name):

@@ -227,6 +227,18 @@ class Storages(unittest.TestCase):
             self.assertAlmostEqual(small * 3, large, delta=3)
         self.assertNotEqual(made[0].data_ptr(), made[1].data_ptr())
 
+    def test_a_call_that_only_returns_a_tuple_is_one_op(self):
+        library = torch.library.Library("ho_recorder_test", "DEF")
+        library.define("_fused_pair(Tensor x) -> (Tensor, Tensor)")
+        library.impl("_fused_pair", lambda x: (x * 2, x * 3), "CPU")
+        recorder = Recorder(torch.nn.Linear(8, 8))
+        with recorder, torch.no_grad():
+            torch.ops.ho_recorder_test._fused_pair(torch.ones(4, 8))
+        ops = recorder.graph()["ops"]
+        parts = [op for op in ops if "_fused_pair" in op["name"]]
+        self.assertEqual(len(parts), 1, ops)
+        self.assertEqual(len(parts[0]["writes"]), 2)
+
     def test_collectives_are_fixed_and_never_run_again(self):
         import torch.distributed as dist
         model = Transformer(layers=1)
