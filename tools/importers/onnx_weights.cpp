@@ -63,9 +63,22 @@ std::set<std::string_view> in_weight_places(const OnnxModel& model) {
   return out;
 }
 
+bool is_real(std::int64_t type) {
+  static constexpr std::array<std::int64_t, 4> kReal = {kOnnxFloat, 10, 11, 16};
+  return std::find(kReal.begin(), kReal.end(), type) != kReal.end();
+}
+
+/// Whether the file has weights of its own: a vector or scalar may be left in a stripped file too.
+bool has_weights(const OnnxModel& model) {
+  return std::any_of(model.initializers.begin(), model.initializers.end(), [](const auto& each) {
+    return is_real(each.second.type) && each.second.dims && each.second.dims->size() >= 2;
+  });
+}
+
 }  // namespace
 
 std::set<std::string_view> weight_inputs(const OnnxModel& model) {
+  if (has_weights(model)) return {};
   std::set<std::string_view> firsts;
   for (const OnnxNode& node : model.nodes) {
     if (is_product(node.op) && !node.inputs.empty()) firsts.insert(node.inputs.front());
@@ -73,14 +86,18 @@ std::set<std::string_view> weight_inputs(const OnnxModel& model) {
   const bool stripped = model.initializers.empty();
   const auto places = stripped ? std::set<std::string_view>() : in_weight_places(model);
   std::set<std::string_view> out;
+  bool data = false;
   for (const OnnxValueInfo& info : model.inputs) {
-    static constexpr std::array<std::int64_t, 4> kReal = {kOnnxFloat, 10, 11, 16};
-    const bool real = std::find(kReal.begin(), kReal.end(), info.type) != kReal.end();
+    if (model.initializers.count(info.name) != 0) continue;
     const bool sized = info.sizes && std::all_of(info.sizes->begin(), info.sizes->end(),
                                                  [](const OnnxSize& s) { return s.number; });
-    if (!real || !sized || firsts.count(info.name) != 0) continue;
-    if (stripped || places.count(info.name) != 0) out.insert(info.name);
+    const bool weight = is_real(info.type) && sized && firsts.count(info.name) == 0 &&
+                        (stripped || places.count(info.name) != 0);
+    if (weight) out.insert(info.name);
+    data = data || !weight;
   }
+  // Nothing would be left to compute on.
+  if (!stripped && !data) out.clear();
   return out;
 }
 

@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <tuple>
 
 #include "tests/unit/importers/traces.hpp"
 
@@ -170,6 +171,46 @@ TEST_CASE("onnx: weights among the inputs are found where an initializer is left
   CHECK(kind("left") == StorageKind::kWeight);
   CHECK(kind("x") == StorageKind::kInput);
   CHECK(kind("mask") == StorageKind::kInput);
+}
+
+TEST_CASE("onnx: in a file that has its weights every input is data") {
+  const auto tensor = [](const Sizes& dims, std::string_view name) {
+    WireWriter out;
+    for (const std::uint64_t size : dims) out.number(1, size);
+    return out.number(2, kFloat).bytes(8, name);
+  };
+  Model unbatched;
+  unbatched.graph.message(5, tensor({8}, "mean")).message(5, tensor({8}, "deviation"));
+  unbatched.graph.message(5, tensor({8, 64}, "w"));
+  unbatched.input("obs", kFloat, {8});
+  unbatched.node(op("Sub", {"obs", "mean"}, {"c"})).node(op("Div", {"c", "deviation"}, {"n"}));
+  unbatched.node(op("MatMul", {"n", "w"}, {"y"}));
+  Model column;
+  column.graph.message(5, tensor({32, 16}, "w"));
+  column.input("x", kFloat, {16, 1}).node(op("MatMul", {"w", "x"}, {"y"}));
+  Model product;
+  product.graph.message(5, tensor({16, 16}, "w"));
+  product.input("a", kFloat, {16, 16}).input("b", kFloat, {16, 16});
+  product.node(op("MatMul", {"a", "b"}, {"ab"})).node(op("Add", {"ab", "w"}, {"y"}));
+  // Nor can all be weights where only small tensors are left.
+  Model small;
+  small.graph.message(5, tensor({8}, "mean"));
+  small.input("obs", kFloat, {8}).node(op("Sub", {"obs", "mean"}, {"y"}));
+  const std::tuple<const Model*, std::size_t, std::vector<const char*>> expected[] = {
+      {&unbatched, 3, {"obs"}},
+      {&column, 1, {"x"}},
+      {&product, 2, {"a", "b"}},
+      {&small, 1, {"obs"}}};
+  for (const auto& [model, ops, inputs] : expected) {
+    const auto made = import_onnx(model->bytes(), {});
+    REQUIRE(error_of(made).empty());
+    CHECK(made->graph.ops.size() == ops);
+    for (const char* const name : inputs) {
+      CAPTURE(name);
+      REQUIRE(find_storage(made->graph, name) != nullptr);
+      CHECK(find_storage(made->graph, name)->kind == StorageKind::kInput);
+    }
+  }
 }
 
 TEST_CASE("onnx: sizes that nodes compute are followed") {
