@@ -170,6 +170,25 @@ TEST_CASE("order: a value that is made again takes no memory before that") {
   CHECK(analyzer::live_peak_bytes(graph) == 5000);
 }
 
+TEST_CASE("order: the peak has inputs from their first use and weights of no use all step") {
+  for (const std::uint64_t unused : {0, 3000}) {
+    test::GraphBuilder build;
+    if (unused > 0) build.storage(unused, StorageKind::kWeight, true);
+    const auto late = build.storage(4000, StorageKind::kInput);
+    const auto early = build.storage(5000, StorageKind::kActivation);
+    const auto small = build.storage(10, StorageKind::kActivation);
+    build.op(10, {}, {early});
+    build.op(10, {early}, {small});
+    build.op(10, {small, late}, {});
+    const Graph graph = build.take();
+    CHECK(analyzer::peak_unmanaged_bytes(graph) == 5010 + unused);
+    CHECK(analyzer::live_peak_bytes(graph) == 5010 + unused);
+    const Schedule plan = planned(graph, test::one_tier(8'000'000'000), 20'000);
+    CHECK(analyzer::order_gains(plan).program_order_live_peak_bytes <=
+          analyzer::peak_unmanaged_bytes(graph));
+  }
+}
+
 TEST_CASE("order: an op whose output only waits moves to its user") {
   test::GraphBuilder build;
   const auto in = build.storage(10, StorageKind::kWeight, true);
