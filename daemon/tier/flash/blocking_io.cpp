@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/base/check.hpp"
 
@@ -25,8 +29,18 @@ const char* verb(DeviceOpKind kind) {
 
 }  // namespace
 
+BlockingIo::~BlockingIo() {
+  if (!dead_) return;
+  // The kernel may still move bytes: this memory stays, for the life of the process.
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<AlignedMemory>;
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(memory_));
+}
+
 Result<void> BlockingIo::run(DeviceOp op) {
-  op.op = OpId(1);
+  if (dead_) return *dead_;
+  op.op = OpId(++operations_);
   if (auto started = device_.submit(op); !started) return started.error();
   const std::string& name = device_.paths()[op.path.value()].name;
   for (int turn = 0; turn < kTurnsMax; ++turn) {
@@ -40,8 +54,9 @@ Result<void> BlockingIo::run(DeviceOp op) {
     return Error(done.code, name + ": " + verb(op.kind) + " at byte " +
                                 std::to_string(op.offset_bytes) + " failed");
   }
-  return Error(Errc::kDeadline, name + ": " + verb(op.kind) + " at byte " +
-                                    std::to_string(op.offset_bytes) + " got no answer");
+  dead_ = Error(Errc::kDeadline, name + ": " + verb(op.kind) + " at byte " +
+                                     std::to_string(op.offset_bytes) + " got no answer");
+  return *dead_;
 }
 
 Result<void> BlockingIo::run_split(DeviceOp op) {
@@ -49,9 +64,12 @@ Result<void> BlockingIo::run_split(DeviceOp op) {
   HO_CHECK(op.offset_bytes % kBlockBytes == 0 && all.size() % kBlockBytes == 0);
   for (std::size_t at = 0; at < all.size(); at += kDeviceOpBytesMax) {
     DeviceOp part = op;
-    part.memory = all.subspan(at, std::min<std::size_t>(kDeviceOpBytesMax, all.size() - at));
+    const auto bytes = all.subspan(at, std::min<std::size_t>(kDeviceOpBytesMax, all.size() - at));
+    part.memory = memory_.span().first(bytes.size());
     part.offset_bytes = op.offset_bytes + at;
+    if (op.kind == DeviceOpKind::kWrite) std::memcpy(memory_.data(), bytes.data(), bytes.size());
     if (auto done = run(part); !done) return done;
+    if (op.kind == DeviceOpKind::kRead) std::memcpy(bytes.data(), memory_.data(), bytes.size());
   }
   return {};
 }
@@ -61,18 +79,14 @@ Result<void> BlockingIo::read(PathIndex path, std::uint64_t offset_bytes,
   return run_split({OpId(), DeviceOpKind::kRead, path, offset_bytes, into});
 }
 
-std::set<std::uint64_t> BlockingIo::read_salvage(PathIndex path, std::uint64_t offset_bytes,
-                                                 std::span<std::byte> into) {
+Result<std::set<std::uint64_t>> BlockingIo::read_salvage(PathIndex path, std::uint64_t offset_bytes,
+                                                         std::span<std::byte> into) {
   std::set<std::uint64_t> bad;
-  const auto whole = read(path, offset_bytes, into);
-  if (whole) return bad;
+  if (read(path, offset_bytes, into)) return bad;
   for (std::uint64_t block = 0; block * kBlockBytes < into.size(); ++block) {
     const std::uint64_t at = block * kBlockBytes;
-    // A device that does not answer would not for the next one either.
-    if (whole.error().code() != Errc::kIo ||
-        !read(path, offset_bytes + at, into.subspan(at, kBlockBytes))) {
-      bad.insert(block);
-    }
+    if (!read(path, offset_bytes + at, into.subspan(at, kBlockBytes))) bad.insert(block);
+    if (dead_) return *dead_;
   }
   return bad;
 }

@@ -1,7 +1,6 @@
 #include "daemon/tier/flash/examine.hpp"
 
 #include <algorithm>
-#include <set>
 
 #include "daemon/tier/flash/aligned_memory.hpp"
 #include "daemon/tier/flash/blocking_io.hpp"
@@ -11,8 +10,8 @@ namespace ho::flash {
 namespace {
 
 /// Reads what was written of one shard, as much at a time as lies together.
-void examine_shard(BlockingIo& io, const Volume& volume, const Shard& shard, AlignedMemory& memory,
-                   Examination& out) {
+Result<void> examine_shard(BlockingIo& io, const Volume& volume, const Shard& shard,
+                           AlignedMemory& memory, Examination& out) {
   const Striping striping(shard.info.id, volume.super.path_count);
   const PathIndex in_set(volume.super.path_index);
   const auto report = [&](std::uint32_t block, Errc code) {
@@ -26,14 +25,15 @@ void examine_shard(BlockingIo& io, const Volume& volume, const Shard& shard, Ali
         static_cast<std::uint32_t>(std::min<std::uint64_t>(kStripeBlocks, shard.blocks() - at));
     const std::uint32_t count = shard.together(at, most);
     const auto bytes = memory.span().first(count * kBlockBytes);
-    const std::set<std::uint64_t> unreadable =
+    const auto unreadable =
         io.read_salvage(volume.path, volume.geometry.data_offset(shard.physical[at]), bytes);
+    if (!unreadable) return unreadable.error();
     for (std::uint32_t i = 0; i < count; ++i) {
       if (shard.sums[at + i] == 0) continue;
       ++out.blocks_written;
       const std::span<const std::byte, kBlockBytes> block(bytes.data() + i * kBlockBytes,
                                                           kBlockBytes);
-      if (unreadable.count(i) != 0) {
+      if (unreadable->count(i) != 0) {
         report(at + i, Errc::kIo);
       } else if (block_sum(block) != shard.sums[at + i]) {
         report(at + i, Errc::kCorrupt);
@@ -41,6 +41,7 @@ void examine_shard(BlockingIo& io, const Volume& volume, const Shard& shard, Ali
     }
     at += count;
   }
+  return {};
 }
 
 }  // namespace
@@ -57,7 +58,7 @@ Result<Examination> examine(Device& device, PathIndex path) {
   for (const auto& [id, shard] : volume->table.shards()) {
     ++out.extents;
     out.blocks += shard.blocks();
-    examine_shard(io, *volume, shard, memory, out);
+    if (auto seen = examine_shard(io, *volume, shard, memory, out); !seen) return seen.error();
   }
   return out;
 }

@@ -33,7 +33,8 @@ struct Examination {
 inline constexpr std::size_t kBadBlocksMax = 100;
 
 /// Looks at a path without changing it: superblocks, log, table, and every block that was written.
-/// @return kNotFound: blank; kCorrupt: the log cannot be followed; kUnsupported, kIo.
+/// @return kNotFound: blank; kCorrupt: the log cannot be followed; kUnsupported, kIo,
+/// kDeadline.
 [[nodiscard]] Result<Examination> examine(Device& device, PathIndex path);
 
 }  // namespace ho::flash

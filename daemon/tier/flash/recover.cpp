@@ -34,10 +34,13 @@ class AreaReader {
     bool cut = false;          ///< by such a block
     std::uint64_t failed = 0;  ///< its place on the path
   };
-  Piece at(std::uint64_t at, std::uint64_t length) {
+  /// @return kDeadline.
+  Result<Piece> at(std::uint64_t at, std::uint64_t length) {
     length = std::min(length, area_bytes_ - at);
     const bool known = at >= begin_ && at <= end_ && (at + length <= end_ || end_is_bad_);
-    if (!known) fill(at);
+    if (!known) {
+      if (auto filled = fill(at); !filled) return filled.error();
+    }
     Piece out;
     out.cut = at + length > end_;
     out.failed = offset_ + end_;
@@ -48,26 +51,29 @@ class AreaReader {
  private:
   /// The window from `at` on, up to the first block that cannot be read: it is looked for once, not
   /// for each frame before it.
-  void fill(std::uint64_t at) {
+  Result<void> fill(std::uint64_t at) {
     const std::uint64_t stop = std::min(area_bytes_, at + window_.span().size());
     begin_ = at;
     end_is_bad_ = false;
     for (end_ = at; end_ < stop;) {
       const std::uint64_t length = std::min(kDeviceOpBytesMax, stop - end_);
-      if (read(end_, length)) {
-        end_ += length;
-        continue;
-      }
+      const auto whole = read(end_, length);
+      if (whole) end_ += length;
+      if (whole) continue;
+      if (whole.error().code() == Errc::kDeadline) return whole;
       for (const std::uint64_t part_end = end_ + length; end_ < part_end; end_ += kBlockBytes) {
-        if (read(end_, kBlockBytes)) continue;
+        const auto block = read(end_, kBlockBytes);
+        if (block) continue;
+        if (block.error().code() == Errc::kDeadline) return block;
         end_is_bad_ = true;
-        return;
+        return {};
       }
     }
+    return {};
   }
 
-  [[nodiscard]] bool read(std::uint64_t at, std::uint64_t length) {
-    return io_.read(path_, offset_ + at, window_.span().subspan(at - begin_, length)).ok();
+  [[nodiscard]] Result<void> read(std::uint64_t at, std::uint64_t length) {
+    return io_.read(path_, offset_ + at, window_.span().subspan(at - begin_, length));
   }
 
   BlockingIo& io_;
@@ -146,7 +152,9 @@ class Replay {
     std::size_t lost = 0;
     std::string places;
     for (AreaReader& copy : copies_) {
-      const auto piece = copy.at(volume_.head_bytes, volume_.geometry.frame_bytes_max());
+      const auto read = copy.at(volume_.head_bytes, volume_.geometry.frame_bytes_max());
+      if (!read) return read.error();
+      const AreaReader::Piece& piece = *read;
       const auto header = open_frame(piece.bytes);
       if (!header && unreadable(piece)) {
         ++lost;
@@ -228,11 +236,12 @@ class Replay {
     }
     const std::uint64_t offset = volume_.geometry.data_offset(record.physical);
     const auto bytes = data_.span().first(count * kBlockBytes);
-    const std::set<std::uint64_t> unreadable = io_.read_salvage(volume_.path, offset, bytes);
+    const auto unreadable = io_.read_salvage(volume_.path, offset, bytes);
+    if (!unreadable) return unreadable.error();
     for (std::uint32_t i = 0; i < count; ++i) {
       const std::span<const std::byte, kBlockBytes> block(bytes.data() + i * kBlockBytes,
                                                           kBlockBytes);
-      if (unreadable.count(i) == 0 && block_sum(block) != record.sums[i]) {
+      if (unreadable->count(i) == 0 && block_sum(block) != record.sums[i]) {
         ++missing_blocks_;
         continue;
       }
@@ -253,7 +262,9 @@ class Replay {
         std::min(volume_.geometry.area_bytes, volume_.head_bytes + (kFramesOpenMax + 1) * most);
     for (AreaReader& copy : copies_) {
       for (std::uint64_t at = volume_.head_bytes; at < end; at += kBlockBytes) {
-        const auto header = open_frame(copy.at(at, most).bytes);
+        const auto piece = copy.at(at, most);
+        if (!piece) return piece.error();
+        const auto header = open_frame(piece->bytes);
         if (!header || !ours(*header) || header->sequence <= volume_.sequence) continue;
         if (volume_.super.version == 1 || header->safe_frames > volume_.sequence) return true;
       }
@@ -306,6 +317,7 @@ Result<Superblock> choose_superblock(BlockingIo& io, PathIndex which, Findings& 
   // A path that has grown since keeps its second copy where its end was.
   const std::uint64_t end = first && first->path_bytes <= size ? first->path_bytes : size;
   auto second = read_superblock(io, which, end - kBlockBytes);
+  if (!second && second.error().code() == Errc::kDeadline) return second.error();
   if (!first && !second) {
     const bool first_says_more = first.error().code() != Errc::kNotFound;
     if (!first_says_more && second.error().code() == Errc::kNotFound) {

@@ -42,7 +42,8 @@ struct Volume {
 using Findings = std::vector<std::string>;
 
 /// Reads one path and rebuilds what it holds; writes nothing. `which` is the device's path.
-/// @return kNotFound: blank, never formatted; kCorrupt, kUnsupported, kIo with the path's name.
+/// @return kNotFound: blank, never formatted; kCorrupt, kUnsupported, kIo, kDeadline with the
+/// path's name.
 [[nodiscard]] Result<Volume> recover(BlockingIo& io, PathIndex which, Findings& findings);
 
 /// Makes an empty path of a set. Whatever it held is lost.

@@ -104,7 +104,7 @@ class Store {
   /// Recovers the paths of a device, formats them where all are blank, and begins a new log on
   /// each. `findings` says what was seen and did no harm.
   /// @return kCorrupt, kUnsupported, kConflict (paths that are no set), kInvalidArgument (size),
-  /// kIo.
+  /// kIo, kDeadline: the device does not answer.
   [[nodiscard]] static Result<std::unique_ptr<Store>> open(std::unique_ptr<Device> device,
                                                            Options options, Findings& findings);
 

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <vector>
 
+#include "daemon/tier/flash/aligned_memory.hpp"
 #include "daemon/tier/flash/recover.hpp"
 #include "tests/unit/flash/late_device.hpp"
 #include "tests/unit/flash/store_rig.hpp"
@@ -47,4 +49,51 @@ TEST_CASE("flash recovery: a block of the log that cannot be read is looked for 
   const auto sound = recover_from(rig);
   CHECK(sound->failed() == 0);
   CHECK(bad->submitted() <= sound->submitted() + 1 + block + 1 + 1);
+}
+
+TEST_CASE("flash recovery: an operation that ends late is never taken for another's") {
+  Rig rig;
+  REQUIRE(rig.open().ok());
+  const ExtentId extent = rig.create(64 * kKiB);
+  for (unsigned value = 5; value < 8; ++value) {
+    REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, value)).done.code == Errc::kOk);
+  }
+  rig.sim->cut();
+  rig.store.reset();
+  std::uint64_t late = 0;
+  for (;; ++late) {
+    // It ends a while after it was given up: the next one is waited for by then.
+    test::LateDevice device(rig.disks, late, 1201);
+    Findings findings;
+    BlockingIo io(device);
+    const auto volume = recover(io, PathIndex(0), findings);
+    device.end_late();
+    if (!device.was_late()) break;
+    INFO("operation " << late);
+    REQUIRE_FALSE(volume.ok());
+    CHECK(volume.error().code() == Errc::kDeadline);
+    CHECK(device.submitted() == late + 1);
+  }
+  CHECK(late > 4);  // two superblocks, two copies of the log, data in doubt
+}
+
+TEST_CASE("flash recovery: memory of an operation that ends late is nobody else's") {
+  Rig rig;
+  rig.disks[0]->write(0, bytes_of(kBlockBytes, 7), 0);
+  test::LateDevice device(rig.disks, 0);
+  AlignedMemory memory(kBlockBytes);
+  const auto into = memory.span();
+  std::fill(into.begin(), into.end(), std::byte{1});
+  {
+    BlockingIo io(device);
+    CHECK(io.read(PathIndex(0), 0, into).error().code() == Errc::kDeadline);
+    CHECK(io.write(PathIndex(0), 0, into).error().code() == Errc::kDeadline);
+    CHECK(io.sync(PathIndex(0)).error().code() == Errc::kDeadline);
+  }
+  device.end_late();
+  Completion done;
+  while (device.poll(std::span(&done, 1)) == 0) {
+  }
+  CHECK(done.code == Errc::kOk);
+  CHECK(std::all_of(into.begin(), into.end(), [](std::byte byte) { return byte == std::byte{1}; }));
 }
