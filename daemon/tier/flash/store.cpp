@@ -336,10 +336,12 @@ std::size_t Store::poll(std::span<StoreCompletion> out) {
     if (count < completions.size()) break;
   }
   handle_commits();
-  issue();
-  // Broken journals answer at once.
-  while (handle_commits()) issue();
-  for (auto& path : paths_) path->journal.step(options_.day);
+  // Broken journals answer at once, and one may break in its step.
+  do {
+    issue();
+    while (handle_commits()) issue();
+    for (auto& path : paths_) path->journal.step(options_.day);
+  } while (handle_commits());
   const std::size_t moved = std::min(out.size(), done_.size());
   std::copy_n(done_.begin(), moved, out.begin());
   done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(moved));

@@ -78,7 +78,8 @@ struct PathStatus {
 /// * The memory of an operation may vanish under it (its file is cut short by whoever shares it):
 ///   kUnavailable. After install_memory_guard() on the owner's thread; without, that is SIGBUS.
 /// * A write of a durable extent completes when data, checksums and log are safe. A crash before
-///   leaves each of its blocks old or new. A failed one too.
+///   leaves each of its blocks old or new, and so does a failed one, unless the device lost what it
+///   had completed without the machine going down (LAYOUT.md): then blocks may read as kCorrupt.
 /// * A write of a scratch extent completes when the device took it. Nothing of it is left after
 ///   a crash. After a failed one the blocks may read as kCorrupt.
 /// * Operations on common blocks of an extent happen in the order of submit(); others in any order.
