@@ -171,7 +171,7 @@ TEST_CASE("order: a value that is made again takes no memory before that") {
 }
 
 TEST_CASE("order: the peak has inputs from their first use and weights of no use all step") {
-  for (const std::uint64_t unused : {0, 3000}) {
+  for (const std::uint64_t unused : {0U, 3000U}) {
     test::GraphBuilder build;
     if (unused > 0) build.storage(unused, StorageKind::kWeight, true);
     const auto late = build.storage(4000, StorageKind::kInput);
