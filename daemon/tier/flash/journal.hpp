@@ -17,7 +17,8 @@ namespace ho::flash {
 struct Commit {
   enum class Kind : std::uint8_t { kCreate, kWrite, kFree };
   Kind kind = Kind::kWrite;
-  std::uint64_t token = 0;  ///< the caller's
+  std::uint64_t token = 0;           ///< the caller's
+  std::uint64_t promised_bytes = 0;  ///< the caller's: what its frame may take of a log, at most
   Shard* shard = nullptr;
   std::uint32_t block = 0;     ///< kWrite: of the shard
   std::uint32_t physical = 0;  ///< kWrite: where the data was written, complete but not synced
@@ -92,6 +93,10 @@ class Journal {
                                         ready_.empty() && !snapshot_wanted_ && !frame_wanted_);
   }
   [[nodiscard]] bool broken() const { return state_ == State::kBroken; }
+  /// Whether a new log is being written, or will be before any other frame.
+  [[nodiscard]] bool begins_log() const {
+    return snapshot_wanted_ || (state_ != State::kLog && state_ != State::kBroken);
+  }
   /// Meaningful where broken().
   [[nodiscard]] const char* broken_why() const { return broken_why_; }
 

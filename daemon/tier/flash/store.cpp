@@ -72,34 +72,67 @@ Store::Shares Store::shares_left(const Op& op) const {
   return shares;
 }
 
-Result<void> Store::check_budget(const Shares& shares) const {
+/// What frames a write may need: at worst each of its blocks has one of its own.
+Store::Shares Store::frames_of(const Op& op, const Shares& data) {
+  return op.extent->info.policy == Policy::kDurable ? data : Shares{};
+}
+
+/// What new logs cost that so many bytes of frames (in one copy) make necessary, at most.
+std::uint64_t Store::new_logs_bytes(const PathState& path, std::uint64_t frame_bytes) {
+  const Geometry& geometry = path.volume.geometry;
+  // A frame that does not fit any more leaves less than the longest open.
+  const std::uint64_t usable = geometry.area_bytes - geometry.frame_bytes_max();
+  const std::uint64_t table =
+      std::min(Table::snapshot_frames_bytes(path.durable_extents, path.durable_blocks),
+               usable - kBlockBytes);
+  const bool begins = path.journal.begins_log();
+  const std::uint64_t head = begins ? usable : std::min(usable, path.volume.head_bytes);
+  const std::uint64_t room = usable - head;
+  std::uint64_t logs = begins ? 1 : 0;
+  if (frame_bytes > room) {
+    logs = std::max(logs, (frame_bytes - room - 1) / (usable - table) + 1);
+  }
+  return logs * kCopies * (table + kBlockBytes);
+}
+
+/// Whether all this can be written today on top of what is promised, with the logs for it.
+Result<void> Store::check_budget(const Shares& data, const Shares& frames) const {
   for (std::size_t i = 0; i < paths_.size(); ++i) {
     const PathState& path = *paths_[i];
     const std::uint64_t most = path.write_bytes_per_day_max;
-    if (most == 0 || shares[i] == 0) continue;
+    if (most == 0 || data[i] + frames[i] == 0) continue;
     const Wear& wear = path.volume.wear;
-    const std::uint64_t used = (wear.day < options_.day ? 0 : wear.day_bytes) + path.promised_bytes;
-    if (used + shares[i] <= most) continue;
+    const std::uint64_t written = wear.day < options_.day ? 0 : wear.day_bytes;
+    const std::uint64_t frame_bytes = path.promised_frame_bytes + frames[i];
+    const std::uint64_t logs = kCopies * frame_bytes + new_logs_bytes(path, frame_bytes);
+    if (written + path.promised_bytes + data[i] + logs <= most) continue;
     return Error(Errc::kExhausted, path.volume.name + ": today's write budget of " +
-                                       format_bytes(most) + " is used up (" + format_bytes(used) +
-                                       " written); it begins anew at midnight UTC");
+                                       format_bytes(most) + " is used up (" +
+                                       format_bytes(written) +
+                                       " written, the rest promised, or "
+                                       "less than this may need); it begins anew at midnight UTC");
   }
   return {};
 }
 
-/// What a write will still write is part of the budget; what went to the device is wear instead.
-void Store::promise(const Shares& shares) {
-  for (std::size_t i = 0; i < paths_.size(); ++i) paths_[i]->promised_bytes += shares[i];
-}
-
-void Store::give_back(const Shares& shares) {
+/// What a change may still write is part of the budget; what went to the device is wear instead.
+void Store::promise(const Shares& data, const Shares& frames) {
   for (std::size_t i = 0; i < paths_.size(); ++i) {
-    HO_CHECK(paths_[i]->promised_bytes >= shares[i]);
-    paths_[i]->promised_bytes -= shares[i];
+    paths_[i]->promised_bytes += data[i];
+    paths_[i]->promised_frame_bytes += frames[i];
   }
 }
 
-void Store::give_back(Chunk& chunk) {
+void Store::give_back(const Shares& data, const Shares& frames) {
+  for (std::size_t i = 0; i < paths_.size(); ++i) {
+    PathState& path = *paths_[i];
+    HO_CHECK(path.promised_bytes >= data[i] && path.promised_frame_bytes >= frames[i]);
+    path.promised_bytes -= data[i];
+    path.promised_frame_bytes -= frames[i];
+  }
+}
+
+void Store::give_back_data(Chunk& chunk) {
   if (!chunk.promised) return;
   PathState& path = *paths_[chunk.path];
   HO_CHECK(path.promised_bytes >= chunk.blocks * kBlockBytes);
@@ -130,11 +163,12 @@ Result<void> Store::submit(const WriteOp& write) {
   op.kind = Op::Kind::kWrite;
   op.offset = write.offset_bytes;
   op.length = write.from.size();
-  const Shares shares = shares_left(op);
-  if (auto budget = check_budget(shares); !budget) return budget;
+  const Shares data = shares_left(op);
+  const Shares frames = frames_of(op, data);
+  if (auto budget = check_budget(data, frames); !budget) return budget;
   // Only read from; one field serves both directions.
   op.memory = const_cast<std::byte*>(write.from.data());
-  promise(shares);
+  promise(data, frames);
   enqueue(*slot);
   return {};
 }
@@ -195,7 +229,10 @@ void Store::finish_op(Slot slot) {
   Op& op = ops_[slot];
   HO_CHECK(op.open == 0 && !op.issuing);
   Extent& extent = *op.extent;
-  if (op.kind == Op::Kind::kWrite) give_back(shares_left(op));
+  if (op.kind == Op::Kind::kWrite) {
+    const Shares data = shares_left(op);
+    give_back(data, frames_of(op, data));
+  }
   StoreCompletion out;
   const bool moved = op.code == Errc::kOk && op.kind != Op::Kind::kFree;
   out.done = {op.id, op.code, moved ? op.length : 0};
@@ -282,7 +319,8 @@ void Store::on_commit(PathState& path, const Journal::Done& done) {
     case Commit::Kind::kWrite: finish_chunk(static_cast<Slot>(commit.token), done.code); break;
     case Commit::Kind::kCreate: {
       Extent& extent = *extents_.at(ExtentId(commit.token));
-      HO_CHECK(extent.commits_open > 0);
+      HO_CHECK(extent.commits_open > 0 && path.promised_frame_bytes >= commit.promised_bytes);
+      path.promised_frame_bytes -= commit.promised_bytes;
       if (done.code != Errc::kOk) extent.state = Extent::State::kLost;
       if (--extent.commits_open > 0) break;
       HO_CHECK(creating_ > 0);

@@ -99,7 +99,9 @@ class Store {
     SetId new_set{};         ///< random; for formatting
     /// So much written data is worth a frame of its own in the log (8 KiB) while others are open.
     std::uint64_t frame_data_bytes_min = kMiB;
-    std::vector<std::uint64_t> write_bytes_per_day_max;  ///< per path; missing or 0: no budget
+    /// Per path, logs included; missing or 0: no budget. A durable block counts three times until
+    /// its write has ended, as its frame may be its own.
+    std::vector<std::uint64_t> write_bytes_per_day_max;
   };
 
   /// Recovers the paths of a device, formats them where all are blank, and begins a new log on
@@ -110,8 +112,8 @@ class Store {
                                                            Options options, Findings& findings);
 
   /// Reserves space; all or nothing. Operations can be submitted at once.
-  /// @return kInvalidArgument; kExhausted: no space, the log could not hold it, or extents_max;
-  /// kBusy: too many are being made; kIo: a path is broken.
+  /// @return kInvalidArgument; kExhausted: no space, the log could not hold it, extents_max, or a
+  /// path's write budget of the day; kBusy: too many are being made; kIo: a path is broken.
   [[nodiscard]] Result<ExtentId> create(const ExtentSpec& spec);
 
   /// Each accepted operation gets one completion. Memory belongs to the store until then, and
@@ -192,7 +194,10 @@ class Store {
     Volume volume;
     Journal journal;
     std::uint64_t write_bytes_per_day_max = 0;
-    std::uint64_t promised_bytes = 0;  ///< of the day's budget, to what is not on the device yet
+    // Of the day's budget: to data that is not on the device yet, and to one copy of the frames of
+    // changes that are not safe yet.
+    std::uint64_t promised_bytes = 0;
+    std::uint64_t promised_frame_bytes = 0;
     std::uint64_t durable_extents = 0;
     std::uint64_t durable_blocks = 0;
     std::uint64_t freeing = 0;  ///< moved chunks and frees under way: blocks come free with each
@@ -258,7 +263,8 @@ class Store {
   [[nodiscard]] Result<void> settle();
 
   [[nodiscard]] Result<void> check_create(const ExtentSpec& spec, const Striping& striping);
-  [[nodiscard]] bool make_shard(PathState& path, const ExtentInfo& info, std::uint64_t blocks);
+  [[nodiscard]] std::uint64_t make_shard(PathState& path, const ExtentInfo& info,
+                                         std::uint64_t blocks);
   void drop_shards(const ExtentInfo& info);
   void release(Extent& extent);
 
@@ -268,10 +274,13 @@ class Store {
   /// Bytes by path.
   using Shares = std::array<std::uint64_t, kPathsMax>;
   [[nodiscard]] Shares shares_left(const Op& op) const;
-  [[nodiscard]] Result<void> check_budget(const Shares& shares) const;
-  void promise(const Shares& shares);
-  void give_back(const Shares& shares);
-  void give_back(Chunk& chunk);
+  [[nodiscard]] static std::uint64_t new_logs_bytes(const PathState& path,
+                                                    std::uint64_t frame_bytes);
+  [[nodiscard]] Result<void> check_budget(const Shares& data, const Shares& frames) const;
+  [[nodiscard]] static Shares frames_of(const Op& op, const Shares& data);
+  void promise(const Shares& data, const Shares& frames);
+  void give_back(const Shares& data, const Shares& frames);
+  void give_back_data(Chunk& chunk);
   void enqueue(Slot slot);
   void wake(Extent& extent);
   [[nodiscard]] bool conflicts(const Op& a, const Op& b) const;

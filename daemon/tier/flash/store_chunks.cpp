@@ -172,7 +172,7 @@ void Store::submit_chunk(Slot index, Role role, DeviceOpKind kind) {
     op.memory = {chunk.bounce + block * kBlockBytes, kBlockBytes};
   }
   if (kind == DeviceOpKind::kWrite) {
-    give_back(chunks_[index]);
+    give_back_data(chunks_[index]);
     paths_[chunk.path]->volume.count_written(op.memory.size(), options_.day);
   }
   // start_chunk() looked that there is room.
@@ -299,7 +299,12 @@ void Store::finish_chunk(Slot index, Errc code, std::uint32_t bad_block) {
   const Slot slot = chunk.op;
   Op& op = ops_[slot];
   if (code != Errc::kOk) fail_op(op, code, fault_at(chunk, bad_block));
-  give_back(chunk);
+  give_back_data(chunk);
+  if (op.kind == Op::Kind::kWrite && op.extent->info.policy == Policy::kDurable) {
+    PathState& path = *paths_[chunk.path];
+    HO_CHECK(path.promised_frame_bytes >= chunk.blocks * kBlockBytes);
+    path.promised_frame_bytes -= chunk.blocks * kBlockBytes;
+  }
   if (chunk.bounce != nullptr) free_bounces_.push_back(chunk.bounce);
   chunk.bounce = nullptr;
   if (chunk.moved) --paths_[chunk.path]->freeing;

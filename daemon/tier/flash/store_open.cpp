@@ -276,8 +276,8 @@ Result<void> Store::check_create(const ExtentSpec& spec, const Striping& stripin
   return {};
 }
 
-/// Takes places for a shard. @return false: the log cannot describe it, the space is too scattered.
-bool Store::make_shard(PathState& path, const ExtentInfo& info, std::uint64_t blocks) {
+/// Takes places for a shard. @return the bytes of the records that describe it; 0: scratch.
+std::uint64_t Store::make_shard(PathState& path, const ExtentInfo& info, std::uint64_t blocks) {
   Volume& volume = path.volume;
   Shard shard;
   shard.info = info;
@@ -288,14 +288,14 @@ bool Store::make_shard(PathState& path, const ExtentInfo& info, std::uint64_t bl
     HO_CHECK(run.has_value());
     for (std::uint32_t i = 0; i < run->count; ++i) shard.physical.push_back(run->first + i);
   }
-  bool describable = true;
+  std::uint64_t record_bytes = 0;
   if (info.policy == Policy::kDurable) {
-    describable = new_shard_bytes(shard) <= volume.geometry.frame_bytes_max() - kFrameHeaderBytes;
+    record_bytes = new_shard_bytes(shard);
     path.durable_extents += 1;
     path.durable_blocks += blocks;
   }
   volume.table.shards().emplace(info.id, std::move(shard));
-  return describable;
+  return record_bytes;
 }
 
 Result<ExtentId> Store::create(const ExtentSpec& spec) {
@@ -305,30 +305,42 @@ Result<ExtentId> Store::create(const ExtentSpec& spec) {
   auto extent = std::make_unique<Extent>();
   extent->info = info;
   bool describable = true;
-  for (auto& path : paths_) {
-    const std::uint64_t blocks = striping.shard_blocks(path->volume.path, spec.length_bytes);
-    describable = describable && (blocks == 0 || make_shard(*path, info, blocks));
-    extent->shards.push_back(path->volume.table.find(info.id));
+  Shares frames{};
+  for (std::size_t i = 0; i < paths_.size(); ++i) {
+    PathState& path = *paths_[i];
+    const std::uint64_t blocks = striping.shard_blocks(path.volume.path, spec.length_bytes);
+    if (blocks > 0) {
+      const std::uint64_t record_bytes = make_shard(path, info, blocks);
+      if (record_bytes > 0) frames[i] = frame_bytes(record_bytes);
+      describable = describable && frames[i] <= path.volume.geometry.frame_bytes_max();
+    }
+    extent->shards.push_back(path.volume.table.find(info.id));
   }
   if (!describable) {
     drop_shards(info);
     return Error(Errc::kExhausted, "the free space is too scattered for one durable extent of " +
                                        format_bytes(spec.length_bytes));
   }
+  if (auto budget = check_budget(Shares{}, frames); !budget) {
+    drop_shards(info);
+    return budget.error();
+  }
+  promise(Shares{}, frames);
   ++next_extent_;
   for (auto& path : paths_) path->volume.next_extent = next_extent_;
   if (spec.policy == Policy::kDurable) {
     extent->state = Extent::State::kCreating;
     ++creating_;
-    for (auto& path : paths_) {
-      Shard* const shard = extent->shards[path->volume.path.value()];
+    for (std::size_t i = 0; i < paths_.size(); ++i) {
+      Shard* const shard = extent->shards[i];
       if (shard == nullptr) continue;
       ++extent->commits_open;
       Commit commit;
       commit.kind = Commit::Kind::kCreate;
       commit.token = info.id.value();
+      commit.promised_bytes = frames[i];
       commit.shard = shard;
-      path->journal.append(commit);
+      paths_[i]->journal.append(commit);
     }
   }
   extents_.emplace(info.id, std::move(extent));

@@ -88,6 +88,12 @@ class Table {
   [[nodiscard]] static std::uint64_t snapshot_bytes(std::uint64_t extents, std::uint64_t blocks) {
     return extents * 160 + blocks * 17;
   }
+  /// The same as frames of one copy of a log, whatever their size: what a header takes of a frame,
+  /// and what the next record finds too short, is less than an eighth of it.
+  [[nodiscard]] static std::uint64_t snapshot_frames_bytes(std::uint64_t extents,
+                                                           std::uint64_t blocks) {
+    return align_up(snapshot_bytes(extents, blocks) / 7 * 8 + 8, kBlockBytes);
+  }
 
  private:
   [[nodiscard]] Result<void> create(const Record& record);
