@@ -33,6 +33,7 @@ Result<HelloPage> HelloPage::create() {
 Result<std::unique_ptr<Place>> Place::open(const std::string& provider, std::span<const OfiRail> at,
                                            const HelloPage& hello) {
   std::unique_ptr<Place> place(new Place);
+  place->opened_from_ = next_descriptor();
   for (const OfiRail& rail : at) {
     const auto listening = place->listen(provider, rail);
     if (!listening) return listening.error();
@@ -102,7 +103,7 @@ Result<void> Place::expose_hello(const std::string& provider, const HelloPage& h
     const auto name = endpoint.own_name();
     if (!name) return name.error();
     addresses.push_back({provider, endpoint.info().addr_format, *name, registered->keys[i]});
-    end_lost_connections(addresses.back());
+    end_lost_connections(addresses.back(), opened_from_);
   }
   address_ = encode_addresses(addresses);
   return {};

@@ -69,6 +69,7 @@ class Place {
                                                   Rights rights);
   [[nodiscard]] Result<void> expose_hello(const std::string& provider, const HelloPage& hello);
 
+  int opened_from_ = -1;  ///< descriptors of the rails have this number or higher ones
   std::vector<Rail> rails_;
   std::string address_;
   std::vector<MemoryHandle> hello_memory_;  // before the endpoints go

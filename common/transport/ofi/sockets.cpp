@@ -8,6 +8,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <rdma/fabric.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -135,16 +136,15 @@ bool same_file(int left, int right) {
          one.st_ino == other.st_ino;
 }
 
-/// This process's sockets whose name is the address, by descriptors of our own, each socket once.
-/// @return nothing where not all of them could be looked at.
+/// Those of the descriptors that are sockets whose name is the address, by descriptors of our own,
+/// each socket once. @return nothing where not all of them could be looked at.
 template <typename Name>
-std::optional<std::vector<UniqueFd>> sockets_at(const OfiAddress& address, Name name) {
+std::optional<std::vector<UniqueFd>> sockets_among(std::span<const int> numbers,
+                                                   const OfiAddress& address, Name name) {
   std::vector<UniqueFd> found;
   const auto where = socket_address(address);
   if (!where) return found;
-  const auto numbers = descriptors();
-  if (!numbers) return std::nullopt;
-  for (const int fd : *numbers) {
+  for (const int fd : numbers) {
     if (!is_at(fd, name, *where)) continue;
     // Another thread may close the descriptor and get its number for something else: what is looked
     // at and what is set must be one socket, so both go by a descriptor of our own.
@@ -210,7 +210,8 @@ std::unique_lock<std::mutex> Leavings::alone() {
 }
 
 void Leavings::hold(const OfiAddress& address) {
-  auto found = sockets_at(address, ::getpeername);
+  const auto numbers = descriptors();
+  auto found = numbers ? sockets_among(*numbers, address, ::getpeername) : std::nullopt;
   if (!found) {
     blind_ = true;
     return;
@@ -247,8 +248,17 @@ bool Leavings::gone() {
   return sockets_.empty() && !blind_;
 }
 
-void end_lost_connections(const OfiAddress& listening) {
-  const auto found = sockets_at(listening, ::getsockname);
+int next_descriptor() { return UniqueFd(::eventfd(0, EFD_CLOEXEC)).get(); }
+
+void end_lost_connections(const OfiAddress& listening, int opened_from) {
+  std::vector<int> numbers;
+  const int end = next_descriptor();
+  for (int fd = std::max(opened_from, 0); fd < end; ++fd) numbers.push_back(fd);
+  auto found = sockets_among(numbers, listening, ::getsockname);
+  if (!found || found->empty()) {
+    const auto all = descriptors();
+    found = all ? sockets_among(*all, listening, ::getsockname) : std::nullopt;
+  }
   if (!found) return;
   constexpr int kOn = 1;
   constexpr int kIdleSeconds = 15;

@@ -78,6 +78,24 @@ std::vector<UniqueFd> fill_descriptors(int count) {
   }
 }
 
+bool kept_alive(const UniqueFd& socket) {
+  int on = 0;
+  socklen_t length = sizeof on;
+  REQUIRE(::getsockopt(socket.get(), SOL_SOCKET, SO_KEEPALIVE, &on, &length) == 0);
+  return on == 1;
+}
+
+/// Another listener at the same address.
+UniqueFd listen_beside(const OfiAddress& address) {
+  constexpr int kOn = 1;
+  UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  REQUIRE(::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEPORT, &kOn, sizeof kOn) == 0);
+  REQUIRE(::bind(listener.get(), reinterpret_cast<const sockaddr*>(address.name.data()),
+                 static_cast<socklen_t>(address.name.size())) == 0);
+  REQUIRE(::listen(listener.get(), 4) == 0);
+  return listener;
+}
+
 rlimit descriptor_limit() {
   rlimit limit{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
@@ -151,6 +169,31 @@ TEST_CASE("sockets: where connections cannot be looked for, nothing counts as go
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
   leavings.cut();
   CHECK_FALSE(leavings.gone());
+}
+
+TEST_CASE("sockets: a listener is looked for among new descriptors, then among all") {
+  OfiAddress address;
+  sockaddr_in where{};
+  where.sin_family = AF_INET;
+  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.provider = "net";
+  address.format = FI_SOCKADDR_IN;
+  address.name.assign(reinterpret_cast<const char*>(&where), sizeof where);
+  UniqueFd low(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const UniqueFd before = listen_beside(address);
+  socklen_t length = sizeof where;
+  REQUIRE(::getsockname(before.get(), reinterpret_cast<sockaddr*>(&where), &length) == 0);
+  address.name.assign(reinterpret_cast<const char*>(&where), sizeof where);
+  const int opened_from = next_descriptor();
+  const UniqueFd after = listen_beside(address);
+  CHECK(opened_from == after.get());
+  end_lost_connections(address, opened_from);
+  CHECK(kept_alive(after));
+  CHECK_FALSE(kept_alive(before));  // it was there already: nobody looked
+  // A number below has become free: what was opened since cannot be told from the rest.
+  low.reset();
+  end_lost_connections(address, opened_from);
+  CHECK(kept_alive(before));
 }
 
 TEST_CASE("sockets: rails of two providers and one rail twice are no address") {
