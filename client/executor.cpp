@@ -1,6 +1,7 @@
 #include "client/executor.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "common/base/check.hpp"
@@ -12,7 +13,7 @@ using schedule::CacheOp;
 using schedule::CacheOpKind;
 using schedule::Schedule;
 
-/// Heap order: the entry needed soonest at the top; ties in submission order of the schedule.
+/// Heap order: the entry needed soonest at the top; ties in the order of planned starts.
 struct NeededLater {
   template <typename Entry>
   bool operator()(const Entry& a, const Entry& b) const {
@@ -64,6 +65,7 @@ Result<Executor> Executor::create(const Schedule& schedule) {
   made.build_edges(schedule);
   made.build_triggers(schedule);
   made.build_urgency(schedule);
+  made.build_ranks(schedule);
   made.reset_instances();
   return made;
 }
@@ -173,6 +175,21 @@ void Executor::build_urgency(const Schedule& schedule) {
   for (int round = 0; round < kUrgencyRounds && relax(schedule.cache_ops, 0); ++round) {
   }
   for (int round = 0; round < kUrgencyRounds && relax(schedule.prologue, steady_); ++round) {
+  }
+}
+
+/// Lists keep their order, and what starts at once its place in the list: a schedule without times
+/// goes by its lists alone.
+void Executor::build_ranks(const Schedule& schedule) {
+  std::uint32_t base = 0;
+  for (const auto* list : {&schedule.cache_ops, &schedule.prologue, &schedule.epilogue}) {
+    std::vector<std::uint32_t> order(list->size());
+    std::iota(order.begin(), order.end(), 0U);
+    std::stable_sort(order.begin(), order.end(), [list](std::uint32_t a, std::uint32_t b) {
+      return (*list)[a].start_ns < (*list)[b].start_ns;
+    });
+    for (std::uint32_t i = 0; i < order.size(); ++i) nodes_[base + order[i]].rank = base + i;
+    base += static_cast<std::uint32_t>(list->size());
   }
 }
 
@@ -326,7 +343,7 @@ void Executor::satisfy(std::uint32_t node, std::uint64_t step) {
   const std::uint64_t relative = nodes_[node].needed_rel;
   const std::uint64_t needed =
       relative == kNeverNeeded ? kNeverNeeded : step * positions_ + relative;
-  ready_.push_back({needed, step * nodes_.size() + node, node, step});
+  ready_.push_back({needed, step * nodes_.size() + nodes_[node].rank, node, step});
   std::push_heap(ready_.begin(), ready_.end(), NeededLater{});
 }
 

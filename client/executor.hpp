@@ -67,7 +67,9 @@ class Executor {
   /// A transfer given out by next() has moved all its bytes.
   [[nodiscard]] Result<void> completed(const Instance& instance);
 
-  /// Takes the ready transfer needed soonest; ties in list order. O(log ready).
+  /// Takes the ready transfer needed soonest; of those for one op the one that the plan starts
+  /// first: it gave the channel to that one first, since others wait for it or it takes longer.
+  /// O(log ready).
   [[nodiscard]] std::optional<ReadyTransfer> next();
 
   /// Leading positions (a global count) whose waits are all satisfied. Never falls.
@@ -102,6 +104,7 @@ class Executor {
     bool gate_next_step = false;
     bool detach = false;
     std::uint64_t needed_rel = kNeverNeeded;  ///< positions after the step's first
+    std::uint32_t rank = 0;                   ///< among all nodes, by planned start
   };
   struct HeapEntry {
     std::uint64_t needed_at = 0;
@@ -119,6 +122,7 @@ class Executor {
   void build_edges(const schedule::Schedule& schedule);
   void build_triggers(const schedule::Schedule& schedule);
   void build_urgency(const schedule::Schedule& schedule);
+  void build_ranks(const schedule::Schedule& schedule);
   void reset_instances();
   void enter(State from, State to);
   [[nodiscard]] std::size_t slot(std::uint32_t node, std::uint64_t step) const;

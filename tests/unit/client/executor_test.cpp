@@ -149,6 +149,28 @@ TEST_CASE("executor: the transfer needed soonest comes first, also through its d
   CHECK(take(executor).index == 0);
 }
 
+TEST_CASE("executor: of transfers for one op the one that is planned first comes first") {
+  Schedule schedule = bare(4);
+  schedule.cache_ops = {cache_op(CacheOpKind::kPrefetch, std::nullopt, 3),
+                        cache_op(CacheOpKind::kPrefetch, std::nullopt, 3),
+                        cache_op(CacheOpKind::kPrefetch, std::nullopt, 3),
+                        cache_op(CacheOpKind::kPrefetch, std::nullopt, 2)};
+  const std::vector<std::uint64_t> starts = {300, 100, 300, 400};
+  for (std::size_t i = 0; i < starts.size(); ++i) schedule.cache_ops[i].start_ns = starts[i];
+  Executor executor = make(schedule);
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    REQUIRE(executor.begin_step().ok());
+    std::vector<std::uint32_t> order;
+    for (std::size_t i = 0; i < starts.size(); ++i) {
+      const Instance instance = take(executor);
+      order.push_back(instance.index);
+      REQUIRE(executor.completed(instance).ok());
+    }
+    CHECK(order == std::vector<std::uint32_t>{3, 1, 0, 2});  // the need before the plan's time
+    REQUIRE(executor.positions_ended(4 * (step + 1)).ok());
+  }
+}
+
 TEST_CASE("executor: the epilogue waits for every instance of every step") {
   Schedule schedule = bare(1);
   schedule.cache_ops = {cache_op(CacheOpKind::kPrefetch, 0, 0, true)};
