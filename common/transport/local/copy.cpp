@@ -67,81 +67,9 @@ void stream_lines_sse2(std::byte* to, const std::byte* from, std::size_t lines) 
   }
 }
 
-using StreamLines = void (*)(std::byte*, const std::byte*, std::size_t);
-
-StreamLines widest_stream() {
-  if (__builtin_cpu_supports("avx512f")) return stream_lines_avx512;
-  if (__builtin_cpu_supports("avx2")) return stream_lines_avx2;
-  return stream_lines_sse2;
-}
-
-#endif
-
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-}
-
-/// Copies one window in pieces. @return how long it took.
-template <typename Copy>
-std::uint64_t window_ns(std::byte* to, const std::byte* from, std::size_t window_bytes,
-                        std::size_t piece_bytes, const Copy& copy) {
-  const std::uint64_t start = now_ns();
-  for (std::size_t at = 0; at + piece_bytes <= window_bytes; at += piece_bytes) {
-    copy(to + at, from + at, piece_bytes);
-  }
-  return now_ns() - start;
-}
-
-std::uint64_t median(std::vector<std::uint64_t>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-void copy_plain(std::byte* to, const std::byte* from, std::size_t length_bytes) {
-  std::memcpy(to, from, length_bytes);
-}
-
-std::size_t measure_streaming_bytes_min() {
-  constexpr std::size_t kWindowBytes = 2 * kMiB;
-  constexpr std::size_t kWindows = 12;
-  // With the target's, more than most caches keep.
-  constexpr std::size_t kAreaBytes = kWindows * kWindowBytes;
-  constexpr std::size_t kFallbackBytes = kMiB;
-  constexpr std::array<std::size_t, 5> kPieces = {2 * kMiB, kMiB, 256 * kKiB, 64 * kKiB, 16 * kKiB};
-  void* mapped = ::mmap(nullptr, 2 * kAreaBytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (mapped == MAP_FAILED) return kFallbackBytes;
-  auto* from = static_cast<std::byte*>(mapped);
-  std::byte* to = from + kAreaBytes;
-  std::memset(from, 1, kAreaBytes);  // else all pages of a fresh mapping may be one zero page
-
-  std::size_t least = std::numeric_limits<std::size_t>::max();
-  for (const std::size_t piece : kPieces) {
-    // Windows of the two kinds alternate and are shorter than a time slice, and medians are
-    // compared: on a machine that is busy while a job starts, whole walks would measure the
-    // scheduler.
-    std::vector<std::uint64_t> plain;
-    std::vector<std::uint64_t> streaming;
-    for (std::size_t i = 0; i < 2 * kWindows; ++i) {
-      const std::size_t at = i % kWindows * kWindowBytes;
-      const bool streams = (i + i / kWindows) % 2 == 0;  // each window once each way
-      const std::uint64_t took =
-          window_ns(to + at, from + at, kWindowBytes, piece, streams ? copy_streaming : copy_plain);
-      (streams ? streaming : plain).push_back(took);
-    }
-    if (median(streaming) >= median(plain)) break;
-    least = piece;
-  }
-  ::munmap(mapped, 2 * kAreaBytes);
-  return least;
-}
-
-}  // namespace
-
+/// Heads and tails of less than a line are copied plainly; a fence orders the lines at the end.
+template <void (*stream_lines)(std::byte*, const std::byte*, std::size_t)>
 void copy_streaming(std::byte* to, const std::byte* from, std::size_t length_bytes) {
-#if defined(__x86_64__)
-  static const StreamLines stream_lines = widest_stream();
   const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % kLineBytes;
   const std::size_t head = misaligned == 0 ? 0 : std::min(kLineBytes - misaligned, length_bytes);
   std::memcpy(to, from, head);
@@ -150,20 +78,130 @@ void copy_streaming(std::byte* to, const std::byte* from, std::size_t length_byt
   const std::size_t done = head + lines * kLineBytes;
   std::memcpy(to + done, from + done, length_bytes - done);
   _mm_sfence();
-#else
-  std::memcpy(to, from, length_bytes);
-#endif
 }
 
-std::size_t streaming_bytes_min() {
-  static const std::size_t least = measure_streaming_bytes_min();
-  return least;
+#endif
+
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
+
+void copy_plain(std::byte* to, const std::byte* from, std::size_t length_bytes) {
+  std::memcpy(to, from, length_bytes);
+}
+
+/// Memory to measure in, walked round and round: no window is met again before more than a cache
+/// holds has passed.
+class Areas {
+ public:
+  Areas() {
+    void* mapped = ::mmap(nullptr, 2 * kAreaBytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (mapped == MAP_FAILED) return;
+    from_ = static_cast<std::byte*>(mapped);
+    std::memset(from_, 1, kAreaBytes);  // else all pages of a fresh mapping may be one zero page
+  }
+  Areas(const Areas&) = delete;
+  Areas& operator=(const Areas&) = delete;
+  ~Areas() {
+    if (from_ != nullptr) ::munmap(from_, 2 * kAreaBytes);
+  }
+  [[nodiscard]] bool valid() const { return from_ != nullptr; }
+
+  /// Each way of copying gets windows of its own in turns shorter than a time slice: on a machine
+  /// that is busy while a job starts, whole walks would measure the scheduler.
+  /// @return the time of one window by each way: the first quartile, which other work disturbs
+  ///   less than the median.
+  [[nodiscard]] std::vector<std::uint64_t> times_ns(const std::vector<Copy>& ways,
+                                                    std::size_t piece_bytes) {
+    std::vector<std::vector<std::uint64_t>> times(ways.size());
+    for (std::size_t turn = 0; turn < kTurns; ++turn) {
+      for (std::size_t i = 0; i < ways.size(); ++i) {
+        // Another one comes first in each turn.
+        const std::size_t way = (i + turn) % ways.size();
+        times[way].push_back(window_ns(ways[way], piece_bytes));
+      }
+    }
+    std::vector<std::uint64_t> quartiles;
+    for (auto& of_way : times) {
+      const auto quartile = of_way.begin() + static_cast<std::ptrdiff_t>(of_way.size() / 4);
+      std::nth_element(of_way.begin(), quartile, of_way.end());
+      quartiles.push_back(*quartile);
+    }
+    return quartiles;
+  }
+
+ private:
+  static constexpr std::size_t kAreaBytes = 64 * kMiB;
+  static constexpr std::size_t kWindowBytes = kMiB;
+  static constexpr std::size_t kTurns = 12;
+
+  std::uint64_t window_ns(Copy copy, std::size_t piece_bytes) {
+    std::byte* to = from_ + kAreaBytes + at_;
+    const std::byte* from = from_ + at_;
+    at_ = (at_ + kWindowBytes) % kAreaBytes;
+    const std::uint64_t start = now_ns();
+    for (std::size_t at = 0; at < kWindowBytes; at += piece_bytes) {
+      copy(to + at, from + at, piece_bytes);
+    }
+    return now_ns() - start;
+  }
+
+  std::byte* from_ = nullptr;
+  std::size_t at_ = 0;
+};
+
+/// What was measured.
+struct Choice {
+  Copy streaming = copy_plain;
+  std::size_t streaming_bytes_min = std::numeric_limits<std::size_t>::max();
+};
+
+Choice measure() {
+  constexpr std::array<std::size_t, 4> kPieces = {kMiB, 256 * kKiB, 64 * kKiB, 16 * kKiB};
+  Choice choice;
+  const std::vector<Copy> streams = streaming_copies();
+  if (streams.empty()) return choice;
+  choice.streaming = streams.front();
+  Areas areas;
+  if (!areas.valid()) {
+    choice.streaming_bytes_min = kMiB;
+    return choice;
+  }
+  const auto times = areas.times_ns(streams, kPieces.front());
+  choice.streaming = streams[static_cast<std::size_t>(std::min_element(times.begin(), times.end()) -
+                                                      times.begin())];
+  for (const std::size_t piece_bytes : kPieces) {
+    const auto both = areas.times_ns({copy_plain, choice.streaming}, piece_bytes);
+    if (both[1] >= both[0]) break;
+    choice.streaming_bytes_min = piece_bytes;
+  }
+  return choice;
+}
+
+const Choice& choice() {
+  static const Choice measured = measure();
+  return measured;
+}
+
+}  // namespace
+
+std::vector<Copy> streaming_copies() {
+  std::vector<Copy> copies;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) copies.push_back(copy_streaming<stream_lines_avx512>);
+  if (__builtin_cpu_supports("avx2")) copies.push_back(copy_streaming<stream_lines_avx2>);
+  copies.push_back(copy_streaming<stream_lines_sse2>);
+#endif
+  return copies;
+}
+
+std::size_t streaming_bytes_min() { return choice().streaming_bytes_min; }
 
 void copy_piece(std::byte* to, const std::byte* from, std::size_t length_bytes,
                 std::size_t total_bytes) {
-  if (total_bytes >= streaming_bytes_min()) {
-    copy_streaming(to, from, length_bytes);
+  if (total_bytes >= choice().streaming_bytes_min) {
+    choice().streaming(to, from, length_bytes);
   } else {
     std::memcpy(to, from, length_bytes);
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 namespace ho::transport {
 
@@ -13,8 +14,13 @@ namespace ho::transport {
 void copy_piece(std::byte* to, const std::byte* from, std::size_t length_bytes,
                 std::size_t total_bytes);
 
-/// Copies with non-temporal stores of the widest kind the processor has (AVX-512, AVX2, SSE2).
-void copy_streaming(std::byte* to, const std::byte* from, std::size_t length_bytes);
+/// A copy of one kind; the areas do not overlap, alignment and length are free.
+using Copy = void (*)(std::byte* to, const std::byte* from, std::size_t length_bytes);
+
+/// Copies with non-temporal stores that this processor has (AVX-512, AVX2, SSE2), the widest first;
+/// none where the architecture has none. The widest is not always the fastest: copy_piece() uses
+/// the one that was fastest when measured.
+[[nodiscard]] std::vector<Copy> streaming_copies();
 
 /// The size from which streaming stores beat the plain copy here, for memory that is not in the
 /// cache. Measured at the first call in a process (about 100 ms), then fixed.

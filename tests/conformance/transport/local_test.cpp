@@ -37,13 +37,19 @@ TEST_CASE("local: every length and alignment copies right, plain or streaming") 
   std::vector<std::byte> from(4096 + 256);
   fill(from, 81);
   std::vector<std::byte> to(from.size());
-  for (std::size_t length = 0; length <= 1024; length += 1 + length / 40) {
-    for (std::size_t shift = 0; shift < 64; shift += 7) {
-      std::memset(to.data(), 0x77, to.size());
-      transport::copy_streaming(to.data() + 64 + shift, from.data() + 13, length);
-      REQUIRE(std::memcmp(to.data() + 64 + shift, from.data() + 13, length) == 0);
-      REQUIRE(to[63 + shift] == std::byte{0x77});
-      REQUIRE(to[64 + shift + length] == std::byte{0x77});
+  std::vector<transport::Copy> copies = transport::streaming_copies();
+  copies.push_back([](std::byte* target, const std::byte* source, std::size_t length_bytes) {
+    transport::copy_piece(target, source, length_bytes, transport::streaming_bytes_min());
+  });
+  for (const transport::Copy copy : copies) {
+    for (std::size_t length = 0; length <= 1024; length += 1 + length / 40) {
+      for (std::size_t shift = 0; shift < 64; shift += 7) {
+        std::memset(to.data(), 0x77, to.size());
+        copy(to.data() + 64 + shift, from.data() + 13, length);
+        REQUIRE(std::memcmp(to.data() + 64 + shift, from.data() + 13, length) == 0);
+        REQUIRE(to[63 + shift] == std::byte{0x77});
+        REQUIRE(to[64 + shift + length] == std::byte{0x77});
+      }
     }
   }
 }
