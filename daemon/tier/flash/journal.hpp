@@ -93,6 +93,8 @@ class Journal {
                                         ready_.empty() && !snapshot_wanted_ && !frame_wanted_);
   }
   [[nodiscard]] bool broken() const { return state_ == State::kBroken; }
+  /// Operations of ours on the device: it uses our memory.
+  [[nodiscard]] std::uint32_t open_ops() const { return open_ops_; }
   /// Whether a new log is being written, or will be before any other frame.
   [[nodiscard]] bool begins_log() const {
     return snapshot_wanted_ || (state_ != State::kLog && state_ != State::kBroken);

@@ -87,8 +87,13 @@ struct PathStatus {
 /// Owner: one thread, also the device's. submit() and poll() never block and allocate nothing;
 /// open(), create() and close() may. Lifecycle: open -> operations -> close, or just the
 /// destructor, which is a crash as far as the paths are concerned; no operation may be in flight.
+/// Those of its logs are waited for, up to kEndTurns times 100 ms.
 class Store {
  public:
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+  ~Store();
+
   struct Options {
     std::size_t ops_max = 256;
     std::size_t bounce_buffers = 16;  ///< 1 MiB each, for unaligned ends and memory
@@ -261,6 +266,7 @@ class Store {
   static void drop_incomplete(std::vector<Volume>& volumes, Findings& findings);
   void adopt_extents();
   [[nodiscard]] Result<void> settle();
+  [[nodiscard]] std::uint64_t under_way() const;
 
   [[nodiscard]] Result<void> check_create(const ExtentSpec& spec, const Striping& striping);
   [[nodiscard]] std::uint64_t make_shard(PathState& path, const ExtentInfo& info,
@@ -310,7 +316,9 @@ class Store {
     return *ops_[chunk.op].extent->shards[chunk.path];
   }
 
-  std::unique_ptr<Device> device_;
+  static constexpr int kEndTurns = 100;
+
+  std::unique_ptr<Device> device_;  // the destructor sees to what of the rest it still uses
   Options options_;
   std::vector<std::unique_ptr<PathState>> paths_;
   std::map<ExtentId, std::unique_ptr<Extent>> extents_;

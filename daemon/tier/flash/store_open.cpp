@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -187,24 +189,56 @@ void Store::adopt_extents() {
   for (auto& path : paths_) path->volume.next_extent = next_extent_;
 }
 
-/// Runs the journals until nothing is left to do.
+/// Runs the journals until nothing is left to do, also where one of them breaks: the others have
+/// operations under way.
 Result<void> Store::settle() {
   const SteadyClock clock;
   const TimePoint end = clock.now() + kSettleMax;
   for (;;) {
     HO_CHECK(poll({}) == 0);
-    bool idle = true;
-    for (const auto& path : paths_) {
-      if (path->journal.broken()) {
-        return Error(Errc::kIo, path->volume.name +
-                                    ": its log cannot be written: " + path->journal.broken_why());
-      }
-      idle = idle && path->journal.idle();
-    }
-    if (idle) return {};
+    const bool idle = std::all_of(paths_.begin(), paths_.end(),
+                                  [](const auto& path) { return path->journal.idle(); });
+    if (idle) break;
     if (clock.now() > end) return Error(Errc::kDeadline, "the flash device does not answer");
     device_->wait(kSettleTurn);
   }
+  for (const auto& path : paths_) {
+    if (!path->journal.broken()) continue;
+    return Error(Errc::kIo,
+                 path->volume.name + ": its log cannot be written: " + path->journal.broken_why());
+  }
+  return {};
+}
+
+/// Operations that the device has.
+std::uint64_t Store::under_way() const {
+  std::uint64_t count = device_open_;
+  for (const auto& path : paths_) count += path->journal.open_ops();
+  return count;
+}
+
+/// The logs' and the bounce memory is the device's until each operation on it has ended.
+Store::~Store() {
+  std::uint64_t left = under_way();
+  for (int turn = 0; left > 0 && turn < kEndTurns;) {
+    std::array<Completion, 16> done;
+    const std::size_t count = device_->poll(done);
+    HO_CHECK(count <= left);
+    left -= count;
+    if (count > 0) continue;
+    device_->wait(kSettleTurn);
+    ++turn;
+  }
+  if (left == 0) return;
+  // What never came back may still come: its memory stays, for the life of the process.
+  struct Kept {
+    AlignedMemory bounces;
+    std::vector<std::unique_ptr<PathState>> paths;
+  };
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<Kept>;
+  const std::lock_guard lock(mutex);
+  kept->push_back({std::move(bounce_memory_), std::move(paths_)});
 }
 
 Result<void> Store::close() {

@@ -35,9 +35,13 @@ struct StoreRig {
     options.extents_max = extents_max;
     options.new_set[0] = set;
     findings.clear();
-    auto device = std::make_unique<SimFlash>(disks, salt, faults);
-    sim = device.get();
-    auto opened = Store::open(std::move(device), options, findings);
+    std::unique_ptr<flash::Device> used = std::move(device);
+    if (used == nullptr) {
+      auto made = std::make_unique<SimFlash>(disks, salt, faults);
+      sim = made.get();
+      used = std::move(made);
+    }
+    auto opened = Store::open(std::move(used), options, findings);
     if (!opened) return opened.error();
     store = std::move(*opened);
     return {};
@@ -65,6 +69,7 @@ struct StoreRig {
   }
 
   std::vector<std::shared_ptr<SimDisk>> disks;
+  std::unique_ptr<flash::Device> device;  ///< for the next open(), in place of a simulated one
   SimFlash* sim = nullptr;
   std::unique_ptr<Store> store;
   Findings findings;  ///< of the last open()
