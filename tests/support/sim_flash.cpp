@@ -62,7 +62,12 @@ void SimDisk::cut(Prng& random) {
     if (fate == 0) continue;
     for (std::size_t at = 0; at < write.bytes.size(); at += kSectorBytes) {
       if (fate == 2 && random.below(2) == 0) continue;
-      std::memcpy(stable_.data() + write.offset + at, write.bytes.data() + at, kSectorBytes);
+      std::byte* const sector = stable_.data() + write.offset + at;
+      std::memcpy(sector, write.bytes.data() + at, kSectorBytes);
+      if (fate == 2 && garbles_ && random.below(4) == 0) {
+        const std::uint64_t noise = random.next() | 1U;
+        std::memcpy(sector + random.below(kSectorBytes / 8) * 8, &noise, sizeof(noise));
+      }
     }
   }
   loose_.clear();

@@ -23,7 +23,7 @@ struct SimFlashFaults {
 /// The bytes of one simulated path, which outlive its device as a disk outlives a computer.
 ///
 /// `stable` is what survives a cut for certain; writes that no sync covered are in `loose`, and
-/// each of their 512-byte sectors survives or not by itself, in any order.
+/// each of their 512-byte sectors survives or not by itself, in any order, or holds neither.
 class SimDisk {
  public:
   explicit SimDisk(std::uint64_t bytes) : stable_(bytes), current_(bytes) {}
@@ -39,6 +39,8 @@ class SimDisk {
   void cut(Prng& random);
   /// A new device takes over: what the last one had finished is older than any sync of this one.
   void settle();
+  /// From here on a cut leaves some sectors with neither the old nor the new bytes.
+  void garble() { garbles_ = true; }
   /// Reads of this block fail until it is written.
   void spoil(std::uint64_t offset) { bad_.insert(offset / flash::kBlockBytes); }
   [[nodiscard]] bool readable(std::uint64_t offset, std::uint64_t bytes) const;
@@ -57,6 +59,7 @@ class SimDisk {
   std::vector<std::byte> current_;
   std::vector<Loose> loose_;
   std::uint64_t boot_ = 1;
+  bool garbles_ = false;
   std::set<std::uint64_t> bad_;  ///< blocks
 };
 

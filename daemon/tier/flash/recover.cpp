@@ -309,8 +309,13 @@ Result<void> check_blank(BlockingIo& io, PathIndex which) {
   return {};
 }
 
+struct Chosen {
+  Superblock super;
+  std::array<bool, kCopies> stands{};  ///< which copies say the same
+};
+
 /// The better of both superblocks.
-Result<Superblock> choose_superblock(BlockingIo& io, PathIndex which, Findings& findings) {
+Result<Chosen> choose_superblock(BlockingIo& io, PathIndex which, Findings& findings) {
   const std::uint64_t size = io.device().paths()[which.value()].size_bytes;
   if (const auto planned = plan_geometry(size); !planned) return planned.error();
   auto first = read_superblock(io, which, 0);
@@ -336,7 +341,11 @@ Result<Superblock> choose_superblock(BlockingIo& io, PathIndex which, Findings& 
     return Error(Errc::kCorrupt, "it has " + std::to_string(size) + " bytes, but had " +
                                      std::to_string(super.path_bytes) + " when it was formatted");
   }
-  return super;
+  // One start's log may have the epoch of another's that was cut.
+  const auto same = [&super](const Result<Superblock>& copy) {
+    return copy && copy->epoch == super.epoch && copy->salt == super.salt;
+  };
+  return Chosen{super, {same(first), same(second)}};
 }
 
 }  // namespace
@@ -353,11 +362,12 @@ void Volume::count_written(std::uint64_t bytes, std::uint32_t day) {
 
 Result<Volume> recover(BlockingIo& io, PathIndex which, Findings& findings) {
   const std::string& name = io.device().paths()[which.value()].name;
-  auto super = choose_superblock(io, which, findings);
-  if (!super) return super.error().at(name);
-  const auto geometry = plan_geometry(super->path_bytes);
+  const auto chosen = choose_superblock(io, which, findings);
+  if (!chosen) return chosen.error().at(name);
+  const auto geometry = plan_geometry(chosen->super.path_bytes);
   HO_CHECK(geometry.ok());
-  Volume volume(which, name, *super, *geometry);
+  Volume volume(which, name, chosen->super, *geometry);
+  volume.super_stands = chosen->stands;
   if (auto replayed = Replay(io, volume, findings).run(); !replayed) {
     return replayed.error().at(name);
   }
@@ -370,6 +380,19 @@ Result<Volume> recover(BlockingIo& io, PathIndex which, Findings& findings) {
     }
   }
   return volume;
+}
+
+Result<void> repair_superblocks(BlockingIo& io, Volume& volume) {
+  AlignedMemory block(kBlockBytes);
+  encode_superblock(volume.super, std::span<std::byte, kBlockBytes>(block.span()));
+  for (std::size_t copy = 0; copy < kCopies; ++copy) {
+    if (volume.super_stands[copy]) continue;
+    const std::uint64_t offset = volume.geometry.super_offset(copy);
+    if (auto written = io.write(volume.path, offset, block.span()); !written) return written;
+    if (auto safe = io.sync(volume.path); !safe) return safe;
+    volume.super_stands[copy] = true;
+  }
+  return {};
 }
 
 Result<Volume> format(BlockingIo& io, PathIndex which, const SetId& set, std::uint16_t path_count) {

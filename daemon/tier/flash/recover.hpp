@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ struct Volume {
   PathIndex path;  ///< in the set, and of the device
   std::string name;
   Superblock super;
+  std::array<bool, kCopies> super_stands{true, true};  ///< which copies on the path say the same
   Geometry geometry;
   Table table;
   Space space;
@@ -45,6 +47,11 @@ using Findings = std::vector<std::string>;
 /// @return kNotFound: blank, never formatted; kCorrupt, kUnsupported, kIo, kDeadline with the
 /// path's name.
 [[nodiscard]] Result<Volume> recover(BlockingIo& io, PathIndex which, Findings& findings);
+
+/// Writes the superblock that counts over a copy that is older, damaged or unreadable, and makes it
+/// safe. A new log takes the area that an older copy names, and then the copy that counts: a write
+/// of that one that goes wrong would leave none. What was read of the path is safe already.
+[[nodiscard]] Result<void> repair_superblocks(BlockingIo& io, Volume& volume);
 
 /// Makes an empty path of a set. Whatever it held is lost.
 [[nodiscard]] Result<Volume> format(BlockingIo& io, PathIndex which, const SetId& set,

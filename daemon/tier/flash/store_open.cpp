@@ -120,8 +120,9 @@ Result<std::unique_ptr<Store>> Store::open(std::unique_ptr<Device> device, Optio
   if (!volumes) return volumes.error();
   // After a kill what was read here may be in the device's cache alone, the superblock too. The new
   // log goes over the one that is safe, which a power cut would bring back.
-  for (const Volume& volume : *volumes) {
+  for (Volume& volume : *volumes) {
     if (auto safe = io.sync(volume.path); !safe) return safe.error();
+    if (auto repaired = repair_superblocks(io, volume); !repaired) return repaired.error();
   }
   drop_incomplete(*volumes, findings);
   HO_CHECK(device->caps().depth_ops >= volumes->size() * Journal::device_ops(1) + 2);

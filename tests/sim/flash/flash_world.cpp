@@ -22,6 +22,7 @@ FlashWorld::FlashWorld(std::uint64_t seed) : random_(seed) {
   const std::uint64_t count = 1 + random_.below(3);
   for (std::uint64_t i = 0; i < count; ++i) {
     disks_.push_back(std::make_shared<SimDisk>(kMiB + random_.below(256) * kBlockBytes));
+    disks_.back()->garble();
   }
 }
 
