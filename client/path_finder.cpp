@@ -1,5 +1,6 @@
 #include "client/path_finder.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -33,11 +34,11 @@ PathFinder::Made& PathFinder::made(const std::string& name) {
 }
 
 Result<transport::PeerId> PathFinder::connect(const HelloReply& hello,
-                                              const DriverEndpoint& endpoint) {
+                                              const DriverEndpoint& endpoint, TimePoint deadline) {
   Made& driver = made(endpoint.driver);
   if (driver.error) return *driver.error;
   return driver.driver->transport->connect({hello.node, endpoint.address},
-                                           clock_.now() + kPeerTimeout);
+                                           std::min(deadline, clock_.now() + kPeerTimeout));
 }
 
 Result<Path> PathFinder::reach(const HelloReply& hello, const std::string& label) {
@@ -72,12 +73,12 @@ Result<transport::PeerId> PathFinder::move(const HelloReply& hello, const Driver
   return peer;
 }
 
-Result<PathChoice> PathFinder::explain(const HelloReply& hello) {
+Result<PathChoice> PathFinder::explain(const HelloReply& hello, TimePoint deadline) {
   PathFacts facts = facts_of(hello);
   for (;;) {
     auto choice = choose_path(allowed_, facts);
     if (!choice || choice->endpoint.driver != "ucx") return choice;
-    const auto peer = connect(hello, choice->endpoint);
+    const auto peer = connect(hello, choice->endpoint, deadline);
     if (peer) {
       made("ucx").driver->transport->close_peer(*peer);
       return choice;

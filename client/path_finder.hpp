@@ -52,8 +52,9 @@ class PathFinder {
                                                transport::PeerId from);
 
   /// What reach() would choose, for people. Tries `ucx` alone, by a connection that is ended again:
-  /// it is the driver that both sides may have while nothing joins them.
-  [[nodiscard]] Result<PathChoice> explain(const HelloReply& hello);
+  /// it is the driver that both sides may have while nothing joins them. What does not answer until
+  /// `deadline` does not reach the node.
+  [[nodiscard]] Result<PathChoice> explain(const HelloReply& hello, TimePoint deadline);
 
   /// The drivers by which nodes were reached, in no order.
   [[nodiscard]] std::vector<Found> take();
@@ -67,7 +68,8 @@ class PathFinder {
 
   [[nodiscard]] Made& made(const std::string& name);
   [[nodiscard]] Result<transport::PeerId> connect(const HelloReply& hello,
-                                                  const DriverEndpoint& endpoint);
+                                                  const DriverEndpoint& endpoint,
+                                                  TimePoint deadline = TimePoint::max());
 
   AllowedDrivers allowed_;
   MakeDriver make_;

@@ -50,13 +50,14 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
-Result<Measured> measure(const NodeInfo& node, JobPaths& paths, double seconds) {
+Result<Measured> measure(const NodeInfo& node, const JobPaths& paths, double seconds) {
   const TimePoint deadline = SteadyClock().now() + std::chrono::seconds(2);
   const auto control = connect_node(node, deadline);
   if (!control) return control.error();
   const auto status = (*control)->status(deadline);
   if (!status) return status.error();
-  const auto path = paths.explain((*control)->hello());
+  const auto path =
+      paths.explain((*control)->hello(), SteadyClock().now() + std::chrono::seconds(2));
   if (!path) return path.error();
   auto rows = bench::measure_node(**control, path->endpoint,
                                   Duration(static_cast<std::int64_t>(seconds * 1e9)));
@@ -157,7 +158,7 @@ int complain(const Error& error, int exit_code) {
 int run(const Arguments& arguments) {
   const auto allowed = client::parse_allowed(arguments.transport);
   if (!allowed) return complain(allowed.error(), kExitBadInput);
-  JobPaths paths(*allowed);
+  const JobPaths paths(*allowed);
   const auto pool = open_pool(arguments.pool, SteadyClock().now() + std::chrono::seconds(2));
   if (!pool) return complain(pool.error(), kExitIllegal);
   std::vector<Measured> all;

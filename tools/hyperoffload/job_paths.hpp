@@ -1,6 +1,6 @@
 #pragma once
 
-#include <mutex>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -12,28 +12,34 @@ namespace ho::cli {
 
 /// How a job on this machine that allows these drivers, and says no more of them, would reach the
 /// nodes of a pool. Opens devices and loads drivers when it is asked, not before.
+///
+/// Every question has drivers of its own, though one could serve all: nodes are asked on threads of
+/// their own and a driver has one owner, so several nodes that do not answer would be waited for
+/// one after the other.
 class JobPaths {
  public:
+  using MakeDriver = client::PathFinder::MakeDriver;
+
   explicit JobPaths(client::AllowedDrivers allowed)
-      : paths_(
-            std::move(allowed),
-            [this](const std::string& name) {
-              return client::make_driver(name, {}, std::chrono::seconds(1), clock_);
-            },
-            clock_) {}
+      : JobPaths(std::move(allowed), [this](const std::string& name) {
+          return client::make_driver(name, {}, std::chrono::seconds(1), clock_);
+        }) {}
+  /// `make` is called by any thread, also by several at once.
+  JobPaths(client::AllowedDrivers allowed, MakeDriver make)
+      : allowed_(std::move(allowed)), make_(std::move(make)) {}
   JobPaths(const JobPaths&) = delete;
   JobPaths& operator=(const JobPaths&) = delete;
 
-  /// Any thread.
-  [[nodiscard]] Result<client::PathChoice> explain(const HelloReply& hello) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return paths_.explain(hello);
+  /// As PathFinder::explain(). Any thread.
+  [[nodiscard]] Result<client::PathChoice> explain(const HelloReply& hello,
+                                                   TimePoint deadline) const {
+    return client::PathFinder(allowed_, make_, clock_).explain(hello, deadline);
   }
 
  private:
   const SteadyClock clock_;
-  std::mutex mutex_;  ///< nodes are asked on threads of their own, a driver has one owner
-  client::PathFinder paths_;
+  const client::AllowedDrivers allowed_;
+  const MakeDriver make_;
 };
 
 }  // namespace ho::cli

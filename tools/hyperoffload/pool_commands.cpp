@@ -66,11 +66,11 @@ struct StatusAnswer {
 };
 
 /// Asks a node, and finds the path to it as a job would.
-Result<StatusAnswer> ask_status(ControlClient& client, JobPaths& paths, TimePoint deadline) {
+Result<StatusAnswer> ask_status(ControlClient& client, const JobPaths& paths, TimePoint deadline) {
   auto status = client.status(deadline);
   if (!status) return status.error();
   const HelloReply& hello = client.hello();
-  const auto path = paths.explain(hello);
+  const auto path = paths.explain(hello, deadline);
   StatusAnswer answer{std::move(*status), "", "", hello.drivers_off, 0};
   for (const DriverEndpoint& one : hello.drivers) {
     if (one.driver == "ofi") answer.ofi_rails = bench::rails_of(one);

@@ -1,6 +1,7 @@
 #include "client/path_finder.hpp"
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <map>
 #include <utility>
 
@@ -20,6 +21,7 @@ struct Drivers {
     return PathFinder(
         *parse_allowed(allowed), [this](const std::string& name) { return make(name); }, clock);
   }
+  [[nodiscard]] TimePoint soon() const { return clock.now() + std::chrono::seconds(2); }
   Result<Engine::Driver> make(const std::string& name) {
     asked.push_back(name);
     if (name == missing) return Error(Errc::kUnsupported, name + " is not for this machine");
@@ -45,7 +47,7 @@ TEST_CASE("path finder: a driver that does not reach the node gives way to the n
   REQUIRE(path.ok());
   CHECK(path->choice.endpoint.driver == "ofi");
   CHECK(path->choice.reason.find("ucx: ") != std::string::npos);
-  const auto explained = paths.explain(far_node());
+  const auto explained = paths.explain(far_node(), drivers.soon());
   REQUIRE(explained.ok());
   CHECK(explained->reason == path->choice.reason);
   const auto found = paths.take();
@@ -64,7 +66,7 @@ TEST_CASE("path finder: a driver that cannot be made here is asked for once, and
     CHECK(path->choice.reason.find("ucx: ucx is not for this machine") != std::string::npos);
   }
   CHECK(drivers.asked == std::vector<std::string>{"ucx", "ofi"});
-  const auto explained = drivers.finder("auto").explain(far_node());
+  const auto explained = drivers.finder("auto").explain(far_node(), drivers.soon());
   REQUIRE(explained.ok());
   CHECK(explained->endpoint.driver == "ofi");
 }
@@ -91,7 +93,7 @@ TEST_CASE("path finder: no driver is made that no node needs") {
   drivers.fabrics["ofi"].add_peer("there");
   REQUIRE(drivers.finder("ofi").reach(far_node(), "n").ok());
   CHECK(drivers.asked == std::vector<std::string>{"ofi"});
-  REQUIRE(drivers.finder("ofi").explain(far_node()).ok());
+  REQUIRE(drivers.finder("ofi").explain(far_node(), drivers.soon()).ok());
   CHECK(drivers.asked == std::vector<std::string>{"ofi"});
 }
 
