@@ -140,9 +140,15 @@ Result<NodeSession> Sessions::reach_other(const NodeInfo& info, const SessionOpt
   std::stable_partition(addresses.begin(), addresses.end(),
                         [](const std::string& a) { return a.rfind("unix:", 0) == 0; });
   Error last(Errc::kUnavailable, "it has no address");
-  const TimePoint deadline = clock_.now() + kConnectTimeout;
-  for (const std::string& address : addresses) {
-    auto node = dial(address, options, deadline);
+  // An address that hangs must not use up the time of those behind it, nor may the drivers that are
+  // tried by way of one; what one leaves of its share goes to the next.
+  Duration left = kConnectTimeout;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    const std::string& address = addresses[i];
+    const TimePoint begin = clock_.now();
+    auto node =
+        dial(address, options, begin + left / static_cast<std::int64_t>(addresses.size() - i));
+    left -= clock_.now() - begin;
     if (node && node->control->hello().node != info.node) {
       node = Error(Errc::kConflict, address + " is another node");
     }

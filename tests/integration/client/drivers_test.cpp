@@ -1,9 +1,13 @@
 // What a job and a daemon say of the ofi driver, with real daemons.
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "common/base/unique_fd.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 
 namespace ho::test {
@@ -104,6 +108,29 @@ TEST_CASE("drivers: ucx emulates over TCP where both ends ask for it, and nowher
   (void)ho_connect(&options, &pool);
   const PoolHandle emulated(pool);
   check_moves(emulated.get(), "ucx");
+}
+
+TEST_CASE("drivers: an address that hangs leaves time for the node's next one") {
+  const TempFolder near_folder;
+  const TempFolder far_folder;
+  // Takes connections, and never says a word.
+  sockaddr_un where{};
+  where.sun_family = AF_UNIX;
+  const std::string silent = near_folder.file("silent.sock");
+  REQUIRE(silent.copy(where.sun_path, sizeof where.sun_path - 1) == silent.size());
+  const UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  REQUIRE(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0);
+  REQUIRE(::listen(listener.get(), 4) == 0);
+  const std::string peer = "nodes { node_id: 4 name: \"far\" control_addresses: \"unix:" + silent +
+                           "\" control_addresses: \"" + unix_address(far_folder) + "\" }\n";
+  const DaemonProcess near(near_folder, "near", {small_config(near_folder, peer), {}, false});
+  std::string far_config = small_config(far_folder, "");
+  far_config.replace(far_config.find("node_id: 3"), 10, "node_id: 4");
+  const DaemonProcess far(far_folder, "far", {far_config, {}, false});
+  (void)connect(unix_address(near_folder));
+  (void)connect(unix_address(far_folder));
+  const PoolHandle pool = connect_pool(unix_address(near_folder), "auto");
+  CHECK(connect(unix_address(far_folder))->sessions(soon())->size() == 1);
 }
 
 TEST_CASE("drivers: a node that no driver reaches is left out, and fails the job where it is all") {
