@@ -48,7 +48,8 @@ class NodeArea {
   }
 
   [[nodiscard]] Result<void> open() {
-    auto session = control_.open_session("bench matrix", clock_.now() + kOpDeadline);
+    auto session =
+        control_.open_session("bench matrix", clock_.now() + kOpDeadline, endpoint_.driver);
     if (!session) return session.error();
     session_ = std::move(*session);
     opened_ = true;
@@ -58,8 +59,10 @@ class NodeArea {
     auto made = make_transport(endpoint_.driver, clock_);
     if (!made) return made.error();
     transport_ = std::move(*made);
+    // Where the daemon serves each session at an address of its own, a job's bytes go there.
+    const std::string& address = session_.address.empty() ? endpoint_.address : session_.address;
     const auto peer =
-        transport_->connect({control_.hello().node, endpoint_.address}, clock_.now() + kOpDeadline);
+        transport_->connect({control_.hello().node, address}, clock_.now() + kOpDeadline);
     if (!peer) return peer.error();
     for (GrantedSegment& segment : *segments) {
       transport::RegionGrant grant;

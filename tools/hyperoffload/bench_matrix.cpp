@@ -1,4 +1,8 @@
-// bench matrix: every size, both directions, between here and each node of a pool.
+// bench matrix: every size, both directions, between here and each node of a pool: one row of the
+// matrix of all nodes. One-sided access has no third party, so the other rows are measured on the
+// other nodes.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -23,11 +27,15 @@ namespace {
 
 constexpr std::uint64_t kProfileBytes = 16 * kMiB;
 constexpr std::uint64_t kLatencyBytes = 4 * kKiB;
+/// To find out how a node is reached, and before it, what it is.
+constexpr Duration kAskTime = std::chrono::seconds(2);
 
 struct Arguments {
   std::string pool;
   std::string transport = "auto";
+  std::string from;
   std::string profile;
+  std::vector<std::string> with;
   double seconds = 2;
   std::string output = "table";
 };
@@ -50,14 +58,25 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
+/// What this end of all pairs is called: the node that runs here, where one does.
+std::string name_of_here(const PoolView& pool) {
+  const HelloReply& hello = pool.first->hello();
+  if (client::runs_here(hello)) return hello.node_name;
+  for (const NodeInfo& node : pool.nodes) {
+    const auto control = connect_node(node, SteadyClock().now() + kAskTime);
+    if (control && client::runs_here((*control)->hello())) return node.name;
+  }
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "here";
+}
+
 Result<Measured> measure(const NodeInfo& node, const JobPaths& paths, double seconds) {
-  const TimePoint deadline = SteadyClock().now() + std::chrono::seconds(2);
+  const TimePoint deadline = SteadyClock().now() + kAskTime;
   const auto control = connect_node(node, deadline);
   if (!control) return control.error();
   const auto status = (*control)->status(deadline);
   if (!status) return status.error();
-  const auto path =
-      paths.explain((*control)->hello(), SteadyClock().now() + std::chrono::seconds(2));
+  const auto path = paths.explain((*control)->hello(), SteadyClock().now() + kAskTime);
   if (!path) return path.error();
   auto rows = bench::measure_node(**control, path->endpoint,
                                   Duration(static_cast<std::int64_t>(seconds * 1e9)));
@@ -65,26 +84,28 @@ Result<Measured> measure(const NodeInfo& node, const JobPaths& paths, double sec
   return Measured{node, *path, status->ddr_capacity_bytes, std::move(*rows)};
 }
 
-void print_table(const std::vector<Measured>& all) {
+void print_table(const std::vector<Measured>& all, const std::string& from) {
+  std::vector<std::vector<std::string>> paths = {{"FROM", "NODE", "PATH"}};
   std::vector<std::vector<std::string>> table = {
-      {"NODE", "DRIVER", "OP", "SIZE", "IN FLIGHT", "GB/S", "ALONE P50 US", "P99 US"}};
+      {"FROM", "NODE", "DRIVER", "OP", "SIZE", "IN FLIGHT", "GB/S", "ALONE P50 US", "P99 US"}};
   for (const Measured& one : all) {
+    paths.push_back({from, one.node.name, one.path.endpoint.driver + ", " + one.path.reason});
     for (const bench::MatrixRow& row : one.rows) {
-      table.push_back({one.node.name, one.path.endpoint.driver, name_of(row.direction),
+      table.push_back({from, one.node.name, one.path.endpoint.driver, name_of(row.direction),
                        format_bytes(row.size_bytes), std::to_string(row.inflight),
                        fixed(row.bytes_per_s / 1e9, 2), fixed(row.p50_us, 1),
                        fixed(row.p99_us, 1)});
     }
   }
-  std::cout << format_table(std::move(table));
+  std::cout << format_table(std::move(paths)) << "\n" << format_table(std::move(table));
 }
 
-void print_json(const std::vector<Measured>& all) {
+void print_json(const std::vector<Measured>& all, const std::string& from) {
   JsonWriter json;
   json.begin_object()
       .field("machine", bench::machine_class())
       .field("commit", bench::build_commit());
-  json.key("nodes").begin_array();
+  json.field("from", from).key("nodes").begin_array();
   for (const Measured& one : all) {
     json.begin_object().field("node_id", std::uint64_t{one.node.node.value()});
     json.field("name", one.node.name).field("driver", one.path.endpoint.driver);
@@ -142,11 +163,43 @@ std::optional<TierSpec> tier_of(const std::vector<Measured>& all, Reach reach) {
   return tier;
 }
 
-Result<void> write_profile(const std::vector<Measured>& all, const std::string& file) {
+void take_slower(Link& link, const Link& other) {
+  link.bytes_per_s = std::min(link.bytes_per_s, other.bytes_per_s);
+  link.latency_ns = std::max(link.latency_ns, other.latency_ns);
+}
+
+/// What holds on either of two nodes: a job may run on any.
+void take_less(std::optional<TierSpec>& tier, const std::optional<TierSpec>& other) {
+  if (!other) return;
+  if (!tier) {
+    tier = other;
+    return;
+  }
+  tier->capacity_bytes = std::min(tier->capacity_bytes, other->capacity_bytes);
+  take_slower(tier->read, other->read);
+  take_slower(tier->write, other->write);
+}
+
+Result<std::vector<Hardware>> read_profiles(const std::vector<std::string>& files) {
+  std::vector<Hardware> profiles;
+  for (const std::string& file : files) {
+    auto profile = read_hardware_file(file);
+    if (!profile) return profile.error();
+    profiles.push_back(std::move(*profile));
+  }
+  return profiles;
+}
+
+Result<void> write_profile(const std::vector<Measured>& all, const std::vector<Hardware>& others,
+                           const std::string& file) {
   Hardware hardware;
   hardware.name = bench::machine_class();
   hardware.local_ddr = tier_of(all, Reach::kNear);
   hardware.remote_ddr = tier_of(all, Reach::kFar);
+  for (const Hardware& other : others) {
+    take_less(hardware.local_ddr, other.local_ddr);
+    take_less(hardware.remote_ddr, other.remote_ddr);
+  }
   return write_hardware_file(hardware, file);
 }
 
@@ -158,9 +211,12 @@ int complain(const Error& error, int exit_code) {
 int run(const Arguments& arguments) {
   const auto allowed = client::parse_allowed(arguments.transport);
   if (!allowed) return complain(allowed.error(), kExitBadInput);
+  const auto others = read_profiles(arguments.with);
+  if (!others) return complain(others.error(), kExitBadInput);
   const JobPaths paths(*allowed);
-  const auto pool = open_pool(arguments.pool, SteadyClock().now() + std::chrono::seconds(2));
+  const auto pool = open_pool(arguments.pool, SteadyClock().now() + kAskTime);
   if (!pool) return complain(pool.error(), kExitIllegal);
+  const std::string from = arguments.from.empty() ? name_of_here(*pool) : arguments.from;
   std::vector<Measured> all;
   int exit_code = kExitDone;
   for (const NodeInfo& node : pool->nodes) {
@@ -172,12 +228,12 @@ int run(const Arguments& arguments) {
     }
   }
   if (arguments.output == "json") {
-    print_json(all);
+    print_json(all, from);
   } else {
-    print_table(all);
+    print_table(all, from);
   }
   if (arguments.profile.empty() || all.empty()) return exit_code;
-  const auto written = write_profile(all, arguments.profile);
+  const auto written = write_profile(all, *others, arguments.profile);
   return written ? exit_code : complain(written.error(), kExitBadInput);
 }
 
@@ -187,15 +243,24 @@ void add_bench_matrix(CLI::App& bench, const std::string& pool, int& exit_code) 
   auto arguments = std::make_shared<Arguments>();
   arguments->pool = pool;
   CLI::App& command = *bench.add_subcommand(
-      "matrix", "Get and put of 4 KiB to 64 MiB between here and each node of a pool");
+      "matrix",
+      "Get and put of 4 KiB to 64 MiB between here and each node of a pool; run it on every node "
+      "for all pairs");
   command.add_option("--pool", arguments->pool, "control addresses of the pool")
       ->capture_default_str();
   command
       .add_option("--transport", arguments->transport,
                   "auto, or the drivers that may be used, comma-separated")
       ->capture_default_str();
-  command.add_option("--profile", arguments->profile,
-                     "write the slowest links as a hardware file (.json) for analyze --hardware");
+  command.add_option("--from", arguments->from,
+                     "name of this end (default: the node that runs here, else the host's name)");
+  auto* const profile = command.add_option(
+      "--profile", arguments->profile,
+      "write the slowest links as a hardware file (.json) for analyze --hardware");
+  command
+      .add_option("--with", arguments->with,
+                  "profiles that this command wrote on other nodes, to be counted in")
+      ->needs(profile);
   command.add_option("--seconds", arguments->seconds, "time of one node's measurements")
       ->check(CLI::Range(0.2, 600.0))
       ->capture_default_str();

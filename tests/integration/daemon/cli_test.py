@@ -65,7 +65,7 @@ with tempfile.TemporaryDirectory() as name:
                 (op, size) for op in ("get", "put") for size in (4096, 65536, 1048576, 16777216)], node
             assert all(r["bytes_per_s"] > 0 and 0 < r["alone_p50_us"] <= r["alone_p99_us"] for r in node["rows"])
         assert int(json.loads(profile.read_text())["localDdr"]["read"]["bytesPerS"]) > 0, profile.read_text()
-        assert expect(run("bench", "matrix", "--pool", pool, "--seconds", "0.2"), 0).stdout.startswith("NODE")
+        assert expect(run("bench", "matrix", "--pool", pool, "--seconds", "0.2"), 0).stdout.startswith("FROM")
         expect(run("bench", "matrix", "--pool", pool, "--transport", "pigeon"), 2)
         # Neither node offers anything between nodes.
         assert "ofi: not offered" in expect(run("bench", "matrix", "--pool", pool, "--transport", "ofi"), 1).stderr

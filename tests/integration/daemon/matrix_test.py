@@ -1,0 +1,112 @@
+"""hyperoffload bench matrix: two nodes at addresses of their own, each measured from either end."""
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+cli, daemon = sys.argv[1:3]
+SIZES = [4096, 65536, 1048576, 16777216, 67108864]
+
+
+def start(folder, node):
+    other = 1 - node
+    config = folder / f"{node}.textproto"
+    config.write_text(f"""
+node_id: {node} node_name: "n{node}" ddr_bytes: 201326592 segment_bytes: 67108864
+unix_socket: "{folder}/{node}.sock" ofi {{ address: "127.0.0.{node + 1}" }}
+nodes {{ node_id: {other} name: "n{other}" control_addresses: "unix:{folder}/{other}.sock" }}
+""")
+    return subprocess.Popen([daemon, "--config", str(config)], stderr=subprocess.DEVNULL)
+
+
+def matrix(node, *words, code=0):
+    done = subprocess.run([cli, "bench", "matrix", "--pool", f"unix:{folder}/{node}.sock", *words],
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, (done.args, done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def sockets(pid):
+    """TCP sockets of a process, as (state, remote address, remote port)."""
+    found = set()
+    inodes = set()
+    for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            match = re.match(r"socket:\[(\d+)]", str(fd.readlink()))
+        except OSError:
+            continue
+        if match:
+            inodes.add(match[1])
+    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[9] in inodes:
+            address, port = words[2].split(":")
+            found.add((words[3], address, int(port, 16), words[1].split(":")[1]))
+    return found
+
+
+def listeners(pid):
+    return {int(local, 16) for state, _, _, local in sockets(pid) if state == "0A"}
+
+
+with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    daemons = [start(folder, 0), start(folder, 1)]
+    try:
+        end = time.monotonic() + 20
+        while subprocess.run([cli, "status", "--pool", f"unix:{folder}/0.sock"], capture_output=True).returncode != 0:
+            assert time.monotonic() < end, "the daemons did not come up"
+            time.sleep(0.1)
+
+        # Every pair, between the nodes' addresses: a profile from either end, and of both together.
+        seen = []
+        for node in (0, 1):
+            done = matrix(node, "--transport", "ofi", "--seconds", "1", "-o", "json", "--profile", f"{folder}/{node}.json")
+            answer = json.loads(done.stdout)
+            assert answer["from"] == f"n{node}", answer
+            for one in answer["nodes"]:
+                seen.append((answer["from"], one["name"]))
+                assert one["driver"] == "ofi" and "between processes" in one["reason"], one
+                assert [(r["op"], r["size"]) for r in one["rows"]] == [
+                    (op, size) for op in ("get", "put") for size in SIZES], one
+                assert all(r["bytes_per_s"] > 0 and r["alone_p50_us"] > 0 for r in one["rows"]), one
+        assert sorted(seen) == [(a, b) for a in ("n0", "n1") for b in ("n0", "n1")], seen
+        own = [json.loads((folder / f"{node}.json").read_text())["remoteDdr"] for node in (0, 1)]
+        own[1]["read"] = {"bytesPerS": "1000", "latencyNs": "7000000000"}
+        (folder / "slow.json").write_text(json.dumps({"name": "slow", "remoteDdr": own[1]}))
+        done = matrix(0, "--transport", "ofi", "--seconds", "0.4", "--profile", f"{folder}/both.json",
+                      "--with", f"{folder}/slow.json")
+        assert re.search(r"^n0 +n1 +ofi, between processes", done.stdout, re.MULTILINE), done.stdout
+        both = json.loads((folder / "both.json").read_text())
+        assert "localDdr" not in both, both
+        assert both["remoteDdr"]["read"] == {"bytesPerS": "1000", "latencyNs": "7000000000"}, both
+        assert 1000 < int(both["remoteDdr"]["write"]["bytesPerS"]), both
+        matrix(0, "--with", f"{folder}/none.json", "--profile", f"{folder}/x.json", code=2)
+        matrix(0, "--with", f"{folder}/slow.json", code=2)  # with no profile to count it in
+
+        # Where each session has an address of its own, the bytes go there as a job's do.
+        common = [listeners(one.pid) for one in daemons]
+        assert all(common), common
+        running = subprocess.Popen([cli, "bench", "matrix", "--pool", f"unix:{folder}/0.sock", "--transport", "ofi",
+                                    "--seconds", "2"], stdout=subprocess.DEVNULL)
+        used = set()
+        while running.poll() is None:
+            try:
+                used |= {port for state, _, port, _ in sockets(running.pid) if state == "01"}
+            except FileNotFoundError:
+                pass
+            time.sleep(0.02)
+        assert running.returncode == 0
+        assert used and not used & (common[0] | common[1]), (used, common)
+        for one in daemons:
+            one.terminate()
+            assert one.wait(20) == 0
+    finally:
+        for one in daemons:
+            if one.poll() is None:
+                one.send_signal(signal.SIGKILL)
+                one.wait()
