@@ -42,6 +42,12 @@ void LaneLoads::fail(std::uint32_t rail) {
   settle_ticks_ = kSettleTicks;
 }
 
+void LaneLoads::revive(std::uint32_t rail) {
+  HO_CHECK(rail < rails() && !lives(rail) && settled());
+  living_[rail] = true;
+  ++living_count_;
+}
+
 std::uint32_t LaneLoads::idlest_large(std::uint32_t rail) const {
   const auto lanes = of_rail(rail).subspan(1);
   const auto idlest = std::min_element(

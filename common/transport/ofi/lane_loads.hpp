@@ -25,7 +25,7 @@ enum class LaneKind : std::uint8_t { kSmall, kLarge };
 /// is stopped or slow nor a pause of this process costs a rail. Time is cut into ticks; rails with
 /// nothing in flight are asked for a sign of life at each.
 ///
-///     living --fail()--> gone      (for as long as the peer is connected)
+///     living --fail()--> gone --revive()--> living
 class LaneLoads {
  public:
   static constexpr Duration kTick = std::chrono::milliseconds(50);
@@ -60,6 +60,8 @@ class LaneLoads {
 
   /// A rail is gone, and what was in flight on it with it.
   void fail(std::uint32_t rail);
+  /// It is there again, with nothing in flight. What it had must have settled.
+  void revive(std::uint32_t rail);
 
   /// The lanes that the next piece may go on, best first: at most one of each living rail. Those of
   /// rails in question come last; else the one with the least in flight first, so that a slow rail
@@ -80,6 +82,8 @@ class LaneLoads {
 
   /// Notes the time, and what is in flight now. Before the lanes are polled.
   void look(TimePoint now);
+  /// When that was last.
+  [[nodiscard]] TimePoint now() const { return now_; }
 
   /// After the lanes were polled. @return a tick has ended: failing() and wants_sign() are new.
   bool tick();

@@ -2,6 +2,7 @@
 
 #include <rdma/fi_errno.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 #include <vector>
@@ -34,17 +35,25 @@ Result<Lanes> Lanes::create(std::span<const OfiAddress> rails, const Options& op
   made.loads_ = LaneLoads({count, options.large, options.flight_bytes_max});
   made.connections_.resize(made.loads_.size());
   made.refused_.resize(made.loads_.size());
+  made.lanes_of_rail_ = 1 + options.large;
+  made.turns_.resize(count);
   for (const OfiAddress& address : rails) made.rails_.push_back({address, options.how});
+  if (!options.source_address.empty()) {
+    for (Rail& rail : made.rails_) {
+      auto source = source_name(options.source_address, rail.address.format);
+      if (!source) return source.error();
+      rail.how.source = std::move(*source);
+    }
+  }
   std::vector<std::optional<Error>> failures(count);
   for (std::uint32_t rail = 0; rail < count; ++rail) {
     // One that falls silent now must not use up the time of those behind it.
     const TimePoint now = clock.now();
     const TimePoint end = now + (deadline - now) / (count - rail);
-    const Result<void> up =
-        there[rail].ok() ? made.connect(rail, options, clock, end) : there[rail].error();
+    const Result<void> up = there[rail].ok() ? made.connect(rail, clock, end) : there[rail].error();
     if (up) continue;
     failures[rail] = up.error();
-    made.drop(rail);
+    made.drop(rail, clock.now());
   }
   if (!made.open()) return *failures.front();
   for (std::uint32_t rail = 0; rail < count; ++rail) {
@@ -53,16 +62,10 @@ Result<Lanes> Lanes::create(std::span<const OfiAddress> rails, const Options& op
   return made;
 }
 
-Result<void> Lanes::connect(std::uint32_t rail, const Options& options, const Clock& clock,
-                            TimePoint deadline) {
-  Rail& to = rails_[rail];
-  if (!options.source_address.empty()) {
-    auto source = source_name(options.source_address, to.address.format);
-    if (!source) return source.error();
-    to.how.source = std::move(*source);
-  }
+Result<void> Lanes::connect(std::uint32_t rail, const Clock& clock, TimePoint deadline) {
+  const Rail& to = rails_[rail];
   const std::size_t first = loads_.small_lane(rail);
-  for (std::size_t lane = first; lane < first + 1 + options.large; ++lane) {
+  for (std::size_t lane = first; lane < first + lanes_of_rail_; ++lane) {
     auto connection = Connection::create(to.address, to.how, clock, deadline);
     if (!connection) return connection.error();
     connections_[lane] = std::move(*connection);
@@ -71,13 +74,18 @@ Result<void> Lanes::connect(std::uint32_t rail, const Options& options, const Cl
 }
 
 void Lanes::close() {
+  if (try_) try_->stop();
   connections_.clear();
   refused_.clear();
   leavings_ = Leavings();
   loads_ = LaneLoads();
 }
 
-void Lanes::drop(std::uint32_t rail) {
+void Lanes::drop(std::uint32_t rail, TimePoint now) {
+  Turn& turn = turns_[rail];
+  if (turn.pause == Duration{} || now - turn.taken_back > kPauseMax) turn.pause = kPauseMin;
+  turn.at = now + turn.pause;
+  turn.pause = std::min(2 * turn.pause, kPauseMax);
   for (std::size_t lane = 0; lane < connections_.size(); ++lane) {
     if (loads_.rail_of(lane) == rail) connections_[lane].reset();
   }
@@ -89,8 +97,49 @@ void Lanes::fail(std::uint32_t rail, std::string_view why) {
   log_left_out(rails_[rail].address, why);
   const auto alone = Leavings::alone();
   leavings_.hold(rails_[rail].address);
-  drop(rail);
+  drop(rail, loads_.now());
   leavings_.cut();
+}
+
+void Lanes::retry(const Memories& memories, const Clock& clock) {
+  if (!open() || loads_.living() == loads_.rails()) return;
+  const TimePoint now = loads_.now();
+  if (try_ && !try_->done()) return;
+  if (try_) {
+    const std::unique_ptr<RailTry> ended = std::move(try_);
+    Turn& turn = turns_[ended->rail()];
+    turn.at = now + turn.pause;
+    turn.pause = std::min(2 * turn.pause, kPauseMax);
+    auto connections = ended->take();
+    if (connections) take_back(ended->rail(), std::move(*connections), memories);
+    return;
+  }
+  // What a rail has in this machine's kernel must be gone before there is more of it.
+  if (!loads_.settled() || !leavings_.gone()) return;
+  for (std::uint32_t rail = 0; rail < loads_.rails(); ++rail) {
+    if (loads_.lives(rail) || now < turns_[rail].at) continue;
+    const RailTry::Rail to{rail, rails_[rail].address, rails_[rail].how, lanes_of_rail_};
+    try_ = std::make_unique<RailTry>(to, clock);
+    return;
+  }
+}
+
+void Lanes::take_back(std::uint32_t rail, RailTry::Connections connections,
+                      const Memories& memories) {
+  if (!loads_.settled()) return;  // another one has failed meanwhile: at the next turn
+  for (const auto& connection : connections) {
+    for (const auto& [id, memory] : memories) {
+      if (!connection->add_memory(id, memory)) return;
+    }
+  }
+  const std::size_t first = loads_.small_lane(rail);
+  for (std::size_t i = 0; i < connections.size(); ++i) {
+    connections_[first + i] = std::move(connections[i]);
+    refused_[first + i] = false;
+  }
+  loads_.revive(rail);
+  turns_[rail].taken_back = loads_.now();
+  log(LogLevel::kInfo, "took a rail of a node back", {{"rail", describe(rails_[rail].address)}});
 }
 
 Result<void> Lanes::try_keys(std::span<const RemoteKey> keys, const Clock& clock,

@@ -7,23 +7,29 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/transport/ofi/connection.hpp"
 #include "common/transport/ofi/lane_loads.hpp"
+#include "common/transport/ofi/rail_try.hpp"
 #include "common/transport/ofi/sockets.hpp"
 
 namespace ho::transport {
 
 /// The connections to one target: on each of its rails one for small operations, so that none waits
 /// behind the bytes of large ones, and some that share the pieces of large ones. Those of a rail
-/// live and fail together; LaneLoads says which is used, and when a rail is given up. Owner thread:
-/// the transport's.
+/// live and fail together; LaneLoads says which is used, and when a rail is given up. It is tried
+/// again after a pause. Owner thread: the transport's.
 class Lanes {
  public:
   static constexpr std::uint32_t kLargeMax = 16;
+  /// A rail that was given up is tried again after so long, and every time that fails, or that it
+  /// is given up again soon, after twice as long: one that comes and goes holds up what it carries.
+  static constexpr Duration kPauseMin = std::chrono::seconds(5);
+  static constexpr Duration kPauseMax = std::chrono::seconds(60);
   struct Options {
     Endpoint::Reach how = {};         ///< its source is filled in for each rail
     std::string source_address = {};  ///< numeric; empty: any
@@ -44,7 +50,8 @@ class Lanes {
                                             const Options& options, const Clock& clock,
                                             TimePoint deadline);
   [[nodiscard]] bool open() const { return loads_.living() > 0; }
-  /// Afterwards libfabric knows none of the pieces and buffers in flight any more.
+  /// Afterwards libfabric knows none of the pieces and buffers in flight any more. A try that is
+  /// under way is ended, and waited for when this object goes.
   void close();
 
   [[nodiscard]] std::span<const Rail> rails() const { return rails_; }
@@ -54,6 +61,10 @@ class Lanes {
   /// Leaves a rail out: closes its lanes as close() does, and drops what they had not sent yet
   /// (Leavings says why). Others must live.
   void fail(std::uint32_t rail, std::string_view why);
+  using Memories = std::unordered_map<LocalId, std::span<std::byte>>;
+  /// Tries rails that are left out again, one at a time, and takes those back that answer. Never
+  /// waits; registers `memories` for one that is taken back, where its provider wants that.
+  void retry(const Memories& memories, const Clock& clock);
   /// Whether puts that a failed rail had in flight may be posted again.
   [[nodiscard]] bool settled() const { return loads_.settled(); }
 
@@ -101,11 +112,20 @@ class Lanes {
   [[nodiscard]] std::optional<std::uint32_t> tick();
 
  private:
-  [[nodiscard]] Result<void> connect(std::uint32_t rail, const Options& options, const Clock& clock,
-                                     TimePoint deadline);
-  void drop(std::uint32_t rail);
+  /// When a rail that is left out is tried again.
+  struct Turn {
+    TimePoint at{};
+    Duration pause{};  ///< before the next one
+    TimePoint taken_back{};
+  };
+  [[nodiscard]] Result<void> connect(std::uint32_t rail, const Clock& clock, TimePoint deadline);
+  void drop(std::uint32_t rail, TimePoint now);
+  void take_back(std::uint32_t rail, RailTry::Connections connections, const Memories& memories);
 
   std::vector<Rail> rails_;
+  std::vector<Turn> turns_;  ///< by rail
+  std::uint32_t lanes_of_rail_ = 0;
+  std::unique_ptr<RailTry> try_;  ///< nullptr: none is under way
   LaneLoads loads_;
   Leavings leavings_;
   std::vector<std::unique_ptr<Connection>> connections_;  ///< by lane; nullptr: of a rail left out

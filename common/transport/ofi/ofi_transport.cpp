@@ -94,7 +94,7 @@ class OfiTransport final : public Transport {
   Caps caps_;
   std::vector<Peer*> open_peers_;
   std::unordered_map<RegionId, Region> regions_;
-  std::unordered_map<LocalId, std::span<std::byte>> memories_;
+  Lanes::Memories memories_;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;
   std::vector<Piece> pieces_;
@@ -358,6 +358,7 @@ void OfiTransport::serve(Peer& peer) {
   if (const auto silent = peer.lanes.tick()) {
     (void)fail_rail(peer, *silent, "it does not answer, and another rail does");
   }
+  peer.lanes.retry(memories_, clock_);
   post_some(peer);
 }
 

@@ -33,15 +33,16 @@ struct OfiOptions {
 /// A peer may have several rails (addresses, each with a link behind it). Each has such endpoints,
 /// and the pieces are spread over all of them by how much is in flight. connect() leaves out the
 /// rails that do not answer. One whose connection breaks, or that gives no answer for 0.5 s while
-/// another one does, is given up until the peer is connected anew: what was in flight on it is
-/// repeated on the others, and no operation fails that had 0.8 s or more when the link was cut; it
-/// has 4 s then, since puts wait until nothing of what the rail was given can come in late (at once
-/// where it went out on the wire, up to 3 s where the link was lost at this end and the kernel
-/// keeps packets for it). With several large_lanes silence takes as many times longer to tell, so
-/// deadlines have to be longer too. Neither a bad key nor a target that is stopped is a rail's
-/// fault; a peer's last rail fails with the peer. Giving a rail up allocates, logs a line and takes
-/// milliseconds. With a source_address or domain named, rails that are not reached from there are
-/// left out.
+/// another one does, is given up: what was in flight on it is repeated on the others, and no
+/// operation fails that had 0.8 s or more when the link was cut; it has 4 s then, since puts wait
+/// until nothing of what the rail was given can come in late (at once where it went out on the
+/// wire, up to 3 s where the link was lost at this end and the kernel keeps packets for it). With
+/// several large_lanes silence takes as many times longer to tell, so deadlines have to be longer
+/// too. Neither a bad key nor a target that is stopped is a rail's fault; a peer's last rail fails
+/// with the peer. A rail that is left out is tried again, on a thread that lives for that, while
+/// operations are under way: after 5 s, then after twice as long each time, up to 60 s. Giving a
+/// rail up and taking it back allocates, logs a line and takes milliseconds. With a source_address
+/// or domain named, rails that are not reached from there are left out.
 ///
 /// connect() reads a page that every target exposes, so it fails where nobody answers. attach()
 /// reads one byte with the grant's key over a connection of its own and answers kPermissionDenied

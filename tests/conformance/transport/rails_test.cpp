@@ -47,6 +47,13 @@ std::multiset<Errc> run_all(Rig& rig, Bench& bench, bool gets, const char* broke
   return codes;
 }
 
+std::uint64_t received_bytes(int socket) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  REQUIRE(::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) == 0);
+  return info.tcpi_bytes_received;
+}
+
 TEST_CASE("rails: one that breaks in mid-transfer costs no operation and no byte") {
   for (const char* broken : {kFirstRail, kSecondRail}) {
     for (const bool gets : {true, false}) {
@@ -77,18 +84,39 @@ TEST_CASE("rails: one that breaks in mid-transfer costs no operation and no byte
   }
 }
 
+TEST_CASE("rails: one that was given up is taken back after a while, and carries bytes again") {
+  const auto rig = make_rig("ofi-rails");
+  Bench bench(*rig, kPlaces * kOpBytes, kPlaces * kOpBytes);
+  CHECK(run_all(*rig, bench, true, kSecondRail).count(Errc::kOk) == kOps);
+  const TimePoint broken = rig->clock().now();
+  CHECK(sockets_to(kSecondRail).empty());
+  const auto received = [] {
+    std::uint64_t bytes = 0;
+    for (const int fd : sockets_to(kSecondRail)) bytes += received_bytes(fd);
+    return bytes;
+  };
+  while (received() < kOps * kOpBytes / 8) {
+    REQUIRE(rig->clock().now() - broken < 30s);
+    fill(bench.exposed.truth, 47);
+    CHECK(run_all(*rig, bench, true, nullptr).count(Errc::kOk) == kOps);
+    REQUIRE(std::memcmp(bench.memory().data(), bench.exposed.truth.data(), kPlaces * kOpBytes) ==
+            0);
+  }
+  CHECK(rig->clock().now() - broken > 4s);
+  fill(bench.memory(), 53);
+  CHECK(run_all(*rig, bench, false, nullptr).count(Errc::kOk) == kOps);
+  CHECK(std::memcmp(bench.memory().data(), bench.exposed.truth.data(), kPlaces * kOpBytes) == 0);
+  // Again one of two, not the last one.
+  CHECK(run_all(*rig, bench, true, kFirstRail).count(Errc::kOk) == kOps);
+}
+
 TEST_CASE("rails: both carry large operations, and a small one goes by either") {
   const auto rig = make_rig("ofi-rails");
   Bench bench(*rig, kPlaces * kOpBytes, kPlaces * kOpBytes);
   CHECK(run_all(*rig, bench, true, nullptr).count(Errc::kOk) == kOps);
   for (const char* rail : {kFirstRail, kSecondRail}) {
     std::uint64_t received = 0;
-    for (const int fd : sockets_to(rail)) {
-      tcp_info info{};
-      socklen_t length = sizeof info;
-      REQUIRE(::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0);
-      received += info.tcpi_bytes_received;
-    }
+    for (const int fd : sockets_to(rail)) received += received_bytes(fd);
     INFO(rail << " brought " << received << " bytes");
     CHECK(received > kOps * kOpBytes / 8);
   }

@@ -205,6 +205,25 @@ TEST_CASE("lane loads: what a failed rail had is repeated once the target has an
   CHECK_FALSE(loads.wants_sign(0));
 }
 
+TEST_CASE("lane loads: a rail that is there again gets its share, and may fail again") {
+  LaneLoads loads(kTwoRails);
+  Ticks ticks{loads};
+  loads.began(4, 8 * kMiB);
+  loads.fail(1);
+  for (std::uint32_t i = 0; i < LaneLoads::kSettleTicks; ++i) ticks.pass({0});
+  REQUIRE(loads.settled());
+  loads.revive(1);
+  CHECK(loads.living() == 2);
+  loads.began(1, kMiB);
+  CHECK(order(loads, LaneKind::kLarge) == Lanes{4, 2});
+  loads.began(4, kMiB);
+  for (std::uint32_t i = 0; i <= kLargeSilentTicks; ++i) {
+    CHECK(loads.failing() == loads.rails());  // it begins without old silence
+    ticks.pass({0});
+  }
+  CHECK(loads.failing() == 1);
+}
+
 TEST_CASE(
     "lane loads: whatever begins, ends and fails, the counts are those of what is in flight") {
   Prng prng(91);
@@ -231,6 +250,9 @@ TEST_CASE(
         const std::uint32_t rail = loads.rail_of(order(loads, LaneKind::kSmall).back());
         loads.fail(rail);
         std::erase_if(flying, [&](const auto& one) { return loads.rail_of(one.first) == rail; });
+      }
+      for (std::uint32_t rail = 0; rail < loads.rails() && loads.settled(); ++rail) {
+        if (!loads.lives(rail) && prng.below(20) == 0) loads.revive(rail);
       }
       now += std::chrono::milliseconds(prng.below(20));
       loads.look(now);
