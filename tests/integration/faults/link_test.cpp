@@ -124,6 +124,7 @@ TEST_CASE("faults: a link that comes back before the deadline is not noticed") {
 
 constexpr std::uint64_t kGigabit = 1'000'000'000;
 constexpr std::uint64_t kOpNs = 3'000'000;
+constexpr int kPlansMax = 5;
 
 /// A step over ten weights of 1 MiB, more than a gigabit link brings in time.
 Graph ten_weights() {
@@ -212,13 +213,22 @@ TEST_CASE(
   const PoolHandle pool(try_connect(node.address(), "ofi", 5000, why));
   INFO(why);
   REQUIRE(pool != nullptr);
-  const schedule::Schedule plan = plan_for(pool.get());
-  const std::uint64_t predicted = plan.prediction.stall_ns;
-  REQUIRE(predicted > 0);
-  const std::uint64_t measured = measured_stall_ns(pool.get(), plan, 12);
-  std::printf("stall per step: predicted %.2f ms, measured %.2f ms (%+.1f %%)\n",
-              static_cast<double>(predicted) / 1e6, static_cast<double>(measured) / 1e6,
-              100 * (static_cast<double>(measured) / static_cast<double>(predicted) - 1));
+  // What else this machine does can slow the link that the plan was made for: then it is measured
+  // and planned anew.
+  schedule::Schedule plan;
+  std::uint64_t measured = 0;
+  bool as_planned = false;
+  for (int attempt = 0; attempt < kPlansMax && !as_planned; ++attempt) {
+    plan = plan_for(pool.get());
+    REQUIRE(plan.prediction.stall_ns > 0);
+    const auto predicted = static_cast<double>(plan.prediction.stall_ns);
+    measured = measured_stall_ns(pool.get(), plan, 12);
+    std::printf("stall per step: predicted %.2f ms, measured %.2f ms (%+.1f %%)\n", predicted / 1e6,
+                static_cast<double>(measured) / 1e6,
+                100 * (static_cast<double>(measured) / predicted - 1));
+    as_planned = static_cast<double>(measured) < 1.1 * predicted;
+  }
+  CHECK(as_planned);
   // A busy machine measures a slower link and stalls longer. But no link of the plan's is faster
   // than the limit, so a stall that is shorter than with all of it would mean that the prediction
   // is wrong.
