@@ -194,10 +194,11 @@ class Store {
   };
 
   struct PathState {
-    PathState(Device& device, Volume&& recovered, Journal::Options options)
-        : volume(std::move(recovered)), journal(device, volume, options) {}
+    PathState(Device& device, Volume&& recovered, Journal::Options options, std::size_t ops_max)
+        : volume(std::move(recovered)), journal(device, volume, options), for_space(ops_max) {}
     Volume volume;
     Journal journal;
+    SlotQueue for_space;  ///< operations that wait for a free block here, in their order
     std::uint64_t write_bytes_per_day_max = 0;
     // Of the day's budget: to data that is not on the device yet, and to one copy of the frames of
     // changes that are not safe yet.
@@ -234,7 +235,7 @@ class Store {
     std::byte* memory = nullptr;
     std::uint64_t issued = 0;
     std::uint32_t open = 0;  ///< chunks or commits under way
-    bool issuing = false;    ///< in issuing_
+    bool issuing = false;    ///< in issuing_ or a path's for_space
     Errc code = Errc::kOk;
     Fault fault;
   };
@@ -294,7 +295,10 @@ class Store {
   void fail_op(Op& op, Errc code, const Fault& fault);
 
   void issue();
-  enum class Started : std::uint8_t { kYes, kNoRoom, kFailed };
+  [[nodiscard]] bool issue_from(SlotQueue& queue);
+  enum class Started : std::uint8_t { kYes, kNoRoom, kNoSpace, kFailed };
+  [[nodiscard]] Started issue_op(Slot slot);
+  [[nodiscard]] PathState& next_path(const Op& op);
   [[nodiscard]] Started start_chunk(Slot slot);
   enum class Placed : std::uint8_t { kYes, kWait, kFull, kBroken };
   [[nodiscard]] Placed place_write(const Op& op, Chunk& chunk, const Shard& shard);

@@ -32,23 +32,55 @@ Fault Store::fault_at(const Chunk& chunk, std::uint32_t block) const {
           paths_[chunk.path]->volume.geometry.data_offset(chunk.physical + block), false};
 }
 
-void Store::issue() {
-  while (!issuing_.empty()) {
-    const Slot slot = issuing_.front();
+/// The path of the next chunk.
+Store::PathState& Store::next_path(const Op& op) {
+  const Striping striping(op.extent->info.id, static_cast<std::uint16_t>(paths_.size()));
+  return *paths_[striping.place((op.offset + op.issued) / kBlockBytes).path.value()];
+}
+
+/// Starts all that can be started now of an operation. @return kYes: nothing is left to start;
+/// kNoRoom, kNoSpace: of what the rest needs.
+Store::Started Store::issue_op(Slot slot) {
+  Op& op = ops_[slot];
+  while (op.kind != Op::Kind::kFree && op.code == Errc::kOk && op.issued < op.length) {
+    const Started started = start_chunk(slot);
+    if (started == Started::kNoRoom || started == Started::kNoSpace) return started;
+  }
+  return Started::kYes;
+}
+
+/// Starts a queue's operations in their order. One that has no free block on its path goes on to
+/// wait for that path: those behind it may want nothing of it. @return false: the device is full.
+bool Store::issue_from(SlotQueue& queue) {
+  while (!queue.empty()) {
+    const Slot slot = queue.front();
+    const Started started = issue_op(slot);
+    if (started == Started::kNoRoom) return false;
     Op& op = ops_[slot];
-    if (op.kind == Op::Kind::kFree) {
-      issuing_.pop();
-      op.issuing = false;
-      start_free(slot);
+    if (started == Started::kNoSpace) {
+      SlotQueue& wanted = next_path(op).for_space;
+      if (&wanted == &queue) return true;
+      queue.pop();
+      wanted.push(slot);
       continue;
     }
-    while (op.code == Errc::kOk && op.issued < op.length) {
-      if (start_chunk(slot) == Started::kNoRoom) return;
-    }
-    issuing_.pop();
+    queue.pop();
     op.issuing = false;
-    if (op.open == 0) finish_op(slot);
+    if (op.kind == Op::Kind::kFree) {
+      start_free(slot);
+    } else if (op.open == 0) {
+      finish_op(slot);
+    }
   }
+  return true;
+}
+
+/// Those that wait for a path's blocks come first: they have waited for longest.
+void Store::issue() {
+  for (auto& path : paths_) {
+    if (!issue_from(path->for_space)) return;
+  }
+  static_cast<void>(issue_from(issuing_));
 }
 
 /// Where a write goes. Blocks of a durable extent that hold something are never written over: a
@@ -109,7 +141,7 @@ Store::Started Store::start_chunk(Slot slot) {
       return Started::kFailed;
     }
   } else if (const Placed placed = place_write(op, chunk, shard); placed != Placed::kYes) {
-    if (placed == Placed::kWait) return Started::kNoRoom;
+    if (placed == Placed::kWait) return Started::kNoSpace;
     chunk.physical = shard.physical[chunk.block];
     Fault fault = fault_at(chunk, 0);
     fault.path_full = placed == Placed::kFull;

@@ -167,7 +167,8 @@ Store::Store(std::unique_ptr<Device> device, Options options, std::vector<Volume
   journal.frame_data_bytes_min = options_.frame_data_bytes_min;
   options_.write_bytes_per_day_max.resize(volumes.size(), 0);
   for (Volume& volume : volumes) {
-    paths_.push_back(std::make_unique<PathState>(*device_, std::move(volume), journal));
+    paths_.push_back(
+        std::make_unique<PathState>(*device_, std::move(volume), journal, options_.ops_max));
     paths_.back()->write_bytes_per_day_max = options_.write_bytes_per_day_max[paths_.size() - 1];
   }
 }

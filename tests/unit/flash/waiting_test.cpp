@@ -1,0 +1,102 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <vector>
+
+#include "daemon/tier/flash/store.hpp"
+#include "tests/unit/flash/late_device.hpp"
+#include "tests/unit/flash/store_rig.hpp"
+
+namespace {
+
+using namespace ho;
+using namespace ho::flash;
+using test::bytes_of;
+using test::LateDevice;
+using Rig = test::StoreRig;
+
+/// Two paths, of which each has one durable extent that fills it but for two blocks. The first
+/// path's syncs can be kept back: then blocks that it frees do not come free.
+struct FullPaths {
+  FullPaths() : rig(kMiB) {
+    rig.disks.push_back(std::make_shared<test::SimDisk>(kMiB));
+    auto device = std::make_unique<LateDevice>(
+        rig.disks,
+        [this](const DeviceOp& op) {
+          return keep && op.kind == DeviceOpKind::kSync && op.path == PathIndex(0);
+        },
+        1 << 30);
+    late = device.get();
+    rig.device = std::move(device);
+    REQUIRE(rig.open().ok());
+    for (int i = 0; i < 2; ++i) {
+      const ExtentId extent = rig.create(rig.store->paths()[0].free_bytes - 2 * kBlockBytes);
+      paths[Striping(extent, 2).place(0).path.value()] = extent;
+      for (int turn = 0; turn < 100; ++turn) REQUIRE(rig.store->poll({}) == 0);
+      REQUIRE(rig.write(extent, 0, bytes_of(128 * kKiB, 1)).done.code == Errc::kOk);
+    }
+    REQUIRE(paths[0] != paths[1]);
+  }
+  void submit(std::uint64_t op, ExtentId extent, std::uint64_t block,
+              std::span<const std::byte> bytes) {
+    REQUIRE(rig.store->submit(WriteOp{OpId(op), extent, block * kBlockBytes, bytes}).ok());
+  }
+  /// Operations that end in so many turns, in their order.
+  std::vector<OpId> ended(int turns = 300) {
+    std::vector<OpId> out;
+    for (int i = 0; i < turns; ++i) {
+      StoreCompletion done;
+      if (rig.store->poll(std::span(&done, 1)) == 0) continue;
+      CHECK(done.done.code == Errc::kOk);
+      out.push_back(done.done.op);
+    }
+    return out;
+  }
+
+  bool keep = false;
+  Rig rig;
+  LateDevice* late = nullptr;
+  ExtentId paths[2];
+};
+
+}  // namespace
+
+TEST_CASE("flash store: who waits for a free block of one path stands in nobody else's way") {
+  FullPaths full;
+  const auto two = bytes_of(2 * kBlockBytes, 2);
+  const auto one = std::span(two).first(kBlockBytes);
+  full.keep = true;
+  full.submit(1, full.paths[0], 0, two);  // takes the last blocks, and gives its own when safe
+  full.submit(2, full.paths[0], 8, two);
+  full.submit(3, full.paths[1], 0, two);
+  CHECK(full.ended() == std::vector{OpId(3)});
+  // Nor of what needs no new block: a read of the same path.
+  auto into = bytes_of(kBlockBytes, 0);
+  REQUIRE(full.rig.store->submit(ReadOp{OpId(4), full.paths[0], 16 * kBlockBytes, into}).ok());
+  full.submit(5, full.paths[1], 8, one);
+  const auto passed = full.ended();
+  CHECK(passed.size() == 2);
+  CHECK(std::count(passed.begin(), passed.end(), OpId(4)) == 1);
+  full.late->end_late();
+  CHECK(full.ended() == std::vector{OpId(1), OpId(2)});
+  full.rig.store->check_space();
+}
+
+TEST_CASE("flash store: free blocks of a path go to those who wait for them in their order") {
+  FullPaths full;
+  const auto two = bytes_of(2 * kBlockBytes, 2);
+  const auto one = std::span(two).first(kBlockBytes);
+  full.keep = true;
+  full.submit(1, full.paths[0], 0, two);
+  CHECK(full.ended().empty());
+  full.submit(2, full.paths[0], 8, two);
+  CHECK(full.ended().empty());
+  // Those that came later would fit as well.
+  for (std::uint64_t op = 3; op < 7; ++op) full.submit(op, full.paths[0], 8 + 2 * op, one);
+  CHECK(full.ended().empty());
+  full.late->end_late();
+  const auto order = full.ended();
+  REQUIRE(order.size() == 6);
+  CHECK(order[0] == OpId(1));
+  CHECK(order[1] == OpId(2));
+}
