@@ -351,7 +351,7 @@ ho_status ho_get_timeline(const ho_runtime* runtime, ho_span* ops, ho_span* cach
     std::vector<ho::client::TimelineSpan> cache_spans(loaded.cache_op_count());
     if (auto ok = loaded.timeline(op_spans, cache_spans); !ok) return ok;
     const auto copy = [](const ho::client::TimelineSpan& span) {
-      return ho_span{span.start_ns, span.end_ns, span.stall_ns, span.bytes};
+      return ho_span{span.start_ns, span.end_ns, span.stall_ns, span.bytes, span.queued_ns};
     };
     if (ops != nullptr) std::transform(op_spans.begin(), op_spans.end(), ops, copy);
     if (cache_ops != nullptr)

@@ -279,7 +279,7 @@ bool Engine::turn() {
   bool busy = take_commands();
   busy |= check_faults();
   for (Attached& attached : links_) busy |= feed(attached);
-  busy |= mover_.pump() > 0;
+  busy |= mover_.pump(ticks_.now()) > 0;
   busy |= take_completions();
   return busy;
 }

@@ -218,6 +218,7 @@ void Executor::reset_instances() {
     std::copy(gates_full_.begin(), gates_full_.end(),
               gates_.begin() + static_cast<std::ptrdiff_t>(step * positions_));
   }
+  released_by_.assign(kRing * positions_, kNone);
   for (auto& open : open_in_step_) open = steady_;
   once_open_ = prologue_;
   ready_.reserve(slots);
@@ -306,8 +307,10 @@ Result<void> Executor::completed(const Instance& instance) {
   }
   HO_CHECK(in_flight_ > 0);
   in_flight_ -= 1;
+  completing_ = node;
   finish(node, instance.step);
   settle();
+  completing_ = kNone;
   return {};
 }
 
@@ -399,8 +402,15 @@ void Executor::advance_ready() {
     if (gates_[ring + position] > 0) return;
     // Open gates of this slot are next counted four steps on; nothing touches them before.
     gates_[ring + position] = gates_full_[position];
+    released_by_[ring + position] = completing_;
     ready_through_ += 1;
   }
+}
+
+std::optional<std::uint32_t> Executor::released_by(std::uint64_t position) const {
+  HO_CHECK(position < ready_through_ && ready_through_ <= position + kRing * positions_);
+  const std::uint32_t node = released_by_[position % (kRing * positions_)];
+  return node < steady_ ? std::optional(node) : std::nullopt;
 }
 
 void Executor::advance_epilogue() {

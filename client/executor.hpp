@@ -74,6 +74,10 @@ class Executor {
 
   /// Leading positions (a global count) whose waits are all satisfied. Never falls.
   [[nodiscard]] std::uint64_t ready_through() const { return ready_through_; }
+  /// The steady cache op whose completion made this (global) position ready: what an op that waited
+  /// there waited for last. Nothing: no completion did, or one of the prologue. Valid once the
+  /// position is ready, until those of four steps later are.
+  [[nodiscard]] std::optional<std::uint32_t> released_by(std::uint64_t position) const;
   /// Steps begun whose instances are all complete, counted from the first.
   [[nodiscard]] std::uint64_t retired_steps() const { return retired_; }
   /// The smallest ended count above the present one that makes something ready by itself;
@@ -148,9 +152,11 @@ class Executor {
   std::vector<std::uint32_t> next_trigger_;   ///< per position: first one at or after it, or kNone
   std::vector<std::uint32_t> gates_full_;     ///< per position: instances it waits for
 
-  std::vector<std::uint32_t> waits_;  ///< per slot: unmet dependencies
-  std::vector<Progress> progress_;    ///< per slot
-  std::vector<std::uint32_t> gates_;  ///< ring of steps x positions: open instances
+  std::vector<std::uint32_t> waits_;        ///< per slot: unmet dependencies
+  std::vector<Progress> progress_;          ///< per slot
+  std::vector<std::uint32_t> gates_;        ///< ring of steps x positions: open instances
+  std::vector<std::uint32_t> released_by_;  ///< the same ring: node, or kNone
+  std::uint32_t completing_ = kNone;        ///< node whose completion is being followed up
   std::uint64_t open_in_step_[kRing] = {};
   std::vector<HeapEntry> ready_;   ///< heap
   std::vector<Pending> settling_;  ///< detaches and their consequences

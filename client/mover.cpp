@@ -97,25 +97,26 @@ void Mover::enqueue(std::uint32_t slot, std::uint64_t order) {
   active.queued = true;
 }
 
-std::size_t Mover::pump() {
-  std::size_t submitted = pump(stage_, stage_.large);
+std::size_t Mover::pump(std::uint64_t now_ticks) {
+  std::size_t submitted = pump(stage_, stage_.large, now_ticks);
   for (Driver& driver : drivers_) {
-    submitted += pump(driver, driver.small);
-    submitted += pump(driver, driver.large);
+    submitted += pump(driver, driver.small, now_ticks);
+    submitted += pump(driver, driver.large, now_ticks);
   }
   return submitted;
 }
 
-std::size_t Mover::pump(Driver& driver, Queue& queue) {
+std::size_t Mover::pump(Driver& driver, Queue& queue, std::uint64_t now_ticks) {
   std::size_t submitted = 0;
-  while (!queue.waiting.empty() && queue.pieces < queue.pieces_max && submit_next(driver, queue)) {
+  while (!queue.waiting.empty() && queue.pieces < queue.pieces_max &&
+         submit_next(driver, queue, now_ticks)) {
     submitted += 1;
   }
   return submitted;
 }
 
 /// Takes one step with the queue's most urgent transfer. @return false: the driver is full.
-bool Mover::submit_next(Driver& driver, Queue& queue) {
+bool Mover::submit_next(Driver& driver, Queue& queue, std::uint64_t now_ticks) {
   const HeapEntry entry = queue.waiting.front();
   Active& active = active_[entry.slot];
   const auto leave_heap = [&] {
@@ -143,6 +144,7 @@ bool Mover::submit_next(Driver& driver, Queue& queue) {
     finish_if_done(entry.slot);
     return true;
   }
+  if (active.submitted_bytes == 0) active.sent_ticks = now_ticks;
   active.submitted_bytes += bytes;
   active.pieces += 1;
   queue.pieces += 1;
@@ -266,7 +268,8 @@ void Mover::finish_if_done(std::uint32_t slot) {
   HO_CHECK(done_count_ < done_.size());
   done_[(done_first_ + done_count_) % done_.size()] = {
       active.transfer.owner,  active.transfer.cookie, active.code,
-      node_of(active.failed), active.failed,          active.transfer.flash.has_value()};
+      node_of(active.failed), active.failed,          active.transfer.flash.has_value(),
+      active.sent_ticks};
   done_count_ += 1;
   free_[free_count_++] = slot;
 }

@@ -59,9 +59,10 @@ struct TransferDone {
   std::uint32_t owner = 0;
   std::uint64_t cookie = 0;
   Errc code = Errc::kOk;
-  NodeIndex node;       ///< whose part failed; meaningless with kOk
-  OpId failed;          ///< the piece that failed first; likewise
-  bool staged = false;  ///< it was a move between arena and flash
+  NodeIndex node;                ///< whose part failed; meaningless with kOk
+  OpId failed;                   ///< the piece that failed first; likewise
+  bool staged = false;           ///< it was a move between arena and flash
+  std::uint64_t sent_ticks = 0;  ///< pump()'s time when its first piece was sent; 0: none was
 };
 
 /// How the mover treats one driver.
@@ -108,8 +109,9 @@ class Mover {
   /// not refused.
   [[nodiscard]] Result<void> start(const Transfer& transfer);
 
-  /// Submits pieces while drivers take them. @return how many were submitted.
-  std::size_t pump();
+  /// Submits pieces while drivers take them. `now_ticks` is what TransferDone tells as the time at
+  /// which a transfer left its queue; of the caller's own clock. @return how many were submitted.
+  std::size_t pump(std::uint64_t now_ticks);
 
   /// Makes progress and moves finished transfers into `out`. @return how many were written.
   std::size_t poll(std::span<TransferDone> out);
@@ -133,7 +135,8 @@ class Mover {
     std::uint32_t pieces = 0;  ///< in flight
     bool queued = false;       ///< stands in a driver's heap
     Errc code = Errc::kOk;
-    OpId failed;  ///< set with code
+    OpId failed;                   ///< set with code
+    std::uint64_t sent_ticks = 0;  ///< of its first piece
   };
   struct HeapEntry {
     std::uint64_t urgency = 0;
@@ -156,10 +159,10 @@ class Mover {
   };
 
   void enqueue(std::uint32_t slot, std::uint64_t order);
-  std::size_t pump(Driver& driver, Queue& queue);
+  std::size_t pump(Driver& driver, Queue& queue, std::uint64_t now_ticks);
   [[nodiscard]] Result<void> submit_stage(const Active& active, const ArenaExtent& extent,
                                           std::uint64_t bytes, OpId op);
-  [[nodiscard]] bool submit_next(Driver& driver, Queue& queue);
+  [[nodiscard]] bool submit_next(Driver& driver, Queue& queue, std::uint64_t now_ticks);
   [[nodiscard]] Result<void> submit_piece(Driver& driver, const Active& active,
                                           const ArenaExtent& extent, std::uint64_t bytes, OpId op);
   void piece_done(Driver& driver, const Completion& completion);

@@ -188,7 +188,7 @@ void Replay::transfer_done(const TransferDone& done, std::uint64_t now_ticks) {
   }
   if (flight.instance.list == CacheOpList::kSteady) {
     spans_[(flight.instance.step % kStepsKept) * steady_ + flight.instance.index] = {
-        flight.start_ticks, now_ticks};
+        flight.queued_ticks, done.sent_ticks, now_ticks};
   }
   const auto accepted = executor_.completed(flight.instance);
   HO_CHECK(accepted.ok());
@@ -205,10 +205,18 @@ Replay::Span Replay::span(std::uint32_t cache_op, std::uint64_t step) const {
   const auto begin = spans_.begin() + static_cast<std::ptrdiff_t>((step % kStepsKept) * steady_);
   Span whole = begin[first_[cache_op]];
   for (std::uint32_t at = first_[cache_op]; at < first_[cache_op + 1]; ++at) {
+    whole.queued_ticks = std::min(whole.queued_ticks, begin[at].queued_ticks);
     whole.start_ticks = std::min(whole.start_ticks, begin[at].start_ticks);
     whole.end_ticks = std::max(whole.end_ticks, begin[at].end_ticks);
   }
   return whole;
+}
+
+std::optional<std::uint32_t> Replay::released_by(std::uint64_t position) const {
+  const auto chunk = executor_.released_by(position);
+  if (!chunk) return std::nullopt;
+  const auto after = std::upper_bound(first_.begin(), first_.end(), *chunk);
+  return static_cast<std::uint32_t>(after - first_.begin()) - 1;
 }
 
 }  // namespace ho::client

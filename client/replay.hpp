@@ -47,7 +47,8 @@ class Replay {
   static constexpr std::uint64_t kStepsKept = 4;
 
   struct Span {
-    std::uint64_t start_ticks = 0;
+    std::uint64_t queued_ticks = 0;  ///< it could start, and was handed to the mover
+    std::uint64_t start_ticks = 0;   ///< its first piece was sent
     std::uint64_t end_ticks = 0;
   };
 
@@ -83,6 +84,8 @@ class Replay {
   /// When the instance of a steady cache op ran; valid once its step is retired, until kStepsKept
   /// steps later. A detach takes no time and moves nothing: zeros.
   [[nodiscard]] Span span(std::uint32_t cache_op, std::uint64_t step) const;
+  /// Executor::released_by(), told as the schedule's own cache op.
+  [[nodiscard]] std::optional<std::uint32_t> released_by(std::uint64_t position) const;
 
  private:
   /// What one cache op moves, with all looked up ahead of time.
@@ -97,7 +100,7 @@ class Replay {
   };
   struct Flight {
     Instance instance;
-    std::uint64_t start_ticks = 0;
+    std::uint64_t queued_ticks = 0;
   };
 
   Replay(Executor executor, const ReplayMemory& memory, std::uint32_t owner)

@@ -267,24 +267,34 @@ Result<void> Runtime::timeline(std::span<TimelineSpan> ops, std::span<TimelineSp
     link_->changed.wait(token, kLookAgain);
   }
   std::vector<Replay::Span> spans(cache_ops.size());
+  std::vector<std::uint64_t> stalled(cache_ops.size(), 0);
+  const std::uint64_t step = steps_done_ - 1;
   engine_.call([&] {
-    for (std::uint32_t i = 0; i < spans.size(); ++i) {
-      spans[i] = link_->replay.span(i, steps_done_ - 1);
+    for (std::uint32_t i = 0; i < spans.size(); ++i) spans[i] = link_->replay.span(i, step);
+    for (std::uint32_t i = 0; i < ops.size(); ++i) {
+      if (last_times_[i].stalled == 0) continue;
+      const auto waited_for = link_->replay.released_by(step * position_count_ + i);
+      if (waited_for) stalled[*waited_for] += last_times_[i].stalled;
     }
   });
   const double scale = ticks_.ns_per_tick();
-  const auto from_start = [&](std::uint64_t ticks) {
-    if (ticks <= last_start_ticks_) return std::uint64_t{0};
-    return static_cast<std::uint64_t>(static_cast<double>(ticks - last_start_ticks_) * scale);
+  const auto ns = [&](std::uint64_t ticks) {
+    return static_cast<std::uint64_t>(static_cast<double>(ticks) * scale);
   };
+  const auto from_start = [&](std::uint64_t ticks) {
+    return ns(ticks - std::min(ticks, last_start_ticks_));
+  };
+  const auto& awaited_bytes = step == 0 ? awaited_bytes_first_ : awaited_bytes_;
   for (std::uint32_t i = 0; i < ops.size(); ++i) {
     const Times& times = last_times_[i];
-    ops[i] = {from_start(times.start), from_start(times.end),
-              static_cast<std::uint64_t>(static_cast<double>(times.stalled) * scale), 0};
+    const std::uint64_t start_ns = from_start(times.start);
+    const std::uint64_t stall_ns = ns(times.stalled);
+    ops[i] = {start_ns, from_start(times.end), stall_ns, awaited_bytes[i],
+              start_ns - std::min(start_ns, stall_ns)};
   }
   for (std::uint32_t i = 0; i < cache_ops.size(); ++i) {
-    cache_ops[i] = {from_start(spans[i].start_ticks), from_start(spans[i].end_ticks), 0,
-                    cache_op_bytes_[i]};
+    cache_ops[i] = {from_start(spans[i].start_ticks), from_start(spans[i].end_ticks),
+                    ns(stalled[i]), cache_op_bytes_[i], from_start(spans[i].queued_ticks)};
   }
   return {};
 }

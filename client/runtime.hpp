@@ -32,11 +32,13 @@ struct RuntimeCounters {
   std::uint64_t peak_device_bytes = 0;
 };
 
+/// One op's or cache op's line of the measured timeline; ho_span says what each number means.
 struct TimelineSpan {
   std::uint64_t start_ns = 0;
   std::uint64_t end_ns = 0;
   std::uint64_t stall_ns = 0;
   std::uint64_t bytes = 0;
+  std::uint64_t queued_ns = 0;
 };
 
 /// A loaded schedule on the job's side: where each op waits, and what it finds.
@@ -143,6 +145,7 @@ class Runtime {
                                      std::span<std::byte> arena);
   void index_operands(const schedule::Schedule& schedule, std::span<std::byte> arena);
   void index_storages(const schedule::Schedule& schedule);
+  void index_cache_ops(const schedule::Schedule& schedule);
   [[nodiscard]] Result<void> attach(const schedule::Schedule& schedule, std::span<std::byte> arena);
   [[nodiscard]] Result<FlashPlaces> open_flash(const FlashPlan& plan);
   [[nodiscard]] Result<void> name_nodes(const schedule::Schedule& schedule,
@@ -181,6 +184,8 @@ class Runtime {
   std::vector<StorageSlot> storages_;         ///< by id
   std::vector<std::uint32_t> slot_of_index_;  ///< by StorageIndex, into storages_
   std::vector<std::uint64_t> cache_op_bytes_;
+  std::vector<std::uint64_t> awaited_bytes_;        ///< per position: of the transfers it waits for
+  std::vector<std::uint64_t> awaited_bytes_first_;  ///< the same in the first step
 
   bool in_step_ = false;
   bool in_op_ = false;

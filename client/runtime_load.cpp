@@ -53,10 +53,7 @@ Result<void> Runtime::prepare(const Schedule& schedule, std::span<std::byte> are
   for (const auto& position : schedule.positions) {
     op_ids_.push_back(schedule.ops[position.op.value()].id);
   }
-  for (const auto& op : schedule.cache_ops) {
-    const bool moves = op.kind != schedule::CacheOpKind::kDetach;
-    cache_op_bytes_.push_back(moves ? op.range_end_bytes - op.range_begin_bytes : 0);
-  }
+  index_cache_ops(schedule);
   times_.resize(position_count_);
   last_times_.resize(position_count_);
   index_operands(schedule, arena);
@@ -101,6 +98,25 @@ void Runtime::index_storages(const Schedule& schedule) {
   for (const Storage& storage : schedule.storages) {
     const StorageSlot* const slot = find_storage(storage.id);
     slot_of_index_.push_back(static_cast<std::uint32_t>(slot - storages_.data()));
+  }
+}
+
+/// Which bytes each op waits for is the schedule's to say: an op that has run has waited for them.
+/// In the first step the prologue stands for the cache ops of a step before.
+void Runtime::index_cache_ops(const Schedule& schedule) {
+  awaited_bytes_.assign(position_count_, 0);
+  awaited_bytes_first_.assign(position_count_, 0);
+  for (const auto& op : schedule.cache_ops) {
+    const bool moves = op.kind != schedule::CacheOpKind::kDetach;
+    cache_op_bytes_.push_back(moves ? op.range_end_bytes - op.range_begin_bytes : 0);
+    if (!op.before_position) continue;
+    const std::uint32_t position = op.before_position->value();
+    awaited_bytes_[position] += cache_op_bytes_.back();
+    if (!op.before_next_step) awaited_bytes_first_[position] += cache_op_bytes_.back();
+  }
+  for (const auto& op : schedule.prologue) {
+    if (!op.before_position) continue;
+    awaited_bytes_first_[op.before_position->value()] += op.range_end_bytes - op.range_begin_bytes;
   }
 }
 

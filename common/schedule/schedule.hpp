@@ -218,8 +218,11 @@ struct MeasuredStep {
     std::uint64_t end_ns = 0;
   };
   std::vector<Span> ops;
-  std::vector<std::uint64_t> stall_ns;  ///< waited in before(), per position
-  std::vector<Span> cache_ops;
+  std::vector<std::uint64_t> stall_ns;           ///< waited in before(), per position
+  std::vector<std::uint64_t> awaited_bytes;      ///< of the transfers waited for, per position
+  std::vector<Span> cache_ops;                   ///< from the first piece sent to the last arrived
+  std::vector<std::uint64_t> queue_ns;           ///< waited for the link before that, per cache op
+  std::vector<std::uint64_t> cache_op_stall_ns;  ///< ops' waits that its end ended, per cache op
 };
 
 }  // namespace ho::schedule

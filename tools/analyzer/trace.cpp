@@ -49,9 +49,9 @@ class Trace {
     for (std::size_t p = 0; p < std::min(predicted.op_start_ns.size(), positions()); ++p) {
       const std::uint64_t start_ns = predicted.op_start_ns[p];
       const std::uint64_t stall_ns = predicted.op_stall_ns[p];
-      compute(kPredicted, p, {start_ns, start_ns + op_at(p).duration_ns}, stall_ns);
+      compute(kPredicted, p, {start_ns, start_ns + op_at(p).duration_ns}, stall_ns, nullptr);
     }
-    transfers(kPredicted, predicted.cache_ops, predicted_tracks);
+    transfers(kPredicted, predicted.cache_ops, predicted_tracks, nullptr);
     for (const MemoryPoint& point : predicted.memory) {
       begin_event("C", kPredicted, kCompute, "device bytes", point.at_ns)
           .key("args")
@@ -66,16 +66,17 @@ class Trace {
       const auto& ops = input.measured->ops;
       for (std::size_t p = 0; p < std::min(ops.size(), positions()); ++p) {
         const auto& stalls = input.measured->stall_ns;
-        compute(kMeasured, p, ops[p], p < stalls.size() ? stalls[p] : 0);
+        compute(kMeasured, p, ops[p], p < stalls.size() ? stalls[p] : 0, input.measured);
       }
-      transfers(kMeasured, input.measured->cache_ops, tracks);
+      transfers(kMeasured, input.measured->cache_ops, tracks, input.measured);
     }
     json_.end().end();
     return std::move(json_).text();
   }
 
  private:
-  using Span = schedule::MeasuredStep::Span;
+  using MeasuredStep = schedule::MeasuredStep;
+  using Span = MeasuredStep::Span;
 
   /// Where the transfers of one process are shown. Events of one track must nest or be apart, or
   /// viewers drop them; transfers that share a channel's bandwidth do neither, so that a channel
@@ -154,7 +155,8 @@ class Trace {
     }
   }
 
-  void compute(unsigned process, std::size_t p, Span span, std::uint64_t stall_ns) {
+  void compute(unsigned process, std::size_t p, Span span, std::uint64_t stall_ns,
+               const MeasuredStep* measured) {
     const auto& op = op_at(p);
     if (stall_ns > 0) {
       const std::uint64_t from_ns = span.start_ns - std::min(stall_ns, span.start_ns);
@@ -165,11 +167,16 @@ class Trace {
     begin_event("X", process, kCompute, op.name.empty() ? "op" : op.name, span.start_ns)
         .field("dur", micros(std::max(span.end_ns, span.start_ns) - span.start_ns));
     json_.key("args").begin_object().field("position", p).field("id", op.id);
+    json_.field("stall_ns", stall_ns);
+    if (measured != nullptr && p < measured->awaited_bytes.size()) {
+      json_.field("awaited_bytes", measured->awaited_bytes[p]);
+    }
     if (!op.phase.empty()) json_.field("phase", op.phase);
     json_.end().end();
   }
 
-  void transfers(unsigned process, const std::vector<Span>& spans, const Tracks& tracks) {
+  void transfers(unsigned process, const std::vector<Span>& spans, const Tracks& tracks,
+                 const MeasuredStep* measured) {
     for (std::size_t i = 0; i < tracks.of.size(); ++i) {
       const CacheOp& op = schedule_.cache_ops[i];
       if (op.kind == CacheOpKind::kDetach) continue;
@@ -180,9 +187,14 @@ class Trace {
           .key("args")
           .begin_object()
           .field("cache_op", i)
-          .field("bytes", op.range_end_bytes - op.range_begin_bytes)
-          .end()
-          .end();
+          .field("bytes", op.range_end_bytes - op.range_begin_bytes);
+      if (measured != nullptr && i < measured->queue_ns.size()) {
+        json_.field("queue_ns", measured->queue_ns[i]);
+      }
+      if (measured != nullptr && i < measured->cache_op_stall_ns.size()) {
+        json_.field("stall_ns", measured->cache_op_stall_ns[i]);
+      }
+      json_.end().end();
     }
   }
 

@@ -17,9 +17,10 @@ struct TraceInput {
 /// Chrome trace-event JSON, as ui.perfetto.dev opens it: process "predicted" and, where given,
 /// process "measured", each with the tracks compute, stalls and one per channel (more where its
 /// transfers overlap: events of one track never do), and a counter of live device bytes for the
-/// prediction. Times are microseconds from the step's start.
-/// Pure and deterministic; O(ops + cache ops).
-/// Source: "Trace Event Format", Google, 2016 (event phases X, C and M).
+/// prediction. Times are microseconds from the step's start. Arguments of an op: stall_ns and,
+/// where measured, awaited_bytes; of a transfer: bytes and, where measured, queue_ns (it waited for
+/// the link before it was sent) and stall_ns (ops waited for it). Pure and deterministic; O(ops +
+/// cache ops). Source: "Trace Event Format", Google, 2016 (event phases X, C and M).
 [[nodiscard]] std::string render_trace(const TraceInput& input);
 
 }  // namespace ho::analyzer

@@ -221,11 +221,19 @@ typedef struct ho_counters {
 /* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter. */
 HO_API ho_status ho_get_counters(const ho_runtime* runtime, ho_counters* out);
 
+/* What an op, or a cache op (a transfer of the schedule; one that releases memory only has zeros in
+ * all fields), did in one step. Times are from the step's start. */
 typedef struct ho_span {
-  uint64_t start_ns; /* from the step's start */
-  uint64_t end_ns;
-  uint64_t stall_ns; /* ops: waited in ho_before */
-  uint64_t bytes;    /* cache ops: moved */
+  uint64_t start_ns;  /* ops: ho_before let it go. Cache ops: its first piece was sent */
+  uint64_t end_ns;    /* ops: ho_after. Cache ops: its last piece had arrived */
+  uint64_t stall_ns;  /* ops: waited in ho_before. Cache ops: that part of the ops' waits which its
+                         end ended; of several transfers that an op waits for, the last one has all
+                         of it. Together they are the step's stall, but for waits that no transfer
+                         ended or that one of the prologue did (first step) */
+  uint64_t bytes;     /* ops: of the transfers that the schedule has it wait for (before_position),
+                         all of which have arrived. Cache ops: moved */
+  uint64_t queued_ns; /* ops: ho_before was called. Cache ops: nothing held it back any more but the
+                         link, which others had */
 } ho_span;
 /* Measured timeline of the last complete step. Arrays of ho_position_count / ho_cache_op_count
  * elements. */

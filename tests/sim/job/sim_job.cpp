@@ -230,7 +230,10 @@ bool SimJob::drive_until(std::uint64_t position) {
     HO_CHECK(turns < 10'000'000);
     if (replay_->failure()) return false;
     turn();
-    if (replay_->executor().ready_through() > position) break;
+    if (replay_->executor().ready_through() > position) {
+      if (turns > 0) check_release(position);
+      break;
+    }
     if (replay_->quiet() && mover_->in_flight() == 0 && !replay_->failure()) {
       outcome_.wrong = "deadlock at position " + std::to_string(position);
       return false;
@@ -242,15 +245,36 @@ bool SimJob::drive_until(std::uint64_t position) {
   return !replay_->failure().has_value();
 }
 
+/// A position that was waited for is ready as of now: the cache op that is said to have released it
+/// ended now. In the first step it may have been one of the prologue.
+void SimJob::check_release(std::uint64_t position) {
+  const std::uint64_t step = position / schedule_.positions.size();
+  const auto by = replay_->released_by(position);
+  const auto ended_now = [&](std::uint64_t of_step) {
+    const client::Replay::Span span = replay_->span(*by, of_step);
+    return span.end_ticks == ticks() && span.queued_ticks <= span.start_ticks &&
+           span.start_ticks <= span.end_ticks;
+  };
+  if (!by && step == 0) return;
+  for (std::uint64_t back = 0; by && back <= std::min<std::uint64_t>(step, 2); ++back) {
+    if (ended_now(step - back)) return;
+  }
+  outcome_.wrong = "position " + std::to_string(position) + " was not released by " +
+                   (by ? "cache op " + std::to_string(*by) : "a transfer");
+}
+
+std::uint64_t SimJob::ticks() const {
+  return static_cast<std::uint64_t>(clock_.now().time_since_epoch().count());
+}
+
 /// One look at everything, as the transfer thread does it.
 void SimJob::turn() {
   inject();
-  const auto ticks = static_cast<std::uint64_t>(clock_.now().time_since_epoch().count());
-  replay_->pump(*mover_, ticks);
-  mover_->pump();
+  replay_->pump(*mover_, ticks());
+  mover_->pump(ticks());
   std::array<client::TransferDone, 4> done;
   const std::size_t count = mover_->poll(done);
-  for (std::size_t i = 0; i < count; ++i) replay_->transfer_done(done[i], ticks);
+  for (std::size_t i = 0; i < count; ++i) replay_->transfer_done(done[i], ticks());
   if (replay_->failure() && outcome_.failed_after == Duration{} && fault_at_ < clock_.now()) {
     outcome_.failed_after = clock_.now() - fault_at_;
   }

@@ -31,7 +31,7 @@ struct SimOutcome {
 /// A whole job in one thread: the client's executor, mover and replay over the simulated transport,
 /// a pool of two nodes with flash, and kernels whose outputs depend on every byte they read. A
 /// model computes the same in plain memory; every operand is compared before its op runs, and every
-/// home at the end.
+/// home at the end. Whoever is said to have released an op that waited has ended just then.
 class SimJob {
  public:
   SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault fault);
@@ -48,11 +48,13 @@ class SimJob {
                                         std::span<const client::StagingPart> parts);
   void open_flash(const client::FlashPlan& plan);
   [[nodiscard]] TimePoint next_event(TimePoint otherwise) const;
+  [[nodiscard]] std::uint64_t ticks() const;
   void write_home(std::uint32_t storage, const std::vector<std::byte>& value);
   [[nodiscard]] std::vector<std::byte> read_home(std::uint32_t storage);
   [[nodiscard]] std::byte* home_byte(std::uint32_t storage, std::uint64_t at);
   [[nodiscard]] std::vector<std::byte> random_value(std::uint64_t bytes);
   [[nodiscard]] bool drive_until(std::uint64_t ready_above);
+  void check_release(std::uint64_t position);
   void turn();
   void inject();
   void run_op(std::uint32_t position, std::uint64_t step);

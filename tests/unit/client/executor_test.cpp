@@ -101,6 +101,39 @@ TEST_CASE("executor: the prologue stands in for the wrapped prefetches of the fi
   CHECK(executor.ready_through() == 4);
 }
 
+TEST_CASE("executor: a position is released by the transfer it waited for last") {
+  Schedule schedule = bare(3);
+  schedule.cache_ops = {cache_op(CacheOpKind::kPrefetch, std::nullopt, 1),
+                        cache_op(CacheOpKind::kStore, std::nullopt, std::nullopt),
+                        cache_op(CacheOpKind::kDetach, std::nullopt, 1),
+                        cache_op(CacheOpKind::kPrefetch, 1, 0, true)};
+  schedule.cache_ops[2].after_cache_ops = {{CacheOpIndex(1)}};
+  schedule.prologue = {cache_op(CacheOpKind::kPrefetch, std::nullopt, 0)};
+  Executor executor = make(schedule);
+  REQUIRE(executor.begin_step().ok());
+  std::vector<Instance> started = {take(executor), take(executor), take(executor)};
+  std::sort(started.begin(), started.end(),
+            [](const auto& a, const auto& b) { return a.index < b.index; });
+  const auto of_prologue = std::find_if(started.begin(), started.end(), [](const auto& instance) {
+    return instance.list == CacheOpList::kPrologue;
+  });
+  REQUIRE(of_prologue != started.end());
+  REQUIRE(executor.completed(*of_prologue).ok());
+  started.erase(of_prologue);
+  CHECK_FALSE(executor.released_by(0).has_value());
+  REQUIRE(executor.completed(started[0]).ok());  // not yet: the detach waits for the store
+  REQUIRE(executor.ready_through() == 1);
+  REQUIRE(executor.completed(started[1]).ok());
+  REQUIRE(executor.ready_through() == 3);
+  CHECK(executor.released_by(1) == 1);
+  CHECK(executor.released_by(2) == 1);  // it waits for nothing itself
+  REQUIRE(executor.positions_ended(3).ok());
+  const Instance wrapped = take(executor);
+  REQUIRE(executor.completed(wrapped).ok());
+  REQUIRE(executor.begin_step().ok());
+  CHECK(executor.released_by(3) == 3);
+}
+
 TEST_CASE("executor: a detach completes by itself when its dependencies are met") {
   Schedule schedule = bare(2);
   schedule.cache_ops = {cache_op(CacheOpKind::kStore, 0, std::nullopt),
@@ -403,7 +436,13 @@ void run_random(std::uint64_t seed) {
     } else if (!flying.empty()) {
       std::swap(flying[random.below(flying.size())], flying.back());
       oracle.complete(flying.back());
+      const std::uint64_t through = executor.ready_through();
       REQUIRE(executor.completed(flying.back()).ok());
+      const bool steady = flying.back().list == CacheOpList::kSteady;
+      for (std::uint64_t p = through; p < executor.ready_through(); ++p) {
+        CHECK(executor.released_by(p) ==
+              (steady ? std::optional(flying.back().index) : std::nullopt));
+      }
       flying.pop_back();
     }
     check_ready();

@@ -63,7 +63,7 @@ struct Bench {
     std::vector<TransferDone> all;
     for (int turn = 0; mover->in_flight() > 0; ++turn) {
       REQUIRE(turn < 100000);
-      mover->pump();
+      mover->pump(0);
       TransferDone done[2];
       const std::size_t count = mover->poll(done);
       all.insert(all.end(), done, done + count);
@@ -175,12 +175,32 @@ TEST_CASE("mover: the more urgent of two waiting transfers ends first") {
   auto soon = bench.transfer(Direction::kGet, 2, 1000, 1000, 64);
   soon.urgency = client::Urgency::kScheduled + 1;
   REQUIRE(bench.mover->start(late).ok());
-  bench.mover->pump();  // its first piece is on the way
+  bench.mover->pump(0);  // its first piece is on the way
   REQUIRE(bench.mover->start(soon).ok());
   const auto done = bench.run();
   REQUIRE(done.size() == 2);
   CHECK(done[0].cookie == 2);
   CHECK(done[1].cookie == 1);
+}
+
+TEST_CASE("mover: a transfer is told as sent when its first piece is, not when it was queued") {
+  Bench bench({}, 64, 1);
+  REQUIRE(bench.mover->start(bench.transfer(Direction::kPut, 1, 0, 0, 128)).ok());
+  REQUIRE(bench.mover->start(bench.transfer(Direction::kPut, 2, 0, 0, 64)).ok());
+  std::vector<TransferDone> all;
+  std::uint64_t first_done = 0;
+  for (std::uint64_t now = 10; all.size() < 2; ++now) {
+    REQUIRE(now < 100000);
+    bench.mover->pump(now);
+    TransferDone done[2];
+    const std::size_t count = bench.mover->poll(done);
+    all.insert(all.end(), done, done + count);
+    if (count > 0 && first_done == 0) first_done = now;
+    bench.clock.advance(Duration(1000));
+  }
+  REQUIRE(all[0].cookie == 1);
+  CHECK(all[0].sent_ticks == 10);
+  CHECK(all[1].sent_ticks == first_done + 1);
 }
 
 TEST_CASE("mover: a small transfer does not wait for a place that large ones have taken") {
@@ -192,11 +212,11 @@ TEST_CASE("mover: a small transfer does not wait for a place that large ones hav
     link.depth_ops_max = depth;
     Bench bench(link, 1024, 6, kLarge);
     REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, 1, 0, 0, kLarge)).ok());
-    CHECK(bench.mover->pump() == std::min(6U, depth - 6));
+    CHECK(bench.mover->pump(0) == std::min(6U, depth - 6));
     auto small = bench.transfer(Direction::kGet, 2, kLarge, kLarge, 100);
     small.urgency = client::Urgency::kScheduled + 1000;  // needed long after the large one
     REQUIRE(bench.mover->start(small).ok());
-    CHECK(bench.mover->pump() == 1);
+    CHECK(bench.mover->pump(0) == 1);
     const auto done = bench.run();
     REQUIRE(done.size() == 2);
     CHECK(done[0].cookie == 2);
@@ -210,7 +230,7 @@ TEST_CASE("mover: small transfers have so many places and no more") {
   for (std::uint64_t i = 0; i < 20; ++i) {
     REQUIRE(bench.mover->start(bench.transfer(Direction::kPut, i, 0, 0, 1)).ok());
   }
-  CHECK(bench.mover->pump() == 3);
+  CHECK(bench.mover->pump(0) == 3);
   CHECK(bench.run().size() == 20);
 }
 

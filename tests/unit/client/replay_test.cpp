@@ -59,7 +59,7 @@ class Rig {
   std::uint32_t turn(std::vector<Replay*> replays) {
     for (Replay* replay : replays) replay->pump(*mover_, 0);
     while (mover_->in_flight() > 0) {
-      mover_->pump();
+      mover_->pump(0);
       TransferDone done[1];
       if (mover_->poll(done) == 1) {
         REQUIRE(done[0].code == Errc::kOk);

@@ -39,7 +39,10 @@ schedule::MeasuredStep measured_step(const Schedule& plan) {
     out.ops.push_back({p * 2000 + 500, p * 2000 + 2000});
     out.stall_ns.push_back(500);
   }
+  out.awaited_bytes.assign(plan.positions.size(), 4711);
   out.cache_ops.resize(plan.cache_ops.size(), {100, 900});
+  out.queue_ns.assign(plan.cache_ops.size(), 77);
+  out.cache_op_stall_ns.assign(plan.cache_ops.size(), 88);
   return out;
 }
 
@@ -110,6 +113,21 @@ TEST_CASE("trace: one process per timeline, a track per channel, every op and tr
   CHECK(count(both, "\"position\":") == 2 * in.plan.positions.size());
   CHECK(count(both, "wait for op") >= in.plan.positions.size());
   CHECK(count(predicted, "\"ph\":\"C\"") == in.predicted.memory.size());
+}
+
+TEST_CASE("trace: measured ops and transfers tell what they waited for and what waited for them") {
+  const Inputs in = inputs(test::training_step());
+  const schedule::MeasuredStep measured = measured_step(in.plan);
+  const std::string predicted = render_trace({in.plan, in.predicted, nullptr});
+  const std::string both = render_trace({in.plan, in.predicted, &measured});
+  const auto transfers = static_cast<std::size_t>(
+      std::count_if(in.plan.cache_ops.begin(), in.plan.cache_ops.end(),
+                    [](const auto& op) { return op.kind != schedule::CacheOpKind::kDetach; }));
+  REQUIRE(transfers > 0);
+  CHECK(count(both, "\"stall_ns\":500,\"awaited_bytes\":4711") == in.plan.positions.size());
+  CHECK(count(both, "\"queue_ns\":77,\"stall_ns\":88") == transfers);
+  CHECK(count(predicted, "awaited_bytes") == 0);
+  CHECK(count(predicted, "queue_ns") == 0);
 }
 
 TEST_CASE("trace: events of one track do not overlap") {

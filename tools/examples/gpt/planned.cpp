@@ -63,9 +63,12 @@ Result<schedule::MeasuredStep> Planned::timeline() const {
     for (const ho_span& op : timeline.ops) {
       step.ops.push_back({op.start_ns, op.end_ns});
       step.stall_ns.push_back(op.stall_ns);
+      step.awaited_bytes.push_back(op.bytes);
     }
     for (const ho_span& cache_op : timeline.cache_ops) {
       step.cache_ops.push_back({cache_op.start_ns, cache_op.end_ns});
+      step.queue_ns.push_back(cache_op.start_ns - cache_op.queued_ns);
+      step.cache_op_stall_ns.push_back(cache_op.stall_ns);
     }
     return step;
   });
