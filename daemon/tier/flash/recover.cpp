@@ -1,6 +1,7 @@
 #include "daemon/tier/flash/recover.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <optional>
 #include <set>
@@ -50,12 +51,17 @@ class AreaReader {
 
  private:
   /// The window from `at` on, up to the first block that cannot be read: it is looked for once, not
-  /// for each frame before it.
+  /// for each frame before it. What the window has already is not read again.
   Result<void> fill(std::uint64_t at) {
     const std::uint64_t stop = std::min(area_bytes_, at + window_.span().size());
+    if (at >= begin_ && at < end_) {
+      std::memmove(window_.data(), window_.data() + (at - begin_), end_ - at);
+    } else {
+      end_ = at;
+    }
     begin_ = at;
     end_is_bad_ = false;
-    for (end_ = at; end_ < stop;) {
+    while (end_ < stop) {
       const std::uint64_t length = std::min(kDeviceOpBytesMax, stop - end_);
       const auto whole = read(end_, length);
       if (whole) end_ += length;

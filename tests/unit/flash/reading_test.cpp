@@ -6,6 +6,7 @@
 #include "daemon/tier/flash/aligned_memory.hpp"
 #include "daemon/tier/flash/recover.hpp"
 #include "tests/unit/flash/late_device.hpp"
+#include "tests/unit/flash/sparse_device.hpp"
 #include "tests/unit/flash/store_rig.hpp"
 
 namespace {
@@ -96,4 +97,55 @@ TEST_CASE("flash recovery: memory of an operation that ends late is nobody else'
   }
   CHECK(done.code == Errc::kOk);
   CHECK(std::all_of(into.begin(), into.end(), [](std::byte byte) { return byte == std::byte{1}; }));
+}
+
+TEST_CASE("flash recovery: reads each copy of the log once, however large the extents are") {
+  const auto disk = std::make_shared<test::SparseDisk>(2 * kGiB);
+  // One that fills the path, or many.
+  const std::uint64_t count = GENERATE(1ULL, 10'000ULL);
+  {
+    Store::Options options;
+    options.extents_max = 20'000;
+    options.ops_max = 16;
+    Findings findings;
+    auto store = Store::open(std::make_unique<test::SparseDevice>(disk), options, findings);
+    REQUIRE(store.ok());
+    const std::uint64_t bytes = 1600 * kMiB / count / kBlockBytes * kBlockBytes;
+    AlignedMemory memory(kMiB);
+    std::fill_n(memory.data(), kMiB, std::byte{5});
+    StoreCompletion done;
+    std::uint64_t open = 0;
+    const auto turn = [&] { open -= (*store)->poll(std::span(&done, 1)); };
+    for (std::uint64_t i = 0; i < count; ++i) {
+      auto extent = (*store)->create({{1, 1, i}, bytes, Policy::kDurable});
+      for (; !extent; extent = (*store)->create({{1, 1, i}, bytes, Policy::kDurable})) turn();
+      for (std::uint64_t at = 0; at < bytes;) {
+        const std::uint64_t length = std::min(kMiB, bytes - at);
+        const WriteOp write{OpId(1), *extent, at, memory.span().first(length)};
+        if (!(*store)->submit(write)) {
+          turn();
+          continue;
+        }
+        ++open;
+        at += length;
+      }
+    }
+    while (open > 0) turn();
+    REQUIRE((*store)->close().ok());
+  }
+  disk->reads = 0;
+  disk->read_bytes = 0;
+  test::SparseDevice device(disk);
+  BlockingIo io(device);
+  Findings findings;
+  const auto volume = recover(io, PathIndex(0), findings);
+  REQUIRE(volume.ok());
+  CHECK(volume->table.shards().size() == count);
+  // LAYOUT.md: the log, and behind its end what five of the longest frames and a window take.
+  const std::uint64_t log = volume->head_bytes;
+  REQUIRE(log > 4 * kMiB);
+  CHECK(disk->read_bytes >= kCopies * log);
+  const std::uint64_t area = disk->geometry.area_bytes;
+  CHECK(disk->read_bytes <= kCopies * (kBlockBytes + std::min(area, log + 9 * kMiB)));
+  CHECK(disk->reads <= kCopies * (1 + 4 * (log / (3 * kMiB) + 4)));
 }
