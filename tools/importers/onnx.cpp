@@ -36,8 +36,7 @@ class GraphWalk {
       values_[name] = Value{tensor, kNone, true};
     }
     if (auto added = add_inputs(); !added) return added;
-    for (const OnnxNode& node : model_.nodes)
-      made_.insert(node.outputs.begin(), node.outputs.end());
+    lost_ = lost_weights(model_);
     for (const OnnxNode& node : model_.nodes) {
       if (auto added = add_node(node); !added) {
         return added.error().at("node " + clean_name(node.name) + " (" + clean_name(node.op) + ")");
@@ -156,7 +155,7 @@ class GraphWalk {
       if (inputs[i] != nullptr) continue;
       const std::string_view name = node.inputs[i];
       std::optional<OnnxTensor> known;
-      if (made_.count(name) == 0) {
+      if (lost_.count(name) != 0) {
         auto own = info_of(name);
         if (!own) return own.error();
         auto result = info_of(node.outputs.empty() ? "" : node.outputs.front());
@@ -164,10 +163,10 @@ class GraphWalk {
         std::vector<const OnnxTensor*> others = inputs;
         std::replace(others.begin(), others.end(), static_cast<const OnnxTensor*>(nullptr),
                      &kUnknown);
-        known =
-            own->dims ? std::optional(*std::move(own)) : missing_weight(node, i, others, *result);
+        known = own->dims ? std::optional(*std::move(own))
+                          : missing_weight(node, i, others, *result, model_.opset);
       }
-      if (!known || !onnx_bytes(*known)) {
+      if (!known || !onnx_bytes(*known) || !is_weight_type(known->type)) {
         return Error(Errc::kInvalidArgument,
                      "reads " + clean_name(name) + ", which nothing before it makes");
       }
@@ -200,8 +199,10 @@ class GraphWalk {
     ++folded_;
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       Value value{std::move(outputs[k]), kNone, true};
-      // A weight that is only turned or renamed is still that weight.
-      const bool turns = node.op == "Transpose" || node.op == "Identity" || node.op == "Reshape";
+      // A weight that is only turned or renamed is still that weight; a quantized one stays small,
+      // since the kernel that reads it dequantizes it.
+      const bool turns = node.op == "Transpose" || node.op == "Identity" || node.op == "Reshape" ||
+                         node.op == "DequantizeLinear";
       if (turns && k == 0 && !node.inputs.empty()) value.storage = storage_of(node.inputs.front());
       if (auto defined = define(node.outputs[k], std::move(value)); !defined) return defined;
     }
@@ -270,7 +271,7 @@ class GraphWalk {
   std::map<std::string_view, const OnnxValueInfo*> infos_;
   std::set<std::string_view> weights_;
   std::string_view unsized_;         ///< a dimension that has only a name
-  std::set<std::string_view> made_;  ///< outputs of all nodes
+  std::set<std::string_view> lost_;  ///< weights whose data and declaration are gone
   std::uint64_t missing_ = 0;
   std::uint64_t folded_ = 0;
   std::uint64_t sizes_ = 0;  ///< of outputs, at most

@@ -37,6 +37,7 @@ class Decoder {
     bool have_graph = false;
     while (in.next()) {
       if (in.field() == 2) model_.producer = in.bytes();
+      if (in.field() == 8 && in.is_bytes() && !read_opset(in.bytes())) return corrupt();
       if (in.field() != 7 || !in.is_bytes()) continue;
       have_graph = true;
       if (auto read = read_graph(in.bytes()); !read) return read.error();
@@ -53,6 +54,19 @@ class Decoder {
                    "more than " + std::to_string(kOperandsMax) + " elements in the graph");
     }
     return {};
+  }
+
+  /// OperatorSetIdProto {domain 1, version 2}; false: broken
+  bool read_opset(std::string_view bytes) {
+    std::string_view domain;
+    std::int64_t version = 0;
+    WireCursor in(bytes);
+    while (in.next()) {
+      if (in.field() == 1) domain = in.bytes();
+      if (in.field() == 2) version = static_cast<std::int64_t>(in.number());
+    }
+    if (domain.empty() || domain == "ai.onnx") model_.opset = version;
+    return !in.broken();
   }
 
   Result<void> read_graph(std::string_view bytes) {

@@ -13,6 +13,8 @@ namespace ho::importers {
 
 /// Numbers of ONNX's element types that are named here. Source: TensorProto.DataType of onnx.proto.
 inline constexpr std::int64_t kOnnxFloat = 1;
+inline constexpr std::int64_t kOnnxUint8 = 2;
+inline constexpr std::int64_t kOnnxInt8 = 3;
 inline constexpr std::int64_t kOnnxInt64 = 7;
 inline constexpr std::int64_t kOnnxBool = 9;
 
@@ -60,6 +62,7 @@ struct OnnxValueInfo {
 struct OnnxModel {
   std::string_view producer;
   std::string_view graph_name;
+  std::int64_t opset = 0;  ///< version of ONNX's own operators; 0: the file does not say
   std::vector<OnnxNode> nodes;
   std::map<std::string_view, OnnxTensor> initializers;
   std::vector<OnnxValueInfo> inputs;

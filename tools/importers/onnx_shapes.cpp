@@ -94,6 +94,7 @@ class Inference {
       return pool(out, dims(0) && dims(0)->size() > 1 ? (*dims(0))[1] : 0);
     }
     if (is("GlobalAveragePool") || is("GlobalMaxPool")) return global_pool(out);
+    if (is("QuantizeLinear") || is("DequantizeLinear")) return quantize(out);
     if (is("Gather")) return gather(out);
     if (is("Concat")) return concat(out);
     if (is("Split")) return split();
@@ -159,6 +160,13 @@ class Inference {
       outputs_[1].type = kOnnxBool;
       outputs_[1].dims = dims(0);
     }
+  }
+
+  /// The scale has the type of what is real; the zero point that of what is not, by default UINT8.
+  void quantize(OnnxTensor& out) {
+    out.dims = dims(0);
+    out.type = is("DequantizeLinear") ? in(1).type : in(2).type;
+    if (is("QuantizeLinear") && out.type == 0) out.type = kOnnxUint8;
   }
 
   void constant(OnnxTensor& out) {

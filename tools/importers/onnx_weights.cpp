@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 namespace ho::importers {
 
@@ -24,6 +25,14 @@ bool is_elementwise(std::string_view op) {
   return op == "Add" || op == "Sub" || op == "Mul" || op == "Div" || op == "PRelu";
 }
 
+/// Hands its first input on in another form: what it is stays the same.
+bool is_turn(std::string_view op) {
+  static constexpr std::array<std::string_view, 10> kTurns = {
+      "Transpose", "Identity", "Cast",           "Reshape",          "Squeeze",
+      "Unsqueeze", "Expand",   "QuantizeLinear", "DequantizeLinear", "Slice"};
+  return std::find(kTurns.begin(), kTurns.end(), op) != kTurns.end();
+}
+
 /// Whether only a weight of this rank stands at this place of the node.
 bool is_weight_place(const OnnxNode& node, std::size_t place, std::size_t rank) {
   if (node.op == "Conv" || node.op == "ConvTranspose" || is_norm(node.op)) return place > 0;
@@ -33,30 +42,34 @@ bool is_weight_place(const OnnxNode& node, std::size_t place, std::size_t rank) 
   return is_elementwise(node.op) && rank == 1;
 }
 
-/// Graph inputs that a chain of turns and renames only hands on, by the name of its end.
-std::map<std::string_view, std::string_view> turned(const OnnxModel& model) {
-  std::map<std::string_view, std::string_view> out;
-  for (const OnnxValueInfo& info : model.inputs) out.emplace(info.name, info.name);
+using Origins = std::map<std::string_view, std::string_view>;
+
+/// Names that nothing makes, by the name of whatever a chain of turns makes of them alone.
+Origins origins(const OnnxModel& model) {
+  std::set<std::string_view> made;
+  for (const OnnxNode& node : model.nodes) made.insert(node.outputs.begin(), node.outputs.end());
+  Origins out;
   for (const OnnxNode& node : model.nodes) {
-    const bool turns = node.op == "Transpose" || node.op == "Identity" || node.op == "Cast";
-    if (!turns || node.inputs.empty() || node.outputs.empty()) continue;
+    for (const std::string_view name : node.inputs) {
+      if (made.count(name) == 0) out.emplace(name, name);
+    }
+    if (!is_turn(node.op) || node.inputs.empty() || node.outputs.empty()) continue;
     const auto from = out.find(node.inputs.front());
     if (from != out.end()) out.emplace(node.outputs.front(), from->second);
   }
   return out;
 }
 
-std::set<std::string_view> in_weight_places(const OnnxModel& model) {
+std::set<std::string_view> in_weight_places(const OnnxModel& model, const Origins& names) {
   std::map<std::string_view, std::size_t> ranks;
   for (const OnnxValueInfo& info : model.inputs) {
     ranks.emplace(info.name, info.sizes ? info.sizes->size() : 0);
   }
-  const auto names = turned(model);
   std::set<std::string_view> out;
   for (const OnnxNode& node : model.nodes) {
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
       const auto from = names.find(node.inputs[i]);
-      if (from == names.end()) continue;
+      if (from == names.end() || ranks.count(from->second) == 0) continue;
       if (is_weight_place(node, i, ranks.at(from->second))) out.insert(from->second);
     }
   }
@@ -68,31 +81,97 @@ bool is_real(std::int64_t type) {
   return std::find(kReal.begin(), kReal.end(), type) != kReal.end();
 }
 
+/// (U)INT8, FLOAT8 of all kinds, (U)INT4: what DequantizeLinear takes for a weight.
+bool is_quantized(std::int64_t type) {
+  return type == kOnnxUint8 || type == kOnnxInt8 || (type >= 17 && type <= 22);
+}
+
 /// Whether the file has weights of its own: a vector or scalar may be left in a stripped file too.
 bool has_weights(const OnnxModel& model) {
   return std::any_of(model.initializers.begin(), model.initializers.end(), [](const auto& each) {
-    return is_real(each.second.type) && each.second.dims && each.second.dims->size() >= 2;
+    const OnnxTensor& tensor = each.second;
+    return (is_real(tensor.type) || is_quantized(tensor.type)) && tensor.dims &&
+           tensor.dims->size() >= 2;
   });
+}
+
+/// The smallest second operand with which a product of `x` has these sizes.
+std::optional<Dims> second_factor(const Dims& x, const Dims& result) {
+  const std::uint64_t inner = x.back();
+  const bool vector = x.size() == 1;
+  const std::size_t rows = vector ? 0 : 1;  // of the result's last axes: what x gives
+  // With a vector, the result has only what x has before its last axis.
+  if (!vector && result.size() + 1 == x.size()) {
+    if (!std::equal(result.begin(), result.end(), x.begin())) return std::nullopt;
+    return Dims{inner};
+  }
+  if (result.size() < rows + 1) return vector ? std::optional(Dims{inner}) : std::nullopt;
+  if (!vector && result[result.size() - 2] != x[x.size() - 2]) return std::nullopt;
+  // Of the batch it has what x lacks.
+  Dims out;
+  const std::size_t batch = result.size() - 1 - rows;
+  const std::size_t own = vector ? 0 : x.size() - 2;
+  if (own > batch) return std::nullopt;
+  for (std::size_t k = 0; k < batch; ++k) {
+    const std::uint64_t of_x = k + own < batch ? 1 : x[k + own - batch];
+    if (of_x != result[k] && of_x != 1) return std::nullopt;
+    const std::uint64_t size = of_x == result[k] ? 1 : result[k];
+    if (size > 1 || !out.empty()) out.push_back(size);
+  }
+  out.push_back(inner);
+  out.push_back(result.back());
+  return out;
+}
+
+/// Scale and bias: one a channel; of groups in the first versions of GroupNormalization.
+Dims norm_sizes(const OnnxNode& node, const Dims& x, std::int64_t opset) {
+  constexpr std::int64_t kByChannel = 21;
+  const std::int64_t groups = node.number("num_groups", 0);
+  const bool by_group = node.op == "GroupNormalization" && opset > 0 && opset < kByChannel;
+  return Dims{by_group && groups > 0 ? static_cast<std::uint64_t>(groups) : x[1]};
 }
 
 }  // namespace
 
+std::set<std::string_view> lost_weights(const OnnxModel& model) {
+  const Origins names = origins(model);
+  std::set<std::string_view> weights;
+  std::set<std::string_view> data;
+  for (const OnnxNode& node : model.nodes) {
+    const bool takes = node.op == "Gather" || is_elementwise(node.op);
+    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+      const auto from = names.find(node.inputs[i]);
+      if (from == names.end() || (is_turn(node.op) && i == 0)) continue;
+      if (i > 0 || takes) weights.insert(from->second);
+      if (i == 0 && (is_product(node.op) || is_norm(node.op))) data.insert(from->second);
+    }
+  }
+  for (const std::string_view name : data) weights.erase(name);
+  return weights;
+}
+
+bool is_weight_type(std::int64_t type) { return is_real(type) || is_quantized(type); }
+
 std::set<std::string_view> weight_inputs(const OnnxModel& model) {
   if (has_weights(model)) return {};
+  const Origins names = origins(model);
   std::set<std::string_view> firsts;
   for (const OnnxNode& node : model.nodes) {
-    if (is_product(node.op) && !node.inputs.empty()) firsts.insert(node.inputs.front());
+    if (!(is_product(node.op) || is_norm(node.op)) || node.inputs.empty()) continue;
+    const auto from = names.find(node.inputs.front());
+    if (from != names.end()) firsts.insert(from->second);
   }
   const bool stripped = model.initializers.empty();
-  const auto places = stripped ? std::set<std::string_view>() : in_weight_places(model);
+  const auto places = in_weight_places(model, names);
   std::set<std::string_view> out;
   bool data = false;
   for (const OnnxValueInfo& info : model.inputs) {
     if (model.initializers.count(info.name) != 0) continue;
     const bool sized = info.sizes && std::all_of(info.sizes->begin(), info.sizes->end(),
                                                  [](const OnnxSize& s) { return s.number; });
-    const bool weight = is_real(info.type) && sized && firsts.count(info.name) == 0 &&
-                        (stripped || places.count(info.name) != 0);
+    const bool placed = places.count(info.name) != 0;
+    const bool typed = stripped && !placed ? is_real(info.type) : is_weight_type(info.type);
+    const bool weight = typed && sized && firsts.count(info.name) == 0 && (stripped || placed);
     if (weight) out.insert(info.name);
     data = data || !weight;
   }
@@ -103,8 +182,12 @@ std::set<std::string_view> weight_inputs(const OnnxModel& model) {
 
 std::optional<OnnxTensor> missing_weight(const OnnxNode& node, std::size_t input,
                                          const std::vector<const OnnxTensor*>& inputs,
-                                         const OnnxTensor& result) {
+                                         const OnnxTensor& result, std::int64_t opset) {
   if (!node.domain.empty() && node.domain != "ai.onnx") return std::nullopt;
+  if (node.op == "DequantizeLinear" && input == 0 && result.dims) {
+    const bool typed = inputs.size() > 2 && inputs[2]->type != 0;
+    return OnnxTensor{typed ? inputs[2]->type : kOnnxUint8, result.dims, std::nullopt};
+  }
   if (input == 0 || inputs.empty() || !inputs[0]->dims || inputs[0]->dims->empty()) {
     return std::nullopt;
   }
@@ -112,8 +195,8 @@ std::optional<OnnxTensor> missing_weight(const OnnxNode& node, std::size_t input
   OnnxTensor out;
   out.type = inputs[0]->type;
   const bool known = result.dims && !result.dims->empty();
-  if (node.op == "MatMul" && input == 1 && known) {
-    out.dims = Dims{x.back(), result.dims->back()};
+  if (node.op == "MatMul" && input == 1 && result.dims) {
+    out.dims = second_factor(x, *result.dims);
   } else if (node.op == "Gemm" && known) {
     const std::uint64_t inner = node.number("transA", 0) != 0 ? x.front() : x.back();
     const std::uint64_t columns = result.dims->back();
@@ -139,7 +222,7 @@ std::optional<OnnxTensor> missing_weight(const OnnxNode& node, std::size_t input
     out.dims =
         Dims(x.begin() + static_cast<std::ptrdiff_t>(axis < 0 ? axis + rank : axis), x.end());
   } else if (is_norm(node.op) && x.size() > 1) {
-    out.dims = Dims{x[1]};
+    out.dims = norm_sizes(node, x, opset);
   } else {
     return std::nullopt;
   }

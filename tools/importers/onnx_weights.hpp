@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -11,16 +12,26 @@ namespace ho::importers {
 
 /// Inputs of the main graph that are weights: those of a floating-point type and known sizes that
 /// stand where weights do. In a model without a single initializer that is anywhere but first in a
-/// product; where some are left, only places that weights alone have, since its inputs may well be
-/// what they are called. None where an initializer of rank 2 or more is a weight, or where none of
-/// the inputs would be left as data.
+/// product or norm; where some are left, only places that weights alone have, since its inputs may
+/// well be what they are called. None where an initializer of rank 2 or more is a weight, or where
+/// none of the inputs would be left as data.
 [[nodiscard]] std::set<std::string_view> weight_inputs(const OnnxModel& model);
+
+/// Names that nothing makes and that stand where weights do: behind another operand, or in a sum or
+/// a table; through whatever only turns or dequantizes them. Not what comes first in a product or a
+/// norm: that is the data of a model that was cut.
+[[nodiscard]] std::set<std::string_view> lost_weights(const OnnxModel& model);
+
+/// Floating point, or a type that is dequantized before use.
+[[nodiscard]] bool is_weight_type(std::int64_t type);
 
 /// Type and sizes of a node's input that the file has lost, a stripped weight: by the node's other
 /// operands and its result's sizes. Nothing where the node does not tell.
 /// @param result  of the node's first output, by the file's value_info
+/// @param opset  the model's version of ONNX's own operators; 0: not known
 [[nodiscard]] std::optional<OnnxTensor> missing_weight(const OnnxNode& node, std::size_t input,
                                                        const std::vector<const OnnxTensor*>& inputs,
-                                                       const OnnxTensor& result);
+                                                       const OnnxTensor& result,
+                                                       std::int64_t opset);
 
 }  // namespace ho::importers

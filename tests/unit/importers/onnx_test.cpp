@@ -122,9 +122,23 @@ TEST_CASE("onnx: a reshape is an alias and a turned weight is that weight") {
   CHECK(names(graph, product->reads) == std::vector<std::string>{"x", "w"});
 }
 
+/// The sizes of `names` in the graph of a model, all of them weights.
+void check_weights(const Model& model,
+                   const std::vector<std::pair<const char*, std::uint64_t>>& expected) {
+  const auto made = import_onnx(model.bytes(), {});
+  REQUIRE(error_of(made).empty());
+  for (const auto& [name, bytes] : expected) {
+    CAPTURE(name);
+    const Storage* const weight = find_storage(made->graph, name);
+    REQUIRE(weight != nullptr);
+    CHECK(weight->kind == StorageKind::kWeight);
+    CHECK(weight->bytes == bytes);
+  }
+}
+
 TEST_CASE("onnx: a weight that the file has lost is one of the size that the rest tells") {
   Model model;
-  model.graph.message(13, value_info("table", kFloat, {100, 16}));
+  model.graph.message(13, value_info("table", kFloat, {100, 48}));
   model.graph.message(13, value_info("y", kFloat, {2, 8, 32}));
   model.graph.message(13, value_info("c", kFloat, {1, 24, 8, 8}));
   model.input("ids", kInt64, {2, 8}).input("image", kFloat, {1, 4, 8, 8});
@@ -132,27 +146,124 @@ TEST_CASE("onnx: a weight that the file has lost is one of the size that the res
   model.node(op("LayerNormalization", {"x", "scale", "bias"}, {"n"}));
   model.node(op("MatMul", {"n", "w"}, {"y"}));
   model.node(op("Conv", {"image", "k", "b"}, {"c"}, {{"kernel_shape", {3, 3}}, {"group", {2}}}));
-  const auto made = import_onnx(model.bytes(), {});
-  REQUIRE(error_of(made).empty());
-  const std::pair<const char*, std::uint64_t> expected[] = {
-      {"table", 100 * 16 * 4}, {"w", 16 * 32 * 4}, {"b", 24 * 4},
-      {"k", 24 * 2 * 9 * 4},   {"scale", 16 * 4},
-  };
-  for (const auto& [name, bytes] : expected) {
-    CAPTURE(name);
-    const Storage* const weight = find_storage(made->graph, name);
-    REQUIRE((weight != nullptr || bytes <= 64));  // 64 bytes and less are arguments of kernels
-    if (weight == nullptr) continue;
-    CHECK(weight->kind == StorageKind::kWeight);
-    CHECK(weight->bytes == bytes);
-  }
-  CHECK_THAT(made->notes.remarks.back(), Catch::Contains("6 tensors"));
+  check_weights(model, {{"table", 100 * 48 * 4},
+                        {"scale", 48 * 4},
+                        {"bias", 48 * 4},
+                        {"w", 48 * 32 * 4},
+                        {"k", 24 * 2 * 9 * 4},
+                        {"b", 24 * 4}});
+  CHECK_THAT(import_onnx(model.bytes(), {})->notes.remarks.back(), Catch::Contains("6 tensors"));
   // Of the wrong order is not lost.
   Model early;
   early.graph.message(13, value_info("later", kFloat, {8}));
   early.input("x", kFloat, {8});
   early.node(op("Add", {"x", "later"}, {"y"})).node(op("Relu", {"x"}, {"later"}));
   CHECK_THAT(error_of(import_onnx(early.bytes(), {})), Catch::Contains("nothing before it makes"));
+}
+
+TEST_CASE("onnx: a lost factor has the rank that the product's sizes tell") {
+  struct Case {
+    Sizes x, result, factor;
+  };
+  const Case cases[] = {
+      {{2, 8, 64}, {2, 8, 32}, {64, 32}},     // one matrix for the whole batch
+      {{2, 8, 64}, {2, 8}, {64}},             // a vector
+      {{8, 64}, {3, 8, 32}, {3, 64, 32}},     // a batch of its own
+      {{1, 8, 64}, {3, 8, 32}, {3, 64, 32}},  // the same, of a batch of one
+      {{5, 1, 8, 64}, {5, 3, 8, 32}, {3, 64, 32}},
+      {{64}, {32}, {64, 32}},
+      {{64}, {3, 32}, {3, 64, 32}},
+      {{64}, {}, {64}},
+  };
+  for (const Case& one : cases) {
+    Model model;
+    model.graph.message(13, value_info("y", kFloat, one.result));
+    model.input("x", kFloat, one.x);
+    model.node(op("MatMul", {"x", "w"}, {"y"}));
+    std::uint64_t bytes = 4;
+    for (const std::uint64_t size : one.factor) bytes *= size;
+    CAPTURE(one.x, one.result);
+    check_weights(model, {{"w", bytes}});
+  }
+  // No factor gives these.
+  for (const Sizes& result : {Sizes{2, 9, 32}, Sizes{4, 8, 32}, Sizes{2, 9}, Sizes{32}}) {
+    Model model;
+    model.graph.message(13, value_info("y", kFloat, result));
+    model.input("x", kFloat, {2, 8, 64}).node(op("MatMul", {"x", "w"}, {"y"}));
+    CAPTURE(result);
+    CHECK_THAT(error_of(import_onnx(model.bytes(), {})), Catch::Contains("reads w"));
+  }
+}
+
+TEST_CASE("onnx: a norm by groups has one scale a group before opset 21, then one a channel") {
+  const std::pair<std::uint64_t, std::uint64_t> expected[] = {{18, 32}, {20, 32}, {21, 96}};
+  for (const auto& [opset, count] : expected) {
+    Model model;
+    model.input("x", kFloat, {1, 96, 8, 8});
+    model.node(op("GroupNormalization", {"x", "scale", "bias"}, {"y"}, {{"num_groups", {32}}}));
+    const auto made = import_onnx(
+        model.bytes() + WireWriter().message(8, WireWriter().number(2, opset)).text(), {});
+    CAPTURE(opset);
+    REQUIRE(error_of(made).empty());
+    for (const char* const name : {"scale", "bias"}) {
+      REQUIRE(find_storage(made->graph, name) != nullptr);
+      CHECK(find_storage(made->graph, name)->bytes == count * 4);
+    }
+  }
+}
+
+TEST_CASE("onnx: what a cut model lacks is no weight, whatever the file says of its size") {
+  const auto refused = [](const WireWriter& node, std::uint64_t type) {
+    Model model;
+    model.graph.message(13, value_info("h", type, {2, 8, 64}));
+    model.graph.message(13, value_info("y", kFloat, {2, 8, 64}));
+    // With one initializer left, only what stands like a weight is one: not x.
+    model.graph.message(5, WireWriter().number(1, 32).number(2, kFloat).bytes(8, "left"));
+    model.input("x", kFloat, {2, 8, 64}).input("w", kFloat, {64, 64}).node(node);
+    return error_of(import_onnx(model.bytes(), {}));
+  };
+  const auto missing = Catch::Contains("reads h, which nothing before it makes");
+  CHECK_THAT(refused(op("Relu", {"h"}, {"y"}), kFloat), missing);
+  CHECK_THAT(refused(op("MatMul", {"h", "w"}, {"y"}), kFloat), missing);
+  CHECK_THAT(refused(op("LayerNormalization", {"h", "w"}, {"y"}), kFloat), missing);
+  CHECK_THAT(refused(op("Where", {"h", "x", "x"}, {"y"}), kFloat), missing);
+  CHECK_THAT(refused(op("Add", {"x", "h"}, {"y"}), kInt64), missing);
+  CHECK(refused(op("Add", {"x", "h"}, {"y"}), kFloat).empty());
+  // The residual of a layer goes into its norm too, so that its place in the sum does not count.
+  Model residual;
+  residual.graph.message(13, value_info("h", kFloat, {2, 8, 64}));
+  residual.input("x", kFloat, {2, 8, 64}).node(op("Add", {"x", "h"}, {"s"}));
+  residual.node(op("Identity", {"h"}, {"i"})).node(op("LayerNormalization", {"i", "g"}, {"n"}));
+  CHECK_THAT(error_of(import_onnx(residual.bytes(), {})), missing);
+}
+
+TEST_CASE("onnx: a quantized weight has the bytes of its small type, kept, declared or lost") {
+  constexpr std::uint64_t kInt8 = 3;
+  const auto tensor = [](std::uint64_t type, const Sizes& dims, std::string_view name) {
+    WireWriter out;
+    for (const std::uint64_t size : dims) out.number(1, size);
+    return out.number(2, type).bytes(8, name);
+  };
+  for (const std::string how : {"kept", "declared", "lost"}) {
+    CAPTURE(how);
+    Model model;
+    model.input("x", kFloat, {4, 64}).input("ids", kInt64, {4});
+    model.graph.message(5, tensor(kFloat, {}, "scale")).message(5, tensor(kInt8, {}, "zero"));
+    if (how == "kept") model.graph.message(5, tensor(kInt8, {64, 32}, "q"));
+    if (how == "declared") model.input("q", kInt8, {64, 32});
+    if (how == "lost") model.graph.message(13, value_info("w", kFloat, {64, 32}));
+    model.node(op("QuantizeLinear", {"x", "scale", "zero"}, {"xq"}));
+    model.node(op("DequantizeLinear", {"xq", "scale", "zero"}, {"xd"}));
+    model.node(op("DequantizeLinear", {"q", "scale", "zero"}, {"w"}));
+    model.node(op("MatMul", {"xd", "w"}, {"y"}));
+    check_weights(model, {{"q", 64 * 32}});
+    const auto made = import_onnx(model.bytes(), {});
+    CHECK(find_storage(made->graph, "xq")->bytes == 4 * 64);
+    CHECK(find_storage(made->graph, "xd")->bytes == 4 * 64 * 4);
+    CHECK(find_storage(made->graph, "x")->kind == StorageKind::kInput);
+    const Op* const product = find_op(made->graph, "MatMul:y");
+    CHECK(names(made->graph, product->reads) == std::vector<std::string>{"xd", "q"});
+  }
 }
 
 TEST_CASE("onnx: weights among the inputs are found where an initializer is left, data stays") {
