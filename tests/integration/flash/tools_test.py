@@ -1,6 +1,7 @@
 """hyperoffload bench flash and fsck on small files: fields, exit codes, and that a measurement leaves nothing behind."""
 import json
 import math
+import os
 import pathlib
 import shutil
 import subprocess
@@ -21,6 +22,21 @@ def run(*words, code):
 def make(path, size):
     with open(path, "wb") as file:
         file.truncate(size)
+
+
+def fio_once(folder):
+    """A fio that works on the first call and repeats its answer on the others: it takes half a second to start, and a
+    measurement starts it 22 times."""
+    folder.mkdir()
+    program = folder / "fio"
+    program.write_text(f'''#!/bin/sh
+set -e
+test -s {folder}/answer || {{ {shutil.which("fio")} "$@" > {folder}/new; mv {folder}/new {folder}/answer; }}
+exec cat {folder}/answer
+''')
+    program.chmod(0o700)
+    os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+    return folder / "answer"
 
 
 def bench(path, op, policy, size, area):
@@ -57,8 +73,10 @@ with tempfile.TemporaryDirectory(dir="/var/tmp") as name:  # /tmp may be memory
         print("SKIPPED: no fio")
         sys.exit(SKIPPED)
 
+    fio_answer = fio_once(pathlib.Path(name) / "bin")
     # A file that is smaller than the area; twice, as the first leaves nothing in it.
     for _ in range(2):
+        fio_answer.unlink(missing_ok=True)
         answer = bench(path, "write", "durable", "4KiB", "1GiB")
         assert 4 * MIB < answer["area"] < 8 * MIB and answer["size"] == 4096, answer
         seen = fsck(path, 0)
