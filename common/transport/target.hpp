@@ -24,7 +24,7 @@ struct ExposeRequest {
   std::span<std::byte> memory;  ///< the daemon's own mapping, whole pages; outlives the exposure
   Rights rights = Rights::kReadWrite;
   int fd = -1;  ///< the memfd that `memory` maps from its beginning; only used during expose()
-  TenantId tenant = kNobody;  ///< one that was not admitted is as good as nobody
+  TenantId tenant = kNobody;  ///< for nobody, or for one that was admitted
 };
 
 struct Exposure {
@@ -56,9 +56,12 @@ class Target {
   /// such places, and all is reached at address(); kExhausted, kUnavailable, ...
   [[nodiscard]] virtual Result<std::string> admit(TenantId tenant) = 0;
 
-  /// Ends the tenant's place and its connections, once nothing is exposed there any more.
+  /// Ends the tenant's place and its connections, once nothing is exposed there any more; nothing
+  /// is exposed for it from now on.
   virtual void dismiss(TenantId tenant) = 0;
 
+  /// @return kNotFound: the driver has places of tenants' own, and this tenant has none, not yet or
+  /// not any more. What was meant for one tenant is never exposed where others are served.
   [[nodiscard]] virtual Result<Exposure> expose(const ExposeRequest& request) = 0;
 
   /// After it returns no access by the exposure's key begins, and none touches its memory any more.

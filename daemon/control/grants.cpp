@@ -36,6 +36,7 @@ struct Grants::Job {
   Spec spec;
   Made answer;
   std::vector<SegmentId> segments;
+  transport::TenantId tenant = transport::kNobody;  ///< at whose place it will be served
   std::shared_ptr<std::vector<SegmentMemory>> memory;
 };
 
@@ -68,9 +69,11 @@ std::optional<Grants::Live> Grants::memory(SegmentId segment) const {
 
 void Grants::admit(SessionId session, const std::string& driver, Admitted answer) {
   ++jobs_;
-  const auto told = [this, answer](const Result<std::string>& admitted) {
+  const auto told = [this, session, driver, answer](const Result<std::string>& admitted) {
     HO_CHECK(jobs_ > 0);
     --jobs_;
+    // It may have ended meanwhile, and been dismissed.
+    if (admitted && pool_.sessions().count(session) > 0) admitted_[session] = driver;
     answer(admitted);
   };
   const auto accepted =
@@ -97,6 +100,12 @@ void Grants::make(const Spec& spec, Made answer) {
   job->spec = spec;
   job->answer = std::move(answer);
   job->segments = std::move(*segments);
+  // Settled now: a session that ends before the memory is made must not pass for one that never was
+  // admitted.
+  const auto admitted = admitted_.find(spec.session);
+  if (admitted != admitted_.end() && admitted->second == spec.driver) {
+    job->tenant = tenant_of(spec.session);
+  }
   ++jobs_;
   SegmentMemory::Spec memory;
   memory.bytes = segment_bytes;
@@ -119,8 +128,7 @@ void Grants::expose(const std::shared_ptr<Job>& job) {
   DataLoop::ExposeRequest request;
   request.driver = job->spec.driver;
   for (const SegmentMemory& memory : *job->memory) {
-    request.regions.push_back(
-        {memory.bytes(), job->spec.rights, memory.fd(), tenant_of(job->spec.session)});
+    request.regions.push_back({memory.bytes(), job->spec.rights, memory.fd(), job->tenant});
   }
   auto accepted = data_.expose(
       std::move(request), [this, job](Result<std::vector<transport::Exposure>> exposed) {
@@ -233,6 +241,7 @@ void Grants::wipe(std::shared_ptr<std::vector<SegmentMemory>> memory,
 }
 
 void Grants::close_session(SessionId session, Ended answer) {
+  admitted_.erase(session);
   end(pool_.close_session(session), std::move(answer));
   data_.dismiss(tenant_of(session));  // after the revokes, which end() has queued
 }

@@ -106,7 +106,8 @@ class Grants {
   const PagePlan pages_;
   BeforeWipe before_wipe_;
   std::map<SegmentId, Held> held_;
-  std::size_t jobs_ = 0;  ///< makes and ends under way
+  std::map<SessionId, std::string> admitted_;  ///< and at which driver
+  std::size_t jobs_ = 0;                       ///< makes and ends under way
   std::atomic<bool> giving_up_{false};
   std::unique_ptr<asio::thread_pool> makers_;
   std::unique_ptr<asio::thread_pool> wiper_;

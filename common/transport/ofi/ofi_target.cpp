@@ -165,10 +165,12 @@ void OfiTarget::dismiss(TenantId tenant) {
 
 Result<Exposure> OfiTarget::expose(const ExposeRequest& request) {
   if (tenants_.empty()) return Error(Errc::kUnavailable, "the target is shut");
+  const auto at = tenants_.find(separates_tenants(provider_) ? request.tenant : kNobody);
+  if (at == tenants_.end() || at->second.dismissed) {
+    return Error(Errc::kNotFound, "the session has no place at this driver (any more)");
+  }
   const auto alias = aliases_.open(request);
   if (!alias) return alias.error();
-  auto at = tenants_.find(request.tenant);
-  if (at == tenants_.end()) at = tenants_.find(kNobody);
   auto registered = at->second.place->register_memory(*alias, request.rights);
   if (!registered) {
     ::munmap(alias->data(), alias->size());

@@ -363,12 +363,20 @@ TEST_CASE("ofi: a tenant's place ends when it is dismissed and nothing is expose
   const auto exposed =
       (*target)->expose({(*segment)->bytes(), Rights::kReadWrite, (*segment)->fd(), first});
   REQUIRE(exposed.ok());
+  const auto refused = [&](transport::TenantId tenant) {
+    const auto answer =
+        (*target)->expose({(*segment)->bytes(), Rights::kReadWrite, (*segment)->fd(), tenant});
+    return !answer.ok() && answer.error().code() == Errc::kNotFound;
+  };
   (*target)->dismiss(second);
+  CHECK(refused(second));  // and not where all others are served
+  CHECK(refused(transport::TenantId(3)));
   const std::size_t with_one = open_descriptors();
   CHECK(with_one == before + (admitted - before) / 2);
   (*target)->dismiss(first);
   (void)(*target)->progress();
   CHECK(open_descriptors() == with_one);
+  CHECK(refused(first));
   REQUIRE((*target)->revoke(exposed->id).ok());
   CHECK(open_descriptors() == before);
   (*target)->dismiss(first);
