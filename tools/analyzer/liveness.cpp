@@ -171,7 +171,7 @@ Lifetimes lifetimes_of(const Graph& graph, std::uint64_t align_bytes) {
   return out;
 }
 
-std::uint64_t peak_unmanaged_bytes(const Graph& graph) {
+std::vector<std::int64_t> unmanaged_changes(const Graph& graph) {
   const std::size_t positions = graph.ops.size();
   constexpr std::uint32_t kNever = UINT32_MAX;
   std::vector<std::uint32_t> first(graph.storages.size(), kNever);
@@ -184,18 +184,24 @@ std::uint64_t peak_unmanaged_bytes(const Graph& graph) {
       }
     }
   }
-  std::vector<std::int64_t> change(positions + 1, 0);
+  std::vector<std::int64_t> changes(positions + 1, 0);
   for (std::size_t s = 0; s < graph.storages.size(); ++s) {
     const auto bytes = static_cast<std::int64_t>(graph.storages[s].bytes);
     const bool persistent = graph.storages[s].persistent;
     if (!persistent && first[s] == kNever) continue;
-    change[persistent ? 0 : first[s]] += bytes;
-    change[persistent ? positions : last[s] + 1] -= bytes;
+    changes[persistent ? 0 : first[s]] += bytes;
+    changes[persistent ? positions : last[s] + 1] -= bytes;
   }
+  return changes;
+}
+
+std::uint64_t peak_of(const std::vector<std::int64_t>& changes) {
   std::int64_t sum = 0;
   std::int64_t peak = 0;
-  for (std::size_t p = 0; p < positions; ++p) peak = std::max(peak, sum += change[p]);
+  for (const std::int64_t change : changes) peak = std::max(peak, sum += change);
   return static_cast<std::uint64_t>(peak);
 }
+
+std::uint64_t peak_unmanaged_bytes(const Graph& graph) { return peak_of(unmanaged_changes(graph)); }
 
 }  // namespace ho::analyzer

@@ -57,6 +57,13 @@ struct Lifetimes {
 /// One pass over the graph; O(accesses). Bytes are rounded up to `align_bytes`.
 [[nodiscard]] Lifetimes lifetimes_of(const Graph& graph, std::uint64_t align_bytes);
 
+/// By how much what peak_unmanaged_bytes() sums up changes before each op, in program order; one
+/// more element, where all that lives ends.
+[[nodiscard]] std::vector<std::int64_t> unmanaged_changes(const Graph& graph);
+
+/// The largest sum from the beginning to anywhere; 0 where none is positive.
+[[nodiscard]] std::uint64_t peak_of(const std::vector<std::int64_t>& changes);
+
 /// Operands of one op as accesses: reads in order, then those only written.
 [[nodiscard]] std::vector<schedule::Operand> operands_of(const Op& op);
 

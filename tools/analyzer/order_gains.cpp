@@ -55,25 +55,14 @@ Graph program_order_graph(const schedule::Schedule& plan) {
 
 std::uint64_t live_peak_bytes(const Graph& graph) {
   const Lifetimes life = lifetimes_of(graph, 1);
-  std::vector<std::int64_t> changes(life.positions + 1, 0);
-  for (std::uint32_t s = 0; s < graph.storages.size(); ++s) {
-    const auto points = life.accesses_of(s);
-    const bool persistent = graph.storages[s].persistent;
-    if (!persistent && points.empty()) continue;
-    const auto bytes = static_cast<std::int64_t>(life.bytes[s]);
-    changes[persistent ? 0 : points.front().position] += bytes;
-    changes[persistent ? life.positions : points.back().position + 1] -= bytes;
-  }
+  std::vector<std::int64_t> changes = unmanaged_changes(graph);
   for (const Gap& gap : life.gaps) {
     if (!gap.dead || gap.wraps || gap.from < 0) continue;
     const auto bytes = static_cast<std::int64_t>(life.bytes[gap.storage]);
     changes[static_cast<std::size_t>(gap.from + 1)] -= bytes;
     changes[static_cast<std::size_t>(gap.to)] += bytes;
   }
-  std::int64_t sum = 0;
-  std::int64_t peak = 0;
-  for (const std::int64_t change : changes) peak = std::max(peak, sum += change);
-  return static_cast<std::uint64_t>(peak);
+  return peak_of(changes);
 }
 
 OrderGains order_gains(const schedule::Schedule& plan) {
