@@ -144,17 +144,7 @@ TEST_CASE("explain: an op that left program order says which way and what that f
 }
 
 TEST_CASE("explain: a recomputation says for whom it runs again") {
-  test::GraphBuilder build;
-  const auto saved = build.storage(1000, StorageKind::kActivation);
-  const auto wide = build.storage(8000, StorageKind::kActivation);
-  const auto filler = build.storage(8000, StorageKind::kActivation);
-  build.op(100, {}, {saved});
-  build.op(100, {saved}, {wide});
-  build.op(100, {wide}, {});
-  build.op(1000, {}, {filler});
-  build.op(1000, {filler}, {});
-  build.op(100, {wide, saved}, {});
-  Graph graph = build.take();
+  Graph graph = test::wide_from_narrow();
   graph.ops[1].recomputable = true;
   const Schedule plan = planned(graph, test::one_tier(1'000'000), 10'000);
   REQUIRE(plan.prediction.recomputed_ops == 1);

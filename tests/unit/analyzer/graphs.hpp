@@ -42,6 +42,24 @@ class GraphBuilder {
   Graph graph_{"test", {}, {}};
 };
 
+/// Op 1 makes a wide value of a narrow one that is kept, and a filler as wide lives between the
+/// wide one's uses: in 10,000 bytes it has to leave in between, or, where op 1 is recomputable, can
+/// be made again.
+inline constexpr StorageIndex kWide{1};
+inline Graph wide_from_narrow() {
+  GraphBuilder build;
+  const auto narrow = build.storage(1000, StorageKind::kActivation);
+  const auto wide = build.storage(8000, StorageKind::kActivation);
+  const auto filler = build.storage(8000, StorageKind::kActivation);
+  build.op(100, {}, {narrow});
+  build.op(100, {narrow}, {wide});
+  build.op(100, {wide}, {});
+  build.op(1000, {}, {filler});
+  build.op(1000, {filler}, {});
+  build.op(100, {wide, narrow}, {});
+  return build.take();
+}
+
 /// One tier with equal links both ways.
 inline Hardware one_tier(std::uint64_t bytes_per_s, std::uint64_t latency_ns = 0) {
   Hardware hardware;

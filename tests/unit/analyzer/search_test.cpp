@@ -207,17 +207,7 @@ TEST_CASE("order: an op whose output only waits moves to its user") {
 }
 
 TEST_CASE("recompute: a cheap value is made again, not fetched, and the plan is proven") {
-  test::GraphBuilder build;
-  const auto saved = build.storage(1000, StorageKind::kActivation);
-  const auto wide = build.storage(8000, StorageKind::kActivation);
-  const auto filler = build.storage(8000, StorageKind::kActivation);
-  build.op(100, {}, {saved});
-  build.op(100, {saved}, {wide});
-  build.op(100, {wide}, {});
-  build.op(1000, {}, {filler});
-  build.op(1000, {filler}, {});
-  build.op(100, {wide, saved}, {});
-  Graph graph = build.take();
+  Graph graph = test::wide_from_narrow();
   const Hardware slow = test::one_tier(1'000'000);
   const std::uint64_t budget = 10'000;
   const Schedule moved = planned(graph, slow, budget);
@@ -229,7 +219,7 @@ TEST_CASE("recompute: a cheap value is made again, not fetched, and the plan is 
   CHECK(again.prediction.step_ns == again.prediction.compute_ns);
   CHECK(again.positions.size() == graph.ops.size() + 1);
   const auto told = std::find_if(again.explanations.begin(), again.explanations.end(),
-                                 [&](const auto& e) { return e.storage == wide; });
+                                 [&](const auto& e) { return e.storage == test::kWide; });
   REQUIRE(told != again.explanations.end());
   CHECK(told->choice == "recompute");
 }

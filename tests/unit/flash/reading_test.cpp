@@ -54,12 +54,7 @@ TEST_CASE("flash recovery: a block of the log that cannot be read is looked for 
 
 TEST_CASE("flash recovery: an operation that ends late is never taken for another's") {
   Rig rig;
-  REQUIRE(rig.open().ok());
-  const ExtentId extent = rig.create(64 * kKiB);
-  for (unsigned value = 5; value < 8; ++value) {
-    REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, value)).done.code == Errc::kOk);
-  }
-  rig.sim->cut();
+  rig.write_and_cut({5, 6, 7});
   rig.store.reset();
   std::uint64_t late = 0;
   for (;; ++late) {

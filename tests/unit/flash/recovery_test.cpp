@@ -186,12 +186,7 @@ TEST_CASE("flash store: a log describes any pattern of written blocks, and never
 
 TEST_CASE("flash store: a block of the log that cannot be read costs nothing, or the start") {
   Rig rig;
-  REQUIRE(rig.open().ok());
-  const ExtentId extent = rig.create(64 * kKiB);
-  for (unsigned value = 5; value < 8; ++value) {
-    REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, value)).done.code == Errc::kOk);
-  }
-  rig.sim->cut();
+  const ExtentId extent = rig.write_and_cut({5, 6, 7});
   const test::SimDisk before = *rig.disks[0];
   const auto plan = *plan_geometry(before.size());
   int refused = 0;
@@ -225,12 +220,7 @@ TEST_CASE("flash store: a block of the log that cannot be read costs nothing, or
 
 TEST_CASE("flash store: of a write in doubt only the blocks that cannot be read count unread") {
   Rig rig;
-  REQUIRE(rig.open().ok());
-  const ExtentId extent = rig.create(64 * kKiB);
-  for (unsigned value = 5; value < 7; ++value) {
-    REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, value)).done.code == Errc::kOk);
-  }
-  rig.sim->cut();
+  const ExtentId extent = rig.write_and_cut({5, 6});
   std::uint64_t at = plan_geometry(rig.disks[0]->size())->data_offset(0);
   while (rig.disks[0]->current()[at] != std::byte{6}) at += kBlockBytes;
   rig.disks[0]->spoil(at + 3 * kBlockBytes);

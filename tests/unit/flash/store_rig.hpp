@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <vector>
@@ -62,6 +63,17 @@ struct StoreRig {
   StoreCompletion write(ExtentId extent, std::uint64_t offset, std::span<const std::byte> bytes) {
     REQUIRE(store->submit(WriteOp{OpId(1), extent, offset, bytes}).ok());
     return wait();
+  }
+  /// Opens the store, writes an extent of 64 KiB whole with each value in turn, and cuts the power.
+  ExtentId write_and_cut(std::initializer_list<unsigned> values) {
+    REQUIRE(open().ok());
+    const ExtentId extent = create(64 * kKiB);
+    for (const unsigned value : values) {
+      const std::vector<std::byte> bytes(64 * kKiB, static_cast<std::byte>(value));
+      REQUIRE(write(extent, 0, bytes).done.code == Errc::kOk);
+    }
+    sim->cut();
+    return extent;
   }
   StoreCompletion read(ExtentId extent, std::uint64_t offset, std::span<std::byte> into) {
     REQUIRE(store->submit(ReadOp{OpId(2), extent, offset, into}).ok());
