@@ -57,8 +57,12 @@ Result<Path> PathFinder::reach(const HelloReply& hello, const std::string& label
       return Path{std::move(*choice), *peer};
     }
     last = peer.error();
-    if (!made(driver).error) {
+    Made& tried = made(driver);
+    if (!tried.error) {
       log(LogLevel::kWarning, "a driver that a node offers does not reach it",
+          {{"node", label}, {"driver", driver}, {"reason", last->message()}});
+    } else if (!std::exchange(tried.warned, true)) {
+      log(LogLevel::kWarning, "a driver that nodes offer cannot be used here",
           {{"node", label}, {"driver", driver}, {"reason", last->message()}});
     }
     facts.failed.push_back({driver, last->context()});

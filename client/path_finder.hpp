@@ -41,9 +41,9 @@ class PathFinder {
 
   [[nodiscard]] const AllowedDrivers& allowed() const { return allowed_; }
 
-  /// Chooses a driver and connects by it; logs a warning for each that failed to. May block for 2 s
-  /// a driver. @return kUnsupported: none fits, and why; what the last one that was tried
-  /// answered.
+  /// Chooses a driver and connects by it. Logs a warning for each that does not reach the node, and
+  /// one in all for each that cannot be made here. May block for 2 s a driver. @return
+  /// kUnsupported: none fits, and why; what the last one that was tried answered.
   [[nodiscard]] Result<Path> reach(const HelloReply& hello, const std::string& label);
 
   /// Connects a node to another address of the driver's that reached it, and lets go of the first
@@ -64,6 +64,7 @@ class PathFinder {
     std::optional<Engine::Driver> driver;
     std::optional<Error> error;  ///< why there is none
     bool used = false;
+    bool warned = false;  ///< of the error
   };
 
   [[nodiscard]] Made& made(const std::string& name);

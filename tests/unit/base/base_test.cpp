@@ -5,7 +5,6 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
-#include <cstdlib>
 #include <set>
 #include <span>
 #include <string>
@@ -18,6 +17,7 @@
 #include "common/base/strong.hpp"
 #include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
+#include "tests/support/stderr_capture.hpp"
 
 namespace ho::test {
 namespace {
@@ -32,18 +32,12 @@ TEST_CASE("error: every code has a name of its own") {
 }
 
 TEST_CASE("log: whatever a value holds, a line stays one line of plain characters") {
-  std::string name = "/tmp/ho-log-XXXXXX";
-  const UniqueFd file(::mkstemp(name.data()));
-  REQUIRE(file.valid());
-  ::unlink(name.c_str());
-  const UniqueFd before(::dup(STDERR_FILENO));
-  ::dup2(file.get(), STDERR_FILENO);
-  log(LogLevel::kError, "test", {{"peer", "a\nb\x1b[2J\r\"\\"}, {"plain", "x"}});
-  ::dup2(before.get(), STDERR_FILENO);
-  std::array<char, 512> text{};
-  const ssize_t got = ::pread(file.get(), text.data(), text.size(), 0);
-  REQUIRE(got > 0);
-  const std::string line(text.data(), static_cast<std::size_t>(got));
+  std::string line;
+  {
+    const StderrCapture captured;
+    log(LogLevel::kError, "test", {{"peer", "a\nb\x1b[2J\r\"\\"}, {"plain", "x"}});
+    line = captured.text();
+  }
   CHECK(line.find("test peer=\"a\\nb\\x1b[2J\\x0d\\\"\\\\\" plain=x\n") != std::string::npos);
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tests/support/sim_transport.hpp"
+#include "tests/support/stderr_capture.hpp"
 
 namespace ho::client {
 namespace {
@@ -31,6 +32,12 @@ struct Drivers {
     return driver;
   }
 };
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
 
 HelloReply far_node() {
   HelloReply hello;
@@ -60,12 +67,19 @@ TEST_CASE("path finder: a driver that cannot be made here is asked for once, and
   drivers.missing = "ucx";
   drivers.fabrics["ofi"].add_peer("there");
   auto paths = drivers.finder("auto");
-  for (int node = 0; node < 2; ++node) {
-    const auto path = paths.reach(far_node(), "n");
-    REQUIRE(path.ok());
-    CHECK(path->choice.reason.find("ucx: ucx is not for this machine") != std::string::npos);
+  std::string logged;
+  {
+    const test::StderrCapture captured;
+    for (int node = 0; node < 2; ++node) {
+      const auto path = paths.reach(far_node(), "n");
+      REQUIRE(path.ok());
+      CHECK(path->choice.reason.find("ucx: ucx is not for this machine") != std::string::npos);
+    }
+    logged = captured.text();
   }
   CHECK(drivers.asked == std::vector<std::string>{"ucx", "ofi"});
+  CHECK(count(logged, "cannot be used here") == 1);  // it is this machine's matter, not each node's
+  CHECK(count(logged, "driver=ucx") == 1);
   const auto explained = drivers.finder("auto").explain(far_node(), drivers.soon());
   REQUIRE(explained.ok());
   CHECK(explained->endpoint.driver == "ofi");
