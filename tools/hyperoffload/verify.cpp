@@ -23,10 +23,9 @@ int tell(const Arguments& args, const std::optional<schedule::Violation>& violat
     JsonWriter json;
     json.begin_object().field("schedule", args.schedule).field("legal", !violation);
     if (violation) {
-      json.field("rule", violation->rule)
-          .field("first", violation->first)
-          .field("second", violation->second)
-          .field("detail", violation->detail);
+      json.field("rule", violation->rule).field("first", violation->first);
+      if (!violation->second.empty()) json.field("second", violation->second);
+      json.field("detail", violation->detail);
     }
     std::cout << std::move(json.end()).text() << std::endl;
   }
@@ -66,7 +65,8 @@ void add_verify(CLI::App& app, int& exit_code) {
   command.add_flag("--json", args->json, "Print one JSON object on stdout");
   command.footer(
       "Example:\n  hyperoffload verify step.hos --graph step.json\n"
-      "Exit: 0 legal, 1 illegal (the broken rule and both parties on stderr), 2 unreadable.");
+      "Exit: 0 legal, 1 illegal (stderr names the broken rule and whom it concerns: one party or\n"
+      "two), 2 unreadable.");
   command.callback([args, &exit_code] { exit_code = run(*args); });
 }
 

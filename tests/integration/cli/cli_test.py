@@ -11,6 +11,8 @@ import tempfile
 import unittest
 
 PROGRAM = os.path.abspath(sys.argv.pop(1))
+SCHEDULES = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                         "../../fuzz/schedule/corpus")
 NASTY = 'x</script>"\\\n\x01 \u20ac'
 
 
@@ -200,6 +202,16 @@ class Others(Command):
         other = self.write("other.json", json.dumps(training_graph(layers=7)))
         result = self.run_it("verify", self.plan, "--graph", other, "--json", code=1)
         self.assertEqual(json.loads(result.stdout)["rule"], "other-graph")
+
+    def test_verify_names_the_parties_there_are(self):
+        for name, second in [("overlap.hos", True), ("over_budget.hos", False)]:
+            with self.subTest(file=name):
+                plan = os.path.join(SCHEDULES, name)
+                result = self.run_it("verify", plan, "--json", code=1)
+                answer = json.loads(result.stdout)
+                self.assertTrue(answer["first"])
+                self.assertEqual("second" in answer, second, answer)
+                self.assertEqual("second:" in result.stderr, second, result.stderr)
 
     def test_damaged_schedules_are_unreadable_for_every_command(self):
         self.make_plan()
