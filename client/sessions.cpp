@@ -1,9 +1,5 @@
 #include "client/sessions.hpp"
 
-#include <pthread.h>
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -28,6 +24,8 @@ constexpr Duration kStatusTimeoutMin = milliseconds(250);
 /// For a request that must reach a node which did not answer last time.
 constexpr Duration kSilentTimeout = milliseconds(50);
 constexpr Duration kCloseTimeout = std::chrono::seconds(1);
+/// Longer leases are renewed as often as one of this length.
+constexpr Duration kLeaseMax = std::chrono::seconds(9);
 /// Daemons fault granted memory in; a loaded machine does it at a few hundred MB/s.
 constexpr std::uint64_t kGrantBytesPerMs = 50'000;
 
@@ -95,12 +93,11 @@ Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& option
   }
   if (auto ok = made->reach_all(options, paths); !ok) return ok.error();
   if (auto ok = made->open_all(options, paths); !ok) return ok.error();
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  made->renewer_ = std::thread([sessions = made.get()] { sessions->renew_loop(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(made->renewer_.native_handle(), "ho-leases");
+  Duration lease = kLeaseMax;
+  for (const NodeSession& node : made->nodes_) {
+    lease = std::min<Duration>(lease, node.session.lease);
+  }
+  made->renewer_.emplace(lease, [sessions = made.get()](TimePoint) { sessions->renew_all(); });
   return made;
 }
 
@@ -223,8 +220,7 @@ void Sessions::come_nearer(const NodeInfo& info, const SessionOptions& options,
 
 Sessions::~Sessions() {
   stopping_.store(true);
-  stop_bell_.ring();
-  if (renewer_.joinable()) renewer_.join();
+  renewer_.reset();
   for (NodeSession& node : nodes_) {
     const bool gone = node.fault->reason() != FaultReason::kNone || node.fault->silent();
     if (node.session.token.empty() || gone) continue;
@@ -432,27 +428,6 @@ void Sessions::renew_all() {
     if (code == Errc::kNotFound || code == Errc::kPermissionDenied) {
       node.fault->report(FaultReason::kLeaseLapsed);
     }
-  }
-}
-
-/// Renews by thirds of the shortest lease.
-void Sessions::renew_loop() {
-  Duration period = std::chrono::seconds(3);
-  for (const NodeSession& node : nodes_) {
-    period = std::min<Duration>(period, node.session.lease / 3);
-  }
-  period = std::max<Duration>(period, milliseconds(10));
-  TimePoint next = clock_.now() + period;
-  while (!stopping_.load()) {
-    const std::uint32_t token = stop_bell_.token();
-    if (stopping_.load()) return;
-    const TimePoint now = clock_.now();
-    if (now < next) {
-      stop_bell_.wait(token, next - now);
-      continue;
-    }
-    next = now + period;
-    renew_all();
   }
 }
 

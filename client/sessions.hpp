@@ -3,14 +3,15 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "client/flash_homes.hpp"
 #include "client/node_fault.hpp"
 #include "client/path_finder.hpp"
+#include "client/renewer.hpp"
 #include "client/spread.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
@@ -56,8 +57,8 @@ struct HeldArena {
 ///
 /// Threads: grant() and release() from any thread. Lifecycle: connect() -> grants -> destructor,
 /// which closes every session (and with it frees all memory), bounded by a second a node. A node
-/// that cannot be reached at connect() within 2 s, or by no driver, is left out, with a warning; if
-/// none can, it fails.
+/// that does not answer at connect() within 2 s, over all its addresses, or that no driver reaches,
+/// each tried for 2 s at most, is left out, with a warning; if none is left, it fails.
 class Sessions {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Sessions>> connect(const SessionOptions& options,
@@ -103,14 +104,12 @@ class Sessions {
   [[nodiscard]] std::vector<Result<NodeStatus>> status_of(const std::vector<NodeIndex>& candidates);
   [[nodiscard]] std::vector<NodeRoom> room_of(const std::vector<NodeIndex>& candidates);
   void renew_all();
-  void renew_loop();
 
   SteadyClock clock_;
   std::shared_ptr<Doorbell> door_;
   std::vector<NodeSession> nodes_;
-  Bell stop_bell_;
   std::atomic<bool> stopping_{false};
-  std::thread renewer_;
+  std::optional<Renewer> renewer_;
 };
 
 }  // namespace ho::client

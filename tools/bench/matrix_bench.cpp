@@ -6,11 +6,11 @@
 #include <optional>
 #include <utility>
 
+#include "client/renewer.hpp"
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/ucx_module.hpp"
-#include "tools/bench/lease_keeper.hpp"
 
 namespace ho::bench {
 namespace {
@@ -53,7 +53,9 @@ class NodeArea {
     if (!session) return session.error();
     session_ = std::move(*session);
     opened_ = true;
-    lease_.emplace(control_, session_);
+    // A daemon that has ended the session is not told of here: the next transfer fails.
+    lease_.emplace(session_.lease,
+                   [this](TimePoint next) { (void)control_.renew_lease(session_, next); });
     auto segments = take();
     if (!segments) return segments.error();
     auto made = make_transport(endpoint_.driver, clock_);
@@ -120,7 +122,7 @@ class NodeArea {
   const SteadyClock clock_;
   Session session_;
   bool opened_ = false;
-  std::optional<LeaseKeeper> lease_;  ///< else a long measurement loses its memory
+  std::optional<client::Renewer> lease_;  ///< else a long measurement loses its memory
   std::unique_ptr<Transport> transport_;
   std::vector<RegionId> regions_;
   std::vector<std::byte> host_;
