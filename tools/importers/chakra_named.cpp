@@ -298,8 +298,9 @@ class NamedTensors {
         draft_.storage(s).bytes = std::max(draft_.storage(s).bytes, tensor.bytes);
       }
       read(s, reads);
-      named_.emplace(tensor.name, s);
     }
+    // Once, not a result: a name may be as long as the file.
+    if (!results_[node].empty()) named_.emplace(tensor.name, results_[node].front());
   }
 
   std::uint32_t from_outside(const NamedTensor& tensor) {
