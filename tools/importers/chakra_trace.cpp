@@ -88,14 +88,26 @@ class Decoder {
 
   static void read_number(const WireCursor& in, Attribute& out) {
     constexpr double kEnd = 9223372036854775808.0;  // 2^63
-    out.number = in.number();
-    if (in.field() == f::kAttributeDouble || in.field() == f::kAttributeFloat) {
-      out.below_zero = !(in.real() >= 0 && in.real() < kEnd);
-      out.number = out.below_zero ? 0 : static_cast<std::uint64_t>(in.real());
-    } else if (in.field() == f::kAttributeSint32 || in.field() == f::kAttributeSint64) {
-      out.below_zero = in.number() % 2 != 0;
-      out.number = out.below_zero ? 0 : in.number() / 2;
+    const std::uint64_t bits = in.number();
+    out.number = bits;
+    switch (in.field()) {
+      case f::kAttributeDouble:
+      case f::kAttributeFloat:
+        out.below_zero = !(in.real() >= 0 && in.real() < kEnd);
+        if (!out.below_zero) out.number = static_cast<std::uint64_t>(in.real());
+        break;
+      case f::kAttributeInt32:
+      case f::kAttributeSfixed32: out.below_zero = static_cast<std::int32_t>(bits) < 0; break;
+      case f::kAttributeInt64:
+      case f::kAttributeSfixed64: out.below_zero = static_cast<std::int64_t>(bits) < 0; break;
+      case f::kAttributeSint32:
+      case f::kAttributeSint64:
+        out.below_zero = bits % 2 != 0;
+        out.number = bits / 2;
+        break;
+      default: out.below_zero = false; break;
     }
+    if (out.below_zero) out.number = 0;
   }
 
   Result<void> read_metadata(std::string_view bytes) {

@@ -135,6 +135,20 @@ TEST_CASE("chakra: an attribute's number is read by its type, whatever its bits 
     CHECK_THAT(flops_of(3, raw(bad)), Catch::Contains("num_ops is no number"));
   }
   CHECK_THAT(flops_of(17, "\x51"), Catch::Contains("num_ops is no number"));
+  const auto varint = [](std::int64_t value) {
+    std::string out;
+    WireWriter::append_varint(static_cast<std::uint64_t>(value), out);
+    return out;
+  };
+  CHECK(varint(-1).size() == 10);
+  for (const std::uint32_t field : {7U, 9U}) {
+    CHECK(flops_of(field, varint(5000)) == "5000");
+    CHECK_THAT(flops_of(field, varint(-1)), Catch::Contains("num_ops is no number"));
+  }
+  CHECK(flops_of(23, raw(std::int32_t{5000})) == "5000");
+  CHECK(flops_of(25, raw(std::int64_t{5000})) == "5000");
+  CHECK_THAT(flops_of(23, raw(std::int32_t{-1})), Catch::Contains("num_ops is no number"));
+  CHECK_THAT(flops_of(25, raw(std::int64_t{-1})), Catch::Contains("num_ops is no number"));
 }
 
 TEST_CASE("chakra: PyTorch's style is Python text, and its ids are reused") {
