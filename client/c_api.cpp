@@ -63,6 +63,7 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
   }
   const auto text = [](const char* given_text) { return given_text == nullptr ? "" : given_text; };
   ho::client::DriverOptions& drivers = options.drivers;
+  drivers.local_threads = known.local_threads;
   drivers.ucx.devices = text(known.ucx_devices);
   if (*text(known.ucx_transports) != 0) drivers.ucx.transports = known.ucx_transports;
   drivers.ucx.module = text(known.ucx_module);

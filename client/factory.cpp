@@ -1,5 +1,8 @@
 #include "client/factory.hpp"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "common/transport/local/local_transport.hpp"
@@ -14,8 +17,23 @@ using MadeTransport = Result<std::unique_ptr<transport::Transport>>;
 /// not strike when the job itself was stopped for a while.
 constexpr Duration kLocalDeadline = std::chrono::seconds(60);
 
-Result<Engine::Driver> local_driver(const Clock& clock) {
-  auto made = transport::make_local_transport({}, clock);
+/// Cores for each thread that helps with copies: the job's compute needs them more, and two or
+/// three already copy as fast as a socket's memory goes.
+constexpr unsigned kCoresPerHelper = 8;
+
+/// By the cores that this thread may run on: none helps where there are less than eight.
+std::uint32_t copy_threads_here() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;  // more cores than fit the set
+  const auto count = static_cast<unsigned>(CPU_COUNT(&cores));
+  return std::min(transport::LocalOptions::kCopyThreadsMax, 1 + count / kCoresPerHelper);
+}
+
+Result<Engine::Driver> local_driver(const DriverOptions& asked, const Clock& clock) {
+  transport::LocalOptions options;
+  options.copy_threads = asked.local_threads > 0 ? asked.local_threads : copy_threads_here();
+  auto made = transport::make_local_transport(options, clock);
   if (!made) return made.error();
   Engine::Driver driver;
   driver.transport = std::move(*made);
@@ -60,7 +78,7 @@ MadeTransport make_ofi(const DriverOptions& options, const Clock& clock) {
 
 Result<Engine::Driver> make_driver(const std::string& name, const DriverOptions& options,
                                    Duration op_deadline, const Clock& clock) {
-  if (name == "local") return local_driver(clock);
+  if (name == "local") return local_driver(options, clock);
   if (name == "ofi") return network_driver(make_ofi(options, clock), op_deadline);
   if (name == "ucx") {
     return network_driver(transport::make_ucx_transport(ucx_options(options), clock), op_deadline);

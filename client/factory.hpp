@@ -12,6 +12,7 @@ namespace ho::client {
 
 /// What a job may say of the drivers beyond their names.
 struct DriverOptions {
+  std::uint32_t local_threads = 0;  ///< that share large copies; 0: by the cores there are
   transport::UcxDevices ucx;
   std::string ofi_provider;           ///< libfabric's name; empty: whatever a daemon speaks
   std::string ofi_domain;             ///< libfabric's name of the device to go out by; empty: any

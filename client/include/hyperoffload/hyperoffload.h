@@ -88,6 +88,9 @@ typedef struct ho_connect_options {
   const char* ucx_transports;   /* "rc" (also NULL and ""), "dc" or "rc,dc" */
   uint32_t ucx_allow_emulation; /* 1: any transport of UCX's, as "tcp", where the daemon allows it
                                    too. For experiments only: no promise about faults holds */
+  uint32_t local_threads; /* of "local": that share copies of 512 KiB and more, the transfer thread
+                             among them; 1 .. 4. 0: one, and one more for every eight cores that
+                             the job may use */
 } ho_connect_options;
 
 HO_API const char* ho_version(void);

@@ -127,6 +127,7 @@ class Pool {
     std::uint32_t ofi_connections = 0;  ///< 0: the library's default
     std::string ucx_devices = {};       ///< empty: any that is up
     std::string ucx_transports = {};    ///< empty: "rc"
+    std::uint32_t local_threads = 0;    ///< 0: by the cores there are
   };
 
   explicit Pool(const Options& options) {
@@ -143,6 +144,7 @@ class Pool {
     given.ofi_connections = options.ofi_connections;
     given.ucx_devices = options.ucx_devices.c_str();
     given.ucx_transports = options.ucx_transports.c_str();
+    given.local_threads = options.local_threads;
     check(ho_connect(&given, &handle_));
   }
   Pool(Pool&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "common/base/memory_guard.hpp"
 #include "common/base/units.hpp"
 #include "common/transport/local/copy.hpp"
+#include "common/transport/local/copy_team.hpp"
 
 namespace ho::transport {
 namespace {
@@ -21,6 +24,9 @@ namespace {
 constexpr std::uint64_t kSubmitBytesMax = 4 * kKiB;
 /// What one poll() copies at most, so that its caller can attend to other ports (about 100 us).
 constexpr std::uint64_t kPollBytesMax = kMiB;
+/// Shared with the helpers from here on.
+constexpr std::uint64_t kSharedBytesMin = 2 * CopyTeam::kSliceBytes;
+static_assert(LocalOptions::kCopyThreadsMax == 1 + CopyTeam::kHelpersMax);
 constexpr std::uint64_t kOpBytesMax = std::uint64_t{1} << 40U;
 
 /// One mapped segment. Unmapped when it goes.
@@ -76,6 +82,7 @@ class LocalTransport final : public Transport {
     caps_.needs_descriptor = true;
     queue_.resize(options.depth_ops_max);
     done_.reserve(options.depth_ops_max);
+    if (options.copy_threads > 1) team_.emplace(options.copy_threads - 1);
   }
 
   [[nodiscard]] const Caps& caps() const override { return caps_; }
@@ -140,6 +147,7 @@ class LocalTransport final : public Transport {
   std::size_t done_head_ = 0;
   TimePoint earliest_ = TimePoint::max();  ///< no queued operation has an earlier deadline
   std::uint32_t next_id_ = 1;
+  std::optional<CopyTeam> team_;
 };
 
 Result<RegionId> LocalTransport::attach(PeerId peer, RegionGrant grant) {
@@ -243,9 +251,15 @@ void LocalTransport::accept(const Pending& pending, const Region& region) {
 }
 
 Errc LocalTransport::copy(Pending& pending, const Region& region, std::uint64_t length_bytes) {
-  const bool there = guarded(region.mapping.bytes(), [&pending, length_bytes] {
-    copy_piece(pending.to, pending.from, length_bytes, pending.total_bytes);
-  });
+  bool there = true;
+  if (team_ && length_bytes >= kSharedBytesMin) {
+    there = team_->copy(
+        {pending.to, pending.from, length_bytes, pending.total_bytes, region.mapping.bytes()});
+  } else {
+    there = guarded(region.mapping.bytes(), [&pending, length_bytes] {
+      copy_piece(pending.to, pending.from, length_bytes, pending.total_bytes);
+    });
+  }
   pending.to += length_bytes;
   pending.from += length_bytes;
   pending.left_bytes -= length_bytes;
@@ -331,6 +345,11 @@ void LocalTransport::close_peer(PeerId peer) {
 Result<std::unique_ptr<Transport>> make_local_transport(const LocalOptions& options,
                                                         const Clock& clock) {
   if (options.depth_ops_max == 0) return Error(Errc::kInvalidArgument, "a depth of 0 operations");
+  if (options.copy_threads == 0 || options.copy_threads > LocalOptions::kCopyThreadsMax) {
+    return Error(Errc::kInvalidArgument, "local: copies are made by 1 to " +
+                                             std::to_string(LocalOptions::kCopyThreadsMax) +
+                                             " threads");
+  }
   const auto guard = install_memory_guard();
   if (!guard) return guard.error();
   (void)streaming_bytes_min();  // measured now rather than in the first transfer

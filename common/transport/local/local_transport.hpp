@@ -12,12 +12,17 @@ namespace ho::transport {
 
 /// How the initiator's side of the same-node driver behaves.
 struct LocalOptions {
+  static constexpr std::uint32_t kCopyThreadsMax = 4;
+
   std::uint32_t depth_ops_max = 4096;  ///< operations accepted and not yet polled
+  /// That share the copies of 512 KiB and more, the owner among them; 1 .. kCopyThreadsMax.
+  std::uint32_t copy_threads = 1;
 };
 
 /// Makes the initiator's side of the `local` driver: peers' segments are mapped from the memfd in
 /// their grant, get and put are copies made by the owner thread inside poll() (small ones inside
-/// submit()), so they go on while the daemon's process is stopped.
+/// submit()), so they go on while the daemon's process is stopped. With several copy_threads large
+/// copies are shared with threads of its own, which sleep while there is nothing to copy.
 ///
 /// A daemon revokes a segment by truncating its memfd. Touching it then raises SIGBUS, which this
 /// driver turns into kPermissionDenied for that operation: the first call installs a process-wide
@@ -28,7 +33,7 @@ struct LocalOptions {
 /// The daemon's death is not seen here (the mapping lives on): whoever holds the control connection
 /// calls close_peer(). `clock` outlives the transport.
 /// Cost: the first call in a process measures copy speeds for about 100 ms.
-/// @return kInvalidArgument for a depth of 0; kIo.
+/// @return kInvalidArgument for a depth of 0 or so many threads; kIo.
 [[nodiscard]] Result<std::unique_ptr<Transport>> make_local_transport(const LocalOptions& options,
                                                                       const Clock& clock);
 

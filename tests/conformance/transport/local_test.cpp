@@ -1,8 +1,18 @@
 // What is special to the local driver: descriptors and copies.
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <ctime>
+#include <memory>
+#include <thread>
+#include <vector>
 
+#include "common/base/memory_guard.hpp"
+#include "common/base/prng.hpp"
+#include "common/base/unique_fd.hpp"
 #include "common/transport/local/copy.hpp"
+#include "common/transport/local/copy_team.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "tests/conformance/transport/rig.hpp"
 #include "tools/bench/target_process.hpp"
@@ -52,6 +62,71 @@ TEST_CASE("local: every length and alignment copies right, plain or streaming") 
       }
     }
   }
+}
+
+/// Memory of this process's that CopyTeam takes for a segment.
+std::unique_ptr<bench::Segment> segment_of(std::uint64_t bytes) {
+  auto made = bench::Segment::create(bytes);
+  REQUIRE(made.ok());
+  REQUIRE(install_memory_guard().ok());
+  return std::move(*made);
+}
+
+TEST_CASE("local: threads that share a copy leave no byte out, awake or asleep") {
+  const auto segment = segment_of(4 * kMiB);
+  std::vector<std::byte> from(4 * kMiB);
+  fill(from, 83);
+  for (const std::uint32_t helpers : {1U, 3U}) {
+    transport::CopyTeam team(helpers);
+    Prng prng(helpers);
+    for (int round = 0; round < 200; ++round) {
+      if (round % 20 == 0) std::this_thread::sleep_for(2ms);  // they fall asleep
+      const std::uint64_t length = 1 + prng.below(3 * kMiB);
+      const std::uint64_t at = prng.below(from.size() - length);
+      std::byte* const to = segment->bytes().data();
+      std::memset(to, 0x77, length + 1);
+      REQUIRE(team.copy({to, from.data() + at, length, length, segment->bytes()}));
+      REQUIRE(std::memcmp(to, from.data() + at, length) == 0);
+      REQUIRE(to[length] == std::byte{0x77});
+    }
+  }
+}
+
+TEST_CASE("local: threads that share copies cost nothing while there is nothing to copy") {
+  const auto segment = segment_of(kMiB);
+  const std::vector<std::byte> from(kMiB);
+  transport::CopyTeam team(3);
+  REQUIRE(team.copy({segment->bytes().data(), from.data(), kMiB, kMiB, segment->bytes()}));
+  std::this_thread::sleep_for(50ms);
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(300ms);
+  CHECK(std::clock() - before < CLOCKS_PER_SEC / 10);  // a third of one that does not sleep
+}
+
+TEST_CASE("local: a segment that is cut short under threads that share a copy is told") {
+  const auto segment = segment_of(4 * kMiB);
+  std::vector<std::byte> into(4 * kMiB);
+  transport::CopyTeam team(3);
+  const UniqueFd file = segment->duplicate();
+  const transport::CopyTeam::Piece piece{into.data(), segment->bytes().data(), 4 * kMiB, 4 * kMiB,
+                                         segment->bytes()};
+  REQUIRE(team.copy(piece));
+  REQUIRE(::ftruncate(file.get(), static_cast<off_t>(2 * kMiB)) == 0);
+  for (int round = 0; round < 20; ++round) REQUIRE_FALSE(team.copy(piece));
+  transport::CopyTeam::Piece rest = piece;
+  rest.length_bytes = 2 * kMiB;
+  CHECK(team.copy(rest));
+}
+
+TEST_CASE("local: copies are made by one thread to four") {
+  const SteadyClock clock;
+  transport::LocalOptions options;
+  for (const std::uint32_t threads : {0U, 5U}) {
+    options.copy_threads = threads;
+    CHECK(transport::make_local_transport(options, clock).error().code() == Errc::kInvalidArgument);
+  }
+  options.copy_threads = 4;
+  CHECK(transport::make_local_transport(options, clock).ok());
 }
 
 }  // namespace

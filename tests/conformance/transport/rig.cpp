@@ -32,14 +32,16 @@ std::string environment(const char* name) {
 /// local, ofi or ucx, with targets in forked processes.
 class RealRig final : public Rig {
  public:
-  explicit RealRig(bench::Driver driver, std::uint32_t rails = 1)
-      : driver_(driver), rails_(rails) {}
+  /// `width`: rails of ofi, threads of local.
+  explicit RealRig(bench::Driver driver, std::uint32_t width = 1)
+      : driver_(driver), width_(width) {}
 
   [[nodiscard]] const Clock& clock() const override { return clock_; }
 
   [[nodiscard]] std::unique_ptr<Transport> make_initiator(std::uint32_t depth) override {
     if (driver_ == bench::Driver::kLocal) {
       transport::LocalOptions options;
+      options.copy_threads = width_;
       if (depth > 0) options.depth_ops_max = depth;
       auto made = transport::make_local_transport(options, clock_);
       REQUIRE(made.ok());
@@ -61,7 +63,7 @@ class RealRig final : public Rig {
 
   std::size_t add_target() override {
     auto started = TargetProcess::start(
-        {driver_, rails_, environment("HO_OFI_PROVIDER"), environment("HO_OFI_ADDRESS")});
+        {driver_, width_, environment("HO_OFI_PROVIDER"), environment("HO_OFI_ADDRESS")});
     if (!started) FAIL(started.error().message());
     targets_.push_back(std::move(*started));
     return targets_.size() - 1;
@@ -109,7 +111,7 @@ class RealRig final : public Rig {
 
  private:
   const bench::Driver driver_;
-  const std::uint32_t rails_;
+  const std::uint32_t width_;
   SteadyClock clock_;
   std::vector<std::unique_ptr<TargetProcess>> targets_;
   std::vector<std::unique_ptr<Segment>> segments_;
@@ -190,11 +192,13 @@ std::vector<std::string> drivers(std::vector<std::string> all) {
   if (wanted != nullptr && std::count(all.begin(), all.end(), wanted) > 0) return {wanted};
   if (!transport::check_rdma_device()) std::erase(all, "ucx");
   if (std::count(all.begin(), all.end(), "ofi") > 0) all.push_back("ofi-rails");
+  if (std::count(all.begin(), all.end(), "local") > 0) all.push_back("local-threads");
   return all;
 }
 
 std::unique_ptr<Rig> make_rig(const std::string& driver) {
   if (driver == "local") return std::make_unique<RealRig>(bench::Driver::kLocal);
+  if (driver == "local-threads") return std::make_unique<RealRig>(bench::Driver::kLocal, 3);
   if (driver == "ucx") return std::make_unique<RealRig>(bench::Driver::kUcx);
   if (driver == "ofi") return std::make_unique<RealRig>(bench::Driver::kOfi);
   if (driver == "ofi-rails") return std::make_unique<RealRig>(bench::Driver::kOfi, 2);

@@ -56,7 +56,8 @@ class Rig {
 /// TCP's and elsewhere than on the loopback interface.
 [[nodiscard]] std::vector<std::string> drivers(std::vector<std::string> all);
 
-/// "local", "ofi", "ofi-rails" (targets with two addresses), "ucx" or "sim".
+/// "local", "local-threads" (copies shared by three), "ofi", "ofi-rails" (targets with two
+/// addresses), "ucx" or "sim".
 [[nodiscard]] std::unique_ptr<Rig> make_rig(const std::string& driver);
 
 /// A deadline from now.

@@ -206,7 +206,7 @@ class Stress {
     rig_->kill(bench_->target);
     // The death of a local peer is seen by whoever holds the control connection; so is that of one
     // with a broken rail, whose puts wait with nothing in flight that would tell.
-    if (driver_ == "local" || !whole_) bench_->initiator->close_peer(bench_->peer);
+    if (driver_.starts_with("local") || !whole_) bench_->initiator->close_peer(bench_->peer);
     drain();
     doubtful_.clear();
     begin();

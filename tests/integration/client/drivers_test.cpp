@@ -4,6 +4,8 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -78,6 +80,40 @@ TEST_CASE("drivers: another provider of libfabric's serves at a named interface"
        false});
   (void)connect(unix_address(folder));
   check_moves(connect_over_ofi(folder, {}).get());
+}
+
+/// Threads of this process with that name.
+std::size_t threads_named(const std::string& name) {
+  std::size_t count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "comm");
+    std::string found;
+    std::getline(file, found);
+    count += found == name ? 1 : 0;
+  }
+  return count;
+}
+
+TEST_CASE("drivers: a job says how many threads share its copies, and they end with its pool") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder, ""), {}, false});
+  (void)connect(unix_address(folder));
+  const std::string address = unix_address(folder);
+  ho_connect_options options{};
+  options.struct_bytes = sizeof options;
+  options.pool = address.c_str();
+  options.local_threads = 3;
+  ho_pool* pool = nullptr;
+  REQUIRE(ho_connect(&options, &pool) == HO_OK);
+  {
+    const PoolHandle shared(pool);
+    check_moves(pool, "local");
+    CHECK(threads_named("ho-copy") == 2);
+  }
+  CHECK(threads_named("ho-copy") == 0);
+  options.local_threads = 5;
+  CHECK(ho_connect(&options, &pool) != HO_OK);
+  CHECK(std::string(ho_last_error()).find("1 to 4 threads") != std::string::npos);
 }
 
 TEST_CASE("drivers: a job on a daemon that forbids local uses ofi, also on its machine") {
