@@ -47,11 +47,16 @@ std::multiset<Errc> run_all(Rig& rig, Bench& bench, bool gets, const char* broke
   return codes;
 }
 
-std::uint64_t received_bytes(int socket) {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  REQUIRE(::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) == 0);
-  return info.tcpi_bytes_received;
+/// Bytes that the connections to a rail have brought.
+std::uint64_t received_from(const char* rail) {
+  std::uint64_t bytes = 0;
+  for (const int fd : sockets_to(rail)) {
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    REQUIRE(::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0);
+    bytes += info.tcpi_bytes_received;
+  }
+  return bytes;
 }
 
 TEST_CASE("rails: one that breaks in mid-transfer costs no operation and no byte") {
@@ -90,12 +95,7 @@ TEST_CASE("rails: one that was given up is taken back after a while, and carries
   CHECK(run_all(*rig, bench, true, kSecondRail).count(Errc::kOk) == kOps);
   const TimePoint broken = rig->clock().now();
   CHECK(sockets_to(kSecondRail).empty());
-  const auto received = [] {
-    std::uint64_t bytes = 0;
-    for (const int fd : sockets_to(kSecondRail)) bytes += received_bytes(fd);
-    return bytes;
-  };
-  while (received() < kOps * kOpBytes / 8) {
+  while (received_from(kSecondRail) < kOps * kOpBytes / 8) {
     REQUIRE(rig->clock().now() - broken < 30s);
     fill(bench.exposed.truth, 47);
     CHECK(run_all(*rig, bench, true, nullptr).count(Errc::kOk) == kOps);
@@ -114,11 +114,13 @@ TEST_CASE("rails: both carry large operations, and a small one goes by either") 
   const auto rig = make_rig("ofi-rails");
   Bench bench(*rig, kPlaces * kOpBytes, kPlaces * kOpBytes);
   CHECK(run_all(*rig, bench, true, nullptr).count(Errc::kOk) == kOps);
+  // A busy machine may leave one without the processor until it is given up; it comes back.
+  const TimePoint end = rig->clock().now() + 30s;
   for (const char* rail : {kFirstRail, kSecondRail}) {
-    std::uint64_t received = 0;
-    for (const int fd : sockets_to(rail)) received += received_bytes(fd);
-    INFO(rail << " brought " << received << " bytes");
-    CHECK(received > kOps * kOpBytes / 8);
+    while (received_from(rail) < kOps * kOpBytes / 8 && rig->clock().now() < end) {
+      CHECK(run_all(*rig, bench, true, nullptr).count(Errc::kOk) == kOps);
+    }
+    CHECK(received_from(rail) > kOps * kOpBytes / 8);
   }
 }
 
