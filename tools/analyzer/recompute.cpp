@@ -45,12 +45,18 @@ class Cones {
   /// The op that made the value that the storage has before `at`; kHomeVersion where none did.
   [[nodiscard]] std::uint32_t writer_before(std::uint32_t storage, std::uint32_t at) const {
     const auto points = life_.accesses_of(storage);
-    std::uint32_t writer = kHomeVersion;
-    for (const AccessPoint& point : points) {
-      if (point.position >= at) break;
-      if (point.access != schedule::Access::kRead) writer = point.position;
-    }
-    return writer;
+    const auto past = std::lower_bound(
+        points.begin(), points.end(), at,
+        [](const AccessPoint& access, std::uint32_t p) { return access.position < p; });
+    if (past == points.begin()) return kHomeVersion;
+    const auto last = static_cast<std::size_t>(past - points.begin()) - 1;
+    if (points[last].access != schedule::Access::kRead) return points[last].position;
+    if (last == 0) return kHomeVersion;
+    // A read leaves the value as the gap before it has it: no search through all uses.
+    const auto gaps = life_.gaps_of(storage);
+    const Gap& gap = gaps[last - 1 + (gaps.front().from < 0 ? 1 : 0)];
+    HO_CHECK(gap.to == points[last].position);
+    return gap.written < 0 ? kHomeVersion : static_cast<std::uint32_t>(gap.written);
   }
 
   /// Ops to run again for `storage` before `at`, in order; empty: impossible. `absent(s)`: its
@@ -79,14 +85,8 @@ class Cones {
  private:
   /// Whether an op between the two writes the storage.
   [[nodiscard]] bool changed(std::uint32_t storage, std::uint32_t after, std::uint32_t at) const {
-    const auto points = life_.accesses_of(storage);
-    auto point = std::upper_bound(
-        points.begin(), points.end(), after,
-        [](std::uint32_t p, const AccessPoint& access) { return p < access.position; });
-    for (; point != points.end() && point->position < at; ++point) {
-      if (point->access != schedule::Access::kRead) return true;
-    }
-    return false;
+    const std::uint32_t writer = writer_before(storage, at);
+    return writer != kHomeVersion && writer > after;
   }
 
   const Graph& graph_;

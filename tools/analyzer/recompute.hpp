@@ -17,7 +17,7 @@ struct Regain {
 };
 
 /// The ops that make the value of gap `gap` again before its next use, in order, from what is still
-/// there; empty: impossible. O(ops found * accesses of what they use).
+/// there; empty: impossible. O(operands of the ops found * log of the uses of each).
 [[nodiscard]] std::vector<std::uint32_t> ops_to_regain(const Graph& graph,
                                                        const Lifetimes& lifetimes,
                                                        std::uint32_t gap);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <optional>
 #include <set>
 
 #include "common/schedule/validate.hpp"
@@ -265,6 +266,69 @@ TEST_CASE("recompute: not where an input or the output has changed since, or is 
           g.ops[5].reads.erase(std::find(g.ops[5].reads.begin(), g.ops[5].reads.end(), in));
           g.ops[0].recomputable = true;
         }) == 1);
+}
+
+/// Told from the ops alone: which of them make the gap's value again, or none.
+std::vector<std::uint32_t> regained(const Graph& graph, const analyzer::Gap& gap) {
+  const auto at = static_cast<std::uint32_t>(gap.to);
+  const auto names = [](const std::vector<StorageIndex>& list, StorageIndex storage) {
+    return std::find(list.begin(), list.end(), storage) != list.end();
+  };
+  const auto writer = [&](StorageIndex storage, std::uint32_t from) {
+    std::optional<std::uint32_t> last;
+    for (std::uint32_t p = from; p < at; ++p) {
+      if (names(graph.ops[p].writes, storage)) last = p;
+    }
+    return last;
+  };
+  const auto repeats = [&](std::uint32_t p) {
+    const Op& op = graph.ops[p];
+    if (!op.recomputable || op.fixed) return false;
+    return std::none_of(op.reads.begin(), op.reads.end(),
+                        [&](StorageIndex s) { return writer(s, p + 1).has_value(); }) &&
+           std::none_of(op.writes.begin(), op.writes.end(), [&](StorageIndex s) {
+             const Storage& storage = graph.storages[s.value()];
+             return storage.persistent || storage.pinned || storage.kind == StorageKind::kInput ||
+                    storage.kind == StorageKind::kWorkspace || names(op.reads, s) ||
+                    writer(s, p + 1).has_value();
+           });
+  };
+  const auto gone = [&](StorageIndex storage) {
+    return !graph.storages[storage.value()].persistent &&
+           std::none_of(graph.ops.begin() + at, graph.ops.end(), [&](const Op& op) {
+             return names(op.reads, storage) || names(op.writes, storage);
+           });
+  };
+  std::set<std::uint32_t> ops;
+  std::vector<StorageIndex> todo{StorageIndex(gap.storage)};
+  while (!todo.empty()) {
+    const auto maker = writer(todo.back(), 0);
+    todo.pop_back();
+    if (!maker || !repeats(*maker)) return {};
+    if (!ops.insert(*maker).second) continue;
+    if (ops.size() > 8) return {};
+    for (const StorageIndex read : graph.ops[*maker].reads) {
+      if (gone(read)) todo.push_back(read);
+    }
+  }
+  return {ops.begin(), ops.end()};
+}
+
+TEST_CASE("recompute: finds the ops that a search through all uses finds") {
+  std::size_t found = 0;
+  test::for_each_seed(200, [&](std::uint64_t seed) {
+    INFO("HO_SEED=" << seed);
+    const Graph graph = marked(test::random_graph(seed, 40), seed);
+    const auto life = analyzer::lifetimes_of(graph, 1);
+    for (std::uint32_t g = 0; g < life.gaps.size(); ++g) {
+      const analyzer::Gap& gap = life.gaps[g];
+      if (gap.dead || gap.wraps || gap.mandatory || gap.written < 0) continue;
+      const auto ops = analyzer::ops_to_regain(graph, life, g);
+      CHECK(ops == regained(graph, gap));
+      found += ops.empty() ? 0 : 1;
+    }
+  });
+  if (!test::only_seed()) CHECK(found > 100);
 }
 
 TEST_CASE("search: plans of random graphs with all marks are legal and never longer for it") {
