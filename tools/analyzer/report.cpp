@@ -8,7 +8,6 @@
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
-#include "tools/analyzer/order_gains.hpp"
 #include "tools/analyzer/report_page.hpp"
 
 namespace ho::analyzer {
@@ -196,7 +195,7 @@ class Page {
   void order() {
     const schedule::Prediction& p = schedule_.prediction;
     if (p.moved_ops == 0 && p.recomputed_ops == 0) return;
-    const OrderGains gains = order_gains(schedule_);
+    const OrderGains gains = input_.order != nullptr ? *input_.order : order_gains(schedule_);
     json_.key("order")
         .begin_object()
         .field("moved", p.moved_ops)

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/schedule/schedule.hpp"
+#include "tools/analyzer/order_gains.hpp"
 #include "tools/analyzer/simulate.hpp"
 
 namespace ho::analyzer {
@@ -25,6 +26,8 @@ struct ReportInput {
   const Simulation& predicted;  ///< simulate(schedule, schedule.hardware, Policy::kPlanned)
   const schedule::MeasuredStep* measured = nullptr;  ///< one executed step; may be absent
   std::vector<ReportRun> runs;                       ///< may be empty
+  /// order_gains(schedule), for whoever has it already; absent: computed where it is shown.
+  const OrderGains* order = nullptr;
 };
 
 /// A self-contained HTML page: no network, opens from a file. Shows the headline numbers, device

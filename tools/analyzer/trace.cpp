@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <queue>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +24,9 @@ constexpr unsigned kMeasured = 2;
 constexpr unsigned kCompute = 1;
 constexpr unsigned kStalls = 2;
 constexpr unsigned kFirstChannel = 3;
+
+template <typename T>
+using MinHeap = std::priority_queue<T, std::vector<T>, std::greater<>>;
 
 double micros(std::uint64_t ns) { return static_cast<double>(ns) / 1e3; }
 
@@ -105,16 +110,21 @@ class Trace {
         return spans[a].start_ns < spans[b].start_ns;
       });
       const std::size_t first = tracks.names.size();
-      std::vector<std::uint64_t> free_at_ns(1, 0);
+      // The lowest track that is free then, so that a channel shows no more than it needs.
+      using Lane = std::uint32_t;
+      MinHeap<std::pair<std::uint64_t, Lane>> busy;  // by end
+      MinHeap<Lane> free;
+      Lane lanes = 0;
       for (const std::size_t i : users[c]) {
-        const auto free = std::find_if(free_at_ns.begin(), free_at_ns.end(),
-                                       [&](std::uint64_t at) { return at <= spans[i].start_ns; });
-        const auto lane = static_cast<std::size_t>(free - free_at_ns.begin());
-        if (free == free_at_ns.end()) free_at_ns.push_back(0);
-        free_at_ns[lane] = std::max(spans[i].end_ns, spans[i].start_ns);
-        tracks.of[i] = kFirstChannel + static_cast<unsigned>(first + lane);
+        for (; !busy.empty() && busy.top().first <= spans[i].start_ns; busy.pop()) {
+          free.push(busy.top().second);
+        }
+        if (free.empty()) free.push(lanes++);
+        busy.emplace(std::max(spans[i].end_ns, spans[i].start_ns), free.top());
+        tracks.of[i] = kFirstChannel + static_cast<unsigned>(first) + free.top();
+        free.pop();
       }
-      for (std::size_t lane = 0; lane < free_at_ns.size(); ++lane) {
+      for (Lane lane = 0; lane < std::max<Lane>(lanes, 1); ++lane) {
         const std::string number = lane == 0 ? "" : " " + std::to_string(lane + 1);
         tracks.names.push_back(channels_[c] + number);
       }

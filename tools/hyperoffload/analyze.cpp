@@ -50,9 +50,9 @@ void write_common(JsonWriter& json, const Answer& answer) {
       .field("analyze_ms", answer.analyze_ms);
 }
 
-std::string plan_json(const Answer& answer, const schedule::Schedule& plan) {
+std::string plan_json(const Answer& answer, const schedule::Schedule& plan,
+                      const analyzer::OrderGains& order) {
   const schedule::Prediction& p = plan.prediction;
-  const analyzer::OrderGains order = analyzer::order_gains(plan);
   JsonWriter json;
   json.begin_object();
   write_common(json, answer);
@@ -129,7 +129,8 @@ std::string infeasible_json(const Answer& answer, const analyzer::Infeasible& in
   return std::move(json).text();
 }
 
-void tell_plan(const Answer& answer, const schedule::Schedule& plan, const std::string& out) {
+void tell_plan(const Answer& answer, const schedule::Schedule& plan,
+               const analyzer::OrderGains& order, const std::string& out) {
   const schedule::Prediction& p = plan.prediction;
   const auto percent = [](std::uint64_t part, std::uint64_t whole) {
     const double share = whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
@@ -154,7 +155,6 @@ void tell_plan(const Answer& answer, const schedule::Schedule& plan, const std::
       std::cerr << "; in program order the step takes "
                 << format_duration_ns(p.program_order_step_ns);
     }
-    const analyzer::OrderGains order = analyzer::order_gains(plan);
     std::cerr << "; what lives at a time peaks at " << format_bytes(order.refined_live_peak_bytes)
               << ", not " << format_bytes(order.program_order_live_peak_bytes);
     std::cerr << '\n';
@@ -167,13 +167,14 @@ void tell_plan(const Answer& answer, const schedule::Schedule& plan, const std::
 }
 
 /// Writes the schedule, then the report and the trace where they are asked for.
-Result<void> write_outputs(const Arguments& args, const schedule::Schedule& plan) {
+Result<void> write_outputs(const Arguments& args, const schedule::Schedule& plan,
+                           const analyzer::OrderGains& order) {
   if (auto written = write_schedule_file(plan, args.out); !written) return written.error();
   if (args.report.empty() && args.trace.empty()) return {};
   auto predicted = analyzer::simulate(plan, plan.hardware, analyzer::Policy::kPlanned);
   if (!predicted) return predicted.error();
   if (!args.report.empty()) {
-    const std::string page = analyzer::render_report({plan, *predicted, nullptr, {}});
+    const std::string page = analyzer::render_report({plan, *predicted, nullptr, {}, &order});
     if (auto written = write_whole_file(args.report, page); !written) return written.error();
   }
   if (!args.trace.empty()) {
@@ -224,13 +225,14 @@ int run(const Arguments& args) {
     return kExitInfeasible;
   }
   const auto& plan = std::get<schedule::Schedule>(*outcome);
-  if (auto written = write_outputs(args, plan); !written) {
+  const analyzer::OrderGains order = analyzer::order_gains(plan);
+  if (auto written = write_outputs(args, plan, order); !written) {
     return complain("analyze", written.error());
   }
   if (args.json) {
-    std::cout << plan_json(answer, plan) << std::endl;
+    std::cout << plan_json(answer, plan, order) << std::endl;
   } else {
-    tell_plan(answer, plan, args.out);
+    tell_plan(answer, plan, order, args.out);
   }
   return kExitDone;
 }
