@@ -7,11 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -229,15 +227,6 @@ Result<std::unique_ptr<StoreLoop>> open_loop(FlashBenchOptions options) {
   return loop;
 }
 
-/// The order statistics that hold the median with 95 %.
-std::pair<double, double> median_interval(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const auto n = static_cast<double>(values.size());
-  const double rank = std::floor(n / 2 - 0.98 * std::sqrt(n));
-  const auto k = static_cast<std::size_t>(std::max(0.0, rank));
-  return {values[k], values[values.size() - 1 - k]};
-}
-
 /// The alternating turns.
 Result<FlashBenchResult> measure(StoreLoop& loop, const FlashBenchOptions& options) {
   const auto geometry = flash::plan_geometry(loop.store().device().paths()[0].size_bytes);
@@ -285,7 +274,9 @@ Result<FlashBenchResult> measure(StoreLoop& loop, const FlashBenchOptions& optio
   result.p99_us = quantile(loop.latencies_us(), 0.99);
   result.pairs = pairs;
   result.ratio = quantile(ratios, 0.5);
-  std::tie(result.ratio_low, result.ratio_high) = median_interval(ratios);
+  const Interval interval = median_interval(ratios);
+  result.ratio_low = interval.low;
+  result.ratio_high = interval.high;
   result.area_bytes = loop.area_bytes();
   result.notice = loop.store().device().caps().notice;
   return result;

@@ -150,8 +150,9 @@ Result<StageBenchResult> bench_stage(ho_pool* pool, const StageBenchOptions& opt
   result.get_bytes_per_s = quantile(gets, 0.5);
   result.both_bytes_per_s = quantile(boths, 0.5);
   result.ratio = quantile(ratios, 0.5);
-  result.ratio_low = quantile(ratios, 0.25);
-  result.ratio_high = quantile(ratios, 0.75);
+  const Interval interval = median_interval(ratios);
+  result.ratio_low = interval.low;
+  result.ratio_high = interval.high;
   return result;
 }
 

@@ -23,8 +23,8 @@ struct StageBenchResult {
   double get_bytes_per_s = 0;    ///< pool memory -> host memory alone
   double both_bytes_per_s = 0;   ///< flash -> host memory, each chunk got when it is staged in
   double ratio = 0;              ///< both over the slower alone of the same round: median,
-  double ratio_low = 0;          ///< 25th ..
-  double ratio_high = 0;         ///< .. and 75th percentile
+  double ratio_low = 0;          ///< 95 % interval of that median
+  double ratio_high = 0;
 };
 
 /// Measures how far stage_in and get of a pool overlap, in rounds of three turns. Checks the bytes

@@ -1,6 +1,7 @@
 #include "tools/bench/turns.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace ho::bench {
@@ -39,6 +40,17 @@ double quantile(std::vector<double> values, double part) {
   const auto index = static_cast<std::ptrdiff_t>(part * static_cast<double>(values.size() - 1));
   std::nth_element(values.begin(), values.begin() + index, values.end());
   return values[static_cast<std::size_t>(index)];
+}
+
+Interval median_interval(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  // The normal approximation of how many of n values lie below the median: n / 2, 1.96 times half
+  // of sqrt(n) away from it.
+  const auto n = static_cast<double>(values.size());
+  const double rank = std::floor(n / 2 - 0.98 * std::sqrt(n));
+  const auto below = static_cast<std::size_t>(std::max(1.0, rank)) - 1;
+  return {values[below], values[values.size() - 1 - below]};
 }
 
 Result<TransportBenchResult> compare_in_turns(Loop& ours, std::vector<Limit> others,

@@ -33,6 +33,14 @@ struct TransportBenchResult {
 /// The value below which `part` of the values lie; 0 for none.
 [[nodiscard]] double quantile(std::vector<double> values, double part);
 
+/// Two of the values, between which the median of what they are drawn from lies with 95 % or a
+/// little more; of fewer than six values the first and the last. 0 and 0 for none.
+struct Interval {
+  double low = 0;
+  double high = 0;
+};
+[[nodiscard]] Interval median_interval(std::vector<double> values);
+
 /// Lets ours and each of the others run in turns of 50 ms, every second pair in the other order, so
 /// that what disturbs one disturbs its neighbour. others[0] is the limit.
 [[nodiscard]] Result<TransportBenchResult> compare_in_turns(Loop& ours, std::vector<Limit> others,

@@ -73,8 +73,8 @@ void print_words(const Arguments& arguments, std::uint64_t size,
             << " CPU s/GB\n  " << result.fio.name << ": "
             << number(result.fio.bytes_per_s / 1e9, "%.3f") << " GB/s, "
             << number(result.fio.cpu_s_per_gb, "%.3f") << " CPU s/GB; ours is "
-            << number(100 * result.ratio, "%.1f") << " % of it ("
-            << number(100 * result.ratio_low, "%.1f") << " .. "
+            << number(100 * result.ratio, "%.1f")
+            << " % of it (95 %: " << number(100 * result.ratio_low, "%.1f") << " .. "
             << number(100 * result.ratio_high, "%.1f") << ", " << result.pairs << " pairs)\n";
   if (!result.notice.empty()) std::cout << "  " << result.notice << "\n";
 }

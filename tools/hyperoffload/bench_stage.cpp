@@ -58,7 +58,7 @@ void print(const Arguments& arguments, const bench::StageBenchOptions& options,
   }
   std::printf(
       "stage_in + get of %s in chunks of %s: %.3f GB/s; stage_in alone %.3f, get alone %.3f\n"
-      "  %.1f %% of the slower alone (%.1f .. %.1f, %u rounds)\n",
+      "  %.1f %% of the slower alone (95 %%: %.1f .. %.1f, %u rounds)\n",
       format_bytes(options.total_bytes).c_str(), format_bytes(options.chunk_bytes).c_str(),
       result.both_bytes_per_s / 1e9, result.stage_bytes_per_s / 1e9, result.get_bytes_per_s / 1e9,
       100 * result.ratio, 100 * result.ratio_low, 100 * result.ratio_high, options.rounds);

@@ -54,6 +54,7 @@ with tempfile.TemporaryDirectory() as name:
         answer = json.loads(stage.stdout)
         for field in ("stage_in_bytes_per_s", "get_bytes_per_s", "both_bytes_per_s", "ratio"):
             assert math.isfinite(answer[field]) and answer[field] > 0, (field, answer)
+        assert answer["ratio_low"] <= answer["ratio"] <= answer["ratio_high"], answer
     else:  # only where this machine cannot have flash
         print("skipped: bench stage:", stage.stderr)
         assert any(why in stage.stderr for why in ("O_DIRECT", "io_uring", "no flash")), stage.stderr
