@@ -146,9 +146,9 @@ struct Node::Parts {
 };
 
 Result<PagePlan> check_memory(const DaemonConfig& config) {
-  auto limit = read_memory_limit();
-  if (!limit) return limit.error();
-  return plan_pages(config.ddr_bytes, best_page_kind(config.ddr_bytes), *limit);
+  const auto supply = read_page_supply();
+  if (!supply) return supply.error();
+  return plan_pages(config.ddr_bytes, *supply);
 }
 
 Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clock& clock) {

@@ -111,6 +111,7 @@ void Grants::make(const Spec& spec, Made answer) {
   memory.bytes = segment_bytes;
   memory.wanted = pages_.kind;
   memory.fallback = pages_.fallback;
+  memory.otherwise = pages_.otherwise;
   memory.rights = spec.rights;
   memory.stop = &giving_up_;
   asio::post(*makers_, [this, job, memory] {

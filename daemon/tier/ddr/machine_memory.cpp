@@ -1,9 +1,12 @@
 #include "daemon/tier/ddr/machine_memory.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 #include "common/base/units.hpp"
 
@@ -51,6 +54,47 @@ void walk_up(MemoryLimit& limit, const std::string& mount, std::string group,
   }
 }
 
+/// One limit's files: in the unified hierarchy, and in the old one of its controller.
+struct LimitFiles {
+  std::string_view controller;
+  std::string unified;
+  std::string old;
+};
+
+/// By this process's groups and all above them.
+void lower_by_groups(MemoryLimit& limit, const std::string& root, const LimitFiles& files) {
+  const std::string mount = root + "/sys/fs/cgroup";
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    // "0::/path" is the unified hierarchy, "4:memory:/path" the old one.
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first == std::string::npos ? first : first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string group = line.substr(second + 1);
+    const std::string controller(files.controller);
+    if (controllers == ",,") {
+      walk_up(limit, mount, group, files.unified);
+      walk_up(limit, mount + "/unified", group, files.unified);
+    } else if (controllers.find("," + controller + ",") != std::string::npos) {
+      walk_up(limit, mount + "/" + controller, group, files.old);
+    }
+  }
+}
+
+/// Those that are free and promised to nobody, or what the hugetlb controller allows of them: it
+/// counts apart what is reserved when memory is mapped and what is touched.
+MemoryLimit read_huge_page_limit(const std::string& root) {
+  const std::string folder = root + "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+  const std::uint64_t free = limit_in_file(folder + "free_hugepages").value_or(0);
+  const std::uint64_t promised = limit_in_file(folder + "resv_hugepages").value_or(0);
+  MemoryLimit limit{(free - std::min(free, promised)) * kHugePageBytes, "the free huge pages"};
+  for (const std::string kind : {"hugetlb.2MB.", "hugetlb.2MB.rsvd."}) {
+    lower_by_groups(limit, root, {"hugetlb", kind + "max", kind + "limit_in_bytes"});
+  }
+  return limit;
+}
+
 }  // namespace
 
 Result<MemoryLimit> read_memory_limit(const std::string& root) {
@@ -63,31 +107,30 @@ Result<MemoryLimit> read_memory_limit(const std::string& root) {
     limit.bytes -= huge;
     limit.reason += " outside huge pages";
   }
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    // "0::/path" is the unified hierarchy, "4:memory:/path" the old one.
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first == std::string::npos ? first : first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const std::string group = line.substr(second + 1);
-    if (controllers == ",,") {
-      walk_up(limit, root + "/sys/fs/cgroup", group, "memory.max");
-      walk_up(limit, root + "/sys/fs/cgroup/unified", group, "memory.max");
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      walk_up(limit, root + "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes");
-    }
-  }
+  lower_by_groups(limit, root, {"memory", "memory.max", "memory.limit_in_bytes"});
   return limit;
+}
+
+Result<PageSupply> read_page_supply(const std::string& root) {
+  auto memory = read_memory_limit(root);
+  if (!memory) return memory.error();
+  return PageSupply{std::move(*memory), read_huge_page_limit(root),
+                    gets_thp() ? PageKind::kThp : PageKind::k4K};
 }
 
 std::uint64_t memory_margin_bytes(const MemoryLimit& limit) { return 64 * kMiB + limit.bytes / 50; }
 
-Result<PagePlan> plan_pages(std::uint64_t ddr_bytes, PageKind best, const MemoryLimit& limit) {
-  const auto promise = check_memory_promise(ddr_bytes, limit);
-  if (promise) return PagePlan{best, Fallback::kSmallerPages};
-  if (best == PageKind::kHugetlb2M) return PagePlan{best, Fallback::kNone};
-  return promise.error();
+Result<PagePlan> plan_pages(std::uint64_t ddr_bytes, const PageSupply& supply) {
+  const bool huge = align_up(ddr_bytes, kHugePageBytes) <= supply.huge_pages.bytes;
+  const auto promise = check_memory_promise(ddr_bytes, supply.memory);
+  if (promise) {
+    return PagePlan{huge ? PageKind::kHugetlb2M : supply.otherwise, Fallback::kSmallerPages,
+                    supply.otherwise};
+  }
+  if (huge) return PagePlan{PageKind::kHugetlb2M, Fallback::kNone, supply.otherwise};
+  return Error(promise.error().code(), promise.error().context() + "; of huge pages there are " +
+                                           format_bytes(supply.huge_pages.bytes) + " (" +
+                                           supply.huge_pages.reason + ")");
 }
 
 Result<void> check_memory_promise(std::uint64_t ddr_bytes, const MemoryLimit& limit) {

@@ -26,14 +26,24 @@ struct MemoryLimit {
 struct PagePlan {
   PageKind kind = PageKind::k4K;
   Fallback fallback = Fallback::kSmallerPages;
+  PageKind otherwise = PageKind::k4K;  ///< what smaller pages are
 };
 
-/// Chooses the pages for `ddr_bytes`, `best` being what the machine has for them. Huge pages are
-/// memory set aside already, so they need no promise of `limit`; but where it could not carry the
+/// What this process may make a pool of.
+struct PageSupply {
+  MemoryLimit memory;      ///< outside huge pages
+  MemoryLimit huge_pages;  ///< set aside and free, or what a cgroup (hugetlb) leaves of them
+  PageKind otherwise = PageKind::k4K;  ///< what there is without them: gets_thp()
+};
+
+/// As read_memory_limit(), the limits of the hugetlb controller likewise, and gets_thp().
+[[nodiscard]] Result<PageSupply> read_page_supply(const std::string& root = "");
+
+/// Chooses the pages for `ddr_bytes`: huge ones where they carry the whole pool. They are memory
+/// set aside already, so they need no promise of supply.memory; but where that could not carry the
 /// whole pool, a grant that finds no huge page must fail instead of taking unpromised memory.
-/// @return as check_memory_promise() where there are no huge pages.
-[[nodiscard]] Result<PagePlan> plan_pages(std::uint64_t ddr_bytes, PageKind best,
-                                          const MemoryLimit& limit);
+/// @return as check_memory_promise() where huge pages do not carry it, with their number.
+[[nodiscard]] Result<PagePlan> plan_pages(std::uint64_t ddr_bytes, const PageSupply& supply);
 
 /// @return kExhausted with all numbers where `ddr_bytes` and the margin exceed the limit.
 [[nodiscard]] Result<void> check_memory_promise(std::uint64_t ddr_bytes, const MemoryLimit& limit);

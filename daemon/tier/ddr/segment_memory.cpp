@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -25,27 +26,28 @@ namespace ho::daemon {
 
 namespace {
 
-constexpr std::uint64_t kHugePageBytes = 2 * kMiB;
 // Bounded: the kernel holds the process's memory map meanwhile, and the data thread wants to change
 // it for other grants. 4 MiB take some 2 ms (measured 2026-11 on a 2-core virtual machine).
 constexpr std::uint64_t kFaultPieceBytes = 4 * kMiB;
 
-std::uint64_t read_number(const std::string& path) {
-  std::ifstream in(path);
-  std::uint64_t value = 0;
-  in >> value;
-  return in ? value : 0;
-}
-
-bool shmem_gives_thp() {
-  std::ifstream in("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-  std::string word;
-  while (in >> word) {
-    if (word == "[advise]" || word == "[always]" || word == "[within_size]" || word == "[force]") {
-      return true;
+/// How much of a mapping the kernel has mapped by huge pages.
+std::uint64_t huge_mapped_bytes(std::span<const std::byte> mapping) {
+  std::ifstream in("/proc/self/smaps");
+  const auto base = reinterpret_cast<std::uintptr_t>(mapping.data());
+  bool here = false;
+  std::uint64_t bytes = 0;
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t colon = line.find(':');
+    const std::size_t dash = line.find('-');
+    if (dash < line.find(' ')) {  // "7f01c0000000-7f01d0000000 rw-s ...": the next mapping
+      if (here) return bytes;
+      here = std::strtoull(line.c_str(), nullptr, 16) == base;
+    } else if (here &&
+               (line.rfind("ShmemPmdMapped:", 0) == 0 || line.rfind("FilePmdMapped:", 0) == 0)) {
+      bytes += std::strtoull(line.c_str() + colon + 1, nullptr, 10) * kKiB;
     }
   }
-  return false;
+  return bytes;
 }
 
 }  // namespace
@@ -59,13 +61,12 @@ std::string_view page_kind_name(PageKind kind) {
   return "unknown";
 }
 
-PageKind best_page_kind(std::uint64_t bytes) {
-  const std::string folder = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
-  const std::uint64_t free_pages = read_number(folder + "free_hugepages");
-  const std::uint64_t promised = read_number(folder + "resv_hugepages");
-  const std::uint64_t usable = free_pages - std::min(free_pages, promised);
-  if (usable >= align_up(bytes, kHugePageBytes) / kHugePageBytes) return PageKind::kHugetlb2M;
-  return shmem_gives_thp() ? PageKind::kThp : PageKind::k4K;
+bool gets_thp() {
+  SegmentMemory::Spec spec;
+  spec.bytes = 4 * kMiB;
+  spec.wanted = PageKind::kThp;
+  const auto made = SegmentMemory::create(spec);
+  return made && huge_mapped_bytes(made->bytes()) > 0;
 }
 
 Result<void> fault_in(std::span<std::byte> mapping, Touch touch, const std::atomic<bool>* stop) {
@@ -94,7 +95,7 @@ Result<SegmentMemory> SegmentMemory::create(const Spec& spec) {
     auto made = create_exactly(spec, kind);
     if (made || made.error().code() == Errc::kCanceled) return made;
     if (spec.fallback == Fallback::kNone) return made.error().at("no huge pages left");
-    kind = shmem_gives_thp() ? PageKind::kThp : PageKind::k4K;
+    kind = spec.otherwise;
   }
   return create_exactly(spec, kind);
 }
@@ -114,8 +115,9 @@ Result<SegmentMemory> SegmentMemory::create_exactly(const Spec& spec, PageKind k
   int seals = F_SEAL_GROW | F_SEAL_SEAL;
   if (spec.rights == transport::Rights::kRead) seals |= F_SEAL_FUTURE_WRITE;
   if (::fcntl(made.fd_.get(), F_ADD_SEALS, seals) != 0) return errno_error(errno, "seal");
-  // Not a failure where it does not take: the pages are small then.
-  if (kind == PageKind::kThp) ::madvise(base, bytes, MADV_HUGEPAGE);
+  // Not a failure where it does not take: the pages are small then. Asked for in any case: the
+  // system may have some later that had none at start.
+  if (kind != PageKind::kHugetlb2M) ::madvise(base, bytes, MADV_HUGEPAGE);
   if (auto done = made.take_pages(spec); !done) return done.error();
   return made;
 }

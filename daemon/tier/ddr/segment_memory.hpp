@@ -8,6 +8,7 @@
 
 #include "common/base/result.hpp"
 #include "common/base/unique_fd.hpp"
+#include "common/base/units.hpp"
 #include "common/transport/transport.hpp"
 
 namespace ho::daemon {
@@ -18,8 +19,12 @@ enum class PageKind : std::uint8_t { kHugetlb2M, kThp, k4K };
 /// "hugetlb-2M", "thp", "4K".
 [[nodiscard]] std::string_view page_kind_name(PageKind kind);
 
-/// The best kind this machine has for `bytes` of pool right now: reads /proc and /sys.
-[[nodiscard]] PageKind best_page_kind(std::uint64_t bytes);
+inline constexpr std::uint64_t kHugePageBytes = 2 * kMiB;
+
+/// Whether shared memory gets transparent huge pages, seen by making some; that the system allows
+/// them does not say that it has any. Takes 4 MiB for a few ms. Not later than at start: it
+/// reads /proc/self/smaps, which costs more the more memory this process has mapped.
+[[nodiscard]] bool gets_thp();
 
 /// What to do where the system has no page of the wanted kind left.
 enum class Fallback : std::uint8_t {
@@ -49,6 +54,7 @@ class SegmentMemory {
     std::uint64_t bytes = 0;  ///< a multiple of 2 MiB
     PageKind wanted = PageKind::k4K;
     Fallback fallback = Fallback::kSmallerPages;
+    PageKind otherwise = PageKind::k4K;  ///< what smaller pages are
     transport::Rights rights = transport::Rights::kReadWrite;
     const std::atomic<bool>* stop = nullptr;  ///< set: give up soon; outlives the call
   };

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "common/base/units.hpp"
@@ -40,6 +41,11 @@ class FakeRoot {
     auto limit = read_memory_limit(path_.string());
     REQUIRE(limit.ok());
     return *limit;
+  }
+  [[nodiscard]] PageSupply supply() const {
+    auto supply = read_page_supply(path_.string());
+    REQUIRE(supply.ok());
+    return *supply;
   }
 
  private:
@@ -83,17 +89,60 @@ TEST_CASE("machine memory: a promise up to the margin is fine, one more byte is 
 }
 
 TEST_CASE("memory: huge pages need no promise, but then nothing else may stand in for them") {
-  MemoryLimit limit;
-  limit.bytes = 1024 * kMiB;
-  const auto both = plan_pages(512 * kMiB, PageKind::kHugetlb2M, limit);
+  PageSupply supply;
+  supply.memory = {1024 * kMiB, "the machine's memory"};
+  supply.huge_pages = {4096 * kMiB, "the free huge pages"};
+  const auto both = plan_pages(512 * kMiB, supply);
   REQUIRE(both.ok());
   CHECK(both->kind == PageKind::kHugetlb2M);
   CHECK(both->fallback == Fallback::kSmallerPages);
-  const auto only_huge = plan_pages(2048 * kMiB, PageKind::kHugetlb2M, limit);
+  const auto only_huge = plan_pages(2048 * kMiB, supply);
   REQUIRE(only_huge.ok());
+  CHECK(only_huge->kind == PageKind::kHugetlb2M);
   CHECK(only_huge->fallback == Fallback::kNone);
-  CHECK(plan_pages(512 * kMiB, PageKind::k4K, limit).ok());
-  CHECK(plan_pages(2048 * kMiB, PageKind::kThp, limit).error().code() == Errc::kExhausted);
+  supply.huge_pages.bytes = 511 * kMiB;
+  supply.otherwise = PageKind::kThp;
+  const auto neither = plan_pages(512 * kMiB, supply);
+  REQUIRE(neither.ok());
+  CHECK(neither->kind == PageKind::kThp);
+  CHECK(neither->otherwise == PageKind::kThp);
+  CHECK(plan_pages(2048 * kMiB, supply).error().code() == Errc::kExhausted);
+}
+
+TEST_CASE("memory: huge pages are counted as far as they are free and the cgroup allows") {
+  const FakeRoot root;
+  const std::string folder = "sys/kernel/mm/hugepages/hugepages-2048kB/";
+  root.put(folder + "free_hugepages", "1000\n");
+  root.put(folder + "resv_hugepages", "100\n");
+  CHECK(root.supply().huge_pages.bytes == 900 * 2 * kMiB);
+  root.put("proc/self/cgroup", "7:hugetlb:/c\n0::/a.slice/b.service\n");
+  root.put("sys/fs/cgroup/hugetlb/c/hugetlb.2MB.limit_in_bytes", "1073741824\n");
+  CHECK(root.supply().huge_pages.bytes == kGiB);
+  CHECK(root.supply().huge_pages.reason == "cgroup /c (hugetlb.2MB.limit_in_bytes)");
+  root.put("sys/fs/cgroup/hugetlb/c/hugetlb.2MB.rsvd.limit_in_bytes", "1071644672\n");
+  CHECK(root.supply().huge_pages.bytes == 1022 * kMiB);
+  root.put("sys/fs/cgroup/a.slice/hugetlb.2MB.rsvd.max", "536870912\n");
+  CHECK(root.supply().huge_pages.bytes == 512 * kMiB);
+  root.put("sys/fs/cgroup/a.slice/b.service/hugetlb.2MB.max", "268435456\n");
+  CHECK(root.supply().huge_pages.bytes == 256 * kMiB);
+  // Memory would do for a pool that these pages are too few for, up to its own limit.
+  CHECK(plan_pages(512 * kMiB, root.supply())->kind == root.supply().otherwise);
+  const auto refused = plan_pages(2 * kGiB, root.supply());
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().context().find(
+            "of huge pages there are 256 MiB (cgroup /a.slice/b.service (hugetlb.2MB.max))") !=
+        std::string::npos);
+}
+
+TEST_CASE("memory: transparent huge pages are said to be there only where some were got") {
+  std::ifstream in("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  const std::string allowed((std::istreambuf_iterator<char>(in)), {});
+  const bool got = gets_thp();
+  INFO("shmem_enabled: " << allowed);
+  if (allowed.find("[never]") != std::string::npos || allowed.find("[deny]") != std::string::npos) {
+    CHECK_FALSE(got);
+  }
+  CHECK(FakeRoot().supply().otherwise == (got ? PageKind::kThp : PageKind::k4K));
 }
 
 TEST_CASE("memory: a segment being made is given up when told to stop") {
