@@ -201,6 +201,11 @@ def check_headers(tree):
             yield f"{path}: has no include guard"
         if not path.startswith("proto/") and re.search(r'#\s*include\s*["<][^">]*\.pb\.h[">]', text):
             yield f"{path}: includes generated protobuf code in a header outside proto/"
+    for path, text in tree.sources((".cpp",)):
+        own = path.removesuffix(".cpp") + ".hpp"
+        first = re.search(r'^\s*#\s*include\s*["<]([^">]+)[">]', text, re.M)
+        if own in tree.files and (not first or first[1] not in (own, Path(own).name)):
+            yield f"{path}: does not include {own} first, which would prove that it compiles alone"
 
 
 def check_words(tree):

@@ -51,8 +51,13 @@ SAMPLES = {
     "headers": (
         [("using namespace", {"daemon/a.hpp": guarded("using namespace std;\n")}),
          ("no guard", {"daemon/a.hpp": "int a();\n"}),
-         ("generated code", {"daemon/a.hpp": guarded('#include "control.pb.h"\n')})],
-        [("a sound header", {"daemon/a.hpp": guarded("// no using namespace here\nint a();\n")}),
+         ("generated code", {"daemon/a.hpp": guarded('#include "control.pb.h"\n')}),
+         ("another header first", {"daemon/a.hpp": guarded("int a();\n"),
+                                   "daemon/a.cpp": '#include <vector>\n#include "daemon/a.hpp"\n'}),
+         ("its own header not at all", {"daemon/a.hpp": guarded("int a();\n"), "daemon/a.cpp": "int a();\n"})],
+        [("its own header first", {"daemon/a.hpp": guarded("int a();\n"),
+                                   "daemon/a.cpp": '// What.\n#include "daemon/a.hpp"\n#include <vector>\n'}),
+         ("a sound header", {"daemon/a.hpp": guarded("// no using namespace here\nint a();\n")}),
          ("generated code in a source", {"daemon/a.cpp": '#include "control.pb.h"\n'})]),
     "words": (
         [("something unfinished", {"daemon/a.cpp": "// TO" + "DO: later\n"}),
