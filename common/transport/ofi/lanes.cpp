@@ -119,8 +119,14 @@ void Lanes::retry(const Memories& memories, const Clock& clock) {
   for (std::uint32_t rail = 0; rail < loads_.rails(); ++rail) {
     if (loads_.lives(rail) || now < turns_[rail].at) continue;
     const RailTry::Rail to{rail, rails_[rail].address, rails_[rail].how, lanes_of_rail_};
-    try_ = std::make_unique<RailTry>(to, clock);
-    return;
+    auto begun = RailTry::begin(to, clock);
+    if (begun) {
+      try_ = std::move(*begun);
+      return;
+    }
+    Turn& turn = turns_[rail];
+    turn.at = now + turn.pause;
+    turn.pause = std::min(2 * turn.pause, kPauseMax);
   }
 }
 

@@ -1,14 +1,29 @@
 #include "common/transport/ofi/rail_try.hpp"
 
+#include <exception>
+#include <string>
 #include <utility>
 
 #include "common/transport/ofi/sockets.hpp"
 
 namespace ho::transport {
 
+Result<std::unique_ptr<RailTry>> RailTry::begin(Rail rail, const Clock& clock) {
+  try {
+    return std::unique_ptr<RailTry>(new RailTry(std::move(rail), clock));
+  } catch (const std::exception& caught) {
+    return Error(Errc::kExhausted, std::string("no thread to try it on: ") + caught.what());
+  }
+}
+
 RailTry::RailTry(Rail rail, const Clock& clock)
     : rail_(std::move(rail)), clock_(clock), end_(clock.now() + kTime), thread_([this] {
-        outcome_.emplace(connect());
+        try {
+          outcome_.emplace(connect());
+        } catch (const std::exception&) {
+          // In as few letters as a string holds without memory of its own.
+          outcome_.emplace(Error(Errc::kExhausted, "out of memory"));
+        }
         done_.store(true, std::memory_order_release);
       }) {}
 

@@ -30,8 +30,8 @@ class RailTry {
     Endpoint::Reach how;
     std::uint32_t lanes = 0;  ///< connections to make
   };
-  /// `clock` outlives it.
-  RailTry(Rail rail, const Clock& clock);
+  /// `clock` outlives it. @return kExhausted: there is no thread or memory for it.
+  [[nodiscard]] static Result<std::unique_ptr<RailTry>> begin(Rail rail, const Clock& clock);
   RailTry(const RailTry&) = delete;
   RailTry& operator=(const RailTry&) = delete;
   ~RailTry();
@@ -40,10 +40,11 @@ class RailTry {
   /// Nobody wants its outcome any more. Does not wait.
   void stop() { clock_.stop(); }
   [[nodiscard]] bool done() const { return done_.load(std::memory_order_acquire); }
-  /// Once it is done: all of the rail's connections, or why there are none.
+  /// Once it is done: all of the rail's connections, or why there are none (kExhausted: no memory).
   [[nodiscard]] Result<Connections> take() { return std::move(*outcome_); }
 
  private:
+  RailTry(Rail rail, const Clock& clock);
   /// Time is up for whoever looks, once it is stopped.
   class StoppableClock final : public Clock {
    public:
