@@ -80,10 +80,13 @@ Store::Shares Store::frames_of(const Op& op, const Shares& data) {
 /// What new logs cost that so many bytes of frames (in one copy) make necessary, at most.
 std::uint64_t Store::new_logs_bytes(const PathState& path, std::uint64_t frame_bytes) {
   const Geometry& geometry = path.volume.geometry;
+  const std::uint64_t longest = geometry.frame_bytes_max();
   // A frame that does not fit any more leaves less than the longest open.
-  const std::uint64_t usable = geometry.area_bytes - geometry.frame_bytes_max();
+  const std::uint64_t usable = geometry.area_bytes - longest + kBlockBytes;
+  // check_create() leaves at least a block of each log. A table that an older version let grow
+  // beyond that is not written: its path breaks.
   const std::uint64_t table =
-      std::min(Table::snapshot_frames_bytes(path.durable_extents, path.durable_blocks),
+      std::min(Table::snapshot_frames_bytes(path.durable_extents, path.durable_blocks, longest),
                usable - kBlockBytes);
   const bool begins = path.journal.begins_log();
   const std::uint64_t head = begins ? usable : std::min(usable, path.volume.head_bytes);

@@ -88,11 +88,15 @@ class Table {
   [[nodiscard]] static std::uint64_t snapshot_bytes(std::uint64_t extents, std::uint64_t blocks) {
     return extents * 160 + blocks * 17;
   }
-  /// The same as frames of one copy of a log, whatever their size: what a header takes of a frame,
-  /// and what the next record finds too short, is less than an eighth of it.
+  /// The same as frames of one copy of a log, where those have at most so many bytes: all but the
+  /// last are of that length, with at most 47 bytes left that the next record finds too short.
   [[nodiscard]] static std::uint64_t snapshot_frames_bytes(std::uint64_t extents,
-                                                           std::uint64_t blocks) {
-    return align_up(snapshot_bytes(extents, blocks) / 7 * 8 + 8, kBlockBytes);
+                                                           std::uint64_t blocks,
+                                                           std::uint64_t frame_bytes_max) {
+    constexpr std::uint64_t kWaste = kFrameHeaderBytes + kCreateBytes - 1;
+    const std::uint64_t records = snapshot_bytes(extents, blocks);
+    const std::uint64_t frames = records / (frame_bytes_max - kWaste) + 1;
+    return align_up(records + frames * kWaste, kBlockBytes);
   }
 
  private:

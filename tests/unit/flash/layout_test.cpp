@@ -235,6 +235,8 @@ TEST_CASE("flash layout: a snapshot is as its table, and no longer than what ext
       }
     }
     REQUIRE(records <= bound);
+    REQUIRE(on_path <=
+            Table::snapshot_frames_bytes(table.shards().size(), blocks, plan.frame_bytes_max()));
     if (bound <= plan.snapshot_bytes_max()) {
       REQUIRE(on_path + plan.frame_bytes_max() <= plan.area_bytes);
       fullest = std::max(fullest, 100 * bound / plan.snapshot_bytes_max());
@@ -247,6 +249,22 @@ TEST_CASE("flash layout: a snapshot is as its table, and no longer than what ext
     }
   }
   CHECK(fullest > 80);
+}
+
+TEST_CASE("flash layout: the largest table that is let in leaves its log the longest frame") {
+  Prng random(7);
+  for (int turn = 0; turn < 2000; ++turn) {
+    const auto plan =
+        *plan_geometry((kPathBytesMin << random.below(24)) + random.below(kPathBytesMin));
+    const std::uint64_t extents = plan.snapshot_bytes_max() / Table::snapshot_bytes(1, 0);
+    const std::uint64_t most = plan.frame_bytes_max();
+    REQUIRE(Table::snapshot_frames_bytes(extents, 0, most) + most <= plan.area_bytes);
+  }
+  // Long frames waste next to nothing: all but the eighth that create() leaves is left.
+  const auto large = *plan_geometry(64 * kGiB);
+  const std::uint64_t extents = large.snapshot_bytes_max() / Table::snapshot_bytes(1, 0);
+  const std::uint64_t table = Table::snapshot_frames_bytes(extents, 0, large.frame_bytes_max());
+  CHECK(large.area_bytes - table > 47 * kMiB);
 }
 
 TEST_CASE("flash layout: only the checksums of a snapshot may say that a block was never written") {
