@@ -204,7 +204,18 @@ void SlackTree::add(std::size_t node, std::int64_t low, std::int64_t high, std::
 std::int64_t SlackTree::min(std::int64_t first, std::int64_t last) const {
   if (first > last) return std::numeric_limits<std::int64_t>::max();
   HO_CHECK(first >= 0 && last < size_);
-  return min(1, 0, size_ - 1, first, last);
+  if (first < last) return min(1, 0, size_ - 1, first, last);
+  // One position, what the sweep asks for most: straight down. A leaf's minimum is its value.
+  std::size_t node = 1;
+  std::int64_t above = 0;
+  for (std::int64_t low = 0, high = size_ - 1; low < high;) {
+    above += nodes_[node].added;
+    const std::int64_t middle = (low + high) / 2;
+    const bool right = first > middle;
+    (right ? low : high) = right ? middle + 1 : middle;
+    node = node * 2 + (right ? 1 : 0);
+  }
+  return nodes_[node].min + above;
 }
 
 std::int64_t SlackTree::min(std::size_t node, std::int64_t low, std::int64_t high,

@@ -191,6 +191,8 @@ bool Chooser::home_has_room(std::uint32_t index) const {
   if (in_.home_is_static[g.storage]) return true;
   const std::int64_t size = bytes(g);
   const auto& home = home_[in_.tier_of[g.storage]];
+  // The whole is one look, and mostly has room: every candidate of every choice comes by here.
+  if (home.min(0, n_ - 1) >= size) return true;
   const std::int64_t first = std::max<std::int64_t>(0, g.written + 1);
   if (home_to_[g.storage] < 0) return home.min(first, g.to) >= size;
   return home.min(first, std::max(first, home_from_[g.storage]) - 1) >= size &&
