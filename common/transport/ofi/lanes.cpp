@@ -82,10 +82,7 @@ void Lanes::close() {
 }
 
 void Lanes::drop(std::uint32_t rail, TimePoint now) {
-  Turn& turn = turns_[rail];
-  if (turn.pause == Duration{} || now - turn.taken_back > kPauseMax) turn.pause = kPauseMin;
-  turn.at = now + turn.pause;
-  turn.pause = std::min(2 * turn.pause, kPauseMax);
+  turns_[rail].given_up(now);
   for (std::size_t lane = 0; lane < connections_.size(); ++lane) {
     if (loads_.rail_of(lane) == rail) connections_[lane].reset();
   }
@@ -104,48 +101,53 @@ void Lanes::fail(std::uint32_t rail, std::string_view why) {
 void Lanes::retry(const Memories& memories, const Clock& clock) {
   if (!open() || loads_.living() == loads_.rails()) return;
   const TimePoint now = loads_.now();
-  if (try_ && !try_->done()) return;
   if (try_) {
-    const std::unique_ptr<RailTry> ended = std::move(try_);
-    Turn& turn = turns_[ended->rail()];
-    turn.at = now + turn.pause;
-    turn.pause = std::min(2 * turn.pause, kPauseMax);
-    auto connections = ended->take();
-    if (connections) take_back(ended->rail(), std::move(*connections), memories);
+    if (!try_->done()) return;
+    const std::uint32_t rail = try_->rail();
+    if (end_try(memories)) {
+      turns_[rail].taken_back(now);
+    } else {
+      turns_[rail].try_failed(now);
+    }
     return;
   }
   // What a rail has in this machine's kernel must be gone before there is more of it.
   if (!loads_.settled() || !leavings_.gone()) return;
   for (std::uint32_t rail = 0; rail < loads_.rails(); ++rail) {
-    if (loads_.lives(rail) || now < turns_[rail].at) continue;
-    const RailTry::Rail to{rail, rails_[rail].address, rails_[rail].how, lanes_of_rail_};
-    auto begun = RailTry::begin(to, clock);
-    if (begun) {
-      try_ = std::move(*begun);
-      return;
-    }
-    Turn& turn = turns_[rail];
-    turn.at = now + turn.pause;
-    turn.pause = std::min(2 * turn.pause, kPauseMax);
+    if (loads_.lives(rail) || !turns_[rail].has_come(now)) continue;
+    if (begin_try(rail, clock)) return;
+    turns_[rail].try_failed(now);
   }
 }
 
-void Lanes::take_back(std::uint32_t rail, RailTry::Connections connections,
-                      const Memories& memories) {
-  if (!loads_.settled()) return;  // another one has failed meanwhile: at the next turn
-  for (const auto& connection : connections) {
+Result<void> Lanes::begin_try(std::uint32_t rail, const Clock& clock) {
+  const Rail& to = rails_[rail];
+  auto begun = RailTry::begin({rail, to.address, to.how, lanes_of_rail_}, clock);
+  if (!begun) return begun.error();
+  try_ = std::move(*begun);
+  return {};
+}
+
+/// The rail is back, or why it is not.
+Result<void> Lanes::end_try(const Memories& memories) {
+  const std::unique_ptr<RailTry> ended = std::move(try_);
+  auto connections = ended->take();
+  if (!connections) return connections.error();
+  if (!loads_.settled()) return Error(Errc::kBusy, "another rail has failed meanwhile");
+  for (const auto& connection : *connections) {
     for (const auto& [id, memory] : memories) {
-      if (!connection->add_memory(id, memory)) return;
+      if (auto added = connection->add_memory(id, memory); !added) return added;
     }
   }
+  const std::uint32_t rail = ended->rail();
   const std::size_t first = loads_.small_lane(rail);
-  for (std::size_t i = 0; i < connections.size(); ++i) {
-    connections_[first + i] = std::move(connections[i]);
+  for (std::size_t i = 0; i < connections->size(); ++i) {
+    connections_[first + i] = std::move((*connections)[i]);
     refused_[first + i] = false;
   }
   loads_.revive(rail);
-  turns_[rail].taken_back = loads_.now();
   log(LogLevel::kInfo, "took a rail of a node back", {{"rail", describe(rails_[rail].address)}});
+  return {};
 }
 
 Result<void> Lanes::try_keys(std::span<const RemoteKey> keys, const Clock& clock,

@@ -15,21 +15,18 @@
 #include "common/transport/ofi/connection.hpp"
 #include "common/transport/ofi/lane_loads.hpp"
 #include "common/transport/ofi/rail_try.hpp"
+#include "common/transport/ofi/rail_turn.hpp"
 #include "common/transport/ofi/sockets.hpp"
 
 namespace ho::transport {
 
 /// The connections to one target: on each of its rails one for small operations, so that none waits
 /// behind the bytes of large ones, and some that share the pieces of large ones. Those of a rail
-/// live and fail together; LaneLoads says which is used, and when a rail is given up. It is tried
-/// again after a pause. Owner thread: the transport's.
+/// live and fail together; LaneLoads says which is used, and when a rail is given up; RailTurn,
+/// when it is tried again. Owner thread: the transport's.
 class Lanes {
  public:
   static constexpr std::uint32_t kLargeMax = 16;
-  /// A rail that was given up is tried again after so long, and every time that fails, or that it
-  /// is given up again soon, after twice as long: one that comes and goes holds up what it carries.
-  static constexpr Duration kPauseMin = std::chrono::seconds(5);
-  static constexpr Duration kPauseMax = std::chrono::seconds(60);
   struct Options {
     Endpoint::Reach how = {};         ///< its source is filled in for each rail
     std::string source_address = {};  ///< numeric; empty: any
@@ -112,18 +109,13 @@ class Lanes {
   [[nodiscard]] std::optional<std::uint32_t> tick();
 
  private:
-  /// When a rail that is left out is tried again.
-  struct Turn {
-    TimePoint at{};
-    Duration pause{};  ///< before the next one
-    TimePoint taken_back{};
-  };
   [[nodiscard]] Result<void> connect(std::uint32_t rail, const Clock& clock, TimePoint deadline);
   void drop(std::uint32_t rail, TimePoint now);
-  void take_back(std::uint32_t rail, RailTry::Connections connections, const Memories& memories);
+  [[nodiscard]] Result<void> begin_try(std::uint32_t rail, const Clock& clock);
+  [[nodiscard]] Result<void> end_try(const Memories& memories);
 
   std::vector<Rail> rails_;
-  std::vector<Turn> turns_;  ///< by rail
+  std::vector<RailTurn> turns_;  ///< by rail
   std::uint32_t lanes_of_rail_ = 0;
   std::unique_ptr<RailTry> try_;  ///< nullptr: none is under way
   LaneLoads loads_;
