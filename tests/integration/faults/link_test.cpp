@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <future>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -98,7 +99,9 @@ TEST_CASE("faults: a cut link is told within 5 s, and jobs at the far end do not
       CHECK(Clock::now() - again < 2s);
     }
   }
-  CHECK(other.end() == "");
+  const std::string disturbed = other.end();
+  INFO(disturbed);
+  CHECK(disturbed.empty());
   CHECK(eventually(milliseconds(kLeaseMs + 1000), [&] { return node.granted_bytes() == 0; }));
 }
 
@@ -252,7 +255,8 @@ TEST_CASE(
   INFO(job.error());
   CHECK(status == HO_OK);
   CHECK(job.finish_and_compare() == HO_OK);
-  CHECK(job.wrong() == "");
+  INFO(job.wrong());
+  CHECK(job.wrong().empty());
 }
 
 }  // namespace

@@ -61,6 +61,7 @@ TEST_CASE("job paths: nodes that are asked at once are tried at once, each withi
   hello.drivers = {{"ucx", "there"}, {"ofi", "there"}};
   std::vector<std::string> found(kNodes);
   std::vector<std::thread> threads;
+  threads.reserve(found.size());
   for (std::string& driver : found) {
     threads.emplace_back([&] {
       const auto path = paths.explain(hello, SteadyClock().now() + 10s);
