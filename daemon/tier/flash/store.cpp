@@ -98,7 +98,8 @@ std::uint64_t Store::new_logs_bytes(const PathState& path, std::uint64_t frame_b
   return logs * kCopies * (table + kBlockBytes);
 }
 
-/// Whether all this can be written today on top of what is promised, with the logs for it.
+/// Whether all this can be written today on top of what is promised, with the logs for it. @return
+/// kBusy: what others are promised and a log that is begun are in its way, and end.
 Result<void> Store::check_budget(const Shares& data, const Shares& frames) const {
   for (std::size_t i = 0; i < paths_.size(); ++i) {
     const PathState& path = *paths_[i];
@@ -106,14 +107,19 @@ Result<void> Store::check_budget(const Shares& data, const Shares& frames) const
     if (most == 0 || data[i] + frames[i] == 0) continue;
     const Wear& wear = path.volume.wear;
     const std::uint64_t written = wear.day < options_.day ? 0 : wear.day_bytes;
-    const std::uint64_t frame_bytes = path.promised_frame_bytes + frames[i];
-    const std::uint64_t logs = kCopies * frame_bytes + new_logs_bytes(path, frame_bytes);
-    if (written + path.promised_bytes + data[i] + logs <= most) continue;
-    return Error(Errc::kExhausted, path.volume.name + ": today's write budget of " +
-                                       format_bytes(most) + " is used up (" +
-                                       format_bytes(written) +
-                                       " written, the rest promised, or "
-                                       "less than this may need); it begins anew at midnight UTC");
+    const auto fits = [&](std::uint64_t data_bytes, std::uint64_t frame_bytes) {
+      const std::uint64_t logs = new_logs_bytes(path, frame_bytes);
+      return written + data_bytes + kCopies * frame_bytes + logs <= most;
+    };
+    if (fits(path.promised_bytes + data[i], path.promised_frame_bytes + frames[i])) continue;
+    const std::string budget =
+        path.volume.name + ": today's write budget of " + format_bytes(most) + " is ";
+    if (path.journal.begins_log() || fits(data[i], frames[i])) {
+      return Error(Errc::kBusy, budget + "promised to what is under way");
+    }
+    return Error(Errc::kExhausted, budget + "used up (" + format_bytes(written) +
+                                       " written, or less left than this may need); it begins "
+                                       "anew at midnight UTC");
   }
   return {};
 }

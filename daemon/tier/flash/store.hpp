@@ -105,7 +105,7 @@ class Store {
     /// So much written data is worth a frame of its own in the log (8 KiB) while others are open.
     std::uint64_t frame_data_bytes_min = kMiB;
     /// Per path, logs included; missing or 0: no budget. A durable block counts three times until
-    /// its write has ended, as its frame may be its own.
+    /// its write has ended, as its frame may be its own: what would fit but for that is kBusy.
     std::vector<std::uint64_t> write_bytes_per_day_max;
   };
 
@@ -118,13 +118,15 @@ class Store {
 
   /// Reserves space; all or nothing. Operations can be submitted at once.
   /// @return kInvalidArgument; kExhausted: no space, the log could not hold it, extents_max, or a
-  /// path's write budget of the day; kBusy: too many are being made; kIo: a path is broken.
+  /// path's write budget of the day; kBusy: too many are being made, or what is under way may need
+  /// that budget; kIo: a path is broken.
   [[nodiscard]] Result<ExtentId> create(const ExtentSpec& spec);
 
   /// Each accepted operation gets one completion. Memory belongs to the store until then, and
   /// what is written must not change.
-  /// @return kNotFound, kOutOfRange, kInvalidArgument (empty), kBusy (ops_max), kExhausted (a
-  /// path's write budget of the day); nothing was started then.
+  /// @return kNotFound, kOutOfRange, kInvalidArgument (empty), kBusy (ops_max, or what is under way
+  /// may need the write budget), kExhausted (a path's write budget of the day); nothing was started
+  /// then.
   [[nodiscard]] Result<void> submit(const ReadOp& op);
   [[nodiscard]] Result<void> submit(const WriteOp& op);
   /// Completes when the extent is gone for good and its space is free.

@@ -43,3 +43,29 @@ TEST_CASE("flash store: a path with as many durable extents as its log takes can
   REQUIRE(rig.store->submit(WriteOp{OpId(1), empty, 0, bytes}).ok());
   CHECK(rig.wait().done.code == Errc::kOk);
 }
+
+TEST_CASE("flash store: what fits the budget but for what is under way is busy until that ends") {
+  Rig rig;
+  REQUIRE(rig.open(0).ok());
+  const ExtentId extent = rig.create(512 * kKiB);
+  REQUIRE(rig.store->close().ok());
+  REQUIRE(rig.open(kMiB, 11).ok());
+  const auto data = bytes_of(64 * kKiB, 1);
+  const auto all = bytes_of(512 * kKiB, 1);
+  // Six want 192 KiB each at worst, and write a third of it and few frames.
+  std::uint64_t taken = 0;
+  int busy = 0;
+  while (taken < 6) {
+    const auto write = rig.store->submit(WriteOp{OpId(taken), extent, taken * 64 * kKiB, data});
+    if (write) {
+      ++taken;
+      continue;
+    }
+    REQUIRE(write.error().code() == Errc::kBusy);
+    ++busy;
+    // What would not fit alone either need not wait to be told.
+    CHECK(rig.store->submit(WriteOp{OpId(9), extent, 0, all}).error().code() == Errc::kExhausted);
+    REQUIRE(rig.wait().done.code == Errc::kOk);
+  }
+  CHECK(busy > 0);
+}
