@@ -196,8 +196,7 @@ class Stress {
   /// whose time was short, and what follows goes by the other.
   void break_rail() {
     const char* const rail = prng_.below(2) == 0 ? kFirstRail : kSecondRail;
-    if (sockets_to(rail).empty()) return;  // given up before, as one that had fallen silent
-    test::break_rail(rail);
+    if (!test::break_rail(rail)) return;  // given up before, as one that had fallen silent
     whole_ = false;
     broken_ += 1;
   }
