@@ -210,11 +210,9 @@ Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Opti
   if (!compiled) return compiled.error();
   schedule::Schedule& out = *compiled;
   explain_waits(out);
-  if (out.positions.size() <= kMarginOpsMax) {
-    const Margin margin = margin_of(out);
-    out.prediction.margin_bandwidth = margin.bandwidth;
-    out.prediction.margin_op_time = margin.op_time;
-  }
+  const Margin margin = margin_of(out);
+  out.prediction.margin_bandwidth = margin.bandwidth;
+  out.prediction.margin_op_time = margin.op_time;
   if (auto proven = prove(out); !proven) return proven.error();
   return Outcome(std::move(out));
 }

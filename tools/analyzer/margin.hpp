@@ -7,8 +7,9 @@
 
 namespace ho::analyzer {
 
-/// Most positions of a schedule whose margin analyze() looks at: planning time stays near-linear.
-inline constexpr std::size_t kMarginOpsMax = 20'000;
+/// Positions up to which every tenth is tried, one after another; a longer step's margin is found
+/// by halving, so that planning time stays near-linear and a small part of it.
+inline constexpr std::size_t kEveryTenthMax = 20'000;
 
 /// How far reality may drift from what a plan assumed before it stalls for 2 % of its compute time.
 struct Margin {
@@ -17,8 +18,9 @@ struct Margin {
 };
 
 /// Simulates the schedule with all links slower, then with all ops faster, in tenths, until it
-/// stalls too long; a later tenth that would do again does not count. 0 where the plan itself
-/// stalls longer than that; 0.1 is the lowest factor tried. At most 19 simulations.
+/// stalls too long; a later tenth that would do again does not count, up to kEveryTenthMax
+/// positions. 0 where the plan itself stalls longer than that; 0.1 is the lowest factor tried. At
+/// most 19 simulations, 9 above kEveryTenthMax.
 [[nodiscard]] Margin margin_of(const schedule::Schedule& schedule);
 
 /// The hardware with every link's bandwidth times `factor` (above 0), at least 1 byte per second.

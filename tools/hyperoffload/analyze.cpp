@@ -75,11 +75,9 @@ std::string plan_json(const Answer& answer, const schedule::Schedule& plan,
       .field("program_order_live_peak_bytes", order.program_order_live_peak_bytes)
       .field("refined_live_peak_bytes", order.refined_live_peak_bytes)
       .field("cache_ops", plan.cache_ops.size())
-      .field("fingerprint", std::to_string(plan.graph_fingerprint));
-  // Left out where nobody looked: 0 says that the plan has no margin.
-  if (plan.positions.size() <= analyzer::kMarginOpsMax) {
-    json.field("margin_bandwidth", p.margin_bandwidth).field("margin_op_time", p.margin_op_time);
-  }
+      .field("fingerprint", std::to_string(plan.graph_fingerprint))
+      .field("margin_bandwidth", p.margin_bandwidth)
+      .field("margin_op_time", p.margin_op_time);
   json.key("tiers").begin_array();
   for (const auto& tier : p.tiers) {
     json.begin_object().field("name", tier.name).field("peak_bytes", tier.peak_bytes).end();

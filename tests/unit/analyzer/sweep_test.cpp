@@ -4,6 +4,7 @@
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/margin.hpp"
 #include "tools/analyzer/memory_sweep.hpp"
+#include "tools/analyzer/simulate.hpp"
 
 using namespace ho;
 
@@ -60,6 +61,27 @@ TEST_CASE("margin: how much slower the links may be before the plan stalls") {
   CHECK(margin.bandwidth == Approx(0.4));
   CHECK(margin.op_time == Approx(0.4));
   CHECK(plan.prediction.margin_bandwidth == margin.bandwidth);
+}
+
+TEST_CASE("margin: a long step has the one that a search tenth by tenth finds") {
+  const Graph graph = test::transformer(34, 200);  // 20,400 ops
+  REQUIRE(graph.ops.size() > analyzer::kEveryTenthMax);
+  const std::uint64_t budget = analyzer::peak_unmanaged_bytes(graph) * 6 / 10;
+  const auto outcome = analyzer::analyze(graph, test::one_tier(200'000'000'000), {budget, 64});
+  REQUIRE(outcome.ok());
+  const auto& plan = std::get<schedule::Schedule>(*outcome);
+  int tenths = 10;
+  for (; tenths > 0; --tenths) {
+    const auto slower = analyzer::with_bandwidth(plan.hardware, tenths / 10.0);
+    const auto run = analyzer::simulate(plan, slower, analyzer::Policy::kPlanned);
+    REQUIRE(run.ok());
+    if (run->stall_ns > (run->step_ns - run->stall_ns) / 50) break;
+  }
+  CAPTURE(tenths);
+  REQUIRE(tenths > 0);
+  REQUIRE(tenths < 9);
+  CHECK(plan.prediction.margin_bandwidth == Approx((tenths + 1) / 10.0));
+  CHECK(plan.prediction.margin_op_time > 0);
 }
 
 TEST_CASE("margin: a rank has its share of the node's tiers and all of its own port") {
