@@ -85,8 +85,8 @@ void Store::issue() {
 
 /// Where a write goes. Blocks of a durable extent that hold something are never written over: a
 /// crash would leave neither the old nor the new. @return kWait: no free block now, but some come
-/// free; kFull: none do; kBroken: the log is, and its last frame may or may not name the very
-/// blocks.
+/// free, or others wait for them already; kFull: none do; kBroken: the log is, and its last frame
+/// may or may not name the very blocks.
 Store::Placed Store::place_write(const Op& op, Chunk& chunk, const Shard& shard) {
   PathState& path = *paths_[chunk.path];
   const bool durable = op.extent->info.policy == Policy::kDurable;
@@ -99,6 +99,8 @@ Store::Placed Store::place_write(const Op& op, Chunk& chunk, const Shard& shard)
     chunk.physical = shard.physical[chunk.block];
     return Placed::kYes;
   }
+  // Blocks can come free while operations are being started: not for one that came later.
+  if (!path.for_space.empty() && path.for_space.front() != chunk.op) return Placed::kWait;
   const auto run = path.volume.space.take(chunk.blocks);
   if (!run) return path.freeing > 0 ? Placed::kWait : Placed::kFull;
   chunk.moved = true;

@@ -100,3 +100,25 @@ TEST_CASE("flash store: free blocks of a path go to those who wait for them in t
   CHECK(order[0] == OpId(1));
   CHECK(order[1] == OpId(2));
 }
+
+TEST_CASE("flash store: a block that comes free while others start is theirs who wait for it") {
+  FullPaths full;
+  const auto one = bytes_of(kBlockBytes, 2);
+  // One of the first path's two free blocks, or the second path's where the stripe falls so.
+  ExtentId scratch;
+  do {
+    scratch = full.rig.create(kBlockBytes, Policy::kScratch);
+  } while (Striping(scratch, 2).place(0).path != PathIndex(0));
+  full.keep = true;
+  full.submit(1, full.paths[0], 0, one);
+  CHECK(full.ended().empty());
+  full.submit(2, full.paths[0], 8, one);
+  CHECK(full.ended().empty());
+  // The free and the write behind it begin in one turn.
+  REQUIRE(full.rig.store->submit(FreeOp{OpId(3), scratch}).ok());
+  full.submit(4, full.paths[0], 16, one);
+  CHECK(full.ended() == std::vector{OpId(3)});
+  full.late->end_late();
+  CHECK(full.ended() == std::vector{OpId(1), OpId(2), OpId(4)});
+  full.rig.store->check_space();
+}
