@@ -4,6 +4,15 @@
 #include <cstdlib>
 #include <optional>
 
+// GCC defines macros under a sanitizer, clang has features.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define HO_TEST_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define HO_TEST_SANITIZED 1
+#endif
+#endif
+
 namespace ho::test {
 
 /// The one seed that a person replays (HO_SEED in the environment), or nothing.
@@ -16,7 +25,7 @@ inline std::optional<std::uint64_t> only_seed() {
 /// So many seeds, or a quarter of them under a sanitizer, where each takes ten times as long: the
 /// plain build runs them all.
 constexpr std::uint64_t seed_count(std::uint64_t count) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef HO_TEST_SANITIZED
   return count / 4;
 #else
   return count;
