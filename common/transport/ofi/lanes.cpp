@@ -37,6 +37,7 @@ Result<Lanes> Lanes::create(std::span<const OfiAddress> rails, const Options& op
   made.refused_.resize(made.loads_.size());
   made.lanes_of_rail_ = 1 + options.large;
   made.turns_.resize(count);
+  made.whys_.resize(count);
   for (const OfiAddress& address : rails) made.rails_.push_back({address, options.how});
   if (!options.source_address.empty()) {
     for (Rail& rail : made.rails_) {
@@ -53,7 +54,7 @@ Result<Lanes> Lanes::create(std::span<const OfiAddress> rails, const Options& op
     const Result<void> up = there[rail].ok() ? made.connect(rail, clock, end) : there[rail].error();
     if (up) continue;
     failures[rail] = up.error();
-    made.drop(rail, clock.now());
+    made.drop(rail, up.error().message(), clock.now());
   }
   if (!made.open()) return *failures.front();
   for (std::uint32_t rail = 0; rail < count; ++rail) {
@@ -74,14 +75,19 @@ Result<void> Lanes::connect(std::uint32_t rail, const Clock& clock, TimePoint de
 }
 
 void Lanes::close() {
-  if (try_) try_->stop();
+  if (try_ && try_->done()) {
+    try_.reset();  // with the connections it has made
+  } else if (try_) {
+    try_->stop();
+  }
   connections_.clear();
   refused_.clear();
   leavings_ = Leavings();
   loads_ = LaneLoads();
 }
 
-void Lanes::drop(std::uint32_t rail, TimePoint now) {
+void Lanes::drop(std::uint32_t rail, std::string_view why, TimePoint now) {
+  whys_[rail] = why;
   turns_[rail].given_up(now);
   for (std::size_t lane = 0; lane < connections_.size(); ++lane) {
     if (loads_.rail_of(lane) == rail) connections_[lane].reset();
@@ -94,7 +100,7 @@ void Lanes::fail(std::uint32_t rail, std::string_view why) {
   log_left_out(rails_[rail].address, why);
   const auto alone = Leavings::alone();
   leavings_.hold(rails_[rail].address);
-  drop(rail, loads_.now());
+  drop(rail, why, loads_.now());
   leavings_.cut();
 }
 
@@ -104,10 +110,10 @@ void Lanes::retry(const Memories& memories, const Clock& clock) {
   if (try_) {
     if (!try_->done()) return;
     const std::uint32_t rail = try_->rail();
-    if (end_try(memories)) {
+    if (const auto back = end_try(memories); back) {
       turns_[rail].taken_back(now);
     } else {
-      turns_[rail].try_failed(now);
+      still_out(rail, back.error());
     }
     return;
   }
@@ -115,9 +121,19 @@ void Lanes::retry(const Memories& memories, const Clock& clock) {
   if (!loads_.settled() || !leavings_.gone()) return;
   for (std::uint32_t rail = 0; rail < loads_.rails(); ++rail) {
     if (loads_.lives(rail) || !turns_[rail].has_come(now)) continue;
-    if (begin_try(rail, clock)) return;
-    turns_[rail].try_failed(now);
+    const auto begun = begin_try(rail, clock);
+    if (begun) return;
+    still_out(rail, begun.error());
   }
+}
+
+void Lanes::still_out(std::uint32_t rail, const Error& error) {
+  turns_[rail].try_failed(loads_.now());
+  std::string why = error.message();
+  if (why == whys_[rail]) return;
+  log(LogLevel::kWarning, "a rail of a node stays out",
+      {{"rail", describe(rails_[rail].address)}, {"why", why}});
+  whys_[rail] = std::move(why);
 }
 
 Result<void> Lanes::begin_try(std::uint32_t rail, const Clock& clock) {

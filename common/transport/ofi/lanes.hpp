@@ -110,12 +110,15 @@ class Lanes {
 
  private:
   [[nodiscard]] Result<void> connect(std::uint32_t rail, const Clock& clock, TimePoint deadline);
-  void drop(std::uint32_t rail, TimePoint now);
+  void drop(std::uint32_t rail, std::string_view why, TimePoint now);
   [[nodiscard]] Result<void> begin_try(std::uint32_t rail, const Clock& clock);
   [[nodiscard]] Result<void> end_try(const Memories& memories);
+  /// A try has failed. The log says why, unless it said so last time.
+  void still_out(std::uint32_t rail, const Error& error);
 
   std::vector<Rail> rails_;
-  std::vector<RailTurn> turns_;  ///< by rail
+  std::vector<RailTurn> turns_;    ///< by rail
+  std::vector<std::string> whys_;  ///< by rail: why it is left out, as the log has it
   std::uint32_t lanes_of_rail_ = 0;
   std::unique_ptr<RailTry> try_;  ///< nullptr: none is under way
   LaneLoads loads_;
