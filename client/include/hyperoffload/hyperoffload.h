@@ -231,8 +231,11 @@ typedef struct ho_span {
   uint64_t end_ns;    /* ops: ho_after. Cache ops: its last piece had arrived */
   uint64_t stall_ns;  /* ops: waited in ho_before. Cache ops: that part of the ops' waits which its
                          end ended; of several transfers that an op waits for, the last one has all
-                         of it. Together they are the step's stall, but for waits that no transfer
-                         ended or that one of the prologue did (first step) */
+                         of it. The waits are always this step's: those for a transfer that the
+                         step before began were ended by that one, while start_ns and end_ns are of
+                         the one that this step began. Together they are the step's stall, but for
+                         waits that no transfer ended, or that one of the prologue did in the first
+                         step */
   uint64_t bytes;     /* ops: of the transfers that the schedule has it wait for (before_position),
                          all of which have arrived. Cache ops: moved */
   uint64_t queued_ns; /* ops: ho_before was called. Cache ops: nothing held it back any more but the
