@@ -31,7 +31,7 @@ def matrix(node, *words, code=0):
 
 
 def sockets(pid):
-    """TCP sockets of a process, as (state, remote address, remote port)."""
+    """TCP sockets of a process, as (state, remote address, remote port, local port in hexadecimal digits)."""
     found = set()
     inodes = set()
     for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
@@ -97,7 +97,7 @@ with tempfile.TemporaryDirectory() as name:
         while running.poll() is None:
             try:
                 used |= {port for state, _, port, _ in sockets(running.pid) if state == "01"}
-            except FileNotFoundError:
+            except OSError:  # it has ended
                 pass
             time.sleep(0.02)
         assert running.returncode == 0
