@@ -347,9 +347,10 @@ Result<Chosen> choose_superblock(BlockingIo& io, PathIndex which, Findings& find
     return Error(Errc::kCorrupt, "it has " + std::to_string(size) + " bytes, but had " +
                                      std::to_string(super.path_bytes) + " when it was formatted");
   }
-  // One start's log may have the epoch of another's that was cut.
+  // One start's log may have the epoch of another's that was cut; what a first start left has also
+  // its salt, 0, but not its set.
   const auto same = [&super](const Result<Superblock>& copy) {
-    return copy && copy->epoch == super.epoch && copy->salt == super.salt;
+    return copy && copy->set == super.set && copy->epoch == super.epoch && copy->salt == super.salt;
   };
   return Chosen{super, {same(first), same(second)}};
 }

@@ -297,6 +297,30 @@ TEST_CASE("flash store: a first start over several paths that was cut begins aga
   }
 }
 
+TEST_CASE("flash recovery: what another first start left is not taken for the same superblock") {
+  Rig rig;
+  test::SimFlash device(rig.disks, 1, {});
+  BlockingIo io(device);
+  REQUIRE(format(io, PathIndex(0), SetId{std::byte{1}}, 1).ok());
+  test::SimDisk earlier = *rig.disks[0];
+  REQUIRE(format(io, PathIndex(0), SetId{std::byte{2}}, 1).ok());
+  // The later one was cut before its second copy.
+  const std::uint64_t second = plan_geometry(earlier.size())->super_offset(1);
+  const auto old = earlier.current().subspan(second, kBlockBytes);
+  REQUIRE(io.write(PathIndex(0), second, old).ok());
+  Findings findings;
+  auto volume = recover(io, PathIndex(0), findings);
+  REQUIRE(volume.ok());
+  CHECK(volume->super.set == SetId{std::byte{2}});
+  CHECK(volume->super_stands == std::array{true, false});
+  REQUIRE(repair_superblocks(io, *volume).ok());
+  rig.disks[0]->flip(100, 0);
+  findings.clear();
+  volume = recover(io, PathIndex(0), findings);
+  REQUIRE(volume.ok());
+  CHECK(volume->super.set == SetId{std::byte{2}});
+}
+
 TEST_CASE("flash store: a superblock that a start left behind is mended before the other's turn") {
   const auto epochs = [](const Rig& rig) {
     const auto plan = plan_geometry(rig.disks[0]->size());
