@@ -57,7 +57,7 @@ class SparseDevice final : public flash::Device {
     const auto& geometry = disk_->geometry;
     const std::uint64_t data = geometry.data_offset(0);
     const std::uint64_t end = data + std::uint64_t{geometry.data_blocks} * flash::kBlockBytes;
-    const bool metadata = op.offset_bytes < data || op.offset_bytes >= end;
+    const bool metadata = op.offset_bytes + op.memory.size() <= data || op.offset_bytes >= end;
     if (op.kind == flash::DeviceOpKind::kRead) {
       ++disk_->reads;
       disk_->read_bytes += op.memory.size();
@@ -70,7 +70,7 @@ class SparseDevice final : public flash::Device {
         continue;
       }
       const auto found = disk_->blocks.find(block);
-      HO_CHECK(metadata || op.offset_bytes < data + kMiB || op.offset_bytes + kMiB >= end);
+      HO_CHECK(metadata);
       if (found == disk_->blocks.end()) {
         std::memset(memory, 0, flash::kBlockBytes);
       } else {
