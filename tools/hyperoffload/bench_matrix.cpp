@@ -168,11 +168,11 @@ void take_slower(Link& link, const Link& other) {
   link.latency_ns = std::max(link.latency_ns, other.latency_ns);
 }
 
-/// What holds on either of two nodes: a job may run on any.
+/// What holds on either of two nodes: a job may run on any. A tier that one of them has not got is
+/// none that a plan for both may use.
 void take_less(std::optional<TierSpec>& tier, const std::optional<TierSpec>& other) {
-  if (!other) return;
-  if (!tier) {
-    tier = other;
+  if (!tier || !other) {
+    tier.reset();
     return;
   }
   tier->capacity_bytes = std::min(tier->capacity_bytes, other->capacity_bytes);
@@ -199,6 +199,9 @@ Result<void> write_profile(const std::vector<Measured>& all, const std::vector<H
   for (const Hardware& other : others) {
     take_less(hardware.local_ddr, other.local_ddr);
     take_less(hardware.remote_ddr, other.remote_ddr);
+  }
+  if (!hardware.local_ddr && !hardware.remote_ddr) {
+    return Error(Errc::kInvalidArgument, file + ": these nodes have no tier in common");
   }
   return write_hardware_file(hardware, file);
 }
@@ -259,7 +262,8 @@ void add_bench_matrix(CLI::App& bench, const std::string& pool, int& exit_code) 
       "write the slowest links as a hardware file (.json) for analyze --hardware");
   command
       .add_option("--with", arguments->with,
-                  "profiles that this command wrote on other nodes, to be counted in")
+                  "profiles that this command wrote on other nodes, to be counted in: each tier's "
+                  "slower links and lesser capacity, and only tiers that all of them have")
       ->needs(profile);
   command.add_option("--seconds", arguments->seconds, "time of one node's measurements")
       ->check(CLI::Range(0.2, 600.0))

@@ -85,6 +85,15 @@ with tempfile.TemporaryDirectory() as name:
         assert "localDdr" not in both, both
         assert both["remoteDdr"]["read"] == {"bytesPerS": "1000", "latencyNs": "7000000000"}, both
         assert 1000 < int(both["remoteDdr"]["write"]["bytesPerS"]), both
+        # A tier that one node lacks is none for a plan that may run on either.
+        (folder / "near.json").write_text(json.dumps({"name": "near", "localDdr": own[0], "remoteDdr": own[0]}))
+        matrix(0, "--transport", "ofi", "--seconds", "0.4", "--profile", f"{folder}/both.json", "--with", f"{folder}/near.json")
+        both = json.loads((folder / "both.json").read_text())
+        assert "localDdr" not in both and "remoteDdr" in both, both
+        (folder / "alone.json").write_text(json.dumps({"name": "alone", "localDdr": own[0]}))
+        done = matrix(0, "--transport", "ofi", "--seconds", "0.4", "--profile", f"{folder}/no.json", "--with",
+                      f"{folder}/alone.json", code=2)
+        assert "no tier in common" in done.stderr and not (folder / "no.json").exists(), done.stderr
         matrix(0, "--with", f"{folder}/none.json", "--profile", f"{folder}/x.json", code=2)
         matrix(0, "--with", f"{folder}/slow.json", code=2)  # with no profile to count it in
 
