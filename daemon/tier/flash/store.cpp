@@ -58,23 +58,20 @@ Result<void> Store::check_range(const Extent& extent, std::uint64_t offset,
   return {};
 }
 
-/// What the rest of an operation, that has not been issued, moves on each path: whole blocks.
-Store::Shares Store::shares_left(const Op& op) const {
-  Shares shares{};
+/// What the rest of a write, that has not been issued, takes of each path: whole blocks. At worst
+/// each durable one has a frame of its own.
+Store::Need Store::need_left(const Op& op) const {
+  Need need;
   const Striping striping(op.extent->info.id, static_cast<std::uint16_t>(paths_.size()));
   const std::uint64_t end = op.offset + op.length;
   for (std::uint64_t at = op.offset + op.issued; at < end;) {
     const std::uint64_t stop = std::min(end, (at / kStripeBytes + 1) * kStripeBytes);
     const std::uint64_t blocks = (stop - 1) / kBlockBytes - at / kBlockBytes + 1;
-    shares[striping.place(at / kBlockBytes).path.value()] += blocks * kBlockBytes;
+    need.data[striping.place(at / kBlockBytes).path.value()] += blocks * kBlockBytes;
     at = stop;
   }
-  return shares;
-}
-
-/// What frames a write may need: at worst each of its blocks has one of its own.
-Store::Shares Store::frames_of(const Op& op, const Shares& data) {
-  return op.extent->info.policy == Policy::kDurable ? data : Shares{};
+  if (op.extent->info.policy == Policy::kDurable) need.frames = need.data;
+  return need;
 }
 
 /// What new logs cost that so many bytes of frames (in one copy) make necessary, at most.
@@ -100,21 +97,23 @@ std::uint64_t Store::new_logs_bytes(const PathState& path, std::uint64_t frame_b
 
 /// Whether all this can be written today on top of what is promised, with the logs for it. @return
 /// kBusy: what others are promised and a log that is begun are in its way, and end.
-Result<void> Store::check_budget(const Shares& data, const Shares& frames) const {
+Result<void> Store::check_budget(const Need& need) const {
   for (std::size_t i = 0; i < paths_.size(); ++i) {
     const PathState& path = *paths_[i];
     const std::uint64_t most = path.write_bytes_per_day_max;
-    if (most == 0 || data[i] + frames[i] == 0) continue;
+    if (most == 0 || need.data[i] + need.frames[i] == 0) continue;
     const Wear& wear = path.volume.wear;
     const std::uint64_t written = wear.day < options_.day ? 0 : wear.day_bytes;
-    const auto fits = [&](std::uint64_t data_bytes, std::uint64_t frame_bytes) {
-      const std::uint64_t logs = new_logs_bytes(path, frame_bytes);
-      return written + data_bytes + kCopies * frame_bytes + logs <= most;
+    const auto logged = [&path](std::uint64_t frame_bytes) {
+      return kCopies * frame_bytes + new_logs_bytes(path, frame_bytes);
     };
-    if (fits(path.promised_bytes + data[i], path.promised_frame_bytes + frames[i])) continue;
+    const std::uint64_t alone = written + need.data[i] + logged(need.frames[i]);
+    const std::uint64_t beside_others = written + path.promised_bytes + need.data[i] +
+                                        logged(path.promised_frame_bytes + need.frames[i]);
+    if (beside_others <= most) continue;
     const std::string budget =
         path.volume.name + ": today's write budget of " + format_bytes(most) + " is ";
-    if (path.journal.begins_log() || fits(data[i], frames[i])) {
+    if (path.journal.begins_log() || alone <= most) {
       return Error(Errc::kBusy, budget + "promised to what is under way");
     }
     return Error(Errc::kExhausted, budget + "used up (" + format_bytes(written) +
@@ -125,19 +124,19 @@ Result<void> Store::check_budget(const Shares& data, const Shares& frames) const
 }
 
 /// What a change may still write is part of the budget; what went to the device is wear instead.
-void Store::promise(const Shares& data, const Shares& frames) {
+void Store::promise(const Need& need) {
   for (std::size_t i = 0; i < paths_.size(); ++i) {
-    paths_[i]->promised_bytes += data[i];
-    paths_[i]->promised_frame_bytes += frames[i];
+    paths_[i]->promised_bytes += need.data[i];
+    paths_[i]->promised_frame_bytes += need.frames[i];
   }
 }
 
-void Store::give_back(const Shares& data, const Shares& frames) {
+void Store::give_back(const Need& need) {
   for (std::size_t i = 0; i < paths_.size(); ++i) {
     PathState& path = *paths_[i];
-    HO_CHECK(path.promised_bytes >= data[i] && path.promised_frame_bytes >= frames[i]);
-    path.promised_bytes -= data[i];
-    path.promised_frame_bytes -= frames[i];
+    HO_CHECK(path.promised_bytes >= need.data[i] && path.promised_frame_bytes >= need.frames[i]);
+    path.promised_bytes -= need.data[i];
+    path.promised_frame_bytes -= need.frames[i];
   }
 }
 
@@ -172,12 +171,11 @@ Result<void> Store::submit(const WriteOp& write) {
   op.kind = Op::Kind::kWrite;
   op.offset = write.offset_bytes;
   op.length = write.from.size();
-  const Shares data = shares_left(op);
-  const Shares frames = frames_of(op, data);
-  if (auto budget = check_budget(data, frames); !budget) return budget;
+  const Need need = need_left(op);
+  if (auto budget = check_budget(need); !budget) return budget;
   // Only read from; one field serves both directions.
   op.memory = const_cast<std::byte*>(write.from.data());
-  promise(data, frames);
+  promise(need);
   enqueue(*slot);
   return {};
 }
@@ -238,10 +236,7 @@ void Store::finish_op(Slot slot) {
   Op& op = ops_[slot];
   HO_CHECK(op.open == 0 && !op.issuing);
   Extent& extent = *op.extent;
-  if (op.kind == Op::Kind::kWrite) {
-    const Shares data = shares_left(op);
-    give_back(data, frames_of(op, data));
-  }
+  if (op.kind == Op::Kind::kWrite) give_back(need_left(op));
   StoreCompletion out;
   const bool moved = op.code == Errc::kOk && op.kind != Op::Kind::kFree;
   out.done = {op.id, op.code, moved ? op.length : 0};

@@ -282,13 +282,17 @@ class Store {
                                          std::uint64_t length) const;
   /// Bytes by path.
   using Shares = std::array<std::uint64_t, kPathsMax>;
-  [[nodiscard]] Shares shares_left(const Op& op) const;
+  /// Of a budget: what data takes, and what one copy of the frames may.
+  struct Need {
+    Shares data{};
+    Shares frames{};
+  };
+  [[nodiscard]] Need need_left(const Op& op) const;
   [[nodiscard]] static std::uint64_t new_logs_bytes(const PathState& path,
                                                     std::uint64_t frame_bytes);
-  [[nodiscard]] Result<void> check_budget(const Shares& data, const Shares& frames) const;
-  [[nodiscard]] static Shares frames_of(const Op& op, const Shares& data);
-  void promise(const Shares& data, const Shares& frames);
-  void give_back(const Shares& data, const Shares& frames);
+  [[nodiscard]] Result<void> check_budget(const Need& need) const;
+  void promise(const Need& need);
+  void give_back(const Need& need);
   void give_back_data(Chunk& chunk);
   void enqueue(Slot slot);
   void wake(Extent& extent);

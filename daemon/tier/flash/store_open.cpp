@@ -341,14 +341,14 @@ Result<ExtentId> Store::create(const ExtentSpec& spec) {
   auto extent = std::make_unique<Extent>();
   extent->info = info;
   bool describable = true;
-  Shares frames{};
+  Need need;
   for (std::size_t i = 0; i < paths_.size(); ++i) {
     PathState& path = *paths_[i];
     const std::uint64_t blocks = striping.shard_blocks(path.volume.path, spec.length_bytes);
     if (blocks > 0) {
       const std::uint64_t record_bytes = make_shard(path, info, blocks);
-      if (record_bytes > 0) frames[i] = frame_bytes(record_bytes);
-      describable = describable && frames[i] <= path.volume.geometry.frame_bytes_max();
+      if (record_bytes > 0) need.frames[i] = frame_bytes(record_bytes);
+      describable = describable && need.frames[i] <= path.volume.geometry.frame_bytes_max();
     }
     extent->shards.push_back(path.volume.table.find(info.id));
   }
@@ -357,11 +357,11 @@ Result<ExtentId> Store::create(const ExtentSpec& spec) {
     return Error(Errc::kExhausted, "the free space is too scattered for one durable extent of " +
                                        format_bytes(spec.length_bytes));
   }
-  if (auto budget = check_budget(Shares{}, frames); !budget) {
+  if (auto budget = check_budget(need); !budget) {
     drop_shards(info);
     return budget.error();
   }
-  promise(Shares{}, frames);
+  promise(need);
   ++next_extent_;
   for (auto& path : paths_) path->volume.next_extent = next_extent_;
   if (spec.policy == Policy::kDurable) {
@@ -374,7 +374,7 @@ Result<ExtentId> Store::create(const ExtentSpec& spec) {
       Commit commit;
       commit.kind = Commit::Kind::kCreate;
       commit.token = info.id.value();
-      commit.promised_bytes = frames[i];
+      commit.promised_bytes = need.frames[i];
       commit.shard = shard;
       paths_[i]->journal.append(commit);
     }
