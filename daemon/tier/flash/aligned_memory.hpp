@@ -5,7 +5,10 @@
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
@@ -37,5 +40,16 @@ class AlignedMemory {
   std::size_t bytes_;
   std::unique_ptr<std::byte, Free> memory_;
 };
+
+/// Keeps memory, or what owns it, that a device may still read or write: for the life of the
+/// process. Any thread.
+template <class Memory>
+void keep_for_good(Memory memory) {
+  static std::mutex mutex;
+  // Never destroyed: the device may outlive every destructor.
+  static auto* const kept = new std::vector<Memory>;
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(memory));
+}
 
 }  // namespace ho::flash

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "common/base/check.hpp"
 
@@ -30,12 +28,8 @@ const char* verb(DeviceOpKind kind) {
 }  // namespace
 
 BlockingIo::~BlockingIo() {
-  if (!dead_) return;
-  // The kernel may still move bytes: this memory stays, for the life of the process.
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<AlignedMemory>;
-  const std::lock_guard lock(mutex);
-  kept->push_back(std::move(memory_));
+  // The kernel may still move bytes.
+  if (dead_) keep_for_good(std::move(memory_));
 }
 
 Result<void> BlockingIo::run(DeviceOp op) {

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -232,15 +231,9 @@ Store::~Store() {
     ++turn;
   }
   if (left == 0) return;
-  // What never came back may still come: its memory stays, for the life of the process.
-  struct Kept {
-    AlignedMemory bounces;
-    std::vector<std::unique_ptr<PathState>> paths;
-  };
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<Kept>;
-  const std::lock_guard lock(mutex);
-  kept->push_back({std::move(bounce_memory_), std::move(paths_)});
+  // What never came back may still come. A path's journal owns the memory of its frames.
+  keep_for_good(std::move(bounce_memory_));
+  keep_for_good(std::move(paths_));
 }
 
 Result<void> Store::close() {
