@@ -2,13 +2,13 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/base/signals.hpp"
 
 namespace ho::client {
 namespace {
@@ -55,14 +55,9 @@ Engine::Engine(std::vector<Driver> drivers, std::shared_ptr<Doorbell> door)
       commands_(kCommandsMax),
       drivers_(std::move(drivers)),
       mover_(ports_of(drivers_), clock_) {
-  // The job's signals are the job's threads' business.
-  sigset_t all, before;
-  sigfillset(&all);
-  sigdelset(&all, SIGBUS);  // the local driver turns a revoked segment's fault into an error
-  sigdelset(&all, SIGSEGV);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  // The local driver turns these two, of a revoked segment, into an error.
+  const SignalsBlocked blocked({SIGBUS, SIGSEGV});
   thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_setname_np(thread_.native_handle(), "ho-transfer");
 }
 

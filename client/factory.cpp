@@ -1,8 +1,5 @@
 #include "client/factory.hpp"
 
-#include <sched.h>
-
-#include <algorithm>
 #include <utility>
 
 #include "common/transport/local/local_transport.hpp"
@@ -17,22 +14,10 @@ using MadeTransport = Result<std::unique_ptr<transport::Transport>>;
 /// not strike when the job itself was stopped for a while.
 constexpr Duration kLocalDeadline = std::chrono::seconds(60);
 
-/// Cores for each thread that helps with copies: the job's compute needs them more, and two or
-/// three already copy as fast as a socket's memory goes.
-constexpr unsigned kCoresPerHelper = 8;
-
-/// By the cores that this thread may run on: none helps where there are less than eight.
-std::uint32_t copy_threads_here() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;  // more cores than fit the set
-  const auto count = static_cast<unsigned>(CPU_COUNT(&cores));
-  return std::min(transport::LocalOptions::kCopyThreadsMax, 1 + count / kCoresPerHelper);
-}
-
 Result<Engine::Driver> local_driver(const DriverOptions& asked, const Clock& clock) {
   transport::LocalOptions options;
-  options.copy_threads = asked.local_threads > 0 ? asked.local_threads : copy_threads_here();
+  options.copy_threads =
+      asked.local_threads > 0 ? asked.local_threads : transport::usual_copy_threads();
   auto made = transport::make_local_transport(options, clock);
   if (!made) return made.error();
   Engine::Driver driver;

@@ -1,22 +1,20 @@
 #include "client/renewer.hpp"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
+
+#include "common/base/signals.hpp"
 
 namespace ho::client {
 
 Renewer::Renewer(Duration lease, std::function<void(TimePoint next)> renew)
     : period_(std::max<Duration>(lease / 3, std::chrono::milliseconds(10))),
       renew_(std::move(renew)) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_setname_np(thread_.native_handle(), "ho-leases");
 }
 

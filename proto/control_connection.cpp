@@ -5,9 +5,9 @@
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
-#include <csignal>
 
 #include "common/base/check.hpp"
+#include "common/base/signals.hpp"
 
 namespace ho {
 
@@ -89,15 +89,11 @@ void ControlClient::Connection::run(UniqueFd fd) {
   callbacks.on_closed = [this](const Error& error) { lose(error); };
   channel_->start(std::move(callbacks));
   // The host program's signals are not for this thread.
-  sigset_t all{};
-  sigset_t before{};
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   thread_ = std::thread([this] {
     const auto work = asio::make_work_guard(*io_);
     io_->run();
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_setname_np(thread_.native_handle(), "ho-control");
 }
 

@@ -4,19 +4,18 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <csignal>
 #include <cstring>
 #include <future>
 #include <memory>
 #include <thread>
 
+#include "common/base/signals.hpp"
 #include "proto/rpc.hpp"
 
 namespace ho {
@@ -120,15 +119,13 @@ Result<std::shared_ptr<Names>> resolve(const ControlAddress& address,
   if (names->failure == 0) return names;
   auto done = std::make_shared<std::promise<void>>();
   const auto ready = done->get_future();
-  sigset_t all{};
-  sigset_t before{};
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([names, done, address] {
-    names->look_up(address, 0);
-    done->set_value();
-  }).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  {
+    const SignalsBlocked blocked;
+    std::thread([names, done, address] {
+      names->look_up(address, 0);
+      done->set_value();
+    }).detach();
+  }
   if (ready.wait_until(deadline) != std::future_status::ready) {
     return Error(Errc::kDeadline, "the name was not resolved in time");
   }

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <csignal>
 #include <initializer_list>
 
@@ -23,5 +26,23 @@ inline void drop_library_signal_handlers() {
     if (caught) std::signal(number, SIG_DFL);
   }
 }
+
+/// While it lives, its thread lets no signal in but `except`; so do, for their lives, threads that
+/// it makes meanwhile: the program's own threads take the program's signals.
+class SignalsBlocked {
+ public:
+  explicit SignalsBlocked(std::initializer_list<int> except = {}) {
+    sigset_t most;
+    ::sigfillset(&most);
+    for (const int number : except) ::sigdelset(&most, number);
+    ::pthread_sigmask(SIG_SETMASK, &most, &before_);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
 
 }  // namespace ho

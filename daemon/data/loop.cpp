@@ -7,11 +7,11 @@
 
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <utility>
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
+#include "common/base/signals.hpp"
 
 namespace ho::daemon {
 
@@ -34,12 +34,8 @@ Result<std::unique_ptr<DataLoop>> DataLoop::create(
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return errno_error(errno, "eventfd");
   std::unique_ptr<DataLoop> made(new DataLoop(std::move(targets), std::move(wake)));
-  sigset_t all{};
-  sigset_t before{};
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   made->thread_ = std::thread([loop = made.get()] { loop->run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_setname_np(made->thread_.native_handle(), "ho-data");
   return made;
 }

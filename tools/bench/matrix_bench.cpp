@@ -28,7 +28,11 @@ constexpr Duration kOpDeadline = std::chrono::seconds(30);
 constexpr Duration kGrantTimeMax = std::chrono::seconds(60);
 
 Result<std::unique_ptr<Transport>> make_transport(const std::string& driver, const Clock& clock) {
-  if (driver == "local") return transport::make_local_transport({}, clock);
+  if (driver == "local") {
+    transport::LocalOptions options;
+    options.copy_threads = transport::usual_copy_threads();
+    return transport::make_local_transport(options, clock);
+  }
   if (driver == "ofi") return transport::make_ofi_transport({}, clock);
   if (driver == "ucx") return transport::make_ucx_transport({}, clock);
   return Error(Errc::kUnsupported, "the matrix does not measure the driver " + driver);

@@ -34,7 +34,8 @@ struct TransportBenchResult {
 [[nodiscard]] double quantile(std::vector<double> values, double part);
 
 /// Two of the values, between which the median of what they are drawn from lies with 95 % or a
-/// little more; of fewer than six values the first and the last. 0 and 0 for none.
+/// little more; of ten or fewer the first and the last, which hold less of fewer than six. 0 and 0
+/// for none.
 struct Interval {
   double low = 0;
   double high = 0;

@@ -89,8 +89,8 @@ typedef struct ho_connect_options {
   uint32_t ucx_allow_emulation; /* 1: any transport of UCX's, as "tcp", where the daemon allows it
                                    too. For experiments only: no promise about faults holds */
   uint32_t local_threads; /* of "local": that share copies of 512 KiB and more, the transfer thread
-                             among them; 1 .. 4. 0: one, and one more for every eight cores that
-                             the job may use */
+                             among them; 1 .. 4. 0: one, and one more for every eight cores in the
+                             affinity mask. Say 1 under a processor quota */
 } ho_connect_options;
 
 HO_API const char* ho_version(void);

@@ -2,13 +2,17 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
+#include <string>
+#include <system_error>
 
 #include "common/base/check.hpp"
+#include "common/base/log.hpp"
 #include "common/base/memory_guard.hpp"
+#include "common/base/signals.hpp"
 #include "common/transport/local/copy.hpp"
 
 namespace ho::transport {
@@ -35,16 +39,18 @@ void rest() {
 
 CopyTeam::CopyTeam(std::uint32_t helpers) {
   HO_CHECK(helpers > 0 && helpers <= kHelpersMax);
-  sigset_t most, before;
-  sigfillset(&most);
-  sigdelset(&most, SIGBUS);  // guarded() turns it into an outcome
-  sigdelset(&most, SIGSEGV);
-  pthread_sigmask(SIG_SETMASK, &most, &before);
-  for (std::uint32_t i = 0; i < helpers; ++i) {
-    helpers_.emplace_back([this] { help(); });
-    pthread_setname_np(helpers_.back().native_handle(), "ho-copy");
+  // guarded() turns these two into an outcome.
+  const SignalsBlocked blocked({SIGBUS, SIGSEGV});
+  try {
+    for (std::uint32_t i = 0; i < helpers; ++i) {
+      helpers_.emplace_back([this] { help(); });
+      pthread_setname_np(helpers_.back().native_handle(), "ho-copy");
+    }
+  } catch (const std::system_error& error) {
+    // The job may have no more threads; its copies are as right with fewer.
+    log(LogLevel::kWarning, "fewer threads share copies than were asked for",
+        {{"helpers", std::to_string(helpers_.size())}, {"reason", error.what()}});
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 CopyTeam::~CopyTeam() {

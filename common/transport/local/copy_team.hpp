@@ -24,7 +24,7 @@ class CopyTeam {
   /// that are awake).
   static constexpr std::size_t kSliceBytes = std::size_t{256} << 10U;
 
-  /// `helpers`: 1 .. kHelpersMax.
+  /// `helpers`: 1 .. kHelpersMax. Has fewer, and logs it, where no more threads can be made.
   explicit CopyTeam(std::uint32_t helpers);
   CopyTeam(const CopyTeam&) = delete;
   CopyTeam& operator=(const CopyTeam&) = delete;
@@ -38,7 +38,9 @@ class CopyTeam {
     std::span<std::byte> segment;  ///< as guarded(): one of both sides lies in it
   };
   /// Copies as copy_piece() does; all bytes are there when it returns. Waits for no more than the
-  /// slices that helpers have begun. @return false: a part of the segment is gone.
+  /// slices that helpers have begun, and lets whoever has their core go first. Waking a helper that
+  /// sleeps is the one other system call: pieces of one transfer follow each other before it does.
+  /// @return false: a part of the segment is gone.
   [[nodiscard]] bool copy(const Piece& piece);
 
  private:

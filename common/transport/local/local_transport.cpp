@@ -1,5 +1,6 @@
 #include "common/transport/local/local_transport.hpp"
 
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -341,6 +342,15 @@ void LocalTransport::close_peer(PeerId peer) {
 }
 
 }  // namespace
+
+std::uint32_t usual_copy_threads() {
+  constexpr unsigned kCoresPerHelper = 8;
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;  // more cores than fit the set
+  const auto count = static_cast<unsigned>(CPU_COUNT(&cores));
+  return std::min(LocalOptions::kCopyThreadsMax, 1 + count / kCoresPerHelper);
+}
 
 Result<std::unique_ptr<Transport>> make_local_transport(const LocalOptions& options,
                                                         const Clock& clock) {

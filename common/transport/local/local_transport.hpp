@@ -19,6 +19,11 @@ struct LocalOptions {
   std::uint32_t copy_threads = 1;
 };
 
+/// One, and one more for every eight cores in this thread's affinity mask, kCopyThreadsMax at most:
+/// the job's compute needs the cores more, and two or three already copy as fast as a socket's
+/// memory goes. A processor quota of the cgroup is not looked at.
+[[nodiscard]] std::uint32_t usual_copy_threads();
+
 /// Makes the initiator's side of the `local` driver: peers' segments are mapped from the memfd in
 /// their grant, get and put are copies made by the owner thread inside poll() (small ones inside
 /// submit()), so they go on while the daemon's process is stopped. With several copy_threads large
