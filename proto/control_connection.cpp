@@ -26,11 +26,13 @@ Result<std::unique_ptr<ControlClient::Connection>> ControlClient::Connection::op
 }
 
 ControlClient::Connection::~Connection() {
-  asio::post(*io_, [this] {
-    if (channel_->open()) channel_->close();
-    io_->stop();
-  });
-  thread_.join();
+  if (thread_.joinable()) {  // not where it could not be made
+    asio::post(*io_, [this] {
+      if (channel_->open()) channel_->close();
+      io_->stop();
+    });
+    thread_.join();
+  }
   const Error ended(Errc::kCanceled, options_.address + ": the client was closed");
   for (auto& [id, waiting] : waiting_) {
     if (waiting.done) waiting.done(ended);

@@ -157,7 +157,7 @@ struct Prediction {
   /// The step had the order not been refined; 0: there was no plan in program order.
   std::uint64_t program_order_step_ns = 0;
   /// Lowest factors on all bandwidths, and on all op durations, at which the stall stays below 2 %
-  /// of the compute time; 0: it does not even as planned, or nobody looked (large graphs).
+  /// of the compute time, as far as margin_of() looks; 0: it does not even as planned.
   double margin_bandwidth = 0;
   double margin_op_time = 0;
   std::vector<TierPeak> tiers;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -305,23 +306,40 @@ std::size_t FlashLoop::serve() {
     requests_.clear();
   }
   std::size_t served = 0;
-  for (; !waiting_.empty() && serve_one(waiting_.front()); ++served) waiting_.pop_front();
+  // One that has to wait, for its path's budget say, holds up its own session alone.
+  std::set<std::uint64_t> waits;
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    const std::uint64_t session = next->owner.session;
+    if (waits.contains(session) || !serve_one(*next)) {
+      waits.insert(session);
+      ++next;
+    } else {
+      next = waiting_.erase(next);
+      ++served;
+    }
+  }
   return served + serve_transfers();
 }
 
-/// One transfer of each session in turn, as long as the store takes them.
+/// One transfer of each session in turn, as long as the store takes any.
 std::size_t FlashLoop::serve_transfers() {
   std::size_t served = 0;
-  while (!transfers_.empty()) {
+  std::size_t refused = 0;  // sessions in a row: after a round of them the store takes none
+  while (refused < transfers_.size()) {
     auto turn = transfers_.upper_bound(last_session_);
     if (turn == transfers_.end()) turn = transfers_.begin();
     const FlashRequest& next = turn->second.front();
     if (stopping_.load()) {
       answer({next.cookie, Errc::kUnavailable, "flash is being closed", next.extent, 0});
-    } else if (running_bytes_ >= kRunningBytesMax || !serve_one(next)) {
+    } else if (running_bytes_ >= kRunningBytesMax || free_running_.empty()) {
       break;
+    } else if (!serve_one(next)) {
+      last_session_ = turn->first;
+      ++refused;
+      continue;
     }
     ++served;
+    refused = 0;
     last_session_ = turn->first;
     turn->second.pop_front();
     if (turn->second.empty()) transfers_.erase(turn);

@@ -61,7 +61,7 @@ struct FlashAnswer {
 
 /// The thread that owns a store and its device: the flash half of the node's data threads. It
 /// sleeps while nothing is to do. Sessions take turns with their transfers, each in its own order;
-/// everything else goes first, in its order.
+/// everything else goes first. What has to wait, for its path's budget say, holds up its session.
 /// Owner: the maker's thread, from which requests come too. Lifecycle: start -> listen -> push ...
 /// -> stop (what runs ends, what waits is refused, counters made safe) -> destructor.
 class FlashLoop {

@@ -73,6 +73,16 @@ bool is_out(const char* rail, const Rig& rig, TimePoint begin) {
   return sockets_to(rail).empty() || rig.clock().now() - begin >= RailTurn::kPauseMin;
 }
 
+/// Runs until both rails have connections: a busy machine may leave one without the processor until
+/// it is given up, and it comes back.
+void bring_both(Rig& rig, Bench& bench) {
+  const TimePoint end = rig.clock().now() + 30s;
+  while (sockets_to(kFirstRail).empty() || sockets_to(kSecondRail).empty()) {
+    REQUIRE(rig.clock().now() < end);
+    CHECK(run_all(rig, bench, true, {}).count(Errc::kOk) == kOps);
+  }
+}
+
 TEST_CASE("rails: one that breaks in mid-transfer costs no operation and no byte") {
   for (const char* broken : {kFirstRail, kSecondRail}) {
     for (const bool gets : {true, false}) {
@@ -122,6 +132,7 @@ TEST_CASE("rails: one that was given up is taken back after a while, and carries
   CHECK(run_all(*rig, bench, false, {}).count(Errc::kOk) == kOps);
   CHECK(std::memcmp(bench.memory().data(), bench.exposed.truth.data(), kPlaces * kOpBytes) == 0);
   // Again one of two, not the last one.
+  bring_both(*rig, bench);
   CHECK(run_all(*rig, bench, true, {kFirstRail}).count(Errc::kOk) == kOps);
 }
 

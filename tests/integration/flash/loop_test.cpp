@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "daemon/tier/flash/flash_loop.hpp"
 #include "tests/integration/flash/flash_file.hpp"
@@ -19,12 +20,12 @@ using Kind = FlashRequest::Kind;
 /// A loop over one file, and its answers in the order in which they came.
 class Rig {
  public:
-  Rig() {
+  explicit Rig(std::uint64_t write_bytes_per_day_max = 0) {
     why_not = test::no_flash_here(folder);
     if (!why_not.empty()) return;
     test::make_file(folder.path("flash"), 32 * kMiB);
     FlashLoop::Options options;
-    options.paths.push_back({folder.path("flash"), 0});
+    options.paths.push_back({folder.path("flash"), write_bytes_per_day_max});
     options.salt = 7;
     options.new_set[0] = std::byte{1};
     auto made = FlashLoop::start(std::move(options));
@@ -123,6 +124,27 @@ TEST_CASE("flash loop: a session's one transfer does not wait for all of another
   CHECK(rig.wait(other).code == Errc::kOk);
   // What the store had taken before comes first; then they take turns.
   CHECK(rig.rank(other) + 500 < rig.rank(last));
+}
+
+TEST_CASE("flash loop: writes that wait for their path's budget hold up no other session") {
+  Rig rig(12 * kMiB);
+  SKIP_WITHOUT_FLASH(rig);
+  AlignedMemory memory(kMiB);
+  const ExtentId written = rig.create(1, kMiB, Policy::kDurable).extent;
+  const ExtentId read = rig.create(2, 4096, Policy::kScratch).extent;
+  AlignedMemory small(4096);
+  REQUIRE(rig.wait(rig.transfer(Kind::kWrite, 2, read, small.span())).code == Errc::kOk);
+  // Each may need three times its bytes until it has ended: first several run at a time, then one.
+  std::vector<std::uint64_t> writes;
+  std::uint64_t last_read = 0;
+  for (int i = 0; i < 8; ++i) {
+    writes.push_back(rig.transfer(Kind::kWrite, 1, written, memory.span()));
+  }
+  for (int i = 0; i < 32; ++i) last_read = rig.transfer(Kind::kRead, 2, read, small.span());
+  for (const std::uint64_t write : writes) CHECK(rig.wait(write).code == Errc::kOk);
+  CHECK(rig.wait(last_read).code == Errc::kOk);
+  // Held up, they would begin with the last write, which begins when this one has ended.
+  CHECK(rig.rank(last_read) < rig.rank(writes[6]));
 }
 
 TEST_CASE("flash loop: the end of a session cancels its transfers that have not begun, at once") {
