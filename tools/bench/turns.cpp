@@ -56,6 +56,7 @@ Interval median_interval(std::vector<double> values) {
 Result<TransportBenchResult> compare_in_turns(Loop& ours, std::vector<Limit> others,
                                               std::uint64_t size_bytes, Duration time) {
   std::vector<Rival> rivals;
+  rivals.reserve(others.size());
   for (Limit& other : others) rivals.push_back(Rival{std::move(other), {}, {}, {}});
   if (const auto warm = ours.run(kWarmUp); !warm) return warm.error();
   for (Rival& rival : rivals) {

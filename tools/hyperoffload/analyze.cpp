@@ -1,4 +1,5 @@
 #include <chrono>
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -132,7 +133,7 @@ void tell_plan(const Answer& answer, const schedule::Schedule& plan,
   const schedule::Prediction& p = plan.prediction;
   const auto percent = [](std::uint64_t part, std::uint64_t whole) {
     const double share = whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-    return std::to_string(static_cast<int>(share * 1000 + 0.5) / 10.0).substr(0, 5) + " %";
+    return std::to_string(static_cast<double>(std::lround(share * 1000)) / 10).substr(0, 5) + " %";
   };
   std::cerr << printable(answer.graph.name) << ": " << answer.graph.ops.size() << " ops, "
             << answer.graph.storages.size() << " storages, planned in " << answer.analyze_ms
@@ -201,20 +202,20 @@ Result<std::uint64_t> budget_of(const Arguments& args, const Graph& graph,
 int run(const Arguments& args) {
   auto graph = read_graph_file(args.graph);
   if (!graph) return complain("analyze", graph.error());
-  auto hardware = read_hardware_file(args.hardware);
-  if (!hardware) return complain("analyze", hardware.error());
-  *hardware = analyzer::for_rank(*std::move(hardware), args.ranks_per_node);
-  auto budget = budget_of(args, *graph, *hardware);
+  auto node = read_hardware_file(args.hardware);
+  if (!node) return complain("analyze", node.error());
+  const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
+  auto budget = budget_of(args, *graph, hardware);
   if (!budget) return complain("analyze", budget.error());
 
   const auto began = std::chrono::steady_clock::now();
-  auto outcome = analyzer::analyze(*graph, *hardware, {*budget, args.align_bytes});
+  auto outcome = analyzer::analyze(*graph, hardware, {*budget, args.align_bytes});
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
   if (!outcome) return complain("analyze", outcome.error());
 
   const Answer answer{*graph, *budget, took.count()};
   if (const auto* infeasible = std::get_if<analyzer::Infeasible>(&*outcome)) {
-    const std::string help = advice(answer, *hardware, *infeasible);
+    const std::string help = advice(answer, hardware, *infeasible);
     if (args.json) std::cout << infeasible_json(answer, *infeasible, help) << std::endl;
     std::cerr << "hyperoffload analyze: the " << infeasible->tier << " cannot hold it: "
               << (infeasible->op_name.empty() ? "the step" : "op " + printable(infeasible->op_name))
