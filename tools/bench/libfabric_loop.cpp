@@ -184,13 +184,14 @@ class LibfabricLoop final : public Loop {
         not_before_ = now + shape_.pause;
         if (!stopping) moved_bytes += shape_.size_bytes;
       }
-      if (!stopping) took = now - start;
-      stopping = stopping || took >= time;
+      if (!stopping && got > 0) took = now - start;  // as ours: up to the last one that counts
+      stopping = stopping || now - start >= time;
       if (stopping && free_.size() == contexts_.size()) break;
       if (now - start > time + std::chrono::seconds(5)) {
         return Error(Errc::kDeadline, "the plain libfabric loop is stuck");
       }
     }
+    if (moved_bytes == 0) return 0.0;
     return static_cast<double>(moved_bytes) * 1e9 / static_cast<double>(took.count());
   }
 

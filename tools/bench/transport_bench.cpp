@@ -97,9 +97,12 @@ class DriverLoop final : public Loop {
         free_.push_back(slot);
         if (!stopping) moved_bytes += shape_.size_bytes;
       }
-      if (!stopping) took = now - start;
-      stopping = stopping || took >= time;
+      // Up to the last operation that counts: what is half moved when time is up would be time for
+      // no bytes, a twentieth of a turn where a turn has ten operations.
+      if (!stopping && count > 0) took = now - start;
+      stopping = stopping || now - start >= time;
     }
+    if (moved_bytes == 0) return 0.0;
     return static_cast<double>(moved_bytes) * 1e9 / static_cast<double>(took.count());
   }
 

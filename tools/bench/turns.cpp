@@ -84,7 +84,8 @@ Result<TransportBenchResult> compare_in_turns(Loop& ours, std::vector<Limit> oth
         continue;
       }
       rival.speeds.push_back(*other);
-      rival.ratios.push_back(*own / *other);
+      // Of few and large operations none may end in a turn.
+      if (*own > 0 && *other > 0) rival.ratios.push_back(*own / *other);
     }
   }
   TransportBenchResult result;
