@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <exception>
 #include <string>
-#include <system_error>
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
@@ -42,12 +42,13 @@ CopyTeam::CopyTeam(std::uint32_t helpers) {
   // guarded() turns these two into an outcome.
   const SignalsBlocked blocked({SIGBUS, SIGSEGV});
   try {
+    helpers_.reserve(helpers);
     for (std::uint32_t i = 0; i < helpers; ++i) {
       helpers_.emplace_back([this] { help(); });
       pthread_setname_np(helpers_.back().native_handle(), "ho-copy");
     }
-  } catch (const std::system_error& error) {
-    // The job may have no more threads; its copies are as right with fewer.
+  } catch (const std::exception& error) {
+    // There is no memory, or the job may have no more threads: its copies are as right with fewer.
     log(LogLevel::kWarning, "fewer threads share copies than were asked for",
         {{"helpers", std::to_string(helpers_.size())}, {"reason", error.what()}});
   }
