@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "tools/analyzer/buckets.hpp"
 #include "tools/analyzer/simulate_channels.hpp"
 
 namespace ho::analyzer {
@@ -18,29 +19,6 @@ using detail::kNever;
 using schedule::CacheOp;
 using schedule::CacheOpKind;
 using schedule::Schedule;
-
-/// Lists of small integers by key, in one block: the schedule's dependencies turned round.
-class Buckets {
- public:
-  Buckets() = default;
-  Buckets(std::size_t keys, const std::vector<std::pair<std::uint32_t, std::uint32_t>>& entries)
-      : first_(keys + 1, 0), values_(entries.size()) {
-    for (const auto& [key, value] : entries) ++first_[key + 1];
-    for (std::size_t k = 0; k < keys; ++k) first_[k + 1] += first_[k];
-    std::vector<std::uint32_t> fill(first_.begin(), first_.end() - 1);
-    for (const auto& [key, value] : entries) values_[fill[key]++] = value;
-  }
-  [[nodiscard]] const std::uint32_t* begin(std::uint32_t key) const {
-    return values_.data() + first_[key];
-  }
-  [[nodiscard]] const std::uint32_t* end(std::uint32_t key) const {
-    return values_.data() + first_[key + 1];
-  }
-
- private:
-  std::vector<std::uint32_t> first_;
-  std::vector<std::uint32_t> values_;
-};
 
 /// One execution of a cache op. era 0: the prologue's; era k + 1: step k's.
 struct Instance {

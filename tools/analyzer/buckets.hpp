@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace ho::analyzer {
+
+/// Lists of small integers by key, in one block: a schedule's dependencies turned round. A value.
+/// Within a key, values keep the order of the entries. Keys are below `keys`.
+class Buckets {
+ public:
+  Buckets() = default;
+  Buckets(std::size_t keys, const std::vector<std::pair<std::uint32_t, std::uint32_t>>& entries)
+      : first_(keys + 1, 0), values_(entries.size()) {
+    for (const auto& [key, value] : entries) ++first_[key + 1];
+    for (std::size_t k = 0; k < keys; ++k) first_[k + 1] += first_[k];
+    std::vector<std::uint32_t> fill(first_.begin(), first_.end() - 1);
+    for (const auto& [key, value] : entries) values_[fill[key]++] = value;
+  }
+  [[nodiscard]] const std::uint32_t* begin(std::uint32_t key) const {
+    return values_.data() + first_[key];
+  }
+  [[nodiscard]] const std::uint32_t* end(std::uint32_t key) const {
+    return values_.data() + first_[key + 1];
+  }
+
+ private:
+  std::vector<std::uint32_t> first_;
+  std::vector<std::uint32_t> values_;
+};
+
+}  // namespace ho::analyzer
