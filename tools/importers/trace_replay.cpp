@@ -38,6 +38,17 @@ struct Effects {
   bool in_place = false;
 };
 
+/// What holds for all parts of a call: an operator on lists may have a million, each as long to
+/// look at as the whole would be.
+struct Call {
+  OperatorRules rules;
+  std::string name;
+  std::vector<bool> written;      ///< per argument of the signature
+  std::vector<bool> also_output;  ///< per input: its storage is an output's, too
+  std::vector<bool> also_input;   ///< per output
+  double flops = 0;
+};
+
 /// Which of a call's operands an op is about.
 struct Part {
   std::vector<std::size_t> inputs;
@@ -201,6 +212,7 @@ class Replay {
   Result<std::vector<std::uint32_t>> resolve_outputs(const Frame& frame) {
     const TraceNode& node = trace_.nodes[frame.node];
     const bool allocates = rules_of(node.name).allocates;
+    const std::string name = clean_name(node.name) + "#" + std::to_string(node.id);
     std::vector<std::uint32_t> out;
     mark(frame.lives);
     for (const TensorRef& tensor : node.outputs) {
@@ -217,36 +229,49 @@ class Replay {
         if (!passed || allocates) life.bytes = std::max(life.bytes, *extent);
         out.push_back(*current);
       } else if (is_operator(node)) {
-        out.push_back(lives_.begin(tensor, *extent, ++now_,
-                                   node.name + "#" + std::to_string(node.id), draft_));
+        out.push_back(lives_.begin(tensor, *extent, ++now_, name, draft_));
       }
     }
     return out;
   }
 
-  [[nodiscard]] Effects effects_of(const Frame& frame, const OperatorRules& rules,
+  /// @param outputs  as resolve_outputs() gave them
+  Call call_of(const Frame& frame, const OperatorRules& rules,
+               const std::vector<std::uint32_t>& outputs) {
+    const TraceNode& node = trace_.nodes[frame.node];
+    Call out;
+    out.rules = rules;
+    out.name = clean_name(node.name);
+    out.written = written_arguments(node.schema);
+    mark(outputs);
+    for (const std::uint32_t life : frame.lives) out.also_output.push_back(is_marked(life));
+    mark(frame.lives);
+    for (const std::uint32_t life : outputs) out.also_input.push_back(is_marked(life));
+    return out;
+  }
+
+  [[nodiscard]] Effects effects_of(const Frame& frame, const Call& call,
                                    const std::vector<std::uint32_t>& outputs, const Part& part) {
     const TraceNode& node = trace_.nodes[frame.node];
-    const auto written = written_arguments(node.schema);
     Effects out;
-    mark(outputs);
     for (const std::size_t k : part.inputs) {
       const TensorRef& tensor = node.inputs[k];
       const std::uint32_t life = frame.lives[k];
-      const bool writes = (tensor.argument < written.size() && written[tensor.argument]) ||
-                          (node.schema.empty() && is_marked(life));
+      const bool writes =
+          (tensor.argument < call.written.size() && call.written[tensor.argument]) ||
+          (node.schema.empty() && call.also_output[k]);
       const bool whole =
-          rules.overwrites && bytes_of(tensor) >= static_cast<double>(lives_.at(life).bytes);
+          call.rules.overwrites && bytes_of(tensor) >= static_cast<double>(lives_.at(life).bytes);
       const bool reads =
-          writes ? !whole : rules.reads_inputs && !(rules.only_first && tensor.argument > 0);
+          writes ? !whole
+                 : call.rules.reads_inputs && !(call.rules.only_first && tensor.argument > 0);
       if (writes) out.writes.push_back(life);
       if (reads) out.reads.push_back(life);
       out.in_place = out.in_place || (writes && reads);
       if (reads || writes) out.bytes += bytes_of(tensor) * (reads && writes ? 2 : 1);
     }
-    mark(frame.lives);
     for (const std::size_t k : part.outputs) {
-      if (is_marked(outputs[k])) continue;
+      if (call.also_input[k]) continue;
       out.writes.push_back(outputs[k]);
       out.bytes += bytes_of(node.outputs[k]);
     }
@@ -314,21 +339,23 @@ class Replay {
     if (!outputs) return outputs.error();
     const OperatorRules rules = rules_of(node.name);
     if (is_operator(node) && rules.moves_data && !rules.allocates) {
+      Call call = call_of(frame, rules, *outputs);
       const auto parts = parts_of(node);
       std::vector<Effects> effects;
       double bytes = 0;
       bool does = false;
       bool covered = true;
       for (const Part& part : parts) {
-        Effects& one = effects.emplace_back(effects_of(frame, rules, *outputs, part));
+        Effects& one = effects.emplace_back(effects_of(frame, call, *outputs, part));
         bytes += one.bytes;
         does = does || !one.writes.empty() || (!one.reads.empty() && outputs->empty());
         covered = covered && is_covered(frame, one);
       }
       if (does && (kernel_ns_[frame.node] > 0 || !covered)) {
+        call.flops = flops_of(node);
         for (Effects& one : effects) {
           one.share = bytes > 0 ? one.bytes / bytes : 1.0 / static_cast<double>(effects.size());
-          emit(frame, rules, std::move(one));
+          emit(frame, call, std::move(one));
         }
       }
       mark_zeroed(frame, *outputs);
@@ -349,8 +376,7 @@ class Replay {
     return (*whole_ns - std::min(frame.callees_ns, *whole_ns)) * share;
   }
 
-  void emit(const Frame& frame, const OperatorRules& rules, Effects effects) {
-    const TraceNode& node = trace_.nodes[frame.node];
+  void emit(const Frame& frame, const Call& call, Effects effects) {
     const Setting setting = settings_[frame.node];
     // What the ops inside have begun to fill, this one completes.
     mark(effects.reads);
@@ -361,12 +387,12 @@ class Replay {
       }
     }
     DraftOp op;
-    op.name = node.name;
+    op.name = call.name;
     op.phase = phase_name(setting.phase);
-    op.flops = flops_of(node);
+    op.flops = call.flops * effects.share;
     op.bytes = effects.bytes;
-    op.fixed = is_communication(node);
-    op.recomputable = !rules.random && !effects.in_place && !op.fixed &&
+    op.fixed = is_communication(trace_.nodes[frame.node]);
+    op.recomputable = !call.rules.random && !effects.in_place && !op.fixed &&
                       (setting.phase == Phase::kForward || setting.phase == Phase::kBackward);
     op.duration_ns = duration_of(frame, effects.share);
     const auto numbers = [this](const std::vector<std::uint32_t>& list) {

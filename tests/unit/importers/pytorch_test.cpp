@@ -152,6 +152,32 @@ TEST_CASE("pytorch: an operator on lists of tensors is one op for each place") {
   CHECK(graph.ops[1].duration_ns == 2000);
 }
 
+TEST_CASE("pytorch: a call on a list of 200,000 tensors takes time for each of them once") {
+  constexpr int kPlaces = 200'000;
+  std::string inputs = "[[";
+  std::string outputs = "[[";
+  for (int i = 1; i <= kPlaces; ++i) {
+    inputs += (i > 1 ? "," : "") + tensor(i, i, 4);
+    outputs += (i > 1 ? "," : "") + tensor(-i & INT32_MAX, -i & INT32_MAX, 4);
+  }
+  // What a part does not share is as bad when it is long: the name, the signature, the sizes.
+  std::string schema = "aten::_foreach_neg(Tensor[] self";
+  std::string shapes = "[[4]";
+  for (int i = 0; i < kPlaces; ++i) {
+    if (i % 2 == 0) schema += ", int x";  // a string ends at 1 MiB
+    shapes += ",[4]";
+  }
+  const std::string long_name(kPlaces, 'x');
+  const auto made = import_pytorch(
+      trace({node(1, 0, "aten::_foreach_conv" + long_name, schema + ") -> Tensor[]", inputs + "]]",
+                  outputs + "]]", R"(, "input_shapes": )" + shapes + "]")}),
+      {});
+  REQUIRE(error_of(made).empty());
+  REQUIRE(made->graph.ops.size() == kPlaces);
+  CHECK(made->graph.ops.back().reads.size() == 1);
+  CHECK(made->graph.ops.back().writes.size() == 1);
+}
+
 TEST_CASE("pytorch: state that the optimizer's first step creates was there already") {
   auto nodes = training();
   nodes.push_back(node(11, 9, "aten::zeros_like", "aten::zeros_like(Tensor self) -> Tensor",
