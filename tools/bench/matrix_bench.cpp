@@ -11,6 +11,7 @@
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/ucx_module.hpp"
+#include "tools/bench/turns.hpp"
 
 namespace ho::bench {
 namespace {
@@ -213,12 +214,6 @@ class SizeRun {
   std::size_t busy_ = 0;
   std::uint64_t next_at_ = 0;
 };
-
-double quantile(std::vector<double> values, double part) {
-  const auto at = static_cast<std::ptrdiff_t>(part * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), values.begin() + at, values.end());
-  return values[static_cast<std::size_t>(at)];
-}
 
 Result<MatrixRow> measure_row(NodeArea& area, Direction direction, std::uint64_t size_bytes,
                               Duration time) {
