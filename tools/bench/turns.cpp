@@ -24,8 +24,9 @@ struct Rival {
     if (!failure.empty()) return comparison;
     comparison.bytes_per_s = quantile(speeds, 0.5);
     comparison.ratio = quantile(ratios, 0.5);
-    comparison.ratio_low = quantile(ratios, 0.25);
-    comparison.ratio_high = quantile(ratios, 0.75);
+    const Interval interval = median_interval(ratios);
+    comparison.ratio_low = interval.low;
+    comparison.ratio_high = interval.high;
     const std::vector<double> latencies = limit.loop->latencies_us();
     comparison.p50_us = quantile(latencies, 0.5);
     comparison.p99_us = quantile(latencies, 0.99);

@@ -14,8 +14,8 @@ struct Comparison {
   std::string name;
   double bytes_per_s = 0;  ///< median of its turns
   double ratio = 0;        ///< ours over it: median of the ratios of neighbouring turns
-  double ratio_low = 0;    ///< their 25th ..
-  double ratio_high = 0;   ///< .. and 75th percentile
+  double ratio_low = 0;    ///< of their median_interval() ..
+  double ratio_high = 0;   ///< .. the two ends
   double p50_us = 0;       ///< submit to completion; 0: its loop does not look
   double p99_us = 0;
   std::string not_measured;  ///< why, where it was not; then the numbers are 0

@@ -52,8 +52,8 @@ std::string comparison_json(const bench::Comparison& comparison) {
   }
   return out + ", \"bytes_per_s\": " + number(comparison.bytes_per_s, "%.0f") +
          ", \"ratio\": " + number(comparison.ratio, "%.4f") +
-         ", \"ratio_p25\": " + number(comparison.ratio_low, "%.4f") +
-         ", \"ratio_p75\": " + number(comparison.ratio_high, "%.4f") +
+         ", \"ratio_low\": " + number(comparison.ratio_low, "%.4f") +
+         ", \"ratio_high\": " + number(comparison.ratio_high, "%.4f") +
          ", \"p50_us\": " + number(comparison.p50_us, "%.3f") +
          ", \"p99_us\": " + number(comparison.p99_us, "%.3f") + "}";
 }

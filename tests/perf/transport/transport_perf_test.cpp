@@ -26,7 +26,7 @@ TransportBenchResult measure(Driver driver, Direction direction, std::uint64_t s
 TEST_CASE("transport: local copies of 1 MiB and more keep up with the best copy") {
   const Direction direction = GENERATE(Direction::kGet, Direction::kPut);
   const std::uint64_t size = GENERATE(as<std::uint64_t>{}, kMiB, 16 * kMiB);
-  // Goal: 0.95. The upper quartile of the pairs: half of them may be disturbed on our side.
+  // Goal: 0.95. The interval's upper end: half of the pairs may be disturbed on our side.
   REQUIRE(measure(Driver::kLocal, direction, size, 4).limit.ratio_high >= 0.8);
 }
 
