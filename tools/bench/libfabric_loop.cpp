@@ -164,10 +164,9 @@ class LibfabricLoop final : public Loop {
     const SteadyClock clock;
     const TimePoint start = clock.now();
     std::uint64_t moved_bytes = 0;
-    Duration took{0};
-    bool stopping = false;
-    while (true) {
-      while (!stopping && !free_.empty() && clock.now() >= not_before_) {
+    TimePoint now = start;
+    while (now - start < time || free_.size() < contexts_.size()) {
+      while (now - start < time && !free_.empty() && clock.now() >= not_before_) {
         latencies_.begin(slot_of(free_.back()), clock.now());
         const ssize_t posted = post(free_.back());
         if (posted == -FI_EAGAIN) break;
@@ -177,22 +176,18 @@ class LibfabricLoop final : public Loop {
       std::array<fi_cq_entry, 16> entries;
       const ssize_t got = fi_cq_read(stack_.cq, entries.data(), entries.size());
       if (got < 0 && got != -FI_EAGAIN) return Error(Errc::kIo, "the plain libfabric loop failed");
-      const TimePoint now = clock.now();
+      now = clock.now();
       for (ssize_t i = 0; i < got; ++i) {
         free_.push_back(static_cast<fi_context2*>(entries[static_cast<std::size_t>(i)].op_context));
         latencies_.end(slot_of(free_.back()), now);
         not_before_ = now + shape_.pause;
-        if (!stopping) moved_bytes += shape_.size_bytes;
+        moved_bytes += shape_.size_bytes;
       }
-      if (!stopping && got > 0) took = now - start;  // as ours: up to the last one that counts
-      stopping = stopping || now - start >= time;
-      if (stopping && free_.size() == contexts_.size()) break;
       if (now - start > time + std::chrono::seconds(5)) {
         return Error(Errc::kDeadline, "the plain libfabric loop is stuck");
       }
     }
-    if (moved_bytes == 0) return 0.0;
-    return static_cast<double>(moved_bytes) * 1e9 / static_cast<double>(took.count());
+    return static_cast<double>(moved_bytes) * 1e9 / static_cast<double>((now - start).count());
   }
 
  private:

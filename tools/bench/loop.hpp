@@ -28,7 +28,9 @@ struct LoopShape {
 class Loop {
  public:
   virtual ~Loop() = default;
-  /// Moves bytes for about `time`. @return bytes per second.
+  /// Keeps operations in flight for `time`, then lets those end that are. @return bytes per second,
+  /// of all of them and up to the end of the last: what is half moved when the time is up would be
+  /// time for no bytes.
   [[nodiscard]] virtual Result<double> run(Duration time) = 0;
   /// Submit to completion, of the operations since the last forget_samples(); none where the loop
   /// does not look.

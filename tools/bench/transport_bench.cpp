@@ -77,10 +77,9 @@ class DriverLoop final : public Loop {
   [[nodiscard]] Result<double> run(Duration time) override {
     const TimePoint start = clock_.now();
     std::uint64_t moved_bytes = 0;
-    Duration took{0};
-    bool stopping = false;
-    while (!stopping || free_.size() < shape_.inflight) {
-      while (!stopping && !free_.empty() && may_submit()) {
+    TimePoint now = start;
+    while (now - start < time || free_.size() < shape_.inflight) {
+      while (now - start < time && !free_.empty() && may_submit()) {
         const auto submitted = submit(free_.back());
         if (!submitted && submitted.error().code() == Errc::kBusy) break;
         if (!submitted) return submitted.error();
@@ -88,22 +87,17 @@ class DriverLoop final : public Loop {
       }
       std::array<Completion, 64> done;
       const std::size_t count = transport_.poll(done);
-      const TimePoint now = clock_.now();
+      now = clock_.now();
       for (std::size_t i = 0; i < count; ++i) {
         if (done[i].code != Errc::kOk) return Error(done[i].code, "a transfer failed");
         const auto slot = static_cast<std::uint32_t>(done[i].op.value());
         latencies_.end(slot, now);
         not_before_ = now + shape_.pause;
         free_.push_back(slot);
-        if (!stopping) moved_bytes += shape_.size_bytes;
+        moved_bytes += shape_.size_bytes;
       }
-      // Up to the last operation that counts: what is half moved when time is up would be time for
-      // no bytes, a twentieth of a turn where a turn has ten operations.
-      if (!stopping && count > 0) took = now - start;
-      stopping = stopping || now - start >= time;
     }
-    if (moved_bytes == 0) return 0.0;
-    return static_cast<double>(moved_bytes) * 1e9 / static_cast<double>(took.count());
+    return static_cast<double>(moved_bytes) * 1e9 / static_cast<double>((now - start).count());
   }
 
  private:
@@ -297,7 +291,8 @@ Result<TransportBenchResult> bench_transport(const TransportBenchOptions& option
 
   DriverLoop ours(shape, **initiator, host.bytes());
   ours.use(*memory, std::move(*regions), ops_per_segment);
-  auto result = compare_in_turns(ours, std::move(rivals->limits), shape.size_bytes, options.time);
+  auto result =
+      compare_in_turns(ours, std::move(rivals->limits), shape.size_bytes, options.time, clock);
   if (!result) return result.error();
   result->beside.insert(result->beside.end(), rivals->absent.begin(), rivals->absent.end());
   return result;

@@ -7,7 +7,10 @@
 namespace ho::bench {
 namespace {
 
-constexpr Duration kTurn = std::chrono::milliseconds(50);
+constexpr Duration kTurnMin = std::chrono::milliseconds(50);
+constexpr Duration kTurnMax = std::chrono::seconds(2);
+constexpr std::int64_t kWindowsMin = 4;
+constexpr std::int64_t kPairsMin = 4;
 constexpr Duration kWarmUp = std::chrono::milliseconds(30);
 
 /// One rival with its turns so far.
@@ -34,7 +37,21 @@ struct Rival {
   }
 };
 
+/// Runs the loop twice: the first time is slower than all others. @return what it takes to move
+/// what is in flight, which is what it needs to end once its time is up.
+Result<Duration> warm_up(Loop& loop, const Clock& clock) {
+  if (const auto first = loop.run(kWarmUp); !first) return first.error();
+  const TimePoint start = clock.now();
+  if (const auto second = loop.run(kWarmUp); !second) return second.error();
+  loop.forget_samples();
+  return std::max(Duration{0}, clock.now() - start - kWarmUp);
+}
+
 }  // namespace
+
+Duration turn_length(Duration window) {
+  return std::clamp(window * kWindowsMin, kTurnMin, kTurnMax);
+}
 
 double quantile(std::vector<double> values, double part) {
   if (values.empty()) return 0;
@@ -55,28 +72,31 @@ Interval median_interval(std::vector<double> values) {
 }
 
 Result<TransportBenchResult> compare_in_turns(Loop& ours, std::vector<Limit> others,
-                                              std::uint64_t size_bytes, Duration time) {
+                                              std::uint64_t size_bytes, Duration time,
+                                              const Clock& clock) {
   std::vector<Rival> rivals;
   rivals.reserve(others.size());
   for (Limit& other : others) rivals.push_back(Rival{std::move(other), {}, {}, {}});
-  if (const auto warm = ours.run(kWarmUp); !warm) return warm.error();
+  const auto own_window = warm_up(ours, clock);
+  if (!own_window) return own_window.error();
+  Duration window = *own_window;
   for (Rival& rival : rivals) {
-    const auto warm = rival.limit.loop->run(kWarmUp);
+    const auto warm = warm_up(*rival.limit.loop, clock);
     if (!warm && &rival == &rivals.front()) return warm.error();
+    if (warm) window = std::max(window, *warm);
     if (!warm) rival.failure = warm.error().message();
-    rival.limit.loop->forget_samples();
   }
-  ours.forget_samples();
+  const Duration turn = turn_length(window);
   std::vector<double> speeds;
   const auto count = static_cast<std::int64_t>(std::max<std::size_t>(1, rivals.size()));
-  const std::int64_t pairs = std::max<std::int64_t>(4, time / (kTurn * 2 * count));
+  const std::int64_t pairs = std::max(kPairsMin, time / ((turn + window) * 2 * count));
   for (std::int64_t pair = 0; pair < pairs; ++pair) {
     for (Rival& rival : rivals) {
       if (!rival.failure.empty()) continue;
       const bool own_first = pair % 2 == 0;
-      auto own = own_first ? ours.run(kTurn) : Result<double>(0.0);
-      const auto other = rival.limit.loop->run(kTurn);
-      if (!own_first) own = ours.run(kTurn);
+      auto own = own_first ? ours.run(turn) : Result<double>(0.0);
+      const auto other = rival.limit.loop->run(turn);
+      if (!own_first) own = ours.run(turn);
       if (!own) return own.error();
       speeds.push_back(*own);
       if (!other && &rival == &rivals.front()) return other.error();
@@ -85,8 +105,7 @@ Result<TransportBenchResult> compare_in_turns(Loop& ours, std::vector<Limit> oth
         continue;
       }
       rival.speeds.push_back(*other);
-      // Of few and large operations none may end in a turn.
-      if (*own > 0 && *other > 0) rival.ratios.push_back(*own / *other);
+      rival.ratios.push_back(*own / *other);
     }
   }
   TransportBenchResult result;

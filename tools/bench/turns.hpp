@@ -42,10 +42,15 @@ struct Interval {
 };
 [[nodiscard]] Interval median_interval(std::vector<double> values);
 
-/// Lets ours and each of the others run in turns of 50 ms, every second pair in the other order, so
-/// that what disturbs one disturbs its neighbour. others[0] is the limit.
+/// How long a turn is of loops that take `window` to move what they keep in flight: 50 ms and at
+/// least four windows, since the first and the last are not like those between; but 2 s at most.
+[[nodiscard]] Duration turn_length(Duration window);
+
+/// Lets ours and each of the others run in turns of turn_length(), every second pair in the other
+/// order, so that what disturbs one disturbs its neighbour. others[0] is the limit. At least four
+/// pairs each, so that of large windows it may take longer than `time`.
 [[nodiscard]] Result<TransportBenchResult> compare_in_turns(Loop& ours, std::vector<Limit> others,
-                                                            std::uint64_t size_bytes,
-                                                            Duration time);
+                                                            std::uint64_t size_bytes, Duration time,
+                                                            const Clock& clock);
 
 }  // namespace ho::bench
