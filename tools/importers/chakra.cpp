@@ -31,6 +31,8 @@ Result<TensorTrace> to_tensor_trace(const ChakraTrace& trace) {
     node.schema = in.schema;
     node.shapes = in.input_shapes;
     node.duration_ns = in.duration_ns;
+    // Chakra's converter writes exclusive_dur. Source: pytorch_converter.py of mlcommons/chakra.
+    node.exclusive = true;
     node.collective = in.type == ChakraType::kCollective || in.type == ChakraType::kSend ||
                       in.type == ChakraType::kReceive;
     node.kernel = in.on_device && in.type != ChakraType::kMetadata;

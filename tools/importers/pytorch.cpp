@@ -1,4 +1,5 @@
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "tools/importers/import.hpp"
@@ -49,6 +50,8 @@ class JsonTrace {
     }
     TraceNode& node = trace_.nodes.emplace_back();
     std::string_view output_shapes;
+    std::optional<double> whole_ns;  // with the calls within
+    std::optional<double> own_ns;
     bool have_id = false;
     auto read = in_.object([&](std::string_view key) -> Result<void> {
       if (key == "id") {
@@ -62,11 +65,16 @@ class JsonTrace {
       if (key == "outputs") return read_arguments(node.outputs, output_shapes);
       if (key == "input_shapes") return read_text(node.shapes);
       if (key == "attrs") return in_.list([&] { return read_attribute(node); });
-      if (key == "dur") return read_duration(node);  // linked with a profile
+      // Linked with a profile. Source: trace_linker.py of mlcommons/chakra; "dur": its older ones.
+      if (key == "dur" || key == "inclusive_dur") return read_duration(whole_ns);
+      if (key == "exclusive_dur") return read_duration(own_ns);
+      if (key == "cat") return read_category(node);
       return skip();
     });
     if (!read) return read.error().at("node " + std::to_string(node.id));
     if (!have_id) return in_.bad("a node without id");
+    node.exclusive = own_ns.has_value();
+    node.duration_ns = own_ns ? own_ns : whole_ns;
     return {};
   }
 
@@ -86,13 +94,24 @@ class JsonTrace {
     return {};
   }
 
-  /// Microseconds, the calls within included.
-  Result<void> read_duration(TraceNode& node) {
+  /// Microseconds, or null.
+  Result<void> read_duration(std::optional<double>& out_ns) {
     auto word = in_.word();
     if (!word) return word.error();
+    if (*word == "null") return {};
     const auto us = to_number(*word);
     if (!us) return in_.bad("a duration is no number");
-    node.duration_ns = *us * 1000;
+    out_ns = *us * 1000;
+    return {};
+  }
+
+  /// The linker writes a kernel as a copy of the operator that launched it, with the kernel's name
+  /// and the profile's category; operators get none from it, and from others these two.
+  Result<void> read_category(TraceNode& node) {
+    if (in_.peek() != '"') return skip();
+    std::string category;
+    if (auto read = read_string(category); !read) return read;
+    node.kernel = category != "cpu_op" && category != "user_annotation";
     return {};
   }
 

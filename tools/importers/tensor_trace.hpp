@@ -33,6 +33,7 @@ struct TraceNode {
   std::vector<TensorRef> outputs;
   std::string_view shapes;  ///< text: a list with the sizes of each input; for the FLOPs
   std::optional<double> duration_ns;
+  bool exclusive = false;   ///< duration_ns is without the calls within
   bool kernel = false;      ///< a device's kernel; it counts as part of the operator above it
   bool collective = false;  ///< communication
 };

@@ -360,7 +360,7 @@ class Replay {
       }
       mark_zeroed(frame, *outputs);
     }
-    if (node.duration_ns) spent_ns = *node.duration_ns;
+    if (node.duration_ns) spent_ns = *node.duration_ns + (node.exclusive ? frame.callees_ns : 0);
     const std::size_t parent = open_parent_of(i);
     if (parent != kNoNode) open_.at(parent).callees_ns += spent_ns;
     return {};
@@ -368,12 +368,15 @@ class Replay {
 
   /// What the trace measured of the call itself, without the calls within.
   [[nodiscard]] std::optional<double> duration_of(const Frame& frame, double share) const {
-    const auto whole_ns = trace_.nodes[frame.node].duration_ns;
+    const TraceNode& node = trace_.nodes[frame.node];
+    const auto measured_ns = node.duration_ns;
     if (kernel_ns_[frame.node] > 0) return kernel_ns_[frame.node] * share;
-    if (!whole_ns || have_kernels_) return std::nullopt;
+    // Where kernels were measured, the host's time says nothing of the device's.
+    if (!measured_ns || (have_kernels_ && !node.kernel)) return std::nullopt;
     // Below zero and not a number are for the draft to refuse.
-    if (!(*whole_ns >= 0)) return whole_ns;
-    return (*whole_ns - std::min(frame.callees_ns, *whole_ns)) * share;
+    if (!(*measured_ns >= 0)) return measured_ns;
+    const double callees_ns = node.exclusive ? 0 : std::min(frame.callees_ns, *measured_ns);
+    return (*measured_ns - callees_ns) * share;
   }
 
   void emit(const Frame& frame, const Call& call, Effects effects) {

@@ -181,6 +181,26 @@ TEST_CASE("chakra: PyTorch's style is Python text, and its ids are reused") {
   CHECK(made->notes.measured_ops == 3);
 }
 
+TEST_CASE("chakra: a converted trace's durations are without the calls within") {
+  const auto node = [](std::uint64_t id, std::uint64_t caller, std::uint64_t us,
+                       std::string_view outputs) {
+    WireWriter out;
+    out.number(1, id).bytes(2, "aten::mul").number(3, 4).number(4, caller).number(7, us);
+    out.message(8, WireWriter().bytes(1, "[[1, 10, 0, 16, 4, 'cpu']]"));
+    out.message(9, WireWriter().bytes(1, outputs));
+    out.message(10, WireWriter().bytes(1, "op_schema").bytes(29, "aten::mul(Tensor self)"));
+    return out;
+  };
+  ChakraBuilder trace("1.0.2-chakra.0.0.4");
+  trace.frame(node(2, 1, 5, "[[3, 30, 0, 16, 4, 'cpu'], [4, 40, 0, 16, 4, 'cpu']]"));
+  trace.frame(node(3, 2, 7, "[[3, 30, 0, 16, 4, 'cpu']]"));
+  const auto made = import_chakra(trace.bytes(), {});
+  REQUIRE(error_of(made).empty());
+  REQUIRE(made->graph.ops.size() == 2);
+  CHECK(made->graph.ops[0].duration_ns == 7000);
+  CHECK(made->graph.ops[1].duration_ns == 5000);
+}
+
 TEST_CASE("chakra: broken traces are refused, each with its reason") {
   const auto refused = [](const ChakraBuilder& trace) {
     return error_of(import_chakra(trace.bytes(), {}));

@@ -232,6 +232,74 @@ TEST_CASE("pytorch: schema 1.1 says the same with other words") {
   CHECK(made->graph.ops[0].reads.size() == 2);
 }
 
+/// A node as Chakra's trace linker leaves it.
+std::string linked(int id, int parent, const std::string& name, const std::string& schema,
+                   const std::string& inputs, const std::string& outputs,
+                   const std::string& times) {
+  return R"({"id": )" + std::to_string(id) + R"(, "name": ")" + name + R"(", "ctrl_deps": )" +
+         std::to_string(parent) + R"(, "inputs": {"values": )" + inputs +
+         R"(, "shapes": [], "types": []}, "outputs": {"values": )" + outputs +
+         R"(, "shapes": [], "types": []}, "attrs": [{"name": "op_schema", "type": "string", )" +
+         R"("value": ")" + schema + R"("}], "inter_thread_dep": null, )" + times + "}";
+}
+
+const std::string kMm = "aten::mm(Tensor self, Tensor mat2) -> Tensor";
+
+TEST_CASE("pytorch: a linked trace's kernels are copies that lend their time to the operator") {
+  const std::string in = "[" + tensor(1, 1, 4) + "," + tensor(2, 2, 4) + "]";
+  const std::string out = "[" + tensor(3, 3, 4) + "]";
+  const std::string next = "[" + tensor(4, 4, 4) + "]";
+  const auto kernel = [](const std::string& us) {
+    return R"("cat": "kernel", "ph": "X", "stream": 7, "inclusive_dur": )" + us +
+           R"(, "exclusive_dur": )" + us;
+  };
+  const auto made = import_pytorch(
+      trace({linked(2, 1, "aten::matmul", kMm, in, out,
+                    R"("inclusive_dur": 90, "exclusive_dur": 30, "cat": null)"),
+             linked(3, 2, "aten::mm", kMm, in, out,
+                    R"("cat": "cpu_op", "inclusive_dur": 60, "exclusive_dur": null)"),
+             linked(4, 3, "gemm_kernel", kMm, in, out, kernel("40.5")),
+             linked(5, 3, "Memset (Device)", kMm, in, out, kernel("1.5")),
+             // What no operator launched, a compiler's code, has the kernel's own time.
+             linked(6, 1, "triton_fused", "", out, next, R"("exclusive_dur": 20)"),
+             linked(7, 6, "triton_fused_0", "", out, next, kernel("8"))}),
+      {});
+  REQUIRE(error_of(made).empty());
+  std::vector<std::string> ops;
+  for (const Op& op : made->graph.ops) {
+    ops.push_back(op.name + " " + std::to_string(op.duration_ns));
+  }
+  CHECK(ops == std::vector<std::string>{"aten::mm 42000", "triton_fused_0 8000"});
+  CHECK(made->notes.measured_ops == 2);
+}
+
+TEST_CASE("pytorch: calls within are taken off a duration that has them, once") {
+  const auto in = [](int i) { return "[" + tensor(i, i, 4) + "]"; };
+  const std::string two = "[" + tensor(11, 11, 4) + "," + tensor(12, 12, 4) + "]";
+  const auto durations = [&](const std::string& outer) {
+    const auto made = import_pytorch(
+        trace({linked(2, 1, "aten::outer", kMul, in(1), two, outer),
+               linked(3, 2, "aten::middle", kMul, in(1), two, R"("exclusive_dur": 3)"),
+               linked(4, 3, "aten::inner", kMul, in(1), in(11),
+                      R"("exclusive_dur": 2, "inclusive_dur": 2)")}),
+        {});
+    REQUIRE(error_of(made).empty());
+    std::vector<std::uint64_t> out;
+    for (const Op& op : made->graph.ops) out.push_back(op.duration_ns);
+    return out;
+  };
+  // All that aten::outer does is done within; aten::middle writes more than aten::inner.
+  CHECK(durations(R"("dur": 20)") == std::vector<std::uint64_t>{2000, 3000});
+  const auto made = import_pytorch(
+      trace({linked(2, 1, "aten::outer", kMul, in(1), two, R"("dur": 20)"),
+             linked(3, 2, "aten::view", kView, in(1), in(1), R"("exclusive_dur": 3)"),
+             linked(4, 3, "aten::inner", kMul, in(1), in(11), R"("exclusive_dur": 2)")}),
+      {});
+  REQUIRE(error_of(made).empty());
+  REQUIRE(made->graph.ops.size() == 2);
+  CHECK(made->graph.ops[1].duration_ns == 15'000);
+}
+
 TEST_CASE("pytorch: hostile traces are refused, each with its reason") {
   const auto refused = [](const std::string& text) { return error_of(import_pytorch(text, {})); };
   CHECK_THAT(refused("{}"), Catch::Contains("nodes"));
