@@ -27,6 +27,7 @@ struct Frame {
   std::uint64_t begin = 0;           ///< moment
   std::vector<std::uint32_t> lives;  ///< parallel to the node's inputs
   double callees_ns = 0;
+  bool communicated = false;  ///< an op within is communication
 };
 
 /// What a call does, were it an op.
@@ -44,6 +45,7 @@ struct Call {
   OperatorRules rules;
   std::string name;
   std::vector<bool> written;      ///< per argument of the signature
+  bool in_place = false;          ///< what is input and output is written
   std::vector<bool> also_output;  ///< per input: its storage is an output's, too
   std::vector<bool> also_input;   ///< per output
   double flops = 0;
@@ -123,7 +125,9 @@ class Replay {
     if (!kernel.kernel) return;
     std::size_t above = parent_of(i);
     for (int level = 0; level < kLevelsMax && above != kNoNode; ++level) {
-      if (!trace_.nodes[above].schema.empty()) {
+      // What c10d's calls record has the tensors and no signature.
+      const TraceNode& caller = trace_.nodes[above];
+      if (!caller.schema.empty() || (is_communication(caller) && is_operator(caller))) {
         kernel_ns_[above] += kernel.duration_ns.value_or(0);
         kernel_ns_[i] = -1;
         have_kernels_ = true;
@@ -243,6 +247,8 @@ class Replay {
     out.rules = rules;
     out.name = clean_name(node.name);
     out.written = written_arguments(node.schema);
+    // Signatures of collectives do not say that they write.
+    out.in_place = node.schema.empty() || is_communication(node);
     mark(outputs);
     for (const std::uint32_t life : frame.lives) out.also_output.push_back(is_marked(life));
     mark(frame.lives);
@@ -259,7 +265,7 @@ class Replay {
       const std::uint32_t life = frame.lives[k];
       const bool writes =
           (tensor.argument < call.written.size() && call.written[tensor.argument]) ||
-          (node.schema.empty() && call.also_output[k]);
+          (call.in_place && call.also_output[k]);
       const bool whole =
           call.rules.overwrites && bytes_of(tensor) >= static_cast<double>(lives_.at(life).bytes);
       const bool reads =
@@ -335,6 +341,7 @@ class Replay {
     open_.erase(at);
     const TraceNode& node = trace_.nodes[frame.node];
     double spent_ns = frame.callees_ns;
+    bool communicated = frame.communicated;
     const auto outputs = resolve_outputs(frame);
     if (!outputs) return outputs.error();
     const OperatorRules rules = rules_of(node.name);
@@ -351,7 +358,10 @@ class Replay {
         does = does || !one.writes.empty() || (!one.reads.empty() && outputs->empty());
         covered = covered && is_covered(frame, one);
       }
+      // c10d's call and its record are one collective, though they name different tensors.
+      covered = covered || (frame.communicated && is_communication(node));
       if (does && (kernel_ns_[frame.node] > 0 || !covered)) {
+        communicated = communicated || is_communication(node);
         call.flops = flops_of(node);
         for (Effects& one : effects) {
           one.share = bytes > 0 ? one.bytes / bytes : 1.0 / static_cast<double>(effects.size());
@@ -362,7 +372,10 @@ class Replay {
     }
     if (node.duration_ns) spent_ns = *node.duration_ns + (node.exclusive ? frame.callees_ns : 0);
     const std::size_t parent = open_parent_of(i);
-    if (parent != kNoNode) open_.at(parent).callees_ns += spent_ns;
+    if (parent == kNoNode) return {};
+    Frame& caller = open_.at(parent);
+    caller.callees_ns += spent_ns;
+    caller.communicated = caller.communicated || communicated;
     return {};
   }
 
