@@ -108,13 +108,16 @@ class Exporter {
     out.number(f::kId, id).bytes(f::kName, name);
     out.number(f::kType, static_cast<std::uint64_t>(type));
     if (!packed.empty()) out.bytes(f::kDataDependencies, packed);
+    // Some readers take a node without it for the host's, of which they run one at a time.
+    out.message(f::kAttribute, attribute("is_cpu_op").number(f::kAttributeBool, 0));
     return out;
   }
 
-  /// Chakra counts microseconds; the attribute says it exactly.
+  /// Chakra counts microseconds, so begin and end are rounded: rounded up, the durations of short
+  /// ops would add up to a longer step. The attribute says it exactly.
   static void add_times(std::uint64_t start_ns, std::uint64_t duration_ns, WireWriter& out) {
     out.number(f::kStartMicros, start_ns / 1000);
-    out.number(f::kDurationMicros, (duration_ns + 999) / 1000);
+    out.number(f::kDurationMicros, (start_ns + duration_ns) / 1000 - start_ns / 1000);
     out.message(f::kAttribute, number("duration_ns", duration_ns));
   }
 
@@ -147,8 +150,7 @@ class Exporter {
     for (const WireWriter& each :
          {list("inputs", inputs), list("outputs", outputs), number("tensor_size", bytes),
           text("phase", op.phase), number("fixed", op.fixed ? 1 : 0),
-          number("recomputable", op.recomputable ? 1 : 0),
-          attribute("is_cpu_op").number(f::kAttributeBool, 0)}) {
+          number("recomputable", op.recomputable ? 1 : 0)}) {
       out.message(f::kAttribute, each);
     }
     return out;

@@ -7,6 +7,7 @@
 #include "tests/unit/importers/traces.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/importers/chakra_export.hpp"
+#include "tools/importers/wire_cursor.hpp"
 
 namespace ho::test {
 namespace {
@@ -98,6 +99,36 @@ TEST_CASE("export: transfers are memory nodes that wait for what the schedule sa
   CHECK(trace->nodes[1].control_dependencies == std::vector<std::uint64_t>{1});
   // The detach of w0 waits for the store of the step before (cache op 9): no edge in one step.
   CHECK(trace->nodes[positions + 1].data_dependencies == std::vector<std::uint64_t>{1});
+}
+
+TEST_CASE("export: no node is the host's, and microseconds do not add up to a longer step") {
+  Schedule plan = training_step();
+  plan.prediction.op_start_ns.clear();
+  for (std::size_t p = 0; p < plan.positions.size(); ++p) {
+    plan.prediction.op_start_ns.push_back(700 * p);
+    plan.ops[plan.positions[p].op.value()].duration_ns = 700;
+  }
+  const std::string bytes = importers::export_chakra(plan);
+  const auto trace = importers::decode_chakra(bytes);
+  REQUIRE(trace.ok());
+  for (const auto& node : trace->nodes) CHECK(node.on_device);
+  std::string_view rest = bytes;
+  std::uint64_t compute_us = 0;
+  for (std::size_t frame = 0; !rest.empty(); ++frame) {
+    const auto length = importers::WireCursor::take_varint(rest);
+    REQUIRE(length);
+    std::uint64_t type = 0;
+    std::uint64_t duration_us = 0;
+    importers::WireCursor node(rest.substr(0, *length));
+    rest.remove_prefix(*length);
+    while (frame > 0 && node.next()) {
+      if (node.field() == importers::chakra_field::kType) type = node.number();
+      if (node.field() == importers::chakra_field::kDurationMicros) duration_us = node.number();
+    }
+    if (type == static_cast<std::uint64_t>(ChakraType::kCompute)) compute_us += duration_us;
+  }
+  CHECK(plan.positions.size() == 4);
+  CHECK(compute_us == 2);  // of 2.8; 4 by ops that are rounded up
 }
 
 TEST_CASE("export: names that are not unique, and odd ones, stay apart") {
