@@ -93,8 +93,9 @@ void collect_gaps(const Storage& storage, std::uint32_t index, Lifetimes& out) {
     gap.dead = there.access == Access::kWrite;
     gap.wraps = wraps;
     // An INPUT that was written has no copy to come back from, but what is dead needs none.
-    const bool has_copy = !(input && version != kHomeVersion) && !never;
-    gap.movable = has_link && gap.to > gap.from + 1 && (has_copy || (gap.dead && !gap.wraps));
+    const bool has_copy = !(input && version != kHomeVersion);
+    gap.movable =
+        has_link && !never && gap.to > gap.from + 1 && (has_copy || (gap.dead && !gap.wraps));
     out.gaps.push_back(gap);
   }
 }
@@ -128,8 +129,9 @@ void sum_profiles(const Graph& graph, Lifetimes& out) {
   for (const Gap& gap : out.gaps) {
     // An INPUT that was written has no copy to come back from, others are to stay; pinned ones are
     // counted above.
-    if (gap.movable || gap.dead || graph.storages[gap.storage].pinned) continue;
-    if (gap.to <= gap.from + 1) continue;
+    const Storage& storage = graph.storages[gap.storage];
+    if (gap.movable || storage.pinned || gap.to <= gap.from + 1) continue;
+    if (gap.dead && storage.hint != OffloadHint::kNever) continue;
     const auto bytes = static_cast<std::int64_t>(out.bytes[gap.storage]);
     const auto hold = [&](std::int64_t first, std::int64_t past) {
       pinned[static_cast<std::size_t>(first)] += bytes;

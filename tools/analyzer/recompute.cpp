@@ -26,8 +26,10 @@ class Cones {
     for (const StorageIndex storage : op.writes) {
       const Storage& written = graph_.storages[storage.value()];
       if (written.persistent || written.pinned || written.kind == StorageKind::kInput) return false;
-      // A workspace would be taken for one that lives from the first run to the second.
+      // A workspace would be taken for one that lives from the first run to the second; what may
+      // never leave is there, and is not to be written a second time elsewhere.
       if (written.kind == StorageKind::kWorkspace) return false;
+      if (written.hint == OffloadHint::kNever) return false;
       const bool in_place = std::find(op.reads.begin(), op.reads.end(), storage) != op.reads.end();
       if (in_place || changed(storage.value(), writer, at)) return false;
     }

@@ -235,6 +235,30 @@ TEST_CASE("planner: a storage with the hint NEVER stays from its first use to it
   }
 }
 
+TEST_CASE("planner: a storage with the hint NEVER stays where its value is dead, too") {
+  const auto plan_at = [](std::uint64_t budget_bytes, OffloadHint hint) {
+    test::GraphBuilder build;
+    const auto kept = build.storage(1000, StorageKind::kActivation);
+    const auto other = build.storage(1000, StorageKind::kActivation);
+    build.op(10, {}, {kept});
+    build.op(10, {kept}, {});
+    build.op(10, {}, {other});
+    build.op(10, {other}, {});
+    build.op(10, {}, {kept});
+    build.op(10, {kept}, {});
+    Graph graph = build.take();
+    graph.storages[kept.value()].hint = hint;
+    auto outcome = analyzer::analyze(graph, test::one_tier(1'000'000), {budget_bytes, 1});
+    REQUIRE(outcome.ok());
+    return *std::move(outcome);
+  };
+  CHECK(std::holds_alternative<Schedule>(plan_at(1500, OffloadHint::kNone)));
+  CHECK_FALSE(std::holds_alternative<Schedule>(plan_at(1500, OffloadHint::kNever)));
+  const auto roomy = plan_at(2000, OffloadHint::kNever);
+  REQUIRE(std::holds_alternative<Schedule>(roomy));
+  CHECK(std::get<Schedule>(roomy).cache_ops.empty());
+}
+
 TEST_CASE("planner: a pinned INPUT is fetched in each step and stays") {
   test::GraphBuilder build;
   const auto input = build.storage(1000, StorageKind::kInput, false, true);

@@ -266,6 +266,12 @@ TEST_CASE("recompute: not where an input or the output has changed since, or is 
           g.ops[5].reads.erase(std::find(g.ops[5].reads.begin(), g.ops[5].reads.end(), in));
           g.ops[0].recomputable = true;
         }) == 1);
+  // The same, but it may lie nowhere else than from its first use to its last.
+  CHECK(found([](Graph& g, StorageIndex in, StorageIndex) {
+          g.ops[5].reads.erase(std::find(g.ops[5].reads.begin(), g.ops[5].reads.end(), in));
+          g.ops[0].recomputable = true;
+          g.storages[in.value()].hint = OffloadHint::kNever;
+        }) == 0);
 }
 
 /// Told from the ops alone: which of them make the gap's value again, or none.
