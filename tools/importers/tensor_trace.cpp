@@ -61,10 +61,11 @@ class TensorReader {
       return Error(Errc::kOutOfRange,
                    "more than " + std::to_string(kOperandsMax) + " tensors in all nodes");
     }
-    auto at = std::find(trace_.devices.begin(), trace_.devices.end(), device);
-    if (at == trace_.devices.end()) {
-      if (trace_.devices.size() >= kDevicesMax) return in_.bad("more than 1024 devices");
-      at = trace_.devices.insert(trace_.devices.end(), device);
+    const auto next = static_cast<std::uint32_t>(trace_.devices.size());
+    const auto [at, fresh] = trace_.device_numbers.emplace(device, next);
+    if (fresh) {
+      if (next >= kDevicesMax) return in_.bad("more than 1024 devices");
+      trace_.devices.push_back(device);
     }
     TensorRef ref;
     ref.tensor = numbers[0];
@@ -72,7 +73,7 @@ class TensorReader {
     ref.offset = numbers[2];
     ref.elements = numbers[3];
     ref.element_bytes = numbers[4];
-    ref.device = static_cast<std::uint32_t>(at - trace_.devices.begin());
+    ref.device = at->second;
     ref.argument = argument;
     ref.element = element_;
     out_.push_back(ref);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,7 +44,8 @@ struct TensorTrace {
   std::string name;
   std::vector<TraceNode> nodes;
   std::vector<std::string> devices;
-  std::uint64_t operands = 0;  ///< of all nodes
+  std::map<std::string, std::uint32_t> device_numbers;  ///< name -> index into `devices`
+  std::uint64_t operands = 0;                           ///< of all nodes
 
   /// Reads a list of arguments, tensors and lists of tensors among them (JSON or Python's repr).
   [[nodiscard]] Result<void> read_tensors(std::string_view text, std::vector<TensorRef>& out);

@@ -216,6 +216,24 @@ TEST_CASE("pytorch: tensors of the host are left out of a device's step") {
   CHECK_THAT(made->notes.remarks.front(), Catch::Contains("2 uses of tensors elsewhere"));
 }
 
+TEST_CASE(
+    "pytorch: of many devices the one with the most uses is planned; there is an end to them") {
+  const auto with_devices = [](int count) {
+    std::string inputs = "[";
+    for (int i = 0; i < count; ++i) {
+      inputs += (i > 0 ? "," : "") + tensor(i + 1, i + 1, 4, "cuda:" + std::to_string(i));
+    }
+    const std::string busiest = tensor(5000, 5000, 4, "cuda:777");
+    return trace({node(1, 0, "aten::mul", kMul, inputs + "," + busiest + "]",
+                       "[" + tensor(6000, 6000, 4, "cuda:777") + "]")});
+  };
+  const auto made = import_pytorch(with_devices(1024), {});
+  REQUIRE(error_of(made).empty());
+  CHECK(names(made->graph, made->graph.ops.at(0).reads) ==
+        std::vector<std::string>{"storage#778", "storage#5000"});
+  CHECK_THAT(error_of(import_pytorch(with_devices(1025), {})), Catch::Contains("1024 devices"));
+}
+
 TEST_CASE("pytorch: schema 1.1 says the same with other words") {
   const std::string text = R"({"schema": "1.1.0-chakra.0.0.4", "nodes": [{"id": 7, "name":
     "aten::mm", "ctrl_deps": 3, "inputs": {"values": [[1, 1, 0, 200, 4, "cuda:0"],
