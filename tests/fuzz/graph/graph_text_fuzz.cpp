@@ -1,0 +1,23 @@
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/base/check.hpp"
+#include "proto/convert.hpp"
+
+/// Any bytes as protobuf text: an error, or a graph that survives being written and read again.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using ho::GraphEncoding;
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  const auto graph = ho::parse_graph(bytes, GraphEncoding::kText, "fuzz.textproto");
+  if (!graph) {
+    HO_CHECK(!graph.error().context().empty());
+    return 0;
+  }
+  const std::string text = ho::serialize_graph(*graph, GraphEncoding::kText);
+  const auto again = ho::parse_graph(text, GraphEncoding::kText, "again.textproto");
+  HO_CHECK(again.ok());
+  HO_CHECK(*again == *graph);
+  return 0;
+}
