@@ -22,10 +22,6 @@ struct NeededLater {
   }
 };
 
-/// Rounds of urgency propagation. Chains of cache ops are short (store, detach, prefetch); urgency
-/// is only a preference, so a longer chain merely ends up less urgent.
-constexpr int kUrgencyRounds = 4;
-
 Result<void> check_list(const std::vector<CacheOp>& list, std::size_t positions, const char* name) {
   for (std::size_t i = 0; i < list.size(); ++i) {
     const CacheOp& op = list[i];
@@ -74,6 +70,7 @@ void Executor::add_nodes(const std::vector<CacheOp>& list, CacheOpList kind) {
   for (const CacheOp& op : list) {
     Node node;
     node.detach = op.kind == CacheOpKind::kDetach;
+    node.toward_device = schedule::moves_toward_device(op.kind);
     if (kind != CacheOpList::kEpilogue && op.before_position) {
       node.gate = op.before_position->value();
       // The prologue stands for step -1, so what it brings is awaited in step 0 either way.
@@ -153,28 +150,11 @@ void Executor::build_triggers(const Schedule& schedule) {
 }
 
 void Executor::build_urgency(const Schedule& schedule) {
-  for (Node& node : nodes_) {
-    if (node.gate != kNone) node.needed_rel = node.gate + (node.gate_next_step ? positions_ : 0);
-  }
-  const auto relax = [&](const std::vector<CacheOp>& list, std::uint32_t base) {
-    bool changed = false;
-    for (std::size_t i = list.size(); i-- > 0;) {
-      const std::uint64_t needed = nodes_[base + i].needed_rel;
-      if (needed == kNeverNeeded) continue;
-      for (const auto& ref : list[i].after_cache_ops) {
-        Node& before = nodes_[base + ref.op.value()];
-        const std::uint64_t through = needed + (ref.previous_step ? positions_ : 0);
-        if (through < before.needed_rel) {
-          before.needed_rel = through;
-          changed = true;
-        }
-      }
+  std::size_t base = 0;
+  for (const auto* list : {&schedule.cache_ops, &schedule.prologue, &schedule.epilogue}) {
+    for (const std::uint64_t needed : schedule::needed_positions(*list, positions_)) {
+      nodes_[base++].needed_rel = needed;
     }
-    return changed;
-  };
-  for (int round = 0; round < kUrgencyRounds && relax(schedule.cache_ops, 0); ++round) {
-  }
-  for (int round = 0; round < kUrgencyRounds && relax(schedule.prologue, steady_); ++round) {
   }
 }
 
@@ -293,8 +273,23 @@ Result<void> Executor::begin_epilogue() {
     enter(State::kEpilogue, State::kFinished);
     return {};
   }
+  drop_reads();
   settle();
   return {};
+}
+
+/// What waits to be sent toward the device is complete as it is.
+void Executor::drop_reads() {
+  std::vector<HeapEntry> kept;
+  for (const HeapEntry& entry : ready_) {
+    if (nodes_[entry.node].toward_device) {
+      settling_.push_back({entry.node, entry.step});
+    } else {
+      kept.push_back(entry);
+    }
+  }
+  ready_ = std::move(kept);
+  std::make_heap(ready_.begin(), ready_.end(), NeededLater{});
 }
 
 Result<void> Executor::completed(const Instance& instance) {
@@ -339,7 +334,8 @@ void Executor::satisfy(std::uint32_t node, std::uint64_t step) {
   HO_CHECK(waits_[at] > 0 && progress_[at] == Progress::kWaiting);
   if (--waits_[at] > 0) return;
   progress_[at] = Progress::kReady;
-  if (nodes_[node].detach) {
+  const bool dropped = state_ == State::kDraining && nodes_[node].toward_device;
+  if (nodes_[node].detach || dropped) {
     settling_.push_back({node, step});
     return;
   }
@@ -378,7 +374,7 @@ void Executor::open_gate(std::uint32_t node, std::uint64_t step) {
   open -= 1;
 }
 
-/// Completes detaches whose time has come, and whatever follows from that.
+/// Completes what moves nothing and whose time has come, and whatever follows from that.
 void Executor::settle() {
   while (!settling_.empty()) {
     const Pending pending = settling_.back();

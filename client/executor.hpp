@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/result.hpp"
+#include "common/schedule/needed.hpp"
 #include "common/schedule/schedule.hpp"
 
 namespace ho::client {
@@ -22,8 +23,7 @@ struct Instance {
   bool operator==(const Instance&) const = default;
 };
 
-/// Later than any position: nothing on the device waits for it.
-inline constexpr std::uint64_t kNeverNeeded = UINT64_MAX;
+using schedule::kNeverNeeded;
 
 /// A transfer that may start now.
 struct ReadyTransfer {
@@ -46,6 +46,9 @@ struct ReadyTransfer {
 /// since an instance depends on nothing later than its own step: an instance starts after the same
 /// op's instance of the step before; positions of step k wait until all instances of step k - 2 are
 /// complete (so four instances per op bound the memory); the epilogue waits for everything.
+/// Once no further step comes, what would still move toward the device is not moved: its instance
+/// is complete at once. All ops have run, so nobody reads the copy, and what it copies stays valid
+/// where it lies.
 ///
 /// Owner: the transfer thread (the simulation in tests). It is wrong to complete a transfer that
 /// next() has not given out, or to end positions out of order: such events are refused with
@@ -107,6 +110,7 @@ class Executor {
     std::uint32_t gate = kNone;     ///< before_position
     bool gate_next_step = false;
     bool detach = false;
+    bool toward_device = false;
     std::uint64_t needed_rel = kNeverNeeded;  ///< positions after the step's first
     std::uint32_t rank = 0;                   ///< among all nodes, by planned start
   };
@@ -126,6 +130,7 @@ class Executor {
   void build_edges(const schedule::Schedule& schedule);
   void build_triggers(const schedule::Schedule& schedule);
   void build_urgency(const schedule::Schedule& schedule);
+  void drop_reads();
   void build_ranks(const schedule::Schedule& schedule);
   void reset_instances();
   void enter(State from, State to);
@@ -159,7 +164,7 @@ class Executor {
   std::uint32_t completing_ = kNone;        ///< node whose completion is being followed up
   std::uint64_t open_in_step_[kRing] = {};
   std::vector<HeapEntry> ready_;   ///< heap
-  std::vector<Pending> settling_;  ///< detaches and their consequences
+  std::vector<Pending> settling_;  ///< what moves nothing: complete, to be followed up
   std::uint64_t begun_ = 0;
   std::uint64_t ended_ = 0;
   std::uint64_t retired_ = 0;
