@@ -135,6 +135,9 @@ sch::Prediction prediction_from(const v1::Prediction& in) {
   out.recomputed_ops = in.recomputed_ops();
   out.moved_ops = in.moved_ops();
   out.program_order_step_ns = in.program_order_step_ns();
+  out.first_step_ns = in.first_step_ns();
+  out.prologue_ns = in.prologue_ns();
+  out.epilogue_ns = in.epilogue_ns();
   out.margin_bandwidth = in.margin_bandwidth();
   out.margin_op_time = in.margin_op_time();
   for (const auto& tier : in.tiers()) out.tiers.push_back({tier.name(), tier.peak_bytes()});
@@ -158,6 +161,9 @@ void prediction_to(const sch::Prediction& in, v1::Prediction& out) {
   out.set_recomputed_ops(in.recomputed_ops);
   out.set_moved_ops(in.moved_ops);
   out.set_program_order_step_ns(in.program_order_step_ns);
+  out.set_first_step_ns(in.first_step_ns);
+  out.set_prologue_ns(in.prologue_ns);
+  out.set_epilogue_ns(in.epilogue_ns);
   out.set_margin_bandwidth(in.margin_bandwidth);
   out.set_margin_op_time(in.margin_op_time);
   for (const sch::TierPeak& tier : in.tiers) {

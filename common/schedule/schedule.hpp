@@ -156,6 +156,10 @@ struct Prediction {
   std::uint32_t moved_ops = 0;       ///< ops that left program order
   /// The step had the order not been refined; 0: there was no plan in program order.
   std::uint64_t program_order_step_ns = 0;
+  std::uint64_t first_step_ns = 0;  ///< from its start, with an empty device, to its last op's end
+  std::uint64_t prologue_ns = 0;    ///< from the first step's start until all of it has arrived
+  /// From the last step's end until every persistent storage's latest value is in its home slot.
+  std::uint64_t epilogue_ns = 0;
   /// Lowest factors on all bandwidths, and on all op durations, at which the stall stays below 2 %
   /// of the compute time, as far as margin_of() looks; 0: it does not even as planned.
   double margin_bandwidth = 0;

@@ -121,7 +121,16 @@ schedule::Schedule build(const Graph& graph, const Hardware& hardware, const Opt
   return out;
 }
 
-/// Fills what the analyzer promises of the steady state, from the simulator.
+void fill_times(const std::vector<schedule::MeasuredStep::Span>& spans,
+                std::vector<schedule::CacheOp>& list) {
+  HO_CHECK(spans.size() == list.size());
+  for (std::size_t c = 0; c < list.size(); ++c) {
+    list[c].start_ns = spans[c].start_ns;
+    list[c].end_ns = spans[c].end_ns;
+  }
+}
+
+/// Fills what the analyzer promises, from the simulator.
 Result<void> predict(const Graph& graph, const Hardware& hardware, std::uint64_t bound_ns,
                      schedule::Schedule& out) {
   auto simulated = simulate(out, hardware, Policy::kPlanned);
@@ -143,11 +152,12 @@ Result<void> predict(const Graph& graph, const Hardware& hardware, std::uint64_t
   p.tiers = std::move(simulated->tiers);
   p.channels = std::move(simulated->channels);
   p.op_start_ns = std::move(simulated->op_start_ns);
-  HO_CHECK(simulated->cache_ops.size() == out.cache_ops.size());
-  for (std::size_t c = 0; c < out.cache_ops.size(); ++c) {
-    out.cache_ops[c].start_ns = simulated->cache_ops[c].start_ns;
-    out.cache_ops[c].end_ns = simulated->cache_ops[c].end_ns;
-  }
+  p.first_step_ns = simulated->first_step_ns;
+  p.prologue_ns = simulated->prologue_ns;
+  p.epilogue_ns = simulated->epilogue_ns;
+  fill_times(simulated->cache_ops, out.cache_ops);
+  fill_times(simulated->prologue, out.prologue);
+  fill_times(simulated->epilogue, out.epilogue);
   return {};
 }
 

@@ -257,45 +257,6 @@ void Emitter::emit_order_of_bytes() {
       });
 }
 
-/// Whether the steady state finds the storage on the device, or on its way, as a step begins.
-bool Emitter::begins_on_device(std::uint32_t storage) const {
-  const std::uint32_t wrap = life_.gap_begin[storage + 1] - 1;
-  if (!choice_.moved[wrap]) return true;
-  return fetch_of_[wrap] != kNone && choice_.fetch_from[wrap] <= n_;
-}
-
-void Emitter::emit_prologue() {
-  for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) {
-    if (!graph_.storages[s].persistent || life_.accesses_of(s).empty()) continue;
-    if (on_flash(s) || !begins_on_device(s)) continue;
-    const std::size_t access = life_.access_begin[s];
-    CacheOp op = whole(CacheOpKind::kPrefetch, s, out_.access_offset[access]);
-    op.before_position = Position(life_.accesses[access].position);
-    out_.prologue.push_back(std::move(op));
-  }
-  std::stable_sort(out_.prologue.begin(), out_.prologue.end(),
-                   [](const CacheOp& a, const CacheOp& b) {
-                     return a.before_position->value() < b.before_position->value();
-                   });
-  if (staging_.active()) emit_prologue_from_flash();
-}
-
-/// Persistent values whose last version has no Store of its own.
-void Emitter::emit_epilogue() {
-  for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) {
-    if (!graph_.storages[s].persistent || life_.accesses_of(s).empty()) continue;
-    const Gap& wrap = life_.gaps[life_.gap_begin[s + 1] - 1];
-    if (wrap.version == kHomeVersion) continue;
-    if (on_flash(s)) {
-      emit_epilogue_to_flash(s, wrap.version);
-      continue;
-    }
-    if (store_of_[wrap.version] != kNone) continue;
-    const std::size_t access = life_.access_begin[s + 1] - 1;
-    out_.epilogue.push_back(whole(CacheOpKind::kStore, s, out_.access_offset[access]));
-  }
-}
-
 /// Planned start order: the runtime serves a channel in this order.
 void Emitter::sort_list() {
   std::vector<std::uint32_t> order(out_.cache_ops.size());

@@ -74,9 +74,10 @@ void Emitter::pack_tier(std::size_t tier) {
   for (const DdrStay& stay : ddr_stays_) {
     blocks.push_back({stay.held.begin, stay.held.end, stay.held.bytes});
   }
-  const bool transit = tier == 0 && staging_.transit_bytes > 0;
-  if (transit) blocks.push_back({0, 0, staging_.transit_bytes});
+  // What first and last steps pass through: held free here, placed by transit_room().
+  if (tier == 0 && staging_.transit_bytes > 0) blocks.push_back({0, 0, staging_.transit_bytes});
   const std::uint64_t bottom = out_.home_bytes[tier];
+  if (tier == 0) ddr_bottom_ = bottom;
   const std::uint64_t room = std::max(in_.tiers[tier].capacity_bytes, bottom) - bottom;
   // What cannot fit is not searched for: the caller holds more back, or gives up.
   const bool can_fit = largest_load(blocks, n_) <= room;
@@ -90,7 +91,6 @@ void Emitter::pack_tier(std::size_t tier) {
       slot_offset_[stay.slot] = stay.held.offset;
     }
   }
-  if (transit) transit_offset_ = bottom + packing.offsets.back();
   out_.home_bytes[tier] = bottom + packing.height_bytes;
 }
 
@@ -222,64 +222,6 @@ void Emitter::emit_order_of_slots() {
           wait_for(owner.releases, released, next.begins, begins);
         }
       });
-}
-
-/// As the first step begins: what the device holds comes through the transit slot, one after the
-/// other; staging slots that carry a value into a step are filled.
-void Emitter::emit_prologue_from_flash() {
-  std::vector<std::uint32_t> carried(graph_.storages.size(), kNone);
-  for (std::uint32_t i = 0; i < staging_.slots.size(); ++i) {
-    if (staging_.slots[i].carried) carried[staging_.slots[i].storage] = i;
-  }
-  std::vector<std::uint32_t> order;
-  for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) {
-    if (!on_flash(s) || !graph_.storages[s].persistent || life_.accesses_of(s).empty()) continue;
-    order.push_back(s);
-  }
-  const auto first_use = [&](std::uint32_t s) { return life_.accesses_of(s).front().position; };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return first_use(a) < first_use(b); });
-  std::uint32_t transit_free = kNone;  // the Prefetch that last read the transit slot
-  const auto add = [&](CacheOp op, std::uint64_t ddr_offset, std::uint32_t after) {
-    op.ddr_offset_bytes = ddr_offset;
-    op.before_position = Position(0);
-    if (after != kNone) op.after_cache_ops.push_back({CacheOpIndex(after), false});
-    out_.prologue.push_back(std::move(op));
-    return static_cast<std::uint32_t>(out_.prologue.size() - 1);
-  };
-  for (const std::uint32_t s : order) {
-    const bool fetched = begins_on_device(s);
-    const bool transits = carried[s] == kNone;
-    if (transits && !fetched) continue;
-    const std::uint64_t slot = transits ? transit_offset_ : slot_offset_[carried[s]];
-    const std::uint32_t staged =
-        add(whole(CacheOpKind::kStageIn, s, 0), slot, transits ? transit_free : kNone);
-    if (!fetched) continue;
-    const std::uint64_t offset = out_.access_offset[life_.access_begin[s]];
-    const std::uint32_t fetch = add(whole(CacheOpKind::kPrefetch, s, offset), slot, staged);
-    if (transits) transit_free = fetch;
-  }
-}
-
-/// After the last step: the latest value goes home, from its staging slot or from the device
-/// through the transit slot.
-void Emitter::emit_epilogue_to_flash(std::uint32_t storage, std::uint32_t version) {
-  if (stage_out_of_[version] != kNone) return;
-  const auto add = [&](CacheOp op, std::uint64_t ddr_offset, std::uint32_t after) {
-    op.ddr_offset_bytes = ddr_offset;
-    if (after != kNone) op.after_cache_ops.push_back({CacheOpIndex(after), false});
-    out_.epilogue.push_back(std::move(op));
-    return static_cast<std::uint32_t>(out_.epilogue.size() - 1);
-  };
-  if (store_of_[version] != kNone) {
-    const std::uint64_t slot = slot_offset_[staging_.slot_of_store[version]];
-    add(whole(CacheOpKind::kStageOut, storage, 0), slot, kNone);
-    return;
-  }
-  const std::uint64_t offset = out_.access_offset[life_.access_begin[storage + 1] - 1];
-  const std::uint32_t store =
-      add(whole(CacheOpKind::kStore, storage, offset), transit_offset_, epilogue_transit_free_);
-  epilogue_transit_free_ = add(whole(CacheOpKind::kStageOut, storage, 0), transit_offset_, store);
 }
 
 }  // namespace ho::analyzer

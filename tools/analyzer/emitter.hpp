@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "tools/analyzer/emit.hpp"
 #include "tools/analyzer/liveness.hpp"
 #include "tools/analyzer/staging.hpp"
+#include "tools/analyzer/transit.hpp"
 
 namespace ho::analyzer {
 
@@ -89,7 +91,8 @@ void for_each_succession(const std::vector<HeldBytes>& blocks, std::int64_t n, V
   }
 }
 
-/// The work of one emit(). Internal to emit.cpp (the device) and emit_slots.cpp (what lies below).
+/// The work of one emit(). Internal to emit.cpp (the device), emit_slots.cpp (what lies below) and
+/// emit_ends.cpp (the first and the last step).
 /// Run once.
 class Emitter {
  public:
@@ -128,10 +131,16 @@ class Emitter {
   void wait_for_release(const Residence& owner, std::int64_t owner_lap, const Residence& next,
                         std::int64_t next_lap);
   void block(std::uint32_t detach, std::int64_t step, std::int64_t position);
+  struct FirstUse;
+  [[nodiscard]] std::vector<FirstUse> first_uses() const;
   void emit_prologue();
-  void emit_prologue_from_flash();
+  void emit_prologue_from_flash(const FirstUse& use, TransitRing* ring, std::int64_t until);
   void emit_epilogue();
-  void emit_epilogue_to_flash(std::uint32_t storage, std::uint32_t version);
+  void emit_epilogue_to_flash(std::uint32_t storage, std::uint32_t version,
+                              std::optional<TransitRing>& ring);
+  [[nodiscard]] TransitRoom room_for(std::uint64_t largest, std::int64_t wanted_until);
+  static std::uint32_t add_once(std::vector<schedule::CacheOp>& list, schedule::CacheOp op,
+                                std::uint64_t ddr_offset, const std::vector<std::uint32_t>& after);
   void sort_list();
   [[nodiscard]] schedule::CacheOp whole(schedule::CacheOpKind kind, std::uint32_t storage,
                                         std::uint64_t offset) const;
@@ -170,8 +179,7 @@ class Emitter {
   };
   std::vector<DdrStay> ddr_stays_;
   std::vector<std::uint64_t> slot_offset_;  // per staging slot
-  std::uint64_t transit_offset_ = 0;
-  std::uint32_t epilogue_transit_free_ = kNone;  // the StageOut that last read the transit slot
+  std::uint64_t ddr_bottom_ = 0;            // what lies below in local DDR stays for good
 };
 
 }  // namespace ho::analyzer

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <string>
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/schedule/needed.hpp"
 #include "tools/analyzer/buckets.hpp"
 #include "tools/analyzer/simulate_channels.hpp"
 
@@ -27,13 +29,13 @@ struct Instance {
 };
 
 struct Submitted {
-  std::uint64_t at_ns = 0;
+  std::uint64_t key = 0;  ///< when; of the prologue the position that needs it
   Instance instance;
 
   /// Later is greater: for a heap that gives the earliest.
   bool operator<(const Submitted& other) const {
-    return std::tie(at_ns, instance.era, instance.index) >
-           std::tie(other.at_ns, other.instance.era, other.instance.index);
+    return std::tie(key, instance.era, instance.index) >
+           std::tie(other.key, other.instance.era, other.instance.index);
   }
 };
 
@@ -50,15 +52,19 @@ struct StepRecord {
 
 class Replay {
  public:
+  /// @param channel_of  of the prologue, the steady list and the epilogue.
   Replay(const Schedule& schedule, const detail::ChannelLinks& links,
-         std::vector<unsigned> channel_by_op, std::vector<unsigned> channel_by_prologue_op)
+         std::array<std::vector<unsigned>, 3> channel_of)
       : schedule_(schedule),
         channels_(links),
         links_(links),
-        channel_of_{std::move(channel_by_prologue_op), std::move(channel_by_op)},
+        channel_of_(std::move(channel_of)),
         live_(schedule.storages.size(), 0),
         last_access_(detail::last_access(schedule)) {
     turn_dependencies_round();
+    prologue_needed_ = schedule::needed_positions(schedule.prologue, positions());
+    needed_ = schedule::needed_positions(schedule.cache_ops, positions());
+    prologue_.resize(schedule.prologue.size());
   }
 
   Result<Simulation> run();
@@ -82,6 +88,8 @@ class Replay {
   void submit(Instance it);
   void complete(Instance it);
   void start_transfers();
+  void drop_reads();
+  [[nodiscard]] std::optional<Instance> next_of(unsigned channel);
   void set_live(StorageIndex storage, bool live);
   [[nodiscard]] bool steady() const;
   [[nodiscard]] Simulation result() const;
@@ -89,16 +97,19 @@ class Replay {
   const Schedule& schedule_;
   detail::Channels channels_;
   const detail::ChannelLinks& links_;
-  std::array<std::vector<unsigned>, 2> channel_of_;  ///< prologue, steady
+  std::array<std::vector<unsigned>, 3> channel_of_;  ///< prologue, steady, epilogue
 
   Buckets dependents_;           ///< cache op -> (dependent << 1 | next step)
   Buckets prologue_dependents_;  ///< the same within the prologue
   Buckets after_;                ///< position -> cache ops; key positions(): the step's begin
   std::vector<std::uint32_t> prologue_waits_;
+  std::vector<std::uint64_t> prologue_needed_;  ///< position of the first step
+  std::vector<std::uint64_t> needed_;           ///< from the first position of its step
 
   std::vector<std::unique_ptr<StepRecord>> steps_;
   std::vector<Instance> ready_;
   std::array<std::priority_queue<Submitted>, detail::kChannelCount> queues_;
+  std::array<std::priority_queue<Submitted>, detail::kChannelCount> prologue_queues_;
   std::array<Instance, detail::kChannelCount> active_;
   std::array<std::uint64_t, detail::kChannelCount> started_ns_{};
 
@@ -116,6 +127,7 @@ class Replay {
   std::uint64_t peak_bytes_ = 0;
   std::uint64_t backlog_ops_ = 0;
   std::uint64_t backlog_bytes_ = 0;
+  std::vector<schedule::MeasuredStep::Span> prologue_;
 };
 
 void Replay::turn_dependencies_round() {
@@ -197,6 +209,7 @@ void Replay::end_step() {
   record.backlog_bytes = backlog_bytes_;
   if (steady() || step_ + 1 == detail::kStepsMax) {
     computing_ = false;
+    drop_reads();
   } else {
     begin_step(step_ + 1);
   }
@@ -249,10 +262,48 @@ void Replay::submit(Instance it) {
     complete(it);
     return;
   }
+  if (!computing_ && schedule::moves_toward_device(op.kind)) {
+    complete(it);
+    return;
+  }
   if (op.kind == CacheOpKind::kPrefetch) set_live(op.storage, true);
   ++backlog_ops_;
   backlog_bytes_ += op.range_end_bytes - op.range_begin_bytes;
-  queues_[channel_of_[it.era == 0 ? 0 : 1][it.index]].push({now_ns_, it});
+  if (it.era == 0) {
+    prologue_queues_[channel_of_[0][it.index]].push({prologue_needed_[it.index], it});
+  } else {
+    queues_[channel_of_[1][it.index]].push({now_ns_, it});
+  }
+}
+
+/// The last step has run: nobody reads what would still come to the device.
+void Replay::drop_reads() {
+  for (unsigned channel = 0; channel < detail::kChannelCount; channel += 2) {
+    while (const auto it = next_of(channel)) {
+      const CacheOp& op = op_of(*it);
+      --backlog_ops_;
+      backlog_bytes_ -= op.range_end_bytes - op.range_begin_bytes;
+      complete(*it);
+    }
+  }
+}
+
+/// Takes what the channel carries next from its queues.
+std::optional<Instance> Replay::next_of(unsigned channel) {
+  auto& once = prologue_queues_[channel];
+  auto& queue = queues_[channel];
+  if (once.empty() && queue.empty()) return std::nullopt;
+  const auto needed = [&](Instance it) {
+    const std::uint64_t relative = needed_[it.index];
+    if (relative == schedule::kNeverNeeded) return relative;
+    return std::uint64_t{it.era - 1} * positions() + relative;
+  };
+  auto& from = !once.empty() && (queue.empty() || once.top().key <= needed(queue.top().instance))
+                   ? once
+                   : queue;
+  const Instance it = from.top().instance;
+  from.pop();
+  return it;
 }
 
 void Replay::complete(Instance it) {
@@ -307,10 +358,10 @@ void Replay::run_ops() {
 
 void Replay::start_transfers() {
   for (unsigned channel = 0; channel < detail::kChannelCount; ++channel) {
-    auto& queue = queues_[channel];
-    if (queue.empty() || !channels_.idle(channel)) continue;
-    active_[channel] = queue.top().instance;
-    queue.pop();
+    if (!channels_.idle(channel)) continue;
+    const auto next = next_of(channel);
+    if (!next) continue;
+    active_[channel] = *next;
     started_ns_[channel] = now_ns_;
     const CacheOp& op = op_of(active_[channel]);
     channels_.start(channel, op.range_end_bytes - op.range_begin_bytes, now_ns_);
@@ -328,7 +379,9 @@ void Replay::settle() {
       const CacheOp& op = op_of(it);
       --backlog_ops_;
       backlog_bytes_ -= op.range_end_bytes - op.range_begin_bytes;
-      if (it.era > 0) {
+      if (it.era == 0) {
+        prologue_[it.index] = {started_ns_[*ended], now_ns_};
+      } else {
         StepRecord& record = *steps_[it.era - 1];
         if (!record.out.cache_ops.empty()) {
           record.out.cache_ops[it.index] = {started_ns_[*ended] - record.start_ns,
@@ -385,6 +438,12 @@ Simulation Replay::result() const {
     out.channels.push_back({std::string(detail::kChannelNames[channel]), busy_ns[channel]});
   }
   out.tiers = detail::tier_peaks(schedule_, peak_bytes_);
+  out.first_step_ns = steps_[0]->end_ns;
+  for (const auto& span : prologue_) out.prologue_ns = std::max(out.prologue_ns, span.end_ns);
+  out.prologue = prologue_;
+  out.epilogue_ns = now_ns_ - chain_free_ns_;
+  out.epilogue = detail::replay_epilogue(schedule_, links_, channel_of_[2], out.epilogue_ns);
+  for (const auto& span : out.epilogue) out.epilogue_ns = std::max(out.epilogue_ns, span.end_ns);
   return out;
 }
 
@@ -409,26 +468,6 @@ Result<Simulation> Replay::run() {
   return result();
 }
 
-/// The channel of each cache op. A Detach has none; its entry means nothing.
-Result<std::vector<unsigned>> channels_of(const Schedule& schedule, const Hardware& hardware,
-                                          const std::vector<CacheOp>& list) {
-  std::vector<unsigned> out(list.size(), 0);
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const CacheOp& op = list[i];
-    if (op.kind == CacheOpKind::kDetach) continue;
-    const auto& home = schedule.homes[op.storage.value()];
-    if (!home) {
-      return Error{Errc::kInvalidArgument, "storage " + schedule.storages[op.storage.value()].name +
-                                               " is moved but has no home slot"};
-    }
-    auto channel = detail::channel_of(hardware, schedule::transfer_tier(schedule, op),
-                                      schedule::moves_toward_device(op.kind));
-    if (!channel) return channel.error();
-    out[i] = *channel;
-  }
-  return out;
-}
-
 }  // namespace
 
 Result<Simulation> simulate(const Schedule& schedule, const Hardware& hardware, Policy policy) {
@@ -437,11 +476,15 @@ Result<Simulation> simulate(const Schedule& schedule, const Hardware& hardware, 
   if (policy != Policy::kPlanned) return detail::simulate_baseline(schedule, hardware, policy);
   auto links = detail::ChannelLinks::create(hardware);
   if (!links) return links.error();
-  auto steady = channels_of(schedule, hardware, schedule.cache_ops);
-  if (!steady) return steady.error();
-  auto prologue = channels_of(schedule, hardware, schedule.prologue);
-  if (!prologue) return prologue.error();
-  return Replay(schedule, *links, *std::move(steady), *std::move(prologue)).run();
+  std::array<std::vector<unsigned>, 3> channel_of;
+  const std::array<const std::vector<CacheOp>*, 3> lists = {&schedule.prologue, &schedule.cache_ops,
+                                                            &schedule.epilogue};
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    auto channels = detail::channels_of(schedule, hardware, *lists[i]);
+    if (!channels) return channels.error();
+    channel_of[i] = *std::move(channels);
+  }
+  return Replay(schedule, *links, std::move(channel_of)).run();
 }
 
 }  // namespace ho::analyzer

@@ -23,7 +23,8 @@ struct MemoryPoint {
   std::uint64_t bytes = 0;
 };
 
-/// One steady-state step, times from its start.
+/// One steady-state step, times from its start; of kPlanned the first step and the end of a run
+/// too.
 struct Simulation {
   std::uint64_t step_ns = 0;     ///< steady-state period
   std::uint64_t stall_ns = 0;    ///< sum over positions
@@ -36,6 +37,13 @@ struct Simulation {
   std::vector<std::uint64_t> op_stall_ns;               ///< per position
   std::vector<schedule::MeasuredStep::Span> cache_ops;  ///< parallel to cache_ops (kPlanned only)
   std::vector<MemoryPoint> memory;  ///< device bytes live over one steady-state step
+  /// The first step, from its start; at its start the device is empty. (kPlanned only, as below)
+  std::uint64_t first_step_ns = 0;
+  std::uint64_t prologue_ns = 0;  ///< from the first step's start until all of it has arrived
+  /// From the end of the last step's last op until every persistent storage's latest value is home.
+  std::uint64_t epilogue_ns = 0;
+  std::vector<schedule::MeasuredStep::Span> prologue;  ///< from the first step's start
+  std::vector<schedule::MeasuredStep::Span> epilogue;  ///< from the end of the last step's last op
   std::vector<schedule::TierPeak> tiers;
   std::vector<schedule::ChannelLoad> channels;
 };
@@ -51,7 +59,10 @@ struct Simulation {
 /// exceeds the port's, a fair share (max-min). The larger of channel and port latency counts. A
 /// Detach takes no time. A Prefetch's target counts as live from its submission, until Detach; a
 /// non-persistent storage dies with its last access in the step. StageIn and StageOut take the
-/// channels flash.read and flash.write, which share nothing with the others.
+/// channels flash.read and flash.write, which share nothing with the others. In the first step a
+/// transfer of the prologue goes before the others' first one where it is needed no later. After
+/// the last step only what moves away from the device is still sent, then the epilogue, in list
+/// order.
 ///
 /// Where the client's runtime differs: it sends what is needed soonest first, in pieces, so it
 /// never waits behind a whole transfer that could wait; and its local driver moves both directions

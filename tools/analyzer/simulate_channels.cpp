@@ -197,6 +197,26 @@ Result<void> check_transfers(const schedule::Schedule& schedule, const Hardware&
       "the links are too slow for the storages: the times of a step's transfers do not fit"};
 }
 
+Result<std::vector<unsigned>> channels_of(const schedule::Schedule& schedule,
+                                          const Hardware& hardware,
+                                          const std::vector<schedule::CacheOp>& list) {
+  std::vector<unsigned> out(list.size(), 0);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const schedule::CacheOp& op = list[i];
+    if (op.kind == schedule::CacheOpKind::kDetach) continue;
+    const auto& home = schedule.homes[op.storage.value()];
+    if (!home) {
+      return Error{Errc::kInvalidArgument, "storage " + schedule.storages[op.storage.value()].name +
+                                               " is moved but has no home slot"};
+    }
+    auto channel = channel_of(hardware, schedule::transfer_tier(schedule, op),
+                              schedule::moves_toward_device(op.kind));
+    if (!channel) return channel.error();
+    out[i] = *channel;
+  }
+  return out;
+}
+
 std::vector<std::uint64_t> last_access(const schedule::Schedule& schedule) {
   std::vector<std::uint64_t> last(schedule.storages.size(), kNever);
   for (std::size_t p = 0; p < schedule.positions.size(); ++p) {

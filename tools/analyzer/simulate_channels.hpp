@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "common/base/result.hpp"
 #include "common/model/hardware.hpp"
@@ -83,12 +84,26 @@ class Channels {
 [[nodiscard]] Result<void> check_transfers(const schedule::Schedule& schedule,
                                            const Hardware& hardware);
 
+/// The channel of each cache op of a list. A Detach has none; its entry means nothing.
+/// @return kInvalidArgument where the hardware lacks a tier, or a storage that is moved has no
+/// home.
+[[nodiscard]] Result<std::vector<unsigned>> channels_of(const schedule::Schedule& schedule,
+                                                        const Hardware& hardware,
+                                                        const std::vector<schedule::CacheOp>& list);
+
 /// The position of each storage's last access in the step; kNever where it has none.
 [[nodiscard]] std::vector<std::uint64_t> last_access(const schedule::Schedule& schedule);
 
 /// Device and home peaks as the outputs list them.
 [[nodiscard]] std::vector<schedule::TierPeak> tier_peaks(const schedule::Schedule& schedule,
                                                          std::uint64_t device_peak_bytes);
+
+/// When each transfer of the epilogue runs, in simulate_epilogue.cpp: on idle channels from
+/// `from_ns` on, each channel in list order. All zero where its dependencies never let it start.
+/// @param channel_of  per epilogue op.
+[[nodiscard]] std::vector<schedule::MeasuredStep::Span> replay_epilogue(
+    const schedule::Schedule& schedule, const ChannelLinks& links,
+    const std::vector<unsigned>& channel_of, std::uint64_t from_ns);
 
 /// The baselines, in simulate_baseline.cpp.
 [[nodiscard]] Result<Simulation> simulate_baseline(const schedule::Schedule& schedule,

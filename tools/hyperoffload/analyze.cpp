@@ -71,6 +71,9 @@ std::string plan_json(const Answer& answer, const schedule::Schedule& plan,
       .field("recomputed_ops", p.recomputed_ops)
       .field("moved_ops", p.moved_ops)
       .field("program_order_step_ns", p.program_order_step_ns)
+      .field("first_step_ns", p.first_step_ns)
+      .field("prologue_ns", p.prologue_ns)
+      .field("epilogue_ns", p.epilogue_ns)
       .field("program_order_lower_bound_ns", order.program_order_lower_bound_ns)
       .field("refined_lower_bound_ns", order.refined_lower_bound_ns)
       .field("program_order_live_peak_bytes", order.program_order_live_peak_bytes)
@@ -146,7 +149,10 @@ void tell_plan(const Answer& answer, const schedule::Schedule& plan,
             << format_duration_ns(p.compute_ns) << " + stall " << format_duration_ns(p.stall_ns)
             << "; no plan can be below " << format_duration_ns(p.lower_bound_ns) << "\n"
             << "  moved per step " << format_bytes(p.prefetch_bytes) << " in, "
-            << format_bytes(p.store_bytes) << " out\n";
+            << format_bytes(p.store_bytes) << " out\n"
+            << "  first and last " << format_duration_ns(p.first_step_ns)
+            << " for the first step, which brings what rests on the device; after the last "
+            << format_duration_ns(p.epilogue_ns) << " until all is home\n";
   if (p.moved_ops > 0 || p.recomputed_ops > 0) {
     std::cerr << "  order          " << p.moved_ops << " ops moved, " << p.recomputed_ops
               << " run again";

@@ -43,6 +43,11 @@ std::string to_json(const Arguments& args, const schedule::Schedule& plan,
       .field("peak_bytes", result.peak_bytes)
       .field("prefetch_bytes", result.prefetch_bytes)
       .field("store_bytes", result.store_bytes);
+  if (args.policy == "planned") {
+    json.field("first_step_ns", result.first_step_ns)
+        .field("prologue_ns", result.prologue_ns)
+        .field("epilogue_ns", result.epilogue_ns);
+  }
   json.key("channels").begin_array();
   for (const auto& channel : result.channels) {
     json.begin_object().field("name", channel.name).field("busy_ns", channel.busy_ns).end();

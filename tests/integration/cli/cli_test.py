@@ -46,6 +46,7 @@ HARDWARE = {"name": "test", "deviceBytes": str(64 << 20),
 
 FIELDS = {"graph", "ops", "storages", "device_budget_bytes", "peak_unmanaged_bytes",
           "peak_planned_bytes", "arena_bytes", "live_bound_bytes", "compute_ns", "step_ns",
+          "first_step_ns", "prologue_ns", "epilogue_ns",
           "stall_ns", "lower_bound_ns", "prefetch_bytes", "store_bytes", "stage_in_bytes",
           "stage_out_bytes", "tiers", "channels", "recomputed_ops", "analyze_ms",
           "program_order_lower_bound_ns", "refined_lower_bound_ns", "margin_bandwidth"}

@@ -59,7 +59,7 @@ TEST_CASE("planner: every plan of a random graph is proven legal and above the b
 
 TEST_CASE("planner: every plan with flash is proven legal and within local DDR") {
   int staged = 0;
-  test::for_each_seed(25, [&](std::uint64_t seed) {
+  test::for_each_seed(100, [&](std::uint64_t seed) {
     const Graph graph = test::random_graph(seed, 60);
     const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
     for (const std::uint64_t percent : {30U, 45U}) {

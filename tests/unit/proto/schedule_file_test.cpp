@@ -50,6 +50,9 @@ Schedule full_schedule() {
   schedule.prediction.recomputed_ops = 12;
   schedule.prediction.moved_ops = 13;
   schedule.prediction.program_order_step_ns = 14;
+  schedule.prediction.first_step_ns = 15;
+  schedule.prediction.prologue_ns = 16;
+  schedule.prediction.epilogue_ns = 17;
   schedule.prediction.margin_bandwidth = 0.5;
   schedule.prediction.margin_op_time = 0.25;
   schedule.prediction.tiers = {{"device", 13}};

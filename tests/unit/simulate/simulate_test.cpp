@@ -98,6 +98,44 @@ TEST_CASE("simulate: a prefetch waits for the store whose home copy it reads") {
   CHECK(result.store_bytes == 1000);
 }
 
+TEST_CASE("simulate: the prologue lets go first what the first step needs sooner") {
+  ScheduleBuilder b;
+  const auto x = b.storage("x", 5000, ScheduleBuilder::kWeight, 0);
+  const auto y = b.storage("y", 1000, ScheduleBuilder::kWeight, 5120);
+  b.op({});
+  b.op({ScheduleBuilder::read(y, 5120)});
+  b.op({ScheduleBuilder::read(x, 0)});
+  b.prologue(x, 0, {.before = 2});
+  b.prefetch(y, 5120, {.before = 1, .after_cache_ops = {ScheduleBuilder::previous(1)}});
+  b.detach(y, 5120, {.after = 1});
+  const Simulation result = run(b.finish());
+  CHECK(result.prologue_ns == 8000);    // 2000 for y, then 6000
+  CHECK(result.first_step_ns == 9000);  // the other way round 10000
+  REQUIRE(result.prologue.size() == 1);
+  CHECK(result.prologue[0].start_ns == 2000);
+  CHECK(result.step_ns == 4000);
+  CHECK(result.epilogue_ns == 0);
+}
+
+TEST_CASE("simulate: after the last step stores go on, fetches for a next one do not") {
+  ScheduleBuilder b;
+  const auto w = b.storage("w", 1000, ScheduleBuilder::kWeight, 0);
+  const auto v = b.storage("v", 4000, ScheduleBuilder::kWeight, 1024);
+  b.op({ScheduleBuilder::read(w, 0), ScheduleBuilder::write(v, 1024)});
+  b.op({});
+  b.detach(w, 0, {.after = 1});
+  b.prefetch(
+      w, 0,
+      {.after = 1, .before = 0, .next_step = true, .after_cache_ops = {ScheduleBuilder::same(0)}});
+  b.prologue(w, 0, {.before = 0});
+  b.epilogue(v, 1024, {});
+  const Simulation result = run(b.finish());
+  CHECK(result.step_ns == 4000);      // 2000 of it waits for w
+  CHECK(result.epilogue_ns == 5000);  // v alone
+  REQUIRE(result.epilogue.size() == 1);
+  CHECK(result.epilogue[0].end_ns == 5000);
+}
+
 TEST_CASE("simulate: a prefetch for the next step runs beside this one's tail") {
   ScheduleBuilder b;
   const auto w = b.storage("w", 1000, ScheduleBuilder::kWeight, 0);

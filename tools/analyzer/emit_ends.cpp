@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "tools/analyzer/emitter.hpp"
+
+// The ends of a run: what the first step brings from home, and what goes home after the last one.
+namespace ho::analyzer {
+
+using schedule::CacheOp;
+using schedule::CacheOpIndex;
+using schedule::CacheOpKind;
+using schedule::Position;
+
+/// A value that the steady state finds on the device, in flight or in a staging slot as a step
+/// begins.
+struct Emitter::FirstUse {
+  std::uint32_t storage = 0;
+  std::uint32_t position = 0;  ///< the first one that waits for it
+  std::uint32_t slot = kNone;  ///< the staging slot that holds it then
+  bool fetched = false;        ///< it is on the device, or on its way there
+};
+
+/// Whether the steady state finds the storage on the device, or on its way, as a step begins.
+bool Emitter::begins_on_device(std::uint32_t storage) const {
+  const std::uint32_t wrap = life_.gap_begin[storage + 1] - 1;
+  if (!choice_.moved[wrap]) return true;
+  return fetch_of_[wrap] != kNone && choice_.fetch_from[wrap] <= n_;
+}
+
+/// What the prologue brings, in the order in which it is needed.
+std::vector<Emitter::FirstUse> Emitter::first_uses() const {
+  std::vector<std::uint32_t> carried(graph_.storages.size(), kNone);
+  for (std::uint32_t i = 0; i < staging_.slots.size(); ++i) {
+    if (staging_.slots[i].carried) carried[staging_.slots[i].storage] = i;
+  }
+  std::vector<FirstUse> out;
+  for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) {
+    if (!graph_.storages[s].persistent || life_.accesses_of(s).empty()) continue;
+    FirstUse use{s, life_.accesses_of(s).front().position, carried[s], begins_on_device(s)};
+    if (!use.fetched) {
+      if (use.slot == kNone) continue;
+      // The Prefetch of the step itself reads the slot: it starts after this position.
+      const std::int64_t after = choice_.fetch_from[life_.gap_begin[s + 1] - 1] - 1 - n_;
+      HO_CHECK(after >= 0 && after < n_);
+      use.position = static_cast<std::uint32_t>(after);
+    }
+    out.push_back(use);
+  }
+  std::stable_sort(out.begin(), out.end(),
+                   [](const FirstUse& a, const FirstUse& b) { return a.position < b.position; });
+  return out;
+}
+
+/// Local DDR for transfers of up to `largest` bytes on their way between flash and device.
+TransitRoom Emitter::room_for(std::uint64_t largest, std::int64_t wanted_until) {
+  std::vector<TakenBytes> taken;
+  for (const DdrStay& stay : ddr_stays_) {
+    const bool spans = stay.held.begin <= 0 || stay.held.end >= n_;
+    taken.push_back(
+        {spans ? 0 : stay.held.begin, {stay.held.offset, stay.held.offset + stay.held.bytes}});
+  }
+  std::uint64_t& top = out_.home_bytes[0];
+  const std::uint64_t limit =
+      std::max(top, std::min(in_.tiers[0].capacity_bytes, top + 2 * largest));
+  const TransitRoom room =
+      transit_room(std::move(taken), {ddr_bottom_, limit}, largest, wanted_until);
+  top = std::max(top, room.bytes.end);
+  return room;
+}
+
+/// @return the op's index in `list`.
+std::uint32_t Emitter::add_once(std::vector<CacheOp>& list, CacheOp op, std::uint64_t ddr_offset,
+                                const std::vector<std::uint32_t>& after) {
+  op.ddr_offset_bytes = ddr_offset;
+  for (const std::uint32_t before : after) {
+    op.after_cache_ops.push_back({CacheOpIndex(before), false});
+  }
+  list.push_back(std::move(op));
+  return static_cast<std::uint32_t>(list.size() - 1);
+}
+
+/// In order of need, which serves a link best: nothing has to wait for anything but the link and,
+/// from flash, for room in local DDR.
+void Emitter::emit_prologue() {
+  const std::vector<FirstUse> uses = first_uses();
+  const auto transits = [&](const FirstUse& use) {
+    return on_flash(use.storage) && use.slot == kNone;
+  };
+  std::uint64_t largest = 0;
+  std::int64_t last = 0;
+  for (const FirstUse& use : uses) {
+    if (!transits(use)) continue;
+    largest = std::max(largest, life_.bytes[use.storage]);
+    last = use.position;
+  }
+  std::optional<TransitRing> ring;
+  if (largest > 0) {
+    const TransitRoom room = room_for(largest, last);
+    ring.emplace(room.bytes);
+    last = room.until;
+  }
+  for (const FirstUse& use : uses) {
+    if (on_flash(use.storage)) {
+      emit_prologue_from_flash(use, transits(use) ? &*ring : nullptr, last);
+      continue;
+    }
+    CacheOp op = whole(CacheOpKind::kPrefetch, use.storage,
+                       out_.access_offset[life_.access_begin[use.storage]]);
+    op.before_position = Position(use.position);
+    out_.prologue.push_back(std::move(op));
+  }
+}
+
+/// Through the ring, whose bytes are others' after `until`, or into the slot that the steady state
+/// has it in.
+void Emitter::emit_prologue_from_flash(const FirstUse& use, TransitRing* ring, std::int64_t until) {
+  const auto staged = static_cast<std::uint32_t>(out_.prologue.size());
+  std::int64_t before = use.position;
+  TransitRing::Place place;
+  if (ring != nullptr) {
+    before = std::min(before, until);
+    place = ring->take(life_.bytes[use.storage], staged + 1);
+  } else {
+    place.offset = slot_offset_[use.slot];
+  }
+  CacheOp in = whole(CacheOpKind::kStageIn, use.storage, 0);
+  in.before_position = Position(static_cast<std::uint32_t>(before));
+  add_once(out_.prologue, std::move(in), place.offset, place.after);
+  if (!use.fetched) return;
+  CacheOp fetch = whole(CacheOpKind::kPrefetch, use.storage,
+                        out_.access_offset[life_.access_begin[use.storage]]);
+  fetch.before_position = Position(static_cast<std::uint32_t>(before));
+  add_once(out_.prologue, std::move(fetch), place.offset, {staged});
+}
+
+/// Persistent values whose last version has no Store of its own. What goes on to flash first, and
+/// of that the smallest first: flash is the slower link, so the sooner it starts, the sooner all is
+/// home (Johnson's rule for two machines, the second the slower one).
+void Emitter::emit_epilogue() {
+  std::vector<std::uint32_t> to_flash;
+  std::vector<std::uint32_t> to_ddr;
+  std::uint64_t largest = 0;
+  const auto version_of = [&](std::uint32_t s) {
+    return life_.gaps[life_.gap_begin[s + 1] - 1].version;
+  };
+  for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) {
+    if (!graph_.storages[s].persistent || life_.accesses_of(s).empty()) continue;
+    const std::uint32_t version = version_of(s);
+    if (version == kHomeVersion) continue;
+    if (on_flash(s)) {
+      if (stage_out_of_[version] != kNone) continue;
+      to_flash.push_back(s);
+      if (store_of_[version] == kNone) largest = std::max(largest, life_.bytes[s]);
+    } else if (store_of_[version] == kNone) {
+      to_ddr.push_back(s);
+    }
+  }
+  std::optional<TransitRing> ring;
+  if (largest > 0) ring.emplace(room_for(largest, 0).bytes);
+  // What lies in a slot needs no Store before: as good as of no size.
+  const auto through_ddr = [&](std::uint32_t s) {
+    return store_of_[version_of(s)] == kNone ? life_.bytes[s] : 0;
+  };
+  std::stable_sort(to_flash.begin(), to_flash.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return through_ddr(a) < through_ddr(b);
+  });
+  for (const std::uint32_t s : to_flash) emit_epilogue_to_flash(s, version_of(s), ring);
+  for (const std::uint32_t s : to_ddr) {
+    const std::size_t access = life_.access_begin[s + 1] - 1;
+    out_.epilogue.push_back(whole(CacheOpKind::kStore, s, out_.access_offset[access]));
+  }
+}
+
+/// From its staging slot, or from the device through the ring.
+void Emitter::emit_epilogue_to_flash(std::uint32_t storage, std::uint32_t version,
+                                     std::optional<TransitRing>& ring) {
+  if (store_of_[version] != kNone) {
+    const std::uint64_t slot = slot_offset_[staging_.slot_of_store[version]];
+    add_once(out_.epilogue, whole(CacheOpKind::kStageOut, storage, 0), slot, {});
+    return;
+  }
+  const auto store = static_cast<std::uint32_t>(out_.epilogue.size());
+  const TransitRing::Place place = ring->take(life_.bytes[storage], store + 1);
+  const std::uint64_t offset = out_.access_offset[life_.access_begin[storage + 1] - 1];
+  add_once(out_.epilogue, whole(CacheOpKind::kStore, storage, offset), place.offset, place.after);
+  add_once(out_.epilogue, whole(CacheOpKind::kStageOut, storage, 0), place.offset, {store});
+}
+
+}  // namespace ho::analyzer
