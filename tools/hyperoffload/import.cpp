@@ -71,6 +71,10 @@ void write_json(const importers::Imported& made) {
       .field("derived_by_flops_ops", made.notes.flops_bound_ops)
       .field("device_flops_per_s", made.notes.rates.flops_per_s)
       .field("device_bytes_per_s", made.notes.rates.bytes_per_s);
+  if (const auto network = made.notes.rates.network_bytes_per_s) {
+    json.field("network_bytes_per_s", *network);
+    json.field("derived_by_network_ops", made.notes.network_ops);
+  }
   json.key("kinds").begin_array();
   for (const auto& [kind, sum] : by_kind(made.graph)) {
     json.begin_object().field("kind", kind).field("storages", sum.count).field("bytes", sum.total);
@@ -119,6 +123,10 @@ void tell(const Arguments& args, const importers::Imported& made) {
               << with_prefix(notes.rates.bytes_per_s) << "B/s (" << notes.flops_bound_ops
               << " by FLOPs)\n";
   }
+  if (notes.network_ops > 0) {
+    std::cerr << "  " << notes.network_ops << " of those are communication, its bytes at "
+              << with_prefix(*notes.rates.network_bytes_per_s) << "B/s\n";
+  }
   for (const std::string& remark : notes.remarks) std::cerr << "  " << printable(remark) << '\n';
   std::cerr << "  written " << args.out << '\n';
 }
@@ -152,10 +160,14 @@ Result<importers::Imported> import_file(const Arguments& args) {
 }
 
 int run(Arguments& args) {
-  for (const double rate : {args.options.rates.flops_per_s, args.options.rates.bytes_per_s}) {
+  const importers::Rates& rates = args.options.rates;
+  for (const double rate :
+       {rates.flops_per_s, rates.bytes_per_s, rates.network_bytes_per_s.value_or(1)}) {
     if (!std::isfinite(rate) || rate < 1) {
-      return complain("import", Error(Errc::kInvalidArgument,
-                                      "--device-flops and --device-bandwidth must be at least 1"));
+      return complain("import",
+                      Error(Errc::kInvalidArgument,
+                            "--device-flops, --device-bandwidth and --network-bandwidth must be at "
+                            "least 1"));
     }
   }
   if (auto read = read_dimensions(args.dimensions, args.options); !read) {
@@ -194,6 +206,9 @@ void add_import(CLI::App& app, int& exit_code) {
       .add_option("--device-bandwidth", args->options.rates.bytes_per_s,
                   "Bytes/s of device memory, for ops without a duration")
       ->capture_default_str();
+  command.add_option("--network-bandwidth", args->options.rates.network_bytes_per_s,
+                     "Bytes/s for collectives, sends and receives without a duration "
+                     "(default: as device memory)");
   command.add_option("--dim", args->dimensions,
                      "NAME=SIZE of a dimension an ONNX model only names");
   command.add_flag("--json", args->json, "Print one JSON object on stdout");

@@ -351,7 +351,8 @@ class NamedTensors {
   void add_collective(std::uint32_t i, DraftOp& op) {
     constexpr std::uint64_t kAllReduce = 0;
     const ChakraNode& node = trace_.nodes[i];
-    op.bytes = static_cast<double>(node.communicated_bytes);
+    op.communication = true;
+    op.bytes = op.network_bytes = static_cast<double>(node.communicated_bytes);
     if (node.type != ChakraType::kCollective) return;
     if (node.collective == kAllReduce) {
       op.writes = op.reads;
@@ -451,8 +452,8 @@ class NamedTensors {
     if (collectives_ > 0) {
       draft_.remark(std::to_string(collectives_) +
                     " collectives, sends and receives never move; without a duration they count "
-                    "at the device's bandwidth, and their results have the size their readers "
-                    "name.");
+                    "at the network's bandwidth, or the device's where none is given, and their "
+                    "results have the size their readers name.");
     }
     if (passed_ > 0) {
       draft_.remark(std::to_string(passed_) + " nodes that compute nothing are left out.");

@@ -82,20 +82,29 @@ Result<std::uint64_t> Draft::duration_of(const DraftOp& op) {
     ++notes_.measured_ops;
     return static_cast<std::uint64_t>(std::llround(ns));
   }
-  double bytes = op.bytes;
+  const auto sum = [this](const std::vector<std::uint32_t>& list) {
+    double all = 0;
+    for (const std::uint32_t s : list) all += static_cast<double>(storages_.at(s).bytes);
+    return all;
+  };
+  const bool by_network = op.communication && notes_.rates.network_bytes_per_s;
+  double bytes = by_network ? op.network_bytes : op.bytes;
   if (bytes <= 0) {
-    for (const auto& list : {op.reads, op.writes}) {
-      for (const std::uint32_t s : list) bytes += static_cast<double>(storages_.at(s).bytes);
-    }
+    bytes = by_network ? std::max(sum(op.reads), sum(op.writes)) : sum(op.reads) + sum(op.writes);
   }
   const double by_flops = std::max(op.flops, 0.0) / notes_.rates.flops_per_s;
-  const double by_bytes = bytes / notes_.rates.bytes_per_s;
+  const double by_bytes =
+      bytes / (by_network ? *notes_.rates.network_bytes_per_s : notes_.rates.bytes_per_s);
   const double ns = std::ceil(std::max(by_flops, by_bytes) * 1e9);
   if (!std::isfinite(ns) || ns > static_cast<double>(kDurationNsMax)) {
     return Error(Errc::kInvalidArgument, "the duration by FLOPs and bytes is more than 2^62 ns");
   }
   ++notes_.derived_ops;
-  if (by_flops > by_bytes) ++notes_.flops_bound_ops;
+  if (by_flops > by_bytes) {
+    ++notes_.flops_bound_ops;
+  } else if (by_network) {
+    ++notes_.network_ops;
+  }
   return static_cast<std::uint64_t>(ns);
 }
 
@@ -140,6 +149,7 @@ void Draft::resolve_after(const DraftOp& in, const std::vector<std::uint32_t>& o
 
 Result<Imported> Draft::finish(std::string_view name, const Rates& rates) && {
   HO_CHECK(rates.flops_per_s > 0 && rates.bytes_per_s > 0);
+  HO_CHECK(rates.network_bytes_per_s.value_or(1) > 0);
   notes_.rates = rates;
   Imported out;
   out.graph.name = clean_name(name);

@@ -26,6 +26,8 @@ struct DraftOp {
   std::vector<std::uint32_t> after;  ///< numbers of Draft::add_op(), all smaller
   bool fixed = false;
   bool recomputable = false;
+  bool communication = false;
+  double network_bytes = 0;  ///< of communication; 0: the larger of what it reads and writes
 };
 
 /// Collects a step while an importer reads its format, then makes a checked graph of it. A value.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,10 +20,12 @@ inline constexpr std::uint32_t kNodesMax = 2U << 20U;
 inline constexpr std::uint32_t kOperandsMax = 32U << 20U;
 
 /// What one device is taken to do: a duration that a file lacks is
-/// max(flops / flops_per_s, bytes / bytes_per_s).
+/// max(flops / flops_per_s, bytes / bytes_per_s); of communication, bytes / network_bytes_per_s.
 struct Rates {
   double flops_per_s = 100e12;  ///< an accelerator of 2024 at half its 16-bit peak
   double bytes_per_s = 1.5e12;  ///< the same, half to three quarters of its HBM's rate
+  /// Of a collective's operands, once: the algorithm's part is in the rate. Absent: bytes_per_s.
+  std::optional<double> network_bytes_per_s = {};
 };
 
 struct Options {
@@ -37,6 +40,7 @@ struct Notes {
   std::uint32_t measured_ops = 0;     ///< durations taken from the file
   std::uint32_t derived_ops = 0;      ///< durations by the roofline
   std::uint32_t flops_bound_ops = 0;  ///< of those, the ones that the FLOPs decided
+  std::uint32_t network_ops = 0;      ///< of those, the ones at network_bytes_per_s
   std::vector<std::string> remarks;   ///< sentences
 };
 

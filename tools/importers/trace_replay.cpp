@@ -35,6 +35,8 @@ struct Effects {
   std::vector<std::uint32_t> reads;
   std::vector<std::uint32_t> writes;
   double bytes = 0;
+  double read_bytes = 0;
+  double written_bytes = 0;
   double share = 1;  ///< of the call's time
   bool in_place = false;
 };
@@ -274,13 +276,15 @@ class Replay {
       if (writes) out.writes.push_back(life);
       if (reads) out.reads.push_back(life);
       out.in_place = out.in_place || (writes && reads);
-      if (reads || writes) out.bytes += bytes_of(tensor) * (reads && writes ? 2 : 1);
+      if (reads) out.read_bytes += bytes_of(tensor);
+      if (writes) out.written_bytes += bytes_of(tensor);
     }
     for (const std::size_t k : part.outputs) {
       if (call.also_input[k]) continue;
       out.writes.push_back(outputs[k]);
-      out.bytes += bytes_of(node.outputs[k]);
+      out.written_bytes += bytes_of(node.outputs[k]);
     }
+    out.bytes = out.read_bytes + out.written_bytes;
     return out;
   }
 
@@ -407,7 +411,9 @@ class Replay {
     op.phase = phase_name(setting.phase);
     op.flops = call.flops * effects.share;
     op.bytes = effects.bytes;
-    op.fixed = is_communication(trace_.nodes[frame.node]);
+    op.communication = is_communication(trace_.nodes[frame.node]);
+    op.network_bytes = std::max(effects.read_bytes, effects.written_bytes);
+    op.fixed = op.communication;
     op.recomputable = !call.rules.random && !effects.in_place && !op.fixed &&
                       (setting.phase == Phase::kForward || setting.phase == Phase::kBackward);
     op.duration_ns = duration_of(frame, effects.share);

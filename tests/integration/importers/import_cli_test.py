@@ -35,6 +35,10 @@ class Import(unittest.TestCase):
         self.assertEqual(done.returncode, code, done.stderr + done.stdout)
         return done
 
+    def read_corpus(self, kind, name):
+        with open(os.path.join(CORPUS, kind, name), encoding="utf-8") as text:
+            return text.read()
+
     def run_import(self, kind, name, *more, out="g.json", code=0):
         return self.run_it("import", kind, os.path.join(CORPUS, kind, name), "--out",
                            self.path(out), *more, code=code)
@@ -64,10 +68,32 @@ class Import(unittest.TestCase):
         self.assertEqual(answer["derived_ops"], 8)
         self.assertEqual(answer["device_flops_per_s"], 1e12)
         self.assertEqual(answer["device_bytes_per_s"], 1e9)
+        self.assertNotIn("network_bytes_per_s", answer)
         kinds = {k["kind"]: k["bytes"] for k in answer["kinds"]}
         self.assertEqual((kinds["WEIGHT"], kinds["OPTIMIZER_STATE"]), (256, 1024))
         self.assertEqual({p["phase"] for p in answer["phases"]},
                          {"forward", "backward", "optimizer"})
+
+    def test_communication_takes_the_time_of_the_network(self):
+        # 64 bytes, read and written; its kernel was not measured.
+        linked = json.loads(self.read_corpus("pytorch", "linked.json"))
+        for node in linked["nodes"]:
+            node.pop("exclusive_dur", None)
+            node.pop("inclusive_dur", None)
+            node.pop("dur", None)
+        with open(self.path("l.json"), "w", encoding="utf-8") as out:
+            json.dump(linked, out)
+        result = self.run_it("import", "pytorch", self.path("l.json"), "--out", self.path("g.json"),
+                             "--network-bandwidth", "1e6")
+        self.assertIn("1 of those are communication, its bytes at 1 MB/s", result.stderr)
+        with open(self.path("g.json"), encoding="utf-8") as graph:
+            ops = {op["name"]: op["durationNs"] for op in json.load(graph)["ops"]}
+        self.assertEqual(ops["record_param_comms"], "64000")
+        answer = json.loads(self.run_it("import", "pytorch", self.path("l.json"), "--out",
+                                        self.path("g.json"), "--json", "--network-bandwidth",
+                                        "1e6").stdout)
+        self.assertEqual(answer["network_bytes_per_s"], 1e6)
+        self.assertEqual(answer["derived_by_network_ops"], 1)
 
     def test_output_encodings_and_packed_input(self):
         with open(os.path.join(CORPUS, "pytorch", "v11.json"), "rb") as plain:
@@ -97,6 +123,7 @@ class Import(unittest.TestCase):
         for rate in ("0", "-1", "nan", "inf", "fast"):
             self.run_import("chakra", "stg", "--device-flops", rate, code=2)
             self.run_import("chakra", "stg", "--device-bandwidth", rate, code=2)
+            self.run_import("chakra", "stg", "--network-bandwidth", rate, code=2)
         self.run_it("import", "tensorflow", "x", "--out", self.path("g.json"), code=2)
         self.run_it("import", "onnx", self.path("absent"), "--out", self.path("g.json"), code=2)
 

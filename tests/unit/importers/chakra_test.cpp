@@ -107,6 +107,27 @@ TEST_CASE("chakra: communication never moves and its result has its reader's siz
   CHECK(collective->reads == collective->writes);
 }
 
+TEST_CASE("chakra: communication without a duration counts at the network's rate") {
+  ChakraBuilder trace;
+  trace.node({.id = 1, .name = "mb0.a@0_COMP", .outputs = {{"mb0.a@0MicroBatch", "1000"}}});
+  trace.node({.id = 2,
+              .name = "mb0.a@0_X1COMM",
+              .type = ChakraType::kCollective,
+              .after = {1},
+              .inputs = {{"mb0.a@0MicroBatch", "1000"}}});
+  importers::Options options;
+  options.rates = {1e12, 1e9};
+  const auto device = import_chakra(trace.bytes(), options);
+  options.rates.network_bytes_per_s = 1e6;
+  const auto network = import_chakra(trace.bytes(), options);
+  REQUIRE((device.ok() && network.ok()));
+  CHECK(find_op(device->graph, "mb0.a@0_X1COMM")->duration_ns == 2000);        // read and written
+  CHECK(find_op(network->graph, "mb0.a@0_X1COMM")->duration_ns == 1'000'000);  // once
+  CHECK(find_op(network->graph, "mb0.a@0_COMP")->duration_ns == 1000);
+  CHECK(device->notes.network_ops == 0);
+  CHECK(network->notes.network_ops == 1);
+}
+
 TEST_CASE("chakra: an attribute's number is read by its type, whatever its bits are") {
   const auto flops_of = [](std::uint32_t field, const std::string& bytes) {
     const WireWriter names = WireWriter().bytes(1, "a").bytes(1, "8");
