@@ -48,16 +48,20 @@ void take(const fi_provider* provider, fi_log_level /*level*/, fi_log_subsys sub
           const char* /*function*/, int /*line*/, const char* message) {
   const char* const cause = cause_of(subsystem, message);
   if (cause == nullptr) return;
+  // The message itself may hold keys and addresses: not for a log.
+  note_refusal(cause, provider != nullptr ? provider->name : "libfabric");
+}
+
+}  // namespace
+
+void note_refusal(const char* cause, std::string_view detail) {
   std::shared_ptr<Tally> to;
   {
     const std::lock_guard lock(mutex);
     to = counts;
   }
-  // The message itself may hold keys and addresses: not for a log.
-  if (to) to->note(cause, provider != nullptr ? provider->name : "libfabric");
+  if (to) to->note(cause, detail);
 }
-
-}  // namespace
 
 Result<void> count_refusals(std::shared_ptr<Tally> tally) {
   static fi_ops_log operations{};

@@ -4,11 +4,17 @@
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
+#include "common/base/check.hpp"
+#include "common/base/clock.hpp"
+#include "common/base/unique_fd.hpp"
+#include "common/transport/ofi/provider_names.hpp"
 #include "common/transport/ofi/sockets.hpp"
 #include "common/transport/secret.hpp"
 
@@ -17,6 +23,8 @@ namespace {
 
 /// Rounds of the completion queue per progress(): bounded, and enough to fill a socket's buffer.
 constexpr int kRoundsMax = 8;
+/// A connection within this machine takes microseconds.
+constexpr Duration kProofTime = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -104,8 +112,45 @@ Result<void> Place::expose_hello(const std::string& provider, const HelloPage& h
     if (!name) return name.error();
     addresses.push_back({provider, endpoint.info().addr_format, *name, registered->keys[i]});
     end_lost_connections(addresses.back(), opened_from_);
+    const auto guarded = guard(addresses.back());
+    if (!guarded) return guarded.error();
   }
   address_ = encode_addresses(addresses);
+  return {};
+}
+
+Result<void> Place::guard(const OfiAddress& listening) {
+  // ofi_rxm has a protocol of its own above TCP's, of messages.
+  if (!separates_tenants(listening.provider)) return {};
+  auto guarded = GuardedAddress::create(listening);
+  if (!guarded) return guarded.error();
+  guarded_.push_back(std::move(*guarded));
+  return anything_guarded() ? Result<void>() : prove_guarded(listening);
+}
+
+Result<void> Place::prove_guarded(const OfiAddress& listening) {
+  const auto where = socket_address(listening);
+  HO_CHECK(where.has_value());
+  const UniqueFd socket(::socket(where->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return errno_error(errno, "a socket to try our own address with");
+  const auto length = static_cast<socklen_t>(listening.name.size());
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*where), length) != 0 &&
+      errno != EINPROGRESS) {
+    return errno_error(errno, "connecting to our own address " + describe(listening));
+  }
+  const SteadyClock clock;
+  const TimePoint end = clock.now() + kProofTime;
+  bool sent = false;
+  while (!anything_guarded()) {
+    if (clock.now() > end) {
+      return Error(Errc::kUnsupported,
+                   "libfabric reads from " + describe(listening) +
+                       " past the check of what peers send (is FI_TCP_IO_URING set?)");
+    }
+    constexpr char kHalfAHello = 0;
+    sent = sent || ::send(socket.get(), &kHalfAHello, 1, MSG_NOSIGNAL) == 1;
+    for (const Rail& rail : rails_) (void)rail.progress();
+  }
   return {};
 }
 

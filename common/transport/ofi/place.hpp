@@ -9,6 +9,7 @@
 
 #include "common/base/result.hpp"
 #include "common/transport/ofi/endpoint.hpp"
+#include "common/transport/ofi/guarded_sockets.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/ofi/wire.hpp"
 
@@ -68,7 +69,10 @@ class Place {
   [[nodiscard]] Result<Registered> register_under(std::uint64_t secret, std::span<std::byte> memory,
                                                   Rights rights);
   [[nodiscard]] Result<void> expose_hello(const std::string& provider, const HelloPage& hello);
+  [[nodiscard]] Result<void> guard(const OfiAddress& listening);
+  [[nodiscard]] Result<void> prove_guarded(const OfiAddress& listening);
 
+  std::vector<std::unique_ptr<GuardedAddress>> guarded_;  // until the endpoints have gone
   int opened_from_ = -1;  ///< descriptors of the rails have this number or higher ones
   std::vector<Rail> rails_;
   std::string address_;

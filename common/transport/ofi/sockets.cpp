@@ -32,32 +32,6 @@ Error unreachable(int error) {
   return Error(Errc::kUnavailable, errno_error(error, "the target's address").context());
 }
 
-/// The address as the kernel knows it; nothing where it is none of IP's.
-std::optional<sockaddr_storage> socket_address(const OfiAddress& address) {
-  sockaddr_storage where{};
-  const bool socket_name = address.format == FI_SOCKADDR || address.format == FI_SOCKADDR_IN ||
-                           address.format == FI_SOCKADDR_IN6;
-  if (!socket_name || address.name.size() > sizeof where) return std::nullopt;
-  std::memcpy(&where, address.name.data(), address.name.size());
-  const bool v4 = where.ss_family == AF_INET && address.name.size() >= sizeof(sockaddr_in);
-  const bool v6 = where.ss_family == AF_INET6 && address.name.size() >= sizeof(sockaddr_in6);
-  if (!v4 && !v6) return std::nullopt;
-  return where;
-}
-
-bool same_place(const sockaddr_storage& left, const sockaddr_storage& right) {
-  if (left.ss_family != right.ss_family) return false;
-  if (left.ss_family == AF_INET) {
-    const auto& a = reinterpret_cast<const sockaddr_in&>(left);
-    const auto& b = reinterpret_cast<const sockaddr_in&>(right);
-    return a.sin_port == b.sin_port && a.sin_addr.s_addr == b.sin_addr.s_addr;
-  }
-  const auto& a = reinterpret_cast<const sockaddr_in6&>(left);
-  const auto& b = reinterpret_cast<const sockaddr_in6&>(right);
-  return a.sin6_port == b.sin6_port &&
-         std::memcmp(&a.sin6_addr, &b.sin6_addr, sizeof a.sin6_addr) == 0;
-}
-
 /// One address that is knocked at.
 struct Door {
   UniqueFd fd;  ///< not valid: answered, or will not be asked
@@ -158,6 +132,31 @@ std::optional<std::vector<UniqueFd>> sockets_among(std::span<const int> numbers,
 }
 
 }  // namespace
+
+std::optional<sockaddr_storage> socket_address(const OfiAddress& address) {
+  sockaddr_storage where{};
+  const bool socket_name = address.format == FI_SOCKADDR || address.format == FI_SOCKADDR_IN ||
+                           address.format == FI_SOCKADDR_IN6;
+  if (!socket_name || address.name.size() > sizeof where) return std::nullopt;
+  std::memcpy(&where, address.name.data(), address.name.size());
+  const bool v4 = where.ss_family == AF_INET && address.name.size() >= sizeof(sockaddr_in);
+  const bool v6 = where.ss_family == AF_INET6 && address.name.size() >= sizeof(sockaddr_in6);
+  if (!v4 && !v6) return std::nullopt;
+  return where;
+}
+
+bool same_place(const sockaddr_storage& left, const sockaddr_storage& right) {
+  if (left.ss_family != right.ss_family) return false;
+  if (left.ss_family == AF_INET) {
+    const auto& a = reinterpret_cast<const sockaddr_in&>(left);
+    const auto& b = reinterpret_cast<const sockaddr_in&>(right);
+    return a.sin_port == b.sin_port && a.sin_addr.s_addr == b.sin_addr.s_addr;
+  }
+  const auto& a = reinterpret_cast<const sockaddr_in6&>(left);
+  const auto& b = reinterpret_cast<const sockaddr_in6&>(right);
+  return a.sin6_port == b.sin6_port &&
+         std::memcmp(&a.sin6_addr, &b.sin6_addr, sizeof a.sin6_addr) == 0;
+}
 
 std::vector<Result<void>> knock(std::span<const OfiAddress> addresses, const Clock& clock,
                                 TimePoint deadline) {

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <sys/socket.h>
+
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +28,11 @@ namespace ho::transport {
 /// Rails of one target answer within milliseconds of each other, or one of them is gone; a lost
 /// first packet is repeated by TCP after 1 s.
 inline constexpr Duration kOtherRailsTime = std::chrono::milliseconds(1200);
+
+/// The address as the kernel knows it; nothing where it is none of IP's.
+[[nodiscard]] std::optional<sockaddr_storage> socket_address(const OfiAddress& address);
+/// Of the same family, address and port.
+[[nodiscard]] bool same_place(const sockaddr_storage& left, const sockaddr_storage& right);
 
 /// "10.0.0.1:4242"; the format's number where the address is none of IP's. For people.
 [[nodiscard]] std::string describe(const OfiAddress& address);

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace ho::transport {
+
+/// Reads along what an initiator sends over one connection of libfabric's own TCP, and stops it
+/// before libfabric has seen the whole of what it should not. Pure.
+///
+/// Why: libfabric's target believes its peers. It compares `address + length` with a region's end
+/// in arithmetic that wraps, so that a length of 2^64 - A writes at A beyond the region; it takes
+/// up to 255 ranges into an array of four; and one acknowledgement that nobody waits for ends the
+/// process. So only what our initiators send passes: a hello in this machine's byte order, then
+/// reads and writes of one range each, whose offset and length cannot overflow and agree with the
+/// frame's. Key, rights and the region's end are libfabric's to check: with sums that cannot wrap
+/// it does. Source: prov/net of libfabric 1.17, prov/tcp up to 2.6 (the same protocol): xnet_cm.c,
+/// xnet_progress.c, util_mr_map.c; read and tried 2026-11.
+///
+/// One connection's bytes in their order; wrong to use for both directions. No thread of its own.
+class FrameGuard {
+ public:
+  /// @return how many of the bytes may be passed on, from the first. Fewer than given: the
+  /// connection is refused for good, and nothing of it passes any more.
+  [[nodiscard]] std::size_t admit(std::span<const std::byte> bytes);
+  /// Why it was refused, one of few texts; nullptr: it was not.
+  [[nodiscard]] const char* refusal() const { return refusal_; }
+
+  /// More than a process has addresses, and far from where a sum of two wraps.
+  static constexpr std::uint64_t kReachMax = std::uint64_t{1} << 48U;
+
+ private:
+  static constexpr std::size_t kHelloBytes = 32;
+  static constexpr std::size_t kStartBytes = 16;   ///< a frame's header without its range
+  static constexpr std::size_t kHeaderBytes = 40;  ///< with it
+
+  [[nodiscard]] std::size_t wanted() const;
+  void judge();
+  void judge_hello();
+  void judge_start();
+  void judge_range();
+
+  std::array<std::byte, kHeaderBytes> head_{};
+  std::size_t have_ = 0;  ///< of head_
+  bool greeted_ = false;
+  std::uint64_t pass_bytes_ = 0;  ///< that follow a header and need no look
+  const char* refusal_ = nullptr;
+};
+
+}  // namespace ho::transport

@@ -1,0 +1,151 @@
+#include "common/transport/ofi/guarded_sockets.hpp"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.hpp"
+#include "common/transport/ofi/fabric_log.hpp"
+#include "common/transport/ofi/frame_guard.hpp"
+#include "common/transport/ofi/sockets.hpp"
+
+namespace ho::transport {
+namespace {
+
+// What libc's functions are asked with is a descriptor and nothing else, so what is known of a
+// descriptor has to be found from everywhere.
+std::mutex mutex;
+std::vector<sockaddr_storage> addresses;  // under mutex; few, looked through when one is accepted
+
+/// More descriptors than a daemon has; a connection with a higher one is not accepted.
+constexpr std::size_t kDescriptorsMax = 65536;
+/// Each touched by the thread that drives libfabric only, but looked up by all.
+std::array<std::atomic<FrameGuard*>, kDescriptorsMax> guards{};
+
+std::atomic<bool> any{false};
+
+FrameGuard* guard_of(int fd) {
+  const auto at = static_cast<std::size_t>(fd);
+  return fd < 0 || at >= guards.size() ? nullptr : guards[at].load(std::memory_order_acquire);
+}
+
+void forget(int fd) {
+  if (guard_of(fd) == nullptr) return;
+  delete guards[static_cast<std::size_t>(fd)].exchange(nullptr);
+}
+
+/// libc's, or what a sanitizer puts before it.
+template <typename Function>
+Function* next(const char* name) {
+  void* const found = ::dlsym(RTLD_NEXT, name);
+  HO_CHECK(found != nullptr);
+  return reinterpret_cast<Function*>(found);
+}
+
+bool is_guarded(int accepted) {
+  const std::lock_guard lock(mutex);
+  if (addresses.empty()) return false;
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  if (::getsockname(accepted, reinterpret_cast<sockaddr*>(&own), &length) != 0) return false;
+  return std::any_of(addresses.begin(), addresses.end(),
+                     [&](const sockaddr_storage& at) { return same_place(at, own); });
+}
+
+/// What of `got` bytes libfabric may see. @return recv()'s.
+ssize_t pass(int fd, FrameGuard& guard, std::span<const std::byte> got) {
+  if (!any.load(std::memory_order_relaxed)) any.store(true, std::memory_order_relaxed);
+  const bool known = guard.refusal() != nullptr;
+  const std::size_t passed = guard.admit(got);
+  if (guard.refusal() == nullptr) return static_cast<ssize_t>(passed);
+  if (!known) {
+    note_refusal(guard.refusal(), "a connection");
+    // Or nothing would tell libfabric to ask again and hear that it is over.
+    ::shutdown(fd, SHUT_RDWR);
+  }
+  if (passed > 0) return static_cast<ssize_t>(passed);
+  errno = ECONNRESET;
+  return -1;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GuardedAddress>> GuardedAddress::create(const OfiAddress& listening) {
+  const auto at = socket_address(listening);
+  if (!at) return Error(Errc::kUnsupported, "not an address of TCP's");
+  return std::make_unique<GuardedAddress>(*at);
+}
+
+GuardedAddress::GuardedAddress(const sockaddr_storage& at) : at_(at) {
+  const std::lock_guard lock(mutex);
+  addresses.push_back(at);
+}
+
+GuardedAddress::~GuardedAddress() {
+  const std::lock_guard lock(mutex);
+  const auto found =
+      std::find_if(addresses.begin(), addresses.end(),
+                   [&](const sockaddr_storage& other) { return same_place(other, at_); });
+  HO_CHECK(found != addresses.end());
+  addresses.erase(found);
+}
+
+bool anything_guarded() { return any.load(std::memory_order_relaxed); }
+
+}  // namespace ho::transport
+
+// libc's names, to be found by libfabric although all else of ours is hidden.
+#define HO_BEFORE_LIBC extern "C" __attribute__((visibility("default")))
+
+HO_BEFORE_LIBC int accept(int fd, sockaddr* peer, socklen_t* length) {
+  using namespace ho::transport;
+  static auto* const real = next<int(int, sockaddr*, socklen_t*)>("accept");
+  const int accepted = real(fd, peer, length);
+  if (accepted < 0 || !is_guarded(accepted)) return accepted;
+  if (static_cast<std::size_t>(accepted) >= guards.size()) {
+    ::close(accepted);
+    errno = ECONNABORTED;
+    return -1;
+  }
+  delete guards[static_cast<std::size_t>(accepted)].exchange(new FrameGuard);
+  return accepted;
+}
+
+HO_BEFORE_LIBC ssize_t recv(int fd, void* bytes, std::size_t length, int flags) {
+  using namespace ho::transport;
+  static auto* const real = next<ssize_t(int, void*, std::size_t, int)>("recv");
+  FrameGuard* const guard = guard_of(fd);
+  if (guard == nullptr) return real(fd, bytes, length, flags);
+  if ((flags & MSG_PEEK) != 0) {  // libfabric does not; what is read twice would be counted twice
+    errno = EOPNOTSUPP;
+    return -1;
+  }
+  const ssize_t got = real(fd, bytes, length, flags);
+  if (got <= 0) return got;
+  return pass(fd, *guard, {static_cast<const std::byte*>(bytes), static_cast<std::size_t>(got)});
+}
+
+HO_BEFORE_LIBC ssize_t recvmsg(int fd, msghdr* message, int flags) {
+  using namespace ho::transport;
+  static auto* const real = next<ssize_t(int, msghdr*, int)>("recvmsg");
+  // libfabric reads into several buffers at once for frames of several ranges, which do not pass.
+  if (guard_of(fd) != nullptr && (flags & MSG_ERRQUEUE) == 0) {
+    errno = EOPNOTSUPP;
+    return -1;
+  }
+  return real(fd, message, flags);
+}
+
+HO_BEFORE_LIBC int close(int fd) {
+  using namespace ho::transport;
+  static auto* const real = next<int(int)>("close");
+  forget(fd);  // first: afterwards the number may be somebody else's
+  return real(fd);
+}
