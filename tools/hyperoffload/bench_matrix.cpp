@@ -40,6 +40,12 @@ struct Arguments {
   std::string output = "table";
 };
 
+/// What a node says before anything is measured.
+struct Known {
+  bool here = false;
+  std::uint64_t capacity_bytes = 0;
+};
+
 /// One node, and how it was reached.
 struct Measured {
   NodeInfo node;
@@ -58,30 +64,36 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
+/// All at once: any number of nodes that do not answer costs as long as one.
+std::vector<NodeAnswer<Known>> ask_nodes(const PoolView& pool) {
+  return ask_all<Known>(
+      pool, SteadyClock().now() + kAskTime,
+      [](ControlClient& control, TimePoint deadline) -> Result<Known> {
+        const auto status = control.status(deadline);
+        if (!status) return status.error();
+        return Known{client::runs_here(control.hello()), status->ddr_capacity_bytes};
+      });
+}
+
 /// What this end of all pairs is called: the node that runs here, where one does.
-std::string name_of_here(const PoolView& pool) {
-  const HelloReply& hello = pool.first->hello();
-  if (client::runs_here(hello)) return hello.node_name;
-  for (const NodeInfo& node : pool.nodes) {
-    const auto control = connect_node(node, SteadyClock().now() + kAskTime);
-    if (control && client::runs_here((*control)->hello())) return node.name;
+std::string name_of_here(const std::vector<NodeAnswer<Known>>& nodes) {
+  for (const NodeAnswer<Known>& one : nodes) {
+    if (one.answer && one.answer->here) return one.node.name;
   }
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "here";
 }
 
-Result<Measured> measure(const NodeInfo& node, const JobPaths& paths, double seconds) {
-  const TimePoint deadline = SteadyClock().now() + kAskTime;
-  const auto control = connect_node(node, deadline);
+Result<Measured> measure(const NodeAnswer<Known>& known, const JobPaths& paths, double seconds) {
+  if (!known.answer) return known.answer.error();
+  const auto control = connect_node(known.node, SteadyClock().now() + kAskTime);
   if (!control) return control.error();
-  const auto status = (*control)->status(deadline);
-  if (!status) return status.error();
   const auto path = paths.explain((*control)->hello(), SteadyClock().now() + kAskTime);
   if (!path) return path.error();
   auto rows = bench::measure_node(**control, path->endpoint,
                                   Duration(static_cast<std::int64_t>(seconds * 1e9)));
   if (!rows) return rows.error();
-  return Measured{node, *path, status->ddr_capacity_bytes, std::move(*rows)};
+  return Measured{known.node, *path, known.answer->capacity_bytes, std::move(*rows)};
 }
 
 void print_table(const std::vector<Measured>& all, const std::string& from) {
@@ -219,15 +231,16 @@ int run(const Arguments& arguments) {
   const JobPaths paths(*allowed);
   const auto pool = open_pool(arguments.pool, SteadyClock().now() + kAskTime);
   if (!pool) return complain(pool.error(), kExitIllegal);
-  const std::string from = arguments.from.empty() ? name_of_here(*pool) : arguments.from;
+  const auto nodes = ask_nodes(*pool);
+  const std::string from = arguments.from.empty() ? name_of_here(nodes) : arguments.from;
   std::vector<Measured> all;
   int exit_code = kExitDone;
-  for (const NodeInfo& node : pool->nodes) {
+  for (const NodeAnswer<Known>& node : nodes) {
     auto measured = measure(node, paths, arguments.seconds);
     if (measured) {
       all.push_back(std::move(*measured));
     } else {
-      exit_code = complain(measured.error().at(node.name), kExitIllegal);
+      exit_code = complain(measured.error().at(node.node.name), kExitIllegal);
     }
   }
   if (arguments.output == "json") {

@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,14 +22,13 @@ def run(*words, pool=None):
     return done
 
 
-def start(folder, node):
-    other = 1 - node
+def start(folder, node, others):
     config = folder / f"{node}.textproto"
     config.write_text(f"""
 node_id: {node} node_name: "n{node}" ddr_bytes: 16777216 segment_bytes: 2097152
 unix_socket: "{folder}/{node}.sock"
-nodes {{ node_id: {other} name: "n{other}" control_addresses: "unix:{folder}/{other}.sock" }}
-""")
+""" + "".join(f'nodes {{ node_id: {other} name: "n{other}" control_addresses: "unix:{folder}/{other}.sock" }}\n'
+              for other in others))
     return subprocess.Popen([daemon, "--config", str(config)], stderr=subprocess.DEVNULL)
 
 
@@ -40,7 +40,7 @@ def expect(done, code):
 with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     pool = f"unix:{folder}/0.sock"
-    daemons = [start(folder, 0), start(folder, 1)]
+    daemons = [start(folder, 0, [1]), start(folder, 1, [0])]
     try:
         end = time.monotonic() + 20
         while run("status", "--pool", pool).returncode != 0:
@@ -84,6 +84,22 @@ with tempfile.TemporaryDirectory() as name:
         assert [n["reachable"] for n in answer["nodes"]] == [True, False], answer
         assert "n1" in done.stderr, done.stderr
         daemons[1].send_signal(signal.SIGCONT)
+
+        # Several cost as long as one, also before a measurement.
+        silent = [socket.socket(socket.AF_UNIX) for _ in range(6)]
+        for number, one in enumerate(silent):
+            one.bind(f"{folder}/{10 + number}.sock")
+            one.listen()
+        alone = start(folder, 9, range(10, 16))
+        daemons.append(alone)
+        while run("status", "--pool", f"unix:{folder}/9.sock").returncode == 3:
+            assert time.monotonic() < end + 30, "the daemon did not come up"
+            time.sleep(0.1)
+        done = expect(run("bench", "matrix", "--pool", f"unix:{folder}/9.sock", "--seconds", "0.2", "-o", "json"), 1)
+        assert done.seconds < 8, done.seconds
+        answer = json.loads(done.stdout)
+        assert (answer["from"], [n["name"] for n in answer["nodes"]]) == ("n9", ["n9"]), answer
+        assert all(f"n{number}" in done.stderr for number in range(10, 16)), done.stderr
 
         # Nor does it where it is the first of several addresses.
         daemons[0].send_signal(signal.SIGSTOP)
