@@ -1,12 +1,15 @@
 // The C ABI: translates between hyperoffload.h and the classes. No exception leaves it.
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "client/c_handles.hpp"
 #include "client/include/hyperoffload/hyperoffload.h"
+#include "common/base/json.hpp"
+#include "proto/file.hpp"
 
 namespace {
 
@@ -358,6 +361,29 @@ ho_status ho_get_timeline(const ho_runtime* runtime, ho_span* ops, ho_span* cach
     if (cache_ops != nullptr)
       std::transform(cache_spans.begin(), cache_spans.end(), cache_ops, copy);
     return {};
+  });
+}
+
+ho_status ho_write_op_times(const ho_runtime* runtime, const char* path) {
+  return guarded([&]() -> Result<void> {
+    if (runtime == nullptr || path == nullptr) return null_argument();
+    auto& loaded = *runtime->runtime;
+    std::vector<ho::client::TimelineSpan> ops(loaded.position_count());
+    std::vector<ho::client::TimelineSpan> cache_ops(loaded.cache_op_count());
+    if (auto ok = loaded.timeline(ops, cache_ops); !ok) return ok;
+    std::map<std::uint32_t, std::uint64_t> shortest;
+    for (std::uint32_t p = 0; p < ops.size(); ++p) {
+      const std::uint64_t took_ns = ops[p].end_ns - std::min(ops[p].start_ns, ops[p].end_ns);
+      const auto [at, first] = shortest.emplace(loaded.position_op(p), took_ns);
+      if (!first) at->second = std::min(at->second, took_ns);
+    }
+    ho::JsonWriter json;
+    json.begin_object().field("version", 1U).key("ops").begin_array();
+    for (const auto& [id, took_ns] : shortest) {
+      json.begin_object().field("id", id).field("durationNs", std::to_string(took_ns)).end();
+    }
+    json.end().end();
+    return ho::write_whole_file(path, std::move(json).text() + "\n");
   });
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/result.hpp"
 #include "common/model/graph.hpp"
@@ -33,6 +34,16 @@ enum class GraphEncoding : std::uint8_t {
 [[nodiscard]] std::string graph_to_json(const Graph& graph);
 /// Encoding by suffix; replaces the file as a whole.
 [[nodiscard]] Result<void> write_graph_file(const Graph& graph, const std::string& path);
+
+/// What an op of a graph took on a machine.
+struct OpTime {
+  std::uint32_t id = 0;
+  std::uint64_t duration_ns = 0;
+};
+/// Reads a file in a graph's form of which only each op's id and duration count, not trusted:
+/// ho_write_op_times() writes one, and a graph with measured durations is one.
+/// @return the system's errors; kInvalidArgument where it does not parse or holds no op.
+[[nodiscard]] Result<std::vector<OpTime>> read_op_times_file(const std::string& path);
 
 /// As for graphs.
 [[nodiscard]] Result<Hardware> parse_hardware(std::string_view bytes, GraphEncoding encoding,

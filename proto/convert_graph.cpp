@@ -126,6 +126,23 @@ Result<Graph> read_graph_file(const std::string& path) {
   return parse_graph(*bytes, *encoding, path);
 }
 
+Result<std::vector<OpTime>> read_op_times_file(const std::string& path) {
+  const auto encoding = wire::encoding_of(path);
+  if (!encoding) return encoding.error();
+  const auto bytes = read_whole_file(path, wire::kInputBytesMax);
+  if (!bytes) return bytes.error();
+  google::protobuf::Arena arena;
+  auto& message = *google::protobuf::Arena::CreateMessage<v1::Graph>(&arena);
+  if (auto parsed = wire::parse(*bytes, *encoding, message); !parsed) {
+    return parsed.error().at(path);
+  }
+  if (message.ops().empty()) return Error(Errc::kInvalidArgument, path + ": holds no ops");
+  std::vector<OpTime> out;
+  out.reserve(static_cast<std::size_t>(message.ops_size()));
+  for (const v1::Op& op : message.ops()) out.push_back({op.id(), op.duration_ns()});
+  return out;
+}
+
 std::string serialize_graph(const Graph& graph, GraphEncoding encoding) {
   if (encoding == GraphEncoding::kJson) return graph_to_json(graph);
   google::protobuf::Arena arena;

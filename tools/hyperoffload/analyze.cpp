@@ -16,6 +16,7 @@
 #include "tools/analyzer/simulate.hpp"
 #include "tools/analyzer/trace.hpp"
 #include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/op_times.hpp"
 #include "tools/hyperoffload/words.hpp"
 
 namespace ho::cli {
@@ -32,6 +33,8 @@ struct Arguments {
   std::uint64_t align_bytes = 64;
   std::uint32_t ranks_per_node = 1;
   bool json = false;
+  std::vector<std::string> op_times;
+  std::string graph_out;
 };
 
 /// Everything the answer is made of.
@@ -39,6 +42,7 @@ struct Answer {
   const Graph& graph;
   std::uint64_t budget_bytes = 0;
   double analyze_ms = 0;
+  std::size_t measured_ops = 0;  ///< whose durations come from --op-times
 };
 
 /// The fields that stand in the object whether or not there is a plan.
@@ -48,6 +52,7 @@ void write_common(JsonWriter& json, const Answer& answer) {
       .field("storages", answer.graph.storages.size())
       .field("device_budget_bytes", answer.budget_bytes)
       .field("peak_unmanaged_bytes", analyzer::peak_unmanaged_bytes(answer.graph))
+      .field("measured_ops", answer.measured_ops)
       .field("analyze_ms", answer.analyze_ms);
 }
 
@@ -140,8 +145,11 @@ void tell_plan(const Answer& answer, const schedule::Schedule& plan,
   };
   std::cerr << printable(answer.graph.name) << ": " << answer.graph.ops.size() << " ops, "
             << answer.graph.storages.size() << " storages, planned in " << answer.analyze_ms
-            << " ms\n"
-            << "  device memory  " << format_bytes(p.peak_unmanaged_bytes) << " -> "
+            << " ms\n";
+  if (answer.measured_ops > 0) {
+    std::cerr << "  durations      of " << answer.measured_ops << " ops are measured\n";
+  }
+  std::cerr << "  device memory  " << format_bytes(p.peak_unmanaged_bytes) << " -> "
             << format_bytes(plan.arena_bytes) << " ("
             << percent(plan.arena_bytes, p.peak_unmanaged_bytes) << "; budget "
             << format_bytes(answer.budget_bytes) << ")\n"
@@ -208,6 +216,17 @@ Result<std::uint64_t> budget_of(const Arguments& args, const Graph& graph,
 int run(const Arguments& args) {
   auto graph = read_graph_file(args.graph);
   if (!graph) return complain("analyze", graph.error());
+  std::size_t measured_ops = 0;
+  if (!args.op_times.empty()) {
+    const auto applied = apply_op_times(*graph, args.op_times);
+    if (!applied) return complain("analyze", applied.error());
+    measured_ops = *applied;
+  }
+  if (!args.graph_out.empty()) {
+    if (auto written = write_graph_file(*graph, args.graph_out); !written) {
+      return complain("analyze", written.error());
+    }
+  }
   auto node = read_hardware_file(args.hardware);
   if (!node) return complain("analyze", node.error());
   const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
@@ -219,7 +238,7 @@ int run(const Arguments& args) {
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
   if (!outcome) return complain("analyze", outcome.error());
 
-  const Answer answer{*graph, *budget, took.count()};
+  const Answer answer{*graph, *budget, took.count(), measured_ops};
   if (const auto* infeasible = std::get_if<analyzer::Infeasible>(&*outcome)) {
     const std::string help = advice(answer, hardware, *infeasible);
     if (args.json) std::cout << infeasible_json(answer, *infeasible, help) << std::endl;
@@ -256,6 +275,15 @@ void add_analyze(CLI::App& app, int& exit_code) {
   command.add_option("--out", args->out, "The schedule to write")->required();
   command.add_option("--report", args->report, "Also write a page for a browser");
   command.add_option("--trace", args->trace, "Also write a trace for ui.perfetto.dev");
+  command
+      .add_option(
+          "--op-times", args->op_times,
+          "Measured op durations instead of the graph's: what ho_write_op_times() wrote, or "
+          "a graph; of several files the shortest time counts")
+      ->type_name("FILE");
+  command.add_option("--graph-out", args->graph_out,
+                     "Also write the graph as planned, with the measured durations: what verify "
+                     "--graph takes");
   command.add_option("--align", args->align_bytes, "Device offsets are multiples of this")
       ->capture_default_str();
   command
@@ -270,6 +298,9 @@ void add_analyze(CLI::App& app, int& exit_code) {
       "  hyperoffload analyze step.pb --hardware hw.textproto --device-memory 28GiB --out s.hos "
       "\\\n"
       "    --report step.html --trace step.trace.json --json\n"
+      "  hyperoffload analyze step.json --hardware hw.json --op-times step1.json --op-times "
+      "step2.json \\\n"
+      "    --graph-out measured.json --out step.hos\n"
       "Exit: 0 planned, 2 bad input or usage, 3 the budget cannot be met.");
   command.callback([args, &exit_code] { exit_code = run(*args); });
 }

@@ -244,6 +244,12 @@ typedef struct ho_span {
 /* Measured timeline of the last complete step. Arrays of ho_position_count / ho_cache_op_count
  * elements. */
 HO_API ho_status ho_get_timeline(const ho_runtime* runtime, ho_span* ops, ho_span* cache_ops);
+/* Writes what each op took in the last complete step, from ho_before's return to ho_after, as JSON
+ * to a file (.json) that is replaced as a whole: what `hyperoffload analyze --op-times` plans with.
+ * Of an op that runs several times in a step the shortest counts. After some warm steps, or once
+ * for each of several: the analyzer takes the shortest. Errors: HO_CONFLICT before the first
+ * step's end, and the file system's. */
+HO_API ho_status ho_write_op_times(const ho_runtime* runtime, const char* path);
 
 #ifdef __cplusplus
 }

@@ -261,6 +261,10 @@ class Runtime {
     check(ho_get_timeline(handle_, timeline.ops.data(), timeline.cache_ops.data()));
     return timeline;
   }
+  /// For `hyperoffload analyze --op-times`; see ho_write_op_times().
+  void write_op_times(const std::string& path) const {
+    check(ho_write_op_times(handle_, path.c_str()));
+  }
 
  private:
   ho_runtime* handle_ = nullptr;

@@ -190,6 +190,28 @@ class Analyze(Command):
         self.run_it(code=2)
 
 
+    def test_measured_op_times_replace_the_graphs(self):
+        ops = training_graph()["ops"]
+        times = self.write("times.json", json.dumps(
+            {"version": 1, "ops": [{"id": op["id"], "durationNs": "7000000"} for op in ops]}))
+        faster = self.write("faster.textproto", 'ops { id: %d duration_ns: 5000000 }' % ops[0]["id"])
+        measured = self.path("measured.json")
+        answer = json.loads(self.analyze("--op-times", times, "--op-times", faster, "--graph-out",
+                                         measured, "--json").stdout)
+        self.assertEqual(answer["measured_ops"], len(ops))
+        self.assertEqual(answer["compute_ns"], 7_000_000 * len(ops) - 2_000_000)
+        self.run_it("verify", self.plan, "--graph", measured)
+        self.run_it("verify", self.plan, "--graph", self.graph, code=1)
+        self.assertIn(f"of {len(ops)} ops are measured", self.analyze("--op-times", times).stderr)
+
+    def test_op_times_of_another_graph_are_refused(self):
+        other = self.write("other.json", json.dumps({"ops": [{"id": 4000000, "durationNs": "1"}]}))
+        self.assertIn("op 4000000 is not in graph", self.analyze("--op-times", other, code=2).stderr)
+        empty = self.write("empty.json", "{}")
+        self.assertIn("holds no ops", self.analyze("--op-times", empty, code=2).stderr)
+        self.analyze("--op-times", self.path("missing.json"), code=2)
+
+
 class Others(Command):
     def test_verify_accepts_what_analyze_wrote(self):
         self.make_plan()

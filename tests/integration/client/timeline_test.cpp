@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/convert.hpp"
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/support/schedule_builder.hpp"
@@ -107,6 +108,35 @@ TEST_CASE("timeline: each op's wait is charged to the transfer that it waited fo
     CHECK(job.finish_and_compare() == HO_OK);
     CHECK(job.wrong() == "");
   }
+}
+
+TEST_CASE("timeline: what ops took is written for the analyzer") {
+  const test::TwoNodes nodes;
+  const test::PoolHandle pool = test::connect_pool(nodes.address(0), "auto");
+  const schedule::Schedule schedule = fetched_too_late(3);
+  test::PlannedJob job(pool.get(), schedule, 3);
+  INFO(job.error());
+  REQUIRE(job.runtime() != nullptr);
+  const test::TempFolder folder;
+  const std::string path = folder.file("times.json");
+  CHECK(ho_write_op_times(job.runtime(), path.c_str()) == HO_CONFLICT);
+  CHECK_FALSE(read_op_times_file(path).ok());
+  REQUIRE(job.run(2) == HO_OK);
+  const Timeline step(job.runtime());
+  REQUIRE(ho_write_op_times(job.runtime(), path.c_str()) == HO_OK);
+  const auto times = read_op_times_file(path);
+  REQUIRE(times.ok());
+  REQUIRE(times->size() == 3);
+  for (std::size_t op = 0; op < 3; ++op) {
+    CHECK((*times)[op].id == ho_position_op(job.runtime(), static_cast<std::uint32_t>(op)));
+    // The clock's rate is looked at anew for each answer.
+    const auto took_ns = static_cast<double>(step.ops[op].end_ns - step.ops[op].start_ns);
+    CHECK(static_cast<double>((*times)[op].duration_ns) == Approx(took_ns).epsilon(0.01).margin(2));
+  }
+  const std::string nowhere = folder.file("none/times.json");
+  CHECK(ho_write_op_times(job.runtime(), nowhere.c_str()) == HO_NOT_FOUND);
+  CHECK(ho_write_op_times(job.runtime(), nullptr) == HO_INVALID_ARGUMENT);
+  CHECK(job.finish_and_compare() == HO_OK);
 }
 
 TEST_CASE("timeline: the prologue's bytes count where the first step waits for them") {
