@@ -8,71 +8,25 @@
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "tools/analyzer/report_items.hpp"
 #include "tools/analyzer/report_page.hpp"
 
 namespace ho::analyzer {
 
 namespace {
 
+using detail::Item;
+using detail::thin_out;
 using schedule::CacheOp;
 using schedule::CacheOpKind;
 using schedule::Schedule;
 using Span = schedule::MeasuredStep::Span;
 
-/// Items per lane drawn one by one; above, short neighbours are merged.
-constexpr std::size_t kItemsMax = 20'000;
-constexpr std::size_t kCurvePointsMax = 6'000;
-constexpr std::size_t kMovedShown = 40;
+constexpr std::size_t kTensorsShown = 40;
 constexpr std::size_t kStallsShown = 12;
 
 constexpr std::uint32_t kNoChannel = UINT32_MAX;
 constexpr std::uint32_t kUnused = UINT32_MAX;
-
-/// One rectangle of a lane.
-struct Item {
-  Span span;
-  std::uint32_t color = 0;     ///< compute: phase; channel: 0 toward the device, 1 away
-  std::uint64_t stall_ns = 0;  ///< compute: waited before it
-  std::uint32_t count = 1;     ///< how many are merged here
-  std::uint32_t name = 0;      ///< op or storage index
-};
-
-/// Merges runs of items that together are too short to be told apart.
-std::vector<Item> thin_out(std::vector<Item> items) {
-  if (items.size() <= kItemsMax) return items;
-  const std::uint64_t end_ns = items.back().span.end_ns;
-  const std::uint64_t grain_ns = std::max<std::uint64_t>(1, end_ns / (kItemsMax / 2));
-  std::vector<Item> out;
-  for (const Item& item : items) {
-    Item* last = out.empty() ? nullptr : &out.back();
-    const bool joins = last != nullptr && last->color == item.color && item.stall_ns == 0 &&
-                       item.span.end_ns >= last->span.start_ns &&
-                       item.span.end_ns - last->span.start_ns <= grain_ns;
-    if (joins) {
-      last->span.end_ns = std::max(last->span.end_ns, item.span.end_ns);
-      ++last->count;
-    } else {
-      out.push_back(item);
-    }
-  }
-  return out;
-}
-
-/// Keeps each bin's largest value, so that peaks stay.
-std::vector<MemoryPoint> thin_out(const std::vector<MemoryPoint>& points, std::uint64_t end_ns) {
-  if (points.size() <= kCurvePointsMax) return points;
-  const std::uint64_t bin_ns = std::max<std::uint64_t>(1, end_ns / kCurvePointsMax);
-  std::vector<MemoryPoint> out;
-  for (const MemoryPoint& point : points) {
-    const MemoryPoint binned{point.at_ns / bin_ns * bin_ns, point.bytes};
-    if (!out.empty() && out.back().at_ns == binned.at_ns) {
-      out.back().bytes = std::max(out.back().bytes, binned.bytes);
-    } else {
-      out.push_back(binned);
-    }
-  }
-  return out;
-}
 
 class Page {
  public:
@@ -174,6 +128,10 @@ class Page {
         .field("step", input_.predicted.step_ns)
         .field("stall", input_.predicted.stall_ns)
         .field("bound", schedule_.prediction.lower_bound_ns)
+        .field("margin", schedule_.prediction.margin_bandwidth)
+        .field("margin_ops", schedule_.prediction.margin_op_time)
+        .field("first_step", input_.predicted.first_step_ns)
+        .field("epilogue", input_.predicted.epilogue_ns)
         .field("prefetch", input_.predicted.prefetch_bytes)
         .field("store", input_.predicted.store_bytes);
     order();
@@ -214,33 +172,58 @@ class Page {
     json_.end().key("channels").begin_array();
     for (const auto& each : channels_) json_.value(each);
     json_.end();
-    moved_tensors();
+    tensors();
     longest_stalls();
   }
 
-  void moved_tensors() {
+  /// What moves, most bytes first, and what stays for a reason, the largest first.
+  void tensors() {
     std::vector<std::uint64_t> moved(schedule_.storages.size(), 0);
     for (const CacheOp& op : schedule_.cache_ops) {
       if (op.kind != CacheOpKind::kDetach) moved[op.storage.value()] += bytes_of(op);
     }
-    std::vector<std::size_t> order;
+    std::vector<std::size_t> moving;
+    std::vector<std::size_t> staying;
     for (std::size_t s = 0; s < moved.size(); ++s) {
-      if (moved[s] > 0) order.push_back(s);
+      if (moved[s] > 0) {
+        moving.push_back(s);
+      } else if (why_[s] != nullptr) {
+        staying.push_back(s);
+      }
     }
-    std::stable_sort(order.begin(), order.end(),
+    std::stable_sort(moving.begin(), moving.end(),
                      [&](std::size_t a, std::size_t b) { return moved[a] > moved[b]; });
-    json_.key("moved").begin_array();
-    for (std::size_t i = 0; i < std::min(order.size(), kMovedShown); ++i) {
+    std::stable_sort(staying.begin(), staying.end(), [&](std::size_t a, std::size_t b) {
+      return schedule_.storages[a].bytes > schedule_.storages[b].bytes;
+    });
+    tensor_list("moved", moving, moved);
+    tensor_list("kept", staying, moved);
+  }
+
+  void tensor_list(std::string_view name, const std::vector<std::size_t>& order,
+                   const std::vector<std::uint64_t>& moved) {
+    json_.key(name).begin_array();
+    for (std::size_t i = 0; i < std::min(order.size(), kTensorsShown); ++i) {
       const Storage& storage = schedule_.storages[order[i]];
-      const auto* why = why_[order[i]];
       json_.begin_object()
           .field("name", storage.name)
           .field("kind", storage_kind_name(storage.kind))
           .field("size", storage.bytes)
-          .field("bytes", moved[order[i]])
-          .field("choice", why == nullptr ? std::string_view() : why->choice)
-          .field("reason", why == nullptr ? std::string_view() : why->reason)
-          .end();
+          .field("bytes", moved[order[i]]);
+      said_of(order[i]);
+      json_.end();
+    }
+    json_.end();
+  }
+
+  /// What was chosen for a storage, and what else was considered.
+  void said_of(std::size_t storage) {
+    const auto* why = why_[storage];
+    json_.field("choice", why == nullptr ? std::string_view() : why->choice)
+        .field("reason", why == nullptr ? std::string_view() : why->reason);
+    json_.key("considered").begin_array();
+    for (std::size_t i = 0; why != nullptr && i < why->considered.size(); ++i) {
+      json_.value(why->considered[i]);
     }
     json_.end();
   }
@@ -274,15 +257,15 @@ class Page {
       return predicted.op_stall_ns[a] > predicted.op_stall_ns[b];
     });
     const auto awaited = last_awaited();
+    for (const std::size_t p : order) {  // the longest wait of an op that runs again comes first
+      if (awaited[p] == schedule_.cache_ops.size()) continue;
+      waits_for_.emplace(schedule_.positions[p].op.value(), awaited[p]);
+    }
     json_.key("stalls").begin_array();
     for (std::size_t i = 0; i < std::min(order.size(), kStallsShown); ++i) {
       const std::size_t p = order[i];
-      std::string why;
-      if (awaited[p] < schedule_.cache_ops.size()) {
-        const CacheOp& op = schedule_.cache_ops[awaited[p]];
-        why = std::string(schedule::cache_op_kind_name(op.kind)) + " of " +
-              schedule_.storages[op.storage.value()].name + " (" + format_bytes(bytes_of(op)) + ")";
-      }
+      const std::string why =
+          awaited[p] < schedule_.cache_ops.size() ? describe_transfer(awaited[p]) : "";
       json_.begin_object()
           .field("op", op_at(p).name)
           .field("at", predicted.op_start_ns[p])
@@ -291,6 +274,12 @@ class Page {
           .end();
     }
     json_.end();
+  }
+
+  [[nodiscard]] std::string describe_transfer(std::size_t cache_op) const {
+    const CacheOp& op = schedule_.cache_ops[cache_op];
+    return std::string(schedule::cache_op_kind_name(op.kind)) + " of " +
+           schedule_.storages[op.storage.value()].name + " (" + format_bytes(bytes_of(op)) + ")";
   }
 
   [[nodiscard]] Item compute_item(std::size_t p, Span span, std::uint64_t stall_ns) const {
@@ -425,16 +414,16 @@ class Page {
   void drawn_names() {
     json_.key("opNames").begin_array();
     for (const std::uint32_t op : used_ops_) json_.value(schedule_.ops[op].name);
+    json_.end().key("opWaits").begin_array();  // parallel to opNames
+    for (const std::uint32_t op : used_ops_) {
+      const auto waits = waits_for_.find(op);
+      json_.value(waits == waits_for_.end() ? "" : describe_transfer(waits->second));
+    }
     json_.end().key("tensors").begin_array();
     for (const std::uint32_t s : used_tensors_) {
       const Storage& storage = schedule_.storages[s];
       json_.begin_object().field("name", storage.name).field("size", storage.bytes);
-      if (why_[s] != nullptr) {
-        json_.field("choice", why_[s]->choice).field("reason", why_[s]->reason);
-        json_.key("considered").begin_array();
-        for (const auto& each : why_[s]->considered) json_.value(each);
-        json_.end();
-      }
+      said_of(s);
       json_.end();
     }
     json_.end();
@@ -447,6 +436,7 @@ class Page {
   std::vector<std::uint32_t> channel_of_;
   std::vector<std::string> phases_;
   std::vector<std::uint32_t> phase_of_;
+  std::map<std::uint32_t, std::size_t> waits_for_;  ///< op -> the cache op it waits for longest
   std::vector<std::uint32_t> used_ops_;  ///< in the order of first use; their slots are the reverse
   std::vector<std::uint32_t> op_slot_;
   std::vector<std::uint32_t> used_tensors_;

@@ -56,6 +56,7 @@ td.nw { white-space:nowrap }
 <p class="hint"><span id="note"></span><span>Wheel: zoom &middot; drag: move &middot; <button id="all">whole step</button></span></p></div>
 <div class="card"><h2>Longest stalls</h2><div class="scroll"><table id="stalls"></table></div></div>
 <div class="card"><h2>Largest moved tensors</h2><div class="scroll"><table id="moved"></table></div></div>
+<div class="card" id="keptcard" hidden><h2>Largest tensors that stay</h2><div class="scroll"><table id="kept"></table></div></div>
 </main><div id="tip"></div>
 <script id="data" type="application/json">)html";
 
@@ -84,20 +85,27 @@ for (const [k, v, n] of [
   ...(D.bound ? [["Lower bound", time(D.bound), `the plan is at ${(D.step/D.bound).toFixed(3)}\u00d7` +
     (D.order ? `; program order ${time(D.order.bound)}, refined ${time(D.order.refined_bound)}` : "")]] : []),
   ...(D.order ? [["Program order", D.order.step ? time(D.order.step) : "no plan", `${D.order.moved} ops moved, ${D.order.again} run again; what lives at a time peaks at ${bytes(D.order.refined_live)}, not ${bytes(D.order.live)}`]] : []),
+  ...(D.margin > 0 ? [["Margin", `${digits(D.margin)}\u00d7 bandwidth`, `or ops ${digits(D.margin_ops)}\u00d7 as long: stalls stay below 2 %`]] : []),
+  ...(D.first_step ? [["First step", time(D.first_step), `brings what rests on the device; ${time(D.epilogue)} after the last step until all is home`]] : []),
   ...(D.measured ? [["Measured step", time(D.measured.step), `${signed(D.measured.step/D.step-1)} against the prediction; stall ${time(D.measured.stall)}`]] : [])
 ]) { const t = el("div", "tile"); t.append(el("div","k",k), el("div","v",v), el("div","n",n)); $("tiles").append(t); }
 function table(node, head, rows, empty) {
   if (!rows.length) { const tr = el("tr"); tr.append(el("td", "none", empty)); node.append(tr); return; }
   const h = el("tr"); for (const [t, c] of head) h.append(el("th", c, t)); node.append(h);
-  for (const r of rows) { const tr = el("tr"); r.forEach((t, i) => tr.append(el("td", head[i][1], t))); node.append(tr); }
+  for (const [r, notes] of rows) { const tr = el("tr"); r.forEach((t, i) => tr.append(el("td", head[i][1], t))); node.append(tr);
+    if (notes && notes.length) { const more = "Considered:" + notes.map(c => "\n\u2022 " + c).join("");
+      tr.addEventListener("pointermove", e => tip(e, r[0], more)); tr.addEventListener("pointerleave", e => tip(e, null)); } }
 }
 if (D.runs.length) { $("runs").hidden = false;
   table($("runtable"), [["run","name"],["peak device memory","r"],["step","r"],["overhead","r"],["stall","r"],["moved per step","r"]],
-    D.runs.map(r => [r.label, bytes(r.peak), time(r.step_ms*1e6), signed(r.overhead), time(r.stall_ms*1e6), bytes(r.moved)]), ""); }
+    D.runs.map(r => [[r.label, bytes(r.peak), time(r.step_ms*1e6), signed(r.overhead), time(r.stall_ms*1e6), bytes(r.moved)]]), ""); }
 table($("stalls"), [["op","name"],["at","r"],["waits","r"],["for","why"]],
-  D.stalls.map(s => [s.op, time(s.at), time(s.ns), s.why]), "No op waits in the predicted step.");
+  D.stalls.map(s => [[s.op, time(s.at), time(s.ns), s.why]]), "No op waits in the predicted step.");
 table($("moved"), [["tensor","name"],["kind","nw"],["size","r"],["moved per step","r"],["choice","nw"],["reason","why"]],
-  D.moved.map(m => [m.name, m.kind, bytes(m.size), bytes(m.bytes), m.choice, m.reason]), "Nothing moves: everything fits.");
+  D.moved.map(m => [[m.name, m.kind, bytes(m.size), bytes(m.bytes), m.choice, m.reason], m.considered]), "Nothing moves: everything fits.");
+if (D.kept.length) { $("keptcard").hidden = false;
+  table($("kept"), [["tensor","name"],["kind","nw"],["size","r"],["choice","nw"],["reason","why"]],
+    D.kept.map(m => [[m.name, m.kind, bytes(m.size), m.choice, m.reason], m.considered]), ""); }
 $("note").textContent = D.merged ? "Neighbours too short to be seen are drawn as one." : "";
 
 const sets = [["predicted", D.predicted]].concat(D.measured ? [["measured", D.measured]] : []);
@@ -116,7 +124,7 @@ const key = (node, c, text, dash) => { const s = el("span"); const i = el("i", d
   i.style[dash ? "borderTopColor" : "background"] = `var(--${c})`; s.append(i, text); node.append(s); };
 key($("memlegend"), "plan", "with the plan (predicted)"); key($("memlegend"), "bare", "without: everything resident", true); key($("memlegend"), "budget", "budget", true);
 D.phases.forEach((p, i) => { if (i < 6) key($("lanelegend"), "c" + i, p || "compute"); });
-key($("lanelegend"), "in", "prefetch"); key($("lanelegend"), "out", "store"); key($("lanelegend"), "stall", "stall");
+key($("lanelegend"), "in", "toward the device"); key($("lanelegend"), "out", "away from it"); key($("lanelegend"), "stall", "stall");
 function setup(c) { const r = window.devicePixelRatio || 1, w = c.clientWidth, h = c.clientHeight;
   if (c.width !== Math.round(w*r) || c.height !== Math.round(h*r)) { c.width = Math.round(w*r); c.height = Math.round(h*r); }
   const g = c.getContext("2d"); g.setTransform(r,0,0,r,0,0); g.clearRect(0,0,w,h); g.font = '11.5px system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif'; return [g,w,h]; }
@@ -170,9 +178,10 @@ function hoverLanes(e, x, yy, w) { const lane = lanes.find(l => yy >= l.y && yy 
   const t = tOf(x, w), slack = (view[1]-view[0]) / (w-LEFT) * 1.5; let i = first(lane.items, t - slack);
   for (; i < lane.items.length && i >= 0; i++) { const it = lane.items[i]; const s = lane.compute ? it[3] : 0; if (it[0] - s - slack > t) break; if (t > it[1] + slack) continue;
     const head = nameOf(lane, it); let text = `${lane.label}: ${time(it[0])} to ${time(it[1])} (${time(it[1]-it[0])})`;
-    if (lane.compute) { if (it[4] === 1 && D.phases[it[2]]) text += "\nphase " + D.phases[it[2]]; if (s) text += `\nwaited ${time(s)} for a transfer`; }
-    else if (it[4] === 1) { const n = D.tensors[it[5]]; const ns = it[1]-it[0]; text += `\n${it[2] ? "store" : "prefetch"} of ${bytes(n.size)}` + (ns ? ` at ${digits(n.size/ns)} GB/s` : "") + (n.reason ? `\n${n.choice}: ${n.reason}` + n.considered.map(c => "\n\u2022 " + c).join("") : ""); }
+    if (lane.compute) { if (it[4] === 1 && D.phases[it[2]]) text += "\nphase " + D.phases[it[2]]; if (s) text += `\nwaited ${time(s)}` + (it[4] === 1 && D.opWaits[it[5]] && lane.label === "predicted" ? ` for ${D.opWaits[it[5]]}` : " for transfers"); }
+    else if (it[4] === 1) { const n = D.tensors[it[5]]; const ns = it[1]-it[0]; text += `\n${verb(lane, it)} of ${bytes(n.size)}` + (ns ? ` at ${digits(n.size/ns)} GB/s` : "") + (n.reason ? `\n${n.choice}: ${n.reason}` + n.considered.map(c => "\n\u2022 " + c).join("") : ""); }
     return tip(e, head, text); } tip(e, null); }
+function verb(lane, it) { return lane.name.startsWith("flash") ? it[2] ? "stage out" : "stage in" : it[2] ? "store" : "prefetch"; }
 function valueAt(points, t) { const i = firstPoint(points, t + 1e-9) - 1; return i >= 0 ? points[i][1] : 0; }
 function attach(c, hover) { let drag = null;
   c.addEventListener("wheel", e => { e.preventDefault(); zoom(tOf(Math.max(LEFT, e.offsetX), c.clientWidth), Math.exp(Math.max(-1, Math.min(1, e.deltaY/300)))); }, { passive: false });

@@ -6,9 +6,12 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "tests/support/schedule_examples.hpp"
+#include "tests/unit/analyzer/graphs.hpp"
+#include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/trace.hpp"
 
 namespace ho::analyzer {
@@ -64,6 +67,27 @@ TEST_CASE("report: nothing is fetched") {
   CHECK(page.find("http:") == std::string::npos);
   CHECK(page.find("https:") == std::string::npos);
   CHECK(page.find("default-src 'none'") != std::string::npos);
+}
+
+TEST_CASE(
+    "report: says why tensors move or stay, what ops wait for and what the ends of a run cost") {
+  const Graph graph = test::transformer(4, 6);
+  const auto outcome = analyze(graph, test::with_flash(12 << 20, 1'000'000'000),
+                               {peak_unmanaged_bytes(graph) / 2, 64});
+  REQUIRE(outcome.ok());
+  const Inputs in = inputs(std::get<Schedule>(*outcome));
+  REQUIRE(in.predicted.stall_ns > 0);
+  const std::string page = render_report({in.plan, in.predicted, nullptr, {}});
+  const auto after = [&](const std::string& key) {
+    const auto at = page.find("\"" + key + "\":");
+    REQUIRE(at != std::string::npos);
+    return page.substr(at + key.size() + 3, 4000);
+  };
+  CHECK(after("moved").find("\"considered\":[\"") != std::string::npos);
+  CHECK(after("kept").find("\"choice\":\"keep\"") != std::string::npos);
+  CHECK(after("opWaits").find(" of t") != std::string::npos);
+  CHECK(after("first_step").rfind(std::to_string(in.predicted.first_step_ns), 0) == 0);
+  CHECK(after("margin").rfind("0,", 0) == 0);  // it stalls as planned
 }
 
 TEST_CASE("report: same input, same page; runs and measured lanes only where given") {
