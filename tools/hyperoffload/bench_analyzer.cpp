@@ -1,5 +1,8 @@
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -18,11 +21,14 @@ namespace {
 struct Arguments {
   std::vector<std::uint64_t> ops{10'000, 100'000};
   double percent = 60;
+  std::uint64_t bandwidth = 25'000'000'000;
   bool json = false;
 };
 
 constexpr std::uint64_t kOpsMax = 4'000'000;
 constexpr std::uint64_t kMiBPerWeight = 8;
+constexpr std::uint64_t kBandwidthMin = 1'000'000;
+constexpr std::uint64_t kBandwidthMax = 1'000'000'000'000'000;
 
 /// A deep transformer's training step as the planner sees it: per layer two forward ops, later two
 /// backward ops in reverse order and one optimizer op, with a weight, an optimizer state and two
@@ -82,13 +88,20 @@ Graph deep_transformer(std::uint64_t ops) {
   return graph;
 }
 
-/// A machine whose links carry the plan; the host holds everything.
-Hardware bench_machine() {
+/// A machine with one tier below the device, which holds everything.
+Hardware bench_machine(std::uint64_t bytes_per_s) {
   Hardware out;
   out.name = "bench";
-  const Link link{25'000'000'000, 5'000};
+  const Link link{bytes_per_s, 5'000};
   out.local_ddr = TierSpec{1ULL << 49U, link, link};
   return out;
+}
+
+/// The most memory that this process has held so far.
+std::uint64_t peak_rss_bytes() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
 }
 
 int run(const Arguments& args) {
@@ -97,7 +110,9 @@ int run(const Arguments& args) {
       .field("bench", "analyzer")
       .field("machine", bench::machine_class())
       .field("commit", bench::build_commit())
-      .field("version", HO_VERSION);
+      .field("version", HO_VERSION)
+      .field("bandwidth_bytes_per_s", args.bandwidth)
+      .field("percent", args.percent);
   json.key("runs").begin_array();
   for (const std::uint64_t ops : args.ops) {
     if (ops < 5 || ops > kOpsMax) {
@@ -108,8 +123,11 @@ int run(const Arguments& args) {
     const std::uint64_t budget =
         MemorySize{std::nullopt, args.percent}.of(analyzer::peak_unmanaged_bytes(graph));
     const auto began = std::chrono::steady_clock::now();
-    auto outcome = analyzer::analyze(graph, bench_machine(), {budget, 64});
+    const std::clock_t cpu_began = std::clock();
+    auto outcome = analyzer::analyze(graph, bench_machine(args.bandwidth), {budget, 64});
+    const std::clock_t cpu_ended = std::clock();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    const double cpu_s = static_cast<double>(cpu_ended - cpu_began) / CLOCKS_PER_SEC;
     if (!outcome) return complain("bench analyzer", outcome.error());
     const auto* plan = std::get_if<schedule::Schedule>(&*outcome);
     if (plan == nullptr) {
@@ -124,12 +142,15 @@ int run(const Arguments& args) {
         .field("storages", graph.storages.size())
         .field("cache_ops", plan->cache_ops.size())
         .field("analyze_ms", took.count() * 1e3)
+        .field("analyze_cpu_ms", cpu_s * 1e3)
         .field("ops_per_s", static_cast<double>(graph.ops.size()) / took.count())
+        .field("peak_rss_bytes", peak_rss_bytes())
+        .field("step_ns", p.step_ns)
         .field("step_over_bound", ratio(p.step_ns, p.lower_bound_ns))
         .field("arena_over_live_bound", ratio(plan->arena_bytes, p.live_bound_bytes))
         .end();
     if (!args.json) {
-      std::cerr << graph.ops.size() << " ops: " << took.count() << " s, "
+      std::cerr << graph.ops.size() << " ops: " << took.count() << " s (" << cpu_s << " s of CPU), "
                 << static_cast<double>(graph.ops.size()) / took.count() << " ops/s, step "
                 << ratio(p.step_ns, p.lower_bound_ns) << " x its lower bound\n";
     }
@@ -147,8 +168,16 @@ void add_bench_analyzer(CLI::App& bench, int& exit_code) {
   command.add_option("--percent", args->percent, "Budget in percent of the unmanaged peak")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 100.0));
+  command
+      .add_option(
+          "--bandwidth", args->bandwidth,
+          "Bytes per second of the one link, each way; a few 10^9 make the step wait for it")
+      ->capture_default_str()
+      ->check(CLI::Range(kBandwidthMin, kBandwidthMax));
   command.add_flag("--json", args->json, "Print one JSON object on stdout");
-  command.footer("Example:\n  hyperoffload bench analyzer --ops 10000 100000 --json");
+  command.footer(
+      "Example:\n  hyperoffload bench analyzer --ops 10000 100000 --json\n"
+      "  hyperoffload bench analyzer --ops 100000 --bandwidth 2500000000");
   command.callback([args, &exit_code] { exit_code = run(*args); });
 }
 

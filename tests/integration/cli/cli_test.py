@@ -317,7 +317,17 @@ class Others(Command):
         self.assertGreaterEqual(answer["runs"][0]["ops"], 500)
         self.assertGreater(answer["runs"][0]["ops_per_s"], 0)
         self.assertIn("commit", answer)
+        self.assertGreater(answer["runs"][0]["peak_rss_bytes"], 1 << 20)
         self.run_it("bench", "analyzer", "--ops", "1", code=2)
+
+    def test_bench_analyzer_plans_for_the_link_it_is_given(self):
+        steps = []
+        for bandwidth in ("25000000000", "2500000000"):
+            answer = json.loads(self.run_it("bench", "analyzer", "--ops", "500", "--bandwidth", bandwidth, "--json").stdout)
+            self.assertEqual(answer["bandwidth_bytes_per_s"], int(bandwidth))
+            steps.append(answer["runs"][0]["step_ns"])
+        self.assertGreater(steps[1], steps[0])  # the slow link is what the step waits for
+        self.run_it("bench", "analyzer", "--bandwidth", "0", code=2)
 
 
 if __name__ == "__main__":
