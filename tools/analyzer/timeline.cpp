@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <optional>
 #include <queue>
 #include <tuple>
+#include <utility>
 
 #include "common/base/check.hpp"
+#include "tools/analyzer/buckets.hpp"
 #include "tools/analyzer/channels.hpp"
 
 namespace ho::analyzer {
@@ -16,31 +19,42 @@ using schedule::CacheOp;
 using schedule::CacheOpKind;
 
 constexpr std::size_t kSteps = 4;
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 class Replay {
  public:
   Replay(const Draft& draft, const ChooseInput& input, const std::optional<PlanTier>& flash)
-      : draft_(draft), in_(input), flash_(flash) {
-    n_ = in_.lifetimes.positions;
+      : draft_(draft),
+        in_(input),
+        flash_(flash),
+        n_(input.lifetimes.positions),
+        detaches_(2 * (input.tiers.size() + 1)) {
     const std::size_t count = draft_.cache_ops.size();
-    after_op_.resize(n_ + 1);
-    unlocks_.resize(count);
     missing_.assign(count * kSteps, 0);
     waits_.assign(std::size_t{n_} * (kSteps + 1), 0);
-    for (auto& lanes : lane_free_) lanes.assign(in_.tiers.size() + 1, 0);
+    free_.assign(detaches_, 0);
+    lanes_.resize(detaches_ + 1);
+    takes_.reserve(count);
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> after;
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> edges;
+    after.reserve(count);
     for (std::uint32_t c = 0; c < count; ++c) {
       const CacheOp& op = draft_.cache_ops[c];
-      after_op_[op.after_position ? op.after_position->value() + 1 : 0].push_back(c);
+      takes_.push_back(takes(op));
+      after.emplace_back(op.after_position ? op.after_position->value() + 1 : 0, c);
+      std::int32_t earlier = 0;  // what it waits for of the step before
       for (const auto& ref : op.after_cache_ops) {
-        unlocks_[ref.op.value()].push_back({c, ref.previous_step});
+        edges.emplace_back(ref.op.value(), c << 1U | (ref.previous_step ? 1U : 0U));
+        earlier += ref.previous_step ? 1 : 0;
       }
+      const auto all = static_cast<std::int32_t>(op.after_cache_ops.size()) + 1;
       for (std::size_t k = 0; k < kSteps; ++k) {
-        std::int32_t missing = 1;
-        for (const auto& ref : op.after_cache_ops) missing += ref.previous_step && k == 0 ? 0 : 1;
-        missing_[k * count + c] = missing;
+        missing_[k * count + c] = all - (k == 0 ? earlier : 0);
         if (op.before_position) ++waits_[blocked_op(op, k)];
       }
     }
+    after_op_ = Buckets(std::size_t{n_} + 1, after);
+    unlocks_ = Buckets(count, edges);
   }
 
   std::int64_t run(std::vector<std::int64_t>* stall_ns) {
@@ -67,11 +81,23 @@ class Replay {
     std::uint64_t order;
     std::uint32_t cache_op;
     std::uint32_t step;
-    bool operator>(const Event& other) const {
-      return std::tie(at, order) > std::tie(other.at, other.order);
-    }
   };
   static constexpr std::uint32_t kPrologue = UINT32_MAX;
+
+  /// Who serves a cache op, for how long.
+  struct Service {
+    std::size_t lane = 0;
+    std::int64_t time_ns = 0;
+  };
+  [[nodiscard]] Service takes(const CacheOp& op) const {
+    if (op.kind == CacheOpKind::kDetach) return {detaches_, 0};
+    const bool stages = op.kind == CacheOpKind::kStageIn || op.kind == CacheOpKind::kStageOut;
+    const bool reads = op.kind == CacheOpKind::kPrefetch || op.kind == CacheOpKind::kStageIn;
+    const std::size_t tier = stages ? in_.tiers.size() : in_.tier_of[op.storage.value()];
+    const PlanTier& links = stages ? *flash_ : in_.tiers[tier];
+    return {2 * tier + (reads ? 0 : 1),
+            transfer_ns(reads ? links.read : links.write, op.range_end_bytes)};
+  }
 
   [[nodiscard]] std::size_t blocked_op(const CacheOp& op, std::size_t step) const {
     return (step + (op.before_next_step ? 1 : 0)) * n_ + op.before_position->value();
@@ -85,26 +111,22 @@ class Replay {
       ++waits_[op.before_position->value()];
       std::int64_t start = 0;
       for (const auto& ref : op.after_cache_ops) start = std::max(start, end[ref.op.value()]);
-      end[i] = submit(op, i, kPrologue, start);
+      end[i] = submit(takes(op), i, kPrologue, start);
     }
   }
 
-  /// @return when it completes.
-  std::int64_t submit(const CacheOp& op, std::uint32_t index, std::uint32_t step,
+  /// Time never goes back, so each lane completes in order of submission. @return when it does.
+  std::int64_t submit(const Service& service, std::uint32_t index, std::uint32_t step,
                       std::int64_t now) {
-    if (op.kind == CacheOpKind::kDetach) {
-      events_.push({now, order_++, index, step});
-      return now;
+    std::int64_t done = now;
+    if (service.lane != detaches_) {
+      std::int64_t& free = free_[service.lane];
+      done = free = std::max(free, now) + service.time_ns;
     }
-    const bool stages = op.kind == CacheOpKind::kStageIn || op.kind == CacheOpKind::kStageOut;
-    const bool reads = op.kind == CacheOpKind::kPrefetch || op.kind == CacheOpKind::kStageIn;
-    const std::size_t lane = stages ? in_.tiers.size() : in_.tier_of[op.storage.value()];
-    const PlanTier& tier = stages ? *flash_ : in_.tiers[lane];
-    const Link& link = reads ? tier.read : tier.write;
-    std::int64_t& free = lane_free_[reads ? 0 : 1][lane];
-    free = std::max(free, now) + transfer_ns(link, op.range_end_bytes);
-    events_.push({free, order_++, index, step});
-    return free;
+    auto& lane = lanes_[service.lane];
+    HO_CHECK(lane.empty() || lane.back().at <= done);
+    lane.push({done, order_++, index, step});
+    return done;
   }
 
   void unlock(std::uint32_t cache_op, std::size_t step, std::int64_t now) {
@@ -112,13 +134,15 @@ class Replay {
     std::int32_t& missing = missing_[step * draft_.cache_ops.size() + cache_op];
     HO_CHECK(missing > 0);
     if (--missing == 0) {
-      submit(draft_.cache_ops[cache_op], cache_op, static_cast<std::uint32_t>(step), now);
+      submit(takes_[cache_op], cache_op, static_cast<std::uint32_t>(step), now);
     }
   }
 
   /// Whatever waits for the end of position `ended - 1` (0: the step's begin).
   void passed(std::size_t step, std::uint32_t ended, std::int64_t now) {
-    for (const std::uint32_t c : after_op_[ended]) unlock(c, step, now);
+    for (const auto* c = after_op_.begin(ended); c != after_op_.end(ended); ++c) {
+      unlock(*c, step, now);
+    }
   }
 
   void complete(const Event& event) {
@@ -128,45 +152,63 @@ class Replay {
     }
     const CacheOp& op = draft_.cache_ops[event.cache_op];
     if (op.before_position) --waits_[blocked_op(op, event.step)];
-    for (const auto& [next, previous_step] : unlocks_[event.cache_op]) {
-      unlock(next, event.step + (previous_step ? 1 : 0), event.at);
+    const std::uint32_t done = event.cache_op;
+    for (const auto* edge = unlocks_.begin(done); edge != unlocks_.end(done); ++edge) {
+      unlock(*edge >> 1U, event.step + (*edge & 1U), event.at);
     }
   }
 
   /// Completes everything up to the op's end. @return when it ends.
   std::int64_t run_op(std::size_t step, std::uint32_t p, std::int64_t now) {
-    while (!events_.empty() && events_.top().at <= now) pop();
+    while (next_at() <= now) pop();
     while (waits_[step * n_ + p] > 0) {
-      HO_CHECK(!events_.empty());  // else the draft deadlocks
-      now = std::max(now, events_.top().at);
+      HO_CHECK(next_at() != kNever);  // else the draft deadlocks
+      now = std::max(now, next_at());
       pop();
     }
     const std::int64_t end = now + in_.duration_ns[p];
-    while (!events_.empty() && events_.top().at < end) pop();
+    while (next_at() < end) pop();
     return end;
   }
 
-  void pop() {
-    const Event event = events_.top();
-    events_.pop();
-    complete(event);
+  /// The lane whose foremost completes first; of equal ones that submitted first.
+  [[nodiscard]] std::size_t next_lane() const {
+    std::size_t best = lanes_.size();
+    for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+      if (lanes_[lane].empty()) continue;
+      const Event& event = lanes_[lane].front();
+      if (best == lanes_.size() ||
+          std::tie(event.at, event.order) <
+              std::tie(lanes_[best].front().at, lanes_[best].front().order)) {
+        best = lane;
+      }
+    }
+    return best;
+  }
+  [[nodiscard]] std::int64_t next_at() const {
+    const std::size_t lane = next_lane();
+    return lane == lanes_.size() ? kNever : lanes_[lane].front().at;
   }
 
-  struct Unlock {
-    std::uint32_t cache_op;
-    bool previous_step;
-  };
+  void pop() {
+    auto& lane = lanes_[next_lane()];
+    const Event event = lane.front();
+    lane.pop();
+    complete(event);
+  }
 
   const Draft& draft_;
   const ChooseInput& in_;
   const std::optional<PlanTier>& flash_;
-  std::uint32_t n_ = 0;
-  std::vector<std::vector<std::uint32_t>> after_op_;
-  std::vector<std::vector<Unlock>> unlocks_;
+  std::uint32_t n_;
+  std::size_t detaches_;  ///< their lane; before it two of each tier, then of flash: read, write
+  Buckets after_op_;      ///< position + 1, or 0: the step's begin -> cache ops
+  Buckets unlocks_;       ///< cache op -> (who waits for it << 1 | in the next step)
+  std::vector<Service> takes_;
   std::vector<std::int32_t> missing_;
   std::vector<std::int32_t> waits_;
-  std::array<std::vector<std::int64_t>, 2> lane_free_;  // read, write; per tier, then flash
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<std::int64_t> free_;        ///< per lane: when it has served all
+  std::vector<std::queue<Event>> lanes_;  ///< what they serve
   std::uint64_t order_ = 0;
 };
 
