@@ -15,25 +15,65 @@ struct Slots {
   std::int64_t count = 0;
 };
 
+/// Moments numbered in order, each once. Add all of them, number(), ask.
+class Moments {
+ public:
+  void reserve(std::size_t count) { times_.reserve(count); }
+  void add(std::int64_t t) { times_.push_back(t); }
+  void number() {
+    const auto [low, high] = std::minmax_element(times_.begin(), times_.end());
+    low_ = *low;
+    const std::uint64_t range =
+        static_cast<std::uint64_t>(*high) - static_cast<std::uint64_t>(low_);
+    if (range < kRangePerTime * times_.size()) {
+      number_.assign(static_cast<std::size_t>(range) + 1, 0);
+      for (const std::int64_t t : times_) number_[static_cast<std::size_t>(t - low_)] = 1;
+      for (std::int64_t& each : number_) {
+        const bool occurs = each != 0;
+        each = count_;
+        count_ += occurs ? 1 : 0;
+      }
+      return;
+    }
+    std::sort(times_.begin(), times_.end());
+    times_.erase(std::unique(times_.begin(), times_.end()), times_.end());
+    count_ = static_cast<std::int64_t>(times_.size());
+  }
+  [[nodiscard]] std::int64_t count() const { return count_; }
+  /// The number of one that was added.
+  [[nodiscard]] std::int64_t of(std::int64_t t) const {
+    if (!number_.empty()) return number_[static_cast<std::size_t>(t - low_)];
+    return std::lower_bound(times_.begin(), times_.end(), t) - times_.begin();
+  }
+
+ private:
+  /// Where moments lie closer than this, a table of all takes less than sorting (positions of a
+  /// plan do; the times of somebody's file may not).
+  static constexpr std::uint64_t kRangePerTime = 4;
+
+  std::vector<std::int64_t> times_;
+  std::vector<std::int64_t> number_;  // from low_ on; empty: too far apart
+  std::int64_t low_ = 0;
+  std::int64_t count_ = 0;
+};
+
 Slots slots_of(const std::vector<Lifetime>& lifetimes, const std::vector<std::uint32_t>& ids,
                std::int64_t cycle) {
-  std::vector<std::int64_t> times;
-  times.reserve(2 * ids.size());
   const auto normal = [&](std::int64_t t) {
     return cycle == 0 ? t : ((t % cycle) + cycle) % cycle;
   };
+  Moments times;
+  times.reserve(2 * ids.size() + 1);
   for (const std::uint32_t id : ids) {
-    times.push_back(normal(lifetimes[id].begin));
-    times.push_back(normal(lifetimes[id].end));
+    times.add(normal(lifetimes[id].begin));
+    times.add(normal(lifetimes[id].end));
   }
-  if (cycle != 0) times.push_back(0);
-  std::sort(times.begin(), times.end());
-  times.erase(std::unique(times.begin(), times.end()), times.end());
-  const auto slot = [&](std::int64_t t) {
-    return std::lower_bound(times.begin(), times.end(), t) - times.begin();
-  };
+  if (cycle != 0) times.add(0);
+  times.number();
   Slots out;
-  out.count = static_cast<std::int64_t>(times.size()) - (cycle == 0 ? 1 : 0);
+  out.count = times.count() - (cycle == 0 ? 1 : 0);
+  out.begin.reserve(ids.size());
+  out.end.reserve(ids.size());
   for (const std::uint32_t id : ids) {
     const Lifetime& life = lifetimes[id];
     HO_CHECK(life.begin < life.end && life.bytes > 0);
@@ -42,8 +82,8 @@ Slots slots_of(const std::vector<Lifetime>& lifetimes, const std::vector<std::ui
       out.end.push_back(out.count);
       continue;
     }
-    const std::int64_t begin = slot(normal(life.begin));
-    std::int64_t end = slot(normal(life.end));
+    const std::int64_t begin = times.of(normal(life.begin));
+    std::int64_t end = times.of(normal(life.end));
     if (end <= begin) end += out.count;  // only on a cycle
     out.begin.push_back(begin);
     out.end.push_back(end);
