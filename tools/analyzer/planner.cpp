@@ -123,10 +123,12 @@ class Planner {
   [[nodiscard]] Infeasible why(const Choice::Failure& failure) const;
   std::optional<Plan> run_variant(const Variant& variant, std::int64_t worth_ns,
                                   std::int64_t stage_hold, std::optional<Infeasible>& failure,
-                                  const std::vector<std::int64_t>* stall_ns = nullptr);
+                                  const std::vector<std::int64_t>* stall_ns = nullptr,
+                                  std::optional<Choice> made = std::nullopt);
   void repeat(Plan& best, std::uint64_t bound_ns);
   std::optional<Plan> attempt(const ChooseOptions& options, std::int64_t worth_ns,
-                              std::int64_t stage_hold, std::optional<Infeasible>& failure);
+                              std::int64_t stage_hold, std::optional<Infeasible>& failure,
+                              std::optional<Choice> made);
   [[nodiscard]] std::optional<Infeasible> home_excess(const Draft& draft) const;
   /// With flash below it, what leaves the device finds room in local DDR; stage() sees to that.
   [[nodiscard]] const std::vector<PlanTier>& tiers_for_choice() const {
@@ -221,17 +223,19 @@ std::optional<Infeasible> Planner::home_excess(const Draft& draft) const {
 }
 
 /// One choice and what follows from it, whether the device's arena is within the budget or not.
-/// Where it is not and there is nothing to compare with, the answer has its packing only.
+/// Where it is not and there is nothing to compare with, the answer has its packing only. `made`: a
+/// choice of these options that was sketched, and found worth it; nothing: it is made here.
 /// Where local DDR is too small, what packing exceeds it by is held back in the next round. Without
 /// offsets if the step is not shorter than `worth_ns` anyway: packing takes as long as all the
 /// rest.
 std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t worth_ns,
-                                     std::int64_t stage_hold, std::optional<Infeasible>& failure) {
+                                     std::int64_t stage_hold, std::optional<Infeasible>& failure,
+                                     std::optional<Choice> made) {
   const ChooseInput in{life_,    durations_,   tiers_for_choice(),
                        tier_of_, static_home_, home_is_static_};
   const ChooseInput real{life_, durations_, tiers_, tier_of_, static_home_, home_is_static_};
   Plan out;
-  out.choice = choose(in, options);
+  out.choice = made ? std::move(*made) : choose(in, options);
   if (out.choice.failure) {
     failure = why(*out.choice.failure);
     return std::nullopt;
@@ -239,7 +243,7 @@ std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t 
   out.tier_of = tier_of_;
   out.near_first = near_first_;
   out.spread = spread_;
-  if (worth_ns != INT64_MAX && !staged_) {
+  if (worth_ns != INT64_MAX && !staged_ && !made) {
     out.draft = emit_unpacked(graph_, real, out.choice);
     out.step_ns = steady_step_ns(out.draft, real, flash_);
     if (out.step_ns >= worth_ns) return out;
@@ -294,7 +298,8 @@ ChooseOptions Planner::options_of(const Variant& variant) const {
 std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t worth_ns,
                                          std::int64_t stage_hold,
                                          std::optional<Infeasible>& failure,
-                                         const std::vector<std::int64_t>* stall_ns) {
+                                         const std::vector<std::int64_t>* stall_ns,
+                                         std::optional<Choice> made) {
   std::uint64_t reserve = std::max(budget_ / 1000 * variant.reserve_permille, known_reserve_);
   std::uint64_t smallest_arena = UINT64_MAX;
   ChooseOptions options = options_of(variant);
@@ -302,7 +307,8 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
   for (int round = 0; round < kReserveRounds; ++round) {
     options.target_bytes = budget_ - std::min(budget_, reserve);
     std::optional<Infeasible> failed;
-    auto next = attempt(options, worth_ns, stage_hold, failed);
+    if (reserve > 0) made.reset();
+    auto next = attempt(options, worth_ns, stage_hold, failed, std::exchange(made, std::nullopt));
     if (!next && staged_ && options.hold == 0) {
       // Early fetches fill local DDR as well: with flash below it they come just in time.
       options.hold = kStageHold[0];
@@ -383,11 +389,12 @@ bool Planner::pack_sketches(Plan& best, bool found, std::vector<Sketch>& list, s
                             std::optional<Infeasible>& failure) {
   std::size_t next_sketch = 0;
   while (next_sketch < list.size() && plans > 0) {
-    const Sketch& each = list[next_sketch++];
+    Sketch& each = list[next_sketch++];
     const std::int64_t worth_ns = found ? best.step_ns : effort.worth_ns;
     if (each.step_ns >= worth_ns) continue;
     auto next = run_variant(kSketched[each.variant], worth_ns, kStageHold[0], failure,
-                            each.stall_ns.empty() ? nullptr : &each.stall_ns);
+                            each.stall_ns.empty() ? nullptr : &each.stall_ns,
+                            std::exchange(each.choice, std::nullopt));
     if (!next) continue;
     --plans;
     if (!found || next->step_ns < best.step_ns) best = std::move(*next);

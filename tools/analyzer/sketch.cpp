@@ -1,6 +1,7 @@
 #include "tools/analyzer/sketch.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "tools/analyzer/emit.hpp"
@@ -13,6 +14,27 @@ namespace {
 constexpr std::size_t kLooks = 4;
 /// Steps that differ by less than this count as equal.
 constexpr std::int64_t kEqualPermille = 10;
+/// A step that its own waits, once known, change by less than this, and the number of its moves by
+/// less than ten times as much, stays as it is however often they are looked at.
+constexpr std::int64_t kSettledPermille = 1;
+
+bool settled(const Sketch& first, const Sketch& next) {
+  const auto moves = static_cast<std::int64_t>(first.moves);
+  return std::abs(first.step_ns - next.step_ns) < first.step_ns / 1000 * kSettledPermille &&
+         std::abs(moves - static_cast<std::int64_t>(next.moves)) <= moves / 100 * kSettledPermille;
+}
+
+/// The best ones first; keeps the choices of those alone: a large step's take a hundred MB.
+void rank(std::vector<Sketch>& all) {
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Sketch& a, const Sketch& b) { return a.step_ns < b.step_ns; });
+  const auto past = std::find_if(all.begin(), all.end(), [&](const Sketch& each) {
+    return each.step_ns - all.front().step_ns > all.front().step_ns / 1000 * kEqualPermille;
+  });
+  std::stable_sort(all.begin(), past,
+                   [](const Sketch& a, const Sketch& b) { return a.moves < b.moves; });
+  for (std::size_t i = kSketchesKept; i < all.size(); ++i) all[i].choice.reset();
+}
 
 }  // namespace
 
@@ -21,25 +43,24 @@ std::vector<Sketch> sketches(const SketchInput& input, const std::vector<ChooseO
   std::vector<Sketch> all;
   for (std::size_t v = 0; v < variants.size(); ++v) {
     std::vector<std::int64_t> waits;
+    Sketch first;  // made as no waits were known
     for (std::size_t look = 0; look < (v == 0 ? 1 : kLooks) && tries > 0; ++look, --tries) {
       ChooseOptions options = variants[v];
       if (look > 0) options.stall_ns = &waits;
-      const Choice choice = choose(input.choosing, options);
+      Choice choice = choose(input.choosing, options);
       if (choice.failure) break;
       const Draft draft = emit_unpacked(input.graph, input.moving, choice);
-      Sketch next{v, look > 0 ? waits : std::vector<std::int64_t>(), 0, draft.cache_ops.size()};
+      Sketch next{v, look > 0 ? waits : std::vector<std::int64_t>(), 0, draft.cache_ops.size(), {}};
       next.step_ns = steady_step_ns(draft, input.moving, input.flash, &waits);
+      if (look == 0) first = next;
+      const bool last = look > 0 && settled(first, next);
+      if (next.step_ns <= close_ns) tries = 1;
+      next.choice = std::move(choice);
       all.push_back(std::move(next));
-      if (all.back().step_ns <= close_ns) tries = 1;
+      rank(all);
+      if (last) break;
     }
   }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Sketch& a, const Sketch& b) { return a.step_ns < b.step_ns; });
-  const auto past = std::find_if(all.begin(), all.end(), [&](const Sketch& each) {
-    return each.step_ns - all.front().step_ns > all.front().step_ns / 1000 * kEqualPermille;
-  });
-  std::stable_sort(all.begin(), past,
-                   [](const Sketch& a, const Sketch& b) { return a.moves < b.moves; });
   if (all.size() > kSketchesKept) all.resize(kSketchesKept);
   return all;
 }

@@ -15,7 +15,8 @@ struct Sketch {
   std::size_t variant = 0;             ///< of the options given
   std::vector<std::int64_t> stall_ns;  ///< per position, known when it was made; empty: none
   std::int64_t step_ns = 0;
-  std::size_t moves = 0;  ///< cache ops: the fewer, the easier to pack
+  std::size_t moves = 0;         ///< cache ops: the fewer, the easier to pack
+  std::optional<Choice> choice;  ///< nothing: to be made again
 };
 
 /// What to make sketches of. All references outlive the call.
