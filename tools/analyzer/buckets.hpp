@@ -31,4 +31,33 @@ class Buckets {
   std::vector<std::uint32_t> values_;
 };
 
+/// Lists of small integers by key that are added to as they are used; a value is in one list at a
+/// time. Two integers a value and key, no allocation after the first. A value.
+class Chains {
+ public:
+  Chains() = default;
+  Chains(std::size_t keys, std::size_t values) : first_(keys, kEnd), next_(values, kEnd) {}
+
+  /// In front of what the list has.
+  void add(std::size_t key, std::uint32_t value) {
+    next_[value] = first_[key];
+    first_[key] = value;
+  }
+  /// Calls visit(value) for all of one list, the last added first. It may add to other lists.
+  template <typename Visit>
+  void for_each(std::size_t key, Visit&& visit) const {
+    for (std::uint32_t value = first_[key]; value != kEnd;) {
+      const std::uint32_t next = next_[value];
+      visit(value);
+      value = next;
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kEnd = UINT32_MAX;
+
+  std::vector<std::uint32_t> first_;
+  std::vector<std::uint32_t> next_;
+};
+
 }  // namespace ho::analyzer

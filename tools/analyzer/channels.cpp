@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "common/base/check.hpp"
 
@@ -50,58 +51,90 @@ double round_trip_ns(const Hardware& hardware, std::uint64_t bytes) {
 }
 
 Channel::Channel(const std::vector<std::int64_t>& free_ns)
-    : slots_(static_cast<std::int64_t>(free_ns.size())),
-      free_(free_ns),
-      tree_(free_ns.size() + 1, 0) {
+    : slots_(static_cast<std::int64_t>(free_ns.size())), free_(free_ns) {
   HO_CHECK(slots_ > 0);
-  for (std::size_t i = 0; i < free_.size(); ++i) {
-    total_ += free_[i];
-    tree_[i + 1] += free_[i];
-    const std::size_t parent = (i + 1) + ((i + 1) & (~(i + 1) + 1));
-    if (parent < tree_.size()) tree_[parent] += tree_[i + 1];
+  free_.resize((free_.size() + kBlock - 1) / kBlock * kBlock, 0);
+  const std::size_t blocks = free_.size() / kBlock;
+  tree_.assign(blocks + 1, 0);
+  for (std::size_t i = 1; i <= blocks; ++i) {
+    const std::int64_t block = sum((i - 1) * kBlock, i * kBlock);
+    total_ += block;
+    tree_[i] += block;
+    const std::size_t parent = i + (i & (~i + 1));
+    if (parent <= blocks) tree_[parent] += tree_[i];
   }
+}
+
+std::int64_t Channel::sum(std::size_t first, std::size_t end) const {
+  const auto at = [&](std::size_t i) { return free_.begin() + static_cast<std::ptrdiff_t>(i); };
+  return std::accumulate(at(first), at(end), std::int64_t{0});
 }
 
 std::int64_t Channel::prefix(std::int64_t slot) const {
-  std::int64_t sum = 0;
-  for (auto i = static_cast<std::size_t>(slot); i > 0; i &= i - 1) sum += tree_[i];
-  return sum;
+  const auto end = static_cast<std::size_t>(slot);
+  std::int64_t out = sum(end / kBlock * kBlock, end);
+  for (std::size_t i = end / kBlock; i > 0; i &= i - 1) out += tree_[i];
+  return out;
+}
+
+/// Mostly within the lap, and a division takes as long as the rest.
+std::int64_t Channel::to_lap(std::int64_t& slot) const {
+  std::int64_t lap = 0;
+  for (; slot < 0; slot += slots_) --lap;
+  for (; slot >= slots_; slot -= slots_) ++lap;
+  return lap;
 }
 
 std::int64_t Channel::cumulative(std::int64_t slot) const {
-  std::int64_t lap = slot / slots_;
-  std::int64_t rest = slot % slots_;
-  if (rest < 0) {
-    rest += slots_;
-    --lap;
-  }
-  return lap * total_ + prefix(rest);
+  const std::int64_t lap = to_lap(slot);
+  return lap * total_ + prefix(slot);
 }
 
 std::int64_t Channel::free_between(std::int64_t first, std::int64_t last) const {
   if (first > last) return 0;
   HO_CHECK(last - first < slots_);
-  return cumulative(last + 1) - cumulative(first);
+  std::int64_t end = last + 1;
+  const std::int64_t laps = to_lap(end) - to_lap(first);
+  const auto to = static_cast<std::size_t>(end);
+  const auto from = static_cast<std::size_t>(first);
+  auto i = to / kBlock;
+  auto j = from / kBlock;
+  if (laps == 0 && i == j) return sum(from, to);
+  std::int64_t out = laps * total_ + sum(i * kBlock, to) - sum(j * kBlock, from);
+  // Both prefixes have the same tail: nobody needs it.
+  while (i != j) {
+    if (i > j) {
+      out += tree_[i];
+      i &= i - 1;
+    } else {
+      out -= tree_[j];
+      j &= j - 1;
+    }
+  }
+  return out;
 }
 
 void Channel::change(std::int64_t slot, std::int64_t delta) {
   free_[static_cast<std::size_t>(slot)] += delta;
   total_ += delta;
-  for (auto i = static_cast<std::size_t>(slot) + 1; i < tree_.size(); i += i & (~i + 1)) {
+  auto i = static_cast<std::size_t>(slot) / kBlock + 1;
+  for (; i < tree_.size(); i += i & (~i + 1)) {
     tree_[i] += delta;
   }
 }
 
 void Channel::extend(std::int64_t slot, std::int64_t time_ns) {
   HO_CHECK(time_ns >= 0);
-  change(((slot % slots_) + slots_) % slots_, time_ns);
+  to_lap(slot);
+  change(slot, time_ns);
 }
 
 /// The slot that holds the target-th free nanosecond (0-based) of the endless cyclic timeline.
 std::int64_t Channel::locate(std::int64_t target) const {
   HO_CHECK(total_ > 0);
-  std::int64_t lap = target / total_;
-  std::int64_t rest = target % total_;
+  const bool first_lap = target >= 0 && target < total_;
+  std::int64_t lap = first_lap ? 0 : target / total_;
+  std::int64_t rest = first_lap ? target : target % total_;
   if (rest < 0) {
     rest += total_;
     --lap;
@@ -115,6 +148,8 @@ std::int64_t Channel::locate(std::int64_t target) const {
       rest -= tree_[at];
     }
   }
+  at *= kBlock;
+  for (; free_[at] <= rest; ++at) rest -= free_[at];
   return lap * slots_ + static_cast<std::int64_t>(at);
 }
 
@@ -129,7 +164,8 @@ Channel::Booking Channel::book_early(std::int64_t first, std::int64_t last, std:
   while (time_ns > 0) {
     const std::int64_t slot = locate(cumulative(first));
     HO_CHECK(slot >= first && slot <= last);
-    const std::int64_t index = ((slot % slots_) + slots_) % slots_;
+    std::int64_t index = slot;
+    to_lap(index);
     const std::int64_t taken = std::min(time_ns, free_[static_cast<std::size_t>(index)]);
     HO_CHECK(taken > 0);
     change(index, -taken);
@@ -148,7 +184,8 @@ Channel::Booking Channel::book_late(std::int64_t first, std::int64_t last, std::
   while (time_ns > 0) {
     const std::int64_t slot = locate(cumulative(last + 1) - 1);
     HO_CHECK(slot >= first && slot <= last);
-    const std::int64_t index = ((slot % slots_) + slots_) % slots_;
+    std::int64_t index = slot;
+    to_lap(index);
     const std::int64_t taken = std::min(time_ns, free_[static_cast<std::size_t>(index)]);
     HO_CHECK(taken > 0);
     change(index, -taken);

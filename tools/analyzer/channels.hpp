@@ -48,15 +48,21 @@ class Channel {
   Booking book_late(std::int64_t first, std::int64_t last, std::int64_t time_ns);
 
  private:
+  std::int64_t to_lap(std::int64_t& slot) const;  // makes it one of [0, slots). @return its lap
   [[nodiscard]] std::int64_t prefix(std::int64_t slot) const;      // sum of [0, slot)
   [[nodiscard]] std::int64_t cumulative(std::int64_t slot) const;  // the same over laps
   [[nodiscard]] std::int64_t locate(std::int64_t target) const;
   void change(std::int64_t slot, std::int64_t delta);
 
+  [[nodiscard]] std::int64_t sum(std::size_t first, std::size_t end) const;  // within a block
+
+  /// Slots are summed up one by one within a block, blocks by a tree: it stays in the cache.
+  static constexpr std::size_t kBlock = 32;
+
   std::int64_t slots_;
   std::int64_t total_ = 0;
-  std::vector<std::int64_t> free_;
-  std::vector<std::int64_t> tree_;
+  std::vector<std::int64_t> free_;  // whole blocks
+  std::vector<std::int64_t> tree_;  // over blocks
 };
 
 /// Range add, range minimum and "nearest position below a threshold" over positions.

@@ -39,6 +39,12 @@ Chooser::Chooser(const ChooseInput& input, const ChooseOptions& options)
       n_(input.lifetimes.positions),
       slack_(slack_of(input.lifetimes, options.target_bytes)),
       clock_(slots_of(input.duration_ns, options.stall_ns)) {
+  move_ns_.resize(in_.lifetimes.bytes.size());
+  for (std::size_t s = 0; s < move_ns_.size() && !in_.tiers.empty(); ++s) {
+    const PlanTier& tier = in_.tiers[in_.tier_of[s]];
+    move_ns_[s] = {transfer_ns(tier.read, in_.lifetimes.bytes[s]),
+                   transfer_ns(tier.write, in_.lifetimes.bytes[s])};
+  }
   const std::size_t gaps = in_.lifetimes.gaps.size();
   out_.moved.assign(gaps, 0);
   out_.detach_by.assign(gaps, 0);
@@ -50,8 +56,8 @@ Chooser::Chooser(const ChooseInput& input, const ChooseOptions& options)
   stored_by_.assign(in_.lifetimes.versions, 0);
   home_from_.assign(in_.lifetimes.bytes.size(), 0);
   home_to_.assign(in_.lifetimes.bytes.size(), -1);
-  opens_.resize(in_.lifetimes.positions);
-  comes_back_.resize(in_.lifetimes.positions);
+  opens_ = Chains(in_.lifetimes.positions, gaps);
+  comes_back_ = Chains(in_.lifetimes.positions, gaps);
   const auto slots = slots_of(in_.duration_ns, options.stall_ns);
   for (std::size_t t = 0; t < in_.tiers.size(); ++t) {
     read_.emplace_back(slots);
@@ -104,8 +110,7 @@ void Chooser::start() {
     const Gap& g = gap(i);
     if (!g.movable) continue;
     if (g.mandatory) {
-      const std::int64_t need =
-          in_.tiers.empty() ? 0 : transfer_ns(tier(g).read, in_.lifetimes.bytes[g.storage]);
+      const std::int64_t need = read_ns(g);
       const std::int64_t last_slot = 2 * g.to;
       const auto lane = in_.tier_of[g.storage];
       extend(last_slot, need - read_[lane].free_between(0, last_slot));
@@ -115,7 +120,7 @@ void Chooser::start() {
       out_.fetch_from[i] = std::min(g.to, booked.first_slot / 2);
       add_relief(i, 1);
       if (out_.fetch_from[i] < g.to) {
-        comes_back_[static_cast<std::size_t>(out_.fetch_from[i])].push_back(i);
+        comes_back_.add(static_cast<std::size_t>(out_.fetch_from[i]), i);
       }
     } else if (g.dead && !g.wraps) {
       out_.moved[i] = 1;
@@ -123,7 +128,7 @@ void Chooser::start() {
       out_.fetch_from[i] = g.to;
       add_relief(i, 1);
     } else if (!in_.tiers.empty()) {
-      if (g.from + 1 < n_) opens_[static_cast<std::size_t>(g.from + 1)].push_back(i);
+      if (g.from + 1 < n_) opens_.add(static_cast<std::size_t>(g.from + 1), i);
       if (g.wraps && g.to - n_ > 0) {
         Candidates& candidates =
             in_.lifetimes.bytes[g.storage] < options_.small_bytes ? small_ : large_;
@@ -134,21 +139,21 @@ void Chooser::start() {
 }
 
 void Chooser::open(std::int64_t p) {
-  for (const std::uint32_t i : opens_[static_cast<std::size_t>(p)]) {
+  opens_.for_each(static_cast<std::size_t>(p), [&](std::uint32_t i) {
     const Gap& g = gap(i);
     if (out_.moved[i]) {
       if (out_.detach_by[i] >= p) leaving_.emplace(g.to, i);
-      continue;
+      return;
     }
     Candidates& candidates =
         in_.lifetimes.bytes[g.storage] < options_.small_bytes ? small_ : large_;
     candidates.add({g.to, i});
-  }
-  for (const std::uint32_t i : comes_back_[static_cast<std::size_t>(p)]) {
+  });
+  comes_back_.for_each(static_cast<std::size_t>(p), [&](std::uint32_t i) {
     const Gap& g = gap(i);
     const std::int64_t next = g.to >= n_ && out_.fetch_from[i] >= n_ ? g.to - n_ : g.to;
     fetching_.emplace(next, i);
-  }
+  });
 }
 
 /// What its write-back takes: half of an estimate.
@@ -159,12 +164,12 @@ Estimate Chooser::estimate_store(std::uint32_t index, std::int64_t p) const {
   const std::int64_t at = in_frame(g, p);
   const auto lane = in_.tier_of[g.storage];
   if (out_.store_after[g.version] == kNoStore) {
-    cost.store_ns = transfer_ns(tier(g).write, in_.lifetimes.bytes[g.storage]);
+    cost.store_ns = write_ns(g);
     const std::int64_t first = std::max(2 * (g.written + 1), 2 * at + 1 - 2 * n_);
     cost.store_late_ns =
         std::max<std::int64_t>(0, cost.store_ns - write_[lane].free_between(first, 2 * at));
   } else if (stored_by_[g.version] - (g.written < 0 ? n_ : 0) >= at) {
-    cost.store_late_ns = transfer_ns(tier(g).write, in_.lifetimes.bytes[g.storage]);
+    cost.store_late_ns = write_ns(g);
   }
   return cost;
 }
@@ -173,7 +178,7 @@ void Chooser::estimate_fetch(std::uint32_t index, std::int64_t p, Estimate& cost
   const Gap& g = gap(index);
   if (g.dead) return;
   const std::int64_t at = in_frame(g, p);
-  cost.fetch_ns = transfer_ns(tier(g).read, in_.lifetimes.bytes[g.storage]);
+  cost.fetch_ns = read_ns(g);
   cost.fetch_window = fetch_window(g, at, cost.fetch_ns);
   cost.fetch_late_ns = std::max<std::int64_t>(
       0, cost.fetch_ns - read_[in_.tier_of[g.storage]].free_between(cost.fetch_window, 2 * g.to));
@@ -271,7 +276,7 @@ void Chooser::move(std::uint32_t index, std::int64_t p, const Estimate& cost) {
   if (back < g.to) {
     const std::int64_t seen = back >= n_ ? back - n_ : back;
     if (seen > p) {
-      comes_back_[static_cast<std::size_t>(seen)].push_back(index);
+      comes_back_.add(static_cast<std::size_t>(seen), index);
     }
   }
 }
@@ -317,7 +322,7 @@ bool Chooser::delay(std::int64_t p) {
     const Gap& g = gap(index);
     const std::int64_t lap = g.to - next;
     if (out_.fetch_from[index] > p + lap) continue;
-    const std::int64_t need = transfer_ns(tier(g).read, in_.lifetimes.bytes[g.storage]);
+    const std::int64_t need = read_ns(g);
     auto& channel = read_[in_.tier_of[g.storage]];
     const std::int64_t free = channel.free_between(2 * (p + lap + 1), 2 * g.to);
     extend(2 * g.to, std::max<std::int64_t>(0, need - free));
@@ -326,7 +331,7 @@ bool Chooser::delay(std::int64_t p) {
     out_.fetch_from[index] = std::clamp(booked.first_slot / 2, p + lap + 1, g.to);
     add_relief(index, 1);
     const std::int64_t seen = out_.fetch_from[index] - lap;
-    if (seen < next && seen < n_) comes_back_[static_cast<std::size_t>(seen)].push_back(index);
+    if (seen < next && seen < n_) comes_back_.add(static_cast<std::size_t>(seen), index);
     return true;
   }
   return false;

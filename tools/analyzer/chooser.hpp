@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/analyzer/buckets.hpp"
 #include "tools/analyzer/candidates.hpp"
 #include "tools/analyzer/channels.hpp"
 #include "tools/analyzer/choose.hpp"
@@ -46,9 +47,8 @@ class Chooser {
   [[nodiscard]] std::int64_t bytes(const Gap& g) const {
     return static_cast<std::int64_t>(in_.lifetimes.bytes[g.storage]);
   }
-  [[nodiscard]] const PlanTier& tier(const Gap& g) const {
-    return in_.tiers[in_.tier_of[g.storage]];
-  }
+  [[nodiscard]] std::int64_t read_ns(const Gap& g) const { return move_ns_[g.storage].fetch; }
+  [[nodiscard]] std::int64_t write_ns(const Gap& g) const { return move_ns_[g.storage].store; }
   /// `p` of this sweep in the gap's own frame.
   [[nodiscard]] std::int64_t in_frame(const Gap& g, std::int64_t p) const {
     return g.wraps && p <= g.from ? p + n_ : p;
@@ -76,9 +76,15 @@ class Chooser {
   void pull_forward();
   void fail(std::int64_t p);
 
+  struct MoveNs {
+    std::int64_t fetch = 0;
+    std::int64_t store = 0;
+  };
+
   const ChooseInput& in_;
   const ChooseOptions& options_;
   std::int64_t n_;
+  std::vector<MoveNs> move_ns_;  // per storage; 0 where there is no tier
   Choice out_;
   SlackTree slack_;
   std::vector<Channel> read_;
@@ -87,13 +93,13 @@ class Chooser {
   std::vector<SlackTree> home_;
   std::vector<std::int64_t> home_from_;  // per storage, of shared slots: claimed positions
   std::vector<std::int64_t> home_to_;
-  std::vector<std::int64_t> stored_by_;            // per version, in the writing step's frame
-  std::vector<std::vector<std::uint32_t>> opens_;  // per position: gaps whose inside begins there
+  std::vector<std::int64_t> stored_by_;  // per version, in the writing step's frame
+  Chains opens_;                         // per position: gaps whose inside begins there
   Candidates large_;
   Candidates small_;
   std::priority_queue<Candidate> fetching_;  // moved gaps that are coming back
-  std::vector<std::vector<std::uint32_t>> comes_back_;
-  std::priority_queue<Candidate> leaving_;  // wrapping gaps whose write-back spans the step's end
+  Chains comes_back_;                        // per position: of those, whose fetch begins there
+  std::priority_queue<Candidate> leaving_;   // wrapping gaps whose write-back spans the step's end
   bool home_full_ = false;
 };
 

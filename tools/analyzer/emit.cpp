@@ -259,21 +259,20 @@ void Emitter::emit_order_of_bytes() {
 
 /// Planned start order: the runtime serves a channel in this order.
 void Emitter::sort_list() {
-  std::vector<std::uint32_t> order(out_.cache_ops.size());
-  for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
-  const auto key = [&](std::uint32_t i) {
+  std::vector<std::tuple<std::int64_t, std::int64_t, std::uint32_t>> order;
+  order.reserve(out_.cache_ops.size());
+  for (std::uint32_t i = 0; i < out_.cache_ops.size(); ++i) {
     const CacheOp& op = out_.cache_ops[i];
     const std::int64_t after = op.after_position ? op.after_position->value() : -1;
-    return std::tuple(after, list_key_[i], i);
-  };
-  std::sort(order.begin(), order.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return key(a) < key(b); });
+    order.emplace_back(after, list_key_[i], i);
+  }
+  std::sort(order.begin(), order.end());
   std::vector<std::uint32_t> place(order.size());
   std::vector<CacheOp> sorted;
   sorted.reserve(order.size());
-  for (std::uint32_t i = 0; i < order.size(); ++i) {
-    place[order[i]] = i;
-    sorted.push_back(std::move(out_.cache_ops[order[i]]));
+  for (const auto& [after, key, i] : order) {
+    place[i] = static_cast<std::uint32_t>(sorted.size());
+    sorted.push_back(std::move(out_.cache_ops[i]));
   }
   for (CacheOp& op : sorted) {
     for (auto& ref : op.after_cache_ops) ref.op = CacheOpIndex(place[ref.op.value()]);

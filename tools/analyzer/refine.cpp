@@ -55,7 +55,7 @@ void Chooser::pull_forward() {
   std::vector<std::int64_t> idle_from(in_.tiers.size(), 0);
   for (const std::uint32_t i : order) {
     const Gap& g = gap(i);
-    const std::int64_t need = transfer_ns(tier(g).read, in_.lifetimes.bytes[g.storage]);
+    const std::int64_t need = read_ns(g);
     const std::int64_t old = local(i, out_.fetch_from[i]);
     const std::int64_t deadline = begin[static_cast<std::size_t>(local(i, g.to))];
     auto& idle = idle_from[in_.tier_of[g.storage]];

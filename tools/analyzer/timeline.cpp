@@ -126,6 +126,11 @@ class Replay {
     auto& lane = lanes_[service.lane];
     HO_CHECK(lane.empty() || lane.back().at <= done);
     lane.push({done, order_++, index, step});
+    // An equal one was submitted before.
+    if (done < next_at_) {
+      next_at_ = done;
+      next_lane_ = service.lane;
+    }
     return done;
   }
 
@@ -160,41 +165,37 @@ class Replay {
 
   /// Completes everything up to the op's end. @return when it ends.
   std::int64_t run_op(std::size_t step, std::uint32_t p, std::int64_t now) {
-    while (next_at() <= now) pop();
+    while (next_at_ <= now) pop();
     while (waits_[step * n_ + p] > 0) {
-      HO_CHECK(next_at() != kNever);  // else the draft deadlocks
-      now = std::max(now, next_at());
+      HO_CHECK(next_at_ != kNever);  // else the draft deadlocks
+      now = std::max(now, next_at_);
       pop();
     }
     const std::int64_t end = now + in_.duration_ns[p];
-    while (next_at() < end) pop();
+    while (next_at_ < end) pop();
     return end;
   }
 
+  void pop() {
+    auto& lane = lanes_[next_lane_];
+    const Event event = lane.front();
+    lane.pop();
+    find_next();
+    complete(event);
+  }
+
   /// The lane whose foremost completes first; of equal ones that submitted first.
-  [[nodiscard]] std::size_t next_lane() const {
-    std::size_t best = lanes_.size();
+  void find_next() {
+    next_at_ = kNever;
+    std::uint64_t order = 0;
     for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
       if (lanes_[lane].empty()) continue;
       const Event& event = lanes_[lane].front();
-      if (best == lanes_.size() ||
-          std::tie(event.at, event.order) <
-              std::tie(lanes_[best].front().at, lanes_[best].front().order)) {
-        best = lane;
-      }
+      if (std::tie(event.at, event.order) >= std::tie(next_at_, order)) continue;
+      next_at_ = event.at;
+      order = event.order;
+      next_lane_ = lane;
     }
-    return best;
-  }
-  [[nodiscard]] std::int64_t next_at() const {
-    const std::size_t lane = next_lane();
-    return lane == lanes_.size() ? kNever : lanes_[lane].front().at;
-  }
-
-  void pop() {
-    auto& lane = lanes_[next_lane()];
-    const Event event = lane.front();
-    lane.pop();
-    complete(event);
   }
 
   const Draft& draft_;
@@ -210,6 +211,8 @@ class Replay {
   std::vector<std::int64_t> free_;        ///< per lane: when it has served all
   std::vector<std::queue<Event>> lanes_;  ///< what they serve
   std::uint64_t order_ = 0;
+  std::int64_t next_at_ = kNever;  ///< when the next of all completes, and where
+  std::size_t next_lane_ = 0;
 };
 
 }  // namespace
