@@ -330,5 +330,49 @@ class Others(Command):
         self.run_it("bench", "analyzer", "--bandwidth", "0", code=2)
 
 
+class Sweep(Command):
+    AXES = ("--memory", "100%..40%,1KiB", "--bandwidth", "1,1/8")
+
+    def sweep(self, *more, code=0):
+        return self.run_it("sweep", self.graph, "--hardware", self.hardware, *more, code=code)
+
+    def test_points_and_page_of_all_budgets_and_bandwidths(self):
+        page = self.path("sweep.html")
+        result = self.sweep(*self.AXES, "--report", page, "--json")
+        answer = json.loads(result.stdout)
+        points = answer["points"]
+        peak = answer["peak_unmanaged_bytes"]
+        budgets = [peak * percent // 100 for percent in range(100, 30, -10)] + [1024]
+        self.assertEqual([(p["bandwidth"], p["device_budget_bytes"]) for p in points],
+                         [(bandwidth, budget) for bandwidth in (1, 0.125) for budget in budgets])
+        self.assertEqual([p["feasible"] for p in points], ([True] * 7 + [False]) * 2)
+        for point in (p for p in points if p["feasible"]):
+            self.assertGreaterEqual(point["step_ns"], point["lower_bound_ns"])
+            self.assertEqual(point["step_ns"], answer["compute_ns"] + point["stall_ns"])
+            self.assertLessEqual(point["arena_bytes"], point["device_budget_bytes"])
+            self.assertGreaterEqual(point["on_demand_lru_step_ns"], point["step_ns"])
+        self.assertGreater(points[14]["step_ns"], points[6]["step_ns"])  # 40 %: the slow link is what it waits for
+        planned = json.loads(self.analyze("--device-memory", "60%", "--json").stdout)
+        self.assertEqual(points[4]["step_ns"], planned["step_ns"])
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("<svg", text)
+        self.assertNotIn("x</script>", text)  # of the graph's name
+
+    def test_without_json_words_go_to_stderr(self):
+        result = self.sweep("--memory", "60%", "--bandwidth", "1")
+        self.assertEqual(result.stdout, "")
+        self.assertIn("bound", result.stderr)
+
+    def test_refuses_axes_that_are_none(self):
+        for axis in (("--memory", "many"), ("--memory", "8MiB..60%"), ("--memory", "0%"), ("--bandwidth", "0"),
+                     ("--bandwidth", "1/0"), ("--bandwidth", "nan"), ("--bandwidth", "1,,2"),
+                     ("--bandwidth", ",".join(["1"] * 200))):
+            result = self.sweep(*axis, code=2)
+            self.assertEqual(result.stdout, "", axis)
+            self.assertIn("hyperoffload sweep", result.stderr, axis)
+        self.sweep("--memory", "60%", "--bandwidth", "1", "--report", self.path("no/such/folder.html"), code=2)
+
+
 if __name__ == "__main__":
     unittest.main()
