@@ -263,6 +263,14 @@ int run(const Arguments& args) {
 
 }  // namespace
 
+CLI::Option* add_ranks_per_node(CLI::App& command, std::uint32_t& ranks) {
+  return command
+      .add_option("--ranks-per-node", ranks,
+                  "Ranks that share the node's tiers evenly: capacities and bandwidths are divided")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+}
+
 void add_analyze(CLI::App& app, int& exit_code) {
   auto args = std::make_shared<Arguments>();
   CLI::App& command =
@@ -286,11 +294,7 @@ void add_analyze(CLI::App& app, int& exit_code) {
                      "--graph takes");
   command.add_option("--align", args->align_bytes, "Device offsets are multiples of this")
       ->capture_default_str();
-  command
-      .add_option("--ranks-per-node", args->ranks_per_node,
-                  "Ranks that share the node's tiers evenly: capacities and bandwidths are divided")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
+  add_ranks_per_node(command, args->ranks_per_node);
   command.add_flag("--json", args->json, "Print one JSON object on stdout");
   command.footer(
       "Examples:\n"

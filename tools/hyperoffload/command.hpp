@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
 
 namespace ho::cli {
@@ -21,6 +22,9 @@ void add_import(CLI::App& app, int& exit_code);
 void add_export(CLI::App& app, int& exit_code);
 void add_pack(CLI::App& app, int& exit_code);
 void add_sweep(CLI::App& app, int& exit_code);
+
+/// --ranks-per-node of those that take a node's hardware (analyzer::for_rank). In analyze.cpp.
+CLI::Option* add_ranks_per_node(CLI::App& command, std::uint32_t& ranks);
 
 /// Looks at a flash path offline.
 void add_fsck(CLI::App& app, int& exit_code);

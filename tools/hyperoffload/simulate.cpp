@@ -8,6 +8,7 @@
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "proto/convert.hpp"
+#include "tools/analyzer/margin.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/words.hpp"
 
@@ -19,6 +20,7 @@ struct Arguments {
   std::string schedule;
   std::string hardware;
   std::string policy = "planned";
+  std::uint32_t ranks_per_node = 1;
   bool json = false;
 };
 
@@ -63,7 +65,7 @@ int run(const Arguments& args) {
   if (!args.hardware.empty()) {
     auto read = read_hardware_file(args.hardware);
     if (!read) return complain("simulate", read.error());
-    hardware = *std::move(read);
+    hardware = analyzer::for_rank(*std::move(read), args.ranks_per_node);
   }
   auto result = analyzer::simulate(*plan, hardware, policies().at(args.policy));
   if (!result) return complain("simulate", result.error().at(args.schedule));
@@ -86,7 +88,9 @@ void add_simulate(CLI::App& app, int& exit_code) {
   CLI::App& command = *app.add_subcommand(
       "simulate", "Replay a schedule, or a policy without a plan, in simulation");
   command.add_option("schedule", args->schedule, "Schedule (.hos)")->required();
-  command.add_option("--hardware", args->hardware, "Another machine than the schedule's own");
+  CLI::Option* other =
+      command.add_option("--hardware", args->hardware, "Another machine than the schedule's own");
+  add_ranks_per_node(command, args->ranks_per_node)->needs(other);
   command
       .add_option("--policy", args->policy, "planned, on-demand-lru, layer-window or g10-greedy")
       ->capture_default_str()

@@ -10,6 +10,7 @@
 #include "proto/convert.hpp"
 #include "proto/file.hpp"
 #include "tools/analyzer/analyzer.hpp"
+#include "tools/analyzer/margin.hpp"
 #include "tools/analyzer/memory_sweep.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/words.hpp"
@@ -28,6 +29,7 @@ struct Arguments {
   std::string memory = "100%..20%";
   std::string bandwidth = "1,1/2,1/4,1/8";
   std::string report;
+  std::uint32_t ranks_per_node = 1;
   bool json = false;
 };
 
@@ -144,8 +146,9 @@ void tell(const analyzer::Sweep& sweep) {
 int run(const Arguments& args) {
   auto graph = read_graph_file(args.graph);
   if (!graph) return complain("sweep", graph.error());
-  auto hardware = read_hardware_file(args.hardware);
-  if (!hardware) return complain("sweep", hardware.error());
+  auto node = read_hardware_file(args.hardware);
+  if (!node) return complain("sweep", node.error());
+  const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
   auto budgets = parse_memory(args.memory, analyzer::peak_unmanaged_bytes(*graph));
   if (!budgets) return complain("sweep", budgets.error());
   auto factors = parse_bandwidth(args.bandwidth);
@@ -157,7 +160,7 @@ int run(const Arguments& args) {
     std::cerr << "\r  " << done << " of " << all << " points" << (done == all ? "\n" : "")
               << std::flush;
   };
-  auto swept = analyzer::sweep(*graph, *hardware, {*budgets, *factors}, progress);
+  auto swept = analyzer::sweep(*graph, hardware, {*budgets, *factors}, progress);
   if (!swept) return complain("sweep", swept.error());
   if (!args.report.empty()) {
     auto written = write_whole_file(args.report, analyzer::render_sweep(*swept));
@@ -183,6 +186,7 @@ void add_sweep(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command.add_option("--bandwidth", args->bandwidth, "Factors on every link")
       ->capture_default_str();
+  add_ranks_per_node(command, args->ranks_per_node);
   command.add_option("--report", args->report, "Also write a page for a browser");
   command.add_flag("--json", args->json, "Print one JSON object on stdout");
   command.footer(

@@ -190,6 +190,31 @@ class Analyze(Command):
         self.run_it(code=2)
 
 
+    def test_ranks_share_the_nodes_links_and_capacities(self):
+        half = json.loads(json.dumps(HARDWARE))
+        half["localDdr"]["capacityBytes"] = str(int(HARDWARE["localDdr"]["capacityBytes"]) // 2)
+        for way in ("read", "write"):
+            half["localDdr"][way]["bytesPerS"] = str(
+                int(HARDWARE["localDdr"][way]["bytesPerS"]) // 2)
+        halved = self.write("half.json", json.dumps(half))
+        shared = json.loads(self.analyze("--device-memory", "40%", "--ranks-per-node", "2",
+                                         "--json").stdout)
+        alone = json.loads(self.analyze("--device-memory", "40%", "--json").stdout)
+        same = json.loads(self.run_it("analyze", self.graph, "--hardware", halved, "--out",
+                                      self.plan, "--device-memory", "40%", "--json").stdout)
+        self.assertEqual(shared["channels"], same["channels"])
+        self.assertEqual(shared["step_ns"], same["step_ns"])
+        self.assertNotEqual(shared["channels"], alone["channels"])
+        points = [json.loads(self.run_it("sweep", self.graph, "--hardware", hardware, "--memory",
+                                         "40%", "--bandwidth", "1", "--json", *more).stdout)
+                  for hardware, more in ((self.hardware, ["--ranks-per-node", "2"]), (halved, []))]
+        self.assertEqual(points[0]["points"], points[1]["points"])
+        steps = [json.loads(self.run_it("simulate", self.plan, "--hardware", hardware, "--json",
+                                        *more).stdout)
+                 for hardware, more in ((self.hardware, ["--ranks-per-node", "2"]), (halved, []))]
+        self.assertEqual(steps[0], steps[1])
+        self.run_it("simulate", self.plan, "--ranks-per-node", "2", code=2)
+
     def test_measured_op_times_replace_the_graphs(self):
         ops = training_graph()["ops"]
         times = self.write("times.json", json.dumps(
