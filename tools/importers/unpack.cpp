@@ -65,7 +65,7 @@ bool is_tar(std::string_view bytes) {
   return bytes.size() >= kBlockBytes && bytes.substr(kMagicOffset, 5) == "ustar";
 }
 
-Result<std::string> first_file(std::string_view archive) {
+Result<std::string_view> first_file(std::string_view archive) {
   constexpr std::size_t kSizeOffset = 124;
   constexpr std::size_t kSizeDigits = 11;
   constexpr std::size_t kTypeOffset = 156;
@@ -76,7 +76,7 @@ Result<std::string> first_file(std::string_view archive) {
     archive.remove_prefix(kBlockBytes);
     if (error != std::errc() || end == digits || size > archive.size()) break;
     const char type = digits[kTypeOffset - kSizeOffset];
-    if ((type == '0' || type == '\0') && size > 0) return std::string(archive.substr(0, size));
+    if ((type == '0' || type == '\0') && size > 0) return archive.substr(0, size);
     const std::uint64_t blocks = (size + kBlockBytes - 1) / kBlockBytes;
     archive.remove_prefix(std::min<std::uint64_t>(blocks * kBlockBytes, archive.size()));
   }
@@ -92,7 +92,12 @@ Result<std::string> unpack(std::string bytes) {
     if (!inflated) return inflated.error();
     bytes = *std::move(inflated);
   }
-  if (is_tar(bytes)) return first_file(bytes);
+  if (!is_tar(bytes)) return bytes;
+  const auto file = first_file(bytes);
+  if (!file) return file.error();
+  // In place: a copy would double what is held.
+  bytes.resize(static_cast<std::size_t>(file->data() + file->size() - bytes.data()));
+  bytes.erase(0, bytes.size() - file->size());
   return bytes;
 }
 

@@ -106,6 +106,14 @@ class Import(unittest.TestCase):
         self.assertEqual(len(sizes), 3)
         self.run_import("pytorch", "v11.json", out="g.xyz", code=2)
 
+    def test_a_trace_of_more_than_512_mib_is_read(self):
+        # Members of a gzip file follow one another: white space between the nodes, 544 MiB of it.
+        space = gzip.compress(b" " * (32 << 20), 1)
+        before, after = self.read_corpus("pytorch", "v11.json").encode().split(b"[", 1)
+        with open(self.path("large.json.gz"), "wb") as out:
+            out.write(gzip.compress(before + b"[") + space * 17 + gzip.compress(after))
+        self.run_it("import", "pytorch", self.path("large.json.gz"), "--out", self.path("g.json"))
+
     def test_bad_input_and_usage_exit_2_with_the_reason(self):
         for kind, name, reason in [("chakra", "cut", "cut short"), ("chakra", "cycle", "cycle"),
                                    ("onnx", "named", "--dim"), ("onnx", "huge", "size of tensor x"),
