@@ -1,0 +1,107 @@
+// The link to another machine is cut and comes back: what link_test.cpp shows of `ofi` in network
+// namespaces, for the driver of RDMA devices, which have none. HO_FAR_POOL is the address of a
+// daemon there, and HO_FAR_LINK the path of a file that both machines see: somebody there lets
+// down or pulls up its end of the link as the file says, and writes what it did to the path with
+// ".is" behind. tools/lab/suite makes all this.
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "tests/integration/client/two_nodes.hpp"
+#include "tests/integration/faults/caller.hpp"
+#include "tests/integration/faults/job.hpp"
+#include "tests/support/skip.hpp"
+
+namespace ho::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+/// What the project promises.
+constexpr auto kToldMax = 5000ms;
+/// From the link's return until a new job has the memory: an emulated machine needs its time.
+constexpr auto kAgainMax = 20s;
+
+class FarLink {
+ public:
+  explicit FarLink(std::filesystem::path file) : file_(std::move(file)) {}
+
+  /// Returns when it is so.
+  void set(const std::string& state) {
+    const std::string draft = file_.string() + ".new";
+    std::ofstream(draft) << state << std::endl;
+    std::filesystem::rename(draft, file_);
+    REQUIRE(eventually(20s, [&] {
+      std::string is;
+      std::ifstream(file_.string() + ".is") >> is;
+      return is == state;
+    }));
+  }
+
+ private:
+  std::filesystem::path file_;
+};
+
+milliseconds since(Instant instant) {
+  return std::chrono::duration_cast<milliseconds>(Clock::now() - instant);
+}
+
+/// A job that begins now, as soon as one can.
+std::unique_ptr<Job> new_job(const std::string& pool, const char* driver) {
+  std::string why;
+  const bool there = eventually(
+      kAgainMax, [&] { return PoolHandle(try_connect(pool, driver, 0, why)) != nullptr; });
+  INFO(why);
+  REQUIRE(there);
+  return std::make_unique<Job>(pool, driver, 0);
+}
+
+TEST_CASE("faults: a link to another machine that is cut is told within 5 s, and used again") {
+  const char* const pool = std::getenv("HO_FAR_POOL");
+  const char* const file = std::getenv("HO_FAR_LINK");
+  const char* const driver = std::getenv("HO_TRANSPORT");
+  if (pool == nullptr || file == nullptr || driver == nullptr) {
+    return skip("needs another machine: HO_FAR_POOL, HO_FAR_LINK and HO_TRANSPORT");
+  }
+  FarLink link(file);
+  for (const Way way : {Way::kGet, Way::kPut}) {
+    for (const Load load : {Load::kIdle, Load::kBusy}) {
+      INFO(name_of(way) << ", " << name_of(load));
+      auto job = new_job(pool, driver);
+      auto told = std::async(std::launch::async,
+                             [&] { return job->caller().go_on(way, load, Clock::now() + 60s); });
+      std::this_thread::sleep_for(500ms);
+      const Instant asked = Clock::now();
+      link.set("down");
+      const Told what = told.get();
+      INFO(ho_status_name(what.status) << ": " << what.error);
+      CHECK((what.status == HO_DEADLINE || what.status == HO_UNAVAILABLE));
+      CHECK(what.at - asked < kToldMax);
+      // The memory is the caller's again, also when what was under way could come.
+      job->caller().take_back();
+      const Instant again = Clock::now();
+      link.set("up");
+      std::this_thread::sleep_for(1s);
+      CHECK(job->caller().untouched());
+      CHECK(job->caller().single(way).status == HO_UNAVAILABLE);
+      job.reset();
+      job = new_job(pool, driver);
+      CHECK(job->caller().right());
+      std::cout << driver << ", " << name_of(way) << ", " << name_of(load) << ": "
+                << ho_status_name(what.status) << " after "
+                << std::chrono::duration_cast<milliseconds>(what.at - asked).count()
+                << " ms; used again " << since(again).count() << " ms after the link's return\n";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ho::test
