@@ -37,6 +37,7 @@ class GraphWalk {
     }
     if (auto added = add_inputs(); !added) return added;
     lost_ = lost_weights(model_);
+    biases_ = bias_names(model_);
     for (const OnnxNode& node : model_.nodes) {
       if (auto added = add_node(node); !added) {
         return added.error().at("node " + clean_name(node.name) + " (" + clean_name(node.op) + ")");
@@ -164,9 +165,9 @@ class GraphWalk {
         std::replace(others.begin(), others.end(), static_cast<const OnnxTensor*>(nullptr),
                      &kUnknown);
         known = own->dims ? std::optional(*std::move(own))
-                          : missing_weight(node, i, others, *result, model_.opset);
+                          : missing_weight(node, i, others, *result, biases_, model_.opset);
       }
-      if (!known || !onnx_bytes(*known) || !is_weight_type(known->type)) {
+      if (!known || !onnx_bytes(*known) || !is_weight_type(known->type, node)) {
         return Error(Errc::kInvalidArgument,
                      "reads " + clean_name(name) + ", which nothing before it makes");
       }
@@ -272,6 +273,7 @@ class GraphWalk {
   std::set<std::string_view> weights_;
   std::string_view unsized_;         ///< a dimension that has only a name
   std::set<std::string_view> lost_;  ///< weights whose data and declaration are gone
+  std::set<std::string_view> biases_;
   std::uint64_t missing_ = 0;
   std::uint64_t folded_ = 0;
   std::uint64_t sizes_ = 0;  ///< of outputs, at most

@@ -15,6 +15,9 @@ namespace ho::importers {
 inline constexpr std::int64_t kOnnxFloat = 1;
 inline constexpr std::int64_t kOnnxUint8 = 2;
 inline constexpr std::int64_t kOnnxInt8 = 3;
+inline constexpr std::int64_t kOnnxUint16 = 4;
+inline constexpr std::int64_t kOnnxInt16 = 5;
+inline constexpr std::int64_t kOnnxInt32 = 6;
 inline constexpr std::int64_t kOnnxInt64 = 7;
 inline constexpr std::int64_t kOnnxBool = 9;
 

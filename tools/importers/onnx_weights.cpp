@@ -150,7 +150,19 @@ std::set<std::string_view> lost_weights(const OnnxModel& model) {
   return weights;
 }
 
-bool is_weight_type(std::int64_t type) { return is_real(type) || is_quantized(type); }
+bool is_weight_type(std::int64_t type, const OnnxNode& reader) {
+  const bool wide = type == kOnnxInt32 || type == kOnnxUint16 || type == kOnnxInt16;
+  return is_real(type) || is_quantized(type) || (wide && reader.op == "DequantizeLinear");
+}
+
+std::set<std::string_view> bias_names(const OnnxModel& model) {
+  std::set<std::string_view> out;
+  for (const OnnxNode& node : model.nodes) {
+    const bool adds = node.op == "Conv" || node.op == "ConvTranspose" || node.op == "Gemm";
+    if (adds && node.inputs.size() > 2) out.insert(node.inputs[2]);
+  }
+  return out;
+}
 
 std::set<std::string_view> weight_inputs(const OnnxModel& model) {
   if (has_weights(model)) return {};
@@ -161,6 +173,12 @@ std::set<std::string_view> weight_inputs(const OnnxModel& model) {
     const auto from = names.find(node.inputs.front());
     if (from != names.end()) firsts.insert(from->second);
   }
+  std::map<std::string_view, const OnnxNode*> dequantizes;
+  for (const OnnxNode& node : model.nodes) {
+    if (node.op != "DequantizeLinear" || node.inputs.empty()) continue;
+    dequantizes.emplace(node.inputs.front(), &node);
+  }
+  static const OnnxNode kNoReader;
   const bool stripped = model.initializers.empty();
   const auto places = in_weight_places(model, names);
   std::set<std::string_view> out;
@@ -170,7 +188,9 @@ std::set<std::string_view> weight_inputs(const OnnxModel& model) {
     const bool sized = info.sizes && std::all_of(info.sizes->begin(), info.sizes->end(),
                                                  [](const OnnxSize& s) { return s.number; });
     const bool placed = places.count(info.name) != 0;
-    const bool typed = stripped && !placed ? is_real(info.type) : is_weight_type(info.type);
+    const auto reader = dequantizes.find(info.name);
+    const OnnxNode& by = reader == dequantizes.end() ? kNoReader : *reader->second;
+    const bool typed = stripped && !placed ? is_real(info.type) : is_weight_type(info.type, by);
     const bool weight = typed && sized && firsts.count(info.name) == 0 && (stripped || placed);
     if (weight) out.insert(info.name);
     data = data || !weight;
@@ -182,11 +202,15 @@ std::set<std::string_view> weight_inputs(const OnnxModel& model) {
 
 std::optional<OnnxTensor> missing_weight(const OnnxNode& node, std::size_t input,
                                          const std::vector<const OnnxTensor*>& inputs,
-                                         const OnnxTensor& result, std::int64_t opset) {
+                                         const OnnxTensor& result,
+                                         const std::set<std::string_view>& biases,
+                                         std::int64_t opset) {
   if (!node.domain.empty() && node.domain != "ai.onnx") return std::nullopt;
   if (node.op == "DequantizeLinear" && input == 0 && result.dims) {
     const bool typed = inputs.size() > 2 && inputs[2]->type != 0;
-    return OnnxTensor{typed ? inputs[2]->type : kOnnxUint8, result.dims, std::nullopt};
+    const bool bias = !node.outputs.empty() && biases.count(node.outputs.front()) != 0;
+    const std::int64_t usual = bias ? kOnnxInt32 : kOnnxUint8;
+    return OnnxTensor{typed ? inputs[2]->type : usual, result.dims, std::nullopt};
   }
   if (input == 0 || inputs.empty() || !inputs[0]->dims || inputs[0]->dims->empty()) {
     return std::nullopt;

@@ -22,16 +22,24 @@ namespace ho::importers {
 /// norm: that is the data of a model that was cut.
 [[nodiscard]] std::set<std::string_view> lost_weights(const OnnxModel& model);
 
-/// Floating point, or a type that is dequantized before use.
-[[nodiscard]] bool is_weight_type(std::int64_t type);
+/// Whether a weight that `reader` takes may have this type: floating point, or one that is
+/// dequantized before use. Wider integers only where `reader` dequantizes them: elsewhere they are
+/// indices. (The versions of ONNX that take them, INT32 since 10, 16 bits since 21, are not asked
+/// for: other domains' operators of that name took them before.)
+[[nodiscard]] bool is_weight_type(std::int64_t type, const OnnxNode& reader);
+
+/// Names of what is added to each channel of a product.
+[[nodiscard]] std::set<std::string_view> bias_names(const OnnxModel& model);
 
 /// Type and sizes of a node's input that the file has lost, a stripped weight: by the node's other
 /// operands and its result's sizes. Nothing where the node does not tell.
 /// @param result  of the node's first output, by the file's value_info
+/// @param biases  bias_names(): quantized they are INT32, mostly without the zero point that tells
 /// @param opset  the model's version of ONNX's own operators; 0: not known
 [[nodiscard]] std::optional<OnnxTensor> missing_weight(const OnnxNode& node, std::size_t input,
                                                        const std::vector<const OnnxTensor*>& inputs,
                                                        const OnnxTensor& result,
+                                                       const std::set<std::string_view>& biases,
                                                        std::int64_t opset);
 
 }  // namespace ho::importers

@@ -19,6 +19,13 @@ WireWriter value_info(std::string_view name, std::uint64_t type, const Sizes& si
   return WireWriter().bytes(1, name).message(2, WireWriter().message(1, tensor));
 }
 
+/// An initializer without its data.
+WireWriter tensor(std::uint64_t type, const Sizes& dims, std::string_view name) {
+  WireWriter out;
+  for (const std::uint64_t size : dims) out.number(1, size);
+  return out.number(2, type).bytes(8, name);
+}
+
 struct Attribute {
   std::string name;
   std::vector<std::int64_t> numbers = {};
@@ -239,11 +246,6 @@ TEST_CASE("onnx: what a cut model lacks is no weight, whatever the file says of 
 
 TEST_CASE("onnx: a quantized weight has the bytes of its small type, kept, declared or lost") {
   constexpr std::uint64_t kInt8 = 3;
-  const auto tensor = [](std::uint64_t type, const Sizes& dims, std::string_view name) {
-    WireWriter out;
-    for (const std::uint64_t size : dims) out.number(1, size);
-    return out.number(2, type).bytes(8, name);
-  };
   for (const std::string how : {"kept", "declared", "lost"}) {
     CAPTURE(how);
     Model model;
@@ -266,6 +268,50 @@ TEST_CASE("onnx: a quantized weight has the bytes of its small type, kept, decla
   }
 }
 
+TEST_CASE("onnx: a quantized bias has four bytes each, with or without a zero point's type") {
+  constexpr std::uint64_t kInt32 = 6;
+  for (const std::string zero : {"", "zero"}) {
+    for (const std::string how : {"kept", "declared", "lost"}) {
+      for (const bool conv : {true, false}) {
+        CAPTURE(zero, how, conv);
+        Model model;
+        model.input("x", kFloat, conv ? Sizes{4, 16, 8, 8} : Sizes{4, 16});
+        model.graph.message(5, tensor(kFloat, {}, "scale"));
+        if (!zero.empty()) model.graph.message(5, tensor(kInt32, {}, zero));
+        if (how == "kept") model.graph.message(5, tensor(kInt32, {32}, "q"));
+        if (how == "declared") model.input("q", kInt32, {32});
+        if (how == "lost") model.graph.message(13, value_info("bias", kFloat, {32}));
+        const Sizes result = conv ? Sizes{4, 32, 8, 8} : Sizes{4, 32};
+        model.graph.message(13, value_info("y", kFloat, result));
+        model.node(op("DequantizeLinear", {"q", "scale", zero}, {"bias"}));
+        const std::string product = conv ? "Conv" : "Gemm";
+        model.node(op(product, {"x", "w", "bias"}, {"y"}, {{"kernel_shape", {1, 1}}}));
+        check_weights(model, {{"q", 32 * 4}});
+      }
+    }
+  }
+}
+
+TEST_CASE("onnx: integers of 16 bits are weights where they are dequantized, data elsewhere") {
+  constexpr std::uint64_t kInt16 = 5;
+  constexpr std::uint64_t kInt32 = 6;
+  const auto model_of = [](std::uint64_t type, const std::vector<std::string>& operands) {
+    Model model;
+    model.input("x", kFloat, {4, 64}).input("q", type, {64, 32});
+    model.graph.message(5, tensor(kFloat, {}, "scale"));
+    model.node(
+        op(operands.size() > 1 ? "DequantizeLinear" : "Cast", operands, {"w"}, {{"to", {1}}}));
+    model.node(op("MatMul", {"x", "w"}, {"y"}));
+    return model;
+  };
+  check_weights(model_of(kInt16, {"q", "scale"}), {{"q", 64 * 32 * 2}});
+  for (const std::uint64_t type : {kInt16, kInt32}) {
+    const auto made = import_onnx(model_of(type, {"q"}).bytes(), {});
+    REQUIRE(error_of(made).empty());
+    CHECK(find_storage(made->graph, "q")->kind == StorageKind::kInput);
+  }
+}
+
 TEST_CASE("onnx: weights among the inputs are found where an initializer is left, data stays") {
   Model model;
   model.graph.message(5, WireWriter().number(1, 32).number(2, kFloat).bytes(8, "left"));
@@ -285,27 +331,23 @@ TEST_CASE("onnx: weights among the inputs are found where an initializer is left
 }
 
 TEST_CASE("onnx: in a file that has its weights every input is data") {
-  const auto tensor = [](const Sizes& dims, std::string_view name) {
-    WireWriter out;
-    for (const std::uint64_t size : dims) out.number(1, size);
-    return out.number(2, kFloat).bytes(8, name);
-  };
   Model unbatched;
-  unbatched.graph.message(5, tensor({8}, "mean")).message(5, tensor({8}, "deviation"));
-  unbatched.graph.message(5, tensor({8, 64}, "w"));
+  unbatched.graph.message(5, tensor(kFloat, {8}, "mean"))
+      .message(5, tensor(kFloat, {8}, "deviation"));
+  unbatched.graph.message(5, tensor(kFloat, {8, 64}, "w"));
   unbatched.input("obs", kFloat, {8});
   unbatched.node(op("Sub", {"obs", "mean"}, {"c"})).node(op("Div", {"c", "deviation"}, {"n"}));
   unbatched.node(op("MatMul", {"n", "w"}, {"y"}));
   Model column;
-  column.graph.message(5, tensor({32, 16}, "w"));
+  column.graph.message(5, tensor(kFloat, {32, 16}, "w"));
   column.input("x", kFloat, {16, 1}).node(op("MatMul", {"w", "x"}, {"y"}));
   Model product;
-  product.graph.message(5, tensor({16, 16}, "w"));
+  product.graph.message(5, tensor(kFloat, {16, 16}, "w"));
   product.input("a", kFloat, {16, 16}).input("b", kFloat, {16, 16});
   product.node(op("MatMul", {"a", "b"}, {"ab"})).node(op("Add", {"ab", "w"}, {"y"}));
   // Nor can all be weights where only small tensors are left.
   Model small;
-  small.graph.message(5, tensor({8}, "mean"));
+  small.graph.message(5, tensor(kFloat, {8}, "mean"));
   small.input("obs", kFloat, {8}).node(op("Sub", {"obs", "mean"}, {"y"}));
   const std::tuple<const Model*, std::size_t, std::vector<const char*>> expected[] = {
       {&unbatched, 3, {"obs"}},
