@@ -21,6 +21,7 @@
 #include "common/transport/ofi/place.hpp"
 #include "common/transport/ofi/provider.hpp"
 #include "common/transport/ofi/provider_names.hpp"
+#include "common/transport/ofi/registration_cache.hpp"
 #include "common/transport/ofi/wire.hpp"
 
 namespace ho::transport {
@@ -48,7 +49,9 @@ class OfiTarget final : public Target {
   OfiTarget& operator=(const OfiTarget&) = delete;
   ~OfiTarget() override {
     shut();
-    for (auto& [id, region] : regions_) ::munmap(region.alias.data(), region.alias.size());
+    for (auto& [id, region] : regions_) {
+      if (!region.alias.empty()) ::munmap(region.alias.data(), region.alias.size());
+    }
   }
 
   [[nodiscard]] std::string_view name() const override { return "ofi"; }
@@ -64,7 +67,7 @@ class OfiTarget final : public Target {
 
  private:
   struct Region {
-    std::span<std::byte> alias;
+    std::span<std::byte> alias;        ///< empty: none is needed
     std::vector<MemoryHandle> memory;  ///< by rail
     TenantId tenant;                   ///< at whose place it is
   };
@@ -105,6 +108,13 @@ Result<std::unique_ptr<Target>> OfiTarget::create(const OfiTargetOptions& option
   }
   auto provider = provider_here(options.provider);
   if (!provider) return provider.error();
+  if (!runs_over_tcp(*provider)) {
+    // Whether there is one that matters shows where memory is registered; see Place.
+    if (const auto off = turn_off_registration_cache(); !off) {
+      log(LogLevel::kWarning, "libfabric's registration cache stays as it is",
+          {{"why", off.error().context()}});
+    }
+  }
   auto hello = HelloPage::create();
   if (!hello) return hello.error();
   UniqueFd joined(::epoll_create1(EPOLL_CLOEXEC));
@@ -169,32 +179,46 @@ Result<Exposure> OfiTarget::expose(const ExposeRequest& request) {
   if (at == tenants_.end() || at->second.dismissed) {
     return Error(Errc::kNotFound, "the session has no place at this driver (any more)");
   }
-  const auto alias = aliases_.open(request);
-  if (!alias) return alias.error();
-  auto registered = at->second.place->register_memory(*alias, request.rights);
+  if (request.memory.empty()) return Error(Errc::kInvalidArgument, "no memory to expose");
+  // A device needs no alias: closing the registration ends its accesses. Nor could it have one of
+  // read-only memory: before Linux 6.2 pages are pinned for reading through writable mappings only,
+  // and the memfd may be sealed against another. The registration's rights are what it checks.
+  std::span<std::byte> alias;
+  if (!serves_by_device(provider_)) {
+    const auto opened = aliases_.open(request);
+    if (!opened) return opened.error();
+    alias = *opened;
+  }
+  const std::span<std::byte> served = alias.empty() ? request.memory : alias;
+  auto registered = at->second.place->register_memory(served, request.rights);
   if (!registered) {
-    ::munmap(alias->data(), alias->size());
+    if (!alias.empty()) ::munmap(alias.data(), alias.size());
     return registered.error();
   }
   const ExposureId id(next_id_++);
-  regions_.emplace(id, Region{*alias, std::move(registered->memory), at->first});
+  regions_.emplace(id, Region{alias, std::move(registered->memory), at->first});
   at->second.regions += 1;
-  return Exposure{id, encode_keys(registered->keys), *alias};
+  return Exposure{id, encode_keys(registered->keys), alias};
 }
 
 Result<void> OfiTarget::revoke(ExposureId exposure) {
   const auto found = regions_.find(exposure);
   if (found == regions_.end()) return Error(Errc::kNotFound, "no such exposure");
-  found->second.memory.clear();
-  aliases_.retire(found->second.alias);
+  // The device may have kept a registration that does not close.
+  Result<void> closed;
+  for (MemoryHandle& memory : found->second.memory) {
+    const int returned = fi_close(&memory.release()->fid);
+    if (returned != 0) closed = fabric_error(returned, "closing a registration");
+  }
+  if (!found->second.alias.empty()) aliases_.retire(found->second.alias);
   const TenantId tenant = found->second.tenant;
   regions_.erase(found);
   const auto at = tenants_.find(tenant);
-  if (at == tenants_.end()) return {};  // shut
+  if (at == tenants_.end()) return closed;  // shut
   HO_CHECK(at->second.regions > 0);
   at->second.regions -= 1;
   if (at->second.dismissed && at->second.regions == 0) remove(tenant);
-  return {};
+  return closed;
 }
 
 void OfiTarget::shut() {

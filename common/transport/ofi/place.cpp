@@ -104,6 +104,8 @@ Result<Place::Registered> Place::register_under(std::uint64_t secret, std::span<
 Result<void> Place::expose_hello(const std::string& provider, const HelloPage& hello) {
   auto registered = register_memory(hello.bytes(), Rights::kRead);
   if (!registered) return registered.error();
+  const auto kept = check_not_cached(hello, registered->keys);
+  if (!kept) return kept.error();
   hello_memory_ = std::move(registered->memory);
   std::vector<OfiAddress> addresses;
   for (std::size_t i = 0; i < rails_.size(); ++i) {
@@ -150,6 +152,19 @@ Result<void> Place::prove_guarded(const OfiAddress& listening) {
     constexpr char kHalfAHello = 0;
     sent = sent || ::send(socket.get(), &kHalfAHello, 1, MSG_NOSIGNAL) == 1;
     for (const Rail& rail : rails_) (void)rail.progress();
+  }
+  return {};
+}
+
+Result<void> Place::check_not_cached(const HelloPage& hello, std::span<const RemoteKey> keys) {
+  if ((rails_.front().endpoint->mr_mode() & FI_MR_PROV_KEY) == 0) return {};  // they are ours
+  const auto again = register_memory(hello.bytes(), Rights::kRead);
+  if (!again) return again.error();
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (again->keys[i].key != keys[i].key) continue;
+    return Error(Errc::kUnsupported,
+                 "the provider keeps registrations in a cache, with rights that were not asked for "
+                 "and beyond their end: FI_MR_CACHE_MAX_COUNT=0 in the environment turns it off");
   }
   return {};
 }

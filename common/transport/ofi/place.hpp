@@ -71,6 +71,10 @@ class Place {
   [[nodiscard]] Result<void> expose_hello(const std::string& provider, const HelloPage& hello);
   [[nodiscard]] Result<void> guard(const OfiAddress& listening);
   [[nodiscard]] Result<void> prove_guarded(const OfiAddress& listening);
+  /// The same memory, registered twice, has two keys unless a cache stands in between. `keys`: its
+  /// first ones. @return kUnsupported: a cache does.
+  [[nodiscard]] Result<void> check_not_cached(const HelloPage& hello,
+                                              std::span<const RemoteKey> keys);
 
   std::vector<std::unique_ptr<GuardedAddress>> guarded_;  // until the endpoints have gone
   int opened_from_ = -1;  ///< descriptors of the rails have this number or higher ones

@@ -31,6 +31,9 @@ bool runs_over_tcp(const std::string& provider) {
 
 bool separates_tenants(const std::string& provider) { return is_tcp(provider); }
 
+// "verbs;ofi_rxd" and "efa" copy in software as well.
+bool serves_by_device(const std::string& provider) { return provider == "verbs;ofi_rxm"; }
+
 Result<std::string> choose_provider(const std::string& named, std::span<const std::string> here) {
   if (!named.empty()) return full_name(named, here);
   for (const char* const name : kTcpProviders) {

@@ -42,4 +42,9 @@ inline constexpr std::array<const char*, 2> kTcpProviders = {"net", "tcp"};
 /// 0.1 s (1.17; 130 MB and 0.2 s with 2.6), and devices have few: there all sessions share.
 [[nodiscard]] bool separates_tenants(const std::string& provider);
 
+/// Whether over this provider (full name) the target's device alone serves an access, and no
+/// instruction of the target's process touches the memory: then nothing comes in once the
+/// registration is closed.
+[[nodiscard]] bool serves_by_device(const std::string& provider);
+
 }  // namespace ho::transport

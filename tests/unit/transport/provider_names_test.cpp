@@ -74,5 +74,12 @@ TEST_CASE("provider names: what runs over sockets, and what gives each session i
   CHECK_FALSE(separates_tenants("tcp;ofi_rxm"));
 }
 
+TEST_CASE("provider names: memory is served without an alias only where no process copies") {
+  CHECK(serves_by_device("verbs;ofi_rxm"));
+  for (const char* name : {"verbs;ofi_rxd", "efa", "net", "tcp", "tcp;ofi_rxm", "udp;ofi_rxd"}) {
+    CHECK_FALSE(serves_by_device(name));
+  }
+}
+
 }  // namespace
 }  // namespace ho::transport
