@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/transport/ofi/provider.hpp"
+#include "common/transport/ofi/provider_names.hpp"
 
 namespace ho::transport {
 Errc errc_of_fabric(int code) {
@@ -123,8 +124,13 @@ Result<void> Endpoint::open(fi_cq_attr cq_attr) {
   returned = fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV);
   if (returned != 0) return fabric_error(returned, "binding the completion queue");
   returned = fi_enable(ep);
-  if (returned != 0) return fabric_error(returned, "fi_enable");
-  return {};
+  if (returned == 0) return {};
+  const Error error = fabric_error(returned, "fi_enable");
+  if (!serves_by_device(info_->fabric_attr->prov_name)) return error;
+  // By far the likeliest cause: 131072 entries, whatever is asked for, and soft-RoCE has 32767.
+  return Error(error.code(), error.context() +
+                                 "; libfabric's queue for 1024 peers may be larger than the device "
+                                 "has: FI_UNIVERSE_SIZE=16 in the environment makes it smaller");
 }
 
 Result<std::string> Endpoint::own_name() const {

@@ -10,6 +10,7 @@
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
 #include "common/transport/ofi/provider.hpp"
+#include "common/transport/ofi/provider_names.hpp"
 #include "common/transport/ofi/sockets.hpp"
 
 namespace ho::transport {
@@ -17,6 +18,10 @@ namespace {
 
 /// Of a connection that only tries a key.
 constexpr std::uint32_t kTrialDepth = 16;
+/// How long a target may take to accept it and to take or refuse the key. Devices' connections are
+/// made by their managers, which takes 0.3 s to 1.3 s where one is emulated.
+constexpr Duration kTrialLimit = std::chrono::seconds(1);
+constexpr Duration kDeviceTrialLimit = std::chrono::seconds(5);
 
 void log_left_out(const OfiAddress& address, std::string_view why) {
   log(LogLevel::kWarning, "left a rail of a node out",
@@ -166,9 +171,10 @@ Result<void> Lanes::end_try(const Memories& memories) {
   return {};
 }
 
-Result<void> Lanes::try_keys(std::span<const RemoteKey> keys, const Clock& clock,
-                             TimePoint deadline) const {
+Result<void> Lanes::try_keys(std::span<const RemoteKey> keys, const Clock& clock) const {
   HO_CHECK(open() && keys.size() == rails_.size());
+  const bool tcp = runs_over_tcp(rails_.front().address.provider);
+  const TimePoint deadline = clock.now() + (tcp ? kTrialLimit : kDeviceTrialLimit);
   std::uint32_t left = loads_.living();
   std::optional<Error> first;
   for (std::uint32_t rail = 0; rail < keys.size(); ++rail) {

@@ -23,9 +23,6 @@ namespace ho::transport {
 namespace {
 
 constexpr std::uint64_t kOpBytesMax = std::uint64_t{1} << 40U;
-/// How long attach() may wait for the target to take or refuse a key.
-constexpr Duration kAttachLimit = std::chrono::seconds(1);
-
 /// What a small operation is. On the wire it takes less time than a round trip.
 constexpr std::uint64_t kSmallBytesMax = 64 * kKiB;
 
@@ -173,7 +170,7 @@ Result<RegionId> OfiTransport::attach(PeerId peer, RegionGrant grant) {
     key.length_bytes = grant.length_bytes;
     if (grant.rights == Rights::kRead) key.rights = Rights::kRead;
   }
-  const auto good = owner.lanes.try_keys(*keys, clock_, clock_.now() + kAttachLimit);
+  const auto good = owner.lanes.try_keys(*keys, clock_);
   if (!good) return good.error();
   const RegionId id(next_id_++);
   regions_[id] = Region{&owner, std::move(*keys)};
