@@ -47,6 +47,14 @@ struct Answer {
   char text[512] = {};  ///< a key, an address, or what went wrong
 };
 
+/// What a child is told to be.
+struct Orders {
+  Driver driver = Driver::kLocal;
+  std::uint32_t ofi_rails = 1;
+  char ofi_provider[64] = {};
+  char ofi_address[64] = {};
+};
+
 /// After the last event the target polls this long before it sleeps; the daemon's data thread too.
 constexpr auto kSpin = std::chrono::microseconds(50);
 
@@ -194,13 +202,17 @@ Result<std::unique_ptr<Target>> make_target(const TargetProcess::Options& option
   return Error(Errc::kInvalidArgument, "no such driver");
 }
 
-[[noreturn]] void run_child(const TargetProcess::Options& options, int inherited_socket) {
+[[noreturn]] void run_child(int inherited_socket) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // Nothing of the parent's is kept open here, least of all its own transports' sockets.
   constexpr int kSocket = 3;
   if (inherited_socket != kSocket) ::dup2(inherited_socket, kSocket);
   ::close_range(kSocket + 1, ~0U, 0);
-  auto target = make_target(options);
+  Orders orders;
+  UniqueFd none;
+  if (!receive_message(kSocket, &orders, sizeof orders, none)) ::_exit(0);  // not needed
+  auto target =
+      make_target({orders.driver, orders.ofi_rails, orders.ofi_provider, orders.ofi_address});
   Answer hello;
   if (target) {
     set_text(hello, (*target)->address());
@@ -242,7 +254,7 @@ Segment::~Segment() { ::munmap(bytes_.data(), bytes_.size()); }
 
 UniqueFd Segment::duplicate() const { return UniqueFd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)); }
 
-Result<std::unique_ptr<TargetProcess>> TargetProcess::start(const Options& options) {
+Result<std::unique_ptr<TargetProcess>> TargetProcess::prepare() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return errno_error(errno, "socketpair");
@@ -251,11 +263,32 @@ Result<std::unique_ptr<TargetProcess>> TargetProcess::start(const Options& optio
   const UniqueFd theirs(ends[1]);
   const pid_t pid = ::fork();
   if (pid < 0) return errno_error(errno, "fork");
-  if (pid == 0) run_child(options, theirs.get());
-  auto process = std::make_unique<TargetProcess>(pid, std::move(ours));
-  const auto hello = receive_answer(process->socket_.get());
+  if (pid == 0) run_child(theirs.get());
+  return std::make_unique<TargetProcess>(pid, std::move(ours));
+}
+
+Result<void> TargetProcess::begin(const Options& options) {
+  Orders orders;
+  HO_CHECK(options.ofi_provider.size() < sizeof orders.ofi_provider);
+  HO_CHECK(options.ofi_address.size() < sizeof orders.ofi_address);
+  orders.driver = options.driver;
+  orders.ofi_rails = options.ofi_rails;
+  options.ofi_provider.copy(orders.ofi_provider, sizeof orders.ofi_provider);
+  options.ofi_address.copy(orders.ofi_address, sizeof orders.ofi_address);
+  if (!send_message(socket_.get(), &orders, sizeof orders, -1)) {
+    return Error(Errc::kUnavailable, "the target process is gone");
+  }
+  const auto hello = receive_answer(socket_.get());
   if (!hello) return hello.error();
-  process->address_ = hello->text;
+  address_ = hello->text;
+  return {};
+}
+
+Result<std::unique_ptr<TargetProcess>> TargetProcess::start(const Options& options) {
+  auto process = prepare();
+  if (!process) return process;
+  const auto begun = (*process)->begin(options);
+  if (!begun) return begun.error();
   return process;
 }
 

@@ -44,7 +44,13 @@ class TargetProcess {
     std::string ofi_provider = {};  ///< libfabric's name; empty: its TCP
     std::string ofi_address = {};   ///< numeric; then it is the only rail
   };
-  /// Forks. Call while the process has one thread. @return kIo, kUnsupported, kUnavailable.
+  /// Forks a process that waits for begin(): for libraries that do not survive a fork once they
+  /// are in use (libfabric's verbs has its devices open then). Call while the process has one
+  /// thread. @return kIo.
+  [[nodiscard]] static Result<std::unique_ptr<TargetProcess>> prepare();
+  /// Has it make its target, once. @return kUnsupported, kUnavailable, kIo.
+  [[nodiscard]] Result<void> begin(const Options& options);
+  /// Both.
   [[nodiscard]] static Result<std::unique_ptr<TargetProcess>> start(const Options& options);
   TargetProcess(pid_t pid, UniqueFd socket) : pid_(pid), socket_(std::move(socket)) {}
   TargetProcess(const TargetProcess&) = delete;

@@ -119,21 +119,22 @@ TEST_CASE("transport: a revocation in mid-transfer ends it and leaves the memory
   check_serves(*rig, bench.target);
 }
 
-TEST_CASE("transport: with the target stopped local and ucx go on, the others end by deadline") {
+TEST_CASE("transport: with the target stopped local and devices go on, others end by deadline") {
   HO_ANY_DRIVER();
   constexpr std::uint64_t kOps = 8;
   Bench bench(*rig, kOps * kMiB, kOps * kMiB);
   fill(bench.exposed.truth, 41);
   rig->stop(bench.target);
   const TimePoint start = rig->clock().now();
-  const Duration first = driver == "ucx" ? Duration(10s) : Duration(300ms);  // an emulated device
+  const bool goes_on = driver.starts_with("local") || rig->served_by_device();
+  const Duration first = goes_on ? Duration(10s) : Duration(300ms);
   for (std::uint64_t i = 0; i < kOps; ++i) {
     REQUIRE(bench.get(i, {i * kMiB, i * kMiB, kMiB}, i == 0 ? first : Duration(10s)).ok());
   }
   const auto done = collect(*rig, *bench.initiator, kOps, 5s);
   const Duration took = rig->clock().now() - start;
   rig->resume(bench.target);
-  if (driver.starts_with("local") || driver == "ucx") {
+  if (goes_on) {
     for (const Completion& completion : done) REQUIRE(completion.code == Errc::kOk);
     REQUIRE(std::memcmp(bench.memory().data(), bench.exposed.truth.data(), kOps * kMiB) == 0);
     return;
@@ -160,7 +161,8 @@ TEST_CASE("transport: connecting to a stopped target ends by the deadline") {
   const auto connected = initiator->connect({NodeId(1), rig->address(target)}, in(*rig, 300ms));
   REQUIRE_FALSE(connected.ok());
   REQUIRE(connected.error().code() == Errc::kDeadline);
-  REQUIRE(rig->clock().now() - start < 1s);
+  // An emulated machine takes seconds to look for devices, the first time that libfabric is used.
+  REQUIRE(rig->clock().now() - start < (rig->served_by_device() ? 5s : 1s));
   rig->resume(target);
   check_serves(*rig, target);
 }
@@ -186,7 +188,7 @@ TEST_CASE("transport: a killed target ends its operations within 2 s") {
     REQUIRE((completion.code == Errc::kOk || completion.code == Errc::kUnavailable));
   }
   // A device goes on while the process dies, and may have been through.
-  if (driver != "ucx") REQUIRE(done.back().code == Errc::kUnavailable);
+  if (!rig->served_by_device()) REQUIRE(done.back().code == Errc::kUnavailable);
   const auto later = bench.get(99, {0, 0, 8 * kKiB}, 5s);
   const Errc code = later ? collect(*rig, *bench.initiator, 1)[0].code : later.error().code();
   REQUIRE(code == Errc::kUnavailable);
@@ -195,7 +197,8 @@ TEST_CASE("transport: a killed target ends its operations within 2 s") {
         bench.initiator->connect({NodeId(1), rig->address(bench.target)}, in(*rig, 1s));
     REQUIRE_FALSE(again.ok());
     // Over RDMA nobody says that a process is gone.
-    REQUIRE(again.error().code() == (driver == "ucx" ? Errc::kDeadline : Errc::kUnavailable));
+    const Errc told = rig->served_by_device() ? Errc::kDeadline : Errc::kUnavailable;
+    REQUIRE(again.error().code() == told);
   }
 }
 
@@ -255,7 +258,8 @@ struct Victim {
   UniqueFd moving;  ///< a byte comes once its first transfer has ended, and more are in flight
 };
 
-/// A child that keeps transfers in flight until it is killed.
+/// A child that stands still until it gets SIGCONT, and then keeps transfers in flight until it is
+/// killed. All are forked before this process has used the driver, which may not survive it.
 Victim fork_victim(Rig& rig, std::size_t target, const Exposed& exposed, bool writes) {
   transport::RegionGrant grant = rig.grant(exposed);
   int ends[2];
@@ -264,8 +268,14 @@ Victim fork_victim(Rig& rig, std::size_t target, const Exposed& exposed, bool wr
   const UniqueFd theirs(ends[1]);
   const pid_t pid = ::fork();
   REQUIRE(pid >= 0);
-  if (pid > 0) return Victim{pid, std::move(ours)};
+  if (pid > 0) {
+    int status = 0;
+    REQUIRE(::waitpid(pid, &status, WUNTRACED) == pid);
+    REQUIRE(WIFSTOPPED(status));
+    return Victim{pid, std::move(ours)};
+  }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::raise(SIGSTOP);
   const SteadyClock clock;
   const auto initiator = rig.make_initiator(0);
   const TimePoint deadline = clock.now() + kVictimLife;
@@ -297,7 +307,8 @@ Victim fork_victim(Rig& rig, std::size_t target, const Exposed& exposed, bool wr
   ::_exit(6);
 }
 
-TEST_CASE("transport: an initiator killed in mid-transfer leaves the target serving, 24 times") {
+TEST_CASE(
+    "transport: initiators killed in mid-transfer leave the target serving, again and again") {
   const std::string driver = GENERATE(from_range(drivers({"local", "ofi", "ucx"})));
   INFO("driver " << driver);
   const std::unique_ptr<Rig> rig = make_rig(driver);
@@ -307,9 +318,16 @@ TEST_CASE("transport: an initiator killed in mid-transfer leaves the target serv
   fill(spared.truth, 61);
   const std::uint64_t before = checksum64(spared.truth);
   Prng prng(62);
-  for (int round = 0; round < 24; ++round) {
+  // In an emulated machine libfabric takes seconds to look for devices, in each child anew.
+  const int rounds = driver == "ofi" && rig->served_by_device() ? 8 : 24;
+  std::vector<Victim> victims;
+  for (int round = 0; round < rounds; ++round) {
+    victims.push_back(fork_victim(*rig, target, hit, round % 2 == 0));
+  }
+  for (int round = 0; round < rounds; ++round) {
     INFO("round " << round);
-    const Victim victim = fork_victim(*rig, target, hit, round % 2 == 0);
+    const Victim victim = std::move(victims[static_cast<std::size_t>(round)]);
+    REQUIRE(::kill(victim.pid, SIGCONT) == 0);
     char word = 0;
     const bool moving = ::read(victim.moving.get(), &word, 1) == 1;  // or the end: it exited
     std::this_thread::sleep_for(std::chrono::microseconds(prng.below(20'000)));

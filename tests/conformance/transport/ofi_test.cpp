@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -69,6 +70,45 @@ Errc try_access(Rig& rig, Bench& bench, const transport::RemoteKey& key, std::ui
 }
 
 bool refused(Errc code) { return code == Errc::kPermissionDenied || code == Errc::kUnavailable; }
+
+/// Whether the environment names a device's provider, as the lab does.
+bool verbs_here() {
+  const char* const named = std::getenv("HO_OFI_PROVIDER");
+  if (named != nullptr && std::string(named) == "verbs") return true;
+  WARN("skipped: needs an RDMA device and HO_OFI_PROVIDER=verbs, as in tools/lab/suite");
+  return false;
+}
+
+bench::TargetProcess::Options on_device() {
+  return {bench::Driver::kOfi, 1, "verbs", std::getenv("HO_OFI_ADDRESS")};
+}
+
+TEST_CASE(
+    "ofi: over verbs, where libfabric's queue does not fit in the device the way out is told") {
+  if (!verbs_here()) return;
+  const std::string fits = std::getenv("FI_UNIVERSE_SIZE");
+  REQUIRE(::unsetenv("FI_UNIVERSE_SIZE") == 0);
+  const auto target = bench::TargetProcess::start(on_device());
+  REQUIRE(::setenv("FI_UNIVERSE_SIZE", fits.c_str(), 1) == 0);
+  REQUIRE_FALSE(target.ok());
+  INFO(target.error().message());
+  CHECK(target.error().context().find("FI_UNIVERSE_SIZE=16") != std::string::npos);
+}
+
+TEST_CASE("ofi: over verbs nothing is served where libfabric caches registrations") {
+  if (!verbs_here()) return;
+  // No target has such a cache, or it would not have come up; this process has, as initiators do.
+  const auto rig = make_rig("ofi");
+  const Bench bench(*rig, kMiB, 4096);
+  transport::OfiTargetOptions options;
+  options.provider = "verbs";
+  options.rails[0].bind_address = on_device().ofi_address;
+  const auto here = transport::make_ofi_target(options);
+  REQUIRE_FALSE(here.ok());
+  INFO(here.error().message());
+  CHECK(here.error().code() == Errc::kUnsupported);
+  CHECK(here.error().context().find("cache") != std::string::npos);
+}
 
 TEST_CASE("ofi: the target refuses a range beyond the region, whatever the initiator believes") {
   const auto rig = make_rig("ofi");

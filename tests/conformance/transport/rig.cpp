@@ -33,8 +33,15 @@ std::string environment(const char* name) {
 class RealRig final : public Rig {
  public:
   /// `width`: rails of ofi, threads of local.
-  explicit RealRig(bench::Driver driver, std::uint32_t width = 1)
-      : driver_(driver), width_(width) {}
+  explicit RealRig(bench::Driver driver, std::uint32_t width = 1) : driver_(driver), width_(width) {
+    if (driver == bench::Driver::kOfi && !provider_.empty() && spares().empty()) {
+      for (std::size_t i = 0; i < kSpares; ++i) {
+        auto spare = TargetProcess::prepare();
+        REQUIRE(spare.ok());
+        spares().push_back(std::move(*spare));
+      }
+    }
+  }
 
   [[nodiscard]] const Clock& clock() const override { return clock_; }
 
@@ -62,10 +69,18 @@ class RealRig final : public Rig {
   }
 
   std::size_t add_target() override {
-    auto started = TargetProcess::start(
-        {driver_, width_, environment("HO_OFI_PROVIDER"), environment("HO_OFI_ADDRESS")});
-    if (!started) FAIL(started.error().message());
-    targets_.push_back(std::move(*started));
+    std::unique_ptr<TargetProcess> process;
+    if (spares().empty()) {
+      auto made = TargetProcess::prepare();
+      REQUIRE(made.ok());
+      process = std::move(*made);
+    } else {
+      process = std::move(spares().back());
+      spares().pop_back();
+    }
+    const auto begun = process->begin({driver_, width_, provider_, environment("HO_OFI_ADDRESS")});
+    if (!begun) FAIL(begun.error().message());
+    targets_.push_back(std::move(process));
     return targets_.size() - 1;
   }
 
@@ -107,9 +122,21 @@ class RealRig final : public Rig {
   void resume(std::size_t target) override { targets_.at(target)->signal(SIGCONT); }
   void kill(std::size_t target) override { targets_.at(target)->signal(SIGKILL); }
   [[nodiscard]] bool alive(std::size_t target) override { return targets_.at(target)->alive(); }
+  [[nodiscard]] bool served_by_device() const override {
+    return driver_ == bench::Driver::kUcx || provider_.starts_with("verbs");
+  }
   void idle(Transport& /*initiator*/) override { std::this_thread::yield(); }
 
  private:
+  /// Targets that were forked before the first initiator was made: a provider that is named may
+  /// have a device open from then on, which no child could use. For all rigs of the process.
+  static constexpr std::size_t kSpares = 48;
+  static std::vector<std::unique_ptr<TargetProcess>>& spares() {
+    static std::vector<std::unique_ptr<TargetProcess>> waiting;
+    return waiting;
+  }
+
+  const std::string provider_ = environment("HO_OFI_PROVIDER");
   const bench::Driver driver_;
   const std::uint32_t width_;
   SteadyClock clock_;
@@ -167,6 +194,7 @@ class SimRig final : public Rig {
     alive_.at(target) = false;
   }
   [[nodiscard]] bool alive(std::size_t target) override { return alive_.at(target); }
+  [[nodiscard]] bool served_by_device() const override { return false; }
 
   void idle(Transport& initiator) override {
     const auto next = dynamic_cast<SimTransport&>(initiator).next_event();

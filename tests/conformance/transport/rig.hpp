@@ -46,6 +46,9 @@ class Rig {
   virtual void resume(std::size_t target) = 0;
   virtual void kill(std::size_t target) = 0;
   [[nodiscard]] virtual bool alive(std::size_t target) = 0;
+  /// A device serves the target's memory, and needs nothing of its process for that. The tests'
+  /// devices are emulated, and slow.
+  [[nodiscard]] virtual bool served_by_device() const = 0;
   /// Lets a little time pass while nothing completes.
   virtual void idle(transport::Transport& initiator) = 0;
 };
