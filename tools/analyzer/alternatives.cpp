@@ -7,7 +7,6 @@
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
-#include "tools/analyzer/recompute.hpp"
 
 namespace ho::analyzer {
 namespace {
@@ -49,6 +48,7 @@ Alternatives::Alternatives(const Graph& graph, const ChooseInput& input,
       in_(input),
       flash_(flash),
       step_ns_(step_ns),
+      cones_(graph, input.lifetimes),
       begin_(input.duration_ns.size() + 1, 0),
       free_(free_bytes(input.lifetimes, budget_bytes)) {
   for (std::size_t p = 0; p < input.duration_ns.size(); ++p) {
@@ -145,7 +145,7 @@ std::string Alternatives::recompute(std::uint32_t s) const {
   std::string first;
   const Lifetimes& life = in_.lifetimes;
   for (std::uint32_t g = life.gap_begin[s]; g < life.gap_begin[s + 1]; ++g) {
-    const auto ops = ops_to_regain(graph_, life, g);
+    const auto ops = cones_.to_regain(g);
     if (ops.empty()) continue;
     if (uses++ == 0) first = graph_.ops[ops.back()].name;
     for (const std::uint32_t op : ops)

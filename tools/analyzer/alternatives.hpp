@@ -10,6 +10,7 @@
 #include "common/schedule/schedule.hpp"
 #include "tools/analyzer/channels.hpp"
 #include "tools/analyzer/choose.hpp"
+#include "tools/analyzer/recompute.hpp"
 
 namespace ho::analyzer {
 
@@ -41,6 +42,7 @@ class Alternatives {
   const ChooseInput& in_;
   const std::optional<PlanTier>& flash_;
   std::int64_t step_ns_;
+  Cones cones_;
   std::vector<std::int64_t> begin_;  ///< compute time before each position
   SlackTree free_;                   ///< budget less what lives, per position
 };

@@ -14,95 +14,115 @@ namespace {
 /// own operands on the device.
 constexpr std::size_t kConeMax = 8;
 
-/// What can be run again, and from what. Ops are positions.
-class Cones {
- public:
-  Cones(const Graph& graph, const Lifetimes& life) : graph_(graph), life_(life) {}
-
-  /// Whether op `writer` gives the same outputs when it runs again just before `at`.
-  [[nodiscard]] bool repeatable(std::uint32_t writer, std::uint32_t at) const {
-    const Op& op = graph_.ops[writer];
-    if (!op.recomputable || op.fixed) return false;
-    for (const StorageIndex storage : op.writes) {
-      const Storage& written = graph_.storages[storage.value()];
-      if (written.persistent || written.pinned || written.kind == StorageKind::kInput) return false;
-      // A workspace would be taken for one that lives from the first run to the second; what may
-      // never leave is there, and is not to be written a second time elsewhere.
-      if (written.kind == StorageKind::kWorkspace) return false;
-      if (written.hint == OffloadHint::kNever) return false;
-      const bool in_place = std::find(op.reads.begin(), op.reads.end(), storage) != op.reads.end();
-      if (in_place || changed(storage.value(), writer, at)) return false;
-    }
-    return std::none_of(op.reads.begin(), op.reads.end(),
-                        [&](StorageIndex storage) { return changed(storage.value(), writer, at); });
-  }
-
-  /// Whether the storage's value lives at `at` anyway.
-  [[nodiscard]] bool alive(std::uint32_t storage, std::uint32_t at) const {
-    if (graph_.storages[storage].persistent) return true;
-    const auto points = life_.accesses_of(storage);
-    return points.back().position >= at;
-  }
-
-  /// The op that made the value that the storage has before `at`; kHomeVersion where none did.
-  [[nodiscard]] std::uint32_t writer_before(std::uint32_t storage, std::uint32_t at) const {
-    const auto points = life_.accesses_of(storage);
-    const auto past = std::lower_bound(
-        points.begin(), points.end(), at,
-        [](const AccessPoint& access, std::uint32_t p) { return access.position < p; });
-    if (past == points.begin()) return kHomeVersion;
-    const auto last = static_cast<std::size_t>(past - points.begin()) - 1;
-    if (points[last].access != schedule::Access::kRead) return points[last].position;
-    if (last == 0) return kHomeVersion;
-    // A read leaves the value as the gap before it has it: no search through all uses.
-    const auto gaps = life_.gaps_of(storage);
-    const Gap& gap = gaps[last - 1 + (gaps.front().from < 0 ? 1 : 0)];
-    HO_CHECK(gap.to == points[last].position);
-    return gap.written < 0 ? kHomeVersion : static_cast<std::uint32_t>(gap.written);
-  }
-
-  /// Ops to run again for `storage` before `at`, in order; empty: impossible. `absent(s)`: its
-  /// value was dropped before `at`, so that it must be made again too.
-  template <typename Absent>
-  [[nodiscard]] std::vector<std::uint32_t> cone(std::uint32_t storage, std::uint32_t at,
-                                                Absent&& absent) const {
-    std::vector<std::uint32_t> ops;
-    std::vector<std::uint32_t> todo{storage};
-    while (!todo.empty()) {
-      const std::uint32_t s = todo.back();
-      todo.pop_back();
-      const std::uint32_t writer = writer_before(s, at);
-      if (writer == kHomeVersion || !repeatable(writer, at)) return {};
-      if (std::find(ops.begin(), ops.end(), writer) != ops.end()) continue;
-      if (ops.size() == kConeMax) return {};
-      ops.push_back(writer);
-      for (const StorageIndex read : graph_.ops[writer].reads) {
-        if (!alive(read.value(), at) || absent(read.value())) todo.push_back(read.value());
-      }
-    }
-    std::sort(ops.begin(), ops.end());
-    return ops;
-  }
-
- private:
-  /// Whether an op between the two writes the storage.
-  [[nodiscard]] bool changed(std::uint32_t storage, std::uint32_t after, std::uint32_t at) const {
-    const std::uint32_t writer = writer_before(storage, at);
-    return writer != kHomeVersion && writer > after;
-  }
-
-  const Graph& graph_;
-  const Lifetimes& life_;
-};
-
 }  // namespace
 
-std::vector<std::uint32_t> ops_to_regain(const Graph& graph, const Lifetimes& lifetimes,
-                                         std::uint32_t gap) {
-  const Gap& g = lifetimes.gaps[gap];
+Cones::Cones(const Graph& graph, const Lifetimes& lifetimes)
+    : graph_(graph),
+      life_(lifetimes),
+      repeatable_until_(graph.ops.size(), UINT32_MAX),
+      dying_begin_(graph.ops.size() + 1, 0) {
+  for (std::size_t i = 0; i < graph.ops.size(); ++i) {
+    if (!graph.ops[i].recomputable || graph.ops[i].fixed) repeatable_until_[i] = 0;
+  }
+  std::vector<std::uint32_t> by_last_use;
+  for (std::uint32_t s = 0; s < graph.storages.size(); ++s) {
+    const auto points = life_.accesses_of(s);
+    std::uint32_t next_write = UINT32_MAX;
+    for (auto at = points.rbegin(); at != points.rend(); ++at) {
+      std::uint32_t& until = repeatable_until_[at->position];
+      until = std::min(until, next_write);
+      if (at->access == schedule::Access::kRead) continue;
+      const bool in_place = at->access == schedule::Access::kReadWrite;
+      if (in_place || !may_be_made_twice(graph.storages[s])) until = 0;
+      next_write = at->position;
+    }
+    if (!graph.storages[s].persistent && !points.empty()) by_last_use.push_back(s);
+  }
+  std::stable_sort(by_last_use.begin(), by_last_use.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return life_.accesses_of(a).back().position < life_.accesses_of(b).back().position;
+  });
+  const auto for_each_read = [&](auto&& visit) {
+    for (const std::uint32_t s : by_last_use) {
+      for (const AccessPoint& point : life_.accesses_of(s)) {
+        if (point.access != schedule::Access::kWrite) visit(point.position, s);
+      }
+    }
+  };
+  for_each_read([&](std::uint32_t p, std::uint32_t) { ++dying_begin_[p + 1]; });
+  for (std::size_t p = 0; p < graph.ops.size(); ++p) dying_begin_[p + 1] += dying_begin_[p];
+  dying_.resize(dying_begin_.back());
+  std::vector<std::uint32_t> fill(dying_begin_.begin(), dying_begin_.end() - 1);
+  for_each_read([&](std::uint32_t p, std::uint32_t s) { dying_[fill[p]++] = s; });
+}
+
+bool Cones::may_be_made_twice(const Storage& storage) const {
+  if (storage.persistent || storage.pinned || storage.kind == StorageKind::kInput) return false;
+  // A workspace would be taken for one that lives from the first run to the second; what may
+  // never leave is there, and is not to be written a second time elsewhere.
+  return storage.kind != StorageKind::kWorkspace && storage.hint != OffloadHint::kNever;
+}
+
+bool Cones::alive(std::uint32_t storage, std::uint32_t at) const {
+  return graph_.storages[storage].persistent || life_.accesses_of(storage).back().position >= at;
+}
+
+/// The op that made the value that the storage has before `at`; kHomeVersion where none did.
+std::uint32_t Cones::writer_before(std::uint32_t storage, std::uint32_t at) const {
+  const auto points = life_.accesses_of(storage);
+  const auto past = std::lower_bound(
+      points.begin(), points.end(), at,
+      [](const AccessPoint& access, std::uint32_t p) { return access.position < p; });
+  if (past == points.begin()) return kHomeVersion;
+  const auto last = static_cast<std::size_t>(past - points.begin()) - 1;
+  if (points[last].access != schedule::Access::kRead) return points[last].position;
+  if (last == 0) return kHomeVersion;
+  // A read leaves the value as the gap before it has it: no search through all uses.
+  const auto gaps = life_.gaps_of(storage);
+  const Gap& gap = gaps[last - 1 + (gaps.front().from < 0 ? 1 : 0)];
+  HO_CHECK(gap.to == points[last].position);
+  return gap.written < 0 ? kHomeVersion : static_cast<std::uint32_t>(gap.written);
+}
+
+/// Ops to run again for `storage` before `at`, in order; empty: impossible. gone(op, visit) calls
+/// visit(s) for what the op reads and is not there before `at`: it must be made again too.
+template <typename Gone>
+std::vector<std::uint32_t> Cones::cone(std::uint32_t storage, std::uint32_t at, Gone&& gone) const {
+  std::vector<std::uint32_t> ops;
+  std::vector<std::uint32_t> todo{storage};
+  while (!todo.empty()) {
+    const std::uint32_t s = todo.back();
+    todo.pop_back();
+    const std::uint32_t writer = writer_before(s, at);
+    if (writer == kHomeVersion || !repeatable(writer, at)) return {};
+    if (std::find(ops.begin(), ops.end(), writer) != ops.end()) continue;
+    if (ops.size() == kConeMax) return {};
+    ops.push_back(writer);
+    gone(writer, [&](std::uint32_t read) { todo.push_back(read); });
+  }
+  std::sort(ops.begin(), ops.end());
+  return ops;
+}
+
+std::vector<std::uint32_t> Cones::to_regain(std::uint32_t gap) const {
+  const Gap& g = life_.gaps[gap];
   if (g.dead || g.wraps || g.mandatory || g.written < 0) return {};
-  const auto none = [](std::uint32_t) { return false; };
-  return Cones(graph, lifetimes).cone(g.storage, static_cast<std::uint32_t>(g.to), none);
+  const auto at = static_cast<std::uint32_t>(g.to);
+  return cone(g.storage, at, [&](std::uint32_t op, auto&& visit) {
+    for (std::uint32_t i = dying_begin_[op]; i < dying_begin_[op + 1]; ++i) {
+      if (alive(dying_[i], at)) break;
+      visit(dying_[i]);
+    }
+  });
+}
+
+std::vector<std::uint32_t> Cones::to_regain(
+    std::uint32_t storage, std::uint32_t at,
+    const std::function<bool(std::uint32_t)>& absent) const {
+  return cone(storage, at, [&](std::uint32_t op, auto&& visit) {
+    for (const StorageIndex read : graph_.ops[op].reads) {
+      if (!alive(read.value(), at) || absent(read.value())) visit(read.value());
+    }
+  });
 }
 
 std::vector<Regain> regains(const Graph& graph, const ChooseInput& input, const Choice& choice) {
@@ -114,8 +134,7 @@ std::vector<Regain> regains(const Graph& graph, const ChooseInput& input, const 
     const Gap& gap = life.gaps[g];
     if (!gap.movable || gap.dead || gap.wraps || gap.mandatory || gap.written < 0) continue;
     if (planned && !choice.moved[g]) continue;
-    const auto at = static_cast<std::uint32_t>(gap.to);
-    const auto ops = cones.cone(gap.storage, at, [](std::uint32_t) { return false; });
+    const auto ops = cones.to_regain(g);
     if (ops.empty()) continue;
     Regain regain{g, 0, static_cast<std::int64_t>(life.bytes[gap.storage])};
     for (const std::uint32_t op : ops) {
@@ -155,7 +174,7 @@ OpList with_recompute(const Graph& graph, const Lifetimes& lifetimes, const OpLi
     const auto absent = [&](std::uint32_t s) {
       return dropped[s] != nullptr && dropped[s]->from < at && at <= dropped[s]->to;
     };
-    for (const std::uint32_t op : cones.cone(gap.storage, at, absent)) {
+    for (const std::uint32_t op : cones.to_regain(gap.storage, at, absent)) {
       inserts.emplace_back(at, op);
       for (const StorageIndex storage : graph.ops[op].writes) dropped[storage.value()] = nullptr;
     }
