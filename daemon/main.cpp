@@ -47,9 +47,14 @@ int run(const std::string& file, Mode mode) {
   const auto config = ho::read_daemon_config(file);
   if (!config) return refuse(config.error(), kExitBadConfig);
   ho::set_log_level(config->log_level);
-  if (auto enough = ho::daemon::check_memory(*config); !enough) {
+  const auto pages = ho::daemon::check_memory(*config);
+  if (!pages) {
     const std::string line = std::to_string(config->ddr_bytes_line);
-    return refuse(enough.error().at(file + ":" + line), kExitBadConfig);
+    return refuse(pages.error().at(file + ":" + line), kExitBadConfig);
+  }
+  if (const auto shares = ho::daemon::check_numa(*config, *pages); !shares) {
+    const std::string line = std::to_string(config->numa.line);
+    return refuse(shares.error().at(file + ":" + line), kExitBadConfig);
   }
   if (const auto mistake = ho::daemon::find_ofi_mistake(*config)) {
     const std::string line = std::to_string(mistake->line);

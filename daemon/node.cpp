@@ -16,6 +16,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
+#include "common/base/numa.hpp"
 #include "common/base/tally.hpp"
 #include "common/base/units.hpp"
 #include "daemon/control/grants.hpp"
@@ -59,8 +60,27 @@ std::size_t sessions_for_descriptors(std::size_t rails) {
   return std::max<std::size_t>(limit.rlim_cur / 2 / (14 * rails), 16);
 }
 
-Pool::Options pool_options(const DaemonConfig& config) {
+/// The shares that memory can be made by. A system that forbids placing it, as containers often do,
+/// leaves the pool undivided, and is told once.
+Result<std::vector<NumaShare>> usable_shares(const DaemonConfig& config, const PagePlan& pages) {
+  auto shares = check_numa(config, pages);
+  if (!shares || shares->empty()) return shares;
+  if (const auto usable = check_numa_node(shares->front().node); !usable) {
+    log(LogLevel::kWarning, "memory is not placed by NUMA node",
+        {{"why", usable.error().context()}});
+    return std::vector<NumaShare>();
+  }
+  for (const NumaShare& share : *shares) {
+    log(LogLevel::kInfo, "NUMA node",
+        {{"node", std::to_string(share.node.value())},
+         {"ddr", format_bytes(share.capacity_bytes)}});
+  }
+  return shares;
+}
+
+Pool::Options pool_options(const DaemonConfig& config, std::vector<NumaShare> shares) {
   Pool::Options options;
+  options.numa = std::move(shares);
   options.node = config.node;
   options.node_name = config.node_name;
   options.capacity_bytes = config.ddr_bytes;
@@ -111,12 +131,12 @@ Result<std::unique_ptr<flash::FlashLoop>> start_flash(const DaemonConfig& config
 struct Node::Parts {
   Parts(const DaemonConfig& config, const Clock& the_clock, UnixListener unix_socket,
         std::optional<TcpListener> tcp_socket, std::unique_ptr<DataLoop> data_loop, NodeFacts facts,
-        PagePlan pages, std::unique_ptr<flash::FlashLoop> flash_loop)
+        PagePlan pages, std::vector<NumaShare> shares, std::unique_ptr<flash::FlashLoop> flash_loop)
       : drain(config.drain),
         clock(the_clock),
         unix_listener(std::move(unix_socket)),
         tcp_listener(std::move(tcp_socket)),
-        pool(pool_options(config), the_clock.now()),
+        pool(pool_options(config, std::move(shares)), the_clock.now()),
         data(std::move(data_loop)),
         flash(std::move(flash_loop)),
         grants(pool, *data, io, pages),
@@ -151,9 +171,27 @@ Result<PagePlan> check_memory(const DaemonConfig& config) {
   return plan_pages(config.ddr_bytes, *supply);
 }
 
+Result<std::vector<NumaShare>> check_numa(const DaemonConfig& config, const PagePlan& pages) {
+  if (config.numa.off) return std::vector<NumaShare>();
+  NumaRequest request;
+  request.capacity_bytes = config.ddr_bytes;
+  request.segment_bytes = config.segment_bytes;
+  request.nodes = config.numa.nodes;
+  std::vector<NumaMemory> machine = read_numa_memory();
+  if (pages.kind == PageKind::kHugetlb2M) {
+    request.of = "free huge pages";
+    for (NumaMemory& memory : machine) memory.bytes = memory.free_huge_bytes;
+  }
+  auto shares = divide_over_numa(request, machine);
+  if (!shares) return shares.error().at("numa");
+  return shares;
+}
+
 Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clock& clock) {
   const auto pages = check_memory(config);
   if (!pages) return pages.error();
+  auto shares = usable_shares(config, *pages);
+  if (!shares) return shares.error();
   auto boot_id = read_boot_id();
   if (!boot_id) return boot_id.error();
   auto unix_listener = UnixListener::create(config.unix_socket);
@@ -180,9 +218,9 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   facts.drivers_off = std::move(targets->off);
   auto data = DataLoop::create(std::move(targets->targets));
   if (!data) return data.error();
-  auto parts =
-      std::make_unique<Parts>(config, clock, std::move(*unix_listener), std::move(tcp_listener),
-                              std::move(*data), std::move(facts), *pages, std::move(*flash));
+  auto parts = std::make_unique<Parts>(config, clock, std::move(*unix_listener),
+                                       std::move(tcp_listener), std::move(*data), std::move(facts),
+                                       *pages, std::move(*shares), std::move(*flash));
   if (auto added = parts->server.add(parts->unix_listener.fd()); !added) return added.error();
   if (parts->tcp_listener) {
     auto added = parts->server.add(parts->tcp_listener->fd.get());

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
+#include "daemon/pool/numa_shares.hpp"
 #include "daemon/tier/ddr/machine_memory.hpp"
 #include "proto/config.hpp"
 
@@ -42,5 +44,10 @@ class Node {
 /// Chooses the pool's pages and refuses a config that promises more memory than the machine or
 /// cgroup has. Prints nothing. Huge pages that are free now come first: they are set aside already.
 [[nodiscard]] Result<PagePlan> check_memory(const DaemonConfig& config);
+
+/// How a pool of such pages is divided over this machine's NUMA nodes; no shares where there is one
+/// node only, or the config says so. @return as divide_over_numa(), beginning with "numa: ".
+[[nodiscard]] Result<std::vector<NumaShare>> check_numa(const DaemonConfig& config,
+                                                        const PagePlan& pages);
 
 }  // namespace ho::daemon

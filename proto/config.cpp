@@ -140,6 +140,7 @@ class Checker {
   DaemonConfig run() {
     identity();
     memory();
+    numa();
     listening();
     times();
     others();
@@ -196,6 +197,18 @@ class Checker {
                                 std::to_string(config_.ddr_bytes / segment * segment));
     } else if (config_.ddr_bytes - 1 > kTierOffsetMax) {
       complain("ddr_bytes", "more than the address space of a tier (1 PiB)");
+    }
+  }
+
+  void numa() {
+    config_.numa.line = line_of("numa") + 1;
+    config_.numa.off = from_.numa() == "off";
+    if (from_.numa().empty() || from_.numa() == "auto" || config_.numa.off) return;
+    auto nodes = parse_numa_nodes(from_.numa());
+    if (nodes) {
+      config_.numa.nodes = std::move(*nodes);
+    } else {
+      complain("numa", nodes.error().context() + "; nor is it auto or off");
     }
   }
 

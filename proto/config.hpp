@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/log.hpp"
+#include "common/base/numa.hpp"
 #include "common/base/result.hpp"
 #include "common/base/units.hpp"
 #include "common/model/address.hpp"
@@ -46,6 +47,13 @@ struct FlashPathSettings {
   std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
 };
 
+/// Which NUMA nodes a pool is divided over.
+struct NumaSettings {
+  bool off = false;
+  std::vector<NumaNode> nodes;  ///< empty: whichever there are
+  int line = 0;                 ///< where the file says it, from 1; for messages
+};
+
 /// hyperoffloadd's configuration, checked, defaults filled in. config.proto has the fields' words.
 struct DaemonConfig {
   NodeId node;
@@ -53,6 +61,7 @@ struct DaemonConfig {
   std::uint64_t ddr_bytes = 0;  ///< a multiple of segment_bytes
   int ddr_bytes_line = 0;       ///< where the file says it, from 1; for messages
   std::uint64_t segment_bytes = 256 * kMiB;
+  NumaSettings numa;
   std::string unix_socket = "/run/hyperoffload/control.sock";
   std::optional<TcpListen> tcp_listen;
   bool insecure = false;

@@ -169,6 +169,7 @@ Result<std::vector<GrantedSegment>> ControlClient::grant(const Session& session,
     body->set_bytes(part.bytes);
     body->set_driver(part.driver);
     body->set_read_only(part.rights == transport::Rights::kRead);
+    if (part.near) body->set_numa_node(part.near->value());
     auto reply = connection_->call(std::move(request), deadline);
     auto segments = reply ? to_segments(*reply, part) : reply.error();
     if (!segments) {
@@ -240,6 +241,9 @@ Result<NodeStatus> ControlClient::status(TimePoint deadline) {
   }
   out.flash_off = from.flash_off();
   for (const pb::Refusal& one : from.refusals()) out.refusals.push_back({one.cause(), one.count()});
+  for (const pb::NumaStatus& one : from.numa()) {
+    out.numa.push_back({NumaNode(one.node()), one.capacity_bytes(), one.granted_bytes()});
+  }
   return out;
 }
 
@@ -271,6 +275,7 @@ Result<std::vector<SegmentInfo>> ControlClient::segments(TimePoint deadline) {
       last_id = from.segment_id();
       out.push_back({SegmentId(from.segment_id()), from.address(), from.bytes(),
                      SessionId(from.session_id()), from.driver(), from.page_kind()});
+      if (from.has_numa_node()) out.back().numa = NumaNode(from.numa_node());
     }
     if (more && body.segments().empty()) return senseless("a page of no segments");
   }

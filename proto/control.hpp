@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/base/clock.hpp"
+#include "common/base/numa.hpp"
 #include "common/base/result.hpp"
 #include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
@@ -64,6 +66,7 @@ struct GrantSpec {
   std::uint64_t bytes = 0;  ///< rounded up to whole segments by the daemon
   std::string driver;       ///< "local" passes one descriptor a segment
   transport::Rights rights = transport::Rights::kReadWrite;
+  std::optional<NumaNode> near = {};  ///< of the daemon's machine: where it is to lie, if it can
 };
 
 /// One granted segment. `key` and `fd` are what transport::RegionGrant wants.
@@ -97,6 +100,13 @@ struct Refusal {
   std::uint64_t count = 0;
 };
 
+/// What of a node's DDR is meant to lie on one of its NUMA nodes.
+struct NumaStatus {
+  NumaNode node;
+  std::uint64_t capacity_bytes = 0;
+  std::uint64_t granted_bytes = 0;
+};
+
 struct NodeStatus {
   NodeId node;
   std::string node_name;
@@ -112,6 +122,7 @@ struct NodeStatus {
   std::vector<FlashPathStatus> flash;
   std::string flash_off;  ///< why configured flash is not there
   std::vector<Refusal> refusals;
+  std::vector<NumaStatus> numa;  ///< none: not divided
 };
 
 struct SessionInfo {
@@ -131,6 +142,7 @@ struct SegmentInfo {
   SessionId session;
   std::string driver;
   std::string page_kind;
+  std::optional<NumaNode> numa = {};  ///< where most of it lies
 };
 
 /// What a stage_out's answer promises, and how long an extent lives.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/base/log.hpp"
 #include "proto/control.hpp"
 
 namespace ho::daemon {
@@ -19,10 +20,13 @@ constexpr std::size_t kMakers = 2;
 
 transport::TenantId tenant_of(SessionId session) { return transport::TenantId(session.value()); }
 
-Result<std::vector<SegmentMemory>> make_memory(std::size_t count, const SegmentMemory::Spec& spec) {
+using Places = std::vector<std::optional<NumaNode>>;  // one a segment
+
+Result<std::vector<SegmentMemory>> make_memory(const Places& places, SegmentMemory::Spec spec) {
   std::vector<SegmentMemory> made;
-  made.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
+  made.reserve(places.size());
+  for (const auto& place : places) {
+    spec.numa = place;
     auto memory = SegmentMemory::create(spec);
     if (!memory) return memory.error();
     made.push_back(std::move(*memory));
@@ -61,6 +65,11 @@ PageKind Grants::page_kind(SegmentId segment) const {
   return found == held_.end() ? pages_.kind : found->second.memory.page_kind();
 }
 
+std::optional<NumaNode> Grants::numa_node(SegmentId segment) const {
+  const auto found = held_.find(segment);
+  return found == held_.end() ? std::nullopt : found->second.memory.numa_node();
+}
+
 std::optional<Grants::Live> Grants::memory(SegmentId segment) const {
   const auto found = held_.find(segment);
   if (found == held_.end()) return std::nullopt;
@@ -94,7 +103,7 @@ void Grants::make(const Spec& spec, Made answer) {
         Errc::kInvalidArgument,
         std::to_string(wanted) + " segments in one request, the limit is " + std::to_string(most)));
   }
-  auto segments = pool_.reserve(spec.session, spec.bytes, spec.driver);
+  auto segments = pool_.reserve(spec.session, spec.bytes, spec.driver, spec.near);
   if (!segments) return answer(segments.error());
   auto job = std::make_shared<Job>();
   job->spec = spec;
@@ -114,8 +123,10 @@ void Grants::make(const Spec& spec, Made answer) {
   memory.otherwise = pages_.otherwise;
   memory.rights = spec.rights;
   memory.stop = &giving_up_;
-  asio::post(*makers_, [this, job, memory] {
-    auto made = make_memory(job->segments.size(), memory);
+  Places places;
+  for (const SegmentId id : job->segments) places.push_back(pool_.find(id)->numa);
+  asio::post(*makers_, [this, job, memory, places] {
+    auto made = make_memory(places, memory);
     if (!made) {
       asio::post(io_, [this, job, error = made.error()] { fail(job, error); });
       return;
@@ -167,6 +178,7 @@ void Grants::hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Ex
     const SegmentId id = job->segments[i];
     if (!pool_.activate(id)) failure = Error(Errc::kNotFound, "the session ended meanwhile");
     SegmentMemory& memory = (*job->memory)[i];
+    note_place(id, memory);
     GrantedSegment segment;
     segment.id = id;
     segment.address_bits = pool_.address(*pool_.find(id)).bits();
@@ -186,6 +198,16 @@ void Grants::hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Ex
   const bool session_lives = pool_.sessions().count(job->spec.session) == 1;
   if (session_lives) HO_CHECK(pool_.release(job->spec.session, job->segments).ok());
   end(job->segments, [job, error = *failure] { job->answer(error); });
+}
+
+/// Not a failure, but a job is slower than it should be, for as long as it has this memory.
+void Grants::note_place(SegmentId segment, const SegmentMemory& memory) {
+  const auto meant = pool_.find(segment)->numa;
+  const auto found = memory.numa_node();
+  if (misplaced_ || !meant || !found || found == meant) return;
+  misplaced_ = true;
+  log(LogLevel::kWarning, "memory lies on another NUMA node than meant; told once",
+      {{"meant", std::to_string(meant->value())}, {"found", std::to_string(found->value())}});
 }
 
 void Grants::fail(const std::shared_ptr<Job>& job, const Error& error) {

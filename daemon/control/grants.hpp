@@ -40,6 +40,7 @@ class Grants {
     std::uint64_t bytes = 0;
     std::string driver;
     transport::Rights rights = transport::Rights::kReadWrite;
+    std::optional<NumaNode> near = {};  ///< where its user would like it
   };
   using Made = std::function<void(Result<std::vector<GrantedSegment>>)>;
   using Ended = std::function<void()>;
@@ -76,6 +77,8 @@ class Grants {
   [[nodiscard]] std::optional<Live> memory(SegmentId segment) const;
   /// The pages of one live segment; the pool's kind where it is not known any more.
   [[nodiscard]] PageKind page_kind(SegmentId segment) const;
+  /// As SegmentMemory::numa_node(); nothing where it is not live.
+  [[nodiscard]] std::optional<NumaNode> numa_node(SegmentId segment) const;
 
   /// Grants being made fail soon, with kCanceled, and no later one succeeds. For good.
   void give_up() { giving_up_.store(true); }
@@ -96,6 +99,7 @@ class Grants {
   void fault_in_mappings(const std::shared_ptr<Job>& job,
                          std::vector<transport::Exposure> exposures);
   void hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Exposure> exposures);
+  void note_place(SegmentId segment, const SegmentMemory& memory);
   void fail(const std::shared_ptr<Job>& job, const Error& error);
   void wipe(std::shared_ptr<std::vector<SegmentMemory>> memory, std::vector<SegmentId> segments,
             Ended answer);
@@ -108,6 +112,7 @@ class Grants {
   std::map<SegmentId, Held> held_;
   std::map<SessionId, std::string> admitted_;  ///< and at which driver
   std::size_t jobs_ = 0;                       ///< makes and ends under way
+  bool misplaced_ = false;                     ///< memory on another NUMA node has been logged
   std::atomic<bool> giving_up_{false};
   std::unique_ptr<asio::thread_pool> makers_;
   std::unique_ptr<asio::thread_pool> wiper_;

@@ -235,6 +235,7 @@ void Service::grant(const Request& request, const PeerInfo& peer, const Reply& r
   spec.bytes = body.bytes();
   spec.driver = body.driver();
   spec.rights = body.read_only() ? transport::Rights::kRead : transport::Rights::kReadWrite;
+  if (body.has_numa_node()) spec.near = NumaNode(body.numa_node());
   pb::Response response = answer_to(request);
   grants_.make(spec, [this, response, reply,
                       session = *session](Result<std::vector<GrantedSegment>> made) mutable {
@@ -412,6 +413,12 @@ void Service::status(const Request& request, const Reply& reply) {
   out->set_page_kind(std::string(page_kind_name(grants_.page_kind())));
   out->set_sessions(static_cast<std::uint32_t>(pool_.sessions().size()));
   for (const auto& driver : data_.drivers()) out->add_drivers(driver.name);
+  for (const NumaShare& share : pool_.numa()) {
+    auto* to = out->add_numa();
+    to->set_node(share.node.value());
+    to->set_capacity_bytes(share.capacity_bytes);
+    to->set_granted_bytes(share.granted_bytes);
+  }
   out->set_draining(pool_.draining());
   out->set_flash_off(facts_.flash_off);
   if (facts_.refusals) {
@@ -471,6 +478,7 @@ void Service::segments(const Request& request, const Reply& reply) {
     out->set_session_id(segment.session.value());
     out->set_driver(segment.driver);
     out->set_page_kind(std::string(page_kind_name(grants_.page_kind(id))));
+    if (const auto numa = grants_.numa_node(id)) out->set_numa_node(numa->value());
   }
   static_cast<void>(reply(response, {}));
 }

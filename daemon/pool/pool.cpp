@@ -27,9 +27,13 @@ bool equal_secrets(const std::string& a, const std::string& b) {
   return difference == 0;
 }
 
-Pool::Pool(Options options, TimePoint now) : options_(std::move(options)), last_tick_(now) {
+Pool::Pool(Options options, TimePoint now)
+    : options_(std::move(options)), numa_(options_.numa), last_tick_(now) {
   HO_CHECK(options_.segment_bytes > 0);
   HO_CHECK(options_.capacity_bytes % options_.segment_bytes == 0);
+  std::uint64_t shared_bytes = 0;
+  for (const NumaShare& share : numa_) shared_bytes += share.capacity_bytes;
+  HO_CHECK(numa_.empty() || shared_bytes == options_.capacity_bytes);
 }
 
 Result<SessionId> Pool::open_session(SessionSpec spec, TimePoint now) {
@@ -72,7 +76,8 @@ void Pool::renew(SessionId session, TimePoint now) {
 }
 
 Result<std::vector<SegmentId>> Pool::reserve(SessionId session, std::uint64_t bytes,
-                                             const std::string& driver) {
+                                             const std::string& driver,
+                                             std::optional<NumaNode> near) {
   const auto owner = sessions_.find(session);
   HO_CHECK(owner != sessions_.end());
   if (draining_) return Error(Errc::kUnavailable, options_.node_name + " is draining");
@@ -92,6 +97,10 @@ Result<std::vector<SegmentId>> Pool::reserve(SessionId session, std::uint64_t by
     record.id = SegmentId(next_segment_++);
     record.session = session;
     record.driver = driver;
+    if (NumaShare* const share = choose_share(numa_, near)) {
+      record.numa = share->node;
+      share->granted_bytes += options_.segment_bytes;
+    }
     if (freed_offsets_.empty()) {
       record.offset_bytes = next_offset_;
       next_offset_ += options_.segment_bytes;
@@ -148,6 +157,9 @@ void Pool::forget(SegmentId segment) {
   HO_CHECK(found != segments_.end());
   HO_CHECK(found->second.state == SegmentRecord::State::kEnding);
   freed_offsets_.insert(found->second.offset_bytes);
+  for (NumaShare& share : numa_) {
+    if (share.node == found->second.numa) share.granted_bytes -= options_.segment_bytes;
+  }
   segments_.erase(found);
   check_accounting();
 }
@@ -211,6 +223,12 @@ GlobalAddress Pool::address(const SegmentRecord& segment) const {
 void Pool::check_accounting() const {
   HO_CHECK(granted_bytes() <= options_.capacity_bytes);
   HO_CHECK((segments_.size() + freed_offsets_.size()) * options_.segment_bytes == next_offset_);
+  std::uint64_t shared_bytes = 0;
+  for (const NumaShare& share : numa_) {
+    HO_CHECK(share.granted_bytes <= share.capacity_bytes);
+    shared_bytes += share.granted_bytes;
+  }
+  HO_CHECK(numa_.empty() || shared_bytes == granted_bytes());
 }
 
 }  // namespace ho::daemon

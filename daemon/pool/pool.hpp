@@ -10,6 +10,7 @@
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/model/address.hpp"
+#include "daemon/pool/numa_shares.hpp"
 
 namespace ho::daemon {
 
@@ -31,6 +32,7 @@ struct SegmentRecord {
   SessionId session;
   std::uint64_t offset_bytes = 0;  ///< in this node's DDR
   std::string driver;
+  std::optional<NumaNode> numa;  ///< whose share it is of; nothing where the pool is not divided
   State state = State::kPreparing;
 };
 
@@ -59,6 +61,7 @@ class Pool {
     std::uint64_t segment_bytes = 0;
     Duration lease{};
     std::size_t sessions_max = 4096;
+    std::vector<NumaShare> numa;  ///< capacity_bytes together, or none: not divided
   };
 
   Pool(Options options, TimePoint now);
@@ -70,11 +73,12 @@ class Pool {
   /// Restarts the lease of an existing session.
   void renew(SessionId session, TimePoint now);
 
-  /// Promises whole segments, all or none. @return their ids, in state kPreparing.
-  /// kInvalidArgument: no bytes. kExhausted: "needs X, pool has Y on node ...". kUnavailable:
-  /// draining.
+  /// Promises whole segments, all or none, from the share of `near` as far as it goes (any value:
+  /// one that has no share is no wish). @return their ids, in state kPreparing. kInvalidArgument:
+  /// no bytes. kExhausted: "needs X, pool has Y on node ...". kUnavailable: draining.
   [[nodiscard]] Result<std::vector<SegmentId>> reserve(SessionId session, std::uint64_t bytes,
-                                                       const std::string& driver);
+                                                       const std::string& driver,
+                                                       std::optional<NumaNode> near = {});
   /// Memory and key are there. @return false: the session has gone meanwhile, the segment is
   /// kEnding.
   [[nodiscard]] bool activate(SegmentId segment);
@@ -103,6 +107,7 @@ class Pool {
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] std::uint64_t granted_bytes() const;
   [[nodiscard]] std::uint64_t granted_bytes(SessionId session) const;
+  [[nodiscard]] const std::vector<NumaShare>& numa() const { return numa_; }
   [[nodiscard]] const std::map<SessionId, SessionRecord>& sessions() const { return sessions_; }
   [[nodiscard]] const std::map<SegmentId, SegmentRecord>& segments() const { return segments_; }
   [[nodiscard]] const SegmentRecord* find(SegmentId segment) const;
@@ -116,6 +121,7 @@ class Pool {
   std::map<SegmentId, SegmentRecord> segments_;
   std::set<std::uint64_t> freed_offsets_;  ///< used before and free again
   std::uint64_t next_offset_ = 0;          ///< never used from here on
+  std::vector<NumaShare> numa_;
   std::uint64_t next_session_ = 1;
   std::uint64_t next_segment_ = 1;
   TimePoint last_tick_;

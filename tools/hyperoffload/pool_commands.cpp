@@ -50,6 +50,16 @@ std::string flash_words(const NodeStatus& status) {
          " written today" + (read_only ? ", READ ONLY" : "");
 }
 
+/// "0: 64.0 MiB of 1.00 GiB; 1: 0 B of 1.00 GiB", "-".
+std::string numa_words(const NodeStatus& status) {
+  std::string out;
+  for (const NumaStatus& one : status.numa) {
+    out += (out.empty() ? "" : "; ") + std::to_string(one.node.value()) + ": " +
+           format_bytes(one.granted_bytes) + " of " + format_bytes(one.capacity_bytes);
+  }
+  return out.empty() ? "-" : out;
+}
+
 std::uint64_t refused(const NodeStatus& status) {
   std::uint64_t count = 0;
   for (const Refusal& one : status.refusals) count += one.count;
@@ -96,7 +106,8 @@ void add_status_row(const NodeInfo& node, const StatusAnswer& answer, Rows& rows
   rows.push_back({std::to_string(node.node.value()), status.node_name,
                   status.draining ? "draining" : "serving", format_bytes(status.ddr_granted_bytes),
                   format_bytes(status.ddr_capacity_bytes), format_bytes(status.segment_bytes),
-                  status.page_kind, std::to_string(status.sessions), driver_words(answer),
+                  status.page_kind, numa_words(status), std::to_string(status.sessions),
+                  driver_words(answer),
                   (answer.path.empty() ? "none" : answer.path) + ", " + answer.path_reason,
                   flash_words(status), std::to_string(refused(status)),
                   milliseconds(status.uptime_ms), status.version});
@@ -114,6 +125,14 @@ void add_status_json(const StatusAnswer& answer, JsonWriter& json) {
       .field("sessions", std::uint64_t{status.sessions});
   json.key("drivers").begin_array();
   for (const auto& driver : status.drivers) json.value(driver);
+  json.end().key("numa").begin_array();
+  for (const NumaStatus& one : status.numa) {
+    json.begin_object()
+        .field("node", one.node.value())
+        .field("capacity_bytes", one.capacity_bytes)
+        .field("granted_bytes", one.granted_bytes)
+        .end();
+  }
   json.end().field("ofi_rails", std::uint64_t{answer.ofi_rails});
   json.key("drivers_off").begin_array();
   for (const DriverOff& off : answer.drivers_off) {
@@ -159,8 +178,9 @@ void add_status(CLI::App& app, const std::string& pool, int& exit_code) {
   command.ask = [paths](ControlClient& client, TimePoint deadline) {
     return ask_status(client, *paths, deadline);
   };
-  command.heading = {"NODE",     "NAME",    "STATE", "GRANTED", "CAPACITY", "SEGMENT", "PAGES",
-                     "SESSIONS", "DRIVERS", "PATH",  "FLASH",   "REFUSED",  "UPTIME",  "VERSION"};
+  command.heading = {"NODE",    "NAME",  "STATE",   "GRANTED",  "CAPACITY",
+                     "SEGMENT", "PAGES", "NUMA",    "SESSIONS", "DRIVERS",
+                     "PATH",    "FLASH", "REFUSED", "UPTIME",   "VERSION"};
   command.add_rows = add_status_row;
   command.add_json = add_status_json;
   command.one_row_per_node = true;
@@ -219,12 +239,13 @@ void add_segments(CLI::App& app, const std::string& pool, int& exit_code) {
   PoolCommand<Answer> command;
   command.name = "segments";
   command.ask = [](ControlClient& client, TimePoint deadline) { return client.segments(deadline); };
-  command.heading = {"NODE", "SEGMENT", "ADDRESS", "BYTES", "SESSION", "DRIVER", "PAGES"};
+  command.heading = {"NODE", "SEGMENT", "ADDRESS", "BYTES", "SESSION", "DRIVER", "PAGES", "NUMA"};
   command.add_rows = [](const NodeInfo& node, const Answer& segments, Rows& rows) {
     for (const auto& one : segments) {
       rows.push_back({std::to_string(node.node.value()), std::to_string(one.id.value()),
                       hex(one.address_bits), format_bytes(one.length_bytes),
-                      std::to_string(one.session.value()), one.driver, one.page_kind});
+                      std::to_string(one.session.value()), one.driver, one.page_kind,
+                      one.numa ? std::to_string(one.numa->value()) : "-"});
     }
   };
   command.add_json = [](const Answer& segments, JsonWriter& json) {
@@ -236,8 +257,9 @@ void add_segments(CLI::App& app, const std::string& pool, int& exit_code) {
           .field("bytes", one.length_bytes)
           .field("session_id", one.session.value())
           .field("driver", one.driver)
-          .field("page_kind", one.page_kind)
-          .end();
+          .field("page_kind", one.page_kind);
+      if (one.numa) json.field("numa_node", one.numa->value());
+      json.end();
     }
     json.end();
   };

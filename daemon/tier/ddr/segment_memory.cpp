@@ -118,7 +118,11 @@ Result<SegmentMemory> SegmentMemory::create_exactly(const Spec& spec, PageKind k
   // Not a failure where it does not take: the pages are small then. Asked for in any case: the
   // system may have some later that had none at start.
   if (kind != PageKind::kHugetlb2M) ::madvise(base, bytes, MADV_HUGEPAGE);
+  // Before the first page is there. Not a failure either: the memory is as good where it lies, and
+  // numa_node() tells.
+  if (spec.numa) static_cast<void>(prefer_numa_node(made.bytes_, *spec.numa));
   if (auto done = made.take_pages(spec); !done) return done.error();
+  if (spec.numa) made.numa_ = numa_node_of(made.bytes_);
   return made;
 }
 
@@ -133,7 +137,10 @@ Result<void> SegmentMemory::take_pages(const Spec& spec) {
 }
 
 SegmentMemory::SegmentMemory(SegmentMemory&& other) noexcept
-    : fd_(std::move(other.fd_)), kind_(other.kind_), bytes_(std::exchange(other.bytes_, {})) {}
+    : fd_(std::move(other.fd_)),
+      kind_(other.kind_),
+      bytes_(std::exchange(other.bytes_, {})),
+      numa_(other.numa_) {}
 
 SegmentMemory::~SegmentMemory() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());

@@ -3,9 +3,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
+#include "common/base/numa.hpp"
 #include "common/base/result.hpp"
 #include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
@@ -57,6 +59,7 @@ class SegmentMemory {
     PageKind otherwise = PageKind::k4K;  ///< what smaller pages are
     transport::Rights rights = transport::Rights::kReadWrite;
     const std::atomic<bool>* stop = nullptr;  ///< set: give up soon; outlives the call
+    std::optional<NumaNode> numa = {};        ///< where the pages should lie
   };
   /// Makes it and faults all of it in. Blocks (about 0.5 s/GiB): not for the control thread.
   /// @return kExhausted: the machine has no memory (of that kind) left. kCanceled: told to stop.
@@ -73,6 +76,9 @@ class SegmentMemory {
   /// Its memfd, for mapping it again in this process. Owned here.
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] PageKind page_kind() const { return kind_; }
+  /// Where most of its pages lie. Nothing where the spec names no node, or the system does not
+  /// tell.
+  [[nodiscard]] std::optional<NumaNode> numa_node() const { return numa_; }
 
   /// A descriptor to pass to a client. kRead: opened anew read-only, so that the client cannot map
   /// it writable. @return kIo, kExhausted (descriptors).
@@ -86,6 +92,7 @@ class SegmentMemory {
   UniqueFd fd_;
   PageKind kind_;
   std::span<std::byte> bytes_;
+  std::optional<NumaNode> numa_;
 };
 
 }  // namespace ho::daemon

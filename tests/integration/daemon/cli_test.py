@@ -52,6 +52,9 @@ with tempfile.TemporaryDirectory() as name:
         assert all(n["reachable"] and n["ddr_capacity_bytes"] == 16777216 for n in answer["nodes"]), answer
         assert all(n["page_kind"] in ("hugetlb-2M", "thp", "4K") for n in answer["nodes"]), answer
         assert all(n["path"] == "local" and n["path_reason"] == "same machine" for n in answer["nodes"]), answer
+        for node in answer["nodes"]:  # none on a machine with one NUMA node
+            shares = [share["capacity_bytes"] for share in node["numa"]]
+            assert not shares or sum(shares) == 16777216, answer
         assert all(n["refusals"] == [] for n in answer["nodes"]), answer
 
         # Small pools have no room for 64 MiB; a profile is written of what was measured.

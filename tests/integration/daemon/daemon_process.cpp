@@ -91,6 +91,13 @@ std::string small_config(const TempFolder& folder, const std::string& more) {
          folder.file("control.sock") + "\"\n" + more;
 }
 
+std::string patient_config(const TempFolder& folder, const std::string& more) {
+  std::string config = small_config(folder, more);
+  const std::string lease = "lease_ms: 500";
+  config.replace(config.find(lease), lease.size(), "lease_ms: 60000");
+  return config;
+}
+
 std::string unix_address(const TempFolder& folder) { return "unix:" + folder.file("control.sock"); }
 
 TimePoint soon() { return SteadyClock().now() + std::chrono::seconds(20); }
@@ -98,7 +105,7 @@ TimePoint soon() { return SteadyClock().now() + std::chrono::seconds(20); }
 std::unique_ptr<ControlClient> connect(const std::string& address) {
   std::unique_ptr<ControlClient> client;
   std::string why;
-  const bool connected = eventually(std::chrono::seconds(10), [&] {
+  const bool connected = eventually(std::chrono::seconds(30), [&] {
     ControlClient::Options options;
     options.address = address;
     options.client_name = "test";

@@ -60,9 +60,12 @@ class DaemonProcess {
 
 /// A config of 32 MiB in segments of 2 MiB and leases of 500 ms on `folder`/control.sock.
 [[nodiscard]] std::string small_config(const TempFolder& folder, const std::string& more = "");
+/// The same with leases of a minute, for clients that renew none and look at what they hold.
+[[nodiscard]] std::string patient_config(const TempFolder& folder, const std::string& more = "");
 [[nodiscard]] std::string unix_address(const TempFolder& folder);
 
-/// Connects, waiting for the daemon to come up. Fails the test after 10 s.
+/// Connects, waiting for the daemon to come up. Fails the test after 30 s: an emulated machine that
+/// is busy takes 10.
 [[nodiscard]] std::unique_ptr<ControlClient> connect(const std::string& address);
 
 /// A deadline that is far off for a test that goes well.

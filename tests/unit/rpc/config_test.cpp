@@ -106,6 +106,25 @@ TEST_CASE("config: a text cut anywhere is accepted or refused, never more") {
   }
 }
 
+TEST_CASE("config: NUMA nodes are all, none or a list, and a mistake names field and line") {
+  const std::string base = "ddr_bytes: 268435456\n";
+  const auto plain = parse_daemon_config(base, "f");
+  REQUIRE(plain.ok());
+  CHECK_FALSE(plain->numa.off);
+  CHECK(plain->numa.nodes.empty());
+  CHECK(parse_daemon_config(base + "numa: \"auto\"", "f")->numa.nodes.empty());
+  CHECK(parse_daemon_config(base + "numa: \"off\"", "f")->numa.off);
+  const auto listed = parse_daemon_config(base + "numa: \"0-1,4\"", "f");
+  REQUIRE(listed.ok());
+  CHECK_FALSE(listed->numa.off);
+  CHECK(listed->numa.line == 2);
+  CHECK(listed->numa.nodes == std::vector<NumaNode>{NumaNode(0), NumaNode(1), NumaNode(4)});
+  const auto wrong = parse_daemon_config(base + "numa: \"on\"", "f");
+  REQUIRE_FALSE(wrong.ok());
+  CHECK(wrong.error().context() ==
+        "f:2: numa: \"on\" is no list of NUMA nodes, such as 0-2,5; nor is it auto or off");
+}
+
 TEST_CASE("config: a list of drivers forces and forbids, and what it names must be there") {
   const std::string base = "ddr_bytes: 268435456\nofi {\n}\n";
   const auto only = parse_daemon_config(base + "transport: \"ofi,local\"", "f");
