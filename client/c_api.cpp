@@ -65,6 +65,9 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
     options.op_deadline = std::chrono::milliseconds(known.op_deadline_ms);
   }
   const auto text = [](const char* given_text) { return given_text == nullptr ? "" : given_text; };
+  auto numa = ho::client::NumaWish::parse(text(known.local_numa));
+  if (!numa) return numa.error();
+  options.numa = *numa;
   ho::client::DriverOptions& drivers = options.drivers;
   drivers.local_threads = known.local_threads;
   drivers.ucx.devices = text(known.ucx_devices);
@@ -162,7 +165,7 @@ ho_status ho_allocate(ho_pool* pool, uint64_t bytes, ho_allocation** out) {
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || out == nullptr) return null_argument();
     if (bytes == 0) return Error(Errc::kInvalidArgument, "an allocation of 0 bytes");
-    auto arena = pool->pool->allocate(bytes, ho::client::Nearness::kAny);
+    auto arena = pool->pool->allocate(bytes, {});
     if (!arena) return arena.error();
     *out = new ho_allocation{std::move(arena).value()};
     return {};

@@ -25,6 +25,38 @@ Result<void> ask_to_stage(const NodeSession& node, const StageOp& op, ControlSta
 
 }  // namespace
 
+Result<NumaWish> NumaWish::parse(const std::string& text) {
+  NumaWish wish;
+  if (text.empty() || text == "auto") return wish;
+  wish.kind = text == "off" ? Kind::kAny : Kind::kNode;
+  if (wish.kind == Kind::kAny) return wish;
+  const auto nodes = parse_numa_nodes(text);
+  if (!nodes || nodes->size() != 1) {
+    return Error(Errc::kInvalidArgument,
+                 "local_numa: "
+                 " + text + "
+                 " is neither auto nor off nor the number of a node");
+  }
+  wish.node = nodes->front();
+  const auto machine = read_numa_memory();
+  const bool there = std::any_of(machine.begin(), machine.end(),
+                                 [&](const NumaMemory& one) { return one.node == wish.node; });
+  if (there) return wish;
+  return Error(Errc::kInvalidArgument, "local_numa: NUMA node " + text +
+                                           " has no memory for this process; those that have: " +
+                                           (machine.empty() ? "none" : list_numa_nodes(machine)));
+}
+
+std::optional<NumaNode> NumaWish::resolve(std::span<const std::byte> memory) const {
+  switch (kind) {
+    case Kind::kAny: return std::nullopt;
+    case Kind::kNode: return node;
+    case Kind::kNear: break;
+  }
+  const auto there = numa_node_of(memory);
+  return there ? there : numa_node_here();
+}
+
 Result<std::unique_ptr<Pool>> Pool::connect(const PoolOptions& options) {
   std::unique_ptr<Pool> made(new Pool(options));
   if (auto ok = made->start(); !ok) return ok.error();
@@ -87,15 +119,16 @@ std::vector<NodeIndex> Pool::candidates(Nearness nearness) const {
   return fitting.empty() ? all : fitting;
 }
 
-Result<std::unique_ptr<Arena>> Pool::allocate(std::uint64_t bytes, Nearness nearness,
-                                              std::span<const StagingPart> parts) {
+Result<std::unique_ptr<Arena>> Pool::allocate(std::uint64_t bytes, const Where& where) {
   if (bytes == 0) return std::make_unique<Arena>();
-  return attach(sessions_->grant(bytes, candidates(nearness), parts));
+  const ArenaSpec spec{bytes, where.parts, options_.numa.resolve(where.user)};
+  return attach(sessions_->grant(spec, candidates(where.nearness)));
 }
 
 Result<std::unique_ptr<Arena>> Pool::allocate_on(NodeIndex node, std::uint64_t bytes) {
   HO_CHECK(bytes > 0);
-  return attach(sessions_->grant(bytes, {node}, {}));
+  const ArenaSpec spec{bytes, {}, options_.numa.resolve({})};
+  return attach(sessions_->grant(spec, {node}));
 }
 
 Result<std::unique_ptr<Arena>> Pool::attach(Result<HeldArena> granted) {

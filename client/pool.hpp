@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,14 +12,28 @@
 #include "client/path_finder.hpp"
 #include "client/sessions.hpp"
 #include "common/base/clock.hpp"
+#include "common/base/numa.hpp"
 #include "common/base/result.hpp"
 
 namespace ho::client {
+
+/// On which NUMA node of its own machine a job would like pool memory to lie.
+struct NumaWish {
+  enum class Kind : std::uint8_t { kNear, kAny, kNode };
+  Kind kind = Kind::kNear;  ///< kNear: where the job's own memory is, or it runs
+  NumaNode node;            ///< of kNode
+  /// "auto" (also empty), "off" or a node's number. @return kInvalidArgument, also for a node
+  /// that this process may take no memory from.
+  [[nodiscard]] static Result<NumaWish> parse(const std::string& text);
+  /// The node, as things are now. @param memory  what pool memory is for; may be empty.
+  [[nodiscard]] std::optional<NumaNode> resolve(std::span<const std::byte> memory) const;
+};
 
 struct PoolOptions {
   SessionOptions sessions;
   AllowedDrivers transport;  ///< which may carry the data
   DriverOptions drivers;
+  NumaWish numa;
   Duration op_deadline = std::chrono::milliseconds(1500);
 };
 
@@ -55,9 +70,14 @@ class Pool {
   /// The bound within which every transfer ends, for waits at shutdown.
   [[nodiscard]] Duration op_deadline() const { return options_.op_deadline; }
 
+  /// What may be said of pool memory beside its size.
+  struct Where {
+    Nearness nearness = Nearness::kAny;
+    std::span<const StagingPart> parts = {};
+    std::span<const std::byte> user = {};  ///< the job's memory that it is for; empty: not known
+  };
   /// Pool memory, zeroed. @return kExhausted: "needs X, pool has Y on nodes ...".
-  [[nodiscard]] Result<std::unique_ptr<Arena>> allocate(std::uint64_t bytes, Nearness nearness,
-                                                        std::span<const StagingPart> parts = {});
+  [[nodiscard]] Result<std::unique_ptr<Arena>> allocate(std::uint64_t bytes, const Where& where);
   /// Pool memory of one node.
   [[nodiscard]] Result<std::unique_ptr<Arena>> allocate_on(NodeIndex node, std::uint64_t bytes);
   /// Waits until no plain transfer uses the arena, then gives its segments back.

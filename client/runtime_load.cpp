@@ -125,16 +125,16 @@ Result<void> Runtime::attach(const Schedule& schedule, std::span<std::byte> aren
       schedule.flash_bytes > 0 ? pool_.flash_rooms(Nearness::kNear) : std::vector<FlashRoom>();
   auto plan = plan_flash_homes(schedule, rooms);
   if (!plan) return plan.error();
-  auto local = pool_.allocate(plan->local_ddr_bytes, Nearness::kNear, plan->parts);
+  auto local = pool_.allocate(plan->local_ddr_bytes, {Nearness::kNear, plan->parts, arena});
   if (!local && local.error().code() == Errc::kExhausted && !plan->moved.empty()) {
     // Copies of the staging area are worth having, not worth failing for.
     plan = plan_flash_homes(schedule, rooms, FlashSpread::kAsNeeded);
     if (!plan) return plan.error();
-    local = pool_.allocate(plan->local_ddr_bytes, Nearness::kNear, plan->parts);
+    local = pool_.allocate(plan->local_ddr_bytes, {Nearness::kNear, plan->parts, arena});
   }
   if (!local) return local.error();
   local_home_ = std::move(local).value();
-  auto remote = pool_.allocate(schedule.remote_ddr_bytes, Nearness::kFar);
+  auto remote = pool_.allocate(schedule.remote_ddr_bytes, {Nearness::kFar, {}, arena});
   if (!remote) return remote.error();
   remote_home_ = std::move(remote).value();
   auto places = open_flash(*plan);

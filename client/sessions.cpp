@@ -280,17 +280,16 @@ std::vector<NodeRoom> Sessions::room_of(const std::vector<NodeIndex>& candidates
   return rooms;
 }
 
-Result<HeldArena> Sessions::grant(std::uint64_t bytes, const std::vector<NodeIndex>& candidates,
-                                  std::span<const StagingPart> parts) {
+Result<HeldArena> Sessions::grant(const ArenaSpec& spec, const std::vector<NodeIndex>& candidates) {
   const auto rooms = room_of(candidates);
-  const auto stripes = plan_spread(bytes, rooms, parts);
+  const auto stripes = plan_spread(spec.bytes, rooms, spec.parts);
   if (!stripes) return stripes.error();
-  return take(*stripes, rooms, bytes);
+  return take(*stripes, rooms, spec);
 }
 
 /// One request a node; its segments are filled with its stripes one after the other.
 Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
-                                 const std::vector<NodeRoom>& rooms, std::uint64_t bytes) {
+                                 const std::vector<NodeRoom>& rooms, const ArenaSpec& arena) {
   HeldArena held;
   std::vector<std::size_t> first(nodes_.size(), 0);  // of each node's segments
   const auto undo = [&](const Error& error) {
@@ -299,7 +298,7 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
     std::vector<NodeIndex> candidates;
     candidates.reserve(rooms.size());
     for (const NodeRoom& room : rooms) candidates.push_back(room.node);
-    return Error(Errc::kExhausted, describe_shortage(bytes, room_of(candidates)));
+    return Error(Errc::kExhausted, describe_shortage(arena.bytes, room_of(candidates)));
   };
   for (const NodeRoom& room : rooms) {
     const NodeSession& node = nodes_[room.node.value()];
@@ -309,6 +308,8 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
     GrantSpec spec;
     spec.bytes = align_up(here, room.segment_bytes);
     spec.driver = node.driver;
+    // Another machine's nodes have other numbers, and what is near there is its network device.
+    if (node.driver == "local") spec.near = arena.numa;
     const Duration timeout = kControlTimeout + milliseconds(spec.bytes / kGrantBytesPerMs);
     auto answer = node.control->grant(node.session, spec, clock_.now() + timeout);
     if (!answer) return undo(answer.error().at(node.label));

@@ -14,6 +14,7 @@
 #include "client/renewer.hpp"
 #include "client/spread.hpp"
 #include "common/base/clock.hpp"
+#include "common/base/numa.hpp"
 #include "common/base/result.hpp"
 #include "proto/control.hpp"
 
@@ -53,6 +54,13 @@ struct HeldArena {
   std::vector<HeldStretch> stretches;  ///< in arena order
 };
 
+/// What is asked for an arena.
+struct ArenaSpec {
+  std::uint64_t bytes = 0;
+  std::span<const StagingPart> parts = {};  ///< come from the nodes they name
+  std::optional<NumaNode> numa = {};        ///< wished for where a node is reached by `local`
+};
+
 /// This job's sessions on all nodes of a pool, kept alive by a thread of its own.
 ///
 /// Threads: grant() and release() from any thread. Lifecycle: connect() -> grants -> destructor,
@@ -73,11 +81,10 @@ class Sessions {
 
   /// Gets segments for an arena, all or nothing. @return
   /// kExhausted: "needs X, pool has Y on nodes ..."; kUnavailable: a part's node is no candidate
-  /// (any more); what a daemon answers otherwise. `parts` of the arena come from the nodes they
-  /// name, the rest from `candidates`.
-  [[nodiscard]] Result<HeldArena> grant(std::uint64_t bytes,
-                                        const std::vector<NodeIndex>& candidates,
-                                        std::span<const StagingPart> parts);
+  /// (any more); what a daemon answers otherwise. What the spec's parts leave comes from
+  /// `candidates`.
+  [[nodiscard]] Result<HeldArena> grant(const ArenaSpec& spec,
+                                        const std::vector<NodeIndex>& candidates);
   /// Gives them back; nodes that are lost are passed over: their lease ends it.
   void release(const std::vector<HeldSegment>& segments);
 
@@ -99,7 +106,7 @@ class Sessions {
                                                 PathFinder& paths);
   [[nodiscard]] Result<void> reach_all(const SessionOptions& options, PathFinder& paths);
   [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
-                                       const std::vector<NodeRoom>& rooms, std::uint64_t bytes);
+                                       const std::vector<NodeRoom>& rooms, const ArenaSpec& arena);
   [[nodiscard]] Result<void> open_all(const SessionOptions& options, PathFinder& paths);
   [[nodiscard]] std::vector<Result<NodeStatus>> status_of(const std::vector<NodeIndex>& candidates);
   [[nodiscard]] std::vector<NodeRoom> room_of(const std::vector<NodeIndex>& candidates);

@@ -91,6 +91,10 @@ typedef struct ho_connect_options {
   uint32_t local_threads; /* of "local": that share copies of 512 KiB and more, the transfer thread
                              among them; 1 .. 4. 0: one, and one more for every eight cores in the
                              affinity mask. Say 1 under a processor quota */
+  const char* local_numa; /* of "local": the NUMA node that the daemon takes memory from where it
+                             has some left there. "auto" (also NULL and ""): of ho_load, the one
+                             that most of the arena lies on; else, and of ho_allocate, the one that
+                             the calling thread runs on. A node's number, as "1"; or "off" */
 } ho_connect_options;
 
 HO_API const char* ho_version(void);

@@ -128,6 +128,7 @@ class Pool {
     std::string ucx_devices = {};       ///< empty: any that is up
     std::string ucx_transports = {};    ///< empty: "rc"
     std::uint32_t local_threads = 0;    ///< 0: by the cores there are
+    std::string local_numa = "auto";    ///< as ho_connect_options::local_numa
   };
 
   explicit Pool(const Options& options) {
@@ -145,6 +146,7 @@ class Pool {
     given.ucx_devices = options.ucx_devices.c_str();
     given.ucx_transports = options.ucx_transports.c_str();
     given.local_threads = options.local_threads;
+    given.local_numa = options.local_numa.c_str();
     check(ho_connect(&given, &handle_));
   }
   Pool(Pool&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
