@@ -41,14 +41,14 @@ Result<void> configure(ucp_config_t* config, const UcxDevices& devices, UcxSide 
   const auto active = active_rdma_devices();
   here.software_device = std::any_of(active.begin(), active.end(),
                                      [](const RdmaDevice& device) { return device.software; });
-  for (const UcxSetting& setting : ucx_settings(devices, side, here)) {
-    const ucs_status_t status =
-        ucp_config_modify(config, setting.name.c_str(), setting.value.c_str());
-    if (status != UCS_OK) {
-      return ucx_error(status, "setting " + setting.name + " to " + setting.value);
+  return apply_ucx_settings(ucx_settings(devices, side, here), [&](const UcxSetting& setting) {
+    switch (ucp_config_modify(config, setting.name.c_str(), setting.value.c_str())) {
+      case UCS_OK: return UcxAnswer::kTaken;
+      case UCS_ERR_NO_ELEM:
+      case UCS_ERR_INVALID_PARAM: return UcxAnswer::kUnknown;  // since 1.20.1; or the value is bad
+      default: return UcxAnswer::kFailed;
     }
-  }
-  return {};
+  });
 }
 
 }  // namespace

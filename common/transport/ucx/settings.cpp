@@ -1,43 +1,54 @@
 #include "common/transport/ucx/settings.hpp"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 
 namespace ho::transport {
 namespace {
 
+constexpr const char* kNoCache = "no cache of registrations";
+constexpr const char* kShortQueues = "short queues to receive";
+constexpr const char* kTimeout = "the time until a dead peer shows";
+constexpr const char* kRetries = "the tries until a dead peer shows";
+
 /// What does not depend on the machine. UCX 1.13 knows a transport's settings in code by the names
-/// of the family, later versions by those of its environment variables; names it does not know it
-/// only mentions in its log.
+/// of the family, later versions by those of its environment variables, where the module that they
+/// are of is there. Up to 1.20.0 names it does not know are only mentioned in its log; since then
+/// they are errors.
 constexpr struct {
+  const char* purpose;
   const char* name;
   const char* value;
+  bool optional = false;
 } kSettings[] = {
     // No registration cache: an unmapped region must be out of reach at once, and memory of ours is
     // registered for long anyway. Up to 1.14 each device's part had a cache; since then there is
     // one above them, and ucp_mem_unmap() would leave the region registered in it.
-    {"REG_METHODS", "direct"},
-    {"IB_REG_METHODS", "direct"},
-    {"RCACHE_ENABLE", "n"},
+    {kNoCache, "REG_METHODS", "direct"},
+    {kNoCache, "IB_REG_METHODS", "direct"},
+    {kNoCache, "RCACHE_ENABLE", "n"},
     // Nothing is received but the wire-up: UCX's own 4096 buffers each cost 50 MB and most of the
     // time that a first connection takes.
-    {"RC_RX_QUEUE_LEN", "128"},
-    {"UD_RX_QUEUE_LEN", "128"},
-    {"RC_VERBS_RX_QUEUE_LEN", "128"},
-    {"RC_MLX5_RX_QUEUE_LEN", "128"},
-    {"DC_MLX5_RX_QUEUE_LEN", "128"},
-    {"UD_VERBS_RX_QUEUE_LEN", "128"},
-    {"UD_MLX5_RX_QUEUE_LEN", "128"},
+    {kShortQueues, "RC_RX_QUEUE_LEN", "128", true},
+    {kShortQueues, "UD_RX_QUEUE_LEN", "128", true},
+    {kShortQueues, "RC_VERBS_RX_QUEUE_LEN", "128", true},
+    {kShortQueues, "RC_MLX5_RX_QUEUE_LEN", "128", true},
+    {kShortQueues, "DC_MLX5_RX_QUEUE_LEN", "128", true},
+    {kShortQueues, "UD_VERBS_RX_QUEUE_LEN", "128", true},
+    {kShortQueues, "UD_MLX5_RX_QUEUE_LEN", "128", true},
     // A dead peer shows after 7 tries of 134 ms (the device rounds up to a power of two). UCX's own
     // values take more than 30 s; and the 7 retries it asks for are endless with soft-RoCE.
-    {"RC_TIMEOUT", "100ms"},
-    {"RC_RETRY_COUNT", "6"},
-    {"RC_VERBS_TIMEOUT", "100ms"},
-    {"RC_VERBS_RETRY_COUNT", "6"},
-    {"RC_MLX5_TIMEOUT", "100ms"},
-    {"RC_MLX5_RETRY_COUNT", "6"},
-    {"DC_MLX5_TIMEOUT", "100ms"},
-    {"DC_MLX5_RETRY_COUNT", "6"},
+    {kTimeout, "RC_TIMEOUT", "100ms"},
+    {kRetries, "RC_RETRY_COUNT", "6"},
+    {kTimeout, "RC_VERBS_TIMEOUT", "100ms"},
+    {kRetries, "RC_VERBS_RETRY_COUNT", "6"},
+    {kTimeout, "RC_MLX5_TIMEOUT", "100ms"},
+    {kRetries, "RC_MLX5_RETRY_COUNT", "6"},
+    {kTimeout, "DC_MLX5_TIMEOUT", "100ms"},
+    {kRetries, "DC_MLX5_RETRY_COUNT", "6"},
+    // Rather an error than access by messages to the target's process. Known since 1.21.
+    {"no emulation", "PROTO_EMULATION_ENABLE", "n", true},
 };
 
 /// How UCX chooses an operation's protocol: see "Versions of UCX" in README.md.
@@ -56,7 +67,10 @@ std::size_t rails_of(const std::string& devices) {
 std::vector<UcxSetting> ucx_settings(const UcxDevices& devices, UcxSide side,
                                      const UcxSurroundings& here) {
   std::vector<UcxSetting> settings;
-  for (const auto& [name, value] : kSettings) settings.push_back({name, value});
+  for (const auto& one : kSettings) {
+    if (devices.allow_emulation && std::string_view(one.name) == "PROTO_EMULATION_ENABLE") continue;
+    settings.push_back({one.name, one.value, one.purpose, one.optional});
+  }
   settings.push_back({"PROTO_ENABLE", new_protocols(here)});
   settings.push_back({"TLS", devices.transports});
   settings.push_back({"NET_DEVICES", devices.devices.empty() ? "all" : devices.devices});
@@ -67,10 +81,37 @@ std::vector<UcxSetting> ucx_settings(const UcxDevices& devices, UcxSide side,
   if (here.software_device) {
     // Soft-RoCE leaves the packet's kind out of its completions, by which UCX would know that a
     // packet was meant for it: it would drop them all.
-    settings.push_back({"UD_ETH_DGID_CHECK", "n"});
-    settings.push_back({"UD_VERBS_ETH_DGID_CHECK", "n"});
+    settings.push_back({"UD_ETH_DGID_CHECK", "n", "soft-RoCE", true});
+    settings.push_back({"UD_VERBS_ETH_DGID_CHECK", "n", "soft-RoCE", true});
+  }
+  // The rest have one name each in all versions.
+  for (UcxSetting& setting : settings) {
+    if (setting.purpose.empty()) setting.purpose = setting.name;
   }
   return settings;
+}
+
+Result<void> apply_ucx_settings(std::span<const UcxSetting> settings,
+                                const std::function<UcxAnswer(const UcxSetting&)>& modify) {
+  std::set<std::string> taken;
+  for (const UcxSetting& setting : settings) {
+    const UcxAnswer answer = modify(setting);
+    if (answer == UcxAnswer::kFailed) {
+      return Error(Errc::kUnsupported, "UCX does not set " + setting.name + " to " + setting.value);
+    }
+    if (answer == UcxAnswer::kTaken) taken.insert(setting.purpose);
+  }
+  for (const UcxSetting& setting : settings) {
+    if (setting.optional || taken.count(setting.purpose) > 0) continue;
+    std::string names;
+    for (const UcxSetting& other : settings) {
+      if (other.purpose != setting.purpose) continue;
+      names += (names.empty() ? "" : ", ") + other.name;
+    }
+    return Error(Errc::kUnsupported,
+                 "this UCX knows no setting for " + setting.purpose + " (" + names + ")");
+  }
+  return {};
 }
 
 Result<void> check_ucx_transports(const UcxDevices& devices) {
