@@ -339,7 +339,7 @@ bool Engine::feed(Attached& attached) {
   }
   if (finish && executor.state() == Executor::State::kBetweenSteps &&
       executor.steps_begun() == begun) {
-    const auto accepted = executor.begin_epilogue();
+    const auto accepted = link.replay.begin_epilogue(mover_);
     HO_CHECK(accepted.ok());
     changed = true;
   }

@@ -58,6 +58,8 @@ Result<Executor> Executor::create(const Schedule& schedule) {
   made.add_nodes(schedule.cache_ops, CacheOpList::kSteady);
   made.add_nodes(schedule.prologue, CacheOpList::kPrologue);
   made.add_nodes(schedule.epilogue, CacheOpList::kEpilogue);
+  const auto droppable = schedule::droppable_at_end(schedule);
+  for (std::uint32_t i = 0; i < made.steady_; ++i) made.nodes_[i].droppable = droppable[i] != 0;
   made.build_edges(schedule);
   made.build_triggers(schedule);
   made.build_urgency(schedule);
@@ -70,7 +72,6 @@ void Executor::add_nodes(const std::vector<CacheOp>& list, CacheOpList kind) {
   for (const CacheOp& op : list) {
     Node node;
     node.detach = op.kind == CacheOpKind::kDetach;
-    node.toward_device = schedule::moves_toward_device(op.kind);
     if (kind != CacheOpList::kEpilogue && op.before_position) {
       node.gate = op.before_position->value();
       // The prologue stands for step -1, so what it brings is awaited in step 0 either way.
@@ -278,17 +279,13 @@ Result<void> Executor::begin_epilogue() {
   return {};
 }
 
-/// What waits to be sent toward the device is complete as it is.
+/// Reads for a next step that have not been given out are complete as they are.
 void Executor::drop_reads() {
-  std::vector<HeapEntry> kept;
-  for (const HeapEntry& entry : ready_) {
-    if (nodes_[entry.node].toward_device) {
-      settling_.push_back({entry.node, entry.step});
-    } else {
-      kept.push_back(entry);
-    }
-  }
-  ready_ = std::move(kept);
+  std::erase_if(ready_, [&](const HeapEntry& entry) {
+    if (!nodes_[entry.node].droppable) return false;
+    settling_.push_back({entry.node, entry.step});
+    return true;
+  });
   std::make_heap(ready_.begin(), ready_.end(), NeededLater{});
 }
 
@@ -318,7 +315,8 @@ std::optional<ReadyTransfer> Executor::next() {
   HO_CHECK(progress == Progress::kReady);
   progress = Progress::kInFlight;
   in_flight_ += 1;
-  return ReadyTransfer{instance_of(entry.node, entry.step), entry.needed_at};
+  return ReadyTransfer{instance_of(entry.node, entry.step), entry.needed_at,
+                       nodes_[entry.node].droppable};
 }
 
 std::uint64_t Executor::next_trigger() const {
@@ -334,7 +332,7 @@ void Executor::satisfy(std::uint32_t node, std::uint64_t step) {
   HO_CHECK(waits_[at] > 0 && progress_[at] == Progress::kWaiting);
   if (--waits_[at] > 0) return;
   progress_[at] = Progress::kReady;
-  const bool dropped = state_ == State::kDraining && nodes_[node].toward_device;
+  const bool dropped = state_ == State::kDraining && nodes_[node].droppable;
   if (nodes_[node].detach || dropped) {
     settling_.push_back({node, step});
     return;

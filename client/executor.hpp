@@ -31,6 +31,9 @@ struct ReadyTransfer {
   /// Global position (step * position count + position) of the first op that waits for it, directly
   /// or through other cache ops; kNeverNeeded where none does.
   std::uint64_t needed_at = kNeverNeeded;
+  /// Only a next step reads it: while it has not begun when no step comes any more, it may be
+  /// completed without being moved.
+  bool droppable = false;
 };
 
 /// Decides what a schedule's replay does next: a pure state machine over (schedule, ended
@@ -46,9 +49,8 @@ struct ReadyTransfer {
 /// since an instance depends on nothing later than its own step: an instance starts after the same
 /// op's instance of the step before; positions of step k wait until all instances of step k - 2 are
 /// complete (so four instances per op bound the memory); the epilogue waits for everything.
-/// Once no further step comes, what would still move toward the device is not moved: its instance
-/// is complete at once. All ops have run, so nobody reads the copy, and what it copies stays valid
-/// where it lies.
+/// Once no further step comes, what only a next step would read (schedule::droppable_at_end()) and
+/// has not been given out is not moved: its instance is complete at once.
 ///
 /// Owner: the transfer thread (the simulation in tests). It is wrong to complete a transfer that
 /// next() has not given out, or to end positions out of order: such events are refused with
@@ -110,7 +112,7 @@ class Executor {
     std::uint32_t gate = kNone;     ///< before_position
     bool gate_next_step = false;
     bool detach = false;
-    bool toward_device = false;
+    bool droppable = false;
     std::uint64_t needed_rel = kNeverNeeded;  ///< positions after the step's first
     std::uint32_t rank = 0;                   ///< among all nodes, by planned start
   };

@@ -85,6 +85,27 @@ Result<void> Mover::start(const Transfer& transfer) {
   return {};
 }
 
+void Mover::drop(std::uint32_t owner) {
+  drop(stage_.large, owner);
+  for (Driver& driver : drivers_) {
+    drop(driver.small, owner);
+    drop(driver.large, owner);
+  }
+}
+
+void Mover::drop(Queue& queue, std::uint32_t owner) {
+  std::erase_if(queue.waiting, [&](const HeapEntry& entry) {
+    Active& active = active_[entry.slot];
+    const Transfer& transfer = active.transfer;
+    if (transfer.owner != owner || !transfer.droppable || active.submitted_bytes > 0) return false;
+    active.queued = false;
+    active.dropped = true;
+    finish_if_done(entry.slot);
+    return true;
+  });
+  std::make_heap(queue.waiting.begin(), queue.waiting.end(), LessUrgent{});
+}
+
 void Mover::enqueue(std::uint32_t slot, std::uint64_t order) {
   Active& active = active_[slot];
   const std::uint64_t at = active.transfer.arena_offset_bytes + active.submitted_bytes;
@@ -264,12 +285,13 @@ void Mover::fail(Active& active, Errc code, OpId op) {
 void Mover::finish_if_done(std::uint32_t slot) {
   const Active& active = active_[slot];
   if (active.pieces > 0 || active.queued) return;
-  HO_CHECK(active.code != Errc::kOk || active.submitted_bytes == active.transfer.bytes);
+  HO_CHECK(active.code != Errc::kOk || active.dropped ||
+           active.submitted_bytes == active.transfer.bytes);
   HO_CHECK(done_count_ < done_.size());
   done_[(done_first_ + done_count_) % done_.size()] = {
       active.transfer.owner,  active.transfer.cookie, active.code,
       node_of(active.failed), active.failed,          active.transfer.flash.has_value(),
-      active.sent_ticks};
+      active.sent_ticks,      active.dropped};
   done_count_ += 1;
   free_[free_count_++] = slot;
 }

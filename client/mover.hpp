@@ -52,6 +52,7 @@ struct Transfer {
   /// Set: kGet comes from there into the arena, kPut goes there; `memory` and `local` are unused.
   std::optional<FlashPlace> flash;
   std::uint64_t urgency = Urgency::kPlain;
+  bool droppable = false;  ///< drop() may end it while nothing of it was sent
 };
 
 /// How one accepted transfer ended. Exactly one per accepted transfer.
@@ -63,6 +64,7 @@ struct TransferDone {
   OpId failed;                   ///< the piece that failed first; likewise
   bool staged = false;           ///< it was a move between arena and flash
   std::uint64_t sent_ticks = 0;  ///< pump()'s time when its first piece was sent; 0: none was
+  bool dropped = false;          ///< nothing of it was moved, nor will be
 };
 
 /// How the mover treats one driver.
@@ -109,6 +111,9 @@ class Mover {
   /// not refused.
   [[nodiscard]] Result<void> start(const Transfer& transfer);
 
+  /// Ends the owner's droppable transfers of which no piece has been submitted; poll() tells.
+  void drop(std::uint32_t owner);
+
   /// Submits pieces while drivers take them. `now_ticks` is what TransferDone tells as the time at
   /// which a transfer left its queue; of the caller's own clock. @return how many were submitted.
   std::size_t pump(std::uint64_t now_ticks);
@@ -134,6 +139,7 @@ class Mover {
     std::uint64_t submitted_bytes = 0;
     std::uint32_t pieces = 0;  ///< in flight
     bool queued = false;       ///< stands in a driver's heap
+    bool dropped = false;
     Errc code = Errc::kOk;
     OpId failed;                   ///< set with code
     std::uint64_t sent_ticks = 0;  ///< of its first piece
@@ -158,6 +164,7 @@ class Mover {
     }
   };
 
+  void drop(Queue& queue, std::uint32_t owner);
   void enqueue(std::uint32_t slot, std::uint64_t order);
   std::size_t pump(Driver& driver, Queue& queue, std::uint64_t now_ticks);
   [[nodiscard]] Result<void> submit_stage(const Active& active, const ArenaExtent& extent,

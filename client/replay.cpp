@@ -154,6 +154,7 @@ std::size_t Replay::pump(Mover& mover, std::uint64_t now_ticks) {
       transfer.memory = memory_.device.data() + move.device_offset_bytes;
       transfer.local = memory_.device_handles;
     }
+    transfer.droppable = ready->droppable;
     transfer.urgency = Urgency::kScheduled + mover.progress() + positions_until(*ready);
     const auto accepted = mover.start(transfer);
     HO_CHECK(accepted.ok());
@@ -164,6 +165,12 @@ std::size_t Replay::pump(Mover& mover, std::uint64_t now_ticks) {
     started += 1;
   }
   return started;
+}
+
+Result<void> Replay::begin_epilogue(Mover& mover) {
+  if (auto begun = executor_.begin_epilogue(); !begun) return begun;
+  mover.drop(owner_);
+  return {};
 }
 
 void Replay::transfer_done(const TransferDone& done, std::uint64_t now_ticks) {
@@ -181,6 +188,11 @@ void Replay::transfer_done(const TransferDone& done, std::uint64_t now_ticks) {
   }
   if (failure_) return;  // the executor stands still; the bytes have arrived, nobody waits for them
   const bool in = move.direction == Direction::kGet;
+  if (done.dropped) {
+    const auto accepted = executor_.completed(flight.instance);
+    HO_CHECK(accepted.ok());
+    return;
+  }
   if (move.flash) {
     (in ? staged_in_bytes_ : staged_out_bytes_) += move.bytes;
   } else {
@@ -200,11 +212,15 @@ void Replay::fail(Errc code, NodeIndex node) {
   failure_->storages.reserve(kNamedStoragesMax);
 }
 
-Replay::Span Replay::span(std::uint32_t cache_op, std::uint64_t step) const {
+Replay::Span Replay::span(std::uint32_t cache_op, std::uint64_t step,
+                          std::uint64_t begin_ticks) const {
   HO_CHECK(cache_op + 1 < first_.size());
   const auto begin = spans_.begin() + static_cast<std::ptrdiff_t>((step % kStepsKept) * steady_);
-  Span whole = begin[first_[cache_op]];
+  Span whole;
   for (std::uint32_t at = first_[cache_op]; at < first_[cache_op + 1]; ++at) {
+    if (begin[at].queued_ticks < begin_ticks)
+      continue;  // of a step long ago: not moved in this one
+    if (whole.end_ticks == 0) whole = begin[at];
     whole.queued_ticks = std::min(whole.queued_ticks, begin[at].queued_ticks);
     whole.start_ticks = std::min(whole.start_ticks, begin[at].start_ticks);
     whole.end_ticks = std::max(whole.end_ticks, begin[at].end_ticks);

@@ -63,6 +63,10 @@ class Replay {
   /// Hands ready transfers to the mover while it takes them. @return how many were started.
   std::size_t pump(Mover& mover, std::uint64_t now_ticks);
 
+  /// No further step comes: the executor's begin_epilogue(), and what only a next step would read
+  /// leaves the mover where nothing of it has been sent.
+  [[nodiscard]] Result<void> begin_epilogue(Mover& mover);
+
   /// One of this replay's transfers ended.
   void transfer_done(const TransferDone& done, std::uint64_t now_ticks);
 
@@ -82,8 +86,10 @@ class Replay {
   /// Highest end offset on the device that a transfer has used.
   [[nodiscard]] std::uint64_t device_end_bytes() const { return device_end_bytes_; }
   /// When the instance of a steady cache op ran; valid once its step is retired, until kStepsKept
-  /// steps later. A detach takes no time and moves nothing: zeros.
-  [[nodiscard]] Span span(std::uint32_t cache_op, std::uint64_t step) const;
+  /// steps later. Zeros where nothing was moved: a detach, a read that was dropped at the end.
+  /// @param begin_ticks  when the step began.
+  [[nodiscard]] Span span(std::uint32_t cache_op, std::uint64_t step,
+                          std::uint64_t begin_ticks) const;
   /// Executor::released_by(), told as the schedule's own cache op.
   [[nodiscard]] std::optional<std::uint32_t> released_by(std::uint64_t position) const;
 

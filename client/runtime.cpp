@@ -270,7 +270,9 @@ Result<void> Runtime::timeline(std::span<TimelineSpan> ops, std::span<TimelineSp
   std::vector<std::uint64_t> stalled(cache_ops.size(), 0);
   const std::uint64_t step = steps_done_ - 1;
   engine_.call([&] {
-    for (std::uint32_t i = 0; i < spans.size(); ++i) spans[i] = link_->replay.span(i, step);
+    for (std::uint32_t i = 0; i < spans.size(); ++i) {
+      spans[i] = link_->replay.span(i, step, last_start_ticks_);
+    }
     for (std::uint32_t i = 0; i < ops.size(); ++i) {
       if (last_times_[i].stalled == 0) continue;
       const auto waited_for = link_->replay.released_by(step * position_count_ + i);
@@ -293,8 +295,10 @@ Result<void> Runtime::timeline(std::span<TimelineSpan> ops, std::span<TimelineSp
               start_ns - std::min(start_ns, stall_ns)};
   }
   for (std::uint32_t i = 0; i < cache_ops.size(); ++i) {
+    const bool moved = spans[i].end_ticks != 0;
     cache_ops[i] = {from_start(spans[i].start_ticks), from_start(spans[i].end_ticks),
-                    ns(stalled[i]), cache_op_bytes_[i], from_start(spans[i].queued_ticks)};
+                    ns(stalled[i]), moved ? cache_op_bytes_[i] : 0,
+                    from_start(spans[i].queued_ticks)};
   }
   return {};
 }

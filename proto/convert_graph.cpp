@@ -136,6 +136,10 @@ Result<std::vector<OpTime>> read_op_times_file(const std::string& path) {
   if (auto parsed = wire::parse(*bytes, *encoding, message); !parsed) {
     return parsed.error().at(path);
   }
+  if (message.version() > kVersion) {
+    return Error(Errc::kUnsupported,
+                 path + ": version " + std::to_string(message.version()) + " is not known");
+  }
   if (message.ops().empty()) return Error(Errc::kInvalidArgument, path + ": holds no ops");
   std::vector<OpTime> out;
   out.reserve(static_cast<std::size_t>(message.ops_size()));

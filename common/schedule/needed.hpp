@@ -18,4 +18,11 @@ inline constexpr std::uint64_t kNeverNeeded = UINT64_MAX;
 [[nodiscard]] std::vector<std::uint64_t> needed_positions(const std::vector<CacheOp>& list,
                                                           std::uint64_t positions);
 
+/// Per steady cache op: whether it may be left out when it has not started as the last op of a run
+/// ends. So for a Prefetch or StageIn whose copy only ops of a next step would read: no Store or
+/// StageOut waits for it within its step, through other cache ops either, and the epilogue takes
+/// nothing of its storage away. What it copies stays valid where it lies. O(cache ops and their
+/// dependencies); indices are in range.
+[[nodiscard]] std::vector<std::uint8_t> droppable_at_end(const Schedule& schedule);
+
 }  // namespace ho::schedule

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "tools/analyzer/channels.hpp"
 #include "tools/analyzer/emitter.hpp"
 
 // The ends of a run: what the first step brings from home, and what goes home after the last one.
@@ -54,20 +55,17 @@ std::vector<Emitter::FirstUse> Emitter::first_uses() const {
 }
 
 /// Local DDR for transfers of up to `largest` bytes on their way between flash and device.
-TransitRoom Emitter::room_for(std::uint64_t largest, std::int64_t wanted_until) {
+std::vector<TransitRoom> Emitter::rooms_for(std::uint64_t largest,
+                                            std::int64_t wanted_until) const {
   std::vector<TakenBytes> taken;
   for (const DdrStay& stay : ddr_stays_) {
     const bool spans = stay.held.begin <= 0 || stay.held.end >= n_;
     taken.push_back(
         {spans ? 0 : stay.held.begin, {stay.held.offset, stay.held.offset + stay.held.bytes}});
   }
-  std::uint64_t& top = out_.home_bytes[0];
   const std::uint64_t limit =
-      std::max(top, std::min(in_.tiers[0].capacity_bytes, top + 2 * largest));
-  const TransitRoom room =
-      transit_room(std::move(taken), {ddr_bottom_, limit}, largest, wanted_until);
-  top = std::max(top, room.bytes.end);
-  return room;
+      std::max(ddr_top_, std::min(in_.tiers[0].capacity_bytes, ddr_top_ + 2 * largest));
+  return transit_rooms(std::move(taken), {ddr_bottom_, limit}, largest, wanted_until);
 }
 
 /// @return the op's index in `list`.
@@ -81,13 +79,34 @@ std::uint32_t Emitter::add_once(std::vector<CacheOp>& list, CacheOp op, std::uin
   return static_cast<std::uint32_t>(list.size() - 1);
 }
 
+/// When the first step ends if nothing but the prologue's transfers holds it up.
+std::int64_t Emitter::first_step_ns(const std::vector<CacheOp>& prologue) const {
+  std::vector<std::int64_t> lane_free(in_.tiers.size() + 1, 0);  // the last one is flash's
+  std::vector<std::int64_t> end(prologue.size(), 0);
+  std::vector<std::int64_t> arrives(static_cast<std::size_t>(n_), 0);
+  for (std::size_t i = 0; i < prologue.size(); ++i) {
+    const CacheOp& op = prologue[i];
+    const bool stages = op.kind == CacheOpKind::kStageIn;
+    const std::size_t lane = stages ? in_.tiers.size() : in_.tier_of[op.storage.value()];
+    std::int64_t start = lane_free[lane];
+    for (const auto& ref : op.after_cache_ops) start = std::max(start, end[ref.op.value()]);
+    end[i] = start +
+             transfer_ns(stages ? staging_.flash_read : in_.tiers[lane].read, op.range_end_bytes);
+    lane_free[lane] = end[i];
+    auto& at = arrives[op.before_position->value()];
+    at = std::max(at, end[i]);
+  }
+  std::int64_t now = 0;
+  for (std::size_t p = 0; p < arrives.size(); ++p) {
+    now = std::max(now, arrives[p]) + in_.duration_ns[p];
+  }
+  return now;
+}
+
 /// In order of need, which serves a link best: nothing has to wait for anything but the link and,
-/// from flash, for room in local DDR.
+/// from flash, for room in local DDR. Of two rooms the one with the shorter first step.
 void Emitter::emit_prologue() {
   const std::vector<FirstUse> uses = first_uses();
-  const auto transits = [&](const FirstUse& use) {
-    return on_flash(use.storage) && use.slot == kNone;
-  };
   std::uint64_t largest = 0;
   std::int64_t last = 0;
   for (const FirstUse& use : uses) {
@@ -95,28 +114,50 @@ void Emitter::emit_prologue() {
     largest = std::max(largest, life_.bytes[use.storage]);
     last = use.position;
   }
-  std::optional<TransitRing> ring;
-  if (largest > 0) {
-    const TransitRoom room = room_for(largest, last);
-    ring.emplace(room.bytes);
-    last = room.until;
+  if (largest == 0) {
+    out_.prologue = prologue_through({}, uses);
+    return;
   }
+  std::int64_t best_ns = 0;
+  std::uint64_t top = 0;
+  for (const TransitRoom& room : rooms_for(largest, last)) {
+    std::vector<CacheOp> list = prologue_through(room, uses);
+    const std::int64_t ns = first_step_ns(list);
+    if (!out_.prologue.empty() && ns >= best_ns) continue;
+    best_ns = ns;
+    top = room.bytes.end;
+    out_.prologue = std::move(list);
+  }
+  out_.home_bytes[0] = std::max(out_.home_bytes[0], top);
+}
+
+/// Whether the value comes from flash and leaves no copy in local DDR.
+bool Emitter::transits(const FirstUse& use) const {
+  return on_flash(use.storage) && use.slot == kNone;
+}
+
+std::vector<CacheOp> Emitter::prologue_through(const TransitRoom& room,
+                                               const std::vector<FirstUse>& uses) const {
+  std::vector<CacheOp> out;
+  TransitRing ring(room.bytes);
   for (const FirstUse& use : uses) {
     if (on_flash(use.storage)) {
-      emit_prologue_from_flash(use, transits(use) ? &*ring : nullptr, last);
+      add_from_flash(use, transits(use) ? &ring : nullptr, room.until, out);
       continue;
     }
     CacheOp op = whole(CacheOpKind::kPrefetch, use.storage,
                        out_.access_offset[life_.access_begin[use.storage]]);
     op.before_position = Position(use.position);
-    out_.prologue.push_back(std::move(op));
+    out.push_back(std::move(op));
   }
+  return out;
 }
 
 /// Through the ring, whose bytes are others' after `until`, or into the slot that the steady state
 /// has it in.
-void Emitter::emit_prologue_from_flash(const FirstUse& use, TransitRing* ring, std::int64_t until) {
-  const auto staged = static_cast<std::uint32_t>(out_.prologue.size());
+void Emitter::add_from_flash(const FirstUse& use, TransitRing* ring, std::int64_t until,
+                             std::vector<CacheOp>& out) const {
+  const auto staged = static_cast<std::uint32_t>(out.size());
   std::int64_t before = use.position;
   TransitRing::Place place;
   if (ring != nullptr) {
@@ -127,12 +168,12 @@ void Emitter::emit_prologue_from_flash(const FirstUse& use, TransitRing* ring, s
   }
   CacheOp in = whole(CacheOpKind::kStageIn, use.storage, 0);
   in.before_position = Position(static_cast<std::uint32_t>(before));
-  add_once(out_.prologue, std::move(in), place.offset, place.after);
+  add_once(out, std::move(in), place.offset, place.after);
   if (!use.fetched) return;
   CacheOp fetch = whole(CacheOpKind::kPrefetch, use.storage,
                         out_.access_offset[life_.access_begin[use.storage]]);
   fetch.before_position = Position(static_cast<std::uint32_t>(before));
-  add_once(out_.prologue, std::move(fetch), place.offset, {staged});
+  add_once(out, std::move(fetch), place.offset, {staged});
 }
 
 /// Persistent values whose last version has no Store of its own. What goes on to flash first, and
@@ -158,7 +199,11 @@ void Emitter::emit_epilogue() {
     }
   }
   std::optional<TransitRing> ring;
-  if (largest > 0) ring.emplace(room_for(largest, 0).bytes);
+  if (largest > 0) {
+    const TransitRoom room = rooms_for(largest, 0).front();
+    ring.emplace(room.bytes);
+    out_.home_bytes[0] = std::max(out_.home_bytes[0], room.bytes.end);
+  }
   // What lies in a slot needs no Store before: as good as of no size.
   const auto through_ddr = [&](std::uint32_t s) {
     return store_of_[version_of(s)] == kNone ? life_.bytes[s] : 0;

@@ -92,6 +92,7 @@ void Emitter::pack_tier(std::size_t tier) {
     }
   }
   out_.home_bytes[tier] = bottom + packing.height_bytes;
+  if (tier == 0) ddr_top_ = out_.home_bytes[tier];
 }
 
 /// Homes on flash: for good where the value persists, else from the first StageOut to the last

@@ -134,11 +134,17 @@ class Emitter {
   struct FirstUse;
   [[nodiscard]] std::vector<FirstUse> first_uses() const;
   void emit_prologue();
-  void emit_prologue_from_flash(const FirstUse& use, TransitRing* ring, std::int64_t until);
+  [[nodiscard]] bool transits(const FirstUse& use) const;
+  [[nodiscard]] std::vector<schedule::CacheOp> prologue_through(
+      const TransitRoom& room, const std::vector<FirstUse>& uses) const;
+  void add_from_flash(const FirstUse& use, TransitRing* ring, std::int64_t until,
+                      std::vector<schedule::CacheOp>& out) const;
+  [[nodiscard]] std::int64_t first_step_ns(const std::vector<schedule::CacheOp>& prologue) const;
   void emit_epilogue();
   void emit_epilogue_to_flash(std::uint32_t storage, std::uint32_t version,
                               std::optional<TransitRing>& ring);
-  [[nodiscard]] TransitRoom room_for(std::uint64_t largest, std::int64_t wanted_until);
+  [[nodiscard]] std::vector<TransitRoom> rooms_for(std::uint64_t largest,
+                                                   std::int64_t wanted_until) const;
   static std::uint32_t add_once(std::vector<schedule::CacheOp>& list, schedule::CacheOp op,
                                 std::uint64_t ddr_offset, const std::vector<std::uint32_t>& after);
   void sort_list();
@@ -180,6 +186,7 @@ class Emitter {
   std::vector<DdrStay> ddr_stays_;
   std::vector<std::uint64_t> slot_offset_;  // per staging slot
   std::uint64_t ddr_bottom_ = 0;            // what lies below in local DDR stays for good
+  std::uint64_t ddr_top_ = 0;               // where homes and slots in local DDR end
 };
 
 }  // namespace ho::analyzer

@@ -64,6 +64,7 @@ class Replay {
     turn_dependencies_round();
     prologue_needed_ = schedule::needed_positions(schedule.prologue, positions());
     needed_ = schedule::needed_positions(schedule.cache_ops, positions());
+    droppable_ = schedule::droppable_at_end(schedule);
     prologue_.resize(schedule.prologue.size());
   }
 
@@ -89,6 +90,7 @@ class Replay {
   void complete(Instance it);
   void start_transfers();
   void drop_reads();
+  [[nodiscard]] bool drops(Instance it) const;
   [[nodiscard]] std::optional<Instance> next_of(unsigned channel);
   void set_live(StorageIndex storage, bool live);
   [[nodiscard]] bool steady() const;
@@ -105,6 +107,7 @@ class Replay {
   std::vector<std::uint32_t> prologue_waits_;
   std::vector<std::uint64_t> prologue_needed_;  ///< position of the first step
   std::vector<std::uint64_t> needed_;           ///< from the first position of its step
+  std::vector<std::uint8_t> droppable_;         ///< per steady cache op: once the last step has run
 
   std::vector<std::unique_ptr<StepRecord>> steps_;
   std::vector<Instance> ready_;
@@ -262,7 +265,7 @@ void Replay::submit(Instance it) {
     complete(it);
     return;
   }
-  if (!computing_ && schedule::moves_toward_device(op.kind)) {
+  if (drops(it)) {
     complete(it);
     return;
   }
@@ -276,15 +279,25 @@ void Replay::submit(Instance it) {
   }
 }
 
-/// The last step has run: nobody reads what would still come to the device.
+/// Once the last step has run, what only a next one would read is not sent.
+bool Replay::drops(Instance it) const {
+  return !computing_ && it.era > 0 && droppable_[it.index] != 0;
+}
+
 void Replay::drop_reads() {
   for (unsigned channel = 0; channel < detail::kChannelCount; channel += 2) {
+    std::vector<Instance> kept;
     while (const auto it = next_of(channel)) {
+      if (!drops(*it)) {
+        kept.push_back(*it);
+        continue;
+      }
       const CacheOp& op = op_of(*it);
       --backlog_ops_;
       backlog_bytes_ -= op.range_end_bytes - op.range_begin_bytes;
       complete(*it);
     }
+    for (const Instance it : kept) queues_[channel].push({now_ns_, it});
   }
 }
 
@@ -398,18 +411,6 @@ void Replay::settle() {
   start_transfers();
 }
 
-/// The sum that a transfer's bytes belong to.
-std::uint64_t& bytes_of(CacheOpKind kind, Simulation& out) {
-  switch (kind) {
-    case CacheOpKind::kPrefetch: return out.prefetch_bytes;
-    case CacheOpKind::kStageIn: return out.stage_in_bytes;
-    case CacheOpKind::kStageOut: return out.stage_out_bytes;
-    case CacheOpKind::kStore:
-    case CacheOpKind::kDetach: break;
-  }
-  return out.store_bytes;
-}
-
 Simulation Replay::result() const {
   // Steady: the last but one, whose late transfers ran beside a full step. Else the slowest of the
   // last steps, so that an unsteady plan never looks better than it is.
@@ -430,7 +431,7 @@ Simulation Replay::result() const {
     const CacheOp& op = schedule_.cache_ops[i];
     const std::uint64_t bytes = op.range_end_bytes - op.range_begin_bytes;
     if (op.kind == CacheOpKind::kDetach) continue;
-    bytes_of(op.kind, out) += bytes;
+    detail::bytes_of(op.kind, out) += bytes;
     busy_ns[channel_of_[1][i]] += out.cache_ops[i].end_ns - out.cache_ops[i].start_ns;
   }
   for (unsigned channel = 0; channel < detail::kChannelCount; ++channel) {

@@ -61,7 +61,7 @@ struct Simulation {
 /// non-persistent storage dies with its last access in the step. StageIn and StageOut take the
 /// channels flash.read and flash.write, which share nothing with the others. In the first step a
 /// transfer of the prologue goes before the others' first one where it is needed no later. After
-/// the last step only what moves away from the device is still sent, then the epilogue, in list
+/// the last step what only a next one would read is not sent; then comes the epilogue, in list
 /// order.
 ///
 /// Where the client's runtime differs: it sends what is needed soonest first, in pieces, so it

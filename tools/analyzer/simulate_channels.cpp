@@ -217,6 +217,17 @@ Result<std::vector<unsigned>> channels_of(const schedule::Schedule& schedule,
   return out;
 }
 
+std::uint64_t& bytes_of(schedule::CacheOpKind kind, Simulation& out) {
+  switch (kind) {
+    case schedule::CacheOpKind::kPrefetch: return out.prefetch_bytes;
+    case schedule::CacheOpKind::kStageIn: return out.stage_in_bytes;
+    case schedule::CacheOpKind::kStageOut: return out.stage_out_bytes;
+    case schedule::CacheOpKind::kStore:
+    case schedule::CacheOpKind::kDetach: break;
+  }
+  return out.store_bytes;
+}
+
 std::vector<std::uint64_t> last_access(const schedule::Schedule& schedule) {
   std::vector<std::uint64_t> last(schedule.storages.size(), kNever);
   for (std::size_t p = 0; p < schedule.positions.size(); ++p) {

@@ -91,6 +91,9 @@ class Channels {
                                                         const Hardware& hardware,
                                                         const std::vector<schedule::CacheOp>& list);
 
+/// The sum that a transfer's bytes belong to.
+[[nodiscard]] std::uint64_t& bytes_of(schedule::CacheOpKind kind, Simulation& out);
+
 /// The position of each storage's last access in the step; kNever where it has none.
 [[nodiscard]] std::vector<std::uint64_t> last_access(const schedule::Schedule& schedule);
 

@@ -243,6 +243,7 @@ Staging Stager::run(const ChooseOptions& options) {
     out_.failure = {static_cast<std::uint32_t>(p), std::nullopt, slots_life_.working_set[p]};
   }
   if (out_.failure) return std::move(out_);
+  out_.flash_read = flash_.front().read;
   for (std::uint32_t s = 0; s < storages; ++s) cut_slots(s, below);
   return std::move(out_);
 }

@@ -35,6 +35,7 @@ struct Staging {
   std::vector<std::int64_t> stage_in_from;
   /// A slot that first and last steps pass through on the way from and to flash, at position 0.
   std::uint64_t transit_bytes = 0;
+  Link flash_read;                         ///< what brings values from there
   std::optional<Choice::Failure> failure;  ///< no tier named: local DDR itself
 
   [[nodiscard]] bool active() const { return !on_flash.empty(); }

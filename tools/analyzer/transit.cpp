@@ -69,14 +69,17 @@ std::optional<TransitRoom> room_of(const std::vector<TakenBytes>& taken, ByteRan
 
 }  // namespace
 
-TransitRoom transit_room(std::vector<TakenBytes> taken, ByteRange within, std::uint64_t largest,
-                         std::int64_t wanted_until) {
+std::vector<TransitRoom> transit_rooms(std::vector<TakenBytes> taken, ByteRange within,
+                                       std::uint64_t largest, std::int64_t wanted_until) {
   std::stable_sort(taken.begin(), taken.end(),
                    [](const TakenBytes& a, const TakenBytes& b) { return a.first < b.first; });
-  if (const auto room = room_of(taken, within, 2 * largest, wanted_until)) return *room;
-  const auto room = room_of(taken, within, largest, wanted_until);
-  HO_CHECK(room.has_value());
-  return *room;
+  std::vector<TransitRoom> out;
+  if (const auto two = room_of(taken, within, 2 * largest, wanted_until)) out.push_back(*two);
+  if (!out.empty() && out[0].until == wanted_until) return out;
+  const auto one = room_of(taken, within, largest, wanted_until);
+  HO_CHECK(one.has_value());
+  if (out.empty() || one->until > out[0].until) out.push_back(*one);
+  return out;
 }
 
 TransitRing::Place TransitRing::take(std::uint64_t bytes, std::uint32_t id) {

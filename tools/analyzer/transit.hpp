@@ -24,13 +24,15 @@ struct TransitRoom {
   std::int64_t until = 0;  ///< nothing else holds the bytes at the positions up to this one
 };
 
-/// The room that stays free longest, up to position `wanted_until` at most: at least two times
-/// `largest` bytes, so that one transfer can arrive while the one before goes on, or `largest`
-/// where there is no such room even at position 0. Of several the lowest.
+/// Rooms that stay free longest, up to position `wanted_until` at most; of several the lowest. The
+/// one for two times `largest` bytes, so that one transfer can arrive while the one before goes on,
+/// where there is such room at position 0; and the one for `largest` where it lasts longer, or
+/// alone.
 /// @param taken  what holds bytes of `within`; leaves at least `largest` free at position 0.
 /// O(n log n).
-[[nodiscard]] TransitRoom transit_room(std::vector<TakenBytes> taken, ByteRange within,
-                                       std::uint64_t largest, std::int64_t wanted_until);
+[[nodiscard]] std::vector<TransitRoom> transit_rooms(std::vector<TakenBytes> taken,
+                                                     ByteRange within, std::uint64_t largest,
+                                                     std::int64_t wanted_until);
 
 /// Places transfers in a room one after the other, from its end on at its beginning again. A value.
 class TransitRing {

@@ -222,11 +222,6 @@ int run(const Arguments& args) {
     if (!applied) return complain("analyze", applied.error());
     measured_ops = *applied;
   }
-  if (!args.graph_out.empty()) {
-    if (auto written = write_graph_file(*graph, args.graph_out); !written) {
-      return complain("analyze", written.error());
-    }
-  }
   auto node = read_hardware_file(args.hardware);
   if (!node) return complain("analyze", node.error());
   const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
@@ -252,6 +247,11 @@ int run(const Arguments& args) {
   const analyzer::OrderGains order = analyzer::order_gains(plan);
   if (auto written = write_outputs(args, plan, order); !written) {
     return complain("analyze", written.error());
+  }
+  if (!args.graph_out.empty()) {
+    if (auto written = write_graph_file(*graph, args.graph_out); !written) {
+      return complain("analyze", written.error());
+    }
   }
   if (args.json) {
     std::cout << plan_json(answer, plan, order) << std::endl;

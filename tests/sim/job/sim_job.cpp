@@ -210,7 +210,7 @@ SimOutcome SimJob::run(std::uint64_t steps) {
     }
   }
   if (!done()) {
-    const auto began = replay_->executor().begin_epilogue();
+    const auto began = replay_->begin_epilogue(*mover_);
     HO_CHECK(began.ok());
   }
   drain();
@@ -251,7 +251,7 @@ void SimJob::check_release(std::uint64_t position) {
   const std::uint64_t step = position / schedule_.positions.size();
   const auto by = replay_->released_by(position);
   const auto ended_now = [&](std::uint64_t of_step) {
-    const client::Replay::Span span = replay_->span(*by, of_step);
+    const client::Replay::Span span = replay_->span(*by, of_step, 0);
     return span.end_ticks == ticks() && span.queued_ticks <= span.start_ticks &&
            span.start_ticks <= span.end_ticks;
   };

@@ -81,25 +81,42 @@ TEST_CASE("ends: with room for one value in DDR its two hops follow each other")
   CHECK(plan.prediction.epilogue_ns == kWeights * (kFlashNs + kDdrNs));
 }
 
-TEST_CASE("transit room: the one that stays free longest, the lowest of those") {
+TEST_CASE("transit rooms: the one that stays free longest, the lowest of those") {
   const std::vector<TakenBytes> taken = {{0, {0, 10}}, {3, {20, 30}}, {5, {40, 100}}};
-  const auto long_free = transit_room(taken, {0, 100}, 5, 9);
+  const auto only = [&](std::uint64_t largest, std::int64_t until) {
+    const auto rooms = transit_rooms(taken, {0, 100}, largest, until);
+    REQUIRE(rooms.size() == 1);
+    return rooms[0];
+  };
+  const auto long_free = only(5, 9);
   CHECK(long_free.until == 9);
   CHECK(long_free.bytes.begin == 10);
   CHECK(long_free.bytes.end == 20);
-  const auto large = transit_room(taken, {0, 100}, 15, 9);
+  const auto large = only(15, 9);  // room for one lasts no longer than room for two
   CHECK(large.until == 4);
   CHECK(large.bytes.begin == 30);
   CHECK(large.bytes.end == 100);
-  const auto soon = transit_room(taken, {0, 100}, 15, 2);  // no longer than wanted: more room
+  const auto soon = only(15, 2);  // no longer than wanted: more room
   CHECK(soon.until == 2);
   CHECK(soon.bytes.begin == 10);
   CHECK(soon.bytes.end == 100);
 }
 
-TEST_CASE("transit room: without space for two the one for a single transfer serves") {
+TEST_CASE("transit rooms: where room for one transfer lasts longer than for two, both") {
+  const std::vector<TakenBytes> taken = {{1, {0, 10}}, {3, {10, 18}}};
+  const auto rooms = transit_rooms(taken, {0, 30}, 10, 9);
+  REQUIRE(rooms.size() == 2);
+  CHECK(rooms[0].until == 2);
+  CHECK(rooms[0].bytes.begin == 10);
+  CHECK(rooms[1].until == 9);
+  CHECK(rooms[1].bytes.begin == 18);
+}
+
+TEST_CASE("transit rooms: without space for two the one for a single transfer serves") {
   const std::vector<TakenBytes> taken = {{0, {0, 10}}, {0, {25, 40}}, {2, {12, 14}}};
-  const auto room = transit_room(taken, {0, 40}, 12, 7);
+  const auto rooms = transit_rooms(taken, {0, 40}, 12, 7);
+  REQUIRE(rooms.size() == 1);
+  const auto& room = rooms[0];
   CHECK(room.until == 1);
   CHECK(room.bytes.begin == 10);
   CHECK(room.bytes.end == 25);

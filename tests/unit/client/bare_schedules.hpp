@@ -39,6 +39,11 @@ inline CacheOp cache_op(CacheOpKind kind, std::optional<std::uint32_t> after,
   return op;
 }
 
+inline CacheOp of_storage(std::uint32_t storage, CacheOp op) {
+  op.storage = StorageIndex(storage);
+  return op;
+}
+
 inline Executor make(const Schedule& schedule) {
   auto made = Executor::create(schedule);
   REQUIRE(made.ok());

@@ -31,7 +31,8 @@ Schedule random_schedule(Prng& random) {
       before = static_cast<std::uint32_t>(next_step ? random.below(positions)
                                                     : after + random.below(positions - after));
     }
-    CacheOp op = cache_op(kind, starts, before, next_step);
+    CacheOp op = of_storage(static_cast<std::uint32_t>(random.below(6)),
+                            cache_op(kind, starts, before, next_step));
     for (std::uint32_t j = 0; j < i; ++j) {
       if (random.below(6) == 0) op.after_cache_ops.push_back({CacheOpIndex(j)});
     }
@@ -45,7 +46,8 @@ Schedule random_schedule(Prng& random) {
   for (std::size_t i = 0; i < once; ++i) {
     made.prologue.push_back(cache_op(CacheOpKind::kPrefetch, std::nullopt,
                                      static_cast<std::uint32_t>(random.below(positions))));
-    made.epilogue.push_back(cache_op(CacheOpKind::kStore, std::nullopt, std::nullopt));
+    made.epilogue.push_back(of_storage(static_cast<std::uint32_t>(random.below(6)),
+                                       cache_op(CacheOpKind::kStore, std::nullopt, std::nullopt)));
   }
   return made;
 }
@@ -68,8 +70,7 @@ class Oracle {
         for (std::uint32_t i = 0; i < schedule_.cache_ops.size(); ++i) {
           const Instance instance{CacheOpList::kSteady, i, step};
           const CacheOpKind kind = schedule_.cache_ops[i].kind;
-          const bool drops =
-              draining_ && schedule::moves_toward_device(kind) && given_.count(key(instance)) == 0;
+          const bool drops = draining_ && droppable(i) && given_.count(key(instance)) == 0;
           if ((kind == CacheOpKind::kDetach || drops) && !is_done(instance) &&
               may_start(instance)) {
             complete(instance);
@@ -84,6 +85,23 @@ class Oracle {
   void give(const Instance& instance) { given_.insert(key(instance)); }
   /// No further step comes.
   void drain() { draining_ = true; }
+  /// Whether only a next step reads what the op brings.
+  [[nodiscard]] bool droppable(std::uint32_t op) const {
+    const CacheOp& read = schedule_.cache_ops[op];
+    return schedule::moves_toward_device(read.kind) && !feeds(op) &&
+           std::none_of(schedule_.epilogue.begin(), schedule_.epilogue.end(),
+                        [&](const CacheOp& taken) { return taken.storage == read.storage; });
+  }
+  [[nodiscard]] bool feeds(std::uint32_t op) const {
+    const CacheOpKind kind = schedule_.cache_ops[op].kind;
+    if (kind == CacheOpKind::kStore || kind == CacheOpKind::kStageOut) return true;
+    for (std::uint32_t i = op + 1; i < schedule_.cache_ops.size(); ++i) {  // waits go backward
+      for (const auto& ref : schedule_.cache_ops[i].after_cache_ops) {
+        if (!ref.previous_step && ref.op.value() == op && feeds(i)) return true;
+      }
+    }
+    return false;
+  }
   /// Instances that were complete without being moved.
   [[nodiscard]] std::uint64_t dropped() const { return dropped_; }
 

@@ -263,3 +263,26 @@ TEST_CASE("mover: beyond its limit a transfer is refused as busy") {
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code() == Errc::kBusy);
 }
+
+TEST_CASE("mover: what may be dropped is ended unless something of it was sent") {
+  Bench bench({}, 64, 1);
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    auto transfer = bench.transfer(Direction::kGet, i, i * 200, i * 200, 200);
+    transfer.owner = i < 4 ? 1 : 2;
+    transfer.droppable = i != 2;
+    REQUIRE(bench.mover->start(transfer).ok());
+  }
+  REQUIRE(bench.mover->pump(0) == 1);  // a piece of the first one
+  bench.mover->drop(1);
+  const auto done = bench.run();
+  REQUIRE(done.size() == 6);
+  for (const TransferDone& each : done) {
+    INFO("cookie " << each.cookie);
+    CHECK(each.code == Errc::kOk);
+    CHECK(each.dropped == (each.cookie == 1 || each.cookie == 3));
+  }
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, i, 0, 0, 100)).ok());
+  }
+  CHECK(bench.run().size() == 100);
+}
