@@ -228,9 +228,9 @@ typedef struct ho_counters {
 /* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter. */
 HO_API ho_status ho_get_counters(const ho_runtime* runtime, ho_counters* out);
 
-/* What an op, or a cache op (a transfer of the schedule), did in one step. Times are from the step's
- * start. A cache op that moved nothing has zeros in all fields: a release of memory, a read for a
- * next step that never comes. */
+/* What an op, or a cache op (a transfer of the schedule), did in one step. Times are from the
+ * step's start. A cache op that moved nothing has zeros in all fields: a release of memory, a read
+ * for a next step that never comes. */
 typedef struct ho_span {
   uint64_t start_ns;  /* ops: ho_before let it go. Cache ops: its first piece was sent */
   uint64_t end_ns;    /* ops: ho_after. Cache ops: its last piece had arrived */
