@@ -33,7 +33,7 @@ void check_serves(Rig& rig, std::size_t target) {
   const Exposed exposed = rig.expose(target, 64 * kKiB, Rights::kReadWrite);
   fill(exposed.truth, 71);
   const auto initiator = rig.make_initiator(0);
-  const auto peer = initiator->connect({NodeId(1), rig.address(target)}, in(rig, 5s));
+  const auto peer = initiator->connect({NodeId(1), rig.address(target)}, in(rig, 20s));
   if (!peer) FAIL(peer.error().message());
   const auto region = initiator->attach(*peer, rig.grant(exposed));
   if (!region) FAIL(region.error().message());
@@ -50,7 +50,7 @@ void check_serves(Rig& rig, std::size_t target) {
 Errc try_access(Rig& rig, Bench& bench, const transport::RemoteKey& key, std::uint64_t offset,
                 bool write) {
   const auto initiator = rig.make_initiator(0);
-  const auto peer = initiator->connect({NodeId(1), rig.address(bench.target)}, in(rig, 5s));
+  const auto peer = initiator->connect({NodeId(1), rig.address(bench.target)}, in(rig, 20s));
   REQUIRE(peer.ok());
   transport::RegionGrant grant;
   grant.key = transport::encode_key(key);
