@@ -33,9 +33,7 @@ Result<NumaWish> NumaWish::parse(const std::string& text) {
   const auto nodes = parse_numa_nodes(text);
   if (!nodes || nodes->size() != 1) {
     return Error(Errc::kInvalidArgument,
-                 "local_numa: "
-                 " + text + "
-                 " is neither auto nor off nor the number of a node");
+                 "local_numa: \"" + text + "\" is neither auto nor off nor the number of a node");
   }
   wish.node = nodes->front();
   const auto machine = read_numa_memory();

@@ -98,9 +98,11 @@ std::vector<NumaMemory> read_numa_memory(const std::string& root) {
     // A kernel without cpusets says nothing, and allows all.
     if (!allowed.empty() && !allowed.contains(node)) continue;
     const std::string here = folder + "node" + std::to_string(node.value()) + "/";
-    out.push_back({node, number_after(here + "meminfo", "MemTotal:") * kKiB,
-                   number_after(here + "hugepages/hugepages-2048kB/free_hugepages", "") * 2 * kMiB,
-                   with_cpus.contains(node)});
+    const std::string huge = here + "hugepages/hugepages-2048kB/";
+    const std::uint64_t total = number_after(here + "meminfo", "MemTotal:") * kKiB;
+    const std::uint64_t set_aside = number_after(huge + "nr_hugepages", "") * 2 * kMiB;
+    out.push_back({node, total - std::min(total, set_aside),
+                   number_after(huge + "free_hugepages", "") * 2 * kMiB, with_cpus.contains(node)});
   }
   return out;
 }

@@ -139,9 +139,11 @@ void DataLoop::do_revoke(const RevokeRequest& request) {
   HO_CHECK(target != nullptr);
   for (const auto exposure : request.exposures) {
     if (auto done = target->revoke(exposure); !done) {
-      // The memory is unmapped next: an access that could still come in would be a use after free.
-      log(LogLevel::kError, "revoke failed", {{"error", done.error().message()}});
-      HO_CHECK(done.ok());
+      // The memory is another's next: an access that could still come in would be to that.
+      HO_CHECK(done.error().code() != Errc::kNotFound);
+      log(LogLevel::kError, "revoke failed; the driver serves nobody any more",
+          {{"driver", request.driver}, {"error", done.error().message()}});
+      target->shut();
     }
   }
 }

@@ -24,8 +24,9 @@ namespace {
 std::mutex mutex;
 std::vector<sockaddr_storage> addresses;  // under mutex; few, looked through when one is accepted
 
-/// More descriptors than a daemon has; a connection with a higher one is not accepted.
-constexpr std::size_t kDescriptorsMax = 65536;
+/// The kernel's own usual limit for a process (fs.nr_open); a connection with a higher descriptor
+/// is not accepted. Untouched, the table takes no memory.
+constexpr std::size_t kDescriptorsMax = std::size_t{1} << 20U;
 /// Each touched by the thread that drives libfabric only, but looked up by all.
 std::array<std::atomic<FrameGuard*>, kDescriptorsMax> guards{};
 
@@ -110,6 +111,7 @@ HO_BEFORE_LIBC int accept(int fd, sockaddr* peer, socklen_t* length) {
   const int accepted = real(fd, peer, length);
   if (accepted < 0 || !is_guarded(accepted)) return accepted;
   if (static_cast<std::size_t>(accepted) >= guards.size()) {
+    note_refusal("more connections than can be checked", "a connection");
     ::close(accepted);
     errno = ECONNABORTED;
     return -1;

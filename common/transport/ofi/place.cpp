@@ -114,20 +114,23 @@ Result<void> Place::expose_hello(const std::string& provider, const HelloPage& h
     if (!name) return name.error();
     addresses.push_back({provider, endpoint.info().addr_format, *name, registered->keys[i]});
     end_lost_connections(addresses.back(), opened_from_);
-    const auto guarded = guard(addresses.back());
-    if (!guarded) return guarded.error();
   }
+  const auto guarded = guard(addresses);
+  if (!guarded) return guarded.error();
   address_ = encode_addresses(addresses);
   return {};
 }
 
-Result<void> Place::guard(const OfiAddress& listening) {
-  // ofi_rxm has a protocol of its own above TCP's, of messages.
-  if (!separates_tenants(listening.provider)) return {};
-  auto guarded = GuardedAddress::create(listening);
-  if (!guarded) return guarded.error();
-  guarded_.push_back(std::move(*guarded));
-  return anything_guarded() ? Result<void>() : prove_guarded(listening);
+/// All of them before anything makes progress: whoever waits at one is accepted then.
+Result<void> Place::guard(const std::vector<OfiAddress>& listening) {
+  for (const OfiAddress& each : listening) {
+    // ofi_rxm has a protocol of its own above TCP's, of messages.
+    if (!separates_tenants(each.provider)) return {};
+    auto guarded = GuardedAddress::create(each);
+    if (!guarded) return guarded.error();
+    guarded_.push_back(std::move(*guarded));
+  }
+  return anything_guarded() ? Result<void>() : prove_guarded(listening.front());
 }
 
 Result<void> Place::prove_guarded(const OfiAddress& listening) {

@@ -69,7 +69,7 @@ class Place {
   [[nodiscard]] Result<Registered> register_under(std::uint64_t secret, std::span<std::byte> memory,
                                                   Rights rights);
   [[nodiscard]] Result<void> expose_hello(const std::string& provider, const HelloPage& hello);
-  [[nodiscard]] Result<void> guard(const OfiAddress& listening);
+  [[nodiscard]] Result<void> guard(const std::vector<OfiAddress>& listening);
   [[nodiscard]] Result<void> prove_guarded(const OfiAddress& listening);
   /// The same memory, registered twice, has two keys unless a cache stands in between. `keys`: its
   /// first ones. @return kUnsupported: a cache does.

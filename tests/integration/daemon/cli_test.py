@@ -95,6 +95,7 @@ with tempfile.TemporaryDirectory() as name:
             one.listen()
         alone = start(folder, 9, range(10, 16))
         daemons.append(alone)
+        end = time.monotonic()
         while run("status", "--pool", f"unix:{folder}/9.sock").returncode == 3:
             assert time.monotonic() < end + 30, "the daemon did not come up"
             time.sleep(0.1)

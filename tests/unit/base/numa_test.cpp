@@ -36,6 +36,7 @@ class FakeMachine {
       const std::string name = "Node " + std::to_string(node);
       put(folder + "meminfo", name + " MemTotal:    " + std::to_string(1024 * (node + 1)) +
                                   " kB\n" + name + " MemFree:  1 kB\n");
+      put(folder + "hugepages/hugepages-2048kB/nr_hugepages", "0\n");
       put(folder + "hugepages/hugepages-2048kB/free_hugepages", std::to_string(node) + "\n");
     }
   }
@@ -53,6 +54,17 @@ class FakeMachine {
 };
 
 }  // namespace
+
+TEST_CASE("numa: what is set aside in huge pages is no ordinary memory") {
+  const FakeMachine machine;
+  machine.put("sys/devices/system/node/node2/hugepages/hugepages-2048kB/nr_hugepages", "1\n");
+  machine.put("sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages", "9\n");
+  const auto memory = machine.memory();
+  REQUIRE(memory.size() == 3);
+  CHECK(memory[0].bytes == 0);
+  CHECK(memory[1].bytes == 2 * kMiB);
+  CHECK(memory[2].bytes == kMiB);
+}
 
 TEST_CASE("numa: lists of nodes are read as the kernel writes them, and nothing else is") {
   CHECK(parsed("0") == std::vector<std::uint32_t>{0});
