@@ -1,9 +1,11 @@
 #include "tools/analyzer/search.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "tools/analyzer/recompute.hpp"
+#include "tools/analyzer/sketch.hpp"
 
 namespace ho::analyzer {
 namespace {
@@ -15,6 +17,10 @@ constexpr std::size_t kLargeOps = 2500;
 /// Up to so many ops the best order is planned by the whole portfolio as well. More variants for
 /// each order on the way were tried: where one leads early, the best end is missed.
 constexpr std::size_t kFullOps = 8000;
+/// Up to so many ops another order is looked at where the step waits: it may double planning time.
+constexpr std::size_t kSketchedOrdersOpsMax = 200'000;
+/// Its sketch is at most so long, beside program order's, or planning it is not worth the time.
+constexpr std::int64_t kWorthPermille = 950;
 /// Shares of what could be run again that are tried, in 1/16.
 constexpr std::size_t kShares[] = {1, 2, 4, 8, 16};
 
@@ -34,7 +40,11 @@ class Search {
     std::vector<Arrangement> found{make(program_order(graph_))};
     Arrangement& original = found[0];
     original.plan = plan_of(original, {});
-    if (graph_.ops.size() > kRearrangedOpsMax || close(original)) return found;
+    if (close(original)) return found;
+    if (graph_.ops.size() > kRearrangedOpsMax) {
+      if (graph_.ops.size() <= kSketchedOrdersOpsMax) try_sketched_order(found);
+      return found;
+    }
     Arrangement best = original;
     const std::vector<OpList> orders = try_orders(best);
     try_recompute(best, best);
@@ -118,6 +128,43 @@ class Search {
     }
     attempt(best, produce_late(graph_, dependencies));
     return refused;
+  }
+  /// Of a step too large to plan each order, the sketch of one variant tells which is worth it.
+  void try_sketched_order(std::vector<Arrangement>& found) const {
+    const Arrangement& original = found[0];
+    if (original.plan.infeasible) return;
+    std::int64_t best_ns = sketched_ns(original, original.plan) / 1000 * kWorthPermille;
+    std::optional<Arrangement> best;
+    for (OpList& early : update_early(graph_, Dependencies(graph_))) {
+      if (early == original.list || (best && early == best->list)) continue;
+      Arrangement next = make(std::move(early));
+      const std::int64_t ns = sketched_ns(next, original.plan);
+      if (ns >= best_ns) continue;
+      best_ns = ns;
+      best = std::move(next);
+    }
+    if (!best) return;
+    best->plan = plan_of(*best, {0, SIZE_MAX, original.plan.step_ns, &original.plan});
+    if (best->plan.infeasible || best->plan.step_ns >= original.plan.step_ns) return;
+    found.push_back(*std::move(best));
+  }
+  /// The step if the device had room beside everything, with homes as in `like`.
+  [[nodiscard]] std::int64_t sketched_ns(const Arrangement& a, const Plan& like) const {
+    std::vector<std::int64_t> durations;
+    for (const Op& op : a.graph.ops) {
+      durations.push_back(static_cast<std::int64_t>(op.duration_ns));
+    }
+    const std::vector<std::uint64_t> no_bytes(tiers_.size(), 0);
+    std::vector<std::uint8_t> at_home(graph_.storages.size());
+    for (std::size_t s = 0; s < at_home.size(); ++s) {
+      const Storage& storage = graph_.storages[s];
+      at_home[s] = storage.persistent || storage.kind == StorageKind::kInput ? 1 : 0;
+    }
+    const ChooseInput input{a.life, durations, tiers_, like.tier_of, no_bytes, at_home};
+    ChooseOptions options;
+    options.target_bytes = budget_bytes_;
+    const auto made = sketches({a.graph, input, input, flash_}, {options}, 1, 0);
+    return made.empty() ? INT64_MAX : made.front().step_ns;
   }
   /// Runs ops of `from` again where that takes less than the link would.
   void try_recompute(Arrangement& best, const Arrangement from) const {

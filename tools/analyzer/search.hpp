@@ -20,14 +20,15 @@ struct Arrangement {
 /// Plans the step in program order; where that stalls or finds nothing, also in other orders and
 /// with ops run again. @return the one of program order and, behind it, the shortest of the others
 /// if that is shorter by the planner's own estimate of the step.
-/// Graphs above kRearrangedOpsMax keep program order: planning time stays near-linear.
+/// Of graphs above kRearrangedOpsMax, up to ten times as large, only updates are moved, where a
+/// sketch says that it shortens the step: planning time stays near-linear.
 [[nodiscard]] std::vector<Arrangement> search(const Graph& graph,
                                               const std::vector<PlanTier>& tiers,
                                               const std::optional<PlanTier>& flash,
                                               std::uint64_t budget_bytes, std::uint64_t align_bytes,
                                               std::uint64_t bound_ns);
 
-/// Largest graph whose order is refined.
+/// Largest graph whose order is refined in every way.
 inline constexpr std::size_t kRearrangedOpsMax = 20'000;
 
 }  // namespace ho::analyzer
