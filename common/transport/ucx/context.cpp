@@ -87,10 +87,12 @@ Result<std::unique_ptr<UcxContext>> UcxContext::create(const UcxDevices& devices
   made->allows_emulation_ = devices.allow_emulation;
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
-  // Not RMA at the target: UCX would install what answers emulated access, which writes and reads
-  // wherever a message says. Streams' one function only queues, and nothing else keeps a wire-up.
-  parameters.features =
-      side == UcxSide::kInitiator ? UCP_FEATURE_RMA : UCP_FEATURE_STREAM | UCP_FEATURE_WAKEUP;
+  // Not RMA at the target, but where it is asked to: UCX would install what answers emulated
+  // access, which writes and reads wherever a message says. Streams' one function only queues, and
+  // nothing else keeps a wire-up.
+  const bool target = side == UcxSide::kTarget;
+  parameters.features = target && !devices.allow_emulation ? UCP_FEATURE_STREAM : UCP_FEATURE_RMA;
+  if (target) parameters.features |= UCP_FEATURE_WAKEUP;
   parameters.name = "hyperoffload";
   if (configured) status = ucp_init(&parameters, config, &made->context_);
   ucp_config_release(config);
