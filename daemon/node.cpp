@@ -316,7 +316,7 @@ void Node::drain_step() {
 void Node::tick() {
   parts_->service.tick();
   if (parts_->pool.draining()) drain_step();
-  parts_->ticker.expires_after(Pool::tick_period());
+  parts_->ticker.expires_after(parts_->pool.tick_period());
   parts_->ticker.async_wait([this](std::error_code error) {
     if (!error) tick();
   });

@@ -10,10 +10,14 @@ namespace ho::daemon {
 
 namespace {
 
-constexpr Duration kTickPeriod = std::chrono::milliseconds(50);
+// A lease ends late by a tick at most: a fortieth of it, between these. Each tick wakes a daemon
+// that otherwise sleeps.
+constexpr int kTicksPerLease = 40;
+constexpr Duration kTickMin = std::chrono::milliseconds(50);
+constexpr Duration kTickMax = std::chrono::milliseconds(250);
 // A busy machine delays a tick by some periods; a stopped process by more. What is below this
-// counts against leases, as it is short beside the shortest lease in use.
-constexpr Duration kGapMin = std::chrono::milliseconds(200);
+// counts against leases, as it is short beside them.
+constexpr int kGapTicks = 4;
 
 }  // namespace
 
@@ -180,9 +184,9 @@ std::vector<SegmentId> Pool::close_session(SessionId session) {
 
 std::vector<SessionId> Pool::tick(TimePoint now) {
   HO_CHECK(now >= last_tick_);
-  const Duration gap = now - last_tick_ - kTickPeriod;
+  const Duration gap = now - last_tick_ - tick_period();
   last_tick_ = now;
-  if (gap >= kGapMin) {
+  if (gap >= kGapTicks * tick_period()) {
     // Never beyond a full lease from now: a session whose renewal was served before this tick (both
     // wait in the same event loop after a stop) has its time back already.
     for (auto& [id, record] : sessions_) {
@@ -196,7 +200,9 @@ std::vector<SessionId> Pool::tick(TimePoint now) {
   return lapsed;
 }
 
-Duration Pool::tick_period() { return kTickPeriod; }
+Duration Pool::tick_period() const {
+  return draining_ ? kTickMin : std::clamp(options_.lease / kTicksPerLease, kTickMin, kTickMax);
+}
 
 std::uint64_t Pool::granted_bytes() const { return segments_.size() * options_.segment_bytes; }
 

@@ -99,7 +99,7 @@ class Pool {
   /// against leases, and no lease ever ends later than one lease from now. @return sessions whose
   /// lease has lapsed.
   [[nodiscard]] std::vector<SessionId> tick(TimePoint now);
-  [[nodiscard]] static Duration tick_period();
+  [[nodiscard]] Duration tick_period() const;
 
   void start_draining() { draining_ = true; }
   [[nodiscard]] bool draining() const { return draining_; }

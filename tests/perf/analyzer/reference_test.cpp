@@ -64,6 +64,9 @@ TEST_CASE("analyzer: reference graphs are planned within their bounds") {
     const auto step = static_cast<double>(plan.prediction.step_ns);
     CHECK_FALSE(schedule::validate(plan).has_value());
     CHECK(step <= goal.over_bound * static_cast<double>(plan.prediction.lower_bound_ns));
+    // 40 % less memory at the speed of all resident; gpt2-train is bound by transfers.
+    const bool hides = goal.budget == 0.6 && std::string(goal.graph) != "gpt2-train";
+    if (hides) CHECK(step <= 1.02 * static_cast<double>(plan.prediction.compute_ns));
     if (goal.seconds_max > 0) CHECK(step * 1e-9 <= goal.seconds_max);
     CHECK(static_cast<double>(plan.arena_bytes) <=
           1.02 * static_cast<double>(plan.prediction.live_bound_bytes));

@@ -82,7 +82,7 @@ TEST_CASE("pool: a lease lapses after its time, and not before, unless renewed")
   std::vector<SessionId> lapsed;
   milliseconds when{0};
   while (lapsed.empty() && when < milliseconds(5000)) {
-    now += Pool::tick_period();
+    now += pool.tick_period();
     when += milliseconds(50);
     pool.renew(kept, now);
     lapsed = pool.tick(now);
@@ -97,7 +97,7 @@ TEST_CASE("pool: time without ticks does not count against leases") {
   const SessionId session = open(pool, now);
   now += milliseconds(60'000);
   CHECK(pool.tick(now).empty());
-  for (int i = 0; i < 18; ++i) CHECK(pool.tick(now += Pool::tick_period()).empty());
+  for (int i = 0; i < 18; ++i) CHECK(pool.tick(now += pool.tick_period()).empty());
   CHECK(pool.tick(now += milliseconds(100)) == std::vector<SessionId>{session});
 }
 
