@@ -174,6 +174,7 @@ Result<std::vector<GrantedSegment>> ControlClient::grant(const Session& session,
     auto segments = reply ? to_segments(*reply, part) : reply.error();
     if (!segments) {
       std::vector<SegmentId> ids;
+      ids.reserve(out.size());
       for (const auto& segment : out) ids.push_back(segment.id);
       // The first failure is what the caller must hear of; the session's end frees the rest.
       if (!ids.empty()) static_cast<void>(release(session, ids, deadline));

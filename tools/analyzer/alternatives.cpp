@@ -1,6 +1,7 @@
 #include "tools/analyzer/alternatives.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -21,8 +22,7 @@ std::string duration(std::int64_t ns) {
 std::string permille(std::int64_t part, std::int64_t whole) {
   const std::int64_t tenths =
       whole <= 0 ? 0
-                 : static_cast<std::int64_t>(
-                       1000.0 * static_cast<double>(part) / static_cast<double>(whole) + 0.5);
+                 : std::llround(1000.0 * static_cast<double>(part) / static_cast<double>(whole));
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " %";
 }
 
