@@ -54,17 +54,18 @@ class Replay {
  public:
   /// @param channel_of  of the prologue, the steady list and the epilogue.
   Replay(const Schedule& schedule, const detail::ChannelLinks& links,
-         std::array<std::vector<unsigned>, 3> channel_of)
+         std::array<std::vector<unsigned>, 3> channel_of, RunEnd end)
       : schedule_(schedule),
         channels_(links),
         links_(links),
         channel_of_(std::move(channel_of)),
+        end_(end),
         live_(schedule.storages.size(), 0),
         last_access_(detail::last_access(schedule)) {
     turn_dependencies_round();
     prologue_needed_ = schedule::needed_positions(schedule.prologue, positions());
     needed_ = schedule::needed_positions(schedule.cache_ops, positions());
-    droppable_ = schedule::droppable_at_end(schedule);
+    if (end == RunEnd::kSimulated) droppable_ = schedule::droppable_at_end(schedule);
     prologue_.resize(schedule.prologue.size());
   }
 
@@ -100,6 +101,7 @@ class Replay {
   detail::Channels channels_;
   const detail::ChannelLinks& links_;
   std::array<std::vector<unsigned>, 3> channel_of_;  ///< prologue, steady, epilogue
+  RunEnd end_;
 
   Buckets dependents_;           ///< cache op -> (dependent << 1 | next step)
   Buckets prologue_dependents_;  ///< the same within the prologue
@@ -212,7 +214,7 @@ void Replay::end_step() {
   record.backlog_bytes = backlog_bytes_;
   if (steady() || step_ + 1 == detail::kStepsMax) {
     computing_ = false;
-    drop_reads();
+    if (end_ == RunEnd::kSimulated) drop_reads();
   } else {
     begin_step(step_ + 1);
   }
@@ -281,7 +283,7 @@ void Replay::submit(Instance it) {
 
 /// Once the last step has run, what only a next one would read is not sent.
 bool Replay::drops(Instance it) const {
-  return !computing_ && it.era > 0 && droppable_[it.index] != 0;
+  return !computing_ && end_ == RunEnd::kSimulated && it.era > 0 && droppable_[it.index] != 0;
 }
 
 void Replay::drop_reads() {
@@ -442,6 +444,7 @@ Simulation Replay::result() const {
   out.first_step_ns = steps_[0]->end_ns;
   for (const auto& span : prologue_) out.prologue_ns = std::max(out.prologue_ns, span.end_ns);
   out.prologue = prologue_;
+  if (end_ == RunEnd::kLeftOut) return out;
   out.epilogue_ns = now_ns_ - chain_free_ns_;
   out.epilogue = detail::replay_epilogue(schedule_, links_, channel_of_[2], out.epilogue_ns);
   for (const auto& span : out.epilogue) out.epilogue_ns = std::max(out.epilogue_ns, span.end_ns);
@@ -456,6 +459,7 @@ Result<Simulation> Replay::run() {
   begin_step(0);
   while (true) {
     settle();
+    if (!computing_ && end_ == RunEnd::kLeftOut) break;
     const std::uint64_t next_ns = std::min(op_end_ns_, channels_.next_ns());
     if (next_ns == kNever) break;
     HO_CHECK(next_ns >= now_ns_);
@@ -471,7 +475,8 @@ Result<Simulation> Replay::run() {
 
 }  // namespace
 
-Result<Simulation> simulate(const Schedule& schedule, const Hardware& hardware, Policy policy) {
+Result<Simulation> simulate(const Schedule& schedule, const Hardware& hardware, Policy policy,
+                            RunEnd end) {
   if (auto fine = detail::check_indices(schedule); !fine) return fine.error();
   if (auto fine = detail::check_transfers(schedule, hardware); !fine) return fine.error();
   if (policy != Policy::kPlanned) return detail::simulate_baseline(schedule, hardware, policy);
@@ -485,7 +490,7 @@ Result<Simulation> simulate(const Schedule& schedule, const Hardware& hardware, 
     if (!channels) return channels.error();
     channel_of[i] = *std::move(channels);
   }
-  return Replay(schedule, *links, std::move(channel_of)).run();
+  return Replay(schedule, *links, std::move(channel_of), end).run();
 }
 
 }  // namespace ho::analyzer

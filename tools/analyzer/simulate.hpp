@@ -17,6 +17,9 @@ enum class Policy : std::uint8_t {
   kG10Greedy,    ///< lifetime x size ahead of time, eager eviction and prefetch (as G10 does)
 };
 
+/// Whether the end of a run is looked at too; without it the fields about it are zero.
+enum class RunEnd : std::uint8_t { kSimulated, kLeftOut };
+
 /// A value of the device's memory over time: from `at_ns` on, `bytes` are live.
 struct MemoryPoint {
   std::uint64_t at_ns = 0;
@@ -88,7 +91,8 @@ struct Simulation {
 ///         uses, the schedule's dependencies never let an op start, or the baseline cannot hold one
 ///         op's operands in the budget.
 [[nodiscard]] Result<Simulation> simulate(const schedule::Schedule& schedule,
-                                          const Hardware& hardware, Policy policy);
+                                          const Hardware& hardware, Policy policy,
+                                          RunEnd end = RunEnd::kSimulated);
 
 /// The largest live set the schedule's dependencies allow, whatever the timing: of the execution
 /// that submits every Prefetch as early as it may and holds back every Detach until something that
