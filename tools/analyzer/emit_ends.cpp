@@ -68,15 +68,14 @@ std::vector<TransitRoom> Emitter::rooms_for(std::uint64_t largest,
   return transit_rooms(std::move(taken), {ddr_bottom_, limit}, largest, wanted_until);
 }
 
-/// @return the op's index in `list`.
-std::uint32_t Emitter::add_once(std::vector<CacheOp>& list, CacheOp op, std::uint64_t ddr_offset,
-                                const std::vector<std::uint32_t>& after) {
+/// @param after  what it waits for in `list`.
+void Emitter::add_once(std::vector<CacheOp>& list, CacheOp op, std::uint64_t ddr_offset,
+                       const std::vector<std::uint32_t>& after) {
   op.ddr_offset_bytes = ddr_offset;
   for (const std::uint32_t before : after) {
     op.after_cache_ops.push_back({CacheOpIndex(before), false});
   }
   list.push_back(std::move(op));
-  return static_cast<std::uint32_t>(list.size() - 1);
 }
 
 /// When the first step ends if nothing but the prologue's transfers holds it up.

@@ -145,8 +145,8 @@ class Emitter {
                               std::optional<TransitRing>& ring);
   [[nodiscard]] std::vector<TransitRoom> rooms_for(std::uint64_t largest,
                                                    std::int64_t wanted_until) const;
-  static std::uint32_t add_once(std::vector<schedule::CacheOp>& list, schedule::CacheOp op,
-                                std::uint64_t ddr_offset, const std::vector<std::uint32_t>& after);
+  static void add_once(std::vector<schedule::CacheOp>& list, schedule::CacheOp op,
+                       std::uint64_t ddr_offset, const std::vector<std::uint32_t>& after);
   void sort_list();
   [[nodiscard]] schedule::CacheOp whole(schedule::CacheOpKind kind, std::uint32_t storage,
                                         std::uint64_t offset) const;

@@ -24,6 +24,13 @@ constexpr std::int64_t kWorthPermille = 950;
 /// Shares of what could be run again that are tried, in 1/16.
 constexpr std::size_t kShares[] = {1, 2, 4, 8, 16};
 
+std::vector<std::int64_t> durations_of(const Graph& graph) {
+  std::vector<std::int64_t> out;
+  out.reserve(graph.ops.size());
+  for (const Op& op : graph.ops) out.push_back(static_cast<std::int64_t>(op.duration_ns));
+  return out;
+}
+
 class Search {
  public:
   Search(const Graph& graph, const std::vector<PlanTier>& tiers,
@@ -150,10 +157,7 @@ class Search {
   }
   /// The step if the device had room beside everything, with homes as in `like`.
   [[nodiscard]] std::int64_t sketched_ns(const Arrangement& a, const Plan& like) const {
-    std::vector<std::int64_t> durations;
-    for (const Op& op : a.graph.ops) {
-      durations.push_back(static_cast<std::int64_t>(op.duration_ns));
-    }
+    const std::vector<std::int64_t> durations = durations_of(a.graph);
     const std::vector<std::uint64_t> no_bytes(tiers_.size(), 0);
     std::vector<std::uint8_t> at_home(graph_.storages.size());
     for (std::size_t s = 0; s < at_home.size(); ++s) {
@@ -169,10 +173,7 @@ class Search {
   /// Runs ops of `from` again where that takes less than the link would.
   void try_recompute(Arrangement& best, const Arrangement from) const {
     const Plan& plan = from.plan;
-    std::vector<std::int64_t> durations;
-    for (const Op& op : from.graph.ops) {
-      durations.push_back(static_cast<std::int64_t>(op.duration_ns));
-    }
+    const std::vector<std::int64_t> durations = durations_of(from.graph);
     const std::vector<std::uint64_t> no_bytes(tiers_.size(), 0);
     const std::vector<std::uint8_t> no_flags(graph_.storages.size(), 0);
     const std::vector<std::uint8_t> tier_of = plan.tier_of.empty() ? no_flags : plan.tier_of;
