@@ -86,12 +86,30 @@ bool is_quantized(std::int64_t type) {
   return type == kOnnxUint8 || type == kOnnxInt8 || (type >= 17 && type <= 22);
 }
 
+/// By name: the DequantizeLinear that reads it directly.
+using Dequantizers = std::map<std::string_view, const OnnxNode*>;
+
+Dequantizers dequantizers(const OnnxModel& model) {
+  Dequantizers out;
+  for (const OnnxNode& node : model.nodes) {
+    if (node.op != "DequantizeLinear" || node.inputs.empty()) continue;
+    out.emplace(node.inputs.front(), &node);
+  }
+  return out;
+}
+
+/// The other is_weight_type(), of the node that dequantizes `name` directly where there is one.
+bool is_weight_type(std::int64_t type, std::string_view name, const Dequantizers& by) {
+  static const OnnxNode kNoReader;
+  const auto reader = by.find(name);
+  return importers::is_weight_type(type, reader == by.end() ? kNoReader : *reader->second);
+}
+
 /// Whether the file has weights of its own: a vector or scalar may be left in a stripped file too.
-bool has_weights(const OnnxModel& model) {
-  return std::any_of(model.initializers.begin(), model.initializers.end(), [](const auto& each) {
+bool has_weights(const OnnxModel& model, const Dequantizers& by) {
+  return std::any_of(model.initializers.begin(), model.initializers.end(), [&](const auto& each) {
     const OnnxTensor& tensor = each.second;
-    return (is_real(tensor.type) || is_quantized(tensor.type)) && tensor.dims &&
-           tensor.dims->size() >= 2;
+    return is_weight_type(tensor.type, each.first, by) && tensor.dims && tensor.dims->size() >= 2;
   });
 }
 
@@ -165,7 +183,8 @@ std::set<std::string_view> bias_names(const OnnxModel& model) {
 }
 
 std::set<std::string_view> weight_inputs(const OnnxModel& model) {
-  if (has_weights(model)) return {};
+  const Dequantizers by = dequantizers(model);
+  if (has_weights(model, by)) return {};
   const Origins names = origins(model);
   std::set<std::string_view> firsts;
   for (const OnnxNode& node : model.nodes) {
@@ -173,12 +192,6 @@ std::set<std::string_view> weight_inputs(const OnnxModel& model) {
     const auto from = names.find(node.inputs.front());
     if (from != names.end()) firsts.insert(from->second);
   }
-  std::map<std::string_view, const OnnxNode*> dequantizes;
-  for (const OnnxNode& node : model.nodes) {
-    if (node.op != "DequantizeLinear" || node.inputs.empty()) continue;
-    dequantizes.emplace(node.inputs.front(), &node);
-  }
-  static const OnnxNode kNoReader;
   const bool stripped = model.initializers.empty();
   const auto places = in_weight_places(model, names);
   std::set<std::string_view> out;
@@ -188,9 +201,8 @@ std::set<std::string_view> weight_inputs(const OnnxModel& model) {
     const bool sized = info.sizes && std::all_of(info.sizes->begin(), info.sizes->end(),
                                                  [](const OnnxSize& s) { return s.number; });
     const bool placed = places.count(info.name) != 0;
-    const auto reader = dequantizes.find(info.name);
-    const OnnxNode& by = reader == dequantizes.end() ? kNoReader : *reader->second;
-    const bool typed = stripped && !placed ? is_real(info.type) : is_weight_type(info.type, by);
+    const bool typed =
+        stripped && !placed ? is_real(info.type) : is_weight_type(info.type, info.name, by);
     const bool weight = typed && sized && firsts.count(info.name) == 0 && (stripped || placed);
     if (weight) out.insert(info.name);
     data = data || !weight;

@@ -8,6 +8,8 @@ namespace {
 
 using importers::import_onnx;
 
+constexpr std::uint64_t kInt16 = 5;
+
 /// The sizes of `names` in the graph of a model, all of them weights.
 void check_weights(const Model& model,
                    const std::vector<std::pair<const char*, std::uint64_t>>& expected) {
@@ -172,7 +174,6 @@ TEST_CASE("onnx: a quantized bias has four bytes each, with or without a zero po
 }
 
 TEST_CASE("onnx: integers of 16 bits are weights where they are dequantized, data elsewhere") {
-  constexpr std::uint64_t kInt16 = 5;
   constexpr std::uint64_t kInt32 = 6;
   const auto model_of = [](std::uint64_t type, const std::vector<std::string>& operands) {
     Model model;
@@ -224,6 +225,12 @@ TEST_CASE("onnx: in a file that has its weights every input is data") {
   product.graph.message(5, tensor(kFloat, {16, 16}, "w"));
   product.input("a", kFloat, {16, 16}).input("b", kFloat, {16, 16});
   product.node(op("MatMul", {"a", "b"}, {"ab"})).node(op("Add", {"ab", "w"}, {"y"}));
+  // Integers of 16 bits are a weight where they are dequantized, as among the inputs.
+  Model quantized;
+  quantized.graph.message(5, tensor(kInt16, {16, 16}, "q")).message(5, tensor(kFloat, {}, "s"));
+  quantized.input("a", kFloat, {16, 16}).input("b", kFloat, {16, 16});
+  quantized.node(op("DequantizeLinear", {"q", "s"}, {"w"}));
+  quantized.node(op("MatMul", {"a", "b"}, {"ab"})).node(op("Add", {"ab", "w"}, {"y"}));
   // Nor can all be weights where only small tensors are left.
   Model small;
   small.graph.message(5, tensor(kFloat, {8}, "mean"));
@@ -232,6 +239,7 @@ TEST_CASE("onnx: in a file that has its weights every input is data") {
       {&unbatched, 3, {"obs"}},
       {&column, 1, {"x"}},
       {&product, 2, {"a", "b"}},
+      {&quantized, 2, {"a", "b"}},
       {&small, 1, {"obs"}}};
   for (const auto& [model, ops, inputs] : expected) {
     const auto made = import_onnx(model->bytes(), {});
