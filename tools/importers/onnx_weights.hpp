@@ -10,11 +10,12 @@
 
 namespace ho::importers {
 
-/// Inputs of the main graph that are weights: those of a floating-point type and known sizes that
-/// stand where weights do. In a model without a single initializer that is anywhere but first in a
-/// product or norm; where some are left, only places that weights alone have, since its inputs may
-/// well be what they are called. None where an initializer of rank 2 or more is a weight, or where
-/// none of the inputs would be left as data.
+/// Inputs of the main graph that are weights: those of known sizes and a weight's type
+/// (is_weight_type()) that stand where weights do. In a model without a single initializer that is
+/// anywhere but first in a product or norm, though only for floating point: integers there must
+/// have a place that weights alone have. Where some initializers are left, every input must, since
+/// it may well be what it is called. None where an initializer of rank 2 or more is a weight, or
+/// where none of the inputs would be left as data.
 [[nodiscard]] std::set<std::string_view> weight_inputs(const OnnxModel& model);
 
 /// Names that nothing makes and that stand where weights do: behind another operand, or in a sum or
@@ -23,12 +24,14 @@ namespace ho::importers {
 [[nodiscard]] std::set<std::string_view> lost_weights(const OnnxModel& model);
 
 /// Whether a weight that `reader` takes may have this type: floating point, or one that is
-/// dequantized before use. Wider integers only where `reader` dequantizes them: elsewhere they are
-/// indices. (The versions of ONNX that take them, INT32 since 10, 16 bits since 21, are not asked
-/// for: other domains' operators of that name took them before.)
+/// dequantized before use. Wider integers only where `reader` itself dequantizes them, not a node
+/// behind it (of a turned one, say): elsewhere they are indices. (The versions of ONNX that take
+/// them, INT32 since 10, 16 bits since 21, are not asked for: other domains' operators of that name
+/// took them before.)
 [[nodiscard]] bool is_weight_type(std::int64_t type, const OnnxNode& reader);
 
-/// Names of what is added to each channel of a product.
+/// Names of what is added to each channel of a product, as the product reads them: not of what they
+/// are made of, beyond the one DequantizeLinear that missing_weight() looks at.
 [[nodiscard]] std::set<std::string_view> bias_names(const OnnxModel& model);
 
 /// Type and sizes of a node's input that the file has lost, a stripped weight: by the node's other
