@@ -286,20 +286,22 @@ bool Replay::drops(Instance it) const {
   return !computing_ && end_ == RunEnd::kSimulated && it.era > 0 && droppable_[it.index] != 0;
 }
 
+/// Nothing of the prologue is for a next step: only steps' own transfers are looked at.
 void Replay::drop_reads() {
   for (unsigned channel = 0; channel < detail::kChannelCount; channel += 2) {
-    std::vector<Instance> kept;
-    while (const auto it = next_of(channel)) {
-      if (!drops(*it)) {
-        kept.push_back(*it);
+    std::vector<Submitted> kept;
+    for (auto& queue = queues_[channel]; !queue.empty(); queue.pop()) {
+      const Instance it = queue.top().instance;
+      if (!drops(it)) {
+        kept.push_back(queue.top());
         continue;
       }
-      const CacheOp& op = op_of(*it);
+      const CacheOp& op = op_of(it);
       --backlog_ops_;
       backlog_bytes_ -= op.range_end_bytes - op.range_begin_bytes;
-      complete(*it);
+      complete(it);
     }
-    for (const Instance it : kept) queues_[channel].push({now_ns_, it});
+    for (const Submitted& each : kept) queues_[channel].push(each);
   }
 }
 

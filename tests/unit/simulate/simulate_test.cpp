@@ -136,6 +136,43 @@ TEST_CASE("simulate: after the last step stores go on, fetches for a next one do
   CHECK(result.epilogue[0].end_ns == 5000);
 }
 
+TEST_CASE("simulate: a prologue that steps never let on the link follows the last, in list order") {
+  ScheduleBuilder b;
+  const auto x = b.storage("x", 9000, ScheduleBuilder::kWeight, 0);
+  const auto y = b.storage("y", 9000, ScheduleBuilder::kWeight, 9024);
+  const auto c = b.storage("c", 64, ScheduleBuilder::kActivation);
+  b.op({ScheduleBuilder::read(x, 0), ScheduleBuilder::write(c, 36096)});
+  b.op({ScheduleBuilder::read(y, 9024), ScheduleBuilder::read(c, 36096)});
+  // The link has a next transfer whenever one ends.
+  for (const int i : {0, 1}) {
+    const auto detach = static_cast<std::uint32_t>(2 * i);
+    b.detach(i == 0 ? x : y, 9024 * static_cast<std::uint64_t>(i), {.after = i});
+    b.prefetch(i == 0 ? x : y, 9024 * static_cast<std::uint64_t>(i),
+               {.after = i,
+                .before = i,
+                .next_step = true,
+                .after_cache_ops = {ScheduleBuilder::same(detach)}});
+  }
+  b.detach(c, 36096, {.after = 1});
+  b.prologue(x, 0, {.before = 0});
+  b.prologue(y, 9024, {.before = 1});
+  // Needed by no op. The last waits for the first of them.
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    const auto late = b.storage("late" + std::to_string(i), 1000, ScheduleBuilder::kWeight, 20000);
+    b.prologue(late, 18048 + 1024 * i, {});
+  }
+  Schedule plan = b.finish();
+  plan.prologue.back().after_cache_ops = {ScheduleBuilder::same(2)};
+  const Simulation result = run(plan);
+  CHECK(result.step_ns == 20000);
+  REQUIRE(result.prologue.size() == 6);
+  for (std::size_t i = 2; i < 6; ++i) {
+    CAPTURE(i);
+    CHECK(result.prologue[i].start_ns > result.first_step_ns + result.step_ns);
+    if (i > 2) CHECK(result.prologue[i].start_ns == result.prologue[i - 1].end_ns);
+  }
+}
+
 TEST_CASE("simulate: a prefetch for the next step runs beside this one's tail") {
   ScheduleBuilder b;
   const auto w = b.storage("w", 1000, ScheduleBuilder::kWeight, 0);
