@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,7 @@ namespace {
 
 constexpr std::uint64_t kKey = 42;
 constexpr auto kSpin = std::chrono::microseconds(50);
+constexpr int kSleepMsMax = 1000;  ///< then a lost peer shows
 
 /// What the target tells the initiator. base: 0, or an address where the provider wants one.
 struct Greeting {
@@ -124,8 +126,9 @@ void run_target(int socket, const LoopShape& shape, const std::string& provider)
 
 class LibfabricLoop final : public Loop {
  public:
-  LibfabricLoop(const LoopShape& shape, std::unique_ptr<Child> child)
+  LibfabricLoop(const LoopShape& shape, Waits waits, std::unique_ptr<Child> child)
       : shape_(shape),
+        waits_(waits),
         child_(std::move(child)),
         contexts_(shape.inflight),
         latencies_(shape.inflight) {
@@ -146,7 +149,9 @@ class LibfabricLoop final : public Loop {
     hints->dest_addrlen = greeting.name_bytes;
     int bad = fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints, &stack_.info);
     fi_freeinfo(hints);
-    if (bad == 0) bad = open_stack(stack_, FI_WAIT_NONE);
+    const bool asleep = waits_ == Waits::kAsleep;
+    if (bad == 0) bad = open_stack(stack_, asleep ? FI_WAIT_FD : FI_WAIT_NONE);
+    if (bad == 0 && asleep) bad = fi_control(&stack_.cq->fid, FI_GETWAIT, &wait_descriptor_);
     if (bad == 0 && fi_av_insert(stack_.av, greeting.name, 1, &peer_, 0, nullptr) != 1) bad = -1;
     area_ = static_cast<std::byte*>(map_area(shape_.area_bytes));
     fid_mr* mr = nullptr;
@@ -173,6 +178,7 @@ class LibfabricLoop final : public Loop {
         if (posted != 0) return Error(Errc::kIo, "the plain libfabric loop lost its peer");
         free_.pop_back();
       }
+      rest();
       std::array<fi_cq_entry, 16> entries;
       const ssize_t got = fi_cq_read(stack_.cq, entries.data(), entries.size());
       if (got < 0 && got != -FI_EAGAIN) return Error(Errc::kIo, "the plain libfabric loop failed");
@@ -193,6 +199,18 @@ class LibfabricLoop final : public Loop {
  private:
   [[nodiscard]] std::size_t slot_of(const fi_context2* context) const {
     return static_cast<std::size_t>(context - contexts_.data());
+  }
+  /// Sleeps through a pause, and for a completion where it is to.
+  void rest() {
+    if (free_.size() == contexts_.size()) {
+      if (shape_.pause > Duration{0}) std::this_thread::sleep_until(not_before_);
+      return;
+    }
+    if (waits_ == Waits::kPolling) return;
+    fid* waited[] = {&stack_.cq->fid};
+    if (fi_trywait(stack_.fabric, waited, 1) != 0) return;
+    pollfd wait{wait_descriptor_, POLLIN, 0};
+    (void)::poll(&wait, 1, kSleepMsMax);
   }
   ssize_t post(fi_context2* context) {
     std::byte* local = area_ + at_;
@@ -222,6 +240,8 @@ class LibfabricLoop final : public Loop {
   }
 
   const LoopShape shape_;
+  const Waits waits_;
+  int wait_descriptor_ = -1;
   std::unique_ptr<Child> child_;
   std::vector<fi_context2> contexts_;
   std::vector<fi_context2*> free_;
@@ -237,14 +257,16 @@ class LibfabricLoop final : public Loop {
 
 }  // namespace
 
-Result<Limit> make_libfabric_limit(const LoopShape& shape, const std::string& provider) {
+Result<Limit> make_libfabric_limit(const LoopShape& shape, const std::string& provider,
+                                   Waits waits) {
   auto child =
       Child::start([&shape, &provider](int socket) { run_target(socket, shape, provider); });
   if (!child) return child.error();
-  auto loop = std::make_unique<LibfabricLoop>(shape, std::move(*child));
+  auto loop = std::make_unique<LibfabricLoop>(shape, waits, std::move(*child));
   const auto opened = loop->open(provider);
   if (!opened) return opened.error();
-  return Limit{"plain libfabric loop (" + provider + ")", std::move(loop)};
+  const std::string how = waits == Waits::kAsleep ? ", asleep until an operation ends" : "";
+  return Limit{"plain libfabric loop (" + provider + how + ")", std::move(loop)};
 }
 
 }  // namespace ho::bench

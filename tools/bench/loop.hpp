@@ -19,7 +19,8 @@ struct LoopShape {
   std::uint32_t inflight = 16;
   std::uint64_t area_bytes =
       64U << 20U;  ///< walked through on both sides; a multiple of size_bytes
-  /// From the end of one operation to the next submission: the target falls asleep in it.
+  /// From the end of one operation to the next submission: the target falls asleep in it, and so
+  /// does the initiator's thread where nothing is in flight. Then both are woken for the next one.
   Duration pause{0};
 };
 
@@ -49,11 +50,15 @@ struct Limit {
 [[nodiscard]] Result<Limit> make_copy_limit(const LoopShape& shape, std::byte* local,
                                             std::byte* remote);
 
+/// How an initiator waits for what it has in flight.
+enum class Waits : std::uint8_t { kPolling, kAsleep };
+
 /// A plain libfabric program: one endpoint, `inflight` operations, delivery-complete puts; its
-/// target polls for 50 us and then sleeps, as ours does. Forks; call while the process has one
-/// thread.
+/// target polls for 50 us and then sleeps, as ours does. kPolling is what our initiators do for 5
+/// ms; kAsleep waits for its completion queue's descriptor at once. Forks; call while the process
+/// has one thread.
 [[nodiscard]] Result<Limit> make_libfabric_limit(const LoopShape& shape,
-                                                 const std::string& provider);
+                                                 const std::string& provider, Waits waits);
 
 /// A plain UCX program in processes of its own; its target polls all the time. Forks; call while
 /// the process has one thread.

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cerrno>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "common/base/units.hpp"
@@ -84,6 +85,9 @@ class DriverLoop final : public Loop {
         if (!submitted && submitted.error().code() == Errc::kBusy) break;
         if (!submitted) return submitted.error();
         free_.pop_back();
+      }
+      if (shape_.pause > Duration{0} && free_.size() == shape_.inflight) {
+        std::this_thread::sleep_until(not_before_);
       }
       std::array<Completion, 64> done;
       const std::size_t count = transport_.poll(done);
@@ -230,9 +234,14 @@ Result<Rivals> make_network_rivals(Driver driver, const LoopShape& shape) {
   }
   const auto provider = transport::usual_ofi_provider();
   if (!provider) return provider.error();
-  auto plain = make_libfabric_limit(shape, *provider);
+  auto plain = make_libfabric_limit(shape, *provider, Waits::kPolling);
   if (!plain) return plain.error();
   rivals.limits.push_back(std::move(*plain));
+  if (shape.pause > Duration{0}) {
+    auto asleep = make_libfabric_limit(shape, *provider, Waits::kAsleep);
+    if (!asleep) return asleep.error();
+    rivals.limits.push_back(std::move(*asleep));
+  }
   auto ucx = make_ucx_limit(shape, "tcp");
   if (ucx) {
     rivals.limits.push_back(std::move(*ucx));

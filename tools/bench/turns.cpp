@@ -20,7 +20,7 @@ struct Rival {
   std::vector<double> ratios;
   std::string failure;  ///< it gave up; a limit may not
 
-  [[nodiscard]] Comparison result() const {
+  [[nodiscard]] Comparison result(const TransportBenchResult& ours) const {
     Comparison comparison;
     comparison.name = limit.name;
     comparison.not_measured = failure;
@@ -33,6 +33,9 @@ struct Rival {
     const std::vector<double> latencies = limit.loop->latencies_us();
     comparison.p50_us = quantile(latencies, 0.5);
     comparison.p99_us = quantile(latencies, 0.99);
+    if (latencies.empty()) return comparison;
+    comparison.p50_ratio = ours.p50_us / comparison.p50_us;
+    comparison.p99_ratio = ours.p99_us / comparison.p99_us;
     return comparison;
   }
 };
@@ -116,9 +119,9 @@ Result<TransportBenchResult> compare_in_turns(Loop& ours, std::vector<Limit> oth
   result.p99_us = quantile(latencies, 0.99);
   for (std::size_t i = 0; i < rivals.size(); ++i) {
     if (i == 0) {
-      result.limit = rivals[i].result();
+      result.limit = rivals[i].result(result);
     } else {
-      result.beside.push_back(rivals[i].result());
+      result.beside.push_back(rivals[i].result(result));
     }
   }
   return result;

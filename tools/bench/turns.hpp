@@ -18,6 +18,8 @@ struct Comparison {
   double ratio_high = 0;   ///< .. the two ends
   double p50_us = 0;       ///< submit to completion; 0: its loop does not look
   double p99_us = 0;
+  double p50_ratio = 0;  ///< ours over it
+  double p99_ratio = 0;
   std::string not_measured;  ///< why, where it was not; then the numbers are 0
 };
 

@@ -7,8 +7,10 @@
 #include <ucp/api/ucp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -148,6 +150,10 @@ class UcxLoop final : public Loop {
         moved_bytes += shape_.size_bytes;
         not_before_ = clock.now() + shape_.pause;
       }
+      const bool resting = shape_.pause > Duration{0} &&
+                           std::all_of(requests_.begin(), requests_.end(),
+                                       [](const void* request) { return request == nullptr; });
+      if (resting) std::this_thread::sleep_until(not_before_);
       (void)ucp_worker_progress(stack_.worker);
       took = clock.now() - start;
     }

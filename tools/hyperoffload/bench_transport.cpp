@@ -55,7 +55,9 @@ std::string comparison_json(const bench::Comparison& comparison) {
          ", \"ratio_low\": " + number(comparison.ratio_low, "%.4f") +
          ", \"ratio_high\": " + number(comparison.ratio_high, "%.4f") +
          ", \"p50_us\": " + number(comparison.p50_us, "%.3f") +
-         ", \"p99_us\": " + number(comparison.p99_us, "%.3f") + "}";
+         ", \"p99_us\": " + number(comparison.p99_us, "%.3f") +
+         ", \"p50_ratio\": " + number(comparison.p50_ratio, "%.3f") +
+         ", \"p99_ratio\": " + number(comparison.p99_ratio, "%.3f") + "}";
 }
 
 void print_json(const Arguments& arguments, std::uint64_t size,
@@ -86,7 +88,9 @@ void print_line(const bench::Comparison& comparison) {
             << number(100 * comparison.ratio_high, "%.1f") << ")";
   if (comparison.p50_us > 0) {
     std::cout << ", p50 " << number(comparison.p50_us, "%.2f") << " us, p99 "
-              << number(comparison.p99_us, "%.2f") << " us";
+              << number(comparison.p99_us, "%.2f") << " us; ours take "
+              << number(comparison.p50_ratio, "%.2f") << " and "
+              << number(comparison.p99_ratio, "%.2f") << " times as long";
   }
   std::cout << "\n";
 }
@@ -130,7 +134,7 @@ int run(const Arguments& arguments) {
     return kExitBadInput;
   }
   if (arguments.pause_us > 0 && arguments.driver == "local") {
-    std::cerr << "hyperoffload bench transport: --pause: no target sleeps under local\n";
+    std::cerr << "hyperoffload bench transport: --pause: there is no target to sleep under local\n";
     return kExitBadInput;
   }
   bench::TransportBenchOptions options;
@@ -177,7 +181,7 @@ void add_bench_transport(CLI::App& bench, int& exit_code) {
   auto* pause = command
                     .add_option("--pause", arguments->pause_us,
                                 "microseconds from the end of an operation to the next one; 200: "
-                                "the target sleeps in between")
+                                "both ends sleep in between")
                     ->check(CLI::Range(0, 20'000))
                     ->capture_default_str();
   command

@@ -40,13 +40,17 @@ with tempfile.TemporaryDirectory() as name:
     if not any(pathlib.Path("/sys/class/infiniband").glob("*")):
         assert "no RDMA device" in bench("ucx", "get", code=1).stderr
 
-    # One small operation at a time, the target asleep before each: the limit's times beside ours.
+    # One small operation at a time, both ends asleep before each: the limits' times beside ours.
     done = subprocess.run([cli, "bench", "transport", "--driver", "ofi", "--op", "get", "--size", "4KiB", "--inflight",
                            "1", "--pause", "500", "--seconds", "0.5", "--json"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
     answer = json.loads(done.stdout)
     assert answer["pause_us"] == 500 and answer["ops_per_s"] < 2000, answer
-    assert 0 < answer["limit"]["p50_us"] <= answer["limit"]["p99_us"], answer
+    asleep = [other for other in answer["beside"] if "asleep until" in other["name"]]
+    assert len(asleep) == 1, answer
+    for limit in (answer["limit"], asleep[0]):
+        assert 0 < limit["p50_us"] <= limit["p99_us"], answer
+        assert abs(limit["p50_ratio"] * limit["p50_us"] - answer["p50_us"]) < 0.01 * answer["p50_us"], answer
 
     stage = subprocess.run([cli, "bench", "stage", "--path", str(folder / "flash"), "--size", "8MiB", "--chunk", "1MiB",
                             "--rounds", "2", "--json"], capture_output=True, text=True, timeout=60)
