@@ -27,6 +27,17 @@ constexpr Duration kSpin = std::chrono::microseconds(30);
 // A back-stop only: a driver's descriptor is what wakes the thread.
 constexpr int kSleepMsMax = 1000;
 
+/// Where an exposure does not end, everything at its driver does: the memory is another's next, and
+/// an access that could still come in would be to that.
+void revoke_or_shut(transport::Target& target, transport::ExposureId exposure) {
+  const auto done = target.revoke(exposure);
+  if (done) return;
+  HO_CHECK(done.error().code() != Errc::kNotFound);
+  log(LogLevel::kError, "revoke failed; the driver serves nobody any more",
+      {{"driver", std::string(target.name())}, {"error", done.error().message()}});
+  target.shut();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<DataLoop>> DataLoop::create(
@@ -126,7 +137,7 @@ Result<std::vector<transport::Exposure>> DataLoop::do_expose(const ExposeRequest
   for (const auto& region : request.regions) {
     auto exposure = target->expose(region);
     if (!exposure) {
-      for (const auto& earlier : made) HO_CHECK(target->revoke(earlier.id).ok());
+      for (const auto& earlier : made) revoke_or_shut(*target, earlier.id);
       return exposure.error().at("expose over " + request.driver);
     }
     made.push_back(std::move(*exposure));
@@ -137,15 +148,7 @@ Result<std::vector<transport::Exposure>> DataLoop::do_expose(const ExposeRequest
 void DataLoop::do_revoke(const RevokeRequest& request) {
   transport::Target* const target = find(request.driver);
   HO_CHECK(target != nullptr);
-  for (const auto exposure : request.exposures) {
-    if (auto done = target->revoke(exposure); !done) {
-      // The memory is another's next: an access that could still come in would be to that.
-      HO_CHECK(done.error().code() != Errc::kNotFound);
-      log(LogLevel::kError, "revoke failed; the driver serves nobody any more",
-          {{"driver", request.driver}, {"error", done.error().message()}});
-      target->shut();
-    }
-  }
+  for (const auto exposure : request.exposures) revoke_or_shut(*target, exposure);
 }
 
 std::size_t DataLoop::serve_requests() {

@@ -208,7 +208,9 @@ Result<void> OfiTarget::revoke(ExposureId exposure) {
   Result<void> closed;
   for (MemoryHandle& memory : found->second.memory) {
     const int returned = fi_close(&memory.release()->fid);
-    if (returned != 0) closed = fabric_error(returned, "closing a registration");
+    if (returned != 0) {
+      closed = Error(Errc::kIo, fabric_error(returned, "closing a registration").context());
+    }
   }
   if (!found->second.alias.empty()) aliases_.retire(found->second.alias);
   const TenantId tenant = found->second.tenant;
