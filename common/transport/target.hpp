@@ -68,11 +68,13 @@ class Target {
   /// Initiators see kPermissionDenied or kUnavailable. An access caught half-way may still be told
   /// as done and have read zeros or written to nowhere: an owner who releases memory that it still
   /// accesses races with itself, one whose lease lapses must not trust what ends after it, and
-  /// where the daemon ends, shut() comes first. @return kNotFound for an unknown exposure.
+  /// where the daemon ends, shut() comes first. @return kNotFound for an unknown exposure; kIo:
+  /// accesses by its key may still come in. The exposure is gone all the same, and the caller must
+  /// shut() the target before the memory is used for anything else.
   [[nodiscard]] virtual Result<void> revoke(ExposureId exposure) = 0;
 
-  /// Ends every initiator's connection: none is told of another access as done. Afterwards expose()
-  /// answers kUnavailable and progress() does nothing. Idempotent.
+  /// Ends every initiator's connection: none is told of another access as done. Afterwards admit()
+  /// and expose() answer kUnavailable and progress() does nothing. Idempotent.
   virtual void shut() = 0;
 
   /// Serves initiators for a bounded time. @return events handled; 0: nothing to do.

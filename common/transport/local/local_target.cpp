@@ -15,7 +15,10 @@ class LocalTarget final : public Target {
   [[nodiscard]] const std::string& address() const override { return address_; }
 
   /// Whoever has a descriptor has the memory, and nobody is reached by anything else.
-  [[nodiscard]] Result<std::string> admit(TenantId /*tenant*/) override { return std::string(); }
+  [[nodiscard]] Result<std::string> admit(TenantId /*tenant*/) override {
+    if (shut_) return Error(Errc::kUnavailable, "the target is shut");
+    return std::string();
+  }
   void dismiss(TenantId /*tenant*/) override {}
 
   [[nodiscard]] Result<Exposure> expose(const ExposeRequest& request) override {

@@ -129,5 +129,19 @@ TEST_CASE("local: copies are made by one thread to four") {
   CHECK(transport::make_local_transport(options, clock).ok());
 }
 
+TEST_CASE("local: a target that was shut takes nothing new in, and gives back what it has") {
+  const auto segment = segment_of(64 * kKiB);
+  const auto target = transport::make_local_target();
+  REQUIRE(target.ok());
+  const transport::ExposeRequest request{segment->bytes(), transport::Rights::kRead, segment->fd(),
+                                         transport::TenantId(1)};
+  const auto exposed = (*target)->expose(request);
+  REQUIRE(exposed.ok());
+  (*target)->shut();
+  CHECK((*target)->admit(transport::TenantId(2)).error().code() == Errc::kUnavailable);
+  CHECK((*target)->expose(request).error().code() == Errc::kUnavailable);
+  CHECK((*target)->revoke(exposed->id).ok());
+}
+
 }  // namespace
 }  // namespace ho::test

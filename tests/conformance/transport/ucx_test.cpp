@@ -9,6 +9,7 @@
 #include "common/transport/ucx_module.hpp"
 #include "tests/conformance/transport/rig.hpp"
 #include "tests/support/skip.hpp"
+#include "tools/bench/target_process.hpp"
 
 namespace ho::test {
 namespace {
@@ -86,6 +87,28 @@ TEST_CASE("ucx: a closed peer can be connected again, many times, in one process
   REQUIRE(bench.get(2, {0, 0, kMiB}).ok());
   REQUIRE(collect(*rig, *bench.initiator, 1)[0].code == Errc::kOk);
   CHECK(std::memcmp(bench.memory().data(), bench.exposed.truth.data(), kMiB) == 0);
+}
+
+TEST_CASE("ucx: a target that was shut takes nothing new in, and gives back what it has") {
+  transport::UcxDevices devices;
+  devices.transports = "tcp";
+  devices.allow_emulation = true;  // nothing is transferred: any machine will do
+  const auto target = transport::make_ucx_target(devices);
+  if (!target) return skip(target.error().message());
+  const auto segment = bench::Segment::create(64 * kKiB);
+  REQUIRE(segment.ok());
+  const transport::ExposeRequest request{(*segment)->bytes(), Rights::kRead, (*segment)->fd(),
+                                         transport::TenantId(1)};
+  const auto exposed = (*target)->expose(request);
+  REQUIRE(exposed.ok());
+  REQUIRE((*target)->admit(transport::TenantId(1)).ok());
+  (*target)->shut();
+  CHECK((*target)->admit(transport::TenantId(2)).error().code() == Errc::kUnavailable);
+  CHECK((*target)->expose(request).error().code() == Errc::kUnavailable);
+  CHECK((*target)->revoke(exposed->id).ok());
+  CHECK((*target)->progress() == 0);
+  CHECK((*target)->arm());
+  (*target)->shut();
 }
 
 }  // namespace
