@@ -286,6 +286,7 @@ void Node::await_signal() {
       parts.drain_end = now + parts.drain;
     }
     parts.forced_end = parts.drain_end + kForcedEndMax;
+    tick();  // not only when the timer of a daemon at rest is over
     await_signal();
   });
 }

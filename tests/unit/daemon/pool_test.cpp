@@ -12,17 +12,18 @@ namespace ho::daemon {
 
 namespace {
 
+using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
 constexpr std::uint64_t kSegment = 2 * kMiB;
 
-Pool make_pool(TimePoint now, std::uint64_t segments = 8) {
+Pool make_pool(TimePoint now, std::uint64_t segments = 8, milliseconds lease = 1000ms) {
   Pool::Options options;
   options.node = NodeId(5);
   options.node_name = "n5";
   options.capacity_bytes = segments * kSegment;
   options.segment_bytes = kSegment;
-  options.lease = milliseconds(1000);
+  options.lease = lease;
   options.sessions_max = 4;
   return Pool(options, now);
 }
@@ -113,6 +114,46 @@ TEST_CASE("pool: a stop is given back once, also to a session renewed before the
   CHECK(pool.sessions().at(renewed).lease_end == resumed + milliseconds(1000));
   CHECK(pool.sessions().at(silent).lease_end <= resumed + milliseconds(1000));
   CHECK(pool.sessions().at(silent).lease_end > resumed);
+}
+
+TEST_CASE("pool: a stop is what makes a tick four periods late or more, by the lease's length") {
+  struct Case {
+    milliseconds lease;
+    milliseconds period;
+  };
+  for (const auto& [lease, period] :
+       {Case{10'000ms, 250ms}, Case{4000ms, 100ms}, Case{1000ms, 50ms}, Case{60'000ms, 250ms}}) {
+    INFO("lease of " << lease.count() << " ms");
+    const TimePoint start{};
+    Pool pool = make_pool(start, 8, lease);
+    REQUIRE(pool.tick_period() == period);
+    const SessionId session = open(pool, start);
+    const auto lease_end = [&] { return pool.sessions().at(session).lease_end; };
+    TimePoint now = start + period + 4 * period - 1ms;
+    REQUIRE(pool.tick(now).empty());
+    CHECK(lease_end() == start + lease);
+    now += period + 4 * period;
+    REQUIRE(pool.tick(now).empty());
+    CHECK(lease_end() == start + lease + 4 * period);
+  }
+}
+
+TEST_CASE("pool: a tick that was due before draining began is not late") {
+  const TimePoint start{};
+  Pool pool = make_pool(start, 8, 10'000ms);
+  const SessionId session = open(pool, start);
+  const auto lease_end = [&] { return pool.sessions().at(session).lease_end; };
+  pool.start_draining();
+  REQUIRE(pool.tick_period() == 50ms);
+  TimePoint now = start + 250ms;
+  REQUIRE(pool.tick(now).empty());
+  CHECK(lease_end() == start + 10'000ms);
+  now += 50ms + 199ms;
+  REQUIRE(pool.tick(now).empty());
+  CHECK(lease_end() == start + 10'000ms);
+  now += 50ms + 200ms;
+  REQUIRE(pool.tick(now).empty());
+  CHECK(lease_end() == start + 10'200ms);
 }
 
 TEST_CASE("pool: a session that ends while its memory is made leaves nothing behind") {
