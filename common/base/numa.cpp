@@ -11,10 +11,12 @@
 #include <cerrno>
 #include <charconv>
 #include <climits>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 #include "common/base/units.hpp"
 
@@ -59,6 +61,22 @@ std::uint64_t number_after(const std::string& path, const std::string& word) {
   return in >> value ? value : 0;
 }
 
+/// What a node has set aside in huge pages, of all sizes: a folder each, "hugepages-2048kB".
+std::uint64_t set_aside_bytes(const std::string& folder) {
+  constexpr std::string_view kPrefix = "hugepages-";
+  std::uint64_t sum = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    std::uint64_t page_kib = 0;
+    if (name.rfind(kPrefix, 0) != 0) continue;
+    std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), page_kib);
+    sum += number_after(at->path() / "nr_hugepages", "") * page_kib * kKiB;
+  }
+  return sum;
+}
+
 }  // namespace
 
 Result<std::vector<NumaNode>> parse_numa_nodes(std::string_view text) {
@@ -100,7 +118,7 @@ std::vector<NumaMemory> read_numa_memory(const std::string& root) {
     const std::string here = folder + "node" + std::to_string(node.value()) + "/";
     const std::string huge = here + "hugepages/hugepages-2048kB/";
     const std::uint64_t total = number_after(here + "meminfo", "MemTotal:") * kKiB;
-    const std::uint64_t set_aside = number_after(huge + "nr_hugepages", "") * 2 * kMiB;
+    const std::uint64_t set_aside = set_aside_bytes(here + "hugepages");
     out.push_back({node, total - std::min(total, set_aside),
                    number_after(huge + "free_hugepages", "") * 2 * kMiB, with_cpus.contains(node)});
   }

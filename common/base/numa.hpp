@@ -19,7 +19,7 @@ using NumaNode = Strong<struct NumaNodeTag, std::uint32_t>;
 /// Memory of one NUMA node.
 struct NumaMemory {
   NumaNode node;
-  std::uint64_t bytes = 0;            ///< but for what is set aside in huge pages
+  std::uint64_t bytes = 0;            ///< but for what is set aside in huge pages, of any size
   std::uint64_t free_huge_bytes = 0;  ///< set aside in pages of 2 MiB, and free
   bool has_cpus = true;               ///< without: memory of a device, or behind CXL
 };

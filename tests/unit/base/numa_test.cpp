@@ -57,13 +57,16 @@ class FakeMachine {
 
 TEST_CASE("numa: what is set aside in huge pages is no ordinary memory") {
   const FakeMachine machine;
-  machine.put("sys/devices/system/node/node2/hugepages/hugepages-2048kB/nr_hugepages", "1\n");
+  const std::string huge = "sys/devices/system/node/node2/hugepages/";
+  machine.put(huge + "hugepages-2048kB/nr_hugepages", "1\n");
+  machine.put(huge + "hugepages-64kB/nr_hugepages", "4\n");
+  machine.put(huge + "hugepages-1048576kB/nr_hugepages", "0\n");
   machine.put("sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages", "9\n");
   const auto memory = machine.memory();
   REQUIRE(memory.size() == 3);
   CHECK(memory[0].bytes == 0);
   CHECK(memory[1].bytes == 2 * kMiB);
-  CHECK(memory[2].bytes == kMiB);
+  CHECK(memory[2].bytes == kMiB - 256 * kKiB);
 }
 
 TEST_CASE("numa: lists of nodes are read as the kernel writes them, and nothing else is") {
