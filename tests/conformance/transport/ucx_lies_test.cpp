@@ -110,12 +110,14 @@ TEST_CASE("ucx: what UCX would emulate by messages is neither written nor read a
   const auto key = transport::decode_ucx_key(other.exposed.key);
   const auto address = transport::decode_ucx_address(rig->address(other.target));
   REQUIRE((key.ok() && address.ok()));
+  // They outlive the endpoint: what has not ended in time ends with it.
+  const std::vector<std::byte> bytes(64, std::byte{0xEE});
+  std::vector<std::byte> read(64);
+  std::vector<std::byte> stolen(64);
   {
     Liar liar(*address);
-    std::vector<std::byte> bytes(64, std::byte{0xEE});
     // That it is connected, and what it may: the device's access with a good key.
     ucp_rkey_h good = liar.unpack(key->packed);
-    std::vector<std::byte> read(64);
     REQUIRE(liar.ends(liar.get(read, key->base, good), 20s));
     REQUIRE(std::memcmp(read.data(), other.exposed.truth.data(), read.size()) == 0);
     ucp_rkey_destroy(good);
@@ -124,7 +126,6 @@ TEST_CASE("ucx: what UCX would emulate by messages is neither written nor read a
     (void)liar.ends(liar.flush(), 2s);
     CHECK(rig->alive(other.target));
     CHECK(checksum64(other.exposed.truth) == before);
-    std::vector<std::byte> stolen(64);
     CHECK_FALSE(liar.ends(liar.get(stolen, key->base, none), 2s));
     CHECK(std::memcmp(stolen.data(), other.exposed.truth.data(), stolen.size()) != 0);
     ucp_rkey_destroy(none);
