@@ -104,7 +104,9 @@ Result<std::unique_ptr<UcxContext>> UcxContext::create(const UcxDevices& devices
   }
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  worker.thread_mode = UCS_THREAD_MODE_SINGLE;
+  // One thread at a time, but not always the same: who makes a worker hands it on to the thread
+  // that moves data. A UCX with assertions, as Debian 13 has it, ends the process in mode SINGLE.
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   status = ucp_worker_create(made->context_, &worker, &made->worker_);
   if (status != UCS_OK) return ucx_error(status, "making a UCX worker");
   return made;
