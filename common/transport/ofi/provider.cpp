@@ -77,10 +77,11 @@ Result<InfoHandle> common_hints(const std::string& provider) {
 namespace {
 
 /// Of those named, the ones that have our kind of endpoint on this machine, as libfabric calls them
-/// then ("tcp" may be "tcp;ofi_rxm"). Without a name: all of kTcpProviders.
+/// then ("tcp" may be "tcp;ofi_rxm"). Without a name, or with "net", whose name may be "tcp" here:
+/// all of kTcpProviders.
 Result<std::vector<std::string>> providers_here(const std::string& named) {
   std::vector<std::string> asked(kTcpProviders.begin(), kTcpProviders.end());
-  if (!named.empty()) asked = {named};
+  if (!named.empty() && named != "net") asked = {named};
   std::vector<std::string> names;
   for (const std::string& name : asked) {
     const auto hints = common_hints(name);

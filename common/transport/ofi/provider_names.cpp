@@ -16,6 +16,7 @@ bool is_tcp(const std::string& name) {
 /// A name that somebody gave, as libfabric calls it here.
 std::string full_name(const std::string& named, std::span<const std::string> here) {
   if (is_in(here, named)) return named;
+  if (named == "net" && is_in(here, "tcp")) return "tcp";
   const auto layered = std::find_if(here.begin(), here.end(), [&](const std::string& name) {
     return name.rfind(named + ";", 0) == 0;
   });

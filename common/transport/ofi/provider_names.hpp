@@ -23,6 +23,7 @@ inline constexpr std::array<const char*, 2> kTcpProviders = {"net", "tcp"};
 /// `here` as fi_getinfo() calls those that have our kind of endpoint on this machine. One that is
 /// named is taken as it is, or else below the utility provider that gives it such endpoints ("tcp"
 /// is "tcp;ofi_rxm" then), or else as it is nevertheless, and libfabric will say that it has none.
+/// "net" is "tcp" where libfabric has only the later name, so a configuration outlives its update.
 /// @return kUnsupported: no name given, and none of kTcpProviders here.
 [[nodiscard]] Result<std::string> choose_provider(const std::string& named,
                                                   std::span<const std::string> here);
