@@ -43,7 +43,7 @@ find_package(HyperOffload 0.1 REQUIRED)
 add_executable(by_cmake roundtrip.c)
 target_link_libraries(by_cmake PRIVATE HyperOffload::hyperoffload)
 END
-cmake -S "$work/consumer" -B "$work/consumer/build" -DCMAKE_PREFIX_PATH="$work/moved" >/dev/null
+cmake -G Ninja -S "$work/consumer" -B "$work/consumer/build" -DCMAKE_PREFIX_PATH="$work/moved" >/dev/null
 cmake --build "$work/consumer/build" >/dev/null
 
 cat >"$work/daemon.textproto" <<END
