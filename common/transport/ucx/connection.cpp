@@ -71,7 +71,10 @@ Result<void> UcxConnection::try_key(const KeyTrial& trial, const Clock& clock, T
   if (tried.error().code() != Errc::kPermissionDenied) return tried;
   // UCX says the same when the target's process ends its endpoints; then nobody answers a new one.
   const auto reached = reach(clock, deadline);
-  if (reached && !failed()) return tried;
+  if (reached && !failed()) {
+    return Error(Errc::kPermissionDenied,
+                 "the target's device refuses the key: " + tried.error().context());
+  }
   scout_.reset();
   return Error(Errc::kUnavailable, "the target has gone: " + tried.error().context());
 }

@@ -1,8 +1,10 @@
 // What is special to the ucx driver: it needs a device, and trusts UCX with bytes of peers.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
-#include <thread>
+#include <string>
+#include <utility>
 
 #include "common/transport/rdma_devices.hpp"
 #include "common/transport/ucx/wire.hpp"
@@ -63,6 +65,75 @@ TEST_CASE("ucx: the target's device refuses a range beyond the region, whatever 
   REQUIRE(rig->alive(bench.target));
 }
 
+/// Tries a key. Whoever is refused is told by whom, and of what.
+void check_refused(Bench& bench, const UcxKey& key) {
+  transport::RegionGrant grant;
+  grant.key = transport::encode_ucx_key(key);
+  grant.length_bytes = key.length_bytes;
+  const auto region = bench.initiator->attach(bench.peer, std::move(grant));
+  REQUIRE_FALSE(region.ok());
+  INFO(region.error().message());
+  CHECK(region.error().code() == Errc::kPermissionDenied);
+  CHECK(region.error().context().find("device refuses the key") != std::string::npos);
+}
+
+UcxKey key_of(const Exposed& exposed) {
+  auto key = transport::decode_ucx_key(exposed.key);
+  REQUIRE(key.ok());
+  return *key;
+}
+
+TEST_CASE("ucx: a guessed key, and another target's, are refused, and the good one goes on") {
+  if (!has_device()) return;
+  const auto rig = make_rig("ucx");
+  const std::size_t other = rig->add_target();  // forks, which UCX does not survive once in use
+  Bench bench(*rig, kMiB, kMiB);
+  // Where keys of one target differ is the device's number.
+  const Exposed second = rig->expose(bench.target, kMiB, Rights::kReadWrite);
+  const UcxKey good = key_of(bench.exposed);
+  const std::string packed = key_of(second).packed;
+  const auto differs =
+      std::mismatch(packed.begin(), packed.end(), good.packed.begin(), good.packed.end());
+  REQUIRE(differs.first != packed.end());
+  REQUIRE(differs.second != good.packed.end());
+  const auto at = static_cast<std::size_t>(differs.second - good.packed.begin());
+  for (const int flip : {1, 2, 4}) {
+    UcxKey guess = good;
+    guess.packed[at] = static_cast<char>(guess.packed[at] ^ flip);
+    if (guess.packed != packed) check_refused(bench, guess);
+  }
+  check_refused(bench, key_of(rig->expose(other, kMiB, Rights::kReadWrite)));
+  fill(bench.exposed.truth, 9);
+  REQUIRE(bench.get(1, {0, 0, kMiB}).ok());
+  REQUIRE(collect(*rig, *bench.initiator, 1)[0].code == Errc::kOk);
+  CHECK(std::memcmp(bench.memory().data(), bench.exposed.truth.data(), kMiB) == 0);
+  CHECK(rig->alive(bench.target));
+  CHECK(rig->alive(other));
+}
+
+TEST_CASE("ucx: a revoked key opens nothing of what is exposed after it") {
+  if (!has_device()) return;
+  const auto rig = make_rig("ucx");
+  Bench bench(*rig, kMiB, kMiB);
+  for (int round = 0; round < 4; ++round) {
+    INFO("round " << round);
+    const Exposed before = rig->expose(bench.target, kMiB, Rights::kReadWrite);
+    (void)rig->revoke(before);
+    const Exposed after = rig->expose(bench.target, kMiB, Rights::kReadWrite);
+    UcxKey old = key_of(before);
+    const UcxKey fresh = key_of(after);
+    CHECK(old.packed != fresh.packed);
+    check_refused(bench, old);
+    old.base = fresh.base;  // should the device have given its number out again
+    check_refused(bench, old);
+    const auto region = bench.initiator->attach(bench.peer, rig->grant(after));
+    if (!region) FAIL(region.error().message());
+    bench.initiator->detach(*region);
+  }
+  REQUIRE(bench.get(1, {0, 0, kMiB}).ok());
+  CHECK(collect(*rig, *bench.initiator, 1)[0].code == Errc::kOk);
+}
+
 TEST_CASE("ucx: a closed peer can be connected again, many times, in one process") {
   if (!has_device()) return;
   const auto rig = make_rig("ucx");
@@ -73,11 +144,17 @@ TEST_CASE("ucx: a closed peer can be connected again, many times, in one process
     REQUIRE(bench.get(1, {0, 0, kMiB}).ok());
     bench.initiator->close_peer(bench.peer);
     REQUIRE(collect(*rig, *bench.initiator, 1)[0].code == Errc::kUnavailable);
-    bench.initiator->detach(bench.region);
     const auto peer =
         bench.initiator->connect({NodeId(1), rig->address(bench.target)}, in(*rig, 10s));
     if (!peer) FAIL(peer.error().message());
     CHECK(peer->value() != bench.peer.value());
+    // What was of the connection before has not come back with it.
+    CHECK(bench.get(3, {0, 0, 64}).error().code() == Errc::kUnavailable);
+    CHECK(bench.put(3, {0, 0, 64}).error().code() == Errc::kUnavailable);
+    const auto stale = bench.initiator->attach(bench.peer, rig->grant(bench.exposed));
+    REQUIRE_FALSE(stale.ok());
+    CHECK(stale.error().code() == Errc::kUnavailable);
+    bench.initiator->detach(bench.region);
     bench.peer = *peer;
     const auto region = bench.initiator->attach(bench.peer, rig->grant(bench.exposed));
     if (!region) FAIL(region.error().message());
