@@ -1,6 +1,7 @@
 // Sessions, grants and leases against a real daemon.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -117,6 +118,37 @@ TEST_CASE("daemon: granted memory is zeroed, writable, and SIGBUS-dead after rel
     CHECK_FALSE((WIFEXITED(status) && WEXITSTATUS(status) == 0));
     ::munmap(base, kSegment);
   }
+}
+
+TEST_CASE("daemon: whoever cuts a segment short, or tries to make it longer, harms no one else") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const auto client = connect(unix_address(folder));
+  const Session session = open(*client);
+  auto granted = client->grant(session, local_grant(2 * kSegment), soon());
+  REQUIRE(granted.ok());
+  REQUIRE(granted->size() == 2);
+  const int fd = granted->front().fd.get();
+  CHECK(::ftruncate(fd, kSegment + 4096) != 0);
+  CHECK(errno == EPERM);
+  CHECK(::fallocate(fd, 0, kSegment, 4096) != 0);
+  // Whoever could forbid that it is cut would keep the memory when the grant has ended.
+  for (const int seal : {F_SEAL_SHRINK, F_SEAL_WRITE, F_SEAL_FUTURE_WRITE}) {
+    CHECK(::fcntl(fd, F_ADD_SEALS, seal) != 0);
+    CHECK(errno == EPERM);
+  }
+  REQUIRE(::ftruncate(fd, 0) == 0);
+  CHECK(::ftruncate(fd, kSegment) != 0);  // nor can what was cut grow back
+  const int other = granted->back().fd.get();
+  CHECK(::pwrite(other, "x", 1, kSegment - 1) == 1);
+  REQUIRE(client->release(session, {granted->front().id, granted->back().id}, soon()).ok());
+  struct stat now {};
+  REQUIRE(::fstat(other, &now) == 0);
+  CHECK(now.st_size == 0);
+  CHECK(granted_bytes(*client) == 0);
+  auto again = client->grant(session, local_grant(2 * kSegment), soon());
+  REQUIRE(again.ok());
+  CHECK(::pwrite(again->front().fd.get(), "x", 1, kSegment - 1) == 1);
 }
 
 TEST_CASE("daemon: a read-only grant's descriptor cannot be mapped writable") {
