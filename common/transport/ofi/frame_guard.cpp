@@ -118,7 +118,9 @@ void FrameGuard::judge_range() {
   pass_bytes_ = header.op == kWrite ? header.length_bytes : 0;
   if (header.length_bytes == 0 || header.whole_bytes != kHeaderBytes + pass_bytes_) {
     refusal_ = kForeign;
+    return;
   }
+  asked_ = true;
 }
 
 }  // namespace ho::transport

@@ -25,6 +25,8 @@ class FrameGuard {
   /// @return how many of the bytes may be passed on, from the first. Fewer than given: the
   /// connection is refused for good, and nothing of it passes any more.
   [[nodiscard]] std::size_t admit(std::span<const std::byte> bytes);
+  /// Whether it has asked for a read or a write that passed.
+  [[nodiscard]] bool asked() const { return asked_; }
   /// Why it was refused, one of few texts; nullptr: it was not.
   [[nodiscard]] const char* refusal() const { return refusal_; }
 
@@ -45,6 +47,7 @@ class FrameGuard {
   std::array<std::byte, kHeaderBytes> head_{};
   std::size_t have_ = 0;  ///< of head_
   bool greeted_ = false;
+  bool asked_ = false;
   std::uint64_t pass_bytes_ = 0;  ///< that follow a header and need no look
   const char* refusal_ = nullptr;
 };

@@ -32,13 +32,39 @@ std::array<std::atomic<FrameGuard*>, kDescriptorsMax> guards{};
 
 std::atomic<bool> any{false};
 
+/// Connections, of all addresses together, that may have asked for nothing yet. An initiator of
+/// ours asks with its first round trip; whoever has no key can do no more than wait here.
+constexpr std::size_t kSilentMax = 256;
+std::vector<int> silent;  // under mutex; the oldest first
+
 FrameGuard* guard_of(int fd) {
   const auto at = static_cast<std::size_t>(fd);
   return fd < 0 || at >= guards.size() ? nullptr : guards[at].load(std::memory_order_acquire);
 }
 
+void is_silent_no_more(int fd) {
+  const std::lock_guard lock(mutex);
+  std::erase(silent, fd);
+}
+
+/// One more. Where there are too many the oldest is shut: libfabric waits for ever.
+void is_silent(int fd) {
+  bool cut = false;
+  {
+    const std::lock_guard lock(mutex);
+    cut = silent.size() == kSilentMax;
+    if (cut) {
+      ::shutdown(silent.front(), SHUT_RDWR);  // still open: what closes is not silent any more
+      silent.erase(silent.begin());
+    }
+    silent.push_back(fd);
+  }
+  if (cut) note_refusal("ofi: more connections that ask for nothing than may wait", "a connection");
+}
+
 void forget(int fd) {
   if (guard_of(fd) == nullptr) return;
+  is_silent_no_more(fd);
   delete guards[static_cast<std::size_t>(fd)].exchange(nullptr);
 }
 
@@ -64,7 +90,9 @@ bool is_guarded(int accepted) {
 ssize_t pass(int fd, FrameGuard& guard, std::span<const std::byte> got) {
   if (!any.load(std::memory_order_relaxed)) any.store(true, std::memory_order_relaxed);
   const bool known = guard.refusal() != nullptr;
+  const bool asked = guard.asked();
   const std::size_t passed = guard.admit(got);
+  if (!asked && guard.asked()) is_silent_no_more(fd);
   if (guard.refusal() == nullptr) return static_cast<ssize_t>(passed);
   if (!known) {
     note_refusal(guard.refusal(), "a connection");
@@ -116,7 +144,9 @@ HO_BEFORE_LIBC int accept(int fd, sockaddr* peer, socklen_t* length) {
     errno = ECONNABORTED;
     return -1;
   }
-  delete guards[static_cast<std::size_t>(accepted)].exchange(new FrameGuard);
+  forget(accepted);
+  guards[static_cast<std::size_t>(accepted)].store(new FrameGuard, std::memory_order_release);
+  is_silent(accepted);
   return accepted;
 }
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -86,17 +87,22 @@ Frame read_of(const Range& range) {
   return frame;
 }
 
+/// A connection to the target that says nothing.
+UniqueFd call(const std::string& address) {
+  const auto decoded = transport::decode_address(address);
+  REQUIRE(decoded.ok());
+  sockaddr_in where{};
+  REQUIRE(decoded->name.size() >= sizeof where);
+  std::memcpy(&where, decoded->name.data(), sizeof where);
+  UniqueFd made(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  REQUIRE(::connect(made.get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0);
+  return made;
+}
+
 /// A connection to the target that has said hello.
 class RawPeer {
  public:
-  explicit RawPeer(const std::string& address, const Hello& hello = {}) {
-    const auto decoded = transport::decode_address(address);
-    REQUIRE(decoded.ok());
-    sockaddr_in where{};
-    REQUIRE(decoded->name.size() >= sizeof where);
-    std::memcpy(&where, decoded->name.data(), sizeof where);
-    socket_ = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    REQUIRE(::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0);
+  explicit RawPeer(const std::string& address, const Hello& hello = {}) : socket_(call(address)) {
     // The port is a peer's name; two of one name would replace each other.
     sockaddr_in own{};
     socklen_t length = sizeof own;
@@ -330,6 +336,40 @@ TEST_CASE("ofi: a hello in another byte order, or that is none, is refused") {
     CHECK(peer.ended());
     scene.check();
   }
+}
+
+TEST_CASE("ofi: of those who ask for nothing the oldest give way, and nobody else does") {
+  constexpr std::size_t kSilentMax = 256;
+  constexpr std::size_t kSpeechless = 200;
+  constexpr std::size_t kGreeted = 100;
+  constexpr std::size_t kCut = kSpeechless + kGreeted - kSilentMax;
+  Scene scene;
+  std::vector<UniqueFd> speechless;
+  std::vector<std::unique_ptr<RawPeer>> greeted;
+  while (speechless.size() < kSpeechless) speechless.push_back(call(scene.address()));
+  while (greeted.size() < kGreeted) {
+    greeted.push_back(std::make_unique<RawPeer>(scene.address()));
+    REQUIRE(greeted.back()->accepted());  // and so all before it were
+  }
+  const auto cut = [](const UniqueFd& one, int wait_ms) {
+    pollfd waits{one.get(), POLLIN, 0};
+    return ::poll(&waits, 1, wait_ms) > 0;
+  };
+  for (std::size_t i = 0; i < kSpeechless; ++i) {
+    INFO("connection " << i);
+    CHECK(cut(speechless[i], i < kCut ? 5000 : 0) == (i < kCut));
+  }
+  scene.check();
+  // Whoever asks does not wait any more, and whoever comes takes the oldest's place.
+  Bytes question;
+  append(question, read_of(scene.range(0, 64)));
+  greeted.front()->send(question);
+  CHECK(greeted.front()->receive(16 + 64).size() == 16 + 64);
+  const UniqueFd one = call(scene.address());
+  RawPeer last(scene.address());
+  REQUIRE(last.accepted());
+  CHECK(cut(speechless[kCut], 5000));
+  CHECK_FALSE(cut(speechless[kCut + 1], 0));
 }
 
 TEST_CASE("ofi: whatever is changed in good frames, nobody else's bytes change") {

@@ -106,6 +106,24 @@ TEST_CASE("frame guard: reads and writes pass however they are cut") {
   }
 }
 
+TEST_CASE("frame guard: whoever has only said hello, or been refused, has asked for nothing") {
+  FrameGuard guard;
+  Bytes bytes = hello();
+  (void)guard.admit(bytes);
+  CHECK_FALSE(guard.asked());
+  FrameGuard refused = guard;
+  Bytes lie;
+  put(lie, read(FrameGuard::kReachMax + 1, 1));
+  (void)refused.admit(lie);
+  CHECK_FALSE(refused.asked());
+  Bytes question;
+  put(question, read(0, 1));
+  CHECK(guard.admit(std::span(question).first(39)) == 39);
+  CHECK_FALSE(guard.asked());
+  CHECK(guard.admit(std::span(question).subspan(39)) == 1);
+  CHECK(guard.asked());
+}
+
 TEST_CASE("frame guard: what follows a write's bytes is looked at again") {
   FrameGuard guard;
   Bytes bytes = hello();
