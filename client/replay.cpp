@@ -39,7 +39,7 @@ Result<Replay> Replay::create(const schedule::Schedule& schedule, const ReplayMe
       std::min<std::size_t>(Mover::kTransfersMax, kStepsKept * made.moves_.size());
   made.flights_.resize(flights);
   for (std::uint32_t i = 0; i < flights; ++i) made.free_flights_.push_back(i);
-  made.spans_.resize(kStepsKept * made.steady_);
+  made.times_.resize(kStepsKept * made.steady_);
   return made;
 }
 
@@ -199,7 +199,7 @@ void Replay::transfer_done(const TransferDone& done, std::uint64_t now_ticks) {
     (in ? prefetched_bytes_ : stored_bytes_) += move.bytes;
   }
   if (flight.instance.list == CacheOpList::kSteady) {
-    spans_[(flight.instance.step % kStepsKept) * steady_ + flight.instance.index] = {
+    times_[(flight.instance.step % kStepsKept) * steady_ + flight.instance.index] = {
         flight.queued_ticks, done.sent_ticks, now_ticks};
   }
   const auto accepted = executor_.completed(flight.instance);
@@ -215,15 +215,16 @@ void Replay::fail(Errc code, NodeIndex node) {
 Replay::Span Replay::span(std::uint32_t cache_op, std::uint64_t step,
                           std::uint64_t begin_ticks) const {
   HO_CHECK(cache_op + 1 < first_.size());
-  const auto begin = spans_.begin() + static_cast<std::ptrdiff_t>((step % kStepsKept) * steady_);
+  const auto begin = times_.begin() + static_cast<std::ptrdiff_t>((step % kStepsKept) * steady_);
   Span whole;
   for (std::uint32_t at = first_[cache_op]; at < first_[cache_op + 1]; ++at) {
-    if (begin[at].queued_ticks < begin_ticks)
-      continue;  // of a step long ago: not moved in this one
-    if (whole.end_ticks == 0) whole = begin[at];
-    whole.queued_ticks = std::min(whole.queued_ticks, begin[at].queued_ticks);
-    whole.start_ticks = std::min(whole.start_ticks, begin[at].start_ticks);
-    whole.end_ticks = std::max(whole.end_ticks, begin[at].end_ticks);
+    const Times& one = begin[at];
+    if (one.queued_ticks < begin_ticks) continue;  // of a step long ago: not moved in this one
+    const bool first = whole.end_ticks == 0;
+    whole.queued_ticks = first ? one.queued_ticks : std::min(whole.queued_ticks, one.queued_ticks);
+    whole.start_ticks = first ? one.start_ticks : std::min(whole.start_ticks, one.start_ticks);
+    whole.end_ticks = std::max(whole.end_ticks, one.end_ticks);
+    whole.bytes += moves_[at].bytes;
   }
   return whole;
 }

@@ -50,6 +50,7 @@ class Replay {
     std::uint64_t queued_ticks = 0;  ///< it could start, and was handed to the mover
     std::uint64_t start_ticks = 0;   ///< its first piece was sent
     std::uint64_t end_ticks = 0;
+    std::uint64_t bytes = 0;  ///< moved: of one dropped in part, what came before
   };
 
   /// `owner` is what this replay's transfers carry. @return what Executor::create() refuses;
@@ -104,6 +105,11 @@ class Replay {
     std::uint64_t bytes = 0;
     std::optional<FlashPlace> flash;  ///< set: it stages
   };
+  struct Times {
+    std::uint64_t queued_ticks = 0;
+    std::uint64_t start_ticks = 0;
+    std::uint64_t end_ticks = 0;
+  };
   struct Flight {
     Instance instance;
     std::uint64_t queued_ticks = 0;
@@ -128,7 +134,7 @@ class Replay {
   std::vector<Move> moves_;           ///< steady, prologue, epilogue
   std::vector<Flight> flights_;       ///< by cookie
   std::vector<std::uint32_t> free_flights_;
-  std::vector<Span> spans_;  ///< ring of steps x steady chunks
+  std::vector<Times> times_;  ///< ring of steps x steady chunks
   std::optional<ReplayFailure> failure_;
   std::size_t in_flight_ = 0;
   std::uint64_t prefetched_bytes_ = 0;

@@ -258,7 +258,7 @@ RuntimeCounters Runtime::counters() const {
 }
 
 Result<void> Runtime::timeline(std::span<TimelineSpan> ops, std::span<TimelineSpan> cache_ops) {
-  HO_CHECK(ops.size() == position_count_ && cache_ops.size() == cache_op_bytes_.size());
+  HO_CHECK(ops.size() == position_count_ && cache_ops.size() == cache_op_count_);
   if (steps_done_ == 0) return conflict("no step is complete");
   while (link_->retired_steps.load() < steps_done_) {
     if (auto ok = check_running(); !ok) return ok;
@@ -295,10 +295,8 @@ Result<void> Runtime::timeline(std::span<TimelineSpan> ops, std::span<TimelineSp
               start_ns - std::min(start_ns, stall_ns)};
   }
   for (std::uint32_t i = 0; i < cache_ops.size(); ++i) {
-    const bool moved = spans[i].end_ticks != 0;
     cache_ops[i] = {from_start(spans[i].start_ticks), from_start(spans[i].end_ticks),
-                    ns(stalled[i]), moved ? cache_op_bytes_[i] : 0,
-                    from_start(spans[i].queued_ticks)};
+                    ns(stalled[i]), spans[i].bytes, from_start(spans[i].queued_ticks)};
   }
   return {};
 }

@@ -103,9 +103,7 @@ class Runtime {
   [[nodiscard]] std::uint32_t position_op(std::uint32_t position) const {
     return position < position_count_ ? op_ids_[position] : 0;
   }
-  [[nodiscard]] std::uint32_t cache_op_count() const {
-    return static_cast<std::uint32_t>(cache_op_bytes_.size());
-  }
+  [[nodiscard]] std::uint32_t cache_op_count() const { return cache_op_count_; }
   [[nodiscard]] RuntimeCounters counters() const;
   /// The last complete step, after its cache ops have ended (waits for those in flight).
   [[nodiscard]] Result<void> timeline(std::span<TimelineSpan> ops,
@@ -183,7 +181,7 @@ class Runtime {
   std::vector<std::uint64_t> used_through_;   ///< highest operand end up to each position
   std::vector<StorageSlot> storages_;         ///< by id
   std::vector<std::uint32_t> slot_of_index_;  ///< by StorageIndex, into storages_
-  std::vector<std::uint64_t> cache_op_bytes_;
+  std::uint32_t cache_op_count_ = 0;
   std::vector<std::uint64_t> awaited_bytes_;        ///< per position: of the transfers it waits for
   std::vector<std::uint64_t> awaited_bytes_first_;  ///< the same in the first step
 

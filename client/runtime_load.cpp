@@ -106,13 +106,13 @@ void Runtime::index_storages(const Schedule& schedule) {
 void Runtime::index_cache_ops(const Schedule& schedule) {
   awaited_bytes_.assign(position_count_, 0);
   awaited_bytes_first_.assign(position_count_, 0);
+  cache_op_count_ = static_cast<std::uint32_t>(schedule.cache_ops.size());
   for (const auto& op : schedule.cache_ops) {
-    const bool moves = op.kind != schedule::CacheOpKind::kDetach;
-    cache_op_bytes_.push_back(moves ? op.range_end_bytes - op.range_begin_bytes : 0);
-    if (!op.before_position) continue;
+    if (op.kind == schedule::CacheOpKind::kDetach || !op.before_position) continue;
     const std::uint32_t position = op.before_position->value();
-    awaited_bytes_[position] += cache_op_bytes_.back();
-    if (!op.before_next_step) awaited_bytes_first_[position] += cache_op_bytes_.back();
+    const std::uint64_t bytes = op.range_end_bytes - op.range_begin_bytes;
+    awaited_bytes_[position] += bytes;
+    if (!op.before_next_step) awaited_bytes_first_[position] += bytes;
   }
   for (const auto& op : schedule.prologue) {
     if (!op.before_position) continue;

@@ -1,5 +1,6 @@
 #include "client/replay.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <optional>
 #include <vector>
@@ -34,9 +35,52 @@ schedule::Schedule weights(int count) {
   return b.finish();
 }
 
-/// Replays on one mover and one link that moves one piece at a time.
+/// A step whose op reads a weight of `bytes`, which lies on flash and comes for the next step.
+schedule::Schedule weight_on_flash(std::uint64_t bytes) {
+  B b;
+  const auto w = b.storage("w", bytes, B::kWeight, 0);
+  b.op({B::read(w, 0)});
+  b.detach(w, 0, {.after = 0});
+  b.prefetch(w, 0, {.after = 0});  // becomes the StageIn
+  b.prefetch(
+      w, 0,
+      {.after = 0, .before = 0, .next_step = true, .after_cache_ops = {B::same(0), B::same(1)}});
+  b.prologue(w, 0, {.before = 0});
+  schedule::Schedule made = b.finish();
+  made.homes[0]->tier = schedule::HomeTier::kFlash;
+  made.cache_ops[1].kind = schedule::CacheOpKind::kStageIn;
+  made.cache_ops[1].ddr_offset_bytes = 0;
+  made.cache_ops[2].ddr_offset_bytes = 0;
+  made.prologue[0].ddr_offset_bytes = 0;
+  return made;
+}
+
+/// Has done what it was asked for when it is asked next.
+class PromptStager : public client::Stager {
+ public:
+  [[nodiscard]] std::uint64_t op_bytes_max() const override { return 4096; }
+  [[nodiscard]] Result<void> submit(const client::StageOp& op) override {
+    done_.push_back({op.op, Errc::kOk, op.length_bytes});
+    return {};
+  }
+  std::size_t poll(std::span<Completion> out) override {
+    const std::size_t count = std::min(out.size(), done_.size());
+    std::copy_n(done_.begin(), count, out.begin());
+    done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(count));
+    return count;
+  }
+  [[nodiscard]] std::string explain(OpId) const override { return ""; }
+
+ private:
+  std::vector<Completion> done_;
+};
+
+/// Replays on one mover and one link that moves one piece at a time, as its stager does.
 class Rig {
  public:
+  static constexpr std::uint64_t kChunkBytes = 64;
+  static constexpr std::uint64_t kNowTicks = 1;  ///< all happens then
+
   Rig() : home_(4096), device_(4096) {
     fabric_.add_peer("a");
     const auto peer = *transport_.connect({NodeId(0), "a"}, clock_.now() + 1s);
@@ -51,19 +95,27 @@ class Rig {
     port.small_pieces_max = 1;
     port.op_deadline = 1s;
     mover_.emplace(std::vector<client::DriverPort>{port}, clock_);
+    client::StagePort stage;
+    stage.stager = &stager_;
+    stage.pieces_max = 1;
+    stage.op_deadline = 1s;
+    mover_->set_stager(stage);
   }
   Replay load(const schedule::Schedule& schedule, std::uint32_t owner) {
-    return *Replay::create(schedule, {device_, handles_, &map_, &map_}, owner);
+    const std::vector<std::optional<client::FlashPlace>> flash(
+        schedule.storages.size(), client::FlashPlace{NodeIndex(0), 1, 0});
+    return *Replay::create(schedule, {device_, handles_, &map_, &map_, flash, kChunkBytes}, owner);
   }
+  Mover& mover() { return *mover_; }
   /// Moves until a transfer ends, and tells its replay. @return whose it was; 0: nothing moves.
   std::uint32_t turn(std::vector<Replay*> replays) {
-    for (Replay* replay : replays) replay->pump(*mover_, 0);
+    for (Replay* replay : replays) replay->pump(*mover_, kNowTicks);
     while (mover_->in_flight() > 0) {
-      mover_->pump(0);
+      mover_->pump(kNowTicks);
       TransferDone done[1];
       if (mover_->poll(done) == 1) {
         REQUIRE(done[0].code == Errc::kOk);
-        replays[done[0].owner - 1]->transfer_done(done[0], 0);
+        replays[done[0].owner - 1]->transfer_done(done[0], kNowTicks);
         return done[0].owner;
       }
       clock_.advance(Duration(1000));
@@ -79,6 +131,7 @@ class Rig {
   std::vector<std::byte> device_;
   ArenaMap map_;
   client::LocalHandles handles_;
+  PromptStager stager_;
   std::optional<Mover> mover_;
 };
 
@@ -112,4 +165,22 @@ TEST_CASE("replay: on a link of its own a schedule moves what is needed soonest 
     REQUIRE(rig.turn({&replay}) == 1);
     CHECK(replay.executor().ready_through() == i);
   }
+}
+
+TEST_CASE("replay: of a read that the end of the run cuts short the bytes that moved are told") {
+  Rig rig;
+  Replay replay = rig.load(weight_on_flash(4 * Rig::kChunkBytes), 1);
+  run_step(rig, replay, 0);
+  run_step(rig, replay, 1);
+  REQUIRE(replay.staged_in_bytes() == 4 * Rig::kChunkBytes);
+  while (replay.staged_in_bytes() == 4 * Rig::kChunkBytes) REQUIRE(rig.turn({&replay}) == 1);
+  REQUIRE(replay.begin_epilogue(rig.mover()).ok());
+  while (rig.turn({&replay}) == 1) {
+  }
+  CHECK(replay.span(1, 0, Rig::kNowTicks).bytes == 4 * Rig::kChunkBytes);
+  CHECK(replay.span(1, 1, Rig::kNowTicks).bytes == Rig::kChunkBytes);
+  CHECK(replay.span(1, 1, Rig::kNowTicks).end_ticks == Rig::kNowTicks);
+  CHECK(replay.staged_in_bytes() == 5 * Rig::kChunkBytes);
+  CHECK(replay.span(2, 1, Rig::kNowTicks).bytes <= Rig::kChunkBytes);
+  CHECK(replay.span(0, 1, Rig::kNowTicks).bytes == 0);
 }
