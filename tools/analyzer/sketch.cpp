@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 #include <utility>
 
 #include "tools/analyzer/emit.hpp"
@@ -24,16 +25,21 @@ bool settled(const Sketch& first, const Sketch& next) {
          std::abs(moves - static_cast<std::int64_t>(next.moves)) <= moves / 100 * kSettledPermille;
 }
 
-/// The best ones first; keeps the choices of those alone: a large step's take a hundred MB.
-void rank(std::vector<Sketch>& all) {
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Sketch& a, const Sketch& b) { return a.step_ns < b.step_ns; });
-  const auto past = std::find_if(all.begin(), all.end(), [&](const Sketch& each) {
-    return each.step_ns - all.front().step_ns > all.front().step_ns / 1000 * kEqualPermille;
+/// The best ones' indices first; keeps the choices of those alone: a large step's take a hundred
+/// MB. What is as good as another comes after it if it was made later.
+std::vector<std::size_t> rank(std::vector<Sketch>& all) {
+  std::vector<std::size_t> order(all.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return all[a].step_ns < all[b].step_ns; });
+  const std::int64_t best_ns = all[order.front()].step_ns;
+  const auto past = std::find_if(order.begin(), order.end(), [&](std::size_t each) {
+    return all[each].step_ns - best_ns > best_ns / 1000 * kEqualPermille;
   });
-  std::stable_sort(all.begin(), past,
-                   [](const Sketch& a, const Sketch& b) { return a.moves < b.moves; });
-  for (std::size_t i = kSketchesKept; i < all.size(); ++i) all[i].choice.reset();
+  std::stable_sort(order.begin(), past,
+                   [&](std::size_t a, std::size_t b) { return all[a].moves < all[b].moves; });
+  for (std::size_t i = kSketchesKept; i < order.size(); ++i) all[order[i]].choice.reset();
+  return order;
 }
 
 }  // namespace
@@ -41,6 +47,7 @@ void rank(std::vector<Sketch>& all) {
 std::vector<Sketch> sketches(const SketchInput& input, const std::vector<ChooseOptions>& variants,
                              std::size_t tries, std::int64_t close_ns) {
   std::vector<Sketch> all;
+  std::vector<std::size_t> order;
   for (std::size_t v = 0; v < variants.size(); ++v) {
     std::vector<std::int64_t> waits;
     Sketch first;  // made as no waits were known
@@ -57,12 +64,15 @@ std::vector<Sketch> sketches(const SketchInput& input, const std::vector<ChooseO
       if (next.step_ns <= close_ns) tries = 1;
       next.choice = std::move(choice);
       all.push_back(std::move(next));
-      rank(all);
+      order = rank(all);
       if (last) break;
     }
   }
-  if (all.size() > kSketchesKept) all.resize(kSketchesKept);
-  return all;
+  std::vector<Sketch> best;
+  for (std::size_t i = 0; i < std::min(order.size(), kSketchesKept); ++i) {
+    best.push_back(std::move(all[order[i]]));
+  }
+  return best;
 }
 
 }  // namespace ho::analyzer
