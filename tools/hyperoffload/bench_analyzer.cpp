@@ -97,8 +97,8 @@ Hardware bench_machine(std::uint64_t bytes_per_s) {
   return out;
 }
 
-/// The most memory that this process has held so far.
-std::uint64_t peak_rss_bytes() {
+/// The most memory that this process has held so far: of a run, if those before were smaller.
+std::uint64_t process_peak_rss_bytes() {
   struct rusage usage {};
   ::getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
@@ -144,7 +144,7 @@ int run(const Arguments& args) {
         .field("analyze_ms", took.count() * 1e3)
         .field("analyze_cpu_ms", cpu_s * 1e3)
         .field("ops_per_s", static_cast<double>(graph.ops.size()) / took.count())
-        .field("peak_rss_bytes", peak_rss_bytes())
+        .field("process_peak_rss_bytes", process_peak_rss_bytes())
         .field("step_ns", p.step_ns)
         .field("step_over_bound", ratio(p.step_ns, p.lower_bound_ns))
         .field("arena_over_live_bound", ratio(plan->arena_bytes, p.live_bound_bytes))

@@ -342,7 +342,7 @@ class Others(Command):
         self.assertGreaterEqual(answer["runs"][0]["ops"], 500)
         self.assertGreater(answer["runs"][0]["ops_per_s"], 0)
         self.assertIn("commit", answer)
-        self.assertGreater(answer["runs"][0]["peak_rss_bytes"], 1 << 20)
+        self.assertGreater(answer["runs"][0]["process_peak_rss_bytes"], 1 << 20)
         self.run_it("bench", "analyzer", "--ops", "1", code=2)
 
     def test_bench_analyzer_plans_for_the_link_it_is_given(self):
