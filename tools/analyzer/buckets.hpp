@@ -32,7 +32,8 @@ class Buckets {
 };
 
 /// Lists of small integers by key that are added to as they are used; a value is in one list at a
-/// time. Two integers a value and key, no allocation after the first. A value.
+/// time, and is added again only once its list has been visited. Two integers a value and key, no
+/// allocation after the first. A value.
 class Chains {
  public:
   Chains() = default;
@@ -43,7 +44,8 @@ class Chains {
     next_[value] = first_[key];
     first_[key] = value;
   }
-  /// Calls visit(value) for all of one list, the last added first. It may add to other lists.
+  /// Calls visit(value) for all of one list, the last added first. It may add the value to another
+  /// list, which ends this one: no list is visited again once one of its values is in another.
   template <typename Visit>
   void for_each(std::size_t key, Visit&& visit) const {
     for (std::uint32_t value = first_[key]; value != kEnd;) {

@@ -154,6 +154,7 @@ std::int64_t Channel::locate(std::int64_t target) const {
 }
 
 std::int64_t Channel::slot_before(std::int64_t last, std::int64_t time_ns) const {
+  HO_CHECK(time_ns > 0);
   return locate(cumulative(last + 1) - time_ns);
 }
 

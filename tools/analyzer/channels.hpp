@@ -23,8 +23,9 @@ inline constexpr double kRoundTripsNsMax = 288230376151711744.0;  // 2^58
 
 /// Free time of one channel, in slots: slot 2p is the stall before position p (empty unless the
 /// plan needs one), slot 2p + 1 is op p itself. Transfers are fluid within slots. Cyclic: slot
-/// indices may lie one lap before or after. Every query is O(log n); booking is O(log n) per slot
-/// it exhausts.
+/// indices may lie in a lap before or after. Every query takes O(log n), a walk through a block of
+/// kBlock slots, and a step for each lap that an index is away; booking the same for each slot that
+/// it takes from.
 class Channel {
  public:
   /// @param free_ns  per slot.
@@ -35,7 +36,8 @@ class Channel {
   /// More time in a slot: the plan stalls there.
   void extend(std::int64_t slot, std::int64_t time_ns);
 
-  /// The slot in which the last `time_ns` free nanoseconds before the end of slot `last` begin.
+  /// The slot in which the last `time_ns` free nanoseconds before the end of slot `last` begin, in
+  /// whichever lap that is. At least 1 ns, and some slot has free time.
   [[nodiscard]] std::int64_t slot_before(std::int64_t last, std::int64_t time_ns) const;
 
   struct Booking {
