@@ -338,33 +338,6 @@ TEST_CASE("recompute: finds the ops that a search through all uses finds") {
   if (!test::only_seed()) CHECK(found > 100);
 }
 
-// Looking through what the op writes and reads for each of its outputs took 8e10 steps: minutes.
-TEST_CASE("recompute: each of an op's many outputs is asked for at the price of one") {
-  constexpr std::size_t kMany = 200'000;
-  test::GraphBuilder build;
-  std::vector<StorageIndex> read;
-  std::vector<StorageIndex> written;
-  for (std::size_t i = 0; i < kMany; ++i) {
-    read.push_back(build.storage(64, StorageKind::kActivation));
-    written.push_back(build.storage(64, StorageKind::kActivation));
-  }
-  build.op(100, {}, read);
-  build.op(100, read, written);
-  build.op(100, {}, {});
-  std::vector<StorageIndex> used = written;
-  used.insert(used.end(), read.begin(), read.end());
-  build.op(100, used, {});
-  Graph graph = build.take();
-  graph.ops[1].recomputable = true;
-  const auto life = analyzer::lifetimes_of(graph, 1);
-  const analyzer::Cones cones(graph, life);
-  std::size_t found = 0;
-  for (std::uint32_t g = 0; g < life.gaps.size(); ++g) {
-    found += cones.to_regain(g) == std::vector<std::uint32_t>{1} ? 1 : 0;
-  }
-  CHECK(found == kMany);
-}
-
 TEST_CASE("search: plans of random graphs with all marks are legal and never longer for it") {
   std::uint32_t plans = 0;
   std::uint32_t reordered = 0;
