@@ -20,8 +20,9 @@ struct Arrangement {
 /// Plans the step in program order; where that stalls or finds nothing, also in other orders and
 /// with ops run again. @return the one of program order and, behind it, the shortest of the others
 /// if that is shorter by the planner's own estimate of the step.
-/// Of graphs above kRearrangedOpsMax, up to ten times as large, only updates are moved, where a
-/// sketch says that it shortens the step: planning time stays near-linear.
+/// Of graphs above kRearrangedOpsMax, up to ten times as large, only updates are moved, where
+/// program order has a plan and a sketch says that it shortens the step: planning time stays
+/// near-linear.
 [[nodiscard]] std::vector<Arrangement> search(const Graph& graph,
                                               const std::vector<PlanTier>& tiers,
                                               const std::optional<PlanTier>& flash,

@@ -17,7 +17,8 @@ enum class Policy : std::uint8_t {
   kG10Greedy,    ///< lifetime x size ahead of time, eager eviction and prefetch (as G10 does)
 };
 
-/// Whether the end of a run is looked at too; without it the fields about it are zero.
+/// Whether the end of a run is looked at too (kPlanned only: the baselines never do); without it
+/// the fields about it are zero.
 enum class RunEnd : std::uint8_t { kSimulated, kLeftOut };
 
 /// A value of the device's memory over time: from `at_ns` on, `bytes` are live.
