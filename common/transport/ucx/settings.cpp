@@ -53,7 +53,7 @@ constexpr struct {
 
 /// How UCX chooses an operation's protocol: see "Versions of UCX" in README.md.
 const char* new_protocols(const UcxSurroundings& here) {
-  return here.major > 1 || here.minor >= 16 ? "y" : "n";
+  return here.major > 1 || here.minor >= 19 ? "y" : "n";
 }
 
 std::size_t rails_of(const std::string& devices) {

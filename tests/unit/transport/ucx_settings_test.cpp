@@ -88,10 +88,11 @@ TEST_CASE("ucx settings: emulation is off where UCX lets us, unless it is asked 
   CHECK(initiator_value(devices, {}, "PROTO_EMULATION_ENABLE") == "unset");
 }
 
-TEST_CASE("ucx settings: operations are chosen as the version does by itself") {
+TEST_CASE(
+    "ucx settings: the new choice of protocols is taken where it has gets that report errors") {
   CHECK(initiator_value({}, {1, 13, false}, "PROTO_ENABLE") == "n");
-  CHECK(initiator_value({}, {1, 15, false}, "PROTO_ENABLE") == "n");
-  CHECK(initiator_value({}, {1, 16, false}, "PROTO_ENABLE") == "y");
+  CHECK(initiator_value({}, {1, 18, false}, "PROTO_ENABLE") == "n");
+  CHECK(initiator_value({}, {1, 19, false}, "PROTO_ENABLE") == "y");
   CHECK(initiator_value({}, {2, 0, false}, "PROTO_ENABLE") == "y");
 }
 
