@@ -1,13 +1,17 @@
 // What a hostile or confused peer tries, against a real daemon and on both drivers: it is refused,
 // told why, counted, and costs nobody else anything.
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "common/base/prng.hpp"
+#include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
@@ -238,6 +242,36 @@ TEST_CASE("protection: a guessed key is refused, told and counted") {
   }
   CHECK(node.refused("ofi: unknown key") == 5);
   CHECK(node.lines("ofi: unknown key") == 1);
+  CHECK(other.end() == "");
+}
+
+TEST_CASE("protection: of many who only connect the oldest are cut, and counted") {
+  constexpr std::size_t kSilentMax = 256;
+  constexpr std::size_t kTooMany = 5;
+  Node node;
+  Bystander other(node.address(), "ofi");
+  Intruder intruder(node.address(), "ofi");
+  const auto target = transport::decode_address(intruder.target);
+  REQUIRE(target.ok());
+  std::vector<UniqueFd> silent;
+  for (std::size_t i = 0; i < kSilentMax + kTooMany; ++i) {
+    silent.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in where{};
+    REQUIRE(target->name.size() >= sizeof where);
+    std::memcpy(&where, target->name.data(), sizeof where);
+    REQUIRE(::connect(silent.back().get(), reinterpret_cast<const sockaddr*>(&where),
+                      sizeof where) == 0);
+  }
+  const std::string cause = "ofi: more connections that ask for nothing";
+  CHECK(eventually(10s, [&] { return node.refused(cause) == kTooMany; }));
+  CHECK(node.lines(cause) == 1);
+  // Both go on with what they have, and whoever comes now is served as ever.
+  GrantedSegment segment = intruder.grant(Rights::kReadWrite);
+  intruder.reconnect();
+  const auto region =
+      intruder.transport->attach(intruder.peer, intruder.grant_of(segment, Rights::kReadWrite));
+  REQUIRE(region.ok());
+  CHECK(intruder.put(*region, 0) == Errc::kOk);
   CHECK(other.end() == "");
 }
 
