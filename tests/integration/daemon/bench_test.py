@@ -1,4 +1,5 @@
-"""hyperoffload bench transport: every driver and direction, with a daemon of its own and on a running pool."""
+"""hyperoffload bench transport: every driver and direction, with a daemon of its own and on a running pool; what
+bench --profile and bench matrix --profile write of that pool is what analyze plans with."""
 import json
 import math
 import os
@@ -25,6 +26,39 @@ def check(answer, driver, op):
         assert math.isfinite(answer[field]) and answer[field] > 0, (field, answer)
     assert answer["limit"]["name"] and answer["limit"]["bytes_per_s"] > 0, answer
     assert answer["driver"] == driver and answer["op"] == op and answer["size"] == 65536, answer
+
+
+MIB = 1 << 20
+
+
+def write_graph(path, layers=12):
+    """Each layer's activation is read again on the way back: half of the memory makes some leave the device."""
+    storages = [{"id": i, "name": f"a{i}", "bytes": str(MIB), "kind": "ACTIVATION"} for i in range(layers)]
+    ops = [{"id": i, "name": f"f{i}", "durationNs": "100000", "reads": [i - 1] if i else [], "writes": [i]} for i in range(layers)]
+    ops += [{"id": layers + i, "name": f"b{i}", "durationNs": "100000", "reads": [layers - 1 - i]} for i in range(layers)]
+    path.write_text(json.dumps({"version": 1, "name": "layers", "storages": storages, "ops": ops}))
+
+
+def check_profile(words, tier, folder):
+    """The profile that a command of bench writes has the tier, whose bandwidth and latency an analyze of it plans with."""
+    profile, graph, plan = (folder / name for name in ("profile.json", "graph.json", "plan.hos"))
+    profile.unlink(missing_ok=True)
+    done = subprocess.run([cli, "bench", *words, "--profile", str(profile)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, (done.args, done.returncode, done.stdout, done.stderr)
+    hardware = json.loads(profile.read_text())
+    assert tier in hardware and "devicePortRead" not in hardware, hardware
+    write_graph(graph)
+    done = subprocess.run([cli, "analyze", str(graph), "--hardware", str(profile), "--device-memory", "50%", "--out", str(plan),
+                           "--json"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, (done.args, done.returncode, done.stdout, done.stderr)
+    answer = json.loads(done.stdout)
+    busy = {channel["name"]: channel["busy_ns"] for channel in answer["channels"]}
+    name = {"localDdr": "local_ddr", "remoteDdr": "remote_ddr"}[tier]
+    for direction, moved in (("read", answer["prefetch_bytes"]), ("write", answer["store_bytes"])):
+        link = hardware[tier][direction]
+        assert moved >= MIB and moved % MIB == 0, answer
+        each = int(link.get("latencyNs", 0)) - (-MIB * 10**9 // int(link["bytesPerS"]))
+        assert busy[f"{name}.{direction}"] == moved // MIB * each, (hardware, answer)
 
 
 def children(pid):
@@ -96,6 +130,9 @@ with tempfile.TemporaryDirectory() as name:
         for driver in ("local", "ofi"):
             for op in ("get", "put"):
                 check(json.loads(bench(driver, op, f"unix:{folder}/s").stdout), driver, op)
+        for driver, tier in (("local", "localDdr"), ("ofi", "remoteDdr")):
+            check_profile(["--pool", f"unix:{folder}/s", "--transport", driver, "--seconds", "0.4"], tier, folder)
+        check_profile(["matrix", "--pool", f"unix:{folder}/s", "--seconds", "0.3"], "localDdr", folder)
     finally:
         pool.send_signal(signal.SIGKILL)
         pool.wait()
