@@ -138,9 +138,13 @@ class DriverLoop final : public Loop {
 
 Result<std::unique_ptr<Transport>> make_initiator(const TransportBenchOptions& options,
                                                   const Clock& clock) {
+  transport::LocalOptions local;
+  local.copy_threads = options.copy_threads;
+  transport::OfiOptions ofi;
+  ofi.large_lanes = options.connections;
   switch (options.driver) {
-    case Driver::kLocal: return transport::make_local_transport({}, clock);
-    case Driver::kOfi: return transport::make_ofi_transport({}, clock);
+    case Driver::kLocal: return transport::make_local_transport(local, clock);
+    case Driver::kOfi: return transport::make_ofi_transport(ofi, clock);
     case Driver::kUcx: return transport::make_ucx_transport({}, clock);
   }
   return Error(Errc::kInvalidArgument, "no such driver");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct TransportBenchOptions {
   Driver driver = Driver::kLocal;
   std::filesystem::path daemon_program;  ///< as OwnDaemon::Options::program
   LoopShape shape;
+  std::uint32_t copy_threads = 1;  ///< local's, as LocalOptions
+  std::uint32_t connections = 1;   ///< ofi's for operations above 64 KiB: OfiOptions::large_lanes
   Duration time = std::chrono::seconds(3);  ///< of all measurement together
 };
 

@@ -1,5 +1,6 @@
 #include <hyperoffload/hyperoffload.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -23,6 +24,8 @@ struct Arguments {
   std::uint32_t inflight = 16;
   double seconds = 3;
   std::uint32_t pause_us = 0;
+  std::uint32_t threads = 0;  ///< 0: one; with a pool what a job has
+  std::uint32_t connections = 1;
   std::string pool;  ///< empty: a daemon of its own
   bool json = false;
 };
@@ -64,7 +67,8 @@ void print_json(const Arguments& arguments, std::uint64_t size,
                 const bench::TransportBenchResult& result) {
   std::cout << "{\"driver\": " << quoted(arguments.driver) << ", \"op\": " << quoted(arguments.op)
             << ", \"size\": " << size << ", \"inflight\": " << arguments.inflight
-            << ", \"pause_us\": " << arguments.pause_us
+            << ", \"pause_us\": " << arguments.pause_us << ", \"threads\": " << arguments.threads
+            << ", \"connections\": " << arguments.connections
             << ", \"bytes_per_s\": " << number(result.bytes_per_s, "%.0f")
             << ", \"ops_per_s\": " << number(result.ops_per_s, "%.1f")
             << ", \"p50_us\": " << number(result.p50_us, "%.3f")
@@ -115,6 +119,8 @@ Result<bench::TransportBenchResult> run_on_pool(const Arguments& arguments,
   connect.pool = arguments.pool.c_str();
   connect.name = "hyperoffload bench transport";
   connect.transport = arguments.driver.c_str();
+  connect.local_threads = arguments.threads;
+  connect.ofi_connections = arguments.connections;
   ho_pool* pool = nullptr;
   if (const ho_status status = ho_connect(&connect, &pool); status != HO_OK) {
     return Error(static_cast<Errc>(status), ho_last_error());
@@ -137,8 +143,15 @@ int run(const Arguments& arguments) {
     std::cerr << "hyperoffload bench transport: --pause: there is no target to sleep under local\n";
     return kExitBadInput;
   }
+  if ((arguments.threads > 1 && arguments.driver != "local") ||
+      (arguments.connections > 1 && arguments.driver != "ofi")) {
+    std::cerr << "hyperoffload bench transport: --threads is of local, --connections of ofi\n";
+    return kExitBadInput;
+  }
   bench::TransportBenchOptions options;
   options.driver = kDrivers.at(arguments.driver);
+  options.copy_threads = std::max(arguments.threads, 1U);
+  options.connections = arguments.connections;
   options.shape.direction = arguments.op == "get" ? bench::Direction::kGet : bench::Direction::kPut;
   options.shape.size_bytes = *size;
   options.shape.inflight = arguments.inflight;
@@ -184,6 +197,18 @@ void add_bench_transport(CLI::App& bench, int& exit_code) {
                                 "both ends sleep in between")
                     ->check(CLI::Range(0, 20'000))
                     ->capture_default_str();
+  command
+      .add_option(
+          "--threads", arguments->threads,
+          "that share copies of 512 KiB and more over local, the limit has one; 0: one, and "
+          "with --pool what a job has")
+      ->check(CLI::Range(0, 4))
+      ->capture_default_str();
+  command
+      .add_option("--connections", arguments->connections,
+                  "that operations above 64 KiB are spread over, over ofi; the limit has one")
+      ->check(CLI::Range(1, 16))
+      ->capture_default_str();
   command
       .add_option("--pool", arguments->pool,
                   "measure this running pool through the client library; default: the driver by "

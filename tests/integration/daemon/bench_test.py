@@ -86,6 +86,17 @@ with tempfile.TemporaryDirectory() as name:
         assert 0 < limit["p50_us"] <= limit["p99_us"], answer
         assert abs(limit["p50_ratio"] * limit["p50_us"] - answer["p50_us"]) < 0.01 * answer["p50_us"], answer
 
+    # Copies shared by two threads, transfers spread over two connections, and neither where it means nothing.
+    for driver, option in (("local", "threads"), ("ofi", "connections")):
+        words = [cli, "bench", "transport", "--driver", driver, "--size", "1MiB", "--seconds", "0.2", f"--{option}", "2", "--json"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+        answer = json.loads(done.stdout)
+        assert answer[option] == 2 and answer["bytes_per_s"] > 0, answer
+        words[words.index(driver)] = "ofi" if driver == "local" else "local"
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "--threads is of local" in done.stderr, (done.returncode, done.stderr)
+
     stage = subprocess.run([cli, "bench", "stage", "--path", str(folder / "flash"), "--size", "8MiB", "--chunk", "1MiB",
                             "--rounds", "2", "--json"], capture_output=True, text=True, timeout=60)
     if stage.returncode == 0:
