@@ -18,9 +18,9 @@ namespace ho::transport {
 // should pay for. What is here loads no UCX before a driver is made.
 
 /// Which RDMA devices both sides use. Of several that are named, transfers use all from UCX 1.16
-/// on. Only hardware's own transports are enabled: over TCP and
-/// shared memory UCX emulates one-sided access by messages, which needs the daemon's CPU and lets a
-/// dying client end it.
+/// on; one that fails ends the connections over it, and there is no going over to the others. Only
+/// hardware's own transports are enabled: over TCP and shared memory UCX emulates one-sided access
+/// by messages, which needs the daemon's CPU and lets a dying client end it.
 struct UcxDevices {
   std::string devices;            ///< as "mlx5_0:1,mlx5_1:1"; empty: all active ones
   std::string transports = "rc";  ///< UCX's names: "rc", "dc" or "rc,dc"

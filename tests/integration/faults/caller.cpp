@@ -15,13 +15,14 @@ const char* name_of(Way way) { return way == Way::kGet ? "get" : "put"; }
 const char* name_of(Load load) { return load == Load::kIdle ? "idle" : "64 in flight"; }
 
 ho_pool* try_connect(const std::string& addresses, const char* transport,
-                     std::uint32_t op_deadline_ms, std::string& why) {
+                     std::uint32_t op_deadline_ms, std::string& why, const char* ucx_devices) {
   ho_connect_options options{};
   options.struct_bytes = sizeof(options);
   options.pool = addresses.c_str();
   options.transport = transport;
   options.name = "faults";
   options.op_deadline_ms = op_deadline_ms;
+  options.ucx_devices = ucx_devices;
   ho_pool* pool = nullptr;
   if (ho_connect(&options, &pool) == HO_OK) return pool;
   why = ho_last_error();

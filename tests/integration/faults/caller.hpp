@@ -20,9 +20,10 @@ enum class Load { kIdle, kBusy };  ///< busy: 64 transfers in flight at any mome
 [[nodiscard]] const char* name_of(Way way);
 [[nodiscard]] const char* name_of(Load load);
 
-/// Connects, or nullptr with the reason in `why`.
+/// Connects, or nullptr with the reason in `why`. ucx_devices: as in ho_connect_options.
 [[nodiscard]] ho_pool* try_connect(const std::string& addresses, const char* transport,
-                                   std::uint32_t op_deadline_ms, std::string& why);
+                                   std::uint32_t op_deadline_ms, std::string& why,
+                                   const char* ucx_devices = nullptr);
 
 /// What the caller of a transfer was told.
 struct Told {

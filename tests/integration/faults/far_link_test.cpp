@@ -1,13 +1,10 @@
 // The link to another machine is cut and comes back: what link_test.cpp shows of `ofi` in network
 // namespaces, for the driver of RDMA devices, which have none. HO_FAR_POOL is the address of a
-// daemon there, and HO_FAR_LINK the path of a file that both machines see: somebody there lets
-// down or pulls up its end of the link as the file says, and writes what it did to the path with
-// ".is" behind. tools/lab/suite makes all this.
+// daemon there, and HO_FAR_LINK the path of FarLink's file, which both machines see.
+// tools/lab/suite makes all this.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <future>
 #include <iostream>
 #include <memory>
@@ -16,6 +13,7 @@
 
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/faults/caller.hpp"
+#include "tests/integration/faults/far_link.hpp"
 #include "tests/integration/faults/job.hpp"
 #include "tests/support/skip.hpp"
 
@@ -29,26 +27,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kToldMax = 5000ms;
 /// From the link's return until a new job has the memory: an emulated machine needs its time.
 constexpr auto kAgainMax = 20s;
-
-class FarLink {
- public:
-  explicit FarLink(std::filesystem::path file) : file_(std::move(file)) {}
-
-  /// Returns when it is so.
-  void set(const std::string& state) {
-    const std::string draft = file_.string() + ".new";
-    std::ofstream(draft) << state << std::endl;
-    std::filesystem::rename(draft, file_);
-    REQUIRE(eventually(20s, [&] {
-      std::string is;
-      std::ifstream(file_.string() + ".is") >> is;
-      return is == state;
-    }));
-  }
-
- private:
-  std::filesystem::path file_;
-};
 
 milliseconds since(Instant instant) {
   return std::chrono::duration_cast<milliseconds>(Clock::now() - instant);

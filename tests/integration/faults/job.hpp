@@ -17,9 +17,9 @@ namespace ho::test {
 class Job {
  public:
   Job(const std::string& address, const char* driver, std::uint32_t op_deadline_ms,
-      std::size_t callers = 1) {
+      std::size_t callers = 1, const char* ucx_devices = nullptr) {
     std::string why;
-    pool_.reset(try_connect(address, driver, op_deadline_ms, why));
+    pool_.reset(try_connect(address, driver, op_deadline_ms, why, ucx_devices));
     INFO(why);
     REQUIRE(pool_ != nullptr);
     REQUIRE(ho_allocate(pool_.get(), callers * Caller::kAreaBytes, &memory_) == HO_OK);
