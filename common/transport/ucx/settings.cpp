@@ -11,6 +11,7 @@ constexpr const char* kNoCache = "no cache of registrations";
 constexpr const char* kShortQueues = "short queues to receive";
 constexpr const char* kTimeout = "the time until a dead peer shows";
 constexpr const char* kRetries = "the tries until a dead peer shows";
+constexpr const char* kNoUdTimeout = "no end of a wire-up that is not answered";
 
 /// What does not depend on the machine. UCX 1.13 knows a transport's settings in code by the names
 /// of the family, later versions by those of its environment variables, where the module that they
@@ -47,6 +48,14 @@ constexpr struct {
     {kRetries, "RC_MLX5_RETRY_COUNT", "6"},
     {kTimeout, "DC_MLX5_TIMEOUT", "100ms"},
     {kRetries, "DC_MLX5_RETRY_COUNT", "6"},
+    // Never: in two years. A peer that vanishes once its first message of a wire-up has come leaves
+    // an endpoint that UCX alone knows. After UCX's own 30 s it would be ended, but for an
+    // assertion that it had nothing left to send, which ends the process (1.13 to current, where
+    // assertions are compiled in, as in Debian's). So such endpoints stay, some KiB each. Our own
+    // tries to connect have deadlines, and what is connected does not go over ud any more.
+    {kNoUdTimeout, "UD_TIMEOUT", "1000000m"},
+    {kNoUdTimeout, "UD_VERBS_TIMEOUT", "1000000m"},
+    {kNoUdTimeout, "UD_MLX5_TIMEOUT", "1000000m"},
     // Rather an error than access by messages to the target's process. Known since 1.21.
     {"no emulation", "PROTO_EMULATION_ENABLE", "n", true},
 };

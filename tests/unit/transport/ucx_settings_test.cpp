@@ -39,10 +39,10 @@ Result<void> apply(const std::set<std::string>& unknown) {
 TEST_CASE("ucx settings: names that a version does not know are passed over") {
   // 1.22 without the modules of mlx5: the families' names and REG_METHODS are long gone.
   const std::set<std::string> unknown = {
-      "REG_METHODS",          "IB_REG_METHODS",      "RC_RX_QUEUE_LEN",   "UD_RX_QUEUE_LEN",
-      "RC_TIMEOUT",           "RC_RETRY_COUNT",      "RC_MLX5_TIMEOUT",   "RC_MLX5_RETRY_COUNT",
-      "DC_MLX5_TIMEOUT",      "DC_MLX5_RETRY_COUNT", "UD_ETH_DGID_CHECK", "RC_MLX5_RX_QUEUE_LEN",
-      "UD_MLX5_RX_QUEUE_LEN", "DC_MLX5_RX_QUEUE_LEN"};
+      "REG_METHODS",          "IB_REG_METHODS",       "RC_RX_QUEUE_LEN",   "UD_RX_QUEUE_LEN",
+      "RC_TIMEOUT",           "RC_RETRY_COUNT",       "RC_MLX5_TIMEOUT",   "RC_MLX5_RETRY_COUNT",
+      "DC_MLX5_TIMEOUT",      "DC_MLX5_RETRY_COUNT",  "UD_ETH_DGID_CHECK", "RC_MLX5_RX_QUEUE_LEN",
+      "UD_MLX5_RX_QUEUE_LEN", "DC_MLX5_RX_QUEUE_LEN", "UD_TIMEOUT",        "UD_MLX5_TIMEOUT"};
   CHECK(apply(unknown).ok());
   CHECK(apply({}).ok());
   CHECK(apply({"PROTO_EMULATION_ENABLE"}).ok());
@@ -53,6 +53,7 @@ TEST_CASE("ucx settings: what a promise rests on is known by one name at least")
       {"REG_METHODS", "IB_REG_METHODS", "RCACHE_ENABLE"},
       {"RC_TIMEOUT", "RC_VERBS_TIMEOUT", "RC_MLX5_TIMEOUT", "DC_MLX5_TIMEOUT"},
       {"RC_RETRY_COUNT", "RC_VERBS_RETRY_COUNT", "RC_MLX5_RETRY_COUNT", "DC_MLX5_RETRY_COUNT"},
+      {"UD_TIMEOUT", "UD_VERBS_TIMEOUT", "UD_MLX5_TIMEOUT"},
       {"TLS"},
       {"NET_DEVICES"},
       {"PROTO_ENABLE"},
