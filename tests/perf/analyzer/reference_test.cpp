@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "common/schedule/validate.hpp"
 #include "proto/convert.hpp"
@@ -41,6 +43,36 @@ constexpr Goal kGoals[] = {
     {"ResNet152-1280", 40, 1.01, 114.4},
 };
 
+/// The most that the homes in local DDR hold at a position whatever the timing, of a plan without
+/// flash: what persists and INPUTs all the time, others from the first op that a Store of them may
+/// run beside until the last one before the op that a Prefetch of them serves.
+std::uint64_t ddr_live_bytes(const Schedule& plan) {
+  const std::size_t count = plan.positions.size();
+  struct Hold {
+    std::size_t from = SIZE_MAX;
+    std::size_t to = 0;  ///< past the last
+  };
+  std::vector<Hold> holds(plan.storages.size());
+  for (const schedule::CacheOp& op : plan.cache_ops) {
+    Hold& hold = holds[op.storage.value()];
+    if (op.kind == schedule::CacheOpKind::kStore && op.after_position) {
+      hold.from = std::min<std::size_t>(hold.from, op.after_position->value() + 1);
+    }
+    if (op.kind == schedule::CacheOpKind::kPrefetch && op.before_position) {
+      hold.to = std::max<std::size_t>(hold.to, op.before_position->value());
+    }
+  }
+  std::vector<std::uint64_t> live(count, 0);
+  for (std::size_t s = 0; s < plan.storages.size(); ++s) {
+    const Storage& storage = plan.storages[s];
+    if (!plan.homes[s] || plan.homes[s]->tier != schedule::HomeTier::kLocalDdr) continue;
+    const bool always = storage.persistent || storage.kind == StorageKind::kInput;
+    const Hold hold = always ? Hold{0, count} : holds[s];
+    for (std::size_t p = hold.from; p < hold.to; ++p) live[p] += storage.bytes;
+  }
+  return *std::max_element(live.begin(), live.end());
+}
+
 }  // namespace
 
 TEST_CASE("analyzer: reference graphs are planned within their bounds") {
@@ -70,6 +102,10 @@ TEST_CASE("analyzer: reference graphs are planned within their bounds") {
     if (goal.seconds_max > 0) CHECK(step * 1e-9 <= goal.seconds_max);
     CHECK(static_cast<double>(plan.arena_bytes) <=
           1.02 * static_cast<double>(plan.prediction.live_bound_bytes));
+    if (plan.flash_bytes > 0) continue;  // staging slots come and go within the homes' room
+    const auto ddr_live = static_cast<double>(ddr_live_bytes(plan));
+    CAPTURE(static_cast<double>(plan.local_ddr_bytes) / std::max(1.0, ddr_live));
+    CHECK(static_cast<double>(plan.local_ddr_bytes) <= 1.02 * ddr_live);
   }
 }
 
