@@ -78,7 +78,10 @@ std::vector<UcxSetting> ucx_settings(const UcxDevices& devices, UcxSide side,
   std::vector<UcxSetting> settings;
   for (const auto& one : kSettings) {
     if (devices.allow_emulation && std::string_view(one.name) == "PROTO_EMULATION_ENABLE") continue;
-    settings.push_back({one.name, one.value, one.purpose, one.optional});
+    // What is emulated may need no RDMA, and some builds of UCX have nothing for it.
+    const bool optional =
+        one.optional || (devices.allow_emulation && one.purpose != std::string_view(kNoCache));
+    settings.push_back({one.name, one.value, one.purpose, optional});
   }
   settings.push_back({"PROTO_ENABLE", new_protocols(here)});
   settings.push_back({"TLS", devices.transports});
@@ -117,8 +120,8 @@ Result<void> apply_ucx_settings(std::span<const UcxSetting> settings,
       if (other.purpose != setting.purpose) continue;
       names += (names.empty() ? "" : ", ") + other.name;
     }
-    return Error(Errc::kUnsupported,
-                 "this UCX knows no setting for " + setting.purpose + " (" + names + ")");
+    return Error(Errc::kUnsupported, "this UCX knows no setting for " + setting.purpose + " (" +
+                                         names + "); was it built for RDMA (libuct_ib)?");
   }
   return {};
 }

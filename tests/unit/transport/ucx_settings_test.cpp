@@ -73,6 +73,24 @@ TEST_CASE("ucx settings: what a promise rests on is known by one name at least")
   }
 }
 
+TEST_CASE("ucx settings: a UCX without RDMA will do where emulation is allowed, and only there") {
+  UcxDevices devices;
+  devices.transports = "tcp";
+  const auto without_rdma = [](const UcxSetting& setting) {
+    const bool rdma = std::string_view(setting.name).substr(0, 3) == "RC_" ||
+                      std::string_view(setting.name).substr(0, 3) == "UD_" ||
+                      std::string_view(setting.name).substr(0, 3) == "DC_";
+    return rdma ? UcxAnswer::kUnknown : UcxAnswer::kTaken;
+  };
+  devices.allow_emulation = true;
+  CHECK(apply_ucx_settings(ucx_settings(devices, UcxSide::kTarget, {}), without_rdma).ok());
+  devices.allow_emulation = false;
+  const auto refused =
+      apply_ucx_settings(ucx_settings(devices, UcxSide::kTarget, {}), without_rdma);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().context().find("built for RDMA") != std::string::npos);
+}
+
 TEST_CASE("ucx settings: a setting that fails ends it") {
   int asked = 0;
   const auto applied = apply_ucx_settings(
