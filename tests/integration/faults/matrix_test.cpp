@@ -37,7 +37,9 @@ std::vector<const char*> drivers() {
   return {"local", "ofi"};
 }
 
-/// The device of the tests is emulated by a guest that is itself emulated: ten times slower.
+/// The device of ucx is emulated by a guest that is itself emulated: what it takes to connect, and
+/// leases, which a job there renews late, are ten times longer. What jobs are told, and when, is
+/// as everywhere: the control connection tells it, in 0.1 s there (load 11).
 int slowness(const char* driver) { return is_ucx(driver) ? 10 : 1; }
 
 PoolSpec pool_of(const char* driver) {
@@ -108,14 +110,14 @@ void check_afterwards(Job& job, const Cell& cell) {
   CHECK(job.caller(kHit).untouched());
   const Instant asked = Clock::now();
   CHECK(job.caller(kHit).single(cell.way).status == HO_UNAVAILABLE);
-  CHECK(Clock::now() - asked < 500ms * slowness(cell.driver));
+  CHECK(Clock::now() - asked < 500ms);
   CHECK(job.caller(kSpared).right());
 }
 
-void check_end(std::unique_ptr<Job> job, const char* driver) {
+void check_end(std::unique_ptr<Job> job) {
   const Instant began = Clock::now();
   job.reset();
-  CHECK(Clock::now() - began < 4s * slowness(driver));
+  CHECK(Clock::now() - began < 4s);
 }
 
 /// A job that begins now has the memory of both nodes.
@@ -133,11 +135,11 @@ void kill_daemon(TwoNodes& nodes, const Cell& cell, Clock::duration before) {
   std::this_thread::sleep_for(before);
   nodes.daemon(1).send(SIGKILL);
   const Instant fault = Clock::now();
-  check_told(told.get(), fault, kToldMax * slowness(cell.driver));
+  check_told(told.get(), fault, kToldMax);
   job->caller(kHit).take_back();
   check_afterwards(*job, cell);
   (void)nodes.daemon(1).wait();
-  check_end(std::move(job), cell.driver);
+  check_end(std::move(job));
 }
 
 /// A process with the victim's program.
@@ -194,10 +196,10 @@ TEST_CASE("faults: a restarted daemon ends the sessions it had and serves new on
     CHECK(nodes.daemon(1).wait().code == 0);
     const Instant fault = Clock::now();
     nodes.restart(1);
-    check_told(told.get(), fault, kToldMax * slowness(cell.driver), End::kOrderly);
+    check_told(told.get(), fault, kToldMax, End::kOrderly);
     job->caller(kHit).take_back();
     check_afterwards(*job, cell);
-    check_end(std::move(job), cell.driver);
+    check_end(std::move(job));
     check_new_job(nodes, cell.driver);
   });
 }
@@ -227,7 +229,7 @@ TEST_CASE("faults: with its daemon stopped local and ucx go on, ofi fails by dea
       nodes.daemon(1).send(SIGCONT);
       check_afterwards(*job, cell);
     }
-    check_end(std::move(job), cell.driver);
+    check_end(std::move(job));
     check_new_job(nodes, cell.driver);
   });
 }
