@@ -296,7 +296,7 @@ TEST_CASE("lower bound: no plan is below it where weights rest between steps, ou
 TEST_CASE(
     "lower bound: no plan is below it behind a port that two tiers share, ours near the best") {
   Hardware hardware = test::one_tier(800'000'000);
-  hardware.remote_ddr = hardware.local_ddr;
+  hardware.remote_ddr = test::one_tier(500'000'000).local_ddr;
   hardware.device_port_read = Link{1'000'000'000, 0};
   hardware.device_port_write = Link{900'000'000, 0};
   const Compared chains = compare(300, 3000, chain, hardware);
