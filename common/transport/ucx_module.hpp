@@ -17,7 +17,7 @@ namespace ho::transport {
 // patches libc's mmap and its like and catches signals, which no process on a machine without RDMA
 // should pay for. What is here loads no UCX before a driver is made.
 
-/// Which RDMA devices both sides use. Of several that are named, transfers use all from UCX 1.16
+/// Which RDMA devices both sides use. Of several that are named, transfers use all from UCX 1.19
 /// on; one that fails ends the connections over it, and there is no going over to the others. Only
 /// hardware's own transports are enabled: over TCP and shared memory UCX emulates one-sided access
 /// by messages, which needs the daemon's CPU and lets a dying client end it.

@@ -84,7 +84,7 @@ typedef struct ho_connect_options {
                                 are spread (small ones have another); 0: 1; at most 16 */
   /* Of "ucx". */
   const char* ucx_devices;      /* "mlx5_0:1" or several, comma-separated; of several named, large
-                                   transfers use all (from UCX 1.16 on); where one fails the node is
+                                   transfers use all (from UCX 1.19 on); where one fails the node is
                                    lost to the job. NULL or "": any up */
   const char* ucx_transports;   /* "rc" (also NULL and ""), "dc" or "rc,dc" */
   uint32_t ucx_allow_emulation; /* 1: any transport of UCX's, as "tcp", where the daemon allows it
