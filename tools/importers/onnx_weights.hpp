@@ -15,7 +15,7 @@ namespace ho::importers {
 /// anywhere but first in a product or norm, though only for floating point: integers there must
 /// have a place that weights alone have. Where some initializers are left, every input must, since
 /// it may well be what it is called. None where an initializer of rank 2 or more is a weight, or
-/// where none of the inputs would be left as data.
+/// where some initializers are left and none of the inputs would be left as data.
 [[nodiscard]] std::set<std::string_view> weight_inputs(const OnnxModel& model);
 
 /// Names that nothing makes and that stand where weights do: behind another operand, or in a sum or
