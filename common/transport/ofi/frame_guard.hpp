@@ -25,6 +25,8 @@ class FrameGuard {
   /// @return how many of the bytes may be passed on, from the first. Fewer than given: the
   /// connection is refused for good, and nothing of it passes any more.
   [[nodiscard]] std::size_t admit(std::span<const std::byte> bytes);
+  /// Whether a whole hello has passed.
+  [[nodiscard]] bool greeted() const { return greeted_ && (asked_ || pass_bytes_ == 0); }
   /// Whether it has asked for a read or a write that passed.
   [[nodiscard]] bool asked() const { return asked_; }
   /// Why it was refused, one of few texts; nullptr: it was not.

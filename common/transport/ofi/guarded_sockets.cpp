@@ -159,9 +159,16 @@ HO_BEFORE_LIBC ssize_t recv(int fd, void* bytes, std::size_t length, int flags) 
     errno = EOPNOTSUPP;
     return -1;
   }
-  const ssize_t got = real(fd, bytes, length, flags);
-  if (got <= 0) return got;
-  return pass(fd, *guard, {static_cast<const std::byte*>(bytes), static_cast<std::size_t>(got)});
+  const bool greeted = guard->greeted();
+  // libfabric lets a socket block until its hello is there: a part of one would hold the thread.
+  ssize_t got = real(fd, bytes, length, flags | MSG_DONTWAIT);
+  if (got > 0) {
+    got = pass(fd, *guard, {static_cast<const std::byte*>(bytes), static_cast<std::size_t>(got)});
+  }
+  // It reads a hello once. Of one that is short or not there it looks at errno, which an earlier
+  // send may have left: EAGAIN, and it neither watches the connection nor closes it any more.
+  if (!greeted && (got >= 0 || errno == EAGAIN)) errno = EIO;
+  return got;
 }
 
 HO_BEFORE_LIBC ssize_t recvmsg(int fd, msghdr* message, int flags) {

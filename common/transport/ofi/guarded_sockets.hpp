@@ -11,7 +11,8 @@ namespace ho::transport {
 
 /// While it lives, connections accepted at a target's address are read through a FrameGuard each; a
 /// connection that is refused is shut, counted and logged (fabric_log.hpp). So is the oldest of 256
-/// in the process that have asked for nothing, when one more comes.
+/// in the process that have asked for nothing, when one more comes; and one that sends a part of a
+/// hello.
 ///
 /// How: libfabric gives nothing out that lies between the socket and its provider. It calls
 /// accept(), recv() and close() of libc by name, and a program that defines these is asked first;

@@ -1,7 +1,6 @@
 // The ofi driver's target against initiators that speak libfabric's TCP protocol by hand, and lie
 // in it: whoever has a session has keys that are good, and a raw socket.
 #include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -18,6 +17,7 @@
 #include "common/base/prng.hpp"
 #include "common/base/unique_fd.hpp"
 #include "common/transport/ofi/wire.hpp"
+#include "tests/conformance/transport/raw_peer.hpp"
 #include "tests/conformance/transport/rig.hpp"
 
 namespace ho::test {
@@ -25,24 +25,8 @@ namespace {
 
 using namespace std::chrono_literals;
 using transport::Rights;
-using Bytes = std::vector<std::byte>;
 
-// Source: xnet_proto.h, xnet_rdm_cm.c and ofi_proto.h of libfabric 1.17 (prov/net).
-struct Hello {
-  std::uint8_t version = 3;
-  std::uint8_t type = 0;  // 0 asks for a connection, 1 accepts
-  std::uint16_t body_bytes = htons(8);
-  std::uint32_t number = 0;
-  std::uint64_t connection = 0;
-  std::uint64_t message = 0;
-  std::uint64_t byte_order = 1;
-  std::uint8_t rdm_version = 0;
-  std::uint8_t features = 0;
-  std::uint16_t port = htons(1);
-  std::uint32_t pid = 0;
-};
-static_assert(sizeof(Hello) == 40);
-
+// Source: ofi_proto.h and xnet_proto.h of libfabric 1.17 (prov/net).
 enum : std::uint8_t { kMessage = 0, kTagged = 1, kRead = 2, kAnswer = 3, kWrite = 4 };
 constexpr std::uint16_t kWithData = 1;
 constexpr std::uint16_t kDelivered = 4;
@@ -66,12 +50,6 @@ struct Frame {
 };
 static_assert(sizeof(Frame) == 40);
 
-template <typename T>
-void append(Bytes& to, const T& what) {
-  const auto* const first = reinterpret_cast<const std::byte*>(&what);
-  to.insert(to.end(), first, first + sizeof what);
-}
-
 Frame write_of(const Range& range) {
   Frame frame;
   frame.flags = kDelivered;
@@ -86,69 +64,6 @@ Frame read_of(const Range& range) {
   frame.range = range;
   return frame;
 }
-
-/// A connection to the target that says nothing.
-UniqueFd call(const std::string& address) {
-  const auto decoded = transport::decode_address(address);
-  REQUIRE(decoded.ok());
-  sockaddr_in where{};
-  REQUIRE(decoded->name.size() >= sizeof where);
-  std::memcpy(&where, decoded->name.data(), sizeof where);
-  UniqueFd made(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  REQUIRE(::connect(made.get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0);
-  return made;
-}
-
-/// A connection to the target that has said hello.
-class RawPeer {
- public:
-  explicit RawPeer(const std::string& address, const Hello& hello = {}) : socket_(call(address)) {
-    // The port is a peer's name; two of one name would replace each other.
-    sockaddr_in own{};
-    socklen_t length = sizeof own;
-    REQUIRE(::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0);
-    Hello said = hello;
-    said.port = own.sin_port;
-    Bytes bytes;
-    append(bytes, said);
-    send(bytes);
-  }
-  /// Takes the target's hello. @return it is one.
-  [[nodiscard]] bool accepted() {
-    const Bytes answer = receive(sizeof(Hello));
-    return answer.size() == sizeof(Hello) && answer[1] == std::byte{1};
-  }
-  void send(const Bytes& bytes) {
-    (void)!::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  }
-  /// Up to so many bytes, fewer where the connection ends or is silent for 5 s.
-  [[nodiscard]] Bytes receive(std::size_t length) {
-    Bytes bytes(length);
-    std::size_t done = 0;
-    while (done < length && readable()) {
-      const ssize_t got = ::recv(socket_.get(), bytes.data() + done, length - done, 0);
-      if (got <= 0) break;
-      done += static_cast<std::size_t>(got);
-    }
-    bytes.resize(done);
-    return bytes;
-  }
-  /// The target closes it within 5 s.
-  [[nodiscard]] bool ended() {
-    while (readable()) {
-      std::byte rest[4096];
-      if (::recv(socket_.get(), rest, sizeof rest, 0) <= 0) return true;
-    }
-    return false;
-  }
-
- private:
-  [[nodiscard]] bool readable() const {
-    pollfd waits{socket_.get(), POLLIN, 0};
-    return ::poll(&waits, 1, 5000) > 0;
-  }
-  UniqueFd socket_;
-};
 
 /// A target with a region of the liar's own, others' regions around it in the target's address
 /// space, and somebody whose connection is to live on.

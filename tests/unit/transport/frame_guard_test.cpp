@@ -109,7 +109,11 @@ TEST_CASE("frame guard: reads and writes pass however they are cut") {
 TEST_CASE("frame guard: whoever has only said hello, or been refused, has asked for nothing") {
   FrameGuard guard;
   Bytes bytes = hello();
-  (void)guard.admit(bytes);
+  for (const std::byte& each : bytes) {
+    CHECK_FALSE(guard.greeted());
+    (void)guard.admit({&each, 1});
+  }
+  CHECK(guard.greeted());
   CHECK_FALSE(guard.asked());
   FrameGuard refused = guard;
   Bytes lie;
@@ -122,6 +126,7 @@ TEST_CASE("frame guard: whoever has only said hello, or been refused, has asked 
   CHECK_FALSE(guard.asked());
   CHECK(guard.admit(std::span(question).subspan(39)) == 1);
   CHECK(guard.asked());
+  CHECK(guard.greeted());
 }
 
 TEST_CASE("frame guard: what follows a write's bytes is looked at again") {

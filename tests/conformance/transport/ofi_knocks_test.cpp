@@ -1,0 +1,106 @@
+// The ofi driver's target against those who have no key: what they can do is to connect, and to say
+// hello or less. Whatever they do, they must not cost it descriptors or time.
+#include <sys/socket.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/unique_fd.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
+#include "tests/conformance/transport/raw_peer.hpp"
+
+namespace ho::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A target in this process, so that its descriptors can be counted with the test's own.
+class TargetHere {
+ public:
+  TargetHere() {
+    transport::OfiTargetOptions options;
+    options.rails[0].bind_address = "127.0.0.1";
+    auto made = transport::make_ofi_target(options);
+    if (!made) FAIL(made.error().message());
+    target_ = std::move(*made);
+  }
+  ~TargetHere() { pause(); }
+  TargetHere(const TargetHere&) = delete;
+  TargetHere& operator=(const TargetHere&) = delete;
+  /// Only while it does not run.
+  transport::Target& operator*() { return *target_; }
+  void run() {
+    stop_ = false;
+    thread_ = std::thread([this] {
+      while (!stop_) {
+        errno = EAGAIN;  // as every send leaves it that fills a socket
+        (void)target_->progress();
+      }
+    });
+  }
+  void pause() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  std::unique_ptr<transport::Target> target_;
+  std::atomic<bool> stop_{true};
+  std::thread thread_;
+};
+
+/// Of this process, without the one that reads them.
+std::size_t descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all))) - 1;
+}
+
+/// @return so many there are, or come to be.
+bool comes_to(std::size_t wanted) {
+  for (int wait = 0; wait < 500 && descriptors() != wanted; ++wait) {
+    std::this_thread::sleep_for(10ms);
+  }
+  UNSCOPED_INFO(descriptors() << " descriptors, " << wanted << " wanted");
+  return descriptors() == wanted;
+}
+
+TEST_CASE("ofi: whoever knocks, says a part of a hello or is cut costs the target no descriptor") {
+  TargetHere here;
+  const std::string address = (*here).address();
+  here.run();
+  const std::size_t before = descriptors();
+  Bytes hello;
+  append(hello, Hello{});
+  for (const std::size_t length : {0U, 1U, 31U, 32U, 39U}) {  // 32: all but who it is
+    INFO(length << " bytes");
+    std::vector<UniqueFd> callers;
+    for (int i = 0; i < 40; ++i) {
+      callers.push_back(call(address));
+      CHECK(::send(callers.back().get(), hello.data(), length, MSG_NOSIGNAL) ==
+            static_cast<ssize_t>(length));
+    }
+    if (length == 0) callers.clear();
+    CHECK(RawPeer(address).accepted());
+    CHECK(comes_to(before + callers.size()));
+  }
+  constexpr std::size_t kSilentMax = 256;
+  std::vector<UniqueFd> silent;
+  while (silent.size() < kSilentMax + 40) silent.push_back(call(address));
+  RawPeer last(address);
+  CHECK(last.accepted());
+  CHECK(comes_to(before + silent.size() + 1 + kSilentMax));
+  silent.clear();
+  CHECK(comes_to(before + 2));
+}
+
+}  // namespace
+}  // namespace ho::test
