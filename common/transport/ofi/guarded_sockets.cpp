@@ -22,7 +22,11 @@ namespace {
 // What libc's functions are asked with is a descriptor and nothing else, so what is known of a
 // descriptor has to be found from everywhere.
 std::mutex mutex;
-std::vector<sockaddr_storage> addresses;  // under mutex; few, looked through when one is accepted
+struct Listening {
+  const GuardedAddress* whose;
+  sockaddr_storage at;
+};
+std::vector<Listening> addresses;  // under mutex; few, looked through when one is accepted
 
 /// The kernel's own usual limit for a process (fs.nr_open); a connection with a higher descriptor
 /// is not accepted. Untouched, the table takes no memory.
@@ -35,7 +39,12 @@ std::atomic<bool> any{false};
 /// Connections, of all addresses together, that may have asked for nothing yet. An initiator of
 /// ours asks with its first round trip; whoever has no key can do no more than wait here.
 constexpr std::size_t kSilentMax = 256;
-std::vector<int> silent;  // under mutex; the oldest first
+struct Silent {
+  int fd;
+  const GuardedAddress* accepted_at;
+};
+std::vector<Silent> silent;  // under mutex; the oldest first
+std::vector<Silent> cut;     // under mutex; were silent, are shut, and libfabric has yet to notice
 
 FrameGuard* guard_of(int fd) {
   const auto at = static_cast<std::size_t>(fd);
@@ -44,22 +53,27 @@ FrameGuard* guard_of(int fd) {
 
 void is_silent_no_more(int fd) {
   const std::lock_guard lock(mutex);
-  std::erase(silent, fd);
+  const auto is_it = [fd](const Silent& one) { return one.fd == fd; };
+  std::erase_if(silent, is_it);
+  std::erase_if(cut, is_it);
 }
 
 /// One more. Where there are too many the oldest is shut: libfabric waits for ever.
-void is_silent(int fd) {
-  bool cut = false;
+void is_silent(int fd, const GuardedAddress* accepted_at) {
+  bool full = false;
   {
     const std::lock_guard lock(mutex);
-    cut = silent.size() == kSilentMax;
-    if (cut) {
-      ::shutdown(silent.front(), SHUT_RDWR);  // still open: what closes is not silent any more
+    full = silent.size() == kSilentMax;
+    if (full) {
+      ::shutdown(silent.front().fd, SHUT_RDWR);  // still open: what closes is not silent any more
+      cut.push_back(silent.front());
       silent.erase(silent.begin());
     }
-    silent.push_back(fd);
+    silent.push_back({fd, accepted_at});
   }
-  if (cut) note_refusal("ofi: more connections that ask for nothing than may wait", "a connection");
+  if (full) {
+    note_refusal("ofi: more connections that ask for nothing than may wait", "a connection");
+  }
 }
 
 void forget(int fd) {
@@ -76,14 +90,18 @@ Function* next(const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
-bool is_guarded(int accepted) {
+/// Where a connection was accepted. @return nullptr: nowhere that is guarded.
+const GuardedAddress* guarding(int accepted) {
   const std::lock_guard lock(mutex);
-  if (addresses.empty()) return false;
+  if (addresses.empty()) return nullptr;
   sockaddr_storage own{};
   socklen_t length = sizeof own;
-  if (::getsockname(accepted, reinterpret_cast<sockaddr*>(&own), &length) != 0) return false;
-  return std::any_of(addresses.begin(), addresses.end(),
-                     [&](const sockaddr_storage& at) { return same_place(at, own); });
+  if (::getsockname(accepted, reinterpret_cast<sockaddr*>(&own), &length) != 0) return nullptr;
+  // From the newest: where another thread has a port that was just given up, that one listens.
+  const auto found =
+      std::find_if(addresses.rbegin(), addresses.rend(),
+                   [&](const Listening& listening) { return same_place(listening.at, own); });
+  return found == addresses.rend() ? nullptr : found->whose;
 }
 
 /// What of `got` bytes libfabric may see. @return recv()'s.
@@ -112,18 +130,27 @@ Result<std::unique_ptr<GuardedAddress>> GuardedAddress::create(const OfiAddress&
   return std::make_unique<GuardedAddress>(*at);
 }
 
-GuardedAddress::GuardedAddress(const sockaddr_storage& at) : at_(at) {
+GuardedAddress::GuardedAddress(const sockaddr_storage& at) {
   const std::lock_guard lock(mutex);
-  addresses.push_back(at);
+  addresses.push_back({this, at});
 }
 
 GuardedAddress::~GuardedAddress() {
-  const std::lock_guard lock(mutex);
-  const auto found =
-      std::find_if(addresses.begin(), addresses.end(),
-                   [&](const sockaddr_storage& other) { return same_place(other, at_); });
-  HO_CHECK(found != addresses.end());
-  addresses.erase(found);
+  std::vector<int> left;
+  {
+    const std::lock_guard lock(mutex);
+    const auto of_this = [&](const Listening& listening) { return listening.whose == this; };
+    HO_CHECK(std::erase_if(addresses, of_this) == 1);
+    for (const auto* const some : {&silent, &cut}) {
+      for (const Silent& one : *some) {
+        if (one.accepted_at == this) left.push_back(one.fd);
+      }
+    }
+  }
+  // The endpoint has closed those that said hello. Of the others only the epoll descriptor knew
+  // that libfabric waited on, and it closed that one only (xnet_pep_close(),
+  // xnet_close_progress()).
+  for (const int fd : left) ::close(fd);
 }
 
 bool anything_guarded() { return any.load(std::memory_order_relaxed); }
@@ -137,7 +164,8 @@ HO_BEFORE_LIBC int accept(int fd, sockaddr* peer, socklen_t* length) {
   using namespace ho::transport;
   static auto* const real = next<int(int, sockaddr*, socklen_t*)>("accept");
   const int accepted = real(fd, peer, length);
-  if (accepted < 0 || !is_guarded(accepted)) return accepted;
+  const GuardedAddress* const at = accepted < 0 ? nullptr : guarding(accepted);
+  if (at == nullptr) return accepted;
   if (static_cast<std::size_t>(accepted) >= guards.size()) {
     note_refusal("more connections than can be checked", "a connection");
     ::close(accepted);
@@ -146,7 +174,7 @@ HO_BEFORE_LIBC int accept(int fd, sockaddr* peer, socklen_t* length) {
   }
   forget(accepted);
   guards[static_cast<std::size_t>(accepted)].store(new FrameGuard, std::memory_order_release);
-  is_silent(accepted);
+  is_silent(accepted, at);
   return accepted;
 }
 

@@ -12,7 +12,7 @@ namespace ho::transport {
 /// While it lives, connections accepted at a target's address are read through a FrameGuard each; a
 /// connection that is refused is shut, counted and logged (fabric_log.hpp). So is the oldest of 256
 /// in the process that have asked for nothing, when one more comes; and one that sends a part of a
-/// hello.
+/// hello. Outlives the endpoint that listens there: what libfabric forgets with it is closed then.
 ///
 /// How: libfabric gives nothing out that lies between the socket and its provider. It calls
 /// accept(), recv() and close() of libc by name, and a program that defines these is asked first;
@@ -30,9 +30,6 @@ class GuardedAddress {
   GuardedAddress(const GuardedAddress&) = delete;
   GuardedAddress& operator=(const GuardedAddress&) = delete;
   ~GuardedAddress();
-
- private:
-  const sockaddr_storage at_;
 };
 
 /// Whether bytes of an accepted connection have come through here in this process.

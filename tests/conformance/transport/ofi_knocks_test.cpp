@@ -1,5 +1,6 @@
 // The ofi driver's target against those who have no key: what they can do is to connect, and to say
 // hello or less. Whatever they do, they must not cost it descriptors or time.
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -100,6 +101,41 @@ TEST_CASE("ofi: whoever knocks, says a part of a hello or is cut costs the targe
   CHECK(comes_to(before + silent.size() + 1 + kSilentMax));
   silent.clear();
   CHECK(comes_to(before + 2));
+}
+
+TEST_CASE("ofi: with a session's place its connections are closed that have asked for nothing") {
+  TargetHere here;
+  here.run();
+  const UniqueFd elsewhere = call((*here).address());
+  RawPeer stays((*here).address());
+  REQUIRE(stays.accepted());
+  here.pause();
+  const std::size_t before = descriptors();
+  for (const std::uint64_t session : {1U, 2U}) {
+    INFO("session " << session);
+    const auto address = (*here).admit(transport::TenantId(session));
+    if (!address) FAIL(address.error().message());
+    here.run();
+    std::vector<UniqueFd> silent;
+    std::vector<std::unique_ptr<RawPeer>> greeted;
+    while (silent.size() < 30) silent.push_back(call(*address));
+    while (greeted.size() < 30) {
+      greeted.push_back(std::make_unique<RawPeer>(*address));
+      REQUIRE(greeted.back()->accepted());
+    }
+    here.pause();
+    (*here).dismiss(transport::TenantId(session));
+    CHECK(comes_to(before + silent.size() + greeted.size()));
+    for (const auto& peer : greeted) CHECK(peer->ended());
+    pollfd alive{elsewhere.get(), POLLIN, 0};
+    CHECK(::poll(&alive, 1, 0) == 0);
+    here.run();
+    CHECK(RawPeer((*here).address()).accepted());
+    silent.clear();
+    greeted.clear();
+    CHECK(comes_to(before));
+    here.pause();
+  }
 }
 
 }  // namespace
