@@ -115,11 +115,12 @@ void FrameGuard::judge_range() {
     refusal_ = kOutside;
     return;
   }
-  pass_bytes_ = header.op == kWrite ? header.length_bytes : 0;
-  if (header.length_bytes == 0 || header.whole_bytes != kHeaderBytes + pass_bytes_) {
+  const std::uint64_t behind_bytes = header.op == kWrite ? header.length_bytes : 0;
+  if (header.length_bytes == 0 || header.whole_bytes != kHeaderBytes + behind_bytes) {
     refusal_ = kForeign;
     return;
   }
+  pass_bytes_ = behind_bytes;
   asked_ = true;
 }
 

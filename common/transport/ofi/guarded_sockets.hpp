@@ -11,8 +11,9 @@ namespace ho::transport {
 
 /// While it lives, connections accepted at a target's address are read through a FrameGuard each; a
 /// connection that is refused is shut, counted and logged (fabric_log.hpp). So is the oldest of 256
-/// in the process that have asked for nothing, when one more comes; and one that sends a part of a
-/// hello. Outlives the endpoint that listens there: what libfabric forgets with it is closed then.
+/// in the process that have asked for nothing, when one more comes. One that sends a part of a
+/// hello is closed by libfabric, as one that sends none and ends is; that is not counted. Outlives
+/// the endpoint that listens there: what libfabric forgets with it is closed then.
 ///
 /// How: libfabric gives nothing out that lies between the socket and its provider. It calls
 /// accept(), recv() and close() of libc by name, and a program that defines these is asked first;

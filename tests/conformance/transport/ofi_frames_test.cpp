@@ -2,7 +2,6 @@
 // in it: whoever has a session has keys that are good, and a raw socket.
 #include <arpa/inet.h>
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>

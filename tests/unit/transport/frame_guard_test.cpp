@@ -117,9 +117,13 @@ TEST_CASE("frame guard: whoever has only said hello, or been refused, has asked 
   CHECK_FALSE(guard.asked());
   FrameGuard refused = guard;
   Bytes lie;
-  put(lie, read(FrameGuard::kReachMax + 1, 1));
+  Frame short_write = write(0, 64);
+  short_write.whole_bytes -= 1;
+  put(lie, short_write);
   (void)refused.admit(lie);
+  CHECK(refused.refusal() != nullptr);
   CHECK_FALSE(refused.asked());
+  CHECK(refused.greeted());
   Bytes question;
   put(question, read(0, 1));
   CHECK(guard.admit(std::span(question).first(39)) == 39);
