@@ -19,6 +19,7 @@
 #include "common/base/unique_fd.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/ofi/wire.hpp"
+#include "tests/conformance/transport/raw_peer.hpp"
 #include "tests/conformance/transport/rig.hpp"
 #include "tools/bench/target_process.hpp"
 
@@ -172,17 +173,6 @@ TEST_CASE("ofi: time in which nobody polled does not count, but never past the l
     const Completion done = collect(*rig, *bench.initiator, 1)[0];
     REQUIRE(done.code == (lease_ended ? Errc::kDeadline : Errc::kOk));
   }
-}
-
-/// The target's socket address, from its address text.
-sockaddr_in socket_address(const std::string& text) {
-  const auto address = transport::decode_address(text);
-  REQUIRE(address.ok());
-  sockaddr_in socket{};
-  REQUIRE(address->name.size() >= sizeof socket);
-  std::memcpy(&socket, address->name.data(), sizeof socket);
-  REQUIRE(socket.sin_family == AF_INET);
-  return socket;
 }
 
 TEST_CASE("ofi: rubbish on the target's port does not end it") {

@@ -11,12 +11,18 @@
 
 namespace ho::test {
 
-UniqueFd call(const std::string& address) {
+sockaddr_in socket_address(const std::string& address) {
   const auto decoded = transport::decode_address(address);
   REQUIRE(decoded.ok());
   sockaddr_in where{};
   REQUIRE(decoded->name.size() >= sizeof where);
   std::memcpy(&where, decoded->name.data(), sizeof where);
+  REQUIRE(where.sin_family == AF_INET);
+  return where;
+}
+
+UniqueFd call(const std::string& address) {
+  const sockaddr_in where = socket_address(address);
   UniqueFd made(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   REQUIRE(::connect(made.get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0);
   return made;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <arpa/inet.h>
+#include <netinet/in.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -36,6 +37,8 @@ void append(Bytes& to, const T& what) {
   to.insert(to.end(), first, first + sizeof what);
 }
 
+/// Where a target listens, from its address text.
+[[nodiscard]] sockaddr_in socket_address(const std::string& address);
 /// A connection to an ofi target that says nothing.
 [[nodiscard]] UniqueFd call(const std::string& address);
 
