@@ -25,44 +25,10 @@ namespace {
 using namespace std::chrono_literals;
 using transport::Rights;
 
-// Source: ofi_proto.h and xnet_proto.h of libfabric 1.17 (prov/net).
-enum : std::uint8_t { kMessage = 0, kTagged = 1, kRead = 2, kAnswer = 3, kWrite = 4 };
+// Source: as Frame.
+enum : std::uint8_t { kMessage = 0, kTagged = 1, kAnswer = 3 };
 constexpr std::uint16_t kWithData = 1;
-constexpr std::uint16_t kDelivered = 4;
 constexpr std::uint16_t kCommitted = 8;
-
-struct Range {
-  std::uint64_t offset = 0;
-  std::uint64_t length_bytes = 0;
-  std::uint64_t key = 0;
-};
-struct Frame {
-  std::uint8_t version = 3;
-  std::uint8_t op = kWrite;
-  std::uint16_t flags = 0;
-  std::uint8_t op_data = 0;
-  std::uint8_t ranges = 1;
-  std::uint8_t header_bytes = 40;
-  std::uint8_t reserved = 0;
-  std::uint64_t whole_bytes = 40;
-  Range range;
-};
-static_assert(sizeof(Frame) == 40);
-
-Frame write_of(const Range& range) {
-  Frame frame;
-  frame.flags = kDelivered;
-  frame.whole_bytes = sizeof frame + range.length_bytes;
-  frame.range = range;
-  return frame;
-}
-
-Frame read_of(const Range& range) {
-  Frame frame;
-  frame.op = kRead;
-  frame.range = range;
-  return frame;
-}
 
 /// A target with a region of the liar's own, others' regions around it in the target's address
 /// space, and somebody whose connection is to live on.

@@ -28,6 +28,21 @@ UniqueFd call(const std::string& address) {
   return made;
 }
 
+Frame write_of(const Range& range) {
+  Frame frame;
+  frame.flags = kDelivered;
+  frame.whole_bytes = sizeof frame + range.length_bytes;
+  frame.range = range;
+  return frame;
+}
+
+Frame read_of(const Range& range) {
+  Frame frame;
+  frame.op = kRead;
+  frame.range = range;
+  return frame;
+}
+
 RawPeer::RawPeer(const std::string& address, const Hello& hello) : socket_(call(address)) {
   // The port is a peer's name; two of one name would replace each other.
   sockaddr_in own{};

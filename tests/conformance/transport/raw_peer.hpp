@@ -31,6 +31,31 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 40);
 
+/// What asks for a read or a write. Source: ofi_proto.h and xnet_proto.h of libfabric 1.17
+/// (prov/net).
+struct Range {
+  std::uint64_t offset = 0;
+  std::uint64_t length_bytes = 0;
+  std::uint64_t key = 0;
+};
+inline constexpr std::uint8_t kRead = 2;
+inline constexpr std::uint8_t kWrite = 4;
+inline constexpr std::uint16_t kDelivered = 4;
+struct Frame {
+  std::uint8_t version = 3;
+  std::uint8_t op = kWrite;
+  std::uint16_t flags = 0;
+  std::uint8_t op_data = 0;
+  std::uint8_t ranges = 1;
+  std::uint8_t header_bytes = 40;
+  std::uint8_t reserved = 0;
+  std::uint64_t whole_bytes = 40;
+  Range range;
+};
+static_assert(sizeof(Frame) == 40);
+[[nodiscard]] Frame write_of(const Range& range);
+[[nodiscard]] Frame read_of(const Range& range);
+
 template <typename T>
 void append(Bytes& to, const T& what) {
   const auto* const first = reinterpret_cast<const std::byte*>(&what);
