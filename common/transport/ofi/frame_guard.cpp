@@ -12,6 +12,7 @@ namespace {
 
 constexpr const char* kForeign = "ofi: not our protocol";
 constexpr const char* kOutside = "ofi: range outside of the region";
+constexpr const char* kHoards = "ofi: more requests than may wait for their answers to be taken";
 
 /// What asks for a connection, without the body that names the initiator.
 struct Hello {
@@ -72,6 +73,12 @@ std::size_t FrameGuard::admit(std::span<const std::byte> bytes) {
   return passed;
 }
 
+void FrameGuard::answered(std::size_t count) {
+  const std::size_t some = std::min(count, unanswered_);
+  unanswered_ -= some;
+  all_.fewer(some);
+}
+
 void FrameGuard::judge() {
   HO_CHECK(have_ == wanted() || have_ == kStartBytes);
   if (!greeted_) {
@@ -119,6 +126,13 @@ void FrameGuard::judge_range() {
   if (header.length_bytes == 0 || header.whole_bytes != kHeaderBytes + behind_bytes) {
     refusal_ = kForeign;
     return;
+  }
+  if (header.op == kRead || (header.flags & kDelivered) != 0) {
+    if (!all_.one_more()) {
+      refusal_ = kHoards;
+      return;
+    }
+    ++unanswered_;
   }
   pass_bytes_ = behind_bytes;
   asked_ = true;

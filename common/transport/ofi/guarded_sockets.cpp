@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/check.hpp"
+#include "common/transport/ofi/answer_count.hpp"
 #include "common/transport/ofi/fabric_log.hpp"
 #include "common/transport/ofi/frame_guard.hpp"
 #include "common/transport/ofi/sockets.hpp"
@@ -25,14 +26,23 @@ std::mutex mutex;
 struct Listening {
   const GuardedAddress* whose;
   sockaddr_storage at;
+  std::shared_ptr<Unanswered> unanswered;
 };
 std::vector<Listening> addresses;  // under mutex; few, looked through when one is accepted
+
+/// An accepted connection. Touched by the thread that drives libfabric only.
+struct Guarded {
+  explicit Guarded(const Listening& at) : unanswered(at.unanswered), asks(*unanswered) {}
+  const std::shared_ptr<Unanswered> unanswered;  ///< may be needed for longer than the address
+  FrameGuard asks;
+  AnswerCount answers;
+};
 
 /// The kernel's own usual limit for a process (fs.nr_open); a connection with a higher descriptor
 /// is not accepted. Untouched, the table takes no memory.
 constexpr std::size_t kDescriptorsMax = std::size_t{1} << 20U;
-/// Each touched by the thread that drives libfabric only, but looked up by all.
-std::array<std::atomic<FrameGuard*>, kDescriptorsMax> guards{};
+/// Looked up by all threads.
+std::array<std::atomic<Guarded*>, kDescriptorsMax> guards{};
 
 std::atomic<bool> any{false};
 
@@ -46,40 +56,74 @@ struct Silent {
 std::vector<Silent> silent;  // under mutex; the oldest first
 std::vector<Silent> cut;     // under mutex; were silent, are shut, and libfabric has yet to notice
 
-FrameGuard* guard_of(int fd) {
+Guarded* guard_of(int fd) {
   const auto at = static_cast<std::size_t>(fd);
   return fd < 0 || at >= guards.size() ? nullptr : guards[at].load(std::memory_order_acquire);
 }
 
-void is_silent_no_more(int fd) {
-  const std::lock_guard lock(mutex);
-  const auto is_it = [fd](const Silent& one) { return one.fd == fd; };
-  std::erase_if(silent, is_it);
-  std::erase_if(cut, is_it);
+auto of_descriptor(int fd) {
+  return [fd](const Silent& one) { return one.fd == fd; };
 }
 
-/// One more. Where there are too many the oldest is shut: libfabric waits for ever.
-void is_silent(int fd, const GuardedAddress* accepted_at) {
-  bool full = false;
+/// Under mutex. Where a connection was accepted. @return nullptr: nowhere that is guarded.
+Listening* accepting(int accepted) {
+  if (addresses.empty()) return nullptr;
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  if (::getsockname(accepted, reinterpret_cast<sockaddr*>(&own), &length) != 0) return nullptr;
+  // From the newest: where another thread has a port that was just given up, that one listens.
+  const auto found = std::find_if(addresses.rbegin(), addresses.rend(),
+                                  [&](const Listening& one) { return same_place(one.at, own); });
+  return found == addresses.rend() ? nullptr : &*found;
+}
+
+void is_silent_no_more(int fd) {
+  const std::lock_guard lock(mutex);
+  std::erase_if(silent, of_descriptor(fd));
+}
+
+/// Under mutex. Shuts one that has asked for nothing: libfabric would wait for ever.
+void cut_silent(std::vector<Silent>::iterator one) {
+  ::shutdown(one->fd, SHUT_RDWR);  // still open: what closes is not silent any more
+  cut.push_back(*one);
+  silent.erase(one);
+}
+
+/// Guards a connection that was just accepted where it is to be. Where too many have asked for
+/// nothing the oldest gives way. @return false: it must go itself.
+bool take_in(int fd) {
+  const char* refused = nullptr;
+  bool stays = true;
   {
     const std::lock_guard lock(mutex);
-    full = silent.size() == kSilentMax;
-    if (full) {
-      ::shutdown(silent.front().fd, SHUT_RDWR);  // still open: what closes is not silent any more
-      cut.push_back(silent.front());
-      silent.erase(silent.begin());
+    Listening* const at = accepting(fd);
+    if (at == nullptr) return true;
+    if (static_cast<std::size_t>(fd) >= guards.size()) {
+      refused = "more connections than can be checked";
+      stays = false;
+    } else if (silent.size() == kSilentMax) {
+      refused = "ofi: more connections that ask for nothing than may wait";
+      cut_silent(silent.begin());
     }
-    silent.push_back({fd, accepted_at});
+    if (stays) {
+      guards[static_cast<std::size_t>(fd)].store(new Guarded(*at), std::memory_order_release);
+      silent.push_back({fd, at->whose});
+    }
   }
-  if (full) {
-    note_refusal("ofi: more connections that ask for nothing than may wait", "a connection");
-  }
+  if (refused != nullptr) note_refusal(refused, "a connection");
+  return stays;
 }
 
 void forget(int fd) {
-  if (guard_of(fd) == nullptr) return;
-  is_silent_no_more(fd);
-  delete guards[static_cast<std::size_t>(fd)].exchange(nullptr);
+  Guarded* const guarded = guard_of(fd);
+  if (guarded == nullptr) return;
+  {
+    const std::lock_guard lock(mutex);
+    std::erase_if(silent, of_descriptor(fd));
+    std::erase_if(cut, of_descriptor(fd));
+  }
+  guards[static_cast<std::size_t>(fd)].store(nullptr);
+  delete guarded;
 }
 
 /// libc's, or what a sanitizer puts before it.
@@ -88,20 +132,6 @@ Function* next(const char* name) {
   void* const found = ::dlsym(RTLD_NEXT, name);
   HO_CHECK(found != nullptr);
   return reinterpret_cast<Function*>(found);
-}
-
-/// Where a connection was accepted. @return nullptr: nowhere that is guarded.
-const GuardedAddress* guarding(int accepted) {
-  const std::lock_guard lock(mutex);
-  if (addresses.empty()) return nullptr;
-  sockaddr_storage own{};
-  socklen_t length = sizeof own;
-  if (::getsockname(accepted, reinterpret_cast<sockaddr*>(&own), &length) != 0) return nullptr;
-  // From the newest: where another thread has a port that was just given up, that one listens.
-  const auto found =
-      std::find_if(addresses.rbegin(), addresses.rend(),
-                   [&](const Listening& listening) { return same_place(listening.at, own); });
-  return found == addresses.rend() ? nullptr : found->whose;
 }
 
 /// What of `got` bytes libfabric may see. @return recv()'s.
@@ -122,24 +152,28 @@ ssize_t pass(int fd, FrameGuard& guard, std::span<const std::byte> got) {
   return -1;
 }
 
+void went_out(Guarded& guarded, std::span<const std::byte> bytes) {
+  guarded.asks.answered(guarded.answers.sent(bytes));
+}
+
 }  // namespace
 
-Result<std::unique_ptr<GuardedAddress>> GuardedAddress::create(const OfiAddress& listening) {
-  const auto at = socket_address(listening);
+Result<std::unique_ptr<GuardedAddress>> GuardedAddress::create(const OfiAddress& address) {
+  const auto at = socket_address(address);
   if (!at) return Error(Errc::kUnsupported, "not an address of TCP's");
   return std::make_unique<GuardedAddress>(*at);
 }
 
 GuardedAddress::GuardedAddress(const sockaddr_storage& at) {
   const std::lock_guard lock(mutex);
-  addresses.push_back({this, at});
+  addresses.push_back({this, at, std::make_shared<Unanswered>()});
 }
 
 GuardedAddress::~GuardedAddress() {
   std::vector<int> left;
   {
     const std::lock_guard lock(mutex);
-    const auto of_this = [&](const Listening& listening) { return listening.whose == this; };
+    const auto of_this = [&](const Listening& one) { return one.whose == this; };
     HO_CHECK(std::erase_if(addresses, of_this) == 1);
     for (const auto* const some : {&silent, &cut}) {
       for (const Silent& one : *some) {
@@ -164,34 +198,29 @@ HO_BEFORE_LIBC int accept(int fd, sockaddr* peer, socklen_t* length) {
   using namespace ho::transport;
   static auto* const real = next<int(int, sockaddr*, socklen_t*)>("accept");
   const int accepted = real(fd, peer, length);
-  const GuardedAddress* const at = accepted < 0 ? nullptr : guarding(accepted);
-  if (at == nullptr) return accepted;
-  if (static_cast<std::size_t>(accepted) >= guards.size()) {
-    note_refusal("more connections than can be checked", "a connection");
-    ::close(accepted);
-    errno = ECONNABORTED;
-    return -1;
-  }
+  if (accepted < 0) return accepted;
   forget(accepted);
-  guards[static_cast<std::size_t>(accepted)].store(new FrameGuard, std::memory_order_release);
-  is_silent(accepted, at);
-  return accepted;
+  if (take_in(accepted)) return accepted;
+  ::close(accepted);
+  errno = ECONNABORTED;
+  return -1;
 }
 
 HO_BEFORE_LIBC ssize_t recv(int fd, void* bytes, std::size_t length, int flags) {
   using namespace ho::transport;
   static auto* const real = next<ssize_t(int, void*, std::size_t, int)>("recv");
-  FrameGuard* const guard = guard_of(fd);
-  if (guard == nullptr) return real(fd, bytes, length, flags);
+  Guarded* const guarded = guard_of(fd);
+  if (guarded == nullptr) return real(fd, bytes, length, flags);
   if ((flags & MSG_PEEK) != 0) {  // libfabric does not; what is read twice would be counted twice
     errno = EOPNOTSUPP;
     return -1;
   }
-  const bool greeted = guard->greeted();
+  FrameGuard& guard = guarded->asks;
+  const bool greeted = guard.greeted();
   // libfabric lets a socket block until its hello is there: a part of one would hold the thread.
   ssize_t got = real(fd, bytes, length, flags | MSG_DONTWAIT);
   if (got > 0) {
-    got = pass(fd, *guard, {static_cast<const std::byte*>(bytes), static_cast<std::size_t>(got)});
+    got = pass(fd, guard, {static_cast<const std::byte*>(bytes), static_cast<std::size_t>(got)});
   }
   // It reads a hello once. Of one that is short or not there it looks at errno, which an earlier
   // send may have left: EAGAIN, and it neither watches the connection nor closes it any more.
@@ -208,6 +237,33 @@ HO_BEFORE_LIBC ssize_t recvmsg(int fd, msghdr* message, int flags) {
     return -1;
   }
   return real(fd, message, flags);
+}
+
+HO_BEFORE_LIBC ssize_t send(int fd, const void* bytes, std::size_t length, int flags) {
+  using namespace ho::transport;
+  static auto* const real = next<ssize_t(int, const void*, std::size_t, int)>("send");
+  Guarded* const guarded = guard_of(fd);
+  const ssize_t sent = real(fd, bytes, length, flags);
+  if (guarded != nullptr && sent > 0) {
+    went_out(*guarded, {static_cast<const std::byte*>(bytes), static_cast<std::size_t>(sent)});
+  }
+  return sent;
+}
+
+HO_BEFORE_LIBC ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  using namespace ho::transport;
+  static auto* const real = next<ssize_t(int, const msghdr*, int)>("sendmsg");
+  Guarded* const guarded = guard_of(fd);
+  const ssize_t sent = real(fd, message, flags);
+  if (guarded == nullptr || sent <= 0) return sent;
+  auto left = static_cast<std::size_t>(sent);
+  for (std::size_t i = 0; i < message->msg_iovlen && left > 0; ++i) {
+    const iovec& range = message->msg_iov[i];
+    const std::size_t some = std::min(left, range.iov_len);
+    went_out(*guarded, {static_cast<const std::byte*>(range.iov_base), some});
+    left -= some;
+  }
+  return sent;
 }
 
 HO_BEFORE_LIBC int close(int fd) {

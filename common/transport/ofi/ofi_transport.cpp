@@ -487,9 +487,9 @@ void OfiTransport::finish(std::uint32_t index, Errc code) {
 Result<std::unique_ptr<Transport>> make_ofi_transport(const OfiOptions& options,
                                                       const Clock& clock) {
   const bool sane = options.depth_ops_max > 0 && options.chunks_max > 0 &&
-                    options.chunk_bytes > 0 && options.chunk_bytes <= UINT32_MAX &&
-                    options.flight_bytes_max > 0 && options.large_lanes > 0 &&
-                    options.large_lanes <= Lanes::kLargeMax;
+                    options.chunks_max <= kPiecesMax && options.chunk_bytes > 0 &&
+                    options.chunk_bytes <= UINT32_MAX && options.flight_bytes_max > 0 &&
+                    options.large_lanes > 0 && options.large_lanes <= Lanes::kLargeMax;
   if (!sane) return Error(Errc::kInvalidArgument, "an ofi option is zero or too large");
   return std::unique_ptr<Transport>(std::make_unique<OfiTransport>(options, clock));
 }

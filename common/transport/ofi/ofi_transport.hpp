@@ -21,7 +21,7 @@ struct OfiOptions {
   std::string source_address;  ///< numeric, to go out from; empty: any
   std::uint32_t depth_ops_max = 4096;  ///< operations accepted and not yet polled
   std::uint64_t chunk_bytes = kMiB;    ///< larger operations are cut into pieces of this size
-  std::uint32_t chunks_max = 1024;     ///< pieces in flight to all peers together
+  std::uint32_t chunks_max = 1024;     ///< pieces in flight to all peers together; 1 .. 1024
   std::uint64_t flight_bytes_max = 32 * kMiB;  ///< bytes of large operations in flight to one peer
   std::uint32_t large_lanes = 1;  ///< connections a rail for operations above 64 KiB; 1 .. 16
 };

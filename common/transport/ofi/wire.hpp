@@ -14,6 +14,10 @@ namespace ho::transport {
 inline constexpr std::uint64_t kHelloMagic = 0x31494f464f4f4859U;
 inline constexpr std::uint64_t kHelloBytes = sizeof(kHelloMagic);
 
+/// Reads and writes that an initiator has in flight at most, to all its peers together; a target
+/// ends connections of whoever has far more.
+inline constexpr std::uint32_t kPiecesMax = 1024;
+
 /// How memory registered at a target is named in an access to it.
 struct RemoteKey {
   std::uint64_t key = 0;

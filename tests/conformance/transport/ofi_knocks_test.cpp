@@ -1,5 +1,6 @@
 // The ofi driver's target against those who have no key: what they can do is to connect, and to say
-// hello or less. Whatever they do, they must not cost it descriptors or time.
+// hello or less. Whatever they do, they must not cost it descriptors or time. And against those who
+// have one and want more than their share.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -7,16 +8,21 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "common/base/clock.hpp"
+#include "common/base/tally.hpp"
 #include "common/base/unique_fd.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/ofi/wire.hpp"
 #include "tests/conformance/transport/raw_peer.hpp"
 
 namespace ho::test {
@@ -24,12 +30,18 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kAnswerBytes = 16 + kPageBytes;
+/// What a target has waiting at one address for answers to be taken.
+constexpr std::size_t kUnansweredMax = 4096;
+
 /// A target in this process, so that its descriptors can be counted with the test's own.
 class TargetHere {
  public:
   TargetHere() {
     transport::OfiTargetOptions options;
     options.rails[0].bind_address = "127.0.0.1";
+    options.refusals = refusals_;
     auto made = transport::make_ofi_target(options);
     if (!made) FAIL(made.error().message());
     target_ = std::move(*made);
@@ -39,6 +51,19 @@ class TargetHere {
   TargetHere& operator=(const TargetHere&) = delete;
   /// Only while it does not run.
   transport::Target& operator*() { return *target_; }
+  /// How often something was refused for this.
+  [[nodiscard]] std::uint64_t refused(std::string_view cause) const {
+    for (const Tally::Entry& entry : refusals_->entries()) {
+      if (entry.cause == cause) return entry.count;
+    }
+    return 0;
+  }
+  /// Where a session is served. Only while it does not run.
+  [[nodiscard]] std::string admit(std::uint64_t session) {
+    const auto address = target_->admit(transport::TenantId(session));
+    if (!address) FAIL(address.error().message());
+    return *address;
+  }
   void run() {
     stop_ = false;
     thread_ = std::thread([this] {
@@ -54,6 +79,8 @@ class TargetHere {
   }
 
  private:
+  const SteadyClock clock_;
+  const std::shared_ptr<Tally> refusals_ = std::make_shared<Tally>("refused", clock_);
   std::unique_ptr<transport::Target> target_;
   std::atomic<bool> stop_{true};
   std::thread thread_;
@@ -72,6 +99,21 @@ bool comes_to(std::size_t wanted) {
   }
   UNSCOPED_INFO(descriptors() << " descriptors, " << wanted << " wanted");
   return descriptors() == wanted;
+}
+
+/// A read of a whole page that everybody who has the address may read.
+Frame page_read(const std::string& address) {
+  const auto decoded = transport::decode_address(address);
+  REQUIRE(decoded.ok());
+  return read_of({decoded->hello.base, kPageBytes, decoded->hello.key});
+}
+
+/// @return it was told what it asked for.
+bool answered(RawPeer& peer, const std::string& address) {
+  Bytes question;
+  append(question, page_read(address));
+  peer.send(question);
+  return peer.receive(kAnswerBytes).size() == kAnswerBytes;
 }
 
 TEST_CASE("ofi: whoever knocks, says a part of a hello or is cut costs the target no descriptor") {
@@ -113,14 +155,13 @@ TEST_CASE("ofi: with a session's place its connections are closed that have aske
   const std::size_t before = descriptors();
   for (const std::uint64_t session : {1U, 2U}) {
     INFO("session " << session);
-    const auto address = (*here).admit(transport::TenantId(session));
-    if (!address) FAIL(address.error().message());
+    const std::string address = here.admit(session);
     here.run();
     std::vector<UniqueFd> silent;
     std::vector<std::unique_ptr<RawPeer>> greeted;
-    while (silent.size() < 30) silent.push_back(call(*address));
+    while (silent.size() < 30) silent.push_back(call(address));
     while (greeted.size() < 30) {
-      greeted.push_back(std::make_unique<RawPeer>(*address));
+      greeted.push_back(std::make_unique<RawPeer>(address));
       REQUIRE(greeted.back()->accepted());
     }
     here.pause();
@@ -135,6 +176,48 @@ TEST_CASE("ofi: with a session's place its connections are closed that have aske
     greeted.clear();
     CHECK(comes_to(before));
     here.pause();
+  }
+}
+
+TEST_CASE(
+    "ofi: whoever asks on and on and takes no answers loses its connection, and nobody else") {
+  TargetHere here;
+  const std::string first = here.admit(1);
+  const std::string second = here.admit(2);
+  here.run();
+  RawPeer stays(first);
+  RawPeer other(second);
+  REQUIRE(stays.accepted());
+  REQUIRE(other.accepted());
+  constexpr std::size_t kAsked = 60'000;
+  RawPeer hoards(first);
+  REQUIRE(hoards.accepted());
+  Bytes questions;
+  for (std::size_t i = 0; i < kAsked; ++i) append(questions, page_read(first));
+  hoards.send(questions);
+  const Bytes answers = hoards.receive(kAsked * kAnswerBytes);
+  CHECK(answers.size() < kAsked * kAnswerBytes);
+  CHECK(hoards.ended());
+  CHECK(here.refused("ofi: more requests than may wait for their answers to be taken") == 1);
+  CHECK(answered(stays, first));
+  CHECK(answered(other, second));
+  RawPeer again(first);
+  CHECK(again.accepted());
+  CHECK(answered(again, first));
+}
+
+TEST_CASE("ofi: as many requests as may be unanswered are answered, whenever that is taken") {
+  TargetHere here;
+  const std::string address = here.admit(1);
+  here.run();
+  RawPeer peer(address);
+  REQUIRE(peer.accepted());
+  Bytes questions;
+  for (std::size_t i = 0; i < kUnansweredMax; ++i) append(questions, page_read(address));
+  for (int round = 0; round < 3; ++round) {
+    INFO("round " << round);
+    peer.send(questions);
+    REQUIRE(peer.receive(kUnansweredMax * kAnswerBytes).size() == kUnansweredMax * kAnswerBytes);
   }
 }
 

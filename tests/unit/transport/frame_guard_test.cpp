@@ -13,6 +13,7 @@ namespace ho::test {
 namespace {
 
 using transport::FrameGuard;
+using transport::Unanswered;
 using Bytes = std::vector<std::byte>;
 
 void put(Bytes& to, std::uint64_t value, std::size_t length) {
@@ -81,13 +82,15 @@ const char* refusal_of(const Frame& frame) {
   const std::size_t before = bytes.size();
   put(bytes, frame);
   for (const std::size_t piece : {bytes.size(), std::size_t{1}, std::size_t{16}}) {
-    FrameGuard guard;
+    Unanswered all;
+    FrameGuard guard(all);
     const std::size_t sum = passed(guard, bytes, piece);
     if (guard.refusal() == nullptr) return nullptr;
     CHECK(sum < before + 40);
     CHECK(guard.admit(bytes) == 0);
   }
-  FrameGuard guard;
+  Unanswered all;
+  FrameGuard guard(all);
   (void)guard.admit(bytes);
   return guard.refusal();
 }
@@ -100,14 +103,16 @@ TEST_CASE("frame guard: reads and writes pass however they are cut") {
     put(bytes, read(FrameGuard::kReachMax, length));
   }
   for (std::size_t piece = 1; piece < 200; ++piece) {
-    FrameGuard guard;
+    Unanswered all;
+    FrameGuard guard(all);
     REQUIRE(passed(guard, bytes, piece) == bytes.size());
     REQUIRE(guard.refusal() == nullptr);
   }
 }
 
 TEST_CASE("frame guard: whoever has only said hello, or been refused, has asked for nothing") {
-  FrameGuard guard;
+  Unanswered all;
+  FrameGuard guard(all);
   Bytes bytes = hello();
   for (const std::byte& each : bytes) {
     CHECK_FALSE(guard.greeted());
@@ -115,7 +120,8 @@ TEST_CASE("frame guard: whoever has only said hello, or been refused, has asked 
   }
   CHECK(guard.greeted());
   CHECK_FALSE(guard.asked());
-  FrameGuard refused = guard;
+  FrameGuard refused(all);
+  (void)refused.admit(bytes);
   Bytes lie;
   Frame short_write = write(0, 64);
   short_write.whole_bytes -= 1;
@@ -134,7 +140,8 @@ TEST_CASE("frame guard: whoever has only said hello, or been refused, has asked 
 }
 
 TEST_CASE("frame guard: what follows a write's bytes is looked at again") {
-  FrameGuard guard;
+  Unanswered all;
+  FrameGuard guard(all);
   Bytes bytes = hello();
   put(bytes, write(0, 100));
   bytes.resize(bytes.size() + 100);
@@ -142,6 +149,56 @@ TEST_CASE("frame guard: what follows a write's bytes is looked at again") {
   put(bytes, write(4096, ~std::uint64_t{0} - 4095));
   CHECK(guard.admit(bytes) == good + 16);  // all but the range
   CHECK(guard.refusal() == std::string("ofi: range outside of the region"));
+}
+
+TEST_CASE("frame guard: no more requests pass than the address may have unanswered") {
+  Unanswered all;
+  FrameGuard guard(all);
+  FrameGuard other(all);
+  const Bytes greeting = hello();
+  CHECK(guard.admit(greeting) == greeting.size());
+  CHECK(other.admit(greeting) == greeting.size());
+  Bytes some_read;
+  put(some_read, read(0, 64));
+  Bytes some_write;
+  put(some_write, write(0, 64));
+  some_write.resize(some_write.size() + 64);
+  Frame silent_write = write(0, 64);
+  silent_write.flags = 0;
+  Bytes unheard;  // nobody waits for its end
+  put(unheard, silent_write);
+  unheard.resize(unheard.size() + 64);
+  for (std::size_t i = 0; i < Unanswered::kMax; ++i) {
+    const Bytes& request = i % 3 == 0 ? some_write : some_read;
+    FrameGuard& asks = i % 2 == 0 ? guard : other;
+    REQUIRE(asks.admit(request) == request.size());
+    REQUIRE(asks.admit(unheard) == unheard.size());
+  }
+  CHECK(all.count() == Unanswered::kMax);
+  guard.answered(3);
+  for (int i = 0; i < 3; ++i) REQUIRE(other.admit(some_read) == some_read.size());
+  CHECK(other.admit(some_write) == 16);  // all but the range
+  CHECK(other.refusal() ==
+        std::string("ofi: more requests than may wait for their answers to be taken"));
+  CHECK(guard.admit(unheard) == unheard.size());
+  CHECK(guard.refusal() == nullptr);
+}
+
+TEST_CASE("frame guard: what a connection leaves unanswered is the address's again when it ends") {
+  Unanswered all;
+  Bytes bytes = hello();
+  for (int i = 0; i < 5; ++i) put(bytes, read(0, 64));
+  FrameGuard stays(all);
+  CHECK(stays.admit(bytes) == bytes.size());
+  {
+    FrameGuard goes(all);
+    CHECK(goes.admit(bytes) == bytes.size());
+    goes.answered(2);
+    CHECK(all.count() == 8);
+  }
+  CHECK(all.count() == 5);
+  stays.answered(100);  // more than were asked for are nobody's
+  CHECK(all.count() == 0);
 }
 
 TEST_CASE("frame guard: offsets and lengths that can overflow do not pass") {
@@ -190,7 +247,8 @@ TEST_CASE("frame guard: a hello that is not ours does not pass whole") {
   for (const std::size_t at : {0U, 1U, 2U, 3U, 24U, 31U}) {
     Bytes bytes = hello();
     bytes[at] ^= std::byte{1};
-    FrameGuard guard;
+    Unanswered all;
+    FrameGuard guard(all);
     CHECK(passed(guard, bytes, 1) == 31);
     CHECK(guard.refusal() == std::string("ofi: not our protocol"));
   }
