@@ -26,13 +26,17 @@ std::mutex mutex;
 struct Listening {
   const GuardedAddress* whose;
   sockaddr_storage at;
+  std::size_t connections_max;
   std::shared_ptr<Unanswered> unanswered;
+  std::size_t connections = 0;  ///< that are accepted and neither cut nor closed
 };
 std::vector<Listening> addresses;  // under mutex; few, looked through when one is accepted
 
 /// An accepted connection. Touched by the thread that drives libfabric only.
 struct Guarded {
-  explicit Guarded(const Listening& at) : unanswered(at.unanswered), asks(*unanswered) {}
+  explicit Guarded(const Listening& at)
+      : accepted_at(at.whose), unanswered(at.unanswered), asks(*unanswered) {}
+  const GuardedAddress* const accepted_at;
   const std::shared_ptr<Unanswered> unanswered;  ///< may be needed for longer than the address
   FrameGuard asks;
   AnswerCount answers;
@@ -65,6 +69,13 @@ auto of_descriptor(int fd) {
   return [fd](const Silent& one) { return one.fd == fd; };
 }
 
+/// Under mutex. @return nullptr: it listens no more.
+Listening* listening(const GuardedAddress* whose) {
+  const auto found = std::find_if(addresses.begin(), addresses.end(),
+                                  [&](const Listening& one) { return one.whose == whose; });
+  return found == addresses.end() ? nullptr : &*found;
+}
+
 /// Under mutex. Where a connection was accepted. @return nullptr: nowhere that is guarded.
 Listening* accepting(int accepted) {
   if (addresses.empty()) return nullptr;
@@ -85,12 +96,13 @@ void is_silent_no_more(int fd) {
 /// Under mutex. Shuts one that has asked for nothing: libfabric would wait for ever.
 void cut_silent(std::vector<Silent>::iterator one) {
   ::shutdown(one->fd, SHUT_RDWR);  // still open: what closes is not silent any more
+  if (Listening* const at = listening(one->accepted_at)) --at->connections;
   cut.push_back(*one);
   silent.erase(one);
 }
 
-/// Guards a connection that was just accepted where it is to be. Where too many have asked for
-/// nothing the oldest gives way. @return false: it must go itself.
+/// Guards a connection that was just accepted where it is to be. Where there are too many the
+/// oldest that has asked for nothing gives way. @return false: it must go itself.
 bool take_in(int fd) {
   const char* refused = nullptr;
   bool stays = true;
@@ -101,6 +113,12 @@ bool take_in(int fd) {
     if (static_cast<std::size_t>(fd) >= guards.size()) {
       refused = "more connections than can be checked";
       stays = false;
+    } else if (at->connections == at->connections_max) {
+      refused = "ofi: more connections than one address takes";
+      const auto here = [&](const Silent& one) { return one.accepted_at == at->whose; };
+      const auto oldest = std::find_if(silent.begin(), silent.end(), here);
+      stays = oldest != silent.end();
+      if (stays) cut_silent(oldest);
     } else if (silent.size() == kSilentMax) {
       refused = "ofi: more connections that ask for nothing than may wait";
       cut_silent(silent.begin());
@@ -108,6 +126,7 @@ bool take_in(int fd) {
     if (stays) {
       guards[static_cast<std::size_t>(fd)].store(new Guarded(*at), std::memory_order_release);
       silent.push_back({fd, at->whose});
+      ++at->connections;
     }
   }
   if (refused != nullptr) note_refusal(refused, "a connection");
@@ -120,7 +139,9 @@ void forget(int fd) {
   {
     const std::lock_guard lock(mutex);
     std::erase_if(silent, of_descriptor(fd));
-    std::erase_if(cut, of_descriptor(fd));
+    const bool was_cut = std::erase_if(cut, of_descriptor(fd)) > 0;
+    Listening* const at = listening(guarded->accepted_at);
+    if (!was_cut && at != nullptr) --at->connections;
   }
   guards[static_cast<std::size_t>(fd)].store(nullptr);
   delete guarded;
@@ -158,15 +179,17 @@ void went_out(Guarded& guarded, std::span<const std::byte> bytes) {
 
 }  // namespace
 
-Result<std::unique_ptr<GuardedAddress>> GuardedAddress::create(const OfiAddress& address) {
+Result<std::unique_ptr<GuardedAddress>> GuardedAddress::create(const OfiAddress& address,
+                                                               std::size_t connections_max) {
   const auto at = socket_address(address);
   if (!at) return Error(Errc::kUnsupported, "not an address of TCP's");
-  return std::make_unique<GuardedAddress>(*at);
+  return std::make_unique<GuardedAddress>(*at, connections_max);
 }
 
-GuardedAddress::GuardedAddress(const sockaddr_storage& at) {
+GuardedAddress::GuardedAddress(const sockaddr_storage& at, std::size_t connections_max) {
+  HO_CHECK(connections_max > 0);
   const std::lock_guard lock(mutex);
-  addresses.push_back({this, at, std::make_shared<Unanswered>()});
+  addresses.push_back({this, at, connections_max, std::make_shared<Unanswered>()});
 }
 
 GuardedAddress::~GuardedAddress() {

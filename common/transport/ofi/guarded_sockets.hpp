@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <cstddef>
 #include <memory>
 
 #include "common/base/result.hpp"
@@ -11,7 +12,8 @@ namespace ho::transport {
 
 /// While it lives, connections accepted at a target's address are read through a FrameGuard each; a
 /// connection that is refused is shut, counted and logged (fabric_log.hpp). So is the oldest of 256
-/// in the process that have asked for nothing, when one more comes. One that sends a
+/// in the process that have asked for nothing, when one more comes; of an address that has as many
+/// connections as it takes the oldest such of its own, else the one that comes. One that sends a
 /// part of a hello is closed by libfabric, as one that sends none and ends is; that is not counted.
 /// Outlives the endpoint that listens there: what libfabric forgets with it is closed then.
 ///
@@ -26,8 +28,9 @@ namespace ho::transport {
 class GuardedAddress {
  public:
   /// @return kUnsupported: not an address of TCP's.
-  [[nodiscard]] static Result<std::unique_ptr<GuardedAddress>> create(const OfiAddress& address);
-  explicit GuardedAddress(const sockaddr_storage& at);
+  [[nodiscard]] static Result<std::unique_ptr<GuardedAddress>> create(const OfiAddress& address,
+                                                                      std::size_t connections_max);
+  GuardedAddress(const sockaddr_storage& at, std::size_t connections_max);
   GuardedAddress(const GuardedAddress&) = delete;
   GuardedAddress& operator=(const GuardedAddress&) = delete;
   ~GuardedAddress();

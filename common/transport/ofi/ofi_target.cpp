@@ -32,6 +32,11 @@ namespace {
 constexpr std::uint32_t kIdleMax = 16;
 /// All rails are looked at this often, should a provider ever have work and not say so.
 constexpr Duration kLookEvery = std::chrono::seconds(1);
+/// Connections to one address of a session's. A job has 17 at most (1 + OfiOptions::large_lanes)
+/// and one that tries a key; the others are for those that lost their link and have yet to end.
+constexpr std::size_t kConnectionsMax = 128;
+/// To one of nobody's, for all who ask for no address of their own.
+constexpr std::size_t kSharedConnectionsMax = 512;
 
 /// The daemon's side; see make_ofi_target(). Owner thread: the daemon's data thread.
 ///
@@ -132,7 +137,8 @@ Result<void> OfiTarget::add(TenantId tenant) {
   if (tenant != kNobody) {
     for (OfiRail& rail : rails) rail.port = 0;  // the one that is named is nobody's
   }
-  auto place = Place::open(provider_, rails, hello_);
+  const std::size_t connections_max = tenant == kNobody ? kSharedConnectionsMax : kConnectionsMax;
+  auto place = Place::open(provider_, rails, hello_, connections_max);
   if (!place) return place.error();
   for (Place::Rail& rail : (*place)->rails()) {
     epoll_event event{};

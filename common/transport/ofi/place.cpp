@@ -39,8 +39,8 @@ Result<HelloPage> HelloPage::create() {
 }
 
 Result<std::unique_ptr<Place>> Place::open(const std::string& provider, std::span<const OfiRail> at,
-                                           const HelloPage& hello) {
-  std::unique_ptr<Place> place(new Place);
+                                           const HelloPage& hello, std::size_t connections_max) {
+  std::unique_ptr<Place> place(new Place(connections_max));
   place->opened_from_ = next_descriptor();
   for (const OfiRail& rail : at) {
     const auto listening = place->listen(provider, rail);
@@ -126,7 +126,7 @@ Result<void> Place::guard(const std::vector<OfiAddress>& listening) {
   for (const OfiAddress& each : listening) {
     // ofi_rxm has a protocol of its own above TCP's, of messages.
     if (!separates_tenants(each.provider)) return {};
-    auto guarded = GuardedAddress::create(each);
+    auto guarded = GuardedAddress::create(each, connections_max_);
     if (!guarded) return guarded.error();
     guarded_.push_back(std::move(*guarded));
   }

@@ -47,10 +47,12 @@ class Place {
     /// Prepares to sleep on the descriptor. @return false: there is work.
     [[nodiscard]] bool arm() const;
   };
-  /// `provider` by its full name. @return as make_ofi_target().
+  /// `provider` by its full name; `connections_max`: on each rail, where it is libfabric's own TCP.
+  /// @return as make_ofi_target().
   [[nodiscard]] static Result<std::unique_ptr<Place>> open(const std::string& provider,
                                                            std::span<const OfiRail> at,
-                                                           const HelloPage& hello);
+                                                           const HelloPage& hello,
+                                                           std::size_t connections_max);
 
   [[nodiscard]] const std::string& address() const { return address_; }
   /// They stay where they are.
@@ -64,7 +66,7 @@ class Place {
   [[nodiscard]] Result<Registered> register_memory(std::span<std::byte> memory, Rights rights);
 
  private:
-  Place() = default;
+  explicit Place(std::size_t connections_max) : connections_max_(connections_max) {}
   [[nodiscard]] Result<void> listen(const std::string& provider, const OfiRail& at);
   [[nodiscard]] Result<Registered> register_under(std::uint64_t secret, std::span<std::byte> memory,
                                                   Rights rights);
@@ -76,6 +78,7 @@ class Place {
   [[nodiscard]] Result<void> check_not_cached(const HelloPage& hello,
                                               std::span<const RemoteKey> keys);
 
+  const std::size_t connections_max_;
   std::vector<std::unique_ptr<GuardedAddress>> guarded_;  // until the endpoints have gone
   int opened_from_ = -1;  ///< descriptors of the rails have this number or higher ones
   std::vector<Rail> rails_;

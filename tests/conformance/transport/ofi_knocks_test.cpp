@@ -32,8 +32,9 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kAnswerBytes = 16 + kPageBytes;
-/// What a target has waiting at one address for answers to be taken.
+/// What a target has waiting at one address for answers to be taken, and a session's connections.
 constexpr std::size_t kUnansweredMax = 4096;
+constexpr std::size_t kConnectionsMax = 128;
 
 /// A target in this process, so that its descriptors can be counted with the test's own.
 class TargetHere {
@@ -218,6 +219,71 @@ TEST_CASE("ofi: as many requests as may be unanswered are answered, whenever tha
     INFO("round " << round);
     peer.send(questions);
     REQUIRE(peer.receive(kUnansweredMax * kAnswerBytes).size() == kUnansweredMax * kAnswerBytes);
+  }
+}
+
+TEST_CASE("ofi: a session has so many connections and no more, and others have theirs") {
+  TargetHere here;
+  const std::string first = here.admit(1);
+  const std::string second = here.admit(2);
+  here.run();
+  RawPeer other(second);
+  REQUIRE(other.accepted());
+  const std::size_t before = descriptors();
+  std::vector<std::unique_ptr<RawPeer>> held;
+  while (held.size() < kConnectionsMax) {
+    held.push_back(std::make_unique<RawPeer>(first));
+    REQUIRE(held.back()->accepted());
+    REQUIRE(answered(*held.back(), first));
+  }
+  for (int more = 0; more < 3; ++more) {
+    RawPeer beyond(first);
+    CHECK(beyond.ended());
+  }
+  CHECK(here.refused("ofi: more connections than one address takes") == 3);
+  CHECK(comes_to(before + 2 * kConnectionsMax));
+  for (const auto& peer : held) CHECK(answered(*peer, first));
+  CHECK(answered(other, second));
+  RawPeer new_there(second);
+  CHECK(new_there.accepted());
+  RawPeer new_here((*here).address());
+  CHECK(new_here.accepted());
+  // Whoever goes makes room.
+  held.pop_back();
+  CHECK(comes_to(before + 2 * kConnectionsMax - 2 + 4));
+  RawPeer next(first);
+  CHECK(next.accepted());
+  CHECK(answered(next, first));
+}
+
+TEST_CASE("ofi: whoever has no key keeps nobody from a session's address") {
+  TargetHere here;
+  const std::string address = here.admit(1);
+  here.run();
+  const std::size_t before = descriptors();
+  RawPeer asks(address);
+  REQUIRE(asks.accepted());
+  REQUIRE(answered(asks, address));
+  std::vector<UniqueFd> silent;
+  while (silent.size() < kConnectionsMax) silent.push_back(call(address));
+  for (int i = 0; i < 3; ++i) {
+    RawPeer comes(address);
+    CHECK(comes.accepted());
+    CHECK(answered(comes, address));
+  }
+  CHECK(answered(asks, address));
+  pollfd oldest{silent.front().get(), POLLIN, 0};
+  CHECK(::poll(&oldest, 1, 0) == 1);
+  pollfd newest{silent.back().get(), POLLIN, 0};
+  CHECK(::poll(&newest, 1, 0) == 0);
+  silent.clear();
+  CHECK(comes_to(before + 2));
+  // Nor afterwards.
+  std::vector<std::unique_ptr<RawPeer>> held;
+  while (held.size() < kConnectionsMax - 1) {
+    held.push_back(std::make_unique<RawPeer>(address));
+    REQUIRE(held.back()->accepted());
+    REQUIRE(answered(*held.back(), address));
   }
 }
 
