@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 #include <vector>
 
 namespace ho::transport {
@@ -17,10 +19,15 @@ void copy_piece(std::byte* to, const std::byte* from, std::size_t length_bytes,
 /// A copy of one kind; the areas do not overlap, alignment and length are free.
 using Copy = void (*)(std::byte* to, const std::byte* from, std::size_t length_bytes);
 
-/// Copies with non-temporal stores that this processor has (AVX-512, AVX2, SSE2), the widest first;
-/// none where the architecture has none. The widest is not always the fastest: copy_piece() uses
-/// the one that was fastest when measured.
+/// Copies with non-temporal stores that this processor has, of AVX2, AVX-512 and SSE2 and in this
+/// order; none where the architecture has none. The widest is not always the fastest: copy_piece()
+/// uses AVX2 or AVX-512, as they were measured, and SSE2 only where there is nothing else.
 [[nodiscard]] std::vector<Copy> streaming_copies();
+
+/// Which of several ways of copying to use, by what the same bytes took with each: the first,
+/// unless another one is faster by more than measurements on a busy machine err (3 %). An index of
+/// the times, of which there is at least one.
+[[nodiscard]] std::size_t preferred(std::span<const std::uint64_t> times_ns);
 
 /// The size from which streaming stores beat the plain copy here, for memory that is not in the
 /// cache. Measured at the first call in a process (about 100 ms; it populates 128 MiB of

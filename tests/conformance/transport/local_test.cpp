@@ -64,6 +64,18 @@ TEST_CASE("local: every length and alignment copies right, plain or streaming") 
   }
 }
 
+TEST_CASE("local: another way of copying is used only where it is clearly faster") {
+  const auto of = [](const std::vector<std::uint64_t>& times_ns) {
+    return transport::preferred(times_ns);
+  };
+  CHECK(of({70'000}) == 0);
+  CHECK(of({70'000, 72'800}) == 0);
+  CHECK(of({70'000, 68'600}) == 0);  // as far as noise goes
+  CHECK(of({70'000, 66'500}) == 1);
+  CHECK(of({70'000, 66'500, 65'800}) == 1);
+  CHECK(of({70'000, 66'500, 60'000}) == 2);
+}
+
 /// Memory of this process's that CopyTeam takes for a segment.
 std::unique_ptr<bench::Segment> segment_of(std::uint64_t bytes) {
   auto made = bench::Segment::create(bytes);
