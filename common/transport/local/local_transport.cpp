@@ -50,26 +50,25 @@ class Mapping {
   std::size_t length_bytes_ = 0;
 };
 
-/// An accepted operation. `to` and `from` stand at its next byte.
+enum class PeerState : std::uint8_t { kOpen, kClosed };
+
+/// A segment in use. It does not move: operations that are queued point to it.
+struct Region {
+  PeerId peer;
+  PeerState peer_state = PeerState::kOpen;
+  Rights rights = Rights::kRead;
+  Mapping mapping;
+};
+
+/// An accepted operation.
 struct Pending {
   OpId op;
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
-  std::uint64_t left_bytes = 0;
-  std::uint64_t total_bytes = 0;
-  RegionId region;
-  LocalId local;
-  TimePoint deadline;
-};
-
-/// What GetOp and PutOp have in common.
-struct Request {
-  OpId op;
-  const std::byte* bytes = nullptr;
   std::uint64_t length_bytes = 0;
+  std::uint64_t copied_bytes = 0;
+  const Region* region = nullptr;
   LocalId local;
-  RegionId region;
-  std::uint64_t offset_bytes = 0;
   TimePoint deadline;
 };
 
@@ -107,26 +106,20 @@ class LocalTransport final : public Transport {
   std::size_t poll(std::span<Completion> out) override;
 
  private:
-  enum class PeerState : std::uint8_t { kOpen, kClosed };
-  struct Region {
-    PeerId peer;
-    PeerState peer_state = PeerState::kOpen;
-    Rights rights = Rights::kRead;
-    Mapping mapping;
-  };
-
-  /// @return the region, if the request may start.
-  [[nodiscard]] Result<const Region*> admit(const Request& request) const;
-  void accept(const Pending& pending, const Region& region);
+  /// @return the region, if a copy between it, from the offset on, and the bytes may start.
+  [[nodiscard]] Result<const Region*> admit(RegionId region, std::uint64_t offset_bytes,
+                                            LocalId local, std::span<const std::byte> bytes) const;
+  void accept(const Pending& pending);
   /// Copies the next piece. @return kPermissionDenied where the segment was cut short.
-  [[nodiscard]] Errc copy(Pending& pending, const Region& region, std::uint64_t length_bytes);
+  [[nodiscard]] Errc copy(const Pending& pending, std::uint64_t length_bytes);
   void copy_some();
   void expire(TimePoint now);
   void finish(const Pending& pending, Errc code);
   template <typename Condition>
   void end_where(const Condition& condition, Errc code);
   [[nodiscard]] Pending& queued(std::size_t index) {
-    return queue_[(queue_head_ + index) % queue_.size()];
+    const std::size_t place = queue_head_ + index;
+    return queue_[place < queue_.size() ? place : place - queue_.size()];
   }
   template <typename Condition>
   [[nodiscard]] bool any_queued(const Condition& condition) {
@@ -139,7 +132,7 @@ class LocalTransport final : public Transport {
   const Clock& clock_;
   Caps caps_;
   std::unordered_map<PeerId, PeerState> peers_;
-  std::unordered_map<RegionId, Region> regions_;
+  std::unordered_map<RegionId, Region> regions_;  ///< one whose elements do not move
   std::unordered_map<LocalId, std::span<std::byte>> memories_;
   std::vector<Pending> queue_;  ///< a ring of depth_ops_max places
   std::size_t queue_head_ = 0;
@@ -174,8 +167,11 @@ Result<RegionId> LocalTransport::attach(PeerId peer, RegionGrant grant) {
 }
 
 void LocalTransport::detach(RegionId region) {
-  HO_CHECK(!any_queued([region](const Pending& pending) { return pending.region == region; }));
-  regions_.erase(region);
+  const auto found = regions_.find(region);
+  if (found == regions_.end()) return;
+  const Region* const used = &found->second;
+  HO_CHECK(!any_queued([used](const Pending& pending) { return pending.region == used; }));
+  regions_.erase(found);
 }
 
 Result<LocalId> LocalTransport::register_memory(std::span<std::byte> memory) {
@@ -190,60 +186,55 @@ void LocalTransport::unregister_memory(LocalId local) {
   memories_.erase(local);
 }
 
-Result<const LocalTransport::Region*> LocalTransport::admit(const Request& request) const {
-  if (request.length_bytes == 0 || request.length_bytes > caps_.op_bytes_max) {
+Result<const Region*> LocalTransport::admit(RegionId region, std::uint64_t offset_bytes,
+                                            LocalId local, std::span<const std::byte> bytes) const {
+  if (bytes.empty() || bytes.size() > caps_.op_bytes_max) {
     return Error(Errc::kInvalidArgument, "length");
   }
-  const auto region = regions_.find(request.region);
-  if (region == regions_.end()) return Error(Errc::kNotFound, "no such region");
-  if (region->second.peer_state == PeerState::kClosed) {
+  const auto found = regions_.find(region);
+  if (found == regions_.end()) return Error(Errc::kNotFound, "no such region");
+  if (found->second.peer_state == PeerState::kClosed) {
     return Error(Errc::kUnavailable, "peer closed");
   }
-  const auto end = checked_add(request.offset_bytes, request.length_bytes);
-  if (!end || *end > region->second.mapping.bytes().size()) {
+  const auto end = checked_add(offset_bytes, bytes.size());
+  if (!end || *end > found->second.mapping.bytes().size()) {
     return Error(Errc::kOutOfRange, "region");
   }
-  const auto memory = memories_.find(request.local);
+  const auto memory = memories_.find(local);
   if (memory == memories_.end()) return Error(Errc::kInvalidArgument, "not registered");
   const auto start = reinterpret_cast<std::uintptr_t>(memory->second.data());
-  const auto begin = reinterpret_cast<std::uintptr_t>(request.bytes);
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
   const std::uint64_t size = memory->second.size();
-  if (begin < start || begin - start > size || request.length_bytes > size - (begin - start)) {
+  if (begin < start || begin - start > size || bytes.size() > size - (begin - start)) {
     return Error(Errc::kInvalidArgument, "not in local");
   }
   if (queue_count_ + (done_.size() - done_head_) >= caps_.depth_ops_max) {
     return Error(Errc::kBusy, "queue full");
   }
-  return &region->second;
+  return &found->second;
 }
 
 Result<void> LocalTransport::submit(const GetOp& get) {
-  const auto region = admit(Request{get.op, get.into.data(), get.into.size(), get.local, get.region,
-                                    get.offset_bytes, get.deadline});
+  const auto region = admit(get.region, get.offset_bytes, get.local, get.into);
   if (!region) return region.error();
   accept(Pending{get.op, get.into.data(), (*region)->mapping.bytes().data() + get.offset_bytes,
-                 get.into.size(), get.into.size(), get.region, get.local, get.deadline},
-         **region);
+                 get.into.size(), 0, *region, get.local, get.deadline});
   return {};
 }
 
 Result<void> LocalTransport::submit(const PutOp& put) {
-  const auto region = admit(Request{put.op, put.from.data(), put.from.size(), put.local, put.region,
-                                    put.offset_bytes, put.deadline});
+  const auto region = admit(put.region, put.offset_bytes, put.local, put.from);
   if (!region) return region.error();
   if ((*region)->rights == Rights::kRead) return Error(Errc::kPermissionDenied, "read-only");
   accept(Pending{put.op, (*region)->mapping.bytes().data() + put.offset_bytes, put.from.data(),
-                 put.from.size(), put.from.size(), put.region, put.local, put.deadline},
-         **region);
+                 put.from.size(), 0, *region, put.local, put.deadline});
   return {};
 }
 
-void LocalTransport::accept(const Pending& pending, const Region& region) {
+void LocalTransport::accept(const Pending& pending) {
   HO_CHECK(queue_count_ < queue_.size());
-  if (pending.total_bytes <= kSubmitBytesMax) {
-    Pending small = pending;
-    const Errc code = copy(small, region, small.left_bytes);
-    finish(small, code);
+  if (pending.length_bytes <= kSubmitBytesMax) {
+    finish(pending, copy(pending, pending.length_bytes));
     return;
   }
   queued(queue_count_) = pending;
@@ -251,19 +242,16 @@ void LocalTransport::accept(const Pending& pending, const Region& region) {
   earliest_ = std::min(earliest_, pending.deadline);
 }
 
-Errc LocalTransport::copy(Pending& pending, const Region& region, std::uint64_t length_bytes) {
-  bool there = true;
-  if (team_ && length_bytes >= kSharedBytesMin) {
-    there = team_->copy(
-        {pending.to, pending.from, length_bytes, pending.total_bytes, region.mapping.bytes()});
-  } else {
-    there = guarded(region.mapping.bytes(), [&pending, length_bytes] {
-      copy_piece(pending.to, pending.from, length_bytes, pending.total_bytes);
-    });
-  }
-  pending.to += length_bytes;
-  pending.from += length_bytes;
-  pending.left_bytes -= length_bytes;
+Errc LocalTransport::copy(const Pending& pending, std::uint64_t length_bytes) {
+  std::byte* const to = pending.to + pending.copied_bytes;
+  const std::byte* const from = pending.from + pending.copied_bytes;
+  const std::uint64_t total_bytes = pending.length_bytes;
+  const std::span<std::byte> segment = pending.region->mapping.bytes();
+  const bool there = team_ && length_bytes >= kSharedBytesMin
+                         ? team_->copy({to, from, length_bytes, total_bytes, segment})
+                         : guarded(segment, [to, from, length_bytes, total_bytes] {
+                             copy_piece(to, from, length_bytes, total_bytes);
+                           });
   return there ? Errc::kOk : Errc::kPermissionDenied;
 }
 
@@ -287,13 +275,14 @@ void LocalTransport::copy_some() {
   std::uint64_t budget_bytes = kPollBytesMax;
   while (queue_count_ > 0 && budget_bytes > 0) {
     Pending& head = queued(0);
-    const Region& region = regions_.at(head.region);
-    const std::uint64_t piece_bytes = std::min(head.left_bytes, budget_bytes);
-    const Errc code = copy(head, region, piece_bytes);
+    const std::uint64_t piece_bytes = std::min(head.length_bytes - head.copied_bytes, budget_bytes);
+    const Errc code = copy(head, piece_bytes);
+    head.copied_bytes += piece_bytes;
     budget_bytes -= piece_bytes;
-    if (code == Errc::kOk && head.left_bytes > 0) return;
+    if (code == Errc::kOk && head.copied_bytes < head.length_bytes) return;
     finish(head, code);
-    queue_head_ = (queue_head_ + 1) % queue_.size();
+    ++queue_head_;
+    if (queue_head_ == queue_.size()) queue_head_ = 0;
     --queue_count_;
   }
 }
@@ -305,7 +294,7 @@ void LocalTransport::finish(const Pending& pending, Errc code) {
     done_head_ = 0;
   }
   HO_CHECK(done_.size() < done_.capacity());
-  done_.push_back(Completion{pending.op, code, code == Errc::kOk ? pending.total_bytes : 0});
+  done_.push_back(Completion{pending.op, code, code == Errc::kOk ? pending.length_bytes : 0});
 }
 
 template <typename Condition>
@@ -334,7 +323,7 @@ void LocalTransport::close_peer(PeerId peer) {
   const auto found = peers_.find(peer);
   if (found == peers_.end()) return;
   found->second = PeerState::kClosed;
-  end_where([&](const Pending& pending) { return regions_.at(pending.region).peer == peer; },
+  end_where([peer](const Pending& pending) { return pending.region->peer == peer; },
             Errc::kUnavailable);
   for (auto& [id, region] : regions_) {
     if (region.peer == peer) region.peer_state = PeerState::kClosed;
