@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -12,6 +14,14 @@
 
 // What the drivers between nodes have in common.
 namespace ho::transport {
+
+/// What a failed rail took with it has this long from then on, so that puts can wait until nothing
+/// of them is on its way any more, and the caller is told of a cut link within 5 s.
+inline constexpr Duration kRepeatTime = std::chrono::seconds(4);
+
+/// Nobody polled for this long with operations under way: this process was stopped (or starved),
+/// and that time says nothing about the peer.
+inline constexpr Duration kOwnPauseMin = std::chrono::milliseconds(250);
 
 /// What GetOp and PutOp have in common.
 struct Request {
@@ -59,6 +69,37 @@ class SlotRing {
   std::vector<std::uint32_t> slots_;
   std::size_t head_ = 0;
   std::size_t count_ = 0;
+};
+
+/// Operations that have ended and wait for poll(), in the order in which they did.
+class EndedOps {
+ public:
+  /// At most `depth` at a time.
+  explicit EndedOps(std::size_t depth) { done_.reserve(depth); }
+  [[nodiscard]] std::size_t size() const { return done_.size() - head_; }
+  void push(const Completion& completion) {
+    if (done_.size() == done_.capacity() && head_ > 0) {
+      done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(head_));
+      head_ = 0;
+    }
+    HO_CHECK(done_.size() < done_.capacity());
+    done_.push_back(completion);
+  }
+  /// @return how many were written.
+  std::size_t take(std::span<Completion> out) {
+    const std::size_t count = std::min(out.size(), size());
+    for (std::size_t i = 0; i < count; ++i) out[i] = done_[head_ + i];
+    head_ += count;
+    if (head_ == done_.size()) {
+      done_.clear();
+      head_ = 0;
+    }
+    return count;
+  }
+
+ private:
+  std::vector<Completion> done_;
+  std::size_t head_ = 0;
 };
 
 }  // namespace ho::transport

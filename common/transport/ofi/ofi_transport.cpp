@@ -18,6 +18,7 @@
 #include "common/transport/ofi/provider.hpp"
 #include "common/transport/ofi/slots.hpp"
 #include "common/transport/ofi/wire.hpp"
+#include "common/transport/request.hpp"
 
 namespace ho::transport {
 namespace {
@@ -25,14 +26,6 @@ namespace {
 constexpr std::uint64_t kOpBytesMax = std::uint64_t{1} << 40U;
 /// What a small operation is. On the wire it takes less time than a round trip.
 constexpr std::uint64_t kSmallBytesMax = 64 * kKiB;
-
-/// What a failed rail took with it has this long from then on, so that puts can wait for the kernel
-/// to give up what it still holds of them (3 s), and the caller is told of a cut link within 5 s.
-constexpr Duration kRepeatTime = std::chrono::seconds(4);
-
-/// Nobody polled for this long with operations under way: this process was stopped (or starved),
-/// and that time says nothing about the peer.
-constexpr Duration kOwnPauseMin = std::chrono::milliseconds(250);
 
 /// The initiator's side; see make_ofi_transport(). Owner thread: whoever polls.
 ///

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/result.hpp"
+#include "common/transport/lane_loads.hpp"
 #include "common/transport/transport.hpp"
 
 namespace ho::transport {
@@ -40,9 +41,6 @@ struct OfiAddress {
 [[nodiscard]] std::string encode_address(const OfiAddress& address);
 /// @return kInvalidArgument where the text is not such an address.
 [[nodiscard]] Result<OfiAddress> decode_address(const std::string& text);
-
-/// More addresses than any target has.
-inline constexpr std::size_t kRailsMax = 8;
 
 /// A target's address: its rails', in their order, separated by ','.
 [[nodiscard]] std::string encode_addresses(std::span<const OfiAddress> rails);

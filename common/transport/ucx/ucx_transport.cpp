@@ -20,9 +20,6 @@ constexpr std::uint64_t kOpBytesMax = std::uint64_t{1} << 40U;
 constexpr std::uint64_t kSmallBytesMax = 64 * kKiB;
 /// How long attach() may wait for the target's device to take or refuse a key.
 constexpr Duration kAttachLimit = std::chrono::seconds(5);
-/// Nobody polled for this long with operations under way: this process was stopped (or starved),
-/// and that time says nothing about the peer.
-constexpr Duration kOwnPauseMin = std::chrono::milliseconds(250);
 /// How long the destructor waits for devices to let go of the caller's bytes.
 constexpr Duration kEndLimit = std::chrono::seconds(5);
 /// Rounds of progress in one poll(): bounded.

@@ -14,8 +14,8 @@
 
 #include "common/base/unique_fd.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/ofi/rail_turn.hpp"
 #include "common/transport/ofi/wire.hpp"
+#include "common/transport/rail_turn.hpp"
 #include "tests/conformance/transport/rail_sockets.hpp"
 #include "tests/conformance/transport/rig.hpp"
 

@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "common/base/clock.hpp"
-#include "common/transport/ofi/wire.hpp"
 
 namespace ho::transport {
+
+/// More rails than any target has.
+inline constexpr std::size_t kRailsMax = 8;
 
 /// What a lane is for.
 enum class LaneKind : std::uint8_t { kSmall, kLarge };
@@ -79,6 +81,8 @@ class LaneLoads {
   /// is in flight; but much in flight keeps the wire busy while either process does not run. So
   /// there may be little beside small operations, and flight_bytes_max otherwise.
   [[nodiscard]] bool room_for_large() const;
+  /// Of large operations, in flight.
+  [[nodiscard]] std::uint64_t large_bytes() const { return large_bytes_; }
 
   /// Notes the time, and what is in flight now. Before the lanes are polled.
   void look(TimePoint now);

@@ -1,4 +1,4 @@
-#include "common/transport/ofi/lane_loads.hpp"
+#include "common/transport/lane_loads.hpp"
 
 #include <algorithm>
 #include <tuple>
