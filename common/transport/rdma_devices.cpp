@@ -1,7 +1,10 @@
 #include "common/transport/rdma_devices.hpp"
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 
 namespace ho::transport {
 namespace {
@@ -25,10 +28,14 @@ std::vector<RdmaDevice> active_rdma_devices() {
       std::ifstream state(port.path() / "state");
       std::string number;
       if (!(state >> number) || number != "4:") continue;  // "4: ACTIVE"
-      found.push_back({device.path().filename().string(), is_software(device.path())});
-      break;
+      const auto index = std::strtoul(port.path().filename().c_str(), nullptr, 10);
+      found.push_back({device.path().filename().string(), static_cast<unsigned>(index),
+                       is_software(device.path())});
     }
   }
+  std::sort(found.begin(), found.end(), [](const RdmaDevice& left, const RdmaDevice& right) {
+    return std::tie(left.name, left.port) < std::tie(right.name, right.port);
+  });
   return found;
 }
 

@@ -7,13 +7,14 @@
 
 namespace ho::transport {
 
-/// An RDMA device of this machine with a port that is up.
+/// A port that is up, of an RDMA device of this machine.
 struct RdmaDevice {
   std::string name;
+  unsigned port = 1;
   bool software = false;  ///< soft-RoCE and its like: no hardware behind it
 };
 
-/// As the kernel lists them. Cheap; opens no device and loads no library.
+/// By name and port. Cheap; opens no device and loads no library.
 [[nodiscard]] std::vector<RdmaDevice> active_rdma_devices();
 
 /// Says whether this machine has an RDMA device that is up. @return kUnsupported, with the reason.

@@ -17,10 +17,10 @@ namespace ho::transport {
 // patches libc's mmap and its like and catches signals, which no process on a machine without RDMA
 // should pay for. What is here loads no UCX before a driver is made.
 
-/// Which RDMA devices both sides use. Of several that are named, transfers use all from UCX 1.19
-/// on; one that fails ends the connections over it, and there is no going over to the others. Only
-/// hardware's own transports are enabled: over TCP and shared memory UCX emulates one-sided access
-/// by messages, which needs the daemon's CPU and lets a dying client end it.
+/// Which RDMA devices a side uses, 8 at most. Transfers use all, and what one that fails took with
+/// it goes over another; it is tried again from then on. Only hardware's own transports are
+/// enabled: over TCP and shared memory UCX emulates one-sided access by messages, which needs the
+/// daemon's CPU and lets a dying client end it.
 struct UcxDevices {
   std::string devices;            ///< as "mlx5_0:1,mlx5_1:1"; empty: all active ones
   std::string transports = "rc";  ///< UCX's names: "rc", "dc" or "rc,dc"
@@ -39,7 +39,7 @@ struct UcxOptions {
   std::uint64_t flight_bytes_max = 32 * kMiB;  ///< bytes of large operations in flight to one peer
 };
 
-/// Makes the initiator's side of the `ucx` driver: two reliable connections per peer for
+/// Makes the initiator's side of the `ucx` driver: per peer and device two reliable connections for
 /// operations, one of them for those up to 64 KiB, and one on which attach() tries each key, since
 /// a refused key costs a connection.
 ///
@@ -47,6 +47,9 @@ struct UcxOptions {
 /// still. Only connect() needs it. A dead target shows when operations in flight to it end with
 /// kUnavailable after some 1 s of the device's own retries; an idle one is not watched, since
 /// whoever holds the control connection learns of it at once and calls close_peer().
+/// Where there are several devices, one on which nothing came back for 0.5 s while something did on
+/// another is given up; its gets are repeated on others at once, its puts some 0.2 s after its
+/// connections have ended.
 ///
 /// An operation that passes its deadline closes its peer: it ends with kDeadline, the peer's others
 /// with kUnavailable, each when the device has let go of its bytes. `clock` outlives the transport.

@@ -83,9 +83,10 @@ typedef struct ho_connect_options {
   uint32_t ofi_connections;  /* to each rail of a node for transfers above 64 KiB, over which they
                                 are spread (small ones have another); 0: 1; at most 16 */
   /* Of "ucx". */
-  const char* ucx_devices;      /* "mlx5_0:1" or several, comma-separated; of several named, large
-                                   transfers use all (from UCX 1.19 on); where one fails the node is
-                                   lost to the job. NULL or "": any up */
+  const char* ucx_devices;      /* "mlx5_0:1" or several, comma-separated, 8 at most, in the order
+                                   in which nodes name theirs: transfers are spread over all, and
+                                   what one that fails took with it goes over the others. NULL or
+                                   "": all that are up */
   const char* ucx_transports;   /* "rc" (also NULL and ""), "dc" or "rc,dc" */
   uint32_t ucx_allow_emulation; /* 1: any transport of UCX's, as "tcp", where the daemon allows it
                                    too. For experiments only: no promise about faults holds */

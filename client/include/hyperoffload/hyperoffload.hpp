@@ -125,7 +125,7 @@ class Pool {
     std::string ofi_domain = {};
     std::string ofi_interface = {};
     std::uint32_t ofi_connections = 0;  ///< 0: the library's default
-    std::string ucx_devices = {};       ///< empty: any that is up
+    std::string ucx_devices = {};       ///< empty: all that are up
     std::string ucx_transports = {};    ///< empty: "rc"
     std::uint32_t local_threads = 0;    ///< 0: by the cores there are
     std::string local_numa = "auto";    ///< as ho_connect_options::local_numa

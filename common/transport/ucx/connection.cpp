@@ -1,16 +1,24 @@
 #include "common/transport/ucx/connection.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/base/check.hpp"
 
 namespace ho::transport {
 
-Result<std::unique_ptr<UcxConnection>> UcxConnection::create(UcxContext& context,
-                                                             const std::string& worker,
-                                                             const Clock& clock, TimePoint deadline,
-                                                             std::vector<UcxPiece*>& ended) {
+namespace {
+
+Error not_connected(ucs_status_t status) {
+  return Error(Errc::kUnavailable, ucx_error(status, "connecting to the target").context());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<UcxConnection>> UcxConnection::begin(UcxContext& context,
+                                                            const std::string& worker,
+                                                            std::vector<UcxPiece*>& ended) {
   std::unique_ptr<UcxConnection> made(new UcxConnection(context, worker));
   made->ended_ = &ended;
   for (Lane& lane : made->lanes_) {
@@ -18,49 +26,45 @@ Result<std::unique_ptr<UcxConnection>> UcxConnection::create(UcxContext& context
     if (!endpoint) return endpoint.error();
     lane.endpoint = std::move(*endpoint);
   }
-  const auto reached = made->reach(clock, deadline);
-  if (!reached) return reached.error();
-  for (const Lane& lane : made->lanes_) {
-    if (context.allows_emulation()) break;
-    if (const auto ok = lane.endpoint->check_lanes(); !ok) return ok.error();
-  }
+  for (Lane& lane : made->lanes_) lane.endpoint->start_connect();
   return made;
 }
 
-/// Wires up every endpoint that is not yet.
-Result<void> UcxConnection::reach(const Clock& clock, TimePoint deadline) {
-  if (scout_ == nullptr) {
-    auto endpoint = UcxEndpoint::create(context_, worker_);
-    if (!endpoint) return endpoint.error();
-    scout_ = std::move(*endpoint);
-    scout_->start_connect();
-  }
-  if (!std::exchange(wired_, true)) {
-    for (Lane& lane : lanes_) lane.endpoint->start_connect();
-  }
-  std::vector<UcxEndpoint*> all = {scout_.get()};
-  for (const Lane& lane : lanes_) all.push_back(lane.endpoint.get());
-  const auto ready = [](UcxEndpoint* endpoint) { return endpoint->ready(); };
-  while (!std::all_of(all.begin(), all.end(), ready)) {
-    context_.progress();
-    if (clock.now() >= deadline) return Error(Errc::kDeadline, "no answer from the target");
-  }
-  for (const UcxEndpoint* const endpoint : all) {
-    if (endpoint->error() == UCS_OK) continue;
-    const Error error = ucx_error(endpoint->error(), "connecting to the target");
-    return Error(Errc::kUnavailable, error.context());
+bool UcxConnection::wired() {
+  bool all = true;
+  for (Lane& lane : lanes_) all = lane.endpoint->ready() && all;
+  return all;
+}
+
+Result<void> UcxConnection::outcome() const {
+  for (const Lane& lane : lanes_) {
+    if (lane.endpoint->error() != UCS_OK) return not_connected(lane.endpoint->error());
+    if (context_.allows_emulation()) continue;
+    if (auto only_rdma = lane.endpoint->check_lanes(); !only_rdma) return only_rdma;
   }
   return {};
 }
 
-Result<void> UcxConnection::try_key(const KeyTrial& trial, const Clock& clock, TimePoint deadline) {
-  if (scout_ == nullptr) {  // the last trial cost it
-    const auto reached = reach(clock, deadline);
-    if (!reached) {
-      scout_.reset();
-      return reached.error();
-    }
+/// Connects the endpoint to try keys on, unless there is one. On failure there is none.
+Result<void> UcxConnection::send_scout(const Clock& clock, TimePoint deadline) {
+  if (scout_ != nullptr) return {};
+  auto endpoint = UcxEndpoint::create(context_, worker_);
+  if (!endpoint) return endpoint.error();
+  scout_ = std::move(*endpoint);
+  scout_->start_connect();
+  std::optional<Error> failure;
+  while (!failure && !scout_->ready()) {
+    context_.progress();
+    if (clock.now() >= deadline) failure = Error(Errc::kDeadline, "no answer from the target");
   }
+  if (!failure && scout_->error() != UCS_OK) failure = not_connected(scout_->error());
+  if (!failure) return {};
+  scout_.reset();
+  return *failure;
+}
+
+Result<void> UcxConnection::try_key(const KeyTrial& trial, const Clock& clock, TimePoint deadline) {
+  if (auto sent = send_scout(clock, deadline); !sent) return sent;
   auto key = scout_->unpack(trial.packed);
   if (!key) return key.error();
   const auto tried = transport::try_key(
@@ -70,12 +74,11 @@ Result<void> UcxConnection::try_key(const KeyTrial& trial, const Clock& clock, T
   scout_.reset();
   if (tried.error().code() != Errc::kPermissionDenied) return tried;
   // UCX says the same when the target's process ends its endpoints; then nobody answers a new one.
-  const auto reached = reach(clock, deadline);
-  if (reached && !failed()) {
+  const auto sent = send_scout(clock, deadline);
+  if (sent && !failed()) {
     return Error(Errc::kPermissionDenied,
                  "the target's device refuses the key: " + tried.error().context());
   }
-  scout_.reset();
   return Error(Errc::kUnavailable, "the target has gone: " + tried.error().context());
 }
 
@@ -117,7 +120,7 @@ ucp_request_param_t UcxConnection::parameters_of(UcxPiece& piece, const Place& p
   return parameters;
 }
 
-void UcxConnection::get(UcxLane lane, UcxPiece& piece, const Place& place) {
+void UcxConnection::get(LaneKind lane, UcxPiece& piece, const Place& place) {
   piece.waits_for = 1;
   piece.status = UCS_OK;
   piece.ended = ended_;
@@ -127,7 +130,7 @@ void UcxConnection::get(UcxLane lane, UcxPiece& piece, const Place& place) {
   if (!UCS_PTR_IS_PTR(request)) part_ended(piece, UCS_PTR_STATUS(request));
 }
 
-void UcxConnection::put(UcxLane lane, UcxPiece& piece, const Place& place) {
+void UcxConnection::put(LaneKind lane, UcxPiece& piece, const Place& place) {
   piece.waits_for = 2;
   piece.status = UCS_OK;
   piece.ended = ended_;

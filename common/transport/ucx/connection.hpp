@@ -12,42 +12,54 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
+#include "common/transport/lane_loads.hpp"
 #include "common/transport/ucx/context.hpp"
 #include "common/transport/ucx/endpoint.hpp"
 
 namespace ho::transport {
 
+class UcxRails;
+
 /// One piece of an operation. Owned by the caller, lent to the connection until it comes back.
 struct UcxPiece {
-  std::uint32_t slot = 0;
+  /// Of a piece that is no operation's, but a sign of life that was asked for.
+  static constexpr std::uint32_t kNoSlot = UINT32_MAX;
+
+  std::uint32_t slot = kNoSlot;
   std::uint32_t length_bytes = 0;
-  std::uint8_t waits_for = 0;    ///< of: its own end, the flush behind it
-  ucs_status_t status = UCS_OK;  ///< how it ended; of several failures the first
-  UcxPiece* next = nullptr;      ///< the connection's
+  std::uint64_t offset_bytes = 0;  ///< in its operation
+  UcxRails* rails = nullptr;       ///< which it was posted on,
+  std::uint32_t lane = 0;          ///< and where
+  std::uint8_t waits_for = 0;      ///< of: its own end, the flush behind it
+  ucs_status_t status = UCS_OK;    ///< how it ended; of several failures the first
+  UcxPiece* next = nullptr;        ///< the connection's
   std::vector<UcxPiece*>* ended = nullptr;
 };
 
-/// The endpoints that carry operations: what is posted on one is served in order, so small ones
-/// have their own and do not wait behind megabytes.
-enum class UcxLane : std::uint8_t { kSmall, kLarge };
+/// What is posted on one endpoint is served in order, so small operations have their own and do not
+/// wait behind megabytes.
 inline constexpr std::size_t kUcxLanes = 2;
 
-/// A remote key as each lane's endpoint wants it; by UcxLane.
+/// A remote key as each lane's endpoint wants it; by LaneKind.
 using UcxKeys = std::array<UcxRkey, kUcxLanes>;
 
-/// Endpoints to one target: the lanes, and one to try keys on. Owner thread: the transport's.
+/// Endpoints to one worker of a target: the lanes, and one to try keys on. Owner thread: the
+/// transport's.
 ///
 /// A put of UCX's ends when its source may be reused; it is visible at the target once a flush
 /// behind it has ended. So flush() follows each batch of puts, and covers those posted before it.
 class UcxConnection {
  public:
-  /// Connects. Pieces that end are appended to `ended`, which has room for all of them, from inside
-  /// post(), flush() and the context's progress. @return kUnavailable; kDeadline; kUnsupported.
-  [[nodiscard]] static Result<std::unique_ptr<UcxConnection>> create(UcxContext& context,
-                                                                     const std::string& worker,
-                                                                     const Clock& clock,
-                                                                     TimePoint deadline,
-                                                                     std::vector<UcxPiece*>& ended);
+  /// Begins to connect. Pieces that end are appended to `ended`, which has room for all of them,
+  /// from inside get(), put(), flush(), start_close() and the context's progress.
+  /// @return kUnavailable; kInvalidArgument.
+  [[nodiscard]] static Result<std::unique_ptr<UcxConnection>> begin(UcxContext& context,
+                                                                    const std::string& worker,
+                                                                    std::vector<UcxPiece*>& ended);
+  /// Whether the wire-up has ended, well or not. Needs the context's progress.
+  [[nodiscard]] bool wired();
+  /// How, once it has. @return kUnavailable; kUnsupported: UCX would not run over RDMA alone.
+  [[nodiscard]] Result<void> outcome() const;
 
   /// Finds out whether the target's device takes the key for `address`. @return kPermissionDenied;
   /// kUnavailable; kDeadline; kInvalidArgument.
@@ -67,8 +79,8 @@ class UcxConnection {
     std::uint64_t remote = 0;
     ucp_rkey_h key = nullptr;  ///< the lane's
   };
-  void get(UcxLane lane, UcxPiece& piece, const Place& place);
-  void put(UcxLane lane, UcxPiece& piece, const Place& place);
+  void get(LaneKind lane, UcxPiece& piece, const Place& place);
+  void put(LaneKind lane, UcxPiece& piece, const Place& place);
   /// Makes the puts so far end. Cheap where there are none.
   void flush();
 
@@ -94,18 +106,17 @@ class UcxConnection {
 
   UcxConnection(UcxContext& context, std::string worker)
       : context_(context), worker_(std::move(worker)) {}
-  [[nodiscard]] Result<void> reach(const Clock& clock, TimePoint deadline);
+  [[nodiscard]] Result<void> send_scout(const Clock& clock, TimePoint deadline);
   [[nodiscard]] static ucp_request_param_t parameters_of(UcxPiece& piece, const Place& place);
   static void part_ended(UcxPiece& piece, ucs_status_t status);
   static void flush_ended(Flush& flush, ucs_status_t status);
   static void flush(Lane& lane);
-  [[nodiscard]] Lane& at(UcxLane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
+  [[nodiscard]] Lane& at(LaneKind lane) { return lanes_[static_cast<std::size_t>(lane)]; }
 
   UcxContext& context_;
   std::string worker_;
   std::vector<UcxPiece*>* ended_ = nullptr;
-  bool wired_ = false;  ///< the lanes' wire-up was begun
-  std::unique_ptr<UcxEndpoint> scout_;
+  std::unique_ptr<UcxEndpoint> scout_;  ///< nullptr: not yet, or a trial cost it
   std::array<Lane, kUcxLanes> lanes_;
 };
 

@@ -8,8 +8,10 @@
 #include <cstdarg>
 #include <cstdio>
 #include <mutex>
+#include <optional>
 
 #include "common/base/check.hpp"
+#include "common/transport/lane_loads.hpp"
 #include "common/transport/rdma_devices.hpp"
 #include "common/transport/ucx/ucx_transport.hpp"
 
@@ -51,6 +53,21 @@ Result<void> configure(ucp_config_t* config, const UcxDevices& devices, UcxSide 
   });
 }
 
+/// As UCX calls it.
+std::string name_of(const RdmaDevice& device) {
+  return device.name + ":" + std::to_string(device.port);
+}
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> items;
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    items.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return items;
+}
+
 }  // namespace
 
 Errc errc_of_ucx(ucs_status_t status) {
@@ -85,6 +102,7 @@ Result<std::unique_ptr<UcxContext>> UcxContext::create(const UcxDevices& devices
   const auto configured = configure(config, devices, side);
   std::unique_ptr<UcxContext> made(new UcxContext());
   made->allows_emulation_ = devices.allow_emulation;
+  made->device_ = devices.devices.empty() ? "all" : devices.devices;
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
   // Not RMA at the target, but where it is asked to: UCX would install what answers emulated
@@ -110,6 +128,47 @@ Result<std::unique_ptr<UcxContext>> UcxContext::create(const UcxDevices& devices
   status = ucp_worker_create(made->context_, &worker, &made->worker_);
   if (status != UCS_OK) return ucx_error(status, "making a UCX worker");
   return made;
+}
+
+Result<UcxContexts> UcxContext::create_all(const UcxDevices& devices, UcxSide side) {
+  const bool named = !devices.devices.empty();
+  std::vector<std::string> names;
+  if (named) {
+    names = split(devices.devices);
+    if (names.size() > kRailsMax) {
+      return Error(Errc::kInvalidArgument,
+                   "more than " + std::to_string(kRailsMax) + " RDMA devices are named");
+    }
+  } else {
+    for (const RdmaDevice& device : active_rdma_devices()) names.push_back(name_of(device));
+    // What is emulated needs none.
+    if (names.empty() || devices.allow_emulation) names = {std::string()};
+  }
+  UcxContexts made;
+  std::optional<Error> first;
+  for (const std::string& name : names) {
+    if (made.size() == kRailsMax) break;
+    UcxDevices one = devices;
+    one.devices = name;
+    auto context = create(one, side);
+    if (context) {
+      made.push_back(std::move(*context));
+    } else if (named) {
+      return context.error();
+    } else if (!first) {
+      first = context.error();
+    }
+  }
+  if (made.empty()) return *first;
+  return made;
+}
+
+bool UcxContext::up() const {
+  if (allows_emulation_) return true;
+  const auto active = active_rdma_devices();
+  return std::any_of(active.begin(), active.end(), [this](const RdmaDevice& device) {
+    return device_ == device.name || device_ == name_of(device);
+  });
 }
 
 UcxContext::~UcxContext() {
@@ -143,6 +202,17 @@ Result<UcxMemory> UcxMemory::create(const UcxContext& context, std::span<std::by
   if (status != UCS_OK) {
     made.handle_ = nullptr;
     return ucx_error(status, "registering memory with the RDMA devices");
+  }
+  return made;
+}
+
+Result<std::vector<UcxMemory>> register_with_all(const UcxContexts& contexts,
+                                                 std::span<std::byte> memory) {
+  std::vector<UcxMemory> made;
+  for (const auto& context : contexts) {
+    auto one = UcxMemory::create(*context, memory);
+    if (!one) return one.error();
+    made.push_back(std::move(*one));
   }
   return made;
 }

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
@@ -18,19 +19,27 @@ namespace ho::transport {
 [[nodiscard]] Errc errc_of_ucx(ucs_status_t status);
 [[nodiscard]] Error ucx_error(ucs_status_t status, const std::string& what);
 
-/// One UCX context and its only worker, set up for hardware transports. Owner thread: its user's.
-/// Outlives every endpoint, registration and unpacked key made with it.
+/// One UCX context and its only worker, on one device, set up for hardware transports. Owner
+/// thread: its user's. Outlives every endpoint, registration and unpacked key made with it.
 class UcxContext {
  public:
   /// @return kUnsupported (no device, or none that UCX can use); kExhausted; kIo.
   [[nodiscard]] static Result<std::unique_ptr<UcxContext>> create(const UcxDevices& devices,
                                                                   UcxSide side);
+  /// One for each device that is named, or, where none is, for each port that is up and that UCX
+  /// can use: 1 .. kRailsMax. @return as create().
+  [[nodiscard]] static Result<std::vector<std::unique_ptr<UcxContext>>> create_all(
+      const UcxDevices& devices, UcxSide side);
   ~UcxContext();
   UcxContext(const UcxContext&) = delete;
   UcxContext& operator=(const UcxContext&) = delete;
 
   [[nodiscard]] ucp_context_h context() const { return context_; }
   [[nodiscard]] ucp_worker_h worker() const { return worker_; }
+  /// As "mlx5_0:1"; "all" where UCX chooses.
+  [[nodiscard]] const std::string& device() const { return device_; }
+  /// Whether its port is up, as far as the kernel knows. Reads a few small files.
+  [[nodiscard]] bool up() const;
   /// Endpoints may run over anything: it was asked for.
   [[nodiscard]] bool allows_emulation() const { return allows_emulation_; }
   /// Makes progress once. @return how much there was; 0: nothing.
@@ -43,10 +52,13 @@ class UcxContext {
   UcxContext() = default;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
+  std::string device_;
   bool allows_emulation_ = false;
 };
 
-/// Memory registered with the devices.
+using UcxContexts = std::vector<std::unique_ptr<UcxContext>>;
+
+/// Memory registered with a context's device.
 class UcxMemory {
  public:
   UcxMemory() = default;
@@ -72,5 +84,9 @@ class UcxMemory {
   ucp_context_h context_ = nullptr;
   ucp_mem_h handle_ = nullptr;
 };
+
+/// Registers memory with each of the devices. @return as UcxMemory::create(); then with none.
+[[nodiscard]] Result<std::vector<UcxMemory>> register_with_all(const UcxContexts& contexts,
+                                                               std::span<std::byte> memory);
 
 }  // namespace ho::transport

@@ -65,12 +65,6 @@ const char* new_protocols(const UcxSurroundings& here) {
   return here.major > 1 || here.minor >= 19 ? "y" : "n";
 }
 
-std::size_t rails_of(const std::string& devices) {
-  return devices.empty()
-             ? 1
-             : 1 + static_cast<std::size_t>(std::count(devices.begin(), devices.end(), ','));
-}
-
 }  // namespace
 
 std::vector<UcxSetting> ucx_settings(const UcxDevices& devices, UcxSide side,
@@ -86,7 +80,6 @@ std::vector<UcxSetting> ucx_settings(const UcxDevices& devices, UcxSide side,
   settings.push_back({"PROTO_ENABLE", new_protocols(here)});
   settings.push_back({"TLS", devices.transports});
   settings.push_back({"NET_DEVICES", devices.devices.empty() ? "all" : devices.devices});
-  settings.push_back({"MAX_RMA_RAILS", std::to_string(rails_of(devices.devices))});
   // An initiator's peers are watched by their control connections. UCX would ask a peer's process,
   // so that a stopped daemon looked dead. The target does ask, to be rid of dead clients.
   settings.push_back({"KEEPALIVE_INTERVAL", side == UcxSide::kInitiator ? "inf" : "20s"});

@@ -1,8 +1,16 @@
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "common/base/log.hpp"
+#include "common/base/unique_fd.hpp"
 #include "common/transport/ucx/context.hpp"
 #include "common/transport/ucx/ucx_transport.hpp"
 #include "common/transport/ucx/wire.hpp"
@@ -19,16 +27,16 @@ Error target_is_shut() { return Error(Errc::kUnavailable, "the target is shut");
 /// without it: all that it progresses is connecting.
 class UcxTarget final : public Target {
  public:
-  UcxTarget(std::unique_ptr<UcxContext> context, std::string address, int wait_descriptor)
-      : context_(std::move(context)),
-        address_(std::move(address)),
-        wait_descriptor_(wait_descriptor) {}
+  explicit UcxTarget(UcxContexts contexts) : contexts_(std::move(contexts)) {}
+
+  /// Makes what initiators are told, and the descriptor to wait on.
+  [[nodiscard]] Result<void> prepare();
 
   [[nodiscard]] std::string_view name() const override { return "ucx"; }
   [[nodiscard]] const std::string& address() const override { return address_; }
   /// All sessions share the device's one table of keys.
   [[nodiscard]] Result<std::string> admit(TenantId /*tenant*/) override {
-    if (context_->worker() == nullptr) return target_is_shut();
+    if (shut_) return target_is_shut();
     return std::string();
   }
   void dismiss(TenantId /*tenant*/) override {}
@@ -36,23 +44,78 @@ class UcxTarget final : public Target {
   [[nodiscard]] Result<void> revoke(ExposureId exposure) override;
   void shut() override;
   std::size_t progress() override;
-  [[nodiscard]] int wait_descriptor() const override { return wait_descriptor_; }
+  [[nodiscard]] int wait_descriptor() const override { return shut_ ? -1 : wait_.get(); }
   [[nodiscard]] bool arm() override;
 
  private:
-  std::unique_ptr<UcxContext> context_;
+  [[nodiscard]] Result<std::vector<std::string>> pack(const std::vector<UcxMemory>& memory) const;
+
+  UcxContexts contexts_;  ///< one a device
   std::string address_;
-  int wait_descriptor_;
-  std::unordered_map<ExposureId, UcxMemory> regions_;  ///< before the context, which they are of
+  UniqueFd wait_;  ///< readable when one of the workers' is
+  bool shut_ = false;
+  /// What initiators read to see whether the way here carries anything. UCX registers memory for
+  /// reading and writing: nothing here is ever read by us.
+  alignas(4096) std::byte hello_[4096] = {};
+  std::vector<UcxMemory> hello_memory_;  ///< before the contexts, which it is of, as are
+  std::unordered_map<ExposureId, std::vector<UcxMemory>> regions_;
   std::uint64_t next_id_ = 1;
 };
 
-Result<Exposure> UcxTarget::expose(const ExposeRequest& request) {
-  if (context_->worker() == nullptr) return target_is_shut();
-  if (request.memory.empty()) return Error(Errc::kInvalidArgument, "no memory to expose");
-  auto memory = UcxMemory::create(*context_, request.memory);
+Result<void> UcxTarget::prepare() {
+  auto memory = register_with_all(contexts_, hello_);
   if (!memory) return memory.error();
-  auto packed = memory->pack_key();
+  hello_memory_ = std::move(*memory);
+  auto packed = pack(hello_memory_);
+  if (!packed) return packed.error();
+  wait_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!wait_.valid()) return Error(Errc::kExhausted, "epoll_create1");
+  std::vector<UcxWorker> workers;
+  for (std::size_t i = 0; i < contexts_.size(); ++i) {
+    auto address = contexts_[i]->worker_address();
+    if (!address) return address.error();
+    workers.push_back(
+        {std::move(*address), reinterpret_cast<std::uintptr_t>(&hello_), std::move((*packed)[i])});
+    int descriptor = -1;
+    const ucs_status_t status = ucp_worker_get_efd(contexts_[i]->worker(), &descriptor);
+    if (status != UCS_OK) return ucx_error(status, "asking for a descriptor to wait on");
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (::epoll_ctl(wait_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
+      return Error(Errc::kExhausted, "epoll_ctl");
+    }
+  }
+  address_ = encode_ucx_address(workers);
+  return {};
+}
+
+/// The key of memory for each device.
+Result<std::vector<std::string>> UcxTarget::pack(const std::vector<UcxMemory>& memory) const {
+  std::vector<std::string> keys;
+  for (const UcxMemory& one : memory) {
+    auto packed = one.pack_key();
+    if (!packed) return packed.error();
+    keys.push_back(std::move(*packed));
+  }
+  return keys;
+}
+
+/// Lets all devices go. @return as UcxMemory::close(), of the first that failed.
+Result<void> close_all(std::vector<UcxMemory>& memory) {
+  Result<void> outcome;
+  for (UcxMemory& one : memory) {
+    auto closed = one.close();
+    if (!closed && outcome) outcome = closed;
+  }
+  return outcome;
+}
+
+Result<Exposure> UcxTarget::expose(const ExposeRequest& request) {
+  if (shut_) return target_is_shut();
+  if (request.memory.empty()) return Error(Errc::kInvalidArgument, "no memory to expose");
+  auto memory = register_with_all(contexts_, request.memory);
+  if (!memory) return memory.error();
+  auto packed = pack(*memory);
   if (!packed) return packed.error();
   const UcxKey key{reinterpret_cast<std::uintptr_t>(request.memory.data()), request.memory.size(),
                    request.rights, std::move(*packed)};
@@ -64,7 +127,7 @@ Result<Exposure> UcxTarget::expose(const ExposeRequest& request) {
 Result<void> UcxTarget::revoke(ExposureId exposure) {
   const auto found = regions_.find(exposure);
   if (found == regions_.end()) return Error(Errc::kNotFound, "no such exposure");
-  const auto closed = found->second.close();
+  const auto closed = close_all(found->second);
   regions_.erase(found);
   return closed;
 }
@@ -73,38 +136,39 @@ void UcxTarget::shut() {
   // Registrations first: then no access ends well any more, whatever a connection still carries.
   // Where a device keeps one the worker's end takes its connections, and so the way to it.
   for (auto& [id, memory] : regions_) {
-    if (auto closed = memory.close(); !closed) {
+    if (auto closed = close_all(memory); !closed) {
       log(LogLevel::kError, "a registration does not end; its connections do",
           {{"error", closed.error().message()}});
     }
   }
-  context_->destroy_worker();
-  wait_descriptor_ = -1;
+  (void)close_all(hello_memory_);
+  for (const auto& context : contexts_) context->destroy_worker();
+  shut_ = true;
 }
 
 std::size_t UcxTarget::progress() {
   std::size_t events = 0;
-  for (int round = 0; round < kRoundsMax && context_->progress() > 0; ++round) ++events;
+  for (const auto& context : contexts_) {
+    for (int round = 0; round < kRoundsMax && context->progress() > 0; ++round) ++events;
+  }
   return events;
 }
 
 bool UcxTarget::arm() {
-  if (context_->worker() == nullptr) return true;
-  return ucp_worker_arm(context_->worker()) != UCS_ERR_BUSY;
+  if (shut_) return true;
+  return std::none_of(contexts_.begin(), contexts_.end(), [](const auto& context) {
+    return ucp_worker_arm(context->worker()) == UCS_ERR_BUSY;
+  });
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Target>> open_ucx_target(const UcxDevices& devices) {
-  auto context = UcxContext::create(devices, UcxSide::kTarget);
-  if (!context) return context.error();
-  const auto address = (*context)->worker_address();
-  if (!address) return address.error();
-  int descriptor = -1;
-  const ucs_status_t status = ucp_worker_get_efd((*context)->worker(), &descriptor);
-  if (status != UCS_OK) return ucx_error(status, "asking for a descriptor to wait on");
-  return std::unique_ptr<Target>(
-      std::make_unique<UcxTarget>(std::move(*context), encode_ucx_address(*address), descriptor));
+  auto contexts = UcxContext::create_all(devices, UcxSide::kTarget);
+  if (!contexts) return contexts.error();
+  auto made = std::make_unique<UcxTarget>(std::move(*contexts));
+  if (auto prepared = made->prepare(); !prepared) return prepared.error();
+  return std::unique_ptr<Target>(std::move(made));
 }
 
 }  // namespace ho::transport

@@ -3,8 +3,11 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
+#include "common/base/check.hpp"
 #include "common/base/checksum.hpp"
+#include "common/transport/lane_loads.hpp"
 #include "common/transport/wire_text.hpp"
 
 namespace ho::transport {
@@ -28,30 +31,63 @@ std::optional<std::string> read_summed(std::string_view text, std::string_view s
   return bytes;
 }
 
+std::optional<UcxWorker> read_worker(std::string_view text) {
+  const auto fields = split_fields(text);
+  if (fields.size() != 6 || fields[0] != "ucx") return std::nullopt;
+  auto address = read_summed(fields[1], fields[2]);
+  const auto hello = read_hex_number(fields[3]);
+  auto packed = read_summed(fields[4], fields[5]);
+  if (!address || !hello || !packed) return std::nullopt;
+  return UcxWorker{std::move(*address), *hello, std::move(*packed)};
+}
+
 }  // namespace
 
-std::string encode_ucx_address(const std::string& worker) { return "ucx/" + summed_text(worker); }
-
-Result<std::string> decode_ucx_address(const std::string& text) {
-  const auto fields = split_fields(text);
-  if (fields.size() == 3 && fields[0] == "ucx") {
-    if (auto worker = read_summed(fields[1], fields[2])) return *worker;
+std::string encode_ucx_address(std::span<const UcxWorker> workers) {
+  HO_CHECK(!workers.empty() && workers.size() <= kRailsMax);
+  std::string text;
+  for (const UcxWorker& worker : workers) {
+    if (!text.empty()) text += ',';
+    text += "ucx/" + summed_text(worker.address) + "/" + hex_number(worker.hello) + "/" +
+            summed_text(worker.hello_packed);
   }
-  return Error(Errc::kInvalidArgument, "not an address of the ucx driver");
+  return text;
+}
+
+Result<std::vector<UcxWorker>> decode_ucx_address(const std::string& text) {
+  std::vector<UcxWorker> workers;
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = rest.find(',');
+    auto worker = read_worker(rest.substr(0, comma));
+    if (!worker || workers.size() == kRailsMax) {
+      return Error(Errc::kInvalidArgument, "not an address of the ucx driver");
+    }
+    workers.push_back(std::move(*worker));
+    if (comma == std::string_view::npos) return workers;
+    rest.remove_prefix(comma + 1);
+  }
 }
 
 std::string encode_ucx_key(const UcxKey& key) {
-  return range_text({key.base, key.length_bytes, key.rights}) + "/" + summed_text(key.packed);
+  HO_CHECK(!key.packed.empty() && key.packed.size() <= kRailsMax);
+  std::string text = range_text({key.base, key.length_bytes, key.rights});
+  for (const std::string& packed : key.packed) text += "/" + summed_text(packed);
+  return text;
 }
 
 Result<UcxKey> decode_ucx_key(const std::string& text) {
   const Error bad(Errc::kInvalidArgument, "not a key of the ucx driver");
   const auto fields = split_fields(text);
-  if (fields.size() != 5) return bad;
+  if (fields.size() < 5 || fields.size() > 3 + 2 * kRailsMax || fields.size() % 2 == 0) return bad;
   const auto range = read_range(fields[0], fields[1], fields[2]);
-  const auto packed = read_summed(fields[3], fields[4]);
-  if (!range || !packed) return bad;
-  return UcxKey{range->base, range->length_bytes, range->rights, *packed};
+  if (!range) return bad;
+  UcxKey key{range->base, range->length_bytes, range->rights, {}};
+  for (std::size_t i = 3; i < fields.size(); i += 2) {
+    auto packed = read_summed(fields[i], fields[i + 1]);
+    if (!packed) return bad;
+    key.packed.push_back(std::move(*packed));
+  }
+  return key;
 }
 
 }  // namespace ho::transport

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "common/base/result.hpp"
 #include "common/transport/transport.hpp"
@@ -13,19 +15,27 @@ struct UcxKey {
   std::uint64_t base = 0;  ///< the target's virtual address, added to an offset
   std::uint64_t length_bytes = 0;
   Rights rights = Rights::kRead;
-  std::string packed;  ///< bytes of ucp_rkey_pack()
+  std::vector<std::string> packed;  ///< bytes of ucp_rkey_pack(), by the target's workers
 };
 
-/// A worker's address as text: "ucx", its bytes in hexadecimal and their checksum, separated by
-/// '/'. The checksum, here and in keys, is there since UCX trusts bytes that it unpacks.
-[[nodiscard]] std::string encode_ucx_address(const std::string& worker);
-/// @return the worker's bytes; kInvalidArgument where the text is not such an address.
-[[nodiscard]] Result<std::string> decode_ucx_address(const std::string& text);
+/// One of a target's workers: it has a device of its own.
+struct UcxWorker {
+  std::string address;       ///< bytes of ucp_worker_get_address()
+  std::uint64_t hello = 0;   ///< a byte that whoever is connected may read,
+  std::string hello_packed;  ///< with this key
+};
 
-/// The key as RegionGrant carries it: base, length, rights, packed bytes and their checksum, in
-/// hexadecimal, separated by '/'.
+/// A target's address as text: for each worker "ucx", its address, hello's place and hello's key,
+/// bytes in hexadecimal and their checksum, separated by '/'; between workers ','. The checksums,
+/// here and in keys, are there since UCX trusts bytes that it unpacks.
+[[nodiscard]] std::string encode_ucx_address(std::span<const UcxWorker> workers);
+/// @return kInvalidArgument where the text is none of 1 .. kRailsMax workers.
+[[nodiscard]] Result<std::vector<UcxWorker>> decode_ucx_address(const std::string& text);
+
+/// The key as RegionGrant carries it: base, length, rights, then the packed bytes and their
+/// checksum for each worker, in hexadecimal, separated by '/'.
 [[nodiscard]] std::string encode_ucx_key(const UcxKey& key);
-/// @return kInvalidArgument where the text is not such a key.
+/// @return kInvalidArgument where the text is not such a key for 1 .. kRailsMax workers.
 [[nodiscard]] Result<UcxKey> decode_ucx_key(const std::string& text);
 
 }  // namespace ho::transport

@@ -115,9 +115,9 @@ TEST_CASE("ucx: what UCX would emulate by messages is neither written nor read a
   std::vector<std::byte> read(64);
   std::vector<std::byte> stolen(64);
   {
-    Liar liar(*address);
+    Liar liar(address->front().address);
     // That it is connected, and what it may: the device's access with a good key.
-    ucp_rkey_h good = liar.unpack(key->packed);
+    ucp_rkey_h good = liar.unpack(key->packed.front());
     REQUIRE(liar.ends(liar.get(read, key->base, good), 20s));
     REQUIRE(std::memcmp(read.data(), other.exposed.truth.data(), read.size()) == 0);
     ucp_rkey_destroy(good);

@@ -91,16 +91,17 @@ TEST_CASE("ucx: a guessed key, and another target's, are refused, and the good o
   // Where keys of one target differ is the device's number.
   const Exposed second = rig->expose(bench.target, kMiB, Rights::kReadWrite);
   const UcxKey good = key_of(bench.exposed);
-  const std::string packed = key_of(second).packed;
-  const auto differs =
-      std::mismatch(packed.begin(), packed.end(), good.packed.begin(), good.packed.end());
+  const std::string& first = good.packed.front();
+  const std::string packed = key_of(second).packed.front();
+  const auto differs = std::mismatch(packed.begin(), packed.end(), first.begin(), first.end());
   REQUIRE(differs.first != packed.end());
-  REQUIRE(differs.second != good.packed.end());
-  const auto at = static_cast<std::size_t>(differs.second - good.packed.begin());
+  REQUIRE(differs.second != first.end());
+  const auto at = static_cast<std::size_t>(differs.second - first.begin());
   for (const int flip : {1, 2, 4}) {
     UcxKey guess = good;
-    guess.packed[at] = static_cast<char>(guess.packed[at] ^ flip);
-    if (guess.packed != packed) check_refused(bench, guess);
+    char& byte = guess.packed.front()[at];
+    byte = static_cast<char>(byte ^ flip);
+    if (guess.packed.front() != packed) check_refused(bench, guess);
   }
   check_refused(bench, key_of(rig->expose(other, kMiB, Rights::kReadWrite)));
   fill(bench.exposed.truth, 9);

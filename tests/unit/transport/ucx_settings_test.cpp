@@ -57,8 +57,7 @@ TEST_CASE("ucx settings: what a promise rests on is known by one name at least")
       {"TLS"},
       {"NET_DEVICES"},
       {"PROTO_ENABLE"},
-      {"KEEPALIVE_INTERVAL"},
-      {"MAX_RMA_RAILS"}};
+      {"KEEPALIVE_INTERVAL"}};
   for (const std::set<std::string>& group : groups) {
     INFO(*group.begin());
     const auto applied = apply(group);
@@ -115,12 +114,10 @@ TEST_CASE(
   CHECK(initiator_value({}, {2, 0, false}, "PROTO_ENABLE") == "y");
 }
 
-TEST_CASE("ucx settings: there are as many rails as devices named, and one where none is") {
+TEST_CASE("ucx settings: UCX takes the devices that are named, or all") {
   UcxDevices devices;
-  CHECK(initiator_value(devices, {}, "MAX_RMA_RAILS") == "1");
   CHECK(initiator_value(devices, {}, "NET_DEVICES") == "all");
   devices.devices = "mlx5_0:1,mlx5_1:1";
-  CHECK(initiator_value(devices, {}, "MAX_RMA_RAILS") == "2");
   CHECK(initiator_value(devices, {}, "NET_DEVICES") == devices.devices);
 }
 

@@ -1,0 +1,319 @@
+#include "common/transport/ucx/rails.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/log.hpp"
+#include "common/transport/request.hpp"
+
+namespace ho::transport {
+
+UcxRails::UcxRails(const UcxContexts& contexts, std::vector<UcxWorker> workers, const Trial& trial,
+                   std::vector<UcxPiece*>& ended)
+    : contexts_(contexts),
+      workers_(std::move(workers)),
+      trial_(trial),
+      ended_(ended),
+      rails_(std::max(contexts_.size(), workers_.size())) {}
+
+Result<std::unique_ptr<UcxRails>> UcxRails::connect(const UcxContexts& contexts,
+                                                    std::vector<UcxWorker> workers,
+                                                    const Trial& trial, const Clock& clock,
+                                                    TimePoint deadline,
+                                                    std::vector<UcxPiece*>& ended) {
+  HO_CHECK(!contexts.empty() && !workers.empty());
+  std::unique_ptr<UcxRails> made(new UcxRails(contexts, std::move(workers), trial, ended));
+  // Devices may be on networks that have no way to each other, and in another order there.
+  const std::size_t pairings = contexts.size() == 1 ? 1 : made->workers_.size();
+  const auto is_open = [](const Rail& rail) { return rail.state == State::kOpen; };
+  for (std::size_t i = 0; i < pairings; ++i) {
+    const TimePoint now = clock.now();
+    made->begin_all(i, now);
+    made->wait_for_some(clock, now + (deadline - now) / static_cast<int>(pairings - i));
+    if (std::any_of(made->rails_.begin(), made->rails_.end(), is_open)) break;
+  }
+  if (std::none_of(made->rails_.begin(), made->rails_.end(), is_open)) return made->why_none();
+  // Lanes without a bound on what is in flight: the transport has one.
+  made->loads_ = LaneLoads({made->count(), 1, UINT64_MAX});
+  made->loads_.look(clock.now());
+  for (std::uint32_t i = 0; i < made->count(); ++i) {
+    Rail& rail = made->rails_[i];
+    if (rail.state == State::kOpen) continue;
+    made->loads_.fail(i);
+    rail.turn.given_up(made->loads_.now());
+    if (rail.state != State::kTrying) made->log_left_out(rail);
+  }
+  return made;
+}
+
+std::string UcxRails::describe(const Rail& rail) const {
+  return contexts_[rail.device]->device() + " to the node's device " + std::to_string(rail.worker);
+}
+
+void UcxRails::log_left_out(const Rail& rail) const {
+  log(LogLevel::kWarning, "left a rail of a node out",
+      {{"rail", describe(rail)}, {"why", rail.why ? rail.why->message() : std::string("?")}});
+}
+
+/// Pairs each device of ours with one of the target's, all of them the same number of places on,
+/// and begins to connect them.
+void UcxRails::begin_all(std::size_t places, TimePoint now) {
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
+    Rail& rail = rails_[i];
+    rail.connection.reset();
+    rail.state = State::kOut;
+    rail.device = i % contexts_.size();
+    rail.worker = (i + places) % workers_.size();
+    if (const auto begun = begin(rail, now); !begun) rail.why = begun.error();
+  }
+}
+
+Result<void> UcxRails::begin(Rail& rail, TimePoint now) {
+  auto connection =
+      UcxConnection::begin(*contexts_[rail.device], workers_[rail.worker].address, ended_);
+  if (!connection) return connection.error();
+  rail.connection = std::move(*connection);
+  rail.state = State::kTrying;
+  rail.try_end = now + kTryTime;
+  rail.try_seen = now;
+  return {};
+}
+
+/// Until all rails are connected or have failed, or some are and the others had their time.
+void UcxRails::wait_for_some(const Clock& clock, TimePoint end) {
+  while (true) {
+    for (const auto& context : contexts_) context->progress();
+    const TimePoint now = clock.now();
+    bool trying = false;
+    for (Rail& rail : rails_) {
+      if (rail.state != State::kTrying) continue;
+      if (!rail.connection->wired()) {
+        trying = true;
+      } else if (auto made = rail.connection->outcome(); made) {
+        rail.state = State::kOpen;
+        end = std::min(end, now + kOthersTime);
+      } else {
+        rail.why = made.error();
+        close(rail);
+      }
+    }
+    if (!trying || now >= end) return;
+  }
+}
+
+/// Of connect(): an answer says more than none.
+Error UcxRails::why_none() const {
+  for (const Rail& rail : rails_) {
+    if (rail.why) return *rail.why;
+  }
+  return Error(Errc::kDeadline, "no answer from the target");
+}
+
+Result<void> UcxRails::try_key(const UcxKey& key, const Clock& clock, TimePoint deadline) {
+  HO_CHECK(key.packed.size() == workers_.size());
+  std::optional<Error> first;
+  std::uint32_t left = living();
+  for (std::uint32_t i = 0; i < count(); ++i) {
+    if (!lives(i)) continue;
+    const Rail& rail = rails_[i];
+    const TimePoint now = clock.now();
+    const auto tried =
+        rail.connection->try_key({key.packed[rail.worker], key.base, trial_.scratch,
+                                  trial_.scratch_memory[rail.device].handle()},
+                                 clock, now + (deadline - now) / static_cast<int>(left--));
+    const bool no_answer = !tried && (tried.error().code() == Errc::kUnavailable ||
+                                      tried.error().code() == Errc::kDeadline);
+    if (!no_answer) return tried;
+    if (!first) first = tried.error();
+  }
+  return first ? *first : Error(Errc::kUnavailable, "the peer is closed");
+}
+
+Result<UcxKeys> UcxRails::unpack(std::uint32_t rail, const UcxKey& key) const {
+  return rails_[rail].connection->unpack(key.packed[rails_[rail].worker]);
+}
+
+bool UcxRails::post(UcxPiece& piece, const Transfer& transfer) {
+  std::array<std::uint32_t, kRailsMax> order{};
+  const std::size_t living_count = loads_.candidates(transfer.kind, order);
+  for (std::size_t i = 0; i < living_count; ++i) {
+    const std::uint32_t number = loads_.rail_of(order[i]);
+    if (failed(number)) continue;
+    Rail& rail = rails_[number];
+    piece.rails = this;
+    piece.lane = order[i];
+    ++rail.in_flight;
+    loads_.began(piece.lane, piece.length_bytes);
+    const UcxKeys& keys = transfer.keys[number];
+    const UcxConnection::Place place{transfer.local, transfer.memory[rail.device].handle(),
+                                     transfer.remote,
+                                     keys[static_cast<std::size_t>(transfer.kind)].get()};
+    if (transfer.is_get) {
+      rail.connection->get(transfer.kind, piece, place);
+    } else {
+      rail.connection->put(transfer.kind, piece, place);
+    }
+    return true;
+  }
+  return false;
+}
+
+void UcxRails::flush() {
+  for (Rail& rail : rails_) {
+    if (rail.state == State::kOpen) rail.connection->flush();
+  }
+}
+
+void UcxRails::ended(const UcxPiece& piece) {
+  Rail& rail = rails_[rail_of(piece)];
+  HO_CHECK(rail.in_flight > 0);
+  --rail.in_flight;
+  if (rail.state != State::kOpen) return;  // LaneLoads has counted it as lost
+  if (piece.slot != UcxPiece::kNoSlot) {
+    loads_.ended(piece.lane, piece.length_bytes);
+  } else {
+    loads_.sign_ended(piece.lane);
+    if (piece.status != UCS_OK) rail.bad = true;
+  }
+}
+
+void UcxRails::fail(std::uint32_t number, std::string_view why) {
+  HO_CHECK(lives(number) && living() > 1);
+  Rail& rail = rails_[number];
+  rail.why = Error(Errc::kUnavailable, std::string(why));
+  log_left_out(rail);
+  rail.turn.given_up(loads_.now());
+  loads_.fail(number);
+  close(rail);
+}
+
+void UcxRails::close(Rail& rail) {
+  rail.state = State::kClosing;
+  rail.connection->start_close();
+}
+
+std::optional<std::uint32_t> UcxRails::serve() {
+  if (count() == 1) return std::nullopt;
+  const bool tick = loads_.tick();
+  for (Rail& rail : rails_) go_on(rail);
+  if (!tick) return std::nullopt;
+  const auto closing = [](const Rail& rail) { return rail.state == State::kClosing; };
+  if (std::any_of(rails_.begin(), rails_.end(), closing)) loads_.unsettle();
+  for (std::uint32_t i = 0; i < count(); ++i) {
+    if (loads_.wants_sign(i) && !failed(i)) ask(i);
+  }
+  const std::uint32_t failing = loads_.failing();
+  return failing == count() ? std::nullopt : std::optional(failing);
+}
+
+/// Of rails that do not live.
+void UcxRails::go_on(Rail& rail) {
+  if (rail.state == State::kTrying) go_on_trying(rail);
+  if (rail.state == State::kClosing && rail.in_flight == 0 && rail.connection->closed()) {
+    rail.connection.reset();
+    rail.hello = UcxKeys();
+    rail.bad = false;
+    rail.state = State::kOut;
+  }
+  if (rail.state != State::kOut || !settled() || !rail.turn.has_come(loads_.now())) return;
+  // A wire-up over an interface that is down can end the process (README).
+  if (!contexts_[rail.device]->up()) {
+    return still_out(rail, Error(Errc::kUnavailable, "its port is down"));
+  }
+  if (const auto begun = begin(rail, loads_.now()); !begun) still_out(rail, begun.error());
+}
+
+void UcxRails::go_on_trying(Rail& rail) {
+  const TimePoint now = loads_.now();
+  const Duration pause = now - std::exchange(rail.try_seen, now);
+  if (pause >= kOwnPauseMin) rail.try_end += pause;  // nobody polled, and so nothing moved
+  if (rail.connection->wired()) {
+    const auto made = rail.connection->outcome();
+    if (made) return;  // it is ready
+    still_out(rail, made.error());
+    close(rail);
+  } else if (now >= rail.try_end) {
+    still_out(rail, Error(Errc::kDeadline, "no answer from the target"));
+    close(rail);
+  }
+}
+
+std::optional<std::uint32_t> UcxRails::ready() {
+  if (!settled()) return std::nullopt;
+  for (std::uint32_t i = 0; i < count(); ++i) {
+    Rail& rail = rails_[i];
+    if (rail.state == State::kTrying && rail.connection->wired() && rail.connection->outcome()) {
+      return i;
+    }
+  }
+  return std::nullopt;
+}
+
+void UcxRails::revive(std::uint32_t number) {
+  Rail& rail = rails_[number];
+  HO_CHECK(rail.state == State::kTrying);
+  rail.state = State::kOpen;
+  rail.turn.taken_back(loads_.now());
+  loads_.revive(number);
+  log(LogLevel::kInfo, "took a rail of a node back", {{"rail", describe(rail)}});
+}
+
+void UcxRails::give_up(std::uint32_t number, const Error& why) {
+  still_out(rails_[number], why);
+  close(rails_[number]);
+}
+
+/// An attempt has failed. The log says why, unless it said so last time.
+void UcxRails::still_out(Rail& rail, const Error& why) {
+  rail.turn.try_failed(loads_.now());
+  const bool told = rail.why && rail.why->message() == why.message();
+  rail.why = why;
+  if (told) return;
+  log(LogLevel::kWarning, "a rail of a node stays out",
+      {{"rail", describe(rail)}, {"why", why.message()}});
+}
+
+/// Reads a byte of the target's, to see whether it comes.
+void UcxRails::ask(std::uint32_t number) {
+  Rail& rail = rails_[number];
+  const UcxWorker& worker = workers_[rail.worker];
+  const auto small = static_cast<std::size_t>(LaneKind::kSmall);
+  if (rail.hello[small] == nullptr) {
+    auto keys = rail.connection->unpack(worker.hello_packed);
+    if (!keys) {
+      rail.bad = true;
+      return;
+    }
+    rail.hello = std::move(*keys);
+  }
+  rail.sign.length_bytes = 1;
+  rail.sign.rails = this;
+  rail.sign.lane = loads_.small_lane(number);
+  ++rail.in_flight;
+  loads_.sign_began(rail.sign.lane);
+  rail.connection->get(LaneKind::kSmall, rail.sign,
+                       {trial_.scratch, trial_.scratch_memory[rail.device].handle(), worker.hello,
+                        rail.hello[small].get()});
+}
+
+bool UcxRails::restless() const {
+  return std::any_of(rails_.begin(), rails_.end(), [](const Rail& rail) {
+    return rail.state == State::kTrying || rail.state == State::kClosing;
+  });
+}
+
+void UcxRails::start_close() {
+  for (Rail& rail : rails_) {
+    if (rail.connection != nullptr) rail.connection->start_close();
+  }
+}
+
+bool UcxRails::closed() {
+  return std::all_of(rails_.begin(), rails_.end(), [](Rail& rail) {
+    return rail.connection == nullptr || (rail.in_flight == 0 && rail.connection->closed());
+  });
+}
+
+}  // namespace ho::transport
