@@ -264,22 +264,6 @@ TEST_CASE("ofi: the keys and addresses of several rails read back, one key where
   }
 }
 
-TEST_CASE("ofi: a small get passes a large put that was submitted before it") {
-  const auto rig = make_rig("ofi");
-  Bench bench(*rig, 128 * kMiB, 65 * kMiB);
-  fill(bench.exposed.truth.subspan(100 * kMiB, 4096), 81);
-  for (std::uint64_t round = 0; round < 3; ++round) {
-    REQUIRE(bench.put(1, {0, 0, 64 * kMiB}).ok());
-    REQUIRE(bench.get(2, {64 * kMiB, 100 * kMiB, 4096}).ok());
-    const auto done = collect(*rig, *bench.initiator, 2);
-    CHECK(done[0].op == OpId(2));
-    CHECK(done[0].code == Errc::kOk);
-    CHECK(done[1].code == Errc::kOk);
-    CHECK(std::memcmp(bench.memory().data() + 64 * kMiB, bench.exposed.truth.data() + 100 * kMiB,
-                      4096) == 0);
-  }
-}
-
 TEST_CASE("ofi: large operations are spread over several connections, and end with any of them") {
   const auto rig = make_rig("ofi");
   const std::size_t target = rig->add_target();
