@@ -6,7 +6,9 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -263,6 +265,9 @@ Result<TransportBenchResult> bench_transport(const TransportBenchOptions& option
   if (shape.size_bytes == 0 || shape.inflight == 0 || shape.size_bytes > kSegmentBytesMax) {
     return Error(Errc::kInvalidArgument, "size must be 1 .. 1 GiB and inflight not 0");
   }
+  if (options.beside_inflight > shape.inflight) {
+    return Error(Errc::kInvalidArgument, "beside_inflight must be inflight at most");
+  }
   // Everything is in whole operations, and no operation in flight overlaps another.
   shape.area_bytes = std::max(shape.area_bytes, shape.size_bytes * shape.inflight);
   shape.area_bytes = align_up(shape.area_bytes, 4096);
@@ -302,6 +307,14 @@ Result<TransportBenchResult> bench_transport(const TransportBenchOptions& option
   auto regions = attach(**initiator, *held);
   if (!regions) return regions.error();
 
+  if (options.beside_inflight > 0) {
+    LoopShape other = shape;
+    other.inflight = options.beside_inflight;
+    auto loop = std::make_unique<DriverLoop>(other, **initiator, host.bytes());
+    loop->use(*memory, *regions, ops_per_segment);
+    rivals->limits.push_back(
+        {"driver with " + std::to_string(other.inflight) + " in flight", std::move(loop)});
+  }
   DriverLoop ours(shape, **initiator, host.bytes());
   ours.use(*memory, std::move(*regions), ops_per_segment);
   auto result =

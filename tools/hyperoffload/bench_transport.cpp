@@ -26,7 +26,8 @@ struct Arguments {
   std::uint32_t pause_us = 0;
   std::uint32_t threads = 0;  ///< 0: one; with a pool what a job has
   std::uint32_t connections = 1;
-  std::string pool;  ///< empty: a daemon of its own
+  std::uint32_t beside_inflight = 0;  ///< 0: none
+  std::string pool;                   ///< empty: a daemon of its own
   bool json = false;
 };
 
@@ -148,10 +149,16 @@ int run(const Arguments& arguments) {
     std::cerr << "hyperoffload bench transport: --threads is of local, --connections of ofi\n";
     return kExitBadInput;
   }
+  if (arguments.beside_inflight > arguments.inflight) {
+    std::cerr << "hyperoffload bench transport: --beside-inflight: " << arguments.inflight
+              << " (--inflight) at most\n";
+    return kExitBadInput;
+  }
   bench::TransportBenchOptions options;
   options.driver = kDrivers.at(arguments.driver);
   options.copy_threads = std::max(arguments.threads, 1U);
   options.connections = arguments.connections;
+  options.beside_inflight = arguments.beside_inflight;
   options.shape.direction = arguments.op == "get" ? bench::Direction::kGet : bench::Direction::kPut;
   options.shape.size_bytes = *size;
   options.shape.inflight = arguments.inflight;
@@ -209,11 +216,19 @@ void add_bench_transport(CLI::App& bench, int& exit_code) {
                   "that operations above 64 KiB are spread over, over ofi; the limit has one")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
+  auto* beside =
+      command
+          .add_option("--beside-inflight", arguments->beside_inflight,
+                      "also the driver with so many in flight, in turns with the rest: whether "
+                      "many are in each other's way; 0: not")
+          ->check(CLI::Range(0, 4096))
+          ->capture_default_str();
   command
       .add_option("--pool", arguments->pool,
                   "measure this running pool through the client library; default: the driver by "
                   "itself, with a daemon of its own")
-      ->excludes(pause);
+      ->excludes(pause)
+      ->excludes(beside);
   command.add_flag("--json", arguments->json, "one object on stdout");
   command.callback([arguments, &exit_code] { exit_code = run(*arguments); });
 }

@@ -97,6 +97,17 @@ with tempfile.TemporaryDirectory() as name:
         done = subprocess.run(words, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and "--threads is of local" in done.stderr, (done.returncode, done.stderr)
 
+    # Many in flight beside few, over the same connection.
+    words = [cli, "bench", "transport", "--driver", "ofi", "--size", "1MiB", "--inflight", "4", "--beside-inflight", "2",
+             "--seconds", "0.5", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    few = [other for other in json.loads(done.stdout)["beside"] if other["name"] == "driver with 2 in flight"]
+    assert len(few) == 1 and few[0]["bytes_per_s"] > 0 and few[0]["p50_us"] > 0, done.stdout
+    words[words.index("2")] = "5"
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "4 (--inflight) at most" in done.stderr, (done.returncode, done.stderr)
+
     stage = subprocess.run([cli, "bench", "stage", "--path", str(folder / "flash"), "--size", "8MiB", "--chunk", "1MiB",
                             "--rounds", "2", "--json"], capture_output=True, text=True, timeout=60)
     if stage.returncode == 0:
