@@ -59,6 +59,8 @@ class LaneLoads {
   [[nodiscard]] bool lives(std::uint32_t rail) const { return living_[rail]; }
   [[nodiscard]] std::uint32_t living() const { return living_count_; }
   [[nodiscard]] bool idle(std::size_t lane) const { return lanes_[lane].idle(); }
+  /// In flight.
+  [[nodiscard]] std::size_t pieces(std::size_t lane) const { return lanes_[lane].pieces; }
 
   /// A rail is gone, and what was in flight on it with it.
   void fail(std::uint32_t rail);

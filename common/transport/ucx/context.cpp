@@ -8,9 +8,11 @@
 #include <cstdarg>
 #include <cstdio>
 #include <mutex>
-#include <optional>
+#include <set>
+#include <utility>
 
 #include "common/base/check.hpp"
+#include "common/base/log.hpp"
 #include "common/transport/lane_loads.hpp"
 #include "common/transport/rdma_devices.hpp"
 #include "common/transport/ucx/ucx_transport.hpp"
@@ -101,8 +103,7 @@ Result<std::unique_ptr<UcxContext>> UcxContext::create(const UcxDevices& devices
   if (status != UCS_OK) return ucx_error(status, "reading UCX's configuration");
   const auto configured = configure(config, devices, side);
   std::unique_ptr<UcxContext> made(new UcxContext());
-  made->allows_emulation_ = devices.allow_emulation;
-  made->device_ = devices.devices.empty() ? "all" : devices.devices;
+  made->settings_ = devices;
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
   // Not RMA at the target, but where it is asked to: UCX would install what answers emulated
@@ -131,43 +132,45 @@ Result<std::unique_ptr<UcxContext>> UcxContext::create(const UcxDevices& devices
 }
 
 Result<UcxContexts> UcxContext::create_all(const UcxDevices& devices, UcxSide side) {
-  const bool named = !devices.devices.empty();
   std::vector<std::string> names;
-  if (named) {
+  if (!devices.devices.empty() && devices.devices != "all") {
     names = split(devices.devices);
-    if (names.size() > kRailsMax) {
-      return Error(Errc::kInvalidArgument,
-                   "more than " + std::to_string(kRailsMax) + " RDMA devices are named");
+    std::set<std::string> distinct(names.begin(), names.end());
+    if (names.size() > kRailsMax || distinct.size() != names.size() || distinct.count("") > 0) {
+      return Error(Errc::kInvalidArgument, "RDMA devices '" + devices.devices + "': not 1 to " +
+                                               std::to_string(kRailsMax) + " different names");
     }
   } else {
     for (const RdmaDevice& device : active_rdma_devices()) names.push_back(name_of(device));
-    // What is emulated needs none.
+    // What is emulated needs none, and of none UCX says what is wrong.
     if (names.empty() || devices.allow_emulation) names = {std::string()};
+    if (names.size() > kRailsMax) names.resize(kRailsMax);
   }
   UcxContexts made;
-  std::optional<Error> first;
+  std::vector<std::pair<std::string, Error>> failures;
   for (const std::string& name : names) {
-    if (made.size() == kRailsMax) break;
     UcxDevices one = devices;
     one.devices = name;
     auto context = create(one, side);
     if (context) {
       made.push_back(std::move(*context));
-    } else if (named) {
-      return context.error();
-    } else if (!first) {
-      first = context.error();
+    } else {
+      failures.emplace_back(name, context.error());
     }
   }
-  if (made.empty()) return *first;
+  if (made.empty()) return failures.front().second;
+  for (const auto& [name, error] : failures) {
+    log(LogLevel::kWarning, "an RDMA device is left out",
+        {{"device", name}, {"why", error.message()}});
+  }
   return made;
 }
 
 bool UcxContext::up() const {
-  if (allows_emulation_) return true;
+  if (settings_.allow_emulation || settings_.devices.empty()) return true;
   const auto active = active_rdma_devices();
   return std::any_of(active.begin(), active.end(), [this](const RdmaDevice& device) {
-    return device_ == device.name || device_ == name_of(device);
+    return settings_.devices == device.name || settings_.devices == name_of(device);
   });
 }
 

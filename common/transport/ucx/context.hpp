@@ -26,8 +26,10 @@ class UcxContext {
   /// @return kUnsupported (no device, or none that UCX can use); kExhausted; kIo.
   [[nodiscard]] static Result<std::unique_ptr<UcxContext>> create(const UcxDevices& devices,
                                                                   UcxSide side);
-  /// One for each device that is named, or, where none is, for each port that is up and that UCX
-  /// can use: 1 .. kRailsMax. @return as create().
+  /// One for each device that is named, or, where none is or "all", for each port that is up:
+  /// 1 .. kRailsMax. One that UCX cannot use is left out beside others that it can, and the log
+  /// says so. @return as create(), of the first; kInvalidArgument: a list with an empty name, one
+  /// given twice, or too many.
   [[nodiscard]] static Result<std::vector<std::unique_ptr<UcxContext>>> create_all(
       const UcxDevices& devices, UcxSide side);
   ~UcxContext();
@@ -36,12 +38,16 @@ class UcxContext {
 
   [[nodiscard]] ucp_context_h context() const { return context_; }
   [[nodiscard]] ucp_worker_h worker() const { return worker_; }
+  /// What it was made with: one device, or none where UCX chooses.
+  [[nodiscard]] const UcxDevices& settings() const { return settings_; }
   /// As "mlx5_0:1"; "all" where UCX chooses.
-  [[nodiscard]] const std::string& device() const { return device_; }
+  [[nodiscard]] std::string device() const {
+    return settings_.devices.empty() ? "all" : settings_.devices;
+  }
   /// Whether its port is up, as far as the kernel knows. Reads a few small files.
   [[nodiscard]] bool up() const;
   /// Endpoints may run over anything: it was asked for.
-  [[nodiscard]] bool allows_emulation() const { return allows_emulation_; }
+  [[nodiscard]] bool allows_emulation() const { return settings_.allow_emulation; }
   /// Makes progress once. @return how much there was; 0: nothing.
   unsigned progress() { return worker_ == nullptr ? 0 : ucp_worker_progress(worker_); }
   /// Ends all connections.
@@ -52,8 +58,7 @@ class UcxContext {
   UcxContext() = default;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
-  std::string device_;
-  bool allows_emulation_ = false;
+  UcxDevices settings_;
 };
 
 using UcxContexts = std::vector<std::unique_ptr<UcxContext>>;

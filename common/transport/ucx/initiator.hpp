@@ -97,6 +97,7 @@ class UcxTransport final : public Transport {
   }
   void take_ended();
   [[nodiscard]] bool repeats(UcxPiece& piece);
+  void may_repeat(Slot& slot);
   void fail_rail(Peer& peer, std::uint32_t rail, std::string_view why);
   void take_back(Peer& peer, std::uint32_t rail);
   void fail_slot(std::uint32_t slot, Errc code);
@@ -124,7 +125,6 @@ class UcxTransport final : public Transport {
   TimePoint earliest_ = TimePoint::max();  ///< no slot in use has an earlier deadline
   TimePoint last_poll_{};                  ///< or when the first operation after none began
   std::size_t closing_peers_ = 0;
-  bool restless_ = false;  ///< a rail is being closed or tried
   std::uint32_t next_id_ = 1;
   std::unordered_map<RegionId, Region> regions_;
   /// Last, so that it goes first: until an endpoint is closed, UCX may touch pieces and memory.

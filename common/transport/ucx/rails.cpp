@@ -29,9 +29,10 @@ Result<std::unique_ptr<UcxRails>> UcxRails::connect(const UcxContexts& contexts,
   const std::size_t pairings = contexts.size() == 1 ? 1 : made->workers_.size();
   const auto is_open = [](const Rail& rail) { return rail.state == State::kOpen; };
   for (std::size_t i = 0; i < pairings; ++i) {
-    const TimePoint now = clock.now();
-    made->begin_all(i, now);
-    made->wait_for_some(clock, now + (deadline - now) / static_cast<int>(pairings - i));
+    made->begin_all(i, clock.now());
+    const TimePoint now = clock.now();  // that may have taken its time
+    const bool last = i + 1 == pairings;
+    made->wait_for_some(clock, now + (deadline - now) / (last ? 1 : 2));
     if (std::any_of(made->rails_.begin(), made->rails_.end(), is_open)) break;
   }
   if (std::none_of(made->rails_.begin(), made->rails_.end(), is_open)) return made->why_none();
@@ -43,7 +44,7 @@ Result<std::unique_ptr<UcxRails>> UcxRails::connect(const UcxContexts& contexts,
     if (rail.state == State::kOpen) continue;
     made->loads_.fail(i);
     rail.turn.given_up(made->loads_.now());
-    if (rail.state != State::kTrying) made->log_left_out(rail);
+    if (rail.state != State::kConnecting) made->log_left_out(rail);
   }
   return made;
 }
@@ -71,13 +72,15 @@ void UcxRails::begin_all(std::size_t places, TimePoint now) {
 }
 
 Result<void> UcxRails::begin(Rail& rail, TimePoint now) {
+  // A wire-up over an interface that is down can end the process (README).
+  if (!contexts_[rail.device]->up()) return Error(Errc::kUnavailable, "its port is down");
   auto connection =
       UcxConnection::begin(*contexts_[rail.device], workers_[rail.worker].address, ended_);
   if (!connection) return connection.error();
   rail.connection = std::move(*connection);
-  rail.state = State::kTrying;
-  rail.try_end = now + kTryTime;
-  rail.try_seen = now;
+  rail.state = State::kConnecting;
+  rail.connect_end = now + kConnectTime;
+  rail.seen = now;
   return {};
 }
 
@@ -86,11 +89,11 @@ void UcxRails::wait_for_some(const Clock& clock, TimePoint end) {
   while (true) {
     for (const auto& context : contexts_) context->progress();
     const TimePoint now = clock.now();
-    bool trying = false;
+    bool connecting = false;
     for (Rail& rail : rails_) {
-      if (rail.state != State::kTrying) continue;
+      if (rail.state != State::kConnecting) continue;
       if (!rail.connection->wired()) {
-        trying = true;
+        connecting = true;
       } else if (auto made = rail.connection->outcome(); made) {
         rail.state = State::kOpen;
         end = std::min(end, now + kOthersTime);
@@ -99,7 +102,7 @@ void UcxRails::wait_for_some(const Clock& clock, TimePoint end) {
         close(rail);
       }
     }
-    if (!trying || now >= end) return;
+    if (!connecting || now >= end) return;
   }
 }
 
@@ -114,10 +117,13 @@ Error UcxRails::why_none() const {
 Result<void> UcxRails::try_key(const UcxKey& key, const Clock& clock, TimePoint deadline) {
   HO_CHECK(key.packed.size() == workers_.size());
   std::optional<Error> first;
-  std::uint32_t left = living();
+  std::vector<Rail*> silent;
+  const auto usable = [this](std::uint32_t i) { return lives(i) && !failed(i); };
+  std::uint32_t left = 0;
+  for (std::uint32_t i = 0; i < count(); ++i) left += usable(i) ? 1 : 0;
   for (std::uint32_t i = 0; i < count(); ++i) {
-    if (!lives(i)) continue;
-    const Rail& rail = rails_[i];
+    if (!usable(i)) continue;
+    Rail& rail = rails_[i];
     const TimePoint now = clock.now();
     const auto tried =
         rail.connection->try_key({key.packed[rail.worker], key.base, trial_.scratch,
@@ -125,7 +131,11 @@ Result<void> UcxRails::try_key(const UcxKey& key, const Clock& clock, TimePoint 
                                  clock, now + (deadline - now) / static_cast<int>(left--));
     const bool no_answer = !tried && (tried.error().code() == Errc::kUnavailable ||
                                       tried.error().code() == Errc::kDeadline);
-    if (!no_answer) return tried;
+    if (!no_answer) {
+      for (Rail* const one : silent) one->bad = true;
+      return tried;
+    }
+    silent.push_back(&rail);
     if (!first) first = tried.error();
   }
   return first ? *first : Error(Errc::kUnavailable, "the peer is closed");
@@ -140,7 +150,7 @@ bool UcxRails::post(UcxPiece& piece, const Transfer& transfer) {
   const std::size_t living_count = loads_.candidates(transfer.kind, order);
   for (std::size_t i = 0; i < living_count; ++i) {
     const std::uint32_t number = loads_.rail_of(order[i]);
-    if (failed(number)) continue;
+    if (failed(number) || loads_.pieces(order[i]) >= kLanePiecesMax) continue;
     Rail& rail = rails_[number];
     piece.rails = this;
     piece.lane = order[i];
@@ -210,50 +220,70 @@ std::optional<std::uint32_t> UcxRails::serve() {
 
 /// Of rails that do not live.
 void UcxRails::go_on(Rail& rail) {
-  if (rail.state == State::kTrying) go_on_trying(rail);
-  if (rail.state == State::kClosing && rail.in_flight == 0 && rail.connection->closed()) {
-    rail.connection.reset();
-    rail.hello = UcxKeys();
-    rail.bad = false;
-    rail.state = State::kOut;
+  switch (rail.state) {
+    case State::kOpen: return;
+    case State::kConnecting:
+    case State::kConnected: return go_on_connecting(rail);
+    case State::kClosing:
+      if (rail.in_flight > 0 || !rail.connection->closed()) return;
+      rail.connection.reset();
+      rail.hello = UcxKeys();
+      rail.bad = false;
+      rail.state = State::kOut;
+      return;
+    case State::kProbed:
+      if (!rail.probe->done()) return;
+      rail.state = State::kOut;
+      if (const auto there = std::exchange(rail.probe, nullptr)->outcome(); !there) {
+        still_out(rail, there.error());
+      } else if (const auto begun = begin(rail, loads_.now()); !begun) {
+        still_out(rail, begun.error());
+      }
+      return;
+    case State::kOut:
+      if (!settled() || !rail.turn.has_come(loads_.now())) return;
+      if (const auto begun = probe(rail); !begun) still_out(rail, begun.error());
+      return;
   }
-  if (rail.state != State::kOut || !settled() || !rail.turn.has_come(loads_.now())) return;
-  // A wire-up over an interface that is down can end the process (README).
-  if (!contexts_[rail.device]->up()) {
-    return still_out(rail, Error(Errc::kUnavailable, "its port is down"));
-  }
-  if (const auto begun = begin(rail, loads_.now()); !begun) still_out(rail, begun.error());
 }
 
-void UcxRails::go_on_trying(Rail& rail) {
+Result<void> UcxRails::probe(Rail& rail) {
+  if (!contexts_[rail.device]->up()) return Error(Errc::kUnavailable, "its port is down");
+  auto begun = UcxRailTry::begin(contexts_[rail.device]->settings(), workers_[rail.worker].address);
+  if (!begun) return begun.error();
+  rail.probe = std::move(*begun);
+  rail.state = State::kProbed;
+  return {};
+}
+
+void UcxRails::go_on_connecting(Rail& rail) {
   const TimePoint now = loads_.now();
-  const Duration pause = now - std::exchange(rail.try_seen, now);
-  if (pause >= kOwnPauseMin) rail.try_end += pause;  // nobody polled, and so nothing moved
+  const Duration pause = now - std::exchange(rail.seen, now);
+  if (pause >= kOwnPauseMin) rail.connect_end += pause;  // nobody polled, and so nothing moved
   if (rail.connection->wired()) {
-    const auto made = rail.connection->outcome();
-    if (made) return;  // it is ready
+    const bool known = rail.state == State::kConnected && !rail.connection->failed();
+    const auto made = known ? Result<void>() : rail.connection->outcome();
+    rail.state = State::kConnected;
+    if (made) return;
     still_out(rail, made.error());
     close(rail);
-  } else if (now >= rail.try_end) {
+  } else if (now >= rail.connect_end) {
     still_out(rail, Error(Errc::kDeadline, "no answer from the target"));
     close(rail);
   }
 }
 
-std::optional<std::uint32_t> UcxRails::ready() {
+std::optional<std::uint32_t> UcxRails::ready() const {
   if (!settled()) return std::nullopt;
   for (std::uint32_t i = 0; i < count(); ++i) {
-    Rail& rail = rails_[i];
-    if (rail.state == State::kTrying && rail.connection->wired() && rail.connection->outcome()) {
-      return i;
-    }
+    if (rails_[i].state == State::kConnected && !rails_[i].connection->failed()) return i;
   }
   return std::nullopt;
 }
 
 void UcxRails::revive(std::uint32_t number) {
   Rail& rail = rails_[number];
-  HO_CHECK(rail.state == State::kTrying);
+  HO_CHECK(rail.state == State::kConnected);
   rail.state = State::kOpen;
   rail.turn.taken_back(loads_.now());
   loads_.revive(number);
@@ -298,20 +328,16 @@ void UcxRails::ask(std::uint32_t number) {
                         rail.hello[small].get()});
 }
 
-bool UcxRails::restless() const {
-  return std::any_of(rails_.begin(), rails_.end(), [](const Rail& rail) {
-    return rail.state == State::kTrying || rail.state == State::kClosing;
-  });
-}
-
 void UcxRails::start_close() {
   for (Rail& rail : rails_) {
+    if (rail.probe != nullptr) rail.probe->stop();
     if (rail.connection != nullptr) rail.connection->start_close();
   }
 }
 
 bool UcxRails::closed() {
   return std::all_of(rails_.begin(), rails_.end(), [](Rail& rail) {
+    if (rail.probe != nullptr && !rail.probe->done()) return false;  // it would be waited for
     return rail.connection == nullptr || (rail.in_flight == 0 && rail.connection->closed());
   });
 }

@@ -16,6 +16,7 @@
 #include "common/transport/rail_turn.hpp"
 #include "common/transport/ucx/connection.hpp"
 #include "common/transport/ucx/context.hpp"
+#include "common/transport/ucx/rail_try.hpp"
 #include "common/transport/ucx/wire.hpp"
 
 namespace ho::transport {
@@ -25,23 +26,29 @@ namespace ho::transport {
 /// says which takes the next piece and which is silent, RailTurn when one that was given up is
 /// tried again. Owner thread: the transport's.
 ///
-///                  +--------------- an attempt: wired up, settled, revive() ---------------+
-///                  v                                                                       |
-///     open --fail()--> closing --all pieces are back--> out --its turn has come--> trying -+
-///                         ^------------ no answer, or give_up() ---------------------------+
+///                  +-------------- it is connected and all has settled: revive() ----------------+
+///                  v                                                                             |
+///     open --fail()--> closing --all is back--> out --its turn has come--> probed --> connecting +
+///                         ^                      ^-- no way there ------------+           |
+///                         +------------------------ no answer, or give_up() --------------+
 class UcxRails {
  public:
-  /// How long an attempt to connect a rail may take beside others that live, and how long connect()
-  /// waits for the rest once one is there. Where nothing is wrong: milliseconds.
-  static constexpr Duration kTryTime = std::chrono::seconds(1);
+  /// How long connecting a rail may take beside others that live, and how long connect() waits for
+  /// the rest once one is there. Where nothing is wrong: milliseconds.
+  static constexpr Duration kConnectTime = std::chrono::seconds(1);
   static constexpr Duration kOthersTime = std::chrono::milliseconds(250);
+  /// Pieces in flight on one endpoint. The device's queue (256 long) takes three of each and the
+  /// flushes behind them: of a queue that is full UCX cannot take anything back before the device
+  /// has tried all it has, which takes it a second and more.
+  static constexpr std::size_t kLanePiecesMax = 64;
 
   struct Trial {
     std::byte* scratch = nullptr;               ///< one byte,
     std::span<const UcxMemory> scratch_memory;  ///< registered with each device
   };
   /// Connects; rails that do not answer are left out, and the log says so. Which device of ours
-  /// reaches which of the target's is tried out where the first pairs do not.
+  /// reaches which of the target's is tried out where the first pairs do not. May overrun the
+  /// deadline by 1 s for each rail whose address the kernel has to find out and does not.
   /// @param contexts outlive it. @param ended as UcxConnection::begin().
   /// @return where none does: kUnavailable; kDeadline; kUnsupported.
   [[nodiscard]] static Result<std::unique_ptr<UcxRails>> connect(
@@ -75,7 +82,7 @@ class UcxRails {
     LaneKind kind = LaneKind::kSmall;
     bool is_get = false;
   };
-  /// @return whether it was posted: not where no rail is left.
+  /// @return whether it was posted: not where no rail is left, or has room now.
   [[nodiscard]] bool post(UcxPiece& piece, const Transfer& transfer);
   /// Makes the puts so far end. Cheap where there are none.
   void flush();
@@ -98,27 +105,25 @@ class UcxRails {
   /// @return one that has been silent for too long; others live.
   [[nodiscard]] std::optional<std::uint32_t> serve();
   /// One that was left out and could be used again: for revive() or give_up().
-  [[nodiscard]] std::optional<std::uint32_t> ready();
+  [[nodiscard]] std::optional<std::uint32_t> ready() const;
   void revive(std::uint32_t rail);
   void give_up(std::uint32_t rail, const Error& why);
-  /// Whether a rail needs progress and serve() though no operation is under way.
-  [[nodiscard]] bool restless() const;
-
   /// Closes all by force. Every piece in flight comes back.
   void start_close();
   /// Whether no piece and no endpoint is left.
   [[nodiscard]] bool closed();
 
  private:
-  enum class State { kOut, kTrying, kOpen, kClosing };
+  enum class State { kOut, kProbed, kConnecting, kConnected, kOpen, kClosing };
   struct Rail {
     State state = State::kOut;
     std::size_t device = 0;  ///< ours
     std::size_t worker = 0;  ///< the target's
-    bool bad = false;        ///< a sign of life came back with a failure
+    bool bad = false;        ///< no answer, though its connection has not failed
     std::uint32_t in_flight = 0;
-    TimePoint try_end;   ///< of an attempt,
-    TimePoint try_seen;  ///< and when it was last looked at
+    std::unique_ptr<UcxRailTry> probe;
+    TimePoint connect_end;
+    TimePoint seen;  ///< while it connects: when that was last looked at
     RailTurn turn;
     std::optional<Error> why;  ///< why it is left out, as the log has it
     UcxPiece sign;
@@ -134,7 +139,8 @@ class UcxRails {
   void wait_for_some(const Clock& clock, TimePoint end);
   [[nodiscard]] Error why_none() const;
   void go_on(Rail& rail);
-  void go_on_trying(Rail& rail);
+  [[nodiscard]] Result<void> probe(Rail& rail);
+  void go_on_connecting(Rail& rail);
   void still_out(Rail& rail, const Error& why);
   static void close(Rail& rail);
   void ask(std::uint32_t rail);

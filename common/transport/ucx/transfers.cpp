@@ -63,7 +63,7 @@ bool UcxTransport::post(Peer& peer, UcxPiece& piece) {
 }
 
 std::size_t UcxTransport::poll(std::span<Completion> out) {
-  if (free_slots_.size() != slots_.size() || closing_peers_ > 0 || restless_) {
+  if (free_slots_.size() != slots_.size() || closing_peers_ > 0) {
     // Deadlines first: what the target did to an operation after its deadline is not to be trusted,
     // since its lease may have ended in between.
     const TimePoint now = clock_.now();
@@ -77,7 +77,6 @@ std::size_t UcxTransport::poll(std::span<Completion> out) {
       }
     }
     take_ended();
-    restless_ = false;
     for (auto& [id, peer] : peers_) {
       if (peer->state != PeerState::kClosed) serve(*peer);
     }
@@ -98,7 +97,6 @@ void UcxTransport::serve(Peer& peer) {
       fail_rail(peer, *silent, "it does not answer, and another rail does");
     }
     if (const auto ready = peer.rails->ready()) take_back(peer, *ready);
-    restless_ = restless_ || peer.rails->restless();
     post_some(peer);
     return;
   }
@@ -159,18 +157,27 @@ bool UcxTransport::repeats(UcxPiece& piece) {
     return false;
   }
   (slot.request.is_get ? peer.again : peer.held).push_back(&piece);
+  may_repeat(slot);
+  return true;
+}
+
+/// Gives an operation of a failed rail the time to be repeated.
+void UcxTransport::may_repeat(Slot& slot) {
   if (slot.repeat_end == TimePoint{}) slot.repeat_end = last_poll_ + kRepeatTime;
   slot.request.deadline =
       std::max(slot.request.deadline, std::min(slot.repeat_end, slot.request.not_after));
-  return true;
 }
 
 /// Leaves a rail out, unless it is; with the last one the peer is lost.
 void UcxTransport::fail_rail(Peer& peer, std::uint32_t rail, std::string_view why) {
   if (peer.state != PeerState::kOpen || !peer.rails->lives(rail)) return;
   if (peer.rails->living() == 1) return fail_peer(peer, Errc::kUnavailable);
+  for (const UcxPiece& piece : pieces_) {
+    const bool lost = piece.rails == peer.rails.get() && piece.waits_for > 0 &&
+                      peer.rails->rail_of(piece) == rail;
+    if (lost) may_repeat(slots_[piece.slot]);
+  }
   peer.rails->fail(rail, why);
-  restless_ = true;
 }
 
 void UcxTransport::start_close(Peer& peer) {

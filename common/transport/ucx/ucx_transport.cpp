@@ -39,7 +39,7 @@ UcxTransport::UcxTransport(const UcxOptions& options, const Clock& clock, UcxCon
 
 UcxTransport::~UcxTransport() {
   for (auto& [id, peer] : peers_) {
-    if (peer->rails) peer->rails->start_close();
+    start_close(*peer);
   }
   const TimePoint end = clock_.now() + kEndLimit;
   for (auto& [id, peer] : peers_) {
@@ -66,7 +66,6 @@ Result<PeerId> UcxTransport::connect(const PeerAddress& peer, TimePoint deadline
   if (!rails) return rails.error();
   auto entry = std::make_unique<Peer>(options_.depth_ops_max, pieces_.size());
   entry->rails = std::move(*rails);
-  restless_ = true;  // perhaps: poll() looks
   const PeerId id(next_id_++);
   peers_[id] = std::move(entry);
   // Each piece may be waiting to be looked at, and each rail's sign of life.

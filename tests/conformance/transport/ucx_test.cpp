@@ -42,6 +42,29 @@ TEST_CASE("ucx: transports that only emulate are refused") {
   CHECK(absent.error().code() == Errc::kUnsupported);
 }
 
+TEST_CASE("ucx: of several devices that are named, one that is not there costs nothing") {
+  if (!has_device()) return;
+  const SteadyClock clock;
+  const auto device = transport::active_rdma_devices().front();
+  const std::string name = device.name + ":" + std::to_string(device.port);
+  transport::UcxOptions options;
+  for (const std::string& names : {"nonesuch0:1," + name, name + ",nonesuch0:1"}) {
+    INFO(names);
+    options.devices.devices = names;
+    const auto made = transport::make_ucx_transport(options, clock);
+    if (!made) FAIL(made.error().message());
+    CHECK(transport::make_ucx_target(options.devices).ok());
+  }
+  for (const std::string& names :
+       {name + ",", "," + name, name + "," + name, std::string("a,b,c,d,e,f,g,h,i")}) {
+    INFO(names);
+    options.devices.devices = names;
+    const auto refused = transport::make_ucx_transport(options, clock);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().code() == Errc::kInvalidArgument);
+  }
+}
+
 TEST_CASE("ucx: the target's device refuses a range beyond the region, whatever the grant says") {
   if (!has_device()) return;
   const auto rig = make_rig("ucx");
