@@ -61,6 +61,11 @@ struct Region {
 };
 
 /// An accepted operation.
+///
+/// This and completions are copied field by field. Streaming stores wait in the processor until
+/// memory takes them, and every later store behind them; a load has to wait with these where it
+/// spans what several of them wrote, as the copy of a whole struct does. It took 0.4 to 0.9 % of
+/// the speed at 64 KiB (AMD EPYC, 2026-11-22).
 struct Pending {
   OpId op;
   std::byte* to = nullptr;
@@ -237,7 +242,15 @@ void LocalTransport::accept(const Pending& pending) {
     finish(pending, copy(pending, pending.length_bytes));
     return;
   }
-  queued(queue_count_) = pending;
+  Pending& place = queued(queue_count_);
+  place.op = pending.op;  // field by field: see Pending
+  place.to = pending.to;
+  place.from = pending.from;
+  place.length_bytes = pending.length_bytes;
+  place.copied_bytes = pending.copied_bytes;
+  place.region = pending.region;
+  place.local = pending.local;
+  place.deadline = pending.deadline;
   ++queue_count_;
   earliest_ = std::min(earliest_, pending.deadline);
 }
@@ -262,8 +275,12 @@ std::size_t LocalTransport::poll(std::span<Completion> out) {
     copy_some();
   }
   const std::size_t count = std::min(out.size(), done_.size() - done_head_);
-  std::copy_n(done_.begin() + static_cast<std::ptrdiff_t>(done_head_), count, out.begin());
-  done_head_ += count;
+  for (Completion& completion : out.first(count)) {
+    const Completion& ended = done_[done_head_++];
+    completion.op = ended.op;
+    completion.code = ended.code;
+    completion.moved_bytes = ended.moved_bytes;
+  }
   if (done_head_ == done_.size()) {
     done_.clear();
     done_head_ = 0;
