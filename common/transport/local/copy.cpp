@@ -94,6 +94,10 @@ void copy_plain(std::byte* to, const std::byte* from, std::size_t length_bytes) 
 /// holds has passed.
 class Areas {
  public:
+  struct Walk {
+    std::size_t piece_bytes = 0;
+    std::size_t turns = 0;
+  };
   Areas() {
     void* mapped = ::mmap(nullptr, 2 * kAreaBytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -113,13 +117,13 @@ class Areas {
   /// @return the time of one window by each way: the first quartile, which other work disturbs
   ///   less than the median.
   [[nodiscard]] std::vector<std::uint64_t> times_ns(const std::vector<Copy>& ways,
-                                                    std::size_t piece_bytes) {
+                                                    const Walk& walk) {
     std::vector<std::vector<std::uint64_t>> times(ways.size());
-    for (std::size_t turn = 0; turn < kTurns; ++turn) {
+    for (std::size_t turn = 0; turn < walk.turns; ++turn) {
       for (std::size_t i = 0; i < ways.size(); ++i) {
         // Another one comes first in each turn.
         const std::size_t way = (i + turn) % ways.size();
-        times[way].push_back(window_ns(ways[way], piece_bytes));
+        times[way].push_back(window_ns(ways[way], walk.piece_bytes));
       }
     }
     std::vector<std::uint64_t> quartiles;
@@ -134,9 +138,6 @@ class Areas {
  private:
   static constexpr std::size_t kAreaBytes = 64 * kMiB;
   static constexpr std::size_t kWindowBytes = kMiB;
-  // Of a hundred choices between two ways 4 % apart, made while others used the machine, 12 turns
-  // got 6 to 34 wrong, and 48 none to 6 (one process of eight: 33; measured 2026-11-22, AMD EPYC).
-  static constexpr std::size_t kTurns = 48;
 
   std::uint64_t window_ns(Copy copy, std::size_t piece_bytes) {
     std::byte* to = from_ + kAreaBytes + at_;
@@ -155,6 +156,11 @@ class Areas {
 
 /// A way of copying that is faster by less may be slower in truth.
 constexpr std::uint64_t kClearlyPercent = 3;
+/// Of 180 choices, each in fresh memory of a busy machine, this many turns let one take what is 4 %
+/// slower for clearly faster, 48 turns 8, and 12 turns 14 (measured 2026-11-22, AMD EPYC).
+constexpr std::size_t kKindTurns = 96;
+/// Plain and streaming copies are further apart.
+constexpr std::size_t kSizeTurns = 48;
 
 /// What was measured.
 struct Choice {
@@ -176,9 +182,11 @@ Choice measure() {
     choice.streaming_bytes_min = kMiB;
     return choice;
   }
-  choice.streaming = streams[preferred(areas.times_ns(streams, kPieces.front()))];
+  choice.streaming = streams[preferred(
+      areas.times_ns(streams, {.piece_bytes = kPieces.front(), .turns = kKindTurns}))];
   for (const std::size_t piece_bytes : kPieces) {
-    const auto both = areas.times_ns({copy_plain, choice.streaming}, piece_bytes);
+    const auto both = areas.times_ns({copy_plain, choice.streaming},
+                                     {.piece_bytes = piece_bytes, .turns = kSizeTurns});
     if (both[1] >= both[0]) break;
     choice.streaming_bytes_min = piece_bytes;
   }
