@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tools/bench/loop.hpp"
+#include "tools/bench/turns.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -104,22 +105,26 @@ Result<Limit> make_copy_limit(const LoopShape& shape, std::byte* local, std::byt
     candidates.push_back({"AVX2 streaming copy", copy_stream256, {}});
   }
 #endif
-  constexpr int kTurns = 5;
-  for (int turn = 0; turn < kTurns; ++turn) {
+  // Many short turns: two of them are 4 % apart, and a limit that is not the best one is none.
+  constexpr int kTurnsMin = 5;
+  constexpr Duration kTurn = std::chrono::milliseconds(1);
+  constexpr Duration kTime = std::chrono::milliseconds(600);
+  const SteadyClock clock;
+  const TimePoint start = clock.now();
+  for (int turn = 0; turn < kTurnsMin || clock.now() - start < kTime; ++turn) {
     for (Candidate& candidate : candidates) {
       loop->use(candidate.copy);
-      const auto speed = loop->run(std::chrono::milliseconds(15));
+      const auto speed = loop->run(kTurn);
       if (!speed) return speed.error();
       candidate.runs.push_back(*speed);
     }
   }
-  const Candidate* best = nullptr;
-  for (Candidate& candidate : candidates) {
-    std::sort(candidate.runs.begin(), candidate.runs.end());
-    if (best == nullptr || candidate.runs[kTurns / 2] > best->runs[kTurns / 2]) best = &candidate;
-  }
-  loop->use(best->copy);
-  return Limit{std::string("same-size copy (") + best->name + ")", std::move(loop)};
+  const auto median = [](const Candidate& one) { return quantile(one.runs, 0.5); };
+  const Candidate& best = *std::max_element(
+      candidates.begin(), candidates.end(),
+      [&](const Candidate& a, const Candidate& b) { return median(a) < median(b); });
+  loop->use(best.copy);
+  return Limit{std::string("same-size copy (") + best.name + ")", std::move(loop)};
 }
 
 }  // namespace ho::bench

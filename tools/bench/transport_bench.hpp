@@ -35,8 +35,8 @@ struct Rivals {
 [[nodiscard]] Result<Rivals> make_network_rivals(Driver driver, const LoopShape& shape);
 
 /// Measures a driver by itself, without the client library, against a daemon of its own and, in
-/// alternating turns of some 50 ms on the same thread, against its limit: what disturbs one turn
-/// disturbs its neighbour too. Forks; call while the process has one thread.
+/// alternating turns of 10 ms and more on the same thread, against its limit: what disturbs one
+/// turn disturbs its neighbour too. Forks; call while the process has one thread.
 [[nodiscard]] Result<TransportBenchResult> bench_transport(const TransportBenchOptions& options);
 
 }  // namespace ho::bench

@@ -7,7 +7,7 @@
 namespace ho::bench {
 namespace {
 
-constexpr Duration kTurnMin = std::chrono::milliseconds(50);
+constexpr Duration kTurnMin = std::chrono::milliseconds(10);
 constexpr Duration kTurnMax = std::chrono::seconds(2);
 constexpr std::int64_t kWindowsMin = 4;
 constexpr std::int64_t kPairsMin = 4;

@@ -64,7 +64,7 @@ TEST_CASE("bench: turns last as long as four windows of the slower loop, and few
   REQUIRE(compare_in_turns(slow, limit_of(limit), 1, 1s, clock));
   REQUIRE(slow.asked.size() == 2 + 4);
   CHECK(slow.asked.back() == 2s);
-  CHECK(bench::turn_length(1us) == 50ms);
+  CHECK(bench::turn_length(1us) == 10ms);
 }
 
 TEST_CASE("bench: a ratio is the median of pairs and comes with its interval") {
