@@ -11,8 +11,9 @@
 namespace ho::transport {
 namespace {
 
-/// Of a link that is up: milliseconds, once the kernel knows the address.
-constexpr Duration kTime = std::chrono::seconds(1);
+/// Of a link that is up: milliseconds, once the kernel knows the address; where devices are
+/// emulated, up to a second. Nobody waits for it.
+constexpr Duration kTime = std::chrono::seconds(3);
 
 }  // namespace
 

@@ -34,8 +34,9 @@ namespace ho::transport {
 class UcxRails {
  public:
   /// How long connecting a rail may take beside others that live, and how long connect() waits for
-  /// the rest once one is there. Where nothing is wrong: milliseconds.
-  static constexpr Duration kConnectTime = std::chrono::seconds(1);
+  /// the rest once one is there. Where nothing is wrong: milliseconds; where devices are emulated,
+  /// up to a second. Nobody waits for the former.
+  static constexpr Duration kConnectTime = std::chrono::seconds(3);
   static constexpr Duration kOthersTime = std::chrono::milliseconds(250);
   /// Pieces in flight on one endpoint. The device's queue (256 long) takes three of each and the
   /// flushes behind them: of a queue that is full UCX cannot take anything back before the device
