@@ -58,6 +58,8 @@ class LaneLoads {
   [[nodiscard]] std::uint32_t small_lane(std::uint32_t rail) const { return rail * stride(); }
   [[nodiscard]] bool lives(std::uint32_t rail) const { return living_[rail]; }
   [[nodiscard]] std::uint32_t living() const { return living_count_; }
+  /// Nothing has come back on it for a while: others are better.
+  [[nodiscard]] bool in_question(std::uint32_t rail) const;
   [[nodiscard]] bool idle(std::size_t lane) const { return lanes_[lane].idle(); }
   /// In flight.
   [[nodiscard]] std::size_t pieces(std::size_t lane) const { return lanes_[lane].pieces; }
@@ -119,7 +121,6 @@ class LaneLoads {
     return {lanes_.data() + small_lane(rail), stride()};
   }
   [[nodiscard]] std::uint32_t idlest_large(std::uint32_t rail) const;
-  [[nodiscard]] bool in_question(std::uint32_t rail) const;
   [[nodiscard]] bool less_loaded(std::uint32_t left, std::uint32_t right) const;
 
   Shape shape_;

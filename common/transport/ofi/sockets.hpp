@@ -70,11 +70,12 @@ class Leavings {
 };
 
 /// Makes the TCP connections that are accepted at an address of this process's own end when the
-/// initiator's machine does not answer any more (kernel's keep-alive: after 15 s to 25 s): one that
-/// lost its link or its power says no goodbye, and its connections would stay for good. The socket
-/// that listens hands its options down. It is looked for among the descriptors made since
-/// next_descriptor() said `opened_from`; only where it is not there (another thread has closed one
-/// below meanwhile, and its number was taken) among all: sessions are opened while many are served.
+/// initiator's machine does not answer any more (kernel's keep-alive: after 15 s to 25 s; where
+/// answers to it are under way, its repeats of those, up to some 15 min): one that lost its link or
+/// its power says no goodbye, and its connections would stay for good. The socket that listens
+/// hands its options down. It is looked for among the descriptors made since next_descriptor() said
+/// `opened_from`; only where it is not there (another thread has closed one below meanwhile, and
+/// its number was taken) among all: sessions are opened while many are served.
 void end_lost_connections(const OfiAddress& listening, int opened_from);
 /// The lowest number that no descriptor has: those opened next have it and higher ones. -1: none.
 [[nodiscard]] int next_descriptor();

@@ -1,6 +1,7 @@
 #include "common/transport/ucx/rail_try.hpp"
 
 #include <chrono>
+#include <exception>
 #include <system_error>
 #include <utility>
 
@@ -21,7 +22,12 @@ Result<std::unique_ptr<UcxRailTry>> UcxRailTry::begin(UcxDevices device, std::st
   std::unique_ptr<UcxRailTry> made(new UcxRailTry(std::move(device), std::move(worker)));
   try {
     made->thread_ = std::thread([&one = *made] {
-      one.outcome_ = one.reach();
+      try {
+        one.outcome_ = one.reach();
+      } catch (const std::exception&) {
+        // In as few letters as a string holds without memory of its own.
+        one.outcome_ = Error(Errc::kExhausted, "out of memory");
+      }
       one.done_.store(true, std::memory_order_release);
     });
   } catch (const std::system_error& error) {
@@ -38,6 +44,7 @@ UcxRailTry::~UcxRailTry() {
 Result<void> UcxRailTry::reach() const {
   auto context = UcxContext::create(device_, UcxSide::kInitiator);
   if (!context) return context.error();
+  if (stop_.load(std::memory_order_relaxed)) return Error(Errc::kUnavailable, "ended");
   auto endpoint = UcxEndpoint::create(**context, worker_);
   if (!endpoint) return endpoint.error();
   (*endpoint)->start_connect();

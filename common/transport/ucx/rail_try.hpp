@@ -16,7 +16,9 @@ namespace ho::transport {
 /// made within a second, and the transport's owner has other rails and peers to serve. Once it is,
 /// that takes some milliseconds.
 ///
-/// Owner thread: the transport's. Destroying it waits for its thread, some 3 s at most.
+/// Owner thread: the transport's. Destroying it ends the try and waits for its thread: for 1 s
+/// where the kernel is looking for an address, for 2 s more where UCX is slow to close the
+/// endpoint.
 class UcxRailTry {
  public:
   /// @param device the one to try. @param worker as UcxWorker::address.

@@ -28,11 +28,13 @@ Result<std::unique_ptr<UcxRails>> UcxRails::connect(const UcxContexts& contexts,
   // Devices may be on networks that have no way to each other, and in another order there.
   const std::size_t pairings = contexts.size() == 1 ? 1 : made->workers_.size();
   const auto is_open = [](const Rail& rail) { return rail.state == State::kOpen; };
-  for (std::size_t i = 0; i < pairings; ++i) {
+  for (std::size_t i = 0; i < pairings && (i == 0 || clock.now() < deadline); ++i) {
     made->begin_all(i, clock.now());
-    const TimePoint now = clock.now();  // that may have taken its time
+    // That may have taken all the time there was, for rails that are silent.
+    const TimePoint now = clock.now();
     const bool last = i + 1 == pairings;
-    made->wait_for_some(clock, now + (deadline - now) / (last ? 1 : 2));
+    made->wait_for_some(clock,
+                        std::max(now + (deadline - now) / (last ? 1 : 2), now + kOthersTime));
     if (std::any_of(made->rails_.begin(), made->rails_.end(), is_open)) break;
   }
   if (std::none_of(made->rails_.begin(), made->rails_.end(), is_open)) return made->why_none();
@@ -65,6 +67,7 @@ void UcxRails::begin_all(std::size_t places, TimePoint now) {
     Rail& rail = rails_[i];
     rail.connection.reset();
     rail.state = State::kOut;
+    rail.why.reset();
     rail.device = i % contexts_.size();
     rail.worker = (i + places) % workers_.size();
     if (const auto begun = begin(rail, now); !begun) rail.why = begun.error();
@@ -148,9 +151,15 @@ Result<UcxKeys> UcxRails::unpack(std::uint32_t rail, const UcxKey& key) const {
 bool UcxRails::post(UcxPiece& piece, const Transfer& transfer) {
   std::array<std::uint32_t, kRailsMax> order{};
   const std::size_t living_count = loads_.candidates(transfer.kind, order);
+  bool full = false;
   for (std::size_t i = 0; i < living_count; ++i) {
     const std::uint32_t number = loads_.rail_of(order[i]);
-    if (failed(number) || loads_.pieces(order[i]) >= kLanePiecesMax) continue;
+    if (failed(number)) continue;
+    if (full && loads_.in_question(number)) return false;
+    if (loads_.pieces(order[i]) >= kLanePiecesMax) {
+      full = true;
+      continue;
+    }
     Rail& rail = rails_[number];
     piece.rails = this;
     piece.lane = order[i];

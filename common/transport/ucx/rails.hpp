@@ -38,9 +38,10 @@ class UcxRails {
   /// up to a second. Nobody waits for the former.
   static constexpr Duration kConnectTime = std::chrono::seconds(3);
   static constexpr Duration kOthersTime = std::chrono::milliseconds(250);
-  /// Pieces in flight on one endpoint. The device's queue (256 long) takes three of each and the
-  /// flushes behind them: of a queue that is full UCX cannot take anything back before the device
-  /// has tried all it has, which takes it a second and more.
+  /// Pieces in flight on one endpoint. Each takes two places at most of the device's queue, which
+  /// has 256 (what is copied goes in parts of 8 KiB, and what is larger than 16 KiB is not copied:
+  /// settings.cpp): of a queue that is full UCX cannot take anything back before the device has
+  /// tried all it has, which takes it a second and more.
   static constexpr std::size_t kLanePiecesMax = 64;
 
   struct Trial {

@@ -11,6 +11,7 @@ constexpr const char* kNoCache = "no cache of registrations";
 constexpr const char* kShortQueues = "short queues to receive";
 constexpr const char* kTimeout = "the time until a dead peer shows";
 constexpr const char* kRetries = "the tries until a dead peer shows";
+constexpr const char* kNoCopies = "no copies of larger pieces";
 constexpr const char* kNoUdTimeout = "no end of a wire-up that is not answered";
 
 /// What does not depend on the machine. UCX 1.13 knows a transport's settings in code by the names
@@ -29,6 +30,9 @@ constexpr struct {
     {kNoCache, "REG_METHODS", "direct"},
     {kNoCache, "IB_REG_METHODS", "direct"},
     {kNoCache, "RCACHE_ENABLE", "n"},
+    // What is copied takes a place of the device's queue for every 8 KiB, and by UCX's own choice
+    // up to 150 KiB are, since it reckons with a registration for each, which ours have already.
+    {kNoCopies, "ZCOPY_THRESH", "16k"},
     // Nothing is received but the wire-up: UCX's own 4096 buffers each cost 50 MB and most of the
     // time that a first connection takes.
     {kShortQueues, "RC_RX_QUEUE_LEN", "128", true},

@@ -49,8 +49,8 @@ void UcxTransport::post_ring(Peer& peer, SlotRing& ring) {
   }
 }
 
-/// Posts a piece whose slot, offset and length are set. @return whether a rail took it; else all
-/// have failed, which poll() looks after.
+/// Posts a piece whose slot, offset and length are set. @return whether a rail took it; else
+/// none has room, or all have failed, which poll() looks after.
 bool UcxTransport::post(Peer& peer, UcxPiece& piece) {
   Slot& slot = slots_[piece.slot];
   const Request& request = slot.request;
@@ -89,7 +89,7 @@ void UcxTransport::serve(Peer& peer) {
   for (std::uint32_t rail = 0; peer.state == PeerState::kOpen && rail < peer.rails->count();
        ++rail) {
     if (peer.rails->lives(rail) && peer.rails->failed(rail)) {
-      fail_rail(peer, rail, "its connection has ended");
+      fail_rail(peer, rail, "it does not answer, or its connection has ended");
     }
   }
   if (peer.state == PeerState::kOpen) {

@@ -57,6 +57,7 @@ TEST_CASE("ucx settings: what a promise rests on is known by one name at least")
       {"TLS"},
       {"NET_DEVICES"},
       {"PROTO_ENABLE"},
+      {"ZCOPY_THRESH"},
       {"KEEPALIVE_INTERVAL"}};
   for (const std::set<std::string>& group : groups) {
     INFO(*group.begin());
