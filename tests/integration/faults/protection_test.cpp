@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
@@ -251,11 +252,15 @@ TEST_CASE("protection: of many who only connect the oldest are cut, and counted"
   Node node;
   Bystander other(node.address(), "ofi");
   Intruder intruder(node.address(), "ofi");
-  const auto target = transport::decode_address(intruder.target);
-  REQUIRE(target.ok());
+  // One address would take half of them.
+  const Intruder second(node.address(), "ofi");
+  const Intruder third(node.address(), "ofi");
+  const std::array<std::string, 3> addresses = {intruder.target, second.target, third.target};
   std::vector<UniqueFd> silent;
   for (std::size_t i = 0; i < kSilentMax + kTooMany; ++i) {
     silent.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const auto target = transport::decode_address(addresses[i % addresses.size()]);
+    REQUIRE(target.ok());
     sockaddr_in where{};
     REQUIRE(target->name.size() >= sizeof where);
     std::memcpy(&where, target->name.data(), sizeof where);
