@@ -19,18 +19,18 @@
 #include "common/base/numa.hpp"
 #include "common/base/tally.hpp"
 #include "common/base/units.hpp"
-#include "daemon/control/grants.hpp"
 #include "daemon/control/listener.hpp"
 #include "daemon/control/server.hpp"
 #include "daemon/control/service.hpp"
-#include "daemon/control/staging.hpp"
 #include "daemon/data/loop.hpp"
+#include "daemon/grant/grants.hpp"
+#include "daemon/grant/staging.hpp"
 #include "daemon/pool/pool.hpp"
 #include "daemon/targets.hpp"
 #include "daemon/tier/ddr/machine_memory.hpp"
 #include "daemon/tier/ddr/segment_memory.hpp"
-#include "daemon/tier/flash/flash_loop.hpp"
-#include "daemon/tier/flash/uring_device.hpp"
+#include "daemon/tier/flash/device/uring_device.hpp"
+#include "daemon/tier/flash/store/flash_loop.hpp"
 
 namespace ho::daemon {
 

@@ -15,7 +15,7 @@
 #include "common/transport/driver_names.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/ucx_module.hpp"
+#include "common/transport/ucx/loader/ucx_module.hpp"
 
 namespace ho::daemon {
 namespace {

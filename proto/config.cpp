@@ -19,7 +19,7 @@
 #include <string_view>
 
 #include "common/transport/driver_names.hpp"
-#include "proto/rpc.hpp"
+#include "proto/control_address.hpp"
 
 namespace ho {
 

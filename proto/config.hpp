@@ -11,7 +11,7 @@
 #include "common/base/result.hpp"
 #include "common/base/units.hpp"
 #include "common/model/address.hpp"
-#include "proto/control.hpp"
+#include "proto/control_values.hpp"
 
 namespace ho {
 

@@ -8,6 +8,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/signals.hpp"
+#include "proto/control_address.hpp"
 
 namespace ho {
 

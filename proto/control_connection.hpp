@@ -14,14 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include "proto/control.hpp"
-#include "proto/rpc.hpp"
+#include "proto/control_client.hpp"
+#include "proto/frame_channel.hpp"
 
 namespace asio {
 class io_context;
 }
 
-// Inside this folder: what control.cpp and control_flash.cpp share.
+// Inside this folder: what control_client*.cpp share.
 namespace ho::control {
 
 namespace pb = hyperoffload::v1;

@@ -17,7 +17,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "proto/rpc.hpp"
+#include "proto/control_address.hpp"
 
 namespace ho::daemon {
 

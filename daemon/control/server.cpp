@@ -17,7 +17,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "proto/rpc.hpp"
+#include "proto/frame_channel.hpp"
 
 namespace ho::daemon {
 

@@ -11,7 +11,7 @@
 #include "common/base/result.hpp"
 #include "daemon/control/listener.hpp"
 #include "daemon/control/service.hpp"
-#include "proto/rpc.hpp"
+#include "proto/frame_channel.hpp"
 
 namespace asio {
 class io_context;

@@ -10,7 +10,7 @@
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
 #include "common/base/units.hpp"
-#include "daemon/tier/flash/flash_loop.hpp"
+#include "daemon/tier/flash/store/flash_loop.hpp"
 
 namespace ho::daemon {
 

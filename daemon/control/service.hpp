@@ -10,10 +10,10 @@
 #include "common/base/clock.hpp"
 #include "common/base/tally.hpp"
 #include "common/base/unique_fd.hpp"
-#include "daemon/control/grants.hpp"
-#include "daemon/control/staging.hpp"
+#include "daemon/grant/grants.hpp"
+#include "daemon/grant/staging.hpp"
 #include "daemon/pool/pool.hpp"
-#include "proto/control.hpp"
+#include "proto/control_values.hpp"
 
 namespace hyperoffload::v1 {
 class Request;

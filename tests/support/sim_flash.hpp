@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/prng.hpp"
-#include "daemon/tier/flash/device.hpp"
+#include "daemon/tier/flash/device/device.hpp"
 
 namespace ho::test {
 

@@ -135,9 +135,9 @@ def check_layers(tree):
 
 
 def check_driver_headers(tree):
-    """A transport's folder is seen from outside through its factory header only."""
+    """A driver's folder is seen from outside through its factory header only."""
     for path, number, included in tree.includes():
-        match = re.match(r"common/transport/(\w+)/(\w+)\.hpp$", included)
+        match = re.match(r"common/transport/(local|ofi|ucx)/(\w+)\.hpp$", included)
         if match and not path.startswith((f"common/transport/{match.group(1)}/", "tests/")):
             if match.group(1) not in match.group(2) or not re.search(r"transport|target", match.group(2)):
                 yield f"{path}:{number}: {included} is internal to its driver"
@@ -232,9 +232,9 @@ def check_backends(tree):
 
 
 def check_asio(tree):
-    """Asio is heavy to compile and its types spread: only .cpp files and proto/rpc.hpp see it."""
+    """Asio is heavy to compile and its types spread: only .cpp files and proto/frame_channel.hpp see it."""
     for path, text in tree.sources(HEADER_SUFFIXES):
-        if path != "proto/rpc.hpp" and re.search(r"#\s*include\s*<asio", text):
+        if path != "proto/frame_channel.hpp" and re.search(r"#\s*include\s*<asio", text):
             yield f"{path}: includes Asio in a header"
     for path, text in tree.sources():
         if re.search(r"#\s*include\s*<asio\.hpp>", text):

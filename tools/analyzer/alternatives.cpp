@@ -1,4 +1,5 @@
 #include "tools/analyzer/alternatives.hpp"
+#include "common/model/links.hpp"
 
 #include <algorithm>
 #include <cmath>

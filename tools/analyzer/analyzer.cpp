@@ -1,4 +1,5 @@
 #include "tools/analyzer/analyzer.hpp"
+#include "common/model/links.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -14,7 +15,7 @@
 #include "tools/analyzer/planner.hpp"
 #include "tools/analyzer/recompute.hpp"
 #include "tools/analyzer/search.hpp"
-#include "tools/analyzer/simulate.hpp"
+#include "tools/simulator/simulate.hpp"
 
 namespace ho::analyzer {
 namespace {
@@ -133,7 +134,7 @@ void fill_times(const std::vector<schedule::MeasuredStep::Span>& spans,
 /// Fills what the analyzer promises, from the simulator.
 Result<void> predict(const Graph& graph, const Hardware& hardware, std::uint64_t bound_ns,
                      schedule::Schedule& out) {
-  auto simulated = simulate(out, hardware, Policy::kPlanned);
+  auto simulated = simulate(out, hardware);
   if (!simulated) return simulated.error();
   schedule::Prediction& p = out.prediction;
   p.peak_unmanaged_bytes = peak_unmanaged_bytes(graph);

@@ -3,23 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/model/hardware.hpp"
-#include "common/schedule/schedule.hpp"
-
 namespace ho::analyzer {
-
-/// Time of one transfer alone on its link: latency + bytes / rate, rounded up.
-[[nodiscard]] std::int64_t transfer_ns(const Link& link, std::uint64_t bytes);
-
-/// One direction's link as the plan sees it: min(tier link, device port).
-[[nodiscard]] Link effective_link(const Link& link, const std::optional<Link>& port);
-
-/// Time to bring bytes to the device and back over every link of the machine, one after another:
-/// no use of a storage in a step costs more. Without the saturation of transfer_ns().
-[[nodiscard]] double round_trip_ns(const Hardware& hardware, std::uint64_t bytes);
-
-/// Most of such time in a step: replays run up to eight steps, and must stay far from 2^63.
-inline constexpr double kRoundTripsNsMax = 288230376151711744.0;  // 2^58
 
 /// Free time of one channel, in slots: slot 2p is the stall before position p (empty unless the
 /// plan needs one), slot 2p + 1 is op p itself. Transfers are fluid within slots. Cyclic: slot

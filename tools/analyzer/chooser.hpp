@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tools/analyzer/buckets.hpp"
+#include "common/base/buckets.hpp"
 #include "tools/analyzer/candidates.hpp"
 #include "tools/analyzer/channels.hpp"
 #include "tools/analyzer/choose.hpp"

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/model/links.hpp"
 #include "tools/analyzer/channels.hpp"
 #include "tools/analyzer/emitter.hpp"
 

@@ -1,4 +1,5 @@
 #include "tools/analyzer/explain.hpp"
+#include "common/model/links.hpp"
 
 #include <algorithm>
 #include <string>

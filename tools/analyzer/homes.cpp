@@ -1,4 +1,5 @@
 #include "tools/analyzer/homes.hpp"
+#include "common/model/links.hpp"
 
 #include <algorithm>
 #include <numeric>

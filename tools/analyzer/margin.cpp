@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
-#include "tools/analyzer/simulate.hpp"
+#include "tools/simulator/simulate.hpp"
 
 namespace ho::analyzer {
 namespace {
@@ -14,7 +14,7 @@ constexpr std::uint64_t kStallShare = 50;  // 1/50 = 2 %
 
 /// Whether the stall stays below 2 % of the compute time.
 bool hidden(const schedule::Schedule& schedule, const Hardware& hardware) {
-  const auto run = simulate(schedule, hardware, Policy::kPlanned, RunEnd::kLeftOut);
+  const auto run = simulate(schedule, hardware, RunEnd::kLeftOut);
   if (!run) return false;
   return run->stall_ns <= (run->step_ns - run->stall_ns) / kStallShare;
 }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/model/links.hpp"
 #include "tools/analyzer/channels.hpp"
 #include "tools/analyzer/planner.hpp"
 

@@ -1,4 +1,5 @@
 #include "tools/analyzer/recompute.hpp"
+#include "common/model/links.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,5 @@
 #include "tools/analyzer/timeline.hpp"
+#include "common/model/links.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,8 +9,8 @@
 #include <tuple>
 #include <utility>
 
+#include "common/base/buckets.hpp"
 #include "common/base/check.hpp"
-#include "tools/analyzer/buckets.hpp"
 #include "tools/analyzer/channels.hpp"
 
 namespace ho::analyzer {

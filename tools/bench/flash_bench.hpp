@@ -5,7 +5,7 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
-#include "daemon/tier/flash/table.hpp"
+#include "daemon/tier/flash/log/table.hpp"
 
 namespace ho::bench {
 

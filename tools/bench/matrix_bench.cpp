@@ -6,11 +6,11 @@
 #include <optional>
 #include <utility>
 
-#include "client/renewer.hpp"
+#include "client/pool/renewer.hpp"
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/ucx_module.hpp"
+#include "common/transport/ucx/loader/ucx_module.hpp"
 #include "tools/bench/turns.hpp"
 
 namespace ho::bench {

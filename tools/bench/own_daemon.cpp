@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "proto/control.hpp"
+#include "proto/control_client.hpp"
 
 namespace ho::bench {
 namespace {

@@ -21,7 +21,7 @@
 #include "common/base/clock.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/ucx_module.hpp"
+#include "common/transport/ucx/loader/ucx_module.hpp"
 
 namespace ho::bench {
 namespace {

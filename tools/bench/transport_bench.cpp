@@ -15,9 +15,9 @@
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/rdma_devices.hpp"
-#include "common/transport/ucx_module.hpp"
-#include "proto/control.hpp"
+#include "common/transport/ucx/loader/rdma_devices.hpp"
+#include "common/transport/ucx/loader/ucx_module.hpp"
+#include "proto/control_client.hpp"
 #include "tools/bench/latencies.hpp"
 #include "tools/bench/own_daemon.hpp"
 

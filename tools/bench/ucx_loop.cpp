@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/transport/rdma_devices.hpp"
+#include "common/transport/ucx/loader/rdma_devices.hpp"
 #include "tools/bench/child.hpp"
 #include "tools/bench/loop.hpp"
 #include "tools/bench/ucx_rival.hpp"

@@ -12,12 +12,12 @@
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/margin.hpp"
 #include "tools/analyzer/order_gains.hpp"
-#include "tools/analyzer/report.hpp"
-#include "tools/analyzer/simulate.hpp"
-#include "tools/analyzer/trace.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/op_times.hpp"
 #include "tools/hyperoffload/words.hpp"
+#include "tools/report/report.hpp"
+#include "tools/report/trace.hpp"
+#include "tools/simulator/simulate.hpp"
 
 namespace ho::cli {
 
@@ -184,7 +184,7 @@ Result<void> write_outputs(const Arguments& args, const schedule::Schedule& plan
                            const analyzer::OrderGains& order) {
   if (auto written = write_schedule_file(plan, args.out); !written) return written.error();
   if (args.report.empty() && args.trace.empty()) return {};
-  auto predicted = analyzer::simulate(plan, plan.hardware, analyzer::Policy::kPlanned);
+  auto predicted = analyzer::simulate(plan, plan.hardware);
   if (!predicted) return predicted.error();
   if (!args.report.empty()) {
     const std::string page = analyzer::render_report({plan, *predicted, nullptr, {}, &order});

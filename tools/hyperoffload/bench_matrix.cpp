@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "client/path_finder.hpp"
+#include "client/pool/path_finder.hpp"
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "proto/convert.hpp"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "client/ticks.hpp"
+#include "client/transfer/ticks.hpp"
 #include "common/base/units.hpp"
 #include "common/schedule/schedule.hpp"
 #include "proto/convert.hpp"

@@ -9,9 +9,9 @@
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "proto/convert.hpp"
-#include "tools/analyzer/explain_plan.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/words.hpp"
+#include "tools/report/explain_plan.hpp"
 
 namespace ho::cli {
 

@@ -5,8 +5,8 @@
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
-#include "daemon/tier/flash/examine.hpp"
-#include "daemon/tier/flash/uring_device.hpp"
+#include "daemon/tier/flash/device/uring_device.hpp"
+#include "daemon/tier/flash/log/examine.hpp"
 #include "tools/hyperoffload/command.hpp"
 
 namespace ho::cli {

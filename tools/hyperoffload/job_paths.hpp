@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "client/factory.hpp"
-#include "client/path_finder.hpp"
+#include "client/pool/factory.hpp"
+#include "client/pool/path_finder.hpp"
 #include "common/base/clock.hpp"
 
 namespace ho::cli {

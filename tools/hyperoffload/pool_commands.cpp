@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "client/path_finder.hpp"
+#include "client/pool/path_finder.hpp"
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "tools/bench/matrix_bench.hpp"

@@ -8,7 +8,7 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
-#include "proto/control.hpp"
+#include "proto/control_client.hpp"
 
 namespace ho::cli {
 

@@ -1,16 +1,17 @@
-#include "tools/analyzer/simulate.hpp"
-
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "proto/convert.hpp"
 #include "tools/analyzer/margin.hpp"
+#include "tools/baselines/baselines.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/words.hpp"
+#include "tools/simulator/simulate.hpp"
 
 namespace ho::cli {
 
@@ -24,12 +25,13 @@ struct Arguments {
   bool json = false;
 };
 
-const std::map<std::string, analyzer::Policy>& policies() {
-  static const std::map<std::string, analyzer::Policy> kPolicies = {
-      {"planned", analyzer::Policy::kPlanned},
-      {"on-demand-lru", analyzer::Policy::kOnDemandLru},
-      {"layer-window", analyzer::Policy::kLayerWindow},
-      {"g10-greedy", analyzer::Policy::kG10Greedy}};
+/// What --policy names; nothing: the schedule's own cache ops.
+const std::map<std::string, std::optional<analyzer::Baseline>>& policies() {
+  static const std::map<std::string, std::optional<analyzer::Baseline>> kPolicies = {
+      {"planned", std::nullopt},
+      {"on-demand-lru", analyzer::Baseline::kOnDemandLru},
+      {"layer-window", analyzer::Baseline::kLayerWindow},
+      {"g10-greedy", analyzer::Baseline::kG10Greedy}};
   return kPolicies;
 }
 
@@ -67,7 +69,9 @@ int run(const Arguments& args) {
     if (!read) return complain("simulate", read.error());
     hardware = analyzer::for_rank(*std::move(read), args.ranks_per_node);
   }
-  auto result = analyzer::simulate(*plan, hardware, policies().at(args.policy));
+  const auto baseline = policies().at(args.policy);
+  auto result = baseline ? analyzer::simulate_baseline(*plan, hardware, *baseline)
+                         : analyzer::simulate(*plan, hardware);
   if (!result) return complain("simulate", result.error().at(args.schedule));
   if (args.json) {
     std::cout << to_json(args, *plan, *result) << std::endl;

@@ -11,9 +11,9 @@
 #include "proto/file.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/margin.hpp"
-#include "tools/analyzer/memory_sweep.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/words.hpp"
+#include "tools/report/memory_sweep.hpp"
 
 namespace ho::cli {
 

@@ -12,11 +12,11 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
-#include "common/transport/lane_loads.hpp"
 #include "common/transport/ofi/connection.hpp"
 #include "common/transport/ofi/rail_try.hpp"
 #include "common/transport/ofi/sockets.hpp"
-#include "common/transport/rail_turn.hpp"
+#include "common/transport/striping/lane_loads.hpp"
+#include "common/transport/striping/rail_turn.hpp"
 
 namespace ho::transport {
 

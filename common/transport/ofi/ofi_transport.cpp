@@ -18,7 +18,7 @@
 #include "common/transport/ofi/provider.hpp"
 #include "common/transport/ofi/slots.hpp"
 #include "common/transport/ofi/wire.hpp"
-#include "common/transport/request.hpp"
+#include "common/transport/striping/request.hpp"
 
 namespace ho::transport {
 namespace {

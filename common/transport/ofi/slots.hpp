@@ -8,7 +8,7 @@
 #include "common/transport/ofi/connection.hpp"
 #include "common/transport/ofi/lanes.hpp"
 #include "common/transport/ofi/wire.hpp"
-#include "common/transport/request.hpp"
+#include "common/transport/striping/request.hpp"
 #include "common/transport/transport.hpp"
 
 namespace ho::transport {

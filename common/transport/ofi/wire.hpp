@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/result.hpp"
-#include "common/transport/lane_loads.hpp"
+#include "common/transport/striping/lane_loads.hpp"
 #include "common/transport/transport.hpp"
 
 namespace ho::transport {

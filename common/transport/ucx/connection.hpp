@@ -12,7 +12,7 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
-#include "common/transport/lane_loads.hpp"
+#include "common/transport/striping/lane_loads.hpp"
 #include "common/transport/ucx/context.hpp"
 #include "common/transport/ucx/endpoint.hpp"
 

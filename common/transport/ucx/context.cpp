@@ -13,8 +13,8 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/transport/lane_loads.hpp"
-#include "common/transport/rdma_devices.hpp"
+#include "common/transport/striping/lane_loads.hpp"
+#include "common/transport/ucx/loader/rdma_devices.hpp"
 #include "common/transport/ucx/ucx_transport.hpp"
 
 namespace ho::transport {

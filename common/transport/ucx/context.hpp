@@ -11,8 +11,8 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
+#include "common/transport/ucx/loader/ucx_module.hpp"
 #include "common/transport/ucx/settings.hpp"
-#include "common/transport/ucx_module.hpp"
 
 namespace ho::transport {
 

@@ -10,13 +10,13 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
-#include "common/transport/request.hpp"
+#include "common/transport/striping/request.hpp"
 #include "common/transport/transport.hpp"
 #include "common/transport/ucx/connection.hpp"
 #include "common/transport/ucx/context.hpp"
+#include "common/transport/ucx/loader/ucx_module.hpp"
 #include "common/transport/ucx/rails.hpp"
 #include "common/transport/ucx/wire.hpp"
-#include "common/transport/ucx_module.hpp"
 
 namespace ho::transport {
 

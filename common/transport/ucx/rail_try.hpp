@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/base/result.hpp"
-#include "common/transport/ucx_module.hpp"
+#include "common/transport/ucx/loader/ucx_module.hpp"
 
 namespace ho::transport {
 

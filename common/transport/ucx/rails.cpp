@@ -6,7 +6,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/transport/request.hpp"
+#include "common/transport/striping/request.hpp"
 
 namespace ho::transport {
 

@@ -12,8 +12,8 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
-#include "common/transport/lane_loads.hpp"
-#include "common/transport/rail_turn.hpp"
+#include "common/transport/striping/lane_loads.hpp"
+#include "common/transport/striping/rail_turn.hpp"
 #include "common/transport/ucx/connection.hpp"
 #include "common/transport/ucx/context.hpp"
 #include "common/transport/ucx/rail_try.hpp"

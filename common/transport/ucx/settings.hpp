@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/result.hpp"
-#include "common/transport/ucx_module.hpp"
+#include "common/transport/ucx/loader/ucx_module.hpp"
 
 namespace ho::transport {
 

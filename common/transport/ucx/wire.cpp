@@ -7,7 +7,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/checksum.hpp"
-#include "common/transport/lane_loads.hpp"
+#include "common/transport/striping/lane_loads.hpp"
 #include "common/transport/wire_text.hpp"
 
 namespace ho::transport {

@@ -15,7 +15,7 @@
 #include "common/base/unique_fd.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/ofi/wire.hpp"
-#include "common/transport/rail_turn.hpp"
+#include "common/transport/striping/rail_turn.hpp"
 #include "tests/conformance/transport/rail_sockets.hpp"
 #include "tests/conformance/transport/rig.hpp"
 

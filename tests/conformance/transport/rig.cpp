@@ -10,8 +10,8 @@
 #include "common/base/prng.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/rdma_devices.hpp"
-#include "common/transport/ucx_module.hpp"
+#include "common/transport/ucx/loader/rdma_devices.hpp"
+#include "common/transport/ucx/loader/ucx_module.hpp"
 #include "tests/support/sim_transport.hpp"
 #include "tools/bench/target_process.hpp"
 

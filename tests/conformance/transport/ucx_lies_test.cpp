@@ -8,7 +8,7 @@
 #include <string>
 
 #include "common/base/checksum.hpp"
-#include "common/transport/rdma_devices.hpp"
+#include "common/transport/ucx/loader/rdma_devices.hpp"
 #include "common/transport/ucx/settings.hpp"
 #include "common/transport/ucx/wire.hpp"
 #include "tests/conformance/transport/rig.hpp"

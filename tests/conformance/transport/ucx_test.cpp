@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "common/transport/rdma_devices.hpp"
+#include "common/transport/ucx/loader/rdma_devices.hpp"
+#include "common/transport/ucx/loader/ucx_module.hpp"
 #include "common/transport/ucx/wire.hpp"
-#include "common/transport/ucx_module.hpp"
 #include "tests/conformance/transport/rig.hpp"
 #include "tests/support/skip.hpp"
 #include "tools/bench/target_process.hpp"

@@ -20,8 +20,8 @@
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "daemon/control/service.hpp"
-#include "daemon/tier/flash/flash_loop.hpp"
-#include "daemon/tier/flash/uring_device.hpp"
+#include "daemon/tier/flash/device/uring_device.hpp"
+#include "daemon/tier/flash/store/flash_loop.hpp"
 
 namespace {
 

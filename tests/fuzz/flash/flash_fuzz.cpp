@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "common/base/check.hpp"
-#include "daemon/tier/flash/layout.hpp"
-#include "daemon/tier/flash/table.hpp"
+#include "daemon/tier/flash/log/layout.hpp"
+#include "daemon/tier/flash/log/table.hpp"
 
 namespace {
 

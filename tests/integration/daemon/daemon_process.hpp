@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "proto/control.hpp"
+#include "proto/control_client.hpp"
 
 namespace ho::test {
 

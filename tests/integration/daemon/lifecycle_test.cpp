@@ -21,8 +21,8 @@
 
 #include "common/base/prng.hpp"
 #include "common/base/units.hpp"
+#include "proto/control_address.hpp"
 #include "proto/frame.hpp"
-#include "proto/rpc.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
 
 namespace ho::test {

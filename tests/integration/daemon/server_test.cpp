@@ -13,6 +13,7 @@
 #include "common/transport/local/local_transport.hpp"
 #include "daemon/control/listener.hpp"
 #include "daemon/control/server.hpp"
+#include "proto/control_address.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
 
 namespace ho::daemon {

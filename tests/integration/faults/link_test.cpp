@@ -20,8 +20,8 @@
 #include "tests/integration/faults/link.hpp"
 #include "tests/support/skip.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/simulate.hpp"
 #include "tools/bench/profile.hpp"
+#include "tools/simulator/simulate.hpp"
 
 namespace ho::test {
 namespace {
@@ -242,7 +242,7 @@ TEST_CASE(
     way->bytes_per_s = kGigabit / 8 * 105 / 100;
     way->latency_ns = 0;
   }
-  const auto least = analyzer::simulate(plan, fastest, analyzer::Policy::kPlanned);
+  const auto least = analyzer::simulate(plan, fastest);
   REQUIRE(least);
   CHECK(static_cast<double>(measured) > 0.8 * static_cast<double>(least->stall_ns));
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/base/unique_fd.hpp"
-#include "daemon/tier/flash/store.hpp"
-#include "daemon/tier/flash/uring_device.hpp"
+#include "daemon/tier/flash/device/uring_device.hpp"
+#include "daemon/tier/flash/store/store.hpp"
 #include "tests/support/temp_folder.hpp"
 
 namespace ho::test {

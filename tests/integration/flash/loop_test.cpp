@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "daemon/tier/flash/flash_loop.hpp"
+#include "daemon/tier/flash/store/flash_loop.hpp"
 #include "tests/integration/flash/flash_file.hpp"
 #include "tests/support/skip.hpp"
 

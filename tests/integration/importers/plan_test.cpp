@@ -8,9 +8,10 @@
 #include "proto/convert.hpp"
 #include "proto/file.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/simulate.hpp"
+#include "tools/baselines/baselines.hpp"
 #include "tools/importers/import.hpp"
 #include "tools/importers/unpack.hpp"
+#include "tools/simulator/simulate.hpp"
 
 namespace ho::test {
 namespace {
@@ -56,9 +57,9 @@ TEST_CASE("importers: every public trace and model is planned at 60 % of its pea
   CHECK(plan->prediction.step_ns >= plan->prediction.lower_bound_ns);
   CHECK_FALSE(schedule::validate(*plan).has_value());
   // Steps of thousands of small ops, unlike those that the planner's variants were made for.
-  for (const auto policy : {analyzer::Policy::kG10Greedy, analyzer::Policy::kOnDemandLru,
-                            analyzer::Policy::kLayerWindow}) {
-    const auto other = analyzer::simulate(*plan, *hardware, policy);
+  for (const auto policy : {analyzer::Baseline::kG10Greedy, analyzer::Baseline::kOnDemandLru,
+                            analyzer::Baseline::kLayerWindow}) {
+    const auto other = analyzer::simulate_baseline(*plan, *hardware, policy);
     if (other) CHECK(plan->prediction.step_ns <= other->step_ns);
   }
 }

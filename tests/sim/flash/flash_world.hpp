@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/prng.hpp"
-#include "daemon/tier/flash/store.hpp"
+#include "daemon/tier/flash/store/store.hpp"
 #include "tests/support/sim_flash.hpp"
 
 namespace ho::test {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "client/flash_homes.hpp"
-#include "client/mover.hpp"
-#include "client/replay.hpp"
+#include "client/pool/flash_homes.hpp"
+#include "client/replay/replay.hpp"
+#include "client/transfer/mover.hpp"
 #include "common/schedule/schedule.hpp"
 #include "tests/sim/job/sim_stager.hpp"
 #include "tests/support/sim_transport.hpp"

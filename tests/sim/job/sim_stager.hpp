@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "client/stager.hpp"
+#include "client/transfer/stager.hpp"
 #include "common/base/prng.hpp"
 
 namespace ho::test {

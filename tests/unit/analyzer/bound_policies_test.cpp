@@ -4,10 +4,11 @@
 
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/simulate.hpp"
+#include "tools/baselines/baselines.hpp"
+#include "tools/simulator/simulate.hpp"
 
 using namespace ho;
-using analyzer::Policy;
+using analyzer::Baseline;
 using schedule::Schedule;
 
 namespace {
@@ -45,8 +46,9 @@ TEST_CASE("lower bound: no policy is below it, on one tier, behind ports and abo
     CHECK(plan.prediction.lower_bound_ns <= plan.prediction.step_ns);
     const std::uint64_t bound = analyzer::lower_bound_ns(graph, hardware, budget);
     if (bound > plan.prediction.compute_ns) ++bound_above_compute;
-    for (const Policy policy : {Policy::kOnDemandLru, Policy::kLayerWindow, Policy::kG10Greedy}) {
-      const auto result = analyzer::simulate(plan, hardware, policy);
+    for (const Baseline policy :
+         {Baseline::kOnDemandLru, Baseline::kLayerWindow, Baseline::kG10Greedy}) {
+      const auto result = analyzer::simulate_baseline(plan, hardware, policy);
       if (!result) continue;
       ++compared;
       if (result->stage_in_bytes + result->stage_out_bytes > 0) ++staged;

@@ -1,4 +1,5 @@
 #include "tools/analyzer/candidates.hpp"
+#include "common/model/links.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -58,7 +59,6 @@ TEST_CASE("transfer time: it is exact in the narrow and in the wide computation"
         (static_cast<Wide>(bytes) * 1'000'000'000 + link.bytes_per_s - 1) / link.bytes_per_s +
         link.latency_ns;
     CAPTURE(bytes, link.bytes_per_s, link.latency_ns);
-    REQUIRE(analyzer::transfer_ns(link, bytes) ==
-            static_cast<std::int64_t>(std::min(exact, kLongest)));
+    REQUIRE(ho::transfer_ns(link, bytes) == static_cast<std::int64_t>(std::min(exact, kLongest)));
   }
 }

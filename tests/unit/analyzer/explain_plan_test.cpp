@@ -1,4 +1,4 @@
-#include "tools/analyzer/explain_plan.hpp"
+#include "tools/report/explain_plan.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -8,7 +8,7 @@
 #include "tools/analyzer/emit.hpp"
 #include "tools/analyzer/liveness.hpp"
 #include "tools/analyzer/planner.hpp"
-#include "tools/analyzer/simulate.hpp"
+#include "tools/simulator/simulate.hpp"
 
 using namespace ho;
 using analyzer::Gap;
@@ -89,8 +89,7 @@ class Exhaustive {
     step_.cache_ops = std::move(draft.cache_ops);
     step_.prologue = std::move(draft.prologue);
     step_.homes = std::move(draft.homes);
-    const auto run = analyzer::simulate(step_, step_.hardware, analyzer::Policy::kPlanned,
-                                        analyzer::RunEnd::kLeftOut);
+    const auto run = analyzer::simulate(step_, step_.hardware, analyzer::RunEnd::kLeftOut);
     REQUIRE(run.ok());
     return static_cast<double>(run->step_ns);
   }

@@ -8,7 +8,8 @@
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/liveness.hpp"
 #include "tools/analyzer/planner.hpp"
-#include "tools/analyzer/simulate.hpp"
+#include "tools/baselines/baselines.hpp"
+#include "tools/simulator/simulate.hpp"
 
 using namespace ho;
 using analyzer::Infeasible;
@@ -350,9 +351,9 @@ TEST_CASE("planner: transfers whose times do not fit are refused before anything
   const auto planned = analyzer::analyze(graph, fast, options);
   REQUIRE(planned);
   const auto& plan = std::get<Schedule>(*planned);
-  for (const auto policy : {analyzer::Policy::kPlanned, analyzer::Policy::kOnDemandLru}) {
-    CHECK_FALSE(analyzer::simulate(plan, test::one_tier(1), policy));
-  }
+  CHECK_FALSE(analyzer::simulate(plan, test::one_tier(1)));
+  CHECK_FALSE(
+      analyzer::simulate_baseline(plan, test::one_tier(1), analyzer::Baseline::kOnDemandLru));
 }
 
 TEST_CASE("planner: a budget of zero and a crooked alignment are refused") {

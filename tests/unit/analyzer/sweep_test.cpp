@@ -3,8 +3,8 @@
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/margin.hpp"
-#include "tools/analyzer/memory_sweep.hpp"
-#include "tools/analyzer/simulate.hpp"
+#include "tools/report/memory_sweep.hpp"
+#include "tools/simulator/simulate.hpp"
 
 using namespace ho;
 
@@ -73,7 +73,7 @@ TEST_CASE("margin: a long step has the one that a search tenth by tenth finds") 
   int tenths = 10;
   for (; tenths > 0; --tenths) {
     const auto slower = analyzer::with_bandwidth(plan.hardware, tenths / 10.0);
-    const auto run = analyzer::simulate(plan, slower, analyzer::Policy::kPlanned);
+    const auto run = analyzer::simulate(plan, slower);
     REQUIRE(run.ok());
     if (run->stall_ns > (run->step_ns - run->stall_ns) / 50) break;
   }

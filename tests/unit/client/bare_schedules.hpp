@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "client/executor.hpp"
+#include "client/replay/executor.hpp"
 
 namespace ho::client {
 

@@ -1,4 +1,4 @@
-#include "client/control_stager.hpp"
+#include "client/transfer/control_stager.hpp"
 
 #include <array>
 #include <catch2/catch.hpp>

@@ -1,4 +1,5 @@
-#include "client/engine.hpp"
+#include "client/transfer/engine.hpp"
+#include "client/replay/loaded_schedule.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -20,7 +21,7 @@ using client::Direction;
 using client::DriverIndex;
 using client::Engine;
 
-using client::LinkState;
+using client::LoadedState;
 using client::LocalHandles;
 using client::NodeIndex;
 using client::Transfer;
@@ -78,55 +79,57 @@ class Job {
       : engine_(rig.engine()), map_(rig.expose(home)) {
     const client::ReplayMemory memory{device, rig.add(device), &map_, &map_};
     const std::uint32_t owner = engine_.call([&] { return engine_.reserve_owner(); });
-    link_ = std::make_unique<client::Link>(*client::Replay::create(schedule, memory, owner),
-                                           schedule.positions.size());
-    link_->storages_by_node.resize(1);
-    engine_.call([&] { engine_.attach(link_.get(), owner); });
+    client::LoadedSchedule::Names names;
+    names.storages_by_node.resize(1);
+    loaded_ =
+        std::make_unique<client::LoadedSchedule>(*client::Replay::create(schedule, memory, owner),
+                                                 schedule.positions.size(), std::move(names));
+    engine_.call([&] { engine_.attach(loaded_.get(), owner); });
   }
   ~Job() {
-    while (!engine_.call([&] { return engine_.detach(link_.get()); })) {
+    while (!engine_.call([&] { return engine_.detach(loaded_.get()); })) {
     }
   }
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  [[nodiscard]] client::Link& link() { return *link_; }
+  [[nodiscard]] client::LoadedSchedule& loaded() { return *loaded_; }
 
-  /// One step with `kernel(position)` at each op. @return false: the link failed.
+  /// One step with `kernel(position)` at each op. @return false: the schedule failed.
   template <typename Kernel>
   [[nodiscard]] bool step(const Kernel& kernel) {
-    const std::uint64_t first = link_->steps_begun.load() * link_->position_count;
-    link_->steps_begun.fetch_add(1);
+    const std::uint64_t first = loaded_->steps_begun.load() * loaded_->position_count;
+    loaded_->steps_begun.fetch_add(1);
     engine_.ring();
-    for (std::uint64_t p = 0; p < link_->position_count; ++p) {
-      while (link_->ready_through.load() <= first + p) {
-        if (link_->state.load() == LinkState::kFailed) return false;
-        const std::uint32_t token = link_->changed.token();
-        link_->waiting.store(true);
+    for (std::uint64_t p = 0; p < loaded_->position_count; ++p) {
+      while (loaded_->ready_through.load() <= first + p) {
+        if (loaded_->state.load() == LoadedState::kFailed) return false;
+        const std::uint32_t token = loaded_->changed.token();
+        loaded_->waiting.store(true);
         engine_.ring();
-        if (link_->ready_through.load() <= first + p) link_->changed.wait(token, 10ms);
-        link_->waiting.store(false);
+        if (loaded_->ready_through.load() <= first + p) loaded_->changed.wait(token, 10ms);
+        loaded_->waiting.store(false);
       }
       kernel(p);
-      link_->ops_done.store(first + p + 1);
-      if (first + p + 1 >= link_->wake_at.load()) engine_.ring();
+      loaded_->ops_done.store(first + p + 1);
+      if (first + p + 1 >= loaded_->wake_at.load()) engine_.ring();
     }
     return true;
   }
   [[nodiscard]] bool finish() {
-    link_->finish_asked.store(true);
+    loaded_->finish_asked.store(true);
     engine_.ring();
-    while (link_->state.load() == LinkState::kRunning) {
-      const std::uint32_t token = link_->changed.token();
-      if (link_->state.load() == LinkState::kRunning) link_->changed.wait(token, 10ms);
+    while (loaded_->state.load() == LoadedState::kRunning) {
+      const std::uint32_t token = loaded_->changed.token();
+      if (loaded_->state.load() == LoadedState::kRunning) loaded_->changed.wait(token, 10ms);
     }
-    return link_->state.load() == LinkState::kFinished;
+    return loaded_->state.load() == LoadedState::kFinished;
   }
 
  private:
   Engine& engine_;
   ArenaMap map_;
-  std::unique_ptr<client::Link> link_;
+  std::unique_ptr<client::LoadedSchedule> loaded_;
 };
 
 /// One op updates a weight that stays on the device and is stored after each step, before the next
@@ -213,7 +216,7 @@ TEST_CASE("engine: what the last step stores is at home after finish") {
     stepped &=
         job.step([&](std::uint64_t) { std::memcpy(device.data(), value.data(), value.size()); });
     const bool finished = job.finish();
-    INFO("round " << round << ": " << job.link().failure_text);
+    INFO("round " << round << ": " << job.loaded().failure_text);
     REQUIRE((stepped && finished));
     REQUIRE(std::memcmp(home.data(), value.data(), value.size()) == 0);
   }
@@ -232,17 +235,18 @@ TEST_CASE("engine: a job that waits in a step not yet taken is not stuck") {
       std::vector<ArenaExtent>{{0, home.size(), DriverIndex(0), NodeIndex(0), region, 0}});
   const auto schedule = fetched_each_step();
   const client::ReplayMemory memory{device, {}, &map, &map};
-  client::Link link(*client::Replay::create(schedule, memory, 1), schedule.positions.size());
-  CHECK_FALSE(client::stuck(link));
-  link.steps_begun.store(1);
-  link.waiting.store(true);
-  CHECK_FALSE(client::stuck(link));
-  REQUIRE(link.replay.executor().begin_step().ok());
-  CHECK_FALSE(client::stuck(link));  // the prefetch can start
-  REQUIRE(link.replay.executor().next().has_value());
-  CHECK(client::stuck(link));  // nobody has started it and nothing else can: the job hangs
-  link.waiting.store(false);
-  CHECK_FALSE(client::stuck(link));
+  client::LoadedSchedule loaded(*client::Replay::create(schedule, memory, 1),
+                                schedule.positions.size(), {});
+  CHECK_FALSE(client::stuck(loaded));
+  loaded.steps_begun.store(1);
+  loaded.waiting.store(true);
+  CHECK_FALSE(client::stuck(loaded));
+  REQUIRE(loaded.replay.executor().begin_step().ok());
+  CHECK_FALSE(client::stuck(loaded));  // the prefetch can start
+  REQUIRE(loaded.replay.executor().next().has_value());
+  CHECK(client::stuck(loaded));  // nobody has started it and nothing else can: the job hangs
+  loaded.waiting.store(false);
+  CHECK_FALSE(client::stuck(loaded));
 }
 
 TEST_CASE("engine: two jobs and plain transfers in three threads get their own bytes") {

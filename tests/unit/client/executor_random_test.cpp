@@ -4,7 +4,7 @@
 #include <tuple>
 #include <vector>
 
-#include "client/executor.hpp"
+#include "client/replay/executor.hpp"
 #include "common/base/prng.hpp"
 #include "tests/unit/client/bare_schedules.hpp"
 

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "client/executor.hpp"
+#include "client/replay/executor.hpp"
 #include "tests/unit/client/bare_schedules.hpp"
 
 namespace ho::client {

@@ -1,4 +1,4 @@
-#include "client/flash_homes.hpp"
+#include "client/pool/flash_homes.hpp"
 
 #include <catch2/catch.hpp>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "client/mover.hpp"
+#include "client/transfer/mover.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

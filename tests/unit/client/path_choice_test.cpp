@@ -1,4 +1,4 @@
-#include "client/path_choice.hpp"
+#include "client/pool/path_choice.hpp"
 
 #include <catch2/catch.hpp>
 

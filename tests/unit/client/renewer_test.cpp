@@ -1,4 +1,4 @@
-#include "client/renewer.hpp"
+#include "client/pool/renewer.hpp"
 
 #include <atomic>
 #include <catch2/catch.hpp>

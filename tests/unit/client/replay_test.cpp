@@ -1,4 +1,4 @@
-#include "client/replay.hpp"
+#include "client/replay/replay.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -2,8 +2,8 @@
 #include <thread>
 #include <vector>
 
-#include "client/bell.hpp"
-#include "client/command_ring.hpp"
+#include "client/transfer/bell.hpp"
+#include "client/transfer/command_ring.hpp"
 
 using ho::client::Bell;
 using ho::client::CommandRing;

@@ -1,4 +1,4 @@
-#include "client/spread.hpp"
+#include "client/pool/spread.hpp"
 
 #include <catch2/catch.hpp>
 

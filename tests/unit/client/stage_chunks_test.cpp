@@ -1,10 +1,10 @@
-#include "client/stage_chunks.hpp"
+#include "client/replay/stage_chunks.hpp"
 
 #include <catch2/catch.hpp>
 #include <set>
 #include <vector>
 
-#include "client/executor.hpp"
+#include "client/replay/executor.hpp"
 #include "common/base/units.hpp"
 #include "common/schedule/validate.hpp"
 #include "tests/support/staged_schedule.hpp"

@@ -2,7 +2,7 @@
 #include <memory>
 #include <vector>
 
-#include "daemon/tier/flash/store.hpp"
+#include "daemon/tier/flash/store/store.hpp"
 #include "tests/unit/flash/sparse_device.hpp"
 #include "tests/unit/flash/store_rig.hpp"
 

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "common/base/prng.hpp"
-#include "daemon/tier/flash/layout.hpp"
-#include "daemon/tier/flash/space.hpp"
-#include "daemon/tier/flash/table.hpp"
+#include "daemon/tier/flash/log/layout.hpp"
+#include "daemon/tier/flash/log/space.hpp"
+#include "daemon/tier/flash/log/table.hpp"
 
 namespace {
 

@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "daemon/tier/flash/aligned_memory.hpp"
-#include "daemon/tier/flash/recover.hpp"
+#include "daemon/tier/flash/device/aligned_memory.hpp"
+#include "daemon/tier/flash/log/recover.hpp"
 #include "tests/unit/flash/late_device.hpp"
 #include "tests/unit/flash/sparse_device.hpp"
 #include "tests/unit/flash/store_rig.hpp"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/tier/flash/store.hpp"
+#include "daemon/tier/flash/store/store.hpp"
 #include "tests/unit/flash/store_rig.hpp"
 
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/check.hpp"
-#include "daemon/tier/flash/layout.hpp"
+#include "daemon/tier/flash/log/layout.hpp"
 
 namespace ho::test {
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "daemon/tier/flash/store.hpp"
+#include "daemon/tier/flash/store/store.hpp"
 #include "tests/support/sim_flash.hpp"
 
 namespace ho::test {

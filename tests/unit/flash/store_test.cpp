@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "daemon/tier/flash/examine.hpp"
-#include "daemon/tier/flash/store.hpp"
+#include "daemon/tier/flash/log/examine.hpp"
+#include "daemon/tier/flash/store/store.hpp"
 #include "tests/unit/flash/store_rig.hpp"
 
 namespace {

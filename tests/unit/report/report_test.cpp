@@ -1,4 +1,4 @@
-#include "tools/analyzer/report.hpp"
+#include "tools/report/report.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -12,7 +12,7 @@
 #include "tests/support/schedule_examples.hpp"
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/trace.hpp"
+#include "tools/report/trace.hpp"
 
 namespace ho::analyzer {
 namespace {
@@ -25,7 +25,7 @@ struct Inputs {
 };
 
 Inputs inputs(Schedule plan) {
-  auto predicted = simulate(plan, plan.hardware, Policy::kPlanned);
+  auto predicted = simulate(plan, plan.hardware);
   if (!predicted) FAIL(predicted.error().message());
   return {std::move(plan), *std::move(predicted)};
 }

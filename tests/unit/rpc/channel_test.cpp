@@ -8,7 +8,7 @@
 #include <cstring>
 #include <optional>
 
-#include "proto/rpc.hpp"
+#include "proto/frame_channel.hpp"
 
 namespace ho {
 

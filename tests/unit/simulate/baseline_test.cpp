@@ -1,7 +1,8 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/schedule_builder.hpp"
-#include "tools/analyzer/simulate.hpp"
+#include "tools/baselines/baselines.hpp"
+#include "tools/simulator/simulate.hpp"
 
 namespace ho::analyzer {
 namespace {
@@ -23,8 +24,8 @@ Schedule round_robin(std::uint64_t budget_bytes) {
 
 TEST_CASE("baselines: with room for all, nothing moves in the steady state") {
   const Schedule plan = round_robin(8000);
-  for (const Policy policy : {Policy::kOnDemandLru, Policy::kLayerWindow}) {
-    const auto result = simulate(plan, plan.hardware, policy);
+  for (const Baseline policy : {Baseline::kOnDemandLru, Baseline::kLayerWindow}) {
+    const auto result = simulate_baseline(plan, plan.hardware, policy);
     REQUIRE(result);
     CHECK(result->step_ns == 3000);
     CHECK(result->prefetch_bytes == 0);
@@ -34,8 +35,8 @@ TEST_CASE("baselines: with room for all, nothing moves in the steady state") {
 TEST_CASE("baselines: least recently used fetches everything when one too few fits") {
   // Each op lasts 1000 ns and the next one's weight takes 2000: a period of 2000 per op.
   const Schedule plan = round_robin(2000);
-  for (const Policy policy : {Policy::kOnDemandLru, Policy::kLayerWindow}) {
-    const auto result = simulate(plan, plan.hardware, policy);
+  for (const Baseline policy : {Baseline::kOnDemandLru, Baseline::kLayerWindow}) {
+    const auto result = simulate_baseline(plan, plan.hardware, policy);
     REQUIRE(result);
     CHECK(result->step_ns == 6000);
     CHECK(result->stall_ns == 3000);
@@ -53,7 +54,7 @@ TEST_CASE("baselines: a written value is stored before its room is used again") 
   b.op({ScheduleBuilder::update(y, 0)});
   Schedule plan = b.finish();
   plan.device_budget_bytes = 1000;
-  const auto result = simulate(plan, plan.hardware, Policy::kOnDemandLru);
+  const auto result = simulate_baseline(plan, plan.hardware, Baseline::kOnDemandLru);
   REQUIRE(result);
   // Per op: run 1000, store 2000, fetch 2000.
   CHECK(result->step_ns == 10000);
@@ -68,7 +69,7 @@ TEST_CASE("baselines: a value that dies is never stored") {
   b.op({ScheduleBuilder::write(c, 0)});
   Schedule plan = b.finish();
   plan.device_budget_bytes = 1000;
-  const auto result = simulate(plan, plan.hardware, Policy::kOnDemandLru);
+  const auto result = simulate_baseline(plan, plan.hardware, Baseline::kOnDemandLru);
   REQUIRE(result);
   CHECK(result->step_ns == 2000);
   CHECK(result->store_bytes == 0);
@@ -76,8 +77,8 @@ TEST_CASE("baselines: a value that dies is never stored") {
 
 TEST_CASE("baselines: an op larger than the budget is an error") {
   const Schedule plan = round_robin(999);
-  CHECK_FALSE(simulate(plan, plan.hardware, Policy::kOnDemandLru));
-  CHECK_FALSE(simulate(plan, plan.hardware, Policy::kLayerWindow));
+  CHECK_FALSE(simulate_baseline(plan, plan.hardware, Baseline::kOnDemandLru));
+  CHECK_FALSE(simulate_baseline(plan, plan.hardware, Baseline::kLayerWindow));
 }
 
 }  // namespace

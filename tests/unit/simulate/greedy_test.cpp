@@ -4,7 +4,8 @@
 
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/simulate.hpp"
+#include "tools/baselines/baselines.hpp"
+#include "tools/simulator/simulate.hpp"
 
 namespace ho::analyzer {
 namespace {
@@ -43,8 +44,8 @@ TEST_CASE("g10-greedy: fetches ahead where on-demand paging asks one op before")
   build.op(100, {a}, {});
   const Hardware hardware = test::one_tier(1'000'000'000);
   const Schedule plan = plan_of(build.take(), hardware, 2000);
-  const auto greedy = simulate(plan, hardware, Policy::kG10Greedy);
-  const auto on_demand = simulate(plan, hardware, Policy::kOnDemandLru);
+  const auto greedy = simulate_baseline(plan, hardware, Baseline::kG10Greedy);
+  const auto on_demand = simulate_baseline(plan, hardware, Baseline::kOnDemandLru);
   REQUIRE(greedy);
   REQUIRE(on_demand);
   // Both wait 1000 ns for the write-back before the large one; only one for the fetch.
@@ -57,7 +58,7 @@ TEST_CASE("g10-greedy: fetches ahead where on-demand paging asks one op before")
 TEST_CASE("g10-greedy: moves nothing where nothing is above the budget") {
   const Hardware hardware = test::one_tier(1'000'000'000);
   const Schedule plan = plan_of(one_long_gap(2000), hardware, 3000);
-  const auto result = simulate(plan, hardware, Policy::kG10Greedy);
+  const auto result = simulate_baseline(plan, hardware, Baseline::kG10Greedy);
   REQUIRE(result);
   CHECK(result->step_ns == 6200);
   CHECK(result->store_bytes + result->prefetch_bytes == 0);
@@ -70,8 +71,8 @@ TEST_CASE("g10-greedy: pays for flash where DDR has no room") {
   // 1000 bytes take 4000 ns of flash each way and 6000 ns are there.
   Hardware tight = roomy;
   tight.local_ddr->capacity_bytes = 10;
-  const auto fast = simulate(plan, roomy, Policy::kG10Greedy);
-  const auto slow = simulate(plan, tight, Policy::kG10Greedy);
+  const auto fast = simulate_baseline(plan, roomy, Baseline::kG10Greedy);
+  const auto slow = simulate_baseline(plan, tight, Baseline::kG10Greedy);
   REQUIRE(fast);
   REQUIRE(slow);
   CHECK(fast->step_ns == 6200);
@@ -86,9 +87,10 @@ TEST_CASE("baselines: run program order, whatever order the schedule has") {
   turned.positions.push_back(plan.positions[2]);
   turned.cache_ops.clear();
   turned.prologue.clear();
-  for (const Policy policy : {Policy::kOnDemandLru, Policy::kLayerWindow, Policy::kG10Greedy}) {
-    const auto expected = simulate(plan, hardware, policy);
-    const auto result = simulate(turned, hardware, policy);
+  for (const Baseline policy :
+       {Baseline::kOnDemandLru, Baseline::kLayerWindow, Baseline::kG10Greedy}) {
+    const auto expected = simulate_baseline(plan, hardware, policy);
+    const auto result = simulate_baseline(turned, hardware, policy);
     REQUIRE(expected);
     REQUIRE(result);
     CHECK(result->step_ns == expected->step_ns);
@@ -109,12 +111,12 @@ TEST_CASE("g10-greedy: stays within the budget and at or above the bound on rand
     REQUIRE(outcome);
     if (!std::holds_alternative<Schedule>(*outcome)) continue;
     const auto& plan = std::get<Schedule>(*outcome);
-    const auto result = simulate(plan, hardware, Policy::kG10Greedy);
+    const auto result = simulate_baseline(plan, hardware, Baseline::kG10Greedy);
     if (!result) continue;  // an op of program order that needs more than the budget
     ++run;
     CHECK(result->peak_bytes <= budget);
     CHECK(result->step_ns >= plan.prediction.compute_ns);
-    const auto again = simulate(plan, hardware, Policy::kG10Greedy);
+    const auto again = simulate_baseline(plan, hardware, Baseline::kG10Greedy);
     REQUIRE(again);
     CHECK(again->step_ns == result->step_ns);
   }

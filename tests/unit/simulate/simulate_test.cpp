@@ -1,4 +1,4 @@
-#include "tools/analyzer/simulate.hpp"
+#include "tools/simulator/simulate.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -18,7 +18,7 @@ using test::ScheduleBuilder;
 // The builder's links: 1 GB/s and 1000 ns, so n bytes take 1000 + n ns. Its ops take 1000 ns.
 
 Simulation run(const Schedule& plan) {
-  auto result = simulate(plan, plan.hardware, Policy::kPlanned);
+  auto result = simulate(plan, plan.hardware);
   if (!result) FAIL(result.error().message());
   return *std::move(result);
 }
@@ -252,7 +252,7 @@ TEST_CASE("simulate: dependencies that never come true are an error, not a hang"
   b.prefetch(x, 0, {.before = 0, .after_cache_ops = {ScheduleBuilder::same(1)}});
   b.detach(x, 0, {.after_cache_ops = {ScheduleBuilder::same(0)}});
   const Schedule plan = b.finish();
-  const auto result = simulate(plan, plan.hardware, Policy::kPlanned);
+  const auto result = simulate(plan, plan.hardware);
   REQUIRE_FALSE(result);
   CHECK(result.error().code() == Errc::kInvalidArgument);
   CHECK(result.error().context().find("op0") != std::string::npos);
@@ -261,13 +261,13 @@ TEST_CASE("simulate: dependencies that never come true are an error, not a hang"
 TEST_CASE("simulate: indices out of range and missing tiers are errors") {
   Schedule plan = one_late_prefetch(100);
   plan.cache_ops[0].after_cache_ops[0].op = schedule::CacheOpIndex(7);
-  CHECK_FALSE(simulate(plan, plan.hardware, Policy::kPlanned));
+  CHECK_FALSE(simulate(plan, plan.hardware));
   plan = one_late_prefetch(100);
   plan.hardware.local_ddr.reset();
-  CHECK_FALSE(simulate(plan, plan.hardware, Policy::kPlanned));
+  CHECK_FALSE(simulate(plan, plan.hardware));
   plan = one_late_prefetch(100);
   plan.hardware.local_ddr->read.bytes_per_s = 0;
-  CHECK_FALSE(simulate(plan, plan.hardware, Policy::kPlanned));
+  CHECK_FALSE(simulate(plan, plan.hardware));
 }
 
 /// Layers with weights and saved activations, sizes by the seed.

@@ -1,4 +1,4 @@
-#include "common/transport/lane_loads.hpp"
+#include "common/transport/striping/lane_loads.hpp"
 
 #include <array>
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-#include "common/transport/rail_turn.hpp"
+#include "common/transport/striping/rail_turn.hpp"
 
 #include <catch2/catch.hpp>
 

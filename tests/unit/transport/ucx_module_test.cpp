@@ -1,5 +1,5 @@
 // How the ucx driver's module is found and opened, with and without a device.
-#include "common/transport/ucx_module.hpp"
+#include "common/transport/ucx/loader/ucx_module.hpp"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -9,8 +9,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "common/transport/own_files.hpp"
-#include "common/transport/rdma_devices.hpp"
+#include "common/transport/ucx/loader/own_files.hpp"
+#include "common/transport/ucx/loader/rdma_devices.hpp"
 
 namespace ho::transport {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/base/units.hpp"
-#include "common/transport/lane_loads.hpp"
+#include "common/transport/striping/lane_loads.hpp"
 
 namespace ho::transport {
 namespace {

@@ -1,6 +1,6 @@
 // Three files that load and are not the ucx driver's module: without its symbol, of an older
 // version, and of another build.
-#include "common/transport/ucx_module.hpp"
+#include "common/transport/ucx/loader/ucx_module.hpp"
 
 extern "C" {
 #if defined(HO_WRONG_none)

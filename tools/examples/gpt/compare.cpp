@@ -7,9 +7,9 @@
 
 #include "common/base/units.hpp"
 #include "proto/file.hpp"
-#include "tools/analyzer/report.hpp"
-#include "tools/analyzer/simulate.hpp"
-#include "tools/analyzer/trace.hpp"
+#include "tools/report/report.hpp"
+#include "tools/report/trace.hpp"
+#include "tools/simulator/simulate.hpp"
 
 namespace ho::gpt {
 namespace {
@@ -101,7 +101,7 @@ Result<void> write_report(const std::string& dir, const Configuration& run,
   auto measured = run.timeline();
   if (!measured) return measured.error();
   const schedule::Schedule& schedule = *run.schedule();
-  auto predicted = analyzer::simulate(schedule, schedule.hardware, analyzer::Policy::kPlanned);
+  auto predicted = analyzer::simulate(schedule, schedule.hardware);
   if (!predicted) return predicted.error();
   std::vector<analyzer::ReportRun> rows;
   for (const RunRecord& record : comparison.runs) {

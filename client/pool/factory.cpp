@@ -1,0 +1,74 @@
+#include "client/pool/factory.hpp"
+
+#include <utility>
+
+#include "common/transport/local/local_transport.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
+
+namespace ho::client {
+namespace {
+
+using MadeTransport = Result<std::unique_ptr<transport::Transport>>;
+
+/// A copy on this machine cannot hang: the deadline only guards against our own mistakes, and must
+/// not strike when the job itself was stopped for a while.
+constexpr Duration kLocalDeadline = std::chrono::seconds(60);
+
+Result<Engine::Driver> local_driver(const DriverOptions& asked, const Clock& clock) {
+  transport::LocalOptions options;
+  options.copy_threads =
+      asked.local_threads > 0 ? asked.local_threads : transport::usual_copy_threads();
+  auto made = transport::make_local_transport(options, clock);
+  if (!made) return made.error();
+  Engine::Driver driver;
+  driver.transport = std::move(*made);
+  // Copies are made one after the other: more in flight would only delay an urgent one.
+  driver.port.piece_bytes = 1 * kMiB;
+  driver.port.pieces_max = 2;
+  driver.port.small_pieces_max = 2;
+  driver.port.op_deadline = kLocalDeadline;
+  return driver;
+}
+
+Result<Engine::Driver> network_driver(MadeTransport made, Duration op_deadline) {
+  if (!made) return made.error();
+  Engine::Driver driver;
+  driver.transport = std::move(*made);
+  driver.port.piece_bytes = 4 * kMiB;
+  driver.port.pieces_max = 16;
+  driver.port.op_deadline = op_deadline;
+  return driver;
+}
+
+transport::UcxOptions ucx_options(const DriverOptions& options) {
+  transport::UcxOptions ucx;
+  ucx.devices = options.ucx;
+  return ucx;
+}
+
+MadeTransport make_ofi(const DriverOptions& options, const Clock& clock) {
+  transport::OfiOptions ofi;
+  ofi.provider = options.ofi_provider;
+  ofi.domain = options.ofi_domain;
+  ofi.large_lanes = options.ofi_connections;
+  if (!options.ofi_interface.empty()) {
+    auto address = transport::interface_address(options.ofi_interface);
+    if (!address) return address.error().at("ofi_interface");
+    ofi.source_address = std::move(*address);
+  }
+  return transport::make_ofi_transport(ofi, clock);
+}
+
+}  // namespace
+
+Result<Engine::Driver> make_driver(const std::string& name, const DriverOptions& options,
+                                   Duration op_deadline, const Clock& clock) {
+  if (name == "local") return local_driver(options, clock);
+  if (name == "ofi") return network_driver(make_ofi(options, clock), op_deadline);
+  if (name == "ucx") {
+    return network_driver(transport::make_ucx_transport(ucx_options(options), clock), op_deadline);
+  }
+  return Error(Errc::kUnsupported, "no driver named " + name + " in this build");
+}
+
+}  // namespace ho::client

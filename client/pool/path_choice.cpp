@@ -1,0 +1,71 @@
+#include "client/pool/path_choice.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+
+#include "common/transport/driver_names.hpp"
+
+namespace ho::client {
+namespace {
+
+std::string trimmed(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\0')) text.pop_back();
+  return text;
+}
+
+const DriverEndpoint* find(std::span<const DriverEndpoint> offered, std::string_view driver) {
+  const auto at =
+      std::find_if(offered.begin(), offered.end(),
+                   [driver](const DriverEndpoint& endpoint) { return endpoint.driver == driver; });
+  return at == offered.end() ? nullptr : &*at;
+}
+
+/// Why a driver cannot be used; nothing where it can.
+std::optional<std::string> obstacle(std::string_view driver, const AllowedDrivers& allowed,
+                                    const PathFacts& facts) {
+  if (std::find(allowed.begin(), allowed.end(), driver) == allowed.end()) return "not allowed";
+  if (driver == "local" && !facts.same_machine) return "it is another machine";
+  const auto off = std::find_if(facts.off.begin(), facts.off.end(),
+                                [driver](const DriverOff& one) { return one.driver == driver; });
+  if (off != facts.off.end()) return "not offered by it: " + off->reason;
+  if (find(facts.offered, driver) == nullptr) {
+    return driver == "local" ? "descriptors need its Unix socket" : "not offered by it";
+  }
+  const auto failed = std::find_if(facts.failed.begin(), facts.failed.end(),
+                                   [driver](const DriverOff& one) { return one.driver == driver; });
+  if (failed != facts.failed.end()) return failed->reason;
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<AllowedDrivers> parse_allowed(std::string_view text) {
+  return transport::parse_driver_names(text);
+}
+
+Result<PathChoice> choose_path(const AllowedDrivers& allowed, const PathFacts& facts) {
+  std::string passed_over;
+  for (const std::string_view driver : transport::kDriverNames) {
+    const auto why_not = obstacle(driver, allowed, facts);
+    if (why_not) {
+      passed_over += (passed_over.empty() ? "" : "; ") + std::string(driver) + ": " + *why_not;
+      continue;
+    }
+    const std::string reason = driver == "local"
+                                   ? "same machine"
+                                   : (facts.same_machine ? "between processes" : "between nodes");
+    return PathChoice{*find(facts.offered, driver),
+                      passed_over.empty() ? reason : reason + " (" + passed_over + ")"};
+  }
+  return Error(Errc::kUnsupported, "no driver can reach it: " + passed_over);
+}
+
+bool runs_here(const HelloReply& hello) {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(file, text);
+  return trimmed(hello.boot_id) == trimmed(text);
+}
+
+}  // namespace ho::client

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.hpp"
+#include "proto/control_values.hpp"
+
+namespace ho::client {
+
+/// The drivers a job may use, in no order of preference. "auto" means all.
+using AllowedDrivers = std::vector<std::string>;
+
+/// Reads "auto" or a comma-separated list of drivers: one name forces it, one left out is
+/// forbidden. @return kInvalidArgument: an unknown name, or none.
+[[nodiscard]] Result<AllowedDrivers> parse_allowed(std::string_view text);
+
+/// What is known of a node when the choice is made.
+struct PathFacts {
+  std::span<const DriverEndpoint> offered;  ///< on this connection, as its hello said
+  bool same_machine = false;                ///< the daemon runs on this kernel
+  std::span<const DriverOff> off = {};      ///< what the daemon offers to nobody
+  std::vector<DriverOff> failed = {};       ///< tried before: cannot be made here, or reach it
+};
+
+/// One node's driver, and why it and no better one, for people.
+struct PathChoice {
+  DriverEndpoint endpoint;
+  std::string reason;
+};
+
+/// Chooses the best driver that is allowed, offered and usable: `local` on the same machine, else
+/// `ucx` where both ends have RDMA, else `ofi`. Pure. @return kUnsupported: none, with what is
+/// wrong with each that is allowed.
+[[nodiscard]] Result<PathChoice> choose_path(const AllowedDrivers& allowed, const PathFacts& facts);
+
+/// This kernel's boot id, as HelloReply::boot_id has the daemon's; for PathFacts::same_machine.
+[[nodiscard]] bool runs_here(const HelloReply& hello);
+
+}  // namespace ho::client

@@ -1,0 +1,279 @@
+#include "client/pool/pool.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/transfer/control_stager.hpp"
+#include "common/base/check.hpp"
+
+namespace ho::client {
+namespace {
+
+/// Of a stage request: a disk that serves others may take seconds. A lost daemon is seen at once.
+constexpr Duration kStageTimeout = std::chrono::seconds(10);
+
+Result<void> ask_to_stage(const NodeSession& node, const StageOp& op, ControlStager::Done done) {
+  StageSpec spec;
+  spec.direction = op.direction == Staging::kIn ? StageDirection::kIn : StageDirection::kOut;
+  spec.extent = op.flash.extent;
+  spec.extent_offset_bytes = op.flash.offset_bytes;
+  spec.segment = op.segment;
+  spec.segment_offset_bytes = op.segment_offset_bytes;
+  spec.length_bytes = op.length_bytes;
+  return node.control->stage(node.session, spec, std::move(done));
+}
+
+}  // namespace
+
+Result<NumaWish> NumaWish::parse(const std::string& text) {
+  NumaWish wish;
+  if (text.empty() || text == "auto") return wish;
+  wish.kind = text == "off" ? Kind::kAny : Kind::kNode;
+  if (wish.kind == Kind::kAny) return wish;
+  const auto nodes = parse_numa_nodes(text);
+  if (!nodes || nodes->size() != 1) {
+    return Error(Errc::kInvalidArgument,
+                 "local_numa: \"" + text + "\" is neither auto nor off nor the number of a node");
+  }
+  wish.node = nodes->front();
+  const auto machine = read_numa_memory();
+  const bool there = std::any_of(machine.begin(), machine.end(),
+                                 [&](const NumaMemory& one) { return one.node == wish.node; });
+  if (there) return wish;
+  return Error(Errc::kInvalidArgument, "local_numa: NUMA node " + text +
+                                           " has no memory for this process; those that have: " +
+                                           (machine.empty() ? "none" : list_numa_nodes(machine)));
+}
+
+std::optional<NumaNode> NumaWish::resolve(std::span<const std::byte> memory) const {
+  switch (kind) {
+    case Kind::kAny: return std::nullopt;
+    case Kind::kNode: return node;
+    case Kind::kNear: break;
+  }
+  const auto there = numa_node_of(memory);
+  return there ? there : numa_node_here();
+}
+
+Result<std::unique_ptr<Pool>> Pool::connect(const PoolOptions& options) {
+  std::unique_ptr<Pool> made(new Pool(options));
+  if (auto ok = made->start(); !ok) return ok.error();
+  return made;
+}
+
+Result<void> Pool::start() {
+  PathFinder paths(
+      options_.transport,
+      [this](const std::string& name) {
+        return make_driver(name, options_.drivers, options_.op_deadline, clock_);
+      },
+      clock_);
+  auto sessions = Sessions::connect(options_.sessions, paths, door_);
+  if (!sessions) return sessions.error();
+  sessions_ = std::move(sessions).value();
+
+  std::vector<Engine::Driver> drivers;
+  for (PathFinder::Found& found : paths.take()) {
+    drivers.push_back(std::move(found.driver));
+    driver_names_.push_back(std::move(found.name));
+  }
+  HO_CHECK(drivers.size() <= kDriversMax);
+  transport_name_ = driver_names_.size() == 1 ? driver_names_.front() : "mixed";
+  engine_ = std::make_unique<Engine>(std::move(drivers), door_);
+
+  return engine_->call([this]() -> Result<void> {
+    std::vector<EngineNode> known;
+    for (std::uint32_t i = 0; i < nodes().size(); ++i) {
+      const NodeSession& node = nodes()[i];
+      known.push_back({node.label, driver_of(NodeIndex(i)), node.peer, node.fault});
+    }
+    engine_->set_nodes(std::move(known));
+    ControlStager::Options stages;
+    stages.op_bytes_max = kStageBytesMax;
+    stages.send = [sessions = sessions_.get()](const StageOp& op, ControlStager::Done done) {
+      return ask_to_stage(sessions->nodes()[op.flash.node.value()], op, std::move(done));
+    };
+    engine_->set_stager(std::make_unique<ControlStager>(std::move(stages), clock_, door_),
+                        kStageTimeout);
+    return {};
+  });
+}
+
+DriverIndex Pool::driver_of(NodeIndex node) const {
+  const auto at =
+      std::find(driver_names_.begin(), driver_names_.end(), nodes()[node.value()].driver);
+  return DriverIndex(static_cast<std::uint32_t>(at - driver_names_.begin()));
+}
+
+std::vector<NodeIndex> Pool::candidates(Nearness nearness) const {
+  std::vector<NodeIndex> all;
+  std::vector<NodeIndex> fitting;
+  for (std::uint32_t i = 0; i < nodes().size(); ++i) {
+    if (nodes()[i].fault->reason() != FaultReason::kNone) continue;
+    all.push_back(NodeIndex(i));
+    const bool near = nodes()[i].driver == "local";
+    if (nearness == (near ? Nearness::kNear : Nearness::kFar)) fitting.push_back(NodeIndex(i));
+  }
+  return fitting.empty() ? all : fitting;
+}
+
+Result<std::unique_ptr<Arena>> Pool::allocate(std::uint64_t bytes, const Where& where) {
+  if (bytes == 0) return std::make_unique<Arena>();
+  const ArenaSpec spec{bytes, where.parts, options_.numa.resolve(where.user)};
+  return attach(sessions_->grant(spec, candidates(where.nearness)));
+}
+
+Result<std::unique_ptr<Arena>> Pool::allocate_on(NodeIndex node, std::uint64_t bytes) {
+  HO_CHECK(bytes > 0);
+  const ArenaSpec spec{bytes, {}, options_.numa.resolve({})};
+  return attach(sessions_->grant(spec, {node}));
+}
+
+Result<std::unique_ptr<Arena>> Pool::attach(Result<HeldArena> granted) {
+  if (!granted) return granted.error();
+  auto arena = std::make_unique<Arena>();
+  arena->segments = std::move(granted->segments);
+  if (auto ok = attach(*arena, granted->stretches); !ok) {
+    release(std::move(arena));
+    return ok.error();
+  }
+  return arena;
+}
+
+Result<void> Pool::attach(Arena& arena, const std::vector<HeldStretch>& stretches) {
+  return engine_->call([&]() -> Result<void> {
+    for (HeldSegment& held : arena.segments) {
+      transport::RegionGrant grant;
+      grant.key = held.segment.key;
+      grant.fd = std::move(held.segment.fd);
+      grant.length_bytes = held.segment.length_bytes;
+      const DriverIndex driver = driver_of(held.node);
+      auto region =
+          engine_->transport(driver).attach(nodes()[held.node.value()].peer, std::move(grant));
+      if (!region) return region.error().at(nodes()[held.node.value()].label);
+      arena.regions.push_back(*region);
+    }
+    std::vector<ArenaExtent> extents;
+    std::uint64_t begin = 0;
+    for (const HeldStretch& stretch : stretches) {
+      const HeldSegment& held = arena.segments[stretch.segment];
+      extents.push_back({begin, stretch.length_bytes, driver_of(held.node), held.node,
+                         arena.regions[stretch.segment], stretch.offset_bytes, held.segment.id});
+      begin += stretch.length_bytes;
+    }
+    arena.map = ArenaMap(std::move(extents));
+    return {};
+  });
+}
+
+std::vector<FlashRoom> Pool::flash_rooms(Nearness nearness) {
+  return sessions_->flash_of(candidates(nearness));
+}
+
+Result<FlashArena> Pool::allocate_flash(NodeIndex node, std::uint64_t bytes, FlashPolicy policy) {
+  auto extent = sessions_->allocate_flash(node, bytes, policy);
+  if (!extent) return extent.error();
+  return FlashArena{node, *extent};
+}
+
+Result<FlashArena> Pool::open_flash(NodeId node, const FlashExtent& extent) {
+  for (std::uint32_t i = 0; i < nodes().size(); ++i) {
+    if (nodes()[i].control->hello().node != node) continue;
+    auto opened = sessions_->open_flash(NodeIndex(i), extent);
+    if (!opened) return opened.error();
+    return FlashArena{NodeIndex(i), *opened};
+  }
+  return Error(Errc::kNotFound, "no node " + std::to_string(node.value()) + " in the pool");
+}
+
+Result<void> Pool::free_flash(const FlashArena& flash) {
+  return sessions_->free_flash(flash.node, flash.extent.id);
+}
+
+Result<std::uint64_t> Pool::start_stage(Direction direction, const FlashArena& flash,
+                                        std::uint64_t flash_offset_bytes, const Arena& arena,
+                                        std::uint64_t arena_offset_bytes, std::uint64_t bytes) {
+  const auto leaves = [&](std::uint64_t offset, std::uint64_t limit) {
+    return offset > limit || bytes > limit - offset;
+  };
+  if (bytes == 0) return Error(Errc::kInvalidArgument, "no bytes");
+  if (leaves(flash_offset_bytes, flash.extent.length_bytes) ||
+      leaves(arena_offset_bytes, arena.map.bytes())) {
+    return Error(Errc::kOutOfRange, "offset + bytes leaves the allocation");
+  }
+  for (std::uint64_t at = arena_offset_bytes; at < arena_offset_bytes + bytes;) {
+    const ArenaExtent& extent = arena.map.extent_at(at);
+    if (extent.node != flash.node) {
+      return Error(Errc::kInvalidArgument, "the memory lies on another node than the flash");
+    }
+    at = extent.begin_bytes + extent.length_bytes;
+  }
+  Transfer transfer;
+  transfer.direction = direction;
+  transfer.arena = &arena.map;
+  transfer.arena_offset_bytes = arena_offset_bytes;
+  transfer.bytes = bytes;
+  transfer.flash = FlashPlace{flash.node, flash.extent.id, flash_offset_bytes};
+  return engine_->start(transfer);
+}
+
+void Pool::release(std::unique_ptr<Arena> arena) {
+  if (arena == nullptr) return;
+  engine_->wait_unused(&arena->map);
+  engine_->call([&] {
+    for (std::size_t i = 0; i < arena->regions.size(); ++i) {
+      engine_->transport(driver_of(arena->segments[i].node)).detach(arena->regions[i]);
+    }
+  });
+  sessions_->release(arena->segments);
+}
+
+Result<LocalHandles> Pool::register_memory(std::span<std::byte> memory) {
+  return engine_->call([&]() -> Result<LocalHandles> {
+    LocalHandles handles;
+    for (std::uint32_t i = 0; i < driver_names_.size(); ++i) {
+      auto handle = engine_->transport(DriverIndex(i)).register_memory(memory);
+      if (!handle) {
+        while (i-- > 0) engine_->transport(DriverIndex(i)).unregister_memory(handles[i]);
+        return handle.error();
+      }
+      handles[i] = *handle;
+    }
+    return handles;
+  });
+}
+
+void Pool::unregister_memory(const LocalHandles& handles) {
+  engine_->wait_unused(handles);
+  engine_->call([&] {
+    for (std::uint32_t i = 0; i < driver_names_.size(); ++i) {
+      engine_->transport(DriverIndex(i)).unregister_memory(handles[i]);
+    }
+  });
+}
+
+Result<void> Pool::move_now(Direction direction, const Arena& arena, std::uint64_t offset_bytes,
+                            std::span<std::byte> memory) {
+  auto handles = register_memory(memory);
+  if (!handles) return handles.error();
+  auto outcome = move_registered(direction, arena, offset_bytes, memory, *handles);
+  unregister_memory(*handles);
+  return outcome;
+}
+
+Result<void> Pool::move_registered(Direction direction, const Arena& arena,
+                                   std::uint64_t offset_bytes, std::span<std::byte> memory,
+                                   const LocalHandles& handles) {
+  Transfer transfer;
+  transfer.direction = direction;
+  transfer.arena = &arena.map;
+  transfer.arena_offset_bytes = offset_bytes;
+  transfer.memory = memory.data();
+  transfer.bytes = memory.size();
+  transfer.local = handles;
+  const auto ticket = engine_->start(transfer);
+  if (!ticket) return ticket.error();
+  return engine_->wait(*ticket);
+}
+
+}  // namespace ho::client

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/pool/factory.hpp"
+#include "client/pool/path_finder.hpp"
+#include "client/pool/sessions.hpp"
+#include "client/transfer/engine.hpp"
+#include "common/base/clock.hpp"
+#include "common/base/numa.hpp"
+#include "common/base/result.hpp"
+
+namespace ho::client {
+
+/// On which NUMA node of its own machine a job would like pool memory to lie.
+struct NumaWish {
+  enum class Kind : std::uint8_t { kNear, kAny, kNode };
+  Kind kind = Kind::kNear;  ///< kNear: where the job's own memory is, or it runs
+  NumaNode node;            ///< of kNode
+  /// "auto" (also empty), "off" or a node's number. @return kInvalidArgument, also for a node
+  /// that this process may take no memory from.
+  [[nodiscard]] static Result<NumaWish> parse(const std::string& text);
+  /// The node, as things are now. @param memory  what pool memory is for; may be empty.
+  [[nodiscard]] std::optional<NumaNode> resolve(std::span<const std::byte> memory) const;
+};
+
+struct PoolOptions {
+  SessionOptions sessions;
+  AllowedDrivers transport;  ///< which may carry the data
+  DriverOptions drivers;
+  NumaWish numa;
+  Duration op_deadline = std::chrono::milliseconds(1500);
+};
+
+/// Which nodes an arena prefers. Where a pool has none of the kind, any node will do.
+enum class Nearness : std::uint8_t { kAny, kNear, kFar };
+
+/// An arena of pool memory, attached and ready for transfers. Made and ended by its Pool.
+struct Arena {
+  ArenaMap map;
+  std::vector<HeldSegment> segments;
+  std::vector<transport::RegionId> regions;  ///< parallel to segments
+};
+
+/// An extent of one node's flash. Made and ended by a Pool.
+struct FlashArena {
+  NodeIndex node;
+  FlashExtent extent;
+};
+
+/// Everything one job holds of a pool: sessions, transports and the transfer thread.
+///
+/// Threads: any, except that a job's own calls on one arena do not overlap its end. Lifecycle:
+/// connect() -> arenas, registrations, transfers -> all of them ended -> destructor.
+class Pool {
+ public:
+  /// @return kInvalidArgument, kUnavailable, kDeadline, kUnsupported (a driver that was asked for
+  /// and cannot be used, with the reason).
+  [[nodiscard]] static Result<std::unique_ptr<Pool>> connect(const PoolOptions& options);
+
+  [[nodiscard]] Engine& engine() { return *engine_; }
+  /// "local", "ucx", "ofi" or "mixed".
+  [[nodiscard]] const std::string& transport_name() const { return transport_name_; }
+  [[nodiscard]] const std::vector<NodeSession>& nodes() const { return sessions_->nodes(); }
+  /// The bound within which every transfer ends, for waits at shutdown.
+  [[nodiscard]] Duration op_deadline() const { return options_.op_deadline; }
+
+  /// What may be said of pool memory beside its size.
+  struct Where {
+    Nearness nearness = Nearness::kAny;
+    std::span<const StagingPart> parts = {};
+    std::span<const std::byte> user = {};  ///< the job's memory that it is for; empty: not known
+  };
+  /// Pool memory, zeroed. @return kExhausted: "needs X, pool has Y on nodes ...".
+  [[nodiscard]] Result<std::unique_ptr<Arena>> allocate(std::uint64_t bytes, const Where& where);
+  /// Pool memory of one node.
+  [[nodiscard]] Result<std::unique_ptr<Arena>> allocate_on(NodeIndex node, std::uint64_t bytes);
+  /// Waits until no plain transfer uses the arena, then gives its segments back.
+  void release(std::unique_ptr<Arena> arena);
+
+  /// Nodes that have flash, and how much of it is free.
+  [[nodiscard]] std::vector<FlashRoom> flash_rooms(Nearness nearness);
+  [[nodiscard]] Result<FlashArena> allocate_flash(NodeIndex node, std::uint64_t bytes,
+                                                  FlashPolicy policy);
+  /// A durable extent by its number, its secret and its node's id.
+  [[nodiscard]] Result<FlashArena> open_flash(NodeId node, const FlashExtent& extent);
+  /// Nothing waits: who has stages under way sees to their end.
+  [[nodiscard]] Result<void> free_flash(const FlashArena& flash);
+  /// A plain transfer between flash and an arena; both ranges are checked.
+  /// @return the ticket; kOutOfRange; kInvalidArgument: the arena's bytes lie on other nodes.
+  [[nodiscard]] Result<std::uint64_t> start_stage(Direction direction, const FlashArena& flash,
+                                                  std::uint64_t flash_offset_bytes,
+                                                  const Arena& arena,
+                                                  std::uint64_t arena_offset_bytes,
+                                                  std::uint64_t bytes);
+
+  /// Makes host memory usable by every driver. It outlives unregister_memory().
+  [[nodiscard]] Result<LocalHandles> register_memory(std::span<std::byte> memory);
+  /// Waits until no plain transfer uses it any more; a replay's must have ended.
+  void unregister_memory(const LocalHandles& handles);
+
+  /// Moves bytes between an arena and any host memory, and waits.
+  [[nodiscard]] Result<void> move_now(Direction direction, const Arena& arena,
+                                      std::uint64_t offset_bytes, std::span<std::byte> memory);
+  /// The same for memory inside what register_memory() gave `handles` for.
+  [[nodiscard]] Result<void> move_registered(Direction direction, const Arena& arena,
+                                             std::uint64_t offset_bytes,
+                                             std::span<std::byte> memory,
+                                             const LocalHandles& handles);
+
+ private:
+  explicit Pool(PoolOptions options) : options_(std::move(options)) {}
+  [[nodiscard]] Result<void> start();
+  [[nodiscard]] DriverIndex driver_of(NodeIndex node) const;
+  [[nodiscard]] std::vector<NodeIndex> candidates(Nearness nearness) const;
+  [[nodiscard]] Result<std::unique_ptr<Arena>> attach(Result<HeldArena> granted);
+  [[nodiscard]] Result<void> attach(Arena& arena, const std::vector<HeldStretch>& stretches);
+
+  PoolOptions options_;
+  SteadyClock clock_;
+  std::shared_ptr<Doorbell> door_ = std::make_shared<Doorbell>();
+  std::unique_ptr<Sessions> sessions_;
+  std::vector<std::string> driver_names_;
+  std::string transport_name_;
+  std::unique_ptr<Engine> engine_;  ///< ends before the sessions do
+};
+
+}  // namespace ho::client

@@ -1,0 +1,435 @@
+#include "client/pool/sessions.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include "common/base/check.hpp"
+#include "common/base/log.hpp"
+#include "common/base/units.hpp"
+
+namespace ho::client {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// For one node, over all its addresses: the same bound as for every control request.
+constexpr Duration kConnectTimeout = std::chrono::seconds(2);
+constexpr Duration kControlTimeout = std::chrono::seconds(2);
+/// For one node's lease, however many others have used up the time.
+constexpr Duration kRenewTimeoutMin = milliseconds(50);
+/// For one node's status, likewise.
+constexpr Duration kStatusTimeoutMin = milliseconds(250);
+/// For a request that must reach a node which did not answer last time.
+constexpr Duration kSilentTimeout = milliseconds(50);
+constexpr Duration kCloseTimeout = std::chrono::seconds(1);
+/// Longer leases are renewed as often as one of this length.
+constexpr Duration kLeaseMax = std::chrono::seconds(9);
+/// Daemons fault granted memory in; a loaded machine does it at a few hundred MB/s.
+constexpr std::uint64_t kGrantBytesPerMs = 50'000;
+
+bool allows(const AllowedDrivers& allowed, std::string_view driver) {
+  return std::find(allowed.begin(), allowed.end(), driver) != allowed.end();
+}
+
+/// Finds the driver for a node and connects by it, or says why there is none.
+Result<void> reach(PathFinder& paths, NodeSession& node) {
+  auto path = paths.reach(node.control->hello(), node.label);
+  if (!path) return path.error().at(node.label);
+  node.driver = path->choice.endpoint.driver;
+  node.peer = path->peer;
+  return {};
+}
+
+/// To the address where the session's memory is served, where it has one of its own.
+Result<void> move_to_own(PathFinder& paths, NodeSession& node) {
+  if (node.session.address.empty()) return {};
+  const DriverEndpoint own{node.driver, node.session.address};
+  const auto peer = paths.move(node.control->hello(), own, node.peer);
+  if (!peer) return peer.error();
+  node.peer = *peer;
+  return {};
+}
+
+}  // namespace
+
+Result<NodeSession> Sessions::dial(const std::string& address, const SessionOptions& options,
+                                   TimePoint deadline) {
+  NodeSession node;
+  node.fault = std::make_shared<NodeFault>(door_);
+  ControlClient::Options control;
+  control.address = address;
+  control.client_name = options.name;
+  control.on_closed = [fault = node.fault](const Error&) {
+    fault->report(FaultReason::kConnectionLost);
+  };
+  auto client = ControlClient::connect(std::move(control), deadline);
+  if (!client) return client.error();
+  node.control = std::move(client).value();
+  const HelloReply& hello = node.control->hello();
+  node.label =
+      "node " + std::to_string(hello.node.value()) + " (" + hello.node_name + ", " + address + ")";
+  return node;
+}
+
+Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& options,
+                                                    PathFinder& paths,
+                                                    std::shared_ptr<Doorbell> door) {
+  std::unique_ptr<Sessions> made(new Sessions(std::move(door)));
+  std::optional<Error> last;
+  for (const std::string& address : options.addresses) {
+    auto first = made->dial(address, options, made->clock_.now() + kConnectTimeout);
+    if (first) {
+      made->nodes_.push_back(std::move(first).value());
+      break;
+    }
+    last = first.error();
+    if (last->code() == Errc::kUnsupported) break;  // it answered; another address changes nothing
+  }
+  if (made->nodes_.empty()) {
+    if (!last) return Error(Errc::kInvalidArgument, "no pool address given");
+    return *last;
+  }
+  if (auto ok = made->reach_all(options, paths); !ok) return ok.error();
+  if (auto ok = made->open_all(options, paths); !ok) return ok.error();
+  Duration lease = kLeaseMax;
+  for (const NodeSession& node : made->nodes_) {
+    lease = std::min<Duration>(lease, node.session.lease);
+  }
+  made->renewer_.emplace(lease, [sessions = made.get()](TimePoint) { sessions->renew_all(); });
+  return made;
+}
+
+/// Opens the sessions; a node that gives none is left out. @return the last failure, where none is
+/// left.
+Result<void> Sessions::open_all(const SessionOptions& options, PathFinder& paths) {
+  std::vector<NodeSession> opened;
+  std::optional<Error> last;
+  for (NodeSession& node : nodes_) {
+    const TimePoint asked = clock_.now();
+    auto session = node.control->open_session(options.name, asked + kControlTimeout, node.driver);
+    Result<void> ok = session ? Result<void>() : session.error();
+    if (session) {
+      node.session = std::move(session).value();
+      ok = move_to_own(paths, node);
+      if (!ok) (void)node.control->close_session(node.session, clock_.now() + kCloseTimeout);
+    }
+    if (ok) {
+      node.fault->set_lease_end(asked + node.session.lease);
+      opened.push_back(std::move(node));
+      continue;
+    }
+    last = ok.error().at(node.label);
+    log(LogLevel::kWarning, "left a node of the pool out",
+        {{"node", node.label}, {"reason", last->message()}});
+  }
+  nodes_ = std::move(opened);
+  if (nodes_.empty()) return *last;
+  return {};
+}
+
+Result<NodeSession> Sessions::reach_other(const NodeInfo& info, const SessionOptions& options,
+                                          PathFinder& paths) {
+  std::vector<std::string> addresses = info.control_addresses;
+  // The Unix socket first: only it can pass descriptors. On another machine it does not exist,
+  // or belongs to another node, which the hello tells.
+  std::stable_partition(addresses.begin(), addresses.end(),
+                        [](const std::string& a) { return a.rfind("unix:", 0) == 0; });
+  Error last(Errc::kUnavailable, "it has no address");
+  // An address that hangs must not use up the time of those behind it, nor may the drivers that are
+  // tried by way of one; what one leaves of its share goes to the next.
+  Duration left = kConnectTimeout;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    const std::string& address = addresses[i];
+    const TimePoint begin = clock_.now();
+    auto node =
+        dial(address, options, begin + left / static_cast<std::int64_t>(addresses.size() - i));
+    left -= clock_.now() - begin;
+    if (node && node->control->hello().node != info.node) {
+      node = Error(Errc::kConflict, address + " is another node");
+    }
+    if (node) {
+      if (auto ok = reach(paths, *node); !ok) node = ok.error();
+    }
+    if (node) return node;
+    last = node.error();
+  }
+  return last;
+}
+
+/// From the first node on, which is there already. @return the last failure, where none is left; at
+/// once where the only driver allowed cannot be used.
+Result<void> Sessions::reach_all(const SessionOptions& options, PathFinder& paths) {
+  const NodeId first = nodes_.front().control->hello().node;
+  auto listed = nodes_.front().control->nodes(clock_.now() + kControlTimeout);
+  if (!listed) return listed.error().at(nodes_.front().label);
+  for (const NodeInfo& info : *listed) {
+    if (info.node == first) come_nearer(info, options, paths);
+  }
+  std::optional<Error> last;
+  const auto left_out = [&](const std::string& name, const Error& error) {
+    last = error;
+    log(LogLevel::kWarning, "left a node of the pool out",
+        {{"node", name}, {"reason", error.message()}});
+  };
+  // The driver that the job asks for cannot be used.
+  const auto final = [&](const Error& error) {
+    return error.code() == Errc::kUnsupported && paths.allowed().size() == 1;
+  };
+  if (const auto ok = reach(paths, nodes_.front()); !ok) {
+    if (final(ok.error())) return ok.error();
+    left_out(nodes_.front().label, ok.error());
+    nodes_.clear();
+  }
+  std::set<NodeId> known = {first};
+  for (const NodeInfo& info : *listed) {
+    if (nodes_.size() == kNodesMax || !known.insert(info.node).second) continue;
+    auto node = reach_other(info, options, paths);
+    if (node) {
+      nodes_.push_back(std::move(*node));
+    } else if (final(node.error())) {
+      return node.error();
+    } else {
+      left_out(info.name, node.error());
+    }
+  }
+  if (nodes_.empty()) return *last;
+  return {};
+}
+
+/// The first node may have been named by its TCP address though it runs on this machine: then its
+/// Unix socket is better, since only that passes descriptors and so gives the `local` driver.
+void Sessions::come_nearer(const NodeInfo& info, const SessionOptions& options,
+                           const PathFinder& paths) {
+  const HelloReply& hello = nodes_.front().control->hello();
+  const bool has_local = std::any_of(hello.drivers.begin(), hello.drivers.end(),
+                                     [](const auto& driver) { return driver.driver == "local"; });
+  const bool wanted = allows(paths.allowed(), "local") && !has_local && runs_here(hello);
+  if (!wanted) return;
+  const TimePoint deadline = clock_.now() + kConnectTimeout;
+  for (const std::string& address : info.control_addresses) {
+    if (address.rfind("unix:", 0) != 0) continue;
+    auto node = dial(address, options, deadline);
+    // The same process, not one that took the path over.
+    if (!node || node->control->hello().daemon_instance != hello.daemon_instance) continue;
+    nodes_.front() = std::move(node).value();
+    return;
+  }
+}
+
+Sessions::~Sessions() {
+  stopping_.store(true);
+  renewer_.reset();
+  for (NodeSession& node : nodes_) {
+    const bool gone = node.fault->reason() != FaultReason::kNone || node.fault->silent();
+    if (node.session.token.empty() || gone) continue;
+    const auto closed = node.control->close_session(node.session, clock_.now() + kCloseTimeout);
+    if (!closed) {
+      log(LogLevel::kWarning, "session not closed; its lease will end it",
+          {{"node", node.label}, {"reason", closed.error().message()}});
+    }
+  }
+}
+
+/// Asks one after the other, within one request's time for all: however many are stopped, the rest
+/// are heard. Those that did not answer last time come after all others, and are not asked any more
+/// once the time is up.
+std::vector<Result<NodeStatus>> Sessions::status_of(const std::vector<NodeIndex>& candidates) {
+  std::vector<std::size_t> order(candidates.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_partition(order.begin(), order.end(), [&](std::size_t i) {
+    return !nodes_[candidates[i].value()].fault->silent();
+  });
+  std::vector<Result<NodeStatus>> answers(candidates.size(), Error(Errc::kDeadline, ""));
+  const TimePoint end = clock_.now() + kControlTimeout;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const NodeSession& node = nodes_[candidates[order[i]].value()];
+    const TimePoint now = clock_.now();
+    if (now >= end && node.fault->silent()) continue;
+    const Duration share = (end - now) / static_cast<std::int64_t>(order.size() - i);
+    auto& answer = answers[order[i]];
+    answer = node.control->status(now + std::max<Duration>(share, kStatusTimeoutMin));
+    if (answer) {
+      node.fault->mark_answering();
+    } else if (answer.error().code() == Errc::kDeadline) {
+      node.fault->mark_silent();
+    }
+  }
+  return answers;
+}
+
+std::vector<NodeRoom> Sessions::room_of(const std::vector<NodeIndex>& candidates) {
+  const auto answers = status_of(candidates);
+  std::vector<NodeRoom> rooms;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const NodeSession& node = nodes_[candidates[i].value()];
+    const auto& status = answers[i];
+    NodeRoom room{candidates[i], node.control->hello().node_name,
+                  node.control->hello().segment_bytes, 0};
+    if (room.segment_bytes == 0) continue;
+    if (!status) {
+      room.name += " [" + std::string(errc_name(status.error().code())) + "]";
+    } else if (status->draining) {
+      room.name += " [draining]";
+    } else if (status->ddr_capacity_bytes > status->ddr_granted_bytes) {
+      room.free_bytes = status->ddr_capacity_bytes - status->ddr_granted_bytes;
+    }
+    rooms.push_back(std::move(room));
+  }
+  return rooms;
+}
+
+Result<HeldArena> Sessions::grant(const ArenaSpec& spec, const std::vector<NodeIndex>& candidates) {
+  const auto rooms = room_of(candidates);
+  const auto stripes = plan_spread(spec.bytes, rooms, spec.parts);
+  if (!stripes) return stripes.error();
+  return take(*stripes, rooms, spec);
+}
+
+/// One request a node; its segments are filled with its stripes one after the other.
+Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
+                                 const std::vector<NodeRoom>& rooms, const ArenaSpec& arena) {
+  HeldArena held;
+  std::vector<std::size_t> first(nodes_.size(), 0);  // of each node's segments
+  const auto undo = [&](const Error& error) {
+    release(held.segments);
+    if (error.code() != Errc::kExhausted) return error;
+    std::vector<NodeIndex> candidates;
+    candidates.reserve(rooms.size());
+    for (const NodeRoom& room : rooms) candidates.push_back(room.node);
+    return Error(Errc::kExhausted, describe_shortage(arena.bytes, room_of(candidates)));
+  };
+  for (const NodeRoom& room : rooms) {
+    const NodeSession& node = nodes_[room.node.value()];
+    std::uint64_t here = 0;
+    for (const Stripe& stripe : stripes) here += stripe.node == room.node ? stripe.length_bytes : 0;
+    if (here == 0) continue;
+    GrantSpec spec;
+    spec.bytes = align_up(here, room.segment_bytes);
+    spec.driver = node.driver;
+    // Another machine's nodes have other numbers, and what is near there is its network device.
+    if (node.driver == "local") spec.near = arena.numa;
+    const Duration timeout = kControlTimeout + milliseconds(spec.bytes / kGrantBytesPerMs);
+    auto answer = node.control->grant(node.session, spec, clock_.now() + timeout);
+    if (!answer) return undo(answer.error().at(node.label));
+    first[room.node.value()] = held.segments.size();
+    std::uint64_t granted = 0;
+    for (GrantedSegment& segment : *answer) {
+      granted += segment.length_bytes;
+      held.segments.push_back({room.node, std::move(segment)});
+    }
+    if (granted < here) {
+      return undo(Error(Errc::kCorrupt, node.label + " granted less than was asked for"));
+    }
+  }
+  std::vector<std::uint64_t> used(held.segments.size(), 0);
+  for (const Stripe& stripe : stripes) {
+    std::size_t& segment = first[stripe.node.value()];
+    for (std::uint64_t left = stripe.length_bytes; left > 0;) {
+      HO_CHECK(segment < held.segments.size());
+      const std::uint64_t room = held.segments[segment].segment.length_bytes - used[segment];
+      const std::uint64_t length = std::min(left, room);
+      if (length > 0) held.stretches.push_back({segment, used[segment], length});
+      used[segment] += length;
+      left -= length;
+      if (left > 0) segment += 1;
+    }
+  }
+  return held;
+}
+
+std::vector<FlashRoom> Sessions::flash_of(const std::vector<NodeIndex>& candidates) {
+  const auto answers = status_of(candidates);
+  std::vector<FlashRoom> rooms;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const NodeSession& node = nodes_[candidates[i].value()];
+    const auto& status = answers[i];
+    if (!status || status->flash.empty()) continue;
+    rooms.push_back(
+        {candidates[i], node.control->hello().node_name, usable_flash_bytes(status->flash)});
+  }
+  return rooms;
+}
+
+Result<FlashExtent> Sessions::allocate_flash(NodeIndex node, std::uint64_t bytes,
+                                             FlashPolicy policy) {
+  const NodeSession& there = nodes_[node.value()];
+  auto made =
+      there.control->flash_allocate(there.session, bytes, policy, clock_.now() + kControlTimeout);
+  if (!made) return made.error().at(there.label);
+  return made;
+}
+
+Result<FlashExtent> Sessions::open_flash(NodeIndex node, const FlashExtent& extent) {
+  const NodeSession& there = nodes_[node.value()];
+  auto opened = there.control->flash_open(there.session, extent, clock_.now() + kControlTimeout);
+  if (!opened) return opened.error().at(there.label);
+  return opened;
+}
+
+Result<void> Sessions::free_flash(NodeIndex node, std::uint64_t extent) {
+  const NodeSession& there = nodes_[node.value()];
+  if (const FaultReason reason = there.fault->reason(); reason != FaultReason::kNone) {
+    return Error(Errc::kUnavailable, there.label + " was lost: " + std::string(fault_text(reason)));
+  }
+  if (there.fault->silent()) return Error(Errc::kDeadline, there.label + " does not answer");
+  auto freed = there.control->flash_free(there.session, extent, clock_.now() + kControlTimeout);
+  if (freed) return freed;
+  // A free may wait for other sessions' transfers, so one that is late does not make a node silent.
+  return freed.error().at(there.label);
+}
+
+void Sessions::release(const std::vector<HeldSegment>& segments) {
+  for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+    std::vector<SegmentId> ids;
+    for (const HeldSegment& held : segments) {
+      if (held.node == NodeIndex(i)) ids.push_back(held.segment.id);
+    }
+    if (ids.empty() || nodes_[i].fault->reason() != FaultReason::kNone) continue;
+    // A daemon that is stopped reads it when it goes on; nobody waits for it a second time.
+    const Duration timeout = nodes_[i].fault->silent() ? kSilentTimeout : kControlTimeout;
+    const auto done = nodes_[i].control->release(nodes_[i].session, ids, clock_.now() + timeout);
+    if (!done) {
+      if (done.error().code() == Errc::kDeadline) nodes_[i].fault->mark_silent();
+      log(LogLevel::kWarning, "segments not released yet; the session's end will free them",
+          {{"node", nodes_[i].label}, {"reason", done.error().message()}});
+    }
+  }
+}
+
+/// Asks the nodes one after the other within a sixth of the shortest lease, those that did not
+/// answer last time after all others: however many are stopped, the rest keep their leases.
+void Sessions::renew_all() {
+  std::vector<NodeSession*> order;
+  Duration lease = 6 * kControlTimeout;
+  for (NodeSession& node : nodes_) {
+    if (node.fault->reason() != FaultReason::kNone) continue;
+    order.push_back(&node);
+    lease = std::min<Duration>(lease, node.session.lease);
+  }
+  std::stable_partition(order.begin(), order.end(),
+                        [](const NodeSession* node) { return !node->fault->silent(); });
+  const TimePoint end = clock_.now() + lease / 6;
+  for (std::size_t i = 0; i < order.size() && !stopping_.load(); ++i) {
+    NodeSession& node = *order[i];
+    const TimePoint now = clock_.now();
+    const Duration share = (end - now) / static_cast<std::int64_t>(order.size() - i);
+    const auto renewed =
+        node.control->renew_lease(node.session, now + std::max<Duration>(share, kRenewTimeoutMin));
+    if (renewed) {
+      node.fault->set_lease_end(now + *renewed);
+      node.fault->mark_answering();
+      continue;
+    }
+    // No answer in time: the daemon may be stopped, which does not count against the lease. A lost
+    // connection reports itself.
+    const Errc code = renewed.error().code();
+    if (code == Errc::kDeadline) node.fault->mark_silent();
+    if (code == Errc::kNotFound || code == Errc::kPermissionDenied) {
+      node.fault->report(FaultReason::kLeaseLapsed);
+    }
+  }
+}
+
+}  // namespace ho::client

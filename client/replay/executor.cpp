@@ -1,0 +1,424 @@
+#include "client/replay/executor.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "common/base/check.hpp"
+
+namespace ho::client {
+namespace {
+
+using schedule::CacheOp;
+using schedule::CacheOpKind;
+using schedule::Schedule;
+
+/// Heap order: the entry needed soonest at the top; ties in the order of planned starts.
+struct NeededLater {
+  template <typename Entry>
+  bool operator()(const Entry& a, const Entry& b) const {
+    if (a.needed_at != b.needed_at) return a.needed_at > b.needed_at;
+    return a.order > b.order;
+  }
+};
+
+Result<void> check_list(const std::vector<CacheOp>& list, std::size_t positions, const char* name) {
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const CacheOp& op = list[i];
+    const auto where = [&] { return std::string(name) + " " + std::to_string(i); };
+    if ((op.after_position && op.after_position->value() >= positions) ||
+        (op.before_position && op.before_position->value() >= positions)) {
+      return Error(Errc::kInvalidArgument, where() + ": position out of range");
+    }
+    for (const auto& ref : op.after_cache_ops) {
+      if (ref.op.value() >= list.size()) {
+        return Error(Errc::kInvalidArgument, where() + ": dependency out of range");
+      }
+    }
+  }
+  return {};
+}
+
+Error conflict(std::string what) { return Error(Errc::kConflict, std::move(what)); }
+
+}  // namespace
+
+Result<Executor> Executor::create(const Schedule& schedule) {
+  const std::size_t positions = schedule.positions.size();
+  if (positions == 0) return Error(Errc::kInvalidArgument, "schedule has no positions");
+  if (auto ok = check_list(schedule.cache_ops, positions, "cache op"); !ok) return ok.error();
+  if (auto ok = check_list(schedule.prologue, positions, "prologue op"); !ok) return ok.error();
+  if (auto ok = check_list(schedule.epilogue, positions, "epilogue op"); !ok) return ok.error();
+
+  Executor made;
+  made.positions_ = positions;
+  made.steady_ = static_cast<std::uint32_t>(schedule.cache_ops.size());
+  made.prologue_ = static_cast<std::uint32_t>(schedule.prologue.size());
+  made.epilogue_ = static_cast<std::uint32_t>(schedule.epilogue.size());
+  made.add_nodes(schedule.cache_ops, CacheOpList::kSteady);
+  made.add_nodes(schedule.prologue, CacheOpList::kPrologue);
+  made.add_nodes(schedule.epilogue, CacheOpList::kEpilogue);
+  const auto droppable = schedule::droppable_at_end(schedule);
+  for (std::uint32_t i = 0; i < made.steady_; ++i) made.nodes_[i].droppable = droppable[i] != 0;
+  made.build_edges(schedule);
+  made.build_triggers(schedule);
+  made.build_urgency(schedule);
+  made.build_ranks(schedule);
+  made.reset_instances();
+  return made;
+}
+
+void Executor::add_nodes(const std::vector<CacheOp>& list, CacheOpList kind) {
+  for (const CacheOp& op : list) {
+    Node node;
+    node.detach = op.kind == CacheOpKind::kDetach;
+    if (kind != CacheOpList::kEpilogue && op.before_position) {
+      node.gate = op.before_position->value();
+      // The prologue stands for step -1, so what it brings is awaited in step 0 either way.
+      node.gate_next_step = kind == CacheOpList::kSteady && op.before_next_step;
+    }
+    // The first wait is the trigger: a position's end, the step's beginning, or the list's turn.
+    node.waits = 1;
+    node.waits_first = 1;
+    for (const auto& ref : op.after_cache_ops) {
+      node.waits += 1;
+      node.waits_first += ref.previous_step ? 0 : 1;
+    }
+    if (kind == CacheOpList::kSteady) node.waits += 1;  // its own instance one step earlier
+    nodes_.push_back(node);
+  }
+}
+
+void Executor::build_edges(const Schedule& schedule) {
+  struct Link {
+    std::uint32_t from, to;
+    bool next_step;
+  };
+  std::vector<Link> links;
+  const auto collect = [&](const std::vector<CacheOp>& list, std::uint32_t base) {
+    for (std::uint32_t i = 0; i < list.size(); ++i) {
+      for (const auto& ref : list[i].after_cache_ops) {
+        links.push_back({base + ref.op.value(), base + i, ref.previous_step});
+      }
+      if (base == 0) links.push_back({i, i, true});
+    }
+  };
+  if (steady_ > 0) collect(schedule.cache_ops, 0);
+  // Within the lists that run once, a reference to an earlier step names nothing; it is dropped
+  // from the waits above only in the first step, which is the only one they have.
+  const auto collect_once = [&](const std::vector<CacheOp>& list, std::uint32_t base) {
+    for (std::uint32_t i = 0; i < list.size(); ++i) {
+      for (const auto& ref : list[i].after_cache_ops) {
+        if (!ref.previous_step) links.push_back({base + ref.op.value(), base + i, false});
+      }
+    }
+  };
+  collect_once(schedule.prologue, steady_);
+  collect_once(schedule.epilogue, steady_ + prologue_);
+  std::stable_sort(links.begin(), links.end(),
+                   [](const Link& a, const Link& b) { return a.from < b.from; });
+  std::size_t next = 0;
+  for (std::uint32_t node = 0; node < nodes_.size(); ++node) {
+    nodes_[node].first_edge = static_cast<std::uint32_t>(edges_.size());
+    for (; next < links.size() && links[next].from == node; ++next) {
+      edges_.push_back({links[next].to, links[next].next_step});
+    }
+  }
+}
+
+void Executor::build_triggers(const Schedule& schedule) {
+  trigger_first_.assign(positions_ + 1, 0);
+  for (const CacheOp& op : schedule.cache_ops) {
+    if (op.after_position) trigger_first_[op.after_position->value() + 1] += 1;
+  }
+  for (std::size_t p = 0; p < positions_; ++p) trigger_first_[p + 1] += trigger_first_[p];
+  triggers_.resize(trigger_first_[positions_]);
+  std::vector<std::uint32_t> fill(trigger_first_.begin(), trigger_first_.end() - 1);
+  for (std::uint32_t i = 0; i < steady_; ++i) {
+    const auto& after = schedule.cache_ops[i].after_position;
+    if (after) {
+      triggers_[fill[after->value()]++] = i;
+    } else {
+      step_triggers_.push_back(i);
+    }
+  }
+  next_trigger_.assign(positions_, kNone);
+  std::uint32_t following = kNone;
+  for (std::size_t p = positions_; p-- > 0;) {
+    if (trigger_first_[p + 1] > trigger_first_[p]) following = static_cast<std::uint32_t>(p);
+    next_trigger_[p] = following;
+  }
+}
+
+void Executor::build_urgency(const Schedule& schedule) {
+  std::size_t base = 0;
+  for (const auto* list : {&schedule.cache_ops, &schedule.prologue, &schedule.epilogue}) {
+    for (const std::uint64_t needed : schedule::needed_positions(*list, positions_)) {
+      nodes_[base++].needed_rel = needed;
+    }
+  }
+}
+
+/// Lists keep their order, and what starts at once its place in the list: a schedule without times
+/// goes by its lists alone.
+void Executor::build_ranks(const Schedule& schedule) {
+  std::uint32_t base = 0;
+  for (const auto* list : {&schedule.cache_ops, &schedule.prologue, &schedule.epilogue}) {
+    std::vector<std::uint32_t> order(list->size());
+    std::iota(order.begin(), order.end(), 0U);
+    std::stable_sort(order.begin(), order.end(), [list](std::uint32_t a, std::uint32_t b) {
+      return (*list)[a].start_ns < (*list)[b].start_ns;
+    });
+    for (std::uint32_t i = 0; i < order.size(); ++i) nodes_[base + order[i]].rank = base + i;
+    base += static_cast<std::uint32_t>(list->size());
+  }
+}
+
+void Executor::reset_instances() {
+  const std::size_t slots = kRing * steady_ + prologue_ + epilogue_;
+  waits_.resize(slots);
+  progress_.assign(slots, Progress::kWaiting);
+  for (std::uint32_t node = 0; node < nodes_.size(); ++node) {
+    waits_[slot(node, 0)] = nodes_[node].waits_first;
+    if (node >= steady_) continue;
+    for (std::uint64_t step = 1; step < kRing; ++step) {
+      waits_[slot(node, step)] = nodes_[node].waits;
+    }
+  }
+  gates_full_.assign(positions_, 0);
+  gates_.assign(kRing * positions_, 0);
+  for (std::uint32_t node = 0; node < steady_; ++node) {
+    if (nodes_[node].gate == kNone) continue;
+    gates_full_[nodes_[node].gate] += 1;
+    if (!nodes_[node].gate_next_step) gates_[nodes_[node].gate] += 1;
+  }
+  for (std::uint32_t node = steady_; node < steady_ + prologue_; ++node) {
+    if (nodes_[node].gate != kNone) gates_[nodes_[node].gate] += 1;
+  }
+  for (std::uint64_t step = 1; step < kRing; ++step) {
+    std::copy(gates_full_.begin(), gates_full_.end(),
+              gates_.begin() + static_cast<std::ptrdiff_t>(step * positions_));
+  }
+  released_by_.assign(kRing * positions_, kNone);
+  for (auto& open : open_in_step_) open = steady_;
+  once_open_ = prologue_;
+  ready_.reserve(slots);
+  settling_.reserve(slots);
+  advance_ready();
+}
+
+void Executor::enter(State from, State to) {
+  HO_CHECK(state_ == from);
+  state_ = to;
+}
+
+std::size_t Executor::slot(std::uint32_t node, std::uint64_t step) const {
+  if (node < steady_) return (step % kRing) * steady_ + node;
+  return kRing * steady_ + (node - steady_);
+}
+
+Instance Executor::instance_of(std::uint32_t node, std::uint64_t step) const {
+  if (node < steady_) return {CacheOpList::kSteady, node, step};
+  if (node < steady_ + prologue_) return {CacheOpList::kPrologue, node - steady_, 0};
+  return {CacheOpList::kEpilogue, node - steady_ - prologue_, 0};
+}
+
+std::uint32_t Executor::node_of(const Instance& instance) const {
+  switch (instance.list) {
+    case CacheOpList::kSteady: return instance.index < steady_ ? instance.index : kNone;
+    case CacheOpList::kPrologue:
+      return instance.index < prologue_ ? steady_ + instance.index : kNone;
+    case CacheOpList::kEpilogue:
+      return instance.index < epilogue_ ? steady_ + prologue_ + instance.index : kNone;
+  }
+  return kNone;
+}
+
+Result<void> Executor::begin_step() {
+  if (state_ != State::kBetweenSteps) return conflict("a step begins where none may");
+  HO_CHECK(ended_ == begun_ * positions_);
+  enter(State::kBetweenSteps, State::kInStep);
+  const std::uint64_t step = begun_++;
+  if (step == 0) {
+    for (std::uint32_t node = steady_; node < steady_ + prologue_; ++node) satisfy(node, 0);
+  }
+  for (const std::uint32_t node : step_triggers_) satisfy(node, step);
+  settle();
+  return {};
+}
+
+Result<void> Executor::positions_ended(std::uint64_t ended) {
+  if (ended < ended_ || ended > begun_ * positions_) {
+    return conflict("positions end out of order");
+  }
+  if (ended > ready_through_) return conflict("a position ended before it was ready");
+  for (; ended_ < ended; ++ended_) {
+    const std::uint64_t position = ended_ % positions_;
+    const std::uint64_t step = ended_ / positions_;
+    for (std::uint32_t i = trigger_first_[position]; i < trigger_first_[position + 1]; ++i) {
+      satisfy(triggers_[i], step);
+    }
+  }
+  if (state_ == State::kInStep && ended_ == begun_ * positions_) {
+    enter(State::kInStep, State::kBetweenSteps);
+  }
+  settle();
+  return {};
+}
+
+Result<void> Executor::begin_epilogue() {
+  if (state_ != State::kBetweenSteps) return conflict("the epilogue begins within a step");
+  enter(State::kBetweenSteps, State::kDraining);
+  if (begun_ == 0) {
+    enter(State::kDraining, State::kEpilogue);
+    enter(State::kEpilogue, State::kFinished);
+    return {};
+  }
+  drop_reads();
+  settle();
+  return {};
+}
+
+/// Reads for a next step that have not been given out are complete as they are.
+void Executor::drop_reads() {
+  std::erase_if(ready_, [&](const HeapEntry& entry) {
+    if (!nodes_[entry.node].droppable) return false;
+    settling_.push_back({entry.node, entry.step});
+    return true;
+  });
+  std::make_heap(ready_.begin(), ready_.end(), NeededLater{});
+}
+
+Result<void> Executor::completed(const Instance& instance) {
+  const std::uint32_t node = node_of(instance);
+  const bool once = instance.list != CacheOpList::kSteady;
+  const bool alive =
+      once ? instance.step == 0 : instance.step >= retired_ && instance.step < begun_;
+  if (node == kNone || !alive || progress_[slot(node, instance.step)] != Progress::kInFlight) {
+    return conflict("a transfer completed that is not in flight");
+  }
+  HO_CHECK(in_flight_ > 0);
+  in_flight_ -= 1;
+  completing_ = node;
+  finish(node, instance.step);
+  settle();
+  completing_ = kNone;
+  return {};
+}
+
+std::optional<ReadyTransfer> Executor::next() {
+  if (ready_.empty()) return std::nullopt;
+  std::pop_heap(ready_.begin(), ready_.end(), NeededLater{});
+  const HeapEntry entry = ready_.back();
+  ready_.pop_back();
+  Progress& progress = progress_[slot(entry.node, entry.step)];
+  HO_CHECK(progress == Progress::kReady);
+  progress = Progress::kInFlight;
+  in_flight_ += 1;
+  return ReadyTransfer{instance_of(entry.node, entry.step), entry.needed_at,
+                       nodes_[entry.node].droppable};
+}
+
+std::uint64_t Executor::next_trigger() const {
+  if (state_ != State::kInStep) return kNeverNeeded;
+  const std::uint32_t position = next_trigger_[ended_ % positions_];
+  if (position == kNone) return begun_ * positions_;  // the step's end
+  return ended_ / positions_ * positions_ + position + 1;
+}
+
+/// One dependency of an instance is met.
+void Executor::satisfy(std::uint32_t node, std::uint64_t step) {
+  const std::size_t at = slot(node, step);
+  HO_CHECK(waits_[at] > 0 && progress_[at] == Progress::kWaiting);
+  if (--waits_[at] > 0) return;
+  progress_[at] = Progress::kReady;
+  const bool dropped = state_ == State::kDraining && nodes_[node].droppable;
+  if (nodes_[node].detach || dropped) {
+    settling_.push_back({node, step});
+    return;
+  }
+  const std::uint64_t relative = nodes_[node].needed_rel;
+  const std::uint64_t needed =
+      relative == kNeverNeeded ? kNeverNeeded : step * positions_ + relative;
+  ready_.push_back({needed, step * nodes_.size() + nodes_[node].rank, node, step});
+  std::push_heap(ready_.begin(), ready_.end(), NeededLater{});
+}
+
+/// An instance is complete: opens its gate, releases its dependents, makes its slot reusable.
+void Executor::finish(std::uint32_t node, std::uint64_t step) {
+  const std::size_t at = slot(node, step);
+  const Node& made = nodes_[node];
+  if (made.gate != kNone) open_gate(node, step);
+  if (node < steady_) {
+    progress_[at] = Progress::kWaiting;
+    waits_[at] = made.waits;  // for step + kRing
+    HO_CHECK(open_in_step_[step % kRing] > 0);
+    open_in_step_[step % kRing] -= 1;
+  } else {
+    progress_[at] = Progress::kDone;
+    HO_CHECK(once_open_ > 0);
+    once_open_ -= 1;
+  }
+  const std::size_t end = node + 1 < nodes_.size() ? nodes_[node + 1].first_edge : edges_.size();
+  for (std::size_t i = made.first_edge; i < end; ++i) {
+    satisfy(edges_[i].node, step + (edges_[i].next_step ? 1 : 0));
+  }
+}
+
+void Executor::open_gate(std::uint32_t node, std::uint64_t step) {
+  const std::uint64_t at = step + (nodes_[node].gate_next_step ? 1 : 0);
+  std::uint32_t& open = gates_[(at % kRing) * positions_ + nodes_[node].gate];
+  HO_CHECK(open > 0);
+  open -= 1;
+}
+
+/// Completes what moves nothing and whose time has come, and whatever follows from that.
+void Executor::settle() {
+  while (!settling_.empty()) {
+    const Pending pending = settling_.back();
+    settling_.pop_back();
+    finish(pending.node, pending.step);
+  }
+  while (steady_ > 0 && retired_ < begun_ && open_in_step_[retired_ % kRing] == 0) {
+    open_in_step_[retired_ % kRing] = steady_;
+    retired_ += 1;
+  }
+  if (steady_ == 0) retired_ = ended_ / positions_;
+  advance_ready();
+  advance_epilogue();
+}
+
+void Executor::advance_ready() {
+  const std::uint64_t limit = (retired_ + 2) * positions_;
+  while (ready_through_ < limit) {
+    const std::uint64_t position = ready_through_ % positions_;
+    const std::uint64_t ring = (ready_through_ / positions_ % kRing) * positions_;
+    if (gates_[ring + position] > 0) return;
+    // Open gates of this slot are next counted four steps on; nothing touches them before.
+    gates_[ring + position] = gates_full_[position];
+    released_by_[ring + position] = completing_;
+    ready_through_ += 1;
+  }
+}
+
+std::optional<std::uint32_t> Executor::released_by(std::uint64_t position) const {
+  HO_CHECK(position < ready_through_ && ready_through_ <= position + kRing * positions_);
+  const std::uint32_t node = released_by_[position % (kRing * positions_)];
+  return node < steady_ ? std::optional(node) : std::nullopt;
+}
+
+void Executor::advance_epilogue() {
+  if (state_ == State::kDraining && retired_ == begun_ && once_open_ == 0) {
+    enter(State::kDraining, State::kEpilogue);
+    once_open_ = epilogue_;
+    for (std::uint32_t i = 0; i < epilogue_; ++i) satisfy(steady_ + prologue_ + i, 0);
+    while (!settling_.empty()) {
+      const Pending pending = settling_.back();
+      settling_.pop_back();
+      finish(pending.node, pending.step);
+    }
+  }
+  if (state_ == State::kEpilogue && once_open_ == 0) enter(State::kEpilogue, State::kFinished);
+}
+
+}  // namespace ho::client

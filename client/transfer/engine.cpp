@@ -1,0 +1,347 @@
+#include "client/transfer/engine.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/signals.hpp"
+
+namespace ho::client {
+namespace {
+
+constexpr std::size_t kCommandsMax = 8192;
+/// Commands taken per turn, so that completions are never starved by a busy producer.
+constexpr int kCommandsPerTurn = 64;
+/// Without any event for this long while transfers are in flight the thread yields at every turn,
+/// and later sleeps in short slices: on two cores the job and the daemon need the processor more.
+constexpr Duration kYieldAfter = std::chrono::microseconds(50);
+constexpr Duration kNapAfter = std::chrono::milliseconds(5);
+constexpr Duration kNap = std::chrono::microseconds(100);
+/// Waiting for flash alone: its answers ring the bell, only deadlines need a look.
+constexpr Duration kStageNap = std::chrono::milliseconds(10);
+
+std::vector<DriverPort> ports_of(const std::vector<Engine::Driver>& drivers) {
+  std::vector<DriverPort> ports;
+  for (const auto& driver : drivers) {
+    ports.push_back(driver.port);
+    ports.back().transport = driver.transport.get();
+  }
+  return ports;
+}
+
+}  // namespace
+
+Engine::Engine(std::vector<Driver> drivers, std::shared_ptr<Doorbell> door)
+    : door_(std::move(door)),
+      tickets_(kTicketsMax),
+      commands_(kCommandsMax),
+      drivers_(std::move(drivers)),
+      mover_(ports_of(drivers_), clock_) {
+  // The local driver turns these two, of a revoked segment, into an error.
+  const SignalsBlocked blocked({SIGBUS, SIGSEGV});
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "ho-transfer");
+}
+
+Engine::~Engine() {
+  Command stop;
+  stop.kind = Command::Kind::kStop;
+  while (!commands_.push(stop)) sched_yield();
+  ring();
+  thread_.join();
+}
+
+/// Waits for room where the queue is full: the thread takes commands at every turn, and a transfer
+/// that holds them up for want of room in the mover ends by its deadline.
+void Engine::post_call(void (*entry)(void*), void* argument) {
+  Command command;
+  command.kind = Command::Kind::kCall;
+  command.run = entry;
+  command.argument = argument;
+  while (!commands_.push(command)) sched_yield();
+  ring();
+}
+
+Result<std::uint64_t> Engine::start(Transfer transfer) {
+  const std::uint32_t hint = ticket_hint_.fetch_add(1, std::memory_order_relaxed);
+  for (std::uint32_t i = 0; i < kTicketsMax; ++i) {
+    const std::uint32_t index = (hint + i) % kTicketsMax;
+    Ticket& ticket = tickets_[index];
+    auto expected = TicketState::kFree;
+    if (ticket.state.load(std::memory_order_relaxed) != expected ||
+        !ticket.state.compare_exchange_strong(expected, TicketState::kClaimed)) {
+      continue;
+    }
+    ticket.arena.store(transfer.arena);
+    ticket.memory.store(transfer.local[0].value());
+    ticket.state.store(TicketState::kPending);
+    Command command;
+    command.transfer = transfer;
+    command.transfer.owner = 0;
+    command.transfer.cookie = index;
+    if (!commands_.push(command)) {
+      ticket.state.store(TicketState::kFree);
+      return Error(Errc::kBusy, "too many commands wait for the transfer thread");
+    }
+    ring();
+    return (std::uint64_t{ticket.generation.load()} << 32U) | (index + 1);
+  }
+  return Error(Errc::kBusy, "more than " + std::to_string(kTicketsMax) +
+                                " transfers are started and not waited for");
+}
+
+const Engine::Ticket* Engine::find(std::uint64_t ticket) const {
+  const std::uint64_t index = (ticket & UINT32_MAX) - 1;
+  if (index >= kTicketsMax) return nullptr;
+  const Ticket& found = tickets_[index];
+  const TicketState state = found.state.load();
+  const bool live = state == TicketState::kPending || state == TicketState::kDone;
+  return live && found.generation.load() == ticket >> 32U ? &found : nullptr;
+}
+
+Engine::Ticket* Engine::find(std::uint64_t ticket) {
+  return const_cast<Ticket*>(static_cast<const Engine*>(this)->find(ticket));
+}
+
+Result<bool> Engine::test(std::uint64_t ticket) const {
+  const Ticket* const found = find(ticket);
+  if (found == nullptr) return Error(Errc::kNotFound, "no such ticket");
+  return found->state.load(std::memory_order_acquire) == TicketState::kDone;
+}
+
+Result<void> Engine::wait(std::uint64_t ticket) {
+  Ticket* const found = find(ticket);
+  if (found == nullptr) return Error(Errc::kNotFound, "no such ticket");
+  const TimePoint spin_until = clock_.now() + kSpin;
+  while (found->state.load(std::memory_order_acquire) != TicketState::kDone) {
+    if (clock_.now() < spin_until) {
+      spin_pause();
+      continue;
+    }
+    const std::uint32_t token = ticket_done_.token();
+    if (found->state.load() == TicketState::kDone) break;
+    ticket_done_.wait(token, std::chrono::milliseconds(100));
+  }
+  const Errc code = found->code;
+  const NodeIndex node = found->node;
+  const std::string said = std::exchange(found->said, {});
+  found->generation.fetch_add(1);
+  found->state.store(TicketState::kFree);
+  if (code == Errc::kOk) return {};
+  // Constant since connect; a transfer cannot have run before.
+  const std::string label = node.value() < nodes_.size() ? nodes_[node.value()].label : "a node";
+  return Error(code,
+               "transfer to or from " + label + " failed" + (said.empty() ? "" : ": " + said));
+}
+
+template <typename Uses>
+void Engine::wait_until_none(const Uses& uses) {
+  for (Ticket& ticket : tickets_) {
+    while (ticket.state.load() == TicketState::kPending && uses(ticket)) {
+      const std::uint32_t token = ticket_done_.token();
+      if (ticket.state.load() != TicketState::kPending) break;
+      ticket_done_.wait(token, std::chrono::milliseconds(100));
+    }
+  }
+}
+
+void Engine::wait_unused(const ArenaMap* arena) {
+  wait_until_none([&](const Ticket& ticket) { return ticket.arena.load() == arena; });
+}
+
+void Engine::wait_unused(const LocalHandles& memory) {
+  wait_until_none([&](const Ticket& ticket) { return ticket.memory.load() == memory[0].value(); });
+}
+
+transport::Transport& Engine::transport(DriverIndex driver) {
+  HO_CHECK(driver.value() < drivers_.size());
+  return *drivers_[driver.value()].transport;
+}
+
+void Engine::set_nodes(std::vector<EngineNode> nodes) {
+  HO_CHECK(nodes_.empty() && nodes.size() <= kNodesMax);
+  nodes_ = std::move(nodes);
+  std::vector<std::shared_ptr<const NodeFault>> leases;
+  for (const EngineNode& node : nodes_) leases.push_back(node.fault);
+  mover_.set_leases(std::move(leases));
+  node_closed_.assign(nodes_.size(), 0);
+  seen_faults_ = 0;
+}
+
+void Engine::set_stager(std::unique_ptr<Stager> stager, Duration op_deadline) {
+  HO_CHECK(stager_ == nullptr);
+  stager_ = std::move(stager);
+  StagePort port;
+  port.stager = stager_.get();
+  port.op_deadline = op_deadline;
+  mover_.set_stager(port);
+}
+
+std::uint32_t Engine::reserve_owner() { return next_owner_++; }
+
+void Engine::attach(TransferSource* source, std::uint32_t owner) {
+  attached_.push_back({source, owner});
+  for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+    if (node_closed_[i] != 0 && source->uses(NodeIndex(i))) {
+      source->fail(nodes_[i].label + " was lost before", NodeIndex(i));
+    }
+  }
+}
+
+bool Engine::detach(TransferSource* source) {
+  const auto at = std::find_if(attached_.begin(), attached_.end(),
+                               [&](const Attached& one) { return one.source == source; });
+  HO_CHECK(at != attached_.end());
+  // Nothing new starts; what is in flight ends by its deadline.
+  if (!source->cancel()) return false;
+  attached_.erase(at);
+  return true;
+}
+
+void Engine::run() {
+  TimePoint last_event = clock_.now();
+  while (!stopping_) {
+    if (turn()) {
+      last_event = clock_.now();
+      continue;
+    }
+    const Duration quiet = clock_.now() - last_event;
+    if (mover_.in_flight() > 0) {
+      if (quiet > kSpin && mover_.waits_for_stager_only()) {
+        nap(kStageNap);
+      } else if (quiet > kNapAfter) {
+        nap(kNap);
+      } else if (quiet > kYieldAfter) {
+        sched_yield();
+      } else {
+        spin_pause();
+      }
+      continue;
+    }
+    if (quiet < kSpin) {
+      spin_pause();
+      continue;
+    }
+    const std::uint32_t token = door_->bell.token();
+    announce_wakes(Awake::kNo);
+    if (turn()) {
+      last_event = clock_.now();
+    } else {
+      for (const Attached& one : attached_) one.source->fail_if_stuck();
+      door_->bell.wait(token, Duration(-1));
+    }
+    announce_wakes(Awake::kYes);
+  }
+  HO_CHECK(attached_.empty());
+}
+
+/// Sleeps until the bell rings, for `limit` at most, unless there is something to do.
+void Engine::nap(Duration limit) {
+  const std::uint32_t token = door_->bell.token();
+  announce_wakes(Awake::kNo);
+  if (!turn()) door_->bell.wait(token, limit);
+  announce_wakes(Awake::kYes);
+}
+
+/// One look at everything. @return whether anything happened.
+bool Engine::turn() {
+  bool busy = take_commands();
+  busy |= check_faults();
+  for (const Attached& one : attached_) busy |= one.source->feed(mover_, ticks_.now());
+  busy |= mover_.pump(ticks_.now()) > 0;
+  busy |= take_completions();
+  return busy;
+}
+
+bool Engine::take_commands() {
+  bool any = false;
+  for (int i = 0; i < kCommandsPerTurn; ++i) {
+    if (!has_waiting_ && !commands_.pop(waiting_)) break;
+    has_waiting_ = false;
+    any = true;
+    switch (waiting_.kind) {
+      case Command::Kind::kStop: stopping_ = true; break;
+      case Command::Kind::kCall: waiting_.run(waiting_.argument); break;
+      case Command::Kind::kTransfer:
+        if (!mover_.start(waiting_.transfer)) {
+          has_waiting_ = true;  // completions come first; order among commands is kept
+          return i > 0;
+        }
+        break;
+    }
+  }
+  return any;
+}
+
+bool Engine::check_faults() {
+  const std::uint32_t faults = door_->faults.load();
+  if (faults == seen_faults_) return false;
+  seen_faults_ = faults;
+  for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+    const FaultReason reason = nodes_[i].fault->reason();
+    if (reason == FaultReason::kNone || node_closed_[i] != 0) continue;
+    node_closed_[i] = 1;
+    transport(nodes_[i].driver).close_peer(nodes_[i].peer);
+    for (const Attached& one : attached_) {
+      if (!one.source->uses(NodeIndex(i))) continue;
+      one.source->fail("lost " + nodes_[i].label + ": " + std::string(fault_text(reason)),
+                       NodeIndex(i));
+    }
+  }
+  return true;
+}
+
+std::string Engine::said_of(const TransferDone& done) const {
+  return done.staged && done.code != Errc::kOk ? stager_->explain(done.failed) : "";
+}
+
+bool Engine::take_completions() {
+  if (mover_.in_flight() == 0) return false;
+  std::array<TransferDone, 64> done;
+  const std::size_t count = mover_.poll(done);
+  bool tickets = false;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (done[i].code == Errc::kDeadline || done[i].code == Errc::kUnavailable) {
+      report_unresponsive(done[i].node);
+    }
+    if (done[i].owner == 0) {
+      Ticket& ticket = tickets_[done[i].cookie];
+      ticket.code = done[i].code;
+      ticket.node = done[i].node;
+      ticket.said = said_of(done[i]);
+      ticket.state.store(TicketState::kDone);
+      tickets = true;
+      continue;
+    }
+    const auto at = std::find_if(attached_.begin(), attached_.end(),
+                                 [&](const Attached& one) { return one.owner == done[i].owner; });
+    HO_CHECK(at != attached_.end());
+    NodeWords words;
+    if (done[i].code != Errc::kOk) {
+      words = {nodes_[done[i].node.value()].label, said_of(done[i])};
+    }
+    at->source->transfer_done(done[i], words, ticks_.now());
+  }
+  if (tickets) ticket_done_.ring();
+  return count > 0;
+}
+
+/// A driver between nodes closes a peer at the first operation that ends by its deadline, for good:
+/// the node is lost to this job, which must not be given memory there again. One that works on
+/// descriptors of this node's (local) loses the operation only.
+void Engine::report_unresponsive(NodeIndex node) {
+  const EngineNode& lost = nodes_[node.value()];
+  if (transport(lost.driver).caps().needs_descriptor) return;
+  lost.fault->report(FaultReason::kUnresponsive);
+}
+
+/// Tells the jobs at which op's end this thread wants to be woken, or that it is awake.
+void Engine::announce_wakes(Awake awake) {
+  for (const Attached& one : attached_) one.source->announce_wake(awake);
+}
+
+}  // namespace ho::client

@@ -1,0 +1,299 @@
+#include "client/transfer/mover.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.hpp"
+
+namespace ho::client {
+namespace {
+
+/// An OpId names the transfer's slot, the node, and a number that makes it unique in flight.
+constexpr unsigned kSlotBits = 16;
+constexpr unsigned kNodeBits = 12;
+static_assert(Mover::kTransfersMax <= (1U << kSlotBits));
+static_assert(kNodesMax <= (1U << kNodeBits));
+
+OpId op_id(std::uint32_t slot, NodeIndex node, std::uint64_t number) {
+  return OpId((number << (kSlotBits + kNodeBits)) | (std::uint64_t{node.value()} << kSlotBits) |
+              slot);
+}
+
+std::uint32_t slot_of(OpId op) {
+  return static_cast<std::uint32_t>(op.value() & ((1U << kSlotBits) - 1));
+}
+
+NodeIndex node_of(OpId op) {
+  return NodeIndex(static_cast<std::uint32_t>((op.value() >> kSlotBits) & ((1U << kNodeBits) - 1)));
+}
+
+struct LessUrgent {
+  template <typename Entry>
+  bool operator()(const Entry& a, const Entry& b) const {
+    if (a.urgency != b.urgency) return a.urgency > b.urgency;
+    return a.order > b.order;
+  }
+};
+
+}  // namespace
+
+Mover::Mover(std::vector<DriverPort> drivers, const Clock& clock) : clock_(clock) {
+  HO_CHECK(!drivers.empty() && drivers.size() <= kDriversMax);
+  for (DriverPort& port : drivers) {
+    HO_CHECK(port.transport != nullptr && port.pieces_max > 0 && port.small_pieces_max > 0);
+    const transport::Caps& caps = port.transport->caps();
+    port.piece_bytes = std::min(port.piece_bytes, caps.op_bytes_max);
+    HO_CHECK(port.piece_bytes > 0);
+    Driver driver;
+    driver.port = port;
+    driver.small.pieces_max = port.small_pieces_max;
+    // What the transport takes is for both; one that takes very little is shared as it comes.
+    const bool room = caps.depth_ops_max > port.small_pieces_max;
+    driver.large.pieces_max =
+        std::min(port.pieces_max, room ? caps.depth_ops_max - port.small_pieces_max : 1);
+    driver.small.waiting.reserve(kTransfersMax);
+    driver.large.waiting.reserve(kTransfersMax);
+    drivers_.push_back(std::move(driver));
+  }
+  active_.resize(kTransfersMax);
+  done_.resize(kTransfersMax);
+  free_.resize(kTransfersMax);
+  for (std::uint32_t i = 0; i < kTransfersMax; ++i) free_[i] = kTransfersMax - 1 - i;
+}
+
+void Mover::set_stager(const StagePort& port) {
+  HO_CHECK(stager_ == nullptr && port.stager != nullptr && port.pieces_max > 0);
+  stager_ = port.stager;
+  stage_.port.piece_bytes = std::min(port.piece_bytes, stager_->op_bytes_max());
+  stage_.port.op_deadline = port.op_deadline;
+  stage_.large.pieces_max = port.pieces_max;
+  stage_.large.waiting.reserve(kTransfersMax);
+}
+
+Result<void> Mover::start(const Transfer& transfer) {
+  HO_CHECK(transfer.arena != nullptr && transfer.bytes > 0);
+  HO_CHECK(!transfer.flash || stager_ != nullptr);
+  HO_CHECK(transfer.arena_offset_bytes <= transfer.arena->bytes() &&
+           transfer.bytes <= transfer.arena->bytes() - transfer.arena_offset_bytes);
+  if (full()) return Error(Errc::kBusy, "too many transfers in flight");
+  HO_CHECK(free_count_ > 0);
+  const std::uint32_t slot = free_[--free_count_];
+  in_flight_ += 1;
+  active_[slot] = Active{};
+  active_[slot].transfer = transfer;
+  enqueue(slot, next_order_++);
+  return {};
+}
+
+void Mover::drop(std::uint32_t owner) {
+  drop(stage_.large, owner);
+  for (Driver& driver : drivers_) {
+    drop(driver.small, owner);
+    drop(driver.large, owner);
+  }
+}
+
+void Mover::drop(Queue& queue, std::uint32_t owner) {
+  std::erase_if(queue.waiting, [&](const HeapEntry& entry) {
+    Active& active = active_[entry.slot];
+    const Transfer& transfer = active.transfer;
+    if (transfer.owner != owner || !transfer.droppable || active.submitted_bytes > 0) return false;
+    active.queued = false;
+    active.dropped = true;
+    finish_if_done(entry.slot);
+    return true;
+  });
+  std::make_heap(queue.waiting.begin(), queue.waiting.end(), LessUrgent{});
+}
+
+void Mover::enqueue(std::uint32_t slot, std::uint64_t order) {
+  Active& active = active_[slot];
+  const std::uint64_t at = active.transfer.arena_offset_bytes + active.submitted_bytes;
+  const std::uint32_t carrier = active.transfer.arena->extent_at(at).driver.value();
+  Driver& driver = active.transfer.flash ? stage_ : drivers_[carrier];
+  auto& waiting = driver.queue_of(active.transfer).waiting;
+  HO_CHECK(waiting.size() < kTransfersMax);
+  waiting.push_back({active.transfer.urgency, order, slot});
+  std::push_heap(waiting.begin(), waiting.end(), LessUrgent{});
+  active.queued = true;
+}
+
+std::size_t Mover::pump(std::uint64_t now_ticks) {
+  std::size_t submitted = pump(stage_, stage_.large, now_ticks);
+  for (Driver& driver : drivers_) {
+    submitted += pump(driver, driver.small, now_ticks);
+    submitted += pump(driver, driver.large, now_ticks);
+  }
+  return submitted;
+}
+
+std::size_t Mover::pump(Driver& driver, Queue& queue, std::uint64_t now_ticks) {
+  std::size_t submitted = 0;
+  while (!queue.waiting.empty() && queue.pieces < queue.pieces_max &&
+         submit_next(driver, queue, now_ticks)) {
+    submitted += 1;
+  }
+  return submitted;
+}
+
+/// Takes one step with the queue's most urgent transfer. @return false: the driver is full.
+bool Mover::submit_next(Driver& driver, Queue& queue, std::uint64_t now_ticks) {
+  const HeapEntry entry = queue.waiting.front();
+  Active& active = active_[entry.slot];
+  const auto leave_heap = [&] {
+    std::pop_heap(queue.waiting.begin(), queue.waiting.end(), LessUrgent{});
+    queue.waiting.pop_back();
+    active.queued = false;
+  };
+  if (active.code != Errc::kOk) {
+    leave_heap();
+    finish_if_done(entry.slot);
+    return true;
+  }
+  const std::uint64_t at = active.transfer.arena_offset_bytes + active.submitted_bytes;
+  const ArenaExtent& extent = active.transfer.arena->extent_at(at);
+  const std::uint64_t left = active.transfer.bytes - active.submitted_bytes;
+  const std::uint64_t in_extent = extent.begin_bytes + extent.length_bytes - at;
+  const std::uint64_t bytes = std::min({left, in_extent, driver.port.piece_bytes});
+  const OpId op = op_id(entry.slot, extent.node, next_op_++);
+  const auto ok = active.transfer.flash ? submit_stage(active, extent, bytes, op)
+                                        : submit_piece(driver, active, extent, bytes, op);
+  if (!ok) {
+    if (ok.error().code() == Errc::kBusy) return false;
+    fail(active, ok.error().code(), op);
+    leave_heap();
+    finish_if_done(entry.slot);
+    return true;
+  }
+  if (active.submitted_bytes == 0) active.sent_ticks = now_ticks;
+  active.submitted_bytes += bytes;
+  active.pieces += 1;
+  queue.pieces += 1;
+  const bool moved_on = bytes == left || bytes == in_extent;
+  if (moved_on) leave_heap();
+  if (moved_on && bytes < left) enqueue(entry.slot, entry.order);
+  return true;
+}
+
+Result<void> Mover::submit_piece(Driver& driver, const Active& active, const ArenaExtent& extent,
+                                 std::uint64_t bytes, OpId op) {
+  const Transfer& transfer = active.transfer;
+  const std::uint64_t within =
+      transfer.arena_offset_bytes + active.submitted_bytes - extent.begin_bytes;
+  const transport::LocalId local = transfer.local[extent.driver.value()];
+  std::byte* const memory = transfer.memory + active.submitted_bytes;
+  TimePoint lease_end = TimePoint::max();
+  // Once the lease may have ended, a target that serves by itself may have taken the memory away
+  // under an operation and tell it as done nevertheless. (Where no target serves, losing the memory
+  // is seen at once.)
+  if (driver.port.transport->caps().needs_peer_progress && extent.node.value() < leases_.size()) {
+    lease_end = leases_[extent.node.value()]->lease_end();
+  }
+  const TimePoint deadline = std::min(clock_.now() + driver.port.op_deadline, lease_end);
+  if (transfer.direction == Direction::kGet) {
+    return driver.port.transport->submit(transport::GetOp{op,
+                                                          {memory, bytes},
+                                                          local,
+                                                          extent.region,
+                                                          extent.region_offset_bytes + within,
+                                                          deadline,
+                                                          lease_end});
+  }
+  return driver.port.transport->submit(transport::PutOp{op,
+                                                        {memory, bytes},
+                                                        local,
+                                                        extent.region,
+                                                        extent.region_offset_bytes + within,
+                                                        deadline,
+                                                        lease_end});
+}
+
+Result<void> Mover::submit_stage(const Active& active, const ArenaExtent& extent,
+                                 std::uint64_t bytes, OpId op) {
+  const Transfer& transfer = active.transfer;
+  HO_CHECK(transfer.flash->node == extent.node);  // whoever made the transfer has seen to that
+  StageOp piece;
+  piece.op = op;
+  piece.direction = transfer.direction == Direction::kGet ? Staging::kIn : Staging::kOut;
+  piece.flash = *transfer.flash;
+  piece.flash.offset_bytes += active.submitted_bytes;
+  piece.segment = extent.segment;
+  piece.segment_offset_bytes = extent.region_offset_bytes + transfer.arena_offset_bytes +
+                               active.submitted_bytes - extent.begin_bytes;
+  piece.length_bytes = bytes;
+  piece.deadline = clock_.now() + stage_.port.op_deadline;
+  return stager_->submit(piece);
+}
+
+std::size_t Mover::poll(std::span<TransferDone> out) {
+  std::array<Completion, 64> completions;
+  if (stage_.pieces() > 0) {
+    const std::size_t count = stager_->poll(completions);
+    for (std::size_t i = 0; i < count; ++i) piece_done(stage_, completions[i]);
+  }
+  for (Driver& driver : drivers_) {
+    if (driver.pieces() == 0) continue;
+    const std::size_t count = driver.port.transport->poll(completions);
+    HO_CHECK(count <= completions.size());
+    for (std::size_t i = 0; i < count; ++i) piece_done(driver, completions[i]);
+  }
+  std::size_t written = 0;
+  for (; written < out.size() && done_count_ > 0; ++written) {
+    out[written] = done_[done_first_];
+    done_first_ = (done_first_ + 1) % done_.size();
+    done_count_ -= 1;
+    HO_CHECK(in_flight_ > 0);
+    in_flight_ -= 1;
+  }
+  return written;
+}
+
+bool Mover::waits_for_stager_only() const {
+  const auto idle = [](const Driver& driver) { return driver.pieces() == 0; };
+  return stage_.pieces() > 0 && std::all_of(drivers_.begin(), drivers_.end(), idle);
+}
+
+bool Mover::waits_for_peers_only() const {
+  bool any = false;
+  for (const Driver& driver : drivers_) {
+    if (driver.pieces() == 0) continue;
+    any = true;
+    if (!driver.port.transport->caps().needs_peer_progress) return false;
+  }
+  return any;
+}
+
+void Mover::piece_done(Driver& driver, const Completion& completion) {
+  const std::uint32_t slot = slot_of(completion.op);
+  HO_CHECK(slot < kTransfersMax);
+  Active& active = active_[slot];
+  Queue& queue = driver.queue_of(active.transfer);
+  HO_CHECK(active.pieces > 0 && queue.pieces > 0);
+  queue.pieces -= 1;
+  active.pieces -= 1;
+  if (completion.code != Errc::kOk) fail(active, completion.code, completion.op);
+  finish_if_done(slot);
+}
+
+/// Keeps the first failure: what follows it (a closed peer's other pieces) explains less.
+void Mover::fail(Active& active, Errc code, OpId op) {
+  if (active.code != Errc::kOk) return;
+  active.code = code;
+  active.failed = op;
+}
+
+void Mover::finish_if_done(std::uint32_t slot) {
+  const Active& active = active_[slot];
+  if (active.pieces > 0 || active.queued) return;
+  HO_CHECK(active.code != Errc::kOk || active.dropped ||
+           active.submitted_bytes == active.transfer.bytes);
+  HO_CHECK(done_count_ < done_.size());
+  done_[(done_first_ + done_count_) % done_.size()] = {
+      active.transfer.owner,  active.transfer.cookie, active.code,
+      node_of(active.failed), active.failed,          active.transfer.flash.has_value(),
+      active.sent_ticks,      active.dropped};
+  done_count_ += 1;
+  free_[free_count_++] = slot;
+}
+
+}  // namespace ho::client

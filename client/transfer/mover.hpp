@@ -1,0 +1,196 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "client/transfer/arena_map.hpp"
+#include "client/transfer/node_fault.hpp"
+#include "client/transfer/stager.hpp"
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+#include "common/base/units.hpp"
+#include "common/transport/transport.hpp"
+
+namespace ho::client {
+
+/// One registered stretch of host memory: the handle each driver gave for it.
+using LocalHandles = std::array<transport::LocalId, kDriversMax>;
+
+enum class Direction : std::uint8_t { kGet, kPut };
+
+/// Order in which waiting transfers get the link: smaller first. Plain transfers of the job are
+/// waited for now; a schedule's transfers come after them, the one needed soonest first. Schedules
+/// are compared by Mover::progress(): a transfer needed in n positions is worth progress + n, so
+/// one that waits becomes the most urgent in time, however old its rivals' schedules are.
+struct Urgency {
+  static constexpr std::uint64_t kPlainSmall = 0;
+  static constexpr std::uint64_t kPlain = 1;
+  static constexpr std::uint64_t kScheduled = 2;  ///< plus progress() and the positions until then
+};
+
+/// Transfers up to this size are small: plain ones overtake larger ones, and all have places of
+/// their own, so that none waits until a large one's piece is done.
+inline constexpr std::uint64_t kSmallTransferBytes = 64 * kKiB;
+
+/// One move between host memory and an arena of the pool, or, with `flash`, between that arena and
+/// flash of the nodes that hold it.
+struct Transfer {
+  std::uint32_t owner = 0;   ///< whom the outcome is for
+  std::uint64_t cookie = 0;  ///< the owner's own name for it
+  Direction direction = Direction::kGet;
+  const ArenaMap* arena = nullptr;  ///< outlives the transfer
+  std::uint64_t arena_offset_bytes = 0;
+  std::byte* memory = nullptr;  ///< read only for kPut; inside `local`
+  std::uint64_t bytes = 0;      ///< >= 1
+  LocalHandles local;
+  /// Set: kGet comes from there into the arena, kPut goes there; `memory` and `local` are unused.
+  std::optional<FlashPlace> flash;
+  std::uint64_t urgency = Urgency::kPlain;
+  bool droppable = false;  ///< drop() may end it while nothing of it was sent
+};
+
+/// How one accepted transfer ended. Exactly one per accepted transfer.
+struct TransferDone {
+  std::uint32_t owner = 0;
+  std::uint64_t cookie = 0;
+  Errc code = Errc::kOk;
+  NodeIndex node;                ///< whose part failed; meaningless with kOk
+  OpId failed;                   ///< the piece that failed first; likewise
+  bool staged = false;           ///< it was a move between arena and flash
+  std::uint64_t sent_ticks = 0;  ///< pump()'s time when its first piece was sent; 0: none was
+  bool dropped = false;          ///< nothing of it was moved, nor will be
+};
+
+/// How the mover treats one driver.
+struct DriverPort {
+  transport::Transport* transport = nullptr;  ///< outlives the mover
+  std::uint64_t piece_bytes = 4 * kMiB;       ///< larger transfers are cut
+  std::uint32_t pieces_max =
+      8;  ///< of large transfers in flight; more would only delay urgent ones
+  std::uint32_t small_pieces_max = 16;  ///< of small transfers, besides
+  Duration op_deadline{};
+};
+
+/// How the mover treats the stager.
+struct StagePort {
+  Stager* stager = nullptr;  ///< outlives the mover
+  std::uint64_t piece_bytes = 4 * kMiB;
+  std::uint32_t pieces_max = 16;
+  Duration op_deadline{};
+};
+
+/// Cuts transfers at segment boundaries and into pieces, keeps a bounded number of pieces in flight
+/// per driver, most urgent first, and joins their completions. Small transfers queue apart: in the
+/// transport's own queue a large one's pieces leave room for them.
+///
+/// Owner: the transfer thread (the simulation in tests). Allocates only in its constructor.
+/// Lifecycle: start() -> pump() and poll() until the transfer's TransferDone came out. It is wrong
+/// to touch a transfer's memory before that.
+class Mover {
+ public:
+  /// Transfers accepted and not yet reported.
+  static constexpr std::uint32_t kTransfersMax = 8192;
+
+  Mover(std::vector<DriverPort> drivers, const Clock& clock);
+
+  /// Whose leases bound operations, by NodeIndex; start-up only. None: nothing bounds them.
+  void set_leases(std::vector<std::shared_ptr<const NodeFault>> leases) {
+    leases_ = std::move(leases);
+  }
+
+  /// Start-up only. Without one no transfer may name flash.
+  void set_stager(const StagePort& port);
+
+  /// @return kBusy: kTransfersMax are under way, nothing started. Arguments are our own: checked,
+  /// not refused.
+  [[nodiscard]] Result<void> start(const Transfer& transfer);
+
+  /// Ends the owner's droppable transfers of which no piece has been submitted; poll() tells.
+  void drop(std::uint32_t owner);
+
+  /// Submits pieces while drivers take them. `now_ticks` is what TransferDone tells as the time at
+  /// which a transfer left its queue; of the caller's own clock. @return how many were submitted.
+  std::size_t pump(std::uint64_t now_ticks);
+
+  /// Makes progress and moves finished transfers into `out`. @return how many were written.
+  std::size_t poll(std::span<TransferDone> out);
+
+  /// Positions that all schedules together have ended: the time that urgencies are told in.
+  [[nodiscard]] std::uint64_t progress() const { return progress_; }
+  void add_progress(std::uint64_t positions) { progress_ += positions; }
+
+  /// Transfers accepted and not yet given out by poll().
+  [[nodiscard]] std::uint32_t in_flight() const { return in_flight_; }
+  [[nodiscard]] bool full() const { return in_flight_ == kTransfersMax; }
+  /// Pieces submitted to a driver that only moves while its peer's process runs.
+  [[nodiscard]] bool waits_for_peers_only() const;
+  /// All pieces in flight are the stager's, which tells of their end by itself.
+  [[nodiscard]] bool waits_for_stager_only() const;
+
+ private:
+  struct Active {
+    Transfer transfer;
+    std::uint64_t submitted_bytes = 0;
+    std::uint32_t pieces = 0;  ///< in flight
+    bool queued = false;       ///< stands in a driver's heap
+    bool dropped = false;
+    Errc code = Errc::kOk;
+    OpId failed;                   ///< set with code
+    std::uint64_t sent_ticks = 0;  ///< of its first piece
+  };
+  struct HeapEntry {
+    std::uint64_t urgency = 0;
+    std::uint64_t order = 0;
+    std::uint32_t slot = 0;
+  };
+  struct Queue {
+    std::vector<HeapEntry> waiting;  ///< heap
+    std::uint32_t pieces = 0;        ///< in flight
+    std::uint32_t pieces_max = 0;
+  };
+  struct Driver {
+    DriverPort port;  ///< the stager's has no transport
+    Queue small;      ///< the stager's is unused
+    Queue large;
+    [[nodiscard]] std::uint32_t pieces() const { return small.pieces + large.pieces; }
+    [[nodiscard]] Queue& queue_of(const Transfer& transfer) {
+      return transfer.bytes <= kSmallTransferBytes && !transfer.flash ? small : large;
+    }
+  };
+
+  void drop(Queue& queue, std::uint32_t owner);
+  void enqueue(std::uint32_t slot, std::uint64_t order);
+  std::size_t pump(Driver& driver, Queue& queue, std::uint64_t now_ticks);
+  [[nodiscard]] Result<void> submit_stage(const Active& active, const ArenaExtent& extent,
+                                          std::uint64_t bytes, OpId op);
+  [[nodiscard]] bool submit_next(Driver& driver, Queue& queue, std::uint64_t now_ticks);
+  [[nodiscard]] Result<void> submit_piece(Driver& driver, const Active& active,
+                                          const ArenaExtent& extent, std::uint64_t bytes, OpId op);
+  void piece_done(Driver& driver, const Completion& completion);
+  void fail(Active& active, Errc code, OpId op);
+  void finish_if_done(std::uint32_t slot);
+
+  const Clock& clock_;
+  std::vector<std::shared_ptr<const NodeFault>> leases_;
+  std::vector<Driver> drivers_;
+  Stager* stager_ = nullptr;
+  Driver stage_;
+  std::vector<Active> active_;
+  std::vector<std::uint32_t> free_;
+  std::uint32_t free_count_ = kTransfersMax;
+  std::uint32_t in_flight_ = 0;
+  std::vector<TransferDone> done_;  ///< ring of kTransfersMax
+  std::size_t done_first_ = 0;
+  std::size_t done_count_ = 0;
+  std::uint64_t next_order_ = 0;
+  std::uint64_t next_op_ = 0;
+  std::uint64_t progress_ = 0;
+};
+
+}  // namespace ho::client

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "client/transfer/bell.hpp"
+#include "common/base/clock.hpp"
+
+namespace ho::client {
+
+/// Why a node can no longer be used.
+enum class FaultReason : std::uint8_t {
+  kNone = 0,
+  kConnectionLost = 1,
+  kLeaseLapsed = 2,
+  kUnresponsive = 3,
+};
+
+[[nodiscard]] constexpr std::string_view fault_text(FaultReason reason) {
+  switch (reason) {
+    case FaultReason::kNone: return "in order";
+    case FaultReason::kConnectionLost: return "its control connection closed";
+    case FaultReason::kLeaseLapsed: return "its session's lease lapsed";
+    case FaultReason::kUnresponsive:
+      return "a transfer with it failed, and its data path is closed";
+  }
+  return "unknown";
+}
+
+/// What wakes the transfer thread. Shared by everyone who has news for it.
+struct Doorbell {
+  Bell bell;
+  std::atomic<std::uint32_t> faults{0};  ///< how many nodes were reported lost
+};
+
+/// One node's state as its control connection and lease thread see it. Written once, by any thread.
+class NodeFault {
+ public:
+  explicit NodeFault(std::shared_ptr<Doorbell> door) : door_(std::move(door)) {}
+
+  void report(FaultReason reason) {
+    auto none = static_cast<std::uint8_t>(FaultReason::kNone);
+    if (!reason_.compare_exchange_strong(none, static_cast<std::uint8_t>(reason))) return;
+    door_->faults.fetch_add(1);
+    door_->bell.ring();
+  }
+  [[nodiscard]] FaultReason reason() const { return static_cast<FaultReason>(reason_.load()); }
+
+  /// The daemon let a request's deadline pass. Its data may still move (the local driver needs no
+  /// daemon), but shutting down does not wait for it a second time.
+  void mark_silent() { silent_.store(true); }
+  void mark_answering() { silent_.store(false); }
+  [[nodiscard]] bool silent() const { return silent_.load(); }
+
+  /// Until when the node's memory is surely this job's: a lease after the last renewal that was
+  /// answered was *sent*. The daemon's own reckoning ends later.
+  void set_lease_end(TimePoint end) { lease_end_ns_.store(end.time_since_epoch().count()); }
+  [[nodiscard]] TimePoint lease_end() const { return TimePoint(Duration(lease_end_ns_.load())); }
+
+ private:
+  std::shared_ptr<Doorbell> door_;
+  std::atomic<std::uint8_t> reason_{0};
+  std::atomic<bool> silent_{false};
+  std::atomic<Duration::rep> lease_end_ns_{TimePoint::max().time_since_epoch().count()};
+};
+
+}  // namespace ho::client

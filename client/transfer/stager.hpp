@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "client/transfer/arena_map.hpp"
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+#include "common/model/address.hpp"
+#include "common/model/op.hpp"
+
+namespace ho::client {
+
+/// A byte of flash: of one extent on one node.
+struct FlashPlace {
+  NodeIndex node;
+  std::uint64_t extent = 0;  ///< the daemon's number
+  std::uint64_t offset_bytes = 0;
+};
+
+enum class Staging : std::uint8_t { kIn, kOut };
+
+/// One piece moved by its node between flash and granted DDR.
+struct StageOp {
+  OpId op;
+  Staging direction = Staging::kIn;
+  FlashPlace flash;
+  SegmentId segment;  ///< on the same node
+  std::uint64_t segment_offset_bytes = 0;
+  std::uint64_t length_bytes = 0;  ///< 1 .. op_bytes_max()
+  TimePoint deadline;
+};
+
+/// Asks nodes to move bytes between their flash and this job's segments.
+/// Threads: one owner. submit() and poll() do not wait. An operation is a control message, so
+/// submit() allocates: pieces are MiB, beside which it costs nothing.
+class Stager {
+ public:
+  virtual ~Stager() = default;
+
+  [[nodiscard]] virtual std::uint64_t op_bytes_max() const = 0;
+
+  /// @return accepted: one Completion with op.op will come out of poll(), at the latest by the
+  /// deadline; with kBusy where the node had no room for it until then. kBusy: poll() and retry.
+  /// kUnavailable: the node is lost. Nothing started then. Until its completion the segment's range
+  /// is the node's. One that ended by kDeadline may still be moving bytes: the range must not be
+  /// used again.
+  [[nodiscard]] virtual Result<void> submit(const StageOp& op) = 0;
+  /// Moves up to out.size() completions into `out`. @return how many were written.
+  virtual std::size_t poll(std::span<Completion> out) = 0;
+
+  /// What was said of an operation that failed, or was not accepted; asked when poll() has given it
+  /// out, since only the latest failures are kept. Empty: nothing is known.
+  [[nodiscard]] virtual std::string explain(OpId op) const = 0;
+};
+
+}  // namespace ho::client

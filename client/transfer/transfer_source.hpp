@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "client/transfer/mover.hpp"
+
+namespace ho::client {
+
+/// Whether the transfer thread looks at everything by itself, or sleeps until its bell rings.
+enum class Awake : std::uint8_t { kYes, kNo };
+
+/// How the transfer thread names a node and what it answered, in messages.
+struct NodeWords {
+  std::string label;  ///< as EngineNode::label
+  std::string said;   ///< the node's own words for a failed stage; else empty
+};
+
+/// Something that keeps the transfer thread in work beside plain transfers: a loaded schedule.
+/// Every call comes from the transfer thread, between attach and detach.
+class TransferSource {
+ public:
+  virtual ~TransferSource() = default;
+
+  /// Takes in what its job did and starts what became ready. @return whether anything happened.
+  virtual bool feed(Mover& mover, std::uint64_t now_ticks) = 0;
+  /// A transfer of its own ended; `words` are of done.node, filled where done.code is an error.
+  virtual void transfer_done(const TransferDone& done, const NodeWords& words,
+                             std::uint64_t now_ticks) = 0;
+  /// It has bytes on this node.
+  [[nodiscard]] virtual bool uses(NodeIndex node) const = 0;
+  /// Stops it: the first reason stays. @param node  the lost one, whose tensors the message names.
+  virtual void fail(const std::string& what, std::optional<NodeIndex> node) = 0;
+  /// Nothing is in flight anywhere: fails it where its job waits for what can never come.
+  virtual void fail_if_stuck() = 0;
+  /// Before the thread sleeps, and after it woke: its job must know when to ring.
+  virtual void announce_wake(Awake awake) = 0;
+  /// Starts nothing more. @return whether none of its transfers is in flight.
+  [[nodiscard]] virtual bool cancel() = 0;
+};
+
+}  // namespace ho::client

@@ -1,0 +1,272 @@
+#include "daemon/grant/grants.hpp"
+
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <asio/thread_pool.hpp>
+#include <optional>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/log.hpp"
+#include "proto/control_values.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+constexpr std::size_t kJobsMax = 256;
+// Two, so that a small grant need not wait for a large one.
+constexpr std::size_t kMakers = 2;
+
+transport::TenantId tenant_of(SessionId session) { return transport::TenantId(session.value()); }
+
+using Places = std::vector<std::optional<NumaNode>>;  // one a segment
+
+Result<std::vector<SegmentMemory>> make_memory(const Places& places, SegmentMemory::Spec spec) {
+  std::vector<SegmentMemory> made;
+  made.reserve(places.size());
+  for (const auto& place : places) {
+    spec.numa = place;
+    auto memory = SegmentMemory::create(spec);
+    if (!memory) return memory.error();
+    made.push_back(std::move(*memory));
+  }
+  return made;
+}
+
+}  // namespace
+
+struct Grants::Job {
+  Spec spec;
+  Made answer;
+  std::vector<SegmentId> segments;
+  transport::TenantId tenant = transport::kNobody;  ///< at whose place it will be served
+  std::shared_ptr<std::vector<SegmentMemory>> memory;
+};
+
+Grants::Grants(Pool& pool, DataLoop& data, asio::io_context& io, PagePlan pages)
+    : pool_(pool),
+      data_(data),
+      io_(io),
+      pages_(pages),
+      makers_(std::make_unique<asio::thread_pool>(kMakers)),
+      wiper_(std::make_unique<asio::thread_pool>(1)) {}
+
+Grants::~Grants() { stop(); }
+
+void Grants::stop() {
+  give_up();
+  makers_->join();
+  wiper_->join();
+}
+
+PageKind Grants::page_kind(SegmentId segment) const {
+  const auto found = held_.find(segment);
+  return found == held_.end() ? pages_.kind : found->second.memory.page_kind();
+}
+
+std::optional<NumaNode> Grants::numa_node(SegmentId segment) const {
+  const auto found = held_.find(segment);
+  return found == held_.end() ? std::nullopt : found->second.memory.numa_node();
+}
+
+std::optional<Grants::Live> Grants::memory(SegmentId segment) const {
+  const auto found = held_.find(segment);
+  if (found == held_.end()) return std::nullopt;
+  return Live{found->second.memory.bytes(), found->second.rights};
+}
+
+void Grants::admit(SessionId session, const std::string& driver, Admitted answer) {
+  ++jobs_;
+  const auto told = [this, session, driver, answer](const Result<std::string>& admitted) {
+    HO_CHECK(jobs_ > 0);
+    --jobs_;
+    // It may have ended meanwhile, and been dismissed.
+    if (admitted && pool_.sessions().count(session) > 0) admitted_[session] = driver;
+    answer(admitted);
+  };
+  const auto accepted =
+      data_.admit(driver, tenant_of(session), [this, told](const Result<std::string>& admitted) {
+        asio::post(io_, [told, admitted] { told(admitted); });
+      });
+  if (!accepted) told(accepted.error());
+}
+
+void Grants::make(const Spec& spec, Made answer) {
+  const std::uint64_t segment_bytes = pool_.options().segment_bytes;
+  const std::uint64_t most = segments_per_grant_max(spec.driver);
+  const std::uint64_t wanted = spec.bytes / segment_bytes + (spec.bytes % segment_bytes != 0);
+  if (jobs_ >= kJobsMax) return answer(Error(Errc::kBusy, "too many grants are being made"));
+  // What the pool cannot give at all is told as that, however large the request is.
+  if (wanted > most && spec.bytes <= pool_.options().capacity_bytes - pool_.granted_bytes()) {
+    return answer(Error(
+        Errc::kInvalidArgument,
+        std::to_string(wanted) + " segments in one request, the limit is " + std::to_string(most)));
+  }
+  auto segments = pool_.reserve(spec.session, spec.bytes, spec.driver, spec.near);
+  if (!segments) return answer(segments.error());
+  auto job = std::make_shared<Job>();
+  job->spec = spec;
+  job->answer = std::move(answer);
+  job->segments = std::move(*segments);
+  // Settled now: a session that ends before the memory is made must not pass for one that never was
+  // admitted.
+  const auto admitted = admitted_.find(spec.session);
+  if (admitted != admitted_.end() && admitted->second == spec.driver) {
+    job->tenant = tenant_of(spec.session);
+  }
+  ++jobs_;
+  SegmentMemory::Spec memory;
+  memory.bytes = segment_bytes;
+  memory.wanted = pages_.kind;
+  memory.fallback = pages_.fallback;
+  memory.otherwise = pages_.otherwise;
+  memory.rights = spec.rights;
+  memory.stop = &giving_up_;
+  Places places;
+  for (const SegmentId id : job->segments) places.push_back(pool_.find(id)->numa);
+  asio::post(*makers_, [this, job, memory, places] {
+    auto made = make_memory(places, memory);
+    if (!made) {
+      asio::post(io_, [this, job, error = made.error()] { fail(job, error); });
+      return;
+    }
+    job->memory = std::make_shared<std::vector<SegmentMemory>>(std::move(*made));
+    asio::post(io_, [this, job] { expose(job); });
+  });
+}
+
+void Grants::expose(const std::shared_ptr<Job>& job) {
+  DataLoop::ExposeRequest request;
+  request.driver = job->spec.driver;
+  for (const SegmentMemory& memory : *job->memory) {
+    request.regions.push_back({memory.bytes(), job->spec.rights, memory.fd(), job->tenant});
+  }
+  auto accepted = data_.expose(
+      std::move(request), [this, job](Result<std::vector<transport::Exposure>> exposed) {
+        asio::post(io_, [this, job, exposed = std::move(exposed)]() mutable {
+          if (!exposed) return fail(job, exposed.error());
+          fault_in_mappings(job, std::move(*exposed));
+        });
+      });
+  if (!accepted) fail(job, accepted.error());
+}
+
+/// A driver's own mapping of pages that are there already: cheap beside making them, but not for
+/// the data thread, which would meet each page at its first transfer.
+void Grants::fault_in_mappings(const std::shared_ptr<Job>& job,
+                               std::vector<transport::Exposure> exposures) {
+  HO_CHECK(!exposures.empty());
+  if (exposures.front().mapping.empty()) return hand_out(job, std::move(exposures));
+  asio::post(*makers_, [this, job, exposures = std::move(exposures)]() mutable {
+    const Touch touch = job->spec.rights == transport::Rights::kRead ? Touch::kRead : Touch::kWrite;
+    for (const auto& exposure : exposures) {
+      // Not needed for being right: what fails here is faulted in later, by transfers.
+      static_cast<void>(fault_in(exposure.mapping, touch, &giving_up_));
+    }
+    asio::post(io_, [this, job, exposures = std::move(exposures)]() mutable {
+      hand_out(job, std::move(exposures));
+    });
+  });
+}
+
+void Grants::hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Exposure> exposures) {
+  HO_CHECK(exposures.size() == job->segments.size());
+  std::vector<GrantedSegment> out;
+  std::optional<Error> failure;
+  for (std::size_t i = 0; i < exposures.size(); ++i) {
+    const SegmentId id = job->segments[i];
+    if (!pool_.activate(id)) failure = Error(Errc::kNotFound, "the session ended meanwhile");
+    SegmentMemory& memory = (*job->memory)[i];
+    note_place(id, memory);
+    GrantedSegment segment;
+    segment.id = id;
+    segment.address_bits = pool_.address(*pool_.find(id)).bits();
+    segment.length_bytes = memory.bytes().size();
+    segment.key = exposures[i].key;
+    if (job->spec.driver == "local") {
+      auto fd = memory.descriptor(job->spec.rights);
+      if (fd) segment.fd = std::move(*fd);
+      if (!fd) failure = fd.error();
+    }
+    out.push_back(std::move(segment));
+    held_.emplace(id, Held{std::move(memory), exposures[i].id, job->spec.driver, job->spec.rights});
+  }
+  HO_CHECK(jobs_ > 0);
+  --jobs_;
+  if (!failure) return job->answer(std::move(out));
+  const bool session_lives = pool_.sessions().count(job->spec.session) == 1;
+  if (session_lives) HO_CHECK(pool_.release(job->spec.session, job->segments).ok());
+  end(job->segments, [job, error = *failure] { job->answer(error); });
+}
+
+/// Not a failure, but a job is slower than it should be, for as long as it has this memory.
+void Grants::note_place(SegmentId segment, const SegmentMemory& memory) {
+  const auto meant = pool_.find(segment)->numa;
+  const auto found = memory.numa_node();
+  if (misplaced_ || !meant || !found || found == meant) return;
+  misplaced_ = true;
+  log(LogLevel::kWarning, "memory lies on another NUMA node than meant; told once",
+      {{"meant", std::to_string(meant->value())}, {"found", std::to_string(found->value())}});
+}
+
+void Grants::fail(const std::shared_ptr<Job>& job, const Error& error) {
+  for (const SegmentId id : job->segments) pool_.abandon(id);
+  auto memory = job->memory ? job->memory : std::make_shared<std::vector<SegmentMemory>>();
+  job->memory.reset();
+  HO_CHECK(jobs_ > 0);
+  --jobs_;
+  wipe(std::move(memory), job->segments, [job, error] { job->answer(error); });
+}
+
+void Grants::end(const std::vector<SegmentId>& segments, Ended answer) {
+  std::map<std::string, DataLoop::RevokeRequest> by_driver;
+  auto memory = std::make_shared<std::vector<SegmentMemory>>();
+  for (const SegmentId id : segments) {
+    const auto found = held_.find(id);
+    HO_CHECK(found != held_.end());
+    auto& request = by_driver[found->second.driver];
+    request.driver = found->second.driver;
+    request.exposures.push_back(found->second.exposure);
+    memory->push_back(std::move(found->second.memory));
+    held_.erase(found);
+  }
+  if (segments.empty()) return answer();
+  ++jobs_;
+  auto left = std::make_shared<std::size_t>(by_driver.size());
+  for (auto& [driver, request] : by_driver) {
+    data_.revoke(std::move(request), [this, left, memory, segments, answer] {
+      asio::post(io_, [this, left, memory, segments, answer] {
+        if (--*left > 0) return;
+        const auto unused = [this, memory, segments, answer] {
+          --jobs_;
+          wipe(memory, segments, answer);
+        };
+        if (before_wipe_) return before_wipe_(segments, unused);
+        unused();
+      });
+    });
+  }
+}
+
+void Grants::wipe(std::shared_ptr<std::vector<SegmentMemory>> memory,
+                  std::vector<SegmentId> segments, Ended answer) {
+  ++jobs_;
+  asio::post(*wiper_, [this, memory = std::move(memory), segments = std::move(segments),
+                       answer = std::move(answer)]() mutable {
+    memory->clear();  // unmapped, truncated, closed
+    asio::post(io_, [this, segments = std::move(segments), answer = std::move(answer)] {
+      for (const SegmentId id : segments) pool_.forget(id);
+      --jobs_;
+      answer();
+    });
+  });
+}
+
+void Grants::close_session(SessionId session, Ended answer) {
+  admitted_.erase(session);
+  end(pool_.close_session(session), std::move(answer));
+  data_.dismiss(tenant_of(session));  // after the revokes, which end() has queued
+}
+
+}  // namespace ho::daemon

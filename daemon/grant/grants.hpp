@@ -1,0 +1,121 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/result.hpp"
+#include "common/model/address.hpp"
+#include "common/transport/target.hpp"
+#include "daemon/data/loop.hpp"
+#include "daemon/pool/pool.hpp"
+#include "daemon/tier/ddr/machine_memory.hpp"
+#include "daemon/tier/ddr/segment_memory.hpp"
+#include "proto/control_values.hpp"
+
+namespace asio {
+class io_context;
+class thread_pool;
+}  // namespace asio
+
+namespace ho::daemon {
+
+/// Carries out what the pool decided: makes memory for reserved segments (worker threads), exposes
+/// it (data thread), faults the driver's mapping of it in (worker threads), and takes all back in
+/// the reverse order: revoke, wait, unmap, truncate, close, and only then forget the bytes. Wiping
+/// has a thread of its own: large grants being made do not hold up the return of others' memory.
+///
+/// Owner: the control thread; every callback comes on it. Lifecycle: make/end -> give_up() ->
+/// idle() -> stop() -> destructor.
+class Grants {
+ public:
+  struct Spec {
+    SessionId session;
+    std::uint64_t bytes = 0;
+    std::string driver;
+    transport::Rights rights = transport::Rights::kReadWrite;
+    std::optional<NumaNode> near = {};  ///< where its user would like it
+  };
+  using Made = std::function<void(Result<std::vector<GrantedSegment>>)>;
+  using Ended = std::function<void()>;
+  using Admitted = std::function<void(Result<std::string>)>;
+
+  Grants(Pool& pool, DataLoop& data, asio::io_context& io, PagePlan pages);
+  ~Grants();
+
+  /// Memory of one live segment.
+  struct Live {
+    std::span<std::byte> bytes;
+    transport::Rights rights = transport::Rights::kReadWrite;
+  };
+  /// Called when nobody can reach segments over a driver any more, before their memory goes; the
+  /// memory stays until it calls what it was given. Set before the first grant.
+  using BeforeWipe = std::function<void(const std::vector<SegmentId>&, std::function<void()>)>;
+  void set_before_wipe(BeforeWipe hook) { before_wipe_ = std::move(hook); }
+
+  /// Makes a place of a session's own at a driver, before its first grant; close_session() ends it.
+  /// Answers once, with the address; empty: the driver's own holds.
+  void admit(SessionId session, const std::string& driver, Admitted answer);
+  /// Grants whole segments to an existing session, all or none. Answers exactly once.
+  void make(const Spec& spec, Made answer);
+  /// Ends segments that the pool has put into kEnding and that were live. Answers once their bytes
+  /// are free.
+  void end(const std::vector<SegmentId>& segments, Ended answer);
+  /// Closes a session and ends what it holds.
+  void close_session(SessionId session, Ended answer);
+
+  /// Nothing is held, made or ended.
+  [[nodiscard]] bool idle() const { return held_.empty() && jobs_ == 0; }
+  [[nodiscard]] PageKind page_kind() const { return pages_.kind; }
+  /// Nothing where it is not live.
+  [[nodiscard]] std::optional<Live> memory(SegmentId segment) const;
+  /// The pages of one live segment; the pool's kind where it is not known any more.
+  [[nodiscard]] PageKind page_kind(SegmentId segment) const;
+  /// As SegmentMemory::numa_node(); nothing where it is not live.
+  [[nodiscard]] std::optional<NumaNode> numa_node(SegmentId segment) const;
+
+  /// Grants being made fail soon, with kCanceled, and no later one succeeds. For good.
+  void give_up() { giving_up_.store(true); }
+
+  /// Gives up and waits for the threads. Call after the io_context has ended.
+  void stop();
+
+ private:
+  struct Job;
+  struct Held {
+    SegmentMemory memory;
+    transport::ExposureId exposure;
+    std::string driver;
+    transport::Rights rights;
+  };
+
+  void expose(const std::shared_ptr<Job>& job);
+  void fault_in_mappings(const std::shared_ptr<Job>& job,
+                         std::vector<transport::Exposure> exposures);
+  void hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Exposure> exposures);
+  void note_place(SegmentId segment, const SegmentMemory& memory);
+  void fail(const std::shared_ptr<Job>& job, const Error& error);
+  void wipe(std::shared_ptr<std::vector<SegmentMemory>> memory, std::vector<SegmentId> segments,
+            Ended answer);
+
+  Pool& pool_;
+  DataLoop& data_;
+  asio::io_context& io_;
+  const PagePlan pages_;
+  BeforeWipe before_wipe_;
+  std::map<SegmentId, Held> held_;
+  std::map<SessionId, std::string> admitted_;  ///< and at which driver
+  std::size_t jobs_ = 0;                       ///< makes and ends under way
+  bool misplaced_ = false;                     ///< memory on another NUMA node has been logged
+  std::atomic<bool> giving_up_{false};
+  std::unique_ptr<asio::thread_pool> makers_;
+  std::unique_ptr<asio::thread_pool> wiper_;
+};
+
+}  // namespace ho::daemon

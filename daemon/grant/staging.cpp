@@ -1,0 +1,333 @@
+#include "daemon/grant/staging.hpp"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <memory>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/units.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+constexpr std::size_t kExtentsPerSessionMax = 65536;
+
+std::uint64_t random_secret() {
+  std::uint64_t value = 0;
+  HO_CHECK(::getrandom(&value, sizeof(value), 0) == sizeof(value));
+  return value;
+}
+
+Error failure_of(const flash::FlashAnswer& answer) {
+  HO_CHECK(answer.code != Errc::kOk);
+  return Error(answer.code, answer.text);
+}
+
+bool within(std::uint64_t offset, std::uint64_t length, std::uint64_t limit) {
+  return offset <= limit && length <= limit - offset;
+}
+
+Error no_such_extent(std::uint64_t extent, SessionId session) {
+  return Error(Errc::kNotFound, "extent " + std::to_string(extent) + " is not one of session " +
+                                    std::to_string(session.value()));
+}
+
+}  // namespace
+
+Staging::Staging(Pool& pool, Grants& grants, flash::FlashLoop* flash, asio::io_context& io,
+                 Options options)
+    : pool_(pool), grants_(grants), flash_(flash), io_(io), options_(std::move(options)) {
+  if (flash_ == nullptr) return;
+  flash_->listen([this] { asio::post(io_, [this] { collect(); }); });
+  grants_.set_before_wipe([this](const auto& segments, std::function<void()> then) {
+    before_wipe(segments, std::move(then));
+  });
+}
+
+Error Staging::no_flash() const {
+  return Error(Errc::kUnsupported,
+               options_.node_name + " has no flash" +
+                   (options_.flash_off.empty() ? "" : ": " + options_.flash_off));
+}
+
+Result<void> Staging::ask(flash::FlashRequest request, Answered answered) {
+  HO_CHECK(flash_ != nullptr);
+  request.cookie = next_cookie_++;
+  const std::uint64_t cookie = request.cookie;
+  if (auto pushed = flash_->push(std::move(request)); !pushed) return pushed;
+  open_.emplace(cookie, std::move(answered));
+  return {};
+}
+
+void Staging::collect() {
+  for (const flash::FlashAnswer& answer : flash_->take()) {
+    const auto found = open_.find(answer.cookie);
+    HO_CHECK(found != open_.end());
+    const Answered answered = std::move(found->second);
+    open_.erase(found);
+    answered(answer);
+  }
+  let_go();
+}
+
+Result<void> Staging::check_room(SessionId session) {
+  if (flash_ == nullptr) return no_flash();
+  if (pool_.draining()) return Error(Errc::kUnavailable, options_.node_name + " is draining");
+  const SessionExtents& mine = sessions_[session];
+  if (mine.extents.size() + mine.asked_for >= kExtentsPerSessionMax) {
+    return Error(Errc::kExhausted, "a session has at most " +
+                                       std::to_string(kExtentsPerSessionMax) + " flash extents");
+  }
+  return {};
+}
+
+/// Takes what was made or found into the session, which may have ended meanwhile.
+void Staging::adopt(SessionId session, std::uint64_t access, const flash::FlashAnswer& answer,
+                    const Made& made) {
+  const auto mine = sessions_.find(session);
+  if (mine == sessions_.end()) return made(Error(Errc::kCanceled, "the session ended meanwhile"));
+  mine->second.asked_for -= 1;
+  if (answer.code != Errc::kOk) return made(failure_of(answer).at(options_.node_name));
+  mine->second.extents[answer.extent.value()] = {answer.length_bytes};
+  made(FlashExtent{answer.extent.value(), access, answer.length_bytes});
+}
+
+/// An extent whose session ended while it was made: a durable one would stay for ever.
+void Staging::drop(flash::ExtentId extent) {
+  flash::FlashRequest request;
+  request.kind = flash::FlashRequest::Kind::kFree;
+  request.extent = extent;
+  // Of a scratch one nothing is left, which is as good.
+  static_cast<void>(ask(std::move(request), [](const auto&) {}));
+}
+
+void Staging::allocate(SessionId session, std::uint64_t bytes, FlashPolicy policy, Made made) {
+  if (auto room = check_room(session); !room) return made(room.error());
+  if (bytes == 0) return made(Error(Errc::kInvalidArgument, "an extent of no bytes"));
+  flash::FlashRequest request;
+  request.kind = flash::FlashRequest::Kind::kCreate;
+  request.owner = {options_.instance, session.value(), random_secret()};
+  request.policy =
+      policy == FlashPolicy::kDurable ? flash::Policy::kDurable : flash::Policy::kScratch;
+  request.length_bytes = bytes;
+  const std::uint64_t access = request.owner.object;
+  sessions_[session].asked_for += 1;
+  auto asked = ask(std::move(request), [this, session, access, made](const auto& answer) {
+    if (answer.code == Errc::kOk && sessions_.count(session) == 0) drop(answer.extent);
+    adopt(session, access, answer, made);
+  });
+  if (asked) return;
+  sessions_[session].asked_for -= 1;
+  made(asked.error());
+}
+
+void Staging::open(SessionId session, const FlashExtent& extent, Made made) {
+  if (auto room = check_room(session); !room) return made(room.error());
+  flash::FlashRequest request;
+  request.kind = flash::FlashRequest::Kind::kFind;
+  request.extent = flash::ExtentId(extent.id);
+  request.owner.object = extent.access;
+  sessions_[session].asked_for += 1;
+  auto asked =
+      ask(std::move(request), [this, session, access = extent.access, made](const auto& answer) {
+        adopt(session, access, answer, made);
+      });
+  if (asked) return;
+  sessions_[session].asked_for -= 1;
+  made(asked.error());
+}
+
+void Staging::free(SessionId session, std::uint64_t extent, Done done) {
+  if (flash_ == nullptr) return done(no_flash());
+  const auto mine = sessions_.find(session);
+  if (mine == sessions_.end() || mine->second.extents.count(extent) == 0) {
+    return done(no_such_extent(extent, session));
+  }
+  if (auto asked = free_extent(extent, done); !asked) return done(asked.error());
+  mine->second.extents.erase(extent);
+}
+
+Result<void> Staging::free_extent(std::uint64_t extent, Done done) {
+  flash::FlashRequest request;
+  request.kind = flash::FlashRequest::Kind::kFree;
+  request.extent = flash::ExtentId(extent);
+  return ask(std::move(request), [done = std::move(done)](const flash::FlashAnswer& answer) {
+    done(answer.code == Errc::kOk ? Result<void>() : failure_of(answer));
+  });
+}
+
+/// Names a session for each extent that one has open.
+Staging::Page Staging::page_of(const flash::FlashAnswer& answer) const {
+  Page page;
+  page.more = answer.more;
+  for (const flash::ExtentInfo& info : answer.listed) {
+    const auto policy =
+        info.policy == flash::Policy::kDurable ? FlashPolicy::kDurable : FlashPolicy::kScratch;
+    page.extents.push_back({info.id.value(), info.length_bytes, policy, SessionId(0)});
+  }
+  if (page.extents.empty()) return page;
+  for (const auto& [session, mine] : sessions_) {
+    auto here = page.extents.begin();
+    for (auto at = mine.extents.lower_bound(here->id); at != mine.extents.end(); ++at) {
+      here = std::lower_bound(
+          here, page.extents.end(), at->first,
+          [](const FlashExtentInfo& one, std::uint64_t id) { return one.id < id; });
+      if (here == page.extents.end()) break;
+      if (here->id == at->first) here->session = session;
+    }
+  }
+  return page;
+}
+
+void Staging::list(std::uint64_t after, Listed listed) {
+  if (flash_ == nullptr) return listed(no_flash());
+  flash::FlashRequest request;
+  request.kind = flash::FlashRequest::Kind::kList;
+  request.extent = flash::ExtentId(after);
+  auto asked = ask(std::move(request),
+                   [this, listed](const flash::FlashAnswer& answer) { listed(page_of(answer)); });
+  if (!asked) listed(asked.error());
+}
+
+/// A session that opens the extent at the same moment finds it gone, as one does that comes later.
+void Staging::erase(std::uint64_t extent, Done done) {
+  if (flash_ == nullptr) return done(no_flash());
+  for (const auto& [session, mine] : sessions_) {
+    if (mine.extents.count(extent) == 0) continue;
+    return done(Error(Errc::kConflict, "extent " + std::to_string(extent) +
+                                           " is in use by session " +
+                                           std::to_string(session.value())));
+  }
+  if (auto asked = free_extent(extent, done); !asked) done(asked.error());
+}
+
+/// @return the segment's memory.
+Result<std::span<std::byte>> Staging::check_stage(SessionId session, const StageSpec& spec) {
+  if (flash_ == nullptr) return no_flash();
+  if (spec.length_bytes == 0 || spec.length_bytes > kStageBytesMax) {
+    return Error(Errc::kInvalidArgument, "a stage request of " + std::to_string(spec.length_bytes) +
+                                             " bytes; the limit is " +
+                                             std::to_string(kStageBytesMax));
+  }
+  const auto mine = sessions_.find(session);
+  if (mine == sessions_.end()) return no_such_extent(spec.extent, session);
+  const auto extent = mine->second.extents.find(spec.extent);
+  if (extent == mine->second.extents.end()) return no_such_extent(spec.extent, session);
+  if (!within(spec.extent_offset_bytes, spec.length_bytes, extent->second.length_bytes)) {
+    return Error(Errc::kOutOfRange, "the range leaves extent " + std::to_string(spec.extent) +
+                                        " of " + std::to_string(extent->second.length_bytes) +
+                                        " bytes");
+  }
+  const SegmentRecord* const record = pool_.find(spec.segment);
+  const auto live = grants_.memory(spec.segment);
+  if (record == nullptr || record->session != session ||
+      record->state != SegmentRecord::State::kLive || !live) {
+    return Error(Errc::kNotFound, "segment " + std::to_string(spec.segment.value()) +
+                                      " is not a live segment of session " +
+                                      std::to_string(session.value()));
+  }
+  if (!within(spec.segment_offset_bytes, spec.length_bytes, live->bytes.size())) {
+    return Error(Errc::kOutOfRange, "the range leaves segment " +
+                                        std::to_string(spec.segment.value()) + " of " +
+                                        std::to_string(live->bytes.size()) + " bytes");
+  }
+  if (spec.direction == StageDirection::kIn && live->rights == transport::Rights::kRead) {
+    return Error(Errc::kPermissionDenied,
+                 "segment " + std::to_string(spec.segment.value()) + " was granted read-only");
+  }
+  if (mine->second.stages >= kStagesPerSessionMax) {
+    return Error(Errc::kBusy, "more than " + std::to_string(kStagesPerSessionMax) +
+                                  " stage requests of one session");
+  }
+  return live->bytes;
+}
+
+void Staging::stage(SessionId session, const StageSpec& spec, Done done) {
+  auto memory = check_stage(session, spec);
+  if (!memory) return done(memory.error());
+  flash::FlashRequest request;
+  request.kind = spec.direction == StageDirection::kIn ? flash::FlashRequest::Kind::kRead
+                                                       : flash::FlashRequest::Kind::kWrite;
+  request.extent = flash::ExtentId(spec.extent);
+  request.owner = {options_.instance, session.value(), 0};
+  request.offset_bytes = spec.extent_offset_bytes;
+  request.region = *memory;
+  request.memory = memory->subspan(spec.segment_offset_bytes, spec.length_bytes);
+  auto asked =
+      ask(std::move(request), [this, session, segment = spec.segment, done](const auto& answer) {
+        HO_CHECK(used_.at(segment).stages > 0);
+        used_.at(segment).stages -= 1;
+        if (const auto mine = sessions_.find(session); mine != sessions_.end()) {
+          mine->second.stages -= 1;
+        }
+        done(answer.code == Errc::kOk ? Result<void>() : failure_of(answer).at(options_.node_name));
+      });
+  if (!asked) return done(asked.error());
+  sessions_[session].stages += 1;
+  Used& used = used_[spec.segment];
+  used.bytes = *memory;
+  used.stages += 1;
+}
+
+void Staging::close_session(SessionId session, Grants::Ended answer) {
+  const auto mine = sessions_.find(session);
+  if (mine == sessions_.end()) return grants_.close_session(session, std::move(answer));
+  sessions_.erase(mine);
+  auto left = std::make_shared<int>(2);
+  const auto one_done = [left, answer = std::move(answer)] {
+    if (--*left == 0) answer();
+  };
+  flash::FlashRequest request;
+  request.kind = flash::FlashRequest::Kind::kEndSession;
+  request.owner = {options_.instance, session.value(), 0};
+  auto asked = ask(std::move(request), [one_done](const auto&) { one_done(); });
+  grants_.close_session(session, one_done);
+  if (!asked) one_done();  // the flash thread has ended, and with it all scratch extents
+}
+
+void Staging::before_wipe(const std::vector<SegmentId>& segments, std::function<void()> then) {
+  Ending ending;
+  for (const SegmentId segment : segments) {
+    if (used_.count(segment) > 0) ending.segments.push_back(segment);
+  }
+  if (ending.segments.empty()) return then();
+  ending.then = std::move(then);
+  endings_.push_back(std::move(ending));
+  let_go();
+}
+
+bool Staging::in_use(const Ending& ending) const {
+  return std::any_of(ending.segments.begin(), ending.segments.end(),
+                     [&](SegmentId segment) { return used_.at(segment).stages > 0; });
+}
+
+/// Lets segments go whose last transfer has ended.
+void Staging::let_go() {
+  const auto first = std::stable_partition(endings_.begin(), endings_.end(),
+                                           [&](const Ending& one) { return in_use(one); });
+  std::vector<Ending> over(std::make_move_iterator(first), std::make_move_iterator(endings_.end()));
+  endings_.erase(first, endings_.end());
+  for (const Ending& ending : over) forget(ending);
+}
+
+/// The kernel keeps pages that are registered for I/O: the flash thread gives them up first.
+void Staging::forget(const Ending& ending) {
+  auto left = std::make_shared<std::size_t>(ending.segments.size());
+  const auto one_done = [left, then = ending.then] {
+    if (--*left == 0) then();
+  };
+  for (const SegmentId segment : ending.segments) {
+    flash::FlashRequest request;
+    request.kind = flash::FlashRequest::Kind::kForget;
+    request.region = used_.at(segment).bytes;
+    used_.erase(segment);
+    if (!ask(std::move(request), [one_done](const auto&) { one_done(); })) one_done();
+  }
+}
+
+}  // namespace ho::daemon

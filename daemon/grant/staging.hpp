@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/base/result.hpp"
+#include "common/model/address.hpp"
+#include "daemon/grant/grants.hpp"
+#include "daemon/pool/pool.hpp"
+#include "daemon/tier/flash/store/flash_loop.hpp"
+#include "proto/control_values.hpp"
+
+namespace asio {
+class io_context;
+}
+
+namespace ho::daemon {
+
+/// Which flash extents a session has, and the transfers between them and its segments. Checks
+/// everything here; the flash thread moves the bytes.
+///
+/// Owner: the control thread; every callback comes on it, exactly once. A segment's memory is not
+/// taken away while a transfer uses it, whatever its session does: Grants asks here first.
+class Staging {
+ public:
+  struct Options {
+    std::string node_name;
+    std::uint64_t instance = 0;  ///< of this daemon's run: what it made before is not a session's
+    std::string flash_off;       ///< why there is no flash, where some is configured
+  };
+  using Made = std::function<void(const Result<FlashExtent>&)>;
+  using Done = std::function<void(const Result<void>&)>;
+  /// Extents by number, and whether there are more behind them.
+  struct Page {
+    std::vector<FlashExtentInfo> extents;
+    bool more = false;
+  };
+  using Listed = std::function<void(const Result<Page>&)>;
+
+  /// @param flash  nullptr: none, every request is refused with the reason.
+  Staging(Pool& pool, Grants& grants, flash::FlashLoop* flash, asio::io_context& io,
+          Options options);
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  // Of existing sessions only.
+  void allocate(SessionId session, std::uint64_t bytes, FlashPolicy policy, Made made);
+  void open(SessionId session, const FlashExtent& extent, Made made);
+  void free(SessionId session, std::uint64_t extent, Done done);
+  void stage(SessionId session, const StageSpec& spec, Done done);
+
+  /// For whoever runs the node: a page of all extents behind `after`; and the end of a durable one
+  /// that no session has open.
+  void list(std::uint64_t after, Listed listed);
+  void erase(std::uint64_t extent, Done done);
+
+  /// Ends the session's scratch extents, cancels what has not begun, and closes the session.
+  /// Answers when its memory and its flash are free.
+  void close_session(SessionId session, Grants::Ended answer);
+
+  /// Nothing waits for the flash thread.
+  [[nodiscard]] bool idle() const { return open_.empty(); }
+
+ private:
+  using Answered = std::function<void(const flash::FlashAnswer&)>;
+
+  struct Extent {
+    std::uint64_t length_bytes = 0;
+  };
+  struct SessionExtents {
+    std::map<std::uint64_t, Extent> extents;
+    std::uint32_t stages = 0;     ///< under way
+    std::uint32_t asked_for = 0;  ///< extents being made or opened
+  };
+  /// Memory that the flash thread has seen.
+  struct Used {
+    std::span<std::byte> bytes;
+    std::uint32_t stages = 0;  ///< under way
+  };
+  /// Segments at their end, and what to do when nothing uses them.
+  struct Ending {
+    std::vector<SegmentId> segments;
+    std::function<void()> then;
+  };
+
+  [[nodiscard]] Error no_flash() const;
+  [[nodiscard]] Result<void> ask(flash::FlashRequest request, Answered answered);
+  void collect();
+  void adopt(SessionId session, std::uint64_t access, const flash::FlashAnswer& answer,
+             const Made& made);
+  void drop(flash::ExtentId extent);
+  [[nodiscard]] Result<void> free_extent(std::uint64_t extent, Done done);
+  [[nodiscard]] Page page_of(const flash::FlashAnswer& answer) const;
+  [[nodiscard]] Result<void> check_room(SessionId session);
+  [[nodiscard]] Result<std::span<std::byte>> check_stage(SessionId session, const StageSpec& spec);
+  void before_wipe(const std::vector<SegmentId>& segments, std::function<void()> then);
+  [[nodiscard]] bool in_use(const Ending& ending) const;
+  void let_go();
+  void forget(const Ending& ending);
+
+  Pool& pool_;
+  Grants& grants_;
+  flash::FlashLoop* const flash_;
+  asio::io_context& io_;
+  const Options options_;
+  std::map<SessionId, SessionExtents> sessions_;
+  std::map<SegmentId, Used> used_;
+  std::vector<Ending> endings_;
+  std::unordered_map<std::uint64_t, Answered> open_;  ///< by cookie
+  std::uint64_t next_cookie_ = 1;
+};
+
+}  // namespace ho::daemon

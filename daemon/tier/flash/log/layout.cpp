@@ -1,0 +1,335 @@
+#include "daemon/tier/flash/log/layout.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/check.hpp"
+#include "common/base/checksum.hpp"
+
+namespace ho::flash {
+
+namespace {
+
+constexpr std::uint64_t kSuperMagic = 0x31306873616c6648;  // "Hflash01" as it lies on the path
+constexpr std::uint64_t kFrameMagic = 0x3130656d61726648;  // "Hframe01"
+constexpr std::size_t kSumBytes = sizeof(std::uint64_t);
+constexpr std::size_t kSuperSumAt = 64;  // after the fields; the rest of the block is zero
+constexpr std::size_t kFrameSumAt = kFrameHeaderBytes - kSumBytes;
+
+/// Little-endian numbers one after the other. The machines we run on are little-endian.
+class Put {
+ public:
+  explicit Put(std::span<std::byte> out) : out_(out) {}
+  template <typename T>
+  Put& number(T value) {
+    return bytes(std::as_bytes(std::span(&value, 1)));
+  }
+  Put& bytes(std::span<const std::byte> from) {
+    HO_CHECK(at_ + from.size() <= out_.size());
+    if (!from.empty()) std::memcpy(out_.data() + at_, from.data(), from.size());
+    at_ += from.size();
+    return *this;
+  }
+
+ private:
+  std::span<std::byte> out_;
+  std::size_t at_ = 0;
+};
+
+class Get {
+ public:
+  explicit Get(std::span<const std::byte> from) : from_(from) {}
+  template <typename T>
+  Get& number(T& value) {
+    return bytes(std::as_writable_bytes(std::span(&value, 1)));
+  }
+  Get& bytes(std::span<std::byte> into) {
+    HO_CHECK(at_ + into.size() <= from_.size());
+    std::memcpy(into.data(), from_.data() + at_, into.size());
+    at_ += into.size();
+    return *this;
+  }
+
+ private:
+  std::span<const std::byte> from_;
+  std::size_t at_ = 0;
+};
+
+std::uint64_t read_sum(std::span<const std::byte> bytes, std::size_t at) {
+  std::uint64_t sum = 0;
+  Get(bytes.subspan(at, kSumBytes)).number(sum);
+  return sum;
+}
+
+/// The checksum of `bytes` with the eight bytes at `sum_at` taken for zeros.
+std::uint64_t sum_around(std::span<const std::byte> bytes, std::size_t sum_at) {
+  const std::array<std::byte, kSumBytes> zeros{};
+  ChecksumStream stream;
+  stream.update(bytes.first(sum_at));
+  stream.update(zeros);
+  stream.update(bytes.subspan(sum_at + kSumBytes));
+  return stream.digest();
+}
+
+bool all_zero(std::span<const std::byte> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+}  // namespace
+
+std::uint64_t Geometry::super_offset(std::size_t copy) const {
+  HO_CHECK(copy < kCopies);
+  return copy == 0 ? 0 : path_bytes - kBlockBytes;
+}
+
+std::uint64_t Geometry::area_offset(std::size_t area, std::size_t copy) const {
+  HO_CHECK(area < 2 && copy < kCopies);
+  if (copy == 0) return kBlockBytes + area * area_bytes;
+  return path_bytes - kBlockBytes - (2 - area) * area_bytes;
+}
+
+std::uint64_t Geometry::data_offset(std::uint32_t block) const {
+  HO_CHECK(block < data_blocks);
+  return kBlockBytes + 2 * area_bytes + block * kBlockBytes;
+}
+
+std::uint64_t Geometry::frame_bytes_max() const {
+  return std::min(kDeviceOpBytesMax, area_bytes / 16 / kBlockBytes * kBlockBytes);
+}
+
+Result<Geometry> plan_geometry(std::uint64_t path_bytes) {
+  if (path_bytes < kPathBytesMin) {
+    return Error(Errc::kInvalidArgument, "too small: " + format_bytes(path_bytes) + ", at least " +
+                                             format_bytes(kPathBytesMin) + " are needed");
+  }
+  if (path_bytes > kPathBytesMax) {
+    return Error(Errc::kInvalidArgument, "too large: " + format_bytes(path_bytes) + ", at most " +
+                                             format_bytes(kPathBytesMax));
+  }
+  Geometry out;
+  out.path_bytes = path_bytes / kBlockBytes * kBlockBytes;
+  const std::uint64_t blocks = out.path_bytes / kBlockBytes;
+  out.area_bytes = std::max(kAreaBytesMin, align_up(blocks * kAreaBytesPerBlock, kBlockBytes));
+  const std::uint64_t metadata = 2 * kBlockBytes + 2 * kCopies * out.area_bytes;
+  HO_CHECK(metadata < out.path_bytes);
+  out.data_blocks = static_cast<std::uint32_t>((out.path_bytes - metadata) / kBlockBytes);
+  return out;
+}
+
+void encode_superblock(const Superblock& super, std::span<std::byte, kBlockBytes> out) {
+  std::fill(out.begin(), out.end(), std::byte{0});
+  Put(out)
+      .number(kSuperMagic)
+      .number(super.version)
+      .number(super.path_index)
+      .number(super.path_count)
+      .bytes(super.set)
+      .number(super.path_bytes)
+      .number(super.epoch)
+      .number(super.snapshot_frames)
+      .number(super.salt);
+  Put(out.subspan(kSuperSumAt)).number(sum_around(out, kSuperSumAt));
+}
+
+Error foreign_path(const std::string& what) {
+  return Error(Errc::kCorrupt, what +
+                                   "; to give it to the pool, clear it first (a device: blkdiscard "
+                                   "--zeroout, a file: make it anew)");
+}
+
+Result<Superblock> decode_superblock(std::span<const std::byte, kBlockBytes> block) {
+  if (all_zero(block)) return Error(Errc::kNotFound, "blank");
+  std::uint64_t magic = 0;
+  Superblock out;
+  Get(block)
+      .number(magic)
+      .number(out.version)
+      .number(out.path_index)
+      .number(out.path_count)
+      .bytes(out.set)
+      .number(out.path_bytes)
+      .number(out.epoch)
+      .number(out.snapshot_frames)
+      .number(out.salt);
+  if (magic != kSuperMagic) {
+    return foreign_path("not a flash path of HyperOffload, and not blank");
+  }
+  if (out.version < kFormatVersionOldest || out.version > kFormatVersion) {
+    return Error(Errc::kUnsupported, "format version " + std::to_string(out.version) +
+                                         "; this program knows " +
+                                         std::to_string(kFormatVersionOldest) + " to " +
+                                         std::to_string(kFormatVersion));
+  }
+  if (read_sum(block, kSuperSumAt) != sum_around(block, kSuperSumAt)) {
+    return Error(Errc::kCorrupt, "superblock does not match its checksum");
+  }
+  const auto geometry = plan_geometry(out.path_bytes);
+  if (!geometry || geometry->path_bytes != out.path_bytes || out.path_count == 0 ||
+      out.path_count > kPathsMax || out.path_index >= out.path_count ||
+      out.snapshot_frames > geometry->area_bytes / kBlockBytes) {
+    return Error(Errc::kCorrupt, "superblock with impossible fields");
+  }
+  return out;
+}
+
+std::uint64_t seal_frame(const FrameHeader& header, std::span<std::byte> frame) {
+  const std::uint64_t used = kFrameHeaderBytes + header.payload_bytes;
+  const std::uint64_t total = frame_bytes(header.payload_bytes);
+  HO_CHECK(total <= frame.size());
+  const auto head = frame.first(kFrameHeaderBytes);
+  std::fill(head.begin(), head.end(), std::byte{0});
+  Put(head)
+      .number(kFrameMagic)
+      .number(header.payload_bytes)
+      .number(header.path_index)
+      .number(std::uint16_t{0})
+      .bytes(header.set)
+      .number(header.epoch)
+      .number(header.salt)
+      .number(header.sequence)
+      .number(header.next_extent)
+      .number(header.wear.day)
+      .number(std::uint32_t{0})
+      .number(header.wear.day_bytes)
+      .number(header.wear.total_bytes)
+      .number(header.safe_frames)
+      .number(header.boot);
+  const auto padding = frame.subspan(used, total - used);
+  std::fill(padding.begin(), padding.end(), std::byte{0});
+  Put(frame.subspan(kFrameSumAt)).number(sum_around(frame.first(total), kFrameSumAt));
+  return total;
+}
+
+Result<FrameHeader> read_frame_header(std::span<const std::byte> bytes) {
+  if (bytes.size() < kBlockBytes) return Error(Errc::kCorrupt, "a frame is cut");
+  std::uint64_t magic = 0;
+  std::uint16_t zero16 = 0;
+  std::uint32_t zero32 = 0;
+  FrameHeader out;
+  Get(bytes)
+      .number(magic)
+      .number(out.payload_bytes)
+      .number(out.path_index)
+      .number(zero16)
+      .bytes(out.set)
+      .number(out.epoch)
+      .number(out.salt)
+      .number(out.sequence)
+      .number(out.next_extent)
+      .number(out.wear.day)
+      .number(zero32)
+      .number(out.wear.day_bytes)
+      .number(out.wear.total_bytes)
+      .number(out.safe_frames)
+      .number(out.boot);
+  if (magic != kFrameMagic) return Error(Errc::kCorrupt, "no frame here");
+  return out;
+}
+
+Result<FrameHeader> open_frame(std::span<const std::byte> bytes) {
+  auto header = read_frame_header(bytes);
+  if (!header) return header.error();
+  const std::uint64_t total = frame_bytes(header->payload_bytes);
+  if (total > bytes.size()) return Error(Errc::kCorrupt, "a frame is cut");
+  if (read_sum(bytes, kFrameSumAt) != sum_around(bytes.first(total), kFrameSumAt)) {
+    return Error(Errc::kCorrupt, "a frame does not match its checksum");
+  }
+  return header;
+}
+
+bool RecordWriter::put(const Record& record) {
+  using Kind = Record::Kind;
+  const bool list =
+      record.kind == Kind::kMap || record.kind == Kind::kWrite || record.kind == Kind::kSums;
+  const std::size_t count = record.kind == Kind::kMap ? record.runs.size() : record.sums.size();
+  const std::size_t length = list                           ? kListHeadBytes + 8 * count
+                             : record.kind == Kind::kCreate ? kCreateBytes
+                                                            : kFreeBytes;
+  if (length > payload_.size() - used_) return false;
+  Put out(payload_.subspan(used_, length));
+  out.number(record.kind).number(std::uint16_t{0}).number(static_cast<std::uint32_t>(length));
+  out.number(record.extent.value());
+  if (record.kind == Kind::kCreate) {
+    out.number(record.owner.instance).number(record.owner.session).number(record.owner.object);
+    out.number(record.length_bytes);
+  } else if (list) {
+    HO_CHECK(count > 0 && (record.kind == Kind::kMap || count <= kSumsMax));
+    out.number(record.block).number(static_cast<std::uint32_t>(count));
+    out.number(std::uint64_t{record.physical});
+    out.bytes(std::as_bytes(record.sums));
+    for (const BlockRun& run : record.runs) {
+      HO_CHECK(run.count > 0 && run.count <= kRunBlocksMax);
+      out.number((std::uint64_t{run.first} << 24U) | (run.count - 1));
+    }
+  }
+  used_ += length;
+  return true;
+}
+
+bool RecordReader::read_list(Record& record, std::span<const std::byte> body) {
+  std::uint32_t count = 0;
+  std::uint64_t physical = 0;
+  Get in(body);
+  in.number(record.block).number(count).number(physical);
+  if (count == 0 || body.size() != 16 + std::size_t{8} * count) return false;
+  if (physical > UINT32_MAX) return false;
+  record.physical = static_cast<std::uint32_t>(physical);
+  if (record.kind != Record::Kind::kMap) {
+    if (count > kSumsMax) return false;
+    sums_.resize(count);
+    in.bytes(std::as_writable_bytes(std::span(sums_)));
+    record.sums = sums_;
+    // 0 is how the table says "never written": a snapshot says it of gaps, a write cannot.
+    return record.kind == Record::Kind::kSums ||
+           std::find(sums_.begin(), sums_.end(), 0U) == sums_.end();
+  }
+  runs_.clear();
+  for (std::uint32_t i = 0; i < count; ++i) {
+    std::uint64_t packed = 0;
+    in.number(packed);
+    if ((packed >> 24U) > UINT32_MAX) return false;
+    runs_.push_back({static_cast<std::uint32_t>(packed >> 24U),
+                     static_cast<std::uint32_t>(packed & (kRunBlocksMax - 1)) + 1});
+  }
+  record.runs = runs_;
+  return true;
+}
+
+Result<std::optional<Record>> RecordReader::next() {
+  if (left_.empty()) return std::optional<Record>();
+  const Error broken(Errc::kCorrupt, "a record of the log is malformed");
+  if (left_.size() < kFreeBytes) return broken;
+  Record out;
+  std::uint16_t zero = 0;
+  std::uint32_t length = 0;
+  std::uint64_t extent = 0;
+  Get(left_).number(out.kind).number(zero).number(length).number(extent);
+  if (length < kFreeBytes || length > left_.size()) return broken;
+  out.extent = ExtentId(extent);
+  const auto body = left_.subspan(kFreeBytes, length - kFreeBytes);
+  bool sound = extent != 0 && zero == 0;
+  switch (out.kind) {
+    case Record::Kind::kCreate:
+      sound = sound && length == kCreateBytes;
+      if (!sound) break;
+      Get(body)
+          .number(out.owner.instance)
+          .number(out.owner.session)
+          .number(out.owner.object)
+          .number(out.length_bytes);
+      sound = out.length_bytes > 0;
+      break;
+    case Record::Kind::kMap:
+    case Record::Kind::kWrite:
+    case Record::Kind::kSums:
+      sound = sound && length >= kListHeadBytes && read_list(out, body);
+      break;
+    case Record::Kind::kFree: sound = sound && length == kFreeBytes; break;
+    default: sound = false;
+  }
+  if (!sound) return broken;
+  left_ = left_.subspan(length);
+  return std::optional<Record>(out);
+}
+
+}  // namespace ho::flash

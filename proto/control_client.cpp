@@ -1,0 +1,286 @@
+#include "proto/control_client.hpp"
+
+#include <control.pb.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/units.hpp"
+#include "proto/control_connection.hpp"
+
+namespace ho {
+
+namespace {
+
+namespace pb = hyperoffload::v1;
+
+constexpr std::size_t kSegmentsPerReleaseMax = 4096;  // far below what a daemon takes in one frame
+static_assert(segments_per_grant_max("local") == kFrameDescriptorsMax);
+
+using control::put_session;
+using control::Reply;
+using control::senseless;
+
+std::vector<std::string> to_vector(const google::protobuf::RepeatedPtrField<std::string>& from) {
+  return {from.begin(), from.end()};
+}
+
+Result<HelloReply> to_hello(const pb::Response& response) {
+  if (!response.has_hello()) return senseless("no hello");
+  const pb::HelloResponse& from = response.hello();
+  if (from.protocol_version() != kControlProtocolVersion) {
+    return Error(Errc::kUnsupported, "the daemon speaks control protocol version " +
+                                         std::to_string(from.protocol_version()) + ", not " +
+                                         std::to_string(kControlProtocolVersion));
+  }
+  if (from.node_id() > kNodeIdMax) return senseless("node id out of range");
+  if (!std::has_single_bit(from.segment_bytes()) || from.segment_bytes() < kSegmentBytesMin ||
+      from.segment_bytes() > kSegmentBytesMax) {
+    return senseless("segments of " + std::to_string(from.segment_bytes()) + " bytes");
+  }
+  HelloReply out;
+  out.node = NodeId(static_cast<std::uint16_t>(from.node_id()));
+  out.node_name = from.node_name();
+  out.boot_id = from.boot_id();
+  out.daemon_instance = from.daemon_instance();
+  out.segment_bytes = from.segment_bytes();
+  for (const auto& driver : from.drivers())
+    out.drivers.push_back({driver.driver(), driver.address()});
+  for (const auto& off : from.drivers_off()) {
+    out.drivers_off.push_back({off.driver(), off.reason()});
+  }
+  return out;
+}
+
+}  // namespace
+
+ControlClient::ControlClient(std::unique_ptr<Connection> connection)
+    : connection_(std::move(connection)) {}
+ControlClient::~ControlClient() = default;
+
+Result<std::unique_ptr<ControlClient>> ControlClient::connect(Options options, TimePoint deadline) {
+  pb::Request request;
+  auto* body = request.mutable_hello();
+  body->set_protocol_version(kControlProtocolVersion);
+  body->set_client_name(options.client_name);
+  body->set_pid(static_cast<std::uint32_t>(::getpid()));
+  auto connection = Connection::open(std::move(options), deadline);
+  if (!connection) return connection.error();
+  auto reply = (*connection)->call(std::move(request), deadline);
+  if (!reply) return reply.error();
+  auto hello = to_hello(reply->response);
+  if (!hello) return hello.error().at((*connection)->options().address);
+  (*connection)->hello = std::move(*hello);
+  return std::unique_ptr<ControlClient>(new ControlClient(std::move(*connection)));
+}
+
+const HelloReply& ControlClient::hello() const { return connection_->hello; }
+const std::string& ControlClient::address() const { return connection_->options().address; }
+bool ControlClient::closed() const { return connection_->closed(); }
+
+Result<Session> ControlClient::open_session(const std::string& name, TimePoint deadline,
+                                            const std::string& driver) {
+  pb::Request request;
+  request.mutable_open_session()->set_name(name);
+  request.mutable_open_session()->set_driver(driver);
+  auto reply = connection_->call(std::move(request), deadline);
+  if (!reply) return reply.error();
+  const auto& body = reply->response.open_session();
+  if (body.token().size() != kSessionTokenBytes || body.lease_ms() == 0) {
+    return senseless("a session without token or lease");
+  }
+  Session out;
+  out.id = SessionId(body.session_id());
+  out.token = body.token();
+  out.lease = std::chrono::milliseconds(body.lease_ms());
+  out.address = body.address();
+  return out;
+}
+
+Result<std::chrono::milliseconds> ControlClient::renew_lease(const Session& session,
+                                                             TimePoint deadline) {
+  pb::Request request;
+  put_session(session, request.mutable_renew_lease());
+  auto reply = connection_->call(std::move(request), deadline);
+  if (!reply) return reply.error();
+  if (!reply->response.has_renew_lease()) return senseless("no lease");
+  return std::chrono::milliseconds(reply->response.renew_lease().lease_ms());
+}
+
+Result<void> ControlClient::close_session(const Session& session, TimePoint deadline) {
+  pb::Request request;
+  put_session(session, request.mutable_close_session());
+  auto reply = connection_->call(std::move(request), deadline);
+  if (!reply) return reply.error();
+  return {};
+}
+
+namespace {
+
+Result<std::vector<GrantedSegment>> to_segments(Reply& reply, const GrantSpec& spec) {
+  if (!reply.response.has_grant()) return senseless("no grant");
+  const auto& body = reply.response.grant();
+  const auto count = static_cast<std::size_t>(body.segments_size());
+  const bool with_descriptors = spec.driver == "local";
+  if (reply.descriptors.size() != (with_descriptors ? count : 0)) {
+    return senseless(std::to_string(reply.descriptors.size()) + " descriptors for " +
+                     std::to_string(count) + " segments");
+  }
+  std::vector<GrantedSegment> out;
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& from = body.segments(static_cast<int>(i));
+    if (!GlobalAddress::from_bits(from.address())) return senseless("bad address");
+    const auto sum = checked_add(bytes, from.bytes());
+    if (!sum || from.bytes() == 0) return senseless("bad segment length");
+    bytes = *sum;
+    GrantedSegment segment;
+    segment.id = SegmentId(from.segment_id());
+    segment.address_bits = from.address();
+    segment.length_bytes = from.bytes();
+    segment.key = from.key();
+    if (with_descriptors) segment.fd = std::move(reply.descriptors[i]);
+    out.push_back(std::move(segment));
+  }
+  if (bytes < spec.bytes) return senseless("fewer bytes than asked for");
+  return out;
+}
+
+}  // namespace
+
+Result<std::vector<GrantedSegment>> ControlClient::grant(const Session& session,
+                                                         const GrantSpec& spec,
+                                                         TimePoint deadline) {
+  // hello() has a segment's size checked: no overflow.
+  const std::uint64_t per_request = segments_per_grant_max(spec.driver) * hello().segment_bytes;
+  std::vector<GrantedSegment> out;
+  std::uint64_t left = spec.bytes;
+  do {
+    GrantSpec part = spec;
+    part.bytes = std::min(left, per_request);
+    pb::Request request;
+    auto* body = request.mutable_grant();
+    put_session(session, body);
+    body->set_bytes(part.bytes);
+    body->set_driver(part.driver);
+    body->set_read_only(part.rights == transport::Rights::kRead);
+    if (part.near) body->set_numa_node(part.near->value());
+    auto reply = connection_->call(std::move(request), deadline);
+    auto segments = reply ? to_segments(*reply, part) : reply.error();
+    if (!segments) {
+      std::vector<SegmentId> ids;
+      ids.reserve(out.size());
+      for (const auto& segment : out) ids.push_back(segment.id);
+      // The first failure is what the caller must hear of; the session's end frees the rest.
+      if (!ids.empty()) static_cast<void>(release(session, ids, deadline));
+      return segments.error();
+    }
+    std::move(segments->begin(), segments->end(), std::back_inserter(out));
+    left -= part.bytes;
+  } while (left > 0);
+  return out;
+}
+
+Result<void> ControlClient::release(const Session& session, const std::vector<SegmentId>& segments,
+                                    TimePoint deadline) {
+  for (std::size_t at = 0; at < segments.size(); at += kSegmentsPerReleaseMax) {
+    pb::Request request;
+    auto* body = request.mutable_release();
+    put_session(session, body);
+    const std::size_t end = std::min(segments.size(), at + kSegmentsPerReleaseMax);
+    for (std::size_t i = at; i < end; ++i) body->add_segment_ids(segments[i].value());
+    auto reply = connection_->call(std::move(request), deadline);
+    if (!reply) return reply.error();
+  }
+  return {};
+}
+
+Result<std::vector<NodeInfo>> ControlClient::nodes(TimePoint deadline) {
+  pb::Request request;
+  request.mutable_nodes();
+  auto reply = connection_->call(std::move(request), deadline);
+  if (!reply) return reply.error();
+  if (reply->response.nodes().nodes().empty()) return senseless("no nodes");
+  std::vector<NodeInfo> out;
+  for (const auto& from : reply->response.nodes().nodes()) {
+    if (from.node_id() > kNodeIdMax) return senseless("node id out of range");
+    out.push_back({NodeId(static_cast<std::uint16_t>(from.node_id())), from.name(),
+                   to_vector(from.control_addresses())});
+  }
+  return out;
+}
+
+Result<NodeStatus> ControlClient::status(TimePoint deadline) {
+  pb::Request request;
+  request.mutable_status();
+  auto reply = connection_->call(std::move(request), deadline);
+  if (!reply) return reply.error();
+  if (!reply->response.has_status_body()) return senseless("no status");
+  const auto& from = reply->response.status_body();
+  if (from.node_id() > kNodeIdMax) return senseless("node id out of range");
+  NodeStatus out;
+  out.node = NodeId(static_cast<std::uint16_t>(from.node_id()));
+  out.node_name = from.node_name();
+  out.version = from.version();
+  out.uptime_ms = from.uptime_ms();
+  out.ddr_capacity_bytes = from.ddr_capacity_bytes();
+  out.ddr_granted_bytes = from.ddr_granted_bytes();
+  out.segment_bytes = from.segment_bytes();
+  out.page_kind = from.page_kind();
+  out.sessions = from.sessions();
+  out.drivers = to_vector(from.drivers());
+  out.draining = from.draining();
+  for (const pb::FlashPathStatus& path : from.flash()) {
+    out.flash.push_back({path.path(), path.capacity_bytes(), path.free_bytes(),
+                         path.written_today_bytes(), path.written_total_bytes(),
+                         path.write_bytes_per_day_max(), path.read_only()});
+  }
+  out.flash_off = from.flash_off();
+  for (const pb::Refusal& one : from.refusals()) out.refusals.push_back({one.cause(), one.count()});
+  for (const pb::NumaStatus& one : from.numa()) {
+    out.numa.push_back({NumaNode(one.node()), one.capacity_bytes(), one.granted_bytes()});
+  }
+  return out;
+}
+
+Result<std::vector<SessionInfo>> ControlClient::sessions(TimePoint deadline) {
+  pb::Request request;
+  request.mutable_sessions();
+  auto reply = connection_->call(std::move(request), deadline);
+  if (!reply) return reply.error();
+  std::vector<SessionInfo> out;
+  for (const auto& from : reply->response.sessions().sessions()) {
+    out.push_back({SessionId(from.session_id()), from.name(), from.pid(), from.peer(),
+                   from.granted_bytes(), from.lease_left_ms(), from.age_ms()});
+  }
+  return out;
+}
+
+Result<std::vector<SegmentInfo>> ControlClient::segments(TimePoint deadline) {
+  std::vector<SegmentInfo> out;
+  std::uint64_t last_id = 0;
+  for (bool more = true; more;) {
+    pb::Request request;
+    request.mutable_segments()->set_after_segment_id(last_id);
+    auto reply = connection_->call(std::move(request), deadline);
+    if (!reply) return reply.error();
+    const auto& body = reply->response.segments();
+    more = body.more();
+    for (const auto& from : body.segments()) {
+      if (from.segment_id() <= last_id) return senseless("segments out of order");
+      last_id = from.segment_id();
+      out.push_back({SegmentId(from.segment_id()), from.address(), from.bytes(),
+                     SessionId(from.session_id()), from.driver(), from.page_kind()});
+      if (from.has_numa_node()) out.back().numa = NumaNode(from.numa_node());
+    }
+    if (more && body.segments().empty()) return senseless("a page of no segments");
+  }
+  return out;
+}
+
+}  // namespace ho

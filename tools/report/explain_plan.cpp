@@ -1,0 +1,319 @@
+#include "tools/report/explain_plan.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/units.hpp"
+#include "common/model/check_graph.hpp"
+#include "tools/analyzer/alternatives.hpp"
+#include "tools/analyzer/arrange.hpp"
+#include "tools/analyzer/explain.hpp"
+#include "tools/analyzer/liveness.hpp"
+#include "tools/analyzer/order_gains.hpp"
+#include "tools/analyzer/planner.hpp"
+#include "tools/simulator/simulate_channels.hpp"
+
+namespace ho::analyzer {
+namespace {
+
+using schedule::Schedule;
+
+constexpr std::uint32_t kNone = UINT32_MAX;
+
+Error bad(std::string reason) { return {Errc::kInvalidArgument, std::move(reason)}; }
+
+/// Predicted times are sums of what check_transfers() allows.
+constexpr std::uint64_t kStartNsMax = std::uint64_t{1} << 61U;
+
+/// A schedule comes from a file: what is derived from it below relies on this.
+Result<void> check_plan(const Schedule& plan) {
+  if (auto fine = detail::check_indices(plan); !fine) return fine;
+  if (auto fine = check_hardware(plan.hardware); !fine) return fine;
+  if (auto fine = detail::check_transfers(plan, plan.hardware); !fine) return fine;
+  if (plan.align_bytes == 0 || (plan.align_bytes & (plan.align_bytes - 1)) != 0 ||
+      plan.align_bytes > (std::uint64_t{1} << 32U)) {
+    return bad("align_bytes is not a power of two up to 4 GiB");
+  }
+  if (plan.device_budget_bytes > kBytesMax) return bad("device_budget_bytes is more than 2^50");
+  const auto& starts = plan.prediction.op_start_ns;
+  if (!starts.empty() && starts.size() != plan.positions.size()) {
+    return bad("there is not one predicted time for each position");
+  }
+  const auto late = [](std::uint64_t ns) { return ns > kStartNsMax; };
+  if (std::any_of(starts.begin(), starts.end(), late)) return bad("a predicted time is too large");
+  return {};
+}
+
+/// Predicted wait before each position; zeros without a prediction.
+std::vector<std::int64_t> stalls_of(const Schedule& plan) {
+  std::vector<std::int64_t> out(plan.positions.size(), 0);
+  const auto& starts = plan.prediction.op_start_ns;
+  std::uint64_t free_ns = 0;
+  for (std::size_t p = 0; p < starts.size(); ++p) {
+    if (starts[p] > free_ns) out[p] = static_cast<std::int64_t>(starts[p] - free_ns);
+    free_ns = std::max(free_ns, starts[p]) + plan.ops[plan.positions[p].op.value()].duration_ns;
+  }
+  return out;
+}
+
+std::vector<std::uint8_t> tiers_of_homes(const Schedule& plan, const std::vector<PlanTier>& tiers) {
+  std::vector<std::uint8_t> out(plan.storages.size(), 0);
+  for (std::size_t s = 0; s < out.size(); ++s) {
+    for (std::size_t t = 0; plan.homes[s] && t < tiers.size(); ++t) {
+      if (tiers[t].tier == plan.homes[s]->tier) out[s] = static_cast<std::uint8_t>(t);
+    }
+  }
+  return out;
+}
+
+schedule::Explanation unused(const Schedule& plan, StorageIndex s) {
+  const bool home = plan.homes[s.value()].has_value();
+  return {s,
+          home ? "home" : "none",
+          "No op of the step uses it: " +
+              std::string(home ? "it stays in its home slot, and takes none of the device."
+                               : "it takes no memory."),
+          {}};
+}
+
+const schedule::Explanation* told(const Schedule& plan, StorageIndex s) {
+  const auto at = std::find_if(plan.explanations.begin(), plan.explanations.end(),
+                               [s](const auto& each) { return each.storage == s; });
+  return at == plan.explanations.end() ? nullptr : &*at;
+}
+
+bool is_whole(const schedule::Explanation& told) {
+  return std::any_of(told.considered.begin(), told.considered.end(),
+                     [](const std::string& line) { return line.starts_with(kFrequencyWords); });
+}
+
+/// Positions that are not part of the longest run of ascending op indices among first runs.
+struct Order {
+  explicit Order(const Schedule& plan);
+
+  std::vector<std::uint8_t> again;
+  std::vector<OpShift> shift;
+};
+
+Order::Order(const Schedule& plan)
+    : again(plan.positions.size(), 0), shift(plan.positions.size(), OpShift::kNone) {
+  std::vector<std::uint8_t> ran(plan.ops.size(), 0);
+  std::vector<std::uint32_t> tails;  // positions that end the best run of each length
+  std::vector<std::uint32_t> before(plan.positions.size(), kNone);
+  const auto index = [&](std::uint32_t p) { return plan.positions[p].op.value(); };
+  for (std::uint32_t p = 0; p < plan.positions.size(); ++p) {
+    again[p] = std::exchange(ran[index(p)], std::uint8_t{1});
+    if (again[p] != 0) continue;
+    const auto at =
+        std::lower_bound(tails.begin(), tails.end(), index(p),
+                         [&](std::uint32_t tail, std::uint32_t op) { return index(tail) < op; });
+    if (at != tails.begin()) before[p] = *(at - 1);
+    if (at == tails.end()) {
+      tails.push_back(p);
+    } else {
+      *at = p;
+    }
+  }
+  std::vector<std::uint8_t> stays(plan.positions.size(), 0);
+  for (std::uint32_t p = tails.empty() ? kNone : tails.back(); p != kNone; p = before[p]) {
+    stays[p] = 1;
+  }
+  std::uint32_t last = kNone;  // the op of the last position that stayed
+  for (std::uint32_t p = 0; p < plan.positions.size(); ++p) {
+    if (stays[p] != 0) {
+      last = index(p);
+    } else if (again[p] == 0) {
+      shift[p] = last != kNone && last > index(p) ? OpShift::kLater : OpShift::kEarlier;
+    }
+  }
+}
+
+/// "name, 4 MiB" of the largest of these storages; empty where there are none.
+std::string largest_of(const Schedule& plan, const std::vector<std::uint32_t>& storages) {
+  const std::uint32_t* best = nullptr;
+  for (const std::uint32_t& s : storages) {
+    if (best == nullptr || plan.storages[s].bytes > plan.storages[*best].bytes) best = &s;
+  }
+  if (best == nullptr) return "";
+  return plan.storages[*best].name + " (" + format_bytes(plan.storages[*best].bytes) + ")" +
+         (storages.size() > 1 ? " and " + std::to_string(storages.size() - 1) + " more" : "");
+}
+
+class Reasons {
+ public:
+  Reasons(const Schedule& plan, const Order& order, const Lifetimes& life)
+      : plan_(plan), order_(order), life_(life) {}
+
+  [[nodiscard]] std::string of(std::uint32_t p) const {
+    if (order_.again[p] != 0) return recomputation(p);
+    if (order_.shift[p] == OpShift::kEarlier) return earlier(p);
+    if (order_.shift[p] == OpShift::kLater) return later(p);
+    return "";
+  }
+
+ private:
+  [[nodiscard]] std::string op_at(std::uint32_t p) const {
+    return plan_.ops[plan_.positions[p].op.value()].name + " (position " + std::to_string(p) + ")";
+  }
+  /// The first read of the storage after `p` in the step; kNone: there is none.
+  [[nodiscard]] std::uint32_t next_read(std::uint32_t s, std::uint32_t p) const {
+    for (const AccessPoint& each : life_.accesses_of(s)) {
+      if (each.position > p && each.access != schedule::Access::kWrite) return each.position;
+    }
+    return kNone;
+  }
+  /// What the op writes that is read later in the step, and who reads any of it first.
+  [[nodiscard]] std::pair<std::vector<std::uint32_t>, std::uint32_t> results(
+      std::uint32_t p) const {
+    std::pair<std::vector<std::uint32_t>, std::uint32_t> out{{}, kNone};
+    for (const auto& operand : plan_.positions[p].operands) {
+      if (operand.access == schedule::Access::kRead) continue;
+      const std::uint32_t reader = next_read(operand.storage.value(), p);
+      if (reader == kNone) continue;
+      out.first.push_back(operand.storage.value());
+      out.second = std::min(out.second, reader);
+    }
+    return out;
+  }
+
+  [[nodiscard]] std::string recomputation(std::uint32_t p) const {
+    const auto [made, reader] = results(p);
+    if (made.empty()) return "Runs again; nothing in the step reads what it makes.";
+    return "Makes " + largest_of(plan_, made) + " again for " + op_at(reader) + ", in " +
+           format_duration_ns(plan_.ops[plan_.positions[p].op.value()].duration_ns) +
+           ": in between it takes no memory and no link, and the step is shorter than with a "
+           "transfer.";
+  }
+
+  [[nodiscard]] std::string earlier(std::uint32_t p) const {
+    std::vector<std::uint32_t> done;
+    std::vector<std::uint32_t> present;
+    for (const auto& operand : plan_.positions[p].operands) {
+      const std::uint32_t s = operand.storage.value();
+      const Storage& storage = plan_.storages[s];
+      if (storage.kind == StorageKind::kWorkspace) continue;
+      const auto points = life_.accesses_of(s);
+      const bool last = points.back().position == p && points.front().position != p;
+      if (last) (storage.persistent ? present : done).push_back(s);
+    }
+    std::string out = "Runs as soon as what it waits for is ready: ";
+    if (!done.empty()) return out + largest_of(plan_, done) + " ends its life there.";
+    if (!present.empty()) {
+      return out + largest_of(plan_, present) + " is on the device there, and may leave after it.";
+    }
+    return out + "what it uses is on the device there.";
+  }
+
+  [[nodiscard]] std::string later(std::uint32_t p) const {
+    const auto [made, reader] = results(p);
+    if (made.empty()) return "Runs later than in program order: nothing waits for its results.";
+    return "Runs shortly before " + op_at(reader) + ", the first to read " +
+           largest_of(plan_, made) + ", which takes no memory until then.";
+  }
+
+  const Schedule& plan_;
+  const Order& order_;
+  const Lifetimes& life_;
+};
+
+/// What ends last of what each position waits for: see explain_waits().
+std::vector<std::uint32_t> last_arrivals(const Schedule& plan) {
+  std::vector<std::uint32_t> out(plan.positions.size(), kNone);
+  std::vector<std::uint64_t> end_ns(plan.positions.size(), 0);
+  for (std::uint32_t c = 0; c < plan.cache_ops.size(); ++c) {
+    const schedule::CacheOp& op = plan.cache_ops[c];
+    if (!op.before_position) continue;
+    const std::uint32_t p = op.before_position->value();
+    const std::uint64_t lap = op.before_next_step ? plan.prediction.step_ns : 0;
+    const std::uint64_t at_ns = op.end_ns < lap ? 0 : op.end_ns - lap;
+    if (out[p] != kNone && at_ns <= end_ns[p]) continue;
+    out[p] = c;
+    end_ns[p] = at_ns;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string_view op_shift_name(OpShift shift) {
+  switch (shift) {
+    case OpShift::kNone: return "none";
+    case OpShift::kEarlier: return "earlier";
+    case OpShift::kLater: return "later";
+  }
+  return "none";
+}
+
+Result<std::vector<schedule::Explanation>> explain_storages(
+    const Schedule& plan, const std::vector<StorageIndex>& storages) {
+  for (const StorageIndex s : storages) {
+    if (s.value() >= plan.storages.size()) return bad("there is no such storage");
+  }
+  std::vector<schedule::Explanation> out;
+  bool whole = true;
+  for (const StorageIndex s : storages) {
+    const auto* const known = told(plan, s);
+    whole = whole && known != nullptr && is_whole(*known);
+    out.push_back(known != nullptr ? *known : schedule::Explanation{s, "", "", {}});
+  }
+  if (whole) return out;
+  if (auto fine = check_plan(plan); !fine) return fine.error();
+  const Graph graph = refined_graph(plan);
+  if (auto fine = check_graph(graph); !fine) return fine.error();
+  const Lifetimes life = lifetimes_of(graph, plan.align_bytes);
+  std::vector<std::int64_t> durations;
+  for (const Op& op : graph.ops) durations.push_back(static_cast<std::int64_t>(op.duration_ns));
+  const std::vector<PlanTier> tiers = plan_tiers(plan.hardware);
+  const auto flash = plan_flash(plan.hardware);
+  const auto tier_of = tiers_of_homes(plan, tiers);
+  const std::vector<std::uint64_t> no_bytes(tiers.size(), 0);
+  const std::vector<std::uint8_t> no_flags(plan.storages.size(), 0);
+  const ChooseInput input{life, durations, tiers, tier_of, no_bytes, no_flags};
+  std::vector<std::uint8_t> on_flash;
+  for (const auto& home : plan.homes) {
+    on_flash.push_back(home && home->tier == schedule::HomeTier::kFlash ? 1 : 0);
+  }
+  const KeptExplainer kept(graph, input, stalls_of(plan), on_flash);
+  const Alternatives alternatives(graph, input, flash, plan.device_budget_bytes, kept.step_ns());
+  for (schedule::Explanation& each : out) {
+    const std::uint32_t s = each.storage.value();
+    if (each.choice.empty()) {
+      each = life.accesses_of(s).empty() ? unused(plan, each.storage) : kept.of(s);
+    }
+    if (is_whole(each)) continue;
+    for (auto& line : alternatives.of(s)) each.considered.push_back(std::move(line));
+  }
+  return out;
+}
+
+Result<std::vector<PositionExplanation>> explain_positions(
+    const Schedule& plan, const std::vector<schedule::Position>& positions) {
+  if (auto fine = check_plan(plan); !fine) return fine.error();
+  const Graph graph = refined_graph(plan);
+  if (auto fine = check_graph(graph); !fine) return fine.error();
+  const Lifetimes life = lifetimes_of(graph, plan.align_bytes);
+  const Order order(plan);
+  const Reasons reasons(plan, order, life);
+  const auto stalls = stalls_of(plan);
+  const auto arrivals = last_arrivals(plan);
+  std::vector<PositionExplanation> out;
+  for (const schedule::Position position : positions) {
+    const std::uint32_t p = position.value();
+    if (p >= plan.positions.size()) return bad("there is no such position");
+    PositionExplanation one;
+    one.program_index = plan.positions[p].op.value();
+    one.shift = order.shift[p];
+    one.again = order.again[p] != 0;
+    if (!plan.prediction.op_start_ns.empty()) {
+      one.stall_ns = static_cast<std::uint64_t>(stalls[p]);
+    }
+    if (stalls[p] > 0 && arrivals[p] != kNone) {
+      one.waits_for = schedule::CacheOpIndex(arrivals[p]);
+    }
+    one.why = reasons.of(p);
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+}  // namespace ho::analyzer

@@ -1,0 +1,240 @@
+#include "tools/simulator/simulate_channels.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "common/base/check.hpp"
+#include "common/model/links.hpp"
+
+namespace ho::analyzer::detail {
+
+namespace {
+
+constexpr double kNsPerS = 1e9;
+
+double bytes_per_ns(const Link& link) { return static_cast<double>(link.bytes_per_s) / kNsPerS; }
+
+Error bad_index(std::string_view what, std::size_t at) {
+  return {Errc::kInvalidArgument,
+          std::string(what) + " " + std::to_string(at) + " names something that does not exist"};
+}
+
+Result<void> check_cache_ops(const schedule::Schedule& schedule,
+                             const std::vector<schedule::CacheOp>& list, std::string_view name) {
+  const std::size_t positions = schedule.positions.size();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const schedule::CacheOp& op = list[i];
+    const bool fine = op.storage.value() < schedule.storages.size() &&
+                      op.range_begin_bytes <= op.range_end_bytes &&
+                      (!op.after_position || op.after_position->value() < positions) &&
+                      (!op.before_position || op.before_position->value() < positions) &&
+                      std::all_of(op.after_cache_ops.begin(), op.after_cache_ops.end(),
+                                  [&](const auto& ref) { return ref.op.value() < list.size(); });
+    if (!fine) return bad_index(name, i);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<unsigned> channel_of(const Hardware& hardware, schedule::HomeTier tier, bool toward_device) {
+  const unsigned direction = toward_device ? 0 : 1;
+  switch (tier) {
+    case schedule::HomeTier::kLocalDdr:
+      if (hardware.local_ddr) return direction;
+      break;
+    case schedule::HomeTier::kRemoteDdr:
+      if (hardware.remote_ddr) return 2 + direction;
+      break;
+    case schedule::HomeTier::kFlash:
+      if (hardware.flash) return 4 + direction;
+      break;
+  }
+  return Error{Errc::kInvalidArgument, "the hardware has no tier " +
+                                           std::string(schedule::home_tier_name(tier)) +
+                                           ", which the schedule uses"};
+}
+
+Result<ChannelLinks> ChannelLinks::create(const Hardware& hardware) {
+  ChannelLinks out;
+  if (hardware.local_ddr) {
+    out.links[0] = hardware.local_ddr->read;
+    out.links[1] = hardware.local_ddr->write;
+  }
+  if (hardware.remote_ddr) {
+    out.links[2] = hardware.remote_ddr->read;
+    out.links[3] = hardware.remote_ddr->write;
+  }
+  if (hardware.flash) {
+    out.links[4] = hardware.flash->read;
+    out.links[5] = hardware.flash->write;
+  }
+  out.ports = {hardware.device_port_read, hardware.device_port_write};
+  for (unsigned channel = 0; channel < kChannelCount; ++channel) {
+    auto& link = out.links[channel];
+    if (!link) continue;
+    const auto& port = channel < kPortChannelCount ? out.ports[channel % 2] : std::nullopt;
+    if (link->bytes_per_s == 0 || (port && port->bytes_per_s == 0)) {
+      return Error{Errc::kInvalidArgument,
+                   "hardware: " + std::string(kChannelNames[channel]) + " has no bandwidth"};
+    }
+    if (port) link->latency_ns = std::max(link->latency_ns, port->latency_ns);
+  }
+  return out;
+}
+
+void Channels::start(unsigned channel, std::uint64_t bytes, std::uint64_t now_ns) {
+  Server& server = servers_[channel];
+  HO_CHECK(!server.busy);
+  HO_CHECK(links_.links[channel].has_value());
+  const Link& link = *links_.links[channel];
+  server.busy = true;
+  server.moving = !has_port(channel);
+  server.left_bytes = static_cast<double>(bytes);
+  server.event_ns = now_ns + (server.moving ? static_cast<std::uint64_t>(transfer_ns(link, bytes))
+                                            : link.latency_ns);
+}
+
+std::uint64_t Channels::next_ns() const {
+  std::uint64_t next = kNever;
+  for (const Server& server : servers_) next = std::min(next, server.event_ns);
+  return next;
+}
+
+std::optional<unsigned> Channels::advance(std::uint64_t now_ns) {
+  for (unsigned channel = 0; channel < kChannelCount; ++channel) {
+    Server& server = servers_[channel];
+    if (server.event_ns != now_ns) continue;
+    const bool shared = has_port(channel);
+    if (!server.moving) {
+      server.moving = true;
+      server.rate = 0;
+      server.updated_ns = now_ns;
+      share_port(channel % 2, now_ns);
+      return std::nullopt;
+    }
+    server = Server{};
+    if (shared) share_port(channel % 2, now_ns);
+    return channel;
+  }
+  return std::nullopt;
+}
+
+/// Gives each moving channel of a direction its max-min fair share from now on.
+void Channels::share_port(unsigned direction, std::uint64_t now_ns) {
+  const double port = bytes_per_ns(*links_.ports[direction]);
+  const unsigned pair[2] = {direction, direction + 2};
+  double cap[2] = {0, 0};
+  for (unsigned i = 0; i < 2; ++i) {
+    const Server& server = servers_[pair[i]];
+    if (server.busy && server.moving) cap[i] = bytes_per_ns(*links_.links[pair[i]]);
+  }
+  for (unsigned i = 0; i < 2; ++i) {
+    if (cap[i] == 0) continue;
+    Server& server = servers_[pair[i]];
+    const double fair = std::max(port / 2, port - cap[1 - i]);
+    const double elapsed = static_cast<double>(now_ns - server.updated_ns);
+    server.left_bytes = std::max(0.0, server.left_bytes - elapsed * server.rate);
+    server.updated_ns = now_ns;
+    server.rate = std::min(cap[i], fair);
+    server.event_ns =
+        now_ns + static_cast<std::uint64_t>(std::ceil(server.left_bytes / server.rate));
+  }
+}
+
+Result<void> check_indices(const schedule::Schedule& schedule) {
+  if (schedule.positions.empty()) {
+    return Error{Errc::kInvalidArgument, "the schedule has no ops"};
+  }
+  std::uint64_t compute_ns = 0;
+  for (std::size_t p = 0; p < schedule.positions.size(); ++p) {
+    const auto& at = schedule.positions[p];
+    if (at.op.value() >= schedule.ops.size()) return bad_index("position", p);
+    for (const auto& operand : at.operands) {
+      if (operand.storage.value() >= schedule.storages.size()) return bad_index("position", p);
+    }
+    const std::uint64_t duration_ns = schedule.ops[at.op.value()].duration_ns;
+    if (duration_ns > kComputeNsMax - compute_ns) {
+      return Error{Errc::kInvalidArgument, "the ops' durations do not fit"};
+    }
+    compute_ns += duration_ns;
+  }
+  if (schedule.homes.size() != schedule.storages.size()) {
+    return Error{Errc::kInvalidArgument, "homes and storages differ in number"};
+  }
+  if (auto fine = check_cache_ops(schedule, schedule.cache_ops, "cache op"); !fine) return fine;
+  if (auto fine = check_cache_ops(schedule, schedule.prologue, "prologue op"); !fine) return fine;
+  return check_cache_ops(schedule, schedule.epilogue, "epilogue op");
+}
+
+Result<void> check_transfers(const schedule::Schedule& schedule, const Hardware& hardware) {
+  if (auto links = ChannelLinks::create(hardware); !links) return links.error();
+  std::vector<std::uint64_t> uses(schedule.storages.size(), 2);
+  for (const auto& at : schedule.positions) {
+    for (const auto& operand : at.operands) uses[operand.storage.value()] += 2;
+  }
+  double sum_ns = 0;
+  for (const auto* list : {&schedule.cache_ops, &schedule.prologue, &schedule.epilogue}) {
+    for (const schedule::CacheOp& op : *list) {
+      sum_ns += round_trip_ns(hardware, op.range_end_bytes - op.range_begin_bytes);
+    }
+  }
+  for (std::size_t s = 0; s < uses.size(); ++s) {
+    sum_ns += static_cast<double>(uses[s]) * round_trip_ns(hardware, schedule.storages[s].bytes);
+  }
+  if (sum_ns <= 4 * kRoundTripsNsMax) return {};
+  return Error{
+      Errc::kInvalidArgument,
+      "the links are too slow for the storages: the times of a step's transfers do not fit"};
+}
+
+Result<std::vector<unsigned>> channels_of(const schedule::Schedule& schedule,
+                                          const Hardware& hardware,
+                                          const std::vector<schedule::CacheOp>& list) {
+  std::vector<unsigned> out(list.size(), 0);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const schedule::CacheOp& op = list[i];
+    if (op.kind == schedule::CacheOpKind::kDetach) continue;
+    const auto& home = schedule.homes[op.storage.value()];
+    if (!home) {
+      return Error{Errc::kInvalidArgument, "storage " + schedule.storages[op.storage.value()].name +
+                                               " is moved but has no home slot"};
+    }
+    auto channel = channel_of(hardware, schedule::transfer_tier(schedule, op),
+                              schedule::moves_toward_device(op.kind));
+    if (!channel) return channel.error();
+    out[i] = *channel;
+  }
+  return out;
+}
+
+std::uint64_t& bytes_of(schedule::CacheOpKind kind, Simulation& out) {
+  switch (kind) {
+    case schedule::CacheOpKind::kPrefetch: return out.prefetch_bytes;
+    case schedule::CacheOpKind::kStageIn: return out.stage_in_bytes;
+    case schedule::CacheOpKind::kStageOut: return out.stage_out_bytes;
+    case schedule::CacheOpKind::kStore:
+    case schedule::CacheOpKind::kDetach: break;
+  }
+  return out.store_bytes;
+}
+
+std::vector<std::uint64_t> last_access(const schedule::Schedule& schedule) {
+  std::vector<std::uint64_t> last(schedule.storages.size(), kNever);
+  for (std::size_t p = 0; p < schedule.positions.size(); ++p) {
+    for (const auto& operand : schedule.positions[p].operands) last[operand.storage.value()] = p;
+  }
+  return last;
+}
+
+std::vector<schedule::TierPeak> tier_peaks(const schedule::Schedule& schedule,
+                                           std::uint64_t device_peak_bytes) {
+  std::vector<schedule::TierPeak> out{{"device", device_peak_bytes}};
+  if (schedule.hardware.local_ddr) out.push_back({"local_ddr", schedule.local_ddr_bytes});
+  if (schedule.hardware.remote_ddr) out.push_back({"remote_ddr", schedule.remote_ddr_bytes});
+  if (schedule.hardware.flash) out.push_back({"flash", schedule.flash_bytes});
+  return out;
+}
+
+}  // namespace ho::analyzer::detail
