@@ -63,7 +63,8 @@ bool LoadedSchedule::feed(Mover& mover, std::uint64_t now_ticks) {
 void LoadedSchedule::transfer_done(const TransferDone& done, const NodeWords& words,
                                    std::uint64_t now_ticks) {
   replay.transfer_done(done, now_ticks);
-  if (done.code != Errc::kOk && replay.failure()->node == done.node) {
+  const bool failed = done.code != Errc::kOk && done.code != Errc::kCanceled;
+  if (failed && replay.failure()->node == done.node) {
     fail("transfer of " + names_of(replay.failure()->storages) + " with " + words.label +
              " failed: " + std::string(errc_name(done.code)) +
              (words.said.empty() ? "" : " (" + words.said + ")"),
@@ -102,8 +103,9 @@ void LoadedSchedule::announce_wake(Awake awake) {
   wake_at.store(awake == Awake::kNo ? replay.executor().next_trigger() : kNeverNeeded);
 }
 
-bool LoadedSchedule::cancel() {
+bool LoadedSchedule::cancel(Mover& mover) {
   replay.fail(Errc::kCanceled, NodeIndex(0));
+  replay.cancel(mover);
   return replay.in_flight() == 0;
 }
 

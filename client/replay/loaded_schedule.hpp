@@ -39,7 +39,7 @@ class LoadedSchedule final : public TransferSource {
   void fail(const std::string& what, std::optional<NodeIndex> node) override;
   void fail_if_stuck() override;
   void announce_wake(Awake awake) override;
-  [[nodiscard]] bool cancel() override;
+  [[nodiscard]] bool cancel(Mover& mover) override;
 
   Replay replay;
   const std::uint64_t position_count;

@@ -73,6 +73,8 @@ class Replay {
 
   /// Stops it from outside: a node it depends on is lost.
   void fail(Errc code, NodeIndex node);
+  /// What the mover has not sent of this replay's transfers is not sent any more.
+  void cancel(Mover& mover) { mover.cancel(owner_); }
 
   [[nodiscard]] const std::optional<ReplayFailure>& failure() const { return failure_; }
   /// Transfers handed to the mover that have not come back.

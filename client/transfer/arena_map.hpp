@@ -7,6 +7,7 @@
 
 #include "common/base/check.hpp"
 #include "common/model/address.hpp"
+#include "common/transport/driver_names.hpp"
 #include "common/transport/transport.hpp"
 
 namespace ho::client {
@@ -16,8 +17,8 @@ using DriverIndex = Strong<struct DriverIndexTag, std::uint32_t>;
 /// Index of a node in the pool's list: not the NodeId, which a config chooses.
 using NodeIndex = Strong<struct NodeIndexTag, std::uint32_t>;
 
-/// Drivers one client uses at once: "local" and one between nodes.
-inline constexpr std::size_t kDriversMax = 2;
+/// Drivers one client uses at once: nodes of one pool may be reached by all that there are.
+inline constexpr std::size_t kDriversMax = transport::kDriverNames.size();
 /// Nodes of a pool that one client can use.
 inline constexpr std::size_t kNodesMax = 4096;
 

@@ -196,8 +196,8 @@ bool Engine::detach(TransferSource* source) {
   const auto at = std::find_if(attached_.begin(), attached_.end(),
                                [&](const Attached& one) { return one.source == source; });
   HO_CHECK(at != attached_.end());
-  // Nothing new starts; what is in flight ends by its deadline.
-  if (!source->cancel()) return false;
+  // Nothing new is sent; what is in flight ends by its deadline.
+  if (!source->cancel(mover_)) return false;
   attached_.erase(at);
   return true;
 }
@@ -305,9 +305,8 @@ bool Engine::take_completions() {
   const std::size_t count = mover_.poll(done);
   bool tickets = false;
   for (std::size_t i = 0; i < count; ++i) {
-    if (done[i].code == Errc::kDeadline || done[i].code == Errc::kUnavailable) {
-      report_unresponsive(done[i].node);
-    }
+    const bool unanswered = done[i].code == Errc::kDeadline || done[i].code == Errc::kUnavailable;
+    if (unanswered && !done[i].staged) report_unresponsive(done[i].node);
     if (done[i].owner == 0) {
       Ticket& ticket = tickets_[done[i].cookie];
       ticket.code = done[i].code;
@@ -321,7 +320,7 @@ bool Engine::take_completions() {
                                  [&](const Attached& one) { return one.owner == done[i].owner; });
     HO_CHECK(at != attached_.end());
     NodeWords words;
-    if (done[i].code != Errc::kOk) {
+    if (done[i].code != Errc::kOk && done[i].code != Errc::kCanceled) {
       words = {nodes_[done[i].node.value()].label, said_of(done[i])};
     }
     at->source->transfer_done(done[i], words, ticks_.now());
@@ -332,7 +331,8 @@ bool Engine::take_completions() {
 
 /// A driver between nodes closes a peer at the first operation that ends by its deadline, for good:
 /// the node is lost to this job, which must not be given memory there again. One that works on
-/// descriptors of this node's (local) loses the operation only.
+/// descriptors of this node's (local) loses the operation only. A stage is no operation of the
+/// driver's: one that is late says that a disk is slow, and nothing of the path to the node's DDR.
 void Engine::report_unresponsive(NodeIndex node) {
   const EngineNode& lost = nodes_[node.value()];
   if (transport(lost.driver).caps().needs_descriptor) return;

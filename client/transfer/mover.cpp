@@ -85,21 +85,30 @@ Result<void> Mover::start(const Transfer& transfer) {
   return {};
 }
 
-void Mover::drop(std::uint32_t owner) {
-  drop(stage_.large, owner);
+void Mover::drop(std::uint32_t owner) { end_waiting(owner, Ended::kDropped); }
+
+void Mover::cancel(std::uint32_t owner) { end_waiting(owner, Ended::kCanceled); }
+
+void Mover::end_waiting(std::uint32_t owner, Ended how) {
+  end_waiting(stage_.large, owner, how);
   for (Driver& driver : drivers_) {
-    drop(driver.small, owner);
-    drop(driver.large, owner);
+    end_waiting(driver.small, owner, how);
+    end_waiting(driver.large, owner, how);
   }
 }
 
-void Mover::drop(Queue& queue, std::uint32_t owner) {
+/// A transfer with bytes still to be sent stands in a queue, so the queues hold all there is to
+/// end.
+void Mover::end_waiting(Queue& queue, std::uint32_t owner, Ended how) {
   std::erase_if(queue.waiting, [&](const HeapEntry& entry) {
     Active& active = active_[entry.slot];
-    const Transfer& transfer = active.transfer;
-    if (transfer.owner != owner || !transfer.droppable || active.submitted_bytes > 0) return false;
+    HO_CHECK(active.queued && active.submitted_bytes < active.transfer.bytes);
+    if (active.transfer.owner != owner) return false;
+    const bool untouched = active.submitted_bytes == 0;
+    if (how == Ended::kDropped && !(active.transfer.droppable && untouched)) return false;
     active.queued = false;
-    active.dropped = true;
+    active.dropped = untouched;
+    if (how == Ended::kCanceled && active.code == Errc::kOk) active.code = Errc::kCanceled;
     finish_if_done(entry.slot);
     return true;
   });

@@ -113,6 +113,9 @@ class Mover {
 
   /// Ends the owner's droppable transfers of which no piece has been submitted; poll() tells.
   void drop(std::uint32_t owner);
+  /// Ends all transfers of the owner: no further piece of them is submitted, those in flight are
+  /// awaited. poll() tells; kCanceled where bytes are missing.
+  void cancel(std::uint32_t owner);
 
   /// Submits pieces while drivers take them. `now_ticks` is what TransferDone tells as the time at
   /// which a transfer left its queue; of the caller's own clock. @return how many were submitted.
@@ -164,7 +167,9 @@ class Mover {
     }
   };
 
-  void drop(Queue& queue, std::uint32_t owner);
+  enum class Ended : std::uint8_t { kDropped, kCanceled };
+  void end_waiting(std::uint32_t owner, Ended how);
+  void end_waiting(Queue& queue, std::uint32_t owner, Ended how);
   void enqueue(std::uint32_t slot, std::uint64_t order);
   std::size_t pump(Driver& driver, Queue& queue, std::uint64_t now_ticks);
   [[nodiscard]] Result<void> submit_stage(const Active& active, const ArenaExtent& extent,

@@ -36,8 +36,9 @@ class TransferSource {
   virtual void fail_if_stuck() = 0;
   /// Before the thread sleeps, and after it woke: its job must know when to ring.
   virtual void announce_wake(Awake awake) = 0;
-  /// Starts nothing more. @return whether none of its transfers is in flight.
-  [[nodiscard]] virtual bool cancel() = 0;
+  /// Starts nothing more, and has the mover send nothing more. @return whether none of its
+  /// transfers is in flight.
+  [[nodiscard]] virtual bool cancel(Mover& mover) = 0;
 };
 
 }  // namespace ho::client

@@ -39,16 +39,17 @@ class Rig {
     drivers[0].port.piece_bytes = 512;
     drivers[0].port.op_deadline = 1500ms;
     auto door = std::make_shared<client::Doorbell>();
+    fault_ = std::make_shared<client::NodeFault>(door);
     engine_.emplace(std::move(drivers), door);
     engine_->call([&] {
       auto& driver = engine_->transport(DriverIndex(0));
       peer_ = *driver.connect({NodeId(0), "a"}, clock_.now() + 1s);
-      engine_->set_nodes(
-          {{"node 0", DriverIndex(0), peer_, std::make_shared<client::NodeFault>(door)}});
+      engine_->set_nodes({{"node 0", DriverIndex(0), peer_, fault_}});
     });
   }
 
   [[nodiscard]] Engine& engine() { return *engine_; }
+  [[nodiscard]] client::FaultReason fault() const { return fault_->reason(); }
   [[nodiscard]] ArenaMap expose(std::vector<std::byte>& memory) {
     return engine_->call([&] {
       auto grant = fabric_.expose("a", memory, transport::Rights::kReadWrite);
@@ -68,7 +69,28 @@ class Rig {
   SteadyClock clock_;
   test::SimFabric fabric_;
   transport::PeerId peer_;
+  std::shared_ptr<client::NodeFault> fault_;
   std::optional<Engine> engine_;
+};
+
+/// A node whose disk answers no request in time.
+class LateStager : public client::Stager {
+ public:
+  [[nodiscard]] std::uint64_t op_bytes_max() const override { return 4096; }
+  [[nodiscard]] Result<void> submit(const client::StageOp& op) override {
+    late_.push_back({op.op, Errc::kDeadline, 0});
+    return {};
+  }
+  std::size_t poll(std::span<Completion> out) override {
+    if (late_.empty() || out.empty()) return 0;
+    out[0] = late_.back();
+    late_.pop_back();
+    return 1;
+  }
+  [[nodiscard]] std::string explain(OpId) const override { return "no answer in time"; }
+
+ private:
+  std::vector<Completion> late_;
 };
 
 /// A loaded schedule and the job that runs it, as Runtime does.
@@ -293,6 +315,49 @@ TEST_CASE("engine: two jobs and plain transfers in three threads get their own b
   second.join();
   CHECK(plain);
   CHECK((right[0] && right[1]));
+}
+
+TEST_CASE("engine: a stage that is late leaves the way to the node's memory open") {
+  Rig rig;
+  rig.engine().call([&] { rig.engine().set_stager(std::make_unique<LateStager>(), 10ms); });
+  std::vector<std::byte> pool(kHomeBytes), host(kHomeBytes);
+  const ArenaMap map = rig.expose(pool);
+  Transfer transfer;
+  transfer.arena = &map;
+  transfer.bytes = kHomeBytes;
+  transfer.flash = client::FlashPlace{NodeIndex(0), 1, 0};
+  const auto stage = rig.engine().start(transfer);
+  REQUIRE(stage.ok());
+  const auto late = rig.engine().wait(*stage);
+  REQUIRE_FALSE(late.ok());
+  CHECK(late.error().code() == Errc::kDeadline);
+  CHECK(rig.fault() == client::FaultReason::kNone);
+  transfer.flash.reset();
+  transfer.memory = host.data();
+  transfer.local = rig.add(host);
+  const auto get = rig.engine().start(transfer);
+  REQUIRE(get.ok());
+  CHECK(rig.engine().wait(*get).ok());
+}
+
+TEST_CASE("engine: detaching moves nothing of what is queued") {
+  constexpr std::uint64_t kBytes = std::uint64_t{8} << 20U;
+  test::SimLink link;
+  link.bytes_per_s = 1'000'000'000;
+  Rig rig(link);
+  std::vector<std::byte> home(kBytes, std::byte{7}), device(kBytes);
+  B b;
+  const auto w = b.storage("w", kBytes, B::kWeight, 0);
+  b.op({B::update(w, 0)});
+  b.prologue(w, 0, {.before = 0});
+  {
+    Job job(rig, b.finish(), home, device);
+    job.loaded().steps_begun.store(1);
+    rig.engine().ring();
+    while (rig.engine().call([&] { return job.loaded().replay.in_flight(); }) == 0) {
+    }
+  }
+  CHECK(device.back() == std::byte{0});
 }
 
 TEST_CASE("engine: memory that a transfer still uses is waited for") {

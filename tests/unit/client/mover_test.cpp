@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -262,6 +263,82 @@ TEST_CASE("mover: beyond its limit a transfer is refused as busy") {
   const auto refused = bench.mover->start(bench.transfer(Direction::kGet, 0, 0, 0, 1));
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code() == Errc::kBusy);
+}
+
+TEST_CASE("mover: an arena on nodes of three drivers arrives whole") {
+  constexpr std::uint64_t kPart = 1000;
+  test::SimFabric fabric;
+  test::SimClock clock;
+  std::vector<std::unique_ptr<test::SimTransport>> transports;
+  std::vector<client::DriverPort> ports;
+  std::vector<ArenaExtent> extents;
+  std::vector<std::vector<std::byte>> segments(3, std::vector<std::byte>(kPart));
+  std::vector<std::byte> memory(6 * kPart);
+  client::LocalHandles handles;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    const std::string name(1, static_cast<char>('a' + i));
+    fabric.add_peer(name);
+    transports.push_back(
+        std::make_unique<test::SimTransport>(fabric, clock, test::SimLink{}, 7 + i));
+    test::SimTransport& made = *transports.back();
+    const auto peer = *made.connect({NodeId(0), name}, clock.now() + Duration(1'000'000'000));
+    auto grant = fabric.expose(name, segments[i], transport::Rights::kReadWrite);
+    const auto region = *made.attach(peer, std::move(grant));
+    extents.push_back({kPart * i, kPart, DriverIndex(i), NodeIndex(i), region, 0});
+    handles[i] = *made.register_memory(memory);
+    client::DriverPort port;
+    port.transport = &made;
+    port.op_deadline = std::chrono::milliseconds(10);
+    ports.push_back(port);
+  }
+  const ArenaMap arena(std::move(extents));
+  Mover mover(std::move(ports), clock);
+  for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i * 7);
+  for (const Direction direction : {Direction::kPut, Direction::kGet}) {
+    Transfer transfer;
+    transfer.direction = direction;
+    transfer.arena = &arena;
+    transfer.memory = memory.data() + (direction == Direction::kGet ? 3 * kPart : 0);
+    transfer.bytes = 3 * kPart;
+    transfer.local = handles;
+    REQUIRE(mover.start(transfer).ok());
+    TransferDone done[1];
+    for (int turn = 0; mover.in_flight() > 0; ++turn) {
+      REQUIRE(turn < 100000);
+      mover.pump(0);
+      if (mover.poll(done) == 1) CHECK(done[0].code == Errc::kOk);
+      clock.advance(Duration(1000));
+    }
+  }
+  CHECK(std::memcmp(memory.data() + 3 * kPart, memory.data(), 3 * kPart) == 0);
+  CHECK(segments[2].back() == memory[3 * kPart - 1]);
+}
+
+TEST_CASE("mover: a canceled owner's transfers send nothing more, others go on") {
+  Bench bench({}, 64, 1);
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    auto transfer = bench.transfer(Direction::kPut, i, i * 200, i * 200, 200);
+    transfer.owner = i < 4 ? 1 : 2;
+    std::memset(transfer.memory, static_cast<int>(i + 1), transfer.bytes);
+    REQUIRE(bench.mover->start(transfer).ok());
+  }
+  REQUIRE(bench.mover->pump(0) == 1);  // a piece of the first one
+  bench.mover->cancel(1);
+  const auto done = bench.run();
+  REQUIRE(done.size() == 6);
+  for (const TransferDone& each : done) {
+    INFO("cookie " << each.cookie);
+    CHECK(each.code == (each.owner == 1 ? Errc::kCanceled : Errc::kOk));
+    CHECK(each.dropped == (each.cookie >= 1 && each.cookie <= 3));
+  }
+  CHECK(bench.segments[0][63] == std::byte{1});
+  CHECK(bench.segments[0][64] == std::byte{0});
+  CHECK(bench.segments[0][200] == std::byte{0});
+  CHECK(bench.segments[0][999] == std::byte{5});
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, i, 0, 0, 100)).ok());
+  }
+  CHECK(bench.run().size() == 100);
 }
 
 TEST_CASE("mover: what may be dropped is ended unless something of it was sent") {
