@@ -7,8 +7,8 @@
 
 namespace ho {
 
-/// Lists of small integers by key, in one block (say, a schedule's dependencies turned round). A
-/// value. Within a key, values keep the order of the entries. Keys are below `keys`.
+/// Lists of small integers, one list per key, stored in one array; for example a schedule's
+/// dependencies in reverse. A value. Keys are below `keys`. A list keeps the order of its entries.
 class Buckets {
  public:
   Buckets() = default;
@@ -31,21 +31,21 @@ class Buckets {
   std::vector<std::uint32_t> values_;
 };
 
-/// Lists of small integers by key that are added to as they are used; a value is in one list at a
-/// time, and is added again only once its list has been visited. Two integers a value and key, no
-/// allocation after the first. A value.
+/// Lists of small integers, one list per key, that grow and are emptied while they are used. A
+/// value is in one list at a time; add it again only after its list was visited. Stores one integer
+/// per key and one per value, and allocates in the constructor only. A value type.
 class Chains {
  public:
   Chains() = default;
   Chains(std::size_t keys, std::size_t values) : first_(keys, kEnd), next_(values, kEnd) {}
 
-  /// In front of what the list has.
+  /// Puts `value` at the front of the list.
   void add(std::size_t key, std::uint32_t value) {
     next_[value] = first_[key];
     first_[key] = value;
   }
-  /// Calls visit(value) for all of one list, the last added first. It may add the value to another
-  /// list, which ends this one: no list is visited again once one of its values is in another.
+  /// Calls visit(value) for each value of one list, the last added first. `visit` may add the value
+  /// to another list. That ends this list: do not visit it again.
   template <typename Visit>
   void for_each(std::size_t key, Visit&& visit) const {
     for (std::uint32_t value = first_[key]; value != kEnd;) {

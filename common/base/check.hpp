@@ -2,12 +2,12 @@
 
 namespace ho {
 
-/// Prints where a programmer's assumption failed and aborts. Never returns.
+/// Prints the failed condition and its place to stderr, then aborts. Never returns.
 [[noreturn]] void check_failed(const char* expression, const char* file, int line);
 
 }  // namespace ho
 
-/// Always on. States what must hold unless our own code is wrong; input from outside gets an Error
-/// instead.
+/// Aborts unless `condition` holds. Compiled into every build. For conditions that only a bug in
+/// this project can break; wrong input gets an Error instead.
 #define HO_CHECK(condition) \
   (static_cast<bool>(condition) ? void(0) : ::ho::check_failed(#condition, __FILE__, __LINE__))

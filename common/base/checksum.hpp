@@ -6,10 +6,10 @@
 
 namespace ho {
 
-/// XXH3, 64 bits: finds accidents, not attacks.
+/// XXH3, 64 bits. Detects accidental changes; it does not protect against attacks.
 [[nodiscard]] std::uint64_t checksum64(std::span<const std::byte> bytes);
 
-/// The same over a sequence of pieces: equal to checksum64 of their concatenation.
+/// XXH3 of bytes that arrive in pieces. Equals checksum64() of their concatenation.
 class ChecksumStream {
  public:
   ChecksumStream();
@@ -21,7 +21,7 @@ class ChecksumStream {
   [[nodiscard]] std::uint64_t digest() const;
 
  private:
-  void* state_;  // XXH3_state_t, aligned by its own allocator; kept out of this header
+  void* state_;  // XXH3_state_t, allocated and aligned by xxHash; its header stays out of this one
 };
 
 }  // namespace ho

@@ -4,19 +4,19 @@
 
 namespace ho {
 
-/// Steady time. One time base for deadlines, timelines and simulation.
+/// Steady time. Deadlines, timelines and the simulation share this time base.
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, std::chrono::nanoseconds>;
 using Duration = std::chrono::nanoseconds;
 
-/// Where time comes from, so that a simulation can own it.
+/// The source of time. A port, so that a simulation can replace it.
 class Clock {
  public:
   virtual ~Clock() = default;
-  /// Monotonic. Cheap enough for every operation (about 25 ns for the real one).
+  /// Returns the time. Monotonic. The real clock takes about 25 ns.
   [[nodiscard]] virtual TimePoint now() const = 0;
 };
 
-/// The machine's steady clock. Stateless; any thread.
+/// The machine's steady clock. Has no state; any thread may use it.
 class SteadyClock final : public Clock {
  public:
   [[nodiscard]] TimePoint now() const override {

@@ -7,30 +7,30 @@
 
 namespace ho {
 
-/// Every way an operation can fail, in one closed list. Foreign codes (errno, fi_errno, ...) become
-/// one of these in the file of the driver that met them.
+/// All the ways in which an operation can fail. The list is closed: each driver converts foreign
+/// codes (errno, fi_errno, ...) to one of these in its own file.
 enum class Errc : std::uint8_t {
   kOk = 0,
-  kInvalidArgument,   ///< the caller's input is wrong; nothing was started
-  kNotFound,          ///< the named object does not exist (any more)
+  kInvalidArgument,   ///< the caller's input is wrong; nothing started
+  kNotFound,          ///< the named object does not exist, or no longer exists
   kAlreadyExists,     ///< the name is taken
-  kOutOfRange,        ///< offset + length leaves the object
+  kOutOfRange,        ///< offset + length exceeds the object
   kPermissionDenied,  ///< wrong or revoked key, missing right, wrong token
   kBusy,              ///< a queue is full; poll and retry
-  kExhausted,         ///< not enough memory, space or quota for the request
+  kExhausted,         ///< not enough memory, space or quota
   kUnavailable,       ///< the peer is gone or unreachable
-  kDeadline,          ///< not finished in time
-  kCanceled,          ///< ended because its owner was closed
+  kDeadline,          ///< did not finish in time
+  kCanceled,          ///< canceled because its owner was closed
   kCorrupt,           ///< bytes do not match their checksum or format
-  kUnsupported,       ///< known, but not in this build, version or machine
-  kConflict,          ///< the object's state does not allow it
-  kIo,                ///< the operating system failed a call
+  kUnsupported,       ///< known, but not supported by this build, version or machine
+  kConflict,          ///< not possible in the object's current state
+  kIo,                ///< a call to the operating system failed
 };
 
-/// Stable lower-case name of a code, for logs and JSON ("unavailable").
+/// Stable lower-case name of a code for logs and JSON, for example "unavailable".
 [[nodiscard]] std::string_view errc_name(Errc code);
 
-/// A failure: a code for programs and a sentence for people. A value; never carries kOk.
+/// A failure: a code for programs and a sentence for people. A value; its code is never kOk.
 class [[nodiscard]] Error {
  public:
   Error(Errc code, std::string context) : code_(code), context_(std::move(context)) {}
@@ -39,7 +39,7 @@ class [[nodiscard]] Error {
   [[nodiscard]] const std::string& context() const { return context_; }
   /// "unavailable: node 2 closed the control connection"
   [[nodiscard]] std::string message() const;
-  /// The same error with `where` put before its context: "where: context".
+  /// The same error with context "where: context".
   [[nodiscard]] Error at(std::string_view where) const;
 
  private:
@@ -47,7 +47,7 @@ class [[nodiscard]] Error {
   std::string context_;
 };
 
-/// An Error from an errno value: maps the number to an Errc and appends strerror to `what`.
+/// Makes an Error from an errno value. The context is `what`, followed by the text of strerror().
 [[nodiscard]] Error errno_error(int error_number, std::string_view what);
 
 }  // namespace ho

@@ -32,7 +32,7 @@ std::size_t utf8_length(std::string_view text) {
   for (std::size_t i = 1; i < length; ++i) {
     if ((at(i) & 0xc0U) != 0x80) return 0;
   }
-  // Overlong forms, surrogates and beyond U+10FFFF are told by the second byte.
+  // The second byte reveals overlong forms, surrogates and code points beyond U+10FFFF.
   if (lead == 0xe0 && at(1) < 0xa0) return 0;
   if (lead == 0xed && at(1) > 0x9f) return 0;
   if (lead == 0xf0 && at(1) < 0x90) return 0;

@@ -8,18 +8,19 @@
 
 namespace ho {
 
-/// `text` as a JSON string literal with quotes. Safe to embed in a <script> element too: '<', '>'
-/// and '&' are escaped, as are control characters and U+2028/2029; bytes that are not UTF-8 become
-/// U+FFFD.
+/// Returns `text` as a JSON string literal with quotes. The result can also stand inside a <script>
+/// element: '<', '>' and '&' are escaped, as are control characters and U+2028/2029. Bytes that are
+/// not UTF-8 become U+FFFD.
 [[nodiscard]] std::string json_quote(std::string_view text);
 
-/// Writes one JSON value, piece by piece, on one line. Commas are put where they belong.
+/// Writes one JSON value, piece by piece, on one line. Inserts commas.
 ///
 ///   JsonWriter out;
 ///   out.begin_object().field("name", name).key("list").begin_array().value(1).end().end();
 ///   std::move(out).text();
 ///
-/// A value; the order of calls is the caller's to get right: end() closes the innermost open one.
+/// A value. end() closes the innermost open object or array. The caller is responsible for a
+/// correct order of calls.
 class JsonWriter {
  public:
   JsonWriter& begin_object();
@@ -29,7 +30,7 @@ class JsonWriter {
 
   JsonWriter& value(std::string_view text);
   JsonWriter& value(const char* text) { return value(std::string_view(text)); }
-  JsonWriter& value(double number);  ///< shortest that reads back equal; not finite: null
+  JsonWriter& value(double number);  ///< shortest exact form; null if not finite
   JsonWriter& value(std::same_as<bool> auto flag) { return raw(flag ? "true" : "false"); }
   JsonWriter& value(std::unsigned_integral auto number) requires(
       !std::same_as<decltype(number), bool>) {
@@ -50,8 +51,8 @@ class JsonWriter {
   void separate();
 
   std::string text_;
-  std::string closers_;      ///< what end() writes, innermost last
-  bool need_comma_ = false;  ///< a value stands before at this level
+  std::string closers_;      ///< what each end() writes, innermost last
+  bool need_comma_ = false;  ///< the current level already has a value
 };
 
 }  // namespace ho

@@ -23,7 +23,7 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 }
 
 spdlog::logger& logger() {
-  // Our own logger, not spdlog's default one: a library must not change its host's logging.
+  // A logger of its own: a library must not change the default logger of its host.
   static const std::shared_ptr<spdlog::logger> instance = [] {
     auto made = std::make_shared<spdlog::logger>("hyperoffload",
                                                  std::make_shared<spdlog::sinks::stderr_sink_mt>());
@@ -38,7 +38,8 @@ bool is_control(char c) {
   return byte < 0x20 || byte == 0x7f;
 }
 
-/// Values come from peers too: none may begin a line of its own or steer a terminal.
+/// Values may come from peers. Escapes them so that none can start a new line or send control codes
+/// to a terminal.
 void append_escaped(std::string& line, std::string_view value) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   for (const char c : value) {

@@ -15,10 +15,10 @@ struct LogField {
 };
 
 /// Writes one line to stderr: `level message key=value key="value with spaces"`. Any thread. Not
-/// for the data path: formats and writes under spdlog's lock.
+/// for the data path: it formats, and writes under spdlog's lock.
 void log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
 
-/// Lines below `level` are dropped. Call once in main.
+/// Drops lines below `level`. Call it once, in main().
 void set_log_level(LogLevel level);
 
 }  // namespace ho

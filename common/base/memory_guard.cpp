@@ -13,21 +13,22 @@
 namespace ho {
 namespace {
 
-/// Where a fault inside the memory goes back to.
+/// The guarded range, and the place to continue after a fault inside it.
 struct Guard {
   sigjmp_buf back;
   const std::byte* begin;
   const std::byte* end;
 };
 
-// A signal handler is process-wide and gets no argument of ours: this pointer and the previous
-// handler are the only state it can reach. initial-exec, because the first use of a lazily made
-// thread_local inside a handler would allocate.
+// A signal handler belongs to the process and cannot take an argument. This pointer and the
+// previous handler are all the state it can reach. initial-exec: a lazily created thread_local
+// would allocate at its first use, inside the handler.
 __attribute__((tls_model("initial-exec"))) thread_local Guard* volatile active_guard = nullptr;
 struct sigaction previous_action;
 
-/// True where an access of this thread brought the signal: only then does the instruction run again
-/// when the handler returns. The others come from kill() or report failing memory nobody touched.
+/// True if an access by this thread raised the signal; only then does the instruction run again
+/// when the handler returns. Other signals come from kill(), or report broken memory that no thread
+/// touched.
 bool from_an_access(const siginfo_t& info) {
   return info.si_code > 0 && info.si_code != BUS_MCEERR_AO;
 }
@@ -42,8 +43,8 @@ void pass_on(int number, siginfo_t* info, void* context) {
     previous_action.sa_handler(number);
     return;
   }
-  // Not ours and nobody else's: the process ends in the usual way, by the instruction that runs
-  // again, or by the signal sent again where none does.
+  // Nothing else handles it: end the process with the default action. Either the instruction runs
+  // again and faults, or raise() sends the signal again.
   struct sigaction usual {};
   usual.sa_handler = SIG_DFL;
   ::sigaction(number, &usual, nullptr);
@@ -58,14 +59,14 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
     pass_on(number, info, context);
     return;
   }
-  // The jump does not restore the signal mask (run_guarded() saves none: it would cost a system
-  // call), so the mask from before the fault is put back here.
+  // siglongjmp() does not restore the signal mask: run_guarded() saves none, to avoid a system
+  // call. Restore the mask from before the fault.
   ::pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
   siglongjmp(guard->back, 1);
 }
 
 Result<void> install_handler() {
-  // The lock is for start-up only: two threads may be the first.
+  // Needed at start-up only, when two threads may both be the first.
   static std::mutex mutex;
   static bool installed = false;
   const std::lock_guard<std::mutex> lock(mutex);

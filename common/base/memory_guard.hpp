@@ -8,21 +8,22 @@
 
 namespace ho {
 
-/// Installs the process's SIGBUS handler once (further calls do nothing). It takes a fault only
-/// while guarded() runs on the faulting thread and only inside the memory given to it; every other
-/// goes to the handler found at installation, or kills the process as it would have. Also lets
-/// this thread have the signal: a fault while it is blocked kills. @return kIo where the system
-/// refuses.
+/// Installs the process's SIGBUS handler; further calls do nothing. The handler takes a fault only
+/// while guarded() runs on the faulting thread, and only inside the memory given to guarded(). It
+/// passes every other fault to the handler that was installed before, or lets it end the process as
+/// usual. Also unblocks SIGBUS on this thread, since a fault while it is blocked ends the process.
+/// @return kIo if the system refuses.
 [[nodiscard]] Result<void> install_memory_guard();
 
-/// See guarded(). `work` must not own anything when the memory is touched: it may never come back.
+/// See guarded(). `work` may be abandoned at any access to the memory, so it must own nothing then.
 [[nodiscard]] bool run_guarded(std::span<const std::byte> memory, void (*work)(void*),
                                void* argument);
 
-/// Runs `work`, which touches memory that is shared with another process: that one can cut the file
-/// behind it short at any time, and its pages are gone then. @return false: they were; `work` was
-/// left in the middle. `work` neither throws nor calls this again. Any thread that does not block
-/// SIGBUS, after install_memory_guard(). No system call.
+/// Runs `work`, which accesses memory shared with another process. That process can truncate the
+/// file behind the memory at any time, and its pages then disappear. `work` must not throw and must
+/// not call guarded(). Call install_memory_guard() first. Any thread that does not block SIGBUS. No
+/// system call.
+/// @return false if pages had disappeared; `work` was then abandoned in the middle.
 template <typename Work>
 [[nodiscard]] bool guarded(std::span<const std::byte> memory, Work work) {
   static_assert(std::is_trivially_destructible_v<Work>);

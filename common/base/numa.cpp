@@ -20,13 +20,13 @@
 
 #include "common/base/units.hpp"
 
-// The system calls themselves: a job that links this library would have libnuma with it, for four
-// calls and a list of numbers.
+// Uses the system calls directly: libnuma would become a dependency of each job, for four calls and
+// one list of numbers.
 
 namespace ho {
 namespace {
 
-constexpr std::uint32_t kNodeMax = 1023;  // the kernel's own limit, on any architecture
+constexpr std::uint32_t kNodeMax = 1023;  // the kernel's limit on every architecture
 constexpr std::size_t kBitsPerWord = sizeof(unsigned long) * CHAR_BIT;
 constexpr std::size_t kSamplesMax = 512;
 
@@ -38,7 +38,7 @@ std::optional<std::uint32_t> take_number(std::string_view& text) {
   return value;
 }
 
-/// What stands behind a word in the first line that has it.
+/// The rest of the first line that contains `word`.
 std::string line_after(const std::string& path, const std::string& word) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
@@ -61,7 +61,8 @@ std::uint64_t number_after(const std::string& path, const std::string& word) {
   return in >> value ? value : 0;
 }
 
-/// What a node has set aside in huge pages, of all sizes: a folder each, "hugepages-2048kB".
+/// Memory that a node reserves for huge pages of all sizes. Each size has a folder, such as
+/// "hugepages-2048kB".
 std::uint64_t set_aside_bytes(const std::string& folder) {
   constexpr std::string_view kPrefix = "hugepages-";
   std::uint64_t sum = 0;
@@ -81,7 +82,7 @@ std::uint64_t set_aside_bytes(const std::string& folder) {
 
 Result<std::vector<NumaNode>> parse_numa_nodes(std::string_view text) {
   const Error wrong(Errc::kInvalidArgument,
-                    "\"" + std::string(text) + "\" is no list of NUMA nodes, such as 0-2,5");
+                    "\"" + std::string(text) + "\" is not a list of NUMA nodes such as 0-2,5");
   std::set<NumaNode> nodes;
   while (true) {
     const auto first = take_number(text);
@@ -113,7 +114,7 @@ std::vector<NumaMemory> read_numa_memory(const std::string& root) {
   const std::set<NumaNode> with_cpus = nodes_in(folder + "has_cpu");
   std::vector<NumaMemory> out;
   for (const NumaNode node : nodes_in(folder + "has_memory")) {
-    // A kernel without cpusets says nothing, and allows all.
+    // A kernel without cpusets reports nothing and allows all nodes.
     if (!allowed.empty() && !allowed.contains(node)) continue;
     const std::string here = folder + "node" + std::to_string(node.value()) + "/";
     const std::string huge = here + "hugepages/hugepages-2048kB/";
@@ -129,7 +130,7 @@ Result<void> prefer_numa_node(std::span<std::byte> mapping, NumaNode node) {
   std::array<unsigned long, (kNodeMax + 1) / kBitsPerWord> mask{};
   if (node.value() > kNodeMax) return Error(Errc::kInvalidArgument, "no such NUMA node");
   mask[node.value() / kBitsPerWord] = 1UL << (node.value() % kBitsPerWord);
-  // One more than the bits there are: the kernel takes one off.
+  // The kernel reads one bit less than it is given.
   if (::syscall(SYS_mbind, mapping.data(), mapping.size(), MPOL_PREFERRED, mask.data(),
                 mask.size() * kBitsPerWord + 1, 0) == 0) {
     return {};
@@ -159,8 +160,8 @@ std::optional<NumaNode> numa_node_of(std::span<const std::byte> memory) {
     pages[i] = at - reinterpret_cast<std::uintptr_t>(at) % page_bytes;
   }
   found.fill(-1);
-  // Without nodes to move to it only tells where the pages are; an error's number, negative, of
-  // those that are not there.
+  // Without target nodes, move_pages() only reports where the pages are: a node, or a negative
+  // error number for a page that is not present.
   if (::syscall(SYS_move_pages, 0, count, pages.data(), nullptr, found.data(), 0) != 0) {
     return std::nullopt;
   }

@@ -7,9 +7,9 @@
 
 namespace ho {
 
-/// Seeded, fast and the same on every machine: xoshiro256** seeded by splitmix64.
-/// Source: Blackman and Vigna, "Scrambled linear pseudorandom number generators", 2021. Not for
-/// secrets.
+/// A fast seeded generator that gives the same numbers on every machine: xoshiro256**, seeded by
+/// splitmix64. Not for secrets.
+/// Source: Blackman and Vigna, "Scrambled linear pseudorandom number generators", 2021.
 class Prng {
  public:
   explicit Prng(std::uint64_t seed) {
@@ -34,7 +34,8 @@ class Prng {
     return result;
   }
 
-  /// Uniform in [0, bound); bound > 0. The modulo's bias is below 2^-32 for the bounds used here.
+  /// Uniform in [0, bound); bound > 0. The bias of the modulo is below 2^-32 for the bounds used
+  /// here.
   [[nodiscard]] std::uint64_t below(std::uint64_t bound) {
     HO_CHECK(bound > 0);
     return next() % bound;

@@ -9,9 +9,8 @@
 
 namespace ho {
 
-/// A value or the Error that stands in its place. Converts from both, so `return error;` and
-/// `return value;` both work. Reading the side that is not there is a programmer's mistake and
-/// aborts.
+/// A value, or the Error that replaces it. Converts from both, so `return error;` and `return
+/// value;` both work. Aborts if the caller reads the side that is not present.
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -8,14 +8,14 @@
 
 namespace ho {
 
-/// Takes back the signal handlers that libraries put in place when the program is loaded. Call it
-/// first in main(), before there are threads.
+/// Restores the default action of signals that libraries catch when the program is loaded. Call it
+/// first in main(), before threads exist.
 ///
-/// Why: libfabric loads libinfinipath, whose constructor catches SEGV, BUS, ILL, ABRT, INT and TERM
-/// with a handler that prints a backtrace and calls exit(1). That is not safe in a handler (it can
-/// wait for ever for a lock its own thread holds), turns an abort into an exit, and ends a daemon
-/// that is being started with status 1. It can be turned off by an environment variable only.
-/// A signal that the parent had ignored stays ignored only if no library caught it.
+/// Why: libfabric loads libinfinipath. Its constructor catches SEGV, BUS, ILL, ABRT, INT and TERM
+/// with a handler that prints a backtrace and calls exit(1). Such a handler can wait forever for a
+/// lock that its own thread holds; it turns an abort into an exit, and ends a starting daemon with
+/// status 1. Only an environment variable can turn it off. A signal that the parent process ignored
+/// stays ignored, unless a library caught it.
 /// Source: nm and strace of libinfinipath.so.4 of Debian 12, 2026.
 inline void drop_library_signal_handlers() {
   for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGABRT, SIGINT, SIGTERM}) {
@@ -27,8 +27,8 @@ inline void drop_library_signal_handlers() {
   }
 }
 
-/// While it lives, its thread lets no signal in but `except`; so do, for their lives, threads that
-/// it makes meanwhile: the program's own threads take the program's signals.
+/// Blocks all signals except `except` on the current thread during its lifetime. Threads created
+/// meanwhile inherit the mask and keep it. The program's own threads then receive its signals.
 class SignalsBlocked {
  public:
   explicit SignalsBlocked(std::initializer_list<int> except = {}) {

@@ -6,8 +6,7 @@
 
 namespace ho {
 
-/// An integer that means one thing only. No implicit conversion in or out; equality and order,
-/// nothing else.
+/// An integer with one meaning. Supports equality and order only; converts only explicitly.
 template <typename Tag, typename Integer>
 class Strong {
  public:

@@ -13,9 +13,9 @@
 
 namespace ho {
 
-/// Counts what went wrong by cause, and logs a cause the first time and then at most once a minute:
-/// whoever causes it again and again must not fill the log. Any thread; a mutex, since it is for
-/// what should not happen. Causes beyond kCausesMax are counted together.
+/// Counts failures by cause. Logs a cause at its first occurrence and then at most once a minute,
+/// so that a repeated failure cannot fill the log. Further causes beyond kCausesMax share one
+/// count, "other". Any thread. Uses a mutex, since failures are rare.
 class Tally {
  public:
   static constexpr std::size_t kCausesMax = 64;
@@ -26,12 +26,13 @@ class Tally {
     std::uint64_t count = 0;
   };
 
-  /// `clock` outlives it. `what` begins each line.
+  /// `clock` must outlive this object. Each log line starts with `what`.
   Tally(std::string what, const Clock& clock) : what_(std::move(what)), clock_(clock) {}
 
-  /// `cause` is one of few texts of our own; `detail` may say anything and is logged only.
+  /// Counts one failure. `cause` is one of few fixed texts; `detail` may be any text and is only
+  /// logged.
   void note(std::string_view cause, std::string_view detail);
-  /// By cause.
+  /// All counts, sorted by cause.
   [[nodiscard]] std::vector<Entry> entries() const;
 
  private:

@@ -6,7 +6,8 @@
 
 namespace ho {
 
-/// Owns one file descriptor; closes it at the end. Movable, so that descriptors travel in values.
+/// Owns a file descriptor and closes it in the destructor. Movable, so that values can carry
+/// descriptors.
 class UniqueFd {
  public:
   UniqueFd() = default;

@@ -37,7 +37,7 @@ std::string format_duration_ns(std::uint64_t duration_ns) {
 }
 
 std::optional<std::uint64_t> parse_bytes(std::string_view text) {
-  // std::from_chars for double is exact up to 2^53; whole numbers go through the integer path.
+  // std::from_chars for double is exact up to 2^53, so whole numbers use the integer version.
   const char* const end = text.data() + text.size();
   std::uint64_t whole = 0;
   auto [whole_end, whole_error] = std::from_chars(text.data(), end, whole);

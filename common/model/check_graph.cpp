@@ -30,13 +30,13 @@ std::string describe(std::string_view what, std::uint32_t id, std::string_view n
 std::string describe(const Storage& storage) { return describe_storage(storage.id, storage.name); }
 std::string describe(const Op& op) { return describe_op(op.id, op.name); }
 
-/// How an id that occurs twice is told.
+/// The message for an id that occurs twice.
 std::string twice(const char* what, std::uint32_t id) {
   return std::string(what) + ": id " + std::to_string(id) + " occurs twice" +
-         (id == 0 ? "; one that is missing counts as 0" : "");
+         (id == 0 ? "; a missing id counts as 0" : "");
 }
 
-/// An id that occurs twice, or nothing.
+/// The first id that occurs twice, or nullopt.
 template <typename Elements>
 std::optional<std::uint32_t> repeated_id(const Elements& elements) {
   std::vector<std::uint32_t> ids;
@@ -52,20 +52,20 @@ Result<void> check_storages(const Graph& graph) {
   if (const auto id = repeated_id(graph.storages)) {
     return bad(twice("storages", *id));
   }
-  // Sums of sizes, also rounded up to an alignment, must stay far from 2^63.
+  // Keeps sums of sizes far from 2^63, also when each size is rounded up to an alignment.
   std::uint64_t sum_bytes = 0;
   for (const Storage& storage : graph.storages) {
     const auto fail = [&storage](const std::string& reason) {
       return bad(describe(storage) + ": " + reason);
     };
-    if (storage.bytes == 0) return fail("bytes: 0");
+    if (storage.bytes == 0) return fail("bytes: must be at least 1");
     if (storage.bytes > kBytesMax) {
       return fail("bytes: " + std::to_string(storage.bytes) + " is more than 2^50");
     }
     sum_bytes += storage.bytes;
     if (sum_bytes > kSumBytesMax) return fail("bytes: the sum of all storages is more than 2^56");
-    if (storage.kind > StorageKind::kWorkspace) return fail("kind is not known");
-    if (storage.hint > OffloadHint::kNever) return fail("hint is not known");
+    if (storage.kind > StorageKind::kWorkspace) return fail("kind: unknown value");
+    if (storage.hint > OffloadHint::kNever) return fail("hint: unknown value");
     if (storage.kind == StorageKind::kWorkspace && storage.persistent) {
       return fail("persistent: a WORKSPACE does not outlive its op");
     }
@@ -73,7 +73,7 @@ Result<void> check_storages(const Graph& graph) {
   return {};
 }
 
-/// Walks the ops in program order and checks each against what came before.
+/// Walks the ops in program order and checks each op against the ops before it.
 class OpChecker {
  public:
   explicit OpChecker(const Graph& graph)
@@ -86,7 +86,7 @@ class OpChecker {
     for (std::size_t s = 0; s < graph_.storages.size(); ++s) {
       const Storage& storage = graph_.storages[s];
       if (storage.kind == StorageKind::kWorkspace && !written_[s]) {
-        return bad(describe(storage) + ": kind: a WORKSPACE must be in one op's writes");
+        return bad(describe(storage) + ": kind: a WORKSPACE must be in the writes of one op");
       }
     }
     return {};
@@ -104,11 +104,11 @@ class OpChecker {
     for (const StorageIndex index : op.reads) {
       const Storage& storage = graph_.storages[index.value()];
       if (storage.kind == StorageKind::kWorkspace) {
-        return bad("reads: " + describe(storage) + " is a WORKSPACE, which is only written");
+        return bad("reads: " + describe(storage) + " is a WORKSPACE, which no op may read");
       }
       if (!storage.persistent && storage.kind != StorageKind::kInput && !written_[index.value()]) {
         return bad("reads: " + describe(storage) +
-                   " was never written before, is not persistent and not an INPUT");
+                   " is read before an op wrote it, and it is neither persistent nor an INPUT");
       }
     }
     if (auto listed = check_list(op.writes, "writes"); !listed) return listed;
@@ -144,7 +144,7 @@ class OpChecker {
       if (before.value() >= graph_.ops.size()) {
         return bad("after: op index " + std::to_string(before.value()) + " does not exist");
       }
-      if (before.value() == i) return bad("after: the op itself: a cycle");
+      if (before.value() == i) return bad("after: names the op itself: a cycle");
       if (before.value() < i) continue;
       const std::string other = describe(graph_.ops[before.value()]);
       if (depends(before.value(), i)) {
@@ -155,11 +155,11 @@ class OpChecker {
     return {};
   }
 
-  /// Whether op `later` depends on op `earlier` through data and `after`. Linear; called at most
-  /// once per graph, since its caller then refuses the graph.
+  /// Whether op `later` depends on op `earlier` through data and `after`. Takes linear time; runs
+  /// at most once per graph, since its caller then refuses the graph.
   [[nodiscard]] bool depends(std::size_t later, std::size_t earlier) const {
     std::vector<char> reached(graph_.ops.size());
-    // Per storage: the last writer, or a reader since then, is reached.
+    // Per storage: whether the last writer, or a reader since that write, depends on `earlier`.
     std::vector<char> written_by(graph_.storages.size());
     std::vector<char> read_by(graph_.storages.size());
     for (std::size_t i = earlier; i <= later; ++i) {
@@ -167,7 +167,7 @@ class OpChecker {
       bool hit = i == earlier;
       for (const OpIndex b : op.after)
         hit = hit || (b.value() < reached.size() && reached[b.value()]);
-      // Ops after the one being checked have not had their operands checked yet.
+      // The operands of ops after the checked one have not been checked yet.
       const auto known = [this](StorageIndex s) { return s.value() < graph_.storages.size(); };
       for (const StorageIndex s : op.reads) hit = hit || (known(s) && written_by[s.value()]);
       for (const StorageIndex s : op.writes) {
@@ -190,7 +190,7 @@ class OpChecker {
   std::uint64_t duration_ns_ = 0;
   std::vector<bool> written_;
   std::uint64_t list_number_ = 0;
-  std::vector<std::uint64_t> last_list_;  // number of the last list that named the storage
+  std::vector<std::uint64_t> last_list_;  // per storage: the number of the last list that named it
 };
 
 Result<void> check_link(const Link& link, const std::string& field) {

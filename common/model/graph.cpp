@@ -32,7 +32,7 @@ std::string_view storage_kind_name(StorageKind kind) {
 
 namespace {
 
-/// Appends values in a fixed little-endian form, so that the digest is the same on every machine.
+/// Serializes values as little-endian bytes, so that the digest is the same on every machine.
 class Canonical {
  public:
   void number(std::uint64_t value) {

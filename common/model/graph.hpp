@@ -9,12 +9,12 @@
 
 namespace ho {
 
-/// Dense index into Graph::storages / Schedule::storages (not the id a file gives).
+/// Dense index into Graph::storages and Schedule::storages. Not the id from a file.
 using StorageIndex = Strong<struct StorageIndexTag, std::uint32_t>;
-/// Dense index into Graph::ops / Schedule::ops.
+/// Dense index into Graph::ops and Schedule::ops.
 using OpIndex = Strong<struct OpIndexTag, std::uint32_t>;
 
-/// What a storage holds. Numbers are graph.proto's.
+/// What a storage holds. The numbers are those of graph.proto.
 enum class StorageKind : std::uint8_t {
   kUnspecified = 0,
   kActivation = 1,
@@ -26,22 +26,23 @@ enum class StorageKind : std::uint8_t {
   kWorkspace = 7,
 };
 
-/// "ACTIVATION", "WEIGHT", ... as graph.proto spells it.
+/// The spelling of graph.proto: "ACTIVATION", "WEIGHT", ...
 [[nodiscard]] std::string_view storage_kind_name(StorageKind kind);
 
-/// What the planner should do with a storage between its uses. Numbers are graph.proto's.
+/// What the planner should do with a storage between its uses. The numbers are those of
+/// graph.proto.
 enum class OffloadHint : std::uint8_t {
   kNone = 0,
-  kPreferRemote = 1,  ///< its home is in remote DDR, where the hardware has any
-  kNever = 2,         ///< stays on the device from its first use to its last
+  kPreferRemote = 1,  ///< its home is in remote DDR if the hardware has any
+  kNever = 2,         ///< stays on the device from first to last use
 };
 
-/// "HINT_NONE", "PREFER_REMOTE", "NEVER": as graph.proto spells it.
+/// The spelling of graph.proto: "HINT_NONE", "PREFER_REMOTE", "NEVER".
 [[nodiscard]] std::string_view offload_hint_name(OffloadHint hint);
 
-/// An alias set of tensors: the unit of planning.
+/// A set of tensors that share memory. The planner moves storages, not tensors.
 struct Storage {
-  std::uint32_t id = 0;  ///< as the input file numbers it; unique
+  std::uint32_t id = 0;  ///< the id in the input file; unique
   std::string name;
   std::uint64_t bytes = 0;  ///< >= 1
   StorageKind kind = StorageKind::kUnspecified;
@@ -52,16 +53,17 @@ struct Storage {
   bool operator==(const Storage&) const = default;
 };
 
-/// One kernel, collective or fused region. A storage in both reads and writes is updated in place;
-/// only in writes: overwritten whole. Each list holds a storage at most once.
+/// A kernel, a collective or a fused region. An op updates a storage in place if it lists it in
+/// both reads and writes; it overwrites the whole storage if it lists it in writes only. A list
+/// names a storage at most once.
 struct Op {
-  std::uint32_t id = 0;  ///< as the input file numbers it; unique
+  std::uint32_t id = 0;  ///< the id in the input file; unique
   std::string name;
   std::uint64_t duration_ns = 0;
   std::vector<StorageIndex> reads;
   std::vector<StorageIndex> writes;
   std::vector<OpIndex>
-      after;  ///< control dependencies; acyclic together with the data dependencies
+      after;  ///< control dependencies; they and the data dependencies form no cycle
   std::string phase;
   bool fixed = false;
   bool recomputable = false;
@@ -69,8 +71,8 @@ struct Op {
   bool operator==(const Op&) const = default;
 };
 
-/// A whole step: ops in program order. Made by proto/convert (validated) or by a job that builds
-/// its own.
+/// One whole step: its ops in program order. proto/convert reads and validates graphs; a job may
+/// also build one.
 struct Graph {
   std::string name;
   std::vector<Storage> storages;
@@ -79,7 +81,7 @@ struct Graph {
   bool operator==(const Graph&) const = default;
 };
 
-/// Identity of a graph's content (not of its file format): XXH3 over every field in a fixed order.
+/// Identifies a graph's content, whatever its file format: XXH3 over every field in a fixed order.
 [[nodiscard]] std::uint64_t fingerprint(const Graph& graph);
 
 }  // namespace ho

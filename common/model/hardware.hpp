@@ -8,13 +8,13 @@ namespace ho {
 
 /// One direction of a path. A transfer of n bytes takes latency_ns + n / bytes_per_s.
 struct Link {
-  std::uint64_t bytes_per_s = 0;  ///< > 0 for a link that exists
+  std::uint64_t bytes_per_s = 0;  ///< > 0 if the link exists
   std::uint64_t latency_ns = 0;
 
   bool operator==(const Link&) const = default;
 };
 
-/// Memory below the device. read: toward the device side.
+/// Memory below the device. `read` is the direction toward the device.
 struct TierSpec {
   std::uint64_t capacity_bytes = 0;
   Link read;
@@ -23,14 +23,14 @@ struct TierSpec {
   bool operator==(const TierSpec&) const = default;
 };
 
-/// What a plan may assume of the machine. Mirrors hardware.proto.
+/// What a plan may assume about the machine. Mirrors hardware.proto.
 struct Hardware {
   std::string name;
   std::uint64_t device_bytes = 0;
   std::optional<TierSpec> local_ddr;
   std::optional<TierSpec> remote_ddr;
   std::optional<TierSpec> flash;         ///< flash <-> local DDR
-  std::optional<Link> device_port_read;  ///< limits local + remote DDR together
+  std::optional<Link> device_port_read;  ///< limits the sum of local and remote DDR
   std::optional<Link> device_port_write;
 
   bool operator==(const Hardware&) const = default;

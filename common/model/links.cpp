@@ -13,7 +13,7 @@ std::int64_t transfer_ns(const Link& link, std::uint64_t bytes) {
   HO_CHECK(link.bytes_per_s > 0);
   constexpr std::uint64_t kNsPerS = 1'000'000'000;
   constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max() / 1024);
-  // Nearly all fits: the division of 128 bits takes several times as long.
+  // Almost all sizes fit 64 bits; a division of 128 bits takes several times as long.
   if (bytes <= UINT64_MAX / kNsPerS / 2 && link.bytes_per_s <= UINT64_MAX / 2) {
     const std::uint64_t moving = (bytes * kNsPerS + (link.bytes_per_s - 1)) / link.bytes_per_s;
     return static_cast<std::int64_t>(

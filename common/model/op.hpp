@@ -7,11 +7,11 @@
 
 namespace ho {
 
-/// Names one accepted operation of a port; chosen by the caller, unique among its operations in
-/// flight.
+/// Identifies one accepted operation of a port. The caller chooses it; it is unique among the
+/// caller's operations in flight.
 using OpId = Strong<struct OpIdTag, std::uint64_t>;
 
-/// How one accepted operation ended. Exactly one per accepted operation.
+/// The outcome of one accepted operation. Each accepted operation has exactly one.
 struct Completion {
   OpId op;
   Errc code = Errc::kOk;

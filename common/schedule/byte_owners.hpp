@@ -8,12 +8,11 @@
 
 namespace ho::schedule::proof {
 
-/// Who last took each byte of an address range. Owners are numbers that the caller gives a meaning.
+/// The last owner of each byte of an address range. The caller defines what an owner number means.
 class ByteOwners {
  public:
-  /// Gives [begin, end) to `owner` and calls visit(previous) for each owner that had some of it;
-  /// the same previous owner may come several times. O(log n) amortised: a piece is cut at most
-  /// twice per call.
+  /// Gives [begin, end) to `owner` and calls visit(previous) for each owner of a part of it,
+  /// possibly several times for the same one. Amortized O(log n): a call splits at most two pieces.
   template <typename Visit>
   void take(std::uint64_t begin, std::uint64_t end, std::uint32_t owner, Visit&& visit) {
     HO_CHECK(begin < end);
@@ -22,7 +21,7 @@ class ByteOwners {
       const auto before = std::prev(at);
       if (before->second.end > begin) at = before;
     }
-    // The common case: the same range changes hands.
+    // The common case: exactly one piece changes its owner.
     if (at != pieces_.end() && at->first == begin && at->second.end == end) {
       visit(at->second.owner);
       at->second.owner = owner;

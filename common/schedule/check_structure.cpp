@@ -12,9 +12,9 @@ namespace ho::schedule {
 
 namespace {
 
-/// 2^30 of anything: indices stay clear of 32 bits, and unrolled counts too.
+/// At most 2^30 elements per list: indices, and the counts after unrolling, fit 32 bits.
 constexpr std::size_t kCountMax = std::size_t{1} << 30U;
-/// Device alignment beyond a huge page means nothing.
+/// An alignment beyond a huge page makes no sense.
 constexpr std::uint64_t kAlignBytesMax = std::uint64_t{1} << 30U;
 
 Error broken(std::string reason) { return Error(Errc::kCorrupt, std::move(reason)); }
@@ -26,7 +26,7 @@ std::string element(const char* list, std::size_t index) {
 Result<void> check_header(const Schedule& schedule) {
   if (schedule.format_version != kFormatVersion) {
     return Error(Errc::kUnsupported, "format version " + std::to_string(schedule.format_version) +
-                                         "; this program knows version " +
+                                         "; this program reads version " +
                                          std::to_string(kFormatVersion));
   }
   const std::pair<const char*, std::uint64_t> sizes[] = {
@@ -54,7 +54,7 @@ Result<void> check_header(const Schedule& schedule) {
 
 Result<void> check_storages(const Schedule& schedule) {
   if (schedule.homes.size() != schedule.storages.size()) {
-    return broken("homes: not one per storage");
+    return broken("homes: must have one element per storage");
   }
   for (std::size_t s = 0; s < schedule.storages.size(); ++s) {
     const Storage& storage = schedule.storages[s];
@@ -83,7 +83,7 @@ Result<void> check_positions(const Schedule& schedule) {
       return broken(element("ops", i) + ".duration_ns: more than 2^62");
     }
     for (const OpIndex before : schedule.ops[i].after) {
-      if (before.value() >= i) return broken(element("ops", i) + ".after: not an earlier op");
+      if (before.value() >= i) return broken(element("ops", i) + ".after: must name an earlier op");
     }
   }
   for (std::size_t p = 0; p < schedule.positions.size(); ++p) {
@@ -159,7 +159,7 @@ Result<void> check_structure(const Schedule& schedule) {
   }
   const std::size_t predicted = schedule.prediction.op_start_ns.size();
   if (predicted != 0 && predicted != schedule.positions.size()) {
-    return broken("prediction.op_start_ns: not one per position");
+    return broken("prediction.op_start_ns: must have one element per position");
   }
   for (const Explanation& explanation : schedule.explanations) {
     if (explanation.storage.value() >= schedule.storages.size()) {

@@ -5,11 +5,11 @@
 
 namespace ho::schedule {
 
-/// Whether a schedule is safe to index: every index is in range, parallel lists have equal lengths,
-/// every enumerator is known, every size is sane, so that no sum of two offsets and sizes
-/// overflows. Says nothing about legality, which is validate()'s.
-/// @return kCorrupt naming the list, the element and the field; kUnsupported for another
-///         format_version. Linear.
+/// Checks that a schedule is safe to index: every index is in range, parallel lists have equal
+/// lengths, every enumerator is known, and sizes are small enough that no sum of two offsets and
+/// sizes overflows. Does not check that it is legal; validate() does.
+/// @return kCorrupt, naming the list, the element and the field; kUnsupported for another
+/// format_version. Linear time.
 [[nodiscard]] Result<void> check_structure(const Schedule& schedule);
 
 }  // namespace ho::schedule

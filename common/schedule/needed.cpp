@@ -6,8 +6,8 @@
 namespace ho::schedule {
 namespace {
 
-/// Rounds of propagation. Chains of cache ops are short (store, detach, prefetch); urgency is only
-/// a preference, so a longer chain merely ends up less urgent.
+/// Rounds of propagation. Chains of cache ops are short (store, detach, prefetch). Urgency is only
+/// a preference, so a cache op in a longer chain merely counts as less urgent.
 constexpr int kRounds = 4;
 
 bool takes_away(const CacheOp& op) {
@@ -45,7 +45,8 @@ std::vector<std::uint8_t> droppable_at_end(const Schedule& schedule) {
   const auto& list = schedule.cache_ops;
   std::unordered_set<std::uint32_t> taken_home;
   for (const CacheOp& op : schedule.epilogue) taken_home.insert(op.storage.value());
-  // Whether the op takes bytes away, or something that waits for it does.
+  // Whether the cache op moves bytes away from the device side, or a cache op that waits for it
+  // does.
   std::vector<std::uint8_t> feeds(list.size(), 0);
   std::vector<std::uint32_t> found;
   const auto add = [&](std::uint32_t op) {

@@ -83,7 +83,7 @@ std::string print(const Schedule& schedule) {
   for (std::size_t i = 0; i < schedule.prologue.size(); ++i) {
     print_cache_op(schedule, CacheOpList::kPrologue, i, schedule.prologue[i], out);
   }
-  // The last list: those that start as the step begins.
+  // One list per position; the last list holds the cache ops that start when the step begins.
   std::vector<std::vector<std::size_t>> after(schedule.positions.size() + 1);
   for (std::size_t i = 0; i < schedule.cache_ops.size(); ++i) {
     const auto& position = schedule.cache_ops[i].after_position;

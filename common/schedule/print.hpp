@@ -6,9 +6,9 @@
 
 namespace ho::schedule {
 
-/// A schedule as text for people and diffs: a line per storage, position and cache op, each cache
-/// op under the position after which it may start. Stable: equal schedules give equal text;
-/// predicted times are left out, so that plans which differ in them alone compare equal.
+/// Prints a schedule as text for people and diffs: one line per storage, position and cache op. A
+/// cache op stands below the position after which it may start. Equal schedules give equal text.
+/// Leaves out predicted times, so that schedules that differ in nothing else compare equal.
 [[nodiscard]] std::string print(const Schedule& schedule);
 
 }  // namespace ho::schedule

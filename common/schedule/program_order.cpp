@@ -17,8 +17,8 @@ constexpr std::uint32_t kNone = UINT32_MAX;
 bool reads(const Operand& operand) { return operand.access != Access::kWrite; }
 bool writes(const Operand& operand) { return operand.access != Access::kRead; }
 
-/// A value is named by the op that wrote it: an op has at most one write per storage, and running
-/// it again on the same inputs gives the same value.
+/// Identifies a value by the op that wrote it: an op writes a storage at most once, and an op that
+/// runs again on the same inputs writes the same value.
 class ProgramOrder {
  public:
   explicit ProgramOrder(const Schedule& schedule)
@@ -58,8 +58,8 @@ class ProgramOrder {
     return std::nullopt;
   }
 
-  /// A fixed op is a barrier: what stands before it in program order runs (for the first time)
-  /// before it, what stands after it runs after it.
+  /// A fixed op is a barrier: ops before it in program order run before it (for the first time),
+  /// and ops after it run after it.
   Found check_fixed() const {
     std::uint32_t last = kNone;      // position of the last fixed op
     std::uint32_t furthest = kNone;  // position of the largest op index so far
@@ -68,12 +68,13 @@ class ProgramOrder {
       if (first_position_[op] != p) continue;
       if (last != kNone && op < schedule_.positions[last].op.value()) {
         return Violation{"fixed-moved", name(last), name(p),
-                         "program order has the second before the first, which is fixed"};
+                         "the second precedes the first in program order, and the first is fixed"};
       }
       if (schedule_.ops[op].fixed) {
         if (furthest != kNone && schedule_.positions[furthest].op.value() > op) {
-          return Violation{"fixed-moved", name(furthest), name(p),
-                           "program order has the second, which is fixed, before the first"};
+          return Violation{
+              "fixed-moved", name(furthest), name(p),
+              "the second precedes the first in program order, and the second is fixed"};
         }
         last = p;
       }
@@ -82,40 +83,44 @@ class ProgramOrder {
     return std::nullopt;
   }
 
-  /// Whatever an op names in `after` has run before it does.
+  /// Each op runs after the ops in its `after`.
   Found check_after() const {
     for (std::uint32_t op = 0; op < schedule_.ops.size(); ++op) {
       for (const OpIndex before : schedule_.ops[op].after) {
         if (first_position_[before.value()] < first_position_[op]) continue;
         return Violation{"control-dependency", name(first_position_[op]),
-                         name(first_position_[before.value()]), "the second must come first"};
+                         name(first_position_[before.value()]),
+                         "the first names the second in `after`, so the second must run earlier"};
       }
     }
     return std::nullopt;
   }
 
-  /// An op that stands at two positions may do so, and names the same storages there.
+  /// An op may stand at two positions if it is recomputable; it then names the same storages at
+  /// both.
   Found check_repeats() const {
     for (std::uint32_t p = 0; p < schedule_.positions.size(); ++p) {
       const std::uint32_t op = schedule_.positions[p].op.value();
       const std::uint32_t first = first_position_[op];
       if (first == p) continue;
       if (schedule_.ops[op].fixed || !schedule_.ops[op].recomputable) {
-        return Violation{"repeated-op", name(first), name(p), "the op must run exactly once"};
+        return Violation{"repeated-op", name(first), name(p),
+                         "a fixed op, or one that is not recomputable, must run exactly once"};
       }
       const auto same = [](const Operand& a, const Operand& b) {
         return a.storage == b.storage && a.access == b.access;
       };
       if (!std::equal(operands(first).begin(), operands(first).end(), operands(p).begin(),
                       operands(p).end(), same)) {
-        return Violation{"operands-differ", name(first), name(p),
-                         "the same op names other operands, or another order of them"};
+        return Violation{
+            "operands-differ", name(first), name(p),
+            "the two runs of the op have different operands or a different order of operands"};
       }
     }
     return std::nullopt;
   }
 
-  /// Runs the op list in its own order and notes whose value each operand reads.
+  /// Runs the ops in program order and records which op wrote the value that each operand reads.
   void expect() {
     for (std::size_t op = 0; op < schedule_.ops.size(); ++op) {
       expected_begin_[op] = expected_.size();
@@ -143,12 +148,12 @@ class ProgramOrder {
         const Storage& storage = schedule_.storages[operand.storage.value()];
         if (found != expected) {
           return Violation{"wrong-version", name(p), describe(schedule_, operand.storage),
-                           "it reads the value of " + writer_name(found) +
-                               ", program order gives it that of " + writer_name(expected)};
+                           "the op reads the value of " + writer_name(found) +
+                               "; in program order it reads that of " + writer_name(expected)};
         }
         if (found == kNone && !storage.persistent && storage.kind != StorageKind::kInput) {
           return Violation{"read-before-write", name(p), describe(schedule_, operand.storage),
-                           "nothing wrote it in this step"};
+                           "no earlier op of the step writes the storage"};
         }
       }
       for (const Operand& operand : operands(p)) {
@@ -159,7 +164,8 @@ class ProgramOrder {
       if (!schedule_.storages[s].persistent || writer[s] == final_writer_[s]) continue;
       return Violation{"wrong-version", describe(schedule_, StorageIndex(s)), "",
                        "the step ends with the value of " + writer_name(writer[s]) +
-                           ", program order with that of " + writer_name(final_writer_[s])};
+                           "; in program order it ends with that of " +
+                           writer_name(final_writer_[s])};
     }
     return std::nullopt;
   }
@@ -172,7 +178,7 @@ class ProgramOrder {
   const Schedule& schedule_;
   std::vector<std::uint32_t> first_position_;
   std::vector<std::uint32_t> final_writer_;  // per storage, in program order
-  std::vector<std::uint32_t> expected_;      // per op and operand: the writer of what it reads
+  std::vector<std::uint32_t> expected_;  // per op and operand: the op that wrote the value it reads
   std::vector<std::size_t> expected_begin_;
 };
 

@@ -35,7 +35,7 @@ const std::optional<TierSpec>& tier_spec(const Hardware& hardware, HomeTier tier
 Found check_arena(const Schedule& schedule) {
   if (schedule.arena_bytes > schedule.device_budget_bytes) {
     return Violation{"arena-exceeds-budget", "device", "",
-                     "arena_bytes is " + std::to_string(schedule.arena_bytes) + ", the budget " +
+                     "arena_bytes is " + std::to_string(schedule.arena_bytes) + "; the budget is " +
                          std::to_string(schedule.device_budget_bytes)};
   }
   for (const HomeTier tier : {HomeTier::kLocalDdr, HomeTier::kRemoteDdr, HomeTier::kFlash}) {
@@ -44,7 +44,7 @@ Found check_arena(const Schedule& schedule) {
     const std::uint64_t capacity = spec ? spec->capacity_bytes : 0;
     if (bytes > capacity) {
       return Violation{"tier-capacity", std::string(home_tier_name(tier)), "",
-                       "its slots need " + std::to_string(bytes) + " bytes, the hardware has " +
+                       "the slots need " + std::to_string(bytes) + " bytes; the hardware has " +
                            std::to_string(capacity)};
     }
   }
@@ -65,39 +65,42 @@ Found check_homes(const Schedule& schedule) {
     const auto& home = schedule.homes[s];
     if (!home) {
       if (!needs_home(storage)) continue;
-      return Violation{"missing-home", party(), "", "persistent and INPUT storages have a slot"};
+      return Violation{"missing-home", party(), "",
+                       "a persistent or INPUT storage needs a home slot"};
     }
     const bool supplied = storage.kind == StorageKind::kInput && !storage.persistent;
     if (home->tier == HomeTier::kFlash && supplied) {
-      return Violation{"input-on-flash", party(), "", "the job supplies it in memory"};
+      return Violation{"input-on-flash", party(), "",
+                       "the job supplies an INPUT in memory, so its home cannot be on flash"};
     }
     const std::uint64_t arena = tier_arena_bytes(schedule, home->tier);
     if (home->offset_bytes + storage.bytes > arena) {
       return Violation{"beyond-home-arena", party(), "",
-                       "its slot ends at " + std::to_string(home->offset_bytes + storage.bytes) +
-                           " of " + std::to_string(arena) + " bytes"};
+                       "its home slot ends at " +
+                           std::to_string(home->offset_bytes + storage.bytes) + " of " +
+                           std::to_string(arena) + " bytes"};
     }
   }
   return std::nullopt;
 }
 
-/// What is wrong with placing a storage at a device offset; empty: nothing.
+/// The rule that a storage at a device offset breaks; nullptr if none.
 std::pair<const char*, std::string> placement_fault(const Schedule& schedule, StorageIndex storage,
                                                     std::uint64_t offset_bytes) {
   if (offset_bytes % schedule.align_bytes != 0) {
-    return {"misaligned", "device offset " + std::to_string(offset_bytes) + " is no multiple of " +
-                              std::to_string(schedule.align_bytes)};
+    return {"misaligned", "device offset " + std::to_string(offset_bytes) +
+                              " is not a multiple of " + std::to_string(schedule.align_bytes)};
   }
   const std::uint64_t end_bytes = offset_bytes + schedule.storages[storage.value()].bytes;
   if (end_bytes > schedule.arena_bytes) {
-    return {"beyond-arena", "it ends at " + std::to_string(end_bytes) + " of " +
+    return {"beyond-arena", "the storage ends at " + std::to_string(end_bytes) + " of " +
                                 std::to_string(schedule.arena_bytes) + " bytes"};
   }
   return {nullptr, {}};
 }
 
 Found check_operands(const Schedule& schedule) {
-  // Per storage: the position that last named it, to find an operand named twice.
+  // Per storage: the last position that named it, to detect an operand that is named twice.
   std::vector<std::uint32_t> named(schedule.storages.size(), UINT32_MAX);
   std::vector<std::uint32_t> workspace_op(schedule.storages.size(), UINT32_MAX);
   for (std::uint32_t p = 0; p < schedule.positions.size(); ++p) {
@@ -108,14 +111,16 @@ Found check_operands(const Schedule& schedule) {
         return Violation{rule, describe(schedule, Position(p)), describe(schedule, operand.storage),
                          std::move(detail)};
       };
-      if (std::exchange(named[s], p) == p) return violation("operand-twice", "named twice");
+      if (std::exchange(named[s], p) == p)
+        return violation("operand-twice", "the position names the storage twice");
       auto [rule, detail] = placement_fault(schedule, operand.storage, operand.device_offset_bytes);
       if (rule != nullptr) return violation(rule, std::move(detail));
       if (schedule.storages[s].kind != StorageKind::kWorkspace) continue;
-      if (operand.access != Access::kWrite) return violation("workspace", "only written");
+      if (operand.access != Access::kWrite)
+        return violation("workspace", "no op may read a WORKSPACE");
       const std::uint32_t other = std::exchange(workspace_op[s], position.op.value());
       if (other != UINT32_MAX && other != position.op.value()) {
-        return violation("workspace", "belongs to one op only");
+        return violation("workspace", "another op already uses this WORKSPACE");
       }
     }
   }
@@ -126,53 +131,54 @@ bool stages(const CacheOp& op) {
   return op.kind == CacheOpKind::kStageIn || op.kind == CacheOpKind::kStageOut;
 }
 
-/// What is wrong with an op's staging slot; empty: nothing. The storage has a home unless `op` is a
-/// Detach.
+/// The rule that a cache op's staging slot breaks; nullptr if none. The storage has a home unless
+/// `op` is a Detach.
 std::pair<const char*, std::string> staging_fault(const Schedule& schedule, const CacheOp& op) {
   const auto& home = schedule.homes[op.storage.value()];
   const bool on_flash = home && home->tier == HomeTier::kFlash;
-  if (stages(op) && !on_flash) return {"staging", "its home is not on flash"};
+  if (stages(op) && !on_flash) return {"staging", "the home of the storage is not on flash"};
   const bool wanted = on_flash && op.kind != CacheOpKind::kDetach;
   if (op.ddr_offset_bytes.has_value() != wanted) {
-    return {"staging", wanted ? "its home is on flash and no staging slot is named"
-                              : "a staging slot is named and its home is not on flash"};
+    return {"staging", wanted ? "the home is on flash, but the cache op names no staging slot"
+                              : "the cache op names a staging slot, but the home is not on flash"};
   }
   if (!wanted) return {nullptr, {}};
   const std::uint64_t end_bytes =
       *op.ddr_offset_bytes + schedule.storages[op.storage.value()].bytes;
   if (end_bytes > schedule.local_ddr_bytes) {
-    return {"beyond-home-arena", "its staging slot ends at " + std::to_string(end_bytes) + " of " +
+    return {"beyond-home-arena", "the staging slot ends at " + std::to_string(end_bytes) + " of " +
                                      std::to_string(schedule.local_ddr_bytes) + " bytes"};
   }
   return {nullptr, {}};
 }
 
-/// The rules that tie a kind of cache op to its list.
+/// The rules for the kinds of cache ops in each list.
 std::pair<const char*, std::string> list_fault(const Schedule& schedule, CacheOpList list,
                                                const CacheOp& op) {
   const bool reads = op.kind == CacheOpKind::kPrefetch || op.kind == CacheOpKind::kStageIn;
   const bool writes = op.kind == CacheOpKind::kStore || op.kind == CacheOpKind::kStageOut;
   if (list == CacheOpList::kPrologue && !reads) {
-    return {"prologue", "holds prefetches and what stages in only"};
+    return {"prologue", "the prologue may hold only prefetch and stage_in"};
   }
   if (list == CacheOpList::kEpilogue && !writes) {
-    return {"epilogue", "holds stores and what stages out only"};
+    return {"epilogue", "the epilogue may hold only store and stage_out"};
   }
   if (list == CacheOpList::kPrologue &&
       (op.after_position || !schedule.storages[op.storage.value()].persistent)) {
-    return {"prologue", "brings persistent storages, after no position"};
+    return {"prologue", "the prologue moves persistent storages only, and has no after_position"};
   }
   if (list == CacheOpList::kEpilogue && (op.after_position || op.before_position)) {
-    return {"epilogue", "runs after the last step; it has no position"};
+    return {"epilogue", "the epilogue runs after the last step, so it has no positions"};
   }
   if (list == CacheOpList::kSteady) return {nullptr, {}};
   for (const CacheOpRef& ref : op.after_cache_ops) {
-    if (ref.previous_step) return {"previous-step", "this list has no previous step"};
+    if (ref.previous_step)
+      return {"previous-step", "a cache op of this list has no previous step to wait for"};
   }
   return {nullptr, {}};
 }
 
-/// The rules of one cache op that depend on nothing but itself.
+/// The rules of one cache op that need no other cache op.
 Found check_cache_op(const Schedule& schedule, CacheOpList list, std::size_t index,
                      const CacheOp& op) {
   const auto violation = [&](const char* rule, std::string detail) {
@@ -183,20 +189,20 @@ Found check_cache_op(const Schedule& schedule, CacheOpList list, std::size_t ind
     return violation(rule, std::move(detail));
   }
   if (op.range_begin_bytes != 0 || op.range_end_bytes != storage.bytes) {
-    return violation("partial-range", "version 1 moves whole storages");
+    return violation("partial-range", "version 1 moves only whole storages");
   }
   if (storage.kind == StorageKind::kWorkspace) {
-    return violation("workspace", "lives during its op only and is never moved");
+    return violation("workspace", "a WORKSPACE lives only during its op and is never moved");
   }
   const bool copies_away = op.kind == CacheOpKind::kStore || op.kind == CacheOpKind::kStageOut;
-  // What is supplied at home before each step has to come in whatever follows.
+  // The job supplies such an input at home before each step, so each step must fetch it.
   const bool supplied = storage.kind == StorageKind::kInput && !storage.persistent &&
                         op.kind == CacheOpKind::kPrefetch;
   if (storage.pinned && list == CacheOpList::kSteady && !copies_away && !supplied) {
     return violation("pinned-moved", "a pinned storage stays on the device");
   }
   if (op.kind != CacheOpKind::kDetach && !schedule.homes[op.storage.value()]) {
-    return violation("missing-home", "there is no home slot to move to or from");
+    return violation("missing-home", "the storage has no home slot");
   }
   if (auto [rule, detail] = staging_fault(schedule, op); rule != nullptr) {
     return violation(rule, std::move(detail));
@@ -211,7 +217,7 @@ Found check_cache_op(const Schedule& schedule, CacheOpList list, std::size_t ind
 
 Found check_static(const Schedule& schedule) {
   if (schedule.positions.empty()) {
-    return Violation{"no-positions", "schedule", "", "there is nothing to run"};
+    return Violation{"no-positions", "schedule", "", "the schedule has no positions"};
   }
   if (auto found = check_arena(schedule)) return found;
   if (auto found = check_homes(schedule)) return found;

@@ -9,7 +9,8 @@ namespace ho::schedule::proof {
 
 namespace {
 
-/// Home slots of all tiers in one address range: tier above the 50 bits of an offset and its size.
+/// Puts the home slots of all tiers into one address range: the tier is above the bits of an offset
+/// plus a size.
 std::uint64_t home_address(const HomeSlot& home) {
   constexpr unsigned kOffsetBits = 52;
   return (static_cast<std::uint64_t>(home.tier) << kOffsetBits) + home.offset_bytes;
@@ -50,7 +51,7 @@ std::optional<Violation> Sweep::run() {
   return finish();
 }
 
-/// Values that do not outlive a step are gone; the job has filled the slots of its inputs.
+/// Values of storages that are not persistent end. The job has filled the home slots of its inputs.
 Sweep::Found Sweep::begin_step(std::uint32_t step) {
   const Moment moment = unrolled_.step_begin(step);
   for (std::uint32_t s = 0; s < schedule_.storages.size(); ++s) {
@@ -65,7 +66,7 @@ Sweep::Found Sweep::begin_step(std::uint32_t step) {
   return std::nullopt;
 }
 
-/// The job has put the value into the home slot.
+/// The job has written the value into the home slot.
 Sweep::Found Sweep::supply(std::uint32_t storage, Moment moment) {
   const Copy copy{.storage = storage, .slot = *schedule_.homes[storage]};
   return write_copy(states_[storage].home, copy, moment);
@@ -110,7 +111,8 @@ Sweep::Found Sweep::access(std::uint32_t step, std::uint32_t position, const Ope
   };
   if (state.stay == kNone) {
     if (operand.access != Access::kWrite) {
-      return fail("not-resident", storage_name(s), "the op reads it, nothing brought it");
+      return fail("not-resident", storage_name(s),
+                  "the op reads the storage, but no cache op brought it to the device");
     }
     const Stay stay{
         .storage = s, .arrived = true, .begin = start, .offset_bytes = operand.device_offset_bytes};
@@ -119,8 +121,8 @@ Sweep::Found Sweep::access(std::uint32_t step, std::uint32_t position, const Ope
   Stay& stay = stays_[state.stay];
   if (stay.offset_bytes != operand.device_offset_bytes) {
     return fail("wrong-offset", describe_stay(stay),
-                "the op expects it at " + std::to_string(operand.device_offset_bytes) +
-                    ", it lies at " + std::to_string(stay.offset_bytes));
+                "the op expects the storage at " + std::to_string(operand.device_offset_bytes) +
+                    "; it is at " + std::to_string(stay.offset_bytes));
   }
   if (!stay.arrived) {
     if (!unrolled_.complete_at(stay.prefetch, start)) {
@@ -137,13 +139,13 @@ Sweep::Found Sweep::access(std::uint32_t step, std::uint32_t position, const Ope
   return std::nullopt;
 }
 
-/// An op may write only when no Store can still be reading.
+/// An op may write a storage only after every Store that reads it has completed.
 Sweep::Found Sweep::write(std::uint32_t step, std::uint32_t position, Stay& stay) {
   for (InstanceId i = stay.first_store; i != kNone; i = next_[i]) {
     if (unrolled_.complete_at(i, unrolled_.op_start(step, position))) continue;
     return violation("store-overtaken", unrolled_.describe(i),
                      unrolled_.describe_position(step, position),
-                     "the op writes the storage and does not wait for the store that reads it");
+                     "the op writes the storage without waiting for the store that reads it");
   }
   stay.first_store = kNone;
   return std::nullopt;
@@ -157,13 +159,14 @@ Sweep::Found Sweep::prefetch(InstanceId instance) {
     return violation(rule, unrolled_.describe(instance), std::move(second), std::move(detail));
   };
   if (state.stay != kNone) {
-    return fail("already-resident", describe_stay(stays_[state.stay]), "it has not left since");
+    return fail("already-resident", describe_stay(stays_[state.stay]),
+                "the storage is still on the device");
   }
   if (!schedule_.storages[s].persistent) {
     const std::uint32_t last = last_position_[s];
     const Moment now = unrolled_.starts_after(instance);
     if (last == kNone || unrolled_.op_start(unrolled_.step(instance), last) <= now) {
-      return fail("useless-prefetch", storage_name(s), "no op of this step uses it afterwards");
+      return fail("useless-prefetch", storage_name(s), "no later op of this step uses the storage");
     }
   }
   Held& held = op.ddr_offset_bytes ? state.staged : state.home;
@@ -172,34 +175,34 @@ Sweep::Found Sweep::prefetch(InstanceId instance) {
       Stay{.storage = s, .prefetch = instance, .offset_bytes = op.device_offset_bytes});
 }
 
-/// Where a Prefetch reads and a Store writes.
+/// The DDR slot that a Prefetch reads or a Store writes.
 HomeSlot Sweep::ddr_slot(const CacheOp& op) const {
   if (op.ddr_offset_bytes) return {HomeTier::kLocalDdr, *op.ddr_offset_bytes};
   return *schedule_.homes[op.storage.value()];
 }
 
-/// `instance` reads the storage's latest value from `slot`: it is there, whole, and stays until the
-/// instance is complete (which the slot's next owner shows).
+/// Checks that `slot` holds the whole latest value when `instance` reads it. Records the read: the
+/// next owner of the slot must wait for it.
 Sweep::Found Sweep::read_copy(InstanceId instance, Held& held, const HomeSlot& slot) {
   const auto fail = [&](const char* rule, std::string second, std::string detail) {
     return violation(rule, unrolled_.describe(instance), std::move(second), std::move(detail));
   };
   if (!held.latest) {
     return fail("stale-home", storage_name(unrolled_.op(instance).storage.value()),
-                "what it reads is not the latest value");
+                "the slot that it reads does not hold the latest value");
   }
   Copy& copy = copies_[held.copy];
   if (copy.slot != slot) {
     return fail("wrong-offset", describe_copy(copy),
-                "it reads the slot at " + std::to_string(slot.offset_bytes) + ", the value is at " +
+                "it reads the slot at " + std::to_string(slot.offset_bytes) + "; the value is at " +
                     std::to_string(copy.slot.offset_bytes));
   }
   if (copy.overwritten) {
-    return fail("stale-home", describe_copy(copy), "other bytes were stored over it");
+    return fail("stale-home", describe_copy(copy), "another storage has overwritten the slot");
   }
   if (copy.writer != kNone && !unrolled_.completes_before(copy.writer, instance)) {
     return fail("prefetch-races-store", unrolled_.describe(copy.writer),
-                "it does not wait for the transfer that makes what it reads");
+                "it does not wait for the transfer that writes what it reads");
   }
   next_[instance] = copy.first_reader;
   copy.first_reader = instance;
@@ -224,22 +227,23 @@ Sweep::Found Sweep::stage_out(InstanceId instance) {
   return write_copy(state.home, copy, unrolled_.starts_after(instance));
 }
 
-/// The live stay that a Store or Detach is about, its bytes being there.
+/// Finds the live stay that a Store or Detach refers to, and checks that its bytes have arrived.
 Sweep::Found Sweep::check_resident(InstanceId instance, Stay*& stay) {
   const CacheOp& op = unrolled_.op(instance);
   const State& state = states_[op.storage.value()];
   if (state.stay == kNone) {
     return violation("not-resident", unrolled_.describe(instance), storage_name(op.storage.value()),
-                     "it is not on the device then");
+                     "the storage is not on the device at that time");
   }
   stay = &stays_[state.stay];
   if (stay->offset_bytes != op.device_offset_bytes) {
     return violation("wrong-offset", unrolled_.describe(instance), describe_stay(*stay),
-                     "it lies at " + std::to_string(stay->offset_bytes));
+                     "the storage is at " + std::to_string(stay->offset_bytes));
   }
   if (!stay->arrived && !unrolled_.completes_before(stay->prefetch, instance)) {
     return violation("prefetch-late", unrolled_.describe(instance),
-                     unrolled_.describe(stay->prefetch), "it does not wait for the prefetch");
+                     unrolled_.describe(stay->prefetch),
+                     "it does not wait for the prefetch of the storage");
   }
   return std::nullopt;
 }
@@ -276,12 +280,12 @@ Sweep::Found Sweep::finish() const {
     const State& state = states_[s];
     if (state.home.latest && !copies_[state.home.copy].overwritten) continue;
     return violation("lost-value", storage_name(s), "",
-                     "after the epilogue its home slot does not hold its latest value");
+                     "after the epilogue the home slot does not hold the latest value");
   }
   return std::nullopt;
 }
 
-/// Whether everything of the old stay is over when the next one begins.
+/// Whether the old stay, and each transfer that uses it, ends before the next stay begins.
 bool Sweep::stay_over(const Stay& old, const Stay& next) {
   const auto before_next = [&](InstanceId instance) {
     return next.prefetch != kNone ? unrolled_.completes_before(instance, next.prefetch)
@@ -292,7 +296,7 @@ bool Sweep::stay_over(const Stay& old, const Stay& next) {
     case Stay::End::kDetached: return before_next(old.detach);
     case Stay::End::kDied: break;
   }
-  // Its last op precedes: the walk reached `next` after that op's end.
+  // Its last op precedes: the walk reached `next` after the end of that op.
   for (InstanceId i = old.first_store; i != kNone; i = next_[i]) {
     if (!before_next(i)) return false;
   }
@@ -308,7 +312,7 @@ Sweep::Found Sweep::begin_stay(const Stay& stay) {
   device_.take(stay.offset_bytes, end_bytes, id, [&](std::uint32_t old) {
     if (found || stay_over(stays_[old], stay)) return;
     found = violation("overlapping-device-bytes", describe_stay(stays_[old]), describe_stay(stay),
-                      "the second takes bytes that the first may still use");
+                      "the second uses bytes that the first may still use");
   });
   return found;
 }
@@ -335,7 +339,7 @@ Sweep::Found Sweep::write_copy(Held& held, const Copy& copy, Moment moment) {
     copies_[old].overwritten = true;
     if (found || copy_done(copies_[old], copy, moment)) return;
     found = violation("overlapping-home-bytes", describe_copy(copies_[old]), describe_copy(copy),
-                      "the second is written while the first may still be written or read");
+                      "the second is written while the first may still be in use");
   });
   return found;
 }
@@ -344,7 +348,7 @@ Violation Sweep::violation(const char* rule, std::string first, std::string seco
                            std::string detail) const {
   if (unrolled_.exhausted()) {
     return Violation{"too-complex", std::move(first), std::move(second),
-                     "the search through its dependencies was given up"};
+                     "the search through the dependencies exceeded its limit"};
   }
   return Violation{rule, std::move(first), std::move(second), std::move(detail)};
 }

@@ -12,20 +12,20 @@
 
 namespace ho::schedule::proof {
 
-/// Walks once through the unrolled schedule in its linear order, keeps who owns which bytes and
-/// where each storage's latest value is, and demands of each event that whatever it conflicts with
-/// comes before it in *every* execution.
+/// Walks once through the linear order of the unrolled schedule. Tracks the owner of each byte and
+/// the place of each storage's latest value. Requires of each event that the events it conflicts
+/// with come before it in *every* execution.
 ///
-/// Why one walk is enough. Two events conflict if both touch the same bytes and one writes them, or
-/// one needs what the other makes. If each owner of a byte provably follows the owner before it in
-/// this walk, all owners of that byte are totally ordered, in the same way in every execution. So
-/// every execution gives every event the same inputs as this walk.
+/// Why one walk is enough: two events conflict if both touch the same bytes and one writes them, or
+/// if one needs the result of the other. If each owner of a byte provably follows the owner before
+/// it in this walk, then all owners of that byte have one order in every execution. So every
+/// execution gives every event the same inputs as this walk.
 class Sweep {
  public:
-  /// Both must outlive this; `unrolled` has no violation.
+  /// Both arguments must outlive this object. `unrolled` must have no violation.
   Sweep(const Schedule& schedule, Unrolled& unrolled);
 
-  /// The first broken rule, or nothing.
+  /// The first broken rule, or nullopt.
   [[nodiscard]] std::optional<Violation> run();
 
  private:
@@ -38,10 +38,10 @@ class Sweep {
 
     std::uint32_t storage = 0;
     End end = End::kLive;
-    bool arrived = false;            ///< no prefetch, or an op has waited for it
-    InstanceId prefetch = kNone;     ///< that began it; kNone: an op's write did
-    InstanceId detach = kNone;       ///< that ended it
-    InstanceId first_store = kNone;  ///< of those not known to be complete; then next_
+    bool arrived = false;  ///< true if no prefetch began it, or an op has waited for that prefetch
+    InstanceId prefetch = kNone;     ///< the prefetch that began it; kNone: the write of an op did
+    InstanceId detach = kNone;       ///< the detach that ended it
+    InstanceId first_store = kNone;  ///< head of a list in next_: stores not known to be complete
     Moment begin = kBeforeAll;       ///< start of the op that began it
     std::uint64_t offset_bytes = 0;
   };
@@ -50,19 +50,19 @@ class Sweep {
     std::uint32_t storage = 0;
     HomeSlot slot;
     bool overwritten = false;
-    /// A Store, StageIn or StageOut; kNone: the job, before a step begins.
+    /// A Store, StageIn or StageOut. kNone: the job wrote it before a step.
     InstanceId writer = kNone;
-    InstanceId first_reader = kNone;  ///< Prefetches, StageIns, StageOuts; then next_
+    InstanceId first_reader = kNone;  ///< head of a list in next_: Prefetches, StageIns, StageOuts
   };
-  /// Where a storage's last copy of one kind is.
+  /// The last copy of one kind of a storage.
   struct Held {
     std::uint32_t copy = kNone;
-    bool latest = false;  ///< the copy is of the latest value
+    bool latest = false;  ///< the copy holds the latest value
   };
   struct State {
-    std::uint32_t stay = kNone;  ///< live
+    std::uint32_t stay = kNone;  ///< the live stay
     Held home;
-    Held staged;  ///< in local DDR, of a storage whose home is on flash
+    Held staged;  ///< in local DDR, for a storage with its home on flash
   };
 
   Found begin_step(std::uint32_t step);
@@ -94,13 +94,13 @@ class Sweep {
 
   const Schedule& schedule_;
   Unrolled& unrolled_;
-  std::vector<std::uint32_t> last_position_;  ///< per storage: of its last access in a step
+  std::vector<std::uint32_t> last_position_;  ///< per storage: its last access in a step
   std::vector<State> states_;                 ///< per storage
   std::vector<Stay> stays_;
   std::vector<Copy> copies_;
-  std::vector<InstanceId> next_;  ///< per instance: the next in its stay's or copy's list
+  std::vector<InstanceId> next_;  ///< per instance: the next in the list of its stay or copy
   ByteOwners device_;             ///< owners: indices into stays_
-  ByteOwners home_;               ///< owners: indices into copies_; address: tier, then offset
+  ByteOwners home_;               ///< owners: indices into copies_; addresses: see home_address()
 };
 
 }  // namespace ho::schedule::proof

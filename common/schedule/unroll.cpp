@@ -9,9 +9,9 @@ namespace ho::schedule::proof {
 
 namespace {
 
-/// Marks the next step's instance in Groups; indices stay below 2^30 (check_structure).
+/// Marks the next step's instance in Groups. Indices stay below 2^30 (check_structure).
 constexpr std::uint32_t kNextStep = std::uint32_t{1} << 31U;
-/// Three steps of two moments per position must fit 32 bits with room to spare.
+/// Three steps with two moments per position must fit 32 bits with room to spare.
 constexpr std::size_t kUnrollableMax = std::size_t{1} << 28U;
 constexpr std::uint32_t kNoKey = UINT32_MAX;
 
@@ -28,7 +28,8 @@ Unrolled::Unrolled(const Schedule& schedule) : schedule_(schedule) {
   first_prologue_ = kSteps * steady_;
   first_epilogue_ = first_prologue_ + static_cast<std::uint32_t>(schedule.prologue.size());
   instances_ = first_epilogue_ + static_cast<std::uint32_t>(schedule.epilogue.size());
-  // Searches through chains of cache ops are rare and short in plans; this bounds hostile ones.
+  // Plans rarely need a search through chains of cache ops, and such chains are short. This limit
+  // is for hostile schedules.
   search_budget_ = 10'000'000 + 64 * std::uint64_t{instances_};
   build_groups();
   count_waits();
@@ -112,7 +113,7 @@ void Unrolled::build_groups() {
   epilogue_dependents_ = dependents(schedule_.epilogue);
 }
 
-/// Visits the instances that must be complete before this one starts.
+/// Visits the instances that must be complete before `instance` starts.
 template <typename Visit>
 void Unrolled::for_each_dependency(InstanceId instance, Visit&& visit) const {
   const Place place = at(instance);
@@ -148,8 +149,8 @@ void Unrolled::for_each_dependent(InstanceId instance, Visit&& visit) const {
   }
 }
 
-/// Each instance waits for its own moment (position's end, step's begin, finish) and for each
-/// dependency.
+/// Each instance waits for its own moment (end of a position, begin of a step, finish) and for each
+/// of its dependencies.
 void Unrolled::count_waits() {
   waits_.assign(instances_, 1);
   lo_.assign(instances_, kBeforeAll);
@@ -162,12 +163,12 @@ void Unrolled::count_waits() {
 void Unrolled::release(InstanceId instance) {
   HO_CHECK(waits_[instance] > 0);
   if (--waits_[instance] != 0) return;
-  // A Detach takes no time, so whatever may follow it finds it done: detaches go first.
+  // A Detach takes no time, so events after it always find it done: place detaches first.
   const bool detach = op(instance).kind == CacheOpKind::kDetach;
   (detach ? ready_detaches_ : ready_transfers_).push_back(instance);
 }
 
-/// Puts into the order, after `moment`, all that is ready and all that this makes ready.
+/// Appends to the order, after `moment`, all ready instances and those that become ready thereby.
 void Unrolled::run_ready(Moment moment) {
   while (true) {
     InstanceId instance = 0;
@@ -180,8 +181,8 @@ void Unrolled::run_ready(Moment moment) {
     }
     order_.push_back(instance);
     rank_[instance] = static_cast<std::uint32_t>(order_.size());
-    // Everything ready was released by this moment or by what it released: the moment is the
-    // largest one that precedes its start.
+    // This moment, or an instance that it released, released everything that is ready. So this
+    // moment is the largest one that precedes the start of `instance`.
     lo_[instance] = moment;
     for_each_dependent(instance, [this](InstanceId dependent) { release(dependent); });
   }
@@ -221,15 +222,17 @@ void Unrolled::arrange() {
   run_moment(finish());
   after_begin_.push_back(static_cast<std::uint32_t>(order_.size()));
   if (order_.size() == instances_) return;
-  violation_ = Violation{"cycle", "epilogue", "", "its stores wait for each other"};
+  violation_ = Violation{"cycle", "epilogue", "", "cache ops of the epilogue wait for each other"};
 }
 
-/// Everything that could run before this op has: what it waits for is done, or waits for the op.
+/// All that can run before this op has run. A cache op that it waits for is complete, or waits for
+/// the op itself.
 bool Unrolled::check_awaited(std::uint32_t step, std::uint32_t position) {
   const auto missing = [&](InstanceId instance) {
     if (rank_[instance] != 0) return false;
-    violation_ = Violation{"cycle", describe_position(step, position), describe(instance),
-                           "the op waits for the cache op, which cannot run before the op"};
+    violation_ =
+        Violation{"cycle", describe_position(step, position), describe(instance),
+                  "the op waits for the cache op, and the cache op cannot run before the op"};
     return true;
   };
   for (std::uint32_t i = awaited_by_.begin[position]; i < awaited_by_.begin[position + 1]; ++i) {
@@ -246,7 +249,7 @@ bool Unrolled::check_awaited(std::uint32_t step, std::uint32_t position) {
   return true;
 }
 
-/// A step's instances depend on nothing later than its last position.
+/// The instances of a step must not depend on anything later than its last position.
 bool Unrolled::check_step_done(std::uint32_t step) {
   const std::size_t expected = std::size_t{step + 1} * steady_ + schedule_.prologue.size();
   if (order_.size() == expected) return true;
@@ -258,7 +261,7 @@ bool Unrolled::check_step_done(std::uint32_t step) {
   InstanceId stuck = unplaced(first_prologue_, first_epilogue_);
   if (stuck == first_epilogue_) stuck = unplaced(step * steady_, (step + 1) * steady_);
   HO_CHECK(stuck < first_epilogue_);
-  violation_ = Violation{"cycle", describe(stuck), "", "it waits, through others, for itself"};
+  violation_ = Violation{"cycle", describe(stuck), "", "the cache op depends on itself"};
   return false;
 }
 
@@ -273,7 +276,7 @@ Moment Unrolled::own_hi(InstanceId instance) const {
   return step < kSteps ? op_start(step, before->value()) : finish();
 }
 
-/// Whoever waits for an instance's dependent waits for the instance.
+/// An op that waits for a dependent of an instance also waits for the instance.
 void Unrolled::close_bounds() {
   hi_.resize(instances_);
   for (InstanceId i = 0; i < instances_; ++i) hi_[i] = own_hi(i);
@@ -295,7 +298,8 @@ bool Unrolled::complete_at(InstanceId instance, Moment moment) {
   return settled_before(instance, moment, kDetachDepthMax);
 }
 
-/// A Detach moves nothing: what follows everything that it waits for follows it.
+/// A Detach moves nothing: an event that follows all that the Detach waits for also follows the
+/// Detach.
 bool Unrolled::settled_before(InstanceId detach, Moment moment, int depth) {
   if (depth == 0 || op(detach).kind != CacheOpKind::kDetach) return false;
   const Place place = at(detach);
@@ -324,13 +328,13 @@ bool Unrolled::completes_before(InstanceId a, InstanceId b) {
   if (own > lo_[b]) return false;
   bool all = true;
   for_each_dependency(a, [&](InstanceId d) {
-    // Only one level of detaches: a Detach has no reason to wait for another.
+    // One level of detaches is enough: a Detach has no reason to wait for another.
     all = all && (hi_[d] <= lo_[b] || is_ancestor(d, b));
   });
   return all;
 }
 
-/// Searches backwards from b. What stands before a in the linear order cannot follow it.
+/// Searches backwards from b. An instance before a in the linear order cannot follow a.
 bool Unrolled::is_ancestor(InstanceId a, InstanceId b) {
   ++search_;
   if (search_ == 0) {

@@ -11,29 +11,29 @@
 
 namespace ho::schedule::proof {
 
-/// A moment of the compute chain: the one total order that every execution shares. For each step in
-/// turn: its begin, then start and end of each position. Larger is later.
+/// A moment of the compute chain, the total order that all executions share. For each step: its
+/// begin, then the start and the end of each position. A larger number is later.
 using Moment = std::uint32_t;
-/// One execution of one cache op: step * cache_ops.size() + index, then the prologue's, then the
-/// epilogue's.
+/// One execution of one cache op: step * cache_ops.size() + index; then those of the prologue, then
+/// those of the epilogue.
 using InstanceId = std::uint32_t;
 
 inline constexpr Moment kBeforeAll = 0;
-/// Steps unrolled: the first (which follows the prologue), a steady one, and one more that follows
-/// a steady one.
+/// Steps in the unrolled schedule: the first step (after the prologue), a steady step, and another
+/// step after a steady step.
 inline constexpr std::uint32_t kSteps = 3;
 
 /// A schedule unrolled over kSteps steps: when each instance of a cache op can run relative to the
-/// compute chain and to other instances, and one order in which everything can happen.
+/// compute chain and to other instances, and one possible order of all events.
 ///
-/// completes_before() is what a proof may rely on: it holds in every execution. The linear order is
-/// only one execution; it serves to walk through the events so that whatever must come first has.
+/// A proof may rely on completes_before(): it holds in every execution. The linear order is only
+/// one execution; walking it visits each event after those that must precede it.
 class Unrolled {
  public:
-  /// Computes the order. The schedule must outlive this and have passed check_structure().
+  /// Computes the order. The schedule must outlive this object and have passed check_structure().
   explicit Unrolled(const Schedule& schedule);
 
-  /// A cycle through dependencies and positions, or a schedule too large to unroll.
+  /// A cycle through dependencies and positions, a schedule too large to unroll, or nullopt.
   [[nodiscard]] const std::optional<Violation>& violation() const { return violation_; }
 
   [[nodiscard]] Moment step_begin(std::uint32_t step) const {
@@ -45,7 +45,8 @@ class Unrolled {
   [[nodiscard]] Moment op_end(std::uint32_t step, std::uint32_t position) const {
     return op_start(step, position) + 1;
   }
-  /// The last op of the last step has ended and every instance of the steps is complete.
+  /// The moment when the last op of the last step has ended and all instances of the steps are
+  /// complete.
   [[nodiscard]] Moment finish() const { return step_begin(kSteps); }
 
   [[nodiscard]] const CacheOp& op(InstanceId instance) const { return *at(instance).op; }
@@ -54,17 +55,17 @@ class Unrolled {
   [[nodiscard]] std::string describe(InstanceId instance) const;
   [[nodiscard]] std::string describe_position(std::uint32_t step, std::uint32_t position) const;
 
-  /// Largest moment known to precede the instance's start.
+  /// The largest moment known to precede the start of the instance.
   [[nodiscard]] Moment starts_after(InstanceId instance) const { return lo_[instance]; }
-  /// Whether `instance` is complete at `moment`, a start of an op, a step's begin or finish(), in
-  /// every execution.
+  /// Whether `instance` is complete at `moment` in every execution. `moment` is the start of an op,
+  /// the begin of a step or finish().
   [[nodiscard]] bool complete_at(InstanceId instance, Moment moment);
-  /// Whether `a` is complete when `b` starts, in every execution. Sets exhausted() where the search
-  /// was given up; the answer is then false.
+  /// Whether `a` is complete when `b` starts, in every execution. Returns false and sets
+  /// exhausted() if the search exceeds its limit.
   [[nodiscard]] bool completes_before(InstanceId a, InstanceId b);
   [[nodiscard]] bool exhausted() const { return exhausted_; }
 
-  /// Instances that the linear order places between a moment and the next one.
+  /// The instances between a moment and the next one in the linear order.
   struct Range {
     const InstanceId* first = nullptr;
     const InstanceId* last = nullptr;
@@ -80,7 +81,7 @@ class Unrolled {
     std::uint32_t step = 0;
     std::uint32_t index = 0;
   };
-  /// Position of each cache op in a list, grouped: what a position or an op points at.
+  /// Cache ops of a list, grouped by the position or cache op that they refer to.
   struct Groups {
     std::vector<std::uint32_t> begin;
     std::vector<std::uint32_t> members;
@@ -113,19 +114,20 @@ class Unrolled {
   std::uint32_t first_epilogue_ = 0;
   std::optional<Violation> violation_;
 
-  Groups released_by_;  ///< per position, then one more for the step's begin: steady cache ops
-  Groups awaited_by_;   ///< per position: steady cache ops, the next step's with the high bit set
+  Groups released_by_;  ///< per position, then for the begin of the step: steady cache ops
+  Groups
+      awaited_by_;  ///< per position: steady cache ops; the high bit marks those for the next step
   Groups prologue_awaited_by_;
-  Groups dependents_;           ///< per steady cache op; the next step's with the high bit set
-  Groups prologue_dependents_;  ///< and the epilogue's
+  Groups dependents_;           ///< per steady cache op; the high bit marks those of the next step
+  Groups prologue_dependents_;  ///< also those of the epilogue
   Groups epilogue_dependents_;
 
-  std::vector<std::uint32_t> waits_;        ///< per instance: what must still happen
-  std::vector<Moment> lo_;                  ///< per instance
-  std::vector<Moment> hi_;                  ///< per instance: known to be complete at this moment
-  std::vector<std::uint32_t> rank_;         ///< per instance: place in order_, plus one; 0: not yet
-  std::vector<InstanceId> order_;           ///< linear order of the instances
-  std::vector<std::uint32_t> after_begin_;  ///< per moment: first of order_ after it
+  std::vector<std::uint32_t> waits_;  ///< per instance: events it still waits for
+  std::vector<Moment> lo_;            ///< per instance
+  std::vector<Moment> hi_;           ///< per instance: a moment at which it is known to be complete
+  std::vector<std::uint32_t> rank_;  ///< per instance: index in order_ plus one; 0: not placed yet
+  std::vector<InstanceId> order_;    ///< linear order of the instances
+  std::vector<std::uint32_t> after_begin_;  ///< per moment: first instance of order_ after it
   std::vector<InstanceId> ready_detaches_;
   std::vector<InstanceId> ready_transfers_;
   std::size_t next_detach_ = 0;
@@ -133,7 +135,7 @@ class Unrolled {
 
   std::uint64_t search_budget_ = 0;
   bool exhausted_ = false;
-  std::vector<std::uint32_t> visited_;  ///< per instance: number of the last search that saw it
+  std::vector<std::uint32_t> visited_;  ///< per instance: number of the last search that visited it
   std::uint32_t search_ = 0;
   std::vector<InstanceId> stack_;
 };

@@ -7,19 +7,19 @@
 
 namespace ho::schedule {
 
-/// Which rule a schedule breaks, and who breaks it.
+/// The rule that a schedule breaks, and the two parties that break it.
 struct Violation {
-  std::string rule;    ///< stable kebab-case name, e.g. "overlapping-device-bytes"
+  std::string rule;    ///< stable name in kebab case, for example "overlapping-device-bytes"
   std::string first;   ///< the two parties, in words with names and indices
-  std::string second;  ///< empty where there is only one
+  std::string second;  ///< empty if there is only one party
   std::string detail;  ///< a sentence for people
 };
 
 /// Proves that a schedule is legal in every execution that respects its dependencies, whatever the
-/// timing (the definition in FORMATS.md), or names the first broken rule. Independent of the
-/// planner: uses happens-before only, never the predicted times. Never crashes, whatever the
-/// schedule holds; time is near-linear in ops + cache ops (a proof that would need more is refused
-/// as "too-complex").
+/// timing (FORMATS.md defines legal), or returns the first broken rule. Independent of the planner:
+/// it uses happens-before only and never the predicted times. Never crashes, whatever the schedule
+/// holds. Time is near-linear in the number of ops and cache ops; a proof that needs more is
+/// refused as "too-complex".
 [[nodiscard]] std::optional<Violation> validate(const Schedule& schedule);
 
 }  // namespace ho::schedule

@@ -84,8 +84,9 @@ TEST_CASE("check_graph: a graph that a job built itself is held to the same rule
   CHECK(error_after([](Graph& g) { g.ops[1].after[0] = OpIndex(7); }) ==
         "op 2 (\"b\"): after: op index 7 does not exist");
   CHECK(error_after([](Graph& g) { g.ops[1].after[0] = OpIndex(1); }) ==
-        "op 2 (\"b\"): after: the op itself: a cycle");
-  CHECK(error_after([](Graph& g) { g.storages[1].bytes = 0; }) == "storage 2 (\"a\"): bytes: 0");
+        "op 2 (\"b\"): after: names the op itself: a cycle");
+  CHECK(error_after([](Graph& g) { g.storages[1].bytes = 0; }) ==
+        "storage 2 (\"a\"): bytes: must be at least 1");
   CHECK(error_after([](Graph& g) { g.storages[0].persistent = false; }) != "");
   CHECK(error_after([](Graph& g) { g.storages[0].kind = static_cast<StorageKind>(9); }) != "");
   CHECK(error_after([](Graph& g) { g.ops.clear(); }) == "ops: the graph has none");

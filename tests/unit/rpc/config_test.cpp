@@ -122,7 +122,7 @@ TEST_CASE("config: NUMA nodes are all, none or a list, and a mistake names field
   const auto wrong = parse_daemon_config(base + "numa: \"on\"", "f");
   REQUIRE_FALSE(wrong.ok());
   CHECK(wrong.error().context() ==
-        "f:2: numa: \"on\" is no list of NUMA nodes, such as 0-2,5; nor is it auto or off");
+        "f:2: numa: \"on\" is not a list of NUMA nodes such as 0-2,5; nor is it auto or off");
 }
 
 TEST_CASE("config: a list of drivers forces and forbids, and what it names must be there") {
