@@ -5,6 +5,8 @@ import re
 import subprocess
 from pathlib import Path
 
+from prose import check_prose
+
 SOURCE_SUFFIXES = (".cpp", ".hpp", ".h", ".c")
 HEADER_SUFFIXES = (".hpp", ".h")
 TEXT_SUFFIXES = SOURCE_SUFFIXES + (
@@ -292,4 +294,4 @@ CHECKS = {
     "layers": check_layers, "driver-headers": check_driver_headers, "lengths": check_lengths,
     "functions": check_functions, "headers": check_headers, "words": check_words, "backends": check_backends,
     "asio": check_asio, "environment": check_environment, "readmes": check_readmes, "tests": check_tests,
-    "top-level": check_top_level, "subjects": check_subjects}
+    "prose": check_prose, "top-level": check_top_level, "subjects": check_subjects}
