@@ -29,7 +29,7 @@ namespace pb = hyperoffload::v1;
 using google::protobuf::TextFormat;
 
 constexpr int kFlashPathsMax = 64;
-constexpr int kOfiRailsMax = 8;  // the driver's own limit
+constexpr int kOfiRailsMax = 8;  // the limit of the driver
 constexpr std::size_t kConfigBytesMax = kMiB;
 
 std::vector<std::string> split_lines(const std::string& text) {
@@ -39,7 +39,7 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
-/// What the parser complains of, with the name of the field whose value it was reading.
+/// Collects the parser's errors, each with the name of the field that it was reading.
 class Complaints final : public google::protobuf::io::ErrorCollector {
  public:
   Complaints(const std::string& file, const std::string& text)
@@ -49,7 +49,7 @@ class Complaints final : public google::protobuf::io::ErrorCollector {
     add(line, field_on(line, column), message);
   }
 
-  /// line: 0-based, or -1 where the field is not in the file.
+  /// `line` counts from 0; -1 if the field is not in the file.
   void add(int line, const std::string& field, const std::string& message) {
     if (!text_.empty()) text_ += '\n';
     text_ += file_;
@@ -62,7 +62,7 @@ class Complaints final : public google::protobuf::io::ErrorCollector {
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
-  /// The last name in front of the column, on an earlier line where there is none on this one.
+  /// The last name before the column; on an earlier line if this line has none.
   [[nodiscard]] std::string field_on(int line, int column) const {
     for (; line >= 0; --line, column = INT_MAX) {
       if (static_cast<std::size_t>(line) >= lines_.size()) return {};
@@ -113,7 +113,7 @@ bool is_numeric(const std::string& host) {
          ::inet_pton(AF_INET6, host.c_str(), parsed.data()) == 1;
 }
 
-/// Numeric, but "any address".
+/// True for a numeric address that stands for "any address".
 bool is_wildcard(const std::string& host) {
   in_addr v4{};
   if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return v4.s_addr == htonl(INADDR_ANY);
@@ -121,7 +121,8 @@ bool is_wildcard(const std::string& host) {
   return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6);
 }
 
-/// Those of libfabric's providers (empty: the one for TCP) whose addresses are IP's on any machine.
+/// The providers of libfabric whose addresses are IP addresses on every machine. An empty name
+/// means the provider for TCP.
 bool has_ip_addresses(const std::string& provider) {
   const std::string core = provider.substr(0, provider.find(';'));
   return core.empty() || core == "net" || core == "tcp" || core == "sockets" || core == "udp";
@@ -131,7 +132,7 @@ std::string sized(std::uint64_t bytes) {
   return std::to_string(bytes) + " (" + format_bytes(bytes) + ")";
 }
 
-/// Turns the parsed message into a DaemonConfig and complains field by field.
+/// Converts the parsed message to a DaemonConfig and reports errors per field.
 class Checker {
  public:
   Checker(const pb::DaemonConfig& from, const TextFormat::ParseInfoTree& lines, Complaints& out)
@@ -190,13 +191,14 @@ class Checker {
     config_.ddr_bytes = from_.ddr_bytes();
     config_.ddr_bytes_line = line_of("ddr_bytes") + 1;
     if (config_.ddr_bytes == 0) {
-      complain("ddr_bytes", "missing or 0: say how many bytes this node gives to the pool");
+      complain("ddr_bytes",
+               "missing or 0: set the number of bytes that this node gives to the pool");
     } else if (config_.ddr_bytes % segment != 0) {
       complain("ddr_bytes", sized(config_.ddr_bytes) + " is not a multiple of segment_bytes " +
-                                std::to_string(segment) + "; the next below is " +
+                                std::to_string(segment) + "; the next lower multiple is " +
                                 std::to_string(config_.ddr_bytes / segment * segment));
     } else if (config_.ddr_bytes - 1 > kTierOffsetMax) {
-      complain("ddr_bytes", "more than the address space of a tier (1 PiB)");
+      complain("ddr_bytes", "exceeds the address space of a tier (1 PiB)");
     }
   }
 
@@ -208,7 +210,7 @@ class Checker {
     if (nodes) {
       config_.numa.nodes = std::move(*nodes);
     } else {
-      complain("numa", nodes.error().context() + "; nor is it auto or off");
+      complain("numa", nodes.error().context() + ", auto or off");
     }
   }
 
@@ -228,7 +230,7 @@ class Checker {
       } else if (!config_.insecure && !is_loopback(address->host)) {
         complain("tcp_listen", address->host +
                                    " is not a loopback address, and control is not encrypted yet; "
-                                   "set insecure: true to listen there nevertheless");
+                                   "set insecure: true to allow it");
       } else {
         config_.tcp_listen = TcpListen{address->host, address->port};
       }
@@ -249,17 +251,16 @@ class Checker {
     if (!settings.module.empty() && settings.module.front() != '/') {
       complain("ucx", "module: \"" + settings.module + "\" is not an absolute path");
     } else if (!settings.allow_emulation && names != "rc" && names != "dc" && names != "rc,dc") {
-      complain("ucx", "transports: \"" + names + "\" is none of rc, dc and rc,dc, the ones that " +
-                          "access memory without the peer's help (allow_emulation: true would " +
-                          "take others, for experiments)");
+      complain("ucx", "transports: \"" + names + "\" is not one of rc, dc and rc,dc, which " +
+                          "access memory without the peer's CPU (allow_emulation: true allows " +
+                          "others, for experiments)");
     } else if (!config_.insecure) {
-      complain("ucx",
-               "transfers over RDMA are not encrypted; set insecure: true to use it nevertheless");
+      complain("ucx", "transfers over RDMA are not encrypted; set insecure: true to allow them");
     }
     config_.ucx = settings;
   }
 
-  /// A field of a block `ofi`.
+  /// A field of an `ofi` block.
   [[nodiscard]] Located located(int rail, const std::string& field, const std::string& text) const {
     const auto* block = pb::DaemonConfig::descriptor()->FindFieldByName("ofi");
     const auto* inside = lines_.GetTreeForNested(block, rail);
@@ -284,19 +285,19 @@ class Checker {
     std::string& address = settings.address.text;
     if (!settings.interface.text.empty()) {
       if (!address.empty()) {
-        complain_of_ofi("address", settings.address, "there is an interface too; one of the two");
+        complain_of_ofi("address", settings.address, "set address or interface, not both");
       } else if (!config_.insecure && settings.interface.text != "lo") {
         complain_of_ofi("interface", settings.interface,
                         settings.interface.text +
                             " is not the loopback interface, and transfers are not encrypted; set "
-                            "insecure: true to listen there nevertheless");
+                            "insecure: true to allow it");
       }
     } else if (address.empty() && has_ip_addresses(provider)) {
       address = "127.0.0.1";
     } else if (address.empty() && provider != "shm" && !config_.insecure) {
-      complain_of_ofi("provider", settings.provider,
-                      "transfers by " + provider +
-                          " are not encrypted; set insecure: true to use it nevertheless");
+      complain_of_ofi(
+          "provider", settings.provider,
+          "transfers over " + provider + " are not encrypted; set insecure: true to allow them");
     } else if (!address.empty()) {
       ofi_address(settings.address);
     }
@@ -309,9 +310,9 @@ class Checker {
       if (rail.provider.text != other.provider.text) {
         const auto called = [](const std::string& name) { return name.empty() ? "none" : name; };
         complain_of_ofi("provider", rail.provider,
-                        called(rail.provider.text) + " beside " + called(other.provider.text) +
+                        called(rail.provider.text) + " and " + called(other.provider.text) +
                             " in line " + std::to_string(other.provider.line) +
-                            "; all rails have one provider");
+                            "; all rails need the same provider");
         return;
       }
       const bool same = rail.address.text == other.address.text &&
@@ -322,7 +323,7 @@ class Checker {
       complain_of_ofi(named ? "interface" : "address", named ? rail.interface : rail.address,
                       "the same rail as in line " +
                           std::to_string(named ? other.interface.line : other.address.line) +
-                          "; each has an address of its own");
+                          "; each rail needs its own address");
       return;
     }
   }
@@ -333,12 +334,12 @@ class Checker {
     } else if (is_wildcard(address.text)) {
       complain_of_ofi(
           "address", address,
-          address.text + " names no address that peers can reach; name the one they use");
+          address.text + " is not an address that peers can connect to; set the one that they use");
     } else if (!config_.insecure && !is_loopback(address.text)) {
       complain_of_ofi("address", address,
                       address.text +
                           " is not a loopback address, and transfers are not encrypted; "
-                          "set insecure: true to listen there nevertheless");
+                          "set insecure: true to allow it");
     }
   }
 
@@ -352,7 +353,8 @@ class Checker {
     for (const std::string& name : *names) {
       const bool missing =
           (name == "ofi" && from_.ofi_size() == 0) || (name == "ucx" && !from_.has_ucx());
-      if (missing) complain("transport", name + " is named, but there is no " + name + " { }");
+      if (missing)
+        complain("transport", name + " is listed, but the block is missing: " + name + " { }");
     }
     config_.transport = std::move(*names);
   }
@@ -428,7 +430,7 @@ class Checker {
     } else if (name == "error") {
       config_.log_level = LogLevel::kError;
     } else {
-      complain("log_level", "\"" + name + "\" is none of debug, info, warning, error");
+      complain("log_level", "\"" + name + "\" is not one of debug, info, warning, error");
     }
   }
 
@@ -442,7 +444,8 @@ class Checker {
 
 Result<DaemonConfig> parse_daemon_config(const std::string& text, const std::string& file) {
   if (text.size() > kConfigBytesMax) {
-    return Error(Errc::kInvalidArgument, file + ": larger than 1 MiB, not a configuration");
+    return Error(Errc::kInvalidArgument,
+                 file + ": larger than 1 MiB, the limit for a configuration");
   }
   Complaints complaints(file, text);
   TextFormat::ParseInfoTree lines;

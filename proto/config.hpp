@@ -15,10 +15,10 @@
 
 namespace ho {
 
-/// A field's text and where the file says it, for complaints of those who use it.
+/// The text of a field and its line in the file, for error messages of later checks.
 struct Located {
   std::string text;
-  int line = 0;  ///< from 1; of the block around it where the field is not in the file
+  int line = 0;  ///< counts from 1; the line of the enclosing block if the field is not in the file
 };
 
 /// One rail of the `ofi` driver.
@@ -26,12 +26,12 @@ struct OfiSettings {
   Located provider;
   Located domain;     ///< empty: any
   Located interface;  ///< empty: by address
-  Located address;    ///< numeric; empty: by interface, or as the provider likes
+  Located address;    ///< numeric; empty: by interface, else chosen by the provider
 };
 
 struct UcxSettings {
   std::string devices;     ///< empty: all
-  std::string transports;  ///< "rc", "dc" or "rc,dc"; with emulation any of UCX's
+  std::string transports;  ///< "rc", "dc" or "rc,dc"; with emulation any transports of UCX
   std::string module;      ///< absolute; empty: the one installed with the daemon
   bool allow_emulation = false;
 };
@@ -47,19 +47,20 @@ struct FlashPathSettings {
   std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
 };
 
-/// Which NUMA nodes a pool is divided over.
+/// The NUMA nodes over which a pool is divided.
 struct NumaSettings {
   bool off = false;
-  std::vector<NumaNode> nodes;  ///< empty: whichever there are
-  int line = 0;                 ///< where the file says it, from 1; for messages
+  std::vector<NumaNode> nodes;  ///< empty: the nodes that the machine has
+  int line = 0;                 ///< line in the file, from 1; for messages
 };
 
-/// hyperoffloadd's configuration, checked, defaults filled in. config.proto has the fields' words.
+/// The configuration of hyperoffloadd, checked, with defaults filled in. config.proto describes the
+/// fields.
 struct DaemonConfig {
   NodeId node;
   std::string node_name;
   std::uint64_t ddr_bytes = 0;  ///< a multiple of segment_bytes
-  int ddr_bytes_line = 0;       ///< where the file says it, from 1; for messages
+  int ddr_bytes_line = 0;       ///< line in the file, from 1; for messages
   std::uint64_t segment_bytes = 256 * kMiB;
   NumaSettings numa;
   std::string unix_socket = "/run/hyperoffload/control.sock";
@@ -67,21 +68,22 @@ struct DaemonConfig {
   bool insecure = false;
   std::chrono::milliseconds lease{10'000};
   std::chrono::milliseconds drain{5'000};
-  /// The only drivers that may be used, and must be usable; empty: whichever there are.
+  /// The only drivers that the daemon may use, each of which must be usable. Empty: all that are
+  /// usable.
   std::vector<std::string> transport;
-  std::vector<OfiSettings> ofi;  ///< one provider, different addresses; empty: no such driver
+  std::vector<OfiSettings> ofi;  ///< same provider, different addresses; empty: no ofi driver
   std::optional<UcxSettings> ucx;
   std::vector<NodeInfo> nodes;  ///< the others
   std::vector<FlashPathSettings> flash;
   LogLevel log_level = LogLevel::kInfo;
 };
 
-/// Reads and checks one configuration. `file` is the name that errors begin with.
-/// @return kInvalidArgument: every error found, one a line, "FILE:LINE: field: what is wrong".
+/// Parses and checks a configuration. Errors begin with `file`.
+/// @return kInvalidArgument with all errors found, one per line: "FILE:LINE: field: what is wrong".
 [[nodiscard]] Result<DaemonConfig> parse_daemon_config(const std::string& text,
                                                        const std::string& file);
 
-/// The same from a file. @return also kNotFound, kPermissionDenied, kIo.
+/// Reads and parses a file. @return also kNotFound, kPermissionDenied, kIo.
 [[nodiscard]] Result<DaemonConfig> read_daemon_config(const std::string& path);
 
 }  // namespace ho

@@ -49,7 +49,7 @@ Result<ControlAddress> parse_tcp(const std::string& text, const std::string& res
   return out;
 }
 
-/// Waits for a connect() under way. @return kDeadline, kUnavailable.
+/// Waits for a connect() in progress. @return kDeadline, kUnavailable.
 Result<void> finish_connect(int fd, std::chrono::steady_clock::time_point deadline) {
   while (true) {
     const auto left =
@@ -59,7 +59,7 @@ Result<void> finish_connect(int fd, std::chrono::steady_clock::time_point deadli
     const int ready = ::poll(&entry, 1, static_cast<int>(wait_ms));
     if (ready < 0 && errno == EINTR) continue;
     if (ready < 0) return errno_error(errno, "poll");
-    if (ready == 0) return Error(Errc::kDeadline, "no connection in time");
+    if (ready == 0) return Error(Errc::kDeadline, "no connection before the deadline");
     int error = 0;
     socklen_t length = sizeof(error);
     ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
@@ -78,10 +78,10 @@ Result<UniqueFd> dial_one(const sockaddr* address, socklen_t length,
       if (auto done = finish_connect(fd.get(), deadline); !done) return done.error();
       break;
     }
-    // A Unix listener whose backlog is full answers EAGAIN and cannot be waited for.
+    // A Unix listener with a full backlog answers EAGAIN, and poll() cannot wait for it.
     if (errno != EAGAIN) return errno_error(errno, "connect");
     if (std::chrono::steady_clock::now() >= deadline) {
-      return Error(Errc::kDeadline, "no connection in time: the listener is busy");
+      return Error(Errc::kDeadline, "no connection before the deadline: the listener is busy");
     }
     ::poll(nullptr, 0, 5);
   }
@@ -92,7 +92,7 @@ Result<UniqueFd> dial_one(const sockaddr* address, socklen_t length,
   return fd;
 }
 
-/// What a look-up found. Shared with the thread that looks: whoever is last frees it.
+/// The result of a name look-up. Shared with the thread that looks it up; the last owner frees it.
 struct Names {
   Names() = default;
   Names(const Names&) = delete;
@@ -111,8 +111,8 @@ struct Names {
   }
 };
 
-/// Numbers at once; names on a thread of their own, which is left behind where the resolver takes
-/// longer than the deadline: it cannot be called off.
+/// Parses a numeric address directly. Resolves a name on a separate thread, since the resolver
+/// cannot be canceled: if it takes longer than the deadline, the thread finishes on its own.
 Result<std::shared_ptr<Names>> resolve(const ControlAddress& address,
                                        std::chrono::steady_clock::time_point deadline) {
   auto names = std::make_shared<Names>();
@@ -128,14 +128,14 @@ Result<std::shared_ptr<Names>> resolve(const ControlAddress& address,
     }).detach();
   }
   if (ready.wait_until(deadline) != std::future_status::ready) {
-    return Error(Errc::kDeadline, "the name was not resolved in time");
+    return Error(Errc::kDeadline, "the name was not resolved before the deadline");
   }
   if (names->failure != 0) return Error(Errc::kUnavailable, ::gai_strerror(names->failure));
   return names;
 }
 
 Error as_unreachable(const Error& error, const std::string& where) {
-  // Whatever the reason was (no such socket, refused): for the caller nobody is there.
+  // A missing socket and a refused connection mean the same to the caller: no daemon listens there.
   const bool unreachable = error.code() == Errc::kNotFound || error.code() == Errc::kIo;
   return Error(unreachable ? Errc::kUnavailable : error.code(), where + ": " + error.context());
 }

@@ -9,20 +9,21 @@
 
 namespace ho {
 
-/// A control address taken apart.
+/// A parsed control address.
 struct ControlAddress {
   enum class Kind : std::uint8_t { kUnix, kTcp };
   Kind kind = Kind::kUnix;
   std::string path;  ///< kUnix
-  std::string host;  ///< kTcp: a name or a number, without brackets
+  std::string host;  ///< kTcp: a name or an IP address without brackets
   std::string port;  ///< kTcp: 0 .. 65535
 
-  /// "unix:PATH", "tcp:HOST:PORT", "tcp:[::1]:PORT". @return kInvalidArgument with what is wrong.
+  /// Parses "unix:PATH", "tcp:HOST:PORT", "tcp:[::1]:PORT". @return kInvalidArgument with the
+  /// reason.
   [[nodiscard]] static Result<ControlAddress> parse(const std::string& text);
 };
 
-/// Connects a non-blocking socket. Names of hosts go through the system's resolver, on a thread
-/// that is left behind where it takes longer than the deadline.
+/// Connects a non-blocking socket. The system's resolver resolves host names on a separate thread;
+/// if it takes longer than the deadline, that thread finishes on its own.
 /// @return kUnavailable, kDeadline, kInvalidArgument.
 [[nodiscard]] Result<UniqueFd> dial(const ControlAddress& address,
                                     std::chrono::steady_clock::time_point deadline);

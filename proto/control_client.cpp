@@ -19,7 +19,7 @@ namespace {
 
 namespace pb = hyperoffload::v1;
 
-constexpr std::size_t kSegmentsPerReleaseMax = 4096;  // far below what a daemon takes in one frame
+constexpr std::size_t kSegmentsPerReleaseMax = 4096;  // far below a daemon's limit for one frame
 static_assert(segments_per_grant_max("local") == kFrameDescriptorsMax);
 
 using control::put_session;
@@ -31,17 +31,17 @@ std::vector<std::string> to_vector(const google::protobuf::RepeatedPtrField<std:
 }
 
 Result<HelloReply> to_hello(const pb::Response& response) {
-  if (!response.has_hello()) return senseless("no hello");
+  if (!response.has_hello()) return senseless("the hello has no body");
   const pb::HelloResponse& from = response.hello();
   if (from.protocol_version() != kControlProtocolVersion) {
     return Error(Errc::kUnsupported, "the daemon speaks control protocol version " +
                                          std::to_string(from.protocol_version()) + ", not " +
                                          std::to_string(kControlProtocolVersion));
   }
-  if (from.node_id() > kNodeIdMax) return senseless("node id out of range");
+  if (from.node_id() > kNodeIdMax) return senseless("the node id is out of range");
   if (!std::has_single_bit(from.segment_bytes()) || from.segment_bytes() < kSegmentBytesMin ||
       from.segment_bytes() > kSegmentBytesMax) {
-    return senseless("segments of " + std::to_string(from.segment_bytes()) + " bytes");
+    return senseless("the segment size is " + std::to_string(from.segment_bytes()) + " bytes");
   }
   HelloReply out;
   out.node = NodeId(static_cast<std::uint16_t>(from.node_id()));
@@ -92,7 +92,7 @@ Result<Session> ControlClient::open_session(const std::string& name, TimePoint d
   if (!reply) return reply.error();
   const auto& body = reply->response.open_session();
   if (body.token().size() != kSessionTokenBytes || body.lease_ms() == 0) {
-    return senseless("a session without token or lease");
+    return senseless("the session has no token or no lease");
   }
   Session out;
   out.id = SessionId(body.session_id());
@@ -108,7 +108,7 @@ Result<std::chrono::milliseconds> ControlClient::renew_lease(const Session& sess
   put_session(session, request.mutable_renew_lease());
   auto reply = connection_->call(std::move(request), deadline);
   if (!reply) return reply.error();
-  if (!reply->response.has_renew_lease()) return senseless("no lease");
+  if (!reply->response.has_renew_lease()) return senseless("the answer has no lease");
   return std::chrono::milliseconds(reply->response.renew_lease().lease_ms());
 }
 
@@ -123,7 +123,7 @@ Result<void> ControlClient::close_session(const Session& session, TimePoint dead
 namespace {
 
 Result<std::vector<GrantedSegment>> to_segments(Reply& reply, const GrantSpec& spec) {
-  if (!reply.response.has_grant()) return senseless("no grant");
+  if (!reply.response.has_grant()) return senseless("the answer has no grant");
   const auto& body = reply.response.grant();
   const auto count = static_cast<std::size_t>(body.segments_size());
   const bool with_descriptors = spec.driver == "local";
@@ -135,9 +135,10 @@ Result<std::vector<GrantedSegment>> to_segments(Reply& reply, const GrantSpec& s
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const auto& from = body.segments(static_cast<int>(i));
-    if (!GlobalAddress::from_bits(from.address())) return senseless("bad address");
+    if (!GlobalAddress::from_bits(from.address()))
+      return senseless("a segment has an invalid address");
     const auto sum = checked_add(bytes, from.bytes());
-    if (!sum || from.bytes() == 0) return senseless("bad segment length");
+    if (!sum || from.bytes() == 0) return senseless("a segment has an invalid length");
     bytes = *sum;
     GrantedSegment segment;
     segment.id = SegmentId(from.segment_id());
@@ -147,7 +148,7 @@ Result<std::vector<GrantedSegment>> to_segments(Reply& reply, const GrantSpec& s
     if (with_descriptors) segment.fd = std::move(reply.descriptors[i]);
     out.push_back(std::move(segment));
   }
-  if (bytes < spec.bytes) return senseless("fewer bytes than asked for");
+  if (bytes < spec.bytes) return senseless("the grant has fewer bytes than requested");
   return out;
 }
 
@@ -156,7 +157,7 @@ Result<std::vector<GrantedSegment>> to_segments(Reply& reply, const GrantSpec& s
 Result<std::vector<GrantedSegment>> ControlClient::grant(const Session& session,
                                                          const GrantSpec& spec,
                                                          TimePoint deadline) {
-  // hello() has a segment's size checked: no overflow.
+  // Cannot overflow: hello() checks the segment size.
   const std::uint64_t per_request = segments_per_grant_max(spec.driver) * hello().segment_bytes;
   std::vector<GrantedSegment> out;
   std::uint64_t left = spec.bytes;
@@ -176,7 +177,7 @@ Result<std::vector<GrantedSegment>> ControlClient::grant(const Session& session,
       std::vector<SegmentId> ids;
       ids.reserve(out.size());
       for (const auto& segment : out) ids.push_back(segment.id);
-      // The first failure is what the caller must hear of; the session's end frees the rest.
+      // The caller gets the first failure. The end of the session frees the other segments.
       if (!ids.empty()) static_cast<void>(release(session, ids, deadline));
       return segments.error();
     }
@@ -205,10 +206,10 @@ Result<std::vector<NodeInfo>> ControlClient::nodes(TimePoint deadline) {
   request.mutable_nodes();
   auto reply = connection_->call(std::move(request), deadline);
   if (!reply) return reply.error();
-  if (reply->response.nodes().nodes().empty()) return senseless("no nodes");
+  if (reply->response.nodes().nodes().empty()) return senseless("the answer has no nodes");
   std::vector<NodeInfo> out;
   for (const auto& from : reply->response.nodes().nodes()) {
-    if (from.node_id() > kNodeIdMax) return senseless("node id out of range");
+    if (from.node_id() > kNodeIdMax) return senseless("the node id is out of range");
     out.push_back({NodeId(static_cast<std::uint16_t>(from.node_id())), from.name(),
                    to_vector(from.control_addresses())});
   }
@@ -220,9 +221,9 @@ Result<NodeStatus> ControlClient::status(TimePoint deadline) {
   request.mutable_status();
   auto reply = connection_->call(std::move(request), deadline);
   if (!reply) return reply.error();
-  if (!reply->response.has_status_body()) return senseless("no status");
+  if (!reply->response.has_status_body()) return senseless("the answer has no status");
   const auto& from = reply->response.status_body();
-  if (from.node_id() > kNodeIdMax) return senseless("node id out of range");
+  if (from.node_id() > kNodeIdMax) return senseless("the node id is out of range");
   NodeStatus out;
   out.node = NodeId(static_cast<std::uint16_t>(from.node_id()));
   out.node_name = from.node_name();
@@ -272,13 +273,14 @@ Result<std::vector<SegmentInfo>> ControlClient::segments(TimePoint deadline) {
     const auto& body = reply->response.segments();
     more = body.more();
     for (const auto& from : body.segments()) {
-      if (from.segment_id() <= last_id) return senseless("segments out of order");
+      if (from.segment_id() <= last_id) return senseless("the segments are out of order");
       last_id = from.segment_id();
       out.push_back({SegmentId(from.segment_id()), from.address(), from.bytes(),
                      SessionId(from.session_id()), from.driver(), from.page_kind()});
       if (from.has_numa_node()) out.back().numa = NumaNode(from.numa_node());
     }
-    if (more && body.segments().empty()) return senseless("a page of no segments");
+    if (more && body.segments().empty())
+      return senseless("a page is empty, but more should follow");
   }
   return out;
 }

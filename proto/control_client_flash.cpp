@@ -11,7 +11,8 @@ namespace ho {
 
 namespace pb = hyperoffload::v1;
 
-/// Nobody knows of this extent any more; a durable one would stay for ever. On the I/O thread.
+/// Frees an extent whose caller has given up waiting; without this a durable one would stay
+/// forever. On the I/O thread.
 void ControlClient::free_late(Connection& connection, const Session& session,
                               std::uint64_t extent) {
   pb::Request request;
@@ -19,7 +20,7 @@ void ControlClient::free_late(Connection& connection, const Session& session,
   control::put_session(session, body);
   body->set_extent_id(extent);
   const auto warn = [extent](const Error& error) {
-    log(LogLevel::kWarning, "a flash extent that came too late was not freed",
+    log(LogLevel::kWarning, "a flash extent that was granted after the deadline was not freed",
         {{"extent", std::to_string(extent)}, {"reason", error.message()}});
   };
   const auto started =
@@ -43,7 +44,7 @@ Result<FlashExtent> ControlClient::flash_allocate(const Session& session, std::u
         free_late(*connection, session, late->response.flash_allocate().extent_id());
       });
   if (!reply) return reply.error();
-  if (!reply->response.has_flash_allocate()) return control::senseless("no extent");
+  if (!reply->response.has_flash_allocate()) return control::senseless("the answer has no extent");
   const auto& from = reply->response.flash_allocate();
   return FlashExtent{from.extent_id(), from.access(), bytes};
 }
@@ -58,7 +59,7 @@ Result<FlashExtent> ControlClient::flash_open(const Session& session, const Flas
   const auto reply = connection_->call(std::move(request), deadline);
   if (!reply) return reply.error();
   const auto& from = reply->response.flash_open();
-  if (from.bytes() == 0) return control::senseless("an extent of no bytes");
+  if (from.bytes() == 0) return control::senseless("the extent has no bytes");
   return FlashExtent{extent.id, extent.access, from.bytes()};
 }
 
@@ -84,15 +85,16 @@ Result<std::vector<FlashExtentInfo>> ControlClient::flash_extents(TimePoint dead
     const auto& body = reply->response.flash_extents();
     more = body.more();
     for (const auto& from : body.extents()) {
-      if (from.extent_id() <= last_id) return control::senseless("extents out of order");
+      if (from.extent_id() <= last_id) return control::senseless("the extents are out of order");
       if (from.policy() != pb::FLASH_SCRATCH && from.policy() != pb::FLASH_DURABLE) {
-        return control::senseless("an extent that is neither scratch nor durable");
+        return control::senseless("an extent is neither scratch nor durable");
       }
       last_id = from.extent_id();
       out.push_back({last_id, from.bytes(), static_cast<FlashPolicy>(from.policy()),
                      SessionId(from.session_id())});
     }
-    if (more && body.extents().empty()) return control::senseless("a page of no extents");
+    if (more && body.extents().empty())
+      return control::senseless("a page is empty, but more should follow");
   }
   return out;
 }
@@ -120,7 +122,7 @@ Result<void> ControlClient::stage(const Session& session, const StageSpec& spec,
                             [done = std::move(done)](const Result<control::Reply>& reply) {
                               if (!reply) return done(reply.error());
                               if (!reply->response.has_stage()) {
-                                return done(control::senseless("no stage"));
+                                return done(control::senseless("the answer has no stage result"));
                               }
                               done(Result<void>());
                             });

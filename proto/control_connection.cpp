@@ -27,7 +27,7 @@ Result<std::unique_ptr<ControlClient::Connection>> ControlClient::Connection::op
 }
 
 ControlClient::Connection::~Connection() {
-  if (thread_.joinable()) {  // not where it could not be made
+  if (thread_.joinable()) {  // not if the thread could not start
     asio::post(*io_, [this] {
       if (channel_->open()) channel_->close();
       io_->stop();
@@ -40,11 +40,11 @@ ControlClient::Connection::~Connection() {
   }
 }
 
-/// Under the lock: gives the request its id and a place to be answered.
+/// Gives the request its id and a slot for its answer. Call it under the lock.
 Result<std::uint64_t> ControlClient::Connection::enlist(control::pb::Request& request, Done done) {
   if (lost_) return *lost_;
   if (waiting_.size() >= control::kWaitingCallsMax) {
-    return Error(Errc::kBusy, options_.address + ": too many calls wait for answers");
+    return Error(Errc::kBusy, options_.address + ": too many calls are waiting for answers");
   }
   const std::uint64_t id = next_id_++;
   waiting_[id].done = std::move(done);
@@ -58,7 +58,7 @@ Result<control::Reply> ControlClient::Connection::call(control::pb::Request requ
   std::unique_lock lock(mutex_);
   const auto id = enlist(request, {});
   if (!id) return id.error();
-  Waiting& mine = waiting_.at(*id);  // stays where it is while others come and go
+  Waiting& mine = waiting_.at(*id);  // stays valid while other elements come and go
   while (!mine.result && !lost_) {
     if (changed_.wait_until(lock, deadline) == std::cv_status::timeout) break;
   }
@@ -70,7 +70,7 @@ Result<control::Reply> ControlClient::Connection::call(control::pb::Request requ
   }
   if (result) return std::move(*result);
   if (lost_) return *lost_;
-  return Error(Errc::kDeadline, options_.address + ": no answer in time");
+  return Error(Errc::kDeadline, options_.address + ": no answer before the deadline");
 }
 
 Result<void> ControlClient::Connection::start(control::pb::Request request, Done done) {
@@ -91,7 +91,7 @@ void ControlClient::Connection::run(UniqueFd fd) {
   callbacks.on_frame = [this](FrameChannel::Frame frame) { receive(std::move(frame)); };
   callbacks.on_closed = [this](const Error& error) { lose(error); };
   channel_->start(std::move(callbacks));
-  // The host program's signals are not for this thread.
+  // Signals of the host program must not run on this thread.
   const SignalsBlocked blocked;
   thread_ = std::thread([this] {
     const auto work = asio::make_work_guard(*io_);
@@ -111,7 +111,7 @@ void ControlClient::Connection::receive(FrameChannel::Frame frame) {
   reply.descriptors = std::move(frame.descriptors);
   if (!reply.response.ParseFromString(frame.payload)) {
     channel_->close();
-    return lose(control::senseless("not a response"));
+    return lose(control::senseless("the message is not a response"));
   }
   const std::uint64_t id = reply.response.id();
   if (reply.response.has_status()) {
@@ -126,7 +126,7 @@ void ControlClient::Connection::answer(std::uint64_t id, Result<control::Reply> 
   {
     const std::lock_guard lock(mutex_);
     const auto found = waiting_.find(id);
-    if (found == waiting_.end()) return;  // its caller's deadline has passed
+    if (found == waiting_.end()) return;  // the deadline of its caller has passed
     if (!found->second.done) {
       found->second.result = std::move(result);
       changed_.notify_all();

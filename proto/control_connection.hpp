@@ -21,7 +21,7 @@ namespace asio {
 class io_context;
 }
 
-// Inside this folder: what control_client*.cpp share.
+// Private to this folder: shared by the control_client*.cpp files.
 namespace ho::control {
 
 namespace pb = hyperoffload::v1;
@@ -32,11 +32,11 @@ inline constexpr std::size_t kWaitingCallsMax = 1024;
   for (int i = static_cast<int>(Errc::kInvalidArgument); i <= static_cast<int>(Errc::kIo); ++i) {
     if (errc_name(static_cast<Errc>(i)) == name) return static_cast<Errc>(i);
   }
-  return Errc::kIo;  // a newer daemon's code
+  return Errc::kIo;  // a code that only a newer daemon knows
 }
 
 [[nodiscard]] inline Error senseless(const std::string& what) {
-  return Error(Errc::kCorrupt, "the daemon's answer makes no sense: " + what);
+  return Error(Errc::kCorrupt, "invalid answer of the daemon: " + what);
 }
 
 template <typename Body>
@@ -45,7 +45,7 @@ void put_session(const Session& session, Body* body) {
   body->set_token(session.token);
 }
 
-/// What came back for one call.
+/// The answer to one call.
 struct Reply {
   pb::Response response;
   std::vector<UniqueFd> descriptors;
@@ -55,8 +55,8 @@ struct Reply {
 
 namespace ho {
 
-/// Owns socket and I/O thread. The mutex is here because callers block in their own threads while
-/// the I/O thread answers them: there is nothing to poll instead.
+/// Owns the socket and the I/O thread. It needs a mutex because callers block on their own threads
+/// while the I/O thread delivers the answers.
 class ControlClient::Connection {
  public:
   using Done = std::function<void(Result<control::Reply>)>;
@@ -66,12 +66,12 @@ class ControlClient::Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  /// Sends `request` and waits for its answer. Any thread. Where the deadline passes first, `late`
-  /// hears what start()'s `done` would, for what must be undone then; empty: nobody does.
+  /// Sends `request` and waits for its answer. Any thread. If the deadline passes first, `late`
+  /// later receives what `done` of start() would, to undo the request's effect; it may be empty.
   [[nodiscard]] Result<control::Reply> call(control::pb::Request request, TimePoint deadline,
                                             Done late = {});
-  /// Sends `request`; `done` hears the answer or the loss of the connection, once, on the I/O
-  /// thread. @return kUnavailable, kBusy: nothing was sent, `done` is not called.
+  /// Sends `request`. Calls `done` once on the I/O thread, with the answer or the loss of the
+  /// connection. @return kUnavailable, kBusy: nothing was sent, and `done` is not called.
   [[nodiscard]] Result<void> start(control::pb::Request request, Done done);
 
   [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
@@ -82,7 +82,7 @@ class ControlClient::Connection {
  private:
   struct Waiting {
     std::optional<Result<control::Reply>> result;
-    Done done;  ///< empty: a caller sleeps until there is a result
+    Done done;  ///< empty: a caller waits for the result
   };
 
   explicit Connection(Options options);
@@ -95,7 +95,7 @@ class ControlClient::Connection {
 
   const Options options_;
   const std::unique_ptr<asio::io_context> io_;
-  std::shared_ptr<FrameChannel> channel_;  // used on the I/O thread only, once started
+  std::shared_ptr<FrameChannel> channel_;  // only the I/O thread uses it once that has started
   std::thread thread_;
   std::mutex mutex_;
   std::condition_variable changed_;

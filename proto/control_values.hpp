@@ -18,60 +18,60 @@ namespace ho {
 
 inline constexpr std::uint32_t kControlProtocolVersion = 1;
 inline constexpr std::size_t kSessionTokenBytes = 16;
-/// A pool's segments: a power of two from kSegmentBytesMin to kSegmentBytesMax.
+/// The size of a pool's segments is a power of two between these two.
 inline constexpr std::uint64_t kSegmentBytesMin = 2 * kMiB;
 inline constexpr std::uint64_t kSegmentBytesMax = kGiB;
-/// Segments in one GrantRequest at most: a frame carries 64 descriptors, and whatever a daemon does
-/// for one grant keeps its data thread from others for a millisecond or two.
+/// Most segments in one GrantRequest. A frame carries at most 64 descriptors, and a larger grant
+/// would block the daemon's data thread for more than a millisecond or two.
 [[nodiscard]] constexpr std::uint64_t segments_per_grant_max(std::string_view driver) {
   return driver == "local" ? 64 : 256;
 }
 
-/// One driver by which the peer may be reached, as its hello named it.
+/// One driver that can reach the peer, from its hello.
 struct DriverEndpoint {
   std::string driver;   ///< "local", "ofi", "ucx"
   std::string address;  ///< transport::PeerAddress::address
 };
 
-/// A driver that a daemon does not offer to anybody, and why.
+/// A driver that a daemon offers to no client, with the reason.
 struct DriverOff {
   std::string driver;
   std::string reason;
 };
 
-/// What a daemon says of itself first.
+/// The daemon's first message.
 struct HelloReply {
   NodeId node;
   std::string node_name;
-  std::string boot_id;                ///< equal on both sides: the same running kernel
-  std::uint64_t daemon_instance = 0;  ///< random at each start
+  std::string boot_id;                ///< equal on both sides: both run on the same kernel
+  std::uint64_t daemon_instance = 0;  ///< a new random number at each start
   std::uint64_t segment_bytes = 0;
-  std::vector<DriverEndpoint> drivers;  ///< what this connection may use
+  std::vector<DriverEndpoint> drivers;  ///< those that this connection may use
   std::vector<DriverOff> drivers_off = {};
 };
 
-/// A session on one daemon. The token is a secret: who has it owns the session.
+/// A session on one daemon. The token is a secret: it gives full control of the session.
 struct Session {
   SessionId id;
   std::string token;  ///< kSessionTokenBytes random bytes
   std::chrono::milliseconds lease{0};
-  std::string address;  ///< of its own, at the driver it was opened for; empty: the driver's holds
+  std::string address;  ///< the session's own address at its driver; empty: use the driver's
 };
 
 struct GrantSpec {
-  std::uint64_t bytes = 0;  ///< rounded up to whole segments by the daemon
-  std::string driver;       ///< "local" passes one descriptor a segment
+  std::uint64_t bytes = 0;  ///< the daemon rounds up to whole segments
+  std::string driver;       ///< "local" passes one descriptor per segment
   transport::Rights rights = transport::Rights::kReadWrite;
-  std::optional<NumaNode> near = {};  ///< of the daemon's machine: where it is to lie, if it can
+  std::optional<NumaNode> near = {};  ///< preferred NUMA node of the daemon's machine
 };
 
-/// One granted segment. `key` and `fd` are what transport::RegionGrant wants.
+/// One granted segment. transport::RegionGrant takes `key` and `fd`.
 struct GrantedSegment {
   SegmentId id;
-  std::uint64_t address_bits = 0;  ///< GlobalAddress of its first byte; checked on receipt
+  std::uint64_t address_bits = 0;  ///< GlobalAddress of its first byte; checked when received
   std::uint64_t length_bytes = 0;
   std::string key;
-  UniqueFd fd;  ///< valid with driver "local" only
+  UniqueFd fd;  ///< valid for driver "local" only
 };
 
 struct NodeInfo {
@@ -87,16 +87,16 @@ struct FlashPathStatus {
   std::uint64_t written_today_bytes = 0;
   std::uint64_t written_total_bytes = 0;
   std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
-  bool read_only = false;                     ///< after an I/O error
+  bool read_only = false;                     ///< true after an I/O error
 };
 
-/// How often something was refused since the daemon's start.
+/// The number of refusals of one kind since the daemon's start.
 struct Refusal {
   std::string cause;
   std::uint64_t count = 0;
 };
 
-/// What of a node's DDR is meant to lie on one of its NUMA nodes.
+/// The part of a node's DDR that belongs to one of its NUMA nodes.
 struct NumaStatus {
   NumaNode node;
   std::uint64_t capacity_bytes = 0;
@@ -109,16 +109,16 @@ struct NodeStatus {
   std::string version;
   std::uint64_t uptime_ms = 0;
   std::uint64_t ddr_capacity_bytes = 0;
-  std::uint64_t ddr_granted_bytes = 0;  ///< granted, or given back and not yet wiped
+  std::uint64_t ddr_granted_bytes = 0;  ///< granted, or returned and not yet wiped
   std::uint64_t segment_bytes = 0;
   std::string page_kind;
   std::uint32_t sessions = 0;
   std::vector<std::string> drivers;
   bool draining = false;
   std::vector<FlashPathStatus> flash;
-  std::string flash_off;  ///< why configured flash is not there
+  std::string flash_off;  ///< why configured flash is unavailable
   std::vector<Refusal> refusals;
-  std::vector<NumaStatus> numa;  ///< none: not divided
+  std::vector<NumaStatus> numa;  ///< empty: not divided over NUMA nodes
 };
 
 struct SessionInfo {
@@ -138,34 +138,34 @@ struct SegmentInfo {
   SessionId session;
   std::string driver;
   std::string page_kind;
-  std::optional<NumaNode> numa = {};  ///< where most of it lies
+  std::optional<NumaNode> numa = {};  ///< the NUMA node that holds most of it
 };
 
-/// What a stage_out's answer promises, and how long an extent lives.
+/// What the answer of a stage_out guarantees, and how long an extent lives.
 enum class FlashPolicy : std::uint8_t {
-  kScratch = 1,  ///< the device took it; the extent ends with its session
-  kDurable = 2,  ///< it outlives a crash; the extent stays until it is freed
+  kScratch = 1,  ///< the device has accepted the data; the extent ends with its session
+  kDurable = 2,  ///< the data survives a crash; the extent stays until it is freed
 };
 
-/// An extent of one node's flash tier. `access` is a secret: with it another session can open a
-/// durable extent.
+/// An extent on one node's flash. `access` is a secret: another session can open a durable extent
+/// with it.
 struct FlashExtent {
   std::uint64_t id = 0;
   std::uint64_t access = 0;
   std::uint64_t length_bytes = 0;
 };
 
-/// What takes space on one node's flash, as whoever runs the node sees it.
+/// An extent on a node's flash as an administrator sees it.
 struct FlashExtentInfo {
   std::uint64_t id = 0;
   std::uint64_t length_bytes = 0;
   FlashPolicy policy = FlashPolicy::kScratch;
-  SessionId session{};  ///< one that has it open; 0: none
+  SessionId session{};  ///< a session that has it open; 0: none
 };
 
 enum class StageDirection : std::uint8_t { kIn = 1, kOut = 2 };
 
-/// One chunk moved between an extent and a segment of the same session and node.
+/// One chunk to move between an extent and a segment of the same session and node.
 struct StageSpec {
   StageDirection direction = StageDirection::kIn;
   std::uint64_t extent = 0;
@@ -174,10 +174,10 @@ struct StageSpec {
   std::uint64_t segment_offset_bytes = 0;
   std::uint64_t length_bytes = 0;  ///< 1 .. kStageBytesMax
 };
-/// Of one request. More would keep who waits for its first bytes waiting.
+/// Limit per request. Larger requests would delay the first bytes of others.
 inline constexpr std::uint64_t kStageBytesMax = 8 * kMiB;
-/// Of one session at a time; the next are kBusy. Below what a connection may have, so that leases
-/// are renewed meanwhile.
+/// Limit per session at a time; further requests get kBusy. Lower than the limit per connection, so
+/// that lease renewals still pass.
 inline constexpr std::uint32_t kStagesPerSessionMax = 48;
 
 }  // namespace ho

@@ -14,50 +14,50 @@
 
 namespace ho {
 
-/// How a graph or hardware description is written down. Files name theirs by suffix.
+/// The encoding of a graph or hardware file. The suffix of a file selects it.
 enum class GraphEncoding : std::uint8_t {
   kJson,    ///< .json: protobuf's JSON mapping; unknown fields are errors
   kText,    ///< .textproto
   kBinary,  ///< .pb
 };
 
-/// Reads a graph from bytes that are not trusted and checks every rule of FORMATS.md.
-/// @param file  stands before every error's text; it is not opened
+/// Parses a graph from untrusted bytes and checks every rule of FORMATS.md. @param file  the prefix
+/// of error texts; not opened
 /// @return kInvalidArgument with file, op or storage (name and id) and field; kUnsupported for
-///         another version; kOutOfRange beyond FORMATS.md's size limits.
+/// another version; kOutOfRange if a size limit of FORMATS.md is exceeded.
 [[nodiscard]] Result<Graph> parse_graph(std::string_view bytes, GraphEncoding encoding,
                                         const std::string& file);
-/// The same from a file, encoding by suffix. Also the system's errors.
+/// Reads a file and parses it; the suffix selects the encoding. Also returns errors of the system.
 [[nodiscard]] Result<Graph> read_graph_file(const std::string& path);
-/// Readable by parse_graph, with an equal graph as the result.
+/// parse_graph() reads the result back as an equal graph.
 [[nodiscard]] std::string serialize_graph(const Graph& graph, GraphEncoding encoding);
 [[nodiscard]] std::string graph_to_json(const Graph& graph);
-/// Encoding by suffix; replaces the file as a whole.
+/// Replaces the file as a whole; the suffix selects the encoding.
 [[nodiscard]] Result<void> write_graph_file(const Graph& graph, const std::string& path);
 
-/// What an op of a graph took on a machine.
+/// The duration of an op, measured on a machine.
 struct OpTime {
   std::uint32_t id = 0;
   std::uint64_t duration_ns = 0;
 };
-/// Reads a file in a graph's form of which only each op's id and duration count, not trusted:
-/// ho_write_op_times() writes one, and a graph with measured durations is one.
-/// @return the system's errors; kInvalidArgument where it does not parse or holds no op.
+/// Reads ids and durations of ops from an untrusted file in a graph format: the output of
+/// ho_write_op_times(), or a graph with measured durations. Ignores all other fields.
+/// @return errors of the system; kInvalidArgument if the file does not parse or has no ops.
 [[nodiscard]] Result<std::vector<OpTime>> read_op_times_file(const std::string& path);
 
-/// As for graphs.
+/// The same for hardware descriptions.
 [[nodiscard]] Result<Hardware> parse_hardware(std::string_view bytes, GraphEncoding encoding,
                                               const std::string& file);
 [[nodiscard]] Result<Hardware> read_hardware_file(const std::string& path);
 [[nodiscard]] std::string hardware_to_json(const Hardware& hardware);
 [[nodiscard]] Result<void> write_hardware_file(const Hardware& hardware, const std::string& path);
 
-/// The bytes of a .hos file. Deterministic: equal schedules give equal bytes.
+/// Encodes a .hos file. Equal schedules give equal bytes.
 [[nodiscard]] std::string encode_schedule(const schedule::Schedule& schedule);
-/// Reads the bytes of a .hos file that are not trusted. What comes out is safe to index (see
-/// schedule::check_structure); whether it is legal is schedule::validate()'s to say.
-/// @return kCorrupt for damaged or cut bytes and for a broken structure; kUnsupported for an intact
-///         file of another format version.
+/// Parses an untrusted .hos file. The result is safe to index (schedule::check_structure);
+/// schedule::validate() decides whether it is legal.
+/// @return kCorrupt for damaged or truncated bytes and for an invalid structure; kUnsupported for
+/// an intact file of another format version.
 [[nodiscard]] Result<schedule::Schedule> decode_schedule(std::span<const std::byte> bytes);
 [[nodiscard]] Result<schedule::Schedule> read_schedule_file(const std::string& path);
 /// Replaces the file as a whole.

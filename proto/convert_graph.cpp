@@ -22,8 +22,8 @@ constexpr std::uint32_t kVersion = 1;
 
 Error bad(std::string reason) { return Error(Errc::kInvalidArgument, std::move(reason)); }
 
-/// From ids of a file to dense indices. Sorted, not hashed: ids are chosen by whoever wrote the
-/// file, so a hash table could be made slow.
+/// Maps ids of a file to dense indices. Sorted instead of hashed: the author of a file chooses the
+/// ids and could make a hash table slow.
 class IdIndex {
  public:
   template <typename Messages>
@@ -36,7 +36,7 @@ class IdIndex {
   }
 
   [[nodiscard]] std::optional<std::uint32_t> find(std::uint32_t id) const {
-    // Ids are mostly 0, 1, 2, ...: then the entry stands at its own place.
+    // Ids are usually 0, 1, 2, ...: then the entry is at its own index.
     if (id < entries_.size() && entries_[id].first == id) return entries_[id].second;
     const auto at = std::lower_bound(entries_.begin(), entries_.end(), std::pair(id, 0U));
     if (at == entries_.end() || at->first != id) return std::nullopt;
@@ -110,7 +110,7 @@ Result<Graph> graph_from(const v1::Graph& message) {
 }  // namespace
 
 Result<Graph> parse_graph(std::string_view bytes, GraphEncoding encoding, const std::string& file) {
-  google::protobuf::Arena arena;  // millions of small messages: made and dropped in bulk
+  google::protobuf::Arena arena;  // millions of small messages, freed together
   auto& message = *google::protobuf::Arena::CreateMessage<v1::Graph>(&arena);
   if (auto parsed = wire::parse(bytes, encoding, message); !parsed) return parsed.error().at(file);
   auto graph = graph_from(message);
@@ -138,9 +138,9 @@ Result<std::vector<OpTime>> read_op_times_file(const std::string& path) {
   }
   if (message.version() > kVersion) {
     return Error(Errc::kUnsupported,
-                 path + ": version " + std::to_string(message.version()) + " is not known");
+                 path + ": version " + std::to_string(message.version()) + " is unknown");
   }
-  if (message.ops().empty()) return Error(Errc::kInvalidArgument, path + ": holds no ops");
+  if (message.ops().empty()) return Error(Errc::kInvalidArgument, path + ": contains no ops");
   std::vector<OpTime> out;
   out.reserve(static_cast<std::size_t>(message.ops_size()));
   for (const v1::Op& op : message.ops()) out.push_back({op.id(), op.duration_ns()});

@@ -11,7 +11,7 @@ namespace v1 = hyperoffload::v1;
 
 Result<Storage> from_wire(const v1::Storage& in) {
   if (!v1::Kind_IsValid(in.kind())) {
-    return Error(Errc::kInvalidArgument, "kind " + std::to_string(in.kind()) + " is not known");
+    return Error(Errc::kInvalidArgument, "kind " + std::to_string(in.kind()) + " is unknown");
   }
   Storage storage;
   storage.id = in.id();
@@ -21,7 +21,7 @@ Result<Storage> from_wire(const v1::Storage& in) {
   storage.persistent = in.persistent();
   storage.pinned = in.pinned();
   if (!v1::Hint_IsValid(in.hint())) {
-    return Error(Errc::kInvalidArgument, "hint " + std::to_string(in.hint()) + " is not known");
+    return Error(Errc::kInvalidArgument, "hint " + std::to_string(in.hint()) + " is unknown");
   }
   storage.hint = static_cast<OffloadHint>(in.hint());
   return storage;

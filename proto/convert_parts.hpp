@@ -4,7 +4,8 @@
 #include "common/model/graph.hpp"
 #include "common/model/hardware.hpp"
 
-// Pieces that more than one message holds. Forward declared: generated headers stay out of ours.
+// Parts that several messages share. Forward declarations keep generated headers out of our
+// headers.
 namespace hyperoffload::v1 {
 class Hardware;
 class Storage;

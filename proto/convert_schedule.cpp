@@ -19,7 +19,7 @@ Error broken(std::string reason) { return Error(Errc::kCorrupt, std::move(reason
 
 Result<sch::CacheOp> cache_op_from(const v1::CacheOp& in) {
   if (!v1::CacheOpKind_IsValid(in.kind()) || in.kind() == v1::CACHE_OP_UNSPECIFIED) {
-    return broken("cache op of unknown kind " + std::to_string(in.kind()));
+    return broken("a cache op has the unknown kind " + std::to_string(in.kind()));
   }
   sch::CacheOp op;
   op.kind = static_cast<sch::CacheOpKind>(in.kind());
@@ -81,9 +81,9 @@ Result<void> storages_from(const v1::Schedule& in, sch::Schedule& out) {
   out.homes.resize(out.storages.size());
   for (const v1::HomeSlot& home : in.homes()) {
     if (home.storage() >= out.homes.size()) return broken("homes: storage out of range");
-    if (out.homes[home.storage()]) return broken("homes: a storage has two");
+    if (out.homes[home.storage()]) return broken("homes: a storage has two home slots");
     if (!v1::HomeTier_IsValid(home.tier()) || home.tier() == v1::HOME_TIER_UNSPECIFIED) {
-      return broken("homes: tier not known");
+      return broken("homes: unknown tier");
     }
     out.homes[home.storage()] =
         sch::HomeSlot{static_cast<sch::HomeTier>(home.tier()), home.offset_bytes()};
@@ -109,7 +109,7 @@ Result<void> positions_from(const v1::Schedule& in, sch::Schedule& out) {
     position.operands.reserve(static_cast<std::size_t>(message.operands_size()));
     for (const v1::Operand& operand : message.operands()) {
       if (!v1::Access_IsValid(operand.access()) || operand.access() == v1::ACCESS_UNSPECIFIED) {
-        return broken("positions: access not known");
+        return broken("positions: unknown access");
       }
       position.operands.push_back(sch::Operand{StorageIndex(operand.storage()),
                                                static_cast<sch::Access>(operand.access()),

@@ -13,7 +13,7 @@
 namespace ho {
 
 Result<std::string> read_whole_file(const std::string& path, std::uint64_t bytes_max) {
-  // Without O_NONBLOCK a named pipe in place of the file would block for ever.
+  // O_NONBLOCK: opening a named pipe would otherwise block forever.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) return errno_error(errno, path);
   struct stat info {};
@@ -50,7 +50,7 @@ Result<void> write_all(int fd, std::string_view bytes, const std::string& path) 
   return {};
 }
 
-/// A new file beside `path`; its name goes to `name`.
+/// Creates a new file beside `path` and returns its name in `name`.
 Result<UniqueFd> create_temporary(const std::string& path, std::string& name) {
   constexpr int kAttempts = 64;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -67,7 +67,8 @@ Result<UniqueFd> create_temporary(const std::string& path, std::string& name) {
 Result<void> write_whole_file(const std::string& path, std::string_view bytes) {
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
-    // /dev/stdout and the like cannot be replaced; a directory fails here with its own message.
+    // /dev/stdout and other devices cannot be replaced, so write into them. For a directory this
+    // open fails with a clear message.
     const UniqueFd device(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
     if (!device.valid()) return errno_error(errno, path);
     return write_all(device.get(), bytes, path);

@@ -23,13 +23,13 @@ std::uint32_t little_endian(const unsigned char* from, int bytes) {
 
 Result<std::string> encode_frame(std::string_view payload, std::size_t descriptors) {
   if (payload.size() > kFrameBytesMax) {
-    return Error(Errc::kInvalidArgument, "message of " + std::to_string(payload.size()) +
-                                             " bytes is over the frame limit of " +
+    return Error(Errc::kInvalidArgument, "the message has " + std::to_string(payload.size()) +
+                                             " bytes; the frame limit is " +
                                              std::to_string(kFrameBytesMax));
   }
   if (descriptors > kFrameDescriptorsMax) {
     return Error(Errc::kInvalidArgument, std::to_string(descriptors) +
-                                             " descriptors in one frame, the limit is " +
+                                             " descriptors in one frame; the limit is " +
                                              std::to_string(kFrameDescriptorsMax));
   }
   std::string out;
@@ -45,19 +45,19 @@ Result<void> FrameDecoder::parse_header() {
   const std::uint32_t length = little_endian(header_, 4);
   const std::uint32_t descriptors = little_endian(header_ + 4, 2);
   const std::uint32_t magic = little_endian(header_ + 6, 2);
-  if (magic != kFrameMagic) return Error(Errc::kCorrupt, "not a frame: wrong magic");
+  if (magic != kFrameMagic) return Error(Errc::kCorrupt, "not a frame: wrong magic number");
   if (length > payload_bytes_max_) {
-    return Error(Errc::kCorrupt, "frame of " + std::to_string(length) + " bytes, the limit is " +
-                                     std::to_string(payload_bytes_max_));
+    return Error(Errc::kCorrupt, "the frame has " + std::to_string(length) +
+                                     " bytes; the limit is " + std::to_string(payload_bytes_max_));
   }
   if (descriptors > kFrameDescriptorsMax) {
-    return Error(Errc::kCorrupt, "frame with " + std::to_string(descriptors) +
-                                     " descriptors, the limit is " +
+    return Error(Errc::kCorrupt, "the frame has " + std::to_string(descriptors) +
+                                     " descriptors; the limit is " +
                                      std::to_string(kFrameDescriptorsMax));
   }
   payload_bytes_ = length;
   frame_.descriptors = descriptors;
-  // Grows as bytes arrive, so that a header alone cannot make us hold 4 MiB.
+  // Grows as bytes arrive, so that a header alone cannot make us allocate 4 MiB.
   frame_.payload.clear();
   state_ = length == 0 ? State::kReady : State::kPayload;
   return {};
@@ -70,7 +70,7 @@ void FrameDecoder::limit_payload(std::uint32_t bytes_max) {
 
 Result<std::size_t> FrameDecoder::feed(std::span<const std::byte> bytes) {
   HO_CHECK(state_ != State::kReady);
-  if (state_ == State::kBroken) return Error(Errc::kCorrupt, "the stream is broken already");
+  if (state_ == State::kBroken) return Error(Errc::kCorrupt, "the stream is already broken");
   std::size_t taken = 0;
   while (taken < bytes.size() && state_ == State::kHeader) {
     header_[header_bytes_++] = std::to_integer<unsigned char>(bytes[taken++]);

@@ -14,7 +14,7 @@ namespace ho {
 namespace {
 
 constexpr std::size_t kControlBufferBytes = CMSG_SPACE(sizeof(int) * kFrameDescriptorsMax);
-// A frame's descriptors may arrive with the end of the frame before it, never earlier.
+// Descriptors of a frame may arrive with the end of the frame before it, never earlier.
 constexpr std::size_t kReceivedDescriptorsMax = 2 * std::size_t{kFrameDescriptorsMax};
 constexpr int kReadsPerWake = 8;
 
@@ -62,7 +62,7 @@ void FrameChannel::wait_readable() {
 }
 
 void FrameChannel::on_readable() {
-  // Bounded, so that one busy peer does not keep the others waiting.
+  // Bounded, so that one busy peer does not delay the others.
   for (int i = 0; i < kReadsPerWake && open(); ++i) {
     auto received = receive();
     if (!received) {
@@ -89,7 +89,7 @@ Result<std::size_t> FrameChannel::receive() {
     message.msg_control = control.bytes;
     message.msg_controllen = sizeof(control.bytes);
   }
-  // Without a control buffer the kernel closes whatever descriptors a peer sends.
+  // Without a control buffer, the kernel closes descriptors that a peer sends.
   ssize_t count = 0;
   do {
     count = ::recvmsg(socket_.native_handle(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
@@ -98,10 +98,11 @@ Result<std::size_t> FrameChannel::receive() {
   if (options_.receive_descriptors) {
     collect_descriptors(message, received_descriptors_);
     if ((message.msg_flags & MSG_CTRUNC) != 0) {
-      return Error(Errc::kExhausted, "descriptors were lost: too many in one frame or process");
+      return Error(Errc::kExhausted,
+                   "descriptors were lost: too many in the frame or in this process");
     }
     if (received_descriptors_.size() > kReceivedDescriptorsMax) {
-      return Error(Errc::kCorrupt, "more descriptors than frames announced");
+      return Error(Errc::kCorrupt, "more descriptors arrived than the frames announced");
     }
   }
   return static_cast<std::size_t>(count);
@@ -117,7 +118,7 @@ Result<void> FrameChannel::take_bytes(std::span<const std::byte> bytes) {
     auto decoded = decoder_.take();
     timing_frame_ = false;
     if (decoded.descriptors > received_descriptors_.size()) {
-      return Error(Errc::kCorrupt, "a frame announced descriptors that did not come");
+      return Error(Errc::kCorrupt, "a frame announced descriptors that did not arrive");
     }
     Frame frame;
     frame.payload = std::move(decoded.payload);
@@ -142,7 +143,7 @@ void FrameChannel::watch_frame_time() {
   frame_timer_.async_wait([weak = weak_from_this()](std::error_code error) {
     const auto self = weak.lock();
     if (error || !self || !self->open() || !self->timing_frame_) return;
-    self->fail(Error(Errc::kDeadline, "a frame was not completed in time"));
+    self->fail(Error(Errc::kDeadline, "a frame took too long to arrive"));
   });
 }
 
@@ -208,7 +209,7 @@ void FrameChannel::send_queued() {
       return;
     }
     if (!sent) {
-      // Not from inside send(): the caller would meet its own callback.
+      // Deferred: send() must not run its own caller's callback.
       const Error error(Errc::kUnavailable, sent.error().context());
       queue_.clear();
       forget_unsent(queue_bytes_);

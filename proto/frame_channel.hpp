@@ -22,14 +22,13 @@
 
 namespace ho {
 
-/// Frames with descriptors over one connected stream socket (Unix or TCP). Both ends of the control
-/// connection use it.
+/// Sends and receives frames with descriptors over one connected stream socket (Unix or TCP). Both
+/// ends of a control connection use it.
 ///
-/// Threads: one owner, the thread that runs the socket's io_context. Lifecycle: make_shared ->
-/// start() -> frames -> closed, once: by close() (no callback) or by failure (on_closed).
-/// It keeps itself alive while it waits for the socket.
-/// Wrong use: calling it from another thread; capturing its own shared_ptr in a callback (the
-/// callbacks are dropped at close, which ends such a circle).
+/// Threads: owned by the thread that runs the socket's io_context. Lifecycle: make_shared ->
+/// start() -> frames -> closed, once, by close() (no callback) or by a failure (on_closed). The
+/// object keeps itself alive while it waits for the socket. Wrong use: a call from another thread.
+/// A callback may capture the channel's shared_ptr only because closing drops the callbacks.
 class FrameChannel : public std::enable_shared_from_this<FrameChannel> {
  public:
   using Socket = asio::generic::stream_protocol::socket;
@@ -39,17 +38,17 @@ class FrameChannel : public std::enable_shared_from_this<FrameChannel> {
     std::vector<UniqueFd> descriptors;
   };
 
-  /// What several channels may hold unsent together. A channel with nothing unsent may always queue
-  /// one frame, so that peers that do not read cannot silence those that do.
+  /// Limit for the unsent bytes of several channels together. A channel with nothing unsent may
+  /// always queue one frame, so that peers that do not read cannot block those that do.
   struct SendBudget {
     std::size_t bytes_max = 0;
     std::size_t bytes = 0;
   };
 
   struct Options {
-    bool receive_descriptors = false;  ///< clients do; daemons refuse frames that announce some
-    std::chrono::milliseconds frame_time_max{5000};    ///< from a frame's first byte to its last
-    std::uint32_t receive_bytes_max = kFrameBytesMax;  ///< payload of one received frame
+    bool receive_descriptors = false;  ///< true for clients; daemons refuse frames with descriptors
+    std::chrono::milliseconds frame_time_max{5000};  ///< from the first to the last byte of a frame
+    std::uint32_t receive_bytes_max = kFrameBytesMax;  ///< largest payload of a received frame
     std::size_t send_queue_bytes_max = 4 * std::size_t{kFrameBytesMax};
     std::shared_ptr<SendBudget> send_budget;  ///< null: none
   };
@@ -63,17 +62,17 @@ class FrameChannel : public std::enable_shared_from_this<FrameChannel> {
 
   void start(Callbacks callbacks);
 
-  /// Queues one frame. The descriptors are closed here once they are passed on.
-  /// @return kUnavailable: closed. kBusy: the peer does not read, the queue is full.
-  /// kInvalidArgument: over a frame limit. Nothing is sent then.
+  /// Queues one frame. Takes the descriptors and closes them after sending.
+  /// @return kUnavailable: closed. kBusy: the queue is full because the peer does not read.
+  /// kInvalidArgument: a frame limit is exceeded. On an error nothing is sent.
   [[nodiscard]] Result<void> send(std::string_view payload, std::vector<UniqueFd> descriptors);
 
-  /// Changes Options::receive_bytes_max for the frames that begin from now on.
+  /// Changes Options::receive_bytes_max for frames that begin from now on.
   void limit_received(std::uint32_t bytes_max) { decoder_.limit_payload(bytes_max); }
 
-  /// Drops what is queued and closes. No callback. Idempotent.
+  /// Drops the queue and closes. Runs no callback. Idempotent.
   void close();
-  /// Sends what is queued, then closes; with a deadline of frame_time_max.
+  /// Sends the queue, then closes; at the latest after frame_time_max.
   void close_after_sending();
 
   [[nodiscard]] bool open() const { return socket_.is_open(); }
@@ -98,7 +97,7 @@ class FrameChannel : public std::enable_shared_from_this<FrameChannel> {
   Socket socket_;
   asio::steady_timer frame_timer_;
   const Options options_;
-  /// Shared with the call that runs one of them, which close() may happen inside.
+  /// Shared with the running call of a callback, inside which close() may happen.
   std::shared_ptr<Callbacks> callbacks_;
   FrameDecoder decoder_;
   std::deque<UniqueFd> received_descriptors_;
@@ -110,7 +109,7 @@ class FrameChannel : public std::enable_shared_from_this<FrameChannel> {
   std::array<std::byte, 64 * 1024> buffer_;
 };
 
-/// AF_UNIX, AF_INET, ...: the family of a socket, for asio::generic::stream_protocol.
+/// The address family of a socket (AF_UNIX, AF_INET, ...), for asio::generic::stream_protocol.
 [[nodiscard]] int socket_family(int fd);
 
 }  // namespace ho

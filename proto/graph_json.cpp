@@ -9,9 +9,9 @@ namespace ho {
 
 namespace {
 
-// By hand, since protobuf's own printer needs several GB for a million ops. The form is protobuf's
-// JSON mapping, one storage or op a line: fields in lowerCamelCase, 64-bit numbers as strings,
-// every field present.
+// Writes the JSON itself, since protobuf's printer needs several GB for a million ops. The output
+// is protobuf's JSON mapping with one storage or op per line: fields in lowerCamelCase, 64-bit
+// numbers as strings, every field present.
 
 void append_text(std::string& out, std::string_view text) {
   out += '"';
@@ -51,7 +51,7 @@ void append_storage(std::string& out, const Storage& storage) {
   out += '}';
 }
 
-/// The ids of the elements that `indices` name.
+/// The ids of the elements at `indices`.
 template <typename Indices, typename Elements>
 void append_ids(std::string& out, std::string_view key, const Indices& indices,
                 const Elements& elements) {

@@ -31,7 +31,7 @@ Result<void> parse_json(std::string_view bytes, pb::Message& message) {
   return parse_binary(binary, kElementsMax, message);
 }
 
-/// Keeps the first error: the others follow from it.
+/// Keeps the first error; later ones follow from it.
 class FirstError final : public pb::io::ErrorCollector {
  public:
   void AddError(int line, int column, const std::string& text) override {
@@ -64,7 +64,7 @@ Result<void> parse_text(std::string_view bytes, pb::Message& message) {
 Result<void> parse(std::string_view bytes, GraphEncoding encoding, pb::Message& message) {
   const std::uint64_t limit = encoding == GraphEncoding::kText ? kTextBytesMax : kInputBytesMax;
   if (bytes.size() > limit) {
-    return Error(Errc::kOutOfRange, std::to_string(bytes.size()) + " bytes, more than " +
+    return Error(Errc::kOutOfRange, std::to_string(bytes.size()) + " bytes; inputs of more than " +
                                         std::to_string(limit) + " are not read");
   }
   switch (encoding) {
@@ -81,7 +81,7 @@ std::string serialize(const pb::Message& message, GraphEncoding encoding) {
   switch (encoding) {
     case GraphEncoding::kJson: {
       pb::util::JsonPrintOptions options;
-      // Readers in other languages may then index every field without a default.
+      // Readers in other languages can then read every field without a default.
       options.always_print_primitive_fields = true;
       done = pb::util::MessageToJsonString(message, &out, options).ok();
       out += '\n';

@@ -5,8 +5,8 @@
 #include "common/base/check.hpp"
 #include "proto/message.hpp"
 
-// Apart from message.cpp, so that the client library, whose messages have no descriptors, can have
-// this without protobuf's text and JSON.
+// Separate from message.cpp: the messages of the client library have no descriptors, so it links
+// this file without protobuf's text and JSON.
 namespace ho::wire {
 
 namespace {
@@ -22,14 +22,14 @@ Result<void> count_elements(std::string_view bytes, std::uint32_t elements_max) 
                               static_cast<int>(bytes.size()));
   std::uint64_t count = 0;
   for (std::uint32_t tag = in.ReadTag(); tag != 0; tag = in.ReadTag()) {
-    if (!WireFormat::SkipField(&in, tag)) return bad("not a protobuf message, or cut short");
+    if (!WireFormat::SkipField(&in, tag)) return bad("not a protobuf message, or truncated");
     if (WireFormat::GetTagWireType(tag) != WireFormat::WIRETYPE_LENGTH_DELIMITED) continue;
     if (++count > elements_max) {
       return Error(Errc::kOutOfRange,
                    "more than " + std::to_string(elements_max) + " elements at the top level");
     }
   }
-  if (!in.ConsumedEntireMessage()) return bad("not a protobuf message, or cut short");
+  if (!in.ConsumedEntireMessage()) return bad("not a protobuf message, or truncated");
   return {};
 }
 
@@ -38,12 +38,12 @@ Result<void> count_elements(std::string_view bytes, std::uint32_t elements_max) 
 Result<void> parse_binary(std::string_view bytes, std::uint32_t elements_max,
                           pb::MessageLite& message) {
   if (bytes.size() > kInputBytesMax) {
-    return Error(Errc::kOutOfRange, std::to_string(bytes.size()) + " bytes, more than " +
+    return Error(Errc::kOutOfRange, std::to_string(bytes.size()) + " bytes; inputs of more than " +
                                         std::to_string(kInputBytesMax) + " are not read");
   }
   if (auto counted = count_elements(bytes, elements_max); !counted) return counted.error();
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return bad("not a protobuf message, or cut short");
+    return bad("not a protobuf message, or truncated");
   }
   return {};
 }

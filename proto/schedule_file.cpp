@@ -51,14 +51,14 @@ std::uint64_t checksum(std::string_view header, std::string_view payload) {
 
 Error corrupt(const std::string& reason) { return Error(Errc::kCorrupt, reason); }
 
-/// The payload of an intact file of this version.
+/// Returns the payload of an intact file of this version.
 Result<std::string_view> open_file(std::string_view file) {
-  if (file.size() < kHeaderBytes) return corrupt("cut short: no room for the header");
+  if (file.size() < kHeaderBytes) return corrupt("truncated: shorter than the header");
   if (!file.starts_with(kMagic)) return corrupt("not a schedule file");
   const std::uint64_t length = get_number(file, 16, 8);
   const std::string_view payload = file.substr(kHeaderBytes);
   if (length != payload.size()) {
-    return corrupt("the header says " + std::to_string(length) + " payload bytes, the file has " +
+    return corrupt("the header says " + std::to_string(length) + " payload bytes; the file has " +
                    std::to_string(payload.size()));
   }
   if (checksum(file, payload) != get_number(file, 24, 8)) return corrupt("checksum mismatch");
@@ -75,7 +75,7 @@ Result<std::string_view> open_file(std::string_view file) {
 }  // namespace
 
 std::string encode_schedule(const schedule::Schedule& schedule) {
-  google::protobuf::Arena arena;  // millions of small messages: made and dropped in bulk
+  google::protobuf::Arena arena;  // millions of small messages, freed together
   auto& message = *google::protobuf::Arena::CreateMessage<hyperoffload::v1::Schedule>(&arena);
   wire::to_wire(schedule, message);
   const std::string payload = wire::serialize_binary(message);

@@ -9,8 +9,8 @@ class Schedule;
 
 namespace ho::wire {
 
-/// Field by field. What cannot be held in the value (an unknown enumerator, a home of no storage)
-/// is kCorrupt; the rest is schedule::check_structure()'s to judge.
+/// Converts field by field. Returns kCorrupt for what the value cannot represent (an unknown
+/// enumerator, a home without a storage). schedule::check_structure() checks the rest.
 [[nodiscard]] Result<schedule::Schedule> from_wire(const hyperoffload::v1::Schedule& in);
 void to_wire(const schedule::Schedule& schedule, hyperoffload::v1::Schedule& out);
 

@@ -233,7 +233,7 @@ class Analyze(Command):
         other = self.write("other.json", json.dumps({"ops": [{"id": 4000000, "durationNs": "1"}]}))
         self.assertIn("op 4000000 is not in graph", self.analyze("--op-times", other, code=2).stderr)
         empty = self.write("empty.json", "{}")
-        self.assertIn("holds no ops", self.analyze("--op-times", empty, code=2).stderr)
+        self.assertIn("contains no ops", self.analyze("--op-times", empty, code=2).stderr)
         self.analyze("--op-times", self.path("missing.json"), code=2)
 
 

@@ -111,7 +111,7 @@ TEST_CASE("daemon: a config error names file, line and field and exits with 2") 
   const auto any =
       check_config("ddr_bytes: 268435456\ninsecure: true\nofi { address: \"0.0.0.0\" }");
   CHECK(any.code == 2);
-  CHECK(says(any, ":3: ofi: address: 0.0.0.0 names no address that peers can reach"));
+  CHECK(says(any, ":3: ofi: address: 0.0.0.0 is not an address that peers can connect to"));
   CHECK(check_config("ddr_bytes: 268435456").code == 0);
 }
 

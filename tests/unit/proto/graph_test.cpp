@@ -111,7 +111,7 @@ TEST_CASE("graph: each broken rule is named with file, op or storage, and field"
   check_names(json_error(json(kStorages, R"({"id":8,"writes":[2,2]})")),
               {"op 8", "writes", "storage 2 (\"a\")", "twice"});
   check_names(json_error(json(kStorages, R"({"id":8,"reads":[2]})")),
-              {"op 8", "reads", "storage 2 (\"a\")", "never written"});
+              {"op 8", "reads", "storage 2 (\"a\")", "read before an op wrote it"});
   check_names(json_error(json(R"({"id":1,"bytes":1,"kind":99})", R"({"id":8})")),
               {"storage 1", "kind", "99"});
 }
