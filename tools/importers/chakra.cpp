@@ -18,7 +18,7 @@ Error bad_node(const ChakraNode& node, const std::string& reason) {
   return Error(Errc::kInvalidArgument, describe_node(node) + ": " + reason);
 }
 
-/// PyTorch's style, as the PyTorch importer sees it.
+/// Converts PyTorch's style to the input of the PyTorch importer.
 Result<TensorTrace> to_tensor_trace(const ChakraTrace& trace) {
   TensorTrace out;
   out.name = "chakra " + std::string(trace.schema);
@@ -73,7 +73,7 @@ Result<std::vector<std::uint32_t>> topological_order(
     missing[i] = static_cast<std::uint32_t>(dependencies[i].size());
     for (const std::uint32_t before : dependencies[i]) dependents[before].push_back(i);
   }
-  // Nodes are sorted by id, so the smallest index is the smallest id.
+  // Node indices follow ids, so the smallest index has the smallest id.
   std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> ready;
   for (std::uint32_t i = 0; i < count; ++i) {
     if (missing[i] == 0) ready.push(i);
@@ -98,7 +98,7 @@ Result<std::vector<std::uint32_t>> topological_order(
 Result<void> draft_own_trace(const ChakraTrace& trace, Draft& draft) {
   constexpr std::size_t kFields = 4;
   if (trace.own_storages.size() % kFields != 0) {
-    return Error(Errc::kInvalidArgument, "the metadata's storages are not in fours");
+    return Error(Errc::kInvalidArgument, "the metadata's storages are not in groups of four");
   }
   std::map<std::string_view, std::uint32_t> numbers;
   for (std::size_t i = 0; i < trace.own_storages.size(); i += kFields) {
@@ -106,7 +106,8 @@ Result<void> draft_own_trace(const ChakraTrace& trace, Draft& draft) {
     const auto bytes = to_count(trace.own_storages[i + 1]);
     const auto kind = kind_named(trace.own_storages[i + 2]);
     if (!bytes || *bytes > kBytesMax || !kind) {
-      return Error(Errc::kInvalidArgument, "storage " + clean_name(key) + ": no size or kind");
+      return Error(Errc::kInvalidArgument,
+                   "storage " + clean_name(key) + ": the size or the kind is missing");
     }
     Storage storage;
     storage.name = key.substr(std::min(key.find(':'), key.size() - 1) + 1);

@@ -8,16 +8,16 @@
 
 namespace ho::importers {
 
-/// Indices of the nodes such that dependencies come first; among those that could be next, the
-/// smallest id. `dependencies` holds those of each node, as indices.
-/// @return kInvalidArgument naming a node of a cycle.
+/// Orders the nodes so that dependencies come first; among the possible next nodes the one with the
+/// smallest id. `dependencies` holds, per node, the indices of its dependencies.
+/// @return kInvalidArgument, naming a node of a cycle.
 [[nodiscard]] Result<std::vector<std::uint32_t>> topological_order(
     const ChakraTrace& trace, const std::vector<std::vector<std::uint32_t>>& dependencies);
 
-/// Fills `draft` with a trace in STG's style: tensors are told apart by name.
+/// Fills `draft` from a trace in STG's style, in which tensors have names.
 [[nodiscard]] Result<void> draft_named_tensors(const ChakraTrace& trace, Draft& draft);
 
-/// Fills `draft` with what export_chakra() wrote.
+/// Fills `draft` from the output of export_chakra().
 [[nodiscard]] Result<void> draft_own_trace(const ChakraTrace& trace, Draft& draft);
 
 }  // namespace ho::importers

@@ -27,7 +27,7 @@ class Exporter {
       if (op.before_position && !op.before_next_step) {
         waits_for_[op.before_position->value()].push_back(c);
       }
-      // Written where it may begin: before all positions, or behind one.
+      // A cache op is written where it may begin: before all positions, or after one.
       starts_after_[op.after_position ? op.after_position->value() + 1 : 0].push_back(c);
     }
   }
@@ -64,7 +64,7 @@ class Exporter {
     return attribute(name).message(f::kAttributeStrings, inner);
   }
 
-  /// Names of storages need not be unique; this is, and still tells which one it is.
+  /// A unique name of the storage; names in a graph need not be unique.
   [[nodiscard]] std::string key(StorageIndex index) const {
     return std::to_string(index.value()) + ":" + plan_.storages[index.value()].name;
   }
@@ -73,7 +73,7 @@ class Exporter {
     return plan_.positions.size() + index + 1;
   }
 
-  /// As import_chakra() takes them back.
+  /// The flags that import_chakra() reads back.
   static std::string flags(const Storage& storage) {
     std::string out;
     if (storage.persistent) out += 'p';
@@ -93,7 +93,7 @@ class Exporter {
       storages.push_back(flags(storage));
     }
     WireWriter out;
-    out.bytes(1, "0.0.4");  // the Chakra schema whose field numbers these are
+    out.bytes(1, "0.0.4");  // the version of the Chakra schema that defines these field numbers
     out.message(f::kMetadataAttribute, text("schema", kOwnSchema));
     out.message(f::kMetadataAttribute, text("graph", plan_.graph_name));
     out.message(f::kMetadataAttribute, list("storages", storages));
@@ -108,13 +108,14 @@ class Exporter {
     out.number(f::kId, id).bytes(f::kName, name);
     out.number(f::kType, static_cast<std::uint64_t>(type));
     if (!packed.empty()) out.bytes(f::kDataDependencies, packed);
-    // Some readers take a node without it for the host's, of which they run one at a time.
+    // Some readers treat a node without this attribute as a host node, and run host nodes one at a
+    // time.
     out.message(f::kAttribute, attribute("is_cpu_op").number(f::kAttributeBool, 0));
     return out;
   }
 
-  /// Chakra counts microseconds, so begin and end are rounded: rounded up, the durations of short
-  /// ops would add up to a longer step. The attribute says it exactly.
+  /// Chakra counts microseconds. Rounds begin and end: rounding up the durations of short ops would
+  /// make the step longer. An attribute has the exact time.
   static void add_times(std::uint64_t start_ns, std::uint64_t duration_ns, WireWriter& out) {
     out.number(f::kStartMicros, start_ns / 1000);
     out.number(f::kDurationMicros, (start_ns + duration_ns) / 1000 - start_ns / 1000);
@@ -140,7 +141,7 @@ class Exporter {
       bytes += size;
     }
     WireWriter out = node(position_id(p), op.name, ChakraType::kCompute, dependencies);
-    if (p > 0) {  // one stream: the order itself is a control dependency
+    if (p > 0) {  // there is one stream, so the order is a control dependency
       std::string before;
       WireWriter::append_varint(position_id(p - 1), before);
       out.bytes(f::kControlDependencies, before);
@@ -191,7 +192,7 @@ class Exporter {
 
   const Schedule& plan_;
   std::vector<std::vector<std::size_t>> waits_for_;     ///< per position: cache ops
-  std::vector<std::vector<std::size_t>> starts_after_;  ///< per place between positions: cache ops
+  std::vector<std::vector<std::size_t>> starts_after_;  ///< per gap between positions: cache ops
   std::string out_;
 };
 

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::uint32_t kNone = UINT32_MAX;
 
-/// A tensor as STG names it: "mb0.transformer.3.mha.wqkv@0Dmodel,Dff/tp": path, '@', one digit of
-/// version, the sizes as text.
+/// A tensor as STG names it, for example "mb0.transformer.3.mha.wqkv@0Dmodel,Dff/tp": path, '@',
+/// one digit of version, the sizes as text.
 struct NamedTensor {
   std::string_view name;
   std::string_view path;
@@ -27,7 +27,7 @@ struct NamedTensor {
 
 Result<std::vector<NamedTensor>> read_list(const std::vector<std::string_view>& list) {
   if (list.size() % 2 != 0) {
-    return Error(Errc::kInvalidArgument, "a tensor list is not name, bytes, name, bytes, ...");
+    return Error(Errc::kInvalidArgument, "a tensor list must be name, bytes, name, bytes, ...");
   }
   std::vector<NamedTensor> out;
   for (std::size_t i = 0; i < list.size(); i += 2) {
@@ -53,7 +53,7 @@ Result<std::vector<NamedTensor>> read_list(const std::vector<std::string_view>& 
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Length of "mb12." or "shadow_mb12." at the front; 0 where there is none.
+/// Length of the prefix "mb12." or "shadow_mb12."; 0 if there is none.
 std::size_t micro_batch_prefix(std::string_view path) {
   std::size_t at = path.starts_with("shadow_") ? 7 : 0;
   if (path.substr(at, 2) != "mb") return 0;
@@ -67,8 +67,8 @@ std::string_view last_part(std::string_view path) {
   return dot == std::string_view::npos ? path : path.substr(dot + 1);
 }
 
-/// One name for all copies of a weight: without the micro batch, and without "_..._backward", the
-/// form in which the backward pass gets it.
+/// One name for all copies of a weight: removes the micro batch and "_..._backward", the form that
+/// the backward pass reads.
 std::string weight_name(std::string_view path) {
   path.remove_prefix(micro_batch_prefix(path));
   constexpr std::string_view kBackward = "_backward";
@@ -79,7 +79,8 @@ std::string weight_name(std::string_view path) {
   return out;
 }
 
-/// Gradients and what works on them begin with 'd' in STG; these words do so too.
+/// In STG, names of gradients and of ops on them begin with 'd'. These other words begin with 'd'
+/// too.
 bool is_backward(std::string_view part) {
   static constexpr std::array<std::string_view, 6> kOthers = {"dropout", "down",   "decode",
                                                               "dense",   "dense_", "data"};
@@ -88,11 +89,11 @@ bool is_backward(std::string_view part) {
                       [part](std::string_view other) { return part.starts_with(other); });
 }
 
-/// A parameter that an op of the step brings up to date: x@0 in, x@1 out.
+/// A parameter that an op of the step updates: reads x@0, writes x@1.
 struct Parameter {
   std::uint64_t weight_bytes = 0;
-  std::uint64_t state_bytes = 0;  ///< what it holds beyond the weight itself
-  std::uint32_t op = kNone;       ///< the draft's op that updates it
+  std::uint64_t state_bytes = 0;  ///< bytes beyond the weight itself
+  std::uint32_t op = kNone;       ///< the op of the draft that updates it
   std::uint32_t weight = kNone;
 };
 
@@ -182,8 +183,8 @@ class NamedTensors {
     parameters_.emplace(weight_name(out.path), parameter);
   }
 
-  /// Whether a tensor belongs to the data that runs through, not to the model. Without any sign of
-  /// batches in the trace, everything may.
+  /// Whether a tensor belongs to the data of a batch and not to the model. If the trace has no sign
+  /// of batches, every tensor may.
   [[nodiscard]] bool is_batched(const NamedTensor& tensor) const {
     return !batched_ || tensor.sizes.find("MicroBatch") != std::string_view::npos;
   }
@@ -209,7 +210,7 @@ class NamedTensors {
     return number;
   }
 
-  /// Adds to the reads of the node at hand; `add_node()` counts nodes by `reader_`.
+  /// Adds a read of the current node; `add_node()` counts nodes with `reader_`.
   void read(std::uint32_t storage, std::vector<std::uint32_t>& reads) {
     if (read_by_.size() <= storage) read_by_.resize(draft_.storage_count());
     if (std::exchange(read_by_[storage], reader_) != reader_) reads.push_back(storage);
@@ -217,7 +218,7 @@ class NamedTensors {
   [[nodiscard]] bool is_read(std::uint32_t storage) const {
     return storage < read_by_.size() && read_by_[storage] == reader_;
   }
-  /// Whether the node at hand reads something that `node` made.
+  /// Whether the current node reads a result of `node`.
   [[nodiscard]] bool is_read_from(std::uint32_t node) const {
     return std::any_of(results_[node].begin(), results_[node].end(),
                        [this](std::uint32_t s) { return is_read(s); });
@@ -231,8 +232,8 @@ class NamedTensors {
     return bytes;
   }
 
-  /// Reads by name what a node made by name; then gives the other tensors to the dependencies that
-  /// are left: STG leaves out nodes that only rename (a residual, a gathered tensor).
+  /// Resolves inputs by the names of nodes' outputs. Then assigns the other inputs to the remaining
+  /// dependencies: STG leaves out nodes that only rename (a residual, a gathered tensor).
   std::vector<std::uint32_t> resolve_inputs(std::uint32_t i) {
     std::vector<std::uint32_t> reads;
     std::vector<const NamedTensor*> unnamed;
@@ -265,10 +266,11 @@ class NamedTensors {
     return reads;
   }
 
-  /// Pairs tensors with dependencies whose result has their size. What is paired leaves both lists.
+  /// Pairs tensors with dependencies whose result has the same size, and removes pairs from both
+  /// lists.
   void match_by_size(std::vector<const NamedTensor*>& tensors, std::vector<std::uint32_t>& left,
                      std::vector<std::uint32_t>& reads) {
-    std::map<std::uint64_t, std::vector<std::size_t>> places;  // of `left`, last first
+    std::map<std::uint64_t, std::vector<std::size_t>> places;  // indices into `left`, last first
     for (std::size_t k = left.size(); k-- > 0;) places[result_bytes(left[k])].push_back(k);
     for (const NamedTensor*& tensor : tensors) {
       const auto at = places.find(tensor->bytes);
@@ -282,7 +284,7 @@ class NamedTensors {
     std::erase(left, kNone);
   }
 
-  /// Pairs the first with the first, and so on.
+  /// Pairs tensors and dependencies in order.
   void match_by_place(std::vector<const NamedTensor*>& tensors, std::vector<std::uint32_t>& left,
                       std::vector<std::uint32_t>& reads) {
     const std::size_t pairs = std::min(tensors.size(), left.size());
@@ -293,20 +295,20 @@ class NamedTensors {
 
   void hand_on(std::uint32_t node, const NamedTensor& tensor, std::vector<std::uint32_t>& reads) {
     for (const std::uint32_t s : results_[node]) {
-      // A collective says nothing of its result's size; its reader does.
+      // A collective does not state the size of its result; its reader does.
       if (collected_.count(s) != 0) {
         draft_.storage(s).bytes = std::max(draft_.storage(s).bytes, tensor.bytes);
       }
       read(s, reads);
     }
-    // Once, not a result: a name may be as long as the file.
+    // Once per node, not per result: a name may be as long as the file.
     if (!results_[node].empty()) named_.emplace(tensor.name, results_[node].front());
   }
 
   std::uint32_t from_outside(const NamedTensor& tensor) {
     const auto known = named_.find(tensor.name);
     if (known != named_.end()) return known->second;
-    // Without batches in the names, what nothing makes is taken for a part of the model.
+    // If names have no batches, a tensor that no node makes counts as part of the model.
     const auto kind = batched_ ? StorageKind::kInput : StorageKind::kWeight;
     return named_.emplace(tensor.name, add_storage(tensor.name, tensor.bytes, kind)).first->second;
   }
@@ -389,8 +391,8 @@ class NamedTensors {
     op_of_[i] = draft_.add_op(std::move(op));
   }
 
-  /// A node that is no op (metadata, a memory transfer of somebody's plan) hands its dependencies
-  /// on to those that wait for it.
+  /// A node that is not an op (metadata, a memory transfer of another plan) passes its dependencies
+  /// on to the nodes that wait for it.
   void pass_through(std::uint32_t i) {
     ++passed_;
     for (const std::uint32_t before : dependencies_[i]) {
@@ -398,13 +400,13 @@ class NamedTensors {
     }
   }
 
-  /// What a node's dependencies hand to it: it scans all that, and may copy it. A file of a few
-  /// megabytes can make it the square of its nodes.
+  /// Counts the dependencies that nodes pass on, since each node scans them and may copy them: a
+  /// file of a few megabytes could make their number quadratic.
   Result<void> count_handed_on(std::uint32_t i) {
     for (const std::uint32_t before : dependencies_[i]) handed_on_ += results_[before].size();
     if (handed_on_ <= kOperandsMax) return {};
     return Error(Errc::kOutOfRange, describe_node(trace_.nodes[i]) +
-                                        ": dependencies hand on more than " +
+                                        ": the dependencies pass on more than " +
                                         std::to_string(kOperandsMax) + " tensors");
   }
 
@@ -414,15 +416,15 @@ class NamedTensors {
     }
   }
 
-  /// Whether only one parameter has this prefix. Then no weight is looked at for two of them.
+  /// Whether only one parameter has this prefix. Then no weight is examined for two of them.
   [[nodiscard]] bool is_alone_below(const std::string& prefix) const {
     const auto first = parameters_.lower_bound(prefix);
     const auto second = std::next(first);
     return second == parameters_.end() || !second->first.starts_with(prefix);
   }
 
-  /// A layer's parameter ("transformer.3._sharded_weight") that is as large as the layer's weights
-  /// together is those weights.
+  /// A parameter of a layer ("transformer.3._sharded_weight") that is as large as all weights of
+  /// the layer is those weights.
   void split_parameters() {
     for (const auto& [name, parameter] : parameters_) {
       const auto dot = name.rfind('.');
@@ -443,24 +445,25 @@ class NamedTensors {
         if (std::erase(*list, parameter.weight) == 0) continue;
         list->insert(list->end(), pieces.begin(), pieces.end());
       }
-      draft_.storage(parameter.weight).persistent = false;  // nothing names it any more
+      draft_.storage(parameter.weight).persistent = false;  // no op names it any more
       draft_.storage(parameter.weight).bytes = 0;
     }
   }
 
   void remark() {
     if (collectives_ > 0) {
-      draft_.remark(std::to_string(collectives_) +
-                    " collectives, sends and receives never move; without a duration they count "
-                    "at the network's bandwidth, or the device's where none is given, and their "
-                    "results have the size their readers name.");
+      draft_.remark(
+          std::to_string(collectives_) +
+          " collectives, sends and receives never move; those without a duration take "
+          "their bytes over the network's bandwidth, or the device's if none is given; their "
+          "results have the sizes that their readers name.");
     }
     if (passed_ > 0) {
       draft_.remark(std::to_string(passed_) + " nodes that compute nothing are left out.");
     }
     if (unknown_dependencies_ > 0) {
       draft_.remark(std::to_string(unknown_dependencies_) +
-                    " dependencies name nodes that are not in the trace.");
+                    " dependencies name nodes that are missing in the trace.");
     }
   }
 
@@ -469,11 +472,12 @@ class NamedTensors {
   std::vector<std::vector<NamedTensor>> inputs_;
   std::vector<std::vector<NamedTensor>> outputs_;
   std::vector<std::vector<std::uint32_t>> dependencies_;
-  std::set<std::string_view> made_;  ///< names that a node has among its outputs
+  std::set<std::string_view> made_;  ///< names in the outputs of a node
   std::map<std::string_view, std::uint32_t> named_;
   std::map<std::string, std::uint32_t> weights_;
   std::map<std::string, Parameter> parameters_;
-  std::map<std::uint32_t, std::uint64_t> collected_;  ///< results of collectives, input's bytes
+  std::map<std::uint32_t, std::uint64_t>
+      collected_;  ///< results of collectives: bytes of the input
   std::vector<std::uint32_t> op_of_;
   std::vector<std::vector<std::uint32_t>> results_;
   std::vector<std::uint64_t> read_by_;  ///< per storage: the last node that reads it

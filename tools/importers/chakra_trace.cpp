@@ -13,13 +13,13 @@ namespace {
 
 namespace f = chakra_field;
 
-/// One AttributeProto: a name and a value of one of many types.
+/// One AttributeProto: a name and a value of one of several types.
 struct Attribute {
   std::string_view name;
-  std::string_view text;               ///< of a string
-  std::vector<std::string_view> list;  ///< of a string list
-  std::uint64_t number = 0;            ///< of any number or bool, rounded down
-  bool below_zero = false;             ///< or not a number, or beyond 2^63: `number` is 0
+  std::string_view text;               ///< the value of a string
+  std::vector<std::string_view> list;  ///< the value of a string list
+  std::uint64_t number = 0;            ///< the value of a number or bool, rounded down
+  bool below_zero = false;  ///< negative, not a number, or above 2^63; `number` is then 0
 };
 
 class Decoder {
@@ -44,7 +44,7 @@ class Decoder {
   }
 
  private:
-  static Error corrupt() { return Error(Errc::kCorrupt, "no Chakra message, or cut short"); }
+  static Error corrupt() { return Error(Errc::kCorrupt, "not a Chakra message, or truncated"); }
 
   Result<std::string_view> take_frame() {
     const auto length = WireCursor::take_varint(rest_);
@@ -151,7 +151,7 @@ class Decoder {
     const std::string_view name = attribute->name;
     if (attribute->below_zero && (name == "num_ops" || name == "comm_size" || name == "comm_type" ||
                                   name == "duration_ns")) {
-      return Error(Errc::kInvalidArgument, clean_name(name) + " is no number of 0 or more");
+      return Error(Errc::kInvalidArgument, clean_name(name) + " is not a number of 0 or more");
     }
     if (name == "inputs") node.inputs = std::move(attribute->list);
     if (name == "outputs") node.outputs = std::move(attribute->list);
@@ -183,7 +183,7 @@ class Decoder {
       case f::kControlDependencies: return read_dependencies(in, node.control_dependencies);
       case f::kDataDependencies: return read_dependencies(in, node.data_dependencies);
       case f::kDurationMicros:
-        // An attribute of our own says it more exactly, in whatever order they come.
+        // An attribute of our own export is more exact, and has priority in any order.
         if (!node.duration_ns && in.number() > 0) {
           node.duration_ns = static_cast<double>(in.number()) * 1000;
         }

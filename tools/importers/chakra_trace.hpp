@@ -10,7 +10,7 @@
 
 namespace ho::importers {
 
-/// Chakra's node types, by their numbers.
+/// Node types of Chakra; the numbers are those of its schema.
 enum class ChakraType : std::uint8_t {
   kInvalid = 0,
   kMetadata = 1,
@@ -22,8 +22,8 @@ enum class ChakraType : std::uint8_t {
   kCollective = 7,
 };
 
-/// Numbers of the fields that are read and written. Source: et_def.proto of the Chakra schema, and
-/// the traces at hand.
+/// Numbers of the fields that the importer reads or the exporter writes. Source: et_def.proto of
+/// the Chakra schema, and existing traces.
 namespace chakra_field {
 inline constexpr std::uint32_t kMetadataAttribute = 2;
 inline constexpr std::uint32_t kId = 1;
@@ -51,7 +51,7 @@ inline constexpr std::uint32_t kAttributeString = 29;
 inline constexpr std::uint32_t kAttributeStrings = 30;  ///< message: values 1
 }  // namespace chakra_field
 
-/// What export_chakra() calls its traces in the metadata's attribute "schema".
+/// The value of the metadata attribute "schema" in traces of export_chakra().
 inline constexpr std::string_view kOwnSchema = "hyperoffload 1";
 
 /// One node. Views point into the trace's bytes.
@@ -67,14 +67,14 @@ struct ChakraNode {
   std::string_view input_shapes;
   std::string_view output_values;
   std::string_view schema;
-  bool on_device = false;  ///< is_cpu_op is there and false
+  bool on_device = false;  ///< is_cpu_op is present and false
   // STG's style: name, bytes, name, bytes, ...
   std::vector<std::string_view> inputs;
   std::vector<std::string_view> outputs;
   std::uint64_t flops = 0;
   std::uint64_t communicated_bytes = 0;
   std::uint64_t collective = 0;  ///< comm_type; 0 is all-reduce
-  // Our own.
+  // Attributes of our own export.
   std::string_view phase;
   bool fixed = false;
   bool recomputable = false;
@@ -82,14 +82,16 @@ struct ChakraNode {
 
 struct ChakraTrace {
   std::string_view schema;
-  std::vector<std::string_view> own_storages;  ///< of kOwnSchema: name, bytes, kind, flags, ...
+  std::vector<std::string_view>
+      own_storages;  ///< from traces with kOwnSchema: name, bytes, kind, flags, ...
   std::vector<ChakraNode> nodes;
 };
 
-/// Decodes frames and nodes; ids unique, lists within the importers' limits.
+/// Decodes frames and nodes. Checks that ids are unique and lists within the limits of the
+/// importers.
 [[nodiscard]] Result<ChakraTrace> decode_chakra(std::string_view bytes);
 
-/// "node 12 (name)", safe to print.
+/// Formats a node as "node 12 (name)", safe to print.
 [[nodiscard]] std::string describe_node(const ChakraNode& node);
 
 }  // namespace ho::importers

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint32_t kNone = UINT32_MAX;
 
-/// Bytes of the UTF-8 sequence that begins `text`; 0 if none does.
+/// Length of the UTF-8 sequence at the start of `text`; 0 if there is none.
 std::size_t sequence_bytes(std::string_view text) {
   const auto at = [&text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = at(0);
@@ -23,7 +23,7 @@ std::size_t sequence_bytes(std::string_view text) {
   for (std::size_t i = 1; i < length; ++i) {
     if ((at(i) & 0xc0U) != 0x80) return 0;
   }
-  // Overlong forms, surrogates and what lies beyond U+10FFFF.
+  // Overlong forms, surrogates and code points beyond U+10FFFF.
   const unsigned char second = at(1);
   if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f)) return 0;
   if ((lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f)) return 0;
@@ -97,7 +97,7 @@ Result<std::uint64_t> Draft::duration_of(const DraftOp& op) {
       bytes / (by_network ? *notes_.rates.network_bytes_per_s : notes_.rates.bytes_per_s);
   const double ns = std::ceil(std::max(by_flops, by_bytes) * 1e9);
   if (!std::isfinite(ns) || ns > static_cast<double>(kDurationNsMax)) {
-    return Error(Errc::kInvalidArgument, "the duration by FLOPs and bytes is more than 2^62 ns");
+    return Error(Errc::kInvalidArgument, "the duration from FLOPs and bytes is more than 2^62 ns");
   }
   ++notes_.derived_ops;
   if (by_flops > by_bytes) {
@@ -137,8 +137,8 @@ void Draft::resolve_operands(const DraftOp& in, const std::vector<std::uint32_t>
 void Draft::resolve_after(const DraftOp& in, const std::vector<std::uint32_t>& op_index, Op& out) {
   for (std::uint32_t before : in.after) {
     HO_CHECK(before < ops_.size());
-    // A dropped op's place is taken by the first it waited for itself; dropped ops write what
-    // nobody waits for, so more is not needed.
+    // Replaces a dropped op by the first op that it waited for. This suffices: no op reads a result
+    // of a dropped op.
     while (before != kNone && dropped_[before] != 0) {
       before = ops_[before].after.empty() ? kNone : ops_[before].after.front();
     }

@@ -23,7 +23,7 @@ void append_utf8(std::string& out, std::uint32_t code) {
     out += static_cast<char>(0xc0U | (code >> 6U));
     tail(code);
   } else {
-    // Halves of surrogate pairs come out alone; clean_name() turns them into '?'.
+    // Each half of a surrogate pair is encoded alone; clean_name() turns it into '?'.
     out += static_cast<char>(0xe0U | (code >> 12U));
     tail(code >> 6U);
     tail(code);
@@ -73,7 +73,7 @@ Result<std::string> LiteralCursor::string() {
       const char* const first = text_.data() + at_;
       if (text_.size() - at_ < digits) break;
       const auto [end, error] = std::from_chars(first, first + digits, code, 16);
-      if (error != std::errc() || end != first + digits) return bad("a broken escape");
+      if (error != std::errc() || end != first + digits) return bad("an invalid escape");
       at_ += digits;
       append_utf8(out, code);
       continue;
@@ -122,7 +122,8 @@ Result<std::string_view> LiteralCursor::value() {
       closers += c == '[' ? ']' : c == '(' ? ')' : '}';
       ++at_;
     } else if (c == ']' || c == ')' || c == '}') {
-      if (closers.empty() || closers.back() != c) return bad("a bracket closes what was not open");
+      if (closers.empty() || closers.back() != c)
+        return bad("a closing bracket has no opening one");
       closers.pop_back();
       ++at_;
     } else if (c == '"' || c == '\'') {

@@ -10,28 +10,28 @@
 
 namespace ho::importers {
 
-/// Reads JSON and Python's repr() of lists, tuples, numbers, strings and constants from text that
-/// is not trusted, one value after the other. Builds nothing, so its memory does not depend on the
-/// text; nesting beyond 64 levels is an error. A value: a position in the text.
+/// Reads JSON and Python's repr() of lists, tuples, numbers, strings and constants from untrusted
+/// text, one value after the other. Builds no tree, so its memory does not depend on the text.
+/// Nesting beyond 64 levels is an error. A value: a position in the text.
 class LiteralCursor {
  public:
   explicit LiteralCursor(std::string_view text) : text_(text) {}
 
-  /// Whether the next character after white space is `c`; then it is taken.
+  /// Consumes the next character after white space if it is `c`.
   [[nodiscard]] bool take(char c);
-  /// The next character after white space, not taken; '\0' at the end.
+  /// The next character after white space, not consumed; '\0' at the end.
   [[nodiscard]] char peek();
-  /// Only white space is left.
+  /// True if only white space is left.
   [[nodiscard]] bool at_end() { return peek() == '\0' && at_ == text_.size(); }
 
-  /// A string in single or double quotes, its escapes resolved. At most 1 MiB.
+  /// Reads a string in single or double quotes and resolves its escapes. At most 1 MiB.
   [[nodiscard]] Result<std::string> string();
-  /// The characters of the next value, which is a number or a word (null, None, True, inf).
+  /// Reads the characters of a number or word (null, None, True, inf).
   [[nodiscard]] Result<std::string_view> word();
-  /// The text of the next value, whatever it is.
+  /// Reads the text of the next value of any kind.
   [[nodiscard]] Result<std::string_view> value();
 
-  /// Calls `each()` before every item of a list or tuple; it must read the item.
+  /// Calls `each()` before each item of a list or tuple; `each` must read the item.
   template <typename Each>
   [[nodiscard]] Result<void> list(const Each& each) {
     const char close = take('[') ? ']' : take('(') ? ')' : '\0';
@@ -44,7 +44,7 @@ class LiteralCursor {
     }
     return {};
   }
-  /// Calls `each(key)` for every field of an object; it must read the field's value.
+  /// Calls `each(key)` for each field of an object; `each` must read the field's value.
   template <typename Each>
   [[nodiscard]] Result<void> object(const Each& each) {
     if (!take('{')) return bad("an object is expected");
@@ -60,7 +60,7 @@ class LiteralCursor {
     return {};
   }
 
-  /// kCorrupt with the position.
+  /// Makes a kCorrupt error with the position.
   [[nodiscard]] Error bad(std::string_view reason) const;
 
  private:
@@ -71,9 +71,9 @@ class LiteralCursor {
   std::size_t at_ = 0;
 };
 
-/// The whole of `word` as a number; nothing for anything else. "inf" and "nan" are numbers too.
+/// Parses the whole of `word` as a number; nullopt if it is not one. Accepts "inf" and "nan".
 [[nodiscard]] std::optional<double> to_number(std::string_view word);
-/// The same for whole numbers of 0 or more, below 2^64.
+/// Parses a whole number of 0 or more, below 2^64.
 [[nodiscard]] std::optional<std::uint64_t> to_count(std::string_view word);
 
 }  // namespace ho::importers

@@ -16,11 +16,11 @@ namespace {
 
 constexpr std::uint32_t kNone = UINT32_MAX;
 
-/// A tensor of the graph while its nodes are walked.
+/// A tensor of the graph during the walk over its nodes.
 struct Value {
   OnnxTensor known;
-  std::uint32_t storage = kNone;  ///< made when an op first uses it as data
-  bool constant = false;          ///< the same in every step: computed ahead, not by ops
+  std::uint32_t storage = kNone;  ///< created when an op first uses the tensor as data
+  bool constant = false;          ///< the same in every step; computed ahead and not by an op
 };
 
 class GraphWalk {
@@ -44,17 +44,18 @@ class GraphWalk {
       }
     }
     draft_.remark(std::to_string(folded_) +
-                  " nodes that work on constants or only rename a tensor are no ops.");
+                  " nodes that compute only with constants or only rename a tensor are left out.");
     if (missing_ > 0) {
       draft_.remark(std::to_string(missing_) +
-                    " tensors that nothing makes are weights that the file has lost; their sizes "
-                    "are those that the rest of it tells.");
+                    " tensors without a producer count as weights that were removed from the file; "
+                    "their sizes "
+                    "are derived from the rest of the file.");
     }
     return {};
   }
 
  private:
-  /// Sizes with names replaced by what the options say.
+  /// Replaces named sizes by the values in the options.
   Result<OnnxTensor> known_of(const OnnxValueInfo& info) {
     OnnxTensor out;
     out.type = info.type;
@@ -78,7 +79,7 @@ class GraphWalk {
   }
 
   Error no_size(std::string_view tensor) const {
-    std::string text = "the size of tensor " + clean_name(tensor) + " is not known";
+    std::string text = "the size of tensor " + clean_name(tensor) + " is unknown";
     if (!unsized_.empty()) {
       text += "; dimension \"" + clean_name(unsized_) + "\" has only a name: give --dim NAME=SIZE";
     }
@@ -88,7 +89,7 @@ class GraphWalk {
   Result<void> add_inputs() {
     weights_ = weight_inputs(model_);
     for (const OnnxValueInfo& info : model_.inputs) {
-      if (values_.count(info.name) != 0) continue;  // an initializer's default
+      if (values_.count(info.name) != 0) continue;  // the default value of an initializer
       auto known = known_of(info);
       if (!known) return known.error();
       if (!onnx_bytes(*known)) return no_size(info.name);
@@ -123,7 +124,7 @@ class GraphWalk {
         continue;
       }
       inputs.push_back(&at->second.known);
-      // A size is known before the step even where the tensor is not.
+      // The size of a tensor can be known before the step even if its contents are not.
       constant = constant && (at->second.constant || at->second.known.values || node.op == "Shape");
     }
     if (auto added = add_missing(node, inputs); !added) return added;
@@ -148,8 +149,8 @@ class GraphWalk {
     return add_op(node, inputs, outputs);
   }
 
-  /// Tensors that nothing makes are weights whose data and declaration somebody took out of the
-  /// file, where it still tells their sizes.
+  /// Tensors without a producer are weights whose data and declaration were removed from the file,
+  /// if it still reveals their sizes.
   Result<void> add_missing(const OnnxNode& node, std::vector<const OnnxTensor*>& inputs) {
     static const OnnxTensor kUnknown;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -169,7 +170,7 @@ class GraphWalk {
       }
       if (!known || !onnx_bytes(*known) || !is_weight_type(known->type, node)) {
         return Error(Errc::kInvalidArgument,
-                     "reads " + clean_name(name) + ", which nothing before it makes");
+                     "reads " + clean_name(name) + ", which no earlier node produces");
       }
       ++missing_;
       inputs[i] = &values_.emplace(name, Value{*std::move(known), kNone, true}).first->second.known;
@@ -177,14 +178,15 @@ class GraphWalk {
     return {};
   }
 
-  /// What the file's value_info says of a tensor; nothing known where it has none.
+  /// The type and sizes in the file's value_info; empty if it has none.
   Result<OnnxTensor> info_of(std::string_view name) {
     const auto info = infos_.find(name);
     if (name.empty() || info == infos_.end()) return OnnxTensor{};
     return known_of(*info->second);
   }
 
-  /// A Split of two bytes an output copies its input's sizes, up to 64, for each of them.
+  /// Limits the work: a Split whose outputs take two bytes each copies the sizes of its input, up
+  /// to 64, for each of them.
   Result<void> count_sizes(const OnnxNode& node, const std::vector<const OnnxTensor*>& inputs) {
     std::uint64_t rank = 1;
     for (const OnnxTensor* const input : inputs) {
@@ -200,8 +202,8 @@ class GraphWalk {
     ++folded_;
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       Value value{std::move(outputs[k]), kNone, true};
-      // A weight that is only turned or renamed is still that weight; a quantized one stays small,
-      // since the kernel that reads it dequantizes it.
+      // A transposed or renamed weight is still the same weight. A quantized one keeps its small
+      // size, since the kernel that reads it dequantizes it.
       const bool turns = node.op == "Transpose" || node.op == "Identity" || node.op == "Reshape" ||
                          node.op == "DequantizeLinear";
       if (turns && k == 0 && !node.inputs.empty()) value.storage = storage_of(node.inputs.front());
@@ -219,14 +221,13 @@ class GraphWalk {
   Result<void> define(std::string_view name, Value value) {
     if (name.empty()) return {};
     if (!values_.emplace(name, std::move(value)).second) {
-      return Error(Errc::kInvalidArgument,
-                   "makes " + clean_name(name) + ", which there is already");
+      return Error(Errc::kInvalidArgument, "makes " + clean_name(name) + ", which exists already");
     }
     return {};
   }
 
-  /// The storage of a tensor that an op uses; kNone for a constant too small to be memory: the
-  /// arguments of kernels.
+  /// The storage of a tensor that an op uses; kNone for a small constant, which is an argument of a
+  /// kernel and not memory.
   std::uint32_t storage_of(std::string_view name) {
     constexpr std::uint64_t kArgumentBytesMax = 64;
     if (name.empty()) return kNone;
@@ -257,7 +258,7 @@ class GraphWalk {
       op.writes.push_back(value.storage);
       if (auto defined = define(node.outputs[k], std::move(value)); !defined) return defined;
     }
-    // Gather reads only the rows it takes: as many bytes as it writes.
+    // Gather reads only the selected rows: as many bytes as it writes.
     if (node.op == "Gather" && !outputs.empty()) {
       op.bytes = 2 * static_cast<double>(onnx_bytes(outputs.front()).value_or(0));
     }
@@ -271,12 +272,12 @@ class GraphWalk {
   std::map<std::string_view, Value> values_;
   std::map<std::string_view, const OnnxValueInfo*> infos_;
   std::set<std::string_view> weights_;
-  std::string_view unsized_;         ///< a dimension that has only a name
-  std::set<std::string_view> lost_;  ///< weights whose data and declaration are gone
+  std::string_view unsized_;         ///< a dimension with only a name
+  std::set<std::string_view> lost_;  ///< weights without data and declaration
   std::set<std::string_view> biases_;
   std::uint64_t missing_ = 0;
   std::uint64_t folded_ = 0;
-  std::uint64_t sizes_ = 0;  ///< of outputs, at most
+  std::uint64_t sizes_ = 0;  ///< upper limit for sizes of outputs
 };
 
 }  // namespace

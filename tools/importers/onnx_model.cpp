@@ -9,13 +9,13 @@ namespace ho::importers {
 
 namespace {
 
-/// Values of more elements than this are not sizes of anything.
+/// A tensor with more elements cannot hold sizes.
 constexpr std::size_t kValuesMax = 64;
 constexpr std::size_t kDimensionsMax = 64;
 
-Error corrupt() { return Error(Errc::kCorrupt, "no ONNX model, or cut short"); }
+Error corrupt() { return Error(Errc::kCorrupt, "not an ONNX model, or truncated"); }
 
-/// 64-bit little-endian numbers, as raw_data holds them.
+/// Decodes the 64-bit little-endian numbers of raw_data.
 std::vector<std::int64_t> read_raw(std::string_view raw) {
   std::vector<std::int64_t> out;
   for (std::size_t at = 0; at + 8 <= raw.size() && out.size() < kValuesMax; at += 8) {
@@ -56,7 +56,7 @@ class Decoder {
     return {};
   }
 
-  /// OperatorSetIdProto {domain 1, version 2}; false: broken
+  /// Reads OperatorSetIdProto {domain 1, version 2}. Returns false if it is damaged.
   bool read_opset(std::string_view bytes) {
     std::string_view domain;
     std::int64_t version = 0;

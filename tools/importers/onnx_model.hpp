@@ -11,7 +11,7 @@
 
 namespace ho::importers {
 
-/// Numbers of ONNX's element types that are named here. Source: TensorProto.DataType of onnx.proto.
+/// ONNX element types with a name here. Source: TensorProto.DataType of onnx.proto.
 inline constexpr std::int64_t kOnnxFloat = 1;
 inline constexpr std::int64_t kOnnxUint8 = 2;
 inline constexpr std::int64_t kOnnxInt8 = 3;
@@ -21,15 +21,15 @@ inline constexpr std::int64_t kOnnxInt32 = 6;
 inline constexpr std::int64_t kOnnxInt64 = 7;
 inline constexpr std::int64_t kOnnxBool = 9;
 
-/// What is known of a tensor: element type and sizes, and its values where it holds the sizes of
-/// others. A value.
+/// The known facts of a tensor: element type, sizes, and its values if it holds sizes of other
+/// tensors. A value.
 struct OnnxTensor {
-  std::int64_t type = 0;  ///< 0: not known
+  std::int64_t type = 0;  ///< 0: unknown
   std::optional<std::vector<std::uint64_t>> dims;
-  std::optional<std::vector<std::int64_t>> values;  ///< of small whole-number constants
+  std::optional<std::vector<std::int64_t>> values;  ///< values of small integer constants
 };
 
-/// One attribute of a node; which field counts is the op's to know.
+/// One attribute of a node. The kind of op determines which field counts.
 struct OnnxAttribute {
   std::int64_t number = 0;
   std::vector<std::int64_t> numbers;
@@ -40,7 +40,7 @@ struct OnnxAttribute {
 struct OnnxNode {
   std::string_view name;
   std::string_view op;
-  std::string_view domain;  ///< empty: ONNX's own
+  std::string_view domain;  ///< empty: ONNX's own operators
   std::vector<std::string_view> inputs;
   std::vector<std::string_view> outputs;
   std::map<std::string_view, OnnxAttribute> attributes;
@@ -49,7 +49,7 @@ struct OnnxNode {
   [[nodiscard]] std::int64_t number(std::string_view attribute, std::int64_t otherwise) const;
 };
 
-/// A size as the file gives it: a number, a name, or nothing.
+/// A size in the file: a number, a name, or absent.
 struct OnnxSize {
   std::optional<std::uint64_t> number;
   std::string_view name;
@@ -65,7 +65,7 @@ struct OnnxValueInfo {
 struct OnnxModel {
   std::string_view producer;
   std::string_view graph_name;
-  std::int64_t opset = 0;  ///< version of ONNX's own operators; 0: the file does not say
+  std::int64_t opset = 0;  ///< version of ONNX's own operators; 0: not in the file
   std::vector<OnnxNode> nodes;
   std::map<std::string_view, OnnxTensor> initializers;
   std::vector<OnnxValueInfo> inputs;
@@ -73,11 +73,11 @@ struct OnnxModel {
   std::vector<OnnxValueInfo> infos;
 };
 
-/// Decodes the bytes within the importers' limits. What is known of tensors beyond a few fields
-/// (their data above all) is skipped.
+/// Decodes a model within the limits of the importers. Skips most fields of tensors, above all
+/// their data.
 [[nodiscard]] Result<OnnxModel> decode_onnx(std::string_view bytes);
 
-/// A TensorProto's type, sizes and, where small and whole, values.
+/// Decodes type and sizes of a TensorProto, and the values of a small integer tensor.
 [[nodiscard]] Result<OnnxTensor> decode_tensor(std::string_view bytes, std::string_view& name);
 
 }  // namespace ho::importers

@@ -1,5 +1,5 @@
-// Length: one short rule for each kind of op, all over the same few facts of one node; split by op
-// they would have to share the class below.
+// Length: one short rule per kind of op. All rules use the same facts about a node, so several
+// files would have to share the class below.
 
 #include "tools/importers/onnx_shapes.hpp"
 
@@ -16,7 +16,7 @@ namespace {
 using Dims = std::vector<std::uint64_t>;
 using Values = std::vector<std::int64_t>;
 
-/// Longest list of values that can be sizes, axes or the like, and highest rank.
+/// Highest rank, and longest list of values that can be sizes or axes.
 constexpr std::size_t kValuesMax = 64;
 
 template <std::size_t N>
@@ -24,7 +24,7 @@ bool is_one_of(std::string_view op, const std::array<std::string_view, N>& list)
   return std::find(list.begin(), list.end(), op) != list.end();
 }
 
-/// A size of a hostile file may be anything; sizes above 2^50 are refused later, by bytes.
+/// Sizes in a hostile file may have any value; later checks refuse tensors above 2^50 bytes.
 std::uint64_t times(std::uint64_t a, std::uint64_t b) {
   std::uint64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
@@ -38,14 +38,14 @@ double count_of(const OnnxTensor& tensor) {
   return count;
 }
 
-/// An axis that counts from the end where it is negative; nothing beyond the rank.
+/// Normalizes an axis that may count from the end; nullopt if it is beyond the rank.
 std::optional<std::size_t> axis_of(std::int64_t axis, std::size_t rank) {
   const auto end = static_cast<std::int64_t>(rank);
   if (axis < -end || axis >= end) return std::nullopt;
   return static_cast<std::size_t>(axis < 0 ? axis + end : axis);
 }
 
-/// One node and what is known of its inputs.
+/// One node and the known facts of its inputs.
 class Inference {
  public:
   Inference(const OnnxNode& node, const std::vector<const OnnxTensor*>& inputs)
@@ -56,7 +56,7 @@ class Inference {
     OnnxTensor& out = outputs_.front();
     if (!inputs_.empty()) out.type = inputs_.front()->type;
     infer(out);
-    // Ranks and lists could otherwise double with every node.
+    // Without this limit, ranks and lists could double with every node.
     for (OnnxTensor& each : outputs_) {
       if (each.dims && each.dims->size() > kValuesMax) each.dims.reset();
       if (each.values && each.values->size() > kValuesMax) each.values.reset();
@@ -72,7 +72,7 @@ class Inference {
   [[nodiscard]] const std::optional<Dims>& dims(std::size_t i) const { return in(i).dims; }
   [[nodiscard]] bool is(std::string_view op) const { return node_.op == op; }
 
-  /// Numbers of an attribute, or since opset 13 of an input.
+  /// Reads numbers from an attribute or, since opset 13, from an input.
   [[nodiscard]] std::optional<Values> numbers(std::string_view attribute, std::size_t input) const {
     if (const OnnxAttribute* const found = node_.find(attribute)) return found->numbers;
     return in(input).values;
@@ -110,7 +110,7 @@ class Inference {
     same(out);
   }
 
-  /// Ops that work element by element, or along axes that stay.
+  /// Ops that work element by element, or along axes of unchanged size.
   void same(OnnxTensor& out) {
     static constexpr std::array<std::string_view, 37> kSame = {"Identity",
                                                                "Cast",
@@ -162,7 +162,8 @@ class Inference {
     }
   }
 
-  /// The scale has the type of what is real; the zero point that of what is not, by default UINT8.
+  /// The scale has the type of the real values; the zero point has the quantized type, by default
+  /// UINT8.
   void quantize(OnnxTensor& out) {
     out.dims = dims(0);
     out.type = is("DequantizeLinear") ? in(1).type : in(2).type;
@@ -222,7 +223,7 @@ class Inference {
     compute_values(out);
   }
 
-  /// Arithmetic with sizes.
+  /// Arithmetic on sizes.
   void compute_values(OnnxTensor& out) {
     const auto& a = in(0).values;
     const auto& b = in(1).values;
@@ -400,7 +401,7 @@ class Inference {
     out.values = in(0).values;
   }
 
-  /// Marks of the axes that an attribute or input names, for a tensor of `rank`.
+  /// Marks the axes that an attribute or input names, for a tensor of `rank`.
   std::optional<std::vector<bool>> marked_axes(std::size_t rank) const {
     std::vector<bool> marked(rank);
     const auto axes = numbers("axes", 1);
@@ -537,7 +538,7 @@ class Inference {
 }  // namespace
 
 std::optional<std::uint64_t> onnx_bytes(const OnnxTensor& tensor) {
-  // By type number; 8 is a string, which has no fixed size; 21 and up are 4-bit types.
+  // Indexed by type number. 8 is a string, which has no fixed size; 21 and above are 4-bit types.
   static constexpr std::array<std::uint64_t, 23> kBits = {
       0, 32, 8, 8, 16, 16, 32, 64, 0, 8, 16, 64, 32, 64, 64, 128, 16, 8, 8, 8, 8, 4, 4};
   if (tensor.type <= 0 || tensor.type >= static_cast<std::int64_t>(kBits.size()) || !tensor.dims) {

@@ -6,17 +6,17 @@
 
 namespace ho::importers {
 
-/// Bytes of a tensor; nothing where type or sizes are not known or it is above 2^50.
+/// Bytes of a tensor; nullopt if type or sizes are unknown, or above 2^50 bytes.
 [[nodiscard]] std::optional<std::uint64_t> onnx_bytes(const OnnxTensor& tensor);
 
-/// What is known of the outputs of a node by its inputs (as many as it has, absent ones empty),
-/// for ops of ONNX's own domain. Where nothing is known, the output's `dims` stay empty.
-/// Files as exporters write them lack most shapes; the ops here are those of transformers,
-/// convolutional networks and the arithmetic with sizes around them.
+/// Derives facts about the outputs of a node from its inputs (one per input, absent ones empty),
+/// for ONNX's own operators. Unknown outputs have empty `dims`. Files of exporters lack most
+/// shapes. The supported ops are those of transformers, convolutional networks and the arithmetic
+/// on sizes in them.
 [[nodiscard]] std::vector<OnnxTensor> infer_outputs(const OnnxNode& node,
                                                     const std::vector<const OnnxTensor*>& inputs);
 
-/// Floating point operations; 0 where bytes decide anyway.
+/// Number of floating-point operations; 0 for ops whose duration depends on bytes only.
 [[nodiscard]] double onnx_flops(const OnnxNode& node, const std::vector<const OnnxTensor*>& inputs,
                                 const std::vector<OnnxTensor>& outputs);
 

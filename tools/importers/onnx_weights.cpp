@@ -25,7 +25,7 @@ bool is_elementwise(std::string_view op) {
   return op == "Add" || op == "Sub" || op == "Mul" || op == "Div" || op == "PRelu";
 }
 
-/// Hands its first input on in another form: what it is stays the same.
+/// Ops that pass on their first input in another form.
 bool is_turn(std::string_view op) {
   static constexpr std::array<std::string_view, 10> kTurns = {
       "Transpose", "Identity", "Cast",           "Reshape",          "Squeeze",
@@ -33,10 +33,10 @@ bool is_turn(std::string_view op) {
   return std::find(kTurns.begin(), kTurns.end(), op) != kTurns.end();
 }
 
-/// Whether only a weight of this rank stands at this place of the node.
+/// Whether only a weight of this rank can be at this input of the node.
 bool is_weight_place(const OnnxNode& node, std::size_t place, std::size_t rank) {
   if (node.op == "Conv" || node.op == "ConvTranspose" || is_norm(node.op)) return place > 0;
-  // A product of two activations has a batch in both.
+  // In a product of two activations both have a batch dimension.
   if (is_product(node.op)) return place > 0 && rank <= 2;
   if (node.op == "Gather") return place == 0 && rank == 2;
   return is_elementwise(node.op) && rank == 1;
@@ -44,7 +44,8 @@ bool is_weight_place(const OnnxNode& node, std::size_t place, std::size_t rank) 
 
 using Origins = std::map<std::string_view, std::string_view>;
 
-/// Names that nothing makes, by the name of whatever a chain of turns makes of them alone.
+/// Names without a producer, by the names of tensors derived from them by transposing, renaming or
+/// dequantizing only.
 Origins origins(const OnnxModel& model) {
   std::set<std::string_view> made;
   for (const OnnxNode& node : model.nodes) made.insert(node.outputs.begin(), node.outputs.end());
@@ -81,12 +82,12 @@ bool is_real(std::int64_t type) {
   return std::find(kReal.begin(), kReal.end(), type) != kReal.end();
 }
 
-/// (U)INT8, FLOAT8 of all kinds, (U)INT4: what DequantizeLinear takes for a weight.
+/// (U)INT8, all kinds of FLOAT8, (U)INT4: the weight types of DequantizeLinear.
 bool is_quantized(std::int64_t type) {
   return type == kOnnxUint8 || type == kOnnxInt8 || (type >= 17 && type <= 22);
 }
 
-/// By name: the DequantizeLinear that reads it directly.
+/// By name: the DequantizeLinear that reads the tensor directly.
 using Dequantizers = std::map<std::string_view, const OnnxNode*>;
 
 Dequantizers dequantizers(const OnnxModel& model) {
@@ -98,14 +99,15 @@ Dequantizers dequantizers(const OnnxModel& model) {
   return out;
 }
 
-/// The other is_weight_type(), of the node that dequantizes `name` directly where there is one.
+/// Like the other is_weight_type(), for the node that dequantizes `name` directly, if there is
+/// one.
 bool is_weight_type(std::int64_t type, std::string_view name, const Dequantizers& by) {
   static const OnnxNode kNoReader;
   const auto reader = by.find(name);
   return importers::is_weight_type(type, reader == by.end() ? kNoReader : *reader->second);
 }
 
-/// Whether the file has weights of its own: a vector or scalar may be left in a stripped file too.
+/// Whether the file contains weights. A stripped file may still contain vectors and scalars.
 bool has_weights(const OnnxModel& model, const Dequantizers& by) {
   return std::any_of(model.initializers.begin(), model.initializers.end(), [&](const auto& each) {
     const OnnxTensor& tensor = each.second;
@@ -117,15 +119,15 @@ bool has_weights(const OnnxModel& model, const Dequantizers& by) {
 std::optional<Dims> second_factor(const Dims& x, const Dims& result) {
   const std::uint64_t inner = x.back();
   const bool vector = x.size() == 1;
-  const std::size_t rows = vector ? 0 : 1;  // of the result's last axes: what x gives
-  // With a vector, the result has only what x has before its last axis.
+  const std::size_t rows = vector ? 0 : 1;  // last axes of the result that come from x
+  // With a vector as second operand, the result has the axes of x without its last one.
   if (!vector && result.size() + 1 == x.size()) {
     if (!std::equal(result.begin(), result.end(), x.begin())) return std::nullopt;
     return Dims{inner};
   }
   if (result.size() < rows + 1) return vector ? std::optional(Dims{inner}) : std::nullopt;
   if (!vector && result[result.size() - 2] != x[x.size() - 2]) return std::nullopt;
-  // Of the batch it has what x lacks.
+  // The batch sizes that the result has and x lacks.
   Dims out;
   const std::size_t batch = result.size() - 1 - rows;
   const std::size_t own = vector ? 0 : x.size() - 2;
@@ -141,7 +143,7 @@ std::optional<Dims> second_factor(const Dims& x, const Dims& result) {
   return out;
 }
 
-/// Scale and bias: one a channel; of groups in the first versions of GroupNormalization.
+/// Scale and bias: one per channel; one per group in the first versions of GroupNormalization.
 Dims norm_sizes(const OnnxNode& node, const Dims& x, std::int64_t opset) {
   constexpr std::int64_t kByChannel = 21;
   const std::int64_t groups = node.number("num_groups", 0);
@@ -207,7 +209,7 @@ std::set<std::string_view> weight_inputs(const OnnxModel& model) {
     if (weight) out.insert(info.name);
     data = data || !weight;
   }
-  // Nothing would be left to compute on.
+  // The graph would have no data to compute on.
   if (!stripped && !data) out.clear();
   return out;
 }

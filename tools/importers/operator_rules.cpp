@@ -15,7 +15,7 @@ bool is_one_of(std::string_view name, const std::array<std::string_view, N>& lis
   return std::find(list.begin(), list.end(), name) != list.end();
 }
 
-/// Calls `each(text)` for every argument of a signature.
+/// Calls `each(text)` for each argument of a signature.
 template <typename Each>
 void each_argument(std::string_view schema, const Each& each) {
   const auto open = schema.find('(');
@@ -28,7 +28,7 @@ void each_argument(std::string_view schema, const Each& each) {
     const bool closes = c == ')' && depth == 0;
     if (closes || (c == ',' && depth == 0)) {
       const std::string_view argument = schema.substr(begin, i - begin);
-      // "*" only says that the rest is named.
+      // "*" only marks the following arguments as named.
       if (argument.find_first_not_of(" *") != std::string_view::npos) each(argument);
       begin = i + 1;
     }
@@ -39,7 +39,7 @@ void each_argument(std::string_view schema, const Each& each) {
 
 using Sizes = std::vector<double>;
 
-/// The sizes of each argument; empty for what is no tensor.
+/// The sizes of each argument; empty if it is not a tensor.
 std::vector<Sizes> read_shapes(std::string_view text) {
   constexpr std::size_t kArgumentsMax = 8;
   constexpr std::size_t kDimensionsMax = 16;
@@ -72,15 +72,15 @@ double product(const Sizes& sizes) {
   return all;
 }
 
-/// Of a product of matrices (with any leading dimensions): 2 x all elements of the left one x the
-/// columns of the right one.
+/// FLOPs of a matrix product with any leading dimensions: 2 x elements of the left matrix x columns
+/// of the right one.
 double matmul_flops(const std::vector<Sizes>& shapes, std::size_t left) {
   if (shapes.size() < left + 2 || shapes[left + 1].empty()) return 0;
   const Sizes& right = shapes[left + 1];
   return 2 * product(shapes[left]) * (right.size() < 2 ? 1 : right.back());
 }
 
-/// Of both products of attention; `query` is that argument, followed by the key.
+/// FLOPs of both products of attention. `query` is the index of that argument; the key follows it.
 double attention_flops(const std::vector<Sizes>& shapes, std::size_t query) {
   if (shapes.size() < query + 2 || shapes[query + 1].size() < 3) return 0;
   const Sizes& key = shapes[query + 1];
@@ -157,7 +157,7 @@ double flops_of(const TraceNode& node) {
   if (product_of_two) return matmul_flops(shapes, 0);
   if (sum_of_product) return matmul_flops(shapes, 1);
   const bool backward = name.find("backward") != std::string_view::npos;
-  // Backward has five products for forward's two.
+  // The backward pass has five products for each two of the forward pass.
   if (attention) return backward ? 2.5 * attention_flops(shapes, 1) : attention_flops(shapes, 0);
   if (name == "linear") {
     if (shapes.size() < 2 || shapes[1].empty()) return 0;

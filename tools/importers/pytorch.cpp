@@ -10,8 +10,9 @@ namespace ho::importers {
 
 namespace {
 
-/// Reads the trace's JSON. Schema 1.0.1 has a node's facts as fields; 1.1 has its arguments in
-/// objects {values, shapes, types}, its caller as ctrl_deps, and the rest in a list of attributes.
+/// Reads the JSON of a trace. In schema 1.0.1 the facts of a node are fields; 1.1 has its arguments
+/// in objects {values, shapes, types}, its caller as ctrl_deps, and the rest in a list of
+/// attributes.
 class JsonTrace {
  public:
   explicit JsonTrace(std::string_view text) : in_(text) {}
@@ -30,7 +31,7 @@ class JsonTrace {
       return in_.list([this] { return read_node(); });
     });
     if (!read) return read.error();
-    if (!in_.at_end()) return in_.bad("more text after the trace");
+    if (!in_.at_end()) return in_.bad("unexpected text after the trace");
     if (!have_nodes) {
       return Error(Errc::kInvalidArgument, "no field \"nodes\": not a PyTorch execution trace");
     }
@@ -50,7 +51,7 @@ class JsonTrace {
     }
     TraceNode& node = trace_.nodes.emplace_back();
     std::string_view output_shapes;
-    std::optional<double> whole_ns;  // with the calls within
+    std::optional<double> whole_ns;  // includes nested calls
     std::optional<double> own_ns;
     bool have_id = false;
     auto read = in_.object([&](std::string_view key) -> Result<void> {
@@ -65,14 +66,15 @@ class JsonTrace {
       if (key == "outputs") return read_arguments(node.outputs, output_shapes);
       if (key == "input_shapes") return read_text(node.shapes);
       if (key == "attrs") return in_.list([&] { return read_attribute(node); });
-      // Linked with a profile. Source: trace_linker.py of mlcommons/chakra; "dur": its older ones.
+      // Present if the trace was linked with a profile. Source: trace_linker.py of
+      // mlcommons/chakra; older versions write "dur".
       if (key == "dur" || key == "inclusive_dur") return read_duration(whole_ns);
       if (key == "exclusive_dur") return read_duration(own_ns);
       if (key == "cat") return read_category(node);
       return skip();
     });
     if (!read) return read.error().at("node " + std::to_string(node.id));
-    if (!have_id) return in_.bad("a node without id");
+    if (!have_id) return in_.bad("a node has no id");
     node.exclusive = own_ns.has_value();
     node.duration_ns = own_ns ? own_ns : whole_ns;
     return {};
@@ -100,13 +102,13 @@ class JsonTrace {
     if (!word) return word.error();
     if (*word == "null") return {};
     const auto us = to_number(*word);
-    if (!us) return in_.bad("a duration is no number");
+    if (!us) return in_.bad("a duration is not a number");
     out_ns = *us * 1000;
     return {};
   }
 
   /// The linker writes a kernel as a copy of the operator that launched it, with the kernel's name
-  /// and the profile's category; operators get none from it, and from others these two.
+  /// and the profile's category. It gives operators no category; other tools give them these two.
   Result<void> read_category(TraceNode& node) {
     if (in_.peek() != '"') return skip();
     std::string category;

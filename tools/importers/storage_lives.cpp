@@ -32,7 +32,7 @@ std::uint32_t StorageLives::use(const TensorRef& tensor, std::uint64_t extent_by
                                 std::uint64_t now, Draft& draft) {
   if (const auto known = current(tensor.storage)) {
     Life& life = lives_[*known];
-    // A view may repeat elements, so its count says nothing of the storage.
+    // A view may repeat elements, so its element count does not bound the storage.
     if (life.before_step && life.views.count(tensor.tensor) == 0) {
       life.bytes = std::max(life.bytes, extent_bytes);
     }
@@ -109,7 +109,7 @@ void StorageLives::give_kind_within(const Life& life, Storage& storage, Draft& d
   const bool like_a_weight = is_like_a_gradient(life);
   if (life.zeroed_by_optimizer && !life.replaced && like_a_weight &&
       (phases & ~kOptimizerOnly) == 0) {
-    // The optimizer's first step makes its state; every later one finds it.
+    // The first step of the optimizer creates its state; every later step finds it.
     storage.kind = StorageKind::kOptimizerState;
     storage.persistent = true;
     for (const std::uint32_t op : life.setters) {
@@ -130,7 +130,7 @@ void StorageLives::give_kinds(Draft& draft) {
   }
   for (const Life& life : lives_) {
     Storage& storage = draft.storage(life.storage);
-    // Accessed by calls alone that turned out to be no ops: sizes, views.
+    // Accessed only by calls that are not ops: sizes, views.
     const bool accessed = life.last_read != 0 || life.last_write != 0;
     if (life.before_step && accessed) give_kind_before(life, storage);
     if (!life.before_step) give_kind_within(life, storage, draft);

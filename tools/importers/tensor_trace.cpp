@@ -11,7 +11,7 @@ namespace ho::importers {
 
 namespace {
 
-/// Reads one argument and puts every tensor in it into `out`.
+/// Reads one argument and appends every tensor in it to `out`.
 class TensorReader {
  public:
   TensorReader(LiteralCursor& in, TensorTrace& trace, std::vector<TensorRef>& out)
@@ -19,7 +19,7 @@ class TensorReader {
 
   Result<void> read(std::uint32_t argument, int depth) {
     constexpr int kDepthMax = 8;
-    if (depth > kDepthMax) return in_.bad("lists nested more than 8 deep");
+    if (depth > kDepthMax) return in_.bad("lists are nested more than 8 deep");
     if (depth == 0) element_ = 0;
     std::array<std::uint64_t, 5> numbers{};
     std::string device;
@@ -86,8 +86,8 @@ class TensorReader {
   std::uint32_t element_ = 0;
 };
 
-/// The device whose step this is: the most used one that is not the host; the host where nothing
-/// else was used.
+/// The device to plan for: the most used one other than the host, or the host if no other device
+/// was used.
 std::uint32_t main_device(const TensorTrace& trace) {
   std::vector<std::uint64_t> uses(trace.devices.size());
   for (const TraceNode& node : trace.nodes) {
@@ -107,7 +107,7 @@ std::uint32_t main_device(const TensorTrace& trace) {
   return static_cast<std::uint32_t>(best);
 }
 
-/// Takes the tensors of other devices out. @return how many
+/// Removes the tensors of other devices. @return their number.
 std::uint64_t keep_device(TensorTrace& trace, std::uint32_t device) {
   std::uint64_t dropped = 0;
   for (TraceNode& node : trace.nodes) {

@@ -11,8 +11,8 @@
 
 namespace ho::importers {
 
-/// One tensor as PyTorch's traces write it: [tensor, storage, offset, elements, element bytes,
-/// device]. Both ids are addresses, which are used again for others as soon as they are free.
+/// One tensor in PyTorch's traces: [tensor, storage, offset, elements, element bytes, device]. Both
+/// ids are addresses, which are reused once they are free.
 struct TensorRef {
   std::uint64_t tensor = 0;
   std::uint64_t storage = 0;
@@ -20,38 +20,39 @@ struct TensorRef {
   std::uint64_t elements = 0;
   std::uint64_t element_bytes = 0;
   std::uint32_t device = 0;    ///< index into TensorTrace::devices
-  std::uint32_t argument = 0;  ///< which argument it is, or is an element of
-  std::uint32_t element = 0;   ///< its place in a list of tensors, from 1; 0: no list
+  std::uint32_t argument = 0;  ///< index of the argument that it is or belongs to
+  std::uint32_t element = 0;   ///< its index in a list of tensors, from 1; 0: not in a list
 };
 
-/// One node of a PyTorch trace: an operator's call, or what groups calls.
+/// One node of a PyTorch trace: an operator call, or a group of calls.
 struct TraceNode {
-  std::uint64_t id = 0;      ///< rises with the time of the call
+  std::uint64_t id = 0;      ///< increases with the time of the call
   std::uint64_t parent = 0;  ///< the node that called it; 0 or its own id: none
   std::string name;
-  std::string schema;  ///< the operator's signature; empty for what is no operator
+  std::string schema;  ///< the operator's signature; empty if it is not an operator
   std::vector<TensorRef> inputs;
   std::vector<TensorRef> outputs;
-  std::string_view shapes;  ///< text: a list with the sizes of each input; for the FLOPs
+  std::string_view shapes;  ///< text: a list with the sizes of each input; for FLOPs
   std::optional<double> duration_ns;
-  bool exclusive = false;   ///< duration_ns is without the calls within
-  bool kernel = false;      ///< a device's kernel; it counts as part of the operator above it
+  bool exclusive = false;   ///< duration_ns excludes nested calls
+  bool kernel = false;      ///< a kernel on the device; part of the operator above it
   bool collective = false;  ///< communication
 };
 
-/// A PyTorch trace in either of its formats, before storages and ops are told apart.
+/// A PyTorch trace in either of its formats, before it is split into storages and ops.
 struct TensorTrace {
   std::string name;
   std::vector<TraceNode> nodes;
   std::vector<std::string> devices;
   std::map<std::string, std::uint32_t> device_numbers;  ///< name -> index into `devices`
-  std::uint64_t operands = 0;                           ///< of all nodes
+  std::uint64_t operands = 0;                           ///< sum over all nodes
 
-  /// Reads a list of arguments, tensors and lists of tensors among them (JSON or Python's repr).
+  /// Reads a list of arguments, with tensors and lists of tensors among them (JSON or Python's
+  /// repr).
   [[nodiscard]] Result<void> read_tensors(std::string_view text, std::vector<TensorRef>& out);
 };
 
-/// The step that the trace shows. README.md has the rules.
+/// Imports the step in the trace. RULES.md has the rules.
 [[nodiscard]] Result<Imported> import_tensor_trace(TensorTrace trace, const Options& options);
 
 }  // namespace ho::importers

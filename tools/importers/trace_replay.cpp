@@ -15,45 +15,45 @@ namespace {
 
 constexpr std::size_t kNoNode = SIZE_MAX;
 
-/// What a node's callers say about it.
+/// Facts about a node from its callers.
 struct Setting {
   Phase phase = Phase::kForward;
   bool accumulates = false;  ///< below autograd's AccumulateGrad
 };
 
-/// A call that has begun and not ended.
+/// A call that has begun but not ended.
 struct Frame {
   std::size_t node = 0;
-  std::uint64_t begin = 0;           ///< moment
+  std::uint64_t begin = 0;           ///< the moment it began
   std::vector<std::uint32_t> lives;  ///< parallel to the node's inputs
   double callees_ns = 0;
-  bool communicated = false;  ///< an op within is communication
+  bool communicated = false;  ///< a nested op is communication
 };
 
-/// What a call does, were it an op.
+/// The effects of a call if it were an op.
 struct Effects {
   std::vector<std::uint32_t> reads;
   std::vector<std::uint32_t> writes;
   double bytes = 0;
   double read_bytes = 0;
   double written_bytes = 0;
-  double share = 1;  ///< of the call's time
+  double share = 1;  ///< fraction of the call's time
   bool in_place = false;
 };
 
-/// What holds for all parts of a call: an operator on lists may have a million, each as long to
-/// look at as the whole would be.
+/// Facts for all parts of a call. Computed once: an operator on lists may have a million parts, and
+/// each would take as long as the whole call.
 struct Call {
   OperatorRules rules;
   std::string name;
   std::vector<bool> written;      ///< per argument of the signature
-  bool in_place = false;          ///< what is input and output is written
-  std::vector<bool> also_output;  ///< per input: its storage is an output's, too
+  bool in_place = false;          ///< writes storages that are both input and output
+  std::vector<bool> also_output;  ///< per input: an output has the same storage
   std::vector<bool> also_input;   ///< per output
   double flops = 0;
 };
 
-/// Which of a call's operands an op is about.
+/// The operands of a call that one op is about.
 struct Part {
   std::vector<std::size_t> inputs;
   std::vector<std::size_t> outputs;
@@ -103,7 +103,7 @@ class Replay {
     return static_cast<std::size_t>(at - trace_.nodes.begin());
   }
 
-  /// The caller of a node: always an earlier one, so that no chain of callers is a cycle.
+  /// The caller of a node. It is always an earlier node, so callers form no cycle.
   [[nodiscard]] std::size_t parent_of(std::size_t i) const {
     const TraceNode& node = trace_.nodes[i];
     return node.parent < node.id ? find(node.parent) : kNoNode;
@@ -120,14 +120,14 @@ class Replay {
     settings_[i] = setting;
   }
 
-  /// Gives a kernel's time to the operator that launched it, and marks it as counted (-1).
+  /// Adds a kernel's time to the operator that launched it, and marks the kernel as counted (-1).
   void assign_kernel(std::size_t i) {
     constexpr int kLevelsMax = 64;
     const TraceNode& kernel = trace_.nodes[i];
     if (!kernel.kernel) return;
     std::size_t above = parent_of(i);
     for (int level = 0; level < kLevelsMax && above != kNoNode; ++level) {
-      // What c10d's calls record has the tensors and no signature.
+      // Records of c10d calls have tensors but no signature.
       const TraceNode& caller = trace_.nodes[above];
       if (!caller.schema.empty() || (is_communication(caller) && is_operator(caller))) {
         kernel_ns_[above] += kernel.duration_ns.value_or(0);
@@ -143,7 +143,7 @@ class Replay {
     return trace_.nodes[i].kernel && kernel_ns_[i] < 0;
   }
 
-  /// The caller whose call is open while `i` is: kNoNode where there is none.
+  /// The innermost caller of `i` whose call is still open; kNoNode if there is none.
   [[nodiscard]] std::size_t open_parent_of(std::size_t i) const {
     const std::size_t parent = parent_of(i);
     return parent == kNoNode || is_counted_elsewhere(parent) ? kNoNode : parent;
@@ -157,9 +157,8 @@ class Replay {
     }
   }
 
-  /// Ends a call that has no callees left, then its callers whose last callee that was. A stack
-  /// would not do: calls of several threads lie between one another, and a trace may not say which
-  /// thread a node is of.
+  /// Ends a call that has no callees left, then each caller whose last callee has ended. A stack
+  /// does not suffice: calls of several threads interleave, and a trace may not record the threads.
   Result<void> end_calls(std::size_t i) {
     while (i != kNoNode && callees_left_[i] == 0) {
       if (auto ended = end_call(i); !ended) return ended;
@@ -172,10 +171,10 @@ class Replay {
   Error overflow(const TraceNode& node) {
     return Error(Errc::kInvalidArgument, "node " + std::to_string(node.id) + " (" +
                                              clean_name(node.name) +
-                                             "): a tensor of more than 2^50 bytes");
+                                             "): a tensor has more than 2^50 bytes");
   }
 
-  /// Bytes from a storage's begin to a tensor's end, as if the tensor were dense.
+  /// Bytes from the start of a storage to the end of a tensor, as if the tensor were dense.
   static std::optional<std::uint64_t> extent_of(const TensorRef& tensor) {
     const double bytes =
         (static_cast<double>(tensor.offset) + static_cast<double>(tensor.elements)) *
@@ -207,14 +206,14 @@ class Replay {
     return {};
   }
 
-  /// Marks these lives and no others, for is_marked().
+  /// Marks exactly these lives, for is_marked().
   void mark(const std::vector<std::uint32_t>& lives) {
     ++mark_;
     for (const std::uint32_t n : lives) lives_.at(n).mark = mark_;
   }
   [[nodiscard]] bool is_marked(std::uint32_t n) { return lives_.at(n).mark == mark_; }
 
-  /// The lives of the node's outputs; those that begin with this call are made.
+  /// The lives of the node's outputs. Creates those that begin with this call.
   Result<std::vector<std::uint32_t>> resolve_outputs(const Frame& frame) {
     const TraceNode& node = trace_.nodes[frame.node];
     const bool allocates = rules_of(node.name).allocates;
@@ -230,7 +229,7 @@ class Replay {
       if (passed || made_inside) {
         Life& life = lives_.at(*current);
         if (passed) life.views.insert(tensor.tensor);
-        // First seen where it gets its size: it was not there before.
+        // First seen where it is allocated, so it did not exist before.
         if (allocates && life.born >= frame.begin) life.before_step = false;
         if (!passed || allocates) life.bytes = std::max(life.bytes, *extent);
         out.push_back(*current);
@@ -241,7 +240,7 @@ class Replay {
     return out;
   }
 
-  /// @param outputs  as resolve_outputs() gave them
+  /// @param outputs  from resolve_outputs()
   Call call_of(const Frame& frame, const OperatorRules& rules,
                const std::vector<std::uint32_t>& outputs) {
     const TraceNode& node = trace_.nodes[frame.node];
@@ -249,7 +248,7 @@ class Replay {
     out.rules = rules;
     out.name = clean_name(node.name);
     out.written = written_arguments(node.schema);
-    // Signatures of collectives do not say that they write.
+    // Signatures of collectives do not show that they write.
     out.in_place = node.schema.empty() || is_communication(node);
     mark(outputs);
     for (const std::uint32_t life : frame.lives) out.also_output.push_back(is_marked(life));
@@ -288,9 +287,8 @@ class Replay {
     return out;
   }
 
-  /// All of a call, or for an operator on lists of tensors, which treats each place of its lists
-  /// alone, one part for each place: fused, no budget below all parameters and their state would
-  /// do.
+  /// The whole call or, for an operator on lists of tensors that treats each index on its own, one
+  /// part per index: a fused op would need a budget for all parameters and their state.
   static std::vector<Part> parts_of(const TraceNode& node) {
     constexpr std::size_t kSharedMax = 8;
     Part whole;
@@ -330,7 +328,7 @@ class Replay {
     return parts;
   }
 
-  /// Whether the ops inside a call did all that the call did.
+  /// Whether the nested ops have all the effects of the call.
   [[nodiscard]] bool is_covered(const Frame& frame, const Effects& effects) {
     const auto read = [&](std::uint32_t n) { return lives_.at(n).last_read >= frame.begin; };
     const auto written = [&](std::uint32_t n) { return lives_.at(n).last_write >= frame.begin; };
@@ -362,7 +360,7 @@ class Replay {
         does = does || !one.writes.empty() || (!one.reads.empty() && outputs->empty());
         covered = covered && is_covered(frame, one);
       }
-      // c10d's call and its record are one collective, though they name different tensors.
+      // A c10d call and its record are one collective, although they name different tensors.
       covered = covered || (frame.communicated && is_communication(node));
       if (does && (kernel_ns_[frame.node] > 0 || !covered)) {
         communicated = communicated || is_communication(node);
@@ -383,14 +381,14 @@ class Replay {
     return {};
   }
 
-  /// What the trace measured of the call itself, without the calls within.
+  /// The measured duration of the call without nested calls.
   [[nodiscard]] std::optional<double> duration_of(const Frame& frame, double share) const {
     const TraceNode& node = trace_.nodes[frame.node];
     const auto measured_ns = node.duration_ns;
     if (kernel_ns_[frame.node] > 0) return kernel_ns_[frame.node] * share;
-    // Where kernels were measured, the host's time says nothing of the device's.
+    // If kernels were measured, host times are not times of the device.
     if (!measured_ns || (have_kernels_ && !node.kernel)) return std::nullopt;
-    // Below zero and not a number are for the draft to refuse.
+    // The draft refuses negative durations and those that are not numbers.
     if (!(*measured_ns >= 0)) return measured_ns;
     const double callees_ns = node.exclusive ? 0 : std::min(frame.callees_ns, *measured_ns);
     return (*measured_ns - callees_ns) * share;
@@ -398,7 +396,7 @@ class Replay {
 
   void emit(const Frame& frame, const Call& call, Effects effects) {
     const Setting setting = settings_[frame.node];
-    // What the ops inside have begun to fill, this one completes.
+    // This op completes the storages that nested ops have begun to fill.
     mark(effects.reads);
     for (const std::uint32_t n : effects.writes) {
       if (lives_.at(n).last_write >= frame.begin && !is_marked(n)) {
@@ -449,8 +447,8 @@ class Replay {
   Draft& draft_;
   StorageLives lives_;
   std::vector<Setting> settings_;
-  std::vector<double> kernel_ns_;            ///< per node; -1: a kernel that is counted elsewhere
-  std::map<std::size_t, Frame> open_;        ///< by node: calls that have begun and not ended
+  std::vector<double> kernel_ns_;            ///< per node; -1: a kernel that is already counted
+  std::map<std::size_t, Frame> open_;        ///< by node: calls that have begun but not ended
   std::vector<std::uint32_t> callees_left_;  ///< per node: its calls that have not ended
   std::uint64_t now_ = 0;
   std::uint64_t mark_ = 0;

@@ -28,8 +28,8 @@ class Inflater {
   Inflater& operator=(const Inflater&) = delete;
 
   [[nodiscard]] Result<std::string> run(std::string_view packed) {
-    if (!ready_) return Error(Errc::kExhausted, "zlib cannot start");
-    // zlib reads through a pointer that is not const, and writes nothing there.
+    if (!ready_) return Error(Errc::kExhausted, "zlib failed to initialize");
+    // zlib takes a pointer to non-const but does not write there.
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
     stream_.avail_in = static_cast<uInt>(packed.size());
     std::string out;
@@ -38,20 +38,21 @@ class Inflater {
       stream_.avail_out = static_cast<uInt>(chunk_.size());
       const int code = ::inflate(&stream_, Z_NO_FLUSH);
       if (code != Z_OK && code != Z_STREAM_END) {
-        return Error(Errc::kCorrupt, "the gzip data is damaged or cut short");
+        return Error(Errc::kCorrupt, "the gzip data is damaged or truncated");
       }
       const std::size_t got = chunk_.size() - stream_.avail_out;
       if (out.size() + got > kInputBytesMax) return too_large();
       out.append(chunk_.data(), got);
       if (code != Z_STREAM_END) continue;
-      // Packers that work in parallel write one member after the other.
+      // Parallel packers write several members, one after the other.
       const bool more = stream_.avail_in > 2 && stream_.next_in[0] == 0x1f;
       if (!more || ::inflateReset(&stream_) != Z_OK) return out;
     }
   }
 
  private:
-  static constexpr int kGzipWindow = 15 + 16;  // zlib.h: 16 more means gzip's header and trailer
+  static constexpr int kGzipWindow =
+      15 + 16;  // zlib.h: adding 16 selects gzip's header and trailer
   z_stream stream_{};
   bool ready_ = false;
   std::array<char, 64 * 1024> chunk_{};
@@ -80,7 +81,7 @@ Result<std::string_view> first_file(std::string_view archive) {
     const std::uint64_t blocks = (size + kBlockBytes - 1) / kBlockBytes;
     archive.remove_prefix(std::min<std::uint64_t>(blocks * kBlockBytes, archive.size()));
   }
-  return Error(Errc::kCorrupt, "the tar archive holds no whole regular file");
+  return Error(Errc::kCorrupt, "the tar archive contains no complete regular file");
 }
 
 }  // namespace
@@ -95,7 +96,7 @@ Result<std::string> unpack(std::string bytes) {
   if (!is_tar(bytes)) return bytes;
   const auto file = first_file(bytes);
   if (!file) return file.error();
-  // In place: a copy would double what is held.
+  // In place: a copy would need twice the memory.
   bytes.resize(static_cast<std::size_t>(file->data() + file->size() - bytes.data()));
   bytes.erase(0, bytes.size() - file->size());
   return bytes;

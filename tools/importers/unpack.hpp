@@ -7,9 +7,9 @@
 
 namespace ho::importers {
 
-/// The trace itself from what was found in a file: gzip is inflated, and of a tar archive the first
-/// regular file is taken; anything else stays as it is.
-/// @return kCorrupt for a damaged or cut archive; kOutOfRange above kInputBytesMax.
+/// Extracts the trace from the bytes of a file: inflates gzip, takes the first regular file of a
+/// tar archive, and returns all else unchanged.
+/// @return kCorrupt for a damaged or truncated archive; kOutOfRange above kInputBytesMax.
 [[nodiscard]] Result<std::string> unpack(std::string bytes);
 
 }  // namespace ho::importers

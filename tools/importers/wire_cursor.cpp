@@ -59,7 +59,7 @@ bool WireCursor::next() {
       return true;
     }
     case 5: return take_fixed(4);
-    default: return fail();  // groups: none of these formats has them
+    default: return fail();  // groups; these formats do not use them
   }
 }
 

@@ -6,10 +6,9 @@
 
 namespace ho::importers {
 
-/// Reads the fields of one protobuf message from bytes that are not trusted, in place: nested
-/// messages are read by a cursor of their own, by whoever knows what they are. Why not generated
-/// code: of these formats of others we need a few fields each, and the parsed form of a hostile
-/// file would be up to 75 times its size.
+/// Reads the fields of one protobuf message in place, from untrusted bytes. The caller reads a
+/// nested message with another cursor. Why not generated code: we need only a few fields of these
+/// formats, and the parsed form of a hostile file could have 75 times its size.
 ///
 ///   for (WireCursor in(bytes); in.next();) if (in.field() == 2) name = in.bytes();
 ///   if (in.broken()) ...
@@ -17,22 +16,22 @@ class WireCursor {
  public:
   explicit WireCursor(std::string_view message) : rest_(message) {}
 
-  /// Moves to the next field. @return false at the end, or where the bytes are no message: broken()
+  /// Moves to the next field. @return false at the end, or if the bytes are not a message: broken()
   [[nodiscard]] bool next();
   [[nodiscard]] bool broken() const { return broken_; }
 
   [[nodiscard]] std::uint32_t field() const { return field_; }
   [[nodiscard]] bool is_bytes() const { return is_bytes_; }
-  /// A length-delimited field's content; empty for another.
+  /// The content of a length-delimited field; empty for other fields.
   [[nodiscard]] std::string_view bytes() const { return bytes_; }
-  /// A varint's or fixed field's bits; 0 for another.
+  /// The bits of a varint or fixed field; 0 for other fields.
   [[nodiscard]] std::uint64_t number() const { return number_; }
   /// Whether the field is a fixed 32- or 64-bit one (float or double).
   [[nodiscard]] bool is_fixed() const { return fixed_bytes_ != 0; }
-  /// A float or double field's value.
+  /// The value of a float or double field.
   [[nodiscard]] double real() const;
 
-  /// Takes a varint from the front of `bytes`. @return nothing where there is none.
+  /// Removes a varint from the front of `bytes`. @return nullopt if there is none.
   [[nodiscard]] static std::optional<std::uint64_t> take_varint(std::string_view& bytes);
 
  private:
@@ -48,7 +47,7 @@ class WireCursor {
   bool broken_ = false;
 };
 
-/// Calls `each(number)` for the elements of a repeated integer field, packed or not.
+/// Calls `each(number)` for each element of a repeated integer field, packed or not.
 template <typename Each>
 [[nodiscard]] bool each_number(const WireCursor& in, const Each& each) {
   if (!in.is_bytes()) {

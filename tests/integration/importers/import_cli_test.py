@@ -115,7 +115,7 @@ class Import(unittest.TestCase):
         self.run_it("import", "pytorch", self.path("large.json.gz"), "--out", self.path("g.json"))
 
     def test_bad_input_and_usage_exit_2_with_the_reason(self):
-        for kind, name, reason in [("chakra", "cut", "cut short"), ("chakra", "cycle", "cycle"),
+        for kind, name, reason in [("chakra", "cut", "truncated"), ("chakra", "cycle", "cycle"),
                                    ("onnx", "named", "--dim"), ("onnx", "huge", "size of tensor x"),
                                    ("pytorch", "deep.json", "64 levels"),
                                    ("pytorch", "cut.json", "ends")]:

@@ -46,7 +46,7 @@ TEST_CASE("onnx: a weight that the file has lost is one of the size that the res
   early.graph.message(13, value_info("later", kFloat, {8}));
   early.input("x", kFloat, {8});
   early.node(op("Add", {"x", "later"}, {"y"})).node(op("Relu", {"x"}, {"later"}));
-  CHECK_THAT(error_of(import_onnx(early.bytes(), {})), Catch::Contains("nothing before it makes"));
+  CHECK_THAT(error_of(import_onnx(early.bytes(), {})), Catch::Contains("no earlier node produces"));
 }
 
 TEST_CASE("onnx: a lost factor has the rank that the product's sizes tell") {
@@ -110,7 +110,7 @@ TEST_CASE("onnx: what a cut model lacks is no weight, whatever the file says of 
     model.input("x", kFloat, {2, 8, 64}).input("w", kFloat, {64, 64}).node(node);
     return error_of(import_onnx(model.bytes(), {}));
   };
-  const auto missing = Catch::Contains("reads h, which nothing before it makes");
+  const auto missing = Catch::Contains("reads h, which no earlier node produces");
   CHECK_THAT(refused(op("Relu", {"h"}, {"y"}), kFloat), missing);
   CHECK_THAT(refused(op("MatMul", {"h", "w"}, {"y"}), kFloat), missing);
   CHECK_THAT(refused(op("LayerNormalization", {"h", "w"}, {"y"}), kFloat), missing);

@@ -322,7 +322,7 @@ TEST_CASE("pytorch: hostile traces are refused, each with its reason") {
   const auto refused = [](const std::string& text) { return error_of(import_pytorch(text, {})); };
   CHECK_THAT(refused("{}"), Catch::Contains("nodes"));
   CHECK_THAT(refused("[]"), Catch::Contains("object"));
-  CHECK_THAT(refused(R"({"nodes": [{"name": "x"}]})"), Catch::Contains("without id"));
+  CHECK_THAT(refused(R"({"nodes": [{"name": "x"}]})"), Catch::Contains("a node has no id"));
   CHECK_THAT(refused(trace({node(1, 0, "a", "", "[]", "[]"), node(1, 0, "b", "", "[]", "[]")})),
              Catch::Contains("occurs twice"));
   CHECK_THAT(refused(trace({node(1, 0, "a", kMul, std::string(100'000, '['), "[]")})),
