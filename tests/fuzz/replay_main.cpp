@@ -1,5 +1,5 @@
-// Gives every file of the folders and files named on the command line to the fuzz target's entry
-// point, in order of their names. What libFuzzer does with -runs=0, for compilers without it.
+// Runs the fuzz target once per file in the given files and folders, in order of their names. The
+// same as libFuzzer's -runs=0, for compilers without it.
 
 #include <algorithm>
 #include <cstdint>

@@ -8,7 +8,8 @@
 
 namespace ho::test {
 
-/// The name of the rule that validate() finds broken, told to Catch with its parties; empty: legal.
+/// Returns the rule that validate() finds broken; empty if the schedule is legal. Prints both
+/// parties with the test's messages.
 inline std::string broken_rule(const schedule::Schedule& schedule) {
   const auto found = schedule::validate(schedule);
   if (found) {

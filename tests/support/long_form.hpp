@@ -4,8 +4,8 @@
 
 namespace ho::test {
 
-/// How much a person asked for: `--rounds N` and `--seconds N` of a test program. Tests that have a
-/// long form use them; without them they take the short one, of seconds.
+/// The options `--rounds N` and `--seconds N` of a test program. Tests with a long form use them;
+/// without them they run for seconds only.
 struct LongForm {
   std::uint32_t rounds = 0;  ///< 0: the short form
   double seconds = 0;        ///< 0: the short form

@@ -12,8 +12,8 @@
 
 namespace ho::test {
 
-/// Builds small schedules in few words. Indices are those in which things were added. finish() sets
-/// arena sizes from what was placed.
+/// Builds small schedules in few words. Indices follow the order of additions. finish() sets the
+/// arena sizes.
 class ScheduleBuilder {
  public:
   struct Kind {
@@ -57,23 +57,23 @@ class ScheduleBuilder {
     return {storage, schedule::Access::kReadWrite, offset_bytes};
   }
 
-  /// A new op at the next position.
+  /// Adds a new op at the next position.
   schedule::Position op(std::initializer_list<schedule::Operand> operands) {
     const auto index = static_cast<std::uint32_t>(value_.ops.size());
     value_.ops.push_back(
         schedule::OpInfo{index + 10, "op" + std::to_string(index), 1000, "", false, false});
     return at(OpIndex(index), operands);
   }
-  /// An op that exists, at one more position.
+  /// Adds an existing op at the next position.
   schedule::Position at(OpIndex op, std::initializer_list<schedule::Operand> operands) {
     const auto position = static_cast<std::uint32_t>(value_.positions.size());
     value_.positions.push_back(schedule::ScheduledOp{op, operands});
     return schedule::Position(position);
   }
 
-  /// What a cache op waits for and who waits for it.
+  /// What a cache op waits for, and which position waits for it.
   struct Order {
-    int after = -1;   ///< position; -1: the step's begin
+    int after = -1;   ///< position; -1: the begin of the step
     int before = -1;  ///< position; -1: none
     bool next_step = false;
     std::vector<schedule::CacheOpRef> after_cache_ops{};

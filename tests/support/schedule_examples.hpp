@@ -5,15 +5,17 @@
 namespace ho::test {
 
 /// A training step of two layers in an arena that holds one weight at a time, with an activation
-/// that leaves over its gap: every kind of cache op, the wrap-around, prologue and epilogue.
+/// that leaves the device between its uses. It has every kind of cache op, the wrap-around gap, a
+/// prologue and an epilogue.
 ///
 ///   position  0: forward 0   reads w0, input; writes a0
 ///             1: forward 1   reads w1, a0; writes a1; workspace
 ///             2: backward 1  reads a1; updates w1; writes t
 ///             3: backward 0  reads a0; updates w0, m
 ///
-/// Device: w0 and w1 take turns at 0; a0 leaves 256 to t during position 2; input and a1 take turns
-/// at 512; workspace at 768; m stays at 832. The store of w0 reaches into the next step.
+/// Device offsets: w0 and w1 alternate at 0; t replaces a0 at 256 during position 2; input and a1
+/// alternate at 512; workspace is at 768; m stays at 832. The store of w0 reaches into the next
+/// step.
 inline schedule::Schedule training_step() {
   using B = ScheduleBuilder;
   B b;

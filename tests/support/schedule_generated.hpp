@@ -7,9 +7,9 @@
 
 namespace ho::test {
 
-/// A legal schedule of `layers` forward and as many backward ops in which every activation is
-/// stored, detached and fetched again, through two rings of device slots: 2 ops and 3 cache ops a
-/// layer. For measuring what grows with size.
+/// A legal schedule with `layers` forward and as many backward ops that stores, detaches and
+/// fetches every activation, through two rings of device slots: 2 ops and 3 cache ops per layer.
+/// For measuring how costs grow.
 inline schedule::Schedule deep_offload(std::uint32_t layers) {
   using B = ScheduleBuilder;
   constexpr std::uint32_t kRing = 8;

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <optional>
 
-// GCC defines macros under a sanitizer, clang has features.
+// GCC defines macros under a sanitizer; clang has __has_feature.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define HO_TEST_SANITIZED 1
 #elif defined(__has_feature)
@@ -15,15 +15,15 @@
 
 namespace ho::test {
 
-/// The one seed that a person replays (HO_SEED in the environment), or nothing.
+/// The seed to replay (HO_SEED in the environment), or nullopt.
 inline std::optional<std::uint64_t> only_seed() {
   const char* const one = std::getenv("HO_SEED");
   if (one == nullptr) return std::nullopt;
   return std::strtoull(one, nullptr, 10);
 }
 
-/// So many seeds, or a quarter of them under a sanitizer, where each takes ten times as long: the
-/// plain build runs them all.
+/// The number of seeds to run: `count`, or a quarter of it under a sanitizer, where a seed takes
+/// ten times as long. The plain build runs all.
 constexpr std::uint64_t seed_count(std::uint64_t count) {
 #ifdef HO_TEST_SANITIZED
   return count / 4;

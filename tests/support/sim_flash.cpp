@@ -9,9 +9,9 @@ namespace ho::test {
 
 namespace {
 
-constexpr std::size_t kSectorBytes = 512;  // what a device writes whole or not at all
+constexpr std::size_t kSectorBytes = 512;  // a device writes a sector whole or not at all
 
-// memcpy by name: std::copy becomes memmove, which AddressSanitizer does byte by byte.
+// memcpy, not std::copy: that becomes memmove, which is slow under AddressSanitizer.
 void put(std::vector<std::byte>& disk, std::uint64_t offset, std::span<const std::byte> bytes) {
   HO_CHECK(offset + bytes.size() <= disk.size());
   if (!bytes.empty()) std::memcpy(disk.data() + offset, bytes.data(), bytes.size());
@@ -57,7 +57,7 @@ void SimDisk::sync(std::uint64_t started) {
 void SimDisk::cut(Prng& random) {
   for (std::size_t i = loose_.size(); i > 1; --i) std::swap(loose_[i - 1], loose_[random.below(i)]);
   for (const Loose& write : loose_) {
-    // Whole, gone or torn.
+    // The sector survives whole, not at all, or torn.
     const std::uint64_t fate = random.below(3);
     if (fate == 0) continue;
     for (std::size_t at = 0; at < write.bytes.size(); at += kSectorBytes) {
@@ -120,7 +120,7 @@ Errc SimFlash::carry_out(const Pending& pending) {
   SimDisk& disk = *disks_[pending.op.path.value()];
   const auto& op = pending.op;
   if (random_.unit() < faults_.io_error) {
-    // A part may have moved before the error.
+    // Some bytes may move before the error.
     if (op.kind == flash::DeviceOpKind::kWrite && random_.below(2) == 0) {
       const std::size_t part = random_.below(op.memory.size() / kSectorBytes) * kSectorBytes;
       disk.write(op.offset_bytes, op.memory.first(part), time_);
@@ -145,7 +145,7 @@ Errc SimFlash::carry_out(const Pending& pending) {
 
 std::size_t SimFlash::poll(std::span<Completion> out) {
   std::size_t count = 0;
-  // Not everything at once: the order in which operations end is the seed's.
+  // Completes only some operations, so that the seed determines their order.
   while (count < out.size() && !pending_.empty() && (dead_ || random_.below(3) != 0)) {
     const auto at = static_cast<std::ptrdiff_t>(random_.below(pending_.size()));
     const Pending pending = pending_[static_cast<std::size_t>(at)];
@@ -176,7 +176,7 @@ void SimFlash::kill() {
   HO_CHECK(!dead_);
   for (const Pending& pending : pending_) {
     if (pending.op.kind != flash::DeviceOpKind::kWrite) continue;
-    const std::uint64_t fate = random_.below(3);  // as a cut has them
+    const std::uint64_t fate = random_.below(3);  // the same as at a power cut
     for (std::size_t at = 0; fate != 0 && at < pending.op.memory.size(); at += kSectorBytes) {
       if (fate == 2 && random_.below(2) == 0) continue;
       disks_[pending.op.path.value()]->write(pending.op.offset_bytes + at,

@@ -12,18 +12,19 @@
 
 namespace ho::test {
 
-/// What a simulated device does wrong, besides completing operations in any order.
+/// Faults of a simulated device. It always completes operations in random order.
 struct SimFlashFaults {
-  double io_error = 0;  ///< part of the operations that end with kIo and move nothing or a part
-  double no_space = 0;  ///< part of the writes that end with kExhausted
-  std::uint64_t dies_after = UINT64_MAX;  ///< operations; then the power is cut
-  bool killed = false;                    ///< instead, the process ends alone
+  double io_error = 0;  ///< fraction of operations that end with kIo and move some or no bytes
+  double no_space = 0;  ///< fraction of writes that end with kExhausted
+  std::uint64_t dies_after = UINT64_MAX;  ///< number of operations before the power is cut
+  bool killed = false;  ///< the process is killed instead; the machine keeps running
 };
 
-/// The bytes of one simulated path, which outlive its device as a disk outlives a computer.
+/// The bytes of one simulated path. Like a disk, they outlive the device that uses them.
 ///
-/// `stable` is what survives a cut for certain; writes that no sync covered are in `loose`, and
-/// each of their 512-byte sectors survives or not by itself, in any order, or holds neither.
+/// `stable` has the bytes that survive a power cut for certain. `loose` has the writes that no sync
+/// covers: at a cut each of their 512-byte sectors survives or not, in any order, or holds neither
+/// the old nor the new bytes.
 class SimDisk {
  public:
   explicit SimDisk(std::uint64_t bytes) : stable_(bytes), current_(bytes) {}
@@ -32,39 +33,40 @@ class SimDisk {
   [[nodiscard]] std::span<std::byte> current() { return current_; }
 
   void write(std::uint64_t offset, std::span<const std::byte> bytes, std::uint64_t finished);
-  /// A write that the cut caught: it may be there in part.
+  /// Applies a write that the cut interrupted: parts of it may survive.
   void write_cut(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Makes stable what had finished before `started`.
+  /// Makes writes stable that had finished before `started`.
   void sync(std::uint64_t started);
   void cut(Prng& random);
-  /// A new device takes over: what the last one had finished is older than any sync of this one.
+  /// Call it when a new device takes over: writes finished before count as older than each of its
+  /// syncs.
   void settle();
-  /// From here on a cut leaves some sectors with neither the old nor the new bytes.
+  /// From now on a cut leaves some sectors with neither the old nor the new bytes.
   void garble() { garbles_ = true; }
   /// Reads of this block fail until it is written.
   void spoil(std::uint64_t offset) { bad_.insert(offset / flash::kBlockBytes); }
   [[nodiscard]] bool readable(std::uint64_t offset, std::uint64_t bytes) const;
-  /// Which run of the machine this is: a cut begins another.
+  /// Counts the boots of the machine: a power cut starts a new one.
   [[nodiscard]] std::uint64_t boot() const { return boot_; }
-  /// Flips one bit, as if the flash had forgotten it.
+  /// Flips one bit, as decaying flash does.
   void flip(std::uint64_t byte, unsigned bit);
 
  private:
   struct Loose {
     std::uint64_t offset = 0;
     std::vector<std::byte> bytes;
-    std::uint64_t finished = 0;  ///< when; UINT64_MAX: never
+    std::uint64_t finished = 0;  ///< when; UINT64_MAX: not finished
   };
   std::vector<std::byte> stable_;
   std::vector<std::byte> current_;
   std::vector<Loose> loose_;
   std::uint64_t boot_ = 1;
   bool garbles_ = false;
-  std::set<std::uint64_t> bad_;  ///< blocks
+  std::set<std::uint64_t> bad_;  ///< block numbers
 };
 
-/// A device over simulated disks. One seed fixes every order and fault. After the cut every
-/// operation ends with kIo, and the disks hold what such a cut leaves.
+/// A device over simulated disks. One seed determines the order of operations and all faults. After
+/// the cut every operation ends with kIo, and the disks hold what the cut left.
 class SimFlash final : public flash::Device {
  public:
   SimFlash(std::vector<std::shared_ptr<SimDisk>> disks, std::uint64_t seed, SimFlashFaults faults);
@@ -80,8 +82,8 @@ class SimFlash final : public flash::Device {
 
   /// Cuts the power now.
   void cut();
-  /// The process ends, the machine goes on: what had completed stays, also where no sync covered
-  /// it, and what was under way is there whole, in part or not.
+  /// Kills the process while the machine keeps running. Completed operations stay, also without a
+  /// sync. Operations in flight survive whole, in part or not at all.
   void kill();
   [[nodiscard]] bool dead() const { return dead_; }
   [[nodiscard]] std::uint64_t operations() const { return operations_; }

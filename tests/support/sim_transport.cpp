@@ -70,7 +70,7 @@ void SimTransport::set_link(const SimLink& link) {
 Result<PeerId> SimTransport::connect(const PeerAddress& peer, TimePoint /*deadline*/) {
   const SimFabric::Peer* found = fabric_.find_peer(peer.address);
   if (found == nullptr || found->dead_notice) {
-    return Error(Errc::kUnavailable, "nobody answers at " + peer.address);
+    return Error(Errc::kUnavailable, "no peer listens at " + peer.address);
   }
   if (found->stopped) return Error(Errc::kDeadline, peer.address + " does not answer");
   const PeerId id(next_id_++);
@@ -86,7 +86,7 @@ Result<RegionId> SimTransport::attach(PeerId peer, RegionGrant grant) {
   const auto found = peers_.find(peer);
   if (found == peers_.end()) return Error(Errc::kNotFound, "no such peer");
   if (!found->second.open) return Error(Errc::kUnavailable, "the peer is closed");
-  if (grant.length_bytes == 0) return Error(Errc::kInvalidArgument, "an empty region");
+  if (grant.length_bytes == 0) return Error(Errc::kInvalidArgument, "the region is empty");
   const RegionId id(next_id_++);
   regions_[id] = Region{peer, std::move(grant)};
   return id;
@@ -99,7 +99,7 @@ void SimTransport::detach(RegionId region) {
 }
 
 Result<LocalId> SimTransport::register_memory(std::span<std::byte> memory) {
-  if (memory.empty()) return Error(Errc::kInvalidArgument, "no memory to register");
+  if (memory.empty()) return Error(Errc::kInvalidArgument, "the memory is empty");
   const LocalId id(next_id_++);
   memories_[id] = memory;
   return id;
@@ -127,7 +127,7 @@ Result<void> SimTransport::submit(const GetOp& get) {
 Result<void> SimTransport::submit(const PutOp& put) {
   Op op;
   op.id = put.op;
-  // Only ever read from: is_get stays false.
+  // Only read: is_get stays false.
   op.local = const_cast<std::byte*>(put.from.data());
   op.length_bytes = put.from.size();
   op.memory = put.local;
@@ -145,16 +145,17 @@ Result<void> SimTransport::accept(Op op) {
   if (region == regions_.end()) return Error(Errc::kNotFound, "no such region");
   const auto end = checked_add(op.offset_bytes, op.length_bytes);
   if (!end || *end > region->second.grant.length_bytes) {
-    return Error(Errc::kOutOfRange, "outside of the region");
+    return Error(Errc::kOutOfRange, "outside the region");
   }
   if (!op.is_get && region->second.grant.rights == Rights::kRead) {
-    return Error(Errc::kPermissionDenied, "a read-only region");
+    return Error(Errc::kPermissionDenied, "the region is read-only");
   }
   const auto memory = memories_.find(op.memory);
-  if (memory == memories_.end()) return Error(Errc::kInvalidArgument, "memory not registered");
+  if (memory == memories_.end())
+    return Error(Errc::kInvalidArgument, "the memory is not registered");
   const std::byte* begin = memory->second.data();
   if (op.local < begin || op.local + op.length_bytes > begin + memory->second.size()) {
-    return Error(Errc::kInvalidArgument, "outside of the registered memory");
+    return Error(Errc::kInvalidArgument, "outside the registered memory");
   }
   op.peer = region->second.peer;
   Peer& peer = peers_.at(op.peer);
@@ -241,7 +242,7 @@ void SimTransport::step(std::size_t index, TimePoint at) {
   }
   const bool stuck = op.lost || process.stopped || process.dead_notice.has_value();
   if (stuck || (op.deadline <= at && op.done_at > at)) {
-    // Like a driver that cannot take an operation back: the peer is closed with it.
+    // Like a driver that cannot cancel an operation: it closes the peer as well.
     finish(index, Errc::kDeadline);
     fail_peer(peer);
     return;

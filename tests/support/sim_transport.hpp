@@ -15,11 +15,11 @@
 
 namespace ho::test {
 
-/// Time that moves only when told. One thread.
+/// A clock that only the test moves. One thread.
 class SimClock final : public Clock {
  public:
   [[nodiscard]] TimePoint now() const override { return now_; }
-  /// Moves forward to `time`; a time in the past changes nothing.
+  /// Moves forward to `time`. An earlier time has no effect.
   void advance_to(TimePoint time) {
     if (time > now_) now_ = time;
   }
@@ -29,26 +29,26 @@ class SimClock final : public Clock {
   TimePoint now_{Duration{1'000'000}};
 };
 
-/// What the simulated network does to operations. Chances are per operation.
+/// How the simulated network treats operations. Probabilities are per operation.
 struct SimLink {
   Duration delay_min{1'000};
-  Duration delay_max{20'000};     ///< uniform in [min, max]: so operations overtake each other
-  std::uint64_t bytes_per_s = 0;  ///< 0: size costs nothing; else a peer moves one thing at a time
-  double loss = 0;                ///< never answered: ends by deadline, and costs the peer
-  std::uint32_t depth_ops_max = 256;  ///< submit() answers kBusy beyond
+  Duration delay_max{20'000};     ///< uniform in [min, max], so that operations overtake each other
+  std::uint64_t bytes_per_s = 0;  ///< 0: unlimited; else a peer moves one operation at a time
+  double loss = 0;                ///< the operation ends by its deadline only, and closes the peer
+  std::uint32_t depth_ops_max = 256;  ///< submit() returns kBusy beyond it
   std::uint64_t op_bytes_max = std::uint64_t{1} << 32U;
 };
 
-/// The peers' side of the simulated network: processes by address, and the memory they expose.
-/// Keeps pointers to the exposed memory, so a test always knows the true bytes. One thread;
-/// outlives its transports.
+/// The peers in the simulated network: processes by address, and the memory that they expose. Keeps
+/// pointers to exposed memory, so that a test can always compare bytes. One thread. Outlives its
+/// transports.
 class SimFabric {
  public:
-  /// A process that answers at `address`.
+  /// Adds a process that listens at `address`.
   void add_peer(const std::string& address);
-  /// The process dies: operations to it end with kUnavailable after `notice` of simulated time.
+  /// Kills a process: operations on it end with kUnavailable after `notice` of simulated time.
   void kill_peer(const std::string& address, Duration notice = Duration{1'000'000});
-  /// Like SIGSTOP: operations make no progress and end by deadline only.
+  /// Stops a process, like SIGSTOP: operations make no progress and end by their deadline.
   void stop_peer(const std::string& address);
   void resume_peer(const std::string& address);
 
@@ -56,19 +56,19 @@ class SimFabric {
   [[nodiscard]] transport::RegionGrant expose(const std::string& address,
                                               std::span<std::byte> memory,
                                               transport::Rights rights);
-  /// Later accesses end with kPermissionDenied; the memory is not touched any more.
+  /// After this, accesses end with kPermissionDenied and do not touch the memory.
   void revoke(const std::string& key);
 
   struct Peer {
     bool stopped = false;
-    std::optional<Duration> dead_notice;  ///< set: dead; how long until its peers notice
+    std::optional<Duration> dead_notice;  ///< dead if set: time until its peers notice
   };
   struct Region {
     std::string address;
     std::span<std::byte> memory;
     transport::Rights rights;
   };
-  /// For the driver. Null where there is none.
+  /// For the driver. nullptr if there is no such peer.
   [[nodiscard]] const Peer* find_peer(const std::string& address) const;
   [[nodiscard]] const Region* find_region(const std::string& key) const;
   [[nodiscard]] const std::map<std::string, Peer>& peers() const { return peers_; }
@@ -79,18 +79,18 @@ class SimFabric {
   std::uint64_t next_key_ = 1;
 };
 
-/// The `sim` driver: everything happens inside poll(), at the clock's time, in an order that one
-/// seed fixes. Bytes move at a random instant between submission and completion, in two halves, and
-/// the target of a get holds rubbish until then: a caller that looks or writes too early is seen.
+/// The `sim` driver. All work happens inside poll(), at the clock's time, in an order that one seed
+/// determines. Bytes move in two halves at random times between submission and completion. Until
+/// then the target of a get holds garbage, which reveals callers that read or write too early.
 class SimTransport final : public transport::Transport {
  public:
   SimTransport(SimFabric& fabric, const Clock& clock, const SimLink& link, std::uint64_t seed);
 
-  /// When the next operation moves bytes or ends, for tests that drive the clock. Nothing: idle, or
-  /// only waiting for a stopped peer without deadlines.
+  /// The time when the next operation moves bytes or ends, for tests that drive the clock. nullopt
+  /// if nothing is in flight, or all operations wait for a stopped peer without a deadline.
   [[nodiscard]] std::optional<TimePoint> next_event() const;
   [[nodiscard]] std::size_t in_flight() const { return ops_.size(); }
-  /// Replaces the network's behaviour for operations submitted from now on.
+  /// Sets the network's behaviour for operations submitted from now on.
   void set_link(const SimLink& link);
 
   [[nodiscard]] const transport::Caps& caps() const override { return caps_; }
@@ -132,7 +132,7 @@ class SimTransport final : public transport::Transport {
     Phase phase = Phase::kQueued;
     bool lost = false;
   };
-  /// Sentinel of next_time(): nothing will happen by itself.
+  /// Result of next_time() if nothing will happen.
   static constexpr TimePoint kNever = TimePoint::max();
 
   [[nodiscard]] Result<void> accept(Op op);

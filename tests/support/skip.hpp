@@ -5,17 +5,18 @@
 
 namespace ho::test {
 
-/// A test program that ends with this status was skipped as a whole: ho_test() tells CTest so.
+/// Exit status of a test program with a skipped case. CTest then counts it as skipped (ho_test()).
 inline constexpr int kSkipStatus = 77;
 
-/// Whether a case of this program had nothing to test.
+/// Whether a case of this program was skipped.
 inline bool& any_case_skipped() {
   static bool skipped = false;
   return skipped;
 }
 
-/// Says that a case has nothing to test here; the case returns right after. Catch2 v2 knows no
-/// skipping, so the program's status tells: cases that may be skipped get a program of their own.
+/// Reports that a case cannot run here; the case must return right after. Catch2 v2 cannot skip
+/// cases, so the exit status of the program shows it: put cases that may be skipped into programs
+/// of their own.
 inline void skip(const std::string& reason) {
   std::cout << "SKIPPED: " << reason << "\n";
   any_case_skipped() = true;

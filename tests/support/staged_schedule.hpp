@@ -16,8 +16,8 @@ struct StagedOps {
   static constexpr std::uint32_t kPrefetch = 4;
 };
 
-/// A legal step that writes one activation of `bytes`, brings it to flash, and back for its last
-/// op, all through one staging slot.
+/// A legal step that writes one activation of `bytes`, moves it to flash, and fetches it for its
+/// last op, through one staging slot.
 [[nodiscard]] inline schedule::Schedule staged_schedule(std::uint64_t bytes) {
   using B = ScheduleBuilder;
   B b;

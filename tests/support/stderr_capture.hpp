@@ -11,8 +11,8 @@
 
 namespace ho::test {
 
-/// Takes what the process writes to stderr (its log lines) from construction to destruction. One at
-/// a time; the calling thread's test only.
+/// Captures what the process writes to stderr (log lines) from construction to destruction. At most
+/// one at a time.
 class StderrCapture {
  public:
   StderrCapture() : before_(::dup(STDERR_FILENO)) {
@@ -26,7 +26,7 @@ class StderrCapture {
   StderrCapture(const StderrCapture&) = delete;
   StderrCapture& operator=(const StderrCapture&) = delete;
 
-  /// All that was written so far.
+  /// The text captured so far.
   [[nodiscard]] std::string text() const {
     std::string all;
     std::array<char, 4096> piece{};

@@ -9,7 +9,7 @@
 
 namespace ho::test {
 
-/// An empty folder of its own, gone with everything in it at the end.
+/// An empty temporary folder. The destructor removes it with all its contents.
 class TempFolder {
  public:
   TempFolder() {

@@ -1,4 +1,4 @@
-"""The checks of the project's conventions. Each is a function from a Tree to findings; run.py runs them all,
+"""The checks of the project's conventions. Each is a function from a Tree to findings. run.py runs them;
 self_test.py shows that each of them can fail."""
 
 import re
@@ -25,7 +25,7 @@ SUBJECT_COLUMNS_MAX = 71
 
 
 class Tree:
-    """Files by path (tracked, or not ignored), and the subjects of the commits; a plain value, so that self_test.py can make one."""
+    """Files by path (tracked, or not ignored), and the subjects of the commits. A value that self_test.py can make."""
 
     def __init__(self, files, subjects=()):
         self.files = dict(files)
@@ -42,9 +42,9 @@ class Tree:
         files = {}
         for name in names:
             path = Path(root, name)
-            if path.is_file():  # not one that was removed and not yet committed
+            if path.is_file():  # false for a removed file until the removal is committed
                 files[name] = path.read_bytes().decode("utf-8", "replace")
-        # What is published can no longer be mended, so only the commits ahead of it count, or the last one.
+        # Published commits cannot change, so only later ones count, or the last one.
         log = subprocess.run(["git", "-C", root, "log", "--no-merges", "--format=%s", "origin/main..HEAD"],
                              capture_output=True, text=True, check=False)
         if log.returncode != 0:
@@ -92,7 +92,7 @@ def layer_of(path, layers):
 
 
 def target_of(path, included, tree):
-    """The path that an include in quotes names: from the top, or beside the file that has it."""
+    """The path of an include in quotes: from the top, or beside the including file."""
     beside = str(Path(path).parent / included)
     if included in tree.files or "/" in included and beside not in tree.files:
         return included
@@ -137,7 +137,7 @@ def check_layers(tree):
 
 
 def check_driver_headers(tree):
-    """A driver's folder is seen from outside through its factory header only."""
+    """Other folders may include the factory header of a driver only."""
     for path, number, included in tree.includes():
         match = re.match(r"common/transport/(local|ofi|ucx)/(\w+)\.hpp$", included)
         if match and not path.startswith((f"common/transport/{match.group(1)}/", "tests/")):
@@ -153,7 +153,7 @@ def check_lengths(tree):
             limit = FILE_LINES_MAX_WITH_REASON if reason else FILE_LINES_MAX
             if len(lines) > limit:
                 yield f'{path}: {len(lines)} lines; {limit} is the limit (800 with "Length: why" at its top)'
-        # Raw strings hold other languages, which clang-format leaves alone too.
+        # Raw strings contain other languages; clang-format does not change them either.
         raw = re.compile(r'R"(?P<delimiter>[^(\s]*)\((?:.|\n)*?\)(?P=delimiter)"')
         shortened = raw.sub(lambda match: "\n" * match.group(0).count("\n"), text).splitlines()
         for number, line in enumerate(shortened, 1):
@@ -234,7 +234,7 @@ def check_backends(tree):
 
 
 def check_asio(tree):
-    """Asio is heavy to compile and its types spread: only .cpp files and proto/frame_channel.hpp see it."""
+    """Asio compiles slowly and its types spread: only .cpp files and proto/frame_channel.hpp may include it."""
     for path, text in tree.sources(HEADER_SUFFIXES):
         if path != "proto/frame_channel.hpp" and re.search(r"#\s*include\s*<asio", text):
             yield f"{path}: includes Asio in a header"

@@ -27,14 +27,14 @@ namespace {
 
 namespace pb = hyperoffload::v1;
 
-/// Everything behind the sockets, with real memory and the local driver.
+/// The daemon without its sockets, with real memory and the local driver.
 struct Daemon {
   Daemon() { ho::set_log_level(ho::LogLevel::kError); }
 
   static ho::daemon::Pool::Options options() {
     ho::daemon::Pool::Options out;
     out.node_name = "fuzz";
-    out.capacity_bytes = 8 * ho::kMiB;  // little to fault in for each input
+    out.capacity_bytes = 8 * ho::kMiB;  // small, so that each input faults in little memory
     out.segment_bytes = 2 * ho::kMiB;
     out.lease = std::chrono::seconds(10);
     out.sessions_max = 16;
@@ -50,10 +50,10 @@ struct Daemon {
     return std::move(*made);
   }
 
-  /// A loop over a small file that nobody else can name; nullptr where there is no io_uring.
+  /// A flash loop over a small anonymous file; nullptr if io_uring is unavailable.
   static std::unique_ptr<ho::flash::FlashLoop> make_flash() {
     if (!ho::flash::check_uring()) return nullptr;
-    std::string path = "/var/tmp/hyperoffload-fuzz-XXXXXX";  // not /tmp: that may be memory
+    std::string path = "/var/tmp/hyperoffload-fuzz-XXXXXX";  // not /tmp, which may be in memory
     const ho::UniqueFd file(::mkstemp(path.data()));
     HO_CHECK(file.valid() && ::ftruncate(file.get(), 8 * ho::kMiB) == 0);
     ho::flash::FlashLoop::Options options;
@@ -75,7 +75,7 @@ struct Daemon {
   ho::daemon::Service service{pool, grants, staging, *data, clock, {"boot", 1, {ho::NodeInfo{}}}};
 };
 
-/// Runs the control thread until `done`, for some seconds at most.
+/// Runs the control thread until `done` returns true, for some seconds at most.
 void run_until(Daemon& daemon, const std::function<bool()>& done) {
   for (int turn = 0; !done() && turn < 100'000; ++turn) {
     daemon.io.restart();
@@ -83,8 +83,9 @@ void run_until(Daemon& daemon, const std::function<bool()>& done) {
   }
 }
 
-/// Handles one request and runs the control thread until it is answered and all is quiet.
-/// @return the one answer.
+/// Handles one request and runs the control thread until it has the answer and nothing is in
+/// progress.
+/// @return the only answer.
 pb::Response ask(Daemon& daemon, const pb::Request& request) {
   const ho::daemon::PeerInfo peer{true, 1, "fuzz", true};
   pb::Response answer;
@@ -92,7 +93,7 @@ pb::Response ask(Daemon& daemon, const pb::Request& request) {
   daemon.service.handle(
       request, peer, [&](const pb::Response& response, std::vector<ho::UniqueFd> descriptors) {
         HO_CHECK(response.id() == request.id());
-        // As many descriptors as segments, over the local driver.
+        // The local driver passes one descriptor per segment.
         HO_CHECK(descriptors.size() == static_cast<std::size_t>(response.grant().segments_size()));
         answer = response;
         ++answers;
@@ -103,7 +104,7 @@ pb::Response ask(Daemon& daemon, const pb::Request& request) {
   return answer;
 }
 
-/// A session with one segment, whose id and token the input borrows.
+/// A session with one segment. The input may use its id and token.
 struct Session {
   explicit Session(Daemon& daemon) : daemon_(daemon) {
     pb::Request open;
@@ -119,7 +120,7 @@ struct Session {
     HO_CHECK(granted.grant().segments_size() == 1);
     segment_id = granted.grant().segments(0).segment_id();
   }
-  /// An extent with something in it, where there is flash.
+  /// Makes an extent with contents, if there is flash.
   void make_extent() {
     if (daemon_.flash == nullptr) return;
     pb::Request allocate;
@@ -136,9 +137,9 @@ struct Session {
     out.mutable_stage()->set_bytes(4096);
     HO_CHECK(ask(daemon_, out).has_stage());
   }
-  /// Whatever the input did, closing leaves nothing but durable extents, which can be freed.
+  /// After any input, closing must leave only durable extents, and these can be freed.
   ~Session() {
-    while (!daemon_.pool.sessions().empty()) {  // the input may have opened one as well
+    while (!daemon_.pool.sessions().empty()) {  // the input may have opened more sessions
       daemon_.staging.close_session(daemon_.pool.sessions().begin()->first, [] {});
       run_until(daemon_, [&] { return daemon_.grants.idle() && daemon_.staging.idle(); });
     }
@@ -173,7 +174,7 @@ struct Session {
   Daemon& daemon_;
 };
 
-/// Lets the input past the token check, which it would never guess, and at a segment that exists.
+/// Inserts the session's id, token and segment, since no input would guess the token.
 void lend(const Session& session, pb::Request& request) {
   if (request.has_renew_lease()) session.lend(request.mutable_renew_lease());
   if (request.has_close_session()) session.lend(request.mutable_close_session());
@@ -205,8 +206,8 @@ void lend(const Session& session, pb::Request& request) {
 
 }  // namespace
 
-/// Any bytes as a request, before and after hello, as a stranger and (odd ids) as a session's
-/// owner: exactly one answer, with the request's id.
+/// Uses any bytes as a request, before and after hello, without a session and (odd ids) as the
+/// owner of one. Each request must get exactly one answer, with its id.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static Daemon daemon;
   pb::Request request;

@@ -14,7 +14,7 @@ namespace {
 using namespace ho;
 using namespace ho::flash;
 
-/// A superblock: what is accepted can be written again and read back.
+/// An accepted superblock can be written and read back.
 void superblock(std::span<const std::byte> bytes) {
   std::vector<std::byte> block(kBlockBytes);
   std::copy_n(bytes.begin(), std::min(bytes.size(), block.size()), block.begin());
@@ -25,7 +25,7 @@ void superblock(std::span<const std::byte> bytes) {
   HO_CHECK(decode_superblock(std::span<const std::byte, kBlockBytes>(again)).ok());
 }
 
-/// Records, applied to a table: refused, or a table whose snapshot gives the same table again.
+/// Applies records to a table. Either it refuses them, or its snapshot gives the same table again.
 void records(std::span<const std::byte> bytes) {
   Table table(0, 1, 4096);
   RecordReader reader(bytes);
@@ -58,7 +58,7 @@ void records(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-/// The bytes of a flash path: the first says which part of them the rest are.
+/// Parses parts of a flash path. The first byte selects the part.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const auto bytes = std::as_bytes(std::span(data + 1, size - 1));

@@ -6,8 +6,8 @@
 #include "common/base/check.hpp"
 #include "proto/frame.hpp"
 
-/// Any bytes as a stream, cut into pieces as the first byte says: every frame that comes out can be
-/// encoded again, and no byte is taken twice or lost.
+/// Feeds any bytes as a stream, split as the first byte says. Each decoded frame can be encoded
+/// again, and no byte is lost or consumed twice.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::size_t piece = 1 + data[0];

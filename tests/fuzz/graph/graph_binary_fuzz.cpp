@@ -5,7 +5,7 @@
 #include "common/base/check.hpp"
 #include "proto/convert.hpp"
 
-/// Any bytes as binary protobuf: an error, or a graph that survives all three encodings.
+/// Parses any bytes as binary protobuf: an error, or a graph that all three encodings preserve.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using ho::GraphEncoding;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

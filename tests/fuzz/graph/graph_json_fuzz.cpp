@@ -5,7 +5,7 @@
 #include "common/base/check.hpp"
 #include "proto/convert.hpp"
 
-/// Any bytes as JSON: an error, or a graph that survives being written and read again.
+/// Parses any bytes as JSON: an error, or a graph that writing and reading preserve.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const auto graph = ho::parse_graph(bytes, ho::GraphEncoding::kJson, "fuzz.json");

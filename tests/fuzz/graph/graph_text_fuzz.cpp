@@ -6,7 +6,7 @@
 #include "common/base/check.hpp"
 #include "proto/convert.hpp"
 
-/// Any bytes as protobuf text: an error, or a graph that survives being written and read again.
+/// Parses any bytes as protobuf text: an error, or a graph that writing and reading preserve.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using ho::GraphEncoding;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

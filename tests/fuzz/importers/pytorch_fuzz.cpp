@@ -4,7 +4,7 @@
 
 #include "tests/fuzz/importers/check_import.hpp"
 
-/// Any bytes as a PyTorch execution trace.
+/// Imports any bytes as a PyTorch execution trace.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   ho::test::check_import(ho::importers::import_pytorch(bytes, {}));

@@ -6,7 +6,7 @@
 #include "tools/importers/import.hpp"
 #include "tools/importers/unpack.hpp"
 
-/// Any bytes as gzip, tar or neither: an error, or no more than the limit.
+/// Unpacks any bytes: an error, or at most the limit.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto out = ho::importers::unpack(std::string(reinterpret_cast<const char*>(data), size));
   if (out) HO_CHECK(out->size() <= ho::importers::kInputBytesMax);

@@ -7,7 +7,7 @@
 #include "tools/analyzer/packing/solve.hpp"
 #include "tools/analyzer/packing/validate.hpp"
 
-/// Any bytes as a file of buffers: an error, or buffers that are packed, and right.
+/// Parses any bytes as a file of buffers: an error, or buffers that are then packed correctly.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ho::packing;
   const auto buffers = read_buffers({reinterpret_cast<const char*>(data), size});

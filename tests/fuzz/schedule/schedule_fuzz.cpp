@@ -11,7 +11,7 @@
 
 namespace {
 
-/// Reads, proves, prints, writes: none may do worse than refuse.
+/// Reads, proves, prints and writes a schedule. Each step may refuse it and nothing worse.
 void use(std::span<const std::byte> file) {
   const auto schedule = ho::decode_schedule(file);
   if (!schedule) return;
@@ -25,7 +25,8 @@ void use(std::span<const std::byte> file) {
 
 }  // namespace
 
-/// The input as it is, and, since no fuzzer finds a checksum, as the payload of an intact file.
+/// Uses the input as a file and, since no fuzzer guesses a checksum, as the payload of an intact
+/// file.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   constexpr std::size_t kHeaderBytes = 32;
   use(std::as_bytes(std::span(data, size)));

@@ -16,20 +16,20 @@ constexpr std::uint64_t kCrashSeeds = test::seed_count(2000);
 constexpr std::uint64_t kErrorSeeds = test::seed_count(600);
 constexpr std::uint64_t kFlipSeeds = test::seed_count(300);
 
-/// Whether recovery met a last frame whose data was not all there.
+/// Whether recovery found a last frame with missing data.
 bool data_was_missing(const FlashWorld& world) {
   return std::any_of(world.findings().begin(), world.findings().end(), [](const std::string& one) {
     return one.find("is not there") != std::string::npos;
   });
 }
 
-/// Opens until it succeeds; at first the power may be cut while it opens.
+/// Opens the store until it succeeds; the power may also be cut while it opens.
 void open_after_crash(FlashWorld& world) {
   for (int i = 0; i < 2 && world.random().below(3) == 0; ++i) {
     SimFlashFaults dies;
     dies.dies_after = world.random().below(60);
     dies.killed = world.any_crash() == FlashWorld::Crash::kKill;
-    // Alive after opening: then the cut comes later, with nothing under way.
+    // The store is open; the cut comes later, with nothing in flight.
     static_cast<void>(world.open(dies));
     world.crash(world.any_crash());
   }
@@ -75,7 +75,7 @@ TEST_CASE("flash sim: after any crash every acknowledged durable write reads bac
     REQUIRE(world.wrong() == "");
     acknowledged += world.acknowledged();
   });
-  // The load must be one that has something to lose, and be cut in its midst.
+  // Checks that the load has writes to lose and is cut in the middle of them.
   if (!test::only_seed()) {
     CHECK(acknowledged > kCrashSeeds * 20);
     CHECK(cut_midway > kCrashSeeds);
@@ -89,7 +89,7 @@ TEST_CASE("flash sim: nothing acknowledged is dropped when power is cut with not
     FlashWorld world(seed);
     REQUIRE(world.open({}));
     world.run(10 + world.random().below(20));
-    world.drain();  // the last acknowledgements are as fresh as can be
+    world.drain();  // so that the last acknowledgements are new
     world.crash();
     REQUIRE(world.open({}));
     CHECK_FALSE(data_was_missing(world));
@@ -133,7 +133,7 @@ TEST_CASE("flash sim: a flipped bit of data is found, named, and harms nothing e
     FlashWorld world(seed);
     REQUIRE(world.open({}));
     world.run(60);
-    // With or without an orderly end: what was acknowledged a while ago is not taken for new.
+    // With and without an orderly end: an acknowledgement of some time ago does not count as new.
     if (seed % 2 == 0) {
       world.close();
     } else {

@@ -41,7 +41,7 @@ bool FlashWorld::open(const SimFlashFaults& faults) {
   options.frame_data_bytes_min = kBlockBytes << random_.below(6);
   options.new_set[0] = std::byte{7};
   faulty_ = faults.io_error > 0 || faults.no_space > 0 || faults.dies_after != UINT64_MAX;
-  // The device dies with the store that could not be opened; what it did to the disks stays.
+  // The device ends with the store that did not open. Its effects on the disks stay.
   findings_.clear();
   auto store = flash::Store::open(std::move(device), options, findings_);
   if (!store) {
@@ -87,7 +87,7 @@ void FlashWorld::create() {
   Model model;
   model.spec = spec;
   model.blocks.assign((spec.length_bytes - 1) / kBlockBytes + 1, Contents{nullptr});
-  if (!models_.emplace(*made, std::move(model)).second) complain("an extent id came twice");
+  if (!models_.emplace(*made, std::move(model)).second) complain("an extent id was used twice");
 }
 
 FlashWorld::Model* FlashWorld::pick() {
@@ -106,7 +106,7 @@ void FlashWorld::transfer(Action::Kind kind) {
   action.kind = kind;
   action.extent = at->first;
   action.offset = random_.below(length);
-  // Few are large: what goes wrong goes wrong at edges, and bytes cost time.
+  // Mostly small sizes: faults are likeliest at edges, and bytes take time.
   const std::uint64_t most = random_.below(8) == 0 ? 300 * kKiB : 24 * kKiB;
   action.length = 1 + random_.below(std::min(length - action.offset, most));
   if (random_.below(2) == 0) {
@@ -180,8 +180,8 @@ void FlashWorld::drain() {
 
 void FlashWorld::settle(const flash::StoreCompletion& completion) {
   const auto found = actions_.find(completion.done.op.value());
-  if (found == actions_.end()) return complain("a completion that nobody waits for");
-  // After the cut acknowledgements do not count: nobody is there to hear them.
+  if (found == actions_.end()) return complain("a completion without an operation");
+  // Acknowledgements after the cut do not count, since no process exists to receive them.
   if (device_->dead()) return;
   const Action action = std::move(found->second);
   const Errc code = completion.done.code;
@@ -191,7 +191,7 @@ void FlashWorld::settle(const flash::StoreCompletion& completion) {
     if (code == Errc::kOk) {
       models_.erase(action.extent);
     } else {
-      models_.at(action.extent).sure = false;  // gone or not, nobody can say
+      models_.at(action.extent).sure = false;  // it may or may not be freed
     }
     if (code != Errc::kOk && !faulty_) complain("free failed");
     return;
@@ -222,8 +222,8 @@ FlashWorld::Contents FlashWorld::after_write(const Contents& before, const Actio
   return out;
 }
 
-/// Each write that may or may not have happened doubles what a block may hold. Beyond a limit the
-/// model gives up on the block until it is written whole.
+/// Each write that may or may not have happened doubles the possible contents of a block. Beyond a
+/// limit, the model ignores the block until it is written whole.
 void FlashWorld::allow_too(Contents& may, const Contents& more) {
   const bool known = !may.empty() && !more.empty() && may.size() + more.size() <= kContentsMax;
   if (!known) return may.clear();
@@ -261,7 +261,7 @@ void FlashWorld::check_block(Model& model, std::uint64_t block, const std::byte*
       may.empty() || std::any_of(may.begin(), may.end(), [&](const Content& content) {
         return content && std::memcmp(content->data() + first, bytes, count) == 0;
       });
-  if (!known) complain("a block holds what was never written there");
+  if (!known) complain("a block has contents that were never written to it");
 }
 
 void FlashWorld::settle_read(const Action& action, const flash::StoreCompletion& completion) {
@@ -272,7 +272,8 @@ void FlashWorld::settle_read(const Action& action, const flash::StoreCompletion&
     case Errc::kOk: break;
     case Errc::kNotFound: {
       const std::uint64_t block = completion.fault.block;
-      if (block < first || block > last) return complain("a fault outside the operation");
+      if (block < first || block > last)
+        return complain("a fault was reported outside the operation");
       const Contents& may = model.blocks[block];
       if (!may.empty() && std::find(may.begin(), may.end(), nullptr) == may.end()) {
         complain("a written block was not found");
@@ -301,7 +302,7 @@ void FlashWorld::settle_read(const Action& action, const flash::StoreCompletion&
 }
 
 void FlashWorld::forget_after_crash() {
-  // Writes under way: each block may have them, in the order in which they were submitted.
+  // Blocks may already have the contents of writes in flight, in the order of submission.
   for (const auto& [op, action] : actions_) {
     const auto found = models_.find(action.extent);
     if (found == models_.end()) continue;
@@ -322,7 +323,7 @@ void FlashWorld::crash(Crash how) {
   if (store_) {
     if (!device_->dead() && how == Crash::kPowerCut) device_->cut();
     if (!device_->dead()) device_->kill();
-    // Lets the store see the end of what was in flight, so that it can be taken apart.
+    // Waits for the operations in flight, so that the store can be destroyed.
     for (int i = 0; i < 50; ++i) pump();
     store_.reset();
   }
@@ -364,7 +365,7 @@ void FlashWorld::verify_extent(ExtentId id, Model& model) {
     while (store_->poll(std::span(&done, 1)) == 0 && ++turns < 10000) {
     }
     if (turns >= 10000) return complain("verify: a read never ended");
-    // What it is now it has to stay.
+    // From now on the contents must not change.
     const Action finished = actions_.at(op.value());
     settle(done);
     Contents now;
@@ -408,7 +409,8 @@ void FlashWorld::verify() {
   }
 }
 
-/// One bit of this block of an extent; of any written one where no block or no extent is given.
+/// Flips one bit of this block of an extent; of a random written block if block or extent is not
+/// given.
 bool FlashWorld::flip_block(ExtentId wanted, std::optional<std::uint64_t> extent_block) {
   HO_CHECK(!store_);
   SimFlash device(disks_, 1, {});

@@ -14,36 +14,36 @@
 
 namespace ho::test {
 
-/// A flash store on simulated disks under random load, with a model that knows at any time which
-/// contents each block may have. The model keeps true bytes and never looks at the store.
+/// Runs a flash store on simulated disks under random load. A model tracks which contents each
+/// block may have at any time; it keeps the true bytes and never reads from the store.
 class FlashWorld {
  public:
   explicit FlashWorld(std::uint64_t seed);
 
-  /// Opens the store, `faults` from the first operation on. @return false: the power was cut, or a
-  /// fault struck, while it opened.
+  /// Opens the store with these faults from the first operation on. @return false if the power was
+  /// cut, or a fault occurred, while it opened.
   bool open(const SimFlashFaults& faults);
-  /// Random actions until there were `actions` or the power was cut.
+  /// Runs random actions until there were `actions`, or the power was cut.
   void run(std::size_t actions);
-  /// Waits for everything that is under way.
+  /// Waits for all operations in flight.
   void drain();
-  /// Waits for everything, and until the logs say that all is safe.
+  /// Waits for all operations, and until the logs report that all of them are durable.
   void rest();
   enum class Crash { kPowerCut, kKill };
-  /// Cuts the power if that did not happen by itself, or ends the process alone; forgets what
-  /// cannot have survived.
+  /// Cuts the power if that has not happened, or kills the process only. Removes from the model
+  /// what cannot survive.
   void crash(Crash how = Crash::kPowerCut);
-  /// One or the other.
+  /// One of the two at random.
   Crash any_crash() { return random_.below(3) == 0 ? Crash::kKill : Crash::kPowerCut; }
-  /// Ends the store with everything complete.
+  /// Closes the store after all operations are complete.
   void close();
-  /// Reads everything, against the model. A flipped block may be kCorrupt.
+  /// Reads all blocks and compares them with the model. A flipped block may be kCorrupt.
   void verify();
-  /// Flips one bit of a block of a durable extent that holds something. @return false: none does.
+  /// Flips one bit of a written block of a durable extent. @return false if there is none.
   bool flip_data_bit();
-  /// The same in the block of the durable write that was acknowledged last.
+  /// Flips one bit in the block of the durable write that was acknowledged last.
   bool flip_last_write();
-  /// Flips a bit somewhere in one copy of superblocks and logs.
+  /// Flips one bit in one copy of superblocks and logs.
   void flip_metadata_bit(std::size_t copy);
 
   [[nodiscard]] const std::string& wrong() const { return wrong_; }
@@ -64,12 +64,12 @@ class FlashWorld {
     flash::ExtentId extent;
     std::uint64_t offset = 0;
     std::uint64_t length = 0;
-    std::vector<std::byte> memory;  ///< with room to be misaligned
+    std::vector<std::byte> memory;  ///< with room for misalignment
     std::byte* begin = nullptr;
   };
   struct Model {
     flash::ExtentSpec spec;
-    std::vector<Contents> blocks;  ///< what each may hold; one where that is certain
+    std::vector<Contents> blocks;  ///< possible contents per block; one if certain
     bool sure = false;             ///< it must survive a crash
     bool ending = false;           ///< its free was submitted
     bool flipped = false;
@@ -98,20 +98,20 @@ class FlashWorld {
 
   Prng random_;
   std::vector<std::shared_ptr<SimDisk>> disks_;
-  SimFlash* device_ = nullptr;  ///< the store's
+  SimFlash* device_ = nullptr;  ///< owned by the store
   std::unique_ptr<flash::Store> store_;
   flash::Findings findings_;
   std::map<flash::ExtentId, Model> models_;
-  std::map<std::uint64_t, Action> actions_;  ///< in flight, in the order of submit()
+  std::map<std::uint64_t, Action> actions_;  ///< in flight, in order of submission
   std::uint64_t next_op_ = 1;
   std::uint64_t salt_ = 1;
   std::uint64_t session_ = 1;
   std::uint64_t acknowledged_ = 0;
   std::uint64_t corrupt_reads_ = 0;
   std::uint64_t failures_ = 0;
-  flash::ExtentId last_extent_;  ///< of the durable write that was acknowledged last
+  flash::ExtentId last_extent_;  ///< extent of the durable write that was acknowledged last
   std::uint64_t last_block_ = 0;
-  bool faulty_ = false;  ///< operations may fail without a reason that the model knows
+  bool faulty_ = false;  ///< operations may fail for reasons that the model does not know
   std::string wrong_;
   std::string open_error_;
 };

@@ -53,7 +53,7 @@ TEST_CASE("sim: whole jobs with delay and reorder see exactly the model's bytes"
     REQUIRE(outcome.finished);
     stalled += outcome.stall_turns > 0 ? 1 : 0;
   });
-  // Transfers must sometimes be late, else the waits are not tested.
+  // Some transfers must be late, otherwise the waits are not tested.
   if (!test::only_seed()) CHECK(stalled > kSeeds / 10);
 }
 
@@ -130,8 +130,8 @@ TEST_CASE(
 
 namespace {
 
-/// A plan for a random step whose DDR is too small for what leaves the device. @return nothing
-/// where the budget or the tiers cannot carry it, or nothing had to go to flash.
+/// Plans a random step with too little DDR for the storages that leave the device. @return nullopt
+/// if the budget or the tiers do not suffice, or no storage went to flash.
 std::optional<schedule::Schedule> plan_with_flash(Prng& random) {
   const schedule::Schedule source = test::random_schedule(random);
   const Graph graph = test::graph_of(source);

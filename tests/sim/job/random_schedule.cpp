@@ -43,7 +43,7 @@ class Planner {
     std::uint32_t last_position = 0;
     bool dirty = false;
   };
-  /// Bytes given up in this step: who uses them next waits for this.
+  /// Bytes released in this step. The next owner waits for their release.
   struct Freed {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
@@ -63,7 +63,7 @@ class Planner {
       resident.last_position = p;
       if (operand.access != Access::kRead) resident.dirty = true;
     }
-    // Values that nobody reads again die by themselves.
+    // Values end by themselves after their last read.
     for (auto it = residents_.begin(); it != residents_.end();) {
       const Storage& storage = made_.storages[it->first];
       if (storage.persistent || last_access_[it->first] != p) {
@@ -114,7 +114,7 @@ class Planner {
       if (wanted.count(id) == 0) choices.push_back(id);
     }
     if (choices.empty()) {
-      // Only this op's operands are left, and they lie badly: a bigger arena always helps.
+      // Only operands of this op are left, and their places are fragmented: enlarge the arena.
       made_.arena_bytes += 4096;
       return;
     }
@@ -170,11 +170,11 @@ class Planner {
     add(prefetch);
   }
 
-  /// Sends everything home. The next step's first op, and its prefetches that start at once, wait
-  /// for that; all others come behind them.
+  /// Moves all storages home. The first op of the next step, and its prefetches that start at once,
+  /// wait for that; all others follow them.
   void end_step() {
     while (!residents_.empty()) evict(residents_.begin()->first);
-    std::vector<std::uint32_t> last;  // nothing in this step waits for these
+    std::vector<std::uint32_t> last;  // no op of this step waits for these
     for (std::uint32_t i = 0; i < made_.cache_ops.size(); ++i) {
       const CacheOp& detach = made_.cache_ops[i];
       if (detach.kind == CacheOpKind::kDetach && !detach.before_position) last.push_back(i);

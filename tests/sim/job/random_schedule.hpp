@@ -8,12 +8,12 @@
 
 namespace ho::test {
 
-/// A random step and a simple legal plan for it, made independently of the analyzer: every op's
-/// operands are brought in ahead of it, others are thrown out when room is needed, and nothing
-/// stays on the device between steps. Same generator state, same schedule.
+/// A random step and a simple legal plan for it, independent of the analyzer: it fetches the
+/// operands of each op, evicts other storages when it needs room, and keeps nothing on the device
+/// between steps. Equal states of the generator give equal schedules.
 [[nodiscard]] schedule::Schedule random_schedule(Prng& random);
 
-/// The graph that a schedule was made for: its ops in program order, without the plan.
+/// The graph of a schedule: its ops in program order, without the plan.
 [[nodiscard]] Graph graph_of(const schedule::Schedule& schedule);
 
 }  // namespace ho::test

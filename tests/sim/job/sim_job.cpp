@@ -64,7 +64,7 @@ SimJob::SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault 
   }
   std::vector<client::FlashRoom> rooms;
   for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
-    // Homes are laid out in whole blocks there; these plans know single bytes.
+    // The flash lays out homes in whole blocks, while these plans use single bytes.
     const std::uint64_t blocks_bytes = schedule.storages.size() * client::kFlashAlign;
     rooms.push_back({client::NodeIndex(i), nodes_[i].address, schedule.flash_bytes + blocks_bytes});
   }
@@ -153,7 +153,7 @@ void SimJob::write_home(std::uint32_t storage, const std::vector<std::byte>& val
   for (std::uint64_t i = 0; i < value.size(); ++i) *home_byte(storage, i) = value[i];
 }
 
-/// Each node's flash is one extent, full of bytes that must never be seen.
+/// The flash of a node is one extent, filled with bytes that no op may ever see.
 void SimJob::open_flash(const client::FlashPlan& plan) {
   for (const auto& node : plan.nodes) {
     stager_.flash(node.node).assign(node.flash_bytes, std::byte{0xee});
@@ -196,7 +196,7 @@ SimOutcome SimJob::run(std::uint64_t steps) {
     for (std::uint32_t p = 0; p < positions && !done(); ++p) {
       if (!drive_until(step * positions + p)) break;
       run_op(p, step);
-      // The op takes its time, give or take; transfers go on meanwhile.
+      // The op takes about its duration; transfers go on meanwhile.
       const std::uint64_t nominal = schedule_.ops[schedule_.positions[p].op.value()].duration_ns;
       const TimePoint ends =
           clock_.now() + Duration(static_cast<std::int64_t>(random_.below(2 * nominal + 1)));
@@ -245,8 +245,8 @@ bool SimJob::drive_until(std::uint64_t position) {
   return !replay_->failure().has_value();
 }
 
-/// A position that was waited for is ready as of now: the cache op that is said to have released it
-/// ended now. In the first step it may have been one of the prologue.
+/// The position is ready now, so the cache op reported as its release must have ended now. In the
+/// first step it may be one of the prologue.
 void SimJob::check_release(std::uint64_t position) {
   const std::uint64_t step = position / schedule_.positions.size();
   const auto by = replay_->released_by(position);
@@ -267,7 +267,7 @@ std::uint64_t SimJob::ticks() const {
   return static_cast<std::uint64_t>(clock_.now().time_since_epoch().count());
 }
 
-/// One look at everything, as the transfer thread does it.
+/// One turn of the loop of the transfer thread.
 void SimJob::turn() {
   inject();
   replay_->pump(*mover_, ticks());
@@ -293,7 +293,7 @@ void SimJob::inject() {
     }
   }
   if (clock_.now() >= close_at_) {
-    // The control connection broke: the transfer thread closes the peer and fails the replay.
+    // The control connection is lost: like the transfer thread, close the peer and fail the replay.
     close_at_ = TimePoint::max();
     transport_.close_peer(nodes_[fault_node_].peer);
     replay_->fail(Errc::kUnavailable, client::NodeIndex(fault_node_));
@@ -323,7 +323,7 @@ void SimJob::run_op(std::uint32_t position, std::uint64_t step) {
   }
 }
 
-/// Lets everything in flight end: by completion, or by its deadline.
+/// Waits until all operations in flight have ended, by completion or by their deadline.
 void SimJob::drain() {
   for (std::uint64_t turns = 0;; ++turns) {
     HO_CHECK(turns < 10'000'000);

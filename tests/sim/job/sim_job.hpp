@@ -14,24 +14,24 @@
 
 namespace ho::test {
 
-/// What goes wrong in a run, if anything.
+/// The fault of a run.
 enum class SimFault : std::uint8_t { kNone, kKillPeer, kStopPeer, kLoss, kBadFlash };
 
 /// How a simulated job ended.
 struct SimOutcome {
   bool finished = false;
   std::optional<client::ReplayFailure> failure;
-  Duration failed_after{};  ///< from the fault to the failure
+  Duration failed_after{};  ///< time from the fault to the failure
   bool fault_happened = false;
-  std::string wrong;  ///< the first wrong byte, in words; empty: none
+  std::string wrong;  ///< description of the first wrong byte; empty: none
   std::uint64_t stall_turns = 0;
   std::uint64_t staged_bytes = 0;
 };
 
 /// A whole job in one thread: the client's executor, mover and replay over the simulated transport,
-/// a pool of two nodes with flash, and kernels whose outputs depend on every byte they read. A
-/// model computes the same in plain memory; every operand is compared before its op runs, and every
-/// home at the end. Whoever is said to have released an op that waited has ended just then.
+/// a pool of two nodes with flash, and kernels whose outputs depend on every byte that they read. A
+/// model computes the same in plain memory. Every operand is compared before its op runs, and every
+/// home slot at the end. Each reported release of a waiting op is checked, too.
 class SimJob {
  public:
   SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault fault);
@@ -60,7 +60,7 @@ class SimJob {
   void run_op(std::uint32_t position, std::uint64_t step);
   void drain();
 
-  schedule::Schedule schedule_;  ///< its staging slots where the flash homes have them
+  schedule::Schedule schedule_;  ///< with its staging slots at the places of the flash homes
   Prng random_;
   SimFault fault_;
   SimClock clock_;
@@ -69,7 +69,7 @@ class SimJob {
   SimTransport transport_;
   std::vector<Node> nodes_;
   SimStager stager_;
-  std::vector<std::optional<client::FlashPlace>> places_;  ///< by storage
+  std::vector<std::optional<client::FlashPlace>> places_;  ///< per storage
   std::vector<std::byte> arena_;
   std::vector<std::vector<std::byte>> model_;
   client::LocalHandles handles_;

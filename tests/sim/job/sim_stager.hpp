@@ -14,26 +14,27 @@
 
 namespace ho::test {
 
-/// Nodes that stage, in one thread: each operation takes a seeded time, moves its bytes at its end,
-/// and what is in flight ends in any order. Fakes keep the true bytes; faults are made here.
+/// Simulated staging on several nodes, in one thread. Each operation takes a random time and moves
+/// its bytes at its end. Operations in flight end in any order. Keeps the true bytes; injects the
+/// faults.
 class SimStager : public client::Stager {
  public:
   struct Options {
     Duration delay_max = std::chrono::microseconds(200);
     std::uint64_t op_bytes_max = 4096;
     std::uint32_t depth_ops = 8;
-    double failure = 0;  ///< of each operation, as a bad block
+    double failure = 0;  ///< probability per operation, as by a bad block
   };
   /// The bytes of a segment.
   using Segment = std::function<std::span<std::byte>(client::NodeIndex, SegmentId)>;
 
   SimStager(const Clock& clock, Options options, std::uint64_t seed, Segment segment);
 
-  /// The flash of a node: one extent, whatever its number.
+  /// The flash of a node: one extent for all extent ids.
   [[nodiscard]] std::vector<std::byte>& flash(client::NodeIndex node);
 
-  void kill(client::NodeIndex node);  ///< all there ends as unavailable, now and later
-  void stop(client::NodeIndex node);  ///< nothing there ends any more but by its deadline
+  void kill(client::NodeIndex node);  ///< operations there end with kUnavailable, now and later
+  void stop(client::NodeIndex node);  ///< operations there end by their deadline only
 
   [[nodiscard]] std::uint64_t op_bytes_max() const override { return options_.op_bytes_max; }
   [[nodiscard]] Result<void> submit(const client::StageOp& op) override;
