@@ -26,12 +26,12 @@ std::string data_dir() {
 
 struct Goal {
   const char* graph;
-  double budget;       ///< <= 1: of the unmanaged peak; else GiB
-  double over_bound;   ///< step / lower bound at most
-  double seconds_max;  ///< step at most; 0: no goal of its own
+  double budget;       ///< <= 1: fraction of the unmanaged peak; else GiB
+  double over_bound;   ///< limit for step / lower bound
+  double seconds_max;  ///< limit for the step; 0: none
 };
 
-/// Step goals at 40 GiB: what G10 published (data/README.md). Others: DESIGN.md 10.
+/// Limits of steps at 40 GiB: those that G10 published. Others: the project's own goals.
 constexpr Goal kGoals[] = {
     {"BERT_Base-256", 0.6, 1.01, 0},     {"VIT-1280", 0.6, 1.01, 0},
     {"Inceptionv3-512", 0.6, 1.01, 0},   {"ResNet152-1280", 0.6, 1.01, 0},
@@ -43,14 +43,14 @@ constexpr Goal kGoals[] = {
     {"ResNet152-1280", 40, 1.01, 114.4},
 };
 
-/// The most that the homes in local DDR hold at a position whatever the timing, of a plan without
-/// flash: what persists and INPUTs all the time, others from the first op that a Store of them may
-/// run beside until the last one before the op that a Prefetch of them serves.
+/// The largest set of homes in local DDR at a position, whatever the timing, for a plan without
+/// flash. Persistent and INPUT storages count always; others from the first op that a Store of them
+/// may run beside, to the last op before the one that waits for their Prefetch.
 std::uint64_t ddr_live_bytes(const Schedule& plan) {
   const std::size_t count = plan.positions.size();
   struct Hold {
     std::size_t from = SIZE_MAX;
-    std::size_t to = 0;  ///< past the last
+    std::size_t to = 0;  ///< one past the last
   };
   std::vector<Hold> holds(plan.storages.size());
   for (const schedule::CacheOp& op : plan.cache_ops) {
@@ -96,13 +96,13 @@ TEST_CASE("analyzer: reference graphs are planned within their bounds") {
     const auto step = static_cast<double>(plan.prediction.step_ns);
     CHECK_FALSE(schedule::validate(plan).has_value());
     CHECK(step <= goal.over_bound * static_cast<double>(plan.prediction.lower_bound_ns));
-    // 40 % less memory at the speed of all resident; gpt2-train is bound by transfers.
+    // 40 % less memory at the speed of an all-resident step. gpt2-train is limited by transfers.
     const bool hides = goal.budget == 0.6 && std::string(goal.graph) != "gpt2-train";
     if (hides) CHECK(step <= 1.02 * static_cast<double>(plan.prediction.compute_ns));
     if (goal.seconds_max > 0) CHECK(step * 1e-9 <= goal.seconds_max);
     CHECK(static_cast<double>(plan.arena_bytes) <=
           1.02 * static_cast<double>(plan.prediction.live_bound_bytes));
-    if (plan.flash_bytes > 0) continue;  // staging slots come and go within the homes' room
+    if (plan.flash_bytes > 0) continue;  // staging slots share the room of the homes over time
     const auto ddr_live = static_cast<double>(ddr_live_bytes(plan));
     CAPTURE(static_cast<double>(plan.local_ddr_bytes) / std::max(1.0, ddr_live));
     CHECK(static_cast<double>(plan.local_ddr_bytes) <= 1.02 * ddr_live);

@@ -23,12 +23,12 @@ TEST_CASE("analyzer: 50,000 ops are planned in time that grows linearly") {
   const double small = seconds(700);   // 25,200 ops
   const double large = seconds(1400);  // 50,400 ops
   std::cout << "25,200 ops: " << small << " s; 50,400 ops: " << large << " s\n";
-  CHECK(large < 4 * small + 1);  // linear is 2; the rest is for a busy machine
+  CHECK(large < 4 * small + 1);  // linear would be 2; the rest allows for other load
 }
 
 TEST_CASE("analyzer: updates move up to their gradients in steps of more than 20,000 ops, too") {
   Graph graph = test::transformer(700, 12);
-  // As most jobs have it: all updates, the ops of 10 us, when all gradients are there.
+  // As in most jobs: all updates (ops of 10 us) come after all gradients.
   std::stable_partition(graph.ops.begin(), graph.ops.end(),
                         [](const Op& op) { return op.duration_ns != 10'000; });
   const auto outcome = analyzer::analyze(graph, test::one_tier(10'000'000'000, 5000),

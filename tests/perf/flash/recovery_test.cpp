@@ -15,7 +15,7 @@ using namespace ho::flash;
 constexpr std::uint64_t kExtents = 100'000;
 constexpr std::uint64_t kExtentBytes = 32 * kKiB;
 constexpr std::uint64_t kFileBytes = 8 * kGiB;
-/// The goal is 2 s; twice that on a machine that does other work as well.
+/// The goal is 2 s; doubled for a machine with other load.
 constexpr auto kGuard = std::chrono::seconds(4);
 
 std::size_t take(Store& store) {
@@ -26,7 +26,7 @@ std::size_t take(Store& store) {
   return count;
 }
 
-/// Makes the extents and writes all of each, and leaves without a close, as a kill does.
+/// Makes the extents, writes all of them, and stops without closing the store, as a kill does.
 void populate(const std::string& path) {
   auto store = test::open_store({path}, 1);
   REQUIRE(store.ok());

@@ -24,8 +24,8 @@ struct Goal {
   std::int64_t capacity;
 };
 
-/// A-F and input.12: solvable at exactly this. The others: their largest live set, 0.2 % and 1 %
-/// more.
+/// A-F and input.12 have a solution at exactly this height. For the others: the largest live set,
+/// plus 0.2 % and 1 %.
 constexpr Goal kGoals[] = {
     {"input.12.csv", 12},
     {"resnet50.csv", 1'518'503'501},
@@ -53,7 +53,7 @@ TEST_CASE("packing: each public instance is solved within its capacity") {
     REQUIRE(buffers.ok());
     std::vector<packing::Lifetime> lifetimes;
     for (const auto& each : *buffers) lifetimes.push_back({each.lower, each.upper, each.size});
-    // Work, not time: the result does not depend on the machine.
+    // A budget of work, not time: the result does not depend on the machine.
     packing::Budget budget(400'000'000'000);
     const auto begin = std::chrono::steady_clock::now();
     const auto solution = packing::solve(lifetimes, 0, {goal.capacity}, budget);

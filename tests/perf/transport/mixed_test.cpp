@@ -1,4 +1,4 @@
-// Small transfers beside large ones, over the ofi driver.
+// Small transfers beside large ones over the ofi driver.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <iostream>
@@ -19,13 +19,13 @@ constexpr std::uint64_t kSmallBytes = 4 * kKiB;
 constexpr std::uint64_t kLargeOps = 2;
 
 struct Mixed {
-  double large_ms = 0;  ///< median of the puts, two in flight
-  double small_us = 0;  ///< median of the gets, one in flight
+  double large_ms = 0;  ///< median time of the puts, two in flight
+  double small_us = 0;  ///< median time of the gets, one in flight
   double small_p99_us = 0;
-  double bytes_per_s = 0;  ///< of the puts
+  double bytes_per_s = 0;  ///< rate of the puts
 };
 
-/// Two puts of 64 MiB always in flight, and one get of 4 KiB after the other beside them.
+/// Runs gets of 4 KiB, one after the other, while two puts of 64 MiB are always in flight.
 Mixed measure(bool with_large) {
   const SteadyClock clock;
   const TimePoint far = clock.now() + 60s;

@@ -26,7 +26,8 @@ TransportBenchResult measure(Driver driver, Direction direction, std::uint64_t s
 TEST_CASE("transport: local copies of 64 KiB and more keep up with the best copy") {
   const Direction direction = GENERATE(Direction::kGet, Direction::kPut);
   const std::uint64_t size = GENERATE(as<std::uint64_t>{}, 64 * kKiB, kMiB, 16 * kMiB);
-  // Goal: 0.95. The interval's upper end: half of the pairs may be disturbed on our side.
+  // Goal: 0.95. Uses the upper end of the interval: other load may slow half of the pairs on our
+  // side.
   REQUIRE(measure(Driver::kLocal, direction, size, 4).limit.ratio_high >= 0.8);
 }
 
