@@ -25,7 +25,7 @@ Result<std::vector<NumaMemory>> choose_nodes(const NumaRequest& request,
     if (at == machine.end()) {
       return Error(Errc::kInvalidArgument,
                    "node " + std::to_string(node.value()) +
-                       " has no memory for this process; those that have: " +
+                       " has no memory for this process; nodes with memory: " +
                        (machine.empty() ? "none" : list_numa_nodes(machine)));
     }
     chosen.push_back(*at);
@@ -36,8 +36,8 @@ Result<std::vector<NumaMemory>> choose_nodes(const NumaRequest& request,
                                        ", but nodes " + list_numa_nodes(chosen) + " have " +
                                        format_bytes(sum_of(chosen)) + " of " + request.of);
   }
-  // Memory without processors is a device's own, or slower: taken where it is asked for, or where
-  // the promise cannot be kept without it.
+  // Memory without processors belongs to a device, or is slower. Uses it only if the configuration
+  // names it, or the other nodes do not suffice.
   std::copy_if(machine.begin(), machine.end(), std::back_inserter(chosen),
                [](const NumaMemory& memory) { return memory.has_cpus; });
   if (sum_of(chosen) < request.capacity_bytes) chosen.assign(machine.begin(), machine.end());
@@ -53,8 +53,8 @@ Result<std::vector<NumaShare>> divide_over_numa(const NumaRequest& request,
   if (!chosen) return chosen.error();
   std::vector<NumaShare> shares;
   if (machine.size() < 2) return shares;
-  // By the sums up to and with each node, so that what is rounded off is nobody's loss. In MiB,
-  // which cannot overflow: a pool has at most 2^29 segments, memory fewer than 2^34 MiB.
+  // Uses cumulative sums, so that rounding loses no segment. In MiB, which cannot overflow: a pool
+  // has at most 2^29 segments, and the memory is below 2^34 MiB.
   const std::uint64_t segments = request.capacity_bytes / request.segment_bytes;
   const std::uint64_t all_mib = std::max<std::uint64_t>(sum_of(*chosen) / kMiB, 1);
   std::uint64_t given = 0;

@@ -10,13 +10,13 @@ namespace ho::daemon {
 
 namespace {
 
-// A lease ends late by a tick at most: a fortieth of it, between these. Each tick wakes a daemon
-// that otherwise sleeps.
+// A lease ends at most one tick late: a fortieth of it, between these limits. Longer ticks wake an
+// idle daemon less often.
 constexpr int kTicksPerLease = 40;
 constexpr Duration kTickMin = std::chrono::milliseconds(50);
 constexpr Duration kTickMax = std::chrono::milliseconds(250);
-// A busy machine delays a tick by some periods; a stopped process by more. What is below this
-// counts against leases, as it is short beside them: a tenth at most, but for the shortest.
+// A busy machine delays a tick by a few periods, a stopped process by more. Shorter delays count
+// against leases: they are at most a tenth of the lease, except for the shortest leases.
 constexpr int kGapTicks = 4;
 
 }  // namespace
@@ -48,7 +48,7 @@ Result<SessionId> Pool::open_session(SessionSpec spec, TimePoint now) {
   if (draining_) return Error(Errc::kUnavailable, options_.node_name + " is draining");
   if (sessions_.size() >= options_.sessions_max) {
     return Error(Errc::kExhausted, options_.node_name + " has " + std::to_string(sessions_.size()) +
-                                       " sessions, which is the limit");
+                                       " sessions, the limit");
   }
   SessionRecord record;
   record.id = SessionId(next_session_++);
@@ -67,7 +67,7 @@ Result<void> Pool::authenticate(SessionId session, const std::string& token) con
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) {
     return Error(Errc::kNotFound, "no session " + std::to_string(session.value()) + " on " +
-                                      options_.node_name + " (its lease may have lapsed)");
+                                      options_.node_name + " (its lease may have ended)");
   }
   if (!equal_secrets(found->second.token, token)) {
     return Error(Errc::kPermissionDenied,
@@ -88,9 +88,9 @@ Result<std::vector<SegmentId>> Pool::reserve(SessionId session, std::uint64_t by
   const auto owner = sessions_.find(session);
   HO_CHECK(owner != sessions_.end());
   if (draining_) return Error(Errc::kUnavailable, options_.node_name + " is draining");
-  if (bytes == 0) return Error(Errc::kInvalidArgument, "a grant of no bytes");
+  if (bytes == 0) return Error(Errc::kInvalidArgument, "the grant has no bytes");
   const std::uint64_t free_bytes = options_.capacity_bytes - granted_bytes();
-  // Compared before rounding up, which could overflow.
+  // Compares before rounding up, since rounding could overflow.
   if (bytes > free_bytes || align_up(bytes, options_.segment_bytes) > free_bytes) {
     return Error(Errc::kExhausted, "needs " + format_bytes(bytes) + ", pool has " +
                                        format_bytes(free_bytes) + " on nodes " +
@@ -187,14 +187,15 @@ std::vector<SegmentId> Pool::close_session(SessionId session) {
 
 std::vector<SessionId> Pool::tick(TimePoint now) {
   HO_CHECK(now >= last_tick_);
-  // By the period that was asked for: where draining began since, that timer still stood.
+  // Uses the period of the last request: if draining began since, the timer still had the old
+  // period.
   const Duration gap = now - last_tick_ - promised_;
   const bool stood_still = gap >= kGapTicks * promised_;
   last_tick_ = now;
   promised_ = tick_period();
   if (stood_still) {
-    // Never beyond a full lease from now: a session whose renewal was served before this tick (both
-    // wait in the same event loop after a stop) has its time back already.
+    // Never beyond a full lease from now: after a stop, the same event loop may have handled a
+    // renewal of the session before this tick, and that already restored its time.
     for (auto& [id, record] : sessions_) {
       record.lease_end = std::min(record.lease_end + gap, now + options_.lease);
     }

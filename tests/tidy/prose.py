@@ -8,10 +8,35 @@ PARAGRAPH_LINES_MAX = 5
 
 # Folders and files whose text has not been revised yet. Remove a line once its files pass.
 UNREVISED = (
-    ".ci/", "CMakeLists.txt", "README.md", "client/", "common/transport/", "daemon/", "tests/CMakeLists.txt",
-    "tests/README.md", "tests/conformance/", "tests/integration/", "tests/unit/",
-    "tools/analyzer/", "tools/baselines/", "tools/bench/", "tools/examples/", "tools/hyperoffload/",
-    "tools/lib/", "tools/quickstart", "tools/report/", "tools/simulator/", "tools/test")
+    ".ci/",
+    "CMakeLists.txt",
+    "README.md",
+    "client/",
+    "common/transport/",
+    "daemon/CMakeLists.txt",
+    "daemon/control/",
+    "daemon/data/",
+    "daemon/grant/",
+    "daemon/main.cpp",
+    "daemon/node",
+    "daemon/targets",
+    "daemon/tier/flash/",
+    "tests/CMakeLists.txt",
+    "tests/README.md",
+    "tests/conformance/",
+    "tests/integration/",
+    "tests/unit/",
+    "tools/analyzer/",
+    "tools/baselines/",
+    "tools/bench/",
+    "tools/examples/",
+    "tools/hyperoffload/",
+    "tools/lib/",
+    "tools/quickstart",
+    "tools/report/",
+    "tools/simulator/",
+    "tools/test",
+)
 
 # These two have to spell out what they find.
 EXEMPT = ("tests/tidy/prose.py", "tests/tidy/self_test.py", "LICENSE")

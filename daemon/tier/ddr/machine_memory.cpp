@@ -42,7 +42,7 @@ void lower(MemoryLimit& limit, std::optional<std::uint64_t> bytes, const std::st
   limit.reason = reason;
 }
 
-/// One hierarchy: this process's group and every group above it.
+/// One hierarchy: the group of this process and all groups above it.
 void walk_up(MemoryLimit& limit, const std::string& mount, std::string group,
              const std::string& file) {
   while (true) {
@@ -54,19 +54,19 @@ void walk_up(MemoryLimit& limit, const std::string& mount, std::string group,
   }
 }
 
-/// One limit's files: in the unified hierarchy, and in the old one of its controller.
+/// The files of one limit: in the unified hierarchy, and in the older one of its controller.
 struct LimitFiles {
   std::string_view controller;
   std::string unified;
   std::string old;
 };
 
-/// By this process's groups and all above them.
+/// Applies the limits of this process's groups and all groups above them.
 void lower_by_groups(MemoryLimit& limit, const std::string& root, const LimitFiles& files) {
   const std::string mount = root + "/sys/fs/cgroup";
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
-    // "0::/path" is the unified hierarchy, "4:memory:/path" the old one.
+    // "0::/path" is the unified hierarchy, "4:memory:/path" an older one.
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first == std::string::npos ? first : first + 1);
     if (second == std::string::npos) continue;
@@ -82,8 +82,8 @@ void lower_by_groups(MemoryLimit& limit, const std::string& root, const LimitFil
   }
 }
 
-/// Those that are free and promised to nobody, or what the hugetlb controller allows of them: it
-/// counts apart what is reserved when memory is mapped and what is touched.
+/// The free huge pages without a reservation, or the number that the hugetlb controller allows.
+/// That controller counts reserved pages (when memory is mapped) and touched pages separately.
 MemoryLimit read_huge_page_limit(const std::string& root) {
   const std::string folder = root + "/sys/kernel/mm/hugepages/hugepages-2048kB/";
   const std::uint64_t free = limit_in_file(folder + "free_hugepages").value_or(0);
@@ -99,7 +99,7 @@ MemoryLimit read_huge_page_limit(const std::string& root) {
 
 Result<MemoryLimit> read_memory_limit(const std::string& root) {
   const auto total = meminfo_bytes(root, "MemTotal", kKiB);
-  if (!total) return Error(Errc::kIo, root + "/proc/meminfo: no MemTotal");
+  if (!total) return Error(Errc::kIo, root + "/proc/meminfo has no MemTotal");
   MemoryLimit limit{*total, "the machine's memory"};
   const std::uint64_t huge_page = meminfo_bytes(root, "Hugepagesize", kKiB).value_or(0);
   const std::uint64_t huge = meminfo_bytes(root, "HugePages_Total", huge_page).value_or(0);
@@ -128,7 +128,7 @@ Result<PagePlan> plan_pages(std::uint64_t ddr_bytes, const PageSupply& supply) {
                     supply.otherwise};
   }
   if (huge) return PagePlan{PageKind::kHugetlb2M, Fallback::kNone, supply.otherwise};
-  return Error(promise.error().code(), promise.error().context() + "; of huge pages there are " +
+  return Error(promise.error().code(), promise.error().context() + "; huge pages: " +
                                            format_bytes(supply.huge_pages.bytes) + " (" +
                                            supply.huge_pages.reason + ")");
 }
@@ -141,7 +141,7 @@ Result<void> check_memory_promise(std::uint64_t ddr_bytes, const MemoryLimit& li
                                      format_bytes(ddr_bytes) + "), but " + limit.reason + " is " +
                                      std::to_string(limit.bytes) + " (" +
                                      format_bytes(limit.bytes) + "), of which " +
-                                     format_bytes(margin) + " stay for everything else; at most " +
+                                     format_bytes(margin) + " are kept for other uses; at most " +
                                      std::to_string(most) + " can be promised");
 }
 

@@ -19,18 +19,18 @@
 #define MADV_POPULATE_READ 22
 #endif
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // Linux 5.14; Debian 12's kernel has it, its libc's header as well
+#define MADV_POPULATE_WRITE 23  // Linux 5.14. Debian 12 has it in its kernel and its libc headers
 #endif
 
 namespace ho::daemon {
 
 namespace {
 
-// Bounded: the kernel holds the process's memory map meanwhile, and the data thread wants to change
-// it for other grants. 4 MiB take some 2 ms (measured 2026-11 on a 2-core virtual machine).
+// Bounded: the kernel locks the process's memory map meanwhile, and the data thread changes it for
+// other grants. 4 MiB take about 2 ms (measured 2026-11 on a 2-core virtual machine).
 constexpr std::uint64_t kFaultPieceBytes = 4 * kMiB;
 
-/// How much of a mapping the kernel has mapped by huge pages.
+/// The bytes of a mapping that the kernel maps with huge pages.
 std::uint64_t huge_mapped_bytes(std::span<const std::byte> mapping) {
   std::ifstream in("/proc/self/smaps");
   const auto base = reinterpret_cast<std::uintptr_t>(mapping.data());
@@ -73,7 +73,7 @@ Result<void> fault_in(std::span<std::byte> mapping, Touch touch, const std::atom
   const int advice = touch == Touch::kWrite ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
   for (std::uint64_t done = 0; done < mapping.size();) {
     if (stop != nullptr && stop->load()) {
-      return Error(Errc::kCanceled, "the daemon ends");
+      return Error(Errc::kCanceled, "the daemon is shutting down");
     }
     const std::uint64_t count = std::min<std::uint64_t>(kFaultPieceBytes, mapping.size() - done);
     if (::madvise(mapping.data() + done, count, advice) == 0) {
@@ -81,8 +81,9 @@ Result<void> fault_in(std::span<std::byte> mapping, Touch touch, const std::atom
       continue;
     }
     if (errno == EINTR || errno == EAGAIN) continue;
-    if (errno == EINVAL) return Error(Errc::kUnsupported, "this kernel cannot fault memory in");
-    // EFAULT: touching the page would have raised SIGBUS, the file system's "no space".
+    if (errno == EINVAL)
+      return Error(Errc::kUnsupported, "this kernel does not support MADV_POPULATE_WRITE");
+    // EFAULT: an access would raise SIGBUS, since the file system has no space.
     return errno_error(errno == EFAULT ? ENOMEM : errno, "fault segment in");
   }
   return {};
@@ -111,15 +112,14 @@ Result<SegmentMemory> SegmentMemory::create_exactly(const Spec& spec, PageKind k
   void* const base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, made.fd_.get(), 0);
   if (base == MAP_FAILED) return errno_error(errno, "map segment");
   made.bytes_ = {static_cast<std::byte*>(base), bytes};
-  // After our own mapping, which F_SEAL_FUTURE_WRITE would forbid as well.
+  // After our own mapping, since F_SEAL_FUTURE_WRITE would forbid it too.
   int seals = F_SEAL_GROW | F_SEAL_SEAL;
   if (spec.rights == transport::Rights::kRead) seals |= F_SEAL_FUTURE_WRITE;
   if (::fcntl(made.fd_.get(), F_ADD_SEALS, seals) != 0) return errno_error(errno, "seal");
-  // Not a failure where it does not take: the pages are small then. Asked for in any case: the
-  // system may have some later that had none at start.
+  // A failure only means small pages. Asks in any case: the system may have huge pages later.
   if (kind != PageKind::kHugetlb2M) ::madvise(base, bytes, MADV_HUGEPAGE);
-  // Before the first page is there. Not a failure either: the memory is as good where it lies, and
-  // numa_node() tells.
+  // Before the first page exists. A failure is harmless: the memory works on any node, and
+  // numa_node() reports the real one.
   if (spec.numa) static_cast<void>(prefer_numa_node(made.bytes_, *spec.numa));
   if (auto done = made.take_pages(spec); !done) return done.error();
   if (spec.numa) made.numa_ = numa_node_of(made.bytes_);
@@ -129,7 +129,7 @@ Result<SegmentMemory> SegmentMemory::create_exactly(const Spec& spec, PageKind k
 Result<void> SegmentMemory::take_pages(const Spec& spec) {
   auto done = fault_in(bytes_, Touch::kWrite, spec.stop);
   if (done || done.error().code() != Errc::kUnsupported) return done;
-  // A kernel before 5.14: allocate the pages; the first touch maps them.
+  // A kernel before 5.14: allocate the pages; the first access maps them.
   while (::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes_.size())) != 0) {
     if (errno != EINTR) return errno_error(errno, "allocate segment");
   }

@@ -15,7 +15,7 @@
 
 namespace ho::daemon {
 
-/// What pages stand behind a segment, best first.
+/// The pages of a segment, best first.
 enum class PageKind : std::uint8_t { kHugetlb2M, kThp, k4K };
 
 /// "hugetlb-2M", "thp", "4K".
@@ -23,47 +23,50 @@ enum class PageKind : std::uint8_t { kHugetlb2M, kThp, k4K };
 
 inline constexpr std::uint64_t kHugePageBytes = 2 * kMiB;
 
-/// Whether shared memory gets transparent huge pages, seen by making some; that the system allows
-/// them does not say that it has any. Takes 4 MiB for a few ms. Not later than at start: it
-/// reads /proc/self/smaps, which costs more the more memory this process has mapped.
+/// Tests whether shared memory gets transparent huge pages, by making some: even if the system
+/// allows them, it may have none. Uses 4 MiB for a few ms. Call it at start only: it reads
+/// /proc/self/smaps, whose cost grows with the memory that the process has mapped.
 [[nodiscard]] bool gets_thp();
 
-/// What to do where the system has no page of the wanted kind left.
+/// What to do if the system has no free page of the wanted kind.
 enum class Fallback : std::uint8_t {
-  kSmallerPages,  ///< take the next kind below
-  kNone,          ///< fail: the pool was promised out of the wanted kind and nothing else
+  kSmallerPages,  ///< use the next smaller kind
+  kNone,          ///< fail: the pool was promised pages of the wanted kind only
 };
 
-/// As what pages are faulted in: kRead for mappings that cannot be written.
+/// How to fault in pages: kRead for mappings without the right to write.
 enum class Touch : std::uint8_t { kRead, kWrite };
 
-/// Faults a shared mapping in, a piece at a time, so that another thread that maps or unmaps
-/// meanwhile waits for a few milliseconds at most. Any thread.
-/// @param stop  looked at before each piece; null: never stops.
-/// @return kCanceled: told to stop. kUnsupported: a kernel before 5.14. kExhausted. kIo.
+/// Faults in a shared mapping, piece by piece, so that another thread that maps or unmaps memory
+/// waits for a few milliseconds at most. Any thread.
+/// @param stop  read before each piece; nullptr: never stops
+/// @return kCanceled: stopped. kUnsupported: a kernel before 5.14. kExhausted. kIo.
 [[nodiscard]] Result<void> fault_in(std::span<std::byte> mapping, Touch touch,
                                     const std::atomic<bool>* stop);
 
-/// The memory of one granted segment: a memfd of its own, sealed against growing and further seals,
-/// not against shrinking, and the daemon's mapping of it. One for a read-only grant is also sealed
-/// against writing by anyone who has no mapping yet: whoever gets its descriptor may open it anew
-/// through /proc, but never for writing.  Made for one grant and destroyed with it:
-/// the destructor truncates the memfd, so that whoever still maps it gets SIGBUS, and the kernel
-/// gives the next segment zeroed pages. One owner at a time; any thread.
+/// The memory of one granted segment: a memfd and the daemon's mapping of it. The memfd is sealed
+/// against growing and against further seals, but not against shrinking. For a read-only grant it
+/// is also sealed against new writable mappings: a client may reopen its descriptor through /proc,
+/// but not for writing.
+///
+/// Made for one grant and destroyed with it. The destructor truncates the memfd: processes that
+/// still map it get SIGBUS, and the kernel gives the next segment zeroed pages. One owner at a
+/// time; any thread.
 class SegmentMemory {
  public:
   struct Spec {
     std::uint64_t bytes = 0;  ///< a multiple of 2 MiB
     PageKind wanted = PageKind::k4K;
     Fallback fallback = Fallback::kSmallerPages;
-    PageKind otherwise = PageKind::k4K;  ///< what smaller pages are
+    PageKind otherwise = PageKind::k4K;  ///< the kind of smaller pages
     transport::Rights rights = transport::Rights::kReadWrite;
-    const std::atomic<bool>* stop = nullptr;  ///< set: give up soon; outlives the call
-    std::optional<NumaNode> numa = {};        ///< where the pages should lie
+    const std::atomic<bool>* stop =
+        nullptr;  ///< if not null: stop soon once it is true; must outlive the call
+    std::optional<NumaNode> numa = {};  ///< the preferred node
   };
-  /// Makes it and faults all of it in. Blocks (about 0.5 s/GiB): not for the control thread.
-  /// @return kExhausted: the machine has no memory (of that kind) left. kCanceled: told to stop.
-  /// kIo.
+  /// Makes the segment and faults in all of it. Blocks for about 0.5 s/GiB, so do not call it on
+  /// the control thread.
+  /// @return kExhausted: no memory, or none of that kind. kCanceled: stopped. kIo.
   [[nodiscard]] static Result<SegmentMemory> create(const Spec& spec);
 
   ~SegmentMemory();
@@ -73,15 +76,15 @@ class SegmentMemory {
   SegmentMemory& operator=(const SegmentMemory&) = delete;
 
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
-  /// Its memfd, for mapping it again in this process. Owned here.
+  /// The memfd, to map it again in this process. This object owns it.
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] PageKind page_kind() const { return kind_; }
-  /// Where most of its pages lie. Nothing where the spec names no node, or the system does not
-  /// tell.
+  /// The node with most of its pages. nullopt if the spec names no node, or the system does not
+  /// report it.
   [[nodiscard]] std::optional<NumaNode> numa_node() const { return numa_; }
 
-  /// A descriptor to pass to a client. kRead: opened anew read-only, so that the client cannot map
-  /// it writable. @return kIo, kExhausted (descriptors).
+  /// A descriptor for a client. kRead: reopened read-only, so that the client cannot map it
+  /// writable. @return kIo, kExhausted (descriptors).
   [[nodiscard]] Result<UniqueFd> descriptor(transport::Rights rights) const;
 
  private:

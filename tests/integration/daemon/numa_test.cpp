@@ -91,8 +91,9 @@ TEST_CASE("daemon: a NUMA node that is not there is refused with field and line"
                          {patient_config(folder, "numa: \"0,1000\"\n"), {}, only_check});
     const Exit exit = daemon.wait();
     CHECK(exit.code == 2);
-    CHECK(exit.err.find(":8: numa: node 1000 has no memory for this process; those that have: ") !=
-          std::string::npos);
+    CHECK(
+        exit.err.find(":8: numa: node 1000 has no memory for this process; nodes with memory: ") !=
+        std::string::npos);
   }
 }
 

@@ -130,7 +130,7 @@ TEST_CASE("memory: huge pages are counted as far as they are free and the cgroup
   const auto refused = plan_pages(2 * kGiB, root.supply());
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().context().find(
-            "of huge pages there are 256 MiB (cgroup /a.slice/b.service (hugetlb.2MB.max))") !=
+            "huge pages: 256 MiB (cgroup /a.slice/b.service (hugetlb.2MB.max))") !=
         std::string::npos);
 }
 

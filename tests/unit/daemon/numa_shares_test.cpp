@@ -63,9 +63,9 @@ TEST_CASE("numa shares: nodes that are named are the only ones, and must be able
   CHECK(divided(request(9, {NumaNode(1)}), machine) ==
         "ddr_bytes promises 18.0 MiB, but nodes 1 have 16.0 MiB of memory");
   CHECK(divided(request(8, {NumaNode(1), NumaNode(3)}), machine) ==
-        "node 3 has no memory for this process; those that have: 0, 1");
+        "node 3 has no memory for this process; nodes with memory: 0, 1");
   CHECK(divided(request(8, {NumaNode(0)}), {}) ==
-        "node 0 has no memory for this process; those that have: none");
+        "node 0 has no memory for this process; nodes with memory: none");
 }
 
 TEST_CASE(
