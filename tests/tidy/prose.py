@@ -8,10 +8,16 @@ PARAGRAPH_LINES_MAX = 5
 
 # Folders and files whose text has not been revised yet. Remove a line once its files pass.
 UNREVISED = (
-    ".ci/",
     "CMakeLists.txt",
     "README.md",
-    "client/",
+    "client/CMakeLists.txt",
+    "client/README.md",
+    "client/api/",
+    "client/cmake/",
+    "client/include/",
+    "client/pool/",
+    "client/replay/",
+    "client/transfer/",
     "common/transport/",
     "daemon/CMakeLists.txt",
     "daemon/control/",
@@ -31,7 +37,6 @@ UNREVISED = (
     "tools/bench/",
     "tools/examples/",
     "tools/hyperoffload/",
-    "tools/lib/",
     "tools/quickstart",
     "tools/report/",
     "tools/simulator/",

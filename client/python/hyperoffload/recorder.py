@@ -6,12 +6,12 @@
             optimizer.zero_grad(); model(batch).loss.backward(); optimizer.step()
     recorder.write("graph.json")
 
-Below autograd every kernel is one call of a dispatch mode, so forward, backward and optimizer are
-seen alike. A storage is an alias set: all tensors that share memory. The recorder holds a weak
-reference to each storage it saw, so that one whose address is used again is told apart.
+Below autograd every kernel is one call of a dispatch mode. So the recorder sees forward, backward and
+optimizer in the same way. A storage is an alias set: all tensors that share memory. The recorder holds a
+weak reference to each storage, so that it can distinguish two storages that used the same address.
 
-The graph is that of the last recorded step; durations are the median over the recorded steps with the
-same calls. Works with PyTorch 1.13 and 2.x. What runs inside a compiled function is not seen.
+The graph is that of the last recorded step. Durations are medians over the recorded steps with the same
+calls. Works with PyTorch 1.13 and 2.x. It does not see calls inside a compiled function.
 """
 
 import functools
@@ -27,26 +27,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # Calls that change a tensor in place without reading it.
 _OVERWRITES = {"zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "_foreach_zero_",
                "bernoulli_", "exponential_"}
-# Calls that make memory and write nothing, or look only at sizes.
+# Calls that allocate without writing, or use only sizes.
 _ALLOCATES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_",
               "set_"}
-# Of these, inputs give a shape and no values.
+# These calls use only the shape of their inputs.
 _SHAPE_ONLY = ("_like",)
 _RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial", "exponential",
            "rrelu", "poisson")
-# What normalisations update in training, though their schemas do not say so.
+# Arguments that normalisations update in training; their schemas do not show it.
 _RUNNING = {"running_mean", "running_var"}
 _TRAINING = {"training", "train", "use_input_stats"}
-# Operators that talk to other processes: never moved, never run twice.
+# Operators that communicate with other processes: never moved, never run twice.
 _COLLECTIVES = {"c10d", "_c10d_functional", "c10d_functional", "nccl"}
-# Operators on lists of tensors, which treat each place of their lists alone.
+# Operators on lists of tensors that treat each index of their lists on its own.
 _ON_LISTS = ("_foreach_", "_fused_")
-# Tensors beside the lists that each place may read; more, and the call stays one op.
+# Limit for tensors outside the lists, which every part reads. Beyond it, the call stays one op.
 _SHARED_MAX = 8
 
 
 def _arguments(function, args, kwargs):
-    """(argument of the schema, its value) of a call; None where it is left out."""
+    """Yields (argument of the schema, its value); the value is None if the call omits it."""
     for place, argument in enumerate(function._schema.arguments):
         yield argument, args[place] if place < len(args) else kwargs.get(argument.name)
 
@@ -58,7 +58,7 @@ def _is_random(function, name):
 
 
 def _storage_of(tensor):
-    """The untyped storage of a tensor; None for one without memory (sparse, meta, fake)."""
+    """Returns the untyped storage of a tensor, or None if it has no memory (sparse, meta, fake)."""
     try:
         if hasattr(tensor, "untyped_storage"):
             return tensor.untyped_storage()
@@ -68,7 +68,7 @@ def _storage_of(tensor):
 
 
 def _tensors(value, place=None):
-    """(tensor, its place in the list it is in) of an argument or result; None: it is in none."""
+    """Yields (tensor, its index in its list) for an argument or result; None if it is not in a list."""
     if isinstance(value, torch.Tensor):
         yield value, place
     elif isinstance(value, (list, tuple)):
@@ -85,7 +85,7 @@ def _bytes_of(tensor):
 
 
 class _Storage:
-    """An alias set. `begins_before` the step, or by a call within it."""
+    """An alias set. `begins_before`: it existed before the step; else a call of the step created it."""
 
     def __init__(self, number, size, name, begins_before):
         self.number = number
@@ -98,41 +98,41 @@ class _Storage:
 
 
 class _Operand:
-    """A tensor that goes into a call: what it is a part of, and what is done with it."""
+    """A tensor that a call takes: its storage, and how the call uses it."""
 
     def __init__(self, storage, place, size, written, whole):
         self.storage = storage
-        self.place = place  # in its list; None: it is in none
+        self.place = place  # index in its list; None: not in a list
         self.bytes = size
         self.written = written
-        self.whole = whole  # all of the storage is written
+        self.whole = whole  # the call writes the whole storage
 
 
 class _Op:
     def __init__(self, name, phase):
         self.name = name
-        self.share = 1.0  # of the call's time
+        self.share = 1.0  # fraction of the call's time
         self.fixed = False
         self.phase = phase
         self.reads = []
         self.writes = []
         self.recomputable = False
         self.duration_ns = 0
-        self.events = None  # of the device's clock, until the step has ended
+        self.events = None  # CUDA events, until the step ends
 
 
 class _Step:
-    """What one step did, and how its storages are told apart."""
+    """The ops and storages of one step."""
 
     def __init__(self, device):
         self.device = device
         self.ops = []
         self.storages = []
         self._known = {}  # address of the storage object -> _Storage
-        self._references = []  # while these live, no such address is given out again
+        self._references = []  # while they exist, no other storage gets the same address
 
     def find(self, tensor, name, begins_before):
-        """The alias set of a tensor; one of another device or of 0 bytes is None."""
+        """Returns the alias set of a tensor, or None if it is on another device or has 0 bytes."""
         if tensor.device.type != self.device.type:
             return None
         memory = _storage_of(tensor)
@@ -153,7 +153,7 @@ class _Step:
             storage.kind, storage.name, storage.persistent = kind, name, persistent
 
     def release(self):
-        """Lets go of the references: from here on addresses mean nothing."""
+        """Drops the references: addresses are invalid from now on."""
         self._known.clear()
         self._references.clear()
 
@@ -170,7 +170,7 @@ class _Mode(TorchDispatchMode):
 class Recorder:
     """Records the steps that run while it is entered.
 
-    model: the torch.nn.Module whose parameters are the weights; its device is the one recorded.
+    model: the torch.nn.Module whose parameters are the weights; its device is recorded.
     optimizer: a torch.optim.Optimizer, or None for inference.
     """
 
@@ -212,7 +212,7 @@ class Recorder:
         self._mode.__exit__(kind, error, trace)
         for owner, attribute, had_own, original, ours in reversed(self._restore):
             if vars(owner).get(attribute) is not ours:
-                continue  # wrapped once more within the step, by a scheduler: that one stays
+                continue  # a scheduler wrapped it again within the step: keep that wrapper
             if had_own:
                 setattr(owner, attribute, original)
             else:
@@ -226,17 +226,17 @@ class Recorder:
         return False
 
     def _wrap(self, owner, attribute, phase):
-        """Sets the phase while a function runs; undone when the step ends.
+        """Replaces a function by one that sets the phase while it runs. Undone when the step ends.
 
-        What stands in its place looks like it: marks that learning-rate schedulers leave on an
-        optimizer's step() (`_with_counter` in 1.13, `_wrapped_by_lr_sched` in 2.x) are seen through
-        it, and a bound method is replaced by one, since they take its __self__ and __func__.
+        The replacement keeps the attributes of the function, since learning-rate schedulers mark an
+        optimizer's step() (`_with_counter` in 1.13, `_wrapped_by_lr_sched` in 2.x). It replaces a
+        bound method by a bound method, since schedulers use its __self__ and __func__.
         """
         original = getattr(owner, attribute)
 
         @functools.wraps(original)
         def wrapped(*args, **kwargs):
-            if self._step is None:  # kept by whoever wrapped it, after the step
+            if self._step is None:  # another wrapper kept it after the step
                 return original(*args, **kwargs)
             before, self._phase = self._phase, phase
             try:
@@ -260,7 +260,7 @@ class Recorder:
     def _mark_gradients(self):
         for name, parameter in self._model.named_parameters():
             if parameter.grad is not None:
-                # Whether it outlives the step is seen by whether its old value is read.
+                # It outlives the step if an op reads its old value; _set_lifetimes() finds out.
                 self._step.mark(parameter.grad, "GRADIENT", name + ".grad", False)
 
     def _mark_states(self):
@@ -276,13 +276,13 @@ class Recorder:
     # One call.
 
     def _call(self, function, args, kwargs):
-        if not hasattr(function, "_schema"):  # an operator made of others, which come here too
+        if not hasattr(function, "_schema"):  # a composite operator, whose parts come here too
             return function(*args, **kwargs)
         events = None
         if self._device.type == "cuda":
             events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
             events[0].record()
-        # Inputs first: a storage that a call frees or makes must not be taken for another.
+        # Inputs first: the call may free or create storages.
         operands = self._operands(function, args, kwargs)
         before = time.perf_counter_ns()
         result = function(*args, **kwargs)
@@ -295,7 +295,7 @@ class Recorder:
         return result
 
     def _operands(self, function, args, kwargs):
-        """What goes in, as _Operand; tensors of other devices are left out."""
+        """The inputs as _Operand, without tensors of other devices."""
         overwrites = function.__name__.split(".")[0] in _OVERWRITES
         out = []
         trains = any(argument.name in _TRAINING and value
@@ -316,7 +316,7 @@ class Recorder:
 
     @staticmethod
     def _received(function):
-        """The argument into which a collective puts what it gets: c10d's schemas do not say so."""
+        """The argument that a collective writes its result to; the schemas of c10d do not show it."""
         if _namespace(function) != "c10d" or function.__name__.startswith("send"):
             return None
         names = [argument.name for argument in function._schema.arguments]
@@ -324,9 +324,9 @@ class Recorder:
 
     @staticmethod
     def _parts(name, operands, results):
-        """(operands, results) of each place of a call on lists; of the whole call where it is none.
+        """Splits a call on lists into (operands, results) per index; any other call is one part.
 
-        Fused, no budget below all parameters and their states would do.
+        A fused op would need a budget for all parameters and their states.
         """
         whole = [(operands, results)]
         if not name.startswith(_ON_LISTS):
@@ -341,13 +341,13 @@ class Recorder:
         sizes = {(len(ins), len(outs)) for ins, outs in by_place.values()}
         if len(by_place) < 2 or len(sizes) != 1 or None in by_place or len(shared) > _SHARED_MAX:
             return whole
-        # A tuple of results has places too, though its operands are in no list.
+        # A tuple of results has indices too, while its operands are not in a list.
         if any(not ins for ins, _ in by_place.values()):
             return whole
         return [(ins + shared, outs) for _, (ins, outs) in sorted(by_place.items())]
 
     def _ops_of(self, function, operands, results):
-        """The ops of one call, with their shares of its time: by the bytes they touch."""
+        """The ops of one call. They share its time in proportion to the bytes that they use."""
         ops, weights = [], []
         name = function.__name__.split(".")[0]
         for ins, outs in self._parts(name, operands, results):
@@ -377,9 +377,9 @@ class Recorder:
             if storage is not None and storage.number not in inputs and storage not in op.writes:
                 op.writes.append(storage)
         if op.fixed and (op.reads or op.writes):
-            return op  # also one that only waits for another
+            return op  # also if it only waits for another process
         if name in _ALLOCATES or (not op.writes and (results or not op.reads)):
-            return None  # memory without values, a view, or nothing of this device
+            return None  # an allocation, a view, or no storage of this device
         in_place = any(storage in op.reads for storage in op.writes)
         random = _is_random(function, name)
         op.recomputable = not in_place and not random and op.phase in ("forward", "backward")
@@ -393,17 +393,17 @@ class Recorder:
                 op.duration_ns = int(op.events[0].elapsed_time(op.events[1]) * 1e6 * op.share)
                 op.events = None
 
-    # What came of it.
+    # The result.
 
     def graph(self):
-        """The step as a value in graph.proto's JSON mapping."""
+        """Returns the graph in the JSON mapping of graph.proto."""
         if not self._steps:
             raise RuntimeError("no step was recorded")
         last = self._steps[-1]
         alike = [step for step in self._steps
                  if [op.name for op in step.ops] == [op.name for op in last.ops]]
         ops = self._without_first_states(last)
-        self._settle(last, ops)
+        self._set_lifetimes(last, ops)
         used = {storage.number for op in ops for storage in op.reads + op.writes}
         kept = [s for s in last.storages if s.number in used or s.persistent]
         ids = {storage.number: place for place, storage in enumerate(kept)}
@@ -423,20 +423,20 @@ class Recorder:
         }
 
     def write(self, path):
-        """Writes graph() as a .json file that `hyperoffload analyze` takes."""
+        """Writes graph() as a .json file for `hyperoffload analyze`."""
         with open(path, "w", encoding="utf-8") as out:
             json.dump(self.graph(), out)
 
     @staticmethod
     def _without_first_states(step):
-        """The ops but those that only fill optimizer states for the first time: later steps have none."""
+        """Removes ops that only initialize optimizer states: later steps have none."""
         return [op for op in step.ops
                 if op.reads or not op.writes
                 or not all(s.kind == "OPTIMIZER_STATE" for s in op.writes)]
 
     @staticmethod
-    def _settle(step, ops):
-        """Decides what outlives the step, and makes reads of undefined values writes."""
+    def _set_lifetimes(step, ops):
+        """Decides which storages are persistent, and turns reads of undefined values into writes."""
         for storage in step.storages:
             storage.written = False
         written_ever = {s.number for op in ops for s in op.writes}
@@ -444,12 +444,12 @@ class Recorder:
             for storage in list(op.reads):
                 if storage.written or storage.persistent or storage.kind == "INPUT":
                     continue
-                if not storage.begins_before:  # memory that nothing filled
+                if not storage.begins_before:  # no op has written it
                     op.reads.remove(storage)
                     if storage not in op.writes:
                         op.writes.append(storage)
                 elif storage.kind == "GRADIENT":
-                    storage.persistent = True  # accumulated over steps
+                    storage.persistent = True  # accumulates over steps
                 else:
                     storage.kind = "INPUT"
                     storage.persistent = storage.number in written_ever
