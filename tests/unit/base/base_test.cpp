@@ -22,7 +22,7 @@
 namespace ho::test {
 namespace {
 
-TEST_CASE("error: every code has a name of its own") {
+TEST_CASE("error: every code has its own name") {
   std::set<std::string_view> names;
   for (int code = 0; code <= static_cast<int>(Errc::kIo); ++code) {
     names.insert(errc_name(static_cast<Errc>(code)));
@@ -31,7 +31,7 @@ TEST_CASE("error: every code has a name of its own") {
   CHECK(names.count("unknown") == 0);
 }
 
-TEST_CASE("log: whatever a value holds, a line stays one line of plain characters") {
+TEST_CASE("log: a line stays one line of plain characters, whatever the values") {
   std::string line;
   {
     const StderrCapture captured;
@@ -47,7 +47,7 @@ TEST_CASE("error: context grows outwards and the code stays") {
   CHECK(error.message() == "corrupt: step.hos: bad checksum");
 }
 
-TEST_CASE("error: numbers of the system become codes with the system's words") {
+TEST_CASE("error: errno values become codes with the system's text") {
   CHECK(errno_error(ENOENT, "x").code() == Errc::kNotFound);
   CHECK(errno_error(ENOSPC, "x").code() == Errc::kExhausted);
   CHECK(errno_error(ECONNRESET, "x").code() == Errc::kUnavailable);
@@ -66,7 +66,7 @@ TEST_CASE("result: holds a value or an error") {
   CHECK(done.ok());
 }
 
-TEST_CASE("units: sizes are read in binary units and refused where they do not fit") {
+TEST_CASE("units: sizes are parsed in binary units and refused if they do not fit") {
   CHECK(parse_bytes("4096") == 4096U);
   CHECK(parse_bytes("64K") == 64 * kKiB);
   CHECK(parse_bytes("64KiB") == 64 * kKiB);
@@ -97,7 +97,7 @@ TEST_CASE("units: sums and alignment") {
   CHECK(align_up(64, 64) == 64);
 }
 
-TEST_CASE("checksum: pieces give what the whole gives, and one bit changes it") {
+TEST_CASE("checksum: pieces give the checksum of the whole, and one bit changes it") {
   std::array<std::byte, 300> bytes{};
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7);
   ChecksumStream stream;
@@ -117,7 +117,7 @@ TEST_CASE("prng: the same seed gives the same numbers, on every machine") {
   const std::uint64_t first = a.next();
   CHECK(first == b.next());
   CHECK(first != c.next());
-  // xoshiro256** from splitmix64(42): written down once, so that a change of it shows.
+  // xoshiro256** seeded by splitmix64(42), recorded so that any change shows.
   CHECK(first == 1546998764402558742U);
   for (int i = 0; i < 1000; ++i) {
     CHECK(a.below(10) < 10);
@@ -126,7 +126,7 @@ TEST_CASE("prng: the same seed gives the same numbers, on every machine") {
   }
 }
 
-TEST_CASE("unique_fd: closes once, and what is moved from holds nothing") {
+TEST_CASE("unique_fd: closes once, and a moved-from object is empty") {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
   UniqueFd read_end(ends[0]);

@@ -38,7 +38,7 @@ End end_of(const Body& body) {
   return End{0, WEXITSTATUS(status)};
 }
 
-/// A file in memory, mapped; whoever has it can cut it short.
+/// A mapped file in memory that can be truncated.
 struct Shared {
   explicit Shared(std::size_t length_bytes)
       : fd(::memfd_create("memory_guard", MFD_CLOEXEC)), length(length_bytes) {
@@ -59,7 +59,7 @@ struct Shared {
   std::size_t length;
 };
 
-/// A read of a page that is no more, outside guarded().
+/// Reads a page beyond the end of the truncated file, outside guarded().
 void touch_cut() {
   const Shared shared(4096);
   if (shared.base == nullptr || !shared.cut(0)) ::_exit(3);
@@ -76,7 +76,7 @@ void install_on(void (*earlier)(int)) {
 }
 
 // First in this file: later cases install the guard in this process, and children inherit it.
-TEST_CASE("memory guard: a fault elsewhere ends the process, or goes to who was first") {
+TEST_CASE("memory guard: a fault elsewhere ends the process, or reaches the earlier handler") {
   const End killed = end_of([] {
     install_on(SIG_DFL);
     touch_cut();
@@ -89,7 +89,7 @@ TEST_CASE("memory guard: a fault elsewhere ends the process, or goes to who was 
   REQUIRE(handled == End{0, 42});
 }
 
-TEST_CASE("memory guard: a SIGBUS that no access brought acts as without the guard") {
+TEST_CASE("memory guard: a SIGBUS without a fault acts as if there were no guard") {
   const auto send = [] { ::raise(SIGBUS); };
   const auto send_inside = [] {
     const Shared shared(4096);
@@ -115,10 +115,11 @@ TEST_CASE("memory guard: a SIGBUS that no access brought acts as without the gua
     install_on(SIG_IGN);
     touch_cut();
   });
-  REQUIRE(ignored_fault == End{SIGBUS, 0});  // as the system does: a fault cannot be ignored
+  REQUIRE(ignored_fault ==
+          End{SIGBUS, 0});  // a fault cannot be ignored; the system behaves the same
 }
 
-TEST_CASE("memory guard: a copy from and to memory cut short comes back, again and again") {
+TEST_CASE("memory guard: copies from and to truncated memory return, repeatedly") {
   REQUIRE(install_memory_guard().ok());
   std::vector<std::byte> memory(kMiB);
   for (std::size_t round = 0; round < 50; ++round) {

@@ -24,7 +24,7 @@ std::vector<std::uint32_t> parsed(std::string_view text) {
   return out;
 }
 
-/// A machine's /proc and /sys with nodes 0 and 1, and 2 without processors.
+/// The /proc and /sys of a machine with nodes 0 and 1, and node 2 without processors.
 class FakeMachine {
  public:
   FakeMachine() {
@@ -55,7 +55,7 @@ class FakeMachine {
 
 }  // namespace
 
-TEST_CASE("numa: what is set aside in huge pages is no ordinary memory") {
+TEST_CASE("numa: memory reserved for huge pages does not count as ordinary memory") {
   const FakeMachine machine;
   const std::string huge = "sys/devices/system/node/node2/hugepages/";
   machine.put(huge + "hugepages-2048kB/nr_hugepages", "1\n");
@@ -69,7 +69,7 @@ TEST_CASE("numa: what is set aside in huge pages is no ordinary memory") {
   CHECK(memory[2].bytes == kMiB - 256 * kKiB);
 }
 
-TEST_CASE("numa: lists of nodes are read as the kernel writes them, and nothing else is") {
+TEST_CASE("numa: lists of nodes are parsed in the kernel's notation only") {
   CHECK(parsed("0") == std::vector<std::uint32_t>{0});
   CHECK(parsed("0-2,5") == std::vector<std::uint32_t>{0, 1, 2, 5});
   CHECK(parsed("5,1-2,2") == std::vector<std::uint32_t>{1, 2, 5});
@@ -83,7 +83,7 @@ TEST_CASE("numa: lists of nodes are read as the kernel writes them, and nothing 
   }
 }
 
-TEST_CASE("numa: a machine's nodes are told with their memory, huge pages and processors") {
+TEST_CASE("numa: nodes are listed with their memory, huge pages and processors") {
   const FakeMachine machine;
   const auto memory = machine.memory();
   REQUIRE(memory.size() == 3);
@@ -95,7 +95,7 @@ TEST_CASE("numa: a machine's nodes are told with their memory, huge pages and pr
   CHECK_FALSE(memory[2].has_cpus);
 }
 
-TEST_CASE("numa: nodes that this process may not use, or that have no memory, are not told") {
+TEST_CASE("numa: nodes without memory, or not allowed to this process, are not listed") {
   const FakeMachine machine;
   machine.put("proc/self/status", "Mems_allowed_list:\t1-2\n");
   CHECK(list_numa_nodes(machine.memory()) == "1, 2");
@@ -118,7 +118,7 @@ TEST_CASE("numa: where memory lies is known once it has been touched") {
   CHECK_FALSE(numa_node_of({}));
   const auto machine = read_numa_memory();
   if (machine.empty() || !check_numa_node(machine.back().node)) {
-    WARN("skipped: this system tells of no NUMA nodes, or does not let memory be placed");
+    WARN("skipped: this system reports no NUMA nodes, or does not allow placing memory");
   } else {
     REQUIRE(prefer_numa_node(memory, machine.back().node).ok());
     std::memset(base, 1, kBytes);

@@ -121,8 +121,8 @@ TEST_CASE("chakra: communication without a duration counts at the network's rate
   options.rates.network_bytes_per_s = 1e6;
   const auto network = import_chakra(trace.bytes(), options);
   REQUIRE((device.ok() && network.ok()));
-  CHECK(find_op(device->graph, "mb0.a@0_X1COMM")->duration_ns == 2000);        // read and written
-  CHECK(find_op(network->graph, "mb0.a@0_X1COMM")->duration_ns == 1'000'000);  // once
+  CHECK(find_op(device->graph, "mb0.a@0_X1COMM")->duration_ns == 2000);        // reads and writes
+  CHECK(find_op(network->graph, "mb0.a@0_X1COMM")->duration_ns == 1'000'000);  // counted once
   CHECK(find_op(network->graph, "mb0.a@0_COMP")->duration_ns == 1000);
   CHECK(device->notes.network_ops == 0);
   CHECK(network->notes.network_ops == 1);
@@ -188,7 +188,7 @@ TEST_CASE("chakra: PyTorch's style is Python text, and its ids are reused") {
                    "[(3, 30, 0, 16, 4, 'cuda:0')]"));
   trace.frame(node(2, "aten::mm", kMm, "[(3, 30, 0, 16, 4, 'cuda:0'), (2, 20, 0, 16, 4, 'cuda:0')]",
                    "[(4, 40, 0, 16, 4, 'cuda:0')]"));
-  // 30 was freed and given out again.
+  // Storage 30 was freed and its address reused.
   trace.frame(node(3, "aten::mm", kMm, "[(4, 40, 0, 16, 4, 'cuda:0'), (2, 20, 0, 16, 4, 'cuda:0')]",
                    "[(3, 30, 0, 64, 4, 'cuda:0'), None, inf]"));
   const auto made = import_chakra(trace.bytes(), {});

@@ -8,9 +8,9 @@ namespace {
 using importers::ChakraType;
 using importers::import_chakra;
 
-/// A node as Chakra's converter writes it of PyTorch's traces: Python's text, the caller as control
-/// dependency, the order as data dependency, all attributes.
-/// Source: pytorch_converter.py of mlcommons/chakra.
+/// A node of a PyTorch trace as Chakra's converter writes it: Python's text, the caller as control
+/// dependency, the order as data dependency, all attributes. Source: pytorch_converter.py of
+/// mlcommons/chakra.
 struct ConvertedNode {
   std::uint64_t id = 0;
   std::uint64_t caller = 0;
@@ -23,7 +23,7 @@ struct ConvertedNode {
   ChakraType type = ChakraType::kCompute;
 };
 
-/// How a version of the converter writes whether a node is the host's.
+/// How versions of the converter mark nodes of the host.
 enum class HostMark : std::uint8_t { kBool = 27, kInt32 = 7 };
 
 WireWriter converted(const ConvertedNode& node, HostMark mark) {
@@ -63,7 +63,8 @@ std::string list(std::initializer_list<std::string> items) {
   return out + "]";
 }
 
-/// One layer's step on one rank of several: forward, backward, the gradient's all-reduce, update.
+/// The step of one layer on one of several ranks: forward, backward, all-reduce of the gradient,
+/// update.
 std::string data_parallel_step(HostMark mark) {
   const std::string process_group =
       "(Tensor[] tensors, __torch__.torch.classes.c10d.ProcessGroup "
@@ -137,7 +138,7 @@ TEST_CASE("chakra: a converted step's collective is fixed and works on the gradi
 }
 
 TEST_CASE("chakra: a collective on a buffer of its caller's is one op, with or without a record") {
-  // As FSDP gathers its weights: the buffer is an argument, and not an input of what is recorded.
+  // FSDP gathers its weights so: the buffer is an argument, and not an input in the record.
   const std::string schema =
       "c10d::_allgather_base_(Tensor output, Tensor input) -> (Tensor, Work)";
   const std::string both = list({kResult, kInput});
@@ -159,7 +160,8 @@ TEST_CASE("chakra: a collective on a buffer of its caller's is one op, with or w
     const Graph& graph = made->graph;
     REQUIRE(graph.ops.size() == 2);
     CHECK(graph.ops[0].fixed);
-    // Of what is gathered, 64 bytes; a call alone does not say which operand only is written.
+    // The record has the gathered 64 bytes. A call alone does not show which operand is only
+    // written.
     CHECK(graph.ops[0].duration_ns == (with_record ? 64'000 : 96'000));
     REQUIRE(graph.ops[0].writes.size() == 1);
     CHECK(std::count(graph.ops[1].reads.begin(), graph.ops[1].reads.end(),

@@ -16,7 +16,7 @@ using importers::ChakraType;
 using schedule::Access;
 using schedule::Schedule;
 
-/// What a trace of the plan should give back: its positions as ops, in their order.
+/// The graph that a trace of the plan should give back: its positions as ops, in their order.
 Graph positions_of(const Schedule& plan) {
   Graph graph;
   graph.storages = plan.storages;
@@ -94,7 +94,7 @@ TEST_CASE("export: transfers are memory nodes that wait for what the schedule sa
   const auto& prefetch = trace->nodes[positions + 2];
   CHECK(prefetch.type == ChakraType::kMemoryLoad);
   CHECK(prefetch.data_dependencies == std::vector<std::uint64_t>{1, positions + 2});
-  // Position 1 waits for it, and for position 0 as the order says.
+  // Position 1 waits for it, and for position 0 because of the order.
   CHECK(trace->nodes[1].data_dependencies == std::vector<std::uint64_t>{positions + 3});
   CHECK(trace->nodes[1].control_dependencies == std::vector<std::uint64_t>{1});
   // The detach of w0 waits for the store of the step before (cache op 9): no edge in one step.
@@ -128,7 +128,7 @@ TEST_CASE("export: no node is the host's, and microseconds do not add up to a lo
     if (type == static_cast<std::uint64_t>(ChakraType::kCompute)) compute_us += duration_us;
   }
   CHECK(plan.positions.size() == 4);
-  CHECK(compute_us == 2);  // of 2.8; 4 by ops that are rounded up
+  CHECK(compute_us == 2);  // the exact sum is 2.8; rounding each op up would give 4
 }
 
 TEST_CASE("export: names that are not unique, and odd ones, stay apart") {

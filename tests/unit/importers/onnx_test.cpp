@@ -7,7 +7,7 @@ namespace {
 
 using importers::import_onnx;
 
-/// Reads a tensor that nothing makes.
+/// Reads a tensor without a producer.
 Model incomplete_model() {
   Model model;
   model.graph.bytes(2, "small");
@@ -22,7 +22,7 @@ Model incomplete_model() {
   return model;
 }
 
-/// ids -> embedding -> MatMul with a turned weight -> Softmax, without any weights in the file.
+/// ids -> embedding -> MatMul with a transposed weight -> Softmax, without any weights in the file.
 Model good_model() {
   Model model;
   model.graph.bytes(2, "small");

@@ -10,7 +10,7 @@ using importers::import_onnx;
 
 constexpr std::uint64_t kInt16 = 5;
 
-/// The sizes of `names` in the graph of a model, all of them weights.
+/// Checks the sizes of `names` in the graph of a model; all of them must be weights.
 void check_weights(const Model& model,
                    const std::vector<std::pair<const char*, std::uint64_t>>& expected) {
   const auto made = import_onnx(model.bytes(), {});
@@ -41,7 +41,7 @@ TEST_CASE("onnx: a weight that the file has lost is one of the size that the res
                         {"k", 24 * 2 * 9 * 4},
                         {"b", 24 * 4}});
   CHECK_THAT(import_onnx(model.bytes(), {})->notes.remarks.back(), Catch::Contains("6 tensors"));
-  // Of the wrong order is not lost.
+  // A tensor that is used before its producer is an error, not a lost weight.
   Model early;
   early.graph.message(13, value_info("later", kFloat, {8}));
   early.input("x", kFloat, {8});
@@ -56,8 +56,8 @@ TEST_CASE("onnx: a lost factor has the rank that the product's sizes tell") {
   const Case cases[] = {
       {{2, 8, 64}, {2, 8, 32}, {64, 32}},     // one matrix for the whole batch
       {{2, 8, 64}, {2, 8}, {64}},             // a vector
-      {{8, 64}, {3, 8, 32}, {3, 64, 32}},     // a batch of its own
-      {{1, 8, 64}, {3, 8, 32}, {3, 64, 32}},  // the same, of a batch of one
+      {{8, 64}, {3, 8, 32}, {3, 64, 32}},     // with its own batch
+      {{1, 8, 64}, {3, 8, 32}, {3, 64, 32}},  // the same with a batch of one
       {{5, 1, 8, 64}, {5, 3, 8, 32}, {3, 64, 32}},
       {{64}, {32}, {64, 32}},
       {{64}, {3, 32}, {3, 64, 32}},
@@ -73,7 +73,7 @@ TEST_CASE("onnx: a lost factor has the rank that the product's sizes tell") {
     CAPTURE(one.x, one.result);
     check_weights(model, {{"w", bytes}});
   }
-  // No factor gives these.
+  // No factor has these results.
   for (const Sizes& result : {Sizes{2, 9, 32}, Sizes{4, 8, 32}, Sizes{2, 9}, Sizes{32}}) {
     Model model;
     model.graph.message(13, value_info("y", kFloat, result));
@@ -100,12 +100,12 @@ TEST_CASE("onnx: a norm by groups has one scale a group before opset 21, then on
   }
 }
 
-TEST_CASE("onnx: what a cut model lacks is no weight, whatever the file says of its size") {
+TEST_CASE("onnx: what a cut model lacks is not a weight, whatever the file says of its size") {
   const auto refused = [](const WireWriter& node, std::uint64_t type) {
     Model model;
     model.graph.message(13, value_info("h", type, {2, 8, 64}));
     model.graph.message(13, value_info("y", kFloat, {2, 8, 64}));
-    // With one initializer left, only what stands like a weight is one: not x.
+    // With one initializer left, only inputs in the place of a weight are weights; x is not.
     model.graph.message(5, WireWriter().number(1, 32).number(2, kFloat).bytes(8, "left"));
     model.input("x", kFloat, {2, 8, 64}).input("w", kFloat, {64, 64}).node(node);
     return error_of(import_onnx(model.bytes(), {}));
@@ -117,7 +117,7 @@ TEST_CASE("onnx: what a cut model lacks is no weight, whatever the file says of 
   CHECK_THAT(refused(op("Where", {"h", "x", "x"}, {"y"}), kFloat), missing);
   CHECK_THAT(refused(op("Add", {"x", "h"}, {"y"}), kInt64), missing);
   CHECK(refused(op("Add", {"x", "h"}, {"y"}), kFloat).empty());
-  // The residual of a layer goes into its norm too, so that its place in the sum does not count.
+  // The residual of a layer goes into its norm too, so its place in the sum does not count.
   Model residual;
   residual.graph.message(13, value_info("h", kFloat, {2, 8, 64}));
   residual.input("x", kFloat, {2, 8, 64}).node(op("Add", {"x", "h"}, {"s"}));
@@ -225,13 +225,13 @@ TEST_CASE("onnx: in a file that has its weights every input is data") {
   product.graph.message(5, tensor(kFloat, {16, 16}, "w"));
   product.input("a", kFloat, {16, 16}).input("b", kFloat, {16, 16});
   product.node(op("MatMul", {"a", "b"}, {"ab"})).node(op("Add", {"ab", "w"}, {"y"}));
-  // Integers of 16 bits are a weight where they are dequantized, as among the inputs.
+  // 16-bit integers are weights if they are dequantized, like among the inputs.
   Model quantized;
   quantized.graph.message(5, tensor(kInt16, {16, 16}, "q")).message(5, tensor(kFloat, {}, "s"));
   quantized.input("a", kFloat, {16, 16}).input("b", kFloat, {16, 16});
   quantized.node(op("DequantizeLinear", {"q", "s"}, {"w"}));
   quantized.node(op("MatMul", {"a", "b"}, {"ab"})).node(op("Add", {"ab", "w"}, {"y"}));
-  // Nor can all be weights where only small tensors are left.
+  // If only small tensors are left, not all inputs can be weights.
   Model small;
   small.graph.message(5, tensor(kFloat, {8}, "mean"));
   small.input("obs", kFloat, {8}).node(op("Sub", {"obs", "mean"}, {"y"}));

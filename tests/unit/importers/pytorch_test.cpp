@@ -9,7 +9,7 @@ namespace {
 
 using importers::import_pytorch;
 
-/// A node of schema 1.0.1; lists as they stand in the file.
+/// A node of schema 1.0.1; lists have the notation of the file.
 std::string node(int id, int parent, const std::string& name, const std::string& schema,
                  const std::string& inputs, const std::string& outputs,
                  const std::string& more = "") {
@@ -82,7 +82,7 @@ TEST_CASE("pytorch: a call of another thread in between does not end the calls t
   CHECK(ops == std::vector<std::string>{"aten::mul", "aten::mm"});
 }
 
-TEST_CASE("pytorch: weights, gradients and inputs are told apart by who uses them") {
+TEST_CASE("pytorch: weights, gradients and inputs are distinguished by their users") {
   const auto made = import_pytorch(trace(training()), {});
   REQUIRE(error_of(made).empty());
   const Graph& graph = made->graph;
@@ -160,11 +160,11 @@ TEST_CASE("pytorch: a call on a list of 200,000 tensors takes time for each of t
     inputs += (i > 1 ? "," : "") + tensor(i, i, 4);
     outputs += (i > 1 ? "," : "") + tensor(-i & INT32_MAX, -i & INT32_MAX, 4);
   }
-  // What a part does not share is as bad when it is long: the name, the signature, the sizes.
+  // Long values that all parts repeat are as costly: the name, the signature, the sizes.
   std::string schema = "aten::_foreach_neg(Tensor[] self";
   std::string shapes = "[[4]";
   for (int i = 0; i < kPlaces; ++i) {
-    if (i % 2 == 0) schema += ", int x";  // a string ends at 1 MiB
+    if (i % 2 == 0) schema += ", int x";  // a string may have at most 1 MiB
     shapes += ",[4]";
   }
   const std::string long_name(kPlaces, 'x');
@@ -187,14 +187,14 @@ TEST_CASE("pytorch: state that the optimizer's first step creates was there alre
   nodes.push_back(node(13, 9, "aten::add_", kAdd,
                        "[" + tensor(50, 5, 16) + "," + tensor(30, 3, 16) + "]",
                        "[" + tensor(50, 5, 16) + "]"));
-  // fill_ allocates nothing, so the storage begins with zeros_like's own output.
+  // fill_ allocates nothing, so the storage begins with the output of zeros_like.
   nodes.insert(nodes.begin() + 11, node(20, 0, "x", "", "[]", "[]"));
   const auto made = import_pytorch(trace(nodes), {});
   REQUIRE(error_of(made).empty());
   const Graph& graph = made->graph;
   CHECK(find_op(graph, "aten::fill_") != nullptr);
 
-  // With its allocation recorded, as real traces have it.
+  // With a record of its allocation, like real traces.
   nodes[12] = node(12, 11, "aten::empty", kEmpty, "[]", "[" + tensor(50, 5, 16) + "]");
   const auto again = import_pytorch(trace(nodes), {});
   REQUIRE(error_of(again).empty());
@@ -250,7 +250,7 @@ TEST_CASE("pytorch: schema 1.1 says the same with other words") {
   CHECK(made->graph.ops[0].reads.size() == 2);
 }
 
-/// A node as Chakra's trace linker leaves it.
+/// A node as Chakra's trace linker writes it.
 std::string linked(int id, int parent, const std::string& name, const std::string& schema,
                    const std::string& inputs, const std::string& outputs,
                    const std::string& times) {
@@ -278,7 +278,7 @@ TEST_CASE("pytorch: a linked trace's kernels are copies that lend their time to 
                     R"("cat": "cpu_op", "inclusive_dur": 60, "exclusive_dur": null)"),
              linked(4, 3, "gemm_kernel", kMm, in, out, kernel("40.5")),
              linked(5, 3, "Memset (Device)", kMm, in, out, kernel("1.5")),
-             // What no operator launched, a compiler's code, has the kernel's own time.
+             // A kernel that no operator launched (generated code) has its own time.
              linked(6, 1, "triton_fused", "", out, next, R"("exclusive_dur": 20)"),
              linked(7, 6, "triton_fused_0", "", out, next, kernel("8"))}),
       {});
@@ -306,7 +306,7 @@ TEST_CASE("pytorch: calls within are taken off a duration that has them, once") 
     for (const Op& op : made->graph.ops) out.push_back(op.duration_ns);
     return out;
   };
-  // All that aten::outer does is done within; aten::middle writes more than aten::inner.
+  // Nested ops do all of aten::outer; aten::middle writes more than aten::inner.
   CHECK(durations(R"("dur": 20)") == std::vector<std::uint64_t>{2000, 3000});
   const auto made = import_pytorch(
       trace({linked(2, 1, "aten::outer", kMul, in(1), two, R"("dur": 20)"),

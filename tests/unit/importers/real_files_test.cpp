@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using Importer = Result<importers::Imported> (*)(std::string_view, const importers::Options&);
 
-/// The step in one of the public traces and models; nothing where they are not on this machine.
+/// Imports one of the public traces and models; nullopt if it is not on this machine.
 std::optional<Graph> import_real(const char* file, Importer importer) {
   const char* const from_env = std::getenv("HO_DATA_DIR");
   const fs::path path = fs::path(from_env != nullptr ? from_env : HO_DATA_DIR) / file;
@@ -74,7 +74,7 @@ TEST_CASE("real files: LLaMA-7B's step has the model's weights, gradients and st
   CHECK(kinds[StorageKind::kWeight].count == 32 * 5 + 2);
   CHECK(kinds[StorageKind::kWeight].bytes == 2 * kParameters);
   CHECK(kinds[StorageKind::kOptimizerState].bytes == 8 * kParameters);
-  // One gradient a weight and micro batch, and their sum for each layer and embedding.
+  // One gradient per weight and micro batch, and their sum per layer and embedding.
   CHECK(kinds[StorageKind::kGradient].count == 4 * 162 + 34);
   CHECK(kinds[StorageKind::kGradient].bytes == 5 * 2 * kParameters);
   CHECK(kinds[StorageKind::kInput].count == 4);
@@ -97,7 +97,7 @@ TEST_CASE("real files: a rank of the parallel LLaMA-7B run has its share, and it
     for (const Op& op : graph->ops) fixed += op.fixed ? 1 : 0;
     CHECK(fixed == 1281 + 8 + 8);
     auto kinds = by_kind(*graph);
-    // 16 of 32 layers, each half; the embedding is not split.
+    // 16 of 32 layers, each split in half; the embedding is not split.
     constexpr std::uint64_t kLayer = 4096 * (3 * 4096 + 4096 + 3 * 11008);
     CHECK(kinds[StorageKind::kWeight].bytes == 2 * (16 * kLayer / 2 + 32000ULL * 4096));
     CHECK(kinds[StorageKind::kWeight].count == 16 * 5 + 1);
@@ -141,7 +141,8 @@ TEST_CASE("real files: the ONNX GPT has 12 layers of 768 with all sizes inferred
   const auto graph = import_real("onnx/gpt12x768_noweights.onnx", importers::import_onnx);
   if (!graph) return;
   constexpr std::uint64_t kD = 768;
-  // Per layer 12 d^2 + 9 d of products and MLP biases; norms are shared; head and table apart.
+  // Per layer 12 d^2 + 9 d of products and MLP biases; norms are shared; head and table are
+  // separate.
   auto kinds = by_kind(*graph);
   const std::uint64_t products = 12 * 12 * kD * kD + 2 * 50257 * kD;
   CHECK(kinds[StorageKind::kWeight].bytes > 4 * products);

@@ -63,7 +63,7 @@ class ChakraBuilder {
   std::string bytes_;
 };
 
-/// Two micro batches of one layer with its update: what STG writes, in small.
+/// Two micro batches of one layer with its update, in STG's form.
 inline ChakraBuilder small_stg() {
   const std::string batched = "@0MicroBatch,D";
   const std::string weight = "@0D,D";
@@ -104,7 +104,7 @@ inline ChakraBuilder small_stg() {
   return out;
 }
 
-/// The text of the error; empty where there is none.
+/// The text of the error; empty if there is none.
 inline std::string error_of(const Result<importers::Imported>& made) {
   return made ? "" : made.error().message();
 }

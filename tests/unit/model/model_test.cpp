@@ -71,7 +71,7 @@ TEST_CASE("fingerprint: every field counts") {
   CHECK(fingerprint(graph()) == fingerprint(graph()));
 }
 
-TEST_CASE("check_graph: a graph that a job built itself is held to the same rules") {
+TEST_CASE("check_graph: a graph that a job builds obeys the same rules") {
   CHECK(check_graph(graph()).ok());
   const auto error_after = [](const std::function<void(Graph&)>& change) {
     Graph changed = graph();

@@ -32,7 +32,7 @@ Graph small_graph() {
   return graph;
 }
 
-/// The text of the error that reading a JSON graph gives; empty: it was read.
+/// The error text of parsing a JSON graph; empty if it parses.
 std::string json_error(const std::string& json) {
   const auto graph = parse_graph(json, GraphEncoding::kJson, "g.json");
   return graph ? "" : graph.error().message();
@@ -48,7 +48,7 @@ const std::string kStorages =
     R"({"id":3,"name":"tmp","bytes":"64","kind":"WORKSPACE"})";
 const std::string kTmpOp = R"({"id":99,"writes":[3]})";
 
-/// That the error names everything given.
+/// Checks that the error contains each part.
 void check_names(const std::string& error, std::initializer_list<std::string> parts) {
   INFO("error: " << error);
   CHECK(error.find("g.json") != std::string::npos);
@@ -80,7 +80,7 @@ TEST_CASE("graph: files are read by their suffix and an unknown suffix is refuse
   CHECK(read_graph_file(folder.path("none.json")).error().code() == Errc::kNotFound);
 }
 
-TEST_CASE("graph: field names in snake_case and numbers without quotes are JSON too") {
+TEST_CASE("graph: JSON may have field names in snake_case and numbers without quotes") {
   const auto graph =
       parse_graph(R"({"version":1,"storages":[{"id":1,"bytes":64,"persistent":true}],)"
                   R"("ops":[{"id":5,"duration_ns":12,"reads":[1]}]})",
@@ -145,7 +145,7 @@ TEST_CASE("graph: `after` agrees with program order; cycles are called cycles") 
               {"op 1", "after", "op 2", "cycle"});
 }
 
-TEST_CASE("graph: what is not a number, too large, or unknown is refused") {
+TEST_CASE("graph: values that are not a number, too large, or unknown are refused") {
   const auto op = [](const std::string& fields) {
     return json_error(json(kStorages, kTmpOp + R"(,{"id":8,)" + fields + "}"));
   };
@@ -156,7 +156,7 @@ TEST_CASE("graph: what is not a number, too large, or unknown is refused") {
     INFO(fields);
     CHECK(!op(fields).empty());
   }
-  // Each fits, the sum does not.
+  // Each duration fits; their sum does not.
   const std::string half = R"("durationNs":"4611686018427387904"})";
   CHECK(json_error(json(kStorages, kTmpOp + R"(,{"id":8,)" + half)).empty());
   check_names(json_error(json(kStorages, kTmpOp + R"(,{"id":8,)" + half + R"(,{"id":9,)" + half)),
@@ -178,7 +178,7 @@ TEST_CASE("graph: hostile text is an error, quickly") {
   CHECK(counted.error().code() == Errc::kOutOfRange);
 }
 
-TEST_CASE("graph: cut or damaged bytes never do worse than an error") {
+TEST_CASE("graph: truncated or damaged bytes give an error and nothing worse") {
   for (const auto encoding : {GraphEncoding::kJson, GraphEncoding::kText, GraphEncoding::kBinary}) {
     const std::string bytes = serialize_graph(small_graph(), encoding);
     std::size_t refused = 0;

@@ -44,7 +44,7 @@ TEST_CASE("hardware: an absent tier or port stays absent") {
   CHECK(*read == hardware);
 }
 
-TEST_CASE("hardware: a tier without a link, or an absurd size, is named by its field") {
+TEST_CASE("hardware: an error names the field of a missing link or a size out of range") {
   CHECK(error_of(R"({"localDdr":{"capacityBytes":1}})").find("local_ddr.read.bytes_per_s") !=
         std::string::npos);
   CHECK(error_of(R"({"remoteDdr":{"read":{"bytesPerS":1}}})").find("remote_ddr.write") !=

@@ -18,7 +18,7 @@ namespace {
 
 using schedule::Schedule;
 
-/// Every field of the format away from its default.
+/// A schedule in which every field differs from its default.
 Schedule full_schedule() {
   Schedule schedule = training_step();
   schedule.graph_fingerprint = 0x0123456789abcdefU;

@@ -1,4 +1,4 @@
-// FrameChannel over a socket pair: what each limit does when it is reached.
+// FrameChannel over a socket pair: the effect of reaching each limit.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -55,7 +55,7 @@ struct Pair {
     }
     REQUIRE(::sendmsg(peer.get(), &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
   }
-  /// Runs until the channel is closed by failure, for 5 s at most. @return its error's code.
+  /// Runs until a failure closes the channel, for 5 s at most. @return the code of the error.
   Errc run_until_closed() {
     const auto end = std::chrono::steady_clock::now() + milliseconds(5000);
     while (!closed && std::chrono::steady_clock::now() < end) io.run_for(milliseconds(5));
@@ -65,7 +65,7 @@ struct Pair {
     io.restart();
     io.run_for(time);
   }
-  /// Everything the channel has sent, up to its end of the connection.
+  /// All bytes that the channel has sent, up to its end of the connection.
   [[nodiscard]] std::string read_all() const {
     std::string out;
     char buffer[65536];
@@ -102,7 +102,7 @@ TEST_CASE("channel: a frame that is not completed in time closes it") {
   CHECK(pair.frames.empty());
 }
 
-TEST_CASE("channel: the time between frames is nobody's business") {
+TEST_CASE("channel: the time between frames has no limit") {
   Pair pair(short_times());
   pair.write(frame("one"));
   pair.run(milliseconds(150));
@@ -142,7 +142,7 @@ TEST_CASE("channel: a peer that does not read fills its queue and nothing more")
   CHECK(sent < 1000);
 }
 
-TEST_CASE("channel: above what channels may hold together only one with nothing unsent may queue") {
+TEST_CASE("channel: beyond the shared limit only a channel with nothing unsent may queue") {
   FrameChannel::Options options;
   options.send_budget = std::make_shared<FrameChannel::SendBudget>();
   options.send_budget->bytes_max = 512 * 1024;
@@ -160,7 +160,7 @@ TEST_CASE("channel: above what channels may hold together only one with nothing 
   CHECK(options.send_budget->bytes == 0);
 }
 
-TEST_CASE("channel: what does not fit a frame is refused and leaves it open") {
+TEST_CASE("channel: a payload above the frame limit is refused, and the channel stays open") {
   Pair pair({});
   CHECK(pair.channel->send(std::string(kFrameBytesMax + 1, 'x'), {}).error().code() ==
         Errc::kInvalidArgument);
@@ -170,7 +170,7 @@ TEST_CASE("channel: what does not fit a frame is refused and leaves it open") {
 
 TEST_CASE("channel: closing after sending sends what is queued, takes nothing more, and ends") {
   Pair pair(short_times());
-  const std::string payload(512 * 1024, 'x');  // more than a socket's buffer
+  const std::string payload(512 * 1024, 'x');  // more than the buffer of a socket
   REQUIRE(pair.channel->send(payload, {}).ok());
   pair.channel->close_after_sending();
   CHECK(pair.channel->send("late", {}).error().code() == Errc::kUnavailable);
@@ -185,7 +185,7 @@ TEST_CASE("channel: closing after sending sends what is queued, takes nothing mo
   }
   SECTION("to one that does not, by its deadline") { pair.run(milliseconds(300)); }
   CHECK_FALSE(pair.channel->open());
-  CHECK_FALSE(pair.closed);  // it was our wish
+  CHECK_FALSE(pair.closed);  // closing on request is not a failure
 }
 
 TEST_CASE("channel: descriptors come with the frame that announced them") {
@@ -210,7 +210,7 @@ TEST_CASE("channel: announced descriptors that do not come close it") {
   CHECK(pair.run_until_closed() == Errc::kCorrupt);
 }
 
-TEST_CASE("channel: descriptors that no frame announces close it before they pile up") {
+TEST_CASE("channel: descriptors that no frame announces close it before they accumulate") {
   FrameChannel::Options options;
   options.receive_descriptors = true;
   Pair pair(options);
@@ -220,7 +220,7 @@ TEST_CASE("channel: descriptors that no frame announces close it before they pil
   CHECK(pair.run_until_closed() == Errc::kCorrupt);
 }
 
-TEST_CASE("channel: more descriptors at once than a frame may have are lost, which closes it") {
+TEST_CASE("channel: more descriptors at once than a frame may have close it") {
   FrameChannel::Options options;
   options.receive_descriptors = true;
   Pair pair(options);
@@ -240,7 +240,7 @@ TEST_CASE("channel: a daemon's end takes no descriptors at all") {
   CHECK(pair.run_until_closed() == Errc::kCorrupt);
 }
 
-TEST_CASE("channel: the peer's end of the connection is told once") {
+TEST_CASE("channel: the end of the connection by the peer is reported once") {
   Pair pair({});
   pair.peer.reset();
   CHECK(pair.run_until_closed() == Errc::kUnavailable);

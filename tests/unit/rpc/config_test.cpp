@@ -12,7 +12,7 @@ constexpr const char* kGood =
     "ofi { address: \"127.0.0.2\" }\n"
     "nodes { node_id: 8 control_addresses: \"tcp:127.0.0.1:7701\" }\nlog_level: \"warning\"\n";
 
-/// The error of `kGood` with one line put after it (its own line is the eleventh).
+/// The error of `kGood` with one more line, which is line 11.
 std::string error_with(const std::string& line) {
   const auto parsed = parse_daemon_config(kGood + line, "f");
   REQUIRE_FALSE(parsed.ok());
@@ -22,7 +22,7 @@ std::string error_with(const std::string& line) {
 
 }  // namespace
 
-TEST_CASE("config: every field of a good configuration is taken over") {
+TEST_CASE("config: every field of a good configuration is read") {
   const auto parsed = parse_daemon_config(kGood, "f");
   REQUIRE(parsed.ok());
   CHECK(parsed->node.value() == 7);
@@ -42,7 +42,7 @@ TEST_CASE("config: every field of a good configuration is taken over") {
   CHECK(parsed->log_level == LogLevel::kWarning);
 }
 
-TEST_CASE("config: what is left out has its default") {
+TEST_CASE("config: absent fields have their defaults") {
   const auto parsed = parse_daemon_config("ddr_bytes: 268435456", "f");
   REQUIRE(parsed.ok());
   CHECK(parsed->segment_bytes == 256 * kMiB);
@@ -54,13 +54,13 @@ TEST_CASE("config: what is left out has its default") {
   CHECK_FALSE(parsed->node_name.empty());
 }
 
-TEST_CASE("config: no drain time is a choice, not a field left out") {
+TEST_CASE("config: a drain time of 0 is a value, not an absent field") {
   const auto parsed = parse_daemon_config("ddr_bytes: 268435456 drain_ms: 0", "f");
   REQUIRE(parsed.ok());
   CHECK(parsed->drain == std::chrono::milliseconds(0));
 }
 
-TEST_CASE("config: each mistake is told with its line and field") {
+TEST_CASE("config: each error names its line and field") {
   CHECK(error_with("lease_ms: 5").find("specified multiple times") != std::string::npos);
   CHECK(error_with("wrong_name: 5").find("f:11: ") == 0);
   CHECK(error_with("nodes { node_id: 8 control_addresses: \"unix:/a\" }") ==
@@ -99,7 +99,7 @@ TEST_CASE("config: each mistake is told with its line and field") {
         0);
 }
 
-TEST_CASE("config: a text cut anywhere is accepted or refused, never more") {
+TEST_CASE("config: text truncated anywhere is accepted or refused, and nothing worse") {
   const std::string whole = kGood;
   for (std::size_t length = 0; length <= whole.size(); ++length) {
     const auto parsed = parse_daemon_config(whole.substr(0, length), "f");
@@ -107,7 +107,7 @@ TEST_CASE("config: a text cut anywhere is accepted or refused, never more") {
   }
 }
 
-TEST_CASE("config: NUMA nodes are all, none or a list, and a mistake names field and line") {
+TEST_CASE("config: NUMA nodes are all, none or a list, and an error names field and line") {
   const std::string base = "ddr_bytes: 268435456\n";
   const auto plain = parse_daemon_config(base, "f");
   REQUIRE(plain.ok());
@@ -126,7 +126,7 @@ TEST_CASE("config: NUMA nodes are all, none or a list, and a mistake names field
         "f:2: numa: \"on\" is not a list of NUMA nodes such as 0-2,5, auto or off");
 }
 
-TEST_CASE("config: a list of drivers forces and forbids, and what it names must be there") {
+TEST_CASE("config: a list of drivers forces and forbids drivers, and needs their blocks") {
   const std::string base = "ddr_bytes: 268435456\nofi {\n}\n";
   const auto only = parse_daemon_config(base + "transport: \"ofi,local\"", "f");
   REQUIRE(only.ok());
@@ -153,7 +153,7 @@ TEST_CASE("config: errors in ofi name their lines, and open listening needs inse
   CHECK(good->ofi[0].provider.line == 3);
   CHECK(good->ofi[0].domain.line == 4);
   CHECK(good->ofi[0].interface.line == 5);
-  CHECK(good->ofi[0].address.line == 2);  // the block's
+  CHECK(good->ofi[0].address.line == 2);  // that of the block
   CHECK(good->ofi[0].address.text.empty());
   CHECK(
       refused("provider: \"net\"\ninterface: \"eth7\"").find("f:4: ofi: interface: eth7 is not") ==
@@ -184,7 +184,7 @@ TEST_CASE("config: several ofi blocks are rails, each with its own lines and add
   CHECK(good->ofi[1].address.text == "127.0.0.2");
   CHECK(good->ofi[1].address.line == 4);
   CHECK(good->ofi[1].provider.text == "tcp");
-  CHECK(good->ofi[1].provider.line == 3);  // the block's
+  CHECK(good->ofi[1].provider.line == 3);  // that of the block
   CHECK(refused("interface: \"lo\"") == "accepted");
   CHECK(refused("provider: \"net\"\naddress: \"127.0.0.2\"") ==
         "f:4: ofi: provider: net and tcp in line 2; all rails need the same provider");

@@ -23,7 +23,7 @@ std::string frame(const std::string& payload, std::size_t descriptors = 0) {
 
 }  // namespace
 
-TEST_CASE("frame: what is encoded comes out again, however the stream is cut") {
+TEST_CASE("frame: encoded frames decode again, however the stream is split") {
   Prng random(11);
   for (int round = 0; round < 200; ++round) {
     std::vector<std::string> payloads;
@@ -76,7 +76,7 @@ TEST_CASE("frame: limits hold on both sides") {
   CHECK(encode_frame(std::string(std::size_t{kFrameBytesMax} + 1, 'x'), 0).error().code() ==
         Errc::kInvalidArgument);
   CHECK(encode_frame("x", kFrameDescriptorsMax + 1U).error().code() == Errc::kInvalidArgument);
-  // 4 MiB + 1 in the header; 65 descriptors in the header.
+  // 4 MiB + 1 in the header, and 65 descriptors in the header.
   for (const std::string& header : {std::string("\x01\x00\x40\x00\x00\x00HO", 8),
                                     std::string("\x01\x00\x00\x00\x41\x00HO", 8)}) {
     FrameDecoder decoder;

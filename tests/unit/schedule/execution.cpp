@@ -26,7 +26,8 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   return a ^ (a >> 29U);
 }
 
-/// Every storage's value after each op of each step, had all been resident: the truth.
+/// The expected values: every storage's value after each op of each step, if all storages were
+/// resident.
 class Reference {
  public:
   explicit Reference(const Schedule& schedule) : schedule_(schedule) {
@@ -40,12 +41,12 @@ class Reference {
   static std::uint64_t input(std::uint32_t storage, std::uint32_t step) {
     return mix(mix(2, storage), step);
   }
-  /// What an op makes of what it read.
+  /// The value that an op writes, computed from the values it read.
   static std::uint64_t result(std::uint32_t op, std::uint64_t read, std::uint32_t storage) {
     return mix(mix(mix(3, op), read), storage);
   }
 
-  /// Runs the ops in their own order; fills what each op reads.
+  /// Runs the ops in program order and records what each op reads.
   void run_step(std::uint32_t step) {
     reads_.assign(schedule_.ops.size(), {});
     for (std::uint32_t s = 0; s < schedule_.storages.size(); ++s) {
@@ -128,7 +129,7 @@ class Execution {
     const CacheOp* op = nullptr;
     int step = 0;
     std::uint32_t index = 0;
-    std::uint64_t speed = 0;  ///< larger: chosen more eagerly
+    std::uint64_t speed = 0;  ///< larger: chosen earlier
     bool done = false;
     bool started = false;
     std::uint64_t cells_moved = 0;
@@ -145,7 +146,7 @@ class Execution {
     return schedule_.homes[s]->offset_bytes / kCellBytes;
   }
   std::uint64_t cells(std::uint32_t s) const { return schedule_.storages[s].bytes / kCellBytes; }
-  /// Cells of one value differ, so that a shifted copy is seen.
+  /// The cells of one value differ, so that a shifted copy is detected.
   static std::uint64_t cell_value(std::uint64_t value, std::uint64_t cell) {
     return mix(value, cell + 1);
   }
@@ -162,7 +163,8 @@ class Execution {
     }
   }
 
-  /// Whether the instance of `list index` in `step` is done; instances before the first step are.
+  /// Whether the instance of `list index` in `step` is complete. Instances before the first step
+  /// are.
   [[nodiscard]] bool steady_done(int step, std::uint32_t index) const {
     if (step < 0) return true;
     return instances_[schedule_.prologue.size() +
@@ -195,7 +197,7 @@ class Execution {
     return step_ > step || (step_ == step && position_ > instance.op->after_position->value());
   }
 
-  /// After the last step a runtime may leave out what only a next one would read.
+  /// After the last step a runtime may leave out transfers for a next step.
   [[nodiscard]] bool leaves_out(std::size_t i) {
     const Instance& instance = instances_[i];
     const bool steady = i >= schedule_.prologue.size() && i < first_epilogue_;
@@ -216,13 +218,14 @@ class Execution {
     return true;
   }
 
-  /// One thing happens. @return false: nothing can.
+  /// Runs one event. @return false: no event is possible.
   bool act() {
     if (begun_ == step_ && step_ < steps_) {
       begin_step();
       return true;
     }
-    // The compute chain competes with every instance that may run, by eagerness.
+    // The next event of the compute chain competes with every instance that may run; the speeds
+    // decide.
     std::uint64_t best = 0;
     std::optional<std::size_t> chosen;
     const bool op_ready = step_ < steps_ && (running_ || op_may_start());
@@ -292,7 +295,7 @@ class Execution {
     return schedule_.positions[position_];
   }
 
-  /// Reads are looked at when an op starts and again when it ends.
+  /// Checks the values read, when an op starts and again when it ends.
   void look(bool at_end) {
     const std::uint32_t op = position().op.value();
     for (const Operand& operand : position().operands) {
@@ -350,11 +353,11 @@ class Execution {
   Reference reference_;
   std::vector<std::uint8_t> droppable_;
   std::vector<std::uint64_t> device_;
-  std::vector<std::uint64_t> home_[4];  // by HomeTier; staging slots lie in local DDR's
+  std::vector<std::uint64_t> home_[4];  // by HomeTier; staging slots are in the arena of local DDR
   std::vector<Instance> instances_;
   std::size_t first_epilogue_ = 0;
-  std::uint32_t step_ = 0;   // of the compute chain
-  std::uint32_t begun_ = 0;  // steps begun
+  std::uint32_t step_ = 0;   // current step of the compute chain
+  std::uint32_t begun_ = 0;  // number of steps that have begun
   std::uint32_t position_ = 0;
   bool running_ = false;
   std::string fault_;

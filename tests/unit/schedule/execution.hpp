@@ -7,11 +7,10 @@
 
 namespace ho::test {
 
-/// Runs a schedule once, in an order that a seed chooses among all those its dependencies allow,
-/// and looks at every value that is read. It shares nothing with validate(): memory is cells of 8
-/// bytes, transfers copy cell by cell while other things happen, ops spoil what they write while
-/// they run. Sizes and offsets must be multiples of 8.
-/// @return what went wrong first (a wrong value, or nothing can run any more); empty: nothing.
+/// Runs a schedule once and checks every value that is read. A seed chooses one of the orders that
+/// the dependencies allow. Shares no code with validate(): memory consists of cells of 8 bytes,
+/// transfers copy cell by cell while other events happen, and ops overwrite their outputs with
+/// garbage while they run. Sizes and offsets must be multiples of 8.
 [[nodiscard]] std::string execute(const schedule::Schedule& schedule, std::uint32_t steps,
                                   std::uint64_t seed);
 

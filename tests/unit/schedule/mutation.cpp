@@ -26,7 +26,7 @@ std::uint64_t moved(std::uint64_t offset_bytes, Prng& prng) {
   return prng.below(2) == 0 && offset_bytes >= by ? offset_bytes - by : offset_bytes + by;
 }
 
-/// Changes where a storage lies at every place that names it: only overlaps can then be wrong.
+/// Moves a storage at every place that names it, so that only overlaps can be wrong afterwards.
 void move_storage(Schedule& schedule, StorageIndex storage, Prng& prng) {
   const std::uint64_t to = kShiftBytes * prng.below(schedule.arena_bytes / kShiftBytes);
   const std::uint32_t from_position =

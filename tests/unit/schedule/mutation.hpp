@@ -8,17 +8,17 @@
 
 namespace ho::test {
 
-/// Changes one thing, often into something illegal, often not.
+/// Makes one random change. The result may be legal or illegal.
 void mutate(schedule::Schedule& schedule, Prng& prng);
-/// Ranges and arenas made to fit again, so that mutants reach the rules about order.
+/// Adjusts ranges and arenas, so that mutants reach the rules about order.
 void repair(schedule::Schedule& schedule);
 
 struct MutantCount {
   std::uint64_t accepted = 0;
   std::uint64_t refused = 0;
-  std::string fault;  ///< of an accepted mutant that computed a wrong value, with its seeds
+  std::string fault;  ///< an accepted mutant that computed a wrong value, with its seeds
 };
-/// Executes those mutants of `legal` that validate() accepts, each in several orders; ends at the
+/// Executes the mutants of `legal` that validate() accepts, each in several orders. Stops at the
 /// first wrong value.
 [[nodiscard]] MutantCount check_mutants(const schedule::Schedule& legal, std::uint64_t mutants,
                                         std::uint64_t seed);

@@ -50,8 +50,8 @@ TEST_CASE("validate: no accepted mutant of a deep offload ever computes a wrong 
 }
 
 TEST_CASE("validate: a refused single change shows wrong values in most cases") {
-  // Guards against a validator that refuses everything: of the refused mutants whose bytes can be
-  // executed, a good part must really go wrong.
+  // Guards against a validator that refuses everything: many of the refused mutants must compute
+  // wrong values when they are executed.
   Prng prng(7);
   int refused = 0;
   int wrong = 0;

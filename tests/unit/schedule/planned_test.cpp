@@ -15,12 +15,12 @@ namespace {
 
 enum class Below : std::uint8_t { kDdr, kDdrAndFlash };
 
-/// A plan for a random graph at a budget that forces moves; nothing where that budget cannot do.
-/// With flash, local DDR holds half to three quarters of what leaves the device.
+/// Plans a random graph with a budget that forces moves; nullopt if no plan fits. With flash, local
+/// DDR has room for half to three quarters of the storages that leave the device.
 std::optional<schedule::Schedule> planned(std::uint64_t seed, Below below = Below::kDdr) {
   const bool flash = below == Below::kDdrAndFlash;
   Graph graph = random_graph(seed, flash ? 40 : 16);
-  // The executor's memory has cells; whole cells per storage keep its offsets whole as well.
+  // The executor's memory has cells of 8 bytes; multiples of 64 keep its offsets aligned.
   for (Storage& storage : graph.storages) storage.bytes = align_up(storage.bytes, 64);
   analyzer::Options options;
   options.device_budget_bytes = analyzer::peak_unmanaged_bytes(graph) * (flash ? 6 : 7) / 10;

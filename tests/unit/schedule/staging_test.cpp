@@ -17,9 +17,9 @@ using schedule::Position;
 using schedule::Schedule;
 using B = ScheduleBuilder;
 
-/// One activation that is stored, staged out, staged in and fetched, and whose staging slot a
-/// second one takes in between: cache ops 0 .. 4 are store, stage_out, detach, stage_in, prefetch
-/// of the first, 5 .. 7 store, detach, prefetch of the second.
+/// One activation is stored, staged out, staged in and fetched; a second one uses its staging slot
+/// in between. Cache ops 0 .. 4 are store, stage_out, detach, stage_in, prefetch of the first; 5 ..
+/// 7 are store, detach, prefetch of the second.
 Schedule staged_step() {
   B b;
   const auto a = b.storage("a", 64, B::kActivation, 0);
@@ -89,7 +89,8 @@ TEST_CASE("validate: staging slots change hands only when the last transfer is o
 TEST_CASE("validate: a transfer reads a slot only when it holds the latest value whole") {
   CHECK(rule_after_staged([](Schedule& s) { s.cache_ops[4].after_cache_ops.pop_back(); }) ==
         "prefetch-races-store");
-  // The StageIn needs no word of the StageOut: what the second value waits for orders the two.
+  // The StageIn does not need to wait for the StageOut: the dependencies of the second value order
+  // the two.
   CHECK(rule_after_staged([](Schedule& s) { s.cache_ops[3].after_cache_ops.clear(); }) == "");
   CHECK(rule_after_staged([](Schedule& s) { s.cache_ops[1].after_cache_ops.clear(); }) ==
         "prefetch-races-store");

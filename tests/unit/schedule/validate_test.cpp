@@ -25,7 +25,7 @@ using schedule::Schedule;
 using schedule::validate;
 using B = ScheduleBuilder;
 
-/// The training step with one thing changed.
+/// The training step after one change.
 std::string rule_after(const std::function<void(Schedule&)>& change) {
   Schedule schedule = training_step();
   change(schedule);
@@ -85,7 +85,7 @@ TEST_CASE("validate: what the prologue and the epilogue may hold") {
         }) == "previous-step");
   CHECK(rule_after([](Schedule& s) { s.prologue.pop_back(); }) == "not-resident");
   CHECK(rule_after([](Schedule& s) { s.epilogue.pop_back(); }) == "lost-value");
-  // Bringing what is fetched in the step anyway.
+  // A prefetch that the step does anyway.
   CHECK(rule_after([](Schedule& s) {
           s.prologue.push_back(s.cache_ops[2]);
           s.prologue.back().after_position.reset();
@@ -125,7 +125,7 @@ TEST_CASE("validate: positions run what program order computes") {
   CHECK(rule_after([](Schedule& s) { s.positions[0].operands.pop_back(); }) == "read-before-write");
 }
 
-/// x -> a -> b; a is made again from x instead of being kept.
+/// x -> a -> b; a is recomputed from x instead of being kept.
 Schedule recomputed(bool recomputable, bool fixed) {
   B b;
   const auto x = b.storage("x", 64, B::kInput, 0);
@@ -168,7 +168,7 @@ TEST_CASE("validate: an op that updates in place cannot run twice") {
   CHECK(broken_rule(schedule) == "wrong-version");
 }
 
-/// Three ops that share nothing, in the given order.
+/// Three independent ops in the given order.
 Schedule independent(std::initializer_list<std::uint32_t> order) {
   B b;
   for (std::uint32_t i = 0; i < 3; ++i) {
@@ -245,7 +245,7 @@ TEST_CASE("validate: bytes change hands only after their last user") {
 }
 
 TEST_CASE("validate: a detach of nothing stored ends where its last op ends") {
-  // Clean bytes: whoever follows op 0 follows the detach, in every execution.
+  // Clean bytes: an event that follows op 0 follows the detach, in every execution.
   B b;
   const auto w = b.storage("w", 64, B::kWeight, 0);
   const auto x = b.storage("x", 64, B::kActivation);
@@ -276,7 +276,7 @@ TEST_CASE("validate: a store reads a value to its end") {
 }
 
 TEST_CASE("validate: a prefetch reads a finished copy of the latest value") {
-  // Nothing stored: the home slot still holds the value of before the update.
+  // Without a store, the home slot holds the value from before the update.
   CHECK(rule_after([](Schedule& s) {
           s.cache_ops[6].kind = CacheOpKind::kDetach;
           s.cache_ops[7].kind = CacheOpKind::kStore;
@@ -311,7 +311,7 @@ TEST_CASE("validate: a prefetch that races its store is refused") {
 }
 
 TEST_CASE("validate: a storage is where each step finds it") {
-  // Prefetched at another place than the op of the next step expects.
+  // The prefetch uses another offset than the op of the next step expects.
   B b;
   const auto w = b.storage("w", 64, B::kWeight, 0);
   b.op({B::update(w, 0)});
@@ -339,7 +339,7 @@ TEST_CASE("validate: home bytes shared over time are ordered like device bytes")
     b.store(a, 0, {.after = 0});  // 0
     b.detach(a, 0, {.after = 0, .after_cache_ops = {B::same(0)}});
     b.prefetch(a, 0, {.after = 1, .before = 2, .after_cache_ops = {B::same(1)}});
-    // Into the home bytes of a, once a has been fetched (2) or perhaps before (1).
+    // Overwrites the home bytes of a after a was fetched (2), or perhaps before (1).
     b.store(c, 64, {.after = ordered ? 2 : 1});  // 3
     b.detach(c, 64, {.after = ordered ? 2 : 1, .after_cache_ops = {B::same(3)}});
     b.prefetch(c, 64, {.after = 3, .before = 4, .after_cache_ops = {B::same(4)}});
@@ -347,7 +347,7 @@ TEST_CASE("validate: home bytes shared over time are ordered like device bytes")
   };
   CHECK(broken_rule(shared(true)) == "");
   CHECK(broken_rule(shared(false)) == "overlapping-home-bytes");
-  // A persistent value that another is stored over is lost, though nothing races.
+  // A persistent value whose slot another storage overwrites is lost, although nothing races.
   Schedule over = shared(true);
   over.storages.push_back(Storage{200, "v", 64, StorageKind::kWeight, true, false});
   over.homes.push_back(HomeSlot{HomeTier::kLocalDdr, 64});
@@ -355,7 +355,7 @@ TEST_CASE("validate: home bytes shared over time are ordered like device bytes")
   CHECK(broken_rule(over) == "");
   over.homes.back()->offset_bytes = 32;
   CHECK(broken_rule(over) == "lost-value");
-  // The epilogue's and the prologue's accesses count too: m is fetched while a0 is stored there.
+  // Accesses of prologue and epilogue count too: m is fetched while a0 is stored there.
   Schedule schedule = training_step();
   schedule.homes[3]->offset_bytes = 896;
   schedule.local_ddr_bytes = 896 + 256;
@@ -364,13 +364,13 @@ TEST_CASE("validate: home bytes shared over time are ordered like device bytes")
 
 TEST_CASE("validate: an INPUT is fetched in the step for which it was supplied") {
   CHECK(rule_after([](Schedule& s) {
-          // Fetched at the end of the step before, when the job has not supplied it yet.
+          // Fetched at the end of the step before, when the job has not written it yet.
           CacheOp early = s.cache_ops[0];
           early.after_position = Position(3);
           early.before_next_step = true;
           s.cache_ops.push_back(early);
         }) == "useless-prefetch");
-  // Its slot is the job's from the end of the step on: nothing may still be stored there.
+  // From the end of the step on, its slot belongs to the job: no store may still write there.
   CHECK(rule_after([](Schedule& s) { s.homes[0]->offset_bytes = 512; }) != "");
 }
 
@@ -399,7 +399,7 @@ TEST_CASE("validate: cycles through positions and cache ops are refused") {
 }
 
 TEST_CASE("validate: an op that is there twice a step apart still overlaps itself") {
-  // Two persistent storages that take turns, fetched a step ahead without waiting for each other.
+  // Two persistent storages that alternate, fetched one step ahead without waiting for each other.
   B b;
   const auto v = b.storage("v", 64, B::kWeight, 0);
   const auto w = b.storage("w", 64, B::kWeight, 64);
@@ -418,15 +418,15 @@ TEST_CASE("validate: an op that is there twice a step apart still overlaps itsel
 }
 
 TEST_CASE("validate: a chain of cache ops orders what the positions do not") {
-  // The prefetch starts after position 0 like the store, ordered by the chain alone.
+  // The prefetch starts after position 0, like the store; only the chain orders them.
   CHECK(broken_rule(deep_offload(64)) == "");
   Schedule schedule = deep_offload(64);
   schedule.cache_ops[1].after_cache_ops.clear();
   CHECK(broken_rule(schedule) == "not-resident");
 }
 
-TEST_CASE("validate: hostile dependency graphs are refused, not searched for ever") {
-  // Layers of cache ops, each waiting for all of the layer before: many paths, no shortcut.
+TEST_CASE("validate: hostile dependency graphs are refused, not searched forever") {
+  // Layers of cache ops, each waiting for all of the layer before: many paths, and no shortcut.
   B b;
   constexpr std::uint32_t kWide = 200;
   constexpr std::uint32_t kLayers = 40;
