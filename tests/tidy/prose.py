@@ -38,7 +38,6 @@ UNREVISED = (
     "tests/unit/daemon/",
     "tests/unit/flash/",
     "tests/unit/gpt/",
-    "tests/unit/packing/",
     "tests/unit/report/",
     "tests/unit/simulate/",
     "tests/unit/transport/",

@@ -27,7 +27,8 @@ TEST_CASE("packing csv: rows come back in order with an offset") {
         "id,lower,upper,size,offset\nb,0,3,4,7\na,2,1152921504606846976,5,0\n");
 }
 
-TEST_CASE("packing csv: line ends, blanks, a byte order mark and other column orders are taken") {
+TEST_CASE(
+    "packing csv: line ends, blanks, a byte order mark and other column orders are accepted") {
   for (const char* csv : {"id,lower,upper,size\r\nx,1,2,3\r\n\r\n", "id,lower,upper,size\nx,1,2,3",
                           " id , lower,upper\t,size\n x ,1, 2,3 \n\n",
                           "\xef\xbb\xbfsize,upper,id,lower\n3,2,x,1\n"}) {
@@ -41,7 +42,7 @@ TEST_CASE("packing csv: line ends, blanks, a byte order mark and other column or
   }
 }
 
-TEST_CASE("packing csv: a header alone is no buffers") {
+TEST_CASE("packing csv: a header alone gives an empty list") {
   const auto buffers = read_buffers("id,lower,upper,size\n");
   REQUIRE(buffers.ok());
   CHECK(buffers->empty());
@@ -67,10 +68,10 @@ TEST_CASE("packing csv: a wrong field is named with its line") {
   CHECK(complaint(row("a,0,1,99999999999999999999")).find("line 2: size: ") == 0);
   CHECK(complaint(row("a,0,1,1152921504606846977")) ==
         "line 2: size: \"1152921504606846977\" is beyond 2^60");
-  CHECK(complaint(row("a,3,3,1")) == "line 2: upper: 3 is not above lower, 3");
-  CHECK(complaint(row("a,0,1,0")) == "line 2: size: is 0");
+  CHECK(complaint(row("a,3,3,1")) == "line 2: upper: 3 is not above lower: 3");
+  CHECK(complaint(row("a,0,1,0")) == "line 2: size: must be at least 1");
   CHECK(complaint(row(",0,1,1")) == "line 2: id: is empty");
-  CHECK(complaint(row("a,0,1,1\na,1,2,1")) == "line 3: id: \"a\" was there before");
+  CHECK(complaint(row("a,0,1,1\na,1,2,1")) == "line 3: id: \"a\" occurs twice");
   CHECK(complaint(row("a,0,1")) == "line 2: expected 4 fields, found 3");
   CHECK(complaint(row("a,0,1,1,1")) == "line 2: expected 4 fields, found 5");
   CHECK(complaint(row("a,0,1,1\n\nb,0,1,1")) == "line 3: is empty");
@@ -80,5 +81,5 @@ TEST_CASE("packing csv: a wrong field is named with its line") {
 
 TEST_CASE("packing csv: sizes that sum beyond the limit are refused") {
   CHECK(complaint(row("a,0,1,1152921504606846976\nb,5,6,1")) ==
-        "line 3: size: all sum to more than 2^60");
+        "line 3: size: the sum of all sizes is above 2^60");
 }

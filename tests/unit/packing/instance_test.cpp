@@ -55,14 +55,14 @@ TEST_CASE("packing cut: items of a part meet exactly where their lifetimes do") 
   }
 }
 
-TEST_CASE("packing cut: what lives throughout lies at the bottom, the rest falls apart") {
+TEST_CASE("packing cut: buffers that live throughout are at the bottom, the rest is divided") {
   const Parts parts = packing::cut({{0, 10, 5}, {0, 5, 3}, {5, 10, 4}, {0, 10, 2}}, 0);
   CHECK(parts.parts.empty());
   CHECK(parts.fixed_offsets == std::vector<std::int64_t>{0, 7, 7, 5});
   CHECK(parts.load_bytes == 11);
 }
 
-TEST_CASE("packing core: what heavy sections hold, with what is alive in all of them below") {
+TEST_CASE("packing core: buffers of heavy sections, above those alive in all of them") {
   const Parts parts =
       packing::cut({{0, 4, 1}, {2, 8, 10}, {3, 6, 10}, {6, 9, 10}, {8, 12, 1}, {5, 6, 1}}, 0);
   REQUIRE(parts.parts.size() == 1);

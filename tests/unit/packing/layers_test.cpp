@@ -12,9 +12,8 @@ using packing::Layout;
 
 namespace {
 
-/// Layers that are alive from a forward op to its backward one, workspaces of one op, and values
-/// that are handed on all along, so that nothing is alive throughout: what a step of a deep network
-/// looks like.
+/// The buffers of a deep network's step: layers that live from a forward op to its backward op,
+/// workspaces of one op, and values passed from op to op, so that no buffer lives throughout.
 std::vector<packing::Lifetime> nested(std::int64_t layers) {
   std::vector<packing::Lifetime> out;
   for (std::int64_t i = 0; i < layers; ++i) {
@@ -34,7 +33,7 @@ TEST_CASE("layers: every packing is disjoint, on a line and on a cycle, whatever
     const std::int64_t cycle = seed % 2 == 0 ? 0 : 50;
     INFO("seed " << seed);
     auto lifetimes = test::random_lifetimes(seed, 60, 50, cycle, 1 + seed % 40);
-    for (std::size_t i = 0; i < lifetimes.size(); i += 2) {  // as many short ones
+    for (std::size_t i = 0; i < lifetimes.size(); i += 2) {  // and as many short ones
       lifetimes[i].end = std::min(lifetimes[i].end, lifetimes[i].begin + 1 + (cycle == 0 ? 0 : 2));
     }
     const packing::Parts parts = packing::cut(lifetimes, cycle);
@@ -56,8 +55,8 @@ TEST_CASE("layers: every packing is disjoint, on a line and on a cycle, whatever
 TEST_CASE("layers: best fit by time gives what best fit among neighbours gives, item by item") {
   int packed = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
-    // Many windows: most lifetimes are short, some span a part of all, or all. With the larger
-    // number, windows of windows too.
+    // Many windows: most lifetimes are short, some span a part of the time or all of it. With the
+    // larger count, also windows of windows.
     const bool large = seed % 20 >= 18;
     const std::int64_t span = large ? 30'000 : 3000;
     const std::int64_t cycle = seed % 2 == 0 ? 0 : span;
@@ -104,7 +103,7 @@ TEST_CASE("layers: 40,000 random buffers of all sizes are packed within 8 % of t
     const auto bytes = 1 + static_cast<std::int64_t>(prng.below(900));
     lifetimes.push_back({begin, begin + length, bytes});
   }
-  packing::Budget budget(220'000'000);  // as an analysis has
+  packing::Budget budget(220'000'000);  // the budget of an analysis
   const packing::Solution solution = packing::solve(lifetimes, kCycle, {0, 1.0}, budget);
   CHECK(static_cast<double>(solution.height_bytes) <=
         1.08 * static_cast<double>(solution.load_bytes));
@@ -116,7 +115,7 @@ TEST_CASE("layers: sizes whose peaks coincide are packed at the load by their re
   REQUIRE(parts.parts.size() == 1);
   const Layout layout = packing::place_by_size(parts.parts[0].instance);
   REQUIRE(test::is_packing(parts.parts[0].instance, layout));
-  // At the peak a workspace of either kind may be missing, and one value handed on.
+  // At the peak one workspace of each kind and one passed value may be missing.
   CHECK(layout.height_bytes <= parts.parts[0].instance.load_bytes + 3 + 5 + 16);
 }
 
@@ -155,7 +154,7 @@ TEST_CASE("layers: 30,000 buffers on a cycle, some round its end, share no byte"
   for (const std::uint64_t work : {1'000ULL, 3'000'000ULL, 20'000'000ULL, 400'000'000ULL}) {
     packing::Budget budget(work);
     const packing::Solution solution = packing::solve(lifetimes, kCycle, {0, 1.0}, budget);
-    // Unrolled: what spans the cycle's end is alive at its begin too.
+    // Unrolled: a buffer that spans the end of the cycle also lives at its begin.
     std::vector<packing::Buffer> line;
     std::vector<std::int64_t> offsets;
     for (std::size_t i = 0; i < lifetimes.size(); ++i) {

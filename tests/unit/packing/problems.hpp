@@ -13,7 +13,7 @@
 
 namespace ho::test {
 
-/// `count` lifetimes within [0, span); on a cycle they may reach beyond it.
+/// `count` lifetimes within [0, span); on a cycle they may extend beyond it.
 inline std::vector<packing::Lifetime> random_lifetimes(std::uint64_t seed, std::size_t count,
                                                        std::int64_t span, std::int64_t cycle,
                                                        std::uint64_t bytes_max) {
@@ -29,7 +29,7 @@ inline std::vector<packing::Lifetime> random_lifetimes(std::uint64_t seed, std::
   return out;
 }
 
-/// Alive at one time, by looking at every time.
+/// Whether two lifetimes meet, by checking every time.
 inline bool together(const packing::Lifetime& a, const packing::Lifetime& b, std::int64_t cycle) {
   const auto meet = [&](std::int64_t shift) {
     return a.begin < b.end + shift && b.begin + shift < a.end;
@@ -52,7 +52,8 @@ inline bool disjoint(const std::vector<packing::Lifetime>& lifetimes,
   return true;
 }
 
-/// Whether every item has bytes, no two that meet share one, and the height is the highest's.
+/// Checks that no two items that meet share a byte, and that the height is that of the highest
+/// item.
 inline bool is_packing(const packing::Instance& instance, const packing::Layout& layout) {
   if (layout.offsets.size() != instance.items.size()) return false;
   std::int64_t height = 0;
@@ -70,8 +71,8 @@ inline bool is_packing(const packing::Instance& instance, const packing::Layout&
   return height == layout.height_bytes;
 }
 
-/// The least height there is. Any packing, taken from the bottom up with each buffer sunk onto
-/// those before, is no higher; so the best order of stacking is the optimum. O(n!).
+/// The lowest possible height. Stacking any packing's buffers in order of their offsets is never
+/// higher, so the best order of stacking is the optimum. O(n!).
 inline std::int64_t optimum(const std::vector<packing::Lifetime>& lifetimes, std::int64_t cycle) {
   std::vector<std::size_t> order(lifetimes.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -94,8 +95,8 @@ inline std::int64_t optimum(const std::vector<packing::Lifetime>& lifetimes, std
   return best;
 }
 
-/// Cuts a rectangle of `width` x `height` into `count` pieces: a problem whose optimum is `height`
-/// with no byte to spare at any time.
+/// Cuts a rectangle of `width` x `height` into `count` pieces: a problem whose optimum is `height`,
+/// without a free byte at any time.
 inline std::vector<packing::Lifetime> cut_rectangle(std::uint64_t seed, std::size_t count,
                                                     std::int64_t width, std::int64_t height) {
   Prng prng(seed);

@@ -52,7 +52,7 @@ TEST_CASE("exact search: sizes beyond 30 bits lose less than a millionth") {
   }
 }
 
-TEST_CASE("exact search: rectangles cut to pieces are put together again") {
+TEST_CASE("exact search: rectangles cut into pieces are assembled again") {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     INFO("seed " << seed);
     const auto lifetimes = test::cut_rectangle(seed, 40, 200, 1000);
@@ -67,7 +67,7 @@ TEST_CASE("exact search: rectangles cut to pieces are put together again") {
   }
 }
 
-TEST_CASE("ejection search: what it calls packed is within the capacity and shares no byte") {
+TEST_CASE("ejection search: a found packing is within the capacity and shares no byte") {
   int found = 0;
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     const std::int64_t cycle = seed % 2 == 0 ? 0 : 100;

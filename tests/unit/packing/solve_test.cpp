@@ -8,7 +8,7 @@ using namespace ho;
 using packing::Budget;
 using packing::Solution;
 
-TEST_CASE("packing: small problems reach the optimum that trying everything finds") {
+TEST_CASE("packing: small problems reach the optimum of exhaustive search") {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const std::int64_t cycle = seed % 2 == 0 ? 0 : 15;
     INFO("seed " << seed);
@@ -39,7 +39,7 @@ TEST_CASE("packing: the same problem and work give the same offsets") {
         packing::solve(lifetimes, 0, {}, two).offsets);
 }
 
-TEST_CASE("packing: nothing to place is a height of 0") {
+TEST_CASE("packing: an empty problem has height 0") {
   Budget budget(1000);
   const Solution solution = packing::solve({}, 0, {}, budget);
   CHECK(solution.height_bytes == 0);

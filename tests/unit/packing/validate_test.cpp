@@ -40,7 +40,7 @@ TEST_CASE("packing validator: every kind of overlap is found and both parties na
   CHECK_FALSE(find_violation(buffers, {0, 8}, 100).has_value());
 }
 
-TEST_CASE("packing validator: what leaves the height or has no offset is found") {
+TEST_CASE("packing validator: a buffer above the height or without an offset is found") {
   const std::vector<Buffer> buffers{{"a", 0, 2, 4}};
   CHECK(find_violation(buffers, {1}, 4).has_value());
   CHECK(find_violation(buffers, {0}, 3).has_value());

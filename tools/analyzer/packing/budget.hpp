@@ -7,15 +7,15 @@
 
 namespace ho::packing {
 
-/// How much a search may do: units of work (about a nanosecond each), and optionally a deadline.
-/// Without a clock a search is deterministic. A value with one user.
+/// Limits a search: units of work (about one nanosecond each), and optionally a deadline. Without a
+/// clock a search is deterministic. A value with one user.
 class Budget {
  public:
   explicit Budget(std::uint64_t work) : left_(work) {}
   Budget(std::uint64_t work, const Clock& clock, TimePoint deadline)
       : left_(work), clock_(&clock), deadline_(deadline) {}
 
-  /// Takes `work` off. Looks at the clock about every 1 M units.
+  /// Subtracts `work`. Reads the clock about every 1 M units.
   void spend(std::uint64_t work) {
     left_ -= std::min(left_, work);
     since_look_ += work;
@@ -26,7 +26,7 @@ class Budget {
   [[nodiscard]] bool spent() const { return left_ == 0; }
   [[nodiscard]] std::uint64_t left() const { return left_; }
 
-  /// A smaller budget against the same deadline; give what it used back to spend().
+  /// A smaller budget with the same deadline. Pass what it used to spend().
   [[nodiscard]] Budget slice(std::uint64_t work) const {
     Budget out = *this;
     out.left_ = std::min(left_, work);

@@ -18,7 +18,7 @@ Error at_line(std::size_t line, const std::string& what) {
   return {Errc::kInvalidArgument, "line " + std::to_string(line) + ": " + what};
 }
 
-/// Text from the file, short enough for a message.
+/// Text from the file, shortened for a message.
 std::string quoted(std::string_view text) {
   constexpr std::size_t kShown = 40;
   return '"' + std::string(text.substr(0, kShown)) + (text.size() > kShown ? "...\"" : "\"");
@@ -31,7 +31,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// Takes the next line off `rest`.
+/// Removes the next line from `rest`.
 std::string_view next_line(std::string_view& rest) {
   const std::size_t end = rest.find('\n');
   const std::string_view line = rest.substr(0, end);
@@ -39,7 +39,7 @@ std::string_view next_line(std::string_view& rest) {
   return trimmed(line);
 }
 
-/// @return how many fields the line has; those beyond the fourth are not kept.
+/// @return the number of fields in the line; keeps the first four.
 std::size_t split(std::string_view line, std::array<std::string_view, 4>& fields) {
   std::size_t count = 0;
   while (true) {
@@ -51,7 +51,7 @@ std::size_t split(std::string_view line, std::array<std::string_view, 4>& fields
   }
 }
 
-/// For each column its place in a row.
+/// The index of each column in a row.
 Result<std::array<std::size_t, 4>> read_header(std::string_view line) {
   std::array<std::string_view, 4> names;
   const std::size_t count = split(line, names);
@@ -101,10 +101,10 @@ Result<Buffer> read_row(std::string_view text, const std::array<std::size_t, 4>&
     *numbers[c] = *number;
   }
   if (buffer.lower >= buffer.upper) {
-    return at_line(line, "upper: " + std::to_string(buffer.upper) + " is not above lower, " +
-                             std::to_string(buffer.lower));
+    return at_line(line, "upper: " + std::to_string(buffer.upper) +
+                             " is not above lower: " + std::to_string(buffer.lower));
   }
-  if (buffer.size == 0) return at_line(line, "size: is 0");
+  if (buffer.size == 0) return at_line(line, "size: must be at least 1");
   return buffer;
 }
 
@@ -134,9 +134,10 @@ Result<std::vector<Buffer>> read_buffers(std::string_view csv) {
     auto buffer = read_row(text, *place, line);
     if (!buffer) return buffer.error();
     if (!ids.insert(buffer->id).second) {
-      return at_line(line, "id: " + quoted(buffer->id) + " was there before");
+      return at_line(line, "id: " + quoted(buffer->id) + " occurs twice");
     }
-    if (buffer->size > kNumberMax - sum) return at_line(line, "size: all sum to more than 2^60");
+    if (buffer->size > kNumberMax - sum)
+      return at_line(line, "size: the sum of all sizes is above 2^60");
     sum += buffer->size;
     buffers.push_back(*std::move(buffer));
   }

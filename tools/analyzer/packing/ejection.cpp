@@ -88,8 +88,8 @@ std::int64_t EjectionSearch::find_hole(std::int64_t bytes) const {
   return best;
 }
 
-/// Where the sum of the costs of what is displaced is least: against the ends of the capacity or
-/// of a neighbour.
+/// The offset at which displaced items cost least: next to an end of the capacity or of a
+/// neighbour.
 std::int64_t EjectionSearch::cheapest_place(std::int64_t bytes) {
   tops_.clear();
   for (const Taken& each : taken_) tops_.emplace_back(each.top, each.cost);
@@ -102,7 +102,8 @@ std::int64_t EjectionSearch::cheapest_place(std::int64_t bytes) {
       best = offset;
     }
   };
-  // Placed on a top: p = tops_[t]. Displaces those with low < p + bytes, except with top <= p.
+  // Above a top end: p = tops_[t]. Displaces items with low < p + bytes, except those with top <=
+  // p.
   double begun = 0;
   double ended = 0;
   std::size_t a = 0;
@@ -114,7 +115,7 @@ std::int64_t EjectionSearch::cheapest_place(std::int64_t bytes) {
     for (; a < taken_.size() && taken_[a].low < p + bytes; ++a) begun += taken_[a].cost;
     offer(p, begun - ended);
   }
-  // Placed beneath a low end: p = low - bytes.
+  // Below a low end: p = low - bytes.
   begun = 0;
   ended = 0;
   std::size_t t = 0;

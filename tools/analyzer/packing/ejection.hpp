@@ -11,20 +11,20 @@
 
 namespace ho::packing {
 
-/// Local search for offsets within a capacity: what does not fit is put where it displaces what has
-/// been displaced least so far, and the displaced look for a place of their own. Each step touches
-/// one item and those it meets, so large problems improve where they are tight and stay as they are
-/// elsewhere. Never proves anything.
+/// Local search for offsets within a capacity. An item that does not fit goes where it displaces
+/// the items that were displaced least so far; the displaced items then search for a place. Each
+/// step changes one item and its neighbours in time, so large problems improve in their tight parts
+/// only. It cannot prove that no packing exists.
 class EjectionSearch {
  public:
-  /// Both outlive the search.
+  /// Both must outlive the search.
   EjectionSearch(const Instance& instance, const Neighbours& neighbours);
 
-  /// Starts from `layout`, without what ends above the capacity. @return true if all were placed.
-  /// Deterministic but for the budget's clock.
+  /// Starts from `start`, without items that end above the capacity. @return true if all items were
+  /// placed. Deterministic unless the budget has a clock.
   bool run(const Layout& start, std::int64_t capacity_bytes, Budget& budget);
 
-  /// After run() returned true.
+  /// Valid after run() returned true.
   [[nodiscard]] Layout layout() const;
 
  private:
@@ -46,10 +46,11 @@ class EjectionSearch {
   std::int64_t capacity_ = 0;
   std::uint64_t step_ = 0;
   std::vector<std::int64_t> offsets_;  ///< -1: waits in pool_
-  std::vector<double> displaced_;      ///< how often, per item, fading
+  std::vector<double> displaced_;      ///< per item: how often it was displaced, decaying
   std::vector<std::uint32_t> pool_;
-  std::vector<Taken> taken_;                           ///< of the item at hand's neighbours, by low
-  std::vector<std::pair<std::int64_t, double>> tops_;  ///< the same by top, with costs summed
+  std::vector<Taken> taken_;  ///< neighbours of the current item, by low end
+  std::vector<std::pair<std::int64_t, double>>
+      tops_;  ///< the same by top end, with cumulative costs
   std::uint64_t seen_ = 0;
 };
 

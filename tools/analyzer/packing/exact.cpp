@@ -14,7 +14,8 @@ namespace ho::packing {
 namespace {
 
 constexpr std::size_t kFailedSlotsMin = std::size_t{1} << 8;
-constexpr std::size_t kFailedSlotsMax = std::size_t{1} << 21;  // 16 MiB: a cache, not a proof
+constexpr std::size_t kFailedSlotsMax = std::size_t{1}
+                                        << 21;  // 16 MiB. Only a cache: proofs do not depend on it
 constexpr std::int64_t kUnitsMax = std::int64_t{1} << 30;
 
 std::uint64_t mix(std::uint64_t z) {
@@ -153,7 +154,7 @@ Outcome ExactSearch::branch(std::size_t depth, std::int32_t last, std::uint64_t 
   return Outcome::kNone;
 }
 
-/// The set grows with what is in it: most searches are short, and a large one is slow to clear.
+/// The set grows with its contents: most searches are short, and clearing a large set is slow.
 void ExactSearch::remember_failed(std::uint64_t key) {
   if (++failures_ > failed_.size() / 4 && failed_.size() < kFailedSlotsMax) {
     std::vector<std::uint64_t> larger(4 * failed_.size());
@@ -165,7 +166,8 @@ void ExactSearch::remember_failed(std::uint64_t key) {
   failed_[key / 2 % failed_.size()] = key;
 }
 
-/// The groups do not meet in time any more. The smallest first: it is the cheapest to refute.
+/// The groups no longer share a section. Searches the smallest first, since it is the cheapest to
+/// refute.
 Outcome ExactSearch::descend_split(std::size_t depth, std::int32_t last) {
   std::map<std::uint32_t, std::vector<Entry>> groups;
   for (const Entry& entry : frame(depth).items) {
@@ -178,12 +180,13 @@ Outcome ExactSearch::descend_split(std::size_t depth, std::int32_t last) {
   for (auto& items : sorted) {
     frame(depth + 1).items = std::move(items);
     const Outcome outcome = descend(depth + 1, last);
-    if (outcome != Outcome::kFound) return outcome;  // the caller undoes what was placed
+    if (outcome != Outcome::kFound) return outcome;  // the caller removes the placed items
   }
   return Outcome::kFound;
 }
 
-/// Sets the least offset of each item and sorts by it. @return false if one cannot be placed.
+/// Computes the lowest possible offset of each item and sorts by it. @return false if an item has
+/// none.
 bool ExactSearch::bound(Frame& here, std::int32_t last) {
   raised_.clear();
   std::size_t kept = 0;
@@ -195,7 +198,7 @@ bool ExactSearch::bound(Frame& here, std::int32_t last) {
       if (lowest_top > capacity_ - size_[i]) return false;
       least = std::max(least, lowest_top);
     }
-    // Bounds only rise from parent to child; those that did not keep their order.
+    // Lower bounds only rise from parent to child. Items whose bound did not rise keep their order.
     if (least > std::max(entry.least, last)) {
       raised_.push_back({i, least});
     } else {
@@ -215,18 +218,18 @@ bool ExactSearch::bound(Frame& here, std::int32_t last) {
   return true;
 }
 
-/// The lowest offset to which something unplaced could lift `item`.
+/// The lowest offset to which an unplaced item could raise `item`.
 std::int32_t ExactSearch::lowest_top_beneath(std::uint32_t item, std::int32_t last) const {
   std::int32_t lowest = std::numeric_limits<std::int32_t>::max();
   for (std::uint32_t a = neighbours_begin_[item]; a < neighbours_begin_[item + 1]; ++a) {
     const std::uint32_t j = neighbours_[a];
-    if (last + size_[j] >= lowest) break;  // by size: no later one is better
+    if (last + size_[j] >= lowest) break;  // sorted by size: later items are not better
     if (placed_[j] == 0) lowest = std::min(lowest, std::max(real_[j], last) + size_[j]);
   }
   return lowest;
 }
 
-/// Stacks, section by section, all items from their least offsets up.
+/// For each section: stacks all items from their lowest offsets upwards, and checks the capacity.
 bool ExactSearch::stacks_fit(const std::vector<Entry>& items) {
   std::fill(stack_.begin(), stack_.end(), 0);
   for (const auto& [i, low] : items) {
@@ -247,7 +250,7 @@ bool ExactSearch::stacks_fit(const std::vector<Entry>& items) {
   return true;
 }
 
-/// Numbers the sections by group of items that meet, directly or through others.
+/// Numbers the sections by groups of items that share sections, directly or through others.
 std::size_t ExactSearch::find_groups(const std::vector<Entry>& items) {
   std::fill(crossing_.begin(), crossing_.end(), 0);
   std::uint32_t wraps = 0;
@@ -260,7 +263,7 @@ std::size_t ExactSearch::find_groups(const std::vector<Entry>& items) {
     ++crossing_[0];
     --crossing_[item.second.end - 1];
   }
-  // crossing_[k] summed: items alive in both k and k + 1.
+  // crossing_[k]: number of items alive in both k and k + 1.
   std::uint32_t id = 0;
   std::int32_t alive = 0;
   for (std::uint32_t k = 0; k < instance_.sections; ++k) {
@@ -286,9 +289,9 @@ std::uint64_t ExactSearch::key_of(const std::vector<Entry>& items, std::int32_t 
     any_barred |= barred_[i] != 0;
     key += mix(salt_[i] + 2 * static_cast<std::uint64_t>(real_[i]) + barred_[i]);
   }
-  // Where nothing is barred every real offset is at or above the last one: it adds nothing.
+  // If no item is barred, every offset is at or above the last one, so the last one adds nothing.
   if (any_barred) key += mix(static_cast<std::uint64_t>(last) + 1);
-  return key | 1U;  // 0 is an empty slot
+  return key | 1U;  // 0 marks an empty slot
 }
 
 void ExactSearch::list_candidates(Frame& frame) {
@@ -331,7 +334,7 @@ void ExactSearch::place(std::uint32_t item, const std::vector<Entry>& others) {
       if (real >= top) continue;
       changes_.push_back({j, real, barred});
       real_[j] = top;
-      // Swapped, the two would have the smaller sum of offsets.
+      // Swapping the two would give a smaller sum of offsets.
       barred_[j] = lifetime_[j] == lifetime_[item] && size_[j] < size_[item] ? 1 : 0;
     } else if (!barred && (real < low || (real == low && rank_[j] < rank_[item]))) {
       changes_.push_back({j, real, barred});

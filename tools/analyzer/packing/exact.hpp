@@ -9,43 +9,44 @@ namespace ho::packing {
 
 enum class Outcome : std::uint8_t {
   kFound,
-  kNone,     ///< all was searched (states are remembered by 64-bit hashes, so: almost certainly)
+  kNone,     ///< all was searched. States are compared by 64-bit hashes, so this is almost certain
   kStopped,  ///< the node limit was reached
 };
 
-/// Depth-first search for offsets within a capacity, complete given time. For up to kItemsMax
-/// items.
+/// Depth-first search for offsets within a capacity; complete if it has enough time. For up to
+/// kItemsMax items.
 ///
-/// Items are placed from the bottom up, each on the highest top beneath it. Only packings are
-/// looked for in which no item can sink and no two stacked items of equal lifetime could swap for
-/// a smaller sum of offsets; if any packing exists, one of these does. Hence the rules:
-/// an item that was passed over at its offset stays barred until something is put beneath it; an
-/// item is not placed at or above the top that another, still unplaced, would have now; in each
-/// section the unplaced items, stacked from their least offsets, must end within the capacity.
-/// Unplaced items that no longer meet in time are searched apart; states known to fail are
-/// remembered, also from one run to the next.
+/// Places items from the bottom up, each on the highest top end beneath it. Considers only packings
+/// in which no item can sink, and no two stacked items of equal lifetime could swap for a smaller
+/// sum of offsets. If any packing exists, one of these does.
+///
+/// The rules that follow: an item that was skipped at its offset stays barred until another item is
+/// placed beneath it. An item is not placed at or above the top end that another, unplaced item
+/// would have now. In each section, the unplaced items stacked from their lowest offsets must end
+/// within the capacity. Unplaced items that no longer share a section are searched separately.
+/// Failed states are remembered, also across runs.
 class ExactSearch {
  public:
   static constexpr std::size_t kItemsMax = 4096;
 
-  /// `instance` outlives the search.
+  /// `instance` must outlive the search.
   explicit ExactSearch(const Instance& instance);
 
-  /// Forgets what failed if the capacity changes.
+  /// Clears the failed states if the capacity changes.
   void set_capacity(std::int64_t capacity_bytes);
 
-  /// What is tried first at a node.
+  /// What a node tries first.
   enum class Prefer : std::uint8_t {
     kLowest,  ///< the lowest offset, then the order
     kOrder,
   };
 
-  /// One search. Of items that could begin at one offset, those early in `order` are placed first.
-  /// Deterministic. Each node costs O(items + sum of their sections).
+  /// Runs one search. Among items that could begin at one offset, it places those early in `order`
+  /// first. Deterministic. Each node costs O(items + sum of their sections).
   [[nodiscard]] Outcome run(const std::vector<std::uint32_t>& order, Prefer prefer,
                             std::uint64_t nodes_max);
 
-  /// After kFound.
+  /// Valid after kFound.
   [[nodiscard]] const std::vector<std::int64_t>& offsets() const { return offsets_; }
   [[nodiscard]] std::uint64_t nodes() const { return nodes_; }
 
@@ -84,19 +85,20 @@ class ExactSearch {
 
   const Instance& instance_;
   std::size_t words_;
-  std::int64_t unit_ = 1;  ///< sizes are counted in it, rounded up, so that they fit 30 bits
+  std::int64_t unit_ = 1;  ///< unit of sizes, rounded up, so that they fit 30 bits
   std::int32_t capacity_ = 0;
   std::int64_t capacity_bytes_ = -1;
   std::vector<std::int32_t> size_;
   std::vector<std::uint64_t> meets_;       ///< bit matrix
-  std::vector<std::uint32_t> neighbours_;  ///< of each item, by size
+  std::vector<std::uint32_t> neighbours_;  ///< neighbours of each item, by size
   std::vector<std::uint32_t> neighbours_begin_;
   std::vector<std::uint32_t> lifetime_;  ///< equal for equal lifetimes
-  std::vector<std::uint64_t> salt_;      ///< per item, for keys
-  std::vector<std::uint32_t> rank_;      ///< place in the order of this run
-  std::vector<std::uint32_t> twin_;      ///< equal item that must be placed before, or itself
-  std::vector<std::int32_t> real_;       ///< highest top beneath, of unplaced items
-  std::vector<Entry> raised_;            ///< scratch
+  std::vector<std::uint64_t> salt_;      ///< per item, for hash keys
+  std::vector<std::uint32_t> rank_;      ///< index in the order of this run
+  std::vector<std::uint32_t>
+      twin_;                        ///< an equal item that must be placed first, or the item itself
+  std::vector<std::int32_t> real_;  ///< of unplaced items: the highest top end beneath
+  std::vector<Entry> raised_;       ///< scratch
   std::vector<std::uint8_t> barred_;
   std::vector<std::uint8_t> placed_;
   std::vector<std::int32_t> remaining_;  ///< per section
@@ -107,7 +109,7 @@ class ExactSearch {
   std::vector<std::uint32_t> placed_order_;
   std::vector<Frame> frames_;
   std::vector<std::uint64_t> failed_;  ///< direct-mapped set of keys
-  std::size_t failures_ = 0;           ///< remembered since the set was empty
+  std::size_t failures_ = 0;           ///< number of entries since the set was empty
   std::vector<std::int64_t> offsets_;
   Prefer prefer_ = Prefer::kLowest;
   std::uint64_t nodes_ = 0;

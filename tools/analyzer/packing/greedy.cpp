@@ -11,20 +11,20 @@
 namespace ho::packing {
 namespace {
 
-/// Logarithm of the length, to the base of four.
+/// Logarithm of the length to base four.
 double length_class(const Item& item) {
   const std::uint64_t whole = std::bit_width(static_cast<std::uint64_t>(length_of(item))) / 2;
   return static_cast<double>(whole);
 }
 
-/// Free ranges of one address space that grows at the top: best fit with merging.
+/// Free ranges of an address space that grows at the top. Best fit, with merging.
 class FreeRanges {
  public:
   explicit FreeRanges(std::int64_t bottom) : top_(bottom) {}
 
   enum class Side : std::uint8_t { kLow, kHigh };
 
-  /// `side`: the end of the hole that is used.
+  /// `side`: the end of the hole to use.
   std::int64_t take(std::int64_t bytes, Side side) {
     const auto hole = by_size_.lower_bound({bytes, 0});
     if (hole == by_size_.end()) return grow(bytes);
@@ -83,14 +83,14 @@ class FreeRanges {
   std::int64_t top_;
 };
 
-/// Bytes taken by a placed item.
+/// The bytes of a placed item.
 struct Taken {
   std::int64_t low;
   std::int64_t top;
 };
 
-/// What is placed, in order of low ends: to look through all of it takes less than to sort an
-/// item's neighbours where these are many.
+/// Placed items in order of their low ends. If an item has many neighbours, walking all placed
+/// items is faster than sorting the neighbours.
 class PlacedItems {
  public:
   void add(const Item& item, std::int64_t offset) {
@@ -133,10 +133,10 @@ class PlacedItems {
     chunks_.insert(chunk + 1, std::move(upper));
   }
 
-  std::vector<std::vector<Entry>> chunks_;  ///< none empty
+  std::vector<std::vector<Entry>> chunks_;  ///< none is empty
 };
 
-/// place_in_order() where most items meet.
+/// place_in_order() for instances in which most items share sections.
 Layout place_among_all(const Instance& instance, const std::vector<std::uint32_t>& order,
                        std::vector<std::int64_t> start, Budget& budget) {
   const std::vector<Item>& items = instance.items;
@@ -235,7 +235,7 @@ Layout place_in_order(const Instance& instance, const Neighbours& neighbours,
 
 std::vector<std::int64_t> fullest_sections(const Instance& instance) {
   const std::vector<std::int64_t> load = section_loads(instance);
-  // Largest of each power-of-two window: any range is two of them.
+  // The largest value of each power-of-two window; any range is the union of two windows.
   std::vector<std::vector<std::int64_t>> windows{load};
   for (std::size_t half = 1; 2 * half <= instance.sections; half *= 2) {
     const std::vector<std::int64_t>& last = windows.back();

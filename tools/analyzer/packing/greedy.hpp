@@ -10,13 +10,13 @@
 
 namespace ho::packing {
 
-/// Offsets of an instance's items and the highest end.
+/// Offsets of an instance's items, and the highest end.
 struct Layout {
   std::vector<std::int64_t> offsets;
   std::int64_t height_bytes = 0;
 };
 
-/// Looks for the tightest of the holes between ranges that are told in order of their low ends.
+/// Finds the tightest hole between ranges that are added in order of their low ends.
 class TightestHole {
  public:
   explicit TightestHole(std::int64_t bytes) : bytes_(bytes) {}
@@ -41,24 +41,24 @@ class TightestHole {
   std::int64_t best_size_ = INT64_MAX;
 };
 
-/// One pass over time with a best-fit free list. Wrapped items lie at the bottom, each on bytes of
-/// its own. O(n log n): the first answer for any size.
+/// One pass over time with a best-fit free list. Wrapped items are at the bottom, and do not share
+/// bytes. O(n log n): the first answer for instances of any size.
 [[nodiscard]] Layout place_by_sweep(const Instance& instance);
 
-/// Places what `start` leaves at -1 in the given order, each item into the tightest hole between
-/// those it meets (the lowest among equals). O(pairs that meet x log). Empty if the budget ends
-/// before.
+/// Places the items that `start` leaves at -1, in the given order, each into the tightest hole
+/// between its neighbours (the lowest of equal ones). O(pairs of neighbours x log). Empty if the
+/// budget ends first.
 [[nodiscard]] Layout place_in_order(const Instance& instance, const Neighbours& neighbours,
                                     const std::vector<std::uint32_t>& order,
                                     std::vector<std::int64_t> start, Budget& budget);
 
-/// What place_in_order() may go by, largest first; in the order of how often it does best.
-/// kLengthClass: by lengths within a factor of four, then by bytes; for large problems only.
+/// Orders for place_in_order(), largest first, sorted by how often they give the best result.
+/// kLengthClass: by length within a factor of four, then by bytes; for large problems only.
 enum class Order : std::uint8_t { kBytes, kFullestSection, kArea, kLength, kLengthClass };
 inline constexpr Order kOrders[] = {Order::kBytes, Order::kFullestSection, Order::kArea,
                                     Order::kLength};
 [[nodiscard]] std::vector<std::uint32_t> greedy_order(const Instance& instance, Order order);
 
-/// Largest sum of bytes among the sections of each item.
+/// Per item: the largest load among its sections.
 [[nodiscard]] std::vector<std::int64_t> fullest_sections(const Instance& instance);
 }  // namespace ho::packing

@@ -15,7 +15,7 @@ struct Slots {
   std::int64_t count = 0;
 };
 
-/// Moments numbered in order, each once. Add all of them, number(), ask.
+/// Numbers distinct moments in order. First add all of them, then call number(), then of().
 class Moments {
  public:
   void reserve(std::size_t count) { times_.reserve(count); }
@@ -40,19 +40,19 @@ class Moments {
     count_ = static_cast<std::int64_t>(times_.size());
   }
   [[nodiscard]] std::int64_t count() const { return count_; }
-  /// The number of one that was added.
+  /// The number of a moment that was added.
   [[nodiscard]] std::int64_t of(std::int64_t t) const {
     if (!number_.empty()) return number_[static_cast<std::size_t>(t - low_)];
     return std::lower_bound(times_.begin(), times_.end(), t) - times_.begin();
   }
 
  private:
-  /// Where moments lie closer than this, a table of all takes less than sorting (positions of a
-  /// plan do; the times of somebody's file may not).
+  /// If the range of moments is at most this many times their number, a table is faster than
+  /// sorting. This holds for positions of a plan, not always for times in a file.
   static constexpr std::uint64_t kRangePerTime = 4;
 
   std::vector<std::int64_t> times_;
-  std::vector<std::int64_t> number_;  // from low_ on; empty: too far apart
+  std::vector<std::int64_t> number_;  // starts at low_; empty: the range is too large
   std::int64_t low_ = 0;
   std::int64_t count_ = 0;
 };
@@ -84,15 +84,15 @@ Slots slots_of(const std::vector<Lifetime>& lifetimes, const std::vector<std::ui
     }
     const std::int64_t begin = times.of(normal(life.begin));
     std::int64_t end = times.of(normal(life.end));
-    if (end <= begin) end += out.count;  // only on a cycle
+    if (end <= begin) end += out.count;  // only with a cycle
     out.begin.push_back(begin);
     out.end.push_back(end);
   }
   return out;
 }
 
-/// Keeps the slots whose live set is in no neighbour's: those after which something ends and, since
-/// the kept one before, something began. Renumbers the lifetimes.
+/// Keeps a slot if no neighbour's live set contains its own: after it an item ends, and between it
+/// and the last kept slot an item began. Renumbers the lifetimes.
 void keep_maximal(Slots& slots) {
   const auto n = static_cast<std::size_t>(slots.count);
   std::vector<std::uint8_t> begins(n + 1, 0);
@@ -102,8 +102,8 @@ void keep_maximal(Slots& slots) {
     const std::int64_t end = slots.end[i] > slots.count ? slots.end[i] - slots.count : slots.end[i];
     ends[static_cast<std::size_t>(end)] = 1;
   }
-  std::vector<std::int64_t> kept(n + 1, 0);  // kept slots before
-  bool begun = true;                         // slot 0 holds what wraps
+  std::vector<std::int64_t> kept(n + 1, 0);  // number of kept slots before
+  bool begun = true;                         // slot 0 has the wrapped lifetimes
   for (std::size_t s = 0; s < n; ++s) {
     begun = begun || begins[s] != 0;
     const bool keep = begun && (ends[s + 1] != 0 || s + 1 == n);
@@ -157,8 +157,8 @@ struct Pending {
   std::int64_t base_bytes = 0;
 };
 
-/// Appends the parts of `pending` that are solved as they are; those in which something is alive
-/// throughout go back to `queue` without it.
+/// Appends the parts of `pending` that are solved as they are. Parts in which an item is alive
+/// throughout go back to `queue` without that item.
 void cut_once(const std::vector<Lifetime>& lifetimes, std::int64_t cycle, const Pending& pending,
               std::vector<Pending>& queue, Parts& out) {
   Slots slots = slots_of(lifetimes, pending.ids, cycle);
@@ -245,7 +245,7 @@ std::vector<std::int64_t> section_loads(const Instance& instance) {
 
 Core core_of(const Instance& instance, std::int64_t heavy_bytes) {
   const std::vector<std::int64_t> load = section_loads(instance);
-  std::vector<std::int64_t> heavy(load.size() + 1, 0);  // heavy sections before
+  std::vector<std::int64_t> heavy(load.size() + 1, 0);  // number of heavy sections before
   for (std::size_t s = 0; s < load.size(); ++s) {
     heavy[s + 1] = heavy[s] + (load[s] >= heavy_bytes ? 1 : 0);
   }

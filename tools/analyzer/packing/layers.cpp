@@ -12,7 +12,8 @@
 namespace ho::packing {
 namespace {
 
-/// The items of an instance that are alive in more than so many sections, or round the cycle's end.
+/// The items of an instance that live in more than a given number of sections, or across the end of
+/// the cycle.
 struct LongItems {
   Instance instance;
   std::vector<std::uint32_t> ids;  ///< parallel to instance.items
@@ -29,7 +30,7 @@ LongItems long_items(const Instance& whole, std::int64_t long_sections) {
   return out;
 }
 
-/// Sweeps over time and gives the short items the room that the long ones leave.
+/// Sweeps over time and places short items in the room that long ones leave.
 class ShortItems {
  public:
   ShortItems(const Instance& instance, std::int64_t long_sections, Layout start)
@@ -40,7 +41,8 @@ class ShortItems {
     for (std::uint32_t i = 0; i < items_.size(); ++i) {
       if (out_.offsets[i] < 0) continue;
       const Item& item = items_[i];
-      // A long item is seen as early as any short one may be alive that meets it.
+      // A long item is present from the earliest section in which a short item that meets it may be
+      // alive.
       const auto early = static_cast<std::uint32_t>(
           std::max<std::int64_t>(0, std::int64_t{item.first.begin} - long_sections));
       enter_later(early, i, item.first.begin);
@@ -118,7 +120,7 @@ class ShortItems {
 
   const std::vector<Item>& items_;
   Layout out_;
-  std::vector<std::vector<Event>> enters_;  ///< long ones, per section
+  std::vector<std::vector<Event>> enters_;  ///< long items, per section
   std::vector<std::vector<Event>> leaves_;
   std::vector<Present> present_;  ///< by low end
 };
@@ -127,7 +129,7 @@ class ShortItems {
 struct Region {
   std::int64_t slots = 0;
   std::int64_t base_bytes = 0;
-  /// Free ones, by the section in which who spans the cycle's end comes back to them.
+  /// Free slots, by the section in which the item that spans the end of the cycle needs them again.
   std::set<std::pair<std::uint32_t, std::int64_t>> free;
 };
 
@@ -142,7 +144,8 @@ Layout place_by_size(const Instance& instance) {
     if (regions.size() > kSizesMax) return {};
   }
   std::vector<std::int64_t> slot(items.size(), 0);
-  std::vector<std::uint32_t> until(items.size(), UINT32_MAX);  // per item, of its slot
+  std::vector<std::uint32_t> until(items.size(),
+                                   UINT32_MAX);  // per item: the end of its slot's use
   std::vector<std::vector<std::uint32_t>> ends(std::size_t{instance.sections} + 1);
   for (std::uint32_t i = 0; i < items.size(); ++i) {
     if (!items[i].wrapped()) continue;
@@ -151,7 +154,7 @@ Layout place_by_size(const Instance& instance) {
     ends[items[i].second.end].push_back(i);
   }
   std::uint32_t ended = 0;
-  for (std::uint32_t i = 0; i < items.size(); ++i) {  // by begin
+  for (std::uint32_t i = 0; i < items.size(); ++i) {  // sorted by begin
     if (items[i].wrapped()) continue;
     for (; ended <= items[i].first.begin; ++ended) {
       for (const std::uint32_t j : ends[ended]) {
@@ -187,7 +190,7 @@ Layout place_in_layers(const Instance& instance, std::int64_t long_sections,
   budget.spend(100 * instance.items.size());
   Layout best;
   for (const Order order : {Order::kBytes, Order::kArea}) {
-    if (neighbours.whole_order_work() > budget.left()) break;  // it would not come to its end
+    if (neighbours.whole_order_work() > budget.left()) break;  // it would not finish
     const Layout placed =
         place_in_order(chosen.instance, neighbours, greedy_order(chosen.instance, order),
                        std::vector<std::int64_t>(count, -1), budget);

@@ -7,14 +7,15 @@
 
 namespace ho::packing {
 
-/// Which items share a section with an item, without keeping all pairs (62,000 buffers of which
-/// thousands are alive at once have 10^8 of them).
+/// Finds the items that share a section with an item without storing all pairs: 62,000 buffers with
+/// thousands alive at a time have 10^8 pairs.
 class Neighbours {
  public:
-  /// `instance` outlives this. O(n + kEntriesMax) memory.
+  /// `instance` must outlive this object. O(n + kEntriesMax) memory.
   explicit Neighbours(const Instance& instance);
 
-  /// Calls visit(j) once for each item that meets i. O(result + items alive at i's begin).
+  /// Calls visit(j) once for each item that shares a section with i. O(result + items alive at the
+  /// begin of i).
   template <typename Visit>
   void each(std::uint32_t i, Visit visit) const {
     const std::vector<Item>& items = instance_.items;
@@ -41,22 +42,22 @@ class Neighbours {
     }
   }
 
-  /// Whether a look at all items takes less than to gather and sort those that meet one. Of few
-  /// items either takes little.
+  /// Whether walking all items is faster than collecting and sorting the neighbours of one. For few
+  /// items both are fast.
   [[nodiscard]] bool dense() const {
     const std::uint64_t count = instance_.items.size();
     return count > kFewItems && count * count / 16 < pairs_;
   }
-  /// What it takes at least to place all items one after the other.
+  /// A lower bound for the work of placing all items one by one.
   [[nodiscard]] std::uint64_t order_work() const {
     return dense() ? instance_.items.size() * instance_.items.size() : 2 * pairs_;
   }
-  /// The same where that is nearly all that is done: with the sorting of some hundred neighbours.
+  /// The same for a call that does little else: includes sorting some hundred neighbours per item.
   [[nodiscard]] std::uint64_t whole_order_work() const {
     return dense() ? order_work() : 6 * order_work();
   }
 
-  /// What place_by_time() takes, with room to spare (measured: up to 1.7 times the pairs).
+  /// The work of place_by_time(), with a reserve (measured: up to 1.7 times the pairs).
   [[nodiscard]] std::uint64_t by_time_work() const {
     return 5 * pairs_ + 600 * instance_.items.size();
   }
@@ -67,10 +68,10 @@ class Neighbours {
 
   const Instance& instance_;
   std::uint32_t stride_ = 32;
-  std::vector<std::uint32_t> alive_;        ///< per stride, items begun before and not ended
-  std::vector<std::uint32_t> alive_begin_;  ///< into alive_
+  std::vector<std::uint32_t> alive_;  ///< per stride: items that began before and have not ended
+  std::vector<std::uint32_t> alive_begin_;  ///< indices into alive_
   std::vector<std::uint32_t> wrapped_;
-  std::uint64_t pairs_ = 0;  ///< that meet, those round the cycle's end not counted
+  std::uint64_t pairs_ = 0;  ///< pairs of neighbours, without those across the end of the cycle
 };
 
 }  // namespace ho::packing

@@ -12,13 +12,13 @@ namespace {
 
 constexpr std::uint64_t kFirstRoundWork = 20'000'000;
 constexpr std::uint64_t kLastRoundWork = 2'000'000'000;
-constexpr std::size_t kExactItemsMax = 1500;  ///< of a whole part; nodes get slow beyond
-/// Of so many items, what suits problems of any size comes first.
+constexpr std::size_t kExactItemsMax = 1500;  ///< for a whole part; nodes are slow beyond this size
+/// From this number of items on, methods for any size come first.
 constexpr std::size_t kManyItems = 20'000;
 /// Lifetimes from which on items are placed one by one there.
 constexpr std::int64_t kLongSections[] = {256, 1024, 4096};
-/// Sections with this share of the target load are packed first. Measured: high shares leave small
-/// cores that are solved at once; where the rest does not fit around them, lower ones do.
+/// Sections with this fraction of the target load are packed first. Measured: high fractions leave
+/// small cores that are solved at once; lower ones help if the rest does not fit around the core.
 constexpr double kCoreShares[] = {0.97, 0.94, 0.9, 0.985, 0.85, 0.75};
 
 std::vector<double> lengths_of(const Instance& instance) {
@@ -28,7 +28,7 @@ std::vector<double> lengths_of(const Instance& instance) {
   return out;
 }
 
-/// Some packing of a part of a core within the capacity; empty if none was found.
+/// Packs a part of a core within the capacity; empty if no packing was found.
 Layout pack_core_part(const Instance& instance, std::vector<double> lengths,
                       std::int64_t capacity_bytes, Budget& budget) {
   if (instance.load_bytes > capacity_bytes) return {};
@@ -82,7 +82,8 @@ void PartSearch::improve(std::int64_t required_bytes, Budget& budget) {
   };
   const bool many = instance_.items.size() > kManyItems;
   if (many && rounds_ == 0) {
-    // The estimate knows no crowds of short items within long windows: not everything hangs on it.
+    // The estimate ignores crowds of short items within long windows, so the decision must not
+    // depend on it alone.
     const std::uint64_t enough = 2 * neighbours_->by_time_work();
     const bool by_time = neighbours_->by_time_work() <= budget.left() &&
                          with(enough, [&](Budget& b) { return try_by_time(required_bytes, b); });
@@ -90,15 +91,16 @@ void PartSearch::improve(std::int64_t required_bytes, Budget& budget) {
   }
   if (best_.height_bytes <= required_bytes) return;
   if ((many ? neighbours_->whole_order_work() : neighbours_->order_work()) > budget.left()) {
-    budget.spend(budget.left());  // not even one order would come to its end
+    budget.spend(budget.left());  // not even one order would finish
     return;
   }
   const std::uint64_t round = rounds_++;
-  const bool placed = many && round == 0 && by_bytes_placed_;  // in kOrders' first order
+  const bool placed = many && round == 0 && by_bytes_placed_;  // with the first of kOrders
   if (placed) orders_tried_ = 1;
   if (!placed && orders_tried_ < std::size(kOrders)) try_greedy(required_bytes, budget);
   if (best_.height_bytes <= required_bytes) return;
-  // Two rounds in three aim at the goal, the others halfway: an anytime answer if it is too far.
+  // Two of three rounds aim at the goal, the others halfway: a useful answer if the goal is out of
+  // reach.
   const std::int64_t gap = best_.height_bytes - required_bytes;
   std::int64_t target = round % 3 == 2 ? required_bytes + gap / 2 : required_bytes;
   if (target <= refuted_bytes_)
@@ -123,8 +125,8 @@ void PartSearch::try_greedy(std::int64_t required_bytes, Budget& budget) {
   }
 }
 
-/// Best fit of all items one by one, in the orders that suit large training steps, first what does
-/// best more often. @return whether one of them came to its end.
+/// Places all items one by one by best fit, in the orders that suit large training steps, most
+/// successful first. @return whether at least one order finished.
 bool PartSearch::try_by_time(std::int64_t required_bytes, Budget& budget) {
   bool ended = false;
   for (const Order order : {Order::kLengthClass, Order::kBytes}) {
@@ -141,7 +143,7 @@ bool PartSearch::try_by_time(std::int64_t required_bytes, Budget& budget) {
 
 void PartSearch::try_layers(std::int64_t required_bytes, Budget& budget) {
   for (const std::int64_t long_sections : kLongSections) {
-    // Where no item is that long, another length chooses none either.
+    // If no item is this long, another length gives the same result.
     if (long_sections >= instance_.sections && long_sections != kLongSections[0]) return;
     Layout next = place_in_layers(instance_, long_sections, required_bytes, budget);
     if (!next.offsets.empty()) take(std::move(next));

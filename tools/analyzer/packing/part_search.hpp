@@ -14,15 +14,16 @@
 namespace ho::packing {
 
 /// Improves the packing of one part, round by round, with every method that suits its size: exact
-/// search; the core first (what decides the height, packed exactly, the rest around it); local
-/// search from the best so far. Not copyable: the searches refer to the instance.
+/// search; the core first (the part that determines the height is packed exactly, the rest around
+/// it); local search from the best packing so far. Not copyable: the searches refer to the
+/// instance.
 class PartSearch {
  public:
-  /// `instance` outlives this. The first packing is made here, in O(n log n).
+  /// `instance` must outlive this object. The constructor makes the first packing, in O(n log n).
   explicit PartSearch(const Instance& instance);
 
-  /// One round: a little longer each time, against a height of `required_bytes` (at least the
-  /// load) or halfway to it. Does nothing where that is reached.
+  /// Runs one round, a little longer each time, with the target `required_bytes` (at least the
+  /// load) or halfway to it. Does nothing once the target is reached.
   void improve(std::int64_t required_bytes, Budget& budget);
 
   [[nodiscard]] const Layout& best() const { return best_; }
@@ -44,7 +45,7 @@ class PartSearch {
   std::size_t orders_tried_ = 0;
   bool by_bytes_placed_ = false;
   Layout best_;
-  std::int64_t refuted_bytes_ = -1;  ///< exact search found no packing of this height
+  std::int64_t refuted_bytes_ = -1;  ///< exact search proved that no packing has this height
   std::uint64_t rounds_ = 0;
 };
 

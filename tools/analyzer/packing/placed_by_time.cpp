@@ -9,8 +9,8 @@
 namespace ho::packing {
 namespace {
 
-/// Windows are this part of the mean lifetime: an item is then in few lists, and a list has few
-/// items that an item of the mean length does not meet.
+/// A window is this fraction of the mean lifetime. An item is then in few lists, and a list has few
+/// items that an item of mean length does not meet.
 constexpr std::uint64_t kWindowsPerLifetime = 4;
 constexpr unsigned kWindowBitsMin = 4;
 
@@ -93,7 +93,7 @@ std::int64_t PlacedByTime::place(const Item& item) {
 
 std::uint64_t PlacedByTime::take_work() { return std::exchange(work_, 0); }
 
-/// Adds what is taken within the range to `gathered_`.
+/// Adds the bytes taken within the range to `gathered_`.
 void PlacedByTime::gather(const Range& range) {
   const std::uint32_t first = range.begin >> window_bits_;
   const std::uint32_t last = (range.end - 1) >> window_bits_;
@@ -133,7 +133,7 @@ void PlacedByTime::gather_window(std::uint32_t window, const Range& range) {
   merge(window_);
 }
 
-/// `gathered_` becomes the union of itself and another.
+/// Replaces `gathered_` by its union with another.
 void PlacedByTime::merge(const Union& other) {
   if (other.empty()) return;
   work_ += gathered_.size() + other.size();

@@ -10,23 +10,22 @@
 
 namespace ho::packing {
 
-/// Items that have their bytes, looked up by time: where among those that meet another one is the
-/// tightest hole. Sections are cut into windows; each window lists what is alive in it in order of
-/// low ends, so that a short item looks through one list that is sorted already. Eight windows, and
-/// eight times eight, have the union of what is taken in them for items that span all of it.
-/// A value with one user.
+/// Finds the tightest hole between the placed items that share time with an item. Sections are
+/// divided into windows. Each window lists its live items by low end, so a short item reads one
+/// sorted list. For items that span many windows, groups of 8, 64, ... windows have the union of
+/// their taken bytes. A value with one user.
 class PlacedByTime {
  public:
-  /// Chooses the windows by the lengths of `instance`'s items.
+  /// Chooses the size of windows by the lengths of `instance`'s items.
   explicit PlacedByTime(const Instance& instance);
 
   void add(const Item& item, std::int64_t offset);
 
-  /// @return the offset of the tightest hole between all that the item meets, the lowest among
-  ///         equals; above them where none is large enough.
+  /// @return the offset of the tightest hole between the item's neighbours, the lowest of equal
+  /// ones; above them if no hole is large enough.
   [[nodiscard]] std::int64_t place(const Item& item);
 
-  /// Entries read or moved since the last call.
+  /// The number of entries read or moved since the last call.
   [[nodiscard]] std::uint64_t take_work();
 
  private:
@@ -39,7 +38,7 @@ class PlacedByTime {
     std::int64_t top;
     Range range;
   };
-  /// Disjoint, ascending; none touches the next.
+  /// Disjoint ranges in ascending order that do not touch each other.
   using Union = std::vector<Taken>;
 
   static constexpr unsigned kArityBits = 3;
@@ -55,15 +54,15 @@ class PlacedByTime {
 
   unsigned window_bits_ = 0;
   std::vector<std::vector<Entry>> windows_;  ///< each by low end
-  std::vector<std::vector<Union>> levels_;   ///< of 8, 64, ... windows
+  std::vector<std::vector<Union>> levels_;   ///< for 8, 64, ... windows
   Union gathered_;
   Union merged_;
   Union window_;
   std::uint64_t work_ = 0;
 };
 
-/// place_in_order() for problems of many items of which some hundred are alive at a time: the same
-/// answer, sooner, since it looks at those only. Empty if the budget ends before.
+/// place_in_order() for many items with some hundred alive at a time: the same answer, but faster,
+/// since it reads only those. Empty if the budget ends first.
 [[nodiscard]] Layout place_by_time(const Instance& instance,
                                    const std::vector<std::uint32_t>& order, Budget& budget);
 

@@ -8,7 +8,8 @@
 namespace ho::packing {
 namespace {
 
-/// Measured: solved runs end within two nodes an item; a few longer ones help the hardest.
+/// Measured: successful runs end within two nodes per item; a few longer runs help the hardest
+/// instances.
 std::uint64_t nodes_of_run(std::uint64_t run, std::size_t items) {
   const std::uint64_t per_item = run % 16 == 15 ? 40 : run % 4 == 3 ? 10 : 3;
   return 64 + per_item * items;
@@ -30,7 +31,7 @@ Outcome Restarts::run(std::int64_t capacity_bytes, Budget& budget) {
   const std::size_t n = instance_.items.size();
   while (!budget.spent()) {
     const std::vector<std::uint32_t> order = next_order();
-    // One run in four prefers its order even to lower offsets: some instances need that.
+    // One run in four follows its order even before lower offsets: some instances need that.
     const bool order_first = prng_.below(4) == 0;
     const std::uint64_t affordable = budget.left() / (30 * n) + 1;
     const Outcome outcome =
@@ -50,8 +51,8 @@ Layout Restarts::layout() const {
   return out;
 }
 
-/// Random weights: long items and those beneath the fullest sections come first, bytes may count
-/// either way, and a little noise.
+/// Random weights: long items and those in the fullest sections come first, bytes may count either
+/// way, plus some noise.
 std::vector<std::uint32_t> Restarts::next_order() {
   const double by_length = 2 * prng_.unit() - 0.3;
   const double by_bytes = 0.8 * prng_.unit() - 0.3;

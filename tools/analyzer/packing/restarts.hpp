@@ -12,20 +12,20 @@
 
 namespace ho::packing {
 
-/// Exact search by many short runs, each in another random order. Hard instances are heavy-tailed:
-/// most orders lead nowhere for hours, some to a packing almost without turning back. Orders blend
-/// length, bytes and the fullest section of each item; what one run proved hopeless the next ones
-/// do not look at again.
+/// Exact search by many short runs, each with another random order. Run times of hard instances are
+/// heavy-tailed: with most orders a run finds nothing for hours, with some it finds a packing
+/// almost without backtracking. Orders combine length, bytes and the fullest section of each item.
+/// Runs share their failed states.
 class Restarts {
  public:
-  /// `instance` outlives this and has at most ExactSearch::kItemsMax items. `lengths`: of each
-  /// item, in any unit.
+  /// `instance` must outlive this object and have at most ExactSearch::kItemsMax items. `lengths`:
+  /// one per item, in any unit.
   Restarts(const Instance& instance, std::vector<double> lengths);
 
-  /// Goes on until found, none or the budget is spent. Each call continues where the last stopped.
+  /// Continues the search until it finds a packing, proves that there is none, or the budget ends.
   [[nodiscard]] Outcome run(std::int64_t capacity_bytes, Budget& budget);
 
-  /// After kFound.
+  /// Valid after kFound.
   [[nodiscard]] Layout layout() const;
 
  private:

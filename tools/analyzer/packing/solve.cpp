@@ -16,7 +16,7 @@ Solution solve(const std::vector<Lifetime>& lifetimes, std::int64_t cycle, const
     if (out.offsets[i] < 0) continue;
     out.height_bytes = std::max(out.height_bytes, out.offsets[i] + lifetimes[i].bytes);
   }
-  // What stands below the higher of load and fixed tops need not be any lower.
+  // A part below the higher of the load and the fixed top ends does not need to be lower.
   const double times_load = goal.times_load * static_cast<double>(parts.load_bytes);
   const std::int64_t wanted = times_load < static_cast<double>(goal.height_bytes)
                                   ? static_cast<std::int64_t>(times_load)
@@ -38,7 +38,7 @@ Solution solve(const std::vector<Lifetime>& lifetimes, std::int64_t cycle, const
     searches[highest]->improve(
         std::max(enough - parts.base_bytes[highest], parts.parts[highest].instance.load_bytes),
         budget);
-    // Where a search finds nothing to do it still must not loop for ever.
+    // A search that finds nothing to do must still spend work, or this loop would never end.
     budget.spend(1000);
   }
   for (std::size_t p = 0; p < searches.size(); ++p) {

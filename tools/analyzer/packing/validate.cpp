@@ -8,7 +8,7 @@ namespace {
 
 struct Event {
   std::int64_t time;
-  bool begins;  // at one time ends come first: lifetimes are half-open
+  bool begins;  // ends come first at equal times: lifetimes are half-open
   std::size_t buffer;
 };
 
