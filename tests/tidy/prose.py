@@ -42,13 +42,10 @@ UNREVISED = (
     "tests/unit/simulate/",
     "tests/unit/transport/",
     "tools/analyzer/",
-    "tools/baselines/",
     "tools/bench/",
     "tools/examples/",
     "tools/hyperoffload/",
     "tools/quickstart",
-    "tools/report/",
-    "tools/simulator/",
     "tools/test",
 )
 

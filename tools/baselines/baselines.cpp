@@ -20,11 +20,11 @@ using schedule::Schedule;
 
 namespace {
 
-/// The read channel of each storage's home: where the schedule has it, else local DDR while there
-/// is room, then remote DDR, then flash.
+/// The read channel of each storage's home: from the schedule, else local DDR while it has room,
+/// then remote DDR, then flash.
 Result<std::vector<std::uint8_t>> home_lanes(const Schedule& schedule, const Hardware& hardware) {
   if (!hardware.local_ddr && !hardware.remote_ddr) {
-    return Error{Errc::kInvalidArgument, "the hardware has no memory below the device"};
+    return Error{Errc::kInvalidArgument, "the hardware has no tier below the device"};
   }
   std::vector<std::uint8_t> lanes(schedule.storages.size(), 0);
   std::uint64_t used[] = {schedule.local_ddr_bytes, schedule.remote_ddr_bytes};
@@ -42,7 +42,7 @@ Result<std::vector<std::uint8_t>> home_lanes(const Schedule& schedule, const Har
       return spec && used[tier] <= spec->capacity_bytes &&
              bytes <= spec->capacity_bytes - used[tier];
     };
-    // Without flash the last tier takes what is left: a baseline is not held to its capacity.
+    // Without flash the last tier takes the rest: the capacity does not limit a baseline.
     const unsigned last = hardware.remote_ddr ? 1 : 0;
     const unsigned tier = fits(0) ? 0 : fits(1) ? 1 : hardware.flash ? 2 : last;
     if (tier < 2) used[tier] += bytes;
@@ -51,7 +51,7 @@ Result<std::vector<std::uint8_t>> home_lanes(const Schedule& schedule, const Har
   return lanes;
 }
 
-/// The schedule's ops as the graph has them: each once, in program order, nothing else.
+/// The schedule's ops as in the graph: each once, in program order, without cache ops.
 Schedule in_program_order(const Schedule& schedule) {
   Schedule out;
   out.device_budget_bytes = schedule.device_budget_bytes;
@@ -103,13 +103,13 @@ void Offloader::touch(std::uint32_t s) {
   newest_ = s;
 }
 
-/// Takes a channel's next free time for so many bytes. @return when it is done with them.
+/// Books the next free time of a channel for these bytes. @return the end of the transfer.
 std::uint64_t Offloader::book(unsigned channel, std::uint64_t bytes, std::uint64_t earliest_ns) {
   const unsigned direction = channel % 2;
   std::uint64_t start_ns = std::max(earliest_ns, channel_free_ns_[channel]);
   auto length_ns = static_cast<std::uint64_t>(transfer_ns(*links_.links[channel], bytes));
   if (const auto& port = links_.ports[direction]; port && channel < kPortChannelCount) {
-    // The port as a second server that both channels pass: together they never exceed its rate.
+    // The port is a second server for both channels: together they never exceed its rate.
     start_ns = std::max(start_ns, port_free_ns_[direction]);
     const auto port_ns = static_cast<std::uint64_t>(transfer_ns({port->bytes_per_s, 0}, bytes));
     length_ns = std::max(length_ns, links_.links[channel]->latency_ns + port_ns);
@@ -126,7 +126,7 @@ std::uint64_t Offloader::transfer(std::uint32_t s, bool toward_device, std::uint
   (toward_device ? totals_.out.prefetch_bytes : totals_.out.store_bytes) += bytes;
   const std::uint64_t done_ns = book(lane_[s] + direction, bytes, earliest_ns);
   if (lane_[s] != kFlashLane || !links_.links[direction]) return done_ns;
-  // Through local DDR, piece by piece: both links are busy with it, at the same time at best.
+  // Through local DDR, piece by piece: both links are busy, at best at the same time.
   (toward_device ? totals_.out.stage_in_bytes : totals_.out.stage_out_bytes) += bytes;
   return std::max(done_ns, book(direction, bytes, earliest_ns));
 }
@@ -136,7 +136,7 @@ void Offloader::give_room(std::uint64_t bytes, std::uint64_t from_ns) {
   room_bytes_ += bytes;
 }
 
-/// Takes the bytes that are free soonest. @return from when all of them are.
+/// Takes the bytes that are free earliest. @return the time when all of them are free.
 std::uint64_t Offloader::take_room(std::uint64_t bytes) {
   HO_CHECK(bytes <= room_bytes_);
   room_bytes_ -= bytes;
@@ -154,7 +154,7 @@ std::uint64_t Offloader::take_room(std::uint64_t bytes) {
   return from_ns;
 }
 
-/// Takes a value off the device, written back first where home lacks it.
+/// Removes a value from the device; writes it back first if the home copy is outdated.
 void Offloader::drop(std::uint32_t s, std::uint64_t now_ns) {
   Value& value = values_[s];
   std::uint64_t free_ns = std::max(now_ns, value.ready_ns);
@@ -177,7 +177,7 @@ bool Offloader::evict_one(std::uint64_t now_ns) {
   return false;
 }
 
-/// Makes an operand resident, or begins to. @return false where there is no room for it.
+/// Makes an operand resident, or starts to. @return false if there is no room.
 bool Offloader::bring(const schedule::Operand& operand, std::uint64_t now_ns, bool may_evict) {
   const std::uint32_t s = operand.storage.value();
   Value& value = values_[s];
@@ -200,8 +200,8 @@ bool Offloader::bring(const schedule::Operand& operand, std::uint64_t now_ns, bo
   return true;
 }
 
-/// Asks for the operands of positions [begin, end), in order, as far as there is room. A step's
-/// inputs are not there before it begins.
+/// Requests the operands of positions [begin, end) in order, while there is room. The inputs of a
+/// step do not exist before it begins.
 void Offloader::look_ahead(std::uint32_t begin, std::uint32_t end, bool next_step, bool may_evict) {
   for (std::uint32_t p = begin; p < end; ++p) {
     for (const auto& operand : schedule_.positions[p].operands) {
@@ -227,7 +227,7 @@ void Offloader::begin_step() {
   }
 }
 
-/// Runs the op whose operands have been brought.
+/// Runs an op whose operands were requested.
 void Offloader::run_op(std::uint32_t position) {
   const auto& at = schedule_.positions[position];
   std::uint64_t start_ns = clock_ns_;
@@ -247,7 +247,7 @@ void Offloader::run_op(std::uint32_t position) {
   }
 }
 
-/// Frees what dies with the op at `position`.
+/// Frees the storages that die with the op at `position`.
 void Offloader::free_dead(std::uint32_t position) {
   for (const auto& operand : schedule_.positions[position].operands) {
     const std::uint32_t s = operand.storage.value();
@@ -276,7 +276,7 @@ void Offloader::step_on_demand() {
   }
 }
 
-/// The first position of each layer: as many ops as have operands of at most half the room.
+/// The first position of each layer: as many ops as have operands of at most half the budget.
 std::vector<std::uint32_t> Offloader::cut_into_layers() const {
   std::uint64_t pinned_bytes = 0;
   for (const Storage& each : schedule_.storages) pinned_bytes += each.pinned ? each.bytes : 0;
@@ -323,7 +323,7 @@ void Offloader::step_by_layers(const std::vector<std::uint32_t>& first_of_layer)
     op_start_ns_ = clock_ns_;
     look_ahead(begin, end, false, false);
     for (std::uint32_t p = begin; p < end; ++p) {
-      // A layer larger than the room left by the one before it: its rest comes on demand.
+      // The layer exceeds the room that the one before it left: its rest is fetched on demand.
       ++stamp_;
       keep(p);
       for (const auto& operand : schedule_.positions[p].operands) {
@@ -350,7 +350,7 @@ Result<void> Offloader::check_fits() const {
     }
     if (bytes > budget_bytes_) {
       return Error{Errc::kInvalidArgument, "op " + schedule_.ops[at.op.value()].name + " needs " +
-                                               std::to_string(bytes) + " bytes, the budget is " +
+                                               std::to_string(bytes) + " bytes; the budget is " +
                                                std::to_string(budget_bytes_)};
     }
   }

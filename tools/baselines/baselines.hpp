@@ -6,32 +6,35 @@
 
 namespace ho::analyzer {
 
-/// What offloaders do that have no plan of ours.
+/// Policies of other offloaders.
 enum class Baseline : std::uint8_t {
-  kOnDemandLru,  ///< fetch on miss (one op ahead), evict least recently used, write back dirty
-  kLayerWindow,  ///< fetch the next layer while this one runs, drop behind (as ZeRO-Infinity does)
-  kG10Greedy,    ///< lifetime x size ahead of time, eager eviction and prefetch (as G10 does)
+  kOnDemandLru,  ///< fetches on a miss (one op ahead), evicts the least recently used, writes back
+                 ///< dirty values
+  kLayerWindow,  ///< fetches the next layer while this one runs, evicts the layer behind (like
+                 ///< ZeRO-Infinity)
+  kG10Greedy,    ///< plans by lifetime and size, evicts and prefetches eagerly (like G10)
 };
 
-/// Replays `schedule`'s ops under a baseline's policy in the simulator's time, until the period is
-/// steady (at most 8 steps; the best of the last ones counts then).
+/// Replays the schedule's ops with a baseline's policy in simulated time, until the period is
+/// steady (at most 8 steps; otherwise the best of the last ones counts).
 ///
-/// The baselines use the schedule's ops in program order, its home tiers and budget only, on the
-/// same channels and ports as simulate().
-/// kOnDemandLru asks for the next op's operands when an op starts. kLayerWindow cuts the step into
-/// groups of ops whose operands fill half the budget at most. Both are flattered: bytes are
-/// counted, so no room is lost to fragmentation, and decisions cost no time. What has its home on
-/// flash moves straight between flash and device, without a hop through DDR.
-/// kG10Greedy decides before the step, from the whole graph and the times without stalls, as G10
-/// does (MICRO'23): the gaps whose leaving relieves most for their transfer time, while anything is
-/// above the budget; each leaves at once and comes back as early as there is room. A gap goes to
-/// local or remote DDR, or to flash, whichever has room and link time. What is still too much is
-/// paged on demand, least recently used first. Flattered further: DDR holds only what is off the
-/// device, and of four ways to plan (DDR or flash first; gaps that no link has time for or not) the
-/// one with the shortest step counts.
+/// The baselines use the schedule's ops in program order, its home tiers and its budget, on the
+/// same channels and ports as simulate(). kOnDemandLru requests the operands of the next op when an
+/// op starts. kLayerWindow divides the step into groups of ops whose operands fill at most half the
+/// budget. Both look better than in reality: they count bytes, so fragmentation costs nothing, and
+/// decisions take no time. Storages with their home on flash move directly between flash and
+/// device.
+///
+/// kG10Greedy decides before the step, from the whole graph and the times without stalls, like G10
+/// (MICRO'23). While memory exceeds the budget, it evicts in the gap that relieves most per
+/// transfer time. Each evicted value leaves at once and returns as early as there is room. A gap
+/// uses local or remote DDR, or flash, whichever has room and link time. The rest is paged on
+/// demand, least recently used first. It looks better than in reality, too: DDR holds only values
+/// that are off the device, and the best of four ways to plan counts (DDR or flash first; with or
+/// without gaps for which no link has time).
 ///
 /// Cost: O((ops + accesses) log) per simulated step. Deterministic.
-/// @return as simulate(); kInvalidArgument also where one op's operands exceed the budget.
+/// @return as simulate(); also kInvalidArgument if the operands of one op exceed the budget.
 [[nodiscard]] Result<Simulation> simulate_baseline(const schedule::Schedule& schedule,
                                                    const Hardware& hardware, Baseline baseline);
 

@@ -14,7 +14,7 @@ namespace ho::analyzer::detail {
 
 namespace {
 
-/// Positions of a gap looked at to weigh it; longer gaps are sampled evenly.
+/// Positions of a gap that are sampled to weigh it; longer gaps are sampled evenly.
 constexpr std::int64_t kLooks = 512;
 constexpr unsigned kLanes = kChannelCount / 2;
 
@@ -39,7 +39,7 @@ class Greedy {
   Migrations run(GreedyTier tier);
 
  private:
-  /// A gap that leaves: off the device in positions (gone_after, back_at).
+  /// A gap that is used: off the device in positions (gone_after, back_at).
   struct Move {
     std::uint32_t gap = 0;
     std::uint8_t tier = 0;  ///< 0, 1, 2: local DDR, remote DDR, flash
@@ -110,7 +110,7 @@ Greedy::Greedy(const schedule::Schedule& schedule, const ChannelLinks& links,
   }
 }
 
-/// Adds to positions [first, last], at most a lap of them, counted cyclically.
+/// Adds to positions [first, last], at most one cycle, counted cyclically.
 template <typename Tree>
 void Greedy::add(Tree& tree, std::int64_t n, std::int64_t first, std::int64_t last,
                  std::int64_t delta) {
@@ -146,7 +146,7 @@ double Greedy::benefit(const Gap& g) const {
   return relief / static_cast<double>(bytes(g)) / (g.version == kHomeVersion ? 1 : 2);
 }
 
-/// Where a gap's transfers fit on a tier's links, whose time is taken then.
+/// Finds where a gap's transfers fit on the links of a tier, and books that time.
 std::optional<Greedy::Move> Greedy::place(std::uint32_t index, std::uint8_t tier) {
   const Gap& g = life_.gaps[index];
   if (!links_.links[2 * tier]) return std::nullopt;
@@ -159,7 +159,7 @@ std::optional<Greedy::Move> Greedy::place(std::uint32_t index, std::uint8_t tier
   const auto take_ns = [&](unsigned lane, unsigned direction) {
     return transfer_ns(*links_.links[2U * lane + direction], size);
   };
-  // What flash holds passes local DDR as well.
+  // Transfers of flash pass local DDR as well.
   std::vector<unsigned> lanes{tier};
   if (2U * tier == kFlashLane && links_.links[0]) lanes.push_back(0);
   for (const unsigned lane : lanes) {
@@ -183,7 +183,7 @@ std::optional<Greedy::Move> Greedy::place(std::uint32_t index, std::uint8_t tier
   return move;
 }
 
-/// What the job supplies comes from home just in time.
+/// Inputs of the job arrive from home just in time.
 void Greedy::supply_inputs() {
   for (std::uint32_t i = 0; i < life_.gaps.size(); ++i) {
     const Gap& g = life_.gaps[i];
@@ -212,7 +212,7 @@ void Greedy::leave(std::uint32_t index, const std::vector<std::uint8_t>& order) 
   moves_.push_back(*move);
 }
 
-/// In order of the latest time: each as early as memory has room for it until then.
+/// In order of their latest times: each fetch as early as memory has room until its use.
 void Greedy::prefetch_eagerly() {
   std::stable_sort(moves_.begin(), moves_.end(),
                    [](const Move& a, const Move& b) { return a.back_at < b.back_at; });
@@ -220,7 +220,7 @@ void Greedy::prefetch_eagerly() {
     const Gap& g = life_.gaps[move.gap];
     if (g.dead) continue;
     while (move.back_at > move.gone_after + 1) {
-      // Within one lap at a time: the tree does not wrap.
+      // Within one cycle at a time: the tree does not wrap.
       const std::int64_t last = wrapped(move.back_at - 1);
       const std::int64_t lap = move.back_at - 1 - last;
       const std::int64_t first = std::max<std::int64_t>(0, move.gone_after + 1 - lap);
@@ -247,7 +247,7 @@ Migrations Greedy::run(GreedyTier tier) {
     const Gap& g = life_.gaps[i];
     if (g.movable && !g.mandatory) weigh(i);
   }
-  // Relief only falls as others leave, so a worth that is still the largest is exact.
+  // Relief only decreases as others leave, so a value that is still the largest is exact.
   while (!heap.empty()) {
     const auto [was, index] = heap.top();
     heap.pop();
@@ -281,7 +281,7 @@ Migrations plan_migrations(const schedule::Schedule& schedule, const ChannelLink
   return Greedy(schedule, links, hardware, link).run(tier);
 }
 
-/// Whether so many bytes are free at `at_ns`.
+/// Whether this many bytes are free at `at_ns`.
 bool Offloader::room_by(std::uint64_t bytes, std::uint64_t at_ns) {
   if (bytes > room_bytes_) return false;
   if (bytes == 0) return true;
@@ -292,7 +292,7 @@ bool Offloader::room_by(std::uint64_t bytes, std::uint64_t at_ns) {
     looked.push_back(room_.top());
     room_.pop();
   }
-  // What is free already is one piece from now on: looks stay cheap.
+  // Merges the bytes that are already free, so that later calls stay cheap.
   std::uint64_t free_bytes = 0;
   for (const Room& room : looked) {
     if (room.from_ns <= op_start_ns_) {
@@ -305,7 +305,7 @@ bool Offloader::room_by(std::uint64_t bytes, std::uint64_t at_ns) {
   return soon >= bytes;
 }
 
-/// Sends the fetches that are due, in order, as far as there is room before this op ends.
+/// Sends the fetches that are due, in order, while there is room before this op ends.
 void Offloader::fetch_due(std::uint32_t position) {
   for (const std::uint32_t s : migrations_->fetches[position]) due_.push_back({s, values_[s].uses});
   while (!due_.empty()) {

@@ -12,39 +12,39 @@
 #include "tools/baselines/baselines.hpp"
 #include "tools/simulator/simulate_channels.hpp"
 
-// Inside this folder only.
+// Private to this folder.
 namespace ho::analyzer::detail {
 
 inline constexpr std::uint32_t kNone = UINT32_MAX;
 inline constexpr unsigned kFlashLane = 4;  ///< its read channel
 
-/// What a greedy planner decided ahead of the step: per position, what leaves after it and what is
-/// asked for when it starts. Carried out by Offloader, which pages on demand where the plan is
-/// late.
+/// The decisions of a greedy planner before the step: per position, which values leave after it and
+/// which are requested when it starts. Offloader carries them out, and pages on demand if the plan
+/// is late.
 struct Migrations {
   struct Leave {
     std::uint32_t storage = 0;
-    std::uint8_t lane = 0;  ///< read channel of the tier it goes to, where home lacks its value
-    bool dead = false;      ///< overwritten at its next use: dropped unwritten
+    std::uint8_t lane = 0;  ///< read channel of the target tier, if the home copy is outdated
+    bool dead = false;      ///< overwritten at its next use: dropped without a write
   };
   std::vector<std::vector<Leave>> leaves;
   std::vector<std::vector<std::uint32_t>> fetches;
 };
 
-/// Which tier a greedy planner fills first.
+/// The tier that a greedy planner fills first.
 enum class GreedyTier : std::uint8_t { kDdrFirst, kFlashFirst };
-/// What it does with a gap for whose transfers no link has time left.
+/// How it treats a gap for whose transfers no link has time.
 enum class GreedyLink : std::uint8_t { kBooked, kOverbooked };
 
-/// G10's planning (MICRO'23, section 4) on the schedule's ops, which are in program order: the gap
-/// whose leaving relieves most byte-seconds above the budget for its transfer time first, as long
-/// as anything is above the budget; it leaves at once, over the first tier whose links have time
-/// for it both ways; then each fetch as early as memory has room. O(gaps log n) and looks.
+/// G10's planning (MICRO'23, section 4) on the schedule's ops in program order. While memory
+/// exceeds the budget, takes the gap that relieves most byte-seconds above the budget per transfer
+/// time. It leaves at once, over the first tier whose links have time in both directions. Then each
+/// fetch runs as early as memory has room. O(gaps log n) plus samples.
 [[nodiscard]] Migrations plan_migrations(const schedule::Schedule& schedule,
                                          const ChannelLinks& links, const Hardware& hardware,
                                          GreedyTier tier, GreedyLink link);
 
-/// A step that is steady, or the best of the last ones: a baseline is never made to look worse.
+/// A steady step, or the best of the last steps: a baseline must not look worse than it is.
 struct StepTotals {
   std::uint64_t start_ns = 0;
   std::uint64_t end_ns = 0;
@@ -52,12 +52,12 @@ struct StepTotals {
   std::array<std::uint64_t, kChannelCount> busy_ns{};
 };
 
-/// What an offloader without our plan does: keeps values on the device while there is room, and
-/// makes room when it needs some. The positions are in program order; each transfer is given its
-/// time on its channel when it is decided. A value; run once.
+/// An offloader without our plan: keeps values on the device while there is room, and makes room
+/// when it needs some. Positions are in program order. Each transfer gets its time on a channel
+/// when it is decided. A value; run it once.
 class Offloader {
  public:
-  /// @param migrations  of kG10Greedy; else null.
+  /// @param migrations  for kG10Greedy; else nullptr
   Offloader(const schedule::Schedule& schedule, const ChannelLinks& links,
             std::vector<std::uint8_t> lane, const Migrations* migrations);
 
@@ -66,21 +66,21 @@ class Offloader {
  private:
   struct Value {
     bool resident = false;
-    bool dirty = false;   ///< the device's copy is newer than home's
-    bool exists = false;  ///< has been written, or is supplied from home
+    bool dirty = false;   ///< the copy on the device is newer than the home copy
+    bool exists = false;  ///< was written, or is supplied at home
     std::uint64_t ready_ns = 0;
     std::uint64_t home_ready_ns = 0;
-    std::uint64_t uses = 0;      ///< ops that used it so far
+    std::uint64_t uses = 0;      ///< number of ops that have used it
     std::uint64_t kept_for = 0;  ///< stamp: not a victim while it is the current one
     std::uint32_t older = kNone;
     std::uint32_t newer = kNone;
   };
-  /// A planned fetch, void once the storage has been used again.
+  /// A planned fetch; void once an op has used the storage again.
   struct Due {
     std::uint32_t storage = 0;
     std::uint64_t uses = 0;
   };
-  /// Bytes that are free from a time on.
+  /// Bytes that are free from some time on.
   struct Room {
     std::uint64_t from_ns = 0;
     std::uint64_t bytes = 0;

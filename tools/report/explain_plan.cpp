@@ -22,29 +22,29 @@ constexpr std::uint32_t kNone = UINT32_MAX;
 
 Error bad(std::string reason) { return {Errc::kInvalidArgument, std::move(reason)}; }
 
-/// Predicted times are sums of what check_transfers() allows.
+/// Predicted times are sums of times that check_transfers() limits.
 constexpr std::uint64_t kStartNsMax = std::uint64_t{1} << 61U;
 
-/// A schedule comes from a file: what is derived from it below relies on this.
+/// A schedule comes from a file. The functions below rely on these checks.
 Result<void> check_plan(const Schedule& plan) {
   if (auto fine = detail::check_indices(plan); !fine) return fine;
   if (auto fine = check_hardware(plan.hardware); !fine) return fine;
   if (auto fine = detail::check_transfers(plan, plan.hardware); !fine) return fine;
   if (plan.align_bytes == 0 || (plan.align_bytes & (plan.align_bytes - 1)) != 0 ||
       plan.align_bytes > (std::uint64_t{1} << 32U)) {
-    return bad("align_bytes is not a power of two up to 4 GiB");
+    return bad("align_bytes must be a power of two up to 4 GiB");
   }
   if (plan.device_budget_bytes > kBytesMax) return bad("device_budget_bytes is more than 2^50");
   const auto& starts = plan.prediction.op_start_ns;
   if (!starts.empty() && starts.size() != plan.positions.size()) {
-    return bad("there is not one predicted time for each position");
+    return bad("the schedule must have one predicted time per position");
   }
   const auto late = [](std::uint64_t ns) { return ns > kStartNsMax; };
   if (std::any_of(starts.begin(), starts.end(), late)) return bad("a predicted time is too large");
   return {};
 }
 
-/// Predicted wait before each position; zeros without a prediction.
+/// The predicted wait before each position; zeros without a prediction.
 std::vector<std::int64_t> stalls_of(const Schedule& plan) {
   std::vector<std::int64_t> out(plan.positions.size(), 0);
   const auto& starts = plan.prediction.op_start_ns;
@@ -70,8 +70,8 @@ schedule::Explanation unused(const Schedule& plan, StorageIndex s) {
   const bool home = plan.homes[s.value()].has_value();
   return {s,
           home ? "home" : "none",
-          "No op of the step uses it: " +
-              std::string(home ? "it stays in its home slot, and takes none of the device."
+          "No op of the step uses this storage: " +
+              std::string(home ? "it stays in its home slot and takes no device memory."
                                : "it takes no memory."),
           {}};
 }
@@ -87,7 +87,7 @@ bool is_whole(const schedule::Explanation& told) {
                      [](const std::string& line) { return line.starts_with(kFrequencyWords); });
 }
 
-/// Positions that are not part of the longest run of ascending op indices among first runs.
+/// Finds positions outside the longest run of ascending op indices among first runs.
 struct Order {
   explicit Order(const Schedule& plan);
 
@@ -98,7 +98,7 @@ struct Order {
 Order::Order(const Schedule& plan)
     : again(plan.positions.size(), 0), shift(plan.positions.size(), OpShift::kNone) {
   std::vector<std::uint8_t> ran(plan.ops.size(), 0);
-  std::vector<std::uint32_t> tails;  // positions that end the best run of each length
+  std::vector<std::uint32_t> tails;  // last positions of the best runs, by length
   std::vector<std::uint32_t> before(plan.positions.size(), kNone);
   const auto index = [&](std::uint32_t p) { return plan.positions[p].op.value(); };
   for (std::uint32_t p = 0; p < plan.positions.size(); ++p) {
@@ -118,7 +118,7 @@ Order::Order(const Schedule& plan)
   for (std::uint32_t p = tails.empty() ? kNone : tails.back(); p != kNone; p = before[p]) {
     stays[p] = 1;
   }
-  std::uint32_t last = kNone;  // the op of the last position that stayed
+  std::uint32_t last = kNone;  // the op of the last position that kept program order
   for (std::uint32_t p = 0; p < plan.positions.size(); ++p) {
     if (stays[p] != 0) {
       last = index(p);
@@ -128,7 +128,7 @@ Order::Order(const Schedule& plan)
   }
 }
 
-/// "name, 4 MiB" of the largest of these storages; empty where there are none.
+/// "name, 4 MiB" of the largest of these storages; empty if there are none.
 std::string largest_of(const Schedule& plan, const std::vector<std::uint32_t>& storages) {
   const std::uint32_t* best = nullptr;
   for (const std::uint32_t& s : storages) {
@@ -155,14 +155,14 @@ class Reasons {
   [[nodiscard]] std::string op_at(std::uint32_t p) const {
     return plan_.ops[plan_.positions[p].op.value()].name + " (position " + std::to_string(p) + ")";
   }
-  /// The first read of the storage after `p` in the step; kNone: there is none.
+  /// The first read of the storage after `p` in the step; kNone if there is none.
   [[nodiscard]] std::uint32_t next_read(std::uint32_t s, std::uint32_t p) const {
     for (const AccessPoint& each : life_.accesses_of(s)) {
       if (each.position > p && each.access != schedule::Access::kWrite) return each.position;
     }
     return kNone;
   }
-  /// What the op writes that is read later in the step, and who reads any of it first.
+  /// The op's outputs that a later op of the step reads, and the first of these readers.
   [[nodiscard]] std::pair<std::vector<std::uint32_t>, std::uint32_t> results(
       std::uint32_t p) const {
     std::pair<std::vector<std::uint32_t>, std::uint32_t> out{{}, kNone};
@@ -178,10 +178,10 @@ class Reasons {
 
   [[nodiscard]] std::string recomputation(std::uint32_t p) const {
     const auto [made, reader] = results(p);
-    if (made.empty()) return "Runs again; nothing in the step reads what it makes.";
-    return "Makes " + largest_of(plan_, made) + " again for " + op_at(reader) + ", in " +
+    if (made.empty()) return "Runs again; no op of the step reads its results.";
+    return "Recomputes " + largest_of(plan_, made) + " for " + op_at(reader) + ", in " +
            format_duration_ns(plan_.ops[plan_.positions[p].op.value()].duration_ns) +
-           ": in between it takes no memory and no link, and the step is shorter than with a "
+           ": until then it takes no memory and no link, and the step is shorter than with a "
            "transfer.";
   }
 
@@ -196,18 +196,18 @@ class Reasons {
       const bool last = points.back().position == p && points.front().position != p;
       if (last) (storage.persistent ? present : done).push_back(s);
     }
-    std::string out = "Runs as soon as what it waits for is ready: ";
-    if (!done.empty()) return out + largest_of(plan_, done) + " ends its life there.";
+    std::string out = "Runs as soon as its inputs are ready: ";
+    if (!done.empty()) return out + largest_of(plan_, done) + " is used there for the last time.";
     if (!present.empty()) {
       return out + largest_of(plan_, present) + " is on the device there, and may leave after it.";
     }
-    return out + "what it uses is on the device there.";
+    return out + "its operands are on the device there.";
   }
 
   [[nodiscard]] std::string later(std::uint32_t p) const {
     const auto [made, reader] = results(p);
-    if (made.empty()) return "Runs later than in program order: nothing waits for its results.";
-    return "Runs shortly before " + op_at(reader) + ", the first to read " +
+    if (made.empty()) return "Runs later than in program order: no op waits for its results.";
+    return "Runs shortly before " + op_at(reader) + ", the first op that reads " +
            largest_of(plan_, made) + ", which takes no memory until then.";
   }
 
@@ -216,7 +216,7 @@ class Reasons {
   const Lifetimes& life_;
 };
 
-/// What ends last of what each position waits for: see explain_waits().
+/// For each position: the last transfer to end among those it waits for; see explain_waits().
 std::vector<std::uint32_t> last_arrivals(const Schedule& plan) {
   std::vector<std::uint32_t> out(plan.positions.size(), kNone);
   std::vector<std::uint64_t> end_ns(plan.positions.size(), 0);
@@ -247,7 +247,7 @@ std::string_view op_shift_name(OpShift shift) {
 Result<std::vector<schedule::Explanation>> explain_storages(
     const Schedule& plan, const std::vector<StorageIndex>& storages) {
   for (const StorageIndex s : storages) {
-    if (s.value() >= plan.storages.size()) return bad("there is no such storage");
+    if (s.value() >= plan.storages.size()) return bad("the schedule has no such storage");
   }
   std::vector<schedule::Explanation> out;
   bool whole = true;
@@ -299,7 +299,7 @@ Result<std::vector<PositionExplanation>> explain_positions(
   std::vector<PositionExplanation> out;
   for (const schedule::Position position : positions) {
     const std::uint32_t p = position.value();
-    if (p >= plan.positions.size()) return bad("there is no such position");
+    if (p >= plan.positions.size()) return bad("the schedule has no such position");
     PositionExplanation one;
     one.program_index = plan.positions[p].op.value();
     one.shift = order.shift[p];

@@ -7,7 +7,7 @@
 namespace ho::analyzer {
 namespace {
 
-/// A baseline's step, or nothing where it cannot run.
+/// The step time of a baseline; nullopt if it cannot run.
 std::optional<std::uint64_t> step_of(const schedule::Schedule& plan, const Hardware& hardware,
                                      Baseline baseline) {
   const auto run = simulate_baseline(plan, hardware, baseline);

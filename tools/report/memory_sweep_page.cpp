@@ -112,7 +112,7 @@ class Page {
   [[nodiscard]] double x(std::uint64_t bytes) const {
     return kLeft + (kWidth - kLeft - kRight) * static_cast<double>(bytes) / most_bytes_;
   }
-  /// Logarithmic: the slowest baseline at the top, compute alone at the bottom.
+  /// Logarithmic: the slowest baseline is at the top, compute alone at the bottom.
   [[nodiscard]] double y(double ratio) const {
     const double part = std::log(std::max(1.0, ratio)) / std::log(slowest_);
     return kHeight - kBottom - (kHeight - kTop - kBottom) * part;
@@ -135,7 +135,7 @@ class Page {
     out_ += escaped(sweep_.graph) + "</h1><p class=\"sub\">Step time over device memory; " +
             format_bytes(sweep_.peak_unmanaged_bytes) + " without a plan, " +
             format_duration_ns(sweep_.compute_ns) +
-            " of compute. The axis upwards is logarithmic; point at a dot for its "
+            " of compute. The vertical axis is logarithmic. Point at a dot for its "
             "figures.</p><div class=\"legend\">";
     for (const Series& each : series()) {
       out_ += "<span><i style=\"background:" + std::string(each.colour) + "\"></i>" + each.name +

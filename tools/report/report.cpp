@@ -105,7 +105,7 @@ class Page {
   }
 
   void headline() {
-    // From the schedule itself: a hand-made one may lack its prediction.
+    // Computed from the schedule: a hand-made one may have no prediction.
     std::uint64_t compute_ns = 0;
     for (std::size_t p = 0; p < schedule_.positions.size(); ++p) {
       compute_ns += op_at(p).duration_ns;
@@ -149,7 +149,7 @@ class Page {
     json_.end();
   }
 
-  /// What refining the order bought, where it changed.
+  /// The gain of the refined order, if it differs from program order.
   void order() {
     const schedule::Prediction& p = schedule_.prediction;
     if (p.moved_ops == 0 && p.recomputed_ops == 0) return;
@@ -176,7 +176,7 @@ class Page {
     longest_stalls();
   }
 
-  /// What moves, most bytes first, and what stays for a reason, the largest first.
+  /// Storages that move, most bytes first, and storages that stay for a reason, largest first.
   void tensors() {
     std::vector<std::uint64_t> moved(schedule_.storages.size(), 0);
     for (const CacheOp& op : schedule_.cache_ops) {
@@ -216,7 +216,7 @@ class Page {
     json_.end();
   }
 
-  /// What was chosen for a storage, and what else was considered.
+  /// The choice for a storage, and the alternatives.
   void said_of(std::size_t storage) {
     const auto* why = why_[storage];
     json_.field("choice", why == nullptr ? std::string_view() : why->choice)
@@ -228,7 +228,7 @@ class Page {
     json_.end();
   }
 
-  /// The op waits for several transfers; the one that ends last is the reason.
+  /// If the op waits for several transfers, the one that ends last is the reason.
   [[nodiscard]] std::vector<std::size_t> last_awaited() const {
     std::vector<std::size_t> last(schedule_.positions.size(), schedule_.cache_ops.size());
     const auto& spans = input_.predicted.cache_ops;
@@ -257,7 +257,7 @@ class Page {
       return predicted.op_stall_ns[a] > predicted.op_stall_ns[b];
     });
     const auto awaited = last_awaited();
-    for (const std::size_t p : order) {  // the longest wait of an op that runs again comes first
+    for (const std::size_t p : order) {  // longest wait first for an op that runs again
       if (awaited[p] == schedule_.cache_ops.size()) continue;
       waits_for_.emplace(schedule_.positions[p].op.value(), awaited[p]);
     }
@@ -311,7 +311,7 @@ class Page {
     return out;
   }
 
-  /// Names that hover shows are given only for what is drawn: a lane's items count in `used`.
+  /// Writes names only for items that are drawn: the items of a lane mark them in `used`.
   void lane(std::vector<Item> items, std::vector<std::uint32_t>& used,
             std::vector<std::uint32_t>& slot) {
     std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
@@ -340,7 +340,7 @@ class Page {
     json_.end();
   }
 
-  /// What reaches beyond the period shows at the next step's start, which looks the same.
+  /// Shows the part beyond the period at the start of the step, since the next step looks the same.
   static void add_in_period(Item item, std::uint64_t period_ns, std::vector<Item>& out) {
     const std::uint64_t shift_ns = period_ns == 0 ? 0 : item.span.start_ns / period_ns * period_ns;
     item.span.start_ns -= shift_ns;
@@ -352,7 +352,7 @@ class Page {
     out.push_back(item);
   }
 
-  /// @param period_ns  0: as measured, nothing is moved into the step
+  /// @param period_ns  0: measured times, which are not folded into one step
   void lanes(std::vector<Item> ops, const std::vector<Span>& transfers, std::uint64_t period_ns) {
     json_.key("compute");
     lane(std::move(ops), used_ops_, op_slot_);
@@ -369,8 +369,8 @@ class Page {
     json_.end();
   }
 
-  /// Live bytes with everything resident, at the times of the plan's ops, so that one op stands at
-  /// one place in both curves.
+  /// Live bytes with everything resident, at the times of the plan's ops, so that an op has the
+  /// same place in both curves.
   [[nodiscard]] std::vector<MemoryPoint> unmanaged() const {
     constexpr std::size_t kNever = SIZE_MAX;
     std::vector<std::size_t> first(schedule_.storages.size(), kNever);
@@ -436,8 +436,9 @@ class Page {
   std::vector<std::uint32_t> channel_of_;
   std::vector<std::string> phases_;
   std::vector<std::uint32_t> phase_of_;
-  std::map<std::uint32_t, std::size_t> waits_for_;  ///< op -> the cache op it waits for longest
-  std::vector<std::uint32_t> used_ops_;  ///< in the order of first use; their slots are the reverse
+  std::map<std::uint32_t, std::size_t>
+      waits_for_;                        ///< op -> the cache op that it waits for longest
+  std::vector<std::uint32_t> used_ops_;  ///< in order of first use; the slots map back
   std::vector<std::uint32_t> op_slot_;
   std::vector<std::uint32_t> used_tensors_;
   std::vector<std::uint32_t> tensor_slot_;

@@ -7,7 +7,7 @@
 namespace ho::analyzer::detail {
 namespace {
 
-/// Items per lane drawn one by one; above, short neighbours are merged.
+/// Items per lane that are drawn separately. Beyond it, adjacent short items are merged.
 constexpr std::size_t kItemsMax = 20'000;
 constexpr std::size_t kCurvePointsMax = 6'000;
 

@@ -2,8 +2,8 @@
 
 namespace ho::analyzer::detail {
 
-// Nothing is fetched: the policy forbids it, so a mistake shows up as a console error, not as a
-// request. The script puts names in by textContent only, never as markup.
+// Content-Security-Policy forbids all requests, so a mistake is an error in the console and not a
+// request. The script inserts names only through textContent, never as markup.
 const std::string_view kReportPageHead = R"html(<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
@@ -84,9 +84,9 @@ for (const [k, v, n] of [
   ["Moved per step", bytes(D.prefetch + D.store), `${bytes(D.prefetch)} in, ${bytes(D.store)} out`],
   ...(D.bound ? [["Lower bound", time(D.bound), `the plan is at ${(D.step/D.bound).toFixed(3)}\u00d7` +
     (D.order ? `; program order ${time(D.order.bound)}, refined ${time(D.order.refined_bound)}` : "")]] : []),
-  ...(D.order ? [["Program order", D.order.step ? time(D.order.step) : "no plan", `${D.order.moved} ops moved, ${D.order.again} run again; what lives at a time peaks at ${bytes(D.order.refined_live)}, not ${bytes(D.order.live)}`]] : []),
+  ...(D.order ? [["Program order", D.order.step ? time(D.order.step) : "no plan", `${D.order.moved} ops moved, ${D.order.again} run again; live bytes peak at ${bytes(D.order.refined_live)} instead of ${bytes(D.order.live)}`]] : []),
   ...(D.margin > 0 ? [["Margin", `${digits(D.margin)}\u00d7 bandwidth`, `or ops ${digits(D.margin_ops)}\u00d7 as long: stalls stay below 2 %`]] : []),
-  ...(D.first_step ? [["First step", time(D.first_step), `brings what rests on the device; ${time(D.epilogue)} after the last step until all is home`]] : []),
+  ...(D.first_step ? [["First step", time(D.first_step), `fills the device; ${time(D.epilogue)} after the last step until all values are home`]] : []),
   ...(D.measured ? [["Measured step", time(D.measured.step), `${signed(D.measured.step/D.step-1)} against the prediction; stall ${time(D.measured.stall)}`]] : [])
 ]) { const t = el("div", "tile"); t.append(el("div","k",k), el("div","v",v), el("div","n",n)); $("tiles").append(t); }
 function table(node, head, rows, empty) {
@@ -106,7 +106,7 @@ table($("moved"), [["tensor","name"],["kind","nw"],["size","r"],["moved per step
 if (D.kept.length) { $("keptcard").hidden = false;
   table($("kept"), [["tensor","name"],["kind","nw"],["size","r"],["choice","nw"],["reason","why"]],
     D.kept.map(m => [[m.name, m.kind, bytes(m.size), m.choice, m.reason], m.considered]), ""); }
-$("note").textContent = D.merged ? "Neighbours too short to be seen are drawn as one." : "";
+$("note").textContent = D.merged ? "Adjacent items that are too short to be visible are drawn as one." : "";
 
 const sets = [["predicted", D.predicted]].concat(D.measured ? [["measured", D.measured]] : []);
 const end = Math.max(1, ...sets.map(([, s]) => s.end));
@@ -122,7 +122,7 @@ const lanes = [];
   $("lanes").height = y; $("lanes").style.height = y + "px"; $("mem").style.height = "230px"; }
 const key = (node, c, text, dash) => { const s = el("span"); const i = el("i", dash ? "dash" : "");
   i.style[dash ? "borderTopColor" : "background"] = `var(--${c})`; s.append(i, text); node.append(s); };
-key($("memlegend"), "plan", "with the plan (predicted)"); key($("memlegend"), "bare", "without: everything resident", true); key($("memlegend"), "budget", "budget", true);
+key($("memlegend"), "plan", "with the plan (predicted)"); key($("memlegend"), "bare", "without the plan (all resident)", true); key($("memlegend"), "budget", "budget", true);
 D.phases.forEach((p, i) => { if (i < 6) key($("lanelegend"), "c" + i, p || "compute"); });
 key($("lanelegend"), "in", "toward the device"); key($("lanelegend"), "out", "away from it"); key($("lanelegend"), "stall", "stall");
 function setup(c) { const r = window.devicePixelRatio || 1, w = c.clientWidth, h = c.clientHeight;

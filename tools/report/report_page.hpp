@@ -4,11 +4,11 @@
 
 namespace ho::analyzer::detail {
 
-/// The report's page around its data: render_report() puts the JSON between the two halves.
+/// The page of the report: render_report() inserts the JSON between these two parts.
 extern const std::string_view kReportPageHead;
 extern const std::string_view kReportPageTail;
 
-/// The page's style sheet, for other pages that are to look the same.
+/// The style sheet of the page, for other pages with the same look.
 [[nodiscard]] std::string_view report_style();
 
 }  // namespace ho::analyzer::detail

@@ -30,7 +30,7 @@ using MinHeap = std::priority_queue<T, std::vector<T>, std::greater<>>;
 
 double micros(std::uint64_t ns) { return static_cast<double>(ns) / 1e3; }
 
-/// Tracks of channels that some cache op uses, in a fixed order.
+/// The track of a cache op's channel.
 std::string channel_name(const Schedule& schedule, const CacheOp& op) {
   return std::string(schedule::home_tier_name(schedule::transfer_tier(schedule, op))) +
          (schedule::moves_toward_device(op.kind) ? ".read" : ".write");
@@ -83,12 +83,12 @@ class Trace {
   using MeasuredStep = schedule::MeasuredStep;
   using Span = MeasuredStep::Span;
 
-  /// Where the transfers of one process are shown. Events of one track must nest or be apart, or
-  /// viewers drop them; transfers that share a channel's bandwidth do neither, so that a channel
-  /// gets as many tracks as it has transfers at a time.
+  /// The tracks for the transfers of one process. Viewers drop events of one track that overlap
+  /// without nesting. Transfers that share a channel overlap so, hence a channel gets as many
+  /// tracks as it has transfers at a time.
   struct Tracks {
-    std::vector<unsigned> of;        ///< by cache op
-    std::vector<std::string> names;  ///< from kFirstChannel on
+    std::vector<unsigned> of;        ///< track per cache op
+    std::vector<std::string> names;  ///< names, starting at kFirstChannel
   };
 
   [[nodiscard]] std::size_t channel_of(const CacheOp& op) const {
@@ -110,9 +110,9 @@ class Trace {
         return spans[a].start_ns < spans[b].start_ns;
       });
       const std::size_t first = tracks.names.size();
-      // The lowest track that is free then, so that a channel shows no more than it needs.
+      // The lowest free track, so that a channel uses as few as possible.
       using Lane = std::uint32_t;
-      MinHeap<std::pair<std::uint64_t, Lane>> busy;  // by end
+      MinHeap<std::pair<std::uint64_t, Lane>> busy;  // by end time
       MinHeap<Lane> free;
       Lane lanes = 0;
       for (const std::size_t i : users[c]) {

@@ -22,17 +22,17 @@ using schedule::CacheOp;
 using schedule::CacheOpKind;
 using schedule::Schedule;
 
-/// One execution of a cache op. era 0: the prologue's; era k + 1: step k's.
+/// One execution of a cache op. Era 0: the prologue; era k + 1: step k.
 struct Instance {
   std::uint32_t era = 0;
   std::uint32_t index = 0;
 };
 
 struct Submitted {
-  std::uint64_t key = 0;  ///< when; of the prologue the position that needs it
+  std::uint64_t key = 0;  ///< time of submission; for the prologue the position that needs it
   Instance instance;
 
-  /// Later is greater: for a heap that gives the earliest.
+  /// Reversed, so that a heap yields the earliest.
   bool operator<(const Submitted& other) const {
     return std::tie(key, instance.era, instance.index) >
            std::tie(other.key, other.instance.era, other.instance.index);
@@ -40,19 +40,19 @@ struct Submitted {
 };
 
 struct StepRecord {
-  std::vector<std::uint32_t> cache_waits;     ///< per cache op: what it still waits for
+  std::vector<std::uint32_t> cache_waits;     ///< per cache op: number of events it still waits for
   std::vector<std::uint32_t> position_waits;  ///< per position
   std::uint64_t start_ns = 0;
   std::uint64_t end_ns = 0;
   std::uint64_t stall_ns = 0;
-  std::uint64_t backlog_ops = 0;  ///< transfers submitted and not complete at its end
+  std::uint64_t backlog_ops = 0;  ///< transfers that are submitted and not complete at its end
   std::uint64_t backlog_bytes = 0;
   Simulation out;
 };
 
 class Replay {
  public:
-  /// @param channel_of  of the prologue, the steady list and the epilogue.
+  /// @param channel_of  per list: prologue, steady, epilogue
   Replay(const Schedule& schedule, const detail::ChannelLinks& links,
          std::array<std::vector<unsigned>, 3> channel_of, RunEnd end)
       : schedule_(schedule),
@@ -104,12 +104,12 @@ class Replay {
   RunEnd end_;
 
   Buckets dependents_;           ///< cache op -> (dependent << 1 | next step)
-  Buckets prologue_dependents_;  ///< the same within the prologue
-  Buckets after_;                ///< position -> cache ops; key positions(): the step's begin
+  Buckets prologue_dependents_;  ///< the same for the prologue
+  Buckets after_;                ///< position -> cache ops; key positions(): the begin of the step
   std::vector<std::uint32_t> prologue_waits_;
-  std::vector<std::uint64_t> prologue_needed_;  ///< position of the first step
-  std::vector<std::uint64_t> needed_;           ///< from the first position of its step
-  std::vector<std::uint8_t> droppable_;         ///< per steady cache op: once the last step has run
+  std::vector<std::uint64_t> prologue_needed_;  ///< position in the first step
+  std::vector<std::uint64_t> needed_;           ///< counted from the first position of its step
+  std::vector<std::uint8_t> droppable_;         ///< per steady cache op, after the last step
 
   std::vector<std::unique_ptr<StepRecord>> steps_;
   std::vector<Instance> ready_;
@@ -122,9 +122,9 @@ class Replay {
   std::uint32_t step_ = 0;
   std::uint32_t position_ = 0;
   bool running_op_ = false;
-  bool computing_ = true;  ///< false: no further step, only transfers drain
+  bool computing_ = true;  ///< false: only transfers are left
   std::uint64_t op_end_ns_ = kNever;
-  std::uint64_t chain_free_ns_ = 0;  ///< when the last op ended
+  std::uint64_t chain_free_ns_ = 0;  ///< end of the last op
 
   std::vector<std::uint8_t> live_;
   std::vector<std::uint64_t> last_access_;
@@ -156,7 +156,7 @@ void Replay::turn_dependencies_round() {
   prologue_dependents_ = Buckets(schedule_.prologue.size(), edges);
 }
 
-/// Sets what step `step` waits for, before anything of the step before can complete.
+/// Initializes what the step waits for, before any transfer of the step before can complete.
 void Replay::prepare_step(std::uint32_t step) {
   HO_CHECK(steps_.size() == step);
   auto record = std::make_unique<StepRecord>();
@@ -164,7 +164,7 @@ void Replay::prepare_step(std::uint32_t step) {
   record->position_waits.resize(positions());
   for (std::size_t i = 0; i < schedule_.cache_ops.size(); ++i) {
     const CacheOp& op = schedule_.cache_ops[i];
-    std::uint32_t waits = 1;  // its position, or the step's begin
+    std::uint32_t waits = 1;  // its position, or the begin of the step
     for (const auto& ref : op.after_cache_ops) waits += ref.previous_step && step == 0 ? 0 : 1;
     record->cache_waits[i] = waits;
     if (op.before_position && !(op.before_next_step && step == 0)) {
@@ -189,7 +189,7 @@ void Replay::begin_step(std::uint32_t step) {
   record.out.op_stall_ns.resize(positions());
   record.out.cache_ops.resize(schedule_.cache_ops.size());
   record.out.memory.push_back({0, live_bytes_});
-  // Bounds the memory of an unsteady run: only the last four steps can still be chosen.
+  // Bounds the memory of an unsteady run: the result is one of the last four steps.
   if (step >= 5) {
     steps_[step - 5]->out = Simulation{};
   }
@@ -238,7 +238,7 @@ void Replay::set_live(StorageIndex storage, bool live) {
   }
 }
 
-/// One of the things `it` waits for has come true.
+/// One of the events that `it` waits for has happened.
 void Replay::release(Instance it) {
   std::uint32_t& waits =
       it.era == 0 ? prologue_waits_[it.index] : steps_[it.era - 1]->cache_waits[it.index];
@@ -246,7 +246,7 @@ void Replay::release(Instance it) {
   if (--waits == 0) ready_.push_back(it);
 }
 
-/// Takes ready instances in until no more come; a Detach is complete at once.
+/// Submits ready instances until there are no more. A Detach completes at once.
 void Replay::submit_ready() {
   while (!ready_.empty()) {
     const Instance it = ready_.back();
@@ -281,12 +281,12 @@ void Replay::submit(Instance it) {
   }
 }
 
-/// Once the last step has run, what only a next one would read is not sent.
+/// After the last step, transfers for a next step are not sent.
 bool Replay::drops(Instance it) const {
   return !computing_ && end_ == RunEnd::kSimulated && it.era > 0 && droppable_[it.index] != 0;
 }
 
-/// Nothing of the prologue is for a next step: only steps' own transfers are looked at.
+/// Looks only at transfers of steps: the prologue has none for a next step.
 void Replay::drop_reads() {
   for (unsigned channel = 0; channel < detail::kChannelCount; channel += 2) {
     std::vector<Submitted> kept;
@@ -305,7 +305,7 @@ void Replay::drop_reads() {
   }
 }
 
-/// Takes what the channel carries next from its queues.
+/// Takes the channel's next transfer from its queues.
 std::optional<Instance> Replay::next_of(unsigned channel) {
   auto& once = prologue_queues_[channel];
   auto& queue = queues_[channel];
@@ -355,11 +355,11 @@ void Replay::end_op() {
   if (position_ == positions()) end_step();
 }
 
-/// Starts the next op if it need not wait; ends ops whose time has come.
+/// Starts the next op if it does not have to wait, and ends ops at their time.
 void Replay::run_ops() {
   if (running_op_ && op_end_ns_ == now_ns_) end_op();
-  // What the op's end has released comes first: a Detach at this instant makes room for the next
-  // op.
+  // Instances that the end of an op released come first: a Detach at this time makes room for the
+  // next op.
   if (!computing_ || running_op_ || !ready_.empty()) return;
   StepRecord& record = *steps_[step_];
   if (record.position_waits[position_] > 0) return;
@@ -385,8 +385,8 @@ void Replay::start_transfers() {
   }
 }
 
-/// Lets everything happen that happens now; only then channels choose, so that ties go by list
-/// order whatever order they came in.
+/// Processes all events of the current time before channels choose, so that the order of a list
+/// decides ties.
 void Replay::settle() {
   while (true) {
     while (channels_.next_ns() == now_ns_) {
@@ -416,8 +416,8 @@ void Replay::settle() {
 }
 
 Simulation Replay::result() const {
-  // Steady: the last but one, whose late transfers ran beside a full step. Else the slowest of the
-  // last steps, so that an unsteady plan never looks better than it is.
+  // Steady: the step before the last, whose late transfers ran beside a full step. Otherwise the
+  // slowest of the last steps, so that an unsteady plan never looks better than it is.
   std::uint32_t chosen = step_ - 1;
   if (!steady()) {
     for (std::uint32_t k = step_ >= 4 ? step_ - 4 : 0; k < step_; ++k) {

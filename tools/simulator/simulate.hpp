@@ -10,21 +10,21 @@
 
 namespace ho::analyzer {
 
-/// Whether the end of a run is looked at too ; without it the fields about it are
-/// zero.
+/// Whether to simulate the end of the run. If not, its fields are zero.
 enum class RunEnd : std::uint8_t { kSimulated, kLeftOut };
 
-/// A value of the device's memory over time: from `at_ns` on, `bytes` are live.
+/// From `at_ns` on, `bytes` of device memory are live.
 struct MemoryPoint {
   std::uint64_t at_ns = 0;
   std::uint64_t bytes = 0;
 };
 
-/// One steady-state step, times from its start. "Planned only": empty or zero in a baseline's.
+/// One steady-state step; times from its start. A baseline leaves fields marked "planned only"
+/// empty or zero.
 struct Simulation {
   std::uint64_t step_ns = 0;     ///< steady-state period
   std::uint64_t stall_ns = 0;    ///< sum over positions
-  std::uint64_t peak_bytes = 0;  ///< over all simulated steps, the first included
+  std::uint64_t peak_bytes = 0;  ///< over all simulated steps, including the first
   std::uint64_t prefetch_bytes = 0;
   std::uint64_t store_bytes = 0;
   std::uint64_t stage_in_bytes = 0;
@@ -33,51 +33,58 @@ struct Simulation {
   std::vector<std::uint64_t> op_stall_ns;               ///< per position
   std::vector<schedule::MeasuredStep::Span> cache_ops;  ///< parallel to cache_ops (planned only)
   std::vector<MemoryPoint> memory;  ///< device bytes live over one steady-state step
-  /// The first step, from its start; at its start the device is empty. (planned only, as all below)
+  /// The first step, which starts with an empty device. Planned only, as are all fields below.
   std::uint64_t first_step_ns = 0;
-  std::uint64_t prologue_ns = 0;  ///< from the first step's start until all of it has arrived
-  /// From the end of the last step's last op until every persistent storage's latest value is home.
+  std::uint64_t prologue_ns =
+      0;  ///< from the start of the first step until all transfers of the prologue have arrived
+  /// From the end of the last op until the latest value of every persistent storage is in its home
+  /// slot.
   std::uint64_t epilogue_ns = 0;
-  std::vector<schedule::MeasuredStep::Span> prologue;  ///< from the first step's start
-  std::vector<schedule::MeasuredStep::Span> epilogue;  ///< from the end of the last step's last op
+  std::vector<schedule::MeasuredStep::Span> prologue;  ///< from the start of the first step
+  std::vector<schedule::MeasuredStep::Span>
+      epilogue;  ///< from the end of the last op of the last step
   std::vector<schedule::TierPeak> tiers;
   std::vector<schedule::ChannelLoad> channels;
 };
 
-/// Discrete-event replay on `hardware`'s channels until the period is steady (at most 8 steps;
-/// where it is not steady then, the slowest of the last steps is given).
+/// Replays a schedule by discrete events on the channels of `hardware`, until the period is steady,
+/// for at most 8 steps. If the period is not steady then, the result is the slowest of the last
+/// steps.
 ///
-/// Follows the schedule's dependencies: compute is one chain; a cache op is submitted when
-/// its after_position has ended and its after_cache_ops are complete. Each channel (tier and
-/// direction) carries one transfer at a time, first submitted first served, ties in list order; it
-/// takes latency + bytes / bandwidth. Where the hardware has a device port, the local and the
-/// remote channel of one direction share it fluidly: each gets its own bandwidth or, where the sum
-/// exceeds the port's, a fair share (max-min). The larger of channel and port latency counts. A
-/// Detach takes no time. A Prefetch's target counts as live from its submission, until Detach; a
-/// non-persistent storage dies with its last access in the step. StageIn and StageOut take the
-/// channels flash.read and flash.write, which share nothing with the others. In the first step a
-/// transfer of the prologue goes before the others' first one where it is needed no later. After
-/// the last step what only a next one would read is not sent; then comes the epilogue, in list
-/// order.
+/// Compute is one chain. A cache op is submitted once its after_position has ended and its
+/// after_cache_ops are complete. A channel (tier and direction) carries one transfer at a time in
+/// the order of submission, in list order for ties, and takes latency + bytes / bandwidth. With a
+/// device port, the local and the remote channel of one direction share it: each gets its own
+/// bandwidth or, if the sum exceeds the port's, a max-min fair share. The larger latency of channel
+/// and port counts.
 ///
-/// Where the client's runtime differs: it sends what is needed soonest first, in pieces, so it
-/// never waits behind a whole transfer that could wait; and its local driver moves both directions
-/// on one thread, which the links of a measured profile already pay for (each is measured under the
-/// other).
+/// A Detach takes no time. The target of a Prefetch is live from submission to Detach. A storage
+/// that is not persistent dies with its last access in the step. StageIn and StageOut use the
+/// channels flash.read and flash.write, which share nothing with the others.
+///
+/// In the first step, a transfer of the prologue goes before a transfer of the step that is not
+/// needed earlier. After the last step, transfers for a next step are not sent; then the epilogue
+/// runs, in list order.
+///
+/// The client's runtime differs in two ways. It sends the most urgent piece first, so it never
+/// waits for a whole transfer that could wait. Its local driver moves both directions on one
+/// thread; a measured profile already includes this, since each link is measured under load of the
+/// other.
 ///
 /// Cost: O((ops + cache ops) log) per simulated step. Deterministic.
-/// @return kInvalidArgument where an index is out of range, the hardware lacks a tier the schedule
-///         uses, the schedule's dependencies never let an op start.
+/// @return kInvalidArgument if an index is out of range, the hardware lacks a tier that the
+/// schedule uses, or the dependencies never let an op start.
 [[nodiscard]] Result<Simulation> simulate(const schedule::Schedule& schedule,
                                           const Hardware& hardware,
                                           RunEnd end = RunEnd::kSimulated);
 
-/// The largest live set the schedule's dependencies allow, whatever the timing: of the execution
-/// that submits every Prefetch as early as it may and holds back every Detach until something that
-/// depends on it must go on. Transfers that must wait for a Detach go ahead early where that makes
-/// the live set larger. That execution is one of all, so the value is never above the true maximum
-/// (which is a min-cut problem per position) nor above what any packing needs. Near-linear.
-/// The schedule is legal; for others the value means nothing.
+/// The largest live set that the schedule's dependencies allow, whatever the timing: that of an
+/// execution which submits every Prefetch as early as possible and delays every Detach until an
+/// event that depends on it must happen. Transfers that must wait for a Detach run early if that
+/// increases the live set.
+///
+/// This is one possible execution, so the result is never above the true maximum (a min-cut problem
+/// per position), nor above the need of any packing. Near-linear. The schedule must be legal.
 [[nodiscard]] std::uint64_t live_bound_bytes(const schedule::Schedule& schedule);
 
 }  // namespace ho::analyzer

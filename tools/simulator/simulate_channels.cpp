@@ -16,8 +16,8 @@ constexpr double kNsPerS = 1e9;
 double bytes_per_ns(const Link& link) { return static_cast<double>(link.bytes_per_s) / kNsPerS; }
 
 Error bad_index(std::string_view what, std::size_t at) {
-  return {Errc::kInvalidArgument,
-          std::string(what) + " " + std::to_string(at) + " names something that does not exist"};
+  return {Errc::kInvalidArgument, std::string(what) + " " + std::to_string(at) +
+                                      " refers to an element that does not exist"};
 }
 
 Result<void> check_cache_ops(const schedule::Schedule& schedule,
@@ -121,7 +121,7 @@ std::optional<unsigned> Channels::advance(std::uint64_t now_ns) {
   return std::nullopt;
 }
 
-/// Gives each moving channel of a direction its max-min fair share from now on.
+/// Gives each active channel of a direction its max-min fair share from now on.
 void Channels::share_port(unsigned direction, std::uint64_t now_ns) {
   const double port = bytes_per_ns(*links_.ports[direction]);
   const unsigned pair[2] = {direction, direction + 2};
@@ -156,12 +156,12 @@ Result<void> check_indices(const schedule::Schedule& schedule) {
     }
     const std::uint64_t duration_ns = schedule.ops[at.op.value()].duration_ns;
     if (duration_ns > kComputeNsMax - compute_ns) {
-      return Error{Errc::kInvalidArgument, "the ops' durations do not fit"};
+      return Error{Errc::kInvalidArgument, "the sum of the durations is too large"};
     }
     compute_ns += duration_ns;
   }
   if (schedule.homes.size() != schedule.storages.size()) {
-    return Error{Errc::kInvalidArgument, "homes and storages differ in number"};
+    return Error{Errc::kInvalidArgument, "the numbers of homes and storages differ"};
   }
   if (auto fine = check_cache_ops(schedule, schedule.cache_ops, "cache op"); !fine) return fine;
   if (auto fine = check_cache_ops(schedule, schedule.prologue, "prologue op"); !fine) return fine;
@@ -184,9 +184,9 @@ Result<void> check_transfers(const schedule::Schedule& schedule, const Hardware&
     sum_ns += static_cast<double>(uses[s]) * round_trip_ns(hardware, schedule.storages[s].bytes);
   }
   if (sum_ns <= 4 * kRoundTripsNsMax) return {};
-  return Error{
-      Errc::kInvalidArgument,
-      "the links are too slow for the storages: the times of a step's transfers do not fit"};
+  return Error{Errc::kInvalidArgument,
+               "the links are too slow for the storages: the sum of the transfer times of a step "
+               "is too large"};
 }
 
 Result<std::vector<unsigned>> channels_of(const schedule::Schedule& schedule,
@@ -199,7 +199,7 @@ Result<std::vector<unsigned>> channels_of(const schedule::Schedule& schedule,
     const auto& home = schedule.homes[op.storage.value()];
     if (!home) {
       return Error{Errc::kInvalidArgument, "storage " + schedule.storages[op.storage.value()].name +
-                                               " is moved but has no home slot"};
+                                               " moves but has no home slot"};
     }
     auto channel = channel_of(hardware, schedule::transfer_tier(schedule, op),
                               schedule::moves_toward_device(op.kind));

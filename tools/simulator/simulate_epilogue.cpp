@@ -12,7 +12,7 @@ using schedule::CacheOpKind;
 
 namespace {
 
-/// The epilogue on idle channels. Each channel takes what may start in list order.
+/// The epilogue on idle channels. Each channel takes its ready transfers in list order.
 class Epilogue {
  public:
   Epilogue(const schedule::Schedule& schedule, const ChannelLinks& links,
@@ -48,7 +48,7 @@ class Epilogue {
 
  private:
   void queue(std::uint32_t op) {
-    if (list_[op].kind == CacheOpKind::kDetach) return;  // none belongs here; it has no channel
+    if (list_[op].kind == CacheOpKind::kDetach) return;  // not allowed here; it has no channel
     queues_[channel_of_[op]].push(op);
   }
 

@@ -14,14 +14,14 @@ using schedule::CacheOp;
 using schedule::CacheOpKind;
 using schedule::Schedule;
 
-/// Prologue and two steps: the second is as full as any later one.
+/// The prologue and two steps: the second is as full as any later one.
 constexpr std::uint32_t kSteps = 2;
-/// Ancestors looked at before an early Prefetch is left to its latest time.
+/// Limit for the ancestors of an early Prefetch; beyond it, it runs at its latest time.
 constexpr std::size_t kAncestorsMax = 64;
 constexpr std::size_t kNoLimit = SIZE_MAX;
 
-/// One execution in which transfers take no time of their own: each cache op happens when this
-/// policy says so, in an order the dependencies allow.
+/// One execution in which transfers take no time: each cache op happens when this policy decides,
+/// in an order that the dependencies allow.
 class LazyExecution {
  public:
   explicit LazyExecution(const Schedule& schedule)
@@ -58,7 +58,7 @@ class LazyExecution {
   };
   struct Visit {
     Node node;
-    bool expanded = false;  ///< its ancestors are in the order already
+    bool expanded = false;  ///< its ancestors are already in the order
   };
 
   void set_live(std::size_t storage, bool live) {
@@ -69,8 +69,8 @@ class LazyExecution {
     peak_bytes_ = std::max(peak_bytes_, live_bytes_);
   }
 
-  /// What must be done before `node` and is not yet, ancestors first, `node` last. @return false
-  /// where one of them may not happen yet, or there are more than `count_max`.
+  /// Collects what must happen before `node` and has not yet: ancestors first, `node` last. @return
+  /// false if one of them may not happen yet, or there are more than `count_max`.
   bool undone(Node node, std::size_t count_max, std::vector<Node>& order) {
     order.clear();
     ++visit_;
@@ -106,7 +106,7 @@ class LazyExecution {
     }
   }
 
-  /// An early Prefetch is worth it if it adds more than the releases it must wait for take away.
+  /// An early Prefetch pays if it adds more bytes than the releases it must wait for free.
   void enable(std::uint32_t step, const std::vector<std::uint32_t>& released) {
     for (const std::uint32_t i : released) enabled_[step][i] = 1;
     for (const std::uint32_t i : released) {
@@ -151,7 +151,7 @@ class LazyExecution {
   std::vector<std::vector<std::uint32_t>> by_before_;
   std::vector<std::vector<std::uint8_t>> done_;
   std::vector<std::vector<std::uint8_t>> enabled_;
-  std::vector<std::vector<std::uint64_t>> visited_;  ///< the visit_ that last came by
+  std::vector<std::vector<std::uint64_t>> visited_;  ///< the last visit_ that reached it
   std::uint64_t visit_ = 0;
   std::vector<Visit> stack_;
   std::vector<Node> order_;

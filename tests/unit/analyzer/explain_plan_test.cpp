@@ -137,7 +137,7 @@ TEST_CASE("explain: an op that left program order says which way and what that f
     CHECK_FALSE(each.why.empty());
     if (each.shift == OpShift::kEarlier) {
       CHECK(each.program_index >= 6);  // an update
-      CHECK(each.why.find("(1000 B) ends its life there") != std::string::npos);
+      CHECK(each.why.find("(1000 B) is used there for the last time") != std::string::npos);
     }
   }
   CHECK(moved == plan.prediction.moved_ops);
@@ -153,5 +153,5 @@ TEST_CASE("explain: a recomputation says for whom it runs again") {
       std::find_if(told.begin(), told.end(), [](const auto& each) { return each.again; });
   REQUIRE(again != told.end());
   CHECK(again->program_index == 1);
-  CHECK(again->why.find("Makes t1 (7.81 KiB) again for op5 (position 6)") != std::string::npos);
+  CHECK(again->why.find("Recomputes t1 (7.81 KiB) for op5 (position 6)") != std::string::npos);
 }
