@@ -16,7 +16,7 @@ using bench::median_interval;
 
 namespace {
 
-/// Takes its time and a window's after it, and says how fast it was in which turn.
+/// A loop that takes a given time and reports a given rate per turn.
 class FakeLoop final : public bench::Loop {
  public:
   FakeLoop(test::SimClock& clock, Duration window, std::vector<double> speeds)
@@ -34,7 +34,7 @@ class FakeLoop final : public bench::Loop {
   const std::vector<double> speeds_;
 };
 
-/// The fake is the caller's, so that it can be asked afterwards.
+/// Refers to a loop that the test owns and inspects afterwards.
 class Borrowed final : public bench::Loop {
  public:
   explicit Borrowed(bench::Loop& loop) : loop_(loop) {}
@@ -52,7 +52,7 @@ std::vector<bench::Limit> limit_of(bench::Loop& loop) {
 
 }  // namespace
 
-TEST_CASE("bench: turns last as long as four windows of the slower loop, and few are enough") {
+TEST_CASE("bench: a turn lasts four windows of the slower loop, and a few turns suffice") {
   test::SimClock clock;
   FakeLoop ours(clock, 10ms, {1e9});
   FakeLoop limit(clock, 100ms, {1e9});
@@ -84,7 +84,7 @@ TEST_CASE("bench: the interval of a median is two of its values, equally far fro
   std::vector<double> values;
   for (int i = 21; i >= 1; --i) values.push_back(i);
   const Interval of_21 = median_interval(values);
-  CHECK(of_21.low == 6);  // and not 7, which 92 % of medians lie behind
+  CHECK(of_21.low == 6);  // not 7, which is the bound of a 92 % interval
   CHECK(of_21.high == 16);
   const Interval of_3 = median_interval({2, 3, 1});
   CHECK(of_3.low == 1);
@@ -92,7 +92,7 @@ TEST_CASE("bench: the interval of a median is two of its values, equally far fro
   CHECK(median_interval({}).high == 0);
 }
 
-TEST_CASE("bench: the interval holds the median of what is drawn from 95 times in a hundred") {
+TEST_CASE("bench: the interval contains the true median in 95 of 100 cases") {
   Prng random(3);
   for (const std::size_t count : {21U, 40U, 101U}) {
     int held = 0;

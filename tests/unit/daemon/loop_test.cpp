@@ -1,4 +1,4 @@
-// The data thread with drivers that a test makes fail.
+// The data thread with drivers that fail on request.
 #include "daemon/data/loop.hpp"
 
 #include <array>
@@ -20,13 +20,14 @@ using namespace std::chrono_literals;
 using transport::ExposureId;
 using transport::TenantId;
 
-/// What one driver was asked. Read once the loop has answered or is stopped.
+/// The calls that one driver received. Read it once the loop has answered or stopped.
 struct Record {
   int shuts = 0;
   std::vector<std::uint64_t> revoked;
 };
 
-/// A driver whose exposures numbered `stuck` do not end, and which refuses that numbered `last`.
+/// A driver whose exposures with numbers in `stuck` do not end, and which refuses the one with
+/// number `last`.
 class FailingTarget final : public transport::Target {
  public:
   struct Plan {
@@ -64,7 +65,7 @@ class FailingTarget final : public transport::Target {
   std::uint64_t next_ = 1;
 };
 
-/// A loop over two drivers, "bad" as planned and "good", asked in turn.
+/// A loop over two drivers: "bad" fails as configured, "good" works.
 class Drivers {
  public:
   explicit Drivers(FailingTarget::Plan plan) {
@@ -102,7 +103,7 @@ class Drivers {
   std::unique_ptr<DataLoop> loop_;
 };
 
-/// The other driver's sessions are granted, and give back, as ever.
+/// Sessions of the other driver can still get and release grants.
 void check_goes_on(Drivers& drivers) {
   const auto made = drivers.expose("good", 2);
   REQUIRE(made.ok());
@@ -113,7 +114,7 @@ void check_goes_on(Drivers& drivers) {
 
 }  // namespace
 
-TEST_CASE("data loop: a driver that cannot end an exposure serves nobody, and all others do") {
+TEST_CASE("data loop: a driver that cannot end an exposure is shut down, others go on") {
   const test::StderrCapture log;
   Drivers drivers({.stuck = 2});
   const auto made = drivers.expose("bad", 3);
@@ -126,7 +127,7 @@ TEST_CASE("data loop: a driver that cannot end an exposure serves nobody, and al
   check_goes_on(drivers);
 }
 
-TEST_CASE("data loop: a grant that fails in its midst shuts a driver that cannot take it back") {
+TEST_CASE("data loop: a partial grant that cannot be revoked shuts its driver down") {
   const test::StderrCapture log;
   Drivers drivers({.stuck = 1, .last = 3});
   const auto made = drivers.expose("bad", 4);
@@ -137,7 +138,7 @@ TEST_CASE("data loop: a grant that fails in its midst shuts a driver that cannot
   check_goes_on(drivers);
 }
 
-TEST_CASE("data loop: a grant that fails in its midst leaves nothing exposed") {
+TEST_CASE("data loop: a grant that fails half-way leaves nothing exposed") {
   Drivers drivers({.last = 3});
   CHECK(drivers.expose("bad", 4).error().code() == Errc::kExhausted);
   CHECK(drivers.bad.revoked == std::vector<std::uint64_t>{1, 2});

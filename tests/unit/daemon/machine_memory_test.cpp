@@ -16,7 +16,7 @@ namespace ho::daemon {
 
 namespace {
 
-/// A made-up root with /proc and /sys that goes away with this object.
+/// A temporary root folder with /proc and /sys.
 class FakeRoot {
  public:
   FakeRoot() {
@@ -54,14 +54,14 @@ class FakeRoot {
 
 }  // namespace
 
-TEST_CASE("machine memory: without limits it is what the machine has outside huge pages") {
+TEST_CASE("machine memory: without limits it is the memory outside huge pages") {
   const FakeRoot root;
   CHECK(root.limit().bytes == kGiB);
   root.put("proc/meminfo", "MemTotal: 1048576 kB\nHugePages_Total: 128\nHugepagesize: 2048 kB\n");
   CHECK(root.limit().bytes == kGiB - 256 * kMiB);
 }
 
-TEST_CASE("machine memory: the least limit of a unified cgroup and its ancestors counts") {
+TEST_CASE("machine memory: the lowest limit of a unified cgroup and its ancestors counts") {
   const FakeRoot root;
   root.put("proc/self/cgroup", "0::/a.slice/b.service\n");
   root.put("sys/fs/cgroup/a.slice/b.service/memory.max", "max\n");
@@ -88,7 +88,7 @@ TEST_CASE("machine memory: a promise up to the margin is fine, one more byte is 
   CHECK(refused.error().context().find("at most " + std::to_string(most)) != std::string::npos);
 }
 
-TEST_CASE("memory: huge pages need no promise, but then nothing else may stand in for them") {
+TEST_CASE("memory: huge pages need no promise, but then no other pages may replace them") {
   PageSupply supply;
   supply.memory = {1024 * kMiB, "the machine's memory"};
   supply.huge_pages = {4096 * kMiB, "the free huge pages"};
@@ -109,7 +109,7 @@ TEST_CASE("memory: huge pages need no promise, but then nothing else may stand i
   CHECK(plan_pages(2048 * kMiB, supply).error().code() == Errc::kExhausted);
 }
 
-TEST_CASE("memory: huge pages are counted as far as they are free and the cgroup allows") {
+TEST_CASE("memory: huge pages count if they are free and the cgroup allows them") {
   const FakeRoot root;
   const std::string folder = "sys/kernel/mm/hugepages/hugepages-2048kB/";
   root.put(folder + "free_hugepages", "1000\n");
@@ -125,7 +125,7 @@ TEST_CASE("memory: huge pages are counted as far as they are free and the cgroup
   CHECK(root.supply().huge_pages.bytes == 512 * kMiB);
   root.put("sys/fs/cgroup/a.slice/b.service/hugetlb.2MB.max", "268435456\n");
   CHECK(root.supply().huge_pages.bytes == 256 * kMiB);
-  // Memory would do for a pool that these pages are too few for, up to its own limit.
+  // Ordinary memory suffices for a pool that these huge pages do not, up to its own limit.
   CHECK(plan_pages(512 * kMiB, root.supply())->kind == root.supply().otherwise);
   const auto refused = plan_pages(2 * kGiB, root.supply());
   REQUIRE_FALSE(refused.ok());
@@ -134,7 +134,7 @@ TEST_CASE("memory: huge pages are counted as far as they are free and the cgroup
         std::string::npos);
 }
 
-TEST_CASE("memory: transparent huge pages are said to be there only where some were got") {
+TEST_CASE("memory: transparent huge pages are reported only if the system gave some") {
   std::ifstream in("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
   const std::string allowed((std::istreambuf_iterator<char>(in)), {});
   const bool got = gets_thp();
@@ -145,7 +145,7 @@ TEST_CASE("memory: transparent huge pages are said to be there only where some w
   CHECK(FakeRoot().supply().otherwise == (got ? PageKind::kThp : PageKind::k4K));
 }
 
-TEST_CASE("memory: a segment being made is given up when told to stop") {
+TEST_CASE("memory: making a segment can be stopped") {
   const std::atomic<bool> stop{true};
   SegmentMemory::Spec spec;
   spec.bytes = 64 * kMiB;
@@ -155,9 +155,9 @@ TEST_CASE("memory: a segment being made is given up when told to stop") {
   CHECK(made.error().code() == Errc::kCanceled);
 }
 
-TEST_CASE("memory: without fallback a segment of huge pages is made of them or not at all") {
+TEST_CASE("memory: without a fallback, a segment has huge pages or is not made") {
   SegmentMemory::Spec spec;
-  spec.bytes = std::uint64_t{1} << 50U;  // no machine has set aside that much
+  spec.bytes = std::uint64_t{1} << 50U;  // no machine has reserved that much
   spec.wanted = PageKind::kHugetlb2M;
   spec.fallback = Fallback::kNone;
   const auto made = SegmentMemory::create(spec);

@@ -45,19 +45,19 @@ TEST_CASE("numa shares: a pool is divided by the memory of the nodes, to the las
   CHECK(divided(request(8), {memory(0, 3 * kGiB), memory(2, kGiB)}) == "0:6 2:2");
   CHECK(divided(request(1), {memory(0, kGiB), memory(1, 2 * kGiB)}) == "1:1");
   CHECK(divided(request(7), {memory(0, kGiB), memory(1, kGiB), memory(2, kGiB)}) == "0:2 1:3 2:2");
-  // The most there can be of either.
+  // The upper limits of both.
   constexpr std::uint64_t kPiB = 1024 * 1024 * kGiB;
   CHECK(divided(request(kPiB / kSegment), {memory(0, kPiB), memory(1, kPiB)}) ==
         "0:268435456 1:268435456");
 }
 
-TEST_CASE("numa shares: there are none where there is one node, or none is known") {
+TEST_CASE("numa shares: there are none with one node or unknown nodes") {
   CHECK(divided(request(8), {}).empty());
   CHECK(divided(request(8), {memory(0, kGiB)}).empty());
   CHECK(divided(request(8, {NumaNode(0)}), {memory(0, kGiB)}).empty());
 }
 
-TEST_CASE("numa shares: nodes that are named are the only ones, and must be able to hold it") {
+TEST_CASE("numa shares: named nodes are the only ones, and must have enough memory") {
   const std::vector<NumaMemory> machine = {memory(0, 16 * kMiB), memory(1, 16 * kMiB)};
   CHECK(divided(request(8, {NumaNode(1)}), machine) == "1:8");
   CHECK(divided(request(9, {NumaNode(1)}), machine) ==
@@ -68,8 +68,7 @@ TEST_CASE("numa shares: nodes that are named are the only ones, and must be able
         "node 0 has no memory for this process; nodes with memory: none");
 }
 
-TEST_CASE(
-    "numa shares: memory without processors is used where named, or where nothing else will do") {
+TEST_CASE("numa shares: memory without processors is used if named, or if nothing else suffices") {
   std::vector<NumaMemory> machine = {memory(0, 16 * kMiB), memory(1, 16 * kMiB)};
   machine[1].has_cpus = false;
   CHECK(divided(request(8), machine) == "0:8");
@@ -79,7 +78,7 @@ TEST_CASE(
   CHECK(divided(request(8), machine) == "0:4 1:4");
 }
 
-TEST_CASE("numa shares: the node wished for comes first, then whichever has most room") {
+TEST_CASE("numa shares: the preferred node comes first, then the one with the most room") {
   std::vector<NumaShare> shares = {{NumaNode(0), 3 * kSegment, 0}, {NumaNode(1), 2 * kSegment, 0}};
   const auto take = [&](std::optional<NumaNode> near) {
     NumaShare* const share = choose_share(shares, near);
@@ -96,7 +95,7 @@ TEST_CASE("numa shares: the node wished for comes first, then whichever has most
   CHECK(choose_share({}, NumaNode(0)) == nullptr);
 }
 
-TEST_CASE("numa shares: whatever is granted and given back, no share exceeds its part") {
+TEST_CASE("numa shares: no share is exceeded, whatever is granted and released") {
   Prng random(7);
   Pool::Options options;
   options.node_name = "n";

@@ -46,7 +46,7 @@ std::vector<SegmentId> grant(Pool& pool, SessionId session, std::uint64_t bytes)
 
 }  // namespace
 
-TEST_CASE("pool: bytes count as granted until their memory is gone") {
+TEST_CASE("pool: bytes count as granted until their memory is freed") {
   const TimePoint start{};
   Pool pool = make_pool(start);
   const SessionId session = open(pool, start);
@@ -60,7 +60,7 @@ TEST_CASE("pool: bytes count as granted until their memory is gone") {
   CHECK(pool.granted_bytes() == 2 * kSegment);
 }
 
-TEST_CASE("pool: a request beyond the free bytes changes nothing and says the numbers") {
+TEST_CASE("pool: a request beyond the free bytes changes nothing and reports the numbers") {
   const TimePoint start{};
   Pool pool = make_pool(start);
   const SessionId session = open(pool, start);
@@ -75,7 +75,7 @@ TEST_CASE("pool: a request beyond the free bytes changes nothing and says the nu
   CHECK(pool.reserve(session, 0, "local").error().code() == Errc::kInvalidArgument);
 }
 
-TEST_CASE("pool: a lease lapses after its time, and not before, unless renewed") {
+TEST_CASE("pool: a lease ends after its time, and not before, unless renewed") {
   TimePoint now{};
   Pool pool = make_pool(now);
   const SessionId kept = open(pool, now);
@@ -102,7 +102,8 @@ TEST_CASE("pool: time without ticks does not count against leases") {
   CHECK(pool.tick(now += milliseconds(100)) == std::vector<SessionId>{session});
 }
 
-TEST_CASE("pool: a stop is given back once, also to a session renewed before the first tick") {
+TEST_CASE(
+    "pool: the time of a stop is added once, also for a session renewed before the first tick") {
   const TimePoint start{};
   Pool pool = make_pool(start);
   const SessionId renewed = open(pool, start);
@@ -116,7 +117,7 @@ TEST_CASE("pool: a stop is given back once, also to a session renewed before the
   CHECK(pool.sessions().at(silent).lease_end > resumed);
 }
 
-TEST_CASE("pool: a stop is what makes a tick four periods late or more, by the lease's length") {
+TEST_CASE("pool: a tick that is late by four periods or more counts as a stop") {
   struct Case {
     milliseconds lease;
     milliseconds period;
@@ -172,7 +173,7 @@ TEST_CASE("pool: a session that ends while its memory is made leaves nothing beh
   CHECK(pool.authenticate(session, "0123456789abcdef").error().code() == Errc::kNotFound);
 }
 
-TEST_CASE("pool: nobody releases what is another's, unknown, or named twice") {
+TEST_CASE("pool: a session cannot release segments of others, unknown ones, or one twice") {
   const TimePoint start{};
   Pool pool = make_pool(start);
   const SessionId mine = open(pool, start, "mine------------");

@@ -14,7 +14,7 @@ TEST_CASE("json: nested values get their commas and closers") {
   CHECK(out.text() == R"({"a":1,"b":[true,"x",{}],"c":-2})");
 }
 
-TEST_CASE("json: numbers read back equal, and what is not finite is null") {
+TEST_CASE("json: numbers read back equal, and values that are not finite are null") {
   JsonWriter out;
   out.begin_array().value(0.1).value(UINT64_MAX).value(std::numeric_limits<double>::infinity());
   out.end();
@@ -37,7 +37,7 @@ TEST_CASE("json: UTF-8 stays; other bytes become the replacement character") {
   CHECK(json_quote("\xff") == R"("\ufffd")");
   CHECK(json_quote("\xc0\x80") == R"("\ufffd\ufffd")");            // overlong
   CHECK(json_quote("\xed\xa0\x80") == R"("\ufffd\ufffd\ufffd")");  // surrogate
-  CHECK(json_quote("\xe2\x82") == R"("\ufffd\ufffd")");            // cut short
+  CHECK(json_quote("\xe2\x82") == R"("\ufffd\ufffd")");            // truncated
 }
 
 }  // namespace

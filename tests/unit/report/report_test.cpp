@@ -56,12 +56,12 @@ TEST_CASE("report: names can neither end the data nor become markup") {
   plan.storages[0].name = "\xff\x01</script>";
   const Inputs in = inputs(plan);
   const std::string page = render_report({in.plan, in.predicted, nullptr, {}});
-  CHECK(count(page, "</script>") == 2);  // the data's and the program's own
+  CHECK(count(page, "</script>") == 2);  // that of the data and that of the program
   CHECK(page.find("<img") == std::string::npos);
   CHECK(page.find('\xff') == std::string::npos);
 }
 
-TEST_CASE("report: nothing is fetched") {
+TEST_CASE("report: the page makes no request") {
   const Inputs in = inputs(test::training_step());
   const std::string page = render_report({in.plan, in.predicted, nullptr, {}});
   CHECK(page.find("http:") == std::string::npos);
@@ -111,7 +111,7 @@ TEST_CASE("report: the unmanaged curve counts persistent storages all step long"
                   ",960]") != std::string::npos);
 }
 
-TEST_CASE("report: beyond 20,000 ops neighbours are merged, and the page says so") {
+TEST_CASE("report: beyond 20,000 ops adjacent items are merged, and the page says so") {
   Schedule plan = test::training_step();
   const Inputs small = inputs(plan);
   CHECK(render_report({small.plan, small.predicted, nullptr, {}}).find("\"merged\":false") !=
@@ -139,7 +139,7 @@ TEST_CASE("trace: one process per timeline, a track per channel, every op and tr
   CHECK(count(predicted, "\"ph\":\"C\"") == in.predicted.memory.size());
 }
 
-TEST_CASE("trace: measured ops and transfers tell what they waited for and what waited for them") {
+TEST_CASE("trace: measured ops and transfers show their waits and the waits they caused") {
   const Inputs in = inputs(test::training_step());
   const schedule::MeasuredStep measured = measured_step(in.plan);
   const std::string predicted = render_trace({in.plan, in.predicted, nullptr});

@@ -19,7 +19,7 @@ Schedule plan_of(const Graph& graph, const Hardware& hardware, std::uint64_t bud
   return std::get<Schedule>(std::move(*outcome));
 }
 
-/// a is made, waits while b and then c are worked on, and is used again: `waits_ns` per op.
+/// An op writes a; a waits while ops use b and then c, `waits_ns` each; then an op uses a again.
 Graph one_long_gap(std::uint64_t waits_ns) {
   test::GraphBuilder build;
   const auto a = build.storage(1000, StorageKind::kActivation);
@@ -33,7 +33,7 @@ Graph one_long_gap(std::uint64_t waits_ns) {
   return build.take();
 }
 
-TEST_CASE("g10-greedy: fetches ahead where on-demand paging asks one op before") {
+TEST_CASE("g10-greedy: fetches earlier than on-demand paging, which asks one op ahead") {
   test::GraphBuilder build;
   const auto a = build.storage(1000, StorageKind::kActivation);
   const auto large = build.storage(2000, StorageKind::kActivation);
@@ -48,14 +48,14 @@ TEST_CASE("g10-greedy: fetches ahead where on-demand paging asks one op before")
   const auto on_demand = simulate_baseline(plan, hardware, Baseline::kOnDemandLru);
   REQUIRE(greedy);
   REQUIRE(on_demand);
-  // Both wait 1000 ns for the write-back before the large one; only one for the fetch.
+  // Both wait 1000 ns for the write-back before the large one; only one waits for the fetch.
   CHECK(greedy->stall_ns == 1000);
   CHECK(on_demand->stall_ns == 1500);
   CHECK(greedy->store_bytes == 1000);
   CHECK(greedy->prefetch_bytes == 1000);
 }
 
-TEST_CASE("g10-greedy: moves nothing where nothing is above the budget") {
+TEST_CASE("g10-greedy: moves nothing if everything fits the budget") {
   const Hardware hardware = test::one_tier(1'000'000'000);
   const Schedule plan = plan_of(one_long_gap(2000), hardware, 3000);
   const auto result = simulate_baseline(plan, hardware, Baseline::kG10Greedy);
@@ -64,11 +64,11 @@ TEST_CASE("g10-greedy: moves nothing where nothing is above the budget") {
   CHECK(result->store_bytes + result->prefetch_bytes == 0);
 }
 
-TEST_CASE("g10-greedy: pays for flash where DDR has no room") {
+TEST_CASE("g10-greedy: uses flash if DDR has no room") {
   const Graph graph = one_long_gap(2000);
   const Hardware roomy = test::with_flash(1 << 20);
   const Schedule plan = plan_of(graph, roomy, 2000);
-  // 1000 bytes take 4000 ns of flash each way and 6000 ns are there.
+  // 1000 bytes take 4000 ns over flash each way, and 6000 ns are available.
   Hardware tight = roomy;
   tight.local_ddr->capacity_bytes = 10;
   const auto fast = simulate_baseline(plan, roomy, Baseline::kG10Greedy);

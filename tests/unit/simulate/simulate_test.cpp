@@ -23,7 +23,7 @@ Simulation run(const Schedule& plan) {
   return *std::move(result);
 }
 
-/// op0 works on `a`; op1 reads a weight that comes from home each step.
+/// op0 uses `a`; op1 reads a weight that each step fetches from home.
 Schedule one_late_prefetch(std::uint64_t weight_bytes) {
   ScheduleBuilder b;
   const auto a = b.storage("a", 64, ScheduleBuilder::kActivation);
@@ -35,7 +35,7 @@ Schedule one_late_prefetch(std::uint64_t weight_bytes) {
   return b.finish();
 }
 
-TEST_CASE("simulate: a late prefetch stalls the op that waits for it, by what is missing") {
+TEST_CASE("simulate: a late prefetch stalls the op that waits for it by the missing time") {
   const Simulation result = run(one_late_prefetch(2000));
   CHECK(result.cache_ops[0].start_ns == 0);
   CHECK(result.cache_ops[0].end_ns == 3000);
@@ -98,7 +98,7 @@ TEST_CASE("simulate: a prefetch waits for the store whose home copy it reads") {
   CHECK(result.store_bytes == 1000);
 }
 
-TEST_CASE("simulate: the prologue lets go first what the first step needs sooner") {
+TEST_CASE("simulate: the first step's urgent transfers go before those of the prologue") {
   ScheduleBuilder b;
   const auto x = b.storage("x", 5000, ScheduleBuilder::kWeight, 0);
   const auto y = b.storage("y", 1000, ScheduleBuilder::kWeight, 5120);
@@ -117,7 +117,7 @@ TEST_CASE("simulate: the prologue lets go first what the first step needs sooner
   CHECK(result.epilogue_ns == 0);
 }
 
-TEST_CASE("simulate: after the last step stores go on, fetches for a next one do not") {
+TEST_CASE("simulate: after the last step stores continue, fetches for a next one do not") {
   ScheduleBuilder b;
   const auto w = b.storage("w", 1000, ScheduleBuilder::kWeight, 0);
   const auto v = b.storage("v", 4000, ScheduleBuilder::kWeight, 1024);
@@ -136,14 +136,14 @@ TEST_CASE("simulate: after the last step stores go on, fetches for a next one do
   CHECK(result.epilogue[0].end_ns == 5000);
 }
 
-TEST_CASE("simulate: a prologue that steps never let on the link follows the last, in list order") {
+TEST_CASE("simulate: a prologue that never gets the link runs after the last step, in list order") {
   ScheduleBuilder b;
   const auto x = b.storage("x", 9000, ScheduleBuilder::kWeight, 0);
   const auto y = b.storage("y", 9000, ScheduleBuilder::kWeight, 9024);
   const auto c = b.storage("c", 64, ScheduleBuilder::kActivation);
   b.op({ScheduleBuilder::read(x, 0), ScheduleBuilder::write(c, 36096)});
   b.op({ScheduleBuilder::read(y, 9024), ScheduleBuilder::read(c, 36096)});
-  // The link has a next transfer whenever one ends.
+  // The link always has a next transfer when one ends.
   for (const int i : {0, 1}) {
     const auto detach = static_cast<std::uint32_t>(2 * i);
     b.detach(i == 0 ? x : y, 9024 * static_cast<std::uint64_t>(i), {.after = i});
@@ -156,7 +156,7 @@ TEST_CASE("simulate: a prologue that steps never let on the link follows the las
   b.detach(c, 36096, {.after = 1});
   b.prologue(x, 0, {.before = 0});
   b.prologue(y, 9024, {.before = 1});
-  // Needed by no op. The last waits for the first of them.
+  // No op needs these. The last one waits for the first.
   for (std::uint64_t i = 0; i < 4; ++i) {
     const auto late = b.storage("late" + std::to_string(i), 1000, ScheduleBuilder::kWeight, 20000);
     b.prologue(late, 18048 + 1024 * i, {});
@@ -205,12 +205,12 @@ TEST_CASE("simulate: the device port is shared fairly by local and remote channe
   CHECK(run(plan).op_start_ns[0] == 5000);
   plan.hardware.device_port_read = Link{1'000'000'000, 0};
   CHECK(run(plan).op_start_ns[0] == 9000);
-  // A port that is wide enough changes nothing.
+  // A port with enough bandwidth changes nothing.
   plan.hardware.device_port_read = Link{2'000'000'000, 0};
   CHECK(run(plan).op_start_ns[0] == 5000);
 }
 
-TEST_CASE("simulate: what stages takes the flash channels, what passes DDR takes DDR's") {
+TEST_CASE("simulate: stages use the flash channels, transfers through DDR those of DDR") {
   ScheduleBuilder b;
   const auto w = b.storage("w", 1000, ScheduleBuilder::kWeight, 0);
   b.op({});
@@ -245,7 +245,7 @@ TEST_CASE("simulate: what stages takes the flash channels, what passes DDR takes
   CHECK(result.tiers.back().peak_bytes == 1000);
 }
 
-TEST_CASE("simulate: dependencies that never come true are an error, not a hang") {
+TEST_CASE("simulate: dependencies that are never met are an error, not a hang") {
   ScheduleBuilder b;
   const auto x = b.storage("x", 500, ScheduleBuilder::kWeight, 0);
   b.op({ScheduleBuilder::read(x, 0)});
@@ -339,7 +339,7 @@ TEST_CASE("simulate: step is compute plus stall, and the live set stays within t
 }
 
 TEST_CASE("live bound: an early prefetch and a late detach count together") {
-  // Two weights at different offsets, used one after the other: nothing keeps both from being live.
+  // Two weights at different offsets, used one after the other: both may be live together.
   ScheduleBuilder b;
   const auto x = b.storage("x", 512, ScheduleBuilder::kWeight, 0);
   const auto y = b.storage("y", 1024, ScheduleBuilder::kWeight, 512);
