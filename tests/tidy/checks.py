@@ -279,6 +279,22 @@ def check_tests(tree):
                     yield f"{path}: label {label} is none of {', '.join(sorted(LABELS))}"
 
 
+def check_invariants(tree):
+    """Each row of INVARIANTS.md names files that exist and titles of tests that exist; "..." stands for a part left out."""
+    tests = "\n".join(text for path, text in sorted(tree.files.items()) if path.startswith("tests/"))
+    for number, line in enumerate(tree.files.get("common/INVARIANTS.md", "").splitlines(), 1):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 4 or not cells[0].isdigit():
+            continue
+        for path in re.findall(r"`([\w/]+\.\w+)`", cells[2]):
+            if path not in tree.files:
+                yield f"common/INVARIANTS.md:{number}: no file {path}"
+        for title in re.findall(r"`([^`]*: [^`]*)`", cells[3]):
+            for part in filter(None, (part.strip() for part in title.split("..."))):
+                if part not in tests:
+                    yield f'common/INVARIANTS.md:{number}: no test "{part}"'
+
+
 def check_top_level(tree):
     for entry in sorted({path.split("/")[0] for path in tree.files} - TOP_LEVEL):
         yield f"{entry}: does not belong at the top"
@@ -294,4 +310,4 @@ CHECKS = {
     "layers": check_layers, "driver-headers": check_driver_headers, "lengths": check_lengths,
     "functions": check_functions, "headers": check_headers, "words": check_words, "backends": check_backends,
     "asio": check_asio, "environment": check_environment, "readmes": check_readmes, "tests": check_tests,
-    "prose": check_prose, "top-level": check_top_level, "subjects": check_subjects}
+    "invariants": check_invariants, "prose": check_prose, "top-level": check_top_level, "subjects": check_subjects}

@@ -89,6 +89,13 @@ SAMPLES = {
          ("an unknown label", {"tests/unit/CMakeLists.txt": "ho_test(a LABEL slow SOURCES a.cpp)\n"})],
         [("a sentence", {"tests/unit/a.cpp": 'TEST_CASE("allocator: neighbours merge", "[x]") {}\n'}),
          ("a known label", {"tests/unit/CMakeLists.txt": "ho_test(a LABEL sim SOURCES a.cpp)\n"})]),
+    "invariants": (
+        [("a file that is gone", {"common/INVARIANTS.md": "| 1 | Holds. | `daemon/a.cpp` f | `a: b c` |\n",
+                                  "tests/a.cpp": 'TEST_CASE("a: b c") {}\n'}),
+         ("a test that is gone", {"common/INVARIANTS.md": "| 1 | Holds. | `daemon/a.cpp` f | `a: b c`; `a: b ...` |\n",
+                                  "daemon/a.cpp": "", "tests/a.cpp": 'TEST_CASE("a: b d") {}\n'})],
+        [("what is there", {"common/INVARIANTS.md": "| 1 | Holds. | `daemon/a.cpp` f | `a: b ... d`; a_fuzz |\n",
+                            "daemon/a.cpp": "", "tests/a.cpp": 'TEST_CASE("a: b c d") {}\n'})]),
     "prose": (
         [("a sentence that begins with of", {"common/base/a.hpp": "/// A list.\n/// Of equals the first.\n"}),
          ("a comment that begins so", {"common/base/a.hpp": "int a;  ///< of the last step\n"}),
