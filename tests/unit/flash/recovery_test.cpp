@@ -120,48 +120,6 @@ TEST_CASE("flash store: a log that took no write for a while is sealed, whatever
   }
 }
 
-TEST_CASE(
-    "flash store: a path of format version 1 is read as that one meant it, and goes on as ours") {
-  Rig rig;
-  REQUIRE(rig.open().ok());
-  const ExtentId extent = rig.create(64 * kKiB);
-  REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, 5)).done.code == Errc::kOk);
-  REQUIRE(rig.write(extent, 0, bytes_of(64 * kKiB, 6)).done.code == Errc::kOk);
-  rig.sim->cut();
-  rig.store.reset();
-  test::SimDisk& disk = *rig.disks[0];
-  const auto plan = plan_geometry(disk.size());
-  const auto version_of = [&](std::size_t copy) {
-    const auto block = disk.current().subspan(plan->super_offset(copy)).first<kBlockBytes>();
-    const auto super = decode_superblock(block);
-    REQUIRE(super.ok());
-    return super->version;
-  };
-  for (std::size_t copy = 0; copy < kCopies; ++copy) {
-    const auto block = disk.current().subspan(plan->super_offset(copy)).first<kBlockBytes>();
-    auto super = *decode_superblock(block);
-    super.version = 1;
-    std::vector<std::byte> as_1(kBlockBytes);
-    encode_superblock(super, std::span<std::byte, kBlockBytes>(as_1));
-    for (std::size_t bit = 0; bit < 8 * kBlockBytes; ++bit) {
-      const auto mask = static_cast<std::byte>(1U << (bit % 8));
-      if (((as_1[bit / 8] ^ block[bit / 8]) & mask) == std::byte{0}) continue;
-      disk.flip(plan->super_offset(copy) + bit / 8, static_cast<unsigned>(bit % 8));
-    }
-    CHECK(version_of(copy) == 1);
-  }
-  // Its last write was safe before it was logged: what does not match is damage.
-  std::uint64_t at = plan->data_offset(0);
-  while (disk.current()[at] != std::byte{6}) at += kBlockBytes;
-  disk.flip(at, 0);
-  REQUIRE(rig.open().ok());
-  auto into = bytes_of(64 * kKiB, 0);
-  CHECK(rig.read(extent, 0, into).done.code == Errc::kCorrupt);
-  CHECK(rig.read(extent, kBlockBytes, std::span(into).first(kBlockBytes)).done.code == Errc::kOk);
-  CHECK(version_of(0) == kFormatVersion);
-  CHECK(version_of(1) == kFormatVersion);
-}
-
 TEST_CASE("flash store: a log describes any pattern of written blocks, and never stops for it") {
   // Every second block, and then again elsewhere: no two lie together, none has a written
   // neighbour.

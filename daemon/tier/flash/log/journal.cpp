@@ -184,7 +184,6 @@ void Journal::start_snapshot() {
   snapshot_wanted_ = false;
   next_super_ = volume_.super;
   next_super_.epoch += 1;
-  next_super_.version = kFormatVersion;
   // A crash leaves frames of a log that never counted; the next attempt has the same epoch, and
   // must not take them for its own.
   next_super_.salt = options_.salt;

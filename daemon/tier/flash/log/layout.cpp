@@ -120,7 +120,7 @@ void encode_superblock(const Superblock& super, std::span<std::byte, kBlockBytes
   std::fill(out.begin(), out.end(), std::byte{0});
   Put(out)
       .number(kSuperMagic)
-      .number(super.version)
+      .number(kFormatVersion)
       .number(super.path_index)
       .number(super.path_count)
       .bytes(super.set)
@@ -140,10 +140,11 @@ Error foreign_path(const std::string& what) {
 Result<Superblock> decode_superblock(std::span<const std::byte, kBlockBytes> block) {
   if (all_zero(block)) return Error(Errc::kNotFound, "blank");
   std::uint64_t magic = 0;
+  std::uint32_t version = 0;
   Superblock out;
   Get(block)
       .number(magic)
-      .number(out.version)
+      .number(version)
       .number(out.path_index)
       .number(out.path_count)
       .bytes(out.set)
@@ -154,11 +155,9 @@ Result<Superblock> decode_superblock(std::span<const std::byte, kBlockBytes> blo
   if (magic != kSuperMagic) {
     return foreign_path("not a flash path of HyperOffload, and not blank");
   }
-  if (out.version < kFormatVersionOldest || out.version > kFormatVersion) {
-    return Error(Errc::kUnsupported, "format version " + std::to_string(out.version) +
-                                         "; this program knows " +
-                                         std::to_string(kFormatVersionOldest) + " to " +
-                                         std::to_string(kFormatVersion));
+  if (version != kFormatVersion) {
+    return Error(Errc::kUnsupported, "format version " + std::to_string(version) +
+                                         "; this program knows " + std::to_string(kFormatVersion));
   }
   if (read_sum(block, kSuperSumAt) != sum_around(block, kSuperSumAt)) {
     return Error(Errc::kCorrupt, "superblock does not match its checksum");

@@ -21,8 +21,6 @@ using ExtentId = Strong<struct ExtentIdTag, std::uint64_t>;
 
 // What stands on a path; LAYOUT.md has the picture and the reasons.
 inline constexpr std::uint32_t kFormatVersion = 4;
-/// What this program reads as well; LAYOUT.md says how each differs.
-inline constexpr std::uint32_t kFormatVersionOldest = 1;
 inline constexpr std::uint64_t kStripeBytes = kMiB;
 inline constexpr std::uint64_t kStripeBlocks = kStripeBytes / kBlockBytes;
 inline constexpr std::uint64_t kPathBytesMin = kMiB;
@@ -67,7 +65,6 @@ struct Wear {
 
 /// The first and the last block of a path say what it is and which log counts.
 struct Superblock {
-  std::uint32_t version = kFormatVersion;
   SetId set{};  ///< random, made at formatting, equal on all paths of a set
   std::uint16_t path_index = 0;
   std::uint16_t path_count = 1;

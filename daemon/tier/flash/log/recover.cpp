@@ -187,12 +187,8 @@ class Replay {
   /// Takes over what a frame says, and keeps its records until it is known how its data stands.
   void take(const Found& frame) {
     const std::uint64_t sequence = volume_.sequence;
-    // Of version 1 each frame came after its data.
-    std::uint64_t safe = sequence + 1;
-    if (volume_.super.version > 1) {
-      safe = std::min(sequence, frame.header.safe_frames);
-      if (safe + kFramesOpenMax < sequence + 1) safe = sequence + 1 - kFramesOpenMax;
-    }
+    std::uint64_t safe = std::min(sequence, frame.header.safe_frames);
+    if (safe + kFramesOpenMax < sequence + 1) safe = sequence + 1 - kFramesOpenMax;
     safe_frames_ = std::max(safe_frames_, safe);
     held_.emplace_back(frame.payload.begin(), frame.payload.end());
     last_boot_ = frame.header.boot;
@@ -272,7 +268,7 @@ class Replay {
         if (!piece) return piece.error();
         const auto header = open_frame(piece->bytes);
         if (!header || !ours(*header) || header->sequence <= volume_.sequence) continue;
-        if (volume_.super.version == 1 || header->safe_frames > volume_.sequence) return true;
+        if (header->safe_frames > volume_.sequence) return true;
       }
     }
     return false;

@@ -80,8 +80,8 @@ std::uint64_t Store::new_logs_bytes(const PathState& path, std::uint64_t frame_b
   const std::uint64_t longest = geometry.frame_bytes_max();
   // A frame that does not fit any more leaves less than the longest open.
   const std::uint64_t usable = geometry.area_bytes - longest + kBlockBytes;
-  // check_create() leaves at least a block of each log. A table that an older version let grow
-  // beyond that is not written: its path breaks.
+  // check_create() leaves at least a block of each log. A larger table, which only a path from
+  // elsewhere can have, is not written: its path breaks.
   const std::uint64_t table =
       std::min(Table::snapshot_frames_bytes(path.durable_extents, path.durable_blocks, longest),
                usable - kBlockBytes);
