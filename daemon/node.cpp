@@ -29,7 +29,7 @@
 #include "daemon/targets.hpp"
 #include "daemon/tier/ddr/machine_memory.hpp"
 #include "daemon/tier/ddr/segment_memory.hpp"
-#include "daemon/tier/flash/device/uring_device.hpp"
+#include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/store/flash_loop.hpp"
 
 namespace ho::daemon {
@@ -101,10 +101,14 @@ Result<std::unique_ptr<flash::FlashLoop>> start_flash(const DaemonConfig& config
     log(LogLevel::kWarning, "running without flash", {{"why", off}});
     return std::unique_ptr<flash::FlashLoop>();
   }
+  flash::UringOptions device;
   flash::FlashLoop::Options options;
   for (const FlashPathSettings& path : config.flash) {
-    options.paths.push_back({path.path, path.write_bytes_per_day_max});
+    device.paths.push_back(path.path);
+    options.write_bytes_per_day_max.push_back(path.write_bytes_per_day_max);
   }
+  device.depth_ops = flash::Store::depth_ops(device.paths.size());
+  options.make_device = [device] { return flash::make_uring_device(device); };
   options.salt = random_number();
   HO_CHECK(::getrandom(options.new_set.data(), options.new_set.size(), 0) ==
            static_cast<ssize_t>(options.new_set.size()));

@@ -16,7 +16,7 @@
 #include "common/base/check.hpp"
 #include "common/base/prng.hpp"
 #include "common/base/unique_fd.hpp"
-#include "daemon/tier/flash/device/uring_device.hpp"
+#include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/store/store.hpp"
 #include "tools/bench/fio_run.hpp"
 #include "tools/bench/leftover.hpp"

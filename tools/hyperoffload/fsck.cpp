@@ -5,7 +5,7 @@
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
-#include "daemon/tier/flash/device/uring_device.hpp"
+#include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/log/examine.hpp"
 #include "tools/hyperoffload/command.hpp"
 

@@ -20,7 +20,7 @@
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "daemon/control/service.hpp"
-#include "daemon/tier/flash/device/uring_device.hpp"
+#include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/store/flash_loop.hpp"
 
 namespace {
@@ -57,7 +57,7 @@ struct Daemon {
     const ho::UniqueFd file(::mkstemp(path.data()));
     HO_CHECK(file.valid() && ::ftruncate(file.get(), 8 * ho::kMiB) == 0);
     ho::flash::FlashLoop::Options options;
-    options.paths.push_back({path, 0});
+    options.make_device = [path] { return ho::flash::make_uring_device({{path}}); };
     options.salt = 1;
     options.new_set[0] = std::byte{1};
     auto made = ho::flash::FlashLoop::start(std::move(options));

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/tier/flash/device/uring_device.hpp"
+#include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "tests/integration/daemon/real_devices.hpp"
 #include "tests/integration/daemon/staging_client.hpp"
 #include "tests/support/skip.hpp"

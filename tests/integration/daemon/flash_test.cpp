@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/units.hpp"
-#include "daemon/tier/flash/device/uring_device.hpp"
+#include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "tests/integration/daemon/staging_client.hpp"
 #include "tests/support/skip.hpp"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/base/prng.hpp"
-#include "daemon/tier/flash/device/uring_device.hpp"
+#include "daemon/tier/flash/device/uring/uring_device.hpp"
 
 namespace ho::test {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/unique_fd.hpp"
-#include "daemon/tier/flash/device/uring_device.hpp"
+#include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/store/store.hpp"
 #include "tests/support/temp_folder.hpp"
 

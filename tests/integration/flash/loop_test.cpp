@@ -17,6 +17,17 @@ using namespace ho;
 using namespace ho::flash;
 using Kind = FlashRequest::Kind;
 
+FlashLoop::Options options_for(const std::vector<std::string>& paths) {
+  UringOptions device;
+  device.paths = paths;
+  device.depth_ops = Store::depth_ops(paths.size());
+  FlashLoop::Options options;
+  options.make_device = [device] { return make_uring_device(device); };
+  options.salt = 7;
+  options.new_set[0] = std::byte{1};
+  return options;
+}
+
 /// A loop over one file, and its answers in the order in which they came.
 class Rig {
  public:
@@ -24,10 +35,8 @@ class Rig {
     why_not = test::no_flash_here(folder);
     if (!why_not.empty()) return;
     test::make_file(folder.path("flash"), 32 * kMiB);
-    FlashLoop::Options options;
-    options.paths.push_back({folder.path("flash"), write_bytes_per_day_max});
-    options.salt = 7;
-    options.new_set[0] = std::byte{1};
+    auto options = options_for({folder.path("flash")});
+    options.write_bytes_per_day_max = {write_bytes_per_day_max};
     auto made = FlashLoop::start(std::move(options));
     REQUIRE(made.ok());
     loop = std::move(*made);
@@ -257,15 +266,12 @@ TEST_CASE("flash loop: memory whose file was cut short fails its transfers, not 
 TEST_CASE("flash loop: as many paths as a set can have are opened and written") {
   const test::TempFolder folder;
   if (const std::string why = test::no_flash_here(folder); !why.empty()) return test::skip(why);
-  FlashLoop::Options options;
+  std::vector<std::string> paths;
   for (std::size_t i = 0; i < kPathsMax; ++i) {
-    const std::string path = folder.path("flash" + std::to_string(i));
-    test::make_file(path, kMiB);
-    options.paths.push_back({path, 0});
+    paths.push_back(folder.path("flash" + std::to_string(i)));
+    test::make_file(paths.back(), kMiB);
   }
-  options.salt = 7;
-  options.new_set[0] = std::byte{1};
-  const auto made = FlashLoop::start(std::move(options));
+  const auto made = FlashLoop::start(options_for(paths));
   if (!made) FAIL(made.error().message());
   CHECK((*made)->status().paths.size() == kPathsMax);
 }

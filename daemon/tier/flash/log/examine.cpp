@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "daemon/tier/flash/device/aligned_memory.hpp"
-#include "daemon/tier/flash/device/blocking_io.hpp"
+#include "daemon/tier/flash/log/blocking_io.hpp"
 
 namespace ho::flash {
 

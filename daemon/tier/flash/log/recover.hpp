@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/result.hpp"
-#include "daemon/tier/flash/device/blocking_io.hpp"
+#include "daemon/tier/flash/log/blocking_io.hpp"
 #include "daemon/tier/flash/log/layout.hpp"
 #include "daemon/tier/flash/log/table.hpp"
 

@@ -11,7 +11,6 @@
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
 #include "common/base/memory_guard.hpp"
-#include "daemon/tier/flash/device/uring_device.hpp"
 
 namespace ho::flash {
 
@@ -47,15 +46,10 @@ std::uint32_t today() {
 
 Result<std::unique_ptr<Store>> FlashLoop::open() {
   if (auto guard = install_memory_guard(); !guard) return guard.error();
-  UringOptions device_options;
-  Store::Options options;
-  for (const FlashPathOptions& path : options_.paths) {
-    device_options.paths.push_back(path.path);
-    options.write_bytes_per_day_max.push_back(path.write_bytes_per_day_max);
-  }
-  device_options.depth_ops = Store::depth_ops(options_.paths.size());
-  auto device = make_uring_device(device_options);
+  auto device = options_.make_device();
   if (!device) return device.error();
+  Store::Options options;
+  options.write_bytes_per_day_max = options_.write_bytes_per_day_max;
   options.day = today();
   options.salt = options_.salt;
   options.new_set = options_.new_set;

@@ -20,11 +20,6 @@
 
 namespace ho::flash {
 
-struct FlashPathOptions {
-  std::string path;
-  std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
-};
-
 /// Something for the store to do, as others ask for it. A value.
 struct FlashRequest {
   enum class Kind : std::uint8_t {
@@ -73,9 +68,11 @@ class FlashLoop {
   static constexpr std::size_t kListMax = 4096;
 
   struct Options {
-    std::vector<FlashPathOptions> paths;
-    std::uint64_t salt = 0;  ///< random
-    SetId new_set{};         ///< random
+    /// Makes the device. Called once, on the loop's thread, which owns the device from then on.
+    std::function<Result<std::unique_ptr<Device>>()> make_device;
+    std::vector<std::uint64_t> write_bytes_per_day_max;  ///< by path; 0: no budget
+    std::uint64_t salt = 0;                              ///< random
+    SetId new_set{};                                     ///< random
   };
   struct Status {
     std::vector<PathStatus> paths;
@@ -84,7 +81,7 @@ class FlashLoop {
   };
 
   /// Opens the paths and recovers what they hold; blocks until that is done.
-  /// @return what make_uring_device() and Store::open() return.
+  /// @return what make_device() and Store::open() return.
   [[nodiscard]] static Result<std::unique_ptr<FlashLoop>> start(Options options);
   ~FlashLoop();
   FlashLoop(const FlashLoop&) = delete;

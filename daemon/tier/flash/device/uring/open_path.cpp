@@ -1,4 +1,4 @@
-#include "daemon/tier/flash/device/open_path.hpp"
+#include "daemon/tier/flash/device/uring/open_path.hpp"
 
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "common/base/units.hpp"
+#include "daemon/tier/flash/device/device.hpp"
 
 namespace ho::flash {
 

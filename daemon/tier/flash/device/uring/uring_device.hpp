@@ -6,13 +6,9 @@
 
 #include "common/base/result.hpp"
 #include "daemon/tier/flash/device/device.hpp"
+#include "daemon/tier/flash/device/uring/open_path.hpp"
 
 namespace ho::flash {
-
-enum class DeviceMode : std::uint8_t {
-  kReadWrite,  ///< locked for this process alone
-  kReadOnly,   ///< for looking at it; locked against a daemon
-};
 
 struct UringOptions {
   std::vector<std::string> paths;

@@ -5,9 +5,13 @@
 
 #include "common/base/result.hpp"
 #include "common/base/unique_fd.hpp"
-#include "daemon/tier/flash/device/uring_device.hpp"
 
 namespace ho::flash {
+
+enum class DeviceMode : std::uint8_t {
+  kReadWrite,  ///< locked for this process alone
+  kReadOnly,   ///< for looking at it; locked against a daemon
+};
 
 struct OpenPath {
   UniqueFd fd;

@@ -1,4 +1,4 @@
-#include "daemon/tier/flash/device/blocking_io.hpp"
+#include "daemon/tier/flash/log/blocking_io.hpp"
 
 #include <algorithm>
 #include <chrono>

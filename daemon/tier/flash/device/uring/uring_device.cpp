@@ -1,4 +1,4 @@
-#include "daemon/tier/flash/device/uring_device.hpp"
+#include "daemon/tier/flash/device/uring/uring_device.hpp"
 
 #include <liburing.h>
 #include <poll.h>
@@ -17,7 +17,6 @@
 #include "common/base/check.hpp"
 #include "common/base/checksum.hpp"
 #include "common/base/log.hpp"
-#include "daemon/tier/flash/device/open_path.hpp"
 
 namespace ho::flash {
 
