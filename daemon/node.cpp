@@ -107,7 +107,7 @@ Result<std::unique_ptr<flash::FlashLoop>> start_flash(const DaemonConfig& config
     device.paths.push_back(path.path);
     options.write_bytes_per_day_max.push_back(path.write_bytes_per_day_max);
   }
-  device.depth_ops = flash::Store::depth_ops(device.paths.size());
+  device.depth_ops = flash::ExtentStore::depth_ops(device.paths.size());
   options.make_device = [device] { return flash::make_uring_device(device); };
   options.salt = random_number();
   HO_CHECK(::getrandom(options.new_set.data(), options.new_set.size(), 0) ==

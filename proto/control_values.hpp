@@ -12,6 +12,7 @@
 #include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
 #include "common/model/address.hpp"
+#include "common/model/stage_direction.hpp"
 #include "common/transport/transport.hpp"
 
 namespace ho {
@@ -162,8 +163,6 @@ struct FlashExtentInfo {
   FlashPolicy policy = FlashPolicy::kScratch;
   SessionId session{};  ///< a session that has it open; 0: none
 };
-
-enum class StageDirection : std::uint8_t { kIn = 1, kOut = 2 };
 
 /// One chunk to move between an extent and a segment of the same session and node.
 struct StageSpec {

@@ -17,7 +17,7 @@
 #include "common/base/prng.hpp"
 #include "common/base/unique_fd.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
-#include "daemon/tier/flash/store/store.hpp"
+#include "daemon/tier/flash/store/extent_store.hpp"
 #include "tools/bench/fio_run.hpp"
 #include "tools/bench/leftover.hpp"
 #include "tools/bench/turns.hpp"
@@ -73,7 +73,7 @@ struct Turn {
   double cpu_s_per_gb = 0;
 };
 
-Result<void> free_extent(flash::Store& store, flash::ExtentId extent) {
+Result<void> free_extent(flash::ExtentStore& store, flash::ExtentId extent) {
   if (auto accepted = store.submit(flash::FreeOp{OpId(0), extent}); !accepted) return accepted;
   flash::StoreCompletion done;
   while (store.poll(std::span(&done, 1)) == 0) store.wait(std::chrono::seconds(1));
@@ -84,7 +84,7 @@ Result<void> free_extent(flash::Store& store, flash::ExtentId extent) {
 /// The store with one extent, read or written at random offsets.
 class StoreLoop {
  public:
-  StoreLoop(std::unique_ptr<flash::Store> store, flash::ExtentId extent,
+  StoreLoop(std::unique_ptr<flash::ExtentStore> store, flash::ExtentId extent,
             const FlashBenchOptions& options)
       : store_(std::move(store)),
         extent_(extent),
@@ -108,7 +108,8 @@ class StoreLoop {
     const std::uint64_t piece = std::min<std::uint64_t>(flash::kStripeBytes, memory_.span().size());
     for (std::uint64_t at = 0; at < area_bytes; at += piece) {
       const auto bytes = memory_.span().first(std::min(piece, area_bytes - at));
-      auto accepted = store_->submit(flash::WriteOp{OpId(0), extent_, at, bytes});
+      auto accepted =
+          store_->submit(flash::TransferOp{OpId(0), StageDirection::kOut, extent_, at, bytes});
       if (!accepted) return accepted;
       flash::StoreCompletion done;
       while (store_->poll(std::span(&done, 1)) == 0) store_->wait(std::chrono::seconds(1));
@@ -156,7 +157,7 @@ class StoreLoop {
 
   [[nodiscard]] const std::vector<double>& latencies_us() const { return latencies_us_; }
   void forget_latencies() { latencies_us_.clear(); }
-  [[nodiscard]] flash::Store& store() { return *store_; }
+  [[nodiscard]] flash::ExtentStore& store() { return *store_; }
   [[nodiscard]] std::uint64_t area_bytes() const { return options_.area_bytes; }
 
   /// Leaves the path as it was found: without extents.
@@ -171,13 +172,12 @@ class StoreLoop {
     const std::uint64_t offsets = options_.area_bytes / options_.size_bytes;
     const std::uint64_t offset = random_.below(offsets) * options_.size_bytes;
     const auto memory = memory_.span().subspan(slot * stride_, options_.size_bytes);
-    if (options_.op == FlashOp::kRead) {
-      return store_->submit(flash::ReadOp{OpId(slot), extent_, offset, memory});
-    }
-    return store_->submit(flash::WriteOp{OpId(slot), extent_, offset, memory});
+    const auto direction =
+        options_.op == FlashOp::kRead ? StageDirection::kIn : StageDirection::kOut;
+    return store_->submit(flash::TransferOp{OpId(slot), direction, extent_, offset, memory});
   }
 
-  std::unique_ptr<flash::Store> store_;
+  std::unique_ptr<flash::ExtentStore> store_;
   flash::ExtentId extent_;
   FlashBenchOptions options_;
   std::uint64_t stride_;
@@ -194,12 +194,12 @@ Result<std::unique_ptr<StoreLoop>> open_loop(FlashBenchOptions options) {
   uring.depth_ops = std::max(64U, options.inflight + 8);
   auto device = flash::make_uring_device(uring);
   if (!device) return device.error();
-  flash::Store::Options about;
+  flash::ExtentStore::Options about;
   about.ops_max = options.inflight + 1;
   HO_CHECK(::getrandom(&about.salt, sizeof(about.salt), 0) == sizeof(about.salt));
   about.new_set[0] = std::byte{0xbe};
   flash::Findings findings;
-  auto store = flash::Store::open(std::move(*device), about, findings);
+  auto store = flash::ExtentStore::open(std::move(*device), about, findings);
   if (!store) return store.error();
   for (const flash::ExtentInfo& info : (*store)->extents()) {
     if (info.owner != kOwner) {

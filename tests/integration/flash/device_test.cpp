@@ -8,6 +8,7 @@
 
 #include "common/base/prng.hpp"
 #include "tests/integration/flash/flash_file.hpp"
+#include "tests/support/flash_ops.hpp"
 
 namespace {
 
@@ -124,11 +125,11 @@ TEST_CASE("flash device: extents over several files come back after a restart, w
     REQUIRE(made.ok());
     extent = *made;
     // Misaligned in memory and on the path, then over it again in two halves.
-    REQUIRE((*store)->submit(WriteOp{OpId(1), extent, 0, std::span(data).subspan(1)}).ok());
+    REQUIRE((*store)->submit(test::write_op(OpId(1), extent, 0, std::span(data).subspan(1))).ok());
     CHECK(test::wait_for_one(**store).done.code == Errc::kOk);
     for (std::size_t i = 3 * kMiB + 77; i < data.size(); ++i) data[i] ^= std::byte{0x5a};
     const auto tail = std::span(data).subspan(3 * kMiB + 77);
-    REQUIRE((*store)->submit(WriteOp{OpId(2), extent, 3 * kMiB + 76, tail}).ok());
+    REQUIRE((*store)->submit(test::write_op(OpId(2), extent, 3 * kMiB + 76, tail)).ok());
     const auto done = test::wait_for_one(**store);
     CHECK(done.done.code == Errc::kOk);
     CHECK(done.done.moved_bytes == tail.size());
@@ -139,10 +140,11 @@ TEST_CASE("flash device: extents over several files come back after a restart, w
   REQUIRE((*store)->find(extent).has_value());
   CHECK((*store)->find(extent)->owner == Owner{1, 2, 3});
   std::vector<std::byte> back(length);
-  REQUIRE((*store)->submit(ReadOp{OpId(3), extent, 0, back}).ok());
+  REQUIRE((*store)->submit(test::read_op(OpId(3), extent, 0, back)).ok());
   CHECK(test::wait_for_one(**store).done.code == Errc::kOk);
   CHECK(std::memcmp(back.data(), data.data() + 1, length) == 0);
-  REQUIRE((*store)->submit(ReadOp{OpId(4), extent, 4097, std::span(back).first(2 * kMiB)}).ok());
+  REQUIRE(
+      (*store)->submit(test::read_op(OpId(4), extent, 4097, std::span(back).first(2 * kMiB))).ok());
   CHECK(test::wait_for_one(**store).done.code == Errc::kOk);
   CHECK(std::memcmp(back.data(), data.data() + 1 + 4097, 2 * kMiB) == 0);
 }
@@ -157,10 +159,10 @@ TEST_CASE("flash device: a file cut short fails reads with an I/O error") {
   const auto extent = (*store)->create({{1, 1, 1}, 64 * kKiB, Policy::kScratch});
   REQUIRE(extent.ok());
   std::vector<std::byte> data(64 * kKiB, std::byte{3});
-  REQUIRE((*store)->submit(WriteOp{OpId(1), *extent, 0, data}).ok());
+  REQUIRE((*store)->submit(test::write_op(OpId(1), *extent, 0, data)).ok());
   REQUIRE(test::wait_for_one(**store).done.code == Errc::kOk);
   REQUIRE(::truncate(path.c_str(), 64 * kKiB) == 0);
-  REQUIRE((*store)->submit(ReadOp{OpId(2), *extent, 0, data}).ok());
+  REQUIRE((*store)->submit(test::read_op(OpId(2), *extent, 0, data)).ok());
   CHECK(test::wait_for_one(**store).done.code == Errc::kIo);
 }
 

@@ -10,7 +10,7 @@
 
 #include "common/base/unique_fd.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
-#include "daemon/tier/flash/store/store.hpp"
+#include "daemon/tier/flash/store/extent_store.hpp"
 #include "tests/support/temp_folder.hpp"
 
 namespace ho::test {
@@ -30,19 +30,19 @@ inline std::string no_flash_here(const TempFolder& folder) {
   return device.error().message();
 }
 
-inline Result<std::unique_ptr<flash::Store>> open_store(const std::vector<std::string>& paths,
-                                                        std::uint64_t salt) {
+inline Result<std::unique_ptr<flash::ExtentStore>> open_store(const std::vector<std::string>& paths,
+                                                              std::uint64_t salt) {
   auto device = flash::make_uring_device({paths});
   if (!device) return device.error();
-  flash::Store::Options options;
+  flash::ExtentStore::Options options;
   options.salt = salt;
   options.day = 1;
   options.new_set[0] = std::byte{1};
   flash::Findings findings;
-  return flash::Store::open(std::move(*device), options, findings);
+  return flash::ExtentStore::open(std::move(*device), options, findings);
 }
 
-inline flash::StoreCompletion wait_for_one(flash::Store& store) {
+inline flash::StoreCompletion wait_for_one(flash::ExtentStore& store) {
   flash::StoreCompletion done;
   for (int i = 0; i < 1000; ++i) {
     if (store.poll(std::span(&done, 1)) == 1) return done;

@@ -11,6 +11,7 @@
 
 #include "common/base/prng.hpp"
 #include "tests/integration/flash/flash_file.hpp"
+#include "tests/support/flash_ops.hpp"
 
 namespace {
 
@@ -70,11 +71,10 @@ void fill_block(std::byte* block, const Ack& ack) {
           {static_cast<std::uint32_t>(object), static_cast<std::uint32_t>(first + i), version});
       fill_block(begin + i * kBlockBytes, slots[slot].back());
     }
-    const bool taken =
-        (*store)
-            ->submit(WriteOp{
-                OpId(slot), extents[object], first * kBlockBytes, {begin, count * kBlockBytes}})
-            .ok();
+    const bool taken = (*store)
+                           ->submit(test::write_op(OpId(slot), extents[object], first * kBlockBytes,
+                                                   {begin, count * kBlockBytes}))
+                           .ok();
     if (!taken) ::_exit(4);
   };
   for (std::size_t slot = 0; slot < kInflight; ++slot) submit(slot);
@@ -109,7 +109,7 @@ void collect(int report, std::chrono::milliseconds time, Acked& acked) {
   }
 }
 
-void check_all(Store& store, const Acked& acked, std::uint64_t round) {
+void check_all(ExtentStore& store, const Acked& acked, std::uint64_t round) {
   std::map<std::uint64_t, ExtentId> extents;
   for (const ExtentInfo& info : store.extents()) {
     CHECK(info.owner.object < kExtents);
@@ -120,7 +120,8 @@ void check_all(Store& store, const Acked& acked, std::uint64_t round) {
   std::vector<std::byte> expected(kBlockBytes);
   for (const auto& [object, extent] : extents) {
     for (std::uint32_t block = 0; block < kExtentBlocks; ++block) {
-      REQUIRE(store.submit(ReadOp{OpId(1), extent, block * kBlockBytes, memory.span()}).ok());
+      REQUIRE(
+          store.submit(test::read_op(OpId(1), extent, block * kBlockBytes, memory.span())).ok());
       const auto done = test::wait_for_one(store);
       const auto known = acked.find({static_cast<std::uint32_t>(object), block});
       if (done.done.code == Errc::kNotFound) {

@@ -20,7 +20,7 @@ using Kind = FlashRequest::Kind;
 FlashLoop::Options options_for(const std::vector<std::string>& paths) {
   UringOptions device;
   device.paths = paths;
-  device.depth_ops = Store::depth_ops(paths.size());
+  device.depth_ops = ExtentStore::depth_ops(paths.size());
   FlashLoop::Options options;
   options.make_device = [device] { return make_uring_device(device); };
   options.salt = 7;

@@ -5,6 +5,7 @@
 
 #include "common/base/clock.hpp"
 #include "tests/integration/flash/flash_file.hpp"
+#include "tests/support/flash_ops.hpp"
 #include "tests/support/skip.hpp"
 
 namespace {
@@ -18,7 +19,7 @@ constexpr std::uint64_t kFileBytes = 8 * kGiB;
 /// The goal is 2 s; doubled for a machine with other load.
 constexpr auto kGuard = std::chrono::seconds(4);
 
-std::size_t take(Store& store) {
+std::size_t take(ExtentStore& store) {
   std::array<StoreCompletion, 64> done;
   const std::size_t count = store.poll(done);
   for (std::size_t i = 0; i < count; ++i) REQUIRE(done[i].done.code == Errc::kOk);
@@ -42,7 +43,7 @@ void populate(const std::string& path) {
         break;
       }
       ++made;
-      while (!(*store)->submit(WriteOp{OpId(made), *extent, 0, data.span()})) {
+      while (!(*store)->submit(test::write_op(OpId(made), *extent, 0, data.span()))) {
         under_way -= take(**store);
       }
       ++under_way;

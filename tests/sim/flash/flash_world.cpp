@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/base/check.hpp"
+#include "tests/support/flash_ops.hpp"
 
 namespace ho::test {
 
@@ -33,7 +34,7 @@ void FlashWorld::complain(const std::string& what) {
 bool FlashWorld::open(const SimFlashFaults& faults) {
   auto device = std::make_unique<SimFlash>(disks_, random_.next(), faults);
   device_ = device.get();
-  flash::Store::Options options;
+  flash::ExtentStore::Options options;
   options.ops_max = 4 + random_.below(28);
   options.bounce_buffers = 1 + random_.below(2);
   options.salt = ++salt_;
@@ -43,7 +44,7 @@ bool FlashWorld::open(const SimFlashFaults& faults) {
   faulty_ = faults.io_error > 0 || faults.no_space > 0 || faults.dies_after != UINT64_MAX;
   // The device ends with the store that did not open. Its effects on the disks stay.
   findings_.clear();
-  auto store = flash::Store::open(std::move(device), options, findings_);
+  auto store = flash::ExtentStore::open(std::move(device), options, findings_);
   if (!store) {
     open_error_ = store.error().message();
     device_ = nullptr;
@@ -128,10 +129,10 @@ void FlashWorld::transfer(Action::Kind kind) {
   }
   const OpId op(next_op_);
   const auto accepted = kind == Action::Kind::kWrite
-                            ? store_->submit(flash::WriteOp{
-                                  op, action.extent, action.offset, {action.begin, action.length}})
-                            : store_->submit(flash::ReadOp{
-                                  op, action.extent, action.offset, {action.begin, action.length}});
+                            ? store_->submit(write_op(op, action.extent, action.offset,
+                                                      {action.begin, action.length}))
+                            : store_->submit(read_op(op, action.extent, action.offset,
+                                                     {action.begin, action.length}));
   if (accepted) {
     if (at->second.ending) complain("an extent that is being freed took an operation");
     actions_.emplace(next_op_++, std::move(action));
@@ -357,7 +358,7 @@ void FlashWorld::verify_extent(ExtentId id, Model& model) {
     action.begin = action.memory.data();
     const OpId op(next_op_);
     const auto accepted =
-        store_->submit(flash::ReadOp{op, id, action.offset, {action.begin, action.length}});
+        store_->submit(read_op(op, id, action.offset, {action.begin, action.length}));
     if (!accepted) return complain("verify: " + accepted.error().message());
     actions_.emplace(next_op_++, std::move(action));
     flash::StoreCompletion done;

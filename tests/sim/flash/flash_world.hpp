@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/prng.hpp"
-#include "daemon/tier/flash/store/store.hpp"
+#include "daemon/tier/flash/store/extent_store.hpp"
 #include "tests/support/sim_flash.hpp"
 
 namespace ho::test {
@@ -99,7 +99,7 @@ class FlashWorld {
   Prng random_;
   std::vector<std::shared_ptr<SimDisk>> disks_;
   SimFlash* device_ = nullptr;  ///< owned by the store
-  std::unique_ptr<flash::Store> store_;
+  std::unique_ptr<flash::ExtentStore> store_;
   flash::Findings findings_;
   std::map<flash::ExtentId, Model> models_;
   std::map<std::uint64_t, Action> actions_;  ///< in flight, in order of submission

@@ -2,7 +2,8 @@
 #include <memory>
 #include <vector>
 
-#include "daemon/tier/flash/store/store.hpp"
+#include "daemon/tier/flash/store/extent_store.hpp"
+#include "tests/support/flash_ops.hpp"
 #include "tests/unit/flash/sparse_device.hpp"
 #include "tests/unit/flash/store_rig.hpp"
 
@@ -40,7 +41,7 @@ TEST_CASE("flash store: a path with as many durable extents as its log takes can
   CHECK(rig.store->paths()[0].wear.day_bytes < 2 * log);
   // A frame for each of its blocks is a few new logs of about an area, not one for each frame.
   const auto bytes = bytes_of(kMiB, 5);
-  REQUIRE(rig.store->submit(WriteOp{OpId(1), empty, 0, bytes}).ok());
+  REQUIRE(rig.store->submit(test::write_op(OpId(1), empty, 0, bytes)).ok());
   CHECK(rig.wait().done.code == Errc::kOk);
 }
 
@@ -57,7 +58,8 @@ TEST_CASE("flash store: what fits the budget but for what is under way is busy u
   std::uint64_t ended = 0;
   int busy = 0;
   while (taken < 6) {
-    const auto write = rig.store->submit(WriteOp{OpId(taken), extent, taken * 64 * kKiB, data});
+    const auto write =
+        rig.store->submit(test::write_op(OpId(taken), extent, taken * 64 * kKiB, data));
     if (write) {
       ++taken;
       continue;
@@ -65,7 +67,8 @@ TEST_CASE("flash store: what fits the budget but for what is under way is busy u
     REQUIRE(write.error().code() == Errc::kBusy);
     ++busy;
     // What would not fit alone either need not wait to be told.
-    CHECK(rig.store->submit(WriteOp{OpId(9), extent, 0, all}).error().code() == Errc::kExhausted);
+    CHECK(rig.store->submit(test::write_op(OpId(9), extent, 0, all)).error().code() ==
+          Errc::kExhausted);
     REQUIRE(rig.wait().done.code == Errc::kOk);
     ++ended;
   }

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "daemon/tier/flash/store/store.hpp"
+#include "daemon/tier/flash/store/extent_store.hpp"
 #include "tests/unit/flash/late_device.hpp"
 #include "tests/unit/flash/store_rig.hpp"
 

@@ -100,11 +100,11 @@ TEST_CASE("flash recovery: reads each copy of the log once, however large the ex
   // One large extent, or many.
   const std::uint64_t count = GENERATE(1ULL, 10'000ULL);
   {
-    Store::Options options;
+    ExtentStore::Options options;
     options.extents_max = 20'000;
     options.ops_max = 16;
     Findings findings;
-    auto store = Store::open(std::make_unique<test::SparseDevice>(disk), options, findings);
+    auto store = ExtentStore::open(std::make_unique<test::SparseDevice>(disk), options, findings);
     REQUIRE(store.ok());
     const std::uint64_t bytes = 1600 * kMiB / count / kBlockBytes * kBlockBytes;
     AlignedMemory memory(kMiB);
@@ -124,7 +124,7 @@ TEST_CASE("flash recovery: reads each copy of the log once, however large the ex
       }
       for (std::uint64_t at = 0; at < bytes;) {
         const std::uint64_t length = std::min(kMiB, bytes - at);
-        const WriteOp write{OpId(1), *extent, at, memory.span().first(length)};
+        const auto write = test::write_op(OpId(1), *extent, at, memory.span().first(length));
         if (const auto taken = (*store)->submit(write); !taken) {
           REQUIRE(taken.error().code() == Errc::kBusy);
           turn();

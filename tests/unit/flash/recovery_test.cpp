@@ -7,7 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/tier/flash/store/store.hpp"
+#include "daemon/tier/flash/store/extent_store.hpp"
+#include "tests/support/flash_ops.hpp"
 #include "tests/unit/flash/store_rig.hpp"
 
 namespace {
@@ -44,8 +45,8 @@ TEST_CASE("flash store: a write cut between its record and its data leaves each 
     const ExtentId extent = rig.create(64 * kKiB);
     // The first half holds something, the second never did.
     REQUIRE(rig.write(extent, 0, old_bytes).done.code == Errc::kOk);
-    REQUIRE(rig.store->submit(WriteOp{OpId(1), extent, 0, new_bytes}).ok());
-    REQUIRE(rig.store->submit(WriteOp{OpId(2), extent, 32 * kKiB, new_bytes}).ok());
+    REQUIRE(rig.store->submit(test::write_op(OpId(1), extent, 0, new_bytes)).ok());
+    REQUIRE(rig.store->submit(test::write_op(OpId(2), extent, 32 * kKiB, new_bytes)).ok());
     bool acknowledged = false;
     for (int i = 0; i < turns % 20; ++i) {
       StoreCompletion done;
@@ -341,4 +342,22 @@ TEST_CASE("flash store: a path of a set that was in use, beside a blank one, is 
   REQUIRE(rig.store->close().ok());
   rig.disks[1] = std::make_shared<test::SimDisk>(2 * kMiB);
   CHECK(rig.open().error().code() == Errc::kConflict);
+}
+
+TEST_CASE("flash store: paths that differ in what they say of an extent are refused") {
+  const auto with_extent_of = [](std::uint64_t bytes) {
+    Rig rig(8 * kMiB);
+    rig.disks.push_back(std::make_shared<test::SimDisk>(8 * kMiB));
+    REQUIRE(rig.open().ok());
+    static_cast<void>(rig.create(bytes));
+    REQUIRE(rig.store->close().ok());
+    return rig.disks;
+  };
+  Rig rig;
+  rig.disks = with_extent_of(4 * kMiB);
+  rig.disks[1] = with_extent_of(2 * kMiB)[1];
+  const auto opened = rig.open();
+  REQUIRE_FALSE(opened.ok());
+  CHECK(opened.error().code() == Errc::kCorrupt);
+  CHECK(opened.error().context() == "sim1: extent 1 differs from what another path says of it");
 }

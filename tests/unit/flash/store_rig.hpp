@@ -7,18 +7,17 @@
 #include <span>
 #include <vector>
 
-#include "daemon/tier/flash/store/store.hpp"
+#include "daemon/tier/flash/store/extent_store.hpp"
+#include "tests/support/flash_ops.hpp"
 #include "tests/support/sim_flash.hpp"
 
 namespace ho::test {
 
 using flash::ExtentId;
+using flash::ExtentStore;
 using flash::Findings;
 using flash::Policy;
-using flash::ReadOp;
-using flash::Store;
 using flash::StoreCompletion;
-using flash::WriteOp;
 
 /// A store over simulated disks, one operation at a time.
 struct StoreRig {
@@ -27,7 +26,7 @@ struct StoreRig {
   }
   Result<void> open(std::uint64_t budget = 0, std::uint32_t day = 10) {
     store.reset();
-    Store::Options options;
+    ExtentStore::Options options;
     options.ops_max = 8;
     options.bounce_buffers = 2;
     options.day = day;
@@ -42,7 +41,7 @@ struct StoreRig {
       sim = made.get();
       used = std::move(made);
     }
-    auto opened = Store::open(std::move(used), options, findings);
+    auto opened = ExtentStore::open(std::move(used), options, findings);
     if (!opened) return opened.error();
     store = std::move(*opened);
     return {};
@@ -61,7 +60,7 @@ struct StoreRig {
     return done;
   }
   StoreCompletion write(ExtentId extent, std::uint64_t offset, std::span<const std::byte> bytes) {
-    REQUIRE(store->submit(WriteOp{OpId(1), extent, offset, bytes}).ok());
+    REQUIRE(store->submit(write_op(OpId(1), extent, offset, bytes)).ok());
     return wait();
   }
   /// Opens the store, writes an extent of 64 KiB whole with each value in turn, and cuts the power.
@@ -76,14 +75,14 @@ struct StoreRig {
     return extent;
   }
   StoreCompletion read(ExtentId extent, std::uint64_t offset, std::span<std::byte> into) {
-    REQUIRE(store->submit(ReadOp{OpId(2), extent, offset, into}).ok());
+    REQUIRE(store->submit(read_op(OpId(2), extent, offset, into)).ok());
     return wait();
   }
 
   std::vector<std::shared_ptr<SimDisk>> disks;
   std::unique_ptr<flash::Device> device;  ///< for the next open(), in place of a simulated one
   SimFlash* sim = nullptr;
-  std::unique_ptr<Store> store;
+  std::unique_ptr<ExtentStore> store;
   Findings findings;  ///< of the last open()
   std::uint64_t salt = 0;
   std::size_t extents_max = 1000;

@@ -4,7 +4,8 @@
 #include <vector>
 
 #include "daemon/tier/flash/log/examine.hpp"
-#include "daemon/tier/flash/store/store.hpp"
+#include "daemon/tier/flash/store/extent_store.hpp"
+#include "tests/support/flash_ops.hpp"
 #include "tests/unit/flash/store_rig.hpp"
 
 namespace {
@@ -111,7 +112,7 @@ TEST_CASE("flash store: a write beyond the day's budget is refused until the nex
   Errc last = Errc::kOk;
   int writes = 0;
   while (last == Errc::kOk && writes < 10) {
-    const auto accepted = rig.store->submit(WriteOp{OpId(1), extent, 0, data});
+    const auto accepted = rig.store->submit(test::write_op(OpId(1), extent, 0, data));
     if (!accepted) {
       last = accepted.error().code();
       CHECK(accepted.error().context().find("sim0: today's write budget of 200 KiB") == 0);
@@ -135,7 +136,8 @@ TEST_CASE("flash store: writes that have not ended count against the budget") {
   const auto data = bytes_of(64 * kKiB, 1);
   int accepted = 0;
   for (std::uint64_t i = 0; i < 4; ++i) {
-    accepted += rig.store->submit(WriteOp{OpId(i), extent, i * 64 * kKiB, data}).ok() ? 1 : 0;
+    accepted +=
+        rig.store->submit(test::write_op(OpId(i), extent, i * 64 * kKiB, data)).ok() ? 1 : 0;
   }
   CHECK(accepted < 4);
   CHECK(accepted > 0);
@@ -158,18 +160,20 @@ TEST_CASE("flash store: the budget is used to its last block, whatever is in fli
   const ExtentId extent = rig.create(512 * kKiB, Policy::kScratch);
   const auto data = bytes_of(64 * kKiB, 1);
   for (std::uint64_t i = 0; i < 4; ++i) {
-    REQUIRE(rig.store->submit(WriteOp{OpId(i), extent, i * 64 * kKiB, data}).ok());
+    REQUIRE(rig.store->submit(test::write_op(OpId(i), extent, i * 64 * kKiB, data)).ok());
     // Some of it is on the device, some is not, some has ended.
     CHECK(rig.store->poll({}) == 0);
   }
   const auto four = std::span(data).first(4 * kBlockBytes);
-  CHECK(rig.store->submit(WriteOp{OpId(4), extent, 0, four}).error().code() == Errc::kExhausted);
+  CHECK(rig.store->submit(test::write_op(OpId(4), extent, 0, four)).error().code() ==
+        Errc::kExhausted);
   // Ten bytes over the edge of a block are two blocks.
-  REQUIRE(rig.store->submit(WriteOp{OpId(5), extent, 300 * kKiB - 5, four.first(10)}).ok());
+  REQUIRE(rig.store->submit(test::write_op(OpId(5), extent, 300 * kKiB - 5, four.first(10))).ok());
   const auto one = std::span(data).first(1);
-  CHECK(rig.store->submit(WriteOp{OpId(6), extent, 0, one}).error().code() == Errc::kBusy);
+  CHECK(rig.store->submit(test::write_op(OpId(6), extent, 0, one)).error().code() == Errc::kBusy);
   for (int i = 0; i < 5; ++i) CHECK(rig.wait().done.code == Errc::kOk);
-  CHECK(rig.store->submit(WriteOp{OpId(6), extent, 0, one}).error().code() == Errc::kExhausted);
+  CHECK(rig.store->submit(test::write_op(OpId(6), extent, 0, one)).error().code() ==
+        Errc::kExhausted);
   CHECK(rig.store->paths()[0].wear.day_bytes == budget);
 }
 
@@ -204,7 +208,7 @@ TEST_CASE("flash store: durable writes and creates never pass the budget, logs i
         const std::uint64_t blocks = refused > 20 ? 1 : 1 + random.below(16);
         const std::uint64_t at = random.below(128 - blocks) * kBlockBytes;
         const auto bytes = std::span(data).first(blocks * kBlockBytes);
-        const auto taken = rig.store->submit(WriteOp{OpId(1), extent, at, bytes});
+        const auto taken = rig.store->submit(test::write_op(OpId(1), extent, at, bytes));
         if (taken) ++open;
         if (!taken && taken.error().code() == Errc::kExhausted && open == 0) ++refused;
       }
@@ -228,7 +232,7 @@ TEST_CASE("flash store: what a write of the budget may have needed and did not i
   const ExtentId extent = rig.create(512 * kKiB);
   const auto data = bytes_of(64 * kKiB, 1);
   const auto submit = [&](std::uint64_t nth) {
-    return rig.store->submit(WriteOp{OpId(nth), extent, nth * 64 * kKiB, data});
+    return rig.store->submit(test::write_op(OpId(nth), extent, nth * 64 * kKiB, data));
   };
   // Each block might have both copies of a frame of its own: 192 KiB a write.
   REQUIRE(submit(0).ok());
@@ -269,7 +273,8 @@ TEST_CASE("flash store: each path's budget is charged what goes to that path") {
   const ExtentId again = rig.create(2 * kMiB, Policy::kScratch);
   const std::uint64_t first = Striping(again, 2).place(0).path == PathIndex(0) ? 0 : kMiB;
   const auto data = bytes_of(kMiB, 2);
-  CHECK(rig.store->submit(WriteOp{OpId(1), again, first, data}).error().code() == Errc::kExhausted);
+  CHECK(rig.store->submit(test::write_op(OpId(1), again, first, data)).error().code() ==
+        Errc::kExhausted);
   CHECK(rig.write(again, kMiB - first, data).done.code == Errc::kOk);
 }
 
@@ -277,12 +282,12 @@ TEST_CASE("flash store: a durable extent is made when its record is safe, not be
   Rig rig;
   REQUIRE(rig.open().ok());
   const ExtentId extent = rig.create(64 * kKiB);
-  CHECK(rig.store->making(extent) == Store::Making::kUnderWay);
-  for (int i = 0; i < 1000 && rig.store->making(extent) == Store::Making::kUnderWay; ++i) {
+  CHECK(rig.store->making(extent) == ExtentStore::Making::kUnderWay);
+  for (int i = 0; i < 1000 && rig.store->making(extent) == ExtentStore::Making::kUnderWay; ++i) {
     CHECK(rig.store->poll({}) == 0);
   }
-  CHECK(rig.store->making(extent) == Store::Making::kMade);
-  CHECK(rig.store->making(rig.create(4096, Policy::kScratch)) == Store::Making::kMade);
+  CHECK(rig.store->making(extent) == ExtentStore::Making::kMade);
+  CHECK(rig.store->making(rig.create(4096, Policy::kScratch)) == ExtentStore::Making::kMade);
 }
 
 TEST_CASE("flash store: wear survives a close and begins anew with the day") {
@@ -311,7 +316,7 @@ TEST_CASE("flash store: more operations than its limit are busy, and each accept
   std::uint64_t accepted = 0;
   Errc last = Errc::kOk;
   while (last == Errc::kOk && accepted < 100) {
-    const auto taken = rig.store->submit(WriteOp{OpId(accepted), extent, 0, data});
+    const auto taken = rig.store->submit(test::write_op(OpId(accepted), extent, 0, data));
     if (taken) ++accepted;
     if (!taken) last = taken.error().code();
   }
@@ -377,7 +382,7 @@ TEST_CASE(
   REQUIRE(rig.write(extent, 0, first).done.code == Errc::kOk);
   // Sixteen blocks with four places, and three such writes at a time.
   for (std::uint64_t i = 0; i < 3; ++i) {
-    REQUIRE(rig.store->submit(WriteOp{OpId(i), extent, 0, second}).ok());
+    REQUIRE(rig.store->submit(test::write_op(OpId(i), extent, 0, second)).ok());
   }
   for (int i = 0; i < 3; ++i) CHECK(rig.wait().done.code == Errc::kOk);
   auto into = bytes_of(64 * kKiB, 0);
@@ -405,7 +410,7 @@ TEST_CASE("flash store: a durable overwrite of a full path says that it is full"
   const ExtentId going = rig.create(2 * kBlockBytes);
   REQUIRE(rig.write(smaller, 0, block).done.code == Errc::kOk);
   REQUIRE(rig.store->submit(FreeOp{OpId(4), going}).ok());
-  REQUIRE(rig.store->submit(WriteOp{OpId(5), smaller, 0, block}).ok());
+  REQUIRE(rig.store->submit(test::write_op(OpId(5), smaller, 0, block)).ok());
   CHECK(rig.wait().done.code == Errc::kOk);
   CHECK(rig.wait().done.code == Errc::kOk);
 }

@@ -3,7 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "daemon/tier/flash/store/store.hpp"
+#include "daemon/tier/flash/store/extent_store.hpp"
+#include "tests/support/flash_ops.hpp"
 #include "tests/unit/flash/late_device.hpp"
 #include "tests/unit/flash/store_rig.hpp"
 
@@ -39,7 +40,7 @@ struct FullPaths {
   }
   void submit(std::uint64_t op, ExtentId extent, std::uint64_t block,
               std::span<const std::byte> bytes) {
-    REQUIRE(rig.store->submit(WriteOp{OpId(op), extent, block * kBlockBytes, bytes}).ok());
+    REQUIRE(rig.store->submit(test::write_op(OpId(op), extent, block * kBlockBytes, bytes)).ok());
   }
   /// Operations that end in so many turns, in their order.
   std::vector<OpId> ended(int turns = 300) {
@@ -72,7 +73,8 @@ TEST_CASE("flash store: who waits for a free block of one path stands in nobody 
   CHECK(full.ended() == std::vector{OpId(3)});
   // Nor of what needs no new block: a read of the same path.
   auto into = bytes_of(kBlockBytes, 0);
-  REQUIRE(full.rig.store->submit(ReadOp{OpId(4), full.paths[0], 16 * kBlockBytes, into}).ok());
+  REQUIRE(
+      full.rig.store->submit(test::read_op(OpId(4), full.paths[0], 16 * kBlockBytes, into)).ok());
   full.submit(5, full.paths[1], 8, one);
   const auto passed = full.ended();
   CHECK(passed.size() == 2);

@@ -52,7 +52,7 @@ class Journal {
     std::size_t commits_max = 0;             ///< that can wait at a time
     std::uint64_t salt = 0;                  ///< random: no other run of the store had it
     std::uint32_t frames_open = 1;           ///< at a time; 1 .. kFramesOpenMax
-    std::uint64_t frame_data_bytes_min = 0;  ///< see Store::Options
+    std::uint64_t frame_data_bytes_min = 0;  ///< see ExtentStore::Options
   };
 
   Journal(Device& device, Volume& volume, Options options);

@@ -21,6 +21,7 @@ struct ExtentInfo {
   Owner owner;
   std::uint64_t length_bytes = 0;
   Policy policy = Policy::kScratch;
+  bool operator==(const ExtentInfo&) const = default;
 };
 
 /// How an extent's stripes are spread over the paths: stripe s lies on path (s + id) mod paths.

@@ -44,16 +44,16 @@ std::uint32_t today() {
                                     24);
 }
 
-Result<std::unique_ptr<Store>> FlashLoop::open() {
+Result<std::unique_ptr<ExtentStore>> FlashLoop::open() {
   if (auto guard = install_memory_guard(); !guard) return guard.error();
   auto device = options_.make_device();
   if (!device) return device.error();
-  Store::Options options;
+  ExtentStore::Options options;
   options.write_bytes_per_day_max = options_.write_bytes_per_day_max;
   options.day = today();
   options.salt = options_.salt;
   options.new_set = options_.new_set;
-  return Store::open(std::move(*device), options, findings_);
+  return ExtentStore::open(std::move(*device), options, findings_);
 }
 
 Result<std::unique_ptr<FlashLoop>> FlashLoop::start(Options options) {
@@ -133,7 +133,7 @@ void FlashLoop::answer(FlashAnswer answer) {
   if (first && ring_) ring_();
 }
 
-void FlashLoop::publish(const Store& store) {
+void FlashLoop::publish(const ExtentStore& store) {
   Status next;
   next.paths = store.paths();
   next.extents = store.extent_count();
@@ -195,13 +195,13 @@ std::size_t FlashLoop::answer_made() {
   std::size_t answered = 0;
   for (std::size_t i = 0; i < making_.size();) {
     const auto making = store_->making(making_[i].extent);
-    if (making == Store::Making::kUnderWay) {
+    if (making == ExtentStore::Making::kUnderWay) {
       ++i;
       continue;
     }
     FlashAnswer out = std::move(making_[i]);
     making_.erase(making_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (making == Store::Making::kFailed) {
+    if (making == ExtentStore::Making::kFailed) {
       out = {out.cookie, Errc::kIo, "an I/O error in the log; the extent is not made", {}, 0};
     }
     answer(std::move(out));
@@ -243,10 +243,10 @@ bool FlashLoop::start_op(const FlashRequest& request) {
     started = store_->submit(FreeOp{op, request.extent});
   } else {
     announce(request.region);
-    started =
-        request.kind == FlashRequest::Kind::kRead
-            ? store_->submit(ReadOp{op, request.extent, request.offset_bytes, request.memory})
-            : store_->submit(WriteOp{op, request.extent, request.offset_bytes, request.memory});
+    const auto direction =
+        request.kind == FlashRequest::Kind::kRead ? StageDirection::kIn : StageDirection::kOut;
+    started = store_->submit(
+        TransferOp{op, direction, request.extent, request.offset_bytes, request.memory});
   }
   if (!started && started.error().code() == Errc::kBusy) return false;
   if (!started) {
@@ -387,7 +387,7 @@ void FlashLoop::run() {
     const bool idle = waiting_.empty() && transfers_.empty() && making_.empty() &&
                       free_running_.size() == running_.size();
     if (stopping_.load() && idle && handled == 0) break;
-    if (handled == 0) store_->wait(store_->sealed() ? kTurnMax : Store::kSealAfter);
+    if (handled == 0) store_->wait(store_->sealed() ? kTurnMax : ExtentStore::kSealAfter);
   }
   if (auto closed = store_->close(); !closed) {
     log(LogLevel::kWarning, "flash: the write counters could not be saved",

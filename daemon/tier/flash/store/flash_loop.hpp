@@ -16,7 +16,7 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
-#include "daemon/tier/flash/store/store.hpp"
+#include "daemon/tier/flash/store/extent_store.hpp"
 
 namespace ho::flash {
 
@@ -81,7 +81,7 @@ class FlashLoop {
   };
 
   /// Opens the paths and recovers what they hold; blocks until that is done.
-  /// @return what make_device() and Store::open() return.
+  /// @return what make_device() and ExtentStore::open() return.
   [[nodiscard]] static Result<std::unique_ptr<FlashLoop>> start(Options options);
   ~FlashLoop();
   FlashLoop(const FlashLoop&) = delete;
@@ -113,7 +113,7 @@ class FlashLoop {
     bool frees = false;  ///< space: whoever hears the answer finds it in the status
   };
   explicit FlashLoop(Options options) : options_(std::move(options)) {}
-  [[nodiscard]] Result<std::unique_ptr<Store>> open();
+  [[nodiscard]] Result<std::unique_ptr<ExtentStore>> open();
   void run();
   [[nodiscard]] std::size_t serve();
   [[nodiscard]] std::size_t reap();
@@ -128,7 +128,7 @@ class FlashLoop {
   void announce(std::span<std::byte> region);
   void forget(std::span<std::byte> region);
   void answer(FlashAnswer answer);
-  void publish(const Store& store);
+  void publish(const ExtentStore& store);
 
   const Options options_;
   Findings findings_;
@@ -145,7 +145,7 @@ class FlashLoop {
   std::function<void()> ring_;
 
   // The thread's own, from start() to its end.
-  std::unique_ptr<Store> store_;
+  std::unique_ptr<ExtentStore> store_;
   // Taken from requests_, not begun: transfers by session, and the rest.
   std::deque<FlashRequest> waiting_;
   std::map<std::uint64_t, std::deque<FlashRequest>> transfers_;

@@ -1,0 +1,304 @@
+#include "daemon/tier/flash/store/extent_store.hpp"
+
+#include <array>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/units.hpp"
+#include "daemon/tier/flash/device/aligned_memory.hpp"
+#include "daemon/tier/flash/log/path_set.hpp"
+
+namespace ho::flash {
+
+namespace {
+
+constexpr auto kSettleTurn = std::chrono::milliseconds(100);
+// A snapshot of the largest path takes seconds; minutes without an answer mean a dead device.
+constexpr auto kSettleMax = std::chrono::minutes(5);
+// Of kSettleTurn each: how long the destructor waits for a device.
+constexpr int kEndTurns = 100;
+
+/// Frames of its own log that each path may have open: at most a quarter of the device's depth is
+/// for logs, but for what they need.
+std::uint32_t frames_open(std::uint32_t depth_ops, std::uint32_t path_count) {
+  std::uint32_t frames = kFramesOpenMax;
+  while (frames > 1 && 4 * path_count * Journal::device_ops(frames) > depth_ops) --frames;
+  return frames;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ExtentStore>> ExtentStore::open(std::unique_ptr<Device> device,
+                                                       Options options, Findings& findings) {
+  auto volumes = open_path_set(*device, options.new_set, findings);
+  if (!volumes) return volumes.error();
+  HO_CHECK(device->caps().depth_ops >= volumes->size() * Journal::device_ops(1) + 2);
+  std::unique_ptr<ExtentStore> store(
+      new ExtentStore(std::move(device), std::move(options), std::move(*volumes)));
+  store->adopt_extents();
+  // A log of this run's own: what recovery dropped is gone from it, and both copies are sound.
+  for (auto& path : store->paths_) path->journal.request_snapshot();
+  if (auto settled = store->settle(); !settled) return settled.error();
+  return store;
+}
+
+ExtentStore::ExtentStore(std::unique_ptr<Device> device, Options options,
+                         std::vector<Volume> volumes)
+    : device_(std::move(device)), options_(std::move(options)), ops_(options_.ops_max) {
+  const std::uint32_t depth = device_->caps().depth_ops;
+  const auto path_count = static_cast<std::uint32_t>(volumes.size());
+  ChunkEngine::Options engine;
+  engine.transfers_max = options_.ops_max;
+  // Chunks that wait for the log hold no place on the device: more of them than it takes.
+  engine.chunks_max = std::max<std::size_t>(std::size_t{4} * depth, options_.ops_max);
+  engine.bounce_buffers = options_.bounce_buffers;
+  Journal::Options journal;
+  journal.frames_open = frames_open(depth, path_count);
+  journal.commits_max = engine.chunks_max + 2 * options_.ops_max;
+  journal.salt = options_.salt;
+  journal.frame_data_bytes_min = options_.frame_data_bytes_min;
+  engine.device_ops_max = depth - path_count * Journal::device_ops(journal.frames_open);
+  options_.write_bytes_per_day_max.resize(path_count, 0);
+  for (std::size_t i = 0; i < path_count; ++i) {
+    paths_.push_back(std::make_unique<StorePath>(*device_, std::move(volumes[i]), journal,
+                                                 options_.write_bytes_per_day_max[i]));
+  }
+  set_day(options_.day);
+  engine_ = std::make_unique<ChunkEngine>(*device_, paths_, engine);
+  for (std::size_t i = options_.ops_max; i-- > 0;) free_ops_.push_back(static_cast<Slot>(i));
+  frees_.reserve(options_.ops_max);
+  done_.reserve(options_.ops_max);
+}
+
+void ExtentStore::adopt_extents() {
+  for (auto& path : paths_) {
+    next_extent_ = std::max(next_extent_, path->volume.next_extent);
+    for (auto& [id, shard] : path->volume.table.shards()) {
+      auto& entry = extents_[id];
+      if (!entry) {
+        entry = std::make_unique<Entry>();
+        entry->extent.info = shard.info;
+        entry->extent.shards.assign(paths_.size(), nullptr);
+      }
+      entry->extent.shards[path->volume.path.value()] = &shard;
+    }
+  }
+  for (auto& path : paths_) path->volume.next_extent = next_extent_;
+}
+
+/// Runs the journals until nothing is left to do, also where one of them breaks: the others have
+/// operations under way.
+Result<void> ExtentStore::settle() {
+  const SteadyClock clock;
+  const TimePoint end = clock.now() + kSettleMax;
+  for (;;) {
+    HO_CHECK(poll({}) == 0);
+    const bool idle = std::all_of(paths_.begin(), paths_.end(),
+                                  [](const auto& path) { return path->journal.idle(); });
+    if (idle) break;
+    if (clock.now() > end) return Error(Errc::kDeadline, "the flash device does not answer");
+    device_->wait(kSettleTurn);
+  }
+  for (const auto& path : paths_) {
+    if (!path->journal.broken()) continue;
+    return Error(Errc::kIo,
+                 path->volume.name + ": its log cannot be written: " + path->journal.broken_why());
+  }
+  return {};
+}
+
+/// Operations that the device has.
+std::uint64_t ExtentStore::under_way() const {
+  std::uint64_t count = engine_->open_ops();
+  for (const auto& path : paths_) count += path->journal.open_ops();
+  return count;
+}
+
+/// The logs' and the bounce memory is the device's until each operation on it has ended.
+ExtentStore::~ExtentStore() {
+  std::uint64_t left = under_way();
+  for (int turn = 0; left > 0 && turn < kEndTurns;) {
+    std::array<Completion, 16> done;
+    const std::size_t count = device_->poll(done);
+    HO_CHECK(count <= left);
+    left -= count;
+    if (count > 0) continue;
+    device_->wait(kSettleTurn);
+    ++turn;
+  }
+  if (left == 0) return;
+  // What never came back may still come. A path's journal owns the memory of its frames.
+  keep_for_good(std::move(engine_));
+  keep_for_good(std::move(paths_));
+}
+
+Result<void> ExtentStore::close() {
+  HO_CHECK(free_ops_.size() == ops_.size());
+  for (auto& path : paths_) path->journal.request_frame();
+  return settle();
+}
+
+void ExtentStore::set_day(std::uint32_t day) {
+  for (auto& path : paths_) path->set_day(day);
+}
+
+void ExtentStore::seal() {
+  for (auto& path : paths_) {
+    if (!path->sealed()) path->journal.request_frame();
+  }
+}
+
+void ExtentStore::tend_logs(TimePoint now) {
+  for (auto& path : paths_) path->tend(now);
+}
+
+bool ExtentStore::sealed() const {
+  return std::all_of(paths_.begin(), paths_.end(), [](const auto& path) { return path->sealed(); });
+}
+
+Result<void> ExtentStore::check_create(const ExtentSpec& spec, const Striping& striping) const {
+  if (spec.length_bytes == 0) return Error(Errc::kInvalidArgument, "an empty extent");
+  if (extents_.size() >= options_.extents_max) {
+    return Error(Errc::kExhausted, "there are " + std::to_string(extents_.size()) +
+                                       " flash extents; more would take too much memory");
+  }
+  if (creating_ >= options_.ops_max) return Error(Errc::kBusy, "too many extents being made");
+  for (const auto& path : paths_) {
+    const std::uint64_t blocks = striping.shard_blocks(path->volume.path, spec.length_bytes);
+    if (auto room = path->check_room(spec.policy, blocks); !room) return room;
+  }
+  return {};
+}
+
+Result<ExtentId> ExtentStore::create(const ExtentSpec& spec) {
+  const ExtentInfo info{ExtentId(next_extent_), spec.owner, spec.length_bytes, spec.policy};
+  const Striping striping(info.id, static_cast<std::uint16_t>(paths_.size()));
+  if (auto allowed = check_create(spec, striping); !allowed) return allowed.error();
+  auto entry = std::make_unique<Entry>();
+  entry->extent.info = info;
+  for (auto& path : paths_) {
+    const std::uint64_t blocks = striping.shard_blocks(path->volume.path, spec.length_bytes);
+    entry->extent.shards.push_back(blocks > 0 ? &path->make_shard(info, blocks) : nullptr);
+  }
+  if (spec.policy == Policy::kDurable) {
+    if (auto logged = log_creation(*entry); !logged) {
+      drop_shards(info.id);
+      return logged.error();
+    }
+  }
+  ++next_extent_;
+  for (auto& path : paths_) path->volume.next_extent = next_extent_;
+  extents_.emplace(info.id, std::move(entry));
+  return info.id;
+}
+
+/// Has the logs told of a durable extent's shards. @return kExhausted, kBusy: nothing was begun.
+Result<void> ExtentStore::log_creation(Entry& entry) {
+  const Extent& extent = entry.extent;
+  std::array<WriteNeed, kPathsMax> needs;
+  for (std::size_t i = 0; i < paths_.size(); ++i) {
+    if (extent.shards[i] == nullptr) continue;
+    needs[i].frame_bytes = frame_bytes(new_shard_bytes(*extent.shards[i]));
+    if (needs[i].frame_bytes <= paths_[i]->volume.geometry.frame_bytes_max()) continue;
+    return Error(Errc::kExhausted, "the free space is too scattered for one durable extent of " +
+                                       format_bytes(extent.info.length_bytes));
+  }
+  for (std::size_t i = 0; i < paths_.size(); ++i) {
+    if (auto budget = paths_[i]->check_budget(needs[i]); !budget) return budget;
+  }
+  entry.state = Entry::State::kCreating;
+  ++creating_;
+  for (std::size_t i = 0; i < paths_.size(); ++i) {
+    if (extent.shards[i] == nullptr) continue;
+    ++entry.commits_open;
+    paths_[i]->budget.promise(needs[i]);
+    Commit commit;
+    commit.kind = Commit::Kind::kCreate;
+    commit.token = extent.info.id.value();
+    commit.promised_bytes = needs[i].frame_bytes;
+    commit.shard = extent.shards[i];
+    paths_[i]->journal.append(commit);
+  }
+  HO_CHECK(entry.commits_open > 0);
+  return {};
+}
+
+/// Gives back what was taken for an extent that the logs know nothing of.
+void ExtentStore::drop_shards(ExtentId extent) {
+  for (auto& path : paths_) path->drop_shard(extent);
+}
+
+/// The end of a scratch extent: at once, or when the last operation that runs on it has ended.
+void ExtentStore::doom(Entry& entry) {
+  HO_CHECK(entry.extent.info.policy == Policy::kScratch && entry.state == Entry::State::kLive);
+  entry.state = Entry::State::kDoomed;
+  // The last one to end takes the extent with it.
+  const bool used = !entry.ops.empty();
+  if (used) return cancel_ops(entry, Errc::kCanceled);
+  const ExtentId id = entry.extent.info.id;
+  drop_shards(id);
+  extents_.erase(id);
+}
+
+void ExtentStore::end_session(std::uint64_t instance, std::uint64_t session) {
+  std::vector<Entry*> ending;
+  for (auto& [id, entry] : extents_) {
+    const ExtentInfo& info = entry->extent.info;
+    const bool of_session = info.owner.instance == instance && info.owner.session == session;
+    if (of_session && info.policy == Policy::kScratch && entry->state == Entry::State::kLive &&
+        !entry->ending) {
+      ending.push_back(entry.get());
+    }
+  }
+  for (Entry* const entry : ending) doom(*entry);
+}
+
+std::vector<PathStatus> ExtentStore::paths() const {
+  std::vector<PathStatus> out;
+  for (const auto& path : paths_) out.push_back(path->status());
+  return out;
+}
+
+std::vector<ExtentInfo> ExtentStore::extents(ExtentId after, std::size_t count_max) const {
+  std::vector<ExtentInfo> out;
+  for (auto at = extents_.upper_bound(after); at != extents_.end() && out.size() < count_max;
+       ++at) {
+    if (at->second->state != Entry::State::kCreating) out.push_back(at->second->extent.info);
+  }
+  return out;
+}
+
+ExtentStore::Making ExtentStore::making(ExtentId extent) const {
+  const auto found = extents_.find(extent);
+  if (found == extents_.end() || found->second->state == Entry::State::kLost) {
+    return Making::kFailed;
+  }
+  return found->second->state == Entry::State::kCreating ? Making::kUnderWay : Making::kMade;
+}
+
+std::optional<ExtentInfo> ExtentStore::find(ExtentId extent) const {
+  const auto found = extents_.find(extent);
+  if (found == extents_.end()) return std::nullopt;
+  return found->second->extent.info;
+}
+
+std::string ExtentStore::describe(const Fault& fault) const {
+  const Volume& volume = paths_[fault.path.value()]->volume;
+  const std::string block =
+      "extent " + std::to_string(fault.extent.value()) + ", block " + std::to_string(fault.block);
+  if (fault.path_full) {
+    return "no free block for a durable overwrite on " + volume.name + ": " +
+           format_bytes(std::uint64_t{volume.space.free_blocks()} * kBlockBytes) + " of " +
+           format_bytes(std::uint64_t{volume.space.blocks()} * kBlockBytes) + " free (" + block +
+           ")";
+  }
+  return "path " + volume.name + ": " + block + " (byte " + std::to_string(fault.path_offset) +
+         " of the path)";
+}
+
+void ExtentStore::check_space() const {
+  const bool at_rest = free_ops_.size() == ops_.size();
+  for (const auto& path : paths_) path->check_space(at_rest);
+}
+
+}  // namespace ho::flash
