@@ -23,9 +23,9 @@ std::uint64_t random_secret() {
   return value;
 }
 
-Error failure_of(const flash::FlashAnswer& answer) {
-  HO_CHECK(answer.code != Errc::kOk);
-  return Error(answer.code, answer.text);
+Result<void> outcome_of(const flash::FlashAnswer& answer) {
+  if (answer.error) return *answer.error;
+  return {};
 }
 
 bool within(std::uint64_t offset, std::uint64_t length, std::uint64_t limit) {
@@ -57,21 +57,18 @@ Error Staging::no_flash() const {
 
 Result<void> Staging::ask(flash::FlashRequest request, Answered answered) {
   HO_CHECK(flash_ != nullptr);
-  request.cookie = next_cookie_++;
-  const std::uint64_t cookie = request.cookie;
-  if (auto pushed = flash_->push(std::move(request)); !pushed) return pushed;
-  open_.emplace(cookie, std::move(answered));
-  return {};
+  auto pushed = flash_->push(
+      std::move(request), [this, answered = std::move(answered)](const flash::FlashAnswer& answer) {
+        HO_CHECK(open_ > 0);
+        --open_;
+        answered(answer);
+      });
+  if (pushed) ++open_;
+  return pushed;
 }
 
 void Staging::collect() {
-  for (const flash::FlashAnswer& answer : flash_->take()) {
-    const auto found = open_.find(answer.cookie);
-    HO_CHECK(found != open_.end());
-    const Answered answered = std::move(found->second);
-    open_.erase(found);
-    answered(answer);
-  }
+  flash_->deliver();
   let_go();
 }
 
@@ -91,34 +88,25 @@ void Staging::adopt(SessionId session, std::uint64_t access, const flash::FlashA
                     const Made& made) {
   const auto mine = sessions_.find(session);
   if (mine == sessions_.end()) return made(Error(Errc::kCanceled, "the session ended meanwhile"));
+  HO_CHECK(mine->second.asked_for > 0);
   mine->second.asked_for -= 1;
-  if (answer.code != Errc::kOk) return made(failure_of(answer).at(options_.node_name));
-  mine->second.extents[answer.extent.value()] = {answer.length_bytes};
-  made(FlashExtent{answer.extent.value(), access, answer.length_bytes});
-}
-
-/// An extent whose session ended while it was made: a durable one would stay for ever.
-void Staging::drop(flash::ExtentId extent) {
-  flash::FlashRequest request;
-  request.kind = flash::FlashRequest::Kind::kFree;
-  request.extent = extent;
-  // Of a scratch one nothing is left, which is as good.
-  static_cast<void>(ask(std::move(request), [](const auto&) {}));
+  if (answer.error) return made(answer.error->at(options_.node_name));
+  const std::uint64_t id = answer.extent.id.value();
+  mine->second.extents[id] = answer.extent.length_bytes;
+  made(FlashExtent{id, access, answer.extent.length_bytes});
 }
 
 void Staging::allocate(SessionId session, std::uint64_t bytes, FlashPolicy policy, Made made) {
   if (auto room = check_room(session); !room) return made(room.error());
   if (bytes == 0) return made(Error(Errc::kInvalidArgument, "an extent of no bytes"));
-  flash::FlashRequest request;
-  request.kind = flash::FlashRequest::Kind::kCreate;
-  request.owner = {options_.instance, session.value(), random_secret()};
-  request.policy =
-      policy == FlashPolicy::kDurable ? flash::Policy::kDurable : flash::Policy::kScratch;
-  request.length_bytes = bytes;
-  const std::uint64_t access = request.owner.object;
+  flash::ExtentSpec spec;
+  spec.owner = {options_.instance, session.value(), random_secret()};
+  spec.policy = policy == FlashPolicy::kDurable ? flash::Policy::kDurable : flash::Policy::kScratch;
+  spec.length_bytes = bytes;
+  const std::uint64_t access = spec.owner.object;
   sessions_[session].asked_for += 1;
-  auto asked = ask(std::move(request), [this, session, access, made](const auto& answer) {
-    if (answer.code == Errc::kOk && sessions_.count(session) == 0) drop(answer.extent);
+  auto asked = ask(flash::CreateExtent{spec}, [this, session, access, made](const auto& answer) {
+    if (!answer.error && sessions_.count(session) == 0) drop(answer.extent.id);
     adopt(session, access, answer, made);
   });
   if (asked) return;
@@ -126,17 +114,19 @@ void Staging::allocate(SessionId session, std::uint64_t bytes, FlashPolicy polic
   made(asked.error());
 }
 
+/// Frees an extent whose session ended while it was made: a durable one would stay for ever.
+void Staging::drop(flash::ExtentId extent) {
+  // A scratch one is gone already, which is as good.
+  static_cast<void>(ask(flash::FreeExtent{extent}, [](const auto&) {}));
+}
+
 void Staging::open(SessionId session, const FlashExtent& extent, Made made) {
   if (auto room = check_room(session); !room) return made(room.error());
-  flash::FlashRequest request;
-  request.kind = flash::FlashRequest::Kind::kFind;
-  request.extent = flash::ExtentId(extent.id);
-  request.owner.object = extent.access;
   sessions_[session].asked_for += 1;
-  auto asked =
-      ask(std::move(request), [this, session, access = extent.access, made](const auto& answer) {
-        adopt(session, access, answer, made);
-      });
+  const flash::FindExtent find{flash::ExtentId(extent.id), extent.access};
+  auto asked = ask(find, [this, session, access = extent.access, made](const auto& answer) {
+    adopt(session, access, answer, made);
+  });
   if (asked) return;
   sessions_[session].asked_for -= 1;
   made(asked.error());
@@ -153,12 +143,8 @@ void Staging::free(SessionId session, std::uint64_t extent, Done done) {
 }
 
 Result<void> Staging::free_extent(std::uint64_t extent, Done done) {
-  flash::FlashRequest request;
-  request.kind = flash::FlashRequest::Kind::kFree;
-  request.extent = flash::ExtentId(extent);
-  return ask(std::move(request), [done = std::move(done)](const flash::FlashAnswer& answer) {
-    done(answer.code == Errc::kOk ? Result<void>() : failure_of(answer));
-  });
+  return ask(flash::FreeExtent{flash::ExtentId(extent)},
+             [done = std::move(done)](const auto& answer) { done(outcome_of(answer)); });
 }
 
 /// Names a session for each extent that one has open.
@@ -186,11 +172,8 @@ Staging::Page Staging::page_of(const flash::FlashAnswer& answer) const {
 
 void Staging::list(std::uint64_t after, Listed listed) {
   if (flash_ == nullptr) return listed(no_flash());
-  flash::FlashRequest request;
-  request.kind = flash::FlashRequest::Kind::kList;
-  request.extent = flash::ExtentId(after);
-  auto asked = ask(std::move(request),
-                   [this, listed](const flash::FlashAnswer& answer) { listed(page_of(answer)); });
+  auto asked = ask(flash::ListExtents{flash::ExtentId(after)},
+                   [this, listed](const auto& answer) { listed(page_of(answer)); });
   if (!asked) listed(asked.error());
 }
 
@@ -218,10 +201,9 @@ Result<std::span<std::byte>> Staging::check_stage(SessionId session, const Stage
   if (mine == sessions_.end()) return no_such_extent(spec.extent, session);
   const auto extent = mine->second.extents.find(spec.extent);
   if (extent == mine->second.extents.end()) return no_such_extent(spec.extent, session);
-  if (!within(spec.extent_offset_bytes, spec.length_bytes, extent->second.length_bytes)) {
+  if (!within(spec.extent_offset_bytes, spec.length_bytes, extent->second)) {
     return Error(Errc::kOutOfRange, "the range leaves extent " + std::to_string(spec.extent) +
-                                        " of " + std::to_string(extent->second.length_bytes) +
-                                        " bytes");
+                                        " of " + std::to_string(extent->second) + " bytes");
   }
   const SegmentRecord* const record = pool_.find(spec.segment);
   const auto live = grants_.memory(spec.segment);
@@ -250,23 +232,22 @@ Result<std::span<std::byte>> Staging::check_stage(SessionId session, const Stage
 void Staging::stage(SessionId session, const StageSpec& spec, Done done) {
   auto memory = check_stage(session, spec);
   if (!memory) return done(memory.error());
-  flash::FlashRequest request;
-  request.kind = spec.direction == StageDirection::kIn ? flash::FlashRequest::Kind::kRead
-                                                       : flash::FlashRequest::Kind::kWrite;
-  request.extent = flash::ExtentId(spec.extent);
-  request.owner = {options_.instance, session.value(), 0};
-  request.offset_bytes = spec.extent_offset_bytes;
-  request.region = *memory;
-  request.memory = memory->subspan(spec.segment_offset_bytes, spec.length_bytes);
-  auto asked =
-      ask(std::move(request), [this, session, segment = spec.segment, done](const auto& answer) {
-        HO_CHECK(used_.at(segment).stages > 0);
-        used_.at(segment).stages -= 1;
-        if (const auto mine = sessions_.find(session); mine != sessions_.end()) {
-          mine->second.stages -= 1;
-        }
-        done(answer.code == Errc::kOk ? Result<void>() : failure_of(answer).at(options_.node_name));
-      });
+  flash::StageBytes stage;
+  stage.session = session.value();
+  stage.segment = *memory;
+  stage.op.direction = spec.direction;
+  stage.op.extent = flash::ExtentId(spec.extent);
+  stage.op.offset_bytes = spec.extent_offset_bytes;
+  stage.op.memory = memory->subspan(spec.segment_offset_bytes, spec.length_bytes);
+  auto asked = ask(stage, [this, session, segment = spec.segment, done](const auto& answer) {
+    HO_CHECK(used_.at(segment).stages > 0);
+    used_.at(segment).stages -= 1;
+    if (const auto mine = sessions_.find(session); mine != sessions_.end()) {
+      HO_CHECK(mine->second.stages > 0);
+      mine->second.stages -= 1;
+    }
+    done(answer.error ? answer.error->at(options_.node_name) : Result<void>());
+  });
   if (!asked) return done(asked.error());
   sessions_[session].stages += 1;
   Used& used = used_[spec.segment];
@@ -282,10 +263,8 @@ void Staging::close_session(SessionId session, Grants::Ended answer) {
   const auto one_done = [left, answer = std::move(answer)] {
     if (--*left == 0) answer();
   };
-  flash::FlashRequest request;
-  request.kind = flash::FlashRequest::Kind::kEndSession;
-  request.owner = {options_.instance, session.value(), 0};
-  auto asked = ask(std::move(request), [one_done](const auto&) { one_done(); });
+  auto asked = ask(flash::EndSession{options_.instance, session.value()},
+                   [one_done](const auto&) { one_done(); });
   grants_.close_session(session, one_done);
   if (!asked) one_done();  // the flash thread has ended, and with it all scratch extents
 }
@@ -322,11 +301,9 @@ void Staging::forget(const Ending& ending) {
     if (--*left == 0) then();
   };
   for (const SegmentId segment : ending.segments) {
-    flash::FlashRequest request;
-    request.kind = flash::FlashRequest::Kind::kForget;
-    request.region = used_.at(segment).bytes;
+    const flash::ForgetSegment request{used_.at(segment).bytes};
     used_.erase(segment);
-    if (!ask(std::move(request), [one_done](const auto&) { one_done(); })) one_done();
+    if (!ask(request, [one_done](const auto&) { one_done(); })) one_done();
   }
 }
 

@@ -5,7 +5,6 @@
 #include <map>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "common/base/result.hpp"
@@ -64,18 +63,15 @@ class Staging {
   void close_session(SessionId session, Grants::Ended answer);
 
   /// Nothing waits for the flash thread.
-  [[nodiscard]] bool idle() const { return open_.empty(); }
+  [[nodiscard]] bool idle() const { return open_ == 0; }
 
  private:
-  using Answered = std::function<void(const flash::FlashAnswer&)>;
+  using Answered = flash::FlashLoop::Answered;
 
-  struct Extent {
-    std::uint64_t length_bytes = 0;
-  };
   struct SessionExtents {
-    std::map<std::uint64_t, Extent> extents;
-    std::uint32_t stages = 0;     ///< under way
-    std::uint32_t asked_for = 0;  ///< extents being made or opened
+    std::map<std::uint64_t, std::uint64_t> extents;  ///< length_bytes by number
+    std::uint32_t stages = 0;                        ///< under way
+    std::uint32_t asked_for = 0;                     ///< extents being made or opened
   };
   /// Memory that the flash thread has seen.
   struct Used {
@@ -111,8 +107,7 @@ class Staging {
   std::map<SessionId, SessionExtents> sessions_;
   std::map<SegmentId, Used> used_;
   std::vector<Ending> endings_;
-  std::unordered_map<std::uint64_t, Answered> open_;  ///< by cookie
-  std::uint64_t next_cookie_ = 1;
+  std::size_t open_ = 0;  ///< asked of the flash thread and not yet answered
 };
 
 }  // namespace ho::daemon

@@ -15,7 +15,8 @@ namespace {
 
 using namespace ho;
 using namespace ho::flash;
-using Kind = FlashRequest::Kind;
+constexpr auto kIn = StageDirection::kIn;
+constexpr auto kOut = StageDirection::kOut;
 
 FlashLoop::Options options_for(const std::vector<std::string>& paths) {
   UringOptions device;
@@ -46,36 +47,27 @@ class Rig {
       changed_.notify_one();
     });
   }
-  std::uint64_t push(FlashRequest request) {
-    request.cookie = ++cookie_;
-    const auto pushed = loop->push(std::move(request));
-    REQUIRE(pushed.ok());
-    return cookie_;
+  /// @return the request's number.
+  std::size_t push(FlashRequest request) {
+    const std::size_t number = asked_++;
+    const auto answered = [this, number](const FlashAnswer& answer) {
+      REQUIRE(answers.emplace(number, answer).second);
+      order.push_back(number);
+    };
+    REQUIRE(loop->push(std::move(request), answered).ok());
+    return number;
   }
-  std::uint64_t transfer(Kind kind, std::uint64_t session, ExtentId extent,
-                         std::span<std::byte> memory) {
-    FlashRequest request;
-    request.kind = kind;
-    request.owner = {1, session, 0};
-    request.extent = extent;
-    request.memory = memory;
-    request.region = memory;
-    return push(std::move(request));
+  std::size_t stage(StageDirection direction, std::uint64_t session, ExtentId extent,
+                    std::span<std::byte> memory) {
+    return push(StageBytes{session, {OpId(), direction, extent, 0, memory}, memory});
   }
-  std::uint64_t end(std::uint64_t session) {
-    FlashRequest request;
-    request.kind = Kind::kEndSession;
-    request.owner = {1, session, 0};
-    return push(std::move(request));
-  }
-  FlashAnswer wait(std::uint64_t cookie) {
+  std::size_t end(std::uint64_t session) { return push(EndSession{1, session}); }
+  FlashAnswer wait(std::size_t number) {
     const SteadyClock clock;
     const TimePoint end = clock.now() + std::chrono::seconds(60);
     while (clock.now() < end) {
-      for (FlashAnswer& one : loop->take()) answers.push_back(std::move(one));
-      for (const FlashAnswer& one : answers) {
-        if (one.cookie == cookie) return one;
-      }
+      loop->deliver();
+      if (const auto found = answers.find(number); found != answers.end()) return found->second;
       std::unique_lock lock(mutex_);
       changed_.wait_for(lock, std::chrono::milliseconds(10), [&] { return rung_; });
       rung_ = false;
@@ -83,32 +75,32 @@ class Rig {
     FAIL("a request was never answered");
     return {};
   }
-  FlashAnswer create(std::uint64_t session, std::uint64_t bytes, Policy policy) {
-    FlashRequest request;
-    request.kind = Kind::kCreate;
-    request.owner = {1, session, 1};
-    request.length_bytes = bytes;
-    request.policy = policy;
-    return wait(push(std::move(request)));
+  Errc code(std::size_t number) {
+    const FlashAnswer answer = wait(number);
+    return answer.error ? answer.error->code() : Errc::kOk;
+  }
+  ExtentId create(std::uint64_t session, std::uint64_t bytes, Policy policy) {
+    const FlashAnswer answer = wait(push(CreateExtent{{{1, session, 1}, bytes, policy}}));
+    REQUIRE_FALSE(answer.error.has_value());
+    return answer.extent.id;
   }
   /// Answers that came before this one's.
-  std::size_t rank(std::uint64_t cookie) {
-    static_cast<void>(wait(cookie));
-    std::size_t at = 0;
-    while (answers[at].cookie != cookie) ++at;
-    return at;
+  std::size_t rank(std::size_t number) {
+    static_cast<void>(wait(number));
+    return static_cast<std::size_t>(std::find(order.begin(), order.end(), number) - order.begin());
   }
 
   test::TempFolder folder;
   std::string why_not;
-  std::vector<FlashAnswer> answers;
+  std::map<std::size_t, FlashAnswer> answers;
+  std::vector<std::size_t> order;  ///< of the answers
   std::unique_ptr<FlashLoop> loop;
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   bool rung_ = false;
-  std::uint64_t cookie_ = 0;
+  std::size_t asked_ = 0;
 };
 
 #define SKIP_WITHOUT_FLASH(rig)      \
@@ -124,13 +116,13 @@ TEST_CASE("flash loop: a session's one transfer does not wait for all of another
   SKIP_WITHOUT_FLASH(rig);
   constexpr std::uint64_t kBytes = 64 * kKiB;
   AlignedMemory memory(kBytes);
-  const ExtentId busy = rig.create(1, kBytes, Policy::kScratch).extent;
-  const ExtentId quiet = rig.create(2, kBytes, Policy::kScratch).extent;
-  std::uint64_t last = 0;
-  for (int i = 0; i < 2000; ++i) last = rig.transfer(Kind::kWrite, 1, busy, memory.span());
-  const std::uint64_t other = rig.transfer(Kind::kWrite, 2, quiet, memory.span());
-  CHECK(rig.wait(last).code == Errc::kOk);
-  CHECK(rig.wait(other).code == Errc::kOk);
+  const ExtentId busy = rig.create(1, kBytes, Policy::kScratch);
+  const ExtentId quiet = rig.create(2, kBytes, Policy::kScratch);
+  std::size_t last = 0;
+  for (int i = 0; i < 2000; ++i) last = rig.stage(kOut, 1, busy, memory.span());
+  const std::size_t other = rig.stage(kOut, 2, quiet, memory.span());
+  CHECK(rig.code(last) == Errc::kOk);
+  CHECK(rig.code(other) == Errc::kOk);
   // What the store had taken before comes first; then they take turns.
   CHECK(rig.rank(other) + 500 < rig.rank(last));
 }
@@ -139,19 +131,19 @@ TEST_CASE("flash loop: writes that wait for their path's budget hold up no other
   Rig rig(12 * kMiB);
   SKIP_WITHOUT_FLASH(rig);
   AlignedMemory memory(kMiB);
-  const ExtentId written = rig.create(1, kMiB, Policy::kDurable).extent;
-  const ExtentId read = rig.create(2, 4096, Policy::kScratch).extent;
+  const ExtentId written = rig.create(1, kMiB, Policy::kDurable);
+  const ExtentId read = rig.create(2, 4096, Policy::kScratch);
   AlignedMemory small(4096);
-  REQUIRE(rig.wait(rig.transfer(Kind::kWrite, 2, read, small.span())).code == Errc::kOk);
+  REQUIRE(rig.code(rig.stage(kOut, 2, read, small.span())) == Errc::kOk);
   // Each may need three times its bytes until it has ended: first several run at a time, then one.
-  std::vector<std::uint64_t> writes;
-  std::uint64_t last_read = 0;
+  std::vector<std::size_t> writes;
+  std::size_t last_read = 0;
   for (int i = 0; i < 8; ++i) {
-    writes.push_back(rig.transfer(Kind::kWrite, 1, written, memory.span()));
+    writes.push_back(rig.stage(kOut, 1, written, memory.span()));
   }
-  for (int i = 0; i < 32; ++i) last_read = rig.transfer(Kind::kRead, 2, read, small.span());
-  for (const std::uint64_t write : writes) CHECK(rig.wait(write).code == Errc::kOk);
-  CHECK(rig.wait(last_read).code == Errc::kOk);
+  for (int i = 0; i < 32; ++i) last_read = rig.stage(kIn, 2, read, small.span());
+  for (const std::size_t write : writes) CHECK(rig.code(write) == Errc::kOk);
+  CHECK(rig.code(last_read) == Errc::kOk);
   // Held up, they would begin with the last write, which begins when this one has ended.
   CHECK(rig.rank(last_read) < rig.rank(writes[6]));
 }
@@ -161,14 +153,14 @@ TEST_CASE("flash loop: the end of a session cancels its transfers that have not 
   SKIP_WITHOUT_FLASH(rig);
   constexpr std::uint64_t kBytes = 256 * kKiB;
   AlignedMemory memory(kBytes);
-  const ExtentId extent = rig.create(1, kBytes, Policy::kDurable).extent;
-  std::vector<std::uint64_t> writes;
+  const ExtentId extent = rig.create(1, kBytes, Policy::kDurable);
+  std::vector<std::size_t> writes;
   for (int i = 0; i < 500; ++i) {
-    writes.push_back(rig.transfer(Kind::kWrite, 1, extent, memory.span()));
+    writes.push_back(rig.stage(kOut, 1, extent, memory.span()));
   }
-  CHECK(rig.wait(rig.end(1)).code == Errc::kOk);
+  CHECK(rig.code(rig.end(1)) == Errc::kOk);
   std::map<Errc, int> ends;
-  for (const std::uint64_t write : writes) ends[rig.wait(write).code] += 1;
+  for (const std::size_t write : writes) ends[rig.code(write)] += 1;
   CHECK(ends[Errc::kCanceled] > 100);
   CHECK(ends[Errc::kOk] + ends[Errc::kCanceled] == 500);
 }
@@ -179,9 +171,9 @@ TEST_CASE("flash loop: memory that is gone before its first transfer is unavaila
   constexpr std::uint64_t kBytes = kMiB;
   AlignedMemory whole(kBytes);
   std::memset(whole.data(), 9, kBytes);
-  const ExtentId extent = rig.create(1, kBytes, Policy::kScratch).extent;
-  REQUIRE(rig.wait(rig.transfer(Kind::kWrite, 1, extent, whole.span())).code == Errc::kOk);
-  for (const Kind kind : {Kind::kRead, Kind::kWrite}) {
+  const ExtentId extent = rig.create(1, kBytes, Policy::kScratch);
+  REQUIRE(rig.code(rig.stage(kOut, 1, extent, whole.span())) == Errc::kOk);
+  for (const auto direction : {kIn, kOut}) {
     for (const std::uint64_t left : {std::uint64_t{0}, kBytes / 2}) {
       const UniqueFd file(::memfd_create("segment", MFD_CLOEXEC));
       REQUIRE(::ftruncate(file.get(), static_cast<off_t>(left)) == 0);
@@ -189,9 +181,10 @@ TEST_CASE("flash loop: memory that is gone before its first transfer is unavaila
           ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
       REQUIRE(mapped != MAP_FAILED);
       const std::span memory(static_cast<std::byte*>(mapped), kBytes);
-      const FlashAnswer answer = rig.wait(rig.transfer(kind, 1, extent, memory));
-      CHECK(answer.code == Errc::kUnavailable);
-      CHECK(answer.text == "the segment's memory is not there any more");
+      const FlashAnswer answer = rig.wait(rig.stage(direction, 1, extent, memory));
+      REQUIRE(answer.error.has_value());
+      CHECK(answer.error->code() == Errc::kUnavailable);
+      CHECK(answer.error->context() == "the segment's memory is not there any more");
       ::munmap(mapped, kBytes);
     }
   }
@@ -201,36 +194,28 @@ TEST_CASE("flash loop: extents are listed page by page, each once, whatever come
   Rig rig;
   SKIP_WITHOUT_FLASH(rig);
   constexpr std::size_t kCount = FlashLoop::kListMax + 500;
-  for (std::size_t i = 0; i < kCount; ++i) {
-    REQUIRE(rig.create(1, 4096, Policy::kScratch).code == Errc::kOk);
-    rig.answers.clear();
-  }
-  FlashRequest request;
-  request.kind = Kind::kList;
-  const FlashAnswer first = rig.wait(rig.push(request));
+  for (std::size_t i = 0; i < kCount; ++i) static_cast<void>(rig.create(1, 4096, Policy::kScratch));
+  const FlashAnswer first = rig.wait(rig.push(ListExtents{}));
   REQUIRE(first.listed.size() == FlashLoop::kListMax);
   CHECK(first.more);
-  FlashRequest freed;
-  freed.kind = Kind::kFree;
-  freed.extent = first.listed.back().id;
-  REQUIRE(rig.wait(rig.push(freed)).code == Errc::kOk);
-  request.extent = first.listed.back().id;
-  const FlashAnswer second = rig.wait(rig.push(request));
+  const ExtentId last = first.listed.back().id;
+  REQUIRE(rig.code(rig.push(FreeExtent{last})) == Errc::kOk);
+  const FlashAnswer second = rig.wait(rig.push(ListExtents{last}));
   CHECK(second.listed.size() == kCount - FlashLoop::kListMax);
   CHECK_FALSE(second.more);
-  CHECK(second.listed.front().id > first.listed.back().id);
+  CHECK(second.listed.front().id > last);
 }
 
 TEST_CASE("flash loop: an idle loop takes what is pushed at once") {
   Rig rig;
   SKIP_WITHOUT_FLASH(rig);
   AlignedMemory memory(4096);
-  const ExtentId extent = rig.create(1, 4096, Policy::kScratch).extent;
+  const ExtentId extent = rig.create(1, 4096, Policy::kScratch);
   const SteadyClock clock;
   std::vector<Duration> took;
   for (int i = 0; i < 400; ++i) {
     const TimePoint begin = clock.now();
-    CHECK(rig.wait(rig.transfer(Kind::kWrite, 1, extent, memory.span())).code == Errc::kOk);
+    CHECK(rig.code(rig.stage(kOut, 1, extent, memory.span())) == Errc::kOk);
     took.push_back(clock.now() - begin);
   }
   // A wake-up that is lost costs a second; a busy machine costs one of them at worst.
@@ -248,18 +233,20 @@ TEST_CASE("flash loop: memory whose file was cut short fails its transfers, not 
   REQUIRE(mapped != MAP_FAILED);
   const std::span memory(static_cast<std::byte*>(mapped), kBytes);
   std::memset(mapped, 5, kBytes);
-  const ExtentId extent = rig.create(1, kBytes, Policy::kScratch).extent;
-  REQUIRE(rig.wait(rig.transfer(Kind::kWrite, 1, extent, memory)).code == Errc::kOk);
+  const ExtentId extent = rig.create(1, kBytes, Policy::kScratch);
+  REQUIRE(rig.code(rig.stage(kOut, 1, extent, memory)) == Errc::kOk);
   REQUIRE(::ftruncate(file.get(), 0) == 0);
   for (const auto part : {memory, memory.subspan(64, 8192)}) {  // straight, and by a buffer
-    for (const Kind kind : {Kind::kWrite, Kind::kRead}) {
-      const FlashAnswer answer = rig.wait(rig.transfer(kind, 1, extent, part));
-      CHECK((answer.code == Errc::kUnavailable || answer.code == Errc::kIo));
-      CHECK_FALSE(answer.text.empty());
+    for (const auto direction : {kOut, kIn}) {
+      const FlashAnswer answer = rig.wait(rig.stage(direction, 1, extent, part));
+      REQUIRE(answer.error.has_value());
+      const Errc code = answer.error->code();
+      CHECK((code == Errc::kUnavailable || code == Errc::kIo));
+      CHECK_FALSE(answer.error->context().empty());
     }
   }
   AlignedMemory whole(kBytes);
-  CHECK(rig.wait(rig.transfer(Kind::kWrite, 1, extent, whole.span())).code == Errc::kOk);
+  CHECK(rig.code(rig.stage(kOut, 1, extent, whole.span())) == Errc::kOk);
   ::munmap(mapped, kBytes);
 }
 

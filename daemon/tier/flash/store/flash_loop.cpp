@@ -4,7 +4,6 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <iterator>
 #include <set>
 #include <utility>
 
@@ -24,17 +23,24 @@ constexpr std::uint32_t kRunningMax = 128;
 /// before everybody's next turn. Keeps a device busy.
 constexpr std::uint64_t kRunningBytesMax = 64U << 20U;
 
-bool is_transfer(const FlashRequest& request) {
-  return request.kind == FlashRequest::Kind::kRead || request.kind == FlashRequest::Kind::kWrite;
-}
-
 /// What gives something back, and so must not be lost for want of room. Each extent is freed once,
 /// each session ends once: their number is bounded by that.
 bool gives_back(const FlashRequest& request) {
-  return request.kind == FlashRequest::Kind::kFree ||
-         request.kind == FlashRequest::Kind::kEndSession ||
-         request.kind == FlashRequest::Kind::kForget;
+  return std::holds_alternative<FreeExtent>(request) ||
+         std::holds_alternative<EndSession>(request) ||
+         std::holds_alternative<ForgetSegment>(request);
 }
+
+/// The session whose requests wait where this one has to; 0: those that are of no session.
+std::uint64_t session_of(const FlashRequest& request) {
+  if (const auto* const create = std::get_if<CreateExtent>(&request)) {
+    return create->spec.owner.session;
+  }
+  const auto* const end = std::get_if<EndSession>(&request);
+  return end == nullptr ? 0 : end->session;
+}
+
+Error closing() { return {Errc::kUnavailable, "flash is being closed"}; }
 
 }  // namespace
 
@@ -57,6 +63,7 @@ Result<std::unique_ptr<ExtentStore>> FlashLoop::open() {
 }
 
 Result<std::unique_ptr<FlashLoop>> FlashLoop::start(Options options) {
+  HO_CHECK(options.make_device != nullptr);
   std::unique_ptr<FlashLoop> loop(new FlashLoop(std::move(options)));
   // The ring belongs to the thread that makes it, so the store is opened there.
   std::promise<Result<void>> opened;
@@ -68,7 +75,7 @@ Result<std::unique_ptr<FlashLoop>> FlashLoop::start(Options options) {
       return;
     }
     loop.store_ = std::move(*store);
-    loop.publish(*loop.store_);
+    loop.publish();
     loop.device_.store(&loop.store_->device());
     opened.set_value(Result<void>());
     loop.run();
@@ -98,213 +105,207 @@ void FlashLoop::stop() {
 
 void FlashLoop::listen(std::function<void()> ring) {
   const std::lock_guard<std::mutex> guard(queue_mutex_);
-  HO_CHECK(under_way_ == 0);
+  HO_CHECK(under_way_ == 0 && ring_ == nullptr);
   ring_ = std::move(ring);
 }
 
-Result<void> FlashLoop::push(FlashRequest request) {
+Result<void> FlashLoop::push(FlashRequest request, Answered answered) {
+  HO_CHECK(answered != nullptr);
   {
     const std::lock_guard<std::mutex> guard(queue_mutex_);
-    if (stopping_.load()) return Error(Errc::kUnavailable, "flash is being closed");
+    if (stopping_.load()) return closing();
     if (!gives_back(request) && under_way_ >= kRequestsMax) {
       return Error(Errc::kBusy, "too many flash requests are under way");
     }
     under_way_ += 1;
-    requests_.push_back(request);
+    requests_.push_back({std::move(request), std::move(answered)});
   }
   if (Device* const device = device_.load()) device->wake();
   return {};
 }
 
-std::vector<FlashAnswer> FlashLoop::take() {
-  const std::lock_guard<std::mutex> guard(queue_mutex_);
-  HO_CHECK(under_way_ >= answers_.size());
-  under_way_ -= answers_.size();
-  return std::exchange(answers_, {});
+void FlashLoop::deliver() {
+  std::vector<Answer> answers;
+  {
+    const std::lock_guard<std::mutex> guard(queue_mutex_);
+    HO_CHECK(under_way_ >= answers_.size());
+    under_way_ -= answers_.size();
+    answers.swap(answers_);
+  }
+  for (const Answer& one : answers) one.answered(one.answer);
 }
 
-void FlashLoop::answer(FlashAnswer answer) {
+void FlashLoop::answer(Answered& answered, FlashAnswer answer) {
+  HO_CHECK(answered != nullptr);
   bool first = false;
   {
     const std::lock_guard<std::mutex> guard(queue_mutex_);
     first = answers_.empty();
-    answers_.push_back(std::move(answer));
+    answers_.push_back({std::exchange(answered, nullptr), std::move(answer)});
   }
   if (first && ring_) ring_();
 }
 
-void FlashLoop::publish(const ExtentStore& store) {
+void FlashLoop::publish() {
   Status next;
-  next.paths = store.paths();
-  next.extents = store.extent_count();
-  next.notice = store.notice();
+  next.paths = store_->paths();
+  next.extents = store_->extent_count();
+  next.notice = store_->notice();
   for (std::size_t i = 0; i < next.paths.size(); ++i) {
     const PathStatus& path = next.paths[i];
     if (!path.broken || (i < status_.paths.size() && status_.paths[i].broken)) continue;
     log(LogLevel::kError, "flash: a path takes no durable change until the next start",
         {{"path", path.name}, {"why", path.broken_why}});
   }
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const std::lock_guard<std::mutex> guard(status_mutex_);
   status_ = std::move(next);
 }
 
 FlashLoop::Status FlashLoop::status() const {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const std::lock_guard<std::mutex> guard(status_mutex_);
   return status_;
 }
 
 /// Tells the device once of memory that requests come back to: it is pinned and mapped for I/O
 /// then.
-void FlashLoop::announce(std::span<std::byte> region) {
-  const auto known = [&](std::span<std::byte> one) { return one.data() == region.data(); };
-  if (region.empty() || std::any_of(regions_.begin(), regions_.end(), known)) return;
-  regions_.push_back(region);
+void FlashLoop::announce(std::span<std::byte> segment) {
+  const auto known = [&](std::span<std::byte> one) { return one.data() == segment.data(); };
+  if (segment.empty() || std::any_of(segments_.begin(), segments_.end(), known)) return;
+  segments_.push_back(segment);
   // Where it cannot be registered, operations on it work at a higher price.
-  static_cast<void>(store_->device().add_memory(region));
+  static_cast<void>(store_->device().add_memory(segment));
 }
 
-void FlashLoop::forget(std::span<std::byte> region) {
-  const auto at = std::find_if(regions_.begin(), regions_.end(), [&](std::span<std::byte> one) {
-    return one.data() == region.data();
+FlashLoop::Served FlashLoop::serve(const ForgetSegment& what, Answered& answered) {
+  const auto at = std::find_if(segments_.begin(), segments_.end(), [&](std::span<std::byte> one) {
+    return one.data() == what.segment.data();
   });
-  if (at == regions_.end()) return;
-  store_->device().remove_memory(region);
-  regions_.erase(at);
+  if (at != segments_.end()) {
+    store_->device().remove_memory(what.segment);
+    segments_.erase(at);
+  }
+  answer(answered, {});
+  return Served::kYes;
 }
 
-/// @return false: it has to wait.
-bool FlashLoop::create(const FlashRequest& request) {
-  const auto made = store_->create({request.owner, request.length_bytes, request.policy});
-  if (!made && made.error().code() == Errc::kBusy) return false;
-  publish(*store_);
+FlashLoop::Served FlashLoop::serve(const CreateExtent& what, Answered& answered) {
+  const auto made = store_->create(what.spec);
+  if (!made && made.error().code() == Errc::kBusy) return Served::kWaits;
+  publish();
   if (!made) {
-    answer({request.cookie, made.error().code(), made.error().context(), {}, 0});
-    return true;
-  }
-  FlashAnswer out{request.cookie, Errc::kOk, "", *made, request.length_bytes};
-  if (request.policy == Policy::kScratch) {
-    answer(std::move(out));
+    answer(answered, {made.error()});
+  } else if (what.spec.policy == Policy::kDurable) {
+    making_.push_back({*made, std::move(answered)});
   } else {
-    making_.push_back(std::move(out));
+    answer(answered, {{}, *store_->find(*made)});
   }
-  return true;
+  return Served::kYes;
 }
 
 /// Answers for durable extents that have become safe. @return how many.
 std::size_t FlashLoop::answer_made() {
-  std::size_t answered = 0;
-  for (std::size_t i = 0; i < making_.size();) {
-    const auto making = store_->making(making_[i].extent);
-    if (making == ExtentStore::Making::kUnderWay) {
-      ++i;
-      continue;
+  return std::erase_if(making_, [this](Making& one) {
+    switch (store_->making(one.extent)) {
+      case ExtentStore::Making::kUnderWay: return false;
+      case ExtentStore::Making::kMade:
+        answer(one.answered, {{}, *store_->find(one.extent)});
+        return true;
+      case ExtentStore::Making::kFailed:
+        answer(one.answered, {Error(Errc::kIo, "an I/O error in the log; the extent is not made")});
+        return true;
     }
-    FlashAnswer out = std::move(making_[i]);
-    making_.erase(making_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (making == ExtentStore::Making::kFailed) {
-      out = {out.cookie, Errc::kIo, "an I/O error in the log; the extent is not made", {}, 0};
-    }
-    answer(std::move(out));
-    ++answered;
-  }
-  return answered;
+    return false;
+  });
 }
 
 /// One answer for whatever does not fit, so that nobody learns numbers by asking.
-void FlashLoop::find(const FlashRequest& request) {
-  const auto found = store_->find(request.extent);
-  if (!found || found->policy != Policy::kDurable || found->owner.object != request.owner.object) {
-    return answer(
-        {request.cookie,
-         Errc::kNotFound,
-         "no durable extent " + std::to_string(request.extent.value()) + " with this access number",
-         {},
-         0});
+FlashLoop::Served FlashLoop::serve(const FindExtent& what, Answered& answered) {
+  const auto found = store_->find(what.extent);
+  if (found && found->policy == Policy::kDurable && found->owner.object == what.access) {
+    answer(answered, {{}, *found});
+  } else {
+    answer(answered,
+           {Error(Errc::kNotFound, "no durable extent " + std::to_string(what.extent.value()) +
+                                       " with this access number")});
   }
-  answer({request.cookie, Errc::kOk, "", found->id, found->length_bytes});
+  return Served::kYes;
 }
 
-void FlashLoop::list(const FlashRequest& request) {
+FlashLoop::Served FlashLoop::serve(const ListExtents& what, Answered& answered) {
   FlashAnswer out;
-  out.cookie = request.cookie;
-  out.listed = store_->extents(request.extent, kListMax + 1);
+  out.listed = store_->extents(what.after, kListMax + 1);
   out.more = out.listed.size() > kListMax;
   if (out.more) out.listed.pop_back();
-  answer(std::move(out));
+  answer(answered, std::move(out));
+  return Served::kYes;
 }
 
-/// @return false: the store has no room now.
-bool FlashLoop::start_op(const FlashRequest& request) {
-  if (free_running_.empty()) return false;
-  const std::uint32_t slot = free_running_.back();
-  const OpId op(slot);
-  Result<void> started;
-  if (request.kind == FlashRequest::Kind::kFree) {
-    started = store_->submit(FreeOp{op, request.extent});
-  } else {
-    announce(request.region);
-    const auto direction =
-        request.kind == FlashRequest::Kind::kRead ? StageDirection::kIn : StageDirection::kOut;
-    started = store_->submit(
-        TransferOp{op, direction, request.extent, request.offset_bytes, request.memory});
-  }
-  if (!started && started.error().code() == Errc::kBusy) return false;
-  if (!started) {
-    answer({request.cookie, started.error().code(), started.error().context(), request.extent, 0});
-    return true;
-  }
-  free_running_.pop_back();
-  running_[slot] = {request.cookie, request.memory.size(), true,
-                    request.kind == FlashRequest::Kind::kFree};
-  running_bytes_ += running_[slot].bytes;
-  return true;
-}
-
-/// @return false: it has to wait.
-bool FlashLoop::serve_one(const FlashRequest& request) {
-  switch (request.kind) {
-    case FlashRequest::Kind::kCreate: return create(request);
-    case FlashRequest::Kind::kFind: find(request); return true;
-    case FlashRequest::Kind::kList: list(request); return true;
-    case FlashRequest::Kind::kEndSession:
-      cancel(request.owner);
-      store_->end_session(request.owner.instance, request.owner.session);
-      publish(*store_);
-      break;
-    case FlashRequest::Kind::kForget: forget(request.region); break;
-    case FlashRequest::Kind::kFree:
-    case FlashRequest::Kind::kRead:
-    case FlashRequest::Kind::kWrite: return start_op(request);
-  }
-  answer({request.cookie, Errc::kOk, "", {}, 0});
-  return true;
-}
-
-/// Answers a session's transfers that have not begun.
-void FlashLoop::cancel(const Owner& session) {
-  const auto queue = transfers_.find(session.session);
-  if (queue == transfers_.end()) return;
-  for (const FlashRequest& request : queue->second) {
-    answer({request.cookie, Errc::kCanceled, "the session ended", request.extent, 0});
-  }
-  transfers_.erase(queue);
-}
-
-std::size_t FlashLoop::serve() {
-  {
-    const std::lock_guard<std::mutex> guard(queue_mutex_);
-    for (const FlashRequest& request : requests_) {
-      auto& queue = is_transfer(request) ? transfers_[request.owner.session] : waiting_;
-      queue.push_back(request);
+/// Cancels the session's transfers that have not begun.
+FlashLoop::Served FlashLoop::serve(const EndSession& what, Answered& answered) {
+  const auto queue = transfers_.find(what.session);
+  if (queue != transfers_.end()) {
+    for (Asked& asked : queue->second) {
+      answer(asked.answered, {Error(Errc::kCanceled, "the session ended")});
     }
-    requests_.clear();
+    transfers_.erase(queue);
   }
+  store_->end_session(what.instance, what.session);
+  publish();
+  answer(answered, {});
+  return Served::kYes;
+}
+
+FlashLoop::Served FlashLoop::serve(const FreeExtent& what, Answered& answered) {
+  if (free_running_.empty()) return Served::kWaits;
+  const OpId op(free_running_.back());
+  return keep(store_->submit(FreeOp{op, what.extent}), answered, {{}, 0, true});
+}
+
+FlashLoop::Served FlashLoop::serve(const StageBytes& what, Answered& answered) {
+  if (free_running_.empty()) return Served::kWaits;
+  announce(what.segment);
+  TransferOp op = what.op;
+  op.op = OpId(free_running_.back());
+  return keep(store_->submit(op), answered, {{}, op.memory.size(), false});
+}
+
+/// Keeps an operation in the slot that it was submitted with, until the store is done with it.
+FlashLoop::Served FlashLoop::keep(const Result<void>& started, Answered& answered,
+                                  Running running) {
+  if (!started && started.error().code() == Errc::kBusy) return Served::kWaits;
+  if (!started) {
+    answer(answered, {started.error()});
+    return Served::kYes;
+  }
+  running.answered = std::exchange(answered, nullptr);
+  running_bytes_ += running.bytes;
+  running_[free_running_.back()] = std::move(running);
+  free_running_.pop_back();
+  return Served::kYes;
+}
+
+FlashLoop::Served FlashLoop::serve(Asked& asked) {
+  return std::visit([&](const auto& what) { return serve(what, asked.answered); }, asked.what);
+}
+
+void FlashLoop::take_requests() {
+  const std::lock_guard<std::mutex> guard(queue_mutex_);
+  for (Asked& asked : requests_) {
+    const auto* const stage = std::get_if<StageBytes>(&asked.what);
+    auto& queue = stage == nullptr ? waiting_ : transfers_[stage->session];
+    queue.push_back(std::move(asked));
+  }
+  requests_.clear();
+}
+
+/// Everything but transfers. What has to wait, for its path's budget say, holds up its own session
+/// alone.
+std::size_t FlashLoop::serve_waiting() {
   std::size_t served = 0;
-  // One that has to wait, for its path's budget say, holds up its own session alone.
   std::set<std::uint64_t> waits;
   for (auto next = waiting_.begin(); next != waiting_.end();) {
-    const std::uint64_t session = next->owner.session;
-    if (waits.contains(session) || !serve_one(*next)) {
+    const std::uint64_t session = session_of(next->what);
+    if (waits.contains(session) || serve(*next) == Served::kWaits) {
       waits.insert(session);
       ++next;
     } else {
@@ -312,7 +313,7 @@ std::size_t FlashLoop::serve() {
       ++served;
     }
   }
-  return served + serve_transfers();
+  return served;
 }
 
 /// One transfer of each session in turn, as long as the store takes any.
@@ -322,12 +323,12 @@ std::size_t FlashLoop::serve_transfers() {
   while (refused < transfers_.size()) {
     auto turn = transfers_.upper_bound(last_session_);
     if (turn == transfers_.end()) turn = transfers_.begin();
-    const FlashRequest& next = turn->second.front();
+    Asked& next = turn->second.front();
     if (stopping_.load()) {
-      answer({next.cookie, Errc::kUnavailable, "flash is being closed", next.extent, 0});
+      answer(next.answered, {closing()});
     } else if (running_bytes_ >= kRunningBytesMax || free_running_.empty()) {
       break;
-    } else if (!serve_one(next)) {
+    } else if (serve(next) == Served::kWaits) {
       last_session_ = turn->first;
       ++refused;
       continue;
@@ -346,24 +347,22 @@ std::size_t FlashLoop::reap() {
   const std::size_t count = store_->poll(done);
   for (std::size_t i = 0; i < count; ++i) {
     const auto slot = static_cast<std::uint32_t>(done[i].done.op.value());
-    HO_CHECK(slot < running_.size() && running_[slot].used);
-    FlashAnswer out;
-    out.cookie = running_[slot].cookie;
-    out.code = done[i].done.code;
-    out.extent = done[i].fault.extent;
-    out.length_bytes = done[i].done.moved_bytes;
-    if (out.code == Errc::kCanceled) {
-      out.text = "the extent's session ended";
-    } else if (out.code == Errc::kUnavailable) {
-      out.text = "the segment's memory is not there any more";
-    } else if (out.code != Errc::kOk) {
-      out.text = store_->describe(done[i].fault);
-    }
-    if (running_[slot].frees) publish(*store_);
-    running_bytes_ -= running_[slot].bytes;
-    running_[slot] = {};
+    HO_CHECK(slot < running_.size() && running_[slot].answered != nullptr);
+    Running ended = std::exchange(running_[slot], {});
     free_running_.push_back(slot);
-    answer(std::move(out));
+    HO_CHECK(running_bytes_ >= ended.bytes);
+    running_bytes_ -= ended.bytes;
+    if (ended.frees) publish();
+    FlashAnswer out;
+    switch (const Errc code = done[i].done.code) {
+      case Errc::kOk: break;
+      case Errc::kCanceled: out.error = Error(code, "the extent's session ended"); break;
+      case Errc::kUnavailable:
+        out.error = Error(code, "the segment's memory is not there any more");
+        break;
+      default: out.error = Error(code, store_->describe(done[i].fault));
+    }
+    answer(ended.answered, std::move(out));
   }
   return count;
 }
@@ -377,10 +376,11 @@ void FlashLoop::run() {
     // What a wake announced is taken by reap(), so what was pushed before is seen after it: the
     // other way round it would lie until the next wake.
     std::size_t handled = reap() + answer_made();
-    handled += serve();
+    take_requests();
+    handled += serve_waiting() + serve_transfers();
     const TimePoint now = clock.now();
     if (handled == 0 || now - published_ >= kPublishPeriod) {
-      publish(*store_);
+      publish();
       published_ = now;
     }
     store_->tend_logs(now);
