@@ -14,7 +14,7 @@ constexpr Duration kStageTimeout = std::chrono::seconds(10);
 
 Result<void> ask_to_stage(const NodeSession& node, const StageOp& op, ControlStager::Done done) {
   StageSpec spec;
-  spec.direction = op.direction == Staging::kIn ? StageDirection::kIn : StageDirection::kOut;
+  spec.direction = op.direction;
   spec.extent = op.flash.extent;
   spec.extent_offset_bytes = op.flash.offset_bytes;
   spec.segment = op.segment;

@@ -223,7 +223,8 @@ Result<void> Mover::submit_stage(const Active& active, const ArenaExtent& extent
   HO_CHECK(transfer.flash->node == extent.node);  // whoever made the transfer has seen to that
   StageOp piece;
   piece.op = op;
-  piece.direction = transfer.direction == Direction::kGet ? Staging::kIn : Staging::kOut;
+  piece.direction =
+      transfer.direction == Direction::kGet ? StageDirection::kIn : StageDirection::kOut;
   piece.flash = *transfer.flash;
   piece.flash.offset_bytes += active.submitted_bytes;
   piece.segment = extent.segment;

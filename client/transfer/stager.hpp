@@ -9,6 +9,7 @@
 #include "common/base/result.hpp"
 #include "common/model/address.hpp"
 #include "common/model/op.hpp"
+#include "common/model/stage_direction.hpp"
 
 namespace ho::client {
 
@@ -19,12 +20,10 @@ struct FlashPlace {
   std::uint64_t offset_bytes = 0;
 };
 
-enum class Staging : std::uint8_t { kIn, kOut };
-
 /// One piece moved by its node between flash and granted DDR.
 struct StageOp {
   OpId op;
-  Staging direction = Staging::kIn;
+  StageDirection direction = StageDirection::kIn;
   FlashPlace flash;
   SegmentId segment;  ///< on the same node
   std::uint64_t segment_offset_bytes = 0;

@@ -52,7 +52,7 @@ void SimStager::move(const client::StageOp& op) {
   HO_CHECK(op.flash.offset_bytes + op.length_bytes <= flash.size());
   const auto here = segment.subspan(op.segment_offset_bytes, op.length_bytes);
   const auto there = std::span(flash).subspan(op.flash.offset_bytes, op.length_bytes);
-  const bool in = op.direction == client::Staging::kIn;
+  const bool in = op.direction == StageDirection::kIn;
   if (in) std::copy(there.begin(), there.end(), here.begin());
   if (!in) std::copy(here.begin(), here.end(), there.begin());
   moved_ += op.length_bytes;
