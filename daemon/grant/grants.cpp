@@ -15,12 +15,12 @@ namespace ho::daemon {
 namespace {
 
 constexpr std::size_t kJobsMax = 256;
-// Two, so that a small grant need not wait for a large one.
+// Two, so that a small grant does not have to wait for a large one.
 constexpr std::size_t kMakers = 2;
 
 transport::TenantId tenant_of(SessionId session) { return transport::TenantId(session.value()); }
 
-using Places = std::vector<std::optional<NumaNode>>;  // one a segment
+using Places = std::vector<std::optional<NumaNode>>;  // one per segment
 
 Result<std::vector<SegmentMemory>> make_memory(const Places& places, SegmentMemory::Spec spec) {
   std::vector<SegmentMemory> made;
@@ -40,7 +40,7 @@ struct Grants::Job {
   Spec spec;
   Made answer;
   std::vector<SegmentId> segments;
-  transport::TenantId tenant = transport::kNobody;  ///< at whose place it will be served
+  transport::TenantId tenant = transport::kNobody;  ///< the tenant whose address serves it
   std::shared_ptr<std::vector<SegmentMemory>> memory;
 };
 
@@ -81,7 +81,7 @@ void Grants::admit(SessionId session, const std::string& driver, Admitted answer
   const auto told = [this, session, driver, answer](const Result<std::string>& admitted) {
     HO_CHECK(jobs_ > 0);
     --jobs_;
-    // It may have ended meanwhile, and been dismissed.
+    // The session may have ended meanwhile and been dismissed.
     if (admitted && pool_.sessions().count(session) > 0) admitted_[session] = driver;
     answer(admitted);
   };
@@ -97,11 +97,11 @@ void Grants::make(const Spec& spec, Made answer) {
   const std::uint64_t most = segments_per_grant_max(spec.driver);
   const std::uint64_t wanted = spec.bytes / segment_bytes + (spec.bytes % segment_bytes != 0);
   if (jobs_ >= kJobsMax) return answer(Error(Errc::kBusy, "too many grants are being made"));
-  // What the pool cannot give at all is told as that, however large the request is.
+  // A request that the pool can never satisfy gets that error first, however large it is.
   if (wanted > most && spec.bytes <= pool_.options().capacity_bytes - pool_.granted_bytes()) {
     return answer(Error(
         Errc::kInvalidArgument,
-        std::to_string(wanted) + " segments in one request, the limit is " + std::to_string(most)));
+        std::to_string(wanted) + " segments in one request; the limit is " + std::to_string(most)));
   }
   auto segments = pool_.reserve(spec.session, spec.bytes, spec.driver, spec.near);
   if (!segments) return answer(segments.error());
@@ -109,7 +109,7 @@ void Grants::make(const Spec& spec, Made answer) {
   job->spec = spec;
   job->answer = std::move(answer);
   job->segments = std::move(*segments);
-  // Settled now: a session that ends before the memory is made must not pass for one that never was
+  // Decided now: a session that ends before the memory is made must not count as one that was never
   // admitted.
   const auto admitted = admitted_.find(spec.session);
   if (admitted != admitted_.end() && admitted->second == spec.driver) {
@@ -152,8 +152,8 @@ void Grants::expose(const std::shared_ptr<Job>& job) {
   if (!accepted) fail(job, accepted.error());
 }
 
-/// A driver's own mapping of pages that are there already: cheap beside making them, but not for
-/// the data thread, which would meet each page at its first transfer.
+/// Faults in a driver's own mapping of existing pages. This is cheap compared with making the
+/// pages, but the data thread would otherwise fault on each page at its first transfer.
 void Grants::fault_in_mappings(const std::shared_ptr<Job>& job,
                                std::vector<transport::Exposure> exposures) {
   HO_CHECK(!exposures.empty());
@@ -161,7 +161,7 @@ void Grants::fault_in_mappings(const std::shared_ptr<Job>& job,
   asio::post(*makers_, [this, job, exposures = std::move(exposures)]() mutable {
     const Touch touch = job->spec.rights == transport::Rights::kRead ? Touch::kRead : Touch::kWrite;
     for (const auto& exposure : exposures) {
-      // Not needed for being right: what fails here is faulted in later, by transfers.
+      // Optional: later transfers fault in the pages that fail here.
       static_cast<void>(fault_in(exposure.mapping, touch, &giving_up_));
     }
     asio::post(io_, [this, job, exposures = std::move(exposures)]() mutable {
@@ -200,13 +200,13 @@ void Grants::hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Ex
   end(job->segments, [job, error = *failure] { job->answer(error); });
 }
 
-/// Not a failure, but a job is slower than it should be, for as long as it has this memory.
+/// Not a failure, but the job is slower than it could be while it has this memory.
 void Grants::note_place(SegmentId segment, const SegmentMemory& memory) {
   const auto meant = pool_.find(segment)->numa;
   const auto found = memory.numa_node();
   if (misplaced_ || !meant || !found || found == meant) return;
   misplaced_ = true;
-  log(LogLevel::kWarning, "memory lies on another NUMA node than meant; told once",
+  log(LogLevel::kWarning, "memory is on another NUMA node than preferred; logged once",
       {{"meant", std::to_string(meant->value())}, {"found", std::to_string(found->value())}});
 }
 
@@ -266,7 +266,7 @@ void Grants::wipe(std::shared_ptr<std::vector<SegmentMemory>> memory,
 void Grants::close_session(SessionId session, Ended answer) {
   admitted_.erase(session);
   end(pool_.close_session(session), std::move(answer));
-  data_.dismiss(tenant_of(session));  // after the revokes, which end() has queued
+  data_.dismiss(tenant_of(session));  // after the revokes that end() has queued
 }
 
 }  // namespace ho::daemon

@@ -26,12 +26,12 @@ class thread_pool;
 
 namespace ho::daemon {
 
-/// Carries out what the pool decided: makes memory for reserved segments (worker threads), exposes
-/// it (data thread), faults the driver's mapping of it in (worker threads), and takes all back in
-/// the reverse order: revoke, wait, unmap, truncate, close, and only then forget the bytes. Wiping
-/// has a thread of its own: large grants being made do not hold up the return of others' memory.
+/// Carries out the pool's decisions. Makes memory for reserved segments (worker threads), exposes
+/// it (data thread), and faults in the driver's mapping of it (worker threads). Ends it in the
+/// reverse order: revoke, wait, unmap, truncate, close, and only then forget the bytes. Wiping has
+/// its own thread, so large grants do not delay the end of others.
 ///
-/// Owner: the control thread; every callback comes on it. Lifecycle: make/end -> give_up() ->
+/// Owner: the control thread, which also runs every callback. Lifecycle: make/end -> give_up() ->
 /// idle() -> stop() -> destructor.
 class Grants {
  public:
@@ -40,7 +40,7 @@ class Grants {
     std::uint64_t bytes = 0;
     std::string driver;
     transport::Rights rights = transport::Rights::kReadWrite;
-    std::optional<NumaNode> near = {};  ///< where its user would like it
+    std::optional<NumaNode> near = {};  ///< preferred NUMA node
   };
   using Made = std::function<void(Result<std::vector<GrantedSegment>>)>;
   using Ended = std::function<void()>;
@@ -49,41 +49,41 @@ class Grants {
   Grants(Pool& pool, DataLoop& data, asio::io_context& io, PagePlan pages);
   ~Grants();
 
-  /// Memory of one live segment.
+  /// The memory of one live segment.
   struct Live {
     std::span<std::byte> bytes;
     transport::Rights rights = transport::Rights::kReadWrite;
   };
-  /// Called when nobody can reach segments over a driver any more, before their memory goes; the
-  /// memory stays until it calls what it was given. Set before the first grant.
+  /// Called once no access to the segments over a driver is possible, before their memory is freed.
+  /// The memory stays until the given function is called. Set it before the first grant.
   using BeforeWipe = std::function<void(const std::vector<SegmentId>&, std::function<void()>)>;
   void set_before_wipe(BeforeWipe hook) { before_wipe_ = std::move(hook); }
 
-  /// Makes a place of a session's own at a driver, before its first grant; close_session() ends it.
-  /// Answers once, with the address; empty: the driver's own holds.
+  /// Makes an address of the session's own at a driver, before its first grant; close_session()
+  /// ends it. Answers once with the address; empty: use the driver's.
   void admit(SessionId session, const std::string& driver, Admitted answer);
   /// Grants whole segments to an existing session, all or none. Answers exactly once.
   void make(const Spec& spec, Made answer);
-  /// Ends segments that the pool has put into kEnding and that were live. Answers once their bytes
+  /// Ends segments that were live and that the pool has set to kEnding. Answers once their bytes
   /// are free.
   void end(const std::vector<SegmentId>& segments, Ended answer);
-  /// Closes a session and ends what it holds.
+  /// Closes a session and ends all it holds.
   void close_session(SessionId session, Ended answer);
 
-  /// Nothing is held, made or ended.
+  /// True if nothing is held, being made or ending.
   [[nodiscard]] bool idle() const { return held_.empty() && jobs_ == 0; }
   [[nodiscard]] PageKind page_kind() const { return pages_.kind; }
-  /// Nothing where it is not live.
+  /// nullopt if it is not live.
   [[nodiscard]] std::optional<Live> memory(SegmentId segment) const;
-  /// The pages of one live segment; the pool's kind where it is not known any more.
+  /// The kind of pages of a live segment; the pool's kind if the segment is unknown.
   [[nodiscard]] PageKind page_kind(SegmentId segment) const;
-  /// As SegmentMemory::numa_node(); nothing where it is not live.
+  /// As SegmentMemory::numa_node(); nullopt if it is not live.
   [[nodiscard]] std::optional<NumaNode> numa_node(SegmentId segment) const;
 
-  /// Grants being made fail soon, with kCanceled, and no later one succeeds. For good.
+  /// Makes grants in progress fail soon with kCanceled, and all later ones too.
   void give_up() { giving_up_.store(true); }
 
-  /// Gives up and waits for the threads. Call after the io_context has ended.
+  /// Calls give_up() and waits for the threads. Call it after the io_context has ended.
   void stop();
 
  private:
@@ -110,9 +110,9 @@ class Grants {
   const PagePlan pages_;
   BeforeWipe before_wipe_;
   std::map<SegmentId, Held> held_;
-  std::map<SessionId, std::string> admitted_;  ///< and at which driver
-  std::size_t jobs_ = 0;                       ///< makes and ends under way
-  bool misplaced_ = false;                     ///< memory on another NUMA node has been logged
+  std::map<SessionId, std::string> admitted_;  ///< with their driver
+  std::size_t jobs_ = 0;                       ///< makes and ends in progress
+  bool misplaced_ = false;                     ///< memory on another NUMA node was logged
   std::atomic<bool> giving_up_{false};
   std::unique_ptr<asio::thread_pool> makers_;
   std::unique_ptr<asio::thread_pool> wiper_;

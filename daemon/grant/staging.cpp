@@ -33,7 +33,8 @@ bool within(std::uint64_t offset, std::uint64_t length, std::uint64_t limit) {
 }
 
 Error no_such_extent(std::uint64_t extent, SessionId session) {
-  return Error(Errc::kNotFound, "extent " + std::to_string(extent) + " is not one of session " +
+  return Error(Errc::kNotFound, "extent " + std::to_string(extent) +
+                                    " does not belong to session " +
                                     std::to_string(session.value()));
 }
 
@@ -83,7 +84,7 @@ Result<void> Staging::check_room(SessionId session) {
   return {};
 }
 
-/// Takes what was made or found into the session, which may have ended meanwhile.
+/// Adds an extent that was made or found to the session, which may have ended meanwhile.
 void Staging::adopt(SessionId session, std::uint64_t access, const flash::FlashAnswer& answer,
                     const Made& made) {
   const auto mine = sessions_.find(session);
@@ -98,7 +99,7 @@ void Staging::adopt(SessionId session, std::uint64_t access, const flash::FlashA
 
 void Staging::allocate(SessionId session, std::uint64_t bytes, FlashPolicy policy, Made made) {
   if (auto room = check_room(session); !room) return made(room.error());
-  if (bytes == 0) return made(Error(Errc::kInvalidArgument, "an extent of no bytes"));
+  if (bytes == 0) return made(Error(Errc::kInvalidArgument, "the extent has no bytes"));
   flash::ExtentSpec spec;
   spec.owner = {options_.instance, session.value(), random_secret()};
   spec.policy = policy == FlashPolicy::kDurable ? flash::Policy::kDurable : flash::Policy::kScratch;
@@ -114,9 +115,9 @@ void Staging::allocate(SessionId session, std::uint64_t bytes, FlashPolicy polic
   made(asked.error());
 }
 
-/// Frees an extent whose session ended while it was made: a durable one would stay for ever.
+/// Frees an extent whose session ended while it was made: a durable extent would stay forever.
 void Staging::drop(flash::ExtentId extent) {
-  // A scratch one is gone already, which is as good.
+  // A scratch extent is already gone, which is fine.
   static_cast<void>(ask(flash::FreeExtent{extent}, [](const auto&) {}));
 }
 
@@ -147,7 +148,7 @@ Result<void> Staging::free_extent(std::uint64_t extent, Done done) {
              [done = std::move(done)](const auto& answer) { done(outcome_of(answer)); });
 }
 
-/// Names a session for each extent that one has open.
+/// Adds to each extent a session that has it open.
 Staging::Page Staging::page_of(const flash::FlashAnswer& answer) const {
   Page page;
   page.more = answer.more;
@@ -177,7 +178,7 @@ void Staging::list(std::uint64_t after, Listed listed) {
   if (!asked) listed(asked.error());
 }
 
-/// A session that opens the extent at the same moment finds it gone, as one does that comes later.
+/// A session that opens the extent at the same time, or later, gets kNotFound.
 void Staging::erase(std::uint64_t extent, Done done) {
   if (flash_ == nullptr) return done(no_flash());
   for (const auto& [session, mine] : sessions_) {
@@ -189,20 +190,20 @@ void Staging::erase(std::uint64_t extent, Done done) {
   if (auto asked = free_extent(extent, done); !asked) done(asked.error());
 }
 
-/// @return the segment's memory.
+/// @return the memory of the segment.
 Result<std::span<std::byte>> Staging::check_stage(SessionId session, const StageSpec& spec) {
   if (flash_ == nullptr) return no_flash();
   if (spec.length_bytes == 0 || spec.length_bytes > kStageBytesMax) {
-    return Error(Errc::kInvalidArgument, "a stage request of " + std::to_string(spec.length_bytes) +
-                                             " bytes; the limit is " +
-                                             std::to_string(kStageBytesMax));
+    return Error(Errc::kInvalidArgument,
+                 "the stage request has " + std::to_string(spec.length_bytes) +
+                     " bytes; the limit is " + std::to_string(kStageBytesMax));
   }
   const auto mine = sessions_.find(session);
   if (mine == sessions_.end()) return no_such_extent(spec.extent, session);
   const auto extent = mine->second.extents.find(spec.extent);
   if (extent == mine->second.extents.end()) return no_such_extent(spec.extent, session);
   if (!within(spec.extent_offset_bytes, spec.length_bytes, extent->second)) {
-    return Error(Errc::kOutOfRange, "the range leaves extent " + std::to_string(spec.extent) +
+    return Error(Errc::kOutOfRange, "the range exceeds extent " + std::to_string(spec.extent) +
                                         " of " + std::to_string(extent->second) + " bytes");
   }
   const SegmentRecord* const record = pool_.find(spec.segment);
@@ -214,7 +215,7 @@ Result<std::span<std::byte>> Staging::check_stage(SessionId session, const Stage
                                       std::to_string(session.value()));
   }
   if (!within(spec.segment_offset_bytes, spec.length_bytes, live->bytes.size())) {
-    return Error(Errc::kOutOfRange, "the range leaves segment " +
+    return Error(Errc::kOutOfRange, "the range exceeds segment " +
                                         std::to_string(spec.segment.value()) + " of " +
                                         std::to_string(live->bytes.size()) + " bytes");
   }
@@ -266,7 +267,7 @@ void Staging::close_session(SessionId session, Grants::Ended answer) {
   auto asked = ask(flash::EndSession{options_.instance, session.value()},
                    [one_done](const auto&) { one_done(); });
   grants_.close_session(session, one_done);
-  if (!asked) one_done();  // the flash thread has ended, and with it all scratch extents
+  if (!asked) one_done();  // the flash thread has ended, and all scratch extents with it
 }
 
 void Staging::before_wipe(const std::vector<SegmentId>& segments, std::function<void()> then) {
@@ -285,7 +286,7 @@ bool Staging::in_use(const Ending& ending) const {
                      [&](SegmentId segment) { return used_.at(segment).stages > 0; });
 }
 
-/// Lets segments go whose last transfer has ended.
+/// Releases segments whose last transfer has ended.
 void Staging::let_go() {
   const auto first = std::stable_partition(endings_.begin(), endings_.end(),
                                            [&](const Ending& one) { return in_use(one); });
@@ -294,7 +295,7 @@ void Staging::let_go() {
   for (const Ending& ending : over) forget(ending);
 }
 
-/// The kernel keeps pages that are registered for I/O: the flash thread gives them up first.
+/// The kernel pins pages that are registered for I/O, so the flash thread unregisters them first.
 void Staging::forget(const Ending& ending) {
   auto left = std::make_shared<std::size_t>(ending.segments.size());
   const auto one_done = [left, then = ending.then] {

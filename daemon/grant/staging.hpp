@@ -20,49 +20,50 @@ class io_context;
 
 namespace ho::daemon {
 
-/// Which flash extents a session has, and the transfers between them and its segments. Checks
-/// everything here; the flash thread moves the bytes.
+/// Manages the flash extents of sessions, and transfers between extents and segments. All checks
+/// are here; the flash thread moves the bytes.
 ///
-/// Owner: the control thread; every callback comes on it, exactly once. A segment's memory is not
-/// taken away while a transfer uses it, whatever its session does: Grants asks here first.
+/// Owner: the control thread, which also runs every callback, exactly once. The memory of a segment
+/// is not freed while a transfer uses it, whatever its session does: Grants asks here first.
 class Staging {
  public:
   struct Options {
     std::string node_name;
-    std::uint64_t instance = 0;  ///< of this daemon's run: what it made before is not a session's
-    std::string flash_off;       ///< why there is no flash, where some is configured
+    std::uint64_t instance =
+        0;                  ///< this run of the daemon; extents of earlier runs have no session
+    std::string flash_off;  ///< why configured flash is unavailable
   };
   using Made = std::function<void(const Result<FlashExtent>&)>;
   using Done = std::function<void(const Result<void>&)>;
-  /// Extents by number, and whether there are more behind them.
+  /// Extents by number, and whether there are more.
   struct Page {
     std::vector<FlashExtentInfo> extents;
     bool more = false;
   };
   using Listed = std::function<void(const Result<Page>&)>;
 
-  /// @param flash  nullptr: none, every request is refused with the reason.
+  /// @param flash  nullptr: no flash; every request is refused with the reason
   Staging(Pool& pool, Grants& grants, flash::FlashLoop* flash, asio::io_context& io,
           Options options);
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // Of existing sessions only.
+  // For existing sessions only.
   void allocate(SessionId session, std::uint64_t bytes, FlashPolicy policy, Made made);
   void open(SessionId session, const FlashExtent& extent, Made made);
   void free(SessionId session, std::uint64_t extent, Done done);
   void stage(SessionId session, const StageSpec& spec, Done done);
 
-  /// For whoever runs the node: a page of all extents behind `after`; and the end of a durable one
-  /// that no session has open.
+  /// For administrators: a page of all extents after `after`; and the end of a durable extent that
+  /// no session has open.
   void list(std::uint64_t after, Listed listed);
   void erase(std::uint64_t extent, Done done);
 
-  /// Ends the session's scratch extents, cancels what has not begun, and closes the session.
-  /// Answers when its memory and its flash are free.
+  /// Ends the session's scratch extents, cancels transfers that have not begun, and closes the
+  /// session. Answers when its memory and its flash are free.
   void close_session(SessionId session, Grants::Ended answer);
 
-  /// Nothing waits for the flash thread.
+  /// True if no request waits for the flash thread.
   [[nodiscard]] bool idle() const { return open_ == 0; }
 
  private:
@@ -70,15 +71,15 @@ class Staging {
 
   struct SessionExtents {
     std::map<std::uint64_t, std::uint64_t> extents;  ///< length_bytes by number
-    std::uint32_t stages = 0;                        ///< under way
+    std::uint32_t stages = 0;                        ///< in flight
     std::uint32_t asked_for = 0;                     ///< extents being made or opened
   };
-  /// Memory that the flash thread has seen.
+  /// Memory that the flash thread has used.
   struct Used {
     std::span<std::byte> bytes;
-    std::uint32_t stages = 0;  ///< under way
+    std::uint32_t stages = 0;  ///< in flight
   };
-  /// Segments at their end, and what to do when nothing uses them.
+  /// Segments that end, and the action once nothing uses them.
   struct Ending {
     std::vector<SegmentId> segments;
     std::function<void()> then;
@@ -107,7 +108,7 @@ class Staging {
   std::map<SessionId, SessionExtents> sessions_;
   std::map<SegmentId, Used> used_;
   std::vector<Ending> endings_;
-  std::size_t open_ = 0;  ///< asked of the flash thread and not yet answered
+  std::size_t open_ = 0;  ///< requests to the flash thread without an answer yet
 };
 
 }  // namespace ho::daemon

@@ -67,8 +67,8 @@ flash {{ path: "{folder}/flash" }}
 ''')
     setting = pathlib.Path("/proc/sys/kernel/io_uring_disabled")
     disabled = setting.exists() and int(setting.read_text()) != 0
-    for error, why in ((errno.ENOSYS, "this kernel has none"),
-                       (errno.EPERM, "disabled by the kernel" if disabled else "forbidden to this process")):
+    for error, why in ((errno.ENOSYS, "this kernel does not support it"),
+                       (errno.EPERM, "disabled by the kernel" if disabled else "this process may not use it")):
         process = start(lambda error=error: forbid_io_uring(error))
         try:
             status = wait_for_status()

@@ -94,12 +94,12 @@ TEST_CASE(
   says(refusal(folder, path), path + ": too small");
   REQUIRE(::unlink(path.c_str()) == 0);
   REQUIRE(::mkdir(path.c_str(), 0700) == 0);
-  says(refusal(folder, path), path + ": neither a file nor a block device");
+  says(refusal(folder, path), path + ": is neither a file nor a block device");
 
   test::mount_at("none", path, "tmpfs", 0, "size=16m");
   place.mounts.push_back(path);
   test::make_file(path + "/flash", 8 * kMiB);
-  says(refusal(folder, path + "/flash"), "lies in memory (tmpfs)");
+  says(refusal(folder, path + "/flash"), "is in memory (tmpfs)");
   test::mount_at("none", path, "", MS_REMOUNT | MS_RDONLY);
   says(refusal(folder, path + "/flash"), "not writable for this user");
 }

@@ -37,8 +37,8 @@ TEST_CASE("flash device: each unusable path has a message of its own") {
   test::make_file(path, 100 * kKiB);
   CHECK(refusal(path) ==
         "invalid-argument: " + path + ": too small: 100 KiB, at least 1.00 MiB are needed");
-  CHECK(refusal(folder.path("")) ==
-        "invalid-argument: flash path " + folder.path("") + ": neither a file nor a block device");
+  CHECK(refusal(folder.path("")) == "invalid-argument: flash path " + folder.path("") +
+                                        ": is neither a file nor a block device");
   CHECK(refusal("/dev/null").find("neither a file nor a block device") != std::string::npos);
   if (::geteuid() != 0) {
     test::make_file(path, 2 * kMiB);
@@ -59,9 +59,9 @@ TEST_CASE("flash device: a path in memory is refused") {
   }
   const std::string message = refusal(path);
   ::unlink(path.c_str());
-  const bool no_direct = message.find("has no direct I/O (O_DIRECT)") != std::string::npos;
-  const bool in_memory =
-      message.find("lies in memory (tmpfs), not on a device") != std::string::npos;
+  const bool no_direct =
+      message.find("does not support direct I/O (O_DIRECT)") != std::string::npos;
+  const bool in_memory = message.find("is in memory (tmpfs), not on a device") != std::string::npos;
   CHECK((no_direct || in_memory));
 }
 

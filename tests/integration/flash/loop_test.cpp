@@ -184,7 +184,7 @@ TEST_CASE("flash loop: memory that is gone before its first transfer is unavaila
       const FlashAnswer answer = rig.wait(rig.stage(direction, 1, extent, memory));
       REQUIRE(answer.error.has_value());
       CHECK(answer.error->code() == Errc::kUnavailable);
-      CHECK(answer.error->context() == "the segment's memory is not there any more");
+      CHECK(answer.error->context() == "the segment's memory no longer exists");
       ::munmap(mapped, kBytes);
     }
   }

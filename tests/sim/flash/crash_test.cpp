@@ -19,7 +19,7 @@ constexpr std::uint64_t kFlipSeeds = test::seed_count(300);
 /// Whether recovery found a last frame with missing data.
 bool data_was_missing(const FlashWorld& world) {
   return std::any_of(world.findings().begin(), world.findings().end(), [](const std::string& one) {
-    return one.find("is not there") != std::string::npos;
+    return one.find("blocks is missing") != std::string::npos;
   });
 }
 

@@ -359,5 +359,5 @@ TEST_CASE("flash store: paths that differ in what they say of an extent are refu
   const auto opened = rig.open();
   REQUIRE_FALSE(opened.ok());
   CHECK(opened.error().code() == Errc::kCorrupt);
-  CHECK(opened.error().context() == "sim1: extent 1 differs from what another path says of it");
+  CHECK(opened.error().context() == "sim1: extent 1 differs between this path and another");
 }

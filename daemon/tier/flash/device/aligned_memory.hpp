@@ -16,8 +16,7 @@
 
 namespace ho::flash {
 
-/// Memory, not cleared, that a device can read into and write from directly. Movable; owns its
-/// bytes.
+/// Memory that a device can read into and write from directly. Not zeroed. Movable; owns its bytes.
 class AlignedMemory {
  public:
   explicit AlignedMemory(std::size_t bytes) : bytes_(align_up(bytes, kBlockBytes)) {
@@ -25,7 +24,7 @@ class AlignedMemory {
     bytes_ = align_up(bytes_, alignment);
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, bytes_)));
     HO_CHECK(memory_ != nullptr);
-    // Huge pages, as the pool's segments have: the kernel pins and maps fewer. Only a wish.
+    // Huge pages, like the pool's segments: the kernel pins and maps fewer pages. Only a hint.
     if (alignment == kHugeBytes) ::madvise(memory_.get(), bytes_, MADV_HUGEPAGE);
   }
   [[nodiscard]] std::span<std::byte> span() { return {memory_.get(), bytes_}; }
@@ -41,8 +40,8 @@ class AlignedMemory {
   std::unique_ptr<std::byte, Free> memory_;
 };
 
-/// Keeps memory, or what owns it, that a device may still read or write: for the life of the
-/// process. Any thread.
+/// Keeps memory, or the object that owns it, for the life of the process, since a device may still
+/// access it. Any thread.
 template <class Memory>
 void keep_for_good(Memory memory) {
   static std::mutex mutex;

@@ -13,7 +13,7 @@ namespace ho::flash {
 namespace {
 
 constexpr auto kTurn = std::chrono::milliseconds(100);
-// A device that answers nothing for so long is taken for dead.
+// A device without an answer for this long counts as dead.
 constexpr int kTurnsMax = 1200;
 
 const char* verb(DeviceOpKind kind) {

@@ -12,12 +12,12 @@
 
 namespace ho::flash {
 
-/// A device one operation after the other, waiting for each: for opening, formatting and checking.
-/// Wrong to use while anyone else has operations in flight on the device.
+/// Runs one device operation at a time and waits for it; for opening, formatting and checking. No
+/// other operation may be in flight on the device.
 ///
-/// A device that left one operation without an answer for two minutes is asked nothing more: that
-/// one may still end at any time. All transfers go through memory of this class, which is never
-/// freed once such an operation may still use it; the caller's is its own after each call.
+/// After an operation without an answer for two minutes, the device gets no further requests, since
+/// that operation may still end at any time. All transfers use memory of this class, which is never
+/// freed while such an operation may use it. The caller's memory is free after each call.
 class BlockingIo {
  public:
   explicit BlockingIo(Device& device) : device_(device) {}
@@ -25,12 +25,13 @@ class BlockingIo {
   BlockingIo(const BlockingIo&) = delete;
   BlockingIo& operator=(const BlockingIo&) = delete;
 
-  /// Any length in whole blocks; split as the device wants.
-  /// @return kIo, kExhausted, kDeadline (and so from then on) with the path's name and the offset.
+  /// Reads whole blocks of any length, split as the device requires.
+  /// @return kIo, kExhausted, kDeadline (and kDeadline from then on), with the name of the path and
+  /// the offset.
   [[nodiscard]] Result<void> read(PathIndex path, std::uint64_t offset_bytes,
                                   std::span<std::byte> into);
-  /// As read(), but where that fails block by block. @return the blocks of `into` that cannot be
-  /// read, or kDeadline.
+  /// Like read(), but reads block by block if that fails. @return the blocks of `into` that are
+  /// unreadable, or kDeadline.
   [[nodiscard]] Result<std::set<std::uint64_t>> read_salvage(PathIndex path,
                                                              std::uint64_t offset_bytes,
                                                              std::span<std::byte> into);
@@ -47,7 +48,7 @@ class BlockingIo {
   Device& device_;
   AlignedMemory memory_{kDeviceOpBytesMax};
   std::uint64_t operations_ = 0;
-  std::optional<Error> dead_;  ///< what was left without an answer
+  std::optional<Error> dead_;  ///< the operation that got no answer
 };
 
 }  // namespace ho::flash

@@ -9,7 +9,7 @@ namespace ho::flash {
 
 namespace {
 
-/// Reads what was written of one shard, as much at a time as lies together.
+/// Reads the written blocks of one shard, contiguous ones together.
 Result<void> examine_shard(BlockingIo& io, const Volume& volume, const Shard& shard,
                            AlignedMemory& memory, Examination& out) {
   const Striping striping(shard.info.id, volume.super.path_count);

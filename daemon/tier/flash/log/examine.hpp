@@ -10,11 +10,11 @@
 
 namespace ho::flash {
 
-/// A block whose bytes do not match their checksum, or could not be read.
+/// A block that does not match its checksum or is unreadable.
 struct BadBlock {
   ExtentId extent;
-  std::uint64_t block = 0;        ///< of the extent
-  std::uint64_t path_offset = 0;  ///< byte of the path
+  std::uint64_t block = 0;        ///< block number within the extent
+  std::uint64_t path_offset = 0;  ///< offset on the path
   Errc code = Errc::kCorrupt;
 };
 
@@ -23,18 +23,17 @@ struct Examination {
   Geometry geometry;
   Wear wear;
   std::uint64_t extents = 0;
-  std::uint64_t blocks = 0;          ///< of extents
-  std::uint64_t blocks_written = 0;  ///< those that have a checksum; each was read
+  std::uint64_t blocks = 0;          ///< blocks of all extents
+  std::uint64_t blocks_written = 0;  ///< blocks with a checksum; all of them were read
   std::vector<BadBlock> bad;         ///< the first kBadBlocksMax
-  std::uint64_t bad_blocks = 0;      ///< all
-  Findings findings;                 ///< harmless now: one of two copies is damaged, and the like
+  std::uint64_t bad_blocks = 0;      ///< their total number
+  Findings findings;                 ///< harmless ones, such as damage to one of two copies
 };
 
 inline constexpr std::size_t kBadBlocksMax = 100;
 
-/// Looks at a path without changing it: superblocks, log, table, and every block that was written.
-/// @return kNotFound: blank; kCorrupt: the log cannot be followed; kUnsupported, kIo,
-/// kDeadline.
+/// Examines a path without changing it: superblocks, log, table, and every written block.
+/// @return kNotFound: blank; kCorrupt: the log is unusable; kUnsupported, kIo, kDeadline.
 [[nodiscard]] Result<Examination> examine(Device& device, PathIndex path);
 
 }  // namespace ho::flash

@@ -8,7 +8,7 @@ namespace ho::flash {
 
 namespace {
 
-// Wear that a crash can make forgotten; a frame of its own every so many bytes costs nothing.
+// A crash may lose wear counters of this many bytes. A frame for them at this rate costs nothing.
 constexpr std::uint64_t kUnsavedWearMax = kGiB;
 
 }  // namespace
@@ -41,8 +41,8 @@ void Journal::append(const Commit& commit) {
   ready_blocks_ += commit.sums.size();
 }
 
-/// Whether to begin a frame now. Beside others only for much data: small changes wait for the
-/// frames that are open, and share the next.
+/// Whether to begin a frame now. Beside open frames only for much data: small changes wait and
+/// share the next frame.
 bool Journal::frame_due() const {
   if (frames_open_ == 0) return !ready_.empty() || frame_wanted_;
   return frames_open_ < frames_.size() &&
@@ -63,13 +63,13 @@ void Journal::step(std::uint32_t day) {
 void Journal::submit(DeviceOpKind kind, std::uint64_t offset_bytes, std::span<std::byte> memory,
                      Tag tag) {
   const OpId op(kOpIdBase | (std::uint64_t{tag} << 16U) | volume_.path.value());
-  // The store keeps device_ops() of the device's depth free for each journal.
+  // The store reserves device_ops() of the device's depth for each journal.
   HO_CHECK(device_.submit({op, kind, volume_.path, offset_bytes, memory}).ok());
   ++open_ops_;
   if (kind == DeviceOpKind::kWrite) volume_.count_written(memory.size(), day_);
 }
 
-/// Encodes ready commits as long as they fit. @return how many.
+/// Encodes ready commits while they fit. @return their number.
 std::size_t Journal::fill_frame(RecordWriter& out) {
   std::size_t count = 0;
   for (const Commit& commit : ready_) {
@@ -110,7 +110,7 @@ bool Journal::start_frame() {
   if (room == 0 || (count == 0 && !ready_.empty())) {
     const bool fresh = volume_.sequence == volume_.super.snapshot_frames;
     if (fresh) {
-      break_down("a new log has no room for a change");
+      break_down("a new log has no room for the change");
     } else {
       snapshot_wanted_ = true;
     }
@@ -138,7 +138,7 @@ bool Journal::start_frame() {
   return true;
 }
 
-/// Makes safe, with their data, the frames that stand and have none before them that does not.
+/// Makes written frames durable, with their data, up to the first frame that is not written yet.
 void Journal::start_sync() {
   HO_CHECK(!sync_open_);
   for (std::uint32_t i = 0; i < frames_open_ && frames_[place(i)].writes_open == 0; ++i) {
@@ -148,7 +148,7 @@ void Journal::start_sync() {
   if (sync_open_) submit(DeviceOpKind::kSync, 0, {}, kOther);
 }
 
-/// Completes the frame in memory and writes both copies where the log's head is.
+/// Completes the frame in memory and writes both copies at the head of the log.
 void Journal::seal_and_write(AlignedMemory& memory, std::size_t payload_bytes, Tag tag) {
   const Superblock& super = state_ == State::kSnapshot ? next_super_ : volume_.super;
   const std::uint64_t length = frame_bytes(payload_bytes);
@@ -160,7 +160,7 @@ void Journal::seal_and_write(AlignedMemory& memory, std::size_t payload_bytes, T
   header.sequence = volume_.sequence;
   header.next_extent = volume_.next_extent;
   header.payload_bytes = static_cast<std::uint32_t>(payload_bytes);
-  // Of a new log nothing counts before all of its snapshot is safe.
+  // Nothing in a new log is valid until its whole snapshot is durable.
   header.safe_frames = state_ == State::kLog ? volume_.sequence + 1 - frames_open_ : 0;
   header.boot = device_.caps().boot;
   header.wear = volume_.wear;
@@ -184,8 +184,8 @@ void Journal::start_snapshot() {
   snapshot_wanted_ = false;
   next_super_ = volume_.super;
   next_super_.epoch += 1;
-  // A crash leaves frames of a log that never counted; the next attempt has the same epoch, and
-  // must not take them for its own.
+  // A crash leaves frames of a log that never became valid. The next attempt has the same epoch and
+  // must not accept them.
   next_super_.salt = options_.salt;
   volume_.sequence = 0;
   volume_.head_bytes = 0;
@@ -258,7 +258,7 @@ void Journal::complete_in_log(Tag tag) {
   if (!sync_open_) start_sync();
 }
 
-/// A sync has ended: the frames that it covers are safe, and their changes are done.
+/// A sync has ended: the frames that it covers are durable, and their commits are complete.
 void Journal::finish_frames() {
   HO_CHECK(sync_open_ && frames_open_ > 0);
   sync_open_ = false;
@@ -275,7 +275,7 @@ void Journal::finish_frames() {
   }
 }
 
-/// The second copy only after the first is safe: one of them is whole at any time.
+/// The second copy is written after the first is durable, so one of them is always intact.
 void Journal::finish_super() {
   if (super_copy_ + 1 < kCopies) {
     enter(State::kSuperSync, State::kSuper);
@@ -288,7 +288,7 @@ void Journal::finish_super() {
   last_writes_ = 0;
 }
 
-/// The change is safe: the volume follows. Places that it made free can be used from now on.
+/// The change is durable: updates the volume. Blocks that it freed may be reused from now on.
 void Journal::apply(const Commit& commit) {
   Shard& shard = *commit.shard;
   switch (commit.kind) {
@@ -308,9 +308,10 @@ void Journal::apply(const Commit& commit) {
   }
 }
 
-/// After a failed write or sync nobody knows what the path holds beyond the last safe frame, and
-/// a second sync could lie (Linux forgets failed pages). Nothing is written to it any more. The
-/// same where a table does not fit its log, which no extent that create() let in can bring about.
+/// After a failed write or sync, the state of the path beyond the last durable frame is unknown,
+/// and a second sync could wrongly succeed (Linux forgets failed pages). So nothing is written to
+/// the path any more. The same holds if a table does not fit its log; no extent that create()
+/// admits can cause that.
 void Journal::break_down(const char* why) {
   HO_CHECK(open_ops_ == 0);
   broken_why_ = why;

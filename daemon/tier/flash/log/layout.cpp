@@ -10,13 +10,14 @@ namespace ho::flash {
 
 namespace {
 
-constexpr std::uint64_t kSuperMagic = 0x31306873616c6648;  // "Hflash01" as it lies on the path
+constexpr std::uint64_t kSuperMagic =
+    0x31306873616c6648;  // "Hflash01" in the byte order of the path
 constexpr std::uint64_t kFrameMagic = 0x3130656d61726648;  // "Hframe01"
 constexpr std::size_t kSumBytes = sizeof(std::uint64_t);
 constexpr std::size_t kSuperSumAt = 64;  // after the fields; the rest of the block is zero
 constexpr std::size_t kFrameSumAt = kFrameHeaderBytes - kSumBytes;
 
-/// Little-endian numbers one after the other. The machines we run on are little-endian.
+/// Writes little-endian numbers in sequence. All supported machines are little-endian.
 class Put {
  public:
   explicit Put(std::span<std::byte> out) : out_(out) {}
@@ -61,7 +62,7 @@ std::uint64_t read_sum(std::span<const std::byte> bytes, std::size_t at) {
   return sum;
 }
 
-/// The checksum of `bytes` with the eight bytes at `sum_at` taken for zeros.
+/// The checksum of `bytes`, with the eight bytes at `sum_at` as zeros.
 std::uint64_t sum_around(std::span<const std::byte> bytes, std::size_t sum_at) {
   const std::array<std::byte, kSumBytes> zeros{};
   ChecksumStream stream;
@@ -133,8 +134,8 @@ void encode_superblock(const Superblock& super, std::span<std::byte, kBlockBytes
 
 Error foreign_path(const std::string& what) {
   return Error(Errc::kCorrupt, what +
-                                   "; to give it to the pool, clear it first (a device: blkdiscard "
-                                   "--zeroout, a file: make it anew)");
+                                   "; to use it for the pool, clear it first (a device: blkdiscard "
+                                   "--zeroout; a file: create it again)");
 }
 
 Result<Superblock> decode_superblock(std::span<const std::byte, kBlockBytes> block) {
@@ -160,13 +161,13 @@ Result<Superblock> decode_superblock(std::span<const std::byte, kBlockBytes> blo
                                          "; this program knows " + std::to_string(kFormatVersion));
   }
   if (read_sum(block, kSuperSumAt) != sum_around(block, kSuperSumAt)) {
-    return Error(Errc::kCorrupt, "superblock does not match its checksum");
+    return Error(Errc::kCorrupt, "the superblock does not match its checksum");
   }
   const auto geometry = plan_geometry(out.path_bytes);
   if (!geometry || geometry->path_bytes != out.path_bytes || out.path_count == 0 ||
       out.path_count > kPathsMax || out.path_index >= out.path_count ||
       out.snapshot_frames > geometry->area_bytes / kBlockBytes) {
-    return Error(Errc::kCorrupt, "superblock with impossible fields");
+    return Error(Errc::kCorrupt, "the superblock has invalid fields");
   }
   return out;
 }
@@ -200,7 +201,7 @@ std::uint64_t seal_frame(const FrameHeader& header, std::span<std::byte> frame) 
 }
 
 Result<FrameHeader> read_frame_header(std::span<const std::byte> bytes) {
-  if (bytes.size() < kBlockBytes) return Error(Errc::kCorrupt, "a frame is cut");
+  if (bytes.size() < kBlockBytes) return Error(Errc::kCorrupt, "a frame is truncated");
   std::uint64_t magic = 0;
   std::uint16_t zero16 = 0;
   std::uint32_t zero32 = 0;
@@ -221,7 +222,7 @@ Result<FrameHeader> read_frame_header(std::span<const std::byte> bytes) {
       .number(out.wear.total_bytes)
       .number(out.safe_frames)
       .number(out.boot);
-  if (magic != kFrameMagic) return Error(Errc::kCorrupt, "no frame here");
+  if (magic != kFrameMagic) return Error(Errc::kCorrupt, "there is no frame");
   return out;
 }
 
@@ -229,7 +230,7 @@ Result<FrameHeader> open_frame(std::span<const std::byte> bytes) {
   auto header = read_frame_header(bytes);
   if (!header) return header.error();
   const std::uint64_t total = frame_bytes(header->payload_bytes);
-  if (total > bytes.size()) return Error(Errc::kCorrupt, "a frame is cut");
+  if (total > bytes.size()) return Error(Errc::kCorrupt, "a frame is truncated");
   if (read_sum(bytes, kFrameSumAt) != sum_around(bytes.first(total), kFrameSumAt)) {
     return Error(Errc::kCorrupt, "a frame does not match its checksum");
   }
@@ -278,7 +279,7 @@ bool RecordReader::read_list(Record& record, std::span<const std::byte> body) {
     sums_.resize(count);
     in.bytes(std::as_writable_bytes(std::span(sums_)));
     record.sums = sums_;
-    // 0 is how the table says "never written": a snapshot says it of gaps, a write cannot.
+    // 0 means "never written" in a table: a snapshot uses it for gaps, a write cannot.
     return record.kind == Record::Kind::kSums ||
            std::find(sums_.begin(), sums_.end(), 0U) == sums_.end();
   }

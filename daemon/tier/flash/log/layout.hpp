@@ -15,11 +15,10 @@
 
 namespace ho::flash {
 
-/// One extent of the flash tier. Unique in a set of paths, not used again after a durable extent
-/// had it.
+/// One extent on flash. Unique in a set of paths; the id of a durable extent is never reused.
 using ExtentId = Strong<struct ExtentIdTag, std::uint64_t>;
 
-// What stands on a path; LAYOUT.md has the picture and the reasons.
+// The layout of a path; LAYOUT.md has a picture and the reasons.
 inline constexpr std::uint32_t kFormatVersion = 4;
 inline constexpr std::uint64_t kStripeBytes = kMiB;
 inline constexpr std::uint64_t kStripeBlocks = kStripeBytes / kBlockBytes;
@@ -27,27 +26,27 @@ inline constexpr std::uint64_t kPathBytesMin = kMiB;
 inline constexpr std::uint64_t kPathBytesMax = 16 * 1024 * kGiB;  ///< block numbers are 32 bits
 inline constexpr std::uint64_t kAreaBytesPerBlock = 24;
 inline constexpr std::uint64_t kAreaBytesMin = 64 * kKiB;
-/// So much at either end of a path is zero where it is blank: what others keep on a device has its
-/// mark there (btrfs at 64 KiB, md at 4 KiB or before the end, ZFS at 128 KiB).
+/// A blank path is zero for this many bytes at both ends: other formats have their marks there
+/// (btrfs at 64 KiB, md at 4 KiB or before the end, ZFS at 128 KiB).
 inline constexpr std::uint64_t kBlankBytes = kMiB;
 inline constexpr std::size_t kCopies = 2;
 inline constexpr std::uint16_t kPathsMax = 64;
-/// Frames of one log that are written and not known to be safe, at a time.
+/// Limit for frames of one log that are written and not known to be durable.
 inline constexpr std::uint32_t kFramesOpenMax = 4;
 
-/// Where things lie on one path. Follows from its size alone.
+/// The places of all parts on one path. Depends on its size only.
 struct Geometry {
   std::uint64_t path_bytes = 0;  ///< a multiple of kBlockBytes
-  std::uint64_t area_bytes = 0;  ///< of one copy of one log area
+  std::uint64_t area_bytes = 0;  ///< size of one copy of one log area
   std::uint32_t data_blocks = 0;
 
   [[nodiscard]] std::uint64_t super_offset(std::size_t copy) const;
   [[nodiscard]] std::uint64_t area_offset(std::size_t area, std::size_t copy) const;
   [[nodiscard]] std::uint64_t data_offset(std::uint32_t block) const;
-  /// Frames are at most this long, header and padding included.
+  /// The largest frame, with header and padding.
   [[nodiscard]] std::uint64_t frame_bytes_max() const;
-  /// How many bytes of records a snapshot may have, so that it and at least the longest frame fit
-  /// an area.
+  /// The largest snapshot in bytes of records, so that it and at least the longest frame fit an
+  /// area.
   [[nodiscard]] std::uint64_t snapshot_bytes_max() const { return area_bytes / 8 * 7; }
 };
 
@@ -63,51 +62,55 @@ struct Wear {
   std::uint64_t total_bytes = 0;
 };
 
-/// The first and the last block of a path say what it is and which log counts.
+/// The first and the last block of a path: they identify it and its valid log.
 struct Superblock {
   SetId set{};  ///< random, made at formatting, equal on all paths of a set
   std::uint16_t path_index = 0;
   std::uint16_t path_count = 1;
   std::uint64_t path_bytes = 0;
-  std::uint64_t epoch = 0;            ///< of the log that counts; its area is epoch % 2
-  std::uint64_t snapshot_frames = 0;  ///< the log begins with as many: they rebuild the table
-  std::uint64_t salt = 0;             ///< of this log; another one for each attempt to begin a log
+  std::uint64_t epoch = 0;  ///< epoch of the valid log; its area is epoch % 2
+  std::uint64_t snapshot_frames =
+      0;                   ///< number of frames at the start of the log that rebuild the table
+  std::uint64_t salt = 0;  ///< salt of this log; different for each attempt to begin a log
 };
 
 void encode_superblock(const Superblock& super, std::span<std::byte, kBlockBytes> out);
-/// @return kNotFound: all zeros; kUnsupported: another version; kCorrupt: anything else.
+/// @return kNotFound: all zeros; kUnsupported: another version; kCorrupt: all else.
 [[nodiscard]] Result<Superblock> decode_superblock(std::span<const std::byte, kBlockBytes> block);
-/// What to say of a path that holds something else.
+/// The error for a path with foreign contents.
 [[nodiscard]] Error foreign_path(const std::string& what);
 
-/// A frame of the log: what becomes safe together.
+/// A frame of the log. Its records become durable together.
 struct FrameHeader {
   SetId set{};
   std::uint16_t path_index = 0;
   std::uint64_t epoch = 0;
   std::uint64_t salt = 0;
-  std::uint64_t sequence = 0;     ///< 0 is the first of the epoch
-  std::uint64_t next_extent = 1;  ///< no extent id from here on was ever used durably
+  std::uint64_t sequence = 0;     ///< 0 is the first frame of the epoch
+  std::uint64_t next_extent = 1;  ///< no durable extent ever had this id or a larger one
   std::uint32_t payload_bytes = 0;
   Wear wear;
-  std::uint64_t safe_frames = 0;  ///< of this log were safe, with their data, when it was written
+  std::uint64_t safe_frames = 0;  ///< number of frames of this log that were durable, with their
+                                  ///< data, when this one was written
   std::uint64_t boot = 0;         ///< DeviceCaps::boot when it was written
 };
 inline constexpr std::size_t kFrameHeaderBytes = 128;
 
-/// Fills in the header in front of a payload that stands at kFrameHeaderBytes already, and pads
-/// with zeros. @return the frame's length, a multiple of kBlockBytes.
+/// Writes the header in front of a payload at kFrameHeaderBytes, and pads with zeros. @return the
+/// length of the frame, a multiple of kBlockBytes.
 [[nodiscard]] std::uint64_t seal_frame(const FrameHeader& header, std::span<std::byte> frame);
-/// What the frame at the start of `bytes` says of itself, right or not. @return kCorrupt: none.
+/// Reads the header at the start of `bytes` without checking the frame. @return kCorrupt: there is
+/// none.
 [[nodiscard]] Result<FrameHeader> read_frame_header(std::span<const std::byte> bytes);
-/// Reads the frame at the start of `bytes`. @return kCorrupt: there is no whole and sound frame.
+/// Reads the frame at the start of `bytes`. @return kCorrupt: there is no complete, valid frame.
 [[nodiscard]] Result<FrameHeader> open_frame(std::span<const std::byte> bytes);
-/// Length on the path of a frame with this payload.
+/// The length of a frame with this payload on the path.
 [[nodiscard]] constexpr std::uint64_t frame_bytes(std::uint64_t payload_bytes) {
   return align_up(kFrameHeaderBytes + payload_bytes, kBlockBytes);
 }
 
-/// Who an extent belongs to: daemon instance and session that made it, object as the job calls it.
+/// The owner of an extent: daemon instance and session that made it, and the object as the job
+/// calls it.
 struct Owner {
   std::uint64_t instance = 0;
   std::uint64_t session = 0;
@@ -120,15 +123,16 @@ struct BlockRun {
   std::uint32_t count = 0;
 };
 
-/// A record of the log. Which fields count is its kind's to say; block numbers of an extent are
-/// those of its shard on this path.
+/// A record of the log. Its kind determines the valid fields. Block numbers of an extent are those
+/// of its shard on this path.
 struct Record {
   enum class Kind : std::uint16_t {
     kCreate = 1,  ///< extent, owner, length_bytes
-    kMap = 2,     ///< extent, block, runs: physical runs of the blocks from `block` on
-    kWrite = 3,   ///< extent, block, physical, sums: blocks now lie there and have these sums
-    kSums = 4,    ///< extent, block, sums: the same where they already lie; 0: never written
-    kFree = 5,    ///< extent
+    kMap = 2,     ///< extent, block, runs: the physical runs of the blocks from `block` on
+    kWrite = 3,   ///< extent, block, physical, sums: blocks are now there and have these checksums
+    kSums =
+        4,  ///< extent, block, sums: checksums of blocks at their present place; 0: never written
+    kFree = 5,  ///< extent
   };
   Kind kind = Kind::kFree;
   ExtentId extent;
@@ -142,18 +146,18 @@ struct Record {
 
 inline constexpr std::size_t kCreateBytes = 48;
 inline constexpr std::size_t kFreeBytes = 16;
-inline constexpr std::size_t kListHeadBytes = 32;  ///< kMap, kWrite, kSums; then 8 an element
+inline constexpr std::size_t kListHeadBytes = 32;  ///< kMap, kWrite, kSums; 8 more per element
 inline constexpr std::uint32_t kRunBlocksMax = 1U << 24U;
 inline constexpr std::size_t kSumsMax = kStripeBlocks;
 
-/// Collects records in a frame's payload. A value over memory of the caller.
+/// Writes records into the payload of a frame. A value over memory of the caller.
 class RecordWriter {
  public:
   explicit RecordWriter(std::span<std::byte> payload) : payload_(payload) {}
   /// @return false: it does not fit; nothing was written.
   [[nodiscard]] bool put(const Record& record);
   [[nodiscard]] std::size_t bytes() const { return used_; }
-  /// How many elements a list could have here; 0: none fits.
+  /// The number of list elements that still fit; 0: none.
   [[nodiscard]] std::size_t list_room() const {
     const std::size_t left = payload_.size() - used_;
     return left < kListHeadBytes ? 0 : (left - kListHeadBytes) / 8;
@@ -164,12 +168,12 @@ class RecordWriter {
   std::size_t used_ = 0;
 };
 
-/// Reads a payload's records one after the other. Foreign bytes: every length is checked.
+/// Reads the records of a payload in sequence. Untrusted bytes: checks every length.
 class RecordReader {
  public:
   explicit RecordReader(std::span<const std::byte> payload) : left_(payload) {}
-  /// @return nothing at the end; kCorrupt: no such record. Spans point into the reader and live
-  /// until the next call.
+  /// @return nullopt at the end; kCorrupt: an invalid record. Spans point into the reader and are
+  /// valid until the next call.
   [[nodiscard]] Result<std::optional<Record>> next();
 
  private:

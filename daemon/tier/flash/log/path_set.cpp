@@ -24,12 +24,12 @@ Result<void> check_set(const std::vector<Volume>& volumes) {
     if (super.path_count != volumes.size()) {
       return Error(Errc::kConflict, volumes[i].name + ": belongs to a set of " +
                                         std::to_string(super.path_count) + " paths; " +
-                                        std::to_string(volumes.size()) + " are given");
+                                        std::to_string(volumes.size()) + " are configured");
     }
     if (super.path_index != i) {
       return Error(Errc::kConflict,
                    volumes[i].name + ": is path " + std::to_string(super.path_index + 1) +
-                       " of its set, but is given as path " + std::to_string(i + 1));
+                       " of its set, but is configured as path " + std::to_string(i + 1));
     }
   }
   return {};
@@ -68,7 +68,7 @@ Result<std::vector<Volume>> format_all(BlockingIo& io, const SetId& set, Finding
   return out;
 }
 
-/// Every path has the same to say of an extent that is on several.
+/// All paths must agree about an extent that is on several.
 Result<std::map<ExtentId, ExtentInfo>> collect_extents(const std::vector<Volume>& volumes) {
   std::map<ExtentId, ExtentInfo> out;
   for (const Volume& volume : volumes) {
@@ -76,14 +76,14 @@ Result<std::map<ExtentId, ExtentInfo>> collect_extents(const std::vector<Volume>
       const auto [known, is_new] = out.emplace(id, shard.info);
       if (is_new || known->second == shard.info) continue;
       return Error(Errc::kCorrupt, volume.name + ": extent " + std::to_string(id.value()) +
-                                       " differs from what another path says of it");
+                                       " differs between this path and another");
     }
   }
   return out;
 }
 
 /// Drops extents that are not on all of their paths: they were being made or freed when the daemon
-/// ended, and neither was acknowledged as made.
+/// ended, and were never acknowledged as made.
 void drop_incomplete(std::vector<Volume>& volumes, const std::map<ExtentId, ExtentInfo>& extents,
                      Findings& findings) {
   const auto paths = static_cast<std::uint16_t>(volumes.size());
@@ -118,11 +118,11 @@ Result<std::vector<Volume>> open_path_set(Device& device, const SetId& new_set,
   auto recovered = recover_all(io, findings);
   if (!recovered) return recovered.error();
   auto& [volumes, blank] = *recovered;
-  // A first start that was cut: nothing was ever in the pool. Whatever sets there are by now.
+  // An interrupted first start: the pool never had contents, whatever sets exist now.
   const bool unused = std::all_of(volumes.begin(), volumes.end(),
                                   [](const Volume& one) { return one.super.epoch == 1; });
   if (unused && !volumes.empty() && (!blank.empty() || !check_set(volumes))) {
-    findings.push_back("an earlier first start did not end; all paths are formatted again");
+    findings.push_back("an earlier first start was interrupted; all paths are formatted again");
     volumes.clear();
     blank.clear();
   }
@@ -136,8 +136,8 @@ Result<std::vector<Volume>> open_path_set(Device& device, const SetId& new_set,
                                       std::to_string(volumes.front().super.path_count) + " paths");
   }
   if (auto set = check_set(volumes); !set) return set.error();
-  // After a kill what was read here may be in the device's cache alone, the superblock too. The new
-  // log goes over the one that is safe, which a power cut would bring back.
+  // After a kill, what was read here may be only in the device's cache, including the superblock.
+  // The new log overwrites the durable one, which a power cut would bring back. So syncs first.
   for (Volume& volume : volumes) {
     if (auto safe = io.sync(volume.path); !safe) return safe.error();
     if (auto repaired = repair_superblocks(io, volume); !repaired) return repaired.error();

@@ -9,11 +9,11 @@
 
 namespace ho::flash {
 
-/// Recovers all paths of a device, in its order, as one set; formats them where all are blank. What
-/// was read is safe afterwards, both superblocks of each path say the same, and each extent is
-/// whole on all of its paths. Blocks until that is done; no operation may be in flight.
-/// @param new_set  random: the set's id where it is formatted.
-/// @return kCorrupt, kUnsupported, kConflict (paths that are no set), kInvalidArgument (size,
+/// Recovers all paths of a device, in its order, as one set; formats them if all are blank.
+/// Afterwards everything that was read is durable, both superblocks of each path agree, and each
+/// extent is complete on all of its paths. Blocks until then; no operation may be in flight.
+/// @param new_set  random: the id of the set if it is formatted
+/// @return kCorrupt, kUnsupported, kConflict (the paths are not one set), kInvalidArgument (size,
 /// number), kIo, kDeadline: the device does not answer.
 [[nodiscard]] Result<std::vector<Volume>> open_path_set(Device& device, const SetId& new_set,
                                                         Findings& findings);

@@ -15,7 +15,7 @@ namespace ho::flash {
 
 namespace {
 
-// Frames are read through a window of this size: one device operation brings in many small ones.
+// Frames are read through a window of this size: one device operation reads many small frames.
 constexpr std::uint64_t kWindowBytes = 4 * kMiB;
 
 /// One copy of a log area, read through a window.
@@ -28,12 +28,12 @@ class AreaReader {
         area_bytes_(volume.geometry.area_bytes),
         window_(std::min(kWindowBytes, area_bytes_)) {}
 
-  /// Up to `length` bytes of the area from `at` on; fewer at the area's end, and before a block
-  /// that cannot be read.
+  /// Up to `length` bytes of the area from `at` on; fewer at the end of the area, or before an
+  /// unreadable block.
   struct Piece {
     std::span<const std::byte> bytes;
     bool cut = false;          ///< by such a block
-    std::uint64_t failed = 0;  ///< its place on the path
+    std::uint64_t failed = 0;  ///< its offset on the path
   };
   /// @return kDeadline.
   Result<Piece> at(std::uint64_t at, std::uint64_t length) {
@@ -50,8 +50,8 @@ class AreaReader {
   }
 
  private:
-  /// The window from `at` on, up to the first block that cannot be read: it is looked for once, not
-  /// for each frame before it. What the window has already is not read again.
+  /// Loads the window from `at` on, up to the first unreadable block, which is searched once and
+  /// not for each frame before it. Bytes that are already in the window are not read again.
   Result<void> fill(std::uint64_t at) {
     const std::uint64_t stop = std::min(area_bytes_, at + window_.span().size());
     if (at >= begin_ && at < end_) {
@@ -89,7 +89,7 @@ class AreaReader {
   AlignedMemory window_;
   std::uint64_t begin_ = 0;
   std::uint64_t end_ = 0;
-  bool end_is_bad_ = false;  ///< the block there cannot be read
+  bool end_is_bad_ = false;  ///< the block there is unreadable
 };
 
 /// Replays the log that a volume's superblock names.
@@ -120,8 +120,8 @@ class Replay {
       return Error(Errc::kCorrupt,
                    where + " is damaged in both copies, and acknowledged ones follow it");
     }
-    // A record comes after its data's write has completed, and a device that has not been without
-    // power since has it: whatever does not match now is damage.
+    // A record follows the completed write of its data, and a device without a power loss since
+    // still has it. So every mismatch is damage.
     const bool same_boot = last_boot_ != 0 && last_boot_ == io_.device().caps().boot;
     if (!same_boot) return apply_in_doubt();
     safe_frames_ = volume_.sequence;
@@ -143,15 +143,15 @@ class Replay {
     return ours(header) && header.sequence == volume_.sequence;
   }
 
-  /// Whether the frame at the head could be in a piece, but for what cannot be read of it.
+  /// Whether the frame at the head could be in a piece, apart from its unreadable part.
   [[nodiscard]] bool unreadable(const AreaReader::Piece& piece) const {
     if (!piece.cut || piece.bytes.empty()) return piece.cut;
     const auto header = read_frame_header(piece.bytes);
     return header && next(*header) && frame_bytes(header->payload_bytes) > piece.bytes.size();
   }
 
-  /// The frame at the head from the first copy that has it whole; nothing: neither has. @return
-  /// kIo: that cannot be told, neither can be read.
+  /// The frame at the head, from the first copy in which it is intact; nullopt: in neither. @return
+  /// kIo: unknown, since neither copy is readable.
   Result<std::optional<Found>> next_frame() {
     std::optional<Found> found;
     std::size_t sound = 0;
@@ -174,17 +174,17 @@ class Replay {
     const std::string where = "log frame " + std::to_string(volume_.sequence);
     if (lost == kCopies) {
       return Error(Errc::kIo, where + " cannot be read in either copy, at " + places +
-                                  "; acknowledged writes may be in it");
+                                  "; it may have acknowledged writes");
     }
     if (lost > 0) findings_.push_back(where + " cannot be read in one copy, at " + places);
-    if (sound == 1) findings_.push_back(where + " is sound in one copy only");
+    if (sound == 1) findings_.push_back(where + " is intact in one copy only");
     return found;
   }
 
-  /// Whether the data of a frame's writes is safe, or may have been on its way at the end.
+  /// Whether the data of a frame's writes is durable, or may have been in flight at the end.
   enum class Data : std::uint8_t { kSafe, kInDoubt };
 
-  /// Takes over what a frame says, and keeps its records until it is known how its data stands.
+  /// Accepts the header of a frame, and keeps its records until the state of its data is known.
   void take(const Found& frame) {
     const std::uint64_t sequence = volume_.sequence;
     std::uint64_t safe = std::min(sequence, frame.header.safe_frames);
@@ -210,9 +210,9 @@ class Replay {
       if (auto applied = apply(held_.front(), Data::kInDoubt); !applied) return applied;
     }
     if (missing_blocks_ > 0) {
-      findings_.push_back("the log's end: the data of " + std::to_string(missing_blocks_) +
-                          " blocks is not there: they were being written, not acknowledged, and "
-                          "are as before");
+      findings_.push_back("at the end of the log, the data of " + std::to_string(missing_blocks_) +
+                          " blocks is missing: they were being written, not acknowledged, and "
+                          "keep their old contents");
     }
     return {};
   }
@@ -229,12 +229,12 @@ class Replay {
     }
   }
 
-  /// Applies of a write whatever blocks are on the path. One that cannot be read counts as there:
-  /// whoever reads it is told, which is better than to take an older one for it.
+  /// Applies the blocks of a write that are on the path. An unreadable block counts as written: its
+  /// reader gets an error, which is better than an older block.
   Result<void> apply_arrived(const Record& record) {
     const std::uint64_t count = record.sums.size();
     if (record.physical + count > volume_.geometry.data_blocks) {
-      return Error(Errc::kCorrupt, "a record leaves the bounds of its path");
+      return Error(Errc::kCorrupt, "a record exceeds the bounds of its path");
     }
     const std::uint64_t offset = volume_.geometry.data_offset(record.physical);
     const auto bytes = data_.span().first(count * kBlockBytes);
@@ -256,8 +256,8 @@ class Replay {
     return {};
   }
 
-  /// Whether a frame of this log stands behind the end that was written when the one at the end was
-  /// safe: then that one is damaged, not torn.
+  /// Whether a later frame of this log exists that was written when the one at the end was durable:
+  /// then the latter is damaged, not torn.
   Result<bool> later_frame() {
     const std::uint64_t most = volume_.geometry.frame_bytes_max();
     const std::uint64_t end =
@@ -280,8 +280,8 @@ class Replay {
   std::array<AreaReader, kCopies> copies_;
   std::deque<std::vector<std::byte>>
       held_;                       ///< payloads of the last frames, at most kFramesOpenMax
-  std::uint64_t safe_frames_ = 0;  ///< so many are safe for certain
-  std::uint64_t last_boot_ = 0;    ///< of the last sound frame
+  std::uint64_t safe_frames_ = 0;  ///< number of frames that are certainly durable
+  std::uint64_t last_boot_ = 0;    ///< of the last valid frame
   AlignedMemory data_{kSumsMax * kBlockBytes};
   std::uint64_t missing_blocks_ = 0;
 };
@@ -292,7 +292,7 @@ Result<Superblock> read_superblock(BlockingIo& io, PathIndex which, std::uint64_
   return decode_superblock(std::span<const std::byte, kBlockBytes>(block.span()));
 }
 
-/// That nothing stands at either end of a path. @return kCorrupt: something does.
+/// Checks that both ends of a path are blank. @return kCorrupt: they are not.
 Result<void> check_blank(BlockingIo& io, PathIndex which) {
   const std::uint64_t size = io.device().paths()[which.value()].size_bytes;
   const std::uint64_t length = std::min(size, kBlankBytes);
@@ -304,24 +304,23 @@ Result<void> check_blank(BlockingIo& io, PathIndex which) {
                                  [](std::byte byte) { return byte != std::byte{0}; });
     if (at == bytes.end()) continue;
     const auto place = offset + static_cast<std::uint64_t>(at - bytes.begin());
-    return foreign_path(
-        "not a flash path of HyperOffload, and not blank: something stands at byte " +
-        std::to_string(place));
+    return foreign_path("not a flash path of HyperOffload, and not blank: it has data at byte " +
+                        std::to_string(place));
   }
   return {};
 }
 
 struct Chosen {
   Superblock super;
-  std::array<bool, kCopies> stands{};  ///< which copies say the same
+  std::array<bool, kCopies> stands{};  ///< the copies with the same contents
 };
 
-/// The better of both superblocks.
+/// Chooses the better of both superblocks.
 Result<Chosen> choose_superblock(BlockingIo& io, PathIndex which, Findings& findings) {
   const std::uint64_t size = io.device().paths()[which.value()].size_bytes;
   if (const auto planned = plan_geometry(size); !planned) return planned.error();
   auto first = read_superblock(io, which, 0);
-  // A path that has grown since keeps its second copy where its end was.
+  // A path that has grown has its second copy at its old end.
   const std::uint64_t end = first && first->path_bytes <= size ? first->path_bytes : size;
   auto second = read_superblock(io, which, end - kBlockBytes);
   if (!second && second.error().code() == Errc::kDeadline) return second.error();
@@ -335,7 +334,7 @@ Result<Chosen> choose_superblock(BlockingIo& io, PathIndex which, Findings& find
   if (!first) findings.push_back("the first superblock: " + first.error().context());
   if (!second) findings.push_back("the second superblock: " + second.error().context());
   if (first && second && first->epoch != second->epoch) {
-    findings.push_back("the superblocks are of different age");
+    findings.push_back("the superblocks have different epochs");
   }
   const bool take_second = second && (!first || second->epoch > first->epoch);
   const Superblock& super = take_second ? *second : *first;
@@ -343,8 +342,8 @@ Result<Chosen> choose_superblock(BlockingIo& io, PathIndex which, Findings& find
     return Error(Errc::kCorrupt, "it has " + std::to_string(size) + " bytes, but had " +
                                      std::to_string(super.path_bytes) + " when it was formatted");
   }
-  // One start's log may have the epoch of another's that was cut; what a first start left has also
-  // its salt, 0, but not its set.
+  // The log of one start may have the epoch of an interrupted one. Leftovers of a first start also
+  // have its salt, 0, but another set.
   const auto same = [&super](const Result<Superblock>& copy) {
     return copy && copy->set == super.set && copy->epoch == super.epoch && copy->salt == super.salt;
   };
@@ -379,7 +378,7 @@ Result<Volume> recover(BlockingIo& io, PathIndex which, Findings& findings) {
   volume.space = std::move(*space);
   for (const auto& [id, shard] : volume.table.shards()) {
     if (id.value() >= volume.next_extent) {
-      return Error(Errc::kCorrupt, name + ": an extent's id was never given out");
+      return Error(Errc::kCorrupt, name + ": an extent has an id that was never assigned");
     }
   }
   return volume;

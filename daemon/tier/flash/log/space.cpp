@@ -9,11 +9,11 @@ namespace ho::flash {
 
 Space::Space(std::uint32_t blocks)
     : blocks_(blocks), free_(blocks), used_((std::size_t{blocks} + 63) / 64, 0) {
-  // Bits past the end count as used, so that no search leaves the path.
+  // Bits past the end count as used, so that no search exceeds the path.
   if (blocks % 64 != 0) used_.back() = ~std::uint64_t{0} << (blocks % 64);
 }
 
-/// The first free run in [begin, end) that has `count` blocks; count 0 where there is none.
+/// The first free run of `count` blocks in [begin, end); count 0 if there is none.
 BlockRun Space::run_from(std::uint32_t begin, std::uint32_t end, std::uint32_t count) const {
   std::uint32_t first = begin;
   std::uint32_t length = 0;

@@ -8,7 +8,7 @@
 
 namespace ho::flash {
 
-/// Which data blocks of one path are free: a bitmap. Pure; allocates nothing after construction.
+/// The free data blocks of one path, as a bitmap. Pure; allocates nothing after construction.
 class Space {
  public:
   explicit Space(std::uint32_t blocks);
@@ -19,13 +19,13 @@ class Space {
     return ((used_[block / 64] >> (block % 64)) & 1U) == 0;
   }
 
-  /// Takes up to `count` blocks that lie together: all where there is such a run, else the first
-  /// free run. @return nothing: no block is free. Cost: up to a scan of the bitmap (64 GiB: 2 MiB).
+  /// Takes up to `count` contiguous blocks: all of them if there is such a run, else the first free
+  /// run. @return nullopt: no block is free. Cost: up to one scan of the bitmap (64 GiB: 2 MiB).
   [[nodiscard]] std::optional<BlockRun> take(std::uint32_t count);
-  /// Takes these very blocks. @return false: out of range or one of them is taken; nothing was
-  /// done.
+  /// Takes exactly these blocks. @return false: out of range or one of them is in use; nothing
+  /// changed.
   [[nodiscard]] bool claim(BlockRun run);
-  /// Frees taken blocks.
+  /// Frees blocks in use.
   void give(BlockRun run);
 
  private:
@@ -35,8 +35,8 @@ class Space {
 
   std::uint32_t blocks_;
   std::uint32_t free_;
-  std::uint32_t cursor_ = 0;   ///< where the last run ended: the next search begins there
-  std::uint32_t none_of_ = 0;  ///< not 0: there is no free run of so many blocks
+  std::uint32_t cursor_ = 0;   ///< end of the last run; the next search begins there
+  std::uint32_t none_of_ = 0;  ///< if not 0: there is no free run of this many blocks
   std::vector<std::uint64_t> used_;
 };
 

@@ -11,7 +11,8 @@ namespace ho::flash {
 namespace {
 
 constexpr std::size_t kMapRunsMax = 256;
-// Never written blocks that a snapshot's kSums goes on over: as many zeros as a head has bytes.
+// A kSums record of a snapshot continues over up to this many blocks that were never written: their
+// zeros take as many bytes as another head.
 constexpr std::uint32_t kZeroSumsMax = kListHeadBytes / 8;
 
 Record create_record(const Shard& shard) {
@@ -23,7 +24,7 @@ Record create_record(const Shard& shard) {
   return out;
 }
 
-/// Collects the runs from `block` on, at most `most`. @return how many blocks they cover.
+/// Collects the runs from `block` on, at most `most`. @return the number of blocks that they cover.
 std::uint32_t collect_runs(const Shard& shard, std::uint32_t block, std::size_t most,
                            std::vector<BlockRun>& runs) {
   runs.clear();
@@ -79,7 +80,7 @@ Shard* Table::find(ExtentId id) {
 
 Result<void> Table::create(const Record& record) {
   const std::string what = "extent " + std::to_string(record.extent.value());
-  if (shards_.count(record.extent) != 0) return Error(Errc::kCorrupt, what + " is made twice");
+  if (shards_.count(record.extent) != 0) return Error(Errc::kCorrupt, what + " is created twice");
   const std::uint64_t most = kPathBytesMax * paths_;
   const std::uint64_t blocks =
       record.length_bytes > most
@@ -126,7 +127,7 @@ Result<void> Table::apply(const Record& record) {
   const std::string what = "extent " + std::to_string(record.extent.value());
   Shard* const shard = find(record.extent);
   if (shard == nullptr)
-    return Error(Errc::kCorrupt, "a record of " + what + ", which is not there");
+    return Error(Errc::kCorrupt, "a record names " + what + ", which does not exist");
   bool sound = true;
   switch (record.kind) {
     case Record::Kind::kMap: sound = map(*shard, record); break;
@@ -138,7 +139,7 @@ Result<void> Table::apply(const Record& record) {
       break;
     case Record::Kind::kCreate: break;
   }
-  if (!sound) return Error(Errc::kCorrupt, "a record leaves the bounds of " + what);
+  if (!sound) return Error(Errc::kCorrupt, "a record exceeds the bounds of " + what);
   return {};
 }
 
@@ -184,8 +185,7 @@ std::uint64_t new_shard_bytes(const Shard& shard) {
   return kCreateBytes + 8 * runs + kListHeadBytes * ((runs - 1) / kMapRunsMax + 1);
 }
 
-// Records fill what is left of a frame: a whole one of 256 elements would waste half of a frame of
-// 4 KiB.
+// Records fill the rest of a frame: a record of 256 elements would waste half of a frame of 4 KiB.
 bool SnapshotCursor::put_map(const Shard& shard, RecordWriter& out) {
   std::vector<BlockRun> runs;
   while (block_ < shard.blocks()) {
@@ -213,7 +213,7 @@ bool SnapshotCursor::put_sums(const Shard& shard, RecordWriter& out) {
     if (room == 0) return false;
     const auto most =
         static_cast<std::uint32_t>(std::min<std::size_t>(room, shard.blocks() - block_));
-    std::uint32_t count = 1;  // up to the last one written
+    std::uint32_t count = 1;  // up to the last written block
     for (std::uint32_t i = 1; i < most && i - count <= kZeroSumsMax; ++i) {
       if (shard.sums[block_ + i] != 0) count = i + 1;
     }

@@ -69,7 +69,7 @@ bool Chunk::make_sums() {
 Errc Chunk::check(std::uint32_t& bad_block) const {
   const std::byte* const from = memory().data();
   const std::uint64_t* const wanted = shard().sums.data() + block;
-  std::uint32_t right = 0;  // blocks
+  std::uint32_t right = 0;  // number of blocks
   const auto compare = [this, from, wanted, &right] {
     for (; right < blocks; ++right) {
       if (block_sum(block_at(from, right)) != wanted[right]) return;

@@ -27,18 +27,18 @@ ChunkEngine::ChunkEngine(Device& device, Paths& paths, const Options& options)
       starting_(options.transfers_max),
       for_space_(paths.size(), Queue(options.transfers_max)) {
   HO_CHECK(options.bounce_buffers > 0 && options.chunks_max > 0);
-  HO_CHECK(options.device_ops_max >= 2);  // a chunk that reads both of its old ends
+  HO_CHECK(options.device_ops_max >= 2);  // a chunk may read both of its old ends
   for (std::size_t i = options.chunks_max; i-- > 0;) free_chunks_.push_back(static_cast<Slot>(i));
   for (std::size_t i = 0; i < options.bounce_buffers; ++i) {
     free_bounces_.push_back(bounce_memory_.data() + i * kDeviceOpBytesMax);
   }
   ended_.reserve(options.transfers_max);
-  // Registered where the kernel allows it; without that it is slower, not wrong.
+  // Registered if the kernel allows it; otherwise only slower.
   static_cast<void>(device_.add_memory(bounce_memory_.span()));
 }
 
-/// What the rest of a write, that has not been issued, takes of each path: whole blocks. At worst
-/// each durable one has a frame of its own.
+/// What the rest of a write, not yet issued, needs of each path, in whole blocks. In the worst case
+/// each durable block has its own frame.
 ChunkEngine::Needs ChunkEngine::need_left(const Transfer& transfer) const {
   Needs needs;
   const Striping striping(transfer.extent->info.id, path_count());
@@ -72,7 +72,8 @@ void ChunkEngine::abandon(const Transfer& transfer) {
   for (std::size_t i = 0; i < paths_.size(); ++i) paths_[i]->budget.settle(needs[i]);
 }
 
-/// What a chunk may write is part of the budget; what went to the device is wear instead.
+/// Bytes that a chunk may write count against the budget; bytes that went to the device count as
+/// wear.
 void ChunkEngine::settle_data(Chunk& chunk) {
   if (!chunk.promised) return;
   path_of(chunk).budget.settle({chunk.bytes(), 0});
@@ -85,7 +86,7 @@ void ChunkEngine::start(Transfer& transfer) {
   starting_.push(transfer);
 }
 
-/// Those that wait for a path's blocks come first: they have waited for longest.
+/// Transfers that wait for blocks of a path come first: they have waited longest.
 void ChunkEngine::issue() {
   for (Queue& queue : for_space_) {
     if (!issue_from(queue)) return;
@@ -93,8 +94,8 @@ void ChunkEngine::issue() {
   static_cast<void>(issue_from(starting_));
 }
 
-/// Starts a queue's transfers in their order. One that has no free block on its path goes on to
-/// wait for that path: those behind it may want nothing of it. @return false: the device is full.
+/// Starts a queue's transfers in order. A transfer without a free block on its path waits for that
+/// path; those behind it may use other paths. @return false: the device is full.
 bool ChunkEngine::issue_from(Queue& queue) {
   while (!queue.empty()) {
     Transfer& transfer = queue.front();
@@ -116,8 +117,8 @@ bool ChunkEngine::issue_from(Queue& queue) {
   return true;
 }
 
-/// Starts all that can be started now of a transfer. @return kYes: nothing is left to start;
-/// kNoRoom, kNoSpace: of what the rest needs.
+/// Starts all chunks of a transfer that can start now. @return kYes: nothing is left to start;
+/// kNoRoom, kNoSpace: what the rest lacks.
 ChunkEngine::Started ChunkEngine::start_chunks(Transfer& transfer) {
   while (transfer.code == Errc::kOk && transfer.issued_bytes < transfer.op.memory.size()) {
     const Started started = start_chunk(transfer);
@@ -166,10 +167,10 @@ ChunkEngine::Placed ChunkEngine::place_read(Chunk& chunk) {
   return Placed::kYes;
 }
 
-/// Where a write goes. Blocks of a durable extent that hold something are never written over: a
-/// crash would leave neither the old nor the new. @return kWait: no free block now, but some come
-/// free, or others wait for them already; kFailed: none do, or the log is broken: its last frame
-/// may or may not name the very blocks.
+/// Chooses the place of a write. Written blocks of a durable extent are never overwritten: a crash
+/// could destroy both the old and the new contents. @return kWait: no free block now, but blocks
+/// will become free, or others already wait for them; kFailed: none will, or the log is broken: its
+/// last frame may name exactly these blocks.
 ChunkEngine::Placed ChunkEngine::place_write(Chunk& chunk) {
   StorePath& path = path_of(chunk);
   const Shard& shard = chunk.shard();
@@ -187,7 +188,7 @@ ChunkEngine::Placed ChunkEngine::place_write(Chunk& chunk) {
     chunk.physical = shard.physical[chunk.block];
     return Placed::kYes;
   }
-  // Blocks can come free while transfers are being started: not for one that came later.
+  // Blocks may become free while transfers start, but not for a transfer that came later.
   const Queue& waiting = for_space_[chunk.path.value()];
   if (!waiting.empty() && &waiting.front() != chunk.transfer) return Placed::kWait;
   const auto run = path.volume.space.take(chunk.blocks);
@@ -204,7 +205,7 @@ ChunkEngine::Placed ChunkEngine::place_write(Chunk& chunk) {
   return Placed::kYes;
 }
 
-/// What the user's bytes leave open in the first and the last block comes from where it is now.
+/// Reads the parts of the first and the last block that the user's bytes do not cover.
 void ChunkEngine::fill_ends(Slot index) {
   Chunk& chunk = chunks_[index];
   const Shard& shard = chunk.shard();
@@ -225,12 +226,13 @@ void ChunkEngine::fill_ends(Slot index) {
 }
 
 /// All blocks are complete in memory, or will be once the user's bytes are copied. The device works
-/// while the checksums are made.
+/// while the checksums are computed.
 void ChunkEngine::start_write(Slot index) {
   Chunk& chunk = chunks_[index];
   if (chunk.bounce != nullptr && !chunk.copy_in()) return finish_write(index, Errc::kUnavailable);
   submit(index, Role::kData, DeviceOpKind::kWrite);
-  // What is gone now may have been written or not: it has failed when the device is done with it.
+  // The memory has disappeared, and may have been written or not: the write fails when the device
+  // is done.
   if (!chunk.make_sums()) chunk.fill_code = Errc::kUnavailable;
 }
 
@@ -239,7 +241,7 @@ void ChunkEngine::submit(Slot index, Role role, DeviceOpKind kind) {
   StorePath& path = path_of(chunk);
   const Geometry& geometry = path.volume.geometry;
   DeviceOp op;
-  // Chunk and role in one number, below the journals'.
+  // Encodes chunk and role in one number, below those of the journals.
   op.op = OpId((std::uint64_t{index} << 2U) | static_cast<unsigned>(role));
   op.kind = kind;
   op.path = chunk.path;
@@ -255,7 +257,7 @@ void ChunkEngine::submit(Slot index, Role role, DeviceOpKind kind) {
     settle_data(chunk);
     path.count_written(op.memory.size());
   }
-  // start_chunk() looked that there is room.
+  // start_chunk() has checked that there is room.
   HO_CHECK(device_.submit(op).ok());
   ++device_open_;
 }
@@ -328,7 +330,7 @@ void ChunkEngine::on_commit(const Commit& commit, Errc code) {
   finish_chunk(static_cast<Slot>(commit.token), code);
 }
 
-/// A write that ended before its commit: the blocks that it took are free again.
+/// A write ended before its commit: frees the blocks that it took.
 void ChunkEngine::finish_write(Slot index, Errc code) {
   const Chunk& chunk = chunks_[index];
   if (chunk.moved) path_of(chunk).volume.space.give({chunk.physical, chunk.blocks});
@@ -355,7 +357,7 @@ void ChunkEngine::finish_chunk(Slot index, Errc code, std::uint32_t bad_block) {
   if (transfer.chunks_open == 0 && !transfer.starting) end(transfer);
 }
 
-/// What a failed write did not get to is not promised to it any more.
+/// Ends the promise for the rest of a failed write.
 void ChunkEngine::end(Transfer& transfer) {
   abandon(transfer);
   HO_CHECK(ended_.size() < ended_.capacity());
@@ -369,7 +371,7 @@ void ChunkEngine::fail(Transfer& transfer, Errc code, const Fault& fault) {
   transfer.fault = fault;
 }
 
-/// @param physical  data block of the path where `block` of the chunk lies.
+/// @param physical  data block of the path with block `block` of the chunk
 Fault ChunkEngine::fault_at(const Chunk& chunk, std::uint32_t block, std::uint32_t physical) const {
   const ExtentId extent = chunk.transfer->extent->info.id;
   const Striping striping(extent, path_count());

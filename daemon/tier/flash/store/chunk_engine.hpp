@@ -18,51 +18,51 @@
 
 namespace ho::flash {
 
-/// Carries transfers out, chunk by chunk.
+/// Runs transfers, chunk by chunk.
 ///
 ///   read:   device -> checksums -> (copy out) -> ended
 ///   write:  (read old ends, copy in) -> device, checksums beside -> [durable: journal] -> ended
 ///
 /// Transfers start in the order of start(), each as far as there are chunks, buffers and room on
-/// the device. One that finds no free block on its path waits for that path; others pass it.
+/// the device. A transfer without a free block on its path waits for that path; others overtake it.
 /// Owner: the store's thread. Allocates nothing after construction.
 class ChunkEngine {
  public:
   struct Options {
     std::size_t transfers_max = 0;
-    std::size_t chunks_max = 0;        ///< at a time; those that wait for the log count
-    std::size_t bounce_buffers = 0;    ///< of 1 MiB
-    std::uint32_t device_ops_max = 0;  ///< of chunks, at a time
+    std::size_t chunks_max = 0;        ///< limit at a time; includes chunks that wait for the log
+    std::size_t bounce_buffers = 0;    ///< number of buffers of 1 MiB
+    std::uint32_t device_ops_max = 0;  ///< limit for chunks on the device
   };
   using Paths = std::vector<std::unique_ptr<StorePath>>;
 
-  /// @param paths  outlives the engine.
+  /// @param paths  must outlive the engine
   ChunkEngine(Device& device, Paths& paths, const Options& options);
   ChunkEngine(const ChunkEngine&) = delete;
   ChunkEngine& operator=(const ChunkEngine&) = delete;
 
-  /// Lets a transfer in, as far as write budgets go: what it may write is promised to it until it
+  /// Admits a transfer if the write budgets allow it. Its writes then count as promised until it
   /// ends. @return kBusy, kExhausted as StorePath::check_budget(); nothing is promised then.
   [[nodiscard]] Result<void> admit(const Transfer& transfer);
-  /// Ends what admit() promised to a transfer that is not started any more.
+  /// Ends the promise of an admitted transfer that will not start.
   void abandon(const Transfer& transfer);
-  /// Takes an admitted transfer up; issue() starts it. It stays where it is until it is in
-  /// ended(), at most transfers_max at a time.
+  /// Accepts an admitted transfer; issue() starts it. It must stay in place until it is in ended().
+  /// At most transfers_max at a time.
   void start(Transfer& transfer);
-  /// Starts all that can be started now.
+  /// Starts everything that can start now.
   void issue();
 
-  /// An operation ended that is not a journal's.
+  /// A device operation ended that does not belong to a journal.
   void on_device(const Completion& completion);
   /// The journal has ended the commit of a chunk.
   void on_commit(const Commit& commit, Errc code);
 
-  /// Transfers that have ended since the last clear_ended(), in that order.
+  /// Transfers that ended since the last clear_ended(), in that order.
   [[nodiscard]] const std::vector<Transfer*>& ended() const { return ended_; }
   void clear_ended() { ended_.clear(); }
-  /// Bytes whose checksums were looked at since the last call.
+  /// Number of bytes whose checksums were checked since the last call.
   [[nodiscard]] std::uint64_t take_checked_bytes() { return std::exchange(checked_bytes_, 0); }
-  /// Operations of ours on the device: it uses our memory.
+  /// The engine's operations on the device, which use its memory.
   [[nodiscard]] std::uint32_t open_ops() const { return device_open_; }
 
  private:
@@ -86,7 +86,7 @@ class ChunkEngine {
   enum class Role : std::uint8_t { kData = 0, kHead = 1, kTail = 2 };
   enum class Started : std::uint8_t { kYes, kNoRoom, kNoSpace, kFailed };
   enum class Placed : std::uint8_t { kYes, kWait, kFailed };
-  /// Of a transfer, by path.
+  /// The needs of a transfer, by path.
   using Needs = std::array<WriteNeed, kPathsMax>;
 
   [[nodiscard]] Needs need_left(const Transfer& transfer) const;
@@ -125,7 +125,7 @@ class ChunkEngine {
   AlignedMemory bounce_memory_;
   std::vector<std::byte*> free_bounces_;
   Queue starting_;
-  std::vector<Queue> for_space_;  ///< by path: those that wait for a free block there
+  std::vector<Queue> for_space_;  ///< by path: transfers that wait for a free block there
   std::uint64_t checked_bytes_ = 0;
   std::vector<Transfer*> ended_;
 };

@@ -13,13 +13,14 @@ namespace ho::flash {
 namespace {
 
 constexpr auto kSettleTurn = std::chrono::milliseconds(100);
-// A snapshot of the largest path takes seconds; minutes without an answer mean a dead device.
+// A snapshot of the largest path takes seconds; after minutes without an answer the device counts
+// as dead.
 constexpr auto kSettleMax = std::chrono::minutes(5);
-// Of kSettleTurn each: how long the destructor waits for a device.
+// Turns of kSettleTurn that the destructor waits for a device.
 constexpr int kEndTurns = 100;
 
-/// Frames of its own log that each path may have open: at most a quarter of the device's depth is
-/// for logs, but for what they need.
+/// Number of frames that each path's log may have open: logs use at most a quarter of the device's
+/// depth, unless they need more.
 std::uint32_t frames_open(std::uint32_t depth_ops, std::uint32_t path_count) {
   std::uint32_t frames = kFramesOpenMax;
   while (frames > 1 && 4 * path_count * Journal::device_ops(frames) > depth_ops) --frames;
@@ -36,7 +37,7 @@ Result<std::unique_ptr<ExtentStore>> ExtentStore::open(std::unique_ptr<Device> d
   std::unique_ptr<ExtentStore> store(
       new ExtentStore(std::move(device), std::move(options), std::move(*volumes)));
   store->adopt_extents();
-  // A log of this run's own: what recovery dropped is gone from it, and both copies are sound.
+  // Each run starts a new log: it no longer has what recovery dropped, and both copies are valid.
   for (auto& path : store->paths_) path->journal.request_snapshot();
   if (auto settled = store->settle(); !settled) return settled.error();
   return store;
@@ -49,7 +50,8 @@ ExtentStore::ExtentStore(std::unique_ptr<Device> device, Options options,
   const auto path_count = static_cast<std::uint32_t>(volumes.size());
   ChunkEngine::Options engine;
   engine.transfers_max = options_.ops_max;
-  // Chunks that wait for the log hold no place on the device: more of them than it takes.
+  // Chunks that wait for the log are not on the device, so there are more chunks than the device's
+  // depth.
   engine.chunks_max = std::max<std::size_t>(std::size_t{4} * depth, options_.ops_max);
   engine.bounce_buffers = options_.bounce_buffers;
   Journal::Options journal;
@@ -86,8 +88,8 @@ void ExtentStore::adopt_extents() {
   for (auto& path : paths_) path->volume.next_extent = next_extent_;
 }
 
-/// Runs the journals until nothing is left to do, also where one of them breaks: the others have
-/// operations under way.
+/// Runs the journals until nothing is left to do, even if one of them breaks: the others have
+/// operations in flight.
 Result<void> ExtentStore::settle() {
   const SteadyClock clock;
   const TimePoint end = clock.now() + kSettleMax;
@@ -107,14 +109,14 @@ Result<void> ExtentStore::settle() {
   return {};
 }
 
-/// Operations that the device has.
+/// The number of operations on the device.
 std::uint64_t ExtentStore::under_way() const {
   std::uint64_t count = engine_->open_ops();
   for (const auto& path : paths_) count += path->journal.open_ops();
   return count;
 }
 
-/// The logs' and the bounce memory is the device's until each operation on it has ended.
+/// The device uses the memory of logs and bounce buffers until each operation has ended.
 ExtentStore::~ExtentStore() {
   std::uint64_t left = under_way();
   for (int turn = 0; left > 0 && turn < kEndTurns;) {
@@ -127,7 +129,7 @@ ExtentStore::~ExtentStore() {
     ++turn;
   }
   if (left == 0) return;
-  // What never came back may still come. A path's journal owns the memory of its frames.
+  // Operations that never ended may still end. A path's journal owns the memory of its frames.
   keep_for_good(std::move(engine_));
   keep_for_good(std::move(paths_));
 }
@@ -157,12 +159,12 @@ bool ExtentStore::sealed() const {
 }
 
 Result<void> ExtentStore::check_create(const ExtentSpec& spec, const Striping& striping) const {
-  if (spec.length_bytes == 0) return Error(Errc::kInvalidArgument, "an empty extent");
+  if (spec.length_bytes == 0) return Error(Errc::kInvalidArgument, "the extent is empty");
   if (extents_.size() >= options_.extents_max) {
-    return Error(Errc::kExhausted, "there are " + std::to_string(extents_.size()) +
-                                       " flash extents; more would take too much memory");
+    return Error(Errc::kExhausted,
+                 "there are " + std::to_string(extents_.size()) + " flash extents, the limit");
   }
-  if (creating_ >= options_.ops_max) return Error(Errc::kBusy, "too many extents being made");
+  if (creating_ >= options_.ops_max) return Error(Errc::kBusy, "too many extents are being made");
   for (const auto& path : paths_) {
     const std::uint64_t blocks = striping.shard_blocks(path->volume.path, spec.length_bytes);
     if (auto room = path->check_room(spec.policy, blocks); !room) return room;
@@ -192,7 +194,7 @@ Result<ExtentId> ExtentStore::create(const ExtentSpec& spec) {
   return info.id;
 }
 
-/// Has the logs told of a durable extent's shards. @return kExhausted, kBusy: nothing was begun.
+/// Logs the shards of a durable extent. @return kExhausted, kBusy: nothing began.
 Result<void> ExtentStore::log_creation(Entry& entry) {
   const Extent& extent = entry.extent;
   std::array<WriteNeed, kPathsMax> needs;
@@ -200,7 +202,7 @@ Result<void> ExtentStore::log_creation(Entry& entry) {
     if (extent.shards[i] == nullptr) continue;
     needs[i].frame_bytes = frame_bytes(new_shard_bytes(*extent.shards[i]));
     if (needs[i].frame_bytes <= paths_[i]->volume.geometry.frame_bytes_max()) continue;
-    return Error(Errc::kExhausted, "the free space is too scattered for one durable extent of " +
+    return Error(Errc::kExhausted, "the free space is too fragmented for one durable extent of " +
                                        format_bytes(extent.info.length_bytes));
   }
   for (std::size_t i = 0; i < paths_.size(); ++i) {
@@ -223,16 +225,16 @@ Result<void> ExtentStore::log_creation(Entry& entry) {
   return {};
 }
 
-/// Gives back what was taken for an extent that the logs know nothing of.
+/// Returns the blocks of an extent that is not in the logs.
 void ExtentStore::drop_shards(ExtentId extent) {
   for (auto& path : paths_) path->drop_shard(extent);
 }
 
-/// The end of a scratch extent: at once, or when the last operation that runs on it has ended.
+/// Ends a scratch extent: at once, or when its last running operation ends.
 void ExtentStore::doom(Entry& entry) {
   HO_CHECK(entry.extent.info.policy == Policy::kScratch && entry.state == Entry::State::kLive);
   entry.state = Entry::State::kDoomed;
-  // The last one to end takes the extent with it.
+  // The last operation to end removes the extent.
   const bool used = !entry.ops.empty();
   if (used) return cancel_ops(entry, Errc::kCanceled);
   const ExtentId id = entry.extent.info.id;

@@ -37,29 +37,30 @@ struct FreeOp {
 
 struct StoreCompletion {
   Completion done;
-  Fault fault;  ///< meaningful where done.code is not kOk
+  Fault fault;  ///< valid if done.code is not kOk
 };
 
-/// The flash tier of one node: extents striped over paths, every block under a checksum.
+/// The flash of one node: extents striped over paths, every block with a checksum.
 ///
-/// * A read gives exactly what was written last, or an error: kCorrupt (a checksum does not match),
-///   kNotFound (a block that was never written), kIo.
-/// * The memory of an operation may vanish under it (its file is cut short by whoever shares it):
-///   kUnavailable. After install_memory_guard() on the owner's thread; without, that is SIGBUS.
-/// * A write of a durable extent completes when data, checksums and log are safe. A crash before
-///   leaves each of its blocks old or new, and so does a failed one, unless the device lost what it
-///   had completed without the machine going down (LAYOUT.md): then blocks may read as kCorrupt.
-/// * A write of a scratch extent completes when the device took it. Nothing of it is left after
-///   a crash. After a failed one the blocks may read as kCorrupt.
-/// * Operations on common blocks of an extent happen in the order of submit(); others in any order.
+/// * A read returns the bytes written last, or an error: kCorrupt (wrong checksum), kNotFound (a
+///   block that was never written), kIo.
+/// * The memory of an operation may disappear (another process truncates its file): kUnavailable.
+///   This needs install_memory_guard() on the owner's thread; without it, the process gets SIGBUS.
+/// * A write of a durable extent completes when data, checksums and log are durable. After a crash
+///   before that, or a failed write, each of its blocks is old or new. Exception: if the device
+///   loses completed writes without a reboot of its machine (LAYOUT.md), blocks may read as
+///   kCorrupt.
+/// * A write of a scratch extent completes when the device has accepted it. After a crash the
+///   extent no longer exists. After a failed write its blocks may read as kCorrupt.
+/// * Operations on common blocks of an extent run in the order of submit(); others in any order.
 ///
-/// The store decides on extents and the order of operations; ChunkEngine moves the bytes, each
+/// The store manages extents and the order of operations. ChunkEngine moves the bytes. Each
 /// StorePath keeps its log and its budget.
 ///
-/// Owner: one thread, also the device's. submit() and poll() never block and allocate nothing;
-/// open(), create() and close() may. Lifecycle: open -> operations -> close, or just the
-/// destructor, which is a crash as far as the paths are concerned; no operation may be in flight.
-/// Those of its logs are waited for, up to ten seconds.
+/// Owner: one thread, which also owns the device. submit() and poll() never block and never
+/// allocate; open(), create() and close() may. Lifecycle: open -> operations -> close. The
+/// destructor without close() is like a crash for the paths: no operation may be in flight; it
+/// waits up to ten seconds for those of the logs.
 class ExtentStore {
  public:
   ExtentStore(const ExtentStore&) = delete;
@@ -68,39 +69,41 @@ class ExtentStore {
 
   struct Options {
     std::size_t ops_max = 256;
-    std::size_t bounce_buffers = 16;  ///< 1 MiB each, for unaligned ends and memory
+    std::size_t bounce_buffers = 16;  ///< 1 MiB each, for ends and memory that are not aligned
     std::uint32_t day = 0;            ///< days since 1970, UTC
-    /// So many extents can be made. About half a KiB of memory each, however small it is.
+    /// Limit for extents. Each takes about half a KiB of memory, whatever its size.
     std::size_t extents_max = std::size_t{1} << 20U;
     std::uint64_t salt = 0;  ///< random
     SetId new_set{};         ///< random; for formatting
-    /// So much written data is worth a frame of its own in the log (8 KiB) while others are open.
+    /// While other frames are open, this much written data justifies another frame in the log (8
+    /// KiB).
     std::uint64_t frame_data_bytes_min = kMiB;
-    /// Per path, logs included; missing or 0: no budget. A durable block counts three times until
-    /// its write has ended, as its frame may be its own: what would fit but for that is kBusy.
+    /// Write budget per path, logs included; absent or 0: no budget. A durable block counts three
+    /// times until its write ends, since its frame may be its own: a request that would fit without
+    /// this gets kBusy.
     std::vector<std::uint64_t> write_bytes_per_day_max;
   };
 
-  /// Recovers the paths of a device, formats them where all are blank, and begins a new log on
-  /// each. `findings` says what was seen and did no harm. @return as open_path_set(), and kIo where
-  /// a log cannot be written.
+  /// Recovers the paths of a device, formats them if all are blank, and begins a new log on each.
+  /// `findings` lists harmless findings. @return as open_path_set(); also kIo if a log cannot be
+  /// written.
   [[nodiscard]] static Result<std::unique_ptr<ExtentStore>> open(std::unique_ptr<Device> device,
                                                                  Options options,
                                                                  Findings& findings);
 
-  /// Reserves space; all or nothing. Operations can be submitted at once.
-  /// @return kInvalidArgument; kExhausted: no space, the log could not hold it, extents_max, or a
-  /// path's write budget of the day; kBusy: too many are being made, or what is under way may need
-  /// that budget; kIo: a path is broken.
+  /// Reserves space, all or nothing. Operations may start at once.
+  /// @return kInvalidArgument; kExhausted: no space, no room in the log, extents_max, or the write
+  /// budget of a path for this day; kBusy: too many are being made, or writes in flight may need
+  /// the budget; kIo: a path is broken.
   [[nodiscard]] Result<ExtentId> create(const ExtentSpec& spec);
 
-  /// Each accepted operation gets one completion. Memory belongs to the store until then, and
-  /// what is written must not change.
-  /// @return kNotFound, kOutOfRange, kInvalidArgument (empty), kBusy (ops_max, or what is under way
-  /// may need the write budget), kExhausted (a path's write budget of the day); nothing was started
-  /// then.
+  /// Each accepted operation has one completion. Until then the store uses its memory, and bytes to
+  /// write must not change.
+  /// @return kNotFound, kOutOfRange, kInvalidArgument (empty), kBusy (ops_max, or writes in flight
+  /// may need the write budget), kExhausted (the write budget of a path for this day); nothing
+  /// started then.
   [[nodiscard]] Result<void> submit(const TransferOp& op);
-  /// Completes when the extent is gone for good and its space is free.
+  /// Completes when no crash can bring the extent back and its space is free.
   [[nodiscard]] Result<void> submit(const FreeOp& op);
 
   /// Ends every scratch extent of a session: operations that have not begun get kCanceled.
@@ -109,59 +112,60 @@ class ExtentStore {
   std::size_t poll(std::span<StoreCompletion> out);
   void wait(Duration time_max) { device_->wait(time_max); }
 
-  /// Makes counters safe. Every operation has completed.
+  /// Makes the counters durable. All operations must have completed.
   [[nodiscard]] Result<void> close();
 
-  /// Call often; cost: nothing but a look at each path. Writes each path's wear counters down when
-  /// they are StorePath::kSaveWearAfter old: a crash forgets no more.
+  /// Call it often; it only looks at each path. Writes the wear counters of a path once they are
+  /// StorePath::kSaveWearAfter old: a crash loses no more than that.
   ///
-  /// Lets each log that took no durable write for kSealAfter say that all it holds is safe,
-  /// whatever else goes on. Without, recovery after a power cut takes a block of the last writes
-  /// that was damaged since for one that never arrived.
+  /// If a log had no durable write for kSealAfter, makes it record that all its contents are
+  /// durable, whatever else goes on. Without this record, recovery after a power cut mistakes a
+  /// damaged block of the last writes for one that never arrived.
   void tend_logs(TimePoint now);
   static constexpr auto kSealAfter = StorePath::kSealAfter;
-  /// The same at once, for all paths.
+  /// Does so at once for all paths.
   void seal();
-  /// Whether all logs say so.
+  /// Whether all logs have this record.
   [[nodiscard]] bool sealed() const;
 
-  /// How the making of a durable extent stands: until it is kMade a crash forgets it.
+  /// The state of making a durable extent: before kMade a crash loses it.
   enum class Making : std::uint8_t { kUnderWay, kMade, kFailed };
   [[nodiscard]] Making making(ExtentId extent) const;
 
   void set_day(std::uint32_t day);
   [[nodiscard]] Device& device() { return *device_; }
-  /// What the device of so many paths has to take at a time: the logs' share, and work beside it.
+  /// The device depth that this many paths need: the share of the logs, and work beside it.
   [[nodiscard]] static constexpr std::uint32_t depth_ops(std::size_t path_count) {
     return std::max(64U, 16 * static_cast<std::uint32_t>(path_count));
   }
   [[nodiscard]] const std::string& notice() const { return device_->caps().notice; }
   [[nodiscard]] std::size_t extent_count() const { return extents_.size(); }
   [[nodiscard]] std::vector<PathStatus> paths() const;
-  /// By id, without those being made; the first `count_max` behind `after`. Cost: what it returns.
+  /// Lists extents by id, without those being made; at most `count_max` after `after`. Cost: the
+  /// size of the result.
   [[nodiscard]] std::vector<ExtentInfo> extents(ExtentId after = ExtentId(0),
                                                 std::size_t count_max = SIZE_MAX) const;
   [[nodiscard]] std::optional<ExtentInfo> find(ExtentId extent) const;
   /// "path /x: extent 7, block 12 (byte 49152 of the path)"
   [[nodiscard]] std::string describe(const Fault& fault) const;
-  /// Every block has one owner or is free. For tests; cost: all blocks.
+  /// Checks that every block is free or has one owner. For tests; cost: all blocks.
   void check_space() const;
 
  private:
   using Slot = std::uint32_t;
 
-  /// An extent and what is under way on it.
+  /// An extent and its operations in progress.
   ///
-  ///   kCreating -> kLive -> kFreeing -> (gone)    durable: the log makes both ends safe
-  ///   kCreating, kFreeing -> kLost                the log broke: nobody knows
+  ///   kCreating -> kLive -> kFreeing -> (gone)    durable: both ends are logged
+  ///   kCreating, kFreeing -> kLost                the log broke: the state is unknown
   ///   kLive -> kDoomed -> (gone)                  scratch, when its session ends
   struct Entry {
     enum class State : std::uint8_t { kCreating, kLive, kFreeing, kDoomed, kLost };
     Extent extent;
     State state = State::kLive;
-    std::uint32_t commits_open = 0;  ///< of its creation
+    std::uint32_t commits_open = 0;  ///< commits of its creation
     std::vector<Slot> ops;           ///< in the order of submit()
-    bool ending = false;             ///< its free has been submitted: nothing comes after it
+    bool ending = false;             ///< its free was submitted: no operation follows
   };
 
   struct Op {
@@ -169,10 +173,10 @@ class ExtentStore {
     State state = State::kNone;
     Entry* entry = nullptr;
     bool frees = false;
-    std::uint32_t commits_open = 0;  ///< of a free
-    Transfer transfer;               ///< of a free: op, code and fault alone
+    std::uint32_t commits_open = 0;  ///< commits of a free
+    Transfer transfer;               ///< of a free only op, code and fault are used
 
-    /// Blocks of the extent that it touches, first to last.
+    /// The blocks of the extent that it touches, first to last.
     [[nodiscard]] std::uint64_t first_block() const;
     [[nodiscard]] std::uint64_t last_block() const;
   };
@@ -203,7 +207,7 @@ class ExtentStore {
   void on_created(StorePath& path, const Journal::Done& done);
   void on_freed(StorePath& path, const Journal::Done& done);
 
-  std::unique_ptr<Device> device_;  // the destructor sees to what of the rest it still uses
+  std::unique_ptr<Device> device_;  // the destructor keeps alive what it may still use
   Options options_;
   ChunkEngine::Paths paths_;
   std::unique_ptr<ChunkEngine> engine_;
@@ -212,7 +216,7 @@ class ExtentStore {
   std::size_t creating_ = 0;
   std::vector<Op> ops_;
   std::vector<Slot> free_ops_;
-  std::vector<Slot> frees_;  ///< that can start
+  std::vector<Slot> frees_;  ///< frees that can start
   std::vector<StoreCompletion> done_;
 };
 

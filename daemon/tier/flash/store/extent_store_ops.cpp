@@ -1,4 +1,4 @@
-// Operations on extents: their order, their ends.
+// Operations on extents: their order and their ends.
 #include <algorithm>
 #include <array>
 
@@ -9,16 +9,16 @@ namespace ho::flash {
 
 namespace {
 
-// After so many bytes or operations poll() hands out what it has. Devices answer in bursts, and
-// stand idle until the caller's next operations come: 4 KiB reads, 32 in flight, reach 0.95 of fio
-// with 4 a time, 0.88 with 8, 0.74 with all there are (2026, virtio disk, two busy cores).
+// poll() returns after this many bytes or operations. Devices answer in bursts, and are idle until
+// the caller's next operations arrive. 4 KiB reads, 32 in flight, reach 0.95 of fio with 4 at a
+// time, 0.88 with 8, 0.74 with all (2026, virtio disk, two busy cores).
 constexpr std::uint64_t kCheckedBytesMax = 512 * kKiB;
 constexpr std::size_t kDoneMax = 4;
 
 Result<void> check_range(const ExtentInfo& info, std::uint64_t offset, std::uint64_t length) {
-  if (length == 0) return Error(Errc::kInvalidArgument, "no bytes");
+  if (length == 0) return Error(Errc::kInvalidArgument, "the operation has no bytes");
   if (offset > info.length_bytes || length > info.length_bytes - offset) {
-    return Error(Errc::kOutOfRange, "beyond the extent's end");
+    return Error(Errc::kOutOfRange, "the range exceeds the extent");
   }
   return {};
 }
@@ -34,7 +34,7 @@ std::uint64_t ExtentStore::Op::last_block() const {
   return (transfer.op.offset_bytes + transfer.op.memory.size() - 1) / kBlockBytes;
 }
 
-/// Takes a free slot for an operation, which enqueue() uses up.
+/// Takes a free slot for an operation; enqueue() consumes it.
 Result<ExtentStore::Slot> ExtentStore::admit(OpId id, ExtentId extent) {
   using State = Entry::State;
   const auto found = extents_.find(extent);
@@ -44,10 +44,10 @@ Result<ExtentStore::Slot> ExtentStore::admit(OpId id, ExtentId extent) {
     return Error(Errc::kNotFound, "no such extent");
   }
   if (entry->state == State::kLost) {
-    return Error(Errc::kIo, "an I/O error struck while the extent was made or freed");
+    return Error(Errc::kIo, "an I/O error occurred while the extent was made or freed");
   }
-  // Completions that nobody has taken yet count as well.
-  if (free_ops_.size() <= done_.size()) return Error(Errc::kBusy, "queue full");
+  // Completions that were not taken yet count as well.
+  if (free_ops_.size() <= done_.size()) return Error(Errc::kBusy, "the queue is full");
   const Slot slot = free_ops_.back();
   Op& op = ops_[slot];
   HO_CHECK(op.state == Op::State::kNone);
@@ -95,7 +95,7 @@ void ExtentStore::enqueue(Slot slot) {
   wake(*op.entry);
 }
 
-/// Starts what waits on an extent for nothing that came before it.
+/// Starts operations of an extent that no earlier operation blocks.
 void ExtentStore::wake(Entry& entry) {
   if (entry.state != Entry::State::kLive) return;
   for (std::size_t i = 0; i < entry.ops.size(); ++i) {
@@ -115,9 +115,9 @@ void ExtentStore::wake(Entry& entry) {
   }
 }
 
-/// Ends the operations that wait on an extent which goes away.
+/// Ends the waiting operations of an extent that ends.
 void ExtentStore::cancel_ops(Entry& entry, Errc code) {
-  // finish_op() changes the list, and with the last one may end the extent.
+  // finish_op() changes the list; the last one may end the extent.
   const std::vector<Slot> ops = entry.ops;
   for (const Slot slot : ops) {
     Op& op = ops_[slot];
@@ -178,7 +178,7 @@ void ExtentStore::finish_op(Slot slot) {
   }
 }
 
-/// Starts all that can be started. What ends at once may let others go.
+/// Starts everything that can start. An operation that ends at once may unblock others.
 void ExtentStore::issue() {
   do {
     for (std::size_t i = 0; i < frees_.size(); ++i) start_free(frees_[i]);
@@ -235,7 +235,7 @@ void ExtentStore::on_commit(StorePath& path, const Journal::Done& done) {
 bool ExtentStore::handle_commits() {
   bool any = false;
   for (auto& path : paths_) {
-    // By index: what follows from one may append to a broken journal.
+    // By index: handling one may append to a broken journal.
     for (std::size_t i = 0; i < path->journal.done().size(); ++i) {
       const Journal::Done done = path->journal.done()[i];
       on_commit(*path, done);
@@ -248,7 +248,7 @@ bool ExtentStore::handle_commits() {
 }
 
 std::size_t ExtentStore::poll(std::span<StoreCompletion> out) {
-  // First what can start, so that the device works while checksums are looked at here.
+  // First starts operations, so that the device works while checksums are checked here.
   issue();
   std::array<Completion, 4> completions;
   std::uint64_t checked_bytes = 0;
@@ -260,7 +260,7 @@ std::size_t ExtentStore::poll(std::span<StoreCompletion> out) {
     if (count < completions.size()) break;
   }
   handle_commits();
-  // Broken journals answer at once, and one may break in its step.
+  // A broken journal answers at once, and a journal may break in its step.
   do {
     issue();
     while (handle_commits()) issue();

@@ -17,21 +17,21 @@ namespace {
 
 constexpr auto kTurnMax = std::chrono::seconds(1);
 constexpr auto kPublishPeriod = std::chrono::milliseconds(100);
-// Operations on the store at a time; it has room for as many.
+// Limit for operations on the store at a time; the store has room for them.
 constexpr std::uint32_t kRunningMax = 128;
-/// Transfers that the store may have: it serves them in order, so what more it had would stand
-/// before everybody's next turn. Keeps a device busy.
+/// Limit for the bytes of transfers in the store. It serves them in order, so more would delay the
+/// next turn of all sessions. This many keep a device busy.
 constexpr std::uint64_t kRunningBytesMax = 64U << 20U;
 
-/// What gives something back, and so must not be lost for want of room. Each extent is freed once,
-/// each session ends once: their number is bounded by that.
+/// Requests that return something must not fail for lack of room. Each extent is freed once and
+/// each session ends once, which bounds their number.
 bool gives_back(const FlashRequest& request) {
   return std::holds_alternative<FreeExtent>(request) ||
          std::holds_alternative<EndSession>(request) ||
          std::holds_alternative<ForgetSegment>(request);
 }
 
-/// The session whose requests wait where this one has to; 0: those that are of no session.
+/// The session that waits if this request has to; 0: no session.
 std::uint64_t session_of(const FlashRequest& request) {
   if (const auto* const create = std::get_if<CreateExtent>(&request)) {
     return create->spec.owner.session;
@@ -40,7 +40,7 @@ std::uint64_t session_of(const FlashRequest& request) {
   return end == nullptr ? 0 : end->session;
 }
 
-Error closing() { return {Errc::kUnavailable, "flash is being closed"}; }
+Error closing() { return {Errc::kUnavailable, "flash is shutting down"}; }
 
 }  // namespace
 
@@ -65,7 +65,7 @@ Result<std::unique_ptr<ExtentStore>> FlashLoop::open() {
 Result<std::unique_ptr<FlashLoop>> FlashLoop::start(Options options) {
   HO_CHECK(options.make_device != nullptr);
   std::unique_ptr<FlashLoop> loop(new FlashLoop(std::move(options)));
-  // The ring belongs to the thread that makes it, so the store is opened there.
+  // The ring belongs to the thread that makes it, so this thread opens the store.
   std::promise<Result<void>> opened;
   auto outcome = opened.get_future();
   loop->thread_ = std::thread([&loop = *loop, &opened] {
@@ -96,7 +96,7 @@ void FlashLoop::stop() {
   if (Device* const device = device_.exchange(nullptr)) device->wake();
   if (store_ != nullptr && thread_.joinable() &&
       ended_.get_future().wait_for(kStopMax) != std::future_status::ready) {
-    log(LogLevel::kError, "flash: the device does not answer; leaving without it", {});
+    log(LogLevel::kError, "flash: the device does not answer; ending without it", {});
     std::_Exit(EXIT_FAILURE);
   }
   if (thread_.joinable()) thread_.join();
@@ -115,7 +115,7 @@ Result<void> FlashLoop::push(FlashRequest request, Answered answered) {
     const std::lock_guard<std::mutex> guard(queue_mutex_);
     if (stopping_.load()) return closing();
     if (!gives_back(request) && under_way_ >= kRequestsMax) {
-      return Error(Errc::kBusy, "too many flash requests are under way");
+      return Error(Errc::kBusy, "too many flash requests are in flight");
     }
     under_way_ += 1;
     requests_.push_back({std::move(request), std::move(answered)});
@@ -166,13 +166,12 @@ FlashLoop::Status FlashLoop::status() const {
   return status_;
 }
 
-/// Tells the device once of memory that requests come back to: it is pinned and mapped for I/O
-/// then.
+/// Announces a segment to the device once: its memory is then pinned and mapped for I/O.
 void FlashLoop::announce(std::span<std::byte> segment) {
   const auto known = [&](std::span<std::byte> one) { return one.data() == segment.data(); };
   if (segment.empty() || std::any_of(segments_.begin(), segments_.end(), known)) return;
   segments_.push_back(segment);
-  // Where it cannot be registered, operations on it work at a higher price.
+  // If it cannot be registered, operations on it are slower.
   static_cast<void>(store_->device().add_memory(segment));
 }
 
@@ -202,7 +201,7 @@ FlashLoop::Served FlashLoop::serve(const CreateExtent& what, Answered& answered)
   return Served::kYes;
 }
 
-/// Answers for durable extents that have become safe. @return how many.
+/// Answers requests for durable extents that have become durable. @return their number.
 std::size_t FlashLoop::answer_made() {
   return std::erase_if(making_, [this](Making& one) {
     switch (store_->making(one.extent)) {
@@ -211,14 +210,15 @@ std::size_t FlashLoop::answer_made() {
         answer(one.answered, {{}, *store_->find(one.extent)});
         return true;
       case ExtentStore::Making::kFailed:
-        answer(one.answered, {Error(Errc::kIo, "an I/O error in the log; the extent is not made")});
+        answer(one.answered,
+               {Error(Errc::kIo, "an I/O error in the log; the extent was not made")});
         return true;
     }
     return false;
   });
 }
 
-/// One answer for whatever does not fit, so that nobody learns numbers by asking.
+/// The same error for each mismatch, so that no client can find numbers by trying.
 FlashLoop::Served FlashLoop::serve(const FindExtent& what, Answered& answered) {
   const auto found = store_->find(what.extent);
   if (found && found->policy == Policy::kDurable && found->owner.object == what.access) {
@@ -269,7 +269,7 @@ FlashLoop::Served FlashLoop::serve(const StageBytes& what, Answered& answered) {
   return keep(store_->submit(op), answered, {{}, op.memory.size(), false});
 }
 
-/// Keeps an operation in the slot that it was submitted with, until the store is done with it.
+/// Keeps an operation in its slot until the store has finished it.
 FlashLoop::Served FlashLoop::keep(const Result<void>& started, Answered& answered,
                                   Running running) {
   if (!started && started.error().code() == Errc::kBusy) return Served::kWaits;
@@ -298,8 +298,8 @@ void FlashLoop::take_requests() {
   requests_.clear();
 }
 
-/// Everything but transfers. What has to wait, for its path's budget say, holds up its own session
-/// alone.
+/// Serves all requests except transfers. A request that has to wait, for example for a path's
+/// budget, blocks only its own session.
 std::size_t FlashLoop::serve_waiting() {
   std::size_t served = 0;
   std::set<std::uint64_t> waits;
@@ -316,10 +316,10 @@ std::size_t FlashLoop::serve_waiting() {
   return served;
 }
 
-/// One transfer of each session in turn, as long as the store takes any.
+/// Serves one transfer of each session in turn, while the store accepts any.
 std::size_t FlashLoop::serve_transfers() {
   std::size_t served = 0;
-  std::size_t refused = 0;  // sessions in a row: after a round of them the store takes none
+  std::size_t refused = 0;  // sessions in a row that the store refused; after a full round stop
   while (refused < transfers_.size()) {
     auto turn = transfers_.upper_bound(last_session_);
     if (turn == transfers_.end()) turn = transfers_.begin();
@@ -358,7 +358,7 @@ std::size_t FlashLoop::reap() {
       case Errc::kOk: break;
       case Errc::kCanceled: out.error = Error(code, "the extent's session ended"); break;
       case Errc::kUnavailable:
-        out.error = Error(code, "the segment's memory is not there any more");
+        out.error = Error(code, "the segment's memory no longer exists");
         break;
       default: out.error = Error(code, store_->describe(done[i].fault));
     }
@@ -373,8 +373,8 @@ void FlashLoop::run() {
   for (std::uint32_t i = kRunningMax; i-- > 0;) free_running_.push_back(i);
   for (;;) {
     store_->set_day(today());
-    // What a wake announced is taken by reap(), so what was pushed before is seen after it: the
-    // other way round it would lie until the next wake.
+    // reap() consumes the wake, so requests pushed before the wake are seen after it. In the other
+    // order they could wait until the next wake.
     std::size_t handled = reap() + answer_made();
     take_requests();
     handled += serve_waiting() + serve_transfers();

@@ -22,12 +22,12 @@
 
 namespace ho::flash {
 
-// What others ask of the store. Values.
+// Requests to the store. Values.
 
 struct CreateExtent {
-  ExtentSpec spec;  ///< a durable one is answered when a crash cannot undo it
+  ExtentSpec spec;  ///< a durable extent is answered once no crash can undo it
 };
-/// A durable extent by its number and secret.
+/// Finds a durable extent by its number and secret.
 struct FindExtent {
   ExtentId extent;
   std::uint64_t access = 0;
@@ -35,50 +35,53 @@ struct FindExtent {
 struct FreeExtent {
   ExtentId extent;
 };
-/// Extents with larger numbers, FlashLoop::kListMax at most, by number.
+/// Lists extents with larger numbers, by number, at most FlashLoop::kListMax.
 struct ListExtents {
   ExtentId after;
 };
 struct StageBytes {
-  std::uint64_t session = 0;     ///< takes turns with others
-  TransferOp op;                 ///< `op` and memory belong to the loop until the answer
-  std::span<std::byte> segment;  ///< that the memory lies in; announced to the device at first use
+  std::uint64_t session = 0;     ///< sessions take turns
+  TransferOp op;                 ///< the loop uses `op` and its memory until the answer
+  std::span<std::byte> segment;  ///< contains the memory; announced to the device at first use
 };
-/// Its scratch extents end, its transfers that have not begun are canceled.
+/// Ends the session's scratch extents, and cancels its transfers that have not begun.
 struct EndSession {
   std::uint64_t instance = 0;
   std::uint64_t session = 0;
 };
-/// No request names this segment any more.
+/// No further request names this segment.
 struct ForgetSegment {
   std::span<std::byte> segment;
 };
 using FlashRequest = std::variant<CreateExtent, FindExtent, FreeExtent, ListExtents, StageBytes,
                                   EndSession, ForgetSegment>;
 
-/// How a request ended.
+/// The outcome of a request.
 struct FlashAnswer {
   std::optional<Error> error;           ///< names path, extent and block
   ExtentInfo extent = {};               ///< CreateExtent, FindExtent
   std::vector<ExtentInfo> listed = {};  ///< ListExtents
-  bool more = false;                    ///< ListExtents: there are further ones
+  bool more = false;                    ///< ListExtents: there are more
 };
 
-/// The thread that owns a store and its device: the flash half of the node's data threads. It
-/// sleeps while nothing is to do. Sessions take turns with their transfers, each in its own order;
-/// everything else goes first. What has to wait, for its path's budget say, holds up its session.
-/// Owner: the maker's thread, from which requests come too. Lifecycle: start -> listen -> push ...
-/// -> stop (what runs ends, what waits is refused, counters made safe) -> destructor.
+/// The thread that owns a store and its device: the flash part of the node's data threads. It
+/// sleeps while it has no work. Sessions take turns with their transfers, each in its own order;
+/// all other requests go first. A request that has to wait, for example for a path's budget, blocks
+/// its own session only.
+///
+/// Owner: the thread that makes it, which also sends requests. Lifecycle: start -> listen -> push
+/// ... -> stop (running operations end, waiting ones are refused, counters become durable) ->
+/// destructor.
 class FlashLoop {
  public:
-  /// Requests accepted and not yet delivered. Those that give something back (FreeExtent,
+  /// Limit for requests accepted and not yet delivered. Requests that return something (FreeExtent,
   /// EndSession, ForgetSegment) are never refused.
   static constexpr std::size_t kRequestsMax = 4096;
-  /// Extents in one answer.
+  /// Limit for the extents in one answer.
   static constexpr std::size_t kListMax = 4096;
 
   struct Options {
-    /// Makes the device. Called once, on the loop's thread, which owns the device from then on.
+    /// Makes the device. Called once, on the loop's thread, which then owns the device.
     std::function<Result<std::unique_ptr<Device>>()> make_device;
     std::vector<std::uint64_t> write_bytes_per_day_max;  ///< by path; 0: no budget
     std::uint64_t salt = 0;                              ///< random
@@ -87,33 +90,34 @@ class FlashLoop {
   struct Status {
     std::vector<PathStatus> paths;
     std::uint64_t extents = 0;
-    std::string notice;  ///< the device's
+    std::string notice;  ///< from the device
   };
 
-  /// Opens the paths and recovers what they hold; blocks until that is done.
-  /// @return what make_device() and ExtentStore::open() return.
+  /// Opens the paths and recovers their contents; blocks until then.
+  /// @return as make_device() and ExtentStore::open().
   [[nodiscard]] static Result<std::unique_ptr<FlashLoop>> start(Options options);
   ~FlashLoop();
   FlashLoop(const FlashLoop&) = delete;
   FlashLoop& operator=(const FlashLoop&) = delete;
 
-  /// What recovery saw; constant after start().
+  /// The findings of recovery; constant after start().
   [[nodiscard]] const Findings& findings() const { return findings_; }
-  /// At most a second old while nothing happens. Any thread.
+  /// At most one second old while the loop is idle. Any thread.
   [[nodiscard]] Status status() const;
 
-  /// `ring` is called on the loop's thread when there are answers to deliver; it must only post.
-  /// Before the first push().
+  /// Calls `ring` on the loop's thread when there are answers to deliver; it must only post a task.
+  /// Call it before the first push().
   void listen(std::function<void()> ring);
   using Answered = std::function<void(const FlashAnswer&)>;
-  /// @param answered  called once by a later deliver().
-  /// @return kBusy: kRequestsMax are under way. kUnavailable: stopping. Not called then.
+  /// @param answered  called once by a later deliver()
+  /// @return kBusy: kRequestsMax are in flight. kUnavailable: stopping. `answered` is then not
+  /// called.
   [[nodiscard]] Result<void> push(FlashRequest request, Answered answered);
-  /// Hands out the answers that are there, in the order in which requests ended.
+  /// Delivers the answers so far, in the order in which requests ended.
   void deliver();
 
-  /// Ends the thread. A device that does not let go of its last operations in kStopMax (far beyond
-  /// what one takes) ends the process: their memory cannot be given back.
+  /// Ends the thread. If a device does not finish its last operations within kStopMax (far longer
+  /// than an operation takes), this ends the process, since their memory cannot be freed.
   void stop();
   static constexpr auto kStopMax = std::chrono::seconds(30);
 
@@ -130,9 +134,9 @@ class FlashLoop {
   struct Running {
     Answered answered;  ///< empty: the slot is free
     std::uint64_t bytes = 0;
-    bool frees = false;  ///< space: whoever hears the answer finds it in the status
+    bool frees = false;  ///< frees space: the status must show it before the answer arrives
   };
-  /// A durable extent that is not safe yet.
+  /// A durable extent that is not durable yet.
   struct Making {
     ExtentId extent;
     Answered answered;
@@ -165,23 +169,23 @@ class FlashLoop {
   const Options options_;
   Findings findings_;
   std::atomic<bool> stopping_{false};
-  std::atomic<Device*> device_{nullptr};  ///< to wake it; lives until the thread has ended
-  // Guards what the thread publishes once a turn; nobody waits for it on the data path.
+  std::atomic<Device*> device_{nullptr};  ///< for wake-ups; valid until the thread has ended
+  // Protects the values that the thread publishes once per turn; the data path never waits for it.
   mutable std::mutex status_mutex_;
   Status status_;
-  // A mutex: a request is a MiB or more, beside which it costs nothing.
+  // A mutex: a request is a MiB or more, so its cost is negligible.
   std::mutex queue_mutex_;
   std::deque<Asked> requests_;
   std::vector<Answer> answers_;
   std::size_t under_way_ = 0;  ///< accepted and not yet delivered
   std::function<void()> ring_;
 
-  // The thread's own, from start() to its end.
+  // Used by the thread only, from start() to its end.
   std::unique_ptr<ExtentStore> store_;
-  // Taken from requests_, not begun: transfers by session, and the rest.
+  // Taken from requests_ and not begun: transfers by session, and all others.
   std::deque<Asked> waiting_;
   std::map<std::uint64_t, std::deque<Asked>> transfers_;
-  std::uint64_t last_session_ = 0;  ///< whose turn it was
+  std::uint64_t last_session_ = 0;  ///< the session served last
   std::vector<Making> making_;
   std::vector<Running> running_;  ///< by OpId
   std::vector<std::uint32_t> free_running_;

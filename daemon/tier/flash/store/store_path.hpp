@@ -19,12 +19,12 @@ struct PathStatus {
   std::uint64_t free_bytes = 0;
   Wear wear;
   std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
-  bool broken = false;                        ///< readable, takes no durable change
-  std::string broken_why;                     ///< in words; empty where it is not
+  bool broken = false;                        ///< readable, but accepts no durable change
+  std::string broken_why;                     ///< the reason; empty if not broken
 };
 
-/// One path of a store in use: what lies on it, its log, its write budget.
-/// Owner: the store's thread; neither copied nor moved, as the journal refers to the volume.
+/// One path of a store in use: its contents, its log and its write budget. Owner: the store's
+/// thread. Neither copied nor moved, since the journal refers to the volume.
 class StorePath {
  public:
   StorePath(Device& device, Volume&& recovered, const Journal::Options& options,
@@ -35,32 +35,33 @@ class StorePath {
   Volume volume;
   Journal journal;
   WriteBudget budget;
-  /// Writes to other places and frees of durable extents under way: blocks come free with each.
+  /// Number of durable writes to new places and of frees in flight; each will free blocks.
   std::uint64_t freeing = 0;
 
   void set_day(std::uint32_t day) { day_ = day; }
   void count_written(std::uint64_t bytes) { volume.count_written(bytes, day_); }
   /// Starts what the journal can start.
   void step() { journal.step(day_); }
-  /// Whether the budget of the day lets so much in. @return as WriteBudget::check(), with the
-  /// path's name.
+  /// Whether the budget of the day allows this. @return as WriteBudget::check(), with the name of
+  /// the path.
   [[nodiscard]] Result<void> check_budget(const WriteNeed& need) const;
-  /// Whether a shard of so many blocks has room here. @return kExhausted; kIo: the log is broken.
+  /// Whether a shard of this many blocks has room. @return kExhausted; kIo: the log is broken.
   [[nodiscard]] Result<void> check_room(Policy policy, std::uint64_t blocks) const;
 
-  /// Takes blocks for a shard; check_room() let it in. The log knows nothing of it yet.
+  /// Takes blocks for a shard that check_room() accepted. It is not in the log yet.
   Shard& make_shard(const ExtentInfo& info, std::uint64_t blocks);
-  /// Gives the blocks of a shard back that the log does not know, if there is one.
+  /// Returns the blocks of a shard that is not in the log, if there is one.
   void drop_shard(ExtentId extent);
-  /// A durable shard is being freed: the next may have its room in the log.
+  /// A durable shard is being freed: the next may use its room in the log.
   void forget_durable(const Shard& shard);
 
   /// See ExtentStore::tend_logs().
   void tend(TimePoint now);
-  /// Whether the log says that all it holds is safe, or cannot say anything any more.
+  /// Whether the log records that all its contents are durable, or is broken.
   [[nodiscard]] bool sealed() const { return !journal.open_ended() || journal.broken(); }
   [[nodiscard]] PathStatus status() const;
-  /// Every block has one owner or is free. @param at_rest  nothing is under way. Cost: all blocks.
+  /// Checks that every block is free or has one owner. @param at_rest  nothing is in flight. Cost:
+  /// all blocks.
   void check_space(bool at_rest) const;
 
   static constexpr auto kSealAfter = std::chrono::milliseconds(100);
@@ -73,10 +74,10 @@ class StorePath {
   std::uint32_t day_ = 0;  ///< days since 1970, UTC
   std::uint64_t durable_extents_ = 0;
   std::uint64_t durable_blocks_ = 0;
-  std::uint64_t write_frames_seen_ = 0;  ///< of the journal, as tend() last saw them
+  std::uint64_t write_frames_seen_ = 0;  ///< frames of the journal at the last tend()
   TimePoint write_frames_since_;
   std::uint64_t unsaved_wear_seen_ = 0;
-  TimePoint wear_saved_;  ///< when a frame was last seen to have taken the counters down
+  TimePoint wear_saved_;  ///< when a frame last had the wear counters
 };
 
 }  // namespace ho::flash

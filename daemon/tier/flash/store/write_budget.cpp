@@ -11,13 +11,13 @@ namespace ho::flash {
 
 namespace {
 
-/// What so many bytes of frames (in one copy) cost: both copies, and the new logs that they make
-/// necessary, at most.
+/// An upper bound for the cost of this many bytes of frames (in one copy): both copies, and the new
+/// logs that they require.
 std::uint64_t logged_bytes(const LogFill& log, std::uint64_t frame_bytes) {
   HO_CHECK(log.frame_bytes_max >= kBlockBytes && log.frame_bytes_max < log.area_bytes);
-  // A frame that does not fit any more leaves less than the longest open.
+  // A frame that no longer fits leaves less than the longest frame unused.
   const std::uint64_t usable = log.area_bytes - log.frame_bytes_max + kBlockBytes;
-  // create() leaves at least a block of each log. A larger table, which only a path from elsewhere
+  // create() leaves at least one block of each log free. A larger table, which only a foreign path
   // can have, is not written: its path breaks.
   const std::uint64_t table = std::min(log.table_bytes, usable - kBlockBytes);
   const std::uint64_t head = log.begins_log ? usable : std::min(usable, log.head_bytes);
@@ -41,10 +41,10 @@ Result<void> WriteBudget::check(const WriteNeed& need, std::uint64_t written_byt
   if (beside_others <= bytes_per_day_max_) return {};
   const std::string budget = "today's write budget of " + format_bytes(bytes_per_day_max_) + " is ";
   if (log.begins_log || alone <= bytes_per_day_max_) {
-    return Error(Errc::kBusy, budget + "promised to what is under way");
+    return Error(Errc::kBusy, budget + "promised to requests in flight");
   }
   return Error(Errc::kExhausted, budget + "used up (" + format_bytes(written_bytes) +
-                                     " written, or less left than this may need); it begins "
+                                     " written, or the rest is less than this may need); it begins "
                                      "anew at midnight UTC");
 }
 

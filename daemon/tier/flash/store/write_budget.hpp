@@ -6,41 +6,42 @@
 
 namespace ho::flash {
 
-/// What a change may still write to one path, at most.
+/// An upper bound for the bytes that a change may still write to one path.
 struct WriteNeed {
   std::uint64_t data_bytes = 0;
-  std::uint64_t frame_bytes = 0;  ///< of one copy of the log's frames
+  std::uint64_t frame_bytes = 0;  ///< frames in one copy of the log
 
   [[nodiscard]] bool none() const { return data_bytes == 0 && frame_bytes == 0; }
 };
 
-/// How full a path's log is, which says what further frames cost.
+/// How full the log of a path is; this determines the cost of further frames.
 struct LogFill {
   std::uint64_t area_bytes = 0;
   std::uint64_t frame_bytes_max = 0;
-  std::uint64_t head_bytes = 0;   ///< of the area that frames fill
-  std::uint64_t table_bytes = 0;  ///< a snapshot of the table, as frames, at most
+  std::uint64_t head_bytes = 0;   ///< end of the frames in the current area
+  std::uint64_t table_bytes = 0;  ///< upper bound for a snapshot of the table, as frames
   bool begins_log = false;        ///< a new log comes before any other frame
 };
 
-/// The bytes a day that one path may be written, its log included. What was let in and is not
-/// written yet is promised; once it is written the path's wear counters have it instead.
-/// Pure. Owner: the store's thread.
+/// Limits the bytes written to one path per day, log included. Admitted changes that are not
+/// written yet count as promised; once written, they are in the path's wear counters. Pure. Owner:
+/// the store's thread.
 class WriteBudget {
  public:
-  /// @param bytes_per_day_max 0: no budget, everything is let in.
+  /// @param bytes_per_day_max  0: no budget, everything is admitted
   explicit WriteBudget(std::uint64_t bytes_per_day_max) : bytes_per_day_max_(bytes_per_day_max) {}
 
   [[nodiscard]] std::uint64_t bytes_per_day_max() const { return bytes_per_day_max_; }
 
-  /// Whether all this can be written today beside what is promised, with the log that it takes.
-  /// @param written_bytes today, as the wear counters say.
-  /// @return kBusy: only what is promised, or a log that is begun, is in its way, and that ends;
+  /// Checks whether a change can be written today, with its log, beside everything that is
+  /// promised.
+  /// @param written_bytes  today, from the wear counters
+  /// @return kBusy: only promises, or a log that is being begun, prevent it, and those end;
   /// kExhausted: not today.
   [[nodiscard]] Result<void> check(const WriteNeed& need, std::uint64_t written_bytes,
                                    const LogFill& log) const;
   void promise(const WriteNeed& need);
-  /// Ends a promise, or a part of one: it was written, or will not be.
+  /// Ends a promise or a part of it: the bytes were written, or will not be.
   void settle(const WriteNeed& need);
 
  private:

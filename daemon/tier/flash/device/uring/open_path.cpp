@@ -20,7 +20,7 @@ namespace ho::flash {
 
 namespace {
 
-// A killed daemon's last transfers can hold its lock for a moment longer.
+// The last transfers of a killed daemon may hold its lock a little longer.
 constexpr int kLockTries = 20;
 constexpr auto kLockPause = std::chrono::milliseconds(100);
 
@@ -37,8 +37,9 @@ Error open_error(const std::string& name, DeviceMode mode) {
                    what + (mode == DeviceMode::kReadWrite ? ": not writable for this user"
                                                           : ": not readable for this user"));
     case EINVAL:
-      return Error(Errc::kUnsupported,
-                   what + ": its file system has no direct I/O (O_DIRECT); use another one");
+      return Error(
+          Errc::kUnsupported,
+          what + ": its file system does not support direct I/O (O_DIRECT); use another one");
     case EBUSY: return Error(Errc::kConflict, what + ": is mounted or otherwise in use");
     default: return errno_error(errno, what);
   }
@@ -51,29 +52,29 @@ Result<std::uint64_t> size_of(const std::string& name, int fd, const struct stat
   return size;
 }
 
-/// tmpfs takes O_DIRECT since Linux 6.6, but it is memory.
+/// tmpfs accepts O_DIRECT since Linux 6.6, but it is memory.
 Result<void> check_file_system(const std::string& name, int fd) {
   struct statfs about {};
   if (::fstatfs(fd, &about) != 0) return errno_error(errno, "flash path " + name);
   if (about.f_type == TMPFS_MAGIC || about.f_type == RAMFS_MAGIC ||
       about.f_type == HUGETLBFS_MAGIC) {
     return Error(Errc::kUnsupported,
-                 "flash path " + name + ": lies in memory (tmpfs), not on a device");
+                 "flash path " + name + ": is in memory (tmpfs), not on a device");
   }
   return {};
 }
 
-/// What the first byte of memory has to be aligned to. Of registered memory each page counts as a
-/// piece of its own, whose length has to be whole sectors: a device that takes any four bytes (NVMe
-/// does) still refuses registered memory that begins inside a sector.
+/// The required alignment of a memory span's first byte. Each page of registered memory counts as a
+/// separate piece, whose length must be whole sectors. So a device that accepts an alignment of
+/// four bytes (like NVMe) still refuses registered memory that begins inside a sector.
 Result<std::uint32_t> direct_alignment(const std::string& name, int fd) {
   struct statx about {};
   const unsigned mask = STATX_DIOALIGN;
-  // Kernels before 6.1 do not tell; 512 held for every block device then.
+  // Kernels before 6.1 do not report it; there it was 512 for every block device.
   if (::statx(fd, "", AT_EMPTY_PATH, mask, &about) != 0 || (about.stx_mask & mask) == 0) return 512;
   if (about.stx_dio_mem_align == 0 || about.stx_dio_offset_align == 0) {
     return Error(Errc::kUnsupported, "flash path " + name +
-                                         ": cannot be read and written "
+                                         ": does not allow reading and writing "
                                          "directly (O_DIRECT)");
   }
   if (about.stx_dio_offset_align > kBlockBytes) {
@@ -101,10 +102,10 @@ Result<OpenPath> open_path(const std::string& name, DeviceMode mode) {
   const bool there = ::stat(name.c_str(), &before) == 0;
   if (there && !S_ISREG(before.st_mode) && !S_ISBLK(before.st_mode)) {
     return Error(Errc::kInvalidArgument,
-                 "flash path " + name + ": neither a file nor a block device");
+                 "flash path " + name + ": is neither a file nor a block device");
   }
   const bool device = there && S_ISBLK(before.st_mode);
-  // O_EXCL on a block device refuses one that is mounted.
+  // O_EXCL on a block device fails if it is mounted.
   const int access = mode == DeviceMode::kReadWrite ? O_RDWR | (device ? O_EXCL : 0) : O_RDONLY;
   OpenPath out;
   out.fd = UniqueFd(::open(name.c_str(), access | O_DIRECT | O_CLOEXEC));
@@ -120,11 +121,12 @@ Result<OpenPath> open_path(const std::string& name, DeviceMode mode) {
   if (auto locked = lock(name, out.fd.get(), mode); !locked) return locked.error();
   auto size = size_of(name, out.fd.get(), info);
   if (!size) return size.error();
-  // A hole would be found out by a write that fails in the middle of a job.
+  // Allocates holes now: later a write into one could fail in the middle of a job.
   if (S_ISREG(info.st_mode) && mode == DeviceMode::kReadWrite && *size > 0 &&
       ::fallocate(out.fd.get(), 0, 0, static_cast<off_t>(*size)) != 0) {
-    const std::string what =
-        "flash path " + name + ": cannot be allocated to its full length of " + format_bytes(*size);
+    const std::string what = "flash path " + name +
+                             ": the file system cannot allocate its full length of " +
+                             format_bytes(*size);
     if (errno != EOPNOTSUPP) return errno_error(errno, what);
   }
   out.size_bytes = *size / kBlockBytes * kBlockBytes;

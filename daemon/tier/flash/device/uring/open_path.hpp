@@ -9,13 +9,13 @@
 namespace ho::flash {
 
 enum class DeviceMode : std::uint8_t {
-  kReadWrite,  ///< locked for this process alone
-  kReadOnly,   ///< for looking at it; locked against a daemon
+  kReadWrite,  ///< locked exclusively by this process
+  kReadOnly,   ///< for examining; no daemon may use it at the same time
 };
 
 struct OpenPath {
   UniqueFd fd;
-  std::uint64_t size_bytes = 0;  ///< whole blocks
+  std::uint64_t size_bytes = 0;  ///< a multiple of the block size
   std::uint32_t memory_alignment = 512;
 };
 

@@ -23,28 +23,28 @@ namespace ho::flash {
 namespace {
 
 constexpr unsigned kBuffersMax = 256;            // registered pieces of memory
-constexpr std::uint64_t kBufferBytesMax = kGiB;  // the kernel's limit for one
+constexpr std::uint64_t kBufferBytesMax = kGiB;  // limit of the kernel per piece
 constexpr std::uint64_t kWakeTag = UINT64_MAX;   // user_data of the poll on the eventfd
 constexpr unsigned kBatch = 64;
 constexpr std::uint64_t kSubmitBytes = 256 * kKiB;
-constexpr auto kTellEvery = std::chrono::seconds(1);  // failures of the device, in the log
+constexpr auto kTellEvery = std::chrono::seconds(1);  // device failures are logged at this rate
 
 Error uring_error(int error) {
   std::string why = "io_uring cannot be used: ";
   if (error == ENOSYS) {
-    why += "this kernel has none";
+    why += "this kernel does not support it";
   } else if (error == EPERM || error == EACCES) {
     int disabled = 0;
     std::ifstream("/proc/sys/kernel/io_uring_disabled") >> disabled;
     why += disabled != 0 ? "disabled by the kernel.io_uring_disabled setting"
-                         : "forbidden to this process (seccomp, container or security policy)";
+                         : "this process may not use it (seccomp, container or security policy)";
   } else {
     return errno_error(error, "io_uring");
   }
   return Error(Errc::kUnsupported, why);
 }
 
-/// A number for the run of the kernel that this is; 0 where it does not say.
+/// A number for this boot of the kernel; 0 if it is unknown.
 std::uint64_t boot_number() {
   std::string id;
   if (!std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id) || id.empty()) return 0;
@@ -52,7 +52,7 @@ std::uint64_t boot_number() {
 }
 
 Errc errc_of(int error) {
-  if (error == EFAULT) return Errc::kUnavailable;  // the memory, not the device
+  if (error == EFAULT) return Errc::kUnavailable;  // a fault of the memory, not of the device
   return error == ENOSPC || error == EDQUOT ? Errc::kExhausted : Errc::kIo;
 }
 
@@ -92,7 +92,7 @@ class UringDevice final : public Device {
   }
 
   ~UringDevice() override {
-    // Memory of operations in flight is the kernel's until they end.
+    // The kernel uses the memory of operations in flight until they end.
     for (int turn = 0; turn < 100 && free_.size() + finished_.size() < slots_.size(); ++turn) {
       reap();
       if (free_.size() + finished_.size() < slots_.size()) wait(std::chrono::milliseconds(100));
@@ -102,11 +102,11 @@ class UringDevice final : public Device {
   Result<void> start() {
     const unsigned modern = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
                             IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
-    // One entry more for the poll on the eventfd.
+    // One more entry for the poll on the eventfd.
     const unsigned entries = std::bit_ceil(caps_.depth_ops + 1);
     int result = ring_.open(entries, modern);
     if (result == -EINVAL) {
-      caps_.notice = "this kernel lacks deferred task work for io_uring; going on without";
+      caps_.notice = "this kernel has no deferred task work for io_uring; continuing without it";
       result = ring_.open(entries, 0);
     }
     if (result < 0) return uring_error(-result);
@@ -118,7 +118,7 @@ class UringDevice final : public Device {
     if (result < 0) return errno_error(-result, "io_uring: registering files");
     if (::io_uring_register_buffers_sparse(ring_.get(), kBuffersMax) < 0) {
       caps_.notice += caps_.notice.empty() ? "" : "; ";
-      caps_.notice += "no registered buffers";
+      caps_.notice += "the kernel has no room for registered buffers";
     } else {
       for (unsigned i = kBuffersMax; i-- > 0;) free_buffers_.push_back(i);
     }
@@ -167,8 +167,8 @@ class UringDevice final : public Device {
     free_.pop_back();
     slots_[index] = {op, 0};
     push(index);
-    // Small operations go to the kernel many at a time; a large one is worth a call of its own, so
-    // that it runs while the caller works on the next.
+    // Small operations go to the kernel many at a time. A large one is submitted at once, so that
+    // it runs while the caller prepares the next.
     unsubmitted_bytes_ += op.memory.size();
     if (unsubmitted_bytes_ >= kSubmitBytes) flush();
     return {};
@@ -200,7 +200,7 @@ class UringDevice final : public Device {
 
   void wake() override {
     const std::uint64_t one = 1;
-    // Full means that a wake is waiting already.
+    // Full means that a wake is already pending.
     static_cast<void>(::write(wake_.get(), &one, sizeof(one)));
   }
 
@@ -225,7 +225,7 @@ class UringDevice final : public Device {
     return ::io_uring_register_buffers_update_tag(ring_.get(), index, &buffer, &tag, 1);
   }
 
-  /// The registered buffer that has all of this memory; nullptr: none.
+  /// The registered buffer that contains all of this memory; nullptr if none does.
   [[nodiscard]] const Buffer* buffer_of(std::span<const std::byte> memory) const {
     const auto after =
         std::upper_bound(buffers_.begin(), buffers_.end(), memory.data(),
@@ -247,7 +247,7 @@ class UringDevice final : public Device {
     return sqe;
   }
 
-  /// Starts, or goes on with, what is in a slot.
+  /// Starts or continues the operation of a slot.
   void push(std::uint32_t index) {
     const Slot& slot = slots_[index];
     struct io_uring_sqe* const sqe = next_sqe();
@@ -276,7 +276,7 @@ class UringDevice final : public Device {
 
   void flush() {
     if (unsubmitted_ == 0) return;
-    // What the kernel does not take now (EAGAIN, EBUSY) stays in the queue for the next time.
+    // Operations that the kernel does not accept now (EAGAIN, EBUSY) stay in the queue.
     if (::io_uring_submit(ring_.get()) < 0) return;
     unsubmitted_ = 0;
     unsubmitted_bytes_ = 0;
@@ -321,7 +321,7 @@ class UringDevice final : public Device {
     } else if (slot.op.kind != DeviceOpKind::kSync) {
       slot.moved_bytes += static_cast<std::uint64_t>(result);
       const bool whole = slot.moved_bytes == slot.op.memory.size();
-      // O_DIRECT can go on only where a sector ends; nothing moved means the end of the file.
+      // O_DIRECT can continue only at the end of a sector. 0 bytes mean the end of the file.
       if (!whole && result > 0 && result % 512 == 0) return push(index);
       if (!whole) {
         code = Errc::kIo;
@@ -331,11 +331,10 @@ class UringDevice final : public Device {
     finished_.push_back({{slot.op.op, code, code == Errc::kOk ? slot.moved_bytes : 0}, index});
   }
 
-  /// Whoever asked hears only that the device failed; what the system said is for the
-  /// administrator.
-  /// @param error of errno's; 0: the device moved less than it was asked to.
+  /// Logs the system's error for administrators; callers only learn that the device failed.
+  /// @param error  errno; 0: the device moved too few bytes
   void tell_failure(const Slot& slot, int error) {
-    if (error == EFAULT) return;  // a client's memory that went: not the device's
+    if (error == EFAULT) return;  // memory of a client disappeared; not a fault of the device
     ++failures_;
     const auto now = std::chrono::steady_clock::now();
     if (failures_ > 1 && now - last_told_ < kTellEvery) return;
@@ -357,7 +356,7 @@ class UringDevice final : public Device {
   std::vector<OpenPath> files_;
   std::vector<DevicePath> paths_;
   DeviceCaps caps_;
-  Ring ring_;  // ends before the files close
+  Ring ring_;  // destroyed before the files close
   UniqueFd wake_;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_;

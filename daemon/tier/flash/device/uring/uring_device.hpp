@@ -16,16 +16,16 @@ struct UringOptions {
   std::uint32_t depth_ops = 64;
 };
 
-/// The paths as one io_uring with O_DIRECT. Call on the thread that will own it.
+/// Opens the paths as one io_uring with O_DIRECT. Call it on the thread that will own the device.
 ///
-/// A path is an existing file, which is allocated to its full length here, or a block device.
-/// @return kUnsupported: no io_uring here (the context says why), or a file system without
-/// O_DIRECT; kNotFound, kPermissionDenied, kConflict (locked by another process, mounted),
-/// kExhausted (the file system is full), kInvalidArgument (no file or block device), kIo. The
-/// context names the path.
+/// A path is a block device, or an existing file, which is allocated to its full length here.
+/// @return kUnsupported: io_uring is unavailable (the context has the reason), or the file system
+/// does not support O_DIRECT; kNotFound, kPermissionDenied, kConflict (locked by another process,
+/// mounted), kExhausted (the file system is full), kInvalidArgument (neither file nor block
+/// device), kIo. The context names the path.
 [[nodiscard]] Result<std::unique_ptr<Device>> make_uring_device(const UringOptions& options);
 
-/// Whether this kernel lets this process use io_uring. @return kUnsupported with the reason.
+/// Whether this process may use io_uring on this kernel. @return kUnsupported with the reason.
 [[nodiscard]] Result<void> check_uring();
 
 }  // namespace ho::flash
