@@ -28,7 +28,7 @@ std::string refusal(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("flash device: each unusable path has a message of its own") {
+TEST_CASE("flash device: each kind of unusable path has its own message") {
   const test::TempFolder folder;
   SKIP_WITHOUT_FLASH(folder);
   const std::string path = folder.path("flash");
@@ -65,7 +65,7 @@ TEST_CASE("flash device: a path in memory is refused") {
   CHECK((no_direct || in_memory));
 }
 
-TEST_CASE("flash device: a path that another has open is in use, and free after it") {
+TEST_CASE("flash device: a path that another process has open is in use, and free afterwards") {
   const test::TempFolder folder;
   SKIP_WITHOUT_FLASH(folder);
   const std::string path = folder.path("flash");
@@ -78,7 +78,7 @@ TEST_CASE("flash device: a path that another has open is in use, and free after 
   CHECK(refusal(path).empty());
 }
 
-TEST_CASE("flash device: foreign bytes are refused and left as they are") {
+TEST_CASE("flash device: a path with foreign bytes is refused and not changed") {
   const test::TempFolder folder;
   SKIP_WITHOUT_FLASH(folder);
   const std::string path = folder.path("flash");
@@ -105,7 +105,7 @@ TEST_CASE("flash device: a sparse file is allocated to its full length") {
   CHECK(info.st_blocks * 512 >= 4 * 1024 * 1024);
 }
 
-TEST_CASE("flash device: extents over several files come back after a restart, whatever the ends") {
+TEST_CASE("flash device: extents over several files survive a restart, whatever their alignment") {
   const test::TempFolder folder;
   SKIP_WITHOUT_FLASH(folder);
   std::vector<std::string> paths;
@@ -124,7 +124,7 @@ TEST_CASE("flash device: extents over several files come back after a restart, w
     const auto made = (*store)->create({{1, 2, 3}, length, Policy::kDurable});
     REQUIRE(made.ok());
     extent = *made;
-    // Misaligned in memory and on the path, then over it again in two halves.
+    // Misaligned in memory and on the path; then overwritten in two halves.
     REQUIRE((*store)->submit(test::write_op(OpId(1), extent, 0, std::span(data).subspan(1))).ok());
     CHECK(test::wait_for_one(**store).done.code == Errc::kOk);
     for (std::size_t i = 3 * kMiB + 77; i < data.size(); ++i) data[i] ^= std::byte{0x5a};
@@ -149,7 +149,7 @@ TEST_CASE("flash device: extents over several files come back after a restart, w
   CHECK(std::memcmp(back.data(), data.data() + 1 + 4097, 2 * kMiB) == 0);
 }
 
-TEST_CASE("flash device: a file cut short fails reads with an I/O error") {
+TEST_CASE("flash device: reads of a truncated file fail with an I/O error") {
   const test::TempFolder folder;
   SKIP_WITHOUT_FLASH(folder);
   const std::string path = folder.path("flash");

@@ -21,7 +21,7 @@ inline void make_file(const std::string& path, std::uint64_t bytes) {
   REQUIRE(::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0);
 }
 
-/// Why flash cannot be tested here; empty: it can.
+/// The reason why flash cannot be tested here; empty: it can.
 inline std::string no_flash_here(const TempFolder& folder) {
   make_file(folder.path("probe"), kMiB);
   const auto device = flash::make_uring_device({{folder.path("probe")}});

@@ -20,17 +20,17 @@ using namespace ho::flash;
 
 constexpr int kRounds = 50;
 constexpr std::uint64_t kExtents = 4;
-constexpr std::uint64_t kExtentBlocks = 700;  // stripes on both paths
+constexpr std::uint64_t kExtentBlocks = 700;  // has stripes on both paths
 constexpr std::size_t kInflight = 8;
 
-/// What the writer says of each block that was acknowledged.
+/// The writer's report about one acknowledged block.
 struct Ack {
   std::uint32_t object = 0;
   std::uint32_t block = 0;
   std::uint64_t version = 0;
 };
 
-/// A block's content says what it is and continues in a pattern of that.
+/// The content of a block identifies it and continues in a pattern derived from that.
 void fill_block(std::byte* block, const Ack& ack) {
   std::memcpy(block, &ack, sizeof(ack));
   Prng random(ack.version * 1000003 + ack.block * 31 + ack.object);
@@ -40,7 +40,7 @@ void fill_block(std::byte* block, const Ack& ack) {
   }
 }
 
-/// Writes without an end, a random run of blocks at a time, and reports what was acknowledged.
+/// Writes random runs of blocks forever, and reports the acknowledged ones.
 [[noreturn]] void write_until_killed(const std::vector<std::string>& paths, int report,
                                      std::uint64_t round) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -142,7 +142,7 @@ void check_all(ExtentStore& store, const Acked& acked, std::uint64_t round) {
 
 }  // namespace
 
-TEST_CASE("flash kill: after each of 50 kills under write load every acknowledged write is there") {
+TEST_CASE("flash kill: after each of 50 kills under load every acknowledged write is readable") {
   const test::TempFolder folder;
   if (const std::string why = test::no_flash_here(folder); !why.empty()) {
     WARN("skipped: " << why);

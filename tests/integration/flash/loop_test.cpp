@@ -29,7 +29,7 @@ FlashLoop::Options options_for(const std::vector<std::string>& paths) {
   return options;
 }
 
-/// A loop over one file, and its answers in the order in which they came.
+/// A loop over one file, and its answers in order of arrival.
 class Rig {
  public:
   explicit Rig(std::uint64_t write_bytes_per_day_max = 0) {
@@ -47,7 +47,7 @@ class Rig {
       changed_.notify_one();
     });
   }
-  /// @return the request's number.
+  /// @return the number of the request.
   std::size_t push(FlashRequest request) {
     const std::size_t number = asked_++;
     const auto answered = [this, number](const FlashAnswer& answer) {
@@ -84,7 +84,7 @@ class Rig {
     REQUIRE_FALSE(answer.error.has_value());
     return answer.extent.id;
   }
-  /// Answers that came before this one's.
+  /// The number of answers that arrived before this one.
   std::size_t rank(std::size_t number) {
     static_cast<void>(wait(number));
     return static_cast<std::size_t>(std::find(order.begin(), order.end(), number) - order.begin());
@@ -93,7 +93,7 @@ class Rig {
   test::TempFolder folder;
   std::string why_not;
   std::map<std::size_t, FlashAnswer> answers;
-  std::vector<std::size_t> order;  ///< of the answers
+  std::vector<std::size_t> order;  ///< order of the answers
   std::unique_ptr<FlashLoop> loop;
 
  private:
@@ -111,7 +111,7 @@ class Rig {
 
 }  // namespace
 
-TEST_CASE("flash loop: a session's one transfer does not wait for all of another's") {
+TEST_CASE("flash loop: one transfer of a session does not wait for all of another session") {
   Rig rig;
   SKIP_WITHOUT_FLASH(rig);
   constexpr std::uint64_t kBytes = 64 * kKiB;
@@ -123,11 +123,11 @@ TEST_CASE("flash loop: a session's one transfer does not wait for all of another
   const std::size_t other = rig.stage(kOut, 2, quiet, memory.span());
   CHECK(rig.code(last) == Errc::kOk);
   CHECK(rig.code(other) == Errc::kOk);
-  // What the store had taken before comes first; then they take turns.
+  // Transfers that the store had accepted come first; then the sessions take turns.
   CHECK(rig.rank(other) + 500 < rig.rank(last));
 }
 
-TEST_CASE("flash loop: writes that wait for their path's budget hold up no other session") {
+TEST_CASE("flash loop: writes that wait for the budget of their path delay no other session") {
   Rig rig(12 * kMiB);
   SKIP_WITHOUT_FLASH(rig);
   AlignedMemory memory(kMiB);
@@ -135,7 +135,7 @@ TEST_CASE("flash loop: writes that wait for their path's budget hold up no other
   const ExtentId read = rig.create(2, 4096, Policy::kScratch);
   AlignedMemory small(4096);
   REQUIRE(rig.code(rig.stage(kOut, 2, read, small.span())) == Errc::kOk);
-  // Each may need three times its bytes until it has ended: first several run at a time, then one.
+  // Each may need three times its bytes until it ends: first several run at a time, then one.
   std::vector<std::size_t> writes;
   std::size_t last_read = 0;
   for (int i = 0; i < 8; ++i) {
@@ -144,7 +144,8 @@ TEST_CASE("flash loop: writes that wait for their path's budget hold up no other
   for (int i = 0; i < 32; ++i) last_read = rig.stage(kIn, 2, read, small.span());
   for (const std::size_t write : writes) CHECK(rig.code(write) == Errc::kOk);
   CHECK(rig.code(last_read) == Errc::kOk);
-  // Held up, they would begin with the last write, which begins when this one has ended.
+  // If they were blocked, they would begin with the last write, which begins when this one has
+  // ended.
   CHECK(rig.rank(last_read) < rig.rank(writes[6]));
 }
 
@@ -165,7 +166,9 @@ TEST_CASE("flash loop: the end of a session cancels its transfers that have not 
   CHECK(ends[Errc::kOk] + ends[Errc::kCanceled] == 500);
 }
 
-TEST_CASE("flash loop: memory that is gone before its first transfer is unavailable, not I/O") {
+TEST_CASE(
+    "flash loop: memory that disappears before its first transfer is unavailable, not an I/O "
+    "error") {
   Rig rig;
   SKIP_WITHOUT_FLASH(rig);
   constexpr std::uint64_t kBytes = kMiB;
@@ -190,7 +193,7 @@ TEST_CASE("flash loop: memory that is gone before its first transfer is unavaila
   }
 }
 
-TEST_CASE("flash loop: extents are listed page by page, each once, whatever comes and goes") {
+TEST_CASE("flash loop: extents are listed page by page, each once, while others come and go") {
   Rig rig;
   SKIP_WITHOUT_FLASH(rig);
   constexpr std::size_t kCount = FlashLoop::kListMax + 500;
@@ -206,7 +209,7 @@ TEST_CASE("flash loop: extents are listed page by page, each once, whatever come
   CHECK(second.listed.front().id > last);
 }
 
-TEST_CASE("flash loop: an idle loop takes what is pushed at once") {
+TEST_CASE("flash loop: an idle loop serves a request at once") {
   Rig rig;
   SKIP_WITHOUT_FLASH(rig);
   AlignedMemory memory(4096);
@@ -218,12 +221,12 @@ TEST_CASE("flash loop: an idle loop takes what is pushed at once") {
     CHECK(rig.code(rig.stage(kOut, 1, extent, memory.span())) == Errc::kOk);
     took.push_back(clock.now() - begin);
   }
-  // A wake-up that is lost costs a second; a busy machine costs one of them at worst.
+  // A lost wake-up costs a second. A busy machine delays at most one of them.
   std::sort(took.begin(), took.end());
   CHECK(took[took.size() - 3] < std::chrono::milliseconds(900));
 }
 
-TEST_CASE("flash loop: memory whose file was cut short fails its transfers, not the process") {
+TEST_CASE("flash loop: a truncated segment fails its transfers, not the process") {
   Rig rig;
   SKIP_WITHOUT_FLASH(rig);
   constexpr std::uint64_t kBytes = kMiB;
@@ -236,7 +239,7 @@ TEST_CASE("flash loop: memory whose file was cut short fails its transfers, not 
   const ExtentId extent = rig.create(1, kBytes, Policy::kScratch);
   REQUIRE(rig.code(rig.stage(kOut, 1, extent, memory)) == Errc::kOk);
   REQUIRE(::ftruncate(file.get(), 0) == 0);
-  for (const auto part : {memory, memory.subspan(64, 8192)}) {  // straight, and by a buffer
+  for (const auto part : {memory, memory.subspan(64, 8192)}) {  // directly, and through a buffer
     for (const auto direction : {kOut, kIn}) {
       const FlashAnswer answer = rig.wait(rig.stage(direction, 1, extent, part));
       REQUIRE(answer.error.has_value());
@@ -250,7 +253,7 @@ TEST_CASE("flash loop: memory whose file was cut short fails its transfers, not 
   ::munmap(mapped, kBytes);
 }
 
-TEST_CASE("flash loop: as many paths as a set can have are opened and written") {
+TEST_CASE("flash loop: a set of the largest size is opened and written") {
   const test::TempFolder folder;
   if (const std::string why = test::no_flash_here(folder); !why.empty()) return test::skip(why);
   std::vector<std::string> paths;

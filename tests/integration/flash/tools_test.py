@@ -57,7 +57,7 @@ def fsck(path, code):
 with tempfile.TemporaryDirectory(dir="/var/tmp") as name:  # /tmp may be memory
     path = pathlib.Path(name) / "flash"
 
-    # What is wrong with the words is said before anything is touched.
+    # Wrong arguments are reported before any file changes.
     for wrong in (["--op", "write", "--size", "512"], ["--op", "write", "--size", "6KiB"], ["--size", "1000"],
                   ["--size", "2GiB"], ["--size", "4KiB", "--area", "1KiB"]):
         refused = run("bench", "flash", "--path", path, *wrong, code=2)

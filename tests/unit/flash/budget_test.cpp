@@ -16,8 +16,8 @@ using Rig = test::StoreRig;
 
 }  // namespace
 
-TEST_CASE("flash store: a path with as many durable extents as its log takes can be written") {
-  // Frames of up to 64 KiB, so that a full table leaves a log not much more.
+TEST_CASE("flash store: a path with the most durable extents that its log allows can be written") {
+  // Frames of up to 64 KiB, so that a full table leaves little more than that in a log.
   const auto disk = std::make_shared<test::SparseDisk>(171 * kMiB);
   REQUIRE(disk->geometry.frame_bytes_max() == 64 * kKiB);
   Rig rig;
@@ -39,13 +39,14 @@ TEST_CASE("flash store: a path with as many durable extents as its log takes can
   rig.device = std::make_unique<test::SparseDevice>(disk);
   REQUIRE(rig.open(16 * log, 11).ok());
   CHECK(rig.store->paths()[0].wear.day_bytes < 2 * log);
-  // A frame for each of its blocks is a few new logs of about an area, not one for each frame.
+  // One frame per block costs a few new logs of about one area each, not one log per frame.
   const auto bytes = bytes_of(kMiB, 5);
   REQUIRE(rig.store->submit(test::write_op(OpId(1), empty, 0, bytes)).ok());
   CHECK(rig.wait().done.code == Errc::kOk);
 }
 
-TEST_CASE("flash store: what fits the budget but for what is under way is busy until that ends") {
+TEST_CASE(
+    "flash store: a write that fits the budget without those in flight is busy until they end") {
   Rig rig;
   REQUIRE(rig.open(0).ok());
   const ExtentId extent = rig.create(512 * kKiB);
@@ -53,7 +54,7 @@ TEST_CASE("flash store: what fits the budget but for what is under way is busy u
   REQUIRE(rig.open(kMiB, 11).ok());
   const auto data = bytes_of(64 * kKiB, 1);
   const auto all = bytes_of(512 * kKiB, 1);
-  // Six want 192 KiB each at worst, and write a third of it and few frames.
+  // Six writes need 192 KiB each in the worst case, and really write a third of it and few frames.
   std::uint64_t taken = 0;
   std::uint64_t ended = 0;
   int busy = 0;
@@ -66,7 +67,7 @@ TEST_CASE("flash store: what fits the budget but for what is under way is busy u
     }
     REQUIRE(write.error().code() == Errc::kBusy);
     ++busy;
-    // What would not fit alone either need not wait to be told.
+    // A write that cannot fit alone is refused at once.
     CHECK(rig.store->submit(test::write_op(OpId(9), extent, 0, all)).error().code() ==
           Errc::kExhausted);
     REQUIRE(rig.wait().done.code == Errc::kOk);

@@ -16,7 +16,7 @@ using Rig = test::StoreRig;
 
 }  // namespace
 
-TEST_CASE("flash store: its device ends after all that the store had under way on it") {
+TEST_CASE("flash store: its device ends after all operations on it") {
   Rig rig;
   bool keep = false;
   auto device = std::make_unique<LateDevice>(
@@ -29,12 +29,12 @@ TEST_CASE("flash store: its device ends after all that the store had under way o
   keep = true;
   static_cast<void>(rig.create(64 * kKiB));
   CHECK(rig.store->poll({}) == 0);
-  REQUIRE(late.kept().size() == kCopies);  // of its frame
+  REQUIRE(late.kept().size() == kCopies);  // both copies of its frame
   rig.store.reset();
   CHECK(open == 0);
 }
 
-TEST_CASE("flash store: memory of an operation that never comes back outlives the store") {
+TEST_CASE("flash store: memory of an operation that never ends outlives the store") {
   Rig rig;
   bool keep = false;
   auto device = std::make_unique<LateDevice>(
@@ -52,13 +52,13 @@ TEST_CASE("flash store: memory of an operation that never comes back outlives th
   for (const DeviceOp& op : late.kept()) before.emplace_back(op.memory.begin(), op.memory.end());
   rig.store.reset();
   REQUIRE(kept.size() == kCopies);
-  // As the device may still do.
+  // The device may still do this.
   for (std::size_t i = 0; i < kCopies; ++i) {
     CHECK(std::equal(before[i].begin(), before[i].end(), kept[i].memory.begin()));
   }
 }
 
-TEST_CASE("flash store: a close that fails on one path waits for what the others have under way") {
+TEST_CASE("flash store: a close that fails on one path waits for operations on the others") {
   Rig rig;
   rig.disks.push_back(std::make_shared<test::SimDisk>(2 * kMiB));
   bool keep = false;

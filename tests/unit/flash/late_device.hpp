@@ -10,16 +10,16 @@
 
 namespace ho::test {
 
-/// A simulated device that counts its operations and can keep some back for long.
+/// A simulated device that counts its operations and can delay some for long.
 class LateDevice final : public flash::Device {
  public:
-  /// Whether to keep an operation back.
+  /// Whether to delay an operation.
   using Pick = std::function<bool(const flash::DeviceOp&)>;
 
-  /// @param waits after so many, all that was kept back goes on, and nothing more is kept.
+  /// @param waits  after this many waits, delayed operations continue and no more are delayed
   LateDevice(std::vector<std::shared_ptr<SimDisk>> disks, Pick pick, int waits)
       : sim_(std::move(disks), 1, {}), pick_(std::move(pick)), waits_(waits) {}
-  /// @param late the number of the operation that is kept back.
+  /// @param late  the number of the operation to delay
   explicit LateDevice(std::vector<std::shared_ptr<SimDisk>> disks, std::uint64_t late = UINT64_MAX,
                       int waits = 2000)
       : LateDevice(
@@ -54,7 +54,7 @@ class LateDevice final : public flash::Device {
   }
   void wake() override {}
 
-  /// What was kept back goes on.
+  /// Continues the delayed operations.
   void end_late() {
     pick_ = nullptr;
     for (const flash::DeviceOp& op : std::exchange(kept_, {})) static_cast<void>(sim_.submit(op));
@@ -75,7 +75,7 @@ class LateDevice final : public flash::Device {
   std::function<void(const LateDevice&)> at_end_;
   std::vector<flash::DeviceOp> kept_;
   std::uint64_t submitted_ = 0;
-  std::uint64_t open_ = 0;  ///< accepted and not handed out
+  std::uint64_t open_ = 0;  ///< accepted and not returned
   std::uint64_t failed_ = 0;
   bool was_late_ = false;
 };

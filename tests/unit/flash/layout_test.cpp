@@ -44,7 +44,7 @@ std::vector<std::byte> some_frame() {
 
 }  // namespace
 
-TEST_CASE("flash layout: a superblock comes back as it was") {
+TEST_CASE("flash layout: a superblock decodes as it was encoded") {
   std::vector<std::byte> block(kBlockBytes);
   const std::span<std::byte, kBlockBytes> span(block.data(), kBlockBytes);
   encode_superblock(some_superblock(), span);
@@ -90,7 +90,7 @@ TEST_CASE("flash layout: another format version is named and refused") {
   CHECK(decode_superblock(span).error().code() == Errc::kUnsupported);
 }
 
-TEST_CASE("flash layout: a frame's header comes back as it was") {
+TEST_CASE("flash layout: a frame's header decodes as it was encoded") {
   FrameHeader header;
   header.set[5] = std::byte{4};
   header.path_index = 2;
@@ -119,7 +119,7 @@ TEST_CASE("flash layout: a frame's header comes back as it was") {
   CHECK(frame[96] == std::byte{11});
 }
 
-TEST_CASE("flash layout: a frame cut anywhere or with any bit flipped is refused") {
+TEST_CASE("flash layout: a frame truncated anywhere or with any bit flipped is refused") {
   auto frame = some_frame();
   REQUIRE(open_frame(frame).ok());
   for (std::size_t length = 0; length < frame.size(); length += 64) {
@@ -132,7 +132,7 @@ TEST_CASE("flash layout: a frame cut anywhere or with any bit flipped is refused
   }
 }
 
-TEST_CASE("flash layout: records come back as they were, cut ones are refused") {
+TEST_CASE("flash layout: records decode as they were encoded, truncated ones are refused") {
   std::vector<std::byte> memory(8192);
   RecordWriter out(memory);
   const std::vector<std::uint64_t> sums{3, 4, UINT64_MAX};
@@ -207,7 +207,7 @@ Table random_table(Prng& random, const Geometry& geometry, std::uint64_t extents
 
 }  // namespace
 
-TEST_CASE("flash layout: a snapshot is as its table, and no longer than what extents count for") {
+TEST_CASE("flash layout: a snapshot equals its table, and is within the bound of its extents") {
   Prng random(5);
   std::uint64_t fullest = 0;  // percent of the bound
   for (int turn = 0; turn < 300; ++turn) {
@@ -251,7 +251,7 @@ TEST_CASE("flash layout: a snapshot is as its table, and no longer than what ext
   CHECK(fullest > 80);
 }
 
-TEST_CASE("flash layout: the largest table that is let in leaves its log the longest frame") {
+TEST_CASE("flash layout: the largest admitted table leaves room for the longest frame in its log") {
   Prng random(7);
   for (int turn = 0; turn < 2000; ++turn) {
     const auto plan =
@@ -260,7 +260,7 @@ TEST_CASE("flash layout: the largest table that is let in leaves its log the lon
     const std::uint64_t most = plan.frame_bytes_max();
     REQUIRE(Table::snapshot_frames_bytes(extents, 0, most) + most <= plan.area_bytes);
   }
-  // Long frames waste next to nothing: all but the eighth that create() leaves is left.
+  // Long frames waste almost nothing: all but the eighth that create() reserves is usable.
   const auto large = *plan_geometry(64 * kGiB);
   const std::uint64_t extents = large.snapshot_bytes_max() / Table::snapshot_bytes(1, 0);
   const std::uint64_t table = Table::snapshot_frames_bytes(extents, 0, large.frame_bytes_max());
@@ -323,7 +323,7 @@ TEST_CASE("flash striping: every block of an extent has one place, and the place
   }
 }
 
-TEST_CASE("flash space: random takes and gives never hand out a block twice") {
+TEST_CASE("flash space: random takes and gives never use a block twice") {
   Prng random(3);
   Space space(1000);
   std::vector<BlockRun> held;
@@ -351,7 +351,7 @@ TEST_CASE("flash space: random takes and gives never hand out a block twice") {
   CHECK(space.free_blocks() == 1000 - sum);
 }
 
-TEST_CASE("flash space: a run that fits is found wherever it is") {
+TEST_CASE("flash space: a run that fits is found at any place") {
   Space space(512);
   while (space.free_blocks() > 0) REQUIRE(space.take(64).has_value());
   space.give({100, 3});

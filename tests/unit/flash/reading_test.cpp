@@ -16,7 +16,7 @@ using namespace ho::flash;
 using test::bytes_of;
 using Rig = test::StoreRig;
 
-/// Reads the rig's path. @return how the device was used.
+/// Recovers the rig's path. @return the device, which recorded its operations.
 std::unique_ptr<test::LateDevice> recover_from(const Rig& rig) {
   auto device = std::make_unique<test::LateDevice>(rig.disks);
   BlockingIo io(*device);
@@ -27,7 +27,7 @@ std::unique_ptr<test::LateDevice> recover_from(const Rig& rig) {
 
 }  // namespace
 
-TEST_CASE("flash recovery: a block of the log that cannot be read is looked for once") {
+TEST_CASE("flash recovery: an unreadable block of the log is searched once") {
   Rig rig(64 * kMiB);
   REQUIRE(rig.open().ok());
   const ExtentId extent = rig.create(64 * kKiB);
@@ -38,27 +38,27 @@ TEST_CASE("flash recovery: a block of the log that cannot be read is looked for 
   rig.store.reset();
   const test::SimDisk before = *rig.disks[0];
   const auto plan = *plan_geometry(before.size());
-  // Among the frames, and behind their end.
+  // Among the frames, and after their end.
   const std::uint64_t block = GENERATE(50ULL, 75ULL);
   const std::size_t copy = GENERATE(0U, 1U);
   for (std::size_t area = 0; area < 2; ++area) {
     rig.disks[0]->spoil(plan.area_offset(area, copy) + block * kBlockBytes);
   }
   const auto bad = recover_from(rig);
-  CHECK(bad->failed() == 2);  // with others, and by itself
+  CHECK(bad->failed() == 2);  // together with others, and alone
   *rig.disks[0] = before;
   const auto sound = recover_from(rig);
   CHECK(sound->failed() == 0);
   CHECK(bad->submitted() <= sound->submitted() + 1 + block + 1 + 1);
 }
 
-TEST_CASE("flash recovery: an operation that ends late is never taken for another's") {
+TEST_CASE("flash recovery: an operation that ends late is never mistaken for another") {
   Rig rig;
   rig.write_and_cut({5, 6, 7});
   rig.store.reset();
   std::uint64_t late = 0;
   for (;; ++late) {
-    // It ends a while after it was given up: the next one is waited for by then.
+    // It ends some time after it was given up; the next operation waits for it.
     test::LateDevice device(rig.disks, late, 1201);
     Findings findings;
     BlockingIo io(device);
@@ -73,7 +73,7 @@ TEST_CASE("flash recovery: an operation that ends late is never taken for anothe
   CHECK(late > 4);  // two superblocks, two copies of the log, data in doubt
 }
 
-TEST_CASE("flash recovery: memory of an operation that ends late is nobody else's") {
+TEST_CASE("flash recovery: memory of an operation that ends late is not reused") {
   Rig rig;
   rig.disks[0]->write(0, bytes_of(kBlockBytes, 7), 0);
   test::LateDevice device(rig.disks, 0);
@@ -95,7 +95,7 @@ TEST_CASE("flash recovery: memory of an operation that ends late is nobody else'
 }
 
 TEST_CASE("flash recovery: reads each copy of the log once, however large the extents are") {
-  // Its log areas are longer than what is read of these logs.
+  // Its log areas are longer than the part that recovery of these logs reads.
   const auto disk = std::make_shared<test::SparseDisk>(8 * kGiB);
   // One large extent, or many.
   const std::uint64_t count = GENERATE(1ULL, 10'000ULL);
@@ -145,7 +145,7 @@ TEST_CASE("flash recovery: reads each copy of the log once, however large the ex
   const auto volume = recover(io, PathIndex(0), findings);
   REQUIRE(volume.ok());
   CHECK(volume->table.shards().size() == count);
-  // LAYOUT.md: the log, and behind its end what five of the longest frames and a window take.
+  // LAYOUT.md: the log, and after its end five of the longest frames and a window.
   const std::uint64_t log = volume->head_bytes;
   REQUIRE(log > 4 * kMiB);
   CHECK(disk->read_bytes >= kCopies * log);

@@ -33,7 +33,7 @@ TEST_CASE("flash store: a foreign path and a wrong set are refused and left alon
   CHECK(rig.open().error().code() == Errc::kConflict);
 }
 
-TEST_CASE("flash store: a write cut between its record and its data leaves each block old or new") {
+TEST_CASE("flash store: a power cut between a record and its data leaves each block old or new") {
   const auto old_bytes = bytes_of(32 * kKiB, 5);
   const auto new_bytes = bytes_of(32 * kKiB, 6);
   int missing = 0;
@@ -43,7 +43,7 @@ TEST_CASE("flash store: a write cut between its record and its data leaves each 
     rig.salt = static_cast<std::uint64_t>(turns);
     REQUIRE(rig.open().ok());
     const ExtentId extent = rig.create(64 * kKiB);
-    // The first half holds something, the second never did.
+    // The first half has contents, the second was never written.
     REQUIRE(rig.write(extent, 0, old_bytes).done.code == Errc::kOk);
     REQUIRE(rig.store->submit(test::write_op(OpId(1), extent, 0, new_bytes)).ok());
     REQUIRE(rig.store->submit(test::write_op(OpId(2), extent, 32 * kKiB, new_bytes)).ok());
@@ -68,7 +68,7 @@ TEST_CASE("flash store: a write cut between its record and its data leaves each 
     }
     rig.store->check_space();
   }
-  // Both kinds of tail were met: a phantom one and one that stands.
+  // Both kinds of tail occurred: one without its data and one with it.
   CHECK(missing > 10);
   CHECK(arrived > 10);
 }
@@ -113,7 +113,7 @@ TEST_CASE("flash store: a log that took no write for a while is sealed, whatever
   CHECK_FALSE(rig.store->sealed());
   turn(std::chrono::milliseconds(10));
   CHECK(rig.store->sealed());
-  // Under durable writes it costs nothing: each frame says so of those before it.
+  // Under durable writes it costs nothing: each frame records this for those before it.
   for (int i = 0; i < 20; ++i) {
     REQUIRE(rig.write(extent, 0, bytes).done.code == Errc::kOk);
     turn(std::chrono::milliseconds(60));
@@ -121,9 +121,8 @@ TEST_CASE("flash store: a log that took no write for a while is sealed, whatever
   }
 }
 
-TEST_CASE("flash store: a log describes any pattern of written blocks, and never stops for it") {
-  // Every second block, and then again elsewhere: no two lie together, none has a written
-  // neighbour.
+TEST_CASE("flash store: a log describes any pattern of written blocks without stopping") {
+  // Every second block, then again elsewhere: no two are contiguous, none has a written neighbour.
   const std::uint64_t blocks = GENERATE(15000ULL, 3000ULL);
   Rig rig(blocks > 4096 ? 64 * kMiB : 16 * kMiB);
   REQUIRE(rig.open().ok());
@@ -143,7 +142,7 @@ TEST_CASE("flash store: a log describes any pattern of written blocks, and never
   CHECK(rig.read(extent, (blocks - 1) * kBlockBytes, into).done.code == Errc::kNotFound);
 }
 
-TEST_CASE("flash store: a block of the log that cannot be read costs nothing, or the start") {
+TEST_CASE("flash store: an unreadable block of the log costs nothing, or the start is refused") {
   Rig rig;
   const ExtentId extent = rig.write_and_cut({5, 6, 7});
   const test::SimDisk before = *rig.disks[0];
@@ -177,13 +176,14 @@ TEST_CASE("flash store: a block of the log that cannot be read costs nothing, or
   CHECK(refused >= 5);  // a snapshot, a create, three writes
 }
 
-TEST_CASE("flash store: of a write in doubt only the blocks that cannot be read count unread") {
+TEST_CASE(
+    "flash store: only unreadable blocks of a write in doubt count as written without a check") {
   Rig rig;
   const ExtentId extent = rig.write_and_cut({5, 6});
   std::uint64_t at = plan_geometry(rig.disks[0]->size())->data_offset(0);
   while (rig.disks[0]->current()[at] != std::byte{6}) at += kBlockBytes;
   rig.disks[0]->spoil(at + 3 * kBlockBytes);
-  rig.disks[0]->flip(at + 5 * kBlockBytes, 0);  // as if it had not arrived
+  rig.disks[0]->flip(at + 5 * kBlockBytes, 0);  // like a block that had not arrived
   REQUIRE(rig.open().ok());
   for (std::uint64_t block = 0; block < 16; ++block) {
     auto into = bytes_of(kBlockBytes, 0);
@@ -225,13 +225,13 @@ TEST_CASE("flash store: a path with a foreign file system is refused and left al
   }
 }
 
-TEST_CASE("flash store: a path that is blank but for its middle is taken") {
+TEST_CASE("flash store: a path that is blank at both ends is accepted") {
   Rig rig(4 * kMiB);
   rig.disks[0]->write(2 * kMiB, bytes_of(kBlockBytes, 1), 0);
   CHECK(rig.open().ok());
 }
 
-TEST_CASE("flash store: a first start over several paths that was cut begins again") {
+TEST_CASE("flash store: an interrupted first start over several paths begins again") {
   for (std::uint64_t cut_after = 0; cut_after < 60; ++cut_after) {
     for (const bool again : {false, true}) {
       Rig rig;
@@ -256,14 +256,14 @@ TEST_CASE("flash store: a first start over several paths that was cut begins aga
   }
 }
 
-TEST_CASE("flash recovery: what another first start left is not taken for the same superblock") {
+TEST_CASE("flash recovery: leftovers of another first start do not count as the same superblock") {
   Rig rig;
   test::SimFlash device(rig.disks, 1, {});
   BlockingIo io(device);
   REQUIRE(format(io, PathIndex(0), SetId{std::byte{1}}, 1).ok());
   test::SimDisk earlier = *rig.disks[0];
   REQUIRE(format(io, PathIndex(0), SetId{std::byte{2}}, 1).ok());
-  // The later one was cut before its second copy.
+  // The later start was interrupted before its second copy.
   const std::uint64_t second = plan_geometry(earlier.size())->super_offset(1);
   const auto old = earlier.current().subspan(second, kBlockBytes);
   REQUIRE(io.write(PathIndex(0), second, old).ok());
@@ -280,7 +280,7 @@ TEST_CASE("flash recovery: what another first start left is not taken for the sa
   CHECK(volume->super.set == SetId{std::byte{2}});
 }
 
-TEST_CASE("flash store: a superblock that a start left behind is mended before the other's turn") {
+TEST_CASE("flash store: an older superblock is repaired before the other one is overwritten") {
   const auto epochs = [](const Rig& rig) {
     const auto plan = plan_geometry(rig.disks[0]->size());
     std::array<std::uint64_t, kCopies> out{};
@@ -291,7 +291,7 @@ TEST_CASE("flash store: a superblock that a start left behind is mended before t
     }
     return out;
   };
-  // Also a kill, after which what was read may not be safe yet.
+  // Also a kill, after which the data that recovery read may not be durable yet.
   const bool killed = GENERATE(false, true);
   int left_behind = 0;
   int torn = 0;
@@ -316,7 +316,7 @@ TEST_CASE("flash store: a superblock that a start left behind is mended before t
       rig.faults.killed = false;
       static_cast<void>(rig.open());
       rig.store.reset();
-      // The cut struck while the first copy was written, and took all of it.
+      // The cut came while the first copy was written, and destroyed all of it.
       if (epochs(rig)[0] == before[0]) continue;
       ++torn;
       rig.disks[0]->flip(100, 0);
@@ -344,7 +344,7 @@ TEST_CASE("flash store: a path of a set that was in use, beside a blank one, is 
   CHECK(rig.open().error().code() == Errc::kConflict);
 }
 
-TEST_CASE("flash store: paths that differ in what they say of an extent are refused") {
+TEST_CASE("flash store: paths that disagree about an extent are refused") {
   const auto with_extent_of = [](std::uint64_t bytes) {
     Rig rig(8 * kMiB);
     rig.disks.push_back(std::make_shared<test::SimDisk>(8 * kMiB));

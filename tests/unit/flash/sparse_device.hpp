@@ -13,17 +13,17 @@
 
 namespace ho::test {
 
-/// What a sparse path keeps, and how it was used.
+/// The contents of a sparse path, and the operations on it.
 struct SparseDisk {
   explicit SparseDisk(std::uint64_t bytes) : geometry(*flash::plan_geometry(bytes)) {}
   flash::Geometry geometry;
-  std::map<std::uint64_t, std::array<std::byte, flash::kBlockBytes>> blocks;  ///< of metadata
+  std::map<std::uint64_t, std::array<std::byte, flash::kBlockBytes>> blocks;  ///< metadata blocks
   std::uint64_t reads = 0;
   std::uint64_t read_bytes = 0;
 };
 
-/// A device with one large path that keeps metadata alone: data that is written is forgotten, and
-/// must not be read. Operations end in their order at the next poll().
+/// A device with one large path that stores only metadata: written data is dropped and must not be
+/// read. Operations end in order at the next poll().
 class SparseDevice final : public flash::Device {
  public:
   explicit SparseDevice(std::shared_ptr<SparseDisk> disk) : disk_(std::move(disk)) {

@@ -63,7 +63,7 @@ struct StoreRig {
     REQUIRE(store->submit(write_op(OpId(1), extent, offset, bytes)).ok());
     return wait();
   }
-  /// Opens the store, writes an extent of 64 KiB whole with each value in turn, and cuts the power.
+  /// Opens the store, writes a whole extent of 64 KiB with each value in turn, and cuts the power.
   ExtentId write_and_cut(std::initializer_list<unsigned> values) {
     REQUIRE(open().ok());
     const ExtentId extent = create(64 * kKiB);
@@ -80,10 +80,10 @@ struct StoreRig {
   }
 
   std::vector<std::shared_ptr<SimDisk>> disks;
-  std::unique_ptr<flash::Device> device;  ///< for the next open(), in place of a simulated one
+  std::unique_ptr<flash::Device> device;  ///< for the next open(), instead of a simulated one
   SimFlash* sim = nullptr;
   std::unique_ptr<ExtentStore> store;
-  Findings findings;  ///< of the last open()
+  Findings findings;  ///< findings of the last open()
   std::uint64_t salt = 0;
   std::size_t extents_max = 1000;
   SimFlashFaults faults;

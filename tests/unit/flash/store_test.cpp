@@ -17,7 +17,7 @@ using Rig = test::StoreRig;
 
 }  // namespace
 
-TEST_CASE("flash store: what was never written is not found, and the block is named") {
+TEST_CASE("flash store: a block that was never written is not found, and is named") {
   Rig rig;
   REQUIRE(rig.open().ok());
   const ExtentId extent = rig.create(64 * kKiB);
@@ -37,7 +37,7 @@ TEST_CASE("flash store: a flipped bit is corrupt with path, extent, block and by
   REQUIRE(rig.store->close().ok());
   rig.store.reset();
   const auto plan = plan_geometry(rig.disks[0]->size());
-  std::uint64_t byte = 0;  // the extent's sixth block: places are given out in order here
+  std::uint64_t byte = 0;  // the extent's sixth block: places are assigned in order here
   const auto all = rig.disks[0]->current();
   for (std::uint32_t block = 0; block < plan->data_blocks; ++block) {
     if (all[plan->data_offset(block)] == std::byte{7}) {
@@ -89,7 +89,7 @@ TEST_CASE("flash store: at its limit of extents it refuses more, and the others 
   auto into = bytes_of(64 * kKiB, 0);
   CHECK(rig.read(first, 0, into).done.code == Errc::kOk);
   CHECK(into == bytes_of(64 * kKiB, 5));
-  // A lower limit than there are extents forgets none of them.
+  // A limit below the number of extents drops none of them.
   REQUIRE(rig.store->close().ok());
   rig.extents_max = 1;
   REQUIRE(rig.open().ok());
@@ -105,7 +105,7 @@ TEST_CASE("flash store: at its limit of extents it refuses more, and the others 
 
 TEST_CASE("flash store: a write beyond the day's budget is refused until the next day") {
   Rig rig;
-  // Opening writes a log of its own; the budget counts that too.
+  // Opening writes a new log, which counts against the budget too.
   REQUIRE(rig.open(200 * kKiB).ok());
   const ExtentId extent = rig.create(64 * kKiB, Policy::kScratch);
   const auto data = bytes_of(64 * kKiB, 1);
@@ -161,13 +161,13 @@ TEST_CASE("flash store: the budget is used to its last block, whatever is in fli
   const auto data = bytes_of(64 * kKiB, 1);
   for (std::uint64_t i = 0; i < 4; ++i) {
     REQUIRE(rig.store->submit(test::write_op(OpId(i), extent, i * 64 * kKiB, data)).ok());
-    // Some of it is on the device, some is not, some has ended.
+    // Some writes are on the device, some are not, some have ended.
     CHECK(rig.store->poll({}) == 0);
   }
   const auto four = std::span(data).first(4 * kBlockBytes);
   CHECK(rig.store->submit(test::write_op(OpId(4), extent, 0, four)).error().code() ==
         Errc::kExhausted);
-  // Ten bytes over the edge of a block are two blocks.
+  // Ten bytes across the border of a block are two blocks.
   REQUIRE(rig.store->submit(test::write_op(OpId(5), extent, 300 * kKiB - 5, four.first(10))).ok());
   const auto one = std::span(data).first(1);
   CHECK(rig.store->submit(test::write_op(OpId(6), extent, 0, one)).error().code() == Errc::kBusy);
@@ -183,7 +183,7 @@ TEST_CASE("flash store: durable writes and creates never pass the budget, logs i
     Prng random(seed);
     Rig rig;
     rig.salt = seed;
-    // Logs of 64 KiB: some get full on the way.
+    // Logs of 64 KiB: some fill up on the way.
     const std::uint64_t budget = 300 * kKiB + random.below(2 * kMiB);
     REQUIRE(rig.open(budget).ok());
     const auto written = [&] { return rig.store->paths()[0].wear.day_bytes; };
@@ -192,8 +192,8 @@ TEST_CASE("flash store: durable writes and creates never pass the budget, logs i
     StoreCompletion done;
     std::uint64_t open = 0;
     int refused = 0;
-    // Refused with nothing under way that may give something back; small ones in the end, as those
-    // find the last of it.
+    // Refused although nothing in flight may return budget. Small writes in the end, since those
+    // find the rest of it.
     while (refused < 40 || open > 0) {
       const std::uint64_t dice = random.below(8);
       if (refused >= 40 || dice < 4) {
@@ -218,7 +218,7 @@ TEST_CASE("flash store: durable writes and creates never pass the budget, logs i
   }
 }
 
-TEST_CASE("flash store: what a write of the budget may have needed and did not is given back") {
+TEST_CASE("flash store: budget that a write reserved and did not need is returned") {
   std::uint64_t opening = 0;
   {
     Rig rig;
@@ -234,7 +234,7 @@ TEST_CASE("flash store: what a write of the budget may have needed and did not i
   const auto submit = [&](std::uint64_t nth) {
     return rig.store->submit(test::write_op(OpId(nth), extent, nth * 64 * kKiB, data));
   };
-  // Each block might have both copies of a frame of its own: 192 KiB a write.
+  // Each block might have both copies of its own frame: 192 KiB per write.
   REQUIRE(submit(0).ok());
   REQUIRE(submit(1).ok());
   CHECK(submit(2).error().code() == Errc::kBusy);
@@ -242,7 +242,7 @@ TEST_CASE("flash store: what a write of the budget may have needed and did not i
   CHECK(rig.wait().done.code == Errc::kOk);
   CHECK(submit(2).ok());
   CHECK(rig.wait().done.code == Errc::kOk);
-  // One that fails keeps nothing back but what it wrote.
+  // A failed write keeps only the budget of what it wrote.
   test::SimFlashFaults faults;
   faults.no_space = 1;
   rig.sim->set_faults(faults);
@@ -264,7 +264,7 @@ TEST_CASE("flash store: each path's budget is charged what goes to that path") {
   const auto wear = [&](std::size_t path) { return rig.store->paths()[path].wear.day_bytes; };
   const std::uint64_t before = wear(0);
   const std::uint64_t other = wear(1);
-  // The first stripe is the first path's or the second's; the budget is the first path's.
+  // The first stripe is on either path; the budget is that of the first path.
   const std::uint64_t here = Striping(extent, 2).place(0).path == PathIndex(0) ? 0 : kMiB;
   REQUIRE(rig.write(extent, here, bytes_of(kMiB, 1)).done.code == Errc::kOk);
   CHECK(wear(0) == before + kMiB);
@@ -278,7 +278,7 @@ TEST_CASE("flash store: each path's budget is charged what goes to that path") {
   CHECK(rig.write(again, kMiB - first, data).done.code == Errc::kOk);
 }
 
-TEST_CASE("flash store: a durable extent is made when its record is safe, not before") {
+TEST_CASE("flash store: a durable extent is made when its record is durable, not before") {
   Rig rig;
   REQUIRE(rig.open().ok());
   const ExtentId extent = rig.create(64 * kKiB);
@@ -325,7 +325,7 @@ TEST_CASE("flash store: more operations than its limit are busy, and each accept
   for (std::uint64_t i = 0; i < accepted; ++i) CHECK(rig.wait().done.op == OpId(i));
 }
 
-TEST_CASE("flash store: a session's end takes its scratch extents and leaves the durable ones") {
+TEST_CASE("flash store: the end of a session ends its scratch extents and keeps the durable ones") {
   Rig rig;
   REQUIRE(rig.open().ok());
   const ExtentId scratch = rig.create(64 * kKiB, Policy::kScratch);
@@ -359,7 +359,7 @@ TEST_CASE("flash examine: a clean path has no bad block, a flipped bit is listed
   std::uint64_t at = first;
   while (rig.disks[0]->current()[at] != std::byte{7}) at += kBlockBytes;
   rig.disks[0]->flip(at + 3 * kBlockBytes + 9, 0);
-  rig.disks[0]->flip(100, 0);  // and one superblock
+  rig.disks[0]->flip(100, 0);  // also one superblock
   seen = examine(device, PathIndex(0));
   REQUIRE(seen.ok());
   CHECK(seen->bad_blocks == 1);
@@ -370,8 +370,7 @@ TEST_CASE("flash examine: a clean path has no bad block, a flipped bit is listed
   CHECK(seen->findings.size() == 1);
 }
 
-TEST_CASE(
-    "flash store: a durable overwrite of a nearly full path waits for places that come free") {
+TEST_CASE("flash store: a durable overwrite of a nearly full path waits for free places") {
   Rig rig;
   REQUIRE(rig.open().ok());
   const std::uint64_t spare = 4 * kBlockBytes;
@@ -380,7 +379,7 @@ TEST_CASE(
   const auto first = bytes_of(64 * kKiB, 5);
   const auto second = bytes_of(64 * kKiB, 6);
   REQUIRE(rig.write(extent, 0, first).done.code == Errc::kOk);
-  // Sixteen blocks with four places, and three such writes at a time.
+  // Sixteen blocks with four free places, and three such writes at a time.
   for (std::uint64_t i = 0; i < 3; ++i) {
     REQUIRE(rig.store->submit(test::write_op(OpId(i), extent, 0, second)).ok());
   }
@@ -403,7 +402,7 @@ TEST_CASE("flash store: a durable overwrite of a full path says that it is full"
   CHECK(rig.store->describe(full.fault) ==
         "no free block for a durable overwrite on sim0: 0 B of " + format_bytes(bytes) +
             " free (extent 1, block 0)");
-  // A place is enough, and the end of an extent gives one.
+  // One place is enough, and the end of an extent frees one.
   REQUIRE(rig.store->submit(FreeOp{OpId(3), extent}).ok());
   REQUIRE(rig.wait().done.code == Errc::kOk);
   const ExtentId smaller = rig.create(bytes - 2 * kBlockBytes);
@@ -415,7 +414,7 @@ TEST_CASE("flash store: a durable overwrite of a full path says that it is full"
   CHECK(rig.wait().done.code == Errc::kOk);
 }
 
-TEST_CASE("flash store: a crash forgets the wear of a few seconds, not of a gigabyte") {
+TEST_CASE("flash store: a crash loses the wear of a few seconds, not of a gigabyte") {
   Rig rig;
   REQUIRE(rig.open().ok());
   const ExtentId scratch = rig.create(kMiB, Policy::kScratch);
@@ -436,7 +435,7 @@ TEST_CASE("flash store: a crash forgets the wear of a few seconds, not of a giga
   CHECK(rig.store->paths()[0].wear.total_bytes >= before);
 }
 
-TEST_CASE("flash examine: of blocks that cannot be read each is named, and no other") {
+TEST_CASE("flash examine: each unreadable block is named, and no other") {
   Rig rig;
   REQUIRE(rig.open().ok());
   const ExtentId extent = rig.create(64 * kKiB);

@@ -16,8 +16,8 @@ using test::bytes_of;
 using test::LateDevice;
 using Rig = test::StoreRig;
 
-/// Two paths, of which each has one durable extent that fills it but for two blocks. The first
-/// path's syncs can be kept back: then blocks that it frees do not come free.
+/// Two paths, each with one durable extent that leaves two blocks free. Syncs of the first path can
+/// be delayed: then blocks that it frees do not become free.
 struct FullPaths {
   FullPaths() : rig(kMiB) {
     rig.disks.push_back(std::make_shared<test::SimDisk>(kMiB));
@@ -42,7 +42,7 @@ struct FullPaths {
               std::span<const std::byte> bytes) {
     REQUIRE(rig.store->submit(test::write_op(OpId(op), extent, block * kBlockBytes, bytes)).ok());
   }
-  /// Operations that end in so many turns, in their order.
+  /// Operations that end within this many turns, in order.
   std::vector<OpId> ended(int turns = 300) {
     std::vector<OpId> out;
     for (int i = 0; i < turns; ++i) {
@@ -62,16 +62,17 @@ struct FullPaths {
 
 }  // namespace
 
-TEST_CASE("flash store: who waits for a free block of one path stands in nobody else's way") {
+TEST_CASE("flash store: a write that waits for a free block of one path delays no other") {
   FullPaths full;
   const auto two = bytes_of(2 * kBlockBytes, 2);
   const auto one = std::span(two).first(kBlockBytes);
   full.keep = true;
-  full.submit(1, full.paths[0], 0, two);  // takes the last blocks, and gives its own when safe
+  full.submit(1, full.paths[0], 0,
+              two);  // takes the last blocks, and frees its old ones when durable
   full.submit(2, full.paths[0], 8, two);
   full.submit(3, full.paths[1], 0, two);
   CHECK(full.ended() == std::vector{OpId(3)});
-  // Nor of what needs no new block: a read of the same path.
+  // Operations that need no new block do not wait: a read of the same path.
   auto into = bytes_of(kBlockBytes, 0);
   REQUIRE(
       full.rig.store->submit(test::read_op(OpId(4), full.paths[0], 16 * kBlockBytes, into)).ok());
@@ -84,7 +85,7 @@ TEST_CASE("flash store: who waits for a free block of one path stands in nobody 
   full.rig.store->check_space();
 }
 
-TEST_CASE("flash store: free blocks of a path go to those who wait for them in their order") {
+TEST_CASE("flash store: free blocks of a path go to waiting writes in order") {
   FullPaths full;
   const auto two = bytes_of(2 * kBlockBytes, 2);
   const auto one = std::span(two).first(kBlockBytes);
@@ -93,7 +94,7 @@ TEST_CASE("flash store: free blocks of a path go to those who wait for them in t
   CHECK(full.ended().empty());
   full.submit(2, full.paths[0], 8, two);
   CHECK(full.ended().empty());
-  // Those that came later would fit as well.
+  // Later writes would fit as well.
   for (std::uint64_t op = 3; op < 7; ++op) full.submit(op, full.paths[0], 8 + 2 * op, one);
   CHECK(full.ended().empty());
   full.late->end_late();
@@ -103,10 +104,11 @@ TEST_CASE("flash store: free blocks of a path go to those who wait for them in t
   CHECK(order[1] == OpId(2));
 }
 
-TEST_CASE("flash store: a block that comes free while others start is theirs who wait for it") {
+TEST_CASE("flash store: a block that becomes free while others start goes to a waiting write") {
   FullPaths full;
   const auto one = bytes_of(kBlockBytes, 2);
-  // One of the first path's two free blocks, or the second path's where the stripe falls so.
+  // Takes one of the first path's two free blocks, or one of the second path's if the stripe is
+  // there.
   ExtentId scratch;
   do {
     scratch = full.rig.create(kBlockBytes, Policy::kScratch);
@@ -116,7 +118,7 @@ TEST_CASE("flash store: a block that comes free while others start is theirs who
   CHECK(full.ended().empty());
   full.submit(2, full.paths[0], 8, one);
   CHECK(full.ended().empty());
-  // The free and the write behind it begin in one turn.
+  // The free and the write after it begin in one turn.
   REQUIRE(full.rig.store->submit(FreeOp{OpId(3), scratch}).ok());
   full.submit(4, full.paths[0], 16, one);
   CHECK(full.ended() == std::vector{OpId(3)});
