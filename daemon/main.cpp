@@ -1,27 +1,21 @@
 #include <pthread.h>
 #include <sys/resource.h>
 
-#include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdint>
-#include <iostream>
+#include <string>
 
 #include "common/base/clock.hpp"
+#include "common/base/json.hpp"
 #include "common/base/log.hpp"
 #include "common/base/signals.hpp"
+#include "common/cli/help.hpp"
+#include "common/cli/program.hpp"
 #include "daemon/node.hpp"
 #include "daemon/targets.hpp"
 #include "proto/config.hpp"
 
 namespace {
-
-constexpr int kExitFailed = 1;
-constexpr int kExitBadConfig = 2;
-
-int refuse(const ho::Error& error, int code) {
-  std::cerr << "hyperoffloadd: " << error.context() << '\n';
-  return code;
-}
 
 enum class Mode : std::uint8_t { kServe, kCheckConfig };
 
@@ -43,35 +37,42 @@ void allow_descriptors() {
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-int run(const std::string& file, Mode mode) {
-  const auto config = ho::read_daemon_config(file);
-  if (!config) return refuse(config.error(), kExitBadConfig);
-  ho::set_log_level(config->log_level);
+/// The file's content, where this machine can do what it says. Errors name file and line.
+ho::Result<ho::DaemonConfig> checked_config(const std::string& file) {
+  auto config = ho::read_daemon_config(file);
+  if (!config) return config.error();
+  const auto at = [&](const ho::Error& error, int line) {
+    return error.at(file + ":" + std::to_string(line));
+  };
   const auto pages = ho::daemon::check_memory(*config);
-  if (!pages) {
-    const std::string line = std::to_string(config->ddr_bytes_line);
-    return refuse(pages.error().at(file + ":" + line), kExitBadConfig);
-  }
+  if (!pages) return at(pages.error(), config->ddr_bytes_line);
   if (const auto shares = ho::daemon::check_numa(*config, *pages); !shares) {
-    const std::string line = std::to_string(config->numa.line);
-    return refuse(shares.error().at(file + ":" + line), kExitBadConfig);
+    return at(shares.error(), config->numa.line);
   }
   if (const auto mistake = ho::daemon::find_ofi_mistake(*config)) {
-    const std::string line = std::to_string(mistake->line);
-    return refuse(mistake->error.at(file + ":" + line), kExitBadConfig);
+    return at(mistake->error, mistake->line);
   }
+  return config;
+}
+
+int run(ho::cli::Console& console, const std::string& file, Mode mode) {
+  const auto config = checked_config(file);
+  if (!config) return console.refuse(config.error());
   if (mode == Mode::kCheckConfig) {
-    std::cout << file << ": ok\n";
-    return 0;
+    ho::JsonWriter json;
+    json.begin_object().field("config", file).field("ok", true).end();
+    console.print(console.json() ? json.text() : file + ": ok");
+    return ho::cli::kExitDone;
   }
+  ho::set_log_level(config->log_level);
   // A peer that goes away is an error of its connection, not a signal to the process.
   std::signal(SIGPIPE, SIG_IGN);
   allow_descriptors();
   const ho::SteadyClock clock;
   auto node = ho::daemon::Node::create(*config, clock);
-  if (!node) return refuse(node.error(), kExitFailed);
+  if (!node) return console.complain(node.error(), ho::cli::kExitNo);
   (*node)->run();
-  return 0;
+  return ho::cli::kExitDone;
 }
 
 }  // namespace
@@ -79,25 +80,23 @@ int run(const std::string& file, Mode mode) {
 int main(int argc, char** argv) {
   ho::drop_library_signal_handlers();
   hold_end_signals();
-  CLI::App app{"HyperOffload daemon: gives this node's memory to the pool."};
-  app.name("hyperoffloadd");
-  app.set_version_flag("--version", "hyperoffloadd " HO_VERSION);
-  app.footer(
-      "Exit codes: 0 ended by SIGTERM or SIGINT, or the config is fine; 1 could not start or "
-      "failed; 2 bad usage or config.");
+  ho::cli::Program program("hyperoffloadd", "Gives this node's memory and flash to the pool.");
   std::string file;
   bool only_check = false;
-  app.add_option("--config", file, "configuration, protobuf text")->required();
-  app.add_flag("--check-config", only_check, "check the configuration and exit");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitBadConfig;
-  }
-  try {
-    return run(file, only_check ? Mode::kCheckConfig : Mode::kServe);
-  } catch (const std::exception& error) {
-    std::cerr << "hyperoffloadd: " << error.what() << '\n';
-    return kExitFailed;
-  }
+  program.root()
+      .add_option("--config", file, "the configuration, protobuf text")
+      ->type_name("FILE")
+      ->required();
+  program.root().add_flag("--check-config", only_check, "check the configuration and exit");
+  program.set_run(program.root(), [&](ho::cli::Console& console) {
+    return run(console, file, only_check ? Mode::kCheckConfig : Mode::kServe);
+  });
+  ho::cli::set_manual(
+      program.root(),
+      {"SIGTERM and SIGINT end the daemon in order: it drains first. The second one "
+       "hastens the end.",
+       {"hyperoffloadd --config node.textproto --check-config"},
+       {{ho::cli::kExitDone, "ended by a signal, or the configuration is fine"},
+        {ho::cli::kExitNo, "could not start, or failed"}}});
+  return program.run(argc, argv);
 }

@@ -7,7 +7,10 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
+#include "common/base/signals.hpp"
 #include "common/base/unique_fd.hpp"
 
 namespace ho {
@@ -66,19 +69,31 @@ Result<UniqueFd> create_temporary(const std::string& path, std::string& name) {
 
 Result<void> write_whole_file(const std::string& path, std::string_view bytes) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
-    // /dev/stdout and other devices cannot be replaced, so write into them. For a directory this
-    // open fails with a clear message.
+  const bool exists = ::stat(path.c_str(), &info) == 0;
+  if (exists && !S_ISREG(info.st_mode)) {
+    // A device or a pipe cannot be replaced, so write into it. For a directory this open fails with
+    // a clear message.
     const UniqueFd device(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
     if (!device.valid()) return errno_error(errno, path);
     return write_all(device.get(), bytes, path);
   }
+  // "/dev/stdout > FILE": later prints must not go to the replaced file, so write into it.
+  struct stat out {};
+  if (exists && ::fstat(STDOUT_FILENO, &out) == 0 && out.st_dev == info.st_dev &&
+      out.st_ino == info.st_ino) {
+    return write_all(STDOUT_FILENO, bytes, path);
+  }
+  // Keep a link and replace the file behind it.
+  std::error_code unresolved;
+  const std::string target = exists ? std::filesystem::canonical(path, unresolved).string() : path;
+  if (unresolved) return Error(Errc::kIo, path + ": " + unresolved.message());
+  const SignalsBlocked until_renamed;  // an interrupted program leaves no temporary file
   std::string temporary;
-  auto fd = create_temporary(path, temporary);
+  auto fd = create_temporary(target, temporary);
   if (!fd) return fd.error();
   auto written = write_all(fd->get(), bytes, path);
   if (written.ok() && ::fsync(fd->get()) != 0) written = errno_error(errno, path);
-  if (written.ok() && std::rename(temporary.c_str(), path.c_str()) != 0) {
+  if (written.ok() && std::rename(temporary.c_str(), target.c_str()) != 0) {
     written = errno_error(errno, path);
   }
   if (!written.ok()) ::unlink(temporary.c_str());

@@ -14,7 +14,8 @@ namespace ho {
 [[nodiscard]] Result<std::string> read_whole_file(const std::string& path, std::uint64_t bytes_max);
 
 /// Replaces `path` as a whole: writes a temporary file beside it, syncs and renames. Readers see
-/// the old or the new bytes. A failure keeps the old bytes and leaves no temporary file.
+/// the old or the new bytes. A failure keeps the old bytes and leaves no temporary file. A link is
+/// followed. A device, a pipe and the file behind stdout are written to instead.
 [[nodiscard]] Result<void> write_whole_file(const std::string& path, std::string_view bytes);
 
 }  // namespace ho

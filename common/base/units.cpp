@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 namespace ho {
 
@@ -15,6 +16,29 @@ std::string with_unit(double value, const char* unit) {
   const int decimals = value >= 100 ? 0 : value >= 10 ? 1 : 2;
   std::snprintf(text.data(), text.size(), "%.*f %s", decimals, value, unit);
   return text.data();
+}
+
+/// Powers of 1000.
+constexpr std::string_view kPrefixes = "KMGTP";
+
+std::string upper(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return out;
+}
+
+struct Number {
+  double value = 0;
+  std::string_view rest;  ///< behind it
+};
+
+/// A finite decimal number at the beginning of `text`.
+std::optional<Number> read_number(std::string_view text) {
+  Number number;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number.value);
+  if (code != std::errc{} || !std::isfinite(number.value)) return std::nullopt;
+  number.rest = text.substr(static_cast<std::size_t>(end - text.data()));
+  return number;
 }
 
 }  // namespace
@@ -68,6 +92,51 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   if (whole != 0 && scale > UINT64_MAX / whole) return std::nullopt;
   const auto part = static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(scale)));
   return checked_add(whole * scale, part);
+}
+
+std::optional<double> parse_rate(std::string_view text, std::string_view unit) {
+  const auto number = read_number(text);
+  if (!number) return std::nullopt;
+  std::string rest = upper(number->rest);
+  const std::string wanted = upper(unit);
+  if (rest.size() >= wanted.size() &&
+      rest.compare(rest.size() - wanted.size(), rest.size(), wanted) == 0) {
+    rest.resize(rest.size() - wanted.size());
+  }
+  double scale = 1;
+  if (!rest.empty()) {
+    const std::size_t power = kPrefixes.find(rest[0]);
+    const bool binary = rest.size() == 2 && rest[1] == 'I';
+    if (power == std::string_view::npos || (rest.size() > 1 && !binary)) return std::nullopt;
+    scale = std::pow(binary ? 1024.0 : 1000.0, static_cast<double>(power + 1));
+  }
+  const double rate = number->value * scale;
+  if (!(rate > 0) || !std::isfinite(rate)) return std::nullopt;
+  return rate;
+}
+
+std::string format_rate(double rate, std::string_view unit) {
+  std::size_t power = 0;
+  while (rate >= 1000 && power < kPrefixes.size()) {
+    rate /= 1000;
+    ++power;
+  }
+  const std::string prefix(power == 0 ? "" : kPrefixes.substr(power - 1, 1));
+  return with_unit(rate, ((prefix == "K" ? "k" : prefix) + std::string(unit)).c_str());
+}
+
+std::optional<std::uint64_t> parse_duration_ns(std::string_view text) {
+  const auto number = read_number(text);
+  if (!number || !(number->value >= 0)) return std::nullopt;
+  constexpr std::array<std::pair<std::string_view, double>, 6> kUnits{
+      {{"", 1e9}, {"s", 1e9}, {"ms", 1e6}, {"us", 1e3}, {"ns", 1}, {"min", 60e9}}};
+  for (const auto& [unit, scale] : kUnits) {
+    if (number->rest != unit) continue;
+    const double ns = number->value * scale;
+    if (!(ns < 9e18)) return std::nullopt;
+    return static_cast<std::uint64_t>(std::llround(ns));
+  }
+  return std::nullopt;
 }
 
 }  // namespace ho

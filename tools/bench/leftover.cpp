@@ -13,6 +13,7 @@
 #include <string>
 
 #include "common/base/check.hpp"
+#include "common/cli/exit.hpp"
 
 namespace ho::bench {
 namespace {
@@ -37,6 +38,7 @@ void on_end(int number) {
       if (place.used.load()) remove_path(place.path);
     });
   }
+  if (number == SIGINT) ::_exit(cli::kExitInterrupted);
   // SA_RESETHAND: the second one ends the process, as soon as this handler returns.
   ::raise(number);
 }

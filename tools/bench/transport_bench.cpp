@@ -138,15 +138,10 @@ class DriverLoop final : public Loop {
   std::uint64_t at_ = 0;  ///< the operation in the area that comes next
 };
 
-Result<std::unique_ptr<Transport>> make_initiator(const TransportBenchOptions& options,
-                                                  const Clock& clock) {
-  transport::LocalOptions local;
-  local.copy_threads = options.copy_threads;
-  transport::OfiOptions ofi;
-  ofi.large_lanes = options.connections;
-  switch (options.driver) {
-    case Driver::kLocal: return transport::make_local_transport(local, clock);
-    case Driver::kOfi: return transport::make_ofi_transport(ofi, clock);
+Result<std::unique_ptr<Transport>> make_initiator(Driver driver, const Clock& clock) {
+  switch (driver) {
+    case Driver::kLocal: return transport::make_local_transport({}, clock);
+    case Driver::kOfi: return transport::make_ofi_transport({}, clock);
     case Driver::kUcx: return transport::make_ucx_transport({}, clock);
   }
   return Error(Errc::kInvalidArgument, "no such driver");
@@ -265,9 +260,6 @@ Result<TransportBenchResult> bench_transport(const TransportBenchOptions& option
   if (shape.size_bytes == 0 || shape.inflight == 0 || shape.size_bytes > kSegmentBytesMax) {
     return Error(Errc::kInvalidArgument, "size must be 1 .. 1 GiB and inflight not 0");
   }
-  if (options.beside_inflight > shape.inflight) {
-    return Error(Errc::kInvalidArgument, "beside_inflight must be inflight at most");
-  }
   // Everything is in whole operations, and no operation in flight overlaps another.
   shape.area_bytes = std::max(shape.area_bytes, shape.size_bytes * shape.inflight);
   shape.area_bytes = align_up(shape.area_bytes, 4096);
@@ -300,21 +292,13 @@ Result<TransportBenchResult> bench_transport(const TransportBenchOptions& option
     rivals->limits.push_back(std::move(*copy));
   }
   const SteadyClock clock;
-  auto initiator = make_initiator(options, clock);
+  auto initiator = make_initiator(options.driver, clock);
   if (!initiator) return initiator.error();
   const auto memory = (*initiator)->register_memory(host.bytes());
   if (!memory) return memory.error();
   auto regions = attach(**initiator, *held);
   if (!regions) return regions.error();
 
-  if (options.beside_inflight > 0) {
-    LoopShape other = shape;
-    other.inflight = options.beside_inflight;
-    auto loop = std::make_unique<DriverLoop>(other, **initiator, host.bytes());
-    loop->use(*memory, *regions, ops_per_segment);
-    rivals->limits.push_back(
-        {"driver with " + std::to_string(other.inflight) + " in flight", std::move(loop)});
-  }
   DriverLoop ours(shape, **initiator, host.bytes());
   ours.use(*memory, std::move(*regions), ops_per_segment);
   auto result =

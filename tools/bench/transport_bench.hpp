@@ -16,11 +16,6 @@ struct TransportBenchOptions {
   Driver driver = Driver::kLocal;
   std::filesystem::path daemon_program;  ///< as OwnDaemon::Options::program
   LoopShape shape;
-  std::uint32_t copy_threads = 1;  ///< local's, as LocalOptions
-  std::uint32_t connections = 1;   ///< ofi's for operations above 64 KiB: OfiOptions::large_lanes
-  /// The driver itself with so many in flight is one of the rivals, over the same connection, at
-  /// most as many as shape.inflight; 0: it is not.
-  std::uint32_t beside_inflight = 0;
   Duration time = std::chrono::seconds(3);  ///< of all measurement together
 };
 

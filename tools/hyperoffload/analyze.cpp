@@ -1,12 +1,14 @@
+#include <array>
 #include <chrono>
-#include <cmath>
-#include <iostream>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
 #include "proto/convert.hpp"
 #include "proto/file.hpp"
 #include "tools/analyzer/analyzer.hpp"
@@ -14,7 +16,6 @@
 #include "tools/analyzer/order_gains.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/op_times.hpp"
-#include "tools/hyperoffload/words.hpp"
 #include "tools/report/report.hpp"
 #include "tools/report/trace.hpp"
 #include "tools/simulator/simulate.hpp"
@@ -26,13 +27,12 @@ namespace {
 struct Arguments {
   std::string graph;
   std::string hardware;
-  std::string device_memory;
+  std::optional<MemorySize> device_memory;
   std::string out;
   std::string report;
   std::string trace;
   std::uint64_t align_bytes = 64;
   std::uint32_t ranks_per_node = 1;
-  bool json = false;
   std::vector<std::string> op_times;
   std::string graph_out;
 };
@@ -136,47 +136,52 @@ std::string infeasible_json(const Answer& answer, const analyzer::Infeasible& in
   return std::move(json).text();
 }
 
-void tell_plan(const Answer& answer, const schedule::Schedule& plan,
-               const analyzer::OrderGains& order, const std::string& out) {
+std::string percent_of(std::uint64_t part, std::uint64_t whole) {
+  std::array<char, 16> text{};
+  const double share = whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+  std::snprintf(text.data(), text.size(), "%.1f %%", 100 * share);
+  return text.data();
+}
+
+std::string plan_text(const Answer& answer, const schedule::Schedule& plan,
+                      const analyzer::OrderGains& order, const Arguments& args, Format format) {
   const schedule::Prediction& p = plan.prediction;
-  const auto percent = [](std::uint64_t part, std::uint64_t whole) {
-    const double share = whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-    return std::to_string(static_cast<double>(std::lround(share * 1000)) / 10).substr(0, 5) + " %";
-  };
-  std::cerr << printable(answer.graph.name) << ": " << answer.graph.ops.size() << " ops, "
-            << answer.graph.storages.size() << " storages, planned in " << answer.analyze_ms
-            << " ms\n";
+  Facts facts(answer.graph.name + ": " + std::to_string(answer.graph.ops.size()) + " ops, " +
+              std::to_string(answer.graph.storages.size()) + " storages, planned in " +
+              format_duration_ns(static_cast<std::uint64_t>(answer.analyze_ms * 1e6)));
   if (answer.measured_ops > 0) {
-    std::cerr << "  durations      of " << answer.measured_ops << " ops are measured\n";
+    facts.add("durations", std::to_string(answer.measured_ops) + " ops have measured ones");
   }
-  std::cerr << "  device memory  " << format_bytes(p.peak_unmanaged_bytes) << " -> "
-            << format_bytes(plan.arena_bytes) << " ("
-            << percent(plan.arena_bytes, p.peak_unmanaged_bytes) << "; budget "
-            << format_bytes(answer.budget_bytes) << ")\n"
-            << "  step           " << format_duration_ns(p.step_ns) << ": compute "
-            << format_duration_ns(p.compute_ns) << " + stall " << format_duration_ns(p.stall_ns)
-            << "; no plan can be below " << format_duration_ns(p.lower_bound_ns) << "\n"
-            << "  moved per step " << format_bytes(p.prefetch_bytes) << " in, "
-            << format_bytes(p.store_bytes) << " out\n"
-            << "  first and last " << format_duration_ns(p.first_step_ns)
-            << " for the first step, which brings what rests on the device; after the last "
-            << format_duration_ns(p.epilogue_ns) << " until all is home\n";
+  facts.add("device memory", format_bytes(p.peak_unmanaged_bytes) + " -> " +
+                                 format_bytes(plan.arena_bytes) + " (" +
+                                 percent_of(plan.arena_bytes, p.peak_unmanaged_bytes) +
+                                 "), budget " + format_bytes(answer.budget_bytes));
+  facts.add("step", format_duration_ns(p.step_ns) + ": compute " +
+                        format_duration_ns(p.compute_ns) + " + stall " +
+                        format_duration_ns(p.stall_ns) + "; no plan is below " +
+                        format_duration_ns(p.lower_bound_ns));
+  facts.add("moved per step",
+            format_bytes(p.prefetch_bytes) + " in, " + format_bytes(p.store_bytes) + " out");
+  facts.add("first step", format_duration_ns(p.first_step_ns) + ", since it fills the device");
+  facts.add("after the last", format_duration_ns(p.epilogue_ns) + " until all values are home");
   if (p.moved_ops > 0 || p.recomputed_ops > 0) {
-    std::cerr << "  order          " << p.moved_ops << " ops moved, " << p.recomputed_ops
-              << " run again";
+    std::string words = std::to_string(p.moved_ops) + " ops moved, " +
+                        std::to_string(p.recomputed_ops) + " run again";
     if (p.program_order_step_ns > 0) {
-      std::cerr << "; in program order the step takes "
-                << format_duration_ns(p.program_order_step_ns);
+      words += "; in program order the step takes " + format_duration_ns(p.program_order_step_ns);
     }
-    std::cerr << "; what lives at a time peaks at " << format_bytes(order.refined_live_peak_bytes)
-              << ", not " << format_bytes(order.program_order_live_peak_bytes);
-    std::cerr << '\n';
+    facts.add("order", words + "; the live set peaks at " +
+                           format_bytes(order.refined_live_peak_bytes) + " instead of " +
+                           format_bytes(order.program_order_live_peak_bytes));
   }
   if (p.margin_bandwidth > 0) {
-    std::cerr << "  margin         stalls stay below 2 % down to " << p.margin_bandwidth
-              << " of the bandwidths, or ops " << p.margin_op_time << " as long\n";
+    std::array<char, 96> text{};
+    std::snprintf(text.data(), text.size(),
+                  "stalls stay below 2 %% down to %.3g of the bandwidths, or with ops %.3g as long",
+                  p.margin_bandwidth, p.margin_op_time);
+    facts.add("margin", text.data());
   }
-  std::cerr << "  written        " << out << '\n';
+  return facts.add("written", args.out).text(format);
 }
 
 /// Writes the schedule, then the report and the trace where they are asked for.
@@ -200,64 +205,76 @@ Result<void> write_outputs(const Arguments& args, const schedule::Schedule& plan
 /// The budget that the arguments or the hardware name.
 Result<std::uint64_t> budget_of(const Arguments& args, const Graph& graph,
                                 const Hardware& hardware) {
-  if (args.device_memory.empty()) {
-    if (hardware.device_bytes > 0) return hardware.device_bytes;
-    return Error{Errc::kInvalidArgument,
-                 args.hardware + ": no deviceBytes, so --device-memory is needed"};
-  }
-  const auto size = parse_memory_size(args.device_memory);
-  if (!size) {
-    return Error{Errc::kInvalidArgument,
-                 "--device-memory " + args.device_memory + ": give bytes (28GiB) or a share (60%)"};
-  }
-  return size->of(analyzer::peak_unmanaged_bytes(graph));
+  if (args.device_memory) return args.device_memory->of(analyzer::peak_unmanaged_bytes(graph));
+  if (hardware.device_bytes > 0) return hardware.device_bytes;
+  return Error(Errc::kInvalidArgument,
+               args.hardware + ": no deviceBytes, so --device-memory is needed");
 }
 
-int run(const Arguments& args) {
+int answer_infeasible(Console& console, const Answer& answer, const Hardware& hardware,
+                      const analyzer::Infeasible& infeasible) {
+  const std::string help = advice(answer, hardware, infeasible);
+  if (console.json()) console.print(infeasible_json(answer, infeasible, help));
+  const std::string what = infeasible.op_name.empty() ? "the step" : "op " + infeasible.op_name;
+  console.complain(
+      Error(Errc::kExhausted, "the " + infeasible.tier + " cannot hold it: " + what + " needs " +
+                                  format_bytes(infeasible.needs_bytes) + " (" +
+                                  std::to_string(infeasible.needs_bytes) + " bytes)"),
+      kExitInfeasible);
+  console.note("What would help: " + help + ".");
+  return kExitInfeasible;
+}
+
+/// What the analyzer refuses is the input's fault, except a plan of its own that breaks a rule.
+int answer_failure(Console& console, const Error& error) {
+  if (error.code() != Errc::kConflict) return console.refuse(error);
+  console.complain(error, kExitNo);
+  console.note(
+      "This is a mistake in HyperOffload, not in your files. Please report it with the graph, the "
+      "hardware file and this command line.");
+  return kExitNo;
+}
+
+Result<std::size_t> take_op_times(const Arguments& args, Graph& graph) {
+  if (args.op_times.empty()) return std::size_t{0};
+  return apply_op_times(graph, args.op_times);
+}
+
+int run(Console& console, const Arguments& args) {
+  Files files{{args.graph, args.hardware}, {args.out, args.report, args.trace, args.graph_out}};
+  files.inputs.insert(files.inputs.end(), args.op_times.begin(), args.op_times.end());
+  if (const auto apart = check_files(files); !apart) return console.refuse(apart.error());
   auto graph = read_graph_file(args.graph);
-  if (!graph) return complain("analyze", graph.error());
-  std::size_t measured_ops = 0;
-  if (!args.op_times.empty()) {
-    const auto applied = apply_op_times(*graph, args.op_times);
-    if (!applied) return complain("analyze", applied.error());
-    measured_ops = *applied;
-  }
+  if (!graph) return console.refuse(graph.error());
+  const auto measured_ops = take_op_times(args, *graph);
+  if (!measured_ops) return console.refuse(measured_ops.error());
   auto node = read_hardware_file(args.hardware);
-  if (!node) return complain("analyze", node.error());
+  if (!node) return console.refuse(node.error());
   const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
   auto budget = budget_of(args, *graph, hardware);
-  if (!budget) return complain("analyze", budget.error());
+  if (!budget) return console.refuse(budget.error());
 
   const auto began = std::chrono::steady_clock::now();
   auto outcome = analyzer::analyze(*graph, hardware, {*budget, args.align_bytes});
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
-  if (!outcome) return complain("analyze", outcome.error());
+  if (!outcome) return answer_failure(console, outcome.error());
 
-  const Answer answer{*graph, *budget, took.count(), measured_ops};
+  const Answer answer{*graph, *budget, took.count(), *measured_ops};
   if (const auto* infeasible = std::get_if<analyzer::Infeasible>(&*outcome)) {
-    const std::string help = advice(answer, hardware, *infeasible);
-    if (args.json) std::cout << infeasible_json(answer, *infeasible, help) << std::endl;
-    std::cerr << "hyperoffload analyze: the " << infeasible->tier << " cannot hold it: "
-              << (infeasible->op_name.empty() ? "the step" : "op " + printable(infeasible->op_name))
-              << " needs " << format_bytes(infeasible->needs_bytes) << " ("
-              << infeasible->needs_bytes << " bytes)\n  what would help: " << help << '\n';
-    return kExitInfeasible;
+    return answer_infeasible(console, answer, hardware, *infeasible);
   }
   const auto& plan = std::get<schedule::Schedule>(*outcome);
   const analyzer::OrderGains order = analyzer::order_gains(plan);
   if (auto written = write_outputs(args, plan, order); !written) {
-    return complain("analyze", written.error());
+    return console.refuse(written.error());
   }
   if (!args.graph_out.empty()) {
     if (auto written = write_graph_file(*graph, args.graph_out); !written) {
-      return complain("analyze", written.error());
+      return console.refuse(written.error());
     }
   }
-  if (args.json) {
-    std::cout << plan_json(answer, plan, order) << std::endl;
-  } else {
-    tell_plan(answer, plan, order, args.out);
-  }
+  console.print(console.json() ? plan_json(answer, plan, order)
+                               : plan_text(answer, plan, order, args, console.format()));
   return kExitDone;
 }
 
@@ -266,47 +283,53 @@ int run(const Arguments& args) {
 CLI::Option* add_ranks_per_node(CLI::App& command, std::uint32_t& ranks) {
   return command
       .add_option("--ranks-per-node", ranks,
-                  "Ranks that share the node's tiers evenly: capacities and bandwidths are divided")
+                  "ranks that share the node's tiers evenly: capacities and bandwidths are divided")
+      ->type_name("N")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
 }
 
-void add_analyze(CLI::App& app, int& exit_code) {
+void add_analyze(Program& program) {
   auto args = std::make_shared<Arguments>();
-  CLI::App& command =
-      *app.add_subcommand("analyze", "Compile a graph into a schedule that fits a memory budget");
-  command.add_option("graph", args->graph, "Graph: .json, .textproto or .pb")->required();
-  command.add_option("--hardware", args->hardware, "Machine: .json, .textproto or .pb")->required();
-  command.add_option("--device-memory", args->device_memory,
-                     "Budget: bytes (28GiB) or a share of the unmanaged peak (60%); default: the "
-                     "hardware's deviceBytes");
-  command.add_option("--out", args->out, "The schedule to write")->required();
-  command.add_option("--report", args->report, "Also write a page for a browser");
-  command.add_option("--trace", args->trace, "Also write a trace for ui.perfetto.dev");
-  command
-      .add_option(
-          "--op-times", args->op_times,
-          "Measured op durations instead of the graph's: what ho_write_op_times() wrote, or "
-          "a graph; of several files the shortest time counts")
+  CLI::App& command = program.add(program.root(), "analyze",
+                                  "Compile a graph into a schedule that fits a memory budget",
+                                  [args](Console& console) { return run(console, *args); });
+  command.add_option("GRAPH", args->graph, "the step's graph: .json, .textproto or .pb")
+      ->required();
+  command.add_option("--hardware", args->hardware, "the machine: .json, .textproto or .pb")
+      ->type_name("FILE")
+      ->required();
+  command.add_option("--out", args->out, "the schedule to write")->type_name("FILE")->required();
+  add_memory(command, "--device-memory", args->device_memory,
+             "the budget: a size (28GiB) or a share of the unmanaged peak (60%); default: the "
+             "hardware's deviceBytes");
+  command.add_option("--report", args->report, "also write a page for a browser")
       ->type_name("FILE");
-  command.add_option("--graph-out", args->graph_out,
-                     "Also write the graph as planned, with the measured durations: what verify "
-                     "--graph takes");
-  command.add_option("--align", args->align_bytes, "Device offsets are multiples of this")
+  command.add_option("--trace", args->trace, "also write a trace for ui.perfetto.dev")
+      ->type_name("FILE");
+  command
+      .add_option("--op-times", args->op_times,
+                  "plan with measured op durations: a file of ho_write_op_times(), or a graph; of "
+                  "several files the shortest time counts")
+      ->type_name("FILE");
+  command
+      .add_option("--graph-out", args->graph_out,
+                  "also write the graph with the measured durations, for verify --graph")
+      ->type_name("FILE");
+  command
+      .add_option("--align", args->align_bytes, "device offsets are multiples of this power of two")
+      ->type_name("BYTES")
       ->capture_default_str();
   add_ranks_per_node(command, args->ranks_per_node);
-  command.add_flag("--json", args->json, "Print one JSON object on stdout");
-  command.footer(
-      "Examples:\n"
-      "  hyperoffload analyze step.json --hardware hw.json --device-memory 60% --out step.hos\n"
-      "  hyperoffload analyze step.pb --hardware hw.textproto --device-memory 28GiB --out s.hos "
-      "\\\n"
-      "    --report step.html --trace step.trace.json --json\n"
-      "  hyperoffload analyze step.json --hardware hw.json --op-times step1.json --op-times "
-      "step2.json \\\n"
-      "    --graph-out measured.json --out step.hos\n"
-      "Exit: 0 planned, 2 bad input or usage, 3 the budget cannot be met.");
-  command.callback([args, &exit_code] { exit_code = run(*args); });
+  set_manual(command,
+             {"",
+              {"hyperoffload analyze step.json --hardware hw.json \\",
+               "    --device-memory 60% --out step.hos --report step.html",
+               "hyperoffload analyze step.pb --hardware hw.json --out step.hos \\",
+               "    --op-times step1.json --op-times step2.json -o json"},
+              {{kExitDone, "planned"},
+               {kExitNo, "the planner made a mistake; please report it"},
+               {kExitInfeasible, "the budget cannot be met; says which op needs how much"}}});
 }
 
 }  // namespace ho::cli

@@ -2,17 +2,19 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <ctime>
-#include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/json.hpp"
+#include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/words.hpp"
 
 namespace ho::cli {
 
@@ -20,15 +22,13 @@ namespace {
 
 struct Arguments {
   std::vector<std::uint64_t> ops{10'000, 100'000};
-  double percent = 60;
-  std::uint64_t bandwidth = 25'000'000'000;
-  bool json = false;
+  std::optional<MemorySize> device_memory = MemorySize{std::nullopt, 60};
+  double bandwidth = 25e9;
 };
 
 constexpr std::uint64_t kOpsMax = 4'000'000;
 constexpr std::uint64_t kMiBPerWeight = 8;
-constexpr std::uint64_t kBandwidthMin = 1'000'000;
-constexpr std::uint64_t kBandwidthMax = 1'000'000'000'000'000;
+constexpr Bounds<double> kBandwidths{1e6, 1e15};
 
 /// A deep transformer's training step as the planner sees it: per layer two forward ops, later two
 /// backward ops in reverse order and one optimizer op, with a weight, an optimizer state and two
@@ -104,7 +104,47 @@ std::uint64_t process_peak_rss_bytes() {
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
 }
 
-int run(const Arguments& args) {
+/// One planned graph and what it took.
+struct Planned {
+  std::size_t ops = 0;
+  std::size_t storages = 0;
+  std::size_t cache_ops = 0;
+  double wall_s = 0;
+  double cpu_s = 0;
+  std::uint64_t peak_rss_bytes = 0;
+  std::uint64_t step_ns = 0;
+  double step_over_bound = 0;
+  double arena_over_live_bound = 0;
+};
+
+Result<Planned> plan(const Arguments& args, std::uint64_t ops) {
+  const Graph graph = deep_transformer(ops);
+  const std::uint64_t budget = args.device_memory->of(analyzer::peak_unmanaged_bytes(graph));
+  const auto bandwidth = static_cast<std::uint64_t>(args.bandwidth);
+  const auto began = std::chrono::steady_clock::now();
+  const std::clock_t cpu_began = std::clock();
+  auto outcome = analyzer::analyze(graph, bench_machine(bandwidth), {budget, 64});
+  const std::clock_t cpu_ended = std::clock();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  if (!outcome) return outcome.error();
+  const auto* made = std::get_if<schedule::Schedule>(&*outcome);
+  if (made == nullptr) return Error(Errc::kExhausted, "the budget cannot be met");
+  const schedule::Prediction& p = made->prediction;
+  const auto ratio = [](std::uint64_t a, std::uint64_t b) {
+    return b == 0 ? 0.0 : static_cast<double>(a) / static_cast<double>(b);
+  };
+  return Planned{graph.ops.size(),
+                 graph.storages.size(),
+                 made->cache_ops.size(),
+                 took.count(),
+                 static_cast<double>(cpu_ended - cpu_began) / CLOCKS_PER_SEC,
+                 process_peak_rss_bytes(),
+                 p.step_ns,
+                 ratio(p.step_ns, p.lower_bound_ns),
+                 ratio(made->arena_bytes, p.live_bound_bytes)};
+}
+
+std::string to_json(const Arguments& args, const std::vector<Planned>& runs) {
   JsonWriter json;
   json.begin_object()
       .field("bench", "analyzer")
@@ -112,73 +152,82 @@ int run(const Arguments& args) {
       .field("commit", bench::build_commit())
       .field("version", HO_VERSION)
       .field("bandwidth_bytes_per_s", args.bandwidth)
-      .field("percent", args.percent);
-  json.key("runs").begin_array();
-  for (const std::uint64_t ops : args.ops) {
-    if (ops < 5 || ops > kOpsMax) {
-      return complain("bench analyzer",
-                      {Errc::kInvalidArgument, "--ops: give 5 to " + std::to_string(kOpsMax)});
-    }
-    const Graph graph = deep_transformer(ops);
-    const std::uint64_t budget =
-        MemorySize{std::nullopt, args.percent}.of(analyzer::peak_unmanaged_bytes(graph));
-    const auto began = std::chrono::steady_clock::now();
-    const std::clock_t cpu_began = std::clock();
-    auto outcome = analyzer::analyze(graph, bench_machine(args.bandwidth), {budget, 64});
-    const std::clock_t cpu_ended = std::clock();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-    const double cpu_s = static_cast<double>(cpu_ended - cpu_began) / CLOCKS_PER_SEC;
-    if (!outcome) return complain("bench analyzer", outcome.error());
-    const auto* plan = std::get_if<schedule::Schedule>(&*outcome);
-    if (plan == nullptr) {
-      return complain("bench analyzer", {Errc::kExhausted, "the budget cannot be met"});
-    }
-    const schedule::Prediction& p = plan->prediction;
-    const auto ratio = [](std::uint64_t a, std::uint64_t b) {
-      return b == 0 ? 0.0 : static_cast<double>(a) / static_cast<double>(b);
-    };
+      .key("runs")
+      .begin_array();
+  for (const Planned& run : runs) {
     json.begin_object()
-        .field("ops", graph.ops.size())
-        .field("storages", graph.storages.size())
-        .field("cache_ops", plan->cache_ops.size())
-        .field("analyze_ms", took.count() * 1e3)
-        .field("analyze_cpu_ms", cpu_s * 1e3)
-        .field("ops_per_s", static_cast<double>(graph.ops.size()) / took.count())
-        .field("process_peak_rss_bytes", process_peak_rss_bytes())
-        .field("step_ns", p.step_ns)
-        .field("step_over_bound", ratio(p.step_ns, p.lower_bound_ns))
-        .field("arena_over_live_bound", ratio(plan->arena_bytes, p.live_bound_bytes))
+        .field("ops", run.ops)
+        .field("storages", run.storages)
+        .field("cache_ops", run.cache_ops)
+        .field("analyze_ms", run.wall_s * 1e3)
+        .field("analyze_cpu_ms", run.cpu_s * 1e3)
+        .field("ops_per_s", static_cast<double>(run.ops) / run.wall_s)
+        .field("process_peak_rss_bytes", run.peak_rss_bytes)
+        .field("step_ns", run.step_ns)
+        .field("step_over_bound", run.step_over_bound)
+        .field("arena_over_live_bound", run.arena_over_live_bound)
         .end();
-    if (!args.json) {
-      std::cerr << graph.ops.size() << " ops: " << took.count() << " s (" << cpu_s << " s of CPU), "
-                << static_cast<double>(graph.ops.size()) / took.count() << " ops/s, step "
-                << ratio(p.step_ns, p.lower_bound_ns) << " x its lower bound\n";
-    }
   }
-  if (args.json) std::cout << std::move(json.end().end()).text() << std::endl;
+  return std::move(json.end().end()).text();
+}
+
+std::string to_text(const std::vector<Planned>& runs, Format format) {
+  constexpr auto kAlways = Table::Shown::kAlways;
+  constexpr auto kRight = Table::Align::kRight;
+  Table table({{"OPS", kAlways, kRight},
+               {"PLANNED IN", kAlways, kRight},
+               {"CPU", kAlways, kRight},
+               {"OPS/S", kAlways, kRight},
+               {"PEAK MEMORY", kAlways, kRight},
+               {"STEP / BOUND", kAlways, kRight}});
+  for (const Planned& run : runs) {
+    char rate[32], bound[32];
+    std::snprintf(rate, sizeof rate, "%.0f", static_cast<double>(run.ops) / run.wall_s);
+    std::snprintf(bound, sizeof bound, "%.4f", run.step_over_bound);
+    table.add({std::to_string(run.ops),
+               format_duration_ns(static_cast<std::uint64_t>(run.wall_s * 1e9)),
+               format_duration_ns(static_cast<std::uint64_t>(run.cpu_s * 1e9)), rate,
+               format_bytes(run.peak_rss_bytes), bound});
+  }
+  return table.text(format);
+}
+
+int run(Console& console, const Arguments& args) {
+  std::vector<Planned> runs;
+  for (const std::uint64_t ops : args.ops) {
+    auto planned = plan(args, ops);
+    if (!planned && planned.error().code() == Errc::kExhausted) {
+      return console.complain(planned.error(), kExitInfeasible);
+    }
+    if (!planned) return console.complain(planned.error(), kExitNo);
+    runs.push_back(*planned);
+    console.progress(std::to_string(runs.size()) + " of " + std::to_string(args.ops.size()) +
+                     " graphs");
+  }
+  console.print(console.json() ? to_json(args, runs) : to_text(runs, console.format()));
   return kExitDone;
 }
 
 }  // namespace
 
-void add_bench_analyzer(CLI::App& bench, int& exit_code) {
+void add_bench_analyzer(Program& program, CLI::App& bench) {
   auto args = std::make_shared<Arguments>();
-  CLI::App& command = *bench.add_subcommand("analyzer", "Plan generated graphs; ops per second");
-  command.add_option("--ops", args->ops, "Sizes of the graphs")->capture_default_str();
-  command.add_option("--percent", args->percent, "Budget in percent of the unmanaged peak")
-      ->capture_default_str()
-      ->check(CLI::Range(1.0, 100.0));
-  command
-      .add_option(
-          "--bandwidth", args->bandwidth,
-          "Bytes per second of the one link, each way; a few 10^9 make the step wait for it")
-      ->capture_default_str()
-      ->check(CLI::Range(kBandwidthMin, kBandwidthMax));
-  command.add_flag("--json", args->json, "Print one JSON object on stdout");
-  command.footer(
-      "Example:\n  hyperoffload bench analyzer --ops 10000 100000 --json\n"
-      "  hyperoffload bench analyzer --ops 100000 --bandwidth 2500000000");
-  command.callback([args, &exit_code] { exit_code = run(*args); });
+  CLI::App& command = program.add(bench, "analyzer", "How fast generated graphs are planned",
+                                  [args](Console& console) { return run(console, *args); });
+  command.add_option("--ops", args->ops, "sizes of the graphs")
+      ->type_name("N")
+      ->check(CLI::Range(std::uint64_t{5}, kOpsMax))
+      ->default_str("10000 100000");
+  add_memory(command, "--device-memory", args->device_memory,
+             "the budget: a size, or a share of the unmanaged peak")
+      ->default_str("60%");
+  add_rate(command, "--bandwidth", args->bandwidth,
+           "of the one link, each way; at a few GB/s the step waits for it", kBandwidths);
+  set_manual(command, {"",
+                       {"hyperoffload bench analyzer --ops 10000 100000 --bandwidth 2.5GB/s"},
+                       {{kExitDone, "planned"},
+                        {kExitNo, "the planner failed"},
+                        {kExitInfeasible, "the budget cannot be met"}}});
 }
 
 }  // namespace ho::cli

@@ -1,12 +1,11 @@
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
-#include <iostream>
 #include <memory>
 #include <string>
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/bench/flash_bench.hpp"
 #include "tools/hyperoffload/command.hpp"
@@ -19,11 +18,10 @@ struct Arguments {
   std::string path;
   std::string op = "read";
   std::string policy = "scratch";
-  std::string size = "1MiB";
-  std::string area = "1GiB";
+  std::uint64_t size = kMiB;
+  std::uint64_t area = kGiB;
   std::uint32_t inflight = 8;
-  double seconds = 21;
-  bool json = false;
+  Duration seconds = std::chrono::seconds(21);
 };
 
 std::string number(double value, const char* format) {
@@ -32,17 +30,16 @@ std::string number(double value, const char* format) {
   return text;
 }
 
-void print_json(const Arguments& arguments, std::uint64_t size,
-                const bench::FlashBenchResult& result) {
+std::string to_json(const Arguments& arguments, const bench::FlashBenchResult& result) {
   JsonWriter out;
   out.begin_object()
       .field("op", arguments.op)
       .field("policy", arguments.policy)
-      .field("size", size)
+      .field("size", arguments.size)
       .field("inflight", arguments.inflight)
       .field("area", result.area_bytes)
       .field("bytes_per_s", result.ours.bytes_per_s)
-      .field("ops_per_s", result.ours.bytes_per_s / static_cast<double>(size))
+      .field("ops_per_s", result.ours.bytes_per_s / static_cast<double>(arguments.size))
       .field("p50_us", result.p50_us)
       .field("p99_us", result.p99_us)
       .field("cpu_s_per_gb", result.ours.cpu_s_per_gb);
@@ -60,88 +57,87 @@ void print_json(const Arguments& arguments, std::uint64_t size,
       .field("machine", bench::machine_class())
       .field("commit", bench::build_commit())
       .end();
-  std::cout << out.text() << "\n";
+  return std::move(out).text();
 }
 
-void print_words(const Arguments& arguments, std::uint64_t size,
-                 const bench::FlashBenchResult& result) {
-  std::cout << "flash " << arguments.op << " (" << arguments.policy << ") " << format_bytes(size)
-            << " x " << arguments.inflight << ": " << number(result.ours.bytes_per_s / 1e9, "%.3f")
-            << " GB/s, " << number(result.ours.bytes_per_s / static_cast<double>(size), "%.0f")
-            << " ops/s, p50 " << number(result.p50_us, "%.1f") << " us, p99 "
-            << number(result.p99_us, "%.1f") << " us, " << number(result.ours.cpu_s_per_gb, "%.3f")
-            << " CPU s/GB\n  " << result.fio.name << ": "
-            << number(result.fio.bytes_per_s / 1e9, "%.3f") << " GB/s, "
-            << number(result.fio.cpu_s_per_gb, "%.3f") << " CPU s/GB; ours is "
-            << number(100 * result.ratio, "%.1f")
-            << " % of it (95 %: " << number(100 * result.ratio_low, "%.1f") << " .. "
-            << number(100 * result.ratio_high, "%.1f") << ", " << result.pairs << " pairs)\n";
-  if (!result.notice.empty()) std::cout << "  " << result.notice << "\n";
+std::string to_text(const Arguments& arguments, const bench::FlashBenchResult& result,
+                    Format format) {
+  Facts facts("flash " + arguments.op + " (" + arguments.policy + "), " +
+              format_bytes(arguments.size) + " x " + std::to_string(arguments.inflight));
+  facts.add(
+      "ours",
+      number(result.ours.bytes_per_s / 1e9, "%.3f GB/s, ") +
+          number(result.ours.bytes_per_s / static_cast<double>(arguments.size), "%.0f ops/s, ") +
+          number(result.p50_us, "p50 %.1f us, ") + number(result.p99_us, "p99 %.1f us, ") +
+          number(result.ours.cpu_s_per_gb, "%.3f CPU s/GB"));
+  facts.add(result.fio.name, number(result.fio.bytes_per_s / 1e9, "%.3f GB/s, ") +
+                                 number(result.fio.cpu_s_per_gb, "%.3f CPU s/GB"));
+  facts.add("ours over it", number(100 * result.ratio, "%.1f %% (95 %%: ") +
+                                number(100 * result.ratio_low, "%.1f .. ") +
+                                number(100 * result.ratio_high, "%.1f, ") +
+                                std::to_string(result.pairs) + " pairs)");
+  if (!result.notice.empty()) facts.add("notice", result.notice);
+  return facts.text(format);
 }
 
-int run(const Arguments& arguments) {
-  const auto size = parse_bytes(arguments.size);
-  const auto area = parse_bytes(arguments.area);
-  if (!size || *size < 512 || *size % 512 != 0 || *size > kGiB || !area || *area < *size) {
-    std::cerr << "hyperoffload bench flash: --size: a multiple of 512 up to 1GiB and --area\n";
-    return kExitBadInput;
-  }
+int run(Console& console, const Arguments& arguments) {
+  const auto refuse = [&](const char* why) {
+    return console.refuse(Error(Errc::kInvalidArgument, why));
+  };
+  if (arguments.size % 512 != 0) return refuse("--size: a multiple of 512 bytes is needed");
+  if (arguments.size > arguments.area) return refuse("--size: more than --area");
   // fio writes directly, and both shall write what a device takes as it is.
-  if (arguments.op == "write" && *size % flash::kBlockBytes != 0) {
-    std::cerr << "hyperoffload bench flash: --size: writes are a multiple of 4KiB\n";
-    return kExitBadInput;
+  if (arguments.op == "write" && arguments.size % flash::kBlockBytes != 0) {
+    return refuse("--size: writes need a multiple of 4 KiB");
   }
   bench::FlashBenchOptions options;
   options.path = arguments.path;
   options.op = arguments.op == "read" ? bench::FlashOp::kRead : bench::FlashOp::kWrite;
   options.policy =
       arguments.policy == "durable" ? flash::Policy::kDurable : flash::Policy::kScratch;
-  options.size_bytes = *size;
-  options.area_bytes = *area / *size * *size;
+  options.size_bytes = arguments.size;
+  options.area_bytes = arguments.area / arguments.size * arguments.size;
   options.inflight = arguments.inflight;
-  options.time = Duration(static_cast<std::int64_t>(arguments.seconds * 1e9));
+  options.time = arguments.seconds;
   const auto result = bench::bench_flash(options);
-  if (!result) {
-    std::cerr << "hyperoffload bench flash: " << result.error().message() << "\n";
-    return kExitIllegal;
-  }
-  if (arguments.json) {
-    print_json(arguments, *size, *result);
-  } else {
-    print_words(arguments, *size, *result);
-  }
+  if (!result) return console.complain(result.error(), kExitNo);
+  console.print(console.json() ? to_json(arguments, *result)
+                               : to_text(arguments, *result, console.format()));
   return kExitDone;
 }
 
 }  // namespace
 
-void add_bench_flash(CLI::App& bench, int& exit_code) {
+void add_bench_flash(Program& program, CLI::App& bench) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App& command =
-      *bench.add_subcommand("flash", "The flash store beside fio, on the same blocks of one file");
+      program.add(bench, "flash", "The flash store beside fio, on the same blocks of one file",
+                  [arguments](Console& console) { return run(console, *arguments); });
   command
       .add_option("--path", arguments->path,
                   "a file or block device without extents; a missing file is made and removed")
+      ->type_name("FILE")
       ->required();
   command.add_option("--op", arguments->op, "read or write")
+      ->type_name("NAME")
       ->check(CLI::IsMember({"read", "write"}))
       ->capture_default_str();
   command
       .add_option("--policy", arguments->policy, "scratch, or durable (beside fio --fdatasync=1)")
+      ->type_name("NAME")
       ->check(CLI::IsMember({"scratch", "durable"}))
       ->capture_default_str();
-  command.add_option("--size", arguments->size, "bytes of one operation, e.g. 4KiB or 1MiB")
-      ->capture_default_str();
-  command.add_option("--area", arguments->area, "bytes that both walk through at random")
-      ->capture_default_str();
-  command.add_option("--inflight", arguments->inflight, "operations kept going at a time")
+  add_size(command, "--size", arguments->size, "of one operation", {512, kGiB});
+  add_size(command, "--area", arguments->area, "what both walk through at random",
+           {512, 1024 * kGiB});
+  command.add_option("--inflight", arguments->inflight, "operations in flight at a time")
+      ->type_name("N")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command.add_option("--seconds", arguments->seconds, "time of all turns together")
-      ->check(CLI::Range(1.0, 600.0))
-      ->capture_default_str();
-  command.add_flag("--json", arguments->json, "one object on stdout");
-  command.callback([arguments, &exit_code] { exit_code = run(*arguments); });
+  add_seconds(command, arguments->seconds, "time of all turns together");
+  set_manual(command, {"",
+                       {"hyperoffload bench flash --path /mnt/nvme/bench --op write --size 1MiB"},
+                       {{kExitDone, "measured"}, {kExitNo, "it cannot be measured here"}}});
 }
 
 }  // namespace ho::cli

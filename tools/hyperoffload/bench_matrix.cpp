@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,27 +16,21 @@
 #include "proto/convert.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/bench/matrix_bench.hpp"
-#include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/job_paths.hpp"
-#include "tools/hyperoffload/pool_view.hpp"
-#include "tools/hyperoffload/words.hpp"
+#include "tools/hyperoffload/pool_command.hpp"
 
 namespace ho::cli {
 namespace {
 
 constexpr std::uint64_t kProfileBytes = 16 * kMiB;
 constexpr std::uint64_t kLatencyBytes = 4 * kKiB;
-/// To find out how a node is reached, and before it, what it is.
-constexpr Duration kAskTime = std::chrono::seconds(2);
 
-struct Arguments {
-  std::string pool;
+struct Arguments : PoolOptions {
   std::string transport = "auto";
   std::string from;
   std::string profile;
   std::vector<std::string> with;
-  double seconds = 2;
-  std::string output = "table";
+  Duration seconds = std::chrono::seconds(2);
 };
 
 /// What a node says before anything is measured.
@@ -65,9 +58,9 @@ std::string fixed(double value, int digits) {
 }
 
 /// All at once: any number of nodes that do not answer costs as long as one.
-std::vector<NodeAnswer<Known>> ask_nodes(const PoolView& pool) {
+std::vector<NodeAnswer<Known>> ask_nodes(const PoolView& pool, Duration timeout) {
   return ask_all<Known>(
-      pool, SteadyClock().now() + kAskTime,
+      pool, SteadyClock().now() + timeout,
       [](ControlClient& control, TimePoint deadline) -> Result<Known> {
         const auto status = control.status(deadline);
         if (!status) return status.error();
@@ -84,35 +77,43 @@ std::string name_of_here(const std::vector<NodeAnswer<Known>>& nodes) {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "here";
 }
 
-Result<Measured> measure(const NodeAnswer<Known>& known, const JobPaths& paths, double seconds) {
+Result<Measured> measure(const NodeAnswer<Known>& known, const JobPaths& paths,
+                         const Arguments& arguments) {
   if (!known.answer) return known.answer.error();
-  const auto control = connect_node(known.node, SteadyClock().now() + kAskTime);
+  const auto control = connect_node(known.node, SteadyClock().now() + arguments.timeout);
   if (!control) return control.error();
-  const auto path = paths.explain((*control)->hello(), SteadyClock().now() + kAskTime);
+  const auto path = paths.explain((*control)->hello(), SteadyClock().now() + arguments.timeout);
   if (!path) return path.error();
-  auto rows = bench::measure_node(**control, path->endpoint,
-                                  Duration(static_cast<std::int64_t>(seconds * 1e9)));
+  auto rows = bench::measure_node(**control, path->endpoint, arguments.seconds);
   if (!rows) return rows.error();
   return Measured{known.node, *path, known.answer->capacity_bytes, std::move(*rows)};
 }
 
-void print_table(const std::vector<Measured>& all, const std::string& from) {
-  std::vector<std::vector<std::string>> paths = {{"FROM", "NODE", "PATH"}};
-  std::vector<std::vector<std::string>> table = {
-      {"FROM", "NODE", "DRIVER", "OP", "SIZE", "IN FLIGHT", "GB/S", "ALONE P50 US", "P99 US"}};
+std::string to_text(const std::vector<Measured>& all, const std::string& from, Format format) {
+  constexpr auto kAlways = Table::Shown::kAlways;
+  constexpr auto kRight = Table::Align::kRight;
+  Table paths({{"FROM"}, {"NODE"}, {"DRIVER"}, {"WHY"}});
+  Table table({{"FROM"},
+               {"NODE"},
+               {"DRIVER"},
+               {"OP"},
+               {"SIZE", kAlways, kRight},
+               {"IN FLIGHT", kAlways, kRight},
+               {"GB/S", kAlways, kRight},
+               {"ALONE P50 US", kAlways, kRight},
+               {"P99 US", kAlways, kRight}});
   for (const Measured& one : all) {
-    paths.push_back({from, one.node.name, one.path.endpoint.driver + ", " + one.path.reason});
+    paths.add({from, one.node.name, one.path.endpoint.driver, one.path.reason});
     for (const bench::MatrixRow& row : one.rows) {
-      table.push_back({from, one.node.name, one.path.endpoint.driver, name_of(row.direction),
-                       format_bytes(row.size_bytes), std::to_string(row.inflight),
-                       fixed(row.bytes_per_s / 1e9, 2), fixed(row.p50_us, 1),
-                       fixed(row.p99_us, 1)});
+      table.add({from, one.node.name, one.path.endpoint.driver, name_of(row.direction),
+                 format_bytes(row.size_bytes), std::to_string(row.inflight),
+                 fixed(row.bytes_per_s / 1e9, 2), fixed(row.p50_us, 1), fixed(row.p99_us, 1)});
     }
   }
-  std::cout << format_table(std::move(paths)) << "\n" << format_table(std::move(table));
+  return paths.text(format) + "\n" + table.text(format);
 }
 
-void print_json(const std::vector<Measured>& all, const std::string& from) {
+std::string to_json(const std::vector<Measured>& all, const std::string& from) {
   JsonWriter json;
   json.begin_object()
       .field("machine", bench::machine_class())
@@ -134,8 +135,7 @@ void print_json(const std::vector<Measured>& all, const std::string& from) {
     }
     json.end().end();
   }
-  json.end().end();
-  std::cout << json.text() << '\n';
+  return std::move(json.end().end()).text();
 }
 
 /// The slowest node's link of one direction: a plan's transfers are spread over all of them.
@@ -218,72 +218,70 @@ Result<void> write_profile(const std::vector<Measured>& all, const std::vector<H
   return write_hardware_file(hardware, file);
 }
 
-int complain(const Error& error, int exit_code) {
-  std::cerr << "hyperoffload bench matrix: " << printable(error.message()) << "\n";
-  return exit_code;
-}
-
-int run(const Arguments& arguments) {
+int run(Console& console, const Arguments& arguments) {
+  if (const auto apart = check_files({arguments.with, {arguments.profile}}); !apart) {
+    return console.refuse(apart.error());
+  }
   const auto allowed = client::parse_allowed(arguments.transport);
-  if (!allowed) return complain(allowed.error(), kExitBadInput);
+  if (!allowed) return console.refuse(allowed.error());
   const auto others = read_profiles(arguments.with);
-  if (!others) return complain(others.error(), kExitBadInput);
+  if (!others) return console.refuse(others.error());
   const JobPaths paths(*allowed);
-  const auto pool = open_pool(arguments.pool, SteadyClock().now() + kAskTime);
-  if (!pool) return complain(pool.error(), kExitIllegal);
-  const auto nodes = ask_nodes(*pool);
+  const auto pool = open_pool(arguments.pool, SteadyClock().now() + arguments.timeout);
+  if (!pool) return complain_about_pool(console, pool.error());
+  const auto nodes = ask_nodes(*pool, arguments.timeout);
   const std::string from = arguments.from.empty() ? name_of_here(nodes) : arguments.from;
   std::vector<Measured> all;
   int exit_code = kExitDone;
   for (const NodeAnswer<Known>& node : nodes) {
-    auto measured = measure(node, paths, arguments.seconds);
+    auto measured = measure(node, paths, arguments);
     if (measured) {
       all.push_back(std::move(*measured));
     } else {
-      exit_code = complain(measured.error().at(node.node.name), kExitIllegal);
+      exit_code = console.complain(measured.error().at(node.node.name), kExitNo);
     }
   }
-  if (arguments.output == "json") {
-    print_json(all, from);
-  } else {
-    print_table(all, from);
-  }
+  console.print(console.json() ? to_json(all, from) : to_text(all, from, console.format()));
   if (arguments.profile.empty() || all.empty()) return exit_code;
   const auto written = write_profile(all, *others, arguments.profile);
-  return written ? exit_code : complain(written.error(), kExitBadInput);
+  return written ? exit_code : console.refuse(written.error());
 }
 
 }  // namespace
 
-void add_bench_matrix(CLI::App& bench, const std::string& pool, int& exit_code) {
+void add_bench_matrix(Program& program, CLI::App& bench, const std::string& pool) {
   auto arguments = std::make_shared<Arguments>();
   arguments->pool = pool;
-  CLI::App& command = *bench.add_subcommand(
-      "matrix",
-      "Get and put of 4 KiB to 64 MiB between here and each node of a pool; run it on every node "
-      "for all pairs");
-  command.add_option("--pool", arguments->pool, "control addresses of the pool")
-      ->capture_default_str();
+  CLI::App& command =
+      program.add(bench, "matrix", "Get and put between here and each node of a pool, by size",
+                  [arguments](Console& console) { return run(console, *arguments); });
+  add_pool_options(command, *arguments);
   command
       .add_option("--transport", arguments->transport,
                   "auto, or the drivers that may be used, comma-separated")
+      ->type_name("NAMES")
       ->capture_default_str();
-  command.add_option("--from", arguments->from,
-                     "name of this end (default: the node that runs here, else the host's name)");
-  auto* const profile = command.add_option(
-      "--profile", arguments->profile,
-      "write the slowest links as a hardware file (.json) for analyze --hardware");
+  command
+      .add_option("--from", arguments->from,
+                  "name of this end (default: the node that runs here, else the host's name)")
+      ->type_name("NAME");
+  auto* const profile =
+      command
+          .add_option("--profile", arguments->profile,
+                      "also write the slowest links as a hardware file (.json) for analyze")
+          ->type_name("FILE");
   command
       .add_option("--with", arguments->with,
-                  "profiles that this command wrote on other nodes, to be counted in: each tier's "
-                  "slower links and lesser capacity, and only tiers that all of them have")
+                  "hardware files that this command wrote on other nodes, to be counted in: each "
+                  "tier's slower links and lesser capacity, and only tiers that all of them have")
+      ->type_name("FILE")
       ->needs(profile);
-  command.add_option("--seconds", arguments->seconds, "time of one node's measurements")
-      ->check(CLI::Range(0.2, 600.0))
-      ->capture_default_str();
-  command.add_option("-o,--output", arguments->output, "table or json")
-      ->check(CLI::IsMember({"table", "json"}));
-  command.callback([arguments, &exit_code] { exit_code = run(*arguments); });
+  add_seconds(command, arguments->seconds, "time of one node's measurements");
+  set_manual(command, {"Run it on every node for the matrix of all pairs.",
+                       {"hyperoffload bench matrix --profile hw.json"},
+                       {{kExitDone, "all nodes are measured"},
+                        {kExitNo, "some node could not be measured"},
+                        {kExitPoolFailed, "the pool cannot be reached"}}});
 }
 
 }  // namespace ho::cli

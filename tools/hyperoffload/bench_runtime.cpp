@@ -1,33 +1,30 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <hyperoffload/hyperoffload.hpp>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "client/transfer/ticks.hpp"
+#include "common/base/check.hpp"
+#include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
 #include "common/schedule/schedule.hpp"
 #include "proto/convert.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/bench/own_daemon.hpp"
-#include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/pool_command.hpp"
 
 namespace ho::cli {
 namespace {
 
 using Steady = std::chrono::steady_clock;
 
-struct Arguments {
-  std::string pool;  ///< empty: a daemon of its own
-  std::uint32_t positions = 1000;
-  std::uint32_t steps = 300;
-  bool json = false;
-};
+constexpr std::uint32_t kPositions = 1000;  ///< ops per step
+constexpr std::uint32_t kSteps = 300;
 
 /// Ops that share one resident storage: nothing ever has to be waited for.
 std::string resident_schedule(std::uint32_t positions) {
@@ -75,23 +72,23 @@ double since_ns(Steady::time_point start) {
   return std::chrono::duration<double, std::nano>(Steady::now() - start).count();
 }
 
-Measured measure(hyperoffload::Pool& pool, const Arguments& arguments) {
-  const std::string encoded = resident_schedule(arguments.positions);
+Measured measure(hyperoffload::Pool& pool) {
+  const std::string encoded = resident_schedule(kPositions);
   void* const arena = std::aligned_alloc(4096, 4096);
   const std::unique_ptr<void, void (*)(void*)> owner(arena, std::free);
   hyperoffload::Runtime runtime(pool, encoded.data(), encoded.size(), arena, 4096);
   ho_runtime* const handle = runtime.get();
   const client::TickClock ticks;
-  const double count = arguments.positions;
+  const double count = kPositions;
   std::vector<double> pairs, stamps, operands;
   std::uint64_t sink = 0;
-  for (std::uint32_t step = 0; step < arguments.steps; ++step) {
+  for (std::uint32_t step = 0; step < kSteps; ++step) {
     runtime.step_begin();
     runtime.before(0);
     runtime.after(0);
     const auto start = Steady::now();
     bool ok = true;
-    for (std::uint32_t p = 1; p < arguments.positions; ++p) {
+    for (std::uint32_t p = 1; p < kPositions; ++p) {
       ok &= ho_before(handle, p) == HO_OK;
       ok &= ho_after(handle, p) == HO_OK;
     }
@@ -99,78 +96,88 @@ Measured measure(hyperoffload::Pool& pool, const Arguments& arguments) {
     hyperoffload::check(ok ? HO_OK : HO_CONFLICT);
     runtime.step_end();
     const auto stamped = Steady::now();
-    for (std::uint32_t p = 1; p < arguments.positions; ++p) sink += ticks.now() ^ ticks.now();
+    for (std::uint32_t p = 1; p < kPositions; ++p) sink += ticks.now() ^ ticks.now();
     stamps.push_back(since_ns(stamped) / (count - 1));
     const auto looked = Steady::now();
-    for (std::uint32_t p = 1; p < arguments.positions; ++p) {
+    for (std::uint32_t p = 1; p < kPositions; ++p) {
       sink += reinterpret_cast<std::uintptr_t>(ho_operand(handle, p, 1));
     }
     operands.push_back(since_ns(looked) / (count - 1));
   }
   runtime.finish();
-  if (sink == 1) std::cerr << "";  // the loops above must not be optimised away
+  HO_CHECK(sink != 1);  // reads what the loops above made, or they would be optimised away
   return {percentile(pairs, 0.5), percentile(pairs, 0.99), percentile(stamps, 0.5),
           percentile(operands, 0.5)};
 }
 
-void print(const Arguments& arguments, const Measured& measured) {
-  char text[512];
-  if (arguments.json) {
-    std::snprintf(text, sizeof text,
-                  "{\"before_after_ns\": %.2f, \"before_after_ns_p99\": %.2f, \"operand_ns\": "
-                  "%.2f, \"goal_ns\": 100, \"limit\": {\"name\": \"two time stamps\", \"ns\": "
-                  "%.2f}, \"positions\": %u, \"steps\": %u, ",
-                  measured.pair_ns, measured.pair_ns_p99, measured.operand_ns, measured.stamps_ns,
-                  arguments.positions, arguments.steps);
-    std::cout << text << "\"machine\": \"" << bench::machine_class() << "\", \"commit\": \""
-              << bench::build_commit() << "\"}\n";
-    return;
-  }
-  std::snprintf(text, sizeof text,
-                "before + after with nothing to wait for: %.1f ns (p99 of steps %.1f)\n"
-                "  two time stamps alone: %.1f ns\n  operand: %.1f ns\n",
-                measured.pair_ns, measured.pair_ns_p99, measured.stamps_ns, measured.operand_ns);
-  std::cout << text;
+std::string to_json(const Measured& measured) {
+  JsonWriter json;
+  json.begin_object()
+      .field("before_after_ns", measured.pair_ns)
+      .field("before_after_ns_p99", measured.pair_ns_p99)
+      .field("operand_ns", measured.operand_ns)
+      .field("goal_ns", 100);
+  json.key("limit").begin_object();
+  json.field("name", "two time stamps").field("ns", measured.stamps_ns).end();
+  json.field("positions", kPositions)
+      .field("steps", kSteps)
+      .field("machine", bench::machine_class())
+      .field("commit", bench::build_commit())
+      .end();
+  return std::move(json).text();
 }
 
-int run(const Arguments& arguments) {
+std::string to_text(const Measured& measured, Format format) {
+  const auto ns = [](double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f ns", value);
+    return std::string(text);
+  };
+  return Facts("before() + after() with nothing to wait for")
+      .add("both", ns(measured.pair_ns) + ", p99 of steps " + ns(measured.pair_ns_p99))
+      .add("two time stamps", ns(measured.stamps_ns) + ", which they cannot be below")
+      .add("operand()", ns(measured.operand_ns))
+      .text(format);
+}
+
+int run(Console& console, const std::string& pool) {
+  std::unique_ptr<bench::OwnDaemon> own;
+  if (pool.empty()) {
+    bench::OwnDaemon::Options options;
+    options.ddr_bytes = 16 * kMiB;
+    options.segment_bytes = 2 * kMiB;
+    auto started = bench::OwnDaemon::start(options);
+    if (!started) return console.complain(started.error(), kExitPoolFailed);
+    own = std::move(*started);
+  }
   try {
-    std::unique_ptr<bench::OwnDaemon> own;
-    if (arguments.pool.empty()) {
-      bench::OwnDaemon::Options options;
-      options.ddr_bytes = 16 * kMiB;
-      options.segment_bytes = 2 * kMiB;
-      auto started = bench::OwnDaemon::start(options);
-      if (!started) {
-        std::cerr << "hyperoffload bench runtime: " << started.error().message() << "\n";
-        return kExitIllegal;
-      }
-      own = std::move(*started);
-    }
-    hyperoffload::Pool pool({own ? own->address() : arguments.pool, "bench-runtime", "auto", 0});
-    print(arguments, measure(pool, arguments));
+    hyperoffload::Pool::Options options;
+    options.pool = own ? own->address() : pool;
+    options.name = "hyperoffload bench runtime";
+    hyperoffload::Pool connected(options);
+    const Measured measured = measure(connected);
+    console.print(console.json() ? to_json(measured) : to_text(measured, console.format()));
     return kExitDone;
-  } catch (const std::exception& caught) {
-    std::cerr << "hyperoffload bench runtime: " << caught.what() << "\n";
-    return kExitIllegal;
+  } catch (const hyperoffload::Error& failed) {
+    return complain_about_pool(console, Error(static_cast<Errc>(failed.status()), failed.what()));
   }
 }
 
 }  // namespace
 
-void add_bench_runtime(CLI::App& bench, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App& command = *bench.add_subcommand(
-      "runtime", "Cost of before() + after() around an op that need not wait");
-  command.add_option("--pool", arguments->pool, "Control address; without it, a daemon of its own");
-  command.add_option("--positions", arguments->positions, "Ops per step")
-      ->check(CLI::Range(2, 1'000'000))
-      ->capture_default_str();
-  command.add_option("--steps", arguments->steps, "Steps measured")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  command.add_flag("--json", arguments->json, "One JSON object on stdout");
-  command.callback([arguments, &exit_code] { exit_code = run(*arguments); });
+void add_bench_runtime(Program& program, CLI::App& bench) {
+  auto pool = std::make_shared<std::string>();
+  CLI::App& command = program.add(bench, "runtime",
+                                  "What before() and after() cost around an op that need not wait",
+                                  [pool](Console& console) { return run(console, *pool); });
+  command
+      .add_option("--pool", *pool,
+                  "control addresses of a running pool (default: a daemon of its own)")
+      ->type_name("ADDRESS");
+  set_manual(command, {"",
+                       {"hyperoffload bench runtime"},
+                       {{kExitDone, "measured"},
+                        {kExitPoolFailed, "the pool failed or cannot be reached"}}});
 }
 
 }  // namespace ho::cli

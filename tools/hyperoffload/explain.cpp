@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <charconv>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,9 +7,10 @@
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
+#include "common/cli/nearest.hpp"
 #include "proto/convert.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/words.hpp"
 #include "tools/report/explain_plan.hpp"
 
 namespace ho::cli {
@@ -27,8 +27,7 @@ struct Arguments {
   std::string schedule;
   std::string tensor;
   std::string op;
-  std::string output = "table";
-  std::size_t top = 20;
+  std::uint32_t top = 20;
 };
 
 std::string_view access_name(schedule::Access access) {
@@ -58,16 +57,12 @@ std::vector<std::size_t> find(const std::vector<T>& all, const std::string& want
 }
 
 template <typename T>
-int complain_unknown(std::string_view what, const std::string& wanted, const std::vector<T>& all) {
+int refuse_unknown(Console& console, std::string_view what, const std::string& wanted,
+                   const std::vector<T>& all) {
   std::vector<std::string_view> names;
   for (const T& each : all) names.push_back(each.name);
-  std::string words = "no " + std::string(what) + " is called \"" + wanted + "\"";
-  const auto close = closest_names(wanted, names, 3);
-  for (std::size_t i = 0; i < close.size(); ++i) {
-    words += (i == 0 ? "; did you mean " : ", ") + ("\"" + close[i] + "\"");
-  }
-  if (!close.empty()) words += "?";
-  return complain("explain", Error{Errc::kNotFound, words});
+  return console.refuse(Error(Errc::kNotFound, "no " + std::string(what) + " is called \"" +
+                                                   wanted + "\"" + did_you_mean(wanted, names)));
 }
 
 void write_cache_op(JsonWriter& json, const Schedule& plan, std::size_t index) {
@@ -186,77 +181,80 @@ std::string describe(const Schedule& plan, const CacheOp& op) {
     out += ", before " + position(*op.before_position);
     if (op.before_next_step) out += " of the next step";
   }
-  return printable(out);
+  return out;
 }
 
-void tell_tensor(const Schedule& plan, const schedule::Explanation& why) {
+Facts tensor_facts(const Schedule& plan, const schedule::Explanation& why) {
   const std::size_t s = why.storage.value();
   const Storage& storage = plan.storages[s];
-  std::cout << printable(storage.name) << "  (id " << storage.id << ", "
-            << storage_kind_name(storage.kind) << ", " << format_bytes(storage.bytes)
-            << (storage.persistent ? ", persistent" : "") << (storage.pinned ? ", pinned" : "")
-            << (storage.hint == OffloadHint::kNone
-                    ? ""
-                    : ", hint " + std::string(offload_hint_name(storage.hint)))
-            << ")\n";
-  std::cout << "  choice   " << printable(why.choice) << "\n  reason   " << printable(why.reason)
-            << '\n';
-  for (const auto& each : why.considered) std::cout << "  weighed  " << printable(each) << '\n';
+  std::string title = storage.name + " (id " + std::to_string(storage.id) + ", " +
+                      std::string(storage_kind_name(storage.kind)) + ", " +
+                      format_bytes(storage.bytes);
+  if (storage.persistent) title += ", persistent";
+  if (storage.pinned) title += ", pinned";
+  if (storage.hint != OffloadHint::kNone) {
+    title += ", hint " + std::string(offload_hint_name(storage.hint));
+  }
+  Facts facts(title + ")");
+  facts.add("choice", why.choice).add("reason", why.reason);
+  for (const auto& each : why.considered) facts.add("weighed", each);
   if (const auto& home = plan.homes[s]) {
-    std::cout << "  home     " << schedule::home_tier_name(home->tier) << " at "
-              << home->offset_bytes << '\n';
+    facts.add("home", std::string(schedule::home_tier_name(home->tier)) + " at " +
+                          std::to_string(home->offset_bytes));
   }
   for (std::size_t p = 0; p < plan.positions.size(); ++p) {
     for (const auto& operand : plan.positions[p].operands) {
       if (operand.storage.value() != s) continue;
-      std::cout << "  access   position " << p << " "
-                << printable(plan.ops[plan.positions[p].op.value()].name) << " ("
-                << access_name(operand.access) << " at " << operand.device_offset_bytes << ")\n";
+      facts.add("access", "position " + std::to_string(p) + " " +
+                              plan.ops[plan.positions[p].op.value()].name + " (" +
+                              std::string(access_name(operand.access)) + " at " +
+                              std::to_string(operand.device_offset_bytes) + ")");
     }
   }
   for (const CacheOp& op : plan.cache_ops) {
-    if (op.storage.value() == s) std::cout << "  moved    " << describe(plan, op) << '\n';
+    if (op.storage.value() == s) facts.add("moved", describe(plan, op));
   }
+  return facts;
 }
 
-void tell_position(const Schedule& plan, std::size_t p, const analyzer::PositionExplanation& why) {
+Facts position_facts(const Schedule& plan, std::size_t p,
+                     const analyzer::PositionExplanation& why) {
   const auto& at = plan.positions[p];
   const auto& op = plan.ops[at.op.value()];
-  std::cout << "position " << p << "  " << printable(op.name) << "  (id " << op.id << ", "
-            << format_duration_ns(op.duration_ns) << (op.phase.empty() ? "" : ", ")
-            << printable(op.phase) << ")\n";
+  Facts facts("position " + std::to_string(p) + "  " + op.name + " (id " + std::to_string(op.id) +
+              ", " + format_duration_ns(op.duration_ns) + (op.phase.empty() ? "" : ", ") +
+              op.phase + ")");
   if (p < plan.prediction.op_start_ns.size()) {
-    std::cout << "  starts   " << format_duration_ns(plan.prediction.op_start_ns[p])
-              << (why.stall_ns && *why.stall_ns > 0
-                      ? ", after a stall of " + format_duration_ns(*why.stall_ns)
-                      : "")
-              << '\n';
+    std::string start = format_duration_ns(plan.prediction.op_start_ns[p]);
+    if (why.stall_ns && *why.stall_ns > 0) {
+      start += ", after a stall of " + format_duration_ns(*why.stall_ns);
+    }
+    facts.add("starts", start);
   }
   if (why.waits_for) {
-    std::cout << "  stalls   for " << describe(plan, plan.cache_ops[why.waits_for->value()])
-              << '\n';
+    facts.add("stalls", "for " + describe(plan, plan.cache_ops[why.waits_for->value()]));
   }
-  std::cout << "  order    number " << why.program_index << " in program order"
-            << (why.again                                  ? ", run again"
-                : why.shift == analyzer::OpShift::kEarlier ? ", moved up"
-                : why.shift == analyzer::OpShift::kLater   ? ", moved down"
-                                                           : "")
-            << '\n';
-  if (!why.why.empty()) std::cout << "  reason   " << printable(why.why) << '\n';
+  facts.add("order", "number " + std::to_string(why.program_index) + " in program order" +
+                         (why.again                                  ? ", run again"
+                          : why.shift == analyzer::OpShift::kEarlier ? ", moved up"
+                          : why.shift == analyzer::OpShift::kLater   ? ", moved down"
+                                                                     : ""));
+  if (!why.why.empty()) facts.add("reason", why.why);
   for (const auto& operand : at.operands) {
     const Storage& storage = plan.storages[operand.storage.value()];
-    std::cout << "  operand  " << printable(storage.name) << ", " << format_bytes(storage.bytes)
-              << ", " << access_name(operand.access) << " at " << operand.device_offset_bytes
-              << '\n';
+    facts.add("operand", storage.name + ", " + format_bytes(storage.bytes) + ", " +
+                             std::string(access_name(operand.access)) + " at " +
+                             std::to_string(operand.device_offset_bytes));
   }
   for (const CacheOp& each : plan.cache_ops) {
     if (each.before_position && each.before_position->value() == p) {
-      std::cout << "  waits    " << describe(plan, each) << '\n';
+      facts.add("waits for", describe(plan, each));
     }
     if (each.after_position && each.after_position->value() == p) {
-      std::cout << "  lets go  " << describe(plan, each) << '\n';
+      facts.add("releases", describe(plan, each));
     }
   }
+  return facts;
 }
 
 /// Bytes each storage moves per step, most first; only those that move.
@@ -276,112 +274,118 @@ std::vector<std::pair<std::uint64_t, std::size_t>> most_moved(const Schedule& pl
 }
 
 /// With neither a tensor nor an op: the tensors that move most.
-int explain_overview(const Arguments& args, const Schedule& plan) {
+int explain_overview(Console& console, const Arguments& args, const Schedule& plan) {
   const auto moved = most_moved(plan);
-  const std::size_t shown = std::min(args.top, moved.size());
+  const std::size_t shown = std::min<std::size_t>(args.top, moved.size());
   std::vector<StorageIndex> storages;
   for (std::size_t i = 0; i < shown; ++i) {
     storages.emplace_back(static_cast<std::uint32_t>(moved[i].second));
   }
   const auto told = analyzer::explain_storages(plan, storages);
-  if (!told) return complain("explain", told.error());
-  if (args.output == "json") {
+  if (!told) return console.refuse(told.error());
+  if (console.json()) {
     JsonWriter json;
     json.begin_object().field("moved_tensors", moved.size()).key("tensors").begin_array();
     for (const auto& why : *told) write_tensor(json, plan, why);
-    std::cout << std::move(json.end().end()).text() << std::endl;
+    console.print(std::move(json.end().end()).text());
     return kExitDone;
   }
-  std::cout << moved.size() << " of " << plan.storages.size() << " tensors move; the largest:\n";
+  Table table({{"MOVED", Table::Shown::kAlways, Table::Align::kRight},
+               {"TENSOR"},
+               {"CHOICE"},
+               {"REASON", Table::Shown::kWide}});
   for (std::size_t i = 0; i < shown; ++i) {
     const auto& why = (*told)[i];
-    std::cout << "  " << format_bytes(moved[i].first) << "  "
-              << printable(plan.storages[moved[i].second].name) << "  "
-              << printable(why.choice + ": " + why.reason) << '\n';
+    table.add({format_bytes(moved[i].first), plan.storages[moved[i].second].name, why.choice,
+               why.reason});
   }
+  console.print(table.text(console.format()));
+  console.note(std::to_string(moved.size()) + " of " + std::to_string(plan.storages.size()) +
+               " tensors move, " + std::to_string(shown) + " are shown");
   return kExitDone;
 }
 
-int explain_tensor(const Arguments& args, const Schedule& plan) {
+/// What was found under one name, and how many more there are.
+void note_rest(Console& console, std::size_t found, std::size_t shown) {
+  if (found <= shown) return;
+  console.note(std::to_string(found - shown) + " more have this name; name one by its id");
+}
+
+int explain_tensor(Console& console, const Arguments& args, const Schedule& plan) {
   const auto found = find(plan.storages, args.tensor);
-  if (found.empty()) return complain_unknown("tensor", args.tensor, plan.storages);
+  if (found.empty()) return refuse_unknown(console, "tensor", args.tensor, plan.storages);
   std::vector<StorageIndex> storages;
   for (std::size_t i = 0; i < std::min(found.size(), kMatchesMax); ++i) {
     storages.emplace_back(static_cast<std::uint32_t>(found[i]));
   }
   const auto told = analyzer::explain_storages(plan, storages);
-  if (!told) return complain("explain", told.error());
-  JsonWriter json;
-  json.begin_array();
-  for (const auto& why : *told) {
-    if (args.output == "json") {
-      write_tensor(json, plan, why);
-    } else {
-      tell_tensor(plan, why);
-    }
+  if (!told) return console.refuse(told.error());
+  if (console.json()) {
+    JsonWriter json;
+    json.begin_object().key("tensors").begin_array();
+    for (const auto& why : *told) write_tensor(json, plan, why);
+    console.print(std::move(json.end().end()).text());
+  } else {
+    for (const auto& why : *told) console.print(tensor_facts(plan, why).text(console.format()));
   }
-  if (args.output == "json") std::cout << json.end().text() << std::endl;
-  if (found.size() > kMatchesMax) {
-    std::cerr << found.size() - kMatchesMax << " more of this name; name one by its id\n";
-  }
+  note_rest(console, found.size(), storages.size());
   return kExitDone;
 }
 
-int explain_op(const Arguments& args, const Schedule& plan) {
+int explain_op(Console& console, const Arguments& args, const Schedule& plan) {
   const auto found = find(plan.ops, args.op);
-  if (found.empty()) return complain_unknown("op", args.op, plan.ops);
+  if (found.empty()) return refuse_unknown(console, "op", args.op, plan.ops);
   std::vector<schedule::Position> positions;
   for (std::uint32_t p = 0; p < plan.positions.size() && positions.size() < kMatchesMax; ++p) {
     if (!std::binary_search(found.begin(), found.end(), plan.positions[p].op.value())) continue;
     positions.emplace_back(p);
   }
   const auto told = analyzer::explain_positions(plan, positions);
-  if (!told) return complain("explain", told.error());
-  JsonWriter json;
-  json.begin_array();
-  for (std::size_t i = 0; i < positions.size(); ++i) {
-    if (args.output == "json") {
+  if (!told) return console.refuse(told.error());
+  if (console.json()) {
+    JsonWriter json;
+    json.begin_object().key("positions").begin_array();
+    for (std::size_t i = 0; i < positions.size(); ++i) {
       write_position(json, plan, positions[i].value(), (*told)[i]);
-    } else {
-      tell_position(plan, positions[i].value(), (*told)[i]);
+    }
+    console.print(std::move(json.end().end()).text());
+  } else {
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      console.print(position_facts(plan, positions[i].value(), (*told)[i]).text(console.format()));
     }
   }
-  if (args.output == "json") std::cout << json.end().text() << std::endl;
-  if (found.size() > positions.size()) {
-    std::cerr << found.size() - positions.size() << " more of this name; name one by its id\n";
-  }
+  note_rest(console, found.size(), positions.size());
   return kExitDone;
 }
 
-int run(const Arguments& args) {
+int run(Console& console, const Arguments& args) {
   auto plan = read_schedule_file(args.schedule);
-  if (!plan) return complain("explain", plan.error());
-  if (!args.tensor.empty()) return explain_tensor(args, *plan);
-  if (!args.op.empty()) return explain_op(args, *plan);
-  return explain_overview(args, *plan);
+  if (!plan) return console.refuse(plan.error());
+  if (!args.tensor.empty()) return explain_tensor(console, args, *plan);
+  if (!args.op.empty()) return explain_op(console, args, *plan);
+  return explain_overview(console, args, *plan);
 }
 
 }  // namespace
 
-void add_explain(CLI::App& app, int& exit_code) {
+void add_explain(Program& program) {
   auto args = std::make_shared<Arguments>();
-  CLI::App& command =
-      *app.add_subcommand("explain", "Say why a tensor moves, or what an op waits for");
-  command.add_option("schedule", args->schedule, "Schedule (.hos)")->required();
-  CLI::Option* tensor = command.add_option("--tensor", args->tensor, "A tensor's name or id");
-  command.add_option("--op", args->op, "An op's name or id")->excludes(tensor);
-  command.add_option("--top", args->top, "With neither: so many of the most moved tensors")
+  CLI::App& command = program.add(program.root(), "explain",
+                                  "Say why a tensor moves or stays, or what an op waits for",
+                                  [args](Console& console) { return run(console, *args); });
+  command.add_option("SCHEDULE", args->schedule, "the schedule (.hos)")->required();
+  CLI::Option* tensor =
+      command.add_option("--tensor", args->tensor, "a tensor's name or id")->type_name("NAME");
+  command.add_option("--op", args->op, "an op's name or id")->type_name("NAME")->excludes(tensor);
+  command.add_option("--top", args->top, "with neither: how many of the most moved tensors")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  command.add_option("-o,--output", args->output, "table or json")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"table", "json"}));
-  command.footer(
-      "Examples:\n"
-      "  hyperoffload explain step.hos\n"
-      "  hyperoffload explain step.hos --tensor layer3.ffn.up\n"
-      "  hyperoffload explain step.hos --op 117 -o json\n"
-      "Exit: 0 done, 2 unreadable, or no such name (close ones are suggested).");
-  command.callback([args, &exit_code] { exit_code = run(*args); });
+  set_manual(command, {"",
+                       {"hyperoffload explain step.hos",
+                        "hyperoffload explain step.hos --tensor layer3.ffn.up",
+                        "hyperoffload explain step.hos --op 117 -o json"},
+                       {{kExitDone, "explained"}}});
 }
 
 }  // namespace ho::cli

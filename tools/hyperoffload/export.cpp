@@ -1,13 +1,12 @@
-#include <CLI/CLI.hpp>
-#include <iostream>
 #include <memory>
 #include <string>
 
 #include "common/base/json.hpp"
+#include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
 #include "proto/convert.hpp"
 #include "proto/file.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/words.hpp"
 #include "tools/importers/chakra_export.hpp"
 
 namespace ho::cli {
@@ -18,17 +17,19 @@ struct Arguments {
   std::string schedule;
   std::string format = "chakra";
   std::string out;
-  bool json = false;
 };
 
-int run(const Arguments& args) {
+int run(Console& console, const Arguments& args) {
+  if (const auto apart = check_files({{args.schedule}, {args.out}}); !apart) {
+    return console.refuse(apart.error());
+  }
   auto plan = read_schedule_file(args.schedule);
-  if (!plan) return complain("export", plan.error());
+  if (!plan) return console.refuse(plan.error());
   const std::string trace = importers::export_chakra(*plan);
   if (auto written = write_whole_file(args.out, trace); !written) {
-    return complain("export", written.error());
+    return console.refuse(written.error());
   }
-  if (args.json) {
+  if (console.json()) {
     JsonWriter json;
     json.begin_object()
         .field("schedule", args.schedule)
@@ -37,30 +38,33 @@ int run(const Arguments& args) {
         .field("cache_op_nodes", plan->cache_ops.size())
         .field("bytes", trace.size())
         .end();
-    std::cout << std::move(json).text() << std::endl;
-  } else {
-    std::cerr << args.out << ": " << plan->positions.size() << " compute nodes, "
-              << plan->cache_ops.size() << " nodes that move or free memory\n";
+    console.print(std::move(json).text());
+    return kExitDone;
   }
+  console.print(Facts(plan->graph_name)
+                    .add("compute nodes", std::to_string(plan->positions.size()))
+                    .add("cache op nodes", std::to_string(plan->cache_ops.size()))
+                    .add("written", args.out + ", " + format_bytes(trace.size()))
+                    .text(console.format()));
   return kExitDone;
 }
 
 }  // namespace
 
-void add_export(CLI::App& app, int& exit_code) {
+void add_export(Program& program) {
   auto args = std::make_shared<Arguments>();
-  CLI::App& command =
-      *app.add_subcommand("export", "Write a schedule as a trace that other simulators replay");
-  command.add_option("schedule", args->schedule, "Schedule (.hos)")->required();
+  CLI::App& command = program.add(program.root(), "export",
+                                  "Write a schedule as a trace that other simulators replay",
+                                  [args](Console& console) { return run(console, *args); });
+  command.add_option("SCHEDULE", args->schedule, "the schedule (.hos)")->required();
+  command.add_option("--out", args->out, "the trace to write")->type_name("FILE")->required();
   command.add_option("--format", args->format, "chakra: an execution trace (.et) of one step")
+      ->type_name("NAME")
       ->check(CLI::IsMember({"chakra"}))
       ->capture_default_str();
-  command.add_option("--out", args->out, "The trace to write")->required();
-  command.add_flag("--json", args->json, "Print one JSON object on stdout");
-  command.footer(
-      "Example:\n  hyperoffload export step.hos --format chakra --out step.et\n"
-      "Exit: 0 written, 2 bad input or usage.");
-  command.callback([args, &exit_code] { exit_code = run(*args); });
+  set_manual(command, {"",
+                       {"hyperoffload export step.hos --format chakra --out step.et"},
+                       {{kExitDone, "written"}}});
 }
 
 }  // namespace ho::cli

@@ -1,4 +1,4 @@
-// flash: what takes space on the pool's flash, and freeing what nobody will come back for.
+// flash ls, flash free: what takes space on the pool's flash, and giving back what no job will.
 #include <charconv>
 #include <memory>
 #include <optional>
@@ -14,8 +14,8 @@ namespace {
 
 using Extents = std::vector<FlashExtentInfo>;
 
-struct FlashOptions : PoolOptions {
-  std::vector<std::string> free;
+struct FreeOptions : PoolOptions {
+  std::vector<std::string> extents;
 };
 
 /// One extent, as people write it: NODE:EXTENT.
@@ -39,20 +39,26 @@ std::string policy_word(FlashPolicy policy) {
 }
 
 PoolCommand<Extents> listing() {
+  constexpr auto kRight = Table::Align::kRight;
   PoolCommand<Extents> command;
-  command.name = "flash";
+  command.name = "ls";
+  command.about = "List the extents on the pool's flash";
   // A node without flash has none: status says why.
   command.ask = [](ControlClient& client, TimePoint deadline) -> Result<Extents> {
     auto extents = client.flash_extents(deadline);
     if (!extents && extents.error().code() == Errc::kUnsupported) return Extents();
     return extents;
   };
-  command.heading = {"NODE", "EXTENT", "POLICY", "BYTES", "SESSION"};
-  command.add_rows = [](const NodeInfo& node, const Extents& extents, Rows& rows) {
+  command.columns = {{"NODE", Table::Shown::kAlways, kRight},
+                     {"EXTENT", Table::Shown::kAlways, kRight},
+                     {"POLICY"},
+                     {"BYTES", Table::Shown::kAlways, kRight},
+                     {"SESSION", Table::Shown::kAlways, kRight}};
+  command.add_rows = [](const NodeInfo& node, const Extents& extents, Table& table) {
     for (const FlashExtentInfo& one : extents) {
-      rows.push_back({std::to_string(node.node.value()), std::to_string(one.id),
-                      policy_word(one.policy), format_bytes(one.length_bytes),
-                      one.session.value() == 0 ? "-" : std::to_string(one.session.value())});
+      table.add({std::to_string(node.node.value()), std::to_string(one.id), policy_word(one.policy),
+                 format_bytes(one.length_bytes),
+                 one.session.value() == 0 ? "-" : std::to_string(one.session.value())});
     }
   };
   command.add_json = [](const Extents& extents, JsonWriter& json) {
@@ -80,50 +86,55 @@ Result<void> free_one(const PoolView& pool, const ExtentName& name, TimePoint de
   return Error(Errc::kNotFound, "the pool has no node " + std::to_string(name.node));
 }
 
-int free_extents(const FlashOptions& options) {
+int free_extents(Console& console, const FreeOptions& options) {
   std::vector<ExtentName> names;
-  for (const std::string& text : options.free) {
+  for (const std::string& text : options.extents) {
     const auto name = parse_name(text);
     if (!name) {
-      complain("flash", Error(Errc::kInvalidArgument, "\"" + text + "\" is not NODE:EXTENT"));
-      return kExitBadInput;
+      return console.refuse(Error(Errc::kInvalidArgument, "\"" + text + "\" is not NODE:EXTENT"));
     }
     names.push_back(*name);
   }
-  auto pool = open_pool(options.pool, SteadyClock().now() + kPoolDeadline);
-  if (!pool) {
-    complain("flash", pool.error());
-    return pool.error().code() == Errc::kInvalidArgument ? kExitBadInput : kExitPoolUnreachable;
-  }
+  auto pool = open_pool(options.pool, SteadyClock().now() + options.timeout);
+  if (!pool) return complain_about_pool(console, pool.error());
   int exit_code = kExitDone;
+  JsonWriter json;
+  json.begin_object().key("extents").begin_array();
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const auto freed = free_one(*pool, names[i], SteadyClock().now() + kPoolDeadline);
-    if (freed) continue;
-    complain("flash", freed.error().at("freeing " + options.free[i]));
-    exit_code = kExitIllegal;
+    const auto freed = free_one(*pool, names[i], SteadyClock().now() + options.timeout);
+    json.begin_object().field("extent", options.extents[i]).field("freed", freed.ok());
+    if (!freed) {
+      json.field("error", freed.error().message());
+      exit_code = console.complain(freed.error().at("freeing " + options.extents[i]), kExitNo);
+    } else if (!console.json()) {
+      console.print("freed " + options.extents[i]);
+    }
+    json.end();
   }
+  if (console.json()) console.print(std::move(json.end().end()).text());
   return exit_code;
 }
 
 }  // namespace
 
-void add_flash(CLI::App& app, const std::string& pool, int& exit_code) {
-  CLI::App* const sub =
-      app.add_subcommand("flash", "What takes space on the pool's flash; with --free, frees it");
-  auto options = std::make_shared<FlashOptions>();
+void add_flash(Program& program, const std::string& pool) {
+  CLI::App& flash = program.add_group("flash", "List and free what lies on the pool's flash");
+  add_pool_command(program, flash, pool, listing());
+  auto options = std::make_shared<FreeOptions>();
   options->pool = pool;
-  add_pool_options(*sub, *options);
-  sub->add_option("--free", options->free,
-                  "NODE:EXTENT ...: durable extents that no session has open. What they hold is "
-                  "lost. On the extent's node, as root or the daemon's user");
-  sub->footer(
-      "A durable extent stays until it is freed, by the job that knows its name or here. Exit "
-      "codes: 0 done; 1 some node did not answer or some extent is not freed; 2 bad usage; 3 the "
-      "pool cannot be reached.\n"
-      "Example: hyperoffload flash --free 0:17 0:18");
-  sub->callback([options, command = listing(), &exit_code] {
-    exit_code = options->free.empty() ? run_command(command, *options) : free_extents(*options);
-  });
+  CLI::App& command =
+      program.add(flash, "free", "Free durable extents that no session has open",
+                  [options](Console& console) { return free_extents(console, *options); });
+  command.add_option("EXTENT", options->extents, "NODE:EXTENT, as flash ls shows them")->required();
+  add_pool_options(command, *options);
+  set_manual(command,
+             {"A durable extent stays until it is freed, by the job that knows its name or "
+              "by this command. What it holds is lost. Run it on the extent's node, as root "
+              "or as the daemon's user.",
+              {"hyperoffload flash free 0:17 0:18"},
+              {{kExitDone, "all are freed"},
+               {kExitNo, "some extent is not freed; the message says why"},
+               {kExitPoolFailed, "the pool cannot be reached"}}});
 }
 
 }  // namespace ho::cli

@@ -1,10 +1,9 @@
-#include <CLI/CLI.hpp>
-#include <iostream>
 #include <memory>
 #include <string>
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/log/examine.hpp"
 #include "tools/hyperoffload/command.hpp"
@@ -13,31 +12,31 @@ namespace ho::cli {
 
 namespace {
 
-struct Arguments {
-  std::string path;
-  bool json = false;
-};
-
-void print_words(const std::string& path, const flash::Examination& seen) {
-  std::cout << path << ": path " << seen.super.path_index + 1 << " of " << seen.super.path_count
-            << ", " << format_bytes(seen.geometry.path_bytes) << ", log " << seen.super.epoch
-            << "\n  extents: " << seen.extents << " with "
-            << format_bytes(seen.blocks * flash::kBlockBytes) << ", of which "
-            << format_bytes(seen.blocks_written * flash::kBlockBytes) << " were written and read\n"
-            << "  written to it so far: " << format_bytes(seen.wear.total_bytes) << "\n";
-  for (const std::string& finding : seen.findings) std::cout << "  note: " << finding << "\n";
+std::string to_text(const std::string& path, const flash::Examination& seen, Format format) {
+  Facts facts(path + (seen.bad_blocks == 0 ? ": clean" : ": DAMAGED"));
+  facts.add("path", std::to_string(seen.super.path_index + 1) + " of " +
+                        std::to_string(seen.super.path_count) + ", " +
+                        format_bytes(seen.geometry.path_bytes) + ", log " +
+                        std::to_string(seen.super.epoch));
+  facts.add("extents", std::to_string(seen.extents) + " with " +
+                           format_bytes(seen.blocks * flash::kBlockBytes));
+  facts.add("checked", format_bytes(seen.blocks_written * flash::kBlockBytes) +
+                           ", all that was written to them");
+  facts.add("wear", format_bytes(seen.wear.total_bytes) + " written so far");
+  for (const std::string& finding : seen.findings) facts.add("note", finding);
   for (const flash::BadBlock& bad : seen.bad) {
-    std::cout << "  DAMAGED: extent " << bad.extent.value() << ", block " << bad.block << " (byte "
-              << bad.path_offset << " of the path): " << errc_name(bad.code) << "\n";
+    facts.add("damaged", "extent " + std::to_string(bad.extent.value()) + ", block " +
+                             std::to_string(bad.block) + " (byte " +
+                             std::to_string(bad.path_offset) +
+                             " of the path): " + std::string(errc_name(bad.code)));
   }
   if (seen.bad_blocks > seen.bad.size()) {
-    std::cout << "  and " << seen.bad_blocks - seen.bad.size() << " more\n";
+    facts.add("damaged", "and " + std::to_string(seen.bad_blocks - seen.bad.size()) + " more");
   }
-  std::cout << (seen.bad_blocks == 0 ? "clean\n"
-                                     : std::to_string(seen.bad_blocks) + " damaged blocks\n");
+  return facts.text(format);
 }
 
-void print_json(const std::string& path, const flash::Examination& seen) {
+std::string to_json(const std::string& path, const flash::Examination& seen) {
   JsonWriter out;
   out.begin_object()
       .field("path", path)
@@ -61,42 +60,37 @@ void print_json(const std::string& path, const flash::Examination& seen) {
   out.end().key("notes").begin_array();
   for (const std::string& finding : seen.findings) out.value(finding);
   out.end().end();
-  std::cout << out.text() << "\n";
+  return std::move(out).text();
 }
 
-int run(const Arguments& arguments) {
+int run(Console& console, const std::string& path) {
   flash::UringOptions options;
-  options.paths = {arguments.path};
+  options.paths = {path};
   options.mode = flash::DeviceMode::kReadOnly;
   auto device = flash::make_uring_device(options);
-  if (!device) {
-    std::cerr << "hyperoffload fsck: " << device.error().message() << "\n";
-    return kExitBadInput;
-  }
+  if (!device) return console.refuse(device.error());
   const auto seen = flash::examine(**device, flash::PathIndex(0));
   if (!seen) {
-    std::cerr << "hyperoffload fsck: " << seen.error().message() << "\n";
-    return seen.error().code() == Errc::kCorrupt ? kExitIllegal : kExitBadInput;
+    const bool damaged = seen.error().code() == Errc::kCorrupt;
+    return console.complain(seen.error(), damaged ? kExitNo : kExitBadInput);
   }
-  if (arguments.json) {
-    print_json(arguments.path, *seen);
-  } else {
-    print_words(arguments.path, *seen);
-  }
-  return seen->bad_blocks == 0 ? kExitDone : kExitIllegal;
+  console.print(console.json() ? to_json(path, *seen) : to_text(path, *seen, console.format()));
+  if (seen->bad_blocks == 0) return kExitDone;
+  return console.answer_no(path + ": " + std::to_string(seen->bad_blocks) + " damaged blocks");
 }
 
 }  // namespace
 
-void add_fsck(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App& command = *app.add_subcommand(
-      "fsck",
-      "Check a flash path that no daemon uses: its log, and every block against its checksum. "
-      "Changes nothing. Exit 0: clean, 1: damaged, 2: cannot be read");
-  command.add_option("path", arguments->path, "file or block device")->required();
-  command.add_flag("--json", arguments->json, "one object on stdout");
-  command.callback([arguments, &exit_code] { exit_code = run(*arguments); });
+void add_fsck(Program& program) {
+  auto path = std::make_shared<std::string>();
+  CLI::App& command = program.add(program.root(), "fsck", "Check a flash path that no daemon uses",
+                                  [path](Console& console) { return run(console, *path); });
+  command.add_option("PATH", *path, "a file or block device")->required();
+  set_manual(command,
+             {"Reads the path's log and every written block, and compares each block with its "
+              "checksum. Changes nothing.",
+              {"hyperoffload fsck /var/lib/hyperoffload/flash"},
+              {{kExitDone, "clean"}, {kExitNo, "damaged"}}});
 }
 
 }  // namespace ho::cli

@@ -1,8 +1,5 @@
-#include <array>
-#include <cinttypes>
-#include <cmath>
-#include <cstdio>
-#include <iostream>
+#include <charconv>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -10,11 +7,11 @@
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
 #include "proto/convert.hpp"
 #include "proto/file.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/words.hpp"
 #include "tools/importers/import.hpp"
 #include "tools/importers/unpack.hpp"
 
@@ -28,7 +25,7 @@ struct Arguments {
   std::string out;
   importers::Options options;
   std::vector<std::string> dimensions;
-  bool json = false;
+  double network_bytes_per_s = 0;  ///< 0: as device memory
 };
 
 /// What a graph holds, by one property.
@@ -59,7 +56,7 @@ Sums by_phase(const Graph& graph) {
   return sums;
 }
 
-void write_json(const importers::Imported& made) {
+std::string to_json(const importers::Imported& made) {
   JsonWriter json;
   json.begin_object()
       .field("graph", made.graph.name)
@@ -88,58 +85,48 @@ void write_json(const importers::Imported& made) {
   json.end().key("remarks").begin_array();
   for (const std::string& remark : made.notes.remarks) json.value(remark);
   json.end().end();
-  std::cout << std::move(json).text() << std::endl;
+  return std::move(json).text();
 }
 
-/// "100 T" for 1e14.
-std::string with_prefix(double rate) {
-  static constexpr std::array<const char*, 6> kPrefixes = {"", "k", "M", "G", "T", "P"};
-  std::size_t step = 0;
-  while (rate >= 1000 && step + 1 < kPrefixes.size()) {
-    rate /= 1000;
-    ++step;
-  }
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.4g %s", rate, kPrefixes[step]);
-  return text.data();
-}
-
-void tell(const Arguments& args, const importers::Imported& made) {
+std::string to_text(const Arguments& args, const importers::Imported& made, Format format) {
   const importers::Notes& notes = made.notes;
-  std::cerr << printable(made.graph.name) << ": " << made.graph.ops.size() << " ops, "
-            << made.graph.storages.size() << " storages, peak "
-            << format_bytes(analyzer::peak_unmanaged_bytes(made.graph)) << '\n';
+  Facts facts(made.graph.name + ": " + std::to_string(made.graph.ops.size()) + " ops, " +
+              std::to_string(made.graph.storages.size()) + " storages, peak " +
+              format_bytes(analyzer::peak_unmanaged_bytes(made.graph)));
   for (const auto& [kind, sum] : by_kind(made.graph)) {
-    std::cerr << "  " << kind << ": " << sum.count << ", " << format_bytes(sum.total) << '\n';
+    facts.add(kind, std::to_string(sum.count) + ", " + format_bytes(sum.total));
   }
   for (const auto& [phase, sum] : by_phase(made.graph)) {
-    std::cerr << "  " << printable(phase) << ": " << sum.count << " ops, "
-              << format_duration_ns(sum.total) << '\n';
+    facts.add(printable(phase.empty() ? "no phase" : phase),
+              std::to_string(sum.count) + " ops, " + format_duration_ns(sum.total));
   }
   if (notes.derived_ops > 0) {
-    std::cerr << "  " << notes.derived_ops << " of " << made.graph.ops.size()
-              << " durations are not measured but derived, as the longer of FLOPs at "
-              << with_prefix(notes.rates.flops_per_s) << "FLOP/s and bytes at "
-              << with_prefix(notes.rates.bytes_per_s) << "B/s (" << notes.flops_bound_ops
-              << " by FLOPs)\n";
+    facts.add("derived", std::to_string(notes.derived_ops) + " of " +
+                             std::to_string(made.graph.ops.size()) +
+                             " durations are not measured but derived: the longer of FLOPs at " +
+                             format_rate(notes.rates.flops_per_s, "FLOP/s") + " and bytes at " +
+                             format_rate(notes.rates.bytes_per_s, "B/s") + " (" +
+                             std::to_string(notes.flops_bound_ops) + " by FLOPs)");
   }
   if (notes.network_ops > 0) {
-    std::cerr << "  " << notes.network_ops << " of those are communication, its bytes at "
-              << with_prefix(*notes.rates.network_bytes_per_s) << "B/s\n";
+    facts.add("network", std::to_string(notes.network_ops) +
+                             " of the derived are communication, its bytes at " +
+                             format_rate(*notes.rates.network_bytes_per_s, "B/s"));
   }
-  for (const std::string& remark : notes.remarks) std::cerr << "  " << printable(remark) << '\n';
-  std::cerr << "  written " << args.out << '\n';
+  for (const std::string& remark : notes.remarks) facts.add("remark", remark);
+  return facts.add("written", args.out).text(format);
 }
 
 /// Splits "batch=8".
 Result<void> read_dimensions(const std::vector<std::string>& texts, importers::Options& options) {
+  constexpr std::uint64_t kSizeMax = 999'999'999;
   for (const std::string& text : texts) {
-    const auto equals = text.find('=');
+    const auto equals = std::min(text.find('='), text.size());
+    const char* const end = text.data() + text.size();
+    const char* const begin = std::min(text.data() + equals + 1, end);
     std::uint64_t size = 0;
-    int used = 0;
-    if (equals == std::string::npos || equals == 0 ||
-        std::sscanf(text.c_str() + equals + 1, "%9" SCNu64 "%n", &size, &used) != 1 ||
-        static_cast<std::size_t>(used) != text.size() - equals - 1 || size == 0) {
+    const auto [stop, code] = std::from_chars(begin, end, size);
+    if (equals == 0 || code != std::errc() || stop != end || size == 0 || size > kSizeMax) {
       return Error(Errc::kInvalidArgument, "--dim " + text + ": NAME=SIZE is expected");
     }
     options.dimensions[text.substr(0, equals)] = size;
@@ -159,66 +146,55 @@ Result<importers::Imported> import_file(const Arguments& args) {
   return made;
 }
 
-int run(Arguments& args) {
-  const importers::Rates& rates = args.options.rates;
-  for (const double rate :
-       {rates.flops_per_s, rates.bytes_per_s, rates.network_bytes_per_s.value_or(1)}) {
-    if (!std::isfinite(rate) || rate < 1) {
-      return complain("import",
-                      Error(Errc::kInvalidArgument,
-                            "--device-flops, --device-bandwidth and --network-bandwidth must be at "
-                            "least 1"));
-    }
+int run(Console& console, Arguments& args) {
+  if (const auto apart = check_files({{args.input}, {args.out}}); !apart) {
+    return console.refuse(apart.error());
   }
   if (auto read = read_dimensions(args.dimensions, args.options); !read) {
-    return complain("import", read.error());
+    return console.refuse(read.error());
+  }
+  if (args.network_bytes_per_s > 0) {
+    args.options.rates.network_bytes_per_s = args.network_bytes_per_s;
   }
   const auto made = import_file(args);
-  if (!made) return complain("import", made.error());
+  if (!made) return console.refuse(made.error());
   if (auto written = write_graph_file(made->graph, args.out); !written) {
-    return complain("import", written.error());
+    return console.refuse(written.error());
   }
-  if (args.json) {
-    write_json(*made);
-  } else {
-    tell(args, *made);
-  }
+  console.print(console.json() ? to_json(*made) : to_text(args, *made, console.format()));
   return kExitDone;
 }
 
 }  // namespace
 
-void add_import(CLI::App& app, int& exit_code) {
+void add_import(Program& program) {
   auto args = std::make_shared<Arguments>();
-  CLI::App& command =
-      *app.add_subcommand("import", "Make a graph of a trace or model in another format");
-  command.add_option("format", args->format, "chakra, onnx or pytorch (execution trace, JSON)")
+  CLI::App& command = program.add(program.root(), "import",
+                                  "Make a graph from a trace or a model in another format",
+                                  [args](Console& console) { return run(console, *args); });
+  command.add_option("FORMAT", args->format, "chakra, onnx or pytorch (execution trace, JSON)")
       ->required()
       ->check(CLI::IsMember({"chakra", "onnx", "pytorch"}));
-  command.add_option("file", args->input, "The trace or model; also as .gz or .tar.gz")->required();
-  command.add_option("--out", args->out, "The graph to write: .json, .textproto or .pb")
+  command.add_option("FILE", args->input, "the trace or model; also as .gz or .tar.gz")->required();
+  command.add_option("--out", args->out, "the graph to write: .json, .textproto or .pb")
+      ->type_name("FILE")
       ->required();
+  const Bounds<double> any{1, std::numeric_limits<double>::max()};
+  add_flops(command, "--device-flops", args->options.rates.flops_per_s,
+            "what the device computes, for ops without a duration", any);
+  add_rate(command, "--device-bandwidth", args->options.rates.bytes_per_s,
+           "of device memory, for ops without a duration", any);
+  add_rate(command, "--network-bandwidth", args->network_bytes_per_s,
+           "for collectives, sends and receives without a duration (default: as device memory)",
+           any);
   command
-      .add_option("--device-flops", args->options.rates.flops_per_s,
-                  "FLOP/s, for ops without a duration")
-      ->capture_default_str();
-  command
-      .add_option("--device-bandwidth", args->options.rates.bytes_per_s,
-                  "Bytes/s of device memory, for ops without a duration")
-      ->capture_default_str();
-  command.add_option("--network-bandwidth", args->options.rates.network_bytes_per_s,
-                     "Bytes/s for collectives, sends and receives without a duration "
-                     "(default: as device memory)");
-  command.add_option("--dim", args->dimensions,
-                     "NAME=SIZE of a dimension an ONNX model only names");
-  command.add_flag("--json", args->json, "Print one JSON object on stdout");
-  command.footer(
-      "Examples:\n"
-      "  hyperoffload import chakra llama.et.gz --out llama.json\n"
-      "  hyperoffload import onnx gpt.onnx --out gpt.pb --device-flops 312e12 --device-bandwidth "
-      "2e12\n"
-      "Exit: 0 written, 2 bad input or usage.");
-  command.callback([args, &exit_code] { exit_code = run(*args); });
+      .add_option("--dim", args->dimensions, "size of a dimension that an ONNX model only names")
+      ->type_name("NAME=SIZE");
+  set_manual(command, {"",
+                       {"hyperoffload import chakra llama.et.gz --out llama.json",
+                        "hyperoffload import onnx gpt.onnx --out gpt.pb \\",
+                        "    --device-flops 312TFLOP/s --device-bandwidth 2TB/s"},
+                       {{kExitDone, "written"}}});
 }
 
 }  // namespace ho::cli

@@ -1,6 +1,4 @@
-#include <CLI/CLI.hpp>
 #include <cstdlib>
-#include <iostream>
 #include <string>
 
 #include "common/base/signals.hpp"
@@ -8,56 +6,46 @@
 
 namespace {
 
-/// CLI11's own codes are above 100 for every kind of mistake; ours is one: bad input.
-int report_usage_error(const CLI::App& app, const CLI::ParseError& error) {
-  const int code = app.exit(error, std::cout, std::cerr);
-  return code == 0 ? ho::cli::kExitDone : ho::cli::kExitBadInput;
+/// The pool that --pool means where it is not given.
+std::string default_pool() {
+  const char* const named = std::getenv("HYPEROFFLOAD_POOL");
+  return named != nullptr && *named != '\0' ? named : "unix:/run/hyperoffload/control.sock";
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   ho::drop_library_signal_handlers();
-  CLI::App app{"HyperOffload: plan what leaves device memory, and look at the pool it goes to."};
-  app.name("hyperoffload");
-  app.set_version_flag("--version", "hyperoffload " HO_VERSION);
-  app.require_subcommand(1);
-  app.failure_message(CLI::FailureMessage::help);
+  ho::cli::Program program(
+      "hyperoffload",
+      "Plans what leaves device memory, looks at the pool that it goes to, and "
+      "measures both. \"hyperoffload COMMAND --help\" has a command's options, "
+      "examples and exit codes.");
+  ho::cli::add_analyze(program);
+  ho::cli::add_verify(program);
+  ho::cli::add_simulate(program);
+  ho::cli::add_explain(program);
+  ho::cli::add_sweep(program);
+  ho::cli::add_import(program);
+  ho::cli::add_export(program);
+  ho::cli::add_pack(program);
 
-  int exit_code = ho::cli::kExitDone;
-  ho::cli::add_analyze(app, exit_code);
-  ho::cli::add_verify(app, exit_code);
-  ho::cli::add_simulate(app, exit_code);
-  ho::cli::add_explain(app, exit_code);
-  ho::cli::add_fsck(app, exit_code);
-  ho::cli::add_import(app, exit_code);
-  ho::cli::add_export(app, exit_code);
-  ho::cli::add_pack(app, exit_code);
-  ho::cli::add_sweep(app, exit_code);
+  const std::string pool = default_pool();
+  ho::cli::add_status(program, pool);
+  ho::cli::add_nodes(program, pool);
+  ho::cli::add_sessions(program, pool);
+  ho::cli::add_segments(program, pool);
+  ho::cli::add_flash(program, pool);
+  ho::cli::add_fsck(program);
 
-  const char* const named_pool = std::getenv("HYPEROFFLOAD_POOL");
-  const std::string pool =
-      named_pool != nullptr ? named_pool : "unix:/run/hyperoffload/control.sock";
-  ho::cli::add_status(app, pool, exit_code);
-  ho::cli::add_nodes(app, pool, exit_code);
-  ho::cli::add_sessions(app, pool, exit_code);
-  ho::cli::add_segments(app, pool, exit_code);
-  ho::cli::add_flash(app, pool, exit_code);
+  CLI::App& bench = ho::cli::add_bench(program, pool);
+  ho::cli::add_bench_transport(program, bench);
+  ho::cli::add_bench_flash(program, bench);
+  ho::cli::add_bench_stage(program, bench);
+  ho::cli::add_bench_runtime(program, bench);
+  ho::cli::add_bench_analyzer(program, bench);
+  ho::cli::add_bench_matrix(program, bench, pool);
 
-  CLI::App& bench = *app.add_subcommand("bench", "Measure this machine, and us against its limits");
-  bench.require_subcommand(0, 1);
-  ho::cli::add_bench_analyzer(bench, exit_code);
-  ho::cli::add_bench_flash(bench, exit_code);
-  ho::cli::add_bench_stage(bench, exit_code);
-  ho::cli::add_bench_runtime(bench, exit_code);
-  ho::cli::add_bench_transport(bench, exit_code);
-  ho::cli::add_bench_matrix(bench, pool, exit_code);
-  ho::cli::add_bench_profile(bench, pool, exit_code);
-
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return report_usage_error(app, error);
-  }
-  return exit_code;
+  ho::cli::add_explain_error(program);
+  return program.run(argc, argv);
 }

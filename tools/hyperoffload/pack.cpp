@@ -1,6 +1,4 @@
 #include <chrono>
-#include <cmath>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,25 +6,22 @@
 #include "common/base/clock.hpp"
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
 #include "proto/file.hpp"
 #include "tools/analyzer/packing/csv.hpp"
 #include "tools/analyzer/packing/solve.hpp"
 #include "tools/analyzer/packing/validate.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/words.hpp"
 
 namespace ho::cli {
 
 namespace {
 
-constexpr double kSecondsMax = 86'400;
-
 struct Arguments {
   std::string file;
   std::string out;
-  std::string capacity;
-  double seconds = 60;
-  bool json = false;
+  std::uint64_t capacity = 0;  ///< 0: as low as possible
+  Duration seconds = std::chrono::seconds(60);
 };
 
 struct Answer {
@@ -54,36 +49,39 @@ std::string to_json(const Arguments& args, const Answer& answer) {
   return std::move(json).text();
 }
 
-void tell(const Arguments& args, const Answer& answer) {
-  if (args.json) std::cout << to_json(args, answer) << std::endl;
-  if (args.json && answer.found()) return;
+std::string to_text(const Arguments& args, const Answer& answer, Format format) {
   const packing::Solution& solution = answer.solution;
-  std::cerr << args.file << ": " << answer.buffers << " buffers, largest live set "
-            << solution.load_bytes << ", ";
-  if (answer.found()) {
-    std::cerr << "packed within " << solution.height_bytes << '\n';
-  } else if (*answer.capacity_bytes < solution.load_bytes) {
-    std::cerr << "cannot fit into " << *answer.capacity_bytes << ": " << solution.load_bytes
-              << " are alive at once\n";
-  } else {
-    std::cerr << "not found within " << *answer.capacity_bytes << " in " << answer.seconds
-              << " s; the best is " << solution.height_bytes << '\n';
-  }
+  return Facts(args.file + ": " + std::to_string(answer.buffers) + " buffers")
+      .add("largest live set", std::to_string(solution.load_bytes))
+      .add("height", std::to_string(solution.height_bytes))
+      .text(format);
 }
 
-/// Solves, and has the result checked by who did not make it.
+int answer_not_found(Console& console, const Answer& answer) {
+  const packing::Solution& solution = answer.solution;
+  const std::string capacity = std::to_string(*answer.capacity_bytes);
+  std::string why;
+  if (*answer.capacity_bytes < solution.load_bytes) {
+    why = "cannot fit into " + capacity + ": the largest live set is " +
+          std::to_string(solution.load_bytes);
+  } else {
+    why = "not found within " + capacity + " in " + std::to_string(answer.seconds) +
+          " s; the best is " + std::to_string(solution.height_bytes);
+  }
+  return console.complain(Error(Errc::kExhausted, why), kExitInfeasible);
+}
+
+/// Solves, and has the independent validator check the result.
 Result<Answer> solve(const Arguments& args, const std::vector<packing::Buffer>& buffers,
                      std::optional<std::int64_t> capacity_bytes) {
   const SteadyClock clock;
   const TimePoint start = clock.now();
-  const auto limit =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(args.seconds));
   std::vector<packing::Lifetime> lifetimes;
   lifetimes.reserve(buffers.size());
   for (const packing::Buffer& buffer : buffers) {
     lifetimes.push_back({buffer.lower, buffer.upper, buffer.size});
   }
-  packing::Budget budget(UINT64_MAX, clock, start + limit);
+  packing::Budget budget(UINT64_MAX, clock, start + args.seconds);
   Answer answer;
   answer.capacity_bytes = capacity_bytes;
   answer.buffers = buffers.size();
@@ -96,55 +94,52 @@ Result<Answer> solve(const Arguments& args, const std::vector<packing::Buffer>& 
   return answer;
 }
 
-int run(const Arguments& args) {
+int run(Console& console, const Arguments& args) {
+  if (const auto apart = check_files({{args.file}, {args.out}}); !apart) {
+    return console.refuse(apart.error());
+  }
   std::optional<std::int64_t> capacity_bytes;
-  if (!args.capacity.empty()) {
-    const auto bytes = parse_bytes(args.capacity);
-    if (!bytes || *bytes == 0 || *bytes > std::uint64_t{packing::kNumberMax}) {
-      return complain("pack", Error(Errc::kInvalidArgument,
-                                    "--capacity " + args.capacity + ": not a size above 0"));
-    }
-    capacity_bytes = static_cast<std::int64_t>(*bytes);
-  }
-  if (!(args.seconds > 0) || args.seconds > kSecondsMax) {
-    return complain("pack", Error(Errc::kInvalidArgument, "--seconds: must be above 0, at most " +
-                                                              std::to_string(kSecondsMax)));
-  }
+  if (args.capacity > 0) capacity_bytes = static_cast<std::int64_t>(args.capacity);
   const auto text = read_whole_file(args.file, packing::kCsvBytesMax);
-  if (!text) return complain("pack", text.error());
+  if (!text) return console.refuse(text.error());
   const auto buffers = packing::read_buffers(*text);
-  if (!buffers) return complain("pack", buffers.error().at(args.file));
+  if (!buffers) return console.refuse(buffers.error().at(args.file));
   const auto answer = solve(args, *buffers, capacity_bytes);
-  if (!answer) {
-    complain("pack", answer.error());
-    return kExitIllegal;
-  }
+  if (!answer) return console.complain(answer.error(), kExitNo);
   if (answer->found() && !args.out.empty()) {
     const auto written =
         write_whole_file(args.out, packing::write_offsets(*buffers, answer->solution.offsets));
-    if (!written) return complain("pack", written.error());
+    if (!written) return console.refuse(written.error());
   }
-  tell(args, *answer);
-  return answer->found() ? kExitDone : kExitInfeasible;
+  if (console.json()) {
+    console.print(to_json(args, *answer));
+  } else if (answer->found()) {
+    console.print(to_text(args, *answer, console.format()));
+  }
+  return answer->found() ? kExitDone : answer_not_found(console, *answer);
 }
 
 }  // namespace
 
-void add_pack(CLI::App& app, int& exit_code) {
+void add_pack(Program& program) {
   auto args = std::make_shared<Arguments>();
-  CLI::App& command = *app.add_subcommand("pack", "Place buffers of known lifetimes in memory");
-  command.add_option("file", args->file, "CSV: id,lower,upper,size; lifetimes are [lower, upper)")
+  CLI::App& command =
+      program.add(program.root(), "pack", "Place buffers with known lifetimes in memory",
+                  [args](Console& console) { return run(console, *args); });
+  command.add_option("FILE", args->file, "CSV: id,lower,upper,size; lifetimes are [lower, upper)")
       ->required();
-  command.add_option("--capacity", args->capacity,
-                     "Stop at the first packing within it (default: as low as possible)");
-  command.add_option("--out", args->out, "Where the rows go, with a column offset");
-  command.add_option("--seconds", args->seconds, "How long to search")->capture_default_str();
-  command.add_flag("--json", args->json, "Print one JSON object on stdout");
-  command.footer(
-      "Example:\n  hyperoffload pack buffers.csv --capacity 1048576 --out placed.csv\n"
-      "Exit: 0 found, 2 bad input, 3 not found in time (the best height and the largest live set\n"
-      "on stderr; nothing is written).");
-  command.callback([args, &exit_code] { exit_code = run(*args); });
+  add_size(command, "--capacity", args->capacity,
+           "stop at the first packing within it (default: as low as possible)",
+           {1, std::uint64_t{packing::kNumberMax}});
+  command.add_option("--out", args->out, "where the rows go, with a column offset")
+      ->type_name("FILE");
+  add_seconds(command, args->seconds, "how long to search");
+  set_manual(
+      command,
+      {"",
+       {"hyperoffload pack buffers.csv --capacity 1MiB --out placed.csv"},
+       {{kExitDone, "found"},
+        {kExitInfeasible, "not found within the capacity in that time; nothing is written"}}});
 }
 
 }  // namespace ho::cli

@@ -2,61 +2,56 @@
 
 #include <chrono>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/json.hpp"
+#include "common/cli/layout.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/pool_view.hpp"
-#include "tools/hyperoffload/words.hpp"
 
 // What the commands that ask a running pool have in common.
 namespace ho::cli {
 
-inline constexpr auto kPoolDeadline = std::chrono::seconds(2);
-inline constexpr int kExitNodeUnreachable = 1;
-inline constexpr int kExitPoolUnreachable = 3;
-
 struct PoolOptions {
   std::string pool;
-  std::string output = "table";
+  Duration timeout = std::chrono::seconds(2);
 };
-
-using Rows = std::vector<std::vector<std::string>>;
 
 /// A command is a question for each node and how its answers are shown.
 template <typename Answer>
 struct PoolCommand {
-  const char* name;
+  const char* name;   ///< "status"
+  const char* about;  ///< for the help
   std::function<Result<Answer>(ControlClient&, TimePoint)> ask;
-  std::vector<std::string> heading;
+  std::vector<Table::Column> columns;
   /// Rows of one node that answered.
-  std::function<void(const NodeInfo&, const Answer&, Rows&)> add_rows;
+  std::function<void(const NodeInfo&, const Answer&, Table&)> add_rows;
   /// Members of one node's JSON object.
   std::function<void(const Answer&, JsonWriter&)> add_json;
-  bool one_row_per_node = false;  ///< then an unreachable node has one too
+  /// The row of a node that did not answer; empty: it has none.
+  std::function<std::vector<std::string>(const NodeInfo&)> unreachable_row = {};
 };
 
 template <typename Answer>
-void print_table(const PoolCommand<Answer>& command,
-                 const std::vector<NodeAnswer<Answer>>& answers) {
-  Rows rows{command.heading};
+std::string to_table(const PoolCommand<Answer>& command,
+                     const std::vector<NodeAnswer<Answer>>& answers, Format format) {
+  Table table(command.columns);
   for (const auto& one : answers) {
     if (one.answer) {
-      command.add_rows(one.node, *one.answer, rows);
-    } else if (command.one_row_per_node) {
-      rows.push_back({std::to_string(one.node.node.value()), one.node.name, "unreachable"});
+      command.add_rows(one.node, *one.answer, table);
+    } else if (command.unreachable_row) {
+      table.add(command.unreachable_row(one.node));
     }
   }
-  std::cout << format_table(std::move(rows));
+  return table.text(format);
 }
 
 template <typename Answer>
-void print_json(const PoolCommand<Answer>& command,
-                const std::vector<NodeAnswer<Answer>>& answers) {
+std::string to_json(const PoolCommand<Answer>& command,
+                    const std::vector<NodeAnswer<Answer>>& answers) {
   JsonWriter json;
   json.begin_object().key("nodes").begin_array();
   for (const auto& one : answers) {
@@ -72,52 +67,50 @@ void print_json(const PoolCommand<Answer>& command,
     }
     json.end();
   }
-  json.end().end();
-  std::cout << json.text() << '\n';
+  return std::move(json.end().end()).text();
 }
 
+/// Says why a pool cannot be used. @return kExitBadInput where its address is no address.
+int complain_about_pool(Console& console, const Error& error);
+
 template <typename Answer>
-int run_command(const PoolCommand<Answer>& command, const PoolOptions& options) {
-  const TimePoint deadline = SteadyClock().now() + kPoolDeadline;
+int run_command(Console& console, const PoolCommand<Answer>& command, const PoolOptions& options) {
+  const TimePoint deadline = SteadyClock().now() + options.timeout;
   auto pool = open_pool(options.pool, deadline);
-  if (!pool) {
-    complain(command.name, pool.error());
-    return pool.error().code() == Errc::kInvalidArgument ? kExitBadInput : kExitPoolUnreachable;
-  }
+  if (!pool) return complain_about_pool(console, pool.error());
   const auto answers = ask_all<Answer>(*pool, deadline, command.ask);
-  if (options.output == "json") {
-    print_json(command, answers);
-  } else {
-    print_table(command, answers);
-  }
+  console.print(console.json() ? to_json(command, answers)
+                               : to_table(command, answers, console.format()));
   int exit_code = kExitDone;
   for (const auto& one : answers) {
     if (one.answer) continue;
-    complain(command.name, one.answer.error().at("node " + std::to_string(one.node.node.value()) +
-                                                 " (" + one.node.name + ")"));
-    exit_code = kExitNodeUnreachable;
+    exit_code =
+        console.complain(one.answer.error().at("node " + std::to_string(one.node.node.value()) +
+                                               " (" + one.node.name + ")"),
+                         kExitNo);
   }
   return exit_code;
 }
 
-/// Adds --pool and -o to a subcommand.
-void add_pool_options(CLI::App& sub, PoolOptions& options);
+/// Adds --pool and --timeout to a command.
+void add_pool_options(CLI::App& command, PoolOptions& options);
 
 template <typename Answer>
-void add_command(CLI::App& app, const std::string& pool, int& exit_code, const char* about,
-                 PoolCommand<Answer> command) {
-  CLI::App* const sub = app.add_subcommand(command.name, about);
+void add_pool_command(Program& program, CLI::App& above, const std::string& pool,
+                      PoolCommand<Answer> command) {
   auto options = std::make_shared<PoolOptions>();
   options->pool = pool;
-  add_pool_options(*sub, *options);
-  sub->footer(
-      "All nodes are asked, for 2 s at most. Exit codes: 0 all answered; 1 some node did not; "
-      "2 bad usage; 3 the pool cannot be reached.\n"
-      "Example: hyperoffload " +
-      std::string(command.name) + " --pool tcp:127.0.0.1:7700 -o json");
-  sub->callback([options, command = std::move(command), &exit_code] {
-    exit_code = run_command(command, *options);
-  });
+  CLI::App& added = program.add(
+      above, command.name, command.about,
+      [options, command](Console& console) { return run_command(console, command, *options); });
+  add_pool_options(added, *options);
+  const std::string words =
+      &above == &program.root() ? command.name : above.get_name() + " " + command.name;
+  set_manual(added, {"All nodes are asked at once.",
+                     {"hyperoffload " + words + " --pool tcp:127.0.0.1:7700 -o json"},
+                     {{kExitDone, "all nodes answered"},
+                      {kExitNo, "some node did not answer"},
+                      {kExitPoolFailed, "the pool cannot be reached"}}});
 }
 
 }  // namespace ho::cli

@@ -1,4 +1,4 @@
-// status, nodes, sessions, segments: what a running pool says of itself.
+// status, nodes, sessions, segments: what the nodes of a running pool answer.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -48,6 +48,15 @@ std::string flash_words(const NodeStatus& status) {
   }
   return format_bytes(free) + " of " + format_bytes(capacity) + " free, " + format_bytes(today) +
          " written today" + (read_only ? ", READ ONLY" : "");
+}
+
+/// "3.10 GiB", "off", "-".
+std::string flash_free_words(const NodeStatus& status) {
+  if (!status.flash_off.empty()) return "off";
+  if (status.flash.empty()) return "-";
+  std::uint64_t free = 0;
+  for (const FlashPathStatus& path : status.flash) free += path.free_bytes;
+  return format_bytes(free);
 }
 
 /// "0: 64.0 MiB of 1.00 GiB; 1: 0 B of 1.00 GiB", "-".
@@ -101,16 +110,47 @@ std::string driver_words(const StatusAnswer& answer) {
   return off.empty() ? on : on + " (" + off + ")";
 }
 
-void add_status_row(const NodeInfo& node, const StatusAnswer& answer, Rows& rows) {
+std::vector<Table::Column> status_columns() {
+  constexpr auto kWide = Table::Shown::kWide;
+  constexpr auto kAlways = Table::Shown::kAlways;
+  constexpr auto kRight = Table::Align::kRight;
+  return {{"NODE", kAlways, kRight},
+          {"NAME"},
+          {"STATE"},
+          {"GRANTED", kAlways, kRight},
+          {"CAPACITY", kAlways, kRight},
+          {"FLASH FREE", kAlways, kRight},
+          {"SESSIONS", kAlways, kRight},
+          {"PATH"},
+          {"UPTIME", kAlways, kRight},
+          {"SEGMENT", kWide, kRight},
+          {"PAGES", kWide},
+          {"NUMA", kWide},
+          {"FLASH", kWide},
+          {"DRIVERS", kWide},
+          {"WHY THIS PATH", kWide},
+          {"REFUSED", kWide, kRight},
+          {"VERSION", kWide}};
+}
+
+void add_status_row(const NodeInfo& node, const StatusAnswer& answer, Table& table) {
   const NodeStatus& status = answer.status;
-  rows.push_back({std::to_string(node.node.value()), status.node_name,
-                  status.draining ? "draining" : "serving", format_bytes(status.ddr_granted_bytes),
-                  format_bytes(status.ddr_capacity_bytes), format_bytes(status.segment_bytes),
-                  status.page_kind, numa_words(status), std::to_string(status.sessions),
-                  driver_words(answer),
-                  (answer.path.empty() ? "none" : answer.path) + ", " + answer.path_reason,
-                  flash_words(status), std::to_string(refused(status)),
-                  milliseconds(status.uptime_ms), status.version});
+  table.add({std::to_string(node.node.value()), status.node_name,
+             status.draining ? "draining" : "serving", format_bytes(status.ddr_granted_bytes),
+             format_bytes(status.ddr_capacity_bytes), flash_free_words(status),
+             std::to_string(status.sessions), answer.path.empty() ? "none" : answer.path,
+             milliseconds(status.uptime_ms), format_bytes(status.segment_bytes), status.page_kind,
+             numa_words(status), flash_words(status), driver_words(answer), answer.path_reason,
+             std::to_string(refused(status)), status.version});
+}
+
+/// Of a table whose first columns are the node's number, name and state.
+std::vector<std::string> unreachable(const NodeInfo& node, std::size_t columns) {
+  std::vector<std::string> cells(columns, "-");
+  cells[0] = std::to_string(node.node.value());
+  cells[1] = node.name;
+  cells[2] = "unreachable";
+  return cells;
 }
 
 void add_status_json(const StatusAnswer& answer, JsonWriter& json) {
@@ -163,57 +203,79 @@ void add_status_json(const StatusAnswer& answer, JsonWriter& json) {
 
 }  // namespace
 
-void add_pool_options(CLI::App& sub, PoolOptions& options) {
-  sub.add_option("--pool", options.pool,
-                 "addresses, comma-separated; the first that answers names the others "
-                 "(default: $HYPEROFFLOAD_POOL, else unix:/run/hyperoffload/control.sock)");
-  sub.add_option("-o,--output", options.output, "table or json")
-      ->check(CLI::IsMember({"table", "json"}));
+int complain_about_pool(Console& console, const Error& error) {
+  const bool misspelt = error.code() == Errc::kInvalidArgument;
+  return console.complain(error, misspelt ? kExitBadInput : kExitPoolFailed);
 }
 
-void add_status(CLI::App& app, const std::string& pool, int& exit_code) {
+void add_pool_options(CLI::App& command, PoolOptions& options) {
+  command
+      .add_option("--pool", options.pool,
+                  "control addresses, comma-separated; the first that answers names the other "
+                  "nodes (default: $HYPEROFFLOAD_POOL, else unix:/run/hyperoffload/control.sock)")
+      ->type_name("ADDRESS");
+  add_timeout(command, options.timeout);
+}
+
+void add_status(Program& program, const std::string& pool) {
   PoolCommand<StatusAnswer> command;
   command.name = "status";
+  command.about = "Memory, flash, sessions and state of every node, and how a job reaches it";
   const auto paths = std::make_shared<JobPaths>(*client::parse_allowed("auto"));
   command.ask = [paths](ControlClient& client, TimePoint deadline) {
     return ask_status(client, *paths, deadline);
   };
-  command.heading = {"NODE",    "NAME",  "STATE",   "GRANTED",  "CAPACITY",
-                     "SEGMENT", "PAGES", "NUMA",    "SESSIONS", "DRIVERS",
-                     "PATH",    "FLASH", "REFUSED", "UPTIME",   "VERSION"};
+  command.columns = status_columns();
   command.add_rows = add_status_row;
   command.add_json = add_status_json;
-  command.one_row_per_node = true;
-  add_command(app, pool, exit_code, "Memory, sessions and state of every node", command);
+  command.unreachable_row = [columns = command.columns.size()](const NodeInfo& node) {
+    return unreachable(node, columns);
+  };
+  add_pool_command(program, program.root(), pool, command);
 }
 
-void add_nodes(CLI::App& app, const std::string& pool, int& exit_code) {
+void add_nodes(Program& program, const std::string& pool) {
   PoolCommand<NodeStatus> command;
   command.name = "nodes";
+  command.about = "The nodes of the pool and where they are reached";
   command.ask = [](ControlClient& client, TimePoint deadline) { return client.status(deadline); };
-  command.heading = {"NODE", "NAME", "STATE", "ADDRESSES"};
-  command.add_rows = [](const NodeInfo& node, const NodeStatus& status, Rows& rows) {
-    rows.push_back({std::to_string(node.node.value()), node.name,
-                    status.draining ? "draining" : "serving", joined(node.control_addresses)});
+  command.columns = {
+      {"NODE", Table::Shown::kAlways, Table::Align::kRight}, {"NAME"}, {"STATE"}, {"ADDRESSES"}};
+  command.add_rows = [](const NodeInfo& node, const NodeStatus& status, Table& table) {
+    table.add({std::to_string(node.node.value()), node.name,
+               status.draining ? "draining" : "serving", joined(node.control_addresses)});
   };
   command.add_json = [](const NodeStatus& status, JsonWriter& json) {
     json.field("draining", status.draining);
   };
-  command.one_row_per_node = true;
-  add_command(app, pool, exit_code, "The nodes of the pool and where they are reached", command);
+  command.unreachable_row = [](const NodeInfo& node) {
+    auto cells = unreachable(node, 4);
+    cells[3] = joined(node.control_addresses);
+    return cells;
+  };
+  add_pool_command(program, program.root(), pool, command);
 }
 
-void add_sessions(CLI::App& app, const std::string& pool, int& exit_code) {
+void add_sessions(Program& program, const std::string& pool) {
   using Answer = std::vector<SessionInfo>;
+  constexpr auto kRight = Table::Align::kRight;
   PoolCommand<Answer> command;
   command.name = "sessions";
+  command.about = "Which jobs hold memory of the pool, how much and until when";
   command.ask = [](ControlClient& client, TimePoint deadline) { return client.sessions(deadline); };
-  command.heading = {"NODE", "SESSION", "JOB", "PID", "GRANTED", "LEASE", "AGE", "PEER"};
-  command.add_rows = [](const NodeInfo& node, const Answer& sessions, Rows& rows) {
+  command.columns = {{"NODE", Table::Shown::kAlways, kRight},
+                     {"SESSION", Table::Shown::kAlways, kRight},
+                     {"JOB"},
+                     {"PID", Table::Shown::kAlways, kRight},
+                     {"GRANTED", Table::Shown::kAlways, kRight},
+                     {"LEASE", Table::Shown::kAlways, kRight},
+                     {"AGE", Table::Shown::kAlways, kRight},
+                     {"PEER"}};
+  command.add_rows = [](const NodeInfo& node, const Answer& sessions, Table& table) {
     for (const auto& one : sessions) {
-      rows.push_back({std::to_string(node.node.value()), std::to_string(one.id.value()), one.name,
-                      std::to_string(one.pid), format_bytes(one.granted_bytes),
-                      milliseconds(one.lease_left_ms), milliseconds(one.age_ms), one.peer});
+      table.add({std::to_string(node.node.value()), std::to_string(one.id.value()), one.name,
+                 std::to_string(one.pid), format_bytes(one.granted_bytes),
+                 milliseconds(one.lease_left_ms), milliseconds(one.age_ms), one.peer});
     }
   };
   command.add_json = [](const Answer& sessions, JsonWriter& json) {
@@ -231,21 +293,30 @@ void add_sessions(CLI::App& app, const std::string& pool, int& exit_code) {
     }
     json.end();
   };
-  add_command(app, pool, exit_code, "Who holds memory of the pool, and until when", command);
+  add_pool_command(program, program.root(), pool, command);
 }
 
-void add_segments(CLI::App& app, const std::string& pool, int& exit_code) {
+void add_segments(Program& program, const std::string& pool) {
   using Answer = std::vector<SegmentInfo>;
+  constexpr auto kRight = Table::Align::kRight;
   PoolCommand<Answer> command;
   command.name = "segments";
+  command.about = "Every granted segment of memory";
   command.ask = [](ControlClient& client, TimePoint deadline) { return client.segments(deadline); };
-  command.heading = {"NODE", "SEGMENT", "ADDRESS", "BYTES", "SESSION", "DRIVER", "PAGES", "NUMA"};
-  command.add_rows = [](const NodeInfo& node, const Answer& segments, Rows& rows) {
+  command.columns = {{"NODE", Table::Shown::kAlways, kRight},
+                     {"SEGMENT", Table::Shown::kAlways, kRight},
+                     {"ADDRESS"},
+                     {"BYTES", Table::Shown::kAlways, kRight},
+                     {"SESSION", Table::Shown::kAlways, kRight},
+                     {"DRIVER"},
+                     {"PAGES"},
+                     {"NUMA"}};
+  command.add_rows = [](const NodeInfo& node, const Answer& segments, Table& table) {
     for (const auto& one : segments) {
-      rows.push_back({std::to_string(node.node.value()), std::to_string(one.id.value()),
-                      hex(one.address_bits), format_bytes(one.length_bytes),
-                      std::to_string(one.session.value()), one.driver, one.page_kind,
-                      one.numa ? std::to_string(one.numa->value()) : "-"});
+      table.add({std::to_string(node.node.value()), std::to_string(one.id.value()),
+                 hex(one.address_bits), format_bytes(one.length_bytes),
+                 std::to_string(one.session.value()), one.driver, one.page_kind,
+                 one.numa ? std::to_string(one.numa->value()) : "-"});
     }
   };
   command.add_json = [](const Answer& segments, JsonWriter& json) {
@@ -263,7 +334,7 @@ void add_segments(CLI::App& app, const std::string& pool, int& exit_code) {
     }
     json.end();
   };
-  add_command(app, pool, exit_code, "Every granted segment", command);
+  add_pool_command(program, program.root(), pool, command);
 }
 
 }  // namespace ho::cli

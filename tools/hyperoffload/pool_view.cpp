@@ -7,8 +7,6 @@
 #include <thread>
 #include <utility>
 
-#include "tools/hyperoffload/words.hpp"
-
 namespace ho::cli {
 
 namespace {
@@ -77,27 +75,6 @@ void for_each_at_once(std::size_t count, const std::function<void(std::size_t)>&
     });
   }
   for (std::thread& thread : threads) thread.join();
-}
-
-std::string format_table(std::vector<std::vector<std::string>> rows) {
-  for (auto& row : rows) {
-    for (auto& cell : row) cell = printable(cell);
-  }
-  std::vector<std::size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string out;
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      line += row[i];
-      if (i + 1 < row.size()) line += std::string(widths[i] - row[i].size() + 2, ' ');
-    }
-    out += line + "\n";
-  }
-  return out;
 }
 
 }  // namespace ho::cli

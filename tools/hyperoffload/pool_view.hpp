@@ -60,7 +60,4 @@ std::vector<NodeAnswer<Answer>> ask_all(
   return answers;
 }
 
-/// Columns of text, aligned. The first row is the heading.
-[[nodiscard]] std::string format_table(std::vector<std::vector<std::string>> rows);
-
 }  // namespace ho::cli

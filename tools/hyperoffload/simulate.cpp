@@ -1,4 +1,3 @@
-#include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -6,11 +5,11 @@
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
 #include "proto/convert.hpp"
 #include "tools/analyzer/margin.hpp"
 #include "tools/baselines/baselines.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/words.hpp"
 #include "tools/simulator/simulate.hpp"
 
 namespace ho::cli {
@@ -22,7 +21,6 @@ struct Arguments {
   std::string hardware;
   std::string policy = "planned";
   std::uint32_t ranks_per_node = 1;
-  bool json = false;
 };
 
 /// What --policy names; nothing: the schedule's own cache ops.
@@ -60,55 +58,61 @@ std::string to_json(const Arguments& args, const schedule::Schedule& plan,
   return std::move(json).text();
 }
 
-int run(const Arguments& args) {
+std::string to_text(const Arguments& args, const schedule::Schedule& plan,
+                    const analyzer::Simulation& result, Format format) {
+  return Facts(plan.graph_name + ", " + args.policy)
+      .add("step", format_duration_ns(result.step_ns))
+      .add("stall", format_duration_ns(result.stall_ns))
+      .add("peak", format_bytes(result.peak_bytes))
+      .add("moved per step", format_bytes(result.prefetch_bytes) + " in, " +
+                                 format_bytes(result.store_bytes) + " out")
+      .text(format);
+}
+
+int run(Console& console, const Arguments& args) {
   auto plan = read_schedule_file(args.schedule);
-  if (!plan) return complain("simulate", plan.error());
+  if (!plan) return console.refuse(plan.error());
   Hardware hardware = plan->hardware;
   if (!args.hardware.empty()) {
     auto read = read_hardware_file(args.hardware);
-    if (!read) return complain("simulate", read.error());
+    if (!read) return console.refuse(read.error());
     hardware = analyzer::for_rank(*std::move(read), args.ranks_per_node);
   }
   const auto baseline = policies().at(args.policy);
   auto result = baseline ? analyzer::simulate_baseline(*plan, hardware, *baseline)
                          : analyzer::simulate(*plan, hardware);
-  if (!result) return complain("simulate", result.error().at(args.schedule));
-  if (args.json) {
-    std::cout << to_json(args, *plan, *result) << std::endl;
-  } else {
-    std::cerr << printable(plan->graph_name) << ", " << args.policy << ": step "
-              << format_duration_ns(result->step_ns) << ", stall "
-              << format_duration_ns(result->stall_ns) << ", peak "
-              << format_bytes(result->peak_bytes) << ", " << format_bytes(result->prefetch_bytes)
-              << " in, " << format_bytes(result->store_bytes) << " out\n";
-  }
+  if (!result) return console.refuse(result.error().at(args.schedule));
+  console.print(console.json() ? to_json(args, *plan, *result)
+                               : to_text(args, *plan, *result, console.format()));
   return kExitDone;
 }
 
 }  // namespace
 
-void add_simulate(CLI::App& app, int& exit_code) {
+void add_simulate(Program& program) {
   auto args = std::make_shared<Arguments>();
-  CLI::App& command = *app.add_subcommand(
-      "simulate", "Replay a schedule, or a policy without a plan, in simulation");
-  command.add_option("schedule", args->schedule, "Schedule (.hos)")->required();
+  CLI::App& command = program.add(program.root(), "simulate",
+                                  "Replay a schedule, or a policy without a plan, in simulation",
+                                  [args](Console& console) { return run(console, *args); });
+  command.add_option("SCHEDULE", args->schedule, "the schedule (.hos)")->required();
   CLI::Option* other =
-      command.add_option("--hardware", args->hardware, "Another machine than the schedule's own");
+      command.add_option("--hardware", args->hardware, "another machine than the schedule's own")
+          ->type_name("FILE");
   add_ranks_per_node(command, args->ranks_per_node)->needs(other);
   command
       .add_option("--policy", args->policy, "planned, on-demand-lru, layer-window or g10-greedy")
+      ->type_name("NAME")
       ->capture_default_str()
       ->check(CLI::IsMember(policies()));
-  command.add_flag("--json", args->json, "Print one JSON object on stdout");
-  command.footer(
-      "The other policies run the schedule's ops in program order, under its budget and on its "
-      "links:\n"
-      "  on-demand-lru  fetches what the next op lacks, evicts what was used longest ago\n"
-      "  layer-window   fetches the next layer while one runs, drops what lies behind\n"
-      "  g10-greedy     plans by lifetime x size, evicts and prefetches eagerly, as G10 does\n"
-      "Example:\n  hyperoffload simulate step.hos --policy on-demand-lru --json\n"
-      "Exit: 0 done, 2 bad input.");
-  command.callback([args, &exit_code] { exit_code = run(*args); });
+  set_manual(
+      command,
+      {"The policies without a plan run the schedule's ops in program order, under its budget and "
+       "on its links. on-demand-lru fetches what the next op lacks and evicts what was used "
+       "longest "
+       "ago; layer-window fetches the next layer while one runs and drops what lies behind; "
+       "g10-greedy plans by lifetime x size, and evicts and prefetches eagerly, as G10 does.",
+       {"hyperoffload simulate step.hos --policy on-demand-lru -o json"},
+       {{kExitDone, "simulated"}}});
 }
 
 }  // namespace ho::cli

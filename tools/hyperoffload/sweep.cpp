@@ -1,18 +1,17 @@
 #include <charconv>
-#include <cmath>
-#include <iostream>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
 #include "proto/convert.hpp"
 #include "proto/file.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/margin.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/words.hpp"
 #include "tools/report/memory_sweep.hpp"
 
 namespace ho::cli {
@@ -26,11 +25,10 @@ constexpr double kRangeStepPercent = 10;
 struct Arguments {
   std::string graph;
   std::string hardware;
-  std::string memory = "100%..20%";
+  std::string device_memory = "100%..20%";
   std::string bandwidth = "1,1/2,1/4,1/8";
   std::string report;
   std::uint32_t ranks_per_node = 1;
-  bool json = false;
 };
 
 std::vector<std::string> split(const std::string& text) {
@@ -56,13 +54,13 @@ Result<std::vector<std::uint64_t>> parse_memory(const std::string& text, std::ui
   for (const std::string& part : split(text)) {
     const auto dots = part.find("..");
     const auto from = parse_memory_size(part.substr(0, dots));
-    if (!from) return bad("--memory", part, wanted);
+    if (!from) return bad("--device-memory", part, wanted);
     if (dots == std::string::npos) {
       out.push_back(from->of(peak));
       continue;
     }
     const auto to = parse_memory_size(part.substr(dots + 2));
-    if (!to || from->bytes || to->bytes) return bad("--memory", part, wanted);
+    if (!to || from->bytes || to->bytes) return bad("--device-memory", part, wanted);
     const double step = from->percent < to->percent ? kRangeStepPercent : -kRangeStepPercent;
     const auto count = static_cast<std::size_t>((to->percent - from->percent) / step + 1e-9);
     for (std::size_t i = 0; i <= count && out.size() <= kPointsMax; ++i) {
@@ -126,75 +124,93 @@ std::string to_json(const analyzer::Sweep& sweep) {
   return std::move(json).text();
 }
 
-void tell(const analyzer::Sweep& sweep) {
+std::string to_text(const analyzer::Sweep& sweep, Format format) {
+  constexpr auto kRight = Table::Align::kRight;
+  Table table({{"BANDWIDTH", Table::Shown::kAlways, kRight},
+               {"MEMORY", Table::Shown::kAlways, kRight},
+               {"STEP", Table::Shown::kAlways, kRight},
+               {"BOUND", Table::Shown::kAlways, kRight},
+               {"ON-DEMAND-LRU", Table::Shown::kAlways, kRight},
+               {"LAYER-WINDOW", Table::Shown::kAlways, kRight},
+               {"G10-GREEDY", Table::Shown::kAlways, kRight},
+               {"RUN AGAIN", Table::Shown::kWide, kRight},
+               {"MOVED", Table::Shown::kWide, kRight}});
+  const auto time = [](std::optional<std::uint64_t> ns) {
+    return ns ? format_duration_ns(*ns) : std::string("-");
+  };
   for (const auto& point : sweep.points) {
-    std::cerr << "  bandwidth x" << point.bandwidth << "  " << format_bytes(point.budget_bytes)
-              << ": ";
+    char bandwidth[32];
+    std::snprintf(bandwidth, sizeof bandwidth, "x %.4g", point.bandwidth);
     if (!point.feasible) {
-      std::cerr << "no plan fits\n";
+      table.add(
+          {bandwidth, format_bytes(point.budget_bytes), "no plan", "-", "-", "-", "-", "-", "-"});
       continue;
     }
-    std::cerr << "step " << format_duration_ns(point.step_ns) << ", bound "
-              << format_duration_ns(point.lower_bound_ns);
-    if (point.lru_step_ns) std::cerr << ", lru " << format_duration_ns(*point.lru_step_ns);
-    if (point.window_step_ns) std::cerr << ", window " << format_duration_ns(*point.window_step_ns);
-    if (point.greedy_step_ns) std::cerr << ", g10 " << format_duration_ns(*point.greedy_step_ns);
-    std::cerr << "\n";
+    table.add({bandwidth, format_bytes(point.budget_bytes), format_duration_ns(point.step_ns),
+               format_duration_ns(point.lower_bound_ns), time(point.lru_step_ns),
+               time(point.window_step_ns), time(point.greedy_step_ns),
+               std::to_string(point.recomputed_ops), std::to_string(point.moved_ops)});
   }
+  return table.text(format);
 }
 
-int run(const Arguments& args) {
-  auto graph = read_graph_file(args.graph);
-  if (!graph) return complain("sweep", graph.error());
-  auto node = read_hardware_file(args.hardware);
-  if (!node) return complain("sweep", node.error());
-  const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
-  auto budgets = parse_memory(args.memory, analyzer::peak_unmanaged_bytes(*graph));
-  if (!budgets) return complain("sweep", budgets.error());
-  auto factors = parse_bandwidth(args.bandwidth);
-  if (!factors) return complain("sweep", factors.error());
-  if (budgets->size() * factors->size() > kPointsMax) {
-    return complain("sweep", Error{Errc::kInvalidArgument, "more than 1000 points"});
+int run(Console& console, const Arguments& args) {
+  if (const auto apart = check_files({{args.graph, args.hardware}, {args.report}}); !apart) {
+    return console.refuse(apart.error());
   }
-  const auto progress = [](std::size_t done, std::size_t all) {
-    std::cerr << "\r  " << done << " of " << all << " points" << (done == all ? "\n" : "")
-              << std::flush;
+  auto graph = read_graph_file(args.graph);
+  if (!graph) return console.refuse(graph.error());
+  auto node = read_hardware_file(args.hardware);
+  if (!node) return console.refuse(node.error());
+  const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
+  auto budgets = parse_memory(args.device_memory, analyzer::peak_unmanaged_bytes(*graph));
+  if (!budgets) return console.refuse(budgets.error());
+  auto factors = parse_bandwidth(args.bandwidth);
+  if (!factors) return console.refuse(factors.error());
+  if (budgets->size() * factors->size() > kPointsMax) {
+    return console.refuse(Error(Errc::kInvalidArgument, "more than 1000 points"));
+  }
+  const auto progress = [&console](std::size_t done, std::size_t all) {
+    console.progress(std::to_string(done) + " of " + std::to_string(all) + " points");
   };
   auto swept = analyzer::sweep(*graph, hardware, {*budgets, *factors}, progress);
-  if (!swept) return complain("sweep", swept.error());
+  if (!swept) return console.refuse(swept.error());
   if (!args.report.empty()) {
     auto written = write_whole_file(args.report, analyzer::render_sweep(*swept));
-    if (!written) return complain("sweep", written.error());
+    if (!written) return console.refuse(written.error());
   }
-  if (args.json) {
-    std::cout << to_json(*swept) << std::endl;
-  } else {
-    tell(*swept);
-  }
+  console.print(console.json() ? to_json(*swept) : to_text(*swept, console.format()));
   return kExitDone;
 }
 
 }  // namespace
 
-void add_sweep(CLI::App& app, int& exit_code) {
+void add_sweep(Program& program) {
   auto args = std::make_shared<Arguments>();
-  CLI::App& command = *app.add_subcommand(
-      "sweep", "Step time over memory and bandwidth, with the bound and unplanned policies beside");
-  command.add_option("graph", args->graph, "Graph: .json, .textproto or .pb")->required();
-  command.add_option("--hardware", args->hardware, "Machine: .json, .textproto or .pb")->required();
-  command.add_option("--memory", args->memory, "Budgets: shares, sizes, or a range in tenths")
+  CLI::App& command =
+      program.add(program.root(), "sweep",
+                  "Step time over memory and bandwidth, beside the bound and unplanned policies",
+                  [args](Console& console) { return run(console, *args); });
+  command.add_option("GRAPH", args->graph, "the step's graph: .json, .textproto or .pb")
+      ->required();
+  command.add_option("--hardware", args->hardware, "the machine: .json, .textproto or .pb")
+      ->type_name("FILE")
+      ->required();
+  command
+      .add_option("--device-memory", args->device_memory,
+                  "budgets: sizes, shares of the unmanaged peak, or a range of shares in tenths")
+      ->type_name("LIST")
       ->capture_default_str();
-  command.add_option("--bandwidth", args->bandwidth, "Factors on every link")
+  command.add_option("--bandwidth", args->bandwidth, "factors on the bandwidths of all links")
+      ->type_name("LIST")
       ->capture_default_str();
   add_ranks_per_node(command, args->ranks_per_node);
-  command.add_option("--report", args->report, "Also write a page for a browser");
-  command.add_flag("--json", args->json, "Print one JSON object on stdout");
-  command.footer(
-      "Example:\n"
-      "  hyperoffload sweep step.json --hardware hw.json --memory 100%..20% --bandwidth 1,1/2 \\\n"
-      "    --report sweep.html\n"
-      "Exit: 0 done (points that nothing fits say so), 2 bad input or usage.");
-  command.callback([args, &exit_code] { exit_code = run(*args); });
+  command.add_option("--report", args->report, "also write a page for a browser")
+      ->type_name("FILE");
+  set_manual(command, {"",
+                       {"hyperoffload sweep step.json --hardware hw.json \\",
+                        "    --device-memory 100%..20% --bandwidth 1,1/2 --report sweep.html"},
+                       {{kExitDone, "swept; points at which no plan fits say so"}}});
 }
 
 }  // namespace ho::cli

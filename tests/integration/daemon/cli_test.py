@@ -73,10 +73,10 @@ with tempfile.TemporaryDirectory() as name:
         # Neither node offers anything between nodes.
         assert "ofi: not offered" in expect(run("bench", "matrix", "--pool", pool, "--transport", "ofi"), 1).stderr
 
-        for command in ("nodes", "sessions", "segments", "flash"):
-            done = expect(run(command, "-o", "json", "--pool", "unix:/nowhere.sock," + pool), 0)
+        for command in (["nodes"], ["sessions"], ["segments"], ["flash", "ls"]):
+            done = expect(run(*command, "-o", "json", "--pool", "unix:/nowhere.sock," + pool), 0)
             assert len(json.loads(done.stdout)["nodes"]) == 2, done.stdout
-            assert expect(run(command, "--pool", pool), 0).stdout.startswith("NODE"), command
+            assert expect(run(*command, "--pool", pool), 0).stdout.startswith("NODE"), command
             assert done.stderr == "", done.stderr
 
         # A stopped node costs the deadline and no more; slack for a busy machine.
@@ -96,7 +96,7 @@ with tempfile.TemporaryDirectory() as name:
         alone = start(folder, 9, range(10, 16))
         daemons.append(alone)
         end = time.monotonic()
-        while run("status", "--pool", f"unix:{folder}/9.sock").returncode == 3:
+        while run("status", "--pool", f"unix:{folder}/9.sock").returncode == 4:
             assert time.monotonic() < end + 30, "the daemon did not come up"
             time.sleep(0.1)
         done = expect(run("bench", "matrix", "--pool", f"unix:{folder}/9.sock", "--seconds", "0.2", "-o", "json"), 1)
@@ -113,18 +113,23 @@ with tempfile.TemporaryDirectory() as name:
         assert [(n["node_id"], n["reachable"]) for n in answer["nodes"]] == [(1, True), (0, False)], answer
         daemons[0].send_signal(signal.SIGCONT)
 
-        expect(run("flash", "--free", "zebra", "--pool", pool), 2)
-        assert "has no node 7" in expect(run("flash", "--free", "7:1", "--pool", pool), 1).stderr
-        assert "has no flash" in expect(run("flash", "--free", "0:1", "--pool", pool), 1).stderr
+        expect(run("flash", "free", "zebra", "--pool", pool), 2)
+        assert "has no node 7" in expect(run("flash", "free", "7:1", "--pool", pool), 1).stderr
+        assert "has no flash" in expect(run("flash", "free", "0:1", "--pool", pool), 1).stderr
         expect(run("status", "--pool", "nonsense"), 2)
         expect(run("status", "-o", "xml", "--pool", pool), 2)
-        expect(run("status", "--pool", f"unix:{folder}/none.sock"), 3)
-        help_text = expect(run("status", "--help"), 0).stdout
-        assert "Exit codes" in help_text, help_text
+        expect(run("status", "--pool", f"unix:{folder}/none.sock"), 4)
+        # A daemon that answers later than the default is waited for when told so.
+        daemons[0].send_signal(signal.SIGSTOP)
+        expect(run("status", "--timeout", "100ms", "--pool", pool), 4)
+        waiting = subprocess.Popen([cli, "nodes", "--timeout", "60s", "--pool", pool], stdout=subprocess.DEVNULL)
+        time.sleep(2.5)
+        daemons[0].send_signal(signal.SIGCONT)
+        assert waiting.wait() == 0
         for one in daemons:
             one.terminate()
             assert one.wait(20) == 0
-        assert expect(run("nodes", "--pool", pool), 3).stdout == ""
+        assert expect(run("nodes", "--pool", pool), 4).stdout == ""
     finally:
         for one in daemons:
             if one.poll() is None:

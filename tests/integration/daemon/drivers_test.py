@@ -72,7 +72,7 @@ with tempfile.TemporaryDirectory() as name:
         status = running.status()
         assert status["drivers"] == ["local"] and not running.listens_on_tcp(), status
         assert off(status)["ofi"] == "forbidden by its configuration", status
-        assert "no ofi: forbidden by its configuration" in running.ask("table").stdout
+        assert "no ofi: forbidden by its configuration" in running.ask("wide").stdout
 
     with Running(folder, 'ofi { } transport: "ofi"') as running:
         status = running.status()
@@ -82,7 +82,7 @@ with tempfile.TemporaryDirectory() as name:
     with Running(folder, 'ofi { } ofi { address: "127.0.0.2" }') as running:
         status = running.status()
         assert status["drivers"] == ["local", "ofi"] and status["ofi_rails"] == 2, status
-        assert "local,ofi (2 rails)" in running.ask("table").stdout
+        assert "local,ofi (2 rails)" in running.ask("wide").stdout
 
     if not has_rdma:
         with Running(folder, "ofi { } insecure: true ucx { }") as running:

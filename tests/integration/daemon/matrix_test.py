@@ -80,7 +80,7 @@ with tempfile.TemporaryDirectory() as name:
         (folder / "slow.json").write_text(json.dumps({"name": "slow", "remoteDdr": own[1]}))
         done = matrix(0, "--transport", "ofi", "--seconds", "0.4", "--profile", f"{folder}/both.json",
                       "--with", f"{folder}/slow.json")
-        assert re.search(r"^n0 +n1 +ofi, between processes", done.stdout, re.MULTILINE), done.stdout
+        assert re.search(r"^n0 +n1 +ofi +between processes", done.stdout, re.MULTILINE), done.stdout
         both = json.loads((folder / "both.json").read_text())
         assert "localDdr" not in both, both
         assert both["remoteDdr"]["read"] == {"bytesPerS": "1000", "latencyNs": "7000000000"}, both

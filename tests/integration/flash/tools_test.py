@@ -41,7 +41,7 @@ exec cat {folder}/answer
 
 def bench(path, op, policy, size, area):
     answer = json.loads(run("bench", "flash", "--path", path, "--op", op, "--policy", policy, "--size", size, "--area",
-                            area, "--inflight", 4, "--seconds", 1, "--json", code=0).stdout)
+                            area, "--inflight", 4, "--seconds", 1, "-o", "json", code=0).stdout)
     for field in ("bytes_per_s", "ops_per_s", "p50_us", "p99_us"):
         assert math.isfinite(answer[field]) and answer[field] > 0, (field, answer)
     assert answer["limit"]["name"].startswith("fio") and answer["limit"]["bytes_per_s"] > 0, answer
@@ -51,7 +51,7 @@ def bench(path, op, policy, size, area):
 
 
 def fsck(path, code):
-    return json.loads(run("fsck", path, "--json", code=code).stdout)
+    return json.loads(run("fsck", path, "-o", "json", code=code).stdout)
 
 
 with tempfile.TemporaryDirectory(dir="/var/tmp") as name:  # /tmp may be memory

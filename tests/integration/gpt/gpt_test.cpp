@@ -22,7 +22,7 @@ std::vector<double> list(const Json& object, const std::string& field) {
 Json train(const std::string& policy, const std::string& pool, const std::string& transport,
            const std::string& memory = "40%") {
   Gpt gpt(with_tiny_model({"--policy", policy, "--pool", pool, "--transport", transport,
-                           "--device-memory", memory, "--steps", "12", "--json"}));
+                           "--device-memory", memory, "--steps", "12", "-o", "json"}));
   const int code = gpt.wait();
   INFO(policy << " over " << transport << ": " << gpt.err());
   REQUIRE(code == 0);
@@ -93,7 +93,7 @@ TEST_CASE("gpt: a budget below one op's operands is refused with the op's name",
 TEST_CASE("gpt: a budget above the model is no larger an arena", "[integration]") {
   TwoNodes nodes;
   Gpt gpt(with_tiny_model(
-      {"--device-memory", "32TiB", "--steps", "2", "--pool", nodes.address(0), "--json"}));
+      {"--device-memory", "32TiB", "--steps", "2", "--pool", nodes.address(0), "-o", "json"}));
   const int code = gpt.wait();
   INFO(gpt.err());
   REQUIRE(code == 0);
@@ -158,11 +158,12 @@ TEST_CASE("gpt: a daemon killed in mid-training ends the job, naming node and te
       REQUIRE(nodes.granted_bytes(1) > 2U << 20U);
       nodes.daemon(1).send(SIGKILL);
       const bool told = eventually(std::chrono::seconds(2), [&] {
-        return gpt.err().find("hyperoffload-gpt: ") != std::string::npos;
+        return gpt.err().find("hyperoffload-gpt train: ") != std::string::npos;
       });
       const int code = gpt.wait(std::chrono::seconds(10));
       const std::string err = gpt.err();
-      const std::string line = err.substr(std::min(err.find("hyperoffload-gpt: "), err.size()));
+      const std::string line =
+          err.substr(std::min(err.find("hyperoffload-gpt train: "), err.size()));
       INFO(line);
       CHECK(told);
       CHECK(code == 4);

@@ -66,7 +66,7 @@ class Pack(unittest.TestCase):
             self.assertEqual(read.readline(), "id,lower,upper,size,offset\n")
 
     def test_json_is_one_object_on_stdout(self):
-        done = self.run_it(self.write(SMALL), "--capacity", "12", "--json")
+        done = self.run_it(self.write(SMALL), "--capacity", "12", "-o", "json")
         answer = json.loads(done.stdout)
         self.assertEqual(FIELDS - set(answer), set())
         self.assertEqual((answer["buffers"], answer["capacity_bytes"], answer["height_bytes"],
@@ -81,13 +81,13 @@ class Pack(unittest.TestCase):
             begin = random.randrange(100)
             text += f"t{i},{begin},{begin + 1 + random.randrange(40)},{64 * random.randrange(1, 50)}\n"
         answer = json.loads(self.run_it(self.write(text), "--seconds", "5", "--out", self.out,
-                                        "--json").stdout)
+                                        "-o", "json").stdout)
         self.assertNotIn("capacity_bytes", answer)
         self.check(self.rows(), answer["height_bytes"])
         self.assertLessEqual(answer["height_bytes"], 1.05 * answer["live_bound_bytes"])
 
     def test_not_found_tells_bound_and_best_and_writes_nothing(self):
-        done = self.run_it(self.write(SMALL), "--capacity", "11", "--out", self.out, "--json",
+        done = self.run_it(self.write(SMALL), "--capacity", "11", "--out", self.out, "-o", "json",
                            "--seconds", "1", code=3)
         answer = json.loads(done.stdout)
         self.assertIs(answer["found"], False)
@@ -102,7 +102,7 @@ class Pack(unittest.TestCase):
             begin = random.randrange(1000)
             text += f"t{i},{begin},{begin + 1 + random.randrange(200)},{random.randrange(1, 99999)}\n"
         path = self.write(text)
-        answer = json.loads(self.run_it(path, "--seconds", "0.2", "--json").stdout)
+        answer = json.loads(self.run_it(path, "--seconds", "0.2", "-o", "json").stdout)
         self.assertLess(answer["seconds"], 10)
         done = self.run_it(path, "--capacity", str(answer["live_bound_bytes"] - 1), "--seconds",
                            "0.2", "--out", self.out, code=3)
@@ -111,7 +111,7 @@ class Pack(unittest.TestCase):
         self.assertFalse(os.path.exists(self.out))
 
     def test_a_header_alone_is_packed_in_nothing(self):
-        answer = json.loads(self.run_it(self.write(HEADER), "--out", self.out, "--json").stdout)
+        answer = json.loads(self.run_it(self.write(HEADER), "--out", self.out, "-o", "json").stdout)
         self.assertEqual((answer["buffers"], answer["height_bytes"]), (0, 0))
         self.assertEqual(self.rows(), [])
 

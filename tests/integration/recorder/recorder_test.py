@@ -146,7 +146,7 @@ class Record(unittest.TestCase):
                 json.dump(HARDWARE, out)
             done = subprocess.run(
                 [PROGRAM, "analyze", paths["g.json"], "--hardware", paths["hw.json"],
-                 "--device-memory", "60%", "--out", paths["p.hos"], "--json"],
+                 "--device-memory", "60%", "--out", paths["p.hos"], "-o", "json"],
                 capture_output=True, text=True, timeout=120, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
             answer = json.loads(done.stdout)

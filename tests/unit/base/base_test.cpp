@@ -89,6 +89,38 @@ TEST_CASE("units: sizes and durations are printed with three digits") {
   CHECK(format_duration_ns(45'600'000) == "45.6 ms");
 }
 
+TEST_CASE("units: rates are read in decimal units, or in binary ones that say so") {
+  CHECK(parse_rate("400MB/s", "B/s") == 400e6);
+  CHECK(parse_rate("400mb/s", "B/s") == 400e6);
+  CHECK(parse_rate("1.5G", "B/s") == 1.5e9);
+  CHECK(parse_rate("2MiB/s", "B/s") == 2.0 * double(kMiB));
+  CHECK(parse_rate("4e8", "B/s") == 4e8);
+  CHECK(parse_rate("7B/s", "B/s") == 7.0);
+  CHECK(parse_rate("312TFLOP/s", "FLOP/s") == 312e12);
+  for (const char* text :
+       {"", "B/s", "0", "-1", "1X", "1KK", "1 MB/s", "1MB", "nan", "inf", "1e400"}) {
+    INFO(text);
+    CHECK(!parse_rate(text, "B/s"));
+  }
+  CHECK(format_rate(400e6, "B/s") == "400 MB/s");
+  CHECK(format_rate(999, "B/s") == "999 B/s");
+  CHECK(format_rate(1500, "B/s") == "1.50 kB/s");
+}
+
+TEST_CASE("units: times are seconds unless they name a unit") {
+  CHECK(parse_duration_ns("2") == 2'000'000'000U);
+  CHECK(parse_duration_ns("0.5s") == 500'000'000U);
+  CHECK(parse_duration_ns("500ms") == 500'000'000U);
+  CHECK(parse_duration_ns("20us") == 20'000U);
+  CHECK(parse_duration_ns("7ns") == 7U);
+  CHECK(parse_duration_ns("2min") == 120'000'000'000U);
+  CHECK(parse_duration_ns("0") == 0U);
+  for (const char* text : {"", "s", "-1", "1h", "1 s", "nan", "1e30"}) {
+    INFO(text);
+    CHECK(!parse_duration_ns(text));
+  }
+}
+
 TEST_CASE("units: sums and alignment") {
   CHECK(checked_add(1, 2) == 3U);
   CHECK(!checked_add(UINT64_MAX, 1));

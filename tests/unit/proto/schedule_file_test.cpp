@@ -165,6 +165,18 @@ TEST_CASE("schedule file: writing replaces the file as a whole and leaves nothin
         Errc::kNotFound);
 }
 
+TEST_CASE("schedule file: writing through a link replaces what it leads to, and the link stays") {
+  const TempFolder folder;
+  const std::string path = folder.path("step.hos");
+  const std::string link = folder.path("link.hos");
+  REQUIRE(write_whole_file(path, "old").ok());
+  std::filesystem::create_symlink(path, link);
+  REQUIRE(write_whole_file(link, "new").ok());
+  CHECK(std::filesystem::is_symlink(link));
+  CHECK(*read_whole_file(path, 100) == "new");
+  CHECK(folder.file_count() == 2);
+}
+
 TEST_CASE("schedule file: errors name the file") {
   const TempFolder folder;
   const std::string path = folder.path("bad.hos");

@@ -1,0 +1,342 @@
+"""One contract for every command of every program: help, usage errors, -o json, a full disk, Ctrl-C, a pool that is not
+there. ROWS has a row for each command that a --help names; one without a row fails.
+
+Usage: contract_test.py HYPEROFFLOAD HYPEROFFLOADD HYPEROFFLOAD_GPT [unittest arguments]
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAMS = {name: os.path.abspath(sys.argv.pop(1)) for name in ("hyperoffload", "hyperoffloadd", "hyperoffload-gpt")}
+COLUMNS = 80
+CORPUS = pathlib.Path(__file__).resolve().parents[2] / "fuzz"
+LAYERS = 6
+
+
+@dataclasses.dataclass
+class Row:
+    """A command, how it is called well, and which parts of the contract that lets be seen.
+
+    Words may be {pool} (a running pool), {folder} (of the test), {graph}, {hardware}, {plan}, {trace}, {csv}."""
+    words: str                 # after the command itself; all that is required and little more
+    code: int = 0              # how that ends
+    pool: bool = False         # has --pool and needs it
+    missing: str = "argument"  # what is missing without any words; "": nothing is
+    long: str = ""             # words with which it runs long enough to be interrupted
+    runs: bool = True          # with these words, here; else only its usage is looked at
+    outputs: tuple = ()        # options or arguments that name files to write
+
+
+TINY = "--layers 1 --dim 16 --heads 2 --seq 16 --batch 1 --steps 2"
+ROWS = {
+    "hyperoffload analyze": Row("{graph} --hardware {hardware} --out {folder}/made.hos",
+                                outputs=("--out", "--report", "--trace", "--graph-out")),
+    "hyperoffload verify": Row("{plan}"),
+    "hyperoffload simulate": Row("{plan}"),
+    "hyperoffload explain": Row("{plan}"),
+    "hyperoffload sweep": Row("{graph} --hardware {hardware} --device-memory 60% --bandwidth 1", outputs=("--report",)),
+    "hyperoffload import": Row("chakra {trace} --out {folder}/made.json", outputs=("--out",)),
+    "hyperoffload export": Row("{plan} --out {folder}/made.et", outputs=("--out",)),
+    "hyperoffload pack": Row("{csv} --out {folder}/placed.csv --seconds 1", outputs=("--out",)),
+    "hyperoffload status": Row("--pool {pool}", pool=True, missing=""),
+    "hyperoffload nodes": Row("--pool {pool}", pool=True, missing=""),
+    "hyperoffload sessions": Row("--pool {pool}", pool=True, missing=""),
+    "hyperoffload segments": Row("--pool {pool}", pool=True, missing=""),
+    "hyperoffload flash ls": Row("--pool {pool}", pool=True, missing=""),
+    "hyperoffload flash free": Row("0:1 --pool {pool}", code=1, pool=True),
+    "hyperoffload fsck": Row("{folder}/absent", code=2),
+    "hyperoffload bench profile": Row("{folder}/hw.json --pool {pool} --seconds 0.2", pool=True, outputs=("FILE",)),
+    "hyperoffload bench transport": Row("--seconds 0.2 --size 64KiB", missing="", long="--seconds 60"),
+    "hyperoffload bench flash": Row("--path {folder}/flash --seconds 1 --area 4MiB", runs=False),
+    "hyperoffload bench stage": Row("--path {folder}/flash --size 8MiB --rounds 1", runs=False),
+    "hyperoffload bench runtime": Row("", missing=""),
+    "hyperoffload bench analyzer": Row("--ops 100", missing="", long="--ops 4000000"),
+    "hyperoffload bench matrix": Row("--pool {pool} --seconds 0.2", pool=True, missing="", outputs=("--profile",)),
+    "hyperoffload explain-error": Row("busy", missing=""),
+    "hyperoffloadd": Row("--config {config} --check-config"),
+    "hyperoffload-gpt train": Row(TINY + " --pool {pool}", pool=True, missing="", long=TINY.replace("--steps 2", "--steps 1000000") + " --pool {pool}"),
+}
+
+
+def graph():
+    storages = [{"id": i, "name": f"a{i}", "bytes": str(1 << 20), "kind": "ACTIVATION"} for i in range(LAYERS)]
+    ops = [{"id": i, "name": f"f{i}", "durationNs": "100000", "reads": [i - 1] if i else [], "writes": [i]}
+           for i in range(LAYERS)]
+    ops += [{"id": LAYERS + i, "name": f"b{i}", "durationNs": "100000", "reads": [LAYERS - 1 - i]} for i in range(LAYERS)]
+    return {"version": 1, "name": "layers", "storages": storages, "ops": ops}
+
+
+LINK = {"bytesPerS": "10000000000", "latencyNs": "5000"}
+HARDWARE = {"name": "test", "deviceBytes": str(4 << 20),
+            "localDdr": {"capacityBytes": str(1 << 30), "read": LINK, "write": LINK}}
+
+
+def commands_of(words):
+    """All commands below one, as its help pages name them."""
+    text = run(words, "--help").stdout
+    section = re.search(r"^Commands:\n((?:  .*\n)+)", text, re.M)
+    if not section:
+        return [" ".join(words)]
+    names = re.findall(r"^  (\S+)", section[1], re.M)
+    return [command for name in names for command in commands_of([*words, name])]
+
+
+def for_each(choose=lambda row: True):
+    """Runs a test method once a row, as a subtest."""
+    def decorate(method):
+        def test(self):
+            for name, row in ROWS.items():
+                if choose(row):
+                    with self.subTest(command=name):
+                        method(self, name, name.split(), row)
+        test.__name__ = method.__name__
+        return test
+    return decorate
+
+
+def command_line(words, *more):
+    program, *commands = words
+    return [PROGRAMS[program], *commands, *more]
+
+
+def run(words, *more, **how):
+    how = {"stdout": subprocess.PIPE, **how}
+    return subprocess.run(command_line(words, *more), stderr=subprocess.PIPE, text=True, timeout=120, check=False, **how)
+
+
+class Contract(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="ho-contract-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        cls.known = {name: str(cls.folder / name) for name in ("graph", "hardware", "plan", "trace", "csv", "config")}
+        cls.known["graph"] += ".json"
+        cls.known.update(folder=folder.name, pool=f"unix:{folder.name}/control.sock")
+        pathlib.Path(cls.known["graph"]).write_text(json.dumps(graph()))
+        cls.known["hardware"] += ".json"
+        pathlib.Path(cls.known["hardware"]).write_text(json.dumps(HARDWARE))
+        pathlib.Path(cls.known["csv"]).write_text("id,lower,upper,size\na,0,2,8\nb,1,3,8\n")
+        pathlib.Path(cls.known["trace"]).write_bytes((CORPUS / "importers/corpus/chakra/stg").read_bytes())
+        pathlib.Path(cls.known["config"]).write_text(
+            f'node_name: "contract" ddr_bytes: 134217728 segment_bytes: 8388608 unix_socket: "{folder.name}/control.sock"')
+        made = run(["hyperoffload", "analyze"], cls.known["graph"], "--hardware", cls.known["hardware"], "--out",
+                   cls.known["plan"])
+        assert made.returncode == 0, made
+        cls.daemon = subprocess.Popen([PROGRAMS["hyperoffloadd"], "--config", cls.known["config"]], stderr=subprocess.DEVNULL)
+        cls.addClassCleanup(cls.end_daemon)
+        end = time.monotonic() + 60
+        while run(["hyperoffload", "nodes"], "--pool", cls.known["pool"]).returncode != 0:
+            assert time.monotonic() < end and cls.daemon.poll() is None, "the daemon did not come up"
+            time.sleep(0.05)
+
+    @classmethod
+    def end_daemon(cls):
+        cls.daemon.terminate()
+        cls.daemon.wait()
+
+    def words(self, text):
+        return [word.format(**self.known) for word in text.split()]
+
+    def assert_complains(self, name, done, code):
+        self.assertEqual(done.returncode, code, done)
+        self.assertTrue(done.stderr.startswith(f"{name}: "), done.stderr)
+
+    def test_every_command_has_a_row(self):
+        found = [command for program in PROGRAMS for command in commands_of([program])]
+        self.assertEqual(sorted(found), sorted(ROWS))
+
+    @for_each()
+    def test_help_is_a_page_with_example_and_exit_codes(self, name, words, _):
+        for option in ("--help", "-h"):
+            done = run(words, option)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+            self.assertTrue(done.stdout.startswith("Usage: " + name), done.stdout)
+            for part in ("Example", "Exit codes:", "  0  ", "  2  ", "  130  ", "--output"):
+                self.assertIn(part, done.stdout)
+            too_long = [line for line in done.stdout.splitlines() if len(line) > COLUMNS]
+            self.assertEqual(too_long, [])
+
+    def test_programs_tell_their_version(self):
+        for program in PROGRAMS:
+            done = run([program], "--version")
+            self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+            self.assertRegex(done.stdout, rf"^{program} \d+\.\d+\.\d+\n$")
+
+    @for_each()
+    def test_an_unknown_option_is_named_with_the_nearest_one(self, name, words, row):
+        done = run(words, *self.words(row.words), "--outptu", "json")
+        self.assert_complains(name, done, 2)
+        self.assertIn('unknown option "--outptu"; did you mean', done.stderr)
+        self.assertIn('"--output"', done.stderr)
+        self.assertEqual(done.stdout, "")
+
+    def test_an_unknown_command_is_named_with_the_nearest_one(self):
+        for words, wrong, near in ((["hyperoffload"], "analyse", "analyze"), (["hyperoffload"], "nope", "nodes"),
+                                   (["hyperoffload", "bench"], "transprot", "transport"),
+                                   (["hyperoffload", "flash"], "fre", "free")):
+            done = run(words, wrong)
+            self.assert_complains(" ".join(words), done, 2)
+            self.assertIn(f'unknown command "{wrong}"; did you mean', done.stderr)
+            self.assertIn(f'"{near}"', done.stderr)
+            self.assert_complains(" ".join(words), run(words), 2)
+
+    @for_each(lambda row: row.missing)
+    def test_what_is_missing_is_named(self, name, words, row):
+        done = run(words)
+        self.assert_complains(name, done, 2)
+        self.assertIn("missing", done.stderr)
+
+    @for_each()
+    def test_empty_values_are_refused(self, name, words, row):
+        done = run(words, *self.words(row.words), "--output", "")
+        self.assert_complains(name, done, 2)
+        options = set(re.findall(r"^  (--[a-z-]+) [A-Z]", run(words, "--help").stdout, re.M))
+        for option in sorted(options - set(row.words.split())):
+            done = run(words, *self.words(row.words), option, "")
+            self.assert_complains(name, done, 2)
+            self.assertIn(option, done.stderr)
+
+    @for_each(lambda row: row.runs)
+    def test_results_go_to_stdout_as_a_table_or_as_one_object(self, name, words, row):
+        for form in ("table", "wide", "json"):
+            done = run(words, *self.words(row.words), "-o", form)
+            self.assertEqual(done.returncode, row.code, done)
+            if row.code != 0:
+                self.assertTrue(done.stderr.startswith(f"{name}: "), done.stderr)
+            if form == "json" and row.code in (0, 1):
+                self.assertIsInstance(json.loads(done.stdout), dict)
+            elif row.code == 0:
+                self.assertTrue(done.stdout.endswith("\n"), done.stdout)
+            if form == "table":
+                self.assertEqual([line for line in done.stdout.splitlines() if len(line) > COLUMNS], [])
+        self.assert_complains(name, run(words, *self.words(row.words), "-o", "xml"), 2)
+
+    @for_each(lambda row: row.runs and row.code == 0)
+    def test_nothing_but_words_for_people_goes_to_stderr(self, name, words, row):
+        done = run(words, *self.words(row.words), "-o", "json")
+        self.assertNotIn("\r", done.stderr)  # progress is for terminals
+        if name != "hyperoffload-gpt train" and name != "hyperoffload explain":  # a log of steps; how many are shown
+            self.assertEqual(done.stderr, "")
+
+    @for_each()
+    def test_a_full_disk_under_stdout_is_an_error(self, name, words, row):
+        lines = [["--help"]]
+        if row.runs and row.code == 0:
+            lines += [[*self.words(row.words), "-o", form] for form in ("table", "json")]
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            for line in lines:
+                done = run(words, *line, stdout=full)
+                self.assertEqual(done.returncode, 2, (name, line, done))
+                self.assertIn("No space left on device", done.stderr)
+
+    @for_each(lambda row: row.runs and row.outputs)
+    def test_files_that_cannot_be_written_are_an_error(self, name, words, row):
+        for option in row.outputs:
+            for target in ("/dev/full", str(self.folder / "none/file.json")):
+                done = run(words, *self.with_output(row, option, target))
+                self.assert_complains(name, done, 2)
+                self.assertIn(target, done.stderr)
+
+    def with_output(self, row, option, target):
+        """The row's words, with `target` in place of one of its files."""
+        words = self.words(row.words)
+        if option == "FILE":
+            return [target, *words[1:]]
+        if option in words:
+            words[words.index(option) + 1] = target
+            return words
+        return [*words, option, target]
+
+    @for_each(lambda row: row.runs and row.outputs and not row.pool)
+    def test_no_command_overwrites_what_it_reads(self, name, words, row):
+        link, hard = self.folder / "link.json", self.folder / "hard.json"
+        inputs = [word for word in self.words(row.words) if word in self.known.values() and os.path.isfile(word)]
+        self.assertTrue(inputs)
+        for one in inputs:
+            before = pathlib.Path(one).read_bytes()
+            for path in (link, hard):
+                path.unlink(missing_ok=True)
+            link.symlink_to(one)
+            hard.hardlink_to(one)
+            for option in row.outputs:
+                for target in (one, str(link), str(hard)):
+                    done = run(words, *self.with_output(row, option, target))
+                    self.assert_complains(name, done, 2)
+                    self.assertIn("also read", done.stderr)
+                    self.assertEqual(pathlib.Path(one).read_bytes(), before)
+                    self.assertTrue(link.is_symlink())
+
+    def test_two_results_do_not_go_to_one_file(self):
+        row = ROWS["hyperoffload analyze"]
+        for options in (("--out", "--report"), ("--report", "--trace"), ("--trace", "--graph-out")):
+            with self.subTest(options):
+                words = self.words(row.words)
+                for option in options:
+                    words = [*words, option, str(self.folder / "same.json")] if option != "--out" else \
+                        [str(self.folder / "same.json") if words[i - 1] == "--out" else word for i, word in enumerate(words)]
+                done = run(["hyperoffload", "analyze"], *words)
+                self.assert_complains("hyperoffload analyze", done, 2)
+                self.assertIn("one file", done.stderr)
+                self.assertFalse((self.folder / "same.json").exists())
+
+    @for_each(lambda row: row.pool)
+    def test_a_pool_that_is_not_there_ends_with_4(self, name, words, row):
+        known = {**self.known, "pool": f"unix:{self.folder}/nobody.sock"}
+        done = run(words, *[word.format(**known) for word in row.words.split()])
+        self.assert_complains(name, done, 4)
+        known["pool"] = "nonsense"
+        done = run(words, *[word.format(**known) for word in row.words.split()])
+        self.assert_complains(name, done, 2)
+
+    @for_each(lambda row: row.long)
+    def test_ctrl_c_ends_with_130_and_leaves_nothing(self, name, words, row):
+        with tempfile.TemporaryDirectory(dir=self.folder) as temporary:
+            running = subprocess.Popen(command_line(words, *self.words(row.long)), stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": temporary})
+            time.sleep(1)
+            self.assertIsNone(running.poll(), running)
+            running.send_signal(signal.SIGINT)
+            out, _ = running.communicate(timeout=60)
+            self.assertEqual((running.returncode, out), (130, ""))
+            self.assertEqual(os.listdir(temporary), [])
+
+    def test_values_with_units_and_without(self):
+        for option, good, bad in (("--device-memory", ("4MiB", "4194304", "100%"), ("4 MiB", "-1", "0", "much", "1e3")),
+                                  ("--ranks-per-node", ("1",), ("0", "-1", "1.5", "many"))):
+            for value in good:
+                done = run(["hyperoffload", "analyze"], *self.words(ROWS["hyperoffload analyze"].words), option, value)
+                self.assertEqual(done.returncode, 0, done)
+            for value in bad:
+                done = run(["hyperoffload", "analyze"], *self.words(ROWS["hyperoffload analyze"].words), option, value)
+                self.assert_complains("hyperoffload analyze", done, 2)
+                self.assertIn(option, done.stderr)
+        for value, code in (("2.5GB/s", 0), ("2500000000", 0), ("2.5e9", 0), ("2.5 GB/s", 2), ("0", 2), ("fast", 2)):
+            done = run(["hyperoffload", "bench", "analyzer"], "--ops", "100", "--bandwidth", value)
+            self.assertEqual(done.returncode, code, done)
+        self.assert_complains("hyperoffload explain", run(["hyperoffload", "explain"], self.known["plan"], "--top", "-1"), 2)
+
+    def test_every_error_code_is_explained(self):
+        codes = json.loads(run(["hyperoffload", "explain-error"], "-o", "json").stdout)["codes"]
+        self.assertEqual([one["number"] for one in codes], list(range(1, 15)))
+        for one in codes:
+            for word in (one["code"], str(one["number"]), "HO_" + one["code"].upper().replace("-", "_")):
+                done = run(["hyperoffload", "explain-error"], word)
+                self.assertEqual(done.returncode, 0, done)
+                self.assertIn("advice", done.stdout)
+        done = run(["hyperoffload", "explain-error"], "unavailabel")
+        self.assert_complains("hyperoffload explain-error", done, 2)
+        self.assertIn('did you mean "unavailable"', done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
