@@ -44,6 +44,7 @@ std::vector<std::string> closest_names(std::string_view wanted,
     if (ranked.size() > count) ranked.erase(std::prev(ranked.end()));
   }
   std::vector<std::string> out;
+  out.reserve(ranked.size());
   for (const auto& [distance, name] : ranked) out.emplace_back(name);
   return out;
 }

@@ -17,8 +17,8 @@
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/ofi/wire.hpp"
-#include "proto/frame.hpp"
 #include "proto/control_address.hpp"
+#include "proto/frame.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
 #include "tests/integration/faults/caller.hpp"
 
