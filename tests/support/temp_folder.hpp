@@ -13,7 +13,7 @@ namespace ho::test {
 class TempFolder {
  public:
   TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "ho-test-XXXXXX").string();
+    std::string name = (std::filesystem::temp_directory_path() / "ho-XXXXXX").string();
     HO_CHECK(::mkdtemp(name.data()) != nullptr);
     folder_ = name;
   }
@@ -24,7 +24,8 @@ class TempFolder {
   TempFolder(const TempFolder&) = delete;
   TempFolder& operator=(const TempFolder&) = delete;
 
-  [[nodiscard]] std::string path(const std::string& name) const { return folder_ / name; }
+  [[nodiscard]] std::string file(const std::string& name) const { return folder_ / name; }
+  [[nodiscard]] std::string path(const std::string& name) const { return file(name); }
   [[nodiscard]] std::size_t file_count() const {
     std::size_t count = 0;
     for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder_)) ++count;

@@ -15,7 +15,7 @@ TOP_LEVEL = {
     "CMakeLists.txt", "CMakePresets.json", "README.md", "CHANGELOG.md", "LICENSE", ".clang-format", ".clang-tidy",
     ".editorconfig", ".gitignore", ".gitattributes", ".ci", "common", "proto", "daemon", "client", "tools",
     "deploy", "tests"}
-LABELS = {"unit", "conformance", "sim", "tidy", "integration", "fuzz", "perf"}
+LABELS = {"unit", "conformance", "sim", "tidy", "integration", "fuzz", "soak", "perf"}
 README_LINES_MAX = 60
 FILE_LINES_MAX = 500
 FILE_LINES_MAX_WITH_REASON = 800
@@ -264,6 +264,7 @@ def check_readmes(tree):
 
 
 def check_tests(tree):
+    places = {}
     for path, text in tree.sources((".cpp",)):
         if not path.startswith("tests/"):
             if re.search(r"\bTEST_CASE\s*\(", text):
@@ -272,6 +273,11 @@ def check_tests(tree):
         for match in re.finditer(r'\b(?:TEST_CASE|TEMPLATE_TEST_CASE)\s*\(\s*"([^"]*)"', text):
             if not re.match(r"[\w ./<>+-]+: \S+(?: \S+)+", match.group(1)):
                 yield f'{path}: a test name is "area: a sentence of truth", not "{match.group(1)}"'
+            if ";" in match.group(1):  # separates CMake's lists
+                yield f'{path}: a semicolon in the test name "{match.group(1)}"'
+            if match.group(1) in places:
+                yield f'{path}: the test name "{match.group(1)}" is also in {places[match.group(1)]}'
+            places[match.group(1)] = path
     for path, text in sorted(tree.files.items()):
         if path.startswith("tests/") and path.endswith("CMakeLists.txt"):
             for label in re.findall(r"\bLABELS?\s+\"?(\w+)", re.sub(r"#.*", "", text)):

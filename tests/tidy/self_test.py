@@ -85,10 +85,12 @@ SAMPLES = {
     "tests": (
         [("a name that is no sentence", {"tests/unit/a.cpp": 'TEST_CASE("allocator") {}\n'}),
          ("a name of one word", {"tests/unit/a.cpp": 'TEST_CASE("allocator: works") {}\n'}),
+         ("a name in two parts", {"tests/unit/a.cpp": 'TEST_CASE("a: b c; d") {}\n'}),
+         ("a name twice", {"tests/unit/a.cpp": 'TEST_CASE("a: b c") {}\n', "tests/unit/b.cpp": 'TEST_CASE("a: b c") {}\n'}),
          ("a test elsewhere", {"daemon/a.cpp": 'TEST_CASE("a: b c") {}\n'}),
-         ("an unknown label", {"tests/unit/CMakeLists.txt": "ho_test(a LABEL slow SOURCES a.cpp)\n"})],
+         ("an unknown label", {"tests/unit/CMakeLists.txt": "ho_test_program(a LABEL slow)\n"})],
         [("a sentence", {"tests/unit/a.cpp": 'TEST_CASE("allocator: neighbours merge", "[x]") {}\n'}),
-         ("a known label", {"tests/unit/CMakeLists.txt": "ho_test(a LABEL sim SOURCES a.cpp)\n"})]),
+         ("a known label", {"tests/unit/CMakeLists.txt": "ho_test_program(a LABEL \"sim one thread\")\n"})]),
     "invariants": (
         [("a file that is gone", {"common/INVARIANTS.md": "| 1 | Holds. | `daemon/a.cpp` f | `a: b c` |\n",
                                   "tests/a.cpp": 'TEST_CASE("a: b c") {}\n'}),
@@ -115,6 +117,12 @@ SAMPLES = {
          ("a name in code", {"common/README.md": "The function `whoever()` frees it.\n"}),
          ("a paragraph at the limit, and items", {"common/README.md": "a line\n" * 5 + "* an item\n" * 6}),
          ("a long row and fenced code", {"common/README.md": "| " + "x" * 120 + " |\n\n```\n" + "y" * 120 + "\n```\n"})]),
+    "invariants": (
+        [("a test that is not there", {"common/INVARIANTS.md": "| 1 | a | b | `a: b c` |\n"}),
+         ("one of two", {"common/INVARIANTS.md": "| 1 | a | `b.cpp` | `a: b ...`, `... f` |\n",
+                         "tests/unit/a.cpp": 'TEST_CASE("a: b c") {}\n'})],
+        [("both are there", {"common/INVARIANTS.md": "| 1 | a | `b.cpp` c | `a: b ...`, `... f`; x_fuzz |\n",
+                             "tests/unit/a.cpp": 'TEST_CASE("a: b c") {}\nTEST_CASE(\n    "a: d e f") {}\n'})]),
     "top-level": (
         [("a new entry", {"notes.txt": ""}), ("a new folder", {"utils/a.cpp": ""})],
         [("a known one", {"README.md": "", "daemon/a.cpp": ""})]),

@@ -21,6 +21,7 @@
 #include "common/transport/ofi/wire.hpp"
 #include "tests/conformance/transport/raw_peer.hpp"
 #include "tests/conformance/transport/rig.hpp"
+#include "tests/support/skip.hpp"
 #include "tools/bench/target_process.hpp"
 
 namespace ho::test {
@@ -76,7 +77,7 @@ bool refused(Errc code) { return code == Errc::kPermissionDenied || code == Errc
 bool verbs_here() {
   const char* const named = std::getenv("HO_OFI_PROVIDER");
   if (named != nullptr && std::string(named) == "verbs") return true;
-  WARN("skipped: needs an RDMA device and HO_OFI_PROVIDER=verbs, as in tools/lab/suite");
+  skip("needs an RDMA device and HO_OFI_PROVIDER=verbs, as in tools/lab/suite");
   return false;
 }
 

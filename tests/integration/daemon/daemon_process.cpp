@@ -15,17 +15,6 @@
 
 namespace ho::test {
 
-TempFolder::TempFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "ho-XXXXXX").string();
-  REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-  path_ = pattern;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 DaemonProcess::DaemonProcess(const TempFolder& folder, const std::string& tag, const Spec& spec)
     : err_file_(folder.file(tag + ".err")) {
   const std::string config_file = folder.file(tag + ".textproto");

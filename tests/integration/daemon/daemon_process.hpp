@@ -3,27 +3,14 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "proto/control_client.hpp"
+#include "tests/support/temp_folder.hpp"
 
 namespace ho::test {
-
-/// A folder under the system's temporary folder that goes away with this object.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  [[nodiscard]] std::string file(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// How a daemon ended.
 struct Exit {

@@ -27,10 +27,7 @@ TEST_CASE(
   const test::TempFolder folder;
   const std::string path = folder.file("flash");
   make_file(path, 8 * kMiB);
-  if (const std::string why = no_flash_here(path); !why.empty()) {
-    WARN("skipped: " << why);
-    return;
-  }
+  if (const std::string why = no_flash_here(path); !why.empty()) return test::skip(why);
   std::uint64_t written = 0;
   for (int start = 0; start < 2; ++start) {
     const std::string tag = "flash" + std::to_string(start);
@@ -156,10 +153,7 @@ TEST_CASE("daemon flash: a path that is missing or in use keeps the daemon from 
            end.err.find("io_uring") != std::string::npos));
   }
   make_file(path, 8 * kMiB);
-  if (const std::string why = no_flash_here(path); !why.empty()) {
-    WARN("skipped: " << why);
-    return;
-  }
+  if (const std::string why = no_flash_here(path); !why.empty()) return test::skip(why);
   const auto held = flash::make_uring_device({{path}});
   REQUIRE(held.ok());
   DaemonProcess daemon(folder, "locked", {with_flash(folder, path), {}, false});

@@ -16,6 +16,7 @@
 
 #include "common/base/units.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
+#include "tests/support/skip.hpp"
 
 namespace ho::test {
 
@@ -200,19 +201,13 @@ class HugePages {
 
 TEST_CASE("daemon: grants of huge pages work over every driver") {
   const HugePages pages(16);
-  if (!pages.enough()) {
-    WARN("skipped: no 16 huge pages to be had (needs root and free memory)");
-    return;
-  }
+  if (!pages.enough()) return skip("no 16 huge pages to be had: needs root and free memory");
   const TempFolder folder;
   const DaemonProcess daemon(folder, "d", {small_config(folder, "ofi { }\n"), {}, false});
   const auto client = connect(unix_address(folder));
   const auto status = client->status(soon());
   REQUIRE(status.ok());
-  if (status->page_kind != "hugetlb-2M") {
-    WARN("skipped: others took the huge pages first");
-    return;
-  }
+  if (status->page_kind != "hugetlb-2M") return skip("others took the huge pages first");
   const Session session = open(*client);
   GrantSpec spec;
   spec.bytes = 2 * kSegment;

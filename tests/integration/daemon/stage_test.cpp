@@ -237,7 +237,7 @@ TEST_CASE("stage: closing a session in the middle frees its memory and its flash
   }));
 }
 
-TEST_CASE("stage: SIGTERM in the middle drains; SIGKILL is seen at once; what was told is there") {
+TEST_CASE("stage: SIGTERM drains, SIGKILL is seen at once, and what was acknowledged is there") {
   for (const int signal : {SIGTERM, SIGKILL}) {
     FlashNode node;
     SKIP_WITHOUT_FLASH(node);

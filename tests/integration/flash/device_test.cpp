@@ -9,17 +9,15 @@
 #include "common/base/prng.hpp"
 #include "tests/integration/flash/flash_file.hpp"
 #include "tests/support/flash_ops.hpp"
+#include "tests/support/skip.hpp"
 
 namespace {
 
 using namespace ho;
 using namespace ho::flash;
 
-#define SKIP_WITHOUT_FLASH(folder)                                         \
-  if (const std::string why = test::no_flash_here(folder); !why.empty()) { \
-    WARN("skipped: " << why);                                              \
-    return;                                                                \
-  }
+#define SKIP_WITHOUT_FLASH(folder) \
+  if (const std::string why = test::no_flash_here(folder); !why.empty()) return test::skip(why)
 
 std::string refusal(const std::string& path) {
   const auto store = test::open_store({path}, 1);
@@ -53,10 +51,7 @@ TEST_CASE("flash device: a path in memory is refused") {
   SKIP_WITHOUT_FLASH(folder);
   const std::string path = "/dev/shm/ho-flash-test-" + std::to_string(::getpid());
   const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!file.valid() || ::ftruncate(file.get(), 2 * kMiB) != 0) {
-    WARN("skipped: no /dev/shm");
-    return;
-  }
+  if (!file.valid() || ::ftruncate(file.get(), 2 * kMiB) != 0) return test::skip("no /dev/shm");
   const std::string message = refusal(path);
   ::unlink(path.c_str());
   const bool no_direct =

@@ -12,6 +12,7 @@
 #include "common/base/prng.hpp"
 #include "tests/integration/flash/flash_file.hpp"
 #include "tests/support/flash_ops.hpp"
+#include "tests/support/skip.hpp"
 
 namespace {
 
@@ -144,10 +145,7 @@ void check_all(ExtentStore& store, const Acked& acked, std::uint64_t round) {
 
 TEST_CASE("flash kill: after each of 50 kills under load every acknowledged write is readable") {
   const test::TempFolder folder;
-  if (const std::string why = test::no_flash_here(folder); !why.empty()) {
-    WARN("skipped: " << why);
-    return;
-  }
+  if (const std::string why = test::no_flash_here(folder); !why.empty()) return test::skip(why);
   const std::vector<std::string> paths{folder.path("a"), folder.path("b")};
   for (const std::string& path : paths) test::make_file(path, 16 * kMiB);
   Acked acked;

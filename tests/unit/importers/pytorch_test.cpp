@@ -217,7 +217,7 @@ TEST_CASE("pytorch: tensors of the host are left out of a device's step") {
 }
 
 TEST_CASE(
-    "pytorch: of many devices the one with the most uses is planned; there is an end to them") {
+    "pytorch: of many devices the one with the most uses is planned, and there is an end to them") {
   const auto with_devices = [](int count) {
     std::string inputs = "[";
     for (int i = 0; i < count; ++i) {

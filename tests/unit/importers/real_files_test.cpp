@@ -1,38 +1,24 @@
 #include <catch2/catch.hpp>
 
-#include <cstdlib>
-#include <filesystem>
 #include <map>
 
 #include "common/model/check_graph.hpp"
-#include "proto/convert.hpp"
-#include "proto/file.hpp"
+#include "tests/support/test_data.hpp"
 #include "tests/unit/importers/traces.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/importers/unpack.hpp"
 
 namespace ho::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Importer = Result<importers::Imported> (*)(std::string_view, const importers::Options&);
 
-/// Imports one of the public traces and models; nullopt if it is not on this machine.
-std::optional<Graph> import_real(const char* file, Importer importer) {
-  const char* const from_env = std::getenv("HO_DATA_DIR");
-  const fs::path path = fs::path(from_env != nullptr ? from_env : HO_DATA_DIR) / file;
-  if (!fs::exists(path)) {
-    WARN("skipped: no file " << path);
-    return std::nullopt;
-  }
-  auto packed = read_whole_file(path, importers::kInputBytesMax);
-  REQUIRE(packed.ok());
-  const auto bytes = importers::unpack(*std::move(packed));
-  REQUIRE(bytes.ok());
-  auto made = importer(*bytes, {});
+/// The step in one of the public traces and models.
+Graph import_real(const char* file, Importer importer) {
+  const std::string bytes = test_data(std::string("traces/") + file);
+  auto made = importer(bytes, {});
   REQUIRE(error_of(made).empty());
   CHECK(check_graph(made->graph).ok());
-  const auto again = importer(*bytes, {});
+  const auto again = importer(bytes, {});
   CHECK(again->graph == made->graph);
   return std::move(made->graph);
 }
@@ -57,20 +43,13 @@ std::map<std::string, std::size_t> by_phase(const Graph& graph) {
   return counts;
 }
 
-std::size_t count_ops(const Graph& graph, std::string_view name) {
-  std::size_t count = 0;
-  for (const Op& op : graph.ops) count += op.name == name ? 1 : 0;
-  return count;
-}
-
 TEST_CASE("real files: LLaMA-7B's step has the model's weights, gradients and states") {
-  const auto graph = import_real("chakra/llama7b_b4_seq4096.rank0.et.gz", importers::import_chakra);
-  if (!graph) return;
+  const Graph graph = import_real("llama7b_b4_seq4096.rank0.et.gz", importers::import_chakra);
   // 32 layers of wqkv, wo, wup, wgate, wdown (d 4096, ff 11008), two embeddings of 32000 x 4096.
   constexpr std::uint64_t kLayer = 4096 * (3 * 4096 + 4096 + 3 * 11008);
   constexpr std::uint64_t kParameters = 32 * kLayer + 2 * 32000ULL * 4096;
-  CHECK(graph->ops.size() == 4964);
-  auto kinds = by_kind(*graph);
+  CHECK(graph.ops.size() == 4964);
+  auto kinds = by_kind(graph);
   CHECK(kinds[StorageKind::kWeight].count == 32 * 5 + 2);
   CHECK(kinds[StorageKind::kWeight].bytes == 2 * kParameters);
   CHECK(kinds[StorageKind::kOptimizerState].bytes == 8 * kParameters);
@@ -78,80 +57,50 @@ TEST_CASE("real files: LLaMA-7B's step has the model's weights, gradients and st
   CHECK(kinds[StorageKind::kGradient].count == 4 * 162 + 34);
   CHECK(kinds[StorageKind::kGradient].bytes == 5 * 2 * kParameters);
   CHECK(kinds[StorageKind::kInput].count == 4);
-  auto phases = by_phase(*graph);
+  auto phases = by_phase(graph);
   CHECK(phases["optimizer"] == 2 * 34);
   CHECK(phases["forward"] == 1804);
   CHECK(phases["backward"] == 3092);
-  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(*graph);
+  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
   CHECK(peak > 18 * kParameters);  // weights, states and four micro batches of gradients
   CHECK(peak < 20 * kParameters);
 }
 
 TEST_CASE("real files: a rank of the parallel LLaMA-7B run has its share, and its communication") {
-  for (const char* const file :
-       {"chakra/llama7b_tp2pp2_b8.rank0.et.gz", "chakra/llama7b_tp2pp2_b8.rank1.et.gz"}) {
-    const auto graph = import_real(file, importers::import_chakra);
-    if (!graph) return;
-    CHECK(graph->ops.size() == 6219);
-    std::size_t fixed = 0;
-    for (const Op& op : graph->ops) fixed += op.fixed ? 1 : 0;
-    CHECK(fixed == 1281 + 8 + 8);
-    auto kinds = by_kind(*graph);
-    // 16 of 32 layers, each split in half; the embedding is not split.
-    constexpr std::uint64_t kLayer = 4096 * (3 * 4096 + 4096 + 3 * 11008);
-    CHECK(kinds[StorageKind::kWeight].bytes == 2 * (16 * kLayer / 2 + 32000ULL * 4096));
-    CHECK(kinds[StorageKind::kWeight].count == 16 * 5 + 1);
-  }
-}
-
-TEST_CASE("real files: GPT-2 large's step has 36 layers, 774 M parameters and Adam's states") {
-  const auto graph = import_real("pytorch-et/hf_GPT2_et.json.tar.gz", importers::import_pytorch);
-  if (!graph) return;
-  // Per layer: two norms, attention (d x 3d, d x d) and MLP (d x 4d, 4d x d), each with bias.
-  constexpr std::uint64_t kD = 1280;
-  constexpr std::uint64_t kLayer = 12 * kD * kD + 13 * kD;
-  constexpr std::uint64_t kParameters = 36 * kLayer + (50257 + 1024) * kD + 2 * kD;
-  auto kinds = by_kind(*graph);
-  CHECK(kinds[StorageKind::kWeight].count == 36 * 12 + 4);
-  CHECK(kinds[StorageKind::kWeight].bytes == 4 * kParameters);
-  CHECK(kinds[StorageKind::kGradient].count == 436);
-  CHECK(kinds[StorageKind::kGradient].bytes == 4 * kParameters);
-  CHECK(kinds[StorageKind::kOptimizerState].count == 2 * 436);
-  CHECK(kinds[StorageKind::kOptimizerState].bytes == 8 * kParameters);
-  CHECK(count_ops(*graph, "aten::addmm") == 36 * 4);
-  CHECK(count_ops(*graph, "aten::_softmax") == 36);
-  CHECK(count_ops(*graph, "aten::native_layer_norm") == 36 * 2 + 1);
-  CHECK(by_phase(*graph)["optimizer"] == 7 * 436);
-  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(*graph);
-  CHECK(peak > 16 * kParameters);
-  CHECK(peak < 20 * kParameters);
+  const Graph graph = import_real("llama7b_tp2pp2_b8.rank0.et.gz", importers::import_chakra);
+  CHECK(graph.ops.size() == 6219);
+  std::size_t fixed = 0;
+  for (const Op& op : graph.ops) fixed += op.fixed ? 1 : 0;
+  CHECK(fixed == 1281 + 8 + 8);
+  auto kinds = by_kind(graph);
+  // 16 of 32 layers, each half; the embedding is not split.
+  constexpr std::uint64_t kLayer = 4096 * (3 * 4096 + 4096 + 3 * 11008);
+  CHECK(kinds[StorageKind::kWeight].bytes == 2 * (16 * kLayer / 2 + 32000ULL * 4096));
+  CHECK(kinds[StorageKind::kWeight].count == 16 * 5 + 1);
 }
 
 TEST_CASE("real files: the linear layers of schema 1.0.1 keep their gradients through zero_grad") {
-  const auto graph = import_real("pytorch-et/linear_et.json.gz", importers::import_pytorch);
-  if (!graph) return;
-  auto kinds = by_kind(*graph);
+  const Graph graph = import_real("linear_et.json.gz", importers::import_pytorch);
+  auto kinds = by_kind(graph);
   CHECK(kinds[StorageKind::kWeight].count == 42);
   CHECK(kinds[StorageKind::kWeight].bytes == 21 * (1024 * 1024 + 1024) * 4ULL);
-  CHECK(by_phase(*graph)["zero_grad"] == 42);
-  CHECK(by_phase(*graph)["optimizer"] == 42);
+  CHECK(by_phase(graph)["zero_grad"] == 42);
+  CHECK(by_phase(graph)["optimizer"] == 42);
 }
 
 TEST_CASE("real files: the ONNX GPT has 12 layers of 768 with all sizes inferred") {
-  const auto graph = import_real("onnx/gpt12x768_noweights.onnx", importers::import_onnx);
-  if (!graph) return;
+  const Graph graph = import_real("gpt12x768_noweights.onnx.gz", importers::import_onnx);
   constexpr std::uint64_t kD = 768;
-  // Per layer 12 d^2 + 9 d of products and MLP biases; norms are shared; head and table are
-  // separate.
-  auto kinds = by_kind(*graph);
+  // Per layer 12 d^2 + 9 d of products and MLP biases; norms are shared; head and table apart.
+  auto kinds = by_kind(graph);
   const std::uint64_t products = 12 * 12 * kD * kD + 2 * 50257 * kD;
   CHECK(kinds[StorageKind::kWeight].bytes > 4 * products);
   CHECK(kinds[StorageKind::kWeight].bytes < 4 * products + (4U << 20U));
   CHECK(kinds[StorageKind::kInput].count == 2);
   std::size_t products_seen = 0;
-  for (const Op& op : graph->ops) products_seen += op.name.find("MatMul") != std::string::npos;
+  for (const Op& op : graph.ops) products_seen += op.name.find("MatMul") != std::string::npos;
   CHECK(products_seen == 12 * 6 + 1);
-  const Storage* const logits = find_storage(*graph, "/m/head/MatMul_output_0");
+  const Storage* const logits = find_storage(graph, "/m/head/MatMul_output_0");
   REQUIRE(logits != nullptr);
   CHECK(logits->bytes == 256 * 50257 * 4ULL);
 }

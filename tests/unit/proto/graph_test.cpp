@@ -125,7 +125,7 @@ TEST_CASE("graph: a WORKSPACE is in exactly one op's writes") {
               {"op 8", "reads", "storage 3 (\"tmp\")"});
 }
 
-TEST_CASE("graph: `after` agrees with program order; cycles are called cycles") {
+TEST_CASE("graph: `after` agrees with program order, and cycles are called cycles") {
   const auto ops = [](const std::string& first, const std::string& second) {
     return json(kStorages, kTmpOp + "," + first + "," + second);
   };

@@ -1,33 +1,24 @@
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <filesystem>
 
-#include "proto/convert.hpp"
-#include "tests/support/skip.hpp"
+#include "tests/support/test_data.hpp"
 
 namespace ho::test {
 namespace {
 
-TEST_CASE("graph: the reference graphs are read as they are") {
-  const char* const from_env = std::getenv("HO_DATA_DIR");
-  const std::filesystem::path folder = std::filesystem::path(from_env ? from_env : HO_DATA_DIR);
-  if (!std::filesystem::exists(folder / "graphs")) {
-    skip("no reference graphs at " + folder.string() + "; set HO_DATA_DIR");
-    return;
+TEST_CASE("graph: the reference graphs and machines are read, and read back as written") {
+  for (const char* const name : {"BERT_Base-256", "Inceptionv3-512", "ResNet152-1280", "VIT-1280",
+                                 "gpt2-train", "torch-gpt4x256"}) {
+    INFO(name);
+    const Graph graph = reference_graph(name);
+    for (const auto encoding :
+         {GraphEncoding::kJson, GraphEncoding::kText, GraphEncoding::kBinary}) {
+      const auto again = parse_graph(serialize_graph(graph, encoding), encoding, name);
+      REQUIRE(again.ok());
+      CHECK(*again == graph);
+    }
   }
-  std::size_t files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder / "graphs")) {
-    if (entry.path().extension() != ".json") continue;
-    const auto graph = read_graph_file(entry.path());
-    INFO((graph ? "" : graph.error().message()));
-    CHECK(graph.ok());
-    ++files;
-  }
-  CHECK(files > 0);
-  for (const auto& entry : std::filesystem::directory_iterator(folder / "hardware")) {
-    const auto hardware = read_hardware_file(entry.path());
-    INFO((hardware ? "" : hardware.error().message()));
-    CHECK(hardware.ok());
+  for (const char* const name : {"g10", "h100-node-rank", "supernode-die"}) {
+    CHECK(reference_hardware(name).device_bytes > 0);
   }
 }
 

@@ -31,7 +31,7 @@ TEST_CASE("json: control characters, quotes and backslashes are escaped") {
   CHECK(json_quote("\xe2\x80\xa8") == R"("\u2028")");
 }
 
-TEST_CASE("json: UTF-8 stays; other bytes become the replacement character") {
+TEST_CASE("json: UTF-8 stays, other bytes become the replacement character") {
   CHECK(json_quote("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80") ==
         "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"");
   CHECK(json_quote("\xff") == R"("\ufffd")");

@@ -90,7 +90,7 @@ TEST_CASE(
   CHECK(after("margin").rfind("0,", 0) == 0);  // it stalls as planned
 }
 
-TEST_CASE("report: same input, same page; runs and measured lanes only where given") {
+TEST_CASE("report: same input, same page, runs and measured lanes only where given") {
   const Inputs in = inputs(test::training_step());
   const schedule::MeasuredStep measured = measured_step(in.plan);
   const std::string bare = render_report({in.plan, in.predicted, nullptr, {}});
