@@ -117,12 +117,6 @@ SAMPLES = {
          ("a name in code", {"common/README.md": "The function `whoever()` frees it.\n"}),
          ("a paragraph at the limit, and items", {"common/README.md": "a line\n" * 5 + "* an item\n" * 6}),
          ("a long row and fenced code", {"common/README.md": "| " + "x" * 120 + " |\n\n```\n" + "y" * 120 + "\n```\n"})]),
-    "invariants": (
-        [("a test that is not there", {"common/INVARIANTS.md": "| 1 | a | b | `a: b c` |\n"}),
-         ("one of two", {"common/INVARIANTS.md": "| 1 | a | `b.cpp` | `a: b ...`, `... f` |\n",
-                         "tests/unit/a.cpp": 'TEST_CASE("a: b c") {}\n'})],
-        [("both are there", {"common/INVARIANTS.md": "| 1 | a | `b.cpp` c | `a: b ...`, `... f`; x_fuzz |\n",
-                             "tests/unit/a.cpp": 'TEST_CASE("a: b c") {}\nTEST_CASE(\n    "a: d e f") {}\n'})]),
     "top-level": (
         [("a new entry", {"notes.txt": ""}), ("a new folder", {"utils/a.cpp": ""})],
         [("a known one", {"README.md": "", "daemon/a.cpp": ""})]),

@@ -12,6 +12,7 @@
 #include "common/base/prng.hpp"
 #include "common/base/unique_fd.hpp"
 #include "tests/conformance/transport/rig.hpp"
+#include "tests/support/patience.hpp"
 
 namespace ho::test {
 namespace {
@@ -96,8 +97,9 @@ TEST_CASE("transport: after a revocation nothing is read or written by the old g
   check_serves(*rig, bench.target);
 }
 
-TEST_CASE("transport: a revocation in mid-transfer ends it and leaves the memory alone") {
-  HO_ANY_DRIVER();
+/// Puts 16 MiB and takes the right back while they are under way. @return whether that cut any.
+bool revoke_under_puts(const std::string& driver) {
+  const std::unique_ptr<Rig> rig = make_rig(driver);
   constexpr std::uint64_t kOps = 16;
   Bench bench(*rig, kOps * kMiB, kOps * kMiB);
   fill(bench.memory(), 31);
@@ -109,17 +111,29 @@ TEST_CASE("transport: a revocation in mid-transfer ends it and leaves the memory
   const Rig::Truth truth = rig->revoke(bench.exposed);
   const bool kept = truth == Rig::Truth::kKept;
   const std::uint64_t before = kept ? checksum64(bench.exposed.truth) : 0;
+  bool cut = false;
   for (const Completion& completion : collect(*rig, *bench.initiator, kOps - ended)) {
     INFO(errc_name(completion.code));
     REQUIRE((completion.code == Errc::kOk || completion.code == Errc::kPermissionDenied ||
              completion.code == Errc::kUnavailable));
+    cut = cut || completion.code != Errc::kOk;
   }
   if (kept) REQUIRE(checksum64(bench.exposed.truth) == before);
   REQUIRE(rig->alive(bench.target));
   check_serves(*rig, bench.target);
+  return cut;
 }
 
-TEST_CASE("transport: with the target stopped local and devices go on, others end by deadline") {
+TEST_CASE("transport: a revocation in mid-transfer ends it and leaves the memory alone") {
+  const std::string driver = GENERATE(from_range(drivers({"local", "ofi", "ucx", "sim"})));
+  INFO("driver " << driver);
+  // A machine that runs other programs may get to the revocation when all puts have ended.
+  int tries = 0;
+  while (!revoke_under_puts(driver)) REQUIRE(++tries < 20);
+}
+
+TEST_CASE("transport: with the target stopped local and devices go on, others end by deadline",
+          "[time]") {
   HO_ANY_DRIVER();
   constexpr std::uint64_t kOps = 8;
   Bench bench(*rig, kOps * kMiB, kOps * kMiB);
@@ -131,7 +145,7 @@ TEST_CASE("transport: with the target stopped local and devices go on, others en
   for (std::uint64_t i = 0; i < kOps; ++i) {
     REQUIRE(bench.get(i, {i * kMiB, i * kMiB, kMiB}, i == 0 ? first : Duration(10s)).ok());
   }
-  const auto done = collect(*rig, *bench.initiator, kOps, 5s);
+  const auto done = collect(*rig, *bench.initiator, kOps, within(5s));
   const Duration took = rig->clock().now() - start;
   rig->resume(bench.target);
   if (goes_on) {
@@ -139,7 +153,7 @@ TEST_CASE("transport: with the target stopped local and devices go on, others en
     REQUIRE(std::memcmp(bench.memory().data(), bench.exposed.truth.data(), kOps * kMiB) == 0);
     return;
   }
-  REQUIRE(took < 2s);
+  REQUIRE(took < within(2s));
   for (const Completion& completion : done) {
     INFO("operation " << completion.op.value() << " " << errc_name(completion.code));
     REQUIRE(completion.code == (completion.op == OpId(0) ? Errc::kDeadline : Errc::kUnavailable));
@@ -150,7 +164,7 @@ TEST_CASE("transport: with the target stopped local and devices go on, others en
   check_serves(*rig, bench.target);
 }
 
-TEST_CASE("transport: connecting to a stopped target ends by the deadline") {
+TEST_CASE("transport: connecting to a stopped target ends by the deadline", "[time]") {
   const std::string driver = GENERATE(from_range(drivers({"ofi", "ucx", "sim"})));
   INFO("driver " << driver);
   const std::unique_ptr<Rig> rig = make_rig(driver);
@@ -162,12 +176,12 @@ TEST_CASE("transport: connecting to a stopped target ends by the deadline") {
   REQUIRE_FALSE(connected.ok());
   REQUIRE(connected.error().code() == Errc::kDeadline);
   // An emulated machine takes seconds to look for devices, the first time that libfabric is used.
-  REQUIRE(rig->clock().now() - start < (rig->served_by_device() ? 5s : 1s));
+  REQUIRE(rig->clock().now() - start < within(rig->served_by_device() ? 5s : 1s));
   rig->resume(target);
   check_serves(*rig, target);
 }
 
-TEST_CASE("transport: a killed target ends its operations within 2 s") {
+TEST_CASE("transport: a killed target ends its operations within 2 s", "[time]") {
   HO_ANY_DRIVER();
   constexpr std::uint64_t kOps = 16;
   Bench bench(*rig, kOps * kMiB, kOps * kMiB);
@@ -180,8 +194,8 @@ TEST_CASE("transport: a killed target ends its operations within 2 s") {
   const TimePoint start = rig->clock().now();
   // The death of a local peer is seen by whoever holds the control connection.
   if (driver.starts_with("local")) bench.initiator->close_peer(bench.peer);
-  const auto done = collect(*rig, *bench.initiator, kOps - ended, 5s);
-  REQUIRE(rig->clock().now() - start < 2s);
+  const auto done = collect(*rig, *bench.initiator, kOps - ended, within(5s));
+  REQUIRE(rig->clock().now() - start < within(2s));
   for (const Completion& completion : done) {
     // What had arrived before the death may be told afterwards.
     INFO(errc_name(completion.code));
@@ -202,7 +216,7 @@ TEST_CASE("transport: a killed target ends its operations within 2 s") {
   }
 }
 
-TEST_CASE("transport: a target killed while idle is seen by the next operation") {
+TEST_CASE("transport: a target killed while idle is seen by the next operation", "[time]") {
   const std::string driver = GENERATE(from_range(drivers({"ofi", "ucx", "sim"})));
   INFO("driver " << driver);
   const std::unique_ptr<Rig> rig = make_rig(driver);
@@ -212,7 +226,7 @@ TEST_CASE("transport: a target killed while idle is seen by the next operation")
   const auto late = bench.get(1, {0, 0, 64});
   const Errc code = late ? collect(*rig, *bench.initiator, 1)[0].code : late.error().code();
   REQUIRE(code == Errc::kUnavailable);
-  REQUIRE(rig->clock().now() - start < 2s);
+  REQUIRE(rig->clock().now() - start < within(2s));
 }
 
 TEST_CASE("transport: closing a peer ends its operations at once and no other peer's") {

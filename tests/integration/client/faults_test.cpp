@@ -13,6 +13,7 @@
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/sim/job/random_schedule.hpp"
+#include "tests/support/patience.hpp"
 
 namespace {
 
@@ -22,6 +23,7 @@ using test::connect_pool;
 using test::PlannedJob;
 using test::PoolHandle;
 using test::TwoNodes;
+using test::within;
 
 using Time = std::chrono::steady_clock::time_point;
 
@@ -109,7 +111,7 @@ Failure fault_under_job(TwoNodes& nodes, const char* transport, int node, int si
       nodes.daemon(node).send(signal);
     });
     const Time began = std::chrono::steady_clock::now();
-    while (seen.status == HO_OK && std::chrono::steady_clock::now() - began < 10s) {
+    while (seen.status == HO_OK && std::chrono::steady_clock::now() - began < 60s) {
       seen.status = job.run(1);
     }
     const Time told = std::chrono::steady_clock::now();
@@ -135,7 +137,7 @@ bool names_a_tensor(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("client faults: a killed client's memory is free again within one lease") {
+TEST_CASE("client faults: a killed client's memory is free again within one lease", "[time]") {
   constexpr auto kLease = 2000ms;
   TwoNodes nodes({.lease_ms = kLease.count()});
   const pid_t job = start_job_process(nodes.address(0), some_schedule(7));
@@ -148,19 +150,20 @@ TEST_CASE("client faults: a killed client's memory is free again within one leas
   REQUIRE(::waitpid(job, &status, 0) == job);
   REQUIRE(WIFSIGNALED(status));
   while (nodes.granted_bytes(0) + nodes.granted_bytes(1) > 0) {
-    REQUIRE(std::chrono::steady_clock::now() - killed < kLease + 500ms);
+    REQUIRE(std::chrono::steady_clock::now() - killed < within(kLease + 500ms));
     std::this_thread::sleep_for(5ms);
   }
 }
 
-TEST_CASE("client faults: a killed daemon ends the job within 2 s, naming node and tensors") {
+TEST_CASE("client faults: a killed daemon ends the job within 2 s, naming node and tensors",
+          "[time]") {
   for (const char* transport : {"auto", "ofi"}) {
     TwoNodes nodes;
     const Failure seen = fault_under_job(nodes, transport, 1, SIGKILL);
     INFO(transport << ": " << seen.error);
     CHECK(seen.status == HO_UNAVAILABLE);
-    CHECK(seen.after < 2s);
-    CHECK(seen.cleanup < 4s);
+    CHECK(seen.after < within(2s));
+    CHECK(seen.cleanup < within(4s));
     CHECK(seen.error.find("node 1 (n1, unix:") != std::string::npos);
     CHECK(names_a_tensor(seen.error));
   }
@@ -184,18 +187,19 @@ TEST_CASE("client faults: a stopped daemon does not stop a job on the local driv
   CHECK(job.wrong() == "");
 }
 
-TEST_CASE("client faults: a stopped daemon ends a job over ofi by the deadline, and unload too") {
+TEST_CASE("client faults: a stopped daemon ends a job over ofi by the deadline, and unload too",
+          "[time]") {
   TwoNodes nodes;
   const Failure seen = fault_under_job(nodes, "ofi", 1, SIGSTOP);
   INFO(seen.error);
   CHECK(seen.status == HO_UNAVAILABLE);
-  CHECK(seen.after < 2s);
-  CHECK(seen.cleanup < 5s);
+  CHECK(seen.after < within(2s));
+  CHECK(seen.cleanup < within(5s));
   CHECK(seen.error.find("node 1 (n1, unix:") != std::string::npos);
   CHECK(names_a_tensor(seen.error));
 }
 
-TEST_CASE("client faults: plain transfers fail cleanly when their daemon is killed") {
+TEST_CASE("client faults: plain transfers fail cleanly when their daemon is killed", "[time]") {
   TwoNodes nodes;
   const PoolHandle pool = connect_pool(nodes.address(0), "ofi");
   ho_allocation* memory = nullptr;
@@ -210,12 +214,12 @@ TEST_CASE("client faults: plain transfers fail cleanly when their daemon is kill
   INFO(ho_last_error());
   CHECK((status == HO_UNAVAILABLE || status == HO_DEADLINE));
   CHECK(std::string(ho_last_error()).find("n1") != std::string::npos);
-  CHECK(std::chrono::steady_clock::now() - killed < 2s);
+  CHECK(std::chrono::steady_clock::now() - killed < within(2s));
   ho_free(pool.get(), memory);
 }
 
 TEST_CASE("client faults: a job that was stopped itself goes on, over ofi too") {
-  TwoNodes nodes({.lease_ms = 60'000});
+  TwoNodes nodes;
   int ready[2];
   REQUIRE(::pipe(ready) == 0);
   const pid_t child = ::fork();
@@ -251,7 +255,7 @@ TEST_CASE("client faults: after() says that the schedule has failed") {
   CHECK(std::string(ho_last_error()).find("n1") != std::string::npos);
 }
 
-TEST_CASE("client faults: ending a registration waits for the transfers that use it") {
+TEST_CASE("client faults: ending a registration waits for the transfers that use it", "[time]") {
   TwoNodes nodes;
   const PoolHandle pool = connect_pool(nodes.address(0), "ofi");
   ho_allocation* memory = nullptr;
@@ -263,7 +267,7 @@ TEST_CASE("client faults: ending a registration waits for the transfers that use
   REQUIRE(ho_put(pool.get(), memory, 0, bytes.data(), bytes.size(), &ticket) == HO_OK);
   const Time began = std::chrono::steady_clock::now();
   CHECK(ho_unregister(pool.get(), bytes.data()) == HO_OK);
-  CHECK(std::chrono::steady_clock::now() - began < 2s);
+  CHECK(std::chrono::steady_clock::now() - began < within(2s));
   int done = 0;
   CHECK(ho_test(pool.get(), ticket, &done) == HO_OK);
   CHECK(done == 1);
@@ -271,7 +275,7 @@ TEST_CASE("client faults: ending a registration waits for the transfers that use
 }
 
 TEST_CASE("client faults: a node that let a transfer over ofi time out gives no more memory") {
-  TwoNodes nodes({.lease_ms = 60'000});
+  TwoNodes nodes;
   const PoolHandle pool = connect_pool(nodes.address(0), "ofi");
   ho_allocation* memory = nullptr;
   REQUIRE(ho_allocate(pool.get(), 4 << 20, &memory) == HO_OK);
@@ -291,13 +295,13 @@ TEST_CASE("client faults: a node that let a transfer over ofi time out gives no 
   ho_free(pool.get(), memory);
 }
 
-TEST_CASE("client faults: connecting leaves a stopped node out within 2 s and a little") {
+TEST_CASE("client faults: connecting leaves a stopped node out within 2 s and a little", "[time]") {
   TwoNodes nodes;
   nodes.daemon(1).send(SIGSTOP);
   const Time began = std::chrono::steady_clock::now();
   {
     const PoolHandle pool = connect_pool(nodes.address(0), "auto");
-    CHECK(std::chrono::steady_clock::now() - began < 3s);
+    CHECK(std::chrono::steady_clock::now() - began < within(3s));
     ho_allocation* memory = nullptr;
     CHECK(ho_allocate(pool.get(), 4 << 20, &memory) == HO_OK);
     CHECK(nodes.granted_bytes(0) == 4 << 20);
@@ -306,15 +310,16 @@ TEST_CASE("client faults: connecting leaves a stopped node out within 2 s and a 
   nodes.daemon(1).send(SIGCONT);
 }
 
-TEST_CASE("client faults: however many nodes are stopped, an allocation is told once in 2 s") {
-  TwoNodes nodes({.lease_ms = 60'000});
+TEST_CASE("client faults: however many nodes are stopped, an allocation is told once in 2 s",
+          "[time]") {
+  TwoNodes nodes;
   const PoolHandle pool = connect_pool(nodes.address(0), "auto");
   for (const int node : {0, 1}) nodes.daemon(node).send(SIGSTOP);
   const Time began = std::chrono::steady_clock::now();
   ho_allocation* memory = nullptr;
   CHECK(ho_allocate(pool.get(), 4 << 20, &memory) == HO_EXHAUSTED);
   CHECK(std::string(ho_last_error()).find("[deadline]") != std::string::npos);
-  CHECK(std::chrono::steady_clock::now() - began < 3s);
+  CHECK(std::chrono::steady_clock::now() - began < within(3s));
   nodes.daemon(1).send(SIGCONT);
   CHECK(ho_allocate(pool.get(), 4 << 20, &memory) == HO_OK);  // from the one that answers
   CHECK(nodes.granted_bytes(1) == 4 << 20);
@@ -325,12 +330,12 @@ TEST_CASE("client faults: however many nodes are stopped, an allocation is told 
   nodes.daemon(1).send(SIGSTOP);
   ho_free(pool.get(), memory);
   nodes.daemon(1).send(SIGCONT);
-  CHECK(test::eventually(5s, [&] { return nodes.granted_bytes(1) == 0; }));
+  CHECK(test::eventually(60s, [&] { return nodes.granted_bytes(1) == 0; }));
   nodes.daemon(0).send(SIGCONT);
 }
 
-TEST_CASE("client faults: one job's failure leaves the other and its leases alone") {
-  TwoNodes nodes;
+TEST_CASE("client faults: one job's failure leaves the other and its leases alone", "[time]") {
+  TwoNodes nodes({.lease_ms = 3'000});
   const schedule::Schedule schedule = some_schedule(7);
   const pid_t other = start_job_process(nodes.address(0), schedule, "ofi");
   const std::uint64_t alone = nodes.granted_bytes(0) + nodes.granted_bytes(1);
@@ -341,9 +346,13 @@ TEST_CASE("client faults: one job's failure leaves the other and its leases alon
   REQUIRE(::kill(other, SIGKILL) == 0);
   int status = 0;
   REQUIRE(::waitpid(other, &status, 0) == other);
-  // Until well after the other's leases of 500 ms have lapsed.
+  // Until after the other's leases have lapsed.
   const Time killed = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - killed < 1500ms) REQUIRE(survivor.run(1) == HO_OK);
+  while (nodes.granted_bytes(0) + nodes.granted_bytes(1) > alone ||
+         std::chrono::steady_clock::now() - killed < 4s) {
+    REQUIRE(survivor.run(1) == HO_OK);
+    REQUIRE(std::chrono::steady_clock::now() - killed < within(4s));
+  }
   CHECK(nodes.granted_bytes(0) + nodes.granted_bytes(1) == alone);
   for (int node : {0, 1}) {
     const auto sessions = nodes.sessions(node);

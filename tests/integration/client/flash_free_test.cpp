@@ -20,7 +20,7 @@ using test::TwoNodes;
 
 constexpr test::PoolSpec kPool{32U << 20U, 500, false, 16U << 20U};
 // For a session that nobody renews.
-constexpr test::PoolSpec kLongLease{32U << 20U, 60'000, false, 16U << 20U};
+constexpr test::PoolSpec kLongLease{32U << 20U, test::kLongLeaseMs, false, 16U << 20U};
 
 std::string no_flash() {
   const test::TempFolder folder;
@@ -61,7 +61,7 @@ TEST_CASE("flash free: what a daemon makes after the client's deadline is freed 
     // One that is asked for later is answered later: by then the first was made.
     const auto next = client->flash_allocate(*session, kMiB, policy, test::soon());
     REQUIRE(next.ok());
-    CHECK(test::eventually(5s, [&] { return extents(nodes, 0) == 1; }));
+    CHECK(test::eventually(60s, [&] { return extents(nodes, 0) == 1; }));
     REQUIRE(client->flash_free(*session, next->id, test::soon()));
     CHECK(extents(nodes, 0) == 0);
   }
@@ -79,14 +79,14 @@ TEST_CASE("flash free: a node that does not answer leaves the handle for another
   CHECK(ho_flash_bytes(flash) == kMiB);
   nodes.daemon(node).send(SIGCONT);
   ho_status status = HO_DEADLINE;
-  CHECK(test::eventually(10s, [&] {
+  CHECK(test::eventually(60s, [&] {
     status = ho_flash_free(pool.get(), flash);
     return status != HO_DEADLINE;
   }));
   CHECK((status == HO_OK || status == HO_NOT_FOUND));
   if (status != HO_OK) ho_flash_close(flash);
   // Not found tells that the first try is on its way, not that it is done.
-  CHECK(test::eventually(5s, [&] { return extents(nodes, node) == 0; }));
+  CHECK(test::eventually(60s, [&] { return extents(nodes, node) == 0; }));
 }
 
 TEST_CASE("flash free: a lost node says so, and its durable flash stays") {

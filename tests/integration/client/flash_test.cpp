@@ -18,6 +18,7 @@
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/daemon/staging_client.hpp"
 #include "tests/sim/job/random_schedule.hpp"
+#include "tests/support/patience.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/support/staged_schedule.hpp"
 #include "tools/analyzer/analyzer.hpp"
@@ -215,7 +216,8 @@ TEST_CASE("client flash: durable bytes are there for a later job, also after a k
   CHECK(ho_flash_open(pool.get(), name.data(), &flash) == HO_NOT_FOUND);
 }
 
-TEST_CASE("client flash: a killed daemon fails the job within 2 s, naming node and tensors") {
+TEST_CASE("client flash: a killed daemon fails the job within 2 s, naming node and tensors",
+          "[time]") {
   SKIP_WITHOUT_FLASH();
   TwoNodes nodes(kPool);
   const PoolHandle pool = connect_pool(nodes.address(0), "auto");
@@ -230,13 +232,13 @@ TEST_CASE("client flash: a killed daemon fails the job within 2 s, naming node a
   });
   ho_status status = HO_OK;
   const auto began = std::chrono::steady_clock::now();
-  while (status == HO_OK && std::chrono::steady_clock::now() - began < std::chrono::seconds(10)) {
+  while (status == HO_OK && std::chrono::steady_clock::now() - began < std::chrono::seconds(60)) {
     status = job.run(1);
   }
   const auto took = std::chrono::steady_clock::now() - began;
   killer.join();
   CHECK(status == HO_UNAVAILABLE);
-  CHECK(took < std::chrono::milliseconds(2020));
+  CHECK(took < test::within(std::chrono::milliseconds(2020)));
   CHECK(job.wrong() == "");
   INFO(job.error());
   CHECK(job.error().find("node ") != std::string::npos);

@@ -149,7 +149,7 @@ TEST_CASE(
     "numa: a grant lies on the node that is asked for, and elsewhere only when that is full") {
   if (!has_two_nodes()) return;
   const TempFolder folder;
-  const DaemonProcess daemon(folder, "d", {patient_config(folder), {}, false});
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
   const auto client = connect(unix_address(folder));
   const auto session = client->open_session("job", soon());
   REQUIRE(session.ok());
@@ -183,7 +183,7 @@ TEST_CASE(
     if (memory.free_huge_bytes < 64U << 20U) return skip("no huge pages can be set aside here");
   }
   const TempFolder folder;
-  const DaemonProcess daemon(folder, "d", {patient_config(folder), {}, false});
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
   const auto client = connect(unix_address(folder));
   const auto session = client->open_session("job", soon());
   REQUIRE(session.ok());
@@ -215,7 +215,7 @@ TEST_CASE("numa: a job's memory lies on the node that it runs on, or names") {
     run_on(node, [&] {
       for (const char* const wish : {"auto", other_name.c_str()}) {
         const TempFolder folder;
-        const DaemonProcess daemon(folder, "d", {patient_config(folder), {}, false});
+        const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
         (void)connect(unix_address(folder));
         const PoolHandle pool = connect_with(unix_address(folder), wish);
         INFO(ho_last_error());
@@ -237,7 +237,7 @@ TEST_CASE(
     "numa: a job that wishes for nothing has its memory spread, and a wrong wish is refused") {
   if (!has_two_nodes()) return;
   const TempFolder folder;
-  const DaemonProcess daemon(folder, "d", {patient_config(folder), {}, false});
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
   (void)connect(unix_address(folder));
   const PoolHandle pool = connect_with(unix_address(folder), "off");
   REQUIRE(pool != nullptr);
@@ -259,7 +259,7 @@ TEST_CASE("numa: a schedule's homes lie beside its arena, wherever the job runs"
   const std::uint64_t arena_bytes = schedule.arena_bytes / 4096 * 4096 + 4096;
   for (const NumaNode node : {kFirst, kSecond}) {
     const TempFolder folder;
-    const DaemonProcess daemon(folder, "d", {patient_config(folder), {}, false});
+    const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
     (void)connect(unix_address(folder));
     void* const arena =
         ::mmap(nullptr, arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -282,7 +282,7 @@ TEST_CASE("numa: a schedule's homes lie beside its arena, wherever the job runs"
 TEST_CASE("numa: a daemon that is told which nodes to use takes memory from no other") {
   if (!has_two_nodes()) return;
   const TempFolder folder;
-  const DaemonProcess daemon(folder, "d", {patient_config(folder, "numa: \"1\"\n"), {}, false});
+  const DaemonProcess daemon(folder, "d", {small_config(folder, "numa: \"1\"\n"), {}, false});
   const auto client = connect(unix_address(folder));
   const auto session = client->open_session("job", soon());
   REQUIRE(session.ok());

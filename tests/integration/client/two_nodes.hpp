@@ -14,7 +14,7 @@ namespace ho::test {
 /// What differs between tests' pools.
 struct PoolSpec {
   std::uint64_t ddr_bytes = 32U << 20U;  ///< per node; segments of 2 MiB
-  std::uint64_t lease_ms = 500;
+  std::uint64_t lease_ms = kLongLeaseMs;
   bool tcp = false;               ///< control over TCP on loopback as well
   std::uint64_t flash_bytes = 0;  ///< of one flash file a node; 0: no flash
   bool ucx = false;               ///< with the driver ucx as well; needs a device

@@ -74,17 +74,11 @@ std::string DaemonProcess::err() const {
   return out.str();
 }
 
-std::string small_config(const TempFolder& folder, const std::string& more) {
-  return "node_id: 3\nnode_name: \"n3\"\nddr_bytes: 33554432\nsegment_bytes: 2097152\n"
-         "lease_ms: 500\ndrain_ms: 1000\nunix_socket: \"" +
+std::string small_config(const TempFolder& folder, const std::string& more,
+                         std::uint64_t lease_ms) {
+  return "node_id: 3\nnode_name: \"n3\"\nddr_bytes: 33554432\nsegment_bytes: 2097152\nlease_ms: " +
+         std::to_string(lease_ms) + "\ndrain_ms: 1000\nunix_socket: \"" +
          folder.file("control.sock") + "\"\n" + more;
-}
-
-std::string patient_config(const TempFolder& folder, const std::string& more) {
-  std::string config = small_config(folder, more);
-  const std::string lease = "lease_ms: 500";
-  config.replace(config.find(lease), lease.size(), "lease_ms: 60000");
-  return config;
 }
 
 std::string unix_address(const TempFolder& folder) { return "unix:" + folder.file("control.sock"); }

@@ -45,10 +45,13 @@ class DaemonProcess {
   std::string err_file_;
 };
 
-/// A config of 32 MiB in segments of 2 MiB and leases of 500 ms on `folder`/control.sock.
-[[nodiscard]] std::string small_config(const TempFolder& folder, const std::string& more = "");
-/// The same with leases of a minute, for clients that renew none and look at what they hold.
-[[nodiscard]] std::string patient_config(const TempFolder& folder, const std::string& more = "");
+/// Longer than any test, so that a busy machine that keeps a client from renewing costs it nothing.
+/// Only tests of leases have shorter ones.
+inline constexpr std::uint64_t kLongLeaseMs = 600'000;
+
+/// A config of 32 MiB in segments of 2 MiB on `folder`/control.sock.
+[[nodiscard]] std::string small_config(const TempFolder& folder, const std::string& more = "",
+                                       std::uint64_t lease_ms = kLongLeaseMs);
 [[nodiscard]] std::string unix_address(const TempFolder& folder);
 
 /// Connects, waiting for the daemon to come up. Fails the test after 30 s: an emulated machine that

@@ -16,6 +16,7 @@
 
 #include "common/base/units.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
+#include "tests/support/patience.hpp"
 #include "tests/support/skip.hpp"
 
 namespace ho::test {
@@ -235,9 +236,11 @@ TEST_CASE("daemon: a session answers to its token only") {
   CHECK(client->close_session(session, soon()).error().code() == Errc::kPermissionDenied);
 }
 
-TEST_CASE("daemon: a killed client's bytes are free within one lease") {
+constexpr std::uint64_t kLeaseMs = 1500;
+
+TEST_CASE("daemon: a killed client's bytes are free within one lease", "[time]") {
   const TempFolder folder;
-  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const DaemonProcess daemon(folder, "d", {small_config(folder, "", kLeaseMs), {}, false});
   const auto watcher = connect(unix_address(folder));
   const Session other = open(*watcher);
   REQUIRE(watcher->grant(other, local_grant(kSegment), soon()).ok());
@@ -260,28 +263,29 @@ TEST_CASE("daemon: a killed client's bytes are free within one lease") {
   CHECK(granted_bytes(*watcher) == 5 * kSegment);
   REQUIRE(::kill(child, SIGKILL) == 0);
   REQUIRE(::waitpid(child, nullptr, 0) == child);
-  // The lease, one tick, and slack for a busy machine.
-  CHECK(eventually(std::chrono::milliseconds(2000), [&] {
+  // The lease, one tick, and slack.
+  CHECK(eventually(within(std::chrono::milliseconds(kLeaseMs + 1000)), [&] {
     return watcher->renew_lease(other, soon()).ok() && granted_bytes(*watcher) == kSegment;
   }));
   ::close(ready[0]);
 }
 
-TEST_CASE("daemon: time in which the daemon was stopped does not count against leases") {
+TEST_CASE("daemon: time in which the daemon was stopped does not count against leases", "[time]") {
   const TempFolder folder;
-  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const DaemonProcess daemon(folder, "d", {small_config(folder, "", kLeaseMs), {}, false});
   const auto client = connect(unix_address(folder));
   const Session session = open(*client);
   REQUIRE(client->grant(session, local_grant(kSegment), soon()).ok());
   daemon.send(SIGSTOP);
   const auto late = client->status(SteadyClock().now() + std::chrono::milliseconds(300));
   CHECK(late.error().code() == Errc::kDeadline);
-  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  std::this_thread::sleep_for(std::chrono::milliseconds(kLeaseMs + 500));
   daemon.send(SIGCONT);
   CHECK(client->renew_lease(session, soon()).ok());
   CHECK(granted_bytes(*client) == kSegment);
   // And a lease that nobody renews still lapses afterwards.
-  CHECK(eventually(std::chrono::milliseconds(3000), [&] { return granted_bytes(*client) == 0; }));
+  CHECK(eventually(within(std::chrono::milliseconds(kLeaseMs + 2000)),
+                   [&] { return granted_bytes(*client) == 0; }));
   CHECK(client->renew_lease(session, soon()).error().code() == Errc::kNotFound);
 }
 

@@ -61,7 +61,7 @@ struct Idler {
 TEST_CASE("daemon: with 64 idle sessions it sleeps") {
   const SteadyClock clock;
   const TempFolder folder;
-  const DaemonProcess daemon(folder, "d", {patient_config(folder, "ofi {}\n"), {}});
+  const DaemonProcess daemon(folder, "d", {small_config(folder, "ofi {}\n"), {}});
   rlimit files{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
   files.rlim_cur = files.rlim_max;  // this process holds what 64 jobs would

@@ -24,6 +24,7 @@
 #include "proto/control_address.hpp"
 #include "proto/frame.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
+#include "tests/support/patience.hpp"
 
 namespace ho::test {
 
@@ -191,7 +192,7 @@ TEST_CASE("daemon: draining refuses sessions and grants, and ends what does not 
   spec.driver = "local";
   REQUIRE(client->grant(*session, spec, soon()).ok());
   daemon.send(SIGTERM);
-  REQUIRE(eventually(std::chrono::seconds(5), [&] {
+  REQUIRE(eventually(std::chrono::seconds(60), [&] {
     auto status = client->status(soon());
     return status.ok() && status->draining;
   }));
@@ -220,7 +221,7 @@ TEST_CASE("daemon: a second daemon on the same socket is refused, a stale socket
   CHECK(connect(unix_address(folder))->status(soon()).ok());
 }
 
-TEST_CASE("daemon: a killed daemon is noticed at once by the control connection") {
+TEST_CASE("daemon: a killed daemon is noticed at once by the control connection", "[time]") {
   const TempFolder folder;
   DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
   connect(unix_address(folder)).reset();
@@ -231,7 +232,7 @@ TEST_CASE("daemon: a killed daemon is noticed at once by the control connection"
   auto client = ControlClient::connect(std::move(options), soon());
   REQUIRE(client.ok());
   daemon.send(SIGKILL);
-  CHECK(eventually(std::chrono::seconds(2), [&] { return lost.load(); }));
+  CHECK(eventually(within(std::chrono::seconds(2)), [&] { return lost.load(); }));
   CHECK((*client)->closed());
   CHECK((*client)->status(soon()).error().code() == Errc::kUnavailable);
 }

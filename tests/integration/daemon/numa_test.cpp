@@ -75,7 +75,7 @@ TEST_CASE("daemon: without NUMA nodes to choose from, or with them off, a pool i
   for (const std::string more : {"", "numa: \"off\"\n", "numa: \"0\"\n"}) {
     if (!one_node && more != "numa: \"off\"\n") continue;
     const TempFolder folder;
-    DaemonProcess daemon(folder, "d", {patient_config(folder, more), {}, false});
+    DaemonProcess daemon(folder, "d", {small_config(folder, more), {}, false});
     check_undivided(unix_address(folder));
     daemon.send(SIGTERM);
     const Exit exit = daemon.wait();
@@ -87,8 +87,7 @@ TEST_CASE("daemon: without NUMA nodes to choose from, or with them off, a pool i
 TEST_CASE("daemon: a NUMA node that is not there is refused with field and line") {
   for (const bool only_check : {false, true}) {
     const TempFolder folder;
-    DaemonProcess daemon(folder, "d",
-                         {patient_config(folder, "numa: \"0,1000\"\n"), {}, only_check});
+    DaemonProcess daemon(folder, "d", {small_config(folder, "numa: \"0,1000\"\n"), {}, only_check});
     const Exit exit = daemon.wait();
     CHECK(exit.code == 2);
     CHECK(
@@ -104,7 +103,7 @@ TEST_CASE("daemon: where memory may not be placed a pool is not divided, and say
     REQUIRE(deny_numa_calls());
     CHECK_FALSE(check_numa_node(NumaNode(0)).ok());
     const TempFolder folder;
-    DaemonProcess daemon(folder, "d", {patient_config(folder), {}, false});
+    DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
     check_undivided(unix_address(folder));
     daemon.send(SIGTERM);
     const Exit exit = daemon.wait();

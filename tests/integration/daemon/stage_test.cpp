@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/integration/daemon/staging_client.hpp"
+#include "tests/support/patience.hpp"
 #include "tests/support/skip.hpp"
 
 namespace {
@@ -203,7 +204,7 @@ TEST_CASE("stage: many at once are answered once each, above the limit as busy")
   int done = 0;
   int busy = 0;
   for (auto& outcome : outcomes) {
-    REQUIRE(outcome.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+    REQUIRE(outcome.wait_for(std::chrono::seconds(60)) == std::future_status::ready);
     const auto result = outcome.get();
     if (!result) CHECK(result.error().code() == Errc::kBusy);
     (result ? done : busy) += 1;
@@ -227,17 +228,18 @@ TEST_CASE("stage: closing a session in the middle frees its memory and its flash
     }
     REQUIRE(client.control().close_session(client.session(), test::soon()));
     for (auto& outcome : outcomes) {
-      REQUIRE(outcome.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+      REQUIRE(outcome.wait_for(std::chrono::seconds(60)) == std::future_status::ready);
     }
   }
-  CHECK(test::eventually(std::chrono::seconds(5), [&] {
+  CHECK(test::eventually(std::chrono::seconds(60), [&] {
     const auto status = watcher.control().status(test::soon());
     REQUIRE(status.ok());
     return status->flash[0].free_bytes == before && status->ddr_granted_bytes == 2 * kMiB;
   }));
 }
 
-TEST_CASE("stage: SIGTERM drains, SIGKILL is seen at once, and what was acknowledged is there") {
+TEST_CASE("stage: SIGTERM drains, SIGKILL is seen at once, and what was acknowledged is there",
+          "[time]") {
   for (const int signal : {SIGTERM, SIGKILL}) {
     FlashNode node;
     SKIP_WITHOUT_FLASH(node);
@@ -248,12 +250,12 @@ TEST_CASE("stage: SIGTERM drains, SIGKILL is seen at once, and what was acknowle
     for (std::uint64_t i = 0; i < 40; ++i) {
       outcomes.push_back(client.start(client.spec(kOut, extent, i % 4 * kMiB, 0, kMiB)));
     }
-    REQUIRE(outcomes.front().wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+    REQUIRE(outcomes.front().wait_for(std::chrono::seconds(60)) == std::future_status::ready);
     const auto sent = std::chrono::steady_clock::now();
     node.daemon->send(signal);
     std::set<std::uint64_t> told;
     for (std::uint64_t i = 0; i < outcomes.size(); ++i) {
-      REQUIRE(outcomes[i].wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+      REQUIRE(outcomes[i].wait_for(std::chrono::seconds(60)) == std::future_status::ready);
       const auto result = outcomes[i].get();
       if (result) {
         told.insert(i % 4 * kMiB);
@@ -263,7 +265,7 @@ TEST_CASE("stage: SIGTERM drains, SIGKILL is seen at once, and what was acknowle
       }
     }
     if (signal == SIGKILL) {
-      CHECK(std::chrono::steady_clock::now() - sent < std::chrono::seconds(2));
+      CHECK(std::chrono::steady_clock::now() - sent < test::within(std::chrono::seconds(2)));
     }
     const test::Exit end = node.daemon->wait();
     if (signal == SIGTERM) CHECK(end.code == 0);

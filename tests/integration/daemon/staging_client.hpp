@@ -17,8 +17,7 @@ namespace ho::test {
 [[nodiscard]] std::string no_flash_here(const std::string& path);
 /// A file of zeros.
 void make_file(const std::string& path, std::uint64_t bytes);
-/// small_config() with one flash path, and leases that nobody here needs to renew: under a
-/// sanitizer or on a busy machine a test takes its time.
+/// small_config() with one flash path.
 [[nodiscard]] std::string with_flash(const TempFolder& folder, const std::string& path,
                                      const std::string& more = "");
 /// Bytes that depend on every bit of the seed.

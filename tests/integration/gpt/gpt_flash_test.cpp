@@ -10,8 +10,7 @@
 namespace ho::test {
 namespace {
 
-TEST_CASE("gpt: with flash in the pool the comparison has a fifth run, to the same bits",
-          "[integration]") {
+TEST_CASE("gpt: with flash in the pool the comparison has a fifth run, to the same bits") {
   TempFolder folder;
   make_file(folder.file("probe"), 2U << 20U);
   if (const std::string why = no_flash_here(folder.file("probe")); !why.empty()) {

@@ -56,7 +56,7 @@ class Program {
   [[nodiscard]] std::string err() const { return read_text(folder_.file("err")); }
 
   /// Its exit status, -1 where a signal ended it; fails the test where it does not end.
-  int wait(std::chrono::milliseconds time_max = std::chrono::seconds(60)) {
+  int wait(std::chrono::milliseconds time_max = std::chrono::seconds(240)) {
     int status = 0;
     const bool ended =
         eventually(time_max, [&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; });

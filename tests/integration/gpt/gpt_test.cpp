@@ -1,5 +1,6 @@
 #include <signal.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <regex>
 #include <string>
@@ -8,6 +9,7 @@
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/gpt/gpt_program.hpp"
 #include "tests/integration/gpt/json.hpp"
+#include "tests/support/patience.hpp"
 
 namespace ho::test {
 namespace {
@@ -30,7 +32,7 @@ Json train(const std::string& policy, const std::string& pool, const std::string
   REQUIRE(result.at("policy").text == policy);
   REQUIRE(list(result, "step_ms").size() == 12);
   REQUIRE(number(result, "step_ms_median") > 0);
-  REQUIRE(number(result, "stall_ms_median") >= 0);
+  REQUIRE(number(result, "stall_ms_median") <= number(result, "step_ms_median"));
   REQUIRE(number(result, "peak_device_bytes") <= number(result, "arena_bytes"));
   const std::vector<double> losses = list(result, "losses");
   REQUIRE(losses.size() == 12);
@@ -38,12 +40,13 @@ Json train(const std::string& policy, const std::string& pool, const std::string
   return result;
 }
 
-TEST_CASE("gpt: every policy and transport trains to the same bits", "[integration]") {
+TEST_CASE("gpt: every policy and transport trains to the same bits") {
   TwoNodes nodes;
   const std::string pool = nodes.address(0);
   const Json resident = train("resident", pool, "auto");
   const std::vector<double> losses = list(resident, "losses");
   REQUIRE(number(resident, "prefetch_bytes") == 0);
+  REQUIRE(number(resident, "stall_ms_median") == 0);
   for (const char* const policy : {"planned", "on-demand-lru"}) {
     for (const char* const transport : {"local", "ofi"}) {
       const Json run = train(policy, pool, transport);
@@ -57,7 +60,7 @@ TEST_CASE("gpt: every policy and transport trains to the same bits", "[integrati
   }
 }
 
-TEST_CASE("gpt: the comparison writes its files and finds the losses equal", "[integration]") {
+TEST_CASE("gpt: the comparison writes its files and finds the losses equal") {
   TwoNodes nodes;
   TempFolder folder;
   const std::string dir = folder.file("out");
@@ -69,7 +72,6 @@ TEST_CASE("gpt: the comparison writes its files and finds the losses equal", "[i
   REQUIRE(table.find("planned 40 %") != std::string::npos);
   REQUIRE(table.find("losses bit-identical: yes") != std::string::npos);
   const Json summary = Json::parse(read_text(dir + "/summary.json"));
-  REQUIRE(number(summary, "planned_over_lru") > 0);
   REQUIRE(summary.at("bit_identical").truth);
   std::vector<std::string> labels;
   for (const Json& run : summary.at("runs").items) {
@@ -77,12 +79,18 @@ TEST_CASE("gpt: the comparison writes its files and finds the losses equal", "[i
     REQUIRE(list(run, "step_ms").size() == 6);
   }
   REQUIRE(labels == std::vector<std::string>{"resident", "planned-60", "planned-40", "lru-60"});
+  const std::vector<double> planned = list(summary.at("runs").items[1], "step_ms");
+  const std::vector<double> lru = list(summary.at("runs").items[3], "step_ms");
+  const auto [planned_min, planned_max] = std::minmax_element(planned.begin(), planned.end());
+  const auto [lru_min, lru_max] = std::minmax_element(lru.begin(), lru.end());
+  REQUIRE(number(summary, "planned_over_lru") >= *planned_min / *lru_max);
+  REQUIRE(number(summary, "planned_over_lru") <= *planned_max / *lru_min);
   REQUIRE(gpt.err().find("left out: planned-40-flash: the pool has no flash") != std::string::npos);
   REQUIRE(read_text(dir + "/report.html").find("<html") != std::string::npos);
   REQUIRE_FALSE(Json::parse(read_text(dir + "/trace.json")).at("traceEvents").items.empty());
 }
 
-TEST_CASE("gpt: a budget below one op's operands is refused with the op's name", "[integration]") {
+TEST_CASE("gpt: a budget below one op's operands is refused with the op's name") {
   TwoNodes nodes;
   Gpt gpt(with_tiny_model({"--device-memory", "64K", "--pool", nodes.address(0)}));
   REQUIRE(gpt.wait() == 3);
@@ -90,7 +98,7 @@ TEST_CASE("gpt: a budget below one op's operands is refused with the op's name",
   REQUIRE(gpt.err().find("op head.adam needs") != std::string::npos);
 }
 
-TEST_CASE("gpt: a budget above the model is no larger an arena", "[integration]") {
+TEST_CASE("gpt: a budget above the model is no larger an arena") {
   TwoNodes nodes;
   Gpt gpt(with_tiny_model(
       {"--device-memory", "32TiB", "--steps", "2", "--pool", nodes.address(0), "-o", "json"}));
@@ -100,33 +108,33 @@ TEST_CASE("gpt: a budget above the model is no larger an arena", "[integration]"
   REQUIRE(number(Json::parse(gpt.out()), "arena_bytes") < 64 << 20);
 }
 
-TEST_CASE("gpt: a model larger than the machine's memory is refused", "[integration]") {
+TEST_CASE("gpt: a model larger than the machine's memory is refused") {
   Gpt gpt({"--policy", "resident", "--layers", "64", "--dim", "32768", "--heads", "8"});
   REQUIRE(gpt.wait() == 4);
   INFO(gpt.err());
   REQUIRE(gpt.err().find("available; take a smaller model") != std::string::npos);
 }
 
-TEST_CASE("gpt: wrong usage exits with 2", "[integration]") {
+TEST_CASE("gpt: wrong usage exits with 2") {
   REQUIRE(Gpt({"--no-such-option"}).wait() == 2);
   REQUIRE(Gpt({"--heads", "7", "--policy", "resident"}).wait() == 2);
   REQUIRE(Gpt({"--text", "/nonexistent", "--policy", "resident"}).wait() == 2);
 }
 
-TEST_CASE("gpt: a pool that is not there exits with 4", "[integration]") {
+TEST_CASE("gpt: a pool that is not there exits with 4") {
   TempFolder folder;
   Gpt gpt(with_tiny_model({"--pool", "unix:" + folder.file("nobody.sock")}));
   REQUIRE(gpt.wait() == 4);
 }
 
-TEST_CASE("gpt: Ctrl-C ends the job and gives its memory back", "[integration]") {
-  TwoNodes nodes({.lease_ms = 60000});  // so that it is not the lease that frees it
+TEST_CASE("gpt: Ctrl-C ends the job and gives its memory back") {
+  TwoNodes nodes;  // with a lease so long that it is not this that frees it
   Gpt gpt(with_tiny_model({"--steps", "1000000", "--pool", nodes.address(0)}));
-  REQUIRE(eventually(std::chrono::seconds(30),
+  REQUIRE(eventually(std::chrono::seconds(120),
                      [&] { return gpt.err().find("step 3:") != std::string::npos; }));
   gpt.send(SIGINT);
   REQUIRE(gpt.wait() == 130);
-  REQUIRE(eventually(std::chrono::seconds(5),
+  REQUIRE(eventually(std::chrono::seconds(60),
                      [&] { return nodes.granted_bytes(0) == 0 && nodes.granted_bytes(1) == 0; }));
 }
 
@@ -138,7 +146,7 @@ bool names_a_storage(const std::string& text) {
 }
 
 TEST_CASE("gpt: a daemon killed in mid-training ends the job, naming node and tensor within 2 s",
-          "[integration]") {
+          "[time]") {
   for (const char* const policy : {"planned", "on-demand-lru"}) {
     for (const char* const transport : {"local", "ofi"}) {
       TwoNodes nodes;  // segments of 2 MiB: the model needs several of each node
@@ -153,14 +161,14 @@ TEST_CASE("gpt: a daemon killed in mid-training ends the job, naming node and te
                "--transport",     transport,
                "--device-memory", "40%"});
       INFO(policy << " over " << transport);
-      REQUIRE(eventually(std::chrono::seconds(30),
+      REQUIRE(eventually(std::chrono::seconds(120),
                          [&] { return gpt.err().find("step 3:") != std::string::npos; }));
       REQUIRE(nodes.granted_bytes(1) > 2U << 20U);
       nodes.daemon(1).send(SIGKILL);
-      const bool told = eventually(std::chrono::seconds(2), [&] {
+      const bool told = eventually(within(std::chrono::seconds(2)), [&] {
         return gpt.err().find("hyperoffload-gpt train: ") != std::string::npos;
       });
-      const int code = gpt.wait(std::chrono::seconds(10));
+      const int code = gpt.wait();
       const std::string err = gpt.err();
       const std::string line =
           err.substr(std::min(err.find("hyperoffload-gpt train: "), err.size()));
@@ -173,7 +181,7 @@ TEST_CASE("gpt: a daemon killed in mid-training ends the job, naming node and te
   }
 }
 
-TEST_CASE("gpt: an emitted graph has measured times, whatever the policy", "[integration]") {
+TEST_CASE("gpt: an emitted graph has measured times, whatever the policy") {
   TempFolder folder;
   const std::string hardware = folder.file("hardware.json");
   std::ofstream(hardware) << R"({"name": "test", "localDdr": {"capacityBytes": "1073741824",

@@ -12,9 +12,9 @@ using test::FlashWorld;
 using test::for_each_seed;
 using test::SimFlashFaults;
 
-constexpr std::uint64_t kCrashSeeds = test::seed_count(2000);
-constexpr std::uint64_t kErrorSeeds = test::seed_count(600);
-constexpr std::uint64_t kFlipSeeds = test::seed_count(300);
+const std::uint64_t kCrashSeeds = test::seed_count(200);
+const std::uint64_t kErrorSeeds = test::seed_count(60);
+const std::uint64_t kFlipSeeds = test::seed_count(30);
 
 /// Whether recovery found a last frame with missing data.
 bool data_was_missing(const FlashWorld& world) {

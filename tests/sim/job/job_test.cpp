@@ -18,8 +18,8 @@ using test::SimFault;
 using test::SimJob;
 using test::SimOutcome;
 
-constexpr std::uint64_t kSeeds = test::seed_count(2000);
-constexpr std::uint64_t kFaultSeeds = test::seed_count(700);
+const std::uint64_t kSeeds = test::seed_count(200);
+const std::uint64_t kFaultSeeds = test::seed_count(150);
 
 SimOutcome run(std::uint64_t seed, SimFault fault) {
   Prng random(seed);

