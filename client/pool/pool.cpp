@@ -88,6 +88,9 @@ Result<void> Pool::start() {
       known.push_back({node.label, driver_of(NodeIndex(i)), node.peer, node.fault});
     }
     engine_->set_nodes(std::move(known));
+    if (options_.link_bytes_per_s > 0) {
+      engine_->set_link(static_cast<double>(options_.link_bytes_per_s));
+    }
     ControlStager::Options stages;
     stages.op_bytes_max = kStageBytesMax;
     stages.send = [sessions = sessions_.get()](const StageOp& op, ControlStager::Done done) {

@@ -35,6 +35,7 @@ struct PoolOptions {
   DriverOptions drivers;
   NumaWish numa;
   Duration op_deadline = std::chrono::milliseconds(1500);
+  std::uint64_t link_bytes_per_s = 0;  ///< limit of gets and of puts, all nodes together; 0: none
 };
 
 /// Which nodes an arena prefers. Where a pool has none of the kind, any node will do.

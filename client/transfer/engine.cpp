@@ -172,6 +172,8 @@ void Engine::set_nodes(std::vector<EngineNode> nodes) {
   seen_faults_ = 0;
 }
 
+void Engine::set_link(double bytes_per_s) { mover_.set_link(bytes_per_s); }
+
 void Engine::set_stager(std::unique_ptr<Stager> stager, Duration op_deadline) {
   HO_CHECK(stager_ == nullptr);
   stager_ = std::move(stager);
@@ -211,7 +213,9 @@ void Engine::run() {
     }
     const Duration quiet = clock_.now() - last_event;
     if (mover_.in_flight() > 0) {
-      if (quiet > kSpin && mover_.waits_for_stager_only()) {
+      if (const auto due = mover_.paced_until()) {
+        nap(std::max(*due - clock_.now(), Duration::zero()));
+      } else if (quiet > kSpin && mover_.waits_for_stager_only()) {
         nap(kStageNap);
       } else if (quiet > kNapAfter) {
         nap(kNap);

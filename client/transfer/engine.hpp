@@ -72,6 +72,8 @@ class Engine {
   // Inside call() only.
   [[nodiscard]] transport::Transport& transport(DriverIndex driver);
   void set_nodes(std::vector<EngineNode> nodes);
+  /// As Mover::set_link().
+  void set_link(double bytes_per_s);
   /// Once, before the first transfer that names flash.
   void set_stager(std::unique_ptr<Stager> stager, Duration op_deadline);
   /// A number that no other source's transfers carry.

@@ -51,8 +51,8 @@ Mover::Mover(std::vector<DriverPort> drivers, const Clock& clock) : clock_(clock
     const bool room = caps.depth_ops_max > port.small_pieces_max;
     driver.large.pieces_max =
         std::min(port.pieces_max, room ? caps.depth_ops_max - port.small_pieces_max : 1);
-    driver.small.waiting.reserve(kTransfersMax);
-    driver.large.waiting.reserve(kTransfersMax);
+    driver.small.reserve();
+    driver.large.reserve();
     drivers_.push_back(std::move(driver));
   }
   active_.resize(kTransfersMax);
@@ -67,8 +67,10 @@ void Mover::set_stager(const StagePort& port) {
   stage_.port.piece_bytes = std::min(port.piece_bytes, stager_->op_bytes_max());
   stage_.port.op_deadline = port.op_deadline;
   stage_.large.pieces_max = port.pieces_max;
-  stage_.large.waiting.reserve(kTransfersMax);
+  stage_.large.reserve();
 }
+
+void Mover::set_link(double bytes_per_s) { paces_ = {Pace(bytes_per_s), Pace(bytes_per_s)}; }
 
 Result<void> Mover::start(const Transfer& transfer) {
   HO_CHECK(transfer.arena != nullptr && transfer.bytes > 0);
@@ -100,7 +102,7 @@ void Mover::end_waiting(std::uint32_t owner, Ended how) {
 /// A transfer with bytes still to be sent stands in a queue, so the queues hold all there is to
 /// end.
 void Mover::end_waiting(Queue& queue, std::uint32_t owner, Ended how) {
-  std::erase_if(queue.waiting, [&](const HeapEntry& entry) {
+  const auto ended = [&](const HeapEntry& entry) {
     Active& active = active_[entry.slot];
     HO_CHECK(active.queued && active.submitted_bytes < active.transfer.bytes);
     if (active.transfer.owner != owner) return false;
@@ -108,11 +110,15 @@ void Mover::end_waiting(Queue& queue, std::uint32_t owner, Ended how) {
     if (how == Ended::kDropped && !(active.transfer.droppable && untouched)) return false;
     active.queued = false;
     active.dropped = untouched;
+    if (untouched) active.sent_ticks = 0;
     if (how == Ended::kCanceled && active.code == Errc::kOk) active.code = Errc::kCanceled;
     finish_if_done(entry.slot);
     return true;
-  });
-  std::make_heap(queue.waiting.begin(), queue.waiting.end(), LessUrgent{});
+  };
+  for (Heap& heap : queue.waiting) {
+    std::erase_if(heap, ended);
+    std::make_heap(heap.begin(), heap.end(), LessUrgent{});
+  }
 }
 
 void Mover::enqueue(std::uint32_t slot, std::uint64_t order) {
@@ -120,38 +126,85 @@ void Mover::enqueue(std::uint32_t slot, std::uint64_t order) {
   const std::uint64_t at = active.transfer.arena_offset_bytes + active.submitted_bytes;
   const std::uint32_t carrier = active.transfer.arena->extent_at(at).driver.value();
   Driver& driver = active.transfer.flash ? stage_ : drivers_[carrier];
-  auto& waiting = driver.queue_of(active.transfer).waiting;
-  HO_CHECK(waiting.size() < kTransfersMax);
-  waiting.push_back({active.transfer.urgency, order, slot});
-  std::push_heap(waiting.begin(), waiting.end(), LessUrgent{});
+  Heap& heap = driver.queue_of(active.transfer).heap_of(active.transfer.direction);
+  HO_CHECK(heap.size() < kTransfersMax);
+  heap.push_back({active.transfer.urgency, order, slot});
+  std::push_heap(heap.begin(), heap.end(), LessUrgent{});
   active.queued = true;
 }
 
 std::size_t Mover::pump(std::uint64_t now_ticks) {
+  next_due_.reset();
   std::size_t submitted = pump(stage_, stage_.large, now_ticks);
   for (Driver& driver : drivers_) {
     submitted += pump(driver, driver.small, now_ticks);
     submitted += pump(driver, driver.large, now_ticks);
   }
+  rest_paces();
   return submitted;
+}
+
+void Mover::rest_paces() {
+  for (std::size_t way = 0; way < paces_.size(); ++way) {
+    const auto waits = [way](const Driver& driver) {
+      return !driver.small.waiting[way].empty() || !driver.large.waiting[way].empty();
+    };
+    if (paces_[way] && std::none_of(drivers_.begin(), drivers_.end(), waits)) paces_[way]->rest();
+  }
 }
 
 std::size_t Mover::pump(Driver& driver, Queue& queue, std::uint64_t now_ticks) {
   std::size_t submitted = 0;
-  while (!queue.waiting.empty() && queue.pieces < queue.pieces_max &&
-         submit_next(driver, queue, now_ticks)) {
+  while (queue.pieces < queue.pieces_max) {
+    Heap* const heap = next_heap(driver, queue, now_ticks);
+    if (heap == nullptr || !submit_next(driver, queue, *heap, now_ticks)) break;
     submitted += 1;
   }
   return submitted;
 }
 
-/// Takes one step with the queue's most urgent transfer. @return false: the driver is full.
-bool Mover::submit_next(Driver& driver, Queue& queue, std::uint64_t now_ticks) {
-  const HeapEntry entry = queue.waiting.front();
+/// The heap with the most urgent transfer that the link lets go now. nullptr: there is none.
+Mover::Heap* Mover::next_heap(const Driver& driver, Queue& queue, std::uint64_t now_ticks) {
+  Heap* next = nullptr;
+  for (Heap& heap : queue.waiting) {
+    if (heap.empty() || !may_go(driver, active_[heap.front().slot], now_ticks)) continue;
+    if (next == nullptr || LessUrgent{}(next->front(), heap.front())) next = &heap;
+  }
+  return next;
+}
+
+/// Whether the link's pace lets the transfer's next piece go; notes when it will otherwise.
+bool Mover::may_go(const Driver& driver, Active& active, std::uint64_t now_ticks) {
+  Pace* const pace = pace_of(active.transfer);
+  if (pace == nullptr || active.code != Errc::kOk) return true;
+  if (active.sent_ticks == 0) active.sent_ticks = now_ticks;  // its time on the link begins
+  const TimePoint now = clock_.now();
+  const TimePoint due = pace->due(next_piece(driver, active).bytes, now);
+  if (due <= now) return true;
+  next_due_ = std::min(next_due_.value_or(due), due);
+  return false;
+}
+
+Mover::Piece Mover::next_piece(const Driver& driver, const Active& active) {
+  const Transfer& transfer = active.transfer;
+  const std::uint64_t at = transfer.arena_offset_bytes + active.submitted_bytes;
+  Piece piece;
+  piece.extent = &transfer.arena->extent_at(at);
+  piece.in_extent_bytes = std::min(transfer.bytes - active.submitted_bytes,
+                                   piece.extent->begin_bytes + piece.extent->length_bytes - at);
+  piece.bytes = std::min(piece.in_extent_bytes, driver.port.piece_bytes);
+  const Pace* const pace = pace_of(transfer);
+  if (pace != nullptr) piece.bytes = std::min(piece.bytes, pace->piece_bytes());
+  return piece;
+}
+
+/// Takes one step with the heap's most urgent transfer. @return false: the driver is full.
+bool Mover::submit_next(Driver& driver, Queue& queue, Heap& heap, std::uint64_t now_ticks) {
+  const HeapEntry entry = heap.front();
   Active& active = active_[entry.slot];
   const auto leave_heap = [&] {
-    std::pop_heap(queue.waiting.begin(), queue.waiting.end(), LessUrgent{});
-    queue.waiting.pop_back();
+    std::pop_heap(heap.begin(), heap.end(), LessUrgent{});
+    heap.pop_back();
     active.queued = false;
   };
   if (active.code != Errc::kOk) {
@@ -159,14 +212,11 @@ bool Mover::submit_next(Driver& driver, Queue& queue, std::uint64_t now_ticks) {
     finish_if_done(entry.slot);
     return true;
   }
-  const std::uint64_t at = active.transfer.arena_offset_bytes + active.submitted_bytes;
-  const ArenaExtent& extent = active.transfer.arena->extent_at(at);
-  const std::uint64_t left = active.transfer.bytes - active.submitted_bytes;
-  const std::uint64_t in_extent = extent.begin_bytes + extent.length_bytes - at;
-  const std::uint64_t bytes = std::min({left, in_extent, driver.port.piece_bytes});
+  const Piece piece = next_piece(driver, active);
+  const ArenaExtent& extent = *piece.extent;
   const OpId op = op_id(entry.slot, extent.node, next_op_++);
-  const auto ok = active.transfer.flash ? submit_stage(active, extent, bytes, op)
-                                        : submit_piece(driver, active, extent, bytes, op);
+  const auto ok = active.transfer.flash ? submit_stage(active, extent, piece.bytes, op)
+                                        : submit_piece(driver, active, extent, piece.bytes, op);
   if (!ok) {
     if (ok.error().code() == Errc::kBusy) return false;
     fail(active, ok.error().code(), op);
@@ -174,13 +224,15 @@ bool Mover::submit_next(Driver& driver, Queue& queue, std::uint64_t now_ticks) {
     finish_if_done(entry.slot);
     return true;
   }
-  if (active.submitted_bytes == 0) active.sent_ticks = now_ticks;
-  active.submitted_bytes += bytes;
+  Pace* const pace = pace_of(active.transfer);
+  if (pace != nullptr) pace->take(piece.bytes, clock_.now());
+  if (active.sent_ticks == 0) active.sent_ticks = now_ticks;
+  active.submitted_bytes += piece.bytes;
   active.pieces += 1;
   queue.pieces += 1;
-  const bool moved_on = bytes == left || bytes == in_extent;
+  const bool moved_on = piece.bytes == piece.in_extent_bytes;
   if (moved_on) leave_heap();
-  if (moved_on && bytes < left) enqueue(entry.slot, entry.order);
+  if (moved_on && active.submitted_bytes < active.transfer.bytes) enqueue(entry.slot, entry.order);
   return true;
 }
 
@@ -258,9 +310,15 @@ std::size_t Mover::poll(std::span<TransferDone> out) {
   return written;
 }
 
-bool Mover::waits_for_stager_only() const {
-  const auto idle = [](const Driver& driver) { return driver.pieces() == 0; };
-  return stage_.pieces() > 0 && std::all_of(drivers_.begin(), drivers_.end(), idle);
+bool Mover::drivers_idle() const {
+  return std::all_of(drivers_.begin(), drivers_.end(),
+                     [](const Driver& driver) { return driver.pieces() == 0; });
+}
+
+bool Mover::waits_for_stager_only() const { return stage_.pieces() > 0 && drivers_idle(); }
+
+std::optional<TimePoint> Mover::paced_until() const {
+  return drivers_idle() ? next_due_ : std::nullopt;
 }
 
 bool Mover::waits_for_peers_only() const {

@@ -11,6 +11,7 @@
 
 #include "client/transfer/arena_map.hpp"
 #include "client/transfer/node_fault.hpp"
+#include "client/transfer/pace.hpp"
 #include "client/transfer/stager.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
@@ -60,11 +61,12 @@ struct TransferDone {
   std::uint32_t owner = 0;
   std::uint64_t cookie = 0;
   Errc code = Errc::kOk;
-  NodeIndex node;                ///< whose part failed; meaningless with kOk
-  OpId failed;                   ///< the piece that failed first; likewise
-  bool staged = false;           ///< it was a move between arena and flash
-  std::uint64_t sent_ticks = 0;  ///< pump()'s time when its first piece was sent; 0: none was
-  bool dropped = false;          ///< nothing of it was moved, nor will be
+  NodeIndex node;       ///< whose part failed; meaningless with kOk
+  OpId failed;          ///< the piece that failed first; likewise
+  bool staged = false;  ///< it was a move between arena and flash
+  /// pump()'s time when its first piece was sent, or began its time on a paced link; 0: none was.
+  std::uint64_t sent_ticks = 0;
+  bool dropped = false;  ///< nothing of it was moved, nor will be
 };
 
 /// How the mover treats one driver.
@@ -107,6 +109,10 @@ class Mover {
   /// Start-up only. Without one no transfer may name flash.
   void set_stager(const StagePort& port);
 
+  /// Limits gets and puts to `bytes_per_s` (above 0) each way, all drivers together. Moves between
+  /// flash and pool memory do not count: they stay within the node. Start-up only.
+  void set_link(double bytes_per_s);
+
   /// @return kBusy: kTransfersMax are under way, nothing started. Arguments are our own: checked,
   /// not refused.
   [[nodiscard]] Result<void> start(const Transfer& transfer);
@@ -135,6 +141,9 @@ class Mover {
   [[nodiscard]] bool waits_for_peers_only() const;
   /// All pieces in flight are the stager's, which tells of their end by itself.
   [[nodiscard]] bool waits_for_stager_only() const;
+  /// Set where no driver has a piece in flight and the link's pace held one back at the last
+  /// pump(): when it may go.
+  [[nodiscard]] std::optional<TimePoint> paced_until() const;
 
  private:
   struct Active {
@@ -152,10 +161,23 @@ class Mover {
     std::uint64_t order = 0;
     std::uint32_t slot = 0;
   };
+  using Heap = std::vector<HeapEntry>;
   struct Queue {
-    std::vector<HeapEntry> waiting;  ///< heap
-    std::uint32_t pieces = 0;        ///< in flight
+    std::array<Heap, 2> waiting;  ///< by direction
+    std::uint32_t pieces = 0;     ///< in flight
     std::uint32_t pieces_max = 0;
+    [[nodiscard]] Heap& heap_of(Direction direction) {
+      return waiting[static_cast<std::size_t>(direction)];
+    }
+    void reserve() {
+      for (Heap& heap : waiting) heap.reserve(kTransfersMax);
+    }
+  };
+  /// What is to be submitted next of a transfer.
+  struct Piece {
+    const ArenaExtent* extent = nullptr;
+    std::uint64_t bytes = 0;
+    std::uint64_t in_extent_bytes = 0;  ///< left of the transfer there
   };
   struct Driver {
     DriverPort port;  ///< the stager's has no transport
@@ -172,9 +194,19 @@ class Mover {
   void end_waiting(Queue& queue, std::uint32_t owner, Ended how);
   void enqueue(std::uint32_t slot, std::uint64_t order);
   std::size_t pump(Driver& driver, Queue& queue, std::uint64_t now_ticks);
+  [[nodiscard]] Heap* next_heap(const Driver& driver, Queue& queue, std::uint64_t now_ticks);
+  [[nodiscard]] bool may_go(const Driver& driver, Active& active, std::uint64_t now_ticks);
+  [[nodiscard]] Piece next_piece(const Driver& driver, const Active& active);
+  /// nullptr: nothing holds the transfer to a rate.
+  [[nodiscard]] Pace* pace_of(const Transfer& transfer) {
+    std::optional<Pace>& pace = paces_[static_cast<std::size_t>(transfer.direction)];
+    return pace && !transfer.flash ? &*pace : nullptr;
+  }
+  void rest_paces();
+  [[nodiscard]] bool drivers_idle() const;
   [[nodiscard]] Result<void> submit_stage(const Active& active, const ArenaExtent& extent,
                                           std::uint64_t bytes, OpId op);
-  [[nodiscard]] bool submit_next(Driver& driver, Queue& queue, std::uint64_t now_ticks);
+  [[nodiscard]] bool submit_next(Driver& driver, Queue& queue, Heap& heap, std::uint64_t now_ticks);
   [[nodiscard]] Result<void> submit_piece(Driver& driver, const Active& active,
                                           const ArenaExtent& extent, std::uint64_t bytes, OpId op);
   void piece_done(Driver& driver, const Completion& completion);
@@ -186,6 +218,8 @@ class Mover {
   std::vector<Driver> drivers_;
   Stager* stager_ = nullptr;
   Driver stage_;
+  std::array<std::optional<Pace>, 2> paces_;  ///< by direction; none: no limit
+  std::optional<TimePoint> next_due_;         ///< of the pieces that the last pump() held back
   std::vector<Active> active_;
   std::vector<std::uint32_t> free_;
   std::uint32_t free_count_ = kTransfersMax;

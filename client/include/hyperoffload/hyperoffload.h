@@ -97,6 +97,9 @@ typedef struct ho_connect_options {
                              has some left there. "auto" (also NULL and ""): of ho_load, the one
                              that most of the arena lies on; else, and of ho_allocate, the one that
                              the calling thread runs on. A node's number, as "1"; or "off" */
+  uint64_t link_bytes_per_s; /* limits the job's gets and its puts to this rate each, over all nodes
+                                together; what moves between flash and pool memory does not count.
+                                0: no limit */
 } ho_connect_options;
 
 HO_API const char* ho_version(void);

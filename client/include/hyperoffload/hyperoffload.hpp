@@ -124,11 +124,12 @@ class Pool {
     std::string ofi_provider = {};     ///< these three: empty: what fits the daemon
     std::string ofi_domain = {};
     std::string ofi_interface = {};
-    std::uint32_t ofi_connections = 0;  ///< 0: the library's default
-    std::string ucx_devices = {};       ///< empty: all that are up
-    std::string ucx_transports = {};    ///< empty: "rc"
-    std::uint32_t local_threads = 0;    ///< 0: by the cores there are
-    std::string local_numa = "auto";    ///< as ho_connect_options::local_numa
+    std::uint32_t ofi_connections = 0;   ///< 0: the library's default
+    std::string ucx_devices = {};        ///< empty: all that are up
+    std::string ucx_transports = {};     ///< empty: "rc"
+    std::uint32_t local_threads = 0;     ///< 0: by the cores there are
+    std::string local_numa = "auto";     ///< as ho_connect_options::local_numa
+    std::uint64_t link_bytes_per_s = 0;  ///< each way; 0: no limit
   };
 
   explicit Pool(const Options& options) {
@@ -147,6 +148,7 @@ class Pool {
     given.ucx_transports = options.ucx_transports.c_str();
     given.local_threads = options.local_threads;
     given.local_numa = options.local_numa.c_str();
+    given.link_bytes_per_s = options.link_bytes_per_s;
     check(ho_connect(&given, &handle_));
   }
   Pool(Pool&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}

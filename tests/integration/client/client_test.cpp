@@ -72,6 +72,21 @@ TEST_CASE("client: put and get return the same bytes over every transport") {
   CHECK(nodes.granted_bytes(1) == 0);
 }
 
+TEST_CASE("client: a link with a limit moves the same bytes, no faster than that") {
+  TwoNodes nodes;
+  for (const char* transport : {"auto", "ofi"}) {
+    hyperoffload::Pool::Options options;
+    options.pool = nodes.address(0);
+    options.transport = transport;
+    options.link_bytes_per_s = 50'000'000;
+    const hyperoffload::Pool pool(options);
+    const auto start = std::chrono::steady_clock::now();
+    round_trip(pool.get(), 5'000'000, 4096);
+    // Once there and once back, less what a link may make up.
+    CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(190));
+  }
+}
+
 TEST_CASE("client: a node of this machine that is named by TCP is reached like the others") {
   TwoNodes nodes({.tcp = true});
   for (const char* transport : {"auto", "local"}) {
