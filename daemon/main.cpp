@@ -19,7 +19,7 @@ namespace {
 
 enum class Mode : std::uint8_t { kServe, kCheckConfig };
 
-/// SIGTERM and SIGINT wait until Node::run() is ready for them: a daemon that is told to end while
+/// SIGTERM and SIGINT wait until Node::run() is ready for them: a daemon that gets a signal while
 /// it starts ends in order too. Threads made from here on inherit the mask.
 void hold_end_signals() {
   sigset_t held{};

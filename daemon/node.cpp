@@ -60,8 +60,8 @@ std::size_t sessions_for_descriptors(std::size_t rails) {
   return std::max<std::size_t>(limit.rlim_cur / 2 / (14 * rails), 16);
 }
 
-/// The shares that memory can be made by. A system that forbids placing it, as containers often do,
-/// leaves the pool undivided, and is told once.
+/// The NUMA shares that memory can be divided by. A system that forbids placing memory, as
+/// containers often do, leaves the pool undivided; the log says so once.
 Result<std::vector<NumaShare>> usable_shares(const DaemonConfig& config, const PagePlan& pages) {
   auto shares = check_numa(config, pages);
   if (!shares || shares->empty()) return shares;
@@ -300,7 +300,7 @@ void Node::drain_step() {
   const TimePoint now = parts.clock.now();
   if (now >= parts.drain_end && !parts.cut_off) {
     parts.cut_off = true;
-    // First nobody is told of a transfer as done any more, then the memory goes.
+    // No client may hear that a transfer is done after the memory has gone.
     parts.server.stop();
     parts.data->shut();
     parts.grants.give_up();

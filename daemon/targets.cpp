@@ -78,7 +78,7 @@ Result<void> check_own_address(const std::string& text) {
   const UniqueFd fd(::socket(where.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return errno_error(errno, text);
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&where), length) == 0) return {};
-  return Error(Errc::kInvalidArgument, text + " is no address of this machine");
+  return Error(Errc::kInvalidArgument, text + " is not an address of this machine");
 }
 
 std::optional<ConfigMistake> find_mistake(const OfiSettings& ofi) {

@@ -14,7 +14,7 @@ namespace ho::daemon {
 /// The drivers by which this daemon gives its memory out.
 struct Targets {
   std::vector<std::unique_ptr<transport::Target>> targets;
-  std::vector<DriverOff> off;  ///< forbidden by the configuration, or not to be had here
+  std::vector<DriverOff> off;  ///< forbidden by the configuration, or not available here
 };
 
 /// Makes those that the configuration has and allows. One that it names by `transport` must be had;
@@ -25,7 +25,7 @@ struct Targets {
 
 /// A mistake in the configuration that only this machine can tell.
 struct ConfigMistake {
-  int line = 0;  ///< of the file, from 1
+  int line = 0;  ///< in the file, from 1
   Error error;   ///< its context begins with the field
 };
 

@@ -12,7 +12,7 @@ namespace ho::daemon {
 class UnixListener {
  public:
   /// Binds with mode 0660. A socket file that nobody answers on is stale and replaced.
-  /// @return kAlreadyExists: another daemon answers there. kConflict: the file is no socket.
+  /// @return kAlreadyExists: another daemon answers there. kConflict: the file is not a socket.
   /// kNotFound: no such folder. kPermissionDenied, kIo.
   [[nodiscard]] static Result<UnixListener> create(const std::string& path);
 

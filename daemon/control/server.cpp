@@ -274,7 +274,7 @@ void Server::ended(const std::shared_ptr<Connection>& connection, const Error& w
                          connection->peer().description + ": " + why.context());
 }
 
-/// One line a second at most: whoever sends garbage must not fill the log with it.
+/// At most one line a second, so that a peer that sends garbage cannot fill the log.
 bool Server::may_log(TimePoint& last) const {
   const TimePoint now = SteadyClock().now();
   if (now - last < std::chrono::seconds(1)) return false;

@@ -20,7 +20,7 @@ class io_context;
 namespace ho::daemon {
 
 /// Accepts control connections and carries requests to the Service and answers back, within the
-/// limits of Options. What is not our protocol closes its own connection and nothing else.
+/// limits of Options. Bytes that break the protocol close only their own connection.
 ///
 /// Owner: the control thread. Lifecycle: add() listeners -> start() -> stop().
 class Server {
@@ -33,7 +33,7 @@ class Server {
     /// A hello is some hundred bytes; the largest request names the segments it releases.
     std::uint32_t hello_bytes_max = 4 * 1024;
     std::uint32_t request_bytes_max = 256 * 1024;
-    std::size_t unsent_bytes_max = 8 * std::size_t{1024 * 1024};  ///< of one connection
+    std::size_t unsent_bytes_max = 8 * std::size_t{1024 * 1024};  ///< for one connection
     std::size_t unsent_bytes_total_max = 64 * std::size_t{1024 * 1024};
   };
 

@@ -53,8 +53,8 @@ std::string kind_of(const pb::Request& request) {
   return field == nullptr ? "unknown" : field->name();
 }
 
-/// Whoever gets such an answer asked for what is not its own or makes no sense; the others (busy,
-/// exhausted, ...) are the pool's state and nobody's fault.
+/// Whether the request was wrong: it named something that the session does not own, or makes no
+/// sense. The other codes (busy, exhausted, ...) describe the pool's state.
 bool is_refusal(Errc code) {
   return code == Errc::kPermissionDenied || code == Errc::kNotFound || code == Errc::kConflict ||
          code == Errc::kInvalidArgument || code == Errc::kOutOfRange || code == Errc::kUnsupported;
@@ -292,7 +292,7 @@ void Service::flash_allocate(const Request& request, const Reply& reply) {
         }
         response.mutable_flash_allocate()->set_extent_id(made->id);
         response.mutable_flash_allocate()->set_access(made->access);
-        // Nobody knows of it: a durable one would stay for ever.
+        // No client knows of it: a durable one would stay forever.
         if (!reply(response, {})) staging_.free(session, made->id, [](const auto&) {});
       });
 }

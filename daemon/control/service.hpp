@@ -27,7 +27,7 @@ class FlashLoop;
 
 namespace ho::daemon {
 
-/// Who is at the other end of a control connection.
+/// Describes the other end of a control connection.
 struct PeerInfo {
   bool same_node = false;    ///< came over the Unix socket: descriptors can pass
   std::uint32_t pid = 0;     ///< as the kernel (Unix) or the peer's hello (TCP) says

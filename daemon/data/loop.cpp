@@ -18,8 +18,8 @@ namespace ho::daemon {
 namespace {
 
 constexpr std::size_t kWaitingMax = 256;
-/// Requests between two looks at the targets: an address for a session takes a while, and nobody's
-/// transfers are served meanwhile.
+/// Requests between two looks at the targets: making an address for a session takes a while,
+/// and no transfers are served meanwhile.
 constexpr std::size_t kRequestsPerRound = 4;
 // Waking a sleeping thread costs 15-50 us, so a little spinning pays.
 // Source: FACTS, wake-up cost measured on a two-core virtual machine, 2026.

@@ -12,7 +12,8 @@ HEADER_SUFFIXES = (".hpp", ".h")
 TEXT_SUFFIXES = SOURCE_SUFFIXES + (
     ".proto", ".txt", ".md", ".py", ".sh", ".cmake", ".in", ".textproto", ".service", ".json", ".yml", "")
 TOP_LEVEL = {
-    "CMakeLists.txt", "CMakePresets.json", "README.md", "CHANGELOG.md", "LICENSE", ".clang-format", ".clang-tidy",
+    "CMakeLists.txt", "CMakePresets.json", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", ".clang-format",
+    ".clang-tidy",
     ".editorconfig", ".gitignore", ".gitattributes", ".ci", "common", "proto", "daemon", "client", "tools",
     "deploy", "tests"}
 LABELS = {"unit", "conformance", "sim", "tidy", "integration", "fuzz", "soak", "perf"}

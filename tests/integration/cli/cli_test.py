@@ -382,7 +382,7 @@ class Sweep(Command):
         with open(page, encoding="utf-8") as file:
             text = file.read()
         self.assertIn("<svg", text)
-        self.assertNotIn("x</script>", text)  # of the graph's name
+        self.assertNotIn("x</script>", text)  # from the graph's name
 
     def test_the_table_has_a_row_a_point_and_no_progress_is_written_to_a_file(self):
         result = self.sweep("--device-memory", "60%,1KiB", "--bandwidth", "1")

@@ -98,7 +98,7 @@ with tempfile.TemporaryDirectory() as name:
         assert any(why in stage.stderr for why in ("O_DIRECT", "io_uring", "no flash")), stage.stderr
     assert not (folder / "flash").exists()
 
-    # What is measured without a pool is a daemon, and it ends with its starter.
+    # Without a pool, bench measures a daemon of its own, which ends with its starter.
     for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         temporary = folder / number.name
         temporary.mkdir()

@@ -71,7 +71,7 @@ Attached attach(ControlClient& client, const Session& session, const Clock& cloc
 
 }  // namespace
 
-TEST_CASE("daemon: a get that is told as done while the daemon drains read what was there") {
+TEST_CASE("daemon: a get that completes during a drain has read the bytes that were there") {
   const SteadyClock clock;
   for (int round = 0; round < 3; ++round) {
     INFO("round " << round);

@@ -95,4 +95,4 @@ with tempfile.TemporaryDirectory() as name:
     refused(folder, 'ofi { }\nofi {\n address: "192.0.2.1"\n}\ninsecure: true', 2, f"{at}:4: ofi: address: ", "192.0.2.1")
     refused(folder, 'ofi {\n domain: "nonesuch0"\n}', 2, f"{at}:3: ofi: domain: ", "nonesuch0", "lo")
     refused(folder, 'insecure: true\nofi {\n\n interface: "nonesuch0"\n}', 2, f"{at}:5: ofi: interface: ", "nonesuch0")
-    refused(folder, 'insecure: true ofi {\n address: "192.0.2.77"\n}', 2, f"{at}:3: ofi: address: 192.0.2.77 is no address")
+    refused(folder, 'insecure: true ofi {\n address: "192.0.2.77"\n}', 2, f"{at}:3: ofi: address: 192.0.2.77 is not an address")

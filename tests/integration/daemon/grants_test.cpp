@@ -122,7 +122,7 @@ TEST_CASE("daemon: granted memory is zeroed, writable, and SIGBUS-dead after rel
   }
 }
 
-TEST_CASE("daemon: whoever cuts a segment short, or tries to make it longer, harms no one else") {
+TEST_CASE("daemon: a client that truncates or extends its segment harms no other client") {
   const TempFolder folder;
   const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
   const auto client = connect(unix_address(folder));
@@ -134,7 +134,7 @@ TEST_CASE("daemon: whoever cuts a segment short, or tries to make it longer, har
   CHECK(::ftruncate(fd, kSegment + 4096) != 0);
   CHECK(errno == EPERM);
   CHECK(::fallocate(fd, 0, kSegment, 4096) != 0);
-  // Whoever could forbid that it is cut would keep the memory when the grant has ended.
+  // A client that could seal the file against truncation would keep the memory after its grant.
   for (const int seal : {F_SEAL_SHRINK, F_SEAL_WRITE, F_SEAL_FUTURE_WRITE}) {
     CHECK(::fcntl(fd, F_ADD_SEALS, seal) != 0);
     CHECK(errno == EPERM);
@@ -202,7 +202,7 @@ class HugePages {
 
 TEST_CASE("daemon: grants of huge pages work over every driver") {
   const HugePages pages(16);
-  if (!pages.enough()) return skip("no 16 huge pages to be had: needs root and free memory");
+  if (!pages.enough()) return skip("16 huge pages are not available: needs root and free memory");
   const TempFolder folder;
   const DaemonProcess daemon(folder, "d", {small_config(folder, "ofi { }\n"), {}, false});
   const auto client = connect(unix_address(folder));

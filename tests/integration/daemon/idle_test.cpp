@@ -81,8 +81,8 @@ TEST_CASE("daemon: with 64 idle sessions it sleeps") {
   const double wakes = static_cast<double>(after.sleeps - before.sleeps) / seconds;
   std::cout << "idle: " << core * 100 << " % of a core, " << wakes << " wake-ups a second\n";
   // Promised are 0.5 %. Ten times that is for a busy or emulated machine; a thread that spins takes
-  // all of a core. Of wake-ups some five a second are the daemon's own: one a second of each
-  // session's would be 64.
+  // all of a core. The daemon itself wakes up some five times a second; one wake-up
+  // a second for each session would be 64.
   CHECK(core < 0.05);
   CHECK(wakes < 30);
   CHECK(idlers.front()->control->status(soon()).ok());

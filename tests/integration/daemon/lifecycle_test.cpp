@@ -250,7 +250,7 @@ TEST_CASE("daemon: garbage closes its own connection and nothing else") {
       const UniqueFd fd = dial_raw(address);
       std::string bytes(64 + random.below(4096), '\0');
       for (char& byte : bytes) byte = static_cast<char>(random.next());
-      // Every second one is a frame of ours with garbage in it.
+      // Every second message is a well-formed frame that contains garbage.
       const std::string sent = round % 2 == 0 ? bytes : *encode_frame(bytes, 0);
       static_cast<void>(::send(fd.get(), sent.data(), sent.size(), MSG_NOSIGNAL));
       CHECK(closed_by_peer(fd));

@@ -52,7 +52,7 @@ std::size_t times(const std::string& text, const std::string& part) {
   return count;
 }
 
-/// A pool that is not divided: wishes change nothing, and nothing is told.
+/// A pool that is not divided: preferences change nothing, and nothing is reported.
 void check_undivided(const std::string& address) {
   const auto client = connect(address);
   const auto session = client->open_session("job", soon());

@@ -39,7 +39,7 @@ class StagingClient {
   [[nodiscard]] const Session& session() const { return session_; }
   [[nodiscard]] SegmentId segment() const { return granted_.id; }
   [[nodiscard]] std::span<std::byte> memory() const { return memory_; }
-  [[nodiscard]] int descriptor() const { return granted_.fd.get(); }  ///< of the segment
+  [[nodiscard]] int descriptor() const { return granted_.fd.get(); }  ///< the segment's
 
   /// The test fails where there is none.
   [[nodiscard]] FlashExtent allocate(std::uint64_t bytes, FlashPolicy policy);

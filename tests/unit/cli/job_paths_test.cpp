@@ -17,7 +17,7 @@ constexpr int kNodes = 8;
 /// What the drivers of one test share.
 struct Meeting {
   std::atomic<int> waiting{0};
-  std::atomic<TimePoint> last_deadline{};  ///< of the connect() that was called last
+  std::atomic<TimePoint> last_deadline{};  ///< the last connect() call's
 };
 
 /// A driver that connects nobody before all nodes are being connected: one after the other, none
