@@ -113,8 +113,6 @@ Found check_operands(const Schedule& schedule) {
       };
       if (std::exchange(named[s], p) == p)
         return violation("operand-twice", "the position names the storage twice");
-      auto [rule, detail] = placement_fault(schedule, operand.storage, operand.device_offset_bytes);
-      if (rule != nullptr) return violation(rule, std::move(detail));
       if (schedule.storages[s].kind != StorageKind::kWorkspace) continue;
       if (operand.access != Access::kWrite)
         return violation("workspace", "no op may read a WORKSPACE");
@@ -207,31 +205,54 @@ Found check_cache_op(const Schedule& schedule, CacheOpList list, std::size_t ind
   if (auto [rule, detail] = staging_fault(schedule, op); rule != nullptr) {
     return violation(rule, std::move(detail));
   }
-  if (stages(op)) return std::nullopt;
-  auto [rule, detail] = placement_fault(schedule, op.storage, op.device_offset_bytes);
-  if (rule != nullptr) return violation(rule, std::move(detail));
+  return std::nullopt;
+}
+
+using Lists = std::array<std::pair<CacheOpList, const std::vector<CacheOp>*>, 3>;
+
+Lists lists_of(const Schedule& schedule) {
+  return {{{CacheOpList::kSteady, &schedule.cache_ops},
+           {CacheOpList::kPrologue, &schedule.prologue},
+           {CacheOpList::kEpilogue, &schedule.epilogue}}};
+}
+
+/// Offsets that are aligned and inside the arena.
+Found check_placement(const Schedule& schedule) {
+  for (std::uint32_t p = 0; p < schedule.positions.size(); ++p) {
+    for (const Operand& operand : schedule.positions[p].operands) {
+      auto [rule, detail] = placement_fault(schedule, operand.storage, operand.device_offset_bytes);
+      if (rule == nullptr) continue;
+      return Violation{rule, describe(schedule, Position(p)), describe(schedule, operand.storage),
+                       std::move(detail)};
+    }
+  }
+  for (const auto& [list, ops] : lists_of(schedule)) {
+    for (std::size_t i = 0; i < ops->size(); ++i) {
+      if (stages((*ops)[i])) continue;
+      auto [rule, detail] =
+          placement_fault(schedule, (*ops)[i].storage, (*ops)[i].device_offset_bytes);
+      if (rule == nullptr) continue;
+      return Violation{rule, describe(schedule, list, i), "", std::move(detail)};
+    }
+  }
   return std::nullopt;
 }
 
 }  // namespace
 
-Found check_static(const Schedule& schedule) {
+Found check_static(const Schedule& schedule, Placement placement) {
   if (schedule.positions.empty()) {
-    return Violation{"no-positions", "schedule", "", "the schedule has no positions"};
+    return Violation{"no-positions", "schedule", "", "there is nothing to run"};
   }
   if (auto found = check_arena(schedule)) return found;
   if (auto found = check_homes(schedule)) return found;
   if (auto found = check_operands(schedule)) return found;
-  const std::array<std::pair<CacheOpList, const std::vector<CacheOp>*>, 3> lists{
-      {{CacheOpList::kSteady, &schedule.cache_ops},
-       {CacheOpList::kPrologue, &schedule.prologue},
-       {CacheOpList::kEpilogue, &schedule.epilogue}}};
-  for (const auto& [list, ops] : lists) {
+  for (const auto& [list, ops] : lists_of(schedule)) {
     for (std::size_t i = 0; i < ops->size(); ++i) {
       if (auto found = check_cache_op(schedule, list, i, (*ops)[i])) return found;
     }
   }
-  return std::nullopt;
+  return placement == Placement::kPlanned ? check_placement(schedule) : std::nullopt;
 }
 
 }  // namespace ho::schedule::proof

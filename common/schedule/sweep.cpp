@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/base/units.hpp"
 #include "common/schedule/describe.hpp"
 
 namespace ho::schedule::proof {
@@ -18,11 +19,14 @@ std::uint64_t home_address(const HomeSlot& home) {
 
 }  // namespace
 
-Sweep::Sweep(const Schedule& schedule, Unrolled& unrolled)
+Sweep::Sweep(const Schedule& schedule, Unrolled& unrolled, const SweepRules& rules)
     : schedule_(schedule),
       unrolled_(unrolled),
+      rules_(rules),
       last_position_(schedule.storages.size(), kNone),
-      states_(schedule.storages.size()) {
+      states_(schedule.storages.size()),
+      last_stay_(schedule.storages.size(), kNone),
+      live_(schedule.arena_bytes) {
   for (std::uint32_t p = 0; p < schedule.positions.size(); ++p) {
     for (const Operand& operand : schedule.positions[p].operands) {
       last_position_[operand.storage.value()] = p;
@@ -47,6 +51,7 @@ std::optional<Violation> Sweep::run() {
       if (auto found = run_instances(unrolled_.op_end(step, position))) return found;
     }
   }
+  if (auto found = check_repeats()) return found;
   if (auto found = run_instances(unrolled_.finish())) return found;
   return finish();
 }
@@ -54,6 +59,7 @@ std::optional<Violation> Sweep::run() {
 /// Values of storages that are not persistent end. The job has filled the home slots of its inputs.
 Sweep::Found Sweep::begin_step(std::uint32_t step) {
   const Moment moment = unrolled_.step_begin(step);
+  free_at_.push_back(live_.free_at(moment, unrolled_.first_of(step)));
   for (std::uint32_t s = 0; s < schedule_.storages.size(); ++s) {
     const Storage& storage = schedule_.storages[s];
     if (storage.persistent) continue;
@@ -95,10 +101,29 @@ Sweep::Found Sweep::run_op(std::uint32_t step, std::uint32_t position) {
   for (const Operand& operand : operands) {
     const std::uint32_t s = operand.storage.value();
     if (schedule_.storages[s].persistent || last_position_[s] != position) continue;
-    stays_[states_[s].stay].end = Stay::End::kDied;
-    states_[s].stay = kNone;
+    if (auto found = end_of_life(step, position, s)) return found;
   }
   return std::nullopt;
+}
+
+/// Nothing needs the storage any more. A job that places it frees it then.
+Sweep::Found Sweep::end_of_life(std::uint32_t step, std::uint32_t position, std::uint32_t storage) {
+  Stay& stay = stays_[states_[storage].stay];
+  stay.end = Stay::End::kDied;
+  states_[storage].stay = kNone;
+  if (!rules_.host) return std::nullopt;
+  for (InstanceId i = stay.first_store; i != kNone; i = next_[i]) {
+    if (unrolled_.complete_at(i, unrolled_.op_start(step, position))) continue;
+    return violation(
+        "freed-before-store", unrolled_.describe_position(step, position), unrolled_.describe(i),
+        "the storage ends with the op, which does not wait for the store that reads it");
+  }
+  live_.end_at(unrolled_.op_end(step, position), bytes_of(stay));
+  return std::nullopt;
+}
+
+std::uint64_t Sweep::bytes_of(const Stay& stay) const {
+  return align_up(schedule_.storages[stay.storage].bytes, schedule_.align_bytes);
 }
 
 Sweep::Found Sweep::access(std::uint32_t step, std::uint32_t position, const Operand& operand) {
@@ -119,7 +144,7 @@ Sweep::Found Sweep::access(std::uint32_t step, std::uint32_t position, const Ope
     if (auto found = begin_stay(stay)) return found;
   }
   Stay& stay = stays_[state.stay];
-  if (stay.offset_bytes != operand.device_offset_bytes) {
+  if (rules_.offsets && stay.offset_bytes != operand.device_offset_bytes) {
     return fail("wrong-offset", describe_stay(stay),
                 "the op expects the storage at " + std::to_string(operand.device_offset_bytes) +
                     "; it is at " + std::to_string(stay.offset_bytes));
@@ -236,7 +261,7 @@ Sweep::Found Sweep::check_resident(InstanceId instance, Stay*& stay) {
                      "the storage is not on the device at that time");
   }
   stay = &stays_[state.stay];
-  if (stay->offset_bytes != op.device_offset_bytes) {
+  if (rules_.offsets && stay->offset_bytes != op.device_offset_bytes) {
     return violation("wrong-offset", unrolled_.describe(instance), describe_stay(*stay),
                      "the storage is at " + std::to_string(stay->offset_bytes));
   }
@@ -271,6 +296,7 @@ Sweep::Found Sweep::detach(InstanceId instance) {
   stay->end = Stay::End::kDetached;
   stay->detach = instance;
   states_[stay->storage].stay = kNone;
+  if (rules_.host) live_.end_by(instance, unrolled_.complete_by(instance), bytes_of(*stay));
   return std::nullopt;
 }
 
@@ -307,6 +333,14 @@ Sweep::Found Sweep::begin_stay(const Stay& stay) {
   const auto id = static_cast<std::uint32_t>(stays_.size());
   stays_.push_back(stay);
   states_[stay.storage].stay = id;
+  if (rules_.host) {
+    const std::uint32_t old = std::exchange(last_stay_[stay.storage], id);
+    if (old != kNone && !stay_over(stays_[old], stay)) {
+      return violation("stays-overlap", describe_stay(stays_[old]), describe_stay(stay),
+                       "the job places a storage once at a time, and the first may not be over");
+    }
+  }
+  if (!rules_.offsets) return take_live_bytes(stay);
   const std::uint64_t end_bytes = stay.offset_bytes + schedule_.storages[stay.storage].bytes;
   Found found;
   device_.take(stay.offset_bytes, end_bytes, id, [&](std::uint32_t old) {
@@ -315,6 +349,27 @@ Sweep::Found Sweep::begin_stay(const Stay& stay) {
                       "the second uses bytes that the first may still use");
   });
   return found;
+}
+
+Sweep::Found Sweep::take_live_bytes(const Stay& stay) {
+  const bool fetched = stay.prefetch != kNone;
+  const std::uint64_t missing =
+      live_.begin(bytes_of(stay), fetched ? unrolled_.starts_after(stay.prefetch) : stay.begin,
+                  fetched ? unrolled_.waits_for(stay.prefetch) : std::vector<InstanceId>());
+  if (missing == 0) return std::nullopt;
+  return violation("live-bytes", describe_stay(stay), "",
+                   "it may begin while the device is full: " + std::to_string(missing) +
+                       " bytes are missing of " + std::to_string(schedule_.arena_bytes));
+}
+
+/// Every later step goes like one of those that were walked through, if one leaves as many bytes
+/// free as the one before it, by the same events.
+Sweep::Found Sweep::check_repeats() const {
+  if (rules_.offsets) return std::nullopt;
+  const auto at_end = live_.free_at(unrolled_.finish(), unrolled_.first_of(kSteps));
+  if (free_at_[1] == free_at_[2] || free_at_[2] == at_end) return std::nullopt;
+  return violation("live-bytes", "steps", "",
+                   "each leaves other bytes free than the one before it");
 }
 
 bool Sweep::copy_done(const Copy& old, const Copy& next, Moment moment) {

@@ -1,16 +1,26 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/schedule/byte_owners.hpp"
+#include "common/schedule/live_bytes.hpp"
 #include "common/schedule/schedule.hpp"
 #include "common/schedule/unroll.hpp"
 #include "common/schedule/validate.hpp"
 
 namespace ho::schedule::proof {
+
+/// The demands on the bytes on the device.
+struct SweepRules {
+  bool offsets = true;  ///< storages lie at their offsets; each byte has one owner at a time
+  /// The job places storages: each has one stay at a time, no Store reads one that ends, and
+  /// without offsets at most arena_bytes are on the device at a time.
+  bool host = false;
+};
 
 /// Walks once through the linear order of the unrolled schedule. Tracks the owner of each byte and
 /// the place of each storage's latest value. Requires of each event that the events it conflicts
@@ -23,7 +33,7 @@ namespace ho::schedule::proof {
 class Sweep {
  public:
   /// Both arguments must outlive this object. `unrolled` must have no violation.
-  Sweep(const Schedule& schedule, Unrolled& unrolled);
+  Sweep(const Schedule& schedule, Unrolled& unrolled, const SweepRules& rules);
 
   /// The first broken rule, or nullopt.
   [[nodiscard]] std::optional<Violation> run();
@@ -78,6 +88,10 @@ class Sweep {
   Found finish() const;
 
   Found begin_stay(const Stay& stay);
+  Found take_live_bytes(const Stay& stay);
+  Found check_repeats() const;
+  Found end_of_life(std::uint32_t step, std::uint32_t position, std::uint32_t storage);
+  [[nodiscard]] std::uint64_t bytes_of(const Stay& stay) const;
   Found supply(std::uint32_t storage, Moment moment);
   Found write_copy(Held& held, const Copy& copy, Moment moment);
   Found read_copy(InstanceId instance, Held& held, const HomeSlot& slot);
@@ -94,13 +108,17 @@ class Sweep {
 
   const Schedule& schedule_;
   Unrolled& unrolled_;
+  const SweepRules rules_;
   std::vector<std::uint32_t> last_position_;  ///< per storage: its last access in a step
   std::vector<State> states_;                 ///< per storage
   std::vector<Stay> stays_;
   std::vector<Copy> copies_;
   std::vector<InstanceId> next_;  ///< per instance: the next in the list of its stay or copy
-  ByteOwners device_;             ///< owners: indices into stays_
-  ByteOwners home_;               ///< owners: indices into copies_; addresses: see home_address()
+  std::vector<std::uint32_t> last_stay_;  ///< per storage; of the host's rules
+  LiveBytes live_;                        ///< likewise
+  std::vector<std::map<std::uint32_t, std::uint64_t>> free_at_;  ///< per step: as it begins
+  ByteOwners device_;                                            ///< owners: indices into stays_
+  ByteOwners home_;  ///< owners: indices into copies_; addresses: see home_address()
 };
 
 }  // namespace ho::schedule::proof

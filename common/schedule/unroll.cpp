@@ -17,7 +17,8 @@ constexpr std::uint32_t kNoKey = UINT32_MAX;
 
 }  // namespace
 
-Unrolled::Unrolled(const Schedule& schedule) : schedule_(schedule) {
+Unrolled::Unrolled(const Schedule& schedule, Detaches detaches)
+    : schedule_(schedule), detaches_(detaches) {
   if (schedule.positions.size() > kUnrollableMax || schedule.cache_ops.size() > kUnrollableMax ||
       schedule.prologue.size() > kUnrollableMax || schedule.epilogue.size() > kUnrollableMax) {
     violation_ = Violation{"too-complex", "schedule", "", "more than 2^28 positions or cache ops"};
@@ -128,6 +129,12 @@ void Unrolled::for_each_dependency(InstanceId instance, Visit&& visit) const {
       visit((place.step - 1) * steady_ + ref.op.value());
     }
   }
+}
+
+std::vector<InstanceId> Unrolled::waits_for(InstanceId instance) const {
+  std::vector<InstanceId> found;
+  for_each_dependency(instance, [&](InstanceId d) { found.push_back(d); });
+  return found;
 }
 
 template <typename Visit>
@@ -294,6 +301,7 @@ Unrolled::Range Unrolled::after(Moment moment) const {
 
 bool Unrolled::complete_at(InstanceId instance, Moment moment) {
   if (hi_[instance] <= moment) return true;
+  if (detaches_ == Detaches::kTakeTime) return false;
   constexpr int kDetachDepthMax = 16;
   return settled_before(instance, moment, kDetachDepthMax);
 }
@@ -321,7 +329,7 @@ bool Unrolled::completes_before(InstanceId a, InstanceId b) {
   if (a == b || rank_[a] >= rank_[b]) return false;
   if (hi_[a] <= lo_[b]) return true;
   if (is_ancestor(a, b)) return true;
-  if (op(a).kind != CacheOpKind::kDetach) return false;
+  if (op(a).kind != CacheOpKind::kDetach || detaches_ == Detaches::kTakeTime) return false;
   const Place place = at(a);
   const auto& after = place.op->after_position;
   const Moment own = after ? op_end(place.step, after->value()) : step_begin(place.step);

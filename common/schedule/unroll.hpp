@@ -23,6 +23,10 @@ inline constexpr Moment kBeforeAll = 0;
 /// step after a steady step.
 inline constexpr std::uint32_t kSteps = 3;
 
+/// Whether a Detach is complete as soon as all that it waits for is. Where the job drops the memory
+/// it takes time, like a transfer.
+enum class Detaches : std::uint8_t { kTakeNoTime, kTakeTime };
+
 /// A schedule unrolled over kSteps steps: when each instance of a cache op can run relative to the
 /// compute chain and to other instances, and one possible order of all events.
 ///
@@ -31,7 +35,7 @@ inline constexpr std::uint32_t kSteps = 3;
 class Unrolled {
  public:
   /// Computes the order. The schedule must outlive this object and have passed check_structure().
-  explicit Unrolled(const Schedule& schedule);
+  Unrolled(const Schedule& schedule, Detaches detaches);
 
   /// A cycle through dependencies and positions, a schedule too large to unroll, or nullopt.
   [[nodiscard]] const std::optional<Violation>& violation() const { return violation_; }
@@ -57,6 +61,12 @@ class Unrolled {
 
   /// The largest moment known to precede the start of the instance.
   [[nodiscard]] Moment starts_after(InstanceId instance) const { return lo_[instance]; }
+  /// The smallest moment known to follow the completion of the instance.
+  [[nodiscard]] Moment complete_by(InstanceId instance) const { return hi_[instance]; }
+  /// The first instance of a step; one behind the last step's for kSteps.
+  [[nodiscard]] InstanceId first_of(std::uint32_t step) const { return step * steady_; }
+  /// The instances that the instance waits for directly.
+  [[nodiscard]] std::vector<InstanceId> waits_for(InstanceId instance) const;
   /// Whether `instance` is complete at `moment` in every execution. `moment` is the start of an op,
   /// the begin of a step or finish().
   [[nodiscard]] bool complete_at(InstanceId instance, Moment moment);
@@ -107,6 +117,7 @@ class Unrolled {
   [[nodiscard]] bool is_ancestor(InstanceId a, InstanceId b);
 
   const Schedule& schedule_;
+  const Detaches detaches_;
   std::uint32_t positions_ = 0;
   std::uint32_t steady_ = 0;  ///< cache ops per step
   std::uint32_t instances_ = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -15,11 +16,19 @@ struct Violation {
   std::string detail;  ///< a sentence for people
 };
 
+/// Decides where storages lie on the device.
+enum class Placement : std::uint8_t {
+  kPlanned,  ///< the schedule, by its offsets
+  kByHost,  ///< the job that runs it, which takes memory where a stay begins and drops it where the
+            ///< stay ends: offsets mean nothing
+};
+
 /// Proves that a schedule is legal in every execution that respects its dependencies, whatever the
 /// timing (FORMATS.md defines legal), or returns the first broken rule. Independent of the planner:
 /// it uses happens-before only and never the predicted times. Never crashes, whatever the schedule
 /// holds. Time is near-linear in the number of ops and cache ops; a proof that needs more is
 /// refused as "too-complex".
-[[nodiscard]] std::optional<Violation> validate(const Schedule& schedule);
+[[nodiscard]] std::optional<Violation> validate(const Schedule& schedule,
+                                                Placement placement = Placement::kPlanned);
 
 }  // namespace ho::schedule

@@ -7,6 +7,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/prng.hpp"
+#include "common/base/units.hpp"
 #include "common/schedule/needed.hpp"
 
 namespace ho::test {
@@ -82,8 +83,13 @@ class Reference {
 
 class Execution {
  public:
-  Execution(const Schedule& schedule, std::uint32_t steps, std::uint64_t seed)
+  /// @param live_bytes_max  of storages on the device at a time; 0: the offsets see to it.
+  Execution(const Schedule& schedule, std::uint32_t steps, std::uint64_t seed,
+            std::uint64_t live_bytes_max)
       : schedule_(schedule),
+        live_bytes_max_(live_bytes_max),
+        live_(schedule.storages.size(), 0),
+        last_position_(schedule.storages.size(), 0),
         steps_(steps),
         prng_(seed),
         reference_(schedule),
@@ -98,6 +104,11 @@ class Execution {
     for (std::uint32_t step = 0; step < steps; ++step) {
       for (std::uint32_t i = 0; i < schedule.cache_ops.size(); ++i) {
         add(&schedule.cache_ops[i], static_cast<int>(step), i);
+      }
+    }
+    for (std::uint32_t p = 0; p < schedule.positions.size(); ++p) {
+      for (const Operand& operand : schedule.positions[p].operands) {
+        last_position_[operand.storage.value()] = p;
       }
     }
     first_epilogue_ = instances_.size();
@@ -267,11 +278,17 @@ class Execution {
 
   /// Moves a few cells.
   void advance(Instance& instance) {
-    instance.started = true;
     const std::uint32_t s = instance.op->storage.value();
+    const bool starts = !instance.started;
+    instance.started = true;
     if (instance.op->kind == CacheOpKind::kDetach) {
       instance.done = true;
+      end_stay(s);
       return;
+    }
+    if (instance.op->kind == CacheOpKind::kPrefetch && starts) begin_stay(s);
+    if (instance.op->kind == CacheOpKind::kStore && live_bytes_max_ > 0 && live_[s] == 0) {
+      fault_ = "a store reads storage " + std::to_string(s) + " after its memory was freed";
     }
     const std::uint64_t device = instance.op->device_offset_bytes / kCellBytes;
     const auto& staged_at = instance.op->ddr_offset_bytes;
@@ -289,6 +306,31 @@ class Execution {
       }
     }
     instance.done = instance.cells_moved == cells(s);
+  }
+
+  void begin_stay(std::uint32_t s) {
+    if (live_bytes_max_ == 0) return;
+    if (live_[s] != 0) fault_ = "storage " + std::to_string(s) + " is placed twice";
+    live_[s] = 1;
+    live_bytes_ += align_up(schedule_.storages[s].bytes, schedule_.align_bytes);
+    if (live_bytes_ > live_bytes_max_) fault_ = std::to_string(live_bytes_) + " bytes are live";
+  }
+  /// The memory is another's now, who writes there.
+  void end_stay(std::uint32_t s) {
+    if (live_bytes_max_ == 0 || live_[s] == 0) return;
+    live_[s] = 0;
+    live_bytes_ -= align_up(schedule_.storages[s].bytes, schedule_.align_bytes);
+    for (std::uint64_t c = 0; c < cells(s); ++c) {
+      device_[device_offset(s) / kCellBytes + c] = prng_.next();
+    }
+  }
+  [[nodiscard]] std::uint64_t device_offset(std::uint32_t s) const {
+    for (const auto& at : schedule_.positions) {
+      for (const Operand& operand : at.operands) {
+        if (operand.storage.value() == s) return operand.device_offset_bytes;
+      }
+    }
+    return 0;
   }
 
   [[nodiscard]] const schedule::ScheduledOp& position() const {
@@ -319,6 +361,7 @@ class Execution {
     look(false);
     for (const Operand& operand : position().operands) {
       if (operand.access == Access::kRead) continue;
+      if (live_[operand.storage.value()] == 0) begin_stay(operand.storage.value());
       for (std::uint64_t c = 0; c < cells(operand.storage.value()); ++c) {
         device_[operand.device_offset_bytes / kCellBytes + c] = prng_.next();
       }
@@ -342,12 +385,20 @@ class Execution {
             cell_value(Reference::result(op, digest, s), c);
       }
     }
+    for (const Operand& operand : position().operands) {
+      const std::uint32_t s = operand.storage.value();
+      if (!schedule_.storages[s].persistent && last_position_[s] == position_) end_stay(s);
+    }
     if (++position_ < schedule_.positions.size()) return;
     position_ = 0;
     ++step_;
   }
 
   const Schedule& schedule_;
+  const std::uint64_t live_bytes_max_;
+  std::uint64_t live_bytes_ = 0;
+  std::vector<std::uint8_t> live_;
+  std::vector<std::uint32_t> last_position_;
   std::uint32_t steps_;
   Prng prng_;
   Reference reference_;
@@ -365,8 +416,25 @@ class Execution {
 
 }  // namespace
 
-std::string execute(const Schedule& schedule, std::uint32_t steps, std::uint64_t seed) {
-  return Execution(schedule, steps, seed).run();
+std::string execute(const Schedule& schedule, std::uint32_t steps, std::uint64_t seed,
+                    schedule::Placement placement) {
+  if (placement == schedule::Placement::kPlanned) return Execution(schedule, steps, seed, 0).run();
+  Schedule apart = schedule;
+  std::vector<std::uint64_t> offsets;
+  apart.arena_bytes = 0;
+  for (const Storage& storage : apart.storages) {
+    offsets.push_back(apart.arena_bytes);
+    apart.arena_bytes += align_up(storage.bytes, 64);
+  }
+  for (auto& position : apart.positions) {
+    for (Operand& operand : position.operands) {
+      operand.device_offset_bytes = offsets[operand.storage.value()];
+    }
+  }
+  for (auto* list : {&apart.cache_ops, &apart.prologue, &apart.epilogue}) {
+    for (CacheOp& op : *list) op.device_offset_bytes = offsets[op.storage.value()];
+  }
+  return Execution(apart, steps, seed, schedule.arena_bytes).run();
 }
 
 }  // namespace ho::test

@@ -163,7 +163,8 @@ void repair(Schedule& schedule) {
   }
 }
 
-MutantCount check_mutants(const Schedule& legal, std::uint64_t mutants, std::uint64_t seed) {
+MutantCount check_mutants(const Schedule& legal, std::uint64_t mutants, std::uint64_t seed,
+                          schedule::Placement placement) {
   Prng prng(seed);
   MutantCount count;
   for (std::uint64_t m = 0; m < mutants && count.fault.empty(); ++m) {
@@ -171,7 +172,9 @@ MutantCount check_mutants(const Schedule& legal, std::uint64_t mutants, std::uin
     const std::uint64_t changes = 1 + prng.below(3);
     for (std::uint64_t c = 0; c < changes; ++c) mutate(mutant, prng);
     repair(mutant);
-    if (schedule::validate(mutant)) {
+    // Tight: so that live bytes matter.
+    if (placement == schedule::Placement::kByHost) mutant.arena_bytes = legal.arena_bytes;
+    if (schedule::validate(mutant, placement)) {
       ++count.refused;
       continue;
     }
@@ -179,7 +182,7 @@ MutantCount check_mutants(const Schedule& legal, std::uint64_t mutants, std::uin
     constexpr std::uint32_t kRuns = 12;
     for (std::uint32_t run = 0; run < kRuns; ++run) {
       const std::uint64_t run_seed = prng.next();
-      const std::string fault = execute(mutant, 1 + run % 4, run_seed);
+      const std::string fault = execute(mutant, 1 + run % 4, run_seed, placement);
       if (fault.empty()) continue;
       count.fault = "seed " + std::to_string(seed) + ", mutant " + std::to_string(m) +
                     ", run seed " + std::to_string(run_seed) + ": " + fault;

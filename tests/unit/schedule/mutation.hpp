@@ -5,6 +5,7 @@
 
 #include "common/base/prng.hpp"
 #include "common/schedule/schedule.hpp"
+#include "common/schedule/validate.hpp"
 
 namespace ho::test {
 
@@ -20,7 +21,8 @@ struct MutantCount {
 };
 /// Executes the mutants of `legal` that validate() accepts, each in several orders. Stops at the
 /// first wrong value.
-[[nodiscard]] MutantCount check_mutants(const schedule::Schedule& legal, std::uint64_t mutants,
-                                        std::uint64_t seed);
+[[nodiscard]] MutantCount check_mutants(
+    const schedule::Schedule& legal, std::uint64_t mutants, std::uint64_t seed,
+    schedule::Placement placement = schedule::Placement::kPlanned);
 
 }  // namespace ho::test
