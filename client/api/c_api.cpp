@@ -1,15 +1,13 @@
 // The C ABI: translates between hyperoffload.h and the classes. No exception leaves it.
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 
 #include "client/api/c_handles.hpp"
 #include "client/include/hyperoffload/hyperoffload.h"
-#include "common/base/json.hpp"
-#include "proto/file.hpp"
 
 namespace {
 
@@ -143,19 +141,30 @@ ho_status ho_connect(const ho_connect_options* options, ho_pool** out) {
     if (!read) return read.error();
     auto pool = ho::client::Pool::connect(*read);
     if (!pool) return pool.error();
-    *out = new ho_pool{std::move(pool).value(), {}};
+    auto made = std::make_unique<ho_pool>();
+    made->pool = std::move(pool).value();
+    *out = made.release();
     return {};
   });
 }
 
-void ho_disconnect(ho_pool* pool) {
-  if (pool == nullptr) return;
-  guarded_end("ho_disconnect", [&] {
+ho_status ho_disconnect(ho_pool* pool) {
+  if (pool == nullptr) return HO_OK;
+  return guarded([&]() -> Result<void> {
+    {
+      const std::lock_guard guard(pool->mutex);
+      if (pool->runtimes + pool->allocations > 0) {
+        return Error(Errc::kConflict, std::to_string(pool->runtimes) + " runtimes are open, " +
+                                          std::to_string(pool->allocations) +
+                                          " allocations are not freed");
+      }
+    }
     for (const auto& [base, registered] : pool->registered) {
       pool->pool->unregister_memory(registered.handles);
     }
+    delete pool;
+    return {};
   });
-  guarded_end("ho_disconnect", [&] { delete pool; });
 }
 
 const char* ho_pool_transport(const ho_pool* pool) {
@@ -169,12 +178,18 @@ ho_status ho_allocate(ho_pool* pool, uint64_t bytes, ho_allocation** out) {
     auto arena = pool->pool->allocate(bytes, {});
     if (!arena) return arena.error();
     *out = new ho_allocation{std::move(arena).value()};
+    const std::lock_guard guard(pool->mutex);
+    pool->allocations += 1;
     return {};
   });
 }
 
 void ho_free(ho_pool* pool, ho_allocation* allocation) {
   if (pool == nullptr || allocation == nullptr) return;
+  {
+    const std::lock_guard guard(pool->mutex);
+    pool->allocations -= 1;
+  }
   guarded_end("ho_free", [&] { pool->pool->release(std::move(allocation->arena)); });
   delete allocation;
 }
@@ -234,160 +249,6 @@ ho_status ho_test(ho_pool* pool, uint64_t ticket, int* done) {
     if (!tested) return tested.error();
     *done = *tested ? 1 : 0;
     return {};
-  });
-}
-
-ho_status ho_load(ho_pool* pool, const void* schedule, size_t schedule_bytes, void* arena,
-                  size_t arena_bytes, ho_runtime** out) {
-  return guarded([&]() -> Result<void> {
-    if (pool == nullptr || schedule == nullptr || arena == nullptr || out == nullptr) {
-      return null_argument();
-    }
-    auto loaded = ho::client::Runtime::load(
-        *pool->pool, {static_cast<const std::byte*>(schedule), schedule_bytes},
-        {static_cast<std::byte*>(arena), arena_bytes});
-    if (!loaded) return loaded.error();
-    *out = new ho_runtime{std::move(loaded).value()};
-    return {};
-  });
-}
-
-void ho_unload(ho_runtime* runtime) {
-  guarded_end("ho_unload", [&] { delete runtime; });
-}
-
-ho_status ho_write(ho_runtime* runtime, uint32_t storage_id, const void* data, size_t bytes) {
-  return guarded([&]() -> Result<void> {
-    if (runtime == nullptr || data == nullptr) return null_argument();
-    return runtime->runtime->write(storage_id, {static_cast<const std::byte*>(data), bytes});
-  });
-}
-
-ho_status ho_read(ho_runtime* runtime, uint32_t storage_id, void* into, size_t bytes) {
-  return guarded([&]() -> Result<void> {
-    if (runtime == nullptr || into == nullptr) return null_argument();
-    return runtime->runtime->read(storage_id, {static_cast<std::byte*>(into), bytes});
-  });
-}
-
-ho_status ho_step_begin(ho_runtime* runtime) {
-  return guarded([&]() -> Result<void> {
-    if (runtime == nullptr) return null_argument();
-    return runtime->runtime->step_begin();
-  });
-}
-
-ho_status ho_before(ho_runtime* runtime, uint32_t position) {
-  if (runtime != nullptr && runtime->runtime->try_before(position)) return HO_OK;
-  return guarded([&]() -> Result<void> {
-    if (runtime == nullptr) return null_argument();
-    return runtime->runtime->before_slow(position);
-  });
-}
-
-void* ho_operand(const ho_runtime* runtime, uint32_t position, uint32_t storage_id) {
-  return runtime == nullptr ? nullptr : runtime->runtime->operand(position, storage_id);
-}
-
-ho_status ho_after(ho_runtime* runtime, uint32_t position) {
-  if (runtime != nullptr && runtime->runtime->try_after(position)) return HO_OK;
-  return guarded([&]() -> Result<void> {
-    if (runtime == nullptr) return null_argument();
-    return runtime->runtime->after_error(position);
-  });
-}
-
-ho_status ho_step_end(ho_runtime* runtime) {
-  return guarded([&]() -> Result<void> {
-    if (runtime == nullptr) return null_argument();
-    return runtime->runtime->step_end();
-  });
-}
-
-ho_status ho_finish(ho_runtime* runtime) {
-  return guarded([&]() -> Result<void> {
-    if (runtime == nullptr) return null_argument();
-    return runtime->runtime->finish();
-  });
-}
-
-uint32_t ho_position_count(const ho_runtime* runtime) {
-  return runtime == nullptr ? 0 : runtime->runtime->position_count();
-}
-
-uint32_t ho_position_op(const ho_runtime* runtime, uint32_t position) {
-  return runtime == nullptr ? 0 : runtime->runtime->position_op(position);
-}
-
-uint32_t ho_cache_op_count(const ho_runtime* runtime) {
-  return runtime == nullptr ? 0 : runtime->runtime->cache_op_count();
-}
-
-ho_status ho_get_counters(const ho_runtime* runtime, ho_counters* out) {
-  return guarded([&]() -> Result<void> {
-    if (runtime == nullptr || out == nullptr) return null_argument();
-    if (out->struct_bytes < sizeof(ho_counters::struct_bytes) + sizeof(ho_counters::steps)) {
-      return Error(Errc::kInvalidArgument, "struct_bytes is not set to sizeof(ho_counters)");
-    }
-    const auto now = runtime->runtime->counters();
-    ho_counters filled{};
-    filled.struct_bytes = std::min(out->struct_bytes, sizeof(filled));
-    filled.steps = now.steps;
-    filled.stall_ns = now.stall_ns;
-    filled.prefetch_bytes = now.prefetch_bytes;
-    filled.store_bytes = now.store_bytes;
-    filled.last_step_ns = now.last_step_ns;
-    filled.last_step_stall_ns = now.last_step_stall_ns;
-    filled.last_step_prefetch_bytes = now.last_step_prefetch_bytes;
-    filled.last_step_store_bytes = now.last_step_store_bytes;
-    filled.peak_device_bytes = now.peak_device_bytes;
-    filled.stage_in_bytes = now.stage_in_bytes;
-    filled.stage_out_bytes = now.stage_out_bytes;
-    filled.last_step_stage_in_bytes = now.last_step_stage_in_bytes;
-    filled.last_step_stage_out_bytes = now.last_step_stage_out_bytes;
-    std::memcpy(out, &filled, filled.struct_bytes);
-    return {};
-  });
-}
-
-ho_status ho_get_timeline(const ho_runtime* runtime, ho_span* ops, ho_span* cache_ops) {
-  static_assert(sizeof(ho_span) == sizeof(ho::client::TimelineSpan));
-  return guarded([&]() -> Result<void> {
-    if (runtime == nullptr) return null_argument();
-    auto& loaded = *runtime->runtime;
-    std::vector<ho::client::TimelineSpan> op_spans(loaded.position_count());
-    std::vector<ho::client::TimelineSpan> cache_spans(loaded.cache_op_count());
-    if (auto ok = loaded.timeline(op_spans, cache_spans); !ok) return ok;
-    const auto copy = [](const ho::client::TimelineSpan& span) {
-      return ho_span{span.start_ns, span.end_ns, span.stall_ns, span.bytes, span.queued_ns};
-    };
-    if (ops != nullptr) std::transform(op_spans.begin(), op_spans.end(), ops, copy);
-    if (cache_ops != nullptr)
-      std::transform(cache_spans.begin(), cache_spans.end(), cache_ops, copy);
-    return {};
-  });
-}
-
-ho_status ho_write_op_times(const ho_runtime* runtime, const char* path) {
-  return guarded([&]() -> Result<void> {
-    if (runtime == nullptr || path == nullptr) return null_argument();
-    auto& loaded = *runtime->runtime;
-    std::vector<ho::client::TimelineSpan> ops(loaded.position_count());
-    std::vector<ho::client::TimelineSpan> cache_ops(loaded.cache_op_count());
-    if (auto ok = loaded.timeline(ops, cache_ops); !ok) return ok;
-    std::map<std::uint32_t, std::uint64_t> shortest;
-    for (std::uint32_t p = 0; p < ops.size(); ++p) {
-      const std::uint64_t took_ns = ops[p].end_ns - std::min(ops[p].start_ns, ops[p].end_ns);
-      const auto [at, first] = shortest.emplace(loaded.position_op(p), took_ns);
-      if (!first) at->second = std::min(at->second, took_ns);
-    }
-    ho::JsonWriter json;
-    json.begin_object().field("version", 1U).key("ops").begin_array();
-    for (const auto& [id, took_ns] : shortest) {
-      json.begin_object().field("id", id).field("durationNs", std::to_string(took_ns)).end();
-    }
-    json.end().end();
-    return ho::write_whole_file(path, std::move(json).text() + "\n");
   });
 }
 

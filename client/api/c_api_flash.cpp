@@ -66,7 +66,7 @@ ho_status start_stage(Direction direction, ho_pool* pool, const ho_flash* flash,
       return null_argument();
     }
     const auto started = pool->pool->start_stage(direction, flash->flash, flash_offset,
-                                                 *memory->arena, offset, bytes);
+                                                 memory->arena->map, offset, bytes);
     if (!started) return started.error();
     *ticket = *started;
     return {};
@@ -143,6 +143,8 @@ ho_status ho_allocate_beside(ho_pool* pool, const ho_flash* flash, uint64_t byte
     auto arena = pool->pool->allocate_on(flash->flash.node, bytes);
     if (!arena) return arena.error();
     *out = new ho_allocation{std::move(arena).value()};
+    const std::lock_guard guard(pool->mutex);
+    pool->allocations += 1;
     return {};
   });
 }

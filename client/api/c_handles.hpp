@@ -4,8 +4,10 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "client/include/hyperoffload/hyperoffload.h"
 #include "client/pool/pool.hpp"
@@ -16,6 +18,12 @@
 
 struct ho_pool {
   std::unique_ptr<ho::client::Pool> pool;
+  /// What must have ended before the pool does. A mutex: runtimes and allocations come and go on
+  /// any thread, and seldom.
+  std::mutex mutex;
+  std::map<std::uintptr_t, std::uintptr_t> arenas;  ///< of open runtimes: end by begin
+  std::size_t runtimes = 0;
+  std::size_t allocations = 0;
   /// Registered memory by first address. Used by the one thread that calls get and put.
   struct Registered {
     std::size_t bytes = 0;
@@ -29,8 +37,15 @@ struct ho_allocation {
 struct ho_flash {
   ho::client::FlashArena flash;
 };
+struct ho_plan {
+  ho::client::Plan* plan = nullptr;  ///< the runtime's
+  ho_runtime* runtime = nullptr;
+};
 struct ho_runtime {
   std::unique_ptr<ho::client::Runtime> runtime;
+  ho_pool* pool = nullptr;
+  std::uintptr_t arena = 0;  ///< its begin; 0: none
+  std::vector<std::unique_ptr<ho_plan>> plans;
 };
 
 namespace ho::client::c_api {

@@ -13,8 +13,6 @@ using schedule::HomeTier;
 using schedule::Schedule;
 
 constexpr std::uint32_t kNone = UINT32_MAX;
-/// Added to the arena for a node all of whose staging slots share bytes with the job's values.
-constexpr std::uint64_t kWindowBytes = kMiB;
 
 /// A staging slot: bytes of the local_ddr arena.
 struct Slot {
@@ -80,18 +78,18 @@ bool on_flash(const Schedule& schedule, std::uint32_t storage) {
   return home && home->tier == HomeTier::kFlash;
 }
 
+using Placed = std::span<const std::optional<FlashHome>>;
+
+bool is_placed(Placed placed, std::uint32_t storage) {
+  return storage < placed.size() && placed[storage].has_value();
+}
+
 Groups group(const Schedule& schedule, const std::vector<Slot>& slots) {
   Groups groups(schedule.storages.size());
   std::uint64_t end = 0;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (i > 0 && slots[i].begin < end) groups.join(slots[i].storage, slots[i - 1].storage);
     end = std::max(end, slots[i].end);
-  }
-  // What is persistent and never moves still has a value that the job writes and reads.
-  for (std::uint32_t s = 0; !slots.empty() && s < schedule.storages.size(); ++s) {
-    const auto uses = [&](const Slot& slot) { return slot.storage == s; };
-    if (!on_flash(schedule, s) || !schedule.storages[s].persistent) continue;
-    if (std::none_of(slots.begin(), slots.end(), uses)) groups.join(s, slots.front().storage);
   }
   return groups;
 }
@@ -133,11 +131,12 @@ class Dealt {
 /// The node of each storage, where no group is taken apart over more than `ways` nodes.
 /// Homes that share bytes need less than their sum, which is what is counted.
 std::vector<std::uint32_t> deal(const Schedule& schedule, Groups& groups,
-                                std::span<const FlashRoom> rooms, std::size_t ways) {
+                                std::span<const FlashRoom> rooms, Placed placed, std::size_t ways) {
   struct Share {
     std::uint64_t bytes = 0;
     std::vector<std::uint32_t> members;
   };
+  std::vector<std::uint32_t> chosen(schedule.storages.size(), kNone);
   std::vector<Share> shares(schedule.storages.size());
   std::uint64_t total = 0;
   const auto bytes_of = [&](std::uint32_t s) {
@@ -145,6 +144,10 @@ std::vector<std::uint32_t> deal(const Schedule& schedule, Groups& groups,
   };
   for (std::uint32_t s = 0; s < shares.size(); ++s) {
     if (!on_flash(schedule, s)) continue;
+    if (is_placed(placed, s)) {
+      chosen[s] = placed[s]->node.value();
+      continue;
+    }
     Share& share = shares[groups.of(s)];
     share.bytes += bytes_of(s);
     share.members.push_back(s);
@@ -153,7 +156,6 @@ std::vector<std::uint32_t> deal(const Schedule& schedule, Groups& groups,
   std::erase_if(shares, [](const Share& share) { return share.members.empty(); });
   std::stable_sort(shares.begin(), shares.end(),
                    [](const Share& a, const Share& b) { return a.bytes > b.bytes; });
-  std::vector<std::uint32_t> chosen(schedule.storages.size(), kNone);
   Dealt dealt(rooms);
   for (Share& share : shares) {
     if (ways == 1 || share.bytes <= total / rooms.size()) {
@@ -216,9 +218,10 @@ void take_apart(const Schedule& schedule, Groups& groups, std::vector<Slot>& slo
 }
 
 /// Packs a node's homes as the schedule has them, without what other nodes hold between them.
-std::uint64_t lay_out(const Schedule& schedule, NodeIndex node, FlashPlan& plan) {
+std::uint64_t lay_out(const Schedule& schedule, NodeIndex node, Placed placed, FlashPlan& plan) {
   std::vector<std::uint32_t> mine;
   for (std::uint32_t s = 0; s < plan.homes.size(); ++s) {
+    if (is_placed(placed, s)) continue;
     if (plan.homes[s] && plan.homes[s]->node == node) mine.push_back(s);
   }
   const auto begin_of = [&](std::uint32_t s) { return schedule.homes[s]->offset_bytes; };
@@ -242,45 +245,16 @@ std::uint64_t lay_out(const Schedule& schedule, NodeIndex node, FlashPlan& plan)
   return align_up(used, kFlashAlign);
 }
 
-/// Homes in the local_ddr arena whose values outside steps are the job's: persistent ones and
-/// INPUTs. Merged, by their begin.
-std::vector<Slot> values_in_ddr(const Schedule& schedule) {
-  std::vector<Slot> values;
-  for (std::uint32_t s = 0; s < schedule.storages.size(); ++s) {
-    const Storage& storage = schedule.storages[s];
-    const auto& home = schedule.homes[s];
-    const bool kept = storage.persistent || storage.kind == StorageKind::kInput;
-    if (!kept || !home || home->tier != HomeTier::kLocalDdr) continue;
-    values.push_back({home->offset_bytes, home->offset_bytes + storage.bytes, s});
-  }
-  std::sort(values.begin(), values.end(),
-            [](const Slot& a, const Slot& b) { return a.begin < b.begin; });
-  std::vector<Slot> merged;
-  for (const Slot& value : values) {
-    if (merged.empty() || value.begin > merged.back().end) {
-      merged.push_back(value);
-    } else {
-      merged.back().end = std::max(merged.back().end, value.end);
-    }
-  }
-  return merged;
-}
-
-bool shares(const std::vector<Slot>& merged, const Slot& slot) {
-  const auto first = std::partition_point(
-      merged.begin(), merged.end(), [&](const Slot& value) { return value.end <= slot.begin; });
-  return first != merged.end() && first->begin < slot.end;
-}
-
 /// Where homes and slots lie when groups are taken apart over `ways` nodes at most.
 FlashPlan plan_ways(const Schedule& schedule, std::span<const FlashRoom> rooms,
-                    std::vector<Slot> slots, Groups& groups, std::size_t ways) {
+                    std::vector<Slot> slots, Groups& groups, Placed placed, std::size_t ways) {
   FlashPlan plan;
   plan.homes.resize(schedule.storages.size());
   plan.local_ddr_bytes = schedule.local_ddr_bytes;
-  const auto dealt = deal(schedule, groups, rooms, ways);
+  const auto dealt = deal(schedule, groups, rooms, placed, ways);
   for (std::uint32_t s = 0; s < plan.homes.size(); ++s) {
-    if (on_flash(schedule, s)) plan.homes[s] = FlashHome{NodeIndex(dealt[s]), 0};
+    if (!on_flash(schedule, s)) continue;
+    plan.homes[s] = is_placed(placed, s) ? *placed[s] : FlashHome{NodeIndex(dealt[s]), 0};
   }
   take_apart(schedule, groups, slots, plan);
   for (const Slot& slot : slots) {
@@ -293,24 +267,9 @@ FlashPlan plan_ways(const Schedule& schedule, std::span<const FlashRoom> rooms,
       plan.parts.push_back({node, slot.begin, slot.end - slot.begin});
     }
   }
-  const std::vector<Slot> values = values_in_ddr(schedule);
   for (const FlashRoom& room : rooms) {
-    FlashPlan::Node node{room.node, lay_out(schedule, room.node, plan), 0, 0};
-    if (node.flash_bytes == 0) continue;
-    for (const Slot& slot : slots) {
-      const bool better = slot.end - slot.begin > node.window_length_bytes;
-      if (!better || plan.homes[slot.storage]->node != room.node) continue;
-      if (shares(values, slot)) continue;
-      node.window_begin_bytes = slot.begin;
-      node.window_length_bytes = slot.end - slot.begin;
-    }
-    if (node.window_length_bytes == 0) {
-      node.window_begin_bytes = align_up(plan.local_ddr_bytes, kFlashAlign);
-      node.window_length_bytes = kWindowBytes;
-      plan.local_ddr_bytes = node.window_begin_bytes + node.window_length_bytes;
-      plan.parts.push_back({room.node, node.window_begin_bytes, node.window_length_bytes});
-    }
-    plan.nodes.push_back(node);
+    const FlashPlan::Node node{room.node, lay_out(schedule, room.node, placed, plan)};
+    if (node.flash_bytes > 0) plan.nodes.push_back(node);
   }
   return plan;
 }
@@ -345,11 +304,15 @@ const FlashPlan::Node& FlashPlan::of(NodeIndex node) const {
 }
 
 Result<FlashPlan> plan_flash_homes(const Schedule& schedule, std::span<const FlashRoom> rooms,
-                                   FlashSpread spread) {
+                                   Placed placed, std::uint64_t copies_bytes_max) {
   FlashPlan plan;
   plan.homes.resize(schedule.storages.size());
   plan.local_ddr_bytes = schedule.local_ddr_bytes;
   if (schedule.flash_bytes == 0) return plan;
+  std::uint64_t needed = schedule.flash_bytes;
+  for (std::uint32_t s = 0; s < placed.size(); ++s) {
+    if (placed[s]) needed -= std::min(needed, align_up(schedule.storages[s].bytes, kFlashAlign));
+  }
   std::uint64_t total = 0;
   std::string list;
   for (const FlashRoom& room : rooms) {
@@ -357,24 +320,21 @@ Result<FlashPlan> plan_flash_homes(const Schedule& schedule, std::span<const Fla
     list += " " + room.name + " (free " + format_bytes(room.free_bytes) + ")";
   }
   if (rooms.empty()) return Error(Errc::kUnsupported, "flash: no node of the pool has any");
-  if (schedule.flash_bytes > total) {
-    return Error(Errc::kExhausted,
-                 "flash: needs " + format_bytes(schedule.flash_bytes) + ", pool has" + list);
+  if (needed > total) {
+    return Error(Errc::kExhausted, "flash: needs " + format_bytes(needed) + ", pool has" + list);
   }
   const std::vector<Slot> slots = slots_of(schedule);
   Groups groups = group(schedule, slots);
-  if (spread == FlashSpread::kEven) {
-    const std::uint64_t most = schedule.local_ddr_bytes + schedule.local_ddr_bytes / 4;
-    for (std::size_t ways = rooms.size(); ways > 1; --ways) {
-      plan = plan_ways(schedule, rooms, slots, groups, ways);
-      if (fits(plan, rooms) && plan.local_ddr_bytes <= most) return plan;
-    }
+  for (std::size_t ways = rooms.size(); ways > 1; --ways) {
+    plan = plan_ways(schedule, rooms, slots, groups, placed, ways);
+    const std::uint64_t added = plan.local_ddr_bytes - schedule.local_ddr_bytes;
+    if (fits(plan, rooms) && added <= copies_bytes_max) return plan;
   }
   for (std::size_t ways = 1; ways <= rooms.size(); ++ways) {
-    plan = plan_ways(schedule, rooms, slots, groups, ways);
+    plan = plan_ways(schedule, rooms, slots, groups, placed, ways);
     if (fits(plan, rooms)) return plan;
   }
-  return Error(Errc::kExhausted, "flash: needs " + format_bytes(schedule.flash_bytes) +
+  return Error(Errc::kExhausted, "flash: needs " + format_bytes(needed) +
                                      " in pieces that no node can hold, pool has" + list);
 }
 

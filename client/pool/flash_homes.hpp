@@ -42,12 +42,7 @@ inline constexpr std::uint64_t kFlashAlign = 4096;
 struct FlashPlan {
   struct Node {
     NodeIndex node;
-    std::uint64_t flash_bytes = 0;
-    /// Bytes of the local_ddr arena through which the job's own reads and writes pass, outside
-    /// steps: a staging slot that shares none with a persistent storage's or an INPUT's home, whose
-    /// values are there then, or bytes behind the schedule's own.
-    std::uint64_t window_begin_bytes = 0;
-    std::uint64_t window_length_bytes = 0;
+    std::uint64_t flash_bytes = 0;  ///< of homes that were placed now
   };
   /// A staging slot of a storage that lies elsewhere in the arena than the schedule says.
   struct Moved {
@@ -64,21 +59,19 @@ struct FlashPlan {
   [[nodiscard]] const Node& of(NodeIndex node) const;
 };
 
-/// Over how many nodes homes on flash are spread whose staging slots share bytes.
-enum class FlashSpread : std::uint8_t {
-  kEven,      ///< over all, as long as what that adds to the arena is at most a quarter of it
-  kAsNeeded,  ///< over as few as can hold them
-};
-
 /// A node moves bytes between its own flash and its own DDR only, so all slots of one storage
 /// belong to one node, as do slots that share bytes. Groups that follow from that are dealt out,
 /// the largest first, to the node that has got least. A group of more than a node's even share is
 /// taken apart: each further node gets a copy of the staging area for its own storages, behind the
 /// schedule's arena. That can only loosen what the schedule orders. `schedule` is legal.
+/// @param placed  by storage: homes that are on flash already, which stay there; may be empty.
+/// @param copies_bytes_max  what such copies may add to the arena where fewer nodes could hold it
+///        all; what one node's flash cannot hold is copied for whatever it adds.
 /// @return kUnsupported: no node has flash; kExhausted: "flash: needs X, pool has ...".
 [[nodiscard]] Result<FlashPlan> plan_flash_homes(const schedule::Schedule& schedule,
                                                  std::span<const FlashRoom> rooms,
-                                                 FlashSpread spread = FlashSpread::kEven);
+                                                 std::span<const std::optional<FlashHome>> placed,
+                                                 std::uint64_t copies_bytes_max);
 
 /// Makes the schedule say where a plan's staging slots lie.
 void move_slots(const FlashPlan& plan, schedule::Schedule& schedule);

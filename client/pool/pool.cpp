@@ -194,18 +194,18 @@ Result<void> Pool::free_flash(const FlashArena& flash) {
 }
 
 Result<std::uint64_t> Pool::start_stage(Direction direction, const FlashArena& flash,
-                                        std::uint64_t flash_offset_bytes, const Arena& arena,
+                                        std::uint64_t flash_offset_bytes, const ArenaMap& arena,
                                         std::uint64_t arena_offset_bytes, std::uint64_t bytes) {
   const auto leaves = [&](std::uint64_t offset, std::uint64_t limit) {
     return offset > limit || bytes > limit - offset;
   };
   if (bytes == 0) return Error(Errc::kInvalidArgument, "no bytes");
   if (leaves(flash_offset_bytes, flash.extent.length_bytes) ||
-      leaves(arena_offset_bytes, arena.map.bytes())) {
+      leaves(arena_offset_bytes, arena.bytes())) {
     return Error(Errc::kOutOfRange, "offset + bytes leaves the allocation");
   }
   for (std::uint64_t at = arena_offset_bytes; at < arena_offset_bytes + bytes;) {
-    const ArenaExtent& extent = arena.map.extent_at(at);
+    const ArenaExtent& extent = arena.extent_at(at);
     if (extent.node != flash.node) {
       return Error(Errc::kInvalidArgument, "the memory lies on another node than the flash");
     }
@@ -213,7 +213,7 @@ Result<std::uint64_t> Pool::start_stage(Direction direction, const FlashArena& f
   }
   Transfer transfer;
   transfer.direction = direction;
-  transfer.arena = &arena.map;
+  transfer.arena = &arena;
   transfer.arena_offset_bytes = arena_offset_bytes;
   transfer.bytes = bytes;
   transfer.flash = FlashPlace{flash.node, flash.extent.id, flash_offset_bytes};
@@ -232,30 +232,15 @@ void Pool::release(std::unique_ptr<Arena> arena) {
 }
 
 Result<LocalHandles> Pool::register_memory(std::span<std::byte> memory) {
-  return engine_->call([&]() -> Result<LocalHandles> {
-    LocalHandles handles;
-    for (std::uint32_t i = 0; i < driver_names_.size(); ++i) {
-      auto handle = engine_->transport(DriverIndex(i)).register_memory(memory);
-      if (!handle) {
-        while (i-- > 0) engine_->transport(DriverIndex(i)).unregister_memory(handles[i]);
-        return handle.error();
-      }
-      handles[i] = *handle;
-    }
-    return handles;
-  });
+  return engine_->call([&] { return engine_->mover().register_memory(memory); });
 }
 
 void Pool::unregister_memory(const LocalHandles& handles) {
   engine_->wait_unused(handles);
-  engine_->call([&] {
-    for (std::uint32_t i = 0; i < driver_names_.size(); ++i) {
-      engine_->transport(DriverIndex(i)).unregister_memory(handles[i]);
-    }
-  });
+  engine_->call([&] { engine_->mover().unregister_memory(handles); });
 }
 
-Result<void> Pool::move_now(Direction direction, const Arena& arena, std::uint64_t offset_bytes,
+Result<void> Pool::move_now(Direction direction, const ArenaMap& arena, std::uint64_t offset_bytes,
                             std::span<std::byte> memory) {
   auto handles = register_memory(memory);
   if (!handles) return handles.error();
@@ -264,12 +249,12 @@ Result<void> Pool::move_now(Direction direction, const Arena& arena, std::uint64
   return outcome;
 }
 
-Result<void> Pool::move_registered(Direction direction, const Arena& arena,
+Result<void> Pool::move_registered(Direction direction, const ArenaMap& arena,
                                    std::uint64_t offset_bytes, std::span<std::byte> memory,
                                    const LocalHandles& handles) {
   Transfer transfer;
   transfer.direction = direction;
-  transfer.arena = &arena.map;
+  transfer.arena = &arena;
   transfer.arena_offset_bytes = offset_bytes;
   transfer.memory = memory.data();
   transfer.bytes = memory.size();

@@ -68,8 +68,6 @@ class Pool {
   /// "local", "ucx", "ofi" or "mixed".
   [[nodiscard]] const std::string& transport_name() const { return transport_name_; }
   [[nodiscard]] const std::vector<NodeSession>& nodes() const { return sessions_->nodes(); }
-  /// The bound within which every transfer ends, for waits at shutdown.
-  [[nodiscard]] Duration op_deadline() const { return options_.op_deadline; }
 
   /// What may be said of pool memory beside its size.
   struct Where {
@@ -96,7 +94,7 @@ class Pool {
   /// @return the ticket; kOutOfRange; kInvalidArgument: the arena's bytes lie on other nodes.
   [[nodiscard]] Result<std::uint64_t> start_stage(Direction direction, const FlashArena& flash,
                                                   std::uint64_t flash_offset_bytes,
-                                                  const Arena& arena,
+                                                  const ArenaMap& arena,
                                                   std::uint64_t arena_offset_bytes,
                                                   std::uint64_t bytes);
 
@@ -106,10 +104,10 @@ class Pool {
   void unregister_memory(const LocalHandles& handles);
 
   /// Moves bytes between an arena and any host memory, and waits.
-  [[nodiscard]] Result<void> move_now(Direction direction, const Arena& arena,
+  [[nodiscard]] Result<void> move_now(Direction direction, const ArenaMap& arena,
                                       std::uint64_t offset_bytes, std::span<std::byte> memory);
   /// The same for memory inside what register_memory() gave `handles` for.
-  [[nodiscard]] Result<void> move_registered(Direction direction, const Arena& arena,
+  [[nodiscard]] Result<void> move_registered(Direction direction, const ArenaMap& arena,
                                              std::uint64_t offset_bytes,
                                              std::span<std::byte> memory,
                                              const LocalHandles& handles);

@@ -62,7 +62,7 @@ Result<Executor> Executor::create(const Schedule& schedule) {
   for (std::uint32_t i = 0; i < made.steady_; ++i) made.nodes_[i].droppable = droppable[i] != 0;
   made.build_edges(schedule);
   made.build_triggers(schedule);
-  made.build_urgency(schedule);
+  made.build_needs(schedule);
   made.build_ranks(schedule);
   made.reset_instances();
   return made;
@@ -150,7 +150,7 @@ void Executor::build_triggers(const Schedule& schedule) {
   }
 }
 
-void Executor::build_urgency(const Schedule& schedule) {
+void Executor::build_needs(const Schedule& schedule) {
   std::size_t base = 0;
   for (const auto* list : {&schedule.cache_ops, &schedule.prologue, &schedule.epilogue}) {
     for (const std::uint64_t needed : schedule::needed_positions(*list, positions_)) {
@@ -178,6 +178,9 @@ void Executor::reset_instances() {
   const std::size_t slots = kRing * steady_ + prologue_ + epilogue_;
   waits_.resize(slots);
   progress_.assign(slots, Progress::kWaiting);
+  completed_.assign(nodes_.size(), 0);
+  cause_.assign(nodes_.size(), kNone);
+  skip_.assign(prologue_ + epilogue_, 0);
   for (std::uint32_t node = 0; node < nodes_.size(); ++node) {
     waits_[slot(node, 0)] = nodes_[node].waits_first;
     if (node >= steady_) continue;
@@ -202,9 +205,26 @@ void Executor::reset_instances() {
   released_by_.assign(kRing * positions_, kNone);
   for (auto& open : open_in_step_) open = steady_;
   once_open_ = prologue_;
+  ready_.clear();
+  detaches_.clear();
+  settling_.clear();
   ready_.reserve(slots);
+  detaches_.reserve(slots);
   settling_.reserve(slots);
+  begun_ = ended_ = retired_ = ready_through_ = 0;
+  in_flight_ = 0;
   advance_ready();
+}
+
+void Executor::restart(std::span<const std::uint8_t> skip) {
+  HO_CHECK(skip.empty() || skip.size() == prologue_);
+  state_ = State::kBetweenSteps;
+  reset_instances();
+  std::copy(skip.begin(), skip.end(), skip_.begin());
+}
+
+bool Executor::skips(std::uint32_t node) const {
+  return node >= steady_ && skip_[node - steady_] != 0;
 }
 
 void Executor::enter(State from, State to) {
@@ -266,8 +286,10 @@ Result<void> Executor::positions_ended(std::uint64_t ended) {
   return {};
 }
 
-Result<void> Executor::begin_epilogue() {
+Result<void> Executor::begin_epilogue(std::span<const std::uint8_t> skip) {
+  HO_CHECK(skip.empty() || skip.size() == epilogue_);
   if (state_ != State::kBetweenSteps) return conflict("the epilogue begins within a step");
+  std::copy(skip.begin(), skip.end(), skip_.begin() + prologue_);
   enter(State::kBetweenSteps, State::kDraining);
   if (begun_ == 0) {
     enter(State::kDraining, State::kEpilogue);
@@ -295,11 +317,12 @@ Result<void> Executor::completed(const Instance& instance) {
   const bool alive =
       once ? instance.step == 0 : instance.step >= retired_ && instance.step < begun_;
   if (node == kNone || !alive || progress_[slot(node, instance.step)] != Progress::kInFlight) {
-    return conflict("a transfer completed that is not in flight");
+    return conflict("an instance completed that is not in flight");
   }
   HO_CHECK(in_flight_ > 0);
   in_flight_ -= 1;
-  completing_ = node;
+  // A Detach takes no time: what waits for it has waited for what made it ready.
+  completing_ = nodes_[node].detach ? cause_[node] : node;
   finish(node, instance.step);
   settle();
   completing_ = kNone;
@@ -319,6 +342,24 @@ std::optional<ReadyTransfer> Executor::next() {
                        nodes_[entry.node].droppable};
 }
 
+std::optional<Instance> Executor::next_detach() {
+  if (detaches_.empty()) return std::nullopt;
+  const Pending detach = detaches_.back();
+  detaches_.pop_back();
+  Progress& progress = progress_[slot(detach.node, detach.step)];
+  HO_CHECK(progress == Progress::kReady);
+  progress = Progress::kInFlight;
+  in_flight_ += 1;
+  return instance_of(detach.node, detach.step);
+}
+
+bool Executor::all_complete(CacheOpList list, std::uint32_t index) const {
+  const std::uint32_t node = node_of({list, index, 0});
+  HO_CHECK(node != kNone);
+  return completed_[node] >=
+         (list == CacheOpList::kSteady ? begun_ : std::min<std::uint64_t>(begun_, 1));
+}
+
 std::uint64_t Executor::next_trigger() const {
   if (state_ != State::kInStep) return kNeverNeeded;
   const std::uint32_t position = next_trigger_[ended_ % positions_];
@@ -333,8 +374,13 @@ void Executor::satisfy(std::uint32_t node, std::uint64_t step) {
   if (--waits_[at] > 0) return;
   progress_[at] = Progress::kReady;
   const bool dropped = state_ == State::kDraining && nodes_[node].droppable;
-  if (nodes_[node].detach || dropped) {
+  if (dropped || skips(node)) {
     settling_.push_back({node, step});
+    return;
+  }
+  if (nodes_[node].detach) {
+    cause_[node] = completing_;
+    detaches_.push_back({node, step});
     return;
   }
   const std::uint64_t relative = nodes_[node].needed_rel;
@@ -348,6 +394,8 @@ void Executor::satisfy(std::uint32_t node, std::uint64_t step) {
 void Executor::finish(std::uint32_t node, std::uint64_t step) {
   const std::size_t at = slot(node, step);
   const Node& made = nodes_[node];
+  HO_CHECK(node >= steady_ || completed_[node] == step);
+  completed_[node] += 1;
   if (made.gate != kNone) open_gate(node, step);
   if (node < steady_) {
     progress_[at] = Progress::kWaiting;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "common/base/result.hpp"
@@ -37,7 +38,7 @@ struct ReadyTransfer {
 };
 
 /// Decides what a schedule's replay does next: a pure state machine over (schedule, ended
-/// positions, completed transfers). No I/O, no threads, no clock; allocates only in create().
+/// positions, completed instances). No I/O, no threads, no clock; allocates only in create().
 ///
 ///                    begin_step                 last position ended
 ///   kBetweenSteps ---------------> kInStep -----------------------------> kBetweenSteps
@@ -45,16 +46,20 @@ struct ReadyTransfer {
 ///        v            every earlier instance complete      every epilogue store complete
 ///   kDraining ----------------------------------> kEpilogue -------------------> kFinished
 ///
+/// restart() leads from every state back to kBetweenSteps, before the first step of another run:
+/// the prologue comes again.
+///
 /// Three rules beyond the schedule's own dependencies, none of which can block a legal schedule,
 /// since an instance depends on nothing later than its own step: an instance starts after the same
 /// op's instance of the step before; positions of step k wait until all instances of step k - 2 are
 /// complete (so four instances per op bound the memory); the epilogue waits for everything.
 /// Once no further step comes, what only a next step would read (schedule::droppable_at_end()) and
-/// has not been given out is not moved: its instance is complete at once.
+/// has not been given out is not moved: its instance is complete at once. The same holds for
+/// instances of prologue and epilogue that the caller skips, when their turn comes.
 ///
-/// Owner: the transfer thread (the simulation in tests). It is wrong to complete a transfer that
-/// next() has not given out, or to end positions out of order: such events are refused with
-/// kConflict and change nothing.
+/// Owner: the transfer thread (the simulation in tests). It is wrong to complete an instance that
+/// was not given out, or to end positions out of order: such events are refused with kConflict and
+/// change nothing.
 class Executor {
  public:
   enum class State : std::uint8_t { kBetweenSteps, kInStep, kDraining, kEpilogue, kFinished };
@@ -67,10 +72,19 @@ class Executor {
   [[nodiscard]] Result<void> begin_step();
   /// The ops at all positions below `ended` (a global count) have ended.
   [[nodiscard]] Result<void> positions_ended(std::uint64_t ended);
-  /// No further step comes. With no step ever begun this finishes at once: home holds all values.
-  [[nodiscard]] Result<void> begin_epilogue();
-  /// A transfer given out by next() has moved all its bytes.
+  /// No further step comes. With no step begun this finishes at once: home holds all values.
+  /// @param skip  per op of the epilogue: not 0 where nothing has to be moved; may be empty.
+  [[nodiscard]] Result<void> begin_epilogue(std::span<const std::uint8_t> skip = {});
+  /// A transfer given out by next() has moved all its bytes, or the bytes that next_detach() named
+  /// are released.
   [[nodiscard]] Result<void> completed(const Instance& instance);
+  /// Forgets all that happened: the next begin_step() begins a first step. Nothing that was given
+  /// out may be incomplete and still going on.
+  /// @param skip  per op of the prologue: not 0 where nothing has to be moved; may be empty.
+  void restart(std::span<const std::uint8_t> skip = {});
+
+  /// Takes a Detach all of whose dependencies are met; the caller releases the bytes.
+  [[nodiscard]] std::optional<Instance> next_detach();
 
   /// Takes the ready transfer needed soonest; of those for one op the one that the plan starts
   /// first: it gave the channel to that one first, since others wait for it or it takes longer.
@@ -85,13 +99,17 @@ class Executor {
   [[nodiscard]] std::optional<std::uint32_t> released_by(std::uint64_t position) const;
   /// Steps begun whose instances are all complete, counted from the first.
   [[nodiscard]] std::uint64_t retired_steps() const { return retired_; }
+  /// Whether every instance of one steady or prologue op is complete, of the steps begun so far.
+  /// One that is not will be without a further step.
+  [[nodiscard]] bool all_complete(CacheOpList list, std::uint32_t index) const;
   /// The smallest ended count above the present one that makes something ready by itself;
   /// kNeverNeeded: only begin_step() or a completion can.
   [[nodiscard]] std::uint64_t next_trigger() const;
   [[nodiscard]] std::uint64_t positions_ended_count() const { return ended_; }
   [[nodiscard]] std::uint64_t steps_begun() const { return begun_; }
+  /// Given out and not complete.
   [[nodiscard]] std::size_t in_flight() const { return in_flight_; }
-  [[nodiscard]] bool has_ready() const { return !ready_.empty(); }
+  [[nodiscard]] bool has_ready() const { return !ready_.empty() || !detaches_.empty(); }
   [[nodiscard]] State state() const { return state_; }
 
  private:
@@ -131,10 +149,11 @@ class Executor {
   void add_nodes(const std::vector<schedule::CacheOp>& list, CacheOpList kind);
   void build_edges(const schedule::Schedule& schedule);
   void build_triggers(const schedule::Schedule& schedule);
-  void build_urgency(const schedule::Schedule& schedule);
+  void build_needs(const schedule::Schedule& schedule);
   void drop_reads();
   void build_ranks(const schedule::Schedule& schedule);
   void reset_instances();
+  [[nodiscard]] bool skips(std::uint32_t node) const;
   void enter(State from, State to);
   [[nodiscard]] std::size_t slot(std::uint32_t node, std::uint64_t step) const;
   [[nodiscard]] Instance instance_of(std::uint32_t node, std::uint64_t step) const;
@@ -163,9 +182,13 @@ class Executor {
   std::vector<Progress> progress_;          ///< per slot
   std::vector<std::uint32_t> gates_;        ///< ring of steps x positions: open instances
   std::vector<std::uint32_t> released_by_;  ///< the same ring: node, or kNone
+  std::vector<std::uint64_t> completed_;    ///< per node: instances that are
+  std::vector<std::uint32_t> cause_;        ///< per node: whose completion made it ready, or kNone
+  std::vector<std::uint8_t> skip_;          ///< per node of prologue and epilogue
   std::uint32_t completing_ = kNone;        ///< node whose completion is being followed up
   std::uint64_t open_in_step_[kRing] = {};
-  std::vector<HeapEntry> ready_;   ///< heap
+  std::vector<HeapEntry> ready_;   ///< heap of transfers
+  std::vector<Pending> detaches_;  ///< ready
   std::vector<Pending> settling_;  ///< what moves nothing: complete, to be followed up
   std::uint64_t begun_ = 0;
   std::uint64_t ended_ = 0;

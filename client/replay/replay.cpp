@@ -4,114 +4,16 @@
 #include <string>
 #include <utility>
 
-#include "client/replay/stage_chunks.hpp"
 #include "common/base/check.hpp"
 
 namespace ho::client {
 namespace {
 
-using schedule::CacheOp;
 using schedule::CacheOpKind;
-using schedule::HomeTier;
 
-bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t limit) {
-  return offset <= limit && bytes <= limit - offset;
-}
+bool toward_device(CacheOpKind kind) { return schedule::moves_toward_device(kind); }
 
 }  // namespace
-
-Result<Replay> Replay::create(const schedule::Schedule& schedule, const ReplayMemory& memory,
-                              std::uint32_t owner) {
-  ChunkedOps chunks = chunk_stages(schedule, memory.stage_chunk_bytes);
-  const schedule::Schedule& cut = chunks.schedule;
-  auto executor = Executor::create(cut);
-  if (!executor) return executor.error();
-  Replay made(std::move(executor).value(), memory, owner);
-  made.positions_ = cut.positions.size();
-  made.first_ = std::move(chunks.first);
-  made.steady_ = static_cast<std::uint32_t>(cut.cache_ops.size());
-  made.prologue_ = static_cast<std::uint32_t>(cut.prologue.size());
-  for (const auto* list : {&cut.cache_ops, &cut.prologue, &cut.epilogue}) {
-    if (auto ok = made.add_moves(cut, *list); !ok) return ok.error();
-  }
-  made.memory_.flash = {};  // all looked up
-  const std::size_t flights =
-      std::min<std::size_t>(Mover::kTransfersMax, kStepsKept * made.moves_.size());
-  made.flights_.resize(flights);
-  for (std::uint32_t i = 0; i < flights; ++i) made.free_flights_.push_back(i);
-  made.times_.resize(kStepsKept * made.steady_);
-  return made;
-}
-
-/// A move between a staging slot and flash. The slot's bytes must lie on the flash's node: the node
-/// does it alone.
-Result<Replay::Move> Replay::stage_of(const CacheOp& op) const {
-  Move move;
-  move.storage = op.storage;
-  move.direction = op.kind == CacheOpKind::kStageIn ? Direction::kGet : Direction::kPut;
-  move.home = memory_.local_ddr;
-  move.bytes = op.range_end_bytes - op.range_begin_bytes;
-  if (op.storage.value() >= memory_.flash.size() || !memory_.flash[op.storage.value()] ||
-      !op.ddr_offset_bytes) {
-    return Error(Errc::kInvalidArgument, "a stage has no home on flash, or no staging slot");
-  }
-  move.flash = memory_.flash[op.storage.value()];
-  move.flash->offset_bytes += op.range_begin_bytes;
-  move.home_offset_bytes = *op.ddr_offset_bytes + op.range_begin_bytes;
-  if (move.home == nullptr || !fits(move.home_offset_bytes, move.bytes, move.home->bytes())) {
-    return Error(Errc::kInvalidArgument, "a staging slot leaves its arena");
-  }
-  for (std::uint64_t at = move.home_offset_bytes; at < move.home_offset_bytes + move.bytes;) {
-    const ArenaExtent& extent = move.home->extent_at(at);
-    if (extent.node != move.flash->node) {
-      return Error(Errc::kInvalidArgument, "a staging slot lies on another node than its flash");
-    }
-    at = extent.begin_bytes + extent.length_bytes;
-  }
-  return move;
-}
-
-Result<void> Replay::add_moves(const schedule::Schedule& schedule,
-                               const std::vector<CacheOp>& list) {
-  for (const CacheOp& op : list) {
-    Move move;
-    move.storage = op.storage;
-    if (op.kind == CacheOpKind::kDetach) {
-      moves_.push_back(move);
-      continue;
-    }
-    if (op.storage.value() >= schedule.storages.size() ||
-        op.storage.value() >= schedule.homes.size() || !schedule.homes[op.storage.value()]) {
-      return Error(Errc::kInvalidArgument, "a transfer's storage has no home");
-    }
-    if (op.range_end_bytes <= op.range_begin_bytes) {
-      return Error(Errc::kInvalidArgument, "a transfer moves nothing");
-    }
-    if (op.kind == CacheOpKind::kStageIn || op.kind == CacheOpKind::kStageOut) {
-      auto stage = stage_of(op);
-      if (!stage) return stage.error();
-      moves_.push_back(*stage);
-      continue;
-    }
-    const auto& home = *schedule.homes[op.storage.value()];
-    if ((home.tier == HomeTier::kFlash) != op.ddr_offset_bytes.has_value()) {
-      return Error(Errc::kInvalidArgument,
-                   "a staging slot without a home on flash, or the reverse");
-    }
-    const std::uint64_t slot = op.ddr_offset_bytes.value_or(home.offset_bytes);
-    move.direction = op.kind == CacheOpKind::kStore ? Direction::kPut : Direction::kGet;
-    move.home = home.tier == HomeTier::kRemoteDdr ? memory_.remote_ddr : memory_.local_ddr;
-    move.bytes = op.range_end_bytes - op.range_begin_bytes;
-    move.home_offset_bytes = slot + op.range_begin_bytes;
-    move.device_offset_bytes = op.device_offset_bytes + op.range_begin_bytes;
-    if (move.home == nullptr || !fits(move.home_offset_bytes, move.bytes, move.home->bytes()) ||
-        !fits(move.device_offset_bytes, move.bytes, memory_.device.size())) {
-      return Error(Errc::kInvalidArgument, "a transfer leaves its arena");
-    }
-    moves_.push_back(move);
-  }
-  return {};
-}
 
 const Replay::Move& Replay::move_of(const Instance& instance) const {
   switch (instance.list) {
@@ -122,63 +24,317 @@ const Replay::Move& Replay::move_of(const Instance& instance) const {
   return moves_[steady_ + prologue_ + instance.index];
 }
 
+std::span<const std::uint32_t> Replay::moves_of(StorageIndex storage) const {
+  const std::uint32_t begin = moves_first_[storage.value()];
+  return std::span(moves_by_storage_).subspan(begin, moves_first_[storage.value() + 1] - begin);
+}
+
+/// A value without a copy at home may stay if nothing in a step moves it to the device again or
+/// releases it: then no transfer of the plan reads its home.
+Replay::Entry Replay::entry(StorageIndex storage, const ValuePlace& place) const {
+  HO_CHECK(place.on_device);
+  Entry entry;
+  bool moves = false;
+  for (const std::uint32_t i : moves_of(storage)) {
+    const Move& move = moves_[i];
+    const bool prologue = i >= steady_;
+    const bool here = hosted_ != nullptr || move.device_offset_bytes == place.device_offset_bytes;
+    if (prologue && move.kind == CacheOpKind::kPrefetch && here) entry.stays = true;
+    const bool stores = move.kind == CacheOpKind::kStore || move.kind == CacheOpKind::kStageOut;
+    if (!prologue && !stores) moves = true;
+  }
+  entry.store_first = !place.at_home && (!entry.stays || moves);
+  return entry;
+}
+
+void Replay::restart(std::span<const ValuePlace> places, std::uint64_t first_step) {
+  HO_CHECK(places.size() == persistent_.size() && in_flight_ == 0 && asked_ == 0);
+  places_.assign(places.begin(), places.end());
+  version_.assign(places.size(), 1);
+  staged_version_.assign(places.size(), 0);
+  for (Whole& whole : wholes_) whole = {whole.chunks, 0, false};
+  std::vector<std::uint8_t> skip(prologue_, 0);
+  for (std::uint32_t i = 0; i < prologue_; ++i) {
+    const Move& move = moves_[steady_ + i];
+    const ValuePlace& place = places_[move.storage.value()];
+    // In place: what the prologue would do for the storage has been done.
+    skip[i] = place.on_device ? 1 : 0;
+    HO_CHECK(place.on_device || place.at_home);
+  }
+  for (std::uint32_t s = 0; s < places_.size(); ++s) {
+    if (!places_[s].on_device) continue;
+    const Entry allowed = entry(StorageIndex(s), places_[s]);
+    HO_CHECK(allowed.stays && !allowed.store_first);
+  }
+  executor_.restart(skip);
+  free_flights_.clear();
+  for (std::uint32_t i = 0; i < flights_.size(); ++i) free_flights_.push_back(i);
+  told_ = 0;
+  first_step_ = first_step;
+  stopped_ = false;
+}
+
+Result<void> Replay::begin_step() {
+  if (auto begun = executor_.begin_step(); !begun) return begun;
+  for (const StorageIndex input : inputs_) {
+    version_[input.value()] += 1;
+    places_[input.value()] = ValuePlace{};
+    places_[input.value()].at_home = true;
+  }
+  release_at_once();
+  return {};
+}
+
+Result<void> Replay::positions_ended(std::uint64_t ended) {
+  const std::uint64_t before = executor_.positions_ended_count();
+  if (auto accepted = executor_.positions_ended(ended); !accepted) return accepted;
+  for (std::uint64_t at = before; at < ended; ++at) {
+    position_ended(static_cast<std::uint32_t>(at % positions_));
+  }
+  release_at_once();
+  return {};
+}
+
+void Replay::position_ended(std::uint32_t position) {
+  for (std::uint32_t i = effect_first_[position]; i < effect_first_[position + 1]; ++i) {
+    const Effect& effect = effects_[i];
+    const std::uint32_t s = effect.storage.value();
+    version_[s] += 1;
+    places_[s] = ValuePlace{};
+    if (effect.ends) continue;
+    places_[s].on_device = true;
+    places_[s].device_offset_bytes = effect.device_offset_bytes;
+  }
+}
+
 /// How far off the op is that waits for a transfer. One that no op waits for still holds back the
 /// step after next (Executor's second rule).
-std::uint64_t Replay::positions_until(const ReadyTransfer& ready) const {
+std::uint64_t Replay::positions_until(const Flight& flight) const {
   const std::uint64_t needed_at =
-      ready.needed_at != kNeverNeeded ? ready.needed_at : (ready.instance.step + 2) * positions_;
+      flight.needed_at != kNeverNeeded ? flight.needed_at : (flight.instance.step + 2) * positions_;
   return needed_at - std::min(needed_at, executor_.positions_ended_count());
 }
 
+/// Which of the storage's values a transfer moves that starts now; 0: one that is not the latest.
+std::uint64_t Replay::version_moved(const Move& move) const {
+  const std::uint32_t s = move.storage.value();
+  const bool from_slot =
+      move.by_slot && (move.kind == CacheOpKind::kPrefetch || move.kind == CacheOpKind::kStageOut);
+  if (from_slot) return staged_version_[s];
+  const bool latest = move.kind == CacheOpKind::kStore ? lies_at(move) : places_[s].at_home;
+  return latest ? version_[s] : 0;
+}
+
+std::uint32_t Replay::open_flight(const Instance& instance, std::uint64_t now_ticks) {
+  HO_CHECK(!free_flights_.empty());
+  const std::uint32_t flight = free_flights_.back();
+  free_flights_.pop_back();
+  flights_[flight] = Flight{};
+  flights_[flight].instance = instance;
+  flights_[flight].queued_ticks = now_ticks;
+  return flight;
+}
+
+void Replay::ask(HostedMemory::Ask what, std::uint32_t flight) {
+  hosted_->ask({what, flight, move_of(flights_[flight].instance).storage});
+  asked_ += 1;
+}
+
+void Replay::complete(const Instance& instance) {
+  const auto accepted = executor_.completed(instance);
+  HO_CHECK(accepted.ok());
+}
+
+void Replay::released(const Instance& instance) {
+  const Move& move = move_of(instance);
+  if (lies_at(move)) places_[move.storage.value()].on_device = false;
+  complete(instance);
+}
+
+/// Whether a Store or Detach is about the bytes that hold the storage's latest value: in an arena
+/// an op may have written the storage elsewhere meanwhile.
+bool Replay::lies_at(const Move& move) const {
+  const ValuePlace& place = places_[move.storage.value()];
+  return place.on_device &&
+         (hosted_ != nullptr || place.device_offset_bytes == move.device_offset_bytes);
+}
+
+/// An arena's bytes are free as soon as nothing holds them.
+void Replay::release_at_once() {
+  if (hosted_ != nullptr) return;
+  while (const auto detach = executor_.next_detach()) released(*detach);
+}
+
+/// Bytes that the job has placed are the job's to drop.
+std::size_t Replay::ask_to_drop() {
+  std::size_t count = 0;
+  while (hosted_ != nullptr && !free_flights_.empty()) {
+    const auto detach = executor_.next_detach();
+    if (!detach) break;
+    ask(HostedMemory::Ask::kDrop, open_flight(*detach, 0));
+    count += 1;
+  }
+  return count;
+}
+
+/// What the job has done since: taken memory for a prefetch, or dropped memory.
+std::size_t Replay::take_answers(Mover& mover) {
+  std::size_t count = 0;
+  while (hosted_ != nullptr && !failure_ && !mover.full()) {
+    const auto flight = hosted_->next_answer();
+    if (!flight) break;
+    HO_CHECK(asked_ > 0);
+    asked_ -= 1;
+    count += 1;
+    const Instance instance = flights_[*flight].instance;
+    if (move_of(instance).kind == CacheOpKind::kPrefetch) {
+      start(mover, *flight);
+    } else {
+      free_flights_.push_back(*flight);
+      released(instance);
+    }
+  }
+  return count;
+}
+
 std::size_t Replay::pump(Mover& mover, std::uint64_t now_ticks) {
-  std::size_t started = 0;
+  if (failure_ || stopped_) return 0;
   mover.add_progress(executor_.positions_ended_count() - told_);
   told_ = executor_.positions_ended_count();
+  std::size_t started = take_answers(mover) + ask_to_drop();
   while (!failure_ && !mover.full() && !free_flights_.empty()) {
     const auto ready = executor_.next();
     if (!ready) break;
-    const Move& move = move_of(ready->instance);
-    HO_CHECK(move.home != nullptr);
-    const std::uint32_t flight = free_flights_.back();
-    free_flights_.pop_back();
-    flights_[flight] = {ready->instance, now_ticks};
-    Transfer transfer;
-    transfer.owner = owner_;
-    transfer.cookie = flight;
-    transfer.direction = move.direction;
-    transfer.arena = move.home;
-    transfer.arena_offset_bytes = move.home_offset_bytes;
-    transfer.bytes = move.bytes;
-    transfer.flash = move.flash;
-    if (!move.flash) {
-      transfer.memory = memory_.device.data() + move.device_offset_bytes;
-      transfer.local = memory_.device_handles;
+    const std::uint32_t flight = open_flight(ready->instance, now_ticks);
+    flights_[flight].needed_at = ready->needed_at;
+    flights_[flight].droppable = ready->droppable;
+    const bool wants_memory = move_of(ready->instance).kind == CacheOpKind::kPrefetch;
+    if (hosted_ != nullptr && wants_memory) {
+      ask(HostedMemory::Ask::kTake, flight);
+    } else {
+      start(mover, flight);
     }
-    transfer.droppable = ready->droppable;
-    transfer.urgency = Urgency::kScheduled + mover.progress() + positions_until(*ready);
-    const auto accepted = mover.start(transfer);
-    HO_CHECK(accepted.ok());
-    if (!move.flash) {
-      device_end_bytes_ = std::max(device_end_bytes_, move.device_offset_bytes + move.bytes);
-    }
-    in_flight_ += 1;
     started += 1;
   }
   return started;
 }
 
-Result<void> Replay::begin_epilogue(Mover& mover) {
-  if (auto begun = executor_.begin_epilogue(); !begun) return begun;
+/// Hands a transfer to the mover, which has room.
+void Replay::start(Mover& mover, std::uint32_t number) {
+  Flight& flight = flights_[number];
+  const Move& move = move_of(flight.instance);
+  HO_CHECK(move.area != nullptr);
+  flight.version = version_moved(move);
+  const bool to_slot =
+      move.by_slot && (move.kind == CacheOpKind::kStore || move.kind == CacheOpKind::kStageIn);
+  if (to_slot) staged_version_[move.storage.value()] = flight.version;
+  Transfer transfer;
+  transfer.owner = owner_;
+  transfer.cookie = number;
+  transfer.direction = toward_device(move.kind) ? Direction::kGet : Direction::kPut;
+  transfer.arena = move.area->map;
+  const std::uint64_t step = first_step_ + flight.instance.step;
+  transfer.arena_offset_bytes =
+      move.area->begin_bytes + move.area_offset_bytes[step % move.area_offset_bytes.size()];
+  transfer.bytes = move.bytes;
+  transfer.flash = move.flash;
+  if (!move.flash && hosted_ != nullptr) {
+    std::byte* const bytes = hosted_->address(move.storage);
+    HO_CHECK(bytes != nullptr);
+    transfer.memory = bytes + move.begin_bytes;
+    auto handles = mover.register_memory({transfer.memory, move.bytes});
+    if (!handles) {
+      free_flights_.push_back(number);
+      fail(handles.error().code(), NodeIndex(0));
+      failure_->storages.push_back(move.storage);
+      return;
+    }
+    flight.handles = transfer.local = *handles;
+    flight.registered = true;
+  } else if (!move.flash) {
+    const std::uint64_t offset = move.device_offset_bytes + move.begin_bytes;
+    transfer.memory = memory_.arena->data() + offset;
+    transfer.local = memory_.arena_handles;
+    device_end_bytes_ = std::max(device_end_bytes_, offset + move.bytes);
+  }
+  transfer.droppable = flight.droppable;
+  transfer.urgency = Urgency::kScheduled + mover.progress() + positions_until(flight);
+  const auto accepted = mover.start(transfer);
+  HO_CHECK(accepted.ok());
+  in_flight_ += 1;
+}
+
+Result<void> Replay::begin_epilogue(Mover& mover, std::span<const std::uint8_t> keep) {
+  HO_CHECK(keep.empty() || keep.size() == places_.size());
+  std::vector<std::uint8_t> skip;
+  for (std::size_t i = steady_ + prologue_; i < moves_.size(); ++i) {
+    const std::uint32_t s = moves_[i].storage.value();
+    const bool kept = !keep.empty() && keep[s] != 0 && places_[s].on_device;
+    skip.push_back(places_[s].at_home || kept ? 1 : 0);
+  }
+  if (auto begun = executor_.begin_epilogue(skip); !begun) return begun;
+  release_at_once();
   mover.drop(owner_);
   return {};
 }
 
-void Replay::transfer_done(const TransferDone& done, std::uint64_t now_ticks) {
+bool Replay::stop(Mover& mover) {
+  if (!stopped_) {
+    mover.cancel(owner_);
+    // What the job took or dropped meanwhile shows in its addresses.
+    if (hosted_ != nullptr) hosted_->clear();
+    asked_ = 0;
+    stopped_ = true;
+  }
+  return in_flight_ == 0;
+}
+
+/// Whether the rest of the step that is stopped would still have read the storage's value, or that
+/// outlives it.
+bool Replay::wanted_in_step(StorageIndex storage) const {
+  const std::uint32_t s = storage.value();
+  if (executor_.positions_ended_count() == executor_.steps_begun() * positions_) {
+    return persistent_[s] != 0;
+  }
+  const std::uint64_t position = executor_.positions_ended_count() % positions_;
+  const auto end = uses_.begin() + use_first_[s + 1];
+  const auto next = std::find_if(uses_.begin() + use_first_[s], end,
+                                 [&](const Use& use) { return use.position >= position; });
+  return next != end ? next->reads : persistent_[s] != 0;
+}
+
+ValuePlace Replay::place(StorageIndex storage) const {
+  const std::uint32_t s = storage.value();
+  ValuePlace place = places_[s];
+  if (hosted_ != nullptr) place.on_device = place.on_device && hosted_->address(storage) != nullptr;
+  // Homes of what does not outlive a step, and staging slots, hold other storages' bytes by and by:
+  // only a copy that is the only one is sure to be there still.
+  const bool shared_home = persistent_[s] == 0;
+  const bool wanted = !stopped_ || wanted_in_step(storage);
+  if (!wanted || (shared_home && place.on_device)) place.at_home = false;
+  if (!wanted || place.on_device || place.at_home) place.staged = false;
+  return place;
+}
+
+bool Replay::at_rest(StorageIndex storage) const {
+  const auto moves = moves_of(storage);
+  return std::all_of(moves.begin(), moves.end(), [&](std::uint32_t i) {
+    return i < steady_ ? executor_.all_complete(CacheOpList::kSteady, i)
+                       : executor_.all_complete(CacheOpList::kPrologue, i - steady_);
+  });
+}
+
+void Replay::transfer_done(Mover& mover, const TransferDone& done, std::uint64_t now_ticks) {
   HO_CHECK(done.owner == owner_ && done.cookie < flights_.size() && in_flight_ > 0);
   const Flight flight = flights_[done.cookie];
+  if (flight.registered) mover.unregister_memory(flight.handles);
   free_flights_.push_back(static_cast<std::uint32_t>(done.cookie));
   in_flight_ -= 1;
   const Move& move = move_of(flight.instance);
+  if (done.code == Errc::kCanceled) {
+    HO_CHECK(stopped_ || failure_);
+    return;
+  }
   if (done.code != Errc::kOk) {
     if (!failure_) fail(done.code, done.node);
     auto& named = failure_->storages;
@@ -187,23 +343,54 @@ void Replay::transfer_done(const TransferDone& done, std::uint64_t now_ticks) {
     return;
   }
   if (failure_) return;  // the executor stands still; the bytes have arrived, nobody waits for them
-  const bool in = move.direction == Direction::kGet;
-  if (done.dropped) {
-    const auto accepted = executor_.completed(flight.instance);
-    HO_CHECK(accepted.ok());
-    return;
+  if (!done.dropped) {
+    const bool in = toward_device(move.kind);
+    if (move.flash) {
+      (in ? staged_in_bytes_ : staged_out_bytes_) += move.bytes;
+    } else {
+      (in ? prefetched_bytes_ : stored_bytes_) += move.bytes;
+    }
+    if (flight.instance.list == CacheOpList::kSteady) {
+      times_[(flight.instance.step % kStepsKept) * steady_ + flight.instance.index] = {
+          flight.queued_ticks, done.sent_ticks, now_ticks};
+    }
+    moved(move, flight.version);
   }
-  if (move.flash) {
-    (in ? staged_in_bytes_ : staged_out_bytes_) += move.bytes;
-  } else {
-    (in ? prefetched_bytes_ : stored_bytes_) += move.bytes;
+  if (stopped_) return;
+  complete(flight.instance);
+  release_at_once();
+}
+
+/// A chunk has arrived; with the last one of its cache op the value is in another place, too.
+void Replay::moved(const Move& move, std::uint64_t version) {
+  Whole& whole = wholes_[move.whole];
+  const std::uint32_t s = move.storage.value();
+  whole.out_of_date = whole.out_of_date || version != version_[s];
+  whole.done += 1;
+  HO_CHECK(whole.done <= whole.chunks);
+  if (whole.done < whole.chunks) return;
+  const bool latest = !whole.out_of_date;
+  whole.done = 0;
+  whole.out_of_date = false;
+  ValuePlace& place = places_[s];
+  switch (move.kind) {
+    case CacheOpKind::kPrefetch:
+      HO_CHECK(latest);  // a legal schedule fetches no other value
+      place.on_device = true;
+      place.device_offset_bytes = move.device_offset_bytes;
+      break;
+    case CacheOpKind::kStore:
+    case CacheOpKind::kStageIn:
+      if (move.by_slot) {
+        place.staged = latest;
+        place.staged_offset_bytes = move.area_offset_bytes[0] - move.begin_bytes;
+      } else {
+        place.at_home = latest;
+      }
+      break;
+    case CacheOpKind::kStageOut: place.at_home = place.at_home || latest; break;
+    case CacheOpKind::kDetach: HO_CHECK(false);
   }
-  if (flight.instance.list == CacheOpList::kSteady) {
-    times_[(flight.instance.step % kStepsKept) * steady_ + flight.instance.index] = {
-        flight.queued_ticks, done.sent_ticks, now_ticks};
-  }
-  const auto accepted = executor_.completed(flight.instance);
-  HO_CHECK(accepted.ok());
 }
 
 void Replay::fail(Errc code, NodeIndex node) {

@@ -1,12 +1,15 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "client/replay/executor.hpp"
+#include "client/replay/hosted_memory.hpp"
 #include "client/transfer/arena_map.hpp"
 #include "client/transfer/mover.hpp"
 #include "common/base/result.hpp"
@@ -15,16 +18,42 @@
 
 namespace ho::client {
 
+/// A stretch of pool memory that homes or staging slots lie in. It may be exchanged for a larger
+/// one while nothing is moved there and nothing in it is still wanted.
+struct HomeArea {
+  const ArenaMap* map = nullptr;
+  std::uint64_t begin_bytes = 0;  ///< of the area, in the arena
+  std::uint64_t length_bytes = 0;
+};
+
+/// Where a storage's home is: in pool memory, or on flash. Neither: it has none.
+struct StorageHome {
+  const HomeArea* area = nullptr;
+  /// In the area, by the parity of the plan's step. They differ for an INPUT alone: the next step's
+  /// value may be written while this one's is read.
+  std::array<std::uint64_t, 2> offset_bytes{};
+  std::optional<FlashPlace> flash;
+};
+
 /// What a replay moves bytes between.
 struct ReplayMemory {
-  std::span<std::byte> device;  ///< the arena; at least the schedule's arena_bytes
-  LocalHandles device_handles;
-  const ArenaMap* local_ddr = nullptr;  ///< home arenas; outlive the replay
-  const ArenaMap* remote_ddr = nullptr;
-  /// By storage: where what has its home on flash lies. Used in create() only.
-  std::span<const std::optional<FlashPlace>> flash = {};
+  /// The arena, at least the schedule's arena_bytes; nothing: the job places the bytes itself.
+  std::optional<std::span<std::byte>> arena;
+  LocalHandles arena_handles;
+  std::span<const StorageHome> homes = {};  ///< by storage; used in create() only
+  const HomeArea* staging = nullptr;        ///< what the schedule's staging slots lie in
   /// Bytes of a staging slot that must have arrived before they are moved on.
   std::uint64_t stage_chunk_bytes = 4 * kMiB;
+};
+
+/// Where a storage's latest value is. Nowhere: it has none, since it is not yet written or no more
+/// wanted.
+struct ValuePlace {
+  bool on_device = false;
+  bool at_home = false;
+  bool staged = false;  ///< in the staging slot
+  std::uint64_t device_offset_bytes = 0;
+  std::uint64_t staged_offset_bytes = 0;
 };
 
 /// Why a replay stopped.
@@ -35,8 +64,13 @@ struct ReplayFailure {
 };
 
 /// Binds an executor to a mover: turns ready cache ops into transfers and their outcomes back into
-/// events. Bytes that pass through a staging slot move in chunks (chunk_stages()). Records when
-/// each op ran. Time comes as plain ticks of the caller's clock.
+/// events, and keeps where each storage's latest value is. Bytes that pass through a staging slot
+/// move in chunks (chunk_stages()). Records when each op ran. Time comes as plain ticks of the
+/// caller's clock.
+///
+/// Lifecycle: create -> [restart -> steps -> begin_epilogue or stop]* -> destructor. A run is what
+/// lies between restart() and the epilogue's end, or stop(). One is begun at create(), in which all
+/// values are at home.
 ///
 /// Owner: the transfer thread (the simulation in tests), like its mover. Allocates in create() only
 /// (and once when it fails). It is wrong to destroy it while transfers are in flight.
@@ -58,29 +92,68 @@ class Replay {
   [[nodiscard]] static Result<Replay> create(const schedule::Schedule& schedule,
                                              const ReplayMemory& memory, std::uint32_t owner);
 
-  [[nodiscard]] Executor& executor() { return executor_; }
   [[nodiscard]] const Executor& executor() const { return executor_; }
+  [[nodiscard]] std::uint64_t positions() const { return positions_; }
+  /// Where the job puts device bytes; null with an arena. Lives as the replay does.
+  [[nodiscard]] HostedMemory* hosted() const { return hosted_.get(); }
 
-  /// Hands ready transfers to the mover while it takes them. @return how many were started.
+  /// Begins another run; nothing is in flight. The prologue does not move what `places` has on the
+  /// device.
+  /// @param places  by storage: persistent values at home, or on the device as entry() lets them
+  ///        stay.
+  /// @param first_step  the number that the run's first step has in the plan, for its parity.
+  void restart(std::span<const ValuePlace> places, std::uint64_t first_step);
+
+  /// The job begins its next step: Executor::begin_step().
+  [[nodiscard]] Result<void> begin_step();
+  /// The ops at all positions below `ended` have ended: Executor::positions_ended().
+  [[nodiscard]] Result<void> positions_ended(std::uint64_t ended);
+
+  /// Hands ready transfers to the mover while it takes them, and releases what is detached. @return
+  /// how many were started or released.
   std::size_t pump(Mover& mover, std::uint64_t now_ticks);
 
-  /// No further step comes: the executor's begin_epilogue(), and what only a next step would read
-  /// leaves the mover where nothing of it has been sent.
-  [[nodiscard]] Result<void> begin_epilogue(Mover& mover);
+  /// No further step comes in this run: the executor's begin_epilogue(), and what only a next step
+  /// would read leaves the mover where nothing of it has been sent. What is at home already is not
+  /// stored again, nor what `keep` says.
+  /// @param keep  by storage: not 0 where the latest value may stay on the device alone; may be
+  /// empty.
+  [[nodiscard]] Result<void> begin_epilogue(Mover& mover, std::span<const std::uint8_t> keep = {});
+
+  /// Ends the run where it is: starts nothing more and sends nothing more of what is queued. Call
+  /// until it says that nothing is in flight; places() is right then. Only restart() may follow.
+  /// @return whether nothing is in flight.
+  [[nodiscard]] bool stop(Mover& mover);
 
   /// One of this replay's transfers ended.
-  void transfer_done(const TransferDone& done, std::uint64_t now_ticks);
+  void transfer_done(Mover& mover, const TransferDone& done, std::uint64_t now_ticks);
 
   /// Stops it from outside: a node it depends on is lost.
   void fail(Errc code, NodeIndex node);
-  /// What the mover has not sent of this replay's transfers is not sent any more.
-  void cancel(Mover& mover) { mover.cancel(owner_); }
 
   [[nodiscard]] const std::optional<ReplayFailure>& failure() const { return failure_; }
   /// Transfers handed to the mover that have not come back.
   [[nodiscard]] std::size_t in_flight() const { return in_flight_; }
-  /// Nothing moves and nothing can start before the job goes on.
-  [[nodiscard]] bool quiet() const { return in_flight_ == 0 && !executor_.has_ready(); }
+  /// Nothing moves, nothing can start before the job goes on, and it is asked for nothing.
+  [[nodiscard]] bool quiet() const {
+    return in_flight_ == 0 && asked_ == 0 && !executor_.has_ready();
+  }
+
+  /// Whether no transfer or release of the storage is still to come before the next step begins.
+  [[nodiscard]] bool at_rest(StorageIndex storage) const;
+  /// Where a storage's latest value is, of one that is at rest, or after stop(). At the end of a
+  /// stopped step a value that the rest of it would have overwritten unread has no place, unless it
+  /// is on the device.
+  [[nodiscard]] ValuePlace place(StorageIndex storage) const;
+  /// The job, or another transfer, brought the latest value of a storage at rest home.
+  void set_at_home(StorageIndex storage) { places_[storage.value()].at_home = true; }
+
+  /// What becomes of a persistent value on the device when a run of this plan begins.
+  struct Entry {
+    bool stays = false;        ///< it lies where the prologue would bring it
+    bool store_first = false;  ///< it has no copy at home, and the plan may read one there
+  };
+  [[nodiscard]] Entry entry(StorageIndex storage, const ValuePlace& place) const;
 
   [[nodiscard]] std::uint64_t prefetched_bytes() const { return prefetched_bytes_; }
   [[nodiscard]] std::uint64_t stored_bytes() const { return stored_bytes_; }
@@ -97,15 +170,24 @@ class Replay {
   [[nodiscard]] std::optional<std::uint32_t> released_by(std::uint64_t position) const;
 
  private:
-  /// What one cache op moves, with all looked up ahead of time.
+  /// What one cache op, or one chunk of it, moves, with all looked up ahead of time.
   struct Move {
-    Direction direction = Direction::kGet;
+    schedule::CacheOpKind kind = schedule::CacheOpKind::kDetach;
     StorageIndex storage;
-    const ArenaMap* home = nullptr;  ///< null: a detach
-    std::uint64_t home_offset_bytes = 0;
-    std::uint64_t device_offset_bytes = 0;  ///< unused where it stages
+    std::uint32_t whole = 0;         ///< index into wholes_
+    const HomeArea* area = nullptr;  ///< null: a detach
+    std::array<std::uint64_t, 2> area_offset_bytes{};
+    std::uint64_t device_offset_bytes = 0;  ///< of the storage; unused where it stages
+    std::uint64_t begin_bytes = 0;          ///< of what is moved, in the storage
     std::uint64_t bytes = 0;
+    bool by_slot = false;             ///< the pool's side is a staging slot
     std::optional<FlashPlace> flash;  ///< set: it stages
+  };
+  /// One of the schedule's cache ops, all its chunks together.
+  struct Whole {
+    std::uint32_t chunks = 1;
+    std::uint32_t done = 0;    ///< chunks of the present instance
+    bool out_of_date = false;  ///< one of them moved a value that was no longer the latest
   };
   struct Times {
     std::uint64_t queued_ticks = 0;
@@ -115,30 +197,81 @@ class Replay {
   struct Flight {
     Instance instance;
     std::uint64_t queued_ticks = 0;
+    std::uint64_t needed_at = 0;
+    bool droppable = false;     ///< only a next step reads what it brings
+    std::uint64_t version = 0;  ///< of the value that it moves
+    bool registered = false;    ///< `handles` are its own
+    LocalHandles handles;
+  };
+  /// What an op does to a storage beyond reading it.
+  struct Effect {
+    StorageIndex storage;
+    bool writes = false;
+    bool ends = false;  ///< nothing reads it afterwards, and it does not outlive the step
+    std::uint64_t device_offset_bytes = 0;
+  };
+  struct Use {
+    std::uint32_t position = 0;
+    bool reads = false;  ///< else it is overwritten whole
   };
 
   Replay(Executor executor, const ReplayMemory& memory, std::uint32_t owner)
       : executor_(std::move(executor)), memory_(memory), owner_(owner) {}
-  [[nodiscard]] Result<void> add_moves(const schedule::Schedule& schedule,
-                                       const std::vector<schedule::CacheOp>& list);
+  void index_effects(const schedule::Schedule& schedule);
+  void index_moves(std::size_t storages);
+  [[nodiscard]] Result<void> add_moves(const std::vector<schedule::CacheOp>& list,
+                                       const std::vector<std::uint32_t>& first);
   [[nodiscard]] Result<Move> stage_of(const schedule::CacheOp& op) const;
+  [[nodiscard]] Result<Move> copy_of(const schedule::CacheOp& op) const;
   [[nodiscard]] const Move& move_of(const Instance& instance) const;
-  [[nodiscard]] std::uint64_t positions_until(const ReadyTransfer& ready) const;
+  [[nodiscard]] std::uint64_t positions_until(const Flight& flight) const;
+  [[nodiscard]] std::uint64_t version_moved(const Move& move) const;
+  [[nodiscard]] std::span<const std::uint32_t> moves_of(StorageIndex storage) const;
+  [[nodiscard]] bool lies_at(const Move& move) const;
+  [[nodiscard]] bool wanted_in_step(StorageIndex storage) const;
+
+  void release_at_once();
+  std::size_t ask_to_drop();
+  std::size_t take_answers(Mover& mover);
+  [[nodiscard]] std::uint32_t open_flight(const Instance& instance, std::uint64_t now_ticks);
+  void start(Mover& mover, std::uint32_t flight);
+  void complete(const Instance& instance);
+  void released(const Instance& instance);
+  void moved(const Move& move, std::uint64_t version);
+  void position_ended(std::uint32_t position);
+  void ask(HostedMemory::Ask what, std::uint32_t flight);
 
   Executor executor_;
   ReplayMemory memory_;
   std::uint32_t owner_;
-  std::uint64_t positions_ = 0;  ///< per step
-  std::uint64_t told_ = 0;       ///< ended positions that the mover knows of
-  std::uint32_t steady_ = 0;     ///< chunks count as ops from here on
+  std::uint64_t positions_ = 0;   ///< per step
+  std::uint64_t told_ = 0;        ///< ended positions that the mover knows of
+  std::uint64_t first_step_ = 0;  ///< of this run, in the plan
+  bool stopped_ = false;
+  std::uint32_t steady_ = 0;  ///< chunks count as ops from here on
   std::uint32_t prologue_ = 0;
   std::vector<std::uint32_t> first_;  ///< chunk of each steady op; one more than there are
   std::vector<Move> moves_;           ///< steady, prologue, epilogue
-  std::vector<Flight> flights_;       ///< by cookie
+  std::vector<Whole> wholes_;
+  std::vector<std::uint32_t> moves_first_;       ///< per storage, into moves_by_storage_; one more
+  std::vector<std::uint32_t> moves_by_storage_;  ///< indices into moves_, of steady and prologue
+  std::vector<std::uint32_t> effect_first_;      ///< per position, into effects_; one more
+  std::vector<Effect> effects_;
+  std::vector<std::uint32_t> use_first_;  ///< per storage, into uses_; one more
+  std::vector<Use> uses_;
+  std::vector<StorageIndex> inputs_;      ///< supplied at home before each step
+  std::vector<std::uint8_t> persistent_;  ///< by storage
+
+  std::unique_ptr<HostedMemory> hosted_;
+  std::vector<ValuePlace> places_;             ///< by storage
+  std::vector<std::uint64_t> version_;         ///< by storage: of its latest value; from 1 on
+  std::vector<std::uint64_t> staged_version_;  ///< of what its staging slot gets; 0: an old one
+  std::vector<Flight> flights_;                ///< by cookie
   std::vector<std::uint32_t> free_flights_;
   std::vector<Times> times_;  ///< ring of steps x steady chunks
   std::optional<ReplayFailure> failure_;
   std::size_t in_flight_ = 0;
+  std::size_t asked_ = 0;  ///< requests to the job that it has not answered
   std::uint64_t prefetched_bytes_ = 0;
   std::uint64_t stored_bytes_ = 0;
   std::uint64_t staged_in_bytes_ = 0;

@@ -2,304 +2,308 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "common/base/check.hpp"
-#include "common/base/log.hpp"
 
 namespace ho::client {
 namespace {
 
-/// Longest sleep in a wait before looking again. Wake-ups are not lost; this guards against a bug.
-constexpr Duration kLookAgain = std::chrono::milliseconds(100);
-/// before() spins this long: most late transfers are late by less than a wake-up costs.
-/// Source: own measurement, waking a sleeping thread takes 15-50 us.
-constexpr Duration kSpinBefore = std::chrono::microseconds(20);
 Error conflict(std::string what) { return Error(Errc::kConflict, std::move(what)); }
 
 }  // namespace
 
+Result<std::unique_ptr<Runtime>> Runtime::open(Pool& pool, const DeviceMemory& device) {
+  const bool callbacks = device.take != nullptr && device.drop != nullptr;
+  if (device.arena.empty() != callbacks || (device.take != nullptr) != callbacks ||
+      (device.drop != nullptr) != callbacks) {
+    return Error(Errc::kInvalidArgument,
+                 "device memory is either an arena or both of take and drop");
+  }
+  std::unique_ptr<Runtime> made(new Runtime(pool, device));
+  if (auto ok = made->start(); !ok) return ok.error();
+  return made;
+}
+
+Runtime::Runtime(Pool& pool, const DeviceMemory& device)
+    : pool_(pool), engine_(pool.engine()), device_(device), active_(pool.nodes().size()) {}
+
+Result<void> Runtime::start() {
+  if (!device_.hosted()) {
+    auto handles = pool_.register_memory(device_.arena);
+    if (!handles) return handles.error();
+    arena_handles_ = *handles;
+    registered_ = true;
+  }
+  storages_ = std::make_unique<Storages>(pool_, device_, arena_handles_);
+  owner_ = engine_.call([&] { return engine_.reserve_owner(); });
+  engine_.call([&] { engine_.attach(&active_, owner_); });
+  attached_ = true;
+  return {};
+}
+
 Runtime::~Runtime() {
   while (attached_) {
-    attached_ = !engine_.call([&] { return engine_.detach(loaded_.get()); });
+    attached_ = !engine_.call([&] { return engine_.detach(&active_); });
     if (!attached_) break;
     // A few pieces are still on their way; each ends by its deadline.
     Bell pause;
     pause.wait(pause.token(), std::chrono::milliseconds(1));
   }
-  if (registered_) pool_.unregister_memory(device_handles_);
-  if (!bounce_.empty()) pool_.unregister_memory(bounce_handles_);
-  for (const FlashArena& flash : flash_) {
-    const auto freed = pool_.free_flash(flash);
-    if (freed) continue;
-    log(LogLevel::kWarning, "flash was not freed; the session's end will do it",
-        {{"reason", freed.error().message()}});
-  }
-  pool_.release(std::move(local_home_));
-  pool_.release(std::move(remote_home_));
+  plans_.clear();
+  storages_.reset();
+  if (registered_) pool_.unregister_memory(arena_handles_);
 }
 
 Result<void> Runtime::check_running() const {
-  if (loaded_->state.load() == LoadedState::kFailed) {
-    return Error(Errc::kUnavailable, loaded_->failure_text);
+  if (active_.state.load() == RunState::kFailed) {
+    return Error(Errc::kUnavailable, active_.failure_text);
   }
   return {};
 }
 
-Runtime::StorageSlot* Runtime::find_storage(std::uint32_t storage_id) {
-  const auto at =
-      std::lower_bound(storages_.begin(), storages_.end(), storage_id,
-                       [](const StorageSlot& slot, std::uint32_t id) { return slot.id < id; });
-  return at != storages_.end() && at->id == storage_id ? &*at : nullptr;
+Result<void> Runtime::check_between_steps() const {
+  if (auto ok = check_running(); !ok) return ok;
+  if (in_step_ != nullptr) return conflict("a step runs: it has not ended");
+  return {};
 }
 
-const Arena& Runtime::home_of(const StorageSlot& slot) const {
-  return slot.remote ? *remote_home_ : *local_home_;
-}
-
-/// A home that cannot be reached ends the run, also between steps: the node is as lost as if a
-/// prefetch had found out.
-Error Runtime::home_failed(const Error& error) {
+Error Runtime::moved_badly(const Error& error) {
   if (error.code() != Errc::kUnavailable && error.code() != Errc::kDeadline) return error;
   const std::string what = error.context() + ": " + std::string(errc_name(error.code()));
+  engine_.call([&] { active_.fail(what, std::nullopt); });
+  return Error(Errc::kUnavailable, active_.failure_text);
+}
+
+// --- plans ---
+
+Result<Plan*> Runtime::load(std::span<const std::byte> schedule) {
+  if (auto ok = check_between_steps(); !ok) return ok.error();
+  auto plan = Plan::load(*this, schedule);
+  if (!plan) return plan.error();
+  plans_.push_back(std::move(plan).value());
+  return plans_.back().get();
+}
+
+Result<void> Runtime::unload(Plan& plan) {
+  if (running_ == &plan) {
+    if (in_step_ == &plan) in_step_ = nullptr;
+    auto stopped = stop_run();
+    if (!stopped && active_.state.load() != RunState::kFailed) return stopped;
+  }
+  forget_departed();
+  std::erase_if(plans_, [&](const auto& one) { return one.get() == &plan; });
+  return {};
+}
+
+Result<const HomeArea*> Runtime::scratch(Nearness nearness, std::uint64_t bytes) {
+  Scratch& shared = nearness == Nearness::kFar ? far_scratch_ : near_scratch_;
+  if (shared.area.length_bytes >= bytes) return &shared.area;
+  forget_departed();
+  if (running_ != nullptr) {
+    // What a step has made is dead; transfers that nothing waits for may still be on their way.
+    const auto at_rest = [&] {
+      return engine_.call([&] {
+        active_.take_in();
+        const Executor& executor = running_->replay().executor();
+        return executor.retired_steps() == executor.steps_begun();
+      });
+    };
+    if (auto ok = wait_until(at_rest); !ok) return ok.error();
+  }
+  HomeHeap& heap = storages_->heap(nearness);
+  auto range = heap.allocate(bytes);
+  if (!range) return range.error();
   engine_.call([&] {
-    if (attached_) loaded_->fail(what, std::nullopt);
+    shared.area = heap.area(*range);
+    shared.area.begin_bytes += range->begin_bytes;
+    shared.area.length_bytes = range->length_bytes;
   });
-  return Error(Errc::kUnavailable, loaded_->failure_text);
+  if (shared.range) heap.give_back(*shared.range);
+  shared.range = *range;
+  return &shared.area;
 }
 
-Result<void> Runtime::write(std::uint32_t storage_id, std::span<const std::byte> data) {
-  if (auto ok = check_running(); !ok) return ok;
-  StorageSlot* const slot = find_storage(storage_id);
-  if (slot == nullptr) {
-    return Error(Errc::kNotFound, "no storage with id " + std::to_string(storage_id));
-  }
-  if (!slot->has_home || (!slot->persistent && !slot->input)) {
-    return Error(Errc::kInvalidArgument,
-                 slot->name + " is neither persistent nor an INPUT: an op makes its value");
-  }
-  if (data.size() != slot->bytes) {
-    return Error(Errc::kInvalidArgument, slot->name + " has " + std::to_string(slot->bytes) +
-                                             " bytes, " + std::to_string(data.size()) + " given");
-  }
-  if (in_step_ || finished_ || (slot->persistent && steps_begun_ > 0)) {
-    return conflict(slot->name + (slot->persistent ? " is written before the first step only"
-                                                   : " is written between steps only"));
-  }
-  const auto written = slot->input ? write_input(*slot, data) : write_once(*slot, data);
-  if (!written) return home_failed(written.error().at("writing " + slot->name));
-  slot->written_steps = steps_begun_ + 1;
-  return {};
-}
+// --- the plan that runs ---
 
-Result<void> Runtime::read(std::uint32_t storage_id, std::span<std::byte> into) {
-  if (auto ok = check_running(); !ok) return ok;
-  StorageSlot* const slot = find_storage(storage_id);
-  if (slot == nullptr) {
-    return Error(Errc::kNotFound, "no storage with id " + std::to_string(storage_id));
-  }
-  if (!slot->has_home || !slot->persistent) {
-    return Error(Errc::kInvalidArgument,
-                 slot->name + " is not persistent: no value outlives a step");
-  }
-  if (into.size() != slot->bytes) {
-    return Error(Errc::kInvalidArgument, slot->name + " has " + std::to_string(slot->bytes) +
-                                             " bytes, room for " + std::to_string(into.size()));
-  }
-  if (!finished_) return conflict(slot->name + " is read after finish only");
-  const auto got =
-      slot->flash ? move_flash(Direction::kGet, *slot, into)
-                  : pool_.move_now(Direction::kGet, home_of(*slot), slot->home_offset_bytes, into);
-  if (!got) return home_failed(got.error().at("reading " + slot->name));
-  return {};
-}
-
-Result<void> Runtime::step_begin() {
-  if (auto ok = check_running(); !ok) return ok;
-  if (in_step_) return conflict("the running step has not ended");
-  if (finished_) return conflict("no step begins after finish");
-  for (const StorageSlot& slot : storages_) {
-    if (slot.input && slot.has_home && slot.written_steps != steps_begun_ + 1) {
-      return conflict("INPUT " + slot.name + " was not written for this step");
+Result<void> Runtime::begin_step(Plan& plan) {
+  HO_CHECK(in_step_ == nullptr);
+  if (running_ != &plan) {
+    forget_departed();
+    if (running_ != nullptr) {
+      if (auto ended = end_run(&plan); !ended) return ended;
     }
+    if (auto cleared = clear_device_for(plan); !cleared) return cleared;
+    if (auto begun = begin_run(plan); !begun) return begun;
   }
-  if (steps_begun_ == 0) {
-    if (auto ok = fill_unwritten(); !ok) return ok;
-  }
-  std::fill(times_.begin(), times_.end(), Times{});
-  step_first_ = steps_begun_ * position_count_;
-  position_ = 0;
-  prefetch_at_start_ = loaded_->prefetched_bytes.load(std::memory_order_relaxed);
-  staged_in_at_start_ = loaded_->staged_in_bytes.load(std::memory_order_relaxed);
-  staged_out_at_start_ = loaded_->staged_out_bytes.load(std::memory_order_relaxed);
-  store_at_start_ = loaded_->stored_bytes.load(std::memory_order_relaxed);
-  step_start_ticks_ = ticks_.now();
-  in_step_ = true;
-  steps_begun_ += 1;
-  loaded_->steps_begun.store(steps_begun_);
-  engine_.ring();
+  in_step_ = &plan;
   return {};
 }
 
-Result<void> Runtime::before_slow(std::uint32_t position) {
-  if (!in_step_) return conflict("before() outside a step");
-  if (in_op_) {
-    return conflict("before(" + std::to_string(position) + ") without after(" +
-                    std::to_string(position_) + ")");
-  }
-  if (position != position_) {
-    return conflict("before(" + std::to_string(position) + ") where position " +
-                    std::to_string(position_) + " is next");
-  }
-  const std::uint64_t global = step_first_ + position;
-  const std::uint64_t began = ticks_.now();
-  const SteadyClock clock;
-  const TimePoint spin_until = clock.now() + kSpinBefore;
-  const auto ready = [&] { return loaded_->ready_through.load() > global; };
-  while (!ready()) {
-    if (auto ok = check_running(); !ok) return ok;
-    if (clock.now() < spin_until) {
-      spin_pause();
+void Runtime::end_step(Plan& plan) {
+  HO_CHECK(in_step_ == &plan && running_ == &plan);
+  in_step_ = nullptr;
+}
+
+Result<void> Runtime::leave_step(Plan& plan) {
+  HO_CHECK(in_step_ == &plan && running_ == &plan);
+  in_step_ = nullptr;
+  counters_.steps_left += 1;
+  return stop_run();
+}
+
+/// Leaves on the device what `plan` wants there, where it wants it. All else goes: home first where
+/// that has no copy, as what stays does if the plan may read its home.
+Result<void> Runtime::clear_device_for(const Plan& plan) {
+  for (std::uint32_t i = 0; i < storages_->end(); ++i) {
+    const StorageNumber number(i);
+    HeldStorage* const storage = storages_->get(number);
+    if (storage == nullptr || !storage->persistent) continue;
+    const auto index = plan.index_of(number);
+    if (!storage->place.on_device) {
+      if (storage->place.at_home || !index) continue;
+      if (plan.reads_first(*index)) return no_value(*storage);
+      storage->place.at_home = true;  // the step overwrites it unread
       continue;
     }
-    const std::uint32_t token = loaded_->changed.token();
-    loaded_->waiting.store(true);
-    engine_.ring();  // it may have gone to sleep without knowing that someone waits
-    if (!ready() && loaded_->state.load() != LoadedState::kFailed) {
-      loaded_->changed.wait(token, kLookAgain);
+    Replay::Entry entry{.stays = false, .store_first = !storage->place.at_home};
+    if (index) entry = plan.replay().entry(*index, storage->place);
+    if (entry.store_first) {
+      if (auto stored = store(*storage); !stored) return stored;
     }
-    loaded_->waiting.store(false);
+    if (!entry.stays) take_off(number, *storage);
   }
-  const bool entered = try_before(position);
-  if (!entered) return Error(Errc::kUnavailable, loaded_->failure_text);  // failed just now
-  times_[position].stalled = times_[position].start - began;
   return {};
 }
 
-Error Runtime::after_error(std::uint32_t position) const {
-  if (auto ok = check_running(); !ok) return ok.error();
-  if (!in_step_) return conflict("after() outside a step");
-  if (!in_op_) return conflict("after(" + std::to_string(position) + ") without before()");
-  return conflict("after(" + std::to_string(position) + ") where position " +
-                  std::to_string(position_) + " runs");
-}
-
-void* Runtime::operand(std::uint32_t position, std::uint32_t storage_id) const {
-  if (position >= position_count_) return nullptr;
-  const auto begin = operands_.begin() + operand_first_[position];
-  const auto end = operands_.begin() + operand_first_[position + 1];
-  const auto at = std::lower_bound(
-      begin, end, storage_id,
-      [](const OperandSlot& slot, std::uint32_t id) { return slot.storage_id < id; });
-  return at != end && at->storage_id == storage_id ? at->address : nullptr;
-}
-
-Result<void> Runtime::step_end() {
-  if (!in_step_) return conflict("no step runs");
-  if (auto ok = check_running(); !ok) return ok;
-  if (position_ != position_count_ || in_op_) {
-    return conflict("the step ends at position " + std::to_string(position_) + " of " +
-                    std::to_string(position_count_));
+Result<void> Runtime::begin_run(Plan& plan) {
+  std::vector<ValuePlace> places(plan.names().size());
+  for (std::uint32_t s = 0; s < places.size(); ++s) {
+    const auto number = plan.numbers()[s];
+    if (device_.hosted()) plan.replay().hosted()->set_address(StorageIndex(s), nullptr);
+    if (!number) continue;
+    HeldStorage& storage = storages_->at(*number);
+    if (!storage.persistent) continue;
+    if (auto zeroed = storages_->zero(storage); !zeroed) return moved_badly(zeroed.error());
+    storage.written = true;
+    places[s] = storage.place;
+    if (device_.hosted()) plan.replay().hosted()->set_address(StorageIndex(s), storage.address);
   }
-  const std::uint64_t end = ticks_.now();
-  const double scale = ticks_.ns_per_tick();
-  in_step_ = false;
-  steps_done_ += 1;
-  std::uint64_t stalled = 0;
-  for (const Times& times : times_) stalled += times.stalled;
-  const auto ns = [&](std::uint64_t ticks) {
-    return static_cast<std::uint64_t>(static_cast<double>(ticks) * scale);
-  };
-  counters_.steps = steps_done_;
-  counters_.last_step_ns = ns(end - step_start_ticks_);
-  counters_.last_step_stall_ns = ns(stalled);
-  counters_.stall_ns += counters_.last_step_stall_ns;
-  counters_.last_step_prefetch_bytes =
-      loaded_->prefetched_bytes.load(std::memory_order_relaxed) - prefetch_at_start_;
-  counters_.last_step_store_bytes =
-      loaded_->stored_bytes.load(std::memory_order_relaxed) - store_at_start_;
-  counters_.last_step_stage_in_bytes =
-      loaded_->staged_in_bytes.load(std::memory_order_relaxed) - staged_in_at_start_;
-  counters_.last_step_stage_out_bytes =
-      loaded_->staged_out_bytes.load(std::memory_order_relaxed) - staged_out_at_start_;
-  std::swap(times_, last_times_);
-  last_start_ticks_ = step_start_ticks_;
-  return {};
-}
-
-Result<void> Runtime::finish() {
-  if (auto ok = check_running(); !ok) return ok;
-  if (in_step_) return conflict("the running step has not ended");
-  if (finished_) return conflict("finished already");
-  loaded_->finish_asked.store(true);
-  engine_.ring();
-  if (auto ok = wait_state(LoadedState::kFinished); !ok) return ok;
-  finished_ = true;
-  return {};
-}
-
-Result<void> Runtime::wait_state(LoadedState wanted) {
-  for (;;) {
-    const std::uint32_t token = loaded_->changed.token();
-    if (auto ok = check_running(); !ok) return ok;
-    if (loaded_->state.load() == wanted) return {};
-    loaded_->changed.wait(token, kLookAgain);
-  }
-}
-
-RuntimeCounters Runtime::counters() const {
-  RuntimeCounters now = counters_;
-  now.prefetch_bytes = loaded_->prefetched_bytes.load(std::memory_order_relaxed);
-  now.store_bytes = loaded_->stored_bytes.load(std::memory_order_relaxed);
-  now.stage_in_bytes = loaded_->staged_in_bytes.load(std::memory_order_relaxed);
-  now.stage_out_bytes = loaded_->staged_out_bytes.load(std::memory_order_relaxed);
-  const std::uint64_t run =
-      steps_done_ > 0 ? position_count_ : std::uint64_t{position_} + (in_op_ ? 1 : 0);
-  const std::uint64_t by_ops = run > 0 ? used_through_[run - 1] : 0;
-  now.peak_device_bytes =
-      std::max(by_ops, loaded_->device_end_bytes.load(std::memory_order_relaxed));
-  return now;
-}
-
-Result<void> Runtime::timeline(std::span<TimelineSpan> ops, std::span<TimelineSpan> cache_ops) {
-  HO_CHECK(ops.size() == position_count_ && cache_ops.size() == cache_op_count_);
-  if (steps_done_ == 0) return conflict("no step is complete");
-  while (loaded_->retired_steps.load() < steps_done_) {
-    if (auto ok = check_running(); !ok) return ok;
-    const std::uint32_t token = loaded_->changed.token();
-    if (loaded_->retired_steps.load() >= steps_done_) break;
-    loaded_->changed.wait(token, kLookAgain);
-  }
-  std::vector<Replay::Span> spans(cache_ops.size());
-  std::vector<std::uint64_t> stalled(cache_ops.size(), 0);
-  const std::uint64_t step = steps_done_ - 1;
+  plan.run_begins();
   engine_.call([&] {
-    for (std::uint32_t i = 0; i < spans.size(); ++i) {
-      spans[i] = loaded_->replay.span(i, step, last_start_ticks_);
-    }
-    for (std::uint32_t i = 0; i < ops.size(); ++i) {
-      if (last_times_[i].stalled == 0) continue;
-      const auto waited_for = loaded_->replay.released_by(step * position_count_ + i);
-      if (waited_for) stalled[*waited_for] += last_times_[i].stalled;
-    }
+    plan.replay().restart(places, plan.steps_begun());
+    active_.begin_run(plan.replay(), plan.names());
   });
-  const double scale = ticks_.ns_per_tick();
-  const auto ns = [&](std::uint64_t ticks) {
-    return static_cast<std::uint64_t>(static_cast<double>(ticks) * scale);
-  };
-  const auto from_start = [&](std::uint64_t ticks) {
-    return ns(ticks - std::min(ticks, last_start_ticks_));
-  };
-  const auto& awaited_bytes = step == 0 ? awaited_bytes_first_ : awaited_bytes_;
-  for (std::uint32_t i = 0; i < ops.size(); ++i) {
-    const Times& times = last_times_[i];
-    const std::uint64_t start_ns = from_start(times.start);
-    const std::uint64_t stall_ns = ns(times.stalled);
-    ops[i] = {start_ns, from_start(times.end), stall_ns, awaited_bytes[i],
-              start_ns - std::min(start_ns, stall_ns)};
+  running_ = &plan;
+  counters_.runs += 1;
+  return check_running();
+}
+
+/// Runs the epilogue; what `next` leaves where it is, and never reads at home, stays as it is.
+Result<void> Runtime::end_run(const Plan* next) {
+  HO_CHECK(running_ != nullptr && in_step_ == nullptr);
+  std::vector<std::uint8_t> keep(running_->names().size(), 0);
+  engine_.call([&] {
+    active_.take_in();
+    for (std::uint32_t s = 0; next != nullptr && s < keep.size(); ++s) {
+      const auto number = running_->numbers()[s];
+      const auto index = number ? next->index_of(*number) : std::nullopt;
+      if (!index) continue;
+      ValuePlace place = running_->replay().place(StorageIndex(s));
+      if (!place.on_device) continue;  // it is at home, or comes from there
+      place.at_home = false;
+      keep[s] = next->replay().entry(*index, place).store_first ? 0 : 1;
+    }
+    active_.begin_epilogue(engine_.mover(), keep);
+  });
+  engine_.ring();
+  const auto finished = [&] { return active_.state.load() == RunState::kFinished; };
+  if (auto ok = wait_until(finished); !ok) return ok;
+  return take_places();
+}
+
+/// Ends the run where it is: nothing queued is moved any more.
+Result<void> Runtime::stop_run() {
+  HO_CHECK(running_ != nullptr && in_step_ == nullptr);
+  for (;;) {
+    const std::uint32_t token = active_.changed.token();
+    if (engine_.call([&] { return active_.stop(engine_.mover()); })) break;
+    active_.changed.wait(token, std::chrono::milliseconds(1));
   }
-  for (std::uint32_t i = 0; i < cache_ops.size(); ++i) {
-    cache_ops[i] = {from_start(spans[i].start_ticks), from_start(spans[i].end_ticks),
-                    ns(stalled[i]), spans[i].bytes, from_start(spans[i].queued_ticks)};
+  return take_places();
+}
+
+/// The run is over: where its values are is the storages' to say again.
+Result<void> Runtime::take_places() {
+  Plan& plan = *running_;
+  HostedMemory* const hosted = plan.replay().hosted();
+  std::vector<ValuePlace> places(plan.names().size());
+  engine_.call([&] {
+    for (std::uint32_t s = 0; s < places.size(); ++s) {
+      places[s] = plan.replay().place(StorageIndex(s));
+    }
+    active_.end_run();
+  });
+  plan.run_ends();
+  running_ = nullptr;
+  if (auto ok = check_running(); !ok) return ok;
+  for (std::uint32_t s = 0; s < places.size(); ++s) {
+    const auto number = plan.numbers()[s];
+    if (!number) continue;
+    HeldStorage& storage = storages_->at(*number);
+    storage.place = places[s];
+    std::byte* const address = hosted != nullptr ? hosted->address(StorageIndex(s)) : nullptr;
+    storage.address = address;
+    if (address != nullptr && !storage.place.on_device) {
+      // Taken for a value that has not come, or made by an op that has not ended.
+      if (!plan.taken(StorageIndex(s))) {
+        storage.address = nullptr;
+        count_device(0, storage.bytes);
+      }
+      take_off(*number, storage);
+    }
+    if (!storage.persistent) {
+      const bool lives = storage.place.on_device || storage.place.at_home || storage.place.staged;
+      if (!lives) continue;
+      storage.home = plan.home(StorageIndex(s));
+      const std::uint64_t parity = (plan.steps_begun() + 1) % 2;  // of the step that was left
+      storage.home.offset_bytes.fill(storage.home.offset_bytes[parity]);
+      departed_.push_back(*number);
+    }
+    if (!storage.place.staged) continue;
+    if (auto stored = storages_->store_staged(storage, plan.staging()); !stored) {
+      return moved_badly(stored.error());
+    }
+  }
+  return {};
+}
+
+/// What a step that was left had made is over: its memory on the device is the job's.
+void Runtime::forget_departed() {
+  for (const StorageNumber number : departed_) {
+    HeldStorage* const storage = storages_->get(number);
+    if (storage == nullptr) continue;
+    if (storage->range) storages_->heap(storage->nearness).give_back(*storage->range);
+    if (storage->address != nullptr) count_device(0, storage->bytes);
+    storage->range.reset();
+    storage->home = StorageHome{};
+    storage->place = ValuePlace{};
+    storage->address = nullptr;
+  }
+  departed_.clear();
+}
+
+Result<void> Runtime::sync() {
+  if (auto ok = check_between_steps(); !ok) return ok;
+  if (running_ != nullptr) {
+    if (auto ended = end_run(nullptr); !ended) return ended;
+  }
+  for (std::uint32_t i = 0; i < storages_->end(); ++i) {
+    HeldStorage* const storage = storages_->get(StorageNumber(i));
+    const bool stale = storage != nullptr && storage->persistent && storage->place.on_device &&
+                       !storage->place.at_home;
+    if (!stale) continue;
+    if (auto stored = store(*storage); !stored) return stored;
   }
   return {};
 }

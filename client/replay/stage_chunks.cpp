@@ -98,12 +98,17 @@ ChunkedOps chunk_stages(const schedule::Schedule& schedule, std::uint64_t chunk_
   made.schedule.positions.resize(schedule.positions.size());
   made.schedule.storages = schedule.storages;
   made.schedule.homes = schedule.homes;
-  const auto steady = cuts_of(schedule.cache_ops, chunk_bytes);
-  made.schedule.cache_ops = cut_list(schedule.cache_ops, steady);
-  made.schedule.prologue = cut_list(schedule.prologue, cuts_of(schedule.prologue, chunk_bytes));
-  made.schedule.epilogue = cut_list(schedule.epilogue, cuts_of(schedule.epilogue, chunk_bytes));
-  for (const Cut& cut : steady) made.first.push_back(cut.first);
-  made.first.push_back(static_cast<std::uint32_t>(made.schedule.cache_ops.size()));
+  const auto cut = [&](const std::vector<CacheOp>& list, std::vector<CacheOp>& into) {
+    const auto cuts = cuts_of(list, chunk_bytes);
+    into = cut_list(list, cuts);
+    std::vector<std::uint32_t> first;
+    for (const Cut& one : cuts) first.push_back(one.first);
+    first.push_back(static_cast<std::uint32_t>(into.size()));
+    return first;
+  };
+  made.first = cut(schedule.cache_ops, made.schedule.cache_ops);
+  made.first_prologue = cut(schedule.prologue, made.schedule.prologue);
+  made.first_epilogue = cut(schedule.epilogue, made.schedule.epilogue);
   return made;
 }
 

@@ -13,8 +13,10 @@ namespace ho::client {
 struct ChunkedOps {
   /// Positions, storages and homes as they were (positions without operands), and the three lists.
   schedule::Schedule schedule;
-  /// Of the steady list: op i of the original became [first[i], first[i + 1]) here.
+  /// Of each list: op i of the original became [first[i], first[i + 1]) here.
   std::vector<std::uint32_t> first;
+  std::vector<std::uint32_t> first_prologue;
+  std::vector<std::uint32_t> first_epilogue;
 };
 
 /// An op becomes at most so many chunks: a dependency between two ops that both became chunks costs

@@ -327,7 +327,7 @@ bool Engine::take_completions() {
     if (done[i].code != Errc::kOk && done[i].code != Errc::kCanceled) {
       words = {nodes_[done[i].node.value()].label, said_of(done[i])};
     }
-    at->source->transfer_done(done[i], words, ticks_.now());
+    at->source->transfer_done(mover_, done[i], words, ticks_.now());
   }
   if (tickets) ticket_done_.ring();
   return count > 0;

@@ -71,6 +71,7 @@ class Engine {
 
   // Inside call() only.
   [[nodiscard]] transport::Transport& transport(DriverIndex driver);
+  [[nodiscard]] Mover& mover() { return mover_; }
   void set_nodes(std::vector<EngineNode> nodes);
   /// As Mover::set_link().
   void set_link(double bytes_per_s);

@@ -72,6 +72,25 @@ void Mover::set_stager(const StagePort& port) {
 
 void Mover::set_link(double bytes_per_s) { paces_ = {Pace(bytes_per_s), Pace(bytes_per_s)}; }
 
+Result<LocalHandles> Mover::register_memory(std::span<std::byte> memory) {
+  LocalHandles handles;
+  for (std::size_t i = 0; i < drivers_.size(); ++i) {
+    auto handle = drivers_[i].port.transport->register_memory(memory);
+    if (!handle) {
+      while (i-- > 0) drivers_[i].port.transport->unregister_memory(handles[i]);
+      return handle.error();
+    }
+    handles[i] = *handle;
+  }
+  return handles;
+}
+
+void Mover::unregister_memory(const LocalHandles& handles) {
+  for (std::size_t i = 0; i < drivers_.size(); ++i) {
+    drivers_[i].port.transport->unregister_memory(handles[i]);
+  }
+}
+
 Result<void> Mover::start(const Transfer& transfer) {
   HO_CHECK(transfer.arena != nullptr && transfer.bytes > 0);
   HO_CHECK(!transfer.flash || stager_ != nullptr);

@@ -91,7 +91,7 @@ struct StagePort {
 /// per driver, most urgent first, and joins their completions. Small transfers queue apart: in the
 /// transport's own queue a large one's pieces leave room for them.
 ///
-/// Owner: the transfer thread (the simulation in tests). Allocates only in its constructor.
+/// Owner: the transfer thread (the simulation in tests). Transfers allocate nothing.
 /// Lifecycle: start() -> pump() and poll() until the transfer's TransferDone came out. It is wrong
 /// to touch a transfer's memory before that.
 class Mover {
@@ -112,6 +112,12 @@ class Mover {
   /// Limits gets and puts to `bytes_per_s` (above 0) each way, all drivers together. Moves between
   /// flash and pool memory do not count: they stay within the node. Start-up only.
   void set_link(double bytes_per_s);
+
+  /// Makes host memory usable by every driver; the memory outlives unregister_memory(). May
+  /// allocate, and takes as long as the drivers need.
+  [[nodiscard]] Result<LocalHandles> register_memory(std::span<std::byte> memory);
+  /// No transfer uses it any more.
+  void unregister_memory(const LocalHandles& handles);
 
   /// @return kBusy: kTransfersMax are under way, nothing started. Arguments are our own: checked,
   /// not refused.

@@ -17,8 +17,8 @@ struct NodeWords {
   std::string said;   ///< the node's own words for a failed stage; else empty
 };
 
-/// Something that keeps the transfer thread in work beside plain transfers: a loaded schedule.
-/// Every call comes from the transfer thread, between attach and detach.
+/// Something that keeps the transfer thread in work beside plain transfers: the plan that a runtime
+/// runs. Every call comes from the transfer thread, between attach and detach.
 class TransferSource {
  public:
   virtual ~TransferSource() = default;
@@ -26,7 +26,7 @@ class TransferSource {
   /// Takes in what its job did and starts what became ready. @return whether anything happened.
   virtual bool feed(Mover& mover, std::uint64_t now_ticks) = 0;
   /// A transfer of its own ended; `words` are of done.node, filled where done.code is an error.
-  virtual void transfer_done(const TransferDone& done, const NodeWords& words,
+  virtual void transfer_done(Mover& mover, const TransferDone& done, const NodeWords& words,
                              std::uint64_t now_ticks) = 0;
   /// It has bytes on this node.
   [[nodiscard]] virtual bool uses(NodeIndex node) const = 0;

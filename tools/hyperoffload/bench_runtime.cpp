@@ -76,16 +76,17 @@ Measured measure(hyperoffload::Pool& pool) {
   const std::string encoded = resident_schedule(kPositions);
   void* const arena = std::aligned_alloc(4096, 4096);
   const std::unique_ptr<void, void (*)(void*)> owner(arena, std::free);
-  hyperoffload::Runtime runtime(pool, encoded.data(), encoded.size(), arena, 4096);
-  ho_runtime* const handle = runtime.get();
+  hyperoffload::Runtime runtime(pool, arena, 4096);
+  hyperoffload::Plan plan(runtime, encoded.data(), encoded.size());
+  ho_plan* const handle = plan.get();
   const client::TickClock ticks;
   const double count = kPositions;
   std::vector<double> pairs, stamps, operands;
   std::uint64_t sink = 0;
   for (std::uint32_t step = 0; step < kSteps; ++step) {
-    runtime.step_begin();
-    runtime.before(0);
-    runtime.after(0);
+    plan.step_begin();
+    plan.before(0);
+    plan.after(0);
     const auto start = Steady::now();
     bool ok = true;
     for (std::uint32_t p = 1; p < kPositions; ++p) {
@@ -94,7 +95,7 @@ Measured measure(hyperoffload::Pool& pool) {
     }
     pairs.push_back(since_ns(start) / (count - 1));
     hyperoffload::check(ok ? HO_OK : HO_CONFLICT);
-    runtime.step_end();
+    plan.step_end();
     const auto stamped = Steady::now();
     for (std::uint32_t p = 1; p < kPositions; ++p) sink += ticks.now() ^ ticks.now();
     stamps.push_back(since_ns(stamped) / (count - 1));
@@ -104,7 +105,7 @@ Measured measure(hyperoffload::Pool& pool) {
     }
     operands.push_back(since_ns(looked) / (count - 1));
   }
-  runtime.finish();
+  runtime.sync();
   HO_CHECK(sink != 1);  // reads what the loops above made, or they would be optimised away
   return {percentile(pairs, 0.5), percentile(pairs, 0.99), percentile(stamps, 0.5),
           percentile(operands, 0.5)};

@@ -1,24 +1,58 @@
 /* HyperOffload client library, C ABI. SPDX-License-Identifier: Apache-2.0
+ * Length: the whole interface in one file, which is its reference.
  *
- * A job connects to a pool, loads a schedule, and runs each step op by op:
+ * A job connects to a pool, opens a runtime for its device memory, loads the plans that the
+ * analyzer made for it, and runs each step op by op:
  *
- *   ho_pool* pool;      ho_connect(&options, &pool);
- *   ho_runtime* run;    ho_load(pool, bytes, n, arena, arena_bytes, &run);
- *   ho_write(run, id, data, n);                   every persistent storage, once
+ *   ho_connect(&options, &pool);
+ *   ho_schedule_info(schedule, n, &info);               what the plan needs, before anything exists
+ *   ho_open(pool, &memory, &runtime);                   an arena of info.arena_bytes, or callbacks
+ *   ho_load(runtime, schedule, n, &plan);
+ *   ho_write(plan, id, data, bytes);                    persistent storages: weights, states
  *   for each step:
- *     ho_write(run, id, data, n);                 every INPUT storage
- *     ho_step_begin(run);
+ *     ho_write(plan, id, data, bytes);                  every INPUT storage
+ *     ho_step_begin(plan);
  *     for each position p:
- *       ho_before(run, p);  kernel on ho_operand(run, p, id), ...;  ho_after(run, p);
- *     ho_step_end(run);
- *   ho_finish(run);     ho_read(run, id, out, n);
- *   ho_unload(run);     ho_disconnect(pool);
+ *       ho_before(plan, p);   kernel on ho_operand(plan, p, id), ...   ho_after(plan, p);
+ *     ho_step_end(plan);
+ *     ho_read(plan, id, into, bytes);                   results, checkpoints, evaluation: any time
+ *   ho_close(runtime);                                  between steps
+ *   ho_disconnect(pool);
  *
- * Threads: one thread at a time drives one ho_runtime. ho_register, ho_unregister, ho_get, ho_put,
- * ho_wait and ho_test: one thread at a time per pool. Everything else on a pool: any thread.
+ * Objects. A pool (ho_pool) is a job's sessions on all nodes, and the transfer thread. A runtime
+ * (ho_runtime) is the device memory of one accelerator, the storages whose values come and go
+ * there, and where each value is. A plan (ho_plan) is a schedule that was loaded for a runtime;
+ * plans of one runtime share persistent storages and the device memory, and take turns. A handle is
+ * the caller's until the call that ends it; what is made from an object ends before it does.
  *
- * Errors: every call returns a status; ho_last_error() says more, for the calling thread's last
- * failure.
+ * Threads. One thread at a time drives a runtime and its plans; which one may change from call to
+ * call. ho_write of an INPUT may come from one other thread at a time. ho_register, ho_unregister,
+ * ho_get, ho_put, ho_wait, ho_test, ho_stage_in and ho_stage_out: one thread at a time per pool.
+ * Everything else on a pool: any thread. The library has threads of its own: one that moves bytes,
+ * one that renews leases, one for each node's control connection. None of them calls the job.
+ *
+ * Errors. Every call that can fail returns a status. ho_last_error() says more about the last one
+ * that was not HO_OK on the calling thread. A call that is refused (HO_INVALID_ARGUMENT,
+ * HO_NOT_FOUND, HO_ALREADY_EXISTS, HO_OUT_OF_RANGE, HO_CONFLICT, HO_UNSUPPORTED) changes nothing.
+ * HO_UNAVAILABLE from a runtime or plan means that a node with values of it is lost: it stays so,
+ * every further call says the same, and only ho_unload and ho_close are of use.
+ *
+ * Time. A call waits for transfers where its text says so, and no longer than they have: each piece
+ * of a transfer (a few MiB) by ho_connect_options.op_deadline_ms from when it is sent, 60 s where
+ * it is a copy on this machine, a stage between flash and memory 10 s. Control requests have 2 s,
+ * and a grant of memory some more for each GB.
+ *
+ * fork(). A child has no transfer thread: fork before ho_connect. A child of a later fork may only
+ * exec or _exit.
+ *
+ * Signals. The driver "local" maps memory that its daemon may take back. It installs a handler for
+ * SIGBUS, which turns a fault inside such memory during one of its own copies into an error and
+ * passes every other fault on to the handler that it found. A job that installs a handler of its
+ * own later has to pass on what is not its own. The library's threads block all signals but SIGBUS
+ * and SIGSEGV.
+ *
+ * Limits. 4096 transfers started and not yet waited for; 8192 in flight in a pool, those of plans
+ * among them. 4096 nodes in a pool. 2^50 bytes in an allocation, an arena or a storage.
  */
 #ifndef HYPEROFFLOAD_HYPEROFFLOAD_H_
 #define HYPEROFFLOAD_HYPEROFFLOAD_H_
@@ -35,27 +69,32 @@ extern "C" {
 /* Same meaning and order as the library's internal error codes. */
 typedef enum ho_status {
   HO_OK = 0,
-  HO_INVALID_ARGUMENT,
+  HO_INVALID_ARGUMENT, /* a null or senseless argument; a schedule that is not legal */
   HO_NOT_FOUND,
   HO_ALREADY_EXISTS,
   HO_OUT_OF_RANGE,
-  HO_PERMISSION_DENIED,
-  HO_BUSY,
-  HO_EXHAUSTED,
-  HO_UNAVAILABLE,
-  HO_DEADLINE,
+  HO_PERMISSION_DENIED, /* a key or right was revoked, or never given */
+  HO_BUSY,              /* a limit is reached for now: try again after waiting for something */
+  HO_EXHAUSTED,         /* no memory or flash of this size is left */
+  HO_UNAVAILABLE,       /* a node is lost */
+  HO_DEADLINE,          /* no answer in time */
   HO_CANCELED,
-  HO_CORRUPT,
+  HO_CORRUPT, /* bytes that are not what they were when they were written */
   HO_UNSUPPORTED,
-  HO_CONFLICT,
+  HO_CONFLICT, /* not in this state: the call is out of order */
   HO_IO
 } ho_status;
 
 typedef struct ho_pool ho_pool;             /* sessions on all nodes, and the transfer thread */
 typedef struct ho_allocation ho_allocation; /* bytes of the pool, spread over its nodes */
 typedef struct ho_flash ho_flash;           /* bytes of one node's flash */
-typedef struct ho_runtime ho_runtime;       /* a loaded schedule */
+typedef struct ho_runtime ho_runtime;       /* device memory, and the storages that use it */
+typedef struct ho_plan ho_plan;             /* a schedule loaded for a runtime */
 
+/* A storage's number in its runtime, the same in all plans that share it. */
+typedef uint32_t ho_storage;
+
+/* For ho_connect. What is left zero has its default. */
 typedef struct ho_connect_options {
   size_t struct_bytes;     /* sizeof(ho_connect_options): lets the struct grow */
   const char* pool;        /* one or more control addresses, comma-separated: "unix:/run/x.sock",
@@ -68,12 +107,12 @@ typedef struct ho_connect_options {
   uint32_t op_deadline_ms; /* for each piece of a transfer (a few MiB) from when it is sent, over
                               "ofi" and "ucx"; 0: 1500. Below 800 a link that is cut costs the
                               node, also where it has another. "local" copies by itself and waits
-                              for nobody: it takes no notice. Time in which the job was stopped
-                              does not count */
+                              for no node: the deadline does not apply. Time in which the job was
+                              stopped does not count */
   const char* ucx_module;  /* absolute path of the driver "ucx", which is opened only where it is
                               used; NULL or "": hyperoffload/hyperoffload-ucx.so beside
                               this library */
-  /* Of "ofi"; each may be NULL or "" for what fits the daemon. A daemon that speaks another
+  /* For "ofi"; each may be NULL or "" for what fits the daemon. A daemon that speaks another
      provider, or cannot be reached by the domain or interface, is reached by another driver or
      left out; of a node's several rails those that cannot be reached so are left out. */
   const char* ofi_provider;  /* libfabric's: "net" and "tcp" (TCP; one from libfabric 1.18 on),
@@ -82,7 +121,7 @@ typedef struct ho_connect_options {
   const char* ofi_interface; /* network interface to go out by: "eth0" */
   uint32_t ofi_connections;  /* to each rail of a node for transfers above 64 KiB, over which they
                                 are spread (small ones have another); 0: 1; at most 16 */
-  /* Of "ucx". */
+  /* For "ucx". */
   const char* ucx_devices;      /* "mlx5_0:1" or several, comma-separated, 8 at most, in the order
                                    in which nodes name theirs: transfers are spread over all, and
                                    what one that fails took with it goes over the others. NULL or
@@ -90,54 +129,93 @@ typedef struct ho_connect_options {
   const char* ucx_transports;   /* "rc" (also NULL and ""), "dc" or "rc,dc" */
   uint32_t ucx_allow_emulation; /* 1: any transport of UCX's, as "tcp", where the daemon allows it
                                    too. For experiments only: no promise about faults holds */
-  uint32_t local_threads; /* of "local": that share copies of 512 KiB and more, the transfer thread
-                             among them; 1 .. 4. 0: one, and one more for every eight cores in the
-                             affinity mask. Say 1 under a processor quota */
-  const char* local_numa; /* of "local": the NUMA node that the daemon takes memory from where it
-                             has some left there. "auto" (also NULL and ""): of ho_load, the one
-                             that most of the arena lies on; else, and of ho_allocate, the one that
-                             the calling thread runs on. A node's number, as "1"; or "off" */
+  uint32_t local_threads;       /* for "local": threads that share copies of 512 KiB and more;
+                                   the transfer thread is one of them; 1 .. 4. 0: one, and one
+                                   more for every eight cores in the affinity mask. Say 1 under
+                                   a processor quota */
+  const char* local_numa; /* for "local": the NUMA node that the daemon takes memory from where it
+                             has some left there. "auto" (also NULL and ""): for a runtime with an
+                             arena, the one that most of the arena lies on; else the one that the
+                             calling thread runs on. A node's number, as "1"; or "off" */
   uint64_t link_bytes_per_s; /* limits the job's gets and its puts to this rate each, over all nodes
                                 together; what moves between flash and pool memory does not count.
                                 0: no limit */
 } ho_connect_options;
 
 HO_API const char* ho_version(void);
+/* Never NULL; "unknown" for a number that is no status. */
 HO_API const char* ho_status_name(ho_status status);
-/* Text of this thread's last failed call; valid until its next failed call; never NULL. */
+/* Text about this thread's last call that was not HO_OK; valid until its next one; never NULL. */
 HO_API const char* ho_last_error(void);
 
-/* Opens a session on every node. Renews its leases on a thread of its own. A node whose best driver
- * does not reach it is reached by the next one; a node that none of those allowed reaches is left
- * out: both with a warning in the log that says why. It fails where no node is left, and where the
- * only driver allowed cannot be used. */
+/* Opens a session on every node of a pool, and starts the library's threads. Their processor
+ * affinity and that of the copies that "local" makes is the calling thread's: pin before.
+ *
+ * A node whose best driver does not reach it is reached by the next one; a node that none of those
+ * allowed reaches, or that does not answer within 2 s, is left out: both with a warning in the log
+ * that says why.
+ *
+ * HO_OK                *out is the caller's until ho_disconnect.
+ * HO_INVALID_ARGUMENT  a null argument; an option that cannot be read.
+ * HO_UNAVAILABLE, HO_DEADLINE   no node is left.
+ * HO_UNSUPPORTED       the only driver allowed cannot be used, with the reason.
+ * HO_PERMISSION_DENIED the daemon does not admit this user. */
 HO_API ho_status ho_connect(const ho_connect_options* options, ho_pool** out);
-/* Frees everything the job holds in the pool. All runtimes and allocations must be gone. NULL is
- * allowed. */
-HO_API void ho_disconnect(ho_pool* pool);
+/* Ends all sessions, and with them gives back everything that the job holds in the pool, durable
+ * flash apart. Waits for transfers that are started and not waited for, and a second for each node.
+ *
+ * HO_OK        the handle is gone; also for NULL, of which nothing is done.
+ * HO_CONFLICT  a runtime is open, or an allocation not freed: nothing was done. */
+HO_API ho_status ho_disconnect(ho_pool* pool);
 /* Name of the driver that carries the data: "local", "ucx" or "ofi"; "mixed" where nodes are
- * reached by several. Lives as the pool does. */
+ * reached by several. Lives as the pool does. "" for NULL. */
 HO_API const char* ho_pool_transport(const ho_pool* pool);
 
-/* --- plain one-sided access (what the schedule does by itself) --- */
+/* --- plain one-sided access (what plans do by themselves) --- */
 
-/* Allocates pool memory, zeroed. HO_EXHAUSTED: "needs X, pool has Y on nodes ...". */
+/* Allocates pool memory, zeroed, in whole segments of its nodes (256 MiB, if the daemons' settings
+ * do not say otherwise). Waits for the nodes.
+ *
+ * HO_OK                *out is the caller's until ho_free.
+ * HO_INVALID_ARGUMENT  a null argument, or 0 bytes.
+ * HO_EXHAUSTED         "needs X, pool has Y on nodes ...".
+ * HO_UNAVAILABLE, HO_DEADLINE   no node answers. */
 HO_API ho_status ho_allocate(ho_pool* pool, uint64_t bytes, ho_allocation** out);
+/* Waits for transfers that use the allocation, then gives it back. NULL is allowed. */
 HO_API void ho_free(ho_pool* pool, ho_allocation* allocation);
-/* Registers host memory that get/put may use. It must outlive ho_unregister(). */
+/* Registers host memory that ho_get and ho_put may use. It has to stay until ho_unregister. May
+ * take time where a device pins it.
+ *
+ * HO_ALREADY_EXISTS  it overlaps memory that is registered.
+ * HO_EXHAUSTED, HO_IO   a driver cannot register it. */
 HO_API ho_status ho_register(ho_pool* pool, void* base, size_t bytes);
-/* Ends that. Waits for transfers that still use the memory, waited for by ho_wait or not, as
- * ho_free does for the allocation's; bounded by their deadlines. */
+/* Ends that, by the address that ho_register was given. Waits for transfers that use the memory;
+ * their tickets stay valid. HO_NOT_FOUND: no memory is registered at this address. */
 HO_API ho_status ho_unregister(ho_pool* pool, void* base);
-/* Starts a transfer; `ticket` is for ho_wait/ho_test. The bytes belong to the library until it is
- * done. */
+/* Start a transfer between registered memory and an allocation, of at least one byte. Do not wait.
+ * Transfers are in no order with one another.
+ *
+ * HO_OK    *ticket is for ho_wait, which must be called once. Until it, or a ho_test that says
+ *          done, the memory is the library's: a get may have written any part of it, a put may
+ *          still read. A get that is done has brought the bytes. A put that is done is visible at
+ *          the node: each transfer that starts afterwards, of any job that shares the memory, reads
+ *          the new bytes.
+ * HO_INVALID_ARGUMENT  a null argument, no bytes, or memory that is not registered as a whole.
+ * HO_OUT_OF_RANGE      the range leaves the allocation.
+ * HO_BUSY              4096 transfers are started and not waited for. */
 HO_API ho_status ho_get(ho_pool* pool, ho_allocation* from, uint64_t offset, void* into,
                         size_t bytes, uint64_t* ticket);
 HO_API ho_status ho_put(ho_pool* pool, ho_allocation* to, uint64_t offset, const void* from,
                         size_t bytes, uint64_t* ticket);
-/* Waits for one transfer and gives its outcome. Each ticket is waited for once. */
+/* Waits for one transfer and gives its outcome; the ticket ends.
+ *
+ * HO_OK                all bytes have moved.
+ * HO_NOT_FOUND         no such ticket, or it was waited for.
+ * HO_UNAVAILABLE, HO_DEADLINE   the node is lost, or fell silent: any part may have moved. Over a
+ *                      driver between nodes the node is lost to this job from then on.
+ * HO_PERMISSION_DENIED the memory was taken back. */
 HO_API ho_status ho_wait(ho_pool* pool, uint64_t ticket);
-/* done: 1 if ho_wait would not block. */
+/* *done: 1 if ho_wait would not wait. The ticket stays. HO_NOT_FOUND as for ho_wait. */
 HO_API ho_status ho_test(ho_pool* pool, uint64_t ticket, int* done);
 
 /* --- plain access to flash --- */
@@ -145,9 +223,9 @@ HO_API ho_status ho_test(ho_pool* pool, uint64_t ticket, int* done);
 /* Flash is reached through memory of the node that has it: stage in, then get; put, then stage out.
  * One allocation lies on one node.
  *
- * The policy is one of each allocation, not of the job: a job has checkpoints that must outlive it
- * beside activations that need not, and pays for safety, a sync and a log record, where it asks for
- * it. */
+ * The policy is one for each allocation, not for the job: a job has checkpoints that must outlive
+ * it beside activations that need not, and pays for safety, a sync and a log record, where it asks
+ * for it. */
 typedef enum ho_flash_policy {
   HO_FLASH_SCRATCH = 0, /* gone when the job disconnects; a stage_out is done when the device took
                            the bytes */
@@ -155,68 +233,255 @@ typedef enum ho_flash_policy {
                            crash and a power cut */
 } ho_flash_policy;
 
-/* Takes flash of the node that has most. HO_UNSUPPORTED: none has any. Bytes that were never staged
- * out cannot be staged in: HO_NOT_FOUND. */
+/* Takes flash of the node that has most. Bytes that were never staged out cannot be staged in:
+ * HO_NOT_FOUND from the stage.
+ *
+ * HO_OK           *out is the caller's until ho_flash_free or ho_flash_close.
+ * HO_UNSUPPORTED  no node has any.
+ * HO_EXHAUSTED    no node has so much. */
 HO_API ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy policy,
                                    ho_flash** out);
-/* Gives it back, durable or not. HO_OK: the handle is gone, too; of NULL nothing is done. Otherwise
- * the handle stays, for another try or ho_flash_close: HO_DEADLINE (its node does not answer; it
- * may free it yet), HO_UNAVAILABLE (its node is lost: durable flash stays), HO_NOT_FOUND (it is
- * freed already, as by a try that ended with HO_DEADLINE). */
+/* Gives it back, durable or not. Stages that use it have to be waited for before.
+ *
+ * HO_OK           the handle is gone, too; also for NULL, of which nothing is done.
+ * Otherwise the handle stays, for another try or ho_flash_close:
+ * HO_DEADLINE     its node does not answer; it may free it yet.
+ * HO_UNAVAILABLE  its node is lost: durable flash stays.
+ * HO_NOT_FOUND    it is freed already, as by a try that ended with HO_DEADLINE. */
 HO_API ho_status ho_flash_free(ho_pool* pool, ho_flash* flash);
-/* Ends the handle alone: what is durable stays. */
+/* Ends the handle alone: what is durable stays. NULL is allowed. */
 HO_API void ho_flash_close(ho_flash* flash);
 /* The name by which a later job, also after a restart of the daemon, opens durable flash. A secret.
  * room: HO_FLASH_NAME_BYTES are enough, the closing zero included. */
 #define HO_FLASH_NAME_BYTES 48
 HO_API ho_status ho_flash_name(const ho_pool* pool, const ho_flash* flash, char* out, size_t room);
+/* HO_NOT_FOUND: no such node in the pool, or no such flash on it. HO_INVALID_ARGUMENT: no name. */
 HO_API ho_status ho_flash_open(ho_pool* pool, const char* name, ho_flash** out);
+/* 0 for NULL. */
 HO_API uint64_t ho_flash_bytes(const ho_flash* flash);
-/* Pool memory of the node that has this flash: what it can be staged from and to. */
+/* Pool memory of the node that has this flash: what it can be staged from and to.
+ * As ho_allocate. */
 HO_API ho_status ho_allocate_beside(ho_pool* pool, const ho_flash* flash, uint64_t bytes,
                                     ho_allocation** out);
-/* Start a move; the ticket is for ho_wait/ho_test. The range of pool memory is the library's until
- * it is done. Long moves are better asked for in parts: each can be used when it is done. After
- * HO_DEADLINE the bytes may still move: do not use the memory again.
- * HO_CORRUPT, HO_IO: the text names node, path, extent and block. */
+/* Start a move; the ticket is for ho_wait and ho_test. The range of pool memory is the library's
+ * until it is done. Long moves are better asked for in parts: each can be used when it is done.
+ *
+ * HO_OUT_OF_RANGE      either range leaves its allocation.
+ * HO_INVALID_ARGUMENT  the memory lies on another node than the flash.
+ * From ho_wait: HO_DEADLINE  the bytes may still move: do not use the memory again.
+ *               HO_CORRUPT, HO_IO  the text names node, path, extent and block.
+ *               HO_NOT_FOUND  a block that was never staged out. */
 HO_API ho_status ho_stage_in(ho_pool* pool, const ho_flash* from, uint64_t flash_offset,
                              ho_allocation* into, uint64_t offset, size_t bytes, uint64_t* ticket);
 HO_API ho_status ho_stage_out(ho_pool* pool, ho_flash* to, uint64_t flash_offset,
                               const ho_allocation* from, uint64_t offset, size_t bytes,
                               uint64_t* ticket);
 
-/* --- schedules --- */
+/* --- runtimes --- */
 
-/* Proves the schedule legal, allocates its home slots, registers the arena.
- * schedule: the bytes of a .hos file, not kept. arena: 64-byte aligned device memory, at least the
- * schedule's arena_bytes; belongs to the runtime until ho_unload(). */
-HO_API ho_status ho_load(ho_pool* pool, const void* schedule, size_t schedule_bytes, void* arena,
-                         size_t arena_bytes, ho_runtime** out);
-HO_API void ho_unload(ho_runtime* runtime);
+/* Where a runtime's device bytes are: in an arena, at the offsets that plans give, or wherever the
+ * job puts them. The second is for frameworks that allocate by themselves. Exactly one of both. */
+typedef struct ho_device_memory {
+  size_t struct_bytes; /* sizeof(ho_device_memory) */
+  /* The arena: aligned to the schedules' align_bytes (64), at least the largest arena_bytes of the
+     plans. The runtime's until ho_close: its content between steps is the plans' own affair. */
+  void* arena;
+  size_t arena_bytes;
+  /* The callbacks. take: memory for so many bytes of a storage; NULL where there is none, see
+     ho_before. drop: takes back what take gave, or what ho_adopt named. Both are called on the
+     thread that drives the runtime, inside its own calls (ho_step_begin, ho_before, ho_after,
+     ho_read, ho_write, ho_sync, ho_leave, ho_fetch, ho_evict, ho_unload), and must not call the
+     runtime. Between take and drop the library may read and write the memory at any time. */
+  void* (*take)(void* context, ho_storage storage, uint64_t bytes);
+  void (*drop)(void* context, ho_storage storage, void* memory);
+  void* context;
+} ho_device_memory;
 
-/* Fills a storage's home slot: persistent ones before the first step, INPUT before each step. */
-HO_API ho_status ho_write(ho_runtime* runtime, uint32_t storage_id, const void* data, size_t bytes);
-/* Reads a persistent storage's latest value from home, after ho_finish(). */
-HO_API ho_status ho_read(ho_runtime* runtime, uint32_t storage_id, void* into, size_t bytes);
+/* HO_OK                *out is the caller's until ho_close.
+ * HO_INVALID_ARGUMENT  a null argument; neither arena nor callbacks, or both.
+ * HO_ALREADY_EXISTS    the arena overlaps that of a runtime that is open.
+ * HO_EXHAUSTED, HO_IO  a driver cannot register the arena. */
+HO_API ho_status ho_open(ho_pool* pool, const ho_device_memory* memory, ho_runtime** out);
+/* Ends a runtime and all its plans, whose handles end too, wherever they are. What is queued is not
+ * moved any more, what is on its way is waited for; values are lost: ho_read what is to be kept. No
+ * callback is called: what is on the device stays the job's. NULL is allowed. */
+HO_API void ho_close(ho_runtime* runtime);
 
-HO_API ho_status ho_step_begin(ho_runtime* runtime);
-/* Waits until every operand of the position is in place. Positions go 0, 1, 2, ... in a step. */
-HO_API ho_status ho_before(ho_runtime* runtime, uint32_t position);
-/* The operand's address at this position, or NULL where the op has no such operand. */
-HO_API void* ho_operand(const ho_runtime* runtime, uint32_t position, uint32_t storage_id);
-HO_API ho_status ho_after(ho_runtime* runtime, uint32_t position);
-HO_API ho_status ho_step_end(ho_runtime* runtime);
-/* Runs the epilogue: afterwards every persistent storage's latest value is at home. */
-HO_API ho_status ho_finish(ho_runtime* runtime);
+/* What a schedule needs, for a caller that has neither pool nor runtime yet. */
+typedef struct ho_schedule_needs {
+  size_t struct_bytes;          /* set by the caller: sizeof(ho_schedule_needs) */
+  uint64_t arena_bytes;         /* of the arena; with callbacks, most bytes on the device at once */
+  uint64_t device_budget_bytes; /* that it was planned for */
+  uint64_t align_bytes;         /* of the arena and of every storage in it */
+  uint64_t local_ddr_bytes;     /* homes, as planned, per tier. A runtime takes more: an INPUT */
+  uint64_t remote_ddr_bytes;    /* has two homes, a persistent storage shares its with nothing */
+  uint64_t flash_bytes;
+  uint64_t persistent_bytes; /* of storages whose values outlive a step */
+  uint64_t input_bytes;      /* of storages that the job supplies before each step */
+  uint64_t step_ns;          /* predicted, of the steady state */
+  uint64_t stall_ns;         /* the part of it that ops wait for transfers */
+  uint32_t positions;
+  uint32_t cache_ops;
+  uint32_t storages;
+} ho_schedule_needs;
+/* Reads the bytes of a .hos file; does not prove that it is legal, as ho_load does.
+ * HO_CORRUPT: it is none. HO_UNSUPPORTED: of another format version. */
+HO_API ho_status ho_schedule_info(const void* schedule, size_t schedule_bytes,
+                                  ho_schedule_needs* out);
 
-HO_API uint32_t ho_position_count(const ho_runtime* runtime);
-/* The graph's op id at a position. */
-HO_API uint32_t ho_position_op(const ho_runtime* runtime, uint32_t position);
-HO_API uint32_t ho_cache_op_count(const ho_runtime* runtime);
+/* --- plans --- */
+
+/* Proves a schedule legal and finds homes for its storages. Between steps of the runtime. Waits for
+ * the nodes that give memory.
+ *
+ * Persistent storages are shared by name: one that an earlier plan has, or that was declared, keeps
+ * its home and value; a new one is zeros until it is written. Homes of what does not outlive a step
+ * lie in memory that all plans of the runtime share, except for plans with homes on flash.
+ *
+ * schedule: the bytes of a .hos file, not kept.
+ *
+ * HO_OK                *out is the caller's until ho_unload, or ho_close of the runtime.
+ * HO_INVALID_ARGUMENT  it is not legal, with the broken rule and the two parties; the arena is too
+ *                      small or not aligned; two persistent storages have one name.
+ * HO_CORRUPT           not a schedule. HO_UNSUPPORTED: of another format version; homes on flash
+ *                      where no node has any.
+ * HO_CONFLICT          a step runs; a persistent storage has another size than in an earlier plan,
+ *                      or its home on another kind of tier (memory, flash).
+ * HO_EXHAUSTED         its homes do not fit the pool. */
+HO_API ho_status ho_load(ho_runtime* runtime, const void* schedule, size_t schedule_bytes,
+                         ho_plan** out);
+/* Ends a plan, wherever it is: what is queued is not moved any more, what is on its way is waited
+ * for. Values of persistent storages stay where they are, and with the runtime; those of a step
+ * that was not at its end are lost as by ho_leave. The handle is gone, whatever the outcome. NULL
+ * is allowed. HO_UNAVAILABLE: the runtime has failed. */
+HO_API ho_status ho_unload(ho_plan* plan);
+
+HO_API uint32_t ho_position_count(const ho_plan* plan);
+/* The graph's op id at a position; 0 for a position that the plan has not. */
+HO_API uint32_t ho_position_op(const ho_plan* plan, uint32_t position);
+HO_API uint32_t ho_cache_op_count(const ho_plan* plan);
+
+/* --- values --- */
+
+/* Writes a storage's value, by the graph's id of the storage. `data` is the caller's again when the
+ * call returns.
+ *
+ * A persistent storage: between steps; the next step of any plan finds the value. Waits until
+ * transfers of the storage that are under way have ended.
+ * An INPUT: the value for the plan's next step that has not begun, once for each step; also while a
+ * step runs, and then also from another thread. Waits until nothing uses the value of two steps
+ * before any more.
+ *
+ * HO_NOT_FOUND         the plan has no storage with this id.
+ * HO_INVALID_ARGUMENT  `bytes` is not the storage's size; it is neither persistent nor an INPUT.
+ * HO_CONFLICT          a step runs (persistent storages). */
+HO_API ho_status ho_write(ho_plan* plan, uint32_t storage_id, const void* data, size_t bytes);
+/* Reads a persistent storage's latest value, wherever it is: between steps; the run goes on as it
+ * would have. Waits as ho_write does; a value that is on the device alone is stored first.
+ *
+ * HO_NOT_FOUND, HO_INVALID_ARGUMENT  as for ho_write.
+ * HO_CONFLICT  a step runs; or the storage has no value, since a step that was left was about to
+ *              overwrite it, or the job freed its last copy. */
+HO_API ho_status ho_read(ho_plan* plan, uint32_t storage_id, void* into, size_t bytes);
+/* Brings the latest value of every persistent storage of the runtime home, by the running plan's
+ * epilogue. Between steps. What is on the device stays there, and the next step fetches only what
+ * is not; reads ahead for it that had not begun are left out, and begin with the step. HO_CONFLICT:
+ * a step runs. */
+HO_API ho_status ho_sync(ho_runtime* runtime);
+
+/* --- steps --- */
+
+/* Begins a step. The first one of a plan, one after another plan's step, and one after ho_sync or
+ * another call that ends a run, makes the plan the one that runs: values that it wants on the
+ * device and that are there, in an arena at the same offset, stay; all others are brought by its
+ * prologue, beside the first ops. What it does not want there leaves, stored first where its home
+ * is out of date. Waits for those stores, and else for nothing.
+ *
+ * HO_CONFLICT  a step runs; an INPUT was not written for this step; a storage that the plan reads
+ *              has no value (see ho_read). */
+HO_API ho_status ho_step_begin(ho_plan* plan);
+/* Waits until every operand of the position is in place; the wait is counted as stall. Positions go
+ * 0, 1, 2, ... in a step. With nothing to wait for it takes no lock and makes no system call.
+ *
+ * HO_CONFLICT   out of order.
+ * HO_EXHAUSTED  take() gave no memory for a storage, which the text names. Nothing has failed: once
+ *               there is some, call again for the same position. */
+HO_API ho_status ho_before(ho_plan* plan, uint32_t position);
+/* The operand's address at this position, from its ho_before to its ho_after; NULL where the op has
+ * no such operand, or the job is yet to place it (ho_adopt). */
+HO_API void* ho_operand(const ho_plan* plan, uint32_t position, uint32_t storage_id);
+/* The op has ended: its operands are the library's again. With callbacks, the job has named by
+ * ho_adopt every storage that the op writes and that was not on the device. The job also frees each
+ * storage that no later op of the step needs and that does not outlive the step: before this call,
+ * so that what the plan brings next has room.
+ *
+ * HO_CONFLICT  out of order; a storage that the op writes has no address. Nothing has changed. */
+HO_API ho_status ho_after(ho_plan* plan, uint32_t position);
+/* HO_CONFLICT: positions are left, or no step of this plan runs. Waits for nothing. */
+HO_API ho_status ho_step_end(ho_plan* plan);
+/* Ends a step where it is, before or after any position, as after an exception: the rest of it runs
+ * without the plan. An op that has begun and not ended counts as not run. What is queued is not
+ * moved any more, what is on its way is waited for. Persistent values stay, wherever they are; one
+ * that the rest of the step would have overwritten unread may have none. What does not outlive the
+ * step: in an arena it is lost; with callbacks it stays where it is, on the device as the job's
+ * memory or in the pool for ho_fetch, until the next step of a plan begins. HO_CONFLICT: no step of
+ * this plan runs. */
+HO_API ho_status ho_leave(ho_plan* plan);
+
+/* --- storages where the job places device bytes --- */
+
+/* A runtime with callbacks takes and drops memory as its plans say. The calls below are for what no
+ * plan says: before there is one, between steps, and after ho_leave; on storages of the plan that
+ * runs they end its run, which the next ho_step_begin begins anew. While a step runs they are
+ * refused with HO_CONFLICT for storages of its plan, ho_adopt within an op apart. A runtime with an
+ * arena: HO_UNSUPPORTED. */
+
+/* The number of a plan's storage: of a persistent one, and with callbacks of any.
+ * HO_NOT_FOUND: the plan has no storage with this id, or it has no number. */
+HO_API ho_status ho_storage_of(const ho_plan* plan, uint32_t storage_id, ho_storage* out);
+/* The number of a persistent storage by name. HO_NOT_FOUND: no plan and no ho_declare named
+ * one so. */
+HO_API ho_status ho_find_storage(const ho_runtime* runtime, const char* name, ho_storage* out);
+/* Makes a storage known that no plan has, not on the device and without a value until ho_adopt. A
+ * plan that is loaded later and has a persistent storage of this name shares it. name: NULL or ""
+ * for one that no plan will have. Its home is allocated when it is first evicted.
+ * HO_ALREADY_EXISTS: there is one with this name. */
+HO_API ho_status ho_declare(ho_runtime* runtime, const char* name, uint64_t bytes, ho_storage* out);
+/* Forgets a storage that was declared; its memory on the device is the job's.
+ * HO_CONFLICT: a loaded plan has it. */
+HO_API ho_status ho_undeclare(ho_runtime* runtime, ho_storage storage);
+/* The storage's latest value is at `memory`, which the job has allocated, or written to: what its
+ * home holds is out of date. Within an op: for each storage that the op writes, where it is not on
+ * the device; it takes the place of an address from before, which the job frees itself.
+ * HO_CONFLICT: a step runs whose plan has the storage, and the op that runs does not write it. */
+HO_API ho_status ho_adopt(ho_runtime* runtime, ho_storage storage, void* memory);
+/* The job has freed, or is about to free, the storage's device memory. What its home holds is the
+ * latest value then, if it was; else the storage has none until it is written or adopted. */
+HO_API ho_status ho_forget(ho_runtime* runtime, ho_storage storage);
+/* Brings the storage to the device: takes memory where it has none there, and waits for the
+ * transfer. *memory: its address; may be NULL. HO_EXHAUSTED: take() gave no memory. HO_CONFLICT:
+ * see above; or it has no value. */
+HO_API ho_status ho_fetch(ho_runtime* runtime, ho_storage storage, void** memory);
+/* Takes the storage off the device: stores it where its home is out of date, waits, and drops the
+ * memory. HO_EXHAUSTED: the pool has no room for its home. */
+HO_API ho_status ho_evict(ho_runtime* runtime, ho_storage storage);
+
+typedef struct ho_storage_state {
+  size_t struct_bytes; /* set by the caller: sizeof(ho_storage_state) */
+  uint64_t bytes;
+  void* memory;       /* on the device, where the job places device bytes; else NULL */
+  uint32_t on_device; /* 1: its latest value is there */
+  uint32_t at_home;   /* 1: its latest value is at home, too or alone. Neither: it has none */
+} ho_storage_state;
+/* Where a storage's latest value is. Between steps; with an arena, too. Waits until transfers of
+ * the storage have ended. */
+HO_API ho_status ho_get_storage(ho_runtime* runtime, ho_storage storage, ho_storage_state* out);
+
+/* --- what was measured --- */
 
 typedef struct ho_counters {
-  size_t struct_bytes; /* set by the caller: sizeof(ho_counters) */
-  uint64_t steps;
+  size_t struct_bytes;     /* set by the caller: sizeof(ho_counters) */
+  uint64_t steps;          /* of this plan, complete */
   uint64_t stall_ns;       /* all steps */
   uint64_t prefetch_bytes; /* pool -> device */
   uint64_t store_bytes;    /* device -> pool */
@@ -224,14 +489,27 @@ typedef struct ho_counters {
   uint64_t last_step_stall_ns;
   uint64_t last_step_prefetch_bytes;
   uint64_t last_step_store_bytes;
-  uint64_t peak_device_bytes; /* highest end offset any operand or transfer has used */
+  uint64_t peak_device_bytes; /* arena: highest end offset any operand or transfer has used;
+                                 callbacks: the runtime's */
   uint64_t stage_in_bytes;    /* flash -> pool memory */
   uint64_t stage_out_bytes;   /* pool memory -> flash */
   uint64_t last_step_stage_in_bytes;
   uint64_t last_step_stage_out_bytes;
 } ho_counters;
 /* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter. */
-HO_API ho_status ho_get_counters(const ho_runtime* runtime, ho_counters* out);
+HO_API ho_status ho_get_counters(const ho_plan* plan, ho_counters* out);
+
+typedef struct ho_runtime_counters {
+  size_t struct_bytes;    /* set by the caller: sizeof(ho_runtime_counters) */
+  uint64_t runs;          /* times that a plan became the one that runs */
+  uint64_t steps_left;    /* steps that ended by ho_leave */
+  uint64_t fetched_bytes; /* pool -> device, and */
+  uint64_t stored_bytes;  /* device -> pool, outside steps; epilogues count in their plan */
+  uint64_t device_bytes;  /* callbacks: of the storages that have an address now */
+  uint64_t peak_device_bytes;
+} ho_runtime_counters;
+/* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter. */
+HO_API ho_status ho_get_runtime_counters(const ho_runtime* runtime, ho_runtime_counters* out);
 
 /* What an op, or a cache op (a transfer of the schedule), did in one step. Times are from the
  * step's start. A cache op that moved nothing has zeros in all fields: a release of memory, a read
@@ -244,22 +522,23 @@ typedef struct ho_span {
                          of it. The waits are always this step's: those for a transfer that the
                          step before began were ended by that one, while start_ns and end_ns are of
                          the one that this step began. Together they are the step's stall, but for
-                         waits that no transfer ended, or that one of the prologue did in the first
-                         step */
+                         waits that no transfer ended, or that one of the prologue did in a run's
+                         first step */
   uint64_t bytes;     /* ops: of the transfers that the schedule has it wait for (before_position),
                          all of which have arrived. Cache ops: moved */
   uint64_t queued_ns; /* ops: ho_before was called. Cache ops: nothing held it back any more but the
                          link, which others had */
 } ho_span;
-/* Measured timeline of the last complete step. Arrays of ho_position_count / ho_cache_op_count
- * elements. */
-HO_API ho_status ho_get_timeline(const ho_runtime* runtime, ho_span* ops, ho_span* cache_ops);
-/* Writes what each op took in the last complete step, from ho_before's return to ho_after, as JSON
- * to a file (.json) that is replaced as a whole: what `hyperoffload analyze --op-times` plans with.
- * Of an op that runs several times in a step the shortest counts. After some warm steps, or once
- * for each of several: the analyzer takes the shortest. Errors: HO_CONFLICT before the first
- * step's end, and the file system's. */
-HO_API ho_status ho_write_op_times(const ho_runtime* runtime, const char* path);
+/* Measured timeline of the plan's last complete step. Arrays of ho_position_count /
+ * ho_cache_op_count elements; either may be NULL. Waits until the step's transfers have ended.
+ * HO_CONFLICT: no step is complete since the plan began to run. */
+HO_API ho_status ho_get_timeline(const ho_plan* plan, ho_span* ops, ho_span* cache_ops);
+/* Writes what each op took in the plan's last complete step, from ho_before's return to ho_after,
+ * as JSON to a file (.json) that is replaced as a whole: what `hyperoffload analyze --op-times`
+ * plans with. Of an op that runs several times in a step the shortest counts. After some warm
+ * steps, or once for each of several: the analyzer takes the shortest. As ho_get_timeline, and the
+ * file system's errors. */
+HO_API ho_status ho_write_op_times(const ho_plan* plan, const char* path);
 
 #ifdef __cplusplus
 }

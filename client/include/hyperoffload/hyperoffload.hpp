@@ -112,7 +112,8 @@ class Allocation {
   ho_allocation* handle_ = nullptr;
 };
 
-/// A connection to a pool. Allocations and runtimes made from it end before it does.
+/// A connection to a pool. Allocations and runtimes made from it end before it does; what has not
+/// then, keeps it open for good.
 class Pool {
  public:
   struct Options {
@@ -209,24 +210,107 @@ class Pool {
   ho_pool* handle_ = nullptr;
 };
 
-/// A loaded schedule. The order of calls is that of hyperoffload.h.
+/// What a schedule needs, before there is anything to load it for.
+inline ho_schedule_needs schedule_needs(const void* schedule, std::size_t schedule_bytes) {
+  ho_schedule_needs needs{};
+  needs.struct_bytes = sizeof(needs);
+  check(ho_schedule_info(schedule, schedule_bytes, &needs));
+  return needs;
+}
+
+/// Device memory, and the storages whose values come and go there. It must not outlive its Pool;
+/// its Plans end before it does.
 class Runtime {
  public:
-  Runtime(Pool& pool, const void* schedule, std::size_t schedule_bytes, void* arena,
-          std::size_t arena_bytes) {
-    check(ho_load(pool.get(), schedule, schedule_bytes, arena, arena_bytes, &handle_));
+  /// With an arena, which stays until the runtime's end.
+  Runtime(Pool& pool, void* arena, std::size_t arena_bytes) {
+    ho_device_memory memory{};
+    memory.arena = arena;
+    memory.arena_bytes = arena_bytes;
+    open(pool, memory);
+  }
+  /// With memory that the job places itself; see ho_device_memory.
+  Runtime(Pool& pool, void* (*take)(void* context, ho_storage storage, std::uint64_t bytes),
+          void (*drop)(void* context, ho_storage storage, void* memory), void* context) {
+    ho_device_memory memory{};
+    memory.take = take;
+    memory.drop = drop;
+    memory.context = context;
+    open(pool, memory);
   }
   Runtime(Runtime&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   Runtime& operator=(Runtime&& other) noexcept {
+    if (this != &other) {
+      ho_close(handle_);
+      handle_ = std::exchange(other.handle_, nullptr);
+    }
+    return *this;
+  }
+  ~Runtime() { ho_close(handle_); }
+
+  ho_runtime* get() const noexcept { return handle_; }
+  /// Brings the latest value of every persistent storage home; the run goes on afterwards.
+  void sync() { check(ho_sync(handle_)); }
+
+  ho_storage find(const std::string& name) const {
+    ho_storage storage = 0;
+    check(ho_find_storage(handle_, name.c_str(), &storage));
+    return storage;
+  }
+  ho_storage declare(const std::string& name, std::uint64_t bytes) {
+    ho_storage storage = 0;
+    check(ho_declare(handle_, name.c_str(), bytes, &storage));
+    return storage;
+  }
+  void undeclare(ho_storage storage) { check(ho_undeclare(handle_, storage)); }
+  void adopt(ho_storage storage, void* memory) { check(ho_adopt(handle_, storage, memory)); }
+  void forget(ho_storage storage) { check(ho_forget(handle_, storage)); }
+  void* fetch(ho_storage storage) {
+    void* memory = nullptr;
+    check(ho_fetch(handle_, storage, &memory));
+    return memory;
+  }
+  void evict(ho_storage storage) { check(ho_evict(handle_, storage)); }
+  ho_storage_state state(ho_storage storage) {
+    ho_storage_state state{};
+    state.struct_bytes = sizeof(state);
+    check(ho_get_storage(handle_, storage, &state));
+    return state;
+  }
+  ho_runtime_counters counters() const {
+    ho_runtime_counters counters{};
+    counters.struct_bytes = sizeof(counters);
+    check(ho_get_runtime_counters(handle_, &counters));
+    return counters;
+  }
+
+ private:
+  void open(Pool& pool, ho_device_memory& memory) {
+    memory.struct_bytes = sizeof(memory);
+    check(ho_open(pool.get(), &memory, &handle_));
+  }
+
+  ho_runtime* handle_ = nullptr;
+};
+
+/// A schedule loaded for a runtime, which it must not outlive. The order of calls is that of
+/// hyperoffload.h.
+class Plan {
+ public:
+  Plan(Runtime& runtime, const void* schedule, std::size_t schedule_bytes) {
+    check(ho_load(runtime.get(), schedule, schedule_bytes, &handle_));
+  }
+  Plan(Plan&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Plan& operator=(Plan&& other) noexcept {
     if (this != &other) {
       ho_unload(handle_);
       handle_ = std::exchange(other.handle_, nullptr);
     }
     return *this;
   }
-  ~Runtime() { ho_unload(handle_); }
+  ~Plan() { ho_unload(handle_); }
 
-  ho_runtime* get() const noexcept { return handle_; }
+  ho_plan* get() const noexcept { return handle_; }
   void write(std::uint32_t storage, const void* data, std::size_t bytes) {
     check(ho_write(handle_, storage, data, bytes));
   }
@@ -240,7 +324,13 @@ class Runtime {
   }
   void after(std::uint32_t position) { check(ho_after(handle_, position)); }
   void step_end() { check(ho_step_end(handle_)); }
-  void finish() { check(ho_finish(handle_)); }
+  void leave() { check(ho_leave(handle_)); }
+  /// The number of a storage in the runtime.
+  ho_storage storage(std::uint32_t storage_id) const {
+    ho_storage number = 0;
+    check(ho_storage_of(handle_, storage_id, &number));
+    return number;
+  }
 
   std::uint32_t position_count() const { return ho_position_count(handle_); }
   std::uint32_t position_op(std::uint32_t position) const {
@@ -271,7 +361,7 @@ class Runtime {
   }
 
  private:
-  ho_runtime* handle_ = nullptr;
+  ho_plan* handle_ = nullptr;
 };
 
 }  // namespace hyperoffload

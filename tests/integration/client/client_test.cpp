@@ -150,23 +150,23 @@ TEST_CASE("client: a planned run sees the model's bytes and leaves them at home"
       PlannedJob job(pool.get(), schedule, seed);
       INFO(job.error());
       REQUIRE(job.run(4) == HO_OK);
-      REQUIRE(job.finish_and_compare() == HO_OK);
+      REQUIRE(job.sync_and_compare() == HO_OK);
       CHECK(job.wrong() == "");
       ho_counters counters{};
       counters.struct_bytes = sizeof(counters);
-      REQUIRE(ho_get_counters(job.runtime(), &counters) == HO_OK);
+      REQUIRE(ho_get_counters(job.plan(), &counters) == HO_OK);
       std::uint64_t prefetched = 0;
       for (const auto& op : schedule.cache_ops) {
         if (op.kind == schedule::CacheOpKind::kPrefetch) prefetched += op.range_end_bytes;
       }
       CHECK(counters.steps == 4);
       counters.struct_bytes = 0;
-      CHECK(ho_get_counters(job.runtime(), &counters) == HO_INVALID_ARGUMENT);
+      CHECK(ho_get_counters(job.plan(), &counters) == HO_INVALID_ARGUMENT);
       CHECK(counters.prefetch_bytes == 4 * prefetched);
       CHECK(counters.peak_device_bytes <= schedule.arena_bytes);
-      std::vector<ho_span> ops(ho_position_count(job.runtime()));
-      std::vector<ho_span> moves(ho_cache_op_count(job.runtime()));
-      REQUIRE(ho_get_timeline(job.runtime(), ops.data(), moves.data()) == HO_OK);
+      std::vector<ho_span> ops(ho_position_count(job.plan()));
+      std::vector<ho_span> moves(ho_cache_op_count(job.plan()));
+      REQUIRE(ho_get_timeline(job.plan(), ops.data(), moves.data()) == HO_OK);
       for (std::size_t i = 0; i < ops.size(); ++i) {
         CHECK(ops[i].start_ns <= ops[i].end_ns);
         if (i > 0) CHECK(ops[i - 1].end_ns <= ops[i].start_ns);
@@ -191,7 +191,7 @@ TEST_CASE("client: an analyzed plan with an epilogue runs and reads back as it w
     PlannedJob job(pool.get(), plan, 11);
     INFO(transport << ": " << job.error());
     REQUIRE(job.run(3) == HO_OK);
-    REQUIRE(job.finish_and_compare() == HO_OK);
+    REQUIRE(job.sync_and_compare() == HO_OK);
     CHECK(job.wrong() == "");
   }
 }
@@ -201,14 +201,14 @@ TEST_CASE("client: calls out of order are conflicts with words") {
   const PoolHandle pool = connect_pool(nodes.address(0), "auto");
   const schedule::Schedule schedule = some_schedule(3);
   PlannedJob job(pool.get(), schedule, 3);
-  ho_runtime* const run = job.runtime();
+  ho_plan* const run = job.plan();
   REQUIRE(run != nullptr);
   CHECK(ho_before(run, 0) == HO_CONFLICT);
   CHECK(ho_after(run, 0) == HO_CONFLICT);
   CHECK(ho_step_end(run) == HO_CONFLICT);
   REQUIRE(job.run(1) == HO_OK);
   CHECK(ho_before(run, 1) == HO_CONFLICT);
-  CHECK(std::string(ho_last_error()).find("outside a step") != std::string::npos);
+  CHECK(std::string(ho_last_error()).find("none of this plan's steps runs") != std::string::npos);
   char byte = 0;
   CHECK(ho_write(run, 424242, &byte, 1) == HO_NOT_FOUND);
   CHECK(ho_read(run, schedule.storages[0].id, &byte, 1) != HO_OK);
@@ -220,27 +220,33 @@ TEST_CASE("client: a schedule that is damaged or illegal is refused with the rea
   TwoNodes nodes;
   const PoolHandle pool = connect_pool(nodes.address(0), "auto");
   const schedule::Schedule good = some_schedule(5);
-  std::string bytes = encode_schedule(good);
+  const std::string bytes = encode_schedule(good);
   std::vector<char> arena(good.arena_bytes + 64);
   char* const aligned = arena.data() + (64 - reinterpret_cast<std::uintptr_t>(arena.data()) % 64);
-  ho_runtime* run = nullptr;
+  const auto load = [&](const std::string& encoded, char* memory, std::size_t room) {
+    ho_device_memory device{};
+    device.struct_bytes = sizeof(device);
+    device.arena = memory;
+    device.arena_bytes = room;
+    ho_runtime* runtime = nullptr;
+    REQUIRE(ho_open(pool.get(), &device, &runtime) == HO_OK);
+    ho_plan* plan = nullptr;
+    const ho_status status = ho_load(runtime, encoded.data(), encoded.size(), &plan);
+    CHECK((plan == nullptr) == (status != HO_OK));
+    ho_close(runtime);
+    return status;
+  };
   std::string damaged = bytes;
   damaged[damaged.size() / 2] = static_cast<char>(damaged[damaged.size() / 2] ^ 1);
-  CHECK(ho_load(pool.get(), damaged.data(), damaged.size(), aligned, good.arena_bytes, &run) ==
-        HO_CORRUPT);
+  CHECK(load(damaged, aligned, good.arena_bytes) == HO_CORRUPT);
   schedule::Schedule illegal = good;
   REQUIRE_FALSE(illegal.positions[0].operands.empty());
   illegal.positions[0].operands[0].device_offset_bytes = illegal.arena_bytes;
-  bytes = encode_schedule(illegal);
-  CHECK(ho_load(pool.get(), bytes.data(), bytes.size(), aligned, good.arena_bytes, &run) ==
-        HO_INVALID_ARGUMENT);
+  CHECK(load(encode_schedule(illegal), aligned, good.arena_bytes) == HO_INVALID_ARGUMENT);
   CHECK(std::string(ho_last_error()).find("illegal schedule") != std::string::npos);
-  bytes = encode_schedule(good);
-  CHECK(ho_load(pool.get(), bytes.data(), bytes.size(), aligned, good.arena_bytes - 1, &run) ==
-        HO_INVALID_ARGUMENT);
-  CHECK(ho_load(pool.get(), bytes.data(), bytes.size(), aligned + 1, good.arena_bytes, &run) ==
-        HO_INVALID_ARGUMENT);
-  CHECK(run == nullptr);
+  CHECK(load(bytes, aligned, good.arena_bytes - 1) == HO_INVALID_ARGUMENT);
+  CHECK(load(bytes, aligned + 1, good.arena_bytes) == HO_INVALID_ARGUMENT);
+  CHECK(load(bytes, aligned, good.arena_bytes) == HO_OK);
 }
 
 TEST_CASE("client: two equal jobs on one pool do not disturb each other") {
@@ -254,7 +260,7 @@ TEST_CASE("client: two equal jobs on one pool do not disturb each other") {
   const auto work = [&](int i) {
     PlannedJob job(pools[i].get(), schedule, static_cast<std::uint64_t>(100 + i));
     status[i] = job.run(30);
-    if (status[i] == HO_OK) status[i] = job.finish_and_compare();
+    if (status[i] == HO_OK) status[i] = job.sync_and_compare();
     wrong[i] = job.wrong() + job.error();
   };
   std::thread other([&] { work(1); });

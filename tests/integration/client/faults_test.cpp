@@ -119,8 +119,8 @@ Failure fault_under_job(TwoNodes& nodes, const char* transport, int node, int si
     seen.after = told - faulted;
     seen.error = job.error();
     CHECK(job.wrong() == "");
-    CHECK(ho_step_begin(job.runtime()) == HO_UNAVAILABLE);
-    CHECK(ho_finish(job.runtime()) == HO_UNAVAILABLE);
+    CHECK(ho_step_begin(job.plan()) == HO_UNAVAILABLE);
+    CHECK(ho_sync(job.runtime()) == HO_UNAVAILABLE);
     cleaning = std::chrono::steady_clock::now();
   }
   seen.cleanup = std::chrono::steady_clock::now() - cleaning;
@@ -183,7 +183,7 @@ TEST_CASE("client faults: a stopped daemon does not stop a job on the local driv
   nodes.daemon(1).send(SIGCONT);
   INFO(job.error());
   REQUIRE(job.run(5) == HO_OK);
-  CHECK(job.finish_and_compare() == HO_OK);
+  CHECK(job.sync_and_compare() == HO_OK);
   CHECK(job.wrong() == "");
 }
 
@@ -248,10 +248,10 @@ TEST_CASE("client faults: after() says that the schedule has failed") {
   PlannedJob job(pool.get(), schedule, 7);
   REQUIRE(job.run(1) == HO_OK);
   REQUIRE(job.begin_step() == HO_OK);
-  REQUIRE(ho_before(job.runtime(), 0) == HO_OK);
+  REQUIRE(ho_before(job.plan(), 0) == HO_OK);
   nodes.daemon(1).send(SIGKILL);
   std::this_thread::sleep_for(500ms);  // far longer than the loss of a connection takes to be seen
-  CHECK(ho_after(job.runtime(), 0) == HO_UNAVAILABLE);
+  CHECK(ho_after(job.plan(), 0) == HO_UNAVAILABLE);
   CHECK(std::string(ho_last_error()).find("n1") != std::string::npos);
 }
 
@@ -360,6 +360,6 @@ TEST_CASE("client faults: one job's failure leaves the other and its leases alon
     CHECK(sessions[0].name == "survivor");
   }
   INFO(survivor.error());
-  CHECK(survivor.finish_and_compare() == HO_OK);
+  CHECK(survivor.sync_and_compare() == HO_OK);
   CHECK(survivor.wrong() == "");
 }

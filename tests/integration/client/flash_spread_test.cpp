@@ -72,9 +72,9 @@ int nodes_used(std::uint64_t flash_bytes, std::uint64_t local_ddr_bytes) {
   const test::PoolHandle pool = test::connect_pool(nodes.address(0), "auto");
   test::PlannedJob job(pool.get(), schedule, 3);
   INFO(job.error());
-  REQUIRE(job.runtime() != nullptr);
+  REQUIRE(job.plan() != nullptr);
   CHECK(job.run(4) == HO_OK);
-  CHECK(job.finish_and_compare() == HO_OK);
+  CHECK(job.sync_and_compare() == HO_OK);
   CHECK(job.wrong() == "");
   int used = 0;
   for (const int node : {0, 1}) {

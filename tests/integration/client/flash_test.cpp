@@ -117,24 +117,24 @@ TEST_CASE("client flash: plans with homes on flash move the right bytes with rea
       for (const auto& schedule : plans_with_flash(4, scale)) {
         PlannedJob job(pool.get(), schedule, seed++);
         INFO("seed " << seed << " over " << transport << ": " << job.error());
-        REQUIRE(job.runtime() != nullptr);
+        REQUIRE(job.plan() != nullptr);
         CHECK(job.run(4) == HO_OK);
         CHECK(job.error() == "");
         ho_counters counters{};
         counters.struct_bytes = sizeof(counters);
-        REQUIRE(ho_get_counters(job.runtime(), &counters) == HO_OK);
+        REQUIRE(ho_get_counters(job.plan(), &counters) == HO_OK);
         CHECK(counters.last_step_stage_in_bytes > 0);
         CHECK(counters.stage_in_bytes >= counters.last_step_stage_in_bytes);
         CHECK(counters.last_step_stage_in_bytes <= schedule.prediction.stage_in_bytes * 4);
-        std::vector<ho_span> spans(ho_cache_op_count(job.runtime()));
-        REQUIRE(ho_get_timeline(job.runtime(), nullptr, spans.data()) == HO_OK);
+        std::vector<ho_span> spans(ho_cache_op_count(job.plan()));
+        REQUIRE(ho_get_timeline(job.plan(), nullptr, spans.data()) == HO_OK);
         for (std::size_t i = 0; i < spans.size(); ++i) {
           const auto kind = schedule.cache_ops[i].kind;
           if (kind != schedule::CacheOpKind::kStageIn) continue;
           CHECK(spans[i].bytes == schedule.cache_ops[i].range_end_bytes);
           CHECK(spans[i].end_ns >= spans[i].start_ns);
         }
-        CHECK(job.finish_and_compare() == HO_OK);
+        CHECK(job.sync_and_compare() == HO_OK);
         CHECK(job.wrong() == "");
       }
     }
@@ -148,22 +148,22 @@ TEST_CASE("client flash: a get begins before the last chunk was staged in, a sta
   const auto schedule = test::staged_schedule(12 * kMiB);
   PlannedJob job(pool.get(), schedule, 5);
   INFO(job.error());
-  REQUIRE(job.runtime() != nullptr);
+  REQUIRE(job.plan() != nullptr);
   // In one step of many: a thread that sleeps at the wrong moment sees all chunks arrive at once.
   bool early = false;
   for (int step = 0; step < 3 || (step < 30 && !early); ++step) {
     REQUIRE(job.run(1) == HO_OK);
     REQUIRE(job.wrong() == "");
-    std::vector<ho_span> spans(ho_cache_op_count(job.runtime()));
+    std::vector<ho_span> spans(ho_cache_op_count(job.plan()));
     REQUIRE(spans.size() == schedule.cache_ops.size());
-    REQUIRE(ho_get_timeline(job.runtime(), nullptr, spans.data()) == HO_OK);
+    REQUIRE(ho_get_timeline(job.plan(), nullptr, spans.data()) == HO_OK);
     using Ops = test::StagedOps;
     early = early || spans[Ops::kPrefetch].start_ns < spans[Ops::kStageIn].end_ns;
     CHECK(spans[Ops::kStageOut].start_ns < spans[Ops::kStore].end_ns);
     CHECK(spans[Ops::kStageIn].start_ns >= spans[Ops::kStageOut].end_ns);
   }
   CHECK(early);
-  CHECK(job.finish_and_compare() == HO_OK);
+  CHECK(job.sync_and_compare() == HO_OK);
 }
 
 TEST_CASE("client flash: a pool without flash refuses such a plan with the reason") {
@@ -171,7 +171,7 @@ TEST_CASE("client flash: a pool without flash refuses such a plan with the reaso
   const PoolHandle pool = connect_pool(nodes.address(0), "auto");
   const auto plans = plans_with_flash(1, 1);
   PlannedJob job(pool.get(), plans.front(), 1);
-  CHECK(job.runtime() == nullptr);
+  CHECK(job.plan() == nullptr);
   CHECK(job.error().find("flash: no node of the pool has any") != std::string::npos);
 }
 
@@ -223,7 +223,7 @@ TEST_CASE("client flash: a killed daemon fails the job within 2 s, naming node a
   const PoolHandle pool = connect_pool(nodes.address(0), "auto");
   const auto plans = plans_with_flash(1, 50);
   PlannedJob job(pool.get(), plans.front(), 3);
-  REQUIRE(job.runtime() != nullptr);
+  REQUIRE(job.plan() != nullptr);
   REQUIRE(job.run(1) == HO_OK);
   std::thread killer([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

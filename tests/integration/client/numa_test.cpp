@@ -269,11 +269,16 @@ TEST_CASE("numa: a schedule's homes lie beside its arena, wherever the job runs"
     run_on(node == kFirst ? kSecond : kFirst, [&] {
       const PoolHandle pool = connect_with(unix_address(folder), nullptr);
       REQUIRE(pool != nullptr);
+      ho_device_memory memory{};
+      memory.struct_bytes = sizeof(memory);
+      memory.arena = arena;
+      memory.arena_bytes = arena_bytes;
       ho_runtime* runtime = nullptr;
-      REQUIRE(ho_load(pool.get(), encoded.data(), encoded.size(), arena, arena_bytes, &runtime) ==
-              HO_OK);
+      REQUIRE(ho_open(pool.get(), &memory, &runtime) == HO_OK);
+      ho_plan* plan = nullptr;
+      REQUIRE(ho_load(runtime, encoded.data(), encoded.size(), &plan) == HO_OK);
       CHECK(nodes_of_segments(unix_address(folder)) == std::set<NumaNode>{node});
-      ho_unload(runtime);
+      ho_close(runtime);
     });
     ::munmap(arena, arena_bytes);
   }

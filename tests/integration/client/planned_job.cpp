@@ -7,7 +7,6 @@
 
 #include "common/base/check.hpp"
 #include "common/base/checksum.hpp"
-#include "common/base/prng.hpp"
 #include "common/base/units.hpp"
 #include "proto/convert.hpp"
 
@@ -24,25 +23,66 @@ void fill(std::span<std::byte> into, std::uint64_t seed) {
   }
 }
 
+void* take(void* context, ho_storage, std::uint64_t bytes) {
+  return static_cast<HostMemory*>(context)->allocate(bytes);
+}
+void drop(void* context, ho_storage, void* memory) {
+  static_cast<HostMemory*>(context)->free(static_cast<std::byte*>(memory));
+}
+
+bool is_input(const Storage& storage) {
+  return !storage.persistent && storage.kind == StorageKind::kInput;
+}
+
 }  // namespace
 
-PlannedJob::PlannedJob(ho_pool* pool, const schedule::Schedule& schedule, std::uint64_t seed)
-    : schedule_(schedule), seed_(seed) {
-  const std::size_t bytes = align_up(schedule.arena_bytes, 4096);
-  arena_ = std::aligned_alloc(4096, bytes);
-  HO_CHECK(arena_ != nullptr);
-  std::memset(arena_, 0xa5, bytes);
-  const std::string encoded = encode_schedule(schedule);
-  (void)keep(ho_load(pool, encoded.data(), encoded.size(), arena_, bytes, &runtime_));
-  for (std::size_t i = 0; i < schedule.storages.size(); ++i) {
-    model_.emplace_back(schedule.storages[i].bytes);
-    fill(model_.back(), seed + i);
+PlannedJob::PlannedJob(ho_pool* pool, const schedule::Schedule& schedule, std::uint64_t seed,
+                       Device device)
+    : seed_(seed), device_(device) {
+  ho_device_memory memory{};
+  memory.struct_bytes = sizeof(memory);
+  if (device == Device::kArena) {
+    arena_bytes_ = align_up(schedule.arena_bytes, 4096);
+    arena_ = std::aligned_alloc(4096, arena_bytes_);
+    HO_CHECK(arena_ != nullptr);
+    std::memset(arena_, 0xa5, arena_bytes_);
+    memory.arena = arena_;
+    memory.arena_bytes = arena_bytes_;
+  } else {
+    memory.take = take;
+    memory.drop = drop;
+    memory.context = &host_;
   }
+  if (keep(ho_open(pool, &memory, &runtime_)) == HO_OK) (void)add(schedule);
 }
 
 PlannedJob::~PlannedJob() {
-  ho_unload(runtime_);
+  ho_close(runtime_);
   std::free(arena_);
+}
+
+std::size_t PlannedJob::add(const schedule::Schedule& schedule) {
+  plans_.push_back({});
+  Loaded& loaded = plans_.back();
+  loaded.schedule = schedule;
+  const std::string encoded = encode_schedule(schedule);
+  (void)keep(ho_load(runtime_, encoded.data(), encoded.size(), &loaded.plan));
+  for (std::size_t s = 0; s < schedule.storages.size(); ++s) {
+    const Storage& storage = schedule.storages[s];
+    loaded.values.emplace_back(storage.persistent ? 0 : storage.bytes);
+    if (storage.persistent && persistent_.count(storage.name) == 0) {
+      auto& value = persistent_[storage.name];
+      value.resize(storage.bytes);
+      if (!supplied_) fill(value, seed_ + persistent_.size());  // else it is zeros
+    }
+  }
+  loaded.last.assign(schedule.storages.size(), 0);
+  for (std::uint32_t p = 0; p < schedule.positions.size(); ++p) {
+    for (const auto& operand : schedule.positions[p].operands) {
+      loaded.last[operand.storage.value()] = p;
+    }
+  }
+  return plans_.size() - 1;
 }
 
 ho_status PlannedJob::keep(ho_status status) {
@@ -52,80 +92,225 @@ ho_status PlannedJob::keep(ho_status status) {
   return status;
 }
 
-ho_status PlannedJob::supply(bool inputs) {
-  for (std::size_t i = 0; i < schedule_.storages.size(); ++i) {
-    const Storage& storage = schedule_.storages[i];
-    const bool input = !storage.persistent && storage.kind == StorageKind::kInput;
-    if (inputs ? !input : !storage.persistent) continue;
-    if (input) fill(model_[i], seed_ + 1000 * step_ + i);
-    const auto status = keep(ho_write(runtime_, storage.id, model_[i].data(), model_[i].size()));
+void PlannedJob::fail(const std::string& what) {
+  if (wrong_.empty()) wrong_ = what;
+}
+
+std::vector<std::byte>& PlannedJob::value(Loaded& loaded, std::uint32_t storage) {
+  const Storage& known = loaded.schedule.storages[storage];
+  return known.persistent ? persistent_.at(known.name) : loaded.values[storage];
+}
+
+/// Before anything else is done with values.
+ho_status PlannedJob::supply_once() { return supplied_ ? HO_OK : supply_persistent(); }
+
+ho_status PlannedJob::supply_persistent() {
+  supplied_ = true;
+  for (Loaded& loaded : plans_) {
+    for (std::uint32_t s = 0; s < loaded.schedule.storages.size(); ++s) {
+      const Storage& storage = loaded.schedule.storages[s];
+      if (!storage.persistent) continue;
+      const auto& bytes = value(loaded, s);
+      const auto status = keep(ho_write(loaded.plan, storage.id, bytes.data(), bytes.size()));
+      if (status != HO_OK) return status;
+    }
+  }
+  return HO_OK;
+}
+
+ho_status PlannedJob::supply_inputs(Loaded& loaded) {
+  for (std::uint32_t s = 0; s < loaded.schedule.storages.size(); ++s) {
+    const Storage& storage = loaded.schedule.storages[s];
+    if (!is_input(storage)) continue;
+    std::vector<std::byte>& bytes = value(loaded, s);
+    fill(bytes, seed_ + 1000 * step_ + s);
+    const auto status = keep(ho_write(loaded.plan, storage.id, bytes.data(), bytes.size()));
     if (status != HO_OK) return status;
   }
   return HO_OK;
 }
 
-ho_status PlannedJob::begin_step() {
-  if (step_ == 0) {
-    if (const auto status = supply(false); status != HO_OK) return status;
-  }
-  if (const auto status = supply(true); status != HO_OK) return status;
-  return keep(ho_step_begin(runtime_));
+ho_status PlannedJob::begin_step(std::size_t which) {
+  Loaded& loaded = plans_[which];
+  if (loaded.plan == nullptr) return HO_INVALID_ARGUMENT;
+  if (const auto status = supply_once(); status != HO_OK) return status;
+  if (const auto status = supply_inputs(loaded); status != HO_OK) return status;
+  const auto status = keep(ho_step_begin(loaded.plan));
+  host_.forget_peak();
+  return status;
 }
 
-ho_status PlannedJob::run(std::uint64_t steps) {
-  if (runtime_ == nullptr) return HO_INVALID_ARGUMENT;
+ho_status PlannedJob::run(std::uint64_t steps, std::size_t which) {
+  Loaded& loaded = plans_[which];
   for (std::uint64_t i = 0; i < steps; ++i, ++step_) {
-    if (const auto status = begin_step(); status != HO_OK) return status;
-    for (std::uint32_t p = 0; p < ho_position_count(runtime_); ++p) {
-      if (const auto status = keep(ho_before(runtime_, p)); status != HO_OK) return status;
-      run_op(p);
-      if (const auto status = keep(ho_after(runtime_, p)); status != HO_OK) return status;
+    if (const auto status = begin_step(which); status != HO_OK) return status;
+    for (std::uint32_t p = 0; p < ho_position_count(loaded.plan); ++p) {
+      if (const auto status = run_position(loaded, p); status != HO_OK) return status;
     }
-    if (const auto status = keep(ho_step_end(runtime_)); status != HO_OK) return status;
+    if (const auto status = keep(ho_step_end(loaded.plan)); status != HO_OK) return status;
   }
   return HO_OK;
 }
 
-void PlannedJob::run_op(std::uint32_t position) {
+ho_status PlannedJob::run_and_leave(std::uint32_t positions, std::size_t which) {
+  Loaded& loaded = plans_[which];
+  const auto before = persistent_;
+  if (const auto status = begin_step(which); status != HO_OK) return status;
+  for (std::uint32_t p = 0; p < positions; ++p) {
+    if (const auto status = run_position(loaded, p); status != HO_OK) return status;
+  }
+  step_ += 1;
+  if (const auto status = keep(ho_leave(loaded.plan)); status != HO_OK) return status;
+  if (device_ == Device::kHosted) {
+    if (const auto status = free_departed(loaded); status != HO_OK) return status;
+  }
+  persistent_ = before;
+  return supply_persistent();
+}
+
+/// What the step that was left has on the device is the job's to free.
+ho_status PlannedJob::free_departed(Loaded& loaded) {
+  for (const Storage& storage : loaded.schedule.storages) {
+    if (storage.persistent) continue;
+    ho_storage number = 0;
+    ho_storage_state state{};
+    state.struct_bytes = sizeof(state);
+    if (const auto status = keep(ho_storage_of(loaded.plan, storage.id, &number));
+        status != HO_OK) {
+      return status;
+    }
+    if (const auto status = keep(ho_get_storage(runtime_, number, &state)); status != HO_OK) {
+      return status;
+    }
+    if (state.memory == nullptr) continue;
+    if (const auto status = keep(ho_forget(runtime_, number)); status != HO_OK) return status;
+    host_.free(static_cast<std::byte*>(state.memory));
+  }
+  return HO_OK;
+}
+
+ho_status PlannedJob::run_position(Loaded& loaded, std::uint32_t position) {
+  if (const auto status = keep(ho_before(loaded.plan, position)); status != HO_OK) return status;
+  if (device_ == Device::kHosted) {
+    if (const auto status = place_outputs(loaded, position); status != HO_OK) return status;
+  }
+  run_op(loaded, position);
+  std::vector<void*> over;
+  for (const auto& operand : loaded.schedule.positions[position].operands) {
+    const std::uint32_t s = operand.storage.value();
+    const Storage& storage = loaded.schedule.storages[s];
+    if (storage.persistent || loaded.last[s] != position) continue;
+    over.push_back(ho_operand(loaded.plan, position, storage.id));
+  }
+  if (device_ == Device::kHosted) {
+    for (void* memory : over) host_.free(static_cast<std::byte*>(memory));
+    if (host_.peak_bytes() > loaded.schedule.arena_bytes) fail("more live bytes than planned");
+  }
+  return keep(ho_after(loaded.plan, position));
+}
+
+/// What the op makes anew gets memory; now and then also what it overwrites whole.
+ho_status PlannedJob::place_outputs(Loaded& loaded, std::uint32_t position) {
+  for (const auto& operand : loaded.schedule.positions[position].operands) {
+    if (operand.access == Access::kRead) continue;
+    const std::uint32_t s = operand.storage.value();
+    const Storage& storage = loaded.schedule.storages[s];
+    void* const there = ho_operand(loaded.plan, position, storage.id);
+    const bool moves = operand.access == Access::kWrite && (step_ + s) % 3 == 0;
+    if (there != nullptr && !moves) continue;
+    ho_storage number = 0;
+    if (const auto status = keep(ho_storage_of(loaded.plan, storage.id, &number));
+        status != HO_OK) {
+      return status;
+    }
+    if (there != nullptr) host_.free(static_cast<std::byte*>(there));
+    const auto status = keep(ho_adopt(runtime_, number, host_.allocate(storage.bytes)));
+    if (status != HO_OK) return status;
+  }
+  return HO_OK;
+}
+
+void PlannedJob::run_op(Loaded& loaded, std::uint32_t position) {
   std::uint64_t seed = (std::uint64_t{position} << 32U) + step_;
   const auto at = [&](std::uint32_t storage) {
-    auto* const bytes =
-        static_cast<std::byte*>(ho_operand(runtime_, position, schedule_.storages[storage].id));
-    return std::span<std::byte>(bytes, model_[storage].size());
+    auto* const bytes = static_cast<std::byte*>(
+        ho_operand(loaded.plan, position, loaded.schedule.storages[storage].id));
+    return std::span<std::byte>(bytes, value(loaded, storage).size());
   };
-  for (const auto& operand : schedule_.positions[position].operands) {
+  for (const auto& operand : loaded.schedule.positions[position].operands) {
     const std::uint32_t storage = operand.storage.value();
     if (operand.access == Access::kWrite) continue;
     const auto here = at(storage);
-    if (here.data() == nullptr || !std::equal(here.begin(), here.end(), model_[storage].begin())) {
-      if (wrong_.empty()) {
-        wrong_ = schedule_.storages[storage].name + " at position " + std::to_string(position) +
-                 " of step " + std::to_string(step_);
-      }
+    const auto& expected = value(loaded, storage);
+    if (here.data() == nullptr || !std::equal(here.begin(), here.end(), expected.begin())) {
+      fail(loaded.schedule.storages[storage].name + " at position " + std::to_string(position) +
+           " of step " + std::to_string(step_));
     }
-    seed ^= checksum64(model_[storage]) + storage;
+    seed ^= checksum64(expected) + storage;
   }
-  for (const auto& operand : schedule_.positions[position].operands) {
+  for (const auto& operand : loaded.schedule.positions[position].operands) {
     if (operand.access == Access::kRead) continue;
     const std::uint32_t storage = operand.storage.value();
-    fill(model_[storage], seed + storage);
+    auto& made = value(loaded, storage);
+    fill(made, seed + storage);
     const auto here = at(storage);
-    if (here.data() != nullptr)
-      std::copy(model_[storage].begin(), model_[storage].end(), here.begin());
+    if (here.data() != nullptr) std::copy(made.begin(), made.end(), here.begin());
   }
 }
 
-ho_status PlannedJob::finish_and_compare() {
-  if (const auto status = keep(ho_finish(runtime_)); status != HO_OK) return status;
-  for (std::size_t i = 0; i < schedule_.storages.size(); ++i) {
-    if (!schedule_.storages[i].persistent) continue;
-    std::vector<std::byte> value(model_[i].size());
-    const auto status =
-        keep(ho_read(runtime_, schedule_.storages[i].id, value.data(), value.size()));
-    if (status != HO_OK) return status;
-    if (value != model_[i] && wrong_.empty()) wrong_ = schedule_.storages[i].name + " at the end";
+ho_status PlannedJob::compare(Loaded& loaded, std::uint32_t storage) {
+  const Storage& known = loaded.schedule.storages[storage];
+  const auto& expected = value(loaded, storage);
+  std::vector<std::byte> found(expected.size());
+  const auto status = keep(ho_read(loaded.plan, known.id, found.data(), found.size()));
+  if (status != HO_OK) return status;
+  if (found != expected) fail(known.name + " after step " + std::to_string(step_));
+  return HO_OK;
+}
+
+ho_status PlannedJob::sync_and_compare() {
+  if (const auto status = supply_once(); status != HO_OK) return status;
+  if (const auto status = keep(ho_sync(runtime_)); status != HO_OK) return status;
+  for (Loaded& loaded : plans_) {
+    for (std::uint32_t s = 0; s < loaded.schedule.storages.size(); ++s) {
+      if (!loaded.schedule.storages[s].persistent) continue;
+      if (const auto status = compare(loaded, s); status != HO_OK) return status;
+    }
   }
   return HO_OK;
+}
+
+ho_status PlannedJob::compare_some(Prng& random) {
+  if (const auto status = supply_once(); status != HO_OK) return status;
+  for (Loaded& loaded : plans_) {
+    for (std::uint32_t s = 0; s < loaded.schedule.storages.size(); ++s) {
+      if (!loaded.schedule.storages[s].persistent || random.below(3) > 0) continue;
+      if (const auto status = compare(loaded, s); status != HO_OK) return status;
+    }
+  }
+  return HO_OK;
+}
+
+ho_status PlannedJob::write_some(Prng& random) {
+  if (const auto status = supply_once(); status != HO_OK) return status;
+  for (Loaded& loaded : plans_) {
+    for (std::uint32_t s = 0; s < loaded.schedule.storages.size(); ++s) {
+      const Storage& storage = loaded.schedule.storages[s];
+      if (!storage.persistent || random.below(3) > 0) continue;
+      auto& bytes = value(loaded, s);
+      fill(bytes, random.next());
+      const auto status = keep(ho_write(loaded.plan, storage.id, bytes.data(), bytes.size()));
+      if (status != HO_OK) return status;
+    }
+  }
+  return HO_OK;
+}
+
+ho_counters PlannedJob::counters(std::size_t which) const {
+  ho_counters counters{};
+  counters.struct_bytes = sizeof(counters);
+  HO_CHECK(ho_get_counters(plans_[which].plan, &counters) == HO_OK);
+  return counters;
 }
 
 }  // namespace ho::test

@@ -3,45 +3,86 @@
 #include <hyperoffload/hyperoffload.h>
 
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "common/base/prng.hpp"
 #include "common/schedule/schedule.hpp"
+#include "tests/support/host_memory.hpp"
 
 namespace ho::test {
 
-/// A job that runs a schedule through the C ABI with kernels whose outputs depend on every byte
-/// they read, beside a model in plain memory. Throws nothing; the first failing call ends it.
+/// A job that runs plans through the C ABI with kernels whose outputs depend on every byte they
+/// read, beside a model in plain memory. Persistent values are the model's by name, so plans may
+/// take turns. Throws nothing; the first failing call ends it.
 class PlannedJob {
  public:
-  PlannedJob(ho_pool* pool, const schedule::Schedule& schedule, std::uint64_t seed);
+  enum class Device : std::uint8_t { kArena, kHosted };
+
+  PlannedJob(ho_pool* pool, const schedule::Schedule& schedule, std::uint64_t seed,
+             Device device = Device::kArena);
   ~PlannedJob();
   PlannedJob(const PlannedJob&) = delete;
   PlannedJob& operator=(const PlannedJob&) = delete;
 
-  /// Runs steps; fills home before the first. @return the first status that is not HO_OK.
-  [[nodiscard]] ho_status run(std::uint64_t steps);
+  /// One more plan; its arena is no larger than the first one's. @return its number, from 1 on.
+  std::size_t add(const schedule::Schedule& schedule);
+
+  /// Runs steps of a plan; supplies its inputs, and before the first all persistent values. @return
+  /// the first status that is not HO_OK.
+  [[nodiscard]] ho_status run(std::uint64_t steps, std::size_t which = 0);
   /// Supplies the next step's inputs and begins it: the rest of that step is the caller's.
-  [[nodiscard]] ho_status begin_step();
-  /// Ends the job and compares every persistent storage with the model.
-  [[nodiscard]] ho_status finish_and_compare();
+  [[nodiscard]] ho_status begin_step(std::size_t which = 0);
+  /// Runs a step up to a position and leaves it. What the model says of persistent values is told
+  /// to the job again afterwards, as one does that goes back to a checkpoint.
+  [[nodiscard]] ho_status run_and_leave(std::uint32_t positions, std::size_t which = 0);
+  /// ho_sync, then compares every persistent storage with the model.
+  [[nodiscard]] ho_status sync_and_compare();
+  /// Compares some persistent storages with the model, without a sync.
+  [[nodiscard]] ho_status compare_some(Prng& random);
+  /// Gives some persistent storages new values.
+  [[nodiscard]] ho_status write_some(Prng& random);
 
   [[nodiscard]] ho_runtime* runtime() const { return runtime_; }
+  [[nodiscard]] ho_plan* plan(std::size_t which = 0) const { return plans_[which].plan; }
+  [[nodiscard]] HostMemory& host() { return host_; }
   [[nodiscard]] const std::string& wrong() const { return wrong_; }  ///< empty: all bytes right
   [[nodiscard]] const std::string& error() const { return error_; }
+  [[nodiscard]] ho_counters counters(std::size_t which = 0) const;
 
  private:
-  [[nodiscard]] ho_status keep(ho_status status);
-  [[nodiscard]] ho_status supply(bool inputs);
-  void run_op(std::uint32_t position);
+  struct Loaded {
+    schedule::Schedule schedule;
+    ho_plan* plan = nullptr;
+    std::vector<std::vector<std::byte>> values;  ///< of what does not outlive a step
+    std::vector<std::uint32_t> last;             ///< position of the last access, by storage
+  };
 
-  const schedule::Schedule& schedule_;
+  [[nodiscard]] ho_status keep(ho_status status);
+  [[nodiscard]] ho_status supply_once();
+  [[nodiscard]] ho_status supply_persistent();
+  [[nodiscard]] ho_status supply_inputs(Loaded& loaded);
+  [[nodiscard]] ho_status run_position(Loaded& loaded, std::uint32_t position);
+  [[nodiscard]] ho_status place_outputs(Loaded& loaded, std::uint32_t position);
+  [[nodiscard]] ho_status free_departed(Loaded& loaded);
+  void run_op(Loaded& loaded, std::uint32_t position);
+  [[nodiscard]] std::vector<std::byte>& value(Loaded& loaded, std::uint32_t storage);
+  [[nodiscard]] ho_status compare(Loaded& loaded, std::uint32_t storage);
+  void fail(const std::string& what);
+
   std::uint64_t seed_;
   std::uint64_t step_ = 0;
+  Device device_;
   void* arena_ = nullptr;
+  std::size_t arena_bytes_ = 0;
+  HostMemory host_;
   ho_runtime* runtime_ = nullptr;
-  std::vector<std::vector<std::byte>> model_;
+  std::deque<Loaded> plans_;
+  std::map<std::string, std::vector<std::byte>> persistent_;
+  bool supplied_ = false;
   std::string wrong_;
   std::string error_;
 };

@@ -46,18 +46,17 @@ schedule::Schedule stored_each_step() {
 }
 
 struct Timeline {
-  explicit Timeline(ho_runtime* runtime)
-      : ops(ho_position_count(runtime)), moves(ho_cache_op_count(runtime)) {
-    REQUIRE(ho_get_timeline(runtime, ops.data(), moves.data()) == HO_OK);
+  explicit Timeline(ho_plan* plan) : ops(ho_position_count(plan)), moves(ho_cache_op_count(plan)) {
+    REQUIRE(ho_get_timeline(plan, ops.data(), moves.data()) == HO_OK);
   }
   std::vector<ho_span> ops;
   std::vector<ho_span> moves;
 };
 
-std::uint64_t last_stall_ns(ho_runtime* runtime) {
+std::uint64_t last_stall_ns(ho_plan* plan) {
   ho_counters counters{};
   counters.struct_bytes = sizeof(counters);
-  REQUIRE(ho_get_counters(runtime, &counters) == HO_OK);
+  REQUIRE(ho_get_counters(plan, &counters) == HO_OK);
   return counters.last_step_stall_ns;
 }
 
@@ -90,22 +89,22 @@ TEST_CASE("timeline: each op's wait is charged to the transfer that it waited fo
     const test::PoolHandle pool = test::connect_pool(nodes.address(0), transport);
     test::PlannedJob job(pool.get(), schedule, 3);
     INFO(transport << ": " << job.error());
-    REQUIRE(job.runtime() != nullptr);
+    REQUIRE(job.plan() != nullptr);
     // Some, in some steps: a job that is put aside before an op finds the transfer done.
     std::set<std::size_t> waited;
     for (int i = 0; i < 100 && waited.size() < 3; ++i) {
       REQUIRE(job.run(1) == HO_OK);
-      const Timeline step(job.runtime());
+      const Timeline step(job.plan());
       check_late_step(step);
       for (std::size_t op = 0; op < step.ops.size(); ++op) {
         if (step.ops[op].stall_ns > 0) waited.insert(op);
       }
       double stall_ns = 0;
       for (const ho_span& move : step.moves) stall_ns += static_cast<double>(move.stall_ns);
-      CHECK(stall_ns == Approx(static_cast<double>(last_stall_ns(job.runtime()))).epsilon(0.02));
+      CHECK(stall_ns == Approx(static_cast<double>(last_stall_ns(job.plan()))).epsilon(0.02));
     }
     CHECK(waited.size() >= 3);
-    CHECK(job.finish_and_compare() == HO_OK);
+    CHECK(job.sync_and_compare() == HO_OK);
     CHECK(job.wrong() == "");
   }
 }
@@ -116,27 +115,27 @@ TEST_CASE("timeline: what ops took is written for the analyzer") {
   const schedule::Schedule schedule = fetched_too_late(3);
   test::PlannedJob job(pool.get(), schedule, 3);
   INFO(job.error());
-  REQUIRE(job.runtime() != nullptr);
+  REQUIRE(job.plan() != nullptr);
   const test::TempFolder folder;
   const std::string path = folder.file("times.json");
-  CHECK(ho_write_op_times(job.runtime(), path.c_str()) == HO_CONFLICT);
+  CHECK(ho_write_op_times(job.plan(), path.c_str()) == HO_CONFLICT);
   CHECK_FALSE(read_op_times_file(path).ok());
   REQUIRE(job.run(2) == HO_OK);
-  const Timeline step(job.runtime());
-  REQUIRE(ho_write_op_times(job.runtime(), path.c_str()) == HO_OK);
+  const Timeline step(job.plan());
+  REQUIRE(ho_write_op_times(job.plan(), path.c_str()) == HO_OK);
   const auto times = read_op_times_file(path);
   REQUIRE(times.ok());
   REQUIRE(times->size() == 3);
   for (std::size_t op = 0; op < 3; ++op) {
-    CHECK((*times)[op].id == ho_position_op(job.runtime(), static_cast<std::uint32_t>(op)));
+    CHECK((*times)[op].id == ho_position_op(job.plan(), static_cast<std::uint32_t>(op)));
     // The clock's rate is looked at anew for each answer.
     const auto took_ns = static_cast<double>(step.ops[op].end_ns - step.ops[op].start_ns);
     CHECK(static_cast<double>((*times)[op].duration_ns) == Approx(took_ns).epsilon(0.01).margin(2));
   }
   const std::string nowhere = folder.file("none/times.json");
-  CHECK(ho_write_op_times(job.runtime(), nowhere.c_str()) == HO_NOT_FOUND);
-  CHECK(ho_write_op_times(job.runtime(), nullptr) == HO_INVALID_ARGUMENT);
-  CHECK(job.finish_and_compare() == HO_OK);
+  CHECK(ho_write_op_times(job.plan(), nowhere.c_str()) == HO_NOT_FOUND);
+  CHECK(ho_write_op_times(job.plan(), nullptr) == HO_INVALID_ARGUMENT);
+  CHECK(job.sync_and_compare() == HO_OK);
 }
 
 TEST_CASE("timeline: the prologue's bytes count where the first step waits for them") {
@@ -146,16 +145,16 @@ TEST_CASE("timeline: the prologue's bytes count where the first step waits for t
   test::PlannedJob job(pool.get(), schedule, 4);
   INFO(job.error());
   REQUIRE(job.run(1) == HO_OK);
-  const Timeline first(job.runtime());
+  const Timeline first(job.plan());
   CHECK(first.ops[0].bytes == kBytes);
   CHECK(first.ops[1].bytes == 0);
   CHECK(first.moves[0].stall_ns == 0);  // the first wait was for the prologue
   REQUIRE(job.run(1) == HO_OK);
-  const Timeline second(job.runtime());
+  const Timeline second(job.plan());
   CHECK(second.ops[0].bytes == 0);
   CHECK(second.ops[1].bytes == kBytes);
   CHECK(second.moves[0].bytes == kBytes);
   CHECK(second.moves[0].stall_ns == second.ops[1].stall_ns);
-  CHECK(job.finish_and_compare() == HO_OK);
+  CHECK(job.sync_and_compare() == HO_OK);
   CHECK(job.wrong() == "");
 }

@@ -183,8 +183,14 @@ std::uint64_t measured_stall_ns(ho_pool* pool, const schedule::Schedule& plan, i
   void* const arena = std::aligned_alloc(4096, align_up(plan.arena_bytes, 4096));
   REQUIRE(arena != nullptr);
   const std::string bytes = encode_schedule(plan);
-  ho_runtime* job = nullptr;
-  REQUIRE(ho_load(pool, bytes.data(), bytes.size(), arena, plan.arena_bytes, &job) == HO_OK);
+  ho_device_memory memory{};
+  memory.struct_bytes = sizeof(memory);
+  memory.arena = arena;
+  memory.arena_bytes = plan.arena_bytes;
+  ho_runtime* runtime = nullptr;
+  REQUIRE(ho_open(pool, &memory, &runtime) == HO_OK);
+  ho_plan* job = nullptr;
+  REQUIRE(ho_load(runtime, bytes.data(), bytes.size(), &job) == HO_OK);
   ho_counters counters{};
   counters.struct_bytes = sizeof(counters);
   std::vector<std::uint64_t> stalls;
@@ -201,8 +207,8 @@ std::uint64_t measured_stall_ns(ho_pool* pool, const schedule::Schedule& plan, i
     REQUIRE(ho_get_counters(job, &counters) == HO_OK);
     if (step > 0) stalls.push_back(counters.last_step_stall_ns);
   }
-  REQUIRE(ho_finish(job) == HO_OK);
-  ho_unload(job);
+  REQUIRE(ho_sync(runtime) == HO_OK);
+  ho_close(runtime);
   std::free(arena);
   std::sort(stalls.begin(), stalls.end());
   return stalls[stalls.size() / 2];
@@ -258,7 +264,7 @@ TEST_CASE(
   const ho_status status = done.get();
   INFO(job.error());
   CHECK(status == HO_OK);
-  CHECK(job.finish_and_compare() == HO_OK);
+  CHECK(job.sync_and_compare() == HO_OK);
   INFO(job.wrong());
   CHECK(job.wrong().empty());
 }

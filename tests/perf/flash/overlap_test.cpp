@@ -36,13 +36,13 @@ TEST_CASE("flash overlap: a planned stage_in and its get take little longer than
   const auto schedule = test::staged_schedule(kBytes);
   test::PlannedJob job(pool.get(), schedule, 5);
   INFO(job.error());
-  REQUIRE(job.runtime() != nullptr);
+  REQUIRE(job.plan() != nullptr);
   std::vector<double> in;
   std::vector<double> out;
   for (int step = 0; step < kSteps; ++step) {
     REQUIRE(job.run(1) == HO_OK);
-    std::vector<ho_span> spans(ho_cache_op_count(job.runtime()));
-    REQUIRE(ho_get_timeline(job.runtime(), nullptr, spans.data()) == HO_OK);
+    std::vector<ho_span> spans(ho_cache_op_count(job.plan()));
+    REQUIRE(ho_get_timeline(job.plan(), nullptr, spans.data()) == HO_OK);
     const auto time = [&](std::uint32_t from, std::uint32_t to) {
       return static_cast<double>(spans[to].end_ns - spans[from].start_ns);
     };

@@ -20,11 +20,12 @@ using test::SimOutcome;
 
 const std::uint64_t kSeeds = test::seed_count(200);
 const std::uint64_t kFaultSeeds = test::seed_count(150);
+const std::uint64_t kMixedSeeds = test::seed_count(100);
 
 SimOutcome run(std::uint64_t seed, SimFault fault) {
   Prng random(seed);
   const schedule::Schedule schedule = test::random_schedule(random);
-  SimJob job(schedule, random.next(), fault);
+  SimJob job({schedule}, random.next(), fault);
   return job.run(1 + random.below(5));
 }
 
@@ -118,7 +119,7 @@ TEST_CASE(
     if (schedule == nullptr) return;  // one op alone needs more than this budget
     planned += schedule->cache_ops.empty() ? 0 : 1;
     for (const auto& op : schedule->cache_ops) wrapped += op.before_next_step ? 1 : 0;
-    SimJob job(*schedule, random.next(), SimFault::kNone);
+    SimJob job({*schedule}, random.next(), SimFault::kNone);
     const SimOutcome result = job.run(1 + random.below(5));
     REQUIRE(result.wrong == "");
     REQUIRE(result.finished);
@@ -163,7 +164,7 @@ TEST_CASE("sim: plans that use flash move the right bytes, over staging slots of
     const auto schedule = plan_with_flash(random);
     if (!schedule) return;
     planned += 1;
-    SimJob job(*schedule, random.next(), SimFault::kNone);
+    SimJob job({*schedule}, random.next(), SimFault::kNone);
     const SimOutcome result = job.run(1 + random.below(5));
     REQUIRE(result.wrong == "");
     REQUIRE(result.finished);
@@ -186,7 +187,7 @@ TEST_CASE(
     planned += 1;
     constexpr std::array<SimFault, 3> kFaults{SimFault::kBadFlash, SimFault::kKillPeer,
                                               SimFault::kStopPeer};
-    SimJob job(*schedule, random.next(), kFaults[seed % kFaults.size()]);
+    SimJob job({*schedule}, random.next(), kFaults[seed % kFaults.size()]);
     const SimOutcome result = job.run(1 + random.below(5));
     REQUIRE(result.wrong == "");
     REQUIRE(result.finished != result.failure.has_value());
@@ -198,4 +199,114 @@ TEST_CASE(
     }
   });
   if (!test::only_seed()) CHECK(failures > planned / 5);
+}
+
+namespace {
+
+/// The analyzer's plan for the step of `source`, with a budget below its peak; nothing where one op
+/// needs more.
+std::optional<schedule::Schedule> analyzed(const schedule::Schedule& source, Prng& random) {
+  const Graph graph = test::graph_of(source);
+  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+  analyzer::Options options;
+  options.device_budget_bytes = peak / 2 + random.below(peak / 2 + 1) + 256;
+  const auto outcome = analyzer::analyze(graph, source.hardware, options);
+  REQUIRE(outcome.ok());
+  const auto* const plan = std::get_if<schedule::Schedule>(&*outcome);
+  return plan != nullptr ? std::optional(*plan) : std::nullopt;
+}
+
+/// One to four plans that share persistent storages: simple ones that leave nothing on the device,
+/// and the analyzer's, several for one step among them.
+std::vector<schedule::Schedule> some_plans(Prng& random) {
+  std::vector<schedule::Schedule> sources = {test::random_schedule(random)};
+  if (random.below(2) == 0) sources.push_back(test::random_schedule_like(sources[0], random));
+  std::vector<schedule::Schedule> plans;
+  for (std::uint64_t count = 1 + random.below(4); plans.size() < count;) {
+    const schedule::Schedule& source = sources[random.below(sources.size())];
+    const auto plan = random.below(3) > 0 ? analyzed(source, random) : std::nullopt;
+    plans.push_back(plan.value_or(source));
+  }
+  return plans;
+}
+
+}  // namespace
+
+TEST_CASE("sim: plans take turns, and values are looked at, written and left between steps") {
+  std::uint64_t runs = 0;
+  std::uint64_t left = 0;
+  std::uint64_t kept = 0;
+  for_each_seed(kMixedSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    Prng random(seed);
+    const auto plans = some_plans(random);
+    SimJob job(plans, random.next(), SimFault::kNone);
+    const SimOutcome outcome = job.run_mixed(4 + random.below(20));
+    REQUIRE(outcome.wrong == "");
+    REQUIRE(outcome.finished);
+    runs += outcome.runs;
+    left += outcome.left_steps;
+    kept += outcome.kept_values;
+  });
+  if (test::only_seed()) return;
+  CHECK(runs > 4 * kMixedSeeds);
+  CHECK(left > kMixedSeeds / 2);
+  CHECK(kept > kMixedSeeds / 20);
+}
+
+TEST_CASE("sim: plans with flash take turns, and one that is left loses nothing that it needs") {
+  std::uint64_t staged = 0;
+  for_each_seed(kMixedSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    Prng random(seed);
+    const auto plan = plan_with_flash(random);
+    if (!plan) return;
+    // The same plan twice: their homes and slots are apart, persistent homes apart.
+    SimJob job({*plan, *plan}, random.next(), SimFault::kNone);
+    const SimOutcome outcome = job.run_mixed(4 + random.below(12));
+    REQUIRE(outcome.wrong == "");
+    REQUIRE(outcome.finished);
+    staged += outcome.staged_bytes > 0 ? 1 : 0;
+  });
+  if (!test::only_seed()) CHECK(staged > kMixedSeeds / 20);
+}
+
+TEST_CASE(
+    "sim: a job that places device bytes never has more than the plan says, nor reads freed") {
+  std::uint64_t ran = 0;
+  for_each_seed(kMixedSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    Prng random(seed);
+    auto plans = some_plans(random);
+    std::erase_if(plans, [](const schedule::Schedule& plan) {
+      return schedule::validate(plan, schedule::Placement::kByHost).has_value();
+    });
+    if (plans.empty()) return;
+    ran += 1;
+    SimJob job(plans, random.next(), SimFault::kNone, test::SimDevice::kHosted);
+    const SimOutcome outcome = job.run_mixed(4 + random.below(20));
+    REQUIRE(outcome.wrong == "");
+    REQUIRE(outcome.finished);
+  });
+  if (!test::only_seed()) CHECK(ran > kMixedSeeds / 2);
+}
+
+TEST_CASE("sim: a lost node fails a job that places device bytes, between plans too") {
+  std::uint64_t failures = 0;
+  for_each_seed(kMixedSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    Prng random(seed);
+    auto plans = some_plans(random);
+    std::erase_if(plans, [](const schedule::Schedule& plan) {
+      return schedule::validate(plan, schedule::Placement::kByHost).has_value();
+    });
+    if (plans.empty()) return;
+    constexpr std::array<SimFault, 2> kFaults{SimFault::kKillPeer, SimFault::kStopPeer};
+    SimJob job(plans, random.next(), kFaults[seed % 2], test::SimDevice::kHosted);
+    const SimOutcome outcome = job.run_mixed(10);
+    REQUIRE(outcome.wrong == "");
+    REQUIRE(outcome.finished != outcome.failure.has_value());
+    failures += outcome.failure ? 1 : 0;
+  });
+  if (!test::only_seed()) CHECK(failures > kMixedSeeds / 4);
 }

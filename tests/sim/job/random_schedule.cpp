@@ -218,18 +218,27 @@ class Planner {
   std::vector<std::optional<std::uint32_t>> last_detach_;
 };
 
-void add_storages(Prng& random, Schedule& made) {
-  const std::size_t count = 3 + random.below(8);
-  for (std::uint32_t i = 0; i < count; ++i) {
+void add_storages(Prng& random, const Schedule* like, Schedule& made) {
+  std::vector<Storage> storages;
+  if (like != nullptr) {
+    storages = like->storages;
+    std::erase_if(storages, [](const Storage& storage) { return !storage.persistent; });
+  }
+  const std::size_t count = storages.size() + 3 + random.below(8);
+  for (auto i = static_cast<std::uint32_t>(storages.size()); i < count; ++i) {
     Storage storage;
-    storage.id = 100 + i;
     storage.name = "s" + std::to_string(i);
     storage.bytes = 1 + random.below(20000);
-    const std::uint64_t kind = random.below(6);
+    const std::uint64_t kind = random.below(like != nullptr ? 3 : 6);
     storage.kind = kind == 0  ? StorageKind::kInput
                    : kind < 3 ? StorageKind::kActivation
                               : StorageKind::kWeight;
     storage.persistent = storage.kind == StorageKind::kWeight;
+    storages.push_back(storage);
+  }
+  std::uint32_t id = like != nullptr ? 300 : 100;
+  for (Storage& storage : storages) {
+    storage.id = id++;
     made.storages.push_back(storage);
     const bool remote = random.below(3) == 0;
     std::uint64_t& home = remote ? made.remote_ddr_bytes : made.local_ddr_bytes;
@@ -270,10 +279,12 @@ void add_positions(Prng& random, Schedule& made) {
 
 }  // namespace
 
-Schedule random_schedule(Prng& random) {
+namespace {
+
+Schedule make(Prng& random, const Schedule* like) {
   Schedule made;
   made.graph_name = "random";
-  add_storages(random, made);
+  add_storages(random, like, made);
   add_positions(random, made);
   std::uint64_t all = 0;
   std::uint64_t largest = 0;
@@ -296,6 +307,12 @@ Schedule random_schedule(Prng& random) {
   made.hardware.remote_ddr = tier;
   return made;
 }
+
+}  // namespace
+
+Schedule random_schedule(Prng& random) { return make(random, nullptr); }
+
+Schedule random_schedule_like(const Schedule& like, Prng& random) { return make(random, &like); }
 
 Graph graph_of(const Schedule& schedule) {
   Graph graph;

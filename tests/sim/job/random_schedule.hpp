@@ -12,6 +12,8 @@ namespace ho::test {
 /// operands of each op, evicts other storages when it needs room, and keeps nothing on the device
 /// between steps. Equal states of the generator give equal schedules.
 [[nodiscard]] schedule::Schedule random_schedule(Prng& random);
+/// Another plan of the same job: its persistent storages are those of `like`, all else is new.
+[[nodiscard]] schedule::Schedule random_schedule_like(const schedule::Schedule& like, Prng& random);
 
 /// The graph of a schedule: its ops in program order, without the plan.
 [[nodiscard]] Graph graph_of(const schedule::Schedule& schedule);

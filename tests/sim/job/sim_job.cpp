@@ -1,257 +1,318 @@
+// What a simulated job does: steps, values between them, and one turn of the transfer thread.
 #include "tests/sim/job/sim_job.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <utility>
 
 #include "common/base/check.hpp"
 #include "common/base/checksum.hpp"
-#include "common/base/units.hpp"
 
 namespace ho::test {
 namespace {
 
+using client::HostedMemory;
+using client::ValuePlace;
 using schedule::Access;
 
-constexpr Duration kOpDeadline = std::chrono::milliseconds(20);
 constexpr Duration kControlNotice = std::chrono::milliseconds(1);
-constexpr std::uint64_t kSegmentBytes = 8192;
-
-SimLink random_link(Prng& random, SimFault fault) {
-  SimLink link;
-  link.delay_max = Duration(1000 + static_cast<std::int64_t>(random.below(100000)));
-  link.depth_ops_max = static_cast<std::uint32_t>(1 + random.below(8));
-  if (random.below(2) == 0) link.bytes_per_s = 100'000'000 + random.below(1'000'000'000);
-  if (fault == SimFault::kLoss) link.loss = 0.02;
-  return link;
-}
-
-SimStager::Options random_flash(Prng& random, SimFault fault) {
-  SimStager::Options flash;
-  flash.delay_max = Duration(1000 + static_cast<std::int64_t>(random.below(300000)));
-  flash.depth_ops = static_cast<std::uint32_t>(1 + random.below(8));
-  if (fault == SimFault::kBadFlash) flash.failure = 0.02;
-  return flash;
-}
-
-/// A stream of bytes that depends on every bit of `seed`.
-void fill(std::span<std::byte> into, std::uint64_t seed) {
-  Prng stream(seed);
-  for (std::size_t i = 0; i < into.size(); i += 8) {
-    const std::uint64_t word = stream.next();
-    std::memcpy(into.data() + i, &word, std::min<std::size_t>(8, into.size() - i));
-  }
-}
 
 }  // namespace
-
-SimJob::SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault fault)
-    : schedule_(schedule),
-      random_(seed),
-      fault_(fault),
-      link_(random_link(random_, fault)),
-      transport_(fabric_, clock_, link_, random_.next()),
-      stager_(clock_, random_flash(random_, fault), random_.next(),
-              [this](client::NodeIndex node, SegmentId segment) {
-                return std::span(nodes_[node.value()].segments[segment.value()]);
-              }),
-      arena_(schedule.arena_bytes) {
-  for (const char* address : {"a", "b"}) {
-    fabric_.add_peer(address);
-    const auto peer = transport_.connect({NodeId(0), address}, clock_.now() + kOpDeadline);
-    HO_CHECK(peer.ok());
-    nodes_.push_back({address, *peer, {}});
-  }
-  std::vector<client::FlashRoom> rooms;
-  for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
-    // The flash lays out homes in whole blocks, while these plans use single bytes.
-    const std::uint64_t blocks_bytes = schedule.storages.size() * client::kFlashAlign;
-    rooms.push_back({client::NodeIndex(i), nodes_[i].address, schedule.flash_bytes + blocks_bytes});
-  }
-  const auto plan = client::plan_flash_homes(schedule, rooms);
-  HO_CHECK(plan.ok());
-  client::move_slots(*plan, schedule_);
-  open_flash(*plan);
-  local_ = spread(plan->local_ddr_bytes, plan->parts);
-  remote_ = spread(schedule.remote_ddr_bytes, {});
-  fill(arena_, seed ^ 0xdeadU);
-  const auto local = transport_.register_memory(arena_);
-  HO_CHECK(local.ok());
-  handles_[0] = *local;
-
-  client::DriverPort port;
-  port.transport = &transport_;
-  port.piece_bytes = 1 + random_.below(9000);
-  port.pieces_max = static_cast<std::uint32_t>(1 + random_.below(12));
-  port.small_pieces_max = static_cast<std::uint32_t>(1 + random_.below(12));
-  port.op_deadline = kOpDeadline;
-  mover_.emplace(std::vector<client::DriverPort>{port}, clock_);
-  client::StagePort stage;
-  stage.stager = &stager_;
-  stage.piece_bytes = 1 + random_.below(5000);
-  stage.pieces_max = static_cast<std::uint32_t>(1 + random_.below(12));
-  stage.op_deadline = kOpDeadline;
-  mover_->set_stager(stage);
-  client::ReplayMemory memory{arena_, handles_, &local_, &remote_, places_};
-  memory.stage_chunk_bytes = 64 + random_.below(3000);
-  auto replay = client::Replay::create(schedule_, memory, 1);
-  HO_CHECK(replay.ok());
-  replay_.emplace(std::move(replay).value());
-
-  for (std::uint32_t i = 0; i < schedule.storages.size(); ++i) {
-    model_.push_back(random_value(schedule.storages[i].bytes));
-    if (schedule.storages[i].persistent) write_home(i, model_[i]);
-  }
-  if (fault == SimFault::kKillPeer || fault == SimFault::kStopPeer) {
-    fault_at_ = clock_.now() + Duration(static_cast<std::int64_t>(random_.below(3'000'000)));
-    fault_node_ = static_cast<std::uint32_t>(random_.below(nodes_.size()));
-  }
-}
-
-SimJob::~SimJob() = default;
-
-client::ArenaMap SimJob::spread(std::uint64_t bytes, std::span<const client::StagingPart> parts) {
-  std::vector<client::ArenaExtent> extents;
-  for (std::uint64_t at = 0; at < bytes;) {
-    auto index = static_cast<std::uint32_t>(extents.size() % nodes_.size());
-    std::uint64_t length = std::min(kSegmentBytes, bytes - at);
-    for (const client::StagingPart& part : parts) {
-      const std::uint64_t end = part.begin_bytes + part.length_bytes;
-      if (end <= at) continue;
-      if (part.begin_bytes > at) {
-        length = std::min(length, part.begin_bytes - at);
-      } else {
-        index = part.node.value();
-        length = std::min(length, end - at);
-      }
-      break;
-    }
-    Node& node = nodes_[index];
-    node.segments.emplace_back(kSegmentBytes);
-    auto grant = fabric_.expose(node.address, node.segments.back(), transport::Rights::kReadWrite);
-    const auto region = transport_.attach(node.peer, std::move(grant));
-    HO_CHECK(region.ok());
-    extents.push_back({at, length, client::DriverIndex(0), client::NodeIndex(index), *region, 0,
-                       SegmentId(node.segments.size() - 1)});
-    at += length;
-  }
-  return client::ArenaMap(std::move(extents));
-}
-
-std::byte* SimJob::home_byte(std::uint32_t storage, std::uint64_t at) {
-  if (const auto& place = places_[storage]) {
-    return &stager_.flash(place->node)[place->offset_bytes + at];
-  }
-  const auto& home = *schedule_.homes[storage];
-  const bool remote = home.tier == schedule::HomeTier::kRemoteDdr;
-  const std::uint64_t offset = home.offset_bytes + at;
-  const client::ArenaExtent& extent = (remote ? remote_ : local_).extent_at(offset);
-  return &nodes_[extent.node.value()].segments[extent.segment.value()][offset - extent.begin_bytes];
-}
-
-void SimJob::write_home(std::uint32_t storage, const std::vector<std::byte>& value) {
-  for (std::uint64_t i = 0; i < value.size(); ++i) *home_byte(storage, i) = value[i];
-}
-
-/// The flash of a node is one extent, filled with bytes that no op may ever see.
-void SimJob::open_flash(const client::FlashPlan& plan) {
-  for (const auto& node : plan.nodes) {
-    stager_.flash(node.node).assign(node.flash_bytes, std::byte{0xee});
-  }
-  for (const auto& home : plan.homes) {
-    places_.emplace_back();
-    if (home) places_.back() = client::FlashPlace{home->node, 1, home->offset_bytes};
-  }
-}
 
 TimePoint SimJob::next_event(TimePoint otherwise) const {
   return std::min(transport_.next_event().value_or(otherwise),
                   stager_.next_event().value_or(otherwise));
 }
 
-std::vector<std::byte> SimJob::read_home(std::uint32_t storage) {
-  std::vector<std::byte> value(schedule_.storages[storage].bytes);
-  for (std::uint64_t i = 0; i < value.size(); ++i) value[i] = *home_byte(storage, i);
-  return value;
-}
-
-std::vector<std::byte> SimJob::random_value(std::uint64_t bytes) {
-  std::vector<std::byte> value(bytes);
-  fill(value, random_.next());
-  return value;
+std::uint64_t SimJob::ticks() const {
+  return static_cast<std::uint64_t>(clock_.now().time_since_epoch().count());
 }
 
 SimOutcome SimJob::run(std::uint64_t steps) {
-  const std::uint64_t positions = schedule_.positions.size();
-  const auto done = [&] { return replay_->failure().has_value() || !outcome_.wrong.empty(); };
-  for (std::uint64_t step = 0; step < steps && !done(); ++step) {
-    for (std::uint32_t i = 0; i < schedule_.storages.size(); ++i) {
-      const Storage& storage = schedule_.storages[i];
-      if (storage.persistent || storage.kind != StorageKind::kInput) continue;
-      model_[i] = random_value(storage.bytes);
-      write_home(i, model_[i]);
-    }
-    const auto begun = replay_->executor().begin_step();
-    HO_CHECK(begun.ok());
-    for (std::uint32_t p = 0; p < positions && !done(); ++p) {
-      if (!drive_until(step * positions + p)) break;
-      run_op(p, step);
-      // The op takes about its duration; transfers go on meanwhile.
-      const std::uint64_t nominal = schedule_.ops[schedule_.positions[p].op.value()].duration_ns;
-      const TimePoint ends =
-          clock_.now() + Duration(static_cast<std::int64_t>(random_.below(2 * nominal + 1)));
-      while (clock_.now() < ends && !done()) {
-        turn();
-        clock_.advance_to(
-            std::min(ends, std::min(next_event(ends), clock_.now() + kControlNotice)));
-      }
-      const auto ended = replay_->executor().positions_ended(step * positions + p + 1);
-      HO_CHECK(ended.ok());
-    }
-  }
-  if (!done()) {
-    const auto began = replay_->begin_epilogue(*mover_);
-    HO_CHECK(began.ok());
-  }
+  run_steps(plans_.front(), steps);
+  return finish();
+}
+
+SimOutcome SimJob::finish() {
+  if (!over() && running_ != nullptr) end_run(nullptr);
+  if (!over()) check_homes();
   drain();
   outcome_.staged_bytes = stager_.moved();
-  outcome_.failure = replay_->failure();
-  outcome_.finished = replay_->executor().state() == client::Executor::State::kFinished;
-  for (std::uint32_t i = 0; outcome_.finished && i < schedule_.storages.size(); ++i) {
-    if (schedule_.storages[i].persistent && read_home(i) != model_[i] && outcome_.wrong.empty()) {
-      outcome_.wrong = "home of " + schedule_.storages[i].name + " after the last step";
-    }
-  }
+  if (failure_) outcome_.failure = running_->replay->failure();
+  outcome_.finished = !over();
+  if (outcome_.finished && !host_.wrong().empty()) wrong(host_.wrong());
   return outcome_;
 }
 
-bool SimJob::drive_until(std::uint64_t position) {
-  for (std::uint64_t turns = 0; replay_->executor().ready_through() <= position; ++turns) {
-    HO_CHECK(turns < 10'000'000);
-    if (replay_->failure()) return false;
+SimOutcome SimJob::run_mixed(std::uint64_t acts) {
+  for (std::uint64_t act = 0; act < acts && !over(); ++act) {
+    Plan& plan = plans_[random_.below(plans_.size())];
+    switch (random_.below(10)) {
+      case 0:
+        if (running_ != nullptr) end_run(nullptr);
+        if (!over()) check_homes();
+        break;
+      case 1: leave_step(plan); break;
+      case 2:
+      case 3: look_at_any(); break;
+      case 4: write_any(); break;
+      default: run_steps(plan, 1 + random_.below(3));
+    }
+  }
+  return finish();
+}
+
+void SimJob::check_homes() {
+  for (auto& [name, held] : held_) {
+    // A plan that leaves a value alone on the device need not know of it: the runtime stores it.
+    if (!held.place.at_home) {
+      HO_CHECK(held.place.on_device);
+      continue;
+    }
+    if (read_home(held.home, 0, held.model.size()) != held.model) wrong("home of " + name);
+  }
+}
+
+void SimJob::run_steps(Plan& plan, std::uint64_t steps) {
+  for (std::uint64_t step = 0; step < steps && !over(); ++step) {
+    begin_step(plan);
+    for (std::uint32_t p = 0; p < plan.schedule.positions.size() && !over(); ++p) {
+      if (!run_position(plan, p)) return;
+    }
+  }
+}
+
+void SimJob::begin_step(Plan& plan) {
+  if (running_ != &plan) begin_run(plan);
+  if (over()) return;
+  for (std::uint32_t s = 0; s < plan.homes.size(); ++s) {
+    if (!is_input(plan.schedule.storages[s])) continue;
+    plan.model[s] = random_value(plan.model[s].size());
+    write_home(plan.homes[s], plan.steps, plan.model[s]);
+  }
+  const auto begun = plan.replay->begin_step();
+  HO_CHECK(begun.ok());
+  plan.steps += 1;
+  plan.run_steps += 1;
+}
+
+/// @return false: the job has failed, or waits forever.
+bool SimJob::run_position(Plan& plan, std::uint32_t position) {
+  const std::uint64_t positions = plan.schedule.positions.size();
+  const std::uint64_t at = (plan.run_steps - 1) * positions + position;
+  if (!drive_until_ready(plan, at)) return false;
+  run_op(plan, position);
+  // The op takes about its duration; transfers go on meanwhile.
+  const auto& op = plan.schedule.ops[plan.schedule.positions[position].op.value()];
+  const TimePoint ends =
+      clock_.now() + Duration(static_cast<std::int64_t>(random_.below(2 * op.duration_ns + 1)));
+  while (clock_.now() < ends && !over()) {
     turn();
-    if (replay_->executor().ready_through() > position) {
-      if (turns > 0) check_release(position);
+    clock_.advance_to(std::min(ends, std::min(next_event(ends), clock_.now() + kControlNotice)));
+  }
+  // What nothing needs any more the job frees itself.
+  for (const auto& operand : plan.schedule.positions[position].operands) {
+    const std::uint32_t s = operand.storage.value();
+    const bool ends_here = !plan.schedule.storages[s].persistent && plan.last[s] == position;
+    if (device_ == SimDevice::kArena || !ends_here) continue;
+    host_.free(plan.replay->hosted()->address(operand.storage));
+    plan.replay->hosted()->set_address(operand.storage, nullptr);
+  }
+  const auto ended = plan.replay->positions_ended(at + 1);
+  HO_CHECK(ended.ok());
+  serve();
+  return !over();
+}
+
+/// A step that ends before its last position. Persistent values that have no place then are
+/// supplied again.
+void SimJob::leave_step(Plan& plan) {
+  begin_step(plan);
+  const std::uint64_t positions = random_.below(plan.schedule.positions.size() + 1);
+  for (std::uint32_t p = 0; p < positions && !over(); ++p) {
+    if (!run_position(plan, p)) return;
+  }
+  for (std::uint64_t i = random_.below(4); i > 0 && !over(); --i) wait_a_little();
+  if (over()) return;
+  outcome_.left_steps += 1;
+  stop_run();
+  if (over()) return;
+  for (auto& [name, held] : held_) {
+    if (held.place.on_device || held.place.at_home) continue;
+    write_home(held.home, 0, held.model);
+    held.place.at_home = true;
+  }
+}
+
+/// As client::Runtime::begin_step().
+void SimJob::begin_run(Plan& plan) {
+  if (running_ != nullptr) end_run(&plan);
+  if (over()) return;
+  std::map<std::string, std::uint32_t> known;
+  for (std::uint32_t s = 0; s < plan.homes.size(); ++s) {
+    if (plan.schedule.storages[s].persistent) known[plan.schedule.storages[s].name] = s;
+  }
+  std::vector<ValuePlace> places(plan.homes.size());
+  for (auto& [name, held] : held_) {
+    const auto index = known.find(name);
+    if (held.place.on_device) {
+      client::Replay::Entry entry{.stays = false, .store_first = !held.place.at_home};
+      if (index != known.end()) entry = plan.replay->entry(StorageIndex(index->second), held.place);
+      if (entry.store_first) {
+        write_home(held.home, 0, held.model);
+        held.place.at_home = true;
+      }
+      if (!entry.stays) {
+        held.place.on_device = false;
+        if (held.address != nullptr) host_.free(std::exchange(held.address, nullptr));
+      } else if (!held.place.at_home) {
+        outcome_.kept_values += 1;
+      }
+    }
+    if (index != known.end()) places[index->second] = held.place;
+  }
+  if (HostedMemory* const hosted = plan.replay->hosted()) {
+    for (std::uint32_t s = 0; s < plan.homes.size(); ++s) {
+      const Storage& storage = plan.schedule.storages[s];
+      hosted->set_address(StorageIndex(s),
+                          storage.persistent ? held_[storage.name].address : nullptr);
+    }
+  }
+  plan.replay->restart(places, plan.steps);
+  plan.run_steps = 0;
+  running_ = &plan;
+  outcome_.runs += 1;
+}
+
+/// As client::Runtime::end_run().
+void SimJob::end_run(const Plan* next) {
+  Plan& plan = *running_;
+  std::vector<std::uint8_t> keep(plan.homes.size(), 0);
+  for (std::uint32_t s = 0; next != nullptr && s < keep.size(); ++s) {
+    ValuePlace place = plan.replay->place(StorageIndex(s));
+    for (std::uint32_t t = 0; t < next->homes.size() && place.on_device; ++t) {
+      const Storage& storage = next->schedule.storages[t];
+      if (!storage.persistent || storage.name != plan.schedule.storages[s].name) continue;
+      place.at_home = false;
+      keep[s] = next->replay->entry(StorageIndex(t), place).store_first ? 0 : 1;
+    }
+  }
+  const auto begun = plan.replay->begin_epilogue(*mover_, keep);
+  HO_CHECK(begun.ok());
+  while (plan.replay->executor().state() != client::Executor::State::kFinished && !over()) {
+    if (plan.replay->quiet() && mover_->in_flight() == 0) wrong("the epilogue never ends");
+    wait_a_little();
+  }
+  if (!over()) take_places();
+}
+
+void SimJob::stop_run() {
+  while (!running_->replay->stop(*mover_) && !over()) wait_a_little();
+  if (!over()) take_places();
+}
+
+/// As client::Runtime::take_places(), with all values checked where they are said to be.
+void SimJob::take_places() {
+  Plan& plan = *running_;
+  running_ = nullptr;
+  HostedMemory* const hosted = plan.replay->hosted();
+  for (std::uint32_t s = 0; s < plan.homes.size(); ++s) {
+    const Storage& storage = plan.schedule.storages[s];
+    const ValuePlace place = plan.replay->place(StorageIndex(s));
+    check_place(plan, s, place);
+    std::byte* address = hosted != nullptr ? hosted->address(StorageIndex(s)) : nullptr;
+    const bool stays = place.on_device && storage.persistent;
+    if (address != nullptr && !stays) host_.free(std::exchange(address, nullptr));
+    if (!storage.persistent) continue;
+    Held& held = held_[storage.name];
+    held.place = place;
+    held.address = address;
+    if (!place.staged) continue;
+    write_home(held.home, 0, held.model);
+    held.place.staged = false;
+    held.place.at_home = true;
+  }
+}
+
+/// Some storages' values between steps, once nothing moves them: where the replay says.
+void SimJob::look_at_any() {
+  if (running_ == nullptr) return check_homes();
+  Plan& plan = *running_;
+  for (std::uint32_t s = 0; s < plan.homes.size() && !over(); ++s) {
+    if (!plan.schedule.storages[s].persistent || random_.below(3) > 0) continue;
+    while (!plan.replay->at_rest(StorageIndex(s)) && !over()) wait_a_little();
+    if (over()) return;
+    const ValuePlace place = plan.replay->place(StorageIndex(s));
+    check_place(plan, s, place);
+    if (!place.on_device && !place.at_home && !place.staged) {
+      wrong(plan.schedule.storages[s].name + " has no value between steps");
+    }
+    if (place.at_home || plan.homes[s].flash || !place.on_device) continue;
+    write_home(plan.homes[s], 0, model(plan, s));  // as a read does
+    plan.replay->set_at_home(StorageIndex(s));
+  }
+}
+
+void SimJob::write_any() {
+  for (auto& [name, held] : held_) {
+    if (random_.below(4) > 0) continue;
+    if (running_ != nullptr && held.home.flash) end_run(nullptr);
+    if (over()) return;
+    std::optional<std::uint32_t> index;
+    for (std::uint32_t s = 0; running_ != nullptr && s < running_->homes.size(); ++s) {
+      const Storage& storage = running_->schedule.storages[s];
+      if (storage.persistent && storage.name == name) index = s;
+    }
+    std::byte* device = nullptr;
+    if (index) {
+      while (!running_->replay->at_rest(StorageIndex(*index)) && !over()) wait_a_little();
+      if (over()) return;
+      const ValuePlace place = running_->replay->place(StorageIndex(*index));
+      if (place.on_device) device = device_bytes(*running_, *index, place.device_offset_bytes);
+      running_->replay->set_at_home(StorageIndex(*index));
+    } else if (held.place.on_device) {
+      device =
+          held.address != nullptr ? held.address : arena_.data() + held.place.device_offset_bytes;
+    }
+    held.model = random_value(held.model.size());
+    held.place.at_home = true;
+    write_home(held.home, 0, held.model);
+    if (device != nullptr) std::copy(held.model.begin(), held.model.end(), device);
+  }
+}
+
+bool SimJob::drive_until_ready(Plan& plan, std::uint64_t position) {
+  client::Replay& replay = *plan.replay;
+  for (std::uint64_t turns = 0; replay.executor().ready_through() <= position; ++turns) {
+    HO_CHECK(turns < 10'000'000);
+    serve();
+    turn();
+    if (over()) return false;
+    if (replay.executor().ready_through() > position) {
+      if (turns > 0) check_release(plan, position);
       break;
     }
-    if (replay_->quiet() && mover_->in_flight() == 0 && !replay_->failure()) {
-      outcome_.wrong = "deadlock at position " + std::to_string(position);
+    if (replay.quiet() && mover_->in_flight() == 0) {
+      wrong("deadlock at position " + std::to_string(position));
       return false;
     }
     outcome_.stall_turns += 1;
     clock_.advance_to(
         std::min(next_event(clock_.now() + kControlNotice), clock_.now() + kControlNotice));
   }
-  return !replay_->failure().has_value();
+  serve();
+  return !over();
 }
 
-/// The position is ready now, so the cache op reported as its release must have ended now. In the
-/// first step it may be one of the prologue.
-void SimJob::check_release(std::uint64_t position) {
-  const std::uint64_t step = position / schedule_.positions.size();
-  const auto by = replay_->released_by(position);
+/// A position that the job waited for is ready as of now, so the cache op that is reported to have
+/// released it ended now. In the first step of a run it may have been one of the prologue. A job
+/// that drops memory itself may come later.
+void SimJob::check_release(Plan& plan, std::uint64_t position) {
+  if (device_ == SimDevice::kHosted) return;
+  const std::uint64_t step = position / plan.schedule.positions.size();
+  const auto by = plan.replay->released_by(position);
   const auto ended_now = [&](std::uint64_t of_step) {
-    const client::Replay::Span span = replay_->span(*by, of_step, 0);
+    const client::Replay::Span span = plan.replay->span(*by, of_step, 0);
     return span.end_ticks == ticks() && span.queued_ticks <= span.start_ticks &&
            span.start_ticks <= span.end_ticks;
   };
@@ -259,25 +320,50 @@ void SimJob::check_release(std::uint64_t position) {
   for (std::uint64_t back = 0; by && back <= std::min<std::uint64_t>(step, 2); ++back) {
     if (ended_now(step - back)) return;
   }
-  outcome_.wrong = "position " + std::to_string(position) + " was not released by " +
-                   (by ? "cache op " + std::to_string(*by) : "a transfer");
+  wrong("position " + std::to_string(position) + " was not released by " +
+        (by ? "cache op " + std::to_string(*by) : "a transfer"));
 }
 
-std::uint64_t SimJob::ticks() const {
-  return static_cast<std::uint64_t>(clock_.now().time_since_epoch().count());
+/// What the job's thread does within its calls: takes and drops memory.
+void SimJob::serve() {
+  HostedMemory* const hosted = running_ != nullptr ? running_->replay->hosted() : nullptr;
+  while (hosted != nullptr) {
+    const auto request = hosted->next_request();
+    if (!request) return;
+    std::byte* const address = hosted->address(request->storage);
+    if (request->ask == HostedMemory::Ask::kTake && address == nullptr) {
+      const std::uint64_t bytes = running_->schedule.storages[request->storage.value()].bytes;
+      hosted->set_address(request->storage, host_.allocate(bytes));
+      if (host_.live_bytes() > running_->schedule.arena_bytes) wrong("too many live bytes");
+    } else if (request->ask == HostedMemory::Ask::kDrop) {
+      hosted->set_address(request->storage, nullptr);
+      host_.free(address);
+    }
+    hosted->answer(request->flight);
+  }
 }
 
-/// One turn of the loop of the transfer thread.
+/// The transfer thread looks at everything once.
 void SimJob::turn() {
   inject();
-  replay_->pump(*mover_, ticks());
+  if (running_ != nullptr) running_->replay->pump(*mover_, ticks());
   mover_->pump(ticks());
   std::array<client::TransferDone, 4> done;
   const std::size_t count = mover_->poll(done);
-  for (std::size_t i = 0; i < count; ++i) replay_->transfer_done(done[i], ticks());
-  if (replay_->failure() && outcome_.failed_after == Duration{} && fault_at_ < clock_.now()) {
-    outcome_.failed_after = clock_.now() - fault_at_;
+  for (std::size_t i = 0; i < count; ++i) {
+    HO_CHECK(running_ != nullptr);
+    running_->replay->transfer_done(*mover_, done[i], ticks());
   }
+  if (running_ == nullptr || failure_ || !running_->replay->failure()) return;
+  failure_ = running_->replay->failure();
+  if (fault_at_ < clock_.now()) outcome_.failed_after = clock_.now() - fault_at_;
+}
+
+void SimJob::wait_a_little() {
+  serve();
+  turn();
+  clock_.advance_to(
+      std::min(next_event(clock_.now() + kControlNotice), clock_.now() + kControlNotice));
 }
 
 void SimJob::inject() {
@@ -293,49 +379,50 @@ void SimJob::inject() {
     }
   }
   if (clock_.now() >= close_at_) {
-    // The control connection is lost: like the transfer thread, close the peer and fail the replay.
+    // The control connection broke: the transfer thread closes the peer and fails the replay.
     close_at_ = TimePoint::max();
     transport_.close_peer(nodes_[fault_node_].peer);
-    replay_->fail(Errc::kUnavailable, client::NodeIndex(fault_node_));
+    if (running_ != nullptr)
+      running_->replay->fail(Errc::kUnavailable, client::NodeIndex(fault_node_));
   }
 }
 
-void SimJob::run_op(std::uint32_t position, std::uint64_t step) {
-  std::uint64_t seed = (std::uint64_t{position} << 32U) + step;
-  for (const auto& operand : schedule_.positions[position].operands) {
-    const std::uint32_t storage = operand.storage.value();
+void SimJob::run_op(Plan& plan, std::uint32_t position) {
+  std::uint64_t seed = (std::uint64_t{position} << 32U) + plan.steps;
+  HostedMemory* const hosted = plan.replay->hosted();
+  for (const auto& operand : plan.schedule.positions[position].operands) {
+    const std::uint32_t s = operand.storage.value();
     if (operand.access == Access::kWrite) continue;
-    const std::span<const std::byte> here(arena_.data() + operand.device_offset_bytes,
-                                          model_[storage].size());
-    if (!std::equal(here.begin(), here.end(), model_[storage].begin())) {
-      outcome_.wrong = schedule_.storages[storage].name + " at position " +
-                       std::to_string(position) + " of step " + std::to_string(step);
-      return;
+    const std::byte* const here = device_bytes(plan, s, operand.device_offset_bytes);
+    const auto& expected = model(plan, s);
+    if (here == nullptr || !std::equal(expected.begin(), expected.end(), here)) {
+      return wrong(plan.schedule.storages[s].name + " at position " + std::to_string(position) +
+                   " of step " + std::to_string(plan.steps));
     }
-    seed ^= checksum64(here) + storage;
+    seed ^= checksum64(expected) + s;
   }
-  for (const auto& operand : schedule_.positions[position].operands) {
+  for (const auto& operand : plan.schedule.positions[position].operands) {
     if (operand.access == Access::kRead) continue;
-    const std::uint32_t storage = operand.storage.value();
-    fill(model_[storage], seed + storage);
-    std::copy(model_[storage].begin(), model_[storage].end(),
-              arena_.begin() + static_cast<std::ptrdiff_t>(operand.device_offset_bytes));
+    const std::uint32_t s = operand.storage.value();
+    auto& made = model(plan, s);
+    if (hosted != nullptr && hosted->address(operand.storage) == nullptr) {
+      hosted->set_address(operand.storage, host_.allocate(made.size()));
+      if (host_.live_bytes() > plan.schedule.arena_bytes) wrong("too many live bytes");
+    }
+    fill(made, seed + s);
+    std::copy(made.begin(), made.end(), device_bytes(plan, s, operand.device_offset_bytes));
   }
 }
 
-/// Waits until all operations in flight have ended, by completion or by their deadline.
+/// Waits until nothing is in flight: each transfer ends by completion or by its deadline.
 void SimJob::drain() {
-  for (std::uint64_t turns = 0;; ++turns) {
+  for (std::uint64_t turns = 0; mover_->in_flight() > 0; ++turns) {
     HO_CHECK(turns < 10'000'000);
     turn();
-    const bool finished = replay_->executor().state() == client::Executor::State::kFinished;
-    if (mover_->in_flight() == 0 && (replay_->failure() || finished || !outcome_.wrong.empty())) {
-      break;
-    }
     clock_.advance_to(
         std::min(next_event(clock_.now() + kControlNotice), clock_.now() + kControlNotice));
   }
-  HO_CHECK(replay_->in_flight() == 0);
+  if (running_ != nullptr) HO_CHECK(running_->replay->in_flight() == 0);
 }
 
 }  // namespace ho::test

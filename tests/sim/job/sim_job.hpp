@@ -1,7 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,33 +14,47 @@
 #include "client/transfer/mover.hpp"
 #include "common/schedule/schedule.hpp"
 #include "tests/sim/job/sim_stager.hpp"
+#include "tests/support/host_memory.hpp"
 #include "tests/support/sim_transport.hpp"
 
 namespace ho::test {
 
-/// The fault of a run.
+/// The fault of a run, or kNone.
 enum class SimFault : std::uint8_t { kNone, kKillPeer, kStopPeer, kLoss, kBadFlash };
+/// Where device bytes lie: where plans have placed them, or where the job puts them.
+enum class SimDevice : std::uint8_t { kArena, kHosted };
 
-/// How a simulated job ended.
+/// The result of a simulated job.
 struct SimOutcome {
   bool finished = false;
   std::optional<client::ReplayFailure> failure;
-  Duration failed_after{};  ///< time from the fault to the failure
+  Duration failed_after{};  ///< from the fault to the failure
   bool fault_happened = false;
-  std::string wrong;  ///< description of the first wrong byte; empty: none
+  std::string wrong;  ///< the first wrong byte, in words; empty if none
   std::uint64_t stall_turns = 0;
   std::uint64_t staged_bytes = 0;
+  std::uint64_t runs = 0;         ///< times that a plan began to run
+  std::uint64_t left_steps = 0;   ///< ended before their last position
+  std::uint64_t kept_values = 0;  ///< on the device alone from one plan's run to another's
 };
 
-/// A whole job in one thread: the client's executor, mover and replay over the simulated transport,
-/// a pool of two nodes with flash, and kernels whose outputs depend on every byte that they read. A
-/// model computes the same in plain memory. Every operand is compared before its op runs, and every
-/// home slot at the end. Each reported release of a waiting op is checked, too.
+/// A complete job in one thread: the client's executor, mover and replay over the simulated
+/// transport, a pool of two nodes with flash, and kernels whose outputs depend on every byte they
+/// read. Plans share persistent storages by name and take turns, as client::Runtime has it. A model
+/// computes the same values in plain memory. The job compares every operand before its op runs,
+/// every place that a replay names for a value, and every home at the end. A cache op that is
+/// reported to have released a waiting op must have ended at that moment.
 class SimJob {
  public:
-  SimJob(const schedule::Schedule& schedule, std::uint64_t seed, SimFault fault);
+  SimJob(const std::vector<schedule::Schedule>& plans, std::uint64_t seed, SimFault fault,
+         SimDevice device = SimDevice::kArena);
   ~SimJob();
+
+  /// Some steps of the first plan, and its epilogue.
   [[nodiscard]] SimOutcome run(std::uint64_t steps);
+  /// Steps of all plans in any order, with all that may happen between them: values that are read
+  /// and written, epilogues, steps that are left.
+  [[nodiscard]] SimOutcome run_mixed(std::uint64_t acts);
 
  private:
   struct Node {
@@ -44,39 +62,92 @@ class SimJob {
     transport::PeerId peer;
     std::vector<std::vector<std::byte>> segments;
   };
+  /// A persistent storage.
+  struct Held {
+    client::StorageHome home;
+    std::vector<std::byte> model;
+    client::ValuePlace place;      ///< while no plan that knows it runs
+    std::byte* address = nullptr;  ///< likewise, where the job places it
+  };
+  struct Plan {
+    schedule::Schedule schedule;
+    client::ArenaMap map;  ///< homes and staging slots of a step
+    client::HomeArea area;
+    std::vector<client::StorageHome> homes;
+    std::vector<std::vector<std::byte>> model;  ///< by storage; values of a step
+    std::vector<std::uint32_t> last;            ///< position of the last access, by storage
+    std::optional<client::Replay> replay;
+    std::uint64_t steps = 0;      ///< begun
+    std::uint64_t run_steps = 0;  ///< begun in this run
+  };
+
+  void add(const schedule::Schedule& schedule);
+  void place_flash(Plan& plan, client::FlashPlan& flash, std::vector<bool>& kept);
   [[nodiscard]] client::ArenaMap spread(std::uint64_t bytes,
                                         std::span<const client::StagingPart> parts);
-  void open_flash(const client::FlashPlan& plan);
+  [[nodiscard]] client::StorageHome own_home(std::uint64_t bytes, std::size_t copies);
+
+  // One act of the job each. They return early where the job has failed.
+  void run_steps(Plan& plan, std::uint64_t steps);
+  void leave_step(Plan& plan);
+  void begin_step(Plan& plan);
+  bool run_position(Plan& plan, std::uint32_t position);
+  void begin_run(Plan& plan);
+  void end_run(const Plan* next);
+  void stop_run();
+  void take_places();
+  void look_at_any();
+  void write_any();
+  void check_homes();
+  [[nodiscard]] SimOutcome finish();
+
+  void run_op(Plan& plan, std::uint32_t position);
+  [[nodiscard]] bool drive_until_ready(Plan& plan, std::uint64_t position);
+  void check_release(Plan& plan, std::uint64_t position);
+  void serve();
+  void turn();
+  void wait_a_little();
+  void inject();
+  void drain();
+  [[nodiscard]] bool over() const { return failure_.has_value() || !outcome_.wrong.empty(); }
+  void wrong(const std::string& what);
+
+  [[nodiscard]] std::vector<std::byte>& model(Plan& plan, std::uint32_t storage);
+  [[nodiscard]] std::byte* device_bytes(Plan& plan, std::uint32_t storage, std::uint64_t offset);
+  void check_place(Plan& plan, std::uint32_t storage, const client::ValuePlace& place);
+  [[nodiscard]] std::byte* pool_byte(const client::ArenaMap& map, std::uint64_t offset);
+  [[nodiscard]] std::byte* home_byte(const client::StorageHome& home, std::uint64_t parity,
+                                     std::uint64_t at);
+  void write_home(const client::StorageHome& home, std::uint64_t parity,
+                  const std::vector<std::byte>& value);
+  [[nodiscard]] std::vector<std::byte> read_home(const client::StorageHome& home,
+                                                 std::uint64_t parity, std::uint64_t bytes);
+  [[nodiscard]] std::vector<std::byte> random_value(std::uint64_t bytes);
+  /// Fills `into` with a stream of bytes that depends on every bit of `seed`.
+  static void fill(std::span<std::byte> into, std::uint64_t seed);
+  [[nodiscard]] static bool is_input(const Storage& storage);
   [[nodiscard]] TimePoint next_event(TimePoint otherwise) const;
   [[nodiscard]] std::uint64_t ticks() const;
-  void write_home(std::uint32_t storage, const std::vector<std::byte>& value);
-  [[nodiscard]] std::vector<std::byte> read_home(std::uint32_t storage);
-  [[nodiscard]] std::byte* home_byte(std::uint32_t storage, std::uint64_t at);
-  [[nodiscard]] std::vector<std::byte> random_value(std::uint64_t bytes);
-  [[nodiscard]] bool drive_until(std::uint64_t ready_above);
-  void check_release(std::uint64_t position);
-  void turn();
-  void inject();
-  void run_op(std::uint32_t position, std::uint64_t step);
-  void drain();
 
-  schedule::Schedule schedule_;  ///< with its staging slots at the places of the flash homes
   Prng random_;
   SimFault fault_;
+  SimDevice device_;
   SimClock clock_;
   SimFabric fabric_;
   SimLink link_;
   SimTransport transport_;
   std::vector<Node> nodes_;
   SimStager stager_;
-  std::vector<std::optional<client::FlashPlace>> places_;  ///< per storage
   std::vector<std::byte> arena_;
-  std::vector<std::vector<std::byte>> model_;
+  HostMemory host_;
   client::LocalHandles handles_;
-  client::ArenaMap local_;
-  client::ArenaMap remote_;
   std::optional<client::Mover> mover_;
-  std::optional<client::Replay> replay_;
+  std::deque<client::ArenaMap> own_maps_;
+  std::deque<client::HomeArea> own_areas_;
+  std::map<std::string, Held> held_;
+  std::deque<Plan> plans_;
+  Plan* running_ = nullptr;
+  std::optional<client::ReplayFailure> failure_;
   TimePoint fault_at_ = TimePoint::max();
   std::uint32_t fault_node_ = 0;
   TimePoint close_at_ = TimePoint::max();

@@ -1,5 +1,5 @@
 #include "client/transfer/engine.hpp"
-#include "client/replay/loaded_schedule.hpp"
+#include "client/replay/active_replay.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -9,6 +9,7 @@
 
 #include "tests/support/schedule_builder.hpp"
 #include "tests/support/sim_transport.hpp"
+#include "tests/unit/client/plain_homes.hpp"
 
 namespace {
 
@@ -21,9 +22,12 @@ using client::Direction;
 using client::DriverIndex;
 using client::Engine;
 
-using client::LoadedState;
+using client::ActiveReplay;
+using client::HomeArea;
 using client::LocalHandles;
 using client::NodeIndex;
+using client::Replay;
+using client::RunState;
 using client::Transfer;
 
 constexpr std::uint64_t kHomeBytes = 4096;
@@ -93,65 +97,74 @@ class LateStager : public client::Stager {
   std::vector<Completion> late_;
 };
 
-/// A loaded schedule and the job that runs it, as Runtime does.
+/// A plan and the job that runs it, as Runtime and Plan do.
 class Job {
  public:
   Job(Rig& rig, const schedule::Schedule& schedule, std::vector<std::byte>& home,
       std::vector<std::byte>& device)
-      : engine_(rig.engine()), map_(rig.expose(home)) {
-    const client::ReplayMemory memory{device, rig.add(device), &map_, &map_};
+      : engine_(rig.engine()),
+        map_(rig.expose(home)),
+        area_{&map_, 0, map_.bytes()},
+        names_(schedule.storages.size()) {
+    const auto homes = client::plain_homes(schedule, area_);
+    client::ReplayMemory memory;
+    memory.arena = device;
+    memory.arena_handles = rig.add(device);
+    memory.homes = homes;
     const std::uint32_t owner = engine_.call([&] { return engine_.reserve_owner(); });
-    client::LoadedSchedule::Names names;
-    names.storages_by_node.resize(1);
-    loaded_ =
-        std::make_unique<client::LoadedSchedule>(*client::Replay::create(schedule, memory, owner),
-                                                 schedule.positions.size(), std::move(names));
-    engine_.call([&] { engine_.attach(loaded_.get(), owner); });
+    replay_ = std::make_unique<Replay>(*Replay::create(schedule, memory, owner));
+    engine_.call([&] {
+      engine_.attach(&active_, owner);
+      active_.begin_run(*replay_, names_);
+    });
   }
   ~Job() {
-    while (!engine_.call([&] { return engine_.detach(loaded_.get()); })) {
+    while (!engine_.call([&] { return engine_.detach(&active_); })) {
     }
   }
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  [[nodiscard]] client::LoadedSchedule& loaded() { return *loaded_; }
+  [[nodiscard]] ActiveReplay& active() { return active_; }
 
-  /// One step with `kernel(position)` at each op. @return false: the schedule failed.
+  /// One step with `kernel(position)` at each op. @return false: the run failed.
   template <typename Kernel>
   [[nodiscard]] bool step(const Kernel& kernel) {
-    const std::uint64_t first = loaded_->steps_begun.load() * loaded_->position_count;
-    loaded_->steps_begun.fetch_add(1);
+    const std::uint64_t positions = replay_->positions();
+    const std::uint64_t first = active_.steps_begun.load() * positions;
+    active_.steps_begun.fetch_add(1);
     engine_.ring();
-    for (std::uint64_t p = 0; p < loaded_->position_count; ++p) {
-      while (loaded_->ready_through.load() <= first + p) {
-        if (loaded_->state.load() == LoadedState::kFailed) return false;
-        const std::uint32_t token = loaded_->changed.token();
-        loaded_->waiting.store(true);
+    for (std::uint64_t p = 0; p < positions; ++p) {
+      while (active_.ready_through.load() <= first + p) {
+        if (active_.state.load() == RunState::kFailed) return false;
+        const std::uint32_t token = active_.changed.token();
+        active_.waiting.store(true);
         engine_.ring();
-        if (loaded_->ready_through.load() <= first + p) loaded_->changed.wait(token, 10ms);
-        loaded_->waiting.store(false);
+        if (active_.ready_through.load() <= first + p) active_.changed.wait(token, 10ms);
+        active_.waiting.store(false);
       }
       kernel(p);
-      loaded_->ops_done.store(first + p + 1);
-      if (first + p + 1 >= loaded_->wake_at.load()) engine_.ring();
+      active_.ops_done.store(first + p + 1);
+      if (first + p + 1 >= active_.wake_at.load()) engine_.ring();
     }
     return true;
   }
   [[nodiscard]] bool finish() {
-    loaded_->finish_asked.store(true);
-    engine_.ring();
-    while (loaded_->state.load() == LoadedState::kRunning) {
-      const std::uint32_t token = loaded_->changed.token();
-      if (loaded_->state.load() == LoadedState::kRunning) loaded_->changed.wait(token, 10ms);
+    engine_.call([&] { active_.begin_epilogue(engine_.mover(), {}); });
+    while (active_.state.load() == RunState::kRunning) {
+      const std::uint32_t token = active_.changed.token();
+      if (active_.state.load() == RunState::kRunning) active_.changed.wait(token, 10ms);
     }
-    return loaded_->state.load() == LoadedState::kFinished;
+    return active_.state.load() == RunState::kFinished;
   }
 
  private:
   Engine& engine_;
   ArenaMap map_;
-  std::unique_ptr<client::LoadedSchedule> loaded_;
+  HomeArea area_;
+  std::vector<std::string> names_;
+  std::unique_ptr<Replay> replay_;
+  ActiveReplay active_{1};
 };
 
 /// One op updates a weight that stays on the device and is stored after each step, before the next
@@ -183,47 +196,7 @@ std::vector<std::byte> bytes_of(std::uint64_t value) {
   return made;
 }
 
-/// A job that does its next act (begin a step of one op, end the op, ask for the end) whenever one
-/// of its words is about to be read: the worst timing there can be.
-struct RestlessJob {
-  struct Word {
-    RestlessJob* job;
-    std::uint64_t value = 0;
-    [[nodiscard]] std::uint64_t load() const {
-      for (int i = 0; i < job->acts_per_read; ++i) job->act();
-      return value;
-    }
-  };
-  void act() {
-    if (finish_asked.value != 0) return;
-    if (steps_begun.value > ops_done.value) {
-      ops_done.value += 1;
-    } else if (steps_begun.value < 2) {
-      steps_begun.value += 1;
-    } else {
-      finish_asked.value = 1;
-    }
-  }
-  int acts_per_read = 1;
-  Word ops_done{this};
-  Word steps_begun{this};
-  Word finish_asked{this};
-};
-
 }  // namespace
-
-TEST_CASE("engine: whoever sees the end of the run sees its last step") {
-  for (int start = 0; start < 6; ++start) {
-    for (int acts = 1; acts < 6; ++acts) {
-      RestlessJob job;
-      for (int i = 0; i < start; ++i) job.act();
-      job.acts_per_read = acts;
-      const auto seen = client::job_progress(job);
-      INFO("start " << start << ", " << acts << " acts a read");
-      CHECK((!seen.finish || (seen.begun == 2 && seen.ended == 2)));
-    }
-  }
-}
 
 TEST_CASE("engine: what the last step stores is at home after finish") {
   test::SimLink link;
@@ -238,7 +211,7 @@ TEST_CASE("engine: what the last step stores is at home after finish") {
     stepped &=
         job.step([&](std::uint64_t) { std::memcpy(device.data(), value.data(), value.size()); });
     const bool finished = job.finish();
-    INFO("round " << round << ": " << job.loaded().failure_text);
+    INFO("round " << round << ": " << job.active().failure_text);
     REQUIRE((stepped && finished));
     REQUIRE(std::memcmp(home.data(), value.data(), value.size()) == 0);
   }
@@ -255,20 +228,35 @@ TEST_CASE("engine: a job that waits in a step not yet taken is not stuck") {
   const auto region = *transport.attach(peer, std::move(grant));
   const ArenaMap map(
       std::vector<ArenaExtent>{{0, home.size(), DriverIndex(0), NodeIndex(0), region, 0}});
+  client::DriverPort port;
+  port.transport = &transport;
+  port.op_deadline = 1s;
+  client::Mover mover({port}, clock);
   const auto schedule = fetched_each_step();
-  const client::ReplayMemory memory{device, {}, &map, &map};
-  client::LoadedSchedule loaded(*client::Replay::create(schedule, memory, 1),
-                                schedule.positions.size(), {});
-  CHECK_FALSE(client::stuck(loaded));
-  loaded.steps_begun.store(1);
-  loaded.waiting.store(true);
-  CHECK_FALSE(client::stuck(loaded));
-  REQUIRE(loaded.replay.executor().begin_step().ok());
-  CHECK_FALSE(client::stuck(loaded));  // the prefetch can start
-  REQUIRE(loaded.replay.executor().next().has_value());
-  CHECK(client::stuck(loaded));  // nobody has started it and nothing else can: the job hangs
-  loaded.waiting.store(false);
-  CHECK_FALSE(client::stuck(loaded));
+  const HomeArea area{&map, 0, map.bytes()};
+  const auto homes = client::plain_homes(schedule, area);
+  client::ReplayMemory memory;
+  memory.arena = device;
+  memory.arena_handles = *mover.register_memory(device);
+  memory.homes = homes;
+  Replay replay = *Replay::create(schedule, memory, 1);
+  const std::vector<std::string> names{"w"};
+  ActiveReplay active(1);
+  active.begin_run(replay, names);
+  CHECK_FALSE(active.stuck());
+  active.steps_begun.store(1);
+  active.waiting.store(true);
+  CHECK_FALSE(active.stuck());  // the step is news
+  CHECK(active.feed(mover, 1));
+  CHECK_FALSE(active.stuck());  // the prefetch is under way
+  mover.cancel(1);              // nobody moves it, and nothing else can start: the job hangs
+  client::TransferDone done[1];
+  REQUIRE(mover.poll(done) == 1);
+  CHECK(active.stop(mover) == false);
+  replay.transfer_done(mover, done[0], 1);
+  CHECK(active.stuck());
+  active.waiting.store(false);
+  CHECK_FALSE(active.stuck());
 }
 
 TEST_CASE("engine: two jobs and plain transfers in three threads get their own bytes") {
@@ -352,9 +340,9 @@ TEST_CASE("engine: detaching moves nothing of what is queued") {
   b.prologue(w, 0, {.before = 0});
   {
     Job job(rig, b.finish(), home, device);
-    job.loaded().steps_begun.store(1);
+    job.active().steps_begun.store(1);
     rig.engine().ring();
-    while (rig.engine().call([&] { return job.loaded().replay.in_flight(); }) == 0) {
+    while (rig.engine().call([&] { return job.active().replay()->in_flight(); }) == 0) {
     }
   }
   CHECK(device.back() == std::byte{0});

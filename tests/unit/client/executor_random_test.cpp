@@ -62,19 +62,20 @@ class Oracle {
   void complete(const Instance& i) { done_.insert(key(i)); }
   [[nodiscard]] bool is_done(const Instance& i) const { return done_.count(key(i)) > 0; }
 
-  /// Detaches have no completion event: apply them until nothing changes.
+  /// What is dropped or skipped has no completion event: apply it until nothing changes.
   void settle() {
+    for (std::uint32_t i = 0; i < skipped_prologue_.size() && begun_ > 0; ++i) {
+      if (skipped_prologue_[i] != 0) complete({CacheOpList::kPrologue, i, 0});
+    }
     for (bool changed = true; changed;) {
       changed = false;
       for (std::uint64_t step = 0; step < begun_; ++step) {
         for (std::uint32_t i = 0; i < schedule_.cache_ops.size(); ++i) {
           const Instance instance{CacheOpList::kSteady, i, step};
-          const CacheOpKind kind = schedule_.cache_ops[i].kind;
           const bool drops = draining_ && droppable(i) && given_.count(key(instance)) == 0;
-          if ((kind == CacheOpKind::kDetach || drops) && !is_done(instance) &&
-              may_start(instance)) {
+          if (drops && !is_done(instance) && may_start(instance)) {
             complete(instance);
-            dropped_ += drops ? 1 : 0;
+            dropped_ += 1;
             changed = true;
           }
         }
@@ -82,6 +83,7 @@ class Oracle {
     }
   }
 
+  void skip_prologue(const std::vector<std::uint8_t>& skipped) { skipped_prologue_ = skipped; }
   void give(const Instance& instance) { given_.insert(key(instance)); }
   /// No further step comes.
   void drain() { draining_ = true; }
@@ -159,75 +161,150 @@ class Oracle {
   const Schedule& schedule_;
   std::set<Key> done_;
   std::set<Key> given_;  ///< out to be moved, or moved
+  std::vector<std::uint8_t> skipped_prologue_;
   bool draining_ = false;
   std::uint64_t dropped_ = 0;
   std::uint64_t begun_ = 0;
   std::uint64_t ended_ = 0;
 };
 
+std::vector<std::uint8_t> random_flags(Prng& random, std::size_t count) {
+  std::vector<std::uint8_t> flags(count);
+  for (auto& flag : flags) flag = random.below(3) == 0 ? 1 : 0;
+  return flags;
+}
+
+/// One run of an executor that was made or restarted just now.
+class Run {
+ public:
+  Run(const Schedule& schedule, Executor& executor, Prng& random,
+      const std::vector<std::uint8_t>& skipped)
+      : schedule_(schedule), executor_(executor), random_(random), oracle_(schedule) {
+    oracle_.skip_prologue(skipped);
+    for (const std::uint8_t one : skipped) skipped_ += one;
+  }
+
+  void to_the_end() {
+    const std::uint64_t steps = 1 + random_.below(6);
+    for (std::uint64_t turn = 0; executor_.state() != Executor::State::kFinished; ++turn) {
+      REQUIRE(turn < 100000);
+      act(steps);
+      check_ready();
+    }
+    CHECK(flying_.empty());
+    CHECK(executor_.in_flight() == 0);
+    CHECK(oracle_.all_done());
+    CHECK(started_ + oracle_.dropped() + skipped_ == schedule_.cache_ops.size() * steps +
+                                                         schedule_.prologue.size() +
+                                                         schedule_.epilogue.size());
+  }
+
+ private:
+  struct Flying {
+    Instance instance;
+    std::optional<std::uint32_t> cause;  ///< steady op to which waits for it are charged
+  };
+
+  void act(std::uint64_t steps) {
+    const std::uint64_t ended = executor_.positions_ended_count();
+    const bool between = executor_.state() == Executor::State::kBetweenSteps;
+    const std::uint64_t pick = random_.below(4);
+    if (pick == 0 && between) {
+      if (executor_.steps_begun() < steps) {
+        oracle_.begin();
+        REQUIRE(executor_.begin_step().ok());
+      } else {
+        oracle_.drain();
+        const auto skip = random_flags(random_, schedule_.epilogue.size());
+        for (const std::uint8_t one : skip) skipped_ += one;
+        REQUIRE(executor_.begin_epilogue(skip).ok());
+      }
+      take_detaches(std::nullopt);
+    } else if (pick == 1 && executor_.state() == Executor::State::kInStep &&
+               ended < executor_.ready_through()) {
+      CHECK(executor_.next_trigger() > ended);
+      REQUIRE(executor_.positions_ended(ended + 1).ok());
+      oracle_.end(ended + 1);
+      take_detaches(std::nullopt);
+    } else if (pick == 2) {
+      oracle_.settle();
+      if (const auto ready = executor_.next()) {
+        const Instance& instance = ready->instance;
+        const bool steady = instance.list == CacheOpList::kSteady;
+        give({instance, steady ? std::optional(instance.index) : std::nullopt});
+      }
+    } else if (!flying_.empty()) {
+      complete_any();
+    }
+  }
+
+  void complete_any() {
+    std::swap(flying_[random_.below(flying_.size())], flying_.back());
+    const Flying done = flying_.back();
+    flying_.pop_back();
+    oracle_.complete(done.instance);
+    const std::uint64_t through = executor_.ready_through();
+    REQUIRE(executor_.completed(done.instance).ok());
+    for (std::uint64_t p = through; p < executor_.ready_through(); ++p) {
+      CHECK(executor_.released_by(p) == done.cause);
+    }
+    take_detaches(done.cause);
+  }
+
+  /// Those that the last event made ready.
+  void take_detaches(std::optional<std::uint32_t> cause) {
+    oracle_.settle();
+    while (const auto detach = executor_.next_detach()) {
+      CHECK(schedule_.cache_ops[detach->index].kind == CacheOpKind::kDetach);
+      give({*detach, cause});
+    }
+  }
+
+  void give(const Flying& flying) {
+    CHECK(oracle_.may_start(flying.instance));
+    oracle_.give(flying.instance);
+    flying_.push_back(flying);
+    started_ += 1;
+  }
+
+  void check_ready() {
+    oracle_.settle();
+    const std::uint64_t positions = schedule_.positions.size();
+    const std::uint64_t through = executor_.ready_through();
+    if (through > 0) CHECK(oracle_.position_ready(through - 1));
+    if (through < (executor_.retired_steps() + 2) * positions) {
+      CHECK_FALSE(oracle_.position_ready(through));
+    }
+    for (std::uint32_t i = 0; i < schedule_.cache_ops.size(); ++i) {
+      bool all = true;
+      for (std::uint64_t step = 0; step < executor_.steps_begun(); ++step) {
+        all = all && oracle_.is_done({CacheOpList::kSteady, i, step});
+      }
+      CHECK(executor_.all_complete(CacheOpList::kSteady, i) == all);
+    }
+  }
+
+  const Schedule& schedule_;
+  Executor& executor_;
+  Prng& random_;
+  Oracle oracle_;
+  std::vector<Flying> flying_;
+  std::uint64_t started_ = 0;
+  std::uint64_t skipped_ = 0;
+};
+
 void run_random(std::uint64_t seed) {
   Prng random(seed);
   const Schedule schedule = random_schedule(random);
-  const std::uint64_t positions = schedule.positions.size();
-  const std::uint64_t steps = 1 + random.below(6);
   Executor executor = make(schedule);
-  Oracle oracle(schedule);
-  std::vector<Instance> flying;
-  std::uint64_t started = 0;
-  const auto check_ready = [&] {
-    oracle.settle();
-    const std::uint64_t through = executor.ready_through();
-    if (through > 0) CHECK(oracle.position_ready(through - 1));
-    if (through < (executor.retired_steps() + 2) * positions) {
-      CHECK_FALSE(oracle.position_ready(through));
-    }
-  };
-  for (std::uint64_t turn = 0; executor.state() != Executor::State::kFinished; ++turn) {
-    REQUIRE(turn < 100000);
-    const std::uint64_t ended = executor.positions_ended_count();
-    const bool between = executor.state() == Executor::State::kBetweenSteps;
-    const std::uint64_t pick = random.below(4);
-    if (pick == 0 && between) {
-      const bool more = executor.steps_begun() < steps;
-      if (more)
-        oracle.begin();
-      else
-        oracle.drain();
-      REQUIRE((more ? executor.begin_step() : executor.begin_epilogue()).ok());
-    } else if (pick == 1 && executor.state() == Executor::State::kInStep &&
-               ended < executor.ready_through()) {
-      CHECK(executor.next_trigger() > ended);
-      REQUIRE(executor.positions_ended(ended + 1).ok());
-      oracle.end(ended + 1);
-    } else if (pick == 2) {
-      oracle.settle();
-      if (const auto ready = executor.next()) {
-        CHECK(oracle.may_start(ready->instance));
-        oracle.give(ready->instance);
-        flying.push_back(ready->instance);
-        started += 1;
-      }
-    } else if (!flying.empty()) {
-      std::swap(flying[random.below(flying.size())], flying.back());
-      oracle.complete(flying.back());
-      const std::uint64_t through = executor.ready_through();
-      REQUIRE(executor.completed(flying.back()).ok());
-      const bool steady = flying.back().list == CacheOpList::kSteady;
-      for (std::uint64_t p = through; p < executor.ready_through(); ++p) {
-        CHECK(executor.released_by(p) ==
-              (steady ? std::optional(flying.back().index) : std::nullopt));
-      }
-      flying.pop_back();
-    }
-    check_ready();
+  Run(schedule, executor, random, {}).to_the_end();
+  for (std::uint64_t again = random.below(3); again > 0; --again) {
+    const auto skip = random_flags(random, schedule.prologue.size());
+    executor.restart(skip);
+    CHECK(executor.state() == Executor::State::kBetweenSteps);
+    CHECK(executor.steps_begun() == 0);
+    Run(schedule, executor, random, skip).to_the_end();
   }
-  CHECK(flying.empty());
-  CHECK(executor.in_flight() == 0);
-  CHECK(oracle.all_done());
-  std::uint64_t moves = 0;
-  for (const CacheOp& op : schedule.cache_ops) moves += op.kind != CacheOpKind::kDetach ? 1 : 0;
-  CHECK(started + oracle.dropped() ==
-        moves * steps + schedule.prologue.size() + schedule.epilogue.size());
 }
 
 }  // namespace

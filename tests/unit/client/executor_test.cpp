@@ -72,8 +72,12 @@ TEST_CASE("executor: a position is released by the transfer it waited for last")
   REQUIRE(executor.completed(started[0]).ok());  // not yet: the detach waits for the store
   REQUIRE(executor.ready_through() == 1);
   REQUIRE(executor.completed(started[1]).ok());
+  REQUIRE(executor.ready_through() == 1);  // the detach can be carried out now
+  const auto detach = executor.next_detach();
+  REQUIRE(detach.has_value());
+  REQUIRE(executor.completed(*detach).ok());
   REQUIRE(executor.ready_through() == 3);
-  CHECK(executor.released_by(1) == 1);
+  CHECK(executor.released_by(1) == 1);  // the store, which the detach waited for
   CHECK(executor.released_by(2) == 1);  // it waits for nothing itself
   REQUIRE(executor.positions_ended(3).ok());
   const Instance wrapped = take(executor);
@@ -82,7 +86,7 @@ TEST_CASE("executor: a position is released by the transfer it waited for last")
   CHECK(executor.released_by(3) == 3);
 }
 
-TEST_CASE("executor: a detach completes by itself when its dependencies are met") {
+TEST_CASE("executor: a detach is given out when its dependencies are met") {
   Schedule schedule = bare(2);
   schedule.cache_ops = {cache_op(CacheOpKind::kStore, 0, std::nullopt),
                         cache_op(CacheOpKind::kDetach, std::nullopt, std::nullopt),
@@ -96,8 +100,43 @@ TEST_CASE("executor: a detach completes by itself when its dependencies are met"
   const Instance store = take(executor);
   CHECK(store.index == 0);
   CHECK_FALSE(executor.next().has_value());
+  CHECK_FALSE(executor.next_detach().has_value());
   REQUIRE(executor.completed(store).ok());
+  CHECK_FALSE(executor.next().has_value());
+  const auto detach = executor.next_detach();
+  REQUIRE(detach.has_value());
+  CHECK(detach->index == 1);
+  REQUIRE(executor.completed(*detach).ok());
   CHECK(take(executor).index == 2);
+}
+
+TEST_CASE("executor: a restart forgets all, and what it skips is complete when its turn comes") {
+  Schedule schedule = bare(2);
+  schedule.cache_ops = {cache_op(CacheOpKind::kStore, 1, std::nullopt)};
+  schedule.prologue = {cache_op(CacheOpKind::kPrefetch, std::nullopt, 0),
+                       cache_op(CacheOpKind::kPrefetch, std::nullopt, 1)};
+  schedule.epilogue = {cache_op(CacheOpKind::kStore, std::nullopt, std::nullopt),
+                       cache_op(CacheOpKind::kStore, std::nullopt, std::nullopt)};
+  schedule.epilogue[1].after_cache_ops = {{CacheOpIndex(0)}};
+  Executor executor = make(schedule);
+  REQUIRE(executor.begin_step().ok());
+  CHECK(executor.in_flight() == 0);
+  (void)take(executor);  // and never told of
+  const std::vector<std::uint8_t> skip_first = {1, 0};
+  executor.restart(skip_first);
+  CHECK(executor.ready_through() == 0);
+  CHECK_FALSE(executor.next().has_value());
+  REQUIRE(executor.begin_step().ok());
+  CHECK(executor.ready_through() == 1);
+  const Instance second = take(executor);
+  CHECK(second == Instance{CacheOpList::kPrologue, 1, 0});
+  CHECK_FALSE(executor.all_complete(CacheOpList::kPrologue, 1));
+  REQUIRE(executor.completed(second).ok());
+  CHECK(executor.all_complete(CacheOpList::kPrologue, 1));
+  REQUIRE(executor.positions_ended(2).ok());
+  REQUIRE(executor.completed(take(executor)).ok());
+  REQUIRE(executor.begin_epilogue(skip_first).ok());
+  CHECK(take(executor) == Instance{CacheOpList::kEpilogue, 1, 0});
 }
 
 TEST_CASE("executor: references to the previous step are void in the first one only") {
@@ -271,6 +310,9 @@ TEST_CASE("executor: a read whose copy goes home is not left out") {
   CHECK(take(executor) == Instance{CacheOpList::kSteady, 3, 0});  // the epilogue takes it home
   CHECK_FALSE(executor.next().has_value());                       // 4 is left out
   REQUIRE(executor.completed(fed->instance).ok());
+  const auto detach = executor.next_detach();
+  REQUIRE(detach.has_value());
+  REQUIRE(executor.completed(*detach).ok());
   CHECK(take(executor) == Instance{CacheOpList::kSteady, 2, 0});
 }
 

@@ -1,6 +1,7 @@
 #include "client/pool/flash_homes.hpp"
 
 #include <catch2/catch.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -8,7 +9,6 @@ namespace {
 
 using namespace ho;
 using client::FlashRoom;
-using client::FlashSpread;
 using client::NodeIndex;
 using client::plan_flash_homes;
 using schedule::CacheOpKind;
@@ -16,6 +16,8 @@ using schedule::HomeTier;
 using schedule::Schedule;
 
 constexpr std::uint64_t kBytes = 10'000;
+/// Of the arena that on_flash() has.
+constexpr std::uint64_t kQuarter = 10 * kBytes / 4;
 
 /// Storages of kBytes at home on flash, one behind the other; slots come with stage().
 Schedule on_flash(std::uint32_t count) {
@@ -42,17 +44,6 @@ void stage(Schedule& into, std::uint32_t storage, std::uint64_t slot) {
   into.cache_ops.push_back(op);
 }
 
-/// One more storage of kBytes, at home in local DDR.
-void in_ddr(Schedule& into, StorageKind kind, bool persistent, std::uint64_t offset) {
-  Storage storage;
-  storage.id = static_cast<std::uint32_t>(into.storages.size());
-  storage.bytes = kBytes;
-  storage.kind = kind;
-  storage.persistent = persistent;
-  into.storages.push_back(storage);
-  into.homes.push_back(schedule::HomeSlot{HomeTier::kLocalDdr, offset});
-}
-
 std::vector<FlashRoom> rooms(std::uint64_t first, std::uint64_t second) {
   return {{NodeIndex(0), "a", first}, {NodeIndex(1), "b", second}};
 }
@@ -62,7 +53,7 @@ std::vector<FlashRoom> rooms(std::uint64_t first, std::uint64_t second) {
 TEST_CASE("flash homes: storages whose slots are apart are dealt over the nodes") {
   Schedule schedule = on_flash(4);
   for (std::uint32_t i = 0; i < 4; ++i) stage(schedule, i, i * kBytes);
-  const auto plan = plan_flash_homes(schedule, rooms(100'000, 100'000));
+  const auto plan = plan_flash_homes(schedule, rooms(100'000, 100'000), {}, kQuarter);
   REQUIRE(plan.ok());
   int on_first = 0;
   for (const auto& home : plan->homes) {
@@ -83,7 +74,7 @@ TEST_CASE("flash homes: storages that share staging bytes, also through a third,
   stage(schedule, 1, 5 * kBytes);  // and, elsewhere, with 2
   stage(schedule, 2, 5 * kBytes + 1);
   stage(schedule, 3, 8 * kBytes);
-  const auto plan = plan_flash_homes(schedule, rooms(100'000, 90'000), FlashSpread::kAsNeeded);
+  const auto plan = plan_flash_homes(schedule, rooms(100'000, 90'000), {}, 0);
   REQUIRE(plan.ok());
   CHECK(plan->moved.empty());
   CHECK(plan->homes[0]->node == NodeIndex(0));
@@ -99,10 +90,9 @@ TEST_CASE("flash homes: storages that share staging bytes, also through a third,
 TEST_CASE("flash homes: one tight staging area is copied for each further node") {
   Schedule schedule = on_flash(4);
   for (std::uint32_t i = 0; i < 4; ++i) stage(schedule, i, kBytes);
-  const auto [free_bytes, spread] =
-      GENERATE(std::pair(std::uint64_t{100'000}, FlashSpread::kEven),
-               std::pair(std::uint64_t{30'000}, FlashSpread::kAsNeeded));
-  const auto plan = plan_flash_homes(schedule, rooms(free_bytes, free_bytes), spread);
+  const auto [free_bytes, copies] = GENERATE(std::pair(std::uint64_t{100'000}, kQuarter),
+                                             std::pair(std::uint64_t{30'000}, std::uint64_t{0}));
+  const auto plan = plan_flash_homes(schedule, rooms(free_bytes, free_bytes), {}, copies);
   REQUIRE(plan.ok());
   CHECK(plan->of(NodeIndex(0)).flash_bytes == 2 * 12'288);
   CHECK(plan->of(NodeIndex(1)).flash_bytes == 2 * 12'288);
@@ -122,17 +112,18 @@ TEST_CASE("flash homes: one tight staging area is copied for each further node")
 TEST_CASE("flash homes: a staging area that is most of the arena is copied only where it must be") {
   Schedule schedule = on_flash(4);
   schedule.local_ddr_bytes = 2 * kBytes;
+  constexpr std::uint64_t kLittle = 2 * kBytes / 4;
   for (std::uint32_t i = 0; i < 4; ++i) stage(schedule, i, kBytes);
-  const auto one = plan_flash_homes(schedule, rooms(60'000, 60'000));
+  const auto one = plan_flash_homes(schedule, rooms(60'000, 60'000), {}, kLittle);
   REQUIRE(one.ok());
   CHECK(one->nodes.size() == 1);
   CHECK(one->local_ddr_bytes == schedule.local_ddr_bytes);
-  const auto two = plan_flash_homes(schedule, rooms(30'000, 30'000));
+  const auto two = plan_flash_homes(schedule, rooms(30'000, 30'000), {}, kLittle);
   REQUIRE(two.ok());
   CHECK(two->nodes.size() == 2);
   CHECK(two->local_ddr_bytes > schedule.local_ddr_bytes);
   // All of them fit the pool, but one storage cannot be on two nodes.
-  const auto none = plan_flash_homes(schedule, rooms(22'000, 22'000));
+  const auto none = plan_flash_homes(schedule, rooms(22'000, 22'000), {}, kLittle);
   CHECK(none.error().code() == Errc::kExhausted);
 }
 
@@ -142,52 +133,38 @@ TEST_CASE("flash homes: homes that share bytes keep doing so") {
   schedule.flash_bytes = kBytes + kBytes / 2;
   stage(schedule, 0, 0);
   stage(schedule, 1, 0);
-  const auto plan = plan_flash_homes(schedule, rooms(100'000, 0));
+  const auto plan = plan_flash_homes(schedule, rooms(100'000, 0), {}, kQuarter);
   REQUIRE(plan.ok());
   CHECK(plan->homes[1]->offset_bytes == plan->homes[0]->offset_bytes + kBytes / 2);
   CHECK(plan->of(NodeIndex(0)).flash_bytes == 16'384);
 }
 
-TEST_CASE("flash homes: the window is no slot that a persistent storage or an INPUT shares") {
-  Schedule schedule = on_flash(1);
-  const auto [kind, persistent] =
-      GENERATE(std::pair(StorageKind::kInput, false), std::pair(StorageKind::kWeight, true));
-  in_ddr(schedule, kind, persistent, 6 * kBytes);
-  in_ddr(schedule, kind, persistent, kBytes / 2);
-  stage(schedule, 0, 0);
-  const auto added = plan_flash_homes(schedule, rooms(100'000, 0));
-  REQUIRE(added.ok());
-  CHECK(added->of(NodeIndex(0)).window_begin_bytes >= schedule.local_ddr_bytes);
-  CHECK(added->local_ddr_bytes > schedule.local_ddr_bytes);
-  CHECK(added->parts.back().begin_bytes == added->of(NodeIndex(0)).window_begin_bytes);
-  stage(schedule, 0, 3 * kBytes);
-  const auto plan = plan_flash_homes(schedule, rooms(100'000, 0));
+TEST_CASE("flash homes: what is on flash already stays where it is") {
+  Schedule schedule = on_flash(4);
+  for (std::uint32_t i = 0; i < 4; ++i) stage(schedule, i, kBytes);  // slots that share bytes
+  std::vector<std::optional<client::FlashHome>> placed(4);
+  placed[0] = client::FlashHome{NodeIndex(1), 40'960};
+  placed[1] = client::FlashHome{NodeIndex(0), 8'192};
+  const auto plan = plan_flash_homes(schedule, rooms(30'000, 30'000), placed, kQuarter);
   REQUIRE(plan.ok());
-  CHECK(plan->of(NodeIndex(0)).window_begin_bytes == 3 * kBytes);
-  CHECK(plan->of(NodeIndex(0)).window_length_bytes == kBytes);
-}
-
-TEST_CASE("flash homes: a window beside a value's home, and over one dead between steps, is used") {
-  Schedule schedule = on_flash(1);
-  in_ddr(schedule, StorageKind::kWeight, true, 0);
-  in_ddr(schedule, StorageKind::kWeight, true, 2 * kBytes);
-  in_ddr(schedule, StorageKind::kActivation, false, kBytes);
-  stage(schedule, 0, kBytes);
-  const auto plan = plan_flash_homes(schedule, rooms(100'000, 0));
-  REQUIRE(plan.ok());
-  CHECK(plan->of(NodeIndex(0)).window_begin_bytes == kBytes);
-  CHECK(plan->local_ddr_bytes == schedule.local_ddr_bytes);
+  for (std::size_t i : {0U, 1U}) {
+    CHECK(plan->homes[i]->node == placed[i]->node);
+    CHECK(plan->homes[i]->offset_bytes == placed[i]->offset_bytes);
+  }
+  CHECK(plan->of(NodeIndex(0)).flash_bytes + plan->nodes.back().flash_bytes >= 2 * 12'288);
+  move_slots(*plan, schedule);
+  CHECK(schedule.cache_ops[0].ddr_offset_bytes != schedule.cache_ops[1].ddr_offset_bytes);
 }
 
 TEST_CASE("flash homes: too little flash, and none, are told apart") {
   Schedule schedule = on_flash(1);
   stage(schedule, 0, 0);
-  const auto little = plan_flash_homes(schedule, rooms(4'000, 4'000));
+  const auto little = plan_flash_homes(schedule, rooms(4'000, 4'000), {}, kQuarter);
   REQUIRE_FALSE(little.ok());
   CHECK(little.error().code() == Errc::kExhausted);
   CHECK(little.error().context().find("b (free") != std::string::npos);
-  CHECK(plan_flash_homes(schedule, {}).error().code() == Errc::kUnsupported);
-  CHECK(plan_flash_homes(Schedule{}, {}).ok());
+  CHECK(plan_flash_homes(schedule, {}, {}, kQuarter).error().code() == Errc::kUnsupported);
+  CHECK(plan_flash_homes(Schedule{}, {}, {}, kQuarter).ok());
 }
 
 TEST_CASE("flash homes: a node's flash takes what is free and what the day's write budgets leave") {

@@ -7,6 +7,7 @@
 
 #include "tests/support/schedule_builder.hpp"
 #include "tests/support/sim_transport.hpp"
+#include "tests/unit/client/plain_homes.hpp"
 
 namespace {
 
@@ -45,13 +46,16 @@ schedule::Schedule weight_on_flash(std::uint64_t bytes) {
   b.prefetch(
       w, 0,
       {.after = 0, .before = 0, .next_step = true, .after_cache_ops = {B::same(0), B::same(1)}});
-  b.prologue(w, 0, {.before = 0});
+  b.prologue(w, 0, {});  // becomes the StageIn
+  b.prologue(w, 0, {.before = 0, .after_cache_ops = {B::same(0)}});
   schedule::Schedule made = b.finish();
   made.homes[0]->tier = schedule::HomeTier::kFlash;
   made.cache_ops[1].kind = schedule::CacheOpKind::kStageIn;
   made.cache_ops[1].ddr_offset_bytes = 0;
   made.cache_ops[2].ddr_offset_bytes = 0;
+  made.prologue[0].kind = schedule::CacheOpKind::kStageIn;
   made.prologue[0].ddr_offset_bytes = 0;
+  made.prologue[1].ddr_offset_bytes = 0;
   return made;
 }
 
@@ -88,6 +92,7 @@ class Rig {
     const auto region = *transport_.attach(peer, std::move(grant));
     map_ = ArenaMap(
         std::vector<ArenaExtent>{{0, home_.size(), DriverIndex(0), NodeIndex(0), region, 0}});
+    area_ = {&map_, 0, map_.bytes()};
     handles_[0] = *transport_.register_memory(device_);
     client::DriverPort port;
     port.transport = &transport_;
@@ -102,9 +107,14 @@ class Rig {
     mover_->set_stager(stage);
   }
   Replay load(const schedule::Schedule& schedule, std::uint32_t owner) {
-    const std::vector<std::optional<client::FlashPlace>> flash(
-        schedule.storages.size(), client::FlashPlace{NodeIndex(0), 1, 0});
-    return *Replay::create(schedule, {device_, handles_, &map_, &map_, flash, kChunkBytes}, owner);
+    const auto homes = client::plain_homes(schedule, area_);
+    client::ReplayMemory memory;
+    memory.arena = device_;
+    memory.arena_handles = handles_;
+    memory.homes = homes;
+    memory.staging = &area_;
+    memory.stage_chunk_bytes = kChunkBytes;
+    return *Replay::create(schedule, memory, owner);
   }
   Mover& mover() { return *mover_; }
   /// Moves until a transfer ends, and tells its replay. @return whose it was; 0: nothing moves.
@@ -115,7 +125,7 @@ class Rig {
       TransferDone done[1];
       if (mover_->poll(done) == 1) {
         REQUIRE(done[0].code == Errc::kOk);
-        replays[done[0].owner - 1]->transfer_done(done[0], kNowTicks);
+        replays[done[0].owner - 1]->transfer_done(*mover_, done[0], kNowTicks);
         return done[0].owner;
       }
       clock_.advance(Duration(1000));
@@ -130,6 +140,7 @@ class Rig {
   std::vector<std::byte> home_;
   std::vector<std::byte> device_;
   ArenaMap map_;
+  client::HomeArea area_;
   client::LocalHandles handles_;
   PromptStager stager_;
   std::optional<Mover> mover_;
@@ -137,9 +148,9 @@ class Rig {
 
 /// One step of a one-op schedule.
 void run_step(Rig& rig, Replay& replay, std::uint64_t step) {
-  REQUIRE(replay.executor().begin_step().ok());
+  REQUIRE(replay.begin_step().ok());
   while (replay.executor().ready_through() <= step) REQUIRE(rig.turn({&replay}) == 1);
-  REQUIRE(replay.executor().positions_ended(step + 1).ok());
+  REQUIRE(replay.positions_ended(step + 1).ok());
 }
 
 }  // namespace
@@ -149,8 +160,8 @@ TEST_CASE("replay: a schedule that has run long shares the link with a new one")
   Replay old = rig.load(weights(1), 1);
   for (std::uint64_t step = 0; step < 500; ++step) run_step(rig, old, step);
   Replay young = rig.load(weights(32), 2);
-  REQUIRE(young.executor().begin_step().ok());
-  REQUIRE(old.executor().begin_step().ok());
+  REQUIRE(young.begin_step().ok());
+  REQUIRE(old.begin_step().ok());
   // The old one needs its weight now, the young one its first now and the others later.
   int before_old = 0;
   while (rig.turn({&old, &young}) != 1) before_old += 1;
@@ -160,7 +171,7 @@ TEST_CASE("replay: a schedule that has run long shares the link with a new one")
 TEST_CASE("replay: on a link of its own a schedule moves what is needed soonest first") {
   Rig rig;
   Replay replay = rig.load(weights(8), 1);
-  REQUIRE(replay.executor().begin_step().ok());
+  REQUIRE(replay.begin_step().ok());
   for (std::uint64_t i = 1; i <= 8; ++i) {
     REQUIRE(rig.turn({&replay}) == 1);
     CHECK(replay.executor().ready_through() == i);
@@ -172,16 +183,17 @@ TEST_CASE("replay: of a read that the end of the run cuts short the bytes that m
   Replay replay = rig.load(weight_on_flash(4 * Rig::kChunkBytes), 1);
   run_step(rig, replay, 0);
   run_step(rig, replay, 1);
-  REQUIRE(replay.staged_in_bytes() == 4 * Rig::kChunkBytes);
+  constexpr std::uint64_t kWhole = 4 * Rig::kChunkBytes;
+  REQUIRE(replay.staged_in_bytes() == 2 * kWhole);  // in the prologue, and for the second step
   const std::uint64_t before_the_last = replay.prefetched_bytes();
-  while (replay.staged_in_bytes() == 4 * Rig::kChunkBytes) REQUIRE(rig.turn({&replay}) == 1);
+  while (replay.staged_in_bytes() == 2 * kWhole) REQUIRE(rig.turn({&replay}) == 1);
   REQUIRE(replay.begin_epilogue(rig.mover()).ok());
   while (rig.turn({&replay}) == 1) {
   }
-  CHECK(replay.span(1, 0, Rig::kNowTicks).bytes == 4 * Rig::kChunkBytes);
+  CHECK(replay.span(1, 0, Rig::kNowTicks).bytes == kWhole);
   CHECK(replay.span(1, 1, Rig::kNowTicks).bytes == Rig::kChunkBytes);
   CHECK(replay.span(1, 1, Rig::kNowTicks).end_ticks == Rig::kNowTicks);
-  CHECK(replay.staged_in_bytes() == 5 * Rig::kChunkBytes);
+  CHECK(replay.staged_in_bytes() == 2 * kWhole + Rig::kChunkBytes);
   CHECK(replay.span(2, 1, Rig::kNowTicks).bytes == replay.prefetched_bytes() - before_the_last);
   CHECK(replay.span(0, 1, Rig::kNowTicks).bytes == 0);
 }

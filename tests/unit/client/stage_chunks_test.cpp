@@ -79,6 +79,9 @@ TEST_CASE("stage chunks: what has arrived is moved on before the rest has") {
   REQUIRE(executor->completed(stores[2]).ok());
   REQUIRE(executor->completed(outs[0]).ok());
   for (const auto& out : take_all(*executor)) REQUIRE(executor->completed(out).ok());
+  const auto detach = executor->next_detach();
+  REQUIRE(detach.has_value());
+  REQUIRE(executor->completed(*detach).ok());
   REQUIRE(executor->positions_ended(2).ok());
   const auto ins = take_all(*executor);
   REQUIRE(ins.size() == 3);

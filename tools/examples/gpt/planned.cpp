@@ -4,6 +4,7 @@
 
 namespace ho::gpt {
 
+using hyperoffload::Plan;
 using hyperoffload::Runtime;
 
 Result<std::unique_ptr<Planned>> Planned::create(const Model& model, hyperoffload::Pool& pool,
@@ -11,46 +12,48 @@ Result<std::unique_ptr<Planned>> Planned::create(const Model& model, hyperoffloa
                                                  const schedule::Schedule& schedule) {
   HO_CHECK(schedule.storages.size() == model.graph.storages.size());
   const std::string bytes = encode_schedule(schedule);
-  auto runtime = guarded([&] {
-    return std::make_unique<Runtime>(pool, bytes.data(), bytes.size(), arena.data(), arena.bytes());
+  auto made = guarded([&] {
+    Runtime runtime(pool, arena.data(), arena.bytes());
+    Plan plan(runtime, bytes.data(), bytes.size());
+    return std::unique_ptr<Planned>(new Planned(std::move(runtime), std::move(plan)));
   });
-  if (!runtime) return runtime.error().at("load schedule");
-  return std::unique_ptr<Planned>(new Planned(std::move(runtime).value()));
+  if (!made) return made.error().at("load schedule");
+  return made;
 }
 
-std::uint32_t Planned::position_count() const { return runtime_->position_count(); }
+std::uint32_t Planned::position_count() const { return plan_.position_count(); }
 
 OpIndex Planned::op_at(std::uint32_t position) const {
-  return OpIndex(runtime_->position_op(position));  // the model's op ids are its indices
+  return OpIndex(plan_.position_op(position));  // the model's op ids are its indices
 }
 
 Result<void> Planned::fill(StorageIndex storage, std::span<const std::byte> value) {
-  return guarded([&] { runtime_->write(storage.value(), value.data(), value.size()); });
+  return guarded([&] { plan_.write(storage.value(), value.data(), value.size()); });
 }
 
 Result<void> Planned::begin_step() {
-  return guarded([this] { runtime_->step_begin(); });
+  return guarded([this] { plan_.step_begin(); });
 }
 
 Result<void> Planned::before(std::uint32_t position) {
-  return guarded([&] { runtime_->before(position); });
+  return guarded([&] { plan_.before(position); });
 }
 
 void* Planned::operand(std::uint32_t position, StorageIndex storage) {
-  return runtime_->operand(position, storage.value());
+  return plan_.operand(position, storage.value());
 }
 
 Result<void> Planned::after(std::uint32_t position) {
-  return guarded([&] { runtime_->after(position); });
+  return guarded([&] { plan_.after(position); });
 }
 
 Result<void> Planned::end_step() {
-  return guarded([this] { runtime_->step_end(); });
+  return guarded([this] { plan_.step_end(); });
 }
 
 Result<Usage> Planned::usage() const {
   return guarded([this] {
-    const ho_counters counters = runtime_->counters();
+    const ho_counters counters = plan_.counters();
     return Usage{counters.peak_device_bytes, counters.stall_ns,       counters.prefetch_bytes,
                  counters.store_bytes,       counters.stage_in_bytes, counters.stage_out_bytes};
   });
@@ -58,7 +61,7 @@ Result<Usage> Planned::usage() const {
 
 Result<schedule::MeasuredStep> Planned::timeline() const {
   return guarded([this] {
-    const Runtime::Timeline timeline = runtime_->timeline();
+    const Plan::Timeline timeline = plan_.timeline();
     schedule::MeasuredStep step;
     for (const ho_span& op : timeline.ops) {
       step.ops.push_back({op.start_ns, op.end_ns});

@@ -34,9 +34,11 @@ class Planned final : public Residence {
   [[nodiscard]] Result<schedule::MeasuredStep> timeline() const;
 
  private:
-  explicit Planned(std::unique_ptr<hyperoffload::Runtime> runtime) : runtime_(std::move(runtime)) {}
+  Planned(hyperoffload::Runtime runtime, hyperoffload::Plan plan)
+      : runtime_(std::move(runtime)), plan_(std::move(plan)) {}
 
-  std::unique_ptr<hyperoffload::Runtime> runtime_;
+  hyperoffload::Runtime runtime_;
+  hyperoffload::Plan plan_;
 };
 
 }  // namespace ho::gpt

@@ -1,0 +1,388 @@
+// The C ABI of runtimes, plans and storages. No exception leaves it.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/api/c_handles.hpp"
+#include "common/base/json.hpp"
+#include "proto/convert.hpp"
+#include "proto/file.hpp"
+
+namespace {
+
+using ho::Errc;
+using ho::Error;
+using ho::Result;
+using ho::client::DeviceMemory;
+using ho::client::Plan;
+using ho::client::Runtime;
+using ho::client::StorageNumber;
+using ho::client::TimelineSpan;
+using ho::client::c_api::guarded;
+using ho::client::c_api::guarded_end;
+using ho::client::c_api::null_argument;
+
+/// Copies what the caller's header knew of a struct that begins with its size. @return
+/// kInvalidArgument: it has no room for anything.
+template <typename Struct>
+Result<void> give_out(Struct filled, Struct* out) {
+  if (out->struct_bytes <= sizeof(out->struct_bytes)) {
+    return Error(Errc::kInvalidArgument, "struct_bytes is not set to the struct's size");
+  }
+  filled.struct_bytes = std::min(out->struct_bytes, sizeof(filled));
+  std::memcpy(out, &filled, filled.struct_bytes);
+  return {};
+}
+
+std::span<const std::byte> bytes_of(const void* data, std::size_t bytes) {
+  return {static_cast<const std::byte*>(data), bytes};
+}
+
+/// @return kAlreadyExists: a runtime that is open has some of this memory.
+Result<void> claim_arena(ho_pool& pool, const DeviceMemory& memory) {
+  const std::lock_guard guard(pool.mutex);
+  if (!memory.arena.empty()) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory.arena.data());
+    const std::uintptr_t end = begin + memory.arena.size();
+    const auto after = pool.arenas.lower_bound(end);
+    if (after != pool.arenas.begin() && std::prev(after)->second > begin) {
+      return Error(Errc::kAlreadyExists, "the arena overlaps that of a runtime that is open");
+    }
+    pool.arenas[begin] = end;
+  }
+  pool.runtimes += 1;
+  return {};
+}
+
+void release_arena(ho_pool& pool, std::uintptr_t begin) {
+  const std::lock_guard guard(pool.mutex);
+  pool.arenas.erase(begin);
+  pool.runtimes -= 1;
+}
+
+/// Runs `work(plan)` for a plan that is no null handle.
+template <typename Work>
+ho_status with(ho_plan* plan, const Work& work) {
+  return guarded([&]() -> Result<void> {
+    if (plan == nullptr) return null_argument();
+    return work(*plan->plan);
+  });
+}
+
+template <typename Work>
+ho_status with(ho_runtime* runtime, const Work& work) {
+  return guarded([&]() -> Result<void> {
+    if (runtime == nullptr) return null_argument();
+    return work(*runtime->runtime);
+  });
+}
+
+struct MeasuredTimeline {
+  std::vector<TimelineSpan> ops;
+  std::vector<TimelineSpan> cache_ops;
+};
+
+Result<MeasuredTimeline> timeline_of(Plan& plan) {
+  MeasuredTimeline measured;
+  measured.ops.resize(plan.position_count());
+  measured.cache_ops.resize(plan.cache_op_count());
+  if (auto ok = plan.timeline(measured.ops, measured.cache_ops); !ok) return ok.error();
+  return measured;
+}
+
+}  // namespace
+
+extern "C" {
+
+ho_status ho_open(ho_pool* pool, const ho_device_memory* memory, ho_runtime** out) {
+  return guarded([&]() -> Result<void> {
+    if (pool == nullptr || memory == nullptr || out == nullptr) return null_argument();
+    ho_device_memory known{};
+    std::memcpy(&known, memory, std::min(memory->struct_bytes, sizeof(known)));
+    DeviceMemory device;
+    if (known.arena != nullptr) {
+      device.arena = {static_cast<std::byte*>(known.arena), known.arena_bytes};
+    }
+    device.take = known.take;
+    device.drop = known.drop;
+    device.context = known.context;
+    auto made = std::make_unique<ho_runtime>();
+    made->pool = pool;
+    made->arena = reinterpret_cast<std::uintptr_t>(device.arena.data());
+    if (auto ok = claim_arena(*pool, device); !ok) return ok;
+    auto runtime = Runtime::open(*pool->pool, device);
+    if (!runtime) {
+      release_arena(*pool, made->arena);
+      return runtime.error();
+    }
+    made->runtime = std::move(runtime).value();
+    *out = made.release();
+    return {};
+  });
+}
+
+void ho_close(ho_runtime* runtime) {
+  if (runtime == nullptr) return;
+  guarded_end("ho_close", [&] {
+    const std::unique_ptr<ho_runtime> ended(runtime);
+    ended->runtime.reset();
+    release_arena(*ended->pool, ended->arena);
+  });
+}
+
+ho_status ho_schedule_info(const void* schedule, size_t schedule_bytes, ho_schedule_needs* out) {
+  return guarded([&]() -> Result<void> {
+    if (schedule == nullptr || out == nullptr) return null_argument();
+    const auto read = ho::decode_schedule(bytes_of(schedule, schedule_bytes));
+    if (!read) return read.error();
+    ho_schedule_needs needs{};
+    needs.arena_bytes = read->arena_bytes;
+    needs.device_budget_bytes = read->device_budget_bytes;
+    needs.align_bytes = read->align_bytes;
+    needs.local_ddr_bytes = read->local_ddr_bytes;
+    needs.remote_ddr_bytes = read->remote_ddr_bytes;
+    needs.flash_bytes = read->flash_bytes;
+    for (const ho::Storage& storage : read->storages) {
+      const bool input = !storage.persistent && storage.kind == ho::StorageKind::kInput;
+      needs.persistent_bytes += storage.persistent ? storage.bytes : 0;
+      needs.input_bytes += input ? storage.bytes : 0;
+    }
+    needs.step_ns = read->prediction.step_ns;
+    needs.stall_ns = read->prediction.stall_ns;
+    needs.positions = static_cast<std::uint32_t>(read->positions.size());
+    needs.cache_ops = static_cast<std::uint32_t>(read->cache_ops.size());
+    needs.storages = static_cast<std::uint32_t>(read->storages.size());
+    return give_out(needs, out);
+  });
+}
+
+ho_status ho_load(ho_runtime* runtime, const void* schedule, size_t schedule_bytes, ho_plan** out) {
+  return guarded([&]() -> Result<void> {
+    if (runtime == nullptr || schedule == nullptr || out == nullptr) return null_argument();
+    auto handle = std::make_unique<ho_plan>();
+    auto loaded = runtime->runtime->load(bytes_of(schedule, schedule_bytes));
+    if (!loaded) return loaded.error();
+    handle->plan = *loaded;
+    handle->runtime = runtime;
+    runtime->plans.push_back(std::move(handle));
+    *out = runtime->plans.back().get();
+    return {};
+  });
+}
+
+ho_status ho_unload(ho_plan* plan) {
+  if (plan == nullptr) return HO_OK;
+  return guarded([&]() -> Result<void> {
+    ho_runtime& runtime = *plan->runtime;
+    auto ended = runtime.runtime->unload(*plan->plan);
+    std::erase_if(runtime.plans, [&](const auto& one) { return one.get() == plan; });
+    return ended;
+  });
+}
+
+uint32_t ho_position_count(const ho_plan* plan) {
+  return plan == nullptr ? 0 : plan->plan->position_count();
+}
+
+uint32_t ho_position_op(const ho_plan* plan, uint32_t position) {
+  return plan == nullptr ? 0 : plan->plan->position_op(position);
+}
+
+uint32_t ho_cache_op_count(const ho_plan* plan) {
+  return plan == nullptr ? 0 : plan->plan->cache_op_count();
+}
+
+ho_status ho_write(ho_plan* plan, uint32_t storage_id, const void* data, size_t bytes) {
+  return with(plan, [&](Plan& it) -> Result<void> {
+    if (data == nullptr) return null_argument();
+    return it.write(storage_id, bytes_of(data, bytes));
+  });
+}
+
+ho_status ho_read(ho_plan* plan, uint32_t storage_id, void* into, size_t bytes) {
+  return with(plan, [&](Plan& it) -> Result<void> {
+    if (into == nullptr) return null_argument();
+    return it.read(storage_id, {static_cast<std::byte*>(into), bytes});
+  });
+}
+
+ho_status ho_sync(ho_runtime* runtime) {
+  return with(runtime, [](Runtime& it) { return it.sync(); });
+}
+
+ho_status ho_step_begin(ho_plan* plan) {
+  return with(plan, [](Plan& it) { return it.step_begin(); });
+}
+
+ho_status ho_before(ho_plan* plan, uint32_t position) {
+  if (plan != nullptr && plan->plan->try_before(position)) return HO_OK;
+  return with(plan, [&](Plan& it) { return it.before_slow(position); });
+}
+
+void* ho_operand(const ho_plan* plan, uint32_t position, uint32_t storage_id) {
+  return plan == nullptr ? nullptr : plan->plan->operand(position, storage_id);
+}
+
+ho_status ho_after(ho_plan* plan, uint32_t position) {
+  if (plan != nullptr && plan->plan->try_after(position)) return HO_OK;
+  return with(plan, [&](Plan& it) { return it.after_slow(position); });
+}
+
+ho_status ho_step_end(ho_plan* plan) {
+  return with(plan, [](Plan& it) { return it.step_end(); });
+}
+
+ho_status ho_leave(ho_plan* plan) {
+  return with(plan, [](Plan& it) { return it.leave(); });
+}
+
+ho_status ho_storage_of(const ho_plan* plan, uint32_t storage_id, ho_storage* out) {
+  return guarded([&]() -> Result<void> {
+    if (plan == nullptr || out == nullptr) return null_argument();
+    const auto number = plan->plan->number_of(storage_id);
+    if (!number) return number.error();
+    *out = number->value();
+    return {};
+  });
+}
+
+ho_status ho_find_storage(const ho_runtime* runtime, const char* name, ho_storage* out) {
+  return guarded([&]() -> Result<void> {
+    if (runtime == nullptr || name == nullptr || out == nullptr) return null_argument();
+    const auto number = runtime->runtime->find(name);
+    if (!number) return Error(Errc::kNotFound, "no storage is named " + std::string(name));
+    *out = number->value();
+    return {};
+  });
+}
+
+ho_status ho_declare(ho_runtime* runtime, const char* name, uint64_t bytes, ho_storage* out) {
+  return with(runtime, [&](Runtime& it) -> Result<void> {
+    if (out == nullptr) return null_argument();
+    const auto number = it.declare(name == nullptr ? "" : name, bytes);
+    if (!number) return number.error();
+    *out = number->value();
+    return {};
+  });
+}
+
+ho_status ho_undeclare(ho_runtime* runtime, ho_storage storage) {
+  return with(runtime, [&](Runtime& it) { return it.undeclare(StorageNumber(storage)); });
+}
+
+ho_status ho_adopt(ho_runtime* runtime, ho_storage storage, void* memory) {
+  return with(runtime, [&](Runtime& it) { return it.adopt(StorageNumber(storage), memory); });
+}
+
+ho_status ho_forget(ho_runtime* runtime, ho_storage storage) {
+  return with(runtime, [&](Runtime& it) { return it.forget(StorageNumber(storage)); });
+}
+
+ho_status ho_fetch(ho_runtime* runtime, ho_storage storage, void** memory) {
+  return with(runtime, [&](Runtime& it) -> Result<void> {
+    const auto fetched = it.fetch(StorageNumber(storage));
+    if (!fetched) return fetched.error();
+    if (memory != nullptr) *memory = *fetched;
+    return {};
+  });
+}
+
+ho_status ho_evict(ho_runtime* runtime, ho_storage storage) {
+  return with(runtime, [&](Runtime& it) { return it.evict(StorageNumber(storage)); });
+}
+
+ho_status ho_get_storage(ho_runtime* runtime, ho_storage storage, ho_storage_state* out) {
+  return with(runtime, [&](Runtime& it) -> Result<void> {
+    if (out == nullptr) return null_argument();
+    const auto state = it.state(StorageNumber(storage));
+    if (!state) return state.error();
+    ho_storage_state filled{};
+    filled.bytes = state->bytes;
+    filled.memory = state->device;
+    filled.on_device = state->on_device ? 1 : 0;
+    filled.at_home = state->at_home ? 1 : 0;
+    return give_out(filled, out);
+  });
+}
+
+ho_status ho_get_counters(const ho_plan* plan, ho_counters* out) {
+  return guarded([&]() -> Result<void> {
+    if (plan == nullptr || out == nullptr) return null_argument();
+    const auto now = plan->plan->counters();
+    ho_counters filled{};
+    filled.steps = now.steps;
+    filled.stall_ns = now.stall_ns;
+    filled.prefetch_bytes = now.prefetch_bytes;
+    filled.store_bytes = now.store_bytes;
+    filled.last_step_ns = now.last_step_ns;
+    filled.last_step_stall_ns = now.last_step_stall_ns;
+    filled.last_step_prefetch_bytes = now.last_step_prefetch_bytes;
+    filled.last_step_store_bytes = now.last_step_store_bytes;
+    filled.peak_device_bytes = now.peak_device_bytes;
+    filled.stage_in_bytes = now.stage_in_bytes;
+    filled.stage_out_bytes = now.stage_out_bytes;
+    filled.last_step_stage_in_bytes = now.last_step_stage_in_bytes;
+    filled.last_step_stage_out_bytes = now.last_step_stage_out_bytes;
+    return give_out(filled, out);
+  });
+}
+
+ho_status ho_get_runtime_counters(const ho_runtime* runtime, ho_runtime_counters* out) {
+  return guarded([&]() -> Result<void> {
+    if (runtime == nullptr || out == nullptr) return null_argument();
+    const auto now = runtime->runtime->counters();
+    ho_runtime_counters filled{};
+    filled.runs = now.runs;
+    filled.steps_left = now.steps_left;
+    filled.fetched_bytes = now.fetched_bytes;
+    filled.stored_bytes = now.stored_bytes;
+    filled.device_bytes = now.device_bytes;
+    filled.peak_device_bytes = now.peak_device_bytes;
+    return give_out(filled, out);
+  });
+}
+
+ho_status ho_get_timeline(const ho_plan* plan, ho_span* ops, ho_span* cache_ops) {
+  static_assert(sizeof(ho_span) == sizeof(TimelineSpan));
+  return guarded([&]() -> Result<void> {
+    if (plan == nullptr) return null_argument();
+    const auto measured = timeline_of(*plan->plan);
+    if (!measured) return measured.error();
+    const auto copy = [](const TimelineSpan& span) {
+      return ho_span{span.start_ns, span.end_ns, span.stall_ns, span.bytes, span.queued_ns};
+    };
+    if (ops != nullptr) std::transform(measured->ops.begin(), measured->ops.end(), ops, copy);
+    if (cache_ops != nullptr) {
+      std::transform(measured->cache_ops.begin(), measured->cache_ops.end(), cache_ops, copy);
+    }
+    return {};
+  });
+}
+
+ho_status ho_write_op_times(const ho_plan* plan, const char* path) {
+  return guarded([&]() -> Result<void> {
+    if (plan == nullptr || path == nullptr) return null_argument();
+    const auto measured = timeline_of(*plan->plan);
+    if (!measured) return measured.error();
+    std::map<std::uint32_t, std::uint64_t> shortest;
+    for (std::uint32_t p = 0; p < measured->ops.size(); ++p) {
+      const TimelineSpan& op = measured->ops[p];
+      const std::uint64_t took_ns = op.end_ns - std::min(op.start_ns, op.end_ns);
+      const auto [at, first] = shortest.emplace(plan->plan->position_op(p), took_ns);
+      if (!first) at->second = std::min(at->second, took_ns);
+    }
+    ho::JsonWriter json;
+    json.begin_object().field("version", 1U).key("ops").begin_array();
+    for (const auto& [id, took_ns] : shortest) {
+      json.begin_object().field("id", id).field("durationNs", std::to_string(took_ns)).end();
+    }
+    json.end().end();
+    return ho::write_whole_file(path, std::move(json).text() + "\n");
+  });
+}
+
+}  // extern "C"

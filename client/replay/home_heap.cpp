@@ -1,0 +1,84 @@
+#include "client/replay/home_heap.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "common/base/check.hpp"
+#include "common/base/units.hpp"
+
+namespace ho::client {
+
+HomeHeap::~HomeHeap() {
+  for (auto& chunk : chunks_) pool_.release(std::move(chunk->arena));
+}
+
+bool HomeHeap::has_room(std::uint64_t bytes) const {
+  return std::any_of(chunks_.begin(), chunks_.end(), [&](const auto& chunk) {
+    return std::any_of(chunk->free.begin(), chunk->free.end(),
+                       [&](const auto& range) { return range.second >= bytes; });
+  });
+}
+
+Result<void> HomeHeap::add_chunk(std::uint64_t bytes) {
+  auto arena = pool_.allocate(bytes, {nearness_, {}, user_});
+  if (!arena) return arena.error();
+  auto chunk = std::make_unique<Chunk>();
+  chunk->arena = std::move(arena).value();
+  chunk->area = {&chunk->arena->map, 0, bytes};
+  chunk->free[0] = bytes;
+  held_bytes_ += bytes;
+  chunks_.push_back(std::move(chunk));
+  return {};
+}
+
+Result<void> HomeHeap::reserve(std::uint64_t bytes) {
+  bytes = align_up(bytes, kAlign);
+  return bytes == 0 || has_room(bytes) ? Result<void>() : add_chunk(bytes);
+}
+
+Result<HomeRange> HomeHeap::allocate(std::uint64_t bytes) {
+  HO_CHECK(bytes > 0);
+  bytes = align_up(bytes, kAlign);
+  if (!has_room(bytes)) {
+    const std::uint64_t wanted = std::max(bytes, kChunkBytesMin);
+    auto added = add_chunk(wanted);
+    if (!added && added.error().code() == Errc::kExhausted && wanted > bytes) {
+      added = add_chunk(bytes);
+    }
+    if (!added) return added.error();
+  }
+  for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
+    Chunk& chunk = *chunks_[i];
+    const auto at = std::find_if(chunk.free.begin(), chunk.free.end(),
+                                 [&](const auto& range) { return range.second >= bytes; });
+    if (at == chunk.free.end()) continue;
+    const HomeRange range{i, at->first, bytes, at->first < chunk.fresh_bytes};
+    const std::uint64_t left = at->second - bytes;
+    chunk.free.erase(at);
+    if (left > 0) chunk.free[range.begin_bytes + bytes] = left;
+    chunk.fresh_bytes = std::max(chunk.fresh_bytes, range.begin_bytes + bytes);
+    return range;
+  }
+  HO_CHECK(false);  // reserve() made room
+  return Error(Errc::kExhausted, "");
+}
+
+void HomeHeap::give_back(const HomeRange& range) {
+  HO_CHECK(range.chunk < chunks_.size());
+  auto& free = chunks_[range.chunk]->free;
+  auto [at, inserted] = free.emplace(range.begin_bytes, range.length_bytes);
+  HO_CHECK(inserted);
+  const auto next = std::next(at);
+  if (next != free.end() && at->first + at->second == next->first) {
+    at->second += next->second;
+    free.erase(next);
+  }
+  if (at == free.begin()) return;
+  const auto previous = std::prev(at);
+  HO_CHECK(previous->first + previous->second <= at->first);
+  if (previous->first + previous->second != at->first) return;
+  previous->second += at->second;
+  free.erase(at);
+}
+
+}  // namespace ho::client

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "client/pool/pool.hpp"
+#include "client/replay/replay.hpp"
+#include "common/base/result.hpp"
+
+namespace ho::client {
+
+/// Bytes of a HomeHeap.
+struct HomeRange {
+  std::uint32_t chunk = 0;
+  std::uint64_t begin_bytes = 0;  ///< in the chunk
+  std::uint64_t length_bytes = 0;
+  bool used_before = false;  ///< else its bytes are zero
+};
+
+/// Pool memory for homes, taken from the pool in few large pieces and given out in ranges: first
+/// fit, neighbours that are free become one. What is free again stays with the heap until its end.
+///
+/// Owner thread: the job's. It is wrong to end it while something moves there.
+class HomeHeap {
+ public:
+  /// Ranges begin at multiples of this.
+  static constexpr std::uint64_t kAlign = 64;
+  /// What allocate() asks the pool for at least, where it has that; reserve() asks for what is
+  /// needed, which the pool spreads evenly over its nodes.
+  static constexpr std::uint64_t kChunkBytesMin = std::uint64_t{1} << 20U;
+
+  /// @param user  the job's memory that it is for: pool memory is taken near it; may be empty.
+  HomeHeap(Pool& pool, Nearness nearness, std::span<const std::byte> user)
+      : pool_(pool), nearness_(nearness), user_(user) {}
+  ~HomeHeap();
+  HomeHeap(const HomeHeap&) = delete;
+  HomeHeap& operator=(const HomeHeap&) = delete;
+
+  /// Makes room for allocations of `bytes` in all, aligned, in one piece. @return kExhausted, or
+  /// the pool's failure.
+  [[nodiscard]] Result<void> reserve(std::uint64_t bytes);
+  /// @param bytes  >= 1. @return as reserve().
+  [[nodiscard]] Result<HomeRange> allocate(std::uint64_t bytes);
+  void give_back(const HomeRange& range);
+
+  /// The chunk that a range lies in, as a place of homes. Lives as the heap does.
+  [[nodiscard]] const HomeArea& area(const HomeRange& range) const {
+    return chunks_[range.chunk]->area;
+  }
+  [[nodiscard]] const Arena& arena(const HomeRange& range) const {
+    return *chunks_[range.chunk]->arena;
+  }
+  /// Bytes taken from the pool.
+  [[nodiscard]] std::uint64_t held_bytes() const { return held_bytes_; }
+
+ private:
+  struct Chunk {
+    std::unique_ptr<Arena> arena;
+    HomeArea area;
+    std::map<std::uint64_t, std::uint64_t> free;  ///< length by begin
+    std::uint64_t fresh_bytes = 0;                ///< bytes from here on were never given out
+  };
+  [[nodiscard]] bool has_room(std::uint64_t bytes) const;
+  [[nodiscard]] Result<void> add_chunk(std::uint64_t bytes);
+
+  Pool& pool_;
+  Nearness nearness_;
+  std::span<const std::byte> user_;
+  std::vector<std::unique_ptr<Chunk>> chunks_;
+  std::uint64_t held_bytes_ = 0;
+};
+
+}  // namespace ho::client

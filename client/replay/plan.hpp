@@ -1,0 +1,262 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/replay/active_replay.hpp"
+#include "client/replay/replay.hpp"
+#include "client/replay/storages.hpp"
+#include "common/base/result.hpp"
+#include "common/schedule/schedule.hpp"
+
+namespace ho::client {
+
+class Runtime;
+
+/// Totals and the last step, as ho_counters gives them.
+struct PlanCounters {
+  std::uint64_t steps = 0;
+  std::uint64_t stall_ns = 0;
+  std::uint64_t prefetch_bytes = 0;
+  std::uint64_t store_bytes = 0;
+  std::uint64_t last_step_ns = 0;
+  std::uint64_t last_step_stall_ns = 0;
+  std::uint64_t last_step_prefetch_bytes = 0;
+  std::uint64_t last_step_store_bytes = 0;
+  std::uint64_t stage_in_bytes = 0;
+  std::uint64_t stage_out_bytes = 0;
+  std::uint64_t last_step_stage_in_bytes = 0;
+  std::uint64_t last_step_stage_out_bytes = 0;
+  std::uint64_t peak_device_bytes = 0;
+};
+
+/// One op's or cache op's line of the measured timeline; ho_span says what each number means.
+struct TimelineSpan {
+  std::uint64_t start_ns = 0;
+  std::uint64_t end_ns = 0;
+  std::uint64_t stall_ns = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t queued_ns = 0;
+};
+
+/// A schedule that a runtime has loaded, on the job's side: where each op waits, and what it finds.
+///
+///   [ write(INPUT)* -> step_begin -> (before -> after)^N -> step_end or leave ]*
+///
+/// Made and ended by its Runtime, which says what happens between steps and makes plans take turns.
+///
+/// Owner: the job's thread that drives the runtime; the transfer thread sees only its replay, while
+/// it runs. write_input() may come from one other thread at a time. A call out of order is refused
+/// with kConflict and changes nothing. After a failure every call answers kUnavailable with the
+/// same text.
+class Plan {
+ public:
+  /// Runtime::load().
+  [[nodiscard]] static Result<std::unique_ptr<Plan>> load(Runtime& runtime,
+                                                          std::span<const std::byte> schedule);
+  /// It does not run.
+  ~Plan();
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  [[nodiscard]] Runtime& runtime() { return runtime_; }
+
+  /// Supplies an INPUT of the next step that has not begun, also while a step runs. Waits until
+  /// nothing uses the value of two steps before, which is bounded by the transfers' deadlines. Of a
+  /// persistent storage the latest value, between steps.
+  [[nodiscard]] Result<void> write(std::uint32_t storage_id, std::span<const std::byte> data);
+  /// The latest value of a persistent storage, between steps.
+  [[nodiscard]] Result<void> read(std::uint32_t storage_id, std::span<std::byte> into);
+
+  /// Begins a step. Makes this plan the one that runs.
+  [[nodiscard]] Result<void> step_begin();
+  [[nodiscard]] Result<void> step_end();
+  /// Ends the running step where it is: the rest of it runs without the plan.
+  [[nodiscard]] Result<void> leave();
+
+  /// Waits until position's operands are in place. The first lines are the whole cost of an op that
+  /// need not wait: two loads of one cache line, two compares, one time stamp.
+  [[nodiscard]] bool try_before(std::uint32_t position) {
+    if (position != position_ || !in_step_ || in_op_ ||
+        active_.ready_through.load(std::memory_order_acquire) <= step_first_ + position ||
+        active_.asked.load(std::memory_order_relaxed) != served_) {
+      return false;
+    }
+    in_op_ = true;
+    times_[position].start = ticks_.now();
+    return true;
+  }
+  /// What try_before() could not do: waits, or says why not. @return besides: kExhausted: the job
+  /// gave no memory for a storage that the op needs; once it has some, before() may be called
+  /// again.
+  [[nodiscard]] Result<void> before_slow(std::uint32_t position);
+
+  [[nodiscard]] bool try_after(std::uint32_t position) {
+    if (position != position_ || !in_op_ || hosted_ != nullptr) return false;
+    return op_ended();
+  }
+  /// What try_after() could not do: where the job places device bytes, or why not.
+  [[nodiscard]] Result<void> after_slow(std::uint32_t position);
+
+  /// Null where the op at this position has no such operand, or the operand is not on the device.
+  [[nodiscard]] void* operand(std::uint32_t position, std::uint32_t storage_id) const;
+
+  [[nodiscard]] std::uint32_t position_count() const { return position_count_; }
+  [[nodiscard]] std::uint32_t position_op(std::uint32_t position) const {
+    return position < position_count_ ? op_ids_[position] : 0;
+  }
+  [[nodiscard]] std::uint32_t cache_op_count() const { return cache_op_count_; }
+  /// The number of a storage in the runtime. @return kNotFound: the plan has no such storage, or it
+  /// is one that the runtime keeps no account of.
+  [[nodiscard]] Result<StorageNumber> number_of(std::uint32_t storage_id) const;
+  [[nodiscard]] PlanCounters counters() const;
+  /// The last complete step, after its cache ops have ended (waits for those in flight).
+  [[nodiscard]] Result<void> timeline(std::span<TimelineSpan> ops,
+                                      std::span<TimelineSpan> cache_ops);
+
+  // For the runtime, which gives it its turn.
+  [[nodiscard]] Replay& replay() { return *replay_; }
+  [[nodiscard]] const Replay& replay() const { return *replay_; }
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
+  /// What the storage is in this plan; nothing: it is none of its.
+  [[nodiscard]] std::optional<StorageIndex> index_of(StorageNumber number) const;
+  /// The storages that it knows by number, those that only its steps make among them.
+  [[nodiscard]] std::span<const std::optional<StorageNumber>> numbers() const { return numbers_; }
+  [[nodiscard]] const StorageHome& home(StorageIndex storage) const {
+    return homes_[storage.value()];
+  }
+  [[nodiscard]] const HomeArea& staging() const { return staging_area_; }
+  /// Steps ever begun.
+  [[nodiscard]] std::uint64_t steps_begun() const { return steps_begun_.load(); }
+  /// A storage whose value a step needs before it writes it.
+  [[nodiscard]] bool reads_first(StorageIndex storage) const {
+    return reads_first_[storage.value()] != 0;
+  }
+  /// Whether the op that runs makes this storage's value.
+  [[nodiscard]] bool writes_now(StorageIndex storage) const;
+  /// Whether the rest of the running step names the storage.
+  [[nodiscard]] bool uses_later(StorageIndex storage) const;
+  void run_begins();
+  void run_ends();
+  /// Takes and drops memory as the transfer thread has asked. Where the job places device bytes.
+  void serve();
+  /// Whose memory a storage's device bytes are.
+  enum class Origin : std::uint8_t { kJob, kTaken };
+  void set_address(StorageIndex storage, std::byte* address, Origin origin);
+  /// Its bytes on the device are memory that take() gave.
+  [[nodiscard]] bool taken(StorageIndex storage) const { return taken_[storage.value()] != 0; }
+
+ private:
+  struct Times {
+    std::uint64_t start = 0;
+    std::uint64_t end = 0;
+    std::uint64_t stalled = 0;  ///< ticks waited before start
+  };
+  struct OperandSlot {
+    std::uint32_t storage_id = 0;
+    StorageIndex storage;
+    std::uint64_t device_offset_bytes = 0;
+    bool writes = false;
+    bool ends = false;  ///< nothing needs it afterwards, and it does not outlive the step
+  };
+  struct StorageSlot {
+    std::uint32_t id = 0;
+    StorageIndex storage;
+    std::uint64_t bytes = 0;
+    bool persistent = false;
+    std::optional<std::uint32_t> input;  ///< index into inputs_
+  };
+  struct Input {
+    StorageIndex storage;
+    HomeRange range;  ///< of both steps' values
+    Nearness nearness = Nearness::kNear;
+    StorageHome home;
+    std::atomic<std::uint64_t> written_steps{
+        0};  ///< 1 + the step it was last written for; 0: never
+  };
+  static constexpr std::uint64_t kNotRunning = UINT64_MAX;
+
+  explicit Plan(Runtime& runtime);
+
+  // plan_load.cpp: Runtime::load() in parts.
+  void index_operands(const schedule::Schedule& schedule);
+  void index_storages(const schedule::Schedule& schedule);
+  void index_cache_ops(const schedule::Schedule& schedule);
+  [[nodiscard]] Result<void> join_storages(const schedule::Schedule& schedule);
+  [[nodiscard]] Result<void> place_homes(schedule::Schedule& schedule);
+  [[nodiscard]] Result<void> place_ddr(const schedule::Schedule& schedule,
+                                       const std::vector<StorageIndex>& own);
+  [[nodiscard]] Result<void> place_flash(schedule::Schedule& schedule,
+                                         const std::vector<StorageIndex>& own,
+                                         std::uint64_t copies_bytes_max);
+  [[nodiscard]] Result<void> open_bounce();
+  [[nodiscard]] Result<void> make_replay(const schedule::Schedule& schedule);
+
+  [[nodiscard]] Result<void> write_input(Input& input, std::span<const std::byte> data);
+  [[nodiscard]] const StorageSlot* find_storage(std::uint32_t storage_id) const;
+  [[nodiscard]] const OperandSlot* find_operand(std::uint32_t position,
+                                                std::uint32_t storage_id) const;
+  [[nodiscard]] bool op_ended();
+  [[nodiscard]] Result<void> check_order(std::uint32_t position) const;
+  [[nodiscard]] bool take(StorageIndex storage);
+  [[nodiscard]] std::optional<StorageIndex> missing_for(std::uint32_t position) const;
+
+  Runtime& runtime_;
+  ActiveReplay& active_;
+  const TickClock ticks_;
+
+  std::vector<StorageHome> homes_;     ///< by StorageIndex
+  std::vector<std::string> names_;     ///< by StorageIndex
+  std::vector<StorageNumber> joined_;  ///< storages that this plan added, for a load that fails
+  std::vector<std::uint32_t> flash_;   ///< of Storages: what the plan asked for
+  bool keeps_flash_ = false;           ///< homes of persistent storages lie there
+  std::unique_ptr<Arena> staging_;     ///< of a plan with homes on flash; else homes are shared
+  HomeArea staging_area_;
+  std::unique_ptr<Replay> replay_;
+  HostedMemory* hosted_ = nullptr;
+
+  std::uint32_t position_count_ = 0;
+  std::vector<std::uint32_t> op_ids_;
+  std::vector<std::uint32_t> operand_first_;    ///< per position, into operands_; count + 1
+  std::vector<OperandSlot> operands_;           ///< per position by storage id
+  std::vector<std::uint64_t> used_through_;     ///< highest operand end up to each position
+  std::vector<StorageSlot> storages_;           ///< by id
+  std::vector<std::uint32_t> index_of_number_;  ///< by StorageNumber; kNoIndex: not this plan's
+  std::vector<std::uint64_t> bytes_;            ///< by StorageIndex
+  std::vector<std::optional<StorageNumber>> numbers_;  ///< by StorageIndex
+  std::vector<std::uint8_t> reads_first_;              ///< by StorageIndex
+  std::vector<std::uint8_t> taken_;                    ///< by StorageIndex
+  std::uint32_t cache_op_count_ = 0;
+  std::vector<std::uint64_t> awaited_bytes_;        ///< per position: of the transfers it waits for
+  std::vector<std::uint64_t> awaited_bytes_first_;  ///< the same in a run's first step
+  std::vector<std::unique_ptr<Input>> inputs_;
+  std::vector<std::byte> bounce_;  ///< registered where not empty: INPUT values on their way home
+  LocalHandles bounce_handles_;
+
+  bool in_step_ = false;
+  bool in_op_ = false;
+  std::uint32_t position_ = 0;    ///< the next one
+  std::uint64_t step_first_ = 0;  ///< number, in the run, of the running step's first position
+  std::uint64_t run_steps_ = 0;   ///< begun in this run
+  std::atomic<std::uint64_t> steps_begun_{0};               ///< in all runs
+  std::atomic<std::uint64_t> run_first_step_{kNotRunning};  ///< number of the run's first step
+  std::uint64_t served_ = 0;                    ///< the transfer thread's requests that were seen
+  std::vector<HostedMemory::Request> refused_;  ///< for which the job had no memory yet
+  std::optional<std::uint64_t> last_run_step_;  ///< last complete step, in the replay's present run
+  std::uint64_t step_start_ticks_ = 0;
+  std::uint64_t prefetch_at_start_ = 0;
+  std::uint64_t store_at_start_ = 0;
+  std::uint64_t staged_in_at_start_ = 0;
+  std::uint64_t staged_out_at_start_ = 0;
+  std::vector<Times> times_;       ///< of the running step
+  std::vector<Times> last_times_;  ///< of the last complete one
+  std::uint64_t last_start_ticks_ = 0;
+  PlanCounters counters_;
+};
+
+}  // namespace ho::client

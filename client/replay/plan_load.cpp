@@ -1,0 +1,398 @@
+// How a schedule becomes a plan of a runtime: what is proven, which storages it shares, and where
+// its homes are.
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "client/pool/flash_homes.hpp"
+#include "client/replay/home_layout.hpp"
+#include "client/replay/plan.hpp"
+#include "client/replay/runtime.hpp"
+#include "common/base/check.hpp"
+#include "common/base/units.hpp"
+#include "common/schedule/validate.hpp"
+#include "proto/convert.hpp"
+
+namespace ho::client {
+namespace {
+
+using schedule::Access;
+using schedule::CacheOpKind;
+using schedule::HomeTier;
+using schedule::Schedule;
+
+/// INPUT values go home in parts of at most this size.
+constexpr std::uint64_t kBounceBytesMax = 4 * kMiB;
+constexpr std::uint32_t kNoIndex = UINT32_MAX;
+
+std::string describe(const schedule::Violation& violation) {
+  std::string text = "illegal schedule: " + violation.rule + ": " + violation.first;
+  if (!violation.second.empty()) text += " and " + violation.second;
+  if (!violation.detail.empty()) text += ": " + violation.detail;
+  return text;
+}
+
+Nearness nearness_of(const std::optional<schedule::HomeSlot>& home) {
+  return home && home->tier == HomeTier::kRemoteDdr ? Nearness::kFar : Nearness::kNear;
+}
+
+/// Plans share persistent storages by name; one without a name is known by its id.
+std::string shared_name(const Storage& storage) {
+  return storage.name.empty() ? "#" + std::to_string(storage.id) : storage.name;
+}
+
+Result<void> check_arena(const Schedule& schedule, std::span<std::byte> arena) {
+  const std::uint64_t align = std::max<std::uint64_t>(schedule.align_bytes, 1);
+  if (arena.size() < schedule.arena_bytes) {
+    return Error(Errc::kInvalidArgument, "the arena has " + std::to_string(arena.size()) +
+                                             " bytes, the schedule needs " +
+                                             std::to_string(schedule.arena_bytes));
+  }
+  if (reinterpret_cast<std::uintptr_t>(arena.data()) % align != 0) {
+    return Error(Errc::kInvalidArgument,
+                 "the arena is not aligned to " + std::to_string(align) + " bytes");
+  }
+  return {};
+}
+
+}  // namespace
+
+Plan::Plan(Runtime& runtime)
+    : runtime_(runtime), active_(runtime.active()), ticks_(runtime.pool().engine().ticks()) {}
+
+Result<std::unique_ptr<Plan>> Plan::load(Runtime& runtime, std::span<const std::byte> bytes) {
+  auto schedule = decode_schedule(bytes);
+  if (!schedule) return schedule.error();
+  const auto placement =
+      runtime.device().hosted() ? schedule::Placement::kByHost : schedule::Placement::kPlanned;
+  if (const auto violation = schedule::validate(*schedule, placement)) {
+    return Error(Errc::kInvalidArgument, describe(*violation));
+  }
+  if (!runtime.device().hosted()) {
+    if (auto ok = check_arena(*schedule, runtime.device().arena); !ok) return ok.error();
+  }
+  std::unique_ptr<Plan> made(new Plan(runtime));
+  made->index_operands(*schedule);
+  made->index_storages(*schedule);
+  made->index_cache_ops(*schedule);
+  if (auto ok = made->join_storages(*schedule); !ok) return ok.error();
+  if (auto ok = made->place_homes(*schedule); !ok) return ok.error();
+  if (auto ok = made->open_bounce(); !ok) return ok.error();
+  if (auto ok = made->make_replay(*schedule); !ok) return ok.error();
+  made->joined_.clear();  // from now on they are the runtime's
+  return made;
+}
+
+Plan::~Plan() {
+  Storages& storages = runtime_.storages();
+  for (const StorageNumber number : joined_) storages.remove(number);
+  for (std::uint32_t s = 0; s < numbers_.size(); ++s) {
+    if (!numbers_[s]) continue;
+    const HeldStorage* const held = storages.get(*numbers_[s]);
+    if (held != nullptr && !held->persistent) storages.remove(*numbers_[s]);
+  }
+  if (!bounce_.empty()) runtime_.pool().unregister_memory(bounce_handles_);
+  for (const auto& input : inputs_) {
+    if (input->range.length_bytes > 0) storages.heap(input->nearness).give_back(input->range);
+  }
+  runtime_.pool().release(std::move(staging_));
+  const bool loaded = joined_.empty();
+  for (const std::uint32_t flash : flash_) {
+    if (!loaded || !keeps_flash_) storages.remove_flash(flash);
+  }
+}
+
+void Plan::index_operands(const Schedule& schedule) {
+  position_count_ = static_cast<std::uint32_t>(schedule.positions.size());
+  times_.resize(position_count_);
+  last_times_.resize(position_count_);
+  std::vector<std::uint32_t> last(schedule.storages.size(), kNoIndex);
+  for (std::uint32_t p = 0; p < position_count_; ++p) {
+    for (const auto& operand : schedule.positions[p].operands) last[operand.storage.value()] = p;
+  }
+  reads_first_.assign(schedule.storages.size(), 0);
+  std::vector<std::uint8_t> named(schedule.storages.size(), 0);
+  std::uint64_t used = 0;
+  for (std::uint32_t p = 0; p < position_count_; ++p) {
+    const auto& position = schedule.positions[p];
+    op_ids_.push_back(schedule.ops[position.op.value()].id);
+    operand_first_.push_back(static_cast<std::uint32_t>(operands_.size()));
+    for (const auto& operand : position.operands) {
+      const std::uint32_t s = operand.storage.value();
+      const Storage& storage = schedule.storages[s];
+      OperandSlot slot;
+      slot.storage_id = storage.id;
+      slot.storage = operand.storage;
+      slot.device_offset_bytes = operand.device_offset_bytes;
+      slot.writes = operand.access != Access::kRead;
+      slot.ends = !storage.persistent && last[s] == p;
+      operands_.push_back(slot);
+      used = std::max(used, operand.device_offset_bytes + storage.bytes);
+      if (named[s] == 0 && operand.access != Access::kWrite) reads_first_[s] = 1;
+      named[s] = 1;
+    }
+    std::sort(operands_.begin() + operand_first_.back(), operands_.end(),
+              [](const auto& a, const auto& b) { return a.storage_id < b.storage_id; });
+    used_through_.push_back(used);
+  }
+  operand_first_.push_back(static_cast<std::uint32_t>(operands_.size()));
+}
+
+void Plan::index_storages(const Schedule& schedule) {
+  for (std::uint32_t s = 0; s < schedule.storages.size(); ++s) {
+    const Storage& storage = schedule.storages[s];
+    StorageSlot slot{storage.id, StorageIndex(s), storage.bytes, storage.persistent, {}};
+    if (storage.kind == StorageKind::kInput && !storage.persistent) {
+      slot.input = static_cast<std::uint32_t>(inputs_.size());
+      inputs_.push_back(std::make_unique<Input>());
+      inputs_.back()->storage = StorageIndex(s);
+    }
+    storages_.push_back(slot);
+    names_.push_back(storage.name.empty() ? shared_name(storage) : storage.name);
+    bytes_.push_back(storage.bytes);
+  }
+  std::sort(storages_.begin(), storages_.end(),
+            [](const auto& a, const auto& b) { return a.id < b.id; });
+  numbers_.resize(schedule.storages.size());
+  taken_.assign(schedule.storages.size(), 0);
+  homes_.resize(schedule.storages.size());
+}
+
+/// Which bytes each op waits for is the schedule's to say: an op that has run has waited for them.
+/// In the first step of a run the prologue stands for the cache ops of a step before.
+void Plan::index_cache_ops(const Schedule& schedule) {
+  awaited_bytes_.assign(position_count_, 0);
+  awaited_bytes_first_.assign(position_count_, 0);
+  cache_op_count_ = static_cast<std::uint32_t>(schedule.cache_ops.size());
+  for (const auto& op : schedule.cache_ops) {
+    if (op.kind == CacheOpKind::kDetach || !op.before_position) continue;
+    const std::uint32_t position = op.before_position->value();
+    const std::uint64_t bytes = op.range_end_bytes - op.range_begin_bytes;
+    awaited_bytes_[position] += bytes;
+    if (!op.before_next_step) awaited_bytes_first_[position] += bytes;
+  }
+  for (const auto& op : schedule.prologue) {
+    if (!op.before_position) continue;
+    awaited_bytes_first_[op.before_position->value()] += op.range_end_bytes - op.range_begin_bytes;
+  }
+}
+
+/// Finds the plan's storages in the runtime: persistent ones by name, new where nobody had them;
+/// where the job places device bytes, all others too, which are the plan's own.
+Result<void> Plan::join_storages(const Schedule& schedule) {
+  Storages& storages = runtime_.storages();
+  const auto add = [&](std::uint32_t s, HeldStorage held) {
+    const StorageNumber number = storages.add(std::move(held));
+    numbers_[s] = number;
+    joined_.push_back(number);
+  };
+  std::set<std::string> seen;
+  for (std::uint32_t s = 0; s < schedule.storages.size(); ++s) {
+    const Storage& storage = schedule.storages[s];
+    HeldStorage held;
+    held.name = shared_name(storage);
+    held.bytes = storage.bytes;
+    held.nearness = nearness_of(schedule.homes[s]);
+    if (!storage.persistent) {
+      if (runtime_.device().hosted()) add(s, std::move(held));
+      continue;
+    }
+    if (!seen.insert(held.name).second) {
+      return Error(Errc::kInvalidArgument,
+                   "two persistent storages are named " + held.name + ": plans share them by name");
+    }
+    const auto known = storages.find(held.name);
+    if (!known) {
+      held.persistent = true;
+      held.place.at_home = true;
+      add(s, std::move(held));
+      continue;
+    }
+    HeldStorage& other = storages.at(*known);
+    if (other.bytes != storage.bytes) {
+      return Error(Errc::kConflict, held.name + " has " + std::to_string(storage.bytes) +
+                                        " bytes here and " + std::to_string(other.bytes) +
+                                        " in what was loaded or declared before");
+    }
+    const bool on_flash = schedule.homes[s] && schedule.homes[s]->tier == HomeTier::kFlash;
+    if (other.home.flash.has_value() ? !on_flash : on_flash && other.home.area != nullptr) {
+      return Error(Errc::kConflict, held.name +
+                                        " has its home on flash in one plan and in memory "
+                                        "in another");
+    }
+    numbers_[s] = *known;
+  }
+  index_of_number_.assign(storages.end(), kNoIndex);
+  for (std::uint32_t s = 0; s < numbers_.size(); ++s) {
+    if (numbers_[s]) index_of_number_[numbers_[s]->value()] = s;
+  }
+  return {};
+}
+
+Result<void> Plan::place_homes(Schedule& schedule) {
+  for (const auto& input : inputs_) {
+    input->nearness = nearness_of(schedule.homes[input->storage.value()]);
+  }
+  const std::uint64_t copies_bytes_max = schedule.local_ddr_bytes / 4;
+  const OwnHomes own = take_out_own_homes(schedule);
+  if (auto ok = place_flash(schedule, own.flash, copies_bytes_max); !ok) return ok;
+  return place_ddr(schedule, own.ddr);
+}
+
+/// Homes that the plan shares or keeps for itself come from the runtime's heaps, all others lie in
+/// what plans share for a step.
+Result<void> Plan::place_ddr(const Schedule& schedule, const std::vector<StorageIndex>& own) {
+  Storages& storages = runtime_.storages();
+  std::vector<Input*> inputs(homes_.size(), nullptr);
+  for (const auto& input : inputs_) inputs[input->storage.value()] = input.get();
+  for (const Nearness nearness : {Nearness::kNear, Nearness::kFar}) {
+    std::uint64_t bytes = 0;
+    const bool shares = staging_ == nullptr || nearness == Nearness::kFar;
+    const std::uint64_t scratch_bytes =
+        nearness == Nearness::kFar ? schedule.remote_ddr_bytes : schedule.local_ddr_bytes;
+    for (const StorageIndex storage : own) {
+      const Input* const input = inputs[storage.value()];
+      const std::uint64_t aligned = align_up(bytes_[storage.value()], HomeHeap::kAlign);
+      if (input != nullptr) {
+        bytes += input->nearness == nearness ? 2 * aligned : 0;
+        continue;
+      }
+      const HeldStorage& held = storages.at(*numbers_[storage.value()]);
+      if (held.nearness == nearness && held.home.area == nullptr) bytes += aligned;
+    }
+    if (shares) bytes += align_up(scratch_bytes, HomeHeap::kAlign);
+    if (auto ok = storages.heap(nearness).reserve(bytes); !ok) return ok;
+    if (!shares || scratch_bytes == 0) continue;
+    const auto area = runtime_.scratch(nearness, scratch_bytes);
+    if (!area) return area.error();
+    for (std::uint32_t s = 0; s < homes_.size(); ++s) {
+      const auto& home = schedule.homes[s];
+      if (!home || home->tier == HomeTier::kFlash || nearness_of(home) != nearness) continue;
+      homes_[s].area = *area;
+      homes_[s].offset_bytes.fill(home->offset_bytes);
+    }
+  }
+  for (const StorageIndex storage : own) {
+    StorageHome& home = homes_[storage.value()];
+    if (Input* const input = inputs[storage.value()]) {
+      const std::uint64_t aligned = align_up(bytes_[storage.value()], HomeHeap::kAlign);
+      auto range = storages.heap(input->nearness).allocate(2 * aligned);
+      if (!range) return range.error();
+      input->range = *range;
+      home.area = &storages.heap(input->nearness).area(*range);
+      home.offset_bytes = {range->begin_bytes, range->begin_bytes + aligned};
+      input->home = home;
+      continue;
+    }
+    HeldStorage& held = storages.at(*numbers_[storage.value()]);
+    if (auto ok = storages.give_home(held); !ok) return ok;
+    if (auto ok = storages.zero(held); !ok) return ok;
+    home = held.home;
+  }
+  return {};
+}
+
+/// A node moves bytes between its own flash and its own memory only, so a plan with homes on flash
+/// has an arena of its own for staging slots, and for the other homes of a step.
+Result<void> Plan::place_flash(Schedule& schedule, const std::vector<StorageIndex>& own,
+                               std::uint64_t copies_bytes_max) {
+  if (schedule.flash_bytes == 0) return {};
+  Pool& pool = runtime_.pool();
+  Storages& storages = runtime_.storages();
+  const auto rooms = pool.flash_rooms(Nearness::kNear);
+  std::vector<std::optional<FlashHome>> placed(homes_.size());
+  for (const StorageIndex storage : own) {
+    const auto& flash = storages.at(*numbers_[storage.value()]).home.flash;
+    if (flash) placed[storage.value()] = FlashHome{flash->node, flash->offset_bytes};
+  }
+  auto plan = plan_flash_homes(schedule, rooms, placed, copies_bytes_max);
+  if (!plan) return plan.error();
+  const auto allocate = [&] {
+    return pool.allocate(plan->local_ddr_bytes,
+                         {Nearness::kNear, plan->parts, runtime_.device().arena});
+  };
+  auto staging = allocate();
+  if (!staging && staging.error().code() == Errc::kExhausted && !plan->moved.empty()) {
+    // Copies of the staging area are worth having, not worth failing for.
+    plan = plan_flash_homes(schedule, rooms, placed, 0);
+    if (!plan) return plan.error();
+    staging = allocate();
+  }
+  if (!staging) return staging.error();
+  staging_ = std::move(staging).value();
+  staging_area_ = {&staging_->map, 0, staging_->map.bytes()};
+  move_slots(*plan, schedule);
+  for (const FlashPlan::Node& node : plan->nodes) {
+    auto flash = storages.add_flash(node.node, node.flash_bytes);
+    if (!flash) return flash.error();
+    flash_.push_back(*flash);
+  }
+  for (std::uint32_t s = 0; s < homes_.size(); ++s) {
+    if (!plan->homes[s]) {
+      const auto& home = schedule.homes[s];
+      if (!home || nearness_of(home) == Nearness::kFar) continue;
+      homes_[s].area = &staging_area_;
+      homes_[s].offset_bytes.fill(home->offset_bytes);
+      continue;
+    }
+    if (placed[s]) {
+      homes_[s] = storages.at(*numbers_[s]).home;
+      continue;
+    }
+    const auto at = std::find_if(flash_.begin(), flash_.end(), [&](std::uint32_t flash) {
+      return storages.flash(flash).node == plan->homes[s]->node;
+    });
+    HO_CHECK(at != flash_.end());
+    homes_[s].flash = FlashPlace{storages.flash(*at).node, storages.flash(*at).extent.id,
+                                 plan->homes[s]->offset_bytes};
+    if (!schedule.storages[s].persistent) continue;
+    storages.at(*numbers_[s]).home = homes_[s];
+    keeps_flash_ = true;
+  }
+  return {};
+}
+
+Result<void> Plan::open_bounce() {
+  std::uint64_t bytes = 0;
+  for (const auto& input : inputs_) bytes = std::max(bytes, bytes_[input->storage.value()]);
+  if (bytes == 0) return {};
+  bounce_.resize(std::min(bytes, kBounceBytesMax));
+  auto handles = runtime_.pool().register_memory(bounce_);
+  if (!handles) {
+    bounce_.clear();
+    return handles.error();
+  }
+  bounce_handles_ = *handles;
+  return {};
+}
+
+Result<void> Plan::make_replay(const Schedule& schedule) {
+  Engine& engine = runtime_.pool().engine();
+  ReplayMemory memory;
+  if (!runtime_.device().hosted()) {
+    memory.arena = runtime_.device().arena;
+    memory.arena_handles = runtime_.arena_handles();
+  }
+  memory.homes = homes_;
+  memory.staging = &staging_area_;
+  auto replay = Replay::create(schedule, memory, runtime_.owner());
+  if (!replay) return replay.error();
+  replay_ = std::make_unique<Replay>(std::move(replay).value());
+  hosted_ = replay_->hosted();
+  engine.call([&] {
+    for (std::uint32_t s = 0; s < homes_.size(); ++s) {
+      const StorageHome& home = homes_[s];
+      if (home.flash) active_.add_home(home.flash->node, names_[s]);
+      if (home.area == nullptr) continue;
+      const std::uint64_t begin = home.area->begin_bytes + home.offset_bytes[0];
+      for (std::uint64_t at = begin; at < begin + bytes_[s];) {
+        const ArenaExtent& extent = home.area->map->extent_at(at);
+        active_.add_home(extent.node, names_[s]);
+        at = extent.begin_bytes + extent.length_bytes;
+      }
+    }
+  });
+  return {};
+}
+
+}  // namespace ho::client

@@ -1,0 +1,257 @@
+// One storage of a runtime at a time: its value between steps, and the calls for device memory that
+// the job places.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "client/replay/runtime.hpp"
+#include "common/base/check.hpp"
+
+namespace ho::client {
+namespace {
+
+Error conflict(std::string what) { return Error(Errc::kConflict, std::move(what)); }
+
+}  // namespace
+
+Error Runtime::no_value(const HeldStorage& storage) {
+  return conflict(storage.name +
+                  " has no value: the job freed its last copy, or left a step that "
+                  "would have overwritten it");
+}
+
+Result<HeldStorage*> Runtime::find_held(StorageNumber number) {
+  HeldStorage* const storage = storages_->get(number);
+  if (storage != nullptr) return storage;
+  return Error(Errc::kNotFound, "no storage with number " + std::to_string(number.value()));
+}
+
+Result<void> Runtime::store(HeldStorage& storage) {
+  if (auto stored = storages_->store(storage); !stored) return moved_badly(stored.error());
+  counters_.stored_bytes += storage.bytes;
+  return {};
+}
+
+Result<void> Runtime::fetch_to_device(HeldStorage& storage) {
+  if (auto fetched = storages_->fetch(storage); !fetched) return moved_badly(fetched.error());
+  counters_.fetched_bytes += storage.bytes;
+  return {};
+}
+
+/// The storage leaves the device; its value is at home, or has none.
+void Runtime::take_off(StorageNumber number, HeldStorage& storage) {
+  storage.place.on_device = false;
+  if (storage.address == nullptr) return;
+  std::byte* const address = std::exchange(storage.address, nullptr);
+  count_device(0, storage.bytes);
+  drop(number, address);
+}
+
+/// Brings `storage` up to what the plan that runs, if it knows it, has done with it, once nothing
+/// of it moves any more.
+Result<void> Runtime::settle(StorageNumber number, HeldStorage& storage) {
+  const auto index = running_ != nullptr ? running_->index_of(number) : std::nullopt;
+  if (!index) return {};
+  if (storage.home.flash) {
+    // Copies in staging slots are the plan's own affair: only the end of its run settles them.
+    return end_run(nullptr);
+  }
+  const auto at_rest = [&] {
+    return engine_.call([&] {
+      active_.take_in();
+      if (!active_.replay()->at_rest(*index)) return false;
+      storage.place = active_.replay()->place(*index);
+      return true;
+    });
+  };
+  if (auto ok = wait_until(at_rest); !ok) return ok;
+  if (HostedMemory* const hosted = running_->replay().hosted()) {
+    storage.address = hosted->address(*index);
+  }
+  return {};
+}
+
+/// `storage` is settled; its home has the latest value afterwards.
+Result<void> Runtime::bring_home(StorageNumber number, HeldStorage& storage) {
+  if (!storage.place.at_home) {
+    if (!storage.place.on_device) return no_value(storage);
+    if (auto stored = store(storage); !stored) return stored;
+  }
+  const auto index = running_ != nullptr ? running_->index_of(number) : std::nullopt;
+  if (index) engine_.call([&] { active_.replay()->set_at_home(*index); });
+  return {};
+}
+
+Result<void> Runtime::read(StorageNumber number, std::span<std::byte> into) {
+  if (auto ok = check_between_steps(); !ok) return ok;
+  auto storage = find_held(number);
+  if (!storage) return storage.error();
+  HeldStorage& held = **storage;
+  if (auto settled = settle(number, held); !settled) return settled;
+  if (auto home = bring_home(number, held); !home) return home;
+  if (auto got = storages_->read(held, into); !got) return moved_badly(got.error());
+  return {};
+}
+
+Result<void> Runtime::write(StorageNumber number, std::span<const std::byte> data) {
+  if (auto ok = check_between_steps(); !ok) return ok;
+  auto storage = find_held(number);
+  if (!storage) return storage.error();
+  HeldStorage& held = **storage;
+  if (auto settled = settle(number, held); !settled) return settled;
+  const bool on_device = held.place.on_device;
+  if (auto put = storages_->write(held, data); !put) return moved_badly(put.error());
+  if (on_device) {
+    if (auto fetched = fetch_to_device(held); !fetched) return fetched;
+  }
+  return bring_home(number, held);
+}
+
+std::byte* Runtime::take(StorageNumber number, std::uint64_t bytes) {
+  return static_cast<std::byte*>(device_.take(device_.context, number.value(), bytes));
+}
+
+void Runtime::drop(StorageNumber number, std::byte* address) {
+  device_.drop(device_.context, number.value(), address);
+}
+
+void Runtime::count_device(std::uint64_t placed_bytes, std::uint64_t released_bytes) {
+  HO_CHECK(counters_.device_bytes + placed_bytes >= released_bytes);
+  counters_.device_bytes += placed_bytes;
+  counters_.device_bytes -= released_bytes;
+  counters_.peak_device_bytes = std::max(counters_.peak_device_bytes, counters_.device_bytes);
+}
+
+Result<HeldStorage*> Runtime::find_hosted(StorageNumber number) {
+  if (auto ok = check_running(); !ok) return ok.error();
+  if (!device_.hosted()) {
+    return Error(Errc::kUnsupported,
+                 "the device memory is an arena, in which plans place storages");
+  }
+  auto storage = find_held(number);
+  if (!storage || running_ == nullptr || !running_->index_of(number)) return storage;
+  if (in_step_ != nullptr) {
+    return conflict((*storage)->name + " is the plan's until the step ends: leave the step first");
+  }
+  if (auto stopped = stop_run(); !stopped) return stopped.error();
+  return storage;
+}
+
+Result<StorageNumber> Runtime::declare(std::string name, std::uint64_t bytes) {
+  if (auto ok = check_running(); !ok) return ok.error();
+  if (!device_.hosted()) {
+    return Error(Errc::kUnsupported,
+                 "the device memory is an arena, in which plans place storages");
+  }
+  if (bytes == 0) return Error(Errc::kInvalidArgument, "a storage of 0 bytes");
+  if (!name.empty() && storages_->find(name)) {
+    return Error(Errc::kAlreadyExists, "there is a storage named " + name);
+  }
+  HeldStorage storage;
+  storage.persistent = !name.empty();
+  storage.name = std::move(name);
+  storage.bytes = bytes;
+  return storages_->add(std::move(storage));
+}
+
+Result<void> Runtime::undeclare(StorageNumber number) {
+  if (auto ok = check_between_steps(); !ok) return ok;
+  auto storage = find_held(number);
+  if (!storage) return storage.error();
+  const auto knows = [&](const auto& plan) { return plan->index_of(number).has_value(); };
+  if (std::any_of(plans_.begin(), plans_.end(), knows)) {
+    return conflict((*storage)->name + " belongs to a plan that is loaded");
+  }
+  if ((*storage)->address != nullptr) count_device(0, (*storage)->bytes);
+  storages_->remove(number);
+  return {};
+}
+
+std::optional<StorageNumber> Runtime::find(std::string_view name) const {
+  return storages_->find(name);
+}
+
+Result<void*> Runtime::fetch(StorageNumber number) {
+  auto storage = find_hosted(number);
+  if (!storage) return storage.error();
+  HeldStorage& held = **storage;
+  if (held.place.on_device) return static_cast<void*>(held.address);
+  if (!held.place.at_home) return no_value(held);
+  std::byte* const memory = take(number, held.bytes);
+  if (memory == nullptr) {
+    return Error(Errc::kExhausted, "take() gave no memory for " + held.name + " (" +
+                                       std::to_string(held.bytes) + " bytes)");
+  }
+  held.address = memory;
+  count_device(held.bytes, 0);
+  auto fetched = fetch_to_device(held);
+  if (!fetched) {
+    take_off(number, held);
+    return fetched.error();
+  }
+  return static_cast<void*>(memory);
+}
+
+Result<void> Runtime::evict(StorageNumber number) {
+  auto storage = find_hosted(number);
+  if (!storage) return storage.error();
+  HeldStorage& held = **storage;
+  if (!held.place.on_device) return {};
+  if (!held.place.at_home) {
+    // A home that the plan gave it for a part of the step may be another's now.
+    const bool departed = std::find(departed_.begin(), departed_.end(), number) != departed_.end();
+    if (departed && !held.range) held.home = StorageHome{};
+    if (auto stored = store(held); !stored) return stored;
+  }
+  take_off(number, held);
+  return {};
+}
+
+Result<void> Runtime::adopt(StorageNumber number, void* address) {
+  if (auto ok = check_running(); !ok) return ok;
+  if (address == nullptr) return Error(Errc::kInvalidArgument, "the address is null");
+  const auto index = in_step_ != nullptr ? in_step_->index_of(number) : std::nullopt;
+  if (index) {
+    if (!in_step_->writes_now(*index)) {
+      return conflict(in_step_->names()[index->value()] +
+                      " is not made by the op that runs now: leave the step first");
+    }
+    in_step_->set_address(*index, static_cast<std::byte*>(address), Plan::Origin::kJob);
+    return {};
+  }
+  auto storage = find_hosted(number);
+  if (!storage) return storage.error();
+  HeldStorage& held = **storage;
+  count_device(held.bytes, held.address != nullptr ? held.bytes : 0);
+  held.address = static_cast<std::byte*>(address);
+  held.place = ValuePlace{};
+  held.place.on_device = true;
+  held.written = true;
+  return {};
+}
+
+Result<void> Runtime::forget(StorageNumber number) {
+  if (auto ok = check_running(); !ok) return ok;
+  const auto index = in_step_ != nullptr ? in_step_->index_of(number) : std::nullopt;
+  const HeldStorage* const known = storages_->get(number);
+  // What a step has made and needs no more is the job's anyhow.
+  if (index && known != nullptr && !known->persistent && !in_step_->uses_later(*index)) return {};
+  auto storage = find_hosted(number);
+  if (!storage) return storage.error();
+  HeldStorage& held = **storage;
+  if (held.address != nullptr) count_device(0, held.bytes);
+  held.address = nullptr;
+  held.place.on_device = false;
+  return {};
+}
+
+Result<StorageState> Runtime::state(StorageNumber number) {
+  if (auto ok = check_between_steps(); !ok) return ok.error();
+  auto storage = find_held(number);
+  if (!storage) return storage.error();
+  HeldStorage& held = **storage;
+  if (auto settled = settle(number, held); !settled) return settled.error();
+  return StorageState{held.bytes, held.address, held.place.on_device, held.place.at_home};
+}
+
+}  // namespace ho::client

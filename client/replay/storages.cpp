@@ -1,0 +1,242 @@
+#include "client/replay/storages.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/log.hpp"
+#include "common/base/units.hpp"
+
+namespace ho::client {
+namespace {
+
+/// What passes between flash and the job's memory outside steps does so in parts of this size.
+constexpr std::uint64_t kWindowBytes = 4 * kMiB;
+constexpr std::uint64_t kZerosBytes = kMiB;
+
+}  // namespace
+
+Storages::~Storages() {
+  for (std::uint32_t i = 0; i < flash_.size(); ++i) {
+    if (flash_[i]) remove_flash(i);
+  }
+  for (Window& window : windows_) pool_.release(std::move(window.arena));
+}
+
+StorageNumber Storages::add(HeldStorage storage) {
+  HO_CHECK(storage.bytes > 0);
+  std::uint32_t index = 0;
+  if (free_.empty()) {
+    index = static_cast<std::uint32_t>(held_.size());
+    held_.emplace_back();
+  } else {
+    index = free_.back();
+    free_.pop_back();
+  }
+  const StorageNumber number(index);
+  if (storage.persistent) {
+    const bool added = by_name_.emplace(storage.name, number).second;
+    HO_CHECK(added);
+  }
+  held_[index] = std::move(storage);
+  return number;
+}
+
+void Storages::remove(StorageNumber number) {
+  HeldStorage& storage = at(number);
+  if (storage.persistent) by_name_.erase(storage.name);
+  if (storage.range) heap(storage.nearness).give_back(*storage.range);
+  held_[number.value()].reset();
+  free_.push_back(number.value());
+}
+
+std::optional<StorageNumber> Storages::find(std::string_view name) const {
+  const auto found = by_name_.find(std::string(name));
+  if (found == by_name_.end()) return std::nullopt;
+  return found->second;
+}
+
+HeldStorage* Storages::get(StorageNumber number) {
+  const bool known = number.value() < held_.size() && held_[number.value()];
+  return known ? &*held_[number.value()] : nullptr;
+}
+
+HeldStorage& Storages::at(StorageNumber number) {
+  HeldStorage* const storage = get(number);
+  HO_CHECK(storage != nullptr);
+  return *storage;
+}
+
+Result<void> Storages::give_home(HeldStorage& storage) {
+  if (storage.home.area != nullptr || storage.home.flash) return {};
+  auto range = heap(storage.nearness).allocate(storage.bytes);
+  if (!range) return range.error();
+  storage.range = *range;
+  storage.home.area = &heap(storage.nearness).area(*range);
+  storage.home.offset_bytes.fill(range->begin_bytes);
+  return {};
+}
+
+Result<std::uint32_t> Storages::add_flash(NodeIndex node, std::uint64_t bytes) {
+  if (auto opened = open_window(node); !opened) return opened.error();
+  auto flash = pool_.allocate_flash(node, bytes, FlashPolicy::kScratch);
+  if (!flash) return flash.error();
+  flash_.push_back(*flash);
+  return static_cast<std::uint32_t>(flash_.size() - 1);
+}
+
+void Storages::remove_flash(std::uint32_t index) {
+  HO_CHECK(flash_[index].has_value());
+  const auto freed = pool_.free_flash(*flash_[index]);
+  if (!freed) {
+    log(LogLevel::kWarning, "flash was not freed; the session's end will do it",
+        {{"reason", freed.error().message()}});
+  }
+  flash_[index].reset();
+}
+
+Result<void> Storages::open_window(NodeIndex node) {
+  const auto is_its = [&](const Window& window) { return window.node == node; };
+  if (std::any_of(windows_.begin(), windows_.end(), is_its)) return {};
+  auto arena = pool_.allocate_on(node, kWindowBytes);
+  if (!arena) return arena.error();
+  windows_.push_back({node, std::move(arena).value()});
+  return {};
+}
+
+Result<void> Storages::stage(Direction direction, const FlashPlace& flash, const ArenaMap& arena,
+                             std::uint64_t offset_bytes, std::uint64_t bytes) {
+  const auto at = std::find_if(flash_.begin(), flash_.end(), [&](const auto& one) {
+    return one && one->node == flash.node && one->extent.id == flash.extent;
+  });
+  HO_CHECK(at != flash_.end());
+  const auto ticket =
+      pool_.start_stage(direction, **at, flash.offset_bytes, arena, offset_bytes, bytes);
+  if (!ticket) return ticket.error();
+  return pool_.engine().wait(*ticket);
+}
+
+/// To flash by way of its node's window.
+Result<void> Storages::move(Direction direction, const StorageHome& home,
+                            std::span<std::byte> memory, const LocalHandles& handles) {
+  if (!home.flash) {
+    HO_CHECK(home.area != nullptr);
+    return pool_.move_registered(direction, *home.area->map,
+                                 home.area->begin_bytes + home.offset_bytes[0], memory, handles);
+  }
+  const auto window = std::find_if(windows_.begin(), windows_.end(),
+                                   [&](const Window& one) { return one.node == home.flash->node; });
+  HO_CHECK(window != windows_.end());
+  const ArenaMap& map = window->arena->map;
+  for (std::size_t at = 0; at < memory.size(); at += map.bytes()) {
+    const auto part = memory.subspan(at, std::min<std::size_t>(map.bytes(), memory.size() - at));
+    FlashPlace flash = *home.flash;
+    flash.offset_bytes += at;
+    const auto staged = [&] { return stage(direction, flash, map, 0, part.size()); };
+    const auto copied = [&] { return pool_.move_registered(direction, map, 0, part, handles); };
+    const bool in = direction == Direction::kGet;
+    if (auto first = in ? staged() : copied(); !first) return first;
+    if (auto second = in ? copied() : staged(); !second) return second;
+  }
+  return {};
+}
+
+Result<void> Storages::move_host(Direction direction, const StorageHome& home,
+                                 std::span<std::byte> memory) {
+  auto handles = pool_.register_memory(memory);
+  if (!handles) return handles.error();
+  auto moved = move(direction, home, memory, *handles);
+  pool_.unregister_memory(*handles);
+  return moved;
+}
+
+Result<void> Storages::move_device(Direction direction, HeldStorage& storage) {
+  if (device_.hosted()) {
+    HO_CHECK(storage.address != nullptr);
+    return move_host(direction, storage.home, {storage.address, storage.bytes});
+  }
+  HO_CHECK(storage.place.on_device &&
+           storage.place.device_offset_bytes + storage.bytes <= device_.arena.size());
+  const auto memory = device_.arena.subspan(storage.place.device_offset_bytes, storage.bytes);
+  return move(direction, storage.home, memory, arena_);
+}
+
+Result<void> Storages::store(HeldStorage& storage) {
+  HO_CHECK(storage.place.on_device);
+  if (auto home = give_home(storage); !home) return home;
+  if (auto moved = move_device(Direction::kPut, storage); !moved) {
+    return moved.error().at("storing " + storage.name);
+  }
+  storage.place.at_home = true;
+  storage.written = true;
+  return {};
+}
+
+Result<void> Storages::fetch(HeldStorage& storage) {
+  HO_CHECK(storage.place.at_home);
+  if (auto moved = move_device(Direction::kGet, storage); !moved) {
+    return moved.error().at("fetching " + storage.name);
+  }
+  storage.place.on_device = true;
+  return {};
+}
+
+Result<void> Storages::read(const HeldStorage& storage, std::span<std::byte> into) {
+  HO_CHECK(storage.place.at_home && into.size() == storage.bytes);
+  if (auto moved = move_host(Direction::kGet, storage.home, into); !moved) {
+    return moved.error().at("reading " + storage.name);
+  }
+  return {};
+}
+
+Result<void> Storages::write(HeldStorage& storage, std::span<const std::byte> data) {
+  HO_CHECK(data.size() == storage.bytes);
+  if (auto home = give_home(storage); !home) return home;
+  // Only read by a put; ports take one span type for both directions.
+  const std::span<std::byte> memory(const_cast<std::byte*>(data.data()), data.size());
+  if (auto moved = move_host(Direction::kPut, storage.home, memory); !moved) {
+    return moved.error().at("writing " + storage.name);
+  }
+  storage.place.at_home = true;
+  storage.written = true;
+  return {};
+}
+
+Result<void> Storages::store_staged(HeldStorage& storage, const HomeArea& staging) {
+  HO_CHECK(storage.place.staged);
+  const std::uint64_t begin = staging.begin_bytes + storage.place.staged_offset_bytes;
+  if (storage.persistent) {
+    HO_CHECK(storage.home.flash.has_value());
+    auto moved = stage(Direction::kPut, *storage.home.flash, *staging.map, begin, storage.bytes);
+    if (!moved) return moved.error().at("storing " + storage.name);
+    storage.place.at_home = true;
+    storage.written = true;
+    return {};
+  }
+  std::vector<std::byte> value(storage.bytes);
+  if (auto got = pool_.move_now(Direction::kGet, *staging.map, begin, value); !got) {
+    return got.error().at("storing " + storage.name);
+  }
+  storage.home = StorageHome{};
+  return write(storage, value);
+}
+
+Result<void> Storages::zero(HeldStorage& storage) {
+  if (storage.written || !(storage.home.flash || (storage.range && storage.range->used_before))) {
+    return {};
+  }
+  std::vector<std::byte> zeros(std::min(storage.bytes, kZerosBytes));
+  StorageHome part = storage.home;
+  for (std::uint64_t at = 0; at < storage.bytes; at += zeros.size()) {
+    const auto bytes = std::min<std::uint64_t>(zeros.size(), storage.bytes - at);
+    if (auto moved = move_host(Direction::kPut, part, std::span(zeros).first(bytes)); !moved) {
+      return moved.error().at("writing " + storage.name);
+    }
+    part.offset_bytes[0] += zeros.size();
+    if (part.flash) part.flash->offset_bytes += zeros.size();
+  }
+  storage.written = true;
+  return {};
+}
+
+}  // namespace ho::client

@@ -1,0 +1,135 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "client/pool/pool.hpp"
+#include "client/replay/home_heap.hpp"
+#include "client/replay/replay.hpp"
+#include "common/base/result.hpp"
+
+namespace ho::client {
+
+/// A storage's number in its runtime, whichever plans know it.
+using StorageNumber = Strong<struct StorageNumberTag, std::uint32_t>;
+
+/// Where a runtime's device bytes come from: an arena, in which plans have placed them, or the job,
+/// which places them itself.
+///
+/// Nothing of the runtime touches device bytes: transfers alone do, by the Transport that the
+/// pool's factory chose for the node. A device whose memory the processor cannot reach needs a
+/// Transport that copies there, and nothing else.
+struct DeviceMemory {
+  std::span<std::byte> arena;  ///< empty: take and drop are set
+  /// @return memory of so many bytes, or null. The job's thread, within its own calls.
+  void* (*take)(void* context, std::uint32_t storage, std::uint64_t bytes) = nullptr;
+  /// Takes memory back that take() gave, or the job named itself. Likewise.
+  void (*drop)(void* context, std::uint32_t storage, void* memory) = nullptr;
+  void* context = nullptr;
+
+  [[nodiscard]] bool hosted() const { return take != nullptr; }
+};
+
+/// One storage of a runtime. What a plan's steps alone make has an entry only where the job places
+/// device bytes.
+struct HeldStorage {
+  std::string name;
+  std::uint64_t bytes = 0;
+  bool persistent = false;  ///< plans share it by name; else of one plan, or of the job alone
+  StorageHome home;         ///< none before the first plan or eviction needs one
+  std::optional<HomeRange> range;  ///< what it has of a heap
+  Nearness nearness = Nearness::kNear;
+  /// Where its latest value is. Out of date while a plan that knows it runs.
+  ValuePlace place;
+  std::byte* address = nullptr;  ///< its bytes on the device, where the job places them; as `place`
+  bool written = false;          ///< it has had a value; else it is zeros
+};
+
+/// The storages of one runtime: their homes, where their values are while no plan runs, and the
+/// moves between home, device and the job's memory outside steps.
+///
+/// Owner thread: the job's. Moves wait for their ends, bounded by the transfers' deadlines. It is
+/// wrong to move a value that a running plan may move.
+class Storages {
+ public:
+  /// `pool` outlives it, `arena` is what the device memory's arena is registered as.
+  Storages(Pool& pool, const DeviceMemory& device, const LocalHandles& arena)
+      : pool_(pool),
+        device_(device),
+        arena_(arena),
+        near_(pool, Nearness::kNear, device.arena),
+        far_(pool, Nearness::kFar, device.arena) {}
+  ~Storages();
+  Storages(const Storages&) = delete;
+  Storages& operator=(const Storages&) = delete;
+
+  [[nodiscard]] StorageNumber add(HeldStorage storage);
+  void remove(StorageNumber number);
+  /// A persistent one.
+  [[nodiscard]] std::optional<StorageNumber> find(std::string_view name) const;
+  /// Null: no such storage.
+  [[nodiscard]] HeldStorage* get(StorageNumber number);
+  [[nodiscard]] HeldStorage& at(StorageNumber number);
+  /// Numbers are below this.
+  [[nodiscard]] std::uint32_t end() const { return static_cast<std::uint32_t>(held_.size()); }
+
+  [[nodiscard]] HomeHeap& heap(Nearness nearness) {
+    return nearness == Nearness::kFar ? far_ : near_;
+  }
+  /// Gives it a home in DDR where it has none. @return kExhausted, or the pool's failure.
+  [[nodiscard]] Result<void> give_home(HeldStorage& storage);
+  /// Flash of one node, with a window of DDR to reach it by. @return its index; the pool's failure.
+  [[nodiscard]] Result<std::uint32_t> add_flash(NodeIndex node, std::uint64_t bytes);
+  void remove_flash(std::uint32_t index);
+  [[nodiscard]] const FlashArena& flash(std::uint32_t index) const { return *flash_[index]; }
+
+  /// Device -> home. The value is on the device.
+  [[nodiscard]] Result<void> store(HeldStorage& storage);
+  /// Home -> device. The value is at home, and there is room on the device where `place` or
+  /// `address` says.
+  [[nodiscard]] Result<void> fetch(HeldStorage& storage);
+  /// Home -> the job's memory. The value is at home.
+  [[nodiscard]] Result<void> read(const HeldStorage& storage, std::span<std::byte> into);
+  /// The job's memory -> home, which has the latest value then. It is given a home.
+  [[nodiscard]] Result<void> write(HeldStorage& storage, std::span<const std::byte> data);
+  /// Staging slot -> home. The value is in the slot, which lies in `staging`. A persistent storage
+  /// has its home on flash; another one gets a home in DDR, since plans share its own on flash.
+  [[nodiscard]] Result<void> store_staged(HeldStorage& storage, const HomeArea& staging);
+  /// A home that has not had a value reads as zeros from now on.
+  [[nodiscard]] Result<void> zero(HeldStorage& storage);
+
+ private:
+  struct Window {
+    NodeIndex node;
+    std::unique_ptr<Arena> arena;
+  };
+  [[nodiscard]] Result<void> open_window(NodeIndex node);
+  [[nodiscard]] Result<void> move(Direction direction, const StorageHome& home,
+                                  std::span<std::byte> memory, const LocalHandles& handles);
+  [[nodiscard]] Result<void> move_device(Direction direction, HeldStorage& storage);
+  [[nodiscard]] Result<void> move_host(Direction direction, const StorageHome& home,
+                                       std::span<std::byte> memory);
+  [[nodiscard]] Result<void> stage(Direction direction, const FlashPlace& flash,
+                                   const ArenaMap& arena, std::uint64_t offset_bytes,
+                                   std::uint64_t bytes);
+
+  Pool& pool_;
+  const DeviceMemory device_;
+  const LocalHandles arena_;
+  HomeHeap near_;
+  HomeHeap far_;
+  std::vector<std::optional<HeldStorage>> held_;
+  std::vector<std::uint32_t> free_;
+  std::unordered_map<std::string, StorageNumber> by_name_;
+  std::vector<std::optional<FlashArena>> flash_;
+  std::vector<Window> windows_;  ///< one a node that has flash
+};
+
+}  // namespace ho::client
