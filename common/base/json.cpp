@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "common/base/check.hpp"
+#include "common/base/utf8.hpp"
 
 namespace ho {
 
@@ -17,27 +18,6 @@ void append_escape(std::string& out, unsigned code) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   out += "\\u";
   for (unsigned shift = 16; shift > 0; shift -= 4) out += kDigits[(code >> (shift - 4)) & 15U];
-}
-
-/// Length of the well-formed UTF-8 sequence at the front of `text`; 0 where there is none.
-std::size_t utf8_length(std::string_view text) {
-  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned lead = at(0);
-  const std::size_t length = lead < 0x80   ? 1
-                             : lead < 0xc2 ? 0
-                             : lead < 0xe0 ? 2
-                             : lead < 0xf0 ? 3
-                                           : 4;
-  if (length == 0 || lead > 0xf4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((at(i) & 0xc0U) != 0x80) return 0;
-  }
-  // The second byte reveals overlong forms, surrogates and code points beyond U+10FFFF.
-  if (lead == 0xe0 && at(1) < 0xa0) return 0;
-  if (lead == 0xed && at(1) > 0x9f) return 0;
-  if (lead == 0xf0 && at(1) < 0x90) return 0;
-  if (lead == 0xf4 && at(1) > 0x8f) return 0;
-  return length;
 }
 
 bool needs_escape(char c) {
