@@ -9,6 +9,7 @@
 #include "common/base/json.hpp"
 #include "common/base/log.hpp"
 #include "common/base/signals.hpp"
+#include "common/base/standard_streams.hpp"
 #include "common/cli/help.hpp"
 #include "common/cli/program.hpp"
 #include "daemon/node.hpp"
@@ -78,6 +79,7 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ho::open_standard_streams();
   ho::drop_library_signal_handlers();
   hold_end_signals();
   ho::cli::Program program("hyperoffloadd", "Gives this node's memory and flash to the pool.");

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "common/base/signals.hpp"
+#include "common/base/standard_streams.hpp"
 #include "tools/hyperoffload/command.hpp"
 
 namespace {
@@ -15,6 +16,7 @@ std::string default_pool() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ho::open_standard_streams();
   ho::drop_library_signal_handlers();
   ho::cli::Program program(
       "hyperoffload",

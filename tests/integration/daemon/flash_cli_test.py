@@ -3,6 +3,7 @@ the daemon serves its memory all the same, and says why it has no flash."""
 import ctypes
 import errno
 import json
+import os
 import pathlib
 import struct
 import subprocess
@@ -111,3 +112,18 @@ flash {{ path: "{folder}/flash" }}
     finally:
         process.terminate()
         process.wait(20)
+
+    # A daemon without stderr, or any of the three streams, does not write its log into the flash file.
+    for first in (2, 0):
+        process = start(lambda first=first: os.closerange(first, 3))
+        try:
+            wait_for_status()
+            for stream in range(first, 3):
+                assert os.readlink(f"/proc/{process.pid}/fd/{stream}") == "/dev/null"
+        finally:
+            process.terminate()
+            process.wait(20)
+        with open(folder / "flash", "rb") as flash:
+            assert flash.read(8) == b"Hflash01"
+    checked = subprocess.run([cli, "fsck", str(folder / "flash"), "-o", "json"], capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 0 and json.loads(checked.stdout)["notes"] == [], checked
