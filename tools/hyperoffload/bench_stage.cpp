@@ -74,7 +74,10 @@ int run(Console& console, const Arguments& arguments) {
   const bench::Leftover goes(path);
   std::ofstream(path).close();
   std::error_code failed;
-  fs::resize_file(path, align_up(arguments.size + arguments.size / 8 + 64 * kMiB, kMiB), failed);
+  fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write, failed);
+  if (!failed) {
+    fs::resize_file(path, align_up(arguments.size + arguments.size / 8 + 64 * kMiB, kMiB), failed);
+  }
   if (failed) return console.refuse(Error(Errc::kIo, path.string() + ": " + failed.message()));
   bench::OwnDaemon::Options daemon_options;
   daemon_options.segment_bytes = 64 * kMiB;

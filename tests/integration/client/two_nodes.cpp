@@ -29,6 +29,8 @@ std::string TwoNodes::config(int node) const {
 TwoNodes::TwoNodes(const PoolSpec& spec) : spec_(spec) {
   for (int node = 0; node < 2 && spec.flash_bytes > 0; ++node) {
     std::ofstream(flash_path(node)).close();
+    std::filesystem::permissions(
+        flash_path(node), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
     std::filesystem::resize_file(flash_path(node), spec.flash_bytes);
   }
   first_ = std::make_unique<DaemonProcess>(folder_, "n0", DaemonProcess::Spec{config(0), {}});

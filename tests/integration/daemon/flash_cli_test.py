@@ -61,6 +61,7 @@ with tempfile.TemporaryDirectory(dir="/var/tmp") as name:  # /tmp may be memory
     pool = f"unix:{folder}/c.sock"
     with open(folder / "flash", "wb") as flash:
         flash.truncate(16 << 20)
+    (folder / "flash").chmod(0o600)
     config = folder / "config.textproto"
     config.write_text(f'''
 node_id: 5 ddr_bytes: 16777216 segment_bytes: 2097152 unix_socket: "{folder}/c.sock"

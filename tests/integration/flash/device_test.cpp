@@ -4,6 +4,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <sstream>
 #include <thread>
 
 #include "common/base/prng.hpp"
@@ -31,7 +32,8 @@ TEST_CASE("flash device: each kind of unusable path has its own message") {
   SKIP_WITHOUT_FLASH(folder);
   const std::string path = folder.path("flash");
   CHECK(refusal(path) == "not-found: flash path " + path +
-                             ": does not exist; make it with: fallocate -l SIZE " + path);
+                             ": does not exist; make it with: (umask 077; fallocate -l SIZE " +
+                             path + ")");
   test::make_file(path, 100 * kKiB);
   CHECK(refusal(path) ==
         "invalid-argument: " + path + ": too small: 100 KiB, at least 1.00 MiB are needed");
@@ -70,6 +72,38 @@ TEST_CASE("flash device: a path that another process has open is in use, and fre
     REQUIRE(first.ok());
     CHECK(refusal(path) == "conflict: flash path " + path + ": in use by another daemon (locked)");
   }
+  CHECK(refusal(path).empty());
+}
+
+TEST_CASE("flash device: a file that other users can read or write is refused") {
+  const test::TempFolder folder;
+  SKIP_WITHOUT_FLASH(folder);
+  const std::string path = folder.path("flash");
+  test::make_file(path, 2 * kMiB);
+  for (const mode_t mode : {0644U, 0640U, 0620U, 0602U}) {
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+    std::ostringstream octal;
+    octal << "0" << std::oct << mode;
+    CHECK(refusal(path) == "permission-denied: flash path " + path +
+                               ": other users can read or write it (mode " + octal.str() +
+                               "); chmod 600 it");
+  }
+  REQUIRE(::chmod(path.c_str(), 0700) == 0);
+  CHECK(refusal(path).empty());
+}
+
+TEST_CASE("flash device: a process that can only read a file cannot keep it from being used") {
+  const test::TempFolder folder;
+  SKIP_WITHOUT_FLASH(folder);
+  const std::string path = folder.path("flash");
+  test::make_file(path, 2 * kMiB);
+  const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  REQUIRE(::flock(reader.get(), LOCK_EX) == 0);
+  CHECK(refusal(path).empty());
+  struct flock all {};
+  all.l_type = F_RDLCK;
+  // Waits: the system ends the last device's ring, and with it the lock, a little later.
+  REQUIRE(::fcntl(reader.get(), F_OFD_SETLKW, &all) == 0);
   CHECK(refusal(path).empty());
 }
 

@@ -22,6 +22,7 @@ def run(*words, code):
 def make(path, size):
     with open(path, "wb") as file:
         file.truncate(size)
+    os.chmod(path, 0o600)
 
 
 def fio_once(folder):

@@ -3,16 +3,19 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <thread>
 
+#include "common/base/log.hpp"
 #include "common/base/units.hpp"
 #include "daemon/tier/flash/device/device.hpp"
 
@@ -28,8 +31,9 @@ Error open_error(const std::string& name, DeviceMode mode) {
   const std::string what = "flash path " + name;
   switch (errno) {
     case ENOENT:
-      return Error(Errc::kNotFound,
-                   what + ": does not exist; make it with: fallocate -l SIZE " + name);
+      return Error(
+          Errc::kNotFound,
+          what + ": does not exist; make it with: (umask 077; fallocate -l SIZE " + name + ")");
     case EACCES:
     case EPERM:
     case EROFS:
@@ -85,11 +89,47 @@ Result<std::uint32_t> direct_alignment(const std::string& name, int fd) {
   return std::max(about.stx_dio_mem_align, about.stx_dio_offset_align);
 }
 
+/// A file holds what jobs keep in it, and secrets: only its owner may open it, who is this user or
+/// root. A block device may have a group, as distributions give one to all disks.
+Result<void> check_private(const std::string& name, const struct stat& info) {
+  const bool file = S_ISREG(info.st_mode);
+  const mode_t others = info.st_mode & (file ? S_IRWXG | S_IRWXO : S_IRWXO);
+  if ((others & (S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH)) != 0) {
+    std::array<char, 8> mode{};
+    std::snprintf(mode.data(), mode.size(), "%04o", info.st_mode & 07777U);
+    return Error(Errc::kPermissionDenied, "flash path " + name +
+                                              ": other users can read or write it (mode " +
+                                              mode.data() + "); chmod 600 it");
+  }
+  if (file && info.st_uid != 0 && info.st_uid != ::geteuid()) {
+    return Error(Errc::kPermissionDenied, "flash path " + name + ": belongs to another user (uid " +
+                                              std::to_string(info.st_uid) + ")");
+  }
+  return {};
+}
+
+/// The lock of a path is on its first byte, for writing: the system gives that lock only to a
+/// process that may write the path. One that can only read it could hold a lock for reading, or
+/// flock()'s, and so keep a daemon from starting.
 Result<void> lock(const std::string& name, int fd, DeviceMode mode) {
-  const int how = (mode == DeviceMode::kReadWrite ? LOCK_EX : LOCK_SH) | LOCK_NB;
+  struct flock mine {};
+  mine.l_type = mode == DeviceMode::kReadWrite ? F_WRLCK : F_RDLCK;
+  mine.l_whence = SEEK_SET;
+  mine.l_len = 1;
   for (int i = 0; i < kLockTries; ++i) {
-    if (::flock(fd, how) == 0) return {};
-    if (errno != EWOULDBLOCK && errno != EINTR) return errno_error(errno, "flash path " + name);
+    if (::fcntl(fd, F_OFD_SETLK, &mine) == 0) return {};
+    if (errno != EAGAIN && errno != EACCES && errno != EINTR) {
+      return errno_error(errno, "flash path " + name);
+    }
+    // Asked for a lock for reading, the system names only locks for writing as being in the way.
+    struct flock writer = mine;
+    writer.l_type = F_RDLCK;
+    if (::fcntl(fd, F_OFD_GETLK, &writer) != 0) return errno_error(errno, "flash path " + name);
+    if (writer.l_type == F_UNLCK && mode == DeviceMode::kReadWrite) {
+      log(LogLevel::kWarning, "a flash path is locked by a process that only reads it",
+          {{"path", name}});
+      return {};
+    }
     std::this_thread::sleep_for(kLockPause);
   }
   return Error(Errc::kConflict, "flash path " + name + ": in use by another daemon (locked)");
@@ -112,6 +152,9 @@ Result<OpenPath> open_path(const std::string& name, DeviceMode mode) {
   if (!out.fd.valid()) return open_error(name, mode);
   struct stat info {};
   if (::fstat(out.fd.get(), &info) != 0) return errno_error(errno, "flash path " + name);
+  if (mode == DeviceMode::kReadWrite) {
+    if (auto own = check_private(name, info); !own) return own.error();
+  }
   if (S_ISREG(info.st_mode)) {
     auto kept = check_file_system(name, out.fd.get());
     if (!kept) return kept.error();

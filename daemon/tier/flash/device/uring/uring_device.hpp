@@ -20,9 +20,9 @@ struct UringOptions {
 ///
 /// A path is a block device, or an existing file, which is allocated to its full length here.
 /// @return kUnsupported: io_uring is unavailable (the context has the reason), or the file system
-/// does not support O_DIRECT; kNotFound, kPermissionDenied, kConflict (locked by another process,
-/// mounted), kExhausted (the file system is full), kInvalidArgument (neither file nor block
-/// device), kIo. The context names the path.
+/// does not support O_DIRECT; kNotFound, kPermissionDenied (also where other users have access),
+/// kConflict (locked by another process, mounted), kExhausted (the file system is full),
+/// kInvalidArgument (neither file nor block device), kIo. The context names the path.
 [[nodiscard]] Result<std::unique_ptr<Device>> make_uring_device(const UringOptions& options);
 
 /// Whether this process may use io_uring on this kernel. @return kUnsupported with the reason.
