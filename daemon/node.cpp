@@ -125,6 +125,9 @@ Result<std::unique_ptr<flash::FlashLoop>> start_flash(const DaemonConfig& config
          {"capacity", format_bytes(path.capacity_bytes)},
          {"free", format_bytes(path.free_bytes)},
          {"written", format_bytes(path.wear.total_bytes)}});
+    if (path.unused_bytes == 0) continue;
+    log(LogLevel::kWarning, "a flash path has grown since it was formatted; its end is not used",
+        {{"path", path.name}, {"unused", format_bytes(path.unused_bytes)}});
   }
   return loop;
 }

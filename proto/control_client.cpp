@@ -239,7 +239,7 @@ Result<NodeStatus> ControlClient::status(TimePoint deadline) {
   for (const pb::FlashPathStatus& path : from.flash()) {
     out.flash.push_back({path.path(), path.capacity_bytes(), path.free_bytes(),
                          path.written_today_bytes(), path.written_total_bytes(),
-                         path.write_bytes_per_day_max(), path.read_only()});
+                         path.write_bytes_per_day_max(), path.read_only(), path.unused_bytes()});
   }
   out.flash_off = from.flash_off();
   for (const pb::Refusal& one : from.refusals()) out.refusals.push_back({one.cause(), one.count()});

@@ -89,6 +89,7 @@ struct FlashPathStatus {
   std::uint64_t written_total_bytes = 0;
   std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
   bool read_only = false;                     ///< true after an I/O error
+  std::uint64_t unused_bytes = 0;             ///< that the path has grown by since it was formatted
 };
 
 /// The number of refusals of one kind since the daemon's start.

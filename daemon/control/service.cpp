@@ -438,6 +438,7 @@ void Service::status(const Request& request, const Reply& reply) {
       to->set_written_total_bytes(path.wear.total_bytes);
       to->set_write_bytes_per_day_max(path.write_bytes_per_day_max);
       to->set_read_only(path.broken);
+      to->set_unused_bytes(path.unused_bytes);
     }
   }
   static_cast<void>(reply(response, {}));

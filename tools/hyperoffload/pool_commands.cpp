@@ -40,14 +40,17 @@ std::string flash_words(const NodeStatus& status) {
   std::uint64_t free = 0;
   std::uint64_t today = 0;
   bool read_only = false;
+  std::uint64_t unused = 0;
   for (const FlashPathStatus& path : status.flash) {
     capacity += path.capacity_bytes;
     free += path.free_bytes;
     today += path.written_today_bytes;
     read_only = read_only || path.read_only;
+    unused += path.unused_bytes;
   }
   return format_bytes(free) + " of " + format_bytes(capacity) + " free, " + format_bytes(today) +
-         " written today" + (read_only ? ", READ ONLY" : "");
+         " written today" + (unused > 0 ? ", " + format_bytes(unused) + " not used" : "") +
+         (read_only ? ", READ ONLY" : "");
 }
 
 /// "3.10 GiB", "off", "-".
@@ -188,6 +191,7 @@ void add_status_json(const StatusAnswer& answer, JsonWriter& json) {
         .field("written_total_bytes", path.written_total_bytes)
         .field("write_bytes_per_day_max", path.write_bytes_per_day_max)
         .field("read_only", path.read_only)
+        .field("unused_bytes", path.unused_bytes)
         .end();
   }
   json.end().field("flash_off", status.flash_off);

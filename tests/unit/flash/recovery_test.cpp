@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -360,4 +361,21 @@ TEST_CASE("flash store: paths that disagree about an extent are refused") {
   REQUIRE_FALSE(opened.ok());
   CHECK(opened.error().code() == Errc::kCorrupt);
   CHECK(opened.error().context() == "sim1: extent 1 differs between this path and another");
+}
+
+TEST_CASE("flash store: a path that has grown goes on as it was, and says so") {
+  Rig rig;
+  const ExtentId extent = rig.write_and_cut({5});
+  const auto small = rig.disks[0]->current();
+  auto grown = std::make_shared<test::SimDisk>(5 * kMiB);
+  grown->write(0, small, 0);
+  rig.disks[0] = grown;
+  REQUIRE(rig.open().ok());
+  auto into = bytes_of(64 * kKiB, 0);
+  CHECK(rig.read(extent, 0, into).done.code == Errc::kOk);
+  CHECK(rig.store->paths()[0].unused_bytes == 3 * kMiB);
+  const std::string said =
+      "sim0: has grown from 2.00 MiB to 5.00 MiB since it was formatted; what was added is not "
+      "used";
+  CHECK(std::count(rig.findings.begin(), rig.findings.end(), said) == 1);
 }

@@ -350,6 +350,28 @@ Result<Chosen> choose_superblock(BlockingIo& io, PathIndex which, Findings& find
   return Chosen{super, {same(first), same(second)}};
 }
 
+/// As recover(), without the path's name in errors and findings.
+Result<Volume> recover_path(BlockingIo& io, PathIndex which, Findings& findings) {
+  const auto chosen = choose_superblock(io, which, findings);
+  if (!chosen) return chosen.error();
+  const auto geometry = plan_geometry(chosen->super.path_bytes);
+  HO_CHECK(geometry.ok());
+  Volume volume(which, io.device().paths()[which.value()].name, chosen->super, *geometry);
+  volume.super_stands = chosen->stands;
+  if (auto replayed = Replay(io, volume, findings).run(); !replayed) {
+    return replayed.error();
+  }
+  auto space = volume.table.finish();
+  if (!space) return space.error();
+  volume.space = std::move(*space);
+  for (const auto& [id, shard] : volume.table.shards()) {
+    if (id.value() >= volume.next_extent) {
+      return Error(Errc::kCorrupt, "an extent has an id that was never assigned");
+    }
+  }
+  return volume;
+}
+
 }  // namespace
 
 void Volume::count_written(std::uint64_t bytes, std::uint32_t day) {
@@ -363,23 +385,18 @@ void Volume::count_written(std::uint64_t bytes, std::uint32_t day) {
 }
 
 Result<Volume> recover(BlockingIo& io, PathIndex which, Findings& findings) {
-  const std::string& name = io.device().paths()[which.value()].name;
-  const auto chosen = choose_superblock(io, which, findings);
-  if (!chosen) return chosen.error().at(name);
-  const auto geometry = plan_geometry(chosen->super.path_bytes);
-  HO_CHECK(geometry.ok());
-  Volume volume(which, name, chosen->super, *geometry);
-  volume.super_stands = chosen->stands;
-  if (auto replayed = Replay(io, volume, findings).run(); !replayed) {
-    return replayed.error().at(name);
-  }
-  auto space = volume.table.finish();
-  if (!space) return space.error().at(name);
-  volume.space = std::move(*space);
-  for (const auto& [id, shard] : volume.table.shards()) {
-    if (id.value() >= volume.next_extent) {
-      return Error(Errc::kCorrupt, name + ": an extent has an id that was never assigned");
-    }
+  const auto& [name, size_bytes] = io.device().paths()[which.value()];
+  Findings here;
+  auto volume = recover_path(io, which, here);
+  for (const std::string& one : here) findings.push_back(name + ": " + one);
+  if (!volume) return volume.error().at(name);
+  const std::uint64_t used = volume->geometry.path_bytes;
+  HO_CHECK(used <= size_bytes);
+  volume->unused_bytes = size_bytes - used;
+  if (volume->unused_bytes > 0) {
+    findings.push_back(name + ": has grown from " + format_bytes(used) + " to " +
+                       format_bytes(size_bytes) +
+                       " since it was formatted; what was added is not used");
   }
   return volume;
 }

@@ -35,6 +35,7 @@ struct Volume {
   std::uint64_t sequence = 0;    ///< sequence of the next frame
   std::uint64_t head_bytes = 0;  ///< end of the frames in the current area
   std::uint64_t unsaved_wear_bytes = 0;
+  std::uint64_t unused_bytes = 0;  ///< that the path has grown by since it was formatted
 
   /// Counts bytes written to the path.
   void count_written(std::uint64_t bytes, std::uint32_t day);

@@ -117,6 +117,7 @@ PathStatus StorePath::status() const {
   out.name = volume.name;
   out.capacity_bytes = std::uint64_t{volume.space.blocks()} * kBlockBytes;
   out.free_bytes = std::uint64_t{volume.space.free_blocks()} * kBlockBytes;
+  out.unused_bytes = volume.unused_bytes;
   out.wear = wear_today();
   out.write_bytes_per_day_max = budget.bytes_per_day_max();
   out.broken = journal.broken();

@@ -17,6 +17,7 @@ struct PathStatus {
   std::string name;
   std::uint64_t capacity_bytes = 0;  ///< for data
   std::uint64_t free_bytes = 0;
+  std::uint64_t unused_bytes = 0;  ///< that the path has grown by since it was formatted
   Wear wear;
   std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
   bool broken = false;                        ///< readable, but accepts no durable change
