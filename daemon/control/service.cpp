@@ -19,24 +19,12 @@ namespace {
 namespace pb = hyperoffload::v1;
 
 constexpr std::size_t kNameBytesMax = 255;
-constexpr int kSegmentsPerAnswerMax = 4096;  // about 60 bytes each
 
 std::string random_bytes(std::size_t count) {
   std::string out(count, '\0');
   // Up to 256 bytes never come in parts; fails only where the kernel has no such call.
   HO_CHECK(::getrandom(out.data(), count, 0) == static_cast<ssize_t>(count));
   return out;
-}
-
-std::uint64_t to_ms(Duration duration) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-  return static_cast<std::uint64_t>(std::max<std::int64_t>(ms, 0));
-}
-
-pb::Response answer_to(const pb::Request& request) {
-  pb::Response response;
-  response.set_id(request.id());
-  return response;
 }
 
 pb::Response refusal(std::uint64_t id, const Error& error) {
@@ -79,6 +67,17 @@ Service::Service(Pool& pool, Grants& grants, Staging& staging, DataLoop& data, c
       facts_(std::move(facts)),
       started_(clock.now()) {
   HO_CHECK(!facts_.nodes.empty());
+}
+
+std::uint64_t Service::to_ms(Duration duration) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(ms, 0));
+}
+
+Service::Response Service::answer_to(const Request& request) {
+  Response response;
+  response.set_id(request.id());
+  return response;
 }
 
 void Service::refuse(const Request& request, const Error& error, const Reply& reply) {
@@ -346,142 +345,6 @@ void Service::stage(const Request& request, const Reply& reply) {
     response.mutable_stage();
     static_cast<void>(reply(done ? response : refused("stage", id, done.error()), {}));
   });
-}
-
-void Service::flash_extents(const Request& request, const Reply& reply) {
-  pb::Response response = answer_to(request);
-  const auto listed = [this, response, reply](const Result<Staging::Page>& page) mutable {
-    if (!page) {
-      static_cast<void>(reply(refused("flash_extents", response.id(), page.error()), {}));
-      return;
-    }
-    auto* const body = response.mutable_flash_extents();
-    body->set_more(page->more);
-    for (const FlashExtentInfo& extent : page->extents) {
-      auto* out = body->add_extents();
-      out->set_extent_id(extent.id);
-      out->set_bytes(extent.length_bytes);
-      out->set_policy(static_cast<pb::FlashPolicy>(extent.policy));
-      out->set_session_id(extent.session.value());
-    }
-    static_cast<void>(reply(response, {}));
-  };
-  staging_.list(request.flash_extents().after_extent_id(), listed);
-}
-
-void Service::flash_erase(const Request& request, const PeerInfo& peer, const Reply& reply) {
-  if (!peer.administers) {
-    const Error error(Errc::kPermissionDenied,
-                      "only root and the daemon's own user may free another's extent, over the "
-                      "Unix socket");
-    return refuse(request, error, reply);
-  }
-  const std::uint64_t extent = request.flash_erase().extent_id();
-  pb::Response response = answer_to(request);
-  response.mutable_flash_erase();
-  staging_.erase(extent, [this, response, reply, extent, who = peer.description](const auto& done) {
-    if (done) {
-      log(LogLevel::kInfo, "flash extent erased",
-          {{"extent", std::to_string(extent)}, {"peer", who}});
-    }
-    static_cast<void>(
-        reply(done ? response : refused("flash_erase", response.id(), done.error()), {}));
-  });
-}
-
-void Service::nodes(const Request& request, const Reply& reply) {
-  pb::Response response = answer_to(request);
-  for (const NodeInfo& node : facts_.nodes) {
-    auto* out = response.mutable_nodes()->add_nodes();
-    out->set_node_id(node.node.value());
-    out->set_name(node.name);
-    for (const auto& address : node.control_addresses) out->add_control_addresses(address);
-  }
-  static_cast<void>(reply(response, {}));
-}
-
-void Service::status(const Request& request, const Reply& reply) {
-  pb::Response response = answer_to(request);
-  auto* out = response.mutable_status_body();
-  out->set_node_id(pool_.options().node.value());
-  out->set_node_name(pool_.options().node_name);
-  out->set_version(HO_VERSION);
-  out->set_uptime_ms(to_ms(clock_.now() - started_));
-  out->set_ddr_capacity_bytes(pool_.options().capacity_bytes);
-  out->set_ddr_granted_bytes(pool_.granted_bytes());
-  out->set_segment_bytes(pool_.options().segment_bytes);
-  out->set_page_kind(std::string(page_kind_name(grants_.page_kind())));
-  out->set_sessions(static_cast<std::uint32_t>(pool_.sessions().size()));
-  for (const auto& driver : data_.drivers()) out->add_drivers(driver.name);
-  for (const NumaShare& share : pool_.numa()) {
-    auto* to = out->add_numa();
-    to->set_node(share.node.value());
-    to->set_capacity_bytes(share.capacity_bytes);
-    to->set_granted_bytes(share.granted_bytes);
-  }
-  out->set_draining(pool_.draining());
-  out->set_flash_off(facts_.flash_off);
-  if (facts_.refusals) {
-    for (const Tally::Entry& entry : facts_.refusals->entries()) {
-      auto* to = out->add_refusals();
-      to->set_cause(entry.cause);
-      to->set_count(entry.count);
-    }
-  }
-  if (facts_.flash != nullptr) {
-    for (const flash::PathStatus& path : facts_.flash->status().paths) {
-      auto* to = out->add_flash();
-      to->set_path(path.name);
-      to->set_capacity_bytes(path.capacity_bytes);
-      to->set_free_bytes(path.free_bytes);
-      to->set_written_today_bytes(path.wear.day_bytes);
-      to->set_written_total_bytes(path.wear.total_bytes);
-      to->set_write_bytes_per_day_max(path.write_bytes_per_day_max);
-      to->set_read_only(path.broken);
-      to->set_unused_bytes(path.unused_bytes);
-    }
-  }
-  static_cast<void>(reply(response, {}));
-}
-
-void Service::sessions(const Request& request, const Reply& reply) {
-  pb::Response response = answer_to(request);
-  const TimePoint now = clock_.now();
-  response.mutable_sessions();
-  for (const auto& [id, session] : pool_.sessions()) {
-    auto* out = response.mutable_sessions()->add_sessions();
-    out->set_session_id(id.value());
-    out->set_name(session.name);
-    out->set_pid(session.pid);
-    out->set_peer(session.peer);
-    out->set_granted_bytes(pool_.granted_bytes(id));
-    out->set_lease_left_ms(to_ms(session.lease_end - now));
-    out->set_age_ms(to_ms(now - session.opened));
-  }
-  static_cast<void>(reply(response, {}));
-}
-
-void Service::segments(const Request& request, const Reply& reply) {
-  pb::Response response = answer_to(request);
-  auto* const body = response.mutable_segments();
-  const auto& all = pool_.segments();
-  for (auto at = all.upper_bound(SegmentId(request.segments().after_segment_id())); at != all.end();
-       ++at) {
-    const auto& [id, segment] = *at;
-    if (body->segments_size() == kSegmentsPerAnswerMax) {
-      body->set_more(true);
-      break;
-    }
-    auto* out = body->add_segments();
-    out->set_segment_id(id.value());
-    out->set_address(pool_.address(segment).bits());
-    out->set_bytes(pool_.options().segment_bytes);
-    out->set_session_id(segment.session.value());
-    out->set_driver(segment.driver);
-    out->set_page_kind(std::string(page_kind_name(grants_.page_kind(id))));
-    if (const auto numa = grants_.numa_node(id)) out->set_numa_node(numa->value());
-  }
-  static_cast<void>(reply(response, {}));
 }
 
 void Service::tick() {

@@ -88,6 +88,8 @@ class Service {
   void status(const Request& request, const Reply& reply);
   void sessions(const Request& request, const Reply& reply);
   void segments(const Request& request, const Reply& reply);
+  [[nodiscard]] static Response answer_to(const Request& request);
+  [[nodiscard]] static std::uint64_t to_ms(Duration duration);
   [[nodiscard]] Response refused(std::string_view kind, std::uint64_t id, const Error& error);
   [[nodiscard]] bool offers(const std::string& driver, const PeerInfo& peer) const;
 
