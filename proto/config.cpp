@@ -368,6 +368,13 @@ class Checker {
     if (from_.drain_ms() > 3'600'000) {
       complain("drain_ms", std::to_string(from_.drain_ms()) + " is not in 0 .. 3600000");
     }
+    constexpr std::uint64_t kDecade = 315'360'000;
+    const std::uint64_t unused_s = std::min(from_.flash_unused_s_max(), kDecade);
+    config_.flash_unused_max = std::chrono::seconds(unused_s);
+    if (unused_s != from_.flash_unused_s_max()) {
+      complain("flash_unused_s_max",
+               std::to_string(from_.flash_unused_s_max()) + " is not in 0 .. 315360000");
+    }
   }
 
   void others() {

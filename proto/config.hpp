@@ -75,6 +75,8 @@ struct DaemonConfig {
   std::optional<UcxSettings> ucx;
   std::vector<NodeInfo> nodes;  ///< the others
   std::vector<FlashPathSettings> flash;
+  /// A durable extent that no session had open for so long is freed; 0: never.
+  std::chrono::seconds flash_unused_max{0};
   LogLevel log_level = LogLevel::kInfo;
 };
 

@@ -1,5 +1,7 @@
 #include <control.pb.h>
 
+#include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -10,6 +12,15 @@
 namespace ho {
 
 namespace pb = hyperoffload::v1;
+
+namespace {
+
+/// Absurd answers of a broken node must not overflow.
+std::chrono::seconds to_seconds(std::uint64_t count) {
+  return std::chrono::seconds(std::min<std::uint64_t>(count, UINT32_MAX));
+}
+
+}  // namespace
 
 /// Frees an extent whose caller has given up waiting; without this a durable one would stay
 /// forever. On the I/O thread.
@@ -91,7 +102,9 @@ Result<std::vector<FlashExtentInfo>> ControlClient::flash_extents(TimePoint dead
       }
       last_id = from.extent_id();
       out.push_back({last_id, from.bytes(), static_cast<FlashPolicy>(from.policy()),
-                     SessionId(from.session_id())});
+                     SessionId(from.session_id()), from.owner(), from.label(),
+                     to_seconds(from.age_s()), to_seconds(from.unused_s())});
+      if (from.has_left_s()) out.back().left = to_seconds(from.left_s());
     }
     if (more && body.extents().empty())
       return control::senseless("a page is empty, but more should follow");

@@ -162,7 +162,13 @@ struct FlashExtentInfo {
   std::uint64_t id = 0;
   std::uint64_t length_bytes = 0;
   FlashPolicy policy = FlashPolicy::kScratch;
-  SessionId session{};  ///< a session that has it open; 0: none
+  SessionId session = {};  ///< a session that has it open; 0: none
+  std::string owner = {};  ///< "uid 1000", or the host of the job that made it
+  std::string label = {};  ///< the name of that job
+  std::chrono::seconds age{0};
+  std::chrono::seconds unused{0};  ///< since a session had it open
+  /// Until the daemon frees it, unless a session opens it; nullopt: never.
+  std::optional<std::chrono::seconds> left = {};
 };
 
 /// One chunk to move between an extent and a segment of the same session and node.

@@ -39,6 +39,7 @@ PeerInfo describe_peer(int fd) {
     peer.pid = static_cast<std::uint32_t>(credentials.pid);
     peer.description =
         "unix uid=" + std::to_string(credentials.uid) + " pid=" + std::to_string(credentials.pid);
+    peer.owner = "uid " + std::to_string(credentials.uid);
     return peer;
   }
   sockaddr_storage address{};
@@ -56,6 +57,7 @@ PeerInfo describe_peer(int fd) {
       port = ntohs(v4->sin_port);
     }
   }
+  peer.owner = text.data();
   peer.description = std::string("tcp ") + text.data() + ":" + std::to_string(port);
   return peer;
 }

@@ -170,6 +170,7 @@ void Service::open_session(const Request& request, const PeerInfo& peer, const R
   spec.name = name;
   spec.pid = peer.pid;
   spec.peer = peer.description;
+  spec.owner = peer.owner;
   spec.token = random_bytes(kSessionTokenBytes);
   const std::string token = spec.token;
   const std::string& driver = request.open_session().driver();
@@ -348,6 +349,7 @@ void Service::stage(const Request& request, const Reply& reply) {
 }
 
 void Service::tick() {
+  staging_.tick(clock_.now());
   for (const SessionId session : pool_.tick(clock_.now())) {
     log(LogLevel::kWarning, "lease lapsed",
         {{"session", std::to_string(session.value())},

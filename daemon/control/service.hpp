@@ -31,6 +31,7 @@ namespace ho::daemon {
 struct PeerInfo {
   bool same_node = false;    ///< came over the Unix socket: descriptors can pass
   std::uint32_t pid = 0;     ///< as the kernel (Unix) or the peer's hello (TCP) says
+  std::string owner;         ///< "uid 1000", or the host: what stays when a job runs again
   std::string description;   ///< "unix uid=0 pid=12", "tcp 127.0.0.1:4711"
   bool administers = false;  ///< root or this daemon's own user, over the Unix socket
 };

@@ -2,6 +2,7 @@
 #include <control.pb.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "common/base/log.hpp"
@@ -16,6 +17,10 @@ namespace {
 namespace pb = hyperoffload::v1;
 
 constexpr int kSegmentsPerAnswerMax = 4096;  // about 60 bytes each
+
+std::uint64_t to_s(std::chrono::seconds duration) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(duration.count(), 0));
+}
 
 }  // namespace
 
@@ -129,6 +134,11 @@ void Service::flash_extents(const Request& request, const Reply& reply) {
       out->set_bytes(extent.length_bytes);
       out->set_policy(static_cast<pb::FlashPolicy>(extent.policy));
       out->set_session_id(extent.session.value());
+      out->set_owner(extent.owner);
+      out->set_label(extent.label);
+      out->set_age_s(to_s(extent.age));
+      out->set_unused_s(to_s(extent.unused));
+      if (extent.left) out->set_left_s(to_s(*extent.left));
     }
     static_cast<void>(reply(response, {}));
   };

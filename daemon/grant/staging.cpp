@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/base/log.hpp"
 #include "common/base/units.hpp"
 
 namespace ho::daemon {
@@ -16,6 +17,9 @@ namespace ho::daemon {
 namespace {
 
 constexpr std::size_t kExtentsPerSessionMax = 65536;
+// How often all extents are looked at, and how late the logs may learn that one is in use.
+constexpr auto kSweepPeriod = std::chrono::minutes(10);
+constexpr auto kNotePeriod = std::chrono::hours(1);
 
 std::uint64_t random_secret() {
   std::uint64_t value = 0;
@@ -43,6 +47,10 @@ Error no_such_extent(std::uint64_t extent, SessionId session) {
 Staging::Staging(Pool& pool, Grants& grants, flash::FlashLoop* flash, asio::io_context& io,
                  Options options)
     : pool_(pool), grants_(grants), flash_(flash), io_(io), options_(std::move(options)) {
+  note_after_ = kNotePeriod;
+  if (options_.unused_max.count() > 0) {
+    note_after_ = std::clamp(options_.unused_max / 4, std::chrono::seconds(1), note_after_);
+  }
   if (flash_ == nullptr) return;
   flash_->listen([this] { asio::post(io_, [this] { collect(); }); });
   grants_.set_before_wipe([this](const auto& segments, std::function<void()> then) {
@@ -94,6 +102,7 @@ void Staging::adopt(SessionId session, std::uint64_t access, const flash::FlashA
   if (answer.error) return made(answer.error->at(options_.node_name));
   const std::uint64_t id = answer.extent.id.value();
   mine->second.extents[id] = answer.extent.length_bytes;
+  users_[id].insert(session);
   made(FlashExtent{id, access, answer.extent.length_bytes});
 }
 
@@ -101,15 +110,19 @@ void Staging::allocate(SessionId session, std::uint64_t bytes, FlashPolicy polic
   if (auto room = check_room(session); !room) return made(room.error());
   if (bytes == 0) return made(Error(Errc::kInvalidArgument, "the extent has no bytes"));
   flash::ExtentSpec spec;
-  spec.owner = {options_.instance, session.value(), random_secret()};
+  const SessionRecord& record = pool_.sessions().at(session);
+  spec.session = session.value();
+  spec.access = random_secret();
+  spec.owner = record.owner;
+  spec.label = record.name;
   spec.policy = policy == FlashPolicy::kDurable ? flash::Policy::kDurable : flash::Policy::kScratch;
   spec.length_bytes = bytes;
-  const std::uint64_t access = spec.owner.object;
   sessions_[session].asked_for += 1;
-  auto asked = ask(flash::CreateExtent{spec}, [this, session, access, made](const auto& answer) {
-    if (!answer.error && sessions_.count(session) == 0) drop(answer.extent.id);
-    adopt(session, access, answer, made);
-  });
+  auto asked = ask(flash::CreateExtent{spec},
+                   [this, session, access = spec.access, made](const auto& answer) {
+                     if (!answer.error && sessions_.count(session) == 0) drop(answer.extent.id);
+                     adopt(session, access, answer, made);
+                   });
   if (asked) return;
   sessions_[session].asked_for -= 1;
   made(asked.error());
@@ -124,11 +137,14 @@ void Staging::drop(flash::ExtentId extent) {
 void Staging::open(SessionId session, const FlashExtent& extent, Made made) {
   if (auto room = check_room(session); !room) return made(room.error());
   sessions_[session].asked_for += 1;
+  opening_.insert(extent.id);
   const flash::FindExtent find{flash::ExtentId(extent.id), extent.access};
-  auto asked = ask(find, [this, session, access = extent.access, made](const auto& answer) {
-    adopt(session, access, answer, made);
+  auto asked = ask(find, [this, session, extent, made](const auto& answer) {
+    opening_.erase(opening_.find(extent.id));
+    adopt(session, extent.access, answer, made);
   });
   if (asked) return;
+  opening_.erase(opening_.find(extent.id));
   sessions_[session].asked_for -= 1;
   made(asked.error());
 }
@@ -141,6 +157,17 @@ void Staging::free(SessionId session, std::uint64_t extent, Done done) {
   }
   if (auto asked = free_extent(extent, done); !asked) return done(asked.error());
   mine->second.extents.erase(extent);
+  forget_user(extent, session);
+}
+
+void Staging::forget_user(std::uint64_t extent, SessionId session) {
+  const auto used = users_.find(extent);
+  HO_CHECK(used != users_.end() && used->second.erase(session) == 1);
+  if (used->second.empty()) users_.erase(used);
+}
+
+bool Staging::in_use(std::uint64_t extent) const {
+  return users_.count(extent) > 0 || opening_.count(extent) > 0;
 }
 
 Result<void> Staging::free_extent(std::uint64_t extent, Done done) {
@@ -151,24 +178,68 @@ Result<void> Staging::free_extent(std::uint64_t extent, Done done) {
 /// Adds to each extent a session that has it open.
 Staging::Page Staging::page_of(const flash::FlashAnswer& answer) const {
   Page page;
-  page.more = answer.more;
+  page.more = answer.next.has_value();
   for (const flash::ExtentInfo& info : answer.listed) {
-    const auto policy =
+    FlashExtentInfo out;
+    out.id = info.id.value();
+    out.length_bytes = info.length_bytes;
+    out.policy =
         info.policy == flash::Policy::kDurable ? FlashPolicy::kDurable : FlashPolicy::kScratch;
-    page.extents.push_back({info.id.value(), info.length_bytes, policy, SessionId(0)});
-  }
-  if (page.extents.empty()) return page;
-  for (const auto& [session, mine] : sessions_) {
-    auto here = page.extents.begin();
-    for (auto at = mine.extents.lower_bound(here->id); at != mine.extents.end(); ++at) {
-      here = std::lower_bound(
-          here, page.extents.end(), at->first,
-          [](const FlashExtentInfo& one, std::uint64_t id) { return one.id < id; });
-      if (here == page.extents.end()) break;
-      if (here->id == at->first) here->session = session;
-    }
+    out.owner = info.about.owner;
+    out.label = info.about.label;
+    out.age = answer.time - info.about.created;
+    const auto used = users_.find(out.id);
+    if (used != users_.end()) out.session = *used->second.begin();
+    if (used == users_.end()) out.unused = answer.time - info.about.used;
+    if (expires(info)) out.left = options_.unused_max - out.unused;
+    page.extents.push_back(std::move(out));
   }
   return page;
+}
+
+bool Staging::expires(const flash::ExtentInfo& info) const {
+  return options_.unused_max.count() > 0 && info.policy == flash::Policy::kDurable;
+}
+
+/// Looks at one page of extents that were not in use lately, and begins again after kSweepPeriod.
+void Staging::tick(TimePoint now) {
+  if (!started_) started_ = now;
+  if (flash_ == nullptr || pool_.draining() || sweeping_ || now < next_sweep_) return;
+  // Jobs get time to come back after a restart.
+  const bool may_end = now - *started_ >= std::min<Duration>(options_.unused_max, kNotePeriod);
+  next_sweep_ = now + std::min<Duration>(kSweepPeriod, note_after_);
+  const flash::ListExtents unused{sweep_after_, note_after_};
+  const auto asked = ask(unused, [this, may_end](const auto& answer) { sweep(answer, may_end); });
+  sweeping_ = asked.ok();
+}
+
+void Staging::sweep(const flash::FlashAnswer& answer, bool may_end) {
+  sweeping_ = false;
+  sweep_after_ = answer.next.value_or(flash::ExtentId(0));
+  if (answer.next) next_sweep_ = TimePoint();  // the next page with the next tick
+  flash::NoteUsed used;
+  for (const flash::ExtentInfo& info : answer.listed) {
+    if (in_use(info.id.value())) {
+      used.extents.push_back(info.id);
+    } else if (may_end && expires(info) && answer.time - info.about.used >= options_.unused_max) {
+      end_unused(info);
+    }
+  }
+  // Where there is no room for it, the next sweep does it.
+  if (!used.extents.empty()) static_cast<void>(ask(std::move(used), [](const auto&) {}));
+}
+
+void Staging::end_unused(const flash::ExtentInfo& info) {
+  const auto done = [info](const Result<void>& freed) {
+    log(freed ? LogLevel::kInfo : LogLevel::kWarning,
+        freed ? "freed a flash extent that was not used" : "an unused flash extent was not freed",
+        {{"extent", std::to_string(info.id.value())},
+         {"bytes", format_bytes(info.length_bytes)},
+         {"owner", info.about.owner},
+         {"label", info.about.label},
+         {"error", freed ? "" : freed.error().message()}});
+  };
+  static_cast<void>(free_extent(info.id.value(), done));
 }
 
 void Staging::list(std::uint64_t after, Listed listed) {
@@ -178,15 +249,15 @@ void Staging::list(std::uint64_t after, Listed listed) {
   if (!asked) listed(asked.error());
 }
 
-/// A session that opens the extent at the same time, or later, gets kNotFound.
+/// A session that opens the extent later gets kNotFound.
 void Staging::erase(std::uint64_t extent, Done done) {
   if (flash_ == nullptr) return done(no_flash());
-  for (const auto& [session, mine] : sessions_) {
-    if (mine.extents.count(extent) == 0) continue;
-    return done(Error(Errc::kConflict, "extent " + std::to_string(extent) +
-                                           " is in use by session " +
-                                           std::to_string(session.value())));
+  const std::string name = "extent " + std::to_string(extent);
+  if (const auto used = users_.find(extent); used != users_.end()) {
+    return done(Error(Errc::kConflict, name + " is in use by session " +
+                                           std::to_string(used->second.begin()->value())));
   }
+  if (in_use(extent)) return done(Error(Errc::kConflict, name + " is being opened"));
   if (auto asked = free_extent(extent, done); !asked) done(asked.error());
 }
 
@@ -259,13 +330,18 @@ void Staging::stage(SessionId session, const StageSpec& spec, Done done) {
 void Staging::close_session(SessionId session, Grants::Ended answer) {
   const auto mine = sessions_.find(session);
   if (mine == sessions_.end()) return grants_.close_session(session, std::move(answer));
+  flash::NoteUsed used;
+  for (const auto& [extent, length] : mine->second.extents) {
+    forget_user(extent, session);
+    used.extents.push_back(flash::ExtentId(extent));
+  }
+  if (!used.extents.empty()) static_cast<void>(ask(std::move(used), [](const auto&) {}));
   sessions_.erase(mine);
   auto left = std::make_shared<int>(2);
   const auto one_done = [left, answer = std::move(answer)] {
     if (--*left == 0) answer();
   };
-  auto asked = ask(flash::EndSession{options_.instance, session.value()},
-                   [one_done](const auto&) { one_done(); });
+  auto asked = ask(flash::EndSession{session.value()}, [one_done](const auto&) { one_done(); });
   grants_.close_session(session, one_done);
   if (!asked) one_done();  // the flash thread has ended, and all scratch extents with it
 }

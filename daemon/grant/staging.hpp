@@ -1,12 +1,16 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/model/address.hpp"
 #include "daemon/grant/grants.hpp"
@@ -29,8 +33,8 @@ class Staging {
  public:
   struct Options {
     std::string node_name;
-    std::uint64_t instance =
-        0;                  ///< this run of the daemon; extents of earlier runs have no session
+    /// A durable extent that no session had open for this time is freed; 0: never.
+    std::chrono::seconds unused_max{0};
     std::string flash_off;  ///< why configured flash is unavailable
   };
   using Made = std::function<void(const Result<FlashExtent>&)>;
@@ -58,6 +62,11 @@ class Staging {
   /// no session has open.
   void list(std::uint64_t after, Listed listed);
   void erase(std::uint64_t extent, Done done);
+
+  /// Notes which durable extents are in use, and frees those that no session had open for
+  /// `unused_max`, but none in the first hour after the start (or `unused_max`, if that is less).
+  /// To be called every Pool::tick_period().
+  void tick(TimePoint now);
 
   /// Ends the session's scratch extents, cancels transfers that have not begun, and closes the
   /// session. Answers when its memory and its flash are free.
@@ -92,6 +101,11 @@ class Staging {
              const Made& made);
   void drop(flash::ExtentId extent);
   [[nodiscard]] Result<void> free_extent(std::uint64_t extent, Done done);
+  [[nodiscard]] bool in_use(std::uint64_t extent) const;
+  void forget_user(std::uint64_t extent, SessionId session);
+  [[nodiscard]] bool expires(const flash::ExtentInfo& info) const;
+  void sweep(const flash::FlashAnswer& answer, bool may_end);
+  void end_unused(const flash::ExtentInfo& info);
   [[nodiscard]] Page page_of(const flash::FlashAnswer& answer) const;
   [[nodiscard]] Result<void> check_room(SessionId session);
   [[nodiscard]] Result<std::span<std::byte>> check_stage(SessionId session, const StageSpec& spec);
@@ -106,8 +120,15 @@ class Staging {
   asio::io_context& io_;
   const Options options_;
   std::map<SessionId, SessionExtents> sessions_;
+  std::map<std::uint64_t, std::set<SessionId>> users_;  ///< which sessions have an extent open
+  std::multiset<std::uint64_t> opening_;                ///< extents that sessions have asked for
   std::map<SegmentId, Used> used_;
   std::vector<Ending> endings_;
+  std::optional<TimePoint> started_;   ///< the first tick
+  std::chrono::seconds note_after_{};  ///< extents in use that were not noted for so long are noted
+  flash::ExtentId sweep_after_;
+  TimePoint next_sweep_;
+  bool sweeping_ = false;
   std::size_t open_ = 0;  ///< requests to the flash thread without an answer yet
 };
 

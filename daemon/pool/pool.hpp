@@ -20,6 +20,7 @@ struct SessionSpec {
   std::string name;
   std::uint32_t pid = 0;
   std::string peer;   ///< for people
+  std::string owner;  ///< the peer without what changes between its runs, for people
   std::string token;  ///< the secret that later requests must carry
 };
 
@@ -42,6 +43,7 @@ struct SessionRecord {
   std::string name;
   std::uint32_t pid = 0;
   std::string peer;
+  std::string owner;
   std::string token;
   TimePoint opened;
   TimePoint lease_end;

@@ -29,8 +29,9 @@ namespace {
 constexpr std::size_t kPairsMin = 21;
 // Shorter turns measure how a turn begins. The default of --seconds makes them half a second.
 constexpr Duration kTurnMin = std::chrono::milliseconds(50);
-/// Whose extents a measurement makes; those of one that was killed are freed by the next.
-constexpr flash::Owner kOwner{0x66'6c'61'73'68'2d'62'65, 0, 0};  // "flash-be"
+/// The label of extents that a measurement makes; those of one that was killed are freed by the
+/// next.
+constexpr const char* kLabel = "hyperoffload bench flash";
 constexpr Duration kTurnMax = std::chrono::seconds(2);
 
 /// A file made for the measurement, gone at the end.
@@ -202,7 +203,7 @@ Result<std::unique_ptr<StoreLoop>> open_loop(FlashBenchOptions options) {
   auto store = flash::ExtentStore::open(std::move(*device), about, findings);
   if (!store) return store.error();
   for (const flash::ExtentInfo& info : (*store)->extents()) {
-    if (info.owner != kOwner) {
+    if (info.about.label != kLabel) {
       return Error(Errc::kConflict, options.path + ": holds extents; give a file of its own");
     }
     if (auto gone = free_extent(**store, info.id); !gone) return gone.error();
@@ -217,7 +218,7 @@ Result<std::unique_ptr<StoreLoop>> open_loop(FlashBenchOptions options) {
                                              ", less than one operation");
   }
   flash::ExtentSpec spec;
-  spec.owner = kOwner;
+  spec.label = kLabel;
   spec.length_bytes = options.area_bytes;
   spec.policy = options.policy;
   auto extent = (*store)->create(spec);

@@ -1,5 +1,8 @@
 // flash ls, flash free: what takes space on the pool's flash, and giving back what no job will.
+#include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +41,19 @@ std::string policy_word(FlashPolicy policy) {
   return policy == FlashPolicy::kDurable ? "durable" : "scratch";
 }
 
+std::string word_or_dash(const std::string& word) { return word.empty() ? "-" : word; }
+
+std::uint64_t seconds(std::chrono::seconds time) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(time.count(), 0));
+}
+
+/// In days from two days on.
+std::string time_words(std::chrono::seconds time) {
+  constexpr auto kDay = std::chrono::seconds(std::chrono::days(1));
+  if (time >= 2 * kDay) return std::to_string(time / kDay) + " d";
+  return format_duration_ns(seconds(time) * 1'000'000'000);
+}
+
 PoolCommand<Extents> listing() {
   constexpr auto kRight = Table::Align::kRight;
   PoolCommand<Extents> command;
@@ -53,12 +69,19 @@ PoolCommand<Extents> listing() {
                      {"EXTENT", Table::Shown::kAlways, kRight},
                      {"POLICY"},
                      {"BYTES", Table::Shown::kAlways, kRight},
-                     {"SESSION", Table::Shown::kAlways, kRight}};
+                     {"SESSION", Table::Shown::kAlways, kRight},
+                     {"OWNER"},
+                     {"LABEL"},
+                     {"AGE", Table::Shown::kAlways, kRight},
+                     {"UNUSED", Table::Shown::kWide, kRight},
+                     {"FREED IN", Table::Shown::kWide, kRight}};
   command.add_rows = [](const NodeInfo& node, const Extents& extents, Table& table) {
     for (const FlashExtentInfo& one : extents) {
       table.add({std::to_string(node.node.value()), std::to_string(one.id), policy_word(one.policy),
                  format_bytes(one.length_bytes),
-                 one.session.value() == 0 ? "-" : std::to_string(one.session.value())});
+                 one.session.value() == 0 ? "-" : std::to_string(one.session.value()),
+                 word_or_dash(one.owner), word_or_dash(one.label), time_words(one.age),
+                 time_words(one.unused), one.left ? time_words(*one.left) : "-"});
     }
   };
   command.add_json = [](const Extents& extents, JsonWriter& json) {
@@ -69,7 +92,12 @@ PoolCommand<Extents> listing() {
           .field("policy", policy_word(one.policy))
           .field("bytes", one.length_bytes)
           .field("session_id", one.session.value())
-          .end();
+          .field("owner", one.owner)
+          .field("label", one.label)
+          .field("age_s", seconds(one.age))
+          .field("unused_s", seconds(one.unused));
+      if (one.left) json.field("left_s", seconds(*one.left));
+      json.end();
     }
     json.end();
   };

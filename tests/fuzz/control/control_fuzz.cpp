@@ -71,7 +71,7 @@ struct Daemon {
   std::unique_ptr<ho::daemon::DataLoop> data = make_loop();
   ho::daemon::Grants grants{pool, *data, io, ho::daemon::PagePlan{}};
   std::unique_ptr<ho::flash::FlashLoop> flash = make_flash();
-  ho::daemon::Staging staging{pool, grants, flash.get(), io, {"n", 1, ""}};
+  ho::daemon::Staging staging{pool, grants, flash.get(), io, {"n", {}, ""}};
   ho::daemon::Service service{pool, grants, staging, *data, clock, {"boot", 1, {ho::NodeInfo{}}}};
 };
 
@@ -87,7 +87,7 @@ void run_until(Daemon& daemon, const std::function<bool()>& done) {
 /// progress.
 /// @return the only answer.
 pb::Response ask(Daemon& daemon, const pb::Request& request) {
-  const ho::daemon::PeerInfo peer{true, 1, "fuzz", true};
+  const ho::daemon::PeerInfo peer{true, 1, "fuzz", "fuzz", true};
   pb::Response answer;
   int answers = 0;
   daemon.service.handle(
@@ -218,7 +218,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     ++answers;
     return true;
   };
-  static_cast<void>(daemon.service.hello(request, {true, 1, "fuzz"}, reply));
+  static_cast<void>(daemon.service.hello(request, {true, 1, "fuzz", "fuzz"}, reply));
   HO_CHECK(answers == 1);
   Session session(daemon);
   if (request.has_stage() || request.has_flash_free() || request.has_flash_erase()) {

@@ -104,7 +104,9 @@ flash {{ path: "{folder}/flash" }}
         (one,) = extents()
         assert one["session_id"] == 0, one
         table = run("flash", "ls").stdout
-        assert "durable" in table and "3.00 MiB" in table, table
+        assert "durable" in table and "3.00 MiB" in table and "leaver" in table, table
+        assert one["owner"] == f"uid {os.getuid()}" and one["label"] == "leaver", one
+        assert one["age_s"] < 600 and one["unused_s"] < 600 and "left_s" not in one, one
         freed = run("flash", "free", named)
         assert freed.returncode == 0 and named in freed.stdout and freed.stderr == "", freed
         assert extents() == []

@@ -90,7 +90,7 @@ struct Control {
   Pool pool{pool_options(), clock.now()};
   std::unique_ptr<DataLoop> data = make_loop();
   Grants grants{pool, *data, io, PagePlan{}};
-  Staging staging{pool, grants, nullptr, io, {"n", 1, ""}};
+  Staging staging{pool, grants, nullptr, io, {"n", {}, ""}};
   Service service{pool, grants, staging, *data, clock, {"boot", 1, {NodeInfo{}}}};
   Server server;
 };

@@ -26,19 +26,22 @@ constexpr auto kOut = StageDirection::kOut;
 
 /// A daemon with one flash file.
 struct FlashNode {
-  explicit FlashNode(std::uint64_t bytes = 16 * kMiB) {
+  explicit FlashNode(std::uint64_t bytes = 16 * kMiB, std::string more_config = "")
+      : more(std::move(more_config)) {
     test::make_file(path, bytes);
     why_not = test::no_flash_here(path);
     if (why_not.empty()) start();
   }
   void start() {
     const std::string tag = "daemon" + std::to_string(starts++);
-    daemon.emplace(folder, tag, DaemonProcess::Spec{test::with_flash(folder, path), {}, false});
+    const std::string config = test::with_flash(folder, path) + more;
+    daemon.emplace(folder, tag, DaemonProcess::Spec{config, {}, false});
   }
   [[nodiscard]] std::string address() const { return test::unix_address(folder); }
 
   test::TempFolder folder;
   std::string path = folder.file("flash");
+  std::string more;
   std::string why_not;
   std::optional<DaemonProcess> daemon;
   int starts = 0;
@@ -358,6 +361,58 @@ TEST_CASE("stage: who runs the node sees every extent, and frees what no session
   CHECK(client.flash_free_bytes() == before + kMiB);
   CHECK(client.control().flash_erase(durable.id, test::soon()).error().code() == Errc::kNotFound);
   CHECK(client.control().flash_extents(test::soon())->size() == 2);
+}
+
+TEST_CASE("stage: extents are listed with their owner, label and age") {
+  FlashNode node;
+  SKIP_WITHOUT_FLASH(node);
+  StagingClient client(node.address());
+  const FlashExtent extent = client.allocate(kMiB, FlashPolicy::kDurable);
+  const auto in_use = client.control().flash_extents(test::soon());
+  REQUIRE(in_use.ok());
+  REQUIRE(in_use->size() == 1);
+  CHECK(in_use->front().owner == "uid " + std::to_string(::getuid()));
+  CHECK(in_use->front().label == "staging");
+  CHECK(in_use->front().age < std::chrono::minutes(10));
+  CHECK_FALSE(in_use->front().left.has_value());
+  // After a restart too, when its job is gone.
+  node.daemon->send(SIGKILL);
+  static_cast<void>(node.daemon->wait());
+  node.start();
+  const auto left = test::connect(node.address())->flash_extents(test::soon());
+  REQUIRE(left.ok());
+  REQUIRE(left->size() == 1);
+  CHECK(left->front().id == extent.id);
+  CHECK(left->front().owner == in_use->front().owner);
+  CHECK(left->front().label == "staging");
+  CHECK(left->front().session == SessionId(0));
+}
+
+TEST_CASE("stage: a durable extent that no session had open for its time is freed") {
+  FlashNode node(16 * kMiB, "flash_unused_s_max: 3\n");
+  SKIP_WITHOUT_FLASH(node);
+  StagingClient client(node.address());
+  const FlashExtent kept = client.allocate(kMiB, FlashPolicy::kDurable);
+  FlashExtent left;
+  {
+    StagingClient gone(node.address());
+    left = gone.allocate(kMiB, FlashPolicy::kDurable);
+    REQUIRE(gone.control().close_session(gone.session(), test::soon()));
+  }
+  const auto before = client.control().flash_extents(test::soon());
+  REQUIRE(before.ok());
+  REQUIRE(before->size() == 2);
+  CHECK(before->back().left <= std::chrono::seconds(3));
+  CHECK(test::eventually(std::chrono::seconds(30), [&] {
+    const auto listed = client.control().flash_extents(test::soon());
+    REQUIRE(listed.ok());
+    return listed->size() == 1;
+  }));
+  CHECK(client.control().flash_open(client.session(), left, test::soon()).error().code() ==
+        Errc::kNotFound);
+  test::fill(client.memory().first(kMiB), 5);
+  CHECK(client.stage(client.spec(kOut, kept, 0, 0, kMiB)).ok());
+  CHECK(node.daemon->err().find("label=staging") != std::string::npos);
 }
 
 TEST_CASE("stage: extents are listed in pages, in order, without a gap") {

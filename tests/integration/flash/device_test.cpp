@@ -150,7 +150,7 @@ TEST_CASE("flash device: extents over several files survive a restart, whatever 
   {
     auto store = test::open_store(paths, 1);
     REQUIRE(store.ok());
-    const auto made = (*store)->create({{1, 2, 3}, length, Policy::kDurable});
+    const auto made = (*store)->create({length, Policy::kDurable, 0, 77, "uid 1000", "trainer"});
     REQUIRE(made.ok());
     extent = *made;
     // Misaligned in memory and on the path; then overwritten in two halves.
@@ -167,7 +167,10 @@ TEST_CASE("flash device: extents over several files survive a restart, whatever 
   auto store = test::open_store(paths, 2);
   REQUIRE(store.ok());
   REQUIRE((*store)->find(extent).has_value());
-  CHECK((*store)->find(extent)->owner == Owner{1, 2, 3});
+  CHECK((*store)->find(extent)->about.owner == "uid 1000");
+  CHECK((*store)->find(extent)->about.label == "trainer");
+  CHECK((*store)->opens(extent, 77));
+  CHECK_FALSE((*store)->opens(extent, 78));
   std::vector<std::byte> back(length);
   REQUIRE((*store)->submit(test::read_op(OpId(3), extent, 0, back)).ok());
   CHECK(test::wait_for_one(**store).done.code == Errc::kOk);
@@ -185,7 +188,7 @@ TEST_CASE("flash device: reads of a truncated file fail with an I/O error") {
   test::make_file(path, 4 * kMiB);
   auto store = test::open_store({path}, 1);
   REQUIRE(store.ok());
-  const auto extent = (*store)->create({{1, 1, 1}, 64 * kKiB, Policy::kScratch});
+  const auto extent = (*store)->create({64 * kKiB, Policy::kScratch});
   REQUIRE(extent.ok());
   std::vector<std::byte> data(64 * kKiB, std::byte{3});
   REQUIRE((*store)->submit(test::write_op(OpId(1), *extent, 0, data)).ok());

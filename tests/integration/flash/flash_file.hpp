@@ -36,7 +36,7 @@ inline Result<std::unique_ptr<flash::ExtentStore>> open_store(const std::vector<
   if (!device) return device.error();
   flash::ExtentStore::Options options;
   options.salt = salt;
-  options.day = 1;
+  options.time = std::chrono::sys_days(std::chrono::days(1));
   options.new_set[0] = std::byte{1};
   flash::Findings findings;
   return flash::ExtentStore::open(std::move(*device), options, findings);

@@ -40,6 +40,8 @@ void fill_block(std::byte* block, const Ack& ack) {
   }
 }
 
+std::uint64_t object_of(const ExtentInfo& info) { return std::stoull(info.about.label); }
+
 /// Writes random runs of blocks forever, and reports the acknowledged ones.
 [[noreturn]] void write_until_killed(const std::vector<std::string>& paths, int report,
                                      std::uint64_t round) {
@@ -47,11 +49,12 @@ void fill_block(std::byte* block, const Ack& ack) {
   auto store = test::open_store(paths, round);
   if (!store) ::_exit(2);
   std::map<std::uint64_t, ExtentId> extents;
-  for (const ExtentInfo& info : (*store)->extents()) extents[info.owner.object] = info.id;
+  for (const ExtentInfo& info : (*store)->extents()) extents[object_of(info)] = info.id;
   for (std::uint64_t object = 0; object < kExtents; ++object) {
     if (extents.count(object) != 0) continue;
+    const std::string label = std::to_string(object);
     const auto made =
-        (*store)->create({{1, 1, object}, kExtentBlocks * kBlockBytes, Policy::kDurable});
+        (*store)->create({kExtentBlocks * kBlockBytes, Policy::kDurable, 0, 0, "", label});
     if (!made) ::_exit(3);
     extents[object] = *made;
   }
@@ -112,8 +115,8 @@ void collect(int report, std::chrono::milliseconds time, Acked& acked) {
 void check_all(ExtentStore& store, const Acked& acked, std::uint64_t round) {
   std::map<std::uint64_t, ExtentId> extents;
   for (const ExtentInfo& info : store.extents()) {
-    CHECK(info.owner.object < kExtents);
-    CHECK(extents.emplace(info.owner.object, info.id).second);
+    CHECK(object_of(info) < kExtents);
+    CHECK(extents.emplace(object_of(info), info.id).second);
   }
   store.check_space();
   AlignedMemory memory(kBlockBytes);

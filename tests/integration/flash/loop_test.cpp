@@ -62,7 +62,7 @@ class Rig {
                     std::span<std::byte> memory) {
     return push(StageBytes{session, {OpId(), direction, extent, 0, memory}, memory});
   }
-  std::size_t end(std::uint64_t session) { return push(EndSession{1, session}); }
+  std::size_t end(std::uint64_t session) { return push(EndSession{session}); }
   FlashAnswer wait(std::size_t number) {
     const SteadyClock clock;
     const TimePoint end = clock.now() + std::chrono::seconds(60);
@@ -81,7 +81,7 @@ class Rig {
     return answer.error ? answer.error->code() : Errc::kOk;
   }
   ExtentId create(std::uint64_t session, std::uint64_t bytes, Policy policy) {
-    const FlashAnswer answer = wait(push(CreateExtent{{{1, session, 1}, bytes, policy}}));
+    const FlashAnswer answer = wait(push(CreateExtent{{bytes, policy, session}}));
     REQUIRE_FALSE(answer.error.has_value());
     return answer.extent.id;
   }
@@ -201,12 +201,12 @@ TEST_CASE("flash loop: extents are listed page by page, each once, while others 
   for (std::size_t i = 0; i < kCount; ++i) static_cast<void>(rig.create(1, 4096, Policy::kScratch));
   const FlashAnswer first = rig.wait(rig.push(ListExtents{}));
   REQUIRE(first.listed.size() == FlashLoop::kListMax);
-  CHECK(first.more);
+  CHECK(first.next == first.listed.back().id);
   const ExtentId last = first.listed.back().id;
   REQUIRE(rig.code(rig.push(FreeExtent{last})) == Errc::kOk);
   const FlashAnswer second = rig.wait(rig.push(ListExtents{last}));
   CHECK(second.listed.size() == kCount - FlashLoop::kListMax);
-  CHECK_FALSE(second.more);
+  CHECK_FALSE(second.next.has_value());
   CHECK(second.listed.front().id > last);
 }
 

@@ -37,7 +37,7 @@ void populate(const std::string& path) {
   std::uint64_t under_way = 0;
   while (made < kExtents || under_way > 0) {
     while (made < kExtents) {
-      const auto extent = (*store)->create({{1, 1, made}, kExtentBytes, Policy::kDurable});
+      const auto extent = (*store)->create({kExtentBytes, Policy::kDurable});
       if (!extent) {
         REQUIRE(extent.error().code() == Errc::kBusy);
         break;

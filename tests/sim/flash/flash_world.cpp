@@ -38,7 +38,7 @@ bool FlashWorld::open(const SimFlashFaults& faults) {
   options.ops_max = 4 + random_.below(28);
   options.bounce_buffers = 1 + random_.below(2);
   options.salt = ++salt_;
-  options.day = 1;
+  options.time = std::chrono::sys_days(std::chrono::days(1));
   options.frame_data_bytes_min = kBlockBytes << random_.below(6);
   options.new_set[0] = std::byte{7};
   faulty_ = faults.io_error > 0 || faults.no_space > 0 || faults.dies_after != UINT64_MAX;
@@ -75,7 +75,9 @@ void FlashWorld::act() {
 
 void FlashWorld::create() {
   flash::ExtentSpec spec;
-  spec.owner = {salt_, session_, random_.below(100)};
+  spec.session = (salt_ << 32U) + session_;
+  spec.access = random_.next();
+  spec.label = "object " + std::to_string(random_.below(100));
   const std::uint64_t most = random_.below(4) == 0 ? 2 * kMiB : 64 * kKiB;
   spec.length_bytes = 1 + random_.below(most);
   spec.policy = random_.below(4) == 0 ? Policy::kScratch : Policy::kDurable;
@@ -160,10 +162,10 @@ void FlashWorld::free_one() {
 void FlashWorld::end_session() {
   drain();
   if (device_->dead()) return;
-  store_->end_session(salt_, session_);
+  store_->end_session((salt_ << 32U) + session_);
   std::erase_if(models_, [&](const auto& entry) {
     return entry.second.spec.policy == Policy::kScratch &&
-           entry.second.spec.owner.instance == salt_;
+           entry.second.spec.session == (salt_ << 32U) + session_;
   });
   ++session_;
 }
@@ -392,7 +394,7 @@ void FlashWorld::verify() {
     const auto known = models_.find(id);
     if (known == models_.end()) {
       complain("a phantom: extent " + std::to_string(id.value()));
-    } else if (known->second.spec.owner != info.owner ||
+    } else if (known->second.spec.label != info.about.label ||
                known->second.spec.length_bytes != info.length_bytes) {
       complain("an extent changed its identity");
     }

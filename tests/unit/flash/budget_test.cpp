@@ -26,7 +26,7 @@ TEST_CASE("flash store: a path with the most durable extents that its log allows
   REQUIRE(rig.open().ok());
   const ExtentId empty = rig.create(kMiB);
   for (;;) {
-    const auto made = rig.store->create({{1, 1, 1}, 128 * kKiB, Policy::kDurable});
+    const auto made = rig.store->create({128 * kKiB, Policy::kDurable});
     if (made.ok() || made.error().code() == Errc::kBusy) {
       REQUIRE(rig.store->poll({}) == 0);
       continue;

@@ -85,7 +85,7 @@ TEST_CASE("flash layout: another format version is named and refused") {
   block[8] = std::byte{kFormatVersion + 1};
   const auto refused = decode_superblock(span);
   CHECK(refused.error().code() == Errc::kUnsupported);
-  CHECK(refused.error().context() == "format version 5; this program knows 4");
+  CHECK(refused.error().context() == "format version 6; this program knows 5");
   block[8] = std::byte{kFormatVersion - 1};
   CHECK(decode_superblock(span).error().code() == Errc::kUnsupported);
 }
@@ -137,16 +137,25 @@ TEST_CASE("flash layout: records decode as they were encoded, truncated ones are
   RecordWriter out(memory);
   const std::vector<std::uint64_t> sums{3, 4, UINT64_MAX};
   const std::vector<BlockRun> runs{{5, 7}, {UINT32_MAX, 1}, {0, kRunBlocksMax}};
-  Record create{Record::Kind::kCreate, ExtentId(9), {1, 2, 3}, 12345, 0, 0, {}, {}};
-  Record map{Record::Kind::kMap, ExtentId(9), {}, 0, 17, 0, {}, runs};
-  Record write{Record::Kind::kWrite, ExtentId(9), {}, 0, 18, 19, sums, {}};
-  Record free{Record::Kind::kFree, ExtentId(9), {}, 0, 0, 0, {}, {}};
-  for (const Record& record : {create, map, write, free}) REQUIRE(out.put(record));
+  ExtentAbout about;
+  about.access.fill(std::byte{7});
+  about.owner = "uid 1000";
+  about.label = std::string(kTextBytesMax, 'x');
+  about.created = std::chrono::sys_seconds(std::chrono::seconds(100));
+  about.used = std::chrono::sys_seconds(std::chrono::seconds(200));
+  ExtentAbout later;
+  later.used = std::chrono::sys_seconds(std::chrono::seconds(300));
+  Record create{Record::Kind::kCreate, ExtentId(9), 12345, about, 0, 0, {}, {}};
+  Record map{Record::Kind::kMap, ExtentId(9), 0, {}, 17, 0, {}, runs};
+  Record write{Record::Kind::kWrite, ExtentId(9), 0, {}, 18, 19, sums, {}};
+  Record used{Record::Kind::kUsed, ExtentId(9), 0, later, 0, 0, {}, {}};
+  Record free{Record::Kind::kFree, ExtentId(9), 0, {}, 0, 0, {}, {}};
+  for (const Record& record : {create, map, write, used, free}) REQUIRE(out.put(record));
   const auto payload = std::span(memory).first(out.bytes());
   RecordReader in(payload);
   auto back = in.next();
   REQUIRE((back.ok() && back->has_value()));
-  CHECK((**back).owner == Owner{1, 2, 3});
+  CHECK((**back).about == about);
   CHECK((**back).length_bytes == 12345);
   back = in.next();
   REQUIRE((back.ok() && back->has_value()));
@@ -160,11 +169,14 @@ TEST_CASE("flash layout: records decode as they were encoded, truncated ones are
   CHECK(std::vector<std::uint64_t>((**back).sums.begin(), (**back).sums.end()) == sums);
   back = in.next();
   REQUIRE((back.ok() && back->has_value()));
+  CHECK((**back).about.used == later.used);
+  back = in.next();
+  REQUIRE((back.ok() && back->has_value()));
   CHECK((**back).kind == Record::Kind::kFree);
   back = in.next();
   REQUIRE(back.ok());
   CHECK_FALSE(back->has_value());
-  const std::set<std::size_t> whole{0, 48, 104, 160, 176};
+  const std::set<std::size_t> whole{0, 136, 192, 248, 272, 288};
   for (std::size_t length = 0; length < payload.size(); ++length) {
     if (whole.count(length) != 0) continue;
     RecordReader cut(payload.first(length));
@@ -192,7 +204,7 @@ Table random_table(Prng& random, const Geometry& geometry, std::uint64_t extents
     const std::uint64_t blocks =
         id == extents ? geometry.data_blocks - next
                       : random.below((geometry.data_blocks - next) / (extents - id + 1)) + 1;
-    shard.info = {ExtentId(id), {}, blocks * kBlockBytes, Policy::kDurable};
+    shard.info = {ExtentId(id), blocks * kBlockBytes, Policy::kDurable, 0, {}};
     const std::uint64_t gap = random.below(8);
     const std::uint64_t run = 1 + random.below(6);
     for (std::uint64_t at = 0; at < blocks; ++at) {
@@ -272,10 +284,27 @@ TEST_CASE("flash layout: only the checksums of a snapshot may say that a block w
   const std::vector<std::uint64_t> sums{3, 0, 5};
   for (const auto kind : {Record::Kind::kSums, Record::Kind::kWrite}) {
     RecordWriter out(memory);
-    REQUIRE(out.put({kind, ExtentId(9), {}, 0, 18, 19, sums, {}}));
+    REQUIRE(out.put({kind, ExtentId(9), 0, {}, 18, 19, sums, {}}));
     RecordReader in(std::span<const std::byte>(memory).first(out.bytes()));
     CHECK(in.next().ok() == (kind == Record::Kind::kSums));
   }
+}
+
+TEST_CASE("flash layout: a text that is not padded UTF-8 makes its record malformed") {
+  std::vector<std::byte> memory(4096);
+  RecordWriter out(memory);
+  ExtentAbout about;
+  about.label = "\xc3\xa9";
+  REQUIRE(out.put({Record::Kind::kCreate, ExtentId(9), 4096, about, 0, 0, {}, {}}));
+  const auto record = std::span<const std::byte>(memory).first(out.bytes());
+  constexpr std::size_t kLabelAt = kCreateBytes - kTextBytesMax;
+  REQUIRE(memory[kLabelAt] == std::byte{0xc3});
+  CHECK(RecordReader(record).next().ok());
+  memory[kLabelAt + 5] = std::byte{'x'};
+  CHECK_FALSE(RecordReader(record).next().ok());
+  memory[kLabelAt + 5] = std::byte{0};
+  memory[kLabelAt + 1] = std::byte{'x'};
+  CHECK_FALSE(RecordReader(record).next().ok());
 }
 
 TEST_CASE("flash layout: the regions of a path lie side by side") {

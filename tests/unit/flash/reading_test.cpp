@@ -117,8 +117,8 @@ TEST_CASE("flash recovery: reads each copy of the log once, however large the ex
       --open;
     };
     for (std::uint64_t i = 0; i < count; ++i) {
-      auto extent = (*store)->create({{1, 1, i}, bytes, Policy::kDurable});
-      for (; !extent; extent = (*store)->create({{1, 1, i}, bytes, Policy::kDurable})) {
+      auto extent = (*store)->create({bytes, Policy::kDurable});
+      for (; !extent; extent = (*store)->create({bytes, Policy::kDurable})) {
         REQUIRE(extent.error().code() == Errc::kBusy);
         turn();
       }

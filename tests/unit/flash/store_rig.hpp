@@ -1,6 +1,7 @@
 #pragma once
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -19,6 +20,11 @@ using flash::Findings;
 using flash::Policy;
 using flash::StoreCompletion;
 
+/// The beginning of a day, counted from 1970.
+inline std::chrono::sys_seconds day_of(std::uint32_t day) {
+  return std::chrono::sys_days(std::chrono::days(day));
+}
+
 /// A store over simulated disks, one operation at a time.
 struct StoreRig {
   explicit StoreRig(std::uint64_t bytes = 2 * kMiB) {
@@ -29,7 +35,7 @@ struct StoreRig {
     ExtentStore::Options options;
     options.ops_max = 8;
     options.bounce_buffers = 2;
-    options.day = day;
+    options.time = day_of(day);
     options.salt = ++salt;
     options.write_bytes_per_day_max = {budget};
     options.extents_max = extents_max;
@@ -47,7 +53,7 @@ struct StoreRig {
     return {};
   }
   ExtentId create(std::uint64_t bytes, Policy policy = Policy::kDurable) {
-    const auto made = store->create({{1, 1, 1}, bytes, policy});
+    const auto made = store->create({bytes, policy, 1});
     REQUIRE(made.ok());
     return *made;
   }

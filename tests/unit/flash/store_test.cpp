@@ -64,7 +64,7 @@ TEST_CASE("flash store: a full tier refuses and stays readable") {
   const ExtentId first = rig.create(64 * kKiB);
   REQUIRE(rig.write(first, 0, bytes_of(64 * kKiB, 5)).done.code == Errc::kOk);
   for (;;) {
-    const auto made = rig.store->create({{1, 1, 2}, 64 * kKiB, Policy::kScratch});
+    const auto made = rig.store->create({64 * kKiB, Policy::kScratch});
     if (made) continue;
     CHECK(made.error().code() == Errc::kExhausted);
     CHECK(made.error().context().find("sim0: full: 64.0 KiB wanted") == 0);
@@ -82,7 +82,7 @@ TEST_CASE("flash store: at its limit of extents it refuses more, and the others 
   const ExtentId first = rig.create(64 * kKiB);
   static_cast<void>(rig.create(4096, Policy::kScratch));
   const ExtentId last = rig.create(4096);
-  const auto refused = rig.store->create({{1, 1, 1}, 4096, Policy::kScratch});
+  const auto refused = rig.store->create({4096, Policy::kScratch});
   CHECK(refused.error().code() == Errc::kExhausted);
   CHECK(refused.error().context() == "there are 3 flash extents, the limit");
   REQUIRE(rig.write(first, 0, bytes_of(64 * kKiB, 5)).done.code == Errc::kOk);
@@ -95,12 +95,12 @@ TEST_CASE("flash store: at its limit of extents it refuses more, and the others 
   REQUIRE(rig.open().ok());
   CHECK(rig.store->extents().size() == 2);
   CHECK(rig.read(first, 0, into).done.code == Errc::kOk);
-  CHECK(rig.store->create({{1, 1, 1}, 4096, Policy::kScratch}).error().code() == Errc::kExhausted);
+  CHECK(rig.store->create({4096, Policy::kScratch}).error().code() == Errc::kExhausted);
   for (const ExtentId extent : {first, last}) {
     REQUIRE(rig.store->submit(FreeOp{OpId(5), extent}).ok());
     REQUIRE(rig.wait().done.code == Errc::kOk);
   }
-  CHECK(rig.store->create({{1, 1, 1}, 4096, Policy::kScratch}).ok());
+  CHECK(rig.store->create({4096, Policy::kScratch}).ok());
 }
 
 TEST_CASE("flash store: a write beyond the day's budget is refused until the next day") {
@@ -125,7 +125,7 @@ TEST_CASE("flash store: a write beyond the day's budget is refused until the nex
   CHECK((writes == 2 || writes == 3));
   auto into = bytes_of(64 * kKiB, 0);
   CHECK(rig.read(extent, 0, into).done.code == Errc::kOk);
-  rig.store->set_day(11);
+  rig.store->set_time(test::day_of(11));
   CHECK(rig.write(extent, 0, data).done.code == Errc::kOk);
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("flash store: writes that have not ended count against the budget") {
   CHECK(accepted > 0);
   for (int i = 0; i < accepted; ++i) CHECK(rig.wait().done.code == Errc::kOk);
   CHECK(rig.store->paths()[0].wear.day_bytes <= 200 * kKiB);
-  rig.store->set_day(11);
+  rig.store->set_time(test::day_of(11));
   CHECK(rig.write(extent, 0, data).done.code == Errc::kOk);
 }
 
@@ -201,7 +201,7 @@ TEST_CASE("flash store: durable writes and creates never pass the budget, logs i
         if (ended > 0) REQUIRE(done.done.code == Errc::kOk);
         open -= ended;
       } else if (dice == 4 && random.below(16) == 0) {
-        const auto made = rig.store->create({{1, 1, 1}, kBlockBytes, Policy::kDurable});
+        const auto made = rig.store->create({kBlockBytes, Policy::kDurable});
         const Errc code = made ? Errc::kOk : made.error().code();
         REQUIRE((code == Errc::kOk || code == Errc::kBusy || code == Errc::kExhausted));
       } else {
@@ -332,7 +332,7 @@ TEST_CASE("flash store: the end of a session ends its scratch extents and keeps 
   const ExtentId durable = rig.create(64 * kKiB);
   REQUIRE(rig.write(durable, 0, bytes_of(4096, 1)).done.code == Errc::kOk);
   const std::uint64_t free_before = rig.store->paths()[0].free_bytes;
-  rig.store->end_session(1, 1);
+  rig.store->end_session(1);
   CHECK_FALSE(rig.store->find(scratch).has_value());
   CHECK(rig.store->find(durable).has_value());
   CHECK(rig.store->paths()[0].free_bytes == free_before + 64 * kKiB);

@@ -89,6 +89,11 @@ std::size_t Journal::fill_frame(RecordWriter& out) {
         record.kind = Record::Kind::kFree;
         fits = out.put(record);
         break;
+      case Commit::Kind::kUsed:
+        record.kind = Record::Kind::kUsed;
+        record.about.used = commit.used;
+        fits = out.put(record);
+        break;
     }
     if (!fits) break;
     ++count;
@@ -305,6 +310,7 @@ void Journal::apply(const Commit& commit) {
       for (const std::uint32_t block : shard.physical) volume_.space.give({block, 1});
       volume_.table.shards().erase(shard.info.id);
       break;
+    case Commit::Kind::kUsed: shard.info.about.used = commit.used; break;
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -15,7 +16,7 @@ namespace ho::flash {
 
 /// One change to make durable. `shard` and `sums` must stay valid until it is returned.
 struct Commit {
-  enum class Kind : std::uint8_t { kCreate, kWrite, kFree };
+  enum class Kind : std::uint8_t { kCreate, kWrite, kFree, kUsed };
   Kind kind = Kind::kWrite;
   std::uint64_t token = 0;  ///< defined by the caller
   std::uint64_t promised_bytes =
@@ -24,6 +25,7 @@ struct Commit {
   std::uint32_t block = 0;     ///< kWrite: block number within the shard
   std::uint32_t physical = 0;  ///< kWrite: where the data was written; complete but not synced
   std::span<const std::uint64_t> sums;
+  std::chrono::sys_seconds used{};  ///< kUsed
 };
 
 /// Makes changes of one path durable, many at a time, and keeps the log short.

@@ -5,6 +5,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/checksum.hpp"
+#include "common/base/utf8.hpp"
 
 namespace ho::flash {
 
@@ -70,6 +71,52 @@ std::uint64_t sum_around(std::span<const std::byte> bytes, std::size_t sum_at) {
   stream.update(zeros);
   stream.update(bytes.subspan(sum_at + kSumBytes));
   return stream.digest();
+}
+
+using TextField = std::array<std::byte, kTextBytesMax>;
+
+TextField text_field(const std::string& text) {
+  HO_CHECK(text.size() <= kTextBytesMax);
+  TextField out{};
+  std::memcpy(out.data(), text.data(), text.size());
+  return out;
+}
+
+/// @return nothing: not zero-padded UTF-8.
+std::optional<std::string> read_text(Get& from) {
+  std::array<char, kTextBytesMax> field{};
+  from.bytes(std::as_writable_bytes(std::span(field)));
+  const auto end = std::find(field.begin(), field.end(), '\0');
+  const bool padded = std::all_of(end, field.end(), [](char c) { return c == '\0'; });
+  std::string text(field.begin(), end);
+  if (!padded || utf8_prefix(text, kTextBytesMax).size() != text.size()) return std::nullopt;
+  return text;
+}
+
+std::uint64_t seconds(std::chrono::sys_seconds time) {
+  return static_cast<std::uint64_t>(time.time_since_epoch().count());
+}
+
+std::chrono::sys_seconds read_time(Get& from) {
+  std::uint64_t count = 0;
+  from.number(count);
+  // A number that no clock has counts as the last moment that fits.
+  count = std::min<std::uint64_t>(count, UINT32_MAX);
+  return std::chrono::sys_seconds(std::chrono::seconds(count));
+}
+
+/// Reads the body of a kCreate. @return false: malformed.
+bool read_create(Record& record, std::span<const std::byte> body) {
+  Get from(body);
+  from.number(record.length_bytes).bytes(record.about.access);
+  record.about.created = read_time(from);
+  record.about.used = read_time(from);
+  const auto owner = read_text(from);
+  const auto label = read_text(from);
+  if (!owner || !label || record.length_bytes == 0) return false;
+  record.about.owner = *owner;
+  record.about.label = *label;
+  return true;
 }
 
 bool all_zero(std::span<const std::byte> bytes) {
@@ -244,14 +291,19 @@ bool RecordWriter::put(const Record& record) {
   const std::size_t count = record.kind == Kind::kMap ? record.runs.size() : record.sums.size();
   const std::size_t length = list                           ? kListHeadBytes + 8 * count
                              : record.kind == Kind::kCreate ? kCreateBytes
+                             : record.kind == Kind::kUsed   ? kUsedBytes
                                                             : kFreeBytes;
   if (length > payload_.size() - used_) return false;
   Put out(payload_.subspan(used_, length));
   out.number(record.kind).number(std::uint16_t{0}).number(static_cast<std::uint32_t>(length));
   out.number(record.extent.value());
   if (record.kind == Kind::kCreate) {
-    out.number(record.owner.instance).number(record.owner.session).number(record.owner.object);
-    out.number(record.length_bytes);
+    const ExtentAbout& about = record.about;
+    out.number(record.length_bytes).bytes(about.access);
+    out.number(seconds(about.created)).number(seconds(about.used));
+    out.bytes(text_field(about.owner)).bytes(text_field(about.label));
+  } else if (record.kind == Kind::kUsed) {
+    out.number(seconds(record.about.used));
   } else if (list) {
     HO_CHECK(count > 0 && (record.kind == Kind::kMap || count <= kSumsMax));
     out.number(record.block).number(static_cast<std::uint32_t>(count));
@@ -312,12 +364,7 @@ Result<std::optional<Record>> RecordReader::next() {
     case Record::Kind::kCreate:
       sound = sound && length == kCreateBytes;
       if (!sound) break;
-      Get(body)
-          .number(out.owner.instance)
-          .number(out.owner.session)
-          .number(out.owner.object)
-          .number(out.length_bytes);
-      sound = out.length_bytes > 0;
+      sound = read_create(out, body);
       break;
     case Record::Kind::kMap:
     case Record::Kind::kWrite:
@@ -325,6 +372,13 @@ Result<std::optional<Record>> RecordReader::next() {
       sound = sound && length >= kListHeadBytes && read_list(out, body);
       break;
     case Record::Kind::kFree: sound = sound && length == kFreeBytes; break;
+    case Record::Kind::kUsed:
+      sound = sound && length == kUsedBytes;
+      if (sound) {
+        Get from(body);
+        out.about.used = read_time(from);
+      }
+      break;
     default: sound = false;
   }
   if (!sound) return broken;

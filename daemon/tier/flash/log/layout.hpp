@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -19,7 +20,7 @@ namespace ho::flash {
 using ExtentId = Strong<struct ExtentIdTag, std::uint64_t>;
 
 // The layout of a path; LAYOUT.md has a picture and the reasons.
-inline constexpr std::uint32_t kFormatVersion = 4;
+inline constexpr std::uint32_t kFormatVersion = 5;
 inline constexpr std::uint64_t kStripeBytes = kMiB;
 inline constexpr std::uint64_t kStripeBlocks = kStripeBytes / kBlockBytes;
 inline constexpr std::uint64_t kPathBytesMin = kMiB;
@@ -109,13 +110,19 @@ inline constexpr std::size_t kFrameHeaderBytes = 128;
   return align_up(kFrameHeaderBytes + payload_bytes, kBlockBytes);
 }
 
-/// The owner of an extent: daemon instance and session that made it, and the object as the job
-/// calls it.
-struct Owner {
-  std::uint64_t instance = 0;
-  std::uint64_t session = 0;
-  std::uint64_t object = 0;
-  auto operator<=>(const Owner&) const = default;
+/// A hash of the secret by which a later session opens a durable extent. See access_hash.hpp.
+using AccessHash = std::array<std::byte, 16>;
+/// Longest text in a record, in bytes of UTF-8.
+inline constexpr std::size_t kTextBytesMax = 40;
+
+/// Facts about an extent besides its bytes.
+struct ExtentAbout {
+  AccessHash access{};  ///< hash of the secret that opens it
+  std::string owner;    ///< "uid 1000", or the host of a job; kTextBytesMax at most
+  std::string label;    ///< the job's name; kTextBytesMax at most
+  std::chrono::sys_seconds created{};
+  std::chrono::sys_seconds used{};  ///< a session had it open until then, or longer
+  bool operator==(const ExtentAbout&) const = default;
 };
 
 struct BlockRun {
@@ -127,25 +134,26 @@ struct BlockRun {
 /// of its shard on this path.
 struct Record {
   enum class Kind : std::uint16_t {
-    kCreate = 1,  ///< extent, owner, length_bytes
+    kCreate = 1,  ///< extent, length_bytes, about
     kMap = 2,     ///< extent, block, runs: the physical runs of the blocks from `block` on
-    kWrite = 3,   ///< extent, block, physical, sums: blocks are now there and have these checksums
-    kSums =
-        4,  ///< extent, block, sums: checksums of blocks at their present place; 0: never written
-    kFree = 5,  ///< extent
+    kWrite = 3,   ///< extent, block, physical, sums: blocks are now there, with these sums
+    kSums = 4,    ///< extent, block, sums: the same at their place; 0: never written
+    kFree = 5,    ///< extent
+    kUsed = 6,    ///< extent, about.used
   };
   Kind kind = Kind::kFree;
   ExtentId extent;
-  Owner owner;
   std::uint64_t length_bytes = 0;
+  ExtentAbout about;
   std::uint32_t block = 0;
   std::uint32_t physical = 0;
   std::span<const std::uint64_t> sums;
   std::span<const BlockRun> runs;
 };
 
-inline constexpr std::size_t kCreateBytes = 48;
+inline constexpr std::size_t kCreateBytes = 136;
 inline constexpr std::size_t kFreeBytes = 16;
+inline constexpr std::size_t kUsedBytes = 24;
 inline constexpr std::size_t kListHeadBytes = 32;  ///< kMap, kWrite, kSums; 8 more per element
 inline constexpr std::uint32_t kRunBlocksMax = 1U << 24U;
 inline constexpr std::size_t kSumsMax = kStripeBlocks;

@@ -68,13 +68,19 @@ Result<std::vector<Volume>> format_all(BlockingIo& io, const SetId& set, Finding
   return out;
 }
 
+bool same(const ExtentInfo& a, const ExtentInfo& b) {
+  ExtentAbout about = b.about;
+  about.used = a.about.used;  // each path has its own last note
+  return a.length_bytes == b.length_bytes && a.about == about;
+}
+
 /// All paths must agree about an extent that is on several.
 Result<std::map<ExtentId, ExtentInfo>> collect_extents(const std::vector<Volume>& volumes) {
   std::map<ExtentId, ExtentInfo> out;
   for (const Volume& volume : volumes) {
     for (const auto& [id, shard] : volume.table.shards()) {
       const auto [known, is_new] = out.emplace(id, shard.info);
-      if (is_new || known->second == shard.info) continue;
+      if (is_new || same(known->second, shard.info)) continue;
       return Error(Errc::kCorrupt, volume.name + ": extent " + std::to_string(id.value()) +
                                        " differs between this path and another");
     }

@@ -19,8 +19,8 @@ Record create_record(const Shard& shard) {
   Record out;
   out.kind = Record::Kind::kCreate;
   out.extent = shard.info.id;
-  out.owner = shard.info.owner;
   out.length_bytes = shard.info.length_bytes;
+  out.about = shard.info.about;
   return out;
 }
 
@@ -90,7 +90,7 @@ Result<void> Table::create(const Record& record) {
     return Error(Errc::kCorrupt, what + " does not fit its path");
   }
   Shard shard;
-  shard.info = {record.extent, record.owner, record.length_bytes, Policy::kDurable};
+  shard.info = {record.extent, record.length_bytes, Policy::kDurable, 0, record.about};
   shard.physical.assign(blocks, kUnmapped);
   shard.sums.assign(blocks, 0);
   shard.logged = true;
@@ -137,6 +137,7 @@ Result<void> Table::apply(const Record& record) {
       blocks_ -= shard->blocks();
       shards_.erase(record.extent);
       break;
+    case Record::Kind::kUsed: shard->info.about.used = record.about.used; break;
     case Record::Kind::kCreate: break;
   }
   if (!sound) return Error(Errc::kCorrupt, "a record exceeds the bounds of " + what);

@@ -18,10 +18,10 @@ enum class Policy : std::uint8_t {
 
 struct ExtentInfo {
   ExtentId id;
-  Owner owner;
   std::uint64_t length_bytes = 0;
   Policy policy = Policy::kScratch;
-  bool operator==(const ExtentInfo&) const = default;
+  std::uint64_t session = 0;  ///< that it ends with; of a scratch extent only
+  ExtentAbout about;
 };
 
 /// Distribution of an extent's stripes over the paths: stripe s is on path (s + id) mod paths.
@@ -82,15 +82,15 @@ class Table {
   [[nodiscard]] Result<Space> finish() const;
 
   /// An upper bound for the bytes of a snapshot's records, wherever the blocks of these extents are
-  /// and whichever are written. Per extent: create, and the heads of a kMap and a kSums, 112 bytes.
+  /// and whichever are written. Per extent: create, and the heads of a kMap and a kSums, 200 bytes.
   /// Per block: 8 for its place and 8 for its checksum (a gap between written blocks has zeros or
   /// is longer than a head), plus 1/4 as its part of the heads of full records. Another 1 % for
   /// records that continue in the next frame.
   [[nodiscard]] static std::uint64_t snapshot_bytes(std::uint64_t extents, std::uint64_t blocks) {
-    return extents * 160 + blocks * 17;
+    return extents * 248 + blocks * 17;
   }
   /// The same as frames of one copy of a log, if frames have at most this many bytes: all but the
-  /// last have that length, with at most 47 unused bytes that are too few for the next record.
+  /// last have that length, with fewer unused bytes than the next record needs.
   [[nodiscard]] static std::uint64_t snapshot_frames_bytes(std::uint64_t extents,
                                                            std::uint64_t blocks,
                                                            std::uint64_t frame_bytes_max) {

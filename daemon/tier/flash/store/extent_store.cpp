@@ -5,7 +5,9 @@
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
+#include "common/base/utf8.hpp"
 #include "daemon/tier/flash/device/aligned_memory.hpp"
+#include "daemon/tier/flash/log/access_hash.hpp"
 #include "daemon/tier/flash/log/path_set.hpp"
 
 namespace ho::flash {
@@ -56,7 +58,8 @@ ExtentStore::ExtentStore(std::unique_ptr<Device> device, Options options,
   engine.bounce_buffers = options_.bounce_buffers;
   Journal::Options journal;
   journal.frames_open = frames_open(depth, path_count);
-  journal.commits_max = engine.chunks_max + 2 * options_.ops_max;
+  // Beside chunks: extents that are made, freed, and noted as used.
+  journal.commits_max = engine.chunks_max + 3 * options_.ops_max;
   journal.salt = options_.salt;
   journal.frame_data_bytes_min = options_.frame_data_bytes_min;
   engine.device_ops_max = depth - path_count * Journal::device_ops(journal.frames_open);
@@ -65,7 +68,7 @@ ExtentStore::ExtentStore(std::unique_ptr<Device> device, Options options,
     paths_.push_back(std::make_unique<StorePath>(*device_, std::move(volumes[i]), journal,
                                                  options_.write_bytes_per_day_max[i]));
   }
-  set_day(options_.day);
+  set_time(options_.time);
   engine_ = std::make_unique<ChunkEngine>(*device_, paths_, engine);
   for (std::size_t i = options_.ops_max; i-- > 0;) free_ops_.push_back(static_cast<Slot>(i));
   frees_.reserve(options_.ops_max);
@@ -140,8 +143,11 @@ Result<void> ExtentStore::close() {
   return settle();
 }
 
-void ExtentStore::set_day(std::uint32_t day) {
-  for (auto& path : paths_) path->set_day(day);
+void ExtentStore::set_time(std::chrono::sys_seconds now) {
+  time_ = now;
+  const auto days = std::chrono::floor<std::chrono::days>(now).time_since_epoch().count();
+  for (auto& path : paths_)
+    path->set_day(static_cast<std::uint32_t>(std::max<std::int64_t>(days, 0)));
 }
 
 void ExtentStore::seal() {
@@ -173,7 +179,11 @@ Result<void> ExtentStore::check_create(const ExtentSpec& spec, const Striping& s
 }
 
 Result<ExtentId> ExtentStore::create(const ExtentSpec& spec) {
-  const ExtentInfo info{ExtentId(next_extent_), spec.owner, spec.length_bytes, spec.policy};
+  ExtentInfo info{ExtentId(next_extent_), spec.length_bytes, spec.policy, spec.session, {}};
+  info.about.access = hash_access(info.id, spec.access);
+  info.about.owner = utf8_prefix(spec.owner, kTextBytesMax);
+  info.about.label = utf8_prefix(spec.label, kTextBytesMax);
+  info.about.created = info.about.used = time_;
   const Striping striping(info.id, static_cast<std::uint16_t>(paths_.size()));
   if (auto allowed = check_create(spec, striping); !allowed) return allowed.error();
   auto entry = std::make_unique<Entry>();
@@ -242,17 +252,46 @@ void ExtentStore::doom(Entry& entry) {
   extents_.erase(id);
 }
 
-void ExtentStore::end_session(std::uint64_t instance, std::uint64_t session) {
+void ExtentStore::end_session(std::uint64_t session) {
   std::vector<Entry*> ending;
   for (auto& [id, entry] : extents_) {
     const ExtentInfo& info = entry->extent.info;
-    const bool of_session = info.owner.instance == instance && info.owner.session == session;
-    if (of_session && info.policy == Policy::kScratch && entry->state == Entry::State::kLive &&
-        !entry->ending) {
+    if (info.policy == Policy::kScratch && info.session == session &&
+        entry->state == Entry::State::kLive && !entry->ending) {
       ending.push_back(entry.get());
     }
   }
   for (Entry* const entry : ending) doom(*entry);
+}
+
+bool ExtentStore::opens(ExtentId extent, std::uint64_t access) const {
+  const auto found = extents_.find(extent);
+  if (found == extents_.end()) return false;
+  const ExtentInfo& info = found->second->extent.info;
+  return info.policy == Policy::kDurable &&
+         same_access(info.about.access, hash_access(extent, access));
+}
+
+void ExtentStore::note_used(ExtentId extent) {
+  const auto found = extents_.find(extent);
+  if (found == extents_.end() || noting_ >= options_.ops_max) return;
+  Entry& entry = *found->second;
+  ExtentInfo& info = entry.extent.info;
+  const bool live = entry.state == Entry::State::kLive && !entry.ending;
+  if (info.policy != Policy::kDurable || !live || entry.notes_open > 0) return;
+  if (time_ <= info.about.used) return;
+  info.about.used = time_;
+  ++noting_;
+  for (std::size_t i = 0; i < paths_.size(); ++i) {
+    if (entry.extent.shards[i] == nullptr) continue;
+    ++entry.notes_open;
+    Commit commit;
+    commit.kind = Commit::Kind::kUsed;
+    commit.token = extent.value();
+    commit.shard = entry.extent.shards[i];
+    commit.used = time_;
+    paths_[i]->journal.append(commit);
+  }
 }
 
 std::vector<PathStatus> ExtentStore::paths() const {

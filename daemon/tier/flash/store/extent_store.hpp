@@ -25,9 +25,12 @@
 namespace ho::flash {
 
 struct ExtentSpec {
-  Owner owner;
   std::uint64_t length_bytes = 0;
   Policy policy = Policy::kScratch;
+  std::uint64_t session = 0;  ///< that a scratch extent ends with
+  std::uint64_t access = 0;   ///< the secret by which another session opens a durable one
+  std::string owner = {};     ///< see ExtentAbout; cut to kTextBytesMax
+  std::string label = {};
 };
 
 struct FreeOp {
@@ -70,7 +73,7 @@ class ExtentStore {
   struct Options {
     std::size_t ops_max = 256;
     std::size_t bounce_buffers = 16;  ///< 1 MiB each, for ends and memory that are not aligned
-    std::uint32_t day = 0;            ///< days since 1970, UTC
+    std::chrono::sys_seconds time{};  ///< UTC, until set_time()
     /// Limit for extents. Each takes about half a KiB of memory, whatever its size.
     std::size_t extents_max = std::size_t{1} << 20U;
     std::uint64_t salt = 0;  ///< random
@@ -107,7 +110,13 @@ class ExtentStore {
   [[nodiscard]] Result<void> submit(const FreeOp& op);
 
   /// Ends every scratch extent of a session: operations that have not begun get kCanceled.
-  void end_session(std::uint64_t instance, std::uint64_t session);
+  void end_session(std::uint64_t session);
+
+  /// Whether this is the secret of a durable extent.
+  [[nodiscard]] bool opens(ExtentId extent, std::uint64_t access) const;
+  /// Notes in the logs that a durable extent is in use now. Not safe yet when it returns. Extents
+  /// that are unknown or being freed are ignored, and so is all beyond ops_max notes at a time.
+  void note_used(ExtentId extent);
 
   std::size_t poll(std::span<StoreCompletion> out);
   void wait(Duration time_max) { device_->wait(time_max); }
@@ -132,7 +141,7 @@ class ExtentStore {
   enum class Making : std::uint8_t { kUnderWay, kMade, kFailed };
   [[nodiscard]] Making making(ExtentId extent) const;
 
-  void set_day(std::uint32_t day);
+  void set_time(std::chrono::sys_seconds now);
   [[nodiscard]] Device& device() { return *device_; }
   /// The device depth that this many paths need: the share of the logs, and work beside it.
   [[nodiscard]] static constexpr std::uint32_t depth_ops(std::size_t path_count) {
@@ -164,6 +173,7 @@ class ExtentStore {
     Extent extent;
     State state = State::kLive;
     std::uint32_t commits_open = 0;  ///< commits of its creation
+    std::uint32_t notes_open = 0;    ///< commits of its use
     std::vector<Slot> ops;           ///< in the order of submit()
     bool ending = false;             ///< its free was submitted: no operation follows
   };
@@ -206,6 +216,7 @@ class ExtentStore {
   void on_commit(StorePath& path, const Journal::Done& done);
   void on_created(StorePath& path, const Journal::Done& done);
   void on_freed(StorePath& path, const Journal::Done& done);
+  void on_noted(const Journal::Done& done);
 
   std::unique_ptr<Device> device_;  // the destructor keeps alive what it may still use
   Options options_;
@@ -214,6 +225,8 @@ class ExtentStore {
   std::map<ExtentId, std::unique_ptr<Entry>> extents_;
   std::uint64_t next_extent_ = 1;
   std::size_t creating_ = 0;
+  std::size_t noting_ = 0;  ///< extents with notes_open
+  std::chrono::sys_seconds time_{};
   std::vector<Op> ops_;
   std::vector<Slot> free_ops_;
   std::vector<Slot> frees_;  ///< frees that can start

@@ -224,11 +224,19 @@ void ExtentStore::on_freed(StorePath& path, const Journal::Done& done) {
   if (--op.commits_open == 0) finish_op(slot);
 }
 
+/// A note that is not safe is worth as much as the one before it.
+void ExtentStore::on_noted(const Journal::Done& done) {
+  Entry& entry = *extents_.at(ExtentId(done.commit.token));
+  HO_CHECK(entry.notes_open > 0 && noting_ > 0);
+  if (--entry.notes_open == 0) --noting_;
+}
+
 void ExtentStore::on_commit(StorePath& path, const Journal::Done& done) {
   switch (done.commit.kind) {
     case Commit::Kind::kWrite: return engine_->on_commit(done.commit, done.code);
     case Commit::Kind::kCreate: return on_created(path, done);
     case Commit::Kind::kFree: return on_freed(path, done);
+    case Commit::Kind::kUsed: return on_noted(done);
   }
 }
 

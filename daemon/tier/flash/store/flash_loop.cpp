@@ -34,21 +34,19 @@ bool gives_back(const FlashRequest& request) {
 /// The session that waits if this request has to; 0: no session.
 std::uint64_t session_of(const FlashRequest& request) {
   if (const auto* const create = std::get_if<CreateExtent>(&request)) {
-    return create->spec.owner.session;
+    return create->spec.session;
   }
   const auto* const end = std::get_if<EndSession>(&request);
   return end == nullptr ? 0 : end->session;
 }
 
+std::chrono::sys_seconds wall_time() {
+  return std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+}
+
 Error closing() { return {Errc::kUnavailable, "flash is shutting down"}; }
 
 }  // namespace
-
-std::uint32_t today() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<std::uint32_t>(std::chrono::duration_cast<std::chrono::hours>(now).count() /
-                                    24);
-}
 
 Result<std::unique_ptr<ExtentStore>> FlashLoop::open() {
   if (auto guard = install_memory_guard(); !guard) return guard.error();
@@ -56,7 +54,7 @@ Result<std::unique_ptr<ExtentStore>> FlashLoop::open() {
   if (!device) return device.error();
   ExtentStore::Options options;
   options.write_bytes_per_day_max = options_.write_bytes_per_day_max;
-  options.day = today();
+  options.time = wall_time();
   options.salt = options_.salt;
   options.new_set = options_.new_set;
   return ExtentStore::open(std::move(*device), options, findings_);
@@ -220,9 +218,9 @@ std::size_t FlashLoop::answer_made() {
 
 /// The same error for each mismatch, so that no client can find numbers by trying.
 FlashLoop::Served FlashLoop::serve(const FindExtent& what, Answered& answered) {
-  const auto found = store_->find(what.extent);
-  if (found && found->policy == Policy::kDurable && found->owner.object == what.access) {
-    answer(answered, {{}, *found});
+  if (store_->opens(what.extent, what.access)) {
+    store_->note_used(what.extent);
+    answer(answered, {{}, *store_->find(what.extent)});
   } else {
     answer(answered,
            {Error(Errc::kNotFound, "no durable extent " + std::to_string(what.extent.value()) +
@@ -233,10 +231,24 @@ FlashLoop::Served FlashLoop::serve(const FindExtent& what, Answered& answered) {
 
 FlashLoop::Served FlashLoop::serve(const ListExtents& what, Answered& answered) {
   FlashAnswer out;
+  out.time = time_;
   out.listed = store_->extents(what.after, kListMax + 1);
-  out.more = out.listed.size() > kListMax;
-  if (out.more) out.listed.pop_back();
+  if (out.listed.size() > kListMax) {
+    out.listed.pop_back();
+    out.next = out.listed.back().id;
+  }
+  if (what.unused_min.count() > 0) {
+    std::erase_if(out.listed, [&](const ExtentInfo& one) {
+      return one.policy != Policy::kDurable || time_ - one.about.used < what.unused_min;
+    });
+  }
   answer(answered, std::move(out));
+  return Served::kYes;
+}
+
+FlashLoop::Served FlashLoop::serve(const NoteUsed& what, Answered& answered) {
+  for (const ExtentId extent : what.extents) store_->note_used(extent);
+  answer(answered, {});
   return Served::kYes;
 }
 
@@ -249,7 +261,7 @@ FlashLoop::Served FlashLoop::serve(const EndSession& what, Answered& answered) {
     }
     transfers_.erase(queue);
   }
-  store_->end_session(what.instance, what.session);
+  store_->end_session(what.session);
   publish();
   answer(answered, {});
   return Served::kYes;
@@ -372,7 +384,8 @@ void FlashLoop::run() {
   running_.resize(kRunningMax);
   for (std::uint32_t i = kRunningMax; i-- > 0;) free_running_.push_back(i);
   for (;;) {
-    store_->set_day(today());
+    time_ = wall_time();
+    store_->set_time(time_);
     // reap() consumes the wake, so requests pushed before the wake are seen after it. In the other
     // order they could wait until the next wake.
     std::size_t handled = reap() + answer_made();

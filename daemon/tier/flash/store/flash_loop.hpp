@@ -35,9 +35,15 @@ struct FindExtent {
 struct FreeExtent {
   ExtentId extent;
 };
-/// Lists extents with larger numbers, by number, at most FlashLoop::kListMax.
+/// Lists extents with larger numbers, by number.
 struct ListExtents {
   ExtentId after;
+  /// Only durable extents that were not in use for this time; 0: all.
+  std::chrono::seconds unused_min{0};
+};
+/// Logs that sessions have these extents open.
+struct NoteUsed {
+  std::vector<ExtentId> extents;
 };
 struct StageBytes {
   std::uint64_t session = 0;     ///< sessions take turns
@@ -46,22 +52,23 @@ struct StageBytes {
 };
 /// Ends the session's scratch extents, and cancels its transfers that have not begun.
 struct EndSession {
-  std::uint64_t instance = 0;
   std::uint64_t session = 0;
 };
 /// No further request names this segment.
 struct ForgetSegment {
   std::span<std::byte> segment;
 };
-using FlashRequest = std::variant<CreateExtent, FindExtent, FreeExtent, ListExtents, StageBytes,
-                                  EndSession, ForgetSegment>;
+using FlashRequest = std::variant<CreateExtent, FindExtent, FreeExtent, ListExtents, NoteUsed,
+                                  StageBytes, EndSession, ForgetSegment>;
 
 /// The outcome of a request.
 struct FlashAnswer {
   std::optional<Error> error;           ///< names path, extent and block
   ExtentInfo extent = {};               ///< CreateExtent, FindExtent
   std::vector<ExtentInfo> listed = {};  ///< ListExtents
-  bool more = false;                    ///< ListExtents: there are more
+  /// ListExtents looks at FlashLoop::kListMax extents. More remain: ask again with this number.
+  std::optional<ExtentId> next = {};
+  std::chrono::sys_seconds time{};  ///< the store's
 };
 
 /// The thread that owns a store and its device: the flash part of the node's data threads. It
@@ -77,7 +84,7 @@ class FlashLoop {
   /// Limit for requests accepted and not yet delivered. Requests that return something (FreeExtent,
   /// EndSession, ForgetSegment) are never refused.
   static constexpr std::size_t kRequestsMax = 4096;
-  /// Limit for the extents in one answer.
+  /// Limit for the extents that one ListExtents looks at.
   static constexpr std::size_t kListMax = 4096;
 
   struct Options {
@@ -157,6 +164,7 @@ class FlashLoop {
   [[nodiscard]] Served serve(const FindExtent& what, Answered& answered);
   [[nodiscard]] Served serve(const FreeExtent& what, Answered& answered);
   [[nodiscard]] Served serve(const ListExtents& what, Answered& answered);
+  [[nodiscard]] Served serve(const NoteUsed& what, Answered& answered);
   [[nodiscard]] Served serve(const StageBytes& what, Answered& answered);
   [[nodiscard]] Served serve(const EndSession& what, Answered& answered);
   [[nodiscard]] Served serve(const ForgetSegment& what, Answered& answered);
@@ -182,6 +190,7 @@ class FlashLoop {
 
   // Used by the thread only, from start() to its end.
   std::unique_ptr<ExtentStore> store_;
+  std::chrono::sys_seconds time_{};
   // Taken from requests_ and not begun: transfers by session, and all others.
   std::deque<Asked> waiting_;
   std::map<std::uint64_t, std::deque<Asked>> transfers_;
@@ -195,8 +204,5 @@ class FlashLoop {
   std::promise<void> ended_;
   std::thread thread_;
 };
-
-/// Days since 1970, UTC.
-[[nodiscard]] std::uint32_t today();
 
 }  // namespace ho::flash
