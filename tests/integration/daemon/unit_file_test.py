@@ -1,12 +1,13 @@
-"""The service unit passes systemd-analyze verify, and sysusers.d makes the user it runs as. Skips (77) where
-systemd's programs are missing."""
+"""The service unit passes systemd-analyze verify and security, can write the documented flash path, and sysusers.d
+makes the user it runs as. Skips (77) where systemd's programs are missing."""
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 
-unit, daemon, users = sys.argv[1:4]
+unit, daemon, users, example = sys.argv[1:5]
 for program in ("systemd-analyze", "systemd-sysusers"):
     if shutil.which(program) is None:
         print(f"skipped: {program} is not installed")
@@ -25,6 +26,12 @@ with tempfile.TemporaryDirectory() as root:
         assert user in names, (file, names)
 for needed in ("Type=notify", "LimitMEMLOCK=infinity", "Restart=on-failure"):
     assert needed in text, needed
+settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+# ProtectSystem=strict makes everything else read-only.
+flash = re.search(r'path: "(/[^"]*)"', pathlib.Path(example).read_text())[1]
+assert pathlib.PurePath(flash).parent == pathlib.PurePath("/var/lib") / settings["StateDirectory"], flash
+# What a wrong configuration exits with does not start the unit again and again.
+assert settings["RestartPreventExitStatus"] == "2", settings
 with tempfile.TemporaryDirectory() as folder:
     # The program need not be installed for the unit to be sound: the one just built stands in.
     copy = pathlib.Path(folder) / "hyperoffloadd.service"
@@ -34,3 +41,7 @@ with tempfile.TemporaryDirectory() as folder:
     print(done.stderr)
     assert not complaints, complaints
     assert done.returncode == 0, done.returncode
+    # The exposure times ten: 0 is closed, 100 is open.
+    done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", str(copy)],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
