@@ -120,6 +120,14 @@ Result<void> ControlClient::close_session(const Session& session, TimePoint dead
   return {};
 }
 
+Result<void> ControlClient::evict(SessionId session, TimePoint deadline) {
+  pb::Request request;
+  request.mutable_evict()->set_session_id(session.value());
+  auto reply = connection_->call(std::move(request), deadline);
+  if (!reply) return reply.error();
+  return {};
+}
+
 namespace {
 
 Result<std::vector<GrantedSegment>> to_segments(Reply& reply, const GrantSpec& spec) {

@@ -60,6 +60,10 @@ class ControlClient {
   /// Ends the session at once and frees all that it holds.
   [[nodiscard]] Result<void> close_session(const Session& session, TimePoint deadline);
 
+  /// Ends a session of any job; its memory is free then. @return kPermissionDenied: only root and
+  /// the daemon's own user may do this, over the Unix socket; kNotFound.
+  [[nodiscard]] Result<void> evict(SessionId session, TimePoint deadline);
+
   /// Grants all or nothing. kExhausted: "needs X, pool has Y on nodes ...". May send several
   /// requests (segments_per_grant_max()); if one fails, releases what earlier ones granted. After
   /// kDeadline the daemon may still have granted memory; only close_session() is certain to free

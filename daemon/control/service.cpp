@@ -155,6 +155,7 @@ void Service::handle(const Request& request, const PeerInfo& peer, const Reply& 
     case pb::Request::kFlashFree: return flash_free(request, reply);
     case pb::Request::kFlashExtents: return flash_extents(request, reply);
     case pb::Request::kFlashErase: return flash_erase(request, peer, reply);
+    case pb::Request::kEvict: return evict(request, peer, reply);
     case pb::Request::kStage: return stage(request, reply);
     case pb::Request::BODY_NOT_SET: break;
   }

@@ -85,6 +85,7 @@ class Service {
   void stage(const Request& request, const Reply& reply);
   void flash_extents(const Request& request, const Reply& reply);
   void flash_erase(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void evict(const Request& request, const PeerInfo& peer, const Reply& reply);
   void nodes(const Request& request, const Reply& reply);
   void status(const Request& request, const Reply& reply);
   void sessions(const Request& request, const Reply& reply);

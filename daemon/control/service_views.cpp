@@ -165,4 +165,30 @@ void Service::flash_erase(const Request& request, const PeerInfo& peer, const Re
   });
 }
 
+void Service::evict(const Request& request, const PeerInfo& peer, const Reply& reply) {
+  if (!peer.administers) {
+    const Error error(Errc::kPermissionDenied,
+                      "only root and the daemon's own user may end another's session, over the "
+                      "Unix socket");
+    return refuse(request, error, reply);
+  }
+  const SessionId session(request.evict().session_id());
+  const auto found = pool_.sessions().find(session);
+  if (found == pool_.sessions().end()) {
+    return refuse(request,
+                  Error(Errc::kNotFound, "no session " + std::to_string(session.value()) + " on " +
+                                             pool_.options().node_name),
+                  reply);
+  }
+  log(LogLevel::kWarning, "session evicted",
+      {{"session", std::to_string(session.value())},
+       {"name", found->second.name},
+       {"bytes", format_bytes(pool_.granted_bytes(session))},
+       {"peer", peer.description}});
+  pool_.note_end(session, SessionEnd::kEvicted);
+  pb::Response response = answer_to(request);
+  response.mutable_evict();
+  staging_.close_session(session, [response, reply] { static_cast<void>(reply(response, {})); });
+}
+
 }  // namespace ho::daemon

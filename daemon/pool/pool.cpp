@@ -18,6 +18,15 @@ constexpr Duration kTickMax = std::chrono::milliseconds(250);
 // A busy machine delays a tick by a few periods, a stopped process by more. Shorter delays count
 // against leases: they are at most a tenth of the lease, except for the shortest leases.
 constexpr int kGapTicks = 4;
+constexpr std::size_t kEndsKept = 4096;
+
+std::string_view end_words(SessionEnd why) {
+  switch (why) {
+    case SessionEnd::kLapsed: return "its lease ended without a renewal";
+    case SessionEnd::kEvicted: return "an administrator ended it";
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -67,8 +76,10 @@ Result<SessionId> Pool::open_session(SessionSpec spec, TimePoint now) {
 Result<void> Pool::authenticate(SessionId session, const std::string& token) const {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) {
-    return Error(Errc::kNotFound, "no session " + std::to_string(session.value()) + " on " +
-                                      options_.node_name + " (its lease may have ended)");
+    const auto end = ends_.find(session);
+    return Error(Errc::kNotFound,
+                 "no session " + std::to_string(session.value()) + " on " + options_.node_name +
+                     (end == ends_.end() ? "" : ": " + std::string(end_words(end->second))));
   }
   if (!equal_secrets(found->second.token, token)) {
     return Error(Errc::kPermissionDenied,
@@ -172,6 +183,12 @@ void Pool::forget(SegmentId segment) {
   check_accounting();
 }
 
+void Pool::note_end(SessionId session, SessionEnd why) {
+  HO_CHECK(sessions_.count(session) == 1);
+  ends_[session] = why;
+  if (ends_.size() > kEndsKept) ends_.erase(ends_.begin());
+}
+
 std::vector<SegmentId> Pool::close_session(SessionId session) {
   const auto found = sessions_.find(session);
   HO_CHECK(found != sessions_.end());
@@ -205,6 +222,7 @@ std::vector<SessionId> Pool::tick(TimePoint now) {
   for (const auto& [id, record] : sessions_) {
     if (record.lease_end <= now) lapsed.push_back(id);
   }
+  for (const SessionId id : lapsed) note_end(id, SessionEnd::kLapsed);
   return lapsed;
 }
 

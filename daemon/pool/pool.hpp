@@ -38,6 +38,9 @@ struct SegmentRecord {
   State state = State::kPreparing;
 };
 
+/// Why a session ended that its job did not close.
+enum class SessionEnd : std::uint8_t { kLapsed, kEvicted };
+
 struct SessionRecord {
   SessionId id;
   std::string name;
@@ -71,7 +74,8 @@ class Pool {
 
   /// @return kExhausted: too many sessions. kUnavailable: draining.
   [[nodiscard]] Result<SessionId> open_session(SessionSpec spec, TimePoint now);
-  /// @return kNotFound: no such session, or it has ended. kPermissionDenied: wrong token.
+  /// @return kNotFound: no such session, or it has ended (the message has the reason).
+  /// kPermissionDenied: wrong token.
   [[nodiscard]] Result<void> authenticate(SessionId session, const std::string& token) const;
   /// Restarts the lease of an existing session.
   void renew(SessionId session, TimePoint now);
@@ -94,6 +98,8 @@ class Pool {
   /// The memory is freed, so its bytes are free.
   void forget(SegmentId segment);
 
+  /// Remembers why a session ends that its job did not close, for authenticate().
+  void note_end(SessionId session, SessionEnd why);
   /// Removes the session. @return its live segments, which are kEnding now. Segments in kPreparing
   /// become kEnding too; activate() reports them.
   [[nodiscard]] std::vector<SegmentId> close_session(SessionId session);
@@ -124,6 +130,7 @@ class Pool {
 
   const Options options_;
   std::map<SessionId, SessionRecord> sessions_;
+  std::map<SessionId, SessionEnd> ends_;  ///< at most kEndsKept, the latest sessions
   std::map<SegmentId, SegmentRecord> segments_;
   std::set<std::uint64_t> freed_offsets_;  ///< used before, and free
   std::uint64_t next_offset_ = 0;          ///< the first offset that was never used

@@ -27,6 +27,7 @@ void add_status(Program& program, const std::string& pool);
 void add_nodes(Program& program, const std::string& pool);
 void add_sessions(Program& program, const std::string& pool);
 void add_segments(Program& program, const std::string& pool);
+void add_evict(Program& program, const std::string& pool);
 void add_flash(Program& program, const std::string& pool);
 
 /// `hyperoffload bench`; the others go below it. `pool` is the default of --pool.

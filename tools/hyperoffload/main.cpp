@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
   ho::cli::add_nodes(program, pool);
   ho::cli::add_sessions(program, pool);
   ho::cli::add_segments(program, pool);
+  ho::cli::add_evict(program, pool);
   ho::cli::add_flash(program, pool);
   ho::cli::add_fsck(program);
 

@@ -188,6 +188,9 @@ void lend(const Session& session, pb::Request& request) {
   if (request.has_flash_erase() && request.flash_erase().extent_id() % 2 == 0) {
     request.mutable_flash_erase()->set_extent_id(session.extent_id);
   }
+  if (request.has_evict() && request.evict().session_id() % 2 == 0) {
+    request.mutable_evict()->set_session_id(session.opened.session_id());
+  }
   if (request.has_stage()) {
     session.lend(request.mutable_stage());
     if (request.stage().extent_id() % 2 == 0) {

@@ -51,6 +51,7 @@ ROWS = {
     "hyperoffload nodes": Row("--pool {pool}", pool=True, missing=""),
     "hyperoffload sessions": Row("--pool {pool}", pool=True, missing=""),
     "hyperoffload segments": Row("--pool {pool}", pool=True, missing=""),
+    "hyperoffload evict": Row("0:4711 --pool {pool}", code=1, pool=True),
     "hyperoffload flash ls": Row("--pool {pool}", pool=True, missing=""),
     "hyperoffload flash free": Row("0:1 --pool {pool}", code=1, pool=True),
     "hyperoffload fsck": Row("{folder}/absent", code=2),

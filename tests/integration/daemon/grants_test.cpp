@@ -236,6 +236,24 @@ TEST_CASE("daemon: a session answers to its token only") {
   CHECK(client->close_session(session, soon()).error().code() == Errc::kPermissionDenied);
 }
 
+TEST_CASE("daemon: an evicted session loses its memory and gets the reason") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const auto client = connect(unix_address(folder));
+  const Session session = open(*client);
+  REQUIRE(client->grant(session, local_grant(2 * kSegment), soon()).ok());
+  const auto administrator = connect(unix_address(folder));
+  REQUIRE(administrator->evict(session.id, soon()).ok());
+  CHECK(administrator->status(soon())->ddr_granted_bytes == 0);
+  CHECK(administrator->sessions(soon())->empty());
+  const auto renewed = client->renew_lease(session, soon());
+  REQUIRE_FALSE(renewed.ok());
+  CHECK(renewed.error().code() == Errc::kNotFound);
+  CHECK(renewed.error().context().find("an administrator ended it") != std::string::npos);
+  CHECK(administrator->evict(session.id, soon()).error().code() == Errc::kNotFound);
+  CHECK(daemon.err().find("session evicted") != std::string::npos);
+}
+
 constexpr std::uint64_t kLeaseMs = 1500;
 
 TEST_CASE("daemon: a killed client's bytes are free within one lease", "[time]") {

@@ -453,4 +453,6 @@ TEST_CASE("stage: over TCP nobody frees another's extent") {
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code() == Errc::kPermissionDenied);
   CHECK(other->flash_extents(test::soon())->size() == 1);
+  CHECK(other->evict(client.session().id, test::soon()).error().code() == Errc::kPermissionDenied);
+  CHECK(other->sessions(test::soon())->size() == 1);
 }

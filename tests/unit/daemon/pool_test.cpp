@@ -89,6 +89,11 @@ TEST_CASE("pool: a lease ends after its time, and not before, unless renewed") {
     lapsed = pool.tick(now);
   }
   CHECK(lapsed == std::vector<SessionId>{lost});
+  static_cast<void>(pool.close_session(lost));
+  const auto late = pool.authenticate(lost, "t");
+  REQUIRE_FALSE(late.ok());
+  CHECK(late.error().code() == Errc::kNotFound);
+  CHECK(late.error().context().find("its lease ended without a renewal") != std::string::npos);
   CHECK(when == milliseconds(1000));
 }
 
