@@ -1,5 +1,7 @@
-"""HyperOffload for Python jobs: record one training step as the analyzer's graph."""
+"""HyperOffload for PyTorch: training under a device memory budget, and recording of steps."""
 
+from ._fit import Run, fit
+from ._library import Error
 from .recorder import Recorder
 
-__all__ = ["Recorder"]
+__all__ = ["Error", "Recorder", "Run", "fit"]

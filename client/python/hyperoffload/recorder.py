@@ -21,8 +21,9 @@ import time
 import types
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from ._step import Call, Op, Operand, Step, bytes_of, tensors_in, tensors_of
 
 # Calls that change a tensor in place without reading it.
 _OVERWRITES = {"zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "_foreach_zero_",
@@ -57,105 +58,8 @@ def _is_random(function, name):
     return tagged or any(word in name for word in _RANDOM)
 
 
-def _storage_of(tensor):
-    """Returns the untyped storage of a tensor, or None if it has no memory (sparse, meta, fake)."""
-    try:
-        if hasattr(tensor, "untyped_storage"):
-            return tensor.untyped_storage()
-        return tensor.storage().untyped()
-    except (NotImplementedError, RuntimeError):
-        return None
-
-
-def _tensors(value, place=None):
-    """Yields (tensor, its index in its list) for an argument or result; None if it is not in a list."""
-    if isinstance(value, torch.Tensor):
-        yield value, place
-    elif isinstance(value, (list, tuple)):
-        for number, each in enumerate(value):
-            yield from _tensors(each, number)
-
-
 def _namespace(function):
     return function._schema.name.split("::")[0]
-
-
-def _bytes_of(tensor):
-    return tensor.numel() * tensor.element_size()
-
-
-class _Storage:
-    """An alias set. `begins_before`: it existed before the step; else a call of the step created it."""
-
-    def __init__(self, number, size, name, begins_before):
-        self.number = number
-        self.bytes = size
-        self.name = name
-        self.begins_before = begins_before
-        self.kind = "ACTIVATION"
-        self.persistent = False
-        self.written = False
-
-
-class _Operand:
-    """A tensor that a call takes: its storage, and how the call uses it."""
-
-    def __init__(self, storage, place, size, written, whole):
-        self.storage = storage
-        self.place = place  # index in its list; None: not in a list
-        self.bytes = size
-        self.written = written
-        self.whole = whole  # the call writes the whole storage
-
-
-class _Op:
-    def __init__(self, name, phase):
-        self.name = name
-        self.share = 1.0  # fraction of the call's time
-        self.fixed = False
-        self.phase = phase
-        self.reads = []
-        self.writes = []
-        self.recomputable = False
-        self.duration_ns = 0
-        self.events = None  # CUDA events, until the step ends
-
-
-class _Step:
-    """The ops and storages of one step."""
-
-    def __init__(self, device):
-        self.device = device
-        self.ops = []
-        self.storages = []
-        self._known = {}  # address of the storage object -> _Storage
-        self._references = []  # while they exist, no other storage gets the same address
-
-    def find(self, tensor, name, begins_before):
-        """Returns the alias set of a tensor, or None if it is on another device or has 0 bytes."""
-        if tensor.device.type != self.device.type:
-            return None
-        memory = _storage_of(tensor)
-        if memory is None or memory.nbytes() == 0:
-            return None
-        known = self._known.get(memory._cdata)
-        if known is None:
-            known = _Storage(len(self.storages), memory.nbytes(), name, begins_before)
-            self._references.append(StorageWeakRef(memory))
-            self._known[memory._cdata] = known
-            self.storages.append(known)
-        known.bytes = max(known.bytes, memory.nbytes())  # resize_() keeps the storage
-        return known
-
-    def mark(self, tensor, kind, name, persistent):
-        storage = self.find(tensor, name, True)
-        if storage is not None:
-            storage.kind, storage.name, storage.persistent = kind, name, persistent
-
-    def release(self):
-        """Drops the references: addresses are invalid from now on."""
-        self._known.clear()
-        self._references.clear()
 
 
 class _Mode(TorchDispatchMode):
@@ -191,7 +95,7 @@ class Recorder:
     def __enter__(self):
         if self._step is not None:
             raise RuntimeError("the recorder is already recording a step")
-        self._step = _Step(self._device)
+        self._step = Step(self._device)
         self._phase = "forward"
         for name, parameter in self._model.named_parameters():
             self._step.mark(parameter, "WEIGHT", name, True)
@@ -222,8 +126,12 @@ class Recorder:
         if kind is None:
             self._read_clocks(step)
             self._steps.append(step)
+            self._step_ended(step)
         step.release()
         return False
+
+    def _step_ended(self, step):
+        """A step is complete; its storages are still known by their tensors."""
 
     def _wrap(self, owner, attribute, phase):
         """Replaces a function by one that sets the phase while it runs. Undone when the step ends.
@@ -245,7 +153,7 @@ class Recorder:
                 return original(*args, **kwargs)
             finally:
                 self._phase = before
-                if phase == "optimizer":
+                if phase == "optimizer" and self._step is not None:
                     self._mark_states()
 
         ours = wrapped
@@ -284,18 +192,22 @@ class Recorder:
             events[0].record()
         # Inputs first: the call may free or create storages.
         operands = self._operands(function, args, kwargs)
+        call = Call(function, tuple(self._step.number(tensor) for tensor in tensors_of(args, kwargs)))
         before = time.perf_counter_ns()
         result = function(*args, **kwargs)
         duration = time.perf_counter_ns() - before
         if events is not None:
             events[1].record()
-        for op in self._ops_of(function, operands, list(_tensors(result))):
-            op.duration_ns, op.events = int(duration * op.share), events
-            self._step.ops.append(op)
+        for op, outputs in self._ops_of(function, operands, list(tensors_in(result))):
+            if op is not None:
+                op.duration_ns, op.events = int(duration * op.share), events
+                self._step.ops.append(op)
+            call.parts.append((op, tuple(self._step.number(tensor) for tensor, _ in outputs)))
+        self._step.calls.append(call)
         return result
 
     def _operands(self, function, args, kwargs):
-        """The inputs as _Operand, without tensors of other devices."""
+        """The inputs as Operand, without tensors of other devices."""
         overwrites = function.__name__.split(".")[0] in _OVERWRITES
         out = []
         trains = any(argument.name in _TRAINING and value
@@ -306,12 +218,12 @@ class Recorder:
             written = argument.alias_info is not None and argument.alias_info.is_write
             written = written or (trains and not backward and argument.name in _RUNNING)
             written = written or argument.name == received
-            for tensor, place in _tensors(value):
+            for tensor, place in tensors_in(value):
                 storage = self._step.find(tensor, "input", True)
                 if storage is not None:
-                    size = _bytes_of(tensor)
+                    size = bytes_of(tensor)
                     whole = (overwrites or argument.name == "out") and size >= storage.bytes
-                    out.append(_Operand(storage, place, size, written, written and whole))
+                    out.append(Operand(storage, place, size, written, written and whole))
         return out
 
     @staticmethod
@@ -347,23 +259,25 @@ class Recorder:
         return [(ins + shared, outs) for _, (ins, outs) in sorted(by_place.items())]
 
     def _ops_of(self, function, operands, results):
-        """The ops of one call. They share its time in proportion to the bytes that they use."""
-        ops, weights = [], []
+        """Returns (op or None, its results) for each part of a call. The ops share its time in
+        proportion to the bytes that they use."""
+        parts, weights = [], []
         name = function.__name__.split(".")[0]
         for ins, outs in self._parts(name, operands, results):
-            op = self._op_of(function, ins, outs, f"{name}#{len(self._step.ops) + len(ops)}")
-            if op is not None:
-                ops.append(op)
-                weights.append(sum(operand.bytes for operand in ins)
-                               + sum(_bytes_of(tensor) for tensor, _ in outs))
+            op = self._op_of(function, ins, outs, f"{name}#{len(self._step.ops) + len(parts)}")
+            parts.append((op, outs))
+            weights.append(sum(operand.bytes for operand in ins)
+                           + sum(bytes_of(tensor) for tensor, _ in outs))
+        weights = [weight if op is not None else 0 for (op, _), weight in zip(parts, weights)]
         total = sum(weights)
-        for op, weight in zip(ops, weights):
-            op.share = weight / total if total else 1 / len(ops)
-        return ops
+        for (op, _), weight in zip(parts, weights):
+            if op is not None:
+                op.share = weight / total if total else 1 / len(parts)
+        return parts
 
     def _op_of(self, function, operands, results, result_name):
         name = function.__name__.split(".")[0]
-        op = _Op(str(function), self._phase)
+        op = Op(str(function), self._phase)
         op.fixed = _namespace(function) in _COLLECTIVES
         for operand in operands:
             if operand.written and operand.storage not in op.writes:
@@ -378,8 +292,9 @@ class Recorder:
                 op.writes.append(storage)
         if op.fixed and (op.reads or op.writes):
             return op  # also if it only waits for another process
-        if name in _ALLOCATES or (not op.writes and (results or not op.reads)):
-            return None  # an allocation, a view, or no storage of this device
+        op.is_view = not op.writes and bool(results)
+        if name in _ALLOCATES or not (op.writes or op.reads):
+            return None  # an allocation, or no storage of this device
         in_place = any(storage in op.reads for storage in op.writes)
         random = _is_random(function, name)
         op.recomputable = not in_place and not random and op.phase in ("forward", "backward")
@@ -395,32 +310,58 @@ class Recorder:
 
     # The result.
 
-    def graph(self):
-        """Returns the graph in the JSON mapping of graph.proto."""
+    def graph(self, keep=None):
+        """Returns the graph in the JSON mapping of graph.proto.
+
+        keep: for a job that will be replayed, a function that says which storages the plan may move.
+        The others, and ops that use none that it may move, are left out; their time counts with the
+        next op. Views are ops then, since PyTorch refuses one of a storage that is away. No op is moved
+        or run again, and storages that exist before the step are persistent.
+        """
         if not self._steps:
             raise RuntimeError("no step was recorded")
         last = self._steps[-1]
         alike = [step for step in self._steps
                  if [op.name for op in step.ops] == [op.name for op in last.ops]]
-        ops = self._without_first_states(last)
+        ops = [op for op in self._without_first_states(last) if keep is not None or not op.is_view]
         self._set_lifetimes(last, ops)
         used = {storage.number for op in ops for storage in op.reads + op.writes}
         kept = [s for s in last.storages if s.number in used or s.persistent]
-        ids = {storage.number: place for place, storage in enumerate(kept)}
+        if keep is not None:
+            kept = [s for s in kept if keep(s)]
+            for storage in kept:
+                storage.persistent = storage.persistent or storage.begins_before
+        self._kept = [storage.number for storage in kept]
+        ids = {number: place for place, number in enumerate(self._kept)}
         places = {id(op): place for place, op in enumerate(last.ops)}
+        out, carried_ns = [], 0
+        for op in ops:
+            reads = [ids[s.number] for s in op.reads if s.number in ids]
+            writes = [ids[s.number] for s in op.writes if s.number in ids]
+            took_ns = carried_ns + int(statistics.median(
+                step.ops[places[id(op)]].duration_ns for step in alike))
+            op.place = None if keep is not None and not reads and not writes else len(out)
+            carried_ns = took_ns if op.place is None else 0
+            if op.place is None:
+                continue
+            out.append({"id": len(out), "name": op.name, "durationNs": str(took_ns), "reads": reads,
+                        "writes": writes, "phase": op.phase, "fixed": op.fixed or keep is not None,
+                        "recomputable": op.recomputable and keep is None})
         return {
             "version": 1,
             "name": self._name,
             "storages": [{"id": ids[s.number], "name": s.name, "bytes": str(s.bytes),
                           "kind": s.kind, "persistent": s.persistent} for s in kept],
-            "ops": [{"id": place, "name": op.name,
-                     "durationNs": str(int(statistics.median(
-                         step.ops[places[id(op)]].duration_ns for step in alike))),
-                     "reads": [ids[s.number] for s in op.reads],
-                     "writes": [ids[s.number] for s in op.writes],
-                     "phase": op.phase, "fixed": op.fixed, "recomputable": op.recomputable}
-                    for place, op in enumerate(ops)],
+            "ops": out,
         }
+
+    def last_step(self):
+        return self._steps[-1]
+
+    def kept(self, graph):
+        """Pairs (storage of the last step, its entry in the graph that was made last)."""
+        return [(self._steps[-1].storages[number], entry)
+                for number, entry in zip(self._kept, graph["storages"])]
 
     def write(self, path):
         """Writes graph() as a .json file for `hyperoffload analyze`."""

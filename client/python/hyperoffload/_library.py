@@ -1,0 +1,229 @@
+"""The part of hyperoffload.h that the package uses, over ctypes.
+
+Each class owns one handle of the C API; `close()` ends it. A call that fails raises `Error` with the
+library's own text. The library is searched beside the package, then at HYPEROFFLOAD_LIBRARY, then by
+the loader.
+"""
+
+import ctypes
+import os
+import pathlib
+import time
+
+_NAME = "libhyperoffload.so.0"
+_TAKE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64)
+_DROP = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)
+
+
+class Error(RuntimeError):
+    """A call of the library failed. `name`: the status, as "conflict" or "exhausted"."""
+
+    def __init__(self, name, text):
+        super().__init__(f"{name}: {text}" if text else name)
+        self.name = name
+
+
+class _ConnectOptions(ctypes.Structure):
+    # The struct grows at its end, and struct_bytes says how much of it we know.
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("pool", ctypes.c_char_p),
+                ("name", ctypes.c_char_p), ("transport", ctypes.c_char_p)]
+
+
+class _DeviceMemory(ctypes.Structure):
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("arena", ctypes.c_void_p),
+                ("arena_bytes", ctypes.c_size_t), ("take", _TAKE), ("drop", _DROP),
+                ("context", ctypes.c_void_p)]
+
+
+class Counters(ctypes.Structure):
+    """ho_counters, as far as the package reads it."""
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("steps", ctypes.c_uint64),
+                ("stall_ns", ctypes.c_uint64), ("prefetch_bytes", ctypes.c_uint64),
+                ("store_bytes", ctypes.c_uint64), ("last_step_ns", ctypes.c_uint64),
+                ("last_step_stall_ns", ctypes.c_uint64)]
+
+
+class Span(ctypes.Structure):
+    """ho_span: what an op or a cache op did in the last complete step."""
+    _fields_ = [("start_ns", ctypes.c_uint64), ("end_ns", ctypes.c_uint64),
+                ("stall_ns", ctypes.c_uint64), ("bytes", ctypes.c_uint64),
+                ("queued_ns", ctypes.c_uint64)]
+
+
+class StorageState(ctypes.Structure):
+    """ho_storage_state: where a storage's latest value is."""
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("bytes", ctypes.c_uint64),
+                ("memory", ctypes.c_void_p), ("on_device", ctypes.c_uint32),
+                ("at_home", ctypes.c_uint32)]
+
+
+def _find():
+    beside = pathlib.Path(__file__).parent / _NAME
+    if beside.exists():
+        return str(beside)
+    return os.environ.get("HYPEROFFLOAD_LIBRARY") or _NAME
+
+
+def _load():
+    path = _find()
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(f"cannot load {path}: {error}. Install HyperOffload, or set "
+                          f"HYPEROFFLOAD_LIBRARY to the path of {_NAME}") from error
+    handle, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32
+    wide = ctypes.c_uint64
+    for name, arguments in {
+            "ho_connect": [handle, handle], "ho_disconnect": [handle],
+            "ho_allocate": [handle, wide, handle], "ho_register": [handle, handle, size],
+            "ho_unregister": [handle, handle],
+            "ho_get": [handle, handle, wide, handle, size, handle],
+            "ho_put": [handle, handle, wide, handle, size, handle], "ho_wait": [handle, wide],
+            "ho_open": [handle, handle, handle], "ho_load": [handle, handle, size, handle],
+            "ho_unload": [handle], "ho_sync": [handle], "ho_step_begin": [handle],
+            "ho_before": [handle, number], "ho_after": [handle, number], "ho_step_end": [handle],
+            "ho_leave": [handle], "ho_storage_of": [handle, number, handle],
+            "ho_adopt": [handle, number, handle], "ho_fetch": [handle, number, handle],
+            "ho_get_storage": [handle, number, handle], "ho_get_counters": [handle, handle],
+            "ho_get_timeline": [handle, handle, handle]}.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, ctypes.c_int
+    for name in ("ho_free", "ho_close"):
+        getattr(library, name).restype = None
+    library.ho_free.argtypes, library.ho_close.argtypes = [handle, handle], [handle]
+    for name in ("ho_cache_op_count", "ho_position_count"):
+        getattr(library, name).argtypes, getattr(library, name).restype = [handle], number
+    library.ho_last_error.restype = ctypes.c_char_p
+    library.ho_status_name.argtypes, library.ho_status_name.restype = [ctypes.c_int], ctypes.c_char_p
+    return library
+
+
+_library = None
+
+
+def library():
+    """The loaded library; loads it at the first call. Raises ImportError."""
+    global _library
+    if _library is None:
+        _library = _load()
+    return _library
+
+
+def _check(status):
+    if status != 0:
+        raise Error(_library.ho_status_name(status).decode(), _library.ho_last_error().decode())
+
+
+class Pool:
+    """A job's sessions on all nodes of a pool."""
+
+    def __init__(self, address, name):
+        options = _ConnectOptions(ctypes.sizeof(_ConnectOptions), address.encode(), name.encode(),
+                                  None)
+        self.handle = ctypes.c_void_p()
+        lib = library()
+        _check(lib.ho_connect(ctypes.byref(options), ctypes.byref(self.handle)))
+
+    def measure(self, size, times=3):
+        """Moves `size` bytes to the pool and back. Returns (put, get) in bytes/s, the best of all."""
+        lib = library()
+        buffer = ctypes.create_string_buffer(size)
+        address = ctypes.addressof(buffer)
+        memory, ticket = ctypes.c_void_p(), ctypes.c_uint64()
+        best = [0, 0]
+        _check(lib.ho_allocate(self.handle, size, ctypes.byref(memory)))
+        try:
+            _check(lib.ho_register(self.handle, address, size))
+            try:
+                for _ in range(times):
+                    for way, move in enumerate((lib.ho_put, lib.ho_get)):
+                        begun = time.perf_counter()
+                        _check(move(self.handle, memory, 0, address, size, ctypes.byref(ticket)))
+                        _check(lib.ho_wait(self.handle, ticket))
+                        best[way] = max(best[way], size / (time.perf_counter() - begun))
+            finally:
+                lib.ho_unregister(self.handle, address)
+        finally:
+            lib.ho_free(self.handle, memory)
+        return tuple(best)
+
+    def close(self):
+        """Gives back all that the job holds in the pool."""
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            _check(library().ho_disconnect(handle))
+
+
+class Runtime:
+    """A runtime whose device bytes the job places. `take(storage, bytes) -> address or None` and
+    `drop(storage)` are called on the thread that calls, inside its calls, and must not raise."""
+
+    def __init__(self, pool, take, drop):
+        # ctypes frees a callback that nothing refers to.
+        self._take = _TAKE(lambda _, storage, size: take(storage, size))
+        self._drop = _DROP(lambda _, storage, memory: drop(storage))
+        memory = _DeviceMemory(ctypes.sizeof(_DeviceMemory), None, 0, self._take, self._drop, None)
+        self.handle = ctypes.c_void_p()
+        _check(library().ho_open(pool.handle, ctypes.byref(memory), ctypes.byref(self.handle)))
+
+    def adopt(self, storage, address):
+        _check(_library.ho_adopt(self.handle, storage, address))
+
+    def fetch(self, storage):
+        _check(_library.ho_fetch(self.handle, storage, None))
+
+    def state(self, storage):
+        state = StorageState(struct_bytes=ctypes.sizeof(StorageState))
+        _check(_library.ho_get_storage(self.handle, storage, ctypes.byref(state)))
+        return state
+
+    def close(self):
+        """Ends the runtime and its plans; storages on the device stay there."""
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            _library.ho_close(handle)
+
+
+class Plan:
+    """A schedule loaded for a runtime, whose close() ends it too."""
+
+    def __init__(self, runtime, schedule):
+        self.handle = ctypes.c_void_p()
+        _check(_library.ho_load(runtime.handle, schedule, len(schedule), ctypes.byref(self.handle)))
+
+    def storage_of(self, storage_id):
+        """The number of a storage in the runtime, by its id in the graph."""
+        number = ctypes.c_uint32()
+        _check(_library.ho_storage_of(self.handle, storage_id, ctypes.byref(number)))
+        return number.value
+
+    def step_begin(self):
+        _check(_library.ho_step_begin(self.handle))
+
+    def before(self, position):
+        status = _library.ho_before(self.handle, position)
+        if status != 0:
+            _check(status)
+
+    def after(self, position):
+        status = _library.ho_after(self.handle, position)
+        if status != 0:
+            _check(status)
+
+    def step_end(self):
+        _check(_library.ho_step_end(self.handle))
+
+    def leave(self):
+        _check(_library.ho_leave(self.handle))
+
+    def counters(self):
+        counters = Counters(struct_bytes=ctypes.sizeof(Counters))
+        _check(_library.ho_get_counters(self.handle, ctypes.byref(counters)))
+        return counters
+
+    def timeline(self):
+        """Returns (spans of ops by position, spans of cache ops) of the last complete step."""
+        ops = (Span * _library.ho_position_count(self.handle))()
+        cache_ops = (Span * _library.ho_cache_op_count(self.handle))()
+        _check(_library.ho_get_timeline(self.handle, ops, cache_ops))
+        return ops, cache_ops

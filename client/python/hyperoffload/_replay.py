@@ -1,0 +1,352 @@
+"""Runs steps of a PyTorch job under a plan.
+
+Every call below autograd comes to a dispatch mode. While a step goes as recorded, call k of the step
+is call k of the plan: the plan waits for the operands, the call runs, and its outputs are named. Storages
+leave and come back by resizing: tensors, views and autograd's references stay valid, their bytes do not.
+A call that differs ends the plan's part in this step: what is away is then fetched when a call takes it.
+
+    BETWEEN --first call as recorded--> IN_STEP --end of the optimizer's step--> BETWEEN
+                                           +--another call, or an error--> DEPARTED --+
+"""
+
+import enum
+import os
+import sys
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ._step import storage_of, tensors_in, tensors_of
+
+# Where code lies that is not the script's.
+_OTHERS = tuple(os.path.dirname(os.path.abspath(module)) + os.sep
+                for module in (__file__, torch.__file__, os.__file__))
+
+
+class State(enum.Enum):
+    BETWEEN = "between steps"
+    IN_STEP = "in a step"
+    DEPARTED = "departed"
+
+
+class Part:
+    """What the plan knows of a call, or of one index of a call on lists.
+
+    place: its position in the plan; None: the plan has none. outputs: numbers of the storages of the
+    tensors that it returns. writes: numbers of managed storages that it writes. ends: numbers of those
+    that nothing in the step needs afterwards.
+    """
+
+    def __init__(self, place, outputs, writes, ends):
+        self.place, self.outputs, self.writes, self.ends = place, outputs, writes, ends
+
+
+class Call:
+    """A call of the recorded step. grad: whether gradients were enabled, which evaluation disables."""
+
+    def __init__(self, function, grad, inputs, parts):
+        self.function, self.grad, self.inputs, self.parts = function, grad, inputs, parts
+
+    def is_plain(self):
+        """It is nothing to the plan, so that it can be between steps as well."""
+        return all(part.place is None and part.outputs.count(None) == len(part.outputs) for part in self.parts)
+
+
+class _Other(Exception):
+    """A call returned other storages than in the recorded step."""
+
+
+def _where():
+    """File and line of the innermost frame that is the script's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith(_OTHERS):
+            return f"{path}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "unknown place"
+
+
+def _at(value, count, index):
+    """One index of an argument of a call on lists."""
+    if isinstance(value, (list, tuple)) and len(value) == count:
+        return [value[index]]
+    return value
+
+
+class Replay(TorchDispatchMode):
+    """Runs steps under `plan`. One thread: the one that calls the job's operators.
+
+    calls: of the recorded step. storages: number -> (bytes, id in the graph, persistent), of those that
+    the plan moves. present: number -> untyped storage, of those that exist already. departed(cause) is
+    called when a step departs.
+    """
+
+    def __init__(self, library, pool, schedule, calls, storages, present, meter, departed):
+        super().__init__()
+        self.state = State.BETWEEN
+        # A step is recorded from the end of the last one: what logs the loss comes first.
+        first = next(i for i, call in enumerate(calls) if not call.is_plain())
+        self._calls = calls[first:]
+        self._bytes = {number: size for number, (size, _, _) in storages.items()}
+        self._meter = meter
+        self._departed = departed
+        self._at = 0  # the next call of the step
+        self._paused = 0
+        self._kept = dict(present)  # number -> untyped storage, while the plan needs it
+        self._left = {}  # number -> weak reference, of a step that departed
+        self._number = {storage._cdata: number for number, storage in present.items()}
+        self._persistent = set(present)
+        self._op = None  # (part that runs, numbers of storages made for it), until its after()
+        self._process = os.getpid()
+        self.last_timeline = None  # timeline() when the replay was closed
+        self._runtime = library.Runtime(pool, self._take, self._drop)
+        try:
+            self._plan = library.Plan(self._runtime, schedule)
+            self._held = {number: self._plan.storage_of(graph_id)
+                          for number, (_, graph_id, _) in storages.items()}
+            self._of_held = {held: number for number, held in self._held.items()}
+            for number, storage in present.items():
+                self._runtime.adopt(self._held[number], storage.data_ptr())
+        except BaseException:
+            self._runtime.close()
+            raise
+
+    # The library's callbacks, inside its calls on this thread. They must not raise.
+
+    def _take(self, held, size):
+        storage = self._storage(self._of_held[held])
+        try:
+            if storage.nbytes() != size:
+                storage.resize_(size)
+        except RuntimeError:
+            return None
+        self._meter.see(storage)
+        return storage.data_ptr()
+
+    def _drop(self, held):
+        storage = self._storage(self._of_held[held])
+        if storage is None:
+            return  # PyTorch has freed it
+        try:
+            storage.resize_(0)
+        except RuntimeError:
+            return  # numpy() has taken its memory meanwhile: it keeps its place
+        self._meter.see(storage)
+
+    def _storage(self, number):
+        storage = self._kept.get(number)
+        if storage is None and number in self._left:
+            reference = self._left[number]
+            storage = None if reference.expired() else torch.UntypedStorage._new_with_weak_ptr(
+                reference.cdata)
+        return storage
+
+    # Calls.
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        # A composite operator has no schema; its parts come here too. A DataLoader's worker that was
+        # forked has this mode, but not the plan.
+        if not hasattr(function, "_schema") or os.getpid() != self._process:
+            return function(*args, **kwargs)
+        tensors = tensors_of(args, kwargs)
+        if self.state is not State.DEPARTED and not self._paused:
+            call = self._next(function, tensors)
+            if call is not None:
+                if self.state is State.BETWEEN:
+                    self._plan.step_begin()
+                    self.state = State.IN_STEP
+                return self._planned(call, args, kwargs)
+            if self.state is State.IN_STEP:
+                whole = self._at == len(self._calls)
+                what = "the end of the step" if whole else self._calls[self._at].function
+                self.depart(f"{function} with other operands than recorded, or instead of {what}")
+        return self._on_demand(function, tensors, args, kwargs)
+
+    def _next(self, function, tensors):
+        """The step's next call, if this is it; else None."""
+        if self._at == len(self._calls):
+            return None
+        call = self._calls[self._at]
+        same = (call.function is function and call.grad == torch.is_grad_enabled()
+                and call.inputs == tuple(map(self._number_of, tensors)))
+        return call if same else None
+
+    def _number_of(self, tensor):
+        storage = storage_of(tensor)
+        return None if storage is None else self._number.get(storage._cdata)
+
+    def _planned(self, call, args, kwargs):
+        self._at += 1
+        count = len(call.parts)
+        if count == 1:
+            return self._part(call, call.parts[0], args, kwargs)
+        results = []
+        for index, part in enumerate(call.parts):
+            own = [_at(value, count, index) for value in args]
+            named = {key: _at(value, count, index) for key, value in kwargs.items()}
+            if self.state is State.IN_STEP:
+                result = self._part(call, part, own, named)
+            else:  # an index before this one departed
+                result = self._on_demand(call.function, tensors_of(own, named), own, named)
+            if result is not None:
+                results.extend(result)
+        return results or None
+
+    def _part(self, call, part, args, kwargs):
+        if part.place is None:
+            result = call.function(*args, **kwargs)
+        else:
+            self._plan.before(part.place)
+            made = [number for number in part.writes
+                    if number in self._kept and self._kept[number].nbytes() == 0]
+            self._op = (part, made)
+            for number in made:
+                self._kept[number].resize_(self._bytes[number])
+                self._meter.see(self._kept[number])
+            try:
+                result = call.function(*args, **kwargs)
+            except BaseException:
+                self.depart(f"{call.function} raised an exception")
+                raise
+            self._op = (part, ())
+        try:
+            self._name_outputs(part, result)
+        except _Other:
+            self.depart(f"{call.function} returned other storages than recorded")
+            return result
+        if part.place is None:
+            return result
+        for number in part.writes:
+            self._runtime.adopt(self._held[number], self._kept[number].data_ptr())
+        for number in part.ends:
+            del self._number[self._kept.pop(number)._cdata]
+        self._plan.after(part.place)
+        self._op = None
+        return result
+
+    def _name_outputs(self, part, result):
+        """Finds the storages that a call has made."""
+        tensors = [tensor for tensor, _ in tensors_in(result)]
+        if len(tensors) != len(part.outputs):
+            raise _Other
+        other = False
+        for tensor, number in zip(tensors, part.outputs):
+            storage = storage_of(tensor)
+            if storage is None:
+                continue
+            self._meter.see(storage)
+            known = self._number.get(storage._cdata)
+            if number is None or known == number:
+                continue
+            if known is not None or storage.nbytes() != self._bytes[number] or number in self._kept:
+                other = True
+                continue
+            self._number[storage._cdata] = number
+            self._kept[number] = storage
+        if other:
+            raise _Other
+
+    def _on_demand(self, function, tensors, args, kwargs):
+        """A call that the plan does not know: its operands are brought first."""
+        for tensor in tensors:
+            number = self._number_of(tensor)
+            if number is not None:
+                self._bring(number)
+        result = function(*args, **kwargs)
+        for tensor in tensors:  # not all schemas say what a call writes, as those of normalisations
+            self._wrote(self._number_of(tensor))
+        for tensor, _ in tensors_in(result):
+            storage = storage_of(tensor)
+            if storage is not None:
+                self._meter.see(storage)
+        return result
+
+    def _bring(self, number):
+        storage = self._storage(number)
+        if storage is not None and storage.nbytes() == 0:
+            self._runtime.fetch(self._held[number])
+
+    def _wrote(self, number):
+        """A storage's value changed: what its home holds is out of date."""
+        storage = self._storage(number) if number is not None else None
+        if storage is not None and storage.nbytes() > 0:
+            self._runtime.adopt(self._held[number], storage.data_ptr())
+
+    # Steps.
+
+    def depart(self, cause):
+        """Ends the plan's part in this step; values stay where they are."""
+        self._leave()
+        self._departed(f"{cause} ({_where()})")
+
+    def _leave(self):
+        self._plan.leave()
+        self.state = State.DEPARTED
+        part, made = self._op or (None, ())
+        self._op = None
+        for number in made:  # for a call that did not run: the bytes are nothing
+            self._kept[number].resize_(0)
+        # For the plan the call has not run; its writes are the latest values all the same.
+        for number in part.writes if part is not None else ():
+            self._wrote(number)
+        for number in [n for n in self._kept if n not in self._persistent]:
+            self._left[number] = StorageWeakRef(self._kept.pop(number))
+
+    def step_ended(self):
+        """The optimizer's step has ended. Returns whether the whole step ran under the plan."""
+        planned = False
+        if self.state is State.IN_STEP:
+            if self._at == len(self._calls):
+                self._plan.step_end()
+                planned = True
+            else:
+                self.depart("the step ended early")
+        elif self.state is State.BETWEEN:
+            self._departed(f"the step begins with another call ({_where()})")
+        # Tensors of a departed step that live on need their bytes; the rest is PyTorch's.
+        for number in list(self._left):
+            if not self._left[number].expired():
+                self._bring(number)
+            del self._number[self._left.pop(number).cdata]
+        for number in [n for n in self._kept if n not in self._persistent]:
+            del self._number[self._kept.pop(number)._cdata]
+        self.state = State.BETWEEN
+        self._at = 0
+        return planned
+
+    def counters(self):
+        return self._plan.counters()
+
+    def timeline(self):
+        """Spans of the last whole step: (ops by position, cache ops). Raises Error if there is none."""
+        return self._plan.timeline() if self.last_timeline is None else self.last_timeline
+
+    def pause(self):
+        """Brings all values to the device; no step begins until resume()."""
+        if self.state is State.IN_STEP:
+            self.depart("paused within a step")
+        self._paused += 1
+        for number in self._persistent:
+            self._bring(number)
+
+    def resume(self):
+        """Takes the bytes on the device for the latest values: the job may have changed them."""
+        for number in self._persistent:
+            self._wrote(number)
+        self._paused -= 1
+
+    def close(self):
+        """Brings all values to the device, and ends the plan."""
+        try:
+            if self.state is State.IN_STEP:
+                self._leave()
+            for number in [*self._left, *self._persistent]:
+                self._bring(number)
+            if self._plan.counters().steps > 0:
+                self.last_timeline = self._plan.timeline()
+        finally:
+            self._runtime.close()
+            self._kept.clear()

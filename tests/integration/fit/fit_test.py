@@ -1,0 +1,260 @@
+"""Trains a small GPT under hyperoffload.fit() with a real daemon, and compares it with the plain run.
+
+Usage: fit_test.py HYPEROFFLOAD HYPEROFFLOADD LIBRARY FOLDER_OF_THE_PYTHON_PACKAGE [unittest arguments]
+"""
+
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+try:
+    import torch
+except ImportError:
+    # The interpreter that CMake found need not be the one for which PyTorch is installed.
+    SYSTEM = "/usr/bin/python3"
+    if os.path.exists(SYSTEM) and os.path.realpath(SYSTEM) != os.path.realpath(sys.executable):
+        os.execv(SYSTEM, [SYSTEM] + sys.argv)
+    print("skipped: no PyTorch in", sys.executable)
+    sys.exit(77)
+
+PROGRAM, DAEMON, LIBRARY, PACKAGE = (os.path.abspath(sys.argv.pop(1)) for _ in range(4))
+os.environ["HYPEROFFLOAD_COMMAND"], os.environ["HYPEROFFLOAD_LIBRARY"] = PROGRAM, LIBRARY
+sys.path.insert(0, PACKAGE)
+
+import hyperoffload  # noqa: E402
+
+WORDS, WIDTH, LENGTH = 64, 64, 32
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2 = torch.nn.LayerNorm(WIDTH), torch.nn.LayerNorm(WIDTH)
+        self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(4 * WIDTH, WIDTH)
+        self.dropout = torch.nn.Dropout(0.1)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        parts = self.qkv(self.norm1(x)).view(batch, length, 3, 4, width // 4)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        scores = (q @ k.transpose(-1, -2) / (width // 4) ** 0.5).softmax(-1)
+        x = x + self.dropout(self.out((scores @ v).transpose(1, 2).reshape(batch, length, width)))
+        return x + self.dropout(self.down(torch.nn.functional.gelu(self.up(self.norm2(x)))))
+
+
+class Transformer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(WORDS, WIDTH)
+        self.blocks = torch.nn.Sequential(*[Block() for _ in range(4)])
+        self.head = torch.nn.Linear(WIDTH, WORDS)
+
+    def forward(self, tokens):
+        return self.head(self.blocks(self.table(tokens)))
+
+
+class Script:
+    """A training script. `between(script, step)` runs after each step; `run` is fit()'s, or None."""
+
+    def __init__(self, between=None, optimizer=None, batch=lambda step: 8):
+        torch.manual_seed(1)
+        self.model = Transformer()
+        make = optimizer or (lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))
+        self.optimizer = make(self.model.parameters())
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 3, 0.5)
+        self.between, self.batch = between, batch
+        self.run = None
+        self.seen = []
+
+    def train(self, steps):
+        for step in range(steps):
+            tokens = torch.randint(0, WORDS, (self.batch(step), LENGTH))
+            out = self.model(tokens)
+            loss = torch.nn.functional.cross_entropy(out.view(-1, WORDS),
+                                                     torch.roll(tokens, -1, 1).view(-1))
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.schedule.step()
+            self.seen.append(loss.item())
+            if self.between:
+                self.between(self, step)
+        return self
+
+    def fit(self, pool, steps, memory="60%"):
+        with hyperoffload.fit(self.model, self.optimizer, device_memory=memory, pool=pool) as self.run:
+            self.train(steps)
+        return self
+
+
+class Fit(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.set_num_threads(1)
+        folder = tempfile.TemporaryDirectory(prefix="ho-fit-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        config = cls.folder / "config"
+        config.write_text(f'node_name: "fit" ddr_bytes: 268435456 segment_bytes: 8388608 '
+                          f'unix_socket: "{folder.name}/control.sock"')
+        cls.pool = f"unix:{folder.name}/control.sock"
+        daemon = subprocess.Popen([DAEMON, "--config", str(config)], stderr=subprocess.DEVNULL)
+        cls.addClassCleanup(daemon.wait)
+        cls.addClassCleanup(daemon.terminate)
+        end = time.monotonic() + 60
+        while subprocess.run([PROGRAM, "nodes", "--pool", cls.pool], check=False,
+                             capture_output=True).returncode != 0:
+            assert time.monotonic() < end and daemon.poll() is None, "the daemon did not come up"
+            time.sleep(0.05)
+
+    def assert_same(self, plain, ours):
+        self.assertEqual(plain.seen, ours.seen)
+        ours_now = ours.model.state_dict()
+        for name, value in plain.model.state_dict().items():
+            self.assertTrue(torch.equal(value, ours_now[name]), name)
+
+    def test_same_bits_within_the_budget(self):
+        plain = Script().train(10)
+        for memory in ("60%", "50%"):
+            with self.subTest(memory):
+                ours = Script().fit(self.pool, 10, memory)
+                self.assert_same(plain, ours)
+                stats = ours.run.stats()
+                self.assertEqual((stats["steps"], stats["planned_steps"]), (10, 8))
+                self.assertEqual(stats["departures"], 0, ours.run.summary())
+                self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
+                self.assertGreater(stats["step_ms_median"], 0)
+                self.assertIn("8 of 10 steps ran under the plan", ours.run.summary())
+                ours.run.report(self.folder / "report.html")
+                self.assertIn("<html", (self.folder / "report.html").read_text())
+                ours.run.trace(self.folder / "trace.json")
+                events = json.loads((self.folder / "trace.json").read_text())["traceEvents"]
+                names = [event["name"] for event in events if event["tid"] == 0]
+                self.assertEqual(names.count("aten.gelu.default"), 4)
+                self.assertTrue(any(event["tid"] == 1 and event["args"]["bytes"] > 0 for event in events))
+
+    def test_evaluation_and_checkpoints_between_steps(self):
+        def between(script, step):
+            if step % 3 != 1:
+                return
+            script.model.eval()
+            with torch.no_grad():
+                script.seen.append(script.model(torch.arange(LENGTH).view(1, LENGTH)).sum().item())
+            script.model.train()
+            file = io.BytesIO()
+            torch.save([script.model.state_dict(), script.optimizer.state_dict()], file)
+            file.seek(0)
+            for part in torch.load(file)[0].values():
+                script.seen.append(part.double().sum().item())
+
+        self.assert_same(Script(between).train(9), Script(between).fit(self.pool, 9))
+
+    def test_values_written_between_steps(self):
+        def between(script, step):
+            with torch.no_grad():
+                script.model.head.weight.mul_(0.99)
+            if script.run is not None and step == 5:
+                with script.run.paused():
+                    script.model.table.weight.detach().numpy()[0] = 0.5
+            elif step == 5:
+                script.model.table.weight.detach().numpy()[0] = 0.5
+
+        ours = Script(between).fit(self.pool, 9)
+        self.assert_same(Script(between).train(9), ours)
+
+    def test_a_step_of_another_shape_departs_and_comes_back(self):
+        def batch(step):
+            return 5 if step in (4, 5) else 8
+
+        ours = Script(batch=batch).fit(self.pool, 9)
+        self.assert_same(Script(batch=batch).train(9), ours)
+        stats = ours.run.stats()
+        self.assertEqual((stats["planned_steps"], stats["departures"]), (5, 2), ours.run.summary())
+        self.assertIn("fit_test.py:", ours.run.summary())
+
+    def test_an_exception_in_a_step_loses_nothing(self):
+        def between(script, step):
+            if step != 4:
+                return
+            loss = script.model(torch.zeros(8, LENGTH, dtype=torch.long)).sum()
+            try:
+                with torch.no_grad():
+                    torch.zeros(3) + torch.zeros(4)
+            except RuntimeError:
+                pass
+            loss.backward()
+            script.seen.append(script.model.head.weight.grad.sum().item())
+
+        self.assert_same(Script(between).train(8), Script(between).fit(self.pool, 8))
+
+    def test_an_exception_ends_the_run_with_all_values(self):
+        def between(script, step):
+            if step == 4:
+                script.model(torch.zeros(8, LENGTH, dtype=torch.long))
+                raise KeyboardInterrupt
+
+        save, scripts = torch.save, []
+        for train in (lambda script: script.train(9), lambda script: script.fit(self.pool, 9)):
+            scripts.append(Script(between))
+            with self.assertRaises(KeyboardInterrupt):
+                train(scripts[-1])
+            self.assertIs(torch.save, save)
+            scripts[-1].between = None
+            scripts[-1].train(2)
+        self.assert_same(*scripts)
+
+    def test_workers_of_a_loader_run_plainly(self):
+        def between(script, step):
+            if step == 4:
+                loader = torch.utils.data.DataLoader(torch.arange(8.0), batch_size=4, num_workers=1,
+                                                     collate_fn=lambda rows: torch.stack(rows) * 2)
+                script.seen.extend(batch.sum().item() for batch in loader)
+
+        ours = Script(between).fit(self.pool, 7)
+        self.assert_same(Script(between).train(7), ours)
+        self.assertEqual(ours.run.stats()["planned_steps"], 5, ours.run.summary())
+
+    def test_operators_on_lists_run_index_by_index(self):
+        def optimizer(parameters):
+            return torch.optim.AdamW(parameters, lr=1e-3, foreach=True)
+
+        ours = Script(optimizer=optimizer).fit(self.pool, 7)
+        self.assert_same(Script(optimizer=optimizer).train(7), ours)
+        self.assertEqual(ours.run.stats()["planned_steps"], 5, ours.run.summary())
+
+    def test_gradients_that_are_set_to_zero(self):
+        class Zeroing(torch.optim.SGD):
+            def zero_grad(self, set_to_none=False):
+                super().zero_grad(set_to_none=False)
+
+        def optimizer(parameters):
+            return Zeroing(parameters, lr=0.1, momentum=0.9)
+
+        ours = Script(optimizer=optimizer).fit(self.pool, 7, "70%")
+        self.assert_same(Script(optimizer=optimizer).train(7), ours)
+        self.assertEqual(ours.run.stats()["planned_steps"], 5, ours.run.summary())
+
+    def test_what_cannot_be_done_is_said(self):
+        script = Script()
+        with self.assertRaisesRegex(MemoryError, "budget"):
+            script.fit(self.pool, 3, "1%")
+        self.assertEqual(len(script.seen), 1)  # the end of the second step plans
+        with self.assertRaisesRegex(ValueError, "60%"):
+            Script().fit(self.pool, 3, "much")
+        with self.assertRaises(hyperoffload.Error):
+            Script().fit("unix:/nowhere.sock", 3)
+        with self.assertRaisesRegex(ValueError, "replan"):
+            hyperoffload.fit(script.model, script.optimizer, device_memory="60%", pool=self.pool,
+                             replan="auto")
+
+
+if __name__ == "__main__":
+    unittest.main()
