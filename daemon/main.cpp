@@ -42,16 +42,13 @@ void allow_descriptors() {
 ho::Result<ho::DaemonConfig> checked_config(const std::string& file) {
   auto config = ho::read_daemon_config(file);
   if (!config) return config.error();
-  const auto at = [&](const ho::Error& error, int line) {
-    return error.at(file + ":" + std::to_string(line));
-  };
   const auto pages = ho::daemon::check_memory(*config);
-  if (!pages) return at(pages.error(), config->ddr_bytes_line);
+  if (!pages) return config->at_field("ddr_bytes", pages.error());
   if (const auto shares = ho::daemon::check_numa(*config, *pages); !shares) {
-    return at(shares.error(), config->numa.line);
+    return config->at_field("numa", shares.error());
   }
   if (const auto mistake = ho::daemon::find_ofi_mistake(*config)) {
-    return at(mistake->error, mistake->line);
+    return mistake->error.at(file + ":" + std::to_string(mistake->line));
   }
   return config;
 }

@@ -203,7 +203,9 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   auto boot_id = read_boot_id();
   if (!boot_id) return boot_id.error();
   auto unix_listener = UnixListener::create(config.unix_socket);
-  if (!unix_listener) return unix_listener.error().at("unix_socket");
+  if (!unix_listener) {
+    return config.at_field("unix_socket", unix_listener.error().at("unix_socket"));
+  }
   std::optional<TcpListener> tcp_listener;
   NodeFacts facts;
   facts.boot_id = std::move(*boot_id);
@@ -212,14 +214,14 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   NodeInfo self{config.node, config.node_name, {"unix:" + config.unix_socket}};
   if (config.tcp_listen) {
     auto listener = listen_tcp(*config.tcp_listen);
-    if (!listener) return listener.error();
+    if (!listener) return config.at_field("tcp_listen", listener.error());
     self.control_addresses.push_back(listener->address);
     tcp_listener = std::move(*listener);
   }
   facts.nodes.push_back(std::move(self));
   facts.nodes.insert(facts.nodes.end(), config.nodes.begin(), config.nodes.end());
   auto flash = start_flash(config, facts.flash_off);
-  if (!flash) return flash.error();
+  if (!flash) return config.at_field("flash", flash.error());
   facts.flash = flash->get();
   auto targets = make_targets(config, facts.refusals);
   if (!targets) return targets.error();

@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "common/transport/driver_names.hpp"
+#include "proto/config_fields.hpp"
 #include "proto/control_address.hpp"
 
 namespace ho {
@@ -139,6 +140,7 @@ class Checker {
       : from_(from), lines_(lines), out_(out) {}
 
   DaemonConfig run() {
+    list_fields();
     identity();
     memory();
     numa();
@@ -153,6 +155,11 @@ class Checker {
  private:
   void complain(const std::string& field, const std::string& message) {
     out_.add(line_of(field), field, message);
+  }
+  void list_fields() {
+    config_.fields = fields_of(from_);
+    for (auto& [name, field] : config_.fields) field.line = line_of(name) + 1;
+    for (const std::string& name : fields_without_utf8(from_)) complain(name, "is not UTF-8");
   }
   [[nodiscard]] int line_of(const std::string& field) const {
     const auto* descriptor = pb::DaemonConfig::descriptor()->FindFieldByName(field);
@@ -189,7 +196,6 @@ class Checker {
       return;
     }
     config_.ddr_bytes = from_.ddr_bytes();
-    config_.ddr_bytes_line = line_of("ddr_bytes") + 1;
     if (config_.ddr_bytes == 0) {
       complain("ddr_bytes",
                "missing or 0: set the number of bytes that this node gives to the pool");
@@ -203,7 +209,6 @@ class Checker {
   }
 
   void numa() {
-    config_.numa.line = line_of("numa") + 1;
     config_.numa.off = from_.numa() == "off";
     if (from_.numa().empty() || from_.numa() == "auto" || config_.numa.off) return;
     auto nodes = parse_numa_nodes(from_.numa());
@@ -464,6 +469,7 @@ Result<DaemonConfig> parse_daemon_config(const std::string& text, const std::str
   if (!parsed && !complaints.any()) complaints.add(-1, "", "not protobuf text");
   if (complaints.any()) return Error(Errc::kInvalidArgument, complaints.text());
   DaemonConfig config = Checker(message, lines, complaints).run();
+  config.file = file;
   if (complaints.any()) return Error(Errc::kInvalidArgument, complaints.text());
   return config;
 }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,12 @@ namespace ho {
 struct Located {
   std::string text;
   int line = 0;  ///< counts from 1; the line of the enclosing block if the field is not in the file
+};
+
+/// A field of the file.
+struct ConfigField {
+  int line = 0;       ///< the first one that has it, from 1
+  std::string value;  ///< as text, for comparisons
 };
 
 /// One rail of the `ofi` driver.
@@ -51,16 +58,16 @@ struct FlashPathSettings {
 struct NumaSettings {
   bool off = false;
   std::vector<NumaNode> nodes;  ///< empty: the nodes that the machine has
-  int line = 0;                 ///< line in the file, from 1; for messages
 };
 
 /// The configuration of hyperoffloadd, checked, with defaults filled in. config.proto describes the
 /// fields.
 struct DaemonConfig {
+  std::string file;                           ///< for messages
+  std::map<std::string, ConfigField> fields;  ///< the fields that the file has, by name
   NodeId node;
   std::string node_name;
   std::uint64_t ddr_bytes = 0;  ///< a multiple of segment_bytes
-  int ddr_bytes_line = 0;       ///< line in the file, from 1; for messages
   std::uint64_t segment_bytes = 256 * kMiB;
   NumaSettings numa;
   std::string unix_socket = "/run/hyperoffload/control.sock";
@@ -78,7 +85,14 @@ struct DaemonConfig {
   /// A durable extent that no session had open for so long is freed; 0: never.
   std::chrono::seconds flash_unused_max{0};
   LogLevel log_level = LogLevel::kInfo;
+
+  /// The error behind the place of a field: "FILE:LINE: ...", or "FILE: ..." if the file lacks it.
+  [[nodiscard]] Error at_field(const std::string& name, const Error& error) const;
 };
+
+/// The names of the fields whose values differ.
+[[nodiscard]] std::vector<std::string> changed_fields(const DaemonConfig& before,
+                                                      const DaemonConfig& after);
 
 /// Parses and checks a configuration. Errors begin with `file`.
 /// @return kInvalidArgument with all errors found, one per line: "FILE:LINE: field: what is wrong".

@@ -132,6 +132,18 @@ TEST_CASE("daemon: the example configuration is sound") {
   CHECK(end.code == 0);
 }
 
+TEST_CASE("daemon: an error of the start names the file and the line") {
+  const TempFolder folder;
+  DaemonProcess daemon(folder, "d",
+                       {"ddr_bytes: 33554432 segment_bytes: 2097152\nunix_socket: \"" +
+                            folder.file("none/c.sock") + "\"\n",
+                        {},
+                        false});
+  const auto end = daemon.wait();
+  CHECK(end.code == 1);
+  CHECK(says(end, "d.textproto:2: unix_socket: "));
+}
+
 TEST_CASE("daemon: SIGTERM ends it with 0 and removes its socket") {
   const TempFolder folder;
   DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});

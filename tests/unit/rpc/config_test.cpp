@@ -54,6 +54,40 @@ TEST_CASE("config: absent fields have their defaults") {
   CHECK_FALSE(parsed->node_name.empty());
 }
 
+TEST_CASE("config: a field that occurs twice is refused, also with the value 0") {
+  for (const std::string field : {"node_id: 0", "node_id: 4", "insecure: false"}) {
+    const auto parsed = parse_daemon_config("ddr_bytes: 268435456\n" + field + "\n" + field, "f");
+    REQUIRE_FALSE(parsed.ok());
+    CHECK(parsed.error().context().find("f:3: ") == 0);
+    CHECK(parsed.error().context().find("specified multiple times") != std::string::npos);
+  }
+}
+
+TEST_CASE("config: names that are not UTF-8 are refused") {
+  for (const std::string field :
+       {"node_name: \"\\xff\"",
+        "nodes { node_id: 1 name: \"a\\xe9\" control_addresses: \"tcp:h:1\" }",
+        "flash { path: \"/\\xc0\\xaf\" }"}) {
+    const auto parsed = parse_daemon_config("ddr_bytes: 268435456\n" + field, "f");
+    REQUIRE_FALSE(parsed.ok());
+    CHECK(parsed.error().context().find("is not UTF-8") != std::string::npos);
+    CHECK(parsed.error().context().find("f:2: ") == 0);
+  }
+  CHECK(parse_daemon_config("ddr_bytes: 268435456\nnode_name: \"\\303\\251\"", "f").ok());
+}
+
+TEST_CASE("config: fields that differ between two files are named") {
+  const auto before = parse_daemon_config("ddr_bytes: 268435456\nlog_level: \"info\"", "f");
+  const auto after = parse_daemon_config(
+      "# moved\nddr_bytes: 268435456\nnodes { node_id: 1 control_addresses: \"tcp:h:1\" }\n"
+      "log_level: \"debug\"",
+      "f");
+  REQUIRE(before.ok());
+  REQUIRE(after.ok());
+  CHECK(changed_fields(*before, *after) == std::vector<std::string>{"log_level", "nodes"});
+  CHECK(changed_fields(*before, *before).empty());
+}
+
 TEST_CASE("config: a drain time of 0 is a value, not an absent field") {
   const auto parsed = parse_daemon_config("ddr_bytes: 268435456 drain_ms: 0", "f");
   REQUIRE(parsed.ok());
@@ -118,7 +152,7 @@ TEST_CASE("config: NUMA nodes are all, none or a list, and an error names field 
   const auto listed = parse_daemon_config(base + "numa: \"0-1,4\"", "f");
   REQUIRE(listed.ok());
   CHECK_FALSE(listed->numa.off);
-  CHECK(listed->numa.line == 2);
+  CHECK(listed->fields.at("numa").line == 2);
   CHECK(listed->numa.nodes == std::vector<NumaNode>{NumaNode(0), NumaNode(1), NumaNode(4)});
   const auto wrong = parse_daemon_config(base + "numa: \"on\"", "f");
   REQUIRE_FALSE(wrong.ok());
