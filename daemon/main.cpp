@@ -20,13 +20,10 @@ namespace {
 
 enum class Mode : std::uint8_t { kServe, kCheckConfig };
 
-/// SIGTERM and SIGINT wait until Node::run() is ready for them: a daemon that gets a signal while
-/// it starts ends in order too. Threads made from here on inherit the mask.
-void hold_end_signals() {
-  sigset_t held{};
-  sigemptyset(&held);
-  sigaddset(&held, SIGTERM);
-  sigaddset(&held, SIGINT);
+/// The signals wait until Node::run() is ready for them: SIGTERM during the start ends the daemon
+/// in order too. Threads made from here on inherit the mask.
+void hold_signals() {
+  const sigset_t held = ho::daemon::node_signals();
   pthread_sigmask(SIG_BLOCK, &held, nullptr);
 }
 
@@ -67,7 +64,8 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
   std::signal(SIGPIPE, SIG_IGN);
   allow_descriptors();
   const ho::SteadyClock clock;
-  auto node = ho::daemon::Node::create(*config, clock);
+  auto node =
+      ho::daemon::Node::create(*config, clock, [&file] { return ho::read_daemon_config(file); });
   if (!node) return console.complain(node.error(), ho::cli::kExitNo);
   (*node)->run();
   return ho::cli::kExitDone;
@@ -78,7 +76,7 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
 int main(int argc, char** argv) {
   ho::open_standard_streams();
   ho::drop_library_signal_handlers();
-  hold_end_signals();
+  hold_signals();
   ho::cli::Program program("hyperoffloadd", "Gives this node's memory and flash to the pool.");
   std::string file;
   bool only_check = false;
@@ -93,7 +91,8 @@ int main(int argc, char** argv) {
   ho::cli::set_manual(
       program.root(),
       {"SIGTERM and SIGINT end the daemon in order: it drains first. The second one "
-       "hastens the end.",
+       "hastens the end. SIGHUP applies changes of log_level, drain_ms, flash_unused_s_max and "
+       "nodes; other fields need a restart.",
        {"hyperoffloadd --config node.textproto --check-config"},
        {{ho::cli::kExitDone, "ended by a signal, or the configuration is fine"},
         {ho::cli::kExitNo, "could not start, or failed"}}});

@@ -6,12 +6,14 @@
 #include <systemd/sd-daemon.h>
 
 #include <algorithm>
+#include <array>
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>
 #include <asio/steady_timer.hpp>
 #include <csignal>
 #include <fstream>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -38,6 +40,11 @@ namespace {
 
 // After the drain time: for memory still being taken back. Then the process's end does it.
 constexpr auto kForcedEndMax = std::chrono::seconds(5);
+
+constexpr std::array kSignals{SIGTERM, SIGINT, SIGHUP};
+/// The fields that SIGHUP applies.
+constexpr std::array<std::string_view, 4> kReloaded{"drain_ms", "flash_unused_s_max", "log_level",
+                                                    "nodes"};
 
 Result<std::string> read_boot_id() {
   std::ifstream in("/proc/sys/kernel/random/boot_id");
@@ -136,26 +143,31 @@ Result<std::unique_ptr<flash::FlashLoop>> start_flash(const DaemonConfig& config
 
 /// In the order in which they are built; taken apart in the reverse order.
 struct Node::Parts {
-  Parts(const DaemonConfig& config, const Clock& the_clock, UnixListener unix_socket,
-        std::optional<TcpListener> tcp_socket, std::unique_ptr<DataLoop> data_loop, NodeFacts facts,
-        PagePlan pages, std::vector<NumaShare> shares, std::unique_ptr<flash::FlashLoop> flash_loop)
-      : drain(config.drain),
+  Parts(const DaemonConfig& the_config, const Clock& the_clock, Reread read_again,
+        UnixListener unix_socket, std::optional<TcpListener> tcp_socket,
+        std::unique_ptr<DataLoop> data_loop, NodeFacts facts, PagePlan pages,
+        std::vector<NumaShare> shares, std::unique_ptr<flash::FlashLoop> flash_loop)
+      : drain(the_config.drain),
         clock(the_clock),
+        config(the_config),
+        reread(std::move(read_again)),
         unix_listener(std::move(unix_socket)),
         tcp_listener(std::move(tcp_socket)),
-        pool(pool_options(config, std::move(shares)), the_clock.now()),
+        pool(pool_options(the_config, std::move(shares)), the_clock.now()),
         data(std::move(data_loop)),
         flash(std::move(flash_loop)),
         grants(pool, *data, io, pages),
         staging(pool, grants, flash.get(), io,
-                {config.node_name, config.flash_unused_max, facts.flash_off}),
+                {the_config.node_name, the_config.flash_unused_max, facts.flash_off}),
         service(pool, grants, staging, *data, the_clock, std::move(facts)),
         server(io, service),
         signals(io),
         ticker(io) {}
 
-  const Duration drain;
+  Duration drain;
   const Clock& clock;
+  const DaemonConfig config;  ///< as it was at the start
+  const Reread reread;
   UnixListener unix_listener;
   std::optional<TcpListener> tcp_listener;
   asio::io_context io{1};
@@ -172,6 +184,13 @@ struct Node::Parts {
   TimePoint forced_end;
   bool cut_off = false;  ///< the drain time has passed
 };
+
+sigset_t node_signals() {
+  sigset_t out{};
+  sigemptyset(&out);
+  for (const int signal : kSignals) sigaddset(&out, signal);
+  return out;
+}
 
 Result<PagePlan> check_memory(const DaemonConfig& config) {
   const auto supply = read_page_supply();
@@ -195,7 +214,8 @@ Result<std::vector<NumaShare>> check_numa(const DaemonConfig& config, const Page
   return shares;
 }
 
-Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clock& clock) {
+Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clock& clock,
+                                           Reread reread) {
   const auto pages = check_memory(config);
   if (!pages) return pages.error();
   auto shares = usable_shares(config, *pages);
@@ -228,7 +248,7 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   facts.drivers_off = std::move(targets->off);
   auto data = DataLoop::create(std::move(targets->targets));
   if (!data) return data.error();
-  auto parts = std::make_unique<Parts>(config, clock, std::move(*unix_listener),
+  auto parts = std::make_unique<Parts>(config, clock, std::move(reread), std::move(*unix_listener),
                                        std::move(tcp_listener), std::move(*data), std::move(facts),
                                        *pages, std::move(*shares), std::move(*flash));
   if (auto added = parts->server.add(parts->unix_listener.fd()); !added) return added.error();
@@ -252,17 +272,14 @@ Node::~Node() {
 
 void Node::run() {
   Parts& parts = *parts_;
-  std::error_code error;
-  parts.signals.add(SIGTERM, error);
-  HO_CHECK(!error);
-  parts.signals.add(SIGINT, error);
-  HO_CHECK(!error);
+  for (const int signal : kSignals) {
+    std::error_code error;
+    parts.signals.add(signal, error);
+    HO_CHECK(!error);
+  }
   await_signal();
   // main() holds them back until here; one that came meanwhile is delivered now.
-  sigset_t held{};
-  sigemptyset(&held);
-  sigaddset(&held, SIGTERM);
-  sigaddset(&held, SIGINT);
+  const sigset_t held = node_signals();
   HO_CHECK(pthread_sigmask(SIG_UNBLOCK, &held, nullptr) == 0);
   parts.server.start();
   tick();
@@ -280,25 +297,54 @@ void Node::run() {
   log(LogLevel::kInfo, "stopped");
 }
 
-/// Waits for the signal that begins (or, the second time, hastens) the end.
 void Node::await_signal() {
-  parts_->signals.async_wait([this](std::error_code error, int) {
+  parts_->signals.async_wait([this](std::error_code error, int signal) {
     if (error) return;
-    Parts& parts = *parts_;
-    const TimePoint now = parts.clock.now();
-    if (parts.pool.draining()) {
-      parts.drain_end = now;
+    if (signal == SIGHUP) {
+      reload();
     } else {
-      log(LogLevel::kInfo, "draining",
-          {{"sessions", std::to_string(parts.pool.sessions().size())}});
-      ::sd_notify(0, "STOPPING=1\nSTATUS=Draining");
-      parts.pool.start_draining();
-      parts.drain_end = now + parts.drain;
+      begin_end();
     }
-    parts.forced_end = parts.drain_end + kForcedEndMax;
-    tick();  // not only when the timer of a daemon at rest is over
     await_signal();
   });
+}
+
+/// Applies the changed fields that need no restart, and names the others.
+void Node::reload() {
+  Parts& parts = *parts_;
+  ::sd_notify(0, "RELOADING=1");
+  const auto fresh = parts.reread();
+  if (fresh) {
+    set_log_level(fresh->log_level);
+    parts.drain = fresh->drain;
+    parts.staging.set_unused_max(fresh->flash_unused_max);
+    parts.service.set_others(fresh->nodes);
+    log(LogLevel::kInfo, "configuration reloaded", {{"file", fresh->file}});
+    for (const std::string& field : changed_fields(parts.config, *fresh)) {
+      if (std::find(kReloaded.begin(), kReloaded.end(), field) != kReloaded.end()) continue;
+      log(LogLevel::kWarning, "a changed field needs a restart", {{"field", field}});
+    }
+  } else {
+    log(LogLevel::kError, "the configuration is wrong; nothing was reloaded",
+        {{"error", fresh.error().context()}});
+  }
+  ::sd_notify(0, "READY=1");
+}
+
+/// Begins the end; the second time, hastens it.
+void Node::begin_end() {
+  Parts& parts = *parts_;
+  const TimePoint now = parts.clock.now();
+  if (parts.pool.draining()) {
+    parts.drain_end = now;
+  } else {
+    log(LogLevel::kInfo, "draining", {{"sessions", std::to_string(parts.pool.sessions().size())}});
+    ::sd_notify(0, "STOPPING=1\nSTATUS=Draining");
+    parts.pool.start_draining();
+    parts.drain_end = now + parts.drain;
+  }
+  parts.forced_end = parts.drain_end + kForcedEndMax;
+  tick();  // not only when the timer of a daemon at rest is over
 }
 
 void Node::drain_step() {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <csignal>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -17,13 +19,17 @@ namespace ho::daemon {
 ///
 /// Draining: no new sessions or grants; open sessions have the config's drain time to close. Then
 /// all connections, control and data, are ended, and only then the sessions. A second signal ends
-/// them at once. Owner: the main thread, which is the control thread.
+/// them at once. SIGHUP applies those changes of the configuration that need no restart. Owner: the
+/// main thread, which is the control thread.
 class Node {
  public:
+  /// Reads the configuration again.
+  using Reread = std::function<Result<DaemonConfig>()>;
+
   /// Checks the promise of memory, opens the sockets, starts the data thread.
   /// @return what cannot be had: kExhausted (memory), kAlreadyExists (socket, port), kIo, ...
   [[nodiscard]] static Result<std::unique_ptr<Node>> create(const DaemonConfig& config,
-                                                            const Clock& clock);
+                                                            const Clock& clock, Reread reread);
   ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -36,10 +42,15 @@ class Node {
   explicit Node(std::unique_ptr<Parts> parts);
   void tick();
   void await_signal();
+  void reload();
+  void begin_end();
   void drain_step();
 
   std::unique_ptr<Parts> parts_;
 };
+
+/// The signals that Node::run() takes: SIGTERM, SIGINT and SIGHUP. Block them until then.
+[[nodiscard]] sigset_t node_signals();
 
 /// Chooses the pool's pages and refuses a config that promises more memory than the machine or
 /// cgroup has. Prints nothing. Huge pages that are free now come first: they are set aside already.

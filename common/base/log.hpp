@@ -18,7 +18,7 @@ struct LogField {
 /// for the data path: it formats, and writes under spdlog's lock.
 void log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
 
-/// Drops lines below `level`. Call it once, in main().
+/// Drops lines below `level`. Any thread.
 void set_log_level(LogLevel level);
 
 }  // namespace ho

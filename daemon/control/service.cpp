@@ -349,6 +349,12 @@ void Service::stage(const Request& request, const Reply& reply) {
   });
 }
 
+void Service::set_others(const std::vector<NodeInfo>& nodes) {
+  HO_CHECK(!facts_.nodes.empty());
+  facts_.nodes.resize(1);
+  facts_.nodes.insert(facts_.nodes.end(), nodes.begin(), nodes.end());
+}
+
 void Service::tick() {
   staging_.tick(clock_.now());
   for (const SessionId session : pool_.tick(clock_.now())) {

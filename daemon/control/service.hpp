@@ -36,7 +36,7 @@ struct PeerInfo {
   bool administers = false;  ///< root or this daemon's own user, over the Unix socket
 };
 
-/// What this daemon says of itself; constant after start.
+/// What this daemon says of itself; constant after start, except the other nodes.
 struct NodeFacts {
   std::string boot_id;
   std::uint64_t instance = 0;
@@ -67,6 +67,9 @@ class Service {
   void refuse(const Request& request, const Error& error, const Reply& reply);
   /// Counts what was refused without an answer.
   void count_refusal(const std::string& cause, const std::string& detail);
+
+  /// The other daemons of the pool have changed.
+  void set_others(const std::vector<NodeInfo>& nodes);
 
   /// Expires leases. To be called every Pool::tick_period().
   void tick();
@@ -100,7 +103,7 @@ class Service {
   Staging& staging_;
   DataLoop& data_;
   const Clock& clock_;
-  const NodeFacts facts_;
+  NodeFacts facts_;
   const TimePoint started_;
 };
 

@@ -47,10 +47,7 @@ Error no_such_extent(std::uint64_t extent, SessionId session) {
 Staging::Staging(Pool& pool, Grants& grants, flash::FlashLoop* flash, asio::io_context& io,
                  Options options)
     : pool_(pool), grants_(grants), flash_(flash), io_(io), options_(std::move(options)) {
-  note_after_ = kNotePeriod;
-  if (options_.unused_max.count() > 0) {
-    note_after_ = std::clamp(options_.unused_max / 4, std::chrono::seconds(1), note_after_);
-  }
+  set_unused_max(options_.unused_max);
   if (flash_ == nullptr) return;
   flash_->listen([this] { asio::post(io_, [this] { collect(); }); });
   grants_.set_before_wipe([this](const auto& segments, std::function<void()> then) {
@@ -195,6 +192,15 @@ Staging::Page Staging::page_of(const flash::FlashAnswer& answer) const {
     page.extents.push_back(std::move(out));
   }
   return page;
+}
+
+void Staging::set_unused_max(std::chrono::seconds unused_max) {
+  options_.unused_max = unused_max;
+  note_after_ = kNotePeriod;
+  if (unused_max.count() > 0) {
+    note_after_ = std::clamp(unused_max / 4, std::chrono::seconds(1), note_after_);
+  }
+  next_sweep_ = TimePoint();
 }
 
 bool Staging::expires(const flash::ExtentInfo& info) const {

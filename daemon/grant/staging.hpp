@@ -63,6 +63,8 @@ class Staging {
   void list(std::uint64_t after, Listed listed);
   void erase(std::uint64_t extent, Done done);
 
+  /// Changes Options::unused_max.
+  void set_unused_max(std::chrono::seconds unused_max);
   /// Notes which durable extents are in use, and frees those that no session had open for
   /// `unused_max`, but none in the first hour after the start (or `unused_max`, if that is less).
   /// To be called every Pool::tick_period().
@@ -118,7 +120,7 @@ class Staging {
   Grants& grants_;
   flash::FlashLoop* const flash_;
   asio::io_context& io_;
-  const Options options_;
+  Options options_;
   std::map<SessionId, SessionExtents> sessions_;
   std::map<std::uint64_t, std::set<SessionId>> users_;  ///< which sessions have an extent open
   std::multiset<std::uint64_t> opening_;                ///< extents that sessions have asked for

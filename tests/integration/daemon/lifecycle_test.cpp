@@ -132,6 +132,34 @@ TEST_CASE("daemon: the example configuration is sound") {
   CHECK(end.code == 0);
 }
 
+TEST_CASE("daemon: SIGHUP applies what needs no restart, and a wrong file changes nothing") {
+  const TempFolder folder;
+  const std::string good = small_config(folder);
+  DaemonProcess daemon(folder, "d", {good, {}, false});
+  const auto client = connect(unix_address(folder));
+  const auto session = client->open_session("job", soon());
+  REQUIRE(session.ok());
+  const auto reload = [&](const std::string& text, const std::string& answer) {
+    std::ofstream(folder.file("d.textproto")) << text;
+    daemon.send(SIGHUP);
+    return eventually(std::chrono::seconds(30),
+                      [&] { return daemon.err().find(answer) != std::string::npos; });
+  };
+  CHECK(reload(good + "nodes { node_id: 9 control_addresses: \"tcp:127.0.0.1:1\" }\n"
+                      "segment_bytes: 2097152 # twice\n",
+               "nothing was reloaded"));
+  CHECK(client->nodes(soon())->size() == 1);
+  CHECK(reload(good + "nodes { node_id: 9 control_addresses: \"tcp:127.0.0.1:1\" }\n"
+                      "tcp_listen: \"127.0.0.1:0\"\n",
+               "configuration reloaded"));
+  CHECK(eventually(std::chrono::seconds(30), [&] {
+    return daemon.err().find("a changed field needs a restart field=tcp_listen") !=
+           std::string::npos;
+  }));
+  CHECK(client->nodes(soon())->size() == 2);
+  CHECK(client->renew_lease(*session, soon()).ok());
+}
+
 TEST_CASE("daemon: an error of the start names the file and the line") {
   const TempFolder folder;
   DaemonProcess daemon(folder, "d",
