@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
@@ -62,6 +63,20 @@ PeerInfo describe_peer(int fd) {
   return peer;
 }
 
+/// Whether a job sends it, and not somebody who only looks at the pool.
+bool concerns_session(const pb::Request& request) {
+  switch (request.body_case()) {
+    case pb::Request::kHello:
+    case pb::Request::kNodes:
+    case pb::Request::kStatus:
+    case pb::Request::kSessions:
+    case pb::Request::kSegments:
+    case pb::Request::kFlashExtents:
+    case pb::Request::BODY_NOT_SET: return false;
+    default: return true;
+  }
+}
+
 }  // namespace
 
 struct Server::Listener {
@@ -73,9 +88,11 @@ struct Server::Listener {
 /// One client. Alive while its channel is open or an answer to it is under way.
 class Server::Connection : public std::enable_shared_from_this<Server::Connection> {
  public:
-  Connection(Server& server, FrameChannel::Socket socket, PeerInfo peer)
+  /// @param limit  the limit that it is over: it is refused at its hello; empty: it is served.
+  Connection(Server& server, FrameChannel::Socket socket, PeerInfo peer, std::string limit)
       : server_(server),
         peer_(std::move(peer)),
+        limit_(std::move(limit)),
         hello_timer_(server.io_),
         channel_(std::make_shared<FrameChannel>(std::move(socket), channel_options(server))) {}
 
@@ -102,6 +119,17 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
   }
 
   [[nodiscard]] const PeerInfo& peer() const { return peer_; }
+  [[nodiscard]] bool over_limit() const { return !limit_.empty(); }
+  /// Since when it has been silent, if nothing depends on it; nullopt: it is in use.
+  [[nodiscard]] std::optional<TimePoint> idle_since() const {
+    if (has_session_ || in_flight_ > 0) return std::nullopt;
+    return last_frame_;
+  }
+  void drop(const Error& why) {
+    const auto self = shared_from_this();
+    close();
+    server_.ended(self, why);
+  }
 
  private:
   static FrameChannel::Options channel_options(const Server& server) {
@@ -113,18 +141,14 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     return out;
   }
 
-  void drop(const Error& why) {
-    const auto self = shared_from_this();
-    close();
-    server_.ended(self, why);
-  }
-
   void take(const FrameChannel::Frame& frame) {
     pb::Request request;
     if (!request.ParseFromString(frame.payload)) {
       return drop(Error(Errc::kCorrupt, "a frame that is not a request"));
     }
+    last_frame_ = SteadyClock().now();
     if (!greeted_) return greet(request);
+    has_session_ = has_session_ || concerns_session(request);
     if (in_flight_ >= server_.options_.requests_in_flight_max) {
       return server_.service_.refuse(
           request, Error(Errc::kBusy, "too many requests on one connection"),
@@ -147,7 +171,11 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
       return send(response, std::move(none));
     };
     if (!peer_.same_node && request.has_hello()) peer_.pid = request.hello().pid();
-    greeted_ = server_.service_.hello(request, peer_, reply);
+    if (over_limit()) {
+      server_.service_.refuse(request, Error(Errc::kExhausted, limit_), reply);
+    } else {
+      greeted_ = server_.service_.hello(request, peer_, reply);
+    }
     if (greeted_) {
       hello_timer_.cancel();
       channel_->limit_received(server_.options_.request_bytes_max);
@@ -176,10 +204,13 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
 
   Server& server_;
   PeerInfo peer_;
+  const std::string limit_;
   asio::steady_timer hello_timer_;
   std::shared_ptr<FrameChannel> channel_;
   std::size_t in_flight_ = 0;
+  TimePoint last_frame_ = SteadyClock().now();
   bool greeted_ = false;
+  bool has_session_ = false;  ///< a job loses the node with this connection
 };
 
 Server::Server(asio::io_context& io, Service& service, const Options& options)
@@ -206,6 +237,8 @@ void Server::stop() {
   stopped_ = true;
   listeners_.clear();
   const auto all = std::exchange(connections_, {});
+  by_owner_.clear();
+  refused_ = 0;
   for (const auto& connection : all) connection->close();
 }
 
@@ -247,9 +280,11 @@ void Server::pause(Listener& listener) {
 
 void Server::serve(UniqueFd fd) {
   PeerInfo peer = describe_peer(fd.get());
-  if (connections_.size() >= options_.connections_max) {
-    service_.count_refusal("connection: too many", peer.description);
-    return;  // closes it
+  std::string limit = find_limit(peer);
+  if (!limit.empty() && drop_idle(peer)) limit = find_limit(peer);
+  if (!limit.empty()) {
+    service_.count_refusal("connection: too many", peer.description + ": " + limit);
+    if (refused_ >= options_.refusals_max) return;  // closes it
   }
   const int family = socket_family(fd.get());
   if (!peer.same_node) {
@@ -264,13 +299,66 @@ void Server::serve(UniqueFd fd) {
     return;
   }
   static_cast<void>(fd.release());
-  auto connection = std::make_shared<Connection>(*this, std::move(socket), std::move(peer));
+  auto connection =
+      std::make_shared<Connection>(*this, std::move(socket), std::move(peer), std::move(limit));
   connections_.insert(connection);
+  if (connection->over_limit()) {
+    ++refused_;
+  } else {
+    ++by_owner_[connection->peer().owner];
+  }
   connection->start();
 }
 
+/// @return the limit that one more connection of this peer would exceed; empty: none.
+std::string Server::find_limit(const PeerInfo& peer) const {
+  const std::size_t reserved =
+      peer.administers ? 0 : std::min(options_.connections_reserved, options_.connections_max / 2);
+  const std::size_t max = options_.connections_max - reserved;
+  if (connections() >= max) {
+    return "the daemon has " + std::to_string(connections()) + " connections, the limit";
+  }
+  const auto own = by_owner_.find(peer.owner);
+  if (own == by_owner_.end() || peer.administers) return {};
+  if (own->second < options_.connections_per_owner_max) return {};
+  return peer.owner + " has " + std::to_string(own->second) + " connections, the limit";
+}
+
+/// Ends the connection that has been idle for longest, so that the newcomer has room.
+/// @return false: none is idle.
+bool Server::drop_idle(const PeerInfo& newcomer) {
+  const auto own = by_owner_.find(newcomer.owner);
+  const bool owner_full =
+      own != by_owner_.end() && own->second >= options_.connections_per_owner_max;
+  TimePoint oldest = SteadyClock().now() - options_.idle_time_min;
+  std::shared_ptr<Connection> found;
+  for (const auto& connection : connections_) {
+    if (connection->over_limit()) continue;
+    if (owner_full && connection->peer().owner != newcomer.owner) continue;
+    const auto since = connection->idle_since();
+    if (!since || *since > oldest) continue;
+    oldest = *since;
+    found = connection;
+  }
+  if (!found) return false;
+  found->drop(Error(Errc::kExhausted, "idle, and others need the room"));
+  return true;
+}
+
+void Server::forget(const std::shared_ptr<Connection>& connection) {
+  if (connections_.erase(connection) == 0) return;
+  if (connection->over_limit()) {
+    HO_CHECK(refused_ > 0);
+    --refused_;
+    return;
+  }
+  const auto own = by_owner_.find(connection->peer().owner);
+  HO_CHECK(own != by_owner_.end() && own->second > 0);
+  if (--own->second == 0) by_owner_.erase(own);
+}
+
 void Server::ended(const std::shared_ptr<Connection>& connection, const Error& why) {
-  connections_.erase(connection);
+  forget(connection);
   if (why.code() == Errc::kUnavailable) return;  // the usual end
   service_.count_refusal("connection: " + std::string(errc_name(why.code())),
                          connection->peer().description + ": " + why.context());

@@ -2,8 +2,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -27,6 +29,12 @@ class Server {
  public:
   struct Options {
     std::size_t connections_max = 1024;
+    std::size_t connections_reserved = 32;        ///< the last ones are for administrators
+    std::size_t connections_per_owner_max = 512;  ///< of one user or host; not of administrators
+    /// Connections over a limit that wait for their hello, to be refused with the reason.
+    std::size_t refusals_max = 64;
+    /// Connections without a session that were silent for so long make room for others.
+    std::chrono::milliseconds idle_time_min{5000};
     std::size_t requests_in_flight_max = 64;  ///< on one connection
     std::chrono::milliseconds hello_time_max{5000};
     std::chrono::milliseconds frame_time_max{5000};  ///< for a half-sent frame
@@ -47,7 +55,8 @@ class Server {
   /// Closes listeners and connections. No request is answered afterwards.
   void stop();
 
-  [[nodiscard]] std::size_t connections() const { return connections_.size(); }
+  /// Those that are refused at their hello do not count.
+  [[nodiscard]] std::size_t connections() const { return connections_.size() - refused_; }
 
  private:
   class Connection;
@@ -58,6 +67,9 @@ class Server {
   void pause(Listener& listener);
   void serve(UniqueFd fd);
   void ended(const std::shared_ptr<Connection>& connection, const Error& why);
+  void forget(const std::shared_ptr<Connection>& connection);
+  [[nodiscard]] std::string find_limit(const PeerInfo& peer) const;
+  [[nodiscard]] bool drop_idle(const PeerInfo& newcomer);
 
   [[nodiscard]] bool may_log(TimePoint& last) const;
 
@@ -67,6 +79,8 @@ class Server {
   const std::shared_ptr<FrameChannel::SendBudget> send_budget_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::unordered_set<std::shared_ptr<Connection>> connections_;
+  std::map<std::string, std::size_t> by_owner_;  ///< counts connections_ without refused ones
+  std::size_t refused_ = 0;                      ///< counts connections_ that get a refusal
   TimePoint last_pause_logged_{};
   bool stopped_ = false;
 };

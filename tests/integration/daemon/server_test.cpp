@@ -48,11 +48,18 @@ UnixListener make_listener(const std::string& path) {
   return std::move(*made);
 }
 
+TcpListener make_tcp_listener() {
+  auto made = listen_tcp({"127.0.0.1", "0"});
+  REQUIRE(made.ok());
+  return std::move(*made);
+}
+
 /// A daemon's control side in this thread.
 struct Control {
   explicit Control(const Server::Options& options) : server(io, service, options) {
     set_log_level(LogLevel::kError);
     REQUIRE(server.add(listener.fd()).ok());
+    REQUIRE(server.add(tcp_listener.fd.get()).ok());
     server.start();
   }
   ~Control() {
@@ -72,6 +79,13 @@ struct Control {
     REQUIRE(fd.ok());
     return std::move(*fd);
   }
+  [[nodiscard]] UniqueFd dial_tcp() const {
+    const auto address = ControlAddress::parse(tcp_listener.address);
+    REQUIRE(address.ok());
+    auto fd = ho::dial(*address, test::soon());
+    REQUIRE(fd.ok());
+    return std::move(*fd);
+  }
   /// Runs the control thread until `done`, for 5 s at most.
   bool run_until(const std::function<bool()>& done) {
     const auto end = std::chrono::steady_clock::now() + milliseconds(5000);
@@ -86,6 +100,7 @@ struct Control {
   test::TempFolder folder;
   SteadyClock clock;
   UnixListener listener = make_listener(folder.file("c.sock"));
+  TcpListener tcp_listener = make_tcp_listener();
   asio::io_context io{1};
   Pool pool{pool_options(), clock.now()};
   std::unique_ptr<DataLoop> data = make_loop();
@@ -139,14 +154,23 @@ void say_hello(Control& control, const UniqueFd& fd) {
 
 }  // namespace
 
-TEST_CASE("server: a connection over the limit is closed, and one that ends makes room") {
+TEST_CASE("server: a connection over the limit gets the reason, and one that ends makes room") {
   Server::Options options;
   options.connections_max = 2;
+  options.refusals_max = 1;
   Control control(options);
   UniqueFd first = control.dial();
   const UniqueFd second = control.dial();
   REQUIRE(control.run_until([&] { return control.server.connections() == 2; }));
   const UniqueFd third = control.dial();
+  const UniqueFd beyond = control.dial();
+  CHECK(control.run_until([&] { return closed(beyond); }));
+  pb::Request hello;
+  hello.mutable_hello()->set_protocol_version(kControlProtocolVersion);
+  send(third, hello);
+  const pb::Response refused = receive(control, third, 1)[0];
+  CHECK(refused.status().code() == "exhausted");
+  CHECK(refused.status().message() == "the daemon has 2 connections, the limit");
   CHECK(control.run_until([&] { return closed(third); }));
   CHECK(control.server.connections() == 2);
   first.reset();
@@ -154,6 +178,47 @@ TEST_CASE("server: a connection over the limit is closed, and one that ends make
   const UniqueFd fourth = control.dial();
   say_hello(control, fourth);
   CHECK_FALSE(closed(second));
+}
+
+TEST_CASE("server: one host cannot take all connections, and administrators have a reserve") {
+  Server::Options options;
+  options.connections_max = 8;
+  options.connections_reserved = 2;
+  options.connections_per_owner_max = 4;
+  Control control(options);
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 4; ++i) say_hello(control, strangers.emplace_back(control.dial_tcp()));
+  const UniqueFd fifth = control.dial_tcp();
+  pb::Request hello;
+  hello.mutable_hello()->set_protocol_version(kControlProtocolVersion);
+  send(fifth, hello);
+  CHECK(receive(control, fifth, 1)[0].status().message() ==
+        "127.0.0.1 has 4 connections, the limit");
+  // This process runs the server, so it administers it over the Unix socket.
+  std::vector<UniqueFd> own;
+  for (int i = 0; i < 4; ++i) say_hello(control, own.emplace_back(control.dial()));
+  CHECK(control.server.connections() == 8);
+}
+
+TEST_CASE("server: an idle connection makes room, one with a session does not") {
+  Server::Options options;
+  options.connections_max = 2;
+  options.idle_time_min = milliseconds(0);
+  Control control(options);
+  const UniqueFd job = control.dial();
+  say_hello(control, job);
+  pb::Request open;
+  open.set_id(2);
+  open.mutable_open_session()->set_name("job");
+  send(job, open);
+  REQUIRE(receive(control, job, 1)[0].has_open_session());
+  const UniqueFd idle = control.dial();
+  say_hello(control, idle);
+  const UniqueFd newcomer = control.dial();
+  say_hello(control, newcomer);
+  CHECK(control.run_until([&] { return closed(idle); }));
+  CHECK_FALSE(closed(job));
+  CHECK(control.server.connections() == 2);
 }
 
 TEST_CASE("server: who does not say hello in time is closed, who did is not") {
