@@ -19,6 +19,8 @@ void add_sweep(Program& program);
 void add_import(Program& program);
 void add_export(Program& program);
 void add_pack(Program& program);
+void add_layout(Program& program);
+void add_reshard(Program& program);
 void add_fsck(Program& program);
 void add_explain_error(Program& program);
 

@@ -31,6 +31,8 @@ int main(int argc, char** argv) {
   ho::cli::add_import(program);
   ho::cli::add_export(program);
   ho::cli::add_pack(program);
+  ho::cli::add_layout(program);
+  ho::cli::add_reshard(program);
 
   const std::string pool = default_pool();
   ho::cli::add_status(program, pool);

@@ -402,5 +402,55 @@ class Sweep(Command):
         self.sweep("--device-memory", "60%", "--bandwidth", "1", "--report", self.path("no/such/folder.html"), code=2)
 
 
+class Layouts(unittest.TestCase):
+    MESH = ("--mesh-from", "4x2:dp,tp", "--mesh-to", "2x4:dp,tp")
+
+    def answer(self, *words):
+        done = subprocess.run([PROGRAM, *words, "-o", "json"], capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    def test_layout_shows_the_box_of_each_rank(self):
+        ranks = self.answer("layout", "--mesh", "4x2:dp,tp", "--layout", "dp,tp;-", "--shape", "15,5")["ranks"]
+        self.assertEqual([each["rank"] for each in ranks], list(range(8)))
+        self.assertEqual(ranks[7]["boxes"], [{"begin": [14, 0], "end": [15, 5]}])
+        ranks = self.answer("layout", "--mesh", "4:x", "--layout", "x", "--shape", "5")["ranks"]
+        self.assertEqual(ranks[3]["boxes"], [])
+
+    def test_the_gets_of_reshard_carry_every_byte(self):
+        # A byte of the tensor is its index, so a wrong one is seen.
+        source, target = "dp;tp", "tp;dp"
+        plan = self.answer("reshard", *self.MESH, "--from", source, "--to", target, "--shape", "8,16", "--element-bytes", "1")
+        whole = bytes(range(8 * 16))
+
+        def boxes(mesh, layout):
+            ranks = self.answer("layout", "--mesh", mesh, "--layout", layout, "--shape", "8,16")["ranks"]
+            return {each["rank"]: each["boxes"][0] for each in ranks}
+
+        def contents(box):
+            rows = range(box["begin"][0], box["end"][0])
+            return b"".join(whole[row * 16 + box["begin"][1]:row * 16 + box["end"][1]] for row in rows)
+
+        held = {rank: contents(box) for rank, box in boxes("4x2:dp,tp", source).items()}
+        wanted = {rank: contents(box) for rank, box in boxes("2x4:dp,tp", target).items()}
+        moved = 0
+        for reader in plan["ranks"]:
+            buffer = bytearray(b"\xff" * len(wanted[reader["rank"]]))
+            for get in reader["gets"]:
+                for run in range(get["count"]):
+                    begin = get["source_offset_bytes"] + run * get["stride_bytes"]
+                    to = get["destination_offset_bytes"] + run * get["stride_bytes"]
+                    buffer[to:to + get["run_bytes"]] = held[get["from"]][begin:begin + get["run_bytes"]]
+                moved += get["run_bytes"] * get["count"] * (get["from"] != reader["rank"])
+            self.assertEqual(bytes(buffer), wanted[reader["rank"]])
+        self.assertEqual(plan["gets"], sum(len(each["gets"]) for each in plan["ranks"]))
+        self.assertEqual((plan["bytes_moved"], plan["bytes_minimal"]), (moved, moved))
+
+    def test_a_remainder_is_refused_if_division_must_be_exact(self):
+        done = subprocess.run([PROGRAM, "layout", "--mesh", "4:x", "--layout", "x", "--shape", "6", "--division", "exact"],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("dimension 0 has 6 elements", done.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()

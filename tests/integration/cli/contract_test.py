@@ -62,6 +62,8 @@ ROWS = {
     "hyperoffload bench runtime": Row("", missing=""),
     "hyperoffload bench analyzer": Row("--ops 100", missing="", long="--ops 4000000"),
     "hyperoffload bench matrix": Row("--pool {pool} --seconds 0.2", pool=True, missing="", outputs=("--profile",)),
+    "hyperoffload layout": Row("--mesh 4x2:dp,tp --layout 'dp,tp;-' --shape 15,5"),
+    "hyperoffload reshard": Row("--mesh-from 4x2:dp,tp --from 'tp;-' --to '-;tp' --shape 64,64 --element-bytes 4"),
     "hyperoffload explain-error": Row("busy", missing=""),
     "hyperoffloadd": Row("--config {config} --check-config"),
     "hyperoffload-gpt train": Row(TINY + " --pool {pool}", pool=True, missing="", long=TINY.replace("--steps 2", "--steps 1000000") + " --pool {pool}"),

@@ -1,0 +1,151 @@
+#include "common/layout/layout.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "common/layout/words.hpp"
+
+namespace ho::layout {
+
+namespace {
+
+constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 50U;
+
+Error bad_layout(std::string_view text, const std::string& why) {
+  return {Errc::kInvalidArgument, "layout \"" + std::string(text) + "\": " + why};
+}
+
+std::optional<Reduction> parse_reduction(std::string_view text) {
+  if (text == "sum") return Reduction::kSum;
+  if (text == "min") return Reduction::kMin;
+  if (text == "max") return Reduction::kMax;
+  return std::nullopt;
+}
+
+/// Reads names of axes, each used once in the whole layout.
+class AxisReader {
+ public:
+  AxisReader(std::string_view text, const Mesh& mesh)
+      : text_(text), mesh_(mesh), used_(mesh.axes.size()) {}
+
+  Result<std::vector<std::uint32_t>> read(std::string_view names) {
+    std::vector<std::uint32_t> axes;
+    for (const std::string_view name : split(names, ',')) {
+      const auto axis = mesh_.find_axis(name);
+      if (!axis) return bad_layout(text_, "the mesh has no axis \"" + std::string(name) + "\"");
+      if (used_[*axis]) return bad_layout(text_, "axis " + std::string(name) + " occurs twice");
+      used_[*axis] = true;
+      axes.push_back(*axis);
+    }
+    return axes;
+  }
+
+ private:
+  std::string_view text_;
+  const Mesh& mesh_;
+  std::vector<bool> used_;
+};
+
+/// Part `index` of `whole` divided into `parts`.
+Interval part_of(Interval whole, std::uint64_t parts, std::uint64_t index) {
+  const std::uint64_t step = (whole.size() + parts - 1) / parts;
+  const std::uint64_t begin = std::min(index * step, whole.size());
+  const std::uint64_t end = std::min(begin + step, whole.size());
+  return {whole.begin + begin, whole.begin + end};
+}
+
+Error not_divisible(const Mesh& mesh, const Layout& layout, const Shape& shape, std::size_t at) {
+  std::string text;
+  for (const std::uint32_t axis : layout.dimensions[at]) {
+    text += (text.empty() ? "" : ",") + mesh.axes[axis].name;
+  }
+  return {Errc::kInvalidArgument, "dimension " + std::to_string(at) + " has " +
+                                      std::to_string(shape[at]) + " elements, which " + text +
+                                      " does not divide exactly; use division by ceiling"};
+}
+
+}  // namespace
+
+Result<Layout> parse_layout(std::string_view text, const Mesh& mesh, Division division) {
+  Layout layout;
+  layout.division = division;
+  AxisReader reader(text, mesh);
+  const std::vector<std::string_view> terms = split(text, '+');
+  for (const std::string_view dimension : split(terms.front(), ';')) {
+    if (dimension == "-") {
+      layout.dimensions.emplace_back();
+      continue;
+    }
+    auto axes = reader.read(dimension);
+    if (!axes) return axes.error();
+    layout.dimensions.push_back(std::move(*axes));
+  }
+  if (layout.dimensions.size() > kDimensionsMax) {
+    return bad_layout(text, "more than " + std::to_string(kDimensionsMax) + " dimensions");
+  }
+  for (std::size_t i = 1; i < terms.size(); ++i) {
+    const std::vector<std::string_view> halves = split(terms[i], ':');
+    const auto how = parse_reduction(halves.front());
+    if (halves.size() != 2 || !how) return bad_layout(text, "after + comes sum:, min: or max:");
+    const auto axes = reader.read(halves[1]);
+    if (!axes) return axes.error();
+    for (const std::uint32_t axis : *axes) layout.partials.push_back({axis, *how});
+  }
+  return layout;
+}
+
+Result<Shape> parse_shape(std::string_view text) {
+  const auto bad = [&](const std::string& why) {
+    return Error(Errc::kInvalidArgument, "shape \"" + std::string(text) + "\": " + why);
+  };
+  Shape shape;
+  std::uint64_t elements = 1;
+  const char separator = text.find('x') == std::string_view::npos ? ',' : 'x';
+  for (const std::string_view word : split(text, separator)) {
+    const auto size = parse_number<std::uint64_t>(word);
+    if (!size || *size == 0) return bad(R"(a size is a number from 1; write "15,5")");
+    if (*size > kElementsMax / elements) return bad("more than 2^50 elements");
+    elements *= *size;
+    shape.push_back(*size);
+  }
+  if (shape.size() > kDimensionsMax) {
+    return bad("more than " + std::to_string(kDimensionsMax) + " dimensions");
+  }
+  return shape;
+}
+
+std::uint64_t Box::elements() const {
+  std::uint64_t product = 1;
+  for (const Interval& side : intervals()) product *= side.size();
+  return product;
+}
+
+Result<std::vector<Box>> regions(const Mesh& mesh, const Layout& layout, const Shape& shape) {
+  if (layout.dimensions.size() != shape.size()) {
+    return Error(Errc::kInvalidArgument,
+                 "the layout has " + std::to_string(layout.dimensions.size()) +
+                     " dimensions, the shape has " + std::to_string(shape.size()));
+  }
+  for (std::size_t at = 0; at < shape.size() && layout.division == Division::kExact; ++at) {
+    std::uint64_t parts = 1;
+    for (const std::uint32_t axis : layout.dimensions[at]) parts *= mesh.axes[axis].size;
+    if (shape[at] % parts != 0) return not_divisible(mesh, layout, shape, at);
+  }
+  std::vector<Box> boxes(mesh.ranks.size());
+  for (std::size_t position = 0; position < boxes.size(); ++position) {
+    const std::vector<std::uint32_t> at = mesh.coordinates(position);
+    Box& box = boxes[position];
+    box.dimensions = shape.size();
+    for (std::size_t i = 0; i < shape.size(); ++i) {
+      Interval side{0, shape[i]};
+      for (const std::uint32_t axis : layout.dimensions[i]) {
+        side = part_of(side, mesh.axes[axis].size, at[axis]);
+      }
+      box.sides[i] = side;
+    }
+  }
+  return boxes;
+}
+
+}  // namespace ho::layout

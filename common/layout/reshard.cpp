@@ -1,0 +1,294 @@
+#include "common/layout/reshard.hpp"
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+
+#include "common/base/check.hpp"
+#include "common/layout/senders.hpp"
+#include "common/layout/strided.hpp"
+
+namespace ho::layout {
+
+namespace {
+
+/// Positions of the old mesh that hold the same box and the same term: any of them can send it.
+struct Group {
+  Box box;
+  std::vector<std::size_t> positions;
+};
+
+/// Maps parts of the tensor to their holders under the old layout. The boxes form a grid: along
+/// each dimension the intervals are disjoint and cover it.
+class Holders {
+ public:
+  Holders(const Placement& from, std::vector<Box> boxes);
+
+  [[nodiscard]] std::size_t terms() const { return terms_; }
+  [[nodiscard]] const std::vector<Group>& groups() const { return groups_; }
+  /// @return nothing if the position's box is empty.
+  [[nodiscard]] std::optional<std::size_t> group_of(std::size_t position) const;
+  /// Calls visit(tile) for each tile of the grid that `box` meets. A tile's groups are
+  /// tile * terms() + term.
+  template <typename Visit>
+  void visit_tiles(const Box& box, Visit visit) const;
+
+ private:
+  /// Index in sides_[dimension] of the interval that contains an index.
+  [[nodiscard]] std::size_t find(std::size_t dimension, std::uint64_t index) const;
+
+  std::vector<std::vector<Interval>> sides_;  ///< by dimension, in order
+  std::size_t terms_ = 1;
+  std::vector<Group> groups_;
+  std::vector<std::size_t> group_of_;  ///< by position; SIZE_MAX: none
+};
+
+Holders::Holders(const Placement& from, std::vector<Box> boxes)
+    : sides_(from.layout.dimensions.size()), group_of_(boxes.size(), SIZE_MAX) {
+  std::size_t tiles = 1;
+  for (std::size_t i = 0; i < sides_.size(); ++i) {
+    std::vector<Interval>& sides = sides_[i];
+    for (const Box& box : boxes) {
+      if (box.sides[i].size() > 0) sides.push_back(box.sides[i]);
+    }
+    std::sort(sides.begin(), sides.end(),
+              [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+    const auto same = [](const Interval& a, const Interval& b) { return a.begin == b.begin; };
+    sides.erase(std::unique(sides.begin(), sides.end(), same), sides.end());
+    tiles *= sides.size();
+  }
+  for (const Partial& partial : from.layout.partials) terms_ *= from.mesh.axes[partial.axis].size;
+  groups_.resize(tiles * terms_);
+  for (std::size_t position = 0; position < boxes.size(); ++position) {
+    if (boxes[position].empty()) continue;
+    std::size_t group = 0;
+    for (std::size_t i = 0; i < sides_.size(); ++i) {
+      group = group * sides_[i].size() + find(i, boxes[position].sides[i].begin);
+    }
+    const std::vector<std::uint32_t> at = from.mesh.coordinates(position);
+    for (const Partial& partial : from.layout.partials) {
+      group = group * from.mesh.axes[partial.axis].size + at[partial.axis];
+    }
+    group_of_[position] = group;
+    groups_[group].box = boxes[position];
+    groups_[group].positions.push_back(position);
+  }
+}
+
+std::optional<std::size_t> Holders::group_of(std::size_t position) const {
+  if (group_of_[position] == SIZE_MAX) return std::nullopt;
+  return group_of_[position];
+}
+
+std::size_t Holders::find(std::size_t dimension, std::uint64_t index) const {
+  const std::vector<Interval>& sides = sides_[dimension];
+  const auto after = std::upper_bound(
+      sides.begin(), sides.end(), index,
+      [](std::uint64_t wanted, const Interval& side) { return wanted < side.begin; });
+  HO_CHECK(after != sides.begin());
+  return static_cast<std::size_t>(after - sides.begin()) - 1;
+}
+
+template <typename Visit>
+void Holders::visit_tiles(const Box& box, Visit visit) const {
+  std::array<std::size_t, kDimensionsMax> first{};
+  std::array<std::size_t, kDimensionsMax> last{};
+  for (std::size_t i = 0; i < box.dimensions; ++i) {
+    first[i] = find(i, box.sides[i].begin);
+    last[i] = find(i, box.sides[i].end - 1);
+  }
+  std::array<std::size_t, kDimensionsMax> at = first;
+  while (true) {
+    std::size_t tile = 0;
+    for (std::size_t i = 0; i < box.dimensions; ++i) tile = tile * sides_[i].size() + at[i];
+    visit(tile);
+    std::size_t i = box.dimensions;
+    while (i > 0 && at[i - 1] == last[i - 1]) {
+      at[i - 1] = first[i - 1];
+      --i;
+    }
+    if (i == 0) return;
+    ++at[i - 1];
+  }
+}
+
+Box intersection(const Box& a, const Box& b) {
+  Box both = a;
+  for (std::size_t i = 0; i < a.dimensions; ++i) {
+    both.sides[i].begin = std::max(a.sides[i].begin, b.sides[i].begin);
+    both.sides[i].end = std::min(a.sides[i].end, b.sides[i].end);
+  }
+  return both;
+}
+
+/// A box that one reader needs from one group.
+struct Demand {
+  std::size_t reader = 0;  ///< position in the new mesh
+  std::size_t group = 0;
+  bool own = false;  ///< the reader is one of the holders
+};
+
+class Planner {
+ public:
+  Planner(const Placement& from, const Placement& to, std::vector<Box> held,
+          std::vector<Box> wanted, const ReshardOptions& options)
+      : from_(from),
+        to_(to),
+        wanted_(std::move(wanted)),
+        options_(options),
+        holders_(from, std::move(held)) {}
+
+  Reshard plan();
+
+ private:
+  void collect_demands();
+  void choose_senders();
+  void choose_senders(const Group& group, const std::vector<std::size_t>& demands);
+  [[nodiscard]] std::vector<std::size_t> on_node_of(const Group& group, std::uint32_t rank) const;
+  [[nodiscard]] Reshard to_gets();
+
+  const Placement& from_;
+  const Placement& to_;
+  std::vector<Box> wanted_;  ///< by position in the new mesh
+  const ReshardOptions& options_;
+  Holders holders_;
+  std::vector<Demand> demands_;  ///< by reader, tile, term
+  std::vector<Box> boxes_;       ///< by demand
+  std::vector<Piece> pieces_;    ///< `sender` is a position in the old mesh
+  std::uint64_t most_received_ = 0;
+  std::uint64_t most_sent_ = 0;
+  std::uint64_t most_sent_floor_ = 0;  ///< if holders of each group send equal parts
+};
+
+void Planner::collect_demands() {
+  std::unordered_map<std::uint32_t, std::size_t> position_of;
+  for (std::size_t i = 0; i < from_.mesh.ranks.size(); ++i) position_of[from_.mesh.ranks[i]] = i;
+  for (std::size_t reader = 0; reader < wanted_.size(); ++reader) {
+    if (wanted_[reader].empty()) continue;
+    const auto own = position_of.find(to_.mesh.ranks[reader]);
+    const auto own_group = own == position_of.end() ? std::nullopt : holders_.group_of(own->second);
+    std::uint64_t received = 0;
+    holders_.visit_tiles(wanted_[reader], [&](std::size_t tile) {
+      for (std::size_t term = 0; term < holders_.terms(); ++term) {
+        const std::size_t group = tile * holders_.terms() + term;
+        const Box box = intersection(wanted_[reader], holders_.groups()[group].box);
+        demands_.push_back({reader, group, own_group == group});
+        boxes_.push_back(box);
+        if (own_group == group) {
+          pieces_.push_back({box, demands_.size() - 1, own->second});
+        } else {
+          received += box.elements();
+        }
+      }
+    });
+    most_received_ = std::max(most_received_, received);
+  }
+}
+
+std::vector<std::size_t> Planner::on_node_of(const Group& group, std::uint32_t rank) const {
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < group.positions.size(); ++i) {
+    const std::uint32_t holder = from_.mesh.ranks[group.positions[i]];
+    if (holder / options_.ranks_per_node == rank / options_.ranks_per_node) found.push_back(i);
+  }
+  return found;
+}
+
+void Planner::choose_senders(const Group& group, const std::vector<std::size_t>& demands) {
+  Senders senders(group.positions.size());
+  const std::size_t first = pieces_.size();
+  std::vector<std::size_t> all(group.positions.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+  std::vector<std::size_t> elsewhere;
+  std::uint64_t total = 0;
+  for (const std::size_t demand : demands) {
+    total += boxes_[demand].elements();
+    std::vector<std::size_t> near;
+    if (options_.ranks_per_node > 1)
+      near = on_node_of(group, to_.mesh.ranks[demands_[demand].reader]);
+    if (near.empty()) {
+      elsewhere.push_back(demand);
+    } else {
+      senders.assign({&demand, 1}, boxes_, near, most_received_, pieces_);
+    }
+  }
+  senders.assign(elsewhere, boxes_, all, most_received_, pieces_);
+  for (std::size_t i = first; i < pieces_.size(); ++i) {
+    pieces_[i].sender = group.positions[pieces_[i].sender];
+  }
+  for (const std::uint64_t sent : senders.sent()) most_sent_ = std::max(most_sent_, sent);
+  most_sent_floor_ = std::max(most_sent_floor_, (total + all.size() - 1) / all.size());
+}
+
+void Planner::choose_senders() {
+  std::vector<std::vector<std::size_t>> of_group(holders_.groups().size());
+  for (std::size_t i = 0; i < demands_.size(); ++i) {
+    if (!demands_[i].own) of_group[demands_[i].group].push_back(i);
+  }
+  for (std::size_t i = 0; i < of_group.size(); ++i) {
+    if (!of_group[i].empty()) choose_senders(holders_.groups()[i], of_group[i]);
+  }
+  // By demand: the order of readers, and for each element that of the terms.
+  std::stable_sort(pieces_.begin(), pieces_.end(),
+                   [](const Piece& a, const Piece& b) { return a.demand < b.demand; });
+}
+
+Reshard Planner::to_gets() {
+  Reshard out;
+  out.readers.resize(wanted_.size());
+  for (std::size_t i = 0; i < wanted_.size(); ++i) out.readers[i].rank = to_.mesh.ranks[i];
+  for (const Piece& piece : pieces_) {
+    const Demand& demand = demands_[piece.demand];
+    Get like;
+    like.from = from_.mesh.ranks[piece.sender];
+    if (demand.group % holders_.terms() > 0) like.combine = from_.layout.partials.front().how;
+    append_gets(holders_.groups()[demand.group].box, wanted_[demand.reader], piece.box,
+                options_.element_bytes, like, out.readers[demand.reader].gets);
+    if (!demand.own) out.bytes_moved += piece.box.elements() * options_.element_bytes;
+  }
+  for (std::size_t i = 0; i < demands_.size(); ++i) {
+    if (!demands_[i].own) out.bytes_minimal += boxes_[i].elements() * options_.element_bytes;
+  }
+  out.busiest_link_bytes = std::max(most_sent_, most_received_) * options_.element_bytes;
+  out.busiest_link_floor_bytes =
+      std::max(most_sent_floor_, most_received_) * options_.element_bytes;
+  return out;
+}
+
+Reshard Planner::plan() {
+  collect_demands();
+  choose_senders();
+  return to_gets();
+}
+
+bool has_mixed_reductions(const Layout& layout) {
+  return std::any_of(layout.partials.begin(), layout.partials.end(),
+                     [&](const Partial& each) { return each.how != layout.partials.front().how; });
+}
+
+}  // namespace
+
+Result<Reshard> reshard(const Placement& from, const Placement& to, const Shape& shape,
+                        const ReshardOptions& options) {
+  if (options.element_bytes == 0 || options.element_bytes > 1024) {
+    return Error(Errc::kInvalidArgument, "an element has 1 to 1024 bytes");
+  }
+  if (options.ranks_per_node == 0) {
+    return Error(Errc::kInvalidArgument, "a node has at least one rank");
+  }
+  if (!to.layout.partials.empty()) {
+    return Error(Errc::kInvalidArgument,
+                 "the new layout is partial: a value can be made whole, not divided into terms");
+  }
+  if (has_mixed_reductions(from.layout)) {
+    return Error(Errc::kInvalidArgument,
+                 "the old layout mixes reductions; make it whole along one axis at a time");
+  }
+  auto held = regions(from.mesh, from.layout, shape);
+  if (!held) return held.error().at("the old layout");
+  auto wanted = regions(to.mesh, to.layout, shape);
+  if (!wanted) return wanted.error().at("the new layout");
+  return Planner(from, to, std::move(*held), std::move(*wanted), options).plan();
+}
+
+}  // namespace ho::layout

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/layout/layout.hpp"
+
+namespace ho::layout {
+
+/// A box that a reader needs and does not hold, and the holder that sends it.
+struct Piece {
+  Box box;
+  std::size_t demand = 0;  ///< index of the demand that it is a part of
+  std::size_t sender = 0;  ///< index in the list of holders
+};
+
+/// Divides demands among holders that all hold the same values, and remembers how much each sends.
+/// A value.
+class Senders {
+ public:
+  explicit Senders(std::size_t holders) : sent_(holders) {}
+
+  /// Gives each demand a holder out of `allowed`, the least loaded first. If a holder would then
+  /// send more than `floor` elements and more than its equal part, demands are cut instead.
+  /// @param demands  indices in `boxes`. @param allowed  not empty. Appends to `out`.
+  void assign(std::span<const std::size_t> demands, std::span<const Box> boxes,
+              std::span<const std::size_t> allowed, std::uint64_t floor, std::vector<Piece>& out);
+
+  /// Elements that each holder sends.
+  [[nodiscard]] std::span<const std::uint64_t> sent() const { return sent_; }
+
+ private:
+  [[nodiscard]] bool assign_whole(std::span<const std::size_t> demands, std::span<const Box> boxes,
+                                  std::span<const std::size_t> allowed, std::uint64_t limit,
+                                  std::vector<Piece>& out);
+  void assign_parts(std::span<const std::size_t> demands, std::span<const Box> boxes,
+                    std::span<const std::size_t> allowed, std::uint64_t share,
+                    std::vector<Piece>& out);
+
+  std::vector<std::uint64_t> sent_;
+};
+
+}  // namespace ho::layout
