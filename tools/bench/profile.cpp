@@ -230,6 +230,13 @@ Result<TierSpec> measure_tier(Area& area, std::uint64_t capacity_bytes,
 
 }  // namespace
 
+Duration profile_time(double limit_bytes_per_s) {
+  constexpr Duration kLeast = std::chrono::milliseconds(500);
+  if (limit_bytes_per_s <= 0) return kLeast;
+  return std::max(
+      kLeast, Duration(static_cast<Duration::rep>(100.0 * kLargeBytes * 1e9 / limit_bytes_per_s)));
+}
+
 Result<Hardware> measure_profile(ho_pool* pool, const ProfileOptions& options) {
   if (options.area_bytes < 2 * kInFlight * kLargeBytes) {
     return Error(Errc::kInvalidArgument, "area_bytes: at least 16 MiB");

@@ -21,6 +21,10 @@ struct ProfileOptions {
   Duration time = std::chrono::seconds(1);  ///< all measurements together, about
 };
 
+/// How long to measure a link that is limited to `limit_bytes_per_s` (0: none): half a second, or
+/// until about a hundred large transfers have gone each way.
+[[nodiscard]] Duration profile_time(double limit_bytes_per_s);
+
 /// Measures a pool's links as a job will see them: through ho_get and ho_put, on the calling
 /// thread. A pool reached over `local` fills local_ddr, one reached over another driver remote_ddr;
 /// the device ports stay empty. With flash_bytes, the links between a node's flash and its DDR are

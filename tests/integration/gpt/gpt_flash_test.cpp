@@ -10,7 +10,7 @@
 namespace ho::test {
 namespace {
 
-TEST_CASE("gpt: with flash in the pool the comparison has a fifth run, to the same bits") {
+TEST_CASE("gpt: with flash in the pool the comparison has one more run, to the same bits") {
   TempFolder folder;
   make_file(folder.file("probe"), 2U << 20U);
   if (const std::string why = no_flash_here(folder.file("probe")); !why.empty()) {
@@ -20,21 +20,21 @@ TEST_CASE("gpt: with flash in the pool the comparison has a fifth run, to the sa
   TwoNodes nodes({.ddr_bytes = 64U << 20U, .flash_bytes = 64U << 20U});
   for (const char* const transport : {"local", "ofi"}) {
     const std::string dir = folder.file(transport);
-    Gpt gpt(with_tiny_model(
-        {"--compare", dir, "--pool", nodes.address(0), "--blocks", "2", "--transport", transport}));
+    Compare gpt(with_tiny_model({"all", "--out", dir, "--pool", nodes.address(0), "--blocks", "2",
+                                 "--transport", transport}));
     const int code = gpt.wait();
     INFO(gpt.err());
     REQUIRE(code == 0);
     REQUIRE(gpt.out().find("planned 40 % flash") != std::string::npos);
     const Json summary = Json::parse(read_text(dir + "/summary.json"));
     REQUIRE(summary.at("bit_identical").truth);
-    REQUIRE(summary.at("runs").items.size() == 5);
+    REQUIRE(summary.at("runs").items.size() == 8);
     const Json& run = summary.at("runs").items.back();
     REQUIRE(run.at("label").text == "planned-40-flash");
     REQUIRE(number(run, "stage_in_bytes") > 0);
     REQUIRE(number(run, "stage_out_bytes") > 0);
   }
-  Gpt none(with_tiny_model({"--pool", nodes.address(0), "--ddr-memory", "x%", "--steps", "1"}));
+  Compare none(with_tiny_model({"one", "--pool", nodes.address(0), "--ddr-memory", "x%"}));
   CHECK(none.wait() == 2);
 }
 

@@ -77,6 +77,13 @@ class Gpt : public Program {
       : Program(HO_GPT_PROGRAM, std::move(arguments)) {}
 };
 
+/// The same job under several policies.
+class Compare : public Program {
+ public:
+  explicit Compare(std::vector<std::string> arguments)
+      : Program(HO_COMPARE_PROGRAM, std::move(arguments)) {}
+};
+
 inline double number(const Json& object, const std::string& field) {
   return object.at(field).number;
 }

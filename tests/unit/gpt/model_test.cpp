@@ -8,9 +8,9 @@
 #include <set>
 
 #include "common/base/prng.hpp"
-#include "tools/examples/gpt/job.hpp"
+#include "tools/compare/job.hpp"
+#include "tools/compare/resident.hpp"
 #include "tools/examples/gpt/kernels.hpp"
-#include "tools/examples/gpt/resident.hpp"
 
 namespace ho::gpt {
 namespace {

@@ -1,36 +1,34 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 
 #include "common/base/result.hpp"
 
 namespace ho::gpt {
 
-/// The memory that stands in for an accelerator's: one anonymous mapping whose last byte lies right
-/// before a page that cannot be touched, so that a kernel's overrun traps. Aligned to 64 bytes,
-/// faulted in when made, huge pages where the system has them. A resource.
+/// The memory that stands in for an accelerator's: one mapping whose last byte lies right before a
+/// page that cannot be touched, so that a kernel's overrun traps. Aligned to 64 bytes, faulted in,
+/// in huge pages where the system has them. A resource.
 class Arena {
  public:
-  /// @param bytes  rounded up to a multiple of 64; > 0.
-  /// @return kExhausted where the system does not give the memory.
-  [[nodiscard]] static Result<std::unique_ptr<Arena>> create(std::uint64_t bytes);
+  /// @param wanted_bytes  > 0; rounded up to a multiple of 64.
+  /// @return kExhausted where the machine does not have the memory.
+  [[nodiscard]] static Result<std::unique_ptr<Arena>> create(std::uint64_t wanted_bytes);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] std::byte* data() const { return mapping_ + (body_bytes_ - bytes_); }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
-  Arena(void* mapping, std::size_t mapping_bytes, std::byte* data, std::uint64_t bytes)
-      : mapping_(mapping), mapping_bytes_(mapping_bytes), data_(data), bytes_(bytes) {}
+  Arena(std::byte* mapping, std::uint64_t body_bytes, std::uint64_t bytes)
+      : mapping_(mapping), body_bytes_(body_bytes), bytes_(bytes) {}
 
-  void* mapping_;
-  std::size_t mapping_bytes_;
-  std::byte* data_;
-  std::uint64_t bytes_;
+  std::byte* const mapping_;
+  const std::uint64_t body_bytes_;  ///< without the last page
+  const std::uint64_t bytes_;
 };
 
 }  // namespace ho::gpt

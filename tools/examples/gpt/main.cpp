@@ -1,11 +1,11 @@
-// hyperoffload-gpt: trains a transformer on the CPU, with its tensors resident or offloaded.
-#include <signal.h>
+// hyperoffload-gpt: trains a transformer on the CPU, with its tensors in a HyperOffload pool.
+#include <algorithm>
+#include <csignal>
+#include <hyperoffload/hyperoffload.hpp>
+#include <optional>
 
-#include <atomic>
-#include <cstdio>
-#include <string>
-
-#include "common/base/check.hpp"
+#include "common/base/clock.hpp"
+#include "common/base/json.hpp"
 #include "common/base/signals.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/help.hpp"
@@ -13,178 +13,253 @@
 #include "common/cli/program.hpp"
 #include "common/cli/values.hpp"
 #include "proto/convert.hpp"
-#include "tools/examples/gpt/compare.hpp"
+#include "tools/analyzer/analyzer.hpp"
+#include "tools/bench/profile.hpp"
+#include "tools/examples/gpt/arena.hpp"
 #include "tools/examples/gpt/kernels.hpp"
+#include "tools/examples/gpt/text.hpp"
 
 namespace {
 
 using namespace ho;
 using namespace ho::gpt;
 
-std::atomic<bool> stop_requested{false};
-static_assert(std::atomic<bool>::is_always_lock_free);  // a signal handler sets it
-
-extern "C" void on_signal(int) { stop_requested = true; }
+volatile std::sig_atomic_t stop_requested = 0;
+extern "C" void on_signal(int) { stop_requested = 1; }
 
 struct Arguments {
   ModelOptions model;
   std::uint32_t steps = 10;
-  std::string device_memory = "60%";
-  std::string ddr_memory;
-  std::string policy = "planned";
+  std::optional<cli::MemorySize> device_memory = cli::MemorySize{std::nullopt, 60};
+  double link_bytes_per_s = 0;
   std::string transport = "auto";
   std::string pool = "unix:/run/hyperoffload/control.sock";
-  std::string emit_graph;
   std::string text = "/usr/share/common-licenses/GPL-3";
-  CompareOptions compare;
+  std::string emit_graph;
 };
 
 void add_options(CLI::App& app, Arguments& a) {
-  app.add_option("--layers", a.model.layers, "Transformer layers")->capture_default_str();
-  app.add_option("--dim", a.model.dim, "Width of the residual stream")->capture_default_str();
-  app.add_option("--heads", a.model.heads, "Attention heads")->capture_default_str();
-  app.add_option("--seq", a.model.seq, "Tokens per sequence")->capture_default_str();
-  app.add_option("--batch", a.model.batch, "Sequences per step")->capture_default_str();
-  app.add_option("--seed", a.model.seed, "Of weights and batches")->capture_default_str();
-  app.add_option("--steps", a.steps, "Training steps")
-      ->check(CLI::Range(1U, 1000000U))
-      ->capture_default_str();
-  app.add_option("--text", a.text, "File whose bytes are learnt")->capture_default_str();
-  app.add_option("--device-memory", a.device_memory, "Bytes, or N% of the unmanaged peak")
-      ->capture_default_str();
-  app.add_option("--ddr-memory", a.ddr_memory,
-                 "Planned: DDR for homes and staging, the rest goes to flash. Bytes, or N% of the "
-                 "DDR used without this limit");
-  app.add_option("--policy", a.policy, "Where tensors live")
-      ->check(CLI::IsMember({"resident", "planned", "on-demand-lru"}))
-      ->capture_default_str();
-  app.add_option("--transport", a.transport, "Driver to the pool")
-      ->check(CLI::IsMember({"auto", "local", "ucx", "ofi"}))
-      ->capture_default_str();
-  app.add_option("--pool", a.pool, "Control address of a daemon")->capture_default_str();
-  app.add_option("--emit-graph", a.emit_graph,
-                 "Write the graph with measured durations here (two more steps where no plan has "
-                 "measured them)");
-  auto* const compare = app.add_option(
-      "--compare", a.compare.out_dir,
-      "Run resident, planned 60 % and 40 %, on-demand-lru 60 %, planned 40 % with flash, "
-      "interleaved; write results here");
-  app.add_option("--blocks", a.compare.blocks, "Blocks of the comparison")
-      ->needs(compare)
-      ->check(CLI::Range(1U, 10000U))
-      ->capture_default_str();
-  app.add_option("--block-steps", a.compare.block_steps, "Steps of each per block")
-      ->needs(compare)
-      ->check(CLI::Range(1U, 10000U))
-      ->capture_default_str();
-}
-
-cli::Exit exit_code(const Error& error) {
-  switch (error.code()) {
-    case Errc::kInvalidArgument: return cli::kExitBadInput;
-    case Errc::kOutOfRange:
-      return cli::kExitInfeasible;  // the budget's code, see configuration.hpp
-    case Errc::kCanceled: return stop_requested ? cli::kExitInterrupted : cli::kExitPoolFailed;
-    default: return cli::kExitPoolFailed;
-  }
-}
-
-int fail(cli::Console& console, const Error& error) {
-  return console.complain(error, exit_code(error));
-}
-
-PolicyKind policy_of(const std::string& name) {
-  if (name == "resident") return PolicyKind::kResident;
-  return name == "planned" ? PolicyKind::kPlanned : PolicyKind::kOnDemandLru;
-}
-
-int run_comparison(cli::Console& console, const Arguments& arguments, Workbench& bench) {
-  auto comparison = compare(arguments.compare, bench,
-                            [&](const std::string& line) { console.note("  " + line); });
-  if (!comparison) return fail(console, comparison.error());
-  console.print(console.json() ? to_json(*comparison) : to_table(*comparison));
-  if (comparison->bit_identical) return cli::kExitDone;
-  return console.answer_no("the losses of the runs differ");
-}
-
-std::string to_text(const RunRecord& run, cli::Format format) {
-  char loss[32];
-  std::snprintf(loss, sizeof loss, "%.4f", static_cast<double>(run.losses.back()));
-  const auto time = [](double ms) {
-    return format_duration_ns(static_cast<std::uint64_t>(ms * 1e6));
+  const auto add = [&app](const char* name, auto& into, const char* help) {
+    return app.add_option(name, into, help)->capture_default_str();
   };
-  return cli::Facts(run.label + " over " + run.transport)
-      .add("steps", std::to_string(run.steps.size()) + ", last loss " + loss)
-      .add("step", time(median_step_ms(run)) + ", stall " + time(median_stall_ms(run)))
-      .add("device memory", format_bytes(run.peak_device_bytes) + ", budget " +
-                                format_bytes(run.device_budget_bytes))
-      .add("moved per step", format_bytes(median_prefetch_bytes(run)) + " in, " +
-                                 format_bytes(median_store_bytes(run)) + " out")
-      .text(format);
+  add("--layers", a.model.layers, "Transformer layers");
+  add("--dim", a.model.dim, "Width of the residual stream");
+  add("--heads", a.model.heads, "Attention heads");
+  add("--seq", a.model.seq, "Tokens per sequence");
+  add("--batch", a.model.batch, "Sequences per step");
+  add("--seed", a.model.seed, "Seed of weights and batches");
+  add("--steps", a.steps, "Training steps")->check(CLI::Range(1U, 1000000U));
+  add("--text", a.text, "File whose bytes are learnt");
+  cli::add_memory(app, "--device-memory", a.device_memory, "Or a share of the unmanaged peak");
+  cli::add_rate(app, "--link", a.link_bytes_per_s, "Limit of the link to the pool, each way",
+                {1e6, 1e12});
+  add("--transport", a.transport, "Driver to the pool")
+      ->check(CLI::IsMember({"auto", "local", "ucx", "ofi"}));
+  add("--pool", a.pool, "Control address of a daemon");
+  app.add_option("--emit-graph", a.emit_graph, "Write the graph with measured durations here");
 }
 
-int run_single(cli::Console& console, const Arguments& arguments, Workbench& bench) {
-  auto budget = device_budget_bytes(bench.model.graph, arguments.device_memory);
-  if (!budget) return fail(console, budget.error());
-  auto made = Configuration::create(
-      {arguments.policy, policy_of(arguments.policy), *budget, arguments.ddr_memory}, bench);
-  if (!made) return fail(console, made.error());
-  Configuration& run = **made;
-  for (std::uint32_t s = 0; s < arguments.steps; ++s) {
-    auto stepped = run.step(Configuration::Keep::kYes);
-    if (!stepped) return fail(console, stepped.error());
-    const StepRecord& step = run.record().steps.back();
-    char line[96];
-    std::snprintf(line, sizeof line, "step %u: loss %.4f, %.1f ms, stall %.1f ms", s,
-                  static_cast<double>(step.loss), step.step_ms, step.stall_ms);
-    console.note(line);
+struct Steps {
+  std::vector<double> ms;
+  std::vector<double> losses;
+};
+
+/// A model whose tensors are on the device or in the pool, as a plan has it. Calls to the library
+/// throw hyperoffload::Error.
+class Training {
+ public:
+  Training(const Model& model, const Text& text, hyperoffload::Runtime& runtime)
+      : model_(model), text_(text), runtime_(runtime) {}
+
+  /// Makes a plan with these durations and links, loads it, and begins anew.
+  Result<void> load(const Graph& graph, const Hardware& hardware) {
+    const auto outcome = analyzer::analyze(graph, hardware, {hardware.device_bytes});
+    if (!outcome) return outcome.error().at("analyze");
+    if (const auto* why = std::get_if<analyzer::Infeasible>(&*outcome)) {
+      return Error(Errc::kOutOfRange,
+                   "op " + why->op_name + " needs " + format_bytes(why->needs_bytes) + " of tier " +
+                       why->tier + ", the device budget is " + format_bytes(hardware.device_bytes));
+    }
+    const std::string bytes = encode_schedule(std::get<schedule::Schedule>(*outcome));
+    plan_.reset();
+    plan_.emplace(runtime_, bytes.data(), bytes.size());
+    steps_ = 0;
+    std::vector<std::byte> value;
+    for (const Storage& storage : model_.graph.storages) {
+      if (!storage.persistent) continue;
+      value.resize(storage.bytes);
+      initial_value(model_, StorageIndex(storage.id), value);
+      plan_->write(storage.id, value.data(), value.size());
+    }
+    return {};
   }
-  console.print(console.json() ? to_json(run.record()) : to_text(run.record(), console.format()));
-  if (!arguments.emit_graph.empty() && !bench.profile) {
-    auto profiled = run.profile();
-    if (!profiled) return fail(console, profiled.error());
+
+  /// Runs the next step. `kernel_ns` keeps the shortest of each op's own times.
+  Result<void> step(std::span<std::uint64_t> kernel_ns, Steps& steps) {
+    const TimePoint start = clock_.now();
+    std::vector<std::int32_t> tokens(std::size_t{model_.options.batch} * model_.options.seq);
+    std::vector<std::int32_t> targets(tokens.size());
+    text_.batch(model_.options, steps_, tokens, targets);
+    plan_->write(model_.tokens.value(), tokens.data(), tokens.size() * sizeof(tokens[0]));
+    plan_->write(model_.targets.value(), targets.data(), targets.size() * sizeof(targets[0]));
+    StepContext context = step_context(model_, steps_++);
+    std::vector<void*> operands;
+    plan_->step_begin();
+    for (std::uint32_t p = 0; p < plan_->position_count(); ++p) {
+      if (stop_requested) return Error(Errc::kCanceled, "stopped by a signal");
+      plan_->before(p);
+      const std::uint32_t op = plan_->position_op(p);  // a plan may reorder ops, and repeat them
+      operands.clear();
+      for (const StorageIndex storage : model_.ops[op].operands) {
+        operands.push_back(plan_->operand(p, storage.value()));
+      }
+      const TimePoint begun = clock_.now();
+      model_.ops[op].kernel(operands, context);
+      const Duration took = clock_.now() - begun;
+      kernel_ns[op] = std::clamp<std::uint64_t>(std::uint64_t(took.count()), 1, kernel_ns[op]);
+      plan_->after(p);
+    }
+    plan_->step_end();
+    steps.ms.push_back(double((clock_.now() - start).count()) * 1e-6);
+    steps.losses.push_back(double{context.loss});
+    return {};
   }
-  return cli::kExitDone;
+
+  ho_counters counters() const { return plan_->counters(); }
+
+ private:
+  const SteadyClock clock_;
+  const Model& model_;
+  const Text& text_;
+  hyperoffload::Runtime& runtime_;
+  std::optional<hyperoffload::Plan> plan_;
+  std::uint64_t steps_ = 0;
+};
+
+/// Plans twice: two steps under a plan with guessed durations measure those of the plan to run.
+Result<Graph> load_measured(Training& training, const Model& model, const Hardware& hardware) {
+  Graph graph = model.graph;
+  for (Op& op : graph.ops) {
+    for (const StorageIndex s : model.ops[op.id].operands) {
+      op.duration_ns += 1 + graph.storages[s.value()].bytes / 4;  // 4 GB/s
+    }
+  }
+  if (auto ok = training.load(graph, hardware); !ok) return ok.error();
+  std::vector<std::uint64_t> kernel_ns(graph.ops.size(), UINT64_MAX);
+  for (Steps steps; steps.ms.size() < 2;) {  // the first meets cold caches
+    if (auto ok = training.step(kernel_ns, steps); !ok) return ok.error();
+  }
+  for (Op& op : graph.ops) op.duration_ns = kernel_ns[op.id];
+  if (auto ok = training.load(graph, hardware); !ok) return ok.error();
+  return graph;
 }
 
-int train(cli::Console& console, const Arguments& arguments) {
-  auto model = build_model(arguments.model);
-  if (!model) return fail(console, model.error());
-  auto text = Text::read(arguments.text, arguments.model.seq);
-  if (!text) return fail(console, text.error());
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+/// The links of the pool as this job sees them, and the device memory that it may use.
+Result<Hardware> measure(hyperoffload::Pool& pool, const Arguments& arguments, const Graph& graph) {
+  bench::ProfileOptions options;
+  for (const Storage& storage : graph.storages) {
+    options.capacity_bytes += align_up(storage.bytes, 64);
+  }
+  const std::uint64_t wanted = arguments.device_memory->of(analyzer::peak_unmanaged_bytes(graph));
+  options.device_bytes = std::clamp<std::uint64_t>(wanted / 64 * 64, 64, options.capacity_bytes);
+  options.area_bytes = std::clamp(options.capacity_bytes / 8, 16 * kMiB, 64 * kMiB);
+  options.time = bench::profile_time(arguments.link_bytes_per_s);
+  return bench::measure_profile(pool.get(), options);
+}
+
+/// The result; bytes are means per step.
+std::string to_text(cli::Format format, const std::string& transport, const ho_counters& counters,
+                    const Steps& steps) {
+  const std::size_t count = steps.ms.size();
+  const double stall_ms = double(counters.stall_ns) * 1e-6 / double(count);
+  if (format != cli::Format::kJson) {
+    return cli::Facts("trained " + std::to_string(count) + " steps over " + transport)
+        .add("last loss", std::to_string(steps.losses.back()))
+        .add("stall", format_duration_ns(std::uint64_t(stall_ms * 1e6)) + " a step")
+        .add("device memory", format_bytes(counters.peak_device_bytes))
+        .text(format);
+  }
+  JsonWriter out;
+  const auto list = [&out](const char* name, const std::vector<double>& values) {
+    out.key(name).begin_array();
+    for (const double value : values) out.value(value);
+    out.end();
+  };
+  out.begin_object().field("transport", transport);
+  list("losses", steps.losses);
+  list("step_ms", steps.ms);
+  out.field("stall_ms_mean", stall_ms);
+  out.field("peak_device_bytes", counters.peak_device_bytes);
+  out.field("prefetch_bytes", counters.prefetch_bytes / count);
+  return std::move(out.field("store_bytes", counters.store_bytes / count).end()).text();
+}
+
+Result<void> train(cli::Console& console, const Arguments& arguments) {
+  const auto model = build_model(arguments.model);
+  if (!model) return model.error();
+  const auto text = Text::read(arguments.text, arguments.model.seq);
+  if (!text) return text.error();
   use_one_blas_thread();
-  Workbench bench{*model, *text, stop_requested, arguments.pool, arguments.transport, {}};
-  const int code = arguments.compare.out_dir.empty() ? run_single(console, arguments, bench)
-                                                     : run_comparison(console, arguments, bench);
-  if (code == cli::kExitDone && !arguments.emit_graph.empty()) {
-    HO_CHECK(bench.profile);
-    auto written = write_graph_file(*bench.profile, arguments.emit_graph);
-    if (!written) return console.refuse(written.error());
+  hyperoffload::Pool::Options options;
+  options.pool = arguments.pool;
+  options.name = "gpt";
+  options.transport = arguments.transport;
+  options.link_bytes_per_s = std::uint64_t(arguments.link_bytes_per_s);
+  hyperoffload::Pool pool(options);
+  const auto hardware = measure(pool, arguments, model->graph);
+  if (!hardware) return hardware.error().at("measure pool");
+  const auto arena = Arena::create(hardware->device_bytes);
+  if (!arena) return arena.error();
+  hyperoffload::Runtime runtime(pool, (*arena)->data(), (*arena)->bytes());
+  Training training(*model, *text, runtime);
+  const auto graph = load_measured(training, *model, *hardware);
+  if (!graph) return graph.error();
+  Steps steps;
+  std::vector<std::uint64_t> kernel_ns(graph->ops.size(), UINT64_MAX);
+  while (steps.ms.size() < arguments.steps) {
+    if (auto ok = training.step(kernel_ns, steps); !ok) return ok;
+    console.note("step " + std::to_string(steps.ms.size() - 1) + ": loss " +
+                 std::to_string(steps.losses.back()) + ", " +
+                 format_duration_ns(std::uint64_t(steps.ms.back() * 1e6)));
   }
-  return code;
+  console.print(to_text(console.format(), pool.transport(), training.counters(), steps));
+  if (arguments.emit_graph.empty()) return {};
+  auto written = write_graph_file(*graph, arguments.emit_graph);
+  return written ? written : Error(Errc::kInvalidArgument, written.error().context());
+}
+
+cli::Exit exit_of(Errc code) {
+  if (code == Errc::kInvalidArgument) return cli::kExitBadInput;
+  if (code == Errc::kOutOfRange) return cli::kExitInfeasible;
+  return stop_requested ? cli::kExitInterrupted : cli::kExitPoolFailed;
+}
+
+int run(cli::Console& console, const Arguments& arguments) {
+  try {
+    const auto done = train(console, arguments);
+    return done ? cli::kExitDone : console.complain(done.error(), exit_of(done.error().code()));
+  } catch (const hyperoffload::Error& thrown) {
+    const auto code = static_cast<Errc>(thrown.status());
+    return console.complain(Error(code, ho_last_error()), exit_of(code));
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  ho::drop_library_signal_handlers();
-  cli::Program program(
-      "hyperoffload-gpt",
-      "Runs a small transformer whose tensors live on the device or in a HyperOffload pool.");
+  drop_library_signal_handlers();
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+  cli::Program program("hyperoffload-gpt", "Trains a small transformer in a HyperOffload pool.");
   Arguments arguments;
   CLI::App& command =
       program.add(program.root(), "train", "Train it; meant where no command is named",
-                  [&](cli::Console& console) { return train(console, arguments); });
+                  [&](cli::Console& console) { return run(console, arguments); });
   program.set_default_command("train");
   add_options(command, arguments);
   cli::set_manual(command, {"",
                             {"hyperoffload-gpt --device-memory 60% --steps 20 -o json"},
                             {{cli::kExitDone, "trained"},
-                             {cli::kExitNo, "the compared losses differ"},
                              {cli::kExitInfeasible, "the budget cannot be met"},
                              {cli::kExitPoolFailed, "the pool failed or cannot be reached"}}});
   return program.run(argc, argv);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -151,20 +152,14 @@ class Builder {
     return y;
   }
 
-  StorageIndex linear_forward(const Linear& layer, StorageIndex x) {
+  StorageIndex linear_forward(const Linear& layer, StorageIndex x,
+                              std::optional<StorageIndex> residual = {}) {
     const StorageIndex y = activation(layer.parameter.name + ".out", layer.shape.out);
-    op(layer.parameter.name, "forward", {in(x), in(layer.parameter.weight), out(y)},
-       [shape = layer.shape](std::span<void* const> p, StepContext&) {
-         linear(f32(p[2]), f32(p[0]), f32(p[1]), nullptr, shape);
-       });
-    return y;
-  }
-
-  StorageIndex residual_forward(const Linear& layer, StorageIndex x, StorageIndex residual) {
-    const StorageIndex y = activation(layer.parameter.name + ".out", layer.shape.out);
-    op(layer.parameter.name, "forward", {in(x), in(layer.parameter.weight), in(residual), out(y)},
-       [shape = layer.shape](std::span<void* const> p, StepContext&) {
-         linear(f32(p[3]), f32(p[0]), f32(p[1]), f32(p[2]), shape);
+    std::vector<Use> uses{in(x), in(layer.parameter.weight), out(y)};
+    if (residual) uses.push_back(in(*residual));
+    op(layer.parameter.name, "forward", uses,
+       [shape = layer.shape, add = residual.has_value()](std::span<void* const> p, StepContext&) {
+         linear(f32(p[2]), f32(p[0]), f32(p[1]), add ? f32(p[3]) : nullptr, shape);
        });
     return y;
   }
@@ -182,7 +177,7 @@ class Builder {
        [shape = attention_](std::span<void* const> p, StepContext&) {
          attention(f32(p[1]), f32(p[0]), f32(p[2]), shape);
        });
-    layer.middle = residual_forward(layer.projection, layer.attention_out, x);
+    layer.middle = linear_forward(layer.projection, layer.attention_out, x);
     layer.norm2_out = norm_forward(layer.norm2, layer.middle);
     layer.expand_out = linear_forward(layer.expand, layer.norm2_out);
     layer.gelu_out = activation(layer.name + ".gelu.out", 4 * dim_);
@@ -190,7 +185,7 @@ class Builder {
        [count = rows_ * 4 * dim_](std::span<void* const> p, StepContext&) {
          elementwise().gelu(f32(p[1]), f32(p[0]), count);
        });
-    return residual_forward(layer.contract, layer.gelu_out, layer.middle);
+    return linear_forward(layer.contract, layer.gelu_out, layer.middle);
   }
 
   void forward() {
@@ -319,11 +314,6 @@ double normal(Prng& prng) {
   return radius * std::cos(2.0 * std::numbers::pi * prng.unit());
 }
 
-bool ends_with(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() &&
-         text.compare(text.size() - end.size(), std::string::npos, end) == 0;
-}
-
 }  // namespace
 
 Result<Model> build_model(const ModelOptions& options) {
@@ -349,7 +339,7 @@ void initial_value(const Model& model, StorageIndex storage, std::span<std::byte
   std::fill_n(values, count, 0.0F);
   if (about.kind != StorageKind::kWeight) return;
   const std::size_t dim = model.options.dim;
-  if (ends_with(about.name, "norm1.weight") || ends_with(about.name, "norm2.weight") ||
+  if (about.name.ends_with("norm1.weight") || about.name.ends_with("norm2.weight") ||
       about.name == "last_norm.weight") {
     std::fill_n(values, dim, 1.0F);
     return;
@@ -357,12 +347,12 @@ void initial_value(const Model& model, StorageIndex storage, std::span<std::byte
   // As GPT-2: 0.02, and less by the residual stream's depth where a layer adds to it.
   double deviation = 0.02;
   std::size_t cols = 0;  // of the bias row, which stays zero
-  if (ends_with(about.name, "projection.weight") || ends_with(about.name, "contract.weight")) {
+  if (about.name.ends_with("projection.weight") || about.name.ends_with("contract.weight")) {
     deviation /= std::sqrt(2.0 * model.options.layers);
     cols = dim;
-  } else if (ends_with(about.name, "qkv.weight")) {
+  } else if (about.name.ends_with("qkv.weight")) {
     cols = 3 * dim;
-  } else if (ends_with(about.name, "expand.weight")) {
+  } else if (about.name.ends_with("expand.weight")) {
     cols = 4 * dim;
   } else if (about.name == "head.weight") {
     cols = kVocabulary;

@@ -7,11 +7,11 @@
 #include <thread>
 #include <vector>
 
+#include "tools/compare/lru_cache.hpp"
+#include "tools/compare/pool.hpp"
+#include "tools/compare/residence.hpp"
 #include "tools/examples/gpt/arena.hpp"
-#include "tools/examples/gpt/lru_cache.hpp"
 #include "tools/examples/gpt/model.hpp"
-#include "tools/examples/gpt/pool.hpp"
-#include "tools/examples/gpt/residence.hpp"
 
 namespace ho::gpt {
 

@@ -3,10 +3,10 @@
 #include <memory>
 
 #include "common/schedule/schedule.hpp"
+#include "tools/compare/pool.hpp"
+#include "tools/compare/residence.hpp"
 #include "tools/examples/gpt/arena.hpp"
 #include "tools/examples/gpt/model.hpp"
-#include "tools/examples/gpt/pool.hpp"
-#include "tools/examples/gpt/residence.hpp"
 
 namespace ho::gpt {
 

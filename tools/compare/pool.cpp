@@ -1,7 +1,6 @@
-#include "tools/examples/gpt/pool.hpp"
+#include "tools/compare/pool.hpp"
 
 #include <algorithm>
-#include <chrono>
 
 #include "common/base/units.hpp"
 #include "tools/bench/profile.hpp"
@@ -20,26 +19,25 @@ Error pool_error(const hyperoffload::Error& error) {
   return Error(static_cast<Errc>(error.status()), prefixed ? text.substr(prefix.size()) : text);
 }
 
-Result<std::unique_ptr<Pool>> connect(const std::string& address, const std::string& transport,
-                                      const std::string& name) {
+Result<std::unique_ptr<Pool>> connect(const Connection& how) {
   Pool::Options options;
-  options.pool = address;
-  options.name = name;
-  options.transport = transport;
+  options.pool = how.address;
+  options.name = how.name;
+  options.transport = how.transport;
+  options.link_bytes_per_s = how.link_bytes_per_s;
   auto pool = guarded([&options] { return std::make_unique<Pool>(options); });
-  if (!pool) return pool.error().at("pool " + address);
+  if (!pool) return pool.error().at("pool " + how.address);
   return pool;
 }
 
-Result<Hardware> measure_pool(Pool& pool, std::uint64_t device_bytes, std::uint64_t capacity_bytes,
-                              Flash flash) {
+Result<Hardware> measure_pool(Pool& pool, const PoolMeasurement& what) {
   bench::ProfileOptions options;
   options.name = "measured over " + pool.transport();
-  options.device_bytes = device_bytes;
-  options.capacity_bytes = capacity_bytes;
-  options.area_bytes = std::clamp<std::uint64_t>(capacity_bytes / 8, 16 * kMiB, 64 * kMiB);
-  options.flash_bytes = flash == Flash::kMeasured ? capacity_bytes : 0;
-  options.time = std::chrono::milliseconds(500);
+  options.device_bytes = what.device_bytes;
+  options.capacity_bytes = what.capacity_bytes;
+  options.area_bytes = std::clamp<std::uint64_t>(what.capacity_bytes / 8, 16 * kMiB, 64 * kMiB);
+  options.flash_bytes = what.flash == Flash::kMeasured ? what.capacity_bytes : 0;
+  options.time = bench::profile_time(static_cast<double>(what.link_bytes_per_s));
   return bench::measure_profile(pool.get(), options);
 }
 

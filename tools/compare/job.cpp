@@ -1,4 +1,4 @@
-#include "tools/examples/gpt/job.hpp"
+#include "tools/compare/job.hpp"
 
 #include <chrono>
 

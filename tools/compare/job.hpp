@@ -6,22 +6,12 @@
 #include <vector>
 
 #include "common/base/result.hpp"
+#include "tools/compare/record.hpp"
+#include "tools/compare/residence.hpp"
 #include "tools/examples/gpt/model.hpp"
-#include "tools/examples/gpt/residence.hpp"
 #include "tools/examples/gpt/text.hpp"
 
 namespace ho::gpt {
-
-/// What one step did.
-struct StepRecord {
-  double step_ms = 0;
-  double stall_ms = 0;
-  float loss = 0;
-  std::uint64_t prefetch_bytes = 0;
-  std::uint64_t store_bytes = 0;
-  std::uint64_t stage_in_bytes = 0;
-  std::uint64_t stage_out_bytes = 0;
-};
 
 /// Trains a model whose tensors a Residence keeps. Refers to all it is given; one thread.
 class Job {

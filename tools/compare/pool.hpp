@@ -30,19 +30,25 @@ template <typename Call>
   }
 }
 
-/// @param address    as ho_connect_options::pool
-/// @param transport  "auto", "local", "ofi"
-[[nodiscard]] Result<std::unique_ptr<hyperoffload::Pool>> connect(const std::string& address,
-                                                                  const std::string& transport,
-                                                                  const std::string& name);
+struct Connection {
+  std::string address;    ///< as ho_connect_options::pool
+  std::string transport;  ///< "auto", "local", "ofi"
+  std::string name;
+  std::uint64_t link_bytes_per_s = 0;  ///< limit each way; 0: none
+};
+[[nodiscard]] Result<std::unique_ptr<hyperoffload::Pool>> connect(const Connection& how);
 
 /// Whether a plan may use flash, where the pool has any.
 enum class Flash : std::uint8_t { kUnused, kMeasured };
 
+struct PoolMeasurement {
+  std::uint64_t device_bytes = 0;
+  std::uint64_t capacity_bytes = 0;  ///< DDR and flash that the plan may assume
+  Flash flash = Flash::kUnused;
+  std::uint64_t link_bytes_per_s = 0;  ///< the connection's
+};
 /// What a plan may assume of the pool: its links, measured both ways at once
-/// (tools/bench/profile.hpp). Half a second, with flash twice that.
-/// @param capacity_bytes  of the pool's DDR and of its flash, as the plan shall see them
-[[nodiscard]] Result<Hardware> measure_pool(hyperoffload::Pool& pool, std::uint64_t device_bytes,
-                                            std::uint64_t capacity_bytes, Flash flash);
+/// (tools/bench/profile.hpp). Half a second, more on a slow link; with flash twice that.
+[[nodiscard]] Result<Hardware> measure_pool(hyperoffload::Pool& pool, const PoolMeasurement& what);
 
 }  // namespace ho::gpt

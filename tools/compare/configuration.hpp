@@ -7,10 +7,10 @@
 #include <string>
 
 #include "common/schedule/schedule.hpp"
+#include "tools/compare/job.hpp"
+#include "tools/compare/planned.hpp"
+#include "tools/compare/record.hpp"
 #include "tools/examples/gpt/arena.hpp"
-#include "tools/examples/gpt/job.hpp"
-#include "tools/examples/gpt/planned.hpp"
-#include "tools/examples/gpt/record.hpp"
 
 namespace ho::gpt {
 
@@ -39,9 +39,10 @@ struct ConfigurationSpec {
   std::string label;
   PolicyKind policy = PolicyKind::kResident;
   std::uint64_t budget_bytes = 0;  ///< unused by resident
-  /// Of planned: DDR for homes and staging, the rest goes to flash. Bytes ("64MiB"), or a share
+  /// Policy planned: DDR for homes and staging, the rest goes to flash. Bytes ("64MiB"), or a share
   /// ("50%") of the DDR that a plan without this limit uses; empty: as much as is needed.
   std::string ddr_memory = {};
+  std::uint64_t link_bytes_per_s = 0;  ///< limit of the link to the pool, each way; 0: none
 };
 
 /// One way of running the job, from its arena to its record. A resource.
@@ -65,7 +66,7 @@ class Configuration {
   [[nodiscard]] Result<void> profile();
 
   [[nodiscard]] RunRecord& record() { return record_; }
-  /// Of planned configurations only.
+  /// Only planned configurations have one.
   [[nodiscard]] const std::optional<schedule::Schedule>& schedule() const { return schedule_; }
   [[nodiscard]] Result<schedule::MeasuredStep> timeline() const;
 

@@ -1,4 +1,4 @@
-#include "tools/examples/gpt/resident.hpp"
+#include "tools/compare/resident.hpp"
 
 #include <algorithm>
 #include <cstring>

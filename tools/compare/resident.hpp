@@ -3,9 +3,9 @@
 #include <memory>
 #include <vector>
 
+#include "tools/compare/residence.hpp"
 #include "tools/examples/gpt/arena.hpp"
 #include "tools/examples/gpt/model.hpp"
-#include "tools/examples/gpt/residence.hpp"
 
 namespace ho::gpt {
 

@@ -1,4 +1,4 @@
-#include "tools/examples/gpt/lru.hpp"
+#include "tools/compare/lru.hpp"
 
 #include <pthread.h>
 
@@ -8,7 +8,7 @@
 #include "common/base/check.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/units.hpp"
-#include "tools/examples/gpt/resident.hpp"
+#include "tools/compare/resident.hpp"
 
 namespace ho::gpt {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t kBounceBytes = 4 * kMiB;
 /// Cleaning goes by parts of this size: a request waits for one of them at most.
 constexpr std::uint64_t kCleanBytes = kMiB;
-/// What may go next is kept clean up to this part of the arena. Source: own measurement, 2026-11,
+/// The next victims are kept clean, up to this part of the arena. Source: own measurement, 2026-11,
 /// 6 layers of width 512 at 60 %: at a quarter the waits fall to a third or less, and not a byte
 /// more is written than by write-backs on eviction alone.
 constexpr std::uint64_t kCleanShare = 4;
@@ -208,8 +208,8 @@ Lru::Request Lru::next_request() {
   return *request_;
 }
 
-/// Writes a part of the next victim home. What is unpinned is no operand of a kernel that runs: the
-/// job starts none before it has posted the request that this thread then takes.
+/// Writes a part of the next victim home. Unpinned storages are not operands of a running kernel:
+/// the job starts none before it has posted the request that this thread then takes.
 /// @return false: nothing is to be cleaned.
 bool Lru::clean_some() {
   const auto victim = cache_.next_to_clean(arena_.bytes() / kCleanShare);

@@ -1,4 +1,4 @@
-#include "tools/examples/gpt/planned.hpp"
+#include "tools/compare/planned.hpp"
 
 #include "proto/convert.hpp"
 

@@ -1,4 +1,4 @@
-#include "tools/examples/gpt/lru_cache.hpp"
+#include "tools/compare/lru_cache.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "tools/examples/gpt/configuration.hpp"
+#include "tools/compare/configuration.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -10,8 +10,8 @@
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/examples/gpt/lru.hpp"
-#include "tools/examples/gpt/resident.hpp"
+#include "tools/compare/lru.hpp"
+#include "tools/compare/resident.hpp"
 
 namespace ho::gpt {
 namespace {
@@ -68,7 +68,7 @@ std::string policy_name(PolicyKind policy) {
 Result<std::uint64_t> device_budget_bytes(const Graph& graph, const std::string& text) {
   auto budget = memory_bytes("--device-memory", text, analyzer::peak_unmanaged_bytes(graph));
   if (!budget) return budget;
-  // More than all storages side by side is no use, and the arena is real memory here.
+  // An arena larger than all storages side by side would waste real memory.
   std::uint64_t all_bytes = 0;
   for (const Storage& storage : graph.storages) all_bytes += align_up(storage.bytes, 64);
   return std::min(*budget, all_bytes);
@@ -102,13 +102,15 @@ Result<void> Configuration::open() {
 
 Result<void> Configuration::open_pool() {
   record_.device_budget_bytes = spec_.budget_bytes;
+  record_.link_bytes_per_s = spec_.link_bytes_per_s;
   const LargestOp largest = largest_op(bench_.model);
   if (largest.bytes > spec_.budget_bytes) {  // before gigabytes are mapped and a pool is asked
     return infeasible({largest.op.value(), bench_.model.graph.ops[largest.op.value()].name,
                        "device", largest.bytes},
                       spec_.budget_bytes);
   }
-  auto pool = connect(bench_.pool, bench_.transport, "gpt " + spec_.label);
+  auto pool =
+      connect({bench_.pool, bench_.transport, "gpt " + spec_.label, spec_.link_bytes_per_s});
   if (!pool) return pool.error();
   pool_ = std::move(pool).value();
   record_.transport = pool_->transport();
@@ -154,13 +156,14 @@ Result<void> Configuration::profile_steps_of(Job& job) {
 /// The pool's links, and as capacities what this configuration may use.
 Result<Hardware> Configuration::measure() {
   const bool limited = !spec_.ddr_memory.empty();
-  auto hardware = measure_pool(*pool_, spec_.budget_bytes, total_bytes(*bench_.profile),
-                               limited ? Flash::kMeasured : Flash::kUnused);
+  auto hardware =
+      measure_pool(*pool_, {spec_.budget_bytes, total_bytes(*bench_.profile),
+                            limited ? Flash::kMeasured : Flash::kUnused, spec_.link_bytes_per_s});
   if (!hardware) return hardware.error().at("measure pool");
   if (!limited) return hardware;
   if (!hardware->flash) return Error(Errc::kUnsupported, "the pool has no flash");
-  // What is staged stands in memory of the node that has the flash, whatever reaches it: to the
-  // plan it is the local DDR.
+  // Staging slots are in memory of the node that has the flash, over whatever link the job reaches
+  // it. The plan takes that for the local DDR.
   if (!hardware->local_ddr) hardware->local_ddr = std::exchange(hardware->remote_ddr, std::nullopt);
   const auto flash = std::exchange(hardware->flash, std::nullopt);
   std::uint64_t unlimited_bytes = 0;
