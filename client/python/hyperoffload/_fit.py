@@ -96,7 +96,7 @@ def _peak(graph):
 def _movable(present):
     """Tells which storages a plan may move: those whose memory PyTorch can free and allocate again."""
     def keep(storage):
-        if storage.kind == "INPUT" or storage.bytes < _BYTES_MIN:
+        if storage.kind == "INPUT" or storage.resized or storage.bytes < _BYTES_MIN:
             return False
         if not storage.begins_before:
             return True
@@ -127,6 +127,7 @@ class Run:
         self._pool = None
         self._report = None
         self._plain_bytes = 0
+        self._peak_bytes = None  # None: the run has not ended
         self._budget_bytes = 0
         self._graph = None
         self._steps = 0
@@ -155,6 +156,7 @@ class Run:
     def _end_mode(self, kind, error, trace):
         if self._recorder is not None:
             self._recorder.__exit__(kind or GeneratorExit, error, trace)  # the step is not whole
+        self._peak_bytes = self._meter.peak  # the end brings everything back
         if self._replay is not None:
             self._replay.__exit__(kind, error, trace)
             self._replay.close()
@@ -191,6 +193,8 @@ class Run:
         if self._replay is not None:
             if self._replay.step_ended():
                 self._planned += 1
+                if self._planned == 1:
+                    self._meter.restart()  # what had to leave has left
                 counters = self._replay.counters()
                 self._stall_s.append(counters.last_step_stall_ns / 1e9)
         else:
@@ -212,7 +216,6 @@ class Run:
         self._recorder = None
         self._plain_bytes = self._meter.peak
         self._replay = self._plan(recorder)
-        self._meter.restart()
         self._replay.__enter__()
 
     def _plan(self, recorder):
@@ -318,13 +321,16 @@ class Run:
         """What the run did so far.
 
         steps; planned_steps: of them, whole under the plan; departures: steps that left it.
-        peak_allocated_bytes: of tensor storages at a time, since the plan runs; peak_plain_bytes: in
-        the recorded step. step_ms_median and stall_ms_median are of planned steps, else None.
+        peak_allocated_bytes: of tensor storages at a time, from the first step that ran under the
+        plan to the end of the run; peak_plain_bytes: in the recorded step. step_ms_median and
+        stall_ms_median: of planned steps, else None.
         """
         median = lambda seconds: statistics.median(seconds) * 1e3 if seconds else None  # noqa: E731
         return {"steps": self._steps, "planned_steps": self._planned,
                 "departures": sum(self._departures.values()),
-                "peak_allocated_bytes": self._meter.peak, "peak_plain_bytes": self._plain_bytes,
+                "peak_allocated_bytes": (self._meter.peak if self._peak_bytes is None
+                                         else self._peak_bytes),
+                "peak_plain_bytes": self._plain_bytes,
                 "budget_bytes": self._budget_bytes, "step_ms_median": median(self._step_s),
                 "stall_ms_median": median(self._stall_s)}
 
@@ -351,14 +357,15 @@ class Run:
         pathlib.Path(path).write_text(self._report, encoding="utf-8")
 
     def trace(self, path):
-        """Writes what the last whole step under the plan did, for chrome://tracing and Perfetto.
+        """Writes what the last step did, for chrome://tracing and Perfetto.
 
-        One row for the ops, named as in PyTorch, and one for the transfers. Raises RuntimeError before
-        a step has run under the plan.
+        One row for the ops, named as in PyTorch, and one for the transfers. Raises RuntimeError where
+        no step ran under the plan since the last departure or fetch.
         """
-        if self._planned == 0:
-            raise RuntimeError("no step has run under the plan")
-        ops, transfers = self._replay.timeline()
+        timeline = self._replay.timeline() if self._replay is not None else None
+        if timeline is None:
+            raise RuntimeError("no step has run under the plan since it was left")
+        ops, transfers = timeline
         events = []
         for row, spans, names in ((0, ops, [op["name"] for op in self._graph["ops"]]),
                                   (1, transfers, [f"transfer {i}" for i in range(len(transfers))])):
@@ -377,10 +384,10 @@ def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None):
             train()                       # unmodified; a step ends with optimizer.step()
         print(run.summary())
 
-    The first two steps are recorded as they are, in full memory. Then the step is planned, and
-    tensors come and go by the plan: results are the same bit for bit. A step that differs from the
-    recorded one still runs, and what is away is brought when an operator takes it; `run.stats()`
-    counts such departures. Afterwards all values are on the device again.
+    The first two steps are recorded as they are, in full memory; in the third, what is too much
+    leaves. From then on tensors come and go by the plan of the second step: results are the same bit
+    for bit. A step that differs from it still runs, and what is away is brought when an operator
+    takes it; `run.stats()` counts such departures. Afterwards all values are on the device again.
 
     model: a torch.nn.Module on the CPU. optimizer: a torch.optim.Optimizer whose step() ends a step.
     device_memory: "60%" of what the recorded step holds, "2GiB", or bytes.

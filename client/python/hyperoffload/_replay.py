@@ -99,8 +99,10 @@ class Replay(TorchDispatchMode):
         self._number = {storage._cdata: number for number, storage in present.items()}
         self._persistent = set(present)
         self._op = None  # (part that runs, numbers of storages made for it), until its after()
+        self._placed = set()  # numbers whose address the plan knows
         self._process = os.getpid()
-        self.last_timeline = None  # timeline() when the replay was closed
+        self._library = library
+        self._last_timeline = None  # timeline() when the replay was closed
         self._runtime = library.Runtime(pool, self._take, self._drop)
         try:
             self._plan = library.Plan(self._runtime, schedule)
@@ -109,6 +111,7 @@ class Replay(TorchDispatchMode):
             self._of_held = {held: number for number, held in self._held.items()}
             for number, storage in present.items():
                 self._runtime.adopt(self._held[number], storage.data_ptr())
+                self._placed.add(number)
         except BaseException:
             self._runtime.close()
             raise
@@ -123,9 +126,11 @@ class Replay(TorchDispatchMode):
         except RuntimeError:
             return None
         self._meter.see(storage)
+        self._placed.add(self._of_held[held])
         return storage.data_ptr()
 
     def _drop(self, held):
+        self._placed.discard(self._of_held[held])
         storage = self._storage(self._of_held[held])
         if storage is None:
             return  # PyTorch has freed it
@@ -156,6 +161,7 @@ class Replay(TorchDispatchMode):
             call = self._next(function, tensors)
             if call is not None:
                 if self.state is State.BETWEEN:
+                    self._placed &= self._persistent  # what a departed step had is over
                     self._plan.step_begin()
                     self.state = State.IN_STEP
                 return self._planned(call, args, kwargs)
@@ -220,8 +226,11 @@ class Replay(TorchDispatchMode):
         if part.place is None:
             return result
         for number in part.writes:
-            self._runtime.adopt(self._held[number], self._kept[number].data_ptr())
+            if number not in self._placed:
+                self._runtime.adopt(self._held[number], self._kept[number].data_ptr())
+                self._placed.add(number)
         for number in part.ends:
+            self._placed.discard(number)
             del self._number[self._kept.pop(number)._cdata]
         self._plan.after(part.place)
         self._op = None
@@ -229,7 +238,8 @@ class Replay(TorchDispatchMode):
 
     def _name_outputs(self, part, result):
         """Finds the storages that a call has made."""
-        tensors = [tensor for tensor, _ in tensors_in(result)]
+        tensors = ((result,) if isinstance(result, torch.Tensor)
+                   else [tensor for tensor, _ in tensors_in(result)])
         if len(tensors) != len(part.outputs):
             raise _Other
         other = False
@@ -237,9 +247,11 @@ class Replay(TorchDispatchMode):
             storage = storage_of(tensor)
             if storage is None:
                 continue
-            self._meter.see(storage)
             known = self._number.get(storage._cdata)
-            if number is None or known == number:
+            if number is not None and known == number:
+                continue
+            self._meter.see(storage)
+            if number is None:
                 continue
             if known is not None or storage.nbytes() != self._bytes[number] or number in self._kept:
                 other = True
@@ -321,8 +333,14 @@ class Replay(TorchDispatchMode):
         return self._plan.counters()
 
     def timeline(self):
-        """Spans of the last whole step: (ops by position, cache ops). Raises Error if there is none."""
-        return self._plan.timeline() if self.last_timeline is None else self.last_timeline
+        """Spans of the last step: (ops by position, cache ops). None: no whole step has run since
+        the plan began to run, which it does anew after a departure or a fetch."""
+        if self._plan is None:
+            return self._last_timeline
+        try:
+            return self._plan.timeline()
+        except self._library.Error:
+            return None
 
     def pause(self):
         """Brings all values to the device; no step begins until resume()."""
@@ -343,10 +361,10 @@ class Replay(TorchDispatchMode):
         try:
             if self.state is State.IN_STEP:
                 self._leave()
+            self._last_timeline = self.timeline()
             for number in [*self._left, *self._persistent]:
                 self._bring(number)
-            if self._plan.counters().steps > 0:
-                self.last_timeline = self._plan.timeline()
         finally:
+            self._plan = None
             self._runtime.close()
             self._kept.clear()

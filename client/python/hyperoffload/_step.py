@@ -25,7 +25,13 @@ def tensors_in(value, place=None):
 
 def tensors_of(args, kwargs):
     """All tensors that a call takes, in the order of its arguments."""
-    return [tensor for value in (*args, *kwargs.values()) for tensor, _ in tensors_in(value)]
+    out = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, torch.Tensor):
+            out.append(value)
+        elif isinstance(value, (list, tuple)):
+            out += [tensor for tensor, _ in tensors_in(value)]
+    return out
 
 
 def bytes_of(tensor):
@@ -42,6 +48,7 @@ class Storage:
         self.begins_before = begins_before
         self.kind = "ACTIVATION"
         self.persistent = False
+        self.resized = False  # a call gives it other memory
         self.written = False
 
 

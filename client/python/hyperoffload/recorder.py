@@ -31,6 +31,8 @@ _OVERWRITES = {"zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "_fo
 # Calls that allocate without writing, or use only sizes.
 _ALLOCATES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_",
               "set_"}
+# Calls that give a storage other memory.
+_RESIZES = {"resize_", "resize_as_", "set_"}
 # These calls use only the shape of their inputs.
 _SHAPE_ONLY = ("_like",)
 _RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial", "exponential",
@@ -192,6 +194,8 @@ class Recorder:
             events[0].record()
         # Inputs first: the call may free or create storages.
         operands = self._operands(function, args, kwargs)
+        for operand in operands if function.__name__.split(".")[0] in _RESIZES else ():
+            operand.storage.resized = True
         call = Call(function, tuple(self._step.number(tensor) for tensor in tensors_of(args, kwargs)))
         before = time.perf_counter_ns()
         result = function(*args, **kwargs)

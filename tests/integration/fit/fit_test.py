@@ -244,6 +244,9 @@ class Fit(unittest.TestCase):
 
     def test_what_cannot_be_done_is_said(self):
         script = Script()
+        with self.assertRaisesRegex(RuntimeError, "no step has run"):
+            hyperoffload.fit(script.model, script.optimizer, device_memory="60%",
+                             pool=self.pool).trace(self.folder / "no.json")
         with self.assertRaisesRegex(MemoryError, "budget"):
             script.fit(self.pool, 3, "1%")
         self.assertEqual(len(script.seen), 1)  # the end of the second step plans
