@@ -94,7 +94,7 @@ void add_layout(Program& program) {
        "\"-\" for none. An axis that it does not name holds replicas; one behind \"+sum:\" "
        "holds terms of a sum.",
        {"hyperoffload layout --mesh 4x2:dp,tp --layout 'dp,tp;-' --shape 15,5",
-        "hyperoffload layout --mesh 4x2:dp,tp --layout '-;tp+sum:dp' --shape 64,64 -o json"},
+        "hyperoffload layout --mesh 4x2:dp,tp --layout '-;tp+sum:dp' --shape 64,64"},
        {{kExitDone, "shown"}}});
 }
 

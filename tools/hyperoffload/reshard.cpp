@@ -173,10 +173,10 @@ void add_reshard(Program& program) {
        "needs and does not hold, with one-sided gets: count runs of run_bytes, whose starts are "
        "stride_bytes apart in both buffers. A get from the rank itself is a copy. Gets with "
        "\"combine\" add terms of a partial value, in their order.",
-       {"hyperoffload reshard --mesh-from 4x2:dp,tp --from 'tp;-' --mesh-to 2x4:dp,tp --to '-;tp' "
-        "--shape 4096,4096 --element-bytes 2",
-        "hyperoffload reshard --mesh-from 8:x --from 'x;-' --to '-;x' --shape 64,64 "
-        "--element-bytes 4 -o json"},
+       {"hyperoffload reshard --mesh-from 4x2:dp,tp --from 'tp;-' \\\n"
+        "    --mesh-to 2x4:dp,tp --to '-;tp' --shape 4096,4096 --element-bytes 2",
+        "hyperoffload reshard --mesh-from 8:x --from 'x;-' --to '-;x' \\\n"
+        "    --shape 64,64 --element-bytes 4 -o json"},
        {{kExitDone, "planned"}}});
 }
 
