@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs everything into a temporary folder, moves it, builds the C program against it with
 # pkg-config and with CMake, and runs both against the installed daemon, which the installed command
-# then describes.
+# then describes. The same for tools/examples/minimal.
 # usage: installed_tree.sh BUILD_DIR SOURCE_DIR CONFIG
 set -eu
 build=$1 source=$2 config=$3
@@ -46,10 +46,15 @@ END
 cmake -G Ninja -S "$work/consumer" -B "$work/consumer/build" -DCMAKE_PREFIX_PATH="$work/moved" >/dev/null
 cmake --build "$work/consumer/build" >/dev/null
 
+# The example to copy: a project of its own, with the installed package alone.
+cp -r "$source/tools/examples/minimal" "$work/"
+cmake -G Ninja -S "$work/minimal" -B "$work/minimal/build" -DCMAKE_PREFIX_PATH="$work/moved" >/dev/null
+cmake --build "$work/minimal/build" >/dev/null
+
 cat >"$work/daemon.textproto" <<END
 node_name: "install"
-ddr_bytes: 8388608
-segment_bytes: 2097152
+ddr_bytes: 134217728
+segment_bytes: 8388608
 unix_socket: "$work/control.sock"
 END
 "$daemon" --config "$work/daemon.textproto" 2>"$work/daemon.err" &
@@ -79,6 +84,13 @@ for program in "$work/by_pkgconfig" "$work/consumer/build/by_cmake"; do
   said=$("$program" "unix:$work/control.sock")
   [ "$said" = "one address space" ] || { echo "$program said: $said"; exit 1; }
   echo "$(basename "$program"): $said"
+done
+for program in minimal minimal_c; do
+  said=$(cd "$work/minimal" && PATH="$(dirname "$cli"):$PATH" "build/$program" "unix:$work/control.sock")
+  case $said in
+    "state 48, device memory "[1-4]" of 9 MiB") echo "$program: $said" ;;
+    *) echo "$program said: $said"; exit 1 ;;
+  esac
 done
 if "$work/by_pkgconfig" "unix:$work/nobody.sock"; then
   echo "connecting to nobody must fail"
