@@ -66,3 +66,18 @@ TEST_CASE("packing: a spent budget still gives a packing of many buffers") {
   CHECK(test::disjoint(lifetimes, solution.offsets, 100'000));
   CHECK(solution.height_bytes >= solution.load_bytes);
 }
+
+TEST_CASE("packing: offsets keep what divides all sizes, also where bytes are too many to count") {
+  constexpr std::int64_t kAlign = 64;
+  std::size_t misaligned = 0;
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    auto lifetimes = test::random_lifetimes(seed, 20, 15, 15, 20);
+    // Up to 67 GB each, with no larger common divisor.
+    for (packing::Lifetime& each : lifetimes) each.bytes = kAlign * (each.bytes * 52'430'900 + 1);
+    Budget budget(20'000'000);
+    const Solution solution = packing::solve(lifetimes, 15, {}, budget);
+    CHECK(test::disjoint(lifetimes, solution.offsets, 15));
+    for (const std::int64_t offset : solution.offsets) misaligned += offset % kAlign == 0 ? 0 : 1;
+  }
+  CHECK(misaligned == 0);
+}

@@ -65,7 +65,8 @@ void ExactSearch::set_capacity(std::int64_t capacity_bytes) {
   capacity_bytes_ = capacity_bytes;
   std::int64_t divisor = 0;
   for (const Item& item : instance_.items) divisor = std::gcd(divisor, item.bytes);
-  unit_ = std::max(divisor, capacity_bytes / kUnitsMax + 1);
+  // A multiple of what divides all sizes: offsets keep the alignment of the sizes.
+  unit_ = divisor * (capacity_bytes / divisor / kUnitsMax + 1);
   capacity_ = static_cast<std::int32_t>(capacity_bytes / unit_);
   for (std::size_t i = 0; i < size_.size(); ++i) {
     const std::int64_t units = (instance_.items[i].bytes + unit_ - 1) / unit_;
