@@ -3,11 +3,13 @@
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/thread_pool.hpp>
+#include <chrono>
 #include <optional>
 #include <utility>
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
+#include "common/base/units.hpp"
 #include "proto/control_values.hpp"
 
 namespace ho::daemon {
@@ -27,6 +29,12 @@ Result<std::vector<SegmentMemory>> make_memory(const Places& places, SegmentMemo
   made.reserve(places.size());
   for (const auto& place : places) {
     spec.numa = place;
+    // Huge pages are set aside already; all others come from what is free now.
+    if (spec.wanted != PageKind::kHugetlb2M) {
+      const auto free = read_free_memory();
+      if (!free) return free.error();
+      if (auto room = check_free_memory(spec.bytes, *free); !room) return room.error();
+    }
     auto memory = SegmentMemory::create(spec);
     if (!memory) return memory.error();
     made.push_back(std::move(*memory));
@@ -200,6 +208,18 @@ void Grants::hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Ex
   end(job->segments, [job, error = *failure] { job->answer(error); });
 }
 
+/// At most once a second: a job may ask again and again.
+void Grants::log_failure(const Spec& spec, const Error& error) {
+  const TimePoint now = SteadyClock().now();
+  if (failure_logged_ && now - *failure_logged_ < std::chrono::seconds(1)) return;
+  failure_logged_ = now;
+  log(LogLevel::kWarning, "a grant failed",
+      {{"session", std::to_string(spec.session.value())},
+       {"bytes", format_bytes(spec.bytes)},
+       {"driver", spec.driver},
+       {"error", error.message()}});
+}
+
 /// Not a failure, but the job is slower than it could be while it has this memory.
 void Grants::note_place(SegmentId segment, const SegmentMemory& memory) {
   const auto meant = pool_.find(segment)->numa;
@@ -211,6 +231,7 @@ void Grants::note_place(SegmentId segment, const SegmentMemory& memory) {
 }
 
 void Grants::fail(const std::shared_ptr<Job>& job, const Error& error) {
+  log_failure(job->spec, error);
   for (const SegmentId id : job->segments) pool_.abandon(id);
   auto memory = job->memory ? job->memory : std::make_shared<std::vector<SegmentMemory>>();
   job->memory.reset();

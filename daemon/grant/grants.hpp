@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/model/address.hpp"
 #include "common/transport/target.hpp"
@@ -99,6 +100,7 @@ class Grants {
   void fault_in_mappings(const std::shared_ptr<Job>& job,
                          std::vector<transport::Exposure> exposures);
   void hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Exposure> exposures);
+  void log_failure(const Spec& spec, const Error& error);
   void note_place(SegmentId segment, const SegmentMemory& memory);
   void fail(const std::shared_ptr<Job>& job, const Error& error);
   void wipe(std::shared_ptr<std::vector<SegmentMemory>> memory, std::vector<SegmentId> segments,
@@ -112,7 +114,8 @@ class Grants {
   std::map<SegmentId, Held> held_;
   std::map<SessionId, std::string> admitted_;  ///< with their driver
   std::size_t jobs_ = 0;                       ///< makes and ends in progress
-  bool misplaced_ = false;                     ///< memory on another NUMA node was logged
+  std::optional<TimePoint> failure_logged_;
+  bool misplaced_ = false;  ///< memory on another NUMA node was logged
   std::atomic<bool> giving_up_{false};
   std::unique_ptr<asio::thread_pool> makers_;
   std::unique_ptr<asio::thread_pool> wiper_;

@@ -14,6 +14,9 @@ namespace ho::daemon {
 
 namespace {
 
+/// A grant leaves so much free: without it the kernel could kill a neighbour of this process.
+constexpr std::uint64_t kFreeMarginBytes = 64 * kMiB;
+
 std::optional<std::uint64_t> meminfo_bytes(const std::string& root, const std::string& key,
                                            std::uint64_t unit_bytes) {
   std::ifstream in(root + "/proc/meminfo");
@@ -42,12 +45,43 @@ void lower(MemoryLimit& limit, std::optional<std::uint64_t> bytes, const std::st
   limit.reason = reason;
 }
 
+/// Reads a group's limit in the folder, from the file of this name.
+using ReadLimit = std::optional<std::uint64_t> (*)(const std::string& folder,
+                                                   const std::string& file);
+
+std::optional<std::uint64_t> read_whole(const std::string& folder, const std::string& file) {
+  return limit_in_file(folder + file);
+}
+
+/// A number of the group's memory.stat.
+std::uint64_t stat_bytes(const std::string& folder, const std::string& key) {
+  std::ifstream in(folder + "memory.stat");
+  std::string word;
+  std::uint64_t value = 0;
+  while (in >> word >> value) {
+    if (word == key) return value;
+  }
+  return 0;
+}
+
+/// What the group may still take. The kernel drops page cache before it kills.
+std::optional<std::uint64_t> read_left(const std::string& folder, const std::string& file) {
+  const auto limit = limit_in_file(folder + file);
+  const bool unified = file == "memory.max";
+  const auto used = limit_in_file(folder + (unified ? "memory.current" : "memory.usage_in_bytes"));
+  if (!limit || !used) return std::nullopt;
+  const std::string prefix = unified ? "" : "total_";
+  const std::uint64_t cache =
+      stat_bytes(folder, prefix + "inactive_file") + stat_bytes(folder, prefix + "active_file");
+  return *limit - std::min(*limit, *used - std::min(*used, cache));
+}
+
 /// One hierarchy: the group of this process and all groups above it.
 void walk_up(MemoryLimit& limit, const std::string& mount, std::string group,
-             const std::string& file) {
+             const std::string& file, ReadLimit read) {
   while (true) {
     const std::string folder = group == "/" ? "" : group;
-    lower(limit, limit_in_file(mount + folder + "/" + file), "cgroup " + group + " (" + file + ")");
+    lower(limit, read(mount + folder + "/", file), "cgroup " + group + " (" + file + ")");
     if (group.empty() || group == "/") return;
     const std::size_t slash = group.rfind('/');
     group = slash == 0 || slash == std::string::npos ? "/" : group.substr(0, slash);
@@ -62,7 +96,8 @@ struct LimitFiles {
 };
 
 /// Applies the limits of this process's groups and all groups above them.
-void lower_by_groups(MemoryLimit& limit, const std::string& root, const LimitFiles& files) {
+void lower_by_groups(MemoryLimit& limit, const std::string& root, const LimitFiles& files,
+                     ReadLimit read = read_whole) {
   const std::string mount = root + "/sys/fs/cgroup";
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -74,10 +109,10 @@ void lower_by_groups(MemoryLimit& limit, const std::string& root, const LimitFil
     const std::string group = line.substr(second + 1);
     const std::string controller(files.controller);
     if (controllers == ",,") {
-      walk_up(limit, mount, group, files.unified);
-      walk_up(limit, mount + "/unified", group, files.unified);
+      walk_up(limit, mount, group, files.unified, read);
+      walk_up(limit, mount + "/unified", group, files.unified, read);
     } else if (controllers.find("," + controller + ",") != std::string::npos) {
-      walk_up(limit, mount + "/" + controller, group, files.old);
+      walk_up(limit, mount + "/" + controller, group, files.old, read);
     }
   }
 }
@@ -109,6 +144,21 @@ Result<MemoryLimit> read_memory_limit(const std::string& root) {
   }
   lower_by_groups(limit, root, {"memory", "memory.max", "memory.limit_in_bytes"});
   return limit;
+}
+
+Result<MemoryLimit> read_free_memory(const std::string& root) {
+  const auto available = meminfo_bytes(root, "MemAvailable", kKiB);
+  if (!available) return Error(Errc::kIo, root + "/proc/meminfo has no MemAvailable");
+  MemoryLimit limit{*available, "the machine"};
+  lower_by_groups(limit, root, {"memory", "memory.max", "memory.limit_in_bytes"}, read_left);
+  return limit;
+}
+
+Result<void> check_free_memory(std::uint64_t bytes, const MemoryLimit& free) {
+  if (free.bytes >= kFreeMarginBytes && bytes <= free.bytes - kFreeMarginBytes) return {};
+  return Error(Errc::kExhausted, "a segment needs " + format_bytes(bytes) + ", but " + free.reason +
+                                     " has " + format_bytes(free.bytes) + " free, of which " +
+                                     format_bytes(kFreeMarginBytes) + " are kept for other uses");
 }
 
 Result<PageSupply> read_page_supply(const std::string& root) {

@@ -8,7 +8,7 @@
 
 namespace ho::daemon {
 
-/// The most memory that a pool may be promised, and the reason for this limit.
+/// A limit of memory, and the reason for it.
 struct MemoryLimit {
   std::uint64_t bytes = 0;
   std::string reason;  ///< "the machine's memory", "cgroup /system.slice/x (memory.max)"
@@ -18,6 +18,14 @@ struct MemoryLimit {
 /// limits of this process's cgroup and its ancestors, v2 and v1. `root` is a prefix for /proc and
 /// /sys, for tests. @return kIo if the machine's memory cannot be read.
 [[nodiscard]] Result<MemoryLimit> read_memory_limit(const std::string& root = "");
+
+/// The memory that this process can take now without another one being killed for it: what the
+/// kernel calls available, or what the groups of this process have left, page cache not counted.
+/// `root` is a prefix for /proc and /sys, for tests. @return kIo if it cannot be read.
+[[nodiscard]] Result<MemoryLimit> read_free_memory(const std::string& root = "");
+
+/// @return kExhausted with all numbers if `bytes` and 64 MiB for other uses exceed `free`.
+[[nodiscard]] Result<void> check_free_memory(std::uint64_t bytes, const MemoryLimit& free);
 
 /// Memory kept out of a pool for the daemon and other processes: 64 MiB and 2 % of the limit.
 [[nodiscard]] std::uint64_t memory_margin_bytes(const MemoryLimit& limit);

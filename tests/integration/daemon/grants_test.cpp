@@ -1,6 +1,7 @@
 // Sessions, grants and leases against a real daemon.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -234,6 +235,27 @@ TEST_CASE("daemon: a session answers to its token only") {
   CHECK(client->grant(session, local_grant(kSegment), soon()).error().code() ==
         Errc::kPermissionDenied);
   CHECK(client->close_session(session, soon()).error().code() == Errc::kPermissionDenied);
+}
+
+TEST_CASE("daemon: a grant without memory fails with the reason, and is logged") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const auto client = connect(unix_address(folder));
+  const Session session = open(*client);
+  // From now on it can map less than a segment more.
+  std::uint64_t pages = 0;
+  std::ifstream("/proc/" + std::to_string(daemon.pid()) + "/statm") >> pages;
+  REQUIRE(pages > 0);
+  const rlim_t most = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) + kMiB;
+  const rlimit limit{most, most};
+  REQUIRE(::prlimit(daemon.pid(), RLIMIT_AS, &limit, nullptr) == 0);
+  const auto granted = client->grant(session, local_grant(kSegment), soon());
+  REQUIRE_FALSE(granted.ok());
+  CHECK(granted.error().code() == Errc::kExhausted);
+  CHECK(granted.error().context().find("Cannot allocate memory") != std::string::npos);
+  CHECK(daemon.err().find("a grant failed session=1 bytes=\"2.00 MiB\" driver=local") !=
+        std::string::npos);
+  CHECK(client->status(soon())->ddr_granted_bytes == 0);
 }
 
 TEST_CASE("daemon: an evicted session loses its memory and gets the reason") {

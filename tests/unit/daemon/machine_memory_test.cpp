@@ -37,6 +37,7 @@ class FakeRoot {
     std::filesystem::create_directories((path_ / name).parent_path());
     std::ofstream(path_ / name) << text;
   }
+  [[nodiscard]] std::string path() const { return path_.string(); }
   [[nodiscard]] MemoryLimit limit() const {
     auto limit = read_memory_limit(path_.string());
     REQUIRE(limit.ok());
@@ -86,6 +87,31 @@ TEST_CASE("machine memory: a promise up to the margin is fine, one more byte is 
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code() == Errc::kExhausted);
   CHECK(refused.error().context().find("at most " + std::to_string(most)) != std::string::npos);
+}
+
+TEST_CASE("machine memory: free is what is available, or what a cgroup has left") {
+  const FakeRoot root;
+  root.put("proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 524288 kB\n");
+  CHECK(read_free_memory(root.path())->bytes == 512 * kMiB);
+  root.put("proc/self/cgroup", "0::/a.slice/b.service\n");
+  root.put("sys/fs/cgroup/a.slice/memory.max", "268435456\n");
+  root.put("sys/fs/cgroup/a.slice/memory.current", "209715200\n");
+  root.put("sys/fs/cgroup/a.slice/memory.stat",
+           "anon 1\nfile 9\ninactive_file 10485760\nactive_file 10485760\n");
+  const auto free = read_free_memory(root.path());
+  REQUIRE(free.ok());
+  CHECK(free->bytes == 76 * kMiB);
+  CHECK(check_free_memory(12 * kMiB, *free).ok());
+  const auto refused = check_free_memory(12 * kMiB + 1, *free);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code() == Errc::kExhausted);
+  CHECK(refused.error().context().find("cgroup /a.slice (memory.max) has 76.0 MiB free") !=
+        std::string::npos);
+  root.put("proc/self/cgroup", "4:memory:/old\n");
+  root.put("sys/fs/cgroup/memory/old/memory.limit_in_bytes", "134217728\n");
+  root.put("sys/fs/cgroup/memory/old/memory.usage_in_bytes", "134217728\n");
+  CHECK(read_free_memory(root.path())->bytes == 0);
+  CHECK_FALSE(check_free_memory(1, *read_free_memory(root.path())).ok());
 }
 
 TEST_CASE("memory: huge pages need no promise, but then no other pages may replace them") {
