@@ -143,14 +143,11 @@ Result<std::vector<GrantedSegment>> to_segments(Reply& reply, const GrantSpec& s
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const auto& from = body.segments(static_cast<int>(i));
-    if (!GlobalAddress::from_bits(from.address()))
-      return senseless("a segment has an invalid address");
     const auto sum = checked_add(bytes, from.bytes());
     if (!sum || from.bytes() == 0) return senseless("a segment has an invalid length");
     bytes = *sum;
     GrantedSegment segment;
     segment.id = SegmentId(from.segment_id());
-    segment.address_bits = from.address();
     segment.length_bytes = from.bytes();
     segment.key = from.key();
     if (with_descriptors) segment.fd = std::move(reply.descriptors[i]);
@@ -283,7 +280,9 @@ Result<std::vector<SegmentInfo>> ControlClient::segments(TimePoint deadline) {
     for (const auto& from : body.segments()) {
       if (from.segment_id() <= last_id) return senseless("the segments are out of order");
       last_id = from.segment_id();
-      out.push_back({SegmentId(from.segment_id()), from.address(), from.bytes(),
+      const auto address = GlobalAddress::from_bits(from.address());
+      if (!address) return senseless("a segment has an invalid address");
+      out.push_back({SegmentId(from.segment_id()), *address, from.bytes(),
                      SessionId(from.session_id()), from.driver(), from.page_kind()});
       if (from.has_numa_node()) out.back().numa = NumaNode(from.numa_node());
     }

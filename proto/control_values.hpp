@@ -69,7 +69,6 @@ struct GrantSpec {
 /// One granted segment. transport::RegionGrant takes `key` and `fd`.
 struct GrantedSegment {
   SegmentId id;
-  std::uint64_t address_bits = 0;  ///< GlobalAddress of its first byte; checked when received
   std::uint64_t length_bytes = 0;
   std::string key;
   UniqueFd fd;  ///< valid for driver "local" only
@@ -135,7 +134,7 @@ struct SessionInfo {
 
 struct SegmentInfo {
   SegmentId id;
-  std::uint64_t address_bits = 0;
+  GlobalAddress address;  ///< its first byte
   std::uint64_t length_bytes = 0;
   SessionId session;
   std::string driver;

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "common/base/check.hpp"
 #include "common/base/result.hpp"
 #include "common/base/strong.hpp"
 
@@ -51,10 +53,14 @@ class GlobalAddress {
     return Parts{NodeId(static_cast<std::uint16_t>(bits_ >> 52U)),
                  static_cast<Tier>((bits_ >> 50U) & 3U), bits_ & kTierOffsetMax};
   }
+  /// For people and JSON: "3:ddr:0x10000000", which is node, tier and offset.
+  [[nodiscard]] std::string text() const;
   auto operator<=>(const GlobalAddress&) const = default;
 
  private:
-  explicit GlobalAddress(std::uint64_t bits) : bits_(bits) {}
+  explicit GlobalAddress(std::uint64_t bits) : bits_(bits) {
+    HO_CHECK(((bits >> 50U) & 3U) <= static_cast<std::uint64_t>(Tier::kFlash));
+  }
   std::uint64_t bits_;
 };
 

@@ -250,7 +250,6 @@ void Service::grant(const Request& request, const PeerInfo& peer, const Reply& r
     for (GrantedSegment& segment : *made) {
       auto* to = out->add_segments();
       to->set_segment_id(segment.id.value());
-      to->set_address(segment.address_bits);
       to->set_bytes(segment.length_bytes);
       to->set_key(segment.key);
       ids.push_back(segment.id);

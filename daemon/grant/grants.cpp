@@ -189,7 +189,6 @@ void Grants::hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Ex
     note_place(id, memory);
     GrantedSegment segment;
     segment.id = id;
-    segment.address_bits = pool_.address(*pool_.find(id)).bits();
     segment.length_bytes = memory.bytes().size();
     segment.key = exposures[i].key;
     if (job->spec.driver == "local") {

@@ -1,5 +1,4 @@
 // status, nodes, sessions, segments: what the nodes of a running pool answer.
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,12 +13,6 @@
 namespace ho::cli {
 
 namespace {
-
-std::string hex(std::uint64_t value) {
-  char text[19];
-  std::snprintf(text, sizeof(text), "0x%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
 
 std::string joined(const std::vector<std::string>& words) {
   std::string out;
@@ -318,7 +311,7 @@ void add_segments(Program& program, const std::string& pool) {
   command.add_rows = [](const NodeInfo& node, const Answer& segments, Table& table) {
     for (const auto& one : segments) {
       table.add({std::to_string(node.node.value()), std::to_string(one.id.value()),
-                 hex(one.address_bits), format_bytes(one.length_bytes),
+                 one.address.text(), format_bytes(one.length_bytes),
                  std::to_string(one.session.value()), one.driver, one.page_kind,
                  one.numa ? std::to_string(one.numa->value()) : "-"});
     }
@@ -328,7 +321,7 @@ void add_segments(Program& program, const std::string& pool) {
     for (const auto& one : segments) {
       json.begin_object()
           .field("segment_id", one.id.value())
-          .field("address", hex(one.address_bits))
+          .field("address", one.address.text())
           .field("bytes", one.length_bytes)
           .field("session_id", one.session.value())
           .field("driver", one.driver)

@@ -33,6 +33,13 @@ TEST_CASE("address: parts and number convert both ways") {
   CHECK(back->parts().offset_bytes == parts.offset_bytes);
 }
 
+TEST_CASE("address: its text has node, tier and offset") {
+  CHECK(GlobalAddress::from_parts({NodeId(3), Tier::kDdr, 0x10000000})->text() ==
+        "3:ddr:0x10000000");
+  CHECK(GlobalAddress::from_parts({NodeId(kNodeIdMax), Tier::kDevice, kTierOffsetMax})->text() ==
+        "4095:device:0x3ffffffffffff");
+}
+
 TEST_CASE("address: a part that does not fit and bits that name no tier are refused") {
   CHECK(!GlobalAddress::from_parts({NodeId(4096), Tier::kDdr, 0}).ok());
   CHECK(!GlobalAddress::from_parts({NodeId(0), Tier::kDdr, kTierOffsetMax + 1}).ok());
