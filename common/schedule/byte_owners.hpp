@@ -30,6 +30,7 @@ class ByteOwners {
     while (at != pieces_.end() && at->first < end) {
       const std::uint64_t piece_begin = at->first;
       const Piece piece = at->second;
+      HO_CHECK(piece_begin < piece.end && piece.end > begin);
       visit(piece.owner);
       if (piece_begin < begin) {
         at->second.end = begin;
@@ -39,6 +40,7 @@ class ByteOwners {
       }
       if (piece.end > end) at = pieces_.emplace_hint(at, end, piece);
     }
+    HO_CHECK(at == pieces_.end() || at->first >= end);
     pieces_.emplace_hint(at, begin, Piece{end, owner});
   }
 

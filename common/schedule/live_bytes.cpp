@@ -17,6 +17,7 @@ void LiveBytes::add(Moment moment, InstanceId detach, std::uint64_t bytes) {
 
 /// Takes what is missing from one entry. @return the entry behind it.
 LiveBytes::ByMoment::iterator LiveBytes::take(ByMoment::iterator from, std::uint64_t& missing) {
+  HO_CHECK(missing > 0 && from->second.bytes > 0);
   const std::uint64_t taken = std::min(missing, from->second.bytes);
   missing -= taken;
   from->second.bytes -= taken;
@@ -35,6 +36,7 @@ std::uint64_t LiveBytes::begin(std::uint64_t bytes, Moment moment,
   // The latest of those that this event can take: the fewest later events can take them.
   auto next = free_.upper_bound(moment);
   while (missing > 0 && next != free_.begin()) next = take(std::prev(next), missing);
+  HO_CHECK(missing <= bytes);
   return missing;
 }
 

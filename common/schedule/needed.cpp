@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <unordered_set>
 
+#include "common/base/check.hpp"
+
 namespace ho::schedule {
 namespace {
 
@@ -22,6 +24,7 @@ std::vector<std::uint64_t> needed_positions(const std::vector<CacheOp>& list,
   for (std::size_t i = 0; i < list.size(); ++i) {
     const CacheOp& op = list[i];
     if (!op.before_position) continue;
+    HO_CHECK(op.before_position->value() < positions);
     needed[i] = op.before_position->value() + (op.before_next_step ? positions : 0);
   }
   bool changed = true;
@@ -31,6 +34,7 @@ std::vector<std::uint64_t> needed_positions(const std::vector<CacheOp>& list,
       if (needed[i] == kNeverNeeded) continue;
       for (const CacheOpRef& ref : list[i].after_cache_ops) {
         const std::uint64_t through = needed[i] + (ref.previous_step ? positions : 0);
+        HO_CHECK(ref.op.value() < needed.size());
         std::uint64_t& before = needed[ref.op.value()];
         if (through >= before) continue;
         before = through;
@@ -50,6 +54,7 @@ std::vector<std::uint8_t> droppable_at_end(const Schedule& schedule) {
   std::vector<std::uint8_t> feeds(list.size(), 0);
   std::vector<std::uint32_t> found;
   const auto add = [&](std::uint32_t op) {
+    HO_CHECK(op < feeds.size());
     if (feeds[op] == 0) found.push_back(op);
     feeds[op] = 1;
   };

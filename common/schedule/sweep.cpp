@@ -14,6 +14,7 @@ namespace {
 /// plus a size.
 std::uint64_t home_address(const HomeSlot& home) {
   constexpr unsigned kOffsetBits = 52;
+  HO_CHECK(home.offset_bytes >> kOffsetBits == 0);
   return (static_cast<std::uint64_t>(home.tier) << kOffsetBits) + home.offset_bytes;
 }
 
@@ -59,6 +60,7 @@ std::optional<Violation> Sweep::run() {
 /// Values of storages that are not persistent end. The job has filled the home slots of its inputs.
 Sweep::Found Sweep::begin_step(std::uint32_t step) {
   const Moment moment = unrolled_.step_begin(step);
+  HO_CHECK(free_at_.size() == step);
   free_at_.push_back(live_.free_at(moment, unrolled_.first_of(step)));
   for (std::uint32_t s = 0; s < schedule_.storages.size(); ++s) {
     const Storage& storage = schedule_.storages[s];
@@ -108,7 +110,9 @@ Sweep::Found Sweep::run_op(std::uint32_t step, std::uint32_t position) {
 
 /// Nothing needs the storage any more. A job that places it frees it then.
 Sweep::Found Sweep::end_of_life(std::uint32_t step, std::uint32_t position, std::uint32_t storage) {
+  HO_CHECK(states_[storage].stay != kNone);  // the op has just accessed it
   Stay& stay = stays_[states_[storage].stay];
+  HO_CHECK(stay.storage == storage && stay.end == Stay::End::kLive);
   stay.end = Stay::End::kDied;
   states_[storage].stay = kNone;
   if (!rules_.host) return std::nullopt;
@@ -229,6 +233,7 @@ Sweep::Found Sweep::read_copy(InstanceId instance, Held& held, const HomeSlot& s
     return fail("prefetch-races-store", unrolled_.describe(copy.writer),
                 "it does not wait for the transfer that writes what it reads");
   }
+  HO_CHECK(next_[instance] == kNone);  // a transfer reads once
   next_[instance] = copy.first_reader;
   copy.first_reader = instance;
   return std::nullopt;
@@ -278,6 +283,7 @@ Sweep::Found Sweep::store(InstanceId instance) {
   if (auto found = check_resident(instance, stay)) return found;
   const CacheOp& op = unrolled_.op(instance);
   const std::uint32_t s = op.storage.value();
+  HO_CHECK(next_[instance] == kNone);  // a transfer reads once
   next_[instance] = stay->first_store;
   stay->first_store = instance;
   const Copy copy{.storage = s, .slot = ddr_slot(op), .writer = instance};
@@ -293,6 +299,7 @@ Sweep::Found Sweep::detach(InstanceId instance) {
     return violation("detach-before-store", unrolled_.describe(instance), unrolled_.describe(i),
                      "the bytes are released while the store may still read them");
   }
+  HO_CHECK(stay->end == Stay::End::kLive);
   stay->end = Stay::End::kDetached;
   stay->detach = instance;
   states_[stay->storage].stay = kNone;
@@ -330,6 +337,7 @@ bool Sweep::stay_over(const Stay& old, const Stay& next) {
 }
 
 Sweep::Found Sweep::begin_stay(const Stay& stay) {
+  HO_CHECK(states_[stay.storage].stay == kNone && stay.end == Stay::End::kLive);
   const auto id = static_cast<std::uint32_t>(stays_.size());
   stays_.push_back(stay);
   states_[stay.storage].stay = id;
@@ -366,6 +374,7 @@ Sweep::Found Sweep::take_live_bytes(const Stay& stay) {
 /// free as the one before it, by the same events.
 Sweep::Found Sweep::check_repeats() const {
   if (rules_.offsets) return std::nullopt;
+  HO_CHECK(free_at_.size() == kSteps);
   const auto at_end = live_.free_at(unrolled_.finish(), unrolled_.first_of(kSteps));
   if (free_at_[1] == free_at_[2] || free_at_[2] == at_end) return std::nullopt;
   return violation("live-bytes", "steps", "",
