@@ -362,13 +362,15 @@ void Plan::run_ends() { run_first_step_.store(kNotRunning); }
 PlanCounters Plan::counters() const {
   PlanCounters now = counters_;
   const bool running = run_first_step_.load() != kNotRunning;
-  const auto current = [&](const std::atomic<std::uint64_t>& word, std::uint64_t at_rest) {
-    return running ? word.load(std::memory_order_relaxed) : at_rest;
+  // The replay's own counts belong to the transfer thread while the plan runs.
+  using AtRest = std::uint64_t (Replay::*)() const;
+  const auto current = [&](const std::atomic<std::uint64_t>& word, AtRest at_rest) {
+    return running ? word.load(std::memory_order_relaxed) : ((*replay_).*at_rest)();
   };
-  now.prefetch_bytes = current(active_.prefetched_bytes, replay_->prefetched_bytes());
-  now.store_bytes = current(active_.stored_bytes, replay_->stored_bytes());
-  now.stage_in_bytes = current(active_.staged_in_bytes, replay_->staged_in_bytes());
-  now.stage_out_bytes = current(active_.staged_out_bytes, replay_->staged_out_bytes());
+  now.prefetch_bytes = current(active_.prefetched_bytes, &Replay::prefetched_bytes);
+  now.store_bytes = current(active_.stored_bytes, &Replay::stored_bytes);
+  now.stage_in_bytes = current(active_.staged_in_bytes, &Replay::staged_in_bytes);
+  now.stage_out_bytes = current(active_.staged_out_bytes, &Replay::staged_out_bytes);
   if (hosted_ != nullptr) {
     now.peak_device_bytes = runtime_.counters().peak_device_bytes;
     return now;
@@ -377,7 +379,7 @@ PlanCounters Plan::counters() const {
       counters_.steps > 0 ? position_count_ : std::uint64_t{position_} + (in_op_ ? 1 : 0);
   const std::uint64_t by_ops = run > 0 ? used_through_[run - 1] : 0;
   now.peak_device_bytes =
-      std::max(by_ops, current(active_.device_end_bytes, replay_->device_end_bytes()));
+      std::max(by_ops, current(active_.device_end_bytes, &Replay::device_end_bytes));
   return now;
 }
 
