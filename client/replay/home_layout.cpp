@@ -20,7 +20,7 @@ struct Range {
   std::uint64_t* begin = nullptr;
 };
 
-/// Moves ranges down, in order, without what lies between them and is nobody's. Ranges that meet
+/// Moves ranges down, in order, without the unused bytes between them. Ranges that meet
 /// move as a piece, by a multiple of kFlashAlign. @param from  the first byte that may be used.
 /// @return the end of the last one.
 std::uint64_t close_gaps(std::vector<Range>& ranges, std::uint64_t from) {

@@ -15,8 +15,8 @@ constexpr Duration kLookAgain = std::chrono::milliseconds(100);
 /// before() spins this long: most late transfers are late by less than a wake-up costs.
 /// Source: own measurement, waking a sleeping thread takes 15-50 us.
 constexpr Duration kSpinBefore = std::chrono::microseconds(20);
-/// An op that waits this long while the job has no memory for a prefetch is told so, also where
-/// that is not for the op itself.
+/// The longest that an op waits while the job has no memory for some prefetch, its own or
+/// another's; then the step fails with that reason.
 constexpr Duration kRefusedMax = std::chrono::seconds(1);
 constexpr std::uint32_t kNoIndex = UINT32_MAX;
 

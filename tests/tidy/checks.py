@@ -16,7 +16,7 @@ TOP_LEVEL = {
     ".clang-tidy",
     ".editorconfig", ".gitignore", ".gitattributes", ".ci", "common", "proto", "daemon", "client", "tools",
     "deploy", "tests"}
-LABELS = {"unit", "conformance", "sim", "tidy", "integration", "fuzz", "soak", "perf"}
+LABELS = {"unit", "conformance", "sim", "tidy", "integration", "fuzz", "soak", "time", "perf"}
 README_LINES_MAX = 60
 FILE_LINES_MAX = 500
 FILE_LINES_MAX_WITH_REASON = 800

@@ -1,14 +1,13 @@
 #include "tools/compare/configuration.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
+#include "common/cli/values.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/compare/lru.hpp"
 #include "tools/compare/resident.hpp"
@@ -33,22 +32,9 @@ Result<std::uint64_t> memory_bytes(const std::string& option, const std::string&
                                    std::uint64_t whole_bytes) {
   const Error bad(Errc::kInvalidArgument,
                   option + " takes bytes (\"256MiB\") or a share (\"60%\"), not \"" + text + "\"");
-  std::uint64_t bytes = 0;
-  if (!text.empty() && text.back() == '%') {
-    double percent = 0;
-    const char* const end = text.data() + text.size() - 1;
-    const auto parsed = std::from_chars(text.data(), end, percent);
-    if (parsed.ec != std::errc() || parsed.ptr != end || !(percent > 0) || percent > 1000) {
-      return bad;
-    }
-    bytes =
-        static_cast<std::uint64_t>(std::floor(static_cast<double>(whole_bytes) * percent / 100));
-  } else {
-    const auto parsed = parse_bytes(text);
-    if (!parsed || *parsed > (std::uint64_t{1} << 46U)) return bad;
-    bytes = *parsed;
-  }
-  bytes = bytes / 64 * 64;
+  const auto size = cli::parse_memory_size(text);
+  if (!size) return bad;
+  const std::uint64_t bytes = size->of(whole_bytes) / 64 * 64;
   if (bytes == 0) return bad;
   return bytes;
 }

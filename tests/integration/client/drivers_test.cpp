@@ -57,7 +57,7 @@ void check_moves(ho_pool* pool, const std::string& driver = "ofi") {
   ho_free(pool, allocation);
 }
 
-TEST_CASE("drivers: a job keeps to the domain and interface it names, and is told what there is") {
+TEST_CASE("drivers: a job keeps to the domain and interface it names, an error lists others") {
   const TempFolder folder;
   const DaemonProcess daemon(folder, "d", {small_config(folder, "ofi { }\n"), {}, false});
   (void)connect(unix_address(folder));

@@ -310,7 +310,7 @@ TEST_CASE("client faults: connecting leaves a stopped node out within 2 s and a 
   nodes.daemon(1).send(SIGCONT);
 }
 
-TEST_CASE("client faults: however many nodes are stopped, an allocation is told once in 2 s",
+TEST_CASE("client faults: however many nodes are stopped, an allocation fails once, within 2 s",
           "[time]") {
   TwoNodes nodes;
   const PoolHandle pool = connect_pool(nodes.address(0), "auto");

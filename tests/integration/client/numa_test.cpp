@@ -284,7 +284,7 @@ TEST_CASE("numa: a schedule's homes lie beside its arena, wherever the job runs"
   }
 }
 
-TEST_CASE("numa: a daemon that is told which nodes to use takes memory from no other") {
+TEST_CASE("numa: a daemon with named nodes takes memory from no other") {
   if (!has_two_nodes()) return;
   const TempFolder folder;
   const DaemonProcess daemon(folder, "d", {small_config(folder, "numa: \"1\"\n"), {}, false});

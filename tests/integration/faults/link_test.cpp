@@ -69,7 +69,7 @@ class FarNode {
   std::unique_ptr<DaemonProcess> daemon_;
 };
 
-TEST_CASE("faults: a cut link is told within 5 s, and jobs at the far end do not notice",
+TEST_CASE("faults: a cut link is an error within 5 s, and jobs at the far end do not notice",
           "[time]") {
   Link* const link = the_link();
   if (link == nullptr) return;

@@ -26,7 +26,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-/// What the project promises: a dead or stopped daemon is told within this.
+/// What the project promises: a job learns of a dead or stopped daemon within this.
 constexpr auto kToldMax = 2000ms;
 constexpr auto kLease = 2000ms;
 
@@ -186,7 +186,7 @@ void kill_client(TwoNodes& nodes, const Cell& cell, Clock::duration before) {
   }
 }
 
-TEST_CASE("faults: a killed daemon is told within 2 s, and only to those who use it", "[time]") {
+TEST_CASE("faults: a killed daemon ends, within 2 s, those jobs alone that use it", "[time]") {
   for_each_cell(Cells::kAll, [](const Cell& cell) {
     TwoNodes nodes(pool_of(cell.driver));
     kill_daemon(nodes, cell, 20ms);

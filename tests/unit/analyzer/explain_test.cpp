@@ -60,7 +60,7 @@ TEST_CASE("explain: tells each alternative's cost in use, recomputation and band
   CHECK(has(line(plan, "waits"), "op3 (position 3) 1.00 us for its prefetch"));
 }
 
-TEST_CASE("explain: who is kept by its hint is told so, not that it has no gap") {
+TEST_CASE("explain: a storage kept by its hint says so, not that it has no gap") {
   test::GraphBuilder build;
   const auto kept = build.storage(1000, StorageKind::kActivation);
   const auto other = build.storage(1000, StorageKind::kActivation);

@@ -132,7 +132,7 @@ TEST_CASE("control stager: a connection lost while it waits to ask again ends th
   CHECK(rig.stager.explain(OpId(2)) == "gone");
 }
 
-TEST_CASE("control stager: no answer ends by the deadline, and a late one is nobody's") {
+TEST_CASE("control stager: no answer ends by the deadline, and a late one is dropped") {
   Rig rig;
   REQUIRE(rig.submit(1));
   const auto done = rig.poll_for(1001ms);

@@ -156,7 +156,7 @@ TEST_CASE("flash homes: what is on flash already stays where it is") {
   CHECK(schedule.cache_ops[0].ddr_offset_bytes != schedule.cache_ops[1].ddr_offset_bytes);
 }
 
-TEST_CASE("flash homes: too little flash, and none, are told apart") {
+TEST_CASE("flash homes: too little flash, and none, are different errors") {
   Schedule schedule = on_flash(1);
   stage(schedule, 0, 0);
   const auto little = plan_flash_homes(schedule, rooms(4'000, 4'000), {}, kQuarter);

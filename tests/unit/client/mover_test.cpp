@@ -185,7 +185,7 @@ TEST_CASE("mover: the more urgent of two waiting transfers ends first") {
   CHECK(done[1].cookie == 1);
 }
 
-TEST_CASE("mover: a transfer is told as sent when its first piece is, not when it was queued") {
+TEST_CASE("mover: a transfer counts as sent when its first piece is, not when it was queued") {
   Bench bench({}, 64, 1);
   REQUIRE(bench.mover->start(bench.transfer(Direction::kPut, 1, 0, 0, 128)).ok());
   REQUIRE(bench.mover->start(bench.transfer(Direction::kPut, 2, 0, 0, 64)).ok());

@@ -111,7 +111,7 @@ TEST_CASE("path finder: no driver is made that no node needs") {
   CHECK(drivers.asked == std::vector<std::string>{"ofi"});
 }
 
-TEST_CASE("path finder: a node that nothing reaches is told with what each driver said") {
+TEST_CASE("path finder: the error for a node that nothing reaches has what each driver said") {
   Drivers drivers;
   auto paths = drivers.finder("auto");
   const auto path = paths.reach(far_node(), "n");

@@ -178,7 +178,7 @@ TEST_CASE("replay: on a link of its own a schedule moves what is needed soonest 
   }
 }
 
-TEST_CASE("replay: of a read that the end of the run cuts short the bytes that moved are told") {
+TEST_CASE("replay: a read that the end of the run cuts short reports the bytes that moved") {
   Rig rig;
   Replay replay = rig.load(weight_on_flash(4 * Rig::kChunkBytes), 1);
   run_step(rig, replay, 0);
