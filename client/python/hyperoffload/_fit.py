@@ -13,15 +13,15 @@ import time
 import types
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _library
+from ._demand import BYTES_MIN, Demand
 from ._meter import Meter
-from ._replay import Call, Part, Replay
-from ._step import storage_of, tensors_of
+from ._replay import Call, Part, Replay, State
+from ._step import bytes_of, storage_of, tensors_of
 from .recorder import Recorder
 
-# Storages below this size stay on the device: a transfer costs more than it frees.
-_BYTES_MIN = 4096
 # Steps that are recorded: the first makes the optimizer's states, the second is as all later ones.
 _RECORDED = 2
 _MEASURED_BYTES = 32 << 20
@@ -29,23 +29,42 @@ _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40
 
 
 class _Recorder(Recorder):
-    """Also counts bytes, and keeps the storages that a step begins with."""
+    """Records steps within the limit, and keeps the storages that a step begins with."""
 
-    def __init__(self, model, optimizer, meter):
+    def __init__(self, model, optimizer, demand):
         super().__init__(model, optimizer)
-        self.meter = meter
+        self._demand = demand
+        self._bytes_of = demand.meter.plain_bytes_of
         self.present = {}
+        self.lingering = set()
 
     def _call(self, function, args, kwargs):
-        result = super()._call(function, args, kwargs)
-        for tensor in tensors_of((*args, result), kwargs):
-            storage = storage_of(tensor)
-            if storage is not None:
-                self.meter.see(storage)
-        return result
+        if self._demand.paused and hasattr(function, "_schema"):  # not of the step
+            return self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
+        return super()._call(function, args, kwargs)
+
+    def _run(self, function, args, kwargs):
+        result = self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
+        return result, self._demand.took_ns
 
     def _step_ended(self, step):
         self.present = step.present()
+        self.lingering = step.alive()
+
+
+class _OnDemand(TorchDispatchMode):
+    """Runs everything within the limit, and plans nothing."""
+
+    def __init__(self, demand):
+        super().__init__()
+        self._demand = demand
+        self._process = os.getpid()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if not hasattr(function, "_schema") or os.getpid() != self._process:
+            return function(*args, **kwargs)
+        return self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
 
 
 def _command():
@@ -57,78 +76,57 @@ def _command():
     return command
 
 
-def _budget(device_memory, plain_bytes):
-    """Bytes of "60%" (of what the step holds plainly), "2GiB" or a number."""
-    if isinstance(device_memory, int):
-        return device_memory
-    text = device_memory.strip()
-    if text.endswith("%"):
-        return int(plain_bytes * float(text[:-1]) / 100)
-    for unit, size in reversed(_UNITS.items()):
-        if text.endswith(unit):
-            return int(float(text[:-len(unit)]) * size)
-    raise ValueError(f'device_memory is {device_memory!r}; write "60%", "2GiB" or a number of bytes')
+def _budget(device_memory):
+    """Returns what "60%" (of what the step holds plainly), "2GiB" or a number of bytes are of the
+    step's bytes, as a function."""
+    text = str(device_memory).strip()
+    try:
+        if text.endswith("%"):
+            share = float(text[:-1]) / 100
+            return lambda plain_bytes: int(plain_bytes * share)
+        for unit, size in reversed(_UNITS.items()):
+            if text.endswith(unit):
+                size_bytes = int(float(text[:-len(unit)]) * size)
+                return lambda _: size_bytes
+        size_bytes = int(text)
+        return lambda _: size_bytes
+    except ValueError:
+        raise ValueError(f'device_memory is {device_memory!r}; write "60%", "2GiB" or a number of '
+                         "bytes") from None
 
 
-def _peak(graph):
-    """The largest sum of bytes that a graph holds at a time in program order."""
-    first, last, size, persistent = {}, {}, {}, 0
-    for place, op in enumerate(graph["ops"]):
-        for storage in op["reads"] + op["writes"]:
-            first.setdefault(storage, place)
-            last[storage] = place
-    for storage in graph["storages"]:
-        if storage["persistent"]:
-            persistent += int(storage["bytes"])
-        else:
-            size[storage["id"]] = int(storage["bytes"])
-    change = [0] * (len(graph["ops"]) + 1)
-    for storage, bytes_ in size.items():
-        change[first[storage]] += bytes_
-        change[last[storage] + 1] -= bytes_
-    live = peak = 0
-    for each in change:
-        live += each
-        peak = max(peak, live)
-    return persistent + peak
-
-
-def _movable(present):
+def _movable(present, demand):
     """Tells which storages a plan may move: those whose memory PyTorch can free and allocate again."""
     def keep(storage):
-        if storage.kind == "INPUT" or storage.resized or storage.bytes < _BYTES_MIN:
+        if storage.kind == "INPUT" or storage.resized or storage.bytes < BYTES_MIN:
             return False
         if not storage.begins_before:
             return True
         memory = present.get(storage.number)
-        if memory is None:
-            return False
-        try:
-            memory.resize_(memory.nbytes())  # refused where the memory is numpy's or shared
-        except RuntimeError:
-            return False
-        return True
+        return memory is not None and demand.can_leave(memory)
     return keep
 
 
 class Run:
     """What `fit` returns: a context manager, and what its steps did."""
 
-    def __init__(self, model, optimizer, device_memory, pool, hardware):
+    def __init__(self, model, optimizer, budget, pool, replan, hardware):
         self._model = model
         self._optimizer = optimizer
-        self._device_memory = device_memory
+        self._budget = budget
+        self._replan = replan
         self._address = pool
         self._hardware = hardware
         self._stack = contextlib.ExitStack()
         self._meter = Meter()
+        self._demand = None
         self._recorder = None
+        self._on_demand = None
         self._replay = None
         self._pool = None
         self._report = None
         self._plain_bytes = 0
         self._peak_bytes = None  # None: the run has not ended
-        self._budget_bytes = 0
         self._graph = None
         self._steps = 0
         self._planned = 0
@@ -141,25 +139,57 @@ class Run:
         with contextlib.ExitStack() as stack:
             self._pool = _library.Pool(self._address, "pytorch")
             stack.callback(self._pool.close)
+            self._demand = Demand(self._pool, self._meter, self._limit)
+            stack.push(self._end)
+            self._show_model()
             self._replace(stack, self._optimizer, "step", self._after_step)
             self._replace(stack, torch, "save", self._while_paused)
-            self._recorder = _Recorder(self._model, self._optimizer, self._meter)
-            stack.push(self._end_mode)
-            self._recorder.__enter__()
+            if self._replan == "never":
+                self._on_demand = _OnDemand(self._demand)
+                self._on_demand.__enter__()
+            else:
+                self._recorder = _Recorder(self._model, self._optimizer, self._demand)
+                self._recorder.__enter__()
             self._ended_at = time.perf_counter()
             self._stack = stack.pop_all()
         return self
 
+    def _show_model(self):
+        """What exists already may leave, and does at once what is too much."""
+        trained = 0
+        for parameter in self._model.parameters():
+            trained += bytes_of(parameter) if parameter.requires_grad else 0
+        states = [value for state in self._optimizer.state.values() if isinstance(state, dict)
+                  for value in state.values()]
+        gradients = [parameter.grad for parameter in self._model.parameters()]
+        for tensor in (*self._model.parameters(), *self._model.buffers(), *gradients, *states):
+            storage = storage_of(tensor) if isinstance(tensor, torch.Tensor) else None
+            if storage is not None and tensor.device.type == "cpu":
+                self._demand.add(storage)
+        # Each step holds at least the parameters and their gradients.
+        self._plain_bytes = self._meter.bytes + trained
+        self._demand.room(0)
+        self._meter.restart()
+
+    def _limit(self):
+        """Bytes that tensors may hold at a time."""
+        if self._replay is None:
+            self._plain_bytes = max(self._plain_bytes, self._meter.plain_peak)
+        return self._budget(self._plain_bytes)
+
     def __exit__(self, kind, error, trace):
         return self._stack.__exit__(kind, error, trace)
 
-    def _end_mode(self, kind, error, trace):
+    def _end(self, kind, error, trace):
         if self._recorder is not None:
             self._recorder.__exit__(kind or GeneratorExit, error, trace)  # the step is not whole
+        if self._on_demand is not None:
+            self._on_demand.__exit__(kind, error, trace)
         self._peak_bytes = self._meter.peak  # the end brings everything back
         if self._replay is not None:
             self._replay.__exit__(kind, error, trace)
-            self._replay.close()
+            self._replay.finish()
+        self._demand.close()
 
     @staticmethod
     def _replace(stack, owner, attribute, around):
@@ -193,15 +223,13 @@ class Run:
         if self._replay is not None:
             if self._replay.step_ended():
                 self._planned += 1
-                if self._planned == 1:
-                    self._meter.restart()  # what had to leave has left
                 counters = self._replay.counters()
                 self._stall_s.append(counters.last_step_stall_ns / 1e9)
-        else:
+        elif self._recorder is not None:
             self._record_next()
         self._steps += 1
         now = time.perf_counter()
-        if self._replay is not None and self._planned > 0:
+        if self._steps > _RECORDED:
             self._step_s.append(now - self._ended_at)
         self._ended_at = now
         return result
@@ -210,24 +238,23 @@ class Run:
         recorder = self._recorder
         recorder.__exit__(None, None, None)
         if self._steps + 1 < _RECORDED:
-            self._meter.restart()  # the first step has no states before its end
+            self._limit()
+            self._meter.restart_plain()  # the first step has no states before its end
             recorder.__enter__()
             return
         self._recorder = None
-        self._plain_bytes = self._meter.peak
+        self._plain_bytes = self._meter.plain_peak
         self._replay = self._plan(recorder)
         self._replay.__enter__()
 
     def _plan(self, recorder):
         """Makes a plan of the recorded step, and a replay of it."""
         present = recorder.present
-        graph = recorder.graph(_movable(present))
+        graph = recorder.graph(_movable(present, self._demand))
         self._graph = graph
         step = recorder.last_step()
-        self._budget_bytes = _budget(self._device_memory, self._plain_bytes)
         # What the plan does not know stays on the device all the time.
-        unmanaged = max(0, self._plain_bytes - _peak(graph))
-        schedule = self._analyze(graph, self._budget_bytes - unmanaged)
+        schedule = self._analyze(graph, self._limit() - self._demand.fixed.peak)
         managed = {storage.number: (int(entry["bytes"]), entry["id"], entry["persistent"])
                    for storage, entry in recorder.kept(graph)}
         last = {}
@@ -239,7 +266,7 @@ class Run:
                  for call in step.calls]
         kept = {number: present[number] for number, (_, _, persistent) in managed.items()
                 if persistent}
-        return Replay(_library, self._pool, schedule, calls, managed, kept, self._meter,
+        return Replay(self._demand, schedule, calls, managed, kept, recorder.lingering,
                       self._depart)
 
     @staticmethod
@@ -260,7 +287,7 @@ class Run:
     def _analyze(self, graph, budget_bytes):
         if budget_bytes <= 0:
             raise MemoryError(
-                f"the budget of {self._budget_bytes} bytes is below what cannot leave the device")
+                f"the budget of {self._limit()} bytes is below what cannot leave the device")
         folder = pathlib.Path(tempfile.mkdtemp(prefix="hyperoffload-"))
         try:
             (folder / "graph.json").write_text(json.dumps(graph), encoding="utf-8")
@@ -308,22 +335,21 @@ class Run:
     def paused(self):
         """Brings all values to the device while the block runs: for exports, and for code that reads
         memory without PyTorch's operators (numpy(), data_ptr()). The budget does not hold in it."""
-        replay = self._replay
-        if replay is not None:
-            replay.pause()
+        if self._replay is not None and self._replay.state is State.IN_STEP:
+            self._replay.depart("paused within a step")
+        self._demand.pause()
         try:
             yield self
         finally:
-            if replay is not None:
-                replay.resume()
+            self._demand.resume()
 
     def stats(self):
         """What the run did so far.
 
         steps; planned_steps: of them, whole under the plan; departures: steps that left it.
-        peak_allocated_bytes: of tensor storages at a time, from the first step that ran under the
-        plan to the end of the run; peak_plain_bytes: in the recorded step. step_ms_median and
-        stall_ms_median: of planned steps, else None.
+        peak_allocated_bytes: of tensor storages at a time, from the first step to the end of the run;
+        peak_plain_bytes: what the recorded step would hold plainly. step_ms_median: of the steps
+        after the recorded ones, stall_ms_median: of planned ones; None before there is one.
         """
         median = lambda seconds: statistics.median(seconds) * 1e3 if seconds else None  # noqa: E731
         return {"steps": self._steps, "planned_steps": self._planned,
@@ -331,21 +357,20 @@ class Run:
                 "peak_allocated_bytes": (self._meter.peak if self._peak_bytes is None
                                          else self._peak_bytes),
                 "peak_plain_bytes": self._plain_bytes,
-                "budget_bytes": self._budget_bytes, "step_ms_median": median(self._step_s),
+                "budget_bytes": self._limit(), "step_ms_median": median(self._step_s),
                 "stall_ms_median": median(self._stall_s)}
 
     def summary(self):
         """stats() as a few lines for people."""
         now = self.stats()
-        if self._replay is None:
-            return f"{now['steps']} steps recorded; the plan begins after {_RECORDED}"
         lines = [f"{now['planned_steps']} of {now['steps']} steps ran under the plan",
                  f"peak {now['peak_allocated_bytes'] / 2**20:.1f} MiB of "
                  f"{now['peak_plain_bytes'] / 2**20:.1f} MiB that the step holds plainly "
                  f"(budget {now['budget_bytes'] / 2**20:.1f} MiB)"]
         if now["step_ms_median"] is not None:
-            lines.append(f"step {now['step_ms_median']:.1f} ms, of it waited for transfers "
-                         f"{now['stall_ms_median']:.1f} ms (medians)")
+            lines.append(f"median step {now['step_ms_median']:.1f} ms")
+        if now["stall_ms_median"] is not None:
+            lines[-1] += f", of it waited for transfers {now['stall_ms_median']:.1f} ms"
         lines += [f"left the plan {count} times: {cause}"
                   for cause, count in self._departures.items()]
         return "\n".join(lines)
@@ -376,7 +401,7 @@ class Run:
         pathlib.Path(path).write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
 
 
-def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None):
+def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None, copies=None):
     """Runs the training steps of a `with` block within a device memory budget.
 
         with hyperoffload.fit(model, optimizer, device_memory="60%",
@@ -384,24 +409,31 @@ def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None):
             train()                       # unmodified; a step ends with optimizer.step()
         print(run.summary())
 
-    The first two steps are recorded as they are, in full memory; in the third, what is too much
-    leaves. From then on tensors come and go by the plan of the second step: results are the same bit
-    for bit. A step that differs from it still runs, and what is away is brought when an operator
-    takes it; `run.stats()` counts such departures. Afterwards all values are on the device again.
+    The first two steps are recorded; what is too much leaves when memory is needed, and comes back when
+    an operator takes it. From then on tensors come and go by the plan of the second step. Results are
+    the same bit for bit. A step that differs from the plan still runs, and what is away is brought when
+    an operator takes it; `run.stats()` counts such departures. After the block all values are on the
+    device again.
 
     model: a torch.nn.Module on the CPU. optimizer: a torch.optim.Optimizer whose step() ends a step.
-    device_memory: "60%" of what the recorded step holds, "2GiB", or bytes.
+    device_memory: "60%" of what the recorded step holds, "2GiB", or bytes. It holds from the first step
+    on: of a share, the share of what was needed so far.
     pool: control addresses of HyperOffload's daemons, comma-separated.
-    replan: "once", the only one there is: one plan for the run.
+    replan: "once": one plan for the run. "never": no plan, all values come and go on demand.
     hardware: path of a hardware file; None: the link to the pool is measured.
+    copies: of persistent values in the pool, on different nodes; None and 1: one, the only number
+    supported.
 
     Raises MemoryError where the budget cannot be met, naming the op, and Error where the pool fails.
     Threads: the one that trains. Tensors that are not in the model or the optimizer and exist before
     the step, as batches and frozen weights elsewhere, stay on the device, like all below 4 KiB.
     """
-    if replan != "once":
-        raise ValueError(f'replan is {replan!r}; only "once" is supported')
+    if replan not in ("once", "never"):
+        raise ValueError(f'replan is {replan!r}; "once" and "never" are supported')
+    if copies not in (None, 1):
+        raise ValueError(f"copies is {copies!r}; the pool keeps one copy of each value: leave it out, "
+                         "or write 1")
     for parameter in model.parameters():
         if parameter.device.type != "cpu":
             raise ValueError(f"the model is on {parameter.device}; only the CPU is supported")
-    return Run(model, optimizer, device_memory, pool, hardware)
+    return Run(model, optimizer, _budget(device_memory), pool, replan, hardware)

@@ -84,6 +84,8 @@ def _load():
             "ho_before": [handle, number], "ho_after": [handle, number], "ho_step_end": [handle],
             "ho_leave": [handle], "ho_storage_of": [handle, number, handle],
             "ho_adopt": [handle, number, handle], "ho_fetch": [handle, number, handle],
+            "ho_evict": [handle, number], "ho_declare": [handle, handle, wide, handle],
+            "ho_undeclare": [handle, number],
             "ho_get_storage": [handle, number, handle], "ho_get_counters": [handle, handle],
             "ho_get_timeline": [handle, handle, handle]}.items():
         function = getattr(library, name)
@@ -171,6 +173,18 @@ class Runtime:
 
     def fetch(self, storage):
         _check(_library.ho_fetch(self.handle, storage, None))
+
+    def evict(self, storage):
+        _check(_library.ho_evict(self.handle, storage))
+
+    def declare(self, size):
+        """The number of a new storage that no plan has, without a value until adopt()."""
+        number = ctypes.c_uint32()
+        _check(_library.ho_declare(self.handle, None, size, ctypes.byref(number)))
+        return number.value
+
+    def undeclare(self, storage):
+        _check(_library.ho_undeclare(self.handle, storage))
 
     def state(self, storage):
         state = StorageState(struct_bytes=ctypes.sizeof(StorageState))

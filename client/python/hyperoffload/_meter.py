@@ -6,14 +6,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 class Meter:
     """Sees storages when a call takes or returns them, and knows when they are gone by weak references.
 
-    `bytes` is an upper bound between sweeps: a storage that is gone counts until the next one. A sweep
-    happens when the bound exceeds the peak, so `peak` is exact.
+    `bytes` is what they hold on the device, `plain_bytes` what they would hold if none was away. Both
+    are upper bounds between sweeps: a storage that is gone counts until the next one. A sweep happens
+    when a bound exceeds its peak, so `peak` and `plain_peak` are exact.
     """
 
     def __init__(self):
-        self._known = {}  # address of the storage object -> [weak reference, bytes]
-        self.bytes = 0
-        self.peak = 0
+        self._known = {}  # address of the storage object -> [weak reference, bytes, plain bytes]
+        self.bytes = self.peak = 0
+        self.plain_bytes = self.plain_peak = 0
 
     def see(self, storage):
         """Counts a storage, or takes note of its present size."""
@@ -24,20 +25,42 @@ class Meter:
                 return
             # The reference keeps the address from being reused, so it is the same storage.
             self.bytes += size - known[1]
-            known[1] = size
+            self.plain_bytes += size - known[2]
+            known[1] = known[2] = size
         else:
-            self._known[storage._cdata] = [StorageWeakRef(storage), size]
+            self._known[storage._cdata] = [StorageWeakRef(storage), size, size]
             self.bytes += size
-        if self.bytes > self.peak:
+            self.plain_bytes += size
+        if self.bytes > self.peak or self.plain_bytes > self.plain_peak:
             self.sweep()
             self.peak = max(self.peak, self.bytes)
+            self.plain_peak = max(self.plain_peak, self.plain_bytes)
+
+    def left(self, storage):
+        """A storage is away: it holds nothing, but would."""
+        known = self._known.get(storage._cdata)
+        if known is not None:
+            self.bytes -= known[1] - storage.nbytes()
+            known[1] = storage.nbytes()
+
+    def plain_bytes_of(self, storage):
+        """Bytes of a storage, also while it is away."""
+        known = self._known.get(storage._cdata)
+        return storage.nbytes() if known is None else max(storage.nbytes(), known[2])
 
     def sweep(self):
         """Forgets storages that are gone."""
-        for address in [a for a, (reference, _) in self._known.items() if reference.expired()]:
-            self.bytes -= self._known.pop(address)[1]
+        for address in [a for a, known in self._known.items() if known[0].expired()]:
+            _, size, plain = self._known.pop(address)
+            self.bytes -= size
+            self.plain_bytes -= plain
 
     def restart(self):
-        """Forgets the peak."""
-        self.sweep()
+        """Forgets the peaks."""
+        self.restart_plain()
         self.peak = self.bytes
+
+    def restart_plain(self):
+        """Forgets the plain peak."""
+        self.sweep()
+        self.plain_peak = self.plain_bytes

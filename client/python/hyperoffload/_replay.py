@@ -10,6 +10,7 @@ A call that differs ends the plan's part in this step: what is away is then fetc
 """
 
 import enum
+import functools
 import os
 import sys
 
@@ -17,7 +18,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ._step import storage_of, tensors_in, tensors_of
+from . import _library
+from ._step import split, storage_of, tensors_in, tensors_of
 
 # Where code lies that is not the script's.
 _OTHERS = tuple(os.path.dirname(os.path.abspath(module)) + os.sep
@@ -68,79 +70,53 @@ def _where():
     return "unknown place"
 
 
-def _at(value, count, index):
-    """One index of an argument of a call on lists."""
-    if isinstance(value, (list, tuple)) and len(value) == count:
-        return [value[index]]
-    return value
-
-
 class Replay(TorchDispatchMode):
     """Runs steps under `plan`. One thread: the one that calls the job's operators.
 
     calls: of the recorded step. storages: number -> (bytes, id in the graph, persistent), of those that
-    the plan moves. present: number -> untyped storage, of those that exist already. departed(cause) is
-    called when a step departs.
+    the plan moves. present: number -> untyped storage, of those that exist already. lingering: numbers
+    of those that the script holds longer than the plan needs them. departed(cause) is called when a
+    step departs.
     """
 
-    def __init__(self, library, pool, schedule, calls, storages, present, meter, departed):
+    def __init__(self, demand, schedule, calls, storages, present, lingering, departed):
         super().__init__()
         self.state = State.BETWEEN
         # A step is recorded from the end of the last one: what logs the loss comes first.
         first = next(i for i, call in enumerate(calls) if not call.is_plain())
         self._calls = calls[first:]
         self._bytes = {number: size for number, (size, _, _) in storages.items()}
-        self._meter = meter
+        self._demand = demand
+        self._meter = demand.meter
         self._departed = departed
         self._at = 0  # the next call of the step
-        self._paused = 0
         self._kept = dict(present)  # number -> untyped storage, while the plan needs it
         self._left = {}  # number -> weak reference, of a step that departed
         self._number = {storage._cdata: number for number, storage in present.items()}
         self._persistent = set(present)
+        self._lingering = lingering
+        self._ended = []  # weak references of such storages that the plan is through with
+        self._more = True  # there may be what no plan needs, and could leave
+        # The most bytes that one call has added: so much has to be free before one.
+        self._head = max(sum(self._bytes[number] for number in part.writes)
+                         for call in calls for part in call.parts)
         self._op = None  # (part that runs, numbers of storages made for it), until its after()
-        self._placed = set()  # numbers whose address the plan knows
         self._process = os.getpid()
-        self._library = library
         self._last_timeline = None  # timeline() when the replay was closed
-        self._runtime = library.Runtime(pool, self._take, self._drop)
-        try:
-            self._plan = library.Plan(self._runtime, schedule)
-            self._held = {number: self._plan.storage_of(graph_id)
-                          for number, (_, graph_id, _) in storages.items()}
-            self._of_held = {held: number for number, held in self._held.items()}
-            for number, storage in present.items():
-                self._runtime.adopt(self._held[number], storage.data_ptr())
-                self._placed.add(number)
-        except BaseException:
-            self._runtime.close()
-            raise
-
-    # The library's callbacks, inside its calls on this thread. They must not raise.
-
-    def _take(self, held, size):
-        storage = self._storage(self._of_held[held])
-        try:
-            if storage.nbytes() != size:
-                storage.resize_(size)
-        except RuntimeError:
-            return None
-        self._meter.see(storage)
-        self._placed.add(self._of_held[held])
-        return storage.data_ptr()
-
-    def _drop(self, held):
-        self._placed.discard(self._of_held[held])
-        storage = self._storage(self._of_held[held])
-        if storage is None:
-            return  # PyTorch has freed it
-        try:
-            storage.resize_(0)
-        except RuntimeError:
-            return  # numpy() has taken its memory meanwhile: it keeps its place
-        self._meter.see(storage)
+        self._runtime = demand.runtime
+        self._plan = _library.Plan(self._runtime, schedule)
+        self._held = {number: self._plan.storage_of(graph_id)
+                      for number, (_, graph_id, _) in storages.items()}
+        self._reserved = frozenset(self._held.values())
+        for number, held in self._held.items():
+            demand.find[held] = functools.partial(self._storage, number)
+        for number, storage in present.items():
+            demand.rename(storage, self._held[number])
+        demand.forget_free()
+        demand.room(0)
 
     def _storage(self, number):
+        """The storage that has a number now, or None."""
         storage = self._kept.get(number)
         if storage is None and number in self._left:
             reference = self._left[number]
@@ -157,19 +133,17 @@ class Replay(TorchDispatchMode):
         if not hasattr(function, "_schema") or os.getpid() != self._process:
             return function(*args, **kwargs)
         tensors = tensors_of(args, kwargs)
-        if self.state is not State.DEPARTED and not self._paused:
+        if self.state is not State.DEPARTED and not self._demand.paused:
             call = self._next(function, tensors)
             if call is not None:
                 if self.state is State.BETWEEN:
-                    self._placed &= self._persistent  # what a departed step had is over
-                    self._plan.step_begin()
-                    self.state = State.IN_STEP
-                return self._planned(call, args, kwargs)
+                    self._begin()
+                return self._planned(call, tensors, args, kwargs)
             if self.state is State.IN_STEP:
                 whole = self._at == len(self._calls)
                 what = "the end of the step" if whole else self._calls[self._at].function
                 self.depart(f"{function} with other operands than recorded, or instead of {what}")
-        return self._on_demand(function, tensors, args, kwargs)
+        return self._demand.run(function, tensors, args, kwargs)
 
     def _next(self, function, tensors):
         """The step's next call, if this is it; else None."""
@@ -184,24 +158,45 @@ class Replay(TorchDispatchMode):
         storage = storage_of(tensor)
         return None if storage is None else self._number.get(storage._cdata)
 
-    def _planned(self, call, args, kwargs):
+    def _begin(self):
+        for number, held in self._held.items():  # what a departed step had is over
+            if number not in self._persistent:
+                self._demand.placed.discard(held)
+        self._demand.reserved = self._reserved
+        self._plan.step_begin()
+        self.state = State.IN_STEP
+        self._more = True
+
+    def _planned(self, call, tensors, args, kwargs):
         self._at += 1
+        if self._more and self._meter.bytes + self._head > self._demand.limit():
+            self._make_room()
+        if self._demand.away:
+            self._demand.bring([tensor for tensor, number in zip(tensors, call.inputs)
+                                if number is None])
         count = len(call.parts)
         if count == 1:
             return self._part(call, call.parts[0], args, kwargs)
         results = []
-        for index, part in enumerate(call.parts):
-            own = [_at(value, count, index) for value in args]
-            named = {key: _at(value, count, index) for key, value in kwargs.items()}
+        for part, (own, named) in zip(call.parts, split(args, kwargs, count)):
             if self.state is State.IN_STEP:
                 result = self._part(call, part, own, named)
             else:  # an index before this one departed
-                result = self._on_demand(call.function, tensors_of(own, named), own, named)
+                result = self._demand.run(call.function, tensors_of(own, named), own, named)
             if result is not None:
                 results.extend(result)
         return results or None
 
+    def _make_room(self):
+        """What the plan is through with leaves, where the script still holds it."""
+        for reference in self._ended:
+            if not reference.expired():
+                self._demand.add(torch.UntypedStorage._new_with_weak_ptr(reference.cdata))
+        self._ended.clear()
+        self._more = self._demand.room(self._head)
+
     def _part(self, call, part, args, kwargs):
+        bytes_before = self._meter.bytes
         if part.place is None:
             result = call.function(*args, **kwargs)
         else:
@@ -225,15 +220,21 @@ class Replay(TorchDispatchMode):
             return result
         if part.place is None:
             return result
+        placed = self._demand.placed
         for number in part.writes:
-            if number not in self._placed:
-                self._runtime.adopt(self._held[number], self._kept[number].data_ptr())
-                self._placed.add(number)
+            held = self._held[number]
+            if held not in placed:
+                self._demand.adopt(held, self._kept[number])
         for number in part.ends:
-            self._placed.discard(number)
-            del self._number[self._kept.pop(number)._cdata]
+            placed.discard(self._held[number])
+            storage = self._kept.pop(number)
+            del self._number[storage._cdata]
+            if number in self._lingering:
+                self._ended.append(StorageWeakRef(storage))
+                self._more = True
         self._plan.after(part.place)
         self._op = None
+        self._head = max(self._head, self._meter.bytes - bytes_before)
         return result
 
     def _name_outputs(self, part, result):
@@ -261,31 +262,11 @@ class Replay(TorchDispatchMode):
         if other:
             raise _Other
 
-    def _on_demand(self, function, tensors, args, kwargs):
-        """A call that the plan does not know: its operands are brought first."""
-        for tensor in tensors:
-            number = self._number_of(tensor)
-            if number is not None:
-                self._bring(number)
-        result = function(*args, **kwargs)
-        for tensor in tensors:  # not all schemas say what a call writes, as those of normalisations
-            self._wrote(self._number_of(tensor))
-        for tensor, _ in tensors_in(result):
-            storage = storage_of(tensor)
-            if storage is not None:
-                self._meter.see(storage)
-        return result
-
-    def _bring(self, number):
-        storage = self._storage(number)
-        if storage is not None and storage.nbytes() == 0:
-            self._runtime.fetch(self._held[number])
-
     def _wrote(self, number):
         """A storage's value changed: what its home holds is out of date."""
-        storage = self._storage(number) if number is not None else None
+        storage = self._storage(number)
         if storage is not None and storage.nbytes() > 0:
-            self._runtime.adopt(self._held[number], storage.data_ptr())
+            self._demand.adopt(self._held[number], storage)
 
     # Steps.
 
@@ -296,16 +277,20 @@ class Replay(TorchDispatchMode):
 
     def _leave(self):
         self._plan.leave()
+        self._demand.reserved = frozenset()
         self.state = State.DEPARTED
         part, made = self._op or (None, ())
         self._op = None
         for number in made:  # for a call that did not run: the bytes are nothing
             self._kept[number].resize_(0)
+            self._meter.left(self._kept[number])
         # For the plan the call has not run; its writes are the latest values all the same.
         for number in part.writes if part is not None else ():
             self._wrote(number)
         for number in [n for n in self._kept if n not in self._persistent]:
-            self._left[number] = StorageWeakRef(self._kept.pop(number))
+            storage = self._kept.pop(number)
+            self._left[number] = StorageWeakRef(storage)
+            self._demand.share(storage, self._held[number], self._bytes[number])
 
     def step_ended(self):
         """The optimizer's step has ended. Returns whether the whole step ran under the plan."""
@@ -313,6 +298,7 @@ class Replay(TorchDispatchMode):
         if self.state is State.IN_STEP:
             if self._at == len(self._calls):
                 self._plan.step_end()
+                self._demand.reserved = frozenset()
                 planned = True
             else:
                 self.depart("the step ended early")
@@ -320,8 +306,7 @@ class Replay(TorchDispatchMode):
             self._departed(f"the step begins with another call ({_where()})")
         # Tensors of a departed step that live on need their bytes; the rest is PyTorch's.
         for number in list(self._left):
-            if not self._left[number].expired():
-                self._bring(number)
+            self._demand.unshare(self._left[number].cdata)
             del self._number[self._left.pop(number).cdata]
         for number in [n for n in self._kept if n not in self._persistent]:
             del self._number[self._kept.pop(number)._cdata]
@@ -339,32 +324,12 @@ class Replay(TorchDispatchMode):
             return self._last_timeline
         try:
             return self._plan.timeline()
-        except self._library.Error:
+        except _library.Error:
             return None
 
-    def pause(self):
-        """Brings all values to the device; no step begins until resume()."""
+    def finish(self):
+        """Ends the plan, wherever it is; values stay where they are."""
         if self.state is State.IN_STEP:
-            self.depart("paused within a step")
-        self._paused += 1
-        for number in self._persistent:
-            self._bring(number)
-
-    def resume(self):
-        """Takes the bytes on the device for the latest values: the job may have changed them."""
-        for number in self._persistent:
-            self._wrote(number)
-        self._paused -= 1
-
-    def close(self):
-        """Brings all values to the device, and ends the plan."""
-        try:
-            if self.state is State.IN_STEP:
-                self._leave()
-            self._last_timeline = self.timeline()
-            for number in [*self._left, *self._persistent]:
-                self._bring(number)
-        finally:
-            self._plan = None
-            self._runtime.close()
-            self._kept.clear()
+            self._leave()
+        self._last_timeline = self.timeline()
+        self._plan = None

@@ -3,6 +3,9 @@
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+# Arguments that normalisations update in training; their schemas do not show it.
+_RUNNING = {"running_mean", "running_var"}
+_TRAINING = {"training", "train", "use_input_stats"}
 _IS_2X = hasattr(torch.Tensor, "untyped_storage")
 
 
@@ -36,6 +39,95 @@ def tensors_of(args, kwargs):
 
 def bytes_of(tensor):
     return tensor.numel() * tensor.element_size()
+
+
+def arguments_of(function, args, kwargs):
+    """Yields (argument of the schema, its value); the value is None if the call omits it."""
+    for place, argument in enumerate(function._schema.arguments):
+        yield argument, args[place] if place < len(args) else kwargs.get(argument.name)
+
+
+def written_names(function, args, kwargs):
+    """Names of the arguments that a call writes to."""
+    trains = "backward" not in function.__name__ and any(
+        argument.name in _TRAINING and value
+        for argument, value in arguments_of(function, args, kwargs))
+    received = _received(function)
+    return {argument.name for argument in function._schema.arguments
+            if (argument.alias_info is not None and argument.alias_info.is_write)
+            or (trains and argument.name in _RUNNING) or argument.name == received}
+
+
+def namespace_of(function):
+    return function._schema.name.split("::")[0]
+
+
+def _received(function):
+    """The argument that a collective writes its result to; the schemas of c10d do not show it."""
+    if namespace_of(function) != "c10d" or function.__name__.startswith("send"):
+        return None
+    names = [argument.name for argument in function._schema.arguments]
+    return next((name for name in names if name.startswith("output")), names[0] if names else None)
+
+
+def written_in(function, args, kwargs):
+    """The tensors that a call writes to."""
+    names = written_names(function, args, kwargs)
+    return [tensor for argument, value in arguments_of(function, args, kwargs)
+            if argument.name in names for tensor, _ in tensors_in(value)] if names else []
+
+
+# Operators on lists of tensors that treat each index of their lists on its own.
+ON_LISTS = ("_foreach_", "_fused_")
+
+
+def list_length(function, args, kwargs):
+    """How many calls a call on lists can be split into; 1 for any other call."""
+    if not function.__name__.startswith(ON_LISTS):
+        return 1
+    lengths = {len(value) for value in (*args, *kwargs.values())
+               if isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor)}
+    return lengths.pop() if len(lengths) == 1 else 1
+
+
+def at_index(value, count, index):
+    """One index of an argument of a call on lists."""
+    if isinstance(value, (list, tuple)) and len(value) == count:
+        return [value[index]]
+    return value
+
+
+def split(args, kwargs, count):
+    """Yields the arguments of each of the calls that a call on lists is split into."""
+    for index in range(count):
+        yield ([at_index(value, count, index) for value in args],
+               {key: at_index(value, count, index) for key, value in kwargs.items()})
+
+
+def _without_memory(value):
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_without_memory, value))
+    return value
+
+
+def new_bytes_of(function, tensors, args, kwargs):
+    """Bytes of the storages that a call is going to return.
+
+    The call runs without memory, on "meta" tensors. Where it cannot, as large as its operands.
+    """
+    returns = function._schema.returns
+    if all(each.alias_info is not None or "Tensor" not in str(each.type) for each in returns):
+        return 0
+    named = {key: _without_memory(value) for key, value in kwargs.items()}
+    if any(argument.name == "device" for argument in function._schema.arguments):
+        named["device"] = torch.device("meta")
+    try:
+        result = function(*map(_without_memory, args), **named)
+    except (RuntimeError, NotImplementedError):
+        return sum(map(bytes_of, tensors))
+    return sum(bytes_of(tensor) for tensor, _ in tensors_in(result))
 
 
 class Storage:
@@ -91,8 +183,9 @@ class Call:
 class Step:
     """The ops and storages of one step."""
 
-    def __init__(self, device):
+    def __init__(self, device, size_of=lambda memory: memory.nbytes()):
         self.device = device
+        self._size_of = size_of  # bytes of a storage, also while it is away
         self.calls = []
         self.ops = []
         self.storages = []
@@ -104,15 +197,16 @@ class Step:
         if tensor.device.type != self.device.type:
             return None
         memory = storage_of(tensor)
-        if memory is None or memory.nbytes() == 0:
+        size = self._size_of(memory) if memory is not None else 0
+        if size == 0:
             return None
         known = self._known.get(memory._cdata)
         if known is None:
-            known = Storage(len(self.storages), memory.nbytes(), name, begins_before)
+            known = Storage(len(self.storages), size, name, begins_before)
             self._references.append(StorageWeakRef(memory))
             self._known[memory._cdata] = known
             self.storages.append(known)
-        known.bytes = max(known.bytes, memory.nbytes())  # resize_() keeps the storage
+        known.bytes = max(known.bytes, size)  # resize_() keeps the storage
         return known
 
     def number(self, tensor):
@@ -131,6 +225,11 @@ class Step:
         return {known.number: torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
                 for reference, known in zip(self._references, self.storages)
                 if known.begins_before and not reference.expired()}
+
+    def alive(self):
+        """Returns the numbers of the alias sets that exist now."""
+        return {known.number for reference, known in zip(self._references, self.storages)
+                if not reference.expired()}
 
     def release(self):
         """Drops the references: addresses are invalid from now on."""

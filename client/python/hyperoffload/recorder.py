@@ -16,6 +16,7 @@ calls. Works with PyTorch 1.13 and 2.x. It does not see calls inside a compiled 
 
 import functools
 import json
+import os
 import statistics
 import time
 import types
@@ -23,7 +24,8 @@ import types
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ._step import Call, Op, Operand, Step, bytes_of, tensors_in, tensors_of
+from ._step import (ON_LISTS, Call, Op, Operand, Step, arguments_of, bytes_of, namespace_of,
+                    tensors_in, tensors_of, written_names)
 
 # Calls that change a tensor in place without reading it.
 _OVERWRITES = {"zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "_foreach_zero_",
@@ -37,31 +39,16 @@ _RESIZES = {"resize_", "resize_as_", "set_"}
 _SHAPE_ONLY = ("_like",)
 _RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial", "exponential",
            "rrelu", "poisson")
-# Arguments that normalisations update in training; their schemas do not show it.
-_RUNNING = {"running_mean", "running_var"}
-_TRAINING = {"training", "train", "use_input_stats"}
 # Operators that communicate with other processes: never moved, never run twice.
 _COLLECTIVES = {"c10d", "_c10d_functional", "c10d_functional", "nccl"}
-# Operators on lists of tensors that treat each index of their lists on its own.
-_ON_LISTS = ("_foreach_", "_fused_")
 # Limit for tensors outside the lists, which every part reads. Beyond it, the call stays one op.
 _SHARED_MAX = 8
-
-
-def _arguments(function, args, kwargs):
-    """Yields (argument of the schema, its value); the value is None if the call omits it."""
-    for place, argument in enumerate(function._schema.arguments):
-        yield argument, args[place] if place < len(args) else kwargs.get(argument.name)
 
 
 def _is_random(function, name):
     tag = getattr(getattr(torch, "Tag", None), "nondeterministic_seeded", None)
     tagged = tag is not None and tag in getattr(function, "tags", ())
     return tagged or any(word in name for word in _RANDOM)
-
-
-def _namespace(function):
-    return function._schema.name.split("::")[0]
 
 
 class _Mode(TorchDispatchMode):
@@ -89,6 +76,7 @@ class Recorder:
         self._phase = "forward"
         self._mode = None
         self._restore = []
+        self._process = os.getpid()
         first = next(iter(model.parameters()), None)
         self._device = first.device if first is not None else torch.device("cpu")
 
@@ -97,7 +85,7 @@ class Recorder:
     def __enter__(self):
         if self._step is not None:
             raise RuntimeError("the recorder is already recording a step")
-        self._step = Step(self._device)
+        self._step = Step(self._device, self._bytes_of)
         self._phase = "forward"
         for name, parameter in self._model.named_parameters():
             self._step.mark(parameter, "WEIGHT", name, True)
@@ -131,6 +119,11 @@ class Recorder:
             self._step_ended(step)
         step.release()
         return False
+
+    @staticmethod
+    def _bytes_of(memory):
+        """Bytes of a storage."""
+        return memory.nbytes()
 
     def _step_ended(self, step):
         """A step is complete; its storages are still known by their tensors."""
@@ -186,7 +179,8 @@ class Recorder:
     # One call.
 
     def _call(self, function, args, kwargs):
-        if not hasattr(function, "_schema"):  # a composite operator, whose parts come here too
+        # The parts of a composite operator come here too. A forked worker records nothing.
+        if not hasattr(function, "_schema") or os.getpid() != self._process:
             return function(*args, **kwargs)
         events = None
         if self._device.type == "cuda":
@@ -197,9 +191,7 @@ class Recorder:
         for operand in operands if function.__name__.split(".")[0] in _RESIZES else ():
             operand.storage.resized = True
         call = Call(function, tuple(self._step.number(tensor) for tensor in tensors_of(args, kwargs)))
-        before = time.perf_counter_ns()
-        result = function(*args, **kwargs)
-        duration = time.perf_counter_ns() - before
+        result, duration = self._run(function, args, kwargs)
         if events is not None:
             events[1].record()
         for op, outputs in self._ops_of(function, operands, list(tensors_in(result))):
@@ -210,18 +202,19 @@ class Recorder:
         self._step.calls.append(call)
         return result
 
+    def _run(self, function, args, kwargs):
+        """Returns the call's result and what it took in ns."""
+        before = time.perf_counter_ns()
+        result = function(*args, **kwargs)
+        return result, time.perf_counter_ns() - before
+
     def _operands(self, function, args, kwargs):
         """The inputs as Operand, without tensors of other devices."""
         overwrites = function.__name__.split(".")[0] in _OVERWRITES
         out = []
-        trains = any(argument.name in _TRAINING and value
-                     for argument, value in _arguments(function, args, kwargs))
-        backward = "backward" in function.__name__
-        received = self._received(function)
-        for argument, value in _arguments(function, args, kwargs):
-            written = argument.alias_info is not None and argument.alias_info.is_write
-            written = written or (trains and not backward and argument.name in _RUNNING)
-            written = written or argument.name == received
+        names = written_names(function, args, kwargs)
+        for argument, value in arguments_of(function, args, kwargs):
+            written = argument.name in names
             for tensor, place in tensors_in(value):
                 storage = self._step.find(tensor, "input", True)
                 if storage is not None:
@@ -231,21 +224,13 @@ class Recorder:
         return out
 
     @staticmethod
-    def _received(function):
-        """The argument that a collective writes its result to; the schemas of c10d do not show it."""
-        if _namespace(function) != "c10d" or function.__name__.startswith("send"):
-            return None
-        names = [argument.name for argument in function._schema.arguments]
-        return next((name for name in names if name.startswith("output")), names[0] if names else None)
-
-    @staticmethod
     def _parts(name, operands, results):
         """Splits a call on lists into (operands, results) per index; any other call is one part.
 
         A fused op would need a budget for all parameters and their states.
         """
         whole = [(operands, results)]
-        if not name.startswith(_ON_LISTS):
+        if not name.startswith(ON_LISTS):
             return whole
         shared = [operand for operand in operands if operand.place is None]
         by_place = {}
@@ -282,7 +267,7 @@ class Recorder:
     def _op_of(self, function, operands, results, result_name):
         name = function.__name__.split(".")[0]
         op = Op(str(function), self._phase)
-        op.fixed = _namespace(function) in _COLLECTIVES
+        op.fixed = namespace_of(function) in _COLLECTIVES
         for operand in operands:
             if operand.written and operand.storage not in op.writes:
                 op.writes.append(operand.storage)

@@ -141,6 +141,28 @@ class Fit(unittest.TestCase):
                 self.assertEqual(names.count("aten.gelu.default"), 4)
                 self.assertTrue(any(event["tid"] == 1 and event["args"]["bytes"] > 0 for event in events))
 
+    def test_the_budget_holds_from_the_first_step_on(self):
+        def zero_first(script, _):
+            script.optimizer.zero_grad(set_to_none=True)
+
+        for between in (None, zero_first):
+            plain = Script(between).train(5)
+            for memory in ("60%", "40%"):
+                with self.subTest(memory, zero_first=between is not None):
+                    ours = Script(between).fit(self.pool, 5, memory)
+                    self.assert_same(plain, ours)
+                    stats = ours.run.stats()
+                    self.assertEqual(stats["planned_steps"], 3, ours.run.summary())
+                    self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
+
+    def test_without_a_plan_the_budget_holds_too(self):
+        plain, ours = Script().train(4), Script()
+        with hyperoffload.fit(ours.model, ours.optimizer, device_memory="2.5MiB", pool=self.pool,
+                              replan="never") as run:
+            ours.train(4)
+        self.assert_same(plain, ours)
+        self.assertLessEqual(run.stats()["peak_allocated_bytes"], 1.02 * 2.5 * 2**20)
+
     def test_evaluation_and_checkpoints_between_steps(self):
         def between(script, step):
             if step % 3 != 1:
@@ -257,6 +279,9 @@ class Fit(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "replan"):
             hyperoffload.fit(script.model, script.optimizer, device_memory="60%", pool=self.pool,
                              replan="auto")
+        with self.assertRaisesRegex(ValueError, "one copy"):
+            hyperoffload.fit(script.model, script.optimizer, device_memory="60%", pool=self.pool,
+                             copies=2)
 
 
 if __name__ == "__main__":

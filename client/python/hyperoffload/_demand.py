@@ -1,0 +1,291 @@
+"""Keeps a job's tensors within a limit of bytes without a plan.
+
+Before a call, what it takes and is away is fetched, and as much as it returns has to fit: storages that
+were not used for the longest time leave for the pool. Steps are recorded this way, and whatever a plan
+does not know runs this way: evaluation, steps of another shape, values that outlive their step.
+"""
+
+import collections
+import time
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from . import _library
+from ._meter import Meter
+from ._step import (list_length, new_bytes_of, split, storage_of, tensors_in, tensors_of,
+                    written_in)
+
+# Storages below this size stay on the device: a transfer costs more than it frees.
+BYTES_MIN = 4096
+
+
+class Loose:
+    """A storage that may leave. held: its number in the runtime, if it has one. used: the call that
+    used it last. stays: PyTorch does not free its memory."""
+
+    __slots__ = ("reference", "bytes", "held", "used", "stays")
+
+    def __init__(self, storage, held=None):
+        self.reference = StorageWeakRef(storage)
+        self.bytes = storage.nbytes()
+        self.held = held
+        self.used = 0
+        self.stays = False
+
+    def storage(self):
+        """The storage, or None if PyTorch has freed it."""
+        if self.reference.expired():
+            return None
+        return torch.UntypedStorage._new_with_weak_ptr(self.reference.cdata)
+
+
+class Demand:
+    """The runtime of a job, and the storages that may leave the device outside a plan.
+
+    limit() gives the bytes that tensors may hold at a time. One thread: the one that calls the job's
+    operators.
+    """
+
+    def __init__(self, pool, meter, limit):
+        self.meter = meter
+        self.limit = limit
+        self.find = {}  # number in the runtime -> function that returns the storage; None: it is gone
+        self.placed = set()  # numbers of which the runtime knows the address
+        self.reserved = frozenset()  # numbers that the plan moves while a step runs
+        self.paused = 0
+        self.fixed = Meter()  # what never leaves
+        self.away = set()  # addresses of the storage objects that left with a number of no plan
+        self._loose = collections.OrderedDict()  # address of the storage object -> Loose; oldest first
+        self._declared = set()  # numbers that no plan has
+        self._free = {}  # bytes -> of them, those whose storages are gone
+        self._call = 0
+        self.took_ns = 0  # the last call without its transfers
+        self.runtime = _library.Runtime(pool, self._take, self._drop)
+
+    # The library's callbacks, inside its calls on this thread. They must not raise.
+
+    def _take(self, held, size):
+        storage = self.find[held]()
+        try:
+            if storage.nbytes() != size:
+                storage.resize_(size)
+        except RuntimeError:
+            return None
+        self.meter.see(storage)
+        self.placed.add(held)
+        return storage.data_ptr()
+
+    def _drop(self, held):
+        self.placed.discard(held)
+        storage = self.find[held]()
+        if storage is None:
+            return  # PyTorch has freed it
+        try:
+            storage.resize_(0)
+        except RuntimeError:
+            return  # numpy() has taken its memory meanwhile: it keeps its place
+        self.meter.left(storage)
+
+    # Storages that may leave.
+
+    def add(self, storage):
+        """A storage may leave from now on. Returns its entry, or None where it is too small."""
+        self.meter.see(storage)
+        loose = self._loose.get(storage._cdata)
+        if loose is None and storage.nbytes() >= BYTES_MIN:
+            loose = self._loose[storage._cdata] = Loose(storage)
+        return loose
+
+    def rename(self, storage, held):
+        """A storage gets the number that a plan has for it, with its value."""
+        loose = self.add(storage)
+        if loose.held == held:
+            return
+        self._bring([loose])
+        self._give_back(loose)
+        loose.held = held
+        self.adopt(held, storage)
+
+    def share(self, storage, held, size):
+        """A storage has a plan's number until unshare(), and may be away."""
+        loose = self._loose[storage._cdata] = Loose(storage, held)
+        loose.bytes = size
+        loose.used = self._call
+
+    def unshare(self, address):
+        """Its number is another storage's from now on."""
+        loose = self._loose.get(address)
+        if loose is not None:
+            self._bring([loose])
+            loose.held = None
+
+    def can_leave(self, storage):
+        """Whether PyTorch can free the storage's memory and allocate it again."""
+        loose = self._loose.get(storage._cdata)
+        if loose is None or loose.held is not None:
+            return loose is not None
+        try:
+            storage.resize_(storage.nbytes())  # refused where the memory is numpy's or shared
+        except RuntimeError:
+            return False
+        return True
+
+    def adopt(self, held, storage):
+        """The latest value is on the device: what the home holds is out of date."""
+        self.runtime.adopt(held, storage.data_ptr())
+        self.placed.add(held)
+
+    def forget_free(self):
+        """Gives the homes of storages that are gone back to the pool."""
+        self._sweep()
+        for held in [held for numbers in self._free.values() for held in numbers]:
+            self.runtime.undeclare(held)
+            self._declared.discard(held)
+        self._free.clear()
+
+    def _give_back(self, loose):
+        if loose.held in self._declared:
+            del self.find[loose.held]
+            self.placed.discard(loose.held)
+            self._free.setdefault(loose.bytes, []).append(loose.held)
+        loose.held = None
+
+    def _sweep(self):
+        self.meter.sweep()
+        for address in [a for a, loose in self._loose.items() if loose.reference.expired()]:
+            self._give_back(self._loose.pop(address))
+            self.away.discard(address)
+
+    # Bytes.
+
+    def room(self, need):
+        """Makes room for `need` bytes, as far as storages may leave that this call does not use.
+
+        Returns whether more could leave, should more be needed."""
+        if self.paused or self.meter.bytes + need <= self.limit():
+            return True
+        self._sweep()
+        for address, loose in list(self._loose.items()):
+            if loose.used == self._call or loose.stays or loose.held in self.reserved:
+                continue
+            if self.meter.bytes + need <= self.limit():
+                return True
+            self._evict(address, loose)
+        return False
+
+    def _evict(self, address, loose):
+        storage = loose.storage()
+        if storage is None or storage.nbytes() == 0:
+            return
+        if loose.held is None:
+            free = self._free.get(loose.bytes)
+            loose.held = free.pop() if free else self.runtime.declare(loose.bytes)
+            self._declared.add(loose.held)
+            self.find[loose.held] = loose.storage
+        if loose.held not in self.placed:
+            self.adopt(loose.held, storage)
+        self.runtime.evict(loose.held)
+        if storage.nbytes() > 0:  # numpy's, or shared: it stays
+            loose.stays = True
+            self.adopt(loose.held, storage)
+        elif loose.held in self._declared:
+            self.away.add(address)
+
+    def bring(self, tensors, function=None, args=(), kwargs=None):
+        """Brings what a call takes, and makes room for what it returns."""
+        storages = [storage for storage in map(storage_of, tensors) if storage is not None]
+        used = [self._loose[s._cdata] for s in storages if s._cdata in self._loose]
+        new = new_bytes_of(function, tensors, args, kwargs) if function is not None else 0
+        self._bring(used, new)
+
+    def _bring(self, used, new=0):
+        self._call += 1
+        for loose in used:
+            loose.used = self._call
+            self._loose.move_to_end(loose.reference.cdata)
+        away = {loose for loose in used if self._is_away(loose)}
+        self.room(new + sum(loose.bytes for loose in away))
+        for loose in away:
+            self.runtime.fetch(loose.held)
+            self.away.discard(loose.reference.cdata)
+
+    @staticmethod
+    def _is_away(loose):
+        storage = loose.storage()
+        return storage is not None and storage.nbytes() == 0
+
+    # Calls.
+
+    def run(self, function, tensors, args, kwargs):
+        """A call that no plan knows. A call on lists runs index by index."""
+        self.took_ns = 0
+        count = list_length(function, args, kwargs)
+        if count == 1:
+            return self._one(function, tensors, args, kwargs)
+        results = []
+        for own, named in split(args, kwargs, count):
+            result = self._one(function, tensors_of(own, named), own, named)
+            if result is not None:
+                results.extend(result)
+        return results or None
+
+    def _one(self, function, tensors, args, kwargs):
+        self.bring(tensors, function, args, kwargs)
+        begun = time.perf_counter_ns()
+        result = function(*args, **kwargs)
+        self.took_ns += time.perf_counter_ns() - begun
+        self._after(function, tensors, args, kwargs, result)
+        return result
+
+    def _after(self, function, tensors, args, kwargs, result):
+        """Takes note of what a call has written and returned."""
+        used = set()
+        for tensor in tensors:
+            storage = storage_of(tensor)
+            if storage is not None and storage._cdata not in used:
+                used.add(storage._cdata)
+                self.meter.see(storage)
+                if storage._cdata not in self._loose:
+                    self.fixed.see(storage)
+        for tensor in written_in(function, args, kwargs):
+            storage = storage_of(tensor)
+            loose = self._loose.get(storage._cdata) if storage is not None else None
+            if loose is None or storage.nbytes() == 0:
+                continue
+            if storage.nbytes() != loose.bytes:  # resize_(), or a result of another size
+                self._give_back(loose)
+                loose.bytes = storage.nbytes()
+            if loose.held is not None:
+                self.adopt(loose.held, storage)
+        for tensor, _ in tensors_in(result):
+            storage = storage_of(tensor)
+            if storage is None or storage._cdata in used:
+                continue
+            if tensor.device.type != "cpu" or self.add(storage) is None:
+                self.fixed.see(storage)
+        if self.meter.bytes > self.limit():
+            self.room(0)
+
+    # All of them.
+
+    def pause(self):
+        """Brings everything to the device; the limit does not hold until resume()."""
+        self.paused += 1
+        for loose in list(self._loose.values()):
+            self._bring([loose])
+
+    def resume(self):
+        """Takes the bytes on the device for the latest values: the job may have changed them."""
+        for loose in list(self._loose.values()):
+            storage = loose.storage()
+            if storage is not None and loose.held is not None and storage.nbytes() > 0:
+                self.adopt(loose.held, storage)
+        self.paused -= 1
+
+    def close(self):
+        """Brings everything to the device, and ends the runtime."""
+        try:
+            self.pause()
+        finally:
+            self.runtime.close()
