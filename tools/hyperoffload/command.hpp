@@ -17,6 +17,7 @@ void add_simulate(Program& program);
 void add_explain(Program& program);
 void add_sweep(Program& program);
 void add_import(Program& program);
+void add_model(Program& program);
 void add_export(Program& program);
 void add_pack(Program& program);
 void add_layout(Program& program);

@@ -1,6 +1,5 @@
 #include <charconv>
 #include <limits>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,8 +9,8 @@
 #include "common/cli/layout.hpp"
 #include "proto/convert.hpp"
 #include "proto/file.hpp"
-#include "tools/analyzer/analyzer.hpp"
 #include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/graph_facts.hpp"
 #include "tools/importers/import.hpp"
 #include "tools/importers/unpack.hpp"
 
@@ -28,42 +27,11 @@ struct Arguments {
   double network_bytes_per_s = 0;  ///< 0: as device memory
 };
 
-/// What a graph holds, by one property.
-struct Sum {
-  std::uint64_t count = 0;
-  std::uint64_t total = 0;  ///< bytes of storages, ns of ops
-};
-
-using Sums = std::map<std::string, Sum>;
-
-Sums by_kind(const Graph& graph) {
-  Sums sums;
-  for (const Storage& storage : graph.storages) {
-    Sum& sum = sums[std::string(storage_kind_name(storage.kind))];
-    ++sum.count;
-    sum.total += storage.bytes;
-  }
-  return sums;
-}
-
-Sums by_phase(const Graph& graph) {
-  Sums sums;
-  for (const Op& op : graph.ops) {
-    Sum& sum = sums[op.phase];
-    ++sum.count;
-    sum.total += op.duration_ns;
-  }
-  return sums;
-}
-
 std::string to_json(const importers::Imported& made) {
   JsonWriter json;
-  json.begin_object()
-      .field("graph", made.graph.name)
-      .field("ops", made.graph.ops.size())
-      .field("storages", made.graph.storages.size())
-      .field("peak_unmanaged_bytes", analyzer::peak_unmanaged_bytes(made.graph))
-      .field("measured_ops", made.notes.measured_ops)
+  json.begin_object();
+  write_graph(json, made.graph);
+  json.field("measured_ops", made.notes.measured_ops)
       .field("derived_ops", made.notes.derived_ops)
       .field("derived_by_flops_ops", made.notes.flops_bound_ops)
       .field("device_flops_per_s", made.notes.rates.flops_per_s)
@@ -72,17 +40,7 @@ std::string to_json(const importers::Imported& made) {
     json.field("network_bytes_per_s", *network);
     json.field("derived_by_network_ops", made.notes.network_ops);
   }
-  json.key("kinds").begin_array();
-  for (const auto& [kind, sum] : by_kind(made.graph)) {
-    json.begin_object().field("kind", kind).field("storages", sum.count).field("bytes", sum.total);
-    json.end();
-  }
-  json.end().key("phases").begin_array();
-  for (const auto& [phase, sum] : by_phase(made.graph)) {
-    json.begin_object().field("phase", phase).field("ops", sum.count);
-    json.field("duration_ns", sum.total).end();
-  }
-  json.end().key("remarks").begin_array();
+  json.key("remarks").begin_array();
   for (const std::string& remark : made.notes.remarks) json.value(remark);
   json.end().end();
   return std::move(json).text();
@@ -90,16 +48,7 @@ std::string to_json(const importers::Imported& made) {
 
 std::string to_text(const Arguments& args, const importers::Imported& made, Format format) {
   const importers::Notes& notes = made.notes;
-  Facts facts(made.graph.name + ": " + std::to_string(made.graph.ops.size()) + " ops, " +
-              std::to_string(made.graph.storages.size()) + " storages, peak " +
-              format_bytes(analyzer::peak_unmanaged_bytes(made.graph)));
-  for (const auto& [kind, sum] : by_kind(made.graph)) {
-    facts.add(kind, std::to_string(sum.count) + ", " + format_bytes(sum.total));
-  }
-  for (const auto& [phase, sum] : by_phase(made.graph)) {
-    facts.add(printable(phase.empty() ? "no phase" : phase),
-              std::to_string(sum.count) + " ops, " + format_duration_ns(sum.total));
-  }
+  Facts facts = graph_facts(made.graph);
   if (notes.derived_ops > 0) {
     facts.add("derived", std::to_string(notes.derived_ops) + " of " +
                              std::to_string(made.graph.ops.size()) +

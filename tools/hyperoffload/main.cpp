@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   ho::cli::add_explain(program);
   ho::cli::add_sweep(program);
   ho::cli::add_import(program);
+  ho::cli::add_model(program);
   ho::cli::add_export(program);
   ho::cli::add_pack(program);
   ho::cli::add_layout(program);

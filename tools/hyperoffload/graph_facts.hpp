@@ -1,0 +1,16 @@
+#pragma once
+
+#include "common/base/json.hpp"
+#include "common/cli/layout.hpp"
+#include "common/model/graph.hpp"
+
+namespace ho::cli {
+
+// What a graph holds, for the commands that make one.
+
+/// Adds `graph`, `ops`, `storages`, `peak_unmanaged_bytes`, `kinds` and `phases` to an open object.
+void write_graph(JsonWriter& json, const Graph& graph);
+/// The same for people.
+[[nodiscard]] Facts graph_facts(const Graph& graph);
+
+}  // namespace ho::cli

@@ -1,0 +1,486 @@
+#include "tools/models/decoder.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/models/graph_builder.hpp"
+
+namespace ho::models {
+
+namespace {
+
+constexpr std::size_t kOpsMax = 2'000'000;
+constexpr std::uint64_t kTokenBytes = 4;  // an int32 id
+/// Adam's two moments and, beside weights of less than 4 bytes, a copy of them, all in 32 bits.
+constexpr std::uint64_t kFloatBytes = 4;
+/// A matrix product's gradients take two products; attention's, with the scores computed again,
+/// five for its two. Source: Dao, arXiv 2307.08691.
+constexpr double kBackwardProducts = 2;
+constexpr double kBackwardAttention = 2.5;
+
+using Storages = std::vector<StorageIndex>;
+
+/// Half-open, in tokens of a sequence.
+struct Tokens {
+  std::uint64_t begin;
+  std::uint64_t end;
+  [[nodiscard]] std::uint64_t count() const { return end - begin; }
+};
+
+/// Pairs of a query and a key that is not newer.
+double causal_pairs(Tokens queries, Tokens keys) {
+  // The sum of min(q + 1, end) - begin over the queries that see the block.
+  const auto seen_by_first_n = [keys](std::uint64_t n) {
+    if (n <= keys.begin) return 0.0;
+    const auto ramp = static_cast<double>(std::min(n, keys.end) - keys.begin);
+    const double full = n > keys.end ? static_cast<double>(n - keys.end) : 0.0;
+    return ramp * (ramp + 1) / 2 + full * static_cast<double>(keys.count());
+  };
+  return seen_by_first_n(queries.end) - seen_by_first_n(queries.begin);
+}
+
+/// A feed-forward part: SwiGLU's two input matrices side by side, and its output matrix.
+struct Expert {
+  StorageIndex in;
+  StorageIndex out;
+};
+
+struct Layer {
+  StorageIndex qkv;  ///< with the norm before it, as are the others
+  StorageIndex out;
+  std::optional<StorageIndex> router;
+  std::vector<Expert> experts;
+};
+
+/// A feed-forward part as one pass used it.
+struct UsedExpert {
+  std::size_t index;
+  StorageIndex inner;  ///< the values between its two products
+};
+
+/// What the backward pass reads of a layer's forward pass.
+struct Saved {
+  StorageIndex x;
+  StorageIndex q;
+  Storages kv;
+  StorageIndex attended;
+  StorageIndex mid;       ///< x with attention's result
+  StorageIndex ff_input;  ///< what the experts read: `mid`, or the router's output
+  std::vector<UsedExpert> used;
+};
+
+/// Some tokens of some sequences on their way through the layers.
+struct Pass {
+  std::string name;
+  std::uint64_t sequences;
+  Tokens tokens;
+  [[nodiscard]] std::uint64_t rows() const { return product({sequences, tokens.count()}); }
+};
+
+class Decoder {
+ public:
+  explicit Decoder(const LlamaLike& model)
+      : m_(model),
+        kv_width_(m_.hidden / m_.heads * m_.kv_heads),
+        graph_(std::string("llama-like-") + phase_name(), m_.flops_per_s, m_.bytes_per_s) {
+    add_weights();
+  }
+
+  static const char* name_of(Phase phase) {
+    constexpr std::array<const char*, 3> kNames = {"prefill", "decode", "train"};
+    return kNames.at(static_cast<std::size_t>(phase));
+  }
+
+  [[nodiscard]] bool too_large() const { return graph_.ops() > kOpsMax; }
+
+  void prefill() {
+    graph_.set_phase("prefill");
+    const Cache cache = make_cache("", m_.batch);
+    for (std::uint64_t begin = 0; begin < m_.context && !too_large(); begin += m_.chunk_tokens) {
+      const Tokens tokens{begin, std::min(begin + m_.chunk_tokens, m_.context)};
+      const Pass pass{"tokens " + std::to_string(begin), m_.batch, tokens};
+      const StorageIndex x = infer(pass, cache);
+      if (tokens.end == m_.context) head(pass, x, m_.batch);
+    }
+  }
+
+  void decode() {
+    graph_.set_phase("decode");
+    const std::uint64_t width = ceil_div(m_.batch, m_.groups);
+    for (std::uint64_t group = 0; group * width < m_.batch && !too_large(); ++group) {
+      const std::string name = m_.groups == 1 ? "" : "group " + std::to_string(group) + " ";
+      const std::uint64_t sequences = std::min(width, m_.batch - group * width);
+      const Cache cache = make_cache(name, sequences);
+      for (std::uint64_t token = m_.context - m_.turn_tokens; token < m_.context && !too_large();
+           ++token) {
+        const Pass pass{name + "token " + std::to_string(token), sequences, {token, token + 1}};
+        head(pass, infer(pass, cache), sequences);
+      }
+    }
+  }
+
+  void train() {
+    const Pass pass{"batch", m_.batch, {0, m_.context}};
+    graph_.set_phase("forward");
+    graph_.set_recomputable(true);
+    const StorageIndex tokens = add_tokens(pass);
+    StorageIndex x = embed(pass, tokens);
+    std::vector<Saved> saved;
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+      const std::string at = at_layer(pass, layer);
+      const StorageIndex kv =
+          graph_.add_storage(at + "kv", product({pass.rows(), 2, kv_width_, m_.element_bytes}),
+                             StorageKind::kActivation);
+      Saved made = project(pass, layer, x, {{kv}, {}, 0});
+      attend(pass, layer, made, {{kv, pass.tokens}});
+      x = feed_forward(pass, layer, made);
+      saved.push_back(std::move(made));
+    }
+    const StorageIndex logits = head(pass, x, pass.rows());
+    graph_.set_recomputable(false);
+    backward(pass, tokens, x, logits, saved);
+    update();
+  }
+
+  Graph take() && { return std::move(graph_).take(); }
+
+ private:
+  /// The KV blocks of a group of sequences: per layer, in order of tokens.
+  struct Block {
+    StorageIndex storage;
+    Tokens tokens;
+  };
+  using Cache = std::vector<std::vector<Block>>;
+  /// What the projection to keys and values writes.
+  struct KvTarget {
+    Storages written;
+    Storages updated;  ///< blocks that hold older tokens too
+    std::uint64_t untouched_bytes;
+  };
+
+  [[nodiscard]] const char* phase_name() const { return name_of(m_.phase); }
+
+  static std::string at_layer(const Pass& pass, std::size_t layer) {
+    return pass.name + " layer " + std::to_string(layer) + " ";
+  }
+
+  StorageIndex weight(std::string name, std::uint64_t parameters) {
+    parameters_.push_back(graph_.add_storage(
+        std::move(name), product({parameters, m_.element_bytes}), StorageKind::kWeight, true));
+    return parameters_.back();
+  }
+
+  void add_weights() {
+    embedding_ = weight("embedding", m_.vocab * m_.hidden);
+    for (std::uint64_t layer = 0; layer < m_.layers; ++layer) {
+      const std::string at = "layer " + std::to_string(layer) + " ";
+      Layer made{weight(at + "qkv", m_.hidden * (m_.hidden + 2 * kv_width_) + m_.hidden),
+                 weight(at + "out", m_.hidden * m_.hidden),
+                 std::nullopt,
+                 {}};
+      if (m_.experts > 1) made.router = weight(at + "router", m_.hidden * m_.experts + m_.hidden);
+      const std::uint64_t norm = made.router ? 0 : m_.hidden;
+      for (std::uint64_t expert = 0; expert < m_.experts; ++expert) {
+        const std::string of = m_.experts > 1 ? at + "expert " + std::to_string(expert) + " " : at;
+        const StorageIndex in = weight(of + "gate up", 2 * m_.hidden * m_.feed_forward + norm);
+        made.experts.push_back({in, weight(of + "down", m_.feed_forward * m_.hidden)});
+      }
+      layers_.push_back(std::move(made));
+    }
+    head_ = weight("head", m_.vocab * m_.hidden + m_.hidden);
+  }
+
+  StorageIndex activation(const std::string& name, std::uint64_t rows, std::uint64_t width) {
+    return graph_.add_storage(name, product({rows, width, m_.element_bytes}),
+                              StorageKind::kActivation);
+  }
+
+  Cache make_cache(const std::string& group, std::uint64_t sequences) {
+    Cache cache(m_.layers);
+    for (std::size_t layer = 0; layer < cache.size(); ++layer) {
+      for (std::uint64_t begin = 0; begin < m_.context; begin += m_.block_tokens) {
+        const Tokens tokens{begin, std::min(begin + m_.block_tokens, m_.context)};
+        const std::uint64_t bytes =
+            product({sequences, tokens.count(), 2, kv_width_, m_.element_bytes});
+        std::string name =
+            group + "layer " + std::to_string(layer) + " kv " + std::to_string(cache[layer].size());
+        cache[layer].push_back(
+            {graph_.add_storage(std::move(name), bytes, StorageKind::kKvCache, true), tokens});
+      }
+    }
+    return cache;
+  }
+
+  StorageIndex add_tokens(const Pass& pass) {
+    return graph_.add_storage(pass.name + " ids", product({pass.rows(), kTokenBytes}),
+                              StorageKind::kInput);
+  }
+
+  StorageIndex embed(const Pass& pass, StorageIndex tokens) {
+    const StorageIndex x = activation(pass.name + " x", pass.rows(), m_.hidden);
+    const std::uint64_t table = graph_.bytes(embedding_);
+    graph_.add_op(pass.name + " embed",
+                  {0, {tokens, embedding_}, {x}, table - std::min(table, graph_.bytes(x))});
+    return x;
+  }
+
+  /// The pass through all layers with its keys and values in the cache.
+  StorageIndex infer(const Pass& pass, const Cache& cache) {
+    StorageIndex x = embed(pass, add_tokens(pass));
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+      KvTarget target{{}, {}, 0};
+      std::vector<Block> seen;
+      for (const Block& block : cache[layer]) {
+        if (block.tokens.begin >= pass.tokens.end) break;
+        seen.push_back(block);
+        if (block.tokens.end <= pass.tokens.begin) continue;
+        const bool begun = block.tokens.begin < pass.tokens.begin;
+        (begun ? target.updated : target.written).push_back(block.storage);
+        // An append reads nothing of the block and writes its own tokens only.
+        const Tokens own{std::max(block.tokens.begin, pass.tokens.begin),
+                         std::min(block.tokens.end, pass.tokens.end)};
+        const std::uint64_t whole = graph_.bytes(block.storage);
+        target.untouched_bytes +=
+            whole * (begun ? 2 : 1) - whole / block.tokens.count() * own.count();
+      }
+      Saved made = project(pass, layer, x, target);
+      attend(pass, layer, made, seen);
+      x = feed_forward(pass, layer, made);
+    }
+    return x;
+  }
+
+  /// Queries, keys and values.
+  Saved project(const Pass& pass, std::size_t layer, StorageIndex x, const KvTarget& target) {
+    const std::string at = at_layer(pass, layer);
+    const StorageIndex q = activation(at + "q", pass.rows(), m_.hidden);
+    Work work{product_flops(pass.rows(), m_.hidden, m_.hidden + 2 * kv_width_),
+              {x, layers_[layer].qkv},
+              {q},
+              target.untouched_bytes};
+    work.reads.insert(work.reads.end(), target.updated.begin(), target.updated.end());
+    for (const Storages* list : {&target.written, &target.updated}) {
+      work.writes.insert(work.writes.end(), list->begin(), list->end());
+    }
+    graph_.add_op(at + "qkv", work);
+    return {x, q, target.written, {}, {}, {}, {}};
+  }
+
+  /// Attention block by block, then its output matrix.
+  void attend(const Pass& pass, std::size_t layer, Saved& made, const std::vector<Block>& blocks) {
+    const std::string at = at_layer(pass, layer);
+    made.attended = activation(at + "attended", pass.rows(), m_.hidden);
+    bool first = true;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (!attends(i, blocks.size())) continue;
+      const Tokens keys{blocks[i].tokens.begin, std::min(blocks[i].tokens.end, pass.tokens.end)};
+      const std::uint64_t whole = graph_.bytes(blocks[i].storage);
+      Work work{4 * static_cast<double>(m_.hidden) * static_cast<double>(pass.sequences) *
+                    causal_pairs(pass.tokens, keys),
+                {made.q, blocks[i].storage},
+                {made.attended},
+                whole - whole / blocks[i].tokens.count() * keys.count()};
+      if (!first) work.reads.push_back(made.attended);
+      first = false;
+      graph_.add_op(at + "attention" + (blocks.size() == 1 ? "" : " " + std::to_string(i)), work);
+    }
+    made.mid = activation(at + "mid", pass.rows(), m_.hidden);
+    graph_.add_op(at + "out", {product_flops(pass.rows(), m_.hidden, m_.hidden),
+                               {made.attended, made.x, layers_[layer].out},
+                               {made.mid}});
+  }
+
+  /// Evenly spread over the blocks, the last one always.
+  [[nodiscard]] bool attends(std::uint64_t block, std::uint64_t blocks) const {
+    const auto chosen =
+        static_cast<std::uint64_t>(std::ceil(static_cast<double>(blocks) * m_.attended));
+    return (block + 1) * chosen / blocks > block * chosen / blocks;
+  }
+
+  /// The number of experts that the tokens of a pass need: the expected number of distinct ones
+  /// where each token draws its own, rounded up.
+  [[nodiscard]] std::uint64_t experts_used(std::uint64_t rows) const {
+    if (m_.experts == 1) return 1;
+    const double missed =
+        1 - static_cast<double>(m_.active_experts) / static_cast<double>(m_.experts);
+    const double used =
+        static_cast<double>(m_.experts) * (1 - std::pow(missed, static_cast<double>(rows)));
+    // Rounding noise above a whole number must not add an expert.
+    return std::clamp(static_cast<std::uint64_t>(std::ceil(used - 1e-9)), m_.active_experts,
+                      m_.experts);
+  }
+
+  StorageIndex feed_forward(const Pass& pass, std::size_t layer, Saved& made) {
+    const std::string at = at_layer(pass, layer);
+    const Layer& weights = layers_[layer];
+    made.ff_input = made.mid;
+    if (weights.router) {
+      made.ff_input = activation(at + "routed", pass.rows(), m_.hidden + m_.experts);
+      graph_.add_op(at + "router", {product_flops(pass.rows(), m_.hidden, m_.experts),
+                                    {made.mid, *weights.router},
+                                    {made.ff_input}});
+    }
+    const std::uint64_t used = experts_used(pass.rows());
+    // Each pass begins elsewhere, so that over many tokens every expert has its turn.
+    const std::uint64_t first = (pass.tokens.begin + layer) * used;
+    const std::uint64_t rows = expert_rows(pass, used);
+    const StorageIndex x = activation(at + "x", pass.rows(), m_.hidden);
+    for (std::uint64_t i = 0; i < used; ++i) {
+      const std::size_t index = (first + i) % m_.experts;
+      const Expert& expert = weights.experts[index];
+      const std::string of = expert_name(at, index);
+      const StorageIndex inner = activation(of + "inner", rows, 2 * m_.feed_forward);
+      made.used.push_back({index, inner});
+      graph_.add_op(of + "gate up", {product_flops(rows, m_.hidden, 2 * m_.feed_forward),
+                                     {made.ff_input, expert.in},
+                                     {inner}});
+      Work down{product_flops(rows, m_.feed_forward, m_.hidden), {inner, expert.out}, {x}};
+      down.reads.push_back(i == 0 ? made.mid : x);
+      graph_.add_op(of + "down", down);
+    }
+    return x;
+  }
+
+  [[nodiscard]] std::string expert_name(const std::string& at, std::size_t index) const {
+    return m_.experts == 1 ? at : at + "expert " + std::to_string(index) + " ";
+  }
+
+  /// Rows of each used expert, where they share them equally.
+  [[nodiscard]] std::uint64_t expert_rows(const Pass& pass, std::uint64_t used) const {
+    if (m_.experts == 1) return pass.rows();
+    return ceil_div(product({pass.rows(), m_.active_experts}), used);
+  }
+
+  /// Logits of `rows` tokens, the last of each sequence or all.
+  StorageIndex head(const Pass& pass, StorageIndex x, std::uint64_t rows) {
+    const StorageIndex logits = activation(pass.name + " logits", rows, m_.vocab);
+    graph_.add_op(pass.name + " head",
+                  {product_flops(rows, m_.hidden, m_.vocab), {x, head_}, {logits}});
+    return logits;
+  }
+
+  static double product_flops(std::uint64_t rows, std::uint64_t inner, std::uint64_t width) {
+    return 2 * static_cast<double>(rows) * static_cast<double>(inner) * static_cast<double>(width);
+  }
+
+  StorageIndex gradient_of(StorageIndex parameter) {
+    auto& made = gradients_.at(parameter.value());  // the parameters are the first storages
+    made = graph_.add_storage(graph_.name(parameter) + " gradient", graph_.bytes(parameter),
+                              StorageKind::kGradient);
+    return *made;
+  }
+
+  /// An op of the backward pass through a matrix product: from `dy` to `dx` and the weight's
+  /// gradient. `updates`: dx has another op's gradient already.
+  void back(const std::string& name, StorageIndex parameter, double forward_flops, Storages reads,
+            StorageIndex dx, bool updates) {
+    reads.push_back(parameter);
+    if (updates) reads.push_back(dx);
+    graph_.add_op(
+        name + " backward",
+        {kBackwardProducts * forward_flops, std::move(reads), {dx, gradient_of(parameter)}});
+  }
+
+  void backward(const Pass& pass, StorageIndex tokens, StorageIndex x, StorageIndex logits,
+                const std::vector<Saved>& saved) {
+    graph_.set_phase("backward");
+    gradients_.resize(parameters_.size());
+    const StorageIndex loss = graph_.add_storage("loss", kFloatBytes, StorageKind::kActivation);
+    // The logits' gradient takes their place.
+    graph_.add_op("loss", {0, {logits, tokens}, {logits, loss}});
+    const StorageIndex dx = activation("x gradient", pass.rows(), m_.hidden);
+    back("head", head_, product_flops(pass.rows(), m_.hidden, m_.vocab), {logits, x}, dx, false);
+    for (std::size_t layer = layers_.size(); layer-- > 0;) {
+      backward(pass, layer, saved[layer], dx);
+    }
+    graph_.add_op("embed backward", {0, {tokens, dx}, {gradient_of(embedding_)}});
+  }
+
+  /// Leaves the gradient of the layer's input in dx, where that of its output was.
+  void backward(const Pass& pass, std::size_t layer, const Saved& made, StorageIndex dx) {
+    const std::string at = at_layer(pass, layer);
+    const Layer& weights = layers_[layer];
+    const std::uint64_t rows = expert_rows(pass, made.used.size());
+    StorageIndex d_input = dx;
+    if (weights.router) {
+      d_input = activation(at + "routed gradient", pass.rows(), m_.hidden + m_.experts);
+    }
+    bool begun = !weights.router.has_value();  // the residual's gradient is in dx already
+    for (const UsedExpert& used : made.used) {
+      const Expert& expert = weights.experts[used.index];
+      const std::string of = expert_name(at, used.index);
+      const StorageIndex d_inner = activation(of + "inner gradient", rows, 2 * m_.feed_forward);
+      back(of + "down", expert.out, product_flops(rows, m_.feed_forward, m_.hidden),
+           {dx, used.inner}, d_inner, false);
+      back(of + "gate up", expert.in, product_flops(rows, m_.hidden, 2 * m_.feed_forward),
+           {d_inner, made.ff_input}, d_input, begun);
+      begun = true;
+    }
+    if (weights.router) {
+      back(at + "router", *weights.router, product_flops(pass.rows(), m_.hidden, m_.experts),
+           {d_input, made.mid}, dx, true);
+    }
+    const StorageIndex d_attended = activation(at + "attended gradient", pass.rows(), m_.hidden);
+    back(at + "out", weights.out, product_flops(pass.rows(), m_.hidden, m_.hidden),
+         {dx, made.attended}, d_attended, false);
+    const StorageIndex d_qkv =
+        activation(at + "qkv gradient", pass.rows(), m_.hidden + 2 * kv_width_);
+    Work attention{kBackwardAttention * 4 * static_cast<double>(m_.hidden) *
+                       static_cast<double>(pass.sequences) * causal_pairs(pass.tokens, pass.tokens),
+                   {d_attended, made.attended, made.q},
+                   {d_qkv}};
+    attention.reads.insert(attention.reads.end(), made.kv.begin(), made.kv.end());
+    graph_.add_op(at + "attention backward", attention);
+    back(at + "qkv", weights.qkv, product_flops(pass.rows(), m_.hidden, m_.hidden + 2 * kv_width_),
+         {d_qkv, made.x}, dx, true);
+  }
+
+  /// Adam, a parameter at a time, in the order in which the gradients came.
+  void update() {
+    graph_.set_phase("update");
+    const std::uint64_t floats = m_.element_bytes < kFloatBytes ? 3 : 2;
+    for (std::size_t i = parameters_.size(); i-- > 0;) {
+      const StorageIndex parameter = parameters_[i];
+      if (!gradients_[i]) continue;  // an expert that no token chose
+      const std::string name = graph_.name(parameter);
+      const std::uint64_t elements = graph_.bytes(parameter) / m_.element_bytes;
+      const StorageIndex state =
+          graph_.add_storage(name + " adam", product({elements, floats, kFloatBytes}),
+                             StorageKind::kOptimizerState, true);
+      graph_.add_op(name + " update", {0, {*gradients_[i], parameter, state}, {parameter, state}});
+    }
+  }
+
+  LlamaLike m_;
+  std::uint64_t kv_width_;  ///< width of a token's keys, and of its values
+  GraphBuilder graph_;
+  Storages parameters_;                                 ///< in the order of their first use
+  std::vector<std::optional<StorageIndex>> gradients_;  ///< by parameter
+  StorageIndex embedding_;
+  std::vector<Layer> layers_;
+  StorageIndex head_;
+};
+
+}  // namespace
+
+Result<Graph> decoder_graph(const LlamaLike& model) {
+  Decoder decoder(model);
+  switch (model.phase) {
+    case Phase::kPrefill: decoder.prefill(); break;
+    case Phase::kDecode: decoder.decode(); break;
+    case Phase::kTrain: decoder.train(); break;
+  }
+  if (decoder.too_large()) {
+    return Error(Errc::kOutOfRange,
+                 "the step has more than " + std::to_string(kOpsMax) +
+                     " ops: choose larger blocks or chunks, or fewer tokens a turn");
+  }
+  return std::move(decoder).take();
+}
+
+}  // namespace ho::models

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "common/base/result.hpp"
+#include "common/model/graph.hpp"
+#include "tools/models/llama_like.hpp"
+
+namespace ho::models {
+
+/// Writes down the step of a checked model, op by op in program order.
+/// @param model  within the bounds of llama_like(), all defaults filled in.
+/// @return kOutOfRange above 2,000,000 ops.
+[[nodiscard]] Result<Graph> decoder_graph(const LlamaLike& model);
+
+}  // namespace ho::models

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/base/result.hpp"
+#include "common/model/graph.hpp"
+
+namespace ho::models {
+
+/// What one step of a model does.
+enum class Phase : std::uint8_t {
+  kPrefill,  ///< reads a prompt of `context` tokens per sequence and fills the KV cache
+  kDecode,   ///< adds tokens to a cache that holds `context` of them at the end of the step
+  kTrain,    ///< forward, backward and Adam over `context` tokens per sequence
+};
+
+/// A decoder of LLaMA's family: RMS norm, attention with grouped keys and values, SwiGLU, no
+/// biases, separate embedding and output matrices. Source: Touvron et al., arXiv 2302.13971 and
+/// 2307.09288. Defaults are those of the model with 6.7 G parameters.
+struct LlamaLike {
+  Phase phase = Phase::kDecode;
+  std::uint64_t layers = 32;
+  std::uint64_t hidden = 4096;  ///< width of the residual stream; a multiple of `heads`
+  std::uint64_t heads = 32;     ///< a multiple of `kv_heads`
+  std::uint64_t kv_heads = 32;
+  /// Width of the feed-forward part; 0: 8/3 of `hidden`, rounded up to a multiple of 256.
+  std::uint64_t feed_forward = 0;
+  std::uint64_t vocab = 32000;
+  std::uint64_t context = 4096;  ///< tokens per sequence, see Phase
+  std::uint64_t batch = 1;       ///< sequences
+  std::uint64_t element_bytes = 2;
+
+  /// Tokens of one KV block, the unit that moves; a layer's blocks hold the sequences of a group
+  /// side by side. 0: the chunk in prefill, an eighth of the context in decode.
+  std::uint64_t block_tokens = 0;
+  /// Prefill: tokens of each pass through the layers. 0: the whole context in one pass.
+  std::uint64_t chunk_tokens = 0;
+  /// Decode: the sequences take turns in this many groups, so that the KV cache of the groups that
+  /// wait can be off the device; each turn adds `turn_tokens` tokens to each sequence of its group.
+  std::uint64_t groups = 1;
+  std::uint64_t turn_tokens = 1;
+  /// Share of the KV blocks that a token attends to, the newest always among them; above 0.
+  double attended = 1;
+  /// Feed-forward parts to choose from, of which each token uses `active_experts`. 1: no choice.
+  std::uint64_t experts = 1;
+  std::uint64_t active_experts = 2;
+
+  double flops_per_s = 100e12;  ///< what the device attains, not its peak
+  double bytes_per_s = 1.5e12;  ///< of device memory, likewise
+};
+
+/// The model's graph of one step. An op takes the longer of its FLOPs at `flops_per_s` and the
+/// bytes that it touches at `bytes_per_s`.
+/// @return a graph that check_graph() accepts; kInvalidArgument, naming the option of
+/// `hyperoffload model llama-like`, where a value is zero, does not divide as above or belongs to
+/// another phase; kOutOfRange above 2,000,000 ops or the sizes of check_graph(). Pure.
+[[nodiscard]] Result<Graph> llama_like(LlamaLike model);
+
+}  // namespace ho::models
