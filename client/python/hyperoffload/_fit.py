@@ -50,6 +50,13 @@ class _Recorder(Recorder):
     def _step_ended(self, step):
         self.present = step.present()
         self.lingering = step.alive()
+        # Other storages that outlive the step, as frozen weights, may leave, too.
+        for number, memory in self.present.items():
+            storage = step.storages[number]
+            if storage.kind == "ACTIVATION" and not storage.resized and not storage.is_host_data():
+                self._demand.add(memory)
+                self._demand.fixed.forget(memory)
+        self._demand.fixed.restart()
 
 
 class _OnDemand(TorchDispatchMode):
@@ -127,6 +134,7 @@ class Run:
         self._report = None
         self._plain_bytes = 0
         self._peak_bytes = None  # None: the run has not ended
+        self._fixed_bytes = 0  # most bytes at a time of what cannot leave
         self._graph = None
         self._steps = 0
         self._planned = 0
@@ -236,6 +244,7 @@ class Run:
 
     def _record_next(self):
         recorder = self._recorder
+        self._fixed_bytes = self._demand.fixed.peak
         recorder.__exit__(None, None, None)
         if self._steps + 1 < _RECORDED:
             self._limit()
@@ -254,7 +263,7 @@ class Run:
         self._graph = graph
         step = recorder.last_step()
         # What the plan does not know stays on the device all the time.
-        schedule = self._analyze(graph, self._limit() - self._demand.fixed.peak)
+        schedule = self._analyze(graph, self._limit() - self._fixed_bytes)
         managed = {storage.number: (int(entry["bytes"]), entry["id"], entry["persistent"])
                    for storage, entry in recorder.kept(graph)}
         last = {}
@@ -425,8 +434,8 @@ def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None, 
     supported.
 
     Raises MemoryError where the budget cannot be met, naming the op, and Error where the pool fails.
-    Threads: the one that trains. Tensors that are not in the model or the optimizer and exist before
-    the step, as batches and frozen weights elsewhere, stay on the device, like all below 4 KiB.
+    Threads: the one that trains. Batches that exist before a step stay on the device, like all tensors
+    below 4 KiB.
     """
     if replan not in ("once", "never"):
         raise ValueError(f'replan is {replan!r}; "once" and "never" are supported')

@@ -48,6 +48,12 @@ class Meter:
         known = self._known.get(storage._cdata)
         return storage.nbytes() if known is None else max(storage.nbytes(), known[2])
 
+    def forget(self, storage):
+        """Counts a storage no more."""
+        _, size, plain = self._known.pop(storage._cdata, (None, 0, 0))
+        self.bytes -= size
+        self.plain_bytes -= plain
+
     def sweep(self):
         """Forgets storages that are gone."""
         for address in [a for a, known in self._known.items() if known[0].expired()]:

@@ -239,7 +239,7 @@ class Replay(TorchDispatchMode):
 
     def _name_outputs(self, part, result):
         """Finds the storages that a call has made."""
-        tensors = ((result,) if isinstance(result, torch.Tensor)
+        tensors = ((result,) if isinstance(result, torch.Tensor) and not result.is_sparse
                    else [tensor for tensor, _ in tensors_in(result)])
         if len(tensors) != len(part.outputs):
             raise _Other

@@ -17,10 +17,16 @@ def storage_of(tensor):
         return None
 
 
+def _parts_of(tensor):
+    """The tensors that have the memory of one: a sparse one has none itself."""
+    return (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,)
+
+
 def tensors_in(value, place=None):
     """Yields (tensor, its index in its list) for an argument or result; None if it is not in a list."""
     if isinstance(value, torch.Tensor):
-        yield value, place
+        for part in _parts_of(value):
+            yield part, place
     elif isinstance(value, (list, tuple)):
         for number, each in enumerate(value):
             yield from tensors_in(each, number)
@@ -31,7 +37,7 @@ def tensors_of(args, kwargs):
     out = []
     for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, torch.Tensor):
-            out.append(value)
+            out += _parts_of(value)
         elif isinstance(value, (list, tuple)):
             out += [tensor for tensor, _ in tensors_in(value)]
     return out
@@ -142,6 +148,16 @@ class Storage:
         self.persistent = False
         self.resized = False  # a call gives it other memory
         self.written = False
+        self.extended = False  # a call writes a part of it
+        self.is_parameter = False
+        self.is_frozen = False  # not of the model, and not written since the last step
+        self.taken_bytes = 0  # that calls take of it, views left out
+
+    def is_host_data(self):
+        """It is not of the model, and the step takes little of it: a data set, of which the step's
+        input is a copy."""
+        return (self.begins_before and self.kind in ("ACTIVATION", "INPUT")
+                and 2 * self.taken_bytes < self.bytes)
 
 
 class Operand:
@@ -219,6 +235,11 @@ class Step:
         storage = self.find(tensor, name, True)
         if storage is not None:
             storage.kind, storage.name, storage.persistent = kind, name, persistent
+            storage.is_parameter = isinstance(tensor, torch.nn.Parameter)
+
+    def shape(self):
+        """Equal for steps whose durations can be compared."""
+        return [(op.name, [storage.bytes for storage in op.reads + op.writes]) for op in self.ops]
 
     def present(self):
         """Returns number -> untyped storage, of the alias sets that exist now and before the step."""

@@ -22,10 +22,11 @@ import time
 import types
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._step import (ON_LISTS, Call, Op, Operand, Step, arguments_of, bytes_of, namespace_of,
-                    tensors_in, tensors_of, written_names)
+                    storage_of, tensors_in, tensors_of, written_names)
 
 # Calls that change a tensor in place without reading it.
 _OVERWRITES = {"zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "_foreach_zero_",
@@ -41,6 +42,12 @@ _RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial", "
            "rrelu", "poisson")
 # Operators that communicate with other processes: never moved, never run twice.
 _COLLECTIVES = {"c10d", "_c10d_functional", "c10d_functional", "nccl"}
+# Calls that take as much of their first operand as they return.
+_SELECTS = {"index", "index_select", "gather", "take"}
+# Calls that write a part of their first operand.
+_EXTENDS = {"index_copy_", "index_put_", "_index_put_impl_", "scatter_", "index_add_"}
+# Indices are a step's input, also where they stay the same.
+_INDICES = {torch.int64, torch.int32, torch.bool}
 # Limit for tensors outside the lists, which every part reads. Beyond it, the call stays one op.
 _SHARED_MAX = 8
 
@@ -77,6 +84,12 @@ class Recorder:
         self._mode = None
         self._restore = []
         self._process = os.getpid()
+        self._modules = []  # names of the modules whose forward() runs
+        self._hooks = []
+        self._in_optimizer = False
+        self._outside = {}  # address -> (weak reference, version, name) of what is not of the model
+        self._outside_now = {}
+        self._outside_count = 0
         first = next(iter(model.parameters()), None)
         self._device = first.device if first is not None else torch.device("cpu")
 
@@ -98,6 +111,7 @@ class Recorder:
         if self._optimizer is not None:
             self._wrap(self._optimizer, "zero_grad", "zero_grad")
             self._wrap(self._optimizer, "step", "optimizer")
+        self._watch_modules()
         self._mode = _Mode(self)
         self._mode.__enter__()
         return self
@@ -112,10 +126,13 @@ class Recorder:
             else:
                 delattr(owner, attribute)
         self._restore.clear()
+        for hook in self._hooks:
+            hook.remove()
         step, self._step = self._step, None
         if kind is None:
             self._read_clocks(step)
             self._steps.append(step)
+            self._outside, self._outside_now = self._outside_now, {}
             self._step_ended(step)
         step.release()
         return False
@@ -127,6 +144,38 @@ class Recorder:
 
     def _step_ended(self, step):
         """A step is complete; its storages are still known by their tensors."""
+
+    def _watch_modules(self):
+        """Keeps the names of the modules whose forward() runs: what a call makes is named so."""
+        names = {module: name for name, module in self._model.named_modules() if name}
+        self._modules.clear()
+
+        def begins(module, _):
+            if module in names:
+                self._modules.append(names[module])
+
+        def ends(module, *_):
+            if names.get(module) in self._modules:  # an exception may have ended others
+                while self._modules.pop() != names[module]:
+                    pass
+
+        hooks = torch.nn.modules.module
+        self._hooks = [hooks.register_module_forward_pre_hook(begins),
+                       hooks.register_module_forward_hook(ends)]
+
+    def _look_outside(self, storage, tensor):
+        """A storage that is not of the model and that nothing has written since the last step's use of
+        it is a frozen weight; what the script writes between steps is an INPUT."""
+        if storage.kind != "ACTIVATION" or tensor.is_inference():
+            return
+        memory = storage_of(tensor)
+        reference, version, name = self._outside.get(memory._cdata, (None, None, None))
+        if reference is None or reference.expired():
+            self._outside_count += 1
+            reference, name = StorageWeakRef(memory), f"outside.{self._outside_count}"
+        elif version == tensor._version and tensor.dtype not in _INDICES:
+            storage.is_frozen, storage.name = True, name
+        self._outside_now[memory._cdata] = (reference, tensor._version, name)
 
     def _wrap(self, owner, attribute, phase):
         """Replaces a function by one that sets the phase while it runs. Undone when the step ends.
@@ -142,12 +191,15 @@ class Recorder:
             if self._step is None:  # another wrapper kept it after the step
                 return original(*args, **kwargs)
             before, self._phase = self._phase, phase
+            # Clipping comes after backward: the next forward begins when a weight is read.
+            after = {"backward": "optimizer", "optimizer": "forward"}.get(phase, before)
+            self._in_optimizer = phase == "optimizer"
             try:
                 if phase == "optimizer":
                     self._mark_gradients()
                 return original(*args, **kwargs)
             finally:
-                self._phase = before
+                self._phase, self._in_optimizer = after, False
                 if phase == "optimizer" and self._step is not None:
                     self._mark_states()
 
@@ -216,8 +268,11 @@ class Recorder:
         for argument, value in arguments_of(function, args, kwargs):
             written = argument.name in names
             for tensor, place in tensors_in(value):
+                is_new = self._step.number(tensor) is None
                 storage = self._step.find(tensor, "input", True)
                 if storage is not None:
+                    if is_new:
+                        self._look_outside(storage, tensor)
                     size = bytes_of(tensor)
                     whole = (overwrites or argument.name == "out") and size >= storage.bytes
                     out.append(Operand(storage, place, size, written, written and whole))
@@ -253,7 +308,9 @@ class Recorder:
         parts, weights = [], []
         name = function.__name__.split(".")[0]
         for ins, outs in self._parts(name, operands, results):
-            op = self._op_of(function, ins, outs, f"{name}#{len(self._step.ops) + len(parts)}")
+            place = f"{name}#{len(self._step.ops) + len(parts)}"
+            module = self._modules[-1] + "." if self._modules else ""
+            op = self._op_of(function, ins, outs, module + place)
             parts.append((op, outs))
             weights.append(sum(operand.bytes for operand in ins)
                            + sum(bytes_of(tensor) for tensor, _ in outs))
@@ -266,6 +323,9 @@ class Recorder:
 
     def _op_of(self, function, operands, results, result_name):
         name = function.__name__.split(".")[0]
+        if self._phase == "optimizer" and not self._in_optimizer and any(
+                operand.storage.kind == "WEIGHT" for operand in operands):
+            self._phase = "forward"  # the next part of the batch
         op = Op(str(function), self._phase)
         op.fixed = namespace_of(function) in _COLLECTIVES
         for operand in operands:
@@ -274,14 +334,24 @@ class Recorder:
             reads = not operand.whole and not name.endswith(_SHAPE_ONLY)
             if reads and operand.storage not in op.reads:
                 op.reads.append(operand.storage)
-        inputs = {operand.storage.number for operand in operands}
         for tensor, _ in results:
+            is_new = self._step.number(tensor) is None
             storage = self._step.find(tensor, result_name, False)
-            if storage is not None and storage.number not in inputs and storage not in op.writes:
+            if storage is None:
+                continue
+            if is_new:
                 op.writes.append(storage)
+            elif storage not in op.reads and storage not in op.writes:
+                op.reads.append(storage)  # a part of a sparse tensor
         if op.fixed and (op.reads or op.writes):
             return op  # also if it only waits for another process
         op.is_view = not op.writes and bool(results)
+        made_bytes = sum(bytes_of(tensor) for tensor, _ in results)
+        for operand in operands if not op.is_view else ():
+            takes = min(operand.bytes, made_bytes) if name in _SELECTS else operand.bytes
+            operand.storage.taken_bytes += takes
+            operand.storage.extended |= operand.written and (
+                name in _EXTENDS or 2 * operand.bytes < operand.storage.bytes)
         if name in _ALLOCATES or not (op.writes or op.reads):
             return None  # an allocation, or no storage of this device
         in_place = any(storage in op.reads for storage in op.writes)
@@ -310,12 +380,12 @@ class Recorder:
         if not self._steps:
             raise RuntimeError("no step was recorded")
         last = self._steps[-1]
-        alike = [step for step in self._steps
-                 if [op.name for op in step.ops] == [op.name for op in last.ops]]
+        alike = [step for step in self._steps if step.shape() == last.shape()]
         ops = [op for op in self._without_first_states(last) if keep is not None or not op.is_view]
         self._set_lifetimes(last, ops)
         used = {storage.number for op in ops for storage in op.reads + op.writes}
-        kept = [s for s in last.storages if s.number in used or s.persistent]
+        kept = [s for s in last.storages
+                if (s.number in used or s.persistent) and not s.is_host_data()]
         if keep is not None:
             kept = [s for s in kept if keep(s)]
             for storage in kept:
@@ -380,8 +450,15 @@ class Recorder:
                         op.writes.append(storage)
                 elif storage.kind == "GRADIENT":
                     storage.persistent = True  # accumulates over steps
+                elif (storage.is_frozen and storage.number not in written_ever
+                      and not storage.is_host_data()):
+                    storage.kind, storage.persistent = "WEIGHT", True
                 else:
                     storage.kind = "INPUT"
                     storage.persistent = storage.number in written_ever
             for storage in op.writes:
                 storage.written = True
+        for storage in step.storages:  # what a step adds a part to
+            if (storage.persistent and storage.extended and not storage.is_parameter
+                    and storage.kind in ("WEIGHT", "INPUT")):
+                storage.kind = "KV_CACHE"

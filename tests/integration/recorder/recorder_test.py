@@ -293,6 +293,95 @@ class Storages(unittest.TestCase):
         self.assertNotIn("zero_grad", vars(optimizer))
 
 
+class Kinds(unittest.TestCase):
+    """Storages that are not parameters, gradients or optimizer states."""
+
+    def test_sparse_gradients_write_no_tokens(self):
+        model = torch.nn.Embedding(100, 16, sparse=True)
+        optimizer = torch.optim.SparseAdam(model.parameters())
+        recorder = Recorder(model, optimizer)
+        for _ in range(2):
+            tokens = torch.randint(0, 100, (4, 8))
+            with recorder:
+                optimizer.zero_grad()
+                model(tokens).sum().backward()
+                optimizer.step()
+        graph = recorder.graph()
+        inputs = {s["id"]: s for s in graph["storages"] if s["kind"] == "INPUT"}
+        self.assertIn(str(tokens.numel() * 8), [s["bytes"] for s in inputs.values()])
+        self.assertFalse(any(s["persistent"] for s in inputs.values()))
+        for op in graph["ops"]:
+            self.assertFalse(set(op["writes"]) & set(inputs), op)
+
+    def test_frozen_weights_outside_the_model_are_weights_and_batches_are_not(self):
+        model, frozen = torch.nn.Linear(16, 16), torch.randn(16, 16)
+        static = torch.zeros(4, 16)
+        recorder = Recorder(model)
+        for step in range(2):
+            static.copy_(torch.full((4, 16), float(step)))
+            batch = torch.randn(4, 16)
+            with recorder:
+                model((batch + static) @ frozen).sum().backward()
+        outside = [s for s in recorder.graph()["storages"]
+                   if s["kind"] == "WEIGHT" and s["name"] not in ("weight", "bias")]
+        self.assertEqual([(s["bytes"], s["persistent"]) for s in outside], [("1024", True)])
+        inputs = [s for s in recorder.graph()["storages"] if s["kind"] == "INPUT"]
+        self.assertEqual([(s["bytes"], s["persistent"]) for s in inputs], 2 * [("256", False)])
+
+    def test_a_data_set_is_no_input_its_batch_is(self):
+        model, data = torch.nn.Linear(16, 16), torch.randn(1000, 16)
+        for pick in (lambda i: data[torch.arange(4) + i],
+                     lambda i: torch.stack([data[i + k] for k in range(4)])):
+            recorder = Recorder(model)
+            for step in range(2):
+                with recorder:
+                    model(pick(step)).sum().backward()
+            self.assertNotIn(str(data.numel() * 4),
+                             [s["bytes"] for s in recorder.graph()["storages"]])
+
+    def test_a_buffer_to_which_a_step_adds_is_a_cache(self):
+        model = torch.nn.Linear(16, 16)
+        model.register_buffer("keys", torch.zeros(32, 16))
+        recorder = Recorder(model)
+        for step in range(2):
+            with recorder, torch.no_grad():
+                model.keys[step:step + 1] = model(torch.ones(1, 16))
+                (torch.ones(1, 16) @ model.keys.t()).softmax(-1)
+        kinds = {s["name"]: (s["kind"], s["persistent"]) for s in recorder.graph()["storages"]}
+        self.assertEqual(kinds["keys"], ("KV_CACHE", True))
+        self.assertEqual(kinds["weight"], ("WEIGHT", True))
+
+    def test_storages_have_the_names_of_modules(self):
+        names = [s["name"] for s in record(steps=1)[2].graph()["storages"]]
+        self.assertTrue(any(name.startswith("blocks.1.up.addmm#") for name in names), names)
+        self.assertTrue(any(name.startswith("blocks.2.gelu#") for name in names), names)
+
+    def test_clipping_belongs_to_the_optimizer_and_the_next_batch_does_not(self):
+        model = torch.nn.Linear(16, 16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        recorder = Recorder(model, optimizer)
+        with recorder:
+            for _ in range(2):
+                model(torch.ones(4, 16)).sum().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        phases = {}
+        for op in recorder.graph()["ops"]:
+            phases.setdefault(op["name"].split(".")[1], []).append(op["phase"])
+        self.assertEqual(phases["linalg_vector_norm" if "linalg_vector_norm" in phases else "norm"][-1],
+                         "optimizer")
+        self.assertEqual(phases["addmm"], ["forward", "forward"])
+
+    def test_durations_of_another_shape_do_not_count(self):
+        model = torch.nn.Linear(64, 64)
+        recorder = Recorder(model)
+        for rows in (2000, 2000, 2):
+            with recorder, torch.no_grad():
+                model(torch.ones(rows, 64))
+        durations = [step.ops[-1].duration_ns for step in recorder._steps]
+        self.assertEqual(int(recorder.graph()["ops"][-1]["durationNs"]), durations[-1])
+
+
 class Schedulers(unittest.TestCase):
     """A learning-rate scheduler wraps step() of its optimizer and warns where the wrap is gone."""
 

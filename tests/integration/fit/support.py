@@ -1,0 +1,50 @@
+"""What the tests of hyperoffload.fit() share: arguments, PyTorch, and a real daemon.
+
+Usage of each: TEST.py HYPEROFFLOAD HYPEROFFLOADD LIBRARY FOLDER_OF_THE_PYTHON_PACKAGE [unittest arguments]
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+try:
+    import torch
+except ImportError:
+    # The interpreter that CMake found need not be the one for which PyTorch is installed.
+    SYSTEM = "/usr/bin/python3"
+    if os.path.exists(SYSTEM) and os.path.realpath(SYSTEM) != os.path.realpath(sys.executable):
+        os.execv(SYSTEM, [SYSTEM] + sys.argv)
+    print("skipped: no PyTorch in", sys.executable)
+    sys.exit(77)
+
+PROGRAM, DAEMON, LIBRARY, PACKAGE = (os.path.abspath(sys.argv.pop(1)) for _ in range(4))
+os.environ["HYPEROFFLOAD_COMMAND"], os.environ["HYPEROFFLOAD_LIBRARY"] = PROGRAM, LIBRARY
+os.environ["PYTHONPATH"] = PACKAGE
+sys.path.insert(0, PACKAGE)
+
+
+class WithDaemon(unittest.TestCase):
+    """Tests with a daemon of their own: `pool` is its address, `folder` one for files."""
+
+    @classmethod
+    def setUpClass(cls):
+        torch.set_num_threads(1)
+        folder = tempfile.TemporaryDirectory(prefix="ho-fit-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        config = cls.folder / "config"
+        config.write_text(f'node_name: "fit" ddr_bytes: 268435456 segment_bytes: 8388608 '
+                          f'unix_socket: "{folder.name}/control.sock"')
+        cls.pool = f"unix:{folder.name}/control.sock"
+        daemon = subprocess.Popen([DAEMON, "--config", str(config)], stderr=subprocess.DEVNULL)
+        cls.addClassCleanup(daemon.wait)
+        cls.addClassCleanup(daemon.terminate)
+        end = time.monotonic() + 60
+        while subprocess.run([PROGRAM, "nodes", "--pool", cls.pool], check=False,
+                             capture_output=True).returncode != 0:
+            assert time.monotonic() < end and daemon.poll() is None, "the daemon did not come up"
+            time.sleep(0.05)
