@@ -23,6 +23,7 @@ void add_pack(Program& program);
 void add_layout(Program& program);
 void add_reshard(Program& program);
 void add_fsck(Program& program);
+void add_doctor(Program& program);
 void add_explain_error(Program& program);
 
 // These ask a running pool; `pool` is the default of --pool.

@@ -43,6 +43,7 @@ int main(int argc, char** argv) {
   ho::cli::add_evict(program, pool);
   ho::cli::add_flash(program, pool);
   ho::cli::add_fsck(program);
+  ho::cli::add_doctor(program);
 
   CLI::App& bench = ho::cli::add_bench(program, pool);
   ho::cli::add_bench_transport(program, bench);

@@ -5,6 +5,7 @@ Usage: cli_test.py PATH_OF_HYPEROFFLOAD [unittest arguments]
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -400,6 +401,30 @@ class Sweep(Command):
             self.assertEqual(result.stdout, "", axis)
             self.assertIn("hyperoffload sweep", result.stderr, axis)
         self.sweep("--device-memory", "60%", "--bandwidth", "1", "--report", self.path("no/such/folder.html"), code=2)
+
+
+class Doctor(unittest.TestCase):
+    def examine(self, config):
+        with tempfile.TemporaryDirectory(prefix="ho-doctor-") as folder:
+            path = os.path.join(folder, "config")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(config.replace("FOLDER", folder))
+            done = subprocess.run([PROGRAM, "doctor", "--config", path, "-o", "json"], capture_output=True, text=True, check=False)
+        answer = json.loads(done.stdout)
+        self.assertEqual(done.returncode, 0 if answer["healthy"] else 1)
+        return {check["name"]: check for check in answer["checks"]}
+
+    def test_a_port_and_a_folder_that_a_daemon_cannot_use_are_named(self):
+        config = 'ddr_bytes: 67108864 segment_bytes: 8388608 unix_socket: "FOLDER/{}control.sock" tcp_listen: "127.0.0.1:{}"'
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            checks = self.examine(config.format("none/", other.getsockname()[1]))
+            port = other.getsockname()[1]
+        self.assertEqual(checks["tcp_listen"]["state"], "failed")
+        self.assertIn(f"127.0.0.1:{port}", checks["tcp_listen"]["found"])
+        self.assertEqual(checks["control socket"]["state"], "failed")
+        checks = self.examine(config.format("", port))
+        self.assertEqual(checks["tcp_listen"]["state"], "ok")
+        self.assertEqual(checks["control socket"]["state"], "ok")
 
 
 class Layouts(unittest.TestCase):

@@ -57,6 +57,7 @@ ROWS = {
     "hyperoffload flash ls": Row("--pool {pool}", pool=True, missing=""),
     "hyperoffload flash free": Row("0:1 --pool {pool}", code=1, pool=True),
     "hyperoffload fsck": Row("{folder}/absent", code=2),
+    "hyperoffload doctor": Row("--config {config}", missing=""),
     "hyperoffload bench profile": Row("{folder}/hw.json --pool {pool} --seconds 0.2", pool=True, outputs=("FILE",)),
     "hyperoffload bench transport": Row("--seconds 0.2 --size 64KiB", missing="", long="--seconds 60"),
     "hyperoffload bench flash": Row("--path {folder}/flash --seconds 1 --area 4MiB", runs=False),
