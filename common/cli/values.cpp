@@ -136,6 +136,16 @@ CLI::Option* add_memory(CLI::App& command, const std::string& name, std::optiona
       ->type_name("SIZE|N%");
 }
 
+CLI::Option* add_share(CLI::App& command, const std::string& name, std::optional<double>& into,
+                       const std::string& help) {
+  const auto parse = [](std::string_view text) -> std::optional<double> {
+    const auto size = parse_memory_size(text);
+    if (!size || size->bytes) return std::nullopt;
+    return size->percent / 100;
+  };
+  return add_parsed(command, name, into, help, parse, "a share, such as 2%")->type_name("N%");
+}
+
 CLI::Option* add_timeout(CLI::App& command, Duration& into) {
   return add_time(command, "--timeout", into, "how long to wait for the pool",
                   {std::chrono::milliseconds(10), std::chrono::hours(1)});

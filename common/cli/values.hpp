@@ -51,6 +51,10 @@ CLI::Option* add_time(CLI::App& command, const std::string& name, Duration& into
 CLI::Option* add_memory(CLI::App& command, const std::string& name, std::optional<MemorySize>& into,
                         const std::string& help);
 
+/// A share: "2%" sets 0.02.
+CLI::Option* add_share(CLI::App& command, const std::string& name, std::optional<double>& into,
+                       const std::string& help);
+
 /// --timeout: how long a command waits for a pool.
 CLI::Option* add_timeout(CLI::App& command, Duration& into);
 /// --seconds: how long a command measures or searches; a time with or without a unit.

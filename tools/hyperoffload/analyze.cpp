@@ -14,6 +14,7 @@
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/margin.hpp"
 #include "tools/analyzer/order_gains.hpp"
+#include "tools/analyzer/smallest_budget.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/op_times.hpp"
 #include "tools/report/report.hpp"
@@ -28,6 +29,7 @@ struct Arguments {
   std::string graph;
   std::string hardware;
   std::optional<MemorySize> device_memory;
+  std::optional<double> max_overhead;  ///< a share: 0.02
   std::string out;
   std::string report;
   std::string trace;
@@ -235,6 +237,35 @@ int answer_failure(Console& console, const Error& error) {
   return kExitNo;
 }
 
+Result<analyzer::BudgetFound> plan(Console& console, const Arguments& args, const Graph& graph,
+                                   const Hardware& hardware) {
+  if (args.max_overhead) {
+    const auto progress = [&console](int done, std::uint64_t bytes) {
+      console.progress("plan " + std::to_string(done + 1) + ", " + format_bytes(bytes));
+    };
+    return analyzer::smallest_budget(graph, hardware,
+                                     {*args.max_overhead, args.align_bytes, progress});
+  }
+  const auto budget = budget_of(args, graph, hardware);
+  if (!budget) return budget.error();
+  auto outcome = analyzer::analyze(graph, hardware, {*budget, args.align_bytes});
+  if (!outcome) return outcome.error();
+  return analyzer::BudgetFound{*budget, *std::move(outcome), true};
+}
+
+int answer_too_long(Console& console, const Arguments& args, const analyzer::BudgetFound& planned) {
+  const auto& p = std::get<schedule::Schedule>(planned.outcome).prediction;
+  console.complain(
+      Error(Errc::kExhausted, "no budget keeps the step within --max-overhead: at " +
+                                  format_bytes(planned.budget_bytes) +
+                                  ", all that the device has or the step uses, "
+                                  "it takes " +
+                                  percent_of(p.step_ns - p.compute_ns, p.compute_ns) +
+                                  " longer than its ops; " + args.out + " is not written"),
+      kExitInfeasible);
+  return kExitInfeasible;
+}
+
 Result<std::size_t> take_op_times(const Arguments& args, Graph& graph) {
   if (args.op_times.empty()) return std::size_t{0};
   return apply_op_times(graph, args.op_times);
@@ -251,19 +282,18 @@ int run(Console& console, const Arguments& args) {
   auto node = read_hardware_file(args.hardware);
   if (!node) return console.refuse(node.error());
   const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
-  auto budget = budget_of(args, *graph, hardware);
-  if (!budget) return console.refuse(budget.error());
 
   const auto began = std::chrono::steady_clock::now();
-  auto outcome = analyzer::analyze(*graph, hardware, {*budget, args.align_bytes});
+  const auto planned = plan(console, args, *graph, hardware);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
-  if (!outcome) return answer_failure(console, outcome.error());
+  if (!planned) return answer_failure(console, planned.error());
 
-  const Answer answer{*graph, *budget, took.count(), *measured_ops};
-  if (const auto* infeasible = std::get_if<analyzer::Infeasible>(&*outcome)) {
+  const Answer answer{*graph, planned->budget_bytes, took.count(), *measured_ops};
+  if (const auto* infeasible = std::get_if<analyzer::Infeasible>(&planned->outcome)) {
     return answer_infeasible(console, answer, hardware, *infeasible);
   }
-  const auto& plan = std::get<schedule::Schedule>(*outcome);
+  if (!planned->short_enough) return answer_too_long(console, args, *planned);
+  const auto& plan = std::get<schedule::Schedule>(planned->outcome);
   const analyzer::OrderGains order = analyzer::order_gains(plan);
   if (auto written = write_outputs(args, plan, order); !written) {
     return console.refuse(written.error());
@@ -303,6 +333,10 @@ void add_analyze(Program& program) {
   add_memory(command, "--device-memory", args->device_memory,
              "the budget: a size (28GiB) or a share of the unmanaged peak (60%); default: the "
              "hardware's deviceBytes");
+  add_share(command, "--max-overhead", args->max_overhead,
+            "instead of a budget: search the smallest one whose step is at most this much longer "
+            "than its ops, such as 2%")
+      ->excludes("--device-memory");
   command.add_option("--report", args->report, "also write a page for a browser")
       ->type_name("FILE");
   command.add_option("--trace", args->trace, "also write a trace for ui.perfetto.dev")
@@ -325,6 +359,7 @@ void add_analyze(Program& program) {
              {"",
               {"hyperoffload analyze step.json --hardware hw.json \\",
                "    --device-memory 60% --out step.hos --report step.html",
+               "hyperoffload analyze step.json --hardware hw.json --max-overhead 2% --out step.hos",
                "hyperoffload analyze step.pb --hardware hw.json --out step.hos \\",
                "    --op-times step1.json --op-times step2.json -o json"},
               {{kExitDone, "planned"},

@@ -1,0 +1,63 @@
+#include "tools/analyzer/smallest_budget.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.hpp"
+
+namespace ho::analyzer {
+
+namespace {
+
+/// Percent of the unmanaged peak. Packing and alignment may need a little more than the peak.
+constexpr std::uint64_t kMostPercent = 105;
+
+std::uint64_t percent_of(std::uint64_t peak_bytes, std::uint64_t percent) {
+  return peak_bytes / 100 * percent + peak_bytes % 100 * percent / 100;
+}
+
+bool short_enough(const Outcome& outcome, double overhead_max) {
+  const auto* const plan = std::get_if<schedule::Schedule>(&outcome);
+  if (plan == nullptr) return false;
+  const auto compute = static_cast<double>(plan->prediction.compute_ns);
+  return static_cast<double>(plan->prediction.step_ns) <= compute * (1 + overhead_max);
+}
+
+}  // namespace
+
+Result<BudgetFound> smallest_budget(const Graph& graph, const Hardware& hardware,
+                                    const BudgetSearch& search) {
+  HO_CHECK(search.overhead_max >= 0);
+  const std::uint64_t peak = peak_unmanaged_bytes(graph);
+  int plans = 0;
+  const auto plan = [&](std::uint64_t budget_bytes) -> Result<BudgetFound> {
+    if (search.progress) search.progress(plans, budget_bytes);
+    ++plans;
+    auto outcome = analyze(graph, hardware, {budget_bytes, search.align_bytes});
+    if (!outcome) return outcome.error();
+    const bool enough = short_enough(*outcome, search.overhead_max);
+    return BudgetFound{budget_bytes, *std::move(outcome), enough};
+  };
+
+  std::uint64_t most = percent_of(peak, kMostPercent);
+  if (hardware.device_bytes > 0) most = std::min(most, hardware.device_bytes);
+  auto best = plan(most);
+  if (!best || !best->short_enough) return best;
+  // Both in percent: the first is too small, the last is enough.
+  std::uint64_t first = 0;
+  std::uint64_t last = std::min(kMostPercent, most / std::max<std::uint64_t>(1, peak / 100) + 1);
+  while (last - first > 1) {
+    const std::uint64_t middle = first + (last - first) / 2;
+    auto found = plan(std::min(most, percent_of(peak, middle)));
+    if (!found) return found;
+    if (found->short_enough) {
+      best = std::move(found);
+      last = middle;
+    } else {
+      first = middle;
+    }
+  }
+  return best;
+}
+
+}  // namespace ho::analyzer
