@@ -55,6 +55,7 @@ class Demand:
         self.reserved = frozenset()  # numbers that the plan moves while a step runs
         self.paused = 0
         self.fixed = Meter()  # what never leaves
+        self.ended = []  # weak references of storages that a plan is through with, and the script not
         self.away = set()  # addresses of the storage objects that left with a number of no plan
         self._loose = collections.OrderedDict()  # address of the storage object -> Loose; oldest first
         self._declared = set()  # numbers that no plan has
@@ -165,6 +166,10 @@ class Demand:
         Returns whether more could leave, should more be needed."""
         if self.paused or self.meter.bytes + need <= self.limit():
             return True
+        for reference in self.ended:
+            if not reference.expired():
+                self.add(torch.UntypedStorage._new_with_weak_ptr(reference.cdata))
+        self.ended.clear()
         self._sweep()
         for address, loose in list(self._loose.items()):
             if loose.used == self._call or loose.stays or loose.held in self.reserved:

@@ -38,10 +38,10 @@ class _Recorder(Recorder):
         self.present = {}
         self.lingering = set()
 
-    def _call(self, function, args, kwargs):
-        if self._demand.paused and hasattr(function, "_schema"):  # not of the step
+    def call(self, function, args, kwargs):
+        if self._demand.paused:  # not of the step
             return self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
-        return super()._call(function, args, kwargs)
+        return super().call(function, args, kwargs)
 
     def _run(self, function, args, kwargs):
         result = self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
@@ -59,19 +59,20 @@ class _Recorder(Recorder):
         self._demand.fixed.restart()
 
 
-class _OnDemand(TorchDispatchMode):
-    """Runs everything within the limit, and plans nothing."""
+class _Mode(TorchDispatchMode):
+    """Brings each call below autograd to `call(function, args, kwargs)`."""
 
-    def __init__(self, demand):
+    def __init__(self):
         super().__init__()
-        self._demand = demand
+        self.call = None
         self._process = os.getpid()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+        # A composite operator has no schema; its parts come here too. A DataLoader's worker that was
+        # forked has this mode, but not the plan.
         if not hasattr(function, "_schema") or os.getpid() != self._process:
-            return function(*args, **kwargs)
-        return self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
+            return function(*args, **(kwargs or {}))
+        return self.call(function, args, kwargs or {})
 
 
 def _command():
@@ -127,9 +128,13 @@ class Run:
         self._stack = contextlib.ExitStack()
         self._meter = Meter()
         self._demand = None
+        self._mode = _Mode()
         self._recorder = None
-        self._on_demand = None
+        self._is_recording = False
         self._replay = None
+        self._plans = {}  # shapes of a step's first call -> Replay; None: no plan can be made
+        self._shapes = None  # of the step that is recorded
+        self._seen = set()  # shapes of which a step has departed
         self._pool = None
         self._report = None
         self._plain_bytes = 0
@@ -153,11 +158,11 @@ class Run:
             self._replace(stack, self._optimizer, "step", self._after_step)
             self._replace(stack, torch, "save", self._while_paused)
             if self._replan == "never":
-                self._on_demand = _OnDemand(self._demand)
-                self._on_demand.__enter__()
+                self._mode.call = self._on_demand
             else:
                 self._recorder = _Recorder(self._model, self._optimizer, self._demand)
-                self._recorder.__enter__()
+                self._record()
+            self._mode.__enter__()
             self._ended_at = time.perf_counter()
             self._stack = stack.pop_all()
         return self
@@ -189,15 +194,17 @@ class Run:
         return self._stack.__exit__(kind, error, trace)
 
     def _end(self, kind, error, trace):
-        if self._recorder is not None:
-            self._recorder.__exit__(kind or GeneratorExit, error, trace)  # the step is not whole
-        if self._on_demand is not None:
-            self._on_demand.__exit__(kind, error, trace)
+        if self._mode.call is not None:
+            self._mode.__exit__(kind, error, trace)
+        if self._is_recording:
+            self._recorder.end(False)
         self._peak_bytes = self._meter.peak  # the end brings everything back
-        if self._replay is not None:
-            self._replay.__exit__(kind, error, trace)
-            self._replay.finish()
+        for replay in filter(None, {*self._plans.values(), self._replay}):
+            replay.finish()
         self._demand.close()
+
+    def _on_demand(self, function, args, kwargs):
+        return self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
 
     @staticmethod
     def _replace(stack, owner, attribute, around):
@@ -228,13 +235,11 @@ class Run:
 
     def _after_step(self, original, *args, **kwargs):
         result = original(*args, **kwargs)
-        if self._replay is not None:
-            if self._replay.step_ended():
-                self._planned += 1
-                counters = self._replay.counters()
-                self._stall_s.append(counters.last_step_stall_ns / 1e9)
-        elif self._recorder is not None:
-            self._record_next()
+        if self._is_recording:
+            self._recorded()
+        elif self._replay is not None and self._replay.step_ended():
+            self._planned += 1
+            self._stall_s.append(self._replay.counters().last_step_stall_ns / 1e9)
         self._steps += 1
         now = time.perf_counter()
         if self._steps > _RECORDED:
@@ -242,19 +247,64 @@ class Run:
         self._ended_at = now
         return result
 
-    def _record_next(self):
-        recorder = self._recorder
+    def _record(self):
+        """Records a step from here on."""
+        self._recorder.begin()
+        self._is_recording = True
+        self._mode.call = self._recorder.call
+
+    def _recorded(self):
+        """The step that was recorded has ended."""
         self._fixed_bytes = self._demand.fixed.peak
-        recorder.__exit__(None, None, None)
+        self._is_recording = False
+        self._recorder.end(True)
         if self._steps + 1 < _RECORDED:
             self._limit()
             self._meter.restart_plain()  # the first step has no states before its end
-            recorder.__enter__()
+            self._record()
+        elif self._replay is None:
+            self._plain_bytes = self._meter.plain_peak
+            self._mode.call = self._on_demand
+            self._use(self._plan(self._recorder))
+            self._plans[self._replay.shapes()] = self._replay
+        else:
+            self._plan_more()
+
+    def _use(self, replay):
+        self._replay = replay
+        self._mode.call = replay.call
+
+    def _plan_more(self):
+        """Plans a step of another shape than the first plan's."""
+        self._mode.call = self._replay.call
+        self._plans[self._shapes] = None
+        try:
+            replay = self._plan(self._recorder)
+        except MemoryError as error:
+            print(f"hyperoffload: steps as step {self._steps + 1} run on demand: {error}", flush=True)
             return
-        self._recorder = None
-        self._plain_bytes = self._meter.plain_peak
-        self._replay = self._plan(recorder)
-        self._replay.__enter__()
+        if replay.displaces:
+            for earlier in filter(None, self._plans.values()):
+                earlier.finish()
+            self._plans.clear()
+        self._plans[self._shapes] = replay
+        self._use(replay)
+
+    def _reshaped(self, shapes):
+        """A step begins with other shapes than the plan's. Returns what runs its calls; None: the
+        step departs from the plan."""
+        if self._replan != "auto":
+            return None
+        replay = self._plans.get(shapes)
+        if replay is not None:
+            self._use(replay)
+        elif shapes in self._plans or shapes not in self._seen:
+            self._seen.add(shapes)
+            return None
+        else:  # it has come back
+            self._shapes = shapes
+            self._record()
+        return self._mode.call
 
     def _plan(self, recorder):
         """Makes a plan of the recorded step, and a replay of it."""
@@ -270,13 +320,13 @@ class Run:
         for op in step.ops:
             for storage in op.reads + op.writes if op.place is not None else ():
                 last[storage.number] = op.place
-        calls = [Call(call.function, call.grad, self._managed(call.inputs, managed),
+        calls = [Call(call.function, call.grad, self._managed(call.inputs, managed), call.shapes,
                       [self._part_of(op, outputs, managed, last) for op, outputs in call.parts])
                  for call in step.calls]
         kept = {number: present[number] for number, (_, _, persistent) in managed.items()
                 if persistent}
         return Replay(self._demand, schedule, calls, managed, kept, recorder.lingering,
-                      self._depart)
+                      self._depart, self._reshaped)
 
     @staticmethod
     def _managed(numbers, managed):
@@ -428,7 +478,8 @@ def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None, 
     device_memory: "60%" of what the recorded step holds, "2GiB", or bytes. It holds from the first step
     on: of a share, the share of what was needed so far.
     pool: control addresses of HyperOffload's daemons, comma-separated.
-    replan: "once": one plan for the run. "never": no plan, all values come and go on demand.
+    replan: "once": one plan for the run. "auto": a plan for each shape of step that comes back, told
+    by the shapes that its first call takes; its second step is recorded. "never": no plan, all values come and go on demand.
     hardware: path of a hardware file; None: the link to the pool is measured.
     copies: of persistent values in the pool, on different nodes; None and 1: one, the only number
     supported.
@@ -437,8 +488,8 @@ def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None, 
     Threads: the one that trains. Batches that exist before a step stay on the device, like all tensors
     below 4 KiB.
     """
-    if replan not in ("once", "never"):
-        raise ValueError(f'replan is {replan!r}; "once" and "never" are supported')
+    if replan not in ("once", "auto", "never"):
+        raise ValueError(f'replan is {replan!r}; write "once", "auto" or "never"')
     if copies not in (None, 1):
         raise ValueError(f"copies is {copies!r}; the pool keeps one copy of each value: leave it out, "
                          "or write 1")

@@ -1,6 +1,6 @@
 """Runs steps of a PyTorch job under a plan.
 
-Every call below autograd comes to a dispatch mode. While a step goes as recorded, call k of the step
+Every call below autograd comes here. While a step goes as recorded, call k of the step
 is call k of the plan: the plan waits for the operands, the call runs, and its outputs are named. Storages
 leave and come back by resizing: tensors, views and autograd's references stay valid, their bytes do not.
 A call that differs ends the plan's part in this step: what is away is then fetched when a call takes it.
@@ -16,10 +16,9 @@ import sys
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _library
-from ._step import split, storage_of, tensors_in, tensors_of
+from ._step import shapes_of, split, storage_of, tensors_in, tensors_of
 
 # Where code lies that is not the script's.
 _OTHERS = tuple(os.path.dirname(os.path.abspath(module)) + os.sep
@@ -47,8 +46,9 @@ class Part:
 class Call:
     """A call of the recorded step. grad: whether gradients were enabled, which evaluation disables."""
 
-    def __init__(self, function, grad, inputs, parts):
+    def __init__(self, function, grad, inputs, shapes, parts):
         self.function, self.grad, self.inputs, self.parts = function, grad, inputs, parts
+        self.shapes = shapes
 
     def is_plain(self):
         """It is nothing to the plan, so that it can be between steps as well."""
@@ -70,17 +70,17 @@ def _where():
     return "unknown place"
 
 
-class Replay(TorchDispatchMode):
+class Replay:
     """Runs steps under `plan`. One thread: the one that calls the job's operators.
 
     calls: of the recorded step. storages: number -> (bytes, id in the graph, persistent), of those that
     the plan moves. present: number -> untyped storage, of those that exist already. lingering: numbers
     of those that the script holds longer than the plan needs them. departed(cause) is called when a
-    step departs.
+    step departs, reshaped(shapes) when one begins whose first call takes other shapes: it returns
+    what runs the step's calls instead, or None.
     """
 
-    def __init__(self, demand, schedule, calls, storages, present, lingering, departed):
-        super().__init__()
+    def __init__(self, demand, schedule, calls, storages, present, lingering, departed, reshaped):
         self.state = State.BETWEEN
         # A step is recorded from the end of the last one: what logs the loss comes first.
         first = next(i for i, call in enumerate(calls) if not call.is_plain())
@@ -89,26 +89,31 @@ class Replay(TorchDispatchMode):
         self._demand = demand
         self._meter = demand.meter
         self._departed = departed
+        self._reshaped = reshaped
         self._at = 0  # the next call of the step
         self._kept = dict(present)  # number -> untyped storage, while the plan needs it
         self._left = {}  # number -> weak reference, of a step that departed
         self._number = {storage._cdata: number for number, storage in present.items()}
         self._persistent = set(present)
         self._lingering = lingering
-        self._ended = []  # weak references of such storages that the plan is through with
         self._more = True  # there may be what no plan needs, and could leave
         # The most bytes that one call has added: so much has to be free before one.
         self._head = max(sum(self._bytes[number] for number in part.writes)
                          for call in calls for part in call.parts)
         self._op = None  # (part that runs, numbers of storages made for it), until its after()
-        self._process = os.getpid()
         self._last_timeline = None  # timeline() when the replay was closed
         self._runtime = demand.runtime
         self._plan = _library.Plan(self._runtime, schedule)
         self._held = {number: self._plan.storage_of(graph_id)
                       for number, (_, graph_id, _) in storages.items()}
         self._reserved = frozenset(self._held.values())
+        # A persistent storage of an earlier plan may be another object now.
+        self.displaces = False
         for number, held in self._held.items():
+            earlier = demand.find[held]() if held in demand.find else None
+            if earlier is not None and earlier._cdata not in self._number:
+                demand.unshare(earlier._cdata)
+                self.displaces = True
             demand.find[held] = functools.partial(self._storage, number)
         for number, storage in present.items():
             demand.rename(storage, self._held[number])
@@ -126,17 +131,17 @@ class Replay(TorchDispatchMode):
 
     # Calls.
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        # A composite operator has no schema; its parts come here too. A DataLoader's worker that was
-        # forked has this mode, but not the plan.
-        if not hasattr(function, "_schema") or os.getpid() != self._process:
-            return function(*args, **kwargs)
+    def call(self, function, args, kwargs):
+        """Runs a call below autograd."""
         tensors = tensors_of(args, kwargs)
         if self.state is not State.DEPARTED and not self._demand.paused:
             call = self._next(function, tensors)
             if call is not None:
                 if self.state is State.BETWEEN:
+                    shapes = shapes_of(tensors)
+                    other = self._reshaped(shapes) if shapes != call.shapes else None
+                    if other is not None:
+                        return other(function, args, kwargs)
                     self._begin()
                 return self._planned(call, tensors, args, kwargs)
             if self.state is State.IN_STEP:
@@ -170,7 +175,7 @@ class Replay(TorchDispatchMode):
     def _planned(self, call, tensors, args, kwargs):
         self._at += 1
         if self._more and self._meter.bytes + self._head > self._demand.limit():
-            self._make_room()
+            self._more = self._demand.room(self._head)
         if self._demand.away:
             self._demand.bring([tensor for tensor, number in zip(tensors, call.inputs)
                                 if number is None])
@@ -186,14 +191,6 @@ class Replay(TorchDispatchMode):
             if result is not None:
                 results.extend(result)
         return results or None
-
-    def _make_room(self):
-        """What the plan is through with leaves, where the script still holds it."""
-        for reference in self._ended:
-            if not reference.expired():
-                self._demand.add(torch.UntypedStorage._new_with_weak_ptr(reference.cdata))
-        self._ended.clear()
-        self._more = self._demand.room(self._head)
 
     def _part(self, call, part, args, kwargs):
         bytes_before = self._meter.bytes
@@ -230,7 +227,7 @@ class Replay(TorchDispatchMode):
             storage = self._kept.pop(number)
             del self._number[storage._cdata]
             if number in self._lingering:
-                self._ended.append(StorageWeakRef(storage))
+                self._demand.ended.append(StorageWeakRef(storage))
                 self._more = True
         self._plan.after(part.place)
         self._op = None
@@ -313,6 +310,10 @@ class Replay(TorchDispatchMode):
         self.state = State.BETWEEN
         self._at = 0
         return planned
+
+    def shapes(self):
+        """Those that the step's first call takes."""
+        return self._calls[0].shapes
 
     def counters(self):
         return self._plan.counters()

@@ -43,6 +43,11 @@ def tensors_of(args, kwargs):
     return out
 
 
+def shapes_of(tensors):
+    """What tells steps of one shape from those of another."""
+    return tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+
+
 def bytes_of(tensor):
     return tensor.numel() * tensor.element_size()
 
@@ -189,9 +194,10 @@ class Op:
 class Call:
     """A call below autograd, and the ops that it is in the graph: one for each part of its lists."""
 
-    def __init__(self, function, inputs):
+    def __init__(self, function, inputs, shapes):
         self.function = function
         self.grad = torch.is_grad_enabled()
+        self.shapes = shapes
         self.inputs = inputs  # numbers of the storages of all tensors that it takes; None: no storage
         self.parts = []  # (op or None, numbers of the storages of the tensors that the part returns)
 

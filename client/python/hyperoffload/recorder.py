@@ -25,7 +25,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ._step import (ON_LISTS, Call, Op, Operand, Step, arguments_of, bytes_of, namespace_of,
+from ._step import (ON_LISTS, Call, Op, Operand, Step, arguments_of, bytes_of, namespace_of, shapes_of,
                     storage_of, tensors_in, tensors_of, written_names)
 
 # Calls that change a tensor in place without reading it.
@@ -64,7 +64,7 @@ class _Mode(TorchDispatchMode):
         self._recorder = recorder
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        return self._recorder._call(function, args, kwargs or {})
+        return self._recorder.call(function, args, kwargs or {})
 
 
 class Recorder:
@@ -96,6 +96,18 @@ class Recorder:
     # Entering and leaving a step.
 
     def __enter__(self):
+        self.begin()
+        self._mode = _Mode(self)
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self._mode.__exit__(kind, error, trace)
+        self.end(kind is None)
+        return False
+
+    def begin(self):
+        """Begins a step; its calls are to come to call()."""
         if self._step is not None:
             raise RuntimeError("the recorder is already recording a step")
         self._step = Step(self._device, self._bytes_of)
@@ -112,12 +124,9 @@ class Recorder:
             self._wrap(self._optimizer, "zero_grad", "zero_grad")
             self._wrap(self._optimizer, "step", "optimizer")
         self._watch_modules()
-        self._mode = _Mode(self)
-        self._mode.__enter__()
-        return self
 
-    def __exit__(self, kind, error, trace):
-        self._mode.__exit__(kind, error, trace)
+    def end(self, is_whole):
+        """Ends the step; it is kept if it is whole."""
         for owner, attribute, had_own, original, ours in reversed(self._restore):
             if vars(owner).get(attribute) is not ours:
                 continue  # a scheduler wrapped it again within the step: keep that wrapper
@@ -129,13 +138,12 @@ class Recorder:
         for hook in self._hooks:
             hook.remove()
         step, self._step = self._step, None
-        if kind is None:
+        if is_whole:
             self._read_clocks(step)
             self._steps.append(step)
             self._outside, self._outside_now = self._outside_now, {}
             self._step_ended(step)
         step.release()
-        return False
 
     @staticmethod
     def _bytes_of(memory):
@@ -174,7 +182,8 @@ class Recorder:
             self._outside_count += 1
             reference, name = StorageWeakRef(memory), f"outside.{self._outside_count}"
         elif version == tensor._version and tensor.dtype not in _INDICES:
-            storage.is_frozen, storage.name = True, name
+            storage.is_frozen = True
+        storage.name = name
         self._outside_now[memory._cdata] = (reference, tensor._version, name)
 
     def _wrap(self, owner, attribute, phase):
@@ -222,15 +231,16 @@ class Recorder:
         if self._optimizer is None:
             return
         names = {parameter: name for name, parameter in self._model.named_parameters()}
-        for parameter, state in self._optimizer.state.items():
+        for number, (parameter, state) in enumerate(self._optimizer.state.items()):
             for key, value in state.items() if isinstance(state, dict) else ():
                 if isinstance(value, torch.Tensor):
-                    name = f"{names.get(parameter, 'parameter')}.{key}"
+                    name = f"{names.get(parameter, f'parameter{number}')}.{key}"
                     self._step.mark(value, "OPTIMIZER_STATE", name, True)
 
     # One call.
 
-    def _call(self, function, args, kwargs):
+    def call(self, function, args, kwargs):
+        """Runs a call below autograd, and records it."""
         # The parts of a composite operator come here too. A forked worker records nothing.
         if not hasattr(function, "_schema") or os.getpid() != self._process:
             return function(*args, **kwargs)
@@ -242,7 +252,8 @@ class Recorder:
         operands = self._operands(function, args, kwargs)
         for operand in operands if function.__name__.split(".")[0] in _RESIZES else ():
             operand.storage.resized = True
-        call = Call(function, tuple(self._step.number(tensor) for tensor in tensors_of(args, kwargs)))
+        tensors = tensors_of(args, kwargs)
+        call = Call(function, tuple(map(self._step.number, tensors)), shapes_of(tensors))
         result, duration = self._run(function, args, kwargs)
         if events is not None:
             events[1].record()

@@ -73,8 +73,9 @@ class Script:
                 self.between(self, step)
         return self
 
-    def fit(self, pool, steps, memory="60%"):
-        with hyperoffload.fit(self.model, self.optimizer, device_memory=memory, pool=pool) as self.run:
+    def fit(self, pool, steps, memory="60%", replan="once"):
+        with hyperoffload.fit(self.model, self.optimizer, device_memory=memory, pool=pool,
+                              replan=replan) as self.run:
             self.train(steps)
         return self
 
@@ -163,7 +164,16 @@ class Fit(support.WithDaemon):
         self.assert_same(Script(batch=batch).train(9), ours)
         stats = ours.run.stats()
         self.assertEqual((stats["planned_steps"], stats["departures"]), (5, 2), ours.run.summary())
+        self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
         self.assertIn("fit_test.py:", ours.run.summary())
+
+    def test_a_shape_that_comes_back_gets_a_plan(self):
+        shapes = [8, 8, 8, 5, 8, 5, 5, 8, 5, 5, 8]  # the second 5 is recorded
+        ours = Script(batch=shapes.__getitem__).fit(self.pool, len(shapes), replan="auto")
+        self.assert_same(Script(batch=shapes.__getitem__).train(len(shapes)), ours)
+        stats = ours.run.stats()
+        self.assertEqual((stats["planned_steps"], stats["departures"]), (7, 1), ours.run.summary())
+        self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
 
     def test_an_exception_in_a_step_loses_nothing(self):
         def between(script, step):
@@ -288,7 +298,7 @@ class Fit(support.WithDaemon):
             Script().fit("unix:/nowhere.sock", 3)
         with self.assertRaisesRegex(ValueError, "replan"):
             hyperoffload.fit(script.model, script.optimizer, device_memory="60%", pool=self.pool,
-                             replan="auto")
+                             replan="often")
         with self.assertRaisesRegex(ValueError, "one copy"):
             hyperoffload.fit(script.model, script.optimizer, device_memory="60%", pool=self.pool,
                              copies=2)
