@@ -5,10 +5,7 @@ import functools
 import json
 import os
 import pathlib
-import shutil
 import statistics
-import subprocess
-import tempfile
 import time
 import types
 
@@ -16,16 +13,20 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _library
+from ._analyze import analyze, budget_of
 from ._demand import BYTES_MIN, Demand
 from ._meter import Meter
 from ._replay import Call, Part, Replay, State
 from ._step import bytes_of, storage_of, tensors_of
 from .recorder import Recorder
 
+# What the script holds for at most so many calls after its last use counts until then. What it holds
+# for longer leaves when memory is needed.
+_HELD_CALLS = 32
+# Methods of tensors that read memory without an operator; numpy(), deepcopy and pickle have one.
+_READERS = ("tolist",)
 # Steps that are recorded: the first makes the optimizer's states, the second is as all later ones.
 _RECORDED = 2
-_MEASURED_BYTES = 32 << 20
-_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 class _Recorder(Recorder):
@@ -41,6 +42,7 @@ class _Recorder(Recorder):
     def call(self, function, args, kwargs):
         if self._demand.paused:  # not of the step
             return self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
+        self._step.note_ended()
         return super().call(function, args, kwargs)
 
     def _run(self, function, args, kwargs):
@@ -49,7 +51,8 @@ class _Recorder(Recorder):
 
     def _step_ended(self, step):
         self.present = step.present()
-        self.lingering = step.alive()
+        step.note_ended()
+        self.lingering = step.alive() | step.hold_until_ended(_HELD_CALLS)
         # Other storages that outlive the step, as frozen weights, may leave, too.
         for number, memory in self.present.items():
             storage = step.storages[number]
@@ -73,34 +76,6 @@ class _Mode(TorchDispatchMode):
         if not hasattr(function, "_schema") or os.getpid() != self._process:
             return function(*args, **(kwargs or {}))
         return self.call(function, args, kwargs or {})
-
-
-def _command():
-    """The path of the `hyperoffload` command: HYPEROFFLOAD_COMMAND, or the one on the path."""
-    command = os.environ.get("HYPEROFFLOAD_COMMAND") or shutil.which("hyperoffload")
-    if command is None:
-        raise FileNotFoundError("the command `hyperoffload` is not on the path; set "
-                                "HYPEROFFLOAD_COMMAND to where it is")
-    return command
-
-
-def _budget(device_memory):
-    """Returns what "60%" (of what the step holds plainly), "2GiB" or a number of bytes are of the
-    step's bytes, as a function."""
-    text = str(device_memory).strip()
-    try:
-        if text.endswith("%"):
-            share = float(text[:-1]) / 100
-            return lambda plain_bytes: int(plain_bytes * share)
-        for unit, size in reversed(_UNITS.items()):
-            if text.endswith(unit):
-                size_bytes = int(float(text[:-len(unit)]) * size)
-                return lambda _: size_bytes
-        size_bytes = int(text)
-        return lambda _: size_bytes
-    except ValueError:
-        raise ValueError(f'device_memory is {device_memory!r}; write "60%", "2GiB" or a number of '
-                         "bytes") from None
 
 
 def _movable(present, demand):
@@ -133,7 +108,7 @@ class Run:
         self._is_recording = False
         self._replay = None
         self._plans = {}  # shapes of a step's first call -> Replay; None: no plan can be made
-        self._shapes = None  # of the step that is recorded
+        self._shapes = None  # those of the step that is recorded
         self._seen = set()  # shapes of which a step has departed
         self._pool = None
         self._report = None
@@ -157,6 +132,8 @@ class Run:
             self._show_model()
             self._replace(stack, self._optimizer, "step", self._after_step)
             self._replace(stack, torch, "save", self._while_paused)
+            for method in _READERS:
+                self._replace(stack, torch.Tensor, method, self._with_values)
             if self._replan == "never":
                 self._mode.call = self._on_demand
             else:
@@ -313,7 +290,11 @@ class Run:
         self._graph = graph
         step = recorder.last_step()
         # What the plan does not know stays on the device all the time.
-        schedule = self._analyze(graph, self._limit() - self._fixed_bytes)
+        if self._limit() <= self._fixed_bytes:
+            raise MemoryError(
+                f"the budget of {self._limit()} bytes is below what cannot leave the device")
+        schedule, self._report = analyze(graph, self._limit() - self._fixed_bytes, self._hardware,
+                                         self._pool)
         managed = {storage.number: (int(entry["bytes"]), entry["id"], entry["persistent"])
                    for storage, entry in recorder.kept(graph)}
         last = {}
@@ -343,41 +324,6 @@ class Run:
                 and last[number] == op.place]
         return Part(op.place, outputs, writes, ends)
 
-    def _analyze(self, graph, budget_bytes):
-        if budget_bytes <= 0:
-            raise MemoryError(
-                f"the budget of {self._limit()} bytes is below what cannot leave the device")
-        folder = pathlib.Path(tempfile.mkdtemp(prefix="hyperoffload-"))
-        try:
-            (folder / "graph.json").write_text(json.dumps(graph), encoding="utf-8")
-            hardware = self._hardware
-            if hardware is None:
-                hardware = folder / "hardware.json"
-                hardware.write_text(json.dumps(self._measured(graph)), encoding="utf-8")
-            done = subprocess.run(
-                [_command(), "analyze", str(folder / "graph.json"), "--hardware", str(hardware),
-                 "--device-memory", str(budget_bytes), "--out", str(folder / "step.hos"),
-                 "--report", str(folder / "report.html")],
-                capture_output=True, text=True, check=False)
-            if done.returncode == 3:
-                raise MemoryError(f"the budget cannot be met: {done.stderr.strip()}")
-            if done.returncode != 0:
-                raise RuntimeError(f"hyperoffload analyze failed: {done.stderr.strip()}")
-            self._report = (folder / "report.html").read_text(encoding="utf-8")
-            return (folder / "step.hos").read_bytes()
-        finally:
-            shutil.rmtree(folder)
-
-    def _measured(self, graph):
-        """A hardware description with the measured link to the pool."""
-        put, get = self._pool.measure(_MEASURED_BYTES)
-        total = sum(int(storage["bytes"]) for storage in graph["storages"])
-        link = {"latencyNs": "50000"}
-        return {"name": "measured", "deviceBytes": str(total), "localDdr": {
-            "capacityBytes": str(4 * total),
-            "read": {"bytesPerS": str(int(get)), **link},
-            "write": {"bytesPerS": str(int(put)), **link}}}
-
     def _depart(self, cause):
         if cause not in self._departures:
             print(f"hyperoffload: step {self._steps + 1} departs from the plan: {cause}",
@@ -390,12 +336,25 @@ class Run:
         with self.paused():
             return original(*args, **kwargs)
 
+    def _with_values(self, original, tensor, *args, **kwargs):
+        """A method that reads a tensor's memory: its value is brought first."""
+        tensors = tensors_of((tensor,), None)
+        storages = [storage for storage in map(storage_of, tensors) if storage is not None]
+        if any(storage.nbytes() == 0 and tensor.numel() > 0 for storage in storages):
+            self._leave_step(f"{original.__name__}() of a tensor that is away")
+            self._demand.bring(tensors)
+        return original(tensor, *args, **kwargs)
+
+    def _leave_step(self, cause):
+        if self._replay is not None and self._replay.state is State.IN_STEP:
+            self._replay.depart(cause)
+
     @contextlib.contextmanager
     def paused(self):
-        """Brings all values to the device while the block runs: for exports, and for code that reads
-        memory without PyTorch's operators (numpy(), data_ptr()). The budget does not hold in it."""
-        if self._replay is not None and self._replay.state is State.IN_STEP:
-            self._replay.depart("paused within a step")
+        """Brings all values to the device while the block runs: for exports, and for code that uses
+        memory without PyTorch's operators, as what data_ptr() gave or writes to what numpy() gave.
+        The budget does not hold in it."""
+        self._leave_step("paused within a step")
         self._demand.pause()
         try:
             yield self
@@ -496,4 +455,4 @@ def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None, 
     for parameter in model.parameters():
         if parameter.device.type != "cpu":
             raise ValueError(f"the model is on {parameter.device}; only the CPU is supported")
-    return Run(model, optimizer, _budget(device_memory), pool, replan, hardware)
+    return Run(model, optimizer, budget_of(device_memory), pool, replan, hardware)

@@ -100,6 +100,7 @@ class Replay:
         # The most bytes that one call has added: so much has to be free before one.
         self._head = max(sum(self._bytes[number] for number in part.writes)
                          for call in calls for part in call.parts)
+        self._ended = None  # the op that has run, and of which the plan does not know
         self._op = None  # (part that runs, numbers of storages made for it), until its after()
         self._last_timeline = None  # timeline() when the replay was closed
         self._runtime = demand.runtime
@@ -197,6 +198,7 @@ class Replay:
         if part.place is None:
             result = call.function(*args, **kwargs)
         else:
+            self._end_op()
             self._plan.before(part.place)
             made = [number for number in part.writes
                     if number in self._kept and self._kept[number].nbytes() == 0]
@@ -229,10 +231,17 @@ class Replay:
             if number in self._lingering:
                 self._demand.ended.append(StorageWeakRef(storage))
                 self._more = True
-        self._plan.after(part.place)
         self._op = None
+        self._ended = part.place
         self._head = max(self._head, self._meter.bytes - bytes_before)
         return result
+
+    def _end_op(self):
+        """The plan learns that an op has ended when the next one begins: until then PyTorch may hold
+        its operands, and what the plan brings next has no room."""
+        if self._ended is not None:
+            place, self._ended = self._ended, None
+            self._plan.after(place)
 
     def _name_outputs(self, part, result):
         """Finds the storages that a call has made."""
@@ -273,6 +282,8 @@ class Replay:
         self._departed(f"{cause} ({_where()})")
 
     def _leave(self):
+        if self._op is None:
+            self._end_op()
         self._plan.leave()
         self._demand.reserved = frozenset()
         self.state = State.DEPARTED
@@ -294,6 +305,7 @@ class Replay:
         planned = False
         if self.state is State.IN_STEP:
             if self._at == len(self._calls):
+                self._end_op()
                 self._plan.step_end()
                 self._demand.reserved = frozenset()
                 planned = True

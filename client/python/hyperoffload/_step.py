@@ -156,6 +156,7 @@ class Storage:
         self.extended = False  # a call writes a part of it
         self.is_parameter = False
         self.is_frozen = False  # not of the model, and not written since the last step
+        self.last_call = None  # index of the last call at whose begin it existed, if it ended in the step
         self.taken_bytes = 0  # that calls take of it, views left out
 
     def is_host_data(self):
@@ -212,6 +213,7 @@ class Step:
         self.ops = []
         self.storages = []
         self._known = {}  # address of the storage object -> Storage
+        self._made = set()  # numbers of those that calls of the step have made and that exist
         self._references = []  # while they exist, no other storage gets the same address
 
     def find(self, tensor, name, begins_before):
@@ -228,6 +230,8 @@ class Step:
             self._references.append(StorageWeakRef(memory))
             self._known[memory._cdata] = known
             self.storages.append(known)
+            if not begins_before:
+                self._made.add(known.number)
         known.bytes = max(known.bytes, size)  # resize_() keeps the storage
         return known
 
@@ -252,6 +256,32 @@ class Step:
         return {known.number: torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
                 for reference, known in zip(self._references, self.storages)
                 if known.begins_before and not reference.expired()}
+
+    def note_ended(self):
+        """A call begins: notes which storages have ended since the one before."""
+        for number in [n for n in self._made if self._references[n].expired()]:
+            self._made.discard(number)
+            self.storages[number].last_call = len(self.calls) - 1
+
+    def hold_until_ended(self, calls_max):
+        """Lets storages that the script held after their last use count until they end, as if the last
+        op before had read them. Returns the numbers of those that it held for more calls."""
+        last_use, longer = {}, set()
+        for place, call in enumerate(self.calls):
+            for op in (op for op, _ in call.parts if op is not None):
+                last_use.update((storage.number, place) for storage in op.reads + op.writes)
+        for number, place in last_use.items():
+            storage = self.storages[number]
+            if storage.last_call is None or storage.last_call <= place:
+                continue
+            if storage.last_call - place > calls_max:
+                longer.add(number)
+                continue
+            held = [op for call in self.calls[place + 1:storage.last_call + 1]
+                    for op, _ in call.parts if op is not None]
+            if held and storage not in held[-1].reads:
+                held[-1].reads.append(storage)
+        return longer
 
     def alive(self):
         """Returns the numbers of the alias sets that exist now."""

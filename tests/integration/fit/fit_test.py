@@ -4,8 +4,10 @@ Usage: see support.py.
 """
 
 import contextlib
+import copy
 import io
 import json
+import pickle
 import unittest
 
 import support  # first: it finds PyTorch and the package
@@ -142,6 +144,23 @@ class Fit(support.WithDaemon):
                 script.seen.append(part.double().sum().item())
 
         self.assert_same(Script(between).train(9), Script(between).fit(self.pool, 9))
+
+    def test_methods_that_read_memory_find_the_values(self):
+        def between(script, step):
+            if step > 1:
+                read = [lambda value: copy.deepcopy(value).sum().item(),
+                        lambda value: pickle.loads(pickle.dumps(value)).sum().item(),
+                        lambda value: sum(value.flatten().tolist() if value.dim() != 2
+                                          else map(sum, value.tolist())),
+                        lambda value: value.numpy().sum().item()][step % 4]
+                script.seen += [read(value) for state in script.optimizer.state.values()
+                                for value in state.values()]
+
+        deepcopy, plain = torch.Tensor.__deepcopy__, Script(between).train(8)
+        ours = Script(between).fit(self.pool, 8)
+        self.assert_same(plain, ours)
+        self.assertIs(torch.Tensor.__deepcopy__, deepcopy)
+        self.assertNotIn("numpy", vars(torch.Tensor))
 
     def test_values_written_between_steps(self):
         def between(script, step):

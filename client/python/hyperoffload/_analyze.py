@@ -1,0 +1,75 @@
+"""Makes a schedule of a graph with the command `hyperoffload analyze`."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+_MEASURED_BYTES = 32 << 20
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def budget_of(device_memory):
+    """Returns what "60%" (of what the step holds plainly), "2GiB" or a number of bytes are of the
+    step's bytes, as a function."""
+    text = str(device_memory).strip()
+    try:
+        if text.endswith("%"):
+            share = float(text[:-1]) / 100
+            return lambda plain_bytes: int(plain_bytes * share)
+        for unit, size in reversed(_UNITS.items()):
+            if text.endswith(unit):
+                size_bytes = int(float(text[:-len(unit)]) * size)
+                return lambda _: size_bytes
+        size_bytes = int(text)
+        return lambda _: size_bytes
+    except ValueError:
+        raise ValueError(f'device_memory is {device_memory!r}; write "60%", "2GiB" or a number of '
+                         "bytes") from None
+
+
+def _command():
+    """The path of the `hyperoffload` command: HYPEROFFLOAD_COMMAND, or the one on the path."""
+    command = os.environ.get("HYPEROFFLOAD_COMMAND") or shutil.which("hyperoffload")
+    if command is None:
+        raise FileNotFoundError("the command `hyperoffload` is not on the path; set "
+                                "HYPEROFFLOAD_COMMAND to where it is")
+    return command
+
+
+def analyze(graph, budget_bytes, hardware, pool):
+    """Returns (the schedule's bytes, the report's page) of a graph within `budget_bytes` of device memory.
+
+    hardware: path of a hardware file; None: the link to the pool is measured. Raises MemoryError where
+    the budget cannot be met, RuntimeError where the command fails otherwise.
+    """
+    with tempfile.TemporaryDirectory(prefix="hyperoffload-") as name:
+        folder = pathlib.Path(name)
+        (folder / "graph.json").write_text(json.dumps(graph), encoding="utf-8")
+        if hardware is None:
+            hardware = folder / "hardware.json"
+            hardware.write_text(json.dumps(_measured(graph, pool)), encoding="utf-8")
+        done = subprocess.run(
+            [_command(), "analyze", str(folder / "graph.json"), "--hardware", str(hardware),
+             "--device-memory", str(budget_bytes), "--out", str(folder / "step.hos"),
+             "--report", str(folder / "report.html")],
+            capture_output=True, text=True, check=False)
+        if done.returncode == 3:
+            raise MemoryError(f"the budget cannot be met: {done.stderr.strip()}")
+        if done.returncode != 0:
+            raise RuntimeError(f"hyperoffload analyze failed: {done.stderr.strip()}")
+        return ((folder / "step.hos").read_bytes(),
+                (folder / "report.html").read_text(encoding="utf-8"))
+
+
+def _measured(graph, pool):
+    """A hardware description with the measured link to the pool."""
+    put, get = pool.measure(_MEASURED_BYTES)
+    total = sum(int(storage["bytes"]) for storage in graph["storages"])
+    link = {"latencyNs": "50000"}
+    return {"name": "measured", "deviceBytes": str(total), "localDdr": {
+        "capacityBytes": str(4 * total),
+        "read": {"bytesPerS": str(int(get)), **link},
+        "write": {"bytesPerS": str(int(put)), **link}}}
