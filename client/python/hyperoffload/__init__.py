@@ -1,4 +1,44 @@
-"""HyperOffload for PyTorch: training under a device memory budget, and recording of steps."""
+"""HyperOffload for PyTorch: training within a device memory budget, and recording of steps.
+
+Train within a budget. Start a daemon (`hyperoffloadd`) on a machine with memory to lend, then:
+
+    import hyperoffload
+
+    with hyperoffload.fit(model, optimizer, device_memory="60%",
+                          pool="unix:/run/hyperoffload/control.sock") as run:
+        train()             # unmodified; a step ends with optimizer.step()
+    print(run.summary())
+
+The losses are those of the plain run, bit for bit. Tensors that the next operators do not need are
+in the pool: their storages have 0 bytes until they come back. So all of PyTorch works on them, but
+code that uses a pointer from data_ptr(), or writes to memory that it shares with numpy, does so in
+
+    with run.paused():      # all values are on the device
+        export(model)
+
+See what happens:
+
+    run.summary()           # peak, median step, time that it waited, steps that left the plan and why
+    run.stats()             # the same as a dict
+    run.report("r.html")    # the plan: what is on the device when
+    run.trace("t.json")     # the last step, for chrome://tracing and Perfetto
+
+A step that differs from the recorded one is not an error: it runs without the plan, within the
+budget, and is slower. The first of each cause is printed with the script's line. Where a few shapes
+take turns, replan="auto" makes a plan for each. A budget that cannot be met raises MemoryError when
+the second step ends, and names the op that needs more.
+
+Plan without running:
+
+    recorder = hyperoffload.Recorder(model, optimizer)
+    for batch in batches[:3]:
+        with recorder:
+            step(batch)
+    recorder.write("graph.json")    # hyperoffload analyze graph.json --device-memory 60% ...
+
+Environment: HYPEROFFLOAD_LIBRARY is the path of libhyperoffload.so.0, HYPEROFFLOAD_COMMAND that of
+the command `hyperoffload`, where the loader and the path do not find them.
+"""
 
 from ._fit import Run, fit
 from ._library import Error

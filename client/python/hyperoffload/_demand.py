@@ -253,6 +253,18 @@ class Demand:
                 self.meter.see(storage)
                 if storage._cdata not in self._loose:
                     self.fixed.see(storage)
+        self.wrote(function, args, kwargs)
+        for tensor, _ in tensors_in(result):
+            storage = storage_of(tensor)
+            if storage is None or storage._cdata in used:
+                continue
+            if tensor.device.type != "cpu" or self.add(storage) is None:
+                self.fixed.see(storage)
+        if self.meter.bytes > self.limit():
+            self.room(0)
+
+    def wrote(self, function, args, kwargs):
+        """What homes hold of a call's results in place is out of date."""
         for tensor in written_in(function, args, kwargs):
             storage = storage_of(tensor)
             loose = self._loose.get(storage._cdata) if storage is not None else None
@@ -263,14 +275,6 @@ class Demand:
                 loose.bytes = storage.nbytes()
             if loose.held is not None:
                 self.adopt(loose.held, storage)
-        for tensor, _ in tensors_in(result):
-            storage = storage_of(tensor)
-            if storage is None or storage._cdata in used:
-                continue
-            if tensor.device.type != "cpu" or self.add(storage) is None:
-                self.fixed.see(storage)
-        if self.meter.bytes > self.limit():
-            self.room(0)
 
     # All of them.
 

@@ -75,6 +75,9 @@ class _Mode(TorchDispatchMode):
         # forked has this mode, but not the plan.
         if not hasattr(function, "_schema") or os.getpid() != self._process:
             return function(*args, **(kwargs or {}))
+        if function is torch.ops.aten.detach.default and isinstance(args[0], (int, float)):
+            # Hooks of saved tensors: PyTorch 1.13 hands over a number where a tensor holds one.
+            return torch.tensor(args[0], dtype=torch.float64)
         return self.call(function, args, kwargs or {})
 
 
@@ -316,13 +319,15 @@ class Run:
     @classmethod
     def _part_of(cls, op, outputs, managed, last):
         outputs = cls._managed(outputs, managed)
+        others = op is not None and any(s.begins_before and s.number not in managed
+                                        for s in op.writes)
         if op is None or op.place is None:
-            return Part(None, outputs, (), ())
+            return Part(None, outputs, (), (), others)
         writes = [s.number for s in op.writes if s.number in managed]
         used = dict.fromkeys(s.number for s in op.reads + op.writes)
         ends = [number for number in used if number in managed and not managed[number][2]
                 and last[number] == op.place]
-        return Part(op.place, outputs, writes, ends)
+        return Part(op.place, outputs, writes, ends, others)
 
     def _depart(self, cause):
         if cause not in self._departures:

@@ -36,11 +36,12 @@ class Part:
 
     place: its position in the plan; None: the plan has none. outputs: numbers of the storages of the
     tensors that it returns. writes: numbers of managed storages that it writes. ends: numbers of those
-    that nothing in the step needs afterwards.
+    that nothing in the step needs afterwards. others: whether it writes storages that are not managed.
     """
 
-    def __init__(self, place, outputs, writes, ends):
+    def __init__(self, place, outputs, writes, ends, others):
         self.place, self.outputs, self.writes, self.ends = place, outputs, writes, ends
+        self.others = others
 
 
 class Call:
@@ -217,6 +218,8 @@ class Replay:
         except _Other:
             self.depart(f"{call.function} returned other storages than recorded")
             return result
+        if part.others:
+            self._demand.wrote(call.function, args, kwargs)
         if part.place is None:
             return result
         placed = self._demand.placed

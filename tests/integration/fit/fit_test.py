@@ -5,6 +5,7 @@ Usage: see support.py.
 
 import contextlib
 import copy
+import functools
 import io
 import json
 import pickle
@@ -12,6 +13,7 @@ import unittest
 
 import support  # first: it finds PyTorch and the package
 import torch
+import torch.utils.checkpoint
 
 import hyperoffload
 
@@ -59,12 +61,14 @@ class Script:
         self.run = None
         self.seen = []
 
+    def loss(self, step):
+        tokens = torch.randint(0, WORDS, (self.batch(step), LENGTH))
+        return torch.nn.functional.cross_entropy(self.model(tokens).view(-1, WORDS),
+                                                 torch.roll(tokens, -1, 1).view(-1))
+
     def train(self, steps):
         for step in range(steps):
-            tokens = torch.randint(0, WORDS, (self.batch(step), LENGTH))
-            out = self.model(tokens)
-            loss = torch.nn.functional.cross_entropy(out.view(-1, WORDS),
-                                                     torch.roll(tokens, -1, 1).view(-1))
+            loss = self.loss(step)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -80,6 +84,48 @@ class Script:
                               replan=replan) as self.run:
             self.train(steps)
         return self
+
+
+class Autocast(Script):
+    def loss(self, step):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().loss(step)
+
+
+class Accumulating(Script):
+    """The gradients of two more parts of the batch come to those of the last."""
+
+    def loss(self, step):
+        loss = super().loss(step)
+        self.optimizer.zero_grad(set_to_none=True)
+        for _ in range(2):
+            super().loss(step).backward()
+        self.optimizer.zero_grad = lambda set_to_none: delattr(self.optimizer, "zero_grad")
+        return loss
+
+
+class Checkpointing(Script):
+    def __init__(self, reentrant):
+        super().__init__()
+        for block in self.model.blocks:
+            block.forward = functools.partial(torch.utils.checkpoint.checkpoint, block.forward,
+                                              use_reentrant=reentrant)
+
+
+class Averaging(Script):
+    """Keeps a moving average of the model, and tied weights in it."""
+
+    def __init__(self):
+        super().__init__(self.average)
+        self.model.head.weight = self.model.table.weight
+        self.mean = copy.deepcopy(self.model)
+
+    def average(self, _, step):
+        with torch.no_grad():
+            for mean, value in zip(self.mean.parameters(), self.model.parameters()):
+                mean.mul_(0.9).add_(value, alpha=0.1)
+        if step == 4:
+            self.seen += [value.sum().item() for value in self.mean.parameters()]
 
 
 class Fit(support.WithDaemon):
@@ -128,6 +174,16 @@ class Fit(support.WithDaemon):
             ours.train(4)
         self.assert_same(plain, ours)
         self.assertLessEqual(run.stats()["peak_allocated_bytes"], 1.02 * 2.5 * 2**20)
+
+    def test_ways_to_train(self):
+        for make in (Autocast, Accumulating, Averaging, lambda: Checkpointing(True),
+                     lambda: Checkpointing(False)):
+            with self.subTest(type(make()).__name__):
+                ours = make().fit(self.pool, 5)
+                self.assert_same(make().train(5), ours)
+                stats = ours.run.stats()
+                self.assertEqual(stats["planned_steps"], 3, ours.run.summary())
+                self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
 
     def test_evaluation_and_checkpoints_between_steps(self):
         def between(script, step):
