@@ -12,6 +12,7 @@
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/margin.hpp"
 #include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/sweep_context.hpp"
 #include "tools/report/memory_sweep.hpp"
 
 namespace ho::cli {
@@ -24,11 +25,12 @@ constexpr double kRangeStepPercent = 10;
 
 struct Arguments {
   std::string graph;
-  std::string hardware;
   std::string device_memory = "100%..20%";
   std::string bandwidth = "1,1/2,1/4,1/8";
   std::string report;
-  std::uint32_t ranks_per_node = 1;
+  bool longest_context = false;
+  /// What both kinds of sweep use: files of hardware, ranks per node.
+  ContextArguments context;
 };
 
 std::vector<std::string> split(const std::string& text) {
@@ -155,14 +157,22 @@ std::string to_text(const analyzer::Sweep& sweep, Format format) {
 }
 
 int run(Console& console, const Arguments& args) {
-  if (const auto apart = check_files({{args.graph, args.hardware}, {args.report}}); !apart) {
+  if (args.longest_context) return sweep_context(console, args.context);
+  if (args.graph.empty()) {
+    return console.refuse(Error(Errc::kInvalidArgument, "GRAPH is required, or --context"));
+  }
+  if (args.context.hardware.size() > 1) {
+    return console.refuse(Error(Errc::kInvalidArgument, "one --hardware, except with --context"));
+  }
+  if (const auto apart = check_files({{args.graph, args.context.hardware.front()}, {args.report}});
+      !apart) {
     return console.refuse(apart.error());
   }
   auto graph = read_graph_file(args.graph);
   if (!graph) return console.refuse(graph.error());
-  auto node = read_hardware_file(args.hardware);
+  auto node = read_hardware_file(args.context.hardware.front());
   if (!node) return console.refuse(node.error());
-  const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
+  const Hardware hardware = analyzer::for_rank(*std::move(node), args.context.ranks_per_node);
   auto budgets = parse_memory(args.device_memory, analyzer::peak_unmanaged_bytes(*graph));
   if (!budgets) return console.refuse(budgets.error());
   auto factors = parse_bandwidth(args.bandwidth);
@@ -191,10 +201,11 @@ void add_sweep(Program& program) {
       program.add(program.root(), "sweep",
                   "Step time over memory and bandwidth, beside the bound and unplanned policies",
                   [args](Console& console) { return run(console, *args); });
-  command.add_option("GRAPH", args->graph, "the step's graph: .json, .textproto or .pb")
-      ->required();
-  command.add_option("--hardware", args->hardware, "the machine: .json, .textproto or .pb")
+  CLI::Option* const graph =
+      command.add_option("GRAPH", args->graph, "the step's graph: .json, .textproto or .pb");
+  command.add_option("--hardware", args->context.hardware, "the machine: .json, .textproto or .pb")
       ->type_name("FILE")
+      ->allow_extra_args(false)
       ->required();
   command
       .add_option("--device-memory", args->device_memory,
@@ -204,12 +215,22 @@ void add_sweep(Program& program) {
   command.add_option("--bandwidth", args->bandwidth, "factors on the bandwidths of all links")
       ->type_name("LIST")
       ->capture_default_str();
-  add_ranks_per_node(command, args->ranks_per_node);
+  add_ranks_per_node(command, args->context.ranks_per_node);
   command.add_option("--report", args->report, "also write a page for a browser")
       ->type_name("FILE");
+  CLI::Option* const context = command.add_flag(
+      "--context", args->longest_context,
+      "instead of a graph: the longest context of the model described by the options of "
+      "`hyperoffload model llama-like`, on each --hardware");
+  context->excludes(graph);
+  for (CLI::Option* const option : add_model_options(command, args->context.words)) {
+    option->group("With --context")->needs(context);
+    if (option->get_name() == "--phase") context->needs(option);
+  }
   set_manual(command, {"",
                        {"hyperoffload sweep step.json --hardware hw.json \\",
-                        "    --device-memory 100%..20% --bandwidth 1,1/2 --report sweep.html"},
+                        "    --device-memory 100%..20% --bandwidth 1,1/2 --report sweep.html",
+                        "hyperoffload sweep --context --phase prefill --hardware hw.json"},
                        {{kExitDone, "swept; points at which no plan fits say so"}}});
 }
 

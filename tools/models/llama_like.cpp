@@ -72,9 +72,13 @@ Result<Graph> llama_like(LlamaLike model) {
   }
   if (model.chunk_tokens == 0) model.chunk_tokens = model.context;
   if (model.block_tokens == 0) {
-    constexpr std::uint64_t kBlocks = 8;
-    model.block_tokens =
-        model.phase == Phase::kPrefill ? model.chunk_tokens : ceil_div(model.context, kBlocks);
+    // Attention is one op per block, so their number is bounded.
+    constexpr std::uint64_t kDecodeBlocks = 8;
+    constexpr std::uint64_t kPrefillBlocks = 32;
+    const std::uint64_t chunks = ceil_div(model.context, model.chunk_tokens);
+    model.block_tokens = model.phase == Phase::kPrefill
+                             ? product({model.chunk_tokens, ceil_div(chunks, kPrefillBlocks)})
+                             : ceil_div(model.context, kDecodeBlocks);
   }
   constexpr std::uint64_t kBlocksMax = 4'000'000;
   if (product({model.layers, model.groups, ceil_div(model.context, model.block_tokens)}) >

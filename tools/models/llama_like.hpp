@@ -31,7 +31,8 @@ struct LlamaLike {
   std::uint64_t element_bytes = 2;
 
   /// Tokens of one KV block, the unit that moves; a layer's blocks hold the sequences of a group
-  /// side by side. 0: the chunk in prefill, an eighth of the context in decode.
+  /// side by side. 0: as many whole chunks as make at most 32 blocks in prefill, an
+  /// eighth of the context in decode.
   std::uint64_t block_tokens = 0;
   /// Prefill: tokens of each pass through the layers. 0: the whole context in one pass.
   std::uint64_t chunk_tokens = 0;

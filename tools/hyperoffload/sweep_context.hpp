@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/cli/console.hpp"
+#include "tools/hyperoffload/model_options.hpp"
+
+namespace ho::cli {
+
+/// `hyperoffload sweep --context`.
+struct ContextArguments {
+  ModelWords words;
+  std::vector<std::string> hardware;  ///< files
+  double overhead_max = 0.02;
+  std::uint32_t ranks_per_node = 1;
+};
+
+/// Prints the longest context on each machine, with everything on the device and by plan.
+int sweep_context(Console& console, const ContextArguments& args);
+
+}  // namespace ho::cli
