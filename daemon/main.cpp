@@ -27,7 +27,7 @@ void hold_signals() {
   pthread_sigmask(SIG_BLOCK, &held, nullptr);
 }
 
-/// As many descriptors as the system allows without asking: a session over `ofi` takes some ten.
+/// As many descriptors as the system allows without asking: every connection takes one.
 void allow_descriptors() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
@@ -44,7 +44,7 @@ ho::Result<ho::DaemonConfig> checked_config(const std::string& file) {
   if (const auto shares = ho::daemon::check_numa(*config, *pages); !shares) {
     return config->at_field("numa", shares.error());
   }
-  if (const auto mistake = ho::daemon::find_ofi_mistake(*config)) {
+  if (const auto mistake = ho::daemon::find_rail_mistake(*config)) {
     return mistake->error.at(file + ":" + std::to_string(mistake->line));
   }
   return config;

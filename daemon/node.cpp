@@ -59,12 +59,12 @@ std::uint64_t random_number() {
   return value;
 }
 
-/// Sessions that half of this process's descriptors are enough for: each takes some 14 a rail, with
-/// its job connected.
+/// Sessions that half of this process's descriptors are enough for: each takes two a rail of `tcp`,
+/// unless its job asks for more connections.
 std::size_t sessions_for_descriptors(std::size_t rails) {
   rlimit limit{};
   if (rails == 0 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return SIZE_MAX;
-  return std::max<std::size_t>(limit.rlim_cur / 2 / (14 * rails), 16);
+  return std::max<std::size_t>(limit.rlim_cur / 2 / (2 * rails), 16);
 }
 
 /// The NUMA shares that memory can be divided by. A system that forbids placing memory, as
@@ -94,7 +94,7 @@ Pool::Options pool_options(const DaemonConfig& config, std::vector<NumaShare> sh
   options.segment_bytes = config.segment_bytes;
   options.lease = config.lease;
   options.sessions_max =
-      std::min(options.sessions_max, sessions_for_descriptors(config.ofi.size()));
+      std::min(options.sessions_max, sessions_for_descriptors(config.tcp.size()));
   return options;
 }
 

@@ -29,8 +29,8 @@ struct ConfigMistake {
   Error error;   ///< its context begins with the field
 };
 
-/// Looks for each rail whether libfabric has the provider and domain, and this machine the
-/// interface or address. Opens and binds nothing that stays.
-[[nodiscard]] std::optional<ConfigMistake> find_ofi_mistake(const DaemonConfig& config);
+/// Looks for each rail of tcp and ofi whether this machine has the interface or address, and
+/// libfabric the provider and domain. Opens and binds nothing that stays.
+[[nodiscard]] std::optional<ConfigMistake> find_rail_mistake(const DaemonConfig& config);
 
 }  // namespace ho::daemon

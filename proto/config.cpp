@@ -1,25 +1,19 @@
 #include "proto/config.hpp"
 
-#include <arpa/inet.h>
 #include <config.pb.h>
-#include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <bit>
-#include <cctype>
 #include <cerrno>
-#include <climits>
 #include <fstream>
 #include <set>
-#include <sstream>
-#include <string_view>
 
-#include "common/transport/driver_names.hpp"
+#include "proto/config_errors.hpp"
 #include "proto/config_fields.hpp"
+#include "proto/config_network.hpp"
 #include "proto/control_address.hpp"
 
 namespace ho {
@@ -30,104 +24,7 @@ namespace pb = hyperoffload::v1;
 using google::protobuf::TextFormat;
 
 constexpr int kFlashPathsMax = 64;
-constexpr int kOfiRailsMax = 8;  // the limit of the driver
 constexpr std::size_t kConfigBytesMax = kMiB;
-
-std::vector<std::string> split_lines(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
-
-/// Collects the parser's errors, each with the name of the field that it was reading.
-class Complaints final : public google::protobuf::io::ErrorCollector {
- public:
-  Complaints(const std::string& file, const std::string& text)
-      : file_(file), lines_(split_lines(text)) {}
-
-  void AddError(int line, int column, const std::string& message) override {
-    add(line, field_on(line, column), message);
-  }
-
-  /// `line` counts from 0; -1 if the field is not in the file.
-  void add(int line, const std::string& field, const std::string& message) {
-    if (!text_.empty()) text_ += '\n';
-    text_ += file_;
-    if (line >= 0) text_ += ":" + std::to_string(line + 1);
-    text_ += ": ";
-    if (!field.empty()) text_ += field + ": ";
-    text_ += message;
-  }
-  [[nodiscard]] bool any() const { return !text_.empty(); }
-  [[nodiscard]] const std::string& text() const { return text_; }
-
- private:
-  /// The last name before the column; on an earlier line if this line has none.
-  [[nodiscard]] std::string field_on(int line, int column) const {
-    for (; line >= 0; --line, column = INT_MAX) {
-      if (static_cast<std::size_t>(line) >= lines_.size()) return {};
-      const std::string& text = lines_[static_cast<std::size_t>(line)];
-      const std::string name =
-          last_name(text.substr(0, static_cast<std::size_t>(std::max(column, 0))));
-      if (!name.empty()) return name;
-    }
-    return {};
-  }
-
-  static std::string last_name(const std::string& head) {
-    std::string found;
-    std::string word;
-    char quote = 0;
-    for (const char c : head + " ") {
-      if (c == '#' && quote == 0) break;
-      if (quote != 0 || c == '"' || c == '\'') {
-        quote = quote == 0 ? c : (c == quote ? '\0' : quote);
-      } else if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_') {
-        word += c;
-        continue;
-      }
-      if (!word.empty() && std::isdigit(static_cast<unsigned char>(word.front())) == 0) {
-        found = word;
-      }
-      word.clear();
-    }
-    return found;
-  }
-
-  const std::string& file_;
-  const std::vector<std::string> lines_;
-  std::string text_;
-};
-
-bool is_loopback(const std::string& host) {
-  if (host == "localhost") return true;
-  in_addr v4{};
-  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24U) == 127;
-  in6_addr v6{};
-  return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
-}
-
-bool is_numeric(const std::string& host) {
-  std::array<unsigned char, sizeof(in6_addr)> parsed{};
-  return ::inet_pton(AF_INET, host.c_str(), parsed.data()) == 1 ||
-         ::inet_pton(AF_INET6, host.c_str(), parsed.data()) == 1;
-}
-
-/// True for a numeric address that stands for "any address".
-bool is_wildcard(const std::string& host) {
-  in_addr v4{};
-  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return v4.s_addr == htonl(INADDR_ANY);
-  in6_addr v6{};
-  return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6);
-}
-
-/// The providers of libfabric whose addresses are IP addresses on every machine. An empty name
-/// means the provider for TCP.
-bool has_ip_addresses(const std::string& provider) {
-  const std::string core = provider.substr(0, provider.find(';'));
-  return core.empty() || core == "net" || core == "tcp" || core == "sockets" || core == "udp";
-}
 
 std::string sized(std::uint64_t bytes) {
   return std::to_string(bytes) + " (" + format_bytes(bytes) + ")";
@@ -136,7 +33,7 @@ std::string sized(std::uint64_t bytes) {
 /// Converts the parsed message to a DaemonConfig and reports errors per field.
 class Checker {
  public:
-  Checker(const pb::DaemonConfig& from, const TextFormat::ParseInfoTree& lines, Complaints& out)
+  Checker(const pb::DaemonConfig& from, const TextFormat::ParseInfoTree& lines, ConfigErrors& out)
       : from_(from), lines_(lines), out_(out) {}
 
   DaemonConfig run() {
@@ -144,7 +41,8 @@ class Checker {
     identity();
     memory();
     numa();
-    listening();
+    control_socket();
+    check_network_config(from_, lines_, out_, config_);
     times();
     others();
     flash();
@@ -219,8 +117,7 @@ class Checker {
     }
   }
 
-  void listening() {
-    config_.insecure = from_.insecure();
+  void control_socket() {
     if (!from_.unix_socket().empty()) config_.unix_socket = from_.unix_socket();
     const std::size_t path_bytes_max = sizeof(sockaddr_un::sun_path) - 1;
     if (config_.unix_socket.front() != '/') {
@@ -228,140 +125,6 @@ class Checker {
     } else if (config_.unix_socket.size() > path_bytes_max) {
       complain("unix_socket", "longer than " + std::to_string(path_bytes_max) + " bytes");
     }
-    if (!from_.tcp_listen().empty()) {
-      const auto address = ControlAddress::parse("tcp:" + from_.tcp_listen());
-      if (!address) {
-        complain("tcp_listen", address.error().context());
-      } else if (!config_.insecure && !is_loopback(address->host)) {
-        complain("tcp_listen", address->host +
-                                   " is not a loopback address, and control is not encrypted yet; "
-                                   "set insecure: true to allow it");
-      } else {
-        config_.tcp_listen = TcpListen{address->host, address->port};
-      }
-    }
-    for (int rail = 0; rail < from_.ofi_size(); ++rail) ofi(rail);
-    if (from_.ofi_size() > kOfiRailsMax) {
-      complain("ofi", "more than " + std::to_string(kOfiRailsMax) + " rails");
-    }
-    if (from_.has_ucx()) ucx();
-    transport();
-  }
-
-  void ucx() {
-    UcxSettings settings{from_.ucx().devices(), "rc", from_.ucx().module(),
-                         from_.ucx().allow_emulation()};
-    if (!from_.ucx().transports().empty()) settings.transports = from_.ucx().transports();
-    const std::string& names = settings.transports;
-    if (!settings.module.empty() && settings.module.front() != '/') {
-      complain("ucx", "module: \"" + settings.module + "\" is not an absolute path");
-    } else if (!settings.allow_emulation && names != "rc" && names != "dc" && names != "rc,dc") {
-      complain("ucx", "transports: \"" + names + "\" is not one of rc, dc and rc,dc, which " +
-                          "access memory without the peer's CPU (allow_emulation: true allows " +
-                          "others, for experiments)");
-    } else if (!config_.insecure) {
-      complain("ucx", "transfers over RDMA are not encrypted; set insecure: true to allow them");
-    }
-    config_.ucx = settings;
-  }
-
-  /// A field of an `ofi` block.
-  [[nodiscard]] Located located(int rail, const std::string& field, const std::string& text) const {
-    const auto* block = pb::DaemonConfig::descriptor()->FindFieldByName("ofi");
-    const auto* inside = lines_.GetTreeForNested(block, rail);
-    const int line =
-        inside == nullptr
-            ? -1
-            : inside->GetLocation(pb::OfiConfig::descriptor()->FindFieldByName(field), -1).line;
-    return {text, (line >= 0 ? line : lines_.GetLocation(block, rail).line) + 1};
-  }
-  void complain_of_ofi(const std::string& field, const Located& where, const std::string& message) {
-    out_.add(where.line - 1, "ofi", field + ": " + message);
-  }
-
-  void ofi(int rail) {
-    const pb::OfiConfig& from = from_.ofi(rail);
-    const std::string usual = config_.ofi.empty() ? "" : config_.ofi.front().provider.text;
-    OfiSettings settings{
-        located(rail, "provider", from.provider().empty() ? usual : from.provider()),
-        located(rail, "domain", from.domain()), located(rail, "interface", from.interface()),
-        located(rail, "address", from.address())};
-    const std::string& provider = settings.provider.text;
-    std::string& address = settings.address.text;
-    if (!settings.interface.text.empty()) {
-      if (!address.empty()) {
-        complain_of_ofi("address", settings.address, "set address or interface, not both");
-      } else if (!config_.insecure && settings.interface.text != "lo") {
-        complain_of_ofi("interface", settings.interface,
-                        settings.interface.text +
-                            " is not the loopback interface, and transfers are not encrypted; set "
-                            "insecure: true to allow it");
-      }
-    } else if (address.empty() && has_ip_addresses(provider)) {
-      address = "127.0.0.1";
-    } else if (address.empty() && provider != "shm" && !config_.insecure) {
-      complain_of_ofi(
-          "provider", settings.provider,
-          "transfers over " + provider + " are not encrypted; set insecure: true to allow them");
-    } else if (!address.empty()) {
-      ofi_address(settings.address);
-    }
-    ofi_beside_others(settings);
-    config_.ofi.push_back(std::move(settings));
-  }
-
-  void ofi_beside_others(const OfiSettings& rail) {
-    for (const OfiSettings& other : config_.ofi) {
-      if (rail.provider.text != other.provider.text) {
-        const auto called = [](const std::string& name) { return name.empty() ? "none" : name; };
-        complain_of_ofi("provider", rail.provider,
-                        called(rail.provider.text) + " and " + called(other.provider.text) +
-                            " in line " + std::to_string(other.provider.line) +
-                            "; all rails need the same provider");
-        return;
-      }
-      const bool same = rail.address.text == other.address.text &&
-                        rail.interface.text == other.interface.text &&
-                        rail.domain.text == other.domain.text;
-      if (!same) continue;
-      const bool named = !rail.interface.text.empty();
-      complain_of_ofi(named ? "interface" : "address", named ? rail.interface : rail.address,
-                      "the same rail as in line " +
-                          std::to_string(named ? other.interface.line : other.address.line) +
-                          "; each rail needs its own address");
-      return;
-    }
-  }
-
-  void ofi_address(const Located& address) {
-    if (!is_numeric(address.text)) {
-      complain_of_ofi("address", address, "\"" + address.text + "\" is not a numeric IP address");
-    } else if (is_wildcard(address.text)) {
-      complain_of_ofi(
-          "address", address,
-          address.text + " is not an address that peers can connect to; set the one that they use");
-    } else if (!config_.insecure && !is_loopback(address.text)) {
-      complain_of_ofi("address", address,
-                      address.text +
-                          " is not a loopback address, and transfers are not encrypted; "
-                          "set insecure: true to allow it");
-    }
-  }
-
-  void transport() {
-    if (from_.transport().empty() || from_.transport() == "auto") return;
-    auto names = transport::parse_driver_names(from_.transport());
-    if (!names) {
-      complain("transport", names.error().context());
-      return;
-    }
-    for (const std::string& name : *names) {
-      const bool missing =
-          (name == "ofi" && from_.ofi_size() == 0) || (name == "ucx" && !from_.has_ucx());
-      if (missing)
-        complain("transport", name + " is listed, but the block is missing: " + name + " { }");
-    }
-    config_.transport = std::move(*names);
   }
 
   void times() {
@@ -448,7 +211,7 @@ class Checker {
 
   const pb::DaemonConfig& from_;
   const TextFormat::ParseInfoTree& lines_;
-  Complaints& out_;
+  ConfigErrors& out_;
   DaemonConfig config_;
 };
 
@@ -459,18 +222,18 @@ Result<DaemonConfig> parse_daemon_config(const std::string& text, const std::str
     return Error(Errc::kInvalidArgument,
                  file + ": larger than 1 MiB, the limit for a configuration");
   }
-  Complaints complaints(file, text);
+  ConfigErrors errors(file, text);
   TextFormat::ParseInfoTree lines;
   TextFormat::Parser parser;
-  parser.RecordErrorsTo(&complaints);
+  parser.RecordErrorsTo(&errors);
   parser.WriteLocationsTo(&lines);
   pb::DaemonConfig message;
   const bool parsed = parser.ParseFromString(text, &message);
-  if (!parsed && !complaints.any()) complaints.add(-1, "", "not protobuf text");
-  if (complaints.any()) return Error(Errc::kInvalidArgument, complaints.text());
-  DaemonConfig config = Checker(message, lines, complaints).run();
+  if (!parsed && !errors.any()) errors.add(-1, "", "not protobuf text");
+  if (errors.any()) return Error(Errc::kInvalidArgument, errors.text());
+  DaemonConfig config = Checker(message, lines, errors).run();
   config.file = file;
-  if (complaints.any()) return Error(Errc::kInvalidArgument, complaints.text());
+  if (errors.any()) return Error(Errc::kInvalidArgument, errors.text());
   return config;
 }
 

@@ -28,12 +28,20 @@ struct ConfigField {
   std::string value;  ///< as text, for comparisons
 };
 
+/// One rail of the `tcp` driver.
+struct TcpSettings {
+  Located interface;  ///< empty: by address
+  Located address;    ///< numeric; empty: by interface
+  std::uint16_t port = 0;
+};
+
 /// One rail of the `ofi` driver.
 struct OfiSettings {
   Located provider;
-  Located domain;     ///< empty: any
-  Located interface;  ///< empty: by address
-  Located address;    ///< numeric; empty: by interface, else chosen by the provider
+  Located domain;                ///< empty: any
+  Located interface;             ///< empty: by address
+  Located address;               ///< numeric; empty: by interface, else chosen by the provider
+  bool allow_emulation = false;  ///< equal in all rails
 };
 
 struct UcxSettings {
@@ -79,6 +87,7 @@ struct DaemonConfig {
   /// usable.
   std::vector<std::string> transport;
   std::vector<OfiSettings> ofi;  ///< same provider, different addresses; empty: no ofi driver
+  std::vector<TcpSettings> tcp;  ///< different addresses; empty: no tcp driver
   std::optional<UcxSettings> ucx;
   std::vector<NodeInfo> nodes;  ///< the others
   std::vector<FlashPathSettings> flash;

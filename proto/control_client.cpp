@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <future>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -49,8 +51,9 @@ Result<HelloReply> to_hello(const pb::Response& response) {
   out.boot_id = from.boot_id();
   out.daemon_instance = from.daemon_instance();
   out.segment_bytes = from.segment_bytes();
-  for (const auto& driver : from.drivers())
-    out.drivers.push_back({driver.driver(), driver.address()});
+  for (const auto& driver : from.drivers()) {
+    out.drivers.push_back({driver.driver(), driver.rails()});
+  }
   for (const auto& off : from.drivers_off()) {
     out.drivers_off.push_back({off.driver(), off.reason()});
   }
@@ -204,6 +207,24 @@ Result<void> ControlClient::release(const Session& session, const std::vector<Se
     if (!reply) return reply.error();
   }
   return {};
+}
+
+Result<std::future<Result<std::string>>> ControlClient::fence(const Session& session,
+                                                              const transport::RailFence& rail) {
+  pb::Request request;
+  auto* body = request.mutable_fence();
+  put_session(session, body);
+  body->set_rail(rail.rail);
+  body->set_generation(rail.generation);
+  auto answer = std::make_shared<std::promise<Result<std::string>>>();
+  auto future = answer->get_future();
+  auto started = connection_->start(std::move(request), [answer](Result<Reply> reply) {
+    if (!reply) return answer->set_value(reply.error());
+    if (!reply->response.has_fence()) return answer->set_value(senseless("no fence"));
+    answer->set_value(reply->response.fence().address());
+  });
+  if (!started) return started.error();
+  return future;
 }
 
 Result<std::vector<NodeInfo>> ControlClient::nodes(TimePoint deadline) {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,8 +50,7 @@ class ControlClient {
   /// True once the connection is lost. Any thread.
   [[nodiscard]] bool closed() const;
 
-  /// `driver`: the driver that later grants will use. It may serve this session at an address of
-  /// its own.
+  /// `driver`: the driver that carries the data of the session; empty: "local".
   [[nodiscard]] Result<Session> open_session(const std::string& name, TimePoint deadline,
                                              const std::string& driver = {});
   /// @return the duration of the lease from now on. kNotFound: the lease has ended and its memory
@@ -74,6 +74,12 @@ class ControlClient {
   /// Returns segments. After success no access through their keys begins any more.
   [[nodiscard]] Result<void> release(const Session& session, const std::vector<SegmentId>& segments,
                                      TimePoint deadline);
+
+  /// Asks the daemon to end its side of a rail; does not wait. The future is ready at the latest
+  /// when the connection is lost. Its text is the rail's address from now on; empty: unchanged.
+  /// @return kUnavailable, kBusy: nothing was sent.
+  [[nodiscard]] Result<std::future<Result<std::string>>> fence(const Session& session,
+                                                               const transport::RailFence& rail);
 
   /// Makes an extent. An extent made after kDeadline is freed when its answer arrives, if the
   /// connection still exists.

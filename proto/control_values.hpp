@@ -29,9 +29,9 @@ inline constexpr std::uint64_t kSegmentBytesMax = kGiB;
 }
 
 /// One driver that can reach the peer, from its hello.
-struct DriverEndpoint {
-  std::string driver;   ///< "local", "ofi", "ucx"
-  std::string address;  ///< transport::PeerAddress::address
+struct DriverOffer {
+  std::string driver;       ///< "local", "ucx", "ofi", "tcp"
+  std::uint32_t rails = 1;  ///< number of its addresses
 };
 
 /// A driver that a daemon offers to no client, with the reason.
@@ -47,7 +47,7 @@ struct HelloReply {
   std::string boot_id;                ///< equal on both sides: both run on the same kernel
   std::uint64_t daemon_instance = 0;  ///< a new random number at each start
   std::uint64_t segment_bytes = 0;
-  std::vector<DriverEndpoint> drivers;  ///< those that this connection may use
+  std::vector<DriverOffer> drivers;  ///< those that this connection may use
   std::vector<DriverOff> drivers_off = {};
 };
 
@@ -56,7 +56,7 @@ struct Session {
   SessionId id;
   std::string token;  ///< kSessionTokenBytes random bytes
   std::chrono::milliseconds lease{0};
-  std::string address;  ///< the session's own address at its driver; empty: use the driver's
+  std::string address;  ///< where the session's driver serves it
 };
 
 struct GrantSpec {

@@ -76,7 +76,9 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
   drivers.ofi_provider = text(known.ofi_provider);
   drivers.ofi_domain = text(known.ofi_domain);
   drivers.ofi_interface = text(known.ofi_interface);
-  drivers.ofi_connections = std::max(known.ofi_connections, 1U);
+  drivers.ofi_allow_emulation = known.ofi_allow_emulation != 0;
+  drivers.connections = std::max(known.connections, 1U);
+  drivers.tcp_interface = text(known.tcp_interface);
   return options;
 }
 

@@ -2,8 +2,10 @@
 
 #include <utility>
 
+#include "common/net/address.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/tcp/tcp_transport.hpp"
 
 namespace ho::client {
 namespace {
@@ -50,13 +52,25 @@ MadeTransport make_ofi(const DriverOptions& options, const Clock& clock) {
   transport::OfiOptions ofi;
   ofi.provider = options.ofi_provider;
   ofi.domain = options.ofi_domain;
-  ofi.large_lanes = options.ofi_connections;
+  ofi.connections = options.connections;
+  ofi.allow_emulation = options.ofi_allow_emulation;
   if (!options.ofi_interface.empty()) {
-    auto address = transport::interface_address(options.ofi_interface);
+    auto address = net::interface_address(options.ofi_interface);
     if (!address) return address.error().at("ofi_interface");
     ofi.source_address = std::move(*address);
   }
   return transport::make_ofi_transport(ofi, clock);
+}
+
+MadeTransport make_tcp(const DriverOptions& options, const Clock& clock) {
+  transport::TcpOptions tcp;
+  tcp.connections = options.connections;
+  if (!options.tcp_interface.empty()) {
+    auto address = net::interface_address(options.tcp_interface);
+    if (!address) return address.error().at("tcp_interface");
+    tcp.source_address = std::move(*address);
+  }
+  return transport::make_tcp_transport(tcp, clock);
 }
 
 }  // namespace
@@ -64,6 +78,7 @@ MadeTransport make_ofi(const DriverOptions& options, const Clock& clock) {
 Result<Engine::Driver> make_driver(const std::string& name, const DriverOptions& options,
                                    Duration op_deadline, const Clock& clock) {
   if (name == "local") return local_driver(options, clock);
+  if (name == "tcp") return network_driver(make_tcp(options, clock), op_deadline);
   if (name == "ofi") return network_driver(make_ofi(options, clock), op_deadline);
   if (name == "ucx") {
     return network_driver(transport::make_ucx_transport(ucx_options(options), clock), op_deadline);

@@ -14,10 +14,12 @@ namespace ho::client {
 struct DriverOptions {
   std::uint32_t local_threads = 0;  ///< that share large copies; 0: by the cores there are
   transport::UcxDevices ucx;
-  std::string ofi_provider;           ///< libfabric's name; empty: whatever a daemon speaks
-  std::string ofi_domain;             ///< libfabric's name of the device to go out by; empty: any
-  std::string ofi_interface;          ///< network interface to go out by; empty: any
-  std::uint32_t ofi_connections = 1;  ///< to each rail of a node, for large transfers
+  std::string ofi_provider;          ///< libfabric's name; empty: whatever a daemon speaks
+  std::string ofi_domain;            ///< libfabric's name of the device to go out by; empty: any
+  std::string ofi_interface;         ///< network interface to go out by; empty: any
+  bool ofi_allow_emulation = false;  ///< also libfabric's TCP
+  std::string tcp_interface;         ///< network interface to go out by; empty: any
+  std::uint32_t connections = 1;  ///< of tcp and ofi: to each rail of a node, for large transfers
 };
 
 /// Makes a driver by the name that a daemon's hello gives it. The one place of the client that

@@ -14,11 +14,9 @@ std::string trimmed(std::string text) {
   return text;
 }
 
-const DriverEndpoint* find(std::span<const DriverEndpoint> offered, std::string_view driver) {
-  const auto at =
-      std::find_if(offered.begin(), offered.end(),
-                   [driver](const DriverEndpoint& endpoint) { return endpoint.driver == driver; });
-  return at == offered.end() ? nullptr : &*at;
+bool is_offered(std::span<const DriverOffer> offered, std::string_view driver) {
+  return std::any_of(offered.begin(), offered.end(),
+                     [driver](const DriverOffer& offer) { return offer.driver == driver; });
 }
 
 /// Why a driver cannot be used; nothing where it can.
@@ -29,7 +27,7 @@ std::optional<std::string> obstacle(std::string_view driver, const AllowedDriver
   const auto off = std::find_if(facts.off.begin(), facts.off.end(),
                                 [driver](const DriverOff& one) { return one.driver == driver; });
   if (off != facts.off.end()) return "not offered by it: " + off->reason;
-  if (find(facts.offered, driver) == nullptr) {
+  if (!is_offered(facts.offered, driver)) {
     return driver == "local" ? "descriptors need its Unix socket" : "not offered by it";
   }
   const auto failed = std::find_if(facts.failed.begin(), facts.failed.end(),
@@ -55,7 +53,7 @@ Result<PathChoice> choose_path(const AllowedDrivers& allowed, const PathFacts& f
     const std::string reason = driver == "local"
                                    ? "same machine"
                                    : (facts.same_machine ? "between processes" : "between nodes");
-    return PathChoice{*find(facts.offered, driver),
+    return PathChoice{std::string(driver),
                       passed_over.empty() ? reason : reason + " (" + passed_over + ")"};
   }
   return Error(Errc::kUnsupported, "no driver can reach it: " + passed_over);

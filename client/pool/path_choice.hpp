@@ -19,20 +19,21 @@ using AllowedDrivers = std::vector<std::string>;
 
 /// What is known of a node when the choice is made.
 struct PathFacts {
-  std::span<const DriverEndpoint> offered;  ///< on this connection, as its hello said
-  bool same_machine = false;                ///< the daemon runs on this kernel
-  std::span<const DriverOff> off = {};      ///< what the daemon offers to nobody
-  std::vector<DriverOff> failed = {};       ///< tried before: cannot be made here, or reach it
+  std::span<const DriverOffer> offered;  ///< on this connection, as its hello said
+  bool same_machine = false;             ///< the daemon runs on this kernel
+  std::span<const DriverOff> off = {};   ///< what the daemon offers to nobody
+  std::vector<DriverOff> failed = {};    ///< tried before: cannot be made here, or reach it
 };
 
 /// One node's driver, and why it and no better one, for people.
 struct PathChoice {
-  DriverEndpoint endpoint;
+  std::string driver;
   std::string reason;
 };
 
 /// Chooses the best driver that is allowed, offered and usable: `local` on the same machine, else
-/// `ucx` where both ends have RDMA, else `ofi`. Pure. @return kUnsupported: none, with what is
+/// `ucx` where both ends have RDMA, else `ofi` where both have a device of libfabric's, else `tcp`.
+/// Pure. @return kUnsupported: none, with what is
 /// wrong with each that is allowed.
 [[nodiscard]] Result<PathChoice> choose_path(const AllowedDrivers& allowed, const PathFacts& facts);
 

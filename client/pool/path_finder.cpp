@@ -33,16 +33,21 @@ PathFinder::Made& PathFinder::made(const std::string& name) {
   return made;
 }
 
-Result<transport::PeerId> PathFinder::connect(const HelloReply& hello,
-                                              const DriverEndpoint& endpoint, TimePoint deadline) {
-  Made& driver = made(endpoint.driver);
-  if (driver.error) return *driver.error;
-  return driver.driver->transport->connect({hello.node, endpoint.address},
-                                           std::min(deadline, clock_.now() + kPeerTimeout));
+Result<transport::PeerId> PathFinder::connect(NodeControl& node, const std::string& driver,
+                                              const Session& session, TimePoint deadline) {
+  Made& made_driver = made(driver);
+  HO_CHECK(!made_driver.error);
+  transport::PeerAddress peer;
+  peer.node = node.hello().node;
+  peer.address = session.address;
+  peer.session = {session.id, session.token};
+  peer.fence = node.fence_of(session);
+  return made_driver.driver->transport->connect(peer,
+                                                std::min(deadline, clock_.now() + kPeerTimeout));
 }
 
-Result<Path> PathFinder::reach(const HelloReply& hello, const std::string& label) {
-  PathFacts facts = facts_of(hello);
+Result<Path> PathFinder::reach(NodeControl& node, const std::string& label) {
+  PathFacts facts = facts_of(node.hello());
   std::optional<Error> last;
   for (;;) {
     auto choice = choose_path(allowed_, facts);
@@ -50,43 +55,52 @@ Result<Path> PathFinder::reach(const HelloReply& hello, const std::string& label
       if (!last) return choice.error();
       return allowed_.size() == 1 ? *last : Error(last->code(), choice.error().context());
     }
-    const std::string driver = choice->endpoint.driver;
-    const auto peer = connect(hello, choice->endpoint);
-    if (peer) {
-      made(driver).used = true;
-      return Path{std::move(*choice), *peer};
-    }
-    last = peer.error();
+    const std::string driver = choice->driver;
     Made& tried = made(driver);
-    if (!tried.error) {
-      log(LogLevel::kWarning, "a driver that a node offers does not reach it",
-          {{"node", label}, {"driver", driver}, {"reason", last->message()}});
-    } else if (!std::exchange(tried.warned, true)) {
-      log(LogLevel::kWarning, "a driver that nodes offer cannot be used here",
-          {{"node", label}, {"driver", driver}, {"reason", last->message()}});
+    if (tried.error) {
+      last = tried.error;
+      if (!std::exchange(tried.warned, true)) {
+        log(LogLevel::kWarning, "a driver that nodes offer cannot be used here",
+            {{"node", label}, {"driver", driver}, {"reason", last->message()}});
+      }
+      facts.failed.push_back({driver, last->context()});
+      continue;
     }
+    const TimePoint asked = clock_.now();
+    auto session = node.open_session(driver);
+    if (!session) return session.error();
+    const auto peer = connect(node, driver, *session, TimePoint::max());
+    if (peer) {
+      tried.used = true;
+      return Path{std::move(*choice), std::move(*session), asked, *peer};
+    }
+    node.close_session(*session);
+    last = peer.error();
+    log(LogLevel::kWarning, "a driver that a node offers does not reach it",
+        {{"node", label}, {"driver", driver}, {"reason", last->message()}});
     facts.failed.push_back({driver, last->context()});
   }
 }
 
-Result<transport::PeerId> PathFinder::move(const HelloReply& hello, const DriverEndpoint& to,
-                                           transport::PeerId from) {
-  HO_CHECK(made(to.driver).used);
-  auto peer = connect(hello, to);
-  if (peer) made(to.driver).driver->transport->close_peer(from);
-  return peer;
-}
-
-Result<PathChoice> PathFinder::explain(const HelloReply& hello, TimePoint deadline) {
-  PathFacts facts = facts_of(hello);
+Result<PathChoice> PathFinder::explain(NodeControl& node, TimePoint deadline) {
+  PathFacts facts = facts_of(node.hello());
   for (;;) {
     auto choice = choose_path(allowed_, facts);
-    if (!choice || choice->endpoint.driver != "ucx") return choice;
-    const auto peer = connect(hello, choice->endpoint, deadline);
-    if (peer) {
-      made("ucx").driver->transport->close_peer(*peer);
+    if (!choice || choice->driver != "ucx") return choice;
+    Made& ucx = made("ucx");
+    if (ucx.error) {
+      facts.failed.push_back({"ucx", ucx.error->context()});
+      continue;
+    }
+    const auto session = node.open_session("ucx");
+    if (!session) {
+      choice->reason += "; not tried: " + session.error().context();
       return choice;
     }
+    const auto peer = connect(node, "ucx", *session, deadline);
+    if (peer) ucx.driver->transport->close_peer(*peer);
+    node.close_session(*session);
+    if (peer) return choice;
     facts.failed.push_back({"ucx", peer.error().context()});
   }
 }

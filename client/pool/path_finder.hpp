@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "client/pool/node_control.hpp"
 #include "client/pool/path_choice.hpp"
 #include "client/transfer/engine.hpp"
 #include "common/base/clock.hpp"
@@ -18,12 +19,14 @@ namespace ho::client {
 /// How a node was reached.
 struct Path {
   PathChoice choice;
-  transport::PeerId peer;  ///< of the choice's driver
+  Session session;         ///< on it, for the choice's driver
+  TimePoint asked;         ///< when it was asked for: its lease ends no earlier than one after that
+  transport::PeerId peer;  ///< of that driver
 };
 
 /// Finds each node's driver by trying: the best one that choose_path() names, and where that cannot
-/// be made or does not reach the node, the next. The one place that says how a job reaches a node;
-/// `hyperoffload status` asks it too.
+/// be made or does not reach the node, the next. Opens the session that the driver shows to the
+/// node. The one place that says how a job reaches a node; `hyperoffload status` asks it too.
 ///
 /// Owner thread: its maker's; take() hands the drivers over to another.
 class PathFinder {
@@ -41,20 +44,17 @@ class PathFinder {
 
   [[nodiscard]] const AllowedDrivers& allowed() const { return allowed_; }
 
-  /// Chooses a driver and connects by it. Logs a warning for each that does not reach the node, and
-  /// one in all for each that cannot be made here. May block for 2 s a driver. @return
-  /// kUnsupported: none fits, and why; what the last one that was tried answered.
-  [[nodiscard]] Result<Path> reach(const HelloReply& hello, const std::string& label);
+  /// Chooses a driver, opens a session for it and connects. Logs a warning for each driver that
+  /// does not reach the node, and one in all for each that cannot be made here. May block for 2 s a
+  /// driver. @return kUnsupported: none fits, and why; what the last one that was tried answered;
+  /// what the node said where it gives no session.
+  [[nodiscard]] Result<Path> reach(NodeControl& node, const std::string& label);
 
-  /// Connects a node to another address of the driver's that reached it, and lets go of the first
-  /// connection. May block for 2 s. @return as Transport::connect(); the first is kept then.
-  [[nodiscard]] Result<transport::PeerId> move(const HelloReply& hello, const DriverEndpoint& to,
-                                               transport::PeerId from);
-
-  /// What reach() would choose, for people. Tries `ucx` alone, by a connection that is ended again:
-  /// it is the driver that both sides may have while nothing joins them. What does not answer until
-  /// `deadline` does not reach the node.
-  [[nodiscard]] Result<PathChoice> explain(const HelloReply& hello, TimePoint deadline);
+  /// What reach() would choose, for people. Tries `ucx` alone, by a session and a connection that
+  /// are ended again: it is the driver that both sides may have while nothing joins them. What does
+  /// not answer until `deadline` does not reach the node. Where the node gives no session, the
+  /// choice is told untried.
+  [[nodiscard]] Result<PathChoice> explain(NodeControl& node, TimePoint deadline);
 
   /// The drivers by which nodes were reached, in no order.
   [[nodiscard]] std::vector<Found> take();
@@ -68,9 +68,8 @@ class PathFinder {
   };
 
   [[nodiscard]] Made& made(const std::string& name);
-  [[nodiscard]] Result<transport::PeerId> connect(const HelloReply& hello,
-                                                  const DriverEndpoint& endpoint,
-                                                  TimePoint deadline = TimePoint::max());
+  [[nodiscard]] Result<transport::PeerId> connect(NodeControl& node, const std::string& driver,
+                                                  const Session& session, TimePoint deadline);
 
   AllowedDrivers allowed_;
   MakeDriver make_;

@@ -65,7 +65,7 @@ class Pool {
   [[nodiscard]] static Result<std::unique_ptr<Pool>> connect(const PoolOptions& options);
 
   [[nodiscard]] Engine& engine() { return *engine_; }
-  /// "local", "ucx", "ofi" or "mixed".
+  /// "local", "ucx", "ofi", "tcp" or "mixed".
   [[nodiscard]] const std::string& transport_name() const { return transport_name_; }
   [[nodiscard]] const std::vector<NodeSession>& nodes() const { return sessions_->nodes(); }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "client/pool/client_control.hpp"
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
 #include "common/base/units.hpp"
@@ -33,22 +34,16 @@ bool allows(const AllowedDrivers& allowed, std::string_view driver) {
   return std::find(allowed.begin(), allowed.end(), driver) != allowed.end();
 }
 
-/// Finds the driver for a node and connects by it, or says why there is none.
-Result<void> reach(PathFinder& paths, NodeSession& node) {
-  auto path = paths.reach(node.control->hello(), node.label);
+/// Finds the driver for a node, opens a session and connects by it, or says why there is none.
+Result<void> reach(PathFinder& paths, NodeSession& node, const std::string& job,
+                   const Clock& clock) {
+  ClientControl control(*node.control, job, clock);
+  auto path = paths.reach(control, node.label);
   if (!path) return path.error().at(node.label);
-  node.driver = path->choice.endpoint.driver;
+  node.driver = std::move(path->choice.driver);
+  node.session = std::move(path->session);
   node.peer = path->peer;
-  return {};
-}
-
-/// To the address where the session's memory is served, where it has one of its own.
-Result<void> move_to_own(PathFinder& paths, NodeSession& node) {
-  if (node.session.address.empty()) return {};
-  const DriverEndpoint own{node.driver, node.session.address};
-  const auto peer = paths.move(node.control->hello(), own, node.peer);
-  if (!peer) return peer.error();
-  node.peer = *peer;
+  node.fault->set_lease_end(path->asked + node.session.lease);
   return {};
 }
 
@@ -92,53 +87,29 @@ Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& option
     return *last;
   }
   if (auto ok = made->reach_all(options, paths); !ok) return ok.error();
-  if (auto ok = made->open_all(options, paths); !ok) return ok.error();
-  Duration lease = kLeaseMax;
-  for (const NodeSession& node : made->nodes_) {
-    lease = std::min<Duration>(lease, node.session.lease);
-  }
-  made->renewer_.emplace(lease, [sessions = made.get()](TimePoint) { sessions->renew_all(); });
+  made->renewer_.emplace(made->shortest_lease(),
+                         [sessions = made.get()](TimePoint) { sessions->renew_all(); });
   return made;
 }
 
-/// Opens the sessions; a node that gives none is left out. @return the last failure, where none is
-/// left.
-Result<void> Sessions::open_all(const SessionOptions& options, PathFinder& paths) {
-  std::vector<NodeSession> opened;
-  std::optional<Error> last;
-  for (NodeSession& node : nodes_) {
-    const TimePoint asked = clock_.now();
-    auto session = node.control->open_session(options.name, asked + kControlTimeout, node.driver);
-    Result<void> ok = session ? Result<void>() : session.error();
-    if (session) {
-      node.session = std::move(session).value();
-      ok = move_to_own(paths, node);
-      if (!ok) (void)node.control->close_session(node.session, clock_.now() + kCloseTimeout);
-    }
-    if (ok) {
-      node.fault->set_lease_end(asked + node.session.lease);
-      opened.push_back(std::move(node));
-      continue;
-    }
-    last = ok.error().at(node.label);
-    log(LogLevel::kWarning, "left a node of the pool out",
-        {{"node", node.label}, {"reason", last->message()}});
+Duration Sessions::shortest_lease() const {
+  Duration lease = kLeaseMax;
+  for (const NodeSession& node : nodes_) {
+    lease = std::min<Duration>(lease, node.session.lease);
   }
-  nodes_ = std::move(opened);
-  if (nodes_.empty()) return *last;
-  return {};
+  return lease;
 }
 
-Result<NodeSession> Sessions::reach_other(const NodeInfo& info, const SessionOptions& options,
-                                          PathFinder& paths) {
+/// Connects the control of a node by one of its addresses.
+Result<NodeSession> Sessions::dial_node(const NodeInfo& info, const SessionOptions& options) {
   std::vector<std::string> addresses = info.control_addresses;
   // The Unix socket first: only it can pass descriptors. On another machine it does not exist,
   // or belongs to another node, which the hello tells.
   std::stable_partition(addresses.begin(), addresses.end(),
                         [](const std::string& a) { return a.rfind("unix:", 0) == 0; });
   Error last(Errc::kUnavailable, "it has no address");
-  // An address that hangs must not use up the time of those behind it, nor may the drivers that are
-  // tried by way of one; what one leaves of its share goes to the next.
+  // An address that hangs must not use up the time of those behind it; what one leaves of its share
+  // goes to the next.
   Duration left = kConnectTimeout;
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     const std::string& address = addresses[i];
@@ -149,50 +120,55 @@ Result<NodeSession> Sessions::reach_other(const NodeInfo& info, const SessionOpt
     if (node && node->control->hello().node != info.node) {
       node = Error(Errc::kConflict, address + " is another node");
     }
-    if (node) {
-      if (auto ok = reach(paths, *node); !ok) node = ok.error();
-    }
     if (node) return node;
     last = node.error();
   }
   return last;
 }
 
-/// From the first node on, which is there already. @return the last failure, where none is left; at
-/// once where the only driver allowed cannot be used.
+/// From the first node on, whose control is there already. First all controls are connected, which
+/// may take seconds for nodes that do not answer; only then are sessions opened, whose leases run.
+/// @return the last failure, where no node is left; at once where the only driver allowed cannot be
+/// used.
 Result<void> Sessions::reach_all(const SessionOptions& options, PathFinder& paths) {
   const NodeId first = nodes_.front().control->hello().node;
   auto listed = nodes_.front().control->nodes(clock_.now() + kControlTimeout);
   if (!listed) return listed.error().at(nodes_.front().label);
-  for (const NodeInfo& info : *listed) {
-    if (info.node == first) come_nearer(info, options, paths);
-  }
   std::optional<Error> last;
   const auto left_out = [&](const std::string& name, const Error& error) {
     last = error;
     log(LogLevel::kWarning, "left a node of the pool out",
         {{"node", name}, {"reason", error.message()}});
   };
-  // The driver that the job asks for cannot be used.
-  const auto final = [&](const Error& error) {
-    return error.code() == Errc::kUnsupported && paths.allowed().size() == 1;
-  };
-  if (const auto ok = reach(paths, nodes_.front()); !ok) {
-    if (final(ok.error())) return ok.error();
-    left_out(nodes_.front().label, ok.error());
-    nodes_.clear();
+  for (const NodeInfo& info : *listed) {
+    if (info.node == first) come_nearer(info, options, paths);
   }
+  std::vector<NodeSession> dialed = std::move(nodes_);
   std::set<NodeId> known = {first};
   for (const NodeInfo& info : *listed) {
-    if (nodes_.size() == kNodesMax || !known.insert(info.node).second) continue;
-    auto node = reach_other(info, options, paths);
+    if (dialed.size() == kNodesMax || !known.insert(info.node).second) continue;
+    auto node = dial_node(info, options);
     if (node) {
-      nodes_.push_back(std::move(*node));
-    } else if (final(node.error())) {
-      return node.error();
+      dialed.push_back(std::move(*node));
     } else {
       left_out(info.name, node.error());
     }
+  }
+  nodes_.clear();
+  TimePoint renewed = clock_.now();
+  for (NodeSession& node : dialed) {
+    if (clock_.now() - renewed > shortest_lease() / 3) {
+      renewed = clock_.now();
+      renew_all();
+    }
+    const auto ok = reach(paths, node, options.name, clock_);
+    if (ok) {
+      nodes_.push_back(std::move(node));
+      continue;
+    }
+    // The driver that the job asks for cannot be used.
+    if (ok.error().code() == Errc::kUnsupported && paths.allowed().size() == 1) return ok.error();
+    left_out(node.label, ok.error());
   }
   if (nodes_.empty()) return *last;
   return {};

@@ -30,7 +30,7 @@ struct NodeSession {
   std::unique_ptr<ControlClient> control;
   Session session;
   std::string label;       ///< "node 2 (b, unix:/run/x.sock)"
-  std::string driver;      ///< "local", "ofi" or "ucx"
+  std::string driver;      ///< "local", "ucx", "ofi" or "tcp"
   transport::PeerId peer;  ///< of that driver
   std::shared_ptr<NodeFault> fault;
 };
@@ -102,12 +102,11 @@ class Sessions {
   [[nodiscard]] Result<NodeSession> dial(const std::string& address, const SessionOptions& options,
                                          TimePoint deadline);
   void come_nearer(const NodeInfo& info, const SessionOptions& options, const PathFinder& paths);
-  [[nodiscard]] Result<NodeSession> reach_other(const NodeInfo& info, const SessionOptions& options,
-                                                PathFinder& paths);
+  [[nodiscard]] Result<NodeSession> dial_node(const NodeInfo& info, const SessionOptions& options);
   [[nodiscard]] Result<void> reach_all(const SessionOptions& options, PathFinder& paths);
   [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
                                        const std::vector<NodeRoom>& rooms, const ArenaSpec& arena);
-  [[nodiscard]] Result<void> open_all(const SessionOptions& options, PathFinder& paths);
+  [[nodiscard]] Duration shortest_lease() const;
   [[nodiscard]] std::vector<Result<NodeStatus>> status_of(const std::vector<NodeIndex>& candidates);
   [[nodiscard]] std::vector<NodeRoom> room_of(const std::vector<NodeIndex>& candidates);
   void renew_all();

@@ -340,16 +340,6 @@ std::optional<TimePoint> Mover::paced_until() const {
   return drivers_idle() ? next_due_ : std::nullopt;
 }
 
-bool Mover::waits_for_peers_only() const {
-  bool any = false;
-  for (const Driver& driver : drivers_) {
-    if (driver.pieces() == 0) continue;
-    any = true;
-    if (!driver.port.transport->caps().needs_peer_progress) return false;
-  }
-  return any;
-}
-
 void Mover::piece_done(Driver& driver, const Completion& completion) {
   const std::uint32_t slot = slot_of(completion.op);
   HO_CHECK(slot < kTransfersMax);

@@ -143,8 +143,6 @@ class Mover {
   /// Transfers accepted and not yet given out by poll().
   [[nodiscard]] std::uint32_t in_flight() const { return in_flight_; }
   [[nodiscard]] bool full() const { return in_flight_ == kTransfersMax; }
-  /// Pieces submitted to a driver that only moves while its peer's process runs.
-  [[nodiscard]] bool waits_for_peers_only() const;
   /// All pieces in flight are the stager's, which tells of their end by itself.
   [[nodiscard]] bool waits_for_stager_only() const;
   /// Set where no driver has a piece in flight and the link's pace held one back at the last

@@ -32,8 +32,6 @@ class TickClock {
     return static_cast<double>(steady_ns() - start_ns_) / static_cast<double>(ticks);
   }
 
-  [[nodiscard]] bool uses_counter() const { return counter_; }
-
  private:
   static std::uint64_t steady_ns() {
     return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(

@@ -14,7 +14,7 @@ Result<std::vector<std::string>> parse_driver_names(std::string_view text) {
     if (std::find(kDriverNames.begin(), kDriverNames.end(), name) == kDriverNames.end()) {
       return Error(
           Errc::kInvalidArgument,
-          "transport is auto, local, ucx, ofi or a list of these, not " + std::string(text));
+          "transport is auto, local, ucx, ofi, tcp or a list of these, not " + std::string(text));
     }
     names.emplace_back(name);
     if (comma == std::string_view::npos) return names;

@@ -10,7 +10,7 @@
 namespace ho::transport {
 
 /// The drivers that carry data, from the best on.
-inline constexpr std::array<std::string_view, 3> kDriverNames = {"local", "ucx", "ofi"};
+inline constexpr std::array<std::string_view, 4> kDriverNames = {"local", "ucx", "ofi", "tcp"};
 
 /// Reads "auto", which is all of them, or a comma-separated list: one name forces that driver, one
 /// left out is forbidden. @return kInvalidArgument: an unknown name, or none.

@@ -15,53 +15,55 @@ namespace ho::transport {
 /// One region exposed by one Target. Never reused.
 using ExposureId = Strong<struct ExposureIdTag, std::uint64_t>;
 
-/// For whom a region is exposed: a session of the daemon's. Never reused.
-using TenantId = Strong<struct TenantIdTag, std::uint64_t>;
-inline constexpr TenantId kNobody{0};
-
 /// Memory to expose: one granted segment.
 struct ExposeRequest {
   std::span<std::byte> memory;  ///< the daemon's own mapping, whole pages; outlives the exposure
   Rights rights = Rights::kReadWrite;
   int fd = -1;  ///< the memfd that `memory` maps from its beginning; only used during expose()
-  TenantId tenant = kNobody;  ///< for nobody, or for one that was admitted
+  SessionId session{};  ///< for whom; admitted
 };
 
 struct Exposure {
   ExposureId id;
-  std::string key;  ///< RegionGrant::key for initiators; unguessable where the driver checks keys
+  std::string key;  ///< RegionGrant::key for initiators
   /// What the driver serves it from where that is a mapping of its own, not faulted in yet: whoever
   /// exposes may do that before the key is given out, on any thread, until revoke(). Empty: none.
   std::span<std::byte> mapping;
 };
 
+/// Fixed properties of a target.
+struct TargetCaps {
+  std::string_view name;  ///< as Caps::name
+  std::size_t rails = 1;  ///< addresses that transfers are spread over
+};
+
 /// The serving side of a driver, in the daemon: exposes memory to initiators and makes progress for
-/// them. Threads: one owner thread (the daemon's data thread); nothing blocks except expose()
-/// (registration) and admit().
+/// them. Threads: one owner thread (the daemon's data thread); nothing blocks except admit() and
+/// expose() (registration).
 /// Lifecycle: admit(), expose(), revoke(), dismiss() -> shut() -> revoke(), dismiss() ->
 /// destructor.
 class Target {
  public:
   virtual ~Target() = default;
 
-  /// The driver's name as in Caps::name.
-  [[nodiscard]] virtual std::string_view name() const = 0;
+  [[nodiscard]] virtual const TargetCaps& caps() const = 0;
 
-  /// What PeerAddress::address must hold to reach this target, and what it exposes for nobody.
-  [[nodiscard]] virtual const std::string& address() const = 0;
+  /// Lets a session in, once: what is exposed for it is served from now on to whoever shows these
+  /// credentials, where the driver checks them, and to nobody else. @return what
+  /// PeerAddress::address must hold; kExhausted, kUnavailable, ...
+  [[nodiscard]] virtual Result<std::string> admit(const Credentials& session) = 0;
 
-  /// Makes a place of the tenant's own: what is exposed for it from now on is reached there and
-  /// nowhere else, and nothing else is reached there, whatever key an initiator may have got hold
-  /// of. Once a tenant. @return what PeerAddress::address must hold then; empty: this driver has no
-  /// such places, and all is reached at address(); kExhausted, kUnavailable, ...
-  [[nodiscard]] virtual Result<std::string> admit(TenantId tenant) = 0;
+  /// Ends the session's connections; nothing is exposed for it from now on. What still is goes with
+  /// its revoke().
+  virtual void dismiss(SessionId session) = 0;
 
-  /// Ends the tenant's place and its connections, once nothing is exposed there any more; nothing
-  /// is exposed for it from now on.
-  virtual void dismiss(TenantId tenant) = 0;
+  /// Ends the target's side of a rail: its connections of the session, up to the generation named.
+  /// When it returns, nothing that was sent on them reaches memory any more.
+  /// @return the address of that rail from now on, empty: the same. kNotFound: no such session or
+  /// rail; kUnsupported: this driver cannot, and the session's peer is lost with the rail.
+  [[nodiscard]] virtual Result<std::string> fence(SessionId session, const RailFence& rail) = 0;
 
-  /// @return kNotFound: the driver has places of tenants' own, and this tenant has none, not yet or
-  /// not any more. What was meant for one tenant is never exposed where others are served.
+  /// @return kNotFound: the session is not admitted, or not any more; kExhausted.
   [[nodiscard]] virtual Result<Exposure> expose(const ExposeRequest& request) = 0;
 
   /// After it returns no access by the exposure's key begins, and none touches its memory any more.

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,17 +28,39 @@ enum class Rights : std::uint8_t { kRead = 1, kReadWrite = 3 };
 
 /// Fixed properties of a driver.
 struct Caps {
-  std::string_view name;             ///< "local", "ofi", "sim"
+  std::string_view name;             ///< "local", "tcp", "sim"
   std::uint64_t op_bytes_max = 0;    ///< largest single operation
   std::uint32_t depth_ops_max = 0;   ///< operations in flight beyond which submit() answers kBusy
   bool needs_peer_progress = false;  ///< operations stop while the peer's process is stopped
   bool needs_descriptor = false;     ///< attach() needs RegionGrant::fd (same node)
 };
 
-/// How to reach a peer's Target: the driver's own address bytes as Target::address() gave them.
+/// As whom a peer's Target is reached.
+struct Credentials {
+  SessionId session{};
+  std::string token;  ///< a secret; over the network drivers that check it
+};
+
+/// Names connections to be ended: those of one rail of a session, up to a generation.
+struct RailFence {
+  std::uint32_t rail = 0;        ///< from 0, in the order of the address
+  std::uint32_t generation = 0;  ///< the last that must end
+};
+
+/// Asks a peer, by another way than the data's, to end its side of a rail. The answer means that
+/// nothing which was sent on the rail until then reaches memory any more; the text is the address
+/// to reach that rail by from now on, empty: the same. Does not block; called by the transport's
+/// owner thread.
+using FenceRequest = std::function<std::future<Result<std::string>>(const RailFence&)>;
+
+/// How to reach a peer's Target.
 struct PeerAddress {
   NodeId node;
-  std::string address;
+  std::string address;  ///< the driver's own bytes, as Target::admit() gave them
+  Credentials session = {};
+  /// Empty: a rail that is lost ends the peer. Else it is fenced, what it carried is repeated, and
+  /// it is connected anew. Outlives the transport.
+  FenceRequest fence = {};
 };
 
 /// What a Target gives out for one exposed region, as it crossed the control connection.
@@ -78,9 +102,9 @@ struct PutOp {
 /// start-up. An operation's bytes belong to the transport until its completion came out of poll();
 /// no order between operations. Every accepted operation completes by its deadline (plus 100 ms) at
 /// the latest, with kDeadline if nothing else (a driver may leave out time in which this process
-/// was itself stopped and did not poll, up to the operation's not_after, and give 4 s to what one
-/// of several links took with it); a driver that cannot take an operation back closes the peer to
-/// keep this promise, and then the peer's other operations end with kUnavailable.
+/// was itself stopped and did not poll, up to the operation's not_after); a driver that cannot take
+/// an operation back closes the peer to keep this promise, and then the peer's other operations end
+/// with kUnavailable.
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -98,7 +98,7 @@ void Service::count_refusal(const std::string& cause, const std::string& detail)
 bool Service::offers(const std::string& driver, const PeerInfo& peer) const {
   if (driver == "local" && !peer.same_node) return false;
   return std::any_of(data_.drivers().begin(), data_.drivers().end(),
-                     [&](const DataLoop::Driver& one) { return one.name == driver; });
+                     [&](const transport::TargetCaps& one) { return one.name == driver; });
 }
 
 bool Service::hello(const Request& request, const PeerInfo& peer, const Reply& reply) {
@@ -122,11 +122,12 @@ bool Service::hello(const Request& request, const PeerInfo& peer, const Reply& r
   body->set_boot_id(facts_.boot_id);
   body->set_daemon_instance(facts_.instance);
   body->set_segment_bytes(pool_.options().segment_bytes);
-  for (const DataLoop::Driver& driver : data_.drivers()) {
-    if (!offers(driver.name, peer)) continue;
-    auto* endpoint = body->add_drivers();
-    endpoint->set_driver(driver.name);
-    endpoint->set_address(driver.address);
+  for (const transport::TargetCaps& driver : data_.drivers()) {
+    const std::string name(driver.name);
+    if (!offers(name, peer)) continue;
+    auto* offer = body->add_drivers();
+    offer->set_driver(name);
+    offer->set_rails(static_cast<std::uint32_t>(driver.rails));
   }
   for (const DriverOff& off : facts_.drivers_off) {
     auto* to = body->add_drivers_off();
@@ -146,6 +147,7 @@ void Service::handle(const Request& request, const PeerInfo& peer, const Reply& 
     case pb::Request::kCloseSession: return close_session(request, reply);
     case pb::Request::kGrant: return grant(request, peer, reply);
     case pb::Request::kRelease: return release(request, reply);
+    case pb::Request::kFence: return fence(request, reply);
     case pb::Request::kNodes: return nodes(request, reply);
     case pb::Request::kStatus: return status(request, reply);
     case pb::Request::kSessions: return sessions(request, reply);
@@ -273,6 +275,19 @@ void Service::release(const Request& request, const Reply& reply) {
   pb::Response response = answer_to(request);
   response.mutable_release();
   grants_.end(ids, [response, reply] { static_cast<void>(reply(response, {})); });
+}
+
+void Service::fence(const Request& request, const Reply& reply) {
+  const pb::FenceRequest& body = request.fence();
+  auto session = authenticate(pool_, body);
+  if (!session) return refuse(request, session.error(), reply);
+  pb::Response response = answer_to(request);
+  grants_.fence(*session, {body.rail(), body.generation()},
+                [this, response, reply](const Result<std::string>& address) mutable {
+                  if (address) response.mutable_fence()->set_address(*address);
+                  static_cast<void>(reply(
+                      address ? response : refused("fence", response.id(), address.error()), {}));
+                });
 }
 
 void Service::flash_allocate(const Request& request, const Reply& reply) {

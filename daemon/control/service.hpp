@@ -82,6 +82,7 @@ class Service {
   void close_session(const Request& request, const Reply& reply);
   void grant(const Request& request, const PeerInfo& peer, const Reply& reply);
   void release(const Request& request, const Reply& reply);
+  void fence(const Request& request, const Reply& reply);
   void flash_allocate(const Request& request, const Reply& reply);
   void flash_open(const Request& request, const Reply& reply);
   void flash_free(const Request& request, const Reply& reply);

@@ -47,7 +47,7 @@ void Service::status(const Request& request, const Reply& reply) {
   out->set_segment_bytes(pool_.options().segment_bytes);
   out->set_page_kind(std::string(page_kind_name(grants_.page_kind())));
   out->set_sessions(static_cast<std::uint32_t>(pool_.sessions().size()));
-  for (const auto& driver : data_.drivers()) out->add_drivers(driver.name);
+  for (const auto& driver : data_.drivers()) out->add_drivers(std::string(driver.name));
   for (const NumaShare& share : pool_.numa()) {
     auto* to = out->add_numa();
     to->set_node(share.node.value());

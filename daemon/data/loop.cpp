@@ -18,7 +18,7 @@ namespace ho::daemon {
 namespace {
 
 constexpr std::size_t kWaitingMax = 256;
-/// Requests between two looks at the targets: making an address for a session takes a while,
+/// Requests between two looks at the targets: registering memory with a device takes a while,
 /// and no transfers are served meanwhile.
 constexpr std::size_t kRequestsPerRound = 4;
 // Waking a sleeping thread costs 15-50 us, so a little spinning pays.
@@ -34,7 +34,7 @@ void revoke_or_shut(transport::Target& target, transport::ExposureId exposure) {
   if (done) return;
   HO_CHECK(done.error().code() != Errc::kNotFound);
   log(LogLevel::kError, "revoke failed; the driver serves nobody any more",
-      {{"driver", std::string(target.name())}, {"error", done.error().message()}});
+      {{"driver", std::string(target.caps().name)}, {"error", done.error().message()}});
   target.shut();
 }
 
@@ -53,9 +53,7 @@ Result<std::unique_ptr<DataLoop>> DataLoop::create(
 
 DataLoop::DataLoop(std::vector<std::unique_ptr<transport::Target>> targets, UniqueFd wake)
     : targets_(std::move(targets)), wake_(std::move(wake)) {
-  for (const auto& target : targets_) {
-    drivers_.push_back({std::string(target->name()), target->address()});
-  }
+  for (const auto& target : targets_) drivers_.push_back(target->caps());
 }
 
 DataLoop::~DataLoop() { stop(); }
@@ -89,18 +87,27 @@ Result<void> DataLoop::push_unless_busy(Request request) {
   return {};
 }
 
-Result<void> DataLoop::admit(const std::string& driver, transport::TenantId tenant,
+Result<void> DataLoop::admit(const std::string& driver, const transport::Credentials& session,
                              Admitted answer) {
-  return push_unless_busy([this, driver, tenant, answer = std::move(answer)] {
+  return push_unless_busy([this, driver, session, answer = std::move(answer)] {
     transport::Target* const target = find(driver);
     HO_CHECK(target != nullptr);
-    answer(target->admit(tenant));
+    answer(target->admit(session));
   });
 }
 
-void DataLoop::dismiss(transport::TenantId tenant) {
-  push([this, tenant] {
-    for (const auto& target : targets_) target->dismiss(tenant);
+void DataLoop::dismiss(SessionId session) {
+  push([this, session] {
+    for (const auto& target : targets_) target->dismiss(session);
+  });
+}
+
+Result<void> DataLoop::fence(const std::string& driver, SessionId session,
+                             const transport::RailFence& rail, Fenced answer) {
+  return push_unless_busy([this, driver, session, rail, answer = std::move(answer)] {
+    transport::Target* const target = find(driver);
+    HO_CHECK(target != nullptr);
+    answer(target->fence(session, rail));
   });
 }
 
@@ -125,7 +132,7 @@ void DataLoop::shut() {
 
 transport::Target* DataLoop::find(const std::string& driver) {
   for (const auto& target : targets_) {
-    if (target->name() == driver) return target.get();
+    if (target->caps().name == driver) return target.get();
   }
   return nullptr;
 }

@@ -35,16 +35,12 @@ class DataLoop {
     std::string driver;
     std::vector<transport::ExposureId> exposures;
   };
-  /// The address of the session's own; empty: the driver's holds.
+  /// The address where the driver serves the session.
   using Admitted = std::function<void(Result<std::string>)>;
+  /// As transport::Target::fence().
+  using Fenced = std::function<void(Result<std::string>)>;
   using Exposed = std::function<void(Result<std::vector<transport::Exposure>>)>;
   using Revoked = std::function<void()>;
-
-  /// What clients need to know of one driver.
-  struct Driver {
-    std::string name;
-    std::string address;
-  };
 
   /// Starts the thread. @return kIo, kExhausted (descriptors).
   [[nodiscard]] static Result<std::unique_ptr<DataLoop>> create(
@@ -53,13 +49,17 @@ class DataLoop {
   DataLoop(const DataLoop&) = delete;
   DataLoop& operator=(const DataLoop&) = delete;
 
-  [[nodiscard]] const std::vector<Driver>& drivers() const { return drivers_; }
+  /// What clients need to know of the drivers.
+  [[nodiscard]] const std::vector<transport::TargetCaps>& drivers() const { return drivers_; }
 
-  /// Makes a place of the tenant's own at a driver. @return kBusy: as expose().
-  [[nodiscard]] Result<void> admit(const std::string& driver, transport::TenantId tenant,
+  /// Lets a session in at a driver. @return kBusy: as expose().
+  [[nodiscard]] Result<void> admit(const std::string& driver, const transport::Credentials& session,
                                    Admitted answer);
-  /// Ends what admit() made at any driver, after the requests queued before it. Never refused.
-  void dismiss(transport::TenantId tenant);
+  /// Ends what admit() began, at any driver, after the requests queued before it. Never refused.
+  void dismiss(SessionId session);
+  /// Ends a rail of a session's. @return kBusy: as expose().
+  [[nodiscard]] Result<void> fence(const std::string& driver, SessionId session,
+                                   const transport::RailFence& rail, Fenced answer);
 
   /// All regions or none. @return kBusy: too many requests wait; `answer` is not called then.
   [[nodiscard]] Result<void> expose(ExposeRequest request, Exposed answer);
@@ -87,7 +87,7 @@ class DataLoop {
   void do_revoke(const RevokeRequest& request);
 
   std::vector<std::unique_ptr<transport::Target>> targets_;  // data thread only, once it runs
-  std::vector<Driver> drivers_;
+  std::vector<transport::TargetCaps> drivers_;
   UniqueFd wake_;
   // A mutex: requests are rare (grants), and a lock-free queue would buy nothing here.
   std::mutex mutex_;

@@ -20,8 +20,6 @@ constexpr std::size_t kJobsMax = 256;
 // Two, so that a small grant does not have to wait for a large one.
 constexpr std::size_t kMakers = 2;
 
-transport::TenantId tenant_of(SessionId session) { return transport::TenantId(session.value()); }
-
 using Places = std::vector<std::optional<NumaNode>>;  // one per segment
 
 Result<std::vector<SegmentMemory>> make_memory(const Places& places, SegmentMemory::Spec spec) {
@@ -48,7 +46,6 @@ struct Grants::Job {
   Spec spec;
   Made answer;
   std::vector<SegmentId> segments;
-  transport::TenantId tenant = transport::kNobody;  ///< the tenant whose address serves it
   std::shared_ptr<std::vector<SegmentMemory>> memory;
 };
 
@@ -93,9 +90,28 @@ void Grants::admit(SessionId session, const std::string& driver, Admitted answer
     if (admitted && pool_.sessions().count(session) > 0) admitted_[session] = driver;
     answer(admitted);
   };
+  const transport::Credentials credentials{session, pool_.sessions().at(session).token};
   const auto accepted =
-      data_.admit(driver, tenant_of(session), [this, told](const Result<std::string>& admitted) {
+      data_.admit(driver, credentials, [this, told](const Result<std::string>& admitted) {
         asio::post(io_, [told, admitted] { told(admitted); });
+      });
+  if (!accepted) told(accepted.error());
+}
+
+void Grants::fence(SessionId session, const transport::RailFence& rail, Fenced answer) {
+  const auto admitted = admitted_.find(session);
+  if (admitted == admitted_.end()) {
+    return answer(Error(Errc::kConflict, "the session's driver has no rails"));
+  }
+  ++jobs_;
+  const auto told = [this, answer](const Result<std::string>& fenced) {
+    HO_CHECK(jobs_ > 0);
+    --jobs_;
+    answer(fenced);
+  };
+  const auto accepted =
+      data_.fence(admitted->second, session, rail, [this, told](const Result<std::string>& fenced) {
+        asio::post(io_, [told, fenced] { told(fenced); });
       });
   if (!accepted) told(accepted.error());
 }
@@ -105,6 +121,11 @@ void Grants::make(const Spec& spec, Made answer) {
   const std::uint64_t most = segments_per_grant_max(spec.driver);
   const std::uint64_t wanted = spec.bytes / segment_bytes + (spec.bytes % segment_bytes != 0);
   if (jobs_ >= kJobsMax) return answer(Error(Errc::kBusy, "too many grants are being made"));
+  const auto admitted = admitted_.find(spec.session);
+  if (spec.driver != "local" && (admitted == admitted_.end() || admitted->second != spec.driver)) {
+    return answer(
+        Error(Errc::kConflict, "the session was not opened for the driver " + spec.driver));
+  }
   // A request that the pool can never satisfy gets that error first, however large it is.
   if (wanted > most && spec.bytes <= pool_.options().capacity_bytes - pool_.granted_bytes()) {
     return answer(Error(
@@ -117,12 +138,6 @@ void Grants::make(const Spec& spec, Made answer) {
   job->spec = spec;
   job->answer = std::move(answer);
   job->segments = std::move(*segments);
-  // Decided now: a session that ends before the memory is made must not count as one that was never
-  // admitted.
-  const auto admitted = admitted_.find(spec.session);
-  if (admitted != admitted_.end() && admitted->second == spec.driver) {
-    job->tenant = tenant_of(spec.session);
-  }
   ++jobs_;
   SegmentMemory::Spec memory;
   memory.bytes = segment_bytes;
@@ -148,7 +163,7 @@ void Grants::expose(const std::shared_ptr<Job>& job) {
   DataLoop::ExposeRequest request;
   request.driver = job->spec.driver;
   for (const SegmentMemory& memory : *job->memory) {
-    request.regions.push_back({memory.bytes(), job->spec.rights, memory.fd(), job->tenant});
+    request.regions.push_back({memory.bytes(), job->spec.rights, memory.fd(), job->spec.session});
   }
   auto accepted = data_.expose(
       std::move(request), [this, job](Result<std::vector<transport::Exposure>> exposed) {
@@ -286,7 +301,7 @@ void Grants::wipe(std::shared_ptr<std::vector<SegmentMemory>> memory,
 void Grants::close_session(SessionId session, Ended answer) {
   admitted_.erase(session);
   end(pool_.close_session(session), std::move(answer));
-  data_.dismiss(tenant_of(session));  // after the revokes that end() has queued
+  data_.dismiss(session);  // after the revokes that end() has queued
 }
 
 }  // namespace ho::daemon

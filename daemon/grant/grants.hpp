@@ -46,6 +46,7 @@ class Grants {
   using Made = std::function<void(Result<std::vector<GrantedSegment>>)>;
   using Ended = std::function<void()>;
   using Admitted = std::function<void(Result<std::string>)>;
+  using Fenced = std::function<void(Result<std::string>)>;
 
   Grants(Pool& pool, DataLoop& data, asio::io_context& io, PagePlan pages);
   ~Grants();
@@ -60,10 +61,13 @@ class Grants {
   using BeforeWipe = std::function<void(const std::vector<SegmentId>&, std::function<void()>)>;
   void set_before_wipe(BeforeWipe hook) { before_wipe_ = std::move(hook); }
 
-  /// Makes an address of the session's own at a driver, before its first grant; close_session()
-  /// ends it. Answers once with the address; empty: use the driver's.
+  /// Lets an existing session in at the driver that carries its data, before its first grant;
+  /// close_session() ends that. Answers once, with the address where it is served.
   void admit(SessionId session, const std::string& driver, Admitted answer);
-  /// Grants whole segments to an existing session, all or none. Answers exactly once.
+  /// Ends a rail of the session's driver. Answers once; kConflict: it has none but `local`.
+  void fence(SessionId session, const transport::RailFence& rail, Fenced answer);
+  /// Grants whole segments to an existing session, all or none: over `local`, or the driver that it
+  /// was admitted to (kConflict otherwise). Answers exactly once.
   void make(const Spec& spec, Made answer);
   /// Ends segments that were live and that the pool has set to kEnding. Answers once their bytes
   /// are free.

@@ -140,7 +140,7 @@ def check_layers(tree):
 def check_driver_headers(tree):
     """Other folders may include the factory header of a driver only."""
     for path, number, included in tree.includes():
-        match = re.match(r"common/transport/(local|ofi|ucx)/(\w+)\.hpp$", included)
+        match = re.match(r"common/transport/(local|ofi|tcp|ucx)/(\w+)\.hpp$", included)
         if match and not path.startswith((f"common/transport/{match.group(1)}/", "tests/")):
             if match.group(1) not in match.group(2) or not re.search(r"transport|target", match.group(2)):
                 yield f"{path}:{number}: {included} is internal to its driver"

@@ -6,10 +6,12 @@
 #include <optional>
 #include <utility>
 
+#include "client/pool/client_control.hpp"
 #include "client/pool/renewer.hpp"
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/tcp/tcp_transport.hpp"
 #include "common/transport/ucx/loader/ucx_module.hpp"
 #include "tools/bench/turns.hpp"
 
@@ -34,7 +36,12 @@ Result<std::unique_ptr<Transport>> make_transport(const std::string& driver, con
     options.copy_threads = transport::usual_copy_threads();
     return transport::make_local_transport(options, clock);
   }
-  if (driver == "ofi") return transport::make_ofi_transport({}, clock);
+  if (driver == "tcp") return transport::make_tcp_transport({}, clock);
+  if (driver == "ofi") {
+    transport::OfiOptions options;
+    options.allow_emulation = true;  // where the daemon was told to
+    return transport::make_ofi_transport(options, clock);
+  }
   if (driver == "ucx") return transport::make_ucx_transport({}, clock);
   return Error(Errc::kUnsupported, "the matrix does not measure the driver " + driver);
 }
@@ -42,8 +49,8 @@ Result<std::unique_ptr<Transport>> make_transport(const std::string& driver, con
 /// Memory of one node, taken into use, and host memory as large.
 class NodeArea {
  public:
-  NodeArea(ControlClient& control, const DriverEndpoint& endpoint)
-      : control_(control), endpoint_(endpoint) {}
+  NodeArea(ControlClient& control, const std::string& driver)
+      : control_(control), driver_(driver) {}
   NodeArea(const NodeArea&) = delete;
   NodeArea& operator=(const NodeArea&) = delete;
   ~NodeArea() {
@@ -53,8 +60,7 @@ class NodeArea {
   }
 
   [[nodiscard]] Result<void> open() {
-    auto session =
-        control_.open_session("bench matrix", clock_.now() + kOpDeadline, endpoint_.driver);
+    auto session = control_.open_session("bench matrix", clock_.now() + kOpDeadline, driver_);
     if (!session) return session.error();
     session_ = std::move(*session);
     opened_ = true;
@@ -63,13 +69,15 @@ class NodeArea {
                    [this](TimePoint next) { (void)control_.renew_lease(session_, next); });
     auto segments = take();
     if (!segments) return segments.error();
-    auto made = make_transport(endpoint_.driver, clock_);
+    auto made = make_transport(driver_, clock_);
     if (!made) return made.error();
     transport_ = std::move(*made);
-    // Where the daemon serves each session at an address of its own, a job's bytes go there.
-    const std::string& address = session_.address.empty() ? endpoint_.address : session_.address;
-    const auto peer =
-        transport_->connect({control_.hello().node, address}, clock_.now() + kOpDeadline);
+    client::ClientControl control(control_, "bench matrix", clock_);
+    const transport::PeerAddress there{control_.hello().node,
+                                       session_.address,
+                                       {session_.id, session_.token},
+                                       control.fence_of(session_)};
+    const auto peer = transport_->connect(there, clock_.now() + kOpDeadline);
     if (!peer) return peer.error();
     for (GrantedSegment& segment : *segments) {
       transport::RegionGrant grant;
@@ -115,7 +123,7 @@ class NodeArea {
     for (std::uint64_t bytes = kAreaBytesMax;; bytes /= 2) {
       GrantSpec spec;
       spec.bytes = bytes;
-      spec.driver = endpoint_.driver;
+      spec.driver = driver_;
       auto granted = control_.grant(session_, spec, clock_.now() + kGrantTimeMax);
       const bool smaller = !granted && granted.error().code() == Errc::kExhausted;
       if (!smaller || bytes <= kAreaBytesMin) return granted;
@@ -123,7 +131,7 @@ class NodeArea {
   }
 
   ControlClient& control_;
-  const DriverEndpoint endpoint_;
+  const std::string driver_;
   const SteadyClock clock_;
   Session session_;
   bool opened_ = false;
@@ -234,9 +242,9 @@ Result<MatrixRow> measure_row(NodeArea& area, Direction direction, std::uint64_t
 
 }  // namespace
 
-Result<std::vector<MatrixRow>> measure_node(ControlClient& control, const DriverEndpoint& endpoint,
+Result<std::vector<MatrixRow>> measure_node(ControlClient& control, const std::string& driver,
                                             Duration time) {
-  NodeArea area(control, endpoint);
+  NodeArea area(control, driver);
   if (const auto opened = area.open(); !opened) return opened.error();
   std::vector<MatrixRow> rows;
   const Duration each = time / (2 * static_cast<std::int64_t>(kSizes.size()));
@@ -249,10 +257,6 @@ Result<std::vector<MatrixRow>> measure_node(ControlClient& control, const Driver
     }
   }
   return rows;
-}
-
-std::size_t rails_of(const DriverEndpoint& endpoint) {
-  return endpoint.driver == "ofi" ? transport::ofi_rail_count(endpoint.address) : 1;
 }
 
 }  // namespace ho::bench

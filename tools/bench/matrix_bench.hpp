@@ -27,10 +27,6 @@ struct MatrixRow {
 /// on it and ended. Transfers above 4 MiB are cut, as jobs' are. `time`: of all rows together.
 /// @return what the daemon or the driver refused; kExhausted: less than 16 MiB free.
 [[nodiscard]] Result<std::vector<MatrixRow>> measure_node(ControlClient& control,
-                                                          const DriverEndpoint& endpoint,
-                                                          Duration time);
-
-/// How many rails an endpoint of the driver `ofi` offers; 1 for other drivers.
-[[nodiscard]] std::size_t rails_of(const DriverEndpoint& endpoint);
+                                                          const std::string& driver, Duration time);
 
 }  // namespace ho::bench

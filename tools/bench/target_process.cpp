@@ -13,7 +13,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <future>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -21,6 +24,7 @@
 #include "common/base/clock.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/tcp/tcp_transport.hpp"
 #include "common/transport/ucx/loader/ucx_module.hpp"
 
 namespace ho::bench {
@@ -31,7 +35,7 @@ using transport::ExposureId;
 using transport::Rights;
 using transport::Target;
 
-enum class Verb : std::uint8_t { kExpose, kRevoke, kRevokeAndTruncate };
+enum class Verb : std::uint8_t { kExpose, kRevoke, kRevokeAndTruncate, kFence };
 
 /// One request over the socket pair; both ends are this program, so the struct itself is sent.
 struct Command {
@@ -39,6 +43,7 @@ struct Command {
   Rights rights = Rights::kRead;
   std::uint64_t length_bytes = 0;
   std::uint64_t id = 0;
+  transport::RailFence fence;
 };
 
 struct Answer {
@@ -50,10 +55,13 @@ struct Answer {
 /// What a child is told to be.
 struct Orders {
   Driver driver = Driver::kLocal;
-  std::uint32_t ofi_rails = 1;
+  std::uint32_t rails = 1;
   char ofi_provider[64] = {};
   char ofi_address[64] = {};
 };
+
+/// The one session that a process serves.
+transport::Credentials the_session() { return {SessionId(1), std::string(16, 's')}; }
 
 /// After the last event the target polls this long before it sleeps; the daemon's data thread too.
 constexpr auto kSpin = std::chrono::microseconds(50);
@@ -109,8 +117,8 @@ bool receive_message(int socket, void* bytes, std::size_t length, UniqueFd& fd) 
 /// The child's whole life.
 class Server {
  public:
-  Server(std::unique_ptr<Target> target, int socket)
-      : target_(std::move(target)), socket_(socket) {}
+  Server(std::unique_ptr<Target> target, int socket, int fences)
+      : target_(std::move(target)), socket_(socket), fences_(fences) {}
 
   /// Returns when the parent is gone.
   void run() {
@@ -120,9 +128,11 @@ class Server {
       const auto now = std::chrono::steady_clock::now();
       if (events > 0) last_event = now;
       const bool sleep = now - last_event > kSpin && target_->arm();
-      pollfd waits[2] = {{socket_, POLLIN, 0}, {target_->wait_descriptor(), POLLIN, 0}};
-      if (::poll(waits, 2, sleep ? -1 : 0) < 0) continue;
-      if (waits[0].revents != 0 && !serve_one()) return;
+      pollfd waits[3] = {
+          {socket_, POLLIN, 0}, {fences_, POLLIN, 0}, {target_->wait_descriptor(), POLLIN, 0}};
+      if (::poll(waits, 3, sleep ? -1 : 0) < 0) continue;
+      if (waits[0].revents != 0 && !serve_one(socket_)) return;
+      if (waits[1].revents != 0 && !serve_one(fences_)) return;
     }
   }
 
@@ -132,13 +142,30 @@ class Server {
     std::span<std::byte> memory;
   };
 
-  bool serve_one() {
+  bool serve_one(int socket) {
     Command command;
     UniqueFd fd;
-    if (!receive_message(socket_, &command, sizeof command, fd)) return false;
-    const Answer answer =
-        command.verb == Verb::kExpose ? expose(command, std::move(fd)) : revoke(command);
-    return send_message(socket_, &answer, sizeof answer, -1);
+    if (!receive_message(socket, &command, sizeof command, fd)) return false;
+    const Answer answer = carry_out(command, std::move(fd));
+    return send_message(socket, &answer, sizeof answer, -1);
+  }
+
+  Answer carry_out(const Command& command, UniqueFd fd) {
+    switch (command.verb) {
+      case Verb::kExpose: return expose(command, std::move(fd));
+      case Verb::kFence: return fence(command);
+      case Verb::kRevoke:
+      case Verb::kRevokeAndTruncate: break;
+    }
+    return revoke(command);
+  }
+
+  Answer fence(const Command& command) {
+    const auto ended = target_->fence(the_session().session, command.fence);
+    if (!ended) return failed(ended.error());
+    Answer answer;
+    set_text(answer, *ended);
+    return answer;
   }
 
   Answer expose(const Command& command, UniqueFd fd) {
@@ -146,7 +173,8 @@ class Server {
                         MAP_SHARED | MAP_POPULATE, fd.get(), 0);
     if (base == MAP_FAILED) return failed(errno_error(errno, "mapping a segment"));
     const std::span<std::byte> memory(static_cast<std::byte*>(base), command.length_bytes);
-    const auto exposure = target_->expose(ExposeRequest{memory, command.rights, fd.get()});
+    const auto exposure =
+        target_->expose(ExposeRequest{memory, command.rights, fd.get(), the_session().session});
     if (!exposure) return failed(exposure.error());
     // As the daemon does, so that the first transfers do not pay for it.
     if (!exposure->mapping.empty()) {
@@ -176,51 +204,63 @@ class Server {
 
   std::unique_ptr<Target> target_;
   const int socket_;
+  const int fences_;
   std::unordered_map<ExposureId, Held> held_;
 };
 
 Result<std::unique_ptr<Target>> make_ofi(const TargetProcess::Options& how) {
   transport::OfiTargetOptions options;
   options.provider = how.ofi_provider;
-  if (!how.ofi_address.empty()) {
-    options.rails[0].bind_address = how.ofi_address;
-    return transport::make_ofi_target(options);
+  options.allow_emulation = how.ofi_provider.empty();
+  options.rails.resize(how.rails);
+  for (std::uint32_t i = 0; i < how.rails; ++i) {
+    options.rails[i].address = "127.0.0." + std::to_string(1 + i);
   }
-  options.rails.resize(how.ofi_rails);
-  for (std::uint32_t i = 0; i < how.ofi_rails; ++i) {
-    options.rails[i].bind_address = "127.0.0." + std::to_string(1 + i);
-  }
+  if (!how.ofi_address.empty()) options.rails = {{"", how.ofi_address}};
   return transport::make_ofi_target(options);
+}
+
+Result<std::unique_ptr<Target>> make_tcp(const TargetProcess::Options& how) {
+  transport::TcpTargetOptions options;
+  options.rails.resize(how.rails);
+  for (std::uint32_t i = 0; i < how.rails; ++i) {
+    options.rails[i].address = "127.0.0." + std::to_string(1 + i);
+  }
+  return transport::make_tcp_target(options);
 }
 
 Result<std::unique_ptr<Target>> make_target(const TargetProcess::Options& options) {
   switch (options.driver) {
     case Driver::kLocal: return transport::make_local_target();
     case Driver::kOfi: return make_ofi(options);
+    case Driver::kTcp: return make_tcp(options);
     case Driver::kUcx: return transport::make_ucx_target(transport::UcxDevices{});
   }
   return Error(Errc::kInvalidArgument, "no such driver");
 }
 
-[[noreturn]] void run_child(int inherited_socket) {
+[[noreturn]] void run_child(int inherited_socket, int inherited_fences) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // Nothing of the parent's is kept open here, least of all its own transports' sockets.
   constexpr int kSocket = 3;
-  if (inherited_socket != kSocket) ::dup2(inherited_socket, kSocket);
-  ::close_range(kSocket + 1, ~0U, 0);
+  constexpr int kFences = 4;
+  const int moved = ::fcntl(inherited_fences, F_DUPFD, kFences + 1);  // the next may be its place
+  ::dup2(inherited_socket, kSocket);
+  ::dup2(moved, kFences);
+  ::close_range(kFences + 1, ~0U, 0);
   Orders orders;
   UniqueFd none;
   if (!receive_message(kSocket, &orders, sizeof orders, none)) ::_exit(0);  // not needed
-  auto target =
-      make_target({orders.driver, orders.ofi_rails, orders.ofi_provider, orders.ofi_address});
+  auto target = make_target({orders.driver, orders.rails, orders.ofi_provider, orders.ofi_address});
+  auto address = target ? (*target)->admit(the_session()) : Result<std::string>(target.error());
   Answer hello;
-  if (target) {
-    set_text(hello, (*target)->address());
+  if (address) {
+    set_text(hello, *address);
   } else {
-    hello = failed(target.error());
+    hello = failed(address.error());
   }
-  if (send_message(kSocket, &hello, sizeof hello, -1) && target) {
-    Server(std::move(*target), kSocket).run();
+  if (send_message(kSocket, &hello, sizeof hello, -1) && address) {
+    Server(std::move(*target), kSocket, kFences).run();
   }
   ::_exit(0);
 }
@@ -236,6 +276,43 @@ Result<Answer> receive_answer(int socket) {
 }
 
 }  // namespace
+
+/// The way by which fences are asked for; shared with the threads that wait for their answers.
+struct TargetProcess::Fences {
+  explicit Fences(UniqueFd fd) : socket(std::move(fd)) {}
+  std::mutex mutex;
+  UniqueFd socket;
+
+  Result<std::string> ask(const transport::RailFence& fence) {
+    const std::lock_guard lock(mutex);
+    Command command;
+    command.verb = Verb::kFence;
+    command.fence = fence;
+    if (!send_message(socket.get(), &command, sizeof command, -1)) {
+      return Error(Errc::kUnavailable, "the target process is gone");
+    }
+    const auto answer = receive_answer(socket.get());
+    if (!answer) return answer.error();
+    return std::string(answer->text);
+  }
+};
+
+TargetProcess::TargetProcess(pid_t pid, UniqueFd socket, UniqueFd fences)
+    : pid_(pid), socket_(std::move(socket)), fences_(std::make_shared<Fences>(std::move(fences))) {}
+
+transport::PeerAddress TargetProcess::peer(NodeId node) const {
+  transport::PeerAddress peer;
+  peer.node = node;
+  peer.address = address_;
+  peer.session = the_session();
+  peer.fence = [fences = fences_](const transport::RailFence& fence) {
+    auto answer = std::make_shared<std::promise<Result<std::string>>>();
+    auto future = answer->get_future();
+    std::thread([fences, fence, answer] { answer->set_value(fences->ask(fence)); }).detach();
+    return future;
+  };
+  return peer;
+}
 
 Result<std::unique_ptr<Segment>> Segment::create(std::uint64_t length_bytes) {
   UniqueFd fd(::memfd_create("ho-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -255,16 +332,20 @@ Segment::~Segment() { ::munmap(bytes_.data(), bytes_.size()); }
 UniqueFd Segment::duplicate() const { return UniqueFd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)); }
 
 Result<std::unique_ptr<TargetProcess>> TargetProcess::prepare() {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return errno_error(errno, "socketpair");
+  int ends[4] = {-1, -1, -1, -1};
+  for (int* const pair : {ends, ends + 2}) {
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+      return errno_error(errno, "socketpair");
+    }
   }
   UniqueFd ours(ends[0]);
+  UniqueFd our_fences(ends[2]);
   const UniqueFd theirs(ends[1]);
+  const UniqueFd their_fences(ends[3]);
   const pid_t pid = ::fork();
   if (pid < 0) return errno_error(errno, "fork");
-  if (pid == 0) run_child(theirs.get());
-  return std::make_unique<TargetProcess>(pid, std::move(ours));
+  if (pid == 0) run_child(theirs.get(), their_fences.get());
+  return std::make_unique<TargetProcess>(pid, std::move(ours), std::move(our_fences));
 }
 
 Result<void> TargetProcess::begin(const Options& options) {
@@ -272,7 +353,7 @@ Result<void> TargetProcess::begin(const Options& options) {
   HO_CHECK(options.ofi_provider.size() < sizeof orders.ofi_provider);
   HO_CHECK(options.ofi_address.size() < sizeof orders.ofi_address);
   orders.driver = options.driver;
-  orders.ofi_rails = options.ofi_rails;
+  orders.rails = options.rails;
   options.ofi_provider.copy(orders.ofi_provider, sizeof orders.ofi_provider);
   options.ofi_address.copy(orders.ofi_address, sizeof orders.ofi_address);
   if (!send_message(socket_.get(), &orders, sizeof orders, -1)) {
@@ -312,7 +393,9 @@ bool TargetProcess::alive() {
 }
 
 Result<TargetProcess::Exposed> TargetProcess::expose(const Segment& segment, Rights rights) {
-  const Command command{Verb::kExpose, rights, segment.bytes().size(), 0};
+  Command command;
+  command.rights = rights;
+  command.length_bytes = segment.bytes().size();
   if (!send_message(socket_.get(), &command, sizeof command, segment.fd())) {
     return Error(Errc::kUnavailable, "the target process is gone");
   }
@@ -322,8 +405,9 @@ Result<TargetProcess::Exposed> TargetProcess::expose(const Segment& segment, Rig
 }
 
 Result<void> TargetProcess::revoke(ExposureId id, Truncate truncate) {
-  const Verb verb = truncate == Truncate::kYes ? Verb::kRevokeAndTruncate : Verb::kRevoke;
-  const Command command{verb, Rights::kRead, 0, id.value()};
+  Command command;
+  command.verb = truncate == Truncate::kYes ? Verb::kRevokeAndTruncate : Verb::kRevoke;
+  command.id = id.value();
   if (!send_message(socket_.get(), &command, sizeof command, -1)) {
     return Error(Errc::kUnavailable, "the target process is gone");
   }

@@ -13,7 +13,7 @@
 
 namespace ho::bench {
 
-enum class Driver : std::uint8_t { kLocal, kOfi, kUcx };
+enum class Driver : std::uint8_t { kLocal, kUcx, kOfi, kTcp };
 
 /// A memory segment as the daemon makes them: a sealable memfd, faulted in, mapped here too.
 class Segment {
@@ -40,8 +40,8 @@ class TargetProcess {
  public:
   struct Options {
     Driver driver = Driver::kLocal;
-    std::uint32_t ofi_rails = 1;    ///< on 127.0.0.1, 127.0.0.2, ...; ofi's alone
-    std::string ofi_provider = {};  ///< libfabric's name; empty: its TCP
+    std::uint32_t rails = 1;        ///< on 127.0.0.1, 127.0.0.2, ...; of tcp and ofi alone
+    std::string ofi_provider = {};  ///< libfabric's name of a device's; empty: its TCP
     std::string ofi_address = {};   ///< numeric; then it is the only rail
   };
   /// Forks a process that waits for begin(): for libraries that do not survive a fork once they
@@ -52,13 +52,15 @@ class TargetProcess {
   [[nodiscard]] Result<void> begin(const Options& options);
   /// Both.
   [[nodiscard]] static Result<std::unique_ptr<TargetProcess>> start(const Options& options);
-  TargetProcess(pid_t pid, UniqueFd socket) : pid_(pid), socket_(std::move(socket)) {}
+  TargetProcess(pid_t pid, UniqueFd socket, UniqueFd fences);
   TargetProcess(const TargetProcess&) = delete;
   TargetProcess& operator=(const TargetProcess&) = delete;
   ~TargetProcess();
 
   [[nodiscard]] pid_t pid() const { return pid_; }
-  [[nodiscard]] const std::string& address() const { return address_; }
+  /// How its one session is reached; everything is exposed for that. A fence is asked for on a
+  /// thread of its own, since the process may stand still.
+  [[nodiscard]] transport::PeerAddress peer(NodeId node = NodeId(1)) const;
 
   struct Exposed {
     transport::ExposureId id;
@@ -74,8 +76,11 @@ class TargetProcess {
   [[nodiscard]] bool alive();
 
  private:
+  struct Fences;
+
   pid_t pid_;
   UniqueFd socket_;
+  std::shared_ptr<Fences> fences_;
   std::string address_;
   bool reaped_ = false;
 };

@@ -12,9 +12,11 @@
 #include <thread>
 #include <utility>
 
+#include "client/pool/client_control.hpp"
 #include "common/base/units.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/tcp/tcp_transport.hpp"
 #include "common/transport/ucx/loader/rdma_devices.hpp"
 #include "common/transport/ucx/loader/ucx_module.hpp"
 #include "proto/control_client.hpp"
@@ -139,10 +141,13 @@ class DriverLoop final : public Loop {
 };
 
 Result<std::unique_ptr<Transport>> make_initiator(Driver driver, const Clock& clock) {
+  transport::OfiOptions ofi;
+  ofi.allow_emulation = true;
   switch (driver) {
     case Driver::kLocal: return transport::make_local_transport({}, clock);
-    case Driver::kOfi: return transport::make_ofi_transport({}, clock);
+    case Driver::kOfi: return transport::make_ofi_transport(ofi, clock);
     case Driver::kUcx: return transport::make_ucx_transport({}, clock);
+    case Driver::kTcp: return transport::make_tcp_transport({}, clock);
   }
   return Error(Errc::kInvalidArgument, "no such driver");
 }
@@ -152,6 +157,7 @@ std::string name_of(Driver driver) {
     case Driver::kLocal: return "local";
     case Driver::kOfi: return "ofi";
     case Driver::kUcx: return "ucx";
+    case Driver::kTcp: return "tcp";
   }
   return "";
 }
@@ -159,7 +165,7 @@ std::string name_of(Driver driver) {
 /// A session on the daemon with a grant as large as the area, and its segments.
 struct Held {
   std::unique_ptr<ControlClient> control;
-  std::string target;  ///< the driver's address
+  transport::PeerAddress target;
   std::vector<GrantedSegment> segments;
 };
 
@@ -179,10 +185,11 @@ Result<Held> hold(const std::string& daemon, Driver driver, std::uint64_t bytes)
   auto granted = (*control)->grant(*session, spec, clock.now() + kGrantTimeMax);
   if (!granted) return granted.error();
   Held held{std::move(*control), {}, std::move(*granted)};
-  for (const auto& endpoint : held.control->hello().drivers) {
-    if (endpoint.driver == name) held.target = endpoint.address;
-  }
-  if (!session->address.empty()) held.target = session->address;
+  client::ClientControl node(*held.control, "bench", clock);
+  held.target = {held.control->hello().node,
+                 session->address,
+                 {session->id, session->token},
+                 node.fence_of(*session)};
   return held;
 }
 
@@ -205,8 +212,7 @@ Result<HostArea> map_segments(const std::vector<GrantedSegment>& segments, std::
 /// Connects, and attaches every segment. @return the regions, in order.
 Result<std::vector<RegionId>> attach(Transport& initiator, Held& held) {
   const SteadyClock clock;
-  const auto peer =
-      initiator.connect({held.control->hello().node, held.target}, clock.now() + kOpDeadline);
+  const auto peer = initiator.connect(held.target, clock.now() + kOpDeadline);
   if (!peer) return peer.error();
   std::vector<RegionId> regions;
   for (GrantedSegment& segment : held.segments) {
@@ -233,7 +239,7 @@ Result<Rivals> make_network_rivals(Driver driver, const LoopShape& shape) {
     rivals.limits.push_back(std::move(*plain));
     return rivals;
   }
-  const auto provider = transport::usual_ofi_provider();
+  const auto provider = transport::libfabric_tcp();
   if (!provider) return provider.error();
   auto plain = make_libfabric_limit(shape, *provider, Waits::kPolling);
   if (!plain) return plain.error();

@@ -24,9 +24,9 @@ struct Rivals {
   std::vector<Limit> limits;  ///< the first is the limit
   std::vector<Comparison> absent;
 };
-/// For ofi a plain libfabric loop, and a plain UCX loop over TCP where there is one; for ucx a
-/// plain UCX loop over the same device; for local nothing. Forks; call while the process has one
-/// thread.
+/// For tcp and ofi a plain libfabric loop, and a plain UCX loop over TCP where there is one; for
+/// ucx a plain UCX loop over the same device; for local nothing. Forks; call while the process has
+/// one thread.
 [[nodiscard]] Result<Rivals> make_network_rivals(Driver driver, const LoopShape& shape);
 
 /// Measures a driver by itself, without the client library, against a daemon of its own and, in

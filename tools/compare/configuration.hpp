@@ -25,7 +25,7 @@ struct Workbench {
   const Text& text;
   const std::atomic<bool>& stop;
   std::string pool;       ///< address
-  std::string transport;  ///< "auto", "local", "ofi"
+  std::string transport;  ///< "auto", "local", "tcp"
   /// The model's graph with measured durations, once a configuration has profiled it.
   std::optional<Graph> profile;
 };

@@ -52,7 +52,7 @@ void add_job_options(CLI::App& app, Arguments& a) {
   add("--seed", a.model.seed, "Seed of weights and batches");
   add("--text", a.text, "File whose bytes are learnt");
   add("--transport", a.transport, "Driver to the pool")
-      ->check(CLI::IsMember({"auto", "local", "ucx", "ofi"}));
+      ->check(CLI::IsMember({"auto", "local", "ucx", "ofi", "tcp"}));
   add("--pool", a.pool, "Control address of a daemon");
 }
 

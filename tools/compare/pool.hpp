@@ -32,7 +32,7 @@ template <typename Call>
 
 struct Connection {
   std::string address;    ///< as ho_connect_options::pool
-  std::string transport;  ///< "auto", "local", "ofi"
+  std::string transport;  ///< "auto", "local", "tcp"
   std::string name;
   std::uint64_t link_bytes_per_s = 0;  ///< limit each way; 0: none
 };

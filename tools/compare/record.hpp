@@ -23,7 +23,7 @@ struct StepRecord {
 struct RunRecord {
   std::string label;                   ///< "planned-60"
   std::string policy;                  ///< "resident", "planned", "on-demand-lru"
-  std::string transport;               ///< "local", "ofi", "mixed", or "none" where no pool is used
+  std::string transport;               ///< "local", "tcp", "mixed", or "none" where no pool is used
   std::uint64_t link_bytes_per_s = 0;  ///< limit of the job's link each way; 0: none
   std::uint64_t peak_device_bytes = 0;
   std::uint64_t arena_bytes = 0;

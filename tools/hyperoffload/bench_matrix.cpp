@@ -82,9 +82,9 @@ Result<Measured> measure(const NodeAnswer<Known>& known, const JobPaths& paths,
   if (!known.answer) return known.answer.error();
   const auto control = connect_node(known.node, SteadyClock().now() + arguments.timeout);
   if (!control) return control.error();
-  const auto path = paths.explain((*control)->hello(), SteadyClock().now() + arguments.timeout);
+  const auto path = paths.explain(**control, SteadyClock().now() + arguments.timeout);
   if (!path) return path.error();
-  auto rows = bench::measure_node(**control, path->endpoint, arguments.seconds);
+  auto rows = bench::measure_node(**control, path->driver, arguments.seconds);
   if (!rows) return rows.error();
   return Measured{known.node, *path, known.answer->capacity_bytes, std::move(*rows)};
 }
@@ -103,9 +103,9 @@ std::string to_text(const std::vector<Measured>& all, const std::string& from, F
                {"ALONE P50 US", kAlways, kRight},
                {"P99 US", kAlways, kRight}});
   for (const Measured& one : all) {
-    paths.add({from, one.node.name, one.path.endpoint.driver, one.path.reason});
+    paths.add({from, one.node.name, one.path.driver, one.path.reason});
     for (const bench::MatrixRow& row : one.rows) {
-      table.add({from, one.node.name, one.path.endpoint.driver, name_of(row.direction),
+      table.add({from, one.node.name, one.path.driver, name_of(row.direction),
                  format_bytes(row.size_bytes), std::to_string(row.inflight),
                  fixed(row.bytes_per_s / 1e9, 2), fixed(row.p50_us, 1), fixed(row.p99_us, 1)});
     }
@@ -121,7 +121,7 @@ std::string to_json(const std::vector<Measured>& all, const std::string& from) {
   json.field("from", from).key("nodes").begin_array();
   for (const Measured& one : all) {
     json.begin_object().field("node_id", std::uint64_t{one.node.node.value()});
-    json.field("name", one.node.name).field("driver", one.path.endpoint.driver);
+    json.field("name", one.node.name).field("driver", one.path.driver);
     json.field("reason", one.path.reason).key("rows").begin_array();
     for (const bench::MatrixRow& row : one.rows) {
       json.begin_object()
@@ -164,7 +164,7 @@ std::optional<TierSpec> tier_of(const std::vector<Measured>& all, Reach reach) {
   std::vector<const Measured*> nodes;
   TierSpec tier;
   for (const Measured& one : all) {
-    const Reach found = one.path.endpoint.driver == "local" ? Reach::kNear : Reach::kFar;
+    const Reach found = one.path.driver == "local" ? Reach::kNear : Reach::kFar;
     if (found != reach) continue;
     nodes.push_back(&one);
     tier.capacity_bytes += one.capacity_bytes;

@@ -27,8 +27,10 @@ struct Arguments {
   std::string pool;  ///< empty: a daemon of its own
 };
 
-const std::map<std::string, bench::Driver> kDrivers = {
-    {"local", bench::Driver::kLocal}, {"ofi", bench::Driver::kOfi}, {"ucx", bench::Driver::kUcx}};
+const std::map<std::string, bench::Driver> kDrivers = {{"local", bench::Driver::kLocal},
+                                                       {"ucx", bench::Driver::kUcx},
+                                                       {"ofi", bench::Driver::kOfi},
+                                                       {"tcp", bench::Driver::kTcp}};
 
 std::string number(double value, const char* format) {
   char text[64];
@@ -152,7 +154,8 @@ void add_bench_transport(Program& program, CLI::App& bench) {
       program.add(bench, "transport", "One-sided get and put, beside the limit of the same machine",
                   [arguments](Console& console) { return run(console, *arguments); });
   command
-      .add_option("--transport", arguments->transport, "local, ofi or ucx (needs an RDMA device)")
+      .add_option("--transport", arguments->transport,
+                  "local, tcp, ucx (needs an RDMA device) or ofi")
       ->type_name("NAME")
       ->check(CLI::IsMember(kDrivers))
       ->capture_default_str();

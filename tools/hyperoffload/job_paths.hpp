@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "client/pool/client_control.hpp"
 #include "client/pool/factory.hpp"
 #include "client/pool/path_finder.hpp"
 #include "common/base/clock.hpp"
@@ -31,9 +32,14 @@ class JobPaths {
   JobPaths& operator=(const JobPaths&) = delete;
 
   /// As PathFinder::explain(). Any thread.
-  [[nodiscard]] Result<client::PathChoice> explain(const HelloReply& hello,
+  [[nodiscard]] Result<client::PathChoice> explain(client::NodeControl& node,
                                                    TimePoint deadline) const {
-    return client::PathFinder(allowed_, make_, clock_).explain(hello, deadline);
+    return client::PathFinder(allowed_, make_, clock_).explain(node, deadline);
+  }
+  [[nodiscard]] Result<client::PathChoice> explain(ControlClient& control,
+                                                   TimePoint deadline) const {
+    client::ClientControl node(control, "hyperoffload status", clock_);
+    return explain(node, deadline);
   }
 
  private:

@@ -6,7 +6,6 @@
 #include "client/pool/path_finder.hpp"
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
-#include "tools/bench/matrix_bench.hpp"
 #include "tools/hyperoffload/job_paths.hpp"
 #include "tools/hyperoffload/pool_command.hpp"
 
@@ -77,7 +76,7 @@ struct StatusAnswer {
   std::string path;         ///< empty: not at all
   std::string path_reason;  ///< why so
   std::vector<DriverOff> drivers_off;
-  std::size_t ofi_rails = 0;  ///< 0: no ofi
+  std::vector<DriverOffer> offers;
 };
 
 /// Asks a node, and finds the path to it as a job would.
@@ -85,20 +84,20 @@ Result<StatusAnswer> ask_status(ControlClient& client, const JobPaths& paths, Ti
   auto status = client.status(deadline);
   if (!status) return status.error();
   const HelloReply& hello = client.hello();
-  const auto path = paths.explain(hello, deadline);
-  StatusAnswer answer{std::move(*status), "", "", hello.drivers_off, 0};
-  for (const DriverEndpoint& one : hello.drivers) {
-    if (one.driver == "ofi") answer.ofi_rails = bench::rails_of(one);
-  }
-  answer.path = path ? path->endpoint.driver : "";
+  const auto path = paths.explain(client, deadline);
+  StatusAnswer answer{std::move(*status), "", "", hello.drivers_off, hello.drivers};
+  answer.path = path ? path->driver : "";
   answer.path_reason = path ? path->reason : path.error().context();
   return answer;
 }
 
-/// "local,ofi (2 rails; no ucx: this node has no RDMA device)"
+/// "local,tcp (tcp: 2 rails; no ucx: this node has no RDMA device)"
 std::string driver_words(const StatusAnswer& answer) {
   std::string off;
-  if (answer.ofi_rails > 1) off = std::to_string(answer.ofi_rails) + " rails";
+  for (const DriverOffer& one : answer.offers) {
+    if (one.rails < 2) continue;
+    off += (off.empty() ? "" : "; ") + one.driver + ": " + std::to_string(one.rails) + " rails";
+  }
   for (const DriverOff& one : answer.drivers_off) {
     off += (off.empty() ? "" : "; ") + ("no " + one.driver + ": " + one.reason);
   }
@@ -169,8 +168,11 @@ void add_status_json(const StatusAnswer& answer, JsonWriter& json) {
         .field("granted_bytes", one.granted_bytes)
         .end();
   }
-  json.end().field("ofi_rails", std::uint64_t{answer.ofi_rails});
-  json.key("drivers_off").begin_array();
+  json.end().key("rails").begin_array();
+  for (const DriverOffer& one : answer.offers) {
+    json.begin_object().field("driver", one.driver).field("count", std::uint64_t{one.rails}).end();
+  }
+  json.end().key("drivers_off").begin_array();
   for (const DriverOff& off : answer.drivers_off) {
     json.begin_object().field("driver", off.driver).field("reason", off.reason).end();
   }

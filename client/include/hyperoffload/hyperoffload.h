@@ -102,10 +102,10 @@ typedef struct ho_connect_options {
                               that answers */
   const char* name;        /* the job, for people; may be NULL */
   const char* transport;   /* "auto" (also NULL), or the drivers that may be used: "local",
-                              "ofi", "ucx", "local,ofi". One alone is forced; what is left out is
-                              forbidden */
+                              "tcp", "ucx", "ofi", "local,tcp". One alone is forced; those left out
+                              are forbidden */
   uint32_t op_deadline_ms; /* for each piece of a transfer (a few MiB) from when it is sent, over
-                              "ofi" and "ucx"; 0: 1500. Below 800 a link that is cut costs the
+                              all but "local"; 0: 1500. Below 800 a link that is cut costs the
                               node, also where it has another. "local" copies by itself and waits
                               for no node: the deadline does not apply. Time in which the job was
                               stopped does not count */
@@ -115,12 +115,16 @@ typedef struct ho_connect_options {
   /* For "ofi"; each may be NULL or "" for what fits the daemon. A daemon that speaks another
      provider, or cannot be reached by the domain or interface, is reached by another driver or
      left out; of a node's several rails those that cannot be reached so are left out. */
-  const char* ofi_provider;  /* libfabric's: "net" and "tcp" (TCP; one from libfabric 1.18 on),
-                                "verbs", "efa", "cxi" */
-  const char* ofi_domain;    /* libfabric's name of a device: "mlx5_0", "eth0" */
-  const char* ofi_interface; /* network interface to go out by: "eth0" */
-  uint32_t ofi_connections;  /* to each rail of a node for transfers above 64 KiB, over which they
-                                are spread (small ones have another); 0: 1; at most 16 */
+  const char* ofi_provider;     /* libfabric's: "verbs", "efa", "cxi" */
+  const char* ofi_domain;       /* libfabric's name of a device: "mlx5_0", "eth0" */
+  const char* ofi_interface;    /* network interface to go out by: "eth0" */
+  uint32_t ofi_allow_emulation; /* 1: also libfabric's TCP ("net", "tcp"), where the daemon allows
+                                   it too. For tests, and where all peers are trusted */
+  /* For "tcp" and "ofi". */
+  uint32_t connections; /* to each rail of a node for transfers above 64 KiB, over which they are
+                           spread (small ones have another); 0: 1; at most 16 */
+  /* For "tcp". */
+  const char* tcp_interface; /* network interface to go out by: "eth0"; NULL or "": any */
   /* For "ucx". */
   const char* ucx_devices;      /* "mlx5_0:1" or several, comma-separated, 8 at most, in the order
                                    in which nodes name theirs: transfers are spread over all, and
@@ -167,7 +171,7 @@ HO_API ho_status ho_connect(const ho_connect_options* options, ho_pool** out);
  * HO_OK        the handle is gone; also for NULL, of which nothing is done.
  * HO_CONFLICT  a runtime is open, or an allocation not freed: nothing was done. */
 HO_API ho_status ho_disconnect(ho_pool* pool);
-/* Name of the driver that carries the data: "local", "ucx" or "ofi"; "mixed" where nodes are
+/* Name of the driver that carries the data: "local", "ucx", "ofi" or "tcp"; "mixed" where nodes are
  * reached by several. Lives as the pool does. "" for NULL. */
 HO_API const char* ho_pool_transport(const ho_pool* pool);
 

@@ -125,7 +125,9 @@ class Pool {
     std::string ofi_provider = {};     ///< these three: empty: what fits the daemon
     std::string ofi_domain = {};
     std::string ofi_interface = {};
-    std::uint32_t ofi_connections = 0;   ///< 0: the library's default
+    bool ofi_allow_emulation = false;
+    std::uint32_t connections = 0;       ///< of tcp and ofi; 0: the library's default
+    std::string tcp_interface = {};      ///< empty: any
     std::string ucx_devices = {};        ///< empty: all that are up
     std::string ucx_transports = {};     ///< empty: "rc"
     std::uint32_t local_threads = 0;     ///< 0: by the cores there are
@@ -144,7 +146,9 @@ class Pool {
     given.ofi_provider = options.ofi_provider.c_str();
     given.ofi_domain = options.ofi_domain.c_str();
     given.ofi_interface = options.ofi_interface.c_str();
-    given.ofi_connections = options.ofi_connections;
+    given.ofi_allow_emulation = options.ofi_allow_emulation ? 1 : 0;
+    given.connections = options.connections;
+    given.tcp_interface = options.tcp_interface.c_str();
     given.ucx_devices = options.ucx_devices.c_str();
     given.ucx_transports = options.ucx_transports.c_str();
     given.local_threads = options.local_threads;

@@ -11,15 +11,18 @@ namespace {
 /// names the exposure.
 class LocalTarget final : public Target {
  public:
-  [[nodiscard]] std::string_view name() const override { return "local"; }
-  [[nodiscard]] const std::string& address() const override { return address_; }
+  [[nodiscard]] const TargetCaps& caps() const override { return caps_; }
 
-  /// Whoever has a descriptor has the memory, and nobody is reached by anything else.
-  [[nodiscard]] Result<std::string> admit(TenantId /*tenant*/) override {
+  /// A descriptor is all that gives access.
+  [[nodiscard]] Result<std::string> admit(const Credentials& /*session*/) override {
     if (shut_) return Error(Errc::kUnavailable, "the target is shut");
-    return std::string();
+    return std::string("local");
   }
-  void dismiss(TenantId /*tenant*/) override {}
+  void dismiss(SessionId /*session*/) override {}
+  [[nodiscard]] Result<std::string> fence(SessionId /*session*/,
+                                          const RailFence& /*rail*/) override {
+    return Error(Errc::kUnsupported, "local has no rails");
+  }
 
   [[nodiscard]] Result<Exposure> expose(const ExposeRequest& request) override {
     if (shut_) return Error(Errc::kUnavailable, "the target is shut");
@@ -44,7 +47,7 @@ class LocalTarget final : public Target {
   [[nodiscard]] bool arm() override { return true; }
 
  private:
-  const std::string address_ = "local";
+  const TargetCaps caps_{"local"};
   std::unordered_set<ExposureId> exposures_;
   std::uint64_t next_id_ = 1;
   bool shut_ = false;

@@ -5,7 +5,6 @@
 
 #include <cerrno>
 
-#include "common/base/check.hpp"
 #include "common/base/unique_fd.hpp"
 
 namespace ho::transport {
@@ -27,15 +26,15 @@ Result<std::span<std::byte>> AliasSpace::open(const ExposeRequest& request) {
   const int protection = request.rights == Rights::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
   void* const alias = ::mmap(nullptr, memory.size(), protection, MAP_SHARED, request.fd, 0);
   if (alias == MAP_FAILED) {
-    const Error error = errno_error(errno, "mapping exposed memory a second time");
-    return Error(Errc::kUnsupported, error.context());
+    const Errc code = errno == ENOMEM ? Errc::kExhausted : Errc::kUnsupported;
+    return Error(code, errno_error(errno, "mapping exposed memory a second time").context());
   }
   return std::span<std::byte>(static_cast<std::byte*>(alias), memory.size());
 }
 
 namespace {
 
-/// Puts memory of nobody's in the alias's place. @return false: it is still what it was.
+/// Remaps the alias to fresh memory. @return false: it is still what it was.
 bool cover(std::span<std::byte> alias) {
   constexpr int kProtection = PROT_READ | PROT_WRITE;
   // A file's pages count as used memory once they are written; private memory at once where the
@@ -52,9 +51,8 @@ bool cover(std::span<std::byte> alias) {
 
 }  // namespace
 
-void AliasSpace::retire(std::span<std::byte> alias) {
-  // Going on would leave the segment's pages within a late transfer's reach.
-  HO_CHECK(cover(alias));
+Result<void> AliasSpace::retire(std::span<std::byte> alias) {
+  if (!cover(alias)) return errno_error(errno, "remapping memory that was revoked");
   // What late transfers have written into earlier sinks is given back.
   for (std::size_t i = 0; i < retired_.size() && i < 16; ++i) {
     const auto& earlier = retired_[retired_.size() - 1 - i];
@@ -71,6 +69,7 @@ void AliasSpace::retire(std::span<std::byte> alias) {
     retired_bytes_ -= oldest.size();
     ::munmap(oldest.data(), oldest.size());
   }
+  return {};
 }
 
 }  // namespace ho::transport

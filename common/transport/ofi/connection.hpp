@@ -2,85 +2,81 @@
 
 #include <rdma/fi_rma.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
-#include <utility>
+#include <vector>
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/transport/ofi/endpoint.hpp"
 #include "common/transport/ofi/wire.hpp"
+#include "common/transport/striping/rail.hpp"
 
 namespace ho::transport {
 
-/// One piece of an operation as libfabric sees it. Owned by the caller until it comes back.
-struct Piece {
-  static constexpr std::uint32_t kNoLane = UINT32_MAX;
-
-  fi_context2 context{};           ///< libfabric's, while in flight; its address names the piece
-  std::uint64_t offset_bytes = 0;  ///< in its operation
-  std::uint32_t slot = 0;
-  std::uint32_t length_bytes = 0;
-  std::uint32_t lane = kNoLane;  ///< which of its peer's connections it is on
-};
-
-/// A working endpoint to one target. Owner thread: the transport's.
+/// One endpoint to one target. Destroying it is the force close: afterwards libfabric knows none of
+/// its operations and buffers. Owner thread: the initiator's.
 class Connection {
  public:
-  /// Connects and reads the target's hello page. @return kUnavailable; kDeadline; kInvalidArgument
-  /// (what answers is not a target of ours); kUnsupported.
-  [[nodiscard]] static Result<std::unique_ptr<Connection>> create(const OfiAddress& address,
-                                                                  const Endpoint::Reach& how,
-                                                                  const Clock& clock,
-                                                                  TimePoint deadline);
+  /// Operations in flight.
+  static constexpr std::uint32_t kOpsMax = 512;
 
-  /// Reads one byte by `key`. @return kPermissionDenied where the target drops the connection over
-  /// it (the connection is then of no more use); kDeadline.
-  [[nodiscard]] Result<void> probe(const RemoteKey& key, const Clock& clock, TimePoint deadline);
+  /// Begins to connect and to read the target's hello page; open() once that is there.
+  /// @return kInvalidArgument, kUnavailable, kUnsupported.
+  [[nodiscard]] static Result<std::unique_ptr<Connection>> begin(const OfiAddress& address,
+                                                                 const Endpoint::Reach& how);
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection() = default;
 
-  /// Makes memory usable for pieces under `id`, where the provider wants that.
-  [[nodiscard]] Result<void> add_memory(LocalId id, std::span<std::byte> memory);
-  void remove_memory(LocalId id) { memories_.erase(id); }
+  [[nodiscard]] bool open() const { return open_; }
+  /// Over for good; nothing: it is not.
+  [[nodiscard]] const std::optional<Error>& failure() const { return failure_; }
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
-  /// Where a piece's bytes are, on both sides.
-  struct Place {
-    std::byte* local = nullptr;
-    LocalId memory;
-    std::uint64_t remote = 0;  ///< libfabric's address
-    std::uint64_t key = 0;
-  };
-  /// @return 0, -FI_EAGAIN (poll and retry) or another libfabric code: nothing started then.
-  [[nodiscard]] std::int64_t read(Piece& piece, const Place& place);
-  /// Completes when visible at the target (FI_DELIVERY_COMPLETE).
-  [[nodiscard]] std::int64_t write(Piece& piece, const Place& place);
+  /// Makes memory usable, where the provider wants that.
+  [[nodiscard]] Result<void> add_memory(const LocalMemory* memory, std::span<std::byte> bytes);
+  void remove_memory(const LocalMemory* memory) { memories_.erase(memory); }
 
-  struct Event {
-    Piece* piece = nullptr;  ///< null: the connection itself
-    int code = 0;            ///< 0, or libfabric's (positive)
-  };
-  /// Reads the hello page once more, as a sign that the target still serves this connection. One at
-  /// a time. @return as read().
-  [[nodiscard]] std::int64_t ask(const RemoteKey& hello);
-  /// Whether the event is the end of an ask().
-  [[nodiscard]] bool asked(const Event& event) const { return event.piece == &scratch_piece_; }
-  /// Makes progress. @return how many events were written.
-  std::size_t poll(std::span<Event> out);
+  /// @return false: full, or failed: progress() and look.
+  [[nodiscard]] bool post(RailOp& op, const RemoteKey& key);
+  /// @return whether anything moved.
+  bool progress(std::vector<RailOp*>& ended);
+  /// After it was closed elsewhere: gives back what was in flight.
+  void give_back(std::vector<RailOp*>& ended);
+
+  /// Reads one byte by `key`; blocks. For a connection that carries nothing else.
+  /// @return kPermissionDenied: the target refuses it, and the connection is of no more use;
+  /// kDeadline.
+  [[nodiscard]] Result<void> try_key(const RemoteKey& key, TimePoint deadline);
 
  private:
-  explicit Connection(std::unique_ptr<Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
-  [[nodiscard]] Result<void> read_small(const RemoteKey& key, std::uint64_t length_bytes,
-                                        const Clock& clock, TimePoint deadline);
-  [[nodiscard]] void* descriptor_of(LocalId id) const {
-    const auto found = memories_.find(id);
-    return found == memories_.end() ? nullptr : fi_mr_desc(found->second.get());
-  }
+  struct Flight {
+    fi_context2 context{};  ///< libfabric's; its address names the flight
+    RailOp* op = nullptr;   ///< null: of the hello page, or of a key that is tried
+  };
+
+  explicit Connection(std::unique_ptr<Endpoint> endpoint, const OfiAddress& address);
+  [[nodiscard]] std::int64_t read_scratch(const RemoteKey& key, std::size_t length_bytes);
+  bool greet();
+  bool take_events(std::vector<RailOp*>& ended);
+  [[nodiscard]] void* descriptor_of(const LocalMemory* memory) const;
 
   std::unique_ptr<Endpoint> endpoint_;
-  std::unordered_map<LocalId, MemoryHandle> memories_;
-  alignas(64) std::byte scratch_[64] = {};  ///< where hello and probes are read to
-  Piece scratch_piece_;
+  const RemoteKey hello_;
+  bool open_ = false;
+  bool asked_ = false;         ///< the scratch is being read into
+  bool scratch_came_ = false;  ///< it has been, since that was asked for
+  std::optional<Error> failure_;
+  std::uint64_t bytes_ = 0;      ///< in flight
+  std::vector<Flight> flights_;  ///< of constant size: lent out. The first is the scratch's
+  std::vector<Flight*> free_;
+  std::unordered_map<const LocalMemory*, MemoryHandle> memories_;  ///< null: the scratch's
+  alignas(64) std::byte scratch_[64] = {};
 };
 
 }  // namespace ho::transport

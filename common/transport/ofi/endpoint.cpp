@@ -72,9 +72,9 @@ Result<std::unique_ptr<Endpoint>> Endpoint::listen(const Listen& listen) {
   (*hints)->caps = FI_RMA | FI_REMOTE_READ | FI_REMOTE_WRITE;
   Wanted wanted;
   wanted.domain = listen.domain;
-  if (!listen.node.empty()) {
-    wanted.node = listen.node.c_str();
-    wanted.service = listen.service.c_str();
+  if (!listen.address.empty()) {
+    wanted.node = listen.address.c_str();
+    wanted.service = "0";  // the system chooses
     wanted.flags = FI_SOURCE;
   }
   auto info = choose_info(**hints, wanted);

@@ -54,8 +54,7 @@ class Endpoint {
   struct Listen {
     std::string provider;
     std::string domain;   ///< empty: any
-    std::string node;     ///< numeric; empty: as the provider likes
-    std::string service;  ///< goes with `node`
+    std::string address;  ///< numeric; empty: as the provider likes
   };
   /// For a target: listens, and has a descriptor to wait on.
   [[nodiscard]] static Result<std::unique_ptr<Endpoint>> listen(const Listen& listen);

@@ -1,8 +1,6 @@
 #include "common/transport/ofi/provider.hpp"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <rdma/fi_errno.h>
 
 #include <algorithm>
@@ -41,21 +39,6 @@ std::set<std::string> domains_of(const fi_info* list) {
   return names;
 }
 
-/// Its address as text; empty: neither IPv4 nor IPv6, or one that is good on its own link only.
-std::string numeric(const sockaddr* address) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  if (address == nullptr) return {};
-  if (address->sa_family == AF_INET) {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
-    ::inet_ntop(AF_INET, &v4->sin_addr, text.data(), text.size());
-  } else if (address->sa_family == AF_INET6) {
-    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address);
-    if (IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) return {};
-    ::inet_ntop(AF_INET6, &v6->sin6_addr, text.data(), text.size());
-  }
-  return text.data();
-}
-
 }  // namespace
 
 Result<InfoHandle> common_hints(const std::string& provider) {
@@ -76,12 +59,16 @@ Result<InfoHandle> common_hints(const std::string& provider) {
 
 namespace {
 
+Emulation emulation_of(bool allowed) {
+  return allowed ? Emulation::kAllowed : Emulation::kForbidden;
+}
+
 /// Of those named, the ones that have our kind of endpoint on this machine, as libfabric calls them
-/// then ("tcp" may be "tcp;ofi_rxm"). Without a name, or with "net", whose name may be "tcp" here:
-/// all of kTcpProviders.
+/// then ("tcp" may be "tcp;ofi_rxm"). Without a name: the devices' and TCP's.
 Result<std::vector<std::string>> providers_here(const std::string& named) {
   std::vector<std::string> asked(kTcpProviders.begin(), kTcpProviders.end());
-  if (!named.empty() && named != "net") asked = {named};
+  if (named.empty()) asked.insert(asked.begin(), kDeviceProviders.begin(), kDeviceProviders.end());
+  if (!named.empty() && named != "net") asked = {named};  // "net" may be "tcp" here
   std::vector<std::string> names;
   for (const std::string& name : asked) {
     const auto hints = common_hints(name);
@@ -99,16 +86,23 @@ Result<std::vector<std::string>> providers_here(const std::string& named) {
 
 }  // namespace
 
-Result<std::string> provider_here(const std::string& named) {
+Result<std::string> provider_here(const std::string& named, bool allow_emulation) {
   const auto here = providers_here(named);
   if (!here) return here.error();
-  return choose_provider(named, *here);
+  return choose_provider(named, *here, emulation_of(allow_emulation));
 }
 
-Result<std::string> provider_towards(const std::string& theirs, const std::string& named) {
-  const auto here = providers_here(named);
+Result<std::string> provider_towards(const std::string& theirs, const std::string& named,
+                                     bool allow_emulation) {
+  const auto here = providers_here(named.empty() ? theirs.substr(0, theirs.find(';')) : named);
   if (!here) return here.error();
-  return choose_provider_towards(theirs, named, *here);
+  return choose_provider_towards(theirs, named, *here, emulation_of(allow_emulation));
+}
+
+Result<std::string> libfabric_tcp() {
+  const auto here = providers_here("net");
+  if (!here) return here.error();
+  return choose_provider("net", *here, Emulation::kAllowed);
 }
 
 Result<InfoHandle> choose_info(const fi_info& hints, const Wanted& wanted) {
@@ -137,16 +131,12 @@ Result<InfoHandle> choose_info(const fi_info& hints, const Wanted& wanted) {
                                        "' for this; it has " + joined(domains_of(list.get())));
 }
 
-Result<std::string> usual_ofi_provider() { return provider_here(""); }
-
-Result<void> check_ofi_provider(const std::string& provider) {
-  if (provider.empty()) {
-    const auto usual = usual_ofi_provider();
-    return usual ? Result<void>() : usual.error();
-  }
+Result<void> check_ofi_provider(const std::string& provider, bool allow_emulation) {
+  const auto chosen = provider_here(provider, allow_emulation);
+  if (!chosen) return chosen.error();
   const auto here = providers_here(provider);
   if (!here) return here.error();
-  if (!here->empty()) return {};
+  if (provider.empty() || !here->empty()) return {};
   // Whoever mistyped a name sees the right ones.
   const auto any = common_hints("");
   if (!any) return any.error();
@@ -161,8 +151,9 @@ Result<void> check_ofi_provider(const std::string& provider) {
                                        "\" here; it has " + joined(names));
 }
 
-Result<void> check_ofi_domain(const std::string& provider, const std::string& domain) {
-  const auto chosen = provider_here(provider);
+Result<void> check_ofi_domain(const std::string& provider, bool allow_emulation,
+                              const std::string& domain) {
+  const auto chosen = provider_here(provider, allow_emulation);
   if (!chosen) return chosen.error();
   const auto hints = common_hints(*chosen);
   if (!hints) return hints.error();
@@ -191,28 +182,6 @@ Result<std::string> source_name(const std::string& address, std::uint32_t format
   }
   return Error(Errc::kInvalidArgument,
                address + " is not of the kind that the target's address is");
-}
-
-Result<std::string> interface_address(const std::string& name) {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return errno_error(errno, "listing the network interfaces");
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> all(list, ::freeifaddrs);
-  std::set<std::string> names;
-  std::string v6;
-  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
-    names.insert(one->ifa_name);
-    if (name != one->ifa_name) continue;
-    const std::string address = numeric(one->ifa_addr);
-    if (address.empty()) continue;
-    if (one->ifa_addr->sa_family == AF_INET) return address;
-    if (v6.empty()) v6 = address;
-  }
-  if (!v6.empty()) return v6;
-  if (names.count(name) > 0) {
-    return Error(Errc::kUnavailable, "the network interface \"" + name + "\" has no address");
-  }
-  return Error(Errc::kNotFound,
-               "no network interface \"" + name + "\" here; there are " + joined(names));
 }
 
 }  // namespace ho::transport

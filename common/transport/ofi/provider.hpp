@@ -15,9 +15,9 @@ inline constexpr std::uint32_t kFabricVersion = FI_VERSION(1, 17);
 [[nodiscard]] Result<InfoHandle> common_hints(const std::string& provider);
 
 /// choose_provider() and choose_provider_towards() with what this machine has.
-[[nodiscard]] Result<std::string> provider_here(const std::string& named);
+[[nodiscard]] Result<std::string> provider_here(const std::string& named, bool allow_emulation);
 [[nodiscard]] Result<std::string> provider_towards(const std::string& theirs,
-                                                   const std::string& named);
+                                                   const std::string& named, bool allow_emulation);
 
 /// One way of the provider's to serve `hints`, where a domain is named in that one: some providers
 /// take no notice of the name themselves.

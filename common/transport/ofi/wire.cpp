@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "common/base/check.hpp"
-#include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/wire_text.hpp"
 
 namespace ho::transport {
@@ -74,11 +73,6 @@ Result<std::vector<OfiAddress>> decode_addresses(const std::string& text) {
     }
   }
   return rails;
-}
-
-std::size_t ofi_rail_count(const std::string& address) {
-  const auto rails = decode_addresses(address);
-  return rails ? rails->size() : 0;
 }
 
 std::string encode_key(const RemoteKey& key) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/result.hpp"
-#include "common/transport/striping/lane_loads.hpp"
+#include "common/transport/striping/rail.hpp"
 #include "common/transport/transport.hpp"
 
 namespace ho::transport {
@@ -14,10 +14,6 @@ namespace ho::transport {
 /// What the target's page holds that connect() reads: proof that the answerer is one of ours.
 inline constexpr std::uint64_t kHelloMagic = 0x31494f464f4f4859U;
 inline constexpr std::uint64_t kHelloBytes = sizeof(kHelloMagic);
-
-/// Reads and writes that an initiator has in flight at most, to all its peers together; a target
-/// ends connections of whoever has far more.
-inline constexpr std::uint32_t kPiecesMax = 1024;
 
 /// How memory registered at a target is named in an access to it.
 struct RemoteKey {

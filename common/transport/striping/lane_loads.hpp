@@ -7,14 +7,9 @@
 #include <vector>
 
 #include "common/base/clock.hpp"
+#include "common/transport/striping/rail.hpp"
 
 namespace ho::transport {
-
-/// More rails than any target has.
-inline constexpr std::size_t kRailsMax = 8;
-
-/// What a lane is for.
-enum class LaneKind : std::uint8_t { kSmall, kLarge };
 
 /// What is under way on the lanes of one peer's rails: which lane takes the next piece, whether a
 /// large one may go out at all, and which rail has fallen silent. Pure: knows no connection.

@@ -27,19 +27,23 @@ Error target_is_shut() { return Error(Errc::kUnavailable, "the target is shut");
 /// without it: all that it progresses is connecting.
 class UcxTarget final : public Target {
  public:
-  explicit UcxTarget(UcxContexts contexts) : contexts_(std::move(contexts)) {}
+  explicit UcxTarget(UcxContexts contexts)
+      : caps_{"ucx", contexts.size()}, contexts_(std::move(contexts)) {}
 
   /// Makes what initiators are told, and the descriptor to wait on.
   [[nodiscard]] Result<void> prepare();
 
-  [[nodiscard]] std::string_view name() const override { return "ucx"; }
-  [[nodiscard]] const std::string& address() const override { return address_; }
+  [[nodiscard]] const TargetCaps& caps() const override { return caps_; }
   /// All sessions share the device's one table of keys.
-  [[nodiscard]] Result<std::string> admit(TenantId /*tenant*/) override {
+  [[nodiscard]] Result<std::string> admit(const Credentials& /*session*/) override {
     if (shut_) return target_is_shut();
-    return std::string();
+    return address_;
   }
-  void dismiss(TenantId /*tenant*/) override {}
+  void dismiss(SessionId /*session*/) override {}
+  [[nodiscard]] Result<std::string> fence(SessionId /*session*/,
+                                          const RailFence& /*rail*/) override {
+    return Error(Errc::kUnsupported, "ucx ends no rail at its target");
+  }
   [[nodiscard]] Result<Exposure> expose(const ExposeRequest& request) override;
   [[nodiscard]] Result<void> revoke(ExposureId exposure) override;
   void shut() override;
@@ -50,6 +54,7 @@ class UcxTarget final : public Target {
  private:
   [[nodiscard]] Result<std::vector<std::string>> pack(const std::vector<UcxMemory>& memory) const;
 
+  const TargetCaps caps_;
   UcxContexts contexts_;  ///< one a device
   std::string address_;
   UniqueFd wait_;  ///< readable when one of the workers' is

@@ -11,8 +11,6 @@ namespace ho::transport {
 namespace {
 
 constexpr std::uint64_t kOpBytesMax = std::uint64_t{1} << 40U;
-/// Operations up to this size have a connection of their own and pass larger ones.
-constexpr std::uint64_t kSmallBytesMax = 64 * kKiB;
 /// How long attach() may wait for the target's device to take or refuse a key.
 constexpr Duration kAttachLimit = std::chrono::seconds(5);
 /// How long the destructor waits for devices to let go of the caller's bytes.

@@ -146,11 +146,11 @@ TEST_CASE("local: a target that was shut takes nothing new in, and gives back wh
   const auto target = transport::make_local_target();
   REQUIRE(target.ok());
   const transport::ExposeRequest request{segment->bytes(), transport::Rights::kRead, segment->fd(),
-                                         transport::TenantId(1)};
+                                         SessionId(1)};
   const auto exposed = (*target)->expose(request);
   REQUIRE(exposed.ok());
   (*target)->shut();
-  CHECK((*target)->admit(transport::TenantId(2)).error().code() == Errc::kUnavailable);
+  CHECK((*target)->admit({SessionId(2), ""}).error().code() == Errc::kUnavailable);
   CHECK((*target)->expose(request).error().code() == Errc::kUnavailable);
   CHECK((*target)->revoke(exposed->id).ok());
 }

@@ -19,7 +19,7 @@
 #include "common/base/unique_fd.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/ofi/wire.hpp"
-#include "tests/conformance/transport/raw_peer.hpp"
+#include "tests/conformance/transport/rail_sockets.hpp"
 #include "tests/conformance/transport/rig.hpp"
 #include "tests/support/skip.hpp"
 #include "tools/bench/target_process.hpp"
@@ -35,7 +35,7 @@ void check_serves(Rig& rig, std::size_t target) {
   const Exposed exposed = rig.expose(target, 64 * kKiB, Rights::kReadWrite);
   fill(exposed.truth, 71);
   const auto initiator = rig.make_initiator(0);
-  const auto peer = initiator->connect({NodeId(1), rig.address(target)}, in(rig, 20s));
+  const auto peer = initiator->connect(rig.peer(target), in(rig, 20s));
   if (!peer) FAIL(peer.error().message());
   const auto region = initiator->attach(*peer, rig.grant(exposed));
   if (!region) FAIL(region.error().message());
@@ -52,7 +52,7 @@ void check_serves(Rig& rig, std::size_t target) {
 Errc try_access(Rig& rig, Bench& bench, const transport::RemoteKey& key, std::uint64_t offset,
                 bool write) {
   const auto initiator = rig.make_initiator(0);
-  const auto peer = initiator->connect({NodeId(1), rig.address(bench.target)}, in(rig, 20s));
+  const auto peer = initiator->connect(rig.peer(bench.target), in(rig, 20s));
   REQUIRE(peer.ok());
   transport::RegionGrant grant;
   grant.key = transport::encode_key(key);
@@ -104,7 +104,7 @@ TEST_CASE("ofi: over verbs nothing is served where libfabric caches registration
   const Bench bench(*rig, kMiB, 4096);
   transport::OfiTargetOptions options;
   options.provider = "verbs";
-  options.rails[0].bind_address = on_device().ofi_address;
+  options.rails[0].address = on_device().ofi_address;
   const auto here = transport::make_ofi_target(options);
   REQUIRE_FALSE(here.ok());
   INFO(here.error().message());
@@ -176,31 +176,6 @@ TEST_CASE("ofi: time in which nobody polled does not count, but never past the l
   }
 }
 
-TEST_CASE("ofi: rubbish on the target's port does not end it") {
-  const auto rig = make_rig("ofi");
-  const std::size_t target = rig->add_target();
-  const sockaddr_in address = socket_address(rig->address(target));
-  REQUIRE(ntohl(address.sin_addr.s_addr) == INADDR_LOOPBACK);
-  Prng prng(75);
-  for (int round = 0; round < 40; ++round) {
-    INFO("round " << round);
-    const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    REQUIRE(socket.valid());
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-      continue;
-    }
-    std::vector<std::byte> rubbish(1 + prng.below(5000));
-    fill(rubbish, prng.next());
-    if (round % 4 == 1) std::memset(rubbish.data(), 0, rubbish.size());
-    (void)!::send(socket.get(), rubbish.data(), rubbish.size(), MSG_NOSIGNAL);
-    if (round % 3 == 0) std::this_thread::sleep_for(5ms);
-    if (round % 10 == 9) check_serves(*rig, target);
-  }
-  std::this_thread::sleep_for(50ms);
-  REQUIRE(rig->alive(target));
-  check_serves(*rig, target);
-}
-
 TEST_CASE("ofi: keys and addresses read back what was written, and rubbish is refused") {
   const transport::RemoteKey key{0xFEDCBA9876543210U, 4096, kMiB, Rights::kRead};
   const auto read = transport::decode_key(transport::encode_key(key));
@@ -270,10 +245,11 @@ TEST_CASE("ofi: large operations are spread over several connections, and end wi
   const std::size_t target = rig->add_target();
   const Exposed exposed = rig->expose(target, 32 * kMiB, Rights::kReadWrite);
   transport::OfiOptions options;
-  options.large_lanes = 3;
+  options.connections = 3;
+  options.allow_emulation = true;
   const auto initiator = transport::make_ofi_transport(options, rig->clock());
   REQUIRE(initiator.ok());
-  const auto peer = (*initiator)->connect({NodeId(1), rig->address(target)}, in(*rig, 10s));
+  const auto peer = (*initiator)->connect(rig->peer(target), in(*rig, 10s));
   if (!peer) FAIL(peer.error().message());
   const auto region = (*initiator)->attach(*peer, rig->grant(exposed));
   REQUIRE(region.ok());
@@ -296,16 +272,19 @@ TEST_CASE("ofi: large operations are spread over several connections, and end wi
   rig->kill(target);
   REQUIRE(collect(*rig, **initiator, 1)[0].code == Errc::kUnavailable);
   CHECK((*initiator)->submit(get).error().code() == Errc::kUnavailable);
-  options.large_lanes = 17;
+  options.connections = 17;
   CHECK_FALSE(transport::make_ofi_transport(options, rig->clock()).ok());
 }
 
 TEST_CASE("ofi: a domain and a source address are kept to, and others are named") {
   const SteadyClock clock;
   transport::OfiTargetOptions served;
-  served.rails[0].domain = "lo";
+  served.allow_emulation = true;
+  served.rails[0] = {"lo", "127.0.0.1"};
   const auto target = transport::make_ofi_target(served);
   if (!target) FAIL(target.error().message());
+  const auto address = (*target)->admit({SessionId(1), ""});
+  REQUIRE(address.ok());
   std::atomic<bool> stop{false};
   std::thread server([&] {
     while (!stop.load()) (void)(*target)->progress();
@@ -313,10 +292,11 @@ TEST_CASE("ofi: a domain and a source address are kept to, and others are named"
   const auto reach = [&](const transport::OfiOptions& options) -> Result<void> {
     const auto initiator = transport::make_ofi_transport(options, clock);
     if (!initiator) return initiator.error();
-    const auto peer = (*initiator)->connect({NodeId(1), (*target)->address()}, clock.now() + 10s);
+    const auto peer = (*initiator)->connect({NodeId(1), *address}, clock.now() + 10s);
     return peer ? Result<void>() : peer.error();
   };
   transport::OfiOptions options;
+  options.allow_emulation = true;
   options.domain = "lo";
   options.source_address = "127.0.0.1";
   const auto reached = reach(options);
@@ -339,105 +319,25 @@ TEST_CASE("ofi: a domain and a source address are kept to, and others are named"
 }
 
 TEST_CASE("ofi: what libfabric and this machine lack is told with what they have") {
-  CHECK(transport::check_ofi_provider("").ok());
-  const auto provider = transport::check_ofi_provider("nonesuch");
+  CHECK(transport::check_ofi_provider("", true).ok());
+  CHECK(transport::check_ofi_provider("net", false).error().code() == Errc::kUnsupported);
+  const auto provider = transport::check_ofi_provider("nonesuch", true);
   REQUIRE_FALSE(provider.ok());
-  CHECK(provider.error().context().find(*transport::usual_ofi_provider()) != std::string::npos);
-  CHECK(transport::check_ofi_domain("", "lo").ok());
-  const auto domain = transport::check_ofi_domain("", "nonesuch0");
+  CHECK(provider.error().context().find(*transport::libfabric_tcp()) != std::string::npos);
+  CHECK(transport::check_ofi_domain("", true, "lo").ok());
+  const auto domain = transport::check_ofi_domain("", true, "nonesuch0");
   REQUIRE_FALSE(domain.ok());
   CHECK(domain.error().context().find("it has") != std::string::npos);
-  CHECK(*transport::interface_address("lo") == "127.0.0.1");
-  const auto interface = transport::interface_address("nonesuch0");
-  REQUIRE_FALSE(interface.ok());
-  CHECK(interface.error().context().find("lo") != std::string::npos);
 }
 
-std::size_t open_descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
-}
-
-TEST_CASE("ofi: a tenant's place ends when it is dismissed and nothing is exposed there any more") {
-  const auto segment = bench::Segment::create(64 * kKiB);
-  REQUIRE(segment.ok());
-  const auto target = transport::make_ofi_target({});
-  if (!target) FAIL(target.error().message());
-  const std::size_t before = open_descriptors();
-  std::set<std::string> addresses = {(*target)->address()};
-  const transport::TenantId first(1);
-  const transport::TenantId second(2);
-  for (const transport::TenantId tenant : {first, second}) {
-    const auto address = (*target)->admit(tenant);
-    if (!address) FAIL(address.error().message());
-    CHECK(transport::decode_addresses(*address).ok());
-    addresses.insert(*address);
-  }
-  CHECK(addresses.size() == 3);
-  const std::size_t admitted = open_descriptors();
-  const auto exposed =
-      (*target)->expose({(*segment)->bytes(), Rights::kReadWrite, (*segment)->fd(), first});
-  REQUIRE(exposed.ok());
-  const auto refused = [&](transport::TenantId tenant) {
-    const auto answer =
-        (*target)->expose({(*segment)->bytes(), Rights::kReadWrite, (*segment)->fd(), tenant});
-    return !answer.ok() && answer.error().code() == Errc::kNotFound;
-  };
-  (*target)->dismiss(second);
-  CHECK(refused(second));  // and not where all others are served
-  CHECK(refused(transport::TenantId(3)));
-  const std::size_t with_one = open_descriptors();
-  CHECK(with_one == before + (admitted - before) / 2);
-  (*target)->dismiss(first);
-  (void)(*target)->progress();
-  CHECK(open_descriptors() == with_one);
-  CHECK(refused(first));
-  REQUIRE((*target)->revoke(exposed->id).ok());
-  CHECK(open_descriptors() == before);
-  (*target)->dismiss(first);
-  // What the target's end finds open it closes; what is revoked afterwards was there.
-  REQUIRE((*target)->admit(transport::TenantId(3)).ok());
-  const transport::ExposeRequest later{(*segment)->bytes(), Rights::kRead, (*segment)->fd(),
-                                       transport::TenantId(3)};
-  const auto last = (*target)->expose(later);
-  REQUIRE(last.ok());
-  (*target)->shut();
-  CHECK(open_descriptors() < before);
-  CHECK((*target)->expose(later).error().code() == Errc::kUnavailable);
-  CHECK((*target)->admit(transport::TenantId(4)).error().code() == Errc::kUnavailable);
-  CHECK((*target)->revoke(last->id).ok());
-  (*target)->dismiss(transport::TenantId(3));
-  CHECK((*target)->progress() == 0);
-}
-
-TEST_CASE("ofi: wildcard, unknown and taken addresses to listen on are refused") {
-  using transport::OfiTargetOptions;
-  OfiTargetOptions options;
-  transport::OfiRail& rail = options.rails[0];
-  rail.bind_address = "0.0.0.0";
-  REQUIRE_FALSE(transport::make_ofi_target(options).ok());
-  rail.bind_address = "192.0.2.1";  // TEST-NET-1: never ours
-  REQUIRE_FALSE(transport::make_ofi_target(options).ok());
-  rail.bind_address = "127.0.0.1";
-  const UniqueFd taken(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  REQUIRE(::bind(taken.get(), any, length) == 0);
-  REQUIRE(::listen(taken.get(), 1) == 0);
-  REQUIRE(::getsockname(taken.get(), any, &length) == 0);
-  rail.port = ntohs(address.sin_port);
-  const auto second = transport::make_ofi_target(options);
-  REQUIRE_FALSE(second.ok());
-  INFO(second.error().message());
-  REQUIRE(second.error().code() == Errc::kAlreadyExists);
-  rail.port = 0;
-  options.provider = "no-such-provider";
-  const auto unknown = transport::make_ofi_target(options);
-  REQUIRE_FALSE(unknown.ok());
-  REQUIRE(unknown.error().code() == Errc::kUnsupported);
+TEST_CASE("ofi: a lost rail ends its peer, since no target of it ends one") {
+  const auto rig = make_rig("ofi");
+  Bench bench(*rig, kMiB, kMiB);
+  REQUIRE(break_rail(kFirstRail));
+  REQUIRE(bench.put(1, {0, 0, 4096}).ok());
+  CHECK(collect(*rig, *bench.initiator, 1)[0].code == Errc::kUnavailable);
+  CHECK(bench.get(2, {0, 0, 64}).error().code() == Errc::kUnavailable);
+  check_serves(*rig, bench.target);
 }
 
 }  // namespace

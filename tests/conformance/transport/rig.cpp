@@ -10,6 +10,7 @@
 #include "common/base/prng.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/tcp/tcp_transport.hpp"
 #include "common/transport/ucx/loader/rdma_devices.hpp"
 #include "common/transport/ucx/loader/ucx_module.hpp"
 #include "tests/support/sim_transport.hpp"
@@ -29,10 +30,10 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// local, ofi or ucx, with targets in forked processes.
+/// local, ucx, ofi or tcp, with targets in forked processes.
 class RealRig final : public Rig {
  public:
-  /// `width`: rails of ofi, threads of local.
+  /// `width`: rails of tcp and ofi, threads of local.
   explicit RealRig(bench::Driver driver, std::uint32_t width = 1) : driver_(driver), width_(width) {
     if (driver == bench::Driver::kOfi && !provider_.empty() && spares().empty()) {
       for (std::size_t i = 0; i < kSpares; ++i) {
@@ -61,7 +62,15 @@ class RealRig final : public Rig {
       if (!made) FAIL(made.error().message());
       return std::move(*made);
     }
+    if (driver_ == bench::Driver::kTcp) {
+      transport::TcpOptions options;
+      if (depth > 0) options.depth_ops_max = depth;
+      auto made = transport::make_tcp_transport(options, clock_);
+      REQUIRE(made.ok());
+      return std::move(*made);
+    }
     transport::OfiOptions options;
+    options.allow_emulation = provider_.empty();
     if (depth > 0) options.depth_ops_max = depth;
     auto made = transport::make_ofi_transport(options, clock_);
     REQUIRE(made.ok());
@@ -84,8 +93,8 @@ class RealRig final : public Rig {
     return targets_.size() - 1;
   }
 
-  [[nodiscard]] std::string address(std::size_t target) const override {
-    return targets_.at(target)->address();
+  [[nodiscard]] transport::PeerAddress peer(std::size_t target) const override {
+    return targets_.at(target)->peer();
   }
 
   [[nodiscard]] Exposed expose(std::size_t target, std::uint64_t length_bytes,
@@ -162,8 +171,8 @@ class SimRig final : public Rig {
     return alive_.size() - 1;
   }
 
-  [[nodiscard]] std::string address(std::size_t target) const override {
-    return "sim-" + std::to_string(target);
+  [[nodiscard]] transport::PeerAddress peer(std::size_t target) const override {
+    return {NodeId(1), address(target)};
   }
 
   [[nodiscard]] Exposed expose(std::size_t target, std::uint64_t length_bytes,
@@ -206,6 +215,10 @@ class SimRig final : public Rig {
   }
 
  private:
+  [[nodiscard]] static std::string address(std::size_t target) {
+    return "sim-" + std::to_string(target);
+  }
+
   SimClock clock_;
   SimFabric fabric_;
   std::vector<bool> alive_;
@@ -219,7 +232,7 @@ std::vector<std::string> drivers(std::vector<std::string> all) {
   // A case that is not about the wanted driver runs as ever.
   if (wanted != nullptr && std::count(all.begin(), all.end(), wanted) > 0) return {wanted};
   if (!transport::check_rdma_device()) std::erase(all, "ucx");
-  if (std::count(all.begin(), all.end(), "ofi") > 0) all.push_back("ofi-rails");
+  if (std::count(all.begin(), all.end(), "tcp") > 0) all.push_back("tcp-rails");
   if (std::count(all.begin(), all.end(), "local") > 0) all.push_back("local-threads");
   return all;
 }
@@ -228,8 +241,9 @@ std::unique_ptr<Rig> make_rig(const std::string& driver) {
   if (driver == "local") return std::make_unique<RealRig>(bench::Driver::kLocal);
   if (driver == "local-threads") return std::make_unique<RealRig>(bench::Driver::kLocal, 3);
   if (driver == "ucx") return std::make_unique<RealRig>(bench::Driver::kUcx);
+  if (driver == "tcp") return std::make_unique<RealRig>(bench::Driver::kTcp);
+  if (driver == "tcp-rails") return std::make_unique<RealRig>(bench::Driver::kTcp, 2);
   if (driver == "ofi") return std::make_unique<RealRig>(bench::Driver::kOfi);
-  if (driver == "ofi-rails") return std::make_unique<RealRig>(bench::Driver::kOfi, 2);
   REQUIRE(driver == "sim");
   return std::make_unique<SimRig>();
 }
@@ -266,8 +280,7 @@ Bench::Bench(Rig& rig_in, std::uint64_t region_bytes, std::uint64_t memory_bytes
       initiator(rig.make_initiator(depth)),
       storage(memory_bytes),
       memory_view(storage) {
-  const auto connected =
-      initiator->connect({NodeId(1), rig.address(target)}, in(rig, std::chrono::seconds(20)));
+  const auto connected = initiator->connect(rig.peer(target), in(rig, std::chrono::seconds(20)));
   if (!connected) FAIL(connected.error().message());
   peer = *connected;
   auto attached = initiator->attach(peer, rig.grant(exposed));

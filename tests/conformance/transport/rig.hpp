@@ -34,7 +34,8 @@ class Rig {
       std::uint32_t depth) = 0;
   /// @return the target's index.
   virtual std::size_t add_target() = 0;
-  [[nodiscard]] virtual std::string address(std::size_t target) const = 0;
+  /// How the target's one session is reached.
+  [[nodiscard]] virtual transport::PeerAddress peer(std::size_t target) const = 0;
   [[nodiscard]] virtual Exposed expose(std::size_t target, std::uint64_t length_bytes,
                                        transport::Rights rights) = 0;
   /// A grant as it would have come over the control connection.
@@ -54,13 +55,13 @@ class Rig {
 };
 
 /// Those of `all` that a case can run against here: `ucx` needs an RDMA device; what runs against
-/// `ofi` does so over several rails too. HO_TRANSPORT in the environment names the only one that is
+/// `tcp` does so over several rails too. HO_TRANSPORT in the environment names the only one that is
 /// wanted. HO_OFI_PROVIDER and HO_OFI_ADDRESS have targets of "ofi" listen by another provider than
 /// TCP's and elsewhere than on the loopback interface.
 [[nodiscard]] std::vector<std::string> drivers(std::vector<std::string> all);
 
-/// "local", "local-threads" (copies shared by three), "ofi", "ofi-rails" (targets with two
-/// addresses), "ucx" or "sim".
+/// "local", "local-threads" (copies shared by three), "tcp", "tcp-rails" (targets with two
+/// addresses), "ofi" (over TCP unless HO_OFI_PROVIDER says otherwise), "ucx" or "sim".
 [[nodiscard]] std::unique_ptr<Rig> make_rig(const std::string& driver);
 
 /// A deadline from now.

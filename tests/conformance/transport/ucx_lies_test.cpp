@@ -108,7 +108,7 @@ TEST_CASE("ucx: what UCX would emulate by messages is neither written nor read a
   fill(other.exposed.truth, 5);
   const std::uint64_t before = checksum64(other.exposed.truth);
   const auto key = transport::decode_ucx_key(other.exposed.key);
-  const auto address = transport::decode_ucx_address(rig->address(other.target));
+  const auto address = transport::decode_ucx_address(rig->peer(other.target).address);
   REQUIRE((key.ok() && address.ok()));
   // They outlive the endpoint: what has not ended in time ends with it.
   const std::vector<std::byte> bytes(64, std::byte{0xEE});

@@ -168,8 +168,7 @@ TEST_CASE("ucx: a closed peer can be connected again, many times, in one process
     REQUIRE(bench.get(1, {0, 0, kMiB}).ok());
     bench.initiator->close_peer(bench.peer);
     REQUIRE(collect(*rig, *bench.initiator, 1)[0].code == Errc::kUnavailable);
-    const auto peer =
-        bench.initiator->connect({NodeId(1), rig->address(bench.target)}, in(*rig, 10s));
+    const auto peer = bench.initiator->connect(rig->peer(bench.target), in(*rig, 10s));
     if (!peer) FAIL(peer.error().message());
     CHECK(peer->value() != bench.peer.value());
     // What was of the connection before has not come back with it.
@@ -199,12 +198,12 @@ TEST_CASE("ucx: a target that was shut takes nothing new in, and gives back what
   const auto segment = bench::Segment::create(64 * kKiB);
   REQUIRE(segment.ok());
   const transport::ExposeRequest request{(*segment)->bytes(), Rights::kRead, (*segment)->fd(),
-                                         transport::TenantId(1)};
+                                         SessionId(1)};
   const auto exposed = (*target)->expose(request);
   REQUIRE(exposed.ok());
-  REQUIRE((*target)->admit(transport::TenantId(1)).ok());
+  REQUIRE((*target)->admit({SessionId(1), ""}).ok());
   (*target)->shut();
-  CHECK((*target)->admit(transport::TenantId(2)).error().code() == Errc::kUnavailable);
+  CHECK((*target)->admit({SessionId(2), ""}).error().code() == Errc::kUnavailable);
   CHECK((*target)->expose(request).error().code() == Errc::kUnavailable);
   CHECK((*target)->revoke(exposed->id).ok());
   CHECK((*target)->progress() == 0);

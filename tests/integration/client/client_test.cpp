@@ -60,10 +60,10 @@ void round_trip(ho_pool* pool, std::size_t bytes, std::uint64_t offset) {
 
 TEST_CASE("client: put and get return the same bytes over every transport") {
   TwoNodes nodes;
-  for (const char* transport : {"auto", "ofi"}) {
+  for (const char* transport : {"auto", "tcp"}) {
     const PoolHandle pool = connect_pool(nodes.address(0), transport);
-    const bool ofi = std::strcmp(transport, "ofi") == 0;
-    CHECK(ho_pool_transport(pool.get()) == std::string(ofi ? "ofi" : "local"));
+    const bool tcp = std::strcmp(transport, "tcp") == 0;
+    CHECK(ho_pool_transport(pool.get()) == std::string(tcp ? "tcp" : "local"));
     for (const std::size_t bytes : {1U, 4096U, 1234567U, 9U << 20U})
       round_trip(pool.get(), bytes, 0);
     round_trip(pool.get(), 5 << 20, 2097152 - 3);
@@ -74,7 +74,7 @@ TEST_CASE("client: put and get return the same bytes over every transport") {
 
 TEST_CASE("client: a link with a limit moves the same bytes, no faster than that") {
   TwoNodes nodes;
-  for (const char* transport : {"auto", "ofi"}) {
+  for (const char* transport : {"auto", "tcp"}) {
     hyperoffload::Pool::Options options;
     options.pool = nodes.address(0);
     options.transport = transport;
@@ -94,8 +94,8 @@ TEST_CASE("client: a node of this machine that is named by TCP is reached like t
     CHECK(ho_pool_transport(pool.get()) == std::string("local"));
     round_trip(pool.get(), 5 << 20, 0);
   }
-  const PoolHandle pool = connect_pool(nodes.tcp_address(0), "ofi");
-  CHECK(ho_pool_transport(pool.get()) == std::string("ofi"));
+  const PoolHandle pool = connect_pool(nodes.tcp_address(0), "tcp");
+  CHECK(ho_pool_transport(pool.get()) == std::string("tcp"));
 }
 
 TEST_CASE("client: an allocation is spread over both daemons, even a small one") {
@@ -142,7 +142,7 @@ TEST_CASE("client: misuse is refused in words") {
 
 TEST_CASE("client: a planned run sees the model's bytes and leaves them at home") {
   TwoNodes nodes;
-  for (const char* transport : {"auto", "ofi"}) {
+  for (const char* transport : {"auto", "tcp"}) {
     const PoolHandle pool = connect_pool(nodes.address(1), transport);
     for (std::uint64_t seed = 1; seed <= 8; ++seed) {
       INFO("transport " << transport << " seed " << seed);
@@ -186,7 +186,7 @@ TEST_CASE("client: an analyzed plan with an epilogue runs and reads back as it w
   const auto& plan = std::get<schedule::Schedule>(*outcome);
   REQUIRE_FALSE(plan.prologue.empty());
   REQUIRE_FALSE(plan.epilogue.empty());
-  for (const char* transport : {"local", "ofi"}) {
+  for (const char* transport : {"local", "tcp"}) {
     const PoolHandle pool = connect_pool(nodes.address(0), transport);
     PlannedJob job(pool.get(), plan, 11);
     INFO(transport << ": " << job.error());
@@ -256,7 +256,7 @@ TEST_CASE("client: two equal jobs on one pool do not disturb each other") {
   ho_status status[2] = {HO_IO, HO_IO};
   // Catch is for the main thread only: outcomes are kept and checked there.
   const PoolHandle pools[2] = {connect_pool(nodes.address(0), "auto"),
-                               connect_pool(nodes.address(0), "ofi")};
+                               connect_pool(nodes.address(0), "tcp")};
   const auto work = [&](int i) {
     PlannedJob job(pools[i].get(), schedule, static_cast<std::uint64_t>(100 + i));
     status[i] = job.run(30);

@@ -1,4 +1,4 @@
-// What a job and a daemon say of the ofi driver, with real daemons.
+// What a job and a daemon say of the drivers between nodes, with real daemons.
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -30,10 +30,11 @@ PoolHandle connect_over_ofi(const TempFolder& folder, const Asked& asked) {
   options.pool = address.c_str();
   options.name = "drivers";
   options.transport = "ofi";
+  options.ofi_allow_emulation = 1;
   options.ofi_provider = asked.provider;
   options.ofi_domain = asked.domain;
   options.ofi_interface = asked.interface;
-  options.ofi_connections = asked.connections;
+  options.connections = asked.connections;
   ho_pool* pool = nullptr;
   (void)ho_connect(&options, &pool);
   return PoolHandle(pool);
@@ -59,7 +60,8 @@ void check_moves(ho_pool* pool, const std::string& driver = "ofi") {
 
 TEST_CASE("drivers: a job keeps to the domain and interface it names, an error lists others") {
   const TempFolder folder;
-  const DaemonProcess daemon(folder, "d", {small_config(folder, "ofi { }\n"), {}, false});
+  const DaemonProcess daemon(folder, "d",
+                             {small_config(folder, "ofi { allow_emulation: true }\n"), {}, false});
   (void)connect(unix_address(folder));
   check_moves(connect_over_ofi(folder, {"net", "lo", "lo", 3}).get());
   CHECK(connect_over_ofi(folder, {nullptr, nullptr, nullptr, 17}) == nullptr);
@@ -77,11 +79,12 @@ TEST_CASE("drivers: a job keeps to the domain and interface it names, an error l
 
 TEST_CASE("drivers: another provider of libfabric's serves at a named interface") {
   const TempFolder folder;
-  const DaemonProcess daemon(
-      folder, "d",
-      {small_config(folder, "ofi { provider: \"tcp;ofi_rxm\" domain: \"lo\" interface: \"lo\" }\n"),
-       {},
-       false});
+  const DaemonProcess daemon(folder, "d",
+                             {small_config(folder,
+                                           "ofi { provider: \"tcp;ofi_rxm\" domain: \"lo\" "
+                                           "interface: \"lo\" allow_emulation: true }\n"),
+                              {},
+                              false});
   (void)connect(unix_address(folder));
   check_moves(connect_over_ofi(folder, {}).get());
 }
@@ -124,13 +127,36 @@ TEST_CASE("drivers: a job says how many threads share its copies, and they end w
   CHECK(std::string(ho_last_error()).find("1 to 4 threads") != std::string::npos);
 }
 
-TEST_CASE("drivers: a job on a daemon that forbids local uses ofi, also on its machine") {
+TEST_CASE("drivers: over tcp a job keeps to the interface and the connections it names") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder, "tcp { }\n"), {}, false});
+  (void)connect(unix_address(folder));
+  const std::string address = unix_address(folder);
+  ho_connect_options options{};
+  options.struct_bytes = sizeof options;
+  options.pool = address.c_str();
+  options.transport = "tcp";
+  options.tcp_interface = "lo";
+  options.connections = 3;
+  ho_pool* pool = nullptr;
+  (void)ho_connect(&options, &pool);
+  check_moves(PoolHandle(pool).get(), "tcp");
+  options.tcp_interface = "nonesuch0";
+  CHECK(ho_connect(&options, &pool) != HO_OK);
+  CHECK(std::string(ho_last_error()).find("no network interface \"nonesuch0\"") !=
+        std::string::npos);
+  options.tcp_interface = nullptr;
+  options.connections = 17;
+  CHECK(ho_connect(&options, &pool) != HO_OK);
+}
+
+TEST_CASE("drivers: a job on a daemon that forbids local uses tcp, also on its machine") {
   const TempFolder folder;
   const DaemonProcess daemon(folder, "d",
-                             {small_config(folder, "ofi { }\ntransport: \"ofi\"\n"), {}, false});
+                             {small_config(folder, "tcp { }\ntransport: \"tcp\"\n"), {}, false});
   (void)connect(unix_address(folder));
   const PoolHandle pool = connect_pool(unix_address(folder), "auto");
-  check_moves(pool.get());
+  check_moves(pool.get(), "tcp");
 }
 
 TEST_CASE("drivers: ucx emulates over TCP where both ends ask for it, and nowhere else") {
@@ -180,7 +206,7 @@ TEST_CASE("drivers: an address that hangs leaves time for the node's next one") 
 TEST_CASE("drivers: a node that no driver reaches is left out, and fails the job where it is all") {
   const TempFolder near_folder;
   const TempFolder far_folder;
-  const std::string only_ofi = "ofi { }\ntransport: \"ofi\"\n";
+  const std::string only_ofi = "ofi { allow_emulation: true }\ntransport: \"ofi\"\n";
   const std::string peer = "nodes { node_id: 4 name: \"far\" control_addresses: \"" +
                            unix_address(far_folder) + "\" }\n";
   const DaemonProcess near(near_folder, "near", {small_config(near_folder, peer), {}, false});
@@ -193,7 +219,8 @@ TEST_CASE("drivers: a node that no driver reaches is left out, and fails the job
     ho_connect_options options{};
     options.struct_bytes = sizeof options;
     options.pool = address.c_str();
-    options.ofi_provider = "shm";  // the daemons speak TCP
+    options.ofi_allow_emulation = 1;
+    options.ofi_provider = "tcp;ofi_rxm";  // the daemon's is another
     ho_pool* pool = nullptr;
     (void)ho_connect(&options, &pool);
     return PoolHandle(pool);

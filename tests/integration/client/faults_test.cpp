@@ -60,13 +60,13 @@ pid_t start_job_process(const std::string& address, const schedule::Schedule& sc
   return child;
 }
 
-/// Puts 16 MiB over ofi again and again, so that something is in flight at any moment once it has
+/// Puts 16 MiB over tcp again and again, so that something is in flight at any moment once it has
 /// written a byte to `ready`. @return 0, or what went wrong.
 int copy_for(const std::string& address, std::chrono::milliseconds time, int ready) {
   ho_connect_options options{};
   options.struct_bytes = sizeof(options);
   options.pool = address.c_str();
-  options.transport = "ofi";
+  options.transport = "tcp";
   ho_pool* pool = nullptr;
   ho_allocation* memory = nullptr;
   std::vector<char> bytes(16U << 20U);
@@ -157,7 +157,7 @@ TEST_CASE("client faults: a killed client's memory is free again within one leas
 
 TEST_CASE("client faults: a killed daemon ends the job within 2 s, naming node and tensors",
           "[time]") {
-  for (const char* transport : {"auto", "ofi"}) {
+  for (const char* transport : {"auto", "tcp"}) {
     TwoNodes nodes;
     const Failure seen = fault_under_job(nodes, transport, 1, SIGKILL);
     INFO(transport << ": " << seen.error);
@@ -187,10 +187,10 @@ TEST_CASE("client faults: a stopped daemon does not stop a job on the local driv
   CHECK(job.wrong() == "");
 }
 
-TEST_CASE("client faults: a stopped daemon ends a job over ofi by the deadline, and unload too",
+TEST_CASE("client faults: a stopped daemon ends a job over tcp by the deadline, and unload too",
           "[time]") {
   TwoNodes nodes;
-  const Failure seen = fault_under_job(nodes, "ofi", 1, SIGSTOP);
+  const Failure seen = fault_under_job(nodes, "tcp", 1, SIGSTOP);
   INFO(seen.error);
   CHECK(seen.status == HO_UNAVAILABLE);
   CHECK(seen.after < within(2s));
@@ -201,7 +201,7 @@ TEST_CASE("client faults: a stopped daemon ends a job over ofi by the deadline, 
 
 TEST_CASE("client faults: plain transfers fail cleanly when their daemon is killed", "[time]") {
   TwoNodes nodes;
-  const PoolHandle pool = connect_pool(nodes.address(0), "ofi");
+  const PoolHandle pool = connect_pool(nodes.address(0), "tcp");
   ho_allocation* memory = nullptr;
   REQUIRE(ho_allocate(pool.get(), 8 << 20, &memory) == HO_OK);
   std::vector<char> bytes(8 << 20);
@@ -218,7 +218,7 @@ TEST_CASE("client faults: plain transfers fail cleanly when their daemon is kill
   ho_free(pool.get(), memory);
 }
 
-TEST_CASE("client faults: a job that was stopped itself goes on, over ofi too") {
+TEST_CASE("client faults: a job that was stopped itself goes on, over tcp too") {
   TwoNodes nodes;
   int ready[2];
   REQUIRE(::pipe(ready) == 0);
@@ -257,7 +257,7 @@ TEST_CASE("client faults: after() says that the schedule has failed") {
 
 TEST_CASE("client faults: ending a registration waits for the transfers that use it", "[time]") {
   TwoNodes nodes;
-  const PoolHandle pool = connect_pool(nodes.address(0), "ofi");
+  const PoolHandle pool = connect_pool(nodes.address(0), "tcp");
   ho_allocation* memory = nullptr;
   REQUIRE(ho_allocate(pool.get(), 8 << 20, &memory) == HO_OK);
   std::vector<char> bytes(8 << 20);
@@ -274,9 +274,9 @@ TEST_CASE("client faults: ending a registration waits for the transfers that use
   ho_free(pool.get(), memory);
 }
 
-TEST_CASE("client faults: a node that let a transfer over ofi time out gives no more memory") {
+TEST_CASE("client faults: a node that let a transfer over tcp time out gives no more memory") {
   TwoNodes nodes;
-  const PoolHandle pool = connect_pool(nodes.address(0), "ofi");
+  const PoolHandle pool = connect_pool(nodes.address(0), "tcp");
   ho_allocation* memory = nullptr;
   REQUIRE(ho_allocate(pool.get(), 4 << 20, &memory) == HO_OK);
   std::vector<char> bytes(4 << 20);
@@ -337,9 +337,9 @@ TEST_CASE("client faults: however many nodes are stopped, an allocation fails on
 TEST_CASE("client faults: one job's failure leaves the other and its leases alone", "[time]") {
   TwoNodes nodes({.lease_ms = 3'000});
   const schedule::Schedule schedule = some_schedule(7);
-  const pid_t other = start_job_process(nodes.address(0), schedule, "ofi");
+  const pid_t other = start_job_process(nodes.address(0), schedule, "tcp");
   const std::uint64_t alone = nodes.granted_bytes(0) + nodes.granted_bytes(1);
-  const PoolHandle pool = connect_pool(nodes.address(0), "ofi", "survivor");
+  const PoolHandle pool = connect_pool(nodes.address(0), "tcp", "survivor");
   PlannedJob survivor(pool.get(), schedule, 7);
   CHECK(nodes.granted_bytes(0) + nodes.granted_bytes(1) == 2 * alone);
   REQUIRE(survivor.run(3) == HO_OK);

@@ -109,7 +109,7 @@ struct Staged {
 
 TEST_CASE("client flash: plans with homes on flash move the right bytes with real daemons") {
   SKIP_WITHOUT_FLASH();
-  for (const char* transport : {"auto", "ofi"}) {
+  for (const char* transport : {"auto", "tcp"}) {
     TwoNodes nodes(kPool);
     const PoolHandle pool = connect_pool(nodes.address(0), transport);
     std::uint64_t seed = 1;

@@ -45,10 +45,10 @@ void move_some(const std::string& addresses, const char* transport) {
   ho_free(pool.get(), allocation);
 }
 
-TEST_CASE("libraries: a job over local and ofi loads no UCX, and its daemons do not either") {
+TEST_CASE("libraries: a job over local and tcp loads no UCX, and its daemons do not either") {
   TwoNodes nodes;
   move_some(nodes.address(0) + "," + nodes.address(1), "local");
-  move_some(nodes.address(0) + "," + nodes.address(1), "ofi");
+  move_some(nodes.address(0) + "," + nodes.address(1), "tcp");
   const std::string own = whole("/proc/self/maps");
   REQUIRE(own.find("libfabric") != std::string::npos);
   check_without_ucx(own);

@@ -96,7 +96,7 @@ schedule::Schedule resident(std::uint64_t offset, bool updates, const char* othe
 
 TEST_CASE("plans: values are read, written and synced between steps, and the run goes on") {
   TwoNodes nodes({.lease_ms = 10'000});
-  for (const char* transport : {"auto", "ofi"}) {
+  for (const char* transport : {"auto", "tcp"}) {
     const PoolHandle pool = connect_pool(nodes.address(1), transport);
     for (std::uint64_t seed = 1; seed <= 6; ++seed) {
       INFO("transport " << transport << " seed " << seed);
@@ -348,7 +348,7 @@ TEST_CASE("plans: a plan that ends leaves its values to the others") {
 
 TEST_CASE("hosted: plans run in memory that the job places, which a transfer never outlives") {
   TwoNodes nodes({.ddr_bytes = 64U << 20U, .lease_ms = 10'000});
-  for (const char* transport : {"auto", "ofi"}) {
+  for (const char* transport : {"auto", "tcp"}) {
     const PoolHandle pool = connect_pool(nodes.address(0), transport);
     for (std::uint64_t seed = 1; seed <= 8; ++seed) {
       INFO("transport " << transport << " seed " << seed);

@@ -85,7 +85,7 @@ void check_late_step(const Timeline& step) {
 TEST_CASE("timeline: each op's wait is charged to the transfer that it waited for") {
   const test::TwoNodes nodes;
   const schedule::Schedule schedule = fetched_too_late(6);
-  for (const char* transport : {"local", "ofi"}) {
+  for (const char* transport : {"local", "tcp"}) {
     const test::PoolHandle pool = test::connect_pool(nodes.address(0), transport);
     test::PlannedJob job(pool.get(), schedule, 3);
     INFO(transport << ": " << job.error());

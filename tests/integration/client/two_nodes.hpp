@@ -20,7 +20,7 @@ struct PoolSpec {
   bool ucx = false;               ///< with the driver ucx as well; needs a device
 };
 
-/// A pool of two real daemons on this machine, reached by Unix sockets, with `local` and `ofi`.
+/// A pool of two real daemons on this machine, reached by Unix sockets, with `local` and `tcp`.
 class TwoNodes {
  public:
   explicit TwoNodes(const PoolSpec& spec = {});
@@ -51,7 +51,7 @@ struct PoolCloser {
 };
 using PoolHandle = std::unique_ptr<ho_pool, PoolCloser>;
 
-/// Connects over `transport` ("auto", "local", "ofi"); fails the test where that fails.
+/// Connects over `transport` ("auto", "local", "tcp"); fails the test where that fails.
 [[nodiscard]] PoolHandle connect_pool(const std::string& addresses, const char* transport,
                                       const char* name = "test");
 

@@ -67,7 +67,7 @@ def children(pid):
 
 with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
-    for driver in ("local", "ofi"):
+    for driver in ("local", "tcp"):
         for op in ("get", "put"):
             check(json.loads(bench(driver, op).stdout), driver, op)
 
@@ -75,7 +75,7 @@ with tempfile.TemporaryDirectory() as name:
         assert "no RDMA device" in bench("ucx", "get", code=1).stderr
 
     # One small operation at a time, both ends asleep before each: the limits' times beside ours.
-    done = subprocess.run([cli, "bench", "transport", "--transport", "ofi", "--op", "get", "--size", "4KiB", "--inflight",
+    done = subprocess.run([cli, "bench", "transport", "--transport", "tcp", "--op", "get", "--size", "4KiB", "--inflight",
                            "1", "--pause", "500us", "--seconds", "0.5", "-o", "json"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
     answer = json.loads(done.stdout)
@@ -120,17 +120,17 @@ with tempfile.TemporaryDirectory() as name:
             assert not list(temporary.iterdir()), "an interrupted run leaves files"
 
     config = folder / "d.textproto"
-    config.write_text(f'ddr_bytes: 268435456 segment_bytes: 67108864 unix_socket: "{folder}/s" ofi {{ }}')
+    config.write_text(f'ddr_bytes: 268435456 segment_bytes: 67108864 unix_socket: "{folder}/s" tcp {{ }}')
     pool = subprocess.Popen([daemon, "--config", str(config)], stderr=subprocess.DEVNULL)
     try:
         end = time.monotonic() + 20
         while not (folder / "s").exists():
             assert time.monotonic() < end, "the daemon did not come up"
             time.sleep(0.01)
-        for driver in ("local", "ofi"):
+        for driver in ("local", "tcp"):
             for op in ("get", "put"):
                 check(json.loads(bench(driver, op, f"unix:{folder}/s").stdout), driver, op)
-        for driver, tier in (("local", "localDdr"), ("ofi", "remoteDdr")):
+        for driver, tier in (("local", "localDdr"), ("tcp", "remoteDdr")):
             check_profile(["--pool", f"unix:{folder}/s", "--transport", driver, "--seconds", "0.4"], tier, folder)
         check_profile(["profile", "--pool", f"unix:{folder}/s", "--transport", "local", "--seconds", "0.4"], "localDdr", folder,
                       option=None)

@@ -71,7 +71,7 @@ with tempfile.TemporaryDirectory() as name:
         assert expect(run("bench", "matrix", "--pool", pool, "--seconds", "0.2"), 0).stdout.startswith("FROM")
         expect(run("bench", "matrix", "--pool", pool, "--transport", "pigeon"), 2)
         # Neither node offers anything between nodes.
-        assert "ofi: not offered" in expect(run("bench", "matrix", "--pool", pool, "--transport", "ofi"), 1).stderr
+        assert "tcp: not offered" in expect(run("bench", "matrix", "--pool", pool, "--transport", "tcp"), 1).stderr
 
         for command in (["nodes"], ["sessions"], ["segments"], ["flash", "ls"]):
             done = expect(run(*command, "-o", "json", "--pool", "unix:/nowhere.sock," + pool), 0)

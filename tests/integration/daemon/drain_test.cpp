@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/units.hpp"
-#include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/tcp/tcp_transport.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
 
 namespace ho::test {
@@ -17,7 +17,7 @@ constexpr std::uint64_t kBytes = 16 * kMiB;
 constexpr std::uint64_t kOps = 16;
 constexpr std::byte kPattern{0xA7};
 
-/// A region of `kBytes` of the pattern on a daemon, over ofi.
+/// A region of `kBytes` of the pattern on a daemon, over tcp.
 struct Attached {
   std::unique_ptr<transport::Transport> initiator;
   std::vector<std::byte> memory = std::vector<std::byte>(kBytes, kPattern);
@@ -37,18 +37,15 @@ void wait_all(transport::Transport& initiator, std::size_t count) {
 Attached attach(ControlClient& client, const Session& session, const Clock& clock) {
   GrantSpec spec;
   spec.bytes = kBytes;
-  spec.driver = "ofi";
+  spec.driver = "tcp";
   const auto granted = client.grant(session, spec, soon());
   REQUIRE(granted.ok());
   Attached out;
-  auto made = transport::make_ofi_transport({}, clock);
+  auto made = transport::make_tcp_transport({}, clock);
   REQUIRE(made.ok());
   out.initiator = std::move(*made);
-  std::string address;
-  for (const auto& driver : client.hello().drivers) {
-    if (driver.driver == "ofi") address = driver.address;
-  }
-  const auto peer = out.initiator->connect({NodeId(3), address}, soon());
+  const auto peer =
+      out.initiator->connect({NodeId(3), session.address, {session.id, session.token}}, soon());
   REQUIRE(peer.ok());
   out.local = *out.initiator->register_memory(out.memory);
   for (const auto& segment : *granted) {
@@ -77,12 +74,12 @@ TEST_CASE("daemon: a get that completes during a drain has read the bytes that w
     INFO("round " << round);
     const TempFolder folder;
     const std::string config =
-        "node_id: 3\nddr_bytes: 33554432\nsegment_bytes: 2097152\ndrain_ms: 100\nofi { }\n"
+        "node_id: 3\nddr_bytes: 33554432\nsegment_bytes: 2097152\ndrain_ms: 100\ntcp { }\n"
         "unix_socket: \"" +
         folder.file("control.sock") + "\"\n";
     DaemonProcess daemon(folder, "d", {config, {}, false});
     const auto client = connect(unix_address(folder));
-    const auto session = client->open_session("reader", soon());
+    const auto session = client->open_session("reader", soon(), "tcp");
     REQUIRE(session.ok());
     Attached at = attach(*client, *session, clock);
     const TimePoint deadline = soon();

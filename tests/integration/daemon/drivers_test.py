@@ -63,36 +63,40 @@ with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     has_rdma = any(pathlib.Path("/sys/class/infiniband").glob("*"))
 
-    with Running(folder, "ofi { }") as running:
+    with Running(folder, "tcp { }") as running:
         status = running.status()
-        assert status["drivers"] == ["local", "ofi"] and status["drivers_off"] == [], status
+        assert status["drivers"] == ["local", "tcp"] and status["drivers_off"] == [], status
         assert status["path"] == "local" and running.listens_on_tcp(), status
 
-    with Running(folder, 'ofi { } transport: "local"') as running:
+    with Running(folder, 'tcp { } transport: "local"') as running:
         status = running.status()
         assert status["drivers"] == ["local"] and not running.listens_on_tcp(), status
-        assert off(status)["ofi"] == "forbidden by its configuration", status
-        assert "no ofi: forbidden by its configuration" in running.ask("wide").stdout
+        assert off(status)["tcp"] == "forbidden by its configuration", status
+        assert "no tcp: forbidden by its configuration" in running.ask("wide").stdout
 
-    with Running(folder, 'ofi { } transport: "ofi"') as running:
+    with Running(folder, 'tcp { } transport: "tcp"') as running:
         status = running.status()
-        assert status["drivers"] == ["ofi"] and status["path"] == "ofi", status
+        assert status["drivers"] == ["tcp"] and status["path"] == "tcp", status
         assert "local: not offered by it: forbidden by its configuration" in status["path_reason"], status
 
-    with Running(folder, 'ofi { } ofi { address: "127.0.0.2" }') as running:
+    with Running(folder, 'tcp { } tcp { address: "127.0.0.2" }') as running:
         status = running.status()
-        assert status["drivers"] == ["local", "ofi"] and status["ofi_rails"] == 2, status
-        assert "local,ofi (2 rails)" in running.ask("wide").stdout
+        assert status["drivers"] == ["local", "tcp"] and {"driver": "tcp", "count": 2} in status["rails"], status
+        assert "local,tcp (tcp: 2 rails)" in running.ask("wide").stdout
 
     if not has_rdma:
-        with Running(folder, "ofi { } insecure: true ucx { }") as running:
+        with Running(folder, "tcp { } insecure: true ucx { }") as running:
             status = running.status()
             assert off(status) == {"ucx": "this node has no RDMA device"}, status
         refused(folder, 'insecure: true ucx { } transport: "ucx"', 1, "ucx: this node has no RDMA device")
 
     at = f"{folder}/daemon.textproto"
-    refused(folder, 'ofi {\n provider: "nonesuch" address: "127.0.0.1"\n}', 2, f"{at}:3: ofi: provider: ", "nonesuch", "tcp")
-    refused(folder, 'ofi { }\nofi {\n address: "192.0.2.1"\n}\ninsecure: true', 2, f"{at}:4: ofi: address: ", "192.0.2.1")
-    refused(folder, 'ofi {\n domain: "nonesuch0"\n}', 2, f"{at}:3: ofi: domain: ", "nonesuch0", "lo")
-    refused(folder, 'insecure: true\nofi {\n\n interface: "nonesuch0"\n}', 2, f"{at}:5: ofi: interface: ", "nonesuch0")
-    refused(folder, 'insecure: true ofi {\n address: "192.0.2.77"\n}', 2, f"{at}:3: ofi: address: 192.0.2.77 is not an address")
+    refused(folder, 'ofi {\n provider: "nonesuch" address: "127.0.0.1" allow_emulation: true\n}', 2, f"{at}:3: ofi: provider: ", "nonesuch", "tcp")
+    refused(folder, 'tcp { }\ntcp {\n address: "192.0.2.1"\n}\ninsecure: true', 2, f"{at}:4: tcp: address: ", "192.0.2.1")
+    refused(folder, 'ofi { allow_emulation: true }\nofi {\n address: "192.0.2.1"\n}\ninsecure: true', 2, f"{at}:4: ofi: address: ", "192.0.2.1")
+    refused(folder, 'ofi {\n domain: "nonesuch0"\n allow_emulation: true\n}', 2, f"{at}:3: ofi: domain: ", "nonesuch0", "lo")
+    refused(folder, 'insecure: true\ntcp {\n\n interface: "nonesuch0"\n}', 2, f"{at}:5: tcp: interface: ", "nonesuch0")
+    refused(folder, 'insecure: true\nofi { allow_emulation: true\n\n interface: "nonesuch0"\n}', 2, f"{at}:5: ofi: interface: ", "nonesuch0")
+    refused(folder, 'insecure: true ofi { allow_emulation: true\n address: "192.0.2.77"\n}', 2,
+            f"{at}:3: ofi: address: 192.0.2.77 is not an address")
+    refused(folder, 'ofi {\n provider: "tcp"\n}', 2, f"{at}:3: ofi: provider: ", "write tcp { } in place of ofi { }")

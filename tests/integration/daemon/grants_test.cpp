@@ -42,8 +42,8 @@ std::uint64_t granted_bytes(ControlClient& client) {
   return status->ddr_granted_bytes;
 }
 
-Session open(ControlClient& client) {
-  auto session = client.open_session("test", soon());
+Session open(ControlClient& client, const std::string& driver = "local") {
+  auto session = client.open_session("test", soon(), driver);
   REQUIRE(session.ok());
   return *session;
 }
@@ -213,15 +213,15 @@ TEST_CASE("daemon: grants of huge pages work over every driver") {
   const HugePages pages(16);
   if (!pages.enough()) return skip("16 huge pages are not available: needs root and free memory");
   const TempFolder folder;
-  const DaemonProcess daemon(folder, "d", {small_config(folder, "ofi { }\n"), {}, false});
+  const DaemonProcess daemon(folder, "d", {small_config(folder, "tcp { }\n"), {}, false});
   const auto client = connect(unix_address(folder));
   const auto status = client->status(soon());
   REQUIRE(status.ok());
   if (status->page_kind != "hugetlb-2M") return skip("others took the huge pages first");
-  const Session session = open(*client);
   GrantSpec spec;
   spec.bytes = 2 * kSegment;
-  spec.driver = GENERATE(as<std::string>{}, "local", "ofi");
+  spec.driver = GENERATE(as<std::string>{}, "local", "tcp");
+  const Session session = open(*client, spec.driver);
   spec.rights = GENERATE(transport::Rights::kReadWrite, transport::Rights::kRead);
   INFO(spec.driver);
   const auto granted = client->grant(session, spec, soon());
@@ -337,10 +337,10 @@ TEST_CASE("daemon: time in which the daemon was stopped does not count against l
   CHECK(client->renew_lease(session, soon()).error().code() == Errc::kNotFound);
 }
 
-TEST_CASE("daemon: ofi grants carry keys and no descriptors, also over TCP") {
+TEST_CASE("daemon: tcp grants carry keys and no descriptors, also over TCP") {
   const TempFolder folder;
   const DaemonProcess daemon(
-      folder, "d", {small_config(folder, "tcp_listen: \"127.0.0.1:0\"\nofi { }\n"), {}, false});
+      folder, "d", {small_config(folder, "tcp_listen: \"127.0.0.1:0\"\ntcp { }\n"), {}, false});
   const auto near = connect(unix_address(folder));
   CHECK(near->hello().drivers.size() == 2);
   const auto nodes = near->nodes(soon());
@@ -348,11 +348,12 @@ TEST_CASE("daemon: ofi grants carry keys and no descriptors, also over TCP") {
   REQUIRE(nodes->front().control_addresses.size() == 2);
   const auto far = connect(nodes->front().control_addresses[1]);
   REQUIRE(far->hello().drivers.size() == 1);
-  CHECK(far->hello().drivers[0].driver == "ofi");
-  const Session session = open(*far);
+  CHECK(far->hello().drivers[0].driver == "tcp");
   GrantSpec spec;
   spec.bytes = 2 * kSegment;
-  spec.driver = "ofi";
+  spec.driver = "tcp";
+  const Session session = open(*far, "tcp");
+  CHECK_FALSE(session.address.empty());
   auto granted = far->grant(session, spec, soon());
   REQUIRE(granted.ok());
   REQUIRE(granted->size() == 2);

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/tcp/tcp_transport.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
 
 namespace ho::test {
@@ -43,15 +43,16 @@ Usage usage_of(pid_t pid) {
   return sum;
 }
 
-/// A session with an address of its own at the daemon, and a connection to it.
+/// A session at the daemon, and connections to it.
 struct Idler {
   Idler(const std::string& address, const Clock& clock) : control(connect(address)) {
-    auto opened = control->open_session("idle", soon(), "ofi");
+    auto opened = control->open_session("idle", soon(), "tcp");
     REQUIRE(opened.ok());
-    auto made = transport::make_ofi_transport({}, clock);
+    auto made = transport::make_tcp_transport({}, clock);
     REQUIRE(made.ok());
     transport = std::move(*made);
-    const auto peer = transport->connect({control->hello().node, opened->address}, soon());
+    const auto peer = transport->connect(
+        {control->hello().node, opened->address, {opened->id, opened->token}}, soon());
     if (!peer) FAIL(peer.error().message());
   }
   std::unique_ptr<ControlClient> control;
@@ -61,7 +62,7 @@ struct Idler {
 TEST_CASE("daemon: with 64 idle sessions it sleeps") {
   const SteadyClock clock;
   const TempFolder folder;
-  const DaemonProcess daemon(folder, "d", {small_config(folder, "ofi {}\n"), {}});
+  const DaemonProcess daemon(folder, "d", {small_config(folder, "tcp {}\n"), {}});
   rlimit files{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
   files.rlim_cur = files.rlim_max;  // this process holds what 64 jobs would

@@ -110,9 +110,9 @@ TEST_CASE("daemon: a config error names file, line and field and exits with 2") 
   CHECK(open.code == 2);
   CHECK(says(open, ":2: tcp_listen: 0.0.0.0 is not a loopback address"));
   const auto any =
-      check_config("ddr_bytes: 268435456\ninsecure: true\nofi { address: \"0.0.0.0\" }");
+      check_config("ddr_bytes: 268435456\ninsecure: true\ntcp { address: \"0.0.0.0\" }");
   CHECK(any.code == 2);
-  CHECK(says(any, ":3: ofi: address: 0.0.0.0 is not an address that peers can connect to"));
+  CHECK(says(any, ":3: tcp: address: 0.0.0.0 is not an address that peers can connect to"));
   CHECK(check_config("ddr_bytes: 268435456").code == 0);
 }
 
@@ -205,7 +205,7 @@ TEST_CASE("daemon: SIGTERM at any moment of its start ends it with 0 and leaves 
     INFO("round " << round);
     const TempFolder folder;
     struct stat info {};
-    DaemonProcess daemon(folder, "d", {small_config(folder, "ofi { }\n"), {}, false});
+    DaemonProcess daemon(folder, "d", {small_config(folder, "tcp { }\n"), {}, false});
     bool starting = false;
     while (!starting && ::stat(folder.file("control.sock").c_str(), &info) != 0) {
       starting = holds_sigterm(daemon.pid());

@@ -1,4 +1,4 @@
-// The link to another machine is cut and comes back: what link_test.cpp shows of `ofi` in network
+// The link to another machine is cut and comes back: what link_test.cpp shows of `tcp` in network
 // namespaces, for the driver of RDMA devices, which have none. HO_FAR_POOL is the address of a
 // daemon there, and HO_FAR_LINK the path of FarLink's file, which both machines see.
 // tools/lab/suite makes all this.

@@ -49,7 +49,7 @@ class FarNode {
     DaemonProcess::Spec spec;
     spec.config = small_config(folder_,
                                std::string("insecure: true\ntcp_listen: \"") + Link::kFar +
-                                   ":7700\"\nofi { address: \"" + Link::kFar + "\" }\n",
+                                   ":7700\"\ntcp { address: \"" + Link::kFar + "\" }\n",
                                lease_ms);
     spec.network = link.far_namespace();
     daemon_ = std::make_unique<DaemonProcess>(folder_, "far", spec);
@@ -78,7 +78,7 @@ TEST_CASE("faults: a cut link is an error within 5 s, and jobs at the far end do
   for (const Way way : {Way::kGet, Way::kPut}) {
     for (const Load load : {Load::kIdle, Load::kBusy}) {
       INFO(name_of(way) << ", " << name_of(load));
-      auto job = std::make_unique<Job>(node.address(), "ofi", 0);
+      auto job = std::make_unique<Job>(node.address(), "tcp", 0);
       auto told = std::async(std::launch::async,
                              [&] { return job->caller().go_on(way, load, Clock::now() + 20s); });
       std::this_thread::sleep_for(30ms);
@@ -96,7 +96,7 @@ TEST_CASE("faults: a cut link is an error within 5 s, and jobs at the far end do
       job.reset();
       CHECK(Clock::now() - ending < within(kToldMax));
       const Instant again = Clock::now();
-      Job next(node.address(), "ofi", 0);
+      Job next(node.address(), "tcp", 0);
       CHECK(next.caller().right());
       CHECK(Clock::now() - again < within(2s));
     }
@@ -112,7 +112,7 @@ TEST_CASE("faults: a link that comes back before the deadline is not noticed") {
   Link* const link = the_link();
   if (link == nullptr) return;
   FarNode node(*link);
-  Job job(node.address(), "ofi", 20'000);
+  Job job(node.address(), "tcp", 20'000);
   for (const Way way : {Way::kGet, Way::kPut}) {
     auto told = std::async(std::launch::async, [&] {
       return job.caller().go_on(way, Load::kBusy, Clock::now() + 1500ms);
@@ -222,7 +222,7 @@ TEST_CASE(
   FarNode node(*link, 10'000);
   std::string why;
   // What is lost by the cut is sent again after up to a second and a half.
-  const PoolHandle pool(try_connect(node.address(), "ofi", 5000, why));
+  const PoolHandle pool(try_connect(node.address(), "tcp", 5000, why));
   INFO(why);
   REQUIRE(pool != nullptr);
   // What else this machine does can slow the link that the plan was made for: then it is measured

@@ -35,7 +35,7 @@ bool is_ucx(const char* driver) { return std::string(driver) == "ucx"; }
 std::vector<const char*> drivers() {
   const char* const wanted = std::getenv("HO_TRANSPORT");
   if (wanted != nullptr && is_ucx(wanted)) return {"ucx"};
-  return {"local", "ofi"};
+  return {"local", "tcp"};
 }
 
 /// The device of ucx is emulated by a guest that is itself emulated: what it takes to connect, and
@@ -211,9 +211,9 @@ TEST_CASE("faults: a restarted daemon ends the sessions it had and serves new on
   });
 }
 
-TEST_CASE("faults: with its daemon stopped local and ucx go on, ofi fails by deadline", "[time]") {
+TEST_CASE("faults: with its daemon stopped local and ucx go on, tcp fails by deadline", "[time]") {
   for_each_cell(Cells::kDiagonal, [](const Cell& cell) {
-    const bool goes_on = std::string(cell.driver) != "ofi";
+    const bool goes_on = std::string(cell.driver) != "tcp";
     TwoNodes nodes(pool_of(cell.driver));
     // The default deadline in one cell; the others need not take as long.
     const bool usual = cell.load == Load::kBusy && cell.way == Way::kGet;

@@ -35,8 +35,8 @@ class FarNode {
   explicit FarNode(const Link& links) {
     DaemonProcess::Spec spec;
     spec.config =
-        small_config(folder_, std::string("insecure: true\nofi { address: \"") + Link::kFar +
-                                  "\" }\nofi { address: \"" + Link::kSecondFar + "\" }\n");
+        small_config(folder_, std::string("insecure: true\ntcp { address: \"") + Link::kFar +
+                                  "\" }\ntcp { address: \"" + Link::kSecondFar + "\" }\n");
     spec.network = links.far_namespace();
     daemon_ = std::make_unique<DaemonProcess>(folder_, "far", spec);
     (void)connect(address());
@@ -77,7 +77,7 @@ TEST_CASE("faults: a rail that is cut in mid-transfer costs nothing but time, th
   Link* const links = the_links();
   if (links == nullptr) return;
   FarNode node(*links);
-  Job job(node.address(), "ofi", 0);
+  Job job(node.address(), "tcp", 0);
   const Told what = cut_while_busy(*links, job.caller(), Way::kGet, 1);
   INFO(ho_status_name(what.status) << ": " << what.error);
   CHECK(what.status == HO_OK);
@@ -97,7 +97,7 @@ TEST_CASE("faults: what a cut rail had not sent never comes in when its link is 
   Link* const links = the_links();
   if (links == nullptr) return;
   FarNode node(*links);
-  Job job(node.address(), "ofi", 0);
+  Job job(node.address(), "tcp", 0);
   const Told what = cut_while_busy(*links, job.caller(), Way::kPut, 0);
   INFO(ho_status_name(what.status) << ": " << what.error);
   REQUIRE(what.status == HO_OK);
@@ -117,7 +117,7 @@ TEST_CASE("faults: a rail that is down from the start is left out, and used once
   FarNode node(*links);
   REQUIRE(links->down(1));
   const Instant before = Clock::now();
-  Job job(node.address(), "ofi", 0);
+  Job job(node.address(), "tcp", 0);
   CHECK(Clock::now() - before < within(3s));
   CHECK(job.caller().right());
   REQUIRE(links->up(1));

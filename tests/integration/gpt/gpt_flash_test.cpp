@@ -18,7 +18,7 @@ TEST_CASE("gpt: with flash in the pool the comparison has one more run, to the s
     return;
   }
   TwoNodes nodes({.ddr_bytes = 64U << 20U, .flash_bytes = 64U << 20U});
-  for (const char* const transport : {"local", "ofi"}) {
+  for (const char* const transport : {"local", "tcp"}) {
     const std::string dir = folder.file(transport);
     Compare gpt(with_tiny_model({"all", "--out", dir, "--pool", nodes.address(0), "--blocks", "2",
                                  "--transport", transport}));

@@ -49,7 +49,7 @@ TEST_CASE("gpt: every policy and transport trains to the same bits") {
   REQUIRE(number(resident, "prefetch_bytes") == 0);
   REQUIRE(number(resident, "stall_ms_median") == 0);
   for (const char* const policy : {"planned", "on-demand-lru"}) {
-    for (const char* const transport : {"local", "ofi"}) {
+    for (const char* const transport : {"local", "tcp"}) {
       const Json run = train(policy, pool, transport);
       INFO(policy << " over " << transport);
       REQUIRE(run.at("transport").text == transport);
@@ -178,7 +178,7 @@ bool names_a_storage(const std::string& text) {
 TEST_CASE("gpt: a daemon killed in mid-training ends the job, naming node and tensor within 2 s",
           "[time]") {
   for (const char* const policy : {"planned", "on-demand-lru"}) {
-    for (const char* const transport : {"local", "ofi"}) {
+    for (const char* const transport : {"local", "tcp"}) {
       TwoNodes nodes;  // segments of 2 MiB: the model needs several of each node
       Compare gpt({"one",      "--layers", "4",           "--dim",   "128",
                    "--heads",  "2",        "--seq",       "32",      "--batch",

@@ -73,7 +73,7 @@ grep -q install "$work/status" || { echo "status does not name the node:"; cat "
 # What programs open at run time lies where the library and the programs look for it, and opens there.
 module=$lib_dir/hyperoffload/hyperoffload-ucx.so
 python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1]).ho_ucx_module' "$module"
-"$cli" bench transport --transport ofi --op get --size 64KiB --inflight 4 --seconds 0.3 -o json >"$work/bench"
+"$cli" bench transport --transport tcp --op get --size 64KiB --inflight 4 --seconds 0.3 -o json >"$work/bench"
 python3 -c '
 import json, sys
 beside = {one["name"]: one for one in json.load(open(sys.argv[1]))["beside"]}

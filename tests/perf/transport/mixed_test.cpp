@@ -1,11 +1,11 @@
-// Small transfers beside large ones over the ofi driver.
+// Small transfers beside large ones over the tcp driver.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <iostream>
 #include <vector>
 
 #include "common/base/units.hpp"
-#include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/tcp/tcp_transport.hpp"
 #include "tools/bench/target_process.hpp"
 #include "tools/bench/turns.hpp"
 
@@ -29,24 +29,24 @@ struct Mixed {
 Mixed measure(bool with_large) {
   const SteadyClock clock;
   const TimePoint far = clock.now() + 60s;
-  auto target = TargetProcess::start({Driver::kOfi});
+  auto target = TargetProcess::start({Driver::kTcp});
   REQUIRE(target.ok());
   auto segment = Segment::create(kLargeOps * kLargeBytes + kMiB);
   REQUIRE(segment.ok());
   const auto exposed = (*target)->expose(**segment, transport::Rights::kReadWrite);
   REQUIRE(exposed.ok());
-  auto initiator = transport::make_ofi_transport({}, clock);
+  auto initiator = transport::make_tcp_transport({}, clock);
   REQUIRE(initiator.ok());
-  transport::Transport& ofi = **initiator;
-  const auto peer = ofi.connect({NodeId(1), (*target)->address()}, far);
+  transport::Transport& tcp = **initiator;
+  const auto peer = tcp.connect((*target)->peer(), far);
   REQUIRE(peer.ok());
   transport::RegionGrant grant;
   grant.key = exposed->key;
   grant.length_bytes = (*segment)->bytes().size();
-  const auto region = ofi.attach(*peer, std::move(grant));
+  const auto region = tcp.attach(*peer, std::move(grant));
   REQUIRE(region.ok());
   std::vector<std::byte> memory(kLargeOps * kLargeBytes + kSmallBytes, std::byte{3});
-  const auto local = ofi.register_memory(memory);
+  const auto local = tcp.register_memory(memory);
   REQUIRE(local.ok());
   const std::span<std::byte> bytes(memory);
   std::vector<TimePoint> begun(kLargeOps + 1);
@@ -54,10 +54,10 @@ Mixed measure(bool with_large) {
     begun[op] = clock.now();
     const std::uint64_t at = op * kLargeBytes;
     if (op == kLargeOps) {
-      return ofi.submit(
+      return tcp.submit(
           transport::GetOp{OpId(op), bytes.subspan(at, kSmallBytes), *local, *region, at, far});
     }
-    return ofi.submit(
+    return tcp.submit(
         transport::PutOp{OpId(op), bytes.subspan(at, kLargeBytes), *local, *region, at, far});
   };
   for (std::uint64_t op = with_large ? 0 : kLargeOps; op <= kLargeOps; ++op)
@@ -67,7 +67,7 @@ Mixed measure(bool with_large) {
   const TimePoint begin = clock.now();
   while (clock.now() < begin + 3s) {
     Completion some[8];
-    const std::size_t got = ofi.poll(some);
+    const std::size_t got = tcp.poll(some);
     for (std::size_t i = 0; i < got; ++i) {
       REQUIRE(some[i].code == Errc::kOk);
       const std::uint64_t op = some[i].op.value();
@@ -84,7 +84,7 @@ Mixed measure(bool with_large) {
   return result;
 }
 
-TEST_CASE("transport: a small get over ofi does not wait behind large puts") {
+TEST_CASE("transport: a small get over tcp does not wait behind large puts") {
   const Mixed alone = measure(false);
   const Mixed mixed = measure(true);
   std::cout << "4 KiB get alone: p50 " << alone.small_us << " us, p99 " << alone.small_p99_us

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/unit/client/fake_node.hpp"
+
 namespace ho::cli {
 namespace {
 
@@ -63,16 +65,14 @@ TEST_CASE("job paths: nodes that are asked at once are tried at once, each withi
     driver.transport = std::make_unique<Together>(meeting);
     return Result<client::Engine::Driver>(std::move(driver));
   });
-  HelloReply hello;
-  hello.boot_id = "another machine";
-  hello.drivers = {{"ucx", "there"}, {"ofi", "there"}};
   std::vector<std::string> found(kNodes);
   std::vector<std::thread> threads;
   threads.reserve(found.size());
   for (std::string& driver : found) {
     threads.emplace_back([&] {
-      const auto path = paths.explain(hello, SteadyClock().now() + 10s);  // 2 s of it for a node
-      driver = path ? path->endpoint.driver : path.error().message();
+      client::FakeNode node({{"ucx"}, {"tcp"}});
+      const auto path = paths.explain(node, SteadyClock().now() + 10s);  // 2 s of it for a node
+      driver = path ? path->driver : path.error().message();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -80,9 +80,10 @@ TEST_CASE("job paths: nodes that are asked at once are tried at once, each withi
   // Where time is short, what has not answered does not reach the node.
   meeting.waiting = -kNodes;
   const TimePoint soon = SteadyClock().now() + 100ms;
-  const auto path = paths.explain(hello, soon);
+  client::FakeNode node({{"ucx"}, {"tcp"}});
+  const auto path = paths.explain(node, soon);
   REQUIRE(path.ok());
-  CHECK(path->endpoint.driver == "ofi");
+  CHECK(path->driver == "tcp");
   CHECK(path->reason.find("ucx: nobody else came") != std::string::npos);
   CHECK(meeting.last_deadline.load() == soon);
 }

@@ -3,10 +3,12 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "tests/support/sim_transport.hpp"
 #include "tests/support/stderr_capture.hpp"
+#include "tests/unit/client/fake_node.hpp"
 
 namespace ho::client {
 namespace {
@@ -39,88 +41,90 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-HelloReply far_node() {
-  HelloReply hello;
-  hello.boot_id = "another machine";
-  hello.drivers = {{"ucx", "there"}, {"ofi", "there"}};
-  return hello;
-}
+FakeNode far_node() { return FakeNode({{"ucx"}, {"tcp"}}); }
 
 TEST_CASE("path finder: a driver that does not reach the node gives way to the next, with reason") {
   Drivers drivers;
-  drivers.fabrics["ofi"].add_peer("there");  // and nobody in ucx's network
+  drivers.fabrics["tcp"].add_peer("there");  // and nobody in ucx's network
   auto paths = drivers.finder("auto");
-  const auto path = paths.reach(far_node(), "n");
+  FakeNode node = far_node();
+  const auto path = paths.reach(node, "n");
   REQUIRE(path.ok());
-  CHECK(path->choice.endpoint.driver == "ofi");
+  CHECK(path->choice.driver == "tcp");
   CHECK(path->choice.reason.find("ucx: ") != std::string::npos);
-  const auto explained = paths.explain(far_node(), drivers.soon());
+  CHECK(node.asked == std::vector<std::string>{"ucx", "tcp"});
+  CHECK(node.open == std::set<SessionId>{path->session.id});  // the other one is closed again
+  const auto explained = paths.explain(node, drivers.soon());
   REQUIRE(explained.ok());
   CHECK(explained->reason == path->choice.reason);
+  CHECK(node.open.size() == 1);
   const auto found = paths.take();
   REQUIRE(found.size() == 1);
-  CHECK(found.front().name == "ofi");
+  CHECK(found.front().name == "tcp");
 }
 
 TEST_CASE("path finder: a driver that cannot be made here is asked for once, and passed over") {
   Drivers drivers;
   drivers.missing = "ucx";
-  drivers.fabrics["ofi"].add_peer("there");
+  drivers.fabrics["tcp"].add_peer("there");
   auto paths = drivers.finder("auto");
   std::string logged;
+  FakeNode node = far_node();
   {
     const test::StderrCapture captured;
-    for (int node = 0; node < 2; ++node) {
-      const auto path = paths.reach(far_node(), "n");
+    for (int time = 0; time < 2; ++time) {
+      const auto path = paths.reach(node, "n");
       REQUIRE(path.ok());
       CHECK(path->choice.reason.find("ucx: ucx is not for this machine") != std::string::npos);
     }
     logged = captured.text();
   }
-  CHECK(drivers.asked == std::vector<std::string>{"ucx", "ofi"});
+  CHECK(drivers.asked == std::vector<std::string>{"ucx", "tcp"});
+  CHECK(node.asked == std::vector<std::string>{"tcp", "tcp"});
   CHECK(count(logged, "cannot be used here") == 1);  // it is this machine's matter, not each node's
   CHECK(count(logged, "driver=ucx") == 1);
-  const auto explained = drivers.finder("auto").explain(far_node(), drivers.soon());
+  const auto explained = drivers.finder("auto").explain(node, drivers.soon());
   REQUIRE(explained.ok());
-  CHECK(explained->endpoint.driver == "ofi");
+  CHECK(explained->driver == "tcp");
 }
 
-TEST_CASE("path finder: a node that is moved is reached at the new address alone") {
+TEST_CASE("path finder: a node that gives no session is not asked for another driver's") {
   Drivers drivers;
-  drivers.fabrics["ofi"].add_peer("there");
-  drivers.fabrics["ofi"].add_peer("own");
-  auto paths = drivers.finder("ofi");
-  const auto path = paths.reach(far_node(), "n");
-  REQUIRE(path.ok());
-  CHECK_FALSE(paths.move(far_node(), {"ofi", "nowhere"}, path->peer).ok());
-  const auto peer = paths.move(far_node(), {"ofi", "own"}, path->peer);
-  REQUIRE(peer.ok());
-  CHECK(*peer != path->peer);
-  const auto found = paths.take();
-  REQUIRE(found.size() == 1);
-  CHECK(found.front().driver.transport->attach(path->peer, {}).error().code() ==
-        Errc::kUnavailable);
+  FakeNode node = far_node();
+  node.refusal = Error(Errc::kUnavailable, "it is draining");
+  auto paths = drivers.finder("auto");
+  const auto path = paths.reach(node, "n");
+  REQUIRE_FALSE(path.ok());
+  CHECK(path.error().context() == "it is draining");
+  CHECK(node.asked == std::vector<std::string>{"ucx"});
+  const auto explained = paths.explain(node, drivers.soon());
+  REQUIRE(explained.ok());
+  CHECK(explained->driver == "ucx");
+  CHECK(explained->reason.find("not tried: it is draining") != std::string::npos);
 }
 
 TEST_CASE("path finder: no driver is made that no node needs") {
   Drivers drivers;
-  drivers.fabrics["ofi"].add_peer("there");
-  REQUIRE(drivers.finder("ofi").reach(far_node(), "n").ok());
-  CHECK(drivers.asked == std::vector<std::string>{"ofi"});
-  REQUIRE(drivers.finder("ofi").explain(far_node(), drivers.soon()).ok());
-  CHECK(drivers.asked == std::vector<std::string>{"ofi"});
+  drivers.fabrics["tcp"].add_peer("there");
+  FakeNode node = far_node();
+  REQUIRE(drivers.finder("tcp").reach(node, "n").ok());
+  CHECK(drivers.asked == std::vector<std::string>{"tcp"});
+  REQUIRE(drivers.finder("tcp").explain(node, drivers.soon()).ok());
+  CHECK(drivers.asked == std::vector<std::string>{"tcp"});
 }
 
 TEST_CASE("path finder: the error for a node that nothing reaches has what each driver said") {
   Drivers drivers;
   auto paths = drivers.finder("auto");
-  const auto path = paths.reach(far_node(), "n");
+  FakeNode node = far_node();
+  const auto path = paths.reach(node, "n");
   REQUIRE_FALSE(path.ok());
   CHECK(path.error().code() == Errc::kUnavailable);
   CHECK(path.error().context().find("ucx: ") != std::string::npos);
-  CHECK(path.error().context().find("ofi: ") != std::string::npos);
+  CHECK(path.error().context().find("tcp: ") != std::string::npos);
+  CHECK(node.open.empty());
   CHECK(paths.take().empty());
-  CHECK(drivers.finder("local").reach(far_node(), "n").error().code() == Errc::kUnsupported);
+  CHECK(drivers.finder("local").reach(node, "n").error().code() == Errc::kUnsupported);
 }
 
 }  // namespace

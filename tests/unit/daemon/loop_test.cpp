@@ -18,7 +18,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using transport::ExposureId;
-using transport::TenantId;
 
 /// The calls that one driver received. Read it once the loop has answered or stopped.
 struct Record {
@@ -35,15 +34,18 @@ class FailingTarget final : public transport::Target {
     std::uint64_t stuck = 0;
     std::uint64_t last = UINT64_MAX;
   };
-  FailingTarget(Plan plan, Record& record) : plan_(std::move(plan)), record_(record) {}
+  FailingTarget(Plan plan, Record& record)
+      : plan_(std::move(plan)), caps_{plan_.name}, record_(record) {}
 
-  [[nodiscard]] std::string_view name() const override { return plan_.name; }
-  [[nodiscard]] const std::string& address() const override { return plan_.name; }
-  [[nodiscard]] Result<std::string> admit(TenantId /*tenant*/) override {
+  [[nodiscard]] const transport::TargetCaps& caps() const override { return caps_; }
+  [[nodiscard]] Result<std::string> admit(const transport::Credentials&) override {
     if (record_.shuts > 0) return Error(Errc::kUnavailable, "the target is shut");
-    return std::string();
+    return std::string("here");
   }
-  void dismiss(TenantId /*tenant*/) override {}
+  void dismiss(SessionId /*session*/) override {}
+  [[nodiscard]] Result<std::string> fence(SessionId, const transport::RailFence& rail) override {
+    return "rail " + std::to_string(rail.rail);
+  }
   [[nodiscard]] Result<transport::Exposure> expose(const transport::ExposeRequest&) override {
     if (record_.shuts > 0) return Error(Errc::kUnavailable, "the target is shut");
     if (next_ == plan_.last) return Error(Errc::kExhausted, "no key left");
@@ -61,6 +63,7 @@ class FailingTarget final : public transport::Target {
 
  private:
   const Plan plan_;
+  const transport::TargetCaps caps_;
   Record& record_;
   std::uint64_t next_ = 1;
 };
@@ -84,6 +87,15 @@ class Drivers {
     DataLoop::ExposeRequest request{driver, std::vector<transport::ExposeRequest>(count)};
     REQUIRE(loop_->expose(std::move(request), [&](auto made) { told.set_value(std::move(made)); })
                 .ok());
+    REQUIRE(answer.wait_for(10s) == std::future_status::ready);
+    return answer.get();
+  }
+  [[nodiscard]] Result<std::string> fence(const std::string& driver,
+                                          const transport::RailFence& rail) {
+    std::promise<Result<std::string>> told;
+    auto answer = told.get_future();
+    REQUIRE(
+        loop_->fence(driver, SessionId(1), rail, [&](auto made) { told.set_value(made); }).ok());
     REQUIRE(answer.wait_for(10s) == std::future_status::ready);
     return answer.get();
   }
@@ -136,6 +148,12 @@ TEST_CASE("data loop: a partial grant that cannot be revoked shuts its driver do
   CHECK(drivers.bad.revoked == std::vector<std::uint64_t>{1, 2});
   CHECK(drivers.bad.shuts == 1);
   check_goes_on(drivers);
+}
+
+TEST_CASE("data loop: a fence is answered by the driver that it names") {
+  Drivers drivers({});
+  CHECK(*drivers.fence("good", {3, 1}) == "rail 3");
+  CHECK(*drivers.fence("bad", {0, 7}) == "rail 0");
 }
 
 TEST_CASE("data loop: a grant that fails half-way leaves nothing exposed") {

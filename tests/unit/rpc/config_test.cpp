@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kGood =
     "node_id: 7\nnode_name: \"seven\"\nddr_bytes: 67108864\nsegment_bytes: 2097152\n"
     "unix_socket: \"/tmp/x.sock\"\ntcp_listen: \"[::1]:7700\"\nlease_ms: 1000\n"
-    "ofi { address: \"127.0.0.2\" }\n"
+    "tcp { address: \"127.0.0.2\" }\n"
     "nodes { node_id: 8 control_addresses: \"tcp:127.0.0.1:7701\" }\nlog_level: \"warning\"\n";
 
 /// The error of `kGood` with one more line, which is line 11.
@@ -34,9 +34,8 @@ TEST_CASE("config: every field of a good configuration is read") {
   CHECK(parsed->tcp_listen->host == "::1");
   CHECK(parsed->tcp_listen->port == "7700");
   CHECK(parsed->lease == std::chrono::seconds(1));
-  REQUIRE(parsed->ofi.size() == 1);
-  CHECK(parsed->ofi[0].provider.text.empty());
-  CHECK(parsed->ofi[0].address.text == "127.0.0.2");
+  REQUIRE(parsed->tcp.size() == 1);
+  CHECK(parsed->tcp[0].address.text == "127.0.0.2");
   REQUIRE(parsed->nodes.size() == 1);
   CHECK(parsed->nodes[0].name == "node-8");
   CHECK(parsed->log_level == LogLevel::kWarning);
@@ -51,6 +50,7 @@ TEST_CASE("config: absent fields have their defaults") {
   CHECK(parsed->drain == std::chrono::seconds(5));
   CHECK_FALSE(parsed->tcp_listen);
   CHECK(parsed->ofi.empty());
+  CHECK(parsed->tcp.empty());
   CHECK_FALSE(parsed->node_name.empty());
 }
 
@@ -118,9 +118,6 @@ TEST_CASE("config: each error names its line and field") {
   CHECK(wrong("ddr_bytes: 268435456\nlease_ms: 99") ==
         "f:2: lease_ms: 99 is not in 100 .. 3600000");
   CHECK(wrong("ddr_bytes: 268435456\nlog_level: \"loud\"").find("f:2: log_level: \"loud\"") == 0);
-  CHECK(wrong("ddr_bytes: 268435456\nofi { address: \"10.0.0.1\" }")
-            .find("f:2: ofi: address: 10.0.0.1 is not a loopback address") == 0);
-  CHECK(wrong("ddr_bytes: 268435456\nofi { address: \"10.0.0.1\" }\ninsecure: true") == "accepted");
   CHECK(wrong("ddr_bytes: 268435456\nucx { }").find("f:2: ucx: transfers over RDMA") == 0);
   CHECK(wrong("ddr_bytes: 268435456\ninsecure: true\nucx { transports: \"tcp\" }")
             .find("f:3: ucx: transports: \"tcp\" is not one of rc, dc and rc,dc") == 0);
@@ -161,10 +158,10 @@ TEST_CASE("config: NUMA nodes are all, none or a list, and an error names field 
 }
 
 TEST_CASE("config: a list of drivers forces and forbids drivers, and needs their blocks") {
-  const std::string base = "ddr_bytes: 268435456\nofi {\n}\n";
-  const auto only = parse_daemon_config(base + "transport: \"ofi,local\"", "f");
+  const std::string base = "ddr_bytes: 268435456\ntcp {\n}\n";
+  const auto only = parse_daemon_config(base + "transport: \"tcp,local\"", "f");
   REQUIRE(only.ok());
-  CHECK(only->transport == std::vector<std::string>{"ofi", "local"});
+  CHECK(only->transport == std::vector<std::string>{"tcp", "local"});
   CHECK(parse_daemon_config(base + "transport: \"auto\"", "f")->transport.empty());
   const auto unknown = parse_daemon_config(base + "transport: \"pigeon\"", "f");
   REQUIRE_FALSE(unknown.ok());
@@ -181,7 +178,7 @@ TEST_CASE("config: errors in ofi name their lines, and open listening needs inse
     return parsed ? "accepted" : parsed.error().context();
   };
   const auto good = parse_daemon_config(
-      "ddr_bytes: 268435456\nofi {\n provider: \"tcp\"\n domain: \"lo\"\n interface: \"lo\" }",
+      "ddr_bytes: 268435456\nofi {\n provider: \"verbs\"\n domain: \"lo\"\n interface: \"lo\" }",
       "f");
   REQUIRE(good.ok());
   CHECK(good->ofi[0].provider.line == 3);
@@ -190,21 +187,28 @@ TEST_CASE("config: errors in ofi name their lines, and open listening needs inse
   CHECK(good->ofi[0].address.line == 2);  // that of the block
   CHECK(good->ofi[0].address.text.empty());
   CHECK(
-      refused("provider: \"net\"\ninterface: \"eth7\"").find("f:4: ofi: interface: eth7 is not") ==
+      refused("provider: \"efa\"\ninterface: \"eth7\"").find("f:4: ofi: interface: eth7 is not") ==
       0);
   CHECK(refused("interface: \"lo\"\naddress: \"127.0.0.1\"")
             .find("f:4: ofi: address: set address or interface, not both") == 0);
   CHECK(refused("address: \"10.0.0.1\"").find("f:3: ofi: address: 10.0.0.1 is not a loopback") ==
         0);
   CHECK(refused("provider: \"cxi\"").find("f:3: ofi: provider: transfers over cxi are not") == 0);
-  CHECK(refused("provider: \"shm\"") == "accepted");
+  CHECK(refused("").find("f:2: ofi: provider: transfers over devices are not encrypted") == 0);
+  // What a configuration of earlier versions may have says what to write now.
+  CHECK(refused("provider: \"net\"")
+            .find("f:3: ofi: provider: net does not check what peers send; ") == 0);
+  CHECK(refused("provider: \"net\"").find("write tcp { } in place of ofi { }") !=
+        std::string::npos);
+  CHECK(refused("provider: \"net\" allow_emulation: true") == "accepted");
+  CHECK(refused("allow_emulation: true") == "accepted");
 }
 
 TEST_CASE("config: several ofi blocks are rails, each with its own lines and address") {
   const auto parse = [](const std::string& second) {
     return parse_daemon_config(
-        "ddr_bytes: 268435456\nofi { provider: \"tcp\" address: \"127.0.0.1\" }\nofi {\n" + second +
-            "\n}",
+        "ddr_bytes: 268435456\nofi { provider: \"verbs\" address: \"127.0.0.1\" }\nofi {\n" +
+            second + "\n}",
         "f");
   };
   const auto refused = [&](const std::string& second) {
@@ -217,14 +221,13 @@ TEST_CASE("config: several ofi blocks are rails, each with its own lines and add
   CHECK(good->ofi[0].address.line == 2);
   CHECK(good->ofi[1].address.text == "127.0.0.2");
   CHECK(good->ofi[1].address.line == 4);
-  CHECK(good->ofi[1].provider.text == "tcp");
+  CHECK(good->ofi[1].provider.text == "verbs");
   CHECK(good->ofi[1].provider.line == 3);  // that of the block
   CHECK(refused("interface: \"lo\"") == "accepted");
-  CHECK(refused("provider: \"net\"\naddress: \"127.0.0.2\"") ==
-        "f:4: ofi: provider: net and tcp in line 2; all rails need the same provider");
+  CHECK(refused("provider: \"efa\"\naddress: \"127.0.0.2\"") ==
+        "f:4: ofi: provider: efa and verbs in line 2; all rails need the same provider");
   CHECK(refused("address: \"127.0.0.1\"") ==
         "f:4: ofi: address: the same rail as in line 2; each rail needs its own address");
-  CHECK(refused("").find("f:3: ofi: address: the same rail as in line 2") == 0);
   CHECK(refused("address: \"10.0.0.1\"").find("f:4: ofi: address: 10.0.0.1 is not a loopback") ==
         0);
   std::string nine = "ddr_bytes: 268435456\n";
@@ -232,6 +235,33 @@ TEST_CASE("config: several ofi blocks are rails, each with its own lines and add
   const auto many = parse_daemon_config(nine, "f");
   REQUIRE_FALSE(many.ok());
   CHECK(many.error().context() == "f:2: ofi: more than 8 rails");
+}
+
+TEST_CASE("config: the rails of tcp know their lines, and leave no door open by mistake") {
+  const auto refused = [](const std::string& blocks) {
+    const auto parsed = parse_daemon_config("ddr_bytes: 268435456\n" + blocks, "f");
+    return parsed ? std::string("accepted") : parsed.error().context();
+  };
+  const auto good = parse_daemon_config(
+      "ddr_bytes: 268435456\ntcp { }\ntcp {\n interface: \"lo\"\n port: 7711\n}", "f");
+  REQUIRE(good.ok());
+  REQUIRE(good->tcp.size() == 2);
+  CHECK(good->tcp[0].address.text == "127.0.0.1");
+  CHECK(good->tcp[0].port == 0);
+  CHECK(good->tcp[1].interface.line == 4);
+  CHECK(good->tcp[1].address.text.empty());
+  CHECK(good->tcp[1].port == 7711);
+  CHECK(refused("tcp {\n interface: \"eth7\"\n}").find("f:3: tcp: interface: eth7 is not the") ==
+        0);
+  CHECK(refused("tcp { address: \"10.0.0.1\" }").find("f:2: tcp: address: 10.0.0.1 is not a") == 0);
+  CHECK(refused("tcp { address: \"10.0.0.1\" }\ninsecure: true") == "accepted");
+  CHECK(
+      refused("tcp { address: \"::\" }\ninsecure: true").find("f:2: tcp: address: :: is not an") ==
+      0);
+  CHECK(refused("tcp { address: \"n0\" }").find("f:2: tcp: address: \"n0\" is not a numeric") == 0);
+  CHECK(refused("tcp { port: 65536 }").find("f:2: tcp: port: 65536 is not in 0 .. 65535") == 0);
+  CHECK(refused("tcp { }\ntcp { }").find("f:3: tcp: address: the same rail as in line 2") == 0);
+  CHECK(refused("transport: \"tcp\"").find("f:2: transport: tcp is listed") == 0);
 }
 
 }  // namespace ho

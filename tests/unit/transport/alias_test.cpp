@@ -48,7 +48,7 @@ int retire_limited(Aliased& at, __rlimit_resource resource, rlim_t most) {
   if (child == 0) {
     const rlimit limit{most, most};
     if (::setrlimit(resource, &limit) != 0) ::_exit(2);
-    at.space.retire(at.alias);
+    if (!at.space.retire(at.alias)) ::_exit(4);
     at.alias[0] = std::byte{1};
     ::_exit(at.memory[0] == std::byte{0x5a} && at.alias[1] == std::byte{0} ? 0 : 3);
   }
@@ -62,7 +62,7 @@ int retire_limited(Aliased& at, __rlimit_resource resource, rlim_t most) {
 TEST_CASE("alias: it shows the segment until it is retired, and then nothing of it") {
   Aliased at;
   CHECK(at.alias[kBytes - 1] == std::byte{0x5a});
-  at.space.retire(at.alias);
+  REQUIRE(at.space.retire(at.alias).ok());
   CHECK(at.alias[0] == std::byte{0});
   at.alias[0] = std::byte{1};
   CHECK(at.memory[0] == std::byte{0x5a});
@@ -80,7 +80,7 @@ TEST_CASE("alias: a read-only segment's can be made although it is sealed agains
   REQUIRE(opened.ok());
   *static_cast<char*>(base) = 7;
   CHECK((*opened)[0] == std::byte{7});
-  space.retire(*opened);
+  REQUIRE(space.retire(*opened).ok());
   ::munmap(base, kBytes);
 }
 

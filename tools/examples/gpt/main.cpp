@@ -54,7 +54,7 @@ void add_options(CLI::App& app, Arguments& a) {
   cli::add_rate(app, "--link", a.link_bytes_per_s, "Limit of the link to the pool, each way",
                 {1e6, 1e12});
   add("--transport", a.transport, "Driver to the pool")
-      ->check(CLI::IsMember({"auto", "local", "ucx", "ofi"}));
+      ->check(CLI::IsMember({"auto", "local", "ucx", "ofi", "tcp"}));
   add("--pool", a.pool, "Control address of a daemon");
   app.add_option("--emit-graph", a.emit_graph, "Write the graph with measured durations here");
 }

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <chrono>
+#include <future>
+#include <string>
+#include <utility>
+
+#include "client/pool/node_control.hpp"
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+#include "proto/control_client.hpp"
+
+namespace ho::client {
+
+/// NodeControl over a real control connection.
+class ClientControl final : public NodeControl {
+ public:
+  static constexpr Duration kTimeout = std::chrono::seconds(2);
+
+  /// `client` outlives it, and every transport that was given a fence. `name`: the job, for people.
+  ClientControl(ControlClient& client, std::string name, const Clock& clock)
+      : client_(client), name_(std::move(name)), clock_(clock) {}
+
+  [[nodiscard]] const HelloReply& hello() const override { return client_.hello(); }
+  [[nodiscard]] Result<Session> open_session(const std::string& driver) override {
+    return client_.open_session(name_, clock_.now() + kTimeout, driver);
+  }
+  void close_session(const Session& session) override {
+    (void)client_.close_session(session, clock_.now() + kTimeout);
+  }
+  [[nodiscard]] transport::FenceRequest fence_of(const Session& session) override {
+    return [&client = client_, session](const transport::RailFence& rail) {
+      auto asked = client.fence(session, rail);
+      if (asked) return std::move(*asked);
+      std::promise<Result<std::string>> failed;
+      failed.set_value(asked.error());
+      return failed.get_future();
+    };
+  }
+
+ private:
+  ControlClient& client_;
+  const std::string name_;
+  const Clock& clock_;
+};
+
+}  // namespace ho::client

@@ -1,0 +1,136 @@
+#include "common/transport/tcp/connection.hpp"
+
+#include <cstring>
+
+#ifdef __SANITIZE_THREAD__
+extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
+extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
+#endif
+
+namespace ho::transport::tcp {
+namespace {
+
+#ifdef __SANITIZE_THREAD__
+void ignore_begin() { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
+void ignore_end() { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }
+#else
+void ignore_begin() {}
+void ignore_end() {}
+#endif
+
+/// Hides accesses from the thread sanitizer. Other threads access segments too, as the one for
+/// flash; jobs order these accesses, in other processes, where the sanitizer does not see it.
+class OrderedByPeers {
+ public:
+  OrderedByPeers() { ignore_begin(); }
+  ~OrderedByPeers() { ignore_end(); }
+  OrderedByPeers(const OrderedByPeers&) = delete;
+  OrderedByPeers& operator=(const OrderedByPeers&) = delete;
+};
+
+template <typename Frame>
+Frame read_frame(std::span<const std::byte, kFrameBytes> head) {
+  static_assert(sizeof(Frame) == kFrameBytes);
+  Frame frame;
+  std::memcpy(&frame, head.data(), sizeof frame);
+  return frame;
+}
+
+bool overlaps(std::span<const std::byte> a, const std::byte* data, std::uint64_t length) {
+  return length > 0 && data < a.data() + a.size() && a.data() < data + length;
+}
+
+}  // namespace
+
+bool Connection::serve(std::span<std::byte> staging, std::size_t chunk_bytes, TimePoint now,
+                       HelloCheck& check) {
+  const OrderedByPeers order;
+  net::Moved got;
+  // No more is read than can be answered.
+  const bool room = session_ == nullptr || out_.size() + staging.size() / kFrameBytes < kAnswersMax;
+  if (room && stream_->readable()) {
+    got = in_.receive(
+        *stream_, staging, chunk_bytes,
+        [&](std::span<const std::byte, kFrameBytes> head) { return take_head(head, check); },
+        [&] {
+          answer(put_answer_, {});
+          return true;
+        });
+  }
+  net::Moved sent;
+  if (!got.ended && !out_.empty() && stream_->writable()) {
+    sent = out_.flush(*stream_, chunk_bytes);
+  }
+  const bool moved = got.bytes + sent.bytes > 0;
+  if (moved) moved_ = now;
+  if (got.ended || sent.ended) end();
+  return moved;
+}
+
+bool Connection::take_head(std::span<const std::byte, kFrameBytes> head, HelloCheck& check) {
+  if (session_ == nullptr) return greet(read_frame<Hello>(head), check);
+  return begin(read_frame<Request>(head), check);
+}
+
+bool Connection::greet(const Hello& hello, HelloCheck& check) {
+  if (!well_formed(hello) || hello.rail != rail_) {
+    check.refused("not a hello", *this);
+    return false;
+  }
+  session_ = check.admit(hello);
+  if (session_ == nullptr) {
+    // Said as well as that goes: whoever asked in good faith learns why it ends.
+    Answer denied{kMagic, Status::kDenied, 0, 0};
+    iovec part{&denied, sizeof denied};
+    (void)stream_->write({&part, 1});
+    return false;
+  }
+  ++session_->connections;
+  generation_ = hello.generation;
+  large_ = hello.large != 0;
+  out_ = Outbox<Answer>(kAnswersMax);
+  answer({}, {});
+  return true;
+}
+
+bool Connection::begin(const Request& request, HelloCheck& check) {
+  const Admission admission = session_->segments.admit(request);
+  if (admission.refusal != nullptr) check.refused(admission.refusal, *this);
+  if (admission.verdict == Admission::Verdict::kBroken) return false;
+  const bool granted = admission.verdict == Admission::Verdict::kGranted;
+  Answer reply{kMagic, granted ? Status::kOk : Status::kDenied, request.id, 0};
+  if (request.op == OpCode::kPut) {
+    put_answer_ = reply;
+    in_.expect(granted ? admission.memory.data() : nullptr, request.length);
+    return true;
+  }
+  reply.length = admission.memory.size();
+  answer(reply, admission.memory);
+  return true;
+}
+
+void Connection::let_go(std::span<const std::byte> memory) {
+  if (ended()) return;
+  const std::span<std::byte> coming = in_.place();
+  if (overlaps(memory, coming.data(), coming.size())) {
+    in_.drop_rest();
+    put_answer_.status = Status::kDenied;
+  }
+  for (std::size_t i = 0; i < out_.size(); ++i) {
+    auto& frame = out_.at(i);
+    if (!overlaps(memory, frame.data, frame.length)) continue;
+    if (i == 0 && out_.begun()) return end();
+    frame.head.status = Status::kDenied;
+    frame.head.length = 0;
+    frame.data = nullptr;
+    frame.length = 0;
+  }
+}
+
+void Connection::end() {
+  if (ended()) return;
+  stream_.reset();
+  if (session_ != nullptr) --session_->connections;
+}
+
+}  // namespace ho::transport::tcp

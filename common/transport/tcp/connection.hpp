@@ -1,0 +1,97 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "common/base/clock.hpp"
+#include "common/base/unique_fd.hpp"
+#include "common/net/stream.hpp"
+#include "common/transport/tcp/check.hpp"
+#include "common/transport/tcp/frames.hpp"
+#include "common/transport/tcp/wire.hpp"
+
+namespace ho::transport::tcp {
+
+/// What a target knows of one session.
+struct Session {
+  std::array<std::uint8_t, kTokenBytes> token{};
+  Segments segments;
+  std::array<std::uint32_t, kRailsMax> fenced{};  ///< by rail: the last generation that has ended
+  std::size_t connections = 0;
+  bool dismissed = false;  ///< goes with its last segment
+};
+
+class Connection;
+
+/// Decides about hellos, for connections.
+class HelloCheck {
+ public:
+  virtual ~HelloCheck() = default;
+  /// @return the session that the hello belongs to; nullptr: refused.
+  [[nodiscard]] virtual Session* admit(const Hello& hello) = 0;
+  /// Counts a refusal. `cause` is one of few texts.
+  virtual void refused(const char* cause, const Connection& connection) = 0;
+};
+
+/// One connection from an initiator, at the target.
+///
+///   greeting --hello is right--> serving --anything wrong, fence, revoke, end--> ended
+///
+/// Owner thread: the target's. The session outlives it.
+class Connection {
+ public:
+  /// Requests that are answered only in part. It is not read on until some answers have gone out.
+  static constexpr std::size_t kAnswersMax = 1024;
+
+  Connection(std::unique_ptr<net::Stream> stream, std::uint8_t rail, TimePoint now)
+      : stream_(std::move(stream)), rail_(rail), since_(now), moved_(now) {}
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection() = default;
+
+  /// Reads and writes one call's worth each. @return whether anything moved.
+  bool serve(std::span<std::byte> staging, std::size_t chunk_bytes, TimePoint now,
+             HelloCheck& check);
+  /// Takes memory out of its reach. Where an answer is half sent from there, it ends.
+  void let_go(std::span<const std::byte> memory);
+  void end();
+
+  [[nodiscard]] bool ended() const { return stream_ == nullptr; }
+  [[nodiscard]] net::Stream& stream() { return *stream_; }
+  [[nodiscard]] Session* session() const { return session_; }
+  [[nodiscard]] std::uint8_t rail() const { return rail_; }
+  [[nodiscard]] std::uint32_t generation() const { return generation_; }
+  [[nodiscard]] bool small() const { return session_ != nullptr && !large_; }
+  [[nodiscard]] TimePoint since() const { return since_; }
+  /// A request is half read or an answer is not sent, and nothing has moved since then.
+  [[nodiscard]] bool stuck(TimePoint before) const {
+    return (in_.amid() || !out_.empty()) && moved_ < before;
+  }
+
+  bool hot = false;        ///< the target's: served without an event
+  std::uint32_t idle = 0;  ///< the target's: rounds in which nothing moved
+
+ private:
+  [[nodiscard]] bool take_head(std::span<const std::byte, kFrameBytes> head, HelloCheck& check);
+  [[nodiscard]] bool greet(const Hello& hello, HelloCheck& check);
+  [[nodiscard]] bool begin(const Request& request, HelloCheck& check);
+  void answer(const Answer& answer, std::span<const std::byte> data) {
+    out_.push(answer, data.data(), data.size());
+  }
+
+  std::unique_ptr<net::Stream> stream_;  ///< null: ended
+  const std::uint8_t rail_;
+  const TimePoint since_;
+  TimePoint moved_;
+  Session* session_ = nullptr;
+  std::uint32_t generation_ = 0;
+  bool large_ = false;
+  Inbox<kFrameBytes> in_;
+  Outbox<Answer> out_{0};
+  Answer put_answer_;  ///< of the put whose bytes come in
+};
+
+}  // namespace ho::transport::tcp

@@ -1,0 +1,248 @@
+#include "common/transport/tcp/tcp_rail.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/transport/striping/initiator.hpp"
+
+namespace ho::transport {
+namespace tcp {
+namespace {
+
+/// Small operations come one after the other: the next is expected for so long.
+constexpr Duration kSmallLinger = std::chrono::milliseconds(5);
+
+class TcpRegion final : public RemoteRegion {
+ public:
+  TcpRegion(const SegmentKey& key, std::uint64_t length, Rights allowed)
+      : RemoteRegion(length, allowed), segment(key.segment), generation(key.generation) {}
+  const std::uint32_t segment;
+  const std::uint32_t generation;
+};
+
+}  // namespace
+
+TcpDriver::TcpDriver(const TcpOptions& options, std::optional<net::SocketAddress> source,
+                     const Clock& clock)
+    : options_(options), source_(source), clock_(clock) {
+  caps_.name = "tcp";
+  caps_.op_bytes_max = kLengthMax;
+  caps_.depth_ops_max = options.depth_ops_max;
+  caps_.needs_peer_progress = true;
+}
+
+Result<std::unique_ptr<Rail>> TcpDriver::connect(const RailSpec& spec) {
+  const auto to = net::parse_socket_address(spec.address);
+  if (!to) return to.error();
+  if (spec.session.token.size() != kTokenBytes) {
+    return Error(Errc::kInvalidArgument, "no session's token to show to the target");
+  }
+  std::vector<std::unique_ptr<net::Stream>> streams;
+  while (streams.size() < 1 + options_.connections) {
+    auto stream = net::Stream::connect(*to, source_ ? &*source_ : nullptr);
+    if (!stream) return stream.error();
+    streams.push_back(std::move(*stream));
+  }
+  return std::unique_ptr<Rail>(std::make_unique<TcpRail>(*this, spec, std::move(streams)));
+}
+
+Result<std::unique_ptr<RemoteRegion>> TcpDriver::open_region(const RegionGrant& grant,
+                                                             std::size_t /*rails*/) {
+  const auto key = decode_key(grant.key);
+  if (!key) return key.error();
+  if (key->length_bytes < grant.length_bytes) {
+    return Error(Errc::kInvalidArgument, "the grant's length is not its key's");
+  }
+  const Rights rights = grant.rights == Rights::kRead ? Rights::kRead : key->rights;
+  return std::unique_ptr<RemoteRegion>(
+      std::make_unique<TcpRegion>(*key, grant.length_bytes, rights));
+}
+
+std::size_t TcpDriver::chunk_bytes() const {
+  return now_ - small_moved_ < kSmallLinger ? kChunkBesideSmallBytes : kChunkBytes;
+}
+
+TcpRail::TcpRail(TcpDriver& driver, const RailDriver::RailSpec& spec,
+                 std::vector<std::unique_ptr<net::Stream>> streams)
+    : driver_(driver), spec_(spec) {
+  for (auto& stream : streams) lanes_.emplace_back(std::move(stream));
+}
+
+bool TcpRail::post(RailOp& op) {
+  HO_CHECK(state_ == State::kOpen);
+  const bool small = op.kind() == LaneKind::kSmall;
+  Lane& lane =
+      small ? lanes_.front()
+            : *std::min_element(lanes_.begin() + 1, lanes_.end(),
+                                [](const Lane& a, const Lane& b) { return a.bytes < b.bytes; });
+  if (lane.next - lane.first == kLaneOpsMax) return false;
+  const auto& region = static_cast<const TcpRegion&>(*op.region);
+  Request request;
+  request.op = op.is_get ? OpCode::kGet : OpCode::kPut;
+  request.id = lane.next;
+  request.segment = region.segment;
+  request.generation = region.generation;
+  request.offset = op.offset_bytes;
+  request.length = op.length_bytes;
+  const bool first = lane.idle();
+  lane.at(lane.next++) = &op;
+  lane.bytes += op.length_bytes;
+  lane.out.push(request, op.is_get ? nullptr : op.bytes, op.is_get ? 0 : op.length_bytes);
+  if (small) driver_.small_moved();
+  // Those that follow soon share a call with each other.
+  if (first && lane.out.flush(*lane.stream, driver_.chunk_bytes()).ended) {
+    fail(lane.stream->failure());
+  }
+  return true;
+}
+
+bool TcpRail::progress(std::vector<RailOp*>& ended) {
+  bool moved = false;
+  switch (state_) {
+    case State::kConnecting:
+      for (Lane& lane : lanes_) moved = (state_ == State::kConnecting && greet(lane)) || moved;
+      if (state_ == State::kConnecting &&
+          std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.open; })) {
+        state_ = State::kOpen;
+      }
+      return moved;
+    case State::kOpen:
+      for (Lane& lane : lanes_) {
+        if (state_ == State::kOpen && !lane.idle()) moved = move(lane, ended) || moved;
+      }
+      return moved;
+    case State::kClosing:
+      for (Lane& lane : lanes_) {
+        while (!lane.idle()) end_first(lane, Errc::kUnavailable, ended);
+      }
+      state_ = State::kClosed;
+      return true;
+    case State::kFailed:
+    case State::kClosed: break;
+  }
+  return false;
+}
+
+/// @return whether anything moved.
+bool TcpRail::greet(Lane& lane) {
+  if (lane.open) return false;
+  switch (lane.stream->establish()) {
+    case net::Stream::Progress::kNotYet: return false;
+    case net::Stream::Progress::kEnded: fail(lane.stream->failure()); return true;
+    case net::Stream::Progress::kEstablished: break;
+  }
+  if (!std::exchange(lane.asked, true)) {
+    Hello hello;
+    hello.rail = static_cast<std::uint8_t>(spec_.number);
+    hello.large = &lane == &lanes_.front() ? 0 : 1;
+    hello.generation = spec_.generation;
+    hello.session = spec_.session.session.value();
+    std::memcpy(hello.token.data(), spec_.session.token.data(), kTokenBytes);
+    iovec part{&hello, sizeof hello};
+    if (lane.stream->write({&part, 1}).bytes != sizeof hello) fail(lane.stream->failure());
+    return true;
+  }
+  const auto moved = lane.in.receive(
+      *lane.stream, driver_.staging(), kStagingBytes,
+      [&](std::span<const std::byte, sizeof(Answer)> head) {
+        Answer answer;
+        std::memcpy(&answer, head.data(), sizeof answer);
+        if (answer.magic != kMagic || answer.id != 0 || answer.length != 0 || lane.open) {
+          fail(Error(Errc::kInvalidArgument, "what answers is no target of this version"));
+          return false;
+        }
+        lane.open = answer.status == Status::kOk;
+        if (lane.open) return true;
+        fail(Error(Errc::kPermissionDenied, "the target does not take the session"));
+        return false;
+      },
+      [] { return false; });
+  if (moved.ended && state_ != State::kFailed) fail(lane.stream->failure());
+  return moved.bytes > 0;
+}
+
+/// One call's worth each way. @return whether anything moved.
+bool TcpRail::move(Lane& lane, std::vector<RailOp*>& ended) {
+  net::Moved sent;
+  if (!lane.out.empty()) sent = lane.out.flush(*lane.stream, driver_.chunk_bytes());
+  net::Moved got;
+  if (!sent.ended) {
+    got = lane.in.receive(
+        *lane.stream, driver_.staging(), driver_.chunk_bytes(),
+        [&](std::span<const std::byte, sizeof(Answer)> head) {
+          Answer answer;
+          std::memcpy(&answer, head.data(), sizeof answer);
+          return take_answer(lane, answer, ended);
+        },
+        [&] {
+          end_first(lane, Errc::kOk, ended);
+          return true;
+        });
+  }
+  const bool moved = sent.bytes + got.bytes > 0;
+  if (moved && &lane == &lanes_.front()) driver_.small_moved();
+  if ((sent.ended || got.ended) && state_ != State::kFailed) fail(lane.stream->failure());
+  return moved;
+}
+
+/// @return false: no target of ours answers so.
+bool TcpRail::take_answer(Lane& lane, const Answer& answer, std::vector<RailOp*>& ended) {
+  const auto senseless = [&] {
+    fail(Error(Errc::kUnavailable, "the target's answers make no sense"));
+    return false;
+  };
+  if (answer.magic != kMagic || lane.idle() || answer.id != lane.first) return senseless();
+  RailOp& op = *lane.at(lane.first);
+  const bool granted = answer.status == Status::kOk;
+  if (!granted && answer.status != Status::kDenied) return senseless();
+  if (answer.length != (granted && op.is_get ? op.length_bytes : 0)) return senseless();
+  // What is answered before all of it has gone out was not read, and is still to be sent from.
+  if (lane.out.size() == lane.next - lane.first) return senseless();
+  if (answer.length > 0) {
+    lane.in.expect(op.bytes, answer.length);
+    return true;
+  }
+  end_first(lane, granted ? Errc::kOk : Errc::kPermissionDenied, ended);
+  return true;
+}
+
+void TcpRail::end_first(Lane& lane, Errc outcome, std::vector<RailOp*>& ended) {
+  RailOp* const op = lane.at(lane.first++);
+  lane.bytes -= op->length_bytes;
+  op->outcome = outcome;
+  ended.push_back(op);
+}
+
+void TcpRail::fail(const Error& why) {
+  failure_ = why.at(spec_.address);
+  state_ = State::kFailed;
+}
+
+void TcpRail::close() {
+  if (state_ == State::kClosed || state_ == State::kClosing) return;
+  state_ = State::kClosing;
+  for (Lane& lane : lanes_) lane.stream->abort();
+}
+
+}  // namespace tcp
+
+Result<std::unique_ptr<Transport>> make_tcp_transport(const TcpOptions& options,
+                                                      const Clock& clock) {
+  const bool sane = options.depth_ops_max > 0 && options.flight_bytes_max > 0 &&
+                    options.connections > 0 && options.connections <= TcpOptions::kConnectionsMax;
+  if (!sane) return Error(Errc::kInvalidArgument, "a tcp option is zero or too large");
+  std::optional<net::SocketAddress> source;
+  if (!options.source_address.empty()) {
+    auto address = net::socket_address(options.source_address, 0);
+    if (!address) return address.error();
+    source = *address;
+  }
+  return std::unique_ptr<Transport>(std::make_unique<Initiator>(
+      std::make_unique<tcp::TcpDriver>(options, source, clock),
+      InitiatorOptions{options.depth_ops_max, options.flight_bytes_max}, clock));
+}
+
+}  // namespace ho::transport

@@ -1,0 +1,383 @@
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.hpp"
+#include "common/base/clock.hpp"
+#include "common/base/unique_fd.hpp"
+#include "common/net/address.hpp"
+#include "common/net/stream.hpp"
+#include "common/transport/tcp/connection.hpp"
+#include "common/transport/tcp/tcp_transport.hpp"
+
+namespace ho::transport {
+namespace {
+
+using tcp::Connection;
+using tcp::Session;
+
+/// Connections that have not said hello: the oldest of more is cut.
+constexpr std::size_t kSilentMax = 256;
+constexpr Duration kHelloTime = std::chrono::seconds(2);
+/// Of one session. A job has 17 a rail at most; the others are for those that lost their link and
+/// have yet to end.
+constexpr std::size_t kConnectionsMax = 2 * kRailsMax * (1 + TcpOptions::kConnectionsMax);
+/// A request or an answer that stays half-way for so long ends its connection. Longer than a lease.
+constexpr Duration kStuckTime = std::chrono::seconds(30);
+/// A connection that moved is looked at so often before it is left to epoll: a socket that is read
+/// again at once saves the wait for an event.
+constexpr std::uint32_t kIdleRounds = 64;
+/// Small operations come one after the other: the next is expected for so long.
+constexpr Duration kSmallLinger = std::chrono::milliseconds(5);
+constexpr Duration kSweepEvery = std::chrono::milliseconds(500);
+constexpr int kAcceptsPerRound = 16;
+constexpr int kBacklog = 1024;
+/// What the kernel holds of answers that no peer has taken, of one connection.
+constexpr int kUnsentBytes = 1 << 20;
+
+/// A listening socket. @return kAlreadyExists: the port is taken; kInvalidArgument; kIo.
+Result<UniqueFd> listen_at(const TcpRail& rail) {
+  const auto where = net::socket_address(rail.address, rail.port);
+  if (!where) return where.error();
+  if (rail.address == "0.0.0.0" || rail.address == "::") {
+    return Error(Errc::kInvalidArgument, rail.address + ": peers must be able to reach it");
+  }
+  UniqueFd fd(::socket(where->family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return errno_error(errno, "socket");
+  const int on = 1;
+  (void)::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(fd.get(), where->get(), where->length) != 0 || ::listen(fd.get(), kBacklog) != 0) {
+    return errno_error(errno, "listening on " + net::to_text(*where));
+  }
+  return fd;
+}
+
+/// The daemon's side; see make_tcp_target(). Owner thread: the daemon's data thread.
+///
+/// Every byte between sockets and exposed memory moves in progress(), by copies that the kernel has
+/// finished when a call returns. So what was fenced, revoked or dismissed is out of reach as soon
+/// as these calls return, and needs no second mapping.
+class TcpTarget final : public Target, private tcp::HelloCheck {
+ public:
+  explicit TcpTarget(const TcpTargetOptions& options)
+      : caps_{"tcp", options.rails.size()}, refusals_(options.refusals) {}
+
+  [[nodiscard]] Result<void> open(const std::vector<TcpRail>& rails);
+
+  [[nodiscard]] const TargetCaps& caps() const override { return caps_; }
+  [[nodiscard]] Result<std::string> admit(const Credentials& session) override;
+  void dismiss(SessionId session) override;
+  [[nodiscard]] Result<std::string> fence(SessionId session, const RailFence& rail) override;
+  [[nodiscard]] Result<Exposure> expose(const ExposeRequest& request) override;
+  [[nodiscard]] Result<void> revoke(ExposureId exposure) override;
+  void shut() override;
+  std::size_t progress() override;
+  [[nodiscard]] int wait_descriptor() const override { return epoll_.get(); }
+  [[nodiscard]] bool arm() override;
+
+ private:
+  struct Exposed {
+    SessionId session;
+    std::uint32_t segment = 0;
+    std::uint32_t generation = 0;
+  };
+
+  [[nodiscard]] Session* admit(const tcp::Hello& hello) override;
+  void refused(const char* cause, const Connection& connection) override;
+  [[nodiscard]] std::size_t accept_some();
+  void take(UniqueFd socket, std::uint8_t rail);
+  std::size_t serve_hot();
+  void end_overdue();
+  template <typename Condition>
+  void end_where(const Condition& condition);
+  void forget_ended();
+
+  const TargetCaps caps_;
+  const std::shared_ptr<Tally> refusals_;
+  const SteadyClock clock_;
+  UniqueFd epoll_;
+  std::string address_;
+  std::vector<UniqueFd> listeners_;  ///< by rail
+  bool accepts_ = false;             ///< some connections may wait at a listener
+  std::vector<std::unique_ptr<Connection>> connections_;  ///< in the order in which they came
+  std::vector<Connection*> hot_;                          ///< served without an event
+  std::unordered_map<SessionId, Session> sessions_;
+  std::unordered_map<ExposureId, Exposed> exposures_;
+  std::array<std::byte, tcp::kStagingBytes> staging_;
+  TimePoint now_{};
+  TimePoint last_sweep_{};
+  TimePoint small_moved_{};  ///< when a connection for small operations moved
+  std::uint64_t next_id_ = 1;
+  bool shut_ = false;
+};
+
+Result<void> TcpTarget::open(const std::vector<TcpRail>& rails) {
+  epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_.valid()) return errno_error(errno, "epoll_create1");
+  std::vector<net::SocketAddress> addresses;
+  for (const TcpRail& rail : rails) {
+    auto listener = listen_at(rail);
+    if (!listener) return listener.error();
+    auto address = net::local_address(listener->get());
+    if (!address) return address.error();
+    addresses.push_back(*address);
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    event.data.ptr = nullptr;  // all listeners look alike
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener->get(), &event) != 0) {
+      return errno_error(errno, "watching a listener");
+    }
+    listeners_.push_back(std::move(*listener));
+  }
+  address_ = tcp::encode_rails(addresses);
+  return {};
+}
+
+Result<std::string> TcpTarget::admit(const Credentials& credentials) {
+  if (shut_) return Error(Errc::kUnavailable, "the target is shut");
+  HO_CHECK(credentials.token.size() == tcp::kTokenBytes);
+  const auto [entry, first] = sessions_.try_emplace(credentials.session);
+  HO_CHECK(first);
+  std::memcpy(entry->second.token.data(), credentials.token.data(), tcp::kTokenBytes);
+  return address_;
+}
+
+void TcpTarget::dismiss(SessionId session) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  found->second.dismissed = true;
+  end_where([&](const Connection& one) { return one.session() == &found->second; });
+  if (found->second.segments.live() == 0) sessions_.erase(found);
+}
+
+Result<std::string> TcpTarget::fence(SessionId session, const RailFence& rail) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end() || rail.rail >= listeners_.size()) {
+    return Error(Errc::kNotFound, "no such session, or no such rail");
+  }
+  Session& fenced = found->second;
+  fenced.fenced[rail.rail] = std::max(fenced.fenced[rail.rail], rail.generation);
+  end_where([&](const Connection& one) {
+    return one.session() == &fenced && one.rail() == rail.rail &&
+           one.generation() <= rail.generation;
+  });
+  return std::string();
+}
+
+Result<Exposure> TcpTarget::expose(const ExposeRequest& request) {
+  if (shut_) return Error(Errc::kUnavailable, "the target is shut");
+  if (request.memory.empty()) return Error(Errc::kInvalidArgument, "no memory to expose");
+  const auto found = sessions_.find(request.session);
+  if (found == sessions_.end() || found->second.dismissed) {
+    return Error(Errc::kNotFound, "the session is not admitted to this driver (any more)");
+  }
+  const auto key = found->second.segments.add(request.memory, request.rights);
+  if (!key) return Error(Errc::kExhausted, "the session has too many segments");
+  const ExposureId id(next_id_++);
+  exposures_.emplace(id, Exposed{request.session, key->segment, key->generation});
+  return Exposure{id, tcp::encode_key(*key), {}};
+}
+
+Result<void> TcpTarget::revoke(ExposureId exposure) {
+  const auto found = exposures_.find(exposure);
+  if (found == exposures_.end()) return Error(Errc::kNotFound, "no such exposure");
+  const Exposed exposed = found->second;
+  exposures_.erase(found);
+  const auto owner = sessions_.find(exposed.session);
+  HO_CHECK(owner != sessions_.end());
+  Session& session = owner->second;
+  const auto memory = session.segments.remove(exposed.segment, exposed.generation);
+  HO_CHECK(!memory.empty());
+  for (const auto& one : connections_) {
+    if (one->session() == &session) one->let_go(memory);
+  }
+  forget_ended();
+  if (session.dismissed && session.segments.live() == 0) sessions_.erase(owner);
+  return {};
+}
+
+void TcpTarget::shut() {
+  shut_ = true;
+  end_where([](const Connection&) { return true; });
+  listeners_.clear();
+}
+
+template <typename Condition>
+void TcpTarget::end_where(const Condition& condition) {
+  for (const auto& one : connections_) {
+    if (!one->ended() && condition(*one)) one->end();
+  }
+  forget_ended();
+}
+
+/// Not while hot_ or events are walked through.
+void TcpTarget::forget_ended() {
+  const auto ended = [](const auto& one) { return one->ended(); };
+  std::erase_if(hot_, ended);
+  std::erase_if(connections_, ended);
+}
+
+Session* TcpTarget::admit(const tcp::Hello& hello) {
+  const auto found = sessions_.find(SessionId(hello.session));
+  const bool known = found != sessions_.end() && !found->second.dismissed &&
+                     tcp::equal_secrets(found->second.token, hello.token);
+  if (!known) {
+    if (refusals_) refusals_->note("tcp: no such session", "or not its token");
+    return nullptr;
+  }
+  Session& session = found->second;
+  if (hello.generation <= session.fenced[hello.rail]) return nullptr;  // it came too late
+  if (session.connections < kConnectionsMax) return &session;
+  if (refusals_) refusals_->note("tcp: too many connections of a session", "");
+  return nullptr;
+}
+
+void TcpTarget::refused(const char* cause, const Connection& connection) {
+  if (!refusals_) return;
+  const bool known = connection.session() != nullptr;
+  refusals_->note(std::string("tcp: ") + cause, known ? "of a session" : "of a stranger");
+}
+
+/// @return how many came.
+std::size_t TcpTarget::accept_some() {
+  if (!accepts_) return 0;
+  accepts_ = false;
+  std::size_t count = 0;
+  for (std::size_t rail = 0; rail < listeners_.size(); ++rail) {
+    for (int i = 0; i < kAcceptsPerRound; ++i) {
+      UniqueFd socket(
+          ::accept4(listeners_[rail].get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      // None waits, or there is no descriptor for it: then it waits until the next sweep.
+      if (!socket.valid() && errno != ECONNABORTED && errno != EINTR) break;
+      accepts_ = accepts_ || i + 1 == kAcceptsPerRound;
+      if (!socket.valid()) continue;
+      take(std::move(socket), static_cast<std::uint8_t>(rail));
+      ++count;
+    }
+  }
+  return count;
+}
+
+void TcpTarget::take(UniqueFd socket, std::uint8_t rail) {
+  (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes,
+                     sizeof kUnsentBytes);
+  const int fd = socket.get();
+  auto made =
+      std::make_unique<Connection>(std::make_unique<net::Stream>(std::move(socket)), rail, now_);
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  event.data.ptr = made.get();
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return;  // closes it
+  connections_.push_back(std::move(made));
+  const auto silent = [](const auto& one) { return !one->ended() && one->session() == nullptr; };
+  const auto count = std::count_if(connections_.begin(), connections_.end(), silent);
+  if (static_cast<std::size_t>(count) <= kSilentMax) return;
+  Connection& oldest = **std::find_if(connections_.begin(), connections_.end(), silent);
+  refused("too many connections without a hello", oldest);
+  oldest.end();
+}
+
+std::size_t TcpTarget::progress() {
+  if (shut_) return 0;
+  now_ = clock_.now();
+  std::array<epoll_event, 64> ready;
+  const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
+  for (const epoll_event& event :
+       std::span(ready).first(static_cast<std::size_t>(std::max(count, 0)))) {
+    if (event.data.ptr == nullptr) {
+      accepts_ = true;
+      continue;
+    }
+    Connection& one = *static_cast<Connection*>(event.data.ptr);
+    if (one.ended()) continue;
+    if ((event.events & EPOLLOUT) != 0) one.stream().set_writable();
+    if (!std::exchange(one.hot, true)) hot_.push_back(&one);
+    one.idle = 0;
+  }
+  const std::size_t events = accept_some() + serve_hot();
+  if (now_ - last_sweep_ >= kSweepEvery) {
+    last_sweep_ = now_;
+    accepts_ = true;
+    end_overdue();
+  }
+  return events;
+}
+
+std::size_t TcpTarget::serve_hot() {
+  const bool beside_small = now_ - small_moved_ < kSmallLinger;
+  const std::size_t chunk = beside_small ? tcp::kChunkBesideSmallBytes : tcp::kChunkBytes;
+  std::size_t events = 0;
+  bool ended = false;
+  for (std::size_t i = hot_.size(); i-- > 0;) {
+    Connection& one = *hot_[i];
+    bool moved = false;
+    if (!one.ended()) {
+      one.stream().set_readable();
+      moved = one.serve(staging_, chunk, now_, *this);
+    }
+    ended = ended || one.ended();
+    if (moved) {
+      ++events;
+      one.idle = 0;
+      if (one.small()) small_moved_ = now_;
+    } else if (one.ended() || ++one.idle == kIdleRounds) {
+      one.hot = false;
+      hot_[i] = hot_.back();
+      hot_.pop_back();
+    }
+  }
+  if (ended) forget_ended();
+  return events;
+}
+
+/// Ends those that did not say hello in time, and those that stay half-way.
+void TcpTarget::end_overdue() {
+  for (const auto& one : connections_) {
+    if (one->ended()) continue;
+    const bool silent = one->session() == nullptr;
+    if (silent && now_ - one->since() >= kHelloTime) {
+      refused("no hello in time", *one);
+      one->end();
+    } else if (!silent && one->stuck(now_ - kStuckTime)) {
+      refused("a request or an answer that stays half-way", *one);
+      one->end();
+    }
+  }
+  forget_ended();
+}
+
+bool TcpTarget::arm() {
+  const auto moving = [](const Connection* one) { return one->idle == 0; };
+  if (accepts_ || std::any_of(hot_.begin(), hot_.end(), moving)) return false;
+  // What comes from here on is an edge, which wakes: each of them was read until nothing came.
+  for (Connection* const one : hot_) one->hot = false;
+  hot_.clear();
+  return true;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Target>> make_tcp_target(const TcpTargetOptions& options) {
+  if (options.rails.empty() || options.rails.size() > kRailsMax) {
+    return Error(Errc::kInvalidArgument,
+                 "a target listens at 1 to " + std::to_string(kRailsMax) + " addresses");
+  }
+  auto made = std::make_unique<TcpTarget>(options);
+  if (auto opened = made->open(options.rails); !opened) return opened.error();
+  return std::unique_ptr<Target>(std::move(made));
+}
+
+}  // namespace ho::transport

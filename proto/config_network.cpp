@@ -1,0 +1,263 @@
+#include "proto/config_network.hpp"
+
+#include <arpa/inet.h>
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "common/transport/driver_names.hpp"
+#include "proto/control_address.hpp"
+
+namespace ho {
+namespace {
+
+namespace pb = hyperoffload::v1;
+using google::protobuf::TextFormat;
+
+constexpr int kRailsMax = 8;  // the limit of each driver
+
+bool is_loopback(const std::string& host) {
+  if (host == "localhost") return true;
+  in_addr v4{};
+  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24U) == 127;
+  in6_addr v6{};
+  return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+bool is_numeric(const std::string& host) {
+  std::array<unsigned char, sizeof(in6_addr)> parsed{};
+  return ::inet_pton(AF_INET, host.c_str(), parsed.data()) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), parsed.data()) == 1;
+}
+
+/// True for a numeric address that stands for "any address".
+bool is_wildcard(const std::string& host) {
+  in_addr v4{};
+  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return v4.s_addr == htonl(INADDR_ANY);
+  in6_addr v6{};
+  return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6);
+}
+
+/// The providers of libfabric that run over TCP or UDP, without a device.
+bool is_emulation(const std::string& provider) {
+  const std::string core = provider.substr(0, provider.find(';'));
+  return core == "net" || core == "tcp" || core == "sockets" || core == "udp";
+}
+
+class Checker {
+ public:
+  Checker(const pb::DaemonConfig& from, const TextFormat::ParseInfoTree& lines, ConfigErrors& out,
+          DaemonConfig& config)
+      : from_(from), lines_(lines), out_(out), config_(config) {}
+
+  void run() {
+    config_.insecure = from_.insecure();
+    if (!from_.tcp_listen().empty()) {
+      const auto address = ControlAddress::parse("tcp:" + from_.tcp_listen());
+      if (!address) {
+        complain("tcp_listen", address.error().context());
+      } else if (!config_.insecure && !is_loopback(address->host)) {
+        complain("tcp_listen", address->host +
+                                   " is not a loopback address, and control is not encrypted yet; "
+                                   "set insecure: true to allow it");
+      } else {
+        config_.tcp_listen = TcpListen{address->host, address->port};
+      }
+    }
+    for (int rail = 0; rail < from_.tcp_size(); ++rail) tcp(rail);
+    for (int rail = 0; rail < from_.ofi_size(); ++rail) ofi(rail);
+    for (const auto& [block, count] :
+         {std::pair("tcp", from_.tcp_size()), std::pair("ofi", from_.ofi_size())}) {
+      if (count > kRailsMax) complain(block, "more than " + std::to_string(kRailsMax) + " rails");
+    }
+    if (from_.has_ucx()) ucx();
+    transport();
+  }
+
+ private:
+  void complain(const std::string& field, const std::string& message) {
+    const auto* const descriptor = pb::DaemonConfig::descriptor()->FindFieldByName(field);
+    const int index = descriptor->is_repeated() ? 0 : -1;
+    out_.add(lines_.GetLocation(descriptor, index).line, field, message);
+  }
+
+  void ucx() {
+    UcxSettings settings{from_.ucx().devices(), "rc", from_.ucx().module(),
+                         from_.ucx().allow_emulation()};
+    if (!from_.ucx().transports().empty()) settings.transports = from_.ucx().transports();
+    const std::string& names = settings.transports;
+    if (!settings.module.empty() && settings.module.front() != '/') {
+      complain("ucx", "module: \"" + settings.module + "\" is not an absolute path");
+    } else if (!settings.allow_emulation && names != "rc" && names != "dc" && names != "rc,dc") {
+      complain("ucx", "transports: \"" + names + "\" is not one of rc, dc and rc,dc, which " +
+                          "access memory without the peer's CPU (allow_emulation: true allows " +
+                          "others, for experiments)");
+    } else if (!config_.insecure) {
+      complain("ucx", "transfers over RDMA are not encrypted; set insecure: true to allow them");
+    }
+    config_.ucx = settings;
+  }
+
+  /// A field of a repeated block.
+  [[nodiscard]] Located located(const std::string& block, int index, const std::string& field,
+                                const std::string& text) const {
+    const auto* const outer = pb::DaemonConfig::descriptor()->FindFieldByName(block);
+    const auto* const inside = lines_.GetTreeForNested(outer, index);
+    const auto* const inner = outer->message_type()->FindFieldByName(field);
+    const int line = inside == nullptr ? -1 : inside->GetLocation(inner, -1).line;
+    return {text, (line >= 0 ? line : lines_.GetLocation(outer, index).line) + 1};
+  }
+  void complain_of(const std::string& block, const std::string& field, const Located& where,
+                   const std::string& message) {
+    out_.add(where.line - 1, block, field + ": " + message);
+  }
+  void complain_of_ofi(const std::string& field, const Located& where, const std::string& message) {
+    complain_of("ofi", field, where, message);
+  }
+
+  void tcp(int rail) {
+    const pb::TcpConfig& from = from_.tcp(rail);
+    TcpSettings settings{located("tcp", rail, "interface", from.interface()),
+                         located("tcp", rail, "address", from.address()),
+                         static_cast<std::uint16_t>(from.port())};
+    if (from.port() > UINT16_MAX) {
+      complain_of("tcp", "port", located("tcp", rail, "port", ""),
+                  std::to_string(from.port()) + " is not in 0 .. 65535");
+    }
+    if (settings.interface.text.empty()) {
+      if (settings.address.text.empty()) settings.address.text = "127.0.0.1";
+      listening_address("tcp", settings.address);
+    } else {
+      listening_interface("tcp", settings.interface, settings.address);
+    }
+    for (const TcpSettings& other : config_.tcp) {
+      const bool same = settings.address.text == other.address.text &&
+                        settings.interface.text == other.interface.text;
+      if (!same) continue;
+      const bool named = !settings.interface.text.empty();
+      complain_of("tcp", named ? "interface" : "address",
+                  named ? settings.interface : settings.address,
+                  "the same rail as in line " +
+                      std::to_string(named ? other.interface.line : other.address.line) +
+                      "; each rail needs its own address");
+      break;
+    }
+    config_.tcp.push_back(std::move(settings));
+  }
+
+  void listening_interface(const std::string& block, const Located& interface,
+                           const Located& address) {
+    if (!address.text.empty()) {
+      complain_of(block, "address", address, "set address or interface, not both");
+    } else if (!config_.insecure && interface.text != "lo") {
+      complain_of(block, "interface", interface,
+                  interface.text +
+                      " is not the loopback interface, and transfers are not encrypted; set "
+                      "insecure: true to allow it");
+    }
+  }
+
+  void listening_address(const std::string& block, const Located& address) {
+    if (!is_numeric(address.text)) {
+      complain_of(block, "address", address,
+                  "\"" + address.text + "\" is not a numeric IP address");
+    } else if (is_wildcard(address.text)) {
+      complain_of(
+          block, "address", address,
+          address.text + " is not an address that peers can connect to; set the one that they use");
+    } else if (!config_.insecure && !is_loopback(address.text)) {
+      complain_of(block, "address", address,
+                  address.text +
+                      " is not a loopback address, and transfers are not encrypted; "
+                      "set insecure: true to allow it");
+    }
+  }
+
+  void ofi(int rail) {
+    const pb::OfiConfig& from = from_.ofi(rail);
+    const std::string usual = config_.ofi.empty() ? "" : config_.ofi.front().provider.text;
+    OfiSettings settings{
+        located("ofi", rail, "provider", from.provider().empty() ? usual : from.provider()),
+        located("ofi", rail, "domain", from.domain()),
+        located("ofi", rail, "interface", from.interface()),
+        located("ofi", rail, "address", from.address()),
+        from.allow_emulation() || (!config_.ofi.empty() && config_.ofi.front().allow_emulation)};
+    const std::string& provider = settings.provider.text;
+    std::string& address = settings.address.text;
+    const bool emulated = settings.allow_emulation && (provider.empty() || is_emulation(provider));
+    if (is_emulation(provider) && !emulated) {
+      complain_of_ofi("provider", settings.provider,
+                      provider +
+                          " does not check what peers send; between nodes without RDMA write "
+                          "tcp { } in place of ofi { } (for tests, allow_emulation: true "
+                          "allows it)");
+    } else if (!settings.interface.text.empty()) {
+      listening_interface("ofi", settings.interface, settings.address);
+    } else if (!address.empty()) {
+      listening_address("ofi", settings.address);
+    } else if (emulated) {
+      address = "127.0.0.1";
+    } else if (!config_.insecure) {
+      complain_of_ofi("provider", settings.provider,
+                      "transfers over " + (provider.empty() ? "devices" : provider) +
+                          " are not encrypted; set insecure: true to allow them");
+    }
+    ofi_beside_others(settings);
+    config_.ofi.push_back(std::move(settings));
+  }
+
+  void ofi_beside_others(const OfiSettings& rail) {
+    for (const OfiSettings& other : config_.ofi) {
+      if (rail.provider.text != other.provider.text) {
+        const auto called = [](const std::string& name) { return name.empty() ? "none" : name; };
+        complain_of_ofi("provider", rail.provider,
+                        called(rail.provider.text) + " and " + called(other.provider.text) +
+                            " in line " + std::to_string(other.provider.line) +
+                            "; all rails need the same provider");
+        return;
+      }
+      const bool same = rail.address.text == other.address.text &&
+                        rail.interface.text == other.interface.text &&
+                        rail.domain.text == other.domain.text;
+      if (!same) continue;
+      const bool named = !rail.interface.text.empty();
+      complain_of_ofi(named ? "interface" : "address", named ? rail.interface : rail.address,
+                      "the same rail as in line " +
+                          std::to_string(named ? other.interface.line : other.address.line) +
+                          "; each rail needs its own address");
+      return;
+    }
+  }
+
+  void transport() {
+    if (from_.transport().empty() || from_.transport() == "auto") return;
+    auto names = transport::parse_driver_names(from_.transport());
+    if (!names) {
+      complain("transport", names.error().context());
+      return;
+    }
+    for (const std::string& name : *names) {
+      const bool missing = (name == "tcp" && from_.tcp_size() == 0) ||
+                           (name == "ofi" && from_.ofi_size() == 0) ||
+                           (name == "ucx" && !from_.has_ucx());
+      if (missing)
+        complain("transport", name + " is listed, but the block is missing: " + name + " { }");
+    }
+    config_.transport = std::move(*names);
+  }
+
+  const pb::DaemonConfig& from_;
+  const TextFormat::ParseInfoTree& lines_;
+  ConfigErrors& out_;
+  DaemonConfig& config_;
+};
+
+}  // namespace
+
+void check_network_config(const pb::DaemonConfig& from, const TextFormat::ParseInfoTree& lines,
+                          ConfigErrors& errors, DaemonConfig& config) {
+  Checker(from, lines, errors, config).run();
+}
+
+}  // namespace ho

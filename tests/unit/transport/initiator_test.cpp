@@ -1,0 +1,378 @@
+// What becomes of operations, whatever their rails do: the initiator of all network drivers, over
+// rails that a test moves by hand.
+#include "common/transport/striping/initiator.hpp"
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "common/base/prng.hpp"
+#include "tests/support/seeds.hpp"
+#include "tests/support/sim_transport.hpp"
+#include "tests/support/stderr_capture.hpp"
+#include "tests/unit/transport/fake_rails.hpp"
+
+namespace ho::transport {
+namespace {
+
+using namespace std::chrono_literals;
+using ho::test::SimClock;
+using test::FakeDriver;
+using test::FakeFences;
+using test::FakeRail;
+
+enum class Fenced { kNo, kYes };
+
+/// An initiator that is connected to one peer, "ab": two rails.
+struct Bed {
+  explicit Bed(Fenced fenced = Fenced::kYes, const std::string& address = "ab",
+               InitiatorOptions options = {64, 4 * kMiB}) {
+    auto owned = std::make_unique<FakeDriver>();
+    driver = owned.get();
+    initiator.emplace(std::move(owned), options, clock);
+    PeerAddress there{NodeId(1), address, {SessionId(5), "token"}, {}};
+    if (fenced == Fenced::kYes) there.fence = fences.request();
+    const auto connected = initiator->connect(there, clock.now() + 1s);
+    REQUIRE(connected.ok());
+    peer = *connected;
+    region = *initiator->attach(peer, grant());
+    local = *initiator->register_memory(memory);
+  }
+  [[nodiscard]] static RegionGrant grant() {
+    RegionGrant out;
+    out.key = "good";
+    out.length_bytes = 8 * kMiB;
+    return out;
+  }
+  [[nodiscard]] Result<void> get(std::uint64_t op, std::uint64_t bytes = 4096,
+                                 Duration deadline = 10s) {
+    return initiator->submit(
+        GetOp{OpId(op), std::span(memory).first(bytes), local, region, 0, clock.now() + deadline});
+  }
+  [[nodiscard]] Result<void> put(std::uint64_t op, std::uint64_t bytes = 4096,
+                                 Duration deadline = 10s) {
+    return initiator->submit(
+        PutOp{OpId(op), std::span(memory).first(bytes), local, region, 0, clock.now() + deadline});
+  }
+  /// Polls a few times; time stands still.
+  std::map<std::uint64_t, Errc> turn() {
+    std::map<std::uint64_t, Errc> ended;
+    for (int i = 0; i < 4; ++i) {
+      std::array<Completion, 16> some;
+      const std::size_t count = initiator->poll(some);
+      for (std::size_t k = 0; k < count; ++k) ended[some[k].op.value()] = some[k].code;
+    }
+    return ended;
+  }
+  /// In small steps, as a process that runs polls.
+  std::map<std::uint64_t, Errc> pass(Duration time) {
+    std::map<std::uint64_t, Errc> ended;
+    for (const TimePoint end = clock.now() + time; clock.now() < end;) {
+      clock.advance(50ms);
+      ended.merge(turn());
+    }
+    return ended;
+  }
+  [[nodiscard]] FakeRail& rail(std::uint32_t number) const { return driver->rail(number); }
+
+  SimClock clock;
+  FakeFences fences;
+  std::vector<std::byte> memory = std::vector<std::byte>(8 * kMiB);
+  FakeDriver* driver = nullptr;
+  std::optional<Initiator> initiator;  ///< ends before what it uses
+  PeerId peer;
+  RegionId region;
+  LocalId local;
+  const ho::test::StderrCapture log;  ///< rails come and go
+};
+
+using Ended = std::map<std::uint64_t, Errc>;
+
+TEST_CASE("initiator: operations go to the rail with the least in flight, small ones apart") {
+  Bed bed;
+  REQUIRE(bed.put(1, kMiB).ok());
+  REQUIRE(bed.put(2, kMiB).ok());
+  REQUIRE(bed.get(3).ok());
+  REQUIRE(bed.get(4).ok());
+  CHECK(bed.rail(0).ops.size() == 2);
+  CHECK(bed.rail(1).ops.size() == 2);
+  bed.rail(1).end_first(Errc::kOk);
+  CHECK(bed.turn() == Ended{{2, Errc::kOk}});
+  REQUIRE(bed.put(5, kMiB).ok());
+  CHECK(bed.rail(1).ops.size() == 2);
+}
+
+TEST_CASE("initiator: large operations wait beyond the bytes in flight, and small ones pass them") {
+  Bed bed;
+  for (std::uint64_t op = 0; op < 10; ++op) REQUIRE(bed.put(op, kMiB).ok());
+  CHECK(bed.rail(0).ops.size() + bed.rail(1).ops.size() == 4);
+  REQUIRE(bed.get(10).ok());
+  CHECK(bed.rail(0).ops.size() + bed.rail(1).ops.size() == 5);
+  bed.rail(0).end_first(Errc::kOk);
+  CHECK(bed.turn().size() == 1);
+  CHECK(bed.rail(0).ops.size() + bed.rail(1).ops.size() == 5);
+}
+
+TEST_CASE("initiator: what a full rail does not take goes to another, or waits") {
+  Bed bed;
+  bed.rail(0).room = 1;
+  bed.rail(1).room = 2;
+  for (std::uint64_t op = 0; op < 5; ++op) REQUIRE(bed.get(op).ok());
+  CHECK(bed.rail(0).ops.size() == 1);
+  CHECK(bed.rail(1).ops.size() == 2);
+  bed.rail(0).end_first(Errc::kOk);
+  CHECK(bed.turn() == Ended{{0, Errc::kOk}});
+  CHECK(bed.rail(0).ops.size() == 1);
+}
+
+TEST_CASE("initiator: of a lost rail gets are repeated at once, puts when the fence is answered") {
+  Bed bed;
+  REQUIRE(bed.get(1).ok());  // by the first rail
+  REQUIRE(bed.put(2).ok());  // by the second
+  REQUIRE(bed.put(3).ok());  // by the first
+  REQUIRE(bed.rail(0).ops.size() == 2);
+  const std::uint32_t generation = bed.rail(0).spec.generation;
+  bed.rail(0).break_down();
+  CHECK(bed.turn().empty());
+  REQUIRE(bed.fences.asked.size() == 1);
+  CHECK(bed.fences.asked[0].fence.rail == 0);
+  CHECK(bed.fences.asked[0].fence.generation == generation);
+  CHECK(bed.rail(1).ops.size() == 2);  // the put that it had, and the get
+  CHECK(bed.pass(5s).empty());         // however long it takes
+  CHECK(bed.rail(1).ops.size() == 2);
+  bed.rail(1).moves = true;  // or it would be given up in its turn
+  bed.fences.asked[0].answer.set_value(std::string());
+  CHECK(bed.turn().empty());
+  CHECK(bed.driver->attempts == 3);
+  CHECK(bed.rail(0).spec.generation > generation);
+  CHECK(bed.rail(0).spec.session.session == SessionId(5));
+  CHECK(bed.rail(0).regions == 1);
+  CHECK(bed.rail(0).tried_keys == 0);  // its key is known to be good
+  CHECK(bed.rail(0).ops.size() + bed.rail(1).ops.size() == 3);
+  while (!bed.rail(0).ops.empty()) bed.rail(0).end_first(Errc::kOk);
+  while (!bed.rail(1).ops.empty()) bed.rail(1).end_first(Errc::kOk);
+  CHECK(bed.turn() == Ended{{1, Errc::kOk}, {2, Errc::kOk}, {3, Errc::kOk}});
+}
+
+TEST_CASE("initiator: puts wait for the rail's end here as well, as devices take their time") {
+  Bed bed(Fenced::kYes, "a");
+  REQUIRE(bed.put(1).ok());
+  bed.rail(0).slow_to_close = true;
+  bed.rail(0).break_down();
+  CHECK(bed.turn().empty());
+  bed.fences.asked.at(0).answer.set_value(std::string());
+  CHECK(bed.turn().empty());
+  CHECK(bed.driver->attempts == 1);
+  bed.rail(0).slow_to_close = false;
+  CHECK(bed.turn().empty());
+  CHECK(bed.driver->attempts == 2);
+  REQUIRE(bed.rail(0).ops.size() == 1);
+  bed.rail(0).end_first(Errc::kOk);
+  CHECK(bed.turn() == Ended{{1, Errc::kOk}});
+}
+
+TEST_CASE("initiator: a fence's answer may name another address for the rail") {
+  Bed bed(Fenced::kYes, "a");
+  REQUIRE(bed.get(1).ok());
+  bed.rail(0).break_down();
+  (void)bed.turn();
+  bed.fences.asked.at(0).answer.set_value(std::string("z"));
+  (void)bed.turn();
+  CHECK(bed.rail(0).spec.address == "z");
+}
+
+TEST_CASE("initiator: a peer without a fence, or whose fence fails, is lost with a rail") {
+  for (const Fenced fenced : {Fenced::kNo, Fenced::kYes}) {
+    Bed bed(fenced);
+    REQUIRE(bed.put(1).ok());
+    REQUIRE(bed.get(2).ok());
+    bed.rail(0).break_down();
+    Ended ended = bed.turn();
+    if (fenced == Fenced::kYes) {
+      CHECK(ended.empty());
+      bed.fences.asked.at(0).answer.set_value(Error(Errc::kUnavailable, "it has gone"));
+      ended = bed.turn();
+    }
+    CHECK(ended == Ended{{1, Errc::kUnavailable}, {2, Errc::kUnavailable}});
+    CHECK(bed.get(3).error().code() == Errc::kUnavailable);
+    CHECK(bed.initiator->attach(bed.peer, Bed::grant()).error().code() == Errc::kUnavailable);
+  }
+}
+
+TEST_CASE("initiator: a rail on which nothing moves is given up where another one is open") {
+  Bed bed;
+  REQUIRE(bed.put(1).ok());
+  CHECK(bed.pass(Rails::kSilence - 100ms).empty());
+  bed.rail(0).moves = true;
+  CHECK(bed.pass(Rails::kSilence - 100ms).empty());
+  CHECK(bed.fences.asked.empty());
+  CHECK(bed.pass(200ms).empty());
+  REQUIRE(bed.fences.asked.size() == 1);
+  bed.fences.asked[0].answer.set_value(std::string());
+  (void)bed.turn();
+  // The last one is never given up for its silence: its operations end by their deadlines.
+  Bed alone(Fenced::kYes, "a");
+  REQUIRE(alone.put(1, 4096, 3s).ok());
+  CHECK(alone.pass(2900ms).empty());
+  CHECK(alone.fences.asked.empty());
+  CHECK(alone.pass(200ms) == Ended{{1, Errc::kDeadline}});
+}
+
+TEST_CASE("initiator: time in which nobody polled is no rail's fault and no operation's") {
+  Bed bed;
+  REQUIRE(bed.put(1, 4096, 1s).ok());
+  bed.clock.advance(1h);
+  CHECK(bed.turn().empty());
+  CHECK(bed.fences.asked.empty());
+  CHECK(bed.pass(400ms).empty());
+  CHECK(bed.fences.asked.empty());
+  auto late = GetOp{
+      OpId(2), std::span(bed.memory).first(8), bed.local, bed.region, 0, bed.clock.now() + 1s};
+  late.not_after = bed.clock.now() + 2s;  // the lease never moves
+  REQUIRE(bed.initiator->submit(late).ok());
+  bed.clock.advance(1h);
+  CHECK(bed.turn() == Ended{{1, Errc::kUnavailable}, {2, Errc::kDeadline}});
+}
+
+TEST_CASE("initiator: a deadline ends its operation, its peer, and no other peer") {
+  Bed bed;
+  PeerAddress there{NodeId(2), "c", {SessionId(6), "token"}, bed.fences.request()};
+  bed.driver->rails.clear();  // the other peer's have the same numbers
+  const auto other = bed.initiator->connect(there, bed.clock.now() + 1s);
+  REQUIRE(other.ok());
+  const auto far = bed.initiator->attach(*other, Bed::grant());
+  REQUIRE(far.ok());
+  REQUIRE(bed.initiator
+              ->submit(GetOp{OpId(9), std::span(bed.memory).first(8), bed.local, *far, 0,
+                             bed.clock.now() + 10s})
+              .ok());
+  REQUIRE(bed.put(1, 4096, 300ms).ok());
+  REQUIRE(bed.get(2).ok());
+  CHECK(bed.pass(400ms) == Ended{{1, Errc::kDeadline}, {2, Errc::kUnavailable}});
+  CHECK(bed.put(3).error().code() == Errc::kUnavailable);
+  bed.rail(0).end_first(Errc::kOk);
+  CHECK(bed.turn() == Ended{{9, Errc::kOk}});
+}
+
+TEST_CASE("initiator: an operation past its deadline ends once its rail has let go of its bytes") {
+  Bed bed(Fenced::kYes, "a");
+  REQUIRE(bed.get(1, 4096, 100ms).ok());
+  bed.rail(0).slow_to_close = true;
+  CHECK(bed.pass(500ms).empty());
+  bed.rail(0).slow_to_close = false;
+  CHECK(bed.turn() == Ended{{1, Errc::kDeadline}});
+}
+
+TEST_CASE("initiator: a refused operation ends alone") {
+  Bed bed;
+  REQUIRE(bed.put(1).ok());
+  REQUIRE(bed.put(2).ok());
+  bed.rail(0).end_first(Errc::kPermissionDenied);
+  bed.rail(1).end_first(Errc::kOk);
+  CHECK(bed.turn() == Ended{{1, Errc::kPermissionDenied}, {2, Errc::kOk}});
+  CHECK(bed.put(3).ok());
+}
+
+TEST_CASE(
+    "initiator: a rail that does not come back is tried ever more rarely, and the log is spared") {
+  Bed bed;
+  REQUIRE(bed.get(1, 4096, 1h).ok());
+  bed.driver->opens = false;
+  bed.rail(0).break_down();
+  (void)bed.turn();
+  bed.fences.asked.at(0).answer.set_value(std::string());
+  (void)bed.turn();
+  CHECK(bed.driver->attempts == 3);
+  REQUIRE(bed.rail(1).ops.size() == 1);
+  for (int i = 0; i < 600; ++i) {  // a minute
+    bed.rail(1).moves = true;      // or it would be silent
+    bed.clock.advance(100ms);
+    if (bed.driver->rails.count(0) > 0 && bed.rail(0).state() == Rail::State::kConnecting) {
+      bed.rail(0).break_down();
+    }
+    std::array<Completion, 4> some;
+    (void)bed.initiator->poll(some);
+  }
+  CHECK(bed.driver->attempts > 8);
+  CHECK(bed.driver->attempts < 14);
+  const std::string text = bed.log.text();
+  std::size_t lines = 0;
+  for (auto at = text.find("is out"); at != std::string::npos; at = text.find("is out", at + 1)) {
+    ++lines;
+  }
+  CHECK(lines == 0);  // why it is out was said when it was lost
+}
+
+TEST_CASE("initiator: connecting takes the rails that answer, and fails where none does") {
+  SimClock clock;
+  const ho::test::StderrCapture log;
+  auto owned = std::make_unique<FakeDriver>();
+  FakeDriver& driver = *owned;
+  Initiator initiator(std::move(owned), {}, clock);
+  CHECK(initiator.connect({NodeId(1), ""}, clock.now()).error().code() == Errc::kInvalidArgument);
+  driver.opens = false;
+  CHECK(initiator.connect({NodeId(1), "ab"}, clock.now()).error().code() == Errc::kDeadline);
+}
+
+/// Everything at once: whatever happens, each accepted operation ends once, and no put is on two
+/// rails, one of which has not been ended at both sides.
+TEST_CASE("initiator: under random events each operation ends once, and no old put is abroad") {
+  ho::test::for_each_seed(300, [](std::uint64_t seed) {
+    INFO("HO_SEED=" << seed);
+    Prng prng(seed);
+    Bed bed(Fenced::kYes, prng.below(2) == 0 ? "ab" : "abc");
+    std::set<std::uint64_t> open;
+    std::uint64_t next = 1;
+    std::size_t answered = 0;  // fences
+    const auto answer_fence = [&] {
+      const RailFence& fence = bed.fences.asked[answered].fence;
+      bed.driver->fenced.insert({fence.rail, fence.generation});
+      bed.fences.asked[answered++].answer.set_value(std::string());
+    };
+    const auto end_some = [&](std::size_t count) {
+      for (const auto& [number, rail] : bed.driver->rails) {
+        while (count > 0 && !rail->ops.empty() && rail->state() == Rail::State::kOpen) {
+          rail->end_first(Errc::kOk);
+          --count;
+        }
+      }
+    };
+    const auto turn = [&] {
+      bed.clock.advance(10ms);
+      for (const auto& [op, code] : bed.turn()) {
+        CHECK(code == Errc::kOk);
+        REQUIRE(open.erase(op) == 1);
+      }
+    };
+    for (int step = 0; step < 400; ++step) {
+      const auto what = prng.below(10);
+      const auto number = static_cast<std::uint32_t>(prng.below(3));
+      if (what < 4) {
+        const std::uint64_t bytes = prng.below(3) == 0 ? kMiB : 64;
+        const auto begun = prng.below(2) == 0 ? bed.put(next, bytes, 1h) : bed.get(next, bytes, 1h);
+        if (begun) open.insert(next++);
+      } else if (what < 8) {
+        end_some(1);
+      } else if (what == 8 && prng.below(3) == 0 && bed.driver->rails.count(number) > 0) {
+        if (bed.rail(number).state() == Rail::State::kOpen) bed.rail(number).break_down();
+      } else if (answered < bed.fences.asked.size() && prng.below(2) == 0) {
+        answer_fence();
+      }
+      turn();
+    }
+    CHECK(answered > 0);
+    for (int step = 0; step < 100'000 && !open.empty(); ++step) {
+      while (answered < bed.fences.asked.size()) answer_fence();
+      end_some(SIZE_MAX);
+      turn();
+    }
+    CHECK(open.empty());
+    CHECK(bed.driver->old_puts_abroad == 0);
+  });
+}
+
+}  // namespace
+}  // namespace ho::transport
