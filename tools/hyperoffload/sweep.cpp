@@ -223,6 +223,10 @@ void add_sweep(Program& program) {
       "instead of a graph: the longest context of the model described by the options of "
       "`hyperoffload model llama-like`, on each --hardware");
   context->excludes(graph);
+  add_share(command, "--max-overhead", args->context.overhead_max,
+            "how much longer than its ops a step may be (default: 2%)")
+      ->group("With --context")
+      ->needs(context);
   for (CLI::Option* const option : add_model_options(command, args->context.words)) {
     option->group("With --context")->needs(context);
     if (option->get_name() == "--phase") context->needs(option);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <optional>
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
@@ -19,6 +18,7 @@ namespace {
 
 /// The context that every search begins with.
 constexpr std::uint64_t kShortest = 1024;
+constexpr double kOverheadMax = 0.02;
 
 /// The longest contexts on one machine. The plan is that of the longest planned one.
 struct Longest {
@@ -83,7 +83,9 @@ Result<Longest> find(Console& console, const models::LlamaLike& model, const Har
 
 std::string to_json(const ContextArguments& args, const std::vector<Longest>& all) {
   JsonWriter json;
-  json.begin_object().field("phase", args.words.phase).field("max_overhead", args.overhead_max);
+  json.begin_object()
+      .field("phase", args.words.phase)
+      .field("max_overhead", args.overhead_max.value_or(kOverheadMax));
   json.key("hardware").begin_array();
   for (const Longest& one : all) {
     json.begin_object()
@@ -139,7 +141,8 @@ int sweep_context(Console& console, const ContextArguments& args) {
       return console.refuse(Error(Errc::kInvalidArgument, file + ": no deviceBytes"));
     }
     const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
-    auto found = find(console, model_of(args.words), hardware, args.overhead_max);
+    auto found =
+        find(console, model_of(args.words), hardware, args.overhead_max.value_or(kOverheadMax));
     if (!found) return console.refuse(found.error());
     all.push_back(*std::move(found));
   }

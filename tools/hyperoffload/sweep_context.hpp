@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,8 +13,8 @@ namespace ho::cli {
 /// `hyperoffload sweep --context`.
 struct ContextArguments {
   ModelWords words;
-  std::vector<std::string> hardware;  ///< files
-  double overhead_max = 0.02;
+  std::vector<std::string> hardware;   ///< files
+  std::optional<double> overhead_max;  ///< absent: 2 %
   std::uint32_t ranks_per_node = 1;
 };
 
