@@ -62,15 +62,16 @@ int listen_fault(const TcpListen& address, std::string& unknown) {
   return ::listen(fd.get(), 1) == 0 ? 0 : errno;
 }
 
-Check tcp_address(const TcpListen& address, bool daemon_runs) {
+/// @param field  of the configuration, which names the check.
+Check tcp_address(const char* field, const TcpListen& address, bool daemon_runs) {
   const std::string name = address.host + ":" + address.port;
   std::string unknown;
   const int fault = listen_fault(address, unknown);
-  if (fault == 0) return {"tcp_listen", State::kOk, name + ": free", ""};
+  if (fault == 0) return {field, State::kOk, name + ": free", ""};
   if (fault == EADDRINUSE && daemon_runs) {
-    return {"tcp_listen", State::kOk, name + ": in use, and a daemon runs", ""};
+    return {field, State::kOk, name + ": in use, and a daemon runs", ""};
   }
-  return {"tcp_listen", State::kFailed, name + ": " + (unknown.empty() ? text_of(fault) : unknown),
+  return {field, State::kFailed, name + ": " + (unknown.empty() ? text_of(fault) : unknown),
           fault == EADDRINUSE
               ? "Another program listens there (`ss -ltnp`). End it, or choose another port"
               : "Choose an address of this machine (`ip address`) and a port above 1023"};
@@ -93,8 +94,14 @@ Needs needs_of(const DaemonConfig& config) {
 
 std::vector<Check> check_listening(const DaemonConfig& config) {
   std::vector<Check> checks{control_socket(config.unix_socket)};
+  const bool daemon_runs = daemon_answers(config.unix_socket);
   if (config.tcp_listen) {
-    checks.push_back(tcp_address(*config.tcp_listen, daemon_answers(config.unix_socket)));
+    checks.push_back(tcp_address("tcp_listen", *config.tcp_listen, daemon_runs));
+  }
+  for (const TcpSettings& rail : config.tcp) {
+    if (rail.port == 0 || rail.address.text.empty()) continue;  // the system chooses
+    const TcpListen address{rail.address.text, std::to_string(rail.port)};
+    checks.push_back(tcp_address("tcp", address, daemon_runs));
   }
   return checks;
 }

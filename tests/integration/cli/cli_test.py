@@ -415,14 +415,16 @@ class Doctor(unittest.TestCase):
         return {check["name"]: check for check in answer["checks"]}
 
     def test_a_port_and_a_folder_that_a_daemon_cannot_use_are_named(self):
-        config = 'ddr_bytes: 67108864 segment_bytes: 8388608 unix_socket: "FOLDER/{}control.sock" tcp_listen: "127.0.0.1:{}"'
+        config = 'ddr_bytes: 67108864 segment_bytes: 8388608 unix_socket: "FOLDER/{}control.sock" tcp_listen: "127.0.0.1:{}" tcp {{ port: {} }}'
         with socket.create_server(("127.0.0.1", 0)) as other:
-            checks = self.examine(config.format("none/", other.getsockname()[1]))
             port = other.getsockname()[1]
+            checks = self.examine(config.format("none/", port, port))
         self.assertEqual(checks["tcp_listen"]["state"], "failed")
         self.assertIn(f"127.0.0.1:{port}", checks["tcp_listen"]["found"])
+        self.assertEqual(checks["tcp"]["state"], "failed")
         self.assertEqual(checks["control socket"]["state"], "failed")
-        checks = self.examine(config.format("", port))
+        checks = self.examine(config.format("", port, port))
+        self.assertEqual(checks["tcp"]["state"], "ok")
         self.assertEqual(checks["tcp_listen"]["state"], "ok")
         self.assertEqual(checks["control socket"]["state"], "ok")
 
