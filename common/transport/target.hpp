@@ -26,8 +26,8 @@ struct ExposeRequest {
 struct Exposure {
   ExposureId id;
   std::string key;  ///< RegionGrant::key for initiators
-  /// What the driver serves it from where that is a mapping of its own, not faulted in yet: whoever
-  /// exposes may do that before the key is given out, on any thread, until revoke(). Empty: none.
+  /// The driver's own mapping that it serves the memory from, not faulted in yet: the caller may do
+  /// that before it gives out the key, on any thread, until revoke(). Empty: none.
   std::span<std::byte> mapping;
 };
 
@@ -48,8 +48,8 @@ class Target {
 
   [[nodiscard]] virtual const TargetCaps& caps() const = 0;
 
-  /// Lets a session in, once: what is exposed for it is served from now on to whoever shows these
-  /// credentials, where the driver checks them, and to nobody else. @return what
+  /// Lets a session in, once: memory that is exposed for it is served from now on to peers that
+  /// show these credentials, where the driver checks them, and to no others. @return what
   /// PeerAddress::address must hold; kExhausted, kUnavailable, ...
   [[nodiscard]] virtual Result<std::string> admit(const Credentials& session) = 0;
 
@@ -67,15 +67,15 @@ class Target {
   [[nodiscard]] virtual Result<Exposure> expose(const ExposeRequest& request) = 0;
 
   /// After it returns no access by the exposure's key begins, and none touches its memory any more.
-  /// Initiators see kPermissionDenied or kUnavailable. An access caught half-way may still be told
-  /// as done and have read zeros or written to nowhere: an owner who releases memory that it still
-  /// accesses races with itself, one whose lease lapses must not trust what ends after it, and
-  /// where the daemon ends, shut() comes first. @return kNotFound for an unknown exposure; kIo:
+  /// Initiators see kPermissionDenied or kUnavailable. An access caught half-way may still be
+  /// reported as done and have read zeros or written to nowhere: an owner who releases memory that
+  /// it still accesses races with itself, one whose lease lapses must not trust what ends after it,
+  /// and where the daemon ends, shut() comes first. @return kNotFound for an unknown exposure; kIo:
   /// accesses by its key may still come in. The exposure is gone all the same, and the caller must
   /// shut() the target before the memory is used for anything else.
   [[nodiscard]] virtual Result<void> revoke(ExposureId exposure) = 0;
 
-  /// Ends every initiator's connection: none is told of another access as done. Afterwards admit()
+  /// Ends every initiator's connection: none hears of another access as done. Afterwards admit()
   /// and expose() answer kUnavailable and progress() does nothing. Idempotent.
   virtual void shut() = 0;
 

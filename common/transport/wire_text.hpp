@@ -11,8 +11,8 @@
 
 namespace ho::transport {
 
-// The text form of the drivers' addresses and keys: fields in hexadecimal, separated by '/'. What
-// is read came from a peer and is trusted in nothing.
+// The text form of the drivers' addresses and keys: fields in hexadecimal, separated by '/'. A
+// text that is read came from a peer and is trusted in nothing.
 
 [[nodiscard]] std::string hex_number(std::uint64_t number);
 /// @return nothing where the text is not wholly such a number.

@@ -156,13 +156,13 @@ class Areas {
 
 /// A way of copying that is faster by less may be slower in truth.
 constexpr std::uint64_t kClearlyPercent = 3;
-/// Of 180 choices, each in fresh memory of a busy machine, this many turns let one take what is 4 %
-/// slower for clearly faster, 48 turns 8, and 12 turns 14 (measured 2026-11-22, AMD EPYC).
+/// With this many turns one of 180 choices, each in fresh memory of a busy machine, took what is 4
+/// % slower for clearly faster; with 48 turns 8 did, with 12 turns 14 (2026-11-22, AMD EPYC).
 constexpr std::size_t kKindTurns = 96;
 /// Plain and streaming copies are further apart.
 constexpr std::size_t kSizeTurns = 48;
 
-/// What was measured.
+/// The result of a measurement.
 struct Choice {
   Copy streaming = copy_plain;
   std::size_t streaming_bytes_min = std::numeric_limits<std::size_t>::max();

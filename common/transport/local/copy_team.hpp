@@ -24,7 +24,8 @@ class CopyTeam {
   /// that are awake).
   static constexpr std::size_t kSliceBytes = std::size_t{256} << 10U;
 
-  /// `helpers`: 1 .. kHelpersMax. Has fewer, and logs it, where no more threads can be made.
+  /// `helpers`: 1 .. kHelpersMax. Where no more threads can be made it works with fewer, and logs
+  /// that.
   explicit CopyTeam(std::uint32_t helpers);
   CopyTeam(const CopyTeam&) = delete;
   CopyTeam& operator=(const CopyTeam&) = delete;
@@ -38,8 +39,9 @@ class CopyTeam {
     std::span<std::byte> segment;  ///< as guarded(): one of both sides lies in it
   };
   /// Copies as copy_piece() does; all bytes are there when it returns. Waits for no more than the
-  /// slices that helpers have begun, and lets whoever has their core go first. Waking a helper that
-  /// sleeps is the one other system call: pieces of one transfer follow each other before it does.
+  /// slices that helpers have begun, and lets the threads that have their cores go first. Waking a
+  /// helper that sleeps is the one other system call: pieces of one transfer follow each other
+  /// before it does.
   /// @return false: a part of the segment is gone.
   [[nodiscard]] bool copy(const Piece& piece);
 
@@ -48,8 +50,9 @@ class CopyTeam {
   void help();
 
   // turn_ says all that is to be known before a slice is taken: 16 bits that change with each
-  // piece | 8 bits slices | 8 bits next slice. Who moves the last part on has the slice, and may
-  // read piece_ until it counts in done_: the owner changes it only when all are done.
+  // piece | 8 bits slices | 8 bits next slice. The thread that moves the last part on has the
+  // slice, and may read piece_ until it counts in done_: the owner changes it only when all are
+  // done.
   std::atomic<std::uint32_t> turn_{0};
   Piece piece_;
   std::atomic<std::uint32_t> done_{0};

@@ -77,7 +77,7 @@ struct Pending {
   TimePoint deadline;
 };
 
-/// The initiator's side; see make_local_transport(). Owner thread: whoever polls.
+/// The initiator's side; see make_local_transport(). Owner thread: the one that polls.
 class LocalTransport final : public Transport {
  public:
   LocalTransport(const LocalOptions& options, const Clock& clock) : clock_(clock) {

@@ -35,7 +35,7 @@ struct LocalOptions {
 /// copy of this driver runs on the faulting thread. A program that installs its own SIGBUS handler
 /// afterwards must chain to it.
 ///
-/// The daemon's death is not seen here (the mapping lives on): whoever holds the control connection
+/// The daemon's death is not seen here (the mapping lives on): the owner of the control connection
 /// calls close_peer(). `clock` outlives the transport.
 /// Cost: the first call in a process measures copy speeds for about 100 ms.
 /// @return kInvalidArgument for a depth of 0 or so many threads; kIo.

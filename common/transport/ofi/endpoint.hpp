@@ -44,7 +44,7 @@ using MemoryHandle = FabricHandle<fid_mr>;
 class Endpoint {
  public:
   struct Reach {
-    std::uint32_t depth = 0;  ///< of the completion queue
+    std::uint32_t depth = 0;  ///< entries of the completion queue
     std::string domain = {};  ///< empty: any
     std::string source = {};  ///< raw address to come from, in the target's format; empty: any
   };

@@ -63,7 +63,7 @@ Emulation emulation_of(bool allowed) {
   return allowed ? Emulation::kAllowed : Emulation::kForbidden;
 }
 
-/// Of those named, the ones that have our kind of endpoint on this machine, as libfabric calls them
+/// The named ones that have our kind of endpoint on this machine, as libfabric calls them
 /// then ("tcp" may be "tcp;ofi_rxm"). Without a name: the devices' and TCP's.
 Result<std::vector<std::string>> providers_here(const std::string& named) {
   std::vector<std::string> asked(kTcpProviders.begin(), kTcpProviders.end());
@@ -137,7 +137,7 @@ Result<void> check_ofi_provider(const std::string& provider, bool allow_emulatio
   const auto here = providers_here(provider);
   if (!here) return here.error();
   if (provider.empty() || !here->empty()) return {};
-  // Whoever mistyped a name sees the right ones.
+  // A user who mistyped a name sees the right ones.
   const auto any = common_hints("");
   if (!any) return any.error();
   (*any)->caps = FI_RMA;

@@ -34,7 +34,7 @@ Result<std::string> unless_emulated(std::string name, Emulation emulation) {
   return Error(
       Errc::kUnsupported,
       "\"" + name +
-          "\" is no device's provider (cxi, efa and verbs are): it trusts what peers send, "
+          "\" is not a provider of devices (cxi, efa and verbs are): it trusts what peers send, "
           "and needs allow_emulation; between nodes without RDMA use the driver tcp");
 }
 

@@ -11,7 +11,7 @@
 
 namespace ho::transport {
 
-/// What the target's page holds that connect() reads: proof that the answerer is one of ours.
+/// What the target's page holds that connect() reads: proof that the answerer is our target.
 inline constexpr std::uint64_t kHelloMagic = 0x31494f464f4f4859U;
 inline constexpr std::uint64_t kHelloBytes = sizeof(kHelloMagic);
 

@@ -311,7 +311,7 @@ void Initiator::finish(std::uint32_t index) {
 }
 
 /// Peers that are closed and that no region names any more. At connect() only, which may allocate
-/// and free: a client that reconnects for ever must not grow.
+/// and free: a client that reconnects forever must not grow.
 void Initiator::forget_closed_peers() {
   std::erase_if(peers_, [&](const auto& entry) {
     const Peer& peer = *entry.second;

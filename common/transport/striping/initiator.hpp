@@ -27,18 +27,19 @@ struct InitiatorOptions {
 ///
 /// An accepted operation has a slot until its completion is written. It waits in one of its peer's
 /// queues, small ones apart from large ones, until a rail takes it; an operation is one piece, on
-/// one rail. What comes back from a lost rail is posted again: a get at once, a put when the rail
-/// has ended at the target as well. An operation that passes its deadline closes its peer; it ends
-/// with kDeadline, the peer's others with kUnavailable, each once its rail has let go of its bytes.
+/// one rail. An operation that comes back from a lost rail is posted again: a get at once, a put
+/// when the rail has ended at the target as well. An operation that passes its deadline closes its
+/// peer; it ends with kDeadline, the peer's others with kUnavailable, each once its rail has let go
+/// of its bytes.
 ///
 /// Time in which nobody polled says nothing about peers, and is added to all deadlines, but never
-/// beyond the lease: what a target tells of memory that it has taken back is not to be trusted. For
-/// the same reason deadlines are looked at before completions.
+/// beyond the lease: an answer about memory that the target has taken back is not to be trusted.
+/// For the same reason deadlines are looked at before completions.
 ///
 /// A session has one initiator at a time: rails' generations grow with the time at which it was
 /// made and with every attempt, so that a later one's are not taken for what was fenced before.
 ///
-/// Owner thread: whoever polls.
+/// Owner thread: the one that polls.
 class Initiator final : public Transport {
  public:
   /// @param clock outlives it.
@@ -124,7 +125,7 @@ class Initiator final : public Transport {
   TimePoint last_poll_{};                  ///< or when the first operation after none began
   std::size_t closing_peers_ = 0;
   std::uint32_t next_id_ = 1;
-  std::uint32_t generation_;  ///< of the last attempt to connect a rail
+  std::uint32_t generation_;  ///< the last attempt to connect a rail had it
   /// Last, so that it goes first: until they are closed, rails use memory and regions.
   std::unordered_map<PeerId, std::unique_ptr<Peer>> peers_;
 };

@@ -9,7 +9,7 @@
 namespace ho::transport {
 namespace {
 
-/// Of large operations beside small ones: 0.4 ms of one core's TCP.
+/// Large operations in flight beside small ones: 0.4 ms of TCP on one core.
 constexpr std::uint64_t kBesideSmallBytesMax = 2 * kMiB;
 /// Small operations come one after the other: the next one is expected for so long.
 constexpr Duration kSmallLinger = std::chrono::milliseconds(5);

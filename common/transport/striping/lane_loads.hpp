@@ -11,13 +11,13 @@
 
 namespace ho::transport {
 
-/// What is under way on the lanes of one peer's rails: which lane takes the next piece, whether a
+/// The load of the lanes of one peer's rails: which lane takes the next piece, whether a
 /// large one may go out at all, and which rail has fallen silent. Pure: knows no connection.
 ///
 /// A rail is one address of the target, and the link behind it. Lane 0 of each is for small
 /// operations, the others for large ones; all are counted through, rail by rail.
 ///
-/// Silence is told by the other rails: a rail is silent while it has pieces in flight and nothing
+/// Other rails make silence visible: a rail is silent while it has pieces in flight and nothing
 /// comes back on one of its lanes, though on another rail something does. So neither a target that
 /// is stopped or slow nor a pause of this process costs a rail. Time is cut into ticks; rails with
 /// nothing in flight are asked for a sign of life at each.
@@ -80,7 +80,7 @@ class LaneLoads {
   /// is in flight; but much in flight keeps the wire busy while either process does not run. So
   /// there may be little beside small operations, and flight_bytes_max otherwise.
   [[nodiscard]] bool room_for_large() const;
-  /// Of large operations, in flight.
+  /// In flight, large operations only.
   [[nodiscard]] std::uint64_t large_bytes() const { return large_bytes_; }
 
   /// Notes the time, and what is in flight now. Before the lanes are polled.

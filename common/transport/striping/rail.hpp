@@ -80,7 +80,7 @@ class Rail {
 
   [[nodiscard]] virtual State state() const = 0;
   /// Why it is kFailed. kUnavailable: nobody there, or lost; kPermissionDenied: the target does not
-  /// take the session; kInvalidArgument: no target of ours.
+  /// take the session; kInvalidArgument: not our kind of target.
   [[nodiscard]] virtual Error failure() const = 0;
 
   enum class Trial : std::uint8_t { kNo, kYes };
@@ -99,7 +99,7 @@ class Rail {
   virtual void close() = 0;
 };
 
-/// What is common to all rails of one initiator. Owner thread: the initiator's.
+/// Common to all rails of one initiator. Owner thread: the initiator's.
 class RailDriver {
  public:
   RailDriver() = default;

@@ -22,7 +22,7 @@ class RailTurn {
   }
   void try_failed(TimePoint now) { wait(now); }
   void taken_back(TimePoint now) { taken_back_ = now; }
-  /// Of one that is given up: whether to try it now.
+  /// Whether to try a rail now that was given up.
   [[nodiscard]] bool has_come(TimePoint now) const { return now >= at_; }
 
  private:

@@ -111,7 +111,7 @@ Result<void> Rails::add(RemoteRegion& region, TimePoint deadline) {
   std::optional<Error> first;
   for (Entry& entry : rails_) {
     if (entry.state != State::kOpen || entry.rail->state() != Rail::State::kOpen) continue;
-    // Whoever gave out a key that is good on one rail gave out all.
+    // A target whose key is good on one rail gave out good keys for all.
     const auto added =
         entry.rail->add(region, tried ? Rail::Trial::kNo : Rail::Trial::kYes, deadline);
     if (added) {

@@ -63,13 +63,13 @@ class Rails {
   [[nodiscard]] std::optional<std::uint32_t> post(RailOp& op);
   /// An operation has come back from a rail.
   void ended(std::uint32_t rail, const RailOp& op);
-  /// Of large operations, in flight.
+  /// In flight, large operations only.
   [[nodiscard]] std::uint64_t large_bytes() const { return large_bytes_; }
 
   /// Moves everything on. Operations that end are appended to `ended`.
   /// @param forgiven  time up to now in which this process did not run.
   void progress(TimePoint now, Duration forgiven, std::vector<RailOp*>& ended);
-  /// Moves states on, after ended() was told of all that came back; opens rails for `regions`.
+  /// Moves states on, after ended() had all that came back; opens rails for `regions`.
   /// @return the peer is lost: there is no fence, or it failed.
   [[nodiscard]] std::optional<Error> advance(TimePoint now, std::span<RemoteRegion* const> regions);
   /// Whether old puts of the rail may still come in.

@@ -16,7 +16,7 @@
 namespace ho::transport {
 
 /// What a failed rail took with it has this long from then on, so that puts can wait until nothing
-/// of them is on its way any more, and the caller is told of a cut link within 5 s.
+/// of them is on its way any more, and the caller hears of a cut link within 5 s.
 inline constexpr Duration kRepeatTime = std::chrono::seconds(4);
 
 /// Nobody polled for this long with operations under way: this process was stopped (or starved),

@@ -11,7 +11,7 @@
 // All that stands between a peer and memory. Pure; tests/fuzz/tcp owns it.
 namespace ho::transport::tcp {
 
-/// Whether a hello is one that an initiator of ours may send. Says nothing of its session.
+/// Whether our initiator may send such a hello. Says nothing of its session.
 [[nodiscard]] bool well_formed(const Hello& hello);
 /// Compares secrets in a time that depends on their lengths only.
 [[nodiscard]] bool equal_secrets(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b);
@@ -21,10 +21,10 @@ struct Admission {
   enum class Verdict : std::uint8_t {
     kGranted,
     kDenied,  ///< answered so; the connection goes on. A put's bytes are read and dropped
-    kBroken,  ///< no initiator of ours sends it: it costs the connection
+    kBroken,  ///< our initiators do not send it: it costs the connection
   };
   Verdict verdict = Verdict::kBroken;
-  std::span<std::byte> memory;    ///< of kGranted: exactly the bytes that may be touched
+  std::span<std::byte> memory;    ///< if kGranted: exactly the bytes that may be touched
   const char* refusal = nullptr;  ///< else: why, one of few texts
 };
 

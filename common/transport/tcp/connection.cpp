@@ -79,7 +79,7 @@ bool Connection::greet(const Hello& hello, HelloCheck& check) {
   }
   session_ = check.admit(hello);
   if (session_ == nullptr) {
-    // Said as well as that goes: whoever asked in good faith learns why it ends.
+    // Sent if the socket takes it: a client that asked in good faith learns why it ends.
     Answer denied{kMagic, Status::kDenied, 0, 0};
     iovec part{&denied, sizeof denied};
     (void)stream_->write({&part, 1});

@@ -91,7 +91,7 @@ class Connection {
   bool large_ = false;
   Inbox<kFrameBytes> in_;
   Outbox<Answer> out_{0};
-  Answer put_answer_;  ///< of the put whose bytes come in
+  Answer put_answer_;  ///< to the put whose bytes come in
 };
 
 }  // namespace ho::transport::tcp

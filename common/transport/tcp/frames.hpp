@@ -78,7 +78,7 @@ class Outbox {
   std::vector<Frame> frames_;
   std::size_t first_ = 0;
   std::size_t count_ = 0;
-  std::uint64_t sent_ = 0;  ///< of the first one, header included
+  std::uint64_t sent_ = 0;  ///< bytes of the first one, header included
 };
 
 /// Reads headers of one size, and what follows each straight into its place. All connections of a
@@ -86,7 +86,7 @@ class Outbox {
 template <std::size_t kHeadBytes>
 class Inbox {
  public:
-  /// Of the header that was given out last: so many bytes follow. `into` of null drops them.
+  /// So many bytes follow the header that was given out last. `into` of null drops them.
   void expect(std::byte* into, std::uint64_t length) {
     into_ = into;
     want_ = length;
@@ -154,7 +154,7 @@ class Inbox {
   }
 
   std::array<std::byte, kHeadBytes> head_{};
-  std::size_t have_ = 0;  ///< of head_
+  std::size_t have_ = 0;  ///< bytes in head_
   std::byte* into_ = nullptr;
   std::uint64_t want_ = 0;
 };

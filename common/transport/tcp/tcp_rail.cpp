@@ -151,7 +151,7 @@ bool TcpRail::greet(Lane& lane) {
         Answer answer;
         std::memcpy(&answer, head.data(), sizeof answer);
         if (answer.magic != kMagic || answer.id != 0 || answer.length != 0 || lane.open) {
-          fail(Error(Errc::kInvalidArgument, "what answers is no target of this version"));
+          fail(Error(Errc::kInvalidArgument, "it does not answer as a target of this version"));
           return false;
         }
         lane.open = answer.status == Status::kOk;
@@ -188,7 +188,7 @@ bool TcpRail::move(Lane& lane, std::vector<RailOp*>& ended) {
   return moved;
 }
 
-/// @return false: no target of ours answers so.
+/// @return false: our targets do not answer so.
 bool TcpRail::take_answer(Lane& lane, const Answer& answer, std::vector<RailOp*>& ended) {
   const auto senseless = [&] {
     fail(Error(Errc::kUnavailable, "the target's answers make no sense"));
@@ -199,7 +199,7 @@ bool TcpRail::take_answer(Lane& lane, const Answer& answer, std::vector<RailOp*>
   const bool granted = answer.status == Status::kOk;
   if (!granted && answer.status != Status::kDenied) return senseless();
   if (answer.length != (granted && op.is_get ? op.length_bytes : 0)) return senseless();
-  // What is answered before all of it has gone out was not read, and is still to be sent from.
+  // A request that is answered before it has gone out was not read, and its bytes are still needed.
   if (lane.out.size() == lane.next - lane.first) return senseless();
   if (answer.length > 0) {
     lane.in.expect(op.bytes, answer.length);

@@ -87,7 +87,7 @@ class TcpRail final : public Rail {
     std::vector<RailOp*> waiting{std::vector<RailOp*>(kLaneOpsMax)};
     std::uint64_t first = 0;  ///< also its request's id
     std::uint64_t next = 0;
-    std::uint64_t bytes = 0;  ///< of those waiting
+    std::uint64_t bytes = 0;  ///< sum over those waiting
     [[nodiscard]] bool idle() const { return first == next; }
     [[nodiscard]] RailOp*& at(std::uint64_t id) { return waiting[id % kLaneOpsMax]; }
   };

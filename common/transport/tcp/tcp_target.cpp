@@ -32,7 +32,7 @@ using tcp::Session;
 /// Connections that have not said hello: the oldest of more is cut.
 constexpr std::size_t kSilentMax = 256;
 constexpr Duration kHelloTime = std::chrono::seconds(2);
-/// Of one session. A job has 17 a rail at most; the others are for those that lost their link and
+/// For one session. A job has 17 a rail at most; the others are for those that lost their link and
 /// have yet to end.
 constexpr std::size_t kConnectionsMax = 2 * kRailsMax * (1 + TcpOptions::kConnectionsMax);
 /// A request or an answer that stays half-way for so long ends its connection. Longer than a lease.
@@ -362,7 +362,7 @@ void TcpTarget::end_overdue() {
 bool TcpTarget::arm() {
   const auto moving = [](const Connection* one) { return one->idle == 0; };
   if (accepts_ || std::any_of(hot_.begin(), hot_.end(), moving)) return false;
-  // What comes from here on is an edge, which wakes: each of them was read until nothing came.
+  // Bytes that come from here on are an edge, which wakes: each was read until nothing came.
   for (Connection* const one : hot_) one->hot = false;
   hot_.clear();
   return true;

@@ -23,7 +23,7 @@ static_assert(std::endian::native == std::endian::little, "frames are sent as th
 inline constexpr std::uint32_t kMagic = 0x31544f48;  ///< "HOT1"
 inline constexpr std::uint16_t kVersion = 1;
 inline constexpr std::size_t kTokenBytes = 16;
-/// Of one operation.
+/// Bytes of one operation.
 inline constexpr std::uint64_t kLengthMax = std::uint64_t{1} << 30U;
 
 enum class OpCode : std::uint8_t { kGet = 1, kPut = 2 };
@@ -53,7 +53,7 @@ struct Request {
   std::uint32_t segment = 0;
   std::uint32_t generation = 0;  ///< which of those that have had that number
   std::uint64_t offset = 0;
-  std::uint64_t length = 0;  ///< of a put: its bytes follow
+  std::uint64_t length = 0;  ///< where it is a put, its bytes follow
 };
 
 struct Answer {
@@ -63,7 +63,7 @@ struct Answer {
   std::uint64_t length = 0;  ///< bytes that follow: a get's, where it is kOk; else 0
 };
 
-inline constexpr std::size_t kFrameBytes = 40;  ///< of a Hello and of a Request
+inline constexpr std::size_t kFrameBytes = 40;  ///< both a Hello and a Request
 static_assert(sizeof(Hello) == kFrameBytes && sizeof(Request) == kFrameBytes);
 static_assert(sizeof(Answer) == 24);
 

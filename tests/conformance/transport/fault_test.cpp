@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 using transport::Rights;
 
-/// Of a child that should have been killed long before.
+/// For a child that should have been killed long before.
 constexpr Duration kVictimLife = 30s;
 
 #define HO_ANY_DRIVER()                                                                            \
@@ -192,12 +192,12 @@ TEST_CASE("transport: a killed target ends its operations within 2 s", "[time]")
   const std::size_t ended = bench.initiator->poll(some);
   rig->kill(bench.target);
   const TimePoint start = rig->clock().now();
-  // The death of a local peer is seen by whoever holds the control connection.
+  // The death of a local peer is seen by the owner of the control connection.
   if (driver.starts_with("local")) bench.initiator->close_peer(bench.peer);
   const auto done = collect(*rig, *bench.initiator, kOps - ended, within(5s));
   REQUIRE(rig->clock().now() - start < within(2s));
   for (const Completion& completion : done) {
-    // What had arrived before the death may be told afterwards.
+    // An operation that had ended before the death may come out afterwards.
     INFO(errc_name(completion.code));
     REQUIRE((completion.code == Errc::kOk || completion.code == Errc::kUnavailable));
   }

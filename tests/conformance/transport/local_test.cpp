@@ -1,4 +1,4 @@
-// What is special to the local driver: descriptors and copies.
+// Special to the local driver: descriptors and copies.
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -115,7 +115,7 @@ TEST_CASE("local: threads that share copies cost nothing while there is nothing 
   CHECK(std::clock() - before < CLOCKS_PER_SEC / 10);  // a third of one that does not sleep
 }
 
-TEST_CASE("local: a segment that is cut short under threads that share a copy is told") {
+TEST_CASE("local: a segment that is cut short under threads that share a copy is noticed") {
   const auto segment = segment_of(4 * kMiB);
   std::vector<std::byte> into(4 * kMiB);
   transport::CopyTeam team(3);

@@ -1,4 +1,4 @@
-// What is special to the ofi driver: it faces a network, so its target meets liars and rubbish.
+// Special to the ofi driver: it faces a network, so its target meets liars and rubbish.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -86,7 +86,8 @@ bench::TargetProcess::Options on_device() {
 }
 
 TEST_CASE(
-    "ofi: over verbs, where libfabric's queue does not fit in the device the way out is told") {
+    "ofi: over verbs, where libfabric's queue does not fit in the device the error says a way "
+    "out") {
   if (!verbs_here()) return;
   const std::string fits = std::getenv("FI_UNIVERSE_SIZE");
   REQUIRE(::unsetenv("FI_UNIVERSE_SIZE") == 0);
@@ -318,7 +319,7 @@ TEST_CASE("ofi: a domain and a source address are kept to, and others are named"
   CHECK(absent.error().code() == Errc::kUnsupported);
 }
 
-TEST_CASE("ofi: what libfabric and this machine lack is told with what they have") {
+TEST_CASE("ofi: errors about missing providers and devices name those that are there") {
   CHECK(transport::check_ofi_provider("", true).ok());
   CHECK(transport::check_ofi_provider("net", false).error().code() == Errc::kUnsupported);
   const auto provider = transport::check_ofi_provider("nonesuch", true);

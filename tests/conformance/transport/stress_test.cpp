@@ -190,7 +190,7 @@ class Stress {
     bench_->region = *region;
   }
 
-  /// Breaks a rail under what is in flight, if it is there. No operation may notice, but for those
+  /// Breaks a rail under what is in flight, if it is there. No operation may notice, except those
   /// whose time was short: what was under way goes by another, or by the same one anew.
   void break_rail() {
     const char* const rail = prng_.below(2) == 0 ? kFirstRail : kSecondRail;
@@ -201,7 +201,7 @@ class Stress {
 
   void kill() {
     rig_->kill(bench_->target);
-    // The death of a local peer is seen by whoever holds the control connection; so is that of one
+    // The death of a local peer is seen by the owner of the control connection; so is that of one
     // with a broken rail, whose puts wait with nothing in flight that would tell.
     if (driver_.starts_with("local") || !whole_) bench_->initiator->close_peer(bench_->peer);
     drain();

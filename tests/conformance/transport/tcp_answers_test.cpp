@@ -69,7 +69,7 @@ TEST_CASE("tcp: an initiator distrusts what answers, and says why it does not co
   }
 }
 
-TEST_CASE("tcp: answers that no target of ours gives end the peer, and are not believed") {
+TEST_CASE("tcp: answers that our targets do not give end the peer, and are not believed") {
   const Listener listener;
   constexpr std::uint64_t kBytes = 32 * kMiB;
   Answer of_another;

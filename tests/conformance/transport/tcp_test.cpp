@@ -1,4 +1,4 @@
-// What is special to the tcp driver: its target faces a network, and peers that do anything.
+// Special to the tcp driver: its target faces a network, and peers that do anything.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -216,7 +216,7 @@ TEST_CASE("tcp: answers that a peer does not take hold little memory, and nobody
   CHECK(another.gets(served.key, served.memory));
 }
 
-TEST_CASE("tcp: what stays half-way for too long is told, and what only rests is not") {
+TEST_CASE("tcp: a connection that stays half-way in a frame is noticed, one at rest is not") {
   std::array<int, 2> ends{};
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) == 0);
   const UniqueFd peer(ends[1]);

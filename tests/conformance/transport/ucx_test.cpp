@@ -1,4 +1,4 @@
-// What is special to the ucx driver: it needs a device, and trusts UCX with bytes of peers.
+// Special to the ucx driver: it needs a device, and trusts UCX with bytes of peers.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -88,7 +88,7 @@ TEST_CASE("ucx: the target's device refuses a range beyond the region, whatever 
   REQUIRE(rig->alive(bench.target));
 }
 
-/// Tries a key. Whoever is refused is told by whom, and of what.
+/// Tries a key. The error says who refused what.
 void check_refused(Bench& bench, const UcxKey& key) {
   transport::RegionGrant grant;
   grant.key = transport::encode_ucx_key(key);
@@ -171,7 +171,7 @@ TEST_CASE("ucx: a closed peer can be connected again, many times, in one process
     const auto peer = bench.initiator->connect(rig->peer(bench.target), in(*rig, 10s));
     if (!peer) FAIL(peer.error().message());
     CHECK(peer->value() != bench.peer.value());
-    // What was of the connection before has not come back with it.
+    // Regions of the connection before have not come back with it.
     CHECK(bench.get(3, {0, 0, 64}).error().code() == Errc::kUnavailable);
     CHECK(bench.put(3, {0, 0, 64}).error().code() == Errc::kUnavailable);
     const auto stale = bench.initiator->attach(bench.peer, rig->grant(bench.exposed));

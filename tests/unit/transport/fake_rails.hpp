@@ -137,7 +137,7 @@ inline Result<void> FakeRail::add(RemoteRegion&, Trial trial, TimePoint) {
   return {};
 }
 
-/// What was asked of the peer by the other way, to be answered by the test.
+/// Requests to the peer by the other way, for the test to answer.
 struct FakeFences {
   struct Asked {
     RailFence fence;

@@ -221,7 +221,7 @@ TEST_CASE("initiator: a rail on which nothing moves is given up where another on
   CHECK(alone.pass(200ms) == Ended{{1, Errc::kDeadline}});
 }
 
-TEST_CASE("initiator: time in which nobody polled is no rail's fault and no operation's") {
+TEST_CASE("initiator: time in which nobody polled costs neither rails nor operations") {
   Bed bed;
   REQUIRE(bed.put(1, 4096, 1s).ok());
   bed.clock.advance(1h);

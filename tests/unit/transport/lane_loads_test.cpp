@@ -21,7 +21,7 @@ std::vector<std::uint32_t> order(const LaneLoads& loads, LaneKind kind) {
 
 using Lanes = std::vector<std::uint32_t>;
 
-/// Of a lane for large operations: the lanes of its kind share the rail.
+/// A lane for large operations shares the rail with the lanes of its kind.
 constexpr std::uint32_t kLargeSilentTicks = LaneLoads::kSilentTicksMax * kTwoRails.large;
 
 /// A clock that goes by ticks.
@@ -97,7 +97,7 @@ TEST_CASE("lane loads: little goes out beside small operations, and much otherwi
   loads.look(now);
   CHECK(loads.room_for_large());
   loads.sign_began(3);
-  CHECK(loads.room_for_large());  // a sign is no operation
+  CHECK(loads.room_for_large());  // a sign does not count as an operation
   loads.began(4, 6 * kMiB);
   CHECK_FALSE(loads.room_for_large());
 }

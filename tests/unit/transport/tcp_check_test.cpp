@@ -1,4 +1,4 @@
-// What stands between a peer and memory over tcp, and the text of addresses and keys.
+// The checks between a peer and memory over tcp, and the text of addresses and keys.
 #include "common/transport/tcp/check.hpp"
 
 #include <catch2/catch.hpp>
@@ -109,7 +109,7 @@ TEST_CASE("tcp check: a removed segment is out of reach, and its number's next o
   CHECK(two.segments.live() == 2);
 }
 
-TEST_CASE("tcp check: frames that no initiator of ours sends are told") {
+TEST_CASE("tcp check: frames that our initiators do not send are recognized") {
   Two two;
   const Request good = Two::request(OpCode::kGet, two.both, 0, 64);
   REQUIRE(two.segments.admit(good).verdict == Verdict::kGranted);

@@ -29,7 +29,7 @@ std::string refusal(const std::string& file) {
   return module.error().context();
 }
 
-TEST_CASE("ucx module: a missing file, and one that is no library, are named with the reason") {
+TEST_CASE("ucx module: a missing file, and one that is not a library, are named with the reason") {
   CHECK(refusal("/nonexistent/driver.so").find("No such file") != std::string::npos);
   CHECK(refusal("/etc/passwd").find("invalid ELF header") != std::string::npos);
   CHECK(refusal("driver.so").find("not an absolute path") != std::string::npos);
