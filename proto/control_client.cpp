@@ -9,9 +9,11 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/base/log.hpp"
 #include "common/base/units.hpp"
 #include "proto/control_connection.hpp"
 
@@ -160,7 +162,30 @@ Result<std::vector<GrantedSegment>> to_segments(Reply& reply, const GrantSpec& s
   return out;
 }
 
+pb::Request release_request(const Session& session, std::span<const SegmentId> segments) {
+  pb::Request request;
+  auto* body = request.mutable_release();
+  put_session(session, body);
+  for (const SegmentId segment : segments) body->add_segment_ids(segment.value());
+  return request;
+}
+
 }  // namespace
+
+/// Releases memory whose caller has given up waiting; without this it would stay until the session
+/// ends. On the I/O thread.
+void ControlClient::release_late(Connection& connection, const Session& session,
+                                 std::span<const SegmentId> segments) {
+  const auto warn = [](const Error& error) {
+    log(LogLevel::kWarning, "memory that was granted after the deadline was not released",
+        {{"reason", error.message()}});
+  };
+  const auto started =
+      connection.start(release_request(session, segments), [warn](const Result<Reply>& released) {
+        if (!released) warn(released.error());
+      });
+  if (!started) warn(started.error());
+}
 
 Result<std::vector<GrantedSegment>> ControlClient::grant(const Session& session,
                                                          const GrantSpec& spec,
@@ -179,7 +204,16 @@ Result<std::vector<GrantedSegment>> ControlClient::grant(const Session& session,
     body->set_driver(part.driver);
     body->set_read_only(part.rights == transport::Rights::kRead);
     if (part.near) body->set_numa_node(part.near->value());
-    auto reply = connection_->call(std::move(request), deadline);
+    auto reply =
+        connection_->call(std::move(request), deadline,
+                          [connection = connection_.get(), session](const Result<Reply>& late) {
+                            if (!late) return;
+                            std::vector<SegmentId> granted;
+                            for (const auto& segment : late->response.grant().segments()) {
+                              granted.emplace_back(segment.segment_id());
+                            }
+                            if (!granted.empty()) release_late(*connection, session, granted);
+                          });
     auto segments = reply ? to_segments(*reply, part) : reply.error();
     if (!segments) {
       std::vector<SegmentId> ids;
@@ -198,12 +232,9 @@ Result<std::vector<GrantedSegment>> ControlClient::grant(const Session& session,
 Result<void> ControlClient::release(const Session& session, const std::vector<SegmentId>& segments,
                                     TimePoint deadline) {
   for (std::size_t at = 0; at < segments.size(); at += kSegmentsPerReleaseMax) {
-    pb::Request request;
-    auto* body = request.mutable_release();
-    put_session(session, body);
-    const std::size_t end = std::min(segments.size(), at + kSegmentsPerReleaseMax);
-    for (std::size_t i = at; i < end; ++i) body->add_segment_ids(segments[i].value());
-    auto reply = connection_->call(std::move(request), deadline);
+    const std::size_t count = std::min(segments.size() - at, kSegmentsPerReleaseMax);
+    auto reply = connection_->call(release_request(session, std::span(segments).subspan(at, count)),
+                                   deadline);
     if (!reply) return reply.error();
   }
   return {};

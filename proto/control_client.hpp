@@ -5,6 +5,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,9 +66,9 @@ class ControlClient {
   [[nodiscard]] Result<void> evict(SessionId session, TimePoint deadline);
 
   /// Grants all or nothing. kExhausted: "needs X, pool has Y on nodes ...". May send several
-  /// requests (segments_per_grant_max()); if one fails, releases what earlier ones granted. After
-  /// kDeadline the daemon may still have granted memory; only close_session() is certain to free
-  /// it.
+  /// requests (segments_per_grant_max()); if one fails, releases what earlier ones granted.
+  /// Memory that is granted after kDeadline is released when the answer arrives, if the connection
+  /// still exists.
   [[nodiscard]] Result<std::vector<GrantedSegment>> grant(const Session& session,
                                                           const GrantSpec& spec,
                                                           TimePoint deadline);
@@ -113,6 +114,8 @@ class ControlClient {
 
  private:
   class Connection;
+  static void release_late(Connection& connection, const Session& session,
+                           std::span<const SegmentId> segments);
   static void free_late(Connection& connection, const Session& session, std::uint64_t extent);
   explicit ControlClient(std::unique_ptr<Connection> connection);
   std::unique_ptr<Connection> connection_;

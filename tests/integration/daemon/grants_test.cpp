@@ -337,6 +337,24 @@ TEST_CASE("daemon: time in which the daemon was stopped does not count against l
   CHECK(client->renew_lease(session, soon()).error().code() == Errc::kNotFound);
 }
 
+TEST_CASE("daemon: memory that is granted after its request's deadline is released again") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const auto client = connect(unix_address(folder));
+  const Session session = open(*client);
+  constexpr std::uint64_t kAll = 32 * kMiB;
+  daemon.send(SIGSTOP);
+  const auto late = client->grant(session, local_grant(kAll),
+                                  SteadyClock().now() + std::chrono::milliseconds(50));
+  daemon.send(SIGCONT);
+  CHECK(late.error().code() == Errc::kDeadline);
+  // The daemon takes requests in their order, so the late one has the whole pool first.
+  CHECK(eventually(within(std::chrono::seconds(5)), [&] {
+    return client->renew_lease(session, soon()).ok() &&
+           client->grant(session, local_grant(kAll), soon()).ok();
+  }));
+}
+
 TEST_CASE("daemon: tcp grants carry keys and no descriptors, also over TCP") {
   const TempFolder folder;
   const DaemonProcess daemon(
