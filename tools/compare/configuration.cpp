@@ -165,15 +165,20 @@ Result<Hardware> Configuration::measure() {
   return hardware;
 }
 
-Result<schedule::Schedule> Configuration::plan(const Hardware& hardware) {
+Result<schedule::Schedule> Configuration::plan(Hardware& hardware) {
+  const bool share = !spec_.ddr_memory.empty() && spec_.ddr_memory.back() == '%';
   analyzer::Options options;
   options.device_budget_bytes = spec_.budget_bytes;
-  auto outcome = analyzer::analyze(*bench_.profile, hardware, options);
-  if (!outcome) return outcome.error().at("analyze");
-  if (const auto* why = std::get_if<analyzer::Infeasible>(&*outcome)) {
-    return infeasible(*why, spec_.budget_bytes);
+  while (true) {
+    auto outcome = analyzer::analyze(*bench_.profile, hardware, options);
+    if (!outcome) return outcome.error().at("analyze");
+    const auto* const why = std::get_if<analyzer::Infeasible>(&*outcome);
+    if (why == nullptr) return std::get<schedule::Schedule>(std::move(outcome).value());
+    const bool grows = share && hardware.local_ddr && why->tier == "local_ddr" &&
+                       why->needs_bytes > hardware.local_ddr->capacity_bytes;
+    if (!grows) return infeasible(*why, spec_.budget_bytes);
+    hardware.local_ddr->capacity_bytes = why->needs_bytes;
   }
-  return std::get<schedule::Schedule>(std::move(outcome).value());
 }
 
 Result<void> Configuration::open_planned() {

@@ -78,7 +78,9 @@ class Configuration {
   [[nodiscard]] Result<void> open_planned();
   [[nodiscard]] Result<void> make_profile();
   [[nodiscard]] Result<Hardware> measure();
-  [[nodiscard]] Result<schedule::Schedule> plan(const Hardware& hardware);
+  /// A share of the DDR that another plan uses may be less than any plan needs: then the hardware's
+  /// local DDR grows to that.
+  [[nodiscard]] Result<schedule::Schedule> plan(Hardware& hardware);
   [[nodiscard]] Result<void> profile_steps_of(Job& job);
 
   ConfigurationSpec spec_;
