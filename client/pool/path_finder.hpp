@@ -52,8 +52,8 @@ class PathFinder {
 
   /// What reach() would choose, for people. Tries `ucx` alone, by a session and a connection that
   /// are ended again: it is the driver that both sides may have while nothing joins them. What does
-  /// not answer until `deadline` does not reach the node. Where the node gives no session, the
-  /// choice is told untried.
+  /// not answer until `deadline` does not reach the node. Where the node gives no session,
+  /// returns the choice untried.
   [[nodiscard]] Result<PathChoice> explain(NodeControl& node, TimePoint deadline);
 
   /// The drivers by which nodes were reached, in no order.

@@ -53,8 +53,10 @@ Result<Longest> find(Console& console, const models::LlamaLike& model, const Har
   if (!resident) return resident.error();
   found.resident_tokens = *resident;
 
+  // Half of it, since a plan of what just fits may not: packing and the supply of inputs cost a
+  // little.
   const auto planned = models::longest_context(
-      model, std::max(shortest, *resident), [&](const Graph& graph) -> Result<bool> {
+      model, std::max(shortest, *resident / 2), [&](const Graph& graph) -> Result<bool> {
         console.progress(hardware.name + ": " + std::to_string(graph.ops.size()) + " ops, " +
                          format_bytes(analyzer::peak_unmanaged_bytes(graph)));
         auto outcome = analyzer::analyze(graph, hardware, {hardware.device_bytes, 64});

@@ -91,11 +91,6 @@ class Decoder {
     add_weights();
   }
 
-  static const char* name_of(Phase phase) {
-    constexpr std::array<const char*, 3> kNames = {"prefill", "decode", "train"};
-    return kNames.at(static_cast<std::size_t>(phase));
-  }
-
   [[nodiscard]] bool too_large() const { return graph_.ops() > kOpsMax; }
 
   void prefill() {
@@ -163,7 +158,10 @@ class Decoder {
     std::uint64_t untouched_bytes;
   };
 
-  [[nodiscard]] const char* phase_name() const { return name_of(m_.phase); }
+  [[nodiscard]] const char* phase_name() const {
+    constexpr std::array<const char*, 3> kNames = {"prefill", "decode", "train"};
+    return kNames.at(static_cast<std::size_t>(m_.phase));
+  }
 
   static std::string at_layer(const Pass& pass, std::size_t layer) {
     return pass.name + " layer " + std::to_string(layer) + " ";
@@ -186,7 +184,7 @@ class Decoder {
       if (m_.experts > 1) made.router = weight(at + "router", m_.hidden * m_.experts + m_.hidden);
       const std::uint64_t norm = made.router ? 0 : m_.hidden;
       for (std::uint64_t expert = 0; expert < m_.experts; ++expert) {
-        const std::string of = m_.experts > 1 ? at + "expert " + std::to_string(expert) + " " : at;
+        const std::string of = expert_name(at, expert);
         const StorageIndex in = weight(of + "gate up", 2 * m_.hidden * m_.feed_forward + norm);
         made.experts.push_back({in, weight(of + "down", m_.feed_forward * m_.hidden)});
       }
@@ -375,8 +373,9 @@ class Decoder {
     return *made;
   }
 
-  /// An op of the backward pass through a matrix product: from `dy` to `dx` and the weight's
-  /// gradient. `updates`: dx has another op's gradient already.
+  /// The op of the backward pass through a matrix product: it makes `dx`, the gradient of the
+  /// product's input, and that of its matrix. `reads` begins with the gradient of its output.
+  /// `updates`: adds to dx, which has another op's gradient already.
   void back(const std::string& name, StorageIndex parameter, double forward_flops, Storages reads,
             StorageIndex dx, bool updates) {
     reads.push_back(parameter);

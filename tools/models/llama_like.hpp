@@ -53,8 +53,9 @@ struct LlamaLike {
 /// The model's graph of one step. An op takes the longer of its FLOPs at `flops_per_s` and the
 /// bytes that it touches at `bytes_per_s`.
 /// @return a graph that check_graph() accepts; kInvalidArgument, naming the option of
-/// `hyperoffload model llama-like`, where a value is zero, does not divide as above or belongs to
-/// another phase; kOutOfRange above 2,000,000 ops or the sizes of check_graph(). Pure.
+/// `hyperoffload model llama-like`, where a value is zero, does not divide as above, belongs to
+/// another phase or asks for more than 4,000,000 KV blocks; kOutOfRange above 2,000,000 ops or the
+/// sizes of check_graph(). Pure.
 [[nodiscard]] Result<Graph> llama_like(LlamaLike model);
 
 }  // namespace ho::models

@@ -12,7 +12,7 @@
 
 namespace ho::client {
 
-/// A node on another machine that gives a session to whoever asks, served at the address "there".
+/// A node on another machine that gives every client a session, served at the address "there".
 class FakeNode final : public NodeControl {
  public:
   explicit FakeNode(std::vector<DriverOffer> offers) {

@@ -165,6 +165,11 @@ TEST_CASE("models: a decoded token reads the weights once and the cache up to it
   // An append writes its token, not its block.
   const double qkv_weights = 4.0 * (64 * (64 + 32) + 64) * 2;
   CHECK(seconds(graph, "", "qkv") == Approx(qkv_weights + 4 * (2 * 64 + 32) * 2));
+
+  // The token before the last reads a block that is not full yet, and not its empty part.
+  model.turn_tokens = 2;
+  const double shorter_cache = 4.0 * 95 * 2 * 16 * 2;
+  CHECK(seconds(graph_of(model), "", "attention") == Approx(cache + shorter_cache + 2 * rows));
 }
 
 TEST_CASE("models: groups take turns, each with a cache of its own") {
