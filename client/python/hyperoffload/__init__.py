@@ -28,7 +28,15 @@ budget, and is slower. The first of each cause is printed with the script's line
 take turns, replan="auto" makes a plan for each. A budget that cannot be met raises MemoryError when
 the second step ends, and names the op that needs more.
 
-Plan without running:
+The same in single steps, to plan once and run often, or to look at a plan first:
+
+    graph = hyperoffload.record(lambda: train_step(batch), model, optimizer)
+    plan = hyperoffload.analyze(graph, device_memory="60%", pool="unix:/run/hyperoffload/control.sock")
+    plan.save("step.plan")      # hyperoffload.Plan.load("step.plan") in later runs
+    with plan.applied(model, optimizer) as run:
+        train()
+
+Record the graph of a step whose parts are not one function:
 
     recorder = hyperoffload.Recorder(model, optimizer)
     for batch in batches[:3]:
@@ -41,7 +49,9 @@ the command `hyperoffload`, where the loader and the path do not find them.
 """
 
 from ._fit import Run, fit
+from ._graph import Graph, record
 from ._library import Error
+from ._plan import Plan, analyze
 from .recorder import Recorder
 
-__all__ = ["Error", "Recorder", "Run", "fit"]
+__all__ = ["Error", "Graph", "Plan", "Recorder", "Run", "analyze", "fit", "record"]

@@ -39,7 +39,7 @@ def _command():
     return command
 
 
-def analyze(graph, budget_bytes, hardware, pool):
+def schedule_of(graph, budget_bytes, hardware, pool):
     """Returns (the schedule's bytes, the report's page) of a graph within `budget_bytes` of device memory.
 
     hardware: path of a hardware file; None: the link to the pool is measured. Raises MemoryError where

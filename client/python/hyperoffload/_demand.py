@@ -30,7 +30,7 @@ class Loose:
         self.reference = StorageWeakRef(storage)
         self.bytes = storage.nbytes()
         self.held = held
-        self.used = 0
+        self.used = -1  # none
         self.stays = False
 
     def storage(self):
@@ -43,8 +43,8 @@ class Loose:
 class Demand:
     """The runtime of a job, and the storages that may leave the device outside a plan.
 
-    limit() gives the bytes that tensors may hold at a time. One thread: the one that calls the job's
-    operators.
+    limit() gives the bytes that tensors may hold at a time; without a pool it is infinite. One thread:
+    the one that calls the job's operators.
     """
 
     def __init__(self, pool, meter, limit):
@@ -62,7 +62,7 @@ class Demand:
         self._free = {}  # bytes -> of them, those whose storages are gone
         self._call = 0
         self.took_ns = 0  # the last call without its transfers
-        self.runtime = _library.Runtime(pool, self._take, self._drop)
+        self.runtime = None if pool is None else _library.Runtime(pool, self._take, self._drop)
 
     # The library's callbacks, inside its calls on this thread. They must not raise.
 

@@ -1,58 +1,32 @@
 """`fit`: an unmodified training script under a memory budget."""
 
 import contextlib
-import functools
 import json
-import os
 import pathlib
 import statistics
 import time
-import types
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _library
-from ._analyze import analyze, budget_of
-from ._demand import BYTES_MIN, Demand
+from ._analyze import budget_of
+from ._demand import Demand
+from ._graph import Graph, StepRecorder, show_model, storages_by_name
+from ._hooks import Mode, replace
 from ._meter import Meter
-from ._replay import Call, Part, Replay, State
+from ._plan import plan_of
+from ._replay import Replay, State
 from ._step import bytes_of, storage_of, tensors_of
-from .recorder import Recorder
 
-# What the script holds for at most so many calls after its last use counts until then. What it holds
-# for longer leaves when memory is needed.
-_HELD_CALLS = 32
 # Methods of tensors that read memory without an operator; numpy(), deepcopy and pickle have one.
 _READERS = ("tolist",)
 # Steps that are recorded: the first makes the optimizer's states, the second is as all later ones.
 _RECORDED = 2
 
 
-class _Recorder(Recorder):
-    """Records steps within the limit, and keeps the storages that a step begins with."""
-
-    def __init__(self, model, optimizer, demand):
-        super().__init__(model, optimizer)
-        self._demand = demand
-        self._bytes_of = demand.meter.plain_bytes_of
-        self.present = {}
-        self.lingering = set()
-
-    def call(self, function, args, kwargs):
-        if self._demand.paused:  # not of the step
-            return self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
-        self._step.note_ended()
-        return super().call(function, args, kwargs)
-
-    def _run(self, function, args, kwargs):
-        result = self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
-        return result, self._demand.took_ns
-
+class _Recorder(StepRecorder):
     def _step_ended(self, step):
-        self.present = step.present()
-        step.note_ended()
-        self.lingering = step.alive() | step.hold_until_ended(_HELD_CALLS)
+        super()._step_ended(step)
         # Other storages that outlive the step, as frozen weights, may leave, too.
         for number, memory in self.present.items():
             storage = step.storages[number]
@@ -62,41 +36,10 @@ class _Recorder(Recorder):
         self._demand.fixed.restart()
 
 
-class _Mode(TorchDispatchMode):
-    """Brings each call below autograd to `call(function, args, kwargs)`."""
-
-    def __init__(self):
-        super().__init__()
-        self.call = None
-        self._process = os.getpid()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        # A composite operator has no schema; its parts come here too. A DataLoader's worker that was
-        # forked has this mode, but not the plan.
-        if not hasattr(function, "_schema") or os.getpid() != self._process:
-            return function(*args, **(kwargs or {}))
-        if function is torch.ops.aten.detach.default and isinstance(args[0], (int, float)):
-            # Hooks of saved tensors: PyTorch 1.13 hands over a number where a tensor holds one.
-            return torch.tensor(args[0], dtype=torch.float64)
-        return self.call(function, args, kwargs or {})
-
-
-def _movable(present, demand):
-    """Tells which storages a plan may move: those whose memory PyTorch can free and allocate again."""
-    def keep(storage):
-        if storage.kind == "INPUT" or storage.resized or storage.bytes < BYTES_MIN:
-            return False
-        if not storage.begins_before:
-            return True
-        memory = present.get(storage.number)
-        return memory is not None and demand.can_leave(memory)
-    return keep
-
-
 class Run:
     """What `fit` returns: a context manager, and what its steps did."""
 
-    def __init__(self, model, optimizer, budget, pool, replan, hardware):
+    def __init__(self, model, optimizer, budget, pool, replan, hardware, plan=None):
         self._model = model
         self._optimizer = optimizer
         self._budget = budget
@@ -106,7 +49,7 @@ class Run:
         self._stack = contextlib.ExitStack()
         self._meter = Meter()
         self._demand = None
-        self._mode = _Mode()
+        self._mode = Mode()
         self._recorder = None
         self._is_recording = False
         self._replay = None
@@ -114,11 +57,11 @@ class Run:
         self._shapes = None  # those of the step that is recorded
         self._seen = set()  # shapes of which a step has departed
         self._pool = None
-        self._report = None
-        self._plain_bytes = 0
+        self._plan_given = plan
+        self._page = None if plan is None else plan.page  # the analyzer's
+        self._plain_bytes = 0 if plan is None else plan.graph.plain_bytes
         self._peak_bytes = None  # None: the run has not ended
         self._fixed_bytes = 0  # most bytes at a time of what cannot leave
-        self._graph = None
         self._steps = 0
         self._planned = 0
         self._departures = {}
@@ -133,34 +76,27 @@ class Run:
             self._demand = Demand(self._pool, self._meter, self._limit)
             stack.push(self._end)
             self._show_model()
-            self._replace(stack, self._optimizer, "step", self._after_step)
-            self._replace(stack, torch, "save", self._while_paused)
+            replace(stack, self._optimizer, "step", self._after_step)
+            replace(stack, torch, "save", self._while_paused)
             for method in _READERS:
-                self._replace(stack, torch.Tensor, method, self._with_values)
-            if self._replan == "never":
-                self._mode.call = self._on_demand
-            else:
+                replace(stack, torch.Tensor, method, self._with_values)
+            self._mode.call = self._on_demand
+            if self._plan_given is not None:
+                self._apply()
+            elif self._replan != "never":
                 self._recorder = _Recorder(self._model, self._optimizer, self._demand)
                 self._record()
-            self._mode.__enter__()
+            stack.enter_context(self._mode)
             self._ended_at = time.perf_counter()
             self._stack = stack.pop_all()
         return self
 
     def _show_model(self):
         """What exists already may leave, and does at once what is too much."""
-        trained = 0
-        for parameter in self._model.parameters():
-            trained += bytes_of(parameter) if parameter.requires_grad else 0
-        states = [value for state in self._optimizer.state.values() if isinstance(state, dict)
-                  for value in state.values()]
-        gradients = [parameter.grad for parameter in self._model.parameters()]
-        for tensor in (*self._model.parameters(), *self._model.buffers(), *gradients, *states):
-            storage = storage_of(tensor) if isinstance(tensor, torch.Tensor) else None
-            if storage is not None and tensor.device.type == "cpu":
-                self._demand.add(storage)
+        show_model(self._model, self._optimizer, self._demand)
         # Each step holds at least the parameters and their gradients.
-        self._plain_bytes = self._meter.bytes + trained
+        self._plain_bytes = max(self._plain_bytes, self._meter.bytes + sum(
+            bytes_of(each) for each in self._model.parameters() if each.requires_grad))
         self._demand.room(0)
         self._meter.restart()
 
@@ -174,8 +110,6 @@ class Run:
         return self._stack.__exit__(kind, error, trace)
 
     def _end(self, kind, error, trace):
-        if self._mode.call is not None:
-            self._mode.__exit__(kind, error, trace)
         if self._is_recording:
             self._recorder.end(False)
         self._peak_bytes = self._meter.peak  # the end brings everything back
@@ -185,31 +119,6 @@ class Run:
 
     def _on_demand(self, function, args, kwargs):
         return self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
-
-    @staticmethod
-    def _replace(stack, owner, attribute, around):
-        """Calls `around(original, ...)` in place of a function until the run ends."""
-        original = getattr(owner, attribute)
-        had_own = attribute in vars(owner)
-
-        # A wrapper keeps the function's attributes, and a method stays one: schedulers look at both.
-        @functools.wraps(original)
-        def function(*args, **kwargs):
-            return around(original, *args, **kwargs)
-
-        @functools.wraps(original)
-        def method(_, *args, **kwargs):
-            return around(original, *args, **kwargs)
-
-        def restore():
-            if had_own:
-                setattr(owner, attribute, original)
-            else:
-                delattr(owner, attribute)
-
-        is_method = isinstance(owner, torch.optim.Optimizer)
-        setattr(owner, attribute, types.MethodType(method, owner) if is_method else function)
-        stack.callback(restore)
 
     # The end of each step.
 
@@ -221,6 +130,8 @@ class Run:
             self._planned += 1
             self._stall_s.append(self._replay.counters().last_step_stall_ns / 1e9)
         self._steps += 1
+        if self._plan_given is not None and self._replay is None:
+            self._apply()
         now = time.perf_counter()
         if self._steps > _RECORDED:
             self._step_s.append(now - self._ended_at)
@@ -288,46 +199,33 @@ class Run:
 
     def _plan(self, recorder):
         """Makes a plan of the recorded step, and a replay of it."""
-        present = recorder.present
-        graph = recorder.graph(_movable(present, self._demand))
-        self._graph = graph
-        step = recorder.last_step()
-        # What the plan does not know stays on the device all the time.
-        if self._limit() <= self._fixed_bytes:
-            raise MemoryError(
-                f"the budget of {self._limit()} bytes is below what cannot leave the device")
-        schedule, self._report = analyze(graph, self._limit() - self._fixed_bytes, self._hardware,
-                                         self._pool)
-        managed = {storage.number: (int(entry["bytes"]), entry["id"], entry["persistent"])
-                   for storage, entry in recorder.kept(graph)}
-        last = {}
-        for op in step.ops:
-            for storage in op.reads + op.writes if op.place is not None else ():
-                last[storage.number] = op.place
-        calls = [Call(call.function, call.grad, self._managed(call.inputs, managed), call.shapes,
-                      [self._part_of(op, outputs, managed, last) for op, outputs in call.parts])
-                 for call in step.calls]
-        kept = {number: present[number] for number, (_, _, persistent) in managed.items()
-                if persistent}
-        return Replay(self._demand, schedule, calls, managed, kept, recorder.lingering,
-                      self._depart, self._reshaped)
+        graph = Graph(recorder, self._demand, self._fixed_bytes, self._plain_bytes)
+        plan = plan_of(graph, self._limit(), self._hardware, self._pool)
+        self._page = plan.page
+        present = {number: recorder.present[number] for number, each in graph.managed.items()
+                   if each.persistent}
+        return self._replay_of(plan, present)
 
-    @staticmethod
-    def _managed(numbers, managed):
-        return tuple(number if number in managed else None for number in numbers)
+    def _replay_of(self, plan, present):
+        return Replay(self._demand, plan, present, self._depart, self._reshaped)
 
-    @classmethod
-    def _part_of(cls, op, outputs, managed, last):
-        outputs = cls._managed(outputs, managed)
-        others = op is not None and any(s.begins_before and s.number not in managed
-                                        for s in op.writes)
-        if op is None or op.place is None:
-            return Part(None, outputs, (), (), others)
-        writes = [s.number for s in op.writes if s.number in managed]
-        used = dict.fromkeys(s.number for s in op.reads + op.writes)
-        ends = [number for number in used if number in managed and not managed[number][2]
-                and last[number] == op.place]
-        return Part(op.place, outputs, writes, ends, others)
+    def _apply(self):
+        """Begins to run under the plan that was given, if what it moves exists by now. Else the first
+        step runs on demand, which makes the optimizer's states."""
+        named = storages_by_name(self._model, self._optimizer)
+        present = {number: named.get(each.name) for number, each in self._plan_given.graph.managed.items()
+                   if each.persistent}
+        for number, storage in present.items():
+            each = self._plan_given.graph.managed[number]
+            size = None if storage is None else self._meter.plain_bytes_of(storage)
+            if size == each.bytes:
+                continue
+            if size is None and self._steps == 0:
+                return
+            has = "does not exist" if size is None else f"has {size} bytes"
+            raise ValueError(f"the plan moves {each.name} of {each.bytes} bytes, which {has}: apply it "
+                             "to the model and optimizer that were recorded")
+        self._use(self._replay_of(self._plan_given, present))
 
     def _depart(self, cause):
         if cause not in self._departures:
@@ -400,9 +298,9 @@ class Run:
 
     def report(self, path):
         """Writes the analyzer's page about the plan. Raises RuntimeError before there is a plan."""
-        if self._report is None:
+        if self._page is None:
             raise RuntimeError(f"there is no plan before {_RECORDED} steps have run")
-        pathlib.Path(path).write_text(self._report, encoding="utf-8")
+        pathlib.Path(path).write_text(self._page, encoding="utf-8")
 
     def trace(self, path):
         """Writes what the last step did, for chrome://tracing and Perfetto.
@@ -415,7 +313,7 @@ class Run:
             raise RuntimeError("no step has run under the plan since it was left")
         ops, transfers = timeline
         events = []
-        for row, spans, names in ((0, ops, [op["name"] for op in self._graph["ops"]]),
+        for row, spans, names in ((0, ops, [op["name"] for op in self._replay.graph.movable["ops"]]),
                                   (1, transfers, [f"transfer {i}" for i in range(len(transfers))])):
             events += [{"ph": "X", "pid": 0, "tid": row, "name": name, "ts": span.start_ns / 1e3,
                         "dur": (span.end_ns - span.start_ns) / 1e3,

@@ -31,31 +31,6 @@ class State(enum.Enum):
     DEPARTED = "departed"
 
 
-class Part:
-    """What the plan knows of a call, or of one index of a call on lists.
-
-    place: its position in the plan; None: the plan has none. outputs: numbers of the storages of the
-    tensors that it returns. writes: numbers of managed storages that it writes. ends: numbers of those
-    that nothing in the step needs afterwards. others: whether it writes storages that are not managed.
-    """
-
-    def __init__(self, place, outputs, writes, ends, others):
-        self.place, self.outputs, self.writes, self.ends = place, outputs, writes, ends
-        self.others = others
-
-
-class Call:
-    """A call of the recorded step. grad: whether gradients were enabled, which evaluation disables."""
-
-    def __init__(self, function, grad, inputs, shapes, parts):
-        self.function, self.grad, self.inputs, self.parts = function, grad, inputs, parts
-        self.shapes = shapes
-
-    def is_plain(self):
-        """It is nothing to the plan, so that it can be between steps as well."""
-        return all(part.place is None and part.outputs.count(None) == len(part.outputs) for part in self.parts)
-
-
 class _Other(Exception):
     """A call returned other storages than in the recorded step."""
 
@@ -72,21 +47,21 @@ def _where():
 
 
 class Replay:
-    """Runs steps under `plan`. One thread: the one that calls the job's operators.
+    """Runs steps under a plan (_plan.Plan). One thread: the one that calls the job's operators.
 
-    calls: of the recorded step. storages: number -> (bytes, id in the graph, persistent), of those that
-    the plan moves. present: number -> untyped storage, of those that exist already. lingering: numbers
-    of those that the script holds longer than the plan needs them. departed(cause) is called when a
-    step departs, reshaped(shapes) when one begins whose first call takes other shapes: it returns
-    what runs the step's calls instead, or None.
+    present: number -> untyped storage, of those that exist between steps and that the plan moves.
+    departed(cause) is called when a step departs, reshaped(shapes) when one begins whose first call
+    takes other shapes: it returns what runs the step's calls instead, or None.
     """
 
-    def __init__(self, demand, schedule, calls, storages, present, lingering, departed, reshaped):
+    def __init__(self, demand, plan, present, departed, reshaped):
         self.state = State.BETWEEN
+        self.graph = plan.graph
+        calls, managed = plan.graph.calls, plan.graph.managed
         # A step is recorded from the end of the last one: what logs the loss comes first.
         first = next(i for i, call in enumerate(calls) if not call.is_plain())
         self._calls = calls[first:]
-        self._bytes = {number: size for number, (size, _, _) in storages.items()}
+        self._bytes = {number: each.bytes for number, each in managed.items()}
         self._demand = demand
         self._meter = demand.meter
         self._departed = departed
@@ -96,7 +71,7 @@ class Replay:
         self._left = {}  # number -> weak reference, of a step that departed
         self._number = {storage._cdata: number for number, storage in present.items()}
         self._persistent = set(present)
-        self._lingering = lingering
+        self._lingering = plan.graph.lingering
         self._more = True  # there may be what no plan needs, and could leave
         # The most bytes that one call has added: so much has to be free before one.
         self._head = max(sum(self._bytes[number] for number in part.writes)
@@ -105,9 +80,8 @@ class Replay:
         self._op = None  # (part that runs, numbers of storages made for it), until its after()
         self._last_timeline = None  # timeline() when the replay was closed
         self._runtime = demand.runtime
-        self._plan = _library.Plan(self._runtime, schedule)
-        self._held = {number: self._plan.storage_of(graph_id)
-                      for number, (_, graph_id, _) in storages.items()}
+        self._plan = _library.Plan(self._runtime, plan.schedule)
+        self._held = {number: self._plan.storage_of(each.id) for number, each in managed.items()}
         self._reserved = frozenset(self._held.values())
         # A persistent storage of an earlier plan may be another object now.
         self.displaces = False

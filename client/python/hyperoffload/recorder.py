@@ -16,15 +16,14 @@ calls. Works with PyTorch 1.13 and 2.x. It does not see calls inside a compiled 
 
 import functools
 import json
-import os
 import statistics
 import time
 import types
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ._hooks import Mode
 from ._step import (ON_LISTS, Call, Op, Operand, Step, arguments_of, bytes_of, namespace_of, shapes_of,
                     storage_of, tensors_in, tensors_of, written_names)
 
@@ -58,15 +57,6 @@ def _is_random(function, name):
     return tagged or any(word in name for word in _RANDOM)
 
 
-class _Mode(TorchDispatchMode):
-    def __init__(self, recorder):
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        return self._recorder.call(function, args, kwargs or {})
-
-
 class Recorder:
     """Records the steps that run while it is entered.
 
@@ -83,7 +73,6 @@ class Recorder:
         self._phase = "forward"
         self._mode = None
         self._restore = []
-        self._process = os.getpid()
         self._modules = []  # names of the modules whose forward() runs
         self._hooks = []
         self._in_optimizer = False
@@ -97,7 +86,7 @@ class Recorder:
 
     def __enter__(self):
         self.begin()
-        self._mode = _Mode(self)
+        self._mode = Mode(self.call)
         self._mode.__enter__()
         return self
 
@@ -241,9 +230,6 @@ class Recorder:
 
     def call(self, function, args, kwargs):
         """Runs a call below autograd, and records it."""
-        # The parts of a composite operator come here too. A forked worker records nothing.
-        if not hasattr(function, "_schema") or os.getpid() != self._process:
-            return function(*args, **kwargs)
         events = None
         if self._device.type == "cuda":
             events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]

@@ -1,0 +1,278 @@
+"""A recorded step, as a graph for the analyzer and as the calls that a replay follows; `record`."""
+
+import contextlib
+import gc
+import json
+
+import torch
+
+from ._demand import BYTES_MIN, Demand
+from ._hooks import Mode, replace
+from ._meter import Meter
+from ._step import bytes_of, storage_of, tensors_of
+from .recorder import Recorder
+
+# What the script holds for at most so many calls after its last use counts until then. What it holds
+# for longer leaves when memory is needed.
+_HELD_CALLS = 32
+
+
+class Part:
+    """What the plan knows of a call, or of one index of a call on lists.
+
+    place: its position in the plan; None: the plan has none. outputs: numbers of the storages of the
+    tensors that it returns. writes: numbers of managed storages that it writes. ends: numbers of those
+    that nothing in the step needs afterwards. others: whether it writes storages that are not managed.
+    """
+
+    def __init__(self, place, outputs, writes, ends, others):
+        self.place, self.outputs, self.writes, self.ends = place, outputs, writes, ends
+        self.others = others
+
+
+class Call:
+    """A call of the recorded step. grad: whether gradients were enabled, which evaluation disables.
+    inputs: numbers of the managed storages that it takes, None for others. shapes: shapes_of() them."""
+
+    def __init__(self, function, grad, inputs, shapes, parts):
+        self.function, self.grad, self.inputs, self.parts = function, grad, inputs, parts
+        self.shapes = shapes
+
+    def is_plain(self):
+        """It is nothing to the plan, so that it can be between steps as well."""
+        return all(part.place is None and part.outputs.count(None) == len(part.outputs) for part in self.parts)
+
+
+class Managed:
+    """A storage that the plan may move: its bytes, its id and name in the graph; persistent: it exists
+    between steps."""
+
+    def __init__(self, size, graph_id, name, persistent):
+        self.bytes, self.id, self.name, self.persistent = size, graph_id, name, persistent
+
+
+class StepRecorder(Recorder):
+    """Records steps of a job whose tensors `demand` keeps within its limit, and keeps the storages that
+    a step begins with."""
+
+    def __init__(self, model, optimizer, demand):
+        super().__init__(model, optimizer)
+        self._demand = demand
+        self._bytes_of = demand.meter.plain_bytes_of
+        self.present = {}
+        self.lingering = set()
+
+    def call(self, function, args, kwargs):
+        if self._demand.paused:  # not of the step
+            return self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
+        self._step.note_ended()
+        return super().call(function, args, kwargs)
+
+    def _run(self, function, args, kwargs):
+        result = self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
+        return result, self._demand.took_ns
+
+    def _step_ended(self, step):
+        self.present = step.present()
+        step.note_ended()
+        self.lingering = step.alive() | step.hold_until_ended(_HELD_CALLS)
+
+
+def show_model(model, optimizer, demand):
+    """Tells `demand` what exists of a model and its optimizer: it may leave."""
+    states = [value for state in optimizer.state.values() if isinstance(state, dict)
+              for value in state.values()] if optimizer is not None else []
+    gradients = [parameter.grad for parameter in model.parameters()]
+    for tensor in (*model.parameters(), *model.buffers(), *gradients, *states):
+        storage = storage_of(tensor) if isinstance(tensor, torch.Tensor) else None
+        if storage is not None and tensor.device.type == "cpu":
+            demand.add(storage)
+
+
+def storages_by_name(model, optimizer):
+    """Name in a graph -> untyped storage, of what a model and its optimizer have between steps."""
+    found = {}
+
+    def add(name, tensor):
+        storage = storage_of(tensor) if isinstance(tensor, torch.Tensor) else None
+        if storage is not None:
+            found[name] = storage
+
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        add(name, tensor)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    for parameter, name in names.items():
+        add(name + ".grad", parameter.grad)
+    for number, (parameter, state) in enumerate(optimizer.state.items()):
+        for key, value in state.items() if isinstance(state, dict) else ():
+            add(f"{names.get(parameter, f'parameter{number}')}.{key}", value)
+    return found
+
+
+class Graph:
+    """A step of a training loop, as record() returns it.
+
+    fixed_bytes: the most bytes at a time of tensors that cannot leave. plain_bytes: the most of all
+    tensors at a time, if none leaves. whole: the step in the JSON mapping of graph.proto. movable: the
+    same without what cannot leave; plans are made of it. calls, managed (number -> Managed), lingering:
+    what a replay follows.
+    """
+
+    def __init__(self, recorder, demand, fixed_bytes, plain_bytes, whole=None):
+        self.whole = whole
+        self.fixed_bytes, self.plain_bytes = fixed_bytes, plain_bytes
+        self.movable = recorder.graph(_movable(recorder.present, demand))
+        self.managed = {storage.number: Managed(int(entry["bytes"]), entry["id"], entry["name"],
+                                                entry["persistent"])
+                        for storage, entry in recorder.kept(self.movable)}
+        self.lingering = recorder.lingering
+        step = recorder.last_step()
+        last = {}
+        for op in step.ops:
+            for storage in op.reads + op.writes if op.place is not None else ():
+                last[storage.number] = op.place
+        self.calls = [Call(call.function, call.grad, self._numbers(call.inputs), call.shapes,
+                           [self._part_of(op, outputs, last) for op, outputs in call.parts])
+                      for call in step.calls]
+
+    def _numbers(self, numbers):
+        return tuple(number if number in self.managed else None for number in numbers)
+
+    def _part_of(self, op, outputs, last):
+        outputs = self._numbers(outputs)
+        others = op is not None and any(s.begins_before and s.number not in self.managed
+                                        for s in op.writes)
+        if op is None or op.place is None:
+            return Part(None, outputs, (), (), others)
+        writes = [s.number for s in op.writes if s.number in self.managed]
+        used = dict.fromkeys(s.number for s in op.reads + op.writes)
+        ends = [number for number in used if number in self.managed
+                and not self.managed[number].persistent and last[number] == op.place]
+        return Part(op.place, outputs, writes, ends, others)
+
+    @property
+    def ops(self):
+        """The ops, in program order, as entries of graph.proto's JSON mapping."""
+        return self.whole["ops"]
+
+    @property
+    def storages(self):
+        """The storages, as entries of graph.proto's JSON mapping."""
+        return self.whole["storages"]
+
+    def write(self, path):
+        """Writes the graph as a .json file for the command `hyperoffload analyze`."""
+        with open(path, "w", encoding="utf-8") as out:
+            json.dump(self.whole, out)
+
+    def __repr__(self):
+        return (f"<Graph of {len(self.ops)} ops and {len(self.storages)} storages, "
+                f"{self.plain_bytes / 2**20:.1f} MiB>")
+
+
+def _movable(present, demand):
+    """Tells which storages a plan may move: those whose memory PyTorch can free and allocate again."""
+    def keep(storage):
+        if storage.kind == "INPUT" or storage.resized or storage.bytes < BYTES_MIN:
+            return False
+        if not storage.begins_before:
+            return True
+        memory = present.get(storage.number)
+        return memory is not None and demand.can_leave(memory)
+    return keep
+
+
+def _model_of(step):
+    """Runs a step, and returns the outermost module with parameters that it calls."""
+    inside, outermost = [0], []
+
+    def begins(module, _):
+        if inside[0] == 0 and module not in outermost and next(module.parameters(), None) is not None:
+            outermost.append(module)
+        inside[0] += 1
+
+    def ends(*_):
+        inside[0] = max(0, inside[0] - 1)
+
+    hooks = torch.nn.modules.module
+    handles = [hooks.register_module_forward_pre_hook(begins),
+               hooks.register_module_forward_hook(ends)]
+    try:
+        step()
+    finally:
+        for handle in handles:
+            handle.remove()
+    if len(outermost) != 1:
+        raise ValueError(f"the step calls {len(outermost)} models; name the one to plan for: "
+                         "record(step, model, optimizer)")
+    return outermost[0]
+
+
+def _optimizer_of(model):
+    """The optimizer of a model's parameters; None where there is none."""
+    ours = {id(parameter) for parameter in model.parameters()}
+    found = [each for each in gc.get_objects() if isinstance(each, torch.optim.Optimizer)
+             and any(id(parameter) in ours for group in each.param_groups
+                     for parameter in group["params"])]
+    if len(found) > 1:
+        raise ValueError(f"{len(found)} optimizers have the model's parameters; name the one of the "
+                         "step: record(step, model, optimizer)")
+    return found[0] if found else None
+
+
+def record(step, model=None, optimizer=None, *, steps=3):
+    """Runs a training step a few times, and returns the last one as a Graph.
+
+        graph = hyperoffload.record(lambda: train_step(batch), model, optimizer)
+        plan = hyperoffload.analyze(graph, device_memory="60%", pool="unix:/run/hyperoffload/control.sock")
+        with plan.applied(model, optimizer):
+            train()
+
+    step: a function without arguments that runs one whole step, to the end of optimizer.step(). It does
+    train: use a batch of the real shape. model: the torch.nn.Module on the CPU whose step it is;
+    optimizer: its torch.optim.Optimizer. Without model, the one that the step calls; without optimizer,
+    the one that has its parameters. steps: how often `step` runs, 2 or more: the first makes the
+    optimizer's states, durations are medians of the others.
+
+    The step runs plainly: it needs the memory that it needs without a plan. A job that does not fit
+    records within its budget under fit(). Raises ValueError where model or optimizer are not clear.
+    """
+    if steps < 2:
+        raise ValueError(f"steps is {steps}; 2 or more are needed: the first makes the optimizer's states")
+    if model is None:
+        model = _model_of(step)
+        steps -= 1
+    if optimizer is None:
+        optimizer = _optimizer_of(model)
+    meter = Meter()
+    demand = Demand(None, meter, lambda: float("inf"))
+    recorder = StepRecorder(model, optimizer, demand)
+
+    def begin():
+        show_model(model, optimizer, demand)
+        meter.restart()
+        demand.fixed.restart()
+        recorder.begin()
+
+    def end(original=lambda: None, *args, **kwargs):
+        """The step has ended; what comes until the next one, as logging, is of the next."""
+        result = original(*args, **kwargs)
+        recorder.end(True)
+        peaks.append((demand.fixed.peak, meter.plain_peak))
+        begin()
+        return result
+
+    peaks = []
+    with contextlib.ExitStack() as stack:
+        if optimizer is not None:
+            replace(stack, optimizer, "step", end)
+        begin()
+        stack.callback(recorder.end, False)
+        with Mode(recorder.call):
+            for _ in range(steps):
+                step()
+                if optimizer is None:
+                    end()
+    if not peaks:
+        raise ValueError("the step does not call the optimizer's step()")
+    return Graph(recorder, demand, *peaks[-1], recorder.graph())

@@ -1,0 +1,133 @@
+"""A plan of a recorded step: made by `analyze`, run by `fit` and `Plan.applied`, kept in a file."""
+
+import base64
+import json
+
+import torch
+
+from . import _library
+from ._analyze import budget_of, schedule_of
+from ._graph import Call, Graph, Managed, Part
+
+_VERSION = 1
+
+
+class Plan:
+    """When the tensors of a step come and go, so that it fits a budget.
+
+    budget_bytes: of all tensors at a time. schedule: the bytes of a .hos file, for `hyperoffload verify`
+    and `explain`. page: the analyzer's report, as HTML. graph: the Graph that it is of; that of a plan
+    from a file has only what can move.
+    """
+
+    def __init__(self, graph, budget_bytes, schedule, page, pool=None):
+        self.graph, self.budget_bytes = graph, budget_bytes
+        self.schedule, self.page = schedule, page
+        self._pool = pool
+
+    def applied(self, model, optimizer, *, pool=None):
+        """Runs the training steps of a `with` block under the plan; returns a Run as fit() does.
+
+            with plan.applied(model, optimizer) as run:
+                train()                     # unmodified; a step ends with optimizer.step()
+
+        model, optimizer: those that were recorded, or others with the same names and sizes, as in a
+        later run of the script. Until the optimizer has its states, after its first step, steps run on
+        demand, within the budget. pool: control addresses of the daemons; None: those of analyze().
+        Raises ValueError where the plan moves something that model and optimizer do not have, and
+        Error where the pool fails.
+        """
+        from ._fit import Run  # it needs this module
+
+        pool = pool or self._pool
+        if pool is None:
+            raise ValueError("no pool is named: applied(model, optimizer, pool=ADDRESS)")
+        return Run(model, optimizer, lambda _: self.budget_bytes, pool, "once", None, self)
+
+    def save(self, path):
+        """Writes the plan to a file, for load() in a later run of the same script."""
+        graph = self.graph
+        text = {"version": _VERSION, "budgetBytes": self.budget_bytes, "pool": self._pool,
+                "schedule": base64.b64encode(self.schedule).decode(), "page": self.page,
+                "fixedBytes": graph.fixed_bytes, "plainBytes": graph.plain_bytes,
+                "graph": graph.movable,
+                "lingering": sorted(graph.lingering),
+                "managed": {number: vars(each) for number, each in graph.managed.items()},
+                "calls": [[str(call.function), call.grad, call.inputs,
+                           [[list(shape), str(dtype).split(".")[-1]] for shape, dtype in call.shapes],
+                           [list(vars(part).values()) for part in call.parts]]
+                          for call in graph.calls]}
+        with open(path, "w", encoding="utf-8") as out:
+            json.dump(text, out)
+
+    @staticmethod
+    def load(path):
+        """Reads a plan that save() wrote. Raises ValueError if the file is not one."""
+        with open(path, encoding="utf-8") as file:
+            try:
+                text = json.load(file)
+                if text["version"] != _VERSION:
+                    raise ValueError(f"{path} is a plan of version {text['version']}; this package "
+                                     f"reads version {_VERSION}: make the plan again")
+                return Plan(_saved_graph(text), text["budgetBytes"],
+                            base64.b64decode(text["schedule"]), text["page"], text["pool"])
+            except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+                raise ValueError(f"{path} is not a plan: {error!r}") from error
+
+    def __repr__(self):
+        return (f"<Plan of {len(self.graph.calls)} calls within {self.budget_bytes / 2**20:.1f} of "
+                f"{self.graph.plain_bytes / 2**20:.1f} MiB>")
+
+
+def _saved_graph(text):
+    """What a run needs of a graph whose plan was saved."""
+    graph = Graph.__new__(Graph)
+    graph.fixed_bytes, graph.plain_bytes = text["fixedBytes"], text["plainBytes"]
+    graph.movable = graph.whole = text["graph"]
+    graph.lingering = set(text["lingering"])
+    graph.managed = {int(number): Managed(each["bytes"], each["id"], each["name"], each["persistent"])
+                     for number, each in text["managed"].items()}
+    graph.calls = [Call(_function_of(name), grad, tuple(inputs),
+                        tuple((torch.Size(shape), getattr(torch, dtype)) for shape, dtype in shapes),
+                        [Part(place, tuple(outputs), writes, ends, others)
+                         for place, outputs, writes, ends, others in parts])
+                   for name, grad, inputs, shapes, parts in text["calls"]]
+    return graph
+
+
+def _function_of(name):
+    """An operator by its name, as "aten.add.Tensor"."""
+    namespace, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+def plan_of(graph, budget_bytes, hardware, pool, address=None):
+    """The plan of a Graph within `budget_bytes`; see analyze(). pool: a _library.Pool, or None."""
+    # What the plan does not know stays on the device all the time.
+    if budget_bytes <= graph.fixed_bytes:
+        raise MemoryError(f"the budget of {budget_bytes} bytes is below the {graph.fixed_bytes} bytes "
+                          "of what cannot leave the device")
+    schedule, page = schedule_of(graph.movable, budget_bytes - graph.fixed_bytes, hardware, pool)
+    return Plan(graph, budget_bytes, schedule, page, address)
+
+
+def analyze(graph, *, device_memory, pool=None, hardware=None):
+    """Plans a step that record() returned, and returns a Plan.
+
+    device_memory: "60%" of what the step holds plainly, "2GiB", or bytes. pool: control addresses of
+    the daemons, comma-separated, whose link is measured. hardware: path of a hardware file instead,
+    such as `hyperoffload bench profile` writes; then no pool is needed to plan.
+
+    Raises MemoryError where the budget cannot be met, naming the op, ValueError for bad arguments, and
+    Error where the pool fails.
+    """
+    budget = budget_of(device_memory)(graph.plain_bytes)
+    if hardware is not None:
+        return plan_of(graph, budget, hardware, None, pool)
+    if pool is None:
+        raise ValueError("name a pool, whose link is measured, or a hardware file")
+    connection = _library.Pool(pool, "pytorch-plan")
+    try:
+        return plan_of(graph, budget, None, connection, pool)
+    finally:
+        connection.close()

@@ -1,0 +1,167 @@
+"""Records a step, plans it, and trains under the plan, with a real daemon; compares with the plain run.
+
+Usage: see support.py.
+"""
+
+import json
+import subprocess
+import unittest
+
+import support  # first: it finds PyTorch and the package
+import torch
+
+import hyperoffload
+
+ROWS, WIDTH = 64, 128
+
+
+class Script:
+    """A training script. `step` is one step of it; `losses` are those so far."""
+
+    def __init__(self, width=WIDTH):
+        torch.manual_seed(3)
+        layers = [torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(),
+                                      torch.nn.Dropout(0.1)) for _ in range(6)]
+        self.model = torch.nn.Sequential(*layers)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.width = width
+        self.losses = []
+
+    def step(self):
+        loss = self.model(torch.randn(ROWS, self.width)).square().mean()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+
+    def train(self, steps):
+        for _ in range(steps):
+            self.step()
+        return self
+
+
+class LongForm(support.WithDaemon):
+    def assert_same(self, plain, ours):
+        self.assertEqual(plain.losses, ours.losses)
+        for name, value in plain.model.state_dict().items():
+            self.assertTrue(torch.equal(value, ours.model.state_dict()[name]), name)
+
+    def plan(self, script, **options):
+        graph = hyperoffload.record(script.step, script.model, script.optimizer)
+        return hyperoffload.analyze(graph, **{"device_memory": "60%", "pool": self.pool, **options})
+
+    def test_a_recorded_step_runs_under_its_plan(self):
+        plain, ours = Script().train(3 + 5), Script()
+        plan = self.plan(ours)
+        self.assertEqual(len(ours.losses), 3)
+        with plan.applied(ours.model, ours.optimizer) as run:
+            ours.train(5)
+        self.assert_same(plain, ours)
+        stats = run.stats()
+        self.assertEqual((stats["steps"], stats["planned_steps"], stats["departures"]), (5, 5, 0),
+                         run.summary())
+        self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * plan.budget_bytes)
+        self.assertEqual(stats["budget_bytes"], plan.budget_bytes)
+        run.report(self.folder / "page.html")
+        self.assertEqual((self.folder / "page.html").read_text(), plan.page)
+        run.trace(self.folder / "trace.json")
+        names = [event["name"] for event in json.loads(
+            (self.folder / "trace.json").read_text())["traceEvents"]]
+        self.assertEqual(names.count("aten.relu.default"), 6)
+
+    def test_model_and_optimizer_are_found(self):
+        first, second = Script(), Script()
+        plan = self.plan(first)
+        found = hyperoffload.analyze(hyperoffload.record(second.step), device_memory="60%",
+                                     pool=self.pool)
+        self.assertEqual(plan.budget_bytes, found.budget_bytes)
+        self.assertEqual([each["name"] for each in plan.graph.storages if each["persistent"]],
+                         [each["name"] for each in found.graph.storages if each["persistent"]])
+
+        def both():
+            first.step()
+            second.step()
+
+        with self.assertRaisesRegex(ValueError, "calls 2 models"):
+            hyperoffload.record(both)
+        other = torch.optim.SGD(first.model.parameters(), lr=0.1)
+        with self.assertRaisesRegex(ValueError, "2 optimizers"):
+            hyperoffload.record(first.step, first.model)
+        del other
+
+    def test_a_saved_plan_runs_a_later_job(self):
+        path = self.folder / "step.plan"
+        self.plan(Script()).save(path)
+        plain, ours = Script().train(6), Script()
+        plan = hyperoffload.Plan.load(path)
+        with plan.applied(ours.model, ours.optimizer, pool=self.pool) as run:
+            ours.train(6)
+        self.assert_same(plain, ours)
+        # The first step makes the optimizer's states, and runs on demand.
+        self.assertEqual(run.stats()["planned_steps"], 5, run.summary())
+        self.assertLessEqual(run.stats()["peak_allocated_bytes"], 1.02 * plan.budget_bytes)
+
+    def test_graph_and_schedule_are_those_of_the_commands(self):
+        script = Script()
+        graph = hyperoffload.record(script.step, script.model, script.optimizer, steps=2)
+        graph.write(self.folder / "graph.json")
+        self.assertEqual(len(script.losses), 2)
+        self.assertEqual([op["name"] for op in graph.ops].count("aten.relu.default"), 6)
+        kinds = {each["name"]: each["kind"] for each in graph.storages}
+        self.assertEqual(kinds["0.0.weight"], "WEIGHT")
+        self.assertEqual(kinds["0.0.weight.exp_avg"], "OPTIMIZER_STATE")
+        hardware = self.folder / "hardware.json"
+        hardware.write_text(json.dumps({
+            "name": "host", "deviceBytes": str(1 << 30), "localDdr": {
+                "capacityBytes": str(1 << 30), "read": {"bytesPerS": str(10**9)},
+                "write": {"bytesPerS": str(10**9)}}}))
+        plan = hyperoffload.analyze(graph, device_memory="70%", hardware=hardware)
+        (self.folder / "step.hos").write_bytes(plan.schedule)
+        (self.folder / "movable.json").write_text(json.dumps(plan.graph.movable))
+        for arguments in (["verify", "step.hos", "--graph", "movable.json"],
+                          ["analyze", "graph.json", "--hardware", "hardware.json",
+                           "--device-memory", "100%", "--out", "whole.hos"]):
+            done = subprocess.run([support.PROGRAM, *arguments], cwd=self.folder, check=False,
+                                  capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_step_that_fails_is_not_recorded(self):
+        script = Script()
+
+        def fails():
+            script.step()
+            raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            hyperoffload.record(fails, script.model, script.optimizer)
+        script.train(2)
+        self.assert_same(Script().train(3), script)  # as without the recorder
+
+    def test_what_cannot_be_done_is_said(self):
+        script = Script()
+        with self.assertRaisesRegex(ValueError, "2 or more"):
+            hyperoffload.record(script.step, script.model, script.optimizer, steps=1)
+        with self.assertRaisesRegex(ValueError, "calls 0 models"):
+            hyperoffload.record(lambda: torch.zeros(3).sum())
+        graph = hyperoffload.record(script.step, script.model, script.optimizer)
+        with self.assertRaisesRegex(ValueError, "name a pool"):
+            hyperoffload.analyze(graph, device_memory="60%")
+        with self.assertRaisesRegex(MemoryError, "budget"):
+            hyperoffload.analyze(graph, device_memory="1%", pool=self.pool)
+        plan = hyperoffload.analyze(graph, device_memory="60%", pool=self.pool)
+        other = Script(2 * WIDTH)
+        with self.assertRaisesRegex(ValueError, r"the plan moves 0\.0\.weight of 65536 bytes, which has 262144"):
+            with plan.applied(other.model, other.optimizer):
+                other.train(1)
+        with self.assertRaisesRegex(ValueError, "exp_avg.*does not exist"):
+            stateless = torch.optim.SGD(script.model.parameters(), lr=0.1)
+            with plan.applied(script.model, stateless):
+                script.optimizer = stateless
+                script.train(1)
+        (self.folder / "no.plan").write_text("{}")
+        with self.assertRaisesRegex(ValueError, "no.plan is not a plan"):
+            hyperoffload.Plan.load(self.folder / "no.plan")
+
+
+if __name__ == "__main__":
+    unittest.main()
