@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+
+#include "common/base/result.hpp"
+#include "common/tls/certificate.hpp"
+
+struct ssl_ctx_st;
+
+namespace ho::tls {
+
+/// A certificate, its key and the authority that peers are checked with, ready for connections at
+/// either end: TLS 1.3 and nothing older, both ends show a certificate. Immutable: any thread may
+/// use it. Changed files need a new one; connections keep theirs.
+class Context {
+ public:
+  /// Reads and checks the files.
+  /// @return kNotFound, kPermissionDenied (also for a key that others can read), kInvalidArgument
+  /// (no PEM, a key of another certificate, expired, issued by another authority, no role). The
+  /// text names the file and the remedy.
+  [[nodiscard]] static Result<std::shared_ptr<const Context>> load(const Files& files);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  [[nodiscard]] const Files& files() const { return files_; }
+  [[nodiscard]] const CertificateFacts& facts() const { return facts_; }
+  /// The name and role that peers see.
+  [[nodiscard]] Identity own() const { return {facts_.name, *facts_.role}; }
+  [[nodiscard]] ssl_ctx_st* handle() const { return handle_; }
+
+ private:
+  Context(Files files, CertificateFacts facts, ssl_ctx_st* handle)
+      : files_(std::move(files)), facts_(std::move(facts)), handle_(handle) {}
+
+  const Files files_;
+  const CertificateFacts facts_;
+  ssl_ctx_st* const handle_;
+};
+
+}  // namespace ho::tls
