@@ -13,6 +13,7 @@
 #include "common/cli/help.hpp"
 #include "common/cli/program.hpp"
 #include "daemon/node.hpp"
+#include "daemon/protection.hpp"
 #include "daemon/targets.hpp"
 #include "proto/config.hpp"
 
@@ -43,6 +44,9 @@ ho::Result<ho::DaemonConfig> checked_config(const std::string& file) {
   if (!pages) return config->at_field("ddr_bytes", pages.error());
   if (const auto shares = ho::daemon::check_numa(*config, *pages); !shares) {
     return config->at_field("numa", shares.error());
+  }
+  if (const auto tls = ho::daemon::load_tls(*config); !tls) {
+    return config->at_field("tls", tls.error());
   }
   if (const auto mistake = ho::daemon::find_rail_mistake(*config)) {
     return mistake->error.at(file + ":" + std::to_string(mistake->line));
@@ -91,8 +95,8 @@ int main(int argc, char** argv) {
   ho::cli::set_manual(
       program.root(),
       {"SIGTERM and SIGINT end the daemon in order: it drains first. The second one "
-       "hastens the end. SIGHUP applies changes of log_level, drain_ms, flash_unused_s_max and "
-       "nodes; other fields need a restart.",
+       "hastens the end. SIGHUP applies changes of log_level, drain_ms, flash_unused_s_max, "
+       "nodes and tls, and reads the certificates again; other fields need a restart.",
        {"hyperoffloadd --config node.textproto --check-config"},
        {{ho::cli::kExitDone, "ended by a signal, or the configuration is fine"},
         {ho::cli::kExitNo, "could not start, or failed"}}});

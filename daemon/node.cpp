@@ -21,6 +21,7 @@
 #include "common/base/numa.hpp"
 #include "common/base/tally.hpp"
 #include "common/base/units.hpp"
+#include "common/tls/context.hpp"
 #include "daemon/control/listener.hpp"
 #include "daemon/control/server.hpp"
 #include "daemon/control/service.hpp"
@@ -28,6 +29,7 @@
 #include "daemon/grant/grants.hpp"
 #include "daemon/grant/staging.hpp"
 #include "daemon/pool/pool.hpp"
+#include "daemon/protection.hpp"
 #include "daemon/targets.hpp"
 #include "daemon/tier/ddr/machine_memory.hpp"
 #include "daemon/tier/ddr/segment_memory.hpp"
@@ -43,8 +45,8 @@ constexpr auto kForcedEndMax = std::chrono::seconds(5);
 
 constexpr std::array kSignals{SIGTERM, SIGINT, SIGHUP};
 /// The fields that SIGHUP applies.
-constexpr std::array<std::string_view, 4> kReloaded{"drain_ms", "flash_unused_s_max", "log_level",
-                                                    "nodes"};
+constexpr std::array<std::string_view, 5> kReloaded{"drain_ms", "flash_unused_s_max", "log_level",
+                                                    "nodes", "tls"};
 
 Result<std::string> read_boot_id() {
   std::ifstream in("/proc/sys/kernel/random/boot_id");
@@ -222,6 +224,8 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   if (!shares) return shares.error();
   auto boot_id = read_boot_id();
   if (!boot_id) return boot_id.error();
+  auto tls = load_tls(config);
+  if (!tls) return config.at_field("tls", tls.error());
   auto unix_listener = UnixListener::create(config.unix_socket);
   if (!unix_listener) {
     return config.at_field("unix_socket", unix_listener.error().at("unix_socket"));
@@ -231,6 +235,9 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   facts.boot_id = std::move(*boot_id);
   facts.instance = random_number();
   facts.refusals = std::make_shared<Tally>("refused", clock);
+  facts.protection = protection_of(config);
+  if (*tls) facts.protection.certificate_ends = tls::time_text((*tls)->facts().ends);
+  warn_of(facts.protection);
   NodeInfo self{config.node, config.node_name, {"unix:" + config.unix_socket}};
   if (config.tcp_listen) {
     auto listener = listen_tcp(*config.tcp_listen);
@@ -251,6 +258,7 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   auto parts = std::make_unique<Parts>(config, clock, std::move(reread), std::move(*unix_listener),
                                        std::move(tcp_listener), std::move(*data), std::move(facts),
                                        *pages, std::move(*shares), std::move(*flash));
+  parts->server.set_tls(std::move(*tls));
   if (auto added = parts->server.add(parts->unix_listener.fd()); !added) return added.error();
   if (parts->tcp_listener) {
     auto added = parts->server.add(parts->tcp_listener->fd.get());
@@ -319,6 +327,7 @@ void Node::reload() {
     parts.drain = fresh->drain;
     parts.staging.set_unused_max(fresh->flash_unused_max);
     parts.service.set_others(fresh->nodes);
+    reload_tls(*fresh);
     log(LogLevel::kInfo, "configuration reloaded", {{"file", fresh->file}});
     for (const std::string& field : changed_fields(parts.config, *fresh)) {
       if (std::find(kReloaded.begin(), kReloaded.end(), field) != kReloaded.end()) continue;
@@ -329,6 +338,24 @@ void Node::reload() {
         {{"error", fresh.error().context()}});
   }
   ::sd_notify(0, "READY=1");
+}
+
+/// Connections that begin from now on use the files as they are now. Bad ones change nothing.
+void Node::reload_tls(const DaemonConfig& fresh) {
+  Parts& parts = *parts_;
+  if (fresh.tls.has_value() != parts.config.tls.has_value()) {
+    return log(LogLevel::kWarning, "a changed field needs a restart", {{"field", "tls"}});
+  }
+  if (!fresh.tls) return;
+  auto context = load_tls(fresh);
+  if (!context) {
+    return log(LogLevel::kError, "the certificates are wrong; those read before stay in use",
+               {{"error", fresh.at_field("tls", context.error()).context()}});
+  }
+  const std::string ends = tls::time_text((*context)->facts().ends);
+  log(LogLevel::kInfo, "certificates reloaded", {{"name", (*context)->own().name}, {"ends", ends}});
+  parts.service.set_certificate_ends(ends);
+  parts.server.set_tls(std::move(*context));
 }
 
 /// Begins the end; the second time, hastens it.

@@ -43,6 +43,7 @@ class Node {
   void tick();
   void await_signal();
   void reload();
+  void reload_tls(const DaemonConfig& fresh);
   void begin_end();
   void drain_step();
 

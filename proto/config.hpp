@@ -12,6 +12,7 @@
 #include "common/base/result.hpp"
 #include "common/base/units.hpp"
 #include "common/model/address.hpp"
+#include "common/tls/certificate.hpp"
 #include "proto/control_values.hpp"
 
 namespace ho {
@@ -80,6 +81,7 @@ struct DaemonConfig {
   NumaSettings numa;
   std::string unix_socket = "/run/hyperoffload/control.sock";
   std::optional<TcpListen> tcp_listen;
+  std::optional<tls::Files> tls;
   bool insecure = false;
   std::chrono::milliseconds lease{10'000};
   std::chrono::milliseconds drain{5'000};

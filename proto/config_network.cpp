@@ -53,14 +53,16 @@ class Checker {
 
   void run() {
     config_.insecure = from_.insecure();
+    if (from_.has_tls()) tls();
     if (!from_.tcp_listen().empty()) {
       const auto address = ControlAddress::parse("tcp:" + from_.tcp_listen());
       if (!address) {
         complain("tcp_listen", address.error().context());
-      } else if (!config_.insecure && !is_loopback(address->host)) {
-        complain("tcp_listen", address->host +
-                                   " is not a loopback address, and control is not encrypted yet; "
-                                   "set insecure: true to allow it");
+      } else if (!config_.insecure && !from_.has_tls()) {
+        complain("tcp_listen",
+                 "without TLS everybody who reaches " + address->host +
+                     " uses the pool, other users of this machine too; add tls { } with "
+                     "certificates (hyperoffload ca makes them), or set insecure: true");
       } else {
         config_.tcp_listen = TcpListen{address->host, address->port};
       }
@@ -80,6 +82,23 @@ class Checker {
     const auto* const descriptor = pb::DaemonConfig::descriptor()->FindFieldByName(field);
     const int index = descriptor->is_repeated() ? 0 : -1;
     out_.add(lines_.GetLocation(descriptor, index).line, field, message);
+  }
+
+  void tls() {
+    const pb::TlsConfig& from = from_.tls();
+    const auto* const descriptor = pb::DaemonConfig::descriptor()->FindFieldByName("tls");
+    const auto* const inside = lines_.GetTreeForNested(descriptor, -1);
+    for (const auto& [field, file] :
+         {std::pair("certificate", from.certificate()), std::pair("key", from.key()),
+          std::pair("authority", from.authority())}) {
+      if (!file.empty() && file.front() == '/') continue;
+      const auto* const inner = descriptor->message_type()->FindFieldByName(field);
+      const int line = inside == nullptr ? -1 : inside->GetLocation(inner, -1).line;
+      out_.add(line >= 0 ? line : lines_.GetLocation(descriptor, -1).line, "tls",
+               std::string(field) + (file.empty() ? ": missing: name a PEM file"
+                                                  : ": \"" + file + "\" is not an absolute path"));
+    }
+    config_.tls = tls::Files{from.certificate(), from.key(), from.authority()};
   }
 
   void ucx() {

@@ -293,6 +293,9 @@ Result<NodeStatus> ControlClient::status(TimePoint deadline) {
   out.sessions = from.sessions();
   out.drivers = to_vector(from.drivers());
   out.draining = from.draining();
+  out.insecure = from.insecure();
+  out.unprotected = to_vector(from.unprotected());
+  out.certificate_ends = from.certificate_ends();
   for (const pb::FlashPathStatus& path : from.flash()) {
     out.flash.push_back({path.path(), path.capacity_bytes(), path.free_bytes(),
                          path.written_today_bytes(), path.written_total_bytes(),

@@ -31,14 +31,18 @@ class ControlClient {
   struct Options {
     std::string address;      ///< "unix:PATH" or "tcp:HOST:PORT" ("tcp:[::1]:7700" for IPv6)
     std::string client_name;  ///< for people
+    /// Over TCP: the folder of node.crt, node.key and ca.crt, for TLS; empty: without TLS, which
+    /// only a daemon with `insecure` takes.
+    std::string tls_folder = {};
     /// Called once on the I/O thread when the connection is lost, and not when the client is
     /// destroyed. It must not call or destroy this client; set an atomic or post a task.
     std::function<void(const Error&)> on_closed;
   };
 
   /// Connects and exchanges hello.
-  /// @return kInvalidArgument (invalid address), kUnavailable (no daemon listens there), kDeadline,
-  /// kUnsupported (protocol version).
+  /// @return kInvalidArgument (invalid address or certificate), kUnavailable (no daemon listens
+  /// there), kDeadline, kUnsupported (protocol version; the daemon wants TLS), kPermissionDenied (a
+  /// certificate is refused, at either end).
   [[nodiscard]] static Result<std::unique_ptr<ControlClient>> connect(Options options,
                                                                       TimePoint deadline);
   ~ControlClient();
@@ -61,8 +65,8 @@ class ControlClient {
   /// Ends the session at once and frees all that it holds.
   [[nodiscard]] Result<void> close_session(const Session& session, TimePoint deadline);
 
-  /// Ends a session of any job; its memory is free then. @return kPermissionDenied: only root and
-  /// the daemon's own user may do this, over the Unix socket; kNotFound.
+  /// Ends a session of any job; its memory is free then. @return kPermissionDenied: only
+  /// administrators may do this; kNotFound.
   [[nodiscard]] Result<void> evict(SessionId session, TimePoint deadline);
 
   /// Grants all or nothing. kExhausted: "needs X, pool has Y on nodes ...". May send several
@@ -108,8 +112,8 @@ class ControlClient {
   [[nodiscard]] Result<std::vector<SegmentInfo>> segments(TimePoint deadline);
   /// @return kUnsupported: the node has no flash, with the reason.
   [[nodiscard]] Result<std::vector<FlashExtentInfo>> flash_extents(TimePoint deadline);
-  /// Ends a durable extent that no session has open. @return kPermissionDenied: only root and the
-  /// daemon's own user may do this, over the Unix socket; kConflict: in use; kNotFound.
+  /// Ends a durable extent that no session has open. @return kPermissionDenied: only
+  /// administrators may do this; kConflict: in use; kNotFound.
   [[nodiscard]] Result<void> flash_erase(std::uint64_t extent, TimePoint deadline);
 
  private:

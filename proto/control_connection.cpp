@@ -19,10 +19,18 @@ Result<std::unique_ptr<ControlClient::Connection>> ControlClient::Connection::op
     Options options, TimePoint deadline) {
   auto address = ControlAddress::parse(options.address);
   if (!address) return address.error();
+  FrameChannel::Options channel_options;
+  channel_options.receive_descriptors = address->kind == ControlAddress::Kind::kUnix;
+  if (!options.tls_folder.empty() && address->kind == ControlAddress::Kind::kTcp) {
+    auto context = tls::Context::load(tls::files_in(options.tls_folder));
+    if (!context) return context.error();
+    channel_options.tls = std::move(*context);
+    channel_options.host = address->host;
+  }
   auto fd = dial(*address, deadline);
   if (!fd) return fd.error();
   std::unique_ptr<Connection> made(new Connection(std::move(options)));
-  made->run(std::move(*fd));
+  made->run(std::move(*fd), std::move(channel_options));
   return made;
 }
 
@@ -81,12 +89,10 @@ Result<void> ControlClient::Connection::start(control::pb::Request request, Done
   return {};
 }
 
-void ControlClient::Connection::run(UniqueFd fd) {
+void ControlClient::Connection::run(UniqueFd fd, FrameChannel::Options channel_options) {
   const int family = socket_family(fd.get());
   FrameChannel::Socket socket(*io_, asio::generic::stream_protocol(family, 0), fd.release());
-  FrameChannel::Options channel_options;
-  channel_options.receive_descriptors = true;
-  channel_ = std::make_shared<FrameChannel>(std::move(socket), channel_options);
+  channel_ = std::make_shared<FrameChannel>(std::move(socket), std::move(channel_options));
   FrameChannel::Callbacks callbacks;
   callbacks.on_frame = [this](FrameChannel::Frame frame) { receive(std::move(frame)); };
   callbacks.on_closed = [this](const Error& error) { lose(error); };
@@ -139,7 +145,10 @@ void ControlClient::Connection::answer(std::uint64_t id, Result<control::Reply> 
 }
 
 void ControlClient::Connection::lose(const Error& error) {
-  const Error lost(Errc::kUnavailable, options_.address + ": " + error.context());
+  // A refused certificate is nothing that another try would mend.
+  const bool refused = error.code() == Errc::kPermissionDenied;
+  const Error lost(refused ? error.code() : Errc::kUnavailable,
+                   options_.address + ": " + error.context());
   std::vector<Done> to_tell;
   {
     const std::lock_guard lock(mutex_);

@@ -86,7 +86,7 @@ class ControlClient::Connection {
   };
 
   explicit Connection(Options options);
-  void run(UniqueFd fd);
+  void run(UniqueFd fd, FrameChannel::Options channel_options);
   [[nodiscard]] Result<std::uint64_t> enlist(control::pb::Request& request, Done done);
   void send(std::uint64_t id, const std::string& bytes);
   void receive(FrameChannel::Frame frame);

@@ -17,6 +17,8 @@ constexpr std::size_t kControlBufferBytes = CMSG_SPACE(sizeof(int) * kFrameDescr
 // Descriptors of a frame may arrive with the end of the frame before it, never earlier.
 constexpr std::size_t kReceivedDescriptorsMax = 2 * std::size_t{kFrameDescriptorsMax};
 constexpr int kReadsPerWake = 8;
+constexpr std::size_t kEncryptedAtOnce = 256 * 1024;
+constexpr unsigned char kTlsHandshake = 0x16;  // the first byte of a TLS connection
 
 struct alignas(cmsghdr) ControlBuffer {
   char bytes[kControlBufferBytes] = {};
@@ -50,7 +52,12 @@ void FrameChannel::start(Callbacks callbacks) {
   callbacks_ = std::make_shared<Callbacks>(std::move(callbacks));
   std::error_code ignored;
   socket_.native_non_blocking(true, ignored);
-  wait_readable();
+  if (!options_.tls) return wait_readable();
+  security_ = Security::kUndecided;
+  if (options_.host.empty()) return wait_readable();
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    if (self->open()) self->on_readable();  // speaks first
+  });
 }
 
 void FrameChannel::wait_readable() {
@@ -61,7 +68,59 @@ void FrameChannel::wait_readable() {
   });
 }
 
+void FrameChannel::wait_writable() {
+  if (std::exchange(waiting_writable_, true)) return;
+  socket_.async_wait(Socket::wait_write, [self = shared_from_this()](std::error_code error) {
+    self->waiting_writable_ = false;
+    if (!self->open()) return;
+    if (error) return self->fail(Error(Errc::kUnavailable, error.message()));
+    if (self->security_ == Security::kHandshake) return self->on_readable();
+    self->send_queued();
+  });
+}
+
+/// Chooses TLS, where this end dialed or the peer's first byte says so.
+Result<void> FrameChannel::decide() {
+  const bool dialed = !options_.host.empty();
+  if (!dialed) {
+    unsigned char first = 0;
+    const ssize_t got = ::recv(socket_.native_handle(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (got == 0) return Error(Errc::kUnavailable, "the peer closed the connection");
+    if (got < 0) return errno_error(errno, "receive");
+    if (first != kTlsHandshake) {
+      security_ = Security::kPlain;
+      return {};
+    }
+  }
+  auto session = dialed
+                     ? tls::Session::connect(options_.tls, socket_.native_handle(), options_.host)
+                     : tls::Session::accept(options_.tls, socket_.native_handle());
+  if (!session) return session.error();
+  tls_ = std::move(*session);
+  security_ = Security::kHandshake;
+  return {};
+}
+
+/// Goes on with the handshake. @return kBusy: it waits for the socket.
+Result<void> FrameChannel::shake() {
+  if (security_ == Security::kUndecided) {
+    if (auto decided = decide(); !decided) return decided.error();
+  }
+  if (security_ != Security::kHandshake) return {};
+  const auto progress = tls_->handshake();
+  if (!progress) return progress.error();
+  if (*progress == tls::Session::Progress::kWantsWrite) wait_writable();
+  if (*progress != tls::Session::Progress::kDone) return Error(Errc::kBusy, "in the handshake");
+  security_ = Security::kSecure;
+  send_queued();
+  return {};
+}
+
 void FrameChannel::on_readable() {
+  if (const auto shaken = shake(); !shaken) {
+    if (shaken.error().code() != Errc::kBusy) return fail(shaken.error());
+    return waiting_writable_ ? void() : wait_readable();
+  }
   // Bounded, so that one busy peer does not delay the others.
   for (int i = 0; i < kReadsPerWake && open(); ++i) {
     auto received = receive();
@@ -76,10 +135,25 @@ void FrameChannel::on_readable() {
   }
   if (!open()) return;
   watch_frame_time();
-  wait_readable();
+  read_later();
+}
+
+void FrameChannel::read_later() {
+  // No event reports bytes that have left the socket already.
+  if (!tls_ || !tls_->has_pending()) return wait_readable();
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    if (self->open()) self->on_readable();
+  });
 }
 
 Result<std::size_t> FrameChannel::receive() {
+  if (!tls_) return receive_plain();
+  auto received = tls_->read(buffer_);
+  if (tls_->unsent() > 0) wait_writable();  // an answer of TLS itself
+  return received;
+}
+
+Result<std::size_t> FrameChannel::receive_plain() {
   iovec vector{buffer_.data(), buffer_.size()};
   ControlBuffer control;
   msghdr message{};
@@ -162,11 +236,27 @@ Result<void> FrameChannel::send(std::string_view payload, std::vector<UniqueFd> 
   }
   queue_bytes_ += bytes->size();
   queue_.push_back(Outgoing{std::move(*bytes), std::move(descriptors), 0});
-  if (!waiting_writable_) send_queued();
+  const bool ready = security_ == Security::kPlain || security_ == Security::kSecure;
+  if (ready && !waiting_writable_) send_queued();
   return {};
 }
 
+/// Encrypts a part once all before it has gone.
+Result<std::size_t> FrameChannel::send_secure(Outgoing& out) {
+  HO_CHECK(out.descriptors.empty());  // no Unix socket
+  const auto gone = tls_->flush();
+  if (!gone) return gone.error();
+  if (!*gone) return Error(Errc::kBusy, "the socket is full");
+  const std::size_t bytes = std::min(out.bytes.size() - out.sent_bytes, kEncryptedAtOnce);
+  const auto written =
+      tls_->write(std::as_bytes(std::span(out.bytes)).subspan(out.sent_bytes, bytes));
+  if (!written) return written.error();
+  if (auto flushed = tls_->flush(); !flushed) return flushed.error();
+  return bytes;
+}
+
 Result<std::size_t> FrameChannel::send_some(Outgoing& out) {
+  if (tls_) return send_secure(out);
   iovec vector{out.bytes.data() + out.sent_bytes, out.bytes.size() - out.sent_bytes};
   ControlBuffer control;
   msghdr message{};
@@ -198,16 +288,7 @@ void FrameChannel::send_queued() {
   while (!queue_.empty() && open()) {
     Outgoing& out = queue_.front();
     auto sent = send_some(out);
-    if (!sent && sent.error().code() == Errc::kBusy) {
-      waiting_writable_ = true;
-      socket_.async_wait(Socket::wait_write, [self = shared_from_this()](std::error_code error) {
-        self->waiting_writable_ = false;
-        if (!self->open()) return;
-        if (error) return self->fail(Error(Errc::kUnavailable, error.message()));
-        self->send_queued();
-      });
-      return;
-    }
+    if (!sent && sent.error().code() == Errc::kBusy) return wait_writable();
     if (!sent) {
       // Deferred: send() must not run its own caller's callback.
       const Error error(Errc::kUnavailable, sent.error().context());
@@ -222,6 +303,10 @@ void FrameChannel::send_queued() {
     if (out.sent_bytes < out.bytes.size()) continue;
     forget_unsent(out.bytes.size());
     queue_.pop_front();
+  }
+  if (tls_ && open()) {
+    const auto gone = tls_->flush();
+    if (gone && !*gone) return wait_writable();  // an error shows when the socket is read
   }
   if (closing_) close();
 }
@@ -253,7 +338,7 @@ void FrameChannel::close() {
 void FrameChannel::close_after_sending() {
   if (!open()) return;
   closing_ = true;
-  if (queue_.empty()) return close();
+  if (queue_.empty() && (!tls_ || tls_->unsent() == 0)) return close();
   frame_timer_.expires_after(options_.frame_time_max);
   frame_timer_.async_wait([weak = weak_from_this()](std::error_code error) {
     const auto self = weak.lock();

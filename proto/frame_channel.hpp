@@ -18,6 +18,7 @@
 
 #include "common/base/result.hpp"
 #include "common/base/unique_fd.hpp"
+#include "common/tls/session.hpp"
 #include "proto/frame.hpp"
 
 namespace ho {
@@ -51,6 +52,11 @@ class FrameChannel : public std::enable_shared_from_this<FrameChannel> {
     std::uint32_t receive_bytes_max = kFrameBytesMax;  ///< largest payload of a received frame
     std::size_t send_queue_bytes_max = 4 * std::size_t{kFrameBytesMax};
     std::shared_ptr<SendBudget> send_budget;  ///< null: none
+    /// Encrypts, and checks the peer's certificate; null: neither.
+    std::shared_ptr<const tls::Context> tls;
+    /// With tls: the host that was dialed. Empty: this end accepted the connection. Then a peer
+    /// that does not begin with TLS is read as it is, and peer() stays null: refuse it.
+    std::string host;
   };
 
   struct Callbacks {
@@ -76,6 +82,10 @@ class FrameChannel : public std::enable_shared_from_this<FrameChannel> {
   void close_after_sending();
 
   [[nodiscard]] bool open() const { return socket_.is_open(); }
+  /// What the peer's certificate says, from the first frame on; null: it speaks without TLS.
+  [[nodiscard]] const tls::CertificateFacts* peer() const {
+    return security_ == Security::kSecure ? &tls_->peer() : nullptr;
+  }
 
  private:
   struct Outgoing {
@@ -84,7 +94,16 @@ class FrameChannel : public std::enable_shared_from_this<FrameChannel> {
     std::size_t sent_bytes = 0;
   };
 
+  /// undecided: this end accepted, and the first byte tells whether the peer speaks TLS.
+  enum class Security : std::uint8_t { kPlain, kUndecided, kHandshake, kSecure };
+
   void wait_readable();
+  void wait_writable();
+  void read_later();
+  [[nodiscard]] Result<void> decide();
+  [[nodiscard]] Result<void> shake();
+  [[nodiscard]] Result<std::size_t> receive_plain();
+  [[nodiscard]] Result<std::size_t> send_secure(Outgoing& out);
   void on_readable();
   [[nodiscard]] Result<std::size_t> receive();
   [[nodiscard]] Result<void> take_bytes(std::span<const std::byte> bytes);
@@ -99,6 +118,8 @@ class FrameChannel : public std::enable_shared_from_this<FrameChannel> {
   const Options options_;
   /// Shared with the running call of a callback, inside which close() may happen.
   std::shared_ptr<Callbacks> callbacks_;
+  Security security_ = Security::kPlain;
+  std::unique_ptr<tls::Session> tls_;  ///< from kHandshake on
   FrameDecoder decoder_;
   std::deque<UniqueFd> received_descriptors_;
   std::deque<Outgoing> queue_;

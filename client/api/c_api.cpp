@@ -79,6 +79,7 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
   drivers.ofi_allow_emulation = known.ofi_allow_emulation != 0;
   drivers.connections = std::max(known.connections, 1U);
   drivers.tcp_interface = text(known.tcp_interface);
+  options.sessions.tls_folder = text(known.tls);
   return options;
 }
 

@@ -56,6 +56,7 @@ Result<NodeSession> Sessions::dial(const std::string& address, const SessionOpti
   ControlClient::Options control;
   control.address = address;
   control.client_name = options.name;
+  control.tls_folder = options.tls_folder;
   control.on_closed = [fault = node.fault](const Error&) {
     fault->report(FaultReason::kConnectionLost);
   };

@@ -23,6 +23,7 @@ namespace ho::client {
 struct SessionOptions {
   std::vector<std::string> addresses;  ///< tried in order; the rest of the pool is learnt
   std::string name;                    ///< the job, for people
+  std::string tls_folder = {};         ///< as ControlClient::Options has it
 };
 
 /// One node of the pool with this job's session on it.

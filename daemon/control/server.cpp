@@ -36,7 +36,8 @@ PeerInfo describe_peer(int fd) {
     socklen_t length = sizeof(credentials);
     const int asked = ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length);
     peer.same_node = true;
-    peer.administers = asked == 0 && (credentials.uid == 0 || credentials.uid == ::geteuid());
+    const bool known = asked == 0 && (credentials.uid == 0 || credentials.uid == ::geteuid());
+    peer.role = known ? tls::Role::kAdmin : tls::Role::kJob;
     peer.pid = static_cast<std::uint32_t>(credentials.pid);
     peer.description =
         "unix uid=" + std::to_string(credentials.uid) + " pid=" + std::to_string(credentials.pid);
@@ -62,6 +63,9 @@ PeerInfo describe_peer(int fd) {
   peer.description = std::string("tcp ") + text.data() + ":" + std::to_string(port);
   return peer;
 }
+
+/// Over the Unix socket: others show who they are later.
+bool administers(const PeerInfo& peer) { return peer.role == tls::Role::kAdmin; }
 
 /// Whether a job sends it, and not somebody who only looks at the pool.
 bool concerns_session(const pb::Request& request) {
@@ -92,9 +96,12 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
   Connection(Server& server, FrameChannel::Socket socket, PeerInfo peer, std::string limit)
       : server_(server),
         peer_(std::move(peer)),
+        counted_as_(peer_.owner),
         limit_(std::move(limit)),
+        tls_(peer_.same_node ? nullptr : server.tls_),
         hello_timer_(server.io_),
-        channel_(std::make_shared<FrameChannel>(std::move(socket), channel_options(server))) {}
+        channel_(std::make_shared<FrameChannel>(std::move(socket), channel_options(server, tls_))) {
+  }
 
   void start() {
     FrameChannel::Callbacks callbacks;
@@ -119,7 +126,12 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
   }
 
   [[nodiscard]] const PeerInfo& peer() const { return peer_; }
+  /// The owner that its connection is counted for: a peer's owner may change at its hello.
+  [[nodiscard]] const std::string& counted_as() const { return counted_as_; }
   [[nodiscard]] bool over_limit() const { return !limit_.empty(); }
+  /// Over TCP, and has not said hello.
+  [[nodiscard]] bool stranger() const { return !greeted_ && !peer_.same_node; }
+  [[nodiscard]] TimePoint last_frame() const { return last_frame_; }
   /// Since when it has been silent, if nothing depends on it; nullopt: it is in use.
   [[nodiscard]] std::optional<TimePoint> idle_since() const {
     if (has_session_ || in_flight_ > 0) return std::nullopt;
@@ -132,13 +144,37 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
   }
 
  private:
-  static FrameChannel::Options channel_options(const Server& server) {
+  static FrameChannel::Options channel_options(const Server& server,
+                                               const std::shared_ptr<const tls::Context>& tls) {
     FrameChannel::Options out;
     out.frame_time_max = server.options_.frame_time_max;
     out.receive_bytes_max = server.options_.hello_bytes_max;
     out.send_queue_bytes_max = server.options_.unsent_bytes_max;
     out.send_budget = server.send_budget_;
+    out.tls = tls;
     return out;
+  }
+
+  /// Takes over who the peer is from its certificate. @return kUnsupported: it speaks without TLS;
+  /// kPermissionDenied: a certificate without a role.
+  [[nodiscard]] Result<void> identify() {
+    if (!tls_) return {};
+    const tls::CertificateFacts* const facts = channel_->peer();
+    if (facts == nullptr) {
+      return Error(Errc::kUnsupported,
+                   "this daemon wants TLS; name the folder of your certificate: --tls or "
+                   "HYPEROFFLOAD_TLS (a job: the option tls)");
+    }
+    if (!facts->role || facts->name.empty()) {
+      return Error(Errc::kPermissionDenied,
+                   "the certificate \"" + facts->name +
+                       "\" has no role: its subject needs one of OU=hyperoffload-job, -admin, "
+                       "-reader");
+    }
+    peer_.role = *facts->role;
+    peer_.owner = tls::Identity{facts->name, *facts->role}.text();
+    peer_.description += " (" + peer_.owner + ")";
+    return {};
   }
 
   void take(const FrameChannel::Frame& frame) {
@@ -171,7 +207,9 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
       return send(response, std::move(none));
     };
     if (!peer_.same_node && request.has_hello()) peer_.pid = request.hello().pid();
-    if (over_limit()) {
+    if (auto known = identify(); !known) {
+      server_.service_.refuse(request, known.error(), reply);
+    } else if (over_limit()) {
       server_.service_.refuse(request, Error(Errc::kExhausted, limit_), reply);
     } else {
       greeted_ = server_.service_.hello(request, peer_, reply);
@@ -204,7 +242,9 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
 
   Server& server_;
   PeerInfo peer_;
+  const std::string counted_as_;
   const std::string limit_;
+  const std::shared_ptr<const tls::Context> tls_;
   asio::steady_timer hello_timer_;
   std::shared_ptr<FrameChannel> channel_;
   std::size_t in_flight_ = 0;
@@ -305,21 +345,36 @@ void Server::serve(UniqueFd fd) {
   if (connection->over_limit()) {
     ++refused_;
   } else {
-    ++by_owner_[connection->peer().owner];
+    ++by_owner_[connection->counted_as()];
   }
+  if (connection->stranger()) drop_stranger();
   connection->start();
+}
+
+/// Ends the oldest of those that have not said hello, if they are too many: what costs a stranger
+/// nothing must not fill the daemon.
+void Server::drop_stranger() {
+  std::size_t count = 0;
+  std::shared_ptr<Connection> oldest;
+  for (const auto& connection : connections_) {
+    if (!connection->stranger()) continue;
+    ++count;
+    if (!oldest || connection->last_frame() < oldest->last_frame()) oldest = connection;
+  }
+  if (count <= options_.strangers_max) return;
+  oldest->drop(Error(Errc::kExhausted, "too many connections without a hello"));
 }
 
 /// @return the limit that one more connection of this peer would exceed; empty: none.
 std::string Server::find_limit(const PeerInfo& peer) const {
   const std::size_t reserved =
-      peer.administers ? 0 : std::min(options_.connections_reserved, options_.connections_max / 2);
+      administers(peer) ? 0 : std::min(options_.connections_reserved, options_.connections_max / 2);
   const std::size_t max = options_.connections_max - reserved;
   if (connections() >= max) {
     return "the daemon has " + std::to_string(connections()) + " connections, the limit";
   }
   const auto own = by_owner_.find(peer.owner);
-  if (own == by_owner_.end() || peer.administers) return {};
+  if (own == by_owner_.end() || administers(peer)) return {};
   if (own->second < options_.connections_per_owner_max) return {};
   return peer.owner + " has " + std::to_string(own->second) + " connections, the limit";
 }
@@ -334,7 +389,7 @@ bool Server::drop_idle(const PeerInfo& newcomer) {
   std::shared_ptr<Connection> found;
   for (const auto& connection : connections_) {
     if (connection->over_limit()) continue;
-    if (owner_full && connection->peer().owner != newcomer.owner) continue;
+    if (owner_full && connection->counted_as() != newcomer.owner) continue;
     const auto since = connection->idle_since();
     if (!since || *since > oldest) continue;
     oldest = *since;
@@ -352,7 +407,7 @@ void Server::forget(const std::shared_ptr<Connection>& connection) {
     --refused_;
     return;
   }
-  const auto own = by_owner_.find(connection->peer().owner);
+  const auto own = by_owner_.find(connection->counted_as());
   HO_CHECK(own != by_owner_.end() && own->second > 0);
   if (--own->second == 0) by_owner_.erase(own);
 }

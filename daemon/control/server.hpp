@@ -35,8 +35,10 @@ class Server {
     std::size_t refusals_max = 64;
     /// Connections without a session that were silent for so long make room for others.
     std::chrono::milliseconds idle_time_min{5000};
-    std::size_t requests_in_flight_max = 64;  ///< on one connection
-    std::chrono::milliseconds hello_time_max{5000};
+    std::size_t requests_in_flight_max = 64;         ///< on one connection
+    std::chrono::milliseconds hello_time_max{5000};  ///< with the handshake of TLS
+    /// Connections over TCP that have not said hello; the oldest of more is closed.
+    std::size_t strangers_max = 128;
     std::chrono::milliseconds frame_time_max{5000};  ///< for a half-sent frame
     /// A hello is some hundred bytes; the largest request names the segments it releases.
     std::uint32_t hello_bytes_max = 4 * 1024;
@@ -51,6 +53,8 @@ class Server {
 
   /// Takes a listening socket; the descriptor is duplicated.
   [[nodiscard]] Result<void> add(int listening_fd);
+  /// From now on TCP connections need TLS and are known by their certificates; null: neither.
+  void set_tls(std::shared_ptr<const tls::Context> context) { tls_ = std::move(context); }
   void start();
   /// Closes listeners and connections. No request is answered afterwards.
   void stop();
@@ -70,6 +74,7 @@ class Server {
   void forget(const std::shared_ptr<Connection>& connection);
   [[nodiscard]] std::string find_limit(const PeerInfo& peer) const;
   [[nodiscard]] bool drop_idle(const PeerInfo& newcomer);
+  void drop_stranger();
 
   [[nodiscard]] bool may_log(TimePoint& last) const;
 
@@ -77,6 +82,7 @@ class Server {
   Service& service_;
   const Options options_;
   const std::shared_ptr<FrameChannel::SendBudget> send_budget_;
+  std::shared_ptr<const tls::Context> tls_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::unordered_set<std::shared_ptr<Connection>> connections_;
   std::map<std::string, std::size_t> by_owner_;  ///< counts connections_ without refused ones

@@ -139,6 +139,7 @@ bool Service::hello(const Request& request, const PeerInfo& peer, const Reply& r
 }
 
 void Service::handle(const Request& request, const PeerInfo& peer, const Reply& reply) {
+  if (auto may = check_role(request, peer); !may) return refuse(request, may.error(), reply);
   switch (request.body_case()) {
     case pb::Request::kHello:
       return refuse(request, Error(Errc::kConflict, "hello comes once"), reply);

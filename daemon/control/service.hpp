@@ -10,6 +10,7 @@
 #include "common/base/clock.hpp"
 #include "common/base/tally.hpp"
 #include "common/base/unique_fd.hpp"
+#include "common/tls/certificate.hpp"
 #include "daemon/grant/grants.hpp"
 #include "daemon/grant/staging.hpp"
 #include "daemon/pool/pool.hpp"
@@ -29,11 +30,20 @@ namespace ho::daemon {
 
 /// Describes the other end of a control connection.
 struct PeerInfo {
-  bool same_node = false;    ///< came over the Unix socket: descriptors can pass
-  std::uint32_t pid = 0;     ///< as the kernel (Unix) or the peer's hello (TCP) says
-  std::string owner;         ///< "uid 1000", or the host: what stays when a job runs again
-  std::string description;   ///< "unix uid=0 pid=12", "tcp 127.0.0.1:4711"
-  bool administers = false;  ///< root or this daemon's own user, over the Unix socket
+  bool same_node = false;  ///< came over the Unix socket: descriptors can pass
+  std::uint32_t pid = 0;   ///< as the kernel (Unix) or the peer's hello (TCP) says
+  /// "uid 1000", "job trainer" (by its certificate), or the host: what stays when a job runs again.
+  std::string owner;
+  std::string description;  ///< "unix uid=0 pid=12", "tcp 127.0.0.1:4711 (job trainer)"
+  /// By its certificate. Without one: admin for root and this daemon's own user, else job.
+  tls::Role role = tls::Role::kJob;
+};
+
+/// How the daemon's listeners are protected. For people: see deploy/SECURITY.md.
+struct Protection {
+  bool insecure = false;                 ///< the configuration allows to go without
+  std::vector<std::string> unprotected;  ///< "control", "tcp", "ucx", "ofi": plain on a network
+  std::string certificate_ends;          ///< "2027-01-31 12:00:00 UTC"; empty: no TLS
 };
 
 /// What this daemon says of itself; constant after start, except the other nodes.
@@ -45,6 +55,7 @@ struct NodeFacts {
   std::string flash_off = {};               ///< why configured flash is not there
   std::vector<DriverOff> drivers_off = {};
   std::shared_ptr<Tally> refusals = {};  ///< what is refused is counted here; nullptr: nowhere
+  Protection protection = {};
 };
 
 /// Answers requests. Validates first; knows nothing of sockets.
@@ -70,6 +81,8 @@ class Service {
 
   /// The other daemons of the pool have changed.
   void set_others(const std::vector<NodeInfo>& nodes);
+  /// The certificate has been read again.
+  void set_certificate_ends(const std::string& time) { facts_.protection.certificate_ends = time; }
 
   /// Expires leases. To be called every Pool::tick_period().
   void tick();
@@ -89,6 +102,7 @@ class Service {
   void stage(const Request& request, const Reply& reply);
   void flash_extents(const Request& request, const Reply& reply);
   void flash_erase(const Request& request, const PeerInfo& peer, const Reply& reply);
+  [[nodiscard]] static Result<void> check_role(const Request& request, const PeerInfo& peer);
   void evict(const Request& request, const PeerInfo& peer, const Reply& reply);
   void nodes(const Request& request, const Reply& reply);
   void status(const Request& request, const Reply& reply);

@@ -28,7 +28,7 @@ struct Capacity {
 
 Result<Capacity> pool_capacity(const PoolOptions& options) {
   const TimePoint deadline = SteadyClock().now() + options.timeout;
-  const auto view = open_pool(options.pool, deadline);
+  const auto view = open_pool(options, deadline);
   if (!view) return view.error();
   const auto answers = ask_all<NodeStatus>(
       *view, deadline, [](ControlClient& node, TimePoint end) { return node.status(end); });
@@ -94,6 +94,7 @@ int run(Console& console, const Arguments& arguments) {
   connect.pool = arguments.pool.c_str();
   connect.name = "hyperoffload bench profile";
   connect.transport = arguments.transport.c_str();
+  connect.tls = arguments.tls.c_str();
   ho_pool* pool = nullptr;
   if (const ho_status status = ho_connect(&connect, &pool); status != HO_OK) {
     return complain_about_pool(console, Error(static_cast<Errc>(status), ho_last_error()));
@@ -145,11 +146,11 @@ void add_profile_option(Program& program, CLI::App& bench, Arguments& arguments,
 
 }  // namespace
 
-CLI::App& add_bench(Program& program, const std::string& pool) {
+CLI::App& add_bench(Program& program, const PoolOptions& defaults) {
   CLI::App& bench =
       program.add_group("bench", "Measure this machine, and HyperOffload beside its limits");
   auto arguments = std::make_shared<Arguments>();
-  arguments->pool = pool;
+  static_cast<PoolOptions&>(*arguments) = defaults;
   const auto profile = [arguments](Console& console) { return run(console, *arguments); };
   CLI::App& command = program.add(
       bench, "profile", "Measure a pool's links and write them as a hardware file", profile);

@@ -77,10 +77,10 @@ std::string name_of_here(const std::vector<NodeAnswer<Known>>& nodes) {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "here";
 }
 
-Result<Measured> measure(const NodeAnswer<Known>& known, const JobPaths& paths,
-                         const Arguments& arguments) {
+Result<Measured> measure(const PoolView& pool, const NodeAnswer<Known>& known,
+                         const JobPaths& paths, const Arguments& arguments) {
   if (!known.answer) return known.answer.error();
-  const auto control = connect_node(known.node, SteadyClock().now() + arguments.timeout);
+  const auto control = connect_node(pool, known.node, SteadyClock().now() + arguments.timeout);
   if (!control) return control.error();
   const auto path = paths.explain(**control, SteadyClock().now() + arguments.timeout);
   if (!path) return path.error();
@@ -227,14 +227,14 @@ int run(Console& console, const Arguments& arguments) {
   const auto others = read_profiles(arguments.with);
   if (!others) return console.refuse(others.error());
   const JobPaths paths(*allowed);
-  const auto pool = open_pool(arguments.pool, SteadyClock().now() + arguments.timeout);
+  const auto pool = open_pool(arguments, SteadyClock().now() + arguments.timeout);
   if (!pool) return complain_about_pool(console, pool.error());
   const auto nodes = ask_nodes(*pool, arguments.timeout);
   const std::string from = arguments.from.empty() ? name_of_here(nodes) : arguments.from;
   std::vector<Measured> all;
   int exit_code = kExitDone;
   for (const NodeAnswer<Known>& node : nodes) {
-    auto measured = measure(node, paths, arguments);
+    auto measured = measure(*pool, node, paths, arguments);
     if (measured) {
       all.push_back(std::move(*measured));
     } else {
@@ -249,9 +249,9 @@ int run(Console& console, const Arguments& arguments) {
 
 }  // namespace
 
-void add_bench_matrix(Program& program, CLI::App& bench, const std::string& pool) {
+void add_bench_matrix(Program& program, CLI::App& bench, const PoolOptions& defaults) {
   auto arguments = std::make_shared<Arguments>();
-  arguments->pool = pool;
+  static_cast<PoolOptions&>(*arguments) = defaults;
   CLI::App& command =
       program.add(bench, "matrix", "Get and put between here and each node of a pool, by size",
                   [arguments](Console& console) { return run(console, *arguments); });

@@ -25,6 +25,7 @@ struct Arguments {
   Duration seconds = std::chrono::seconds(3);
   Duration pause{0};
   std::string pool;  ///< empty: a daemon of its own
+  std::string tls;   ///< as PoolOptions has it
 };
 
 const std::map<std::string, bench::Driver> kDrivers = {{"local", bench::Driver::kLocal},
@@ -112,6 +113,7 @@ Result<bench::TransportBenchResult> run_on_pool(const Arguments& arguments,
   connect.pool = arguments.pool.c_str();
   connect.name = "hyperoffload bench transport";
   connect.transport = arguments.transport.c_str();
+  connect.tls = arguments.tls.c_str();
   ho_pool* pool = nullptr;
   if (const ho_status status = ho_connect(&connect, &pool); status != HO_OK) {
     return Error(static_cast<Errc>(status), ho_last_error());
@@ -179,6 +181,7 @@ void add_bench_transport(Program& program, CLI::App& bench) {
                   "alone, with a daemon of its own)")
       ->type_name("ADDRESS")
       ->excludes(pause);
+  add_tls(command, arguments->tls);
   set_manual(command,
              {"Ours and the limit run in alternating turns of one run, so the ratio holds better "
               "than the rates. The limit is the best copy of this machine (local) or a plain "

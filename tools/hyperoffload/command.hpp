@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/base/clock.hpp"
 #include "common/cli/console.hpp"
 #include "common/cli/help.hpp"
 #include "common/cli/program.hpp"
@@ -22,26 +23,34 @@ void add_export(Program& program);
 void add_pack(Program& program);
 void add_layout(Program& program);
 void add_reshard(Program& program);
+void add_ca(Program& program);
 void add_fsck(Program& program);
 void add_doctor(Program& program);
 void add_explain_error(Program& program);
 
-// These ask a running pool; `pool` is the default of --pool.
-void add_status(Program& program, const std::string& pool);
-void add_nodes(Program& program, const std::string& pool);
-void add_sessions(Program& program, const std::string& pool);
-void add_segments(Program& program, const std::string& pool);
-void add_evict(Program& program, const std::string& pool);
-void add_flash(Program& program, const std::string& pool);
+/// Which pool a command asks, and how.
+struct PoolOptions {
+  std::string pool;  ///< control addresses, comma-separated
+  std::string tls;   ///< the folder of the certificate; empty: without TLS
+  Duration timeout = std::chrono::seconds(2);
+};
 
-/// `hyperoffload bench`; the others go below it. `pool` is the default of --pool.
-CLI::App& add_bench(Program& program, const std::string& pool);
+// These ask a running pool.
+void add_status(Program& program, const PoolOptions& defaults);
+void add_nodes(Program& program, const PoolOptions& defaults);
+void add_sessions(Program& program, const PoolOptions& defaults);
+void add_segments(Program& program, const PoolOptions& defaults);
+void add_evict(Program& program, const PoolOptions& defaults);
+void add_flash(Program& program, const PoolOptions& defaults);
+
+/// `hyperoffload bench`; the others go below it.
+CLI::App& add_bench(Program& program, const PoolOptions& defaults);
 void add_bench_analyzer(Program& program, CLI::App& bench);
 void add_bench_flash(Program& program, CLI::App& bench);
 void add_bench_stage(Program& program, CLI::App& bench);
 void add_bench_runtime(Program& program, CLI::App& bench);
 void add_bench_transport(Program& program, CLI::App& bench);
-void add_bench_matrix(Program& program, CLI::App& bench, const std::string& pool);
+void add_bench_matrix(Program& program, CLI::App& bench, const PoolOptions& defaults);
 
 /// --ranks-per-node of those that take a node's hardware (analyzer::for_rank). In analyze.cpp.
 CLI::Option* add_ranks_per_node(CLI::App& command, std::uint32_t& ranks);

@@ -3,7 +3,7 @@
 
 namespace ho::cli {
 
-void add_evict(Program& program, const std::string& pool) {
+void add_evict(Program& program, const PoolOptions& defaults) {
   ItemCommand command;
   command.name = "evict";
   command.about = "End sessions, and free their memory";
@@ -16,12 +16,13 @@ void add_evict(Program& program, const std::string& pool) {
   command.manual = {
       "The job loses its memory of this node and fails, unless it has copies elsewhere. Its "
       "durable "
-      "flash stays. Run it on the session's node, as root or as the daemon's user.",
+      "flash stays. Run it on the session's node, as root or as the "
+      "daemon's user, or with a certificate of role admin.",
       {"hyperoffload sessions", "hyperoffload evict 0:17"},
       {{kExitDone, "all have ended"},
        {kExitNo, "some session did not end; the message says why"},
        {kExitPoolFailed, "the pool cannot be reached"}}};
-  add_item_command(program, program.root(), pool, command);
+  add_item_command(program, program.root(), defaults, command);
 }
 
 }  // namespace ho::cli

@@ -84,9 +84,9 @@ PoolCommand<Extents> listing() {
 
 }  // namespace
 
-void add_flash(Program& program, const std::string& pool) {
+void add_flash(Program& program, const PoolOptions& defaults) {
   CLI::App& flash = program.add_group("flash", "List and free what lies on the pool's flash");
-  add_pool_command(program, flash, pool, listing());
+  add_pool_command(program, flash, defaults, listing());
   ItemCommand command;
   command.name = "free";
   command.about = "Free durable extents that no session has open";
@@ -99,12 +99,13 @@ void add_flash(Program& program, const std::string& pool) {
   command.manual = {
       "A durable extent stays until it is freed, by the job that knows its name or by this "
       "command. "
-      "What it holds is lost. Run it on the extent's node, as root or as the daemon's user.",
+      "What it holds is lost. Run it on the extent's node, as root or as the "
+      "daemon's user, or with a certificate of role admin.",
       {"hyperoffload flash free 0:17 0:18"},
       {{kExitDone, "all are freed"},
        {kExitNo, "some extent is not freed; the message says why"},
        {kExitPoolFailed, "the pool cannot be reached"}}};
-  add_item_command(program, flash, pool, command);
+  add_item_command(program, flash, defaults, command);
 }
 
 }  // namespace ho::cli

@@ -43,7 +43,7 @@ Result<void> act_on(const ItemCommand& command, const PoolView& pool, const Item
                     TimePoint deadline) {
   for (const NodeInfo& node : pool.nodes) {
     if (node.node.value() != item.node) continue;
-    auto client = connect_node(node, deadline);
+    auto client = connect_node(pool, node, deadline);
     if (!client) return client.error();
     return command.act(**client, item.number, deadline);
   }
@@ -60,7 +60,7 @@ int run(Console& console, const ItemCommand& command, const Options& options) {
     }
     items.push_back(*item);
   }
-  auto pool = open_pool(options.pool, SteadyClock().now() + options.timeout);
+  auto pool = open_pool(options, SteadyClock().now() + options.timeout);
   if (!pool) return complain_about_pool(console, pool.error());
   int exit_code = kExitDone;
   JsonWriter json;
@@ -83,10 +83,10 @@ int run(Console& console, const ItemCommand& command, const Options& options) {
 
 }  // namespace
 
-void add_item_command(Program& program, CLI::App& above, const std::string& pool,
+void add_item_command(Program& program, CLI::App& above, const PoolOptions& defaults,
                       const ItemCommand& command) {
   auto options = std::make_shared<Options>();
-  options->pool = pool;
+  static_cast<PoolOptions&>(*options) = defaults;
   CLI::App& added =
       program.add(above, command.name, command.about,
                   [options, command](Console& console) { return run(console, command, *options); });

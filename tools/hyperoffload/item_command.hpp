@@ -21,7 +21,7 @@ struct ItemCommand {
 
 /// Adds the command below `above`. `pool` is the default of --pool. It ends with kExitNo if `act`
 /// fails for an item; the others are done all the same.
-void add_item_command(Program& program, CLI::App& above, const std::string& pool,
+void add_item_command(Program& program, CLI::App& above, const PoolOptions& defaults,
                       const ItemCommand& command);
 
 }  // namespace ho::cli

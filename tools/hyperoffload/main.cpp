@@ -7,10 +7,9 @@
 
 namespace {
 
-/// The pool that --pool means where it is not given.
-std::string default_pool() {
-  const char* const named = std::getenv("HYPEROFFLOAD_POOL");
-  return named != nullptr && *named != '\0' ? named : "unix:/run/hyperoffload/control.sock";
+std::string environment(const char* name, const char* otherwise) {
+  const char* const named = std::getenv(name);
+  return named != nullptr && *named != '\0' ? named : otherwise;
 }
 
 }  // namespace
@@ -35,13 +34,16 @@ int main(int argc, char** argv) {
   ho::cli::add_layout(program);
   ho::cli::add_reshard(program);
 
-  const std::string pool = default_pool();
+  ho::cli::PoolOptions pool;
+  pool.pool = environment("HYPEROFFLOAD_POOL", "unix:/run/hyperoffload/control.sock");
+  pool.tls = environment("HYPEROFFLOAD_TLS", "");
   ho::cli::add_status(program, pool);
   ho::cli::add_nodes(program, pool);
   ho::cli::add_sessions(program, pool);
   ho::cli::add_segments(program, pool);
   ho::cli::add_evict(program, pool);
   ho::cli::add_flash(program, pool);
+  ho::cli::add_ca(program);
   ho::cli::add_fsck(program);
   ho::cli::add_doctor(program);
 

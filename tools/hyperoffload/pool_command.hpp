@@ -15,11 +15,6 @@
 // What the commands that ask a running pool have in common.
 namespace ho::cli {
 
-struct PoolOptions {
-  std::string pool;
-  Duration timeout = std::chrono::seconds(2);
-};
-
 /// A command is a question for each node and how its answers are shown.
 template <typename Answer>
 struct PoolCommand {
@@ -76,7 +71,7 @@ int complain_about_pool(Console& console, const Error& error);
 template <typename Answer>
 int run_command(Console& console, const PoolCommand<Answer>& command, const PoolOptions& options) {
   const TimePoint deadline = SteadyClock().now() + options.timeout;
-  auto pool = open_pool(options.pool, deadline);
+  auto pool = open_pool(options, deadline);
   if (!pool) return complain_about_pool(console, pool.error());
   const auto answers = ask_all<Answer>(*pool, deadline, command.ask);
   console.print(console.json() ? to_json(command, answers)
@@ -92,14 +87,16 @@ int run_command(Console& console, const PoolCommand<Answer>& command, const Pool
   return exit_code;
 }
 
-/// Adds --pool and --timeout to a command.
+/// Adds --tls to a command.
+void add_tls(CLI::App& command, std::string& into);
+/// Adds --pool, --tls and --timeout to a command.
 void add_pool_options(CLI::App& command, PoolOptions& options);
 
 template <typename Answer>
-void add_pool_command(Program& program, CLI::App& above, const std::string& pool,
+void add_pool_command(Program& program, CLI::App& above, const PoolOptions& defaults,
                       PoolCommand<Answer> command) {
   auto options = std::make_shared<PoolOptions>();
-  options->pool = pool;
+  *options = defaults;
   CLI::App& added = program.add(
       above, command.name, command.about,
       [options, command](Console& console) { return run_command(console, command, *options); });

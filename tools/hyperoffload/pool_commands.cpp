@@ -64,6 +64,17 @@ std::string numa_words(const NodeStatus& status) {
   return out.empty() ? "-" : out;
 }
 
+/// "TLS until 2027-01-31 12:00:00 UTC; INSECURE: tcp,ucx", "-".
+std::string security_words(const NodeStatus& status) {
+  std::string out;
+  if (!status.certificate_ends.empty()) out = "TLS until " + status.certificate_ends;
+  if (status.insecure) {
+    out += (out.empty() ? "" : "; ") + std::string("INSECURE: ") +
+           (status.unprotected.empty() ? "allowed, not used" : joined(status.unprotected));
+  }
+  return out.empty() ? "-" : out;
+}
+
 std::uint64_t refused(const NodeStatus& status) {
   std::uint64_t count = 0;
   for (const Refusal& one : status.refusals) count += one.count;
@@ -123,19 +134,26 @@ std::vector<Table::Column> status_columns() {
           {"NUMA", kWide},
           {"FLASH", kWide},
           {"DRIVERS", kWide},
+          {"SECURITY", kWide},
           {"WHY THIS PATH", kWide},
           {"REFUSED", kWide, kRight},
           {"VERSION", kWide}};
 }
 
+/// "serving", "draining, INSECURE".
+std::string state_words(const NodeStatus& status) {
+  return std::string(status.draining ? "draining" : "serving") +
+         (status.insecure ? ", INSECURE" : "");
+}
+
 void add_status_row(const NodeInfo& node, const StatusAnswer& answer, Table& table) {
   const NodeStatus& status = answer.status;
-  table.add({std::to_string(node.node.value()), status.node_name,
-             status.draining ? "draining" : "serving", format_bytes(status.ddr_granted_bytes),
-             format_bytes(status.ddr_capacity_bytes), flash_free_words(status),
-             std::to_string(status.sessions), answer.path.empty() ? "none" : answer.path,
-             milliseconds(status.uptime_ms), format_bytes(status.segment_bytes), status.page_kind,
-             numa_words(status), flash_words(status), driver_words(answer), answer.path_reason,
+  table.add({std::to_string(node.node.value()), status.node_name, state_words(status),
+             format_bytes(status.ddr_granted_bytes), format_bytes(status.ddr_capacity_bytes),
+             flash_free_words(status), std::to_string(status.sessions),
+             answer.path.empty() ? "none" : answer.path, milliseconds(status.uptime_ms),
+             format_bytes(status.segment_bytes), status.page_kind, numa_words(status),
+             flash_words(status), driver_words(answer), security_words(status), answer.path_reason,
              std::to_string(refused(status)), status.version});
 }
 
@@ -160,7 +178,9 @@ void add_status_json(const StatusAnswer& answer, JsonWriter& json) {
       .field("sessions", std::uint64_t{status.sessions});
   json.key("drivers").begin_array();
   for (const auto& driver : status.drivers) json.value(driver);
-  json.end().key("numa").begin_array();
+  json.end().field("insecure", status.insecure).key("unprotected").begin_array();
+  for (const auto& one : status.unprotected) json.value(one);
+  json.end().field("certificate_ends", status.certificate_ends).key("numa").begin_array();
   for (const NumaStatus& one : status.numa) {
     json.begin_object()
         .field("node", one.node.value())
@@ -207,16 +227,25 @@ int complain_about_pool(Console& console, const Error& error) {
   return console.complain(error, misspelt ? kExitBadInput : kExitPoolFailed);
 }
 
+void add_tls(CLI::App& command, std::string& into) {
+  command
+      .add_option("--tls", into,
+                  "over TCP, the folder of your certificate: node.crt, node.key and ca.crt "
+                  "(default: $HYPEROFFLOAD_TLS, else without TLS)")
+      ->type_name("FOLDER");
+}
+
 void add_pool_options(CLI::App& command, PoolOptions& options) {
   command
       .add_option("--pool", options.pool,
                   "control addresses, comma-separated; the first that answers names the other "
                   "nodes (default: $HYPEROFFLOAD_POOL, else unix:/run/hyperoffload/control.sock)")
       ->type_name("ADDRESS");
+  add_tls(command, options.tls);
   add_timeout(command, options.timeout);
 }
 
-void add_status(Program& program, const std::string& pool) {
+void add_status(Program& program, const PoolOptions& defaults) {
   PoolCommand<StatusAnswer> command;
   command.name = "status";
   command.about = "Memory, flash, sessions and state of every node, and how a job reaches it";
@@ -230,10 +259,10 @@ void add_status(Program& program, const std::string& pool) {
   command.unreachable_row = [columns = command.columns.size()](const NodeInfo& node) {
     return unreachable(node, columns);
   };
-  add_pool_command(program, program.root(), pool, command);
+  add_pool_command(program, program.root(), defaults, command);
 }
 
-void add_nodes(Program& program, const std::string& pool) {
+void add_nodes(Program& program, const PoolOptions& defaults) {
   PoolCommand<NodeStatus> command;
   command.name = "nodes";
   command.about = "The nodes of the pool and where they are reached";
@@ -252,10 +281,10 @@ void add_nodes(Program& program, const std::string& pool) {
     cells[3] = joined(node.control_addresses);
     return cells;
   };
-  add_pool_command(program, program.root(), pool, command);
+  add_pool_command(program, program.root(), defaults, command);
 }
 
-void add_sessions(Program& program, const std::string& pool) {
+void add_sessions(Program& program, const PoolOptions& defaults) {
   using Answer = std::vector<SessionInfo>;
   constexpr auto kRight = Table::Align::kRight;
   PoolCommand<Answer> command;
@@ -292,10 +321,10 @@ void add_sessions(Program& program, const std::string& pool) {
     }
     json.end();
   };
-  add_pool_command(program, program.root(), pool, command);
+  add_pool_command(program, program.root(), defaults, command);
 }
 
-void add_segments(Program& program, const std::string& pool) {
+void add_segments(Program& program, const PoolOptions& defaults) {
   using Answer = std::vector<SegmentInfo>;
   constexpr auto kRight = Table::Align::kRight;
   PoolCommand<Answer> command;
@@ -333,7 +362,7 @@ void add_segments(Program& program, const std::string& pool) {
     }
     json.end();
   };
-  add_pool_command(program, program.root(), pool, command);
+  add_pool_command(program, program.root(), defaults, command);
 }
 
 }  // namespace ho::cli

@@ -13,10 +13,12 @@ namespace {
 
 constexpr std::size_t kThreadsMax = 64;
 
-Result<std::unique_ptr<ControlClient>> connect_to(const std::string& address, TimePoint deadline) {
+Result<std::unique_ptr<ControlClient>> connect_to(const std::string& address,
+                                                  const std::string& tls, TimePoint deadline) {
   ControlClient::Options options;
   options.address = address;
   options.client_name = "hyperoffload";
+  options.tls_folder = tls;
   return ControlClient::connect(std::move(options), deadline);
 }
 
@@ -29,14 +31,14 @@ TimePoint share_of(TimePoint deadline, std::size_t left) {
 
 }  // namespace
 
-Result<PoolView> open_pool(const std::string& pool, TimePoint deadline) {
+Result<PoolView> open_pool(const PoolOptions& options, TimePoint deadline) {
   Error last(Errc::kInvalidArgument, "no address given");
   std::vector<std::string> addresses;
-  std::istringstream list(pool);
+  std::istringstream list(options.pool);
   for (std::string address; std::getline(list, address, ',');) addresses.push_back(address);
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     const TimePoint turn_end = share_of(deadline, addresses.size() - i);
-    auto client = connect_to(addresses[i], turn_end);
+    auto client = connect_to(addresses[i], options.tls, turn_end);
     if (!client) {
       last = client.error();
       continue;
@@ -46,16 +48,17 @@ Result<PoolView> open_pool(const std::string& pool, TimePoint deadline) {
       last = nodes.error();
       continue;
     }
-    return PoolView{std::move(*client), std::move(*nodes)};
+    return PoolView{std::move(*client), std::move(*nodes), options.tls};
   }
   return last;
 }
 
-Result<std::unique_ptr<ControlClient>> connect_node(const NodeInfo& node, TimePoint deadline) {
+Result<std::unique_ptr<ControlClient>> connect_node(const PoolView& pool, const NodeInfo& node,
+                                                    TimePoint deadline) {
   Error last(Errc::kUnavailable, "the pool gives no address for it");
   std::size_t left = node.control_addresses.size();
   for (const std::string& address : node.control_addresses) {
-    auto client = connect_to(address, share_of(deadline, left--));
+    auto client = connect_to(address, pool.tls, share_of(deadline, left--));
     if (!client) {
       last = client.error();
       continue;

@@ -9,6 +9,7 @@
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "proto/control_client.hpp"
+#include "tools/hyperoffload/command.hpp"
 
 namespace ho::cli {
 
@@ -19,14 +20,15 @@ struct NodeAnswer {
   Result<Answer> answer = Error(Errc::kUnavailable, "not asked");
 };
 
-/// The nodes of the pool that the first answering address of `pool` (comma-separated) belongs to.
+/// The nodes of the pool that the first answering address belongs to.
 struct PoolView {
   std::unique_ptr<ControlClient> first;
   std::vector<NodeInfo> nodes;  ///< the answering one first
+  std::string tls;              ///< as PoolOptions has it
 };
 
 /// @return the last address's error where none answers.
-[[nodiscard]] Result<PoolView> open_pool(const std::string& pool, TimePoint deadline);
+[[nodiscard]] Result<PoolView> open_pool(const PoolOptions& options, TimePoint deadline);
 
 /// Runs `ask` for every node at once, each on a thread and connection of its own (64 at a time).
 template <typename Answer>
@@ -35,7 +37,8 @@ std::vector<NodeAnswer<Answer>> ask_all(
     const std::function<Result<Answer>(ControlClient&, TimePoint)>& ask);
 
 /// Connects to a node by the first of its addresses that answers.
-[[nodiscard]] Result<std::unique_ptr<ControlClient>> connect_node(const NodeInfo& node,
+[[nodiscard]] Result<std::unique_ptr<ControlClient>> connect_node(const PoolView& pool,
+                                                                  const NodeInfo& node,
                                                                   TimePoint deadline);
 
 /// Calls `work(i)` for i in [0, count) on up to 64 threads. Returns when all are done.
@@ -54,7 +57,7 @@ std::vector<NodeAnswer<Answer>> ask_all(
       answers[i].answer = ask(*pool.first, deadline);
       return;
     }
-    auto client = connect_node(answers[i].node, deadline);
+    auto client = connect_node(pool, answers[i].node, deadline);
     answers[i].answer = client ? ask(**client, deadline) : Result<Answer>(client.error());
   });
   return answers;

@@ -144,6 +144,10 @@ typedef struct ho_connect_options {
   uint64_t link_bytes_per_s; /* limits the job's gets and its puts to this rate each, over all nodes
                                 together; what moves between flash and pool memory does not count.
                                 0: no limit */
+  const char* tls; /* over TCP: the folder of the job's certificate, key and authority: node.crt,
+                      node.key and ca.crt, as "hyperoffload ca issue" writes them. They are read at
+                      each new connection. NULL or "": without TLS, which only a daemon with
+                      `insecure` takes. Unix sockets need none */
 } ho_connect_options;
 
 HO_API const char* ho_version(void);
@@ -163,7 +167,8 @@ HO_API const char* ho_last_error(void);
  * HO_INVALID_ARGUMENT  a null argument; an option that cannot be read.
  * HO_UNAVAILABLE, HO_DEADLINE   no node is left.
  * HO_UNSUPPORTED       the only driver allowed cannot be used, with the reason.
- * HO_PERMISSION_DENIED the daemon does not admit this user. */
+ * HO_PERMISSION_DENIED the daemon does not admit this user, or one end refuses the other's
+ *                      certificate. */
 HO_API ho_status ho_connect(const ho_connect_options* options, ho_pool** out);
 /* Ends all sessions, and with them gives back everything that the job holds in the pool, durable
  * flash apart. Waits for transfers that are started and not waited for, and a second for each node.

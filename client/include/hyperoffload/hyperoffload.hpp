@@ -133,6 +133,7 @@ class Pool {
     std::uint32_t local_threads = 0;     ///< 0: by the cores there are
     std::string local_numa = "auto";     ///< as ho_connect_options::local_numa
     std::uint64_t link_bytes_per_s = 0;  ///< each way; 0: no limit
+    std::string tls = {};                ///< as ho_connect_options::tls
   };
 
   explicit Pool(const Options& options) {
@@ -154,6 +155,7 @@ class Pool {
     given.local_threads = options.local_threads;
     given.local_numa = options.local_numa.c_str();
     given.link_bytes_per_s = options.link_bytes_per_s;
+    given.tls = options.tls.c_str();
     check(ho_connect(&given, &handle_));
   }
   Pool(Pool&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}

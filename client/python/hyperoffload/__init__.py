@@ -45,7 +45,8 @@ Record the graph of a step whose parts are not one function:
     recorder.write("graph.json")    # hyperoffload analyze graph.json --device-memory 60% ...
 
 Environment: HYPEROFFLOAD_LIBRARY is the path of libhyperoffload.so.0, HYPEROFFLOAD_COMMAND that of
-the command `hyperoffload`, where the loader and the path do not find them.
+the command `hyperoffload`, where the loader and the path do not find them. HYPEROFFLOAD_TLS is the
+folder of the job's certificate (node.crt, node.key, ca.crt), for pools that are reached over TCP.
 """
 
 from ._fit import Run, fit

@@ -339,7 +339,8 @@ def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None, 
     model: a torch.nn.Module on the CPU. optimizer: a torch.optim.Optimizer whose step() ends a step.
     device_memory: "60%" of what the recorded step holds, "2GiB", or bytes. It holds from the first step
     on: of a share, the share of what was needed so far.
-    pool: control addresses of HyperOffload's daemons, comma-separated.
+    pool: control addresses of HyperOffload's daemons, comma-separated. Over TCP, HYPEROFFLOAD_TLS
+        names the folder of the job's certificate.
     replan: "once": one plan for the run. "auto": a plan for each shape of step that comes back, told
     by the shapes that its first call takes; its second step is recorded. "never": no plan, all values come and go on demand.
     hardware: path of a hardware file; None: the link to the pool is measured.

@@ -26,7 +26,15 @@ class Error(RuntimeError):
 class _ConnectOptions(ctypes.Structure):
     # The struct grows at its end, and struct_bytes says how much of it we know.
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("pool", ctypes.c_char_p),
-                ("name", ctypes.c_char_p), ("transport", ctypes.c_char_p)]
+                ("name", ctypes.c_char_p), ("transport", ctypes.c_char_p),
+                ("op_deadline_ms", ctypes.c_uint32), ("ucx_module", ctypes.c_char_p),
+                ("ofi_provider", ctypes.c_char_p), ("ofi_domain", ctypes.c_char_p),
+                ("ofi_interface", ctypes.c_char_p), ("ofi_allow_emulation", ctypes.c_uint32),
+                ("connections", ctypes.c_uint32), ("tcp_interface", ctypes.c_char_p),
+                ("ucx_devices", ctypes.c_char_p), ("ucx_transports", ctypes.c_char_p),
+                ("ucx_allow_emulation", ctypes.c_uint32), ("local_threads", ctypes.c_uint32),
+                ("local_numa", ctypes.c_char_p), ("link_bytes_per_s", ctypes.c_uint64),
+                ("tls", ctypes.c_char_p)]
 
 
 class _DeviceMemory(ctypes.Structure):
@@ -120,8 +128,9 @@ class Pool:
     """A job's sessions on all nodes of a pool."""
 
     def __init__(self, address, name):
-        options = _ConnectOptions(ctypes.sizeof(_ConnectOptions), address.encode(), name.encode(),
-                                  None)
+        options = _ConnectOptions(struct_bytes=ctypes.sizeof(_ConnectOptions),
+                                  pool=address.encode(), name=name.encode(),
+                                  tls=os.environ.get("HYPEROFFLOAD_TLS", "").encode())
         self.handle = ctypes.c_void_p()
         lib = library()
         _check(lib.ho_connect(ctypes.byref(options), ctypes.byref(self.handle)))

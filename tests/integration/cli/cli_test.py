@@ -415,7 +415,7 @@ class Doctor(unittest.TestCase):
         return {check["name"]: check for check in answer["checks"]}
 
     def test_a_port_and_a_folder_that_a_daemon_cannot_use_are_named(self):
-        config = 'ddr_bytes: 67108864 segment_bytes: 8388608 unix_socket: "FOLDER/{}control.sock" tcp_listen: "127.0.0.1:{}" tcp {{ port: {} }}'
+        config = 'ddr_bytes: 67108864 segment_bytes: 8388608 unix_socket: "FOLDER/{}control.sock" insecure: true tcp_listen: "127.0.0.1:{}" tcp {{ port: {} }}'
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
             checks = self.examine(config.format("none/", port, port))

@@ -26,7 +26,8 @@ LAYERS = 6
 class Row:
     """A command, how it is called well, and which parts of the contract that lets be seen.
 
-    Words may be {pool} (a running pool), {folder} (of the test), {graph}, {hardware}, {plan}, {trace}, {csv}."""
+    Words may be {pool} (a running pool), {folder} (of the test), {graph}, {hardware}, {plan}, {trace}, {csv},
+    {ca} (a folder with an authority), {new} (a path that does not exist, another each time)."""
     words: str                 # after the command itself; all that is required and little more
     code: int = 0              # how that ends
     pool: bool = False         # has --pool and needs it
@@ -56,6 +57,9 @@ ROWS = {
     "hyperoffload evict": Row("0:4711 --pool {pool}", code=1, pool=True),
     "hyperoffload flash ls": Row("--pool {pool}", pool=True, missing=""),
     "hyperoffload flash free": Row("0:1 --pool {pool}", code=1, pool=True),
+    "hyperoffload ca init": Row("{new}"),
+    "hyperoffload ca issue": Row("{ca} --role reader --name anna --out {new}"),
+    "hyperoffload ca show": Row("{ca}"),
     "hyperoffload fsck": Row("{folder}/absent", code=2),
     "hyperoffload doctor": Row("--config {config}", missing=""),
     "hyperoffload bench profile": Row("{folder}/hw.json --pool {pool} --seconds 0.2", pool=True, outputs=("FILE",)),
@@ -76,6 +80,16 @@ ROWS = {
     "hyperoffload-compare one": Row(TINY + " --steps 2 --pool {pool}", pool=True, missing="", outputs=("--emit-graph",),
                                     long=TINY + " --steps 1000000 --pool {pool}"),
 }
+
+
+class New:
+    """Formats as a path that does not exist, another each time."""
+    def __init__(self, folder):
+        self.folder, self.count = folder, 0
+
+    def __format__(self, _):
+        self.count += 1
+        return f"{self.folder}/new-{self.count}"
 
 
 def graph():
@@ -133,6 +147,7 @@ class Contract(unittest.TestCase):
         cls.known = {name: str(cls.folder / name) for name in ("graph", "hardware", "plan", "trace", "csv", "config")}
         cls.known["graph"] += ".json"
         cls.known.update(folder=folder.name, pool=f"unix:{folder.name}/control.sock")
+        cls.known["new"], cls.known["ca"] = New(cls.folder), str(cls.folder / "ca")
         pathlib.Path(cls.known["graph"]).write_text(json.dumps(graph()))
         cls.known["hardware"] += ".json"
         pathlib.Path(cls.known["hardware"]).write_text(json.dumps(HARDWARE))
@@ -142,6 +157,8 @@ class Contract(unittest.TestCase):
             f'node_name: "contract" ddr_bytes: 134217728 segment_bytes: 8388608 unix_socket: "{folder.name}/control.sock"')
         made = run(["hyperoffload", "analyze"], cls.known["graph"], "--hardware", cls.known["hardware"], "--out",
                    cls.known["plan"])
+        assert made.returncode == 0, made
+        made = run(["hyperoffload", "ca", "init"], cls.known["ca"])
         assert made.returncode == 0, made
         cls.daemon = subprocess.Popen([PROGRAMS["hyperoffloadd"], "--config", cls.known["config"]], stderr=subprocess.DEVNULL)
         cls.addClassCleanup(cls.end_daemon)

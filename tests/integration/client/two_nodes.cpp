@@ -21,7 +21,7 @@ std::string TwoNodes::config(int node) const {
          "\nsegment_bytes: 2097152\nlease_ms: " + std::to_string(spec_.lease_ms) +
          "\ndrain_ms: 500\nunix_socket: \"" + folder_.file("n" + number + ".sock") + "\"\n" +
          (spec_.tcp ? "tcp_listen: \"127.0.0.1:0\"\n" : "") + "tcp { address: \"127.0.0.1\" }\n" +
-         (spec_.ucx ? "insecure: true\nucx { }\n" : "") +
+         (spec_.tcp || spec_.ucx ? "insecure: true\n" : "") + (spec_.ucx ? "ucx { }\n" : "") +
          (spec_.flash_bytes > 0 ? "flash { path: \"" + flash_path(node) + "\" }\n" : "") +
          peer_text(1 - node, address(1 - node));
 }

@@ -358,7 +358,8 @@ TEST_CASE("daemon: memory that is granted after its request's deadline is releas
 TEST_CASE("daemon: tcp grants carry keys and no descriptors, also over TCP") {
   const TempFolder folder;
   const DaemonProcess daemon(
-      folder, "d", {small_config(folder, "tcp_listen: \"127.0.0.1:0\"\ntcp { }\n"), {}, false});
+      folder, "d",
+      {small_config(folder, "insecure: true\ntcp_listen: \"127.0.0.1:0\"\ntcp { }\n"), {}, false});
   const auto near = connect(unix_address(folder));
   CHECK(near->hello().drivers.size() == 2);
   const auto nodes = near->nodes(soon());

@@ -106,9 +106,9 @@ TEST_CASE("daemon: a config error names file, line and field and exits with 2") 
   const auto path = check_config("ddr_bytes: 268435456\nunix_socket: \"x.sock\"");
   CHECK(path.code == 2);
   CHECK(says(path, ":2: unix_socket: \"x.sock\" is not an absolute path"));
-  const auto open = check_config("ddr_bytes: 268435456\ntcp_listen: \"0.0.0.0:7700\"");
+  const auto open = check_config("ddr_bytes: 268435456\ntcp_listen: \"127.0.0.1:7700\"");
   CHECK(open.code == 2);
-  CHECK(says(open, ":2: tcp_listen: 0.0.0.0 is not a loopback address"));
+  CHECK(says(open, ":2: tcp_listen: without TLS everybody who reaches 127.0.0.1 uses the pool"));
   const auto any =
       check_config("ddr_bytes: 268435456\ninsecure: true\ntcp { address: \"0.0.0.0\" }");
   CHECK(any.code == 2);
@@ -150,7 +150,7 @@ TEST_CASE("daemon: SIGHUP applies what needs no restart, and a wrong file change
                "nothing was reloaded"));
   CHECK(client->nodes(soon())->size() == 1);
   CHECK(reload(good + "nodes { node_id: 9 control_addresses: \"tcp:127.0.0.1:1\" }\n"
-                      "tcp_listen: \"127.0.0.1:0\"\n",
+                      "insecure: true\ntcp_listen: \"127.0.0.1:0\"\n",
                "configuration reloaded"));
   CHECK(eventually(std::chrono::seconds(30), [&] {
     return daemon.err().find("a changed field needs a restart field=tcp_listen") !=
@@ -279,8 +279,9 @@ TEST_CASE("daemon: a killed daemon is noticed at once by the control connection"
 
 TEST_CASE("daemon: garbage closes its own connection and nothing else") {
   const TempFolder folder;
-  const DaemonProcess daemon(folder, "d",
-                             {small_config(folder, "tcp_listen: \"127.0.0.1:0\"\n"), {}, false});
+  const DaemonProcess daemon(
+      folder, "d",
+      {small_config(folder, "insecure: true\ntcp_listen: \"127.0.0.1:0\"\n"), {}, false});
   const auto client = connect(unix_address(folder));
   const auto nodes = client->nodes(soon());
   REQUIRE(nodes.ok());

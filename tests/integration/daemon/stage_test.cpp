@@ -437,7 +437,8 @@ TEST_CASE("stage: over TCP nobody frees another's extent") {
     test::skip(why);
     return;
   }
-  const std::string config = test::with_flash(folder, path) + "tcp_listen: \"127.0.0.1:0\"\n";
+  const std::string config =
+      test::with_flash(folder, path) + "insecure: true\ntcp_listen: \"127.0.0.1:0\"\n";
   const DaemonProcess daemon(folder, "tcp", {config, {}, false});
   StagingClient client(test::unix_address(folder));
   const FlashExtent extent = client.allocate(kMiB, FlashPolicy::kDurable);

@@ -9,6 +9,7 @@ namespace {
 constexpr const char* kGood =
     "node_id: 7\nnode_name: \"seven\"\nddr_bytes: 67108864\nsegment_bytes: 2097152\n"
     "unix_socket: \"/tmp/x.sock\"\ntcp_listen: \"[::1]:7700\"\nlease_ms: 1000\n"
+    "tls { certificate: \"/c\" key: \"/k\" authority: \"/a\" } "
     "tcp { address: \"127.0.0.2\" }\n"
     "nodes { node_id: 8 control_addresses: \"tcp:127.0.0.1:7701\" }\nlog_level: \"warning\"\n";
 
@@ -33,6 +34,10 @@ TEST_CASE("config: every field of a good configuration is read") {
   REQUIRE(parsed->tcp_listen);
   CHECK(parsed->tcp_listen->host == "::1");
   CHECK(parsed->tcp_listen->port == "7700");
+  REQUIRE(parsed->tls);
+  CHECK(parsed->tls->certificate == "/c");
+  CHECK(parsed->tls->key == "/k");
+  CHECK(parsed->tls->authority == "/a");
   CHECK(parsed->lease == std::chrono::seconds(1));
   REQUIRE(parsed->tcp.size() == 1);
   CHECK(parsed->tcp[0].address.text == "127.0.0.2");
@@ -49,6 +54,7 @@ TEST_CASE("config: absent fields have their defaults") {
   CHECK(parsed->lease == std::chrono::seconds(10));
   CHECK(parsed->drain == std::chrono::seconds(5));
   CHECK_FALSE(parsed->tcp_listen);
+  CHECK_FALSE(parsed->tls);
   CHECK(parsed->ofi.empty());
   CHECK(parsed->tcp.empty());
   CHECK_FALSE(parsed->node_name.empty());
@@ -128,6 +134,24 @@ TEST_CASE("config: each error names its line and field") {
             .find("f:3: ucx: module: \"driver.so\" is not an absolute path") == 0);
   CHECK(wrong("ddr_bytes: 268435456\ntcp_listen: \"127.0.0.1:99999\"").find("f:2: tcp_listen: ") ==
         0);
+}
+
+TEST_CASE("config: listening over TCP needs TLS or insecure, on loopback too") {
+  const auto with = [](const std::string& more) {
+    const auto parsed = parse_daemon_config("ddr_bytes: 268435456\n" + more, "f");
+    return parsed ? std::string("accepted") : parsed.error().context();
+  };
+  for (const std::string host : {"127.0.0.1", "localhost", "[::1]", "10.0.0.1"}) {
+    const std::string why = with("tcp_listen: \"" + host + ":7700\"");
+    CHECK(why.find("f:2: tcp_listen: without TLS everybody") == 0);
+    CHECK(why.find("add tls { }") != std::string::npos);
+    CHECK(with("insecure: true\ntcp_listen: \"" + host + ":7700\"") == "accepted");
+    CHECK(with("tls { certificate: \"/c\" key: \"/k\" authority: \"/a\" }\ntcp_listen: \"" + host +
+               ":7700\"") == "accepted");
+  }
+  CHECK(with("tls { certificate: \"/c\"\n key: \"k\" }") ==
+        "f:3: tls: key: \"k\" is not an absolute path\nf:2: tls: authority: missing: name a PEM "
+        "file");
 }
 
 TEST_CASE("config: text truncated anywhere is accepted or refused, and nothing worse") {

@@ -34,6 +34,7 @@ struct Arguments {
   double link_bytes_per_s = 0;
   std::string transport = "auto";
   std::string pool = "unix:/run/hyperoffload/control.sock";
+  std::string tls;
   std::string text = "/usr/share/common-licenses/GPL-3";
   std::string emit_graph;
 };
@@ -56,6 +57,7 @@ void add_options(CLI::App& app, Arguments& a) {
   add("--transport", a.transport, "Driver to the pool")
       ->check(CLI::IsMember({"auto", "local", "ucx", "ofi", "tcp"}));
   add("--pool", a.pool, "Control address of a daemon");
+  add("--tls", a.tls, "Over TCP, the folder of node.crt, node.key and ca.crt");
   app.add_option("--emit-graph", a.emit_graph, "Write the graph with measured durations here");
 }
 
@@ -202,6 +204,7 @@ Result<void> train(cli::Console& console, const Arguments& arguments) {
   use_one_blas_thread();
   hyperoffload::Pool::Options options;
   options.pool = arguments.pool;
+  options.tls = arguments.tls;
   options.name = "gpt";
   options.transport = arguments.transport;
   options.link_bytes_per_s = std::uint64_t(arguments.link_bytes_per_s);

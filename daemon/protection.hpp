@@ -1,0 +1,21 @@
+#pragma once
+
+#include <memory>
+
+#include "common/base/result.hpp"
+#include "common/tls/context.hpp"
+#include "daemon/control/service.hpp"
+#include "proto/config.hpp"
+
+namespace ho::daemon {
+
+/// Which of the configuration's listeners go without TLS.
+[[nodiscard]] Protection protection_of(const DaemonConfig& config);
+/// Says in the log where the configuration is insecure.
+void warn_of(const Protection& protection);
+
+/// Reads the certificates that the configuration names. @return null where it names none; the
+/// errors of tls::Context::load(), beginning with "tls: ".
+[[nodiscard]] Result<std::shared_ptr<const tls::Context>> load_tls(const DaemonConfig& config);
+
+}  // namespace ho::daemon
