@@ -87,7 +87,7 @@ void run_until(Daemon& daemon, const std::function<bool()>& done) {
 /// progress.
 /// @return the only answer.
 pb::Response ask(Daemon& daemon, const pb::Request& request) {
-  const ho::daemon::PeerInfo peer{true, 1, "fuzz", "fuzz", true};
+  const ho::daemon::PeerInfo peer{true, 1, "fuzz", "fuzz", ho::tls::Role::kAdmin};
   pb::Response answer;
   int answers = 0;
   daemon.service.handle(
