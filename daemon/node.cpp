@@ -167,6 +167,7 @@ struct Node::Parts {
         ticker(io) {}
 
   Duration drain;
+  std::shared_ptr<tls::ContextSlot> tls;  ///< null: without TLS
   const Clock& clock;
   const DaemonConfig config;  ///< as it was at the start
   const Reread reread;
@@ -250,7 +251,8 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   auto flash = start_flash(config, facts.flash_off);
   if (!flash) return config.at_field("flash", flash.error());
   facts.flash = flash->get();
-  auto targets = make_targets(config, facts.refusals);
+  const auto slot = *tls ? std::make_shared<tls::ContextSlot>(*tls) : nullptr;
+  auto targets = make_targets(config, facts.refusals, slot);
   if (!targets) return targets.error();
   facts.drivers_off = std::move(targets->off);
   auto data = DataLoop::create(std::move(targets->targets));
@@ -258,7 +260,8 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   auto parts = std::make_unique<Parts>(config, clock, std::move(reread), std::move(*unix_listener),
                                        std::move(tcp_listener), std::move(*data), std::move(facts),
                                        *pages, std::move(*shares), std::move(*flash));
-  parts->server.set_tls(std::move(*tls));
+  parts->tls = slot;
+  parts->server.set_tls(slot);
   if (auto added = parts->server.add(parts->unix_listener.fd()); !added) return added.error();
   if (parts->tcp_listener) {
     auto added = parts->server.add(parts->tcp_listener->fd.get());
@@ -355,7 +358,7 @@ void Node::reload_tls(const DaemonConfig& fresh) {
   const std::string ends = tls::time_text((*context)->facts().ends);
   log(LogLevel::kInfo, "certificates reloaded", {{"name", (*context)->own().name}, {"ends", ends}});
   parts.service.set_certificate_ends(ends);
-  parts.server.set_tls(std::move(*context));
+  parts.tls->set(std::move(*context));
 }
 
 /// Begins the end; the second time, hastens it.

@@ -11,7 +11,7 @@ Protection protection_of(const DaemonConfig& config) {
   out.insecure = config.insecure;
   const bool tls = config.tls.has_value();
   if (config.tcp_listen && !tls) out.unprotected.emplace_back("control");
-  if (!config.tcp.empty()) out.unprotected.emplace_back("tcp");
+  if (!config.tcp.empty() && !tls) out.unprotected.emplace_back("tcp");
   if (!config.ofi.empty()) out.unprotected.emplace_back("ofi");
   if (config.ucx) out.unprotected.emplace_back("ucx");
   return out;

@@ -47,10 +47,12 @@ MadeTarget make_ofi(const std::vector<OfiSettings>& rails) {
   return transport::make_ofi_target(options);
 }
 
-MadeTarget make_tcp(const std::vector<TcpSettings>& rails, const std::shared_ptr<Tally>& refusals) {
+MadeTarget make_tcp(const std::vector<TcpSettings>& rails, const std::shared_ptr<Tally>& refusals,
+                    const std::shared_ptr<tls::ContextSlot>& tls) {
   transport::TcpTargetOptions options;
   options.rails.clear();
   options.refusals = refusals;
+  options.tls = tls;
   for (const TcpSettings& settings : rails) {
     transport::TcpRail rail{settings.address.text, settings.port};
     if (!settings.interface.text.empty()) {
@@ -64,8 +66,9 @@ MadeTarget make_tcp(const std::vector<TcpSettings>& rails, const std::shared_ptr
 }
 
 MadeTarget make_target(const DaemonConfig& config, std::string_view driver,
-                       const std::shared_ptr<Tally>& refusals) {
-  if (driver == "tcp") return make_tcp(config.tcp, refusals);
+                       const std::shared_ptr<Tally>& refusals,
+                       const std::shared_ptr<tls::ContextSlot>& tls) {
+  if (driver == "tcp") return make_tcp(config.tcp, refusals, tls);
   if (driver == "ofi") return make_ofi(config.ofi);
   if (driver == "ucx") {
     return transport::make_ucx_target({config.ucx->devices, config.ucx->transports,
@@ -107,7 +110,8 @@ std::optional<ConfigMistake> find_mistake(const TcpSettings& tcp) {
 
 }  // namespace
 
-Result<Targets> make_targets(const DaemonConfig& config, const std::shared_ptr<Tally>& refusals) {
+Result<Targets> make_targets(const DaemonConfig& config, const std::shared_ptr<Tally>& refusals,
+                             const std::shared_ptr<tls::ContextSlot>& tls) {
   Targets made;
   for (const std::string_view driver : transport::kDriverNames) {
     const std::string name(driver);
@@ -116,7 +120,7 @@ Result<Targets> make_targets(const DaemonConfig& config, const std::shared_ptr<T
       continue;
     }
     if (!wants(config, driver)) continue;
-    auto target = make_target(config, driver, refusals);
+    auto target = make_target(config, driver, refusals, tls);
     if (target) {
       made.targets.push_back(std::move(*target));
       continue;

@@ -6,6 +6,7 @@
 
 #include "common/base/result.hpp"
 #include "common/base/tally.hpp"
+#include "common/tls/context.hpp"
 #include "common/transport/target.hpp"
 #include "proto/config.hpp"
 
@@ -19,9 +20,11 @@ struct Targets {
 
 /// Makes those that the configuration has and allows. One that it names by `transport` must be had;
 /// otherwise a node without RDMA does without `ucx`.
+/// @param tls  what `tcp` encrypts with; null: nothing.
 /// @return kUnsupported, kInvalidArgument, kIo, ... of a driver that must be had.
 [[nodiscard]] Result<Targets> make_targets(const DaemonConfig& config,
-                                           const std::shared_ptr<Tally>& refusals);
+                                           const std::shared_ptr<Tally>& refusals,
+                                           const std::shared_ptr<tls::ContextSlot>& tls);
 
 /// A mistake in the configuration that only this machine can tell.
 struct ConfigMistake {

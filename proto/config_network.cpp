@@ -165,15 +165,23 @@ class Checker {
     config_.tcp.push_back(std::move(settings));
   }
 
+  /// Whether a driver may listen on a network: with TLS, which only tcp has, or without.
+  [[nodiscard]] bool allowed(const std::string& block) const {
+    return config_.insecure || (block == "tcp" && from_.has_tls());
+  }
+  [[nodiscard]] static std::string remedy(const std::string& block) {
+    return std::string(block == "tcp" ? "add tls { }, or " : "") + "set insecure: true to allow it";
+  }
+
   void listening_interface(const std::string& block, const Located& interface,
                            const Located& address) {
     if (!address.text.empty()) {
       complain_of(block, "address", address, "set address or interface, not both");
-    } else if (!config_.insecure && interface.text != "lo") {
+    } else if (!allowed(block) && interface.text != "lo") {
       complain_of(block, "interface", interface,
                   interface.text +
-                      " is not the loopback interface, and transfers are not encrypted; set "
-                      "insecure: true to allow it");
+                      " is not the loopback interface, and transfers are not encrypted; " +
+                      remedy(block));
     }
   }
 
@@ -185,11 +193,10 @@ class Checker {
       complain_of(
           block, "address", address,
           address.text + " is not an address that peers can connect to; set the one that they use");
-    } else if (!config_.insecure && !is_loopback(address.text)) {
+    } else if (!allowed(block) && !is_loopback(address.text)) {
       complain_of(block, "address", address,
-                  address.text +
-                      " is not a loopback address, and transfers are not encrypted; "
-                      "set insecure: true to allow it");
+                  address.text + " is not a loopback address, and transfers are not encrypted; " +
+                      remedy(block));
     }
   }
 

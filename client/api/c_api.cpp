@@ -80,6 +80,7 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
   drivers.connections = std::max(known.connections, 1U);
   drivers.tcp_interface = text(known.tcp_interface);
   options.sessions.tls_folder = text(known.tls);
+  drivers.tls_folder = text(known.tls);
   return options;
 }
 

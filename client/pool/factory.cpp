@@ -65,6 +65,7 @@ MadeTransport make_ofi(const DriverOptions& options, const Clock& clock) {
 MadeTransport make_tcp(const DriverOptions& options, const Clock& clock) {
   transport::TcpOptions tcp;
   tcp.connections = options.connections;
+  tcp.tls_folder = options.tls_folder;
   if (!options.tcp_interface.empty()) {
     auto address = net::interface_address(options.tcp_interface);
     if (!address) return address.error().at("tcp_interface");

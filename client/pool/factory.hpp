@@ -19,6 +19,7 @@ struct DriverOptions {
   std::string ofi_interface;         ///< network interface to go out by; empty: any
   bool ofi_allow_emulation = false;  ///< also libfabric's TCP
   std::string tcp_interface;         ///< network interface to go out by; empty: any
+  std::string tls_folder = {};       ///< of tcp: the folder of the job's certificate; empty: none
   std::uint32_t connections = 1;  ///< of tcp and ofi: to each rail of a node, for large transfers
 };
 

@@ -5,11 +5,16 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 namespace ho::net {
 namespace {
+
+constexpr std::size_t kGatheredBytes = std::size_t{16} << 10U;  // a record of TLS
+constexpr std::size_t kEncryptedAtOnce = std::size_t{64} << 10U;
 
 void set_option(int fd, int level, int name, int value) {
   // None of them is needed for being right.
@@ -42,7 +47,7 @@ msghdr message_of(std::span<iovec> parts) {
 
 }  // namespace
 
-Stream::Stream(UniqueFd socket) : socket_(std::move(socket)), established_(true) {
+Stream::Stream(UniqueFd socket) : socket_(std::move(socket)), connected_(true), established_(true) {
   set_options(socket_.get());
 }
 
@@ -58,28 +63,122 @@ Result<std::unique_ptr<Stream>> Stream::connect(const SocketAddress& to,
     return Error(Errc::kUnavailable, errno_error(errno, to_text(to)).context());
   }
   auto made = std::make_unique<Stream>(std::move(socket));
+  made->connected_ = false;
   made->established_ = false;
   return made;
+}
+
+Result<void> Stream::accept_tls(const std::shared_ptr<const tls::Context>& context) {
+  auto session = tls::Session::accept(context, socket_.get());
+  if (!session) return session.error();
+  tls_ = std::move(*session);
+  established_ = false;
+  return {};
+}
+
+Result<void> Stream::begin_tls(const std::shared_ptr<const tls::Context>& context,
+                               const std::string& name) {
+  auto session = tls::Session::connect_to_node(context, socket_.get(), name);
+  if (!session) return session.error();
+  tls_ = std::move(*session);
+  established_ = false;
+  return {};
 }
 
 Stream::Progress Stream::establish() {
   if (established_) return Progress::kEstablished;
   if (!socket_.valid()) return Progress::kEnded;
-  pollfd entry{socket_.get(), POLLOUT, 0};
-  if (::poll(&entry, 1, 0) <= 0) return Progress::kNotYet;
-  int error = 0;
-  socklen_t length = sizeof error;
-  (void)::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  if (error != 0) {
-    (void)end(error);
-    return Progress::kEnded;
+  if (!connected_) {
+    pollfd entry{socket_.get(), POLLOUT, 0};
+    if (::poll(&entry, 1, 0) <= 0) return Progress::kNotYet;
+    int error = 0;
+    socklen_t length = sizeof error;
+    (void)::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) {
+      (void)end(error);
+      return Progress::kEnded;
+    }
+    connected_ = true;
+  }
+  if (tls_) {
+    const auto shaken = tls_->handshake();
+    if (!shaken) {
+      (void)end(shaken.error());
+      return Progress::kEnded;
+    }
+    if (*shaken != tls::Session::Progress::kDone) return Progress::kNotYet;
+    tls_->read_ahead();
   }
   established_ = true;
   return Progress::kEstablished;
 }
 
+/// Reads until nothing is left or the parts are full: no event reports what OpenSSL holds.
+Moved Stream::read_tls(std::span<iovec> parts) {
+  std::size_t total_bytes = 0;
+  for (const iovec& part : parts) {
+    const std::span<std::byte> into(static_cast<std::byte*>(part.iov_base), part.iov_len);
+    for (std::size_t have = 0; have < into.size();) {
+      const auto got = tls_->read(into.subspan(have));
+      if (got && *got > 0) {
+        have += *got;
+        total_bytes += *got;
+        continue;
+      }
+      const bool nothing = !got && got.error().code() == Errc::kBusy;
+      if (nothing || total_bytes > 0) {  // an end shows at the next call
+        readable_ = !nothing;
+        return {total_bytes, false};
+      }
+      return got ? end(0) : end(got.error());
+    }
+  }
+  readable_ = true;
+  return {total_bytes, false};
+}
+
+/// Encrypts 64 KiB at a time, as long as the socket takes what there is.
+Moved Stream::write_tls(std::span<iovec> parts) {
+  std::size_t taken = 0;
+  std::array<std::byte, kGatheredBytes> small;
+  std::size_t gathered = 0;
+  const auto write_gathered = [&] {
+    return tls_->write(std::span(small).first(std::exchange(gathered, 0)));
+  };
+  auto gone = tls_->flush();
+  for (const iovec& part : parts) {
+    std::span<const std::byte> from(static_cast<const std::byte*>(part.iov_base), part.iov_len);
+    while (gone && *gone && !from.empty()) {
+      // Headers and small payloads share records.
+      const bool fits = from.size() <= small.size() - gathered;
+      if (!fits && gathered > 0) {
+        if (auto written = write_gathered(); !written) return end(written.error());
+      }
+      const std::size_t bytes = std::min(from.size(), kEncryptedAtOnce);
+      if (from.size() <= small.size()) {
+        std::memcpy(small.data() + gathered, from.data(), from.size());
+        gathered += from.size();
+      } else {
+        if (auto written = tls_->write(from.first(bytes)); !written) return end(written.error());
+      }
+      taken += bytes;
+      from = from.subspan(bytes);
+      if (tls_->unsent() >= kEncryptedAtOnce) gone = tls_->flush();
+    }
+    if (!gone || !*gone) break;
+  }
+  if (gathered > 0) {
+    if (auto written = write_gathered(); !written) return end(written.error());
+  }
+  if (gone) gone = tls_->flush();
+  if (!gone) return end(gone.error());
+  writable_ = *gone;
+  return {taken, false};
+}
+
 Moved Stream::read(std::span<iovec> parts) {
   if (!socket_.valid()) return {0, true};
+  if (tls_) return read_tls(parts);
   msghdr message = message_of(parts);
   const ssize_t got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
   if (got > 0) {
@@ -95,6 +194,7 @@ Moved Stream::read(std::span<iovec> parts) {
 
 Moved Stream::write(std::span<iovec> parts) {
   if (!socket_.valid()) return {0, true};
+  if (tls_) return write_tls(parts);
   msghdr message = message_of(parts);
   const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent >= 0) {
@@ -107,6 +207,11 @@ Moved Stream::write(std::span<iovec> parts) {
   return {};
 }
 
+Moved Stream::end(const Error& why) {
+  tls_failure_ = why;
+  return end(0);
+}
+
 Moved Stream::end(int error_number) {
   error_ = error_number;
   socket_.reset();
@@ -114,6 +219,7 @@ Moved Stream::end(int error_number) {
 }
 
 Error Stream::failure() const {
+  if (tls_failure_) return *tls_failure_;
   if (error_ == 0) return Error(Errc::kUnavailable, "the peer closed the connection");
   return Error(Errc::kUnavailable, errno_error(error_, "the connection").context());
 }

@@ -7,8 +7,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
+#include <cstring>
 #include <ctime>
 
 #include "common/base/unique_fd.hpp"
@@ -52,6 +55,14 @@ std::vector<std::string> subject_entries(X509* certificate, int nid) {
     OPENSSL_free(text);
   }
   return out;
+}
+
+/// Fit for addresses, logs and tables.
+bool is_name(const std::string& text) {
+  const auto fits = [](unsigned char c) {
+    return std::isalnum(c) != 0 || (c != 0 && std::strchr("._-@:+ ", c) != nullptr);
+  };
+  return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), fits);
 }
 
 std::optional<Role> role_of(X509* certificate) {
@@ -213,7 +224,7 @@ CertificateFacts facts_of(X509* certificate) {
   CertificateFacts out;
   const auto names = subject_entries(certificate, NID_commonName);
   if (!names.empty()) out.name = names.front();
-  out.role = role_of(certificate);
+  out.role = is_name(out.name) ? role_of(certificate) : std::nullopt;
   out.authority = X509_check_ca(certificate) == 1;
   out.addresses = addresses_of(certificate);
   out.begins = to_time(X509_get0_notBefore(certificate));

@@ -41,7 +41,7 @@ using WallTime = std::chrono::system_clock::time_point;
 
 struct CertificateFacts {
   std::string name;                    ///< the subject's common name
-  std::optional<Role> role;            ///< nullopt: none, or several
+  std::optional<Role> role;            ///< nullopt: none, several, or a name that is not fit
   bool authority = false;              ///< it may issue others
   std::vector<std::string> addresses;  ///< DNS names and IP addresses
   WallTime begins;

@@ -100,10 +100,11 @@ Result<std::shared_ptr<const Context>> Context::load(const Files& files) {
   if (auto stands = check_own(handle.get(), files, *chain); !stands) return stands.error();
   CertificateFacts facts = facts_of(chain->front().get());
   if (!facts.role || facts.name.empty()) {
-    return Error(Errc::kInvalidArgument,
-                 files.certificate +
-                     ": its subject needs a name (CN) and one role: OU=hyperoffload-daemon, "
-                     "-job, -admin or -reader");
+    return Error(
+        Errc::kInvalidArgument,
+        files.certificate +
+            ": its subject needs a name (CN, 1 to 64 of letters, digits and \"._-@:+ \") and "
+            "one role: OU=hyperoffload-daemon, -job, -admin or -reader");
   }
   return std::shared_ptr<const Context>(new Context(files, std::move(facts), handle.release()));
 }

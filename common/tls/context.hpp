@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "common/base/result.hpp"
 #include "common/tls/certificate.hpp"
@@ -36,6 +38,26 @@ class Context {
   const Files files_;
   const CertificateFacts facts_;
   ssl_ctx_st* const handle_;
+};
+
+/// The context that new connections use, which may be replaced. Any thread. It has a mutex because
+/// the control thread reloads what the data thread uses.
+class ContextSlot {
+ public:
+  explicit ContextSlot(std::shared_ptr<const Context> context) : context_(std::move(context)) {}
+
+  [[nodiscard]] std::shared_ptr<const Context> get() const {
+    const std::lock_guard lock(mutex_);
+    return context_;
+  }
+  void set(std::shared_ptr<const Context> context) {
+    const std::lock_guard lock(mutex_);
+    context_ = std::move(context);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Context> context_;
 };
 
 }  // namespace ho::tls

@@ -105,6 +105,17 @@ Result<std::unique_ptr<Session>> Session::connect(std::shared_ptr<const Context>
   return made;
 }
 
+Result<std::unique_ptr<Session>> Session::connect_to_node(std::shared_ptr<const Context> context,
+                                                          int socket, const std::string& name) {
+  auto made = make(std::move(context), socket);
+  if (!made) return made;
+  SSL_set_connect_state((*made)->handle_);
+  (*made)->connects_ = true;
+  (*made)->by_name_ = true;
+  (*made)->host_ = name;
+  return made;
+}
+
 Result<std::unique_ptr<Session>> Session::accept(std::shared_ptr<const Context> context,
                                                  int socket) {
   auto made = make(std::move(context), socket);
@@ -155,6 +166,10 @@ Result<void> Session::check_peer() {
   if (connects_ && facts.role != Role::kDaemon) {
     return Error(Errc::kPermissionDenied, "the certificate \"" + facts.name + "\" of " + host_ +
                                               " is not one of a daemon: it has no role daemon");
+  }
+  if (by_name_ && facts.name != host_) {
+    return Error(Errc::kPermissionDenied,
+                 "the certificate is that of \"" + facts.name + "\", and not of " + host_);
   }
   peer_ = std::move(facts);
   return {};

@@ -31,6 +31,9 @@ class Session {
   /// The socket stays the caller's and outlives the session.
   [[nodiscard]] static Result<std::unique_ptr<Session>> connect(
       std::shared_ptr<const Context> context, int socket, const std::string& host);
+  /// The end that connects to a daemon whose certificate's name it has from that daemon.
+  [[nodiscard]] static Result<std::unique_ptr<Session>> connect_to_node(
+      std::shared_ptr<const Context> context, int socket, const std::string& name);
   /// The end that listens.
   [[nodiscard]] static Result<std::unique_ptr<Session>> accept(
       std::shared_ptr<const Context> context, int socket);
@@ -73,7 +76,8 @@ class Session {
   const std::shared_ptr<const Context> context_;
   ssl_st* const handle_;
   const int socket_;
-  std::string host_;       ///< that was dialed
+  std::string host_;       ///< that was dialed, or the name of its node
+  bool by_name_ = false;   ///< the latter
   bool connects_ = false;  ///< else it listens
   std::string refusal_;    ///< why the peer's certificate is refused
   std::vector<char> out_;  ///< records; OpenSSL appends to it

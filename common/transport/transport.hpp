@@ -39,6 +39,9 @@ struct Caps {
 struct Credentials {
   SessionId session{};
   std::string token;  ///< a secret; over the network drivers that check it
+  /// The certificate that opened the session: "job trainer". Drivers with TLS serve nobody else.
+  /// Empty: opened without one, over the Unix socket. Targets alone need it.
+  std::string certificate = {};
 };
 
 /// Names connections to be ended: those of one rail of a session, up to a generation.

@@ -98,7 +98,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
         peer_(std::move(peer)),
         counted_as_(peer_.owner),
         limit_(std::move(limit)),
-        tls_(peer_.same_node ? nullptr : server.tls_),
+        tls_(peer_.same_node || !server.tls_ ? nullptr : server.tls_->get()),
         hello_timer_(server.io_),
         channel_(std::make_shared<FrameChannel>(std::move(socket), channel_options(server, tls_))) {
   }
@@ -173,6 +173,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     }
     peer_.role = *facts->role;
     peer_.owner = tls::Identity{facts->name, *facts->role}.text();
+    peer_.certificate = peer_.owner;
     peer_.description += " (" + peer_.owner + ")";
     return {};
   }

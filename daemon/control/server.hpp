@@ -54,7 +54,7 @@ class Server {
   /// Takes a listening socket; the descriptor is duplicated.
   [[nodiscard]] Result<void> add(int listening_fd);
   /// From now on TCP connections need TLS and are known by their certificates; null: neither.
-  void set_tls(std::shared_ptr<const tls::Context> context) { tls_ = std::move(context); }
+  void set_tls(std::shared_ptr<const tls::ContextSlot> slot) { tls_ = std::move(slot); }
   void start();
   /// Closes listeners and connections. No request is answered afterwards.
   void stop();
@@ -82,7 +82,7 @@ class Server {
   Service& service_;
   const Options options_;
   const std::shared_ptr<FrameChannel::SendBudget> send_budget_;
-  std::shared_ptr<const tls::Context> tls_;
+  std::shared_ptr<const tls::ContextSlot> tls_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::unordered_set<std::shared_ptr<Connection>> connections_;
   std::map<std::string, std::size_t> by_owner_;  ///< counts connections_ without refused ones

@@ -175,6 +175,7 @@ void Service::open_session(const Request& request, const PeerInfo& peer, const R
   spec.pid = peer.pid;
   spec.peer = peer.description;
   spec.owner = peer.owner;
+  spec.certificate = peer.certificate;
   spec.token = random_bytes(kSessionTokenBytes);
   const std::string token = spec.token;
   const std::string& driver = request.open_session().driver();

@@ -37,6 +37,7 @@ struct PeerInfo {
   std::string description;  ///< "unix uid=0 pid=12", "tcp 127.0.0.1:4711 (job trainer)"
   /// By its certificate. Without one: admin for root and this daemon's own user, else job.
   tls::Role role = tls::Role::kJob;
+  std::string certificate = {};  ///< the owner, by its certificate; empty: it shows none
 };
 
 /// How the daemon's listeners are protected. For people: see deploy/SECURITY.md.

@@ -90,7 +90,8 @@ void Grants::admit(SessionId session, const std::string& driver, Admitted answer
     if (admitted && pool_.sessions().count(session) > 0) admitted_[session] = driver;
     answer(admitted);
   };
-  const transport::Credentials credentials{session, pool_.sessions().at(session).token};
+  const SessionRecord& record = pool_.sessions().at(session);
+  const transport::Credentials credentials{session, record.token, record.certificate};
   const auto accepted =
       data_.admit(driver, credentials, [this, told](const Result<std::string>& admitted) {
         asio::post(io_, [told, admitted] { told(admitted); });

@@ -65,6 +65,7 @@ Result<SessionId> Pool::open_session(SessionSpec spec, TimePoint now) {
   record.pid = spec.pid;
   record.peer = std::move(spec.peer);
   record.owner = std::move(spec.owner);
+  record.certificate = std::move(spec.certificate);
   record.token = std::move(spec.token);
   record.opened = now;
   record.lease_end = now + options_.lease;

@@ -19,9 +19,10 @@ namespace ho::daemon {
 struct SessionSpec {
   std::string name;
   std::uint32_t pid = 0;
-  std::string peer;   ///< for people
-  std::string owner;  ///< the peer without what changes between its runs, for people
-  std::string token;  ///< the secret that later requests must carry
+  std::string peer;              ///< for people
+  std::string owner;             ///< the peer without what changes between its runs, for people
+  std::string token;             ///< the secret that later requests must carry
+  std::string certificate = {};  ///< "job trainer": who opens it; empty: no certificate was shown
 };
 
 /// One granted segment, from the promise of its bytes until they are free again.
@@ -48,6 +49,7 @@ struct SessionRecord {
   std::string peer;
   std::string owner;
   std::string token;
+  std::string certificate;
   TimePoint opened;
   TimePoint lease_end;
   std::set<SegmentId> segments;  ///< kPreparing and kLive

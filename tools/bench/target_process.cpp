@@ -58,6 +58,7 @@ struct Orders {
   std::uint32_t rails = 1;
   char ofi_provider[64] = {};
   char ofi_address[64] = {};
+  char tls_folder[512] = {};
 };
 
 /// The one session that a process serves.
@@ -226,6 +227,11 @@ Result<std::unique_ptr<Target>> make_tcp(const TargetProcess::Options& how) {
   for (std::uint32_t i = 0; i < how.rails; ++i) {
     options.rails[i].address = "127.0.0." + std::to_string(1 + i);
   }
+  if (!how.tls_folder.empty()) {
+    auto context = tls::Context::load(tls::files_in(how.tls_folder));
+    if (!context) return context.error();
+    options.tls = std::make_shared<tls::ContextSlot>(std::move(*context));
+  }
   return transport::make_tcp_target(options);
 }
 
@@ -251,7 +257,8 @@ Result<std::unique_ptr<Target>> make_target(const TargetProcess::Options& option
   Orders orders;
   UniqueFd none;
   if (!receive_message(kSocket, &orders, sizeof orders, none)) ::_exit(0);  // not needed
-  auto target = make_target({orders.driver, orders.rails, orders.ofi_provider, orders.ofi_address});
+  auto target = make_target(
+      {orders.driver, orders.rails, orders.ofi_provider, orders.ofi_address, orders.tls_folder});
   auto address = target ? (*target)->admit(the_session()) : Result<std::string>(target.error());
   Answer hello;
   if (address) {
@@ -352,10 +359,12 @@ Result<void> TargetProcess::begin(const Options& options) {
   Orders orders;
   HO_CHECK(options.ofi_provider.size() < sizeof orders.ofi_provider);
   HO_CHECK(options.ofi_address.size() < sizeof orders.ofi_address);
+  HO_CHECK(options.tls_folder.size() < sizeof orders.tls_folder);
   orders.driver = options.driver;
   orders.rails = options.rails;
   options.ofi_provider.copy(orders.ofi_provider, sizeof orders.ofi_provider);
   options.ofi_address.copy(orders.ofi_address, sizeof orders.ofi_address);
+  options.tls_folder.copy(orders.tls_folder, sizeof orders.tls_folder);
   if (!send_message(socket_.get(), &orders, sizeof orders, -1)) {
     return Error(Errc::kUnavailable, "the target process is gone");
   }

@@ -43,6 +43,7 @@ class TargetProcess {
     std::uint32_t rails = 1;        ///< on 127.0.0.1, 127.0.0.2, ...; of tcp and ofi alone
     std::string ofi_provider = {};  ///< libfabric's name of a device's; empty: its TCP
     std::string ofi_address = {};   ///< numeric; then it is the only rail
+    std::string tls_folder = {};  ///< of tcp: a daemon's node.crt, node.key and ca.crt; empty: none
   };
   /// Forks a process that waits for begin(): for libraries that do not survive a fork once they
   /// are in use (libfabric's verbs has its devices open then). Call while the process has one

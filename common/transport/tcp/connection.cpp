@@ -45,6 +45,7 @@ bool overlaps(std::span<const std::byte> a, const std::byte* data, std::uint64_t
 bool Connection::serve(std::span<std::byte> staging, std::size_t chunk_bytes, TimePoint now,
                        HelloCheck& check) {
   const OrderedByPeers order;
+  if (!stream_->established()) return establish(check);
   net::Moved got;
   // No more is read than can be answered.
   const bool room = session_ == nullptr || out_.size() + staging.size() / kFrameBytes < kAnswersMax;
@@ -58,13 +59,27 @@ bool Connection::serve(std::span<std::byte> staging, std::size_t chunk_bytes, Ti
         });
   }
   net::Moved sent;
-  if (!got.ended && !out_.empty() && stream_->writable()) {
+  const std::size_t unsent = stream_->unsent();
+  if (!got.ended && (!out_.empty() || unsent > 0) && stream_->writable()) {
     sent = out_.flush(*stream_, chunk_bytes);
   }
-  const bool moved = got.bytes + sent.bytes > 0;
+  const bool moved = got.bytes + sent.bytes > 0 || stream_->unsent() < unsent;
   if (moved) moved_ = now;
   if (got.ended || sent.ended) end();
   return moved;
+}
+
+/// Goes on with the handshake of TLS. @return whether there is more to do at once.
+bool Connection::establish(HelloCheck& check) {
+  if (!check.may_shake()) return true;
+  switch (stream_->establish()) {
+    case net::Stream::Progress::kNotYet: return false;
+    case net::Stream::Progress::kEstablished: return true;
+    case net::Stream::Progress::kEnded: break;
+  }
+  check.refused("TLS handshake", *this);
+  end();
+  return true;
 }
 
 bool Connection::take_head(std::span<const std::byte, kFrameBytes> head, HelloCheck& check) {
@@ -77,7 +92,7 @@ bool Connection::greet(const Hello& hello, HelloCheck& check) {
     check.refused("not a hello", *this);
     return false;
   }
-  session_ = check.admit(hello);
+  session_ = check.admit(hello, stream_->peer());
   if (session_ == nullptr) {
     // Sent if the socket takes it: a client that asked in good faith learns why it ends.
     Answer denied{kMagic, Status::kDenied, 0, 0};

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "common/base/clock.hpp"
 #include "common/base/unique_fd.hpp"
@@ -18,6 +19,7 @@ namespace ho::transport::tcp {
 /// What a target knows of one session.
 struct Session {
   std::array<std::uint8_t, kTokenBytes> token{};
+  std::string certificate;  ///< "job trainer": who opened it; empty: came by the Unix socket
   Segments segments;
   std::array<std::uint32_t, kRailsMax> fenced{};  ///< by rail: the last generation that has ended
   std::size_t connections = 0;
@@ -31,7 +33,10 @@ class HelloCheck {
  public:
   virtual ~HelloCheck() = default;
   /// @return the session that the hello belongs to; nullptr: refused.
-  [[nodiscard]] virtual Session* admit(const Hello& hello) = 0;
+  /// @param peer  by its certificate; null: without TLS.
+  [[nodiscard]] virtual Session* admit(const Hello& hello, const tls::CertificateFacts* peer) = 0;
+  /// Whether a handshake may go on in this round: each step costs the thread some 0.3 ms.
+  [[nodiscard]] virtual bool may_shake() = 0;
   /// Counts a refusal. `cause` is one of few texts.
   virtual void refused(const char* cause, const Connection& connection) = 0;
 };
@@ -68,13 +73,14 @@ class Connection {
   [[nodiscard]] TimePoint since() const { return since_; }
   /// A request is half read or an answer is not sent, and nothing has moved since then.
   [[nodiscard]] bool stuck(TimePoint before) const {
-    return (in_.amid() || !out_.empty()) && moved_ < before;
+    return (in_.amid() || !out_.empty() || stream_->unsent() > 0) && moved_ < before;
   }
 
   bool hot = false;        ///< the target's: served without an event
   std::uint32_t idle = 0;  ///< the target's: rounds in which nothing moved
 
  private:
+  [[nodiscard]] bool establish(HelloCheck& check);
   [[nodiscard]] bool take_head(std::span<const std::byte, kFrameBytes> head, HelloCheck& check);
   [[nodiscard]] bool greet(const Hello& hello, HelloCheck& check);
   [[nodiscard]] bool begin(const Request& request, HelloCheck& check);

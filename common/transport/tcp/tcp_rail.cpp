@@ -35,15 +35,29 @@ TcpDriver::TcpDriver(const TcpOptions& options, std::optional<net::SocketAddress
 }
 
 Result<std::unique_ptr<Rail>> TcpDriver::connect(const RailSpec& spec) {
-  const auto to = net::parse_socket_address(spec.address);
+  const auto to = decode_rail(spec.address);
   if (!to) return to.error();
   if (spec.session.token.size() != kTokenBytes) {
     return Error(Errc::kInvalidArgument, "no session's token to show to the target");
   }
+  std::shared_ptr<const tls::Context> context;
+  if (!to->name.empty()) {
+    if (options_.tls_folder.empty()) {
+      return Error(Errc::kPermissionDenied,
+                   "the daemon wants TLS for tcp; name the folder of your certificate: --tls or "
+                   "HYPEROFFLOAD_TLS (a job: the option tls)");
+    }
+    auto loaded = tls::Context::load(tls::files_in(options_.tls_folder));
+    if (!loaded) return loaded.error();
+    context = std::move(*loaded);
+  }
   std::vector<std::unique_ptr<net::Stream>> streams;
   while (streams.size() < 1 + options_.connections) {
-    auto stream = net::Stream::connect(*to, source_ ? &*source_ : nullptr);
+    auto stream = net::Stream::connect(to->where, source_ ? &*source_ : nullptr);
     if (!stream) return stream.error();
+    if (context) {
+      if (auto begun = (*stream)->begin_tls(context, to->name); !begun) return begun.error();
+    }
     streams.push_back(std::move(*stream));
   }
   return std::unique_ptr<Rail>(std::make_unique<TcpRail>(*this, spec, std::move(streams)));
@@ -167,7 +181,10 @@ bool TcpRail::greet(Lane& lane) {
 /// One call's worth each way. @return whether anything moved.
 bool TcpRail::move(Lane& lane, std::vector<RailOp*>& ended) {
   net::Moved sent;
-  if (!lane.out.empty()) sent = lane.out.flush(*lane.stream, driver_.chunk_bytes());
+  const std::size_t unsent = lane.stream->unsent();
+  if (!lane.out.empty() || unsent > 0) {
+    sent = lane.out.flush(*lane.stream, driver_.chunk_bytes());
+  }
   net::Moved got;
   if (!sent.ended) {
     got = lane.in.receive(
@@ -182,7 +199,7 @@ bool TcpRail::move(Lane& lane, std::vector<RailOp*>& ended) {
           return true;
         });
   }
-  const bool moved = sent.bytes + got.bytes > 0;
+  const bool moved = sent.bytes + got.bytes > 0 || lane.stream->unsent() < unsent;
   if (moved && &lane == &lanes_.front()) driver_.small_moved();
   if ((sent.ended || got.ended) && state_ != State::kFailed) fail(lane.stream->failure());
   return moved;

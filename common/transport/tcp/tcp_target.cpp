@@ -48,6 +48,20 @@ constexpr int kBacklog = 1024;
 /// What the kernel holds of answers that no peer has taken, of one connection.
 constexpr int kUnsentBytes = 1 << 20;
 
+/// Strangers may have so much of the thread: a step of a handshake a round, beside data.
+constexpr int kShakesPerRound = 1;
+
+/// Whether a session that was opened over the control connection is this peer's. One that was
+/// opened over the Unix socket is whose token it is, with the certificate of a job or an
+/// administrator.
+bool belongs(const Session& session, const tls::CertificateFacts* peer) {
+  if (peer == nullptr || !peer->role) return false;
+  if (!session.certificate.empty()) {
+    return tls::Identity{peer->name, *peer->role}.text() == session.certificate;
+  }
+  return *peer->role == tls::Role::kJob || *peer->role == tls::Role::kAdmin;
+}
+
 /// A listening socket. @return kAlreadyExists: the port is taken; kInvalidArgument; kIo.
 Result<UniqueFd> listen_at(const TcpRail& rail) {
   const auto where = net::socket_address(rail.address, rail.port);
@@ -73,7 +87,7 @@ Result<UniqueFd> listen_at(const TcpRail& rail) {
 class TcpTarget final : public Target, private tcp::HelloCheck {
  public:
   explicit TcpTarget(const TcpTargetOptions& options)
-      : caps_{"tcp", options.rails.size()}, refusals_(options.refusals) {}
+      : caps_{"tcp", options.rails.size()}, refusals_(options.refusals), tls_(options.tls) {}
 
   [[nodiscard]] Result<void> open(const std::vector<TcpRail>& rails);
 
@@ -95,7 +109,12 @@ class TcpTarget final : public Target, private tcp::HelloCheck {
     std::uint32_t generation = 0;
   };
 
-  [[nodiscard]] Session* admit(const tcp::Hello& hello) override;
+  [[nodiscard]] Session* admit(const tcp::Hello& hello, const tls::CertificateFacts* peer) override;
+  [[nodiscard]] bool may_shake() override {
+    if (shakes_left_ == 0) return false;
+    --shakes_left_;
+    return true;
+  }
   void refused(const char* cause, const Connection& connection) override;
   [[nodiscard]] std::size_t accept_some();
   void take(UniqueFd socket, std::uint8_t rail);
@@ -107,6 +126,8 @@ class TcpTarget final : public Target, private tcp::HelloCheck {
 
   const TargetCaps caps_;
   const std::shared_ptr<Tally> refusals_;
+  const std::shared_ptr<tls::ContextSlot> tls_;  ///< null: without TLS
+  int shakes_left_ = 0;                          ///< handshakes that may go on in this round
   const SteadyClock clock_;
   UniqueFd epoll_;
   std::string address_;
@@ -142,7 +163,8 @@ Result<void> TcpTarget::open(const std::vector<TcpRail>& rails) {
     }
     listeners_.push_back(std::move(*listener));
   }
-  address_ = tcp::encode_rails(addresses);
+  // The name stays when certificates are renewed.
+  address_ = tcp::encode_rails(addresses, tls_ ? tls_->get()->own().name : "");
   return {};
 }
 
@@ -152,6 +174,7 @@ Result<std::string> TcpTarget::admit(const Credentials& credentials) {
   const auto [entry, first] = sessions_.try_emplace(credentials.session);
   HO_CHECK(first);
   std::memcpy(entry->second.token.data(), credentials.token.data(), tcp::kTokenBytes);
+  entry->second.certificate = credentials.certificate;
   return address_;
 }
 
@@ -230,7 +253,7 @@ void TcpTarget::forget_ended() {
   std::erase_if(connections_, ended);
 }
 
-Session* TcpTarget::admit(const tcp::Hello& hello) {
+Session* TcpTarget::admit(const tcp::Hello& hello, const tls::CertificateFacts* peer) {
   const auto found = sessions_.find(SessionId(hello.session));
   const bool known = found != sessions_.end() && !found->second.dismissed &&
                      tcp::equal_secrets(found->second.token, hello.token);
@@ -239,6 +262,10 @@ Session* TcpTarget::admit(const tcp::Hello& hello) {
     return nullptr;
   }
   Session& session = found->second;
+  if (tls_ && !belongs(session, peer)) {
+    if (refusals_) refusals_->note("tcp: another certificate than the session's", peer->name);
+    return nullptr;
+  }
   if (hello.generation <= session.fenced[hello.rail]) return nullptr;  // it came too late
   if (session.connections < kConnectionsMax) return &session;
   if (refusals_) refusals_->note("tcp: too many connections of a session", "");
@@ -275,8 +302,9 @@ void TcpTarget::take(UniqueFd socket, std::uint8_t rail) {
   (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes,
                      sizeof kUnsentBytes);
   const int fd = socket.get();
-  auto made =
-      std::make_unique<Connection>(std::make_unique<net::Stream>(std::move(socket)), rail, now_);
+  auto stream = std::make_unique<net::Stream>(std::move(socket));
+  if (tls_ && !stream->accept_tls(tls_->get())) return;
+  auto made = std::make_unique<Connection>(std::move(stream), rail, now_);
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   event.data.ptr = made.get();
@@ -293,6 +321,7 @@ void TcpTarget::take(UniqueFd socket, std::uint8_t rail) {
 std::size_t TcpTarget::progress() {
   if (shut_) return 0;
   now_ = clock_.now();
+  shakes_left_ = kShakesPerRound;
   std::array<epoll_event, 64> ready;
   const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
   for (const epoll_event& event :

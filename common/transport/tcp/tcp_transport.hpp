@@ -9,6 +9,7 @@
 #include "common/base/result.hpp"
 #include "common/base/tally.hpp"
 #include "common/base/units.hpp"
+#include "common/tls/context.hpp"
 #include "common/transport/target.hpp"
 #include "common/transport/transport.hpp"
 
@@ -18,6 +19,8 @@ namespace ho::transport {
 struct TcpOptions {
   static constexpr std::uint32_t kConnectionsMax = 16;
   std::string source_address;  ///< numeric, to go out from; empty: any
+  /// The folder of the job's certificate, read at each new rail; for targets with TLS.
+  std::string tls_folder = {};
   /// To each address of a target, for operations above 64 KiB; smaller ones have another.
   std::uint32_t connections = 1;
   std::uint32_t depth_ops_max = 4096;          ///< operations accepted and not yet polled
@@ -41,6 +44,8 @@ struct TcpTargetOptions {
   std::vector<TcpRail> rails = {TcpRail{}};  ///< 1 .. 8; all are offered to every initiator
   /// Counts accesses and connections that were refused. nullptr: nobody does.
   std::shared_ptr<Tally> refusals;
+  /// Its context at the time is that of each new connection. nullptr: without TLS.
+  std::shared_ptr<tls::ContextSlot> tls = {};
 };
 
 /// Makes the daemon's side of the `tcp` driver: serves gets straight from the exposed memory and

@@ -27,13 +27,24 @@ Result<SegmentKey> decode_key(const std::string& text) {
                     range->length_bytes, range->rights};
 }
 
-std::string encode_rails(std::span<const net::SocketAddress> rails) {
+std::string encode_rails(std::span<const net::SocketAddress> rails, const std::string& name) {
   HO_CHECK(!rails.empty() && rails.size() <= kRailsMax);
   std::string text;
   for (const net::SocketAddress& rail : rails) {
-    text += (text.empty() ? "" : ",") + net::to_text(rail);
+    text += (text.empty() ? "" : ",") + net::to_text(rail) + (name.empty() ? "" : "/" + name);
   }
   return text;
+}
+
+Result<RailAddress> decode_rail(const std::string& text) {
+  const std::size_t slash = text.find('/');
+  auto where = net::parse_socket_address(text.substr(0, slash));
+  if (!where) return where.error();
+  RailAddress out{*where, slash == std::string::npos ? "" : text.substr(slash + 1)};
+  if (slash != std::string::npos && out.name.empty()) {
+    return Error(Errc::kInvalidArgument, "\"" + text + "\": TLS without the target's name");
+  }
+  return out;
 }
 
 Result<std::vector<std::string>> decode_rails(const std::string& text) {
@@ -41,7 +52,7 @@ Result<std::vector<std::string>> decode_rails(const std::string& text) {
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     std::string rail = text.substr(begin, end - begin);
-    if (auto parsed = net::parse_socket_address(rail); !parsed) return parsed.error();
+    if (auto parsed = decode_rail(rail); !parsed) return parsed.error();
     if (rails.size() == kRailsMax || std::count(rails.begin(), rails.end(), rail) > 0) {
       return Error(Errc::kInvalidArgument, "too many rails, or one twice");
     }

@@ -80,9 +80,19 @@ struct SegmentKey {
 /// @return kInvalidArgument where the text is not such a key.
 [[nodiscard]] Result<SegmentKey> decode_key(const std::string& text);
 
-/// A target's address as text: "10.0.0.1:7711", one a rail, separated by ','.
-[[nodiscard]] std::string encode_rails(std::span<const net::SocketAddress> rails);
+/// Where one rail of a target is reached.
+struct RailAddress {
+  net::SocketAddress where;
+  std::string name;  ///< the name in the target's certificate; empty: without TLS
+};
+
+/// A target's address as text: "10.0.0.1:7711" or, with TLS, "10.0.0.1:7711/node3", one a rail,
+/// separated by ','. @param name  of its certificate, without ',' and '/'; empty: without TLS.
+[[nodiscard]] std::string encode_rails(std::span<const net::SocketAddress> rails,
+                                       const std::string& name);
 /// @return kInvalidArgument where the text is none of 1 .. kRailsMax different addresses.
 [[nodiscard]] Result<std::vector<std::string>> decode_rails(const std::string& text);
+/// One of decode_rails(). @return kInvalidArgument.
+[[nodiscard]] Result<RailAddress> decode_rail(const std::string& text);
 
 }  // namespace ho::transport::tcp

@@ -13,6 +13,7 @@
 #include "common/transport/tcp/tcp_transport.hpp"
 #include "common/transport/ucx/loader/rdma_devices.hpp"
 #include "common/transport/ucx/loader/ucx_module.hpp"
+#include "tests/support/certificates.hpp"
 #include "tests/support/sim_transport.hpp"
 #include "tools/bench/target_process.hpp"
 
@@ -30,11 +31,24 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+/// Made once: the certificates of all rigs of this process.
+Certificates& the_authority() {
+  static Certificates authority;
+  return authority;
+}
+
 /// local, ucx, ofi or tcp, with targets in forked processes.
 class RealRig final : public Rig {
  public:
   /// `width`: rails of tcp and ofi, threads of local.
-  explicit RealRig(bench::Driver driver, std::uint32_t width = 1) : driver_(driver), width_(width) {
+  enum class Tls : std::uint8_t { kNo, kYes };
+  explicit RealRig(bench::Driver driver, std::uint32_t width = 1, Tls tls = Tls::kNo)
+      : driver_(driver), width_(width) {
+    if (tls == Tls::kYes) {
+      Certificates& authority = the_authority();
+      daemon_tls_ = authority.daemon();
+      job_tls_ = authority.issue("trainer", tls::Role::kJob);
+    }
     if (driver == bench::Driver::kOfi && !provider_.empty() && spares().empty()) {
       for (std::size_t i = 0; i < kSpares; ++i) {
         auto spare = TargetProcess::prepare();
@@ -64,6 +78,7 @@ class RealRig final : public Rig {
     }
     if (driver_ == bench::Driver::kTcp) {
       transport::TcpOptions options;
+      options.tls_folder = job_tls_;
       if (depth > 0) options.depth_ops_max = depth;
       auto made = transport::make_tcp_transport(options, clock_);
       REQUIRE(made.ok());
@@ -87,7 +102,8 @@ class RealRig final : public Rig {
       process = std::move(spares().back());
       spares().pop_back();
     }
-    const auto begun = process->begin({driver_, width_, provider_, environment("HO_OFI_ADDRESS")});
+    const auto begun =
+        process->begin({driver_, width_, provider_, environment("HO_OFI_ADDRESS"), daemon_tls_});
     if (!begun) FAIL(begun.error().message());
     targets_.push_back(std::move(process));
     return targets_.size() - 1;
@@ -148,6 +164,8 @@ class RealRig final : public Rig {
   const std::string provider_ = environment("HO_OFI_PROVIDER");
   const bench::Driver driver_;
   const std::uint32_t width_;
+  std::string daemon_tls_;  ///< folders; empty: without TLS
+  std::string job_tls_;
   SteadyClock clock_;
   std::vector<std::unique_ptr<TargetProcess>> targets_;
   std::vector<std::unique_ptr<Segment>> segments_;
@@ -232,7 +250,10 @@ std::vector<std::string> drivers(std::vector<std::string> all) {
   // A case that is not about the wanted driver runs as ever.
   if (wanted != nullptr && std::count(all.begin(), all.end(), wanted) > 0) return {wanted};
   if (!transport::check_rdma_device()) std::erase(all, "ucx");
-  if (std::count(all.begin(), all.end(), "tcp") > 0) all.push_back("tcp-rails");
+  if (std::count(all.begin(), all.end(), "tcp") > 0) {
+    all.push_back("tcp-rails");
+    all.push_back("tcp-tls");
+  }
   if (std::count(all.begin(), all.end(), "local") > 0) all.push_back("local-threads");
   return all;
 }
@@ -243,6 +264,9 @@ std::unique_ptr<Rig> make_rig(const std::string& driver) {
   if (driver == "ucx") return std::make_unique<RealRig>(bench::Driver::kUcx);
   if (driver == "tcp") return std::make_unique<RealRig>(bench::Driver::kTcp);
   if (driver == "tcp-rails") return std::make_unique<RealRig>(bench::Driver::kTcp, 2);
+  if (driver == "tcp-tls") {
+    return std::make_unique<RealRig>(bench::Driver::kTcp, 2, RealRig::Tls::kYes);
+  }
   if (driver == "ofi") return std::make_unique<RealRig>(bench::Driver::kOfi);
   REQUIRE(driver == "sim");
   return std::make_unique<SimRig>();

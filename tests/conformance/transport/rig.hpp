@@ -55,13 +55,14 @@ class Rig {
 };
 
 /// Those of `all` that a case can run against here: `ucx` needs an RDMA device; what runs against
-/// `tcp` does so over several rails too. HO_TRANSPORT in the environment names the only one that is
-/// wanted. HO_OFI_PROVIDER and HO_OFI_ADDRESS have targets of "ofi" listen by another provider than
-/// TCP's and elsewhere than on the loopback interface.
+/// `tcp` does so over several rails, and with TLS too. HO_TRANSPORT in the environment names the
+/// only one that is wanted. HO_OFI_PROVIDER and HO_OFI_ADDRESS have targets of "ofi" listen by
+/// another provider than TCP's and elsewhere than on the loopback interface.
 [[nodiscard]] std::vector<std::string> drivers(std::vector<std::string> all);
 
 /// "local", "local-threads" (copies shared by three), "tcp", "tcp-rails" (targets with two
-/// addresses), "ofi" (over TCP unless HO_OFI_PROVIDER says otherwise), "ucx" or "sim".
+/// addresses), "tcp-tls" (two addresses, encrypted), "ofi" (over TCP unless HO_OFI_PROVIDER says
+/// otherwise), "ucx" or "sim".
 [[nodiscard]] std::unique_ptr<Rig> make_rig(const std::string& driver);
 
 /// A deadline from now.

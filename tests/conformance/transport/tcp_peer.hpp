@@ -35,14 +35,16 @@ template <typename Frame>
 /// A target in the test's own thread: it runs while the test waits for something.
 class TcpTargetHere {
  public:
-  explicit TcpTargetHere(std::size_t rails = 1) {
+  explicit TcpTargetHere(std::size_t rails = 1, std::shared_ptr<tls::ContextSlot> tls = {},
+                         const transport::Credentials& session = kSession) {
     transport::TcpTargetOptions options;
     options.rails.resize(rails);
     options.refusals = refusals_;
+    options.tls = std::move(tls);
     auto made = transport::make_tcp_target(options);
     if (!made) FAIL(made.error().message());
     target_ = std::move(*made);
-    const auto address = target_->admit(kSession);
+    const auto address = target_->admit(session);
     REQUIRE(address.ok());
     const auto addresses = transport::tcp::decode_rails(*address);
     REQUIRE(addresses.ok());
@@ -107,8 +109,9 @@ class TcpPeer {
   using Credentials = transport::Credentials;
 
   explicit TcpPeer(TcpTargetHere& target, std::size_t rail = 0) : target_(target) {
-    const auto to = net::parse_socket_address(target.address(rail));
-    REQUIRE(to.ok());
+    const auto rail_address = transport::tcp::decode_rail(target.address(rail));
+    REQUIRE(rail_address.ok());
+    const net::SocketAddress* const to = &rail_address->where;
     socket_ = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     REQUIRE(::connect(socket_.get(), to->get(), to->length) == 0);
   }

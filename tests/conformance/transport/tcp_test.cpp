@@ -222,7 +222,11 @@ TEST_CASE("tcp: a connection that stays half-way in a frame is noticed, one at r
   const UniqueFd peer(ends[1]);
   class Check final : public transport::tcp::HelloCheck {
    public:
-    transport::tcp::Session* admit(const Hello& /*hello*/) override { return &session; }
+    transport::tcp::Session* admit(const Hello& /*hello*/,
+                                   const tls::CertificateFacts* /*peer*/) override {
+      return &session;
+    }
+    [[nodiscard]] bool may_shake() override { return true; }
     void refused(const char* /*cause*/, const transport::tcp::Connection& /*one*/) override {}
     transport::tcp::Session session;
   };

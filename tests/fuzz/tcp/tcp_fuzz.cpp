@@ -63,9 +63,11 @@ class Input {
 class Keeper final : public tcp::HelloCheck {
  public:
   explicit Keeper(tcp::Session& session) : session_(session) {}
-  [[nodiscard]] tcp::Session* admit(const tcp::Hello& hello) override {
+  [[nodiscard]] tcp::Session* admit(const tcp::Hello& hello,
+                                    const ho::tls::CertificateFacts* /*peer*/) override {
     return tcp::equal_secrets(session_.token, hello.token) ? &session_ : nullptr;
   }
+  [[nodiscard]] bool may_shake() override { return true; }
   void refused(const char* cause, const Connection&) override { HO_CHECK(cause != nullptr); }
 
  private:

@@ -155,10 +155,18 @@ TEST_CASE("tcp wire: keys and addresses read back what was written, and rubbish 
     REQUIRE(rails.ok());
     std::vector<net::SocketAddress> parsed;
     for (const std::string& rail : *rails) parsed.push_back(*net::parse_socket_address(rail));
-    CHECK(encode_rails(parsed) == text);
+    CHECK(encode_rails(parsed, "") == text);
+    const auto named = decode_rails(encode_rails(parsed, "node3"));
+    REQUIRE(named.ok());
+    REQUIRE(named->size() == parsed.size());
+    const auto rail = decode_rail(named->front());
+    REQUIRE(rail.ok());
+    CHECK(rail->name == "node3");
+    CHECK(net::to_text(rail->where) == net::to_text(parsed.front()));
   }
-  for (const char* text : {"", ",", "127.0.0.1", "127.0.0.1:", ":1", "127.0.0.1:65536", "n:1",
-                           "::1:80", "[127.0.0.1]:80", "1.1.1.1:1,1.1.1.1:1", "1.1.1.1:1,"}) {
+  for (const char* text :
+       {"", ",", "127.0.0.1", "127.0.0.1:", ":1", "127.0.0.1:65536", "n:1", "::1:80",
+        "[127.0.0.1]:80", "1.1.1.1:1,1.1.1.1:1", "1.1.1.1:1,", "1.1.1.1:1/", "/n", "1.1.1.1/n"}) {
     INFO(text);
     CHECK_FALSE(decode_rails(text).ok());
   }
