@@ -8,25 +8,13 @@
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/base/checksum.hpp"
 #include "common/base/prng.hpp"
-#include "common/schedule/schedule.hpp"
 #include "tools/examples/gpt/kernels.hpp"
+#include "tools/examples/gpt/model_builder.hpp"
 
 namespace ho::gpt {
 namespace {
-
-using schedule::Access;
-
-struct Use {
-  StorageIndex storage;
-  Access access;
-};
-Use in(StorageIndex s) { return {s, Access::kRead}; }
-Use out(StorageIndex s) { return {s, Access::kWrite}; }
-Use inout(StorageIndex s) { return {s, Access::kReadWrite}; }
-
-float* f32(void* p) { return static_cast<float*>(p); }
-const std::int32_t* i32(const void* p) { return static_cast<const std::int32_t*>(p); }
 
 /// A trained tensor and Adam's two moments of it.
 struct Parameter {
@@ -61,12 +49,11 @@ struct Layer {
   StorageIndex gelu_out;
 };
 
-/// Appends storages and ops in program order. Lives while a model is built.
-class Builder {
+/// A training step. Lives while a model is built.
+class Builder : ModelBuilder {
  public:
   explicit Builder(const ModelOptions& options)
-      : rows_(std::size_t{options.batch} * options.seq), dim_(options.dim) {
-    model_.options = options;
+      : ModelBuilder(options), rows_(std::size_t{options.batch} * options.seq), dim_(options.dim) {
     attention_ = AttentionShape{options.batch, options.seq, options.heads, options.dim};
     embedding_ = EmbeddingShape{rows_, options.seq, options.dim, kVocabulary};
   }
@@ -81,13 +68,6 @@ class Builder {
   }
 
  private:
-  StorageIndex storage(std::string name, std::size_t bytes, StorageKind kind) {
-    const bool persistent = kind == StorageKind::kWeight || kind == StorageKind::kOptimizerState;
-    const auto index = static_cast<std::uint32_t>(model_.graph.storages.size());
-    model_.graph.storages.push_back(
-        Storage{index, std::move(name), bytes, kind, persistent, false});
-    return StorageIndex(index);
-  }
   StorageIndex activation(std::string name, std::size_t cols) {
     return storage(std::move(name), rows_ * cols * sizeof(float), StorageKind::kActivation);
   }
@@ -106,20 +86,8 @@ class Builder {
   }
 
   void op(std::string name, const std::string& phase, const std::vector<Use>& uses, Kernel kernel) {
-    Op graph_op;
-    graph_op.id = static_cast<std::uint32_t>(model_.graph.ops.size());
-    graph_op.name = std::move(name);
-    graph_op.phase = phase;
-    graph_op.recomputable = phase == "forward";
-    ModelOp model_op;
-    for (const Use& use : uses) {
-      if (use.access != Access::kWrite) graph_op.reads.push_back(use.storage);
-      if (use.access != Access::kRead) graph_op.writes.push_back(use.storage);
-      model_op.operands.push_back(use.storage);
-    }
-    model_op.kernel = std::move(kernel);
-    model_.graph.ops.push_back(std::move(graph_op));
-    model_.ops.push_back(std::move(model_op));
+    ModelBuilder::op(std::move(name), phase, uses, std::move(kernel)).recomputable =
+        phase == "forward";
   }
 
   void make_parameters() {
@@ -292,7 +260,6 @@ class Builder {
     update(position_table_, d_positions);
   }
 
-  Model model_;
   std::size_t rows_;
   std::size_t dim_;
   AttentionShape attention_;
@@ -316,7 +283,7 @@ double normal(Prng& prng) {
 
 }  // namespace
 
-Result<Model> build_model(const ModelOptions& options) {
+Result<void> check_options(const ModelOptions& options) {
   const auto bad = [](const char* what) { return Error(Errc::kInvalidArgument, what); };
   if (options.layers < 1 || options.layers > 1024) return bad("--layers must be 1 .. 1024");
   if (options.dim < 1 || options.dim > 65536) return bad("--dim must be 1 .. 65536");
@@ -328,6 +295,11 @@ Result<Model> build_model(const ModelOptions& options) {
   if (std::uint64_t{options.batch} * options.seq > (1U << 24U)) {
     return bad("--batch times --seq must be at most 16777216 tokens");
   }
+  return {};
+}
+
+Result<Model> build_model(const ModelOptions& options) {
+  if (auto ok = check_options(options); !ok) return ok.error();
   return Builder(options).build();
 }
 
@@ -357,7 +329,8 @@ void initial_value(const Model& model, StorageIndex storage, std::span<std::byte
   } else if (about.name == "head.weight") {
     cols = kVocabulary;
   }
-  Prng prng(model.options.seed * 1000003U + storage.value());
+  const auto name = std::as_bytes(std::span(about.name.data(), about.name.size()));
+  Prng prng(model.options.seed * 1000003U + checksum64(name));
   for (std::size_t i = 0; i + cols < count; ++i) {
     values[i] = static_cast<float>(deviation * normal(prng));
   }

@@ -25,10 +25,15 @@ struct ModelOptions {
   float learning_rate = 3e-4F;
 };
 
-/// What a step's kernels share besides tensors: scalars only.
+/// What a step's kernels share besides tensors, as arguments of their launch.
 struct StepContext {
   AdamStep adam;
   float loss = 0.0F;  ///< filled by the loss op
+  // A pass of generation (decoder.hpp).
+  std::uint32_t begin = 0;  ///< row of the KV cache of the pass's first token
+  std::uint32_t rows = 0;   ///< tokens of a sequence in this pass; the rest is padding
+  std::span<const std::uint32_t> starts;  ///< per sequence: its first row; UINT32_MAX: none
+  std::span<float> logits;                ///< [batch, vocabulary]: filled by the last op
 };
 
 /// Runs on its operands' addresses, in the order of ModelOp::operands.
@@ -52,9 +57,11 @@ struct Model {
 };
 
 /// @return kInvalidArgument where a number is zero or absurd, or heads do not divide dim.
+[[nodiscard]] Result<void> check_options(const ModelOptions& options);
+/// @return as check_options().
 [[nodiscard]] Result<Model> build_model(const ModelOptions& options);
 
-/// Writes the value a persistent storage has before the first step; depends on seed and storage
+/// Writes the value a persistent storage has before the first step; depends on seed and name
 /// only. out.size() is the storage's size.
 void initial_value(const Model& model, StorageIndex storage, std::span<std::byte> out);
 
