@@ -31,22 +31,24 @@ Result<void> HomeHeap::add_chunk(std::uint64_t bytes) {
   return {};
 }
 
+Result<void> HomeHeap::grow(std::uint64_t bytes) {
+  const std::uint64_t wanted = std::max(bytes, kChunkBytesMin);
+  auto added = add_chunk(wanted);
+  if (!added && added.error().code() == Errc::kExhausted && wanted > bytes) {
+    added = add_chunk(bytes);
+  }
+  return added;
+}
+
 Result<void> HomeHeap::reserve(std::uint64_t bytes) {
   bytes = align_up(bytes, kAlign);
-  return bytes == 0 || has_room(bytes) ? Result<void>() : add_chunk(bytes);
+  return bytes == 0 || has_room(bytes) ? Result<void>() : grow(bytes);
 }
 
 Result<HomeRange> HomeHeap::allocate(std::uint64_t bytes) {
   HO_CHECK(bytes > 0);
   bytes = align_up(bytes, kAlign);
-  if (!has_room(bytes)) {
-    const std::uint64_t wanted = std::max(bytes, kChunkBytesMin);
-    auto added = add_chunk(wanted);
-    if (!added && added.error().code() == Errc::kExhausted && wanted > bytes) {
-      added = add_chunk(bytes);
-    }
-    if (!added) return added.error();
-  }
+  if (auto ok = reserve(bytes); !ok) return ok.error();
   for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
     Chunk& chunk = *chunks_[i];
     const auto at = std::find_if(chunk.free.begin(), chunk.free.end(),

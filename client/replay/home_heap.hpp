@@ -28,8 +28,7 @@ class HomeHeap {
  public:
   /// Ranges begin at multiples of this.
   static constexpr std::uint64_t kAlign = 64;
-  /// What allocate() asks the pool for at least, where it has that; reserve() asks for what is
-  /// needed, which the pool spreads evenly over its nodes.
+  /// What it asks the pool for at least, where that has it: each chunk takes whole segments.
   static constexpr std::uint64_t kChunkBytesMin = std::uint64_t{1} << 20U;
 
   /// @param user  the job's memory that it is for: pool memory is taken near it; may be empty.
@@ -65,6 +64,7 @@ class HomeHeap {
   };
   [[nodiscard]] bool has_room(std::uint64_t bytes) const;
   [[nodiscard]] Result<void> add_chunk(std::uint64_t bytes);
+  [[nodiscard]] Result<void> grow(std::uint64_t bytes);
 
   Pool& pool_;
   Nearness nearness_;

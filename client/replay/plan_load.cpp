@@ -260,7 +260,9 @@ Result<void> Plan::place_ddr(const Schedule& schedule, const std::vector<Storage
       const HeldStorage& held = storages.at(*numbers_[storage.value()]);
       if (held.nearness == nearness && held.home.area == nullptr) bytes += aligned;
     }
-    if (shares) bytes += align_up(scratch_bytes, HomeHeap::kAlign);
+    if (shares && runtime_.scratch_bytes(nearness) < scratch_bytes) {
+      bytes += align_up(scratch_bytes, HomeHeap::kAlign);
+    }
     if (auto ok = storages.heap(nearness).reserve(bytes); !ok) return ok;
     if (!shares || scratch_bytes == 0) continue;
     const auto area = runtime_.scratch(nearness, scratch_bytes);

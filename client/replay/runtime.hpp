@@ -95,6 +95,9 @@ class Runtime {
   [[nodiscard]] std::uint32_t owner() const { return owner_; }
   /// Shared by plans for homes of what does not outlive a step; at least so large. Between steps.
   [[nodiscard]] Result<const HomeArea*> scratch(Nearness nearness, std::uint64_t bytes);
+  [[nodiscard]] std::uint64_t scratch_bytes(Nearness nearness) const {
+    return (nearness == Nearness::kFar ? far_scratch_ : near_scratch_).area.length_bytes;
+  }
   /// What check_running() says, and that no step runs.
   [[nodiscard]] Result<void> check_running() const;
   [[nodiscard]] Result<void> check_between_steps() const;
