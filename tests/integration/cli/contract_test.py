@@ -39,6 +39,7 @@ class Row:
 
 LOGGING = ("hyperoffload-gpt", "hyperoffload-compare")  # a log of steps goes to stderr
 TINY = "--layers 1 --dim 16 --heads 2 --seq 16 --batch 1"
+GENERATE = "--layers 1 --dim 16 --heads 2"
 ROWS = {
     "hyperoffload analyze": Row("{graph} --hardware {hardware} --out {folder}/made.hos",
                                 outputs=("--out", "--report", "--trace", "--graph-out")),
@@ -75,6 +76,8 @@ ROWS = {
     "hyperoffloadd": Row("--config {config} --check-config"),
     "hyperoffload-gpt train": Row(TINY + " --steps 2 --pool {pool}", pool=True, missing="", outputs=("--emit-graph",),
                                   long=TINY + " --steps 1000000 --pool {pool}"),
+    "hyperoffload-gpt generate": Row(GENERATE + " --prompt some --tokens 4 --pool {pool}", pool=True,
+                                     long=GENERATE + " --prompt some --tokens 60000 --block 16384 --pool {pool}"),
     "hyperoffload-compare all": Row(TINY + " --blocks 1 --out {folder}/all --pool {pool}", pool=True,
                                     long=TINY + " --blocks 10000 --out {folder}/all --pool {pool}"),
     "hyperoffload-compare one": Row(TINY + " --steps 2 --pool {pool}", pool=True, missing="", outputs=("--emit-graph",),

@@ -187,6 +187,37 @@ void causal_softmax_backward(float* dp, const float* p, float scale, std::size_t
   }
 }
 
+void attend(float* out, float* stats, float* scores, const float* q, const float* k, const float* v,
+            const AttendShape& shape) {
+  for (std::size_t i = 0; i < shape.count; ++i) {
+    const float* key = k + i * shape.stride;
+    float dot = 0.0F;
+#pragma omp simd reduction(+ : dot)
+    for (std::size_t c = 0; c < shape.head_dim; ++c) dot += q[c] * key[c];
+    scores[i] = dot * shape.scale;
+  }
+  const bool first = stats[1] == 0.0F;
+  float top = row_maximum(scores, shape.count);
+  if (!first && stats[0] > top) top = stats[0];
+  const float keep = first ? 0.0F : exponential(stats[0] - top);
+  float sum = 0.0F;
+#pragma omp simd reduction(+ : sum)
+  for (std::size_t i = 0; i < shape.count; ++i) {
+    scores[i] = exponential(scores[i] - top);
+    sum += scores[i];
+  }
+#pragma omp simd
+  for (std::size_t c = 0; c < shape.head_dim; ++c) out[c] *= keep;
+  for (std::size_t i = 0; i < shape.count; ++i) {
+    const float* value = v + i * shape.stride;
+    const float weight = scores[i];
+#pragma omp simd
+    for (std::size_t c = 0; c < shape.head_dim; ++c) out[c] += weight * value[c];
+  }
+  stats[0] = top;
+  stats[1] = stats[1] * keep + sum;
+}
+
 float cross_entropy(float* logits, const std::int32_t* targets, std::size_t rows,
                     std::size_t cols) {
   double loss = 0.0;
@@ -225,10 +256,19 @@ void adam(float* weight, float* m, float* v, const float* gradient, const AdamSt
 const Elementwise& HO_GPT_ISA() {
 #define HO_GPT_TEXT_OF(name) #name
 #define HO_GPT_TEXT(name) HO_GPT_TEXT_OF(name)
-  static constexpr Elementwise kTable{
-      HO_GPT_TEXT(HO_GPT_ISA), fill_bias, add_bias,      column_sum,     layer_norm,
-      layer_norm_backward,     gelu,      gelu_backward, causal_softmax, causal_softmax_backward,
-      cross_entropy,           adam};
+  static constexpr Elementwise kTable{HO_GPT_TEXT(HO_GPT_ISA),
+                                      fill_bias,
+                                      add_bias,
+                                      column_sum,
+                                      layer_norm,
+                                      layer_norm_backward,
+                                      gelu,
+                                      gelu_backward,
+                                      causal_softmax,
+                                      causal_softmax_backward,
+                                      attend,
+                                      cross_entropy,
+                                      adam};
   return kTable;
 }
 

@@ -15,6 +15,14 @@ struct AdamStep {
   float correction2 = 0;  ///< 1 - beta2^t
 };
 
+/// Where the keys and the values that one head of a query sees lie.
+struct AttendShape {
+  std::size_t count = 0;     ///< of keys; > 0
+  std::size_t head_dim = 0;  ///< floats of a key
+  std::size_t stride = 0;    ///< floats from key to key
+  float scale = 1.0F;        ///< of scores
+};
+
 /// The loops that are not matrix products, as one table per instruction set: the same source is
 /// compiled once for each, so one binary runs everywhere and fast. Matrices are row-major, `rows` x
 /// `cols`, without padding unless a stride is named. Pure functions of their arguments; the same
@@ -40,6 +48,11 @@ struct Elementwise {
   void (*causal_softmax)(float* scores, std::size_t length);
   /// dp becomes p * (dp - dot of its row with p) * scale, below the diagonal; zero above.
   void (*causal_softmax_backward)(float* dp, const float* p, float scale, std::size_t length);
+  /// Adds the values v to out, weighted by exp(scale * q . k), where out holds the same of earlier
+  /// keys: stats is their largest score and the sum of their weights, 0 and 0 at first, and out is
+  /// zeros then. All weights are divided by that of the largest score. `scores`: workspace.
+  void (*attend)(float* out, float* stats, float* scores, const float* q, const float* k,
+                 const float* v, const AttendShape& shape);
   /// Logits become their gradient, scaled by 1 / rows. @return the mean cross-entropy.
   float (*cross_entropy)(float* logits, const std::int32_t* targets, std::size_t rows,
                          std::size_t cols);

@@ -131,6 +131,49 @@ void attention_backward(float* d_qkv, const float* dy, const float* qkv, float* 
   }
 }
 
+void append_kv(float* block, const float* qkv, const KvShape& shape, std::size_t offset_rows) {
+  const std::size_t count = std::min(shape.rows, shape.block_rows - offset_rows);
+  for (std::size_t b = 0; b < shape.batch; ++b) {
+    float* keys = block + (2 * b * shape.block_rows + offset_rows) * shape.dim;
+    float* values = keys + shape.block_rows * shape.dim;
+    for (std::size_t t = 0; t < count; ++t) {
+      const float* from = qkv + (b * shape.rows + t) * 3 * shape.dim + shape.dim;
+      std::copy_n(from, shape.dim, keys + t * shape.dim);
+      std::copy_n(from + shape.dim, shape.dim, values + t * shape.dim);
+    }
+  }
+}
+
+void attend_block(float* y, float* stats, float* scores, const float* qkv, const float* block,
+                  const KvShape& shape, const KvWindow& window) {
+  const std::size_t head_dim = shape.dim / shape.heads;
+  AttendShape seen{0, head_dim, shape.dim, 1.0F / std::sqrt(static_cast<float>(head_dim))};
+  for (std::size_t at = 0; at < shape.batch * shape.rows; ++at) {
+    const std::size_t sequence = at / shape.rows;
+    const std::size_t begin = std::max<std::size_t>(window.block_begin, window.starts[sequence]);
+    const std::size_t row = window.query_begin + at % shape.rows;
+    const std::size_t end = std::min(window.block_begin + shape.block_rows, row + 1);
+    if (begin >= end) continue;
+    seen.count = end - begin;
+    const float* keys =
+        block + (2 * sequence * shape.block_rows + begin - window.block_begin) * shape.dim;
+    const float* values = keys + shape.block_rows * shape.dim;
+    for (std::size_t h = 0; h < shape.heads; ++h) {
+      const std::size_t column = h * head_dim;
+      elementwise().attend(y + at * shape.dim + column, stats + 2 * (at * shape.heads + h), scores,
+                           qkv + at * 3 * shape.dim + column, keys + column, values + column, seen);
+    }
+  }
+}
+
+void finish_attention(float* y, const float* stats, const KvShape& shape) {
+  const std::size_t head_dim = shape.dim / shape.heads;
+  for (std::size_t i = 0; i < shape.batch * shape.rows * shape.heads; ++i) {
+    const float scale = stats[2 * i + 1] > 0.0F ? 1.0F / stats[2 * i + 1] : 0.0F;
+    for (std::size_t c = 0; c < head_dim; ++c) y[i * head_dim + c] *= scale;
+  }
+}
+
 void embed(float* y, const std::int32_t* tokens, const float* token_table,
            const float* position_table, const EmbeddingShape& shape) {
   for (std::size_t t = 0; t < shape.rows; ++t) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace ho::gpt {
 
@@ -43,6 +44,32 @@ void attention(float* y, const float* qkv, float* workspace, const AttentionShap
 /// Scores are computed again head by head: saving them would cost heads * seq floats per token.
 void attention_backward(float* d_qkv, const float* dy, const float* qkv, float* workspace,
                         const AttentionShape& shape);
+
+/// A block of the KV cache: of some rows of all sequences, the keys and then the values of each,
+/// [batch, 2, block_rows, dim].
+struct KvShape {
+  std::size_t batch = 0;
+  std::size_t rows = 0;  ///< of queries, per sequence
+  std::size_t heads = 0;
+  std::size_t dim = 0;         ///< of all heads together
+  std::size_t block_rows = 0;  ///< of the block
+};
+/// Copies keys and values of qkv [batch * rows, 3 * dim] into the block from `offset_rows` on; rows
+/// that lie behind the block's end are left out.
+void append_kv(float* block, const float* qkv, const KvShape& shape, std::size_t offset_rows);
+
+/// Which of the block's rows a query sees: those from its sequence's start through its own.
+struct KvWindow {
+  std::size_t block_begin = 0;  ///< row of the block's first key
+  std::size_t query_begin = 0;  ///< row of the first query of each sequence
+  std::span<const std::uint32_t> starts;
+};
+/// Attends one block: y [batch * rows, dim] and stats [batch * rows, heads, 2] hold what the blocks
+/// before gave, as Elementwise::attend has it. `scores`: block_rows floats.
+void attend_block(float* y, float* stats, float* scores, const float* qkv, const float* block,
+                  const KvShape& shape, const KvWindow& window);
+/// Makes attention's result of what all blocks gave. Queries that saw no key get zeros.
+void finish_attention(float* y, const float* stats, const KvShape& shape);
 
 /// y[t] = token_table[tokens[t]] + position_table[t mod seq]. Tokens are below the table's rows.
 struct EmbeddingShape {

@@ -1,245 +1,74 @@
-// hyperoffload-gpt: trains a transformer on the CPU, with its tensors in a HyperOffload pool.
+// hyperoffload-gpt: a transformer on the CPU, with its tensors in a HyperOffload pool.
 #include <algorithm>
 #include <csignal>
-#include <hyperoffload/hyperoffload.hpp>
-#include <optional>
 
-#include "common/base/clock.hpp"
-#include "common/base/json.hpp"
 #include "common/base/signals.hpp"
 #include "common/base/units.hpp"
-#include "common/cli/help.hpp"
-#include "common/cli/layout.hpp"
-#include "common/cli/program.hpp"
-#include "common/cli/values.hpp"
-#include "proto/convert.hpp"
-#include "tools/analyzer/analyzer.hpp"
 #include "tools/bench/profile.hpp"
-#include "tools/examples/gpt/arena.hpp"
-#include "tools/examples/gpt/kernels.hpp"
-#include "tools/examples/gpt/text.hpp"
+#include "tools/examples/gpt/commands.hpp"
 
+namespace ho::gpt {
 namespace {
 
-using namespace ho;
-using namespace ho::gpt;
+volatile std::sig_atomic_t stop = 0;
+extern "C" void on_signal(int) { stop = 1; }
 
-volatile std::sig_atomic_t stop_requested = 0;
-extern "C" void on_signal(int) { stop_requested = 1; }
+cli::Exit exit_of(Errc code) {
+  if (code == Errc::kInvalidArgument) return cli::kExitBadInput;
+  if (code == Errc::kOutOfRange) return cli::kExitInfeasible;
+  return stop_requested() ? cli::kExitInterrupted : cli::kExitPoolFailed;
+}
 
-struct Arguments {
-  ModelOptions model;
-  std::uint32_t steps = 10;
-  std::optional<cli::MemorySize> device_memory = cli::MemorySize{std::nullopt, 60};
-  double link_bytes_per_s = 0;
-  std::string transport = "auto";
-  std::string pool = "unix:/run/hyperoffload/control.sock";
-  std::string tls;
-  std::string text = "/usr/share/common-licenses/GPL-3";
-  std::string emit_graph;
-};
+}  // namespace
 
-void add_options(CLI::App& app, Arguments& a) {
-  const auto add = [&app](const char* name, auto& into, const char* help) {
-    return app.add_option(name, into, help)->capture_default_str();
+bool stop_requested() { return stop != 0; }
+
+void add_model(CLI::App& app, ModelOptions& into) {
+  const auto add = [&app](const char* name, auto& value, const char* help) {
+    app.add_option(name, value, help)->capture_default_str();
   };
-  add("--layers", a.model.layers, "Transformer layers");
-  add("--dim", a.model.dim, "Width of the residual stream");
-  add("--heads", a.model.heads, "Attention heads");
-  add("--seq", a.model.seq, "Tokens per sequence");
-  add("--batch", a.model.batch, "Sequences per step");
-  add("--seed", a.model.seed, "Seed of weights and batches");
-  add("--steps", a.steps, "Training steps")->check(CLI::Range(1U, 1000000U));
-  add("--text", a.text, "File whose bytes are learnt");
-  cli::add_memory(app, "--device-memory", a.device_memory, "Or a share of the unmanaged peak");
-  cli::add_rate(app, "--link", a.link_bytes_per_s, "Limit of the link to the pool, each way",
+  add("--layers", into.layers, "Transformer layers");
+  add("--dim", into.dim, "Width of the residual stream");
+  add("--heads", into.heads, "Attention heads");
+}
+
+void add_pool(CLI::App& app, PoolArguments& into) {
+  const auto add = [&app](const char* name, auto& value, const char* help) {
+    return app.add_option(name, value, help)->capture_default_str();
+  };
+  cli::add_memory(app, "--device-memory", into.device_memory, "Or a share of the unmanaged peak");
+  cli::add_rate(app, "--link", into.link_bytes_per_s, "Limit of the link to the pool, each way",
                 {1e6, 1e12});
-  add("--transport", a.transport, "Driver to the pool")
+  add("--transport", into.transport, "Driver to the pool")
       ->check(CLI::IsMember({"auto", "local", "ucx", "ofi", "tcp"}));
-  add("--pool", a.pool, "Control address of a daemon");
-  add("--tls", a.tls, "Over TCP, the folder of node.crt, node.key and ca.crt");
-  app.add_option("--emit-graph", a.emit_graph, "Write the graph with measured durations here");
+  add("--pool", into.pool, "Control address of a daemon");
+  add("--tls", into.tls, "Over TCP, the folder of node.crt, node.key and ca.crt");
 }
 
-struct Steps {
-  std::vector<double> ms;
-  std::vector<double> losses;
-};
-
-/// A model whose tensors are on the device or in the pool, as a plan has it. Calls to the library
-/// throw hyperoffload::Error.
-class Training {
- public:
-  Training(const Model& model, const Text& text, hyperoffload::Runtime& runtime)
-      : model_(model), text_(text), runtime_(runtime) {}
-
-  /// Makes a plan with these durations and links, loads it, and begins anew.
-  Result<void> load(const Graph& graph, const Hardware& hardware) {
-    const auto outcome = analyzer::analyze(graph, hardware, {hardware.device_bytes});
-    if (!outcome) return outcome.error().at("analyze");
-    if (const auto* why = std::get_if<analyzer::Infeasible>(&*outcome)) {
-      return Error(Errc::kOutOfRange,
-                   "op " + why->op_name + " needs " + format_bytes(why->needs_bytes) + " of tier " +
-                       why->tier + ", the device budget is " + format_bytes(hardware.device_bytes));
-    }
-    const std::string bytes = encode_schedule(std::get<schedule::Schedule>(*outcome));
-    plan_.reset();
-    plan_.emplace(runtime_, bytes.data(), bytes.size());
-    steps_ = 0;
-    std::vector<std::byte> value;
-    for (const Storage& storage : model_.graph.storages) {
-      if (!storage.persistent) continue;
-      value.resize(storage.bytes);
-      initial_value(model_, StorageIndex(storage.id), value);
-      plan_->write(storage.id, value.data(), value.size());
-    }
-    return {};
-  }
-
-  /// Runs the next step. `kernel_ns` keeps the shortest of each op's own times.
-  Result<void> step(std::span<std::uint64_t> kernel_ns, Steps& steps) {
-    const TimePoint start = clock_.now();
-    std::vector<std::int32_t> tokens(std::size_t{model_.options.batch} * model_.options.seq);
-    std::vector<std::int32_t> targets(tokens.size());
-    text_.batch(model_.options, steps_, tokens, targets);
-    plan_->write(model_.tokens.value(), tokens.data(), tokens.size() * sizeof(tokens[0]));
-    plan_->write(model_.targets.value(), targets.data(), targets.size() * sizeof(targets[0]));
-    StepContext context = step_context(model_, steps_++);
-    std::vector<void*> operands;
-    plan_->step_begin();
-    for (std::uint32_t p = 0; p < plan_->position_count(); ++p) {
-      if (stop_requested) return Error(Errc::kCanceled, "stopped by a signal");
-      plan_->before(p);
-      const std::uint32_t op = plan_->position_op(p);  // a plan may reorder ops, and repeat them
-      operands.clear();
-      for (const StorageIndex storage : model_.ops[op].operands) {
-        operands.push_back(plan_->operand(p, storage.value()));
-      }
-      const TimePoint begun = clock_.now();
-      model_.ops[op].kernel(operands, context);
-      const Duration took = clock_.now() - begun;
-      kernel_ns[op] = std::clamp<std::uint64_t>(std::uint64_t(took.count()), 1, kernel_ns[op]);
-      plan_->after(p);
-    }
-    plan_->step_end();
-    steps.ms.push_back(double((clock_.now() - start).count()) * 1e-6);
-    steps.losses.push_back(double{context.loss});
-    return {};
-  }
-
-  ho_counters counters() const { return plan_->counters(); }
-
- private:
-  const SteadyClock clock_;
-  const Model& model_;
-  const Text& text_;
-  hyperoffload::Runtime& runtime_;
-  std::optional<hyperoffload::Plan> plan_;
-  std::uint64_t steps_ = 0;
-};
-
-/// Plans twice: two steps under a plan with guessed durations measure those of the plan to run.
-Result<Graph> load_measured(Training& training, const Model& model, const Hardware& hardware) {
-  Graph graph = model.graph;
-  for (Op& op : graph.ops) {
-    for (const StorageIndex s : model.ops[op.id].operands) {
-      op.duration_ns += 1 + graph.storages[s.value()].bytes / 4;  // 4 GB/s
-    }
-  }
-  if (auto ok = training.load(graph, hardware); !ok) return ok.error();
-  std::vector<std::uint64_t> kernel_ns(graph.ops.size(), UINT64_MAX);
-  for (Steps steps; steps.ms.size() < 2;) {  // the first meets cold caches
-    if (auto ok = training.step(kernel_ns, steps); !ok) return ok.error();
-  }
-  for (Op& op : graph.ops) op.duration_ns = kernel_ns[op.id];
-  if (auto ok = training.load(graph, hardware); !ok) return ok.error();
-  return graph;
-}
-
-/// The links of the pool as this job sees them, and the device memory that it may use.
-Result<Hardware> measure(hyperoffload::Pool& pool, const Arguments& arguments, const Graph& graph) {
-  bench::ProfileOptions options;
-  for (const Storage& storage : graph.storages) {
-    options.capacity_bytes += align_up(storage.bytes, 64);
-  }
-  const std::uint64_t wanted = arguments.device_memory->of(analyzer::peak_unmanaged_bytes(graph));
-  options.device_bytes = std::clamp<std::uint64_t>(wanted / 64 * 64, 64, options.capacity_bytes);
-  options.area_bytes = std::clamp(options.capacity_bytes / 8, 16 * kMiB, 64 * kMiB);
-  options.time = bench::profile_time(arguments.link_bytes_per_s);
-  return bench::measure_profile(pool.get(), options);
-}
-
-/// The result; bytes are means per step.
-std::string to_text(cli::Format format, const std::string& transport, const ho_counters& counters,
-                    const Steps& steps) {
-  const std::size_t count = steps.ms.size();
-  const double stall_ms = double(counters.stall_ns) * 1e-6 / double(count);
-  if (format != cli::Format::kJson) {
-    return cli::Facts("trained " + std::to_string(count) + " steps over " + transport)
-        .add("last loss", std::to_string(steps.losses.back()))
-        .add("stall", format_duration_ns(std::uint64_t(stall_ms * 1e6)) + " a step")
-        .add("device memory", format_bytes(counters.peak_device_bytes))
-        .text(format);
-  }
-  JsonWriter out;
-  const auto list = [&out](const char* name, const std::vector<double>& values) {
-    out.key(name).begin_array();
-    for (const double value : values) out.value(value);
-    out.end();
-  };
-  out.begin_object().field("transport", transport);
-  list("losses", steps.losses);
-  list("step_ms", steps.ms);
-  out.field("stall_ms_mean", stall_ms);
-  out.field("peak_device_bytes", counters.peak_device_bytes);
-  out.field("prefetch_bytes", counters.prefetch_bytes / count);
-  return std::move(out.field("store_bytes", counters.store_bytes / count).end()).text();
-}
-
-Result<void> train(cli::Console& console, const Arguments& arguments) {
-  const auto model = build_model(arguments.model);
-  if (!model) return model.error();
-  const auto text = Text::read(arguments.text, arguments.model.seq);
-  if (!text) return text.error();
-  use_one_blas_thread();
+hyperoffload::Pool connect(const PoolArguments& arguments) {
   hyperoffload::Pool::Options options;
   options.pool = arguments.pool;
   options.tls = arguments.tls;
   options.name = "gpt";
   options.transport = arguments.transport;
   options.link_bytes_per_s = std::uint64_t(arguments.link_bytes_per_s);
-  hyperoffload::Pool pool(options);
-  const auto hardware = measure(pool, arguments, model->graph);
-  if (!hardware) return hardware.error().at("measure pool");
-  const auto arena = Arena::create(hardware->device_bytes);
-  if (!arena) return arena.error();
-  hyperoffload::Runtime runtime(pool, (*arena)->data(), (*arena)->bytes());
-  Training training(*model, *text, runtime);
-  const auto graph = load_measured(training, *model, *hardware);
-  if (!graph) return graph.error();
-  Steps steps;
-  std::vector<std::uint64_t> kernel_ns(graph->ops.size(), UINT64_MAX);
-  while (steps.ms.size() < arguments.steps) {
-    if (auto ok = training.step(kernel_ns, steps); !ok) return ok;
-    console.note("step " + std::to_string(steps.ms.size() - 1) + ": loss " +
-                 std::to_string(steps.losses.back()) + ", " +
-                 format_duration_ns(std::uint64_t(steps.ms.back() * 1e6)));
-  }
-  console.print(to_text(console.format(), pool.transport(), training.counters(), steps));
-  if (arguments.emit_graph.empty()) return {};
-  auto written = write_graph_file(*graph, arguments.emit_graph);
-  return written ? written : Error(Errc::kInvalidArgument, written.error().context());
+  return hyperoffload::Pool(options);
 }
 
-cli::Exit exit_of(Errc code) {
-  if (code == Errc::kInvalidArgument) return cli::kExitBadInput;
-  if (code == Errc::kOutOfRange) return cli::kExitInfeasible;
-  return stop_requested ? cli::kExitInterrupted : cli::kExitPoolFailed;
+Result<Hardware> measure_links(hyperoffload::Pool& pool, const PoolArguments& arguments,
+                               const JobBytes& job) {
+  bench::ProfileOptions options;
+  options.capacity_bytes = job.all;
+  const std::uint64_t wanted = arguments.device_memory->of(job.peak);
+  options.device_bytes = std::clamp<std::uint64_t>(wanted / 64 * 64, 64, job.all);
+  options.area_bytes = std::clamp(job.all / 8, 16 * kMiB, 64 * kMiB);
+  options.time = bench::profile_time(arguments.link_bytes_per_s);
+  return bench::measure_profile(pool.get(), options);
 }
 
-int run(cli::Console& console, const Arguments& arguments) {
+int ended(cli::Console& console, const std::function<Result<void>()>& work) {
   try {
-    const auto done = train(console, arguments);
+    const auto done = work();
     return done ? cli::kExitDone : console.complain(done.error(), exit_of(done.error().code()));
   } catch (const hyperoffload::Error& thrown) {
     const auto code = static_cast<Errc>(thrown.status());
@@ -247,23 +76,15 @@ int run(cli::Console& console, const Arguments& arguments) {
   }
 }
 
-}  // namespace
+}  // namespace ho::gpt
 
 int main(int argc, char** argv) {
-  drop_library_signal_handlers();
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
-  cli::Program program("hyperoffload-gpt", "Trains a small transformer in a HyperOffload pool.");
-  Arguments arguments;
-  CLI::App& command =
-      program.add(program.root(), "train", "Train it; meant where no command is named",
-                  [&](cli::Console& console) { return run(console, arguments); });
+  ho::drop_library_signal_handlers();
+  std::signal(SIGINT, ho::gpt::on_signal);
+  std::signal(SIGTERM, ho::gpt::on_signal);
+  ho::cli::Program program("hyperoffload-gpt", "Runs a small transformer in a HyperOffload pool.");
+  ho::gpt::add_train(program);
+  ho::gpt::add_generate(program);
   program.set_default_command("train");
-  add_options(command, arguments);
-  cli::set_manual(command, {"",
-                            {"hyperoffload-gpt --device-memory 60% --steps 20 -o json"},
-                            {{cli::kExitDone, "trained"},
-                             {cli::kExitInfeasible, "the budget cannot be met"},
-                             {cli::kExitPoolFailed, "the pool failed or cannot be reached"}}});
   return program.run(argc, argv);
 }

@@ -1,0 +1,160 @@
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/integration/client/two_nodes.hpp"
+#include "tests/integration/gpt/gpt_program.hpp"
+#include "tests/integration/gpt/json.hpp"
+
+namespace ho::test {
+namespace {
+
+using Words = std::vector<std::string>;
+
+/// A small model whose KV cache is larger than its weights.
+Words with_small_decoder(Words words) {
+  words.insert(words.begin(), "generate");
+  for (const char* const word : {"--layers", "2", "--dim", "64", "--heads", "2", "--block", "32"}) {
+    words.emplace_back(word);
+  }
+  return words;
+}
+
+std::string write_prompts(const TempFolder& folder) {
+  const std::string path = folder.file("prompts");
+  std::ofstream file(path);
+  for (const int length : {300, 170, 1, 290, 64, 33}) {
+    for (int i = 0; i < length; ++i) file << char('a' + (i * i + length) % 26);
+    file << '\n';
+  }
+  return path;
+}
+
+Json generated(Words words) {
+  words.insert(words.end(), {"-o", "json"});
+  Gpt gpt(with_small_decoder(std::move(words)));
+  const int code = gpt.wait();
+  INFO(gpt.err());
+  REQUIRE(code == 0);
+  return Json::parse(gpt.out());
+}
+
+std::vector<std::vector<double>> tokens_of(const Json& result) {
+  std::vector<std::vector<double>> tokens;
+  for (const Json& sequence : result.at("tokens").items) {
+    tokens.emplace_back();
+    for (const Json& token : sequence.items) tokens.back().push_back(token.number);
+  }
+  return tokens;
+}
+
+}  // namespace
+
+TEST_CASE("generate: tokens by plan are those of the run with everything resident") {
+  TwoNodes nodes({.ddr_bytes = 64U << 20U});
+  TempFolder folder;
+  const std::string prompts = write_prompts(folder);
+  const Words whole = {"--prompts", prompts, "--tokens", "100", "--resident"};
+  const Json resident = generated(whole);
+  const auto tokens = tokens_of(resident);
+  REQUIRE(tokens.size() == 6);
+  for (const auto& sequence : tokens) REQUIRE(sequence.size() == 100);
+  CHECK(resident.at("transport").text == "none");
+  const std::vector<Words> ways = {
+      {"--device-memory", "60%"},
+      {"--device-memory", "25%"},
+      {"--device-memory", "25%", "--transport", "tcp"},
+      {"--device-memory", "25%", "--link", "500MB/s"},
+      {"--device-memory", "60%", "--batch", "1", "--groups", "4"},
+      {"--device-memory", "45%", "--batch", "2", "--groups", "2", "--slice", "7"}};
+  for (const Words& way : ways) {
+    Words words = {"--prompts", prompts, "--tokens", "100", "--pool", nodes.address(0)};
+    words.insert(words.end(), way.begin(), way.end());
+    const Json run = generated(words);
+    INFO(way[1] << " " << way.back());
+    CHECK(tokens_of(run) == tokens);
+    CHECK(number(run, "prefetch_bytes") > 0);
+    const double share = std::stod(way[1]) / 100;
+    CHECK(number(run, "peak_device_bytes") <= share * number(run, "resident_bytes"));
+  }
+}
+
+TEST_CASE("generate: a sealed block is stored once and appends store none") {
+  TwoNodes nodes({.ddr_bytes = 64U << 20U});
+  const Json run = generated(
+      {"--prompt", "x", "--tokens", "320", "--pool", nodes.address(0), "--device-memory", "60%"});
+  // 10 blocks of 2 layers; their last ones are open to the end.
+  const double block_bytes = 2 * 32 * 64 * sizeof(float);
+  CHECK(number(run, "plans") == 11);
+  CHECK(number(run, "store_bytes") >= 9 * 2 * block_bytes);
+  CHECK(number(run, "store_bytes") <= 10 * 2 * block_bytes);
+}
+
+TEST_CASE("generate: sampling gives the same tokens by plan, and a stop token ends a sequence") {
+  TwoNodes nodes({.ddr_bytes = 64U << 20U});
+  TempFolder folder;
+  Words words = {"--prompts",     write_prompts(folder),
+                 "--tokens",      "60",
+                 "--temperature", "1",
+                 "--batch",       "2",
+                 "--seed",        "5"};
+  Words resident = words;
+  resident.emplace_back("--resident");
+  const auto all = tokens_of(generated(resident));
+  words.insert(words.end(), {"--stop", std::to_string(static_cast<int>(all[0][9]))});
+  resident = words;
+  resident.emplace_back("--resident");
+  const auto stopped = tokens_of(generated(resident));
+  CHECK(stopped[0].size() <= 10);
+  CHECK(stopped[0].back() == all[0][9]);
+  words.insert(words.end(), {"--pool", nodes.address(0), "--device-memory", "50%"});
+  CHECK(tokens_of(generated(words)) == stopped);
+}
+
+TEST_CASE("generate: wrong usage exits with 2 and says what to do") {
+  Gpt none(with_small_decoder({}));
+  REQUIRE(none.wait() == 2);
+  CHECK(none.err().find("missing: --prompt or --prompts") != std::string::npos);
+  CHECK(Gpt(with_small_decoder({"--prompt", "x", "--heads", "3"})).wait() == 2);
+  CHECK(Gpt(with_small_decoder({"--prompt", "x", "--batch", "0"})).wait() == 2);
+  CHECK(Gpt(with_small_decoder({"--prompts", "/nonexistent"})).wait() == 2);
+  CHECK(Gpt(with_small_decoder({"--prompt", "x", "--stop", "256"})).wait() == 2);
+  Gpt many(with_small_decoder({"--prompt", "xyz", "--tokens", "65536", "--resident"}));
+  REQUIRE(many.wait() == 2);
+  CHECK(many.err().find("65568 rows") != std::string::npos);
+}
+
+TEST_CASE("generate: a budget below one op's operands is refused with the op's name") {
+  TwoNodes nodes;
+  Gpt gpt(
+      with_small_decoder({"--prompt", "x", "--device-memory", "64K", "--pool", nodes.address(0)}));
+  REQUIRE(gpt.wait() == 3);
+  INFO(gpt.err());
+  REQUIRE(gpt.err().find("op layer0.") != std::string::npos);
+}
+
+TEST_CASE("generate: a pool that is not there exits with 4") {
+  TempFolder folder;
+  REQUIRE(Gpt(with_small_decoder({"--prompt", "x", "--pool", "unix:" + folder.file("nobody.sock")}))
+              .wait() == 4);
+}
+
+TEST_CASE("generate: Ctrl-C ends the job and gives its memory back") {
+  TwoNodes nodes(
+      {.ddr_bytes = 256U << 20U});  // with a lease so long that it is not this that frees it
+  Gpt gpt({"generate", "--layers", "1", "--dim", "32", "--heads", "2", "--block", "8192",
+           "--prompt", "x", "--tokens", "65000", "--device-memory", "60%", "--pool",
+           nodes.address(0)});
+  REQUIRE(eventually(std::chrono::seconds(60),
+                     [&] { return nodes.granted_bytes(0) > 0 && nodes.granted_bytes(1) > 0; }));
+  gpt.send(SIGINT);
+  REQUIRE(gpt.wait() == 130);
+  CHECK(gpt.out().empty());
+  REQUIRE(eventually(std::chrono::seconds(60),
+                     [&] { return nodes.granted_bytes(0) == 0 && nodes.granted_bytes(1) == 0; }));
+}
+
+}  // namespace ho::test

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <hyperoffload/hyperoffload.hpp>
+#include <optional>
+#include <string>
+
+#include "common/base/result.hpp"
+#include "common/cli/program.hpp"
+#include "common/cli/values.hpp"
+#include "common/model/hardware.hpp"
+#include "tools/examples/gpt/model.hpp"
+
+namespace ho::gpt {
+
+/// What both commands say of the pool and of the device.
+struct PoolArguments {
+  std::optional<cli::MemorySize> device_memory = cli::MemorySize{std::nullopt, 60};
+  double link_bytes_per_s = 0;
+  std::string transport = "auto";
+  std::string pool = "unix:/run/hyperoffload/control.sock";
+  std::string tls;
+};
+
+/// Options for the model's shape; `app` outlives neither.
+void add_model(CLI::App& app, ModelOptions& into);
+void add_pool(CLI::App& app, PoolArguments& into);
+/// Throws hyperoffload::Error, as all of the library does.
+[[nodiscard]] hyperoffload::Pool connect(const PoolArguments& arguments);
+
+/// Bytes of the job with everything on the device, and of all its storages side by side.
+struct JobBytes {
+  std::uint64_t peak = 0;
+  std::uint64_t all = 0;
+};
+/// The links of the pool as this job sees them, and the device memory that it may use.
+[[nodiscard]] Result<Hardware> measure_links(hyperoffload::Pool& pool,
+                                             const PoolArguments& arguments, const JobBytes& job);
+
+/// A signal asks the program to end.
+[[nodiscard]] bool stop_requested();
+/// Does a command's work. @return its exit code, after saying why it failed.
+[[nodiscard]] int ended(cli::Console& console, const std::function<Result<void>()>& work);
+
+void add_train(cli::Program& program);
+void add_generate(cli::Program& program);
+
+}  // namespace ho::gpt

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/examples/gpt/arena.hpp"
+#include "tools/examples/gpt/generation.hpp"
+
+namespace ho::gpt {
+
+/// Where everything lies when all of it is on the device: weights and all KV blocks of all groups
+/// side by side, and behind them the activations of the pass that runs.
+struct ResidentLayout {
+  std::map<std::string, std::uint64_t> offset_bytes;  ///< of what outlives a pass, by name
+  std::uint64_t activations_bytes = 0;                ///< where those of a pass begin
+  std::uint64_t bytes = 0;
+};
+/// @return as build_pass().
+[[nodiscard]] Result<ResidentLayout> resident_layout(const DecoderOptions& options);
+
+/// Everything on the device, and no pool: what plans are held against.
+class ResidentPasses final : public PassRunner {
+ public:
+  /// @return as build_pass(); kExhausted where the machine does not have the memory.
+  [[nodiscard]] static Result<std::unique_ptr<ResidentPasses>> create(
+      const DecoderOptions& options);
+
+  [[nodiscard]] std::uint64_t bytes() const { return layout_.bytes; }
+  [[nodiscard]] Result<void> run(const Pass& pass, std::span<const std::int32_t> tokens,
+                                 StepContext& context) override;
+
+ private:
+  struct Placed {
+    Model model;
+    std::vector<std::byte*> address;  ///< by storage
+  };
+
+  ResidentPasses(const DecoderOptions& options, ResidentLayout layout, std::unique_ptr<Arena> arena)
+      : options_(options), layout_(std::move(layout)), arena_(std::move(arena)) {}
+  [[nodiscard]] Result<Placed*> placed(const Pass& pass);
+
+  const DecoderOptions options_;
+  const ResidentLayout layout_;
+  const std::unique_ptr<Arena> arena_;
+  std::map<Pass, Placed> passes_;
+};
+
+}  // namespace ho::gpt
