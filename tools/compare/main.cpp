@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "common/base/check.hpp"
@@ -14,6 +15,7 @@
 #include "common/cli/values.hpp"
 #include "proto/convert.hpp"
 #include "tools/compare/compare.hpp"
+#include "tools/compare/compare_generation.hpp"
 #include "tools/examples/gpt/kernels.hpp"
 
 namespace {
@@ -174,6 +176,61 @@ int run_one(cli::Console& console, const Arguments& arguments, Workbench& bench)
   return written ? cli::kExitDone : console.refuse(written.error());
 }
 
+/// The command that generates in all ways; its arguments are its own.
+struct GenerateArguments {
+  GenerationArguments job;
+  std::optional<cli::MemorySize> device_memory = cli::MemorySize{std::nullopt, 60};
+  double link_bytes_per_s = 0;
+  std::uint32_t rounds = 3;
+  std::string transport = "auto";
+  std::string pool = "unix:/run/hyperoffload/control.sock";
+};
+
+void catch_signals() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+int run_generate(cli::Console& console, const GenerateArguments& arguments) {
+  auto job = generation_job(arguments.job);
+  if (!job) return fail(console, job.error());
+  catch_signals();
+  use_one_blas_thread();
+  const Connection connection{arguments.pool, arguments.transport, "",
+                              static_cast<std::uint64_t>(arguments.link_bytes_per_s)};
+  auto comparison = compare_generation(
+      *job, {connection, *arguments.device_memory, arguments.rounds}, stop_requested,
+      [&](const std::string& line) { console.note("  " + line); });
+  if (!comparison) return fail(console, comparison.error());
+  console.print(console.json() ? to_json(*comparison) : to_table(*comparison));
+  if (comparison->tokens_identical) return cli::kExitDone;
+  return console.answer_no("the tokens of the runs differ");
+}
+
+void add_generate(cli::Program& program, GenerateArguments& a) {
+  CLI::App& app = program.add(program.root(), "generate", "Generation in all ways, round by round",
+                              [&a](cli::Console& console) { return run_generate(console, a); });
+  add_generation(app, a.job);
+  cli::add_memory(app, "--device-memory", a.device_memory, "Or a share of the resident run's");
+  cli::add_rate(app, "--link", a.link_bytes_per_s, "Limit of the link to the pool, each way",
+                {1e6, 1e12});
+  const auto add = [&app](const char* name, auto& into, const char* help) {
+    return app.add_option(name, into, help)->capture_default_str();
+  };
+  add("--rounds", a.rounds, "Times that each way generates")->check(CLI::Range(1U, 10000U));
+  add("--transport", a.transport, "Driver to the pool")
+      ->check(CLI::IsMember({"auto", "local", "ucx", "ofi", "tcp"}));
+  add("--pool", a.pool, "Control address of a daemon");
+  cli::set_manual(app, {"",
+                        {"hyperoffload-compare generate --prompts texts --device-memory 25%"},
+                        {{cli::kExitDone, "compared"},
+                         {cli::kExitNo, "the tokens differ"},
+                         {cli::kExitInfeasible, "the budget cannot be met"},
+                         {cli::kExitPoolFailed, "the pool failed or cannot be reached"}}});
+}
+
 using Work = int (*)(cli::Console&, const Arguments&, Workbench&);
 
 int with_workbench(cli::Console& console, const Arguments& arguments, Work work) {
@@ -181,10 +238,7 @@ int with_workbench(cli::Console& console, const Arguments& arguments, Work work)
   if (!model) return fail(console, model.error());
   auto text = Text::read(arguments.text, arguments.model.seq);
   if (!text) return fail(console, text.error());
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  catch_signals();
   use_one_blas_thread();
   Workbench bench{*model, *text, stop_requested, arguments.pool, arguments.transport, {}};
   return work(console, arguments, bench);
@@ -195,7 +249,7 @@ int with_workbench(cli::Console& console, const Arguments& arguments, Work work)
 int main(int argc, char** argv) {
   drop_library_signal_handlers();
   cli::Program program("hyperoffload-compare",
-                       "Runs the example job resident, planned, and with an on-demand offloader.");
+                       "Runs the example job resident, planned, and in other ways.");
   Arguments arguments;
   const auto add = [&](const char* name, const char* about, Work work) -> CLI::App& {
     return program.add(program.root(), name, about, [&arguments, work](cli::Console& console) {
@@ -217,5 +271,7 @@ int main(int argc, char** argv) {
                         {{cli::kExitDone, "trained"},
                          {cli::kExitInfeasible, "the budget cannot be met"},
                          {cli::kExitPoolFailed, "the pool failed or cannot be reached"}}});
+  GenerateArguments generating;
+  add_generate(program, generating);
   return program.run(argc, argv);
 }

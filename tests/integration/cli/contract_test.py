@@ -78,6 +78,8 @@ ROWS = {
                                   long=TINY + " --steps 1000000 --pool {pool}"),
     "hyperoffload-gpt generate": Row(GENERATE + " --prompt some --tokens 4 --pool {pool}", pool=True,
                                      long=GENERATE + " --prompt some --tokens 60000 --block 16384 --pool {pool}"),
+    "hyperoffload-compare generate": Row(GENERATE + " --prompt some --tokens 4 --rounds 1 --pool {pool}", pool=True,
+                                         long=GENERATE + " --prompt some --tokens 60000 --block 16384 --pool {pool}"),
     "hyperoffload-compare all": Row(TINY + " --blocks 1 --out {folder}/all --pool {pool}", pool=True,
                                     long=TINY + " --blocks 10000 --out {folder}/all --pool {pool}"),
     "hyperoffload-compare one": Row(TINY + " --steps 2 --pool {pool}", pool=True, missing="", outputs=("--emit-graph",),

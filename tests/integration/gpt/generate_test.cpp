@@ -93,6 +93,32 @@ TEST_CASE("generate: a sealed block is stored once and appends store none") {
   CHECK(number(run, "store_bytes") <= 10 * 2 * block_bytes);
 }
 
+TEST_CASE("generate: all ways of the comparison give the same tokens within their budgets") {
+  TwoNodes nodes({.ddr_bytes = 64U << 20U});
+  TempFolder folder;
+  for (const char* const memory : {"60%", "30%"}) {
+    Words words = with_small_decoder(
+        {"--prompts", write_prompts(folder), "--tokens", "60", "--batch", "2", "--groups", "2",
+         "--rounds", "2", "--device-memory", memory, "--pool", nodes.address(0), "-o", "json"});
+    Compare compare(words);
+    const int code = compare.wait();
+    INFO(memory << ": " << compare.err());
+    REQUIRE(code == 0);
+    const Json result = Json::parse(compare.out());
+    CHECK(result.at("tokens_identical").truth);
+    const std::vector<Json>& runs = result.at("runs").items;
+    REQUIRE(runs.size() == 4);
+    for (const Json& run : runs) {
+      INFO(run.at("label").text);
+      CHECK(number(run, "peak_device_bytes") <= number(run, "device_budget_bytes"));
+      CHECK(number(run, "decode_ms_mean") > 0);
+      CHECK((number(run, "prefetch_bytes") > 0) == (run.at("label").text != "resident"));
+    }
+    // A plan leaves in place what it can; a cache that is too small for a layer cycle has nothing.
+    CHECK(number(runs[1], "prefetch_bytes") < number(runs[3], "prefetch_bytes"));
+  }
+}
+
 TEST_CASE("generate: sampling gives the same tokens by plan, and a stop token ends a sequence") {
   TwoNodes nodes({.ddr_bytes = 64U << 20U});
   TempFolder folder;
@@ -118,7 +144,9 @@ TEST_CASE("generate: wrong usage exits with 2 and says what to do") {
   Gpt none(with_small_decoder({}));
   REQUIRE(none.wait() == 2);
   CHECK(none.err().find("missing: --prompt or --prompts") != std::string::npos);
-  CHECK(Gpt(with_small_decoder({"--prompt", "x", "--heads", "3"})).wait() == 2);
+  Gpt heads({"generate", "--prompt", "x", "--heads", "3"});
+  REQUIRE(heads.wait() == 2);
+  CHECK(heads.err().find("--heads must divide --dim") != std::string::npos);
   CHECK(Gpt(with_small_decoder({"--prompt", "x", "--batch", "0"})).wait() == 2);
   CHECK(Gpt(with_small_decoder({"--prompts", "/nonexistent"})).wait() == 2);
   CHECK(Gpt(with_small_decoder({"--prompt", "x", "--stop", "256"})).wait() == 2);

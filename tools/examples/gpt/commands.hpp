@@ -10,7 +10,6 @@
 #include "common/cli/program.hpp"
 #include "common/cli/values.hpp"
 #include "common/model/hardware.hpp"
-#include "tools/examples/gpt/model.hpp"
 
 namespace ho::gpt {
 
@@ -23,8 +22,7 @@ struct PoolArguments {
   std::string tls;
 };
 
-/// Options for the model's shape; `app` outlives neither.
-void add_model(CLI::App& app, ModelOptions& into);
+/// `into` outlives the parser.
 void add_pool(CLI::App& app, PoolArguments& into);
 /// Throws hyperoffload::Error, as all of the library does.
 [[nodiscard]] hyperoffload::Pool connect(const PoolArguments& arguments);

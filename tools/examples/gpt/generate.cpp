@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <utility>
 
@@ -8,6 +7,7 @@
 #include "common/cli/help.hpp"
 #include "common/cli/layout.hpp"
 #include "tools/examples/gpt/commands.hpp"
+#include "tools/examples/gpt/generation_arguments.hpp"
 #include "tools/examples/gpt/kernels.hpp"
 #include "tools/examples/gpt/planned_passes.hpp"
 #include "tools/examples/gpt/resident_passes.hpp"
@@ -16,65 +16,17 @@ namespace ho::gpt {
 namespace {
 
 struct Arguments {
-  GenerationOptions generation;
-  std::vector<std::string> prompts;
-  std::string prompts_file;
+  GenerationArguments job;
   bool resident = false;
   PoolArguments pool;
 };
-
-void add_options(CLI::App& app, Arguments& a) {
-  const auto add = [&app](const char* name, auto& into, const char* help) {
-    return app.add_option(name, into, help)->capture_default_str();
-  };
-  a.generation.decoder.model.batch = 4;
-  app.add_option("--prompt", a.prompts, "Text to continue; may be given several times")
-      ->allow_extra_args(false);
-  app.add_option("--prompts", a.prompts_file, "File with a prompt a line")
-      ->check(CLI::ExistingFile);
-  add("--tokens", a.generation.new_tokens, "New tokens of each sequence, at most")
-      ->check(CLI::Range(1U, 65536U));
-  app.add_option("--stop", a.generation.stop, "Token that ends its sequence")
-      ->check(CLI::Range(0, static_cast<int>(kVocabulary) - 1));
-  add("--temperature", a.generation.temperature, "Of sampling; 0: the likeliest token")
-      ->check(CLI::Range(0.0, 100.0));
-  add_model(app, a.generation.decoder.model);
-  add("--batch", a.generation.decoder.model.batch, "Sequences of a group");
-  add("--groups", a.generation.decoder.groups, "Groups, which take turns")
-      ->check(CLI::Range(1U, 256U));
-  add("--slice", a.generation.slice_tokens, "Tokens of a turn")->check(CLI::Range(1U, 65536U));
-  add("--block", a.generation.decoder.block_rows, "Tokens of a block of the KV cache")
-      ->check(CLI::Range(1U, 65536U));
-  add("--seed", a.generation.decoder.model.seed, "Seed of weights and sampling");
-  app.add_flag("--resident", a.resident, "Keep everything on the device, without a pool");
-  add_pool(app, a.pool);
-}
-
-Result<std::vector<Prompt>> read_prompts(const Arguments& arguments) {
-  std::vector<std::string> texts = arguments.prompts;
-  if (!arguments.prompts_file.empty()) {
-    std::ifstream file(arguments.prompts_file);
-    for (std::string line; std::getline(file, line);) texts.push_back(line);
-    if (!file.eof()) {
-      return Error(Errc::kInvalidArgument, arguments.prompts_file + " cannot be read");
-    }
-  }
-  if (texts.empty()) return Error(Errc::kInvalidArgument, "missing: --prompt or --prompts");
-  std::vector<Prompt> prompts;
-  for (const std::string& text : texts) {
-    if (text.empty()) return Error(Errc::kInvalidArgument, "a prompt is empty");
-    Prompt& prompt = prompts.emplace_back();
-    for (const char letter : text) prompt.push_back(static_cast<unsigned char>(letter));
-  }
-  return prompts;
-}
 
 /// What ran, and what of it was on the device.
 struct Outcome {
   Generation generation;
   std::string transport = "none";
   std::uint64_t resident_bytes = 0;
-  PlannedUsage usage;
+  PassUsage usage;
   std::size_t plans = 0;
 };
 
@@ -93,7 +45,7 @@ double mean(const std::vector<double>& values) {
 
 std::string to_text(cli::Format format, const Outcome& outcome) {
   const Generation& made = outcome.generation;
-  const PlannedUsage& usage = outcome.usage;
+  const PassUsage& usage = outcome.usage;
   if (format != cli::Format::kJson) {
     cli::Facts facts("generated over " + outcome.transport);
     for (std::size_t i = 0; i < made.tokens.size(); ++i) {
@@ -122,37 +74,32 @@ std::string to_text(cli::Format format, const Outcome& outcome) {
   out.field("plans", outcome.plans).field("resident_bytes", outcome.resident_bytes);
   out.field("peak_device_bytes", usage.peak_device_bytes);
   out.field("stall_ms", double(usage.stall_ns) * 1e-6);
-  out.field("swap_ms", double(usage.swap_ns) * 1e-6);
   out.field("prefetch_bytes", usage.prefetch_bytes).field("store_bytes", usage.store_bytes);
   return std::move(out.end()).text();
 }
 
-Result<Outcome> generate_resident(const GenerationOptions& options,
-                                  const std::vector<Prompt>& prompts) {
-  auto passes = ResidentPasses::create(options.decoder);
+Result<Outcome> generate_resident(const GenerationJob& job) {
+  auto passes = ResidentPasses::create(job.options.decoder);
   if (!passes) return passes.error();
-  auto made = generate(options, prompts, **passes, stop_requested);
+  auto made = generate(job.options, job.prompts, **passes, stop_requested);
   if (!made) return made.error();
   Outcome outcome;
   outcome.generation = std::move(made).value();
-  outcome.resident_bytes = outcome.usage.peak_device_bytes = (*passes)->bytes();
+  outcome.usage = (*passes)->usage();
+  outcome.resident_bytes = outcome.usage.peak_device_bytes;
   return outcome;
 }
 
-Result<Outcome> generate_planned(const GenerationOptions& options,
-                                 const std::vector<Prompt>& prompts,
-                                 const PoolArguments& arguments) {
-  const auto layout = resident_layout(options.decoder);
+Result<Outcome> generate_planned(const GenerationJob& job, const PoolArguments& arguments) {
+  const auto layout = resident_layout(job.options.decoder);
   if (!layout) return layout.error();
   hyperoffload::Pool pool = connect(arguments);
   const auto hardware = measure_links(pool, arguments, {layout->bytes, layout->bytes});
   if (!hardware) return hardware.error().at("measure pool");
-  std::size_t longest = 0;
-  for (const Prompt& prompt : prompts) longest = std::max(longest, prompt.size());
-  auto passes = PlannedPasses::create(options.decoder, pool, *hardware,
-                                      static_cast<std::uint32_t>(longest), stop_requested);
+  auto passes = PlannedPasses::create(job.options.decoder, pool, *hardware,
+                                      longest_prompt(job.prompts), stop_requested);
   if (!passes) return passes.error();
-  auto made = generate(options, prompts, **passes, stop_requested);
+  auto made = generate(job.options, job.prompts, **passes, stop_requested);
   if (!made) return made.error();
   Outcome outcome;
   outcome.generation = std::move(made).value();
@@ -164,26 +111,11 @@ Result<Outcome> generate_planned(const GenerationOptions& options,
 }
 
 Result<void> run(cli::Console& console, const Arguments& arguments) {
-  GenerationOptions options = arguments.generation;
-  const auto prompts = read_prompts(arguments);
-  if (!prompts) return prompts.error();
-  DecoderOptions& decoder = options.decoder;
-  if (decoder.model.batch < 1) return Error(Errc::kInvalidArgument, "--batch must be 1 .. 65536");
-  const auto count = static_cast<std::uint32_t>(prompts->size());
-  decoder.model.batch = std::min(decoder.model.batch, count);
-  decoder.groups = std::min(decoder.groups, (count - 1) / decoder.model.batch + 1);
-  decoder.model.seq = cache_rows(*prompts, options.new_tokens, decoder.block_rows);
-  if (decoder.model.seq > 65536 ||
-      std::uint64_t{decoder.model.batch} * decoder.model.seq > 1U << 24U) {
-    return Error(Errc::kInvalidArgument,
-                 "the longest prompt with its new tokens takes " +
-                     std::to_string(decoder.model.seq) + " rows of " +
-                     std::to_string(decoder.model.batch) +
-                     " sequences; at most 65536 rows and 16777216 tokens of a group");
-  }
+  const auto job = generation_job(arguments.job);
+  if (!job) return job.error();
   use_one_blas_thread();
-  const auto outcome = arguments.resident ? generate_resident(options, *prompts)
-                                          : generate_planned(options, *prompts, arguments.pool);
+  const auto outcome =
+      arguments.resident ? generate_resident(*job) : generate_planned(*job, arguments.pool);
   if (!outcome) return outcome.error();
   console.print(to_text(console.format(), *outcome));
   return {};
@@ -197,14 +129,16 @@ void add_generate(cli::Program& program) {
       program.add(program.root(), "generate", "Continue texts", [arguments](cli::Console& console) {
         return ended(console, [&] { return run(console, *arguments); });
       });
-  add_options(command, *arguments);
-  cli::set_manual(
-      command,
-      {"Tokens are bytes. The weights are those that training begins with.",
-       {"hyperoffload-gpt generate --prompt 'Once upon a time' --device-memory 25%"},
-       {{cli::kExitDone, "generated"},
-        {cli::kExitInfeasible, "the budget cannot be met"},
-        {cli::kExitPoolFailed, "the pool failed or cannot be reached"}}});
+  add_generation(command, arguments->job);
+  command.add_flag("--resident", arguments->resident,
+                   "Keep everything on the device, without a pool");
+  add_pool(command, arguments->pool);
+  cli::set_manual(command,
+                  {"Tokens are bytes. The weights are those that training begins with.",
+                   {"hyperoffload-gpt generate --prompt 'Once upon a time' --device-memory 25%"},
+                   {{cli::kExitDone, "generated"},
+                    {cli::kExitInfeasible, "the budget cannot be met"},
+                    {cli::kExitPoolFailed, "the pool failed or cannot be reached"}}});
 }
 
 }  // namespace ho::gpt

@@ -183,12 +183,15 @@ class Generator {
 
 }  // namespace
 
-std::uint32_t cache_rows(std::span<const Prompt> prompts, std::uint32_t new_tokens,
-                         std::uint32_t block_rows) {
+std::uint32_t longest_prompt(std::span<const Prompt> prompts) {
   std::size_t longest = 0;
   for (const Prompt& prompt : prompts) longest = std::max(longest, prompt.size());
-  const std::size_t rows = longest + new_tokens - 1;
-  return static_cast<std::uint32_t>((rows + block_rows - 1) / block_rows * block_rows);
+  return static_cast<std::uint32_t>(longest);
+}
+
+std::uint32_t cache_rows(std::span<const Prompt> prompts, std::uint32_t new_tokens,
+                         std::uint32_t block_rows) {
+  return (longest_prompt(prompts) + new_tokens - 1 + block_rows - 1) / block_rows * block_rows;
 }
 
 Result<Generation> generate(const GenerationOptions& options, std::span<const Prompt> prompts,

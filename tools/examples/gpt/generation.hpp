@@ -11,6 +11,14 @@
 
 namespace ho::gpt {
 
+/// What keeping operands in place has cost so far. Sums over all passes.
+struct PassUsage {
+  std::uint64_t peak_device_bytes = 0;
+  std::uint64_t stall_ns = 0;        ///< passes and ops waited for transfers
+  std::uint64_t prefetch_bytes = 0;  ///< pool -> device
+  std::uint64_t store_bytes = 0;     ///< device -> pool
+};
+
 /// Where weights, KV blocks and activations are while passes run: the port behind which the
 /// policies stand. One thread. After an error every further call is wrong.
 class PassRunner {
@@ -21,6 +29,7 @@ class PassRunner {
   /// @param tokens  the pass's tokens, [batch * rows].
   [[nodiscard]] virtual Result<void> run(const Pass& pass, std::span<const std::int32_t> tokens,
                                          StepContext& context) = 0;
+  [[nodiscard]] virtual PassUsage usage() const = 0;
 };
 
 struct GenerationOptions {
@@ -40,6 +49,7 @@ struct Generation {
 
 using Prompt = std::vector<std::int32_t>;
 
+[[nodiscard]] std::uint32_t longest_prompt(std::span<const Prompt> prompts);
 /// Rows that a KV cache needs for the longest of these prompts and its new tokens, in whole blocks.
 [[nodiscard]] std::uint32_t cache_rows(std::span<const Prompt> prompts, std::uint32_t new_tokens,
                                        std::uint32_t block_rows);

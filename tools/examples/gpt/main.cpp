@@ -23,15 +23,6 @@ cli::Exit exit_of(Errc code) {
 
 bool stop_requested() { return stop != 0; }
 
-void add_model(CLI::App& app, ModelOptions& into) {
-  const auto add = [&app](const char* name, auto& value, const char* help) {
-    app.add_option(name, value, help)->capture_default_str();
-  };
-  add("--layers", into.layers, "Transformer layers");
-  add("--dim", into.dim, "Width of the residual stream");
-  add("--heads", into.heads, "Attention heads");
-}
-
 void add_pool(CLI::App& app, PoolArguments& into) {
   const auto add = [&app](const char* name, auto& value, const char* help) {
     return app.add_option(name, value, help)->capture_default_str();

@@ -152,9 +152,9 @@ Result<void> PlannedPasses::run(const Pass& pass, std::span<const std::int32_t> 
   return {};
 }
 
-PlannedUsage PlannedPasses::usage() const {
-  PlannedUsage usage;
-  usage.swap_ns = swap_ns_;
+PassUsage PlannedPasses::usage() const {
+  PassUsage usage;
+  usage.stall_ns = swap_ns_;
   for (const auto& [pass, plan] : plans_) {
     const ho_counters counters = plan.counters();
     usage.peak_device_bytes = std::max(usage.peak_device_bytes, counters.peak_device_bytes);

@@ -12,15 +12,6 @@
 
 namespace ho::gpt {
 
-/// Sums over all passes.
-struct PlannedUsage {
-  std::uint64_t peak_device_bytes = 0;
-  std::uint64_t stall_ns = 0;  ///< ops waited for transfers
-  std::uint64_t swap_ns = 0;   ///< passes waited to begin: for what the plan before left behind
-  std::uint64_t prefetch_bytes = 0;
-  std::uint64_t store_bytes = 0;
-};
-
 /// Weights and KV blocks on the device or in the pool, as plans have it: one for each phase, group
 /// and number of blocks, all made ahead and loaded into one runtime, which hands values from plan
 /// to plan. Calls to the library throw hyperoffload::Error.
@@ -38,7 +29,7 @@ class PlannedPasses final : public PassRunner {
 
   [[nodiscard]] Result<void> run(const Pass& pass, std::span<const std::int32_t> tokens,
                                  StepContext& context) override;
-  [[nodiscard]] PlannedUsage usage() const;
+  [[nodiscard]] PassUsage usage() const override;
   [[nodiscard]] std::size_t plans() const { return plans_.size(); }
 
  private:
@@ -63,7 +54,7 @@ class PlannedPasses final : public PassRunner {
   std::map<Bucket, Model> models_;  ///< of the first group; the others' differ in names alone
   std::map<Pass, hyperoffload::Plan> plans_;
   OpTimes* measured_ = nullptr;  ///< where run() enters what its ops took
-  std::uint64_t swap_ns_ = 0;
+  std::uint64_t swap_ns_ = 0;    ///< passes waited to begin
 };
 
 }  // namespace ho::gpt

@@ -27,9 +27,9 @@ class ResidentPasses final : public PassRunner {
   [[nodiscard]] static Result<std::unique_ptr<ResidentPasses>> create(
       const DecoderOptions& options);
 
-  [[nodiscard]] std::uint64_t bytes() const { return layout_.bytes; }
   [[nodiscard]] Result<void> run(const Pass& pass, std::span<const std::int32_t> tokens,
                                  StepContext& context) override;
+  [[nodiscard]] PassUsage usage() const override { return {.peak_device_bytes = layout_.bytes}; }
 
  private:
   struct Placed {

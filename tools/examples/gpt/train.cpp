@@ -30,7 +30,9 @@ void add_options(CLI::App& app, Arguments& a) {
   const auto add = [&app](const char* name, auto& into, const char* help) {
     return app.add_option(name, into, help)->capture_default_str();
   };
-  add_model(app, a.model);
+  add("--layers", a.model.layers, "Transformer layers");
+  add("--dim", a.model.dim, "Width of the residual stream");
+  add("--heads", a.model.heads, "Attention heads");
   add("--seq", a.model.seq, "Tokens per sequence");
   add("--batch", a.model.batch, "Sequences per step");
   add("--seed", a.model.seed, "Seed of weights and batches");

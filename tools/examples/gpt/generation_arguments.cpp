@@ -1,0 +1,76 @@
+#include "tools/examples/gpt/generation_arguments.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+namespace ho::gpt {
+namespace {
+
+Result<std::vector<Prompt>> read_prompts(const GenerationArguments& arguments) {
+  std::vector<std::string> texts = arguments.prompts;
+  if (!arguments.prompts_file.empty()) {
+    std::ifstream file(arguments.prompts_file);
+    for (std::string line; std::getline(file, line);) texts.push_back(line);
+    if (!file.eof()) {
+      return Error(Errc::kInvalidArgument, arguments.prompts_file + " cannot be read");
+    }
+  }
+  if (texts.empty()) return Error(Errc::kInvalidArgument, "missing: --prompt or --prompts");
+  std::vector<Prompt> prompts;
+  for (const std::string& text : texts) {
+    if (text.empty()) return Error(Errc::kInvalidArgument, "a prompt is empty");
+    Prompt& prompt = prompts.emplace_back();
+    for (const char letter : text) prompt.push_back(static_cast<unsigned char>(letter));
+  }
+  return prompts;
+}
+
+}  // namespace
+
+void add_generation(CLI::App& app, GenerationArguments& a) {
+  const auto add = [&app](const char* name, auto& into, const char* help) {
+    return app.add_option(name, into, help)->capture_default_str();
+  };
+  a.options.decoder.model.batch = 4;
+  app.add_option("--prompt", a.prompts, "Text to continue; may be given several times")
+      ->allow_extra_args(false);
+  app.add_option("--prompts", a.prompts_file, "File with a prompt a line")
+      ->check(CLI::ExistingFile);
+  add("--tokens", a.options.new_tokens, "New tokens of each sequence, at most")
+      ->check(CLI::Range(1U, 65536U));
+  app.add_option("--stop", a.options.stop, "Token that ends its sequence")
+      ->check(CLI::Range(0, static_cast<int>(kVocabulary) - 1));
+  add("--temperature", a.options.temperature, "Of sampling; 0: the likeliest token")
+      ->check(CLI::Range(0.0, 100.0));
+  add("--layers", a.options.decoder.model.layers, "Transformer layers");
+  add("--dim", a.options.decoder.model.dim, "Width of the residual stream");
+  add("--heads", a.options.decoder.model.heads, "Attention heads");
+  add("--batch", a.options.decoder.model.batch, "Sequences of a group");
+  add("--groups", a.options.decoder.groups, "Groups, which take turns")
+      ->check(CLI::Range(1U, 256U));
+  add("--slice", a.options.slice_tokens, "Tokens of a turn")->check(CLI::Range(1U, 65536U));
+  add("--block", a.options.decoder.block_rows, "Tokens of a block of the KV cache")
+      ->check(CLI::Range(1U, 65536U));
+  add("--seed", a.options.decoder.model.seed, "Seed of weights and sampling");
+}
+
+Result<GenerationJob> generation_job(const GenerationArguments& arguments) {
+  auto prompts = read_prompts(arguments);
+  if (!prompts) return prompts.error();
+  GenerationJob job{arguments.options, std::move(prompts).value()};
+  DecoderOptions& decoder = job.options.decoder;
+  if (decoder.model.batch < 1) return Error(Errc::kInvalidArgument, "--batch must be 1 .. 65536");
+  const auto count = static_cast<std::uint32_t>(job.prompts.size());
+  decoder.model.batch = std::min(decoder.model.batch, count);
+  decoder.groups = std::min(decoder.groups, (count - 1) / decoder.model.batch + 1);
+  decoder.model.seq = cache_rows(job.prompts, job.options.new_tokens, decoder.block_rows);
+  const std::uint64_t tokens = std::uint64_t{decoder.model.batch} * decoder.model.seq;
+  if (decoder.model.seq <= 65536 && tokens <= 1U << 24U) return job;
+  return Error(Errc::kInvalidArgument,
+               "the longest prompt with its new tokens takes " + std::to_string(decoder.model.seq) +
+                   " rows of " + std::to_string(decoder.model.batch) +
+                   " sequences; at most 65536 rows and 16777216 tokens of a group");
+}
+
+}  // namespace ho::gpt
