@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// What tests ask of the stand-in for NVIDIA's driver (fake_cuda.cpp), beside the driver's own
+// functions, which they call like a job does.
+
+extern "C" {
+
+/// Begins anew: no violations, other delays. Nothing may be queued.
+/// @param delay_us_max  each operation of a stream takes up to so long, by the seed; 0: no delay.
+void fake_cuda_reset(std::uint64_t seed, std::uint32_t delay_us_max);
+
+/// Uses that a device's order does not allow, a line each; "" if there are none. Valid until the
+/// next call.
+const char* fake_cuda_violations();
+
+/// Ranges of host memory that are registered.
+std::size_t fake_cuda_registered();
+/// Primary contexts retained and not released.
+int fake_cuda_retained();
+/// Copies whose host memory was gone when they ran: a real device moves bytes of nobody then.
+std::uint64_t fake_cuda_orphaned();
+/// From now on every call that queues or asks answers this CUresult; 0: back to work.
+void fake_cuda_fail(int result);
+/// Holds back all streams, or lets them go on.
+void fake_cuda_pause(int paused);
+}
