@@ -18,6 +18,7 @@ using ho::Errc;
 using ho::Error;
 using ho::Result;
 using ho::client::DeviceMemory;
+using ho::client::DeviceOptions;
 using ho::client::Plan;
 using ho::client::Runtime;
 using ho::client::StorageNumber;
@@ -81,6 +82,20 @@ ho_status with(ho_runtime* runtime, const Work& work) {
   });
 }
 
+Result<DeviceOptions> device_options(const ho_device_memory& memory) {
+  DeviceOptions options;
+  switch (memory.kind) {
+    case HO_DEVICE_HOST: return options;
+    case HO_DEVICE_CUDA: break;
+    default: return Error(Errc::kInvalidArgument, "no such kind of device memory");
+  }
+  options.kind = DeviceOptions::Kind::kCuda;
+  options.ordinal = memory.ordinal;
+  options.stream = memory.stream;
+  if (memory.cuda_library != nullptr) options.library = memory.cuda_library;
+  return options;
+}
+
 struct MeasuredTimeline {
   std::vector<TimelineSpan> ops;
   std::vector<TimelineSpan> cache_ops;
@@ -110,6 +125,9 @@ ho_status ho_open(ho_pool* pool, const ho_device_memory* memory, ho_runtime** ou
     device.take = known.take;
     device.drop = known.drop;
     device.context = known.context;
+    auto options = device_options(known);
+    if (!options) return options.error();
+    device.device = std::move(options).value();
     auto made = std::make_unique<ho_runtime>();
     made->pool = pool;
     made->arena = reinterpret_cast<std::uintptr_t>(device.arena.data());

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "client/accel/cuda/cuda_accel.hpp"
+#include "common/base/check.hpp"
 #include "common/net/address.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
@@ -85,6 +87,11 @@ Result<Engine::Driver> make_driver(const std::string& name, const DriverOptions&
     return network_driver(transport::make_ucx_transport(ucx_options(options), clock), op_deadline);
   }
   return Error(Errc::kUnsupported, "no driver named " + name + " in this build");
+}
+
+Result<std::unique_ptr<Accel>> make_accel(const DeviceOptions& options) {
+  HO_CHECK(options.kind == DeviceOptions::Kind::kCuda);
+  return make_cuda_accel({options.ordinal, options.stream, options.library});
 }
 
 }  // namespace ho::client

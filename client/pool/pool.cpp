@@ -1,6 +1,9 @@
 #include "client/pool/pool.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "client/transfer/control_stager.hpp"
@@ -9,6 +12,8 @@
 namespace ho::client {
 namespace {
 
+/// Of pinned memory that belongs to no node.
+constexpr std::uint32_t kNoNode = UINT32_MAX;
 /// Of a stage request: a disk that serves others may take seconds. A lost daemon is seen at once.
 constexpr Duration kStageTimeout = std::chrono::seconds(10);
 
@@ -123,27 +128,48 @@ std::vector<NodeIndex> Pool::candidates(Nearness nearness) const {
 Result<std::unique_ptr<Arena>> Pool::allocate(std::uint64_t bytes, const Where& where) {
   if (bytes == 0) return std::make_unique<Arena>();
   const ArenaSpec spec{bytes, where.parts, options_.numa.resolve(where.user)};
-  return attach(sessions_->grant(spec, candidates(where.nearness)));
+  return attach(sessions_->grant(spec, candidates(where.nearness)), where.streams);
 }
 
-Result<std::unique_ptr<Arena>> Pool::allocate_on(NodeIndex node, std::uint64_t bytes) {
+Result<std::unique_ptr<Arena>> Pool::allocate_on(NodeIndex node, std::uint64_t bytes,
+                                                 DeviceStreams* streams) {
   HO_CHECK(bytes > 0);
   const ArenaSpec spec{bytes, {}, options_.numa.resolve({})};
-  return attach(sessions_->grant(spec, {node}));
+  return attach(sessions_->grant(spec, {node}), streams);
 }
 
-Result<std::unique_ptr<Arena>> Pool::attach(Result<HeldArena> granted) {
+Result<std::unique_ptr<Arena>> Pool::attach(Result<HeldArena> granted, DeviceStreams* streams) {
   if (!granted) return granted.error();
   auto arena = std::make_unique<Arena>();
   arena->segments = std::move(granted->segments);
-  if (auto ok = attach(*arena, granted->stretches); !ok) {
+  Result<std::vector<std::byte*>> mapped = std::vector<std::byte*>(arena->segments.size());
+  if (streams != nullptr) mapped = pin(*arena, *streams);
+  const auto ok = mapped ? attach(*arena, granted->stretches, *mapped) : mapped.error();
+  if (!ok) {
     release(std::move(arena));
     return ok.error();
   }
   return arena;
 }
 
-Result<void> Pool::attach(Arena& arena, const std::vector<HeldStretch>& stretches) {
+/// Maps and pins the segments that lie on this machine, on the calling thread: it takes long.
+/// @return where each is; null: on another machine.
+Result<std::vector<std::byte*>> Pool::pin(Arena& arena, DeviceStreams& streams) const {
+  std::vector<std::byte*> mapped;
+  for (const HeldSegment& held : arena.segments) {
+    mapped.push_back(nullptr);
+    if (!held.segment.fd.valid()) continue;
+    auto pinned = PinnedSegment::create(held.segment.fd.get(), held.segment.length_bytes,
+                                        held.node.value(), streams);
+    if (!pinned) return pinned.error();
+    mapped.back() = pinned->data();
+    arena.pinned.push_back(std::move(pinned).value());
+  }
+  return mapped;
+}
+
+Result<void> Pool::attach(Arena& arena, const std::vector<HeldStretch>& stretches,
+                          const std::vector<std::byte*>& mapped) {
   return engine_->call([&]() -> Result<void> {
     for (HeldSegment& held : arena.segments) {
       transport::RegionGrant grant;
@@ -160,8 +186,10 @@ Result<void> Pool::attach(Arena& arena, const std::vector<HeldStretch>& stretche
     std::uint64_t begin = 0;
     for (const HeldStretch& stretch : stretches) {
       const HeldSegment& held = arena.segments[stretch.segment];
+      std::byte* const base = mapped[stretch.segment];
       extents.push_back({begin, stretch.length_bytes, driver_of(held.node), held.node,
-                         arena.regions[stretch.segment], stretch.offset_bytes, held.segment.id});
+                         arena.regions[stretch.segment], stretch.offset_bytes, held.segment.id,
+                         base != nullptr ? base + stretch.offset_bytes : nullptr});
       begin += stretch.length_bytes;
     }
     arena.map = ArenaMap(std::move(extents));
@@ -223,6 +251,7 @@ Result<std::uint64_t> Pool::start_stage(Direction direction, const FlashArena& f
 void Pool::release(std::unique_ptr<Arena> arena) {
   if (arena == nullptr) return;
   engine_->wait_unused(&arena->map);
+  arena->pinned.clear();  // before the memory is anybody else's
   engine_->call([&] {
     for (std::size_t i = 0; i < arena->regions.size(); ++i) {
       engine_->transport(driver_of(arena->segments[i].node)).detach(arena->regions[i]);
@@ -262,6 +291,63 @@ Result<void> Pool::move_registered(Direction direction, const ArenaMap& arena,
   const auto ticket = engine_->start(transfer);
   if (!ticket) return ticket.error();
   return engine_->wait(*ticket);
+}
+
+Result<void> Pool::move_device(Direction direction, const ArenaMap& arena,
+                               std::uint64_t offset_bytes, std::span<std::byte> memory,
+                               DeviceStreams& streams) {
+  if (auto ok = streams.mark_job(streams.next_job_mark()); !ok) return ok;
+  Transfer transfer;
+  transfer.direction = direction;
+  transfer.arena = &arena;
+  transfer.arena_offset_bytes = offset_bytes;
+  transfer.memory = memory.data();
+  transfer.bytes = memory.size();
+  transfer.streams = &streams;
+  transfer.after = streams.everything();
+  transfer.done_when = DoneWhen::kMoved;
+  const auto ticket = engine_->start(transfer);
+  if (!ticket) return ticket.error();
+  return engine_->wait(*ticket);
+}
+
+Result<void> Pool::add_device(DeviceStreams& streams) {
+  if (auto entered = engine_->call([&] { return streams.accel().enter(); }); !entered) {
+    return entered;
+  }
+  BounceMemory bounce;
+  const bool far = std::any_of(nodes().begin(), nodes().end(),
+                               [](const NodeSession& node) { return node.driver != "local"; });
+  if (far) {
+    constexpr std::uint64_t kBytes = DeviceCarrier::kBounceMemoryBytes;
+    void* const base = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (base == MAP_FAILED) return errno_error(errno, "memory for an accelerator's transfers");
+    bounce.memory = {static_cast<std::byte*>(base), kBytes};
+    auto ok = streams.pin(bounce.memory, kNoNode);
+    auto handles = ok ? register_memory(bounce.memory) : ok.error();
+    if (!handles) {
+      streams.unpin(bounce.memory);
+      ::munmap(base, kBytes);
+      return handles.error();
+    }
+    bounce.local = *handles;
+  }
+  devices_[&streams] = bounce;
+  engine_->call([&] { engine_->mover().devices().add(&streams, bounce); });
+  return {};
+}
+
+void Pool::remove_device(DeviceStreams& streams) {
+  const auto device = devices_.find(&streams);
+  HO_CHECK(device != devices_.end());
+  engine_->call([&] { engine_->mover().devices().remove(&streams); });
+  const BounceMemory bounce = device->second;
+  devices_.erase(device);
+  if (bounce.memory.empty()) return;
+  unregister_memory(bounce.local);
+  streams.unpin(bounce.memory);
+  ::munmap(bounce.memory.data(), bounce.memory.size());
 }
 
 }  // namespace ho::client

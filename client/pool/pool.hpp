@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -9,6 +10,7 @@
 
 #include "client/pool/factory.hpp"
 #include "client/pool/path_finder.hpp"
+#include "client/pool/pinned_segment.hpp"
 #include "client/pool/sessions.hpp"
 #include "client/transfer/engine.hpp"
 #include "common/base/clock.hpp"
@@ -46,6 +48,7 @@ struct Arena {
   ArenaMap map;
   std::vector<HeldSegment> segments;
   std::vector<transport::RegionId> regions;  ///< parallel to segments
+  std::vector<PinnedSegment> pinned;         ///< those of this node, for an accelerator
 };
 
 /// An extent of one node's flash. Made and ended by a Pool.
@@ -74,11 +77,13 @@ class Pool {
     Nearness nearness = Nearness::kAny;
     std::span<const StagingPart> parts = {};
     std::span<const std::byte> user = {};  ///< the job's memory that it is for; empty: not known
+    DeviceStreams* streams = nullptr;      ///< of an accelerator that will copy from and to it
   };
   /// Pool memory, zeroed. @return kExhausted: "needs X, pool has Y on nodes ...".
   [[nodiscard]] Result<std::unique_ptr<Arena>> allocate(std::uint64_t bytes, const Where& where);
   /// Pool memory of one node.
-  [[nodiscard]] Result<std::unique_ptr<Arena>> allocate_on(NodeIndex node, std::uint64_t bytes);
+  [[nodiscard]] Result<std::unique_ptr<Arena>> allocate_on(NodeIndex node, std::uint64_t bytes,
+                                                           DeviceStreams* streams = nullptr);
   /// Waits until no plain transfer uses the arena, then gives its segments back.
   void release(std::unique_ptr<Arena> arena);
 
@@ -111,14 +116,27 @@ class Pool {
                                              std::uint64_t offset_bytes,
                                              std::span<std::byte> memory,
                                              const LocalHandles& handles);
+  /// The same for an accelerator's memory, after all that is queued there.
+  [[nodiscard]] Result<void> move_device(Direction direction, const ArenaMap& arena,
+                                         std::uint64_t offset_bytes, std::span<std::byte> memory,
+                                         DeviceStreams& streams);
+
+  /// Lets transfers name an accelerator, until remove_device(). Pins host memory where bytes have
+  /// to go by way of it. @return the accelerator's or a driver's failure.
+  [[nodiscard]] Result<void> add_device(DeviceStreams& streams);
+  /// None of its transfers is under way.
+  void remove_device(DeviceStreams& streams);
 
  private:
   explicit Pool(PoolOptions options) : options_(std::move(options)) {}
   [[nodiscard]] Result<void> start();
   [[nodiscard]] DriverIndex driver_of(NodeIndex node) const;
   [[nodiscard]] std::vector<NodeIndex> candidates(Nearness nearness) const;
-  [[nodiscard]] Result<std::unique_ptr<Arena>> attach(Result<HeldArena> granted);
-  [[nodiscard]] Result<void> attach(Arena& arena, const std::vector<HeldStretch>& stretches);
+  [[nodiscard]] Result<std::unique_ptr<Arena>> attach(Result<HeldArena> granted,
+                                                      DeviceStreams* streams);
+  [[nodiscard]] Result<void> attach(Arena& arena, const std::vector<HeldStretch>& stretches,
+                                    const std::vector<std::byte*>& mapped);
+  [[nodiscard]] Result<std::vector<std::byte*>> pin(Arena& arena, DeviceStreams& streams) const;
 
   PoolOptions options_;
   SteadyClock clock_;
@@ -127,6 +145,7 @@ class Pool {
   std::vector<std::string> driver_names_;
   std::string transport_name_;
   std::unique_ptr<Engine> engine_;  ///< ends before the sessions do
+  std::map<DeviceStreams*, BounceMemory> devices_;
 };
 
 }  // namespace ho::client

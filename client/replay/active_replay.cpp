@@ -33,6 +33,8 @@ void ActiveReplay::begin_run(Replay& replay, const std::vector<std::string>& nam
   ops_done.store(0);
   steps_begun.store(0);
   asked.store(0);
+  retired_steps.store(0);
+  queued_ = Queued{};
   state.store(RunState::kRunning);
   publish();
 }
@@ -88,6 +90,12 @@ bool ActiveReplay::catch_up() {
 /// Takes in what the job did, and starts what became ready.
 bool ActiveReplay::feed(Mover& mover, std::uint64_t now_ticks) {
   if (replay_ == nullptr || replay_->failure()) return false;
+  if (streams_ != nullptr) {
+    if (const auto failed = streams_->failure()) {
+      fail("the accelerator failed: " + failed->context(), std::nullopt);
+      return false;
+    }
+  }
   bool any = catch_up();
   any = replay_->pump(mover, now_ticks) > 0 || any;
   if (replay_->failure()) {
@@ -95,6 +103,10 @@ bool ActiveReplay::feed(Mover& mover, std::uint64_t now_ticks) {
     fail("the device memory of " + (*names_)[failure.storages.front().value()] +
              " cannot be registered: " + std::string(errc_name(failure.code)),
          std::nullopt);
+  }
+  if (streams_ != nullptr && streams_->news() != seen_news_) {
+    seen_news_ = streams_->news();
+    any = true;
   }
   if (any) publish();
   return any;
@@ -168,6 +180,21 @@ bool ActiveReplay::cancel(Mover& mover) {
   return replay_->stop(mover);
 }
 
+/// Steps are over for the job when their bytes have moved: it overwrites what they read.
+void ActiveReplay::publish_retired(std::uint64_t steps) {
+  if (streams_ == nullptr) {
+    retired_steps.store(steps);
+    return;
+  }
+  if (queued_.steps > retired_steps.load() && streams_->ended(queued_.order)) {
+    retired_steps.store(queued_.steps);
+  }
+  if (steps > queued_.steps && queued_.steps == retired_steps.load()) {
+    queued_ = {steps, streams_->everything()};
+    queued_.order[Lane::kJob] = 0;
+  }
+}
+
 void ActiveReplay::publish() {
   if (replay_ == nullptr || state.load() == RunState::kFailed) return;
   const Executor& executor = replay_->executor();
@@ -176,10 +203,12 @@ void ActiveReplay::publish() {
   staged_in_bytes.store(replay_->staged_in_bytes(), std::memory_order_relaxed);
   staged_out_bytes.store(replay_->staged_out_bytes(), std::memory_order_relaxed);
   device_end_bytes.store(replay_->device_end_bytes(), std::memory_order_relaxed);
-  retired_steps.store(executor.retired_steps());
+  publish_retired(executor.retired_steps());
   if (replay_->hosted() != nullptr) asked.store(replay_->hosted()->asked());
   ready_through.store(executor.ready_through());
-  if (executor.state() == Executor::State::kFinished) state.store(RunState::kFinished);
+  if (executor.state() == Executor::State::kFinished && replay_->settled()) {
+    state.store(RunState::kFinished);
+  }
   changed.ring();
 }
 

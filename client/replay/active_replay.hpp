@@ -33,7 +33,9 @@ enum class RunState : std::uint8_t {
 /// it.
 class ActiveReplay final : public TransferSource {
  public:
-  explicit ActiveReplay(std::size_t nodes) : names_by_node_(nodes) {}
+  /// @param streams  of the runtime's accelerator, which outlive it; null: it has none.
+  explicit ActiveReplay(std::size_t nodes, DeviceStreams* streams = nullptr)
+      : streams_(streams), names_by_node_(nodes) {}
 
   // TransferSource: the transfer thread.
   bool feed(Mover& mover, std::uint64_t now_ticks) override;
@@ -90,9 +92,19 @@ class ActiveReplay final : public TransferSource {
     std::vector<std::string> names;  ///< the first few
   };
 
+  /// Steps whose transfers were all queued at this point of the accelerator's order.
+  struct Queued {
+    std::uint64_t steps = 0;
+    DeviceOrder order;
+  };
+
   bool catch_up();
   void publish();
+  void publish_retired(std::uint64_t steps);
 
+  DeviceStreams* const streams_;
+  Queued queued_;  ///< the next count of retired steps to be published
+  std::uint64_t seen_news_ = 0;
   Replay* replay_ = nullptr;
   const std::vector<std::string>* names_ = nullptr;  ///< of the run's storages
   std::vector<NamedHomes> names_by_node_;

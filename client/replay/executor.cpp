@@ -1,8 +1,10 @@
+// Length: one state machine, whose functions share all arrays.
 #include "client/replay/executor.hpp"
 
 #include <algorithm>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "common/base/check.hpp"
 
@@ -43,7 +45,7 @@ Error conflict(std::string what) { return Error(Errc::kConflict, std::move(what)
 
 }  // namespace
 
-Result<Executor> Executor::create(const Schedule& schedule) {
+Result<Executor> Executor::create(const Schedule& schedule, CompleteWhen when) {
   const std::size_t positions = schedule.positions.size();
   if (positions == 0) return Error(Errc::kInvalidArgument, "schedule has no positions");
   if (auto ok = check_list(schedule.cache_ops, positions, "cache op"); !ok) return ok.error();
@@ -64,6 +66,11 @@ Result<Executor> Executor::create(const Schedule& schedule) {
   made.build_triggers(schedule);
   made.build_needs(schedule);
   made.build_ranks(schedule);
+  if (when == CompleteWhen::kQueued) {
+    made.orders_.resize(kRing * made.steady_ + made.prologue_ + made.epilogue_);
+    made.gate_orders_.resize(kRing * positions);
+    made.awaited_by_.resize(kRing * positions);
+  }
   made.reset_instances();
   return made;
 }
@@ -211,6 +218,9 @@ void Executor::reset_instances() {
   ready_.reserve(slots);
   detaches_.reserve(slots);
   settling_.reserve(slots);
+  std::fill(orders_.begin(), orders_.end(), DeviceOrder{});
+  std::fill(gate_orders_.begin(), gate_orders_.end(), DeviceOrder{});
+  all_order_ = DeviceOrder{};
   begun_ = ended_ = retired_ = ready_through_ = 0;
   in_flight_ = 0;
   advance_ready();
@@ -260,9 +270,11 @@ Result<void> Executor::begin_step() {
   enter(State::kBetweenSteps, State::kInStep);
   const std::uint64_t step = begun_++;
   if (step == 0) {
-    for (std::uint32_t node = steady_; node < steady_ + prologue_; ++node) satisfy(node, 0);
+    for (std::uint32_t node = steady_; node < steady_ + prologue_; ++node) {
+      satisfy(node, 0, ended_order());
+    }
   }
-  for (const std::uint32_t node : step_triggers_) satisfy(node, step);
+  for (const std::uint32_t node : step_triggers_) satisfy(node, step, ended_order());
   settle();
   return {};
 }
@@ -275,8 +287,10 @@ Result<void> Executor::positions_ended(std::uint64_t ended) {
   for (; ended_ < ended; ++ended_) {
     const std::uint64_t position = ended_ % positions_;
     const std::uint64_t step = ended_ / positions_;
+    DeviceOrder order;
+    order[Lane::kJob] = ended_ + 1;
     for (std::uint32_t i = trigger_first_[position]; i < trigger_first_[position + 1]; ++i) {
-      satisfy(triggers_[i], step);
+      satisfy(triggers_[i], step, order);
     }
   }
   if (state_ == State::kInStep && ended_ == begun_ * positions_) {
@@ -311,7 +325,7 @@ void Executor::drop_reads() {
   std::make_heap(ready_.begin(), ready_.end(), NeededLater{});
 }
 
-Result<void> Executor::completed(const Instance& instance) {
+Result<void> Executor::completed(const Instance& instance, const DeviceOrder& order) {
   const std::uint32_t node = node_of(instance);
   const bool once = instance.list != CacheOpList::kSteady;
   const bool alive =
@@ -323,7 +337,12 @@ Result<void> Executor::completed(const Instance& instance) {
   in_flight_ -= 1;
   // A Detach takes no time: what waits for it has waited for what made it ready.
   completing_ = nodes_[node].detach ? cause_[node] : node;
-  finish(node, instance.step);
+  if (nodes_[node].detach) {
+    finish_unmoved({node, instance.step});
+  } else {
+    all_order_.join(order);
+    finish(node, instance.step, order);
+  }
   settle();
   completing_ = kNone;
   return {};
@@ -338,8 +357,9 @@ std::optional<ReadyTransfer> Executor::next() {
   HO_CHECK(progress == Progress::kReady);
   progress = Progress::kInFlight;
   in_flight_ += 1;
+  const std::size_t at = slot(entry.node, entry.step);
   return ReadyTransfer{instance_of(entry.node, entry.step), entry.needed_at,
-                       nodes_[entry.node].droppable};
+                       nodes_[entry.node].droppable, orders_.empty() ? DeviceOrder{} : orders_[at]};
 }
 
 std::optional<Instance> Executor::next_detach() {
@@ -368,9 +388,10 @@ std::uint64_t Executor::next_trigger() const {
 }
 
 /// One dependency of an instance is met.
-void Executor::satisfy(std::uint32_t node, std::uint64_t step) {
+void Executor::satisfy(std::uint32_t node, std::uint64_t step, const DeviceOrder& order) {
   const std::size_t at = slot(node, step);
   HO_CHECK(waits_[at] > 0 && progress_[at] == Progress::kWaiting);
+  if (!orders_.empty()) orders_[at].join(order);
   if (--waits_[at] > 0) return;
   progress_[at] = Progress::kReady;
   const bool dropped = state_ == State::kDraining && nodes_[node].droppable;
@@ -390,13 +411,20 @@ void Executor::satisfy(std::uint32_t node, std::uint64_t step) {
   std::push_heap(ready_.begin(), ready_.end(), NeededLater{});
 }
 
+/// What moves nothing ends with what it has waited for.
+void Executor::finish_unmoved(const Pending& pending) {
+  const std::size_t at = slot(pending.node, pending.step);
+  finish(pending.node, pending.step, orders_.empty() ? DeviceOrder{} : DeviceOrder(orders_[at]));
+}
+
 /// An instance is complete: opens its gate, releases its dependents, makes its slot reusable.
-void Executor::finish(std::uint32_t node, std::uint64_t step) {
+void Executor::finish(std::uint32_t node, std::uint64_t step, const DeviceOrder& order) {
   const std::size_t at = slot(node, step);
   const Node& made = nodes_[node];
   HO_CHECK(node >= steady_ || completed_[node] == step);
   completed_[node] += 1;
-  if (made.gate != kNone) open_gate(node, step);
+  if (made.gate != kNone) open_gate(node, step, order);
+  if (!orders_.empty()) orders_[at] = DeviceOrder{};
   if (node < steady_) {
     progress_[at] = Progress::kWaiting;
     waits_[at] = made.waits;  // for step + kRing
@@ -409,15 +437,16 @@ void Executor::finish(std::uint32_t node, std::uint64_t step) {
   }
   const std::size_t end = node + 1 < nodes_.size() ? nodes_[node + 1].first_edge : edges_.size();
   for (std::size_t i = made.first_edge; i < end; ++i) {
-    satisfy(edges_[i].node, step + (edges_[i].next_step ? 1 : 0));
+    satisfy(edges_[i].node, step + (edges_[i].next_step ? 1 : 0), order);
   }
 }
 
-void Executor::open_gate(std::uint32_t node, std::uint64_t step) {
+void Executor::open_gate(std::uint32_t node, std::uint64_t step, const DeviceOrder& order) {
   const std::uint64_t at = step + (nodes_[node].gate_next_step ? 1 : 0);
-  std::uint32_t& open = gates_[(at % kRing) * positions_ + nodes_[node].gate];
-  HO_CHECK(open > 0);
-  open -= 1;
+  const std::size_t gate = (at % kRing) * positions_ + nodes_[node].gate;
+  HO_CHECK(gates_[gate] > 0);
+  gates_[gate] -= 1;
+  if (!gate_orders_.empty()) gate_orders_[gate].join(order);
 }
 
 /// Completes what moves nothing and whose time has come, and whatever follows from that.
@@ -425,7 +454,7 @@ void Executor::settle() {
   while (!settling_.empty()) {
     const Pending pending = settling_.back();
     settling_.pop_back();
-    finish(pending.node, pending.step);
+    finish_unmoved(pending);
   }
   while (steady_ > 0 && retired_ < begun_ && open_in_step_[retired_ % kRing] == 0) {
     open_in_step_[retired_ % kRing] = steady_;
@@ -445,8 +474,16 @@ void Executor::advance_ready() {
     // Open gates of this slot are next counted four steps on; nothing touches them before.
     gates_[ring + position] = gates_full_[position];
     released_by_[ring + position] = completing_;
+    if (!gate_orders_.empty()) {
+      awaited_by_[ring + position] = std::exchange(gate_orders_[ring + position], DeviceOrder{});
+    }
     ready_through_ += 1;
   }
+}
+
+const DeviceOrder& Executor::awaited_by(std::uint64_t position) const {
+  HO_CHECK(!awaited_by_.empty());
+  return awaited_by_[position % (kRing * positions_)];
 }
 
 std::optional<std::uint32_t> Executor::released_by(std::uint64_t position) const {
@@ -459,11 +496,13 @@ void Executor::advance_epilogue() {
   if (state_ == State::kDraining && retired_ == begun_ && once_open_ == 0) {
     enter(State::kDraining, State::kEpilogue);
     once_open_ = epilogue_;
-    for (std::uint32_t i = 0; i < epilogue_; ++i) satisfy(steady_ + prologue_ + i, 0);
+    DeviceOrder everything = ended_order();
+    everything.join(all_order_);
+    for (std::uint32_t i = 0; i < epilogue_; ++i) satisfy(steady_ + prologue_ + i, 0, everything);
     while (!settling_.empty()) {
       const Pending pending = settling_.back();
       settling_.pop_back();
-      finish(pending.node, pending.step);
+      finish_unmoved(pending);
     }
   }
   if (state_ == State::kEpilogue && once_open_ == 0) enter(State::kEpilogue, State::kFinished);

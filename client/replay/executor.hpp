@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "client/accel/device_order.hpp"
 #include "common/base/result.hpp"
 #include "common/schedule/needed.hpp"
 #include "common/schedule/schedule.hpp"
@@ -35,7 +36,14 @@ struct ReadyTransfer {
   /// Only a next step reads it: while it has not begun when no step comes any more, it may be
   /// completed without being moved.
   bool droppable = false;
+  /// What it comes after, on a device; Lane::kJob counts ended positions.
+  DeviceOrder after;
 };
+
+/// How an instance is complete: when its bytes have moved, or when the move is queued on a device
+/// that keeps the order which completed() and the executor tell each other. Then everything here
+/// means "queued": ops, too, have "ended" when the job has queued them.
+enum class CompleteWhen : std::uint8_t { kMoved, kQueued };
 
 /// Decides what a schedule's replay does next: a pure state machine over (schedule, ended
 /// positions, completed instances). No I/O, no threads, no clock; allocates only in create().
@@ -66,7 +74,8 @@ class Executor {
 
   /// The schedule is copied in the executor's own flat form. @return kInvalidArgument for indices
   /// out of range or no positions. Legality is schedule::validate()'s to prove, not checked here.
-  [[nodiscard]] static Result<Executor> create(const schedule::Schedule& schedule);
+  [[nodiscard]] static Result<Executor> create(const schedule::Schedule& schedule,
+                                               CompleteWhen when = CompleteWhen::kMoved);
 
   /// The job begins its next step; every INPUT home slot is filled.
   [[nodiscard]] Result<void> begin_step();
@@ -77,7 +86,8 @@ class Executor {
   [[nodiscard]] Result<void> begin_epilogue(std::span<const std::uint8_t> skip = {});
   /// A transfer given out by next() has moved all its bytes, or the bytes that next_detach() named
   /// are released.
-  [[nodiscard]] Result<void> completed(const Instance& instance);
+  /// @param order  of a transfer on a device: what stands for its end there.
+  [[nodiscard]] Result<void> completed(const Instance& instance, const DeviceOrder& order = {});
   /// Forgets all that happened: the next begin_step() begins a first step. Nothing that was given
   /// out may be incomplete and still going on.
   /// @param skip  per op of the prologue: not 0 where nothing has to be moved; may be empty.
@@ -93,6 +103,9 @@ class Executor {
 
   /// Leading positions (a global count) whose waits are all satisfied. Never falls.
   [[nodiscard]] std::uint64_t ready_through() const { return ready_through_; }
+  /// What the op at a position comes after, on a device. Valid as released_by() is, on any thread
+  /// that has learnt that the position is ready.
+  [[nodiscard]] const DeviceOrder& awaited_by(std::uint64_t position) const;
   /// The steady cache op whose completion made this (global) position ready: what an op that waited
   /// there waited for last. Nothing: no completion did, or one of the prologue. Valid once the
   /// position is ready, until those of four steps later are.
@@ -158,10 +171,17 @@ class Executor {
   [[nodiscard]] std::size_t slot(std::uint32_t node, std::uint64_t step) const;
   [[nodiscard]] Instance instance_of(std::uint32_t node, std::uint64_t step) const;
   [[nodiscard]] std::uint32_t node_of(const Instance& instance) const;
-  void satisfy(std::uint32_t node, std::uint64_t step);
-  void finish(std::uint32_t node, std::uint64_t step);
+  void satisfy(std::uint32_t node, std::uint64_t step, const DeviceOrder& order);
+  void finish(std::uint32_t node, std::uint64_t step, const DeviceOrder& order);
+  void finish_unmoved(const Pending& pending);
   void settle();
-  void open_gate(std::uint32_t node, std::uint64_t step);
+  void open_gate(std::uint32_t node, std::uint64_t step, const DeviceOrder& order);
+  /// What all positions that have ended stand for.
+  [[nodiscard]] DeviceOrder ended_order() const {
+    DeviceOrder order;
+    order[Lane::kJob] = ended_;
+    return order;
+  }
   void advance_ready();
   void advance_epilogue();
 
@@ -186,6 +206,11 @@ class Executor {
   std::vector<std::uint32_t> cause_;        ///< per node: whose completion made it ready, or kNone
   std::vector<std::uint8_t> skip_;          ///< per node of prologue and epilogue
   std::uint32_t completing_ = kNone;        ///< node whose completion is being followed up
+  // Where completion means kQueued; else empty.
+  std::vector<DeviceOrder> orders_;       ///< per slot: of the dependencies that are met
+  std::vector<DeviceOrder> gate_orders_;  ///< ring of steps x positions: of the instances so far
+  std::vector<DeviceOrder> awaited_by_;   ///< the same ring, of positions that are ready
+  DeviceOrder all_order_;                 ///< of all transfers that are complete
   std::uint64_t open_in_step_[kRing] = {};
   std::vector<HeapEntry> ready_;   ///< heap of transfers
   std::vector<Pending> detaches_;  ///< ready

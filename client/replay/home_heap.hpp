@@ -32,8 +32,9 @@ class HomeHeap {
   static constexpr std::uint64_t kChunkBytesMin = std::uint64_t{1} << 20U;
 
   /// @param user  the job's memory that it is for: pool memory is taken near it; may be empty.
-  HomeHeap(Pool& pool, Nearness nearness, std::span<const std::byte> user)
-      : pool_(pool), nearness_(nearness), user_(user) {}
+  /// @param streams  of the accelerator that copies from and to it; null: there is none.
+  HomeHeap(Pool& pool, Nearness nearness, std::span<const std::byte> user, DeviceStreams* streams)
+      : pool_(pool), nearness_(nearness), user_(user), streams_(streams) {}
   ~HomeHeap();
   HomeHeap(const HomeHeap&) = delete;
   HomeHeap& operator=(const HomeHeap&) = delete;
@@ -69,6 +70,7 @@ class HomeHeap {
   Pool& pool_;
   Nearness nearness_;
   std::span<const std::byte> user_;
+  DeviceStreams* streams_;
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::uint64_t held_bytes_ = 0;
 };

@@ -211,6 +211,10 @@ Result<void> Plan::before_slow(std::uint32_t position) {
     }
     active_.waiting.store(false);
   }
+  if (streams_ != nullptr) {
+    const auto held = streams_->hold_job(replay_->executor().awaited_by(global));
+    if (!held) return runtime_.moved_badly(held.error());
+  }
   in_op_ = true;
   times_[position].start = ticks_.now();
   times_[position].stalled += times_[position].start - began;
@@ -232,7 +236,12 @@ bool Plan::op_ended() {
 Result<void> Plan::after_slow(std::uint32_t position) {
   if (auto ok = check_order(position); !ok) return ok;
   if (!in_op_) return conflict("after(" + std::to_string(position) + ") without before()");
-  HO_CHECK(hosted_ != nullptr);
+  if (streams_ != nullptr && marks_[position] != 0) {
+    const auto marked =
+        streams_->mark_job(DeviceStreams::position_mark(first_mark_, step_first_ + position + 1));
+    if (!marked) return runtime_.moved_badly(marked.error());
+  }
+  if (hosted_ == nullptr) return op_ended() ? Result<void>() : runtime_.check_running();
   const auto begin = operands_.begin() + operand_first_[position];
   const auto end = operands_.begin() + operand_first_[position + 1];
   for (auto operand = begin; operand != end; ++operand) {
@@ -348,7 +357,8 @@ Result<void> Plan::leave() {
   return runtime_.leave_step(*this);
 }
 
-void Plan::run_begins() {
+void Plan::run_begins(std::uint64_t first_mark) {
+  first_mark_ = first_mark;
   run_steps_ = 0;
   last_run_step_.reset();
   refused_.clear();

@@ -82,7 +82,7 @@ class Plan {
   /// Waits until position's operands are in place. The first lines are the whole cost of an op that
   /// need not wait: two loads of one cache line, two compares, one time stamp.
   [[nodiscard]] bool try_before(std::uint32_t position) {
-    if (position != position_ || !in_step_ || in_op_ ||
+    if (position != position_ || !in_step_ || in_op_ || streams_ != nullptr ||
         active_.ready_through.load(std::memory_order_acquire) <= step_first_ + position ||
         active_.asked.load(std::memory_order_relaxed) != served_) {
       return false;
@@ -97,10 +97,11 @@ class Plan {
   [[nodiscard]] Result<void> before_slow(std::uint32_t position);
 
   [[nodiscard]] bool try_after(std::uint32_t position) {
-    if (position != position_ || !in_op_ || hosted_ != nullptr) return false;
+    if (position != position_ || !in_op_ || hosted_ != nullptr || streams_ != nullptr) return false;
     return op_ended();
   }
-  /// What try_after() could not do: where the job places device bytes, or why not.
+  /// What try_after() could not do: on an accelerator, where the job places device bytes, or why
+  /// not.
   [[nodiscard]] Result<void> after_slow(std::uint32_t position);
 
   /// Null where the op at this position has no such operand, or the operand is not on the device.
@@ -141,7 +142,8 @@ class Plan {
   [[nodiscard]] bool writes_now(StorageIndex storage) const;
   /// Whether the rest of the running step names the storage.
   [[nodiscard]] bool uses_later(StorageIndex storage) const;
-  void run_begins();
+  /// @param first_mark  on an accelerator: of the job's stream, as Replay::restart() has it.
+  void run_begins(std::uint64_t first_mark);
   void run_ends();
   /// Takes and drops memory as the transfer thread has asked. Where the job places device bytes.
   void serve();
@@ -208,6 +210,7 @@ class Plan {
 
   Runtime& runtime_;
   ActiveReplay& active_;
+  DeviceStreams* const streams_;  ///< of the runtime's accelerator; null: it has none
   const TickClock ticks_;
 
   std::vector<StorageHome> homes_;     ///< by StorageIndex
@@ -231,6 +234,7 @@ class Plan {
   std::vector<std::optional<StorageNumber>> numbers_;  ///< by StorageIndex
   std::vector<std::uint8_t> reads_first_;              ///< by StorageIndex
   std::vector<std::uint8_t> taken_;                    ///< by StorageIndex
+  std::vector<std::uint8_t> marks_;  ///< by position: on an accelerator a cache op may wait for it
   std::uint32_t cache_op_count_ = 0;
   std::vector<std::uint64_t> awaited_bytes_;        ///< per position: of the transfers it waits for
   std::vector<std::uint64_t> awaited_bytes_first_;  ///< the same in a run's first step
@@ -243,6 +247,7 @@ class Plan {
   std::uint32_t position_ = 0;    ///< the next one
   std::uint64_t step_first_ = 0;  ///< number, in the run, of the running step's first position
   std::uint64_t run_steps_ = 0;   ///< begun in this run
+  std::uint64_t first_mark_ = 0;  ///< of this run, on an accelerator
   std::atomic<std::uint64_t> steps_begun_{0};               ///< in all runs
   std::atomic<std::uint64_t> run_first_step_{kNotRunning};  ///< number of the run's first step
   std::uint64_t served_ = 0;                    ///< the transfer thread's requests that were seen

@@ -58,7 +58,10 @@ Result<void> check_arena(const Schedule& schedule, std::span<std::byte> arena) {
 }  // namespace
 
 Plan::Plan(Runtime& runtime)
-    : runtime_(runtime), active_(runtime.active()), ticks_(runtime.pool().engine().ticks()) {}
+    : runtime_(runtime),
+      active_(runtime.active()),
+      streams_(runtime.streams()),
+      ticks_(runtime.pool().engine().ticks()) {}
 
 Result<std::unique_ptr<Plan>> Plan::load(Runtime& runtime, std::span<const std::byte> bytes) {
   auto schedule = decode_schedule(bytes);
@@ -164,7 +167,10 @@ void Plan::index_cache_ops(const Schedule& schedule) {
   awaited_bytes_.assign(position_count_, 0);
   awaited_bytes_first_.assign(position_count_, 0);
   cache_op_count_ = static_cast<std::uint32_t>(schedule.cache_ops.size());
+  marks_.assign(position_count_, 0);
+  marks_.back() = 1;
   for (const auto& op : schedule.cache_ops) {
+    if (op.after_position) marks_[op.after_position->value()] = 1;
     if (op.kind == CacheOpKind::kDetach || !op.before_position) continue;
     const std::uint32_t position = op.before_position->value();
     const std::uint64_t bytes = op.range_end_bytes - op.range_begin_bytes;
@@ -310,8 +316,9 @@ Result<void> Plan::place_flash(Schedule& schedule, const std::vector<StorageInde
   auto plan = plan_flash_homes(schedule, rooms, placed, copies_bytes_max);
   if (!plan) return plan.error();
   const auto allocate = [&] {
-    return pool.allocate(plan->local_ddr_bytes,
-                         {Nearness::kNear, plan->parts, runtime_.device().arena});
+    return pool.allocate(
+        plan->local_ddr_bytes,
+        {Nearness::kNear, plan->parts, runtime_.device().host_arena(), runtime_.streams()});
   };
   auto staging = allocate();
   if (!staging && staging.error().code() == Errc::kExhausted && !plan->moved.empty()) {
@@ -374,6 +381,7 @@ Result<void> Plan::make_replay(const Schedule& schedule) {
   if (!runtime_.device().hosted()) {
     memory.arena = runtime_.device().arena;
     memory.arena_handles = runtime_.arena_handles();
+    memory.streams = runtime_.streams();
   }
   memory.homes = homes_;
   memory.staging = &staging_area_;

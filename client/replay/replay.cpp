@@ -47,7 +47,8 @@ Replay::Entry Replay::entry(StorageIndex storage, const ValuePlace& place) const
   return entry;
 }
 
-void Replay::restart(std::span<const ValuePlace> places, std::uint64_t first_step) {
+void Replay::restart(std::span<const ValuePlace> places, std::uint64_t first_step,
+                     std::uint64_t first_mark) {
   HO_CHECK(places.size() == persistent_.size() && in_flight_ == 0 && asked_ == 0);
   places_.assign(places.begin(), places.end());
   version_.assign(places.size(), 1);
@@ -71,6 +72,7 @@ void Replay::restart(std::span<const ValuePlace> places, std::uint64_t first_ste
   for (std::uint32_t i = 0; i < flights_.size(); ++i) free_flights_.push_back(i);
   told_ = 0;
   first_step_ = first_step;
+  first_mark_ = first_mark;
   stopped_ = false;
 }
 
@@ -140,8 +142,8 @@ void Replay::ask(HostedMemory::Ask what, std::uint32_t flight) {
   asked_ += 1;
 }
 
-void Replay::complete(const Instance& instance) {
-  const auto accepted = executor_.completed(instance);
+void Replay::complete(const Instance& instance, const DeviceOrder& order) {
+  const auto accepted = executor_.completed(instance, order);
   HO_CHECK(accepted.ok());
 }
 
@@ -208,6 +210,7 @@ std::size_t Replay::pump(Mover& mover, std::uint64_t now_ticks) {
     const std::uint32_t flight = open_flight(ready->instance, now_ticks);
     flights_[flight].needed_at = ready->needed_at;
     flights_[flight].droppable = ready->droppable;
+    flights_[flight].after = ready->after;
     const bool wants_memory = move_of(ready->instance).kind == CacheOpKind::kPrefetch;
     if (hosted_ != nullptr && wants_memory) {
       ask(HostedMemory::Ask::kTake, flight);
@@ -252,10 +255,17 @@ void Replay::start(Mover& mover, std::uint32_t number) {
     flight.handles = transfer.local = *handles;
     flight.registered = true;
   } else if (!move.flash) {
+    // On an accelerator `memory` is an address there, and never read.
     const std::uint64_t offset = move.device_offset_bytes + move.begin_bytes;
     transfer.memory = memory_.arena->data() + offset;
     transfer.local = memory_.arena_handles;
     device_end_bytes_ = std::max(device_end_bytes_, offset + move.bytes);
+  }
+  if (memory_.streams != nullptr) {
+    transfer.streams = memory_.streams;
+    transfer.after = flight.after;
+    transfer.after[Lane::kJob] =
+        DeviceStreams::position_mark(first_mark_, flight.after[Lane::kJob]);
   }
   transfer.droppable = flight.droppable;
   transfer.urgency = Urgency::kScheduled + mover.progress() + positions_until(flight);
@@ -286,7 +296,7 @@ bool Replay::stop(Mover& mover) {
     asked_ = 0;
     stopped_ = true;
   }
-  return in_flight_ == 0;
+  return in_flight_ == 0 && settled();
 }
 
 /// Whether the rest of the step that is stopped would still have read the storage's value, or that
@@ -357,7 +367,7 @@ void Replay::transfer_done(Mover& mover, const TransferDone& done, std::uint64_t
     moved(move, flight.version);
   }
   if (stopped_) return;
-  complete(flight.instance);
+  complete(flight.instance, done.order);
   release_at_once();
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "client/accel/device_streams.hpp"
 #include "client/replay/executor.hpp"
 #include "client/replay/hosted_memory.hpp"
 #include "client/transfer/arena_map.hpp"
@@ -40,6 +41,8 @@ struct ReplayMemory {
   /// The arena, at least the schedule's arena_bytes; nothing: the job places the bytes itself.
   std::optional<std::span<std::byte>> arena;
   LocalHandles arena_handles;
+  /// Set: the arena is this accelerator's memory, and moves are complete once they are queued.
+  DeviceStreams* streams = nullptr;
   std::span<const StorageHome> homes = {};  ///< by storage; used in create() only
   const HomeArea* staging = nullptr;        ///< what the schedule's staging slots lie in
   /// Bytes of a staging slot that must have arrived before they are moved on.
@@ -102,7 +105,10 @@ class Replay {
   /// @param places  by storage: persistent values at home, or on the device as entry() lets them
   ///        stay.
   /// @param first_step  the number that the run's first step has in the plan, for its parity.
-  void restart(std::span<const ValuePlace> places, std::uint64_t first_step);
+  /// @param first_mark  on an accelerator: the mark of the job's stream at the run's beginning; see
+  ///        DeviceStreams::position_mark().
+  void restart(std::span<const ValuePlace> places, std::uint64_t first_step,
+               std::uint64_t first_mark = 0);
 
   /// The job begins its next step: Executor::begin_step().
   [[nodiscard]] Result<void> begin_step();
@@ -137,6 +143,10 @@ class Replay {
   /// Nothing moves, nothing can start before the job goes on, and it is asked for nothing.
   [[nodiscard]] bool quiet() const {
     return in_flight_ == 0 && asked_ == 0 && !executor_.has_ready();
+  }
+  /// Whether the bytes of all transfers that have come back have moved, too.
+  [[nodiscard]] bool settled() const {
+    return memory_.streams == nullptr || memory_.streams->idle();
   }
 
   /// Whether no transfer or release of the storage is still to come before the next step begins.
@@ -200,7 +210,8 @@ class Replay {
     std::uint64_t needed_at = 0;
     bool droppable = false;     ///< only a next step reads what it brings
     std::uint64_t version = 0;  ///< of the value that it moves
-    bool registered = false;    ///< `handles` are its own
+    DeviceOrder after;
+    bool registered = false;  ///< `handles` are its own
     LocalHandles handles;
   };
   /// What an op does to a storage beyond reading it.
@@ -235,7 +246,7 @@ class Replay {
   std::size_t take_answers(Mover& mover);
   [[nodiscard]] std::uint32_t open_flight(const Instance& instance, std::uint64_t now_ticks);
   void start(Mover& mover, std::uint32_t flight);
-  void complete(const Instance& instance);
+  void complete(const Instance& instance, const DeviceOrder& order = {});
   void released(const Instance& instance);
   void moved(const Move& move, std::uint64_t version);
   void position_ended(std::uint32_t position);
@@ -247,6 +258,7 @@ class Replay {
   std::uint64_t positions_ = 0;   ///< per step
   std::uint64_t told_ = 0;        ///< ended positions that the mover knows of
   std::uint64_t first_step_ = 0;  ///< of this run, in the plan
+  std::uint64_t first_mark_ = 0;
   bool stopped_ = false;
   std::uint32_t steady_ = 0;  ///< chunks count as ops from here on
   std::uint32_t prologue_ = 0;

@@ -37,7 +37,8 @@ Result<Replay> Replay::create(const Schedule& schedule, const ReplayMemory& memo
   }
   ChunkedOps chunks = chunk_stages(schedule, memory.stage_chunk_bytes);
   const Schedule& cut = chunks.schedule;
-  auto executor = Executor::create(cut);
+  auto executor = Executor::create(
+      cut, memory.streams != nullptr ? CompleteWhen::kQueued : CompleteWhen::kMoved);
   if (!executor) return executor.error();
   Replay made(std::move(executor).value(), memory, owner);
   made.positions_ = cut.positions.size();

@@ -11,6 +11,17 @@ namespace {
 
 Error conflict(std::string what) { return Error(Errc::kConflict, std::move(what)); }
 
+Result<std::unique_ptr<DeviceStreams>> open_streams(const DeviceMemory& device) {
+  if (device.hosted()) {
+    return Error(Errc::kUnsupported,
+                 "take and drop place host memory; on an accelerator give an arena");
+  }
+  auto accel = make_accel(device.device);
+  if (!accel) return accel.error();
+  if (auto ok = (*accel)->check_device_memory(device.arena); !ok) return ok.error();
+  return DeviceStreams::create(std::move(accel).value());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::open(Pool& pool, const DeviceMemory& device) {
@@ -20,22 +31,35 @@ Result<std::unique_ptr<Runtime>> Runtime::open(Pool& pool, const DeviceMemory& d
     return Error(Errc::kInvalidArgument,
                  "device memory is either an arena or both of take and drop");
   }
-  std::unique_ptr<Runtime> made(new Runtime(pool, device));
+  std::unique_ptr<DeviceStreams> streams;
+  if (device.device.kind != DeviceOptions::Kind::kHost) {
+    auto opened = open_streams(device);
+    if (!opened) return opened.error();
+    streams = std::move(opened).value();
+  }
+  std::unique_ptr<Runtime> made(new Runtime(pool, device, std::move(streams)));
   if (auto ok = made->start(); !ok) return ok.error();
   return made;
 }
 
-Runtime::Runtime(Pool& pool, const DeviceMemory& device)
-    : pool_(pool), engine_(pool.engine()), device_(device), active_(pool.nodes().size()) {}
+Runtime::Runtime(Pool& pool, const DeviceMemory& device, std::unique_ptr<DeviceStreams> streams)
+    : pool_(pool),
+      engine_(pool.engine()),
+      device_(device),
+      streams_(std::move(streams)),
+      active_(pool.nodes().size(), streams_.get()) {}
 
 Result<void> Runtime::start() {
-  if (!device_.hosted()) {
+  if (streams_ != nullptr) {
+    if (auto added = pool_.add_device(*streams_); !added) return added;
+    registered_ = true;
+  } else if (!device_.hosted()) {
     auto handles = pool_.register_memory(device_.arena);
     if (!handles) return handles.error();
     arena_handles_ = *handles;
     registered_ = true;
   }
-  storages_ = std::make_unique<Storages>(pool_, device_, arena_handles_);
+  storages_ = std::make_unique<Storages>(pool_, device_, arena_handles_, streams_.get());
   owner_ = engine_.call([&] { return engine_.reserve_owner(); });
   engine_.call([&] { engine_.attach(&active_, owner_); });
   attached_ = true;
@@ -52,7 +76,12 @@ Runtime::~Runtime() {
   }
   plans_.clear();
   storages_.reset();
-  if (registered_) pool_.unregister_memory(arena_handles_);
+  if (!registered_) return;
+  if (streams_ != nullptr) {
+    pool_.remove_device(*streams_);
+  } else {
+    pool_.unregister_memory(arena_handles_);
+  }
 }
 
 Result<void> Runtime::check_running() const {
@@ -69,7 +98,8 @@ Result<void> Runtime::check_between_steps() const {
 }
 
 Error Runtime::moved_badly(const Error& error) {
-  if (error.code() != Errc::kUnavailable && error.code() != Errc::kDeadline) return error;
+  const bool lost = error.code() == Errc::kUnavailable || error.code() == Errc::kDeadline;
+  if (!lost && (streams_ == nullptr || !streams_->failure())) return error;
   const std::string what = error.context() + ": " + std::string(errc_name(error.code()));
   engine_.call([&] { active_.fail(what, std::nullopt); });
   return Error(Errc::kUnavailable, active_.failure_text);
@@ -106,7 +136,7 @@ Result<const HomeArea*> Runtime::scratch(Nearness nearness, std::uint64_t bytes)
       return engine_.call([&] {
         active_.take_in();
         const Executor& executor = running_->replay().executor();
-        return executor.retired_steps() == executor.steps_begun();
+        return executor.retired_steps() == executor.steps_begun() && running_->replay().settled();
       });
     };
     if (auto ok = wait_until(at_rest); !ok) return ok.error();
@@ -189,9 +219,14 @@ Result<void> Runtime::begin_run(Plan& plan) {
     places[s] = storage.place;
     if (device_.hosted()) plan.replay().hosted()->set_address(StorageIndex(s), storage.address);
   }
-  plan.run_begins();
+  std::uint64_t first_mark = 0;
+  if (streams_ != nullptr) {
+    first_mark = streams_->next_job_mark();
+    if (auto marked = streams_->mark_job(first_mark); !marked) return moved_badly(marked.error());
+  }
+  plan.run_begins(first_mark);
   engine_.call([&] {
-    plan.replay().restart(places, plan.steps_begun());
+    plan.replay().restart(places, plan.steps_begun(), first_mark);
     active_.begin_run(plan.replay(), plan.names());
   });
   running_ = &plan;

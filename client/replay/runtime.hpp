@@ -91,6 +91,8 @@ class Runtime {
   [[nodiscard]] Storages& storages() { return *storages_; }
   [[nodiscard]] const DeviceMemory& device() const { return device_; }
   [[nodiscard]] const LocalHandles& arena_handles() const { return arena_handles_; }
+  /// Of the accelerator whose memory the arena is; null: it is the host's.
+  [[nodiscard]] DeviceStreams* streams() const { return streams_.get(); }
   /// What transfers of all its plans carry.
   [[nodiscard]] std::uint32_t owner() const { return owner_; }
   /// Shared by plans for homes of what does not outlive a step; at least so large. Between steps.
@@ -129,7 +131,7 @@ class Runtime {
   /// bug.
   static constexpr Duration kLookAgain = std::chrono::milliseconds(100);
 
-  Runtime(Pool& pool, const DeviceMemory& device);
+  Runtime(Pool& pool, const DeviceMemory& device, std::unique_ptr<DeviceStreams> streams);
   [[nodiscard]] Result<void> start();
   [[nodiscard]] Result<HeldStorage*> find_held(StorageNumber number);
   /// For calls on one storage where the job places device bytes: none of its plans runs afterwards.
@@ -161,8 +163,9 @@ class Runtime {
   Pool& pool_;
   Engine& engine_;
   const DeviceMemory device_;
+  const std::unique_ptr<DeviceStreams> streams_;
   LocalHandles arena_handles_;
-  bool registered_ = false;
+  bool registered_ = false;  ///< the arena with the drivers, or the accelerator with the pool
   ActiveReplay active_;
   std::uint32_t owner_ = 0;
   bool attached_ = false;

@@ -59,7 +59,7 @@ Result<void> Runtime::settle(StorageNumber number, HeldStorage& storage) {
   const auto at_rest = [&] {
     return engine_.call([&] {
       active_.take_in();
-      if (!active_.replay()->at_rest(*index)) return false;
+      if (!active_.replay()->at_rest(*index) || !active_.replay()->settled()) return false;
       storage.place = active_.replay()->place(*index);
       return true;
     });

@@ -98,7 +98,7 @@ void Storages::remove_flash(std::uint32_t index) {
 Result<void> Storages::open_window(NodeIndex node) {
   const auto is_its = [&](const Window& window) { return window.node == node; };
   if (std::any_of(windows_.begin(), windows_.end(), is_its)) return {};
-  auto arena = pool_.allocate_on(node, kWindowBytes);
+  auto arena = pool_.allocate_on(node, kWindowBytes, streams_);
   if (!arena) return arena.error();
   windows_.push_back({node, std::move(arena).value()});
   return {};
@@ -118,11 +118,10 @@ Result<void> Storages::stage(Direction direction, const FlashPlace& flash, const
 
 /// To flash by way of its node's window.
 Result<void> Storages::move(Direction direction, const StorageHome& home,
-                            std::span<std::byte> memory, const LocalHandles& handles) {
+                            std::span<std::byte> memory, const Copy& copy) {
   if (!home.flash) {
     HO_CHECK(home.area != nullptr);
-    return pool_.move_registered(direction, *home.area->map,
-                                 home.area->begin_bytes + home.offset_bytes[0], memory, handles);
+    return copy(*home.area->map, home.area->begin_bytes + home.offset_bytes[0], memory);
   }
   const auto window = std::find_if(windows_.begin(), windows_.end(),
                                    [&](const Window& one) { return one.node == home.flash->node; });
@@ -133,7 +132,7 @@ Result<void> Storages::move(Direction direction, const StorageHome& home,
     FlashPlace flash = *home.flash;
     flash.offset_bytes += at;
     const auto staged = [&] { return stage(direction, flash, map, 0, part.size()); };
-    const auto copied = [&] { return pool_.move_registered(direction, map, 0, part, handles); };
+    const auto copied = [&] { return copy(map, 0, part); };
     const bool in = direction == Direction::kGet;
     if (auto first = in ? staged() : copied(); !first) return first;
     if (auto second = in ? copied() : staged(); !second) return second;
@@ -141,11 +140,18 @@ Result<void> Storages::move(Direction direction, const StorageHome& home,
   return {};
 }
 
+Storages::Copy Storages::registered(Direction direction, const LocalHandles& handles) {
+  return [this, direction, &handles](const ArenaMap& map, std::uint64_t offset_bytes,
+                                     std::span<std::byte> part) {
+    return pool_.move_registered(direction, map, offset_bytes, part, handles);
+  };
+}
+
 Result<void> Storages::move_host(Direction direction, const StorageHome& home,
                                  std::span<std::byte> memory) {
   auto handles = pool_.register_memory(memory);
   if (!handles) return handles.error();
-  auto moved = move(direction, home, memory, *handles);
+  auto moved = move(direction, home, memory, registered(direction, *handles));
   pool_.unregister_memory(*handles);
   return moved;
 }
@@ -158,7 +164,13 @@ Result<void> Storages::move_device(Direction direction, HeldStorage& storage) {
   HO_CHECK(storage.place.on_device &&
            storage.place.device_offset_bytes + storage.bytes <= device_.arena.size());
   const auto memory = device_.arena.subspan(storage.place.device_offset_bytes, storage.bytes);
-  return move(direction, storage.home, memory, arena_);
+  if (streams_ == nullptr) {
+    return move(direction, storage.home, memory, registered(direction, arena_));
+  }
+  return move(direction, storage.home, memory,
+              [&](const ArenaMap& map, std::uint64_t offset_bytes, std::span<std::byte> part) {
+                return pool_.move_device(direction, map, offset_bytes, part, *streams_);
+              });
 }
 
 Result<void> Storages::store(HeldStorage& storage) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,9 +25,9 @@ using StorageNumber = Strong<struct StorageNumberTag, std::uint32_t>;
 /// which places them itself.
 ///
 /// Nothing of the runtime touches device bytes: transfers alone do, by the Transport that the
-/// pool's factory chose for the node. A device whose memory the processor cannot reach needs a
-/// Transport that copies there, and nothing else.
+/// pool's factory chose for the node, or on an accelerator by its streams.
 struct DeviceMemory {
+  DeviceOptions device;        ///< whose memory it is
   std::span<std::byte> arena;  ///< empty: take and drop are set
   /// @return memory of so many bytes, or null. The job's thread, within its own calls.
   void* (*take)(void* context, std::uint32_t storage, std::uint64_t bytes) = nullptr;
@@ -35,6 +36,10 @@ struct DeviceMemory {
   void* context = nullptr;
 
   [[nodiscard]] bool hosted() const { return take != nullptr; }
+  /// What the processor can read, for what asks where the job's memory lies.
+  [[nodiscard]] std::span<std::byte> host_arena() const {
+    return device.kind == DeviceOptions::Kind::kHost ? arena : std::span<std::byte>();
+  }
 };
 
 /// One storage of a runtime. What a plan's steps alone make has an entry only where the job places
@@ -59,13 +64,16 @@ struct HeldStorage {
 /// wrong to move a value that a running plan may move.
 class Storages {
  public:
-  /// `pool` outlives it, `arena` is what the device memory's arena is registered as.
-  Storages(Pool& pool, const DeviceMemory& device, const LocalHandles& arena)
+  /// `pool` and `streams` outlive it, `arena` is what the device memory's arena is registered as.
+  /// @param streams  of the accelerator that the device memory is of; null: it is the host's.
+  Storages(Pool& pool, const DeviceMemory& device, const LocalHandles& arena,
+           DeviceStreams* streams)
       : pool_(pool),
         device_(device),
         arena_(arena),
-        near_(pool, Nearness::kNear, device.arena),
-        far_(pool, Nearness::kFar, device.arena) {}
+        streams_(streams),
+        near_(pool, Nearness::kNear, device.host_arena(), streams),
+        far_(pool, Nearness::kFar, device.host_arena(), streams) {}
   ~Storages();
   Storages(const Storages&) = delete;
   Storages& operator=(const Storages&) = delete;
@@ -111,8 +119,13 @@ class Storages {
     std::unique_ptr<Arena> arena;
   };
   [[nodiscard]] Result<void> open_window(NodeIndex node);
+  /// One copy between a part of an arena and the memory at hand.
+  using Copy = std::function<Result<void>(const ArenaMap&, std::uint64_t offset_bytes,
+                                          std::span<std::byte>)>;
   [[nodiscard]] Result<void> move(Direction direction, const StorageHome& home,
-                                  std::span<std::byte> memory, const LocalHandles& handles);
+                                  std::span<std::byte> memory, const Copy& copy);
+  /// By the drivers, between memory that `handles`, which outlive it, were given for.
+  [[nodiscard]] Copy registered(Direction direction, const LocalHandles& handles);
   [[nodiscard]] Result<void> move_device(Direction direction, HeldStorage& storage);
   [[nodiscard]] Result<void> move_host(Direction direction, const StorageHome& home,
                                        std::span<std::byte> memory);
@@ -123,6 +136,7 @@ class Storages {
   Pool& pool_;
   const DeviceMemory device_;
   const LocalHandles arena_;
+  DeviceStreams* const streams_;
   HomeHeap near_;
   HomeHeap far_;
   std::vector<std::optional<HeldStorage>> held_;

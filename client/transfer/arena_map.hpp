@@ -31,6 +31,8 @@ struct ArenaExtent {
   transport::RegionId region;
   std::uint64_t region_offset_bytes = 0;
   SegmentId segment{};  ///< the same bytes by the name that control messages use
+  /// Where an accelerator copies them from and to, in this process; null: they are not mapped here.
+  std::byte* host = nullptr;
 };
 
 /// An arena of pool memory as the job sees it, one run of bytes, over the segments that hold it.

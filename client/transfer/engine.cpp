@@ -212,7 +212,7 @@ void Engine::run() {
       continue;
     }
     const Duration quiet = clock_.now() - last_event;
-    if (mover_.in_flight() > 0) {
+    if (mover_.in_flight() > 0 || mover_.devices().moves()) {
       if (const auto due = mover_.paced_until()) {
         nap(std::max(*due - clock_.now(), Duration::zero()));
       } else if (quiet > kSpin && mover_.waits_for_stager_only()) {
@@ -290,6 +290,7 @@ bool Engine::check_faults() {
     if (reason == FaultReason::kNone || node_closed_[i] != 0) continue;
     node_closed_[i] = 1;
     transport(nodes_[i].driver).close_peer(nodes_[i].peer);
+    mover_.devices().lose(NodeIndex(i));
     for (const Attached& one : attached_) {
       if (!one.source->uses(NodeIndex(i))) continue;
       one.source->fail("lost " + nodes_[i].label + ": " + std::string(fault_text(reason)),
@@ -300,11 +301,15 @@ bool Engine::check_faults() {
 }
 
 std::string Engine::said_of(const TransferDone& done) const {
-  return done.staged && done.code != Errc::kOk ? stager_->explain(done.failed) : "";
+  if (done.code == Errc::kOk) return "";
+  if (done.staged) return stager_->explain(done.failed);
+  const auto failure = done.streams != nullptr ? done.streams->failure() : std::nullopt;
+  return failure ? failure->context() : "";
 }
 
 bool Engine::take_completions() {
-  if (mover_.in_flight() == 0) return false;
+  const bool device_news = mover_.devices().poll_devices();
+  if (mover_.in_flight() == 0) return device_news;
   std::array<TransferDone, 64> done;
   const std::size_t count = mover_.poll(done);
   bool tickets = false;
@@ -330,7 +335,7 @@ bool Engine::take_completions() {
     at->source->transfer_done(mover_, done[i], words, ticks_.now());
   }
   if (tickets) ticket_done_.ring();
-  return count > 0;
+  return count > 0 || device_news;
 }
 
 /// A driver between nodes closes a peer at the first operation that ends by its deadline, for good:

@@ -55,6 +55,8 @@ Mover::Mover(std::vector<DriverPort> drivers, const Clock& clock) : clock_(clock
     driver.large.reserve();
     drivers_.push_back(std::move(driver));
   }
+  device_.large.pieces_max = DeviceCarrier::kPiecesMax;
+  device_.large.reserve();
   active_.resize(kTransfersMax);
   done_.resize(kTransfersMax);
   free_.resize(kTransfersMax);
@@ -112,6 +114,7 @@ void Mover::cancel(std::uint32_t owner) { end_waiting(owner, Ended::kCanceled); 
 
 void Mover::end_waiting(std::uint32_t owner, Ended how) {
   end_waiting(stage_.large, owner, how);
+  end_waiting(device_.large, owner, how);
   for (Driver& driver : drivers_) {
     end_waiting(driver.small, owner, how);
     end_waiting(driver.large, owner, how);
@@ -143,8 +146,7 @@ void Mover::end_waiting(Queue& queue, std::uint32_t owner, Ended how) {
 void Mover::enqueue(std::uint32_t slot, std::uint64_t order) {
   Active& active = active_[slot];
   const std::uint64_t at = active.transfer.arena_offset_bytes + active.submitted_bytes;
-  const std::uint32_t carrier = active.transfer.arena->extent_at(at).driver.value();
-  Driver& driver = active.transfer.flash ? stage_ : drivers_[carrier];
+  Driver& driver = carrier(active.transfer, active.transfer.arena->extent_at(at));
   Heap& heap = driver.queue_of(active.transfer).heap_of(active.transfer.direction);
   HO_CHECK(heap.size() < kTransfersMax);
   heap.push_back({active.transfer.urgency, order, slot});
@@ -152,9 +154,15 @@ void Mover::enqueue(std::uint32_t slot, std::uint64_t order) {
   active.queued = true;
 }
 
+Mover::Driver& Mover::carrier(const Transfer& transfer, const ArenaExtent& extent) {
+  if (transfer.flash) return stage_;
+  return transfer.streams != nullptr ? device_ : drivers_[extent.driver.value()];
+}
+
 std::size_t Mover::pump(std::uint64_t now_ticks) {
   next_due_.reset();
   std::size_t submitted = pump(stage_, stage_.large, now_ticks);
+  submitted += pump(device_, device_.large, now_ticks);
   for (Driver& driver : drivers_) {
     submitted += pump(driver, driver.small, now_ticks);
     submitted += pump(driver, driver.large, now_ticks);
@@ -168,7 +176,8 @@ void Mover::rest_paces() {
     const auto waits = [way](const Driver& driver) {
       return !driver.small.waiting[way].empty() || !driver.large.waiting[way].empty();
     };
-    if (paces_[way] && std::none_of(drivers_.begin(), drivers_.end(), waits)) paces_[way]->rest();
+    const bool none = !waits(device_) && std::none_of(drivers_.begin(), drivers_.end(), waits);
+    if (paces_[way] && none) paces_[way]->rest();
   }
 }
 
@@ -192,8 +201,14 @@ Mover::Heap* Mover::next_heap(const Driver& driver, Queue& queue, std::uint64_t 
   return next;
 }
 
-/// Whether the link's pace lets the transfer's next piece go; notes when it will otherwise.
+/// Whether the link's pace lets the transfer's next piece go; notes when it will otherwise. A node
+/// knows nothing of an accelerator's order: what it stages waits here until copies have ended.
 bool Mover::may_go(const Driver& driver, Active& active, std::uint64_t now_ticks) {
+  const Transfer& transfer = active.transfer;
+  const bool stages = transfer.flash && transfer.streams != nullptr;
+  if (stages && active.code == Errc::kOk && !transfer.streams->ended(transfer.after)) return false;
+  const bool copies = !transfer.flash && transfer.streams != nullptr && active.code == Errc::kOk;
+  if (copies && !devices_.has_room(transfer, next_extent(active))) return false;
   Pace* const pace = pace_of(active.transfer);
   if (pace == nullptr || active.code != Errc::kOk) return true;
   if (active.sent_ticks == 0) active.sent_ticks = now_ticks;  // its time on the link begins
@@ -208,10 +223,13 @@ Mover::Piece Mover::next_piece(const Driver& driver, const Active& active) {
   const Transfer& transfer = active.transfer;
   const std::uint64_t at = transfer.arena_offset_bytes + active.submitted_bytes;
   Piece piece;
-  piece.extent = &transfer.arena->extent_at(at);
+  piece.extent = &next_extent(active);
   piece.in_extent_bytes = std::min(transfer.bytes - active.submitted_bytes,
                                    piece.extent->begin_bytes + piece.extent->length_bytes - at);
-  piece.bytes = std::min(piece.in_extent_bytes, driver.port.piece_bytes);
+  const bool copies = !transfer.flash && transfer.streams != nullptr;
+  const std::uint64_t limit =
+      copies ? DeviceCarrier::piece_bytes(*piece.extent) : driver.port.piece_bytes;
+  piece.bytes = std::min(piece.in_extent_bytes, limit);
   const Pace* const pace = pace_of(transfer);
   if (pace != nullptr) piece.bytes = std::min(piece.bytes, pace->piece_bytes());
   return piece;
@@ -234,8 +252,19 @@ bool Mover::submit_next(Driver& driver, Queue& queue, Heap& heap, std::uint64_t 
   const Piece piece = next_piece(driver, active);
   const ArenaExtent& extent = *piece.extent;
   const OpId op = op_id(entry.slot, extent.node, next_op_++);
-  const auto ok = active.transfer.flash ? submit_stage(active, extent, piece.bytes, op)
-                                        : submit_piece(driver, active, extent, piece.bytes, op);
+  const auto submit = [&] {
+    if (active.transfer.flash) return submit_stage(active, extent, piece.bytes, op);
+    if (active.transfer.streams != nullptr) return submit_copy(active, extent, piece.bytes, op);
+    const std::uint64_t within =
+        active.transfer.arena_offset_bytes + active.submitted_bytes - extent.begin_bytes;
+    return submit_piece({op,
+                         active.transfer.direction,
+                         {active.transfer.memory + active.submitted_bytes, piece.bytes},
+                         active.transfer.local,
+                         extent,
+                         within});
+  };
+  const auto ok = submit();
   if (!ok) {
     if (ok.error().code() == Errc::kBusy) return false;
     fail(active, ok.error().code(), op);
@@ -255,13 +284,11 @@ bool Mover::submit_next(Driver& driver, Queue& queue, Heap& heap, std::uint64_t 
   return true;
 }
 
-Result<void> Mover::submit_piece(Driver& driver, const Active& active, const ArenaExtent& extent,
-                                 std::uint64_t bytes, OpId op) {
-  const Transfer& transfer = active.transfer;
-  const std::uint64_t within =
-      transfer.arena_offset_bytes + active.submitted_bytes - extent.begin_bytes;
-  const transport::LocalId local = transfer.local[extent.driver.value()];
-  std::byte* const memory = transfer.memory + active.submitted_bytes;
+Result<void> Mover::submit_piece(const Operation& operation) {
+  const ArenaExtent& extent = operation.extent;
+  const Driver& driver = drivers_[extent.driver.value()];
+  const transport::LocalId local = operation.local[extent.driver.value()];
+  const std::uint64_t offset_bytes = extent.region_offset_bytes + operation.within_bytes;
   TimePoint lease_end = TimePoint::max();
   // Once the lease may have ended, a target that serves by itself may have taken the memory away
   // under an operation and tell it as done nevertheless. (Where no target serves, losing the memory
@@ -270,22 +297,42 @@ Result<void> Mover::submit_piece(Driver& driver, const Active& active, const Are
     lease_end = leases_[extent.node.value()]->lease_end();
   }
   const TimePoint deadline = std::min(clock_.now() + driver.port.op_deadline, lease_end);
-  if (transfer.direction == Direction::kGet) {
-    return driver.port.transport->submit(transport::GetOp{op,
-                                                          {memory, bytes},
-                                                          local,
-                                                          extent.region,
-                                                          extent.region_offset_bytes + within,
-                                                          deadline,
-                                                          lease_end});
+  if (operation.direction == Direction::kGet) {
+    return driver.port.transport->submit(transport::GetOp{
+        operation.op, operation.memory, local, extent.region, offset_bytes, deadline, lease_end});
   }
-  return driver.port.transport->submit(transport::PutOp{op,
-                                                        {memory, bytes},
-                                                        local,
-                                                        extent.region,
-                                                        extent.region_offset_bytes + within,
-                                                        deadline,
-                                                        lease_end});
+  return driver.port.transport->submit(transport::PutOp{
+      operation.op, operation.memory, local, extent.region, offset_bytes, deadline, lease_end});
+}
+
+Result<void> Mover::submit_copy(const Active& active, const ArenaExtent& extent,
+                                std::uint64_t bytes, OpId op) {
+  const Transfer& transfer = active.transfer;
+  const std::uint64_t within =
+      transfer.arena_offset_bytes + active.submitted_bytes - extent.begin_bytes;
+  return devices_.submit({op, transfer.direction, transfer.streams,
+                          transfer.memory + active.submitted_bytes, bytes, &extent, within,
+                          transfer.after, transfer.done_when});
+}
+
+/// The network's half of pieces that bounce.
+void Mover::send_bounced() {
+  devices_.send([this](const DeviceCarrier::Send& send) {
+    const DevicePiece& piece = *send.piece;
+    auto ok = submit_piece(
+        {piece.op, piece.direction, send.memory, *send.local, *piece.extent, piece.within_bytes});
+    if (ok) drivers_[piece.extent->driver.value()].bounced += 1;
+    return ok;
+  });
+}
+
+void Mover::end_copies() {
+  std::array<DevicePieceDone, DeviceCarrier::kPiecesMax> done;
+  const std::size_t count = devices_.poll(done);
+  for (std::size_t i = 0; i < count; ++i) {
+    active_[slot_of(done[i].op)].order.join(done[i].order);
+    piece_done(device_, Completion{done[i].op, done[i].code, 0});
+  }
 }
 
 Result<void> Mover::submit_stage(const Active& active, const ArenaExtent& extent,
@@ -316,8 +363,16 @@ std::size_t Mover::poll(std::span<TransferDone> out) {
     if (driver.pieces() == 0) continue;
     const std::size_t count = driver.port.transport->poll(completions);
     HO_CHECK(count <= completions.size());
-    for (std::size_t i = 0; i < count; ++i) piece_done(driver, completions[i]);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (driver.bounced > 0 && devices_.arrived(completions[i])) {
+        driver.bounced -= 1;
+      } else {
+        piece_done(driver, completions[i]);
+      }
+    }
   }
+  send_bounced();
+  end_copies();
   std::size_t written = 0;
   for (; written < out.size() && done_count_ > 0; ++written) {
     out[written] = done_[done_first_];
@@ -330,11 +385,14 @@ std::size_t Mover::poll(std::span<TransferDone> out) {
 }
 
 bool Mover::drivers_idle() const {
-  return std::all_of(drivers_.begin(), drivers_.end(),
+  return device_.pieces() == 0 &&
+         std::all_of(drivers_.begin(), drivers_.end(),
                      [](const Driver& driver) { return driver.pieces() == 0; });
 }
 
-bool Mover::waits_for_stager_only() const { return stage_.pieces() > 0 && drivers_idle(); }
+bool Mover::waits_for_stager_only() const {
+  return stage_.pieces() > 0 && drivers_idle() && !devices_.moves();
+}
 
 std::optional<TimePoint> Mover::paced_until() const {
   return drivers_idle() ? next_due_ : std::nullopt;
@@ -368,7 +426,8 @@ void Mover::finish_if_done(std::uint32_t slot) {
   done_[(done_first_ + done_count_) % done_.size()] = {
       active.transfer.owner,  active.transfer.cookie, active.code,
       node_of(active.failed), active.failed,          active.transfer.flash.has_value(),
-      active.sent_ticks,      active.dropped};
+      active.sent_ticks,      active.dropped,         active.order,
+      active.transfer.streams};
   done_count_ += 1;
   free_[free_count_++] = slot;
 }

@@ -9,65 +9,19 @@
 #include <utility>
 #include <vector>
 
+#include "client/accel/device_streams.hpp"
 #include "client/transfer/arena_map.hpp"
+#include "client/transfer/device_carrier.hpp"
 #include "client/transfer/node_fault.hpp"
 #include "client/transfer/pace.hpp"
 #include "client/transfer/stager.hpp"
+#include "client/transfer/transfer.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/base/units.hpp"
 #include "common/transport/transport.hpp"
 
 namespace ho::client {
-
-/// One registered stretch of host memory: the handle each driver gave for it.
-using LocalHandles = std::array<transport::LocalId, kDriversMax>;
-
-enum class Direction : std::uint8_t { kGet, kPut };
-
-/// Order in which waiting transfers get the link: smaller first. Plain transfers of the job are
-/// waited for now; a schedule's transfers come after them, the one needed soonest first. Schedules
-/// are compared by Mover::progress(): a transfer needed in n positions is worth progress + n, so
-/// one that waits becomes the most urgent in time, however old its rivals' schedules are.
-struct Urgency {
-  static constexpr std::uint64_t kPlainSmall = 0;
-  static constexpr std::uint64_t kPlain = 1;
-  static constexpr std::uint64_t kScheduled = 2;  ///< plus progress() and the positions until then
-};
-
-/// Transfers up to this size are small: plain ones overtake larger ones, and all have places of
-/// their own, so that none waits until a large one's piece is done.
-inline constexpr std::uint64_t kSmallTransferBytes = 64 * kKiB;
-
-/// One move between host memory and an arena of the pool, or, with `flash`, between that arena and
-/// flash of the nodes that hold it.
-struct Transfer {
-  std::uint32_t owner = 0;   ///< whom the outcome is for
-  std::uint64_t cookie = 0;  ///< the owner's own name for it
-  Direction direction = Direction::kGet;
-  const ArenaMap* arena = nullptr;  ///< outlives the transfer
-  std::uint64_t arena_offset_bytes = 0;
-  std::byte* memory = nullptr;  ///< read only for kPut; inside `local`
-  std::uint64_t bytes = 0;      ///< >= 1
-  LocalHandles local;
-  /// Set: kGet comes from there into the arena, kPut goes there; `memory` and `local` are unused.
-  std::optional<FlashPlace> flash;
-  std::uint64_t urgency = Urgency::kPlain;
-  bool droppable = false;  ///< drop() may end it while nothing of it was sent
-};
-
-/// How one accepted transfer ended. Exactly one per accepted transfer.
-struct TransferDone {
-  std::uint32_t owner = 0;
-  std::uint64_t cookie = 0;
-  Errc code = Errc::kOk;
-  NodeIndex node;       ///< whose part failed; meaningless with kOk
-  OpId failed;          ///< the piece that failed first; likewise
-  bool staged = false;  ///< it was a move between arena and flash
-  /// pump()'s time when its first piece was sent, or began its time on a paced link; 0: none was.
-  std::uint64_t sent_ticks = 0;
-  bool dropped = false;  ///< nothing of it was moved, nor will be
-};
 
 /// How the mover treats one driver.
 struct DriverPort {
@@ -108,6 +62,9 @@ class Mover {
 
   /// Start-up only. Without one no transfer may name flash.
   void set_stager(const StagePort& port);
+
+  /// What moves bytes from and to accelerators: those are added and removed there.
+  [[nodiscard]] DeviceCarrier& devices() { return devices_; }
 
   /// Limits gets and puts to `bytes_per_s` (above 0) each way, all drivers together. Moves between
   /// flash and pool memory do not count: they stay within the node. Start-up only.
@@ -159,6 +116,7 @@ class Mover {
     Errc code = Errc::kOk;
     OpId failed;                   ///< set with code
     std::uint64_t sent_ticks = 0;  ///< of its first piece
+    DeviceOrder order;             ///< on an accelerator: of its pieces so far
   };
   struct HeapEntry {
     std::uint64_t urgency = 0;
@@ -184,12 +142,14 @@ class Mover {
     std::uint64_t in_extent_bytes = 0;  ///< left of the transfer there
   };
   struct Driver {
-    DriverPort port;  ///< the stager's has no transport
-    Queue small;      ///< the stager's is unused
+    DriverPort port;  ///< the stager's and the accelerators' have no transport
+    Queue small;      ///< theirs is unused
     Queue large;
-    [[nodiscard]] std::uint32_t pieces() const { return small.pieces + large.pieces; }
+    std::uint32_t bounced = 0;  ///< operations on their way from or to an accelerator
+    [[nodiscard]] std::uint32_t pieces() const { return small.pieces + large.pieces + bounced; }
     [[nodiscard]] Queue& queue_of(const Transfer& transfer) {
-      return transfer.bytes <= kSmallTransferBytes && !transfer.flash ? small : large;
+      const bool beside = transfer.flash || transfer.streams != nullptr;
+      return transfer.bytes <= kSmallTransferBytes && !beside ? small : large;
     }
   };
 
@@ -200,6 +160,10 @@ class Mover {
   std::size_t pump(Driver& driver, Queue& queue, std::uint64_t now_ticks);
   [[nodiscard]] Heap* next_heap(const Driver& driver, Queue& queue, std::uint64_t now_ticks);
   [[nodiscard]] bool may_go(const Driver& driver, Active& active, std::uint64_t now_ticks);
+  [[nodiscard]] static const ArenaExtent& next_extent(const Active& active) {
+    return active.transfer.arena->extent_at(active.transfer.arena_offset_bytes +
+                                            active.submitted_bytes);
+  }
   [[nodiscard]] Piece next_piece(const Driver& driver, const Active& active);
   /// nullptr: nothing holds the transfer to a rate.
   [[nodiscard]] Pace* pace_of(const Transfer& transfer) {
@@ -208,11 +172,24 @@ class Mover {
   }
   void rest_paces();
   [[nodiscard]] bool drivers_idle() const;
+  [[nodiscard]] Driver& carrier(const Transfer& transfer, const ArenaExtent& extent);
+  [[nodiscard]] Result<void> submit_copy(const Active& active, const ArenaExtent& extent,
+                                         std::uint64_t bytes, OpId op);
+  void send_bounced();
+  void end_copies();
   [[nodiscard]] Result<void> submit_stage(const Active& active, const ArenaExtent& extent,
                                           std::uint64_t bytes, OpId op);
   [[nodiscard]] bool submit_next(Driver& driver, Queue& queue, Heap& heap, std::uint64_t now_ticks);
-  [[nodiscard]] Result<void> submit_piece(Driver& driver, const Active& active,
-                                          const ArenaExtent& extent, std::uint64_t bytes, OpId op);
+  /// What one operation of a driver moves.
+  struct Operation {
+    OpId op;
+    Direction direction = Direction::kGet;
+    std::span<std::byte> memory;
+    const LocalHandles& local;
+    const ArenaExtent& extent;
+    std::uint64_t within_bytes = 0;  ///< in the extent
+  };
+  [[nodiscard]] Result<void> submit_piece(const Operation& operation);
   void piece_done(Driver& driver, const Completion& completion);
   void fail(Active& active, Errc code, OpId op);
   void finish_if_done(std::uint32_t slot);
@@ -222,6 +199,8 @@ class Mover {
   std::vector<Driver> drivers_;
   Stager* stager_ = nullptr;
   Driver stage_;
+  DeviceCarrier devices_;
+  Driver device_;
   std::array<std::optional<Pace>, 2> paces_;  ///< by direction; none: no limit
   std::optional<TimePoint> next_due_;         ///< of the pieces that the last pump() held back
   std::vector<Active> active_;

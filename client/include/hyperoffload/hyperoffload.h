@@ -288,6 +288,12 @@ HO_API ho_status ho_stage_out(ho_pool* pool, ho_flash* to, uint64_t flash_offset
 
 /* --- runtimes --- */
 
+/* Whose memory device bytes are. */
+typedef enum ho_device_kind {
+  HO_DEVICE_HOST = 0, /* the processor's: an accelerator's place is taken by plain memory */
+  HO_DEVICE_CUDA = 1  /* of an NVIDIA device, by the driver API of CUDA 11.7 or later */
+} ho_device_kind;
+
 /* Where a runtime's device bytes are: in an arena, at the offsets that plans give, or wherever the
  * job puts them. The second is for frameworks that allocate by themselves. Exactly one of both. */
 typedef struct ho_device_memory {
@@ -304,10 +310,53 @@ typedef struct ho_device_memory {
   void* (*take)(void* context, ho_storage storage, uint64_t bytes);
   void (*drop)(void* context, ho_storage storage, void* memory);
   void* context;
+  /* An accelerator, see below; the processor's memory where these are left zero. */
+  uint32_t kind;    /* ho_device_kind */
+  uint32_t ordinal; /* of the device, from 0, as the driver counts */
+  void* stream;     /* the job's stream: a CUstream or cudaStream_t; NULL: the legacy default
+                       stream. The job's until ho_close, but it must live so long */
+  const char* cuda_library; /* path or name of the driver's library; NULL or "": libcuda.so.1 */
 } ho_device_memory;
 
+/* Accelerators. With HO_DEVICE_CUDA the arena is device memory of the device `ordinal`, as
+ * cuMemAlloc and cudaMalloc give it, and all kernels of the job's steps run on `stream`. The calls
+ * of a step then do not wait for the device, but put the device's work in order:
+ *
+ *   ho_before   makes `stream` wait for the position's transfers; the job queues its kernel after
+ *               it returns. It waits itself only while these transfers are not queued yet: behind
+ *               256 copies of up to 16 MiB in their direction that have not ended.
+ *   ho_after    is called once the kernel is queued. Transfers that come after the op wait for it
+ * on the device. It waits itself only while 2048 such ops have not ended. ho_step_begin,
+ * ho_step_end   do not wait for `stream`. Before the first step of a run all that was queued on
+ * `stream` comes first.
+ *
+ * ho_write of an INPUT waits until the device has read the value of two steps before. ho_write of a
+ * persistent storage, ho_read, ho_sync, ho_get_storage, ho_leave, and ho_step_begin of another plan
+ * wait for transfers, and so for the kernels before them on `stream`. A kernel on another stream
+ * that uses operands has to be ordered with `stream` by the job's own events.
+ *
+ * Threads. The library makes the device's primary context, which the CUDA runtime shares, current
+ * for its own calls and leaves each thread of the job with the context that it had; the transfer
+ * thread keeps it. The job needs no other context.
+ *
+ * Copies use two streams of the library's own, one for each direction, and pool memory of this
+ * node, which is pinned (cuMemHostRegister) while it is granted; the driver may need some time for
+ * that in ho_load. What lies on other machines goes by way of 64 MiB of pinned host memory: a
+ * position whose bytes come from there has them queued, and ho_before may return, once they have
+ * arrived on this machine; one that overwrites bytes that go there, once they are there.
+ *
+ * Times. ho_counters and ho_span tell when the job's thread queued ops and copies, not when the
+ * device ran them; stall is what the job's thread waited.
+ *
+ * Errors. A failure of the device, as of a kernel that faulted, ends the runtime: HO_UNAVAILABLE,
+ * with the driver's words. */
+
 /* HO_OK                *out is the caller's until ho_close.
- * HO_INVALID_ARGUMENT  a null argument; neither arena nor callbacks, or both.
+ * HO_INVALID_ARGUMENT  a null argument; neither arena nor callbacks, or both; an arena that is not
+ *                      memory of the device.
+ * HO_UNSUPPORTED       there is no driver or no GPU, or the driver is too old, with what to do; an
+ *                      accelerator with callbacks.
+ * HO_NOT_FOUND         no device with this ordinal.
  * HO_ALREADY_EXISTS    the arena overlaps that of a runtime that is open.
  * HO_EXHAUSTED, HO_IO  a driver cannot register the arena. */
 HO_API ho_status ho_open(ho_pool* pool, const ho_device_memory* memory, ho_runtime** out);

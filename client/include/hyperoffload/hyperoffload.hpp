@@ -235,6 +235,24 @@ class Runtime {
     memory.arena_bytes = arena_bytes;
     open(pool, memory);
   }
+  /// Device memory of a CUDA device, whose kernels the job queues on `stream`.
+  struct CudaArena {
+    void* arena = nullptr;
+    std::size_t arena_bytes = 0;
+    std::uint32_t ordinal = 0;
+    void* stream = nullptr;    ///< a CUstream or cudaStream_t; null: the legacy default stream
+    std::string library = {};  ///< of the driver; empty: the usual one
+  };
+  Runtime(Pool& pool, const CudaArena& device) {
+    ho_device_memory memory{};
+    memory.arena = device.arena;
+    memory.arena_bytes = device.arena_bytes;
+    memory.kind = HO_DEVICE_CUDA;
+    memory.ordinal = device.ordinal;
+    memory.stream = device.stream;
+    memory.cuda_library = device.library.c_str();
+    open(pool, memory);
+  }
   /// With memory that the job places itself; see ho_device_memory.
   Runtime(Pool& pool, void* (*take)(void* context, ho_storage storage, std::uint64_t bytes),
           void (*drop)(void* context, ho_storage storage, void* memory), void* context) {

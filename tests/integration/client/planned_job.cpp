@@ -56,9 +56,35 @@ PlannedJob::PlannedJob(ho_pool* pool, const schedule::Schedule& schedule, std::u
   if (keep(ho_open(pool, &memory, &runtime_)) == HO_OK) (void)add(schedule);
 }
 
+PlannedJob::PlannedJob(ho_pool* pool, const schedule::Schedule& schedule, std::uint64_t seed,
+                       CudaDevice& accelerator)
+    : seed_(seed), device_(Device::kArena), accelerator_(&accelerator) {
+  arena_bytes_ = align_up(schedule.arena_bytes, 4096);
+  arena_ = accelerator.allocate(arena_bytes_);
+  ho_device_memory memory{};
+  memory.struct_bytes = sizeof(memory);
+  memory.arena = arena_;
+  memory.arena_bytes = arena_bytes_;
+  memory.kind = HO_DEVICE_CUDA;
+  memory.stream = accelerator.stream();
+  memory.cuda_library = accelerator.library().c_str();
+  if (keep(ho_open(pool, &memory, &runtime_)) == HO_OK) (void)add(schedule);
+}
+
 PlannedJob::~PlannedJob() {
   ho_close(runtime_);
-  std::free(arena_);
+  if (accelerator_ == nullptr) {
+    std::free(arena_);
+    return;
+  }
+  accelerator_->synchronize();
+  accelerator_->free(static_cast<std::byte*>(arena_));
+}
+
+/// What its kernels have found.
+void PlannedJob::look_at_accelerator() {
+  if (accelerator_ == nullptr) return;
+  if (const std::string found = accelerator_->check(); !found.empty()) fail(found);
 }
 
 std::size_t PlannedJob::add(const schedule::Schedule& schedule) {
@@ -141,6 +167,12 @@ ho_status PlannedJob::begin_step(std::size_t which) {
 }
 
 ho_status PlannedJob::run(std::uint64_t steps, std::size_t which) {
+  const auto status = queue(steps, which);
+  if (status == HO_OK) look_at_accelerator();
+  return status;
+}
+
+ho_status PlannedJob::queue(std::uint64_t steps, std::size_t which) {
   Loaded& loaded = plans_[which];
   for (std::uint64_t i = 0; i < steps; ++i, ++step_) {
     if (const auto status = begin_step(which); status != HO_OK) return status;
@@ -161,6 +193,7 @@ ho_status PlannedJob::run_and_leave(std::uint32_t positions, std::size_t which) 
   }
   step_ += 1;
   if (const auto status = keep(ho_leave(loaded.plan)); status != HO_OK) return status;
+  look_at_accelerator();
   if (device_ == Device::kHosted) {
     if (const auto status = free_departed(loaded); status != HO_OK) return status;
   }
@@ -242,9 +275,12 @@ void PlannedJob::run_op(Loaded& loaded, std::uint32_t position) {
     if (operand.access == Access::kWrite) continue;
     const auto here = at(storage);
     const auto& expected = value(loaded, storage);
-    if (here.data() == nullptr || !std::equal(here.begin(), here.end(), expected.begin())) {
-      fail(loaded.schedule.storages[storage].name + " at position " + std::to_string(position) +
-           " of step " + std::to_string(step_));
+    const std::string what = loaded.schedule.storages[storage].name + " at position " +
+                             std::to_string(position) + " of step " + std::to_string(step_);
+    if (accelerator_ != nullptr) {
+      accelerator_->expect(here.data(), expected, what);
+    } else if (here.data() == nullptr || !std::equal(here.begin(), here.end(), expected.begin())) {
+      fail(what);
     }
     seed ^= checksum64(expected) + storage;
   }
@@ -254,7 +290,11 @@ void PlannedJob::run_op(Loaded& loaded, std::uint32_t position) {
     auto& made = value(loaded, storage);
     fill(made, seed + storage);
     const auto here = at(storage);
-    if (here.data() != nullptr) std::copy(made.begin(), made.end(), here.begin());
+    if (accelerator_ != nullptr) {
+      accelerator_->write(here.data(), made);
+    } else if (here.data() != nullptr) {
+      std::copy(made.begin(), made.end(), here.begin());
+    }
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "common/base/prng.hpp"
 #include "common/schedule/schedule.hpp"
+#include "tests/support/cuda_device.hpp"
 #include "tests/support/host_memory.hpp"
 
 namespace ho::test {
@@ -24,6 +25,9 @@ class PlannedJob {
 
   PlannedJob(ho_pool* pool, const schedule::Schedule& schedule, std::uint64_t seed,
              Device device = Device::kArena);
+  /// Its arena is memory of an accelerator, which outlives it, and its kernels run there.
+  PlannedJob(ho_pool* pool, const schedule::Schedule& schedule, std::uint64_t seed,
+             CudaDevice& accelerator);
   ~PlannedJob();
   PlannedJob(const PlannedJob&) = delete;
   PlannedJob& operator=(const PlannedJob&) = delete;
@@ -34,6 +38,9 @@ class PlannedJob {
   /// Runs steps of a plan; supplies its inputs, and before the first all persistent values. @return
   /// the first status that is not HO_OK.
   [[nodiscard]] ho_status run(std::uint64_t steps, std::size_t which = 0);
+  /// The same without a look at what kernels on an accelerator have found, which waits for it.
+  [[nodiscard]] ho_status queue(std::uint64_t steps, std::size_t which = 0);
+  void look_at_accelerator();
   /// Supplies the next step's inputs and begins it: the rest of that step is the caller's.
   [[nodiscard]] ho_status begin_step(std::size_t which = 0);
   /// Runs a step up to a position and leaves it. What the model says of persistent values is told
@@ -76,6 +83,7 @@ class PlannedJob {
   std::uint64_t seed_;
   std::uint64_t step_ = 0;
   Device device_;
+  CudaDevice* accelerator_ = nullptr;
   void* arena_ = nullptr;
   std::size_t arena_bytes_ = 0;
   HostMemory host_;

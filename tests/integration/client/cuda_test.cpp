@@ -1,0 +1,256 @@
+// Jobs whose device memory is an accelerator's: on the stand-in for NVIDIA's driver, or with
+// HO_CUDA_LIBRARY=libcuda.so.1 on a real device.
+#include <hyperoffload/hyperoffload.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
+#include <future>
+#include <hyperoffload/hyperoffload.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/prng.hpp"
+#include "proto/convert.hpp"
+#include "tests/integration/client/planned_job.hpp"
+#include "tests/integration/client/two_nodes.hpp"
+#include "tests/sim/job/random_schedule.hpp"
+#include "tests/support/cuda_device.hpp"
+#include "tests/support/fake_cuda.hpp"
+#include "tests/support/schedule_builder.hpp"
+#include "tests/support/staged_schedule.hpp"
+#include "tools/analyzer/analyzer.hpp"
+
+namespace {
+
+using namespace ho;
+using namespace std::chrono_literals;
+using B = test::ScheduleBuilder;
+using test::connect_pool;
+using test::CudaDevice;
+using test::PlannedJob;
+using test::PoolHandle;
+using test::TwoNodes;
+
+/// An analyzer's plan for the step of a random schedule, with a budget below its peak: values rest
+/// on the device between steps.
+schedule::Schedule analyzed(const schedule::Schedule& source, Prng& random) {
+  const Graph graph = test::graph_of(source);
+  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+  for (std::uint64_t budget = peak / 2 + random.below(peak / 4 + 1) + 256;; budget += peak / 8) {
+    const auto outcome = analyzer::analyze(graph, source.hardware, {budget, 64});
+    REQUIRE(outcome.ok());
+    if (const auto* plan = std::get_if<schedule::Schedule>(&*outcome)) return *plan;
+  }
+}
+
+/// Does this and that with a job until it has done so often.
+void act(PlannedJob& job, std::size_t plans, Prng& random, int acts) {
+  for (int i = 0; i < acts; ++i) {
+    const std::uint64_t what = random.below(12);
+    INFO("act " << i << ": " << what << " " << job.error());
+    const std::size_t which = random.below(plans);
+    switch (what) {
+      case 0: REQUIRE(job.sync_and_compare() == HO_OK); break;
+      case 1: REQUIRE(job.compare_some(random) == HO_OK); break;
+      case 2: REQUIRE(job.write_some(random) == HO_OK); break;
+      case 3: {
+        const auto left =
+            static_cast<std::uint32_t>(random.below(ho_position_count(job.plan(which)) + 1));
+        REQUIRE(job.run_and_leave(left, which) == HO_OK);
+        break;
+      }
+      default: REQUIRE(job.run(1 + random.below(4), which) == HO_OK);
+    }
+    REQUIRE(job.wrong() == "");
+  }
+  REQUIRE(job.sync_and_compare() == HO_OK);
+  REQUIRE(job.wrong() == "");
+}
+
+constexpr std::uint64_t kBytes = 256 << 10;
+
+/// A weight that comes for each step, is updated by it and goes home again.
+schedule::Schedule passing() {
+  B b;
+  const auto w = b.storage("w", kBytes, B::kWeight, 0);
+  const auto x = b.storage("x", kBytes, B::kActivation);
+  b.op({B::update(w, 0), B::write(x, kBytes)});
+  b.op({B::read(x, kBytes)});
+  b.prefetch(w, 0, {.before = 0, .after_cache_ops = {B::previous(2)}});
+  b.store(w, 0, {.after = 0, .after_cache_ops = {B::same(0)}});
+  b.detach(w, 0, {.after_cache_ops = {B::same(1)}});
+  return b.finish();
+}
+
+ho_device_memory cuda_memory(const CudaDevice& device, void* arena) {
+  ho_device_memory memory{};
+  memory.struct_bytes = sizeof(memory);
+  memory.arena = arena;
+  memory.arena_bytes = kBytes;
+  memory.kind = HO_DEVICE_CUDA;
+  memory.stream = device.stream();
+  memory.cuda_library = device.library().c_str();
+  return memory;
+}
+
+}  // namespace
+
+TEST_CASE("cuda: a planned job has the bytes of the model, however long the device takes") {
+  TwoNodes nodes({.ddr_bytes = 64U << 20U, .lease_ms = 10'000});
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    INFO("seed " << seed);
+    Prng random(seed);
+    const auto device = CudaDevice::open(seed, seed % 3 == 0 ? 0 : 300);
+    if (device == nullptr) return;
+    const auto plan = test::random_schedule(random);
+    PlannedJob job(pool.get(), seed % 2 == 0 ? plan : analyzed(plan, random), seed, *device);
+    REQUIRE(job.error() == "");
+    act(job, 1, random, 12);
+  }
+}
+
+TEST_CASE("cuda: several plans share storages and an arena on the device") {
+  TwoNodes nodes({.ddr_bytes = 64U << 20U, .lease_ms = 10'000});
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    INFO("seed " << seed);
+    Prng random(seed);
+    const auto device = CudaDevice::open(seed);
+    if (device == nullptr) return;
+    const auto first = test::random_schedule(random);
+    const auto second = test::random_schedule_like(first, random);
+    std::vector<schedule::Schedule> plans = {analyzed(first, random), analyzed(second, random)};
+    if (plans[0].arena_bytes < plans[1].arena_bytes) std::swap(plans[0], plans[1]);
+    PlannedJob job(pool.get(), plans[0], seed, *device);
+    job.add(plans[1]);
+    REQUIRE(job.error() == "");
+    act(job, 2, random, 16);
+  }
+}
+
+TEST_CASE("cuda: homes on other machines are reached by way of pinned host memory") {
+  TwoNodes nodes({.ddr_bytes = 64U << 20U, .lease_ms = 10'000});
+  const PoolHandle pool = connect_pool(nodes.address(0), "tcp");
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    INFO("seed " << seed);
+    Prng random(seed);
+    const auto device = CudaDevice::open(seed);
+    if (device == nullptr) return;
+    const auto plan = test::random_schedule(random);
+    PlannedJob job(pool.get(), seed % 2 == 0 ? plan : analyzed(plan, random), seed, *device);
+    REQUIRE(job.error() == "");
+    act(job, 1, random, 8);
+  }
+}
+
+TEST_CASE("cuda: what lies on flash is staged once the device has come so far") {
+  TwoNodes nodes({.ddr_bytes = 64U << 20U, .flash_bytes = 64U << 20U});
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  const auto device = CudaDevice::open(1, 2000);
+  if (device == nullptr) return;
+  PlannedJob job(pool.get(), test::staged_schedule(6U << 20U), 5, *device);
+  REQUIRE(job.error() == "");
+  REQUIRE(job.run(8) == HO_OK);
+  CHECK(job.wrong() == "");
+  CHECK(job.counters().stage_in_bytes > 0);
+}
+
+TEST_CASE("cuda: the job's thread waits for nothing while the device stands still") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  const auto device = CudaDevice::open();
+  if (device == nullptr || device->real()) return;
+  PlannedJob job(pool.get(), passing(), 1, *device);
+  REQUIRE(job.run(1) == HO_OK);
+  fake_cuda_pause(1);
+  auto queued = std::async(std::launch::async, [&] {
+    device->make_current();
+    return job.queue(20);
+  });
+  const bool waits = queued.wait_for(20s) != std::future_status::ready;
+  fake_cuda_pause(0);
+  CHECK_FALSE(waits);
+  CHECK(queued.get() == HO_OK);
+  job.look_at_accelerator();
+  CHECK(job.wrong() == "");
+  REQUIRE(job.sync_and_compare() == HO_OK);
+  CHECK(job.wrong() == "");
+}
+
+TEST_CASE("cuda: a lost node's memory is unpinned while the job still holds its runtime") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  const auto device = CudaDevice::open();
+  if (device == nullptr || device->real()) return;
+  const std::size_t before = fake_cuda_registered();
+  PlannedJob job(pool.get(), passing(), 1, *device);
+  REQUIRE(job.run(2) == HO_OK);
+  CHECK(fake_cuda_registered() > before);
+  nodes.daemon(0).send(SIGKILL);
+  nodes.daemon(1).send(SIGKILL);
+  const auto limit = std::chrono::steady_clock::now() + 20s;
+  ho_status status = HO_OK;
+  while (status == HO_OK && std::chrono::steady_clock::now() < limit) status = job.queue(1);
+  CHECK(status == HO_UNAVAILABLE);
+  while (fake_cuda_registered() > before && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(1ms);
+  }
+  CHECK(fake_cuda_registered() == before);
+  CHECK(device->check() == "");
+}
+
+TEST_CASE("cuda: a device that fails ends the runtime with the driver's words") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  const auto device = CudaDevice::open();
+  if (device == nullptr || device->real()) return;
+  {
+    PlannedJob job(pool.get(), passing(), 1, *device);
+    REQUIRE(job.run(2) == HO_OK);
+    CHECK(ho_step_begin(job.plan()) == HO_OK);
+    fake_cuda_fail(700);
+    ho_status status = HO_OK;
+    for (std::uint32_t p = 0; p < 2 && status == HO_OK; ++p) {
+      status = ho_before(job.plan(), p);
+      if (status == HO_OK) status = ho_after(job.plan(), p);
+    }
+    CHECK(status == HO_UNAVAILABLE);
+    CHECK(std::string(ho_last_error()).find("CUDA_ERROR") != std::string::npos);
+    CHECK(ho_sync(job.runtime()) == HO_UNAVAILABLE);
+    fake_cuda_fail(0);
+  }
+}
+
+TEST_CASE("cuda: an arena that is not the device's, no driver and no device are refused") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  const auto device = CudaDevice::open();
+  if (device == nullptr) return;
+  std::byte* const arena = device->allocate(kBytes);
+  ho_runtime* runtime = nullptr;
+  ho_device_memory memory = cuda_memory(*device, arena);
+  memory.cuda_library = "/nowhere/libcuda.so.1";
+  CHECK(ho_open(pool.get(), &memory, &runtime) == HO_UNSUPPORTED);
+  CHECK(std::string(ho_last_error()).find("install NVIDIA's driver") != std::string::npos);
+  memory = cuda_memory(*device, arena);
+  memory.ordinal = 1000;
+  CHECK(ho_open(pool.get(), &memory, &runtime) == HO_NOT_FOUND);
+  std::vector<std::byte> host(kBytes);
+  memory = cuda_memory(*device, host.data());
+  CHECK(ho_open(pool.get(), &memory, &runtime) == HO_INVALID_ARGUMENT);
+  memory = cuda_memory(*device, arena);
+  memory.kind = 7;
+  CHECK(ho_open(pool.get(), &memory, &runtime) == HO_INVALID_ARGUMENT);
+  memory = cuda_memory(*device, nullptr);
+  memory.take = [](void*, ho_storage, std::uint64_t) -> void* { return nullptr; };
+  memory.drop = [](void*, ho_storage, void*) {};
+  CHECK(ho_open(pool.get(), &memory, &runtime) == HO_UNSUPPORTED);
+  memory = cuda_memory(*device, arena);
+  REQUIRE(ho_open(pool.get(), &memory, &runtime) == HO_OK);
+  ho_close(runtime);
+  device->free(arena);
+  CHECK(device->check() == "");
+}
