@@ -27,6 +27,7 @@ void add_ca(Program& program);
 void add_fsck(Program& program);
 void add_doctor(Program& program);
 void add_explain_error(Program& program);
+void add_completion(Program& program);
 
 /// Which pool a command asks, and how.
 struct PoolOptions {

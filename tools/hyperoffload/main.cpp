@@ -56,5 +56,6 @@ int main(int argc, char** argv) {
   ho::cli::add_bench_matrix(program, bench, pool);
 
   ho::cli::add_explain_error(program);
+  ho::cli::add_completion(program);
   return program.run(argc, argv);
 }

@@ -73,6 +73,7 @@ ROWS = {
     "hyperoffload layout": Row("--mesh 4x2:dp,tp --layout dp,tp;- --shape 15,5"),
     "hyperoffload reshard": Row("--mesh-from 4x2:dp,tp --from tp;- --to -;tp --shape 64,64 --element-bytes 4"),
     "hyperoffload explain-error": Row("busy", missing=""),
+    "hyperoffload completion": Row("bash"),
     "hyperoffloadd": Row("--config {config} --check-config"),
     "hyperoffload-gpt train": Row(TINY + " --steps 2 --pool {pool}", pool=True, missing="", outputs=("--emit-graph",),
                                   long=TINY + " --steps 1000000 --pool {pool}"),

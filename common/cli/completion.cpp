@@ -1,0 +1,119 @@
+#include "common/cli/completion.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace ho::cli {
+namespace {
+
+std::vector<const CLI::App*> commands_of(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); });
+}
+
+std::string option_names(const CLI::App& command) {
+  std::string names;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_group().empty()) continue;
+    for (const std::string& name : option->get_lnames()) names += "--" + name + " ";
+    for (const std::string& name : option->get_snames()) names += "-" + name + " ";
+  }
+  return names;
+}
+
+/// "  PATH) words ;;" for a command and those below it: `words_of` says which words.
+template <typename Words>
+void add_cases(std::string& out, const CLI::App& command, const std::string& path,
+               const Words& words_of) {
+  out += "    \"" + path + "\") echo \"" + words_of(command) + "\" ;;\n";
+  for (const CLI::App* below : commands_of(command)) {
+    add_cases(out, *below, path + " " + below->get_name(), words_of);
+  }
+}
+
+/// A name that shells take for a function.
+std::string function_name(const CLI::App& app) {
+  std::string name = "_" + app.get_name();
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+/// Functions that both shells understand: the words below a command, given as its whole path.
+std::string shared_functions(const CLI::App& app) {
+  const std::string name = function_name(app);
+  std::string out = name + "_commands() {\n  case \"$1\" in\n";
+  add_cases(out, app, app.get_name(), [](const CLI::App& command) {
+    std::string names;
+    for (const CLI::App* below : commands_of(command)) names += below->get_name() + " ";
+    return names;
+  });
+  out += "  esac\n}\n\n" + name + "_options() {\n  case \"$1\" in\n";
+  add_cases(out, app, app.get_name(), option_names);
+  return out + "  esac\n}\n\n";
+}
+
+std::string replaced(std::string text, std::string_view what, const std::string& by) {
+  for (std::size_t at = text.find(what); at != std::string::npos;
+       at = text.find(what, at + by.size())) {
+    text.replace(at, what.size(), by);
+  }
+  return text;
+}
+
+/// `text` with each "FUNCTION" replaced by the functions' name, and "PROGRAM" by the program's.
+std::string filled(std::string text, const CLI::App& app) {
+  return replaced(replaced(std::move(text), "FUNCTION", function_name(app)), "PROGRAM",
+                  app.get_name());
+}
+
+}  // namespace
+
+std::string bash_completion(const CLI::App& app) {
+  return filled("# Completion of PROGRAM for bash.\n\n", app) + shared_functions(app) +
+         filled(R"sh(FUNCTION() {
+  local path=PROGRAM word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} each
+  COMPREPLY=()
+  for each in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    [[ " $(FUNCTION_commands "$path") " != *" $each "* ]] || path+=" $each"
+  done
+  if [[ $before == -o || $before == --output ]]; then
+    COMPREPLY=($(compgen -W "table wide json" -- "$word"))
+  elif [[ $word == -* ]]; then
+    COMPREPLY=($(compgen -W "$(FUNCTION_options "$path")" -- "$word"))
+  elif [[ $before != -* ]]; then
+    COMPREPLY=($(compgen -W "$(FUNCTION_commands "$path")" -- "$word"))
+  fi
+}
+complete -o bashdefault -o default -F FUNCTION PROGRAM
+)sh",
+                app);
+}
+
+std::string zsh_completion(const CLI::App& app) {
+  return filled("#compdef PROGRAM\n# Completion of PROGRAM for zsh.\n\n", app) +
+         shared_functions(app) +
+         filled(R"sh(FUNCTION() {
+  local path_=PROGRAM word=${words[CURRENT]} before=${words[CURRENT-1]} each
+  local -a below
+  for each in ${words[2,CURRENT-1]}; do
+    [[ " $(FUNCTION_commands "$path_") " != *" $each "* ]] || path_+=" $each"
+  done
+  below=(${=$(FUNCTION_commands "$path_")})
+  if [[ $before == -o || $before == --output ]]; then
+    compadd -- table wide json
+  elif [[ $word == -* ]]; then
+    compadd -- ${=$(FUNCTION_options "$path_")}
+  elif [[ $before != -* && ${#below} -gt 0 ]]; then
+    compadd -- $below
+  else
+    _files
+  fi
+}
+FUNCTION "$FUNCTION"
+)sh",
+                app);
+}
+
+}  // namespace ho::cli
