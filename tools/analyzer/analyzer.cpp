@@ -185,12 +185,17 @@ Result<schedule::Schedule> shortest(const Graph& graph, const Hardware& hardware
                                     const Options& options, const std::vector<PlanTier>& tiers,
                                     std::uint64_t bound_ns, std::vector<Arrangement> found) {
   std::optional<schedule::Schedule> best;
-  std::uint64_t program_order_step_ns = 0;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    if (found[i].plan.infeasible) continue;
-    auto next = compile(graph, hardware, options, tiers, bound_ns, std::move(found[i]));
+  const OpList in_order = program_order(graph);
+  std::uint64_t program_order_step_ns = 0;  // none
+  for (Arrangement& each : found) {
+    if (each.plan.infeasible) continue;
+    const bool is_program_order = each.list == in_order;
+    auto next = compile(graph, hardware, options, tiers, bound_ns, std::move(each));
     if (!next) return next;
-    if (i == 0) program_order_step_ns = next->prediction.step_ns;
+    const std::uint64_t step_ns = next->prediction.step_ns;
+    if (is_program_order && (program_order_step_ns == 0 || step_ns < program_order_step_ns)) {
+      program_order_step_ns = step_ns;
+    }
     if (best && best->prediction.step_ns <= next->prediction.step_ns) continue;
     best = std::move(next).value();
   }

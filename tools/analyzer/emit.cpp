@@ -103,11 +103,11 @@ void Emitter::add_residences(std::uint32_t storage) {
   }
 }
 
-void Emitter::pack_device(std::uint64_t enough_bytes) {
+void Emitter::pack_device(const EmitOptions& options) {
   std::vector<Block> blocks;
   blocks.reserve(residences_.size());
   for (const Residence& r : residences_) blocks.push_back({r.begin, r.end, life_.bytes[r.storage]});
-  Packing packing = pack(blocks, n_, enough_bytes);
+  Packing packing = pack(blocks, n_, options.enough_bytes, options.patience);
   offset_ = std::move(packing.offsets);
   out_.arena_bytes = packing.height_bytes;
   out_.live_bound_bytes = packing.load_bytes;
@@ -290,7 +290,7 @@ Draft Emitter::run(const EmitOptions& options) {
   if (options.packed != nullptr) {
     take_device(*options.packed);
   } else {
-    pack_device(options.enough_bytes);
+    pack_device(options);
   }
   if (options.must_fit && out_.arena_bytes > options.enough_bytes) return std::move(out_);
   pack_homes();

@@ -28,6 +28,7 @@ struct Draft {
 /// What emit() may leave out.
 struct EmitOptions {
   std::uint64_t enough_bytes = UINT64_MAX;  ///< packing of the device stops improving there
+  std::uint64_t patience = 1;               ///< so many times the usual work for that packing
   bool must_fit = false;                    ///< above it the answer has its packing only
   const Draft* packed = nullptr;  ///< an earlier one of the same choice: the device stays as there
 };

@@ -114,7 +114,7 @@ class Emitter {
   void add_residences(std::uint32_t storage);
   void close_run(std::uint32_t storage, std::size_t first, std::size_t count, std::uint32_t arrives,
                  std::uint32_t leaves);
-  void pack_device(std::uint64_t enough_bytes);
+  void pack_device(const EmitOptions& options);
   void take_device(const Draft& packed);
   void pack_homes();
   void pack_tier(std::size_t tier);

@@ -82,6 +82,15 @@ std::vector<PlanTier> without_limits(std::vector<PlanTier> tiers) {
   return tiers;
 }
 
+std::vector<PlanTier> with_links(std::vector<PlanTier> tiers, Spread spread) {
+  for (PlanTier& tier : tiers) {
+    if (spread == Spread::kNot) break;
+    tier.read = tier.shared_read;
+    tier.write = tier.shared_write;
+  }
+  return tiers;
+}
+
 std::vector<std::uint64_t> static_home_bytes(const HomesInput& in,
                                              const std::vector<std::uint8_t>& tier_of) {
   std::vector<std::uint64_t> bytes(in.tiers.size(), 0);

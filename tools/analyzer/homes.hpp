@@ -40,6 +40,10 @@ enum class BelowHomes : std::uint8_t { kNothing, kFlash };
 /// gaps that are moved are all at least twice as long as the two transfers over its link.
 enum class Spread : std::uint8_t { kNot, kPatiently, kAnyway };
 
+/// The tiers with the links that transfers find. Where homes are spread, every link is what the
+/// port leaves of it while all of them are busy.
+[[nodiscard]] std::vector<PlanTier> with_links(std::vector<PlanTier> tiers, Spread spread);
+
 /// Divides what a plan moves among the links of both tiers: in the order in which it is needed,
 /// each storage that is near in `near_first` goes where the links would be done with it sooner.
 /// @return `near_first` where a port leaves nothing to gain.

@@ -34,7 +34,8 @@ constexpr std::size_t kTooManyBlocks = 20'000;
 
 }  // namespace
 
-Packing pack(const std::vector<Block>& blocks, std::int64_t positions, std::uint64_t enough_bytes) {
+Packing pack(const std::vector<Block>& blocks, std::int64_t positions, std::uint64_t enough_bytes,
+             std::uint64_t patience) {
   std::vector<packing::Lifetime> lifetimes;
   lifetimes.reserve(blocks.size());
   for (const Block& block : blocks) {
@@ -42,7 +43,7 @@ Packing pack(const std::vector<Block>& blocks, std::int64_t positions, std::uint
     const std::int64_t end = std::min(block.end + 1, block.begin + positions);
     lifetimes.push_back({block.begin, end, static_cast<std::int64_t>(block.bytes)});
   }
-  packing::Budget budget(work_for(blocks.size()));
+  packing::Budget budget(work_for(blocks.size()) * patience);
   const auto enough = static_cast<std::int64_t>(std::min<std::uint64_t>(enough_bytes, INT64_MAX));
   packing::Goal goal{enough};
   if (blocks.size() <= kTooManyBlocks) goal.times_load = kTimesLoad;

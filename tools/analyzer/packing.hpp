@@ -22,7 +22,8 @@ struct Packing {
 /// Gives every block an offset such that blocks alive at the same position share no byte: the
 /// search of packing/solve.hpp under a limit of work that grows with the number of blocks. Stops at
 /// the first result within `enough_bytes` that is near the load. Deterministic.
+/// @param patience  so many times the usual work.
 [[nodiscard]] Packing pack(const std::vector<Block>& blocks, std::int64_t positions,
-                           std::uint64_t enough_bytes);
+                           std::uint64_t enough_bytes, std::uint64_t patience = 1);
 
 }  // namespace ho::analyzer

@@ -154,18 +154,12 @@ class Planner {
   std::vector<Sketch> waiting_;  ///< of homes that are not spread: packed if these stay best
 };
 
-/// Where storages have their homes from now on. Where they are spread, every link is what the port
-/// leaves of it while all of them are busy.
+/// Where storages have their homes from now on.
 void Planner::use_homes(std::vector<std::uint8_t> tier_of, Spread spread) {
   tier_of_ = std::move(tier_of);
   spread_ = spread;
   static_home_ = static_home_bytes(homes_input(), tier_of_);
-  tiers_ = alone_;
-  for (PlanTier& tier : tiers_) {
-    if (spread == Spread::kNot) break;
-    tier.read = tier.shared_read;
-    tier.write = tier.shared_write;
-  }
+  tiers_ = with_links(alone_, spread);
   unlimited_ = without_limits(tiers_);
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "tools/analyzer/play_plan.hpp"
 #include "tools/analyzer/recompute.hpp"
 #include "tools/analyzer/sketch.hpp"
 
@@ -44,6 +45,22 @@ class Search {
         bound_ns_(bound_ns) {}
 
   std::vector<Arrangement> run() {
+    std::vector<Arrangement> found = orders();
+    const std::size_t count = found.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      if (found[i].plan.infeasible || close(found[i])) continue;
+      auto plan =
+          plan_by_play(found[i].graph, found[i].life, tiers_, flash_, budget_bytes_, found[i].plan);
+      if (!plan || plan->step_ns >= found[i].plan.step_ns) continue;
+      Arrangement played = found[i];
+      played.plan = *std::move(plan);
+      found.push_back(std::move(played));
+    }
+    return found;
+  }
+
+ private:
+  std::vector<Arrangement> orders() {
     std::vector<Arrangement> found{make(program_order(graph_))};
     Arrangement& original = found[0];
     original.plan = plan_of(original, {});
@@ -71,8 +88,6 @@ class Search {
     found.push_back(std::move(best));
     return found;
   }
-
- private:
   [[nodiscard]] bool close(const Arrangement& a) const {
     return !a.plan.infeasible &&
            static_cast<double>(a.plan.step_ns) <= static_cast<double>(bound_ns_) * kCloseEnough;

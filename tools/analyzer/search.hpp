@@ -18,8 +18,9 @@ struct Arrangement {
 };
 
 /// Plans the step in program order; where that stalls or finds nothing, also in other orders and
-/// with ops run again. @return the one of program order and, behind it, the shortest of the others
-/// if that is shorter by the planner's own estimate of the step.
+/// with ops run again. @return the one of program order; behind it the shortest of the others, if
+/// that is shorter by the planner's own estimate; behind both the same orders planned by
+/// play, if that is shorter still.
 /// Of graphs above kRearrangedOpsMax, up to ten times as large, only updates are moved, where
 /// program order has a plan and a sketch says that it shortens the step: planning time stays
 /// near-linear.
