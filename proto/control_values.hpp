@@ -119,8 +119,8 @@ struct NodeStatus {
   std::vector<FlashPathStatus> flash;
   std::string flash_off;  ///< why configured flash is unavailable
   std::vector<Refusal> refusals;
-  std::vector<NumaStatus> numa;  ///< empty: not divided over NUMA nodes
-  bool insecure = false;         ///< its configuration allows networks without TLS
+  std::vector<NumaStatus> numa;          ///< empty: not divided over NUMA nodes
+  bool insecure = false;                 ///< its configuration allows networks without TLS
   std::vector<std::string> unprotected;  ///< "control", "tcp", "ucx", "ofi": listen without TLS
   std::string certificate_ends;          ///< "2027-01-31 12:00:00 UTC"; empty: no TLS
 };

@@ -20,9 +20,9 @@ std::optional<Check> check_certificates(const DaemonConfig& config) {
   const auto context = tls::Context::load(*config.tls);
   if (!context) {
     const bool forbidden = context.error().code() == Errc::kPermissionDenied;
-    return Check{"tls", State::kFailed, context.error().context(),
-                 forbidden ? "Only the daemon's user must read the key; run this as that user"
-                           : kIssue};
+    return Check{
+        "tls", State::kFailed, context.error().context(),
+        forbidden ? "Only the daemon's user must read the key; run this as that user" : kIssue};
   }
   const tls::CertificateFacts& facts = (*context)->facts();
   if (facts.role != tls::Role::kDaemon) {
