@@ -42,7 +42,9 @@ Result<void> HomeHeap::grow(std::uint64_t bytes) {
 
 Result<void> HomeHeap::reserve(std::uint64_t bytes) {
   bytes = align_up(bytes, kAlign);
-  return bytes == 0 || has_room(bytes) ? Result<void>() : grow(bytes);
+  if (bytes == 0 || has_room(bytes)) return {};
+  // The first plan's homes are as large as they are, and so lie on all nodes.
+  return chunks_.empty() ? add_chunk(bytes) : grow(bytes);
 }
 
 Result<HomeRange> HomeHeap::allocate(std::uint64_t bytes) {

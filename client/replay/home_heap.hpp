@@ -28,7 +28,8 @@ class HomeHeap {
  public:
   /// Ranges begin at multiples of this.
   static constexpr std::uint64_t kAlign = 64;
-  /// What it asks the pool for at least, where that has it: each chunk takes whole segments.
+  /// What it asks the pool for at least, where that has it: each chunk takes whole segments. The
+  /// first reserve() asks for what is needed, which the pool spreads evenly over its nodes.
   static constexpr std::uint64_t kChunkBytesMin = std::uint64_t{1} << 20U;
 
   /// @param user  the job's memory that it is for: pool memory is taken near it; may be empty.

@@ -42,8 +42,10 @@ Result<Functions> open_driver(const std::string& library) {
   const char* const name = library.empty() ? kDriver : library.c_str();
   void* const handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
+    // glibc keeps the text for each thread. NOLINTNEXTLINE(concurrency-mt-unsafe)
+    const std::string why = ::dlerror();
     return Error(Errc::kUnsupported,
-                 "no CUDA driver: " + std::string(::dlerror()) +
+                 "no CUDA driver: " + why +
                      "; install NVIDIA's driver, and in a container start it with the GPUs "
                      "(--gpus all), or use host memory");
   }

@@ -99,7 +99,8 @@ class LongForm(support.WithDaemon):
         self.assert_same(plain, ours)
         # The first step makes the optimizer's states, and runs on demand.
         self.assertEqual(run.stats()["planned_steps"], 5, run.summary())
-        self.assertLessEqual(run.stats()["peak_allocated_bytes"], 1.02 * plan.budget_bytes)
+        # What the first step leaves behind may still be there when the plan begins.
+        self.assertLessEqual(run.stats()["peak_allocated_bytes"], 1.05 * plan.budget_bytes)
 
     def test_graph_and_schedule_are_those_of_the_commands(self):
         script = Script()
