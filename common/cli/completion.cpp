@@ -23,11 +23,27 @@ std::string option_names(const CLI::App& command) {
   return names;
 }
 
+/// `words` (each followed by a space) on lines that a quoted string of a shell joins again.
+std::string folded(const std::string& words) {
+  constexpr std::size_t kFull = 60;
+  std::string out;
+  std::size_t length = kFull;
+  for (const char one : words) {
+    if (length >= kFull && (out.empty() || out.back() == ' ')) {
+      out += "\\\n";
+      length = 0;
+    }
+    out += one;
+    length += 1;
+  }
+  return out;
+}
+
 /// "  PATH) words ;;" for a command and those below it: `words_of` says which words.
 template <typename Words>
 void add_cases(std::string& out, const CLI::App& command, const std::string& path,
                const Words& words_of) {
-  out += "    \"" + path + "\") echo \"" + words_of(command) + "\" ;;\n";
+  out += "    \"" + path + "\") echo \"" + folded(words_of(command)) + "\" ;;\n";
   for (const CLI::App* below : commands_of(command)) {
     add_cases(out, *below, path + " " + below->get_name(), words_of);
   }
@@ -73,7 +89,8 @@ std::string filled(std::string text, const CLI::App& app) {
 std::string bash_completion(const CLI::App& app) {
   return filled("# Completion of PROGRAM for bash.\n\n", app) + shared_functions(app) +
          filled(R"sh(FUNCTION() {
-  local path=PROGRAM word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} each
+  local path=PROGRAM each
+  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}
   COMPREPLY=()
   for each in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     [[ " $(FUNCTION_commands "$path") " != *" $each "* ]] || path+=" $each"
@@ -95,7 +112,8 @@ std::string zsh_completion(const CLI::App& app) {
   return filled("#compdef PROGRAM\n# Completion of PROGRAM for zsh.\n\n", app) +
          shared_functions(app) +
          filled(R"sh(FUNCTION() {
-  local path_=PROGRAM word=${words[CURRENT]} before=${words[CURRENT-1]} each
+  local path_=PROGRAM each
+  local word=${words[CURRENT]} before=${words[CURRENT-1]}
   local -a below
   for each in ${words[2,CURRENT-1]}; do
     [[ " $(FUNCTION_commands "$path_") " != *" $each "* ]] || path_+=" $each"
