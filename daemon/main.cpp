@@ -3,7 +3,10 @@
 
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "common/base/clock.hpp"
 #include "common/base/json.hpp"
@@ -12,10 +15,14 @@
 #include "common/base/standard_streams.hpp"
 #include "common/cli/help.hpp"
 #include "common/cli/program.hpp"
+#include "daemon/control/access.hpp"
+#include "daemon/membership/node_number.hpp"
+#include "daemon/memory_start.hpp"
 #include "daemon/node.hpp"
 #include "daemon/protection.hpp"
+#include "daemon/start_check.hpp"
 #include "daemon/targets.hpp"
-#include "proto/config.hpp"
+#include "proto/config/config.hpp"
 
 namespace {
 
@@ -36,43 +43,95 @@ void allow_descriptors() {
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// The file's content, where this machine can do what it says. Errors name file and line.
-ho::Result<ho::DaemonConfig> checked_config(const std::string& file) {
-  auto config = ho::read_daemon_config(file);
-  if (!config) return config.error();
-  const auto pages = ho::daemon::check_memory(*config);
-  if (!pages) return config->at_field("ddr_bytes", pages.error());
-  if (const auto shares = ho::daemon::check_numa(*config, *pages); !shares) {
-    return config->at_field("numa", shares.error());
+/// Whether this machine can do what the configuration says. Errors name file and line.
+ho::Result<void> check_machine(const ho::DaemonConfig& config, const std::string& file,
+                               const ho::daemon::HeldPages& held) {
+  const auto pages = ho::daemon::check_memory(config, held);
+  if (!pages) return config.at_field("ddr_bytes", pages.error());
+  if (const auto shares = ho::daemon::check_numa(config, *pages, held); !shares) {
+    return config.at_field("numa", shares.error());
   }
-  if (const auto tls = ho::daemon::load_tls(*config); !tls) {
-    return config->at_field("tls", tls.error());
+  if (const auto tls = ho::daemon::load_tls(config); !tls) {
+    return config.at_field("tls", tls.error());
   }
-  if (const auto mistake = ho::daemon::find_rail_mistake(*config)) {
+  if (const auto mistake = ho::daemon::find_rail_mistake(config)) {
     return mistake->error.at(file + ":" + std::to_string(mistake->line));
   }
-  return config;
+  return {};
+}
+
+/// Finds systemd's descriptor store, and takes what the last process left there.
+ho::daemon::Node::Succession succeed(const ho::DaemonConfig& config) {
+  ho::daemon::Node::Succession out;
+  // systemd sets FDSTORE from version 254 on; the unit sets it for older ones.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
+  const char* const max = std::getenv("FDSTORE");
+  std::size_t descriptors_max = max == nullptr ? 0 : std::strtoull(max, nullptr, 10);
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): the same
+  if (std::getenv("NOTIFY_SOCKET") == nullptr) {
+    out.off = "it was not started by systemd (NOTIFY_SOCKET is not set)";
+  } else if (descriptors_max == 0) {
+    out.off = "its unit has no FileDescriptorStoreMax (FDSTORE is not set)";
+  }
+  if (!out.off.empty()) descriptors_max = 0;
+  out.store = std::make_unique<ho::daemon::FdStore>(descriptors_max);
+  auto stored = ho::daemon::take_stored_fds();
+  out.inherited = ho::daemon::inherit(std::move(stored), *out.store,
+                                      {config.node, config.segment_bytes, config.unix_socket});
+  return out;
+}
+
+/// What the node needs of etcd before it starts: a name of its machine, and its number.
+ho::Result<void> settle_number(ho::DaemonConfig& config) {
+  if (!config.etcd) return {};
+  if (const auto machine = ho::daemon::machine_name(*config.etcd); !machine) {
+    return config.at_field("etcd", machine.error());
+  }
+  if (config.node_given) return {};
+  const auto node = ho::daemon::find_node_number(*config.etcd);
+  if (!node) return config.at_field("etcd", node.error());
+  config.node = *node;
+  return {};
 }
 
 int run(ho::cli::Console& console, const std::string& file, Mode mode) {
-  const auto config = checked_config(file);
+  auto config = ho::read_daemon_config(file);
   if (!config) return console.refuse(config.error());
   if (mode == Mode::kCheckConfig) {
+    if (const auto ok = check_machine(*config, file, {}); !ok) return console.refuse(ok.error());
+    // A daemon that starts goes on without them: it may be one that takes over, and a directory
+    // service that is down must not cost the jobs their memory.
+    if (const auto users = ho::daemon::Access::create(*config, nullptr); !users) {
+      return console.refuse(users.error());
+    }
+    std::string skipped;
+    const auto ok = ho::daemon::check_start(*config, skipped);
+    if (!ok) return console.refuse(ok.error());
     ho::JsonWriter json;
-    json.begin_object().field("config", file).field("ok", true).end();
-    console.print(console.json() ? json.text() : file + ": ok");
+    json.begin_object().field("config", file).field("ok", true);
+    if (!skipped.empty()) json.field("not_checked", skipped);
+    json.end();
+    const std::string words = file + ": ok" + (skipped.empty() ? "" : "\nnot checked: " + skipped);
+    console.print(console.json() ? json.text() : words);
     return ho::cli::kExitDone;
   }
   ho::set_log_level(config->log_level);
   // A peer that goes away is an error of its connection, not a signal to the process.
   std::signal(SIGPIPE, SIG_IGN);
   allow_descriptors();
+  if (const auto settled = settle_number(*config); !settled) {
+    return console.complain(settled.error(), ho::cli::kExitNo);
+  }
+  auto succession = succeed(*config);
+  const auto held = ho::daemon::held_pages(succession.inherited);
+  if (const auto ok = check_machine(*config, file, held); !ok) return console.refuse(ok.error());
   const ho::SteadyClock clock;
-  auto node =
-      ho::daemon::Node::create(*config, clock, [&file] { return ho::read_daemon_config(file); });
+  auto node = ho::daemon::Node::create(
+      *config, clock, [&file] { return ho::read_daemon_config(file); }, std::move(succession));
   if (!node) return console.complain(node.error(), ho::cli::kExitNo);
-  (*node)->run();
-  return ho::cli::kExitDone;
+  const auto end = (*node)->run();
+  node->reset();
+  return end == ho::daemon::Node::End::kUpgrade ? ho::cli::kExitRestart : ho::cli::kExitDone;
 }
 
 }  // namespace
@@ -96,9 +155,11 @@ int main(int argc, char** argv) {
       program.root(),
       {"SIGTERM and SIGINT end the daemon in order: it drains first. The second one "
        "hastens the end. SIGHUP applies changes of log_level, drain_ms, flash_unused_s_max, "
-       "nodes and tls, and reads the certificates again; other fields need a restart.",
+       "nodes, access, quotas and tls, and reads the certificates again; other fields need a "
+       "restart.",
        {"hyperoffloadd --config node.textproto --check-config"},
        {{ho::cli::kExitDone, "ended by a signal, or the configuration is fine"},
-        {ho::cli::kExitNo, "could not start, or failed"}}});
+        {ho::cli::kExitNo, "could not start, or failed"},
+        {ho::cli::kExitRestart, "ended for an upgrade: the next process takes over"}}});
   return program.run(argc, argv);
 }

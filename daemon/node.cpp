@@ -1,13 +1,14 @@
 #include "daemon/node.hpp"
 
 #include <pthread.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 
 #include <algorithm>
 #include <array>
+#include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
+#include <asio/post.hpp>
 #include <asio/signal_set.hpp>
 #include <asio/steady_timer.hpp>
 #include <csignal>
@@ -18,23 +19,29 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/base/numa.hpp"
+#include "common/base/random.hpp"
 #include "common/base/tally.hpp"
 #include "common/base/units.hpp"
 #include "common/tls/context.hpp"
+#include "daemon/blocks/block_store.hpp"
 #include "daemon/control/listener.hpp"
 #include "daemon/control/server.hpp"
 #include "daemon/control/service.hpp"
 #include "daemon/data/loop.hpp"
+#include "daemon/flash_start.hpp"
 #include "daemon/grant/grants.hpp"
 #include "daemon/grant/staging.hpp"
+#include "daemon/joining.hpp"
+#include "daemon/memory_start.hpp"
 #include "daemon/pool/pool.hpp"
 #include "daemon/protection.hpp"
+#include "daemon/takeover.hpp"
 #include "daemon/targets.hpp"
 #include "daemon/tier/ddr/machine_memory.hpp"
 #include "daemon/tier/ddr/segment_memory.hpp"
-#include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/store/flash_loop.hpp"
+#include "daemon/web/node_web.hpp"
+#include "proto/control/control_address.hpp"
 
 namespace ho::daemon {
 
@@ -43,10 +50,14 @@ namespace {
 // After the drain time: for memory still being taken back. Then the process's end does it.
 constexpr auto kForcedEndMax = std::chrono::seconds(5);
 
+/// For the answer to an upgrade to be sent.
+constexpr auto kLastWordsTime = std::chrono::milliseconds(20);
+constexpr auto kSettleTimeMax = std::chrono::seconds(2);
+
 constexpr std::array kSignals{SIGTERM, SIGINT, SIGHUP};
 /// The fields that SIGHUP applies.
-constexpr std::array<std::string_view, 5> kReloaded{"drain_ms", "flash_unused_s_max", "log_level",
-                                                    "nodes", "tls"};
+constexpr std::array<std::string_view, 7> kReloaded{
+    "access", "drain_ms", "flash_unused_s_max", "log_level", "nodes", "quotas", "tls"};
 
 Result<std::string> read_boot_id() {
   std::ifstream in("/proc/sys/kernel/random/boot_id");
@@ -55,36 +66,12 @@ Result<std::string> read_boot_id() {
   return id;
 }
 
-std::uint64_t random_number() {
-  std::uint64_t value = 0;
-  HO_CHECK(::getrandom(&value, sizeof(value), 0) == sizeof(value));
-  return value;
-}
-
 /// Sessions that half of this process's descriptors are enough for: each takes two a rail of `tcp`,
 /// unless its job asks for more connections.
 std::size_t sessions_for_descriptors(std::size_t rails) {
   rlimit limit{};
   if (rails == 0 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return SIZE_MAX;
   return std::max<std::size_t>(limit.rlim_cur / 2 / (2 * rails), 16);
-}
-
-/// The NUMA shares that memory can be divided by. A system that forbids placing memory, as
-/// containers often do, leaves the pool undivided; the log says so once.
-Result<std::vector<NumaShare>> usable_shares(const DaemonConfig& config, const PagePlan& pages) {
-  auto shares = check_numa(config, pages);
-  if (!shares || shares->empty()) return shares;
-  if (const auto usable = check_numa_node(shares->front().node); !usable) {
-    log(LogLevel::kWarning, "memory is not placed by NUMA node",
-        {{"why", usable.error().context()}});
-    return std::vector<NumaShare>();
-  }
-  for (const NumaShare& share : *shares) {
-    log(LogLevel::kInfo, "NUMA node",
-        {{"node", std::to_string(share.node.value())},
-         {"ddr", format_bytes(share.capacity_bytes)}});
-  }
-  return shares;
 }
 
 Pool::Options pool_options(const DaemonConfig& config, std::vector<NumaShare> shares) {
@@ -100,45 +87,17 @@ Pool::Options pool_options(const DaemonConfig& config, std::vector<NumaShare> sh
   return options;
 }
 
-/// Opens the flash paths. A kernel without io_uring leaves the node without flash, and says so;
-/// paths that cannot be used are a mistake that somebody has to look at.
-Result<std::unique_ptr<flash::FlashLoop>> start_flash(const DaemonConfig& config,
-                                                      std::string& off) {
-  if (config.flash.empty()) return std::unique_ptr<flash::FlashLoop>();
-  if (auto usable = flash::check_uring(); !usable) {
-    off = usable.error().context();
-    log(LogLevel::kWarning, "running without flash", {{"why", off}});
-    return std::unique_ptr<flash::FlashLoop>();
+/// Without the names that are unknown: a directory service that is down must not end a daemon that
+/// takes over what jobs have.
+Access known_access(const DaemonConfig& config) {
+  std::vector<std::string> unknown;
+  auto access = Access::create(config, &unknown);
+  HO_CHECK(access.ok());
+  for (const std::string& name : unknown) {
+    log(LogLevel::kError, "a user of the configuration is unknown, and may do nothing",
+        {{"error", name}});
   }
-  flash::UringOptions device;
-  flash::FlashLoop::Options options;
-  for (const FlashPathSettings& path : config.flash) {
-    device.paths.push_back(path.path);
-    options.write_bytes_per_day_max.push_back(path.write_bytes_per_day_max);
-  }
-  device.depth_ops = flash::ExtentStore::depth_ops(device.paths.size());
-  options.make_device = [device] { return flash::make_uring_device(device); };
-  options.salt = random_number();
-  HO_CHECK(::getrandom(options.new_set.data(), options.new_set.size(), 0) ==
-           static_cast<ssize_t>(options.new_set.size()));
-  auto loop = flash::FlashLoop::start(std::move(options));
-  if (!loop) return loop.error();
-  for (const std::string& finding : (*loop)->findings()) {
-    log(LogLevel::kInfo, "flash", {{"found", finding}});
-  }
-  const auto status = (*loop)->status();
-  if (!status.notice.empty()) log(LogLevel::kInfo, "flash", {{"note", status.notice}});
-  for (const flash::PathStatus& path : status.paths) {
-    log(LogLevel::kInfo, "flash path",
-        {{"path", path.name},
-         {"capacity", format_bytes(path.capacity_bytes)},
-         {"free", format_bytes(path.free_bytes)},
-         {"written", format_bytes(path.wear.total_bytes)}});
-    if (path.unused_bytes == 0) continue;
-    log(LogLevel::kWarning, "a flash path has grown since it was formatted; its end is not used",
-        {{"path", path.name}, {"unused", format_bytes(path.unused_bytes)}});
-  }
-  return loop;
+  return *std::move(access);
 }
 
 }  // namespace
@@ -148,23 +107,32 @@ struct Node::Parts {
   Parts(const DaemonConfig& the_config, const Clock& the_clock, Reread read_again,
         UnixListener unix_socket, std::optional<TcpListener> tcp_socket,
         std::unique_ptr<DataLoop> data_loop, NodeFacts facts, PagePlan pages,
-        std::vector<NumaShare> shares, std::unique_ptr<flash::FlashLoop> flash_loop)
+        std::vector<NumaShare> shares, std::unique_ptr<flash::FlashLoop> flash_loop,
+        Succession succession)
       : drain(the_config.drain),
         clock(the_clock),
         config(the_config),
         reread(std::move(read_again)),
         unix_listener(std::move(unix_socket)),
         tcp_listener(std::move(tcp_socket)),
+        store(std::move(succession.store)),
+        keeper(*store, std::move(succession.off)),
+        inherited(std::move(succession.inherited)),
         pool(pool_options(the_config, std::move(shares)), the_clock.now()),
         data(std::move(data_loop)),
         flash(std::move(flash_loop)),
-        grants(pool, *data, io, pages),
+        grants(pool, *data, io, pages, keeper),
         staging(pool, grants, flash.get(), io,
                 {the_config.node_name, the_config.flash_unused_max, facts.flash_off}),
-        service(pool, grants, staging, *data, the_clock, std::move(facts)),
+        service(pool, grants, staging, *data, keeper, the_clock, std::move(facts)),
         server(io, service),
         signals(io),
-        ticker(io) {}
+        ticker(io) {
+    if (the_config.blocks_ddr_bytes == 0) return;
+    blocks.emplace(pool, grants, the_clock,
+                   BlockStore::Options{the_config.blocks_ddr_bytes, random_u64()});
+    service.set_blocks(*blocks);
+  }
 
   Duration drain;
   std::shared_ptr<tls::ContextSlot> tls;  ///< null: without TLS
@@ -174,18 +142,26 @@ struct Node::Parts {
   UnixListener unix_listener;
   std::optional<TcpListener> tcp_listener;
   asio::io_context io{1};
+  std::unique_ptr<FdStore> store;
+  Keeper keeper;
+  Inherited inherited;
   Pool pool;
   std::unique_ptr<DataLoop> data;
   std::unique_ptr<flash::FlashLoop> flash;  ///< nullptr: no flash
   Grants grants;
   Staging staging;
+  std::optional<BlockStore> blocks;  ///< nullopt: no block store
   Service service;
   Server server;
+  std::unique_ptr<NodeWeb> web;            ///< null: not configured
+  std::unique_ptr<Membership> membership;  ///< null: static, or not serving yet
   asio::signal_set signals;
   asio::steady_timer ticker;
   TimePoint drain_end;
   TimePoint forced_end;
   bool cut_off = false;  ///< the drain time has passed
+  End end = End::kStopped;
+  bool running = false;  ///< run() has not returned; in ~Node: an exception ended it
 };
 
 sigset_t node_signals() {
@@ -195,59 +171,45 @@ sigset_t node_signals() {
   return out;
 }
 
-Result<PagePlan> check_memory(const DaemonConfig& config) {
-  const auto supply = read_page_supply();
-  if (!supply) return supply.error();
-  return plan_pages(config.ddr_bytes, *supply);
-}
-
-Result<std::vector<NumaShare>> check_numa(const DaemonConfig& config, const PagePlan& pages) {
-  if (config.numa.off) return std::vector<NumaShare>();
-  NumaRequest request;
-  request.capacity_bytes = config.ddr_bytes;
-  request.segment_bytes = config.segment_bytes;
-  request.nodes = config.numa.nodes;
-  std::vector<NumaMemory> machine = read_numa_memory();
-  if (pages.kind == PageKind::kHugetlb2M) {
-    request.of = "free huge pages";
-    for (NumaMemory& memory : machine) memory.bytes = memory.free_huge_bytes;
-  }
-  auto shares = divide_over_numa(request, machine);
-  if (!shares) return shares.error().at("numa");
-  return shares;
-}
-
 Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clock& clock,
-                                           Reread reread) {
-  const auto pages = check_memory(config);
+                                           Reread reread, Succession succession) {
+  const HeldPages held = held_pages(succession.inherited);
+  const auto pages = check_memory(config, held);
   if (!pages) return pages.error();
-  auto shares = usable_shares(config, *pages);
+  auto shares = usable_shares(config, *pages, held);
   if (!shares) return shares.error();
   auto boot_id = read_boot_id();
   if (!boot_id) return boot_id.error();
   auto tls = load_tls(config);
   if (!tls) return config.at_field("tls", tls.error());
-  auto unix_listener = UnixListener::create(config.unix_socket);
+  UniqueFd& inherited = succession.inherited.listener;
+  auto unix_listener = inherited.valid()
+                           ? UnixListener::adopt(std::move(inherited), config.unix_socket)
+                           : UnixListener::create(config.unix_socket);
   if (!unix_listener) {
     return config.at_field("unix_socket", unix_listener.error().at("unix_socket"));
   }
   std::optional<TcpListener> tcp_listener;
   NodeFacts facts;
   facts.boot_id = std::move(*boot_id);
-  facts.instance = random_number();
+  facts.instance = random_u64();
+  std::uint64_t& incarnation = succession.inherited.kept.node.incarnation;
+  if (incarnation == 0) incarnation = facts.instance;
+  facts.incarnation = incarnation;
   facts.refusals = std::make_shared<Tally>("refused", clock);
   facts.protection = protection_of(config);
   if (*tls) facts.protection.certificate_ends = tls::time_text((*tls)->facts().ends);
   warn_of(facts.protection);
   NodeInfo self{config.node, config.node_name, {"unix:" + config.unix_socket}};
   if (config.tcp_listen) {
-    auto listener = listen_tcp(*config.tcp_listen);
+    auto listener = listen_tcp(*config.tcp_listen, "tcp_listen");
     if (!listener) return config.at_field("tcp_listen", listener.error());
     self.control_addresses.push_back(listener->address);
     tcp_listener = std::move(*listener);
   }
   facts.nodes.push_back(std::move(self));
   facts.nodes.insert(facts.nodes.end(), config.nodes.begin(), config.nodes.end());
+  if (config.etcd) facts.membership.kind = "etcd";
   auto flash = start_flash(config, facts.flash_off);
   if (!flash) return config.at_field("flash", flash.error());
   facts.flash = flash->get();
@@ -255,57 +217,157 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   auto targets = make_targets(config, facts.refusals, slot);
   if (!targets) return targets.error();
   facts.drivers_off = std::move(targets->off);
+  facts.tcp = targets->tcp_traffic;
   auto data = DataLoop::create(std::move(targets->targets));
   if (!data) return data.error();
-  auto parts = std::make_unique<Parts>(config, clock, std::move(reread), std::move(*unix_listener),
-                                       std::move(tcp_listener), std::move(*data), std::move(facts),
-                                       *pages, std::move(*shares), std::move(*flash));
+  auto parts =
+      std::make_unique<Parts>(config, clock, std::move(reread), std::move(*unix_listener),
+                              std::move(tcp_listener), std::move(*data), std::move(facts), *pages,
+                              std::move(*shares), std::move(*flash), std::move(succession));
   parts->tls = slot;
+  parts->service.set_access(known_access(config));
   parts->server.set_tls(slot);
   if (auto added = parts->server.add(parts->unix_listener.fd()); !added) return added.error();
   if (parts->tcp_listener) {
     auto added = parts->server.add(parts->tcp_listener->fd.get());
     if (!added) return added.error();
   }
+  if (auto shown = serve_web(*parts); !shown) {
+    return config.at_field("http_listen", shown.error());
+  }
   return std::unique_ptr<Node>(new Node(std::move(parts)));
+}
+
+/// Opens the address of /metrics, if there is one.
+Result<void> Node::serve_web(Parts& parts) {
+  if (!parts.config.http_listen) return {};
+  const auto listener = listen_tcp(*parts.config.http_listen, "http_listen");
+  if (!listener) return listener.error();
+  HttpServer::Options options;
+  options.loopback_hosts_only = is_loopback(parts.config.http_listen->host);
+  parts.web = std::make_unique<NodeWeb>(
+      parts.io, NodeWeb::Parts{parts.pool, parts.service, parts.server, *parts.data, parts.tls},
+      options);
+  log(LogLevel::kInfo, "status page", {{"at", "http://" + listener->address.substr(4) + "/"}});
+  return parts.web->listen(listener->fd.get());
 }
 
 Node::Node(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Node::~Node() {
+  parts_->membership.reset();
   parts_->server.stop();
   parts_->data->shut();
   parts_->data->stop();
   // Before the segments go, which its transfers read and write.
   if (parts_->flash) parts_->flash->stop();
   parts_->grants.stop();
+  // After an exception as after a kill: the next daemon takes over.
+  if (parts_->end == End::kUpgrade || parts_->running) {
+    parts_->grants.leave();
+    parts_->unix_listener.leave();
+  } else {
+    parts_->keeper.clear();
+  }
 }
 
-void Node::run() {
+Node::End Node::run() {
   Parts& parts = *parts_;
+  parts.running = true;
   for (const int signal : kSignals) {
     std::error_code error;
     parts.signals.add(signal, error);
     HO_CHECK(!error);
   }
-  await_signal();
   // main() holds them back until here; one that came meanwhile is delivered now.
   const sigset_t held = node_signals();
   HO_CHECK(pthread_sigmask(SIG_UNBLOCK, &held, nullptr) == 0);
+  parts.service.set_upgrade([this] { return check_upgrade(); }, [this] { begin_upgrade(); });
+  KeptNode& node = parts.inherited.kept.node;
+  node.node = parts.config.node;
+  node.segment_bytes = parts.config.segment_bytes;
+  node.unix_socket = parts.unix_listener.path();
+  node.socket_device = parts.unix_listener.device();
+  node.socket_inode = parts.unix_listener.inode();
+  take_over({parts.pool, parts.grants, parts.staging, parts.keeper, *parts.data, parts.clock},
+            std::move(parts.inherited), [this](const TakenOver& taken) {
+              parts_->service.set_taken(taken);
+              serve();
+            });
+  const auto until_stopped = asio::make_work_guard(parts.io);
+  parts.io.run();
+  parts.running = false;
+  log(LogLevel::kInfo, parts.end == End::kUpgrade ? "ended for an upgrade" : "stopped");
+  return parts.end;
+}
+
+/// All that was there before is there again: from now on requests are heard.
+void Node::serve() {
+  Parts& parts = *parts_;
+  parts.keeper.keep_listener(parts.unix_listener.fd());
+  await_signal();
   parts.server.start();
   tick();
+  join();
   const std::string kind(page_kind_name(parts.grants.page_kind()));
-  log(LogLevel::kInfo, "serving",
+  note_state(
+      LogLevel::kInfo, "serving",
       {{"node", parts.pool.options().node_name},
        {"ddr", format_bytes(parts.pool.options().capacity_bytes)},
        {"segment", format_bytes(parts.pool.options().segment_bytes)},
        {"pages", kind},
        {"unix", parts.unix_listener.path()},
-       {"tcp", parts.tcp_listener ? parts.tcp_listener->address : "none"}});
+       {"tcp", parts.tcp_listener ? parts.tcp_listener->address : "none"},
+       {"restart", parts.keeper.on() ? "sessions outlive this process" : parts.keeper.off()}});
   ::sd_notifyf(0, "READY=1\nSTATUS=Giving %s in %s pages",
                format_bytes(parts.pool.options().capacity_bytes).c_str(), kind.c_str());
-  parts.io.run();
-  log(LogLevel::kInfo, "stopped");
+}
+
+/// Lists this daemon for others, now that it serves. A machine without a name was refused before.
+void Node::join() {
+  Parts& parts = *parts_;
+  const NodeFacts& facts = parts.service.facts();
+  auto joined = join_pool(parts.config, {facts.nodes.front(), facts.instance}, parts.clock,
+                          [&parts](Membership::View view) {
+                            asio::post(parts.io, [&parts, view = std::move(view)] {
+                              parts.service.set_others(view.others);
+                              parts.service.set_membership(view.status);
+                            });
+                          });
+  HO_CHECK(joined.ok());
+  parts.membership = std::move(*joined);
+}
+
+void Node::note_state(LogLevel level, std::string_view what, std::vector<LogField> fields) {
+  Events::Note note;
+  note.level = level;
+  note.what = what;
+  note.fields = std::move(fields);
+  parts_->service.events().note(note);
+}
+
+/// What the next process would refuse must not end this one.
+Result<void> Node::check_upgrade() const {
+  const Parts& parts = *parts_;
+  const auto fresh = parts.reread();
+  if (!fresh) return fresh.error().at("the configuration is wrong");
+  for (const std::string& field : changed_fields(parts.config, *fresh)) {
+    if (field != "node_id" && field != "segment_bytes") continue;
+    return Error(Errc::kConflict,
+                 "the configuration has another " + field + " now: sessions would be lost");
+  }
+  return parts.store->settle(kSettleTimeMax);
+}
+
+void Node::begin_upgrade() {
+  parts_->end = End::kUpgrade;
+  parts_->pool.start_draining();  // nothing new begins
+  ::sd_notify(0, "STATUS=Ending for an upgrade");
+  parts_->ticker.expires_after(kLastWordsTime);
+  parts_->ticker.async_wait([this](std::error_code /*canceled*/) {
+    parts_->server.stop();
+    parts_->io.stop();
+  });
 }
 
 void Node::await_signal() {
@@ -329,16 +391,22 @@ void Node::reload() {
     set_log_level(fresh->log_level);
     parts.drain = fresh->drain;
     parts.staging.set_unused_max(fresh->flash_unused_max);
-    parts.service.set_others(fresh->nodes);
+    if (!parts.membership) parts.service.set_others(fresh->nodes);
     reload_tls(*fresh);
-    log(LogLevel::kInfo, "configuration reloaded", {{"file", fresh->file}});
+    if (auto access = Access::create(*fresh, nullptr)) {
+      parts.service.set_access(std::move(*access));
+    } else {
+      note_state(LogLevel::kError, "users of the configuration are unknown; access stays as it was",
+                 {{"error", access.error().context()}});
+    }
+    note_state(LogLevel::kInfo, "configuration reloaded", {{"file", fresh->file}});
     for (const std::string& field : changed_fields(parts.config, *fresh)) {
       if (std::find(kReloaded.begin(), kReloaded.end(), field) != kReloaded.end()) continue;
-      log(LogLevel::kWarning, "a changed field needs a restart", {{"field", field}});
+      note_state(LogLevel::kWarning, "a changed field needs a restart", {{"field", field}});
     }
   } else {
-    log(LogLevel::kError, "the configuration is wrong; nothing was reloaded",
-        {{"error", fresh.error().context()}});
+    note_state(LogLevel::kError, "the configuration is wrong; nothing was reloaded",
+               {{"error", fresh.error().context()}});
   }
   ::sd_notify(0, "READY=1");
 }
@@ -347,16 +415,17 @@ void Node::reload() {
 void Node::reload_tls(const DaemonConfig& fresh) {
   Parts& parts = *parts_;
   if (fresh.tls.has_value() != parts.config.tls.has_value()) {
-    return log(LogLevel::kWarning, "a changed field needs a restart", {{"field", "tls"}});
+    return note_state(LogLevel::kWarning, "a changed field needs a restart", {{"field", "tls"}});
   }
   if (!fresh.tls) return;
   auto context = load_tls(fresh);
   if (!context) {
-    return log(LogLevel::kError, "the certificates are wrong; those read before stay in use",
-               {{"error", fresh.at_field("tls", context.error()).context()}});
+    return note_state(LogLevel::kError, "the certificates are wrong; those read before stay in use",
+                      {{"error", fresh.at_field("tls", context.error()).context()}});
   }
   const std::string ends = tls::time_text((*context)->facts().ends);
-  log(LogLevel::kInfo, "certificates reloaded", {{"name", (*context)->own().name}, {"ends", ends}});
+  note_state(LogLevel::kInfo, "certificates reloaded",
+             {{"name", (*context)->own().name}, {"ends", ends}});
   parts.service.set_certificate_ends(ends);
   parts.tls->set(std::move(*context));
 }
@@ -368,9 +437,11 @@ void Node::begin_end() {
   if (parts.pool.draining()) {
     parts.drain_end = now;
   } else {
-    log(LogLevel::kInfo, "draining", {{"sessions", std::to_string(parts.pool.sessions().size())}});
+    note_state(LogLevel::kInfo, "draining",
+               {{"sessions", std::to_string(parts.pool.sessions().size())}});
     ::sd_notify(0, "STOPPING=1\nSTATUS=Draining");
     parts.pool.start_draining();
+    if (parts.membership) parts.membership->withdraw();
     parts.drain_end = now + parts.drain;
   }
   parts.forced_end = parts.drain_end + kForcedEndMax;
@@ -396,6 +467,7 @@ void Node::drain_step() {
   const bool drained = parts.pool.sessions().empty() && parts.grants.idle() && parts.staging.idle();
   if (!drained && now < parts.forced_end) return;
   if (!drained) log(LogLevel::kError, "memory was not given back in time");
+  parts.web.reset();
   parts.server.stop();
   parts.io.stop();
 }

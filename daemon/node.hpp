@@ -1,21 +1,28 @@
 #pragma once
 
 #include <csignal>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/clock.hpp"
+#include "common/base/log.hpp"
 #include "common/base/result.hpp"
-#include "daemon/pool/numa_shares.hpp"
-#include "daemon/tier/ddr/machine_memory.hpp"
-#include "proto/config.hpp"
+#include "daemon/keep/keeper.hpp"
+#include "proto/config/config.hpp"
 
 namespace ho::daemon {
 
 /// One running daemon: builds every object, runs the control thread, and takes all apart again.
 ///
-///   create() -> run(): serving -> (SIGTERM, SIGINT) draining -> stopped
+///   create() -> run(): taking over -> serving -> (SIGTERM, SIGINT) draining -> stopped
+///                                        +----> (upgrade) stopped
+///
+/// What the last process left is taken over before the first connection is. An upgrade closes all
+/// connections and leaves everything else to the next process.
 ///
 /// Draining: no new sessions or grants; open sessions have the config's drain time to close. Then
 /// all connections, control and data, are ended, and only then the sessions. A second signal ends
@@ -23,25 +30,40 @@ namespace ho::daemon {
 /// main thread, which is the control thread.
 class Node {
  public:
+  enum class End : std::uint8_t { kStopped, kUpgrade };
+  /// How this process is joined to the last and the next one.
+  struct Succession {
+    std::unique_ptr<FdStore> store;
+    std::string off;  ///< why sessions end with this process; empty: they do not
+    Inherited inherited;
+  };
+
   /// Reads the configuration again.
   using Reread = std::function<Result<DaemonConfig>()>;
 
   /// Checks the promise of memory, opens the sockets, starts the data thread.
   /// @return what cannot be had: kExhausted (memory), kAlreadyExists (socket, port), kIo, ...
   [[nodiscard]] static Result<std::unique_ptr<Node>> create(const DaemonConfig& config,
-                                                            const Clock& clock, Reread reread);
+                                                            const Clock& clock, Reread reread,
+                                                            Succession succession);
   ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  /// Tells systemd that it is ready, serves, and returns when drained.
-  void run();
+  /// Tells systemd that it is ready, serves, and returns when drained, or ended for an upgrade.
+  End run();
 
  private:
   struct Parts;
   explicit Node(std::unique_ptr<Parts> parts);
+  [[nodiscard]] static Result<void> serve_web(Parts& parts);
+  void serve();
+  void join();
   void tick();
+  [[nodiscard]] Result<void> check_upgrade() const;
+  void begin_upgrade();
   void await_signal();
+  void note_state(LogLevel level, std::string_view what, std::vector<LogField> fields);
   void reload();
   void reload_tls(const DaemonConfig& fresh);
   void begin_end();
@@ -52,14 +74,5 @@ class Node {
 
 /// The signals that Node::run() takes: SIGTERM, SIGINT and SIGHUP. Block them until then.
 [[nodiscard]] sigset_t node_signals();
-
-/// Chooses the pool's pages and refuses a config that promises more memory than the machine or
-/// cgroup has. Prints nothing. Huge pages that are free now come first: they are set aside already.
-[[nodiscard]] Result<PagePlan> check_memory(const DaemonConfig& config);
-
-/// How a pool of such pages is divided over this machine's NUMA nodes; no shares where there is one
-/// node only, or the config says so. @return as divide_over_numa(), beginning with "numa: ".
-[[nodiscard]] Result<std::vector<NumaShare>> check_numa(const DaemonConfig& config,
-                                                        const PagePlan& pages);
 
 }  // namespace ho::daemon

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "common/base/log.hpp"
+#include "proto/control/control_address.hpp"
 
 namespace ho::daemon {
 
@@ -14,6 +15,9 @@ Protection protection_of(const DaemonConfig& config) {
   if (!config.tcp.empty() && !tls) out.unprotected.emplace_back("tcp");
   if (!config.ofi.empty()) out.unprotected.emplace_back("ofi");
   if (config.ucx) out.unprotected.emplace_back("ucx");
+  if (config.http_listen && !is_loopback(config.http_listen->host)) {
+    out.unprotected.emplace_back("http");
+  }
   return out;
 }
 

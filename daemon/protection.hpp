@@ -5,7 +5,7 @@
 #include "common/base/result.hpp"
 #include "common/tls/context.hpp"
 #include "daemon/control/service.hpp"
-#include "proto/config.hpp"
+#include "proto/config/config.hpp"
 
 namespace ho::daemon {
 

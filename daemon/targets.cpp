@@ -47,12 +47,8 @@ MadeTarget make_ofi(const std::vector<OfiSettings>& rails) {
   return transport::make_ofi_target(options);
 }
 
-MadeTarget make_tcp(const std::vector<TcpSettings>& rails, const std::shared_ptr<Tally>& refusals,
-                    const std::shared_ptr<tls::ContextSlot>& tls) {
-  transport::TcpTargetOptions options;
+MadeTarget make_tcp(const std::vector<TcpSettings>& rails, transport::TcpTargetOptions options) {
   options.rails.clear();
-  options.refusals = refusals;
-  options.tls = tls;
   for (const TcpSettings& settings : rails) {
     transport::TcpRail rail{settings.address.text, settings.port};
     if (!settings.interface.text.empty()) {
@@ -65,10 +61,10 @@ MadeTarget make_tcp(const std::vector<TcpSettings>& rails, const std::shared_ptr
   return transport::make_tcp_target(options);
 }
 
+/// @param tcp  of `tcp`, without its rails.
 MadeTarget make_target(const DaemonConfig& config, std::string_view driver,
-                       const std::shared_ptr<Tally>& refusals,
-                       const std::shared_ptr<tls::ContextSlot>& tls) {
-  if (driver == "tcp") return make_tcp(config.tcp, refusals, tls);
+                       const transport::TcpTargetOptions& tcp) {
+  if (driver == "tcp") return make_tcp(config.tcp, tcp);
   if (driver == "ofi") return make_ofi(config.ofi);
   if (driver == "ucx") {
     return transport::make_ucx_target({config.ucx->devices, config.ucx->transports,
@@ -113,6 +109,10 @@ std::optional<ConfigMistake> find_mistake(const TcpSettings& tcp) {
 Result<Targets> make_targets(const DaemonConfig& config, const std::shared_ptr<Tally>& refusals,
                              const std::shared_ptr<tls::ContextSlot>& tls) {
   Targets made;
+  transport::TcpTargetOptions tcp;
+  tcp.refusals = refusals;
+  tcp.tls = tls;
+  tcp.traffic = std::make_shared<transport::Traffic>();
   for (const std::string_view driver : transport::kDriverNames) {
     const std::string name(driver);
     if (!allows(config, driver)) {
@@ -120,8 +120,9 @@ Result<Targets> make_targets(const DaemonConfig& config, const std::shared_ptr<T
       continue;
     }
     if (!wants(config, driver)) continue;
-    auto target = make_target(config, driver, refusals, tls);
+    auto target = make_target(config, driver, tcp);
     if (target) {
+      if (driver == "tcp") made.tcp_traffic = tcp.traffic;
       made.targets.push_back(std::move(*target));
       continue;
     }

@@ -8,7 +8,8 @@
 #include "common/base/tally.hpp"
 #include "common/tls/context.hpp"
 #include "common/transport/target.hpp"
-#include "proto/config.hpp"
+#include "common/transport/traffic.hpp"
+#include "proto/config/config.hpp"
 
 namespace ho::daemon {
 
@@ -16,6 +17,8 @@ namespace ho::daemon {
 struct Targets {
   std::vector<std::unique_ptr<transport::Target>> targets;
   std::vector<DriverOff> off;  ///< forbidden by the configuration, or not available here
+  /// What `tcp` serves: the one driver that does it in this process. Null: there is no such driver.
+  std::shared_ptr<const transport::Traffic> tcp_traffic;
 };
 
 /// Makes those that the configuration has and allows. One that it names by `transport` must be had;

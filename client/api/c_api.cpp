@@ -93,22 +93,15 @@ Result<std::uint64_t> start(ho_pool* pool, Direction direction, ho_allocation* a
   if (offset > map.bytes() || bytes > map.bytes() - offset) {
     return Error(Errc::kOutOfRange, "offset + bytes leaves the allocation");
   }
-  const auto address = reinterpret_cast<std::uintptr_t>(memory);
-  auto after = pool->registered.upper_bound(address);
-  if (after == pool->registered.begin()) {
-    return Error(Errc::kInvalidArgument, "the memory is not registered");
-  }
-  const auto& [base, registered] = *--after;
-  if (address - base > registered.bytes || bytes > registered.bytes - (address - base)) {
-    return Error(Errc::kInvalidArgument, "the memory is not registered");
-  }
+  const auto handles = pool->handles_of(memory, bytes);
+  if (!handles) return Error(Errc::kInvalidArgument, "the memory is not registered");
   ho::client::Transfer transfer;
   transfer.direction = direction;
   transfer.arena = &map;
   transfer.arena_offset_bytes = offset;
   transfer.memory = static_cast<std::byte*>(memory);
   transfer.bytes = bytes;
-  transfer.local = registered.handles;
+  transfer.local = *handles;
   transfer.urgency = bytes <= ho::client::kSmallTransferBytes ? ho::client::Urgency::kPlainSmall
                                                               : ho::client::Urgency::kPlain;
   return pool->pool->engine().start(transfer);
@@ -157,10 +150,12 @@ ho_status ho_disconnect(ho_pool* pool) {
   return guarded([&]() -> Result<void> {
     {
       const std::lock_guard guard(pool->mutex);
-      if (pool->runtimes + pool->allocations > 0) {
-        return Error(Errc::kConflict, std::to_string(pool->runtimes) + " runtimes are open, " +
-                                          std::to_string(pool->allocations) +
-                                          " allocations are not freed");
+      if (pool->runtimes + pool->allocations + pool->objects + pool->blocks.size() > 0) {
+        return Error(Errc::kConflict,
+                     std::to_string(pool->runtimes) + " runtimes and " +
+                         std::to_string(pool->blocks.size()) + " block stores are open, " +
+                         std::to_string(pool->objects) + " publishers and subscribers too, " +
+                         std::to_string(pool->allocations) + " allocations are not freed");
       }
     }
     for (const auto& [base, registered] : pool->registered) {
@@ -202,15 +197,20 @@ ho_status ho_register(ho_pool* pool, void* base, size_t bytes) {
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || base == nullptr || bytes == 0) return null_argument();
     const auto address = reinterpret_cast<std::uintptr_t>(base);
-    const auto after = pool->registered.lower_bound(address);
-    const bool meets_next = after != pool->registered.end() && after->first - address < bytes;
-    const bool meets_previous = after != pool->registered.begin() &&
-                                address - std::prev(after)->first < std::prev(after)->second.bytes;
-    if (meets_next || meets_previous) {
-      return Error(Errc::kAlreadyExists, "the memory overlaps memory already registered");
+    {
+      const std::lock_guard guard(pool->mutex);
+      const auto after = pool->registered.lower_bound(address);
+      const bool meets_next = after != pool->registered.end() && after->first - address < bytes;
+      const bool meets_previous =
+          after != pool->registered.begin() &&
+          address - std::prev(after)->first < std::prev(after)->second.bytes;
+      if (meets_next || meets_previous) {
+        return Error(Errc::kAlreadyExists, "the memory overlaps memory already registered");
+      }
     }
     const auto handles = pool->pool->register_memory({static_cast<std::byte*>(base), bytes});
     if (!handles) return handles.error();
+    const std::lock_guard guard(pool->mutex);
     pool->registered[address] = {bytes, *handles};
     return {};
   });
@@ -219,12 +219,24 @@ ho_status ho_register(ho_pool* pool, void* base, size_t bytes) {
 ho_status ho_unregister(ho_pool* pool, void* base) {
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || base == nullptr) return null_argument();
-    const auto at = pool->registered.find(reinterpret_cast<std::uintptr_t>(base));
-    if (at == pool->registered.end()) {
-      return Error(Errc::kNotFound, "no memory registered at this address");
+    ho::client::LocalHandles handles;
+    {
+      const std::lock_guard guard(pool->mutex);
+      const auto at = pool->registered.find(reinterpret_cast<std::uintptr_t>(base));
+      if (at == pool->registered.end()) {
+        return Error(Errc::kNotFound, "no memory registered at this address");
+      }
+      if (at->second.objects > 0) {
+        return Error(Errc::kConflict, "publishers or subscribers that are open use the memory");
+      }
+      for (ho::client::Blocks* const blocks : pool->blocks) {
+        if (!blocks->uses_memory(at->second.handles)) continue;
+        return Error(Errc::kConflict, "blocks that are not drained use the memory");
+      }
+      handles = at->second.handles;
+      pool->registered.erase(at);
     }
-    pool->pool->unregister_memory(at->second.handles);
-    pool->registered.erase(at);
+    pool->pool->unregister_memory(handles);
     return {};
   });
 }

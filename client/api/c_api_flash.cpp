@@ -110,7 +110,7 @@ ho_status ho_flash_name(const ho_pool* pool, const ho_flash* flash, char* out, s
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || flash == nullptr || out == nullptr) return null_argument();
     const auto& node = pool->pool->nodes()[flash->flash.node.value()];
-    const std::string name = name_of({node.control->hello().node, flash->flash.extent});
+    const std::string name = name_of({node.control()->hello().node, flash->flash.extent});
     if (name.size() >= room) {
       return Error(Errc::kOutOfRange, "a name has up to HO_FLASH_NAME_BYTES bytes");
     }

@@ -9,8 +9,8 @@
 
 #include "client/api/c_handles.hpp"
 #include "common/base/json.hpp"
-#include "proto/convert.hpp"
-#include "proto/file.hpp"
+#include "proto/files/convert.hpp"
+#include "proto/files/file.hpp"
 
 namespace {
 
@@ -65,7 +65,7 @@ void release_arena(ho_pool& pool, std::uintptr_t begin) {
   pool.runtimes -= 1;
 }
 
-/// Runs `work(plan)` for a plan that is no null handle.
+/// Runs `work(plan)` for a plan, unless the handle is null.
 template <typename Work>
 ho_status with(ho_plan* plan, const Work& work) {
   return guarded([&]() -> Result<void> {

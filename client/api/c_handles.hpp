@@ -2,37 +2,70 @@
 
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "client/blocks/blocks.hpp"
+#include "client/include/hyperoffload/blocks.h"
 #include "client/include/hyperoffload/hyperoffload.h"
 #include "client/pool/pool.hpp"
 #include "client/replay/runtime.hpp"
 #include "common/base/log.hpp"
 
-// What stands behind the C ABI's handles, and how its functions fail. For c_api*.cpp only.
+// The types behind the C ABI's handles, and how its functions report failures. For c_api*.cpp only.
 
 struct ho_pool {
   std::unique_ptr<ho::client::Pool> pool;
-  /// What must have ended before the pool does. A mutex: runtimes and allocations come and go on
-  /// any thread, and seldom.
-  std::mutex mutex;
-  std::map<std::uintptr_t, std::uintptr_t> arenas;  ///< of open runtimes: end by begin
+  /// Guards the counts of objects that must end before the pool. A mutex, since any thread may open
+  /// and close runtimes and allocations, and does so rarely.
+  mutable std::mutex mutex;
+  std::map<std::uintptr_t, std::uintptr_t> arenas;  ///< arenas of open runtimes: end by begin
   std::size_t runtimes = 0;
   std::size_t allocations = 0;
-  /// Registered memory by first address. Used by the one thread that calls get and put.
+  std::size_t objects = 0;                  ///< open publishers and subscribers
+  std::vector<ho::client::Blocks*> blocks;  ///< open block stores
+  /// Registered memory by first address. Changed by the one thread that registers, read by any.
   struct Registered {
     std::size_t bytes = 0;
     ho::client::LocalHandles handles;
+    std::size_t objects = 0;  ///< tensors of open publishers and subscribers in it
   };
   std::map<std::uintptr_t, Registered> registered;
+  /// The drivers' handles of memory within one registration; nullopt: no registration has all of
+  /// it.
+  [[nodiscard]] std::optional<ho::client::LocalHandles> handles_of(const void* memory,
+                                                                   std::size_t bytes) const {
+    const std::lock_guard guard(mutex);
+    const auto at = registration_of(memory, bytes);
+    if (at == registered.end()) return std::nullopt;
+    return at->second.handles;
+  }
+  /// The registration that has all of the memory, or registered.end(). Call it with the mutex held.
+  [[nodiscard]] std::map<std::uintptr_t, Registered>::const_iterator registration_of(
+      const void* memory, std::size_t bytes) const {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory);
+    const auto after = registered.upper_bound(address);
+    if (after == registered.begin()) return registered.end();
+    const auto at = std::prev(after);
+    const std::size_t begin = address - at->first;
+    const bool inside = begin <= at->second.bytes && bytes <= at->second.bytes - begin;
+    return inside ? at : registered.end();
+  }
 };
 struct ho_allocation {
   std::unique_ptr<ho::client::Arena> arena;
+};
+struct ho_blocks {
+  ho_pool* pool = nullptr;
+  std::string space;
+  std::vector<std::uint64_t> sizes;
+  std::shared_ptr<ho::client::Blocks> blocks;
 };
 struct ho_flash {
   ho::client::FlashArena flash;

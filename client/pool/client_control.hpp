@@ -8,7 +8,7 @@
 #include "client/pool/node_control.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
-#include "proto/control_client.hpp"
+#include "proto/control/control_client.hpp"
 
 namespace ho::client {
 
@@ -17,7 +17,8 @@ class ClientControl final : public NodeControl {
  public:
   static constexpr Duration kTimeout = std::chrono::seconds(2);
 
-  /// `client` outlives it, and every transport that was given a fence. `name`: the job, for people.
+  /// `client` outlives it, and the peers of transports that were given a fence: until they are
+  /// closed. `name`: the job, for people.
   ClientControl(ControlClient& client, std::string name, const Clock& clock)
       : client_(client), name_(std::move(name)), clock_(clock) {}
 

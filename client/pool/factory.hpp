@@ -12,17 +12,17 @@
 
 namespace ho::client {
 
-/// What a job may say of the drivers beyond their names.
+/// A job's options for the drivers.
 struct DriverOptions {
-  std::uint32_t local_threads = 0;  ///< that share large copies; 0: by the cores there are
+  std::uint32_t local_threads = 0;  ///< threads that share large copies; 0: by the number of cores
   transport::UcxDevices ucx;
   std::string ofi_provider;          ///< libfabric's name; empty: whatever a daemon speaks
   std::string ofi_domain;            ///< libfabric's name of the device to go out by; empty: any
   std::string ofi_interface;         ///< network interface to go out by; empty: any
   bool ofi_allow_emulation = false;  ///< also libfabric's TCP
   std::string tcp_interface;         ///< network interface to go out by; empty: any
-  std::string tls_folder = {};       ///< of tcp: the folder of the job's certificate; empty: none
-  std::uint32_t connections = 1;  ///< of tcp and ofi: to each rail of a node, for large transfers
+  std::string tls_folder = {};       ///< for tcp: the folder of the job's certificate; empty: none
+  std::uint32_t connections = 1;  ///< for tcp and ofi: to each rail of a node, for large transfers
 };
 
 /// Makes a driver by the name that a daemon's hello gives it. The one place of the client that

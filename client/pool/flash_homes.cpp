@@ -94,7 +94,7 @@ Groups group(const Schedule& schedule, const std::vector<Slot>& slots) {
   return groups;
 }
 
-/// What has been given to the nodes so far.
+/// The bytes assigned to each node so far.
 class Dealt {
  public:
   explicit Dealt(std::span<const FlashRoom> rooms) : rooms_(rooms), bytes_(rooms.size(), 0) {}

@@ -9,7 +9,7 @@
 #include "client/transfer/arena_map.hpp"
 #include "common/base/result.hpp"
 #include "common/schedule/schedule.hpp"
-#include "proto/control_values.hpp"
+#include "proto/control/control_values.hpp"
 
 namespace ho::client {
 
@@ -20,8 +20,8 @@ struct FlashRoom {
   std::uint64_t free_bytes = 0;
 };
 
-/// What a node's flash could take today. Extents lie on all of its paths alike, so the one with the
-/// least left of its day's write budget ends what all can take.
+/// Bytes that a node's flash can still take today. Extents are spread evenly over its paths, so the
+/// path with the least left of its daily write budget is the limit for all.
 [[nodiscard]] std::uint64_t usable_flash_bytes(std::span<const FlashPathStatus> paths);
 
 /// Bytes of the local_ddr arena that must lie on one node.
@@ -34,7 +34,7 @@ struct StagingPart {
 /// Where a storage's home on flash lies within what its node gives to the job.
 struct FlashHome {
   NodeIndex node;
-  std::uint64_t offset_bytes = 0;  ///< a multiple of kFlashAlign, but for homes that share bytes
+  std::uint64_t offset_bytes = 0;  ///< a multiple of kFlashAlign, except for homes that share bytes
 };
 inline constexpr std::uint64_t kFlashAlign = 4096;
 
@@ -42,7 +42,7 @@ inline constexpr std::uint64_t kFlashAlign = 4096;
 struct FlashPlan {
   struct Node {
     NodeIndex node;
-    std::uint64_t flash_bytes = 0;  ///< of homes that were placed now
+    std::uint64_t flash_bytes = 0;  ///< total of the homes placed by this call
   };
   /// A staging slot of a storage that lies elsewhere in the arena than the schedule says.
   struct Moved {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/result.hpp"
-#include "proto/control_values.hpp"
+#include "proto/control/control_values.hpp"
 
 namespace ho::client {
 
@@ -17,7 +17,7 @@ using AllowedDrivers = std::vector<std::string>;
 /// forbidden. @return kInvalidArgument: an unknown name, or none.
 [[nodiscard]] Result<AllowedDrivers> parse_allowed(std::string_view text);
 
-/// What is known of a node when the choice is made.
+/// The facts about a node that the choice depends on.
 struct PathFacts {
   std::span<const DriverOffer> offered;  ///< on this connection, as its hello said
   bool same_machine = false;             ///< the daemon runs on this kernel

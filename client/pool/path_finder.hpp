@@ -12,7 +12,7 @@
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/transport/transport.hpp"
-#include "proto/control_values.hpp"
+#include "proto/control/control_values.hpp"
 
 namespace ho::client {
 
@@ -24,11 +24,11 @@ struct Path {
   transport::PeerId peer;  ///< of that driver
 };
 
-/// Finds each node's driver by trying: the best one that choose_path() names, and where that cannot
-/// be made or does not reach the node, the next. Opens the session that the driver shows to the
-/// node. The one place that says how a job reaches a node; `hyperoffload status` asks it too.
+/// Finds each node's driver by trying: first the best one that choose_path() names; if that cannot
+/// be made or does not reach the node, the next. Opens the session that the driver presents to the
+/// node. Only this class decides how a job reaches a node; `hyperoffload status` uses it too.
 ///
-/// Owner thread: its maker's; take() hands the drivers over to another.
+/// Owner thread: the one that made it; take() passes the drivers to another.
 class PathFinder {
  public:
   using MakeDriver = std::function<Result<Engine::Driver>(const std::string& name)>;
@@ -50,10 +50,10 @@ class PathFinder {
   /// what the node said where it gives no session.
   [[nodiscard]] Result<Path> reach(NodeControl& node, const std::string& label);
 
-  /// What reach() would choose, for people. Tries `ucx` alone, by a session and a connection that
-  /// are ended again: it is the driver that both sides may have while nothing joins them. What does
-  /// not answer until `deadline` does not reach the node. Where the node gives no session,
-  /// returns the choice untried.
+  /// What reach() would choose, for people. Tries only `ucx`, with a session and a connection that
+  /// it closes again: both sides may have that driver although no network connects them. A driver
+  /// without an answer by `deadline` does not reach the node. If the node gives no session, returns
+  /// the choice untried.
   [[nodiscard]] Result<PathChoice> explain(NodeControl& node, TimePoint deadline);
 
   /// The drivers by which nodes were reached, in no order.
@@ -64,7 +64,7 @@ class PathFinder {
     std::optional<Engine::Driver> driver;
     std::optional<Error> error;  ///< why there is none
     bool used = false;
-    bool warned = false;  ///< of the error
+    bool warned = false;  ///< whether the error was logged
   };
 
   [[nodiscard]] Made& made(const std::string& name);

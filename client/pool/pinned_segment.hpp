@@ -15,9 +15,9 @@
 namespace ho::client {
 
 /// A granted segment of this node, mapped and pinned for an accelerator's copies, beside the
-/// mapping of the driver that the processor copies by. Nothing copies from or to it when it ends,
-/// which has to be before its grant does: pinned pages outlive a file that is cut short, and the
-/// accelerator would go on with bytes that are nobody's.
+/// mapping that the driver `local` copies by. End it before its grant ends, with no copy in flight:
+/// pinned pages outlive a truncated file, so the accelerator would copy from and to memory that no
+/// process maps any more, without a fault.
 class PinnedSegment {
  public:
   /// Maps `descriptor`, which stays the caller's. `streams` outlives it.

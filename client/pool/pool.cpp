@@ -12,9 +12,10 @@
 namespace ho::client {
 namespace {
 
-/// Of pinned memory that belongs to no node.
+/// Stands for the node of pinned memory that belongs to none.
 constexpr std::uint32_t kNoNode = UINT32_MAX;
-/// Of a stage request: a disk that serves others may take seconds. A lost daemon is seen at once.
+/// The deadline of a stage request: a disk that serves others may take seconds. A lost daemon is
+/// noticed at once.
 constexpr Duration kStageTimeout = std::chrono::seconds(10);
 
 Result<void> ask_to_stage(const NodeSession& node, const StageOp& op, ControlStager::Done done) {
@@ -25,7 +26,7 @@ Result<void> ask_to_stage(const NodeSession& node, const StageOp& op, ControlSta
   spec.segment = op.segment;
   spec.segment_offset_bytes = op.segment_offset_bytes;
   spec.length_bytes = op.length_bytes;
-  return node.control->stage(node.session, spec, std::move(done));
+  return node.control()->stage(node.session, spec, std::move(done));
 }
 
 }  // namespace
@@ -73,7 +74,8 @@ Result<void> Pool::start() {
         return make_driver(name, options_.drivers, options_.op_deadline, clock_);
       },
       clock_);
-  auto sessions = Sessions::connect(options_.sessions, paths, door_);
+  options_.sessions.progress = progress_;
+  auto sessions = Sessions::connect(options_.sessions, paths, door_, losses_);
   if (!sessions) return sessions.error();
   sessions_ = std::move(sessions).value();
 
@@ -86,7 +88,7 @@ Result<void> Pool::start() {
   transport_name_ = driver_names_.size() == 1 ? driver_names_.front() : "mixed";
   engine_ = std::make_unique<Engine>(std::move(drivers), door_);
 
-  return engine_->call([this]() -> Result<void> {
+  auto started = engine_->call([this]() -> Result<void> {
     std::vector<EngineNode> known;
     for (std::uint32_t i = 0; i < nodes().size(); ++i) {
       const NodeSession& node = nodes()[i];
@@ -105,6 +107,10 @@ Result<void> Pool::start() {
                         kStageTimeout);
     return {};
   });
+  if (!started) return started;
+  gone_since_.resize(nodes().size());
+  resumer_.emplace(losses_, [this] { return look_for_lost(); });
+  return {};
 }
 
 DriverIndex Pool::driver_of(NodeIndex node) const {
@@ -152,6 +158,23 @@ Result<std::unique_ptr<Arena>> Pool::attach(Result<HeldArena> granted, DeviceStr
   return arena;
 }
 
+Result<std::unique_ptr<Arena>> Pool::attach_shared(NodeIndex node,
+                                                   std::vector<GrantedSegment> segments) {
+  auto arena = std::make_unique<Arena>();
+  arena->shared = true;
+  std::vector<HeldStretch> stretches;
+  for (GrantedSegment& segment : segments) {
+    stretches.push_back({stretches.size(), 0, segment.length_bytes});
+    arena->segments.push_back({node, std::move(segment)});
+  }
+  const auto ok = attach(*arena, stretches, std::vector<std::byte*>(arena->segments.size()));
+  if (!ok) {
+    release(std::move(arena));
+    return ok.error();
+  }
+  return arena;
+}
+
 /// Maps and pins the segments that lie on this machine, on the calling thread: it takes long.
 /// @return where each is; null: on another machine.
 Result<std::vector<std::byte*>> Pool::pin(Arena& arena, DeviceStreams& streams) const {
@@ -176,9 +199,9 @@ Result<void> Pool::attach(Arena& arena, const std::vector<HeldStretch>& stretche
       grant.key = held.segment.key;
       grant.fd = std::move(held.segment.fd);
       grant.length_bytes = held.segment.length_bytes;
+      if (arena.shared) grant.rights = transport::Rights::kRead;
       const DriverIndex driver = driver_of(held.node);
-      auto region =
-          engine_->transport(driver).attach(nodes()[held.node.value()].peer, std::move(grant));
+      auto region = engine_->transport(driver).attach(engine_->peer(held.node), std::move(grant));
       if (!region) return region.error().at(nodes()[held.node.value()].label);
       arena.regions.push_back(*region);
     }
@@ -193,6 +216,7 @@ Result<void> Pool::attach(Arena& arena, const std::vector<HeldStretch>& stretche
       begin += stretch.length_bytes;
     }
     arena.map = ArenaMap(std::move(extents));
+    arenas_.insert(&arena);
     return {};
   });
 }
@@ -209,7 +233,7 @@ Result<FlashArena> Pool::allocate_flash(NodeIndex node, std::uint64_t bytes, Fla
 
 Result<FlashArena> Pool::open_flash(NodeId node, const FlashExtent& extent) {
   for (std::uint32_t i = 0; i < nodes().size(); ++i) {
-    if (nodes()[i].control->hello().node != node) continue;
+    if (nodes()[i].control()->hello().node != node) continue;
     auto opened = sessions_->open_flash(NodeIndex(i), extent);
     if (!opened) return opened.error();
     return FlashArena{NodeIndex(i), *opened};
@@ -253,11 +277,12 @@ void Pool::release(std::unique_ptr<Arena> arena) {
   engine_->wait_unused(&arena->map);
   arena->pinned.clear();  // before the memory is anybody else's
   engine_->call([&] {
+    arenas_.erase(arena.get());
     for (std::size_t i = 0; i < arena->regions.size(); ++i) {
       engine_->transport(driver_of(arena->segments[i].node)).detach(arena->regions[i]);
     }
   });
-  sessions_->release(arena->segments);
+  if (!arena->shared) sessions_->release(arena->segments);
 }
 
 Result<LocalHandles> Pool::register_memory(std::span<std::byte> memory) {

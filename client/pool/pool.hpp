@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "client/pool/factory.hpp"
 #include "client/pool/path_finder.hpp"
 #include "client/pool/pinned_segment.hpp"
+#include "client/pool/resumer.hpp"
 #include "client/pool/sessions.hpp"
 #include "client/transfer/engine.hpp"
 #include "common/base/clock.hpp"
@@ -49,6 +51,8 @@ struct Arena {
   std::vector<HeldSegment> segments;
   std::vector<transport::RegionId> regions;  ///< parallel to segments
   std::vector<PinnedSegment> pinned;         ///< those of this node, for an accelerator
+  bool shared = false;  ///< another session's, for reading: given back by detaching only
+  bool stale = false;   ///< shared, by a daemon that has ended since; the transfer thread's
 };
 
 /// An extent of one node's flash. Made and ended by a Pool.
@@ -68,22 +72,48 @@ class Pool {
   [[nodiscard]] static Result<std::unique_ptr<Pool>> connect(const PoolOptions& options);
 
   [[nodiscard]] Engine& engine() { return *engine_; }
+  /// Where plans note their steps.
+  [[nodiscard]] Progress& progress() { return *progress_; }
   /// "local", "ucx", "ofi", "tcp" or "mixed".
   [[nodiscard]] const std::string& transport_name() const { return transport_name_; }
   [[nodiscard]] const std::vector<NodeSession>& nodes() const { return sessions_->nodes(); }
 
-  /// What may be said of pool memory beside its size.
+  [[nodiscard]] DriverIndex driver_of(NodeIndex node) const;
+  /// As Sessions::await_control().
+  [[nodiscard]] std::shared_ptr<ControlClient> await_control(NodeIndex node) const {
+    return sessions_->await_control(nodes()[node.value()]);
+  }
+
+  /// Nodes for an arena that are not lost: those of the kind, or all if the kind has none.
+  [[nodiscard]] std::vector<NodeIndex> candidates(Nearness nearness) const;
+  /// Whether the job has lost the node permanently.
+  [[nodiscard]] bool is_lost(NodeIndex node) const {
+    return nodes()[node.value()].fault->reason() != FaultReason::kNone;
+  }
+  /// Reports the node as lost: its bytes are out of date, since it missed a write that another node
+  /// took.
+  void give_up(NodeIndex node) { nodes()[node.value()].fault->report(FaultReason::kUnresponsive); }
+
+  /// Optional wishes for pool memory.
   struct Where {
     Nearness nearness = Nearness::kAny;
     std::span<const StagingPart> parts = {};
     std::span<const std::byte> user = {};  ///< the job's memory that it is for; empty: not known
-    DeviceStreams* streams = nullptr;      ///< of an accelerator that will copy from and to it
+    DeviceStreams* streams =
+        nullptr;  ///< the accelerator that will copy from and to it; null: none
   };
   /// Pool memory, zeroed. @return kExhausted: "needs X, pool has Y on nodes ...".
   [[nodiscard]] Result<std::unique_ptr<Arena>> allocate(std::uint64_t bytes, const Where& where);
   /// Pool memory of one node.
   [[nodiscard]] Result<std::unique_ptr<Arena>> allocate_on(NodeIndex node, std::uint64_t bytes,
                                                            DeviceStreams* streams = nullptr);
+  /// Memory of another session that this one may read. If the node's daemon is restarted while the
+  /// job has it, it is stale: transfers on it fail (kNotFound), and nothing else does.
+  [[nodiscard]] Result<std::unique_ptr<Arena>> attach_shared(NodeIndex node,
+                                                             std::vector<GrantedSegment> segments);
+  [[nodiscard]] bool is_stale(const Arena& arena) {
+    return engine_->call([&] { return arena.stale; });
+  }
   /// Waits until no plain transfer uses the arena, then gives its segments back.
   void release(std::unique_ptr<Arena> arena);
 
@@ -93,7 +123,7 @@ class Pool {
                                                   FlashPolicy policy);
   /// A durable extent by its number, its secret and its node's id.
   [[nodiscard]] Result<FlashArena> open_flash(NodeId node, const FlashExtent& extent);
-  /// Nothing waits: who has stages under way sees to their end.
+  /// Does not wait. The caller finishes its stages first.
   [[nodiscard]] Result<void> free_flash(const FlashArena& flash);
   /// A plain transfer between flash and an arena; both ranges are checked.
   /// @return the ticket; kOutOfRange; kInvalidArgument: the arena's bytes lie on other nodes.
@@ -103,7 +133,7 @@ class Pool {
                                                   std::uint64_t arena_offset_bytes,
                                                   std::uint64_t bytes);
 
-  /// Makes host memory usable by every driver. It outlives unregister_memory().
+  /// Makes host memory usable by every driver. The memory must exist until unregister_memory().
   [[nodiscard]] Result<LocalHandles> register_memory(std::span<std::byte> memory);
   /// Waits until no plain transfer uses it any more; a replay's must have ended.
   void unregister_memory(const LocalHandles& handles);
@@ -130,8 +160,11 @@ class Pool {
  private:
   explicit Pool(PoolOptions options) : options_(std::move(options)) {}
   [[nodiscard]] Result<void> start();
-  [[nodiscard]] DriverIndex driver_of(NodeIndex node) const;
-  [[nodiscard]] std::vector<NodeIndex> candidates(Nearness nearness) const;
+  [[nodiscard]] Resumer::Found look_for_lost();
+  [[nodiscard]] Resumer::Found try_resume(NodeIndex node);
+  Resumer::Found lose(NodeIndex node, FaultReason reason, const Error& why);
+  [[nodiscard]] Result<void> reconnect(NodeIndex node, const Sessions::Resumed& resumed,
+                                       TimePoint deadline);
   [[nodiscard]] Result<std::unique_ptr<Arena>> attach(Result<HeldArena> granted,
                                                       DeviceStreams* streams);
   [[nodiscard]] Result<void> attach(Arena& arena, const std::vector<HeldStretch>& stretches,
@@ -141,11 +174,17 @@ class Pool {
   PoolOptions options_;
   SteadyClock clock_;
   std::shared_ptr<Doorbell> door_ = std::make_shared<Doorbell>();
+  const std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
+  std::shared_ptr<Bell> losses_ = std::make_shared<Bell>();
   std::unique_ptr<Sessions> sessions_;
   std::vector<std::string> driver_names_;
   std::string transport_name_;
   std::unique_ptr<Engine> engine_;  ///< ends before the sessions do
   std::map<DeviceStreams*, BounceMemory> devices_;
+  std::set<Arena*> arenas_;  ///< that are attached; the transfer thread's
+  /// Since when a node's daemon is gone, by NodeIndex; the resumer's thread.
+  std::vector<std::optional<TimePoint>> gone_since_;
+  std::optional<Resumer> resumer_;  ///< ends before all that it resumes
 };
 
 }  // namespace ho::client

@@ -10,7 +10,7 @@
 namespace ho::client {
 
 /// Renews leases by thirds, on a thread of its own ("ho-leases"), from construction to destruction.
-/// Owner thread: whoever made it. The job's signals are not delivered there.
+/// Made and ended by one thread, its owner. Its own thread blocks the job's signals.
 class Renewer {
  public:
   /// @param lease  the shortest of those renewed.

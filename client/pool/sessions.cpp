@@ -24,6 +24,8 @@ constexpr Duration kRenewTimeoutMin = milliseconds(50);
 constexpr Duration kStatusTimeoutMin = milliseconds(250);
 /// For a request that must reach a node which did not answer last time.
 constexpr Duration kSilentTimeout = milliseconds(50);
+/// How often a grant is asked for again when its daemon is restarted meanwhile.
+constexpr int kGrantRetries = 2;
 constexpr Duration kCloseTimeout = std::chrono::seconds(1);
 /// Longer leases are renewed as often as one of this length.
 constexpr Duration kLeaseMax = std::chrono::seconds(9);
@@ -37,33 +39,43 @@ bool allows(const AllowedDrivers& allowed, std::string_view driver) {
 /// Finds the driver for a node, opens a session and connects by it, or says why there is none.
 Result<void> reach(PathFinder& paths, NodeSession& node, const std::string& job,
                    const Clock& clock) {
-  ClientControl control(*node.control, job, clock);
+  const auto client = node.control();
+  ClientControl control(*client, job, clock);
   auto path = paths.reach(control, node.label);
   if (!path) return path.error().at(node.label);
   node.driver = std::move(path->choice.driver);
   node.session = std::move(path->session);
   node.peer = path->peer;
   node.fault->set_lease_end(path->asked + node.session.lease);
+  if (client->hello().resume.count() > 0) node.fault->set_resumable();
+  // A daemon that ended before it was known to leave anything behind.
+  if (client->closed()) node.fault->report(FaultReason::kConnectionLost);
   return {};
 }
 
 }  // namespace
 
-Result<NodeSession> Sessions::dial(const std::string& address, const SessionOptions& options,
-                                   TimePoint deadline) {
-  NodeSession node;
-  node.fault = std::make_shared<NodeFault>(door_);
+ControlClient::Options Sessions::control_options(const std::string& address,
+                                                 const std::shared_ptr<NodeFault>& fault) {
   ControlClient::Options control;
   control.address = address;
-  control.client_name = options.name;
-  control.tls_folder = options.tls_folder;
-  control.on_closed = [fault = node.fault](const Error&) {
-    fault->report(FaultReason::kConnectionLost);
+  control.client_name = options_.name;
+  control.tls_folder = options_.tls_folder;
+  control.on_closed = [fault, losses = losses_](const Error&) {
+    // Where another daemon may follow, this is not the end yet.
+    if (!fault->resumable()) return fault->report(FaultReason::kConnectionLost);
+    losses->ring();
   };
-  auto client = ControlClient::connect(std::move(control), deadline);
+  return control;
+}
+
+Result<NodeSession> Sessions::dial(const std::string& address, TimePoint deadline) {
+  NodeSession node;
+  node.fault = std::make_shared<NodeFault>(door_);
+  auto client = ControlClient::connect(control_options(address, node.fault), deadline);
   if (!client) return client.error();
-  node.control = std::move(client).value();
-  const HelloReply& hello = node.control->hello();
+  node.link = std::make_shared<ControlLink>(std::move(client).value());
+  const HelloReply& hello = node.control()->hello();
   node.label =
       "node " + std::to_string(hello.node.value()) + " (" + hello.node_name + ", " + address + ")";
   return node;
@@ -71,11 +83,12 @@ Result<NodeSession> Sessions::dial(const std::string& address, const SessionOpti
 
 Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& options,
                                                     PathFinder& paths,
-                                                    std::shared_ptr<Doorbell> door) {
-  std::unique_ptr<Sessions> made(new Sessions(std::move(door)));
+                                                    std::shared_ptr<Doorbell> door,
+                                                    std::shared_ptr<Bell> losses) {
+  std::unique_ptr<Sessions> made(new Sessions(options, std::move(door), std::move(losses)));
   std::optional<Error> last;
   for (const std::string& address : options.addresses) {
-    auto first = made->dial(address, options, made->clock_.now() + kConnectTimeout);
+    auto first = made->dial(address, made->clock_.now() + kConnectTimeout);
     if (first) {
       made->nodes_.push_back(std::move(first).value());
       break;
@@ -87,7 +100,8 @@ Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& option
     if (!last) return Error(Errc::kInvalidArgument, "no pool address given");
     return *last;
   }
-  if (auto ok = made->reach_all(options, paths); !ok) return ok.error();
+  made->progress_ = options.progress;
+  if (auto ok = made->reach_all(paths); !ok) return ok.error();
   made->renewer_.emplace(made->shortest_lease(),
                          [sessions = made.get()](TimePoint) { sessions->renew_all(); });
   return made;
@@ -102,7 +116,7 @@ Duration Sessions::shortest_lease() const {
 }
 
 /// Connects the control of a node by one of its addresses.
-Result<NodeSession> Sessions::dial_node(const NodeInfo& info, const SessionOptions& options) {
+Result<NodeSession> Sessions::dial_node(const NodeInfo& info) {
   std::vector<std::string> addresses = info.control_addresses;
   // The Unix socket first: only it can pass descriptors. On another machine it does not exist,
   // or belongs to another node, which the hello tells.
@@ -115,10 +129,9 @@ Result<NodeSession> Sessions::dial_node(const NodeInfo& info, const SessionOptio
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     const std::string& address = addresses[i];
     const TimePoint begin = clock_.now();
-    auto node =
-        dial(address, options, begin + left / static_cast<std::int64_t>(addresses.size() - i));
+    auto node = dial(address, begin + left / static_cast<std::int64_t>(addresses.size() - i));
     left -= clock_.now() - begin;
-    if (node && node->control->hello().node != info.node) {
+    if (node && node->control()->hello().node != info.node) {
       node = Error(Errc::kConflict, address + " is another node");
     }
     if (node) return node;
@@ -131,9 +144,9 @@ Result<NodeSession> Sessions::dial_node(const NodeInfo& info, const SessionOptio
 /// may take seconds for nodes that do not answer; only then are sessions opened, whose leases run.
 /// @return the last failure, where no node is left; at once where the only driver allowed cannot be
 /// used.
-Result<void> Sessions::reach_all(const SessionOptions& options, PathFinder& paths) {
-  const NodeId first = nodes_.front().control->hello().node;
-  auto listed = nodes_.front().control->nodes(clock_.now() + kControlTimeout);
+Result<void> Sessions::reach_all(PathFinder& paths) {
+  const NodeId first = nodes_.front().control()->hello().node;
+  auto listed = nodes_.front().control()->nodes(clock_.now() + kControlTimeout);
   if (!listed) return listed.error().at(nodes_.front().label);
   std::optional<Error> last;
   const auto left_out = [&](const std::string& name, const Error& error) {
@@ -142,13 +155,13 @@ Result<void> Sessions::reach_all(const SessionOptions& options, PathFinder& path
         {{"node", name}, {"reason", error.message()}});
   };
   for (const NodeInfo& info : *listed) {
-    if (info.node == first) come_nearer(info, options, paths);
+    if (info.node == first) come_nearer(info, paths);
   }
   std::vector<NodeSession> dialed = std::move(nodes_);
   std::set<NodeId> known = {first};
   for (const NodeInfo& info : *listed) {
     if (dialed.size() == kNodesMax || !known.insert(info.node).second) continue;
-    auto node = dial_node(info, options);
+    auto node = dial_node(info);
     if (node) {
       dialed.push_back(std::move(*node));
     } else {
@@ -162,7 +175,7 @@ Result<void> Sessions::reach_all(const SessionOptions& options, PathFinder& path
       renewed = clock_.now();
       renew_all();
     }
-    const auto ok = reach(paths, node, options.name, clock_);
+    const auto ok = reach(paths, node, options_.name, clock_);
     if (ok) {
       nodes_.push_back(std::move(node));
       continue;
@@ -177,9 +190,8 @@ Result<void> Sessions::reach_all(const SessionOptions& options, PathFinder& path
 
 /// The first node may have been named by its TCP address though it runs on this machine: then its
 /// Unix socket is better, since only that passes descriptors and so gives the `local` driver.
-void Sessions::come_nearer(const NodeInfo& info, const SessionOptions& options,
-                           const PathFinder& paths) {
-  const HelloReply& hello = nodes_.front().control->hello();
+void Sessions::come_nearer(const NodeInfo& info, const PathFinder& paths) {
+  const HelloReply& hello = nodes_.front().control()->hello();
   const bool has_local = std::any_of(hello.drivers.begin(), hello.drivers.end(),
                                      [](const auto& driver) { return driver.driver == "local"; });
   const bool wanted = allows(paths.allowed(), "local") && !has_local && runs_here(hello);
@@ -187,9 +199,9 @@ void Sessions::come_nearer(const NodeInfo& info, const SessionOptions& options,
   const TimePoint deadline = clock_.now() + kConnectTimeout;
   for (const std::string& address : info.control_addresses) {
     if (address.rfind("unix:", 0) != 0) continue;
-    auto node = dial(address, options, deadline);
+    auto node = dial(address, deadline);
     // The same process, not one that took the path over.
-    if (!node || node->control->hello().daemon_instance != hello.daemon_instance) continue;
+    if (!node || node->control()->hello().daemon_instance != hello.daemon_instance) continue;
     nodes_.front() = std::move(node).value();
     return;
   }
@@ -201,7 +213,7 @@ Sessions::~Sessions() {
   for (NodeSession& node : nodes_) {
     const bool gone = node.fault->reason() != FaultReason::kNone || node.fault->silent();
     if (node.session.token.empty() || gone) continue;
-    const auto closed = node.control->close_session(node.session, clock_.now() + kCloseTimeout);
+    const auto closed = node.control()->close_session(node.session, clock_.now() + kCloseTimeout);
     if (!closed) {
       log(LogLevel::kWarning, "session not closed; its lease will end it",
           {{"node", node.label}, {"reason", closed.error().message()}});
@@ -226,7 +238,8 @@ std::vector<Result<NodeStatus>> Sessions::status_of(const std::vector<NodeIndex>
     if (now >= end && node.fault->silent()) continue;
     const Duration share = (end - now) / static_cast<std::int64_t>(order.size() - i);
     auto& answer = answers[order[i]];
-    answer = node.control->status(now + std::max<Duration>(share, kStatusTimeoutMin));
+    const auto control = await_control(node);
+    answer = control->status(clock_.now() + std::max<Duration>(share, kStatusTimeoutMin));
     if (answer) {
       node.fault->mark_answering();
     } else if (answer.error().code() == Errc::kDeadline) {
@@ -242,8 +255,8 @@ std::vector<NodeRoom> Sessions::room_of(const std::vector<NodeIndex>& candidates
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const NodeSession& node = nodes_[candidates[i].value()];
     const auto& status = answers[i];
-    NodeRoom room{candidates[i], node.control->hello().node_name,
-                  node.control->hello().segment_bytes, 0};
+    NodeRoom room{candidates[i], node.control()->hello().node_name,
+                  node.control()->hello().segment_bytes, 0};
     if (room.segment_bytes == 0) continue;
     if (!status) {
       room.name += " [" + std::string(errc_name(status.error().code())) + "]";
@@ -268,14 +281,16 @@ Result<HeldArena> Sessions::grant(const ArenaSpec& spec, const std::vector<NodeI
 Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
                                  const std::vector<NodeRoom>& rooms, const ArenaSpec& arena) {
   HeldArena held;
-  std::vector<std::size_t> first(nodes_.size(), 0);  // of each node's segments
+  std::vector<std::size_t> first(nodes_.size(), 0);  // index of each node's first segment
   const auto undo = [&](const Error& error) {
     release(held.segments);
     if (error.code() != Errc::kExhausted) return error;
     std::vector<NodeIndex> candidates;
     candidates.reserve(rooms.size());
     for (const NodeRoom& room : rooms) candidates.push_back(room.node);
-    return Error(Errc::kExhausted, describe_shortage(arena.bytes, room_of(candidates)));
+    // The node's own words first: it may be a quota, or memory that its machine does not have.
+    return Error(Errc::kExhausted, error.context() + "; the job " +
+                                       describe_shortage(arena.bytes, room_of(candidates)));
   };
   for (const NodeRoom& room : rooms) {
     const NodeSession& node = nodes_[room.node.value()];
@@ -288,7 +303,12 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
     // Another machine's nodes have other numbers, and what is near there is its network device.
     if (node.driver == "local") spec.near = arena.numa;
     const Duration timeout = kControlTimeout + milliseconds(spec.bytes / kGrantBytesPerMs);
-    auto answer = node.control->grant(node.session, spec, clock_.now() + timeout);
+    auto answer = await_control(node)->grant(node.session, spec, clock_.now() + timeout);
+    for (int i = 0; i < kGrantRetries && !answer; ++i) {
+      // Its daemon ended meanwhile: what it may have granted ends with the session.
+      if (answer.error().code() != Errc::kUnavailable || !node.fault->resumable()) break;
+      answer = await_control(node)->grant(node.session, spec, clock_.now() + timeout);
+    }
     if (!answer) return undo(answer.error().at(node.label));
     first[room.node.value()] = held.segments.size();
     std::uint64_t granted = 0;
@@ -324,7 +344,7 @@ std::vector<FlashRoom> Sessions::flash_of(const std::vector<NodeIndex>& candidat
     const auto& status = answers[i];
     if (!status || status->flash.empty()) continue;
     rooms.push_back(
-        {candidates[i], node.control->hello().node_name, usable_flash_bytes(status->flash)});
+        {candidates[i], node.control()->hello().node_name, usable_flash_bytes(status->flash)});
   }
   return rooms;
 }
@@ -332,16 +352,21 @@ std::vector<FlashRoom> Sessions::flash_of(const std::vector<NodeIndex>& candidat
 Result<FlashExtent> Sessions::allocate_flash(NodeIndex node, std::uint64_t bytes,
                                              FlashPolicy policy) {
   const NodeSession& there = nodes_[node.value()];
-  auto made =
-      there.control->flash_allocate(there.session, bytes, policy, clock_.now() + kControlTimeout);
+  auto made = await_control(there)->flash_allocate(there.session, bytes, policy,
+                                                   clock_.now() + kControlTimeout);
   if (!made) return made.error().at(there.label);
+  const std::lock_guard lock(extents_mutex_);
+  extents_.push_back({node, *made, policy});
   return made;
 }
 
 Result<FlashExtent> Sessions::open_flash(NodeIndex node, const FlashExtent& extent) {
   const NodeSession& there = nodes_[node.value()];
-  auto opened = there.control->flash_open(there.session, extent, clock_.now() + kControlTimeout);
+  auto opened =
+      await_control(there)->flash_open(there.session, extent, clock_.now() + kControlTimeout);
   if (!opened) return opened.error().at(there.label);
+  const std::lock_guard lock(extents_mutex_);
+  extents_.push_back({node, *opened, FlashPolicy::kDurable});
   return opened;
 }
 
@@ -351,7 +376,14 @@ Result<void> Sessions::free_flash(NodeIndex node, std::uint64_t extent) {
     return Error(Errc::kUnavailable, there.label + " was lost: " + std::string(fault_text(reason)));
   }
   if (there.fault->silent()) return Error(Errc::kDeadline, there.label + " does not answer");
-  auto freed = there.control->flash_free(there.session, extent, clock_.now() + kControlTimeout);
+  {
+    const std::lock_guard lock(extents_mutex_);
+    std::erase_if(extents_, [&](const OpenExtent& one) {
+      return one.node == node && one.extent.id == extent;
+    });
+  }
+  auto freed =
+      await_control(there)->flash_free(there.session, extent, clock_.now() + kControlTimeout);
   if (freed) return freed;
   // A free may wait for other sessions' transfers, so one that is late does not make a node silent.
   return freed.error().at(there.label);
@@ -366,12 +398,25 @@ void Sessions::release(const std::vector<HeldSegment>& segments) {
     if (ids.empty() || nodes_[i].fault->reason() != FaultReason::kNone) continue;
     // A daemon that is stopped reads it when it goes on; nobody waits for it a second time.
     const Duration timeout = nodes_[i].fault->silent() ? kSilentTimeout : kControlTimeout;
-    const auto done = nodes_[i].control->release(nodes_[i].session, ids, clock_.now() + timeout);
+    const auto done =
+        await_control(nodes_[i])->release(nodes_[i].session, ids, clock_.now() + timeout);
     if (!done) {
       if (done.error().code() == Errc::kDeadline) nodes_[i].fault->mark_silent();
       log(LogLevel::kWarning, "segments not released yet; the session's end will free them",
           {{"node", nodes_[i].label}, {"reason", done.error().message()}});
     }
+  }
+}
+
+/// Says once that an administrator empties a node.
+void Sessions::note_drained(const NodeSession& node, const RenewedLease& renewed) {
+  const NodeId id = node.control()->hello().node;
+  if (!renewed.drained) {
+    drained_.erase(id);
+  } else if (drained_.insert(id).second) {
+    log(LogLevel::kWarning,
+        "a node is drained: what this job holds there keeps an administrator from stopping it",
+        {{"node", node.label}});
   }
 }
 
@@ -393,9 +438,11 @@ void Sessions::renew_all() {
     const TimePoint now = clock_.now();
     const Duration share = (end - now) / static_cast<std::int64_t>(order.size() - i);
     const auto renewed =
-        node.control->renew_lease(node.session, now + std::max<Duration>(share, kRenewTimeoutMin));
+        node.control()->renew_lease(node.session, now + std::max<Duration>(share, kRenewTimeoutMin),
+                                    progress_ ? progress_->so_far() : JobProgress());
     if (renewed) {
-      node.fault->set_lease_end(now + *renewed);
+      node.fault->set_lease_end(now + renewed->lease);
+      note_drained(node, *renewed);
       node.fault->mark_answering();
       continue;
     }

@@ -3,20 +3,25 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "client/pool/control_link.hpp"
 #include "client/pool/flash_homes.hpp"
 #include "client/pool/path_finder.hpp"
+#include "client/pool/progress.hpp"
 #include "client/pool/renewer.hpp"
 #include "client/pool/spread.hpp"
+#include "client/transfer/bell.hpp"
 #include "client/transfer/node_fault.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/numa.hpp"
 #include "common/base/result.hpp"
-#include "proto/control_client.hpp"
+#include "proto/control/control_client.hpp"
 
 namespace ho::client {
 
@@ -24,16 +29,19 @@ struct SessionOptions {
   std::vector<std::string> addresses;  ///< tried in order; the rest of the pool is learnt
   std::string name;                    ///< the job, for people
   std::string tls_folder = {};         ///< as ControlClient::Options has it
+  std::shared_ptr<const Progress> progress = {};  ///< goes with each renewal; null: none
 };
 
 /// One node of the pool with this job's session on it.
 struct NodeSession {
-  std::unique_ptr<ControlClient> control;
+  std::shared_ptr<ControlLink> link;
   Session session;
   std::string label;       ///< "node 2 (b, unix:/run/x.sock)"
   std::string driver;      ///< "local", "ucx", "ofi" or "tcp"
   transport::PeerId peer;  ///< of that driver
   std::shared_ptr<NodeFault> fault;
+
+  [[nodiscard]] std::shared_ptr<ControlClient> control() const { return link->get(); }
 };
 
 /// A segment held by this job.
@@ -55,11 +63,11 @@ struct HeldArena {
   std::vector<HeldStretch> stretches;  ///< in arena order
 };
 
-/// What is asked for an arena.
+/// A request for an arena.
 struct ArenaSpec {
   std::uint64_t bytes = 0;
-  std::span<const StagingPart> parts = {};  ///< come from the nodes they name
-  std::optional<NumaNode> numa = {};        ///< wished for where a node is reached by `local`
+  std::span<const StagingPart> parts = {};  ///< parts that the nodes they name must give
+  std::optional<NumaNode> numa = {};        ///< preferred, on a node that is reached by `local`
 };
 
 /// This job's sessions on all nodes of a pool, kept alive by a thread of its own.
@@ -70,9 +78,11 @@ struct ArenaSpec {
 /// each tried for 2 s at most, is left out, with a warning; if none is left, it fails.
 class Sessions {
  public:
+  /// `losses` rings when a control connection is lost whose daemon may be taken over from.
   [[nodiscard]] static Result<std::unique_ptr<Sessions>> connect(const SessionOptions& options,
                                                                  PathFinder& paths,
-                                                                 std::shared_ptr<Doorbell> door);
+                                                                 std::shared_ptr<Doorbell> door,
+                                                                 std::shared_ptr<Bell> losses);
   ~Sessions();
   Sessions(const Sessions&) = delete;
   Sessions& operator=(const Sessions&) = delete;
@@ -80,13 +90,12 @@ class Sessions {
   /// Constant after connect(). A NodeIndex is an index into it.
   [[nodiscard]] const std::vector<NodeSession>& nodes() const { return nodes_; }
 
-  /// Gets segments for an arena, all or nothing. @return
-  /// kExhausted: "needs X, pool has Y on nodes ..."; kUnavailable: a part's node is no candidate
-  /// (any more); what a daemon answers otherwise. What the spec's parts leave comes from
-  /// `candidates`.
+  /// Gets segments for an arena, all or nothing. @return kExhausted: "needs X, pool has Y on nodes
+  /// ..."; kUnavailable: a part's node is not a candidate (any more); any other error of a daemon.
+  /// Bytes that no part names come from `candidates`.
   [[nodiscard]] Result<HeldArena> grant(const ArenaSpec& spec,
                                         const std::vector<NodeIndex>& candidates);
-  /// Gives them back; nodes that are lost are passed over: their lease ends it.
+  /// Gives the segments back. Skips lost nodes, where the lease ends them.
   void release(const std::vector<HeldSegment>& segments);
 
   [[nodiscard]] std::vector<FlashRoom> flash_of(const std::vector<NodeIndex>& candidates);
@@ -98,23 +107,59 @@ class Sessions {
   /// kNotFound: it is freed.
   [[nodiscard]] Result<void> free_flash(NodeIndex node, std::uint64_t extent);
 
+  /// A session at the daemon that follows the one it was opened at.
+  struct Resumed {
+    ResumedSession session;
+    std::shared_ptr<ControlClient> control;
+  };
+  /// Connects to the daemon that follows one whose connection is lost, and finds the session again
+  /// there, with its extents on flash.
+  /// @return kUnavailable, kDeadline: there is none yet. Anything else is for good: kNotFound: it
+  /// did not take the session over; kConflict: it is the same daemon.
+  [[nodiscard]] Result<Resumed> resume(NodeIndex node, TimePoint deadline);
+  /// Requests go to that daemon from now on. Those that wait for one begin.
+  void settle(NodeIndex node, std::shared_ptr<ControlClient> control);
+  /// The node's control connection. Where its daemon is restarted, waits for the next one's, as
+  /// long as a client looks for it.
+  [[nodiscard]] std::shared_ptr<ControlClient> await_control(const NodeSession& node) const;
+  /// Ends a rail of the node's session by that connection.
+  [[nodiscard]] transport::FenceRequest fence_of(NodeIndex node, ControlClient& control) const;
+
  private:
-  explicit Sessions(std::shared_ptr<Doorbell> door) : door_(std::move(door)) {}
-  [[nodiscard]] Result<NodeSession> dial(const std::string& address, const SessionOptions& options,
-                                         TimePoint deadline);
-  void come_nearer(const NodeInfo& info, const SessionOptions& options, const PathFinder& paths);
-  [[nodiscard]] Result<NodeSession> dial_node(const NodeInfo& info, const SessionOptions& options);
-  [[nodiscard]] Result<void> reach_all(const SessionOptions& options, PathFinder& paths);
+  Sessions(SessionOptions options, std::shared_ptr<Doorbell> door, std::shared_ptr<Bell> losses)
+      : options_(std::move(options)), door_(std::move(door)), losses_(std::move(losses)) {}
+  [[nodiscard]] ControlClient::Options control_options(const std::string& address,
+                                                       const std::shared_ptr<NodeFault>& fault);
+  [[nodiscard]] Result<void> reopen_flash(NodeIndex node, ControlClient& control,
+                                          TimePoint deadline);
+  [[nodiscard]] Result<NodeSession> dial(const std::string& address, TimePoint deadline);
+  void come_nearer(const NodeInfo& info, const PathFinder& paths);
+  [[nodiscard]] Result<NodeSession> dial_node(const NodeInfo& info);
+  [[nodiscard]] Result<void> reach_all(PathFinder& paths);
   [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
                                        const std::vector<NodeRoom>& rooms, const ArenaSpec& arena);
+  void note_drained(const NodeSession& node, const RenewedLease& renewed);
   [[nodiscard]] Duration shortest_lease() const;
   [[nodiscard]] std::vector<Result<NodeStatus>> status_of(const std::vector<NodeIndex>& candidates);
   [[nodiscard]] std::vector<NodeRoom> room_of(const std::vector<NodeIndex>& candidates);
   void renew_all();
 
+  /// An extent on flash that the session of a node has open.
+  struct OpenExtent {
+    NodeIndex node;
+    FlashExtent extent;
+    FlashPolicy policy = FlashPolicy::kDurable;
+  };
+
   SteadyClock clock_;
+  const SessionOptions options_;
   std::shared_ptr<Doorbell> door_;
+  std::shared_ptr<const Progress> progress_;
+  std::shared_ptr<Bell> losses_;
+  std::mutex extents_mutex_;  ///< any thread makes and frees them; rare
+  std::vector<OpenExtent> extents_;
   std::vector<NodeSession> nodes_;
+  std::set<NodeId> drained_;  ///< as told in renewals; their thread's
   std::atomic<bool> stopping_{false};
   std::optional<Renewer> renewer_;
 };

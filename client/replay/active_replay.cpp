@@ -98,12 +98,7 @@ bool ActiveReplay::feed(Mover& mover, std::uint64_t now_ticks) {
   }
   bool any = catch_up();
   any = replay_->pump(mover, now_ticks) > 0 || any;
-  if (replay_->failure()) {
-    const ReplayFailure& failure = *replay_->failure();
-    fail("the device memory of " + (*names_)[failure.storages.front().value()] +
-             " cannot be registered: " + std::string(errc_name(failure.code)),
-         std::nullopt);
-  }
+  if (replay_->failure()) fail_for(*replay_->failure());
   if (streams_ != nullptr && streams_->news() != seen_news_) {
     seen_news_ = streams_->news();
     any = true;
@@ -112,12 +107,26 @@ bool ActiveReplay::feed(Mover& mover, std::uint64_t now_ticks) {
   return any;
 }
 
+/// Nothing could be started.
+void ActiveReplay::fail_for(const ReplayFailure& failure) {
+  const std::string& name = (*names_)[failure.storages.front().value()];
+  if (failure.other_node) {
+    fail("no home of " + name + " is left that has its value; it had homes on " +
+             nodes_[failure.node.value()] + " and " + nodes_[failure.other_node->value()],
+         std::nullopt);
+    return;
+  }
+  fail("the device memory of " + name +
+           " cannot be registered: " + std::string(errc_name(failure.code)),
+       std::nullopt);
+}
+
 void ActiveReplay::transfer_done(Mover& mover, const TransferDone& done, const NodeWords& words,
                                  std::uint64_t now_ticks) {
   HO_CHECK(replay_ != nullptr);
   replay_->transfer_done(mover, done, now_ticks);
   const bool failed = done.code != Errc::kOk && done.code != Errc::kCanceled;
-  if (failed && replay_->failure()->node == done.node) {
+  if (failed && replay_->failure() && replay_->failure()->node == done.node) {
     std::vector<std::string> names;
     for (const StorageIndex storage : replay_->failure()->storages) {
       names.push_back((*names_)[storage.value()]);
@@ -151,9 +160,9 @@ void ActiveReplay::fail(const std::string& what, std::optional<NodeIndex> node) 
   changed.ring();
 }
 
-/// The job waits for an op while nothing moves and nothing can start: it would wait for ever. The
-/// job begins a step before it waits in it, so once `waiting` is seen a step that the replay does
-/// not know yet is news still to be taken, not a dead end.
+/// Whether the job waits for an op while nothing moves and nothing can start: it would wait
+/// forever. The job begins a step before it waits in it. So if `waiting` is set and the replay does
+/// not know the step yet, news is still to come, and the job is not stuck.
 bool ActiveReplay::stuck() const {
   if (replay_ == nullptr || !waiting.load() || !replay_->quiet()) return false;
   const Executor& executor = replay_->executor();

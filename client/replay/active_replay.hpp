@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/replay/replay.hpp"
@@ -34,8 +35,9 @@ enum class RunState : std::uint8_t {
 class ActiveReplay final : public TransferSource {
  public:
   /// @param streams  of the runtime's accelerator, which outlive it; null: it has none.
-  explicit ActiveReplay(std::size_t nodes, DeviceStreams* streams = nullptr)
-      : streams_(streams), names_by_node_(nodes) {}
+  /// @param nodes  what messages call them, by NodeIndex.
+  explicit ActiveReplay(std::vector<std::string> nodes, DeviceStreams* streams = nullptr)
+      : streams_(streams), nodes_(std::move(nodes)), names_by_node_(nodes_.size()) {}
 
   // TransferSource: the transfer thread.
   bool feed(Mover& mover, std::uint64_t now_ticks) override;
@@ -60,7 +62,7 @@ class ActiveReplay final : public TransferSource {
   [[nodiscard]] Replay* replay() { return replay_; }
   /// The job waits for what can never come. The transfer thread, while nothing is in flight.
   [[nodiscard]] bool stuck() const;
-  /// A storage has its home, or part of it, on this node.
+  /// A storage has its only home, or part of it, on this node.
   void add_home(NodeIndex node, const std::string& storage);
 
   /// The job's thread writes; both from the run's beginning. ops_done and wake_at are Dekker's
@@ -100,13 +102,15 @@ class ActiveReplay final : public TransferSource {
 
   bool catch_up();
   void publish();
+  void fail_for(const ReplayFailure& failure);
   void publish_retired(std::uint64_t steps);
 
   DeviceStreams* const streams_;
   Queued queued_;  ///< the next count of retired steps to be published
   std::uint64_t seen_news_ = 0;
   Replay* replay_ = nullptr;
-  const std::vector<std::string>* names_ = nullptr;  ///< of the run's storages
+  const std::vector<std::string>* names_ = nullptr;  ///< names of the run's storages
+  const std::vector<std::string> nodes_;
   std::vector<NamedHomes> names_by_node_;
 };
 

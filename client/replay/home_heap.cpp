@@ -20,7 +20,8 @@ bool HomeHeap::has_room(std::uint64_t bytes) const {
 }
 
 Result<void> HomeHeap::add_chunk(std::uint64_t bytes) {
-  auto arena = pool_.allocate(bytes, {nearness_, {}, user_, streams_});
+  auto arena = node_ ? pool_.allocate_on(*node_, bytes)
+                     : pool_.allocate(bytes, {nearness_, {}, user_, streams_});
   if (!arena) return arena.error();
   auto chunk = std::make_unique<Chunk>();
   chunk->arena = std::move(arena).value();

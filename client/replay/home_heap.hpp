@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,22 +21,24 @@ struct HomeRange {
   bool used_before = false;  ///< else its bytes are zero
 };
 
-/// Pool memory for homes, taken from the pool in few large pieces and given out in ranges: first
-/// fit, neighbours that are free become one. What is free again stays with the heap until its end.
+/// Pool memory for homes, taken from the pool in a few large chunks and given out in ranges: first
+/// fit; free neighbours merge. Freed ranges stay with the heap until it is destroyed.
 ///
-/// Owner thread: the job's. It is wrong to end it while something moves there.
+/// Owner thread: the job's. Do not destroy it while a transfer uses its memory.
 class HomeHeap {
  public:
   /// Ranges begin at multiples of this.
   static constexpr std::uint64_t kAlign = 64;
-  /// What it asks the pool for at least, where that has it: each chunk takes whole segments. The
-  /// first reserve() asks for what is needed, which the pool spreads evenly over its nodes.
+  /// The least that it asks the pool for, if available: each chunk takes whole segments. The first
+  /// reserve() asks for the bytes needed, which the pool spreads evenly over its nodes.
   static constexpr std::uint64_t kChunkBytesMin = std::uint64_t{1} << 20U;
 
-  /// @param user  the job's memory that it is for: pool memory is taken near it; may be empty.
-  /// @param streams  of the accelerator that copies from and to it; null: there is none.
+  /// @param user  the job's memory that it serves: pool memory is taken near it; may be empty.
+  /// @param streams  the accelerator that copies from and to it; null: none.
   HomeHeap(Pool& pool, Nearness nearness, std::span<const std::byte> user, DeviceStreams* streams)
       : pool_(pool), nearness_(nearness), user_(user), streams_(streams) {}
+  /// A heap in one node's memory.
+  HomeHeap(Pool& pool, NodeIndex node) : pool_(pool), node_(node) {}
   ~HomeHeap();
   HomeHeap(const HomeHeap&) = delete;
   HomeHeap& operator=(const HomeHeap&) = delete;
@@ -69,9 +72,10 @@ class HomeHeap {
   [[nodiscard]] Result<void> grow(std::uint64_t bytes);
 
   Pool& pool_;
-  Nearness nearness_;
+  Nearness nearness_ = Nearness::kAny;
+  std::optional<NodeIndex> node_;
   std::span<const std::byte> user_;
-  DeviceStreams* streams_;
+  DeviceStreams* streams_ = nullptr;
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::uint64_t held_bytes_ = 0;
 };

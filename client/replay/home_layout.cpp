@@ -67,7 +67,7 @@ OwnHomes take_out_own_homes(Schedule& schedule) {
       flash_front = align_up(flash_front + storage.bytes, kFlashAlign);
     } else if (home->tier == HomeTier::kFlash) {
       flash.push_back({storage.bytes, &home->offset_bytes});
-    } else if (is_own(storage)) {
+    } else if (is_own(storage) || schedule::second_home(schedule, StorageIndex(s))) {
       own.ddr.push_back(StorageIndex(s));
     } else {
       (home->tier == HomeTier::kRemoteDdr ? remote : local)
@@ -84,6 +84,7 @@ OwnHomes take_out_own_homes(Schedule& schedule) {
   schedule.remote_ddr_bytes = close_gaps(remote, 0);
   schedule.flash_bytes = close_gaps(flash, flash_front);
   for (const StorageIndex storage : own.ddr) schedule.homes[storage.value()].reset();
+  schedule.second_homes.clear();
   return own;
 }
 

@@ -9,7 +9,7 @@ namespace ho::client {
 
 /// Homes that a schedule's plan does not share with storages that live at other times.
 struct OwnHomes {
-  std::vector<StorageIndex> ddr;    ///< persistent ones and INPUTs, in either DDR tier
+  std::vector<StorageIndex> ddr;    ///< persistent ones, INPUTs and doubled ones, in either tier
   std::vector<StorageIndex> flash;  ///< persistent ones
 };
 
@@ -17,9 +17,10 @@ struct OwnHomes {
 /// moves what is left together, so that several plans of a job can share one home for each
 /// persistent storage and one arena for all the rest.
 ///
-/// In DDR the homes that are taken out are null afterwards, and local_ddr_bytes and
-/// remote_ddr_bytes are what homes of other storages and staging slots need. On flash they lie in
-/// front, sharing no byte and no block of kFlashAlign with others; all homes stay there.
+/// In DDR the homes that are taken out are null afterwards, second homes among them, and
+/// local_ddr_bytes and remote_ddr_bytes are what homes of other storages and staging slots need. On
+/// flash they lie in front, sharing no byte and no block of kFlashAlign with others; all homes stay
+/// there.
 ///
 /// Why what is legal stays so. Two ranges that are left share bytes afterwards where they did
 /// before, since bytes that one of them had move as a piece; a home that is taken out shares bytes

@@ -128,13 +128,13 @@ Result<void> Plan::write_input(Input& input, std::span<const std::byte> data) {
     if (auto ok = runtime_.check_running(); !ok) return ok;
     active_.changed.wait(token, kLookAgain);
   }
-  const ArenaMap& map = *input.home.area->map;
-  const std::uint64_t begin = input.home.area->begin_bytes + input.home.offset_bytes[step % 2];
+  Storages& storages = runtime_.storages();
+  const auto copy = storages.registered(Direction::kPut, bounce_handles_);
   for (std::size_t at = 0; at < data.size(); at += bounce_.size()) {
     const auto part = data.subspan(at, std::min(bounce_.size(), data.size() - at));
     std::copy(part.begin(), part.end(), bounce_.begin());
-    auto moved = runtime_.pool().move_registered(
-        Direction::kPut, map, begin + at, std::span(bounce_).first(part.size()), bounce_handles_);
+    auto moved =
+        storages.put(input.home, step % 2, at, std::span(bounce_).first(part.size()), copy);
     if (!moved) {
       return runtime_.moved_badly(moved.error().at("writing " + names_[input.storage.value()]));
     }
@@ -344,6 +344,12 @@ Result<void> Plan::step_end() {
       active_.staged_in_bytes.load(std::memory_order_relaxed) - staged_in_at_start_;
   counters_.last_step_stage_out_bytes =
       active_.staged_out_bytes.load(std::memory_order_relaxed) - staged_out_at_start_;
+  runtime_.pool().progress().add({{counters_.last_step_ns, counters_.last_step_stall_ns},
+                                  predicted_step_ns_,
+                                  counters_.last_step_prefetch_bytes,
+                                  counters_.last_step_store_bytes,
+                                  counters_.last_step_stage_in_bytes,
+                                  counters_.last_step_stage_out_bytes});
   std::swap(times_, last_times_);
   last_start_ticks_ = step_start_ticks_;
   last_run_step_ = run_steps_ - 1;

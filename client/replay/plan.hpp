@@ -59,7 +59,7 @@ class Plan {
   /// Runtime::load().
   [[nodiscard]] static Result<std::unique_ptr<Plan>> load(Runtime& runtime,
                                                           std::span<const std::byte> schedule);
-  /// It does not run.
+  /// The plan must not be the running one.
   ~Plan();
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
@@ -67,8 +67,8 @@ class Plan {
   [[nodiscard]] Runtime& runtime() { return runtime_; }
 
   /// Supplies an INPUT of the next step that has not begun, also while a step runs. Waits until
-  /// nothing uses the value of two steps before, which is bounded by the transfers' deadlines. Of a
-  /// persistent storage the latest value, between steps.
+  /// nothing uses the value of two steps before, at most until the transfers' deadlines. For a
+  /// persistent storage: sets the latest value, between steps.
   [[nodiscard]] Result<void> write(std::uint32_t storage_id, std::span<const std::byte> data);
   /// The latest value of a persistent storage, between steps.
   [[nodiscard]] Result<void> read(std::uint32_t storage_id, std::span<std::byte> into);
@@ -91,7 +91,7 @@ class Plan {
     times_[position].start = ticks_.now();
     return true;
   }
-  /// What try_before() could not do: waits, or says why not. @return besides: kExhausted: the job
+  /// The slow path of try_before(): waits, or returns the error. @return also kExhausted: the job
   /// gave no memory for a storage that the op needs; once it has some, before() may be called
   /// again.
   [[nodiscard]] Result<void> before_slow(std::uint32_t position);
@@ -100,8 +100,8 @@ class Plan {
     if (position != position_ || !in_op_ || hosted_ != nullptr || streams_ != nullptr) return false;
     return op_ended();
   }
-  /// What try_after() could not do: on an accelerator, where the job places device bytes, or why
-  /// not.
+  /// The slow path of try_after(): for an accelerator, for a job that places device bytes, or for
+  /// an error.
   [[nodiscard]] Result<void> after_slow(std::uint32_t position);
 
   /// Null where the op at this position has no such operand, or the operand is not on the device.
@@ -112,8 +112,8 @@ class Plan {
     return position < position_count_ ? op_ids_[position] : 0;
   }
   [[nodiscard]] std::uint32_t cache_op_count() const { return cache_op_count_; }
-  /// The number of a storage in the runtime. @return kNotFound: the plan has no such storage, or it
-  /// is one that the runtime keeps no account of.
+  /// The number of a storage in the runtime. @return kNotFound: the plan has no such storage, or
+  /// the runtime does not track it.
   [[nodiscard]] Result<StorageNumber> number_of(std::uint32_t storage_id) const;
   [[nodiscard]] PlanCounters counters() const;
   /// The last complete step, after its cache ops have ended (waits for those in flight).
@@ -124,9 +124,9 @@ class Plan {
   [[nodiscard]] Replay& replay() { return *replay_; }
   [[nodiscard]] const Replay& replay() const { return *replay_; }
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
-  /// What the storage is in this plan; nothing: it is none of its.
+  /// The storage's index in this plan; nothing: the plan does not have it.
   [[nodiscard]] std::optional<StorageIndex> index_of(StorageNumber number) const;
-  /// The storages that it knows by number, those that only its steps make among them.
+  /// By index, the numbers of its storages, also of those that only its steps make.
   [[nodiscard]] std::span<const std::optional<StorageNumber>> numbers() const { return numbers_; }
   [[nodiscard]] const StorageHome& home(StorageIndex storage) const {
     return homes_[storage.value()];
@@ -145,12 +145,12 @@ class Plan {
   /// @param first_mark  on an accelerator: of the job's stream, as Replay::restart() has it.
   void run_begins(std::uint64_t first_mark);
   void run_ends();
-  /// Takes and drops memory as the transfer thread has asked. Where the job places device bytes.
+  /// Takes and drops memory as the transfer thread has asked, if the job places device bytes.
   void serve();
-  /// Whose memory a storage's device bytes are.
+  /// Where a storage's device memory came from: the job itself, or take().
   enum class Origin : std::uint8_t { kJob, kTaken };
   void set_address(StorageIndex storage, std::byte* address, Origin origin);
-  /// Its bytes on the device are memory that take() gave.
+  /// Whether take() gave the memory of its device bytes.
   [[nodiscard]] bool taken(StorageIndex storage) const { return taken_[storage.value()] != 0; }
 
  private:
@@ -173,9 +173,11 @@ class Plan {
     bool persistent = false;
     std::optional<std::uint32_t> input;  ///< index into inputs_
   };
+  /// Nearness of both homes of a storage with two.
+  using DoubledNear = std::optional<std::array<Nearness, 2>>;
   struct Input {
     StorageIndex storage;
-    HomeRange range;  ///< of both steps' values
+    HomeRange range;  ///< room for both steps' values
     Nearness nearness = Nearness::kNear;
     StorageHome home;
     std::atomic<std::uint64_t> written_steps{
@@ -191,6 +193,8 @@ class Plan {
   void index_cache_ops(const schedule::Schedule& schedule);
   [[nodiscard]] Result<void> join_storages(const schedule::Schedule& schedule);
   [[nodiscard]] Result<void> place_homes(schedule::Schedule& schedule);
+  [[nodiscard]] Result<void> place_doubled(const std::vector<StorageIndex>& own,
+                                           const std::vector<DoubledNear>& doubled);
   [[nodiscard]] Result<void> place_ddr(const schedule::Schedule& schedule,
                                        const std::vector<StorageIndex>& own);
   [[nodiscard]] Result<void> place_flash(schedule::Schedule& schedule,
@@ -210,19 +214,22 @@ class Plan {
 
   Runtime& runtime_;
   ActiveReplay& active_;
-  DeviceStreams* const streams_;  ///< of the runtime's accelerator; null: it has none
+  DeviceStreams* const streams_;  ///< the runtime's accelerator; null: none
   const TickClock ticks_;
 
   std::vector<StorageHome> homes_;     ///< by StorageIndex
   std::vector<std::string> names_;     ///< by StorageIndex
   std::vector<StorageNumber> joined_;  ///< storages that this plan added, for a load that fails
-  std::vector<std::uint32_t> flash_;   ///< of Storages: what the plan asked for
-  bool keeps_flash_ = false;           ///< homes of persistent storages lie there
-  std::unique_ptr<Arena> staging_;     ///< of a plan with homes on flash; else homes are shared
+  std::vector<DoubledHome>
+      doubled_;  ///< second homes of INPUTs and of storages that do not outlive a step
+  std::vector<std::uint32_t> flash_;  ///< numbers in Storages of the flash that the plan asked for
+  bool keeps_flash_ = false;          ///< homes of persistent storages lie there
+  std::unique_ptr<Arena> staging_;  ///< set for a plan with homes on flash; other plans share homes
   HomeArea staging_area_;
   std::unique_ptr<Replay> replay_;
   HostedMemory* hosted_ = nullptr;
 
+  std::uint64_t predicted_step_ns_ = 0;
   std::uint32_t position_count_ = 0;
   std::vector<std::uint32_t> op_ids_;
   std::vector<std::uint32_t> operand_first_;    ///< per position, into operands_; count + 1
@@ -236,10 +243,10 @@ class Plan {
   std::vector<std::uint8_t> taken_;                    ///< by StorageIndex
   std::vector<std::uint8_t> marks_;  ///< by position: on an accelerator a cache op may wait for it
   std::uint32_t cache_op_count_ = 0;
-  std::vector<std::uint64_t> awaited_bytes_;        ///< per position: of the transfers it waits for
+  std::vector<std::uint64_t> awaited_bytes_;  ///< per position: bytes of the transfers it waits for
   std::vector<std::uint64_t> awaited_bytes_first_;  ///< the same in a run's first step
   std::vector<std::unique_ptr<Input>> inputs_;
-  std::vector<std::byte> bounce_;  ///< registered where not empty: INPUT values on their way home
+  std::vector<std::byte> bounce_;  ///< registered unless empty: INPUT values on their way home
   LocalHandles bounce_handles_;
 
   bool in_step_ = false;
@@ -258,8 +265,8 @@ class Plan {
   std::uint64_t store_at_start_ = 0;
   std::uint64_t staged_in_at_start_ = 0;
   std::uint64_t staged_out_at_start_ = 0;
-  std::vector<Times> times_;       ///< of the running step
-  std::vector<Times> last_times_;  ///< of the last complete one
+  std::vector<Times> times_;       ///< in the running step, by position
+  std::vector<Times> last_times_;  ///< in the last complete one
   std::uint64_t last_start_ticks_ = 0;
   PlanCounters counters_;
 };

@@ -11,7 +11,7 @@
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
 #include "common/schedule/validate.hpp"
-#include "proto/convert.hpp"
+#include "proto/files/convert.hpp"
 
 namespace ho::client {
 namespace {
@@ -66,6 +66,11 @@ Plan::Plan(Runtime& runtime)
 Result<std::unique_ptr<Plan>> Plan::load(Runtime& runtime, std::span<const std::byte> bytes) {
   auto schedule = decode_schedule(bytes);
   if (!schedule) return schedule.error();
+  if (!schedule->second_homes.empty() && runtime.streams() != nullptr) {
+    return Error(Errc::kUnsupported,
+                 "storages with two homes are not supported on an accelerator: analyze with "
+                 "--copies 1");
+  }
   const auto placement =
       runtime.device().hosted() ? schedule::Placement::kByHost : schedule::Placement::kPlanned;
   if (const auto violation = schedule::validate(*schedule, placement)) {
@@ -75,6 +80,7 @@ Result<std::unique_ptr<Plan>> Plan::load(Runtime& runtime, std::span<const std::
     if (auto ok = check_arena(*schedule, runtime.device().arena); !ok) return ok.error();
   }
   std::unique_ptr<Plan> made(new Plan(runtime));
+  made->predicted_step_ns_ = schedule->prediction.step_ns;
   made->index_operands(*schedule);
   made->index_storages(*schedule);
   made->index_cache_ops(*schedule);
@@ -95,6 +101,7 @@ Plan::~Plan() {
     if (held != nullptr && !held->persistent) storages.remove(*numbers_[s]);
   }
   if (!bounce_.empty()) runtime_.pool().unregister_memory(bounce_handles_);
+  for (const DoubledHome& doubled : doubled_) storages.give_back(doubled);
   for (const auto& input : inputs_) {
     if (input->range.length_bytes > 0) storages.heap(input->nearness).give_back(input->range);
   }
@@ -161,8 +168,8 @@ void Plan::index_storages(const Schedule& schedule) {
   homes_.resize(schedule.storages.size());
 }
 
-/// Which bytes each op waits for is the schedule's to say: an op that has run has waited for them.
-/// In the first step of a run the prologue stands for the cache ops of a step before.
+/// The schedule says which bytes each op waits for: an op that has run has waited for them. In the
+/// first step of a run the prologue takes the place of the previous step's cache ops.
 void Plan::index_cache_ops(const Schedule& schedule) {
   awaited_bytes_.assign(position_count_, 0);
   awaited_bytes_first_.assign(position_count_, 0);
@@ -220,6 +227,15 @@ Result<void> Plan::join_storages(const Schedule& schedule) {
                                         " bytes here and " + std::to_string(other.bytes) +
                                         " in what was loaded or declared before");
     }
+    const bool twice = schedule::second_home(schedule, StorageIndex(s)).has_value();
+    if (other.home.area != nullptr && other.home.doubled() != twice) {
+      return Error(Errc::kConflict,
+                   held.name + (twice ? " is to have two homes (--copies), and has one already: "
+                                        "another plan gave it one, or it was written or evicted "
+                                        "before a plan with two was loaded"
+                                      : " is to have one home in this plan (--copies), and another "
+                                        "plan gave it two"));
+    }
     const bool on_flash = schedule.homes[s] && schedule.homes[s]->tier == HomeTier::kFlash;
     if (other.home.flash.has_value() ? !on_flash : on_flash && other.home.area != nullptr) {
       return Error(Errc::kConflict, held.name +
@@ -240,9 +256,70 @@ Result<void> Plan::place_homes(Schedule& schedule) {
     input->nearness = nearness_of(schedule.homes[input->storage.value()]);
   }
   const std::uint64_t copies_bytes_max = schedule.local_ddr_bytes / 4;
-  const OwnHomes own = take_out_own_homes(schedule);
+  std::vector<DoubledNear> doubled(homes_.size());
+  for (std::uint32_t s = 0; s < homes_.size(); ++s) {
+    const auto second = schedule::second_home(schedule, StorageIndex(s));
+    if (second) doubled[s] = {nearness_of(schedule.homes[s]), nearness_of(second)};
+  }
+  OwnHomes own = take_out_own_homes(schedule);
   if (auto ok = place_flash(schedule, own.flash, copies_bytes_max); !ok) return ok;
+  if (auto ok = place_doubled(own.ddr, doubled); !ok) return ok;
+  std::erase_if(own.ddr,
+                [&](StorageIndex storage) { return doubled[storage.value()].has_value(); });
   return place_ddr(schedule, own.ddr);
+}
+
+/// Both homes of a storage lie on one node each: an INPUT's have room for the values of two steps.
+Result<void> Plan::place_doubled(const std::vector<StorageIndex>& own,
+                                 const std::vector<DoubledNear>& doubled) {
+  Storages& storages = runtime_.storages();
+  std::vector<StorageIndex> wishing;
+  std::vector<DoubledWish> wishes;
+  const auto persistent = [&](StorageIndex storage) -> HeldStorage* {
+    const auto number = numbers_[storage.value()];
+    HeldStorage* const held = number ? &storages.at(*number) : nullptr;
+    return held != nullptr && held->persistent ? held : nullptr;
+  };
+  for (const StorageIndex storage : own) {
+    const DoubledNear& nearness = doubled[storage.value()];
+    if (!nearness) continue;
+    if (HeldStorage* const held = persistent(storage); held != nullptr && held->doubled) {
+      homes_[storage.value()] = held->home;
+      continue;
+    }
+    wishing.push_back(storage);
+    wishes.push_back({2 * align_up(bytes_[storage.value()], HomeHeap::kAlign), *nearness});
+    const bool input = std::any_of(inputs_.begin(), inputs_.end(),
+                                   [&](const auto& one) { return one->storage == storage; });
+    if (!input) wishes.back().bytes /= 2;
+  }
+  const auto homes = storages.allocate_doubled(wishes);
+  if (!homes) return homes.error();
+  for (std::size_t i = 0; i < wishing.size(); ++i) {
+    const StorageIndex storage = wishing[i];
+    const DoubledHome& made = (*homes)[i];
+    StorageHome& home = homes_[storage.value()];
+    home = storages.home_of(made);
+    if (HeldStorage* const held = persistent(storage)) {
+      held->doubled = made;
+      held->home = home;
+      continue;
+    }
+    doubled_.push_back(made);
+    const auto input = std::find_if(inputs_.begin(), inputs_.end(),
+                                    [&](const auto& one) { return one->storage == storage; });
+    if (input == inputs_.end()) continue;
+    const std::uint64_t aligned = align_up(bytes_[storage.value()], HomeHeap::kAlign);
+    home.offset_bytes[1] += aligned;
+    home.second.offset_bytes[1] += aligned;
+    (*input)->home = home;
+  }
+  for (const StorageIndex storage : own) {
+    HeldStorage* const held = persistent(storage);
+    if (!doubled[storage.value()] || held == nullptr) continue;
+    if (auto ok = storages.zero(*held); !ok) return ok;
+  }
+  return {};
 }
 
 /// Homes that the plan shares or keeps for itself come from the runtime's heaps, all others lie in
@@ -393,7 +470,8 @@ Result<void> Plan::make_replay(const Schedule& schedule) {
     for (std::uint32_t s = 0; s < homes_.size(); ++s) {
       const StorageHome& home = homes_[s];
       if (home.flash) active_.add_home(home.flash->node, names_[s]);
-      if (home.area == nullptr) continue;
+      // One of two homes may be lost.
+      if (home.area == nullptr || home.doubled()) continue;
       const std::uint64_t begin = home.area->begin_bytes + home.offset_bytes[0];
       for (std::uint64_t at = begin; at < begin + bytes_[s];) {
         const ArenaExtent& extent = home.area->map->extent_at(at);

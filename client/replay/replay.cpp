@@ -53,6 +53,8 @@ void Replay::restart(std::span<const ValuePlace> places, std::uint64_t first_ste
   places_.assign(places.begin(), places.end());
   version_.assign(places.size(), 1);
   staged_version_.assign(places.size(), 0);
+  given_up_.assign(places.size(), 0);
+  again_.clear();
   for (Whole& whole : wholes_) whole = {whole.chunks, 0, false};
   std::vector<std::uint8_t> skip(prologue_, 0);
   for (std::uint32_t i = 0; i < prologue_; ++i) {
@@ -102,6 +104,7 @@ void Replay::position_ended(std::uint32_t position) {
     const Effect& effect = effects_[i];
     const std::uint32_t s = effect.storage.value();
     version_[s] += 1;
+    given_up_[s] = 0;
     places_[s] = ValuePlace{};
     if (effect.ends) continue;
     places_[s].on_device = true;
@@ -167,7 +170,7 @@ void Replay::release_at_once() {
   while (const auto detach = executor_.next_detach()) released(*detach);
 }
 
-/// Bytes that the job has placed are the job's to drop.
+/// The job must drop the bytes that it has placed.
 std::size_t Replay::ask_to_drop() {
   std::size_t count = 0;
   while (hosted_ != nullptr && !free_flights_.empty()) {
@@ -203,7 +206,7 @@ std::size_t Replay::pump(Mover& mover, std::uint64_t now_ticks) {
   if (failure_ || stopped_) return 0;
   mover.add_progress(executor_.positions_ended_count() - told_);
   told_ = executor_.positions_ended_count();
-  std::size_t started = take_answers(mover) + ask_to_drop();
+  std::size_t started = take_answers(mover) + ask_to_drop() + start_again(mover, now_ticks);
   while (!failure_ && !mover.full() && !free_flights_.empty()) {
     const auto ready = executor_.next();
     if (!ready) break;
@@ -219,6 +222,7 @@ std::size_t Replay::pump(Mover& mover, std::uint64_t now_ticks) {
     }
     started += 1;
   }
+  if (!failure_) release_at_once();  // a Store that is given up is complete
   return started;
 }
 
@@ -227,6 +231,7 @@ void Replay::start(Mover& mover, std::uint32_t number) {
   Flight& flight = flights_[number];
   const Move& move = move_of(flight.instance);
   HO_CHECK(move.area != nullptr);
+  if (move.other.area != nullptr && !direct(mover, number)) return;
   flight.version = version_moved(move);
   const bool to_slot =
       move.by_slot && (move.kind == CacheOpKind::kStore || move.kind == CacheOpKind::kStageIn);
@@ -235,10 +240,13 @@ void Replay::start(Mover& mover, std::uint32_t number) {
   transfer.owner = owner_;
   transfer.cookie = number;
   transfer.direction = toward_device(move.kind) ? Direction::kGet : Direction::kPut;
-  transfer.arena = move.area->map;
+  const bool other = move.other.area != nullptr && flight.home != move.home;
+  const HomeArea& area = other ? *move.other.area : *move.area;
+  const auto& offsets = other ? move.other.offset_bytes : move.area_offset_bytes;
+  transfer.arena = area.map;
   const std::uint64_t step = first_step_ + flight.instance.step;
-  transfer.arena_offset_bytes =
-      move.area->begin_bytes + move.area_offset_bytes[step % move.area_offset_bytes.size()];
+  transfer.arena_offset_bytes = area.begin_bytes + offsets[step % offsets.size()];
+  transfer.yields = flight.yields;
   transfer.bytes = move.bytes;
   transfer.flash = move.flash;
   if (!move.flash && hosted_ != nullptr) {
@@ -280,7 +288,8 @@ Result<void> Replay::begin_epilogue(Mover& mover, std::span<const std::uint8_t> 
   for (std::size_t i = steady_ + prologue_; i < moves_.size(); ++i) {
     const std::uint32_t s = moves_[i].storage.value();
     const bool kept = !keep.empty() && keep[s] != 0 && places_[s].on_device;
-    skip.push_back(places_[s].at_home || kept ? 1 : 0);
+    const bool stale = (places_[s].stale_homes & 1U << moves_[i].home) != 0 && lies_at(moves_[i]);
+    skip.push_back((places_[s].at_home && !stale) || kept ? 1 : 0);
   }
   if (auto begun = executor_.begin_epilogue(skip); !begun) return begun;
   release_at_once();
@@ -294,6 +303,7 @@ bool Replay::stop(Mover& mover) {
     // What the job took or dropped meanwhile shows in its addresses.
     if (hosted_ != nullptr) hosted_->clear();
     asked_ = 0;
+    again_.clear();
     stopped_ = true;
   }
   return in_flight_ == 0 && settled();
@@ -346,6 +356,7 @@ void Replay::transfer_done(Mover& mover, const TransferDone& done, std::uint64_t
     return;
   }
   if (done.code != Errc::kOk) {
+    if (!failure_ && failed_over(mover, flight, move)) return;
     if (!failure_) fail(done.code, done.node);
     auto& named = failure_->storages;
     const bool known = std::find(named.begin(), named.end(), move.storage) != named.end();
@@ -391,7 +402,9 @@ void Replay::moved(const Move& move, std::uint64_t version) {
       break;
     case CacheOpKind::kStore:
     case CacheOpKind::kStageIn:
-      if (move.by_slot) {
+      if (latest && move.other.area != nullptr) {
+        stored(move);
+      } else if (move.by_slot) {
         place.staged = latest;
         place.staged_offset_bytes = move.area_offset_bytes[0] - move.begin_bytes;
       } else {
@@ -405,7 +418,7 @@ void Replay::moved(const Move& move, std::uint64_t version) {
 
 void Replay::fail(Errc code, NodeIndex node) {
   if (failure_) return;
-  failure_ = ReplayFailure{code, node, {}};
+  failure_ = ReplayFailure{code, node, {}, {}};
   failure_->storages.reserve(kNamedStoragesMax);
 }
 
@@ -416,7 +429,8 @@ Replay::Span Replay::span(std::uint32_t cache_op, std::uint64_t step,
   Span whole;
   for (std::uint32_t at = first_[cache_op]; at < first_[cache_op + 1]; ++at) {
     const Times& one = begin[at];
-    if (one.queued_ticks < begin_ticks) continue;  // of a step long ago: not moved in this one
+    if (one.queued_ticks < begin_ticks)
+      continue;  // times of an earlier step: it moved nothing in this one
     const bool first = whole.end_ticks == 0;
     whole.queued_ticks = first ? one.queued_ticks : std::min(whole.queued_ticks, one.queued_ticks);
     whole.start_ticks = first ? one.start_ticks : std::min(whole.start_ticks, one.start_ticks);

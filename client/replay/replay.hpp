@@ -19,24 +19,42 @@
 
 namespace ho::client {
 
-/// A stretch of pool memory that homes or staging slots lie in. It may be exchanged for a larger
-/// one while nothing is moved there and nothing in it is still wanted.
+/// A stretch of pool memory for homes or staging slots. It may be replaced by a larger one while no
+/// transfer uses it and no value in it is needed.
 struct HomeArea {
   const ArenaMap* map = nullptr;
-  std::uint64_t begin_bytes = 0;  ///< of the area, in the arena
+  std::uint64_t begin_bytes = 0;  ///< offset of the area in the arena
   std::uint64_t length_bytes = 0;
+};
+
+/// A home in pool memory. Null: none.
+struct HomePlace {
+  const HomeArea* area = nullptr;
+  std::array<std::uint64_t, 2> offset_bytes{};  ///< as StorageHome::offset_bytes
+
+  /// The node that has its first byte; of a storage with two homes, all bytes.
+  [[nodiscard]] NodeIndex node() const {
+    return area->map->extent_at(area->begin_bytes + offset_bytes[0]).node;
+  }
 };
 
 /// Where a storage's home is: in pool memory, or on flash. Neither: it has none.
 struct StorageHome {
   const HomeArea* area = nullptr;
-  /// In the area, by the parity of the plan's step. They differ for an INPUT alone: the next step's
+  /// In the area, by the parity of the plan's step. They differ only for an INPUT: the next step's
   /// value may be written while this one's is read.
   std::array<std::uint64_t, 2> offset_bytes{};
   std::optional<FlashPlace> flash;
+  /// A second home in pool memory. Each of the two lies whole on one node; the nodes differ.
+  HomePlace second;
+
+  [[nodiscard]] bool doubled() const { return second.area != nullptr; }
+  [[nodiscard]] HomePlace place(std::size_t home) const {
+    return home == 0 ? HomePlace{area, offset_bytes} : second;
+  }
 };
 
-/// What a replay moves bytes between.
+/// The memory that a replay moves bytes from and to.
 struct ReplayMemory {
   /// The arena, at least the schedule's arena_bytes; nothing: the job places the bytes itself.
   std::optional<std::span<std::byte>> arena;
@@ -49,11 +67,13 @@ struct ReplayMemory {
   std::uint64_t stage_chunk_bytes = 4 * kMiB;
 };
 
-/// Where a storage's latest value is. Nowhere: it has none, since it is not yet written or no more
-/// wanted.
+/// Where a storage's latest value is. All false: it has no value, since it is not yet written or
+/// not needed any more.
 struct ValuePlace {
   bool on_device = false;
-  bool at_home = false;
+  bool at_home = false;  ///< in a home at least
+  /// For a storage with two homes: bit h is set if home h does not have the latest value.
+  std::uint8_t stale_homes = 0;
   bool staged = false;  ///< in the staging slot
   std::uint64_t device_offset_bytes = 0;
   std::uint64_t staged_offset_bytes = 0;
@@ -63,7 +83,10 @@ struct ValuePlace {
 struct ReplayFailure {
   Errc code = Errc::kUnavailable;
   NodeIndex node;
-  std::vector<StorageIndex> storages;  ///< whose transfers failed; at most kNamedStoragesMax
+  std::vector<StorageIndex>
+      storages;  ///< storages whose transfers failed; at most kNamedStoragesMax
+  /// Set: of a storage with two homes no other home has the value.
+  std::optional<NodeIndex> other_node;
 };
 
 /// Binds an executor to a mover: turns ready cache ops into transfers and their outcomes back into
@@ -71,9 +94,9 @@ struct ReplayFailure {
 /// move in chunks (chunk_stages()). Records when each op ran. Time comes as plain ticks of the
 /// caller's clock.
 ///
-/// Lifecycle: create -> [restart -> steps -> begin_epilogue or stop]* -> destructor. A run is what
-/// lies between restart() and the epilogue's end, or stop(). One is begun at create(), in which all
-/// values are at home.
+/// Lifecycle: create -> [restart -> steps -> begin_epilogue or stop]* -> destructor. A run lasts
+/// from restart() to the epilogue's end, or to stop(). create() begins the first run, with all
+/// values at home.
 ///
 /// Owner: the transfer thread (the simulation in tests), like its mover. Allocates in create() only
 /// (and once when it fails). It is wrong to destroy it while transfers are in flight.
@@ -87,7 +110,7 @@ class Replay {
     std::uint64_t queued_ticks = 0;  ///< it could start, and was handed to the mover
     std::uint64_t start_ticks = 0;   ///< its first piece was sent
     std::uint64_t end_ticks = 0;
-    std::uint64_t bytes = 0;  ///< moved: of one dropped in part, what came before
+    std::uint64_t bytes = 0;  ///< moved; for an op dropped in part, until then
   };
 
   /// `owner` is what this replay's transfers carry. @return what Executor::create() refuses;
@@ -119,15 +142,14 @@ class Replay {
   /// how many were started or released.
   std::size_t pump(Mover& mover, std::uint64_t now_ticks);
 
-  /// No further step comes in this run: the executor's begin_epilogue(), and what only a next step
-  /// would read leaves the mover where nothing of it has been sent. What is at home already is not
-  /// stored again, nor what `keep` says.
-  /// @param keep  by storage: not 0 where the latest value may stay on the device alone; may be
-  /// empty.
+  /// Ends the run after this step: begins the executor's epilogue, and drops from the mover the
+  /// transfers that only a next step needs, unless a piece has been sent. Values that are at home
+  /// already, and those in `keep`, are not stored.
+  /// @param keep  by storage: not 0 if the latest value may stay on the device only; may be empty.
   [[nodiscard]] Result<void> begin_epilogue(Mover& mover, std::span<const std::uint8_t> keep = {});
 
-  /// Ends the run where it is: starts nothing more and sends nothing more of what is queued. Call
-  /// until it says that nothing is in flight; places() is right then. Only restart() may follow.
+  /// Ends the run at once: starts no transfer and sends no queued piece. Call it until nothing is
+  /// in flight; only then is place() right. Only restart() may follow.
   /// @return whether nothing is in flight.
   [[nodiscard]] bool stop(Mover& mover);
 
@@ -142,7 +164,7 @@ class Replay {
   [[nodiscard]] std::size_t in_flight() const { return in_flight_; }
   /// Nothing moves, nothing can start before the job goes on, and it is asked for nothing.
   [[nodiscard]] bool quiet() const {
-    return in_flight_ == 0 && asked_ == 0 && !executor_.has_ready();
+    return in_flight_ == 0 && asked_ == 0 && again_.empty() && !executor_.has_ready();
   }
   /// Whether the bytes of all transfers that have come back have moved, too.
   [[nodiscard]] bool settled() const {
@@ -156,7 +178,11 @@ class Replay {
   /// is on the device.
   [[nodiscard]] ValuePlace place(StorageIndex storage) const;
   /// The job, or another transfer, brought the latest value of a storage at rest home.
-  void set_at_home(StorageIndex storage) { places_[storage.value()].at_home = true; }
+  void set_at_home(StorageIndex storage) {
+    ValuePlace& place = places_[storage.value()];
+    if (!place.at_home) place.stale_homes = 0;
+    place.at_home = true;
+  }
 
   /// What becomes of a persistent value on the device when a run of this plan begins.
   struct Entry {
@@ -176,21 +202,23 @@ class Replay {
   /// @param begin_ticks  when the step began.
   [[nodiscard]] Span span(std::uint32_t cache_op, std::uint64_t step,
                           std::uint64_t begin_ticks) const;
-  /// Executor::released_by(), told as the schedule's own cache op.
+  /// Executor::released_by(), as an index into the schedule's own cache ops.
   [[nodiscard]] std::optional<std::uint32_t> released_by(std::uint64_t position) const;
 
  private:
-  /// What one cache op, or one chunk of it, moves, with all looked up ahead of time.
+  /// The move of one cache op, or of one chunk of it, with all places looked up at create().
   struct Move {
     schedule::CacheOpKind kind = schedule::CacheOpKind::kDetach;
     StorageIndex storage;
     std::uint32_t whole = 0;         ///< index into wholes_
     const HomeArea* area = nullptr;  ///< null: a detach
     std::array<std::uint64_t, 2> area_offset_bytes{};
-    std::uint64_t device_offset_bytes = 0;  ///< of the storage; unused where it stages
-    std::uint64_t begin_bytes = 0;          ///< of what is moved, in the storage
+    std::uint64_t device_offset_bytes = 0;  ///< the storage's; unused if it stages
+    std::uint64_t begin_bytes = 0;          ///< offset of the moved bytes in the storage
     std::uint64_t bytes = 0;
-    bool by_slot = false;             ///< the pool's side is a staging slot
+    bool by_slot = false;   ///< the pool's side is a staging slot
+    std::uint8_t home = 0;  ///< 0 or 1: which of two homes `area` is
+    HomePlace other;        ///< the other of two homes, with offsets as `area_offset_bytes`
     std::optional<FlashPlace> flash;  ///< set: it stages
   };
   /// One of the schedule's cache ops, all its chunks together.
@@ -209,8 +237,10 @@ class Replay {
     std::uint64_t queued_ticks = 0;
     std::uint64_t needed_at = 0;
     bool droppable = false;     ///< only a next step reads what it brings
-    std::uint64_t version = 0;  ///< of the value that it moves
+    std::uint64_t version = 0;  ///< version of the value that it moves
     DeviceOrder after;
+    std::uint8_t home = 0;    ///< 0 or 1: which of two homes it reads or writes
+    bool yields = false;      ///< it may fail: another home has the value, or gets it
     bool registered = false;  ///< `handles` are its own
     LocalHandles handles;
   };
@@ -244,6 +274,16 @@ class Replay {
   void release_at_once();
   std::size_t ask_to_drop();
   std::size_t take_answers(Mover& mover);
+  // Storages with two homes: replay_copies.cpp.
+  [[nodiscard]] static NodeIndex node_of(const Move& move, std::uint8_t home);
+  [[nodiscard]] bool direct(const Mover& mover, std::uint32_t number);
+  [[nodiscard]] bool direct_read(const Mover& mover, Flight& flight, const Move& move) const;
+  [[nodiscard]] bool may_give_up(const Mover& mover, const Move& move) const;
+  void give_up(const Instance& instance, const Move& move);
+  void no_home(const Move& move);
+  [[nodiscard]] bool failed_over(const Mover& mover, const Flight& flight, const Move& move);
+  void stored(const Move& move);
+  std::size_t start_again(Mover& mover, std::uint64_t now_ticks);
   [[nodiscard]] std::uint32_t open_flight(const Instance& instance, std::uint64_t now_ticks);
   void start(Mover& mover, std::uint32_t flight);
   void complete(const Instance& instance, const DeviceOrder& order = {});
@@ -275,7 +315,11 @@ class Replay {
   std::vector<std::uint8_t> persistent_;  ///< by storage
 
   std::unique_ptr<HostedMemory> hosted_;
-  std::vector<ValuePlace> places_;             ///< by storage
+  std::vector<ValuePlace> places_;  ///< by storage
+  /// By storage with two homes; bit h: the latest value is not stored to home h, whose node is lost
+  /// or being restarted.
+  std::vector<std::uint8_t> given_up_;
+  std::vector<Flight> again_;                  ///< transfers that failed, and begin again
   std::vector<std::uint64_t> version_;         ///< by storage: of its latest value; from 1 on
   std::vector<std::uint64_t> staged_version_;  ///< of what its staging slot gets; 0: an old one
   std::vector<Flight> flights_;                ///< by cookie

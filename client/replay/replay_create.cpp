@@ -103,14 +103,20 @@ Result<Replay::Move> Replay::copy_of(const CacheOp& op) const {
   if (home.flash.has_value() != op.ddr_offset_bytes.has_value()) {
     return Error(Errc::kInvalidArgument, "a staging slot without a home on flash, or the reverse");
   }
-  move.area = op.ddr_offset_bytes ? memory_.staging : home.area;
+  const HomePlace own = home.place(op.copy);
+  move.area = op.ddr_offset_bytes ? memory_.staging : own.area;
   move.by_slot = op.ddr_offset_bytes.has_value();
   if (move.area == nullptr) return Error(Errc::kInvalidArgument, "a transfer has no home");
+  move.home = op.copy;
+  if (home.doubled()) move.other = home.place(op.copy == 0 ? 1 : 0);
   const std::uint64_t bytes = op.range_end_bytes - op.range_begin_bytes;
   for (std::size_t parity = 0; parity < move.area_offset_bytes.size(); ++parity) {
-    const std::uint64_t slot = op.ddr_offset_bytes.value_or(home.offset_bytes[parity]);
+    const std::uint64_t slot = op.ddr_offset_bytes.value_or(own.offset_bytes[parity]);
     move.area_offset_bytes[parity] = slot + op.range_begin_bytes;
-    if (!fits(move.area_offset_bytes[parity], bytes, move.area->length_bytes)) {
+    move.other.offset_bytes[parity] += op.range_begin_bytes;
+    if (!fits(move.area_offset_bytes[parity], bytes, move.area->length_bytes) ||
+        (home.doubled() &&
+         !fits(move.other.offset_bytes[parity], bytes, move.other.area->length_bytes))) {
       return Error(Errc::kInvalidArgument, "a transfer leaves its home");
     }
   }

@@ -22,6 +22,12 @@ Result<std::unique_ptr<DeviceStreams>> open_streams(const DeviceMemory& device) 
   return DeviceStreams::create(std::move(accel).value());
 }
 
+std::vector<std::string> labels_of(const Pool& pool) {
+  std::vector<std::string> labels;
+  for (const NodeSession& node : pool.nodes()) labels.push_back(node.label);
+  return labels;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::open(Pool& pool, const DeviceMemory& device) {
@@ -47,7 +53,7 @@ Runtime::Runtime(Pool& pool, const DeviceMemory& device, std::unique_ptr<DeviceS
       engine_(pool.engine()),
       device_(device),
       streams_(std::move(streams)),
-      active_(pool.nodes().size(), streams_.get()) {}
+      active_(labels_of(pool), streams_.get()) {}
 
 Result<void> Runtime::start() {
   if (streams_ != nullptr) {
@@ -268,7 +274,7 @@ Result<void> Runtime::stop_run() {
   return take_places();
 }
 
-/// The run is over: where its values are is the storages' to say again.
+/// Ends the run: from now on the storages know where its values are.
 Result<void> Runtime::take_places() {
   Plan& plan = *running_;
   HostedMemory* const hosted = plan.replay().hosted();
@@ -301,8 +307,11 @@ Result<void> Runtime::take_places() {
       const bool lives = storage.place.on_device || storage.place.at_home || storage.place.staged;
       if (!lives) continue;
       storage.home = plan.home(StorageIndex(s));
-      const std::uint64_t parity = (plan.steps_begun() + 1) % 2;  // of the step that was left
+      const std::uint64_t parity =
+          (plan.steps_begun() + 1) % 2;  // parity of the step that was left
       storage.home.offset_bytes.fill(storage.home.offset_bytes[parity]);
+      HomePlace& second = storage.home.second;
+      second.offset_bytes.fill(second.offset_bytes[parity]);
       departed_.push_back(*number);
     }
     if (!storage.place.staged) continue;

@@ -37,9 +37,9 @@ struct StorageState {
 
 /// One job's device memory, the storages whose values come and go there, and the plans for them.
 ///
-/// Of all plans one runs at a time. Its run begins at a step_begin(), with what is on the device
-/// already left in place, and ends when another plan's step begins, or sync() or a call that
-/// changes where values are is made: then all that the next one needs at home has been stored.
+/// One plan runs at a time. Its run begins at a step_begin(); values that are on the device already
+/// stay in place. It ends when another plan's step begins, or at sync() or another call that
+/// changes where values are. By then all values that the next run needs at home have been stored.
 ///
 /// Owner: the job's thread that drives it. Calls wait for transfers, bounded by their deadlines. A
 /// call that does not fit the order is refused with kConflict and changes nothing. After a failure
@@ -49,7 +49,7 @@ class Runtime {
   /// @return kInvalidArgument: neither arena nor callbacks, or both; the pool's failure.
   [[nodiscard]] static Result<std::unique_ptr<Runtime>> open(Pool& pool,
                                                              const DeviceMemory& device);
-  /// Ends all plans; nothing queued is moved any more. What is on the device stays the job's.
+  /// Ends all plans; queued transfers are not sent. Memory on the device still belongs to the job.
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -91,7 +91,7 @@ class Runtime {
   [[nodiscard]] Storages& storages() { return *storages_; }
   [[nodiscard]] const DeviceMemory& device() const { return device_; }
   [[nodiscard]] const LocalHandles& arena_handles() const { return arena_handles_; }
-  /// Of the accelerator whose memory the arena is; null: it is the host's.
+  /// Copy streams of the arena's accelerator; null: the arena is host memory.
   [[nodiscard]] DeviceStreams* streams() const { return streams_.get(); }
   /// What transfers of all its plans carry.
   [[nodiscard]] std::uint32_t owner() const { return owner_; }
@@ -175,7 +175,8 @@ class Runtime {
   std::vector<std::unique_ptr<Plan>> plans_;
   Plan* running_ = nullptr;
   Plan* in_step_ = nullptr;
-  std::vector<StorageNumber> departed_;  ///< of a step that was left: what it made and still had
+  std::vector<StorageNumber>
+      departed_;  ///< storages of a step that was left: made by it, and still with a value
   RuntimeCounters counters_;
 };
 

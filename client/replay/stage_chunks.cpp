@@ -26,7 +26,7 @@ bool moves_on(const CacheOp& first, const CacheOp& second) {
 struct Cut {
   std::uint32_t first = 0;  ///< its first chunk, in the new list
   std::uint32_t count = 1;
-  std::uint64_t bytes = 0;  ///< of each but the last; unused for one
+  std::uint64_t bytes = 0;  ///< size of each chunk except the last; unused for one
 };
 
 Cut cut_of(const CacheOp& op, std::uint64_t chunk_bytes) {

@@ -13,7 +13,7 @@ namespace ho::client {
 struct ChunkedOps {
   /// Positions, storages and homes as they were (positions without operands), and the three lists.
   schedule::Schedule schedule;
-  /// Of each list: op i of the original became [first[i], first[i + 1]) here.
+  /// Maps the lists: op i of the original became ops [first[i], first[i + 1]) here.
   std::vector<std::uint32_t> first;
   std::vector<std::uint32_t> first_prologue;
   std::vector<std::uint32_t> first_epilogue;

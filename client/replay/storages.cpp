@@ -46,6 +46,7 @@ void Storages::remove(StorageNumber number) {
   HeldStorage& storage = at(number);
   if (storage.persistent) by_name_.erase(storage.name);
   if (storage.range) heap(storage.nearness).give_back(*storage.range);
+  if (storage.doubled) give_back(*storage.doubled);
   held_[number.value()].reset();
   free_.push_back(number.value());
 }
@@ -118,10 +119,11 @@ Result<void> Storages::stage(Direction direction, const FlashPlace& flash, const
 
 /// To flash by way of its node's window.
 Result<void> Storages::move(Direction direction, const StorageHome& home,
-                            std::span<std::byte> memory, const Copy& copy) {
+                            std::span<std::byte> memory, const Copy& copy,
+                            std::uint8_t stale_homes) {
   if (!home.flash) {
-    HO_CHECK(home.area != nullptr);
-    return copy(*home.area->map, home.area->begin_bytes + home.offset_bytes[0], memory);
+    return direction == Direction::kGet ? get(home, memory, copy, stale_homes)
+                                        : put(home, 0, 0, memory, copy);
   }
   const auto window = std::find_if(windows_.begin(), windows_.end(),
                                    [&](const Window& one) { return one.node == home.flash->node; });
@@ -148,10 +150,10 @@ Storages::Copy Storages::registered(Direction direction, const LocalHandles& han
 }
 
 Result<void> Storages::move_host(Direction direction, const StorageHome& home,
-                                 std::span<std::byte> memory) {
+                                 std::span<std::byte> memory, std::uint8_t stale_homes) {
   auto handles = pool_.register_memory(memory);
   if (!handles) return handles.error();
-  auto moved = move(direction, home, memory, registered(direction, *handles));
+  auto moved = move(direction, home, memory, registered(direction, *handles), stale_homes);
   pool_.unregister_memory(*handles);
   return moved;
 }
@@ -159,13 +161,15 @@ Result<void> Storages::move_host(Direction direction, const StorageHome& home,
 Result<void> Storages::move_device(Direction direction, HeldStorage& storage) {
   if (device_.hosted()) {
     HO_CHECK(storage.address != nullptr);
-    return move_host(direction, storage.home, {storage.address, storage.bytes});
+    return move_host(direction, storage.home, {storage.address, storage.bytes},
+                     storage.place.stale_homes);
   }
   HO_CHECK(storage.place.on_device &&
            storage.place.device_offset_bytes + storage.bytes <= device_.arena.size());
   const auto memory = device_.arena.subspan(storage.place.device_offset_bytes, storage.bytes);
   if (streams_ == nullptr) {
-    return move(direction, storage.home, memory, registered(direction, arena_));
+    return move(direction, storage.home, memory, registered(direction, arena_),
+                storage.place.stale_homes);
   }
   return move(direction, storage.home, memory,
               [&](const ArenaMap& map, std::uint64_t offset_bytes, std::span<std::byte> part) {
@@ -180,6 +184,7 @@ Result<void> Storages::store(HeldStorage& storage) {
     return moved.error().at("storing " + storage.name);
   }
   storage.place.at_home = true;
+  storage.place.stale_homes = 0;
   storage.written = true;
   return {};
 }
@@ -195,7 +200,8 @@ Result<void> Storages::fetch(HeldStorage& storage) {
 
 Result<void> Storages::read(const HeldStorage& storage, std::span<std::byte> into) {
   HO_CHECK(storage.place.at_home && into.size() == storage.bytes);
-  if (auto moved = move_host(Direction::kGet, storage.home, into); !moved) {
+  const std::uint8_t stale = storage.place.stale_homes;
+  if (auto moved = move_host(Direction::kGet, storage.home, into, stale); !moved) {
     return moved.error().at("reading " + storage.name);
   }
   return {};
@@ -210,6 +216,7 @@ Result<void> Storages::write(HeldStorage& storage, std::span<const std::byte> da
     return moved.error().at("writing " + storage.name);
   }
   storage.place.at_home = true;
+  storage.place.stale_homes = 0;
   storage.written = true;
   return {};
 }
@@ -234,9 +241,10 @@ Result<void> Storages::store_staged(HeldStorage& storage, const HomeArea& stagin
 }
 
 Result<void> Storages::zero(HeldStorage& storage) {
-  if (storage.written || !(storage.home.flash || (storage.range && storage.range->used_before))) {
-    return {};
-  }
+  const bool used = (storage.range && storage.range->used_before) ||
+                    (storage.doubled && (storage.doubled->ranges[0].used_before ||
+                                         storage.doubled->ranges[1].used_before));
+  if (storage.written || !(storage.home.flash || used)) return {};
   std::vector<std::byte> zeros(std::min(storage.bytes, kZerosBytes));
   StorageHome part = storage.home;
   for (std::uint64_t at = 0; at < storage.bytes; at += zeros.size()) {
@@ -245,6 +253,7 @@ Result<void> Storages::zero(HeldStorage& storage) {
       return moved.error().at("writing " + storage.name);
     }
     part.offset_bytes[0] += zeros.size();
+    part.second.offset_bytes[0] += zeros.size();
     if (part.flash) part.flash->offset_bytes += zeros.size();
   }
   storage.written = true;

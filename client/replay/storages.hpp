@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -27,19 +28,31 @@ using StorageNumber = Strong<struct StorageNumberTag, std::uint32_t>;
 /// Nothing of the runtime touches device bytes: transfers alone do, by the Transport that the
 /// pool's factory chose for the node, or on an accelerator by its streams.
 struct DeviceMemory {
-  DeviceOptions device;        ///< whose memory it is
+  DeviceOptions device;        ///< the device that the memory belongs to
   std::span<std::byte> arena;  ///< empty: take and drop are set
   /// @return memory of so many bytes, or null. The job's thread, within its own calls.
   void* (*take)(void* context, std::uint32_t storage, std::uint64_t bytes) = nullptr;
-  /// Takes memory back that take() gave, or the job named itself. Likewise.
+  /// Takes back memory that take() gave or the job named itself. Called as take().
   void (*drop)(void* context, std::uint32_t storage, void* memory) = nullptr;
   void* context = nullptr;
 
   [[nodiscard]] bool hosted() const { return take != nullptr; }
-  /// What the processor can read, for what asks where the job's memory lies.
+  /// The arena if the processor can read it, to find out where the job's memory lies; else empty.
   [[nodiscard]] std::span<std::byte> host_arena() const {
     return device.kind == DeviceOptions::Kind::kHost ? arena : std::span<std::byte>();
   }
+};
+
+/// The two ranges of a storage with two homes, in the heaps of two nodes.
+struct DoubledHome {
+  std::array<NodeIndex, 2> nodes;
+  std::array<HomeRange, 2> ranges;
+};
+
+/// A wish for two homes on different nodes.
+struct DoubledWish {
+  std::uint64_t bytes = 0;
+  std::array<Nearness, 2> nearness{};
 };
 
 /// One storage of a runtime. What a plan's steps alone make has an entry only where the job places
@@ -49,7 +62,8 @@ struct HeldStorage {
   std::uint64_t bytes = 0;
   bool persistent = false;  ///< plans share it by name; else of one plan, or of the job alone
   StorageHome home;         ///< none before the first plan or eviction needs one
-  std::optional<HomeRange> range;  ///< what it has of a heap
+  std::optional<HomeRange> range;      ///< what it has of a heap
+  std::optional<DoubledHome> doubled;  ///< or of two
   Nearness nearness = Nearness::kNear;
   /// Where its latest value is. Out of date while a plan that knows it runs.
   ValuePlace place;
@@ -65,7 +79,7 @@ struct HeldStorage {
 class Storages {
  public:
   /// `pool` and `streams` outlive it, `arena` is what the device memory's arena is registered as.
-  /// @param streams  of the accelerator that the device memory is of; null: it is the host's.
+  /// @param streams  copy streams of the accelerator; null: the device memory is host memory.
   Storages(Pool& pool, const DeviceMemory& device, const LocalHandles& arena,
            DeviceStreams* streams)
       : pool_(pool),
@@ -73,7 +87,9 @@ class Storages {
         arena_(arena),
         streams_(streams),
         near_(pool, Nearness::kNear, device.host_arena(), streams),
-        far_(pool, Nearness::kFar, device.host_arena(), streams) {}
+        far_(pool, Nearness::kFar, device.host_arena(), streams),
+        on_node_(pool.nodes().size()),
+        doubled_bytes_(pool.nodes().size(), 0) {}
   ~Storages();
   Storages(const Storages&) = delete;
   Storages& operator=(const Storages&) = delete;
@@ -91,6 +107,13 @@ class Storages {
   [[nodiscard]] HomeHeap& heap(Nearness nearness) {
     return nearness == Nearness::kFar ? far_ : near_;
   }
+  /// Two homes for each wish, on the nodes with the fewest bytes of such homes so far. All or none.
+  /// @return kExhausted: there is one node only, or one has too little room; the pool's failure.
+  [[nodiscard]] Result<std::vector<DoubledHome>> allocate_doubled(
+      std::span<const DoubledWish> wishes);
+  [[nodiscard]] StorageHome home_of(const DoubledHome& doubled) const;
+  void give_back(const DoubledHome& doubled);
+
   /// Gives it a home in DDR where it has none. @return kExhausted, or the pool's failure.
   [[nodiscard]] Result<void> give_home(HeldStorage& storage);
   /// Flash of one node, with a window of DDR to reach it by. @return its index; the pool's failure.
@@ -110,6 +133,18 @@ class Storages {
   /// Staging slot -> home. The value is in the slot, which lies in `staging`. A persistent storage
   /// has its home on flash; another one gets a home in DDR, since plans share its own on flash.
   [[nodiscard]] Result<void> store_staged(HeldStorage& storage, const HomeArea& staging);
+  /// One copy between a part of an arena and the memory at hand.
+  using Copy = std::function<Result<void>(const ArenaMap&, std::uint64_t offset_bytes,
+                                          std::span<std::byte>)>;
+  /// Puts `part`, at `at_bytes`, into every home in memory that is not on a lost node. One of two
+  /// nodes may fail: its home is never read again.
+  /// @param parity  the parity of the plan's step: StorageHome::offset_bytes.
+  [[nodiscard]] Result<void> put(const StorageHome& home, std::size_t parity,
+                                 std::uint64_t at_bytes, std::span<std::byte> part,
+                                 const Copy& copy);
+  /// A copy by the drivers, from or to memory registered with `handles`, which outlive it.
+  [[nodiscard]] Copy registered(Direction direction, const LocalHandles& handles);
+
   /// A home that has not had a value reads as zeros from now on.
   [[nodiscard]] Result<void> zero(HeldStorage& storage);
 
@@ -119,16 +154,16 @@ class Storages {
     std::unique_ptr<Arena> arena;
   };
   [[nodiscard]] Result<void> open_window(NodeIndex node);
-  /// One copy between a part of an arena and the memory at hand.
-  using Copy = std::function<Result<void>(const ArenaMap&, std::uint64_t offset_bytes,
-                                          std::span<std::byte>)>;
   [[nodiscard]] Result<void> move(Direction direction, const StorageHome& home,
-                                  std::span<std::byte> memory, const Copy& copy);
-  /// By the drivers, between memory that `handles`, which outlive it, were given for.
-  [[nodiscard]] Copy registered(Direction direction, const LocalHandles& handles);
+                                  std::span<std::byte> memory, const Copy& copy,
+                                  std::uint8_t stale_homes = 0);
+  [[nodiscard]] Result<void> get(const StorageHome& home, std::span<std::byte> memory,
+                                 const Copy& copy, std::uint8_t stale_homes);
+  [[nodiscard]] Error no_home(const StorageHome& home) const;
+  [[nodiscard]] HomeHeap& heap_on(NodeIndex node);
   [[nodiscard]] Result<void> move_device(Direction direction, HeldStorage& storage);
   [[nodiscard]] Result<void> move_host(Direction direction, const StorageHome& home,
-                                       std::span<std::byte> memory);
+                                       std::span<std::byte> memory, std::uint8_t stale_homes = 0);
   [[nodiscard]] Result<void> stage(Direction direction, const FlashPlace& flash,
                                    const ArenaMap& arena, std::uint64_t offset_bytes,
                                    std::uint64_t bytes);
@@ -139,6 +174,9 @@ class Storages {
   DeviceStreams* const streams_;
   HomeHeap near_;
   HomeHeap far_;
+  std::vector<std::unique_ptr<HomeHeap>>
+      on_node_;                               ///< heaps of doubled homes, by NodeIndex; null: none
+  std::vector<std::uint64_t> doubled_bytes_;  ///< of doubled homes, by NodeIndex
   std::vector<std::optional<HeldStorage>> held_;
   std::vector<std::uint32_t> free_;
   std::unordered_map<std::string, StorageNumber> by_name_;

@@ -49,6 +49,14 @@ class ArenaMap {
     bytes_ = expected;
   }
 
+  /// The same segment by another region: its node's daemon was restarted. The transfer thread,
+  /// while no transfer is under way with that node.
+  void set_region(SegmentId segment, NodeIndex node, transport::RegionId region) {
+    for (ArenaExtent& extent : extents_) {
+      if (extent.segment == segment && extent.node == node) extent.region = region;
+    }
+  }
+
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
   [[nodiscard]] std::span<const ArenaExtent> extents() const { return extents_; }
 

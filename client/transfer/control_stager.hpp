@@ -32,10 +32,10 @@ class ControlStager : public Stager {
   using Send = std::function<Result<void>(const StageOp& op, Done done)>;
   struct Options {
     Send send;
-    std::uint64_t op_bytes_max = 0;  ///< of one request
+    std::uint64_t op_bytes_max = 0;  ///< largest size of one request
   };
 
-  /// `clock` outlives it. What `send` asks for may be answered after its end.
+  /// `clock` outlives it. Answers to `send` may come after it is destroyed.
   ControlStager(Options options, const Clock& clock, std::shared_ptr<Doorbell> door);
 
   [[nodiscard]] std::uint64_t op_bytes_max() const override { return options_.op_bytes_max; }

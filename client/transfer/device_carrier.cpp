@@ -27,7 +27,7 @@ void DeviceCarrier::add(DeviceStreams* streams, const BounceMemory& bounce) {
 }
 
 void DeviceCarrier::remove(DeviceStreams* streams) {
-  // What is left has been told: its copies have ended, or never will.
+  // All remaining flights were reported: their copies have ended, or never will.
   std::erase_if(flights_, [&](const Flight& flight) {
     HO_CHECK(flight.piece.streams != streams || flight.told);
     return flight.piece.streams == streams;

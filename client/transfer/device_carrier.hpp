@@ -50,7 +50,7 @@ class DeviceCarrier {
  public:
   /// Pieces submitted and not done.
   static constexpr std::uint32_t kPiecesMax = 16;
-  /// Of a piece that bounces. As much of the bounce memory is for each.
+  /// Size of a bounce buffer, and the most bytes of a piece that goes through one.
   static constexpr std::uint64_t kBounceBytes = 4 * kMiB;
   /// For each direction, so that neither starves the other.
   static constexpr std::size_t kBouncesMax = 8;
@@ -105,7 +105,7 @@ class DeviceCarrier {
     Phase phase = Phase::kQueued;
     Errc code = Errc::kOk;
     DeviceOrder order;
-    bool told = false;  ///< done; its bounce memory is still read
+    bool told = false;  ///< reported as done; its bounce memory is still read
     std::size_t bounce = kNoBounce;
   };
   static constexpr std::size_t kNoBounce = kBouncesMax;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/base/log.hpp"
 #include "common/base/signals.hpp"
 
 namespace ho::client {
@@ -55,8 +56,8 @@ Engine::~Engine() {
   thread_.join();
 }
 
-/// Waits for room where the queue is full: the thread takes commands at every turn, and a transfer
-/// that holds them up for want of room in the mover ends by its deadline.
+/// Waits while the queue is full. The thread takes commands at every turn; if the mover is full,
+/// they wait for a transfer to end, at the latest by its deadline.
 void Engine::post_call(void (*entry)(void*), void* argument) {
   Command command;
   command.kind = Command::Kind::kCall;
@@ -170,6 +171,25 @@ void Engine::set_nodes(std::vector<EngineNode> nodes) {
   mover_.set_leases(std::move(leases));
   node_closed_.assign(nodes_.size(), 0);
   seen_faults_ = 0;
+}
+
+void Engine::hold(NodeIndex node) {
+  const EngineNode& held = nodes_[node.value()];
+  if (transport(held.driver).caps().needs_descriptor) {
+    return mover_.hold(node, Mover::Held::kStages);
+  }
+  mover_.hold(node, Mover::Held::kAll);
+  transport(held.driver).close_peer(held.peer);
+}
+
+bool Engine::quiet(NodeIndex node) const {
+  const auto driver = nodes_[node.value()].driver.value();
+  return drivers_[driver].transport->caps().needs_descriptor || mover_.quiet(node);
+}
+
+void Engine::resume(NodeIndex node, transport::PeerId peer) {
+  nodes_[node.value()].peer = peer;
+  mover_.resume(node);
 }
 
 void Engine::set_link(double bytes_per_s) { mover_.set_link(bytes_per_s); }
@@ -290,7 +310,10 @@ bool Engine::check_faults() {
     if (reason == FaultReason::kNone || node_closed_[i] != 0) continue;
     node_closed_[i] = 1;
     transport(nodes_[i].driver).close_peer(nodes_[i].peer);
+    mover_.lose(NodeIndex(i));
     mover_.devices().lose(NodeIndex(i));
+    log(LogLevel::kWarning, "a node is lost to this job",
+        {{"node", nodes_[i].label}, {"why", std::string(fault_text(reason))}});
     for (const Attached& one : attached_) {
       if (!one.source->uses(NodeIndex(i))) continue;
       one.source->fail("lost " + nodes_[i].label + ": " + std::string(fault_text(reason)),
@@ -315,7 +338,7 @@ bool Engine::take_completions() {
   bool tickets = false;
   for (std::size_t i = 0; i < count; ++i) {
     const bool unanswered = done[i].code == Errc::kDeadline || done[i].code == Errc::kUnavailable;
-    if (unanswered && !done[i].staged) report_unresponsive(done[i].node);
+    if (unanswered && !done[i].staged && !done[i].yielded) report_unresponsive(done[i].node);
     if (done[i].owner == 0) {
       Ticket& ticket = tickets_[done[i].cookie];
       ticket.code = done[i].code;
@@ -339,9 +362,9 @@ bool Engine::take_completions() {
 }
 
 /// A driver between nodes closes a peer at the first operation that ends by its deadline, for good:
-/// the node is lost to this job, which must not be given memory there again. One that works on
-/// descriptors of this node's (local) loses the operation only. A stage is no operation of the
-/// driver's: one that is late says that a disk is slow, and nothing of the path to the node's DDR.
+/// the node is lost to this job, which must not be given memory there again. A driver that works on
+/// descriptors of this machine (local) loses only the operation. A stage does not use the driver: a
+/// late one means that a disk is slow, and says nothing about the path to the node's DDR.
 void Engine::report_unresponsive(NodeIndex node) {
   const EngineNode& lost = nodes_[node.value()];
   if (transport(lost.driver).caps().needs_descriptor) return;

@@ -50,10 +50,10 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Starts a plain transfer; owner and cookie are the engine's to fill. Any thread. @return the
-  /// ticket; kBusy where too many are under way.
+  /// Starts a plain transfer and sets its owner and cookie. Any thread. @return the ticket; kBusy:
+  /// kTicketsMax are in use, or too many commands wait.
   [[nodiscard]] Result<std::uint64_t> start(Transfer transfer);
-  /// The ticket's transfer has ended. @return kNotFound: no such ticket.
+  /// Whether the ticket's transfer has ended. @return kNotFound: no such ticket.
   [[nodiscard]] Result<bool> test(std::uint64_t ticket) const;
   /// Waits for one transfer and gives its outcome; the ticket ends. Bounded by the transfer's
   /// deadline. @return the transfer's own failure; kNotFound: no such ticket.
@@ -64,8 +64,8 @@ class Engine {
   /// The same for registered memory.
   void wait_unused(const LocalHandles& memory);
 
-  /// Runs `work` on the transfer thread and waits for it. Start-up and shutdown only: it may block
-  /// there, and everybody's transfers with it.
+  /// Runs `work` on the transfer thread and waits for it. Start-up and shutdown only: while it
+  /// blocks there, so do all transfers.
   template <typename Work>
   auto call(Work&& work) -> std::invoke_result_t<Work&>;
 
@@ -73,6 +73,14 @@ class Engine {
   [[nodiscard]] transport::Transport& transport(DriverIndex driver);
   [[nodiscard]] Mover& mover() { return mover_; }
   void set_nodes(std::vector<EngineNode> nodes);
+  [[nodiscard]] transport::PeerId peer(NodeIndex node) const { return nodes_[node.value()].peer; }
+  // While a node's daemon is restarted: Mover::hold(), and its driver's connection ends, but where
+  // the bytes move without the daemon.
+  void hold(NodeIndex node);
+  /// Nothing is under way with the node that a hold keeps back.
+  [[nodiscard]] bool quiet(NodeIndex node) const;
+  /// The node is reached by `peer` from now on.
+  void resume(NodeIndex node, transport::PeerId peer);
   /// As Mover::set_link().
   void set_link(double bytes_per_s);
   /// Once, before the first transfer that names flash.

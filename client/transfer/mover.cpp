@@ -3,29 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/transfer/piece_id.hpp"
 #include "common/base/check.hpp"
 
 namespace ho::client {
 namespace {
 
-/// An OpId names the transfer's slot, the node, and a number that makes it unique in flight.
-constexpr unsigned kSlotBits = 16;
-constexpr unsigned kNodeBits = 12;
-static_assert(Mover::kTransfersMax <= (1U << kSlotBits));
-static_assert(kNodesMax <= (1U << kNodeBits));
-
-OpId op_id(std::uint32_t slot, NodeIndex node, std::uint64_t number) {
-  return OpId((number << (kSlotBits + kNodeBits)) | (std::uint64_t{node.value()} << kSlotBits) |
-              slot);
-}
-
-std::uint32_t slot_of(OpId op) {
-  return static_cast<std::uint32_t>(op.value() & ((1U << kSlotBits) - 1));
-}
-
-NodeIndex node_of(OpId op) {
-  return NodeIndex(static_cast<std::uint32_t>((op.value() >> kSlotBits) & ((1U << kNodeBits) - 1)));
-}
+static_assert(Mover::kTransfersMax <= (1U << kPieceSlotBits));
 
 struct LessUrgent {
   template <typename Entry>
@@ -59,6 +43,7 @@ Mover::Mover(std::vector<DriverPort> drivers, const Clock& clock) : clock_(clock
   device_.large.reserve();
   active_.resize(kTransfersMax);
   done_.resize(kTransfersMax);
+  parked_.reserve(kTransfersMax);
   free_.resize(kTransfersMax);
   for (std::uint32_t i = 0; i < kTransfersMax; ++i) free_[i] = kTransfersMax - 1 - i;
 }
@@ -104,6 +89,7 @@ Result<void> Mover::start(const Transfer& transfer) {
   in_flight_ += 1;
   active_[slot] = Active{};
   active_[slot].transfer = transfer;
+  active_[slot].resumes = resumes_;
   enqueue(slot, next_order_++);
   return {};
 }
@@ -115,6 +101,7 @@ void Mover::cancel(std::uint32_t owner) { end_waiting(owner, Ended::kCanceled); 
 void Mover::end_waiting(std::uint32_t owner, Ended how) {
   end_waiting(stage_.large, owner, how);
   end_waiting(device_.large, owner, how);
+  end_parked(owner, how);
   for (Driver& driver : drivers_) {
     end_waiting(driver.small, owner, how);
     end_waiting(driver.large, owner, how);
@@ -205,6 +192,7 @@ Mover::Heap* Mover::next_heap(const Driver& driver, Queue& queue, std::uint64_t 
 /// knows nothing of an accelerator's order: what it stages waits here until copies have ended.
 bool Mover::may_go(const Driver& driver, Active& active, std::uint64_t now_ticks) {
   const Transfer& transfer = active.transfer;
+  if (is_held(active)) return true;  // to be parked
   const bool stages = transfer.flash && transfer.streams != nullptr;
   if (stages && active.code == Errc::kOk && !transfer.streams->ended(transfer.after)) return false;
   const bool copies = !transfer.flash && transfer.streams != nullptr && active.code == Errc::kOk;
@@ -249,9 +237,20 @@ bool Mover::submit_next(Driver& driver, Queue& queue, Heap& heap, std::uint64_t 
     finish_if_done(entry.slot);
     return true;
   }
+  if (is_held(active)) {
+    leave_heap();
+    const NodeIndex node = next_extent(active).node;
+    if (!active.transfer.yields) {
+      park(entry.slot, node);
+    } else {
+      yield(entry.slot, node);
+      finish_if_done(entry.slot);
+    }
+    return true;
+  }
   const Piece piece = next_piece(driver, active);
   const ArenaExtent& extent = *piece.extent;
-  const OpId op = op_id(entry.slot, extent.node, next_op_++);
+  const OpId op = piece_id(entry.slot, extent.node, next_op_++);
   const auto submit = [&] {
     if (active.transfer.flash) return submit_stage(active, extent, piece.bytes, op);
     if (active.transfer.streams != nullptr) return submit_copy(active, extent, piece.bytes, op);
@@ -278,6 +277,7 @@ bool Mover::submit_next(Driver& driver, Queue& queue, Heap& heap, std::uint64_t 
   active.submitted_bytes += piece.bytes;
   active.pieces += 1;
   queue.pieces += 1;
+  if (extent.node.value() < nodes_.size()) nodes_[extent.node.value()].pieces += 1;
   const bool moved_on = piece.bytes == piece.in_extent_bytes;
   if (moved_on) leave_heap();
   if (moved_on && active.submitted_bytes < active.transfer.bytes) enqueue(entry.slot, entry.order);
@@ -338,7 +338,7 @@ void Mover::end_copies() {
 Result<void> Mover::submit_stage(const Active& active, const ArenaExtent& extent,
                                  std::uint64_t bytes, OpId op) {
   const Transfer& transfer = active.transfer;
-  HO_CHECK(transfer.flash->node == extent.node);  // whoever made the transfer has seen to that
+  HO_CHECK(transfer.flash->node == extent.node);  // the caller of start() has checked that
   StageOp piece;
   piece.op = op;
   piece.direction =
@@ -373,6 +373,7 @@ std::size_t Mover::poll(std::span<TransferDone> out) {
   }
   send_bounced();
   end_copies();
+  end_suspects();
   std::size_t written = 0;
   for (; written < out.size() && done_count_ > 0; ++written) {
     out[written] = done_[done_first_];
@@ -391,7 +392,7 @@ bool Mover::drivers_idle() const {
 }
 
 bool Mover::waits_for_stager_only() const {
-  return stage_.pieces() > 0 && drivers_idle() && !devices_.moves();
+  return (stage_.pieces() > 0 || !parked_.empty()) && drivers_idle() && !devices_.moves();
 }
 
 std::optional<TimePoint> Mover::paced_until() const {
@@ -406,6 +407,10 @@ void Mover::piece_done(Driver& driver, const Completion& completion) {
   HO_CHECK(active.pieces > 0 && queue.pieces > 0);
   queue.pieces -= 1;
   active.pieces -= 1;
+  if (const auto node = node_of(completion.op).value(); node < nodes_.size()) {
+    HO_CHECK(nodes_[node].pieces > 0);
+    nodes_[node].pieces -= 1;
+  }
   if (completion.code != Errc::kOk) fail(active, completion.code, completion.op);
   finish_if_done(slot);
 }
@@ -420,14 +425,15 @@ void Mover::fail(Active& active, Errc code, OpId op) {
 void Mover::finish_if_done(std::uint32_t slot) {
   const Active& active = active_[slot];
   if (active.pieces > 0 || active.queued) return;
+  if (park_failed(slot)) return;
   HO_CHECK(active.code != Errc::kOk || active.dropped ||
            active.submitted_bytes == active.transfer.bytes);
   HO_CHECK(done_count_ < done_.size());
   done_[(done_first_ + done_count_) % done_.size()] = {
-      active.transfer.owner,  active.transfer.cookie, active.code,
-      node_of(active.failed), active.failed,          active.transfer.flash.has_value(),
-      active.sent_ticks,      active.dropped,         active.order,
-      active.transfer.streams};
+      active.transfer.owner,   active.transfer.cookie, active.code,
+      node_of(active.failed),  active.failed,          active.transfer.flash.has_value(),
+      active.sent_ticks,       active.dropped,         active.order,
+      active.transfer.streams, active.yielded};
   done_count_ += 1;
   free_[free_count_++] = slot;
 }

@@ -27,9 +27,9 @@ namespace ho::client {
 struct DriverPort {
   transport::Transport* transport = nullptr;  ///< outlives the mover
   std::uint64_t piece_bytes = 4 * kMiB;       ///< larger transfers are cut
-  std::uint32_t pieces_max =
-      8;  ///< of large transfers in flight; more would only delay urgent ones
-  std::uint32_t small_pieces_max = 16;  ///< of small transfers, besides
+  /// Pieces of large transfers in flight; more would only delay urgent ones.
+  std::uint32_t pieces_max = 8;
+  std::uint32_t small_pieces_max = 16;  ///< pieces of small transfers, in addition
   Duration op_deadline{};
 };
 
@@ -55,15 +55,17 @@ class Mover {
 
   Mover(std::vector<DriverPort> drivers, const Clock& clock);
 
-  /// Whose leases bound operations, by NodeIndex; start-up only. None: nothing bounds them.
+  /// Sets the nodes whose leases limit operations, by NodeIndex; start-up only. Without it no lease
+  /// limits them.
   void set_leases(std::vector<std::shared_ptr<const NodeFault>> leases) {
     leases_ = std::move(leases);
+    nodes_.resize(leases_.size());
   }
 
   /// Start-up only. Without one no transfer may name flash.
   void set_stager(const StagePort& port);
 
-  /// What moves bytes from and to accelerators: those are added and removed there.
+  /// The part that moves bytes from and to accelerators. Add and remove those there.
   [[nodiscard]] DeviceCarrier& devices() { return devices_; }
 
   /// Limits gets and puts to `bytes_per_s` (above 0) each way, all drivers together. Moves between
@@ -86,24 +88,51 @@ class Mover {
   /// awaited. poll() tells; kCanceled where bytes are missing.
   void cancel(std::uint32_t owner);
 
-  /// Submits pieces while drivers take them. `now_ticks` is what TransferDone tells as the time at
-  /// which a transfer left its queue; of the caller's own clock. @return how many were submitted.
+  // A node whose daemon is restarted. A transfer that ends with kUnavailable at such a node
+  // (NodeFault::resumable()) is parked rather than told, and begins again from its first byte when
+  // the node is resumed: its memory is the same, and nothing of the old daemon can reach it any
+  // more. A transfer that yields ends instead, once the node is held. One that is parked at a node
+  // which nobody holds has kSuspectMax until somebody does.
+
+  static constexpr Duration kSuspectMax = std::chrono::seconds(1);
+  /// What a hold keeps back: moves between flash and DDR only, which the daemon makes, or all.
+  enum class Held : std::uint8_t { kNothing, kStages, kAll };
+  /// From now on nothing of it is sent to the node.
+  void hold(NodeIndex node, Held what);
+  /// No piece is under way with the node.
+  [[nodiscard]] bool quiet(NodeIndex node) const { return state_of(node).pieces == 0; }
+  /// Parked transfers go on.
+  void resume(NodeIndex node);
+  /// The node is lost: transfers parked there end with kUnavailable.
+  void lose(NodeIndex node);
+  /// Whether a transfer with the node would be sent now: it is neither lost nor held.
+  [[nodiscard]] bool usable(NodeIndex node) const {
+    return !is_lost(node) &&
+           (node.value() >= nodes_.size() || nodes_[node.value()].held != Held::kAll);
+  }
+  /// Permanent, even if another daemon takes the node's place.
+  [[nodiscard]] bool is_lost(NodeIndex node) const {
+    return node.value() < leases_.size() && leases_[node.value()]->reason() != FaultReason::kNone;
+  }
+
+  /// Submits pieces while drivers take them. `now_ticks`, by the caller's own clock, becomes
+  /// TransferDone::sent_ticks of transfers that leave the queue. @return how many were submitted.
   std::size_t pump(std::uint64_t now_ticks);
 
   /// Makes progress and moves finished transfers into `out`. @return how many were written.
   std::size_t poll(std::span<TransferDone> out);
 
-  /// Positions that all schedules together have ended: the time that urgencies are told in.
+  /// Positions that all schedules together have ended: the unit of urgencies.
   [[nodiscard]] std::uint64_t progress() const { return progress_; }
   void add_progress(std::uint64_t positions) { progress_ += positions; }
 
-  /// Transfers accepted and not yet given out by poll().
+  /// Transfers accepted and not yet returned by poll().
   [[nodiscard]] std::uint32_t in_flight() const { return in_flight_; }
   [[nodiscard]] bool full() const { return in_flight_ == kTransfersMax; }
-  /// All pieces in flight are the stager's, which tells of their end by itself.
+  /// Whether all transfers in flight are parked or in the stager, which rings when one ends.
   [[nodiscard]] bool waits_for_stager_only() const;
-  /// Set where no driver has a piece in flight and the link's pace held one back at the last
-  /// pump(): when it may go.
+  /// When the next piece may be sent. Set only if no driver has a piece in flight and the link's
+  /// pace delayed one at the last pump().
   [[nodiscard]] std::optional<TimePoint> paced_until() const;
 
  private:
@@ -117,6 +146,16 @@ class Mover {
     OpId failed;                   ///< set with code
     std::uint64_t sent_ticks = 0;  ///< of its first piece
     DeviceOrder order;             ///< on an accelerator: of its pieces so far
+    bool parked = false;           ///< stands in parked_, and in no heap
+    bool given_up = false;         ///< is not parked again
+    bool yielded = false;
+    NodeIndex parked_at;
+    TimePoint parked_since;
+    std::uint32_t resumes = 0;  ///< resumes_ when it was sent
+  };
+  struct NodeState {
+    Held held = Held::kNothing;
+    std::uint32_t pieces = 0;  ///< in flight
   };
   struct HeapEntry {
     std::uint64_t urgency = 0;
@@ -135,7 +174,7 @@ class Mover {
       for (Heap& heap : waiting) heap.reserve(kTransfersMax);
     }
   };
-  /// What is to be submitted next of a transfer.
+  /// The next piece of a transfer.
   struct Piece {
     const ArenaExtent* extent = nullptr;
     std::uint64_t bytes = 0;
@@ -192,6 +231,15 @@ class Mover {
   [[nodiscard]] Result<void> submit_piece(const Operation& operation);
   void piece_done(Driver& driver, const Completion& completion);
   void fail(Active& active, Errc code, OpId op);
+  [[nodiscard]] const NodeState& state_of(NodeIndex node) const;
+  [[nodiscard]] bool is_held(const Active& active) const;
+  [[nodiscard]] bool park_failed(std::uint32_t slot);
+  void park(std::uint32_t slot, NodeIndex node);
+  void yield(std::uint32_t slot, NodeIndex node);
+  void begin_again(std::uint32_t slot);
+  void end_parked(std::uint32_t slot);
+  void end_parked(std::uint32_t owner, Ended how);
+  void end_suspects();
   void finish_if_done(std::uint32_t slot);
 
   const Clock& clock_;
@@ -207,7 +255,10 @@ class Mover {
   std::vector<std::uint32_t> free_;
   std::uint32_t free_count_ = kTransfersMax;
   std::uint32_t in_flight_ = 0;
-  std::vector<TransferDone> done_;  ///< ring of kTransfersMax
+  std::vector<NodeState> nodes_;       ///< as leases_
+  std::vector<std::uint32_t> parked_;  ///< slots
+  std::uint32_t resumes_ = 0;          ///< of all nodes
+  std::vector<TransferDone> done_;     ///< ring of kTransfersMax
   std::size_t done_first_ = 0;
   std::size_t done_count_ = 0;
   std::uint64_t next_order_ = 0;

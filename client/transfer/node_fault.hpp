@@ -16,6 +16,7 @@ enum class FaultReason : std::uint8_t {
   kConnectionLost = 1,
   kLeaseLapsed = 2,
   kUnresponsive = 3,
+  kRestarted = 4,
 };
 
 [[nodiscard]] constexpr std::string_view fault_text(FaultReason reason) {
@@ -25,6 +26,8 @@ enum class FaultReason : std::uint8_t {
     case FaultReason::kLeaseLapsed: return "its session's lease lapsed";
     case FaultReason::kUnresponsive:
       return "a transfer with it failed, and its data path is closed";
+    case FaultReason::kRestarted:
+      return "its daemon was restarted and did not take this job's memory over";
   }
   return "unknown";
 }
@@ -48,6 +51,15 @@ class NodeFault {
   }
   [[nodiscard]] FaultReason reason() const { return static_cast<FaultReason>(reason_.load()); }
 
+  /// The node's daemon leaves its sessions to the next one: what ends by its death is worth another
+  /// try. Set before the first transfer.
+  void set_resumable() { resumable_.store(true); }
+  /// The job holds something there that ends with the daemon. Stays so.
+  void set_not_resumable() { resumable_.store(false); }
+  [[nodiscard]] bool resumable() const {
+    return resumable_.load() && reason() == FaultReason::kNone;
+  }
+
   /// The daemon let a request's deadline pass. Its data may still move (the local driver needs no
   /// daemon), but shutting down does not wait for it a second time.
   void mark_silent() { silent_.store(true); }
@@ -63,6 +75,7 @@ class NodeFault {
   std::shared_ptr<Doorbell> door_;
   std::atomic<std::uint8_t> reason_{0};
   std::atomic<bool> silent_{false};
+  std::atomic<bool> resumable_{false};
   std::atomic<Duration::rep> lease_end_ns_{TimePoint::max().time_since_epoch().count()};
 };
 

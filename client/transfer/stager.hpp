@@ -31,9 +31,9 @@ struct StageOp {
   TimePoint deadline;
 };
 
-/// Asks nodes to move bytes between their flash and this job's segments.
-/// Threads: one owner. submit() and poll() do not wait. An operation is a control message, so
-/// submit() allocates: pieces are MiB, beside which it costs nothing.
+/// Asks nodes to move bytes between their flash and this job's segments. Threads: one owner.
+/// submit() and poll() do not wait. An operation is a control message, so submit() allocates; the
+/// cost is negligible since pieces are MiB.
 class Stager {
  public:
   virtual ~Stager() = default;
@@ -41,16 +41,16 @@ class Stager {
   [[nodiscard]] virtual std::uint64_t op_bytes_max() const = 0;
 
   /// @return accepted: one Completion with op.op will come out of poll(), at the latest by the
-  /// deadline; with kBusy where the node had no room for it until then. kBusy: poll() and retry.
-  /// kUnavailable: the node is lost. Nothing started then. Until its completion the segment's range
-  /// is the node's. One that ended by kDeadline may still be moving bytes: the range must not be
-  /// used again.
+  /// deadline; with kBusy if the node had no room for it until then. kBusy: poll() and retry.
+  /// kUnavailable: the node is lost. On an error nothing started. Until its completion the
+  /// segment's range belongs to the node. An operation that ended by kDeadline may still move
+  /// bytes: do not use the range again.
   [[nodiscard]] virtual Result<void> submit(const StageOp& op) = 0;
   /// Moves up to out.size() completions into `out`. @return how many were written.
   virtual std::size_t poll(std::span<Completion> out) = 0;
 
-  /// What was said of an operation that failed, or was not accepted; asked when poll() has given it
-  /// out, since only the latest failures are kept. Empty: nothing is known.
+  /// The reason why an operation failed or was not accepted. Call it right after poll() returned
+  /// it: only the latest failures are kept. Empty: not known.
   [[nodiscard]] virtual std::string explain(OpId op) const = 0;
 };
 

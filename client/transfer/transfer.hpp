@@ -40,7 +40,7 @@ enum class DoneWhen : std::uint8_t { kMoved, kQueued };
 /// One move between host memory, or an accelerator's, and an arena of the pool, or, with `flash`,
 /// between that arena and flash of the nodes that hold it.
 struct Transfer {
-  std::uint32_t owner = 0;   ///< whom the outcome is for
+  std::uint32_t owner = 0;   ///< receives the outcome
   std::uint64_t cookie = 0;  ///< the owner's own name for it
   Direction direction = Direction::kGet;
   const ArenaMap* arena = nullptr;  ///< outlives the transfer
@@ -57,6 +57,8 @@ struct Transfer {
   std::optional<FlashPlace> flash;
   std::uint64_t urgency = Urgency::kPlain;
   bool droppable = false;  ///< drop() may end it while nothing of it was sent
+  /// The owner can do without: while the node's daemon is restarted, it fails rather than waits.
+  bool yields = false;
 };
 
 /// How one accepted transfer ended. Exactly one per accepted transfer.
@@ -64,14 +66,15 @@ struct TransferDone {
   std::uint32_t owner = 0;
   std::uint64_t cookie = 0;
   Errc code = Errc::kOk;
-  NodeIndex node;       ///< whose part failed; meaningless with kOk
-  OpId failed;          ///< the piece that failed first; likewise
+  NodeIndex node;       ///< the node that failed; meaningless with kOk
+  OpId failed;          ///< the piece that failed first; meaningless with kOk
   bool staged = false;  ///< it was a move between arena and flash
   /// pump()'s time when its first piece was sent, or began its time on a paced link; 0: none was.
   std::uint64_t sent_ticks = 0;
   bool dropped = false;  ///< nothing of it was moved, nor will be
   DeviceOrder order;     ///< on an accelerator: its end
   const DeviceStreams* streams = nullptr;
+  bool yielded = false;  ///< it failed because the node's daemon restarts; the node is not lost
 };
 
 }  // namespace ho::client

@@ -16,6 +16,11 @@ std::uint64_t checksum64(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
+std::array<std::uint64_t, 2> checksum128(std::span<const std::byte> bytes, std::uint64_t seed) {
+  const XXH128_hash_t made = XXH3_128bits_withSeed(bytes.data(), bytes.size(), seed);
+  return {made.low64, made.high64};
+}
+
 ChecksumStream::ChecksumStream() : state_(XXH3_createState()) {
   HO_CHECK(state_ != nullptr);
   XXH3_64bits_reset(static_cast<XXH3_state_t*>(state_));

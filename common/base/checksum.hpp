@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -8,6 +9,10 @@ namespace ho {
 
 /// XXH3, 64 bits. Detects accidental changes; it does not protect against attacks.
 [[nodiscard]] std::uint64_t checksum64(std::span<const std::byte> bytes);
+
+/// XXH3, 128 bits (low, high), seeded: equal bytes with unequal seeds have unequal checksums.
+[[nodiscard]] std::array<std::uint64_t, 2> checksum128(std::span<const std::byte> bytes,
+                                                       std::uint64_t seed);
 
 /// XXH3 of bytes that arrive in pieces. Equals checksum64() of their concatenation.
 class ChecksumStream {

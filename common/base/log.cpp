@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/log_fields.hpp"
+
 namespace ho {
 
 namespace {
@@ -60,11 +62,22 @@ void append_escaped(std::string& line, std::string_view value) {
 }  // namespace
 
 void log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
+  if (!logger().should_log(to_spdlog(level))) return;
+  log_fields(level, message, std::vector<LogField>(fields));
+}
+
+void log_fields(LogLevel level, std::string_view message, const std::vector<LogField>& fields) {
   const auto spd_level = to_spdlog(level);
   if (!logger().should_log(spd_level)) return;
   std::string line(message);
+  if (!fields.empty()) line += " " + fields_text(fields);
+  logger().log(spd_level, "{}", line);
+}
+
+std::string fields_text(const std::vector<LogField>& fields) {
+  std::string line;
   for (const LogField& field : fields) {
-    line += ' ';
+    if (!line.empty()) line += ' ';
     line += field.key;
     line += '=';
     const bool plain =
@@ -79,7 +92,7 @@ void log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
     append_escaped(line, field.value);
     line += '"';
   }
-  logger().log(spd_level, "{}", line);
+  return line;
 }
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }

@@ -9,6 +9,7 @@ enum Exit : int {
   kExitBadInput = 2,    ///< wrong arguments, unreadable input, output that cannot be written
   kExitInfeasible = 3,  ///< the budget cannot be met
   kExitPoolFailed = 4,  ///< the pool failed or cannot be reached
+  kExitRestart = 75,    ///< a daemon asks systemd to start it again
   kExitInterrupted = 130,
 };
 

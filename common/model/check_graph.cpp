@@ -66,6 +66,7 @@ Result<void> check_storages(const Graph& graph) {
     if (sum_bytes > kSumBytesMax) return fail("bytes: the sum of all storages is more than 2^56");
     if (storage.kind > StorageKind::kWorkspace) return fail("kind: unknown value");
     if (storage.hint > OffloadHint::kNever) return fail("hint: unknown value");
+    if (storage.copies > kCopiesMax) return fail("copies: more than 2");
     if (storage.kind == StorageKind::kWorkspace && storage.persistent) {
       return fail("persistent: a WORKSPACE does not outlive its op");
     }

@@ -40,6 +40,9 @@ enum class OffloadHint : std::uint8_t {
 /// The spelling of graph.proto: "HINT_NONE", "PREFER_REMOTE", "NEVER".
 [[nodiscard]] std::string_view offload_hint_name(OffloadHint hint);
 
+/// Homes of one storage at most.
+inline constexpr std::uint32_t kCopiesMax = 2;
+
 /// A set of tensors that share memory. The planner moves storages, not tensors.
 struct Storage {
   std::uint32_t id = 0;  ///< the id in the input file; unique
@@ -49,6 +52,9 @@ struct Storage {
   bool persistent = false;  ///< the value outlives the step
   bool pinned = false;      ///< must stay on the device
   OffloadHint hint = OffloadHint::kNone;
+  /// Homes that its value gets below the device, in as many failure domains; up to kCopiesMax. 0:
+  /// nobody said, so one. Says nothing of what the step computes: not part of fingerprint().
+  std::uint32_t copies = 0;
 
   bool operator==(const Storage&) const = default;
 };
@@ -81,7 +87,8 @@ struct Graph {
   bool operator==(const Graph&) const = default;
 };
 
-/// Identifies a graph's content, whatever its file format: XXH3 over every field in a fixed order.
+/// Identifies a graph's content, whatever its file format: XXH3 over every field but
+/// Storage::copies in a fixed order.
 [[nodiscard]] std::uint64_t fingerprint(const Graph& graph);
 
 }  // namespace ho

@@ -32,6 +32,7 @@ struct Hardware {
   std::optional<TierSpec> flash;         ///< flash <-> local DDR
   std::optional<Link> device_port_read;  ///< limits the sum of local and remote DDR
   std::optional<Link> device_port_write;
+  std::uint32_t failure_domains = 0;  ///< nodes that can be lost one without the other; 0: unknown
 
   bool operator==(const Hardware&) const = default;
 };

@@ -52,9 +52,21 @@ Result<void> check_header(const Schedule& schedule) {
   return {};
 }
 
+Result<void> check_home(const std::optional<HomeSlot>& home, const std::string& name) {
+  if (!home) return {};
+  if (home->tier < HomeTier::kLocalDdr || home->tier > HomeTier::kFlash) {
+    return broken(name + ".tier: not known");
+  }
+  if (home->offset_bytes > kBytesMax) return broken(name + ".offset_bytes: more than 2^50");
+  return {};
+}
+
 Result<void> check_storages(const Schedule& schedule) {
   if (schedule.homes.size() != schedule.storages.size()) {
     return broken("homes: must have one element per storage");
+  }
+  if (!schedule.second_homes.empty() && schedule.second_homes.size() != schedule.storages.size()) {
+    return broken("second_homes: must have one element per storage, or none");
   }
   for (std::size_t s = 0; s < schedule.storages.size(); ++s) {
     const Storage& storage = schedule.storages[s];
@@ -64,14 +76,12 @@ Result<void> check_storages(const Schedule& schedule) {
     if (storage.kind > StorageKind::kWorkspace) {
       return broken(element("storages", s) + ".kind: not known");
     }
-    const auto& home = schedule.homes[s];
-    if (!home) continue;
-    if (home->tier < HomeTier::kLocalDdr || home->tier > HomeTier::kFlash) {
-      return broken(element("homes", s) + ".tier: not known");
+    if (storage.copies > kCopiesMax) {
+      return broken(element("storages", s) + ".copies: more than " + std::to_string(kCopiesMax));
     }
-    if (home->offset_bytes > kBytesMax) {
-      return broken(element("homes", s) + ".offset_bytes: more than 2^50");
-    }
+    if (auto ok = check_home(schedule.homes[s], element("homes", s)); !ok) return ok;
+    if (schedule.second_homes.empty()) continue;
+    if (auto ok = check_home(schedule.second_homes[s], element("second_homes", s)); !ok) return ok;
   }
   return {};
 }
@@ -120,6 +130,7 @@ Result<void> check_cache_op(const Schedule& schedule, const CacheOp& op, std::si
   if (op.ddr_offset_bytes.value_or(0) > kBytesMax) {
     return broken("ddr_offset_bytes: more than 2^50");
   }
+  if (op.copy >= kCopiesMax) return broken("copy: out of range");
   const std::size_t positions = schedule.positions.size();
   if (op.after_position && op.after_position->value() >= positions) {
     return broken("after_position: out of range");

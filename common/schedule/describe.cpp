@@ -32,7 +32,8 @@ std::string describe(const Schedule& schedule, CacheOpList list, std::size_t ind
   HO_CHECK(index < ops.size());
   return std::string(name()) + "[" + std::to_string(index) +
          "]: " + std::string(cache_op_kind_name(ops[index].kind)) + " of " +
-         describe(schedule, ops[index].storage);
+         describe(schedule, ops[index].storage) +
+         (ops[index].copy == 0 ? "" : " to its second home");
 }
 
 }  // namespace ho::schedule

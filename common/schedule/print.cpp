@@ -28,6 +28,10 @@ void print_storage(const Schedule& schedule, std::size_t index, std::string& out
     out += ", home " + std::string(home_tier_name(home->tier)) + " " +
            bytes_at(schedule, storage_index, home->offset_bytes);
   }
+  if (const auto second = second_home(schedule, storage_index)) {
+    out += ", second home " + std::string(home_tier_name(second->tier)) + " " +
+           bytes_at(schedule, storage_index, second->offset_bytes);
+  }
   out += '\n';
 }
 

@@ -26,12 +26,18 @@ bool moves_toward_device(CacheOpKind kind) {
   return kind == CacheOpKind::kPrefetch || kind == CacheOpKind::kStageIn;
 }
 
+std::optional<HomeSlot> second_home(const Schedule& schedule, StorageIndex storage) {
+  if (schedule.second_homes.empty()) return std::nullopt;
+  return schedule.second_homes[storage.value()];
+}
+
 HomeTier transfer_tier(const Schedule& schedule, const CacheOp& op) {
   if (op.kind == CacheOpKind::kStageIn || op.kind == CacheOpKind::kStageOut) {
     return HomeTier::kFlash;
   }
   if (op.ddr_offset_bytes) return HomeTier::kLocalDdr;
-  const auto& home = schedule.homes[op.storage.value()];
+  const auto home =
+      op.copy == 0 ? schedule.homes[op.storage.value()] : second_home(schedule, op.storage);
   return home ? home->tier : HomeTier::kLocalDdr;
 }
 

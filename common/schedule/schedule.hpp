@@ -102,6 +102,9 @@ struct CacheOp {
   /// storage has its home on flash and the cache op moves bytes (is not a Detach). Otherwise the
   /// cache op uses the home slot.
   std::optional<std::uint64_t> ddr_offset_bytes;
+  /// Which home a Store writes: 0: Schedule::homes, 1: Schedule::second_homes. Else 0: a Prefetch
+  /// may be served from every home of its storage.
+  std::uint8_t copy = 0;
   /// Starts after the op at this position ends. nullopt: starts when the step begins.
   std::optional<Position> after_position;
   /// The op at this position waits for this cache op. nullopt: only other cache ops, or the end of
@@ -158,6 +161,9 @@ struct Prediction {
   std::uint32_t moved_ops = 0;       ///< ops that are not at their place in program order
   /// Step time of the best plan in program order. 0: there was no such plan.
   std::uint64_t program_order_step_ns = 0;
+  /// Plans that were refused before this one was taken, since they could not be simulated or
+  /// proven: each is a mistake of the planner. Not written to files.
+  std::uint32_t refused_plans = 0;
   std::uint64_t first_step_ns =
       0;  ///< from the start of the first step, with an empty device, to the end of its last op
   std::uint64_t prologue_ns =
@@ -201,6 +207,10 @@ struct Schedule {
   std::uint64_t flash_bytes = 0;
   std::vector<Storage> storages;
   std::vector<std::optional<HomeSlot>> homes;  ///< parallel to storages
+  /// Parallel to storages; empty where no storage has one. In DDR, as the first home of such a
+  /// storage is. The client that maps the slots to memory puts both homes of a storage into
+  /// different failure domains: on different nodes.
+  std::vector<std::optional<HomeSlot>> second_homes;
   std::vector<OpInfo> ops;
   std::vector<ScheduledOp> positions;
   std::vector<CacheOp> cache_ops;
@@ -217,9 +227,12 @@ struct Schedule {
 /// True for Prefetch and StageIn.
 [[nodiscard]] bool moves_toward_device(CacheOpKind kind);
 
+/// The second home of a storage; nothing: it has none.
+[[nodiscard]] std::optional<HomeSlot> second_home(const Schedule& schedule, StorageIndex storage);
+
 /// The tier whose read or write channel a transfer uses: flash for StageIn and StageOut, local DDR
-/// if it uses a staging slot, else the tier of its home (local DDR if it has none). The op must not
-/// be a Detach.
+/// if it uses a staging slot, else the tier of the home that it uses (local DDR if it has none).
+/// The op must not be a Detach.
 [[nodiscard]] HomeTier transfer_tier(const Schedule& schedule, const CacheOp& op);
 
 /// Measured times of one executed step, counted from its start. Lists are parallel to

@@ -55,6 +55,15 @@ bool needs_home(const Storage& storage) {
   return storage.persistent || storage.kind == StorageKind::kInput;
 }
 
+Found check_in_arena(const Schedule& schedule, StorageIndex storage, const HomeSlot& home) {
+  const std::uint64_t end = home.offset_bytes + schedule.storages[storage.value()].bytes;
+  const std::uint64_t arena = tier_arena_bytes(schedule, home.tier);
+  if (end <= arena) return std::nullopt;
+  return Violation{
+      "beyond-home-arena", describe(schedule, storage), "",
+      "its home slot ends at " + std::to_string(end) + " of " + std::to_string(arena) + " bytes"};
+}
+
 Found check_homes(const Schedule& schedule) {
   for (std::uint32_t s = 0; s < schedule.storages.size(); ++s) {
     const Storage& storage = schedule.storages[s];
@@ -73,13 +82,29 @@ Found check_homes(const Schedule& schedule) {
       return Violation{"input-on-flash", party(), "",
                        "the job supplies an INPUT in memory, so its home cannot be on flash"};
     }
-    const std::uint64_t arena = tier_arena_bytes(schedule, home->tier);
-    if (home->offset_bytes + storage.bytes > arena) {
-      return Violation{"beyond-home-arena", party(), "",
-                       "its home slot ends at " +
-                           std::to_string(home->offset_bytes + storage.bytes) + " of " +
-                           std::to_string(arena) + " bytes"};
+    if (auto found = check_in_arena(schedule, StorageIndex(s), *home)) return found;
+  }
+  return std::nullopt;
+}
+
+/// A second home beside a first one, both in DDR; and one for each storage that is to have two
+/// copies and has a home at all.
+Found check_second_homes(const Schedule& schedule) {
+  for (std::uint32_t s = 0; s < schedule.storages.size(); ++s) {
+    const auto& home = schedule.homes[s];
+    const auto second = second_home(schedule, StorageIndex(s));
+    const auto fault = [&](const char* detail) {
+      return Violation{"copies", describe(schedule, StorageIndex(s)), "", detail};
+    };
+    if (!second) {
+      if (!home || schedule.storages[s].copies < 2) continue;
+      return fault("it is to have two copies, but has one home slot");
     }
+    if (!home) return fault("a second home slot without a first");
+    if (home->tier == HomeTier::kFlash || second->tier == HomeTier::kFlash) {
+      return fault("of a storage with two home slots one is on flash");
+    }
+    if (auto found = check_in_arena(schedule, StorageIndex(s), *second)) return found;
   }
   return std::nullopt;
 }
@@ -205,6 +230,11 @@ Found check_cache_op(const Schedule& schedule, CacheOpList list, std::size_t ind
   if (auto [rule, detail] = staging_fault(schedule, op); rule != nullptr) {
     return violation(rule, std::move(detail));
   }
+  if (op.copy == 0) return std::nullopt;
+  if (op.kind != CacheOpKind::kStore) return violation("copies", "only a store names a copy");
+  if (!second_home(schedule, op.storage)) {
+    return violation("copies", "the storage has no second home slot");
+  }
   return std::nullopt;
 }
 
@@ -246,6 +276,7 @@ Found check_static(const Schedule& schedule, Placement placement) {
   }
   if (auto found = check_arena(schedule)) return found;
   if (auto found = check_homes(schedule)) return found;
+  if (auto found = check_second_homes(schedule)) return found;
   if (auto found = check_operands(schedule)) return found;
   for (const auto& [list, ops] : lists_of(schedule)) {
     for (std::size_t i = 0; i < ops->size(); ++i) {

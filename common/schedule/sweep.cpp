@@ -33,9 +33,9 @@ Sweep::Sweep(const Schedule& schedule, Unrolled& unrolled, const SweepRules& rul
       last_position_[operand.storage.value()] = p;
     }
   }
-  next_.assign(
-      kSteps * schedule.cache_ops.size() + schedule.prologue.size() + schedule.epilogue.size(),
-      kNone);
+  const std::size_t instances =
+      kSteps * schedule.cache_ops.size() + schedule.prologue.size() + schedule.epilogue.size();
+  for (auto& list : next_) list.assign(instances, kNone);
 }
 
 std::optional<Violation> Sweep::run() {
@@ -66,18 +66,20 @@ Sweep::Found Sweep::begin_step(std::uint32_t step) {
     const Storage& storage = schedule_.storages[s];
     if (storage.persistent) continue;
     HO_CHECK(states_[s].stay == kNone);
-    states_[s].home.latest = false;
-    states_[s].staged.latest = false;
+    forget_copies(states_[s]);
     if (storage.kind != StorageKind::kInput) continue;
     if (auto found = supply(s, moment)) return found;
   }
   return std::nullopt;
 }
 
-/// The job has written the value into the home slot.
+/// The job has written the value into every home slot.
 Sweep::Found Sweep::supply(std::uint32_t storage, Moment moment) {
-  const Copy copy{.storage = storage, .slot = *schedule_.homes[storage]};
-  return write_copy(states_[storage].home, copy, moment);
+  for (std::uint8_t c = 0; c < copies_of(storage); ++c) {
+    const Copy copy{.storage = storage, .slot = home_slot(storage, c), .index = c};
+    if (auto found = write_copy(states_[storage].homes[c], copy, moment)) return found;
+  }
+  return std::nullopt;
 }
 
 Sweep::Found Sweep::run_instances(Moment moment) {
@@ -116,7 +118,7 @@ Sweep::Found Sweep::end_of_life(std::uint32_t step, std::uint32_t position, std:
   stay.end = Stay::End::kDied;
   states_[storage].stay = kNone;
   if (!rules_.host) return std::nullopt;
-  for (InstanceId i = stay.first_store; i != kNone; i = next_[i]) {
+  for (InstanceId i = stay.first_store; i != kNone; i = next_[0][i]) {
     if (unrolled_.complete_at(i, unrolled_.op_start(step, position))) continue;
     return violation(
         "freed-before-store", unrolled_.describe_position(step, position), unrolled_.describe(i),
@@ -162,15 +164,20 @@ Sweep::Found Sweep::access(std::uint32_t step, std::uint32_t position, const Ope
   }
   if (operand.access != Access::kRead) {
     if (auto found = write(step, position, stay)) return found;
-    state.home.latest = false;
-    state.staged.latest = false;
+    forget_copies(state);
   }
   return std::nullopt;
 }
 
+/// The storage has another value, or none.
+void Sweep::forget_copies(State& state) {
+  for (Held& home : state.homes) home.latest = false;
+  state.staged.latest = false;
+}
+
 /// An op may write a storage only after every Store that reads it has completed.
 Sweep::Found Sweep::write(std::uint32_t step, std::uint32_t position, Stay& stay) {
-  for (InstanceId i = stay.first_store; i != kNone; i = next_[i]) {
+  for (InstanceId i = stay.first_store; i != kNone; i = next_[0][i]) {
     if (unrolled_.complete_at(i, unrolled_.op_start(step, position))) continue;
     return violation("store-overtaken", unrolled_.describe(i),
                      unrolled_.describe_position(step, position),
@@ -198,16 +205,26 @@ Sweep::Found Sweep::prefetch(InstanceId instance) {
       return fail("useless-prefetch", storage_name(s), "no later op of this step uses the storage");
     }
   }
-  Held& held = op.ddr_offset_bytes ? state.staged : state.home;
-  if (auto found = read_copy(instance, held, ddr_slot(op))) return found;
+  if (op.ddr_offset_bytes) {
+    const HomeSlot slot{HomeTier::kLocalDdr, *op.ddr_offset_bytes};
+    if (auto found = read_copy(instance, state.staged, slot)) return found;
+  } else {
+    // Any home may serve it, so each must be able to. That each was complete when the value left
+    // the device follows: a Detach waits for all Stores of its stay, and no later stay begins here.
+    for (std::uint8_t c = 0; c < copies_of(s); ++c) {
+      if (auto found = read_copy(instance, state.homes[c], home_slot(s, c))) return found;
+    }
+  }
   return begin_stay(
       Stay{.storage = s, .prefetch = instance, .offset_bytes = op.device_offset_bytes});
 }
 
-/// The DDR slot that a Prefetch reads or a Store writes.
-HomeSlot Sweep::ddr_slot(const CacheOp& op) const {
-  if (op.ddr_offset_bytes) return {HomeTier::kLocalDdr, *op.ddr_offset_bytes};
-  return *schedule_.homes[op.storage.value()];
+std::uint8_t Sweep::copies_of(std::uint32_t storage) const {
+  return second_home(schedule_, StorageIndex(storage)) ? 2 : 1;
+}
+
+HomeSlot Sweep::home_slot(std::uint32_t storage, std::uint8_t copy) const {
+  return copy == 0 ? *schedule_.homes[storage] : *second_home(schedule_, StorageIndex(storage));
 }
 
 /// Checks that `slot` holds the whole latest value when `instance` reads it. Records the read: the
@@ -233,8 +250,8 @@ Sweep::Found Sweep::read_copy(InstanceId instance, Held& held, const HomeSlot& s
     return fail("prefetch-races-store", unrolled_.describe(copy.writer),
                 "it does not wait for the transfer that writes what it reads");
   }
-  HO_CHECK(next_[instance] == kNone);  // a transfer reads once
-  next_[instance] = copy.first_reader;
+  HO_CHECK(next_[copy.index][instance] == kNone);  // a transfer reads a slot once
+  next_[copy.index][instance] = copy.first_reader;
   copy.first_reader = instance;
   return std::nullopt;
 }
@@ -243,8 +260,9 @@ Sweep::Found Sweep::stage_in(InstanceId instance) {
   const CacheOp& op = unrolled_.op(instance);
   const std::uint32_t s = op.storage.value();
   State& state = states_[s];
-  if (auto found = read_copy(instance, state.home, *schedule_.homes[s])) return found;
-  const Copy copy{.storage = s, .slot = ddr_slot(op), .writer = instance};
+  if (auto found = read_copy(instance, state.homes[0], *schedule_.homes[s])) return found;
+  const HomeSlot slot{HomeTier::kLocalDdr, *op.ddr_offset_bytes};
+  const Copy copy{.storage = s, .slot = slot, .writer = instance};
   return write_copy(state.staged, copy, unrolled_.starts_after(instance));
 }
 
@@ -252,9 +270,10 @@ Sweep::Found Sweep::stage_out(InstanceId instance) {
   const CacheOp& op = unrolled_.op(instance);
   const std::uint32_t s = op.storage.value();
   State& state = states_[s];
-  if (auto found = read_copy(instance, state.staged, ddr_slot(op))) return found;
+  const HomeSlot slot{HomeTier::kLocalDdr, *op.ddr_offset_bytes};
+  if (auto found = read_copy(instance, state.staged, slot)) return found;
   const Copy copy{.storage = s, .slot = *schedule_.homes[s], .writer = instance};
-  return write_copy(state.home, copy, unrolled_.starts_after(instance));
+  return write_copy(state.homes[0], copy, unrolled_.starts_after(instance));
 }
 
 /// Finds the live stay that a Store or Detach refers to, and checks that its bytes have arrived.
@@ -283,18 +302,24 @@ Sweep::Found Sweep::store(InstanceId instance) {
   if (auto found = check_resident(instance, stay)) return found;
   const CacheOp& op = unrolled_.op(instance);
   const std::uint32_t s = op.storage.value();
-  HO_CHECK(next_[instance] == kNone);  // a transfer reads once
-  next_[instance] = stay->first_store;
+  HO_CHECK(next_[0][instance] == kNone);  // a transfer reads once
+  next_[0][instance] = stay->first_store;
   stay->first_store = instance;
-  const Copy copy{.storage = s, .slot = ddr_slot(op), .writer = instance};
-  Held& held = op.ddr_offset_bytes ? states_[s].staged : states_[s].home;
+  Copy copy{.storage = s, .slot = {}, .writer = instance};
+  if (op.ddr_offset_bytes) {
+    copy.slot = {HomeTier::kLocalDdr, *op.ddr_offset_bytes};
+  } else {
+    copy.slot = home_slot(s, op.copy);
+    copy.index = op.copy;
+  }
+  Held& held = op.ddr_offset_bytes ? states_[s].staged : states_[s].homes[op.copy];
   return write_copy(held, copy, unrolled_.starts_after(instance));
 }
 
 Sweep::Found Sweep::detach(InstanceId instance) {
   Stay* stay = nullptr;
   if (auto found = check_resident(instance, stay)) return found;
-  for (InstanceId i = stay->first_store; i != kNone; i = next_[i]) {
+  for (InstanceId i = stay->first_store; i != kNone; i = next_[0][i]) {
     if (unrolled_.completes_before(i, instance)) continue;
     return violation("detach-before-store", unrolled_.describe(instance), unrolled_.describe(i),
                      "the bytes are released while the store may still read them");
@@ -311,9 +336,14 @@ Sweep::Found Sweep::finish() const {
   for (std::uint32_t s = 0; s < schedule_.storages.size(); ++s) {
     if (!schedule_.storages[s].persistent) continue;
     const State& state = states_[s];
-    if (state.home.latest && !copies_[state.home.copy].overwritten) continue;
-    return violation("lost-value", storage_name(s), "",
-                     "after the epilogue the home slot does not hold the latest value");
+    for (std::uint8_t c = 0; c < copies_of(s); ++c) {
+      const Held& home = state.homes[c];
+      if (home.latest && !copies_[home.copy].overwritten) continue;
+      return violation("lost-value", storage_name(s), "",
+                       c == 0
+                           ? "after the epilogue the home slot does not hold the latest value"
+                           : "after the epilogue the second home does not hold the latest value");
+    }
   }
   return std::nullopt;
 }
@@ -330,7 +360,7 @@ bool Sweep::stay_over(const Stay& old, const Stay& next) {
     case Stay::End::kDied: break;
   }
   // Its last op precedes: the walk reached `next` after the end of that op.
-  for (InstanceId i = old.first_store; i != kNone; i = next_[i]) {
+  for (InstanceId i = old.first_store; i != kNone; i = next_[0][i]) {
     if (!before_next(i)) return false;
   }
   return true;
@@ -387,7 +417,7 @@ bool Sweep::copy_done(const Copy& old, const Copy& next, Moment moment) {
                                 : unrolled_.complete_at(instance, moment);
   };
   if (old.writer != kNone && !before_next(old.writer)) return false;
-  for (InstanceId i = old.first_reader; i != kNone; i = next_[i]) {
+  for (InstanceId i = old.first_reader; i != kNone; i = next_[old.index][i]) {
     if (!before_next(i)) return false;
   }
   return true;

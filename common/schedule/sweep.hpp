@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -63,6 +64,7 @@ class Sweep {
     /// A Store, StageIn or StageOut. kNone: the job wrote it before a step.
     InstanceId writer = kNone;
     InstanceId first_reader = kNone;  ///< head of a list in next_: Prefetches, StageIns, StageOuts
+    std::uint8_t index = 0;           ///< which of the storage's homes; 0 for staging slots
   };
   /// The last copy of one kind of a storage.
   struct Held {
@@ -71,7 +73,7 @@ class Sweep {
   };
   struct State {
     std::uint32_t stay = kNone;  ///< the live stay
-    Held home;
+    std::array<Held, kCopiesMax> homes;
     Held staged;  ///< in local DDR, for a storage with its home on flash
   };
 
@@ -95,7 +97,9 @@ class Sweep {
   Found supply(std::uint32_t storage, Moment moment);
   Found write_copy(Held& held, const Copy& copy, Moment moment);
   Found read_copy(InstanceId instance, Held& held, const HomeSlot& slot);
-  [[nodiscard]] HomeSlot ddr_slot(const CacheOp& op) const;
+  static void forget_copies(State& state);
+  [[nodiscard]] std::uint8_t copies_of(std::uint32_t storage) const;
+  [[nodiscard]] HomeSlot home_slot(std::uint32_t storage, std::uint8_t copy) const;
   [[nodiscard]] bool stay_over(const Stay& old, const Stay& next);
   [[nodiscard]] bool copy_done(const Copy& old, const Copy& next, Moment moment);
   Found check_resident(InstanceId instance, Stay*& stay);
@@ -113,7 +117,8 @@ class Sweep {
   std::vector<State> states_;                 ///< per storage
   std::vector<Stay> stays_;
   std::vector<Copy> copies_;
-  std::vector<InstanceId> next_;  ///< per instance: the next in the list of its stay or copy
+  /// Per instance: the next in the list of its stay, or of the copy with that index.
+  std::array<std::vector<InstanceId>, kCopiesMax> next_;
   std::vector<std::uint32_t> last_stay_;  ///< per storage; of the host's rules
   LiveBytes live_;                        ///< likewise
   std::vector<std::map<std::uint32_t, std::uint64_t>> free_at_;  ///< per step: as it begins

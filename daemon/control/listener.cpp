@@ -11,13 +11,14 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <thread>
 #include <utility>
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "proto/control_address.hpp"
+#include "proto/control/control_address.hpp"
 
 namespace ho::daemon {
 
@@ -68,16 +69,41 @@ Result<UniqueFd> bind_unix(const std::string& path) {
   return fd;
 }
 
-/// @return a listening socket, or an invalid one with errno's value in `error`.
-UniqueFd bind_tcp(const addrinfo& address, int& error) {
+enum class Bind : std::uint8_t { kListen, kTry };
+
+/// @return a listening socket (with kTry a bound one), or an invalid one with errno's value in
+/// `error`.
+UniqueFd bind_tcp(const addrinfo& address, Bind how, int& error) {
   UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
   if (fd.valid()) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (!fd.valid() || ::bind(fd.get(), address.ai_addr, address.ai_addrlen) != 0 ||
-      ::listen(fd.get(), kBacklog) != 0) {
+      (how == Bind::kListen && ::listen(fd.get(), kBacklog) != 0)) {
     error = errno;
     return {};
   }
+  return fd;
+}
+
+Result<UniqueFd> open_tcp(const TcpListen& where, const std::string& field, Bind how) {
+  const std::string name = field + " " + where.host + ":" + where.port;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int failure = ::getaddrinfo(where.host.c_str(), where.port.c_str(), &hints, &found);
+  if (failure != 0) {
+    return Error(Errc::kInvalidArgument, name + ": " + ::gai_strerror(failure));
+  }
+  // A name may have addresses that this machine lacks (localhost as ::1): the first that can be
+  // had.
+  UniqueFd fd;
+  int error = 0;
+  for (const addrinfo* entry = found; entry != nullptr && !fd.valid(); entry = entry->ai_next) {
+    fd = bind_tcp(*entry, how, error);
+  }
+  ::freeaddrinfo(found);
+  if (!fd.valid()) return errno_error(error, name);
   return fd;
 }
 
@@ -102,7 +128,11 @@ Result<UnixListener> UnixListener::create(const std::string& path) {
   if (auto clear = clear_stale(path); !clear) return clear.error();
   auto fd = bind_unix(path);
   if (!fd) return fd.error();
-  UnixListener made(std::move(*fd), path);
+  return adopt(std::move(*fd), path);
+}
+
+Result<UnixListener> UnixListener::adopt(UniqueFd fd, const std::string& path) {
+  UnixListener made(std::move(fd), path);
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return errno_error(errno, path);
   made.device_ = info.st_dev;
@@ -123,28 +153,12 @@ UnixListener::~UnixListener() {
   if (info.st_dev == device_ && info.st_ino == inode_) ::unlink(path_.c_str());
 }
 
-Result<TcpListener> listen_tcp(const TcpListen& where) {
-  const std::string name = where.host + ":" + where.port;
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const int failure = ::getaddrinfo(where.host.c_str(), where.port.c_str(), &hints, &found);
-  if (failure != 0) {
-    return Error(Errc::kInvalidArgument, "tcp_listen " + name + ": " + ::gai_strerror(failure));
-  }
-  // A name may have addresses that this machine lacks (localhost as ::1): the first that can be
-  // had.
-  UniqueFd fd;
-  int error = 0;
-  for (const addrinfo* entry = found; entry != nullptr && !fd.valid(); entry = entry->ai_next) {
-    fd = bind_tcp(*entry, error);
-  }
-  ::freeaddrinfo(found);
-  if (!fd.valid()) return errno_error(error, "tcp_listen " + name);
+Result<TcpListener> listen_tcp(const TcpListen& where, const std::string& field) {
+  auto fd = open_tcp(where, field, Bind::kListen);
+  if (!fd) return fd.error();
   sockaddr_storage bound{};
   socklen_t length = sizeof(bound);
-  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &length) != 0) {
+  if (::getsockname(fd->get(), reinterpret_cast<sockaddr*>(&bound), &length) != 0) {
     return errno_error(errno, "getsockname");
   }
   const std::uint16_t port = bound.ss_family == AF_INET6
@@ -152,10 +166,16 @@ Result<TcpListener> listen_tcp(const TcpListen& where) {
                                  : ntohs(reinterpret_cast<const sockaddr_in*>(&bound)->sin_port);
   const bool bracket = where.host.find(':') != std::string::npos;
   TcpListener out;
-  out.fd = std::move(fd);
+  out.fd = std::move(*fd);
   out.address =
       "tcp:" + (bracket ? "[" + where.host + "]" : where.host) + ":" + std::to_string(port);
   return out;
+}
+
+Result<void> check_tcp(const TcpListen& where, const std::string& field) {
+  const auto fd = open_tcp(where, field, Bind::kTry);
+  if (!fd) return fd.error();
+  return {};
 }
 
 }  // namespace ho::daemon

@@ -4,7 +4,7 @@
 
 #include "common/base/result.hpp"
 #include "common/base/unique_fd.hpp"
-#include "proto/config.hpp"
+#include "proto/config/config.hpp"
 
 namespace ho::daemon {
 
@@ -15,6 +15,16 @@ class UnixListener {
   /// @return kAlreadyExists: another daemon answers there. kConflict: the file is not a socket.
   /// kNotFound: no such folder. kPermissionDenied, kIo.
   [[nodiscard]] static Result<UnixListener> create(const std::string& path);
+
+  /// A socket that an earlier process bound to `path`, whose file is there.
+  [[nodiscard]] static Result<UnixListener> adopt(UniqueFd fd, const std::string& path);
+
+  /// The socket's file, to know it again.
+  [[nodiscard]] unsigned long device() const { return device_; }
+  [[nodiscard]] unsigned long inode() const { return inode_; }
+
+  /// The file stays when this ends: another process has the socket.
+  void leave() { path_.clear(); }
 
   UnixListener(UnixListener&& other) noexcept;
   UnixListener& operator=(UnixListener&&) = delete;
@@ -40,7 +50,11 @@ struct TcpListener {
   std::string address;  ///< "tcp:HOST:PORT" with the port the system chose
 };
 
+/// @param field  of the configuration, for messages.
 /// @return kAlreadyExists: the port is taken. kInvalidArgument: no such host. kIo.
-[[nodiscard]] Result<TcpListener> listen_tcp(const TcpListen& where);
+[[nodiscard]] Result<TcpListener> listen_tcp(const TcpListen& where, const std::string& field);
+
+/// Whether listen_tcp() would succeed now. Listens on nothing. @return its errors.
+[[nodiscard]] Result<void> check_tcp(const TcpListen& where, const std::string& field);
 
 }  // namespace ho::daemon

@@ -14,11 +14,12 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "proto/frame_channel.hpp"
+#include "proto/control/frame_channel.hpp"
 
 namespace ho::daemon {
 
@@ -29,15 +30,35 @@ namespace pb = hyperoffload::v1;
 // Out of descriptors: accepting would fail at once again, so leave the backlog alone for a while.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
-PeerInfo describe_peer(int fd) {
+// Whom the kernel does not tell is nobody that a configuration names.
+constexpr auto kNobody = static_cast<uid_t>(-1);
+
+/// All groups of the process at the other end.
+std::vector<gid_t> peer_groups(int fd, gid_t first) {
+  std::vector<gid_t> groups(64);
+  auto bytes = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
+  int asked = ::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &bytes);
+  if (asked != 0 && errno == ERANGE) {  // the kernel says how much it needs
+    groups.resize(bytes / sizeof(gid_t));
+    asked = ::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &bytes);
+  }
+  groups.resize(asked == 0 ? bytes / sizeof(gid_t) : 0);
+  groups.push_back(first);
+  return groups;
+}
+
+PeerInfo describe_peer(int fd, const Access& access) {
   PeerInfo peer;
+  peer.sees_others = !access.hides();
   if (socket_family(fd) == AF_UNIX) {
     ucred credentials{};
     socklen_t length = sizeof(credentials);
     const int asked = ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length);
     peer.same_node = true;
-    const bool known = asked == 0 && (credentials.uid == 0 || credentials.uid == ::geteuid());
-    peer.role = known ? tls::Role::kAdmin : tls::Role::kJob;
+    if (asked != 0) credentials = ucred{0, kNobody, kNobody};
+    const LocalUser user{credentials.uid, peer_groups(fd, credentials.gid)};
+    peer.role = access.role_of(user);
+    peer.sees_others = access.sees_others(user);
     peer.pid = static_cast<std::uint32_t>(credentials.pid);
     peer.description =
         "unix uid=" + std::to_string(credentials.uid) + " pid=" + std::to_string(credentials.pid);
@@ -76,6 +97,9 @@ bool concerns_session(const pb::Request& request) {
     case pb::Request::kSessions:
     case pb::Request::kSegments:
     case pb::Request::kFlashExtents:
+    case pb::Request::kBlocksList:
+    case pb::Request::kObjectsList:
+    case pb::Request::kEvents:
     case pb::Request::BODY_NOT_SET: return false;
     default: return true;
   }
@@ -137,6 +161,8 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     if (has_session_ || in_flight_ > 0) return std::nullopt;
     return last_frame_;
   }
+  /// TLS is wanted here, and is not established.
+  [[nodiscard]] bool without_tls() const { return tls_ && channel_->peer() == nullptr; }
   void drop(const Error& why) {
     const auto self = shared_from_this();
     close();
@@ -172,6 +198,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
                        "-reader");
     }
     peer_.role = *facts->role;
+    peer_.sees_others = peer_.sees_others || peer_.role != tls::Role::kJob;
     peer_.owner = tls::Identity{facts->name, *facts->role}.text();
     peer_.certificate = peer_.owner;
     peer_.description += " (" + peer_.owner + ")";
@@ -188,7 +215,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     has_session_ = has_session_ || concerns_session(request);
     if (in_flight_ >= server_.options_.requests_in_flight_max) {
       return server_.service_.refuse(
-          request, Error(Errc::kBusy, "too many requests on one connection"),
+          request, peer_, Error(Errc::kBusy, "too many requests on one connection"),
           [this](const pb::Response& response, std::vector<UniqueFd> none) {
             return send(response, std::move(none));
           });
@@ -209,9 +236,9 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     };
     if (!peer_.same_node && request.has_hello()) peer_.pid = request.hello().pid();
     if (auto known = identify(); !known) {
-      server_.service_.refuse(request, known.error(), reply);
+      server_.service_.refuse(request, peer_, known.error(), reply);
     } else if (over_limit()) {
-      server_.service_.refuse(request, Error(Errc::kExhausted, limit_), reply);
+      server_.service_.refuse(request, peer_, Error(Errc::kExhausted, limit_), reply);
     } else {
       greeted_ = server_.service_.hello(request, peer_, reply);
     }
@@ -297,19 +324,26 @@ void Server::accept_all(Listener& listener) {
     UniqueFd fd(
         ::accept4(listener.socket.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd.valid()) {
-      serve(std::move(fd));
+      // Whom nobody knows yet must not end the daemon where it has no memory for one more.
+      try {
+        serve(std::move(fd));
+      } catch (const std::bad_alloc&) {
+        turn_away("no memory for one more connection");
+        return pause(listener);
+      }
       continue;
     }
     if (errno == EAGAIN) break;
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      const Error error = errno_error(errno, "accept");
-      if (may_log(last_pause_logged_)) {
-        log(LogLevel::kWarning, "cannot accept", {{"error", error.message()}});
-      }
+      turn_away(errno_error(errno, "accept").message());
       return pause(listener);
     }
   }
   accept(listener);
+}
+
+void Server::turn_away(const std::string& why) {
+  if (may_log(last_pause_logged_)) log(LogLevel::kWarning, "cannot accept", {{"error", why}});
 }
 
 void Server::pause(Listener& listener) {
@@ -320,11 +354,11 @@ void Server::pause(Listener& listener) {
 }
 
 void Server::serve(UniqueFd fd) {
-  PeerInfo peer = describe_peer(fd.get());
+  PeerInfo peer = describe_peer(fd.get(), service_.access());
   std::string limit = find_limit(peer);
   if (!limit.empty() && drop_idle(peer)) limit = find_limit(peer);
   if (!limit.empty()) {
-    service_.count_refusal("connection: too many", peer.description + ": " + limit);
+    service_.count_refusal("connection: too many", peer, limit);
     if (refused_ >= options_.refusals_max) return;  // closes it
   }
   const int family = socket_family(fd.get());
@@ -336,20 +370,23 @@ void Server::serve(UniqueFd fd) {
   std::error_code error;
   socket.assign(asio::generic::stream_protocol(family, 0), fd.get(), error);
   if (error) {  // the kernel has no room to watch it: as if it had never come
-    service_.count_refusal("connection: too many", peer.description + ": " + error.message());
+    service_.count_refusal("connection: too many", peer, error.message());
     return;
   }
   static_cast<void>(fd.release());
   auto connection =
       std::make_shared<Connection>(*this, std::move(socket), std::move(peer), std::move(limit));
+  std::size_t& count = connection->over_limit() ? refused_ : by_owner_[connection->counted_as()];
   connections_.insert(connection);
-  if (connection->over_limit()) {
-    ++refused_;
-  } else {
-    ++by_owner_[connection->counted_as()];
+  ++count;
+  try {
+    if (connection->stranger()) drop_stranger();
+    connection->start();
+  } catch (const std::bad_alloc&) {
+    forget(connection);
+    connection->close();
+    throw;
   }
-  if (connection->stranger()) drop_stranger();
-  connection->start();
 }
 
 /// Ends the oldest of those that have not said hello, if they are too many: what costs a stranger
@@ -416,8 +453,9 @@ void Server::forget(const std::shared_ptr<Connection>& connection) {
 void Server::ended(const std::shared_ptr<Connection>& connection, const Error& why) {
   forget(connection);
   if (why.code() == Errc::kUnavailable) return;  // the usual end
-  service_.count_refusal("connection: " + std::string(errc_name(why.code())),
-                         connection->peer().description + ": " + why.context());
+  if (connection->without_tls()) service_.count_tls_failure();
+  service_.count_refusal("connection: " + std::string(errc_name(why.code())), connection->peer(),
+                         why.context());
 }
 
 /// At most one line a second, so that a peer that sends garbage cannot fill the log.

@@ -13,7 +13,7 @@
 #include "common/base/result.hpp"
 #include "daemon/control/listener.hpp"
 #include "daemon/control/service.hpp"
-#include "proto/frame_channel.hpp"
+#include "proto/control/frame_channel.hpp"
 
 namespace asio {
 class io_context;
@@ -68,6 +68,8 @@ class Server {
 
   void accept(Listener& listener);
   void accept_all(Listener& listener);
+  /// Tells why a connection was not accepted.
+  void turn_away(const std::string& why);
   void pause(Listener& listener);
   void serve(UniqueFd fd);
   void ended(const std::shared_ptr<Connection>& connection, const Error& why);

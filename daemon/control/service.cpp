@@ -1,16 +1,18 @@
 #include "daemon/control/service.hpp"
 
 #include <control.pb.h>
-#include <sys/random.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <utility>
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
+#include "common/base/random.hpp"
 #include "common/base/units.hpp"
-#include "daemon/tier/flash/store/flash_loop.hpp"
+#include "daemon/blocks/block_store.hpp"
+#include "proto/control/progress_message.hpp"
 
 namespace ho::daemon {
 
@@ -19,13 +21,6 @@ namespace {
 namespace pb = hyperoffload::v1;
 
 constexpr std::size_t kNameBytesMax = 255;
-
-std::string random_bytes(std::size_t count) {
-  std::string out(count, '\0');
-  // Up to 256 bytes never come in parts; fails only where the kernel has no such call.
-  HO_CHECK(::getrandom(out.data(), count, 0) == static_cast<ssize_t>(count));
-  return out;
-}
 
 pb::Response refusal(std::uint64_t id, const Error& error) {
   pb::Response response;
@@ -36,16 +31,18 @@ pb::Response refusal(std::uint64_t id, const Error& error) {
 }
 
 /// What a request asks for, as refusals of it are counted: its body's name in control.proto.
-std::string kind_of(const pb::Request& request) {
-  const auto* field = pb::Request::descriptor()->FindFieldByNumber(request.body_case());
+std::string kind_of(pb::Request::BodyCase body) {
+  const auto* field = pb::Request::descriptor()->FindFieldByNumber(body);
   return field == nullptr ? "unknown" : field->name();
 }
 
 /// Whether the request was wrong: it named something that the session does not own, or makes no
 /// sense. The other codes (busy, exhausted, ...) describe the pool's state.
-bool is_refusal(Errc code) {
-  return code == Errc::kPermissionDenied || code == Errc::kNotFound || code == Errc::kConflict ||
-         code == Errc::kInvalidArgument || code == Errc::kOutOfRange || code == Errc::kUnsupported;
+bool is_refusal(const std::string& code) {
+  constexpr std::array kRefusals{Errc::kPermissionDenied, Errc::kNotFound,   Errc::kConflict,
+                                 Errc::kInvalidArgument,  Errc::kOutOfRange, Errc::kUnsupported};
+  return std::any_of(kRefusals.begin(), kRefusals.end(),
+                     [&](Errc one) { return errc_name(one) == code; });
 }
 
 template <typename Body>
@@ -57,12 +54,14 @@ Result<SessionId> authenticate(const Pool& pool, const Body& body) {
 
 }  // namespace
 
-Service::Service(Pool& pool, Grants& grants, Staging& staging, DataLoop& data, const Clock& clock,
-                 NodeFacts facts)
+Service::Service(Pool& pool, Grants& grants, Staging& staging, DataLoop& data, Keeper& keeper,
+                 const Clock& clock, NodeFacts facts)
     : pool_(pool),
       grants_(grants),
       staging_(staging),
       data_(data),
+      objects_(pool, (random_u64() >> 1U) + 1),
+      keeper_(keeper),
       clock_(clock),
       facts_(std::move(facts)),
       started_(clock.now()) {
@@ -81,18 +80,79 @@ Service::Response Service::answer_to(const Request& request) {
 }
 
 void Service::refuse(const Request& request, const Error& error, const Reply& reply) {
-  static_cast<void>(reply(refused(kind_of(request), request.id(), error), {}));
+  static_cast<void>(reply(refused(kind_of(request.body_case()), request.id(), error), {}));
 }
 
 pb::Response Service::refused(std::string_view kind, std::uint64_t id, const Error& error) {
-  if (is_refusal(error.code())) {
-    count_refusal(std::string(kind) + ": " + std::string(errc_name(error.code())), error.context());
-  }
+  activity_.errors[{std::string(kind), std::string(errc_name(error.code()))}] += 1;
   return refusal(id, error);
 }
 
-void Service::count_refusal(const std::string& cause, const std::string& detail) {
-  if (facts_.refusals) facts_.refusals->note(cause, detail);
+void Service::refuse(const Request& request, const PeerInfo& peer, const Error& error,
+                     const Reply& reply) {
+  refuse(request, error, audited(request, peer, reply));
+}
+
+/// What a peer may cause often is logged at a limited rate.
+void Service::count_refusal(const std::string& cause, const PeerInfo& peer,
+                            const std::string& why) {
+  if (facts_.refusals) facts_.refusals->note(cause, peer.description + ": " + why);
+  Events::Note note;
+  note.kind = EventKind::kRefusal;
+  note.what = cause;
+  note.who = peer.description;
+  note.owner = peer.owner;
+  note.fields = {{"why", why}};
+  events_.keep(note);
+}
+
+/// A reply that keeps refusals for administrators. `peer` outlives it.
+Service::Reply Service::audited(const Request& request, const PeerInfo& peer, const Reply& reply) {
+  return [this, body = request.body_case(), of = &peer, reply](const Response& response,
+                                                               std::vector<UniqueFd> descriptors) {
+    if (response.has_status()) {
+      const pb::Status& status = response.status();
+      if (is_refusal(status.code())) {
+        count_refusal(kind_of(body) + ": " + status.code(), *of, status.message());
+      }
+    }
+    return reply(response, std::move(descriptors));
+  };
+}
+
+void Service::note_session(std::string_view what, LogLevel level, SessionId session) {
+  const SessionRecord& record = pool_.sessions().at(session);
+  Events::Note note;
+  note.kind = EventKind::kSession;
+  note.level = level;
+  note.what = what;
+  note.session = session;
+  note.who = record.peer;
+  note.owner = record.owner;
+  note.fields = {{"name", record.name}, {"bytes", format_bytes(pool_.granted_bytes(session))}};
+  events_.note(note);
+}
+
+void Service::note_grant(SessionId session, const PeerInfo& peer, std::vector<LogField> fields) {
+  Events::Note note;
+  note.kind = EventKind::kGrant;
+  note.what = "granted";
+  note.session = session;
+  note.who = peer.description;
+  note.owner = peer.owner;
+  note.fields = std::move(fields);
+  events_.note(note);
+}
+
+void Service::note_act(std::string_view what, const PeerInfo& peer, std::vector<LogField> fields) {
+  Events::Note note;
+  note.kind = EventKind::kAct;
+  note.level = LogLevel::kWarning;
+  note.what = what;
+  note.who = peer.description;
+  note.owner = peer.owner;
+  note.fields = std::move(fields);
+  events_.note(note);
 }
 
 bool Service::offers(const std::string& driver, const PeerInfo& peer) const {
@@ -101,7 +161,8 @@ bool Service::offers(const std::string& driver, const PeerInfo& peer) const {
                      [&](const transport::TargetCaps& one) { return one.name == driver; });
 }
 
-bool Service::hello(const Request& request, const PeerInfo& peer, const Reply& reply) {
+bool Service::hello(const Request& request, const PeerInfo& peer, const Reply& answer) {
+  const Reply reply = audited(request, peer, answer);
   if (!request.has_hello()) {
     refuse(request, Error(Errc::kConflict, "the first request must be hello"), reply);
     return false;
@@ -122,6 +183,8 @@ bool Service::hello(const Request& request, const PeerInfo& peer, const Reply& r
   body->set_boot_id(facts_.boot_id);
   body->set_daemon_instance(facts_.instance);
   body->set_segment_bytes(pool_.options().segment_bytes);
+  body->set_incarnation(facts_.incarnation);
+  if (keeper_.on()) body->set_resume_ms(to_ms(kResumeTime));
   for (const transport::TargetCaps& driver : data_.drivers()) {
     const std::string name(driver.name);
     if (!offers(name, peer)) continue;
@@ -138,7 +201,9 @@ bool Service::hello(const Request& request, const PeerInfo& peer, const Reply& r
   return true;
 }
 
-void Service::handle(const Request& request, const PeerInfo& peer, const Reply& reply) {
+void Service::handle(const Request& request, const PeerInfo& peer, const Reply& answer) {
+  const Reply reply = audited(request, peer, answer);
+  activity_.requests[kind_of(request.body_case())] += 1;
   if (auto may = check_role(request, peer); !may) return refuse(request, may.error(), reply);
   switch (request.body_case()) {
     case pb::Request::kHello:
@@ -151,15 +216,32 @@ void Service::handle(const Request& request, const PeerInfo& peer, const Reply& 
     case pb::Request::kFence: return fence(request, reply);
     case pb::Request::kNodes: return nodes(request, reply);
     case pb::Request::kStatus: return status(request, reply);
-    case pb::Request::kSessions: return sessions(request, reply);
+    case pb::Request::kSessions: return sessions(request, peer, reply);
     case pb::Request::kSegments: return segments(request, reply);
-    case pb::Request::kFlashAllocate: return flash_allocate(request, reply);
+    case pb::Request::kFlashAllocate: return flash_allocate(request, peer, reply);
     case pb::Request::kFlashOpen: return flash_open(request, reply);
     case pb::Request::kFlashFree: return flash_free(request, reply);
-    case pb::Request::kFlashExtents: return flash_extents(request, reply);
+    case pb::Request::kFlashExtents: return flash_extents(request, peer, reply);
     case pb::Request::kFlashErase: return flash_erase(request, peer, reply);
     case pb::Request::kEvict: return evict(request, peer, reply);
+    case pb::Request::kResume: return resume(request, reply);
+    case pb::Request::kUpgrade: return upgrade(request, peer, reply);
+    case pb::Request::kDrain: return drain(request, peer, reply);
     case pb::Request::kStage: return stage(request, reply);
+    case pb::Request::kEvents: return list_events(request, peer, reply);
+    case pb::Request::kBlocksOpen:
+    case pb::Request::kBlocksAttach:
+    case pb::Request::kBlocksFind:
+    case pb::Request::kBlocksReserve:
+    case pb::Request::kBlocksSettle:
+    case pb::Request::kBlocksList:
+    case pb::Request::kBlocksClear: return handle_blocks(request, peer, reply);
+    case pb::Request::kObjectsPublish: return objects_publish(request, peer, reply);
+    case pb::Request::kObjectsDrop: return objects_drop(request, peer, reply);
+    case pb::Request::kObjectsFind: return objects_find(request, peer, reply);
+    case pb::Request::kObjectsOpen: return objects_open(request, peer, reply);
+    case pb::Request::kObjectsClose: return objects_close(request, reply);
+    case pb::Request::kObjectsList: return objects_list(request, reply);
     case pb::Request::BODY_NOT_SET: break;
   }
   refuse(request, Error(Errc::kUnsupported, "this daemon does not know the request"), reply);
@@ -180,22 +262,29 @@ void Service::open_session(const Request& request, const PeerInfo& peer, const R
   const std::string token = spec.token;
   const std::string& driver = request.open_session().driver();
   if (!driver.empty() && !offers(driver, peer)) return refuse_driver(request, driver, peer, reply);
+  if (auto may = check_session_quota(peer); !may) {
+    count_refusal("quota", peer, may.error().context());
+    return refuse(request, may.error(), reply);
+  }
   auto session = pool_.open_session(std::move(spec), clock_.now());
   if (!session) return refuse(request, session.error(), reply);
-  log(LogLevel::kInfo, "session opened",
-      {{"session", std::to_string(session->value())}, {"name", name}, {"peer", peer.description}});
+  activity_.sessions_opened += 1;
+  note_session("session opened", LogLevel::kInfo, *session);
   pb::Response response = answer_to(request);
   response.mutable_open_session()->set_session_id(session->value());
   response.mutable_open_session()->set_token(token);
   response.mutable_open_session()->set_lease_ms(to_ms(pool_.options().lease));
   if (driver.empty()) {
+    keep(*session, driver);
     if (!reply(response, {})) staging_.close_session(*session, [] {});
     return;
   }
   grants_.admit(
       *session, driver,
-      [this, response, reply, session = *session](const Result<std::string>& address) mutable {
+      [this, response, reply, driver,
+       session = *session](const Result<std::string>& address) mutable {
         if (address) response.mutable_open_session()->set_address(*address);
+        if (address) keep(session, driver);
         const bool told =
             reply(address ? response : refused("open_session", response.id(), address.error()), {});
         // It may have ended meanwhile, as sessions do that drain or are not renewed.
@@ -215,16 +304,22 @@ void Service::refuse_driver(const Request& request, const std::string& driver, c
 void Service::renew_lease(const Request& request, const Reply& reply) {
   auto session = authenticate(pool_, request.renew_lease());
   if (!session) return refuse(request, session.error(), reply);
-  pool_.renew(*session, clock_.now());
+  renew(*session);
+  activity_.lease_renewals += 1;
+  if (request.renew_lease().has_progress()) {
+    progress_[*session] = take_progress(request.renew_lease().progress());
+  }
   pb::Response response = answer_to(request);
   response.mutable_renew_lease()->set_lease_ms(to_ms(pool_.options().lease));
+  response.mutable_renew_lease()->set_drained(pool_.drained());
   static_cast<void>(reply(response, {}));
 }
 
 void Service::close_session(const Request& request, const Reply& reply) {
   auto session = authenticate(pool_, request.close_session());
   if (!session) return refuse(request, session.error(), reply);
-  log(LogLevel::kInfo, "session closed", {{"session", std::to_string(session->value())}});
+  activity_.sessions_closed += 1;
+  note_session("session closed", LogLevel::kInfo, *session);
   pb::Response response = answer_to(request);
   response.mutable_close_session();
   staging_.close_session(*session, [response, reply] { static_cast<void>(reply(response, {})); });
@@ -235,6 +330,10 @@ void Service::grant(const Request& request, const PeerInfo& peer, const Reply& r
   auto session = authenticate(pool_, body);
   if (!session) return refuse(request, session.error(), reply);
   if (!offers(body.driver(), peer)) return refuse_driver(request, body.driver(), peer, reply);
+  if (auto may = check_memory_quota(peer, *session, body.bytes()); !may) {
+    count_refusal("quota", peer, may.error().context());
+    return refuse(request, may.error(), reply);
+  }
   Grants::Spec spec;
   spec.session = *session;
   spec.bytes = body.bytes();
@@ -242,12 +341,16 @@ void Service::grant(const Request& request, const PeerInfo& peer, const Reply& r
   spec.rights = body.read_only() ? transport::Rights::kRead : transport::Rights::kReadWrite;
   if (body.has_numa_node()) spec.near = NumaNode(body.numa_node());
   pb::Response response = answer_to(request);
-  grants_.make(spec, [this, response, reply,
+  grants_.make(spec, [this, response, reply, of = &peer, driver = spec.driver,
                       session = *session](Result<std::vector<GrantedSegment>> made) mutable {
     if (!made) {
       static_cast<void>(reply(refused("grant", response.id(), made.error()), {}));
       return;
     }
+    activity_.grants += 1;
+    const std::uint64_t bytes = made->size() * pool_.options().segment_bytes;
+    activity_.granted_bytes += bytes;
+    note_grant(session, *of, {{"bytes", format_bytes(bytes)}, {"driver", driver}});
     std::vector<UniqueFd> descriptors;
     std::vector<SegmentId> ids;
     auto* out = response.mutable_grant();
@@ -292,7 +395,7 @@ void Service::fence(const Request& request, const Reply& reply) {
                 });
 }
 
-void Service::flash_allocate(const Request& request, const Reply& reply) {
+void Service::flash_allocate(const Request& request, const PeerInfo& peer, const Reply& reply) {
   const pb::FlashAllocateRequest& body = request.flash_allocate();
   auto session = authenticate(pool_, body);
   if (!session) return refuse(request, session.error(), reply);
@@ -302,11 +405,14 @@ void Service::flash_allocate(const Request& request, const Reply& reply) {
   pb::Response response = answer_to(request);
   staging_.allocate(
       *session, body.bytes(), static_cast<FlashPolicy>(body.policy()),
-      [this, response, reply, session = *session](const auto& made) mutable {
+      [this, response, reply, of = &peer, bytes = body.bytes(),
+       session = *session](const auto& made) mutable {
         if (!made) {
           static_cast<void>(reply(refused("flash_allocate", response.id(), made.error()), {}));
           return;
         }
+        note_grant(session, *of,
+                   {{"bytes", format_bytes(bytes)}, {"flash", std::to_string(made->id)}});
         response.mutable_flash_allocate()->set_extent_id(made->id);
         response.mutable_flash_allocate()->set_access(made->access);
         // No client knows of it: a durable one would stay forever.
@@ -357,12 +463,19 @@ void Service::stage(const Request& request, const Reply& reply) {
   spec.segment = SegmentId(body.segment_id());
   spec.segment_offset_bytes = body.segment_offset();
   spec.length_bytes = body.bytes();
-  staging_.stage(*session, spec, [this, id = request.id(), reply](const Result<void>& done) {
+  const auto ended = [this, id = request.id(), reply, spec,
+                      begun = clock_.now()](const Result<void>& done) {
+    const bool in = spec.direction == StageDirection::kIn;
+    transport::TrafficWay& way = in ? activity_.stages.get : activity_.stages.put;
+    way.ops.add();
+    (done ? way.bytes : way.errors).add(done ? spec.length_bytes : 1);
+    way.latency.note(clock_.now() - begun);
     pb::Response response;
     response.set_id(id);
     response.mutable_stage();
     static_cast<void>(reply(done ? response : refused("stage", id, done.error()), {}));
-  });
+  };
+  staging_.stage(*session, spec, ended);
 }
 
 void Service::set_others(const std::vector<NodeInfo>& nodes) {
@@ -372,11 +485,14 @@ void Service::set_others(const std::vector<NodeInfo>& nodes) {
 }
 
 void Service::tick() {
+  if (blocks_ != nullptr) blocks_->tick(clock_.now());
+  objects_.tick();
+  keeper_.tick(clock_.now());
+  std::erase_if(progress_, [&](const auto& one) { return pool_.sessions().count(one.first) == 0; });
   staging_.tick(clock_.now());
   for (const SessionId session : pool_.tick(clock_.now())) {
-    log(LogLevel::kWarning, "lease lapsed",
-        {{"session", std::to_string(session.value())},
-         {"bytes", format_bytes(pool_.granted_bytes(session))}});
+    activity_.sessions_lapsed += 1;
+    note_session("lease lapsed", LogLevel::kWarning, session);
     staging_.close_session(session, [] {});
   }
 }

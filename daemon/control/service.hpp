@@ -1,20 +1,27 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/clock.hpp"
 #include "common/base/tally.hpp"
 #include "common/base/unique_fd.hpp"
 #include "common/tls/certificate.hpp"
+#include "common/transport/traffic.hpp"
+#include "daemon/control/access.hpp"
+#include "daemon/control/events.hpp"
 #include "daemon/grant/grants.hpp"
 #include "daemon/grant/staging.hpp"
+#include "daemon/objects/object_directory.hpp"
 #include "daemon/pool/pool.hpp"
-#include "proto/control_values.hpp"
+#include "proto/control/control_values.hpp"
 
 namespace hyperoffload::v1 {
 class Request;
@@ -28,6 +35,8 @@ class FlashLoop;
 
 namespace ho::daemon {
 
+class BlockStore;
+
 /// Describes the other end of a control connection.
 struct PeerInfo {
   bool same_node = false;  ///< came over the Unix socket: descriptors can pass
@@ -38,16 +47,19 @@ struct PeerInfo {
   /// By its certificate. Without one: admin for root and this daemon's own user, else job.
   tls::Role role = tls::Role::kJob;
   std::string certificate = {};  ///< the owner, by its certificate; empty: it shows none
+  bool sees_others = true;       ///< their names and users
 };
 
 /// How the daemon's listeners are protected. For people: see deploy/SECURITY.md.
 struct Protection {
-  bool insecure = false;                 ///< the configuration allows to go without
-  std::vector<std::string> unprotected;  ///< "control", "tcp", "ucx", "ofi": plain on a network
-  std::string certificate_ends;          ///< "2027-01-31 12:00:00 UTC"; empty: no TLS
+  bool insecure = false;  ///< the configuration allows to go without
+  std::vector<std::string>
+      unprotected;               ///< "control", "tcp", "ucx", "ofi", "http": plain on a network
+  std::string certificate_ends;  ///< "2027-01-31 12:00:00 UTC"; empty: no TLS
 };
 
-/// What this daemon says of itself; constant after start, except the other nodes.
+/// What this daemon says of itself; constant after start, except the other nodes and how they are
+/// known.
 struct NodeFacts {
   std::string boot_id;
   std::uint64_t instance = 0;
@@ -57,7 +69,38 @@ struct NodeFacts {
   std::vector<DriverOff> drivers_off = {};
   std::shared_ptr<Tally> refusals = {};  ///< what is refused is counted here; nullptr: nowhere
   Protection protection = {};
+  /// What `tcp` serves; null: there is no such driver.
+  std::shared_ptr<const transport::Traffic> tcp = {};
+  std::uint64_t incarnation = 0;  ///< HelloReply::incarnation
+  MembershipStatus membership = {};
 };
+
+/// What the control thread has done since the daemon's start.
+struct Activity {
+  std::uint64_t sessions_opened = 0;
+  std::uint64_t sessions_closed = 0;  ///< by their jobs
+  std::uint64_t sessions_lapsed = 0;
+  std::uint64_t sessions_evicted = 0;
+  std::uint64_t lease_renewals = 0;
+  std::uint64_t grants = 0;
+  std::uint64_t granted_bytes = 0;                ///< by all grants so far
+  std::map<std::string, std::uint64_t> requests;  ///< by the body's name in control.proto
+  /// Error answers, by request and the error's name.
+  std::map<std::pair<std::string, std::string>, std::uint64_t> errors;
+  std::uint64_t tls_failures = 0;  ///< control connections that ended before TLS was established
+  transport::Traffic stages;       ///< get: flash to memory
+};
+
+/// What a daemon took over from the last one.
+struct TakenOver {
+  std::uint32_t sessions = 0;
+  std::uint32_t segments = 0;
+  std::uint32_t lost_sessions = 0;  ///< that did not fit together
+};
+
+/// For so long clients look for a daemon that took over their sessions: a restart takes a fraction
+/// of a second, or some seconds on a machine that is busy.
+inline constexpr std::chrono::milliseconds kResumeTime{5000};
 
 /// Answers requests. Validates first; knows nothing of sockets.
 /// Owner: the control thread. Every request is answered exactly once, at once or later.
@@ -68,20 +111,52 @@ class Service {
   /// Takes the answer. @return false: the peer has gone, nobody hears it.
   using Reply = std::function<bool(const Response&, std::vector<UniqueFd>)>;
 
-  Service(Pool& pool, Grants& grants, Staging& staging, DataLoop& data, const Clock& clock,
-          NodeFacts facts);
+  Service(Pool& pool, Grants& grants, Staging& staging, DataLoop& data, Keeper& keeper,
+          const Clock& clock, NodeFacts facts);
+
+  /// Asked before the daemon ends itself for an upgrade. @return why it cannot now.
+  using CheckUpgrade = std::function<Result<void>()>;
+  /// Called once the request is answered.
+  using BeginUpgrade = std::function<void()>;
+  void set_upgrade(CheckUpgrade check, BeginUpgrade begin) {
+    check_upgrade_ = std::move(check);
+    begin_upgrade_ = std::move(begin);
+  }
+  /// Sets what status() reports of the takeover.
+  void set_taken(const TakenOver& taken) { taken_ = taken; }
+
+  // The peer must live until its request is answered, in all of these.
 
   /// The first request of a connection. @return false: refused (and answered); close the
   /// connection.
-  [[nodiscard]] bool hello(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void handle(const Request& request, const PeerInfo& peer, const Reply& reply);
+  [[nodiscard]] bool hello(const Request& request, const PeerInfo& peer, const Reply& answer);
+  void handle(const Request& request, const PeerInfo& peer, const Reply& answer);
   /// An answer that says why a request was not taken up.
-  void refuse(const Request& request, const Error& error, const Reply& reply);
+  void refuse(const Request& request, const PeerInfo& peer, const Error& error, const Reply& reply);
   /// Counts what was refused without an answer.
-  void count_refusal(const std::string& cause, const std::string& detail);
+  void count_refusal(const std::string& cause, const PeerInfo& peer, const std::string& why);
 
+  /// Counts a connection that ended before TLS was established.
+  void count_tls_failure() { activity_.tls_failures += 1; }
+
+  // The same values as in answers.
+  [[nodiscard]] NodeStatus node_status() const;
+  /// @param viewer  the peer that sees them; null: any user of the status page.
+  [[nodiscard]] std::vector<SessionInfo> session_infos(const PeerInfo* viewer = nullptr) const;
+  [[nodiscard]] const NodeFacts& facts() const { return facts_; }
+  [[nodiscard]] const Activity& activity() const { return activity_; }
+  [[nodiscard]] Events& events() { return events_; }
+
+  /// Sets the rights from now on. Connections keep the role that they began with.
+  void set_access(Access access) { access_ = std::move(access); }
+  [[nodiscard]] const Access& access() const { return access_; }
+
+  /// Before the first request; outlives the service. Without it there is no block store.
+  void set_blocks(BlockStore& blocks) { blocks_ = &blocks; }
   /// The other daemons of the pool have changed.
   void set_others(const std::vector<NodeInfo>& nodes);
+  /// How they are known has.
+  void set_membership(const MembershipStatus& status) { facts_.membership = status; }
   /// The certificate has been read again.
   void set_certificate_ends(const std::string& time) { facts_.protection.certificate_ends = time; }
 
@@ -97,17 +172,49 @@ class Service {
   void grant(const Request& request, const PeerInfo& peer, const Reply& reply);
   void release(const Request& request, const Reply& reply);
   void fence(const Request& request, const Reply& reply);
-  void flash_allocate(const Request& request, const Reply& reply);
+  void flash_allocate(const Request& request, const PeerInfo& peer, const Reply& reply);
   void flash_open(const Request& request, const Reply& reply);
   void flash_free(const Request& request, const Reply& reply);
   void stage(const Request& request, const Reply& reply);
-  void flash_extents(const Request& request, const Reply& reply);
+  void flash_extents(const Request& request, const PeerInfo& peer, const Reply& reply);
   void flash_erase(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void handle_blocks(const Request& request, const PeerInfo& peer, const Reply& reply);
+  template <typename Body>
+  [[nodiscard]] Result<SessionId> blocks_session(const Body& body) const;
+  void blocks_open(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void blocks_attach(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void blocks_find(const Request& request, const Reply& reply);
+  void blocks_reserve(const Request& request, const Reply& reply);
+  void blocks_settle(const Request& request, const Reply& reply);
+  void blocks_list(const Request& request, const Reply& reply);
+  void blocks_clear(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void objects_publish(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void objects_drop(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void objects_find(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void objects_open(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void objects_close(const Request& request, const Reply& reply);
+  void objects_list(const Request& request, const Reply& reply);
+  void share_object(const Request& request, const Reply& reply, SessionId session,
+                    const ObjectDirectory::Opened& opened);
   [[nodiscard]] static Result<void> check_role(const Request& request, const PeerInfo& peer);
+  void resume(const Request& request, const Reply& reply);
+  void upgrade(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void keep(SessionId session, const std::string& driver);
+  void renew(SessionId session);
+  void drain(const Request& request, const PeerInfo& peer, const Reply& reply);
   void evict(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void list_events(const Request& request, const PeerInfo& peer, const Reply& reply);
+  [[nodiscard]] Result<void> check_session_quota(const PeerInfo& peer) const;
+  [[nodiscard]] Result<void> check_memory_quota(const PeerInfo& peer, SessionId of,
+                                                std::uint64_t bytes) const;
+  [[nodiscard]] Reply audited(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void refuse(const Request& request, const Error& error, const Reply& reply);
+  void note_grant(SessionId session, const PeerInfo& peer, std::vector<LogField> fields);
+  void note_session(std::string_view what, LogLevel level, SessionId session);
+  void note_act(std::string_view what, const PeerInfo& peer, std::vector<LogField> fields);
   void nodes(const Request& request, const Reply& reply);
   void status(const Request& request, const Reply& reply);
-  void sessions(const Request& request, const Reply& reply);
+  void sessions(const Request& request, const PeerInfo& peer, const Reply& reply);
   void segments(const Request& request, const Reply& reply);
   [[nodiscard]] static Response answer_to(const Request& request);
   [[nodiscard]] static std::uint64_t to_ms(Duration duration);
@@ -118,9 +225,19 @@ class Service {
   Grants& grants_;
   Staging& staging_;
   DataLoop& data_;
+  BlockStore* blocks_ = nullptr;
+  ObjectDirectory objects_;
+  Keeper& keeper_;
   const Clock& clock_;
   NodeFacts facts_;
   const TimePoint started_;
+  Activity activity_;
+  Events events_;
+  Access access_;
+  std::map<SessionId, JobProgress> progress_;  ///< as jobs report it; ends with the session
+  CheckUpgrade check_upgrade_;
+  BeginUpgrade begin_upgrade_;
+  TakenOver taken_;
 };
 
 }  // namespace ho::daemon

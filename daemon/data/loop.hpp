@@ -70,6 +70,12 @@ class DataLoop {
   /// later fail; revokes go on.
   void shut();
 
+  /// Requests that the thread has not begun. Any thread.
+  [[nodiscard]] std::size_t waiting() const {
+    const std::lock_guard lock(mutex_);
+    return requests_.size();
+  }
+
   void stop();
 
  private:
@@ -90,7 +96,7 @@ class DataLoop {
   std::vector<transport::TargetCaps> drivers_;
   UniqueFd wake_;
   // A mutex: requests are rare (grants), and a lock-free queue would buy nothing here.
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::deque<Request> requests_;
   std::atomic<bool> pending_{false};
   std::atomic<bool> stopping_{false};

@@ -1,5 +1,6 @@
 #include "daemon/grant/grants.hpp"
 
+#include <algorithm>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/thread_pool.hpp>
@@ -10,7 +11,7 @@
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
 #include "common/base/units.hpp"
-#include "proto/control_values.hpp"
+#include "proto/control/control_values.hpp"
 
 namespace ho::daemon {
 
@@ -47,13 +48,16 @@ struct Grants::Job {
   Made answer;
   std::vector<SegmentId> segments;
   std::shared_ptr<std::vector<SegmentMemory>> memory;
+  bool keep = false;            ///< the session is to outlive this process
+  std::optional<Error> unkept;  ///< why it cannot
 };
 
-Grants::Grants(Pool& pool, DataLoop& data, asio::io_context& io, PagePlan pages)
+Grants::Grants(Pool& pool, DataLoop& data, asio::io_context& io, PagePlan pages, Keeper& keeper)
     : pool_(pool),
       data_(data),
       io_(io),
       pages_(pages),
+      keeper_(keeper),
       makers_(std::make_unique<asio::thread_pool>(kMakers)),
       wiper_(std::make_unique<asio::thread_pool>(1)) {}
 
@@ -87,7 +91,7 @@ void Grants::admit(SessionId session, const std::string& driver, Admitted answer
     HO_CHECK(jobs_ > 0);
     --jobs_;
     // The session may have ended meanwhile and been dismissed.
-    if (admitted && pool_.sessions().count(session) > 0) admitted_[session] = driver;
+    if (admitted && pool_.sessions().count(session) > 0) admitted_[session] = {driver, *admitted};
     answer(admitted);
   };
   const SessionRecord& record = pool_.sessions().at(session);
@@ -110,11 +114,18 @@ void Grants::fence(SessionId session, const transport::RailFence& rail, Fenced a
     --jobs_;
     answer(fenced);
   };
-  const auto accepted =
-      data_.fence(admitted->second, session, rail, [this, told](const Result<std::string>& fenced) {
-        asio::post(io_, [told, fenced] { told(fenced); });
-      });
+  const auto accepted = data_.fence(admitted->second.driver, session, rail,
+                                    [this, told](const Result<std::string>& fenced) {
+                                      asio::post(io_, [told, fenced] { told(fenced); });
+                                    });
   if (!accepted) told(accepted.error());
+}
+
+Result<void> Grants::check_driver(SessionId session, const std::string& driver) const {
+  const auto admitted = admitted_.find(session);
+  if (driver == "local" || (admitted != admitted_.end() && admitted->second.driver == driver))
+    return {};
+  return Error(Errc::kConflict, "the session was not opened for the driver " + driver);
 }
 
 void Grants::make(const Spec& spec, Made answer) {
@@ -122,10 +133,8 @@ void Grants::make(const Spec& spec, Made answer) {
   const std::uint64_t most = segments_per_grant_max(spec.driver);
   const std::uint64_t wanted = spec.bytes / segment_bytes + (spec.bytes % segment_bytes != 0);
   if (jobs_ >= kJobsMax) return answer(Error(Errc::kBusy, "too many grants are being made"));
-  const auto admitted = admitted_.find(spec.session);
-  if (spec.driver != "local" && (admitted == admitted_.end() || admitted->second != spec.driver)) {
-    return answer(
-        Error(Errc::kConflict, "the session was not opened for the driver " + spec.driver));
+  if (spec.driver != kUnexposed) {
+    if (auto may = check_driver(spec.session, spec.driver); !may) return answer(may.error());
   }
   // A request that the pool can never satisfy gets that error first, however large it is.
   if (wanted > most && spec.bytes <= pool_.options().capacity_bytes - pool_.granted_bytes()) {
@@ -139,6 +148,7 @@ void Grants::make(const Spec& spec, Made answer) {
   job->spec = spec;
   job->answer = std::move(answer);
   job->segments = std::move(*segments);
+  job->keep = keeper_.keeps(spec.session);
   ++jobs_;
   SegmentMemory::Spec memory;
   memory.bytes = segment_bytes;
@@ -156,11 +166,54 @@ void Grants::make(const Spec& spec, Made answer) {
       return;
     }
     job->memory = std::make_shared<std::vector<SegmentMemory>>(std::move(*made));
+    if (auto stored = store(*job); !stored) job->unkept = stored.error();
     asio::post(io_, [this, job] { expose(job); });
   });
 }
 
+/// On a worker: sending to systemd may take a while.
+Result<void> Grants::store(const Job& job) {
+  if (!job.keep) return {};
+  for (std::size_t i = 0; i < job.segments.size(); ++i) {
+    if (auto stored = keeper_.put(job.segments[i], (*job.memory)[i].fd()); !stored) return stored;
+  }
+  return {};
+}
+
+KeptSegment Grants::describe(SegmentId segment, const Held& held) const {
+  const SegmentRecord& record = *pool_.find(segment);
+  KeptSegment out;
+  out.id = segment;
+  out.session = record.session;
+  out.offset_bytes = record.offset_bytes;
+  out.driver = held.driver;
+  out.rights = held.rights;
+  out.pages = held.memory.page_kind();
+  out.share = record.numa;
+  out.numa = held.memory.numa_node();
+  // The descriptor is open. On a failure the next process finds another file.
+  static_cast<void>(describe_file(held.memory.fd(), out));
+  return out;
+}
+
+const Grants::Admission* Grants::admission(SessionId session) const {
+  const auto found = admitted_.find(session);
+  return found == admitted_.end() ? nullptr : &found->second;
+}
+
+const std::string& Grants::key(SegmentId segment) const { return held_.at(segment).key; }
+
+void Grants::leave() {
+  const Kept* const kept = keeper_.kept();
+  for (auto& [id, held] : held_) {
+    if (kept != nullptr && kept->segments.count(id) > 0) held.memory.leave();
+  }
+}
+
 void Grants::expose(const std::shared_ptr<Job>& job) {
+  if (job->spec.driver == kUnexposed) {
+    return hand_out(job, std::vector<transport::Exposure>(job->segments.size()));
+  }
   DataLoop::ExposeRequest request;
   request.driver = job->spec.driver;
   for (const SegmentMemory& memory : *job->memory) {
@@ -213,11 +266,19 @@ void Grants::hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Ex
       if (!fd) failure = fd.error();
     }
     out.push_back(std::move(segment));
-    held_.emplace(id, Held{std::move(memory), exposures[i].id, job->spec.driver, job->spec.rights});
+    held_.emplace(id, Held{std::move(memory), exposures[i].id, exposures[i].key, job->spec.driver,
+                           job->spec.rights});
   }
   HO_CHECK(jobs_ > 0);
   --jobs_;
-  if (!failure) return job->answer(std::move(out));
+  if (!failure) {
+    // Before the answer: a client finds all memory again that it knows of.
+    std::vector<KeptSegment> records;
+    for (const SegmentId id : job->segments) records.push_back(describe(id, held_.at(id)));
+    if (job->unkept) keeper_.give_up(job->spec.session, *job->unkept);
+    keeper_.granted(records);
+    return job->answer(std::move(out));
+  }
   const bool session_lives = pool_.sessions().count(job->spec.session) == 1;
   if (session_lives) HO_CHECK(pool_.release(job->spec.session, job->segments).ok());
   end(job->segments, [job, error = *failure] { job->answer(error); });
@@ -256,30 +317,45 @@ void Grants::fail(const std::shared_ptr<Job>& job, const Error& error) {
 }
 
 void Grants::end(const std::vector<SegmentId>& segments, Ended answer) {
+  const bool sharing = std::any_of(segments.begin(), segments.end(),
+                                   [this](SegmentId id) { return held_.at(id).sharing > 0; });
+  if (sharing) {
+    ++jobs_;
+    endings_.push_back({segments, std::move(answer)});
+    return;
+  }
   std::map<std::string, DataLoop::RevokeRequest> by_driver;
   auto memory = std::make_shared<std::vector<SegmentMemory>>();
   for (const SegmentId id : segments) {
     const auto found = held_.find(id);
     HO_CHECK(found != held_.end());
-    auto& request = by_driver[found->second.driver];
-    request.driver = found->second.driver;
-    request.exposures.push_back(found->second.exposure);
+    keeper_.ended(id);
+    const auto revoke = [&](const std::string& driver, transport::ExposureId exposure) {
+      auto& request = by_driver[driver];
+      request.driver = driver;
+      request.exposures.push_back(exposure);
+    };
+    if (found->second.driver != kUnexposed) revoke(found->second.driver, found->second.exposure);
+    for (const Share& share : found->second.shares) revoke(share.driver, share.exposure.id);
     memory->push_back(std::move(found->second.memory));
     held_.erase(found);
   }
   if (segments.empty()) return answer();
   ++jobs_;
+  const auto revoked = [this, memory, segments, answer = std::move(answer)] {
+    const auto unused = [this, memory, segments, answer] {
+      --jobs_;
+      wipe(memory, segments, answer);
+    };
+    if (before_wipe_) return before_wipe_(segments, unused);
+    unused();
+  };
+  if (by_driver.empty()) return revoked();
   auto left = std::make_shared<std::size_t>(by_driver.size());
   for (auto& [driver, request] : by_driver) {
-    data_.revoke(std::move(request), [this, left, memory, segments, answer] {
-      asio::post(io_, [this, left, memory, segments, answer] {
-        if (--*left > 0) return;
-        const auto unused = [this, memory, segments, answer] {
-          --jobs_;
-          wipe(memory, segments, answer);
-        };
-        if (before_wipe_) return before_wipe_(segments, unused);
-        unused();
+    data_.revoke(std::move(request), [this, left, revoked] {
+      asio::post(io_, [left, revoked] {
+        if (--*left == 0) revoked();
       });
     });
   }
@@ -290,6 +366,7 @@ void Grants::wipe(std::shared_ptr<std::vector<SegmentMemory>> memory,
   ++jobs_;
   asio::post(*wiper_, [this, memory = std::move(memory), segments = std::move(segments),
                        answer = std::move(answer)]() mutable {
+    for (const SegmentId id : segments) keeper_.forget(id);
     memory->clear();  // unmapped, truncated, closed
     asio::post(io_, [this, segments = std::move(segments), answer = std::move(answer)] {
       for (const SegmentId id : segments) pool_.forget(id);
@@ -301,6 +378,8 @@ void Grants::wipe(std::shared_ptr<std::vector<SegmentMemory>> memory,
 
 void Grants::close_session(SessionId session, Ended answer) {
   admitted_.erase(session);
+  end_shares(session);
+  keeper_.ended(session);
   end(pool_.close_session(session), std::move(answer));
   data_.dismiss(session);  // after the revokes that end() has queued
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/clock.hpp"
@@ -15,10 +16,11 @@
 #include "common/model/address.hpp"
 #include "common/transport/target.hpp"
 #include "daemon/data/loop.hpp"
+#include "daemon/keep/keeper.hpp"
 #include "daemon/pool/pool.hpp"
 #include "daemon/tier/ddr/machine_memory.hpp"
 #include "daemon/tier/ddr/segment_memory.hpp"
-#include "proto/control_values.hpp"
+#include "proto/control/control_values.hpp"
 
 namespace asio {
 class io_context;
@@ -39,16 +41,18 @@ class Grants {
   struct Spec {
     SessionId session;
     std::uint64_t bytes = 0;
-    std::string driver;
+    std::string driver;  ///< kUnexposed: only share() gives access
     transport::Rights rights = transport::Rights::kReadWrite;
     std::optional<NumaNode> near = {};  ///< preferred NUMA node
   };
+  static constexpr std::string_view kUnexposed = "none";
   using Made = std::function<void(Result<std::vector<GrantedSegment>>)>;
   using Ended = std::function<void()>;
   using Admitted = std::function<void(Result<std::string>)>;
   using Fenced = std::function<void(Result<std::string>)>;
 
-  Grants(Pool& pool, DataLoop& data, asio::io_context& io, PagePlan pages);
+  /// @param keeper  outlives it; told of every segment that begins or ends.
+  Grants(Pool& pool, DataLoop& data, asio::io_context& io, PagePlan pages, Keeper& keeper);
   ~Grants();
 
   /// The memory of one live segment.
@@ -69,6 +73,17 @@ class Grants {
   /// Grants whole segments to an existing session, all or none: over `local`, or the driver that it
   /// was admitted to (kConflict otherwise). Answers exactly once.
   void make(const Spec& spec, Made answer);
+  /// Access for a session, with at most the rights that the segments were granted with.
+  struct ShareSpec {
+    SessionId session;
+    std::string driver;
+    transport::Rights rights = transport::Rights::kReadWrite;
+    std::vector<SegmentId> segments;
+  };
+  /// Gives a session access to live segments of another one, over `local` or the driver that it was
+  /// admitted to, until it or they end. Answers once, with those that are live; asked again, with
+  /// the same keys.
+  void share(const ShareSpec& spec, Made answer);
   /// Ends segments that were live and that the pool has set to kEnding. Answers once their bytes
   /// are free.
   void end(const std::vector<SegmentId>& segments, Ended answer);
@@ -88,22 +103,81 @@ class Grants {
   /// Makes grants in progress fail soon with kCanceled, and all later ones too.
   void give_up() { giving_up_.store(true); }
 
+  /// A session's segments that an earlier process granted; its pool has them in kPreparing.
+  struct Adopted {
+    SegmentId id;
+    std::string driver;
+    transport::Rights rights = transport::Rights::kReadWrite;
+    SegmentMemory memory;
+  };
+  /// Lets an adopted session in at its driver (empty: none), and exposes its segments. Answers
+  /// once; after a failure the caller closes the session, and the segments end as any do.
+  void adopt(SessionId session, const std::string& driver, std::vector<Adopted> segments,
+             Ended answer, std::function<void(const Error&)> failed);
+  /// How a session is reached: at the driver it was admitted to. nullptr: none.
+  struct Admission {
+    std::string driver;
+    std::string address;
+  };
+  [[nodiscard]] const Admission* admission(SessionId session) const;
+  /// The key of a live segment.
+  [[nodiscard]] const std::string& key(SegmentId segment) const;
+
+  /// The memory that the keeper has outlives this process. After stop().
+  void leave();
+
   /// Calls give_up() and waits for the threads. Call it after the io_context has ended.
   void stop();
 
  private:
   struct Job;
+  struct Share {
+    SessionId session;
+    std::string driver;
+    transport::Rights rights;
+    transport::Exposure exposure;
+  };
   struct Held {
     SegmentMemory memory;
     transport::ExposureId exposure;
+    std::string key;
     std::string driver;
     transport::Rights rights;
+    std::vector<Share> shares = {};
+    std::uint32_t sharing = 0;  ///< shares being made, which its end waits for
   };
+  struct Sharing {
+    SessionId session;
+    std::string driver;
+    transport::Rights rights;
+    std::vector<SegmentId> segments;
+    Made answer;
 
+    [[nodiscard]] bool is(const Share& one) const {
+      return one.session == session && one.driver == driver && one.rights == rights;
+    }
+  };
+  struct Ending {
+    std::vector<SegmentId> segments;
+    Ended answer;
+  };
+  struct Adoption;
+
+  [[nodiscard]] Result<void> check_driver(SessionId session, const std::string& driver) const;
+  void end_sharing(const Sharing& sharing, const std::vector<SegmentId>& fresh,
+                   const Result<std::vector<transport::Exposure>>& exposed);
+  void hand_out(const Sharing& sharing);
+  void end_shares(SessionId session);
   void expose(const std::shared_ptr<Job>& job);
   void fault_in_mappings(const std::shared_ptr<Job>& job,
                          std::vector<transport::Exposure> exposures);
   void hand_out(const std::shared_ptr<Job>& job, std::vector<transport::Exposure> exposures);
+  [[nodiscard]] Result<void> store(const Job& job);
+  [[nodiscard]] KeptSegment describe(SegmentId segment, const Held& held) const;
+  void adopt_some(const std::shared_ptr<Adoption>& adoption);
+  void adopted_some(const std::shared_ptr<Adoption>& adoption,
+                    const std::vector<transport::Exposure>& exposures);
+  void abandon(const std::shared_ptr<Adoption>& adoption, const Error& why);
   void log_failure(const Spec& spec, const Error& error);
   void note_place(SegmentId segment, const SegmentMemory& memory);
   void fail(const std::shared_ptr<Job>& job, const Error& error);
@@ -114,10 +188,12 @@ class Grants {
   DataLoop& data_;
   asio::io_context& io_;
   const PagePlan pages_;
+  Keeper& keeper_;
   BeforeWipe before_wipe_;
   std::map<SegmentId, Held> held_;
-  std::map<SessionId, std::string> admitted_;  ///< with their driver
-  std::size_t jobs_ = 0;                       ///< makes and ends in progress
+  std::map<SessionId, Admission> admitted_;
+  std::vector<Ending> endings_;  ///< that wait for shares being made
+  std::size_t jobs_ = 0;         ///< makes, shares and ends in progress
   std::optional<TimePoint> failure_logged_;
   bool misplaced_ = false;  ///< memory on another NUMA node was logged
   std::atomic<bool> giving_up_{false};

@@ -1,7 +1,5 @@
 #include "daemon/grant/staging.hpp"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
@@ -10,6 +8,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
+#include "common/base/random.hpp"
 #include "common/base/units.hpp"
 
 namespace ho::daemon {
@@ -20,12 +19,6 @@ constexpr std::size_t kExtentsPerSessionMax = 65536;
 // How often all extents are looked at, and how late the logs may learn that one is in use.
 constexpr auto kSweepPeriod = std::chrono::minutes(10);
 constexpr auto kNotePeriod = std::chrono::hours(1);
-
-std::uint64_t random_secret() {
-  std::uint64_t value = 0;
-  HO_CHECK(::getrandom(&value, sizeof(value), 0) == sizeof(value));
-  return value;
-}
 
 Result<void> outcome_of(const flash::FlashAnswer& answer) {
   if (answer.error) return *answer.error;
@@ -80,7 +73,7 @@ void Staging::collect() {
 
 Result<void> Staging::check_room(SessionId session) {
   if (flash_ == nullptr) return no_flash();
-  if (pool_.draining()) return Error(Errc::kUnavailable, options_.node_name + " is draining");
+  if (auto open = pool_.check_open(); !open) return open.error();
   const SessionExtents& mine = sessions_[session];
   if (mine.extents.size() + mine.asked_for >= kExtentsPerSessionMax) {
     return Error(Errc::kExhausted, "a session has at most " +
@@ -109,7 +102,7 @@ void Staging::allocate(SessionId session, std::uint64_t bytes, FlashPolicy polic
   flash::ExtentSpec spec;
   const SessionRecord& record = pool_.sessions().at(session);
   spec.session = session.value();
-  spec.access = random_secret();
+  spec.access = random_u64();
   spec.owner = record.owner;
   spec.label = record.name;
   spec.policy = policy == FlashPolicy::kDurable ? flash::Policy::kDurable : flash::Policy::kScratch;

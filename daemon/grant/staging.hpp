@@ -16,7 +16,7 @@
 #include "daemon/grant/grants.hpp"
 #include "daemon/pool/pool.hpp"
 #include "daemon/tier/flash/store/flash_loop.hpp"
-#include "proto/control_values.hpp"
+#include "proto/control/control_values.hpp"
 
 namespace asio {
 class io_context;

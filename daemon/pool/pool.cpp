@@ -24,6 +24,7 @@ std::string_view end_words(SessionEnd why) {
   switch (why) {
     case SessionEnd::kLapsed: return "its lease ended without a renewal";
     case SessionEnd::kEvicted: return "an administrator ended it";
+    case SessionEnd::kLeftBehind: return "the daemon was restarted and could not take it over";
   }
   return "";
 }
@@ -52,9 +53,16 @@ Pool::Pool(Options options, TimePoint now)
   HO_CHECK(numa_.empty() || shared_bytes == options_.capacity_bytes);
 }
 
+Result<void> Pool::check_open() const {
+  if (draining_) return Error(Errc::kUnavailable, options_.node_name + " is draining");
+  if (!drained()) return {};
+  return Error(Errc::kUnavailable,
+               options_.node_name + " is drained: it gives nothing out until undrain");
+}
+
 Result<SessionId> Pool::open_session(SessionSpec spec, TimePoint now) {
   HO_CHECK(!spec.token.empty());
-  if (draining_) return Error(Errc::kUnavailable, options_.node_name + " is draining");
+  if (auto open = check_open(); !open) return open.error();
   if (sessions_.size() >= options_.sessions_max) {
     return Error(Errc::kExhausted, options_.node_name + " has " + std::to_string(sessions_.size()) +
                                        " sessions, the limit");
@@ -100,7 +108,7 @@ Result<std::vector<SegmentId>> Pool::reserve(SessionId session, std::uint64_t by
                                              std::optional<NumaNode> near) {
   const auto owner = sessions_.find(session);
   HO_CHECK(owner != sessions_.end());
-  if (draining_) return Error(Errc::kUnavailable, options_.node_name + " is draining");
+  if (auto open = check_open(); !open) return open.error();
   if (bytes == 0) return Error(Errc::kInvalidArgument, "the grant has no bytes");
   const std::uint64_t free_bytes = options_.capacity_bytes - granted_bytes();
   // Compares before rounding up, since rounding could overflow.
@@ -182,6 +190,63 @@ void Pool::forget(SegmentId segment) {
   }
   segments_.erase(found);
   check_accounting();
+}
+
+Result<void> Pool::adopt(SessionRecord session) {
+  HO_CHECK(!session.token.empty() && session.segments.empty());
+  if (sessions_.size() >= options_.sessions_max) {
+    return Error(Errc::kExhausted, "the node takes fewer sessions now");
+  }
+  const SessionId id = session.id;
+  if (!sessions_.emplace(id, std::move(session)).second) {
+    return Error(Errc::kConflict, "two sessions of one id");
+  }
+  next_session_ = std::max(next_session_, id.value() + 1);
+  return {};
+}
+
+Result<void> Pool::adopt(SegmentRecord segment) {
+  const auto owner = sessions_.find(segment.session);
+  HO_CHECK(owner != sessions_.end() && segments_.count(segment.id) == 0);
+  if (options_.capacity_bytes - granted_bytes() < options_.segment_bytes) {
+    return Error(Errc::kExhausted, "the pool is smaller now");
+  }
+  // Its place: taken out of those that are free, which all places below the highest are.
+  if (segment.offset_bytes >= next_offset_) {
+    for (; next_offset_ < segment.offset_bytes; next_offset_ += options_.segment_bytes) {
+      freed_offsets_.insert(next_offset_);
+    }
+    next_offset_ += options_.segment_bytes;
+  } else if (freed_offsets_.erase(segment.offset_bytes) == 0) {
+    return Error(Errc::kConflict, "its place in the node's memory is taken");
+  }
+  const auto meant = segment.numa;
+  segment.numa.reset();
+  const auto same = [&](const NumaShare& share) {
+    return share.node == meant && share.granted_bytes < share.capacity_bytes;
+  };
+  const auto share = std::find_if(numa_.begin(), numa_.end(), same);
+  NumaShare* const chosen = share == numa_.end() ? choose_share(numa_, {}) : &*share;
+  if (chosen != nullptr) {
+    segment.numa = chosen->node;
+    chosen->granted_bytes += options_.segment_bytes;
+  }
+  segment.state = SegmentRecord::State::kPreparing;
+  owner->second.segments.insert(segment.id);
+  next_segment_ = std::max(next_segment_, segment.id.value() + 1);
+  segments_.emplace(segment.id, std::move(segment));
+  check_accounting();
+  return {};
+}
+
+void Pool::skip_ids(SessionId next_session, SegmentId next_segment) {
+  next_session_ = std::max(next_session_, next_session.value());
+  next_segment_ = std::max(next_segment_, next_segment.value());
+}
+
+void Pool::note_left_behind(SessionId session) {
+  ends_[session] = SessionEnd::kLeftBehind;
+  if (ends_.size() > kEndsKept) ends_.erase(ends_.begin());
 }
 
 void Pool::note_end(SessionId session, SessionEnd why) {

@@ -40,7 +40,7 @@ struct SegmentRecord {
 };
 
 /// Why a session ended that its job did not close.
-enum class SessionEnd : std::uint8_t { kLapsed, kEvicted };
+enum class SessionEnd : std::uint8_t { kLapsed, kEvicted, kLeftBehind };
 
 struct SessionRecord {
   SessionId id;
@@ -62,6 +62,7 @@ struct SessionRecord {
 /// of segments and sessions are never reused.
 class Pool {
  public:
+  enum class Drained : std::uint8_t { kNo, kYes };
   struct Options {
     NodeId node;
     std::string node_name;
@@ -74,7 +75,7 @@ class Pool {
 
   Pool(Options options, TimePoint now);
 
-  /// @return kExhausted: too many sessions. kUnavailable: draining.
+  /// @return kExhausted: too many sessions. kUnavailable: as check_open().
   [[nodiscard]] Result<SessionId> open_session(SessionSpec spec, TimePoint now);
   /// @return kNotFound: no such session, or it has ended (the message has the reason).
   /// kPermissionDenied: wrong token.
@@ -85,7 +86,7 @@ class Pool {
   /// Reserves whole segments, all or none, from the share of `near` as far as it suffices. A node
   /// without a share is ignored.
   /// @return their ids, in state kPreparing. kInvalidArgument: no bytes. kExhausted: "needs X, pool
-  /// has Y on node ...". kUnavailable: draining.
+  /// has Y on node ...". kUnavailable: as check_open().
   [[nodiscard]] Result<std::vector<SegmentId>> reserve(SessionId session, std::uint64_t bytes,
                                                        const std::string& driver,
                                                        std::optional<NumaNode> near = {});
@@ -115,8 +116,26 @@ class Pool {
   /// A fortieth of the lease, 50 ms to 250 ms; 50 ms while draining.
   [[nodiscard]] Duration tick_period() const;
 
+  // Taking over what an earlier process left, before the first request.
+
+  /// A session as it was, with its id and the end of its lease. @return kExhausted: too many.
+  [[nodiscard]] Result<void> adopt(SessionRecord session);
+  /// A segment of such a session, with its id and its place: in state kPreparing.
+  /// @return kExhausted: the pool is smaller now. kConflict: its place or its id is taken.
+  [[nodiscard]] Result<void> adopt(SegmentRecord segment);
+  /// Ids below these have been given.
+  void skip_ids(SessionId next_session, SegmentId next_segment);
+  /// Remembers that a session was not taken over, for authenticate().
+  void note_left_behind(SessionId session);
+
+  /// The daemon ends: for good.
   void start_draining() { draining_ = true; }
   [[nodiscard]] bool draining() const { return draining_; }
+  /// An administrator empties the node, or no longer.
+  void set_drained(Drained drained) { drained_ = drained; }
+  [[nodiscard]] bool drained() const { return drained_ == Drained::kYes; }
+  /// @return kUnavailable: nothing new is given out, and why.
+  [[nodiscard]] Result<void> check_open() const;
 
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] std::uint64_t granted_bytes() const;
@@ -141,6 +160,7 @@ class Pool {
   std::uint64_t next_segment_ = 1;
   TimePoint last_tick_;
   bool draining_ = false;
+  Drained drained_ = Drained::kNo;
   Duration promised_;  ///< from the last tick to the next
 };
 

@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "proto/convert.hpp"
-#include "proto/file.hpp"
+#include "proto/files/convert.hpp"
+#include "proto/files/file.hpp"
 #include "tools/importers/unpack.hpp"
 
 namespace ho::test {

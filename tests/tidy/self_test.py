@@ -73,7 +73,7 @@ SAMPLES = {
         [("Asio in a header", {"daemon/a.hpp": "#include <asio/ip/tcp.hpp>\n"}),
          ("all of Asio", {"daemon/a.cpp": "#include <asio.hpp>\n"})],
         [("a piece in a source", {"daemon/a.cpp": "#include <asio/ip/tcp.hpp>\n"}),
-         ("the one header", {"proto/frame_channel.hpp": "#include <asio/io_context.hpp>\n"})]),
+         ("the one header", {"proto/control/frame_channel.hpp": "#include <asio/io_context.hpp>\n"})]),
     "environment": (
         [("getenv", {"daemon/a.cpp": 'auto x = std::getenv("X");\n'})],
         [("getenv in main", {"daemon/main.cpp": 'auto x = std::getenv("X");\n'}),

@@ -8,9 +8,9 @@
 
 #include "common/model/graph.hpp"
 #include "common/schedule/schedule.hpp"
-#include "tools/analyzer/channels.hpp"
-#include "tools/analyzer/choose.hpp"
-#include "tools/analyzer/recompute.hpp"
+#include "tools/analyzer/orders/recompute.hpp"
+#include "tools/analyzer/problem/channels.hpp"
+#include "tools/analyzer/sweep/choose.hpp"
 
 namespace ho::analyzer {
 

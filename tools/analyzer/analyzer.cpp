@@ -8,13 +8,14 @@
 #include "common/model/check_graph.hpp"
 #include "common/schedule/validate.hpp"
 #include "tools/analyzer/alternatives.hpp"
-#include "tools/analyzer/channels.hpp"
+#include "tools/analyzer/emit/copies.hpp"
 #include "tools/analyzer/explain.hpp"
-#include "tools/analyzer/liveness.hpp"
 #include "tools/analyzer/margin.hpp"
-#include "tools/analyzer/planner.hpp"
-#include "tools/analyzer/recompute.hpp"
-#include "tools/analyzer/search.hpp"
+#include "tools/analyzer/orders/recompute.hpp"
+#include "tools/analyzer/orders/search.hpp"
+#include "tools/analyzer/plan/planner.hpp"
+#include "tools/analyzer/problem/channels.hpp"
+#include "tools/analyzer/problem/liveness.hpp"
 #include "tools/simulator/simulate.hpp"
 
 namespace ho::analyzer {
@@ -116,6 +117,12 @@ schedule::Schedule build(const Graph& graph, const Hardware& hardware, const Opt
   }
   out.flash_bytes = draft.flash_bytes;
   out.homes = std::move(draft.homes);
+  if (!tiers.empty()) {
+    const schedule::HomeTier last = tiers.back().tier;
+    auto& bytes =
+        last == schedule::HomeTier::kLocalDdr ? out.local_ddr_bytes : out.remote_ddr_bytes;
+    bytes = place_second_homes(graph, options.align_bytes, last, bytes, out);
+  }
   out.cache_ops = std::move(draft.cache_ops);
   out.prologue = std::move(draft.prologue);
   out.epilogue = std::move(draft.epilogue);
@@ -180,30 +187,6 @@ Result<schedule::Schedule> compile(const Graph& graph, const Hardware& hardware,
   return out;
 }
 
-/// The arrangement whose simulated step is shortest; the first among equals.
-Result<schedule::Schedule> shortest(const Graph& graph, const Hardware& hardware,
-                                    const Options& options, const std::vector<PlanTier>& tiers,
-                                    std::uint64_t bound_ns, std::vector<Arrangement> found) {
-  std::optional<schedule::Schedule> best;
-  const OpList in_order = program_order(graph);
-  std::uint64_t program_order_step_ns = 0;  // none
-  for (Arrangement& each : found) {
-    if (each.plan.infeasible) continue;
-    const bool is_program_order = each.list == in_order;
-    auto next = compile(graph, hardware, options, tiers, bound_ns, std::move(each));
-    if (!next) return next;
-    const std::uint64_t step_ns = next->prediction.step_ns;
-    if (is_program_order && (program_order_step_ns == 0 || step_ns < program_order_step_ns)) {
-      program_order_step_ns = step_ns;
-    }
-    if (best && best->prediction.step_ns <= next->prediction.step_ns) continue;
-    best = std::move(next).value();
-  }
-  HO_CHECK(best.has_value());
-  best->prediction.program_order_step_ns = program_order_step_ns;
-  return std::move(*best);
-}
-
 /// A plan that cannot be proven is our mistake; the caller gets an Error, never the plan.
 Result<void> prove(const schedule::Schedule& schedule) {
   const auto violation = schedule::validate(schedule);
@@ -213,15 +196,73 @@ Result<void> prove(const schedule::Schedule& schedule) {
                                     "): " + violation->detail);
 }
 
-}  // namespace
+/// The arrangement whose simulated step is shortest; the first among equals. Only plans that are
+/// proven count; the answer says how many were refused. An error where none is proven.
+Result<schedule::Schedule> shortest(const Graph& graph, const Hardware& hardware,
+                                    const Options& options, const std::vector<PlanTier>& tiers,
+                                    std::uint64_t bound_ns, std::vector<Arrangement> found) {
+  std::vector<schedule::Schedule> plans;
+  std::optional<Error> mistake;
+  std::uint32_t refused = 0;
+  const OpList in_order = program_order(graph);
+  std::uint64_t program_order_step_ns = 0;  // none
+  for (Arrangement& each : found) {
+    if (each.plan.infeasible) continue;
+    const bool is_program_order = each.list == in_order;
+    auto next = compile(graph, hardware, options, tiers, bound_ns, std::move(each));
+    if (!next) {
+      mistake = next.error();
+      ++refused;
+      continue;
+    }
+    const std::uint64_t step_ns = next->prediction.step_ns;
+    if (is_program_order && (program_order_step_ns == 0 || step_ns < program_order_step_ns)) {
+      program_order_step_ns = step_ns;
+    }
+    plans.push_back(std::move(next).value());
+  }
+  std::stable_sort(plans.begin(), plans.end(), [](const auto& a, const auto& b) {
+    return a.prediction.step_ns < b.prediction.step_ns;
+  });
+  for (schedule::Schedule& plan : plans) {
+    plan.prediction.program_order_step_ns = program_order_step_ns;
+    plan.prediction.refused_plans = refused;
+    auto proven = prove(plan);
+    if (proven) return std::move(plan);
+    if (!mistake) mistake = proven.error();
+    ++refused;
+  }
+  HO_CHECK(mistake.has_value());
+  return *std::move(mistake);
+}
 
-Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Options& options) {
-  if (auto checked = check_input(graph, hardware, options); !checked) return checked.error();
-  const std::vector<PlanTier> tiers = plan_tiers(hardware);
+/// `graph` as it is planned: with its copies.
+Result<Outcome> analyze_copies(const Graph& graph, const Hardware& hardware,
+                               const Options& options) {
+  std::vector<PlanTier> tiers = plan_tiers(hardware);
+  std::optional<PlanTier> flash = plan_flash(hardware);
+  const std::uint64_t second_bytes = second_home_bytes(graph, options.align_bytes);
+  std::string_view last_tier;
+  if (second_bytes > 0) {
+    flash.reset();  // a home on flash has no second
+    if (tiers.empty()) return Outcome(Infeasible{0, "", "local_ddr", second_bytes});
+    last_tier = schedule::home_tier_name(tiers.back().tier);
+    std::uint64_t& room = tiers.back().capacity_bytes;
+    if (room < second_bytes) {
+      return Outcome(Infeasible{0, "", std::string(last_tier), second_bytes});
+    }
+    room -= second_bytes;
+  }
   const std::uint64_t bound = lower_bound_ns(graph, hardware, options.device_budget_bytes);
-  auto found = search(graph, tiers, plan_flash(hardware), options.device_budget_bytes,
-                      options.align_bytes, bound);
-  if (found.back().plan.infeasible) return Outcome(std::move(*found.back().plan.infeasible));
+  // Every offset and size is aligned: what is left over would only make equal budgets differ.
+  const std::uint64_t align = options.align_bytes;
+  const std::uint64_t budget = options.device_budget_bytes / align * align;
+  auto found = search(graph, tiers, flash, budget, align, bound, options.keep_order);
+  if (found.back().plan.infeasible) {
+    Infeasible& why = *found.back().plan.infeasible;
+    if (why.tier == last_tier) why.needs_bytes += second_bytes;
+    return Outcome(std::move(why));
+  }
   auto compiled = shortest(graph, hardware, options, tiers, bound, std::move(found));
   if (!compiled) return compiled.error();
   schedule::Schedule& out = *compiled;
@@ -229,8 +270,17 @@ Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Opti
   const Margin margin = margin_of(out);
   out.prediction.margin_bandwidth = margin.bandwidth;
   out.prediction.margin_op_time = margin.op_time;
-  if (auto proven = prove(out); !proven) return proven.error();
   return Outcome(std::move(out));
+}
+
+}  // namespace
+
+std::uint64_t peak_unmanaged_bytes(const Graph& graph) { return peak_of(unmanaged_changes(graph)); }
+
+Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Options& options) {
+  if (auto checked = check_input(graph, hardware, options); !checked) return checked.error();
+  const auto doubled = with_copies(graph, options.copies, hardware);
+  return analyze_copies(doubled ? *doubled : graph, hardware, options);
 }
 
 }  // namespace ho::analyzer

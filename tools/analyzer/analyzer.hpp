@@ -1,31 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
-#include <variant>
 
 #include "common/base/result.hpp"
 #include "common/model/graph.hpp"
 #include "common/model/hardware.hpp"
-#include "common/schedule/schedule.hpp"
+#include "tools/analyzer/problem/options.hpp"
 
 namespace ho::analyzer {
-
-struct Options {
-  std::uint64_t device_budget_bytes = 0;
-  std::uint64_t align_bytes = 64;  ///< of device offsets; a power of two
-};
-
-/// Why no plan exists: this op's working set, or this tier, needs more than there is.
-struct Infeasible {
-  std::uint32_t op_id = 0;  ///< the graph's id
-  std::string op_name;
-  std::string tier;               ///< "device", "local_ddr", ...
-  std::uint64_t needs_bytes = 0;  ///< smallest capacity of that tier that could do
-};
-
-using Outcome = std::variant<schedule::Schedule, Infeasible>;
 
 /// Largest sum over ops, in program order, of persistent storages (all step long) and
 /// non-persistent ones from first write to last access, both included, unaligned. INPUT: from the

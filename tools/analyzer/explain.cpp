@@ -8,7 +8,7 @@
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
 #include "tools/analyzer/alternatives.hpp"
-#include "tools/analyzer/channels.hpp"
+#include "tools/analyzer/problem/channels.hpp"
 
 namespace ho::analyzer {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "common/model/graph.hpp"
 #include "common/schedule/schedule.hpp"
-#include "tools/analyzer/choose.hpp"
-#include "tools/analyzer/staging.hpp"
+#include "tools/analyzer/sweep/choose.hpp"
+#include "tools/analyzer/sweep/staging.hpp"
 
 namespace ho::analyzer {
 

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/channels.hpp"
-#include "tools/analyzer/liveness.hpp"
-#include "tools/analyzer/planner.hpp"
+#include "tools/analyzer/plan/planner.hpp"
+#include "tools/analyzer/problem/channels.hpp"
+#include "tools/analyzer/problem/liveness.hpp"
 
 namespace ho::analyzer {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/liveness.hpp"
+#include "tools/analyzer/problem/liveness.hpp"
 
 namespace ho::analyzer {
 namespace {

@@ -19,6 +19,8 @@ struct BudgetSearch {
   std::uint64_t align_bytes = 64;
   /// Called before each plan, with the number of plans so far and the budget.
   std::function<void(int, std::uint64_t)> progress;
+  CopiesByKind copies = {};
+  bool keep_order = false;
 };
 
 /// The smallest budget whose planned step is at most 1 + overhead_max of the ops' durations, found

@@ -6,8 +6,8 @@
 
 #include "common/base/check.hpp"
 #include "common/model/links.hpp"
-#include "tools/analyzer/channels.hpp"
-#include "tools/analyzer/liveness.hpp"
+#include "tools/analyzer/problem/channels.hpp"
+#include "tools/analyzer/problem/liveness.hpp"
 #include "tools/baselines/offloader.hpp"
 
 namespace ho::analyzer::detail {

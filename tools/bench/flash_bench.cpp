@@ -1,7 +1,6 @@
 #include "tools/bench/flash_bench.hpp"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/prng.hpp"
+#include "common/base/random.hpp"
 #include "common/base/unique_fd.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/store/extent_store.hpp"
@@ -197,7 +197,7 @@ Result<std::unique_ptr<StoreLoop>> open_loop(FlashBenchOptions options) {
   if (!device) return device.error();
   flash::ExtentStore::Options about;
   about.ops_max = options.inflight + 1;
-  HO_CHECK(::getrandom(&about.salt, sizeof(about.salt), 0) == sizeof(about.salt));
+  about.salt = random_u64();
   about.new_set[0] = std::byte{0xbe};
   flash::Findings findings;
   auto store = flash::ExtentStore::open(std::move(*device), about, findings);

@@ -8,7 +8,7 @@
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/transport/transport.hpp"
-#include "proto/control_client.hpp"
+#include "proto/control/control_client.hpp"
 #include "tools/bench/loop.hpp"
 
 namespace ho::bench {

@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "proto/control_client.hpp"
+#include "proto/control/control_client.hpp"
 
 namespace ho::bench {
 namespace {
@@ -55,6 +55,10 @@ Result<std::unique_ptr<OwnDaemon>> OwnDaemon::start(const Options& options) {
                         << made->socket() << "\"\n"
                         << (options.network.empty() ? "" : options.network + " { }\n")
                         << (options.network == "ucx" ? "insecure: true\n" : "")
+                        << (options.blocks_bytes == 0
+                                ? ""
+                                : "blocks { ddr_bytes: " + std::to_string(options.blocks_bytes) +
+                                      " }\n")
                         << (options.flash_path.empty()
                                 ? ""
                                 : "flash { path: \"" + options.flash_path.string() + "\" }\n");

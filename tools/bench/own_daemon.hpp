@@ -21,7 +21,8 @@ class OwnDaemon {
     std::uint64_t ddr_bytes = 0;    ///< a multiple of segment_bytes
     std::uint64_t segment_bytes = 0;
     std::filesystem::path flash_path = {};  ///< an existing file; empty: no flash
-    std::string network = {};  ///< "tcp", "ofi" or "ucx": serves that driver too; empty: none
+    std::uint64_t blocks_bytes = 0;  ///< what its KV block store may take of ddr_bytes; 0: none
+    std::string network = {};        ///< "tcp", "ofi" or "ucx": serves that driver too; empty: none
   };
 
   /// Forks, and waits until the daemon answers. Call while the process has one thread.

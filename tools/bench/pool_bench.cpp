@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <optional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -40,6 +40,14 @@ class Pages {
 /// Memory of the host and of the pool, given back at the end.
 struct Memory {
   explicit Memory(ho_pool* used_pool, std::uint64_t bytes) : pool(used_pool), host(bytes) {}
+  [[nodiscard]] Result<void> open() {
+    ho_status status = ho_allocate(pool, host.size(), &allocation);
+    if (status != HO_OK) return pool_error(status, "allocating pool memory");
+    status = ho_register(pool, host.data(), host.size());
+    if (status != HO_OK) return pool_error(status, "registering host memory");
+    registered = true;
+    return {};
+  }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
   ~Memory() {
@@ -115,7 +123,28 @@ class PoolLoop final : public Loop {
   std::uint64_t at_ = 0;
 };
 
+/// A PoolLoop with the memory that it moves.
+class OwningPoolLoop final : public Loop {
+ public:
+  OwningPoolLoop(ho_pool* pool, const LoopShape& shape)
+      : memory_(pool, shape.area_bytes), loop_(shape, memory_) {}
+  [[nodiscard]] Result<void> open() { return memory_.open(); }
+  [[nodiscard]] std::vector<double> latencies_us() const override { return loop_.latencies_us(); }
+  void forget_samples() override { loop_.forget_samples(); }
+  [[nodiscard]] Result<double> run(Duration time) override { return loop_.run(time); }
+
+ private:
+  Memory memory_;
+  PoolLoop loop_;
+};
+
 }  // namespace
+
+Result<std::unique_ptr<Loop>> make_pool_loop(ho_pool* pool, const LoopShape& shape) {
+  auto made = std::make_unique<OwningPoolLoop>(pool, shape);
+  if (auto opened = made->open(); !opened) return opened.error();
+  return std::unique_ptr<Loop>(std::move(made));
+}
 
 Result<TransportBenchResult> bench_pool(ho_pool* pool, const LoopShape& wanted,
                                         std::vector<Limit> limits, Duration time) {
@@ -125,14 +154,10 @@ Result<TransportBenchResult> bench_pool(ho_pool* pool, const LoopShape& wanted,
   }
   shape.area_bytes = align_up(std::max(shape.area_bytes, shape.size_bytes * shape.inflight), 4096);
   Memory memory(pool, shape.area_bytes);
-  ho_status status = ho_allocate(pool, shape.area_bytes, &memory.allocation);
-  if (status != HO_OK) return pool_error(status, "allocating pool memory");
-  status = ho_register(pool, memory.host.data(), memory.host.size());
-  if (status != HO_OK) return pool_error(status, "registering host memory");
-  memory.registered = true;
-  std::optional<Pages> other_side;
+  if (auto opened = memory.open(); !opened) return opened.error();
+  std::unique_ptr<Pages> other_side;
   if (limits.empty()) {
-    other_side.emplace(shape.area_bytes);
+    other_side = std::make_unique<Pages>(shape.area_bytes);
     auto copy = make_copy_limit(shape, memory.host.data(), other_side->data());
     if (!copy) return copy.error();
     limits.push_back(std::move(*copy));

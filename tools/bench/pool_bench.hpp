@@ -2,6 +2,7 @@
 
 #include <hyperoffload/hyperoffload.h>
 
+#include <memory>
 #include <vector>
 
 #include "common/base/result.hpp"
@@ -16,5 +17,8 @@ namespace ho::bench {
 /// @param limits  limits[0] is the limit; where empty, the best same-size copy on this thread is.
 [[nodiscard]] Result<TransportBenchResult> bench_pool(ho_pool* pool, const LoopShape& shape,
                                                       std::vector<Limit> limits, Duration time);
+
+/// Plain transfers of a running pool, of a host area as large as the shape's.
+[[nodiscard]] Result<std::unique_ptr<Loop>> make_pool_loop(ho_pool* pool, const LoopShape& shape);
 
 }  // namespace ho::bench

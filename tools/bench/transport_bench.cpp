@@ -19,7 +19,7 @@
 #include "common/transport/tcp/tcp_transport.hpp"
 #include "common/transport/ucx/loader/rdma_devices.hpp"
 #include "common/transport/ucx/loader/ucx_module.hpp"
-#include "proto/control_client.hpp"
+#include "proto/control/control_client.hpp"
 #include "tools/bench/latencies.hpp"
 #include "tools/bench/own_daemon.hpp"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/units.hpp"
-#include "proto/file.hpp"
+#include "proto/files/file.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/report/report.hpp"
 #include "tools/report/trace.hpp"

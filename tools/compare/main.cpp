@@ -13,7 +13,7 @@
 #include "common/cli/layout.hpp"
 #include "common/cli/program.hpp"
 #include "common/cli/values.hpp"
-#include "proto/convert.hpp"
+#include "proto/files/convert.hpp"
 #include "tools/compare/compare.hpp"
 #include "tools/compare/compare_generation.hpp"
 #include "tools/examples/gpt/kernels.hpp"

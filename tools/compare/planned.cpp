@@ -1,6 +1,6 @@
 #include "tools/compare/planned.hpp"
 
-#include "proto/convert.hpp"
+#include "proto/files/convert.hpp"
 
 namespace ho::gpt {
 

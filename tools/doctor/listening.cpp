@@ -98,6 +98,9 @@ std::vector<Check> check_listening(const DaemonConfig& config) {
   if (config.tcp_listen) {
     checks.push_back(tcp_address("tcp_listen", *config.tcp_listen, daemon_runs));
   }
+  if (config.http_listen) {
+    checks.push_back(tcp_address("http_listen", *config.http_listen, daemon_runs));
+  }
   for (const TcpSettings& rail : config.tcp) {
     if (rail.port == 0 || rail.address.text.empty()) continue;  // the system chooses
     const TcpListen address{rail.address.text, std::to_string(rail.port)};

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "proto/config.hpp"
+#include "proto/config/config.hpp"
 #include "tools/doctor/checks.hpp"
 
 namespace ho::doctor {

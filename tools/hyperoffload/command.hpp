@@ -16,6 +16,7 @@ void add_analyze(Program& program);
 void add_verify(Program& program);
 void add_simulate(Program& program);
 void add_explain(Program& program);
+void add_parallel_sweep(Program& program);
 void add_sweep(Program& program);
 void add_import(Program& program);
 void add_model(Program& program);
@@ -40,13 +41,20 @@ struct PoolOptions {
 void add_status(Program& program, const PoolOptions& defaults);
 void add_nodes(Program& program, const PoolOptions& defaults);
 void add_sessions(Program& program, const PoolOptions& defaults);
+void add_top(Program& program, const PoolOptions& defaults);
+void add_events(Program& program, const PoolOptions& defaults);
 void add_segments(Program& program, const PoolOptions& defaults);
+void add_drain(Program& program, const PoolOptions& defaults);
 void add_evict(Program& program, const PoolOptions& defaults);
+void add_upgrade(Program& program, const PoolOptions& defaults);
 void add_flash(Program& program, const PoolOptions& defaults);
+void add_blocks(Program& program, const PoolOptions& defaults);
+void add_objects(Program& program, const PoolOptions& defaults);
 
 /// `hyperoffload bench`; the others go below it.
 CLI::App& add_bench(Program& program, const PoolOptions& defaults);
 void add_bench_analyzer(Program& program, CLI::App& bench);
+void add_bench_blocks(Program& program, CLI::App& bench);
 void add_bench_flash(Program& program, CLI::App& bench);
 void add_bench_stage(Program& program, CLI::App& bench);
 void add_bench_runtime(Program& program, CLI::App& bench);

@@ -5,7 +5,7 @@
 
 #include "common/base/json.hpp"
 #include "common/cli/layout.hpp"
-#include "proto/config.hpp"
+#include "proto/config/config.hpp"
 #include "tools/doctor/certificates.hpp"
 #include "tools/doctor/checks.hpp"
 #include "tools/doctor/listening.hpp"

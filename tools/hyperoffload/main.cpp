@@ -8,6 +8,7 @@
 namespace {
 
 std::string environment(const char* name, const char* otherwise) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
   const char* const named = std::getenv(name);
   return named != nullptr && *named != '\0' ? named : otherwise;
 }
@@ -27,6 +28,7 @@ int main(int argc, char** argv) {
   ho::cli::add_simulate(program);
   ho::cli::add_explain(program);
   ho::cli::add_sweep(program);
+  ho::cli::add_parallel_sweep(program);
   ho::cli::add_import(program);
   ho::cli::add_model(program);
   ho::cli::add_export(program);
@@ -40,15 +42,22 @@ int main(int argc, char** argv) {
   ho::cli::add_status(program, pool);
   ho::cli::add_nodes(program, pool);
   ho::cli::add_sessions(program, pool);
+  ho::cli::add_top(program, pool);
+  ho::cli::add_events(program, pool);
   ho::cli::add_segments(program, pool);
+  ho::cli::add_drain(program, pool);
   ho::cli::add_evict(program, pool);
+  ho::cli::add_upgrade(program, pool);
   ho::cli::add_flash(program, pool);
+  ho::cli::add_blocks(program, pool);
+  ho::cli::add_objects(program, pool);
   ho::cli::add_ca(program);
   ho::cli::add_fsck(program);
   ho::cli::add_doctor(program);
 
   CLI::App& bench = ho::cli::add_bench(program, pool);
   ho::cli::add_bench_transport(program, bench);
+  ho::cli::add_bench_blocks(program, bench);
   ho::cli::add_bench_flash(program, bench);
   ho::cli::add_bench_stage(program, bench);
   ho::cli::add_bench_runtime(program, bench);

@@ -179,7 +179,8 @@ class Exporter {
     const std::string& storage = plan_.storages[op.storage.value()].name;
     WireWriter out = node(cache_op_id(c), kind + " " + storage, type_of(op.kind), dependencies);
     add_times(op.start_ns, std::max(op.end_ns, op.start_ns) - op.start_ns, out);
-    const auto& home = plan_.homes[op.storage.value()];
+    const auto home =
+        op.copy == 0 ? plan_.homes[op.storage.value()] : schedule::second_home(plan_, op.storage);
     for (const WireWriter& each :
          {text("cache_op", kind), text("tensor", key(op.storage)),
           number("tensor_size", op.range_end_bytes - op.range_begin_bytes),

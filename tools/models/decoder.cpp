@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tools/models/costs.hpp"
 #include "tools/models/graph_builder.hpp"
 
 namespace ho::models {
@@ -18,31 +18,7 @@ constexpr std::size_t kOpsMax = 2'000'000;
 constexpr std::uint64_t kTokenBytes = 4;  // an int32 id
 /// Adam's two moments and, beside weights of less than 4 bytes, a copy of them, all in 32 bits.
 constexpr std::uint64_t kFloatBytes = 4;
-/// A matrix product's gradients take two products; attention's, with the scores computed again,
-/// five for its two. Source: Dao, arXiv 2307.08691.
-constexpr double kBackwardProducts = 2;
-constexpr double kBackwardAttention = 2.5;
-
 using Storages = std::vector<StorageIndex>;
-
-/// Half-open, in tokens of a sequence.
-struct Tokens {
-  std::uint64_t begin;
-  std::uint64_t end;
-  [[nodiscard]] std::uint64_t count() const { return end - begin; }
-};
-
-/// Pairs of a query and a key that is not newer.
-double causal_pairs(Tokens queries, Tokens keys) {
-  // The sum of min(q + 1, end) - begin over the queries that see the block.
-  const auto seen_by_first_n = [keys](std::uint64_t n) {
-    if (n <= keys.begin) return 0.0;
-    const auto ramp = static_cast<double>(std::min(n, keys.end) - keys.begin);
-    const double full = n > keys.end ? static_cast<double>(n - keys.end) : 0.0;
-    return ramp * (ramp + 1) / 2 + full * static_cast<double>(keys.count());
-  };
-  return seen_by_first_n(queries.end) - seen_by_first_n(queries.begin);
-}
 
 /// A feed-forward part: SwiGLU's two input matrices side by side, and its output matrix.
 struct Expert {
@@ -82,11 +58,23 @@ struct Pass {
   [[nodiscard]] std::uint64_t rows() const { return product({sequences, tokens.count()}); }
 };
 
+/// What the backward pass reads of a forward one.
+struct Trained {
+  Pass pass;
+  StorageIndex tokens;
+  StorageIndex x;
+  StorageIndex logits;
+  std::vector<Saved> saved;
+};
+
 class Decoder {
  public:
   explicit Decoder(const LlamaLike& model)
       : m_(model),
-        kv_width_(m_.hidden / m_.heads * m_.kv_heads),
+        width_(m_.hidden / m_.tensor_parallel),
+        kv_width_(m_.hidden / m_.heads * m_.kv_heads / m_.tensor_parallel),
+        feed_forward_(m_.feed_forward / m_.tensor_parallel),
+        vocab_(m_.vocab / m_.tensor_parallel),
         graph_(std::string("llama-like-") + phase_name(), m_.flops_per_s, m_.bytes_per_s) {
     add_weights();
   }
@@ -119,26 +107,20 @@ class Decoder {
     }
   }
 
+  /// One forward, one backward: as many passes forward as the stage has under way at a time, then a
+  /// backward and a forward pass in turn.
   void train() {
-    const Pass pass{"batch", m_.batch, {0, m_.context}};
-    graph_.set_phase("forward");
-    graph_.set_recomputable(true);
-    const StorageIndex tokens = add_tokens(pass);
-    StorageIndex x = embed(pass, tokens);
-    std::vector<Saved> saved;
-    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-      const std::string at = at_layer(pass, layer);
-      const StorageIndex kv =
-          graph_.add_storage(at + "kv", product({pass.rows(), 2, kv_width_, m_.element_bytes}),
-                             StorageKind::kActivation);
-      Saved made = project(pass, layer, x, {{kv}, {}, 0});
-      attend(pass, layer, made, {{kv, pass.tokens}});
-      x = feed_forward(pass, layer, made);
-      saved.push_back(std::move(made));
+    gradients_.resize(parameters_.size());
+    std::vector<Trained> passes(m_.micro_batches);
+    std::uint64_t ahead = 0;
+    for (std::uint64_t i = 0; i < m_.micro_batches && !too_large(); ++i) {
+      for (; ahead < m_.micro_batches && ahead < i + m_.in_flight; ++ahead) {
+        const std::string name = m_.micro_batches == 1 ? "" : " " + std::to_string(ahead);
+        passes[ahead] = forward({"batch" + name, m_.batch, {0, m_.context}});
+      }
+      backward(std::exchange(passes[i], {}));
     }
-    const StorageIndex logits = head(pass, x, pass.rows());
-    graph_.set_recomputable(false);
-    backward(pass, tokens, x, logits, saved);
+    reduce_gradients();
     update();
   }
 
@@ -174,23 +156,23 @@ class Decoder {
   }
 
   void add_weights() {
-    embedding_ = weight("embedding", m_.vocab * m_.hidden);
+    embedding_ = weight("embedding", vocab_ * m_.hidden);
     for (std::uint64_t layer = 0; layer < m_.layers; ++layer) {
       const std::string at = "layer " + std::to_string(layer) + " ";
-      Layer made{weight(at + "qkv", m_.hidden * (m_.hidden + 2 * kv_width_) + m_.hidden),
-                 weight(at + "out", m_.hidden * m_.hidden),
+      Layer made{weight(at + "qkv", m_.hidden * (width_ + 2 * kv_width_) + m_.hidden),
+                 weight(at + "out", width_ * m_.hidden),
                  std::nullopt,
                  {}};
       if (m_.experts > 1) made.router = weight(at + "router", m_.hidden * m_.experts + m_.hidden);
       const std::uint64_t norm = made.router ? 0 : m_.hidden;
       for (std::uint64_t expert = 0; expert < m_.experts; ++expert) {
         const std::string of = expert_name(at, expert);
-        const StorageIndex in = weight(of + "gate up", 2 * m_.hidden * m_.feed_forward + norm);
-        made.experts.push_back({in, weight(of + "down", m_.feed_forward * m_.hidden)});
+        const StorageIndex in = weight(of + "gate up", 2 * m_.hidden * feed_forward_ + norm);
+        made.experts.push_back({in, weight(of + "down", feed_forward_ * m_.hidden)});
       }
       layers_.push_back(std::move(made));
     }
-    head_ = weight("head", m_.vocab * m_.hidden + m_.hidden);
+    head_ = weight("head", vocab_ * m_.hidden + m_.hidden);
   }
 
   StorageIndex activation(const std::string& name, std::uint64_t rows, std::uint64_t width) {
@@ -224,7 +206,18 @@ class Decoder {
     const std::uint64_t table = graph_.bytes(embedding_);
     graph_.add_op(pass.name + " embed",
                   {0, {tokens, embedding_}, {x}, table - std::min(table, graph_.bytes(x))});
+    sum_over_ranks(pass.name + " embed", x);
     return x;
+  }
+
+  /// Each rank of a tensor-parallel group has a part of a sum: all get the sum, of as many bytes as
+  /// `storage` has. A ring moves each byte to and from a rank (n - 1) / n times, twice.
+  void sum_over_ranks(const std::string& name, StorageIndex storage) {
+    if (m_.tensor_parallel == 1) return;
+    graph_.add_timed_op(
+        name + " all-reduce",
+        all_reduce_seconds(graph_.bytes(storage), m_.tensor_parallel, m_.network_bytes_per_s),
+        {storage});
   }
 
   /// The pass through all layers with its keys and values in the cache.
@@ -256,8 +249,8 @@ class Decoder {
   /// Queries, keys and values.
   Saved project(const Pass& pass, std::size_t layer, StorageIndex x, const KvTarget& target) {
     const std::string at = at_layer(pass, layer);
-    const StorageIndex q = activation(at + "q", pass.rows(), m_.hidden);
-    Work work{product_flops(pass.rows(), m_.hidden, m_.hidden + 2 * kv_width_),
+    const StorageIndex q = activation(at + "q", pass.rows(), width_);
+    Work work{product_flops(pass.rows(), m_.hidden, width_ + 2 * kv_width_),
               {x, layers_[layer].qkv},
               {q},
               target.untouched_bytes};
@@ -272,13 +265,13 @@ class Decoder {
   /// Attention block by block, then its output matrix.
   void attend(const Pass& pass, std::size_t layer, Saved& made, const std::vector<Block>& blocks) {
     const std::string at = at_layer(pass, layer);
-    made.attended = activation(at + "attended", pass.rows(), m_.hidden);
+    made.attended = activation(at + "attended", pass.rows(), width_);
     bool first = true;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      if (!attends(i, blocks.size())) continue;
+      if (!attends(i, blocks.size(), m_.attended)) continue;
       const Tokens keys{blocks[i].tokens.begin, std::min(blocks[i].tokens.end, pass.tokens.end)};
       const std::uint64_t whole = graph_.bytes(blocks[i].storage);
-      Work work{4 * static_cast<double>(m_.hidden) * static_cast<double>(pass.sequences) *
+      Work work{4 * static_cast<double>(width_) * static_cast<double>(pass.sequences) *
                     causal_pairs(pass.tokens, keys),
                 {made.q, blocks[i].storage},
                 {made.attended},
@@ -288,29 +281,10 @@ class Decoder {
       graph_.add_op(at + "attention" + (blocks.size() == 1 ? "" : " " + std::to_string(i)), work);
     }
     made.mid = activation(at + "mid", pass.rows(), m_.hidden);
-    graph_.add_op(at + "out", {product_flops(pass.rows(), m_.hidden, m_.hidden),
+    graph_.add_op(at + "out", {product_flops(pass.rows(), width_, m_.hidden),
                                {made.attended, made.x, layers_[layer].out},
                                {made.mid}});
-  }
-
-  /// Evenly spread over the blocks, the last one always.
-  [[nodiscard]] bool attends(std::uint64_t block, std::uint64_t blocks) const {
-    const auto chosen =
-        static_cast<std::uint64_t>(std::ceil(static_cast<double>(blocks) * m_.attended));
-    return (block + 1) * chosen / blocks > block * chosen / blocks;
-  }
-
-  /// The number of experts that the tokens of a pass need: the expected number of distinct ones
-  /// where each token draws its own, rounded up.
-  [[nodiscard]] std::uint64_t experts_used(std::uint64_t rows) const {
-    if (m_.experts == 1) return 1;
-    const double missed =
-        1 - static_cast<double>(m_.active_experts) / static_cast<double>(m_.experts);
-    const double used =
-        static_cast<double>(m_.experts) * (1 - std::pow(missed, static_cast<double>(rows)));
-    // Rounding noise above a whole number must not add an expert.
-    return std::clamp(static_cast<std::uint64_t>(std::ceil(used - 1e-9)), m_.active_experts,
-                      m_.experts);
+    sum_over_ranks(at + "out", made.mid);
   }
 
   StorageIndex feed_forward(const Pass& pass, std::size_t layer, Saved& made) {
@@ -323,24 +297,25 @@ class Decoder {
                                     {made.mid, *weights.router},
                                     {made.ff_input}});
     }
-    const std::uint64_t used = experts_used(pass.rows());
+    const std::uint64_t used = experts_used(pass.rows(), m_.experts, m_.active_experts);
     // Each pass begins elsewhere, so that over many tokens every expert has its turn.
     const std::uint64_t first = (pass.tokens.begin + layer) * used;
-    const std::uint64_t rows = expert_rows(pass, used);
+    const std::uint64_t rows = expert_rows(pass.rows(), used);
     const StorageIndex x = activation(at + "x", pass.rows(), m_.hidden);
     for (std::uint64_t i = 0; i < used; ++i) {
       const std::size_t index = (first + i) % m_.experts;
       const Expert& expert = weights.experts[index];
       const std::string of = expert_name(at, index);
-      const StorageIndex inner = activation(of + "inner", rows, 2 * m_.feed_forward);
+      const StorageIndex inner = activation(of + "inner", rows, 2 * feed_forward_);
       made.used.push_back({index, inner});
-      graph_.add_op(of + "gate up", {product_flops(rows, m_.hidden, 2 * m_.feed_forward),
-                                     {made.ff_input, expert.in},
-                                     {inner}});
-      Work down{product_flops(rows, m_.feed_forward, m_.hidden), {inner, expert.out}, {x}};
+      graph_.add_op(
+          of + "gate up",
+          {product_flops(rows, m_.hidden, 2 * feed_forward_), {made.ff_input, expert.in}, {inner}});
+      Work down{product_flops(rows, feed_forward_, m_.hidden), {inner, expert.out}, {x}};
       down.reads.push_back(i == 0 ? made.mid : x);
       graph_.add_op(of + "down", down);
     }
+    sum_over_ranks(at + "down", x);
     return x;
   }
 
@@ -349,25 +324,42 @@ class Decoder {
   }
 
   /// Rows of each used expert, where they share them equally.
-  [[nodiscard]] std::uint64_t expert_rows(const Pass& pass, std::uint64_t used) const {
-    if (m_.experts == 1) return pass.rows();
-    return ceil_div(product({pass.rows(), m_.active_experts}), used);
+  [[nodiscard]] std::uint64_t expert_rows(std::uint64_t rows, std::uint64_t used) const {
+    return m_.experts == 1 ? rows : ceil_div(product({rows, m_.active_experts}), used);
   }
 
   /// Logits of `rows` tokens, the last of each sequence or all.
   StorageIndex head(const Pass& pass, StorageIndex x, std::uint64_t rows) {
-    const StorageIndex logits = activation(pass.name + " logits", rows, m_.vocab);
+    const StorageIndex logits = activation(pass.name + " logits", rows, vocab_);
     graph_.add_op(pass.name + " head",
-                  {product_flops(rows, m_.hidden, m_.vocab), {x, head_}, {logits}});
+                  {product_flops(rows, m_.hidden, vocab_), {x, head_}, {logits}});
     return logits;
   }
 
-  static double product_flops(std::uint64_t rows, std::uint64_t inner, std::uint64_t width) {
-    return 2 * static_cast<double>(rows) * static_cast<double>(inner) * static_cast<double>(width);
+  Trained forward(const Pass& pass) {
+    graph_.set_phase("forward");
+    graph_.set_recomputable(true);
+    Trained made{pass, add_tokens(pass), {}, {}, {}};
+    made.x = embed(pass, made.tokens);
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+      const std::string at = at_layer(pass, layer);
+      const StorageIndex kv =
+          graph_.add_storage(at + "kv", product({pass.rows(), 2, kv_width_, m_.element_bytes}),
+                             StorageKind::kActivation);
+      Saved saved = project(pass, layer, made.x, {{kv}, {}, 0});
+      attend(pass, layer, saved, {{kv, pass.tokens}});
+      made.x = feed_forward(pass, layer, saved);
+      made.saved.push_back(std::move(saved));
+    }
+    made.logits = head(pass, made.x, pass.rows());
+    graph_.set_recomputable(false);
+    return made;
   }
 
+  /// The gradient of a parameter, for an op that writes it.
   StorageIndex gradient_of(StorageIndex parameter) {
     auto& made = gradients_.at(parameter.value());  // the parameters are the first storages
+    if (made) return *made;
     made = graph_.add_storage(graph_.name(parameter) + " gradient", graph_.bytes(parameter),
                               StorageKind::kGradient);
     return *made;
@@ -380,31 +372,51 @@ class Decoder {
             StorageIndex dx, bool updates) {
     reads.push_back(parameter);
     if (updates) reads.push_back(dx);
+    if (const auto& earlier = gradients_.at(parameter.value())) reads.push_back(*earlier);
     graph_.add_op(
         name + " backward",
         {kBackwardProducts * forward_flops, std::move(reads), {dx, gradient_of(parameter)}});
   }
 
-  void backward(const Pass& pass, StorageIndex tokens, StorageIndex x, StorageIndex logits,
-                const std::vector<Saved>& saved) {
+  void backward(const Trained& made) {
+    const Pass& pass = made.pass;
+    const std::string of = m_.micro_batches == 1 ? "" : pass.name + " ";
     graph_.set_phase("backward");
-    gradients_.resize(parameters_.size());
-    const StorageIndex loss = graph_.add_storage("loss", kFloatBytes, StorageKind::kActivation);
+    const StorageIndex loss =
+        graph_.add_storage(of + "loss", kFloatBytes, StorageKind::kActivation);
     // The logits' gradient takes their place.
-    graph_.add_op("loss", {0, {logits, tokens}, {logits, loss}});
-    const StorageIndex dx = activation("x gradient", pass.rows(), m_.hidden);
-    back("head", head_, product_flops(pass.rows(), m_.hidden, m_.vocab), {logits, x}, dx, false);
+    graph_.add_op(of + "loss", {0, {made.logits, made.tokens}, {made.logits, loss}});
+    const StorageIndex dx = activation(of + "x gradient", pass.rows(), m_.hidden);
+    back(of + "head", head_, product_flops(pass.rows(), m_.hidden, vocab_), {made.logits, made.x},
+         dx, false);
     for (std::size_t layer = layers_.size(); layer-- > 0;) {
-      backward(pass, layer, saved[layer], dx);
+      backward(pass, layer, made.saved[layer], dx);
     }
-    graph_.add_op("embed backward", {0, {tokens, dx}, {gradient_of(embedding_)}});
+    Work embed{0, {made.tokens, dx}, {}};
+    if (const auto& earlier = gradients_.at(embedding_.value())) embed.reads.push_back(*earlier);
+    embed.writes = {gradient_of(embedding_)};
+    graph_.add_op(of + "embed backward", embed);
+  }
+
+  /// Sums the gradients over the ranks that hold the same parameters. All but what takes longer
+  /// than a backward pass is over when that ends.
+  void reduce_gradients() {
+    if (m_.data_parallel == 1) return;
+    std::uint64_t bytes = 0;
+    for (const auto& gradient : gradients_) {
+      if (gradient) bytes += graph_.bytes(*gradient);
+    }
+    const double hidden = graph_.seconds_of("backward") / static_cast<double>(m_.micro_batches);
+    const double left =
+        all_reduce_seconds(bytes, m_.data_parallel, m_.network_bytes_per_s) - hidden;
+    if (left > 0) graph_.add_timed_op("gradients all-reduce", left, {});
   }
 
   /// Leaves the gradient of the layer's input in dx, where that of its output was.
   void backward(const Pass& pass, std::size_t layer, const Saved& made, StorageIndex dx) {
     const std::string at = at_layer(pass, layer);
     const Layer& weights = layers_[layer];
-    const std::uint64_t rows = expert_rows(pass, made.used.size());
+    const std::uint64_t rows = expert_rows(pass.rows(), made.used.size());
     StorageIndex d_input = dx;
     if (weights.router) {
       d_input = activation(at + "routed gradient", pass.rows(), m_.hidden + m_.experts);
@@ -413,10 +425,10 @@ class Decoder {
     for (const UsedExpert& used : made.used) {
       const Expert& expert = weights.experts[used.index];
       const std::string of = expert_name(at, used.index);
-      const StorageIndex d_inner = activation(of + "inner gradient", rows, 2 * m_.feed_forward);
-      back(of + "down", expert.out, product_flops(rows, m_.feed_forward, m_.hidden),
-           {dx, used.inner}, d_inner, false);
-      back(of + "gate up", expert.in, product_flops(rows, m_.hidden, 2 * m_.feed_forward),
+      const StorageIndex d_inner = activation(of + "inner gradient", rows, 2 * feed_forward_);
+      back(of + "down", expert.out, product_flops(rows, feed_forward_, m_.hidden), {dx, used.inner},
+           d_inner, false);
+      back(of + "gate up", expert.in, product_flops(rows, m_.hidden, 2 * feed_forward_),
            {d_inner, made.ff_input}, d_input, begun);
       begun = true;
     }
@@ -424,19 +436,20 @@ class Decoder {
       back(at + "router", *weights.router, product_flops(pass.rows(), m_.hidden, m_.experts),
            {d_input, made.mid}, dx, true);
     }
-    const StorageIndex d_attended = activation(at + "attended gradient", pass.rows(), m_.hidden);
-    back(at + "out", weights.out, product_flops(pass.rows(), m_.hidden, m_.hidden),
+    sum_over_ranks(at + "gate up backward", dx);
+    const StorageIndex d_attended = activation(at + "attended gradient", pass.rows(), width_);
+    back(at + "out", weights.out, product_flops(pass.rows(), width_, m_.hidden),
          {dx, made.attended}, d_attended, false);
-    const StorageIndex d_qkv =
-        activation(at + "qkv gradient", pass.rows(), m_.hidden + 2 * kv_width_);
-    Work attention{kBackwardAttention * 4 * static_cast<double>(m_.hidden) *
+    const StorageIndex d_qkv = activation(at + "qkv gradient", pass.rows(), width_ + 2 * kv_width_);
+    Work attention{kBackwardAttention * 4 * static_cast<double>(width_) *
                        static_cast<double>(pass.sequences) * causal_pairs(pass.tokens, pass.tokens),
                    {d_attended, made.attended, made.q},
                    {d_qkv}};
     attention.reads.insert(attention.reads.end(), made.kv.begin(), made.kv.end());
     graph_.add_op(at + "attention backward", attention);
-    back(at + "qkv", weights.qkv, product_flops(pass.rows(), m_.hidden, m_.hidden + 2 * kv_width_),
+    back(at + "qkv", weights.qkv, product_flops(pass.rows(), m_.hidden, width_ + 2 * kv_width_),
          {d_qkv, made.x}, dx, true);
+    sum_over_ranks(at + "qkv backward", dx);
   }
 
   /// Adam, a parameter at a time, in the order in which the gradients came.
@@ -456,7 +469,8 @@ class Decoder {
   }
 
   LlamaLike m_;
-  std::uint64_t kv_width_;  ///< width of a token's keys, and of its values
+  // This rank's parts of the model's widths; kv_width_: a token's keys have it, and its values.
+  std::uint64_t width_, kv_width_, feed_forward_, vocab_;
   GraphBuilder graph_;
   Storages parameters_;                                 ///< in the order of their first use
   std::vector<std::optional<StorageIndex>> gradients_;  ///< by parameter

@@ -35,17 +35,27 @@ StorageIndex GraphBuilder::add_storage(std::string name, std::uint64_t bytes, St
 }
 
 void GraphBuilder::add_op(std::string name, const Work& work) {
+  double touched = -static_cast<double>(work.untouched_bytes);
+  for (const auto* list : {&work.reads, &work.writes}) {
+    for (const StorageIndex storage : *list) touched += static_cast<double>(bytes(storage));
+  }
+  add(std::move(name), std::max(work.flops / flops_per_s_, touched / bytes_per_s_), work.reads,
+      work.writes);
+}
+
+void GraphBuilder::add_timed_op(std::string name, double seconds,
+                                std::vector<StorageIndex> storages) {
+  add(std::move(name), seconds, storages, storages);
+}
+
+void GraphBuilder::add(std::string name, double seconds, std::vector<StorageIndex> reads,
+                       std::vector<StorageIndex> writes) {
   Op op;
   op.id = static_cast<std::uint32_t>(graph_.ops.size());
   op.name = std::move(name);
   op.phase = phase_;
-  op.reads = work.reads;
-  op.writes = work.writes;
-  double touched = -static_cast<double>(work.untouched_bytes);
-  for (const auto* list : {&op.reads, &op.writes}) {
-    for (const StorageIndex storage : *list) touched += static_cast<double>(bytes(storage));
-  }
-  const double seconds = std::max(work.flops / flops_per_s_, touched / bytes_per_s_);
+  op.reads = std::move(reads);
+  op.writes = std::move(writes);
   // check_graph() refuses what is longer than this.
   constexpr double kLongestNs = 9e18;
   op.duration_ns =
@@ -55,6 +65,14 @@ void GraphBuilder::add_op(std::string name, const Work& work) {
   });
   op.recomputable = recomputable_ && !updates;
   graph_.ops.push_back(std::move(op));
+}
+
+double GraphBuilder::seconds_of(const std::string& phase) const {
+  double seconds = 0;
+  for (const Op& op : graph_.ops) {
+    if (op.phase == phase) seconds += static_cast<double>(op.duration_ns) * 1e-9;
+  }
+  return seconds;
 }
 
 std::uint64_t GraphBuilder::bytes(StorageIndex storage) const {

@@ -37,15 +37,23 @@ class GraphBuilder {
   /// Phase and `recomputable` are those set last; an op that updates a storage is not recomputable.
   void add_op(std::string name, const Work& work);
 
+  /// An op that takes `seconds` whatever it touches, and rewrites `storages`: a collective.
+  void add_timed_op(std::string name, double seconds, std::vector<StorageIndex> storages);
+
   void set_phase(std::string phase) { phase_ = std::move(phase); }
   void set_recomputable(bool recomputable) { recomputable_ = recomputable; }
 
   [[nodiscard]] std::size_t ops() const { return graph_.ops.size(); }
+  /// What a phase's ops take.
+  [[nodiscard]] double seconds_of(const std::string& phase) const;
   [[nodiscard]] std::uint64_t bytes(StorageIndex storage) const;
   [[nodiscard]] const std::string& name(StorageIndex storage) const;
   [[nodiscard]] Graph take() && { return std::move(graph_); }
 
  private:
+  void add(std::string name, double seconds, std::vector<StorageIndex> reads,
+           std::vector<StorageIndex> writes);
+
   Graph graph_;
   double flops_per_s_;
   double bytes_per_s_;

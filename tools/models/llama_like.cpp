@@ -43,6 +43,15 @@ Result<void> check(const LlamaLike& m) {
   }
   if (m.hidden % m.heads != 0) return bad("--hidden must be a multiple of --heads");
   if (m.heads % m.kv_heads != 0) return bad("--heads must be a multiple of --kv-heads");
+  for (const std::uint64_t parallel :
+       {m.tensor_parallel, m.data_parallel, m.micro_batches, m.in_flight}) {
+    if (parallel == 0 || parallel > kWide) return bad("--devices: 1 to 1048576 is allowed");
+    if (parallel > 1 && m.phase != Phase::kTrain) return bad("several devices are for training");
+  }
+  if (m.kv_heads % m.tensor_parallel != 0 || m.vocab % m.tensor_parallel != 0) {
+    return bad("--kv-heads and --vocab must be multiples of the ranks that split a layer");
+  }
+  if (!(m.network_bytes_per_s > 0)) return bad("--network: must be above 0");
   if (m.feed_forward > 16 * kWide) return bad("--feed-forward: 16777216 at most");
   if (m.experts > 1 && (m.active_experts == 0 || m.active_experts > m.experts)) {
     return bad("--active-experts: 1 to --experts is allowed");
@@ -69,6 +78,9 @@ Result<Graph> llama_like(LlamaLike model) {
   if (model.feed_forward == 0) {
     constexpr std::uint64_t kMultiple = 256;
     model.feed_forward = ceil_div(model.hidden * 8 / 3, kMultiple) * kMultiple;
+  }
+  if (model.feed_forward % model.tensor_parallel != 0) {
+    return bad("--feed-forward must be a multiple of the ranks that split a layer");
   }
   if (model.chunk_tokens == 0) model.chunk_tokens = model.context;
   if (model.block_tokens == 0) {

@@ -46,6 +46,18 @@ struct LlamaLike {
   std::uint64_t experts = 1;
   std::uint64_t active_experts = 2;
 
+  /// Training on several devices, of which the graph is one's part: `batch` is then that of a
+  /// micro-batch. Ranks that split each layer's matrices and heads (tensor), as in Shoeybi et al.,
+  /// arXiv 1909.08053, and that train with other sequences (data).
+  std::uint64_t tensor_parallel = 1;
+  std::uint64_t data_parallel = 1;
+  std::uint64_t micro_batches = 1;  ///< a step has so many, whose gradients are summed
+  /// Micro-batches of which a pipeline's stage keeps activations at a time: that of its first
+  /// stage, which has most, as many as there are stages. Source: Narayanan et al., arXiv
+  /// 2104.04473.
+  std::uint64_t in_flight = 1;
+  double network_bytes_per_s = 50e9;  ///< a device's, each way, for collectives
+
   double flops_per_s = 100e12;  ///< what the device attains, not its peak
   double bytes_per_s = 1.5e12;  ///< of device memory, likewise
 };

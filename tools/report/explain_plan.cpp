@@ -6,11 +6,11 @@
 #include "common/base/units.hpp"
 #include "common/model/check_graph.hpp"
 #include "tools/analyzer/alternatives.hpp"
-#include "tools/analyzer/arrange.hpp"
 #include "tools/analyzer/explain.hpp"
-#include "tools/analyzer/liveness.hpp"
 #include "tools/analyzer/order_gains.hpp"
-#include "tools/analyzer/planner.hpp"
+#include "tools/analyzer/orders/arrange.hpp"
+#include "tools/analyzer/plan/planner.hpp"
+#include "tools/analyzer/problem/liveness.hpp"
 #include "tools/simulator/simulate_channels.hpp"
 
 namespace ho::analyzer {

@@ -42,7 +42,9 @@ class LazyExecution {
   }
 
   std::uint64_t run() {
-    for (const CacheOp& op : schedule_.prologue) set_live(op.storage.value(), true);
+    for (const CacheOp& op : schedule_.prologue) {
+      if (op.kind == CacheOpKind::kPrefetch) set_live(op.storage.value(), true);
+    }
     const auto positions = static_cast<std::uint32_t>(schedule_.positions.size());
     for (std::uint32_t step = 0; step < kSteps; ++step) {
       enable(step, by_after_[positions]);

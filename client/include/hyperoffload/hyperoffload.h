@@ -34,25 +34,26 @@
  * Errors. Every call that can fail returns a status. ho_last_error() says more about the last one
  * that was not HO_OK on the calling thread. A call that is refused (HO_INVALID_ARGUMENT,
  * HO_NOT_FOUND, HO_ALREADY_EXISTS, HO_OUT_OF_RANGE, HO_CONFLICT, HO_UNSUPPORTED) changes nothing.
- * HO_UNAVAILABLE from a runtime or plan means that a node with values of it is lost: it stays so,
- * every further call says the same, and only ho_unload and ho_close are of use.
+ * HO_UNAVAILABLE from a runtime or plan means that a node is lost that had the only home of some of
+ * its values. The failure is permanent: every further call returns the same, and only ho_unload and
+ * ho_close are useful.
  *
- * Time. A call waits for transfers where its text says so, and no longer than they have: each piece
- * of a transfer (a few MiB) by ho_connect_options.op_deadline_ms from when it is sent, 60 s where
- * it is a copy on this machine, a stage between flash and memory 10 s. Control requests have 2 s,
- * and a grant of memory some more for each GB.
+ * Time. A call waits for transfers only where its text says so, and at most until their deadlines.
+ * A piece of a transfer (a few MiB) has ho_connect_options.op_deadline_ms from when it is sent; a
+ * copy on this machine 60 s; a stage between flash and memory 10 s. A control request has 2 s, and
+ * a grant of memory some more for each GB.
  *
- * fork(). A child has no transfer thread: fork before ho_connect. A child of a later fork may only
- * exec or _exit.
+ * fork(). A child process has no transfer thread, so fork before ho_connect. A child of a later
+ * fork may only exec or _exit.
  *
  * Signals. The driver "local" maps memory that its daemon may take back. It installs a handler for
- * SIGBUS, which turns a fault inside such memory during one of its own copies into an error and
- * passes every other fault on to the handler that it found. A job that installs a handler of its
- * own later has to pass on what is not its own. The library's threads block all signals but SIGBUS
- * and SIGSEGV.
+ * SIGBUS. A fault inside such memory, during one of the driver's own copies, becomes an error;
+ * every other fault goes to the handler that was installed before. If the job installs a handler
+ * later, that handler must pass on faults that are not its own. The library's threads block all
+ * signals except SIGBUS and SIGSEGV.
  *
- * Limits. 4096 transfers started and not yet waited for; 8192 in flight in a pool, those of plans
- * among them. 4096 nodes in a pool. 2^50 bytes in an allocation, an arena or a storage.
+ * Limits. 4096 transfers started and not yet waited for; 8192 in flight in a pool, including those
+ * of plans. 4096 nodes in a pool. 2^50 bytes in an allocation, an arena or a storage.
  */
 #ifndef HYPEROFFLOAD_HYPEROFFLOAD_H_
 #define HYPEROFFLOAD_HYPEROFFLOAD_H_
@@ -69,7 +70,7 @@ extern "C" {
 /* Same meaning and order as the library's internal error codes. */
 typedef enum ho_status {
   HO_OK = 0,
-  HO_INVALID_ARGUMENT, /* a null or senseless argument; a schedule that is not legal */
+  HO_INVALID_ARGUMENT, /* an argument that is null or not allowed; a schedule that is not legal */
   HO_NOT_FOUND,
   HO_ALREADY_EXISTS,
   HO_OUT_OF_RANGE,
@@ -79,9 +80,9 @@ typedef enum ho_status {
   HO_UNAVAILABLE,       /* a node is lost */
   HO_DEADLINE,          /* no answer in time */
   HO_CANCELED,
-  HO_CORRUPT, /* bytes that are not what they were when they were written */
+  HO_CORRUPT, /* the bytes are not those that were written */
   HO_UNSUPPORTED,
-  HO_CONFLICT, /* not in this state: the call is out of order */
+  HO_CONFLICT, /* the call is out of order: not allowed in this state */
   HO_IO
 } ho_status;
 
@@ -94,74 +95,72 @@ typedef struct ho_plan ho_plan;             /* a schedule loaded for a runtime *
 /* A storage's number in its runtime, the same in all plans that share it. */
 typedef uint32_t ho_storage;
 
-/* For ho_connect. What is left zero has its default. */
+/* For ho_connect. A field that is zero has its default. */
 typedef struct ho_connect_options {
   size_t struct_bytes;     /* sizeof(ho_connect_options): lets the struct grow */
   const char* pool;        /* one or more control addresses, comma-separated: "unix:/run/x.sock",
-                              "tcp:127.0.0.1:7700"; the other nodes are learnt from the first
-                              that answers */
-  const char* name;        /* the job, for people; may be NULL */
+                              "tcp:127.0.0.1:7700"; the first that answers names the other nodes */
+  const char* name;        /* the job's name, for display; may be NULL */
   const char* transport;   /* "auto" (also NULL), or the drivers that may be used: "local",
-                              "tcp", "ucx", "ofi", "local,tcp". One alone is forced; those left out
-                              are forbidden */
-  uint32_t op_deadline_ms; /* for each piece of a transfer (a few MiB) from when it is sent, over
-                              all but "local"; 0: 1500. Below 800 a link that is cut costs the
-                              node, also where it has another. "local" copies by itself and waits
-                              for no node: the deadline does not apply. Time in which the job was
-                              stopped does not count */
-  const char* ucx_module;  /* absolute path of the driver "ucx", which is opened only where it is
+                              "tcp", "ucx", "ofi", "local,tcp". A single one is forced; drivers
+                              that are not listed are forbidden */
+  uint32_t op_deadline_ms; /* deadline of each piece of a transfer (a few MiB), counted from when
+                              it is sent, for all drivers except "local"; 0: 1500. Below 800 a cut
+                              link loses the node, even if another link leads to it. "local" copies
+                              by itself and waits for no node, so it has no such deadline. Time
+                              in which the job was stopped does not count */
+  const char* ucx_module;  /* absolute path of the driver "ucx", which is opened only when it is
                               used; NULL or "": hyperoffload/hyperoffload-ucx.so beside
                               this library */
-  /* For "ofi"; each may be NULL or "" for what fits the daemon. A daemon that speaks another
+  /* For "ofi"; each may be NULL or "": chosen to fit the daemon. A daemon that uses another
      provider, or cannot be reached by the domain or interface, is reached by another driver or
-     left out; of a node's several rails those that cannot be reached so are left out. */
+     left out. If a node has several rails, only those that can be reached are used. */
   const char* ofi_provider;     /* libfabric's: "verbs", "efa", "cxi" */
   const char* ofi_domain;       /* libfabric's name of a device: "mlx5_0", "eth0" */
   const char* ofi_interface;    /* network interface to go out by: "eth0" */
-  uint32_t ofi_allow_emulation; /* 1: also libfabric's TCP ("net", "tcp"), where the daemon allows
-                                   it too. For tests, and where all peers are trusted */
+  uint32_t ofi_allow_emulation; /* 1: also libfabric's TCP ("net", "tcp"), if the daemon allows it
+                                   too. For tests, and if all peers are trusted */
   /* For "tcp" and "ofi". */
-  uint32_t connections; /* to each rail of a node for transfers above 64 KiB, over which they are
-                           spread (small ones have another); 0: 1; at most 16 */
+  uint32_t connections; /* connections to each rail of a node, over which transfers above 64 KiB are
+                           spread (small transfers have one more); 0: 1; at most 16 */
   /* For "tcp". */
   const char* tcp_interface; /* network interface to go out by: "eth0"; NULL or "": any */
   /* For "ucx". */
   const char* ucx_devices;      /* "mlx5_0:1" or several, comma-separated, 8 at most, in the order
-                                   in which nodes name theirs: transfers are spread over all, and
-                                   what one that fails took with it goes over the others. NULL or
+                                   in which nodes name theirs. Transfers are spread over all; if
+                                   one fails, its transfers are repeated over the others. NULL or
                                    "": all that are up */
   const char* ucx_transports;   /* "rc" (also NULL and ""), "dc" or "rc,dc" */
-  uint32_t ucx_allow_emulation; /* 1: any transport of UCX's, as "tcp", where the daemon allows it
+  uint32_t ucx_allow_emulation; /* 1: any of UCX's transports, as "tcp", if the daemon allows it
                                    too. For experiments only: no promise about faults holds */
   uint32_t local_threads;       /* for "local": threads that share copies of 512 KiB and more;
                                    the transfer thread is one of them; 1 .. 4. 0: one, and one
-                                   more for every eight cores in the affinity mask. Say 1 under
+                                   more for every eight cores in the affinity mask. Set 1 under
                                    a processor quota */
-  const char* local_numa; /* for "local": the NUMA node that the daemon takes memory from where it
+  const char* local_numa; /* for "local": the NUMA node that the daemon takes memory from while it
                              has some left there. "auto" (also NULL and ""): for a runtime with an
-                             arena, the one that most of the arena lies on; else the one that the
+                             arena, the node that has most of the arena; else the node that the
                              calling thread runs on. A node's number, as "1"; or "off" */
   uint64_t link_bytes_per_s; /* limits the job's gets and its puts to this rate each, over all nodes
-                                together; what moves between flash and pool memory does not count.
+                                together; moves between flash and pool memory do not count.
                                 0: no limit */
   const char* tls; /* over TCP: the folder of the job's certificate, key and authority: node.crt,
                       node.key and ca.crt, as "hyperoffload ca issue" writes them. They are read at
-                      each new connection. NULL or "": without TLS, which only a daemon with
-                      `insecure` takes. Unix sockets need none */
+                      each new connection. NULL or "": no TLS, which only a daemon with `insecure`
+                      accepts. Unix sockets need none */
 } ho_connect_options;
 
 HO_API const char* ho_version(void);
-/* Never NULL; "unknown" for a number that is no status. */
+/* Never NULL; "unknown" for a number that is not a status. */
 HO_API const char* ho_status_name(ho_status status);
 /* Text about this thread's last call that was not HO_OK; valid until its next one; never NULL. */
 HO_API const char* ho_last_error(void);
 
-/* Opens a session on every node of a pool, and starts the library's threads. Their processor
- * affinity and that of the copies that "local" makes is the calling thread's: pin before.
+/* Opens a session on every node of a pool, and starts the library's threads. These threads, and the
+ * copies that "local" makes, have the calling thread's processor affinity: pin it before this call.
  *
- * A node whose best driver does not reach it is reached by the next one; a node that none of those
- * allowed reaches, or that does not answer within 2 s, is left out: both with a warning in the log
- * that says why.
+ * If a node's best driver does not reach it, the next one is tried. A node that no allowed driver
+ * reaches, or that does not answer within 2 s, is left out. Both log a warning with the reason.
  *
  * HO_OK                *out is the caller's until ho_disconnect.
  * HO_INVALID_ARGUMENT  a null argument; an option that cannot be read.
@@ -170,20 +169,22 @@ HO_API const char* ho_last_error(void);
  * HO_PERMISSION_DENIED the daemon does not admit this user, or one end refuses the other's
  *                      certificate. */
 HO_API ho_status ho_connect(const ho_connect_options* options, ho_pool** out);
-/* Ends all sessions, and with them gives back everything that the job holds in the pool, durable
- * flash apart. Waits for transfers that are started and not waited for, and a second for each node.
+/* Ends all sessions, and so gives back everything that the job holds in the pool except durable
+ * flash. Waits for transfers that were started and not waited for, and up to a second for each
+ * node.
  *
- * HO_OK        the handle is gone; also for NULL, of which nothing is done.
- * HO_CONFLICT  a runtime is open, or an allocation not freed: nothing was done. */
+ * HO_OK        the handle is gone. NULL is allowed and does nothing.
+ * HO_CONFLICT  a runtime, a block store, a publisher or a subscriber is open, or an allocation not
+ *              freed: nothing was done. */
 HO_API ho_status ho_disconnect(ho_pool* pool);
-/* Name of the driver that carries the data: "local", "ucx", "ofi" or "tcp"; "mixed" where nodes are
- * reached by several. Lives as the pool does. "" for NULL. */
+/* Name of the driver that carries the data: "local", "ucx", "ofi" or "tcp"; "mixed" if nodes are
+ * reached by several. The text lives as long as the pool. "" for NULL. */
 HO_API const char* ho_pool_transport(const ho_pool* pool);
 
 /* --- plain one-sided access (what plans do by themselves) --- */
 
-/* Allocates pool memory, zeroed, in whole segments of its nodes (256 MiB, if the daemons' settings
- * do not say otherwise). Waits for the nodes.
+/* Allocates pool memory, zeroed, in whole segments of its nodes (256 MiB, unless a daemon's
+ * settings differ). Waits for the nodes.
  *
  * HO_OK                *out is the caller's until ho_free.
  * HO_INVALID_ARGUMENT  a null argument, or 0 bytes.
@@ -192,23 +193,27 @@ HO_API const char* ho_pool_transport(const ho_pool* pool);
 HO_API ho_status ho_allocate(ho_pool* pool, uint64_t bytes, ho_allocation** out);
 /* Waits for transfers that use the allocation, then gives it back. NULL is allowed. */
 HO_API void ho_free(ho_pool* pool, ho_allocation* allocation);
-/* Registers host memory that ho_get and ho_put may use. It has to stay until ho_unregister. May
- * take time where a device pins it.
+/* Registers host memory for ho_get and ho_put. The memory must exist until ho_unregister. May take
+ * time if a device pins it.
  *
- * HO_ALREADY_EXISTS  it overlaps memory that is registered.
+ * HO_ALREADY_EXISTS  the memory overlaps registered memory.
  * HO_EXHAUSTED, HO_IO   a driver cannot register it. */
 HO_API ho_status ho_register(ho_pool* pool, void* base, size_t bytes);
-/* Ends that, by the address that ho_register was given. Waits for transfers that use the memory;
- * their tickets stay valid. HO_NOT_FOUND: no memory is registered at this address. */
-HO_API ho_status ho_unregister(ho_pool* pool, void* base);
-/* Start a transfer between registered memory and an allocation, of at least one byte. Do not wait.
- * Transfers are in no order with one another.
+/* Ends a registration, by the address given to ho_register. Waits for transfers that use the
+ * memory; their tickets stay valid.
  *
- * HO_OK    *ticket is for ho_wait, which must be called once. Until it, or a ho_test that says
- *          done, the memory is the library's: a get may have written any part of it, a put may
- *          still read. A get that is done has brought the bytes. A put that is done is visible at
- *          the node: each transfer that starts afterwards, of any job that shares the memory, reads
- *          the new bytes.
+ * HO_NOT_FOUND  no memory is registered at this address.
+ * HO_CONFLICT   blocks that are not drained, or publishers or subscribers that are open, use it:
+ *               nothing was done. */
+HO_API ho_status ho_unregister(ho_pool* pool, void* base);
+/* Start a transfer of at least one byte between registered memory and an allocation. Do not wait.
+ * Transfers have no order among each other.
+ *
+ * HO_OK    *ticket is for ho_wait, which must be called once. Until ho_wait, or a ho_test that
+ *          reports done, the memory belongs to the library: a get may have written any part of it,
+ *          a put may still read it. When a get is done, all bytes have arrived. When a put is done,
+ *          its bytes are visible at the node: each transfer that starts afterwards, of any job that
+ *          shares the memory, reads the new bytes.
  * HO_INVALID_ARGUMENT  a null argument, no bytes, or memory that is not registered as a whole.
  * HO_OUT_OF_RANGE      the range leaves the allocation.
  * HO_BUSY              4096 transfers are started and not waited for. */
@@ -219,12 +224,12 @@ HO_API ho_status ho_put(ho_pool* pool, ho_allocation* to, uint64_t offset, const
 /* Waits for one transfer and gives its outcome; the ticket ends.
  *
  * HO_OK                all bytes have moved.
- * HO_NOT_FOUND         no such ticket, or it was waited for.
- * HO_UNAVAILABLE, HO_DEADLINE   the node is lost, or fell silent: any part may have moved. Over a
- *                      driver between nodes the node is lost to this job from then on.
- * HO_PERMISSION_DENIED the memory was taken back. */
+ * HO_NOT_FOUND         no such ticket, or ho_wait was called for it before.
+ * HO_UNAVAILABLE, HO_DEADLINE   the node is lost, or did not answer: any part may have moved. With
+ *                      a driver between nodes, the node is lost to this job from then on.
+ * HO_PERMISSION_DENIED the daemon took the memory back. */
 HO_API ho_status ho_wait(ho_pool* pool, uint64_t ticket);
-/* *done: 1 if ho_wait would not wait. The ticket stays. HO_NOT_FOUND as for ho_wait. */
+/* *done: 1 if ho_wait would return at once. The ticket stays. HO_NOT_FOUND as for ho_wait. */
 HO_API ho_status ho_test(ho_pool* pool, uint64_t ticket, int* done);
 
 /* --- plain access to flash --- */
@@ -232,48 +237,50 @@ HO_API ho_status ho_test(ho_pool* pool, uint64_t ticket, int* done);
 /* Flash is reached through memory of the node that has it: stage in, then get; put, then stage out.
  * One allocation lies on one node.
  *
- * The policy is one for each allocation, not for the job: a job has checkpoints that must outlive
- * it beside activations that need not, and pays for safety, a sync and a log record, where it asks
- * for it. */
+ * Each allocation has its own policy. A job may have checkpoints that must outlive it, and
+ * activations that need not. It pays for safety, a sync and a log record, only where it asks for
+ * it. */
 typedef enum ho_flash_policy {
-  HO_FLASH_SCRATCH = 0, /* gone when the job disconnects; a stage_out is done when the device took
-                           the bytes */
-  HO_FLASH_DURABLE = 1  /* stays until ho_flash_free; a stage_out is done when the bytes outlive a
+  HO_FLASH_SCRATCH = 0, /* freed when the job disconnects; a stage_out is done when the device has
+                           accepted the bytes */
+  HO_FLASH_DURABLE = 1  /* stays until ho_flash_free; a stage_out is done when the bytes survive a
                            crash and a power cut */
 } ho_flash_policy;
 
-/* Takes flash of the node that has most. Bytes that were never staged out cannot be staged in:
- * HO_NOT_FOUND from the stage.
+/* Takes flash of the node that has most of it free. Bytes that were never staged out cannot be
+ * staged in: the stage ends with HO_NOT_FOUND.
  *
  * HO_OK           *out is the caller's until ho_flash_free or ho_flash_close.
- * HO_UNSUPPORTED  no node has any.
- * HO_EXHAUSTED    no node has so much. */
+ * HO_UNSUPPORTED  no node has flash.
+ * HO_EXHAUSTED    no node has so much free flash. */
 HO_API ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy policy,
                                    ho_flash** out);
-/* Gives it back, durable or not. Stages that use it have to be waited for before.
+/* Gives flash back, durable or not. Wait for stages that use it before.
  *
- * HO_OK           the handle is gone, too; also for NULL, of which nothing is done.
- * Otherwise the handle stays, for another try or ho_flash_close:
- * HO_DEADLINE     its node does not answer; it may free it yet.
+ * HO_OK           the handle is gone, too. NULL is allowed and does nothing.
+ * On any other status the handle stays, for another attempt or ho_flash_close:
+ * HO_DEADLINE     its node does not answer, but may still free it.
  * HO_UNAVAILABLE  its node is lost: durable flash stays.
- * HO_NOT_FOUND    it is freed already, as by a try that ended with HO_DEADLINE. */
+ * HO_NOT_FOUND    it is already freed, perhaps by an attempt that ended with HO_DEADLINE. */
 HO_API ho_status ho_flash_free(ho_pool* pool, ho_flash* flash);
-/* Ends the handle alone: what is durable stays. NULL is allowed. */
+/* Ends only the handle: durable flash stays. NULL is allowed. */
 HO_API void ho_flash_close(ho_flash* flash);
-/* The name by which a later job, also after a restart of the daemon, opens durable flash. A secret.
- * room: HO_FLASH_NAME_BYTES are enough, the closing zero included. */
+/* Writes the name by which a later job opens durable flash, also after a restart of the daemon. The
+ * name is a secret. room: HO_FLASH_NAME_BYTES suffice, including the closing zero. */
 #define HO_FLASH_NAME_BYTES 48
 HO_API ho_status ho_flash_name(const ho_pool* pool, const ho_flash* flash, char* out, size_t room);
-/* HO_NOT_FOUND: no such node in the pool, or no such flash on it. HO_INVALID_ARGUMENT: no name. */
+/* Opens durable flash by its name. HO_NOT_FOUND: no such node in the pool, or no such flash on it.
+ * HO_INVALID_ARGUMENT: not a name. */
 HO_API ho_status ho_flash_open(ho_pool* pool, const char* name, ho_flash** out);
 /* 0 for NULL. */
 HO_API uint64_t ho_flash_bytes(const ho_flash* flash);
-/* Pool memory of the node that has this flash: what it can be staged from and to.
- * As ho_allocate. */
+/* Allocates pool memory on the node that has this flash, so that bytes can be staged between them.
+ * Outcomes as ho_allocate. */
 HO_API ho_status ho_allocate_beside(ho_pool* pool, const ho_flash* flash, uint64_t bytes,
                                     ho_allocation** out);
-/* Start a move; the ticket is for ho_wait and ho_test. The range of pool memory is the library's
- * until it is done. Long moves are better asked for in parts: each can be used when it is done.
+/* Start a move between flash and pool memory; the ticket is for ho_wait and ho_test. The range of
+ * pool memory belongs to the library until the move is done. Divide a long move into parts: each
+ * part can be used when it is done.
  *
  * HO_OUT_OF_RANGE      either range leaves its allocation.
  * HO_INVALID_ARGUMENT  the memory lies on another node than the flash.
@@ -288,33 +295,35 @@ HO_API ho_status ho_stage_out(ho_pool* pool, ho_flash* to, uint64_t flash_offset
 
 /* --- runtimes --- */
 
-/* Whose memory device bytes are. */
+/* The device whose memory holds the device bytes. */
 typedef enum ho_device_kind {
-  HO_DEVICE_HOST = 0, /* the processor's: an accelerator's place is taken by plain memory */
-  HO_DEVICE_CUDA = 1  /* of an NVIDIA device, by the driver API of CUDA 11.7 or later */
+  HO_DEVICE_HOST = 0, /* plain memory of the processor in place of an accelerator's */
+  HO_DEVICE_CUDA = 1  /* an NVIDIA device, by the driver API of CUDA 11.7 or later */
 } ho_device_kind;
 
-/* Where a runtime's device bytes are: in an arena, at the offsets that plans give, or wherever the
- * job puts them. The second is for frameworks that allocate by themselves. Exactly one of both. */
+/* Where a runtime's device bytes are: in an arena, at the offsets that plans give, or in memory
+ * that the job gives by callbacks, for frameworks that allocate by themselves. Set exactly one of
+ * the two. */
 typedef struct ho_device_memory {
   size_t struct_bytes; /* sizeof(ho_device_memory) */
   /* The arena: aligned to the schedules' align_bytes (64), at least the largest arena_bytes of the
-     plans. The runtime's until ho_close: its content between steps is the plans' own affair. */
+     plans. It belongs to the runtime until ho_close; its content between steps is not defined. */
   void* arena;
   size_t arena_bytes;
-  /* The callbacks. take: memory for so many bytes of a storage; NULL where there is none, see
-     ho_before. drop: takes back what take gave, or what ho_adopt named. Both are called on the
-     thread that drives the runtime, inside its own calls (ho_step_begin, ho_before, ho_after,
-     ho_read, ho_write, ho_sync, ho_leave, ho_fetch, ho_evict, ho_unload), and must not call the
-     runtime. Between take and drop the library may read and write the memory at any time. */
+  /* The callbacks. take: returns memory for `bytes` of a storage, or NULL if there is none, see
+     ho_before. drop: takes back memory that take gave or ho_adopt named. The library calls both on
+     the thread that drives the runtime, inside that thread's calls (ho_step_begin, ho_before,
+     ho_after, ho_read, ho_write, ho_sync, ho_leave, ho_fetch, ho_evict, ho_unload). They must not
+     call the runtime. Between take and drop the library may read and write the memory at any
+     time. */
   void* (*take)(void* context, ho_storage storage, uint64_t bytes);
   void (*drop)(void* context, ho_storage storage, void* memory);
   void* context;
-  /* An accelerator, see below; the processor's memory where these are left zero. */
+  /* An accelerator, see below. All zero: the processor's memory. */
   uint32_t kind;    /* ho_device_kind */
-  uint32_t ordinal; /* of the device, from 0, as the driver counts */
+  uint32_t ordinal; /* the device's number, from 0, as the driver counts */
   void* stream;     /* the job's stream: a CUstream or cudaStream_t; NULL: the legacy default
-                       stream. The job's until ho_close, but it must live so long */
+                       stream. It belongs to the job and must exist until ho_close */
   const char* cuda_library; /* path or name of the driver's library; NULL or "": libcuda.so.1 */
 } ho_device_memory;
 
@@ -322,68 +331,68 @@ typedef struct ho_device_memory {
  * cuMemAlloc and cudaMalloc give it, and all kernels of the job's steps run on `stream`. The calls
  * of a step then do not wait for the device, but put the device's work in order:
  *
- *   ho_before   makes `stream` wait for the position's transfers; the job queues its kernel after
- *               it returns. It waits itself only while these transfers are not queued yet: behind
- *               256 copies of up to 16 MiB in their direction that have not ended.
- *   ho_after    is called once the kernel is queued. Transfers that come after the op wait for it
- * on the device. It waits itself only while 2048 such ops have not ended. ho_step_begin,
- * ho_step_end   do not wait for `stream`. Before the first step of a run all that was queued on
- * `stream` comes first.
+ *   ho_before      makes `stream` wait for the position's transfers; queue the kernel after it.
+ *                  It waits itself only while these transfers are not queued yet: at most 256
+ *                  copies of up to 16 MiB in each direction are queued and not ended.
+ *   ho_after       call it once the kernel is queued. Transfers that come after the op wait for it
+ *                  on the device. It waits itself only while 2048 such ops have not ended.
+ *   ho_step_begin  and ho_step_end do not wait for `stream`. The first step of a run comes after
+ *                  all work that was queued on `stream` before.
  *
  * ho_write of an INPUT waits until the device has read the value of two steps before. ho_write of a
  * persistent storage, ho_read, ho_sync, ho_get_storage, ho_leave, and ho_step_begin of another plan
- * wait for transfers, and so for the kernels before them on `stream`. A kernel on another stream
- * that uses operands has to be ordered with `stream` by the job's own events.
+ * wait for transfers, and so for the kernels before them on `stream`. If a kernel on another stream
+ * uses operands, order it with `stream` by the job's own events.
  *
- * Threads. The library makes the device's primary context, which the CUDA runtime shares, current
- * for its own calls and leaves each thread of the job with the context that it had; the transfer
- * thread keeps it. The job needs no other context.
+ * Threads. For its own calls the library makes the device's primary context current, which the CUDA
+ * runtime shares. It then restores the context that the job's thread had; the transfer thread keeps
+ * the primary one. The job needs no other context.
  *
- * Copies use two streams of the library's own, one for each direction, and pool memory of this
- * node, which is pinned (cuMemHostRegister) while it is granted; the driver may need some time for
- * that in ho_load. What lies on other machines goes by way of 64 MiB of pinned host memory: a
- * position whose bytes come from there has them queued, and ho_before may return, once they have
- * arrived on this machine; one that overwrites bytes that go there, once they are there.
+ * Copies use two streams of the library, one for each direction. Pool memory of this node is pinned
+ * (cuMemHostRegister) while it is granted; the driver may need some time for that in ho_load. Bytes
+ * from and to other machines pass through 64 MiB of pinned host memory. For a position that reads
+ * bytes from there, ho_before returns when they have arrived on this machine and are queued; for
+ * one that overwrites bytes that go there, when they have arrived there.
  *
- * Times. ho_counters and ho_span tell when the job's thread queued ops and copies, not when the
- * device ran them; stall is what the job's thread waited.
+ * Times. ho_counters and ho_span give the times at which the job's thread queued ops and copies,
+ * not when the device ran them; stall is the time that the job's thread waited.
  *
- * Errors. A failure of the device, as of a kernel that faulted, ends the runtime: HO_UNAVAILABLE,
- * with the driver's words. */
+ * Errors. A failure of the device, such as a faulting kernel, ends the runtime: HO_UNAVAILABLE,
+ * with the driver's text. */
 
 /* HO_OK                *out is the caller's until ho_close.
  * HO_INVALID_ARGUMENT  a null argument; neither arena nor callbacks, or both; an arena that is not
  *                      memory of the device.
- * HO_UNSUPPORTED       there is no driver or no GPU, or the driver is too old, with what to do; an
- *                      accelerator with callbacks.
+ * HO_UNSUPPORTED       there is no driver or no GPU, or the driver is too old; the text says what
+ *                      to do. An accelerator with callbacks.
  * HO_NOT_FOUND         no device with this ordinal.
- * HO_ALREADY_EXISTS    the arena overlaps that of a runtime that is open.
+ * HO_ALREADY_EXISTS    the arena overlaps that of an open runtime.
  * HO_EXHAUSTED, HO_IO  a driver cannot register the arena. */
 HO_API ho_status ho_open(ho_pool* pool, const ho_device_memory* memory, ho_runtime** out);
-/* Ends a runtime and all its plans, whose handles end too, wherever they are. What is queued is not
- * moved any more, what is on its way is waited for; values are lost: ho_read what is to be kept. No
- * callback is called: what is on the device stays the job's. NULL is allowed. */
+/* Ends a runtime and all its plans, whose handles end too, also in a step. Queued transfers are not
+ * sent; the call waits for those in flight. Values are lost: ho_read those to keep before. No
+ * callback is called: memory on the device still belongs to the job. NULL is allowed. */
 HO_API void ho_close(ho_runtime* runtime);
 
 /* What a schedule needs, for a caller that has neither pool nor runtime yet. */
 typedef struct ho_schedule_needs {
   size_t struct_bytes;          /* set by the caller: sizeof(ho_schedule_needs) */
-  uint64_t arena_bytes;         /* of the arena; with callbacks, most bytes on the device at once */
-  uint64_t device_budget_bytes; /* that it was planned for */
-  uint64_t align_bytes;         /* of the arena and of every storage in it */
+  uint64_t arena_bytes;         /* size of the arena; with callbacks: peak of bytes on the device */
+  uint64_t device_budget_bytes; /* budget that the schedule was planned for */
+  uint64_t align_bytes;         /* alignment of the arena and of every storage in it */
   uint64_t local_ddr_bytes;     /* homes, as planned, per tier. A runtime takes more: an INPUT */
-  uint64_t remote_ddr_bytes;    /* has two homes, a persistent storage shares its with nothing */
+  uint64_t remote_ddr_bytes;    /* has two homes, and a persistent storage's home is not shared */
   uint64_t flash_bytes;
-  uint64_t persistent_bytes; /* of storages whose values outlive a step */
-  uint64_t input_bytes;      /* of storages that the job supplies before each step */
-  uint64_t step_ns;          /* predicted, of the steady state */
-  uint64_t stall_ns;         /* the part of it that ops wait for transfers */
+  uint64_t persistent_bytes; /* all storages whose values outlive a step */
+  uint64_t input_bytes;      /* all storages that the job supplies before each step */
+  uint64_t step_ns;          /* predicted, in the steady state */
+  uint64_t stall_ns;         /* the part of it in which ops wait for transfers */
   uint32_t positions;
   uint32_t cache_ops;
   uint32_t storages;
 } ho_schedule_needs;
-/* Reads the bytes of a .hos file; does not prove that it is legal, as ho_load does.
- * HO_CORRUPT: it is none. HO_UNSUPPORTED: of another format version. */
+/* Reads the bytes of a .hos file. Unlike ho_load it does not prove that the schedule is legal.
+ * HO_CORRUPT: not a schedule. HO_UNSUPPORTED: another format version. */
 HO_API ho_status ho_schedule_info(const void* schedule, size_t schedule_bytes,
                                   ho_schedule_needs* out);
 
@@ -392,154 +401,157 @@ HO_API ho_status ho_schedule_info(const void* schedule, size_t schedule_bytes,
 /* Proves a schedule legal and finds homes for its storages. Between steps of the runtime. Waits for
  * the nodes that give memory.
  *
- * Persistent storages are shared by name: one that an earlier plan has, or that was declared, keeps
- * its home and value; a new one is zeros until it is written. Homes of what does not outlive a step
- * lie in memory that all plans of the runtime share, except for plans with homes on flash.
+ * Plans share persistent storages by name: one that an earlier plan has, or that was declared,
+ * keeps its home and value; a new one is zeros until it is written. Storages that do not outlive a
+ * step have homes in memory that all plans of the runtime share, except in plans with homes on
+ * flash.
  *
  * schedule: the bytes of a .hos file, not kept.
  *
  * HO_OK                *out is the caller's until ho_unload, or ho_close of the runtime.
- * HO_INVALID_ARGUMENT  it is not legal, with the broken rule and the two parties; the arena is too
- *                      small or not aligned; two persistent storages have one name.
- * HO_CORRUPT           not a schedule. HO_UNSUPPORTED: of another format version; homes on flash
- *                      where no node has any.
+ * HO_INVALID_ARGUMENT  it is not legal: the text names the broken rule and the two parties; the
+ *                      arena is too small or not aligned; two persistent storages have one name.
+ * HO_CORRUPT           not a schedule.
+ * HO_UNSUPPORTED       another format version; homes on flash, and no node has flash.
  * HO_CONFLICT          a step runs; a persistent storage has another size than in an earlier plan,
  *                      or its home on another kind of tier (memory, flash).
  * HO_EXHAUSTED         its homes do not fit the pool. */
 HO_API ho_status ho_load(ho_runtime* runtime, const void* schedule, size_t schedule_bytes,
                          ho_plan** out);
-/* Ends a plan, wherever it is: what is queued is not moved any more, what is on its way is waited
- * for. Values of persistent storages stay where they are, and with the runtime; those of a step
- * that was not at its end are lost as by ho_leave. The handle is gone, whatever the outcome. NULL
- * is allowed. HO_UNAVAILABLE: the runtime has failed. */
+/* Ends a plan, also in a step: queued transfers are not sent, and the call waits for those in
+ * flight. Values of persistent storages stay where they are and belong to the runtime; those of an
+ * unfinished step are lost as by ho_leave. The handle is gone, whatever the outcome. NULL is
+ * allowed. HO_UNAVAILABLE: the runtime has failed. */
 HO_API ho_status ho_unload(ho_plan* plan);
 
 HO_API uint32_t ho_position_count(const ho_plan* plan);
-/* The graph's op id at a position; 0 for a position that the plan has not. */
+/* The graph's op id at a position; 0 for a position that the plan does not have. */
 HO_API uint32_t ho_position_op(const ho_plan* plan, uint32_t position);
 HO_API uint32_t ho_cache_op_count(const ho_plan* plan);
 
 /* --- values --- */
 
-/* Writes a storage's value, by the graph's id of the storage. `data` is the caller's again when the
- * call returns.
+/* Writes a storage's value, by the graph's id of the storage. The library does not use `data` after
+ * the call returns.
  *
  * A persistent storage: between steps; the next step of any plan finds the value. Waits until
- * transfers of the storage that are under way have ended.
- * An INPUT: the value for the plan's next step that has not begun, once for each step; also while a
- * step runs, and then also from another thread. Waits until nothing uses the value of two steps
- * before any more.
+ * transfers of the storage that are in flight have ended.
+ * An INPUT: sets the value for the plan's next step that has not begun, once for each step; also
+ * while a step runs, and then also from another thread. Waits until nothing uses the value of two
+ * steps before.
  *
  * HO_NOT_FOUND         the plan has no storage with this id.
  * HO_INVALID_ARGUMENT  `bytes` is not the storage's size; it is neither persistent nor an INPUT.
  * HO_CONFLICT          a step runs (persistent storages). */
 HO_API ho_status ho_write(ho_plan* plan, uint32_t storage_id, const void* data, size_t bytes);
-/* Reads a persistent storage's latest value, wherever it is: between steps; the run goes on as it
- * would have. Waits as ho_write does; a value that is on the device alone is stored first.
+/* Reads a persistent storage's latest value, wherever it is. Between steps; it does not end the
+ * run. Waits as ho_write does. A value that is only on the device is stored first.
  *
  * HO_NOT_FOUND, HO_INVALID_ARGUMENT  as for ho_write.
- * HO_CONFLICT  a step runs; or the storage has no value, since a step that was left was about to
- *              overwrite it, or the job freed its last copy. */
+ * HO_CONFLICT  a step runs; or the storage has no value, since a step that ended by ho_leave would
+ *              have overwritten it, or the job freed its last copy. */
 HO_API ho_status ho_read(ho_plan* plan, uint32_t storage_id, void* into, size_t bytes);
-/* Brings the latest value of every persistent storage of the runtime home, by the running plan's
- * epilogue. Between steps. What is on the device stays there, and the next step fetches only what
- * is not; reads ahead for it that had not begun are left out, and begin with the step. HO_CONFLICT:
- * a step runs. */
+/* Stores the latest value of every persistent storage of the runtime at home, by the running plan's
+ * epilogue. Between steps. Values on the device stay there, and the next step fetches only the
+ * others. Prefetches for that step which have not begun will begin with it. HO_CONFLICT: a step
+ * runs. */
 HO_API ho_status ho_sync(ho_runtime* runtime);
 
 /* --- steps --- */
 
-/* Begins a step. The first one of a plan, one after another plan's step, and one after ho_sync or
- * another call that ends a run, makes the plan the one that runs: values that it wants on the
- * device and that are there, in an arena at the same offset, stay; all others are brought by its
- * prologue, beside the first ops. What it does not want there leaves, stored first where its home
- * is out of date. Waits for those stores, and else for nothing.
+/* Begins a step. A plan's run begins with its first step, with a step after another plan's, and
+ * with a step after ho_sync or another call that ends a run. When a run begins, values stay that
+ * the plan wants on the device and that are there (in an arena: at the same offset); its prologue
+ * brings all others, beside the first ops. Values that it does not want there leave, and are stored
+ * first if their home is out of date. Waits only for those stores.
  *
  * HO_CONFLICT  a step runs; an INPUT was not written for this step; a storage that the plan reads
  *              has no value (see ho_read). */
 HO_API ho_status ho_step_begin(ho_plan* plan);
 /* Waits until every operand of the position is in place; the wait is counted as stall. Positions go
- * 0, 1, 2, ... in a step. With nothing to wait for it takes no lock and makes no system call.
+ * 0, 1, 2, ... in a step. If there is nothing to wait for, it takes no lock and makes no system
+ * call.
  *
  * HO_CONFLICT   out of order.
- * HO_EXHAUSTED  take() gave no memory for a storage, which the text names. Nothing has failed: once
- *               there is some, call again for the same position. */
+ * HO_EXHAUSTED  take() gave no memory for a storage, which the text names. Nothing has failed: free
+ *               some memory and call again for the same position. */
 HO_API ho_status ho_before(ho_plan* plan, uint32_t position);
-/* The operand's address at this position, from its ho_before to its ho_after; NULL where the op has
- * no such operand, or the job is yet to place it (ho_adopt). */
+/* The operand's address at this position, from its ho_before to its ho_after; NULL if the op has no
+ * such operand, or if the job has yet to place it (ho_adopt). */
 HO_API void* ho_operand(const ho_plan* plan, uint32_t position, uint32_t storage_id);
-/* The op has ended: its operands are the library's again. With callbacks, the job has named by
- * ho_adopt every storage that the op writes and that was not on the device. The job also frees each
- * storage that no later op of the step needs and that does not outlive the step: before this call,
- * so that what the plan brings next has room.
+/* Reports that the op has ended: its operands belong to the library again. With callbacks, before
+ * this call, the job calls ho_adopt for every storage that the op writes and that was not on the
+ * device. It also frees each storage that no later op of the step needs and that does not outlive
+ * the step, so that the plan's next transfers have room.
  *
  * HO_CONFLICT  out of order; a storage that the op writes has no address. Nothing has changed. */
 HO_API ho_status ho_after(ho_plan* plan, uint32_t position);
-/* HO_CONFLICT: positions are left, or no step of this plan runs. Waits for nothing. */
+/* Ends the step. Does not wait. HO_CONFLICT: positions are left, or no step of this plan runs. */
 HO_API ho_status ho_step_end(ho_plan* plan);
-/* Ends a step where it is, before or after any position, as after an exception: the rest of it runs
- * without the plan. An op that has begun and not ended counts as not run. What is queued is not
- * moved any more, what is on its way is waited for. Persistent values stay, wherever they are; one
- * that the rest of the step would have overwritten unread may have none. What does not outlive the
- * step: in an arena it is lost; with callbacks it stays where it is, on the device as the job's
- * memory or in the pool for ho_fetch, until the next step of a plan begins. HO_CONFLICT: no step of
- * this plan runs. */
+/* Ends a step at any position, as after an exception: the job runs the rest of it without the plan.
+ * An op that has begun and not ended counts as not run. Queued transfers are not sent; the call
+ * waits for those in flight. Persistent storages keep their values, wherever they are, except that
+ * one which the rest of the step would have overwritten unread may have none. Values that do not
+ * outlive the step are lost in an arena. With callbacks they stay where they are until the next
+ * step of a plan begins: on the device as the job's memory, or in the pool for ho_fetch.
+ * HO_CONFLICT: no step of this plan runs. */
 HO_API ho_status ho_leave(ho_plan* plan);
 
 /* --- storages where the job places device bytes --- */
 
-/* A runtime with callbacks takes and drops memory as its plans say. The calls below are for what no
- * plan says: before there is one, between steps, and after ho_leave; on storages of the plan that
- * runs they end its run, which the next ho_step_begin begins anew. While a step runs they are
- * refused with HO_CONFLICT for storages of its plan, ho_adopt within an op apart. A runtime with an
- * arena: HO_UNSUPPORTED. */
+/* A runtime with callbacks takes and drops memory as its plans say. The calls below are for other
+ * times: before the first plan, between steps, and after ho_leave. For a storage of the running
+ * plan they end its run; the next ho_step_begin begins a new one. While a step runs they return
+ * HO_CONFLICT for storages of its plan, except ho_adopt within an op. For a runtime with an arena
+ * they return HO_UNSUPPORTED. */
 
-/* The number of a plan's storage: of a persistent one, and with callbacks of any.
- * HO_NOT_FOUND: the plan has no storage with this id, or it has no number. */
+/* The number of a plan's storage. Persistent storages have one; with callbacks, all. HO_NOT_FOUND:
+ * the plan has no storage with this id, or it has no number. */
 HO_API ho_status ho_storage_of(const ho_plan* plan, uint32_t storage_id, ho_storage* out);
-/* The number of a persistent storage by name. HO_NOT_FOUND: no plan and no ho_declare named
- * one so. */
+/* The number of a persistent storage by name. HO_NOT_FOUND: no plan and no ho_declare has used this
+ * name. */
 HO_API ho_status ho_find_storage(const ho_runtime* runtime, const char* name, ho_storage* out);
-/* Makes a storage known that no plan has, not on the device and without a value until ho_adopt. A
+/* Declares a storage that no plan has. It is not on the device and has no value until ho_adopt. A
  * plan that is loaded later and has a persistent storage of this name shares it. name: NULL or ""
- * for one that no plan will have. Its home is allocated when it is first evicted.
+ * if no plan will have it. Its home is allocated when it is first evicted.
  * HO_ALREADY_EXISTS: there is one with this name. */
 HO_API ho_status ho_declare(ho_runtime* runtime, const char* name, uint64_t bytes, ho_storage* out);
-/* Forgets a storage that was declared; its memory on the device is the job's.
+/* Forgets a declared storage; its memory on the device belongs to the job.
  * HO_CONFLICT: a loaded plan has it. */
 HO_API ho_status ho_undeclare(ho_runtime* runtime, ho_storage storage);
-/* The storage's latest value is at `memory`, which the job has allocated, or written to: what its
- * home holds is out of date. Within an op: for each storage that the op writes, where it is not on
- * the device; it takes the place of an address from before, which the job frees itself.
+/* Reports that the storage's latest value is at `memory`, which the job has allocated or written
+ * to; its home is out of date from then on. Within an op, call it for each storage that the op
+ * writes and that is not on the device. It replaces an earlier address, which the job frees itself.
  * HO_CONFLICT: a step runs whose plan has the storage, and the op that runs does not write it. */
 HO_API ho_status ho_adopt(ho_runtime* runtime, ho_storage storage, void* memory);
-/* The job has freed, or is about to free, the storage's device memory. What its home holds is the
- * latest value then, if it was; else the storage has none until it is written or adopted. */
+/* Reports that the job has freed, or is about to free, the storage's device memory. If the home was
+ * up to date, it has the latest value; otherwise the storage has none until ho_write or
+ * ho_adopt. */
 HO_API ho_status ho_forget(ho_runtime* runtime, ho_storage storage);
-/* Brings the storage to the device: takes memory where it has none there, and waits for the
- * transfer. *memory: its address; may be NULL. HO_EXHAUSTED: take() gave no memory. HO_CONFLICT:
- * see above; or it has no value. */
+/* Brings the storage to the device: takes memory if it has none there, and waits for the transfer.
+ * *memory: its address; `memory` may be NULL. HO_EXHAUSTED: take() gave no memory. HO_CONFLICT: see
+ * above; or the storage has no value. */
 HO_API ho_status ho_fetch(ho_runtime* runtime, ho_storage storage, void** memory);
-/* Takes the storage off the device: stores it where its home is out of date, waits, and drops the
+/* Takes the storage off the device: stores it if its home is out of date, waits, and drops the
  * memory. HO_EXHAUSTED: the pool has no room for its home. */
 HO_API ho_status ho_evict(ho_runtime* runtime, ho_storage storage);
 
 typedef struct ho_storage_state {
   size_t struct_bytes; /* set by the caller: sizeof(ho_storage_state) */
   uint64_t bytes;
-  void* memory;       /* on the device, where the job places device bytes; else NULL */
+  void* memory;       /* on the device, if the job places device bytes; else NULL */
   uint32_t on_device; /* 1: its latest value is there */
-  uint32_t at_home;   /* 1: its latest value is at home, too or alone. Neither: it has none */
+  uint32_t at_home;   /* 1: its latest value is at home. Both may be 1. Both 0: it has none */
 } ho_storage_state;
-/* Where a storage's latest value is. Between steps; with an arena, too. Waits until transfers of
- * the storage have ended. */
+/* Reports where a storage's latest value is. Between steps; also allowed with an arena. Waits until
+ * transfers of the storage have ended. */
 HO_API ho_status ho_get_storage(ho_runtime* runtime, ho_storage storage, ho_storage_state* out);
 
 /* --- what was measured --- */
 
 typedef struct ho_counters {
   size_t struct_bytes;     /* set by the caller: sizeof(ho_counters) */
-  uint64_t steps;          /* of this plan, complete */
+  uint64_t steps;          /* complete steps of this plan */
   uint64_t stall_ns;       /* all steps */
   uint64_t prefetch_bytes; /* pool -> device */
   uint64_t store_bytes;    /* device -> pool */
@@ -547,8 +559,8 @@ typedef struct ho_counters {
   uint64_t last_step_stall_ns;
   uint64_t last_step_prefetch_bytes;
   uint64_t last_step_store_bytes;
-  uint64_t peak_device_bytes; /* arena: highest end offset any operand or transfer has used;
-                                 callbacks: the runtime's */
+  uint64_t peak_device_bytes; /* arena: highest end offset that an operand or transfer has
+                                 used; callbacks: the runtime's peak */
   uint64_t stage_in_bytes;    /* flash -> pool memory */
   uint64_t stage_out_bytes;   /* pool memory -> flash */
   uint64_t last_step_stage_in_bytes;
@@ -563,39 +575,39 @@ typedef struct ho_runtime_counters {
   uint64_t steps_left;    /* steps that ended by ho_leave */
   uint64_t fetched_bytes; /* pool -> device, and */
   uint64_t stored_bytes;  /* device -> pool, outside steps; epilogues count in their plan */
-  uint64_t device_bytes;  /* callbacks: of the storages that have an address now */
+  uint64_t device_bytes;  /* callbacks: all storages that have an address now */
   uint64_t peak_device_bytes;
 } ho_runtime_counters;
 /* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter. */
 HO_API ho_status ho_get_runtime_counters(const ho_runtime* runtime, ho_runtime_counters* out);
 
-/* What an op, or a cache op (a transfer of the schedule), did in one step. Times are from the
- * step's start. A cache op that moved nothing has zeros in all fields: a release of memory, a read
- * for a next step that never comes. */
+/* The times of an op, or of a cache op (a transfer of the schedule), in one step, counted from the
+ * step's start. A cache op that moved nothing has zeros in all fields: a release of memory, or a
+ * read for a next step that never comes. */
 typedef struct ho_span {
-  uint64_t start_ns;  /* ops: ho_before let it go. Cache ops: its first piece was sent */
-  uint64_t end_ns;    /* ops: ho_after. Cache ops: its last piece had arrived */
-  uint64_t stall_ns;  /* ops: waited in ho_before. Cache ops: that part of the ops' waits which its
-                         end ended; of several transfers that an op waits for, the last one has all
-                         of it. The waits are always this step's: those for a transfer that the
-                         step before began were ended by that one, while start_ns and end_ns are of
-                         the one that this step began. Together they are the step's stall, but for
-                         waits that no transfer ended, or that one of the prologue did in a run's
-                         first step */
-  uint64_t bytes;     /* ops: of the transfers that the schedule has it wait for (before_position),
-                         all of which have arrived. Cache ops: moved */
-  uint64_t queued_ns; /* ops: ho_before was called. Cache ops: nothing held it back any more but the
-                         link, which others had */
+  uint64_t start_ns;  /* ops: ho_before returned. Cache ops: the first piece was sent */
+  uint64_t end_ns;    /* ops: ho_after. Cache ops: the last piece had arrived */
+  uint64_t stall_ns;  /* ops: time waited in ho_before. Cache ops: the part of the ops' waits that
+                         its end ended; if an op waits for several transfers, the last one has all
+                         of the wait. The waits are always this step's. If they were for a transfer
+                         that the step before began, start_ns and end_ns are those of the transfer
+                         that this step began. The sum over cache ops is the step's stall, except
+                         for waits that no transfer ended, or that a transfer of the prologue ended
+                         in a run's first step */
+  uint64_t bytes;     /* ops: bytes of the transfers that the schedule makes it wait for
+                         (before_position), all of which have arrived. Cache ops: bytes moved */
+  uint64_t queued_ns; /* ops: ho_before was called. Cache ops: it waited only for the link, which
+                         other transfers used */
 } ho_span;
-/* Measured timeline of the plan's last complete step. Arrays of ho_position_count /
- * ho_cache_op_count elements; either may be NULL. Waits until the step's transfers have ended.
- * HO_CONFLICT: no step is complete since the plan began to run. */
+/* Gives the measured timeline of the plan's last complete step. `ops` has ho_position_count
+ * elements, `cache_ops` ho_cache_op_count; either may be NULL. Waits until the step's transfers
+ * have ended. HO_CONFLICT: no step is complete since the plan's run began. */
 HO_API ho_status ho_get_timeline(const ho_plan* plan, ho_span* ops, ho_span* cache_ops);
-/* Writes what each op took in the plan's last complete step, from ho_before's return to ho_after,
- * as JSON to a file (.json) that is replaced as a whole: what `hyperoffload analyze --op-times`
- * plans with. Of an op that runs several times in a step the shortest counts. After some warm
- * steps, or once for each of several: the analyzer takes the shortest. As ho_get_timeline, and the
- * file system's errors. */
+/* Writes the duration of each op in the plan's last complete step, from ho_before's return to
+ * ho_after, as JSON to a file (.json), which is replaced as a whole. `hyperoffload analyze
+ * --op-times` plans with it. If an op runs several times in a step, its shortest time counts. Call
+ * it after some warm steps, or once for each of several: the analyzer takes the shortest. Outcomes
+ * as ho_get_timeline, and the file system's errors. */
 HO_API ho_status ho_write_op_times(const ho_plan* plan, const char* path);
 
 #ifdef __cplusplus

@@ -90,7 +90,7 @@ class Allocation {
   Allocation(ho_pool* pool, std::uint64_t bytes) : pool_(pool) {
     check(ho_allocate(pool, bytes, &handle_));
   }
-  /// Of the node that has `flash`: what it can be staged from and to.
+  /// Memory of the node that has `flash`, so that bytes can be staged between them.
   Allocation(ho_pool* pool, const Flash& flash, std::uint64_t bytes) : pool_(pool) {
     check(ho_allocate_beside(pool, flash.get(), bytes, &handle_));
   }
@@ -112,8 +112,8 @@ class Allocation {
   ho_allocation* handle_ = nullptr;
 };
 
-/// A connection to a pool. Allocations and runtimes made from it end before it does; what has not
-/// then, keeps it open for good.
+/// A connection to a pool. Destroy the allocations and runtimes made from it first; if one is left,
+/// the pool is never closed.
 class Pool {
  public:
   struct Options {
@@ -126,7 +126,7 @@ class Pool {
     std::string ofi_domain = {};
     std::string ofi_interface = {};
     bool ofi_allow_emulation = false;
-    std::uint32_t connections = 0;       ///< of tcp and ofi; 0: the library's default
+    std::uint32_t connections = 0;       ///< for tcp and ofi; 0: the library's default
     std::string tcp_interface = {};      ///< empty: any
     std::string ucx_devices = {};        ///< empty: all that are up
     std::string ucx_transports = {};     ///< empty: "rc"

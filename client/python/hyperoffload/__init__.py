@@ -44,15 +44,33 @@ Record the graph of a step whose parts are not one function:
             step(batch)
     recorder.write("graph.json")    # hyperoffload analyze graph.json --device-memory 60% ...
 
+Give tensors to other programs, as versions that never change (docs/objects.md):
+
+    publisher = hyperoffload.Publisher(pool, "policy", dict(model.named_parameters()))
+    publisher.publish(step)
+    subscriber = hyperoffload.Subscriber(pool, "policy", weights)    # in another program
+    version = subscriber.acquire(last + 1, timeout=60)
+    subscriber.read()
+
 Environment: HYPEROFFLOAD_LIBRARY is the path of libhyperoffload.so.0, HYPEROFFLOAD_COMMAND that of
 the command `hyperoffload`, where the loader and the path do not find them. HYPEROFFLOAD_TLS is the
 folder of the job's certificate (node.crt, node.key, ca.crt), for pools that are reached over TCP.
 """
 
-from ._fit import Run, fit
-from ._graph import Graph, record
-from ._library import Error
-from ._plan import Plan, analyze
-from .recorder import Recorder
+import importlib
 
-__all__ = ["Error", "Graph", "Plan", "Recorder", "Run", "analyze", "fit", "record"]
+from ._library import Error
+
+# Loaded at their first use: connectors run where there is no PyTorch.
+_HOMES = {"Graph": "._graph", "Plan": "._plan", "Publisher": "._objects", "Recorder": ".recorder",
+          "Run": "._fit", "Subscriber": "._objects", "Tile": "._objects", "from_dtensor": "._layouts",
+          "from_hypershard": "._layouts", "analyze": "._plan", "fit": "._fit", "record": "._graph"}
+
+__all__ = ["Error", *_HOMES]
+
+
+def __getattr__(name):
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name], __name__), name)
+    return value

@@ -53,7 +53,7 @@ def schedule_of(graph, budget_bytes, hardware, pool):
             hardware.write_text(json.dumps(_measured(graph, pool)), encoding="utf-8")
         done = subprocess.run(
             [_command(), "analyze", str(folder / "graph.json"), "--hardware", str(hardware),
-             "--device-memory", str(budget_bytes), "--out", str(folder / "step.hos"),
+             "--device-memory", str(budget_bytes), "--copies", "1", "--out", str(folder / "step.hos"),
              "--report", str(folder / "report.html")],
             capture_output=True, text=True, check=False)
         if done.returncode == 3:

@@ -53,6 +53,9 @@ class Demand:
         self.find = {}  # number in the runtime -> function that returns the storage; None: it is gone
         self.placed = set()  # numbers of which the runtime knows the address
         self.reserved = frozenset()  # numbers that the plan moves while a step runs
+        self.refuses = False  # a plan waits for room: storages that it does not know may leave for it
+        self.short = {}  # number -> bytes that it was refused
+        self.pending = 0  # bytes that the call which waits is about to return
         self.paused = 0
         self.fixed = Meter()  # what never leaves
         self.ended = []  # weak references of storages that a plan is through with, and the script not
@@ -68,8 +71,13 @@ class Demand:
 
     def _take(self, held, size):
         storage = self.find[held]()
+        more = size - storage.nbytes()
+        if (self.refuses and held in self.reserved
+                and self.meter.bytes + more + self.pending > self.limit()):
+            self.short[held] = more
+            return None
         try:
-            if storage.nbytes() != size:
+            if more != 0:
                 storage.resize_(size)
         except RuntimeError:
             return None

@@ -11,6 +11,7 @@ import torch
 from . import _library
 from ._analyze import budget_of
 from ._demand import Demand
+from ._drift import Drift
 from ._graph import Graph, StepRecorder, show_model, storages_by_name
 from ._hooks import Mode, replace
 from ._meter import Meter
@@ -65,6 +66,9 @@ class Run:
         self._steps = 0
         self._planned = 0
         self._departures = {}
+        self._steady = None  # the replay under which the last step ran as a whole
+        self._replans = 0
+        self._told_drift = False
         self._ended_at = None
         self._step_s = []
         self._stall_s = []
@@ -127,8 +131,9 @@ class Run:
         if self._is_recording:
             self._recorded()
         elif self._replay is not None and self._replay.step_ended():
-            self._planned += 1
-            self._stall_s.append(self._replay.counters().last_step_stall_ns / 1e9)
+            self._planned_step()
+        else:
+            self._steady = None
         self._steps += 1
         if self._plan_given is not None and self._replay is None:
             self._apply()
@@ -137,6 +142,52 @@ class Run:
             self._step_s.append(now - self._ended_at)
         self._ended_at = now
         return result
+
+    def _planned_step(self):
+        """A step has run as a whole under the plan."""
+        replay = self._replay
+        counters = replay.counters()
+        step_s, stall_s = counters.last_step_ns / 1e9, counters.last_step_stall_ns / 1e9
+        self._planned += 1
+        self._stall_s.append(stall_s)
+        # A first step under a plan brings what later ones find on the device.
+        if self._steady is replay and replay.drift.is_late(step_s, stall_s):
+            self._drifted(step_s, stall_s)
+        self._steady = replay
+
+    def _drifted(self, step_s, stall_s):
+        """Transfers or operators have another speed than planned, and the plan has no room for it."""
+        again = self._replan == "auto"
+        if not again and self._told_drift:
+            return
+        self._told_drift = True
+        drift = self._replay.drift
+        advice = ("planning again" if again else "a plan of now may be faster: analyze again"
+                  if self._plan_given is not None else 'a plan of now may be faster: replan="auto"')
+        print(f"hyperoffload: step {self._steps + 1} waited {stall_s * 1e3:.0f} ms for transfers, "
+              f"planned {drift.planned_stall_s * 1e3:.0f} ms; its operators took "
+              f"{(step_s - stall_s) * 1e3:.0f} ms, planned {drift.planned_ops_s * 1e3:.0f} ms; {advice}",
+              flush=True)
+        if again:
+            self._plan_anew()
+
+    def _plan_anew(self):
+        """Replaces the plan by one of what its operators and the link take now."""
+        earlier = self._replay
+        ops, _ = earlier.timeline()
+        graph = earlier.graph.retimed([span.end_ns - span.start_ns for span in ops])
+        try:
+            plan = plan_of(graph, self._limit(), None, self._pool)
+            replay = self._replay_of(plan, earlier.present(), earlier.drift)
+        except (MemoryError, RuntimeError) as error:
+            print(f"hyperoffload: the plan stays: {error}", flush=True)
+            return
+        self._page = plan.page
+        self._plans = {shapes: replay if each is earlier else each
+                       for shapes, each in self._plans.items()}
+        earlier.finish()
+        self._use(replay)
+        self._replans += 1
 
     def _record(self):
         """Records a step from here on."""
@@ -206,8 +257,12 @@ class Run:
                    if each.persistent}
         return self._replay_of(plan, present)
 
-    def _replay_of(self, plan, present):
-        return Replay(self._demand, plan, present, self._depart, self._reshaped)
+    def _replay_of(self, plan, present, earlier=None):
+        """A replay of a plan. earlier: the Drift of the plan that it replaces."""
+        needs = _library.schedule_info(plan.schedule)
+        make = Drift if earlier is None else earlier.planned_again
+        return Replay(self._demand, plan, present, self._depart, self._reshaped,
+                      make(needs.step_ns, needs.stall_ns))
 
     def _apply(self):
         """Begins to run under the plan that was given, if what it moves exists by now. Else the first
@@ -267,14 +322,15 @@ class Run:
     def stats(self):
         """What the run did so far.
 
-        steps; planned_steps: of them, whole under the plan; departures: steps that left it.
+        steps; planned_steps: of them, whole under the plan; departures: steps that left it; replans:
+        new plans since the speed of transfers or operators changed.
         peak_allocated_bytes: of tensor storages at a time, from the first step to the end of the run;
         peak_plain_bytes: what the recorded step would hold plainly. step_ms_median: of the steps
         after the recorded ones, stall_ms_median: of planned ones; None before there is one.
         """
         median = lambda seconds: statistics.median(seconds) * 1e3 if seconds else None  # noqa: E731
         return {"steps": self._steps, "planned_steps": self._planned,
-                "departures": sum(self._departures.values()),
+                "departures": sum(self._departures.values()), "replans": self._replans,
                 "peak_allocated_bytes": (self._meter.peak if self._peak_bytes is None
                                          else self._peak_bytes),
                 "peak_plain_bytes": self._plain_bytes,
@@ -292,6 +348,9 @@ class Run:
             lines.append(f"median step {now['step_ms_median']:.1f} ms")
         if now["stall_ms_median"] is not None:
             lines[-1] += f", of it waited for transfers {now['stall_ms_median']:.1f} ms"
+        if now["replans"] > 0:
+            lines.append(f"planned again {now['replans']} times, since the speed of transfers or "
+                         "operators changed")
         lines += [f"left the plan {count} times: {cause}"
                   for cause, count in self._departures.items()]
         return "\n".join(lines)
@@ -342,7 +401,9 @@ def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None, 
     pool: control addresses of HyperOffload's daemons, comma-separated. Over TCP, HYPEROFFLOAD_TLS
         names the folder of the job's certificate.
     replan: "once": one plan for the run. "auto": a plan for each shape of step that comes back, told
-    by the shapes that its first call takes; its second step is recorded. "never": no plan, all values come and go on demand.
+        by the shapes that its first call takes; its second step is recorded; and a new plan, of what is
+        measured then, where steps wait longer for transfers than planned, which "once" only says.
+        "never": no plan, all values come and go on demand.
     hardware: path of a hardware file; None: the link to the pool is measured.
     copies: of persistent values in the pool, on different nodes; None and 1: one, the only number
     supported.

@@ -1,6 +1,7 @@
 """A recorded step, as a graph for the analyzer and as the calls that a replay follows; `record`."""
 
 import contextlib
+import copy
 import gc
 import json
 
@@ -159,6 +160,13 @@ class Graph:
     def storages(self):
         """The storages, as entries of graph.proto's JSON mapping."""
         return self.whole["storages"]
+
+    def retimed(self, durations_ns):
+        """The same step, its movable ops with other durations, by position."""
+        other = copy.copy(self)
+        other.movable = {**self.movable, "ops": [
+            {**op, "durationNs": str(ns)} for op, ns in zip(self.movable["ops"], durations_ns)]}
+        return other
 
     def write(self, path):
         """Writes the graph as a .json file for the command `hyperoffload analyze`."""

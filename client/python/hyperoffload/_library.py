@@ -13,6 +13,8 @@ import time
 _NAME = "libhyperoffload.so.0"
 _TAKE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64)
 _DROP = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)
+# What a link is measured with: the first of these sizes, times 4 each, that takes so long.
+_FIRST_BYTES, _LONG_ENOUGH_S = 256 << 10, 0.05
 
 
 class Error(RuntimeError):
@@ -49,6 +51,13 @@ class Counters(ctypes.Structure):
                 ("stall_ns", ctypes.c_uint64), ("prefetch_bytes", ctypes.c_uint64),
                 ("store_bytes", ctypes.c_uint64), ("last_step_ns", ctypes.c_uint64),
                 ("last_step_stall_ns", ctypes.c_uint64)]
+
+
+class ScheduleNeeds(ctypes.Structure):
+    """ho_schedule_needs, as far as the package reads it."""
+    _fields_ = [("struct_bytes", ctypes.c_size_t), *((name, ctypes.c_uint64) for name in (
+        "arena_bytes", "device_budget_bytes", "align_bytes", "local_ddr_bytes", "remote_ddr_bytes",
+        "flash_bytes", "persistent_bytes", "input_bytes", "step_ns", "stall_ns"))]
 
 
 class Span(ctypes.Structure):
@@ -88,7 +97,7 @@ def _load():
             "ho_get": [handle, handle, wide, handle, size, handle],
             "ho_put": [handle, handle, wide, handle, size, handle], "ho_wait": [handle, wide],
             "ho_open": [handle, handle, handle], "ho_load": [handle, handle, size, handle],
-            "ho_unload": [handle], "ho_sync": [handle], "ho_step_begin": [handle],
+            "ho_unload": [handle], "ho_schedule_info": [handle, size, handle], "ho_sync": [handle], "ho_step_begin": [handle],
             "ho_before": [handle, number], "ho_after": [handle, number], "ho_step_end": [handle],
             "ho_leave": [handle], "ho_storage_of": [handle, number, handle],
             "ho_adopt": [handle, number, handle], "ho_fetch": [handle, number, handle],
@@ -136,27 +145,30 @@ class Pool:
         _check(lib.ho_connect(ctypes.byref(options), ctypes.byref(self.handle)))
 
     def measure(self, size, times=3):
-        """Moves `size` bytes to the pool and back. Returns (put, get) in bytes/s, the best of all."""
+        """Moves up to `size` bytes to the pool and back. Returns (put, get) in bytes/s, the best of all."""
         lib = library()
         buffer = ctypes.create_string_buffer(size)
         address = ctypes.addressof(buffer)
         memory, ticket = ctypes.c_void_p(), ctypes.c_uint64()
-        best = [0, 0]
         _check(lib.ho_allocate(self.handle, size, ctypes.byref(memory)))
         try:
             _check(lib.ho_register(self.handle, address, size))
             try:
-                for _ in range(times):
-                    for way, move in enumerate((lib.ho_put, lib.ho_get)):
-                        begun = time.perf_counter()
-                        _check(move(self.handle, memory, 0, address, size, ctypes.byref(ticket)))
-                        _check(lib.ho_wait(self.handle, ticket))
-                        best[way] = max(best[way], size / (time.perf_counter() - begun))
+                def took(move, moved):
+                    begun = time.perf_counter()
+                    _check(move(self.handle, memory, 0, address, moved, ctypes.byref(ticket)))
+                    _check(lib.ho_wait(self.handle, ticket))
+                    return time.perf_counter() - begun
+
+                moved = min(size, _FIRST_BYTES)
+                while took(lib.ho_put, moved) < _LONG_ENOUGH_S and moved < size:
+                    moved = min(size, 4 * moved)
+                return tuple(moved / min(took(move, moved) for _ in range(times))
+                             for move in (lib.ho_put, lib.ho_get))
             finally:
                 lib.ho_unregister(self.handle, address)
         finally:
             lib.ho_free(self.handle, memory)
-        return tuple(best)
 
     def close(self):
         """Gives back all that the job holds in the pool."""
@@ -207,6 +219,13 @@ class Runtime:
             _library.ho_close(handle)
 
 
+def schedule_info(schedule):
+    """ScheduleNeeds of the bytes of a .hos file."""
+    needs = ScheduleNeeds(struct_bytes=ctypes.sizeof(ScheduleNeeds))
+    _check(library().ho_schedule_info(schedule, len(schedule), ctypes.byref(needs)))
+    return needs
+
+
 class Plan:
     """A schedule loaded for a runtime, whose close() ends it too."""
 
@@ -238,6 +257,12 @@ class Plan:
 
     def leave(self):
         _check(_library.ho_leave(self.handle))
+
+    def close(self):
+        """Ends the plan between its steps; persistent values stay where they are."""
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            _library.ho_unload(handle)
 
     def counters(self):
         counters = Counters(struct_bytes=ctypes.sizeof(Counters))

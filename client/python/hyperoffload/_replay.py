@@ -51,10 +51,11 @@ class Replay:
 
     present: number -> untyped storage, of those that exist between steps and that the plan moves.
     departed(cause) is called when a step departs, reshaped(shapes) when one begins whose first call
-    takes other shapes: it returns what runs the step's calls instead, or None.
+    takes other shapes: it returns what runs the step's calls instead, or None. drift: of its steps.
     """
 
-    def __init__(self, demand, plan, present, departed, reshaped):
+    def __init__(self, demand, plan, present, departed, reshaped, drift):
+        self.drift = drift
         self.state = State.BETWEEN
         self.graph = plan.graph
         calls, managed = plan.graph.calls, plan.graph.managed
@@ -72,10 +73,6 @@ class Replay:
         self._number = {storage._cdata: number for number, storage in present.items()}
         self._persistent = set(present)
         self._lingering = plan.graph.lingering
-        self._more = True  # there may be what no plan needs, and could leave
-        # The most bytes that one call has added: so much has to be free before one.
-        self._head = max(sum(self._bytes[number] for number in part.writes)
-                         for call in calls for part in call.parts)
         self._ended = None  # the op that has run, and of which the plan does not know
         self._op = None  # (part that runs, numbers of storages made for it), until its after()
         self._last_timeline = None  # timeline() when the replay was closed
@@ -144,14 +141,12 @@ class Replay:
             if number not in self._persistent:
                 self._demand.placed.discard(held)
         self._demand.reserved = self._reserved
+        self._demand.refuses = True
         self._plan.step_begin()
         self.state = State.IN_STEP
-        self._more = True
 
     def _planned(self, call, tensors, args, kwargs):
         self._at += 1
-        if self._more and self._meter.bytes + self._head > self._demand.limit():
-            self._more = self._demand.room(self._head)
         if self._demand.away:
             self._demand.bring([tensor for tensor, number in zip(tensors, call.inputs)
                                 if number is None])
@@ -168,13 +163,33 @@ class Replay:
                 results.extend(result)
         return results or None
 
+    def _before(self, part, args, kwargs):
+        """Waits for the operands of a call. Storages leave for them and for what it returns, if the
+        plan does not know them, such as gradients after their last use."""
+        demand = self._demand
+        demand.pending = sum(self._bytes[number] for number in part.writes
+                             if number not in self._kept) if demand.refuses else 0
+        while True:
+            if demand.refuses:
+                short = sum(demand.short.values())
+                demand.short.clear()
+                demand.refuses = demand.room(demand.pending + short)
+            try:
+                self._plan.before(part.place)
+                break
+            except _library.Error as error:
+                if error.name != "exhausted" or not demand.refuses:
+                    raise
+        if demand.away:  # what left for them may be what the call takes
+            demand.bring([tensor for tensor in tensors_of(args, kwargs)
+                          if self._number_of(tensor) is None])
+
     def _part(self, call, part, args, kwargs):
-        bytes_before = self._meter.bytes
         if part.place is None:
             result = call.function(*args, **kwargs)
         else:
             self._end_op()
-            self._plan.before(part.place)
+            self._before(part, args, kwargs)
             made = [number for number in part.writes
                     if number in self._kept and self._kept[number].nbytes() == 0]
             self._op = (part, made)
@@ -207,10 +222,10 @@ class Replay:
             del self._number[storage._cdata]
             if number in self._lingering:
                 self._demand.ended.append(StorageWeakRef(storage))
-                self._more = True
+                self._demand.refuses = True
         self._op = None
         self._ended = part.place
-        self._head = max(self._head, self._meter.bytes - bytes_before)
+        self._demand.pending = 0
         return result
 
     def _end_op(self):
@@ -262,7 +277,7 @@ class Replay:
         if self._op is None:
             self._end_op()
         self._plan.leave()
-        self._demand.reserved = frozenset()
+        self._rest()
         self.state = State.DEPARTED
         part, made = self._op or (None, ())
         self._op = None
@@ -277,6 +292,13 @@ class Replay:
             self._left[number] = StorageWeakRef(storage)
             self._demand.share(storage, self._held[number], self._bytes[number])
 
+    def _rest(self):
+        """The plan moves nothing until its next step."""
+        self._demand.reserved = frozenset()
+        self._demand.refuses = False
+        self._demand.short.clear()
+        self._demand.pending = 0
+
     def step_ended(self):
         """The optimizer's step has ended. Returns whether the whole step ran under the plan."""
         planned = False
@@ -284,7 +306,7 @@ class Replay:
             if self._at == len(self._calls):
                 self._end_op()
                 self._plan.step_end()
-                self._demand.reserved = frozenset()
+                self._rest()
                 planned = True
             else:
                 self.depart("the step ended early")
@@ -304,6 +326,10 @@ class Replay:
         """Those that the step's first call takes."""
         return self._calls[0].shapes
 
+    def present(self):
+        """Number -> storage, of those that exist between steps."""
+        return {number: self._kept[number] for number in self._persistent}
+
     def counters(self):
         return self._plan.counters()
 
@@ -321,5 +347,7 @@ class Replay:
         """Ends the plan, wherever it is; values stay where they are."""
         if self.state is State.IN_STEP:
             self._leave()
-        self._last_timeline = self.timeline()
-        self._plan = None
+        if self._plan is not None:
+            self._last_timeline = self.timeline()
+            self._plan.close()
+            self._plan = None

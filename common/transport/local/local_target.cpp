@@ -1,8 +1,8 @@
 #include <string>
 #include <unordered_set>
 
+#include "common/base/random.hpp"
 #include "common/transport/local/local_transport.hpp"
-#include "common/transport/secret.hpp"
 
 namespace ho::transport {
 namespace {
@@ -27,11 +27,9 @@ class LocalTarget final : public Target {
   [[nodiscard]] Result<Exposure> expose(const ExposeRequest& request) override {
     if (shut_) return Error(Errc::kUnavailable, "the target is shut");
     if (request.memory.empty()) return Error(Errc::kInvalidArgument, "no memory to expose");
-    const auto secret = random_secret();
-    if (!secret) return secret.error();
     const ExposureId id(next_id_++);
     exposures_.insert(id);
-    return Exposure{id, std::to_string(*secret), {}};
+    return Exposure{id, std::to_string(random_u64()), {}};
   }
 
   [[nodiscard]] Result<void> revoke(ExposureId exposure) override {

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/check.hpp"
 #include "common/base/log.hpp"
+#include "common/base/random.hpp"
 #include "common/base/unique_fd.hpp"
 #include "common/transport/ofi/alias.hpp"
 #include "common/transport/ofi/endpoint.hpp"
@@ -25,7 +25,6 @@
 #include "common/transport/ofi/provider_names.hpp"
 #include "common/transport/ofi/registration_cache.hpp"
 #include "common/transport/ofi/wire.hpp"
-#include "common/transport/secret.hpp"
 
 namespace ho::transport {
 namespace {
@@ -188,10 +187,8 @@ Result<Registered> OfiTarget::register_memory(std::span<std::byte> memory, Right
   const Endpoint& first = *rails_.front().endpoint;
   const bool keys_are_ours = (first.mr_mode() & FI_MR_PROV_KEY) == 0;
   const std::size_t key_bytes = first.info().domain_attr->mr_key_size;
-  for (int attempt = 0;; ++attempt) {  // a key may be taken, hardly ever twice
-    const auto secret = random_secret();
-    if (!secret) return secret.error();
-    std::uint64_t wanted = *secret;
+  for (int attempt = 0;; ++attempt) {     // a key may be taken, hardly ever twice
+    std::uint64_t wanted = random_u64();  // which peers must not guess
     if (key_bytes < sizeof wanted) wanted &= (std::uint64_t{1} << (8 * key_bytes)) - 1;
     auto made = register_under(keys_are_ours ? wanted : 0, memory, rights);
     if (made || attempt == 3 || !keys_are_ours) return made;

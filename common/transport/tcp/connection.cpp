@@ -45,6 +45,7 @@ bool overlaps(std::span<const std::byte> a, const std::byte* data, std::uint64_t
 bool Connection::serve(std::span<std::byte> staging, std::size_t chunk_bytes, TimePoint now,
                        HelloCheck& check) {
   const OrderedByPeers order;
+  now_ = now;
   if (!stream_->established()) return establish(check);
   net::Moved got;
   // No more is read than can be answered.
@@ -54,19 +55,33 @@ bool Connection::serve(std::span<std::byte> staging, std::size_t chunk_bytes, Ti
         *stream_, staging, chunk_bytes,
         [&](std::span<const std::byte, kFrameBytes> head) { return take_head(head, check); },
         [&] {
-          answer(put_answer_, {});
+          answer(put_answer_, put_, {});
           return true;
         });
   }
   net::Moved sent;
   const std::size_t unsent = stream_->unsent();
   if (!got.ended && (!out_.empty() || unsent > 0) && stream_->writable()) {
-    sent = out_.flush(*stream_, chunk_bytes);
+    sent = flush(chunk_bytes, check);
   }
   const bool moved = got.bytes + sent.bytes > 0 || stream_->unsent() < unsent;
   if (moved) moved_ = now;
   if (got.ended || sent.ended) end();
   return moved;
+}
+
+/// Sends answers, and counts those that have gone out.
+net::Moved Connection::flush(std::size_t chunk_bytes, HelloCheck& check) {
+  const std::size_t before = out_.size();
+  const net::Moved sent = out_.flush(*stream_, chunk_bytes);
+  if (out_.size() == before) return sent;
+  // Once for all of them: the round's time is from before they were read.
+  const TimePoint now = SteadyClock().now();
+  for (std::size_t i = before; i > out_.size(); --i) {
+    if (served(0).op) check.answered(served(0), now);
+    first_served_ = (first_served_ + 1) % served_.size();
+  }
+  return sent;
 }
 
 /// Goes on with the handshake of TLS. @return whether there is more to do at once.
@@ -104,7 +119,8 @@ bool Connection::greet(const Hello& hello, HelloCheck& check) {
   generation_ = hello.generation;
   large_ = hello.large != 0;
   out_ = Outbox<Answer>(kAnswersMax);
-  answer({}, {});
+  served_.resize(kAnswersMax);
+  answer({}, {}, {});
   return true;
 }
 
@@ -114,13 +130,15 @@ bool Connection::begin(const Request& request, HelloCheck& check) {
   if (admission.verdict == Admission::Verdict::kBroken) return false;
   const bool granted = admission.verdict == Admission::Verdict::kGranted;
   Answer reply{kMagic, granted ? Status::kOk : Status::kDenied, request.id, 0};
+  const Served to{request.op, now_, request.length, !granted};
   if (request.op == OpCode::kPut) {
     put_answer_ = reply;
+    put_ = to;
     in_.expect(granted ? admission.memory.data() : nullptr, request.length);
     return true;
   }
   reply.length = admission.memory.size();
-  answer(reply, admission.memory);
+  answer(reply, to, admission.memory);
   return true;
 }
 
@@ -130,12 +148,14 @@ void Connection::let_go(std::span<const std::byte> memory) {
   if (overlaps(memory, coming.data(), coming.size())) {
     in_.drop_rest();
     put_answer_.status = Status::kDenied;
+    put_.denied = true;
   }
   for (std::size_t i = 0; i < out_.size(); ++i) {
     auto& frame = out_.at(i);
     if (!overlaps(memory, frame.data, frame.length)) continue;
     if (i == 0 && out_.begun()) return end();
     frame.head.status = Status::kDenied;
+    served(i).denied = true;
     frame.head.length = 0;
     frame.data = nullptr;
     frame.length = 0;

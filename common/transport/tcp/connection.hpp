@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/base/clock.hpp"
 #include "common/base/unique_fd.hpp"
@@ -13,6 +15,7 @@
 #include "common/transport/tcp/check.hpp"
 #include "common/transport/tcp/frames.hpp"
 #include "common/transport/tcp/wire.hpp"
+#include "common/transport/traffic.hpp"
 
 namespace ho::transport::tcp {
 
@@ -28,6 +31,14 @@ struct Session {
 
 class Connection;
 
+/// What an answer is to.
+struct Served {
+  std::optional<OpCode> op;  ///< nullopt: a hello
+  TimePoint begun;           ///< when its header was there
+  std::uint64_t length_bytes = 0;
+  bool denied = false;
+};
+
 /// Decides about hellos, for connections.
 class HelloCheck {
  public:
@@ -39,6 +50,8 @@ class HelloCheck {
   [[nodiscard]] virtual bool may_shake() = 0;
   /// Counts a refusal. `cause` is one of few texts.
   virtual void refused(const char* cause, const Connection& connection) = 0;
+  /// Counts a request of a session whose answer has gone out.
+  virtual void answered(const Served& request, TimePoint now) = 0;
 };
 
 /// One connection from an initiator, at the target.
@@ -84,9 +97,15 @@ class Connection {
   [[nodiscard]] bool take_head(std::span<const std::byte, kFrameBytes> head, HelloCheck& check);
   [[nodiscard]] bool greet(const Hello& hello, HelloCheck& check);
   [[nodiscard]] bool begin(const Request& request, HelloCheck& check);
-  void answer(const Answer& answer, std::span<const std::byte> data) {
+  void answer(const Answer& answer, const Served& to, std::span<const std::byte> data) {
+    served(out_.size()) = to;
     out_.push(answer, data.data(), data.size());
   }
+  /// What the answer at `index` of out_ is to.
+  [[nodiscard]] Served& served(std::size_t index) {
+    return served_[(first_served_ + index) % served_.size()];
+  }
+  [[nodiscard]] net::Moved flush(std::size_t chunk_bytes, HelloCheck& check);
 
   std::unique_ptr<net::Stream> stream_;  ///< null: ended
   const std::uint8_t rail_;
@@ -97,7 +116,11 @@ class Connection {
   bool large_ = false;
   Inbox<kFrameBytes> in_;
   Outbox<Answer> out_{0};
+  std::vector<Served> served_;  ///< a ring beside out_
+  std::size_t first_served_ = 0;
   Answer put_answer_;  ///< to the put whose bytes come in
+  Served put_;
+  TimePoint now_;  ///< when this round began
 };
 
 }  // namespace ho::transport::tcp

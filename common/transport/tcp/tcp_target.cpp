@@ -87,7 +87,10 @@ Result<UniqueFd> listen_at(const TcpRail& rail) {
 class TcpTarget final : public Target, private tcp::HelloCheck {
  public:
   explicit TcpTarget(const TcpTargetOptions& options)
-      : caps_{"tcp", options.rails.size()}, refusals_(options.refusals), tls_(options.tls) {}
+      : caps_{"tcp", options.rails.size()},
+        refusals_(options.refusals),
+        tls_(options.tls),
+        traffic_(options.traffic) {}
 
   [[nodiscard]] Result<void> open(const std::vector<TcpRail>& rails);
 
@@ -116,6 +119,7 @@ class TcpTarget final : public Target, private tcp::HelloCheck {
     return true;
   }
   void refused(const char* cause, const Connection& connection) override;
+  void answered(const tcp::Served& request, TimePoint now) override;
   [[nodiscard]] std::size_t accept_some();
   void take(UniqueFd socket, std::uint8_t rail);
   std::size_t serve_hot();
@@ -127,6 +131,7 @@ class TcpTarget final : public Target, private tcp::HelloCheck {
   const TargetCaps caps_;
   const std::shared_ptr<Tally> refusals_;
   const std::shared_ptr<tls::ContextSlot> tls_;  ///< null: without TLS
+  const std::shared_ptr<Traffic> traffic_;       ///< null: not counted
   int shakes_left_ = 0;                          ///< handshakes that may go on in this round
   const SteadyClock clock_;
   UniqueFd epoll_;
@@ -276,6 +281,14 @@ void TcpTarget::refused(const char* cause, const Connection& connection) {
   if (!refusals_) return;
   const bool known = connection.session() != nullptr;
   refusals_->note(std::string("tcp: ") + cause, known ? "of a session" : "of a stranger");
+}
+
+void TcpTarget::answered(const tcp::Served& request, TimePoint now) {
+  if (!traffic_) return;
+  TrafficWay& way = request.op == tcp::OpCode::kPut ? traffic_->put : traffic_->get;
+  way.ops.add();
+  (request.denied ? way.errors : way.bytes).add(request.denied ? 1 : request.length_bytes);
+  way.latency.note(now - request.begun);
 }
 
 /// @return how many came.

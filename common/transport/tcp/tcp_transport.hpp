@@ -11,6 +11,7 @@
 #include "common/base/units.hpp"
 #include "common/tls/context.hpp"
 #include "common/transport/target.hpp"
+#include "common/transport/traffic.hpp"
 #include "common/transport/transport.hpp"
 
 namespace ho::transport {
@@ -46,6 +47,8 @@ struct TcpTargetOptions {
   std::shared_ptr<Tally> refusals;
   /// Its context at the time is that of each new connection. nullptr: without TLS.
   std::shared_ptr<tls::ContextSlot> tls = {};
+  /// Counts what was served, on the target's thread. nullptr: nobody does.
+  std::shared_ptr<Traffic> traffic = {};
 };
 
 /// Makes the daemon's side of the `tcp` driver: serves gets straight from the exposed memory and

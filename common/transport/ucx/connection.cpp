@@ -73,7 +73,8 @@ Result<void> UcxConnection::try_key(const KeyTrial& trial, const Clock& clock, T
   if (tried) return tried;
   scout_.reset();
   if (tried.error().code() != Errc::kPermissionDenied) return tried;
-  // UCX says the same when the target's process ends its endpoints; then nobody answers a new one.
+  // UCX reports the same when the target's process ends its endpoints; then a new one gets no
+  // answer.
   const auto sent = send_scout(clock, deadline);
   if (sent && !failed()) {
     return Error(Errc::kPermissionDenied,
@@ -97,7 +98,7 @@ bool UcxConnection::failed() const {
                      [](const Lane& lane) { return lane.endpoint->error() != UCS_OK; });
 }
 
-/// One of the things that a piece waits for has ended.
+/// One end that a piece waits for has come: its own, or that of its flush.
 void UcxConnection::part_ended(UcxPiece& piece, ucs_status_t status) {
   if (status != UCS_OK && piece.status == UCS_OK) piece.status = status;
   HO_CHECK(piece.waits_for > 0);

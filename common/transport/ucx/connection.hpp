@@ -22,47 +22,48 @@ class UcxRails;
 
 /// One piece of an operation. Owned by the caller, lent to the connection until it comes back.
 struct UcxPiece {
-  /// Of a piece that is no operation's, but a sign of life that was asked for.
+  /// The slot of a piece that belongs to no operation: a read that tests whether a rail is alive.
   static constexpr std::uint32_t kNoSlot = UINT32_MAX;
 
   std::uint32_t slot = kNoSlot;
   std::uint32_t length_bytes = 0;
   std::uint64_t offset_bytes = 0;  ///< in its operation
-  UcxRails* rails = nullptr;       ///< which it was posted on,
-  std::uint32_t lane = 0;          ///< and where
-  std::uint8_t waits_for = 0;      ///< of: its own end, the flush behind it
-  ucs_status_t status = UCS_OK;    ///< how it ended; of several failures the first
-  UcxPiece* next = nullptr;        ///< the connection's
+  UcxRails* rails = nullptr;       ///< the rails it was posted on
+  std::uint32_t lane = 0;          ///< on which of their lanes
+  std::uint8_t waits_for = 0;      ///< ends still to come: its own, and of the flush behind it
+  ucs_status_t status = UCS_OK;    ///< how it ended; the first of several failures
+  UcxPiece* next = nullptr;        ///< used by the connection
   std::vector<UcxPiece*>* ended = nullptr;
 };
 
-/// What is posted on one endpoint is served in order, so small operations have their own and do not
-/// wait behind megabytes.
+/// An endpoint serves pieces in order. So small operations have their own, and do not wait behind
+/// megabytes.
 inline constexpr std::size_t kUcxLanes = 2;
 
-/// A remote key as each lane's endpoint wants it; by LaneKind.
+/// A remote key unpacked for each lane's endpoint; by LaneKind.
 using UcxKeys = std::array<UcxRkey, kUcxLanes>;
 
-/// Endpoints to one worker of a target: the lanes, and one to try keys on. Owner thread: the
+/// Endpoints to one worker of a target: one a lane, and one to try keys on. Owner thread: the
 /// transport's.
 ///
-/// A put of UCX's ends when its source may be reused; it is visible at the target once a flush
-/// behind it has ended. So flush() follows each batch of puts, and covers those posted before it.
+/// UCX completes a put when its source may be reused. The put is visible at the target when a later
+/// flush has ended. So call flush() after each batch of puts; it covers those posted before it.
 class UcxConnection {
  public:
-  /// Begins to connect. Pieces that end are appended to `ended`, which has room for all of them,
-  /// from inside get(), put(), flush(), start_close() and the context's progress.
+  /// Begins to connect. get(), put(), flush(), start_close() and the context's progress append
+  /// pieces that end to `ended`, which has room for all of them.
   /// @return kUnavailable; kInvalidArgument.
   [[nodiscard]] static Result<std::unique_ptr<UcxConnection>> begin(UcxContext& context,
                                                                     const std::string& worker,
                                                                     std::vector<UcxPiece*>& ended);
-  /// Whether the wire-up has ended, well or not. Needs the context's progress.
+  /// Whether the wire-up has ended, with success or not. The caller makes the context's progress.
   [[nodiscard]] bool wired();
-  /// How, once it has. @return kUnavailable; kUnsupported: UCX would not run over RDMA alone.
+  /// The wire-up's outcome, once it has ended. @return kUnavailable; kUnsupported: UCX would use a
+  /// transport other than RDMA.
   [[nodiscard]] Result<void> outcome() const;
 
-  /// Finds out whether the target's device takes the key for `address`. @return kPermissionDenied;
-  /// kUnavailable; kDeadline; kInvalidArgument.
+  /// Finds out whether the target's device accepts the key for `address`. @return
+  /// kPermissionDenied; kUnavailable; kDeadline; kInvalidArgument.
   struct KeyTrial {
     std::string packed;
     std::uint64_t address = 0;
@@ -81,13 +82,13 @@ class UcxConnection {
   };
   void get(LaneKind lane, UcxPiece& piece, const Place& place);
   void put(LaneKind lane, UcxPiece& piece, const Place& place);
-  /// Makes the puts so far end. Cheap where there are none.
+  /// Flushes the puts posted so far: they end when the flush has. Cheap if there are none.
   void flush();
 
   [[nodiscard]] bool failed() const;
-  /// Lets every piece in flight end soon, with a failure unless it had ended.
+  /// Closes by force: every piece in flight ends soon, with a failure unless it had ended.
   void start_close();
-  /// Whether no piece and no endpoint is left. Before, pieces may still come back.
+  /// Whether no piece and no endpoint is left. Until then pieces may still come back.
   [[nodiscard]] bool closed();
 
  private:
@@ -98,9 +99,9 @@ class UcxConnection {
   };
   struct Lane {
     UcxPiece* unflushed = nullptr;
-    /// Several, so that puts posted behind a flush need not wait for its end to get theirs.
+    /// Several, so that puts posted after a flush get theirs before the first one ends.
     std::array<Flush, 4> flushes;
-    /// Last, so that it goes first: while it closes, its requests still end.
+    /// Last member, so destroyed first: while it closes, its requests still end.
     std::unique_ptr<UcxEndpoint> endpoint;
   };
 

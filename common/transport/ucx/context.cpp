@@ -20,11 +20,11 @@
 namespace ho::transport {
 namespace {
 
-/// UCX's log handler is the process's, and so is who hears it.
+/// UCX has one log handler for the process, so there is one listener.
 std::atomic<void (*)(const char*)> log_listener{nullptr};
 
-/// UCX writes its log to stdout, which belongs to the program; so its lines become ours. What it
-/// says about a lost peer is told by the operations too, and is not a warning to anybody.
+/// UCX writes its log to stdout, which belongs to the program. So its lines go into our log. They
+/// are not warnings: the operations report a lost peer too.
 ucs_log_func_rc_t take_log_line(const char* file, unsigned line, const char* function,
                                 ucs_log_level_t level, const ucs_log_component_config_t* component,
                                 const char* format, va_list arguments) {
@@ -55,7 +55,7 @@ Result<void> configure(ucp_config_t* config, const UcxDevices& devices, UcxSide 
   });
 }
 
-/// As UCX calls it.
+/// The device's name in UCX.
 std::string name_of(const RdmaDevice& device) {
   return device.name + ":" + std::to_string(device.port);
 }
@@ -106,9 +106,9 @@ Result<std::unique_ptr<UcxContext>> UcxContext::create(const UcxDevices& devices
   made->settings_ = devices;
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
-  // Not RMA at the target, but where it is asked to: UCX would install what answers emulated
-  // access, which writes and reads wherever a message says. Streams' one function only queues, and
-  // nothing else keeps a wire-up.
+  // The target does not ask for RMA, except with allow_emulation: UCX would install handlers for
+  // emulated access, which read and write wherever a message says. A wire-up needs some feature;
+  // that of streams has one handler, which only queues.
   const bool target = side == UcxSide::kTarget;
   parameters.features = target && !devices.allow_emulation ? UCP_FEATURE_STREAM : UCP_FEATURE_RMA;
   if (target) parameters.features |= UCP_FEATURE_WAKEUP;
@@ -123,8 +123,9 @@ Result<std::unique_ptr<UcxContext>> UcxContext::create(const UcxDevices& devices
   }
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  // One thread at a time, but not always the same: who makes a worker hands it on to the thread
-  // that moves data. A UCX with assertions, as Debian 13 has it, ends the process in mode SINGLE.
+  // One thread at a time, but not always the same: the thread that makes a worker passes it to the
+  // thread that moves data. With mode SINGLE a UCX with assertions, as in Debian 13, ends the
+  // process.
   worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   status = ucp_worker_create(made->context_, &worker, &made->worker_);
   if (status != UCS_OK) return ucx_error(status, "making a UCX worker");
@@ -142,7 +143,7 @@ Result<UcxContexts> UcxContext::create_all(const UcxDevices& devices, UcxSide si
     }
   } else {
     for (const RdmaDevice& device : active_rdma_devices()) names.push_back(name_of(device));
-    // What is emulated needs none, and of none UCX says what is wrong.
+    // Emulation needs no device. With none and no emulation UCX itself reports what is wrong.
     if (names.empty() || devices.allow_emulation) names = {std::string()};
     if (names.size() > kRailsMax) names.resize(kRailsMax);
   }

@@ -26,10 +26,10 @@ class UcxContext {
   /// @return kUnsupported (no device, or none that UCX can use); kExhausted; kIo.
   [[nodiscard]] static Result<std::unique_ptr<UcxContext>> create(const UcxDevices& devices,
                                                                   UcxSide side);
-  /// One for each device that is named, or, where none is or "all", for each port that is up:
-  /// 1 .. kRailsMax. One that UCX cannot use is left out beside others that it can, and the log
-  /// says so. @return as create(), of the first; kInvalidArgument: a list with an empty name, one
-  /// given twice, or too many.
+  /// Makes one for each named device; with no name, or "all", one for each port that is up: 1 ..
+  /// kRailsMax. A device that UCX cannot use is left out if another one works, and the log says so.
+  /// @return as create(), for the first; kInvalidArgument: a list with an empty name, one given
+  /// twice, or too many.
   [[nodiscard]] static Result<std::vector<std::unique_ptr<UcxContext>>> create_all(
       const UcxDevices& devices, UcxSide side);
   ~UcxContext();
@@ -38,15 +38,15 @@ class UcxContext {
 
   [[nodiscard]] ucp_context_h context() const { return context_; }
   [[nodiscard]] ucp_worker_h worker() const { return worker_; }
-  /// What it was made with: one device, or none where UCX chooses.
+  /// The settings it was made with: one device, or none if UCX chooses.
   [[nodiscard]] const UcxDevices& settings() const { return settings_; }
   /// As "mlx5_0:1"; "all" where UCX chooses.
   [[nodiscard]] std::string device() const {
     return settings_.devices.empty() ? "all" : settings_.devices;
   }
-  /// Whether its port is up, as far as the kernel knows. Reads a few small files.
+  /// Whether the kernel says that its port is up. Reads a few small files.
   [[nodiscard]] bool up() const;
-  /// Endpoints may run over anything: it was asked for.
+  /// Whether endpoints may run over any transport: the user asked for it.
   [[nodiscard]] bool allows_emulation() const { return settings_.allow_emulation; }
   /// Makes progress once. @return how much there was; 0: nothing.
   unsigned progress() { return worker_ == nullptr ? 0 : ucp_worker_progress(worker_); }
@@ -82,7 +82,7 @@ class UcxMemory {
   [[nodiscard]] ucp_mem_h handle() const { return handle_; }
   /// The bytes that ucp_ep_rkey_unpack() takes on the other side.
   [[nodiscard]] Result<std::string> pack_key() const;
-  /// Afterwards no device touches the memory. @return kIo where that cannot be said.
+  /// Afterwards no device touches the memory. @return kIo: that is not certain.
   [[nodiscard]] Result<void> close();
 
  private:
@@ -90,7 +90,8 @@ class UcxMemory {
   ucp_mem_h handle_ = nullptr;
 };
 
-/// Registers memory with each of the devices. @return as UcxMemory::create(); then with none.
+/// Registers memory with each of the devices, or, on an error, with none. @return as
+/// UcxMemory::create().
 [[nodiscard]] Result<std::vector<UcxMemory>> register_with_all(const UcxContexts& contexts,
                                                                std::span<std::byte> memory);
 

@@ -11,7 +11,7 @@
 
 namespace ho::transport {
 
-/// A remote key unpacked for one endpoint. Goes before the context's worker.
+/// A remote key unpacked for one endpoint. Destroyed before the context's worker.
 struct UcxRkeyDestroy {
   void operator()(ucp_rkey_h key) const { ucp_rkey_destroy(key); }
 };
@@ -21,8 +21,8 @@ using UcxRkey = std::unique_ptr<ucp_rkey, UcxRkeyDestroy>;
 ///
 ///   open --failed() or start_close()--> closing --closed()--> closed
 ///
-/// Requests on it end by their callbacks at the latest before it is closed, and only then are their
-/// bytes free again.
+/// Every request on it ends with its callback before it is closed. Only then are the request's
+/// bytes free.
 class UcxEndpoint {
  public:
   /// Begins to connect; nothing is sent yet. @return kUnavailable; kInvalidArgument.
@@ -40,13 +40,13 @@ class UcxEndpoint {
   /// UCS_OK, or how the wire-up or the connection failed.
   [[nodiscard]] ucs_status_t error() const { return error_; }
 
-  /// Refuses an endpoint that does not run over RDMA hardware's own transport alone.
+  /// Refuses an endpoint that uses any transport other than the RDMA hardware's.
   [[nodiscard]] Result<void> check_lanes() const;
 
   [[nodiscard]] Result<UcxRkey> unpack(const std::string& packed) const;
   [[nodiscard]] ucp_ep_h handle() const { return handle_; }
 
-  /// The force close: whatever is in flight ends soon. Idempotent.
+  /// Starts the force close: all requests in flight end soon. Idempotent.
   void start_close();
   /// Whether it has ended.
   [[nodiscard]] bool closed();
@@ -63,7 +63,7 @@ class UcxEndpoint {
 
 /// Reads one byte at `address` into `scratch`, one byte of registered memory, and waits for it.
 /// @return kPermissionDenied where the target's device refuses; kUnavailable; kDeadline. After a
-/// failure the endpoint is of no more use.
+/// failure the endpoint cannot be used.
 struct UcxTrial {
   std::byte* scratch = nullptr;
   ucp_mem_h scratch_memory = nullptr;

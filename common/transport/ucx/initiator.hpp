@@ -20,13 +20,13 @@
 
 namespace ho::transport {
 
-/// The initiator's side; see open_ucx_transport(). Owner thread: whoever polls.
+/// The initiator's side; see open_ucx_transport(). Owner thread: the one that polls.
 ///
 /// An accepted operation occupies a slot until its completion is written: first in one of its
 /// peer's queues while pieces are still to be posted, then only counted by its pieces in flight. An
-/// operation that failed keeps its slot until its last piece is back: before, the device may touch
-/// its bytes. Pieces that a failed rail took with it stay the operation's and are posted again on
-/// another.
+/// operation that failed keeps its slot until its last piece is back: until then the device may
+/// touch its bytes. Pieces lost with a failed rail still belong to the operation and are posted
+/// again on another rail.
 class UcxTransport final : public Transport {
  public:
   UcxTransport(const UcxOptions& options, const Clock& clock, UcxContexts contexts);
@@ -55,8 +55,9 @@ class UcxTransport final : public Transport {
     std::unique_ptr<UcxRails> rails;  ///< null once closed
     SlotRing small;
     SlotRing large;
-    std::vector<UcxPiece*> again;  ///< lost with a rail, to be posted on another; in no order
-    std::vector<UcxPiece*> held;   ///< puts among them, until the rails have settled
+    std::vector<UcxPiece*>
+        again;                    ///< pieces lost with a rail, to be posted on another; in no order
+    std::vector<UcxPiece*> held;  ///< puts among them, until the rails have settled
 
     Peer(std::size_t depth, std::size_t pieces) : small(depth), large(depth) {
       again.reserve(pieces);
@@ -84,7 +85,7 @@ class UcxTransport final : public Transport {
     std::uint32_t in_flight = 0;
     LaneKind kind = LaneKind::kSmall;
     Errc code = Errc::kOk;   ///< else failed; finished when nothing is in flight
-    TimePoint repeat_end{};  ///< once it has lost a piece with a rail: as long it may take
+    TimePoint repeat_end{};  ///< set when a rail's failure lost a piece: until when it may repeat
   };
 
   [[nodiscard]] Result<void> accept(const Request& request);
@@ -113,7 +114,7 @@ class UcxTransport final : public Transport {
   const Clock& clock_;
   Caps caps_;
   UcxContexts contexts_;
-  alignas(64) std::byte scratch_[64] = {};  ///< where trials read to
+  alignas(64) std::byte scratch_[64] = {};  ///< trials read into it
   std::vector<UcxMemory> scratch_memory_;   ///< by device
   std::unordered_map<LocalId, Memory> memories_;
   std::vector<Slot> slots_;
@@ -127,7 +128,7 @@ class UcxTransport final : public Transport {
   std::size_t closing_peers_ = 0;
   std::uint32_t next_id_ = 1;
   std::unordered_map<RegionId, Region> regions_;
-  /// Last, so that it goes first: until an endpoint is closed, UCX may touch pieces and memory.
+  /// Last member, so destroyed first: until an endpoint is closed, UCX may touch pieces and memory.
   std::unordered_map<PeerId, std::unique_ptr<Peer>> peers_;
 };
 

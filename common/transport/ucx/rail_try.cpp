@@ -12,8 +12,8 @@
 namespace ho::transport {
 namespace {
 
-/// Of a link that is up: milliseconds, once the kernel knows the address; where devices are
-/// emulated, up to a second. Nobody waits for it.
+/// How long a try may take. A link that is up answers in milliseconds once the kernel knows the
+/// address, or in up to a second if devices are emulated. No transfer waits for it.
 constexpr Duration kTime = std::chrono::seconds(3);
 
 }  // namespace
@@ -25,7 +25,7 @@ Result<std::unique_ptr<UcxRailTry>> UcxRailTry::begin(UcxDevices device, std::st
       try {
         one.outcome_ = one.reach();
       } catch (const std::exception&) {
-        // In as few letters as a string holds without memory of its own.
+        // Short enough for a string that allocates nothing.
         one.outcome_ = Error(Errc::kExhausted, "out of memory");
       }
       one.done_.store(true, std::memory_order_release);

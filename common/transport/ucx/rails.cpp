@@ -25,12 +25,12 @@ Result<std::unique_ptr<UcxRails>> UcxRails::connect(const UcxContexts& contexts,
                                                     std::vector<UcxPiece*>& ended) {
   HO_CHECK(!contexts.empty() && !workers.empty());
   std::unique_ptr<UcxRails> made(new UcxRails(contexts, std::move(workers), trial, ended));
-  // Devices may be on networks that have no way to each other, and in another order there.
+  // Devices may be on networks that are not connected to each other, and in another order there.
   const std::size_t pairings = contexts.size() == 1 ? 1 : made->workers_.size();
   const auto is_open = [](const Rail& rail) { return rail.state == State::kOpen; };
   for (std::size_t i = 0; i < pairings && (i == 0 || clock.now() < deadline); ++i) {
     made->begin_all(i, clock.now());
-    // That may have taken all the time there was, for rails that are silent.
+    // Silent rails may have used up all the time.
     const TimePoint now = clock.now();
     const bool last = i + 1 == pairings;
     made->wait_for_some(clock,
@@ -38,7 +38,7 @@ Result<std::unique_ptr<UcxRails>> UcxRails::connect(const UcxContexts& contexts,
     if (std::any_of(made->rails_.begin(), made->rails_.end(), is_open)) break;
   }
   if (std::none_of(made->rails_.begin(), made->rails_.end(), is_open)) return made->why_none();
-  // Lanes without a bound on what is in flight: the transport has one.
+  // Lanes without a limit on bytes in flight: the transport has one.
   made->loads_ = LaneLoads({made->count(), 1, UINT64_MAX});
   made->loads_.look(clock.now());
   for (std::uint32_t i = 0; i < made->count(); ++i) {
@@ -60,8 +60,8 @@ void UcxRails::log_left_out(const Rail& rail) const {
       {{"rail", describe(rail)}, {"why", rail.why ? rail.why->message() : std::string("?")}});
 }
 
-/// Pairs each device of ours with one of the target's, all of them the same number of places on,
-/// and begins to connect them.
+/// Pairs each local device with one of the target's, shifted by the same number of places, and
+/// begins to connect them.
 void UcxRails::begin_all(std::size_t places, TimePoint now) {
   for (std::size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[i];
@@ -75,7 +75,7 @@ void UcxRails::begin_all(std::size_t places, TimePoint now) {
 }
 
 Result<void> UcxRails::begin(Rail& rail, TimePoint now) {
-  // A wire-up over an interface that is down can end the process (README).
+  // A wire-up over an interface that is down can end the process (UCX.md).
   if (!contexts_[rail.device]->up()) return Error(Errc::kUnavailable, "its port is down");
   auto connection =
       UcxConnection::begin(*contexts_[rail.device], workers_[rail.worker].address, ended_);
@@ -87,7 +87,8 @@ Result<void> UcxRails::begin(Rail& rail, TimePoint now) {
   return {};
 }
 
-/// Until all rails are connected or have failed, or some are and the others had their time.
+/// Waits until all rails are connected or have failed, or some are connected and the others had
+/// their time.
 void UcxRails::wait_for_some(const Clock& clock, TimePoint end) {
   while (true) {
     for (const auto& context : contexts_) context->progress();
@@ -109,7 +110,7 @@ void UcxRails::wait_for_some(const Clock& clock, TimePoint end) {
   }
 }
 
-/// Of connect(): an answer says more than none.
+/// The error of connect(). A target's answer says more than silence, so it comes first.
 Error UcxRails::why_none() const {
   for (const Rail& rail : rails_) {
     if (rail.why) return *rail.why;
@@ -227,7 +228,7 @@ std::optional<std::uint32_t> UcxRails::serve() {
   return failing == count() ? std::nullopt : std::optional(failing);
 }
 
-/// Of rails that do not live.
+/// Moves a rail that does not live to its next state.
 void UcxRails::go_on(Rail& rail) {
   switch (rail.state) {
     case State::kOpen: return;
@@ -268,7 +269,7 @@ Result<void> UcxRails::probe(Rail& rail) {
 void UcxRails::go_on_connecting(Rail& rail) {
   const TimePoint now = loads_.now();
   const Duration pause = now - std::exchange(rail.seen, now);
-  if (pause >= kOwnPauseMin) rail.connect_end += pause;  // nobody polled, and so nothing moved
+  if (pause >= kOwnPauseMin) rail.connect_end += pause;  // the job did not poll, so nothing moved
   if (rail.connection->wired()) {
     const bool known = rail.state == State::kConnected && !rail.connection->failed();
     const auto made = known ? Result<void>() : rail.connection->outcome();
@@ -304,7 +305,7 @@ void UcxRails::give_up(std::uint32_t number, const Error& why) {
   close(rails_[number]);
 }
 
-/// An attempt has failed. The log says why, unless it said so last time.
+/// Leaves the rail out after a failed attempt. Logs why, unless the last attempt failed alike.
 void UcxRails::still_out(Rail& rail, const Error& why) {
   rail.turn.try_failed(loads_.now());
   const bool told = rail.why && rail.why->message() == why.message();
@@ -314,7 +315,7 @@ void UcxRails::still_out(Rail& rail, const Error& why) {
       {{"rail", describe(rail)}, {"why", why.message()}});
 }
 
-/// Reads a byte of the target's, to see whether it comes.
+/// Reads one byte of the target, to test whether the rail is alive.
 void UcxRails::ask(std::uint32_t number) {
   Rail& rail = rails_[number];
   const UcxWorker& worker = workers_[rail.worker];

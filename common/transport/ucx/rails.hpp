@@ -21,10 +21,10 @@
 
 namespace ho::transport {
 
-/// The connections to one target, one on each rail. A rail is a device of ours and one of the
-/// target's: there are as many as the side with more devices has. One fails for itself; LaneLoads
-/// says which takes the next piece and which is silent, RailTurn when one that was given up is
-/// tried again. Owner thread: the transport's.
+/// The connections to one target, one on each rail. A rail is a pair of a local device and one of
+/// the target's; there are as many as the side with more devices has. Rails fail independently.
+/// LaneLoads says which takes the next piece and which is silent, RailTurn when a rail that was
+/// given up is tried again. Owner thread: the transport's.
 ///
 ///                  +-------------- it is connected and all has settled: revive() ----------------+
 ///                  v                                                                             |
@@ -33,26 +33,26 @@ namespace ho::transport {
 ///                         +------------------------ no answer, or give_up() --------------+
 class UcxRails {
  public:
-  /// How long connecting a rail may take beside others that live, and how long connect() waits for
-  /// the rest once one is there. Where nothing is wrong: milliseconds; where devices are emulated,
-  /// up to a second. Nobody waits for the former.
+  /// How long a rail may take to connect while others live (no transfer waits for it), and how long
+  /// connect() waits for the rest once one is connected. Usual: milliseconds, or up to a second if
+  /// devices are emulated.
   static constexpr Duration kConnectTime = std::chrono::seconds(3);
   static constexpr Duration kOthersTime = std::chrono::milliseconds(250);
-  /// Pieces in flight on one endpoint. Each takes two places at most of the device's queue, which
-  /// has 256 (what is copied goes in parts of 8 KiB, and what is larger than 16 KiB is not copied:
-  /// settings.cpp): of a queue that is full UCX cannot take anything back before the device has
-  /// tried all it has, which takes it a second and more.
+  /// Pieces in flight on one endpoint. A piece takes at most two of the 256 places in the device's
+  /// queue: UCX copies pieces up to 16 KiB in parts of 8 KiB, larger ones not at all
+  /// (settings.cpp). If the queue were full, UCX could not cancel anything before the device has
+  /// tried all of it, which takes a second or more.
   static constexpr std::size_t kLanePiecesMax = 64;
 
   struct Trial {
     std::byte* scratch = nullptr;               ///< one byte,
     std::span<const UcxMemory> scratch_memory;  ///< registered with each device
   };
-  /// Connects; rails that do not answer are left out, and the log says so. Which device of ours
-  /// reaches which of the target's is tried out where the first pairs do not. May overrun the
-  /// deadline by 1 s for each rail whose address the kernel has to find out and does not.
+  /// Connects; rails that do not answer are left out, and the log says so. If the first pairs of
+  /// devices do not connect, tries other pairs. May overrun the deadline by 1 s for each rail whose
+  /// address the kernel cannot resolve.
   /// @param contexts outlive it. @param ended as UcxConnection::begin().
-  /// @return where none does: kUnavailable; kDeadline; kUnsupported.
+  /// @return if no rail connects: kUnavailable; kDeadline; kUnsupported.
   [[nodiscard]] static Result<std::unique_ptr<UcxRails>> connect(
       const UcxContexts& contexts, std::vector<UcxWorker> workers, const Trial& trial,
       const Clock& clock, TimePoint deadline, std::vector<UcxPiece*>& ended);
@@ -64,15 +64,15 @@ class UcxRails {
   [[nodiscard]] std::size_t workers() const { return workers_.size(); }
   [[nodiscard]] bool lives(std::uint32_t rail) const { return loads_.lives(rail); }
   [[nodiscard]] std::uint32_t living() const { return loads_.living(); }
-  /// Of one that lives: its connection has ended.
+  /// Whether the connection of a living rail has ended.
   [[nodiscard]] bool failed(std::uint32_t rail) const {
     return rails_[rail].bad || rails_[rail].connection->failed();
   }
 
-  /// Tries a key, given by worker, on the first rail that answers: whoever gave out one good key
-  /// gave out all. @return as UcxConnection::try_key().
+  /// Tries a key, which has a part for each worker, on the first rail that answers: a target whose
+  /// key is good on one rail made all parts. @return as UcxConnection::try_key().
   [[nodiscard]] Result<void> try_key(const UcxKey& key, const Clock& clock, TimePoint deadline);
-  /// The key for a rail that lives or is ready.
+  /// Unpacks the key for a rail that lives or is ready.
   [[nodiscard]] Result<UcxKeys> unpack(std::uint32_t rail, const UcxKey& key) const;
 
   /// Where a piece's bytes are, on both sides.
@@ -84,33 +84,33 @@ class UcxRails {
     LaneKind kind = LaneKind::kSmall;
     bool is_get = false;
   };
-  /// @return whether it was posted: not where no rail is left, or has room now.
+  /// @return whether it was posted; false: no rail is left, or none has room now.
   [[nodiscard]] bool post(UcxPiece& piece, const Transfer& transfer);
-  /// Makes the puts so far end. Cheap where there are none.
+  /// Flushes the puts posted so far. Cheap if there are none.
   void flush();
-  /// A piece has come back. Before anything else is done about it.
+  /// Notes that a piece has come back. Call it before anything else uses the piece.
   void ended(const UcxPiece& piece);
   [[nodiscard]] std::uint32_t rail_of(const UcxPiece& piece) const {
     return loads_.rail_of(piece.lane);
   }
-  /// Of large operations, in flight.
+  /// Bytes of large operations in flight.
   [[nodiscard]] std::uint64_t large_bytes() const { return loads_.large_bytes(); }
   /// Whether puts that a failed rail had in flight may be posted again.
   [[nodiscard]] bool settled() const { return loads_.settled(); }
 
-  /// Leaves a rail that lives out; others live. What is in flight on it comes back, with a failure
-  /// unless it had ended.
+  /// Leaves out a living rail; others live. Its pieces in flight come back, with a failure unless
+  /// they had ended.
   void fail(std::uint32_t rail, std::string_view why);
-  /// Notes the time. Before progress is made.
+  /// Notes the time. Call it before the contexts make progress.
   void look(TimePoint now) { loads_.look(now); }
-  /// Moves rails that do not live on; asks idle ones for signs of life. After progress was made.
-  /// @return one that has been silent for too long; others live.
+  /// Advances the state of rails that do not live; tests idle ones. Call it after the contexts made
+  /// progress. @return a rail that has been silent for too long, while others live.
   [[nodiscard]] std::optional<std::uint32_t> serve();
-  /// One that was left out and could be used again: for revive() or give_up().
+  /// A rail that was left out and is connected again: for revive() or give_up().
   [[nodiscard]] std::optional<std::uint32_t> ready() const;
   void revive(std::uint32_t rail);
   void give_up(std::uint32_t rail, const Error& why);
-  /// Closes all by force. Every piece in flight comes back.
+  /// Closes all connections by force. Every piece in flight comes back.
   void start_close();
   /// Whether no piece and no endpoint is left.
   [[nodiscard]] bool closed();
@@ -125,12 +125,12 @@ class UcxRails {
     std::uint32_t in_flight = 0;
     std::unique_ptr<UcxRailTry> probe;
     TimePoint connect_end;
-    TimePoint seen;  ///< while it connects: when that was last looked at
+    TimePoint seen;  ///< while it connects: the time of the last check
     RailTurn turn;
     std::optional<Error> why;  ///< why it is left out, as the log has it
     UcxPiece sign;
-    UcxKeys hello;  ///< the connection's, once a sign was asked for
-    /// Last, so that it goes first: while it closes, its pieces and keys are in use.
+    UcxKeys hello;  ///< keys for the test reads, unpacked at the first
+    /// Last member, so destroyed first: while it closes, its pieces and keys are in use.
     std::unique_ptr<UcxConnection> connection;
   };
 
@@ -154,7 +154,7 @@ class UcxRails {
   const Trial trial_;
   std::vector<UcxPiece*>& ended_;
   LaneLoads loads_;
-  std::vector<Rail> rails_;  ///< of constant size: signs are lent out
+  std::vector<Rail> rails_;  ///< its size never changes: UCX holds pointers to each `sign`
 };
 
 }  // namespace ho::transport

@@ -14,38 +14,38 @@ namespace ho::transport {
 struct UcxSetting {
   std::string name;
   std::string value;
-  /// What it is for. Of one purpose's names, which differ from version to version and from module
-  /// to module, one at least must be known.
+  /// What it is for. Names differ by version and module; UCX must know at least one of each
+  /// purpose.
   std::string purpose = {};
-  /// Whether UCX may know no name of the purpose: nothing that we promise rests on it.
+  /// Whether UCX may know none of the purpose's names: the driver's promises do not depend on it.
   bool optional = false;
 };
 
 enum class UcxSide { kInitiator, kTarget };
 
-/// What the settings depend on beyond what the user says.
+/// Facts that the settings depend on beyond the user's options.
 struct UcxSurroundings {
   unsigned major = 1;  ///< UCX's version, of the library that runs
   unsigned minor = 13;
   bool software_device = false;  ///< an RDMA device without hardware behind it
 };
 
-/// Everything that we set over what the environment says, in order. Pure.
+/// All settings that we set over the environment, in order. Pure.
 [[nodiscard]] std::vector<UcxSetting> ucx_settings(const UcxDevices& devices, UcxSide side,
                                                    const UcxSurroundings& here);
 
-/// What UCX made of one setting.
+/// How UCX answered one setting.
 enum class UcxAnswer { kTaken, kUnknown, kFailed };
 
 /// Sets all by `modify`, in order. A name that this UCX does not know is passed over where another
 /// of the same purpose is known, or where the purpose is optional.
-/// @return kUnsupported: the first purpose that would go without, with its names, or the first
+/// @return kUnsupported: the first purpose without a known name, with its names, or the first
 /// setting that failed. Some are set then.
 [[nodiscard]] Result<void> apply_ucx_settings(
     std::span<const UcxSetting> settings,
     const std::function<UcxAnswer(const UcxSetting&)>& modify);
 
-/// Only transports whose one-sided access is the device's, unless emulation is allowed.
+/// Accepts only transports whose device executes one-sided access, unless emulation is allowed.
 /// @return kInvalidArgument for others.
 [[nodiscard]] Result<void> check_ucx_transports(const UcxDevices& devices);
 

@@ -19,7 +19,7 @@ void UcxTransport::post_some(Peer& peer) {
   peer.rails->flush();
 }
 
-/// Posts what failed rails took with them.
+/// Posts again the pieces lost with failed rails.
 void UcxTransport::post_again(Peer& peer) {
   if (!peer.held.empty() && peer.rails->settled()) {
     peer.again.insert(peer.again.end(), peer.held.begin(), peer.held.end());
@@ -49,8 +49,8 @@ void UcxTransport::post_ring(Peer& peer, SlotRing& ring) {
   }
 }
 
-/// Posts a piece whose slot, offset and length are set. @return whether a rail took it; else
-/// none has room, or all have failed, which poll() looks after.
+/// Posts a piece whose slot, offset and length are set. @return whether a rail took it; false: none
+/// has room, or all have failed, which poll() handles.
 bool UcxTransport::post(Peer& peer, UcxPiece& piece) {
   Slot& slot = slots_[piece.slot];
   const Request& request = slot.request;
@@ -64,8 +64,8 @@ bool UcxTransport::post(Peer& peer, UcxPiece& piece) {
 
 std::size_t UcxTransport::poll(std::span<Completion> out) {
   if (free_slots_.size() != slots_.size() || closing_peers_ > 0) {
-    // Deadlines first: what the target did to an operation after its deadline is not to be trusted,
-    // since its lease may have ended in between.
+    // Deadlines first: an operation's outcome after its deadline cannot be trusted, since its lease
+    // may have ended in between.
     const TimePoint now = clock_.now();
     forgive_own_pause(now);
     if (now >= earliest_) expire(now);
@@ -107,7 +107,7 @@ void UcxTransport::serve(Peer& peer) {
   --closing_peers_;
 }
 
-/// A rail that was left out is connected: once it has all keys it may be used again.
+/// A rail that was left out is connected: once it has all keys it can be used again.
 void UcxTransport::take_back(Peer& peer, std::uint32_t rail) {
   for (auto& [id, region] : regions_) {
     if (region.peer != &peer) continue;
@@ -148,9 +148,9 @@ void UcxTransport::take_ended() {
 bool UcxTransport::repeats(UcxPiece& piece) {
   Slot& slot = slots_[piece.slot];
   Peer& peer = *slot.peer;
-  // UCX says the same of a key that the device refused and of a target that ended its endpoints;
-  // whoever connects anew and attaches learns which it was. Of a key that is refused rail after
-  // rail is lost, and the peer with the last.
+  // UCX reports the same for a key that the device refused and for a target that ended its
+  // endpoints. A new connect() and attach() tell which it was. A refused key loses one rail after
+  // the other, and with the last one the peer.
   fail_rail(peer, peer.rails->rail_of(piece), ucs_status_string(piece.status));
   if (peer.state != PeerState::kOpen) {
     if (slot.code == Errc::kOk) slot.code = Errc::kUnavailable;
@@ -161,14 +161,14 @@ bool UcxTransport::repeats(UcxPiece& piece) {
   return true;
 }
 
-/// Gives an operation of a failed rail the time to be repeated.
+/// Gives an operation of a failed rail time for its repeat.
 void UcxTransport::may_repeat(Slot& slot) {
   if (slot.repeat_end == TimePoint{}) slot.repeat_end = last_poll_ + kRepeatTime;
   slot.request.deadline =
       std::max(slot.request.deadline, std::min(slot.repeat_end, slot.request.not_after));
 }
 
-/// Leaves a rail out, unless it is; with the last one the peer is lost.
+/// Leaves a rail out, unless it is out already. With the last one the peer is lost.
 void UcxTransport::fail_rail(Peer& peer, std::uint32_t rail, std::string_view why) {
   if (peer.state != PeerState::kOpen || !peer.rails->lives(rail)) return;
   if (peer.rails->living() == 1) return fail_peer(peer, Errc::kUnavailable);
@@ -207,9 +207,9 @@ void UcxTransport::fail_peer(Peer& peer, Errc code) {
   }
 }
 
-/// A job that was stopped finds its operations done, or goes on waiting for them: the deadlines
-/// move by as long as it did not look, but never beyond the lease: what a target tells of memory
-/// that it has taken back is not to be trusted.
+/// After the job was stopped, its operations are done or go on: their deadlines move by the time in
+/// which it did not poll. They never move beyond the lease: a completion for memory that the target
+/// has taken back cannot be trusted.
 void UcxTransport::forgive_own_pause(TimePoint now) {
   const Duration pause = now - last_poll_;
   last_poll_ = now;
@@ -225,7 +225,7 @@ void UcxTransport::forgive_own_pause(TimePoint now) {
 }
 
 void UcxTransport::expire(TimePoint now) {
-  // UCX cannot take an operation back: the peer's connection goes with it.
+  // UCX cannot cancel an operation, so the peer's connection closes with it.
   for (Slot& slot : slots_) {
     if (slot.peer == nullptr || slot.request.deadline > now) continue;
     if (slot.code == Errc::kOk) slot.code = Errc::kDeadline;

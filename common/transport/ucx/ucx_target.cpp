@@ -18,19 +18,19 @@
 namespace ho::transport {
 namespace {
 
-/// Rounds of progress() at a time: bounded, and enough for a few clients that connect.
+/// Rounds of progress() at a time: a limit that suffices for a few clients that connect.
 constexpr int kRoundsMax = 16;
 
 Error target_is_shut() { return Error(Errc::kUnavailable, "the target is shut"); }
 
 /// The daemon's side; see open_ucx_target(). Owner thread: the daemon's data thread. Data moves
-/// without it: all that it progresses is connecting.
+/// without it: its progress serves only connecting.
 class UcxTarget final : public Target {
  public:
   explicit UcxTarget(UcxContexts contexts)
       : caps_{"ucx", contexts.size()}, contexts_(std::move(contexts)) {}
 
-  /// Makes what initiators are told, and the descriptor to wait on.
+  /// Makes the address for initiators, and the descriptor to wait on.
   [[nodiscard]] Result<void> prepare();
 
   [[nodiscard]] const TargetCaps& caps() const override { return caps_; }
@@ -59,10 +59,10 @@ class UcxTarget final : public Target {
   std::string address_;
   UniqueFd wait_;  ///< readable when one of the workers' is
   bool shut_ = false;
-  /// What initiators read to see whether the way here carries anything. UCX registers memory for
-  /// reading and writing: nothing here is ever read by us.
+  /// The byte that initiators read to test the connection. UCX registers memory for reading and
+  /// writing, so a peer could change it: this side never reads it.
   alignas(4096) std::byte hello_[4096] = {};
-  std::vector<UcxMemory> hello_memory_;  ///< before the contexts, which it is of, as are
+  std::vector<UcxMemory> hello_memory_;  ///< destroyed before the contexts, as are
   std::unordered_map<ExposureId, std::vector<UcxMemory>> regions_;
   std::uint64_t next_id_ = 1;
 };
@@ -105,7 +105,8 @@ Result<std::vector<std::string>> UcxTarget::pack(const std::vector<UcxMemory>& m
   return keys;
 }
 
-/// Lets all devices go. @return as UcxMemory::close(), of the first that failed.
+/// Ends the registrations with all devices. @return as UcxMemory::close(), of the first that
+/// failed.
 Result<void> close_all(std::vector<UcxMemory>& memory) {
   Result<void> outcome;
   for (UcxMemory& one : memory) {
@@ -138,8 +139,9 @@ Result<void> UcxTarget::revoke(ExposureId exposure) {
 }
 
 void UcxTarget::shut() {
-  // Registrations first: then no access ends well any more, whatever a connection still carries.
-  // Where a device keeps one the worker's end takes its connections, and so the way to it.
+  // Registrations first: then no access succeeds, also of operations that a connection still
+  // carries. If a device keeps one, the end of the worker ends its connections, and with them all
+  // access.
   for (auto& [id, memory] : regions_) {
     if (auto closed = close_all(memory); !closed) {
       log(LogLevel::kError, "a registration does not end; its connections do",

@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t kOpBytesMax = std::uint64_t{1} << 40U;
 /// How long attach() may wait for the target's device to take or refuse a key.
 constexpr Duration kAttachLimit = std::chrono::seconds(5);
-/// How long the destructor waits for devices to let go of the caller's bytes.
+/// How long the destructor waits for devices to release the caller's bytes.
 constexpr Duration kEndLimit = std::chrono::seconds(5);
 }  // namespace
 
@@ -66,7 +66,7 @@ Result<PeerId> UcxTransport::connect(const PeerAddress& peer, TimePoint deadline
   entry->rails = std::move(*rails);
   const PeerId id(next_id_++);
   peers_[id] = std::move(entry);
-  // Each piece may be waiting to be looked at, and each rail's sign of life.
+  // Each piece may be waiting here, and each rail's test read.
   ended_.reserve(pieces_.size() + peers_.size() * kRailsMax);
   return id;
 }
@@ -79,7 +79,7 @@ void UcxTransport::close_peer(PeerId peer) {
 Result<RegionId> UcxTransport::attach(PeerId peer, RegionGrant grant) {
   const auto found = peers_.find(peer);
   if (found == peers_.end()) {
-    // Ids are given out in order: what is not there any more was closed.
+    // Ids are given out in order: a missing one was closed.
     const bool was = peer.value() > 0 && peer.value() < next_id_;
     return was ? Error(Errc::kUnavailable, "the peer is closed")
                : Error(Errc::kNotFound, "no such peer");
@@ -143,7 +143,7 @@ Result<void> UcxTransport::submit(const GetOp& get) {
 }
 
 Result<void> UcxTransport::submit(const PutOp& put) {
-  // Only read from: a put's source is not written to.
+  // The device only reads it: nothing writes to a put's source.
   return accept(Request{put.op, const_cast<std::byte*>(put.from.data()), put.from.size(), put.local,
                         put.region, put.offset_bytes, put.deadline, put.not_after, false});
 }
@@ -188,8 +188,8 @@ Result<void> UcxTransport::accept(const Request& request) {
   return {};
 }
 
-/// Peers that are closed and that no region or operation names any more. At connect() only, which
-/// may allocate and free: a client that reconnects for ever must not grow.
+/// Deletes closed peers that no region or operation names any more. Only connect() calls it, since
+/// it may allocate and free. Without it a client that reconnects again and again would grow.
 void UcxTransport::forget_closed_peers() {
   std::erase_if(peers_, [&](const auto& entry) {
     const Peer* const peer = entry.second.get();

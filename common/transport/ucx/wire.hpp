@@ -21,21 +21,21 @@ struct UcxKey {
 /// One of a target's workers: it has a device of its own.
 struct UcxWorker {
   std::string address;       ///< bytes of ucp_worker_get_address()
-  std::uint64_t hello = 0;   ///< a byte that whoever is connected may read,
-  std::string hello_packed;  ///< with this key
+  std::uint64_t hello = 0;   ///< the address of a byte that every connected peer may read
+  std::string hello_packed;  ///< the byte's key
 };
 
 /// A target's address as text: for each worker "ucx", its address, hello's place and hello's key,
-/// bytes in hexadecimal and their checksum, separated by '/'; between workers ','. The checksums,
-/// here and in keys, are there since UCX trusts bytes that it unpacks.
+/// bytes in hexadecimal and their checksum, separated by '/'; between workers ','. Addresses and
+/// keys have checksums because UCX trusts the bytes that it unpacks.
 [[nodiscard]] std::string encode_ucx_address(std::span<const UcxWorker> workers);
-/// @return kInvalidArgument where the text is none of 1 .. kRailsMax workers.
+/// @return kInvalidArgument: not an address of 1 .. kRailsMax workers.
 [[nodiscard]] Result<std::vector<UcxWorker>> decode_ucx_address(const std::string& text);
 
 /// The key as RegionGrant carries it: base, length, rights, then the packed bytes and their
 /// checksum for each worker, in hexadecimal, separated by '/'.
 [[nodiscard]] std::string encode_ucx_key(const UcxKey& key);
-/// @return kInvalidArgument where the text is not such a key for 1 .. kRailsMax workers.
+/// @return kInvalidArgument: not such a key for 1 .. kRailsMax workers.
 [[nodiscard]] Result<UcxKey> decode_ucx_key(const std::string& text);
 
 }  // namespace ho::transport

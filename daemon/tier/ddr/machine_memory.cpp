@@ -1,6 +1,7 @@
 #include "daemon/tier/ddr/machine_memory.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <fstream>
 #include <optional>
@@ -147,7 +148,9 @@ Result<MemoryLimit> read_memory_limit(const std::string& root) {
 }
 
 Result<MemoryLimit> read_free_memory(const std::string& root) {
+  errno = 0;
   const auto available = meminfo_bytes(root, "MemAvailable", kKiB);
+  if (!available && errno != 0) return errno_error(errno, "open " + root + "/proc/meminfo");
   if (!available) return Error(Errc::kIo, root + "/proc/meminfo has no MemAvailable");
   MemoryLimit limit{*available, "the machine"};
   lower_by_groups(limit, root, {"memory", "memory.max", "memory.limit_in_bytes"}, read_left);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/memfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -107,15 +108,17 @@ Result<SegmentMemory> SegmentMemory::create_exactly(const Spec& spec, PageKind k
   if (kind == PageKind::kHugetlb2M) flags |= MFD_HUGETLB | MFD_HUGE_2MB;
   UniqueFd fd(::memfd_create("hyperoffload-segment", flags));
   if (!fd.valid()) return errno_error(errno, "memfd_create");
+  // It is made for everybody: who has a descriptor for reading could open it again for writing.
+  if (::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) return errno_error(errno, "fchmod");
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return errno_error(errno, "ftruncate");
   SegmentMemory made(std::move(fd), kind);
   void* const base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, made.fd_.get(), 0);
   if (base == MAP_FAILED) return errno_error(errno, "map segment");
   made.bytes_ = {static_cast<std::byte*>(base), bytes};
   // After our own mapping, since F_SEAL_FUTURE_WRITE would forbid it too.
-  int seals = F_SEAL_GROW | F_SEAL_SEAL;
-  if (spec.rights == transport::Rights::kRead) seals |= F_SEAL_FUTURE_WRITE;
-  if (::fcntl(made.fd_.get(), F_ADD_SEALS, seals) != 0) return errno_error(errno, "seal");
+  if (::fcntl(made.fd_.get(), F_ADD_SEALS, seals(spec.rights)) != 0) {
+    return errno_error(errno, "seal");
+  }
   // A failure only means small pages. Asks in any case: the system may have huge pages later.
   if (kind != PageKind::kHugetlb2M) ::madvise(base, bytes, MADV_HUGEPAGE);
   // Before the first page exists. A failure is harmless: the memory works on any node, and
@@ -125,6 +128,28 @@ Result<SegmentMemory> SegmentMemory::create_exactly(const Spec& spec, PageKind k
   if (spec.numa) made.numa_ = numa_node_of(made.bytes_);
   return made;
 }
+
+int SegmentMemory::seals(transport::Rights rights) {
+  const int all = F_SEAL_GROW | F_SEAL_SEAL;
+  return rights == transport::Rights::kRead ? all | F_SEAL_FUTURE_WRITE : all;
+}
+
+Result<SegmentMemory> SegmentMemory::adopt(UniqueFd fd, const AdoptSpec& spec) {
+  HO_CHECK(fd.valid() && spec.bytes > 0);
+  // That of an earlier daemon is open to everybody. A failure leaves it so.
+  static_cast<void>(::fchmod(fd.get(), S_IRUSR | S_IWUSR));
+  SegmentMemory made(std::move(fd), spec.pages);
+  // The seal of a read-only grant forbids a new mapping for writing, to us as well.
+  const int access = spec.rights == transport::Rights::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* const base = ::mmap(nullptr, spec.bytes, access, MAP_SHARED, made.fd_.get(), 0);
+  if (base == MAP_FAILED) return errno_error(errno, "map segment");
+  made.bytes_ = {static_cast<std::byte*>(base), spec.bytes};
+  if (spec.pages != PageKind::kHugetlb2M) ::madvise(base, spec.bytes, MADV_HUGEPAGE);
+  made.numa_ = spec.numa;
+  return made;
+}
+
+void SegmentMemory::leave() { fd_.reset(); }
 
 Result<void> SegmentMemory::take_pages(const Spec& spec) {
   auto done = fault_in(bytes_, Touch::kWrite, spec.stop);

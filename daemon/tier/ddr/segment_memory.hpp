@@ -69,6 +69,22 @@ class SegmentMemory {
   /// @return kExhausted: no memory, or none of that kind. kCanceled: stopped. kIo.
   [[nodiscard]] static Result<SegmentMemory> create(const Spec& spec);
 
+  /// The seals of a segment's memfd.
+  [[nodiscard]] static int seals(transport::Rights rights);
+
+  /// Memory that an earlier process made, and that this one owns from now on. The caller has
+  /// checked its file. On a failure it is cut to nothing.
+  struct AdoptSpec {
+    std::uint64_t bytes = 0;  ///< the size of the file
+    PageKind pages = PageKind::k4K;
+    transport::Rights rights = transport::Rights::kReadWrite;
+    std::optional<NumaNode> numa = {};
+  };
+  [[nodiscard]] static Result<SegmentMemory> adopt(UniqueFd fd, const AdoptSpec& spec);
+
+  /// The memory outlives this object, and this process: another has its descriptor.
+  void leave();
+
   ~SegmentMemory();
   SegmentMemory(SegmentMemory&& other) noexcept;
   SegmentMemory& operator=(SegmentMemory&&) = delete;

@@ -228,6 +228,7 @@ TEST_CASE("tcp: a connection that stays half-way in a frame is noticed, one at r
     }
     [[nodiscard]] bool may_shake() override { return true; }
     void refused(const char* /*cause*/, const transport::tcp::Connection& /*one*/) override {}
+    void answered(const transport::tcp::Served& /*request*/, TimePoint /*now*/) override {}
     transport::tcp::Session session;
   };
   Check check;

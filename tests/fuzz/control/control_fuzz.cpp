@@ -69,10 +69,13 @@ struct Daemon {
   asio::io_context io{1};
   ho::daemon::Pool pool{options(), clock.now()};
   std::unique_ptr<ho::daemon::DataLoop> data = make_loop();
-  ho::daemon::Grants grants{pool, *data, io, ho::daemon::PagePlan{}};
+  ho::daemon::FdStore store{0};
+  ho::daemon::Keeper keeper{store, "a test"};
+  ho::daemon::Grants grants{pool, *data, io, ho::daemon::PagePlan{}, keeper};
   std::unique_ptr<ho::flash::FlashLoop> flash = make_flash();
   ho::daemon::Staging staging{pool, grants, flash.get(), io, {"n", {}, ""}};
-  ho::daemon::Service service{pool, grants, staging, *data, clock, {"boot", 1, {ho::NodeInfo{}}}};
+  ho::daemon::Service service{
+      pool, grants, staging, *data, keeper, clock, {"boot", 1, {ho::NodeInfo{}}}};
 };
 
 /// Runs the control thread until `done` returns true, for some seconds at most.

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "common/base/check.hpp"
-#include "proto/frame.hpp"
+#include "proto/control/frame.hpp"
 
 /// Feeds any bytes as a stream, split as the first byte says. Each decoded frame can be encoded
 /// again, and no byte is lost or consumed twice.

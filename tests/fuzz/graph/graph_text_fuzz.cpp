@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "common/base/check.hpp"
-#include "proto/convert.hpp"
+#include "proto/files/convert.hpp"
 
 /// Parses any bytes as protobuf text: an error, or a graph that writing and reading preserve.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -7,7 +7,7 @@
 #include "common/base/checksum.hpp"
 #include "common/schedule/print.hpp"
 #include "common/schedule/validate.hpp"
-#include "proto/convert.hpp"
+#include "proto/files/convert.hpp"
 
 namespace {
 

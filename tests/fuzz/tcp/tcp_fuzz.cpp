@@ -69,6 +69,9 @@ class Keeper final : public tcp::HelloCheck {
   }
   [[nodiscard]] bool may_shake() override { return true; }
   void refused(const char* cause, const Connection&) override { HO_CHECK(cause != nullptr); }
+  void answered(const tcp::Served& request, ho::TimePoint /*now*/) override {
+    HO_CHECK(request.op.has_value());
+  }
 
  private:
   tcp::Session& session_;

@@ -40,6 +40,31 @@ class Context(unittest.TestCase):
             self.assertEqual(plan["step_ns"], found["step_ns"])
             self.assertLessEqual(plan["step_ns"], 1.02 * plan["compute_ns"])
 
+    def test_ways_to_divide_a_model_are_measured_with_and_without_offload(self):
+        with tempfile.TemporaryDirectory(prefix="ho-parallel-") as folder:
+            hardware, graph = os.path.join(folder, "hw.json"), os.path.join(folder, "graph.json")
+            model = self.MODEL[2:]
+            step = self.answer("model", "llama-like", "--phase", "train", *model, "--context", "256", "--out", graph)
+            with open(hardware, "w", encoding="utf-8") as file:
+                json.dump({"name": "small", "deviceBytes": str(step["peak_unmanaged_bytes"] * 8 // 10),
+                           "localDdr": {"capacityBytes": str(1 << 30), "read": self.LINK, "write": self.LINK}}, file)
+            words = ("parallel-sweep", "--devices", "4", "--hardware", hardware, *model, "--context", "256",
+                     "--network", "10GB/s")
+            found = {(one["data"], one["tensor"], one["pipeline"]): one for one in self.answer(*words)["divisions"]}
+            self.assertEqual(set(found), {(4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 4, 1), (1, 2, 2), (1, 1, 4)})
+            whole, split = found[4, 1, 1], found[1, 4, 1]
+            self.assertTrue(whole["feasible"], whole)
+            self.assertEqual((whole["offload"], split["offload"]), (True, False))
+            self.assertEqual(whole["needs_bytes"], step["peak_unmanaged_bytes"])
+            self.assertLessEqual(whole["peak_bytes"], step["peak_unmanaged_bytes"] * 8 // 10)
+            self.assertGreater(whole["ops_ns"], split["ops_ns"])
+            self.assertGreater(split["collective_ns"], 0)
+            self.assertGreater(found[1, 1, 4]["bubble_ns"], 0)
+            self.assertEqual(whole["step_ns"], sum(whole[f"{part}_ns"] for part in ("ops", "collective", "stall", "bubble")))
+            refused = {(one["data"], one["tensor"]) for one in self.answer(*words, "--batch", "2")["divisions"]
+                       if not one["feasible"]}
+            self.assertEqual(refused, {(4, 1)})
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/base/prng.hpp"
-#include "proto/convert.hpp"
+#include "proto/files/convert.hpp"
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/sim/job/random_schedule.hpp"

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <hyperoffload/hyperoffload.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "proto/convert.hpp"
+#include "proto/files/convert.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/support/host_memory.hpp"
 #include "tests/support/schedule_builder.hpp"
@@ -230,4 +231,54 @@ TEST_CASE("hosted: calls on storages of a step that runs are refused, and change
   job.runtime.evict(job.x);
   job.run_step(std::byte{8});
   CHECK(job.framework.host.wrong().empty());
+}
+
+TEST_CASE("hosted: an input of a step that was left is right in both of its homes") {
+  constexpr std::uint32_t kInputId = 100;
+  B b;
+  const auto input = b.storage("input", kBytes, B::kInput, 0);
+  const auto z = b.storage("z", kBytes, B::kActivation);
+  b.op({B::write(z, kBytes)});
+  b.op({B::read(input, 0), B::read(z, kBytes)});
+  b.prefetch(input, 0, {.after = 0, .before = 1});
+  schedule::Schedule plan = b.finish();
+  plan.second_homes = {schedule::HomeSlot{schedule::HomeTier::kLocalDdr, kBytes}, std::nullopt};
+  plan.local_ddr_bytes = 2 * kBytes;
+  const std::string encoded = encode_schedule(plan);
+  // Which home the library placed where is not known here: each node is lost once.
+  for (const int lost : {0, 1}) {
+    for (int whole_steps = 0; whole_steps < 2; ++whole_steps) {
+      INFO("node " << lost << " is lost after " << whole_steps << " whole steps");
+      TwoNodes nodes;
+      Framework framework;
+      hyperoffload::Pool pool({nodes.address(0), "hosted", "auto", 0});
+      hyperoffload::Runtime runtime(pool, Framework::take, Framework::drop, &framework);
+      hyperoffload::Plan job(runtime, encoded.data(), encoded.size());
+      const ho_storage made = job.storage(kActivationId);
+      const auto begin_step = [&](std::byte value) {
+        const std::vector<std::byte> bytes(kBytes, value);
+        job.write(kInputId, bytes.data(), bytes.size());
+        job.step_begin();
+        job.before(0);
+        runtime.adopt(made, framework.make(std::byte{1}));
+      };
+      for (int step = 0; step < whole_steps; ++step) {
+        begin_step(std::byte{5});
+        job.after(0);
+        job.before(1);
+        void* const there = job.operand(1, kInputId);
+        CHECK(holds(there, std::byte{5}));
+        framework.host.free(static_cast<std::byte*>(there));
+        framework.host.free(static_cast<std::byte*>(job.operand(1, kActivationId)));
+        job.after(1);
+        job.step_end();
+      }
+      begin_step(std::byte{6});
+      job.leave();
+      CHECK(runtime.state(job.storage(kInputId)).at_home == 1);
+      nodes.daemon(lost).send(SIGKILL);
+      nodes.daemon(lost).wait();
+      CHECK(holds(runtime.fetch(job.storage(kInputId)), std::byte{6}));
+    }
+  }
 }

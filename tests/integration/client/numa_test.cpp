@@ -14,7 +14,7 @@
 
 #include "common/base/numa.hpp"
 #include "common/base/prng.hpp"
-#include "proto/convert.hpp"
+#include "proto/files/convert.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/sim/job/random_schedule.hpp"
 #include "tests/support/skip.hpp"

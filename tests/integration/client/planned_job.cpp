@@ -8,7 +8,7 @@
 #include "common/base/check.hpp"
 #include "common/base/checksum.hpp"
 #include "common/base/units.hpp"
-#include "proto/convert.hpp"
+#include "proto/files/convert.hpp"
 
 namespace ho::test {
 namespace {

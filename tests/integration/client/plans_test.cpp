@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/base/prng.hpp"
-#include "proto/convert.hpp"
+#include "proto/files/convert.hpp"
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/sim/job/random_schedule.hpp"
@@ -243,7 +243,7 @@ TEST_CASE("plans: misuse is refused with words, and nothing ends by it") {
     return std::string(ho_last_error()).find(words) != std::string::npos;
   };
   CHECK(ho_disconnect(pool.get()) == HO_CONFLICT);
-  CHECK(said("1 runtimes are open"));
+  CHECK(said("1 runtimes and 0 block stores are open"));
   // An arena in use, a part of one, and none at all.
   std::vector<std::byte> arena(4 * kBytes);
   ho_device_memory memory{};

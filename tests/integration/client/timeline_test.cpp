@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/convert.hpp"
+#include "proto/files/convert.hpp"
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/support/schedule_builder.hpp"
@@ -86,7 +86,9 @@ TEST_CASE("timeline: each op's wait is charged to the transfer that it waited fo
   const test::TwoNodes nodes;
   const schedule::Schedule schedule = fetched_too_late(6);
   for (const char* transport : {"local", "tcp"}) {
-    const test::PoolHandle pool = test::connect_pool(nodes.address(0), transport);
+    // A fetch takes 13 ms, so that no job is put aside for longer than that at each of its ops.
+    const test::PoolHandle pool =
+        test::connect_pool(nodes.address(0), transport, "test", 20'000'000);
     test::PlannedJob job(pool.get(), schedule, 3);
     INFO(transport << ": " << job.error());
     REQUIRE(job.plan() != nullptr);

@@ -23,6 +23,9 @@ std::string TwoNodes::config(int node) const {
          (spec_.tcp ? "tcp_listen: \"127.0.0.1:0\"\n" : "") + "tcp { address: \"127.0.0.1\" }\n" +
          (spec_.tcp || spec_.ucx ? "insecure: true\n" : "") + (spec_.ucx ? "ucx { }\n" : "") +
          (spec_.flash_bytes > 0 ? "flash { path: \"" + flash_path(node) + "\" }\n" : "") +
+         (spec_.blocks_bytes > 0
+              ? "blocks { ddr_bytes: " + std::to_string(spec_.blocks_bytes) + " }\n"
+              : "") +
          peer_text(1 - node, address(1 - node));
 }
 
@@ -76,12 +79,14 @@ std::uint64_t TwoNodes::granted_bytes(int node) const {
   return status->ddr_granted_bytes;
 }
 
-PoolHandle connect_pool(const std::string& addresses, const char* transport, const char* name) {
+PoolHandle connect_pool(const std::string& addresses, const char* transport, const char* name,
+                        std::uint64_t link_bytes_per_s) {
   ho_connect_options options{};
   options.struct_bytes = sizeof(options);
   options.pool = addresses.c_str();
   options.transport = transport;
   options.name = name;
+  options.link_bytes_per_s = link_bytes_per_s;
   ho_pool* pool = nullptr;
   const ho_status status = ho_connect(&options, &pool);
   INFO(ho_last_error());

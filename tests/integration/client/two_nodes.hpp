@@ -15,9 +15,10 @@ namespace ho::test {
 struct PoolSpec {
   std::uint64_t ddr_bytes = 32U << 20U;  ///< per node; segments of 2 MiB
   std::uint64_t lease_ms = kLongLeaseMs;
-  bool tcp = false;               ///< control over TCP on loopback as well
-  std::uint64_t flash_bytes = 0;  ///< of one flash file a node; 0: no flash
-  bool ucx = false;               ///< with the driver ucx as well; needs a device
+  bool tcp = false;                ///< control over TCP on loopback as well
+  std::uint64_t flash_bytes = 0;   ///< of one flash file a node; 0: no flash
+  bool ucx = false;                ///< with the driver ucx as well; needs a device
+  std::uint64_t blocks_bytes = 0;  ///< what a node's KV block store may take; 0: none
 };
 
 /// A pool of two real daemons on this machine, reached by Unix sockets, with `local` and `tcp`.
@@ -52,7 +53,9 @@ struct PoolCloser {
 using PoolHandle = std::unique_ptr<ho_pool, PoolCloser>;
 
 /// Connects over `transport` ("auto", "local", "tcp"); fails the test where that fails.
+/// @param link_bytes_per_s  the limit of gets and of puts; 0: none
 [[nodiscard]] PoolHandle connect_pool(const std::string& addresses, const char* transport,
-                                      const char* name = "test");
+                                      const char* name = "test",
+                                      std::uint64_t link_bytes_per_s = 0);
 
 }  // namespace ho::test

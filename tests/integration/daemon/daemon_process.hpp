@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "proto/control_client.hpp"
+#include "proto/control/control_client.hpp"
 #include "tests/support/temp_folder.hpp"
 
 namespace ho::test {

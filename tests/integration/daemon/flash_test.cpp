@@ -2,6 +2,7 @@
 #include <chrono>
 #include <csignal>
 #include <deque>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -162,6 +163,41 @@ TEST_CASE("daemon flash: a path that is missing or in use keeps the daemon from 
   const test::Exit end = daemon.wait();
   CHECK(end.code > 0);
   CHECK(end.err.find(path + ": in use by another daemon (locked)") != std::string::npos);
+}
+
+TEST_CASE(
+    "daemon flash: --check-config finds paths that are missing, open to others, foreign or in "
+    "use") {
+  const test::TempFolder folder;
+  const std::string path = folder.file("flash");
+  const auto check = [&] {
+    DaemonProcess daemon(folder, "check", {with_flash(folder, path), {}, true});
+    return daemon.wait();
+  };
+  const auto says = [](const test::Exit& end, const std::string& words) {
+    INFO(end.err);
+    CHECK(end.code == 2);
+    CHECK(end.err.find("check.textproto:") != std::string::npos);
+    CHECK(end.err.find(words) != std::string::npos);
+  };
+  make_file(path, 8 * kMiB);
+  if (const std::string why = no_flash_here(path); !why.empty()) return test::skip(why);
+  CHECK(check().code == 0);
+  CHECK(check().code == 0);  // it formats nothing
+  std::filesystem::permissions(path, std::filesystem::perms(0644));
+  says(check(), "other users can read or write it (mode 0644)");
+  std::filesystem::permissions(path, std::filesystem::perms(0600));
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file << "somebody's data";
+  }
+  says(check(), path);
+  std::filesystem::remove(path);
+  says(check(), path + ": does not exist");
+  make_file(path, 8 * kMiB);
+  const auto held = flash::make_uring_device({{path}});
+  REQUIRE(held.ok());
+  says(check(), path + ": in use by another daemon (locked)");
 }
 
 TEST_CASE("daemon flash: a relative path and one given twice are named with their lines") {

@@ -284,6 +284,33 @@ TEST_CASE("daemon: an evicted session loses its memory and gets the reason") {
   CHECK(daemon.err().find("session evicted") != std::string::npos);
 }
 
+TEST_CASE("daemon: a drained node refuses what is new, and tells its jobs with each renewal") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const auto client = connect(unix_address(folder));
+  const Session session = open(*client);
+  REQUIRE(client->grant(session, local_grant(2 * kSegment), soon()).ok());
+  CHECK_FALSE(client->renew_lease(session, soon())->drained);
+  const auto administrator = connect(unix_address(folder));
+  const auto left = administrator->drain(soon());
+  REQUIRE(left.ok());
+  CHECK(left->sessions == 1);
+  CHECK(left->granted_bytes == 2 * kSegment);
+  CHECK(client->renew_lease(session, soon())->drained);
+  const auto refused = client->grant(session, local_grant(kSegment), soon());
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code() == Errc::kUnavailable);
+  CHECK(refused.error().context().find("is drained") != std::string::npos);
+  CHECK(administrator->open_session("late", soon()).error().code() == Errc::kUnavailable);
+  CHECK(administrator->status(soon())->drained);
+  CHECK(granted_bytes(*administrator) == 2 * kSegment);
+  REQUIRE(client->close_session(session, soon()).ok());
+  CHECK(administrator->drain(soon())->sessions == 0);
+  REQUIRE(administrator->undrain(soon()).ok());
+  CHECK_FALSE(administrator->status(soon())->draining);
+  CHECK(client->open_session("again", soon()).ok());
+}
+
 constexpr std::uint64_t kLeaseMs = 1500;
 
 TEST_CASE("daemon: a killed client's bytes are free within one lease", "[time]") {

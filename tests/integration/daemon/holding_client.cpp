@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "proto/control_client.hpp"
+#include "proto/control/control_client.hpp"
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;

@@ -21,8 +21,9 @@
 
 #include "common/base/prng.hpp"
 #include "common/base/units.hpp"
-#include "proto/control_address.hpp"
-#include "proto/frame.hpp"
+#include "daemon/control/listener.hpp"
+#include "proto/control/control_address.hpp"
+#include "proto/control/frame.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
 #include "tests/support/patience.hpp"
 
@@ -114,6 +115,46 @@ TEST_CASE("daemon: a config error names file, line and field and exits with 2") 
   CHECK(any.code == 2);
   CHECK(says(any, ":3: tcp: address: 0.0.0.0 is not an address that peers can connect to"));
   CHECK(check_config("ddr_bytes: 268435456").code == 0);
+}
+
+TEST_CASE("daemon: --check-config finds what others have taken, except by its own daemon") {
+  const TempFolder folder;
+  const std::string base = small_config(folder);
+  const auto check = [&](const std::string& config) {
+    DaemonProcess daemon(folder, "c", {config, {}, true});
+    return daemon.wait();
+  };
+  CHECK(check(base).code == 0);
+  const auto missing =
+      check("ddr_bytes: \"256MiB\"\nunix_socket: \"" + folder.file("none/c.sock") + "\"\n");
+  CHECK(missing.code == 2);
+  CHECK(says(missing, "c.textproto:2: unix_socket: folder " + folder.file("none")));
+
+  // Another program listens at the port that the configuration names.
+  const auto other = daemon::listen_tcp({"127.0.0.1", "0"}, "other");
+  REQUIRE(other.ok());
+  const std::string address = other->address.substr(4);
+  const std::string port = address.substr(address.rfind(':') + 1);
+  const std::string control = base + "insecure: true\ntcp_listen: \"" + address + "\"\n";
+  for (const std::string& config :
+       {control, base + "http_listen: \"" + address + "\"\n",
+        base + "insecure: true tcp { address: \"127.0.0.1\" port: " + port + " }\n"}) {
+    const auto used = check(config);
+    CHECK(used.code == 2);
+    CHECK(says(used, "c.textproto:"));
+    CHECK(says(used, address));
+  }
+
+  // A file in place of the socket, and then the daemon itself.
+  std::ofstream(folder.file("control.sock")) << "words";
+  const auto taken = check(base);
+  CHECK(taken.code == 2);
+  CHECK(says(taken, "exists and is not a socket"));
+  std::filesystem::remove(folder.file("control.sock"));
+  const DaemonProcess running(folder, "d", {base, {}, false});
+  static_cast<void>(connect(unix_address(folder)));
+  // Its own ports are taken, by itself: the port in `control` is not looked at.
+  CHECK(check(control).code == 0);
 }
 
 TEST_CASE("daemon: promising more memory than the machine has is refused with numbers") {

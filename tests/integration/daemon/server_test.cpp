@@ -13,7 +13,7 @@
 #include "common/transport/local/local_transport.hpp"
 #include "daemon/control/listener.hpp"
 #include "daemon/control/server.hpp"
-#include "proto/control_address.hpp"
+#include "proto/control/control_address.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
 
 namespace ho::daemon {
@@ -49,7 +49,7 @@ UnixListener make_listener(const std::string& path) {
 }
 
 TcpListener make_tcp_listener() {
-  auto made = listen_tcp({"127.0.0.1", "0"});
+  auto made = listen_tcp({"127.0.0.1", "0"}, "tcp_listen");
   REQUIRE(made.ok());
   return std::move(*made);
 }
@@ -104,9 +104,11 @@ struct Control {
   asio::io_context io{1};
   Pool pool{pool_options(), clock.now()};
   std::unique_ptr<DataLoop> data = make_loop();
-  Grants grants{pool, *data, io, PagePlan{}};
+  FdStore store{0};
+  Keeper keeper{store, "a test"};
+  Grants grants{pool, *data, io, PagePlan{}, keeper};
   Staging staging{pool, grants, nullptr, io, {"n", {}, ""}};
-  Service service{pool, grants, staging, *data, clock, {"boot", 1, {NodeInfo{}}}};
+  Service service{pool, grants, staging, *data, keeper, clock, {"boot", 1, {NodeInfo{}}}};
   Server server;
 };
 
@@ -288,10 +290,11 @@ TEST_CASE("server: before its hello a peer may send little, afterwards a request
 }
 
 TEST_CASE("listener: a TCP name is listened on at the first of its addresses that can be had") {
-  const auto listener = listen_tcp({"localhost", "0"});
+  const auto listener = listen_tcp({"localhost", "0"}, "tcp_listen");
   REQUIRE(listener.ok());
   CHECK(listener->address.rfind("tcp:localhost:", 0) == 0);
-  CHECK(listen_tcp({"no-such-host.invalid", "0"}).error().code() == Errc::kInvalidArgument);
+  CHECK(listen_tcp({"no-such-host.invalid", "0"}, "tcp_listen").error().code() ==
+        Errc::kInvalidArgument);
 }
 
 }  // namespace ho::daemon

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "common/base/units.hpp"
-#include "proto/control_client.hpp"
+#include "proto/control/control_client.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
 
 namespace ho::test {

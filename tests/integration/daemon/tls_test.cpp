@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "proto/control_address.hpp"
+#include "proto/control/control_address.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
 #include "tests/support/certificates.hpp"
 
@@ -118,6 +118,8 @@ TEST_CASE("tls: each role may do what it is for, and no more") {
   const auto session = job->open_session("job", soon());
   REQUIRE(session.ok());
   CHECK(job->evict(session->id, soon()).error().code() == Errc::kPermissionDenied);
+  CHECK(job->drain(soon()).error().code() == Errc::kPermissionDenied);
+  CHECK(job->undrain(soon()).error().code() == Errc::kPermissionDenied);
   const auto sessions = job->sessions(soon());
   REQUIRE(sessions.ok());
   REQUIRE(sessions->size() == 1);

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 
-unit, daemon, users, example = sys.argv[1:5]
+unit, daemon, users, example, template = sys.argv[1:6]
 for program in ("systemd-analyze", "systemd-sysusers"):
     if shutil.which(program) is None:
         print(f"skipped: {program} is not installed")
@@ -32,6 +32,18 @@ flash = re.search(r'path: "(/[^"]*)"', pathlib.Path(example).read_text())[1]
 assert pathlib.PurePath(flash).parent == pathlib.PurePath("/var/lib") / settings["StateDirectory"], flash
 # What a wrong configuration exits with does not start the unit again and again.
 assert settings["RestartPreventExitStatus"] == "2", settings
+# The daemon knows how much the store takes; its socket's file outlives a restart; no limit of restarts ends the unit.
+assert settings["Environment"] == "FDSTORE=" + settings["FileDescriptorStoreMax"], settings
+assert settings["RuntimeDirectoryPreserve"] == "restart" and settings["StartLimitIntervalSec"] == "0", settings
+assert settings["RestartForceExitStatus"] == settings["SuccessExitStatus"] == "75", settings
+# The template differs where two daemons on one node must.
+lines = [(one, other) for one, other in zip(text.splitlines(), pathlib.Path(template).read_text().splitlines(), strict=True)
+         if one != other]
+for one, other in lines:
+    assert "%i" in other and one.split("=")[0] == other.split("=")[0], (one, other)
+assert [other for _, other in lines if "Directory=" in other] == [
+    "RuntimeDirectory=hyperoffload-%i", "StateDirectory=hyperoffload-%i"], lines
+assert any("--config /etc/hyperoffload/%i.textproto" in other for _, other in lines), lines
 with tempfile.TemporaryDirectory() as folder:
     # The program need not be installed for the unit to be sound: the one just built stands in.
     copy = pathlib.Path(folder) / "hyperoffloadd.service"

@@ -16,8 +16,8 @@
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/tcp/tcp_transport.hpp"
 #include "common/transport/tcp/wire.hpp"
-#include "proto/control_address.hpp"
-#include "proto/frame.hpp"
+#include "proto/control/control_address.hpp"
+#include "proto/control/frame.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
 #include "tests/integration/faults/caller.hpp"
 

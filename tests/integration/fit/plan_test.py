@@ -4,6 +4,7 @@ Usage: see support.py.
 """
 
 import json
+import random
 import subprocess
 import unittest
 
@@ -50,6 +51,15 @@ class LongForm(support.WithDaemon):
         graph = hyperoffload.record(script.step, script.model, script.optimizer)
         return hyperoffload.analyze(graph, **{"device_memory": "60%", "pool": self.pool, **options})
 
+    def hardware(self, bytes_per_s):
+        """The path of a hardware file with such a link."""
+        path = self.folder / "hardware.json"
+        link = {"bytesPerS": str(bytes_per_s)}
+        path.write_text(json.dumps({
+            "name": "host", "deviceBytes": str(1 << 30),
+            "localDdr": {"capacityBytes": str(1 << 30), "read": link, "write": link}}))
+        return path
+
     def test_a_recorded_step_runs_under_its_plan(self):
         plain, ours = Script().train(3 + 5), Script()
         plan = self.plan(ours)
@@ -68,6 +78,20 @@ class LongForm(support.WithDaemon):
         names = [event["name"] for event in json.loads(
             (self.folder / "trace.json").read_text())["traceEvents"]]
         self.assertEqual(names.count("aten.relu.default"), 6)
+
+    def test_what_the_script_holds_on_to_leaves_for_the_plan(self):
+        script = Script()
+        graph = hyperoffload.record(script.step, script.model, script.optimizer)
+        for seed in range(12):
+            rng = random.Random(seed)
+            ops = [rng.choice([3_000, 10_000, 50_000]) for _ in graph.movable["ops"]]
+            plan = hyperoffload.analyze(graph.retimed(ops), device_memory=rng.choice(["50%", "60%"]),
+                                        hardware=self.hardware(rng.choice([1, 3]) * 10**9), pool=self.pool)
+            with plan.applied(script.model, script.optimizer) as run:
+                script.train(3)
+            stats = run.stats()
+            self.assertEqual((stats["planned_steps"], stats["departures"]), (3, 0), run.summary())
+            self.assertLessEqual(stats["peak_allocated_bytes"], plan.budget_bytes, seed)
 
     def test_model_and_optimizer_are_found(self):
         first, second = Script(), Script()
@@ -99,8 +123,7 @@ class LongForm(support.WithDaemon):
         self.assert_same(plain, ours)
         # The first step makes the optimizer's states, and runs on demand.
         self.assertEqual(run.stats()["planned_steps"], 5, run.summary())
-        # What the first step leaves behind may still be there when the plan begins.
-        self.assertLessEqual(run.stats()["peak_allocated_bytes"], 1.05 * plan.budget_bytes)
+        self.assertLessEqual(run.stats()["peak_allocated_bytes"], 1.02 * plan.budget_bytes)
 
     def test_graph_and_schedule_are_those_of_the_commands(self):
         script = Script()
@@ -111,12 +134,7 @@ class LongForm(support.WithDaemon):
         kinds = {each["name"]: each["kind"] for each in graph.storages}
         self.assertEqual(kinds["0.0.weight"], "WEIGHT")
         self.assertEqual(kinds["0.0.weight.exp_avg"], "OPTIMIZER_STATE")
-        hardware = self.folder / "hardware.json"
-        hardware.write_text(json.dumps({
-            "name": "host", "deviceBytes": str(1 << 30), "localDdr": {
-                "capacityBytes": str(1 << 30), "read": {"bytesPerS": str(10**9)},
-                "write": {"bytesPerS": str(10**9)}}}))
-        plan = hyperoffload.analyze(graph, device_memory="70%", hardware=hardware)
+        plan = hyperoffload.analyze(graph, device_memory="70%", hardware=self.hardware(10**9))
         (self.folder / "step.hos").write_bytes(plan.schedule)
         (self.folder / "movable.json").write_text(json.dumps(plan.graph.movable))
         for arguments in (["verify", "step.hos", "--graph", "movable.json"],

@@ -20,6 +20,15 @@ os.environ["PYTHONPATH"] = PACKAGE
 sys.path.insert(0, PACKAGE)
 
 
+def wait_for_pool(pool, daemon):
+    """Waits until a daemon answers at its address."""
+    end = time.monotonic() + 60
+    while subprocess.run([PROGRAM, "nodes", "--pool", pool], check=False,
+                         capture_output=True).returncode != 0:
+        assert time.monotonic() < end and daemon.poll() is None, "the daemon did not come up"
+        time.sleep(0.05)
+
+
 class WithDaemon(unittest.TestCase):
     """Tests with a daemon of their own: `pool` is its address, `folder` one for files."""
 
@@ -36,8 +45,4 @@ class WithDaemon(unittest.TestCase):
         daemon = subprocess.Popen([DAEMON, "--config", str(config)], stderr=subprocess.DEVNULL)
         cls.addClassCleanup(daemon.wait)
         cls.addClassCleanup(daemon.terminate)
-        end = time.monotonic() + 60
-        while subprocess.run([PROGRAM, "nodes", "--pool", cls.pool], check=False,
-                             capture_output=True).returncode != 0:
-            assert time.monotonic() < end and daemon.poll() is None, "the daemon did not come up"
-            time.sleep(0.05)
+        wait_for_pool(cls.pool, daemon)

@@ -82,15 +82,17 @@ TEST_CASE("generate: tokens by plan are those of the run with everything residen
   }
 }
 
-TEST_CASE("generate: a sealed block is stored once and appends store none") {
+TEST_CASE("generate: a sealed block is stored, and an append stores no more than its own block") {
   TwoNodes nodes({.ddr_bytes = 64U << 20U});
+  const double tokens = 320;
   const Json run = generated(
       {"--prompt", "x", "--tokens", "320", "--pool", nodes.address(0), "--device-memory", "60%"});
-  // 10 blocks of 2 layers; their last ones are open to the end.
-  const double block_bytes = 2 * 32 * 64 * sizeof(float);
+  // 10 blocks of 2 layers; their last ones are open to the end. A plan may evict an open block
+  // where the measured times say that this is hidden; all the blocks each time would be 50 MB.
+  const double pass_bytes = 2 * 2 * 32 * 64 * sizeof(float);
   CHECK(number(run, "plans") == 11);
-  CHECK(number(run, "store_bytes") >= 9 * 2 * block_bytes);
-  CHECK(number(run, "store_bytes") <= 10 * 2 * block_bytes);
+  CHECK(number(run, "store_bytes") >= 9 * pass_bytes);
+  CHECK(number(run, "store_bytes") <= (10 + tokens) * pass_bytes);
 }
 
 TEST_CASE("generate: all ways of the comparison give the same tokens within their budgets") {

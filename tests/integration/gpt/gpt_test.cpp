@@ -143,6 +143,32 @@ TEST_CASE("gpt: a model larger than the machine's memory is refused") {
   REQUIRE(gpt.err().find("available; take a smaller model") != std::string::npos);
 }
 
+TEST_CASE("gpt: with --wait a job begins once another has given memory back") {
+  TwoNodes nodes;
+  const std::string pool = nodes.address(0);
+  const PoolHandle other = connect_pool(pool, "auto", "other");
+  ho_allocation* all = nullptr;
+  REQUIRE(ho_allocate(other.get(), 64U << 20U, &all) == HO_OK);
+  Gpt impatient(with_tiny_model({"--pool", pool, "--steps", "2"}));
+  CHECK(impatient.wait() == 4);
+  CHECK(impatient.err().find("exhausted: ") != std::string::npos);
+  const auto waiting = [](const Gpt& gpt) {
+    return eventually(std::chrono::seconds(60), [&] {
+      return gpt.err().find("waiting for memory: exhausted: ") != std::string::npos;
+    });
+  };
+  Gpt stopped(with_tiny_model({"--pool", pool, "--steps", "2", "--wait", "1000s"}));
+  REQUIRE(waiting(stopped));
+  stopped.send(SIGINT);
+  CHECK(stopped.wait() == 130);
+  Gpt patient(with_tiny_model({"--pool", pool, "--steps", "2", "--wait", "1000s"}));
+  REQUIRE(waiting(patient));
+  ho_free(other.get(), all);
+  const int code = patient.wait();
+  INFO(patient.err());
+  CHECK(code == 0);
+}
+
 TEST_CASE("gpt: wrong usage exits with 2") {
   REQUIRE(Gpt({"--no-such-option"}).wait() == 2);
   REQUIRE(Gpt({"--heads", "7"}).wait() == 2);

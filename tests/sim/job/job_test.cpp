@@ -310,3 +310,80 @@ TEST_CASE("sim: a lost node fails a job that places device bytes, between plans 
   });
   if (!test::only_seed()) CHECK(failures > kMixedSeeds / 4);
 }
+
+namespace {
+
+/// One or two of the analyzer's plans in which all storages have two homes.
+std::vector<schedule::Schedule> doubled_plans(Prng& random) {
+  std::vector<schedule::Schedule> plans;
+  const schedule::Schedule source = test::random_schedule(random);
+  for (std::uint64_t i = 1 + random.below(2); i > 0; --i) {
+    const Graph graph = test::graph_of(source);
+    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+    analyzer::Options options;
+    options.device_budget_bytes = peak / 2 + random.below(peak / 2 + 1) + 256;
+    options.copies.fill(2);
+    const auto outcome = analyzer::analyze(graph, source.hardware, options);
+    REQUIRE(outcome.ok());
+    const auto* const plan = std::get_if<schedule::Schedule>(&*outcome);
+    if (plan != nullptr) plans.push_back(*plan);
+  }
+  return plans;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "sim: with two homes a node that is lost, in whatever moment, costs no value of whole steps") {
+  std::uint64_t ran = 0;
+  std::uint64_t lost = 0;
+  std::uint64_t ended = 0;
+  for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    Prng random(seed);
+    const auto plans = doubled_plans(random);
+    if (plans.empty()) return;
+    constexpr std::array<SimFault, 2> kFaults{SimFault::kLoseNode, SimFault::kStopNode};
+    SimJob job(plans, random.next(), kFaults[seed % 2]);
+    const bool whole = random.below(2) == 0;
+    const SimOutcome outcome =
+        whole ? job.run(2 + random.below(5)) : job.run_mixed(4 + random.below(12));
+    REQUIRE(outcome.wrong == "");
+    ran += 1;
+    if (outcome.failure && !whole) {
+      // A step that is left between a value's two Stores leaves it with one home until the next.
+      ended += 1;
+      return;
+    }
+    REQUIRE_FALSE(outcome.failure.has_value());
+    REQUIRE(outcome.finished);
+    lost += outcome.fault_happened ? 1 : 0;
+  });
+  if (test::only_seed()) return;
+  CHECK(ran > kFaultSeeds / 2);
+  CHECK(lost > ran / 4);
+  CHECK(ended <= ran / 50);
+}
+
+TEST_CASE(
+    "sim: with two homes a home that missed a value while its daemon was restarted is not read") {
+  std::uint64_t restarts = 0;
+  std::uint64_t stale = 0;
+  for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    Prng random(seed);
+    const auto plans = doubled_plans(random);
+    if (plans.empty()) return;
+    SimJob job(plans, random.next(), SimFault::kRestartNodes);
+    const SimOutcome outcome =
+        random.below(2) == 0 ? job.run(2 + random.below(5)) : job.run_mixed(4 + random.below(12));
+    REQUIRE(outcome.wrong == "");
+    REQUIRE_FALSE(outcome.failure.has_value());
+    REQUIRE(outcome.finished);
+    restarts += outcome.restarts;
+    stale += outcome.stale_values;
+  });
+  if (test::only_seed()) return;
+  CHECK(restarts > kFaultSeeds / 2);
+  CHECK(stale > 0);
+}

@@ -20,7 +20,18 @@
 namespace ho::test {
 
 /// The fault of a run, or kNone.
-enum class SimFault : std::uint8_t { kNone, kKillPeer, kStopPeer, kLoss, kBadFlash };
+/// The last three are for plans in which every storage has two homes: a node is killed, or stopped,
+/// for good; daemons are restarted again and again, with their memory.
+enum class SimFault : std::uint8_t {
+  kNone,
+  kKillPeer,
+  kStopPeer,
+  kLoss,
+  kBadFlash,
+  kLoseNode,
+  kStopNode,
+  kRestartNodes
+};
 /// Where device bytes lie: where plans have placed them, or where the job puts them.
 enum class SimDevice : std::uint8_t { kArena, kHosted };
 
@@ -33,9 +44,11 @@ struct SimOutcome {
   std::string wrong;  ///< the first wrong byte, in words; empty if none
   std::uint64_t stall_turns = 0;
   std::uint64_t staged_bytes = 0;
-  std::uint64_t runs = 0;         ///< times that a plan began to run
-  std::uint64_t left_steps = 0;   ///< ended before their last position
-  std::uint64_t kept_values = 0;  ///< on the device alone from one plan's run to another's
+  std::uint64_t runs = 0;          ///< times that a plan began to run
+  std::uint64_t left_steps = 0;    ///< ended before their last position
+  std::uint64_t restarts = 0;      ///< of daemons
+  std::uint64_t stale_values = 0;  ///< that one of two homes lacked at the end of a run
+  std::uint64_t kept_values = 0;   ///< on the device alone from one plan's run to another's
 };
 
 /// A complete job in one thread: the client's executor, mover and replay over the simulated
@@ -61,6 +74,8 @@ class SimJob {
     std::string address;
     transport::PeerId peer;
     std::vector<std::vector<std::byte>> segments;
+    std::shared_ptr<client::NodeFault> fault;
+    [[nodiscard]] bool lost() const { return fault->reason() != client::FaultReason::kNone; }
   };
   /// A persistent storage.
   struct Held {
@@ -85,7 +100,11 @@ class SimJob {
   void place_flash(Plan& plan, client::FlashPlan& flash, std::vector<bool>& kept);
   [[nodiscard]] client::ArenaMap spread(std::uint64_t bytes,
                                         std::span<const client::StagingPart> parts);
-  [[nodiscard]] client::StorageHome own_home(std::uint64_t bytes, std::size_t copies);
+  enum class Homes : std::uint8_t { kOne, kTwo };
+  [[nodiscard]] client::StorageHome own_home(std::uint64_t bytes, std::size_t copies, Homes homes);
+  [[nodiscard]] bool doubled_faults() const { return fault_ >= SimFault::kLoseNode; }
+  void lose(std::uint32_t node);
+  void restart_nodes();
 
   // One act of the job each. They return early where the job has failed.
   void run_steps(Plan& plan, std::uint64_t steps);
@@ -117,11 +136,12 @@ class SimJob {
   void check_place(Plan& plan, std::uint32_t storage, const client::ValuePlace& place);
   [[nodiscard]] std::byte* pool_byte(const client::ArenaMap& map, std::uint64_t offset);
   [[nodiscard]] std::byte* home_byte(const client::StorageHome& home, std::uint64_t parity,
-                                     std::uint64_t at);
+                                     std::uint64_t at, std::size_t which);
   void write_home(const client::StorageHome& home, std::uint64_t parity,
                   const std::vector<std::byte>& value);
-  [[nodiscard]] std::vector<std::byte> read_home(const client::StorageHome& home,
-                                                 std::uint64_t parity, std::uint64_t bytes);
+  /// Whether each home that is to have the value has it, and one has.
+  [[nodiscard]] bool at_home(const client::StorageHome& home, std::uint64_t parity,
+                             std::uint8_t stale_homes, const std::vector<std::byte>& value);
   [[nodiscard]] std::vector<std::byte> random_value(std::uint64_t bytes);
   /// Fills `into` with a stream of bytes that depends on every bit of `seed`.
   static void fill(std::span<std::byte> into, std::uint64_t seed);
@@ -151,6 +171,7 @@ class SimJob {
   TimePoint fault_at_ = TimePoint::max();
   std::uint32_t fault_node_ = 0;
   TimePoint close_at_ = TimePoint::max();
+  bool restarting_ = false;  ///< the daemon of fault_node_ is being restarted
   SimOutcome outcome_;
 };
 

@@ -46,11 +46,15 @@ SimJob::SimJob(const std::vector<schedule::Schedule>& plans, std::uint64_t seed,
               [this](client::NodeIndex node, SegmentId segment) {
                 return std::span(nodes_[node.value()].segments[segment.value()]);
               }) {
+  const auto door = std::make_shared<client::Doorbell>();
+  std::vector<std::shared_ptr<const client::NodeFault>> leases;
   for (const char* address : {"a", "b"}) {
     fabric_.add_peer(address);
     const auto peer = transport_.connect({NodeId(0), address}, clock_.now() + kOpDeadline);
     HO_CHECK(peer.ok());
-    nodes_.push_back({address, *peer, {}});
+    nodes_.push_back({address, *peer, {}, std::make_shared<client::NodeFault>(door)});
+    if (fault == SimFault::kRestartNodes) nodes_.back().fault->set_resumable();
+    leases.push_back(nodes_.back().fault);
   }
   client::DriverPort port;
   port.transport = &transport_;
@@ -59,6 +63,7 @@ SimJob::SimJob(const std::vector<schedule::Schedule>& plans, std::uint64_t seed,
   port.small_pieces_max = static_cast<std::uint32_t>(1 + random_.below(12));
   port.op_deadline = kOpDeadline;
   mover_.emplace(std::vector<client::DriverPort>{port}, clock_);
+  if (doubled_faults()) mover_->set_leases(std::move(leases));
   client::StagePort stage;
   stage.stager = &stager_;
   stage.piece_bytes = 1 + random_.below(5000);
@@ -79,7 +84,7 @@ SimJob::SimJob(const std::vector<schedule::Schedule>& plans, std::uint64_t seed,
     held.place.at_home = true;
     write_home(held.home, 0, held.model);
   }
-  if (fault == SimFault::kKillPeer || fault == SimFault::kStopPeer) {
+  if (fault == SimFault::kKillPeer || fault == SimFault::kStopPeer || doubled_faults()) {
     fault_at_ = clock_.now() + Duration(static_cast<std::int64_t>(random_.below(3'000'000)));
     fault_node_ = static_cast<std::uint32_t>(random_.below(nodes_.size()));
   }
@@ -94,6 +99,9 @@ void SimJob::add(const schedule::Schedule& schedule) {
   plan.schedule = schedule;
   const std::uint64_t copies_bytes_max = schedule.local_ddr_bytes / 4;
   const client::OwnHomes own = client::take_out_own_homes(plan.schedule);
+  const auto homes_of = [&](StorageIndex storage) {
+    return schedule::second_home(schedule, storage) ? Homes::kTwo : Homes::kOne;
+  };
   const std::size_t count = schedule.storages.size();
   plan.homes.resize(count);
   plan.model.resize(count);
@@ -105,10 +113,13 @@ void SimJob::add(const schedule::Schedule& schedule) {
   }
   for (const StorageIndex index : own.ddr) {
     const Storage& storage = schedule.storages[index.value()];
-    if (is_input(storage)) plan.homes[index.value()] = own_home(storage.bytes, 2);
-    if (!storage.persistent) continue;
+    if (!storage.persistent) {
+      const std::size_t values = is_input(storage) ? 2 : 1;
+      plan.homes[index.value()] = own_home(storage.bytes, values, homes_of(index));
+      continue;
+    }
     Held& held = held_[storage.name];
-    if (held.home.area == nullptr) held.home = own_home(storage.bytes, 1);
+    if (held.home.area == nullptr) held.home = own_home(storage.bytes, 1, homes_of(index));
     plan.homes[index.value()] = held.home;
   }
   // Flash that other plans use is not free. Homes there begin at whole blocks.
@@ -168,12 +179,21 @@ void SimJob::add(const schedule::Schedule& schedule) {
   plan.replay.emplace(std::move(replay).value());
 }
 
-client::StorageHome SimJob::own_home(std::uint64_t bytes, std::size_t copies) {
-  own_maps_.push_back(spread(copies * bytes, {}));
-  own_areas_.push_back({&own_maps_.back(), 0, own_maps_.back().bytes()});
+client::StorageHome SimJob::own_home(std::uint64_t bytes, std::size_t copies, Homes homes) {
+  const auto first = static_cast<std::uint32_t>(random_.below(nodes_.size()));
+  const auto make = [&](std::uint32_t node) {
+    const client::StagingPart whole{client::NodeIndex(node), 0, copies * bytes};
+    const bool one_node = homes == Homes::kTwo;
+    own_maps_.push_back(spread(
+        copies * bytes, one_node ? std::span(&whole, 1) : std::span<const client::StagingPart>()));
+    own_areas_.push_back({&own_maps_.back(), 0, own_maps_.back().bytes()});
+    return client::HomePlace{&own_areas_.back(), {0, copies > 1 ? bytes : 0}};
+  };
+  const client::HomePlace place = make(first);
   client::StorageHome home;
-  home.area = &own_areas_.back();
-  home.offset_bytes = {0, copies > 1 ? bytes : 0};
+  home.area = place.area;
+  home.offset_bytes = place.offset_bytes;
+  if (homes == Homes::kTwo) home.second = make(1 - first);
   return home;
 }
 
@@ -223,21 +243,33 @@ std::byte* SimJob::pool_byte(const client::ArenaMap& map, std::uint64_t offset) 
 }
 
 std::byte* SimJob::home_byte(const client::StorageHome& home, std::uint64_t parity,
-                             std::uint64_t at) {
+                             std::uint64_t at, std::size_t which) {
   if (home.flash) return &stager_.flash(home.flash->node)[home.flash->offset_bytes + at];
-  return pool_byte(*home.area->map, home.offset_bytes[parity % 2] + at);
+  const client::HomePlace place = home.place(which);
+  return pool_byte(*place.area->map, place.offset_bytes[parity % 2] + at);
 }
 
+/// As client::Storages::put(): a node that is lost gets no bytes.
 void SimJob::write_home(const client::StorageHome& home, std::uint64_t parity,
                         const std::vector<std::byte>& value) {
-  for (std::uint64_t i = 0; i < value.size(); ++i) *home_byte(home, parity, i) = value[i];
+  for (std::size_t which = 0; which < (home.doubled() ? 2 : 1); ++which) {
+    if (home.doubled() && nodes_[home.place(which).node().value()].lost()) continue;
+    for (std::uint64_t i = 0; i < value.size(); ++i) *home_byte(home, parity, i, which) = value[i];
+  }
 }
 
-std::vector<std::byte> SimJob::read_home(const client::StorageHome& home, std::uint64_t parity,
-                                         std::uint64_t bytes) {
-  std::vector<std::byte> value(bytes);
-  for (std::uint64_t i = 0; i < bytes; ++i) value[i] = *home_byte(home, parity, i);
-  return value;
+bool SimJob::at_home(const client::StorageHome& home, std::uint64_t parity,
+                     std::uint8_t stale_homes, const std::vector<std::byte>& value) {
+  bool any = false;
+  for (std::size_t which = 0; which < (home.doubled() ? 2 : 1); ++which) {
+    const bool lost = home.doubled() && nodes_[home.place(which).node().value()].lost();
+    if (lost || (stale_homes & 1U << which) != 0) continue;
+    any = true;
+    for (std::uint64_t i = 0; i < value.size(); ++i) {
+      if (*home_byte(home, parity, i, which) != value[i]) return false;
+    }
+  }
+  return any;
 }
 
 std::vector<std::byte> SimJob::random_value(std::uint64_t bytes) {
@@ -271,7 +303,8 @@ void SimJob::check_place(Plan& plan, std::uint32_t storage, const ValuePlace& pl
     }
   }
   const std::uint64_t parity = (plan.steps + 1) % 2;
-  if (place.at_home && read_home(plan.homes[storage], parity, expected.size()) != expected) {
+  if (place.stale_homes != 0) outcome_.stale_values += 1;
+  if (place.at_home && !at_home(plan.homes[storage], parity, place.stale_homes, expected)) {
     wrong("home copy of " + name);
   }
   for (std::uint64_t i = 0; place.staged && i < expected.size(); ++i) {

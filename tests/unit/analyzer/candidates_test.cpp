@@ -1,4 +1,4 @@
-#include "tools/analyzer/candidates.hpp"
+#include "tools/analyzer/sweep/candidates.hpp"
 #include "common/model/links.hpp"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "tools/analyzer/channels.hpp"
+#include "tools/analyzer/problem/channels.hpp"
 
 using namespace ho;
 using analyzer::Candidate;

@@ -3,8 +3,8 @@
 
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/choose.hpp"
-#include "tools/analyzer/planner.hpp"
+#include "tools/analyzer/plan/planner.hpp"
+#include "tools/analyzer/sweep/choose.hpp"
 
 using namespace ho;
 using analyzer::Choice;

@@ -5,7 +5,7 @@
 
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/transit.hpp"
+#include "tools/analyzer/emit/transit.hpp"
 
 // What the first step brings and what goes home after the last one.
 namespace ho::analyzer {

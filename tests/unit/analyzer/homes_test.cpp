@@ -1,4 +1,4 @@
-#include "tools/analyzer/homes.hpp"
+#include "tools/analyzer/plan/homes.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -6,7 +6,7 @@
 
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/planner.hpp"
+#include "tools/analyzer/plan/planner.hpp"
 
 using namespace ho;
 using analyzer::HomesInput;

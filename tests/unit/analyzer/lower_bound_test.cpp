@@ -5,9 +5,9 @@
 
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/emit.hpp"
-#include "tools/analyzer/liveness.hpp"
-#include "tools/analyzer/planner.hpp"
+#include "tools/analyzer/emit/emit.hpp"
+#include "tools/analyzer/plan/planner.hpp"
+#include "tools/analyzer/problem/liveness.hpp"
 #include "tools/simulator/simulate.hpp"
 
 using namespace ho;

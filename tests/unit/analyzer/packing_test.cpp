@@ -1,4 +1,4 @@
-#include "tools/analyzer/packing.hpp"
+#include "tools/analyzer/emit/packing.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -5,8 +5,8 @@
 #include "tests/support/seeds.hpp"
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/liveness.hpp"
-#include "tools/analyzer/planner.hpp"
+#include "tools/analyzer/plan/planner.hpp"
+#include "tools/analyzer/problem/liveness.hpp"
 #include "tools/baselines/baselines.hpp"
 #include "tools/simulator/simulate.hpp"
 
@@ -33,6 +33,7 @@ void check_plan(const Graph& graph, const Hardware& hardware, const analyzer::Op
     return;
   }
   const auto& plan = std::get<Schedule>(*outcome);
+  CHECK(plan.prediction.refused_plans == 0);
   CHECK(plan.arena_bytes <= options.device_budget_bytes);
   CHECK(plan.prediction.live_bound_bytes <= plan.arena_bytes);
   CHECK(plan.prediction.peak_planned_bytes <= plan.arena_bytes);
@@ -70,6 +71,7 @@ TEST_CASE("planner: every plan with flash is proven legal and within local DDR")
       if (!outcome) FAIL(outcome.error().message());
       const auto* plan = std::get_if<Schedule>(&*outcome);
       if (plan == nullptr) continue;
+      CHECK(plan->prediction.refused_plans == 0);
       CHECK(plan->local_ddr_bytes <= hardware.local_ddr->capacity_bytes);
       CHECK(plan->prediction.step_ns >= plan->prediction.lower_bound_ns);
       staged += plan->prediction.stage_in_bytes > 0 ? 1 : 0;

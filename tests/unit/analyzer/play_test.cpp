@@ -6,17 +6,19 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/prng.hpp"
 #include "tests/support/seeds.hpp"
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/liveness.hpp"
-#include "tools/analyzer/passes.hpp"
-#include "tools/analyzer/planner.hpp"
-#include "tools/analyzer/play.hpp"
+#include "tools/analyzer/plan/planner.hpp"
+#include "tools/analyzer/play/passes.hpp"
+#include "tools/analyzer/play/play.hpp"
+#include "tools/analyzer/problem/liveness.hpp"
 
 using namespace ho;
 using analyzer::Choice;
 using analyzer::Gap;
+using analyzer::GapRule;
 using analyzer::Lifetimes;
 using analyzer::Played;
 using analyzer::PlayedStep;
@@ -116,8 +118,13 @@ TEST_CASE("play: transfers of a choice follow one another as bytes allow") {
     const std::uint64_t peak = analyzer::peak_unmanaged_bytes(stage.graph);
     if (peak == 0) return;
     const PlayedStep step = analyzer::played_step(stage.input());
+    Prng prng(seed);
+    std::vector<GapRule> rules(stage.life.gaps.size(), GapRule::kFree);
+    for (std::size_t g = 0; g < rules.size() && seed % 2 == 1; ++g) {
+      if (step.candidates[g]) rules[g] = static_cast<GapRule>(prng.below(3));
+    }
     const auto played =
-        analyzer::play_in_passes(stage.input(), step, {peak / 2, true, false, 4, 4});
+        analyzer::play_in_passes(stage.input(), step, {peak / 2, true, false, 4, 4, &rules});
     if (!played) return;
     const Choice& choice = played->choice;
     const std::int64_t n = stage.life.positions;
@@ -128,6 +135,7 @@ TEST_CASE("play: transfers of a choice follow one another as bytes allow") {
         continue;
       }
       CHECK(gap.movable);
+      CHECK(rules[g] != GapRule::kStays);
       CHECK(choice.detach_by[g] >= gap.from);
       CHECK(choice.fetch_from[g] > choice.detach_by[g]);
       CHECK(choice.fetch_from[g] <= gap.to);

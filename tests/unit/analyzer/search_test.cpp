@@ -7,10 +7,10 @@
 #include "tests/support/seeds.hpp"
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/arrange.hpp"
 #include "tools/analyzer/order_gains.hpp"
-#include "tools/analyzer/recompute.hpp"
-#include "tools/analyzer/search.hpp"
+#include "tools/analyzer/orders/arrange.hpp"
+#include "tools/analyzer/orders/recompute.hpp"
+#include "tools/analyzer/orders/search.hpp"
 
 using namespace ho;
 using analyzer::OpList;
@@ -356,6 +356,7 @@ TEST_CASE("search: plans of random graphs with all marks are legal and never lon
   std::uint32_t plans = 0;
   std::uint32_t reordered = 0;
   std::uint32_t recomputed = 0;
+  std::uint32_t kept_orders = 0;
   test::for_each_seed(600, [&](std::uint64_t seed) {
     INFO("HO_SEED=" << seed);
     const Graph graph = marked(test::random_graph(seed, 50), seed);
@@ -371,6 +372,16 @@ TEST_CASE("search: plans of random graphs with all marks are legal and never lon
     if (p.program_order_step_ns != 0) CHECK(p.step_ns <= p.program_order_step_ns);
     CHECK(p.lower_bound_ns <= p.step_ns);
     CHECK(p.recomputed_ops == plan->positions.size() - plan->ops.size());
+    if (seed % 4 == 0) {
+      const auto kept = analyzer::analyze(graph, hardware, {peak * 6 / 10 + 1, 1, {}, true});
+      REQUIRE(kept.ok());
+      const auto* const in_order = std::get_if<Schedule>(&*kept);
+      if (in_order != nullptr) {
+        CHECK(in_order->prediction.moved_ops + in_order->prediction.recomputed_ops == 0);
+        CHECK(in_order->prediction.step_ns >= p.step_ns);
+        ++kept_orders;
+      }
+    }
     reordered += p.moved_ops > 0 ? 1 : 0;
     recomputed += p.recomputed_ops > 0 ? 1 : 0;
   });
@@ -378,4 +389,5 @@ TEST_CASE("search: plans of random graphs with all marks are legal and never lon
   CHECK(plans > 100);
   CHECK(reordered > 10);
   CHECK(recomputed > 10);
+  CHECK(kept_orders > 30);
 }

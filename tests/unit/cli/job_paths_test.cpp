@@ -1,4 +1,4 @@
-#include "tools/hyperoffload/job_paths.hpp"
+#include "tools/hyperoffload/pool/job_paths.hpp"
 
 #include <atomic>
 #include <catch2/catch.hpp>

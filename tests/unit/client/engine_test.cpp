@@ -164,7 +164,7 @@ class Job {
   HomeArea area_;
   std::vector<std::string> names_;
   std::unique_ptr<Replay> replay_;
-  ActiveReplay active_{1};
+  ActiveReplay active_{{"a node"}};
 };
 
 /// One op updates a weight that stays on the device and is stored after each step, before the next
@@ -241,7 +241,7 @@ TEST_CASE("engine: a job that waits in a step not yet taken is not stuck") {
   memory.homes = homes;
   Replay replay = *Replay::create(schedule, memory, 1);
   const std::vector<std::string> names{"w"};
-  ActiveReplay active(1);
+  ActiveReplay active({"a node"});
   active.begin_run(replay, names);
   CHECK_FALSE(active.stuck());
   active.steps_begun.store(1);

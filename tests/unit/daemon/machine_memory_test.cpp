@@ -1,5 +1,6 @@
 #include "daemon/tier/ddr/machine_memory.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -179,6 +180,18 @@ TEST_CASE("memory: making a segment can be stopped") {
   const auto made = SegmentMemory::create(spec);
   REQUIRE_FALSE(made.ok());
   CHECK(made.error().code() == Errc::kCanceled);
+}
+
+TEST_CASE("memory: a descriptor for reading cannot be opened again by others") {
+  SegmentMemory::Spec spec;
+  spec.bytes = 2 * kMiB;
+  const auto made = SegmentMemory::create(spec);
+  REQUIRE(made.ok());
+  const auto descriptor = made->descriptor(transport::Rights::kRead);
+  REQUIRE(descriptor.ok());
+  struct stat info {};
+  REQUIRE(::fstat(descriptor->get(), &info) == 0);
+  CHECK((info.st_mode & 0777U) == 0600U);
 }
 
 TEST_CASE("memory: without a fallback, a segment has huge pages or is not made") {

@@ -206,6 +206,24 @@ TEST_CASE("pool: draining and the session limit refuse new work") {
   CHECK(pool.reserve(session, kSegment, "local").error().code() == Errc::kUnavailable);
 }
 
+TEST_CASE("pool: a drained node gives nothing new out, keeps what it gave, and can be taken back") {
+  const TimePoint start{};
+  Pool pool = make_pool(start);
+  const SessionId session = open(pool, start);
+  REQUIRE(pool.reserve(session, kSegment, "local").ok());
+  pool.set_drained(Pool::Drained::kYes);
+  CHECK(pool.check_open().error().code() == Errc::kUnavailable);
+  SessionSpec spec;
+  spec.token = "t";
+  CHECK(pool.open_session(spec, start).error().code() == Errc::kUnavailable);
+  CHECK(pool.reserve(session, kSegment, "local").error().code() == Errc::kUnavailable);
+  CHECK(pool.granted_bytes(session) == kSegment);
+  CHECK_FALSE(pool.draining());
+  pool.set_drained(Pool::Drained::kNo);
+  CHECK(pool.open_session(spec, start).ok());
+  CHECK(pool.reserve(session, kSegment, "local").ok());
+}
+
 TEST_CASE("pool: whatever happens, live segments never share an address and ids never return") {
   Prng random(42);
   TimePoint now{};

@@ -305,3 +305,62 @@ TEST_CASE("models: more than two million ops are refused", "[soak]") {
   REQUIRE_FALSE(made.ok());
   CHECK(made.error().code() == Errc::kOutOfRange);
 }
+
+TEST_CASE("llama-like: ranks that split each layer have its parts, and the sums of its halves") {
+  LlamaLike model = small(Phase::kTrain);
+  model.feed_forward = 128;
+  model.flops_per_s = 1e6;  // ops take their FLOPs
+  model.bytes_per_s = 1e30;
+  model.network_bytes_per_s = 1e6;
+  const Graph whole = graph_of(model);
+  model.tensor_parallel = 2;
+  const Graph half = graph_of(model);
+  // All but the norms, which each rank has: two a layer and the last one.
+  const std::uint64_t norms = (2 * 4 + 1) * 64 * 2;
+  CHECK(2 * (bytes_of(half, StorageKind::kWeight) - norms) ==
+        bytes_of(whole, StorageKind::kWeight) - norms);
+  CHECK(seconds(whole, "", "all-reduce") == 0);
+  CHECK(2 * (seconds(half, "") - seconds(half, "", "all-reduce")) ==
+        Approx(seconds(whole, "")).epsilon(1e-4));
+  // Two sums of [3 * 96, 64] in 16 bits for each layer and direction, and one of the embedding,
+  // each moved once to and from a rank of two.
+  CHECK(seconds(half, "", "all-reduce") == Approx((4 * 4 + 1) * 3 * 96 * 64 * 2 / 1e6));
+  CHECK(bytes_of(half, StorageKind::kActivation) < bytes_of(whole, StorageKind::kActivation));
+
+  model.tensor_parallel = 4;
+  CHECK_FALSE(llama_like(model).ok());  // two heads of keys and values
+}
+
+TEST_CASE("llama-like: micro-batches sum their gradients, and a stage keeps what is under way") {
+  LlamaLike model = small(Phase::kTrain);
+  model.flops_per_s = 1e6;
+  model.bytes_per_s = 1e30;
+  const Graph once = graph_of(model);
+  model.micro_batches = 4;
+  const Graph in_turn = graph_of(model);
+  CHECK(bytes_of(in_turn, StorageKind::kGradient) == bytes_of(once, StorageKind::kGradient));
+  for (const char* const phase : {"forward", "backward"}) {
+    CHECK(seconds(in_turn, phase) == Approx(4 * seconds(once, phase)).epsilon(1e-4));
+  }
+  CHECK(seconds(in_turn, "update") == Approx(seconds(once, "update")));
+  const auto peak = [](const Graph& graph) { return analyzer::peak_unmanaged_bytes(graph); };
+  const std::uint64_t one_pass = peak(in_turn);
+  std::uint64_t last = one_pass;
+  for (const std::uint64_t in_flight : {2U, 3U, 4U}) {
+    model.in_flight = in_flight;
+    const std::uint64_t more = peak(graph_of(model));
+    CHECK(more > last);
+    last = more;
+  }
+  model.in_flight = 9;
+  CHECK(peak(graph_of(model)) == last);
+  // Gradients are summed over ranks beside the last backward pass.
+  model.data_parallel = 2;
+  CHECK(seconds(graph_of(model), "", "all-reduce") == 0);
+  model.network_bytes_per_s = 1;
+  CHECK(seconds(graph_of(model), "", "gradients all-reduce") ==
+        Approx(static_cast<double>(bytes_of(once, StorageKind::kGradient)) -
+               seconds(once, "backward")));
+  model.phase = Phase::kPrefill;
+  CHECK_FALSE(llama_like(model).ok());
+}

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "common/model/check_graph.hpp"
-#include "proto/convert.hpp"
+#include "proto/files/convert.hpp"
 #include "tests/support/temp_folder.hpp"
 
 namespace ho::test {

@@ -8,8 +8,8 @@
 
 #include "common/base/checksum.hpp"
 #include "common/schedule/check_structure.hpp"
-#include "proto/convert.hpp"
-#include "proto/file.hpp"
+#include "proto/files/convert.hpp"
+#include "proto/files/file.hpp"
 #include "tests/support/schedule_examples.hpp"
 #include "tests/support/temp_folder.hpp"
 

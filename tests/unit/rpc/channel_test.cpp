@@ -8,7 +8,7 @@
 #include <cstring>
 #include <optional>
 
-#include "proto/frame_channel.hpp"
+#include "proto/control/frame_channel.hpp"
 
 namespace ho {
 

@@ -1,4 +1,4 @@
-#include "proto/config.hpp"
+#include "proto/config/config.hpp"
 
 #include <catch2/catch.hpp>
 
@@ -44,6 +44,31 @@ TEST_CASE("config: every field of a good configuration is read") {
   REQUIRE(parsed->nodes.size() == 1);
   CHECK(parsed->nodes[0].name == "node-8");
   CHECK(parsed->log_level == LogLevel::kWarning);
+}
+
+TEST_CASE("config: sizes may have units, wherever bytes are counted") {
+  const auto parsed = parse_daemon_config(
+      "# ddr_bytes: \"1GiB\"\nddr_bytes: \"1.5GiB\" segment_bytes :\n\t'2MiB' blocks { ddr_bytes: "
+      "\"64M\" }\nflash { path: \"/a: 5GiB\" write_bytes_per_day_max: \"1TiB\" }\n",
+      "f");
+  REQUIRE(parsed.ok());
+  CHECK(parsed->ddr_bytes == 1536 * kMiB);
+  CHECK(parsed->segment_bytes == 2 * kMiB);
+  CHECK(parsed->blocks_ddr_bytes == 64 * kMiB);
+  REQUIRE(parsed->flash.size() == 1);
+  CHECK(parsed->flash[0].path == "/a: 5GiB");
+  CHECK(parsed->flash[0].write_bytes_per_day_max == 1024 * kGiB);
+  const auto wrong = [](const std::string& text) {
+    const auto read = parse_daemon_config(text, "f");
+    return read ? std::string("accepted") : read.error().context();
+  };
+  CHECK(wrong("ddr_bytes: \"256MiB\"\nsegment_bytes: \"2 MiBs\"") ==
+        "f:2: segment_bytes: \"2 MiBs\" is not a size; write a number of bytes, or one with a unit "
+        "such as \"256MiB\" or \"1.5GiB\"");
+  CHECK(wrong("ddr_bytes: \"99999999TiB\"").find("f:1: ddr_bytes: \"99999999TiB\" is not") == 0);
+  CHECK(wrong("ddr_bytes: \"256MiB\" wrong_name: 5").find("wrong_name") != std::string::npos);
+  CHECK(wrong("ddr_bytes: \"256MiB\" \"5MiB\"").find("f:1: ") == 0);
+  CHECK(wrong("ddr_bytes: \"256MiB\"\nlease_ms: \"10s\"").find("f:2: lease_ms: ") == 0);
 }
 
 TEST_CASE("config: absent fields have their defaults") {
@@ -154,6 +179,20 @@ TEST_CASE("config: listening over TCP needs TLS or insecure, on loopback too") {
         "file");
 }
 
+TEST_CASE("config: metrics are served on loopback, or with insecure anywhere") {
+  const std::string with = "ddr_bytes: 268435456\nhttp_listen: ";
+  for (const std::string host : {"127.0.0.1", "localhost", "[::1]"}) {
+    const auto parsed = parse_daemon_config(with + "\"" + host + ":9464\"", "f");
+    REQUIRE(parsed.ok());
+    CHECK(parsed->http_listen->port == "9464");
+  }
+  const auto open = parse_daemon_config(with + "\"10.0.0.1:9464\"", "f");
+  REQUIRE_FALSE(open.ok());
+  CHECK(open.error().context().find("f:2: http_listen: 10.0.0.1 is not a loopback") == 0);
+  CHECK(parse_daemon_config(with + "\"10.0.0.1:9464\" insecure: true", "f").ok());
+  CHECK_FALSE(parse_daemon_config(with + "\"9464\"", "f").ok());
+}
+
 TEST_CASE("config: text truncated anywhere is accepted or refused, and nothing worse") {
   const std::string whole = kGood;
   for (std::size_t length = 0; length <= whole.size(); ++length) {
@@ -179,6 +218,68 @@ TEST_CASE("config: NUMA nodes are all, none or a list, and an error names field 
   REQUIRE_FALSE(wrong.ok());
   CHECK(wrong.error().context() ==
         "f:2: numa: \"on\" is not a list of NUMA nodes such as 0-2,5, auto or off");
+}
+
+TEST_CASE("config: a block store takes whole segments of the node's memory") {
+  const auto parse = [](const std::string& blocks) {
+    return parse_daemon_config("ddr_bytes: 67108864\nsegment_bytes: 2097152\n" + blocks, "f");
+  };
+  CHECK(parse("")->blocks_ddr_bytes == 0);
+  CHECK(parse("blocks { ddr_bytes: 4194304 }")->blocks_ddr_bytes == 4 * kMiB);
+  for (const char* wrong :
+       {"blocks { }", "blocks { ddr_bytes: 3145728 }", "blocks { ddr_bytes: 134217728 }"}) {
+    const auto parsed = parse(wrong);
+    REQUIRE_FALSE(parsed.ok());
+    CHECK(parsed.error().context().find("f:3: blocks: ddr_bytes: ") == 0);
+  }
+}
+
+TEST_CASE("config: with etcd the list of nodes and this node's number are etcd's") {
+  constexpr const char* kStart = "ddr_bytes: 268435456\n";
+  const auto parsed =
+      parse_daemon_config(std::string(kStart) +
+                              "etcd { endpoints: \"http://127.0.0.1:2379\" endpoints: "
+                              "\"https://e2:2379\" prefix: \"/p\" machine_id: \"m-1\" "
+                              "control_addresses: \"tcp:h:7700\" "
+                              "certificate: \"/c\" key: \"/k\" authority: \"/a\" }",
+                          "f");
+  REQUIRE(parsed.ok());
+  CHECK_FALSE(parsed->node_given);
+  REQUIRE(parsed->etcd);
+  CHECK(parsed->etcd->endpoints ==
+        std::vector<std::string>{"http://127.0.0.1:2379", "https://e2:2379"});
+  CHECK(parsed->etcd->prefix == "/p");
+  CHECK(parsed->etcd->id_file == "/var/lib/hyperoffload/node_id");
+  CHECK(parsed->etcd->control_addresses == std::vector<std::string>{"tcp:h:7700"});
+  REQUIRE(parsed->etcd->tls);
+  CHECK(parsed->etcd->tls->authority == "/a");
+  const auto own = parse_daemon_config(
+      std::string(kStart) + "node_id: 0 etcd { endpoints: \"http://localhost:2379\" }", "f");
+  REQUIRE(own.ok());
+  CHECK(own->node_given);
+
+  const auto error_of = [&](const std::string& etcd, const std::string& more = "") {
+    const auto bad = parse_daemon_config(kStart + more + "etcd {" + etcd + "}", "f");
+    REQUIRE_FALSE(bad.ok());
+    return bad.error().context();
+  };
+  const std::string good = "endpoints: \"http://127.0.0.1:2379\" ";
+  CHECK(error_of("") ==
+        "f:2: etcd: endpoints: missing: name one or more, such as "
+        "http://127.0.0.1:2379");
+  CHECK(error_of("endpoints: \"127.0.0.1:2379\"").find("is not http://HOST:PORT") !=
+        std::string::npos);
+  CHECK(error_of("endpoints: \"http://10.0.0.1:2379\"").find("is not encrypted") !=
+        std::string::npos);
+  CHECK(error_of(good + "prefix: \"p/\"").find("etcd: prefix") != std::string::npos);
+  CHECK(error_of(good + "machine_id: \"a/b\"").find("etcd: machine_id") != std::string::npos);
+  CHECK(error_of(good + "certificate: \"/c\"").find("key: missing") != std::string::npos);
+  CHECK(error_of(good + "control_addresses: \"unix:/x\"").find("is not tcp:HOST:PORT") !=
+        std::string::npos);
+  CHECK(error_of(good, "insecure: true tcp_listen: \"0.0.0.0:7700\"\n")
+            .find("name the addresses by which others reach it") != std::string::npos);
+  CHECK(error_of(good, "nodes { node_id: 1 control_addresses: \"unix:/x\" }\n")
+            .find("the nodes are those that etcd lists") != std::string::npos);
 }
 
 TEST_CASE("config: a list of drivers forces and forbids drivers, and needs their blocks") {

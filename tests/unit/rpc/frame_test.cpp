@@ -1,4 +1,4 @@
-#include "proto/frame.hpp"
+#include "proto/control/frame.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -89,6 +89,7 @@ class Execution {
       : schedule_(schedule),
         live_bytes_max_(live_bytes_max),
         live_(schedule.storages.size(), 0),
+        lost_(schedule.storages.size(), kCopiesMax),
         last_position_(schedule.storages.size(), 0),
         steps_(steps),
         prng_(seed),
@@ -144,17 +145,39 @@ class Execution {
     bool done = false;
     bool started = false;
     std::uint64_t cells_moved = 0;
+    std::uint8_t copy = 0;  ///< which home of its storage it reads or writes
   };
 
   void add(const CacheOp* op, int step, std::uint32_t index) {
-    instances_.push_back(Instance{op, step, index, prng_.below(8), false, false, 0});
+    instances_.push_back(Instance{op, step, index, prng_.below(8), false, false, 0, op->copy});
   }
 
-  std::vector<std::uint64_t>& home_of(std::uint32_t s) {
-    return home_[static_cast<std::size_t>(schedule_.homes[s]->tier)];
+  [[nodiscard]] std::uint8_t copies(std::uint32_t s) const {
+    return schedule::second_home(schedule_, StorageIndex(s)) ? 2 : 1;
   }
-  std::uint64_t home_cell(std::uint32_t s) const {
-    return schedule_.homes[s]->offset_bytes / kCellBytes;
+  [[nodiscard]] schedule::HomeSlot slot(std::uint32_t s, std::uint8_t copy) const {
+    return copy == 0 ? *schedule_.homes[s] : *schedule::second_home(schedule_, StorageIndex(s));
+  }
+  std::uint64_t& home_at(std::uint32_t s, std::uint8_t copy, std::uint64_t cell) {
+    const schedule::HomeSlot home = slot(s, copy);
+    return home_[static_cast<std::size_t>(home.tier)][home.offset_bytes / kCellBytes + cell];
+  }
+
+  /// A failure domain is lost for good: of each storage with two homes one, whichever it is. A
+  /// Prefetch from there begins again from the other.
+  void lose_domain() {
+    for (std::uint32_t s = 0; s < lost_.size(); ++s) {
+      if (copies(s) > 1) lost_[s] = static_cast<std::uint8_t>(prng_.below(2));
+    }
+    for (Instance& instance : instances_) {
+      if (instance.op->kind != CacheOpKind::kPrefetch || !instance.started || instance.done)
+        continue;
+      const std::uint32_t s = instance.op->storage.value();
+      if (lost_[s] != instance.copy) continue;
+      instance.copy = 1 - instance.copy;
+      instance.cells_moved = 0;
+    }
+    domain_lost_ = true;
   }
   std::uint64_t cells(std::uint32_t s) const { return schedule_.storages[s].bytes / kCellBytes; }
   /// The cells of one value differ, so that a shifted copy is detected.
@@ -163,13 +186,16 @@ class Execution {
   }
 
   void fill_home(std::uint32_t s, std::uint64_t value) {
-    for (std::uint64_t c = 0; c < cells(s); ++c)
-      home_of(s)[home_cell(s) + c] = cell_value(value, c);
+    for (std::uint8_t copy = 0; copy < copies(s); ++copy) {
+      for (std::uint64_t c = 0; c < cells(s); ++c) home_at(s, copy, c) = cell_value(value, c);
+    }
   }
   void check_home(std::uint32_t s) {
-    for (std::uint64_t c = 0; c < cells(s); ++c) {
-      if (home_of(s)[home_cell(s) + c] != cell_value(reference_.now(s), c)) {
-        fault_ = "home of storage " + std::to_string(s) + " is wrong at the end";
+    for (std::uint8_t copy = 0; copy < copies(s); ++copy) {
+      for (std::uint64_t c = 0; c < cells(s) && lost_[s] != copy; ++c) {
+        if (home_at(s, copy, c) != cell_value(reference_.now(s), c)) {
+          fault_ = "home of storage " + std::to_string(s) + " is wrong at the end";
+        }
       }
     }
   }
@@ -235,6 +261,7 @@ class Execution {
       begin_step();
       return true;
     }
+    if (!schedule_.second_homes.empty() && !domain_lost_ && prng_.below(150) == 0) lose_domain();
     // The next event of the compute chain competes with every instance that may run; the speeds
     // decide.
     std::uint64_t best = 0;
@@ -286,7 +313,12 @@ class Execution {
       end_stay(s);
       return;
     }
-    if (instance.op->kind == CacheOpKind::kPrefetch && starts) begin_stay(s);
+    if (instance.op->kind == CacheOpKind::kPrefetch && starts) {
+      begin_stay(s);
+      if (copies(s) > 1) instance.copy = static_cast<std::uint8_t>(prng_.below(2));
+      if (lost_[s] == instance.copy) instance.copy = 1 - instance.copy;
+    }
+    const bool into_lost = instance.op->kind == CacheOpKind::kStore && lost_[s] == instance.copy;
     if (instance.op->kind == CacheOpKind::kStore && live_bytes_max_ > 0 && live_[s] == 0) {
       fault_ = "a store reads storage " + std::to_string(s) + " after its memory was freed";
     }
@@ -295,7 +327,8 @@ class Execution {
     const std::uint64_t until =
         std::min(cells(s), instance.cells_moved + 1 + prng_.below(cells(s)));
     for (std::uint64_t& c = instance.cells_moved; c < until; ++c) {
-      std::uint64_t& home = home_of(s)[home_cell(s) + c];
+      if (into_lost) continue;
+      std::uint64_t& home = home_at(s, instance.copy, c);
       std::uint64_t& ddr = staged_at ? home_[1][*staged_at / kCellBytes + c] : home;
       switch (instance.op->kind) {
         case CacheOpKind::kPrefetch: device_[device + c] = ddr; break;
@@ -398,6 +431,8 @@ class Execution {
   const std::uint64_t live_bytes_max_;
   std::uint64_t live_bytes_ = 0;
   std::vector<std::uint8_t> live_;
+  std::vector<std::uint8_t> lost_;  ///< per storage: the home that is lost, or kCopiesMax
+  bool domain_lost_ = false;
   std::vector<std::uint32_t> last_position_;
   std::uint32_t steps_;
   Prng prng_;

@@ -71,7 +71,7 @@ void mutate(Schedule& schedule, Prng& prng) {
   const std::size_t index = prng.below(schedule.cache_ops.size());
   CacheOp& op = schedule.cache_ops[index];
   const StorageIndex storage(static_cast<std::uint32_t>(prng.below(schedule.storages.size())));
-  switch (prng.below(16)) {
+  switch (prng.below(schedule.second_homes.empty() ? 16 : 18)) {
     case 0:
       if (!op.after_cache_ops.empty()) op.after_cache_ops.pop_back();
       break;
@@ -122,6 +122,12 @@ void mutate(Schedule& schedule, Prng& prng) {
       }
       break;
     }
+    case 16: op.copy = 1 - op.copy; break;
+    case 17:
+      if (auto& home = schedule.second_homes[storage.value()]) {
+        home->offset_bytes = moved(home->offset_bytes, prng);
+      }
+      break;
   }
 }
 
@@ -154,6 +160,12 @@ void repair(Schedule& schedule) {
     const auto& home = *schedule.homes[s];
     auto& arena = home.tier == HomeTier::kFlash ? schedule.flash_bytes : schedule.local_ddr_bytes;
     arena = std::max(arena, home.offset_bytes + schedule.storages[s].bytes);
+  }
+  for (std::size_t s = 0; s < schedule.second_homes.size(); ++s) {
+    if (!schedule.second_homes[s]) continue;
+    schedule.local_ddr_bytes =
+        std::max(schedule.local_ddr_bytes,
+                 schedule.second_homes[s]->offset_bytes + schedule.storages[s].bytes);
   }
   auto& hardware = schedule.hardware;
   hardware.local_ddr->capacity_bytes =

@@ -35,6 +35,7 @@ std::optional<schedule::Schedule> planned(std::uint64_t seed, Below below = Belo
   const auto outcome = analyzer::analyze(graph, hardware, options);
   if (!outcome) FAIL(outcome.error().message());
   if (!outcome || !std::holds_alternative<schedule::Schedule>(*outcome)) return std::nullopt;
+  CHECK(std::get<schedule::Schedule>(*outcome).prediction.refused_plans == 0);
   return std::get<schedule::Schedule>(*outcome);
 }
 
@@ -59,7 +60,7 @@ TEST_CASE("planner: its plans compute the right values in every sampled order") 
 TEST_CASE("planner: its plans with flash compute the right values in every sampled order") {
   int staging = 0;
   int persistent = 0;
-  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
     const auto schedule = planned(seed, Below::kDdrAndFlash);
     if (!schedule || schedule->flash_bytes == 0) continue;
     for (const auto& op : schedule->cache_ops) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/cli/program.hpp"
 #include "common/cli/values.hpp"
@@ -20,6 +21,7 @@ struct PoolArguments {
   std::string transport = "auto";
   std::string pool = "unix:/run/hyperoffload/control.sock";
   std::string tls;
+  Duration wait{};  ///< for memory that other jobs hold
 };
 
 /// `into` outlives the parser.
@@ -38,8 +40,11 @@ struct JobBytes {
 
 /// A signal asks the program to end.
 [[nodiscard]] bool stop_requested();
-/// Does a command's work. @return its exit code, after saying why it failed.
-[[nodiscard]] int ended(cli::Console& console, const std::function<Result<void>()>& work);
+/// Does a command's work. Where the pool has no memory for it, does it again from its beginning
+/// until the wait is over: nothing is held meanwhile. @return its exit code, after saying why it
+/// failed.
+[[nodiscard]] int ended(cli::Console& console, const PoolArguments& pool,
+                        const std::function<Result<void>()>& work);
 
 void add_train(cli::Program& program);
 void add_generate(cli::Program& program);

@@ -127,7 +127,7 @@ void add_generate(cli::Program& program) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App& command =
       program.add(program.root(), "generate", "Continue texts", [arguments](cli::Console& console) {
-        return ended(console, [&] { return run(console, *arguments); });
+        return ended(console, arguments->pool, [&] { return run(console, *arguments); });
       });
   add_generation(command, arguments->job);
   command.add_flag("--resident", arguments->resident,

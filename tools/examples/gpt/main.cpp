@@ -1,6 +1,8 @@
 // hyperoffload-gpt: a transformer on the CPU, with its tensors in a HyperOffload pool.
 #include <algorithm>
+#include <chrono>
 #include <csignal>
+#include <thread>
 
 #include "common/base/signals.hpp"
 #include "common/base/units.hpp"
@@ -9,6 +11,8 @@
 
 namespace ho::gpt {
 namespace {
+
+constexpr auto kAskAgain = std::chrono::milliseconds(250);
 
 volatile std::sig_atomic_t stop = 0;
 extern "C" void on_signal(int) { stop = 1; }
@@ -34,6 +38,9 @@ void add_pool(CLI::App& app, PoolArguments& into) {
       ->check(CLI::IsMember({"auto", "local", "ucx", "ofi", "tcp"}));
   add("--pool", into.pool, "Control address of a daemon");
   add("--tls", into.tls, "Over TCP, the folder of node.crt, node.key and ca.crt");
+  cli::add_time(app, "--wait", into.wait,
+                "How long to wait for memory that other jobs hold (default: not at all)",
+                {Duration(0), std::chrono::hours(7 * 24)});
 }
 
 hyperoffload::Pool connect(const PoolArguments& arguments) {
@@ -57,13 +64,34 @@ Result<Hardware> measure_links(hyperoffload::Pool& pool, const PoolArguments& ar
   return bench::measure_profile(pool.get(), options);
 }
 
-int ended(cli::Console& console, const std::function<Result<void>()>& work) {
+namespace {
+
+/// The library's errors come as exceptions.
+Result<void> attempt(const std::function<Result<void>()>& work) {
   try {
-    const auto done = work();
-    return done ? cli::kExitDone : console.complain(done.error(), exit_of(done.error().code()));
+    return work();
   } catch (const hyperoffload::Error& thrown) {
-    const auto code = static_cast<Errc>(thrown.status());
-    return console.complain(Error(code, ho_last_error()), exit_of(code));
+    return Error(static_cast<Errc>(thrown.status()), ho_last_error());
+  }
+}
+
+}  // namespace
+
+int ended(cli::Console& console, const PoolArguments& pool,
+          const std::function<Result<void>()>& work) {
+  const SteadyClock clock;
+  const TimePoint end = clock.now() + pool.wait;
+  bool told = false;
+  while (true) {
+    const auto done = attempt(work);
+    if (done) return cli::kExitDone;
+    const Error& why = done.error();
+    if (why.code() != Errc::kExhausted || stop_requested() || clock.now() >= end) {
+      return console.complain(why, exit_of(why.code()));
+    }
+    if (!told) console.note("waiting for memory: " + why.message());
+    told = true;
+    std::this_thread::sleep_for(kAskAgain);
   }
 }
 

@@ -7,7 +7,7 @@
 #include "common/base/check.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/units.hpp"
-#include "proto/convert.hpp"
+#include "proto/files/convert.hpp"
 #include "tools/analyzer/analyzer.hpp"
 
 namespace ho::gpt {

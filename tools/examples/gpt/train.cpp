@@ -8,7 +8,7 @@
 #include "common/base/units.hpp"
 #include "common/cli/help.hpp"
 #include "common/cli/layout.hpp"
-#include "proto/convert.hpp"
+#include "proto/files/convert.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/examples/gpt/arena.hpp"
 #include "tools/examples/gpt/commands.hpp"
@@ -24,6 +24,7 @@ struct Arguments {
   PoolArguments pool;
   std::string text = "/usr/share/common-licenses/GPL-3";
   std::string emit_graph;
+  std::vector<std::string> copies;
 };
 
 void add_options(CLI::App& app, Arguments& a) {
@@ -39,8 +40,15 @@ void add_options(CLI::App& app, Arguments& a) {
   add("--steps", a.steps, "Training steps")->check(CLI::Range(1U, 1000000U));
   add("--text", a.text, "File whose bytes are learnt");
   add_pool(app, a.pool);
+  app.add_option("--copies", a.copies,
+                 "Homes on different nodes: N for persistent state, or KIND=N such as ACTIVATION=2")
+      ->type_name("[KIND=]N")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app.add_option("--emit-graph", a.emit_graph, "Write the graph with measured durations here");
 }
+
+constexpr std::uint64_t kAlignBytes = 64;
 
 struct Steps {
   std::vector<double> ms;
@@ -51,12 +59,14 @@ struct Steps {
 /// throw hyperoffload::Error.
 class Training {
  public:
-  Training(const Model& model, const Text& text, hyperoffload::Runtime& runtime)
-      : model_(model), text_(text), runtime_(runtime) {}
+  Training(const Model& model, const Text& text, hyperoffload::Runtime& runtime,
+           const analyzer::CopiesByKind& copies)
+      : model_(model), text_(text), runtime_(runtime), copies_(copies) {}
 
   /// Makes a plan with these durations and links, loads it, and begins anew.
   Result<void> load(const Graph& graph, const Hardware& hardware) {
-    const auto outcome = analyzer::analyze(graph, hardware, {hardware.device_bytes});
+    const auto outcome =
+        analyzer::analyze(graph, hardware, {hardware.device_bytes, kAlignBytes, copies_});
     if (!outcome) return outcome.error().at("analyze");
     if (const auto* why = std::get_if<analyzer::Infeasible>(&*outcome)) {
       return Error(Errc::kOutOfRange,
@@ -115,6 +125,7 @@ class Training {
   const Model& model_;
   const Text& text_;
   hyperoffload::Runtime& runtime_;
+  const analyzer::CopiesByKind copies_;
   std::optional<hyperoffload::Plan> plan_;
   std::uint64_t steps_ = 0;
 };
@@ -169,17 +180,22 @@ Result<void> train(cli::Console& console, const Arguments& arguments) {
   if (!model) return model.error();
   const auto text = Text::read(arguments.text, arguments.model.seq);
   if (!text) return text.error();
+  const auto copies = analyzer::parse_copies(arguments.copies);
+  if (!copies) return copies.error();
   use_one_blas_thread();
   hyperoffload::Pool pool = connect(arguments.pool);
+  const std::uint64_t homes = arguments.copies.empty() ? 1 : kCopiesMax;
   std::uint64_t all_bytes = 0;
-  for (const Storage& storage : model->graph.storages) all_bytes += align_up(storage.bytes, 64);
+  for (const Storage& storage : model->graph.storages) {
+    all_bytes += homes * align_up(storage.bytes, kAlignBytes);
+  }
   const auto hardware = measure_links(pool, arguments.pool,
                                       {analyzer::peak_unmanaged_bytes(model->graph), all_bytes});
   if (!hardware) return hardware.error().at("measure pool");
   const auto arena = Arena::create(hardware->device_bytes);
   if (!arena) return arena.error();
   hyperoffload::Runtime runtime(pool, (*arena)->data(), (*arena)->bytes());
-  Training training(*model, *text, runtime);
+  Training training(*model, *text, runtime, *copies);
   const auto graph = load_measured(training, *model, *hardware);
   if (!graph) return graph.error();
   Steps steps;
@@ -200,11 +216,11 @@ Result<void> train(cli::Console& console, const Arguments& arguments) {
 
 void add_train(cli::Program& program) {
   const auto arguments = std::make_shared<Arguments>();
-  CLI::App& command =
-      program.add(program.root(), "train", "Train it; meant where no command is named",
-                  [arguments](cli::Console& console) {
-                    return ended(console, [&] { return train(console, *arguments); });
-                  });
+  CLI::App& command = program.add(
+      program.root(), "train", "Train it; meant where no command is named",
+      [arguments](cli::Console& console) {
+        return ended(console, arguments->pool, [&] { return train(console, *arguments); });
+      });
   add_options(command, *arguments);
   cli::set_manual(command, {"",
                             {"hyperoffload-gpt --device-memory 60% --steps 20 -o json"},

@@ -15,9 +15,9 @@ namespace {
 
 constexpr int kSignals = 64;
 
-/// Puts every signal's handling back as it was. Why: libucs catches SEGV, BUS, ILL, FPE and HUP
-/// when it is loaded, with handlers that print and end the process: they would take the place of
-/// the job's, and of our own for memory that went away.
+/// Restores the handler of every signal. When libucs is loaded it catches SEGV, BUS, ILL, FPE and
+/// HUP with handlers that print and end the process. They would replace the job's own, and ours for
+/// memory that went away.
 class KeptSignals {
  public:
   KeptSignals() {
@@ -53,9 +53,9 @@ Error unusable(const std::string& file, const std::string& why) {
   return Error(Errc::kUnsupported, "the driver's module " + file + ": " + why);
 }
 
-/// Stays open for ever: UCX does not survive being taken out of a process.
+/// Stays open until the process ends: UCX does not survive being unloaded.
 Result<void*> open_module(const std::string& file) {
-  // Two threads that both open it at first would take each other's handlers for the ones to keep.
+  // Two threads that opened it at once would each save the other's handlers and restore those.
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
   const KeptSignals signals;

@@ -56,6 +56,31 @@ Result<Recovered> recover_all(BlockingIo& io, Findings& findings) {
   return out;
 }
 
+/// Reads all paths as one set. @return none where they are to be formatted.
+Result<std::vector<Volume>> read_set(BlockingIo& io, Findings& findings) {
+  if (io.device().paths().size() > kPathsMax) {
+    return Error(Errc::kInvalidArgument, "more than 64 flash paths");
+  }
+  auto recovered = recover_all(io, findings);
+  if (!recovered) return recovered.error();
+  auto& [volumes, blank] = *recovered;
+  // An interrupted first start: the pool never had contents, whatever sets exist now.
+  const bool unused = std::all_of(volumes.begin(), volumes.end(),
+                                  [](const Volume& one) { return one.super.epoch == 1; });
+  if (unused && !volumes.empty() && (!blank.empty() || !check_set(volumes))) {
+    findings.push_back("an earlier first start was interrupted; all paths are formatted again");
+    return std::vector<Volume>();
+  }
+  if (volumes.empty()) return std::vector<Volume>();
+  if (!blank.empty()) {
+    return Error(Errc::kConflict, blank.front() + ": is blank, but " + volumes.front().name +
+                                      " belongs to a set of " +
+                                      std::to_string(volumes.front().super.path_count) + " paths");
+  }
+  if (auto set = check_set(volumes); !set) return set.error();
+  return std::move(volumes);
+}
+
 Result<std::vector<Volume>> format_all(BlockingIo& io, const SetId& set, Findings& findings) {
   const auto count = static_cast<std::uint16_t>(io.device().paths().size());
   std::vector<Volume> out;
@@ -117,31 +142,15 @@ void drop_incomplete(std::vector<Volume>& volumes, const std::map<ExtentId, Exte
 Result<std::vector<Volume>> open_path_set(Device& device, const SetId& new_set,
                                           Findings& findings) {
   HO_CHECK(!device.paths().empty());
-  if (device.paths().size() > kPathsMax) {
-    return Error(Errc::kInvalidArgument, "more than 64 flash paths");
-  }
   BlockingIo io(device);
-  auto recovered = recover_all(io, findings);
+  auto recovered = read_set(io, findings);
   if (!recovered) return recovered.error();
-  auto& [volumes, blank] = *recovered;
-  // An interrupted first start: the pool never had contents, whatever sets exist now.
-  const bool unused = std::all_of(volumes.begin(), volumes.end(),
-                                  [](const Volume& one) { return one.super.epoch == 1; });
-  if (unused && !volumes.empty() && (!blank.empty() || !check_set(volumes))) {
-    findings.push_back("an earlier first start was interrupted; all paths are formatted again");
-    volumes.clear();
-    blank.clear();
-  }
+  std::vector<Volume>& volumes = *recovered;
   if (volumes.empty()) {
     auto made = format_all(io, new_set, findings);
     if (!made) return made.error();
     volumes = std::move(*made);
-  } else if (!blank.empty()) {
-    return Error(Errc::kConflict, blank.front() + ": is blank, but " + volumes.front().name +
-                                      " belongs to a set of " +
-                                      std::to_string(volumes.front().super.path_count) + " paths");
   }
-  if (auto set = check_set(volumes); !set) return set.error();
   // After a kill, what was read here may be only in the device's cache, including the superblock.
   // The new log overwrites the durable one, which a power cut would bring back. So syncs first.
   for (Volume& volume : volumes) {
@@ -152,6 +161,14 @@ Result<std::vector<Volume>> open_path_set(Device& device, const SetId& new_set,
   if (!extents) return extents.error();
   drop_incomplete(volumes, *extents, findings);
   return std::move(volumes);
+}
+
+Result<void> check_path_set(Device& device) {
+  BlockingIo io(device);
+  Findings findings;
+  const auto read = read_set(io, findings);
+  if (!read) return read.error();
+  return {};
 }
 
 }  // namespace ho::flash

@@ -18,4 +18,7 @@ namespace ho::flash {
 [[nodiscard]] Result<std::vector<Volume>> open_path_set(Device& device, const SetId& new_set,
                                                         Findings& findings);
 
+/// Whether open_path_set() would take the paths; writes nothing. @return its errors.
+[[nodiscard]] Result<void> check_path_set(Device& device);
+
 }  // namespace ho::flash

@@ -111,6 +111,11 @@ class FlashLoop {
   [[nodiscard]] const Findings& findings() const { return findings_; }
   /// At most one second old while the loop is idle. Any thread.
   [[nodiscard]] Status status() const;
+  /// Requests accepted and not yet delivered. Any thread.
+  [[nodiscard]] std::size_t under_way() const {
+    const std::lock_guard<std::mutex> guard(queue_mutex_);
+    return under_way_;
+  }
 
   /// Calls `ring` on the loop's thread when there are answers to deliver; it must only post a task.
   /// Call it before the first push().
@@ -182,7 +187,7 @@ class FlashLoop {
   mutable std::mutex status_mutex_;
   Status status_;
   // A mutex: a request is a MiB or more, so its cost is negligible.
-  std::mutex queue_mutex_;
+  mutable std::mutex queue_mutex_;
   std::deque<Asked> requests_;
   std::vector<Answer> answers_;
   std::size_t under_way_ = 0;  ///< accepted and not yet delivered

@@ -38,8 +38,8 @@ Error open_error(const std::string& name, DeviceMode mode) {
     case EPERM:
     case EROFS:
       return Error(Errc::kPermissionDenied,
-                   what + (mode == DeviceMode::kReadWrite ? ": not writable for this user"
-                                                          : ": not readable for this user"));
+                   what + (mode != DeviceMode::kReadOnly ? ": not writable for this user"
+                                                         : ": not readable for this user"));
     case EINVAL:
       return Error(
           Errc::kUnsupported,
@@ -91,17 +91,19 @@ Result<std::uint32_t> direct_alignment(const std::string& name, int fd) {
 
 /// A file holds what jobs keep in it, and secrets: only its owner may open it, who is this user or
 /// root. A block device may have a group, as distributions give one to all disks.
-Result<void> check_private(const std::string& name, const struct stat& info) {
+Result<void> check_private(const std::string& name, const struct stat& info, DeviceMode mode) {
   const bool file = S_ISREG(info.st_mode);
   const mode_t others = info.st_mode & (file ? S_IRWXG | S_IRWXO : S_IRWXO);
   if ((others & (S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH)) != 0) {
-    std::array<char, 8> mode{};
-    std::snprintf(mode.data(), mode.size(), "%04o", info.st_mode & 07777U);
+    std::array<char, 8> bits{};
+    std::snprintf(bits.data(), bits.size(), "%04o", info.st_mode & 07777U);
     return Error(Errc::kPermissionDenied, "flash path " + name +
                                               ": other users can read or write it (mode " +
-                                              mode.data() + "); chmod 600 it");
+                                              bits.data() + "); chmod 600 it");
   }
-  if (file && info.st_uid != 0 && info.st_uid != ::geteuid()) {
+  // Root tries for another user, who will run the daemon.
+  const bool for_another = mode == DeviceMode::kTrial && ::geteuid() == 0;
+  if (file && info.st_uid != 0 && info.st_uid != ::geteuid() && !for_another) {
     return Error(Errc::kPermissionDenied, "flash path " + name + ": belongs to another user (uid " +
                                               std::to_string(info.st_uid) + ")");
   }
@@ -113,7 +115,7 @@ Result<void> check_private(const std::string& name, const struct stat& info) {
 /// flock()'s, and so keep a daemon from starting.
 Result<void> lock(const std::string& name, int fd, DeviceMode mode) {
   struct flock mine {};
-  mine.l_type = mode == DeviceMode::kReadWrite ? F_WRLCK : F_RDLCK;
+  mine.l_type = mode != DeviceMode::kReadOnly ? F_WRLCK : F_RDLCK;
   mine.l_whence = SEEK_SET;
   mine.l_len = 1;
   for (int i = 0; i < kLockTries; ++i) {
@@ -125,7 +127,7 @@ Result<void> lock(const std::string& name, int fd, DeviceMode mode) {
     struct flock writer = mine;
     writer.l_type = F_RDLCK;
     if (::fcntl(fd, F_OFD_GETLK, &writer) != 0) return errno_error(errno, "flash path " + name);
-    if (writer.l_type == F_UNLCK && mode == DeviceMode::kReadWrite) {
+    if (writer.l_type == F_UNLCK && mode != DeviceMode::kReadOnly) {
       log(LogLevel::kWarning, "a flash path is locked by a process that only reads it",
           {{"path", name}});
       return {};
@@ -146,14 +148,14 @@ Result<OpenPath> open_path(const std::string& name, DeviceMode mode) {
   }
   const bool device = there && S_ISBLK(before.st_mode);
   // O_EXCL on a block device fails if it is mounted.
-  const int access = mode == DeviceMode::kReadWrite ? O_RDWR | (device ? O_EXCL : 0) : O_RDONLY;
+  const int access = mode != DeviceMode::kReadOnly ? O_RDWR | (device ? O_EXCL : 0) : O_RDONLY;
   OpenPath out;
   out.fd = UniqueFd(::open(name.c_str(), access | O_DIRECT | O_CLOEXEC));
   if (!out.fd.valid()) return open_error(name, mode);
   struct stat info {};
   if (::fstat(out.fd.get(), &info) != 0) return errno_error(errno, "flash path " + name);
-  if (mode == DeviceMode::kReadWrite) {
-    if (auto own = check_private(name, info); !own) return own.error();
+  if (mode != DeviceMode::kReadOnly) {
+    if (auto own = check_private(name, info, mode); !own) return own.error();
   }
   if (S_ISREG(info.st_mode)) {
     auto kept = check_file_system(name, out.fd.get());

@@ -11,6 +11,7 @@ namespace ho::flash {
 enum class DeviceMode : std::uint8_t {
   kReadWrite,  ///< locked exclusively by this process
   kReadOnly,   ///< for examining; no daemon may use it at the same time
+  kTrial,      ///< as kReadWrite, to see whether that succeeds: changes nothing on the path
 };
 
 struct OpenPath {

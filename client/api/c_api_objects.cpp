@@ -1,0 +1,302 @@
+// The C ABI of published objects. No exception leaves it.
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/api/c_handles.hpp"
+#include "client/include/hyperoffload/objects.h"
+#include "client/objects/publisher.hpp"
+#include "client/objects/subscriber.hpp"
+#include "common/base/json.hpp"
+#include "common/base/random.hpp"
+
+namespace {
+
+/// Keeps registrations from being ended while an object uses their memory.
+class UsedMemory {
+ public:
+  explicit UsedMemory(ho_pool& pool) : pool_(&pool) {}
+  UsedMemory(UsedMemory&& other) noexcept
+      : pool_(other.pool_), bases_(std::exchange(other.bases_, {})) {}
+  UsedMemory& operator=(UsedMemory&&) = delete;
+  ~UsedMemory() {
+    const std::lock_guard guard(pool_->mutex);
+    for (const std::uintptr_t base : bases_) pool_->registered.at(base).objects -= 1;
+  }
+
+  /// nullopt: the memory is not registered as a whole.
+  [[nodiscard]] std::optional<ho::client::LocalHandles> take(const void* memory,
+                                                             std::size_t bytes) {
+    const std::lock_guard guard(pool_->mutex);
+    const auto at = pool_->registration_of(memory, bytes);
+    if (at == pool_->registered.end()) return std::nullopt;
+    bases_.push_back(at->first);
+    pool_->registered.at(at->first).objects += 1;
+    return at->second.handles;
+  }
+
+ private:
+  ho_pool* pool_;
+  std::vector<std::uintptr_t> bases_;
+};
+
+}  // namespace
+
+struct ho_publisher {
+  ho_pool* pool = nullptr;
+  UsedMemory memory;  ///< until the publisher has ended
+  std::unique_ptr<ho::client::Publisher> publisher;
+};
+struct ho_subscriber {
+  ho_pool* pool = nullptr;
+  UsedMemory memory;
+  std::unique_ptr<ho::client::Subscriber> subscriber;
+  std::string text;
+};
+
+namespace {
+
+using ho::Errc;
+using ho::Error;
+using ho::Result;
+using ho::client::ObjectMemory;
+using ho::client::c_api::guarded;
+using ho::client::c_api::guarded_end;
+using ho::client::c_api::null_argument;
+
+constexpr std::size_t kNameBytesMax = 255;
+constexpr std::size_t kTextBytesMax = 65'535;
+constexpr std::size_t kSecretBytesMin = 16;
+constexpr std::size_t kSecretBytesMax = 256;
+constexpr std::uint32_t kElementBytesMax = 1024;
+constexpr std::uint32_t kVersions = 2;
+
+Result<std::string> text_of(const char* given, const char* field, std::size_t most) {
+  std::string text = given == nullptr ? "" : given;
+  if (text.size() <= most) return text;
+  return Error(Errc::kInvalidArgument,
+               std::string(field) + ": more than " + std::to_string(most) + " bytes");
+}
+
+/// What publisher and subscriber have in common.
+struct Read {
+  std::string name;
+  std::string secret;
+  std::string mesh;
+  ho_object_options options{};
+};
+
+Result<Read> read_options(const ho_object_options& given) {
+  Read out;
+  std::memcpy(&out.options, &given, std::min(given.struct_bytes, sizeof(out.options)));
+  auto name = text_of(out.options.name, "name", kNameBytesMax);
+  if (!name) return name.error();
+  if (name->empty()) return Error(Errc::kInvalidArgument, "an object needs a name");
+  auto secret = text_of(out.options.secret, "secret", kSecretBytesMax);
+  if (!secret) return secret.error();
+  if (!secret->empty() && secret->size() < kSecretBytesMin) {
+    return Error(Errc::kInvalidArgument, "secret: less than 16 bytes");
+  }
+  auto mesh = text_of(out.options.mesh, "mesh", kTextBytesMax);
+  if (!mesh) return mesh.error();
+  out.name = std::move(*name);
+  out.secret = std::move(*secret);
+  out.mesh = mesh->empty() ? "1:all@" + std::to_string(out.options.rank) : std::move(*mesh);
+  return out;
+}
+
+struct Tensor {
+  ho::ObjectTensor tensor;
+  ObjectMemory memory;
+};
+
+Result<Tensor> read_tensor(UsedMemory& used, const ho_tensor& given) {
+  Tensor out;
+  auto name = text_of(given.name, "tensor", kTextBytesMax);
+  if (!name) return name.error();
+  auto layout = text_of(given.layout, "layout", kTextBytesMax);
+  if (!layout) return layout.error();
+  auto dtype = text_of(given.dtype, "dtype", kNameBytesMax);
+  if (!dtype) return dtype.error();
+  if (given.element_bytes > kElementBytesMax || given.dimensions > ho::layout::kDimensionsMax) {
+    return Error(Errc::kInvalidArgument,
+                 "an element has at most 1024 bytes, a tensor 8 dimensions");
+  }
+  if ((given.shape == nullptr) != (given.dimensions == 0)) {
+    return Error(Errc::kInvalidArgument, "a shape has as many sizes as dimensions");
+  }
+  if ((given.data == nullptr) != (given.bytes == 0)) {
+    return Error(Errc::kInvalidArgument, "a tile has memory if it has bytes");
+  }
+  out.tensor.name = std::move(*name);
+  out.tensor.layout = std::move(*layout);
+  out.tensor.dtype = std::move(*dtype);
+  if (given.dimensions > 0) {
+    out.tensor.shape.assign(given.shape, given.shape + given.dimensions);
+  }
+  out.tensor.element_bytes = given.element_bytes;
+  out.memory.data = static_cast<std::byte*>(given.data);
+  out.memory.bytes = given.bytes;
+  if (given.data != nullptr) out.memory.registered = used.take(given.data, given.bytes);
+  return out;
+}
+
+Result<std::vector<Tensor>> read_tensors(UsedMemory& used, const ho_tensor* given,
+                                         std::size_t count) {
+  if (given == nullptr && count > 0) return null_argument();
+  std::vector<Tensor> out;
+  for (std::size_t i = 0; i < count; ++i) {
+    auto tensor = read_tensor(used, given[i]);
+    if (!tensor) return tensor.error().at("tensor " + std::to_string(i));
+    out.push_back(std::move(*tensor));
+  }
+  return out;
+}
+
+void count_object(ho_pool& pool, std::ptrdiff_t change) {
+  const std::lock_guard guard(pool.mutex);
+  pool.objects += static_cast<std::size_t>(change);
+}
+
+std::string describe(const ho::client::Subscriber& subscriber) {
+  ho::JsonWriter out;
+  out.begin_object().field("mesh", subscriber.mesh()).key("tensors").begin_array();
+  for (const ho::ObjectTensor& one : subscriber.tensors()) {
+    out.begin_object().field("name", one.name).field("layout", one.layout);
+    out.key("shape").begin_array();
+    for (const std::uint64_t size : one.shape) out.value(size);
+    out.end().field("element_bytes", one.element_bytes).field("dtype", one.dtype).end();
+  }
+  out.end().field("needed_bytes", subscriber.plan().needed_bytes);
+  out.field("fetched_bytes", subscriber.plan().fetched_bytes).end();
+  return std::move(out).text();
+}
+
+}  // namespace
+
+extern "C" {
+
+ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
+                            const ho_tensor* tensors, size_t count, ho_publisher** out) {
+  return guarded([&]() -> Result<void> {
+    if (pool == nullptr || options == nullptr || out == nullptr) return null_argument();
+    auto read = read_options(*options);
+    if (!read) return read.error();
+    UsedMemory used(*pool);
+    auto list = read_tensors(used, tensors, count);
+    if (!list) return list.error();
+    ho::client::Publisher::Options known;
+    known.rank = read->options.rank;
+    known.run = read->options.run;
+    if (known.run == 0 && (read->options.mesh == nullptr || *read->options.mesh == 0)) {
+      while (known.run == 0) known.run = ho::random_u64();
+    }
+    known.versions = read->options.versions == 0 ? kVersions : read->options.versions;
+    known.name = std::move(read->name);
+    known.secret = std::move(read->secret);
+    known.mesh = std::move(read->mesh);
+    for (Tensor& one : *list) {
+      if (one.tensor.element_bytes == 0) {
+        return Error(Errc::kInvalidArgument, one.tensor.name + ": element_bytes is 0");
+      }
+      known.tensors.push_back(std::move(one.tensor));
+      known.memory.push_back(one.memory);
+    }
+    auto made = ho::client::Publisher::create(*pool->pool, known);
+    if (!made) return made.error();
+    *out = new ho_publisher{pool, std::move(used), std::move(*made)};
+    count_object(*pool, 1);
+    return {};
+  });
+}
+
+ho_status ho_publish(ho_publisher* publisher, uint64_t version) {
+  return guarded([&]() -> Result<void> {
+    if (publisher == nullptr) return null_argument();
+    return publisher->publisher->publish(version);
+  });
+}
+
+void ho_publisher_close(ho_publisher* publisher) {
+  if (publisher == nullptr) return;
+  guarded_end("ho_publisher_close", [&] { publisher->publisher.reset(); });
+  ho_pool& pool = *publisher->pool;
+  delete publisher;
+  count_object(pool, -1);
+}
+
+ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* options,
+                             const ho_tensor* tensors, size_t count, ho_subscriber** out) {
+  return guarded([&]() -> Result<void> {
+    if (pool == nullptr || options == nullptr || out == nullptr) return null_argument();
+    auto read = read_options(*options);
+    if (!read) return read.error();
+    UsedMemory used(*pool);
+    auto list = read_tensors(used, tensors, count);
+    if (!list) return list.error();
+    ho::client::Subscriber::Options known;
+    known.name = std::move(read->name);
+    known.secret = std::move(read->secret);
+    known.mesh = std::move(read->mesh);
+    known.rank = read->options.rank;
+    for (Tensor& one : *list) {
+      ho::client::WantedTensor wanted;
+      wanted.name = std::move(one.tensor.name);
+      wanted.layout = std::move(one.tensor.layout);
+      wanted.shape = std::move(one.tensor.shape);
+      wanted.element_bytes = one.tensor.element_bytes;
+      wanted.dtype = std::move(one.tensor.dtype);
+      wanted.memory_bytes = one.memory.bytes;
+      known.tensors.push_back(std::move(wanted));
+      known.memory.push_back(one.memory);
+    }
+    auto made = ho::client::Subscriber::create(*pool->pool, known);
+    if (!made) return made.error();
+    *out = new ho_subscriber{pool, std::move(used), std::move(*made), {}};
+    count_object(*pool, 1);
+    return {};
+  });
+}
+
+ho_status ho_acquire(ho_subscriber* subscriber, uint64_t least, uint64_t most, uint32_t timeout_ms,
+                     uint64_t* version) {
+  return guarded([&]() -> Result<void> {
+    if (subscriber == nullptr || version == nullptr) return null_argument();
+    const auto acquired =
+        subscriber->subscriber->acquire({least, most}, std::chrono::milliseconds(timeout_ms));
+    if (!acquired) return acquired.error();
+    *version = *acquired;
+    return {};
+  });
+}
+
+ho_status ho_object_read(ho_subscriber* subscriber) {
+  return guarded([&]() -> Result<void> {
+    if (subscriber == nullptr) return null_argument();
+    return subscriber->subscriber->read();
+  });
+}
+
+void ho_object_release(ho_subscriber* subscriber) {
+  if (subscriber == nullptr) return;
+  guarded_end("ho_object_release", [&] { subscriber->subscriber->release(); });
+}
+
+const char* ho_object_text(ho_subscriber* subscriber) {
+  if (subscriber == nullptr || subscriber->subscriber->mesh().empty()) return nullptr;
+  guarded_end("ho_object_text", [&] { subscriber->text = describe(*subscriber->subscriber); });
+  return subscriber->text.c_str();
+}
+
+void ho_subscriber_close(ho_subscriber* subscriber) {
+  if (subscriber == nullptr) return;
+  guarded_end("ho_subscriber_close", [&] { subscriber->subscriber.reset(); });
+  ho_pool& pool = *subscriber->pool;
+  delete subscriber;
+  count_object(pool, -1);
+}
+
+}  // extern "C"

@@ -1,0 +1,277 @@
+// What a job's thread calls. blocks_steps.cpp has what happens in between.
+#include "client/blocks/blocks.hpp"
+
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <thread>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/checksum.hpp"
+
+namespace ho::client {
+
+namespace {
+
+/// For the nodes' answers to match(), on the path of a serving job's scheduler.
+constexpr Duration kMatchTimeout = std::chrono::seconds(2);
+
+/// What match() waits for.
+struct Pinning {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::size_t left = 0;
+  std::vector<BlocksPinned> pinned;  ///< by node
+};
+
+}  // namespace
+
+Blocks::Blocks(Engine& engine, Options options, UniqueFd timer)
+    : engine_(engine), options_(std::move(options)), timer_(std::move(timer)), moving_(kMovingMax) {
+  for (std::uint32_t i = kMovingMax; i > 0; --i) free_moves_.push_back(i - 1);
+}
+
+Result<std::shared_ptr<Blocks>> Blocks::create(Engine& engine, Options options) {
+  UniqueFd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!timer.valid()) return errno_error(errno, "timerfd_create");
+  std::vector<BlocksNode> nodes = std::move(options.nodes);
+  std::shared_ptr<Blocks> made(new Blocks(engine, std::move(options), std::move(timer)));
+  for (BlocksNode& node : nodes) made->nodes_.emplace_back().of = std::move(node);
+  engine.call([&] {
+    made->owner_ = engine.reserve_owner();
+    engine.attach(made.get(), made->owner_);
+  });
+  return made;
+}
+
+/// @return nullopt: no node is left.
+std::optional<std::size_t> Blocks::route(const BlockDigest& key) const {
+  std::optional<std::size_t> best;
+  std::uint64_t most = 0;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].of.fault->reason() != FaultReason::kNone) continue;
+    const std::uint64_t weight = block_weight(key, nodes_[i].of.id);
+    if (best && weight <= most) continue;
+    best = i;
+    most = weight;
+  }
+  return best;
+}
+
+Result<std::uint64_t> Blocks::submit(BlockOp op, std::span<const BlockItem> items) {
+  if (items.empty()) return Error(Errc::kInvalidArgument, "no blocks");
+  std::vector<Element> elements(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    Element& element = elements[i];
+    element.index = static_cast<std::uint32_t>(i);
+    element.item = items[i];
+    if (op != BlockOp::kPut) continue;
+    element.checksum = checksum128({items[i].data, items[i].bytes}, items[i].name.seed);
+  }
+  const std::size_t most =
+      op == BlockOp::kGet || op == BlockOp::kPut ? kBlocksPerRequest : kBlockKeysMax;
+  const std::lock_guard lock(mutex_);
+  HO_CHECK(!closing_);
+  if (items.size() > kOutstandingMax - outstanding_) {
+    return Error(Errc::kBusy, "more than " + std::to_string(kOutstandingMax) +
+                                  " blocks are submitted and not drained");
+  }
+  const bool idle = live_.empty() && done_.empty();
+  const bool drained = done_.empty();
+  const std::uint64_t ticket = next_ticket_++;
+  outstanding_ += items.size();
+  std::vector<BatchPtr> filling(nodes_.size());
+  for (Element& element : elements) {
+    const auto node = route(element.item.name.digest);
+    if (!node) {
+      done_.push_back({{ticket, element.index, failed(op, Errc::kUnavailable)}, {}, nullptr});
+      continue;
+    }
+    BatchPtr& batch = filling[*node];
+    if (batch == nullptr || batch->elements.size() == most) {
+      batch = std::make_shared<Batch>();
+      batch->op = op;
+      batch->ticket = ticket;
+      batch->number = next_batch_++;
+      batch->node = *node;
+      batch->deadline = clock_.now() + options_.deadline;
+      live_.emplace(batch->number, batch);
+      nodes_[*node].queue.push_back(batch);
+    }
+    batch->elements.push_back(element);
+    batch->open += 1;
+  }
+  for (Node& node : nodes_) pump(node);
+  if (idle || (drained && !done_.empty())) arm();
+  return ticket;
+}
+
+std::size_t Blocks::drain(std::span<BlockDone> out) {
+  std::uint64_t expirations = 0;
+  static_cast<void>(::read(timer_.get(), &expirations, sizeof(expirations)));  // resets it
+  std::vector<Outcome> taken;
+  {
+    const std::lock_guard lock(mutex_);
+    expire(clock_.now());
+    while (taken.size() < out.size() && !done_.empty()) {
+      taken.push_back(std::move(done_.front()));
+      done_.pop_front();
+    }
+    outstanding_ -= taken.size();
+    for (Node& node : nodes_) pump(node);
+    arm();
+  }
+  std::vector<BlocksSettlement> damaged(nodes_.size());
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    const Element* const check = taken[i].check;
+    out[i] = taken[i].done;
+    if (check == nullptr) continue;
+    const auto found = checksum128({check->item.data, check->item.bytes}, check->item.name.seed);
+    if (found == check->checksum) continue;
+    out[i].code = Errc::kNotFound;
+    damaged[taken[i].batch->node].dropped.push_back(check->id);
+  }
+  for (std::size_t i = 0; i < damaged.size(); ++i) {
+    if (damaged[i].dropped.empty()) continue;
+    // A block that was evicted meanwhile is not there any more; one that is damaged should go.
+    static_cast<void>(nodes_[i].of.control->settle(damaged[i], [](const auto&) {}));
+  }
+  return taken.size();
+}
+
+Blocks::Matched Blocks::match(std::span<const BlockName> chain) {
+  std::vector<std::vector<BlockDigest>> keys(nodes_.size());
+  std::vector<std::vector<std::size_t>> positions(nodes_.size());
+  Matched out;
+  out.count = chain.size();
+  for (std::size_t i = 0; i < out.count; ++i) {
+    const auto node = route(chain[i].digest);
+    if (!node || keys[*node].size() == kBlockKeysMax) {
+      out.count = i;
+      break;
+    }
+    keys[*node].push_back(chain[i].digest);
+    positions[*node].push_back(i);
+  }
+  const auto waiting = std::make_shared<Pinning>();
+  waiting->pinned.resize(nodes_.size());
+  for (std::size_t node = 0; node < nodes_.size(); ++node) {
+    if (keys[node].empty()) continue;
+    {
+      const std::lock_guard lock(waiting->mutex);
+      waiting->left += 1;
+    }
+    const auto told = [waiting, node](const Result<BlocksPinned>& answer) {
+      const std::lock_guard lock(waiting->mutex);
+      if (answer) waiting->pinned[node] = *answer;
+      waiting->left -= 1;
+      waiting->changed.notify_all();
+    };
+    const auto asked = nodes_[node].of.control->pin(keys[node], options_.pin_time, told);
+    if (!asked) told(asked.error());
+  }
+  std::vector<BlocksPinned> pinned;
+  {
+    // An answer that comes later pins its blocks until their time is over.
+    std::unique_lock lock(waiting->mutex);
+    waiting->changed.wait_for(lock, kMatchTimeout, [&] { return waiting->left == 0; });
+    pinned = waiting->pinned;
+  }
+  std::vector<std::pair<std::size_t, std::uint64_t>> pins;
+  for (std::size_t node = 0; node < nodes_.size(); ++node) {
+    if (pinned[node].pin != 0) pins.emplace_back(node, pinned[node].pin);
+    if (pinned[node].count >= positions[node].size()) continue;
+    out.count = std::min(out.count, positions[node][pinned[node].count]);
+  }
+  if (pins.empty()) return out;
+  {
+    const std::lock_guard lock(mutex_);
+    out.pin = next_pin_++;
+    pins_.emplace(out.pin, std::move(pins));
+  }
+  if (out.count == 0) unpin(std::exchange(out.pin, 0));
+  return out;
+}
+
+bool Blocks::unpin(std::uint64_t pin) {
+  std::vector<std::pair<std::size_t, std::uint64_t>> pins;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = pins_.find(pin);
+    if (found == pins_.end()) return false;
+    pins = std::move(found->second);
+    pins_.erase(found);
+  }
+  for (const auto& [node, number] : pins) {
+    BlocksSettlement settlement;
+    settlement.pins.push_back(number);
+    // One that is not heard ends by its time.
+    static_cast<void>(nodes_[node].of.control->settle(settlement, [](const auto&) {}));
+  }
+  return true;
+}
+
+bool Blocks::uses_memory(const LocalHandles& local) {
+  const std::lock_guard lock(mutex_);
+  const auto same = [&](const BlockItem& item) {
+    return item.data != nullptr && item.local == local;
+  };
+  for (const auto& [number, batch] : live_) {
+    const auto& elements = batch->elements;
+    if (std::any_of(elements.begin(), elements.end(),
+                    [&](const Element& one) { return same(one.item); })) {
+      return true;
+    }
+  }
+  return std::any_of(done_.begin(), done_.end(), [&](const Outcome& one) {
+    return one.check != nullptr && same(one.check->item);
+  });
+}
+
+void Blocks::close() {
+  std::vector<std::uint64_t> pins;
+  {
+    const std::lock_guard lock(mutex_);
+    HO_CHECK(!closing_);
+    closing_ = true;
+    for (const auto& [pin, of] : pins_) pins.push_back(pin);
+  }
+  for (const std::uint64_t pin : pins) unpin(pin);
+  while (!engine_.call([&] { return engine_.detach(this); })) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  engine_.call([&] {
+    for (Node& node : nodes_) {
+      for (auto& [id, segment] : node.segments) {
+        if (segment.map.bytes() == 0) continue;
+        engine_.transport(node.of.driver).detach(segment.region);
+      }
+    }
+  });
+}
+
+/// Sets the timer for the next thing that drain() has to do.
+void Blocks::arm() {
+  itimerspec when{};
+  int flags = 0;
+  if (!done_.empty()) {
+    when.it_value.tv_nsec = 1;
+  } else {
+    const auto next = std::find_if(live_.begin(), live_.end(),
+                                   [](const auto& one) { return !one.second->expired; });
+    if (next != live_.end()) {
+      const Duration at = next->second->deadline.time_since_epoch();
+      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at);
+      when.it_value.tv_sec = static_cast<time_t>(seconds.count());
+      when.it_value.tv_nsec = static_cast<long>((at - seconds).count());
+      flags = TFD_TIMER_ABSTIME;
+    }
+  }
+  HO_CHECK(::timerfd_settime(timer_.get(), flags, &when, nullptr) == 0);
+}
+
+}  // namespace ho::client

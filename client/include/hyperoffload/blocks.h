@@ -1,0 +1,131 @@
+/* HyperOffload client library, C ABI of KV blocks. SPDX-License-Identifier: Apache-2.0
+ *
+ * Serving jobs store blocks of a KV cache in the pool, by key, and find those that other jobs of
+ * the same tenant stored. Blocks lie in the DDR of nodes whose configuration has `blocks`. A node
+ * evicts blocks when it has no room. So a stored block may be gone at any time: this is a cache,
+ * not a store of record.
+ *
+ *   ho_blocks_open(pool, &options, &blocks);
+ *   ho_register(pool, buffer, bytes);                  where blocks come from and go to
+ *   ho_blocks_submit(blocks, HO_BLOCKS_PUT, items, n, &ticket);
+ *   poll(ho_blocks_event_fd(blocks)), then
+ *   while ((k = ho_blocks_drain(blocks, done, 64)) > 0) ...   one outcome for each item
+ *   ho_blocks_match(blocks, chain, n, &found, &pin);   the longest prefix that is stored
+ *   ho_blocks_unpin(blocks, pin);
+ *   ho_blocks_close(blocks);
+ *
+ * Threads. All functions except ho_blocks_event_fd: one thread at a time per pool, as ho_get. The
+ * library starts no thread for blocks, and never calls the job.
+ *
+ * Outcomes. Each submitted item has exactly one outcome, whatever fails. If a get is HO_OK, its
+ * memory has the bytes that were put for its key: ho_blocks_drain compares a checksum of key and
+ * bytes, on the calling thread. The only other outcome of a get is HO_NOT_FOUND: the block was not
+ * stored, its node is lost or late, or its bytes are damaged.
+ */
+#ifndef HYPEROFFLOAD_BLOCKS_H_
+#define HYPEROFFLOAD_BLOCKS_H_
+
+#include <hyperoffload/hyperoffload.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ho_blocks ho_blocks; /* a tenant's blocks of one model, in all nodes of a pool */
+
+/* For ho_blocks_open. A field that is zero has its default. Texts have at most 255 bytes. */
+typedef struct ho_blocks_options {
+  size_t struct_bytes; /* sizeof(ho_blocks_options): lets the struct grow */
+  /* The jobs of one tenant share blocks. A tenant is this name together with the job's user (over
+     a Unix socket) or certificate (over TLS). With a secret it is the name together with the
+     secret: use one for jobs that reach a node in different ways, such as jobs on several nodes. */
+  const char* tenant; /* NULL or "": "default" */
+  const char* secret; /* NULL or "": none; else 16 to 256 bytes */
+  /* Blocks with the same key and different values here are different. NULL or "": not used. */
+  const char* model;  /* `hyperoffload blocks` also counts by it */
+  const char* dtype;  /* "bf16" */
+  const char* layout; /* the framework's name of it: it cannot use blocks of another layout */
+  uint32_t rank;      /* number of the part of the model that this job has */
+  const char* salt;   /* anything else */
+  /* The sizes of blocks, at most 16; each is 4096 bytes up to a segment of the pool. NULL: any
+     size, but a node accepts only 16 different ones for one tenant. */
+  const uint64_t* block_bytes;
+  size_t block_bytes_count;
+  uint32_t deadline_ms; /* for a request without its transfers, whose deadline is that of
+                           ho_connect; 0: 5000 */
+} ho_blocks_options;
+
+/* Opens the tenant's blocks on all nodes of the pool that have a block store.
+ *
+ * HO_OK                *out is the caller's until ho_blocks_close.
+ * HO_INVALID_ARGUMENT  a null argument; a text or a size that is out of its limits.
+ * HO_UNSUPPORTED       no node of the pool has a block store.
+ * HO_UNAVAILABLE, HO_DEADLINE   no node that has one answers. If some answer, the others are left
+ *                      out with a warning. */
+HO_API ho_status ho_blocks_open(ho_pool* pool, const ho_blocks_options* options, ho_blocks** out);
+/* Ends all requests, waits for transfers until their deadlines, and gives pins back. Outcomes that
+ * were not drained are lost; stored blocks stay. NULL is allowed. */
+HO_API ho_status ho_blocks_close(ho_blocks* blocks);
+
+typedef enum ho_blocks_op {
+  HO_BLOCKS_GET = 0,
+  HO_BLOCKS_PUT = 1,
+  HO_BLOCKS_EXISTS = 2,
+  HO_BLOCKS_REMOVE = 3
+} ho_blocks_op;
+
+/* One block of a request. */
+typedef struct ho_block {
+  const void* key;  /* copied before ho_blocks_submit returns */
+  size_t key_bytes; /* 16 to 64 */
+  /* For get and put: registered memory. It belongs to the library from ho_blocks_submit until the
+     item's outcome was drained. A put only reads it. */
+  void* data;
+  uint64_t bytes; /* one of the sizes */
+  uint32_t cost;  /* put: cost of making the block again, relative to others; blocks with a
+                     higher cost are evicted later; 0: 1 */
+} ho_block;
+
+/* Starts a request. Does not wait, but computes the checksums of a put (about 15 GB/s).
+ *
+ * HO_OK    each of the `count` items will have one outcome with this ticket.
+ * HO_INVALID_ARGUMENT  a null argument; no items; a key or size out of its limits; memory that is
+ *                      not registered as a whole.
+ * HO_BUSY  65536 items are submitted and not drained. */
+HO_API ho_status ho_blocks_submit(ho_blocks* blocks, ho_blocks_op op, const ho_block* items,
+                                  size_t count, uint64_t* ticket);
+
+typedef struct ho_block_done {
+  uint64_t ticket;
+  uint32_t index; /* the item's index in its request */
+  /* HO_OK         get: the bytes are there. put: the block is stored, now or before. exists: it was
+                   stored. remove: it was stored and is removed.
+     HO_NOT_FOUND  get, exists, remove: no such block, or it cannot be read.
+     HO_EXHAUSTED  put: no room, since all blocks are pinned or being written.
+     HO_UNAVAILABLE, HO_DEADLINE and others   put: not stored, or not known in time. */
+  ho_status status;
+} ho_block_done;
+
+/* A descriptor that is readable when ho_blocks_drain has work: outcomes, or a deadline. It lives as
+ * long as `blocks`. Reading 8 bytes from it, as from an eventfd, is harmless. -1 for NULL. */
+HO_API int ho_blocks_event_fd(const ho_blocks* blocks);
+/* Moves up to `count` outcomes into `done`, and compares the checksums of gets among them. Does not
+ * wait. Returns their number; 0: none now. Call it until it returns 0. */
+HO_API size_t ho_blocks_drain(ho_blocks* blocks, ho_block_done* done, size_t count);
+
+/* Finds the longest prefix of a chain of keys that is stored, over all nodes, and pins its blocks:
+ * they are not evicted until ho_blocks_unpin, ho_blocks_close, or 30 s have passed. Uses only the
+ * keys of the items. Waits for the nodes, 2 s at most.
+ *
+ * HO_OK    *found: leading items that are stored. *pin: for ho_blocks_unpin; 0: nothing is pinned.
+ * HO_INVALID_ARGUMENT  a null argument, or a key out of its limits. */
+HO_API ho_status ho_blocks_match(ho_blocks* blocks, const ho_block* chain, size_t count,
+                                 size_t* found, uint64_t* pin);
+/* Ends a pin. HO_NOT_FOUND: no such pin. */
+HO_API ho_status ho_blocks_unpin(ho_blocks* blocks, uint64_t pin);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

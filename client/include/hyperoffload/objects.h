@@ -1,0 +1,137 @@
+/* HyperOffload client library, C ABI of published objects. SPDX-License-Identifier: Apache-2.0
+ *
+ * A program publishes named, immutable versions of a set of tensors in the pool; other programs
+ * read them, each rank under a layout of its own: weights of a trainer for its samplers, a frozen
+ * model for many readers, a checkpoint saved on 4 x 2 ranks and loaded on 2 x 4.
+ *
+ *   publisher, each rank:                        reader, each rank:
+ *   ho_publisher_open(pool, &options,            ho_subscriber_open(pool, &options,
+ *                     tensors, n, &publisher);                      tensors, n, &subscriber);
+ *   each time:                                   each time:
+ *     ho_publish(publisher, version);              ho_acquire(subscriber, least, most, ms, &found);
+ *                                                  ho_object_read(subscriber);
+ *                                                  ho_object_release(subscriber);
+ *   ho_publisher_close(publisher);               ho_subscriber_close(subscriber);
+ *
+ * Guarantees. Readers find a version only when all ranks have published it: if a rank is killed in
+ * between, readers never find that version. A read that is HO_OK has the bytes that were published
+ * under that name and version: each rank compares checksums, which depend on name, version and
+ * place. Otherwise the read fails; it never succeeds with other bytes.
+ *
+ * Lifetime. A version is in the DDR of the node that its publisher chose. It lives until
+ * ho_publisher_close, ho_disconnect or the end of the publisher's job, or until the publisher needs
+ * its memory for a new version and no reader has it open. When a daemon passes its memory to the
+ * next one (`hyperoffload upgrade`), readers find the versions of a publisher again after its next
+ * ho_publish. A reader that has a version open there loses it, and calls ho_acquire again.
+ *
+ * Layouts are texts, as for `hyperoffload layout`: a mesh "4x2:dp,tp" (ranks 0 .. 7, or others
+ * after "@"), and for each dimension of a tensor the axes that divide it, "dp,tp;-".
+ *
+ * Threads. One thread at a time for each handle; different handles of a pool on any threads.
+ */
+#ifndef HYPEROFFLOAD_OBJECTS_H_
+#define HYPEROFFLOAD_OBJECTS_H_
+
+#include <hyperoffload/hyperoffload.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ho_publisher ho_publisher;   /* one rank's part of an object that it publishes */
+typedef struct ho_subscriber ho_subscriber; /* one rank that reads an object */
+
+/* A field that is zero has its default. Texts have at most 255 bytes, unless stated otherwise. */
+typedef struct ho_object_options {
+  size_t struct_bytes; /* sizeof(ho_object_options): lets the struct grow */
+  const char* name;
+  /* The programs that see the object: those with the same user (over a Unix socket) or certificate
+     (over TLS); another user's object of this name is a different one. With a secret: those that
+     know it. Use one for jobs that reach a node in different ways, as those on several nodes. */
+  const char* secret; /* NULL or "": none; else 16 to 256 bytes */
+  const char* mesh;   /* mesh of this program's ranks, up to 65535 bytes; NULL or "": one rank, 0 */
+  uint32_t rank;      /* the caller's rank in the mesh */
+  /* Publishers: a number that all ranks of this run of the program share, and no other run has, so
+     that parts of two runs never form one version. Rank 0 may draw it at random and send it to the
+     others. 0: drawn by the library, only for a mesh of one rank. */
+  uint64_t run;
+  uint32_t versions; /* publishers: versions kept, each in its own memory; 0: 2; at most 1024 */
+} ho_object_options;
+
+/* A tensor, as this rank has it. The library copies all of it except `data`. */
+typedef struct ho_tensor {
+  const char* name;       /* unique in its object; up to 65535 bytes */
+  const char* layout;     /* layout over the mesh; NULL or "": each rank has all of it */
+  const char* dtype;      /* "bf16"; a reader's must be the publisher's; NULL or "": any */
+  const uint64_t* shape;  /* shape of the whole tensor; a reader may leave it NULL */
+  uint32_t dimensions;    /* 1 to 8 */
+  uint32_t element_bytes; /* 1 to 1024; a reader may leave it 0 */
+  void* data;             /* this rank's tile, contiguous and row-major; NULL if it has none */
+  uint64_t bytes;         /* size of the tile */
+} ho_tensor;
+
+/* Takes pool memory for the versions, on this machine's node if there is one, and registers the
+ * tensors' memory, which must exist until ho_publisher_close.
+ *
+ * HO_OK                *out is the caller's until ho_publisher_close.
+ * HO_INVALID_ARGUMENT  a null argument, a mesh or layout that cannot be read, a partial value, a
+ *                      tile of another size than the layout says.
+ * HO_EXHAUSTED         no node has room for all versions of this rank's part. */
+HO_API ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
+                                   const ho_tensor* tensors, size_t count, ho_publisher** out);
+/* Copies this rank's tiles into the pool and makes them visible as a version. Waits for the bytes.
+ * Do not change the tensors meanwhile. If several ranks have the same tile, one of them stores it.
+ *
+ * HO_OK                this rank's part is visible.
+ * HO_INVALID_ARGUMENT  the version is not above the last one; versions begin at 1.
+ * HO_BUSY              readers have all versions open that are kept: nothing was done, try again.
+ * HO_ALREADY_EXISTS    another run has published this version, and its session has not ended.
+ * HO_UNAVAILABLE, HO_DEADLINE   the node is lost or did not answer: go on with the next version. */
+HO_API ho_status ho_publish(ho_publisher* publisher, uint64_t version);
+/* Ends all versions of the publisher, also those that readers have open: their reads fail. NULL is
+ * allowed. */
+HO_API void ho_publisher_close(ho_publisher* publisher);
+
+/* Opens a reader; reads nothing yet. ho_object_read writes to the tensors' memory, which must exist
+ * until ho_subscriber_close. They may be a part of the object's tensors.
+ *
+ * HO_OK                *out is the caller's until ho_subscriber_close.
+ * HO_INVALID_ARGUMENT  a null argument, or a mesh that cannot be read. */
+HO_API ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* options,
+                                    const ho_tensor* tensors, size_t count, ho_subscriber** out);
+/* Opens the newest complete version in [least, most] and closes the one that was open. 0 and
+ * UINT64_MAX: any version; twice the same number: exactly that one. Asks all nodes of the pool
+ * repeatedly until there is one or the time is over. An open version stays until ho_object_release.
+ *
+ * HO_OK                *version is open.
+ * HO_NOT_FOUND         no such version, or the object lacks a tensor of one of the names.
+ * HO_CONFLICT          a tensor of the object has another shape or type.
+ * HO_INVALID_ARGUMENT  a layout does not fit, or the memory has another size than the tile.
+ * HO_UNAVAILABLE       no node is left. */
+HO_API ho_status ho_acquire(ho_subscriber* subscriber, uint64_t least, uint64_t most,
+                            uint32_t timeout_ms, uint64_t* version);
+/* Fetches this rank's tiles of the open version with one-sided gets. The first ho_acquire of an
+ * object with these tensors and layouts makes the plan for them. Waits for the bytes. After a
+ * failure the contents of the memory are not defined.
+ *
+ * HO_OK          all tiles are there, and their checksums are those of the publisher.
+ * HO_CONFLICT    no version is open.
+ * HO_CORRUPT     the bytes are not those that were published.
+ * HO_NOT_FOUND   the publisher has ended, or its daemon was restarted.
+ * HO_UNAVAILABLE, HO_DEADLINE   a node is lost. */
+HO_API ho_status ho_object_read(ho_subscriber* subscriber);
+/* Closes the open version, if there is one. */
+HO_API void ho_object_release(ho_subscriber* subscriber);
+/* Describes the open version, or the last one that was open, as JSON: {"mesh": ..., "tensors":
+ * [{"name", "layout", "shape", "element_bytes", "dtype"}], "needed_bytes": the size of the caller's
+ * tiles, "fetched_bytes": the same with the unneeded parts of 1 MiB chunks}. The text lives until
+ * the next call on the handle. NULL before the first version. */
+HO_API const char* ho_object_text(ho_subscriber* subscriber);
+/* NULL is allowed. */
+HO_API void ho_subscriber_close(ho_subscriber* subscriber);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

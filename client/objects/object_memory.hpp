@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "client/pool/pool.hpp"
+#include "client/transfer/engine.hpp"
+#include "common/base/result.hpp"
+
+namespace ho::client {
+
+/// A job's memory of one tensor.
+struct ObjectMemory {
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+  std::optional<LocalHandles> registered;  ///< by the job; else it is registered for as long
+};
+
+/// Memory of tensors, registered. One thread at a time.
+class RegisteredTensors {
+ public:
+  explicit RegisteredTensors(Pool& pool) : pool_(pool) {}
+  RegisteredTensors(const RegisteredTensors&) = delete;
+  RegisteredTensors& operator=(const RegisteredTensors&) = delete;
+  ~RegisteredTensors() {
+    for (const LocalHandles& handles : own_) pool_.unregister_memory(handles);
+  }
+
+  [[nodiscard]] Result<void> add(const ObjectMemory& memory) {
+    list_.push_back(memory);
+    if (memory.registered || memory.bytes == 0) return {};
+    const auto handles = pool_.register_memory({memory.data, memory.bytes});
+    if (!handles) return handles.error();
+    own_.push_back(*handles);
+    list_.back().registered = *handles;
+    return {};
+  }
+  [[nodiscard]] const ObjectMemory& at(std::size_t index) const { return list_[index]; }
+
+ private:
+  Pool& pool_;
+  std::vector<ObjectMemory> list_;
+  std::vector<LocalHandles> own_;
+};
+
+/// Plain transfers of one thread, so many at a time; all have ended when it is destroyed.
+class TransferWindow {
+ public:
+  explicit TransferWindow(Engine& engine) : engine_(engine) {}
+  TransferWindow(const TransferWindow&) = delete;
+  TransferWindow& operator=(const TransferWindow&) = delete;
+  ~TransferWindow() {
+    while (!tickets_.empty()) static_cast<void>(wait_first());
+  }
+
+  [[nodiscard]] Result<void> start(Direction direction, const ArenaMap& arena,
+                                   std::uint64_t arena_offset_bytes, std::byte* memory,
+                                   std::uint64_t bytes, const LocalHandles& local) {
+    Transfer transfer;
+    transfer.direction = direction;
+    transfer.arena = &arena;
+    transfer.arena_offset_bytes = arena_offset_bytes;
+    transfer.memory = memory;
+    transfer.bytes = bytes;
+    transfer.local = local;
+    const auto ticket = engine_.start(transfer);
+    if (!ticket) return ticket.error();
+    tickets_.push_back(*ticket);
+    return {};
+  }
+  [[nodiscard]] std::size_t size() const { return tickets_.size(); }
+  /// Waits for the one that was started first.
+  [[nodiscard]] Result<void> wait_first() {
+    const std::uint64_t ticket = tickets_.front();
+    tickets_.pop_front();
+    return engine_.wait(ticket);
+  }
+
+ private:
+  Engine& engine_;
+  std::deque<std::uint64_t> tickets_;
+};
+
+}  // namespace ho::client

@@ -1,0 +1,263 @@
+#include "client/objects/publisher.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/checksum.hpp"
+#include "common/base/log.hpp"
+#include "common/base/units.hpp"
+
+namespace ho::client {
+
+namespace {
+
+constexpr Duration kControlTimeout = std::chrono::seconds(2);
+constexpr std::uint64_t kTileAlign = 64;
+constexpr std::uint64_t kSlotAlign = 4096;
+constexpr std::size_t kWindow = 64;
+/// How often a version is tried again whose node's daemon is restarted meanwhile.
+constexpr int kRetries = 2;
+
+}  // namespace
+
+Publisher::Publisher(Pool& pool, const Options& options)
+    : pool_(pool), options_(options), memory_(pool) {}
+
+Publisher::~Publisher() {
+  if (manifest_registered_) pool_.unregister_memory(manifest_handles_);
+  if (arena_ != nullptr) pool_.release(std::move(arena_));
+}
+
+Result<std::unique_ptr<Publisher>> Publisher::create(Pool& pool, const Options& options) {
+  HO_CHECK(options.tensors.size() == options.memory.size());
+  if (options.versions == 0 || options.versions > kVersionsMax) {
+    return Error(Errc::kInvalidArgument, "versions: 1 to 1024");
+  }
+  if (options.run == 0) return Error(Errc::kInvalidArgument, "run: not 0");
+  std::unique_ptr<Publisher> made(new Publisher(pool, options));
+  if (auto ok = made->lay_out(); !ok) return ok.error();
+  if (auto ok = made->allocate(); !ok) return ok.error();
+  return made;
+}
+
+/// Gives each tile of this rank its place in a slot.
+Result<void> Publisher::lay_out() {
+  const auto mesh = layout::parse_mesh(options_.mesh);
+  if (!mesh) return mesh.error();
+  const auto position = position_of(*mesh, options_.rank);
+  if (!position) return position.error();
+  parts_ = static_cast<std::uint32_t>(mesh->ranks.size());
+  manifest_.mesh = options_.mesh;
+  manifest_.part = static_cast<std::uint32_t>(*position);
+  manifest_.chunk_bytes = kObjectChunkBytes;
+  manifest_.tensors = options_.tensors;
+  for (std::size_t i = 0; i < options_.tensors.size(); ++i) {
+    const ObjectTensor& tensor = options_.tensors[i];
+    const bool known = std::any_of(
+        options_.tensors.begin(), options_.tensors.begin() + static_cast<std::ptrdiff_t>(i),
+        [&](const ObjectTensor& one) { return one.name == tensor.name; });
+    if (known || tensor.name.empty()) {
+      return Error(Errc::kInvalidArgument, "tensors need names of their own");
+    }
+    const auto placement = placement_of(*mesh, tensor);
+    if (!placement) return placement.error();
+    const auto boxes = layout::regions(placement->mesh, placement->layout, tensor.shape);
+    if (!boxes) return boxes.error().at(tensor.name);
+    const std::uint64_t bytes = (*boxes)[*position].elements() * tensor.element_bytes;
+    if (bytes != options_.memory[i].bytes) {
+      return Error(Errc::kInvalidArgument, tensor.name + ": rank " + std::to_string(options_.rank) +
+                                               " has " + std::to_string(bytes) +
+                                               " bytes of it, the memory " +
+                                               std::to_string(options_.memory[i].bytes));
+    }
+    ObjectTile& tile = manifest_.tiles.emplace_back();
+    // Equal tiles are stored once.
+    const bool stored = holder_of(*placement, *position) == *position;
+    ObjectMemory memory = options_.memory[i];
+    if (!stored) memory.bytes = 0;
+    if (auto ok = memory_.add(memory); !ok) return ok.error().at(tensor.name);
+    if (!stored) continue;
+    tile.offset_bytes = tiles_bytes_;
+    tile.checksums.resize(chunks_of(bytes));
+    tiles_bytes_ = align_up(tiles_bytes_ + bytes, kTileAlign);
+  }
+  description_ = description_of(options_.mesh, options_.tensors);
+  manifest_bytes_ = write_manifest(manifest_).size();
+  slot_bytes_ = align_up(tiles_bytes_ + manifest_bytes_, kSlotAlign);
+  return {};
+}
+
+/// Takes the ring's memory on one node: this machine's before others.
+Result<void> Publisher::allocate() {
+  manifest_buffer_.resize(manifest_bytes_);
+  auto handles = pool_.register_memory(manifest_buffer_);
+  if (!handles) return handles.error();
+  manifest_handles_ = *handles;
+  manifest_registered_ = true;
+  std::vector<NodeIndex> order;
+  for (std::uint32_t i = 0; i < pool_.nodes().size(); ++i) order.push_back(NodeIndex(i));
+  std::stable_partition(order.begin(), order.end(), [&](NodeIndex node) {
+    return pool_.nodes()[node.value()].driver == "local";
+  });
+  Error last(Errc::kUnavailable, "no node of the pool is left");
+  for (const NodeIndex node : order) {
+    if (pool_.nodes()[node.value()].fault->reason() != FaultReason::kNone) continue;
+    auto arena = pool_.allocate_on(node, slot_bytes_ * options_.versions);
+    if (!arena) {
+      last = arena.error();
+      continue;
+    }
+    arena_ = std::move(arena).value();
+    node_ = node;
+    break;
+  }
+  if (arena_ == nullptr) return last;
+  if (arena_->segments.size() > kObjectSegmentsMax) {
+    return Error(Errc::kInvalidArgument, "the versions need more than 4096 segments");
+  }
+  for (std::uint32_t i = 0; i < options_.versions; ++i) {
+    slots_.emplace_back().offset_bytes = i * slot_bytes_;
+  }
+  told_ = pool_.nodes()[node_.value()].control();
+  return {};
+}
+
+Result<void> Publisher::announce(const ObjectPart& part) {
+  const NodeSession& node = pool_.nodes()[node_.value()];
+  return told_->object_publish(node.session, options_.secret, part, clock_.now() + kControlTimeout);
+}
+
+/// A daemon that took over from the last one has the bytes, and does not know the versions.
+/// @return false: it is the same daemon.
+bool Publisher::announce_again() {
+  auto now = pool_.await_control(node_);
+  if (now == told_) return false;
+  told_ = std::move(now);
+  for (Slot& slot : slots_) {
+    if (!slot.announced) continue;
+    const auto again = announce(slot.part);
+    if (again || again.error().code() == Errc::kAlreadyExists) continue;
+    slot.announced = false;
+    log(LogLevel::kWarning, "a version of an object ended with its node's daemon",
+        {{"object", options_.name},
+         {"version", std::to_string(slot.part.id.version)},
+         {"reason", again.error().message()}});
+  }
+  return true;
+}
+
+Result<Publisher::Slot*> Publisher::free_slot() {
+  const NodeSession& node = pool_.nodes()[node_.value()];
+  std::vector<Slot*> order;
+  for (Slot& slot : slots_) {
+    if (!slot.announced) return &slot;
+    order.push_back(&slot);
+  }
+  std::sort(order.begin(), order.end(),
+            [](const Slot* a, const Slot* b) { return a->part.id.version < b->part.id.version; });
+  for (Slot* const slot : order) {
+    const auto dropped = told_->object_drop(node.session, options_.secret, slot->part.id,
+                                            clock_.now() + kControlTimeout);
+    if (dropped || dropped.error().code() == Errc::kNotFound) {
+      slot->announced = false;
+      return slot;
+    }
+    if (dropped.error().code() != Errc::kBusy) return dropped.error();
+  }
+  return Error(Errc::kBusy, "readers have all " + std::to_string(slots_.size()) + " versions of " +
+                                options_.name + " open");
+}
+
+Result<void> Publisher::publish(std::uint64_t version) {
+  if (version <= last_version_) {
+    return Error(Errc::kInvalidArgument,
+                 "version " + std::to_string(version) + " is not above the last one");
+  }
+  const NodeSession& node = pool_.nodes()[node_.value()];
+  auto done = try_publish(version);
+  for (int i = 0; i < kRetries && !done; ++i) {
+    // Its daemon ended meanwhile, and the next one has the memory.
+    if (done.error().code() != Errc::kUnavailable || !node.fault->resumable()) break;
+    done = try_publish(version);
+  }
+  return done;
+}
+
+Result<void> Publisher::try_publish(std::uint64_t version) {
+  const bool anew = announce_again();
+  const bool told = anew && std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
+                      return slot.announced && slot.part.id.version == version;
+                    });
+  if (told) return {};  // the last try's, whose answer was lost
+  const auto free = free_slot();
+  if (!free) return free.error();
+  Slot& slot = **free;
+  const ObjectPartId id{options_.name, version, options_.run, manifest_.part};
+  if (auto ok = put(slot, id); !ok) return ok.error();
+  ObjectPart& part = slot.part;
+  part.id = id;
+  part.parts = parts_;
+  part.description = description_;
+  part.segments.clear();
+  for (const HeldSegment& held : arena_->segments) part.segments.push_back(held.segment.id);
+  part.offset_bytes = slot.offset_bytes;
+  part.length_bytes = tiles_bytes_ + manifest_bytes_;
+  part.manifest_offset_bytes = tiles_bytes_;
+  part.manifest_bytes = manifest_bytes_;
+  part.manifest = checksum128(manifest_buffer_, manifest_seed(id));
+  if (auto ok = announce(part); !ok) {
+    // It may have been heard all the same: the number is used up, and the slot is dropped first.
+    slot.announced = ok.error().code() != Errc::kAlreadyExists;
+    if (slot.announced) last_version_ = version;
+    return ok.error();
+  }
+  slot.announced = true;
+  last_version_ = version;
+  return {};
+}
+
+Result<void> Publisher::put(const Slot& slot, const ObjectPartId& id) {
+  TransferWindow window(pool_.engine());
+  for (std::size_t i = 0; i < manifest_.tiles.size(); ++i) {
+    if (manifest_.tiles[i].checksums.empty()) continue;
+    if (auto ok = put_tile(window, slot, id, i); !ok) return ok;
+  }
+  const std::string text = write_manifest(manifest_);
+  HO_CHECK(text.size() == manifest_bytes_);
+  std::memcpy(manifest_buffer_.data(), text.data(), text.size());
+  if (auto ok = window.start(Direction::kPut, arena_->map, slot.offset_bytes + tiles_bytes_,
+                             manifest_buffer_.data(), manifest_bytes_, manifest_handles_);
+      !ok) {
+    return ok;
+  }
+  while (window.size() > 0) {
+    if (auto ok = window.wait_first(); !ok) return ok;
+  }
+  return {};
+}
+
+/// Starts the transfers first: the checksums are made while the bytes move.
+Result<void> Publisher::put_tile(TransferWindow& window, const Slot& slot, const ObjectPartId& id,
+                                 std::size_t tensor) {
+  ObjectTile& tile = manifest_.tiles[tensor];
+  const ObjectMemory& memory = memory_.at(tensor);
+  if (window.size() >= kWindow) {
+    if (auto ok = window.wait_first(); !ok) return ok;
+  }
+  if (auto ok = window.start(Direction::kPut, arena_->map, slot.offset_bytes + tile.offset_bytes,
+                             memory.data, memory.bytes, *memory.registered);
+      !ok) {
+    return ok;
+  }
+  for (std::size_t chunk = 0; chunk < tile.checksums.size(); ++chunk) {
+    const std::uint64_t begin = chunk * kObjectChunkBytes;
+    const std::uint64_t bytes = std::min(kObjectChunkBytes, memory.bytes - begin);
+    tile.checksums[chunk] =
+        checksum128({memory.data + begin, bytes}, chunk_seed(id, tensor, chunk));
+  }
+  return {};
+}
+
+}  // namespace ho::client

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/objects/object_memory.hpp"
+#include "client/objects/tiles.hpp"
+#include "client/pool/pool.hpp"
+#include "common/base/result.hpp"
+#include "proto/control/object_manifest.hpp"
+
+namespace ho::client {
+
+/// One rank's part of an object: a ring of slots in the memory of one node, each for a version.
+///
+///   publish: free a slot (drop the oldest version that no reader has open) -> put tiles and
+///            manifest -> all visible at the node -> announce
+///
+/// A publisher that dies before the last step leaves nothing that a reader finds; its bytes end
+/// with its session. Versions live as long as the publisher.
+///
+/// Threads: one at a time. Its pool outlives it.
+class Publisher {
+ public:
+  struct Options {
+    std::string name;
+    std::string secret;
+    std::string mesh;
+    std::uint32_t rank = 0;
+    std::uint64_t run = 0;       ///< the same for all ranks of a program, and no other's
+    std::uint32_t versions = 2;  ///< kept
+    std::vector<ObjectTensor> tensors;
+    std::vector<ObjectMemory> memory;  ///< this rank's tiles, parallel to tensors; not copied
+  };
+  static constexpr std::uint32_t kVersionsMax = 1024;
+
+  /// @return kInvalidArgument: a mesh or layout that cannot be read, memory of another size than
+  /// the rank's tile; kExhausted: no node has room for the ring.
+  [[nodiscard]] static Result<std::unique_ptr<Publisher>> create(Pool& pool,
+                                                                 const Options& options);
+  Publisher(const Publisher&) = delete;
+  Publisher& operator=(const Publisher&) = delete;
+  /// Ends all its versions, also those that readers have open, whose reads fail then.
+  ~Publisher();
+
+  /// Copies the tensors as they are, and makes them visible as `version`. Waits.
+  /// @return kInvalidArgument: not above the last one; kBusy: readers have all kept versions open;
+  /// kAlreadyExists: another run has this version; kUnavailable, kDeadline: the node is lost, or
+  /// silent: then the version may be visible all the same, and its number is used up.
+  [[nodiscard]] Result<void> publish(std::uint64_t version);
+
+  [[nodiscard]] std::uint64_t part_bytes() const { return slot_bytes_; }
+
+ private:
+  struct Slot {
+    std::uint64_t offset_bytes = 0;  ///< in the arena
+    bool announced = false;
+    ObjectPart part;
+  };
+
+  Publisher(Pool& pool, const Options& options);
+  [[nodiscard]] Result<void> lay_out();
+  [[nodiscard]] Result<void> allocate();
+  [[nodiscard]] Result<void> try_publish(std::uint64_t version);
+  [[nodiscard]] Result<Slot*> free_slot();
+  [[nodiscard]] Result<void> put(const Slot& slot, const ObjectPartId& id);
+  [[nodiscard]] Result<void> put_tile(TransferWindow& window, const Slot& slot,
+                                      const ObjectPartId& id, std::size_t tensor);
+  bool announce_again();
+  [[nodiscard]] Result<void> announce(const ObjectPart& part);
+
+  Pool& pool_;
+  const Options options_;
+  SteadyClock clock_;
+  RegisteredTensors memory_;
+  ObjectManifest manifest_;
+  ObjectChecksum description_{};
+  std::uint32_t parts_ = 1;
+  std::uint64_t tiles_bytes_ = 0;     ///< where the manifest begins in a slot
+  std::uint64_t manifest_bytes_ = 0;  ///< the same for all versions
+  std::uint64_t slot_bytes_ = 0;
+  std::vector<std::byte> manifest_buffer_;
+  LocalHandles manifest_handles_{};
+  bool manifest_registered_ = false;
+  std::unique_ptr<Arena> arena_;
+  NodeIndex node_;
+  std::vector<Slot> slots_;
+  std::uint64_t last_version_ = 0;
+  /// That knows the versions. Another one after the daemon was restarted.
+  std::shared_ptr<ControlClient> told_;
+};
+
+}  // namespace ho::client

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/objects/tiles.hpp"
+
+namespace ho::client {
+
+/// A tensor that a reader wants. A field that is empty or 0 allows any value.
+struct WantedTensor {
+  std::string name;
+  std::string layout;  ///< over the reader's mesh; empty: whole
+  std::vector<std::uint64_t> shape;
+  std::uint32_t element_bytes = 0;
+  std::string dtype;
+  std::uint64_t memory_bytes = 0;  ///< size of the reader's own tile
+};
+
+/// A chunk of a tile, which is fetched whole, since its checksum covers all of it.
+struct ChunkRead {
+  std::uint64_t index = 0;
+  std::uint64_t begin_bytes = 0;  ///< in the tile
+  std::uint64_t length_bytes = 0;
+  /// Where all of it goes in the reader's memory; else scatter() puts parts of it there.
+  std::optional<std::uint64_t> destination_bytes;
+  std::size_t first_get = 0;  ///< first of the tile's gets that have bytes in the chunk
+  std::size_t end_get = 0;
+};
+
+/// What a reader needs of one tile.
+struct TileRead {
+  std::size_t position = 0;  ///< the part that stores the tile
+  std::size_t tensor = 0;    ///< in the object
+  std::size_t wanted = 0;    ///< index of the wanted tensor
+  std::uint64_t tile_bytes = 0;
+  std::vector<layout::Get> gets;  ///< by source offset
+  std::vector<ChunkRead> chunks;
+};
+
+/// Which bytes one rank fetches to have its tiles of an object. Made once, used for every version
+/// of the same description. A value.
+struct ReadPlan {
+  std::vector<TileRead> tiles;
+  std::uint64_t needed_bytes = 0;   ///< size of the reader's tiles
+  std::uint64_t fetched_bytes = 0;  ///< with the rest of chunks that are needed in part
+};
+
+/// @param mesh, tensors  the object's. @param to, rank  the reader's.
+/// @return kNotFound: the object has no tensor of that name; kConflict: it is of another shape or
+/// type; kInvalidArgument: a layout does not fit, or the memory has another size than the tile.
+[[nodiscard]] Result<ReadPlan> plan_read(const layout::Mesh& mesh,
+                                         const std::vector<ObjectTensor>& tensors,
+                                         const layout::Mesh& to, std::uint32_t rank,
+                                         const std::vector<WantedTensor>& wanted);
+
+/// Copies what the reader needs of a chunk into its tile.
+void scatter(const TileRead& tile, const ChunkRead& chunk, std::span<const std::byte> bytes,
+             std::byte* destination);
+
+}  // namespace ho::client

@@ -1,0 +1,356 @@
+#include "client/objects/subscriber.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <set>
+#include <thread>
+#include <tuple>
+
+#include "common/base/check.hpp"
+#include "common/base/checksum.hpp"
+#include "common/base/log.hpp"
+
+namespace ho::client {
+
+namespace {
+
+constexpr Duration kControlTimeout = std::chrono::seconds(2);
+/// Between two looks for a version: first short, since a trainer's next version is often near.
+constexpr Duration kPauseMin = std::chrono::milliseconds(1);
+constexpr Duration kPauseMax = std::chrono::milliseconds(32);
+/// Chunks on their way: 16 MiB.
+constexpr std::size_t kWindow = 16;
+
+Error ended(const std::string& name) {
+  return Error(Errc::kNotFound, name + ": its publisher has ended, or its daemon was restarted");
+}
+
+}  // namespace
+
+/// A chunk on its way.
+struct Subscriber::Fetch {
+  const TileRead* tile = nullptr;
+  const ChunkRead* chunk = nullptr;
+  std::byte* bytes = nullptr;  ///< where it arrives
+};
+
+Subscriber::Subscriber(Pool& pool, const Options& options, layout::Mesh mesh)
+    : pool_(pool), options_(options), reader_mesh_(std::move(mesh)), memory_(pool) {}
+
+Subscriber::~Subscriber() {
+  release();
+  for (auto& [segments, arena] : arenas_) pool_.release(std::move(arena));
+  if (bounce_handles_) pool_.unregister_memory(*bounce_handles_);
+}
+
+Result<std::unique_ptr<Subscriber>> Subscriber::create(Pool& pool, const Options& options) {
+  HO_CHECK(options.tensors.size() == options.memory.size());
+  auto mesh = layout::parse_mesh(options.mesh);
+  if (!mesh) return mesh.error();
+  if (auto known = position_of(*mesh, options.rank); !known) return known.error();
+  std::unique_ptr<Subscriber> made(new Subscriber(pool, options, std::move(*mesh)));
+  for (const ObjectMemory& memory : options.memory) {
+    if (auto ok = made->memory_.add(memory); !ok) return ok.error();
+  }
+  return made;
+}
+
+Result<std::uint64_t> Subscriber::acquire(const Versions& versions, Duration timeout) {
+  release();
+  const TimePoint end = clock_.now() + timeout;
+  misfit_ = false;
+  for (Duration pause = kPauseMin;; pause = std::min(2 * pause, kPauseMax)) {
+    release_arenas([this](const Arena& arena) { return pool_.is_stale(arena); });
+    std::string last;  // why this look did not find one
+    const auto found = find(versions, last);
+    if (!found) return found.error();
+    for (const Version& version : *found) {
+      const auto opened = open(version);
+      if (opened) return version_;
+      release();
+      const Errc code = opened.error().code();
+      // Dropped meanwhile, or its node is lost: an older one may be there.
+      const bool gone = code == Errc::kNotFound || code == Errc::kUnavailable ||
+                        code == Errc::kDeadline || code == Errc::kPermissionDenied;
+      if (misfit_ || !gone) return opened.error();
+      last = opened.error().context();
+    }
+    const TimePoint now = clock_.now();
+    if (now >= end) {
+      return Error(Errc::kNotFound, "no version of " + options_.name + " from " +
+                                        std::to_string(versions.min) + " on is complete" +
+                                        (last.empty() ? "" : "; last: " + last));
+    }
+    std::this_thread::sleep_for(std::min<Duration>(pause, end - now));
+  }
+}
+
+/// Asks the nodes, and lists the versions that are complete, newest first. A version that parts of
+/// two programs were published for is left out, since its name does not say which is meant.
+/// @param reason  why a node did not answer; as it was if all did
+Result<std::vector<Subscriber::Version>> Subscriber::find(const Versions& versions,
+                                                          std::string& reason) {
+  using Key = std::tuple<std::uint64_t, ObjectChecksum, std::uint32_t>;  // run, description, parts
+  std::map<std::uint64_t, std::map<Key, std::map<std::uint32_t, Found>>> all;
+  Error last(Errc::kUnavailable, "no node of the pool is left");
+  bool answered = false;
+  for (std::uint32_t i = 0; i < pool_.nodes().size(); ++i) {
+    const NodeSession& node = pool_.nodes()[i];
+    if (node.fault->reason() != FaultReason::kNone) continue;
+    auto parts =
+        node.control()->objects_find(node.session, options_.secret, options_.name, versions.min,
+                                     versions.max, clock_.now() + kControlTimeout);
+    if (!parts) {
+      last = parts.error().at(node.label);
+      reason = last.context();
+      continue;
+    }
+    answered = true;
+    for (ObjectPart& part : *parts) {
+      if (part.id.name != options_.name || part.id.version > versions.max) continue;
+      const Key key{part.id.run, part.description, part.parts};
+      const std::uint32_t position = part.id.part;
+      auto& parts_of = all[part.id.version][key];
+      parts_of.emplace(position, Found{NodeIndex(i), std::move(part)});
+    }
+  }
+  if (!answered) return last;
+  std::vector<Version> out;
+  for (auto version = all.rbegin(); version != all.rend(); ++version) {
+    if (version->second.size() != 1) continue;
+    auto& [key, parts] = *version->second.begin();
+    if (parts.size() != std::get<2>(key)) continue;
+    Version& complete = out.emplace_back();
+    for (auto& [position, found] : parts) complete.push_back(std::move(found));
+  }
+  return out;
+}
+
+Result<void> Subscriber::open(const Version& version) {
+  const ObjectPart& first = version.front().part;
+  ObjectManifest manifest;
+  if (description_ != first.description) {
+    description_.reset();
+    if (auto ok = open_part(version.front(), manifest); !ok) return ok;
+    if (auto ok = plan_by(manifest, first); !ok) return ok;
+  }
+  std::set<std::size_t> needed;
+  for (const TileRead& tile : plan_.tiles) needed.insert(tile.position);
+  if (needed.empty()) needed.insert(0);  // a rank without bytes, too, finds the version there
+  for (const std::size_t position : needed) {
+    if (held_.count(position) > 0) continue;
+    if (position >= version.size()) return Error(Errc::kCorrupt, "a part too few");
+    if (auto ok = open_part(version[position], manifest); !ok) return ok;
+  }
+  for (const auto& [position, held] : held_) {
+    if (auto ok = check_tiles(held, position); !ok) return ok;
+  }
+  version_ = first.id.version;
+  // A publisher that began anew has other memory.
+  release_arenas([this](const Arena& arena) {
+    return std::none_of(held_.begin(), held_.end(),
+                        [&](const auto& one) { return one.second.arena == &arena; });
+  });
+  return {};
+}
+
+/// Those that `ended` names. No open part lies in them.
+template <typename Ended>
+void Subscriber::release_arenas(Ended ended) {
+  for (auto at = arenas_.begin(); at != arenas_.end();) {
+    const bool gone = ended(*at->second);
+    if (gone) pool_.release(std::move(at->second));
+    at = gone ? arenas_.erase(at) : std::next(at);
+  }
+}
+
+/// Opens one part and reads its manifest.
+Result<void> Subscriber::open_part(const Found& found, ObjectManifest& manifest) {
+  auto opened = hold(found);
+  if (!opened) return opened.error();
+  const std::size_t position = found.part.id.part;
+  Held& held = held_.emplace(position, std::move(*opened)).first->second;
+  const auto arena = attach(found, held.hold);
+  if (!arena) return arena.error();
+  held.arena = *arena;
+  std::vector<std::byte> bytes(found.part.manifest_bytes);
+  if (bytes.empty()) return Error(Errc::kCorrupt, "a part without a manifest");
+  const std::uint64_t offset = found.part.offset_bytes + found.part.manifest_offset_bytes;
+  if (auto ok = pool_.move_now(Direction::kGet, held.arena->map, offset, bytes); !ok) return ok;
+  if (checksum128(bytes, manifest_seed(found.part.id)) != found.part.manifest) {
+    return Error(Errc::kNotFound, options_.name + ": a part's manifest is damaged");
+  }
+  auto read = read_manifest(bytes);
+  if (!read) return read.error();
+  manifest = std::move(*read);
+  held.tiles = std::move(manifest.tiles);
+  return {};
+}
+
+Result<Subscriber::Held> Subscriber::hold(const Found& found) {
+  const NodeSession& node = pool_.nodes()[found.node.value()];
+  ControlClient::ObjectAccess access;
+  access.driver = node.driver;
+  auto opened = node.control()->object_open(node.session, options_.secret, found.part.id, access,
+                                            clock_.now() + kControlTimeout);
+  if (!opened) return opened.error();
+  Held held;
+  held.node = found.node;
+  held.hold = opened->hold;
+  held.part = found.part;
+  return held;
+}
+
+/// The part's segments, attached once for all versions that lie in them.
+Result<const Arena*> Subscriber::attach(const Found& found, std::uint64_t hold) {
+  const Segments key{found.node.value(), found.part.segments};
+  const auto known = arenas_.find(key);
+  if (known != arenas_.end()) return known->second.get();
+  const NodeSession& node = pool_.nodes()[found.node.value()];
+  std::vector<GrantedSegment> segments;
+  const std::size_t most = segments_per_grant_max(node.driver);
+  for (std::size_t at = 0; at < found.part.segments.size(); at += most) {
+    ControlClient::ObjectAccess access;
+    access.driver = node.driver;
+    access.hold = hold;
+    const auto begin = found.part.segments.begin() + static_cast<std::ptrdiff_t>(at);
+    const std::size_t count = std::min(most, found.part.segments.size() - at);
+    access.segments.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
+    auto opened = node.control()->object_open(node.session, options_.secret, found.part.id, access,
+                                              clock_.now() + kControlTimeout);
+    if (!opened) return opened.error();
+    for (GrantedSegment& segment : opened->segments) segments.push_back(std::move(segment));
+  }
+  const std::uint64_t segment_bytes = node.control()->hello().segment_bytes;
+  bool same = segments.size() == found.part.segments.size();
+  for (std::size_t i = 0; same && i < segments.size(); ++i) {
+    same = segments[i].id == found.part.segments[i] && segments[i].length_bytes == segment_bytes;
+  }
+  if (!same) return ended(options_.name);
+  auto arena = pool_.attach_shared(found.node, std::move(segments));
+  if (!arena) return arena.error();
+  return arenas_.emplace(key, std::move(*arena)).first->second.get();
+}
+
+Result<void> Subscriber::plan_by(const ObjectManifest& manifest, const ObjectPart& part) {
+  const bool same = description_of(manifest.mesh, manifest.tensors) == part.description;
+  const auto mesh = layout::parse_mesh(manifest.mesh);
+  if (!same || !mesh || mesh->ranks.size() != part.parts ||
+      manifest.chunk_bytes != kObjectChunkBytes) {
+    return Error(Errc::kCorrupt, options_.name + ": the manifest is not the object's");
+  }
+  auto plan = plan_read(*mesh, manifest.tensors, reader_mesh_, options_.rank, options_.tensors);
+  misfit_ = !plan;
+  if (!plan) return plan.error().at(options_.name);
+  plan_ = std::move(*plan);
+  mesh_ = manifest.mesh;
+  tensors_ = manifest.tensors;
+  description_ = part.description;
+  return prepare_bounce();
+}
+
+/// The tiles that the plan reads of a part are in it, with a checksum for each chunk.
+Result<void> Subscriber::check_tiles(const Held& held, std::size_t position) const {
+  for (const TileRead& tile : plan_.tiles) {
+    if (tile.position != position) continue;
+    const bool there = tile.tensor < held.tiles.size();
+    const std::uint64_t room = held.part.manifest_offset_bytes;
+    if (there && held.tiles[tile.tensor].checksums.size() == chunks_of(tile.tile_bytes) &&
+        held.tiles[tile.tensor].offset_bytes <= room &&
+        tile.tile_bytes <= room - held.tiles[tile.tensor].offset_bytes) {
+      continue;
+    }
+    return Error(Errc::kCorrupt, options_.name + ": a part lacks a tile");
+  }
+  return {};
+}
+
+Result<void> Subscriber::prepare_bounce() {
+  const bool needed = std::any_of(plan_.tiles.begin(), plan_.tiles.end(), [](const TileRead& tile) {
+    return std::any_of(tile.chunks.begin(), tile.chunks.end(),
+                       [](const ChunkRead& one) { return !one.destination_bytes; });
+  });
+  if (!needed || bounce_handles_) return {};
+  bounce_.resize(kWindow * kObjectChunkBytes);
+  const auto handles = pool_.register_memory(bounce_);
+  if (!handles) return handles.error();
+  bounce_handles_ = *handles;
+  return {};
+}
+
+Result<void> Subscriber::read() {
+  if (held_.empty()) return Error(Errc::kConflict, "no version is open");
+  std::deque<Fetch> fetches;
+  TransferWindow window(pool_.engine());
+  std::size_t number = 0;
+  const auto settle = [&]() -> Result<void> {
+    auto moved = window.wait_first();
+    const Fetch fetch = fetches.front();
+    fetches.pop_front();
+    if (!moved) {
+      const Errc code = moved.error().code();
+      const bool gone = code == Errc::kPermissionDenied || code == Errc::kNotFound;
+      return gone ? ended(options_.name) : moved.error();
+    }
+    return finish(fetch);
+  };
+  for (const TileRead& tile : plan_.tiles) {
+    for (const ChunkRead& chunk : tile.chunks) {
+      if (window.size() == kWindow) {
+        if (auto ok = settle(); !ok) return ok;
+      }
+      Fetch& fetch = fetches.emplace_back();
+      fetch.tile = &tile;
+      fetch.chunk = &chunk;
+      if (auto ok = start(window, fetch, number++); !ok) return ok;
+    }
+  }
+  while (window.size() > 0) {
+    if (auto ok = settle(); !ok) return ok;
+  }
+  return {};
+}
+
+Result<void> Subscriber::start(TransferWindow& window, Fetch& fetch, std::size_t number) {
+  const Held& held = held_.at(fetch.tile->position);
+  const ObjectMemory& memory = memory_.at(fetch.tile->wanted);
+  const std::uint64_t from = held.part.offset_bytes + held.tiles[fetch.tile->tensor].offset_bytes +
+                             fetch.chunk->begin_bytes;
+  const bool direct = fetch.chunk->destination_bytes.has_value();
+  fetch.bytes = direct ? memory.data + *fetch.chunk->destination_bytes
+                       : bounce_.data() + (number % kWindow) * kObjectChunkBytes;
+  return window.start(Direction::kGet, held.arena->map, from, fetch.bytes,
+                      fetch.chunk->length_bytes, direct ? *memory.registered : *bounce_handles_);
+}
+
+Result<void> Subscriber::finish(const Fetch& fetch) {
+  const Held& held = held_.at(fetch.tile->position);
+  const std::span<const std::byte> bytes(fetch.bytes, fetch.chunk->length_bytes);
+  const auto found =
+      checksum128(bytes, chunk_seed(held.part.id, fetch.tile->tensor, fetch.chunk->index));
+  if (found != held.tiles[fetch.tile->tensor].checksums[fetch.chunk->index]) {
+    return Error(Errc::kCorrupt, options_.name + "@" + std::to_string(version_) + ": tensor \"" +
+                                     tensors_[fetch.tile->tensor].name +
+                                     "\" does not have the bytes that were published");
+  }
+  if (fetch.chunk->destination_bytes) return {};
+  scatter(*fetch.tile, *fetch.chunk, bytes, memory_.at(fetch.tile->wanted).data);
+  return {};
+}
+
+void Subscriber::release() {
+  std::map<NodeIndex, std::vector<std::uint64_t>> holds;
+  for (const auto& [position, held] : held_) holds[held.node].push_back(held.hold);
+  held_.clear();
+  for (const auto& [index, list] : holds) {
+    const NodeSession& node = pool_.nodes()[index.value()];
+    if (node.fault->reason() != FaultReason::kNone) continue;
+    const auto closed =
+        node.control()->objects_close(node.session, list, clock_.now() + kControlTimeout);
+    if (closed) continue;
+    log(LogLevel::kWarning, "a version of an object is not let go; the session's end will do it",
+        {{"node", node.label}, {"reason", closed.error().message()}});
+  }
+}
+
+}  // namespace ho::client

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/objects/object_memory.hpp"
+#include "client/objects/read_plan.hpp"
+#include "client/pool/pool.hpp"
+#include "common/base/result.hpp"
+#include "proto/control/object_manifest.hpp"
+
+namespace ho::client {
+
+/// One rank that reads an object, under a layout of its own.
+///
+///   acquire: ask all nodes for parts -> the newest version that is complete -> open the parts
+///            that this rank reads -> their manifests
+///   read:    one-sided gets by the plan -> compare checksums
+///
+/// The plan is made at the first acquire and again where the object's tensors or layouts change.
+/// While a version is held its publisher does not use its bytes again; if the publisher ends, or
+/// this job's lease, reads fail and never bring wrong bytes.
+///
+/// Threads: one at a time. Its pool outlives it.
+class Subscriber {
+ public:
+  struct Options {
+    std::string name;
+    std::string secret;
+    std::string mesh;
+    std::uint32_t rank = 0;
+    std::vector<WantedTensor> tensors;
+    std::vector<ObjectMemory> memory;  ///< this rank's tiles, parallel to tensors
+  };
+  /// @return kInvalidArgument: the mesh cannot be read.
+  [[nodiscard]] static Result<std::unique_ptr<Subscriber>> create(Pool& pool,
+                                                                  const Options& options);
+  Subscriber(const Subscriber&) = delete;
+  Subscriber& operator=(const Subscriber&) = delete;
+  ~Subscriber();
+
+  struct Versions {
+    std::uint64_t min = 0;
+    std::uint64_t max = UINT64_MAX;
+  };
+  /// Opens the newest complete version of those, in place of the one that is open. Looks again and
+  /// again until there is one or the time is over; what does not fit the object fails at once.
+  /// @return its number; kNotFound: there is none; kUnavailable: no node is left; kConflict,
+  /// kInvalidArgument, kNotFound: as plan_read() says of it.
+  [[nodiscard]] Result<std::uint64_t> acquire(const Versions& versions, Duration timeout);
+  /// Fetches this rank's tiles of the open version. Waits. After a failure the memory's contents
+  /// are not defined.
+  /// @return kConflict: no version is open; kCorrupt: bytes that are not what was published;
+  /// kNotFound: its publisher has ended, or its daemon was restarted; kUnavailable, kDeadline: a
+  /// node is lost.
+  [[nodiscard]] Result<void> read();
+  /// Lets go of the open version, if there is one.
+  void release();
+
+  /// What the object has; empty before the first acquire.
+  [[nodiscard]] const std::vector<ObjectTensor>& tensors() const { return tensors_; }
+  [[nodiscard]] const std::string& mesh() const { return mesh_; }
+  [[nodiscard]] const ReadPlan& plan() const { return plan_; }
+
+ private:
+  struct Found {
+    NodeIndex node;
+    ObjectPart part;
+  };
+  /// A part that is open.
+  struct Held {
+    NodeIndex node;
+    std::uint64_t hold = 0;
+    ObjectPart part;
+    const Arena* arena = nullptr;
+    std::vector<ObjectTile> tiles;  ///< by the object's tensors
+  };
+  using Segments = std::pair<std::uint32_t, std::vector<SegmentId>>;  ///< a node's
+  /// A version all of whose parts were found, by position.
+  using Version = std::vector<Found>;
+  struct Fetch;
+
+  Subscriber(Pool& pool, const Options& options, layout::Mesh mesh);
+  [[nodiscard]] Result<std::vector<Version>> find(const Versions& versions, std::string& reason);
+  [[nodiscard]] Result<void> open(const Version& version);
+  [[nodiscard]] Result<void> open_part(const Found& found, ObjectManifest& manifest);
+  [[nodiscard]] Result<Held> hold(const Found& found);
+  [[nodiscard]] Result<const Arena*> attach(const Found& found, std::uint64_t hold);
+  [[nodiscard]] Result<void> plan_by(const ObjectManifest& manifest, const ObjectPart& part);
+  [[nodiscard]] Result<void> check_tiles(const Held& held, std::size_t position) const;
+  [[nodiscard]] Result<void> start(TransferWindow& window, Fetch& fetch, std::size_t number);
+  [[nodiscard]] Result<void> finish(const Fetch& fetch);
+  [[nodiscard]] Result<void> prepare_bounce();
+  template <typename Ended>
+  void release_arenas(Ended ended);
+
+  Pool& pool_;
+  const Options options_;
+  const layout::Mesh reader_mesh_;
+  SteadyClock clock_;
+  RegisteredTensors memory_;
+  std::vector<std::byte> bounce_;  ///< for chunks that are needed in part
+  std::optional<LocalHandles> bounce_handles_;
+
+  std::optional<ObjectChecksum> description_;  ///< that the plan is for
+  std::string mesh_;
+  std::vector<ObjectTensor> tensors_;
+  ReadPlan plan_;
+  bool misfit_ = false;               ///< what is wanted does not fit the object: no look helps
+  std::map<std::size_t, Held> held_;  ///< by position
+  std::uint64_t version_ = 0;
+  std::map<Segments, std::unique_ptr<Arena>> arenas_;  ///< attached
+};
+
+}  // namespace ho::client

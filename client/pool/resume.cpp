@@ -1,0 +1,81 @@
+// Sessions at a daemon that was restarted.
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "client/pool/client_control.hpp"
+#include "client/pool/sessions.hpp"
+#include "common/base/check.hpp"
+
+namespace ho::client {
+namespace {
+
+constexpr auto kAwaitPause = std::chrono::milliseconds(5);
+
+}  // namespace
+
+Result<Sessions::Resumed> Sessions::resume(NodeIndex node, TimePoint deadline) {
+  NodeSession& there = nodes_[node.value()];
+  const auto last = there.control();
+  auto made = ControlClient::connect(control_options(last->address(), there.fault), deadline);
+  if (!made) {
+    // It does not let us in as we are: that may pass, like a daemon that is not there yet.
+    return Error(Errc::kUnavailable, made.error().context());
+  }
+  const std::shared_ptr<ControlClient> fresh = std::move(made).value();
+  if (fresh->hello().node != last->hello().node) {
+    return Error(Errc::kNotFound, last->address() + " is another node now");
+  }
+  // The old daemon's puts may be under way still, so nothing may be repeated.
+  if (fresh->hello().daemon_instance == last->hello().daemon_instance) {
+    return Error(Errc::kConflict, "the daemon lives, and ended the connection");
+  }
+  if (fresh->hello().incarnation != last->hello().incarnation) {
+    return Error(Errc::kNotFound, "the daemon was started anew, without what it held before");
+  }
+  auto resumed = fresh->resume(there.session, deadline);
+  if (!resumed) return resumed.error();
+  if (auto ok = reopen_flash(node, *fresh, deadline); !ok) return ok.error();
+  return Resumed{std::move(*resumed), fresh};
+}
+
+void Sessions::settle(NodeIndex node, std::shared_ptr<ControlClient> control) {
+  nodes_[node.value()].link->set(std::move(control));
+}
+
+/// While a node's daemon is restarted: waits for the next one. Elsewhere the connection as it is.
+std::shared_ptr<ControlClient> Sessions::await_control(const NodeSession& node) const {
+  auto control = node.control();
+  const TimePoint end = clock_.now() + control->hello().resume;
+  while (control->closed() && node.fault->resumable() && clock_.now() < end) {
+    std::this_thread::sleep_for(kAwaitPause);
+    control = node.control();
+  }
+  return control;
+}
+
+/// Durable extents are on flash, whatever became of the daemon; scratch extents ended with it.
+Result<void> Sessions::reopen_flash(NodeIndex node, ControlClient& control, TimePoint deadline) {
+  std::vector<OpenExtent> open;
+  {
+    const std::lock_guard lock(extents_mutex_);
+    for (const OpenExtent& one : extents_) {
+      if (one.node == node) open.push_back(one);
+    }
+  }
+  for (const OpenExtent& one : open) {
+    const std::string name = "extent " + std::to_string(one.extent.id);
+    if (one.policy == FlashPolicy::kScratch) {
+      return Error(Errc::kNotFound, name + " on flash was scratch, and ended with the daemon");
+    }
+    auto opened = control.flash_open(nodes_[node.value()].session, one.extent, deadline);
+    if (!opened) return opened.error().at(name + " on flash");
+  }
+  return {};
+}
+
+transport::FenceRequest Sessions::fence_of(NodeIndex node, ControlClient& control) const {
+  return ClientControl(control, options_.name, clock_).fence_of(nodes_[node.value()].session);
+}
+
+}  // namespace ho::client

@@ -1,0 +1,216 @@
+"""KV blocks that jobs share: blocks.h over ctypes, and requests that wait.
+
+Keys are texts or bytes of any length: what goes to the library is their digest.
+"""
+
+import bisect
+import ctypes
+import hashlib
+import select
+import threading
+import time
+
+from . import _library
+
+GET, PUT, EXISTS, REMOVE = range(4)
+OK = 0
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("tenant", ctypes.c_char_p),
+                ("secret", ctypes.c_char_p), ("model", ctypes.c_char_p),
+                ("dtype", ctypes.c_char_p), ("layout", ctypes.c_char_p),
+                ("rank", ctypes.c_uint32), ("salt", ctypes.c_char_p),
+                ("block_bytes", ctypes.c_void_p), ("block_bytes_count", ctypes.c_size_t),
+                ("deadline_ms", ctypes.c_uint32)]
+
+
+class _Block(ctypes.Structure):
+    _fields_ = [("key", ctypes.c_char_p), ("key_bytes", ctypes.c_size_t),
+                ("data", ctypes.c_void_p), ("bytes", ctypes.c_uint64), ("cost", ctypes.c_uint32)]
+
+
+class _Done(ctypes.Structure):
+    _fields_ = [("ticket", ctypes.c_uint64), ("index", ctypes.c_uint32), ("status", ctypes.c_int)]
+
+
+def _declare(lib):
+    handle, size, wide = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
+    for name, arguments in {
+            "ho_blocks_open": [handle, handle, handle], "ho_blocks_close": [handle],
+            "ho_blocks_submit": [handle, ctypes.c_int, handle, size, handle],
+            "ho_blocks_event_fd": [handle],
+            "ho_blocks_match": [handle, handle, size, handle, handle],
+            "ho_blocks_unpin": [handle, wide]}.items():
+        function = getattr(lib, name)
+        function.argtypes, function.restype = arguments, ctypes.c_int
+    lib.ho_blocks_drain.argtypes = [handle, handle, size]
+    lib.ho_blocks_drain.restype = size
+
+
+def digest(key):
+    """What the library knows a key by."""
+    raw = key.encode() if isinstance(key, str) else bytes(key)
+    return hashlib.blake2b(raw, digest_size=32).digest()
+
+
+class Blocks:
+    """A tenant's blocks. Any thread may call anything but close(), which comes last.
+
+    `items` are (key, address, bytes) for GET and PUT, of which the memory stays where it is until
+    the outcome, and keys for EXISTS and REMOVE. The memory is registered as a whole by register(),
+    or for the one request.
+    """
+
+    def __init__(self, pool, *, tenant="default", secret="", model="", dtype="", layout="", rank=0,
+                 salt="", deadline_ms=0, name="blocks"):
+        self._lib = _library.library()
+        _declare(self._lib)
+        self._lock = threading.RLock()
+        self._pool = _library.Pool(pool, name)
+        self._handle = ctypes.c_void_p()
+        self._open = {}    # outcomes by ticket, None where there is none yet
+        self._left = {}    # items without an outcome by ticket
+        self._memory = {}  # (begin, end) of registered memory by ticket, for one request
+        self._held = {}    # requests by (begin, end)
+        self._begins, self._ends = [], []  # what register() was given, sorted
+        options = _Options(ctypes.sizeof(_Options), tenant.encode(), secret.encode(),
+                           model.encode(), dtype.encode(), layout.encode(), rank, salt.encode(),
+                           None, 0, deadline_ms)
+        try:
+            _library._check(self._lib.ho_blocks_open(
+                self._pool.handle, ctypes.byref(options), ctypes.byref(self._handle)))
+        except BaseException:
+            self._pool.close()
+            raise
+        self.event_fd = self._lib.ho_blocks_event_fd(self._handle)
+
+    def register(self, address, size):
+        """Registers memory for all requests to come."""
+        with self._lock:
+            _library._check(self._lib.ho_register(self._pool.handle, address, size))
+            at = bisect.bisect(self._begins, address)
+            self._begins.insert(at, address)
+            self._ends.insert(at, address + size)
+
+    def submit(self, op, items):
+        """Starts a request and returns its ticket, whose outcomes take() gives."""
+        array = (_Block * len(items))()
+        spans = set()
+        for at, item in enumerate(items):
+            key, address, size = item if op in (GET, PUT) else (item, None, 0)
+            array[at] = _Block(digest(key), 32, address, size, 0)
+            if address is not None and not self._registered(address, size):
+                spans.add((address, address + size))
+        ticket = ctypes.c_uint64()
+        with self._lock:
+            held = self._hold(spans)
+            try:
+                _library._check(self._lib.ho_blocks_submit(self._handle, op, array, len(items),
+                                                           ctypes.byref(ticket)))
+            except BaseException:
+                self._let_go(held)
+                raise
+            self._open[ticket.value] = [None] * len(items)
+            self._left[ticket.value] = len(items)
+            self._memory[ticket.value] = held
+        return ticket.value
+
+    def _registered(self, address, size):
+        at = bisect.bisect(self._begins, address) - 1
+        return at >= 0 and address + size <= self._ends[at]
+
+    def _hold(self, spans):
+        held = []
+        try:
+            for span in spans:
+                if span not in self._held:
+                    _library._check(self._lib.ho_register(self._pool.handle, span[0],
+                                                          span[1] - span[0]))
+                    self._held[span] = 0
+                self._held[span] += 1
+                held.append(span)
+        except BaseException:
+            self._let_go(held)
+            raise
+        return held
+
+    def _let_go(self, held):
+        for span in held:
+            self._held[span] -= 1
+            if self._held[span] == 0:
+                del self._held[span]
+                self._lib.ho_unregister(self._pool.handle, span[0])
+
+    def poll(self):
+        """Takes in what is done. Does not wait. Returns the tickets that have ended."""
+        done = (_Done * 256)()
+        ended = []
+        with self._lock:
+            while True:
+                count = self._lib.ho_blocks_drain(self._handle, done, len(done))
+                for one in done[:count]:
+                    self._open[one.ticket][one.index] = one.status
+                    self._left[one.ticket] -= 1
+                    if self._left[one.ticket] == 0:
+                        del self._left[one.ticket]
+                        self._let_go(self._memory.pop(one.ticket))
+                        ended.append(one.ticket)
+                if count < len(done):
+                    return ended
+
+    def take(self, ticket):
+        """The outcomes of a ticket that has ended, which ends; None: it has not."""
+        with self._lock:
+            return None if ticket in self._left else self._open.pop(ticket)
+
+    def wait(self, ticket):
+        """Waits for the outcomes of a ticket, which ends. Other threads may do the same."""
+        while True:
+            self.poll()
+            outcomes = self.take(ticket)
+            if outcomes is not None:
+                return outcomes
+            # Another thread may take in our outcome, so the wait is short.
+            self.wait_for_news(0.005)
+
+    def wait_for_news(self, seconds):
+        """Returns when poll() may have something, or the time is up."""
+        poller = select.poll()  # unlike select(), it takes descriptors from 1024 on
+        poller.register(self.event_fd, select.POLLIN)
+        poller.poll(seconds * 1000)
+
+    def run(self, op, items):
+        """One request; waits. Returns for each item whether it went well."""
+        if not items:
+            return []
+        return [status == OK for status in self.wait(self.submit(op, items))]
+
+    def match(self, keys):
+        """Returns how many leading keys are stored, and the pin that keeps them."""
+        array = (_Block * max(len(keys), 1))()
+        for at, key in enumerate(keys):
+            array[at] = _Block(digest(key), 32, None, 0, 0)
+        found, pin = ctypes.c_size_t(), ctypes.c_uint64()
+        with self._lock:
+            _library._check(self._lib.ho_blocks_match(self._handle, array, len(keys),
+                                                      ctypes.byref(found), ctypes.byref(pin)))
+        return found.value, pin.value
+
+    def unpin(self, pin):
+        with self._lock:
+            self._lib.ho_blocks_unpin(self._handle, pin)
+
+    def close(self, patience_s=10.0):
+        """Waits for what is under way, and disconnects."""
+        handle, self._handle = self._handle, None
+        if handle is None:
+            return
+        end = time.monotonic() + patience_s
+        self._handle = handle
+        while self._left and time.monotonic() < end:
+            self.poll()
+            time.sleep(0.001)
+        self._handle = None
+        self._lib.ho_blocks_close(handle)
+        self._pool.close()

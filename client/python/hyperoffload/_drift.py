@@ -1,0 +1,36 @@
+"""Notices that steps wait longer for transfers than their plan says."""
+
+# A step is late where it waits for so many times of what is expected, and beyond that for so much of
+# its own time, and so long.
+_TIMES, _SHARE, _LEAST_S = 1.25, 0.1, 0.02
+
+
+class Drift:
+    """Watches the steps of one shape, over the plans that follow one another.
+
+    step_ns, stall_ns: what the plan predicts of a step.
+    """
+
+    def __init__(self, step_ns, stall_ns, needed=2, settles=False):
+        self.planned_stall_s, self.planned_ops_s = stall_ns / 1e9, (step_ns - stall_ns) / 1e9
+        self._expected_s = self.planned_stall_s
+        self._late = 0  # late steps in succession
+        self._needed = needed  # so many in succession: a busy machine delays single ones
+        self._settles = settles  # the next step is the first that shows what the plan does
+
+    def is_late(self, step_s, stall_s):
+        """Takes what a step took, whose step before ran under the same plan. Returns whether so many
+        steps are late that it is time to say so and plan again; not again for as much as that."""
+        late = stall_s > _TIMES * self._expected_s + max(_SHARE * step_s, _LEAST_S)
+        if self._settles and late:  # the prediction leaves something out: to plan again does not help
+            self._expected_s, self._needed, late = stall_s, 2 * self._needed, False
+        self._settles = False
+        self._late = self._late + 1 if late else 0
+        if self._late < self._needed:
+            return False
+        self._late, self._expected_s = 0, stall_s
+        return True
+
+    def planned_again(self, step_ns, stall_ns):
+        """The drift of the plan that follows."""
+        return Drift(step_ns, stall_ns, self._needed, True)

@@ -1,0 +1,66 @@
+"""Layouts of other frameworks as HyperOffload's words: a mesh "4x2:dp,tp@0,1,2" and, for each dimension of
+a tensor, the axes that divide it from major to minor, "dp,tp;-".
+"""
+
+
+def _mesh(sizes, names, ranks=None):
+    words = "x".join(str(size) for size in sizes) + ":" + ",".join(names)
+    count = 1
+    for size in sizes:
+        count *= size
+    ranks = list(range(count)) if ranks is None else [int(rank) for rank in ranks]
+    if len(ranks) != count:
+        raise ValueError(f"a mesh of {count} places, and {len(ranks)} ranks")
+    return words if ranks == list(range(count)) else words + "@" + ",".join(map(str, ranks))
+
+
+def from_dtensor(mesh, placements, dimensions):
+    """The words (mesh, layout) of a torch DTensor's `device_mesh` and `placements`, for a tensor of so many
+    dimensions. Mesh dimensions without names are m0, m1, ... Raises ValueError for placements that have no
+    words: strided shards."""
+    if len(placements) != len(mesh.mesh.shape):
+        raise ValueError(f"{len(placements)} placements on a mesh of {len(mesh.mesh.shape)} dimensions")
+    names = list(mesh.mesh_dim_names or [f"m{i}" for i in range(len(placements))])
+    axes = [[] for _ in range(dimensions)]
+    partial = {}
+    for name, placement in zip(names, placements):
+        kind = type(placement).__name__
+        if kind == "Shard":
+            # torch divides by the mesh's dimensions one after the other: the first one is the major one.
+            axes[placement.dim].append(name)
+        elif kind in ("Partial", "_Partial"):
+            partial.setdefault(str(placement.reduce_op).rsplit(".", 1)[-1].lower(), []).append(name)
+        elif kind != "Replicate":
+            raise ValueError(f"a placement that cannot be said in words: {placement}")
+    layout = ";".join(",".join(one) or "-" for one in axes)
+    for how, over in partial.items():
+        if how not in ("sum", "min", "max"):
+            raise ValueError(f"a partial value by {how}")
+        layout += f"+{how}:" + ",".join(over)
+    return _mesh(mesh.mesh.shape, names, mesh.mesh.flatten().tolist()), layout
+
+
+def from_hypershard(mesh_shape, alias_name, tensor_map, rank_list=None):
+    """The words (mesh, layout) of HyperShard's Layout(mesh_shape, alias_name, rank_list). `tensor_map` has for
+    each dimension an alias, "None" or None, or a tuple of aliases from major to minor; or, as in the layout's
+    own `tensor_map`, numbers: they count the mesh's axes from the right, and -1 is none."""
+    names = list(alias_name)
+    if len(names) != len(mesh_shape):
+        raise ValueError(f"{len(names)} names for {len(mesh_shape)} axes")
+
+    def axis(word):
+        if word in (None, "None", -1):
+            return None
+        if isinstance(word, int):
+            if not 0 <= word < len(names):
+                raise ValueError(f"no axis {word}")
+            return names[len(names) - 1 - word]
+        if word not in names:
+            raise ValueError(f"no axis {word!r}")
+        return word
+
+    parts = []
+    for entry in tensor_map:
+        group = [axis(word) for word in (entry if isinstance(entry, (tuple, list)) else (entry,))]
+        parts.append(",".join(name for name in group if name) or "-")
+    return _mesh(mesh_shape, names, rank_list), ";".join(parts)

@@ -1,0 +1,174 @@
+"""Published objects: objects.h over ctypes. docs/objects.md says what to expect of them."""
+
+import ctypes
+import json
+
+from . import _layouts, _library
+
+_U64_MAX = 2 ** 64 - 1
+# Buffers' formats, as torch names the types.
+_TYPES = {"b": "int8", "B": "uint8", "c": "uint8", "h": "int16", "i": "int32", "l": "int64",
+          "q": "int64", "I": "uint32", "L": "uint64", "Q": "uint64", "e": "float16", "f": "float32",
+          "d": "float64"}
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("name", ctypes.c_char_p),
+                ("secret", ctypes.c_char_p), ("mesh", ctypes.c_char_p), ("rank", ctypes.c_uint32),
+                ("run", ctypes.c_uint64), ("versions", ctypes.c_uint32)]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("layout", ctypes.c_char_p), ("dtype", ctypes.c_char_p),
+                ("shape", ctypes.POINTER(ctypes.c_uint64)), ("dimensions", ctypes.c_uint32),
+                ("element_bytes", ctypes.c_uint32), ("data", ctypes.c_void_p),
+                ("bytes", ctypes.c_uint64)]
+
+
+def _declare(lib):
+    handle, size, wide, number = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64,
+                                  ctypes.c_uint32)
+    for name, arguments in {
+            "ho_publisher_open": [handle, handle, handle, size, handle],
+            "ho_publish": [handle, wide],
+            "ho_subscriber_open": [handle, handle, handle, size, handle],
+            "ho_acquire": [handle, wide, wide, number, handle],
+            "ho_object_read": [handle]}.items():
+        function = getattr(lib, name)
+        function.argtypes, function.restype = arguments, ctypes.c_int
+    for name in ("ho_publisher_close", "ho_subscriber_close", "ho_object_release"):
+        getattr(lib, name).argtypes, getattr(lib, name).restype = [handle], None
+    lib.ho_object_text.argtypes, lib.ho_object_text.restype = [handle], ctypes.c_char_p
+
+
+class Tile:
+    """This rank's part of a tensor that is divided over the ranks of a mesh.
+
+    `data`: a contiguous torch tensor on the host, or an object with a writable buffer. `layout`: for
+    each dimension the axes that divide it. `shape`: the whole tensor's."""
+
+    def __init__(self, data, layout, shape):
+        self.data, self.layout, self.shape = data, layout, tuple(shape)
+
+
+def _take(name, value):
+    """Returns (mesh words or None, ctypes record, what must stay alive)."""
+    mesh = None
+    if hasattr(value, "to_local") and hasattr(value, "device_mesh"):  # a DTensor
+        mesh, layout = _layouts.from_dtensor(value.device_mesh, value.placements, value.dim())
+        value = Tile(value.to_local(), layout, value.shape)
+    if not isinstance(value, Tile):
+        shape = tuple(value.shape) if hasattr(value, "data_ptr") else memoryview(value).shape
+        value = Tile(value, "", shape)
+    data = value.data
+    if hasattr(data, "data_ptr"):
+        if not data.is_contiguous() or data.device.type != "cpu":
+            raise ValueError(f"{name}: not contiguous, or not on the host")
+        element, size = data.element_size(), data.element_size() * data.numel()
+        dtype = str(data.dtype).rsplit(".", 1)[-1]
+        address, keep = data.data_ptr(), data
+    else:
+        view = memoryview(data)
+        if not view.c_contiguous:
+            raise ValueError(f"{name}: not contiguous")
+        element, size, dtype = view.itemsize, view.nbytes, _TYPES.get(view.format, view.format)
+        keep = (ctypes.c_char * size).from_buffer(data) if size else None
+        address = ctypes.addressof(keep) if size else None
+    shape = (ctypes.c_uint64 * max(len(value.shape), 1))(*(value.shape or (1,)))
+    layout = value.layout if value.shape else ""
+    record = _Tensor(name.encode(), layout.encode(), dtype.encode(), shape, len(shape), element,
+                     address if size else None, size)
+    return mesh, record, (shape, keep)
+
+
+class _Object:
+    def __init__(self, pool, name, tensors, mesh, rank, secret, run, versions):
+        self._lib = _library.library()
+        _declare(self._lib)
+        self._keep = []
+        records = []
+        for tensor_name, value in tensors.items():
+            own_mesh, record, keep = _take(tensor_name, value)
+            if own_mesh is not None and mesh and own_mesh != mesh:
+                raise ValueError(f"{tensor_name}: on the mesh {own_mesh}, not on {mesh}")
+            mesh = mesh or own_mesh or ""
+            records.append(record)
+            self._keep.append(keep)
+        self._own = isinstance(pool, str)
+        self._pool = _library.Pool(pool, name) if self._own else pool
+        self._handle = ctypes.c_void_p()
+        options = _Options(ctypes.sizeof(_Options), name.encode(), secret.encode(), mesh.encode(),
+                           rank, run, versions)
+        array = (_Tensor * max(len(records), 1))(*records)
+        try:
+            _library._check(getattr(self._lib, self._OPEN)(
+                self._pool.handle, ctypes.byref(options), array, len(records),
+                ctypes.byref(self._handle)))
+        except BaseException:
+            self._close_pool()
+            raise
+
+    def _close_pool(self):
+        if self._own:
+            self._pool.close()
+
+    def close(self):
+        handle, self._handle = self._handle, None
+        if handle is None:
+            return
+        getattr(self._lib, self._CLOSE)(handle)
+        self._close_pool()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Publisher(_Object):
+    """One rank's part of an object that its program publishes.
+
+    `pool`: an address. `tensors`: by name; a torch tensor or a buffer, whole on each rank, a DTensor,
+    or a Tile. Their memory is read at each publish(). `mesh`: "4x2:dp,tp", left out with DTensors or
+    one rank. `run`: a number that all ranks of this run have, and no other run; 0: drawn, for one rank.
+    `versions` are kept at a time, until close()."""
+
+    _OPEN, _CLOSE = "ho_publisher_open", "ho_publisher_close"
+
+    def __init__(self, pool, name, tensors, *, mesh="", rank=0, run=0, versions=2, secret=""):
+        super().__init__(pool, name, tensors, mesh, rank, secret, run, versions)
+
+    def publish(self, version):
+        """Copies the tensors into the pool and makes them visible. Raises Error: "busy" where readers
+        have all kept versions open."""
+        _library._check(self._lib.ho_publish(self._handle, version))
+
+
+class Subscriber(_Object):
+    """One rank that reads an object into tensors of its own, under layouts of its own."""
+
+    _OPEN, _CLOSE = "ho_subscriber_open", "ho_subscriber_close"
+
+    def __init__(self, pool, name, tensors, *, mesh="", rank=0, secret=""):
+        super().__init__(pool, name, tensors, mesh, rank, secret, 0, 0)
+
+    def acquire(self, least=0, timeout=0.0, most=_U64_MAX):
+        """Opens the newest complete version between two, waiting `timeout` seconds for one. Returns its
+        number. Raises Error: "not-found"."""
+        version = ctypes.c_uint64()
+        _library._check(self._lib.ho_acquire(self._handle, least, most, int(timeout * 1000),
+                                             ctypes.byref(version)))
+        return version.value
+
+    def read(self):
+        """Fetches the open version into the tensors, and compares checksums."""
+        _library._check(self._lib.ho_object_read(self._handle))
+
+    def release(self):
+        self._lib.ho_object_release(self._handle)
+
+    def describe(self):
+        """What the acquired version has: mesh, tensors, and how many bytes read() needs and fetches."""
+        text = self._lib.ho_object_text(self._handle)
+        return json.loads(text) if text else None

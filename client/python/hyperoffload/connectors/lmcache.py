@@ -1,0 +1,96 @@
+"""LMCache: a native connector (`native_plugin`), by its protocol of LMCache 0.4.
+
+Configuration of the L2 adapter:
+
+    {"type": "native_plugin", "module_path": "hyperoffload.connectors.lmcache",
+     "class_name": "Connector",
+     "adapter_params": {"pool": "unix:/run/hyperoffload/control.sock", "tenant": "chat",
+                        "model": "llama-3-8b"}}
+
+LMCache watches event_fd(), submits batches, and drains their completions:
+(future id, ok, error, [bool] for each key).
+"""
+
+import ctypes
+import threading
+
+from .. import _blocks
+
+
+def _place(view):
+    """Address and length of a buffer; a get writes it."""
+    view = memoryview(view).cast("B")
+    return ctypes.addressof(ctypes.c_char.from_buffer(view)), view.nbytes
+
+
+class Connector:
+    """Blocks of texts' keys in buffers of LMCache's. Calls may come from any thread."""
+
+    def __init__(self, pool, **parameters):
+        self._blocks = _blocks.Blocks(pool, name="lmcache", **parameters)
+        self._lock = threading.Lock()
+        self._requests = {}   # (future id, buffers that must stay) by ticket
+        self._refused = []    # completions of requests that could not start
+        self._next = 1
+
+    def event_fd(self):
+        return self._blocks.event_fd
+
+    def submit_batch_get(self, keys, memoryviews):
+        return self._submit(_blocks.GET, keys, memoryviews)
+
+    def submit_batch_set(self, keys, memoryviews):
+        return self._submit(_blocks.PUT, keys, memoryviews)
+
+    def submit_batch_exists(self, keys):
+        return self._submit(_blocks.EXISTS, keys, None)
+
+    def submit_batch_delete(self, keys):
+        return self._submit(_blocks.REMOVE, keys, None)
+
+    def _submit(self, op, keys, buffers):
+        with self._lock:
+            future, self._next = self._next, self._next + 1
+            try:
+                items = list(keys)
+                if buffers is not None:
+                    if len(buffers) != len(items):
+                        raise ValueError("keys and buffers differ in number")
+                    items = [(key, *_place(buffer)) for key, buffer in zip(items, buffers)]
+                if not items:
+                    self._refused.append((future, True, "", []))
+                    self._wake()
+                    return future
+                self._requests[self._blocks.submit(op, items)] = (future, op, buffers)
+            except Exception as error:  # a completion, so that nobody waits forever
+                self._refused.append((future, False, str(error), [False] * len(keys)))
+                self._wake()
+            return future
+
+    def _wake(self):
+        """Makes the descriptor readable: a question whose answer nobody takes."""
+        try:
+            self._requests[self._blocks.submit(_blocks.EXISTS, ["wake"])] = (None, None, None)
+        except Exception:  # too many requests: the descriptor is readable soon
+            pass
+
+    def drain_completions(self):
+        """Completions since the last call; an empty list: none."""
+        with self._lock:
+            out, self._refused = self._refused, []
+            for ticket in self._blocks.poll():
+                future, op, _ = self._requests.pop(ticket)
+                outcomes = [status == _blocks.OK for status in self._blocks.take(ticket)]
+                if future is None:
+                    continue
+                asks = op in (_blocks.EXISTS, _blocks.REMOVE)
+                ok = asks or all(outcomes)
+                missing = outcomes.count(False)
+                error = "" if ok else f"{missing} of {len(outcomes)} blocks are not there"
+                if not ok and op == _blocks.PUT:
+                    error = f"{missing} of {len(outcomes)} blocks could not be stored"
+                out.append((future, ok, error, outcomes))
+            return out
+
+    def close(self):
+        self._blocks.close()

@@ -1,0 +1,145 @@
+"""SGLang: a storage backend of HiCache (`sglang.srt.mem_cache.hicache_storage.HiCacheStorage`).
+
+Written against SGLang 0.5 (`batch_get_v1`, `batch_set_v1`, `register_mem_pool_host`). On the
+command line:
+
+    --hicache-storage-backend dynamic --hicache-storage-backend-extra-config
+    '{"backend_name": "hyperoffload", "module_path": "hyperoffload.connectors.sglang",
+      "class_name": "HyperOffloadStorage", "interface_v1": 1,
+      "pool": "unix:/run/hyperoffload/control.sock", "tenant": "chat"}'
+
+HiCache calls it on threads that it never starts again, so no call raises: what fails is a miss, or
+a block that is not stored, and is logged.
+"""
+
+import functools
+import logging
+
+from .. import _blocks
+
+try:
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
+except ImportError:
+    HiCacheStorage = object
+
+_log = logging.getLogger(__name__)
+_PARAMETERS = ("tenant", "secret", "salt", "dtype", "deadline_ms")
+
+
+def _quiet(otherwise):
+    """The call returns `otherwise(its arguments)` where it would raise."""
+    def decorate(call):
+        @functools.wraps(call)
+        def safe(self, *arguments, **named):
+            try:
+                return call(self, *arguments, **named)
+            except Exception:
+                _log.exception("%s failed; taken for a miss", call.__name__)
+                return otherwise(*arguments)
+        return safe
+    return decorate
+
+
+def _place(tensor):
+    """Address and length of a tensor of host memory."""
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+
+class HyperOffloadStorage(HiCacheStorage):
+    """Pages of HiCache's host memory. Calls may come from several threads.
+
+    A page may lie in several pieces of host memory, such as keys and values: each is a block.
+    """
+
+    def __init__(self, storage_config, *_, **__):
+        extra = dict(getattr(storage_config, "extra_config", None) or {})
+        one = bool(getattr(storage_config, "is_mla_model", False))  # all ranks have the same
+        rank = 0 if one else int(getattr(storage_config, "tp_rank", 0))
+        layout = ":".join(str(getattr(storage_config, field, "")) for field in
+                          ("pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size",
+                           "is_page_first_layout"))
+        if not one:
+            layout += f":tp{getattr(storage_config, 'tp_size', 1)}"
+        self._blocks = _blocks.Blocks(
+            extra["pool"], name="sglang", model=getattr(storage_config, "model_name", None) or "",
+            rank=rank, layout=layout + str(extra.get("layout", "")),
+            **{key: extra[key] for key in _PARAMETERS if key in extra})
+        self._pieces = 1  # blocks to a page; learnt from the first page that is moved
+        self.mem_pool_host = None
+
+    @_quiet(lambda *_: None)
+    def register_mem_pool_host(self, mem_pool_host):
+        self.mem_pool_host = mem_pool_host
+        buffer = mem_pool_host.kv_buffer
+        for tensor in buffer if isinstance(buffer, (list, tuple)) else (buffer,):
+            self._blocks.register(*_place(tensor))
+
+    def _names(self, key):
+        return [f"{key}#{piece}" for piece in range(self._pieces)]
+
+    def _pages(self, keys, host_indices):
+        addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
+        if not keys or len(addresses) % len(keys) != 0 or len(addresses) != len(sizes):
+            raise ValueError(f"{len(addresses)} pieces for {len(keys)} pages")
+        self._pieces = len(addresses) // len(keys)
+        names = [name for key in keys for name in self._names(key)]
+        return list(zip(names, map(int, addresses), map(int, sizes)))
+
+    def _move(self, op, keys, host_indices):
+        done = self._blocks.run(op, self._pages(keys, host_indices))
+        return [all(done[at:at + self._pieces]) for at in range(0, len(done), self._pieces)]
+
+    @_quiet(lambda keys, *_: [False] * len(keys))
+    def batch_get_v1(self, keys, host_indices, extra_info=None):
+        return self._move(_blocks.GET, keys, host_indices) if keys else []
+
+    @_quiet(lambda keys, *_: [False] * len(keys))
+    def batch_set_v1(self, keys, host_indices, extra_info=None):
+        return self._move(_blocks.PUT, keys, host_indices) if keys else []
+
+    @_quiet(lambda *_: None)
+    def get(self, key, target_location=None, target_sizes=None):
+        found = self._blocks.run(_blocks.GET, [(f"{key}#0", *_place(target_location))])
+        return target_location if found[0] else None
+
+    @_quiet(lambda keys, *_: [None] * len(keys))
+    def batch_get(self, keys, target_locations=None, target_sizes=None):
+        if not keys:
+            return []
+        items = [(f"{key}#0", *_place(target)) for key, target in zip(keys, target_locations)]
+        found = self._blocks.run(_blocks.GET, items)
+        return [target if ok else None for target, ok in zip(target_locations, found)]
+
+    @_quiet(lambda *_: False)
+    def set(self, key, value=None, target_location=None, target_sizes=None):
+        value = target_location if value is None else value
+        return self._blocks.run(_blocks.PUT, [(f"{key}#0", *_place(value))])[0]
+
+    @_quiet(lambda *_: False)
+    def batch_set(self, keys, values=None, target_locations=None, target_sizes=None):
+        values = target_locations if values is None else values
+        if not keys:
+            return True
+        items = [(f"{key}#0", *_place(value)) for key, value in zip(keys, values)]
+        return all(self._blocks.run(_blocks.PUT, items))
+
+    @_quiet(lambda *_: False)
+    def exists(self, key):
+        return all(self._blocks.run(_blocks.EXISTS, self._names(key)))
+
+    @_quiet(lambda *_: 0)
+    def batch_exists(self, keys, extra_info=None):
+        """How many leading keys are stored."""
+        found = self._blocks.run(_blocks.EXISTS, [name for key in keys for name in self._names(key)])
+        missing = found.index(False) if False in found else len(found)
+        return missing // self._pieces
+
+    def clear(self):
+        """Blocks are shared with other jobs; `hyperoffload blocks clear` ends a tenant's."""
+
+    def get_stats(self):
+        return None
+
+    @_quiet(lambda *_: None)
+    def close(self):
+        self._blocks.close()

@@ -1,0 +1,130 @@
+// Storages with two homes, on different nodes: where they lie, and moves outside steps.
+#include <algorithm>
+#include <string>
+
+#include "client/replay/storages.hpp"
+#include "common/base/check.hpp"
+#include "common/base/units.hpp"
+
+namespace ho::client {
+
+HomeHeap& Storages::heap_on(NodeIndex node) {
+  auto& heap = on_node_[node.value()];
+  if (heap == nullptr) heap = std::make_unique<HomeHeap>(pool_, node);
+  return *heap;
+}
+
+Result<std::vector<DoubledHome>> Storages::allocate_doubled(std::span<const DoubledWish> wishes) {
+  std::vector<std::uint64_t> wanted(on_node_.size(), 0);
+  const auto take = [&](std::vector<NodeIndex> nodes, NodeIndex other) {
+    std::erase(nodes, other);
+    if (nodes.empty()) nodes = pool_.candidates(Nearness::kAny);
+    std::erase(nodes, other);
+    const auto least = std::min_element(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
+      return doubled_bytes_[a.value()] + wanted[a.value()] <
+             doubled_bytes_[b.value()] + wanted[b.value()];
+    });
+    return least != nodes.end() ? std::optional(*least) : std::nullopt;
+  };
+  constexpr NodeIndex kNoNode(UINT32_MAX);
+  std::vector<DoubledHome> homes;
+  for (const DoubledWish& wish : wishes) {
+    DoubledHome home;
+    NodeIndex other = kNoNode;
+    for (std::size_t h = 0; h < home.nodes.size(); ++h) {
+      const auto node = take(pool_.candidates(wish.nearness[h]), other);
+      if (!node) {
+        return Error(Errc::kExhausted,
+                     "two homes of a value need two nodes; the pool has fewer in reach");
+      }
+      wanted[node->value()] += align_up(wish.bytes, HomeHeap::kAlign);
+      home.nodes[h] = other = *node;
+    }
+    homes.push_back(home);
+  }
+  for (std::uint32_t n = 0; n < wanted.size(); ++n) {
+    if (wanted[n] == 0) continue;
+    if (auto ok = heap_on(NodeIndex(n)).reserve(wanted[n]); !ok) return ok.error();
+  }
+  for (std::size_t i = 0; i < homes.size(); ++i) {
+    for (std::size_t h = 0; h < 2; ++h) {
+      auto range = heap_on(homes[i].nodes[h]).allocate(wishes[i].bytes);
+      HO_CHECK(range.ok());  // reserved
+      homes[i].ranges[h] = *range;
+      doubled_bytes_[homes[i].nodes[h].value()] += range->length_bytes;
+    }
+  }
+  return homes;
+}
+
+StorageHome Storages::home_of(const DoubledHome& doubled) const {
+  const auto place = [&](std::size_t h) {
+    HomePlace one;
+    one.area = &on_node_[doubled.nodes[h].value()]->area(doubled.ranges[h]);
+    one.offset_bytes.fill(doubled.ranges[h].begin_bytes);
+    return one;
+  };
+  StorageHome home;
+  const HomePlace first = place(0);
+  home.area = first.area;
+  home.offset_bytes = first.offset_bytes;
+  home.second = place(1);
+  HO_CHECK(first.node() != home.second.node());
+  return home;
+}
+
+void Storages::give_back(const DoubledHome& doubled) {
+  for (std::size_t h = 0; h < doubled.nodes.size(); ++h) {
+    const NodeIndex node = doubled.nodes[h];
+    doubled_bytes_[node.value()] -= doubled.ranges[h].length_bytes;
+    heap_on(node).give_back(doubled.ranges[h]);
+  }
+}
+
+Result<void> Storages::put(const StorageHome& home, std::size_t parity, std::uint64_t at_bytes,
+                           std::span<std::byte> part, const Copy& copy) {
+  HO_CHECK(home.area != nullptr && !home.flash);
+  const auto into = [&](const HomePlace& place) {
+    return copy(*place.area->map, place.area->begin_bytes + place.offset_bytes[parity] + at_bytes,
+                part);
+  };
+  if (!home.doubled()) return into(home.place(0));
+  std::optional<NodeIndex> missed;
+  bool arrived = false;
+  for (std::size_t h = 0; h < 2; ++h) {
+    const NodeIndex node = home.place(h).node();
+    if (pool_.is_lost(node)) continue;
+    if (auto ok = into(home.place(h)); ok) {
+      arrived = true;
+    } else {
+      missed = node;
+    }
+  }
+  if (!arrived) return no_home(home);
+  if (missed) pool_.give_up(*missed);
+  return {};
+}
+
+Result<void> Storages::get(const StorageHome& home, std::span<std::byte> memory, const Copy& copy,
+                           std::uint8_t stale_homes) {
+  HO_CHECK(home.area != nullptr && !home.flash);
+  const auto from = [&](const HomePlace& place) {
+    return copy(*place.area->map, place.area->begin_bytes + place.offset_bytes[0], memory);
+  };
+  if (!home.doubled()) return from(home.place(0));
+  for (std::size_t h = 0; h < 2; ++h) {
+    if ((stale_homes & 1U << h) != 0 || pool_.is_lost(home.place(h).node())) continue;
+    if (from(home.place(h))) return {};
+  }
+  return no_home(home);
+}
+
+Error Storages::no_home(const StorageHome& home) const {
+  const auto label = [&](std::size_t h) {
+    return pool_.nodes()[home.place(h).node().value()].label;
+  };
+  return {Errc::kUnavailable, "no home of it is left that has its value; it had homes on " +
+                                  label(0) + " and " + label(1)};
+}
+
+}  // namespace ho::client

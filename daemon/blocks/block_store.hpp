@@ -1,0 +1,137 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+#include "common/model/address.hpp"
+#include "daemon/blocks/block_index.hpp"
+#include "daemon/grant/grants.hpp"
+#include "daemon/pool/pool.hpp"
+#include "daemon/pool/tenant.hpp"
+
+namespace ho::daemon {
+
+/// The KV block store of this node: tenants, the segments that hold their blocks, and which session
+/// uses which tenant's. Segments are a tenant's own: its blocks never share one with another's, and
+/// a segment that changes hands is wiped like any other. They belong to a session of the pool that
+/// the store opens for the tenant.
+///
+/// A tenant's segments grow in number until the store is full; then its own blocks are evicted,
+/// unless it has less than an equal share, which the largest tenant then gives.
+///
+/// Owner: the control thread, which also runs every callback, exactly once.
+class BlockStore {
+ public:
+  static constexpr std::size_t kTenantsMax = 256;
+  static constexpr std::size_t kStoresPerSessionMax = 16;
+  static constexpr std::size_t kKeysMax = 8192;
+  static constexpr Duration kPinMax = std::chrono::seconds(60);
+
+  struct Options {
+    std::uint64_t capacity_bytes = 0;  ///< what it takes of the pool at most; whole segments
+    std::uint64_t salt = 0;            ///< random
+  };
+  BlockStore(Pool& pool, Grants& grants, const Clock& clock, Options options);
+  BlockStore(const BlockStore&) = delete;
+  BlockStore& operator=(const BlockStore&) = delete;
+
+  /// Opens a tenant's blocks for an existing session. @return the store's number in the session.
+  [[nodiscard]] Result<std::uint32_t> open(SessionId session, const TenantSpec& spec,
+                                           const std::string& model);
+
+  /// Ends when its session does. What find() and its like return is for one call.
+  struct Use {
+    SessionId session;
+    ModelIndex model;
+    BlockIndex* index = nullptr;
+  };
+  /// @return kNotFound: the session has not opened it.
+  [[nodiscard]] Result<Use> find(SessionId session, std::uint32_t store) const;
+
+  /// As Grants::share(), of segments that are the tenant's.
+  void attach(SessionId session, std::uint32_t store, const std::string& driver,
+              const std::vector<SegmentId>& segments, Grants::Made answer);
+
+  struct Wanted {
+    BlockKey key;
+    std::uint64_t length_bytes = 0;
+    std::uint32_t cost = 1;
+  };
+  using Reserved = std::function<void(const Result<std::vector<BlockIndex::Reserved>>&)>;
+  /// Reserves slots, one for each that is wanted; may make a segment for them first.
+  void reserve(SessionId session, std::uint32_t store, std::vector<Wanted> wanted, Reserved answer);
+
+  /// Ends what sessions had that are gone, old reservations and pins, and, where the daemon drains,
+  /// everything. To be called every Pool::tick_period(), before Pool::tick().
+  void tick(TimePoint now);
+
+  struct TenantView {
+    std::string name;
+    std::uint64_t held_bytes = 0;
+    std::vector<std::pair<std::string, BlockFigures>> models;
+  };
+  [[nodiscard]] std::vector<TenantView> tenants() const;
+  [[nodiscard]] std::uint64_t capacity_bytes() const { return options_.capacity_bytes; }
+  /// Ends all blocks of tenants of this name, and gives their memory back. @return what they were;
+  /// kNotFound.
+  [[nodiscard]] Result<BlockFigures> clear(const std::string& name);
+  /// The session holds a tenant's segments.
+  [[nodiscard]] bool owns(SessionId session) const;
+
+ private:
+  /// A request that waits for a segment.
+  struct Reserving {
+    SessionId session;
+    ModelIndex model;
+    std::vector<Wanted> wanted;
+    std::vector<BlockIndex::Reserved> made;
+    Reserved answer;
+  };
+  struct Tenant {
+    Tenant(std::string shown, std::uint64_t segment_bytes, std::uint64_t salt)
+        : name(std::move(shown)), index(segment_bytes, salt) {}
+    const std::string name;  ///< for people
+    BlockIndex index;
+    std::optional<SessionId> session;  ///< holds the segments; opened for the first
+    std::uint64_t generation = 0;      ///< another one after each clear, and for each tenant
+    bool growing = false;
+    TimePoint no_growth_until{};  ///< there was no segment to have
+    TimePoint no_recut_until{};   ///< all own segments were in use
+    std::vector<Reserving> waiting;
+  };
+  struct Opened {
+    Tenant* tenant = nullptr;
+    ModelIndex model;
+  };
+
+  [[nodiscard]] Result<Opened> opened(SessionId session, std::uint32_t store) const;
+  void go_on(Tenant& tenant, Reserving reserving);
+  void resume(Tenant& tenant);
+  [[nodiscard]] bool grow(Tenant& tenant, std::uint64_t block_bytes);
+  void make_segment(Tenant& tenant, std::uint64_t block_bytes);
+  [[nodiscard]] Tenant* giver(const Tenant& taker) const;
+  void take_segment(Tenant& from, Tenant& to, std::uint64_t block_bytes);
+  [[nodiscard]] bool recut(Tenant& tenant, std::uint64_t block_bytes);
+  void clear(Tenant& tenant);
+  [[nodiscard]] Tenant* alive(const std::string& key, std::uint64_t generation) const;
+  [[nodiscard]] const std::string& key_of(const Tenant& tenant) const;
+
+  Pool& pool_;
+  Grants& grants_;
+  const Clock& clock_;
+  const Options options_;
+  std::map<std::string, std::unique_ptr<Tenant>> tenants_;  ///< by identity, a secret among it
+  std::map<SessionId, std::vector<Opened>> sessions_;
+  std::uint64_t generations_ = 0;    ///< the last one given out
+  std::uint64_t held_segments_ = 0;  ///< all tenants', with those being made or ending
+};
+
+}  // namespace ho::daemon

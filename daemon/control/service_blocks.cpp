@@ -1,0 +1,255 @@
+// The KV block store's requests: proto/blocks.proto.
+#include <control.pb.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "common/base/log.hpp"
+#include "daemon/blocks/block_store.hpp"
+#include "daemon/control/service.hpp"
+#include "proto/control/segment_message.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+namespace pb = hyperoffload::v1;
+
+constexpr std::size_t kKeyBytes = 16;
+
+std::uint64_t little_endian(std::string_view bytes) {
+  std::uint64_t out = 0;
+  for (std::size_t i = 8; i > 0; --i) out = out << 8U | static_cast<unsigned char>(bytes[i - 1]);
+  return out;
+}
+
+Result<std::vector<BlockKey>> to_keys(const std::string& bytes) {
+  const std::size_t count = bytes.size() / kKeyBytes;
+  if (bytes.empty() || bytes.size() % kKeyBytes != 0 || count > BlockStore::kKeysMax) {
+    return Error(Errc::kInvalidArgument, "keys: 1 to " + std::to_string(BlockStore::kKeysMax) +
+                                             " of 16 bytes in one request");
+  }
+  std::vector<BlockKey> keys;
+  keys.reserve(count);
+  for (std::size_t at = 0; at < bytes.size(); at += kKeyBytes) {
+    const std::string_view key(bytes.data() + at, kKeyBytes);
+    keys.push_back({little_endian(key.substr(0, 8)), little_endian(key.substr(8))});
+  }
+  return keys;
+}
+
+pb::BlockAnswer to_answer(BlockIndex::Answer answer) {
+  switch (answer) {
+    case BlockIndex::Answer::kReserved: return pb::BLOCK_RESERVED;
+    case BlockIndex::Answer::kExists: return pb::BLOCK_EXISTS;
+    case BlockIndex::Answer::kNoRoom: break;
+  }
+  return pb::BLOCK_NO_ROOM;
+}
+
+void put_place(const std::optional<BlockPlace>& place, pb::BlockLocation* to) {
+  if (!place) return;
+  to->set_block_id(place->id.value());
+  to->set_segment_id(place->segment.value());
+  to->set_offset(place->offset_bytes);
+  to->set_bytes(place->length_bytes);
+  to->set_checksum_low(place->checksum[0]);
+  to->set_checksum_high(place->checksum[1]);
+}
+
+}  // namespace
+
+/// @return the session of a request; kUnsupported: this node has no store.
+template <typename Body>
+Result<SessionId> Service::blocks_session(const Body& body) const {
+  if (blocks_ == nullptr) {
+    return Error(Errc::kUnsupported, pool_.options().node_name +
+                                         " has no block store: its configuration has no blocks");
+  }
+  const SessionId session(body.session_id());
+  if (auto known = pool_.authenticate(session, body.token()); !known) return known.error();
+  return session;
+}
+
+void Service::handle_blocks(const Request& request, const PeerInfo& peer, const Reply& reply) {
+  switch (request.body_case()) {
+    case pb::Request::kBlocksOpen: return blocks_open(request, peer, reply);
+    case pb::Request::kBlocksAttach: return blocks_attach(request, peer, reply);
+    case pb::Request::kBlocksFind: return blocks_find(request, reply);
+    case pb::Request::kBlocksReserve: return blocks_reserve(request, reply);
+    case pb::Request::kBlocksSettle: return blocks_settle(request, reply);
+    case pb::Request::kBlocksList: return blocks_list(request, reply);
+    case pb::Request::kBlocksClear: return blocks_clear(request, peer, reply);
+    default: break;
+  }
+  refuse(request, Error(Errc::kUnsupported, "this daemon does not know the request"), reply);
+}
+
+void Service::blocks_open(const Request& request, const PeerInfo& peer, const Reply& reply) {
+  const pb::BlocksOpenRequest& body = request.blocks_open();
+  const auto session = blocks_session(body);
+  if (!session) return refuse(request, session.error(), reply);
+  const TenantSpec tenant{peer.owner, body.tenant(), body.secret()};
+  const auto store = blocks_->open(*session, tenant, body.model());
+  if (!store) return refuse(request, store.error(), reply);
+  pb::Response response = answer_to(request);
+  response.mutable_blocks_open()->set_store(*store);
+  static_cast<void>(reply(response, {}));
+}
+
+void Service::blocks_attach(const Request& request, const PeerInfo& peer, const Reply& reply) {
+  const pb::BlocksAttachRequest& body = request.blocks_attach();
+  const auto session = blocks_session(body);
+  if (!session) return refuse(request, session.error(), reply);
+  if (!offers(body.driver(), peer)) return refuse_driver(request, body.driver(), peer, reply);
+  std::vector<SegmentId> ids;
+  for (const std::uint64_t id : body.segment_ids()) ids.push_back(SegmentId(id));
+  pb::Response response = answer_to(request);
+  blocks_->attach(
+      *session, body.store(), body.driver(), ids,
+      [this, response, reply](Result<std::vector<GrantedSegment>> shared) mutable {
+        if (!shared) {
+          static_cast<void>(reply(refused("blocks_attach", response.id(), shared.error()), {}));
+          return;
+        }
+        auto descriptors =
+            put_segments(*std::move(shared), response.mutable_blocks_attach()->mutable_segments());
+        static_cast<void>(reply(response, std::move(descriptors)));
+      });
+}
+
+void Service::blocks_find(const Request& request, const Reply& reply) {
+  const pb::BlocksFindRequest& body = request.blocks_find();
+  const auto session = blocks_session(body);
+  if (!session) return refuse(request, session.error(), reply);
+  const auto use = blocks_->find(*session, body.store());
+  if (!use) return refuse(request, use.error(), reply);
+  const auto keys = to_keys(body.keys());
+  if (!keys) return refuse(request, keys.error(), reply);
+  pb::Response response = answer_to(request);
+  auto* const out = response.mutable_blocks_find();
+  switch (body.action()) {
+    case pb::BLOCKS_LOCATE:
+      for (const BlockKey& key : *keys)
+        put_place(use->index->get(key, use->model), out->add_blocks());
+      break;
+    case pb::BLOCKS_EXISTS:
+      for (const BlockKey& key : *keys) {
+        out->mutable_found()->push_back(use->index->has(key) ? '\1' : '\0');
+      }
+      break;
+    case pb::BLOCKS_REMOVE:
+      for (const BlockKey& key : *keys) {
+        out->mutable_found()->push_back(use->index->remove(key) ? '\1' : '\0');
+      }
+      break;
+    case pb::BLOCKS_PIN: {
+      const auto time =
+          std::min<Duration>(std::chrono::milliseconds(body.pin_ms()), BlockStore::kPinMax);
+      const auto pinned = use->index->pin(*keys, use->model, *session, clock_.now() + time);
+      out->set_pin(pinned.pin.value());
+      out->set_pinned(static_cast<std::uint32_t>(pinned.count));
+      break;
+    }
+    default:
+      return refuse(request, Error(Errc::kInvalidArgument, "no such action on blocks"), reply);
+  }
+  static_cast<void>(reply(response, {}));
+}
+
+void Service::blocks_reserve(const Request& request, const Reply& reply) {
+  const pb::BlocksReserveRequest& body = request.blocks_reserve();
+  const auto session = blocks_session(body);
+  if (!session) return refuse(request, session.error(), reply);
+  const auto keys = to_keys(body.keys());
+  if (!keys) return refuse(request, keys.error(), reply);
+  const auto count = static_cast<int>(keys->size());
+  if (body.bytes_size() != count || (body.costs_size() != 0 && body.costs_size() != count)) {
+    return refuse(request, Error(Errc::kInvalidArgument, "keys, bytes and costs differ in number"),
+                  reply);
+  }
+  std::vector<BlockStore::Wanted> wanted;
+  for (int i = 0; i < count; ++i) {
+    const std::uint32_t cost = body.costs_size() == 0 ? 1 : std::max(body.costs(i), 1U);
+    wanted.push_back({(*keys)[static_cast<std::size_t>(i)], body.bytes(i), cost});
+  }
+  pb::Response response = answer_to(request);
+  blocks_->reserve(
+      *session, body.store(), std::move(wanted),
+      [this, response, reply](const auto& reserved) mutable {
+        if (!reserved) {
+          static_cast<void>(reply(refused("blocks_reserve", response.id(), reserved.error()), {}));
+          return;
+        }
+        auto* const out = response.mutable_blocks_reserve();
+        for (const BlockIndex::Reserved& one : *reserved) {
+          auto* const to = out->add_slots();
+          to->set_answer(to_answer(one.answer));
+          to->set_block_id(one.place.id.value());
+          to->set_segment_id(one.place.segment.value());
+          to->set_offset(one.place.offset_bytes);
+        }
+        // Unheard reservations end by their age.
+        static_cast<void>(reply(response, {}));
+      });
+}
+
+void Service::blocks_settle(const Request& request, const Reply& reply) {
+  const pb::BlocksSettleRequest& body = request.blocks_settle();
+  const auto session = blocks_session(body);
+  if (!session) return refuse(request, session.error(), reply);
+  const auto use = blocks_->find(*session, body.store());
+  if (!use) return refuse(request, use.error(), reply);
+  pb::Response response = answer_to(request);
+  auto* const stored = response.mutable_blocks_settle()->mutable_stored();
+  for (const pb::BlockCommit& one : body.commits()) {
+    const BlockChecksum checksum{one.checksum_low(), one.checksum_high()};
+    const bool ok = use->index->commit(BlockId(one.block_id()), *session, checksum);
+    stored->push_back(ok ? '\1' : '\0');
+  }
+  for (const std::uint64_t id : body.dropped_ids()) use->index->drop(BlockId(id), *session);
+  for (const std::uint64_t pin : body.pins()) use->index->unpin(PinId(pin), *session);
+  static_cast<void>(reply(response, {}));
+}
+
+void Service::blocks_list(const Request& request, const Reply& reply) {
+  pb::Response response = answer_to(request);
+  auto* const out = response.mutable_blocks_list();
+  if (blocks_ != nullptr) {
+    out->set_capacity_bytes(blocks_->capacity_bytes());
+    for (const BlockStore::TenantView& tenant : blocks_->tenants()) {
+      auto* const to = out->add_tenants();
+      to->set_name(tenant.name);
+      to->set_held_bytes(tenant.held_bytes);
+      for (const auto& [name, figures] : tenant.models) {
+        auto* const model = to->add_models();
+        model->set_name(name);
+        model->set_blocks(figures.blocks);
+        model->set_bytes(figures.bytes);
+        model->set_hits(figures.hits);
+        model->set_misses(figures.misses);
+        model->set_puts(figures.puts);
+        model->set_evictions(figures.evictions);
+      }
+    }
+  }
+  static_cast<void>(reply(response, {}));
+}
+
+void Service::blocks_clear(const Request& request, const PeerInfo& peer, const Reply& reply) {
+  const std::string& tenant = request.blocks_clear().tenant();
+  if (blocks_ == nullptr) {
+    return refuse(request, Error(Errc::kNotFound, "this node has no block store"), reply);
+  }
+  const auto ended = blocks_->clear(tenant);
+  if (!ended) return refuse(request, ended.error(), reply);
+  note_act("block store cleared", peer, {{"tenant", tenant}});
+  pb::Response response = answer_to(request);
+  response.mutable_blocks_clear()->set_blocks(ended->blocks);
+  response.mutable_blocks_clear()->set_bytes(ended->bytes);
+  static_cast<void>(reply(response, {}));
+}
+
+}  // namespace ho::daemon

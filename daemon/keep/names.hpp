@@ -1,0 +1,37 @@
+#pragma once
+
+#include <fcntl.h>
+
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/model/address.hpp"
+
+// How descriptors are called in the store, and how their files are sealed. Short: all names
+// together pass in one variable of the environment.
+namespace ho::daemon {
+
+inline const std::string kListenerName = "control";
+inline constexpr int kManifestSeals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
+
+[[nodiscard]] inline std::string segment_name(SegmentId id) {
+  return "s" + std::to_string(id.value());
+}
+[[nodiscard]] inline std::string manifest_name(std::uint64_t generation) {
+  return "m" + std::to_string(generation);
+}
+
+/// The number behind a one-letter prefix. nullopt: another kind of name.
+[[nodiscard]] inline std::optional<std::uint64_t> number_of(std::string_view name, char prefix) {
+  std::uint64_t number = 0;
+  if (name.size() < 2 || name.front() != prefix) return std::nullopt;
+  const char* const end = name.data() + name.size();
+  const auto parsed = std::from_chars(name.data() + 1, end, number);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+  return number;
+}
+
+}  // namespace ho::daemon

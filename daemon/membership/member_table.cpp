@@ -1,0 +1,54 @@
+#include "daemon/membership/member_table.hpp"
+
+#include <utility>
+
+namespace ho::daemon {
+
+void MemberTable::read(std::int64_t revision, std::vector<Member> members, TimePoint now) {
+  const bool replaced = revision < highest_;
+  std::map<NodeId, Entry> fresh;
+  for (Member& member : members) {
+    const NodeId node = member.info.node;
+    fresh.insert_or_assign(node, Entry{std::move(member), std::nullopt});
+  }
+  for (auto& [node, entry] : members_) {
+    if (replaced && !entry.gone_at) entry.gone_at = now + grace_;
+    if (entry.gone_at && now < *entry.gone_at) fresh.try_emplace(node, std::move(entry));
+  }
+  members_ = std::move(fresh);
+  highest_ = revision;
+  revision_ = revision;
+}
+
+void MemberTable::tick(TimePoint now) {
+  std::erase_if(members_,
+                [&](const auto& one) { return one.second.gone_at && now >= *one.second.gone_at; });
+}
+
+bool MemberTable::fail(const Error& error, TimePoint now) {
+  const bool is_new = trouble_.empty();
+  if (is_new) trouble_since_ = now;
+  trouble_ = error.message();
+  return is_new;
+}
+
+bool MemberTable::mend() {
+  const bool was = !trouble_.empty();
+  trouble_.clear();
+  return was;
+}
+
+std::vector<NodeInfo> MemberTable::others(NodeId self) const {
+  std::vector<NodeInfo> out;
+  for (const auto& [node, entry] : members_) {
+    if (node != self) out.push_back(entry.member.info);
+  }
+  return out;
+}
+
+const Member* MemberTable::find(NodeId node) const {
+  const auto found = members_.find(node);
+  return found == members_.end() ? nullptr : &found->second.member;
+}
+
+}  // namespace ho::daemon

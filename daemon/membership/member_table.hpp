@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.hpp"
+#include "common/base/error.hpp"
+#include "proto/control/control_values.hpp"
+
+namespace ho::daemon {
+
+/// A daemon as the phone book lists it.
+struct Member {
+  NodeInfo info;
+  std::uint64_t instance = 0;  ///< HelloReply::daemon_instance
+};
+
+/// The list of nodes as it was read last, and what is wrong with it. Pure: no I/O.
+///
+/// A read replaces the list; a failed one changes nothing. Where the book itself was replaced
+/// (its data were wiped, so its revision went back), members that are missing stay for a time: they
+/// have not signed in again yet. Owner: one thread.
+class MemberTable {
+ public:
+  /// @param grace  for so long members of a replaced book stay.
+  explicit MemberTable(Duration grace) : grace_(grace) {}
+
+  /// Whether a book of that revision has to be read.
+  [[nodiscard]] bool is_news(std::int64_t revision) const { return revision != revision_; }
+  /// The next revision is news, whichever it is.
+  void expect_news() { revision_.reset(); }
+  /// The whole book, as of a revision.
+  void read(std::int64_t revision, std::vector<Member> members, TimePoint now);
+  /// Ends the time of members that a replaced book left behind.
+  void tick(TimePoint now);
+
+  /// Something is wrong from now on. @return true: that is new.
+  bool fail(const Error& error, TimePoint now);
+  /// Nothing is wrong. @return true: something was.
+  bool mend();
+
+  /// All but `self`, by number.
+  [[nodiscard]] std::vector<NodeInfo> others(NodeId self) const;
+  /// @return nullptr: not listed.
+  [[nodiscard]] const Member* find(NodeId node) const;
+  /// The cause of trouble; empty: none.
+  [[nodiscard]] const std::string& trouble() const { return trouble_; }
+  [[nodiscard]] TimePoint trouble_since() const { return trouble_since_; }
+
+ private:
+  struct Entry {
+    Member member;
+    std::optional<TimePoint> gone_at;  ///< when the grace of a replaced book ends
+  };
+
+  const Duration grace_;
+  std::optional<std::int64_t> revision_;
+  std::int64_t highest_ = 0;  ///< revision of the book so far
+  std::map<NodeId, Entry> members_;
+  std::string trouble_;
+  TimePoint trouble_since_;
+};
+
+}  // namespace ho::daemon

@@ -1,0 +1,151 @@
+"""Users and groups of the Unix socket: who may open sessions, see others and administer, and quotas. Needs root, to be others."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+cli, daemon, gpt = sys.argv[1:4]
+PATIENCE_S = 60
+# Numbers that no user of this machine needs to have. All are in the socket's group, which is root's here.
+ALICE, BOB, CAROL, OPS = 61001, 61002, 61003, 61900
+
+
+class Access(unittest.TestCase):
+    def setUp(self):
+        # Other users reach it there, whatever TMPDIR is.
+        name = tempfile.TemporaryDirectory(prefix="ho-access-", dir="/var/tmp")
+        self.addCleanup(name.cleanup)
+        self.folder = pathlib.Path(name.name)
+        self.folder.chmod(0o755)
+        self.pool = f"unix:{self.folder}/c.sock"
+        self.config = self.folder / "c.textproto"
+
+    def write(self, more):
+        self.config.write_text(f'node_name: "n" ddr_bytes: "128MiB" segment_bytes: "2MiB" lease_ms: 600000\n'
+                               f'unix_socket: "{self.folder}/c.sock"\n{more}\n')
+
+    def start(self, more):
+        self.write(more)
+        self.daemon = subprocess.Popen([daemon, "--config", str(self.config)], stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (self.daemon.kill(), self.daemon.communicate()))
+        self.until(lambda: self.run_as(0, "status").returncode == 0)
+
+    def until(self, done):
+        end = time.monotonic() + PATIENCE_S
+        while not done():
+            self.assertLess(time.monotonic(), end, "waited in vain")
+            time.sleep(0.05)
+
+    def run_as(self, user, *words, groups=()):
+        return subprocess.run([cli, *words, "--pool", self.pool], capture_output=True, text=True, timeout=PATIENCE_S,
+                              user=user, group=user, extra_groups=[0, *groups])
+
+    def job(self, user, size="4KiB", **more):
+        """Opens a session, takes memory and moves bytes."""
+        return self.run_as(user, "bench", "transport", "--transport", "local", "--size", size, "--inflight", "1",
+                           "--seconds", "0.1", **more)
+
+    def check_refused(self, done, words):
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        self.assertIn(words, done.stderr)
+
+    def test_roles(self):
+        self.start(f'access {{ jobs: "{ALICE}" admins: "@{OPS}" }}')
+        self.assertEqual(self.job(ALICE).returncode, 0)
+        self.check_refused(self.job(BOB), "access { jobs }")
+        self.assertEqual(self.run_as(BOB, "status").returncode, 0)
+        self.check_refused(self.run_as(ALICE, "evict", "0:9"), "access { admins }")
+        # A group that is not the user's first one; and root, who is in no list.
+        for done in (self.run_as(BOB, "evict", "0:9", groups=[OPS]), self.run_as(0, "evict", "0:9")):
+            self.check_refused(done, "no session 9")
+        events = json.loads(self.run_as(0, "events", "--kind", "refusal", "-o", "json").stdout)["events"]
+        self.assertIn(("evict: permission-denied", ALICE), [
+            (one["event"], int(one["who"].split("uid=")[1].split()[0])) for one in events])
+        # SIGHUP changes it for connections from then on; a wrong file changes nothing.
+        self.write(f'access {{ jobs: "nobody-of-this-name" }}')
+        self.daemon.send_signal(signal.SIGHUP)
+        self.until(lambda: "stays as it was" in self.run_as(0, "events", "--kind", "state").stdout
+                   or "users of the conf" in self.run_as(0, "events", "-o", "wide").stdout)
+        self.check_refused(self.job(BOB), "access { jobs }")
+        self.write("")
+        self.daemon.send_signal(signal.SIGHUP)
+        self.until(lambda: self.job(BOB).returncode == 0)
+
+    def test_names(self):
+        self.start(f'access {{ viewers: "{CAROL}" }}')
+        holder = subprocess.Popen(
+            [cli, "bench", "transport", "--transport", "local", "--size", "4KiB", "--inflight", "1", "--seconds", "60",
+             "--pool", self.pool], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=ALICE, group=ALICE,
+            extra_groups=[0])
+        self.addCleanup(lambda: (holder.kill(), holder.wait()))
+
+        def seen_by(user):
+            done = self.run_as(user, "sessions", "-o", "json")
+            return [one["peer"] for one in json.loads(done.stdout)["nodes"][0]["sessions"]]
+
+        self.until(lambda: seen_by(0))
+        for user in (ALICE, CAROL, 0):
+            self.assertIn(f"uid={ALICE}", seen_by(user)[0], user)
+        self.assertEqual(seen_by(BOB), ["hidden"])
+        events = json.loads(self.run_as(BOB, "events", "-o", "json").stdout)["events"]
+        self.assertFalse([one for one in events if f"uid={ALICE}" in one["who"]], events)
+        self.check_refused(self.run_as(BOB, "blocks", "ls"), "access { viewers }")
+        self.assertEqual(self.run_as(CAROL, "blocks", "ls").returncode, 0)
+
+    def test_quotas(self):
+        self.start(f'quotas {{ user: "{ALICE}" ddr_bytes: "16MiB" }}\nquotas {{ user: "{CAROL}" ddr_bytes: "100MiB" }}\n'
+                   "quotas { sessions: 0 }")
+        for user in (0, CAROL):
+            done = self.job(user)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.job(ALICE).returncode, 4)
+        self.check_refused(self.job(BOB), f"uid {BOB} has 0 sessions on n, the quota")
+        # A job hears the node's reason, not only what the pool has.
+        trained = subprocess.run([gpt, "train", "--layers", "2", "--dim", "256", "--heads", "2", "--seq", "32", "--batch", "2",
+                                  "--device-memory", "40%", "--pool", self.pool, "--steps", "1"], capture_output=True,
+                                 text=True, timeout=PATIENCE_S, user=ALICE, group=ALICE, extra_groups=[0])
+        self.assertEqual(trained.returncode, 4, trained)
+        self.check_refused(trained, f"the quota of uid {ALICE} on n is 16.0 MiB, of which it has ")
+        events = json.loads(self.run_as(0, "events", "--kind", "refusal", "-o", "json").stdout)["events"]
+        self.assertEqual({one["event"] for one in events}, {"quota"})
+        for words in (f"the quota of uid {ALICE} on n is 16.0 MiB, of which it has ", f"uid {BOB} has 0 sessions on n, the quota"):
+            self.assertTrue([one for one in events if words in one["detail"]], (words, events))
+
+    def test_unknown_names(self):
+        for more, words in ((f'access {{ jobs: "nobody-of-this-name" }}', 'there is no user "nobody-of-this-name"'),
+                            (f'access {{ admins: "@no-such-group" }}', 'there is no group "no-such-group"'),
+                            (f'quotas {{ user: "nobody-of-this-name" }}', "quotas: user"),
+                            (f'quotas {{ user: "1" certificate: "a" }}', "not both"),
+                            (f"quotas {{ }} quotas {{ }}", "given twice"),
+                            (f'access {{ viewers: "" }}', "an empty name")):
+            self.write(more)
+            for mode in ([], ["--check-config"]):
+                if not mode and ("there is no" in words or words == "quotas: user"):
+                    continue  # see the next test
+                done = subprocess.run([daemon, "--config", str(self.config), *mode], capture_output=True, text=True,
+                                      timeout=PATIENCE_S)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn("c.textproto:3: ", done.stderr)
+                self.assertIn(words, done.stderr)
+
+    def test_a_start_goes_on_without_names_that_are_unknown(self):
+        # Else a daemon that takes over would end for a directory service that is down, and all jobs with it.
+        self.start('access { jobs: "nobody-of-this-name" admins: "@no-such-group" }\nquotas { user: "no-such-user" }')
+        self.check_refused(self.job(BOB), "access { jobs }")
+        self.assertEqual(self.job(0).returncode, 0)
+        self.daemon.kill()
+        err = self.daemon.stderr.read()
+        for name in ('user \\"nobody-of-this-name\\"', 'group \\"no-such-group\\"', 'user \\"no-such-user\\"'):
+            self.assertIn(f"there is no {name}", err)
+
+
+if os.geteuid() != 0 or subprocess.run([cli, "--help"], user=ALICE, group=ALICE, extra_groups=[0],
+                                       capture_output=True).returncode != 0:
+    print("skipped: needs root, and a build that other users can run")
+    sys.exit(77)
+unittest.main(argv=[sys.argv[0], *sys.argv[4:]])

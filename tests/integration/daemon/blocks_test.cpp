@@ -1,0 +1,277 @@
+// The block store of a real daemon, by its requests.
+#include <sys/mman.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstring>
+#include <future>
+
+#include "common/base/units.hpp"
+#include "tests/integration/daemon/daemon_process.hpp"
+
+namespace ho::test {
+
+namespace {
+
+constexpr std::uint64_t kBlock = 256 * kKiB;                       // eight a segment
+constexpr const char* kStore = "blocks { ddr_bytes: 8388608 }\n";  // four segments
+
+BlockDigest key(std::uint64_t number) { return {number, ~number}; }
+
+/// Waits for the answer of a request that does not.
+template <typename Value, typename Start>
+Result<Value> answer_of(const Start& start) {
+  auto promise = std::make_shared<std::promise<Result<Value>>>();
+  auto future = promise->get_future();
+  const auto started =
+      start([promise](Result<Value> value) { promise->set_value(std::move(value)); });
+  if (!started) return started.error();
+  REQUIRE(future.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+  return future.get();
+}
+
+/// A session that has a tenant's blocks open.
+struct Job {
+  Job(const std::string& address, const std::string& tenant, const std::string& secret = "")
+      : client(connect(address)) {
+    auto opened = client->open_session("test", soon(), "local");
+    REQUIRE(opened.ok());
+    session = *opened;
+    const BlocksTenantSpec spec{tenant, secret, "llama"};
+    const auto made = client->blocks_open(session, spec, soon());
+    REQUIRE(made.ok());
+    store = *made;
+  }
+  std::vector<BlockSlot> reserve(std::uint64_t first, std::uint64_t count,
+                                 std::uint64_t bytes = kBlock) {
+    std::vector<BlockWish> wishes;
+    for (std::uint64_t i = 0; i < count; ++i) wishes.push_back({key(first + i), bytes, 1});
+    auto slots = answer_of<std::vector<BlockSlot>>(
+        [&](auto done) { return client->blocks_reserve(session, store, wishes, std::move(done)); });
+    REQUIRE(slots.ok());
+    return *slots;
+  }
+  std::vector<bool> settle(const BlocksSettlement& settlement) {
+    auto stored = answer_of<std::vector<bool>>([&](auto done) {
+      return client->blocks_settle(session, store, settlement, std::move(done));
+    });
+    REQUIRE(stored.ok());
+    return *stored;
+  }
+  /// In batches of four: what is reserved and not committed is not evicted.
+  std::uint64_t put_all(std::uint64_t first, std::uint64_t count) {
+    std::uint64_t stored = 0;
+    for (std::uint64_t i = 0; i < count; i += 4) stored += put(first + i, 4);
+    return stored;
+  }
+  std::uint64_t put(std::uint64_t first, std::uint64_t count, std::uint64_t bytes = kBlock) {
+    BlocksSettlement settlement;
+    for (const BlockSlot& slot : reserve(first, count, bytes)) {
+      if (slot.answer == BlockAnswer::kReserved) settlement.commits.push_back({slot.id, {1, 2}});
+    }
+    std::uint64_t stored = 0;
+    for (const bool ok : settle(settlement)) stored += ok ? 1U : 0U;
+    return stored;
+  }
+  std::vector<BlockLocation> locate(std::uint64_t first, std::uint64_t count) {
+    std::vector<BlockDigest> keys;
+    for (std::uint64_t i = 0; i < count; ++i) keys.push_back(key(first + i));
+    auto places = answer_of<std::vector<BlockLocation>>(
+        [&](auto done) { return client->blocks_locate(session, store, keys, std::move(done)); });
+    REQUIRE(places.ok());
+    return *places;
+  }
+  std::uint64_t stored(std::uint64_t first, std::uint64_t count) {
+    std::uint64_t out = 0;
+    for (const BlockLocation& place : locate(first, count)) out += place.id != 0 ? 1U : 0U;
+    return out;
+  }
+  Result<std::vector<GrantedSegment>> attach(SegmentId segment) {
+    return answer_of<std::vector<GrantedSegment>>([&](auto done) {
+      return client->blocks_attach(session, store, "local", {segment}, std::move(done));
+    });
+  }
+
+  std::unique_ptr<ControlClient> client;
+  Session session;
+  std::uint32_t store = 0;
+};
+
+/// Maps the file behind a descriptor; null: nothing was given.
+std::byte* map(const Result<std::vector<GrantedSegment>>& segments) {
+  if (!segments || segments->empty()) return nullptr;
+  void* const at = ::mmap(nullptr, segments->front().length_bytes, PROT_READ | PROT_WRITE,
+                          MAP_SHARED, segments->front().fd.get(), 0);
+  return at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
+}
+
+}  // namespace
+
+TEST_CASE("blocks: what one job of a tenant stores another finds, with the bytes") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder, kStore), {}});
+  Job one(unix_address(folder), "chat");
+  Job two(unix_address(folder), "chat");
+  const BlockSlot slot = one.reserve(1, 1).front();
+  REQUIRE(slot.answer == BlockAnswer::kReserved);
+  CHECK(two.stored(1, 1) == 0);
+  std::byte* const written = map(one.attach(slot.segment));
+  REQUIRE(written != nullptr);
+  std::memset(written + slot.offset_bytes, 7, kBlock);
+  BlocksSettlement commit;
+  commit.commits.push_back({slot.id, {3, 4}});
+  CHECK_FALSE(two.settle(commit).front());  // another session's
+  CHECK(one.settle(commit).front());
+  const BlockLocation found = two.locate(1, 1).front();
+  CHECK(found.id == slot.id);
+  CHECK(found.checksum == BlockChecksum{3, 4});
+  std::byte* const read = map(two.attach(found.segment));
+  REQUIRE(read != nullptr);
+  CHECK(std::memcmp(read + found.offset_bytes, written + slot.offset_bytes, kBlock) == 0);
+  CHECK(two.reserve(1, 1).front().answer == BlockAnswer::kExists);
+}
+
+TEST_CASE("blocks: a tenant reaches neither keys nor segments of another") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder, kStore), {}});
+  Job one(unix_address(folder), "chat");
+  REQUIRE(one.put(1, 3) == 3);
+  const SegmentId segment = one.locate(1, 1).front().segment;
+  Job other(unix_address(folder), "search");
+  Job secret(unix_address(folder), "chat", "0123456789abcdef");
+  for (Job* job : {&other, &secret}) {
+    CHECK(job->stored(1, 3) == 0);
+    const auto attached = job->attach(segment);
+    REQUIRE(attached.ok());
+    CHECK(attached->empty());
+    REQUIRE(job->put(1, 1) == 1);
+    CHECK(job->locate(1, 1).front().segment != segment);
+  }
+  Job same(unix_address(folder), "chat", "0123456789abcdef");
+  CHECK(same.stored(1, 1) == 1);
+  Job wrong(unix_address(folder), "chat", "0123456789abcdeX");
+  CHECK(wrong.stored(1, 1) == 0);
+}
+
+TEST_CASE("blocks: a full store evicts, and shares its segments equally between tenants") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder, kStore), {}});
+  Job one(unix_address(folder), "chat");
+  CHECK(one.put_all(0, 40) == 40);  // there are 32 slots
+  CHECK(one.stored(0, 40) == 32);
+  CHECK(one.stored(8, 32) == 32);
+  Job two(unix_address(folder), "search");
+  CHECK(two.put_all(0, 40) == 40);
+  CHECK(two.stored(0, 40) == 16);
+  CHECK(one.stored(0, 40) == 16);
+  // Blocks of another size take a segment of the tenant's own.
+  CHECK(two.put(100, 1, kMiB) == 1);
+  CHECK(two.stored(0, 40) == 8);
+  CHECK(one.stored(0, 40) == 16);
+  const auto report = connect(unix_address(folder))->blocks_list(soon());
+  REQUIRE(report.ok());
+  REQUIRE(report->tenants.size() == 2);
+  CHECK(report->capacity_bytes == 8 * kMiB);
+  for (const auto& tenant : report->tenants) CHECK(tenant.held_bytes == 4 * kMiB);
+}
+
+TEST_CASE("blocks: a store that finds the pool full answers at once, and evicts its own") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder, kStore), {}});
+  Job one(unix_address(folder), "chat");
+  CHECK(one.put_all(0, 8) == 8);
+  const auto other = connect(unix_address(folder));
+  const auto session = other->open_session("fills", soon(), "local");
+  REQUIRE(session.ok());
+  GrantSpec rest;
+  rest.bytes = 30 * kMiB;
+  rest.driver = "local";
+  REQUIRE(other->grant(*session, rest, soon()).ok());
+  CHECK(one.put_all(8, 8) == 8);
+  CHECK(one.stored(0, 16) == 8);
+}
+
+TEST_CASE("blocks: a segment that is taken away under a request for it ends nothing") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder, kStore), {}});
+  Job one(unix_address(folder), "chat");
+  REQUIRE(one.put_all(0, 32) == 32);
+  std::vector<SegmentId> segments;
+  for (std::uint64_t i = 0; i < 32; i += 8) segments.push_back(one.locate(i, 1).front().segment);
+  REQUIRE(one.attach(segments[0]).ok());
+  for (std::uint64_t i = 8; i < 32; ++i) (void)one.locate(i, 1);  // the first is the coldest
+  const auto second = one.client->blocks_open(one.session, {"search", "", "llama"}, soon());
+  REQUIRE(second.ok());
+  // One after the other, in one go: the first segment is shared already, the others are not.
+  auto attached = std::make_shared<std::promise<bool>>();
+  REQUIRE(one.client
+              ->blocks_attach(one.session, one.store, "local", segments,
+                              [attached](auto granted) { attached->set_value(granted.ok()); })
+              .ok());
+  const std::vector<BlockWish> wishes{{key(100), kBlock, 1}};
+  const auto reserved = answer_of<std::vector<BlockSlot>>([&](auto done) {
+    return one.client->blocks_reserve(one.session, *second, wishes, std::move(done));
+  });
+  CHECK(reserved.ok());
+  CHECK(attached->get_future().get());
+  CHECK(one.stored(0, 32) == 24);
+}
+
+TEST_CASE("blocks: a session's end frees its reservations, and its blocks stay") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder, kStore), {}});
+  Job stays(unix_address(folder), "chat");
+  {
+    Job goes(unix_address(folder), "chat");
+    REQUIRE(goes.put(0, 1) == 1);
+    REQUIRE(goes.reserve(1, 31).back().answer == BlockAnswer::kReserved);
+    REQUIRE(stays.reserve(50, 2).back().answer == BlockAnswer::kNoRoom);
+    REQUIRE(goes.client->close_session(goes.session, soon()).ok());
+  }
+  CHECK(eventually(std::chrono::seconds(5),
+                   [&] { return stays.reserve(60, 1).front().answer == BlockAnswer::kReserved; }));
+  REQUIRE(stays.put(1, 8) == 8);
+  CHECK(stays.stored(0, 9) >= 8);
+}
+
+TEST_CASE("blocks: an administrator clears a tenant, whose memory is free then") {
+  const TempFolder folder;
+  DaemonProcess daemon(folder, "d", {small_config(folder, kStore), {}});
+  Job one(unix_address(folder), "chat");
+  REQUIRE(one.put(0, 4) == 4);
+  const auto client = connect(unix_address(folder));
+  const auto report = client->blocks_list(soon());
+  REQUIRE(report.ok());
+  REQUIRE(report->tenants.size() == 1);
+  CHECK(report->tenants.front().models.front().name == "llama");
+  CHECK(report->tenants.front().models.front().bytes == 4 * kBlock);
+  CHECK(client->blocks_clear("nobody", soon()).error().code() == Errc::kNotFound);
+  const auto cleared = client->blocks_clear(report->tenants.front().name, soon());
+  REQUIRE(cleared.ok());
+  CHECK(cleared->blocks == 4);
+  CHECK(one.stored(0, 4) == 0);
+  CHECK(eventually(std::chrono::seconds(5), [&] {
+    const auto status = client->status(soon());
+    return status.ok() && status->ddr_granted_bytes == 0;
+  }));
+  CHECK(one.put(0, 4) == 4);
+  // The daemon's end does not wait for sessions of its own.
+  REQUIRE(one.client->close_session(one.session, soon()).ok());
+  daemon.send(SIGTERM);
+  CHECK(daemon.wait().code == 0);
+}
+
+TEST_CASE("blocks: a node without a store says so, and bad requests change nothing") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}});
+  const auto client = connect(unix_address(folder));
+  const auto session = client->open_session("test", soon(), "local");
+  REQUIRE(session.ok());
+  const BlocksTenantSpec spec{"chat", "", "m"};
+  CHECK(client->blocks_open(*session, spec, soon()).error().code() == Errc::kUnsupported);
+  const auto report = client->blocks_list(soon());
+  REQUIRE(report.ok());
+  CHECK(report->capacity_bytes == 0);
+}
+
+}  // namespace ho::test

@@ -1,0 +1,132 @@
+"""hyperoffload events and --watch: what happened on two real daemons, and what happens, also over a restart."""
+import json
+import os
+import pathlib
+import pty
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+import unittest
+
+cli, daemon = sys.argv[1:3]
+PATIENCE_S = 60
+
+
+class Events(unittest.TestCase):
+    def setUp(self):
+        name = tempfile.TemporaryDirectory()
+        self.addCleanup(name.cleanup)
+        self.folder = pathlib.Path(name.name)
+        self.pool = f"unix:{self.folder}/0.sock"
+
+    def start(self, node, others):
+        config = self.folder / f"{node}.textproto"
+        config.write_text(
+            f'node_id: {node} node_name: "n{node}" ddr_bytes: "16MiB" segment_bytes: "2MiB" '
+            f'unix_socket: "{self.folder}/{node}.sock"\n'
+            + "".join(f'nodes {{ node_id: {i} name: "n{i}" control_addresses: "unix:{self.folder}/{i}.sock" }}\n'
+                      for i in others))
+        process = subprocess.Popen([daemon, "--config", str(config)], stderr=subprocess.DEVNULL)
+        self.addCleanup(lambda: (process.kill(), process.wait()))
+        self.until(lambda: self.run_cli("status", "--pool", f"unix:{self.folder}/{node}.sock").stdout)
+        return process
+
+    def run_cli(self, *words):
+        words = words if "--pool" in words else (*words, "--pool", self.pool)
+        return subprocess.run([cli, *words], capture_output=True, text=True, timeout=PATIENCE_S)
+
+    def until(self, done):
+        end = time.monotonic() + PATIENCE_S
+        while not done():
+            self.assertLess(time.monotonic(), end, "waited in vain")
+            time.sleep(0.05)
+
+    def test_past(self):
+        self.start(0, [1])
+        self.start(1, [0])
+        self.assertEqual(self.run_cli("evict", "1:77").returncode, 1)
+        done = self.run_cli("events", "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        events = json.loads(done.stdout)["events"]
+        self.assertEqual({e["node"] for e in events if e["event"] == "serving"}, {"n0", "n1"})
+        refused = [e for e in events if e["kind"] == "refusal"]
+        self.assertEqual([(e["node"], e["event"]) for e in refused], [("n1", "evict: not-found")])
+        self.assertIn(f"uid={os.getuid()}", refused[0]["who"])
+        table = self.run_cli("events", "--kind", "refusal").stdout.splitlines()
+        self.assertEqual(len(table), 2, table)
+        self.assertTrue(table[0].startswith("TIME (UTC)"), table)
+        self.assertLessEqual(max(map(len, table)), 80)
+        self.assertEqual(self.run_cli("events", "--kind", "gossip").returncode, 2)
+        self.assertEqual(len(self.run_cli("events", "--last", "1").stdout.splitlines()), 2)
+        self.assertEqual(self.run_cli("events", "--pool", "unix:/nowhere.sock").returncode, 4)
+
+    def test_follow(self):
+        first = self.start(0, [])
+        follow = subprocess.Popen(
+            [cli, "events", "--follow", "-o", "json", "--interval", "100ms", "--pool", self.pool],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (follow.kill(), follow.communicate()))
+        lines = []
+
+        def next_event():
+            ready, _, _ = select.select([follow.stdout], [], [], PATIENCE_S)
+            self.assertTrue(ready, f"nothing more after {lines}")
+            lines.append(json.loads(follow.stdout.readline()))
+            return lines[-1]["event"]
+
+        self.assertEqual(next_event(), "serving")
+        self.run_cli("evict", "0:5")
+        self.assertEqual(next_event(), "evict: not-found")
+        self.run_cli("evict", "0:6")
+        self.assertEqual(next_event(), "evict: not-found")
+        # The next daemon numbers its events anew.
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        self.start(0, [])
+        self.assertEqual(next_event(), "serving")
+        self.assertEqual(len(lines), 4)
+        follow.send_signal(signal.SIGINT)
+        self.assertIn(follow.wait(timeout=PATIENCE_S), (130, -signal.SIGINT))
+
+    def test_watch(self):
+        first = self.start(0, [])
+        words = [cli, "status", "--watch", "--interval", "100ms", "--pool", self.pool]
+        self.assertEqual(self.run_cli("status", "--watch", "-o", "json").returncode, 2)
+        piped = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (piped.kill(), piped.communicate()))
+
+        def wait_for(word):
+            for line in iter(piped.stdout.readline, ""):
+                if word in line:
+                    return
+            self.fail(f"no {word}")
+
+        wait_for("serving")
+        # It finds the daemon that comes after.
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        wait_for("unreachable")
+        self.start(0, [])
+        wait_for("serving")
+
+        ours, theirs = pty.openpty()
+        before = termios.tcgetattr(theirs)
+        live = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs)
+        self.addCleanup(lambda: (live.kill(), live.wait()))
+        out = b""
+        while out.count(b"serving") < 2:
+            self.assertTrue(select.select([ours], [], [], PATIENCE_S)[0], out)
+            out += os.read(ours, 65536)
+        os.write(ours, b"q")
+        self.assertEqual(live.wait(timeout=PATIENCE_S), 0)
+        self.assertEqual(termios.tcgetattr(theirs), before)
+        os.close(theirs)
+        os.close(ours)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

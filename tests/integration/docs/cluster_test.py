@@ -1,0 +1,77 @@
+"""Runs the commands of deploy/cluster/README.md and deploy/docs/operate.md, as they stand, with three real daemons at the page's addresses, in a network
+namespace. Stand-ins for scp and ssh do on this machine, in a folder for each node, what they would do there.
+
+Usage: cluster_test.py SOURCE CLI DAEMON
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+SOURCE, CLI, DAEMON = sys.argv[1:4]
+NAMESPACE = ["unshare", "--map-root-user", "--net"]
+TIME_MAX_S = 100
+# The differences from three machines. $TOP/ADDRESS is the root of a node's files.
+STAND_INS = r"""
+hyperoffload() {  # a busy machine answers later than people wait
+  case $1 in status | sessions | top | events | flash) command hyperoffload "$@" --timeout 60s ;; *) command hyperoffload "$@" ;; esac
+}
+trap 'kill $(jobs -p) 2> /dev/null; wait' EXIT
+ip link set lo up
+for n in 1 2 3; do ip address add 10.0.0.$n/32 dev lo; done
+files() { echo "s,/etc/hyperoffload,$TOP/$1/etc/hyperoffload,g; s,/run/hyperoffload,$TOP/$1,g"; }
+scp() {  # -r FROM root@ADDRESS:FOLDER
+  address=${3#root@}; address=${address%%:*}
+  mkdir -p "$TOP/$address${3#*:}" && cp -r "$2" "$TOP/$address${3#*:}"
+  sed -i "$(files "$address"); s,127.0.0.1:9464,127.0.0.${address##*.}:9464," "$TOP/$address${3#*:}/hyperoffloadd.textproto"
+}
+chgrp() { :; }  # the test's machine has no such group
+systemctl() {   # enable --now hyperoffloadd
+  hyperoffloadd --config "$TOP/$address/etc/hyperoffload/hyperoffloadd.textproto" 2> "$TOP/$address/log" &
+  for i in $(seq 600); do test -S "$TOP/$address/control.sock" && return; sleep 0.1; done; cat "$TOP/$address/log"; false
+}
+ssh() {         # root@ADDRESS COMMAND
+  address=${1#root@}; eval "$(echo "$2" | sed "$(files "$address")")"
+}
+"""
+
+
+def main():
+    page = pathlib.Path(SOURCE, "deploy/cluster/README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
+    assert len(blocks) == 4, blocks
+    operate = pathlib.Path(SOURCE, "deploy/docs/operate.md").read_text(encoding="utf-8")
+    blocks += re.findall(r"^```sh\n(.*?)^```$", operate, re.M | re.S)
+    with tempfile.TemporaryDirectory(prefix="ho-cluster-") as top:
+        programs = pathlib.Path(top, "bin")
+        programs.mkdir()
+        for program in (CLI, DAEMON):
+            (programs / pathlib.Path(program).name).symlink_to(program)
+        pathlib.Path(top, "deploy").symlink_to(pathlib.Path(SOURCE, "deploy"))
+        environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "TOP": top, "DDR_BYTES": "64MiB",
+                       "SEGMENT_BYTES": "2MiB"}
+        script = STAND_INS + "\necho '---'\n".join(blocks) + """
+echo '---'
+hyperoffload status -o json --tls cluster/admin | python3 -c '
+import json, sys
+nodes = json.load(sys.stdin)["nodes"]
+assert [(one["name"], one["reachable"]) for one in nodes] == [("node1", True), ("node2", True), ("node3", True)], nodes'
+! HYPEROFFLOAD_TLS= hyperoffload status 2> refused; grep -q 'wants TLS' refused
+"""
+        done = subprocess.run([*NAMESPACE, "bash", "-eu", "-o", "pipefail", "-c", script], cwd=top, env=environment, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIME_MAX_S, check=False)
+        print(done.stdout)
+        if done.returncode:
+            for log in pathlib.Path(top).glob("10.*/log"):
+                print(log.read_text())
+        assert done.returncode == 0, done.returncode
+        for node in ("node1", "node2", "node3"):
+            assert node in done.stdout, node
+
+
+if subprocess.run([*NAMESPACE, "true"], check=False, capture_output=True).returncode:
+    print("skipped: no network namespaces here")
+    sys.exit(77)
+main()

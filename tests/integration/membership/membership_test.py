@@ -1,0 +1,252 @@
+"""Daemons that list themselves in a real etcd of three members. etcd comes, goes and forgets; sessions stay.
+
+Usage: membership_test.py CLI DAEMON HOLDER TEST
+"""
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+from etcd import Etcd, free_ports, installed
+
+CLI, DAEMON, HOLDER, TEST = sys.argv[1:5]
+SEGMENT = 2097152
+
+
+def eventually(what, condition):
+    """Waits for as long as a busy machine may take."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, what() if callable(what) else what
+        time.sleep(0.05)
+
+
+class Daemon:
+    """A daemon. etcd gives its number, unless `more` has one."""
+
+    def __init__(self, folder, etcd, name, machine=None, more="", metrics=False, tls=None):
+        self.folder = pathlib.Path(folder) / name
+        self.folder.mkdir()
+        self.name, self.port = name, free_ports(1)[0] if metrics else 0
+        self.pool = f"unix:{self.folder}/sock"
+        tls = etcd.tls if tls is None else tls
+        web = f'http_listen: "127.0.0.1:{self.port}"' if metrics else ""
+        (self.folder / "node.textproto").write_text(f"""
+node_name: "{name}" ddr_bytes: {16 * SEGMENT} segment_bytes: {SEGMENT} lease_ms: 600000 drain_ms: 500 {more} {web}
+unix_socket: "{self.folder}/sock"
+etcd {{ endpoints: {json.dumps(etcd.endpoints)} machine_id: "{machine or 'machine-' + name}"
+        id_file: "{self.folder}/number" {tls} }}
+""")
+        self.clients = []
+        self.start()
+
+    def start(self):
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen([DAEMON, "--config", str(self.folder / "node.textproto")], stderr=log)
+
+        def serves():
+            assert self.process.poll() is None, self.log()
+            return subprocess.run([CLI, "status", "--pool", self.pool], capture_output=True).returncode in (0, 1)
+
+        eventually(self.log, serves)
+
+    def end(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        return self.process.wait(timeout=60)
+
+    def close(self):
+        for client in self.clients:
+            client.kill()
+            client.wait()
+            client.stdout.close()
+        if self.process.poll() is None:
+            self.end(signal.SIGKILL)
+
+    def log(self):
+        return (self.folder / "log").read_text()
+
+    def ask(self, *words):
+        """What the daemons of its list answer; one that does not is in it all the same."""
+        done = subprocess.run([CLI, *words, "--pool", self.pool, "-o", "json"], capture_output=True, text=True,
+                              timeout=60)
+        assert done.returncode in (0, 1), (words, done.stderr)
+        return json.loads(done.stdout)["nodes"]
+
+    def nodes(self):
+        """Number -> name of all it lists."""
+        return {one["node_id"]: one["name"] for one in self.ask("nodes")}
+
+    def own(self, *words):
+        return self.ask(*words)[0]
+
+    def trouble(self):
+        return self.own("status")["membership"]["trouble"]
+
+    def metric(self, name):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
+            return float(re.search(rf"^hyperoffload_{name}(?:{{.*}})? (\S+)$", answer.read().decode(), re.M)[1])
+
+    def hold(self):
+        client = subprocess.Popen([HOLDER, self.pool, str(SEGMENT)], stdout=subprocess.PIPE)
+        self.clients.append(client)
+        assert client.stdout.read(1) == b"y", self.log()
+
+    def held(self):
+        one = self.own("status")
+        return one["sessions"], one["ddr_granted_bytes"]
+
+
+def nodes_join_and_the_dead_leave(folder, etcd, start):
+    a, b = start("a"), start("b")
+    both = {0: "a", 1: "b"}
+    eventually(a.log, lambda: a.nodes() == both and b.nodes() == both)
+    assert a.own("nodes")["membership"]["kind"] == "etcd"
+    assert etcd.keys("/hyperoffload/ids/") == {"/hyperoffload/ids/0": "machine-a", "/hyperoffload/ids/1": "machine-b"}
+    a.hold()
+    b.end(signal.SIGKILL)
+    eventually(a.log, lambda: a.nodes() == {0: "a"})
+    assert a.held() == (1, SEGMENT)
+    assert "etcd: trouble" not in a.log()
+
+
+def numbers_stay_with_machines(folder, etcd, start):
+    a, b = start("a"), start("b")
+    both = {0: "a", 1: "b"}
+    eventually(a.log, lambda: a.nodes() == both)
+    assert b.end() == 0  # leaves the list at once, and keeps its number
+    eventually(a.log, lambda: a.nodes() == {0: "a"})
+    assert list(etcd.keys("/hyperoffload/alive/")) == ["/hyperoffload/alive/0"]
+    start("c")
+    b.start()
+    eventually(a.log, lambda: a.nodes() == {**both, 2: "c"})
+    b.end()
+    (b.folder / "number").unlink()  # etcd knows it too
+    b.start()
+    eventually(a.log, lambda: a.nodes() == {**both, 2: "c"})
+    thief = start("thief", more="node_id: 1")
+    eventually(thief.log, lambda: "node 1 is the number of machine machine-b" in thief.trouble())
+    assert a.nodes() == {**both, 2: "c"}
+
+
+def lost_members_end_no_session(folder, etcd, start):
+    a, b = start("a", metrics=True), start("b")
+    both = {0: "a", 1: "b"}
+    eventually(a.log, lambda: a.nodes() == both and b.nodes() == both)
+    a.hold()
+    b.hold()
+    etcd.kill(0)
+    # A majority is there: another node can join, though the first endpoint of its list is dead.
+    start("c")
+    everyone = {**both, 2: "c"}
+    eventually(a.log, lambda: a.nodes() == everyone and b.nodes() == everyone)
+    eventually(a.log, lambda: a.trouble() == "")
+    etcd.kill(1)
+    eventually(a.log, lambda: a.trouble() != "" and b.trouble() != "")
+    assert "etcd: trouble" in a.log() and "etcd: trouble" in b.log()
+    assert a.metric("membership_trouble") == 1 and a.metric("membership_nodes") == 3
+    assert a.nodes() == everyone  # the list as it was
+    wide = subprocess.run([CLI, "status", "--pool", a.pool, "-o", "wide"], capture_output=True, text=True).stdout
+    assert "NO ETCD" in wide and "in trouble for" in wide, wide
+    # The owner gives memory, without etcd too.
+    a.hold()
+    assert a.held() == (2, 2 * SEGMENT) and b.held() == (1, SEGMENT)
+    etcd.start_one(1)
+    eventually(a.log, lambda: a.trouble() == "" and b.trouble() == "")
+    assert "in order again" in a.log()
+    assert a.metric("membership_trouble") == 0
+    eventually(a.log, lambda: a.nodes() == everyone)
+    assert a.held() == (2, 2 * SEGMENT) and b.held() == (1, SEGMENT)
+
+
+def wiped_data_change_no_number(folder, etcd, start):
+    start("first").end()  # takes number 0
+    a, b = start("a"), start("b", more="node_id: 7")
+    both = {1: "a", 7: "b"}
+    eventually(a.log, lambda: a.nodes() == both and b.nodes() == both)
+    a.hold()
+    etcd.wipe()
+    eventually(a.log, lambda: len(etcd.keys("/hyperoffload/alive/")) == 2)
+    assert etcd.keys("/hyperoffload/ids/") == {"/hyperoffload/ids/1": "machine-a", "/hyperoffload/ids/7": "machine-b"}
+    eventually(a.log, lambda: a.trouble() == "" and b.trouble() == "")
+    assert a.nodes() == both and b.nodes() == both
+    assert a.held() == (1, SEGMENT)
+    start("c")
+    eventually(a.log, lambda: a.nodes() == {**both, 0: "c"})
+
+
+def a_copied_machine_is_noticed(folder, etcd, start):
+    a = start("a")
+    eventually(a.log, lambda: a.nodes() == {0: "a"} and len(etcd.keys("/hyperoffload/alive/")) == 1)
+    a.hold()
+    copy = start("copy", machine="machine-a")
+    eventually(a.log, lambda: "another daemon runs as node 0" in a.trouble())
+    assert a.held() == (1, SEGMENT)
+    copy.end()
+    eventually(a.log, lambda: a.trouble() == "")
+    eventually(a.log, lambda: '"name":"a"' in etcd.keys("/hyperoffload/alive/").get("/hyperoffload/alive/0", ""))
+
+
+def a_drained_node_is_shown(folder, etcd, start):
+    a, b = start("a"), start("b")
+    eventually(a.log, lambda: a.nodes() == {0: "a", 1: "b"})
+    b.hold()
+
+    def pool(*words):
+        done = subprocess.run([CLI, *words, "--pool", a.pool, "-o", "json"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["nodes"]
+
+    def states():
+        return {one["name"]: one["drained"] for one in a.ask("nodes")}
+
+    assert pool("drain", "b") == [{"node": "b", "drained": True, "sessions": 1, "granted_bytes": SEGMENT}]
+    assert states() == {"a": False, "b": True}
+    waiting = subprocess.Popen([CLI, "drain", "1", "--wait", "--pool", a.pool], stdout=subprocess.PIPE, text=True)
+    session = b.own("sessions")["sessions"][0]["session_id"]
+    assert subprocess.run([CLI, "evict", f"1:{session}", "--pool", a.pool]).returncode == 0
+    assert waiting.communicate(timeout=60)[0] == "node 1: drained, empty\n" and waiting.returncode == 0
+    assert subprocess.run([HOLDER, b.pool, str(SEGMENT)]).returncode == 1
+    assert pool("undrain", "b") == [{"node": "b", "undrained": True}]
+    assert states() == {"a": False, "b": False}
+    b.hold()
+
+
+def etcd_by_tls(folder, etcd, start):
+    a, b = start("a"), start("b")
+    eventually(a.log, lambda: a.nodes() == {0: "a", 1: "b"})
+    stranger = start("stranger", more="node_id: 5", tls="")
+    eventually(stranger.log, lambda: stranger.trouble() != "")
+    assert a.nodes() == {0: "a", 1: "b"} and stranger.nodes() == {5: "stranger"}
+
+
+def main():
+    if not installed():
+        print("SKIP: etcd is not installed")
+        return 77
+    by_tls = TEST == "etcd_by_tls"
+    with tempfile.TemporaryDirectory() as folder, Etcd(folder, 1 if by_tls else 3, CLI if by_tls else None) as etcd:
+        daemons = []
+
+        def start(name, **options):
+            daemons.append(Daemon(folder, etcd, name, **options))
+            return daemons[-1]
+
+        try:
+            globals()[TEST](folder, etcd, start)
+        except BaseException:
+            for one in daemons:
+                print(f"--- {one.name}\n{one.log()[-3000:]}", file=sys.stderr)
+            raise
+        finally:
+            for one in daemons:
+                one.close()
+    print("ok:", TEST)
+    return 0
+
+
+sys.exit(main())

@@ -1,0 +1,215 @@
+"""Published objects from Python: programs of two and three ranks, each a process, over a real daemon; layouts of
+other frameworks; what `hyperoffload objects ls` shows."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import types
+
+cli, daemon, library, package = sys.argv[1:5]
+os.environ["HYPEROFFLOAD_LIBRARY"] = library
+sys.path.insert(0, package)
+import hyperoffload  # noqa: E402
+
+ROWS, COLUMNS = 300, 1001
+
+
+def run(*words):
+    return subprocess.run([cli, *words], capture_output=True, text=True, timeout=60)
+
+
+def chunk(size, parts):
+    """As torch.chunk divides: by the ceiling; the last ones are smaller or empty."""
+    most = -(-size // parts)
+    return [(min(i * most, size), min((i + 1) * most, size)) for i in range(parts)]
+
+
+def values(rows, columns, version):
+    return [r * COLUMNS + c + version * 7 for r in range(*rows) for c in range(*columns)]
+
+
+def buffer(rows, columns):
+    count = (rows[1] - rows[0]) * (columns[1] - columns[0])
+    return memoryview(bytearray(4 * count)).cast("I")
+
+
+def wait_for(line):
+    assert sys.stdin.readline().strip() == line
+
+
+def publisher(pool, rank):
+    """One of two ranks, which have rows each. Prints each version, and goes on after a line."""
+    rows = chunk(ROWS, 2)[rank]
+    data = buffer(rows, (0, COLUMNS))
+    bias = memoryview(bytearray(8)).cast("d")
+    tensors = {"weight": hyperoffload.Tile(data, "dp;-", (ROWS, COLUMNS)), "bias": bias}
+    with hyperoffload.Publisher(pool, "policy", tensors, mesh="2:dp", rank=rank, run=77) as mine:
+        for version in (1, 2):
+            data[:] = memoryview(b"".join(x.to_bytes(4, "little") for x in values(rows, (0, COLUMNS), version))).cast("I")
+            bias[0] = version + 0.5
+            mine.publish(version)
+            print(version, flush=True)
+            wait_for("go on")
+
+
+def subscriber(pool, rank):
+    """One of three ranks, which have columns each."""
+    columns = chunk(COLUMNS, 3)[rank]
+    data = buffer((0, ROWS), columns)
+    bias = memoryview(bytearray(8)).cast("d")
+    tensors = {"weight": hyperoffload.Tile(data, "-;tp", (ROWS, COLUMNS)), "bias": bias}
+    with hyperoffload.Subscriber(pool, "policy", tensors, mesh="3:tp", rank=rank) as mine:
+        for expected in (1, 2):
+            assert mine.acquire(expected, timeout=20) == expected
+            mine.read()
+            assert data.tolist() == values((0, ROWS), columns, expected), rank
+            assert bias[0] == expected + 0.5
+            print(json.dumps(mine.describe()), flush=True)
+            wait_for("go on")
+            mine.release()
+
+
+class Process:
+    def __init__(self, pool, what, rank):
+        self.process = subprocess.Popen([sys.executable, *sys.argv[:5], pool, what, str(rank)], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def line(self):
+        return self.process.stdout.readline().strip()
+
+    def go_on(self):
+        self.process.stdin.write("go on\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+def programs(pool):
+    learners = [Process(pool, "publisher", rank) for rank in range(2)]
+    actors = [Process(pool, "subscriber", rank) for rank in range(3)]
+    try:
+        for version in ("1", "2"):
+            assert [one.line() for one in learners] == [version] * 2
+            described = [json.loads(one.line()) for one in actors]
+            assert described[0]["mesh"] == "2:dp" and described[0]["tensors"][0]["dtype"] == "uint32"
+            shown = run("objects", "ls", "--pool", pool, "-o", "json")
+            assert shown.returncode == 0, shown
+            parts = json.loads(shown.stdout)["nodes"][0]["objects"]
+            now = [one for one in parts if str(one["version"]) == version]
+            assert sorted(one["part"] for one in now) == [0, 1] and now[0]["object"].endswith("/policy"), parts
+            assert all(one["readers"] == 3 and one["parts"] == 2 for one in now), parts
+            assert "policy" in run("objects", "ls", "--pool", pool).stdout
+            for one in actors + learners:
+                one.go_on()
+        assert [one.process.wait(20) for one in learners + actors] == [0] * 5
+        assert json.loads(run("objects", "ls", "--pool", pool, "-o", "json").stdout)["nodes"][0]["objects"] == []
+    finally:
+        for one in learners + actors:
+            one.end()
+
+
+def refused(pool):
+    tensor = memoryview(bytearray(8)).cast("d")
+    with hyperoffload.Subscriber(pool, "nobody", {"x": tensor}) as reader:
+        try:
+            reader.acquire()
+            raise AssertionError("acquired what nobody published")
+        except hyperoffload.Error as error:
+            assert error.name == "not-found", error
+    for wrong in ({"mesh": "2:dp"}, {"mesh": "2:dp", "run": 1, "rank": 2}, {"secret": "short"}):
+        try:
+            hyperoffload.Publisher(pool, "x", {"x": tensor}, **wrong)
+            raise AssertionError(f"opened with {wrong}")
+        except hyperoffload.Error as error:
+            assert error.name == "invalid-argument", error
+
+
+class Mesh:
+    """The attributes of torch's DeviceMesh that are read."""
+
+    class Ranks(list):
+        def flatten(self):
+            return types.SimpleNamespace(tolist=lambda: [rank for row in self for rank in row])
+
+    def __init__(self, rows, names):
+        self.mesh = self.Ranks(rows)
+        self.mesh.shape = (len(rows), len(rows[0]))
+        self.mesh_dim_names = names
+
+
+class Shard:
+    def __init__(self, dim):
+        self.dim = dim
+
+
+class Replicate:
+    pass
+
+
+class Partial:
+    reduce_op = "sum"
+
+
+def boxes(words, shape):
+    mesh, layout = words
+    done = run("layout", "--mesh", mesh, "--layout", layout, "--shape", ",".join(map(str, shape)), "-o", "json")
+    assert done.returncode == 0, done
+    return {one["rank"]: [(b["begin"], b["end"]) for b in one["boxes"]] for one in json.loads(done.stdout)["ranks"]}
+
+
+def imports():
+    mesh = Mesh([[8, 9], [10, 11], [12, 13]], ("dp", "tp"))
+    words = hyperoffload.from_dtensor(mesh, (Shard(0), Shard(1)), 2)
+    assert words == ("3x2:dp,tp@8,9,10,11,12,13", "dp;tp")
+    found = boxes(words, (7, 5))
+    for i, rows in enumerate(chunk(7, 3)):
+        for j, columns in enumerate(chunk(5, 2)):
+            box = found[8 + 2 * i + j]
+            assert box == [([rows[0], columns[0]], [rows[1], columns[1]])], (box, rows, columns)
+    # Both divide one dimension: torch divides by dp, then each part by tp.
+    words = hyperoffload.from_dtensor(Mesh([[0, 1], [2, 3]], None), (Shard(0), Shard(0)), 1)
+    assert words == ("2x2:m0,m1", "m0,m1")
+    ends = [found[0][1][0] - found[0][0][0] for _, found in sorted(boxes(words, (9,)).items())]
+    assert ends == [3, 2, 2, 2], ends
+    assert hyperoffload.from_dtensor(mesh, (Replicate(), Partial()), 2)[1] == "-;-+sum:tp"
+    try:
+        hyperoffload.from_dtensor(mesh, (Replicate(), object()), 2)
+        raise AssertionError("took an unknown placement")
+    except ValueError:
+        pass
+    both = ("2x2x4:dp,sp,mp", "dp;-;sp,mp")
+    assert hyperoffload.from_hypershard((2, 2, 4), ("dp", "sp", "mp"), ("dp", "None", ("sp", "mp"))) == both
+    assert hyperoffload.from_hypershard((2, 2, 4), ("dp", "sp", "mp"), (2, -1, (1, 0))) == both  # from the right
+    assert hyperoffload.from_hypershard((2,), ("mp",), (None,), [3, 1]) == ("2:mp@3,1", "-")
+
+
+if len(sys.argv) > 5:
+    {"publisher": publisher, "subscriber": subscriber}[sys.argv[6]](sys.argv[5], int(sys.argv[7]))
+    sys.exit(0)
+
+with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    address = f"unix:{folder}/c.sock"
+    config = folder / "config.textproto"
+    config.write_text(f'''
+node_id: 5 ddr_bytes: 33554432 segment_bytes: 2097152 unix_socket: "{folder}/c.sock" drain_ms: 500
+lease_ms: 600000
+''')
+    process = subprocess.Popen([daemon, "--config", str(config)], stderr=subprocess.PIPE, text=True)
+    try:
+        end = time.monotonic() + 20
+        while run("status", "--pool", address).returncode != 0:
+            assert time.monotonic() < end and process.poll() is None, "the daemon did not come up"
+            time.sleep(0.1)
+        imports()
+        refused(address)
+        programs(address)
+    finally:
+        process.kill()
+        process.wait()
+print("programs read what others publish")

@@ -1,0 +1,99 @@
+"""A daemon under the stand-in for systemd, with what tests ask of it."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tools/soaking"))
+from service_manager import ServiceManager  # noqa: E402
+
+cli, daemon, gpt, holder = sys.argv[1:5]
+SEGMENT = 2097152
+LONG_LEASE_MS = 600_000  # longer than any test: only tests of leases have shorter ones
+
+
+class Node(ServiceManager):
+    def __init__(self, folder, lease_ms=LONG_LEASE_MS, more="", **options):
+        self.file = pathlib.Path(folder) / "node.textproto"
+        self.text = f"""
+node_id: 3 node_name: "n3" ddr_bytes: 67108864 segment_bytes: {SEGMENT} lease_ms: {lease_ms} drain_ms: 500
+unix_socket: "{folder}/control.sock" tcp {{ address: "127.0.0.1" }}
+{more}
+"""
+        self.file.write_text(self.text)
+        self.pool = f"unix:{folder}/control.sock"
+        super().__init__(folder, [daemon, "--config", str(self.file)], **options)
+
+    def cli(self, *words):
+        return subprocess.run([cli, *words, "--pool", self.pool, "-o", "json"], capture_output=True, text=True,
+                              timeout=60)
+
+    def ask(self, *words):
+        done = self.cli(*words)
+        assert done.returncode == 0, (done.args, done.stderr, self.errors.read_text()[-2000:])
+        return json.loads(done.stdout)["nodes"][0]
+
+    def restart_status(self):
+        return self.ask("status")["restart"]
+
+    def sessions(self):
+        return self.ask("sessions")["sessions"]
+
+    def segments(self):
+        return self.ask("segments")["segments"]
+
+    def hold(self, segments=3):
+        """A client with a session and memory. It never renews."""
+        client = subprocess.Popen([holder, self.pool, str(segments * SEGMENT)], stdout=subprocess.PIPE)
+        assert client.stdout.read(1) == b"y"
+        return client
+
+    def wait_for_job(self):
+        """Until a job has all its memory: that has not changed for a while."""
+        end = time.monotonic() + 60
+        before = None
+        while True:
+            assert time.monotonic() < end, "the job did not come"
+            now = self.segments()
+            if now and now == before:
+                return
+            before = now
+            time.sleep(0.4)
+
+    def wait_for_steps(self):
+        """Until a job has told of steps in three renewals of its lease: the first ones may be those of a measurement,
+        after which it loads its plan."""
+        end = time.monotonic() + 60
+        told = set()
+        while len(told) < 3:
+            assert time.monotonic() < end, "the job does not train"
+            told |= set(re.findall(r'"steps": (\d+)', json.dumps(self.sessions())))
+            time.sleep(0.1)
+
+
+class Job(subprocess.Popen):
+    """A GPT that trains at the node. It writes to files: nobody reads while it runs, and a pipe would fill."""
+
+    def __init__(self, node, transport, steps):
+        self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        super().__init__([gpt, "train", "--layers", "2", "--dim", "64", "--heads", "2", "--seq", "32", "--batch", "2",
+                          "--device-memory", "40%", "--transport", transport, "--pool", node.pool, "--steps",
+                          str(steps), "-o", "json"], stdout=self.out, stderr=self.err)
+
+    def finish(self):
+        """Waits for its end. @return what it wrote to stdout and stderr."""
+        self.wait(timeout=400)
+        texts = []
+        for file in (self.out, self.err):
+            file.seek(0)
+            texts.append(file.read())
+            file.close()
+        return texts
+
+    def result(self):
+        out, err = self.finish()
+        assert self.returncode == 0, (self.returncode, err[-3000:])
+        return json.loads(out), err

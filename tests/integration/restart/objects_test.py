@@ -1,0 +1,81 @@
+"""Published objects whose daemon is killed and upgraded: the bytes outlive it, and their publisher names them again."""
+import os
+import sys
+import tempfile
+import time
+
+from node import Node
+
+library, package = sys.argv[5:7]
+os.environ["HYPEROFFLOAD_LIBRARY"] = library
+sys.path.insert(0, package)
+import hyperoffload  # noqa: E402
+
+WORDS = 300_000
+
+
+def held(pool, version):
+    """What a reader finds: each is a job of its own. None: the version is not there."""
+    data = memoryview(bytearray(8 * WORDS)).cast("Q")
+    with hyperoffload.Subscriber(pool, "policy", {"weight": data}) as reader:
+        try:
+            reader.acquire(version, most=version)
+        except hyperoffload.Error as error:
+            assert error.name == "not-found", error
+            return None
+        reader.read()
+        return set(data.tolist())
+
+
+with tempfile.TemporaryDirectory() as folder, Node(folder) as node:
+    node.start()
+    data = memoryview(bytearray(8 * WORDS)).cast("Q")
+
+    def publish(version):
+        data[:] = memoryview(version.to_bytes(8, "little") * WORDS).cast("Q")
+        publisher.publish(version)
+
+    mine = memoryview(bytearray(8 * WORDS)).cast("Q")
+    with hyperoffload.Subscriber(node.pool, "policy", {"weight": mine}) as lasting, \
+            hyperoffload.Publisher(node.pool, "policy", {"weight": data}, versions=2) as publisher:
+        def read_again(version):
+            """What a job finds whose session may not be resumed yet."""
+            end = time.monotonic() + 60
+            while True:
+                try:
+                    lasting.acquire(version, timeout=1)
+                    lasting.read()
+                    return set(mine.tolist())
+                except hyperoffload.Error:
+                    if time.monotonic() > end:
+                        raise
+                    time.sleep(0.02)
+
+        publish(1)
+        assert held(node.pool, 1) == {1}
+        lasting.acquire(1)
+        lasting.read()
+        lasting.release()  # has nothing open, but the segments attached
+        node.kill()
+        assert held(node.pool, 1) is None, "a daemon knows a name that nobody told it"
+        publish(2)
+        assert held(node.pool, 1) == {1} and held(node.pool, 2) == {2}
+        # A job that reads keeps the node over the daemon's end, in whatever state it is.
+        assert read_again(2) == {2}
+        answer = node.ask("upgrade", "n3")
+        assert answer["upgraded"], answer
+        publish(3)  # in place of 1, which was announced again before
+        assert held(node.pool, 1) is None
+        assert held(node.pool, 2) == {2} and held(node.pool, 3) == {3}
+        end = time.monotonic() + 60
+        while True:  # until the session is resumed, what is open can be read
+            try:
+                lasting.read()
+                assert time.monotonic() < end and set(mine.tolist()) == {2}
+                time.sleep(0.02)
+            except hyperoffload.Error as error:
+                assert error.name == "not-found", error
+                break
+        assert read_again(3) == {3}
+    assert held(node.pool, 3) is None
+print("versions outlive their daemon")

@@ -1,0 +1,82 @@
+"""A GPT trains to the same bits while its daemon is killed again and again, and upgraded. Then: what a job hears when
+nobody takes its memory over."""
+import sys
+import tempfile
+import time
+
+from node import Job, Node
+from takeover import flip_manifest
+
+
+def gaps(err):
+    """How long the job was without a daemon, each time."""
+    return [int(word.split("=")[1]) for line in err.splitlines() if "session is resumed" in line
+            for word in line.split() if word.startswith("gone_ms=")]
+
+
+def train_through(transport, plan, steps):
+    with tempfile.TemporaryDirectory() as folder, Node(folder) as node:
+        node.start()
+        quiet, _ = Job(node, transport, steps).result()
+        disturbed = Job(node, transport, steps)
+        node.wait_for_job()
+        done = []
+        for what in plan:
+            time.sleep(0.25)
+            if disturbed.poll() is not None:
+                break
+            if what == "kill":
+                node.kill()
+            else:
+                answer = node.ask("upgrade", "n3")
+                assert answer["upgraded"] and answer["taken_sessions"] == 1, answer
+            done.append(what)
+        run, err = disturbed.result()
+        if done != plan:  # it was faster than the kills
+            assert steps < 100_000, done
+            return train_through(transport, plan, 2 * steps)
+        assert run["transport"] == transport, run["transport"]
+        assert run["losses"] == quiet["losses"], (run["losses"][-3:], quiet["losses"][-3:])
+        assert len(gaps(err)) == len(plan), gaps(err)
+        # Nothing is left of it.
+        assert node.names()[0] == "control" and len(node.names()) == 2, node.names()
+        assert node.stop() == 0 and node.left == [], node.left
+        return print(f"{transport}: {plan.count('kill')} kills and {plan.count('upgrade')} upgrades, without a daemon for "
+              f"{min(gaps(err))} to {max(gaps(err))} ms; longest step {max(run['step_ms']):.0f} ms, "
+              f"mean {sum(run['step_ms']) / len(run['step_ms']):.1f} ms")
+
+
+def fails_clearly(transport, break_it, words):
+    with tempfile.TemporaryDirectory() as folder, Node(folder, lease_ms=6000) as node:
+        node.start()
+        job = Job(node, transport, 1_000_000)
+        node.wait_for_steps()
+        begin = time.monotonic()
+        break_it(node)
+        _, err = job.finish()
+        assert job.returncode == 4, (job.returncode, err[-3000:])
+        last = err.splitlines()[-1]
+        assert any(word in last for word in words), (words, last)
+        for word in ("n3", "tensors at home there"):
+            assert word in last, (word, last)
+        print(f"{transport}: after {time.monotonic() - begin:.1f} s: {last}")
+
+
+def without_its_memory(node):
+    node.before_next = flip_manifest
+    node.kill()
+
+
+def without_a_daemon(node):
+    node.follows = False
+    node.end_process()
+
+
+if __name__ == "__main__":
+    rounds = int(sys.argv[5]) if len(sys.argv) > 5 else 3
+    train_through("local", ["kill", "upgrade"] * rounds, 1500 * rounds)
+    train_through("tcp", ["kill", "upgrade"] * rounds, 250 * rounds)
+    for way in ("local", "tcp"):
+        # A job of the same machine may see first that the memory was cut to nothing.
+        fails_clearly(way, without_its_memory, ["did not take this job's memory over", "permission-denied"])
+        fails_clearly(way, without_a_daemon, ["control connection closed"])

@@ -1,0 +1,72 @@
+#include <catch2/catch.hpp>
+#include <string>
+#include <variant>
+
+#include "tests/support/test_data.hpp"
+#include "tests/unit/analyzer/graphs.hpp"
+#include "tools/analyzer/analyzer.hpp"
+
+// Small steps that a planner is easily wrong about. Those of tests/data/planner were found by
+// random search; for each, an exhaustive search had found a plan.
+namespace ho {
+namespace {
+
+using analyzer::Infeasible;
+using schedule::Schedule;
+
+Schedule plan_small(const std::string& name, std::uint64_t budget_bytes) {
+  INFO(name << " with " << budget_bytes << " bytes");
+  const auto graph =
+      parse_graph(test::test_data("planner/" + name + ".graph.json"), GraphEncoding::kJson, name);
+  if (!graph) FAIL(graph.error().message());
+  const auto hardware = parse_hardware(test::test_data("planner/" + name + ".hardware.json"),
+                                       GraphEncoding::kJson, name);
+  if (!hardware) FAIL(hardware.error().message());
+  auto outcome = analyzer::analyze(*graph, *hardware, {budget_bytes});
+  if (!outcome) FAIL(outcome.error().message());
+  REQUIRE(std::holds_alternative<Schedule>(*outcome));
+  auto plan = std::get<Schedule>(*std::move(outcome));
+  CHECK(plan.prediction.refused_plans == 0);
+  CHECK(plan.arena_bytes <= budget_bytes);
+  CHECK(plan.prediction.live_bound_bytes <= plan.arena_bytes);
+  return plan;
+}
+
+TEST_CASE("small plans: a budget just below the peak is met as smaller ones are") {
+  for (const std::uint64_t bytes : {660'000'000U, 671'000'000U, 671'088'895U, 671'088'896U}) {
+    (void)plan_small("near-peak", bytes);
+  }
+}
+
+TEST_CASE("small plans: a value stored after the last op is in its slot as the next step begins") {
+  (void)plan_small("stored-after-the-last-op", 34'510);
+}
+
+TEST_CASE("small plans: bytes of local DDR are kept for first steps only where these need them") {
+  (void)plan_small("staging-shared", 8U << 20U);
+}
+
+TEST_CASE("small plans: an INPUT that an op has written may leave the device") {
+  (void)plan_small("written-input", 64);
+}
+
+TEST_CASE("small plans: what a prologue brings to local DDR does not count on the device") {
+  (void)plan_small("staged-before-the-first-op", 1088);
+}
+
+TEST_CASE("small plans: a value moves to another place where its own would cut the room in two") {
+  CHECK(plan_small("moved-to-defragment", 524'288).prediction.step_ns <= 34'000);
+}
+
+TEST_CASE("small plans: of values needed at a time the better one leaves") {
+  CHECK(plan_small("order-of-leaving", 983'040).prediction.step_ns <= 47'000);
+}
+
+TEST_CASE("small plans: bytes below the alignment change nothing") {
+  const auto small = plan_small("order-of-leaving", 983'040);
+  CHECK(plan_small("order-of-leaving", 983'040 + 63).prediction.step_ns ==
+        small.prediction.step_ns);
+}
+
+}  // namespace
+}  // namespace ho

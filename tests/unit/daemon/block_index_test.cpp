@@ -1,0 +1,253 @@
+#include "daemon/blocks/block_index.hpp"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <list>
+#include <map>
+#include <set>
+
+#include "common/base/prng.hpp"
+#include "tests/support/seeds.hpp"
+
+using namespace ho;
+using namespace ho::daemon;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::uint64_t kSegment = 2 * kMiB;
+constexpr std::uint64_t kBlock = 256 * kKiB;  // eight a segment
+constexpr TimePoint kStart{};
+const SessionId kMine(1);
+const SessionId kOther(2);
+
+BlockKey key(std::uint64_t number) { return {number * 7919, number}; }
+
+struct Store {
+  BlockIndex index{kSegment, 42};
+  ModelIndex model = index.model("llama");
+
+  explicit Store(std::uint64_t segments = 1) {
+    for (std::uint64_t i = 1; i <= segments; ++i) index.add_segment(SegmentId(i), kBlock);
+  }
+  BlockIndex::Reserved reserve(std::uint64_t number, std::uint32_t cost = 1,
+                               BlockIndex::Evict evict = BlockIndex::Evict::kYes,
+                               TimePoint now = kStart, SessionId session = kMine) {
+    return index.reserve({key(number), kBlock, cost, model, session}, evict, now);
+  }
+  bool put(std::uint64_t number, std::uint32_t cost = 1) {
+    const auto made = reserve(number, cost);
+    if (made.answer != BlockIndex::Answer::kReserved) return false;
+    return index.commit(made.place.id, kMine, {number, ~number});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("block index: a block is found from its commit on, with its checksum") {
+  Store store;
+  const auto made = store.reserve(1);
+  REQUIRE(made.answer == BlockIndex::Answer::kReserved);
+  CHECK_FALSE(store.index.has(key(1)));
+  CHECK_FALSE(store.index.get(key(1), store.model));
+  REQUIRE(store.index.commit(made.place.id, kMine, {7, 8}));
+  const auto found = store.index.get(key(1), store.model);
+  REQUIRE(found);
+  CHECK(found->offset_bytes == made.place.offset_bytes);
+  CHECK(found->checksum == BlockChecksum{7, 8});
+  CHECK(store.reserve(1).answer == BlockIndex::Answer::kExists);
+  CHECK(store.index.figures().front().second.hits == 1);
+  CHECK(store.index.figures().front().second.misses == 1);
+}
+
+TEST_CASE("block index: with equal costs the least recently used block is evicted") {
+  Store store;
+  for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(store.put(i));
+  REQUIRE(store.index.get(key(0), store.model));
+  REQUIRE(store.put(8));
+  CHECK(store.index.has(key(0)));
+  CHECK_FALSE(store.index.has(key(1)));
+  CHECK(store.index.figures().front().second.evictions == 1);
+}
+
+TEST_CASE("block index: a block that is dear stays longer, but not forever") {
+  Store store;
+  REQUIRE(store.put(0, 3));
+  for (std::uint64_t i = 1; i < 8; ++i) REQUIRE(store.put(i));
+  for (std::uint64_t i = 8; i < 8 + 14; ++i) REQUIRE(store.put(i));  // two rounds of the others
+  CHECK(store.index.has(key(0)));
+  for (std::uint64_t i = 30; i < 30 + 16; ++i) REQUIRE(store.put(i));
+  CHECK_FALSE(store.index.has(key(0)));
+}
+
+TEST_CASE("block index: a pinned block is not evicted until its pin ends") {
+  Store store;
+  for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(store.put(i));
+  std::vector<BlockKey> chain;
+  for (const std::uint64_t i : {0U, 1U, 2U, 99U, 3U}) chain.push_back(key(i));
+  const auto pinned = store.index.pin(chain, store.model, kMine, kStart + 10s);
+  CHECK(pinned.count == 3);
+  for (std::uint64_t i = 10; i < 20; ++i) REQUIRE(store.put(i));
+  for (std::uint64_t i = 0; i < 3; ++i) CHECK(store.index.has(key(i)));
+  store.index.unpin(pinned.pin, kOther);  // not its own
+  for (std::uint64_t i = 20; i < 30; ++i) REQUIRE(store.put(i));
+  CHECK(store.index.has(key(0)));
+  SECTION("by its session") { store.index.unpin(pinned.pin, kMine); }
+  SECTION("by its time") { store.index.tick(kStart + 10s); }
+  SECTION("by its session's end") { store.index.end_session(kMine); }
+  for (std::uint64_t i = 30; i < 38; ++i) REQUIRE(store.put(i));
+  CHECK_FALSE(store.index.has(key(0)));
+}
+
+TEST_CASE("block index: a removed block that is pinned keeps its slot until then") {
+  Store store;
+  for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(store.put(i));
+  const std::vector<BlockKey> chain{key(5)};
+  const auto pinned = store.index.pin(chain, store.model, kMine, kStart + 10s);
+  REQUIRE(store.index.remove(key(5)));
+  CHECK_FALSE(store.index.remove(key(5)));
+  CHECK(store.reserve(50, 1, BlockIndex::Evict::kNo).answer == BlockIndex::Answer::kNoRoom);
+  store.index.unpin(pinned.pin, kMine);
+  CHECK(store.reserve(50, 1, BlockIndex::Evict::kNo).answer == BlockIndex::Answer::kReserved);
+}
+
+TEST_CASE("block index: reservations end by age and with their session, never by another's word") {
+  Store store;
+  const auto made = store.reserve(1);
+  CHECK_FALSE(store.index.commit(made.place.id, kOther, {}));
+  store.index.drop(made.place.id, kOther);
+  SECTION("its session ends") { store.index.end_session(kMine); }
+  SECTION("it is too old") {
+    store.index.tick(kStart + BlockIndex::kReservationMax - 1ms);
+    store.index.tick(kStart + BlockIndex::kReservationMax);
+  }
+  SECTION("its session drops it") { store.index.drop(made.place.id, kMine); }
+  CHECK_FALSE(store.index.commit(made.place.id, kMine, {}));
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    CHECK(store.reserve(i, 1, BlockIndex::Evict::kNo).answer == BlockIndex::Answer::kReserved);
+  }
+}
+
+TEST_CASE("block index: of two that store one key the first stays") {
+  Store store;
+  const auto one = store.reserve(1);
+  const auto two = store.reserve(1, 1, BlockIndex::Evict::kNo, kStart, kOther);
+  REQUIRE(two.answer == BlockIndex::Answer::kReserved);
+  REQUIRE(store.index.commit(two.place.id, kOther, {2, 2}));
+  REQUIRE(store.index.commit(one.place.id, kMine, {1, 1}));
+  CHECK(store.index.get(key(1), store.model)->checksum == BlockChecksum{2, 2});
+  CHECK(store.index.blocks() == 1);
+}
+
+TEST_CASE("block index: the coldest segment holds the block used longest ago, and nothing in use") {
+  Store store(2);
+  for (std::uint64_t i = 0; i < 16; ++i) REQUIRE(store.put(i));
+  const SegmentId cold = store.index.get(key(0), store.model)->segment;  // now its last use
+  for (std::uint64_t i = 1; i < 8; ++i) REQUIRE(store.index.get(key(i), store.model));
+  REQUIRE(store.index.coldest());
+  const SegmentId other = *store.index.coldest();
+  CHECK(other != cold);
+  const std::vector<BlockKey> chain{key(15)};
+  const auto pinned = store.index.pin(chain, store.model, kMine, kStart + 1s);
+  CHECK(store.index.coldest() == cold);
+  store.index.unpin(pinned.pin, kMine);
+  store.index.drop_segment(cold);
+  CHECK(store.index.blocks() == 8);
+  CHECK(store.index.figures().front().second.bytes == 8 * kBlock);
+}
+
+TEST_CASE("block index: 10,000 keys are looked up within 10 ms") {
+  BlockIndex index(256 * kMiB, 42);
+  const ModelIndex model = index.model("m");
+  index.add_segment(SegmentId(1), 4 * kKiB);
+  for (std::uint64_t i = 0; i < 10'000; i += 2) {
+    const auto made =
+        index.reserve({key(i), 4 * kKiB, 1, model, kMine}, BlockIndex::Evict::kNo, kStart);
+    REQUIRE(index.commit(made.place.id, kMine, {}));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  std::size_t found = 0;
+  for (std::uint64_t i = 0; i < 10'000; ++i) found += index.has(key(i)) ? 1U : 0U;
+  CHECK(found == 5'000);
+  CHECK(std::chrono::steady_clock::now() - begin < 10ms);
+}
+
+TEST_CASE("block index: random requests agree with a plain model of LRU") {
+  test::for_each_seed(20, [](std::uint64_t seed) {
+    Prng random(seed);
+    Store store(3);                   // 24 slots
+    std::list<std::uint64_t> recent;  // the model: keys, the last used at the end
+    std::map<std::uint64_t, BlockChecksum> stored;
+    std::uint64_t pinned_key = 0;
+    std::optional<PinId> pin;
+    std::uint64_t version = 0;
+    const auto touch = [&](std::uint64_t number) {
+      recent.remove(number);
+      recent.push_back(number);
+    };
+    for (int step = 0; step < 3000; ++step) {
+      const std::uint64_t number = random.below(40);
+      switch (random.below(6)) {
+        case 0: {
+          const bool there = stored.count(number) > 0;
+          CHECK(store.index.remove(key(number)) == there);
+          stored.erase(number);
+          recent.remove(number);
+          if (pin && pinned_key == number) {
+            store.index.unpin(*pin, kMine);
+            pin.reset();
+          }
+          break;
+        }
+        case 1: {
+          if (pin) store.index.unpin(*pin, kMine);
+          pin.reset();
+          const std::vector<BlockKey> chain{key(number)};
+          const auto made = store.index.pin(chain, store.model, kMine, kStart + 1s);
+          REQUIRE(made.count == stored.count(number));
+          if (made.count == 0) break;
+          pin = made.pin;
+          pinned_key = number;
+          touch(number);
+          break;
+        }
+        case 2:
+        case 3: {
+          const auto found = store.index.get(key(number), store.model);
+          REQUIRE(found.has_value() == (stored.count(number) > 0));
+          if (!found) break;
+          REQUIRE(found->checksum == stored.at(number));
+          touch(number);
+          break;
+        }
+        default: {
+          const auto made = store.reserve(number);
+          if (stored.count(number) > 0) {
+            REQUIRE(made.answer == BlockIndex::Answer::kExists);
+            touch(number);
+            break;
+          }
+          REQUIRE(made.answer == BlockIndex::Answer::kReserved);
+          if (stored.size() == 24) {
+            const auto victim = std::find_if(recent.begin(), recent.end(), [&](std::uint64_t one) {
+              return !pin || one != pinned_key;
+            });
+            stored.erase(*victim);
+            recent.erase(victim);
+          }
+          stored[number] = {++version, number};
+          REQUIRE(store.index.commit(made.place.id, kMine, stored[number]));
+          touch(number);
+          break;
+        }
+      }
+      REQUIRE(store.index.blocks() == stored.size());
+    }
+    std::set<std::pair<std::uint64_t, std::uint64_t>> places;
+    for (const auto& [number, checksum] : stored) {
+      const auto found = store.index.get(key(number), store.model);
+      REQUIRE(found);
+      CHECK(places.insert({found->segment.value(), found->offset_bytes}).second);
+    }
+  });
+}

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "tools/analyzer/play/play.hpp"
+#include "tools/analyzer/sweep/choose.hpp"
+
+namespace ho::analyzer {
+
+/// How a series of passes begins and what it keeps.
+struct PassOptions {
+  std::uint64_t target_bytes = 0;  ///< of the device
+  bool latest_starts = false;      ///< the first pass knows them for links that serve nothing else
+  bool whole_values = false;       ///< a value that left in one gap may leave in all
+  int passes_max = 6;
+  int steps = 12;                               ///< of each pass
+  const std::vector<GapRule>* rules = nullptr;  ///< per gap; null: none. Outlives the call
+};
+
+/// Plays the step in passes, each with what the one before it found: which values left, when each
+/// fetch must begin at the latest, which room was needed, which write-backs came too late to help.
+/// @return the pass with the shortest step; nothing where the first cannot go on.
+[[nodiscard]] std::optional<Played> play_in_passes(const ChooseInput& input, const PlayedStep& step,
+                                                   const PassOptions& options);
+
+}  // namespace ho::analyzer

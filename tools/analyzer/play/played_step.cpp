@@ -1,0 +1,132 @@
+#include "tools/analyzer/play/played_step.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/model/links.hpp"
+
+namespace ho::analyzer {
+namespace {
+
+constexpr std::uint32_t kNone = PlayedStep::kNone;
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+bool writes(const AccessPoint& point) { return point.access != schedule::Access::kRead; }
+
+}  // namespace
+
+std::vector<std::int64_t> least_resident(const Lifetimes& life,
+                                         const std::vector<std::uint8_t>& leaves) {
+  const auto n = static_cast<std::int64_t>(life.positions);
+  std::vector<std::int64_t> change(life.positions + std::size_t{1}, 0);
+  const auto relieve = [&](std::int64_t first, std::int64_t past, std::int64_t bytes) {
+    if (first >= past) return;
+    change[static_cast<std::size_t>(first)] -= bytes;
+    change[static_cast<std::size_t>(past)] += bytes;
+  };
+  for (std::size_t g = 0; g < life.gaps.size(); ++g) {
+    const Gap& gap = life.gaps[g];
+    if (!leaves[g] && !is_free_gap(gap) && !gap.mandatory) continue;
+    const auto bytes = static_cast<std::int64_t>(life.bytes[gap.storage]);
+    relieve(gap.from + 1, std::min(gap.to, n), bytes);
+    relieve(0, gap.to - n, bytes);
+  }
+  std::vector<std::int64_t> out(life.positions);
+  std::int64_t sum = 0;
+  for (std::size_t p = 0; p < out.size(); ++p) {
+    sum += change[p];
+    out[p] = static_cast<std::int64_t>(life.live[p]) + sum;
+  }
+  return out;
+}
+
+std::vector<std::int64_t> room_beside(std::int64_t target, std::vector<std::int64_t> bytes) {
+  for (std::int64_t& each : bytes) each = target - each;
+  return bytes;
+}
+
+PlayedStep played_step(const ChooseInput& input) {
+  const Lifetimes& life = input.lifetimes;
+  PlayedStep out;
+  out.use_begin.assign(life.positions + std::size_t{1}, 0);
+  for (const AccessPoint& point : life.accesses) ++out.use_begin[point.position + 1];
+  for (std::size_t p = 0; p < life.positions; ++p) out.use_begin[p + 1] += out.use_begin[p];
+  out.uses.resize(life.accesses.size());
+  std::vector<std::uint32_t> next(out.use_begin.begin(), out.use_begin.end() - 1);
+  const std::size_t storages = life.bytes.size();
+  for (std::uint32_t s = 0; s < storages; ++s) {
+    const auto points = life.accesses_of(s);
+    const auto gaps = life.gaps_of(s);
+    const std::size_t skip = !gaps.empty() && gaps[0].mandatory ? 1 : 0;
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      PlayedStep::Use use{s, kNone, writes(points[i])};
+      if (i + skip < gaps.size()) {
+        use.after = static_cast<std::uint32_t>(life.gap_begin[s] + i + skip);
+      }
+      out.uses[next[points[i].position]++] = use;
+    }
+    if (skip != 0) out.supplied.push_back(life.gap_begin[s]);
+    const PlanTier& tier = input.tiers[input.tier_of[s]];
+    out.fetch_ns.push_back(transfer_ns(tier.read, life.bytes[s]));
+    out.store_ns.push_back(store_ns(input, s));
+  }
+  out.version_begin.assign(life.versions + std::size_t{1}, 0);
+  for (const Gap& gap : life.gaps) {
+    out.candidates.push_back(gap.movable && !gap.mandatory && !is_free_gap(gap) ? 1 : 0);
+    if (gap.version != kHomeVersion) ++out.version_begin[gap.version + 1];
+  }
+  for (std::size_t v = 0; v < life.versions; ++v) out.version_begin[v + 1] += out.version_begin[v];
+  out.version_gaps.resize(out.version_begin.back());
+  std::vector<std::uint32_t> place(out.version_begin.begin(), out.version_begin.end() - 1);
+  for (std::uint32_t g = 0; g < life.gaps.size(); ++g) {
+    if (life.gaps[g].version != kHomeVersion) out.version_gaps[place[life.gaps[g].version]++] = g;
+  }
+  out.begin_ns.push_back(0);
+  for (const std::int64_t ns : input.duration_ns) out.begin_ns.push_back(out.begin_ns.back() + ns);
+  return out;
+}
+
+std::vector<std::int64_t> latest_starts(const ChooseInput& input, const PlayedStep& step,
+                                        const std::vector<std::uint8_t>& moved) {
+  const Lifetimes& life = input.lifetimes;
+  const auto n = static_cast<std::int64_t>(life.positions);
+  const std::int64_t lap_ns = step.begin_ns.back();
+  std::vector<std::int64_t> lead(life.gaps.size(), 2 * n);
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t g = 0; g < life.gaps.size(); ++g) {
+    const Gap& gap = life.gaps[g];
+    if ((step.candidates[g] || gap.mandatory) && !gap.dead) order.push_back(g);
+  }
+  const auto due = [&](std::uint32_t g) {
+    return step.begin_ns[static_cast<std::size_t>(life.gaps[g].to % n)];
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return due(a) > due(b); });
+  std::vector<std::int64_t> free_ns(input.tiers.size(), kNever);
+  constexpr int kLaps = 3;  // what the steps after it need is served as well
+  for (std::int64_t lap = kLaps - 1; lap >= 0; --lap) {
+    for (const std::uint32_t g : order) {
+      const Gap& gap = life.gaps[g];
+      std::int64_t& free = free_ns[input.tier_of[gap.storage]];
+      const std::int64_t takes = step.fetch_ns[gap.storage];
+      const std::int64_t latest = std::min(free, due(g) + lap * lap_ns) - takes;
+      if (moved[g] || gap.mandatory) free = latest;
+      if (lap > 0) continue;
+      // It may wait for another transfer on its link, hence as much again.
+      std::int64_t at = latest - takes;
+      if (at < due(g) - lap_ns) continue;
+      std::int64_t lap_begin = 0;
+      if (at < 0) {
+        at += lap_ns;
+        lap_begin = -n;
+      }
+      const auto found = std::upper_bound(step.begin_ns.begin(), step.begin_ns.end(), at);
+      const std::int64_t position =
+          std::clamp<std::int64_t>(found - step.begin_ns.begin() - 1, 0, n - 1);
+      lead[g] = gap.to % n - (position + lap_begin);
+    }
+  }
+  return lead;
+}
+
+}  // namespace ho::analyzer

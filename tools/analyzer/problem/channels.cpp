@@ -1,0 +1,246 @@
+#include "tools/analyzer/problem/channels.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "common/base/check.hpp"
+
+namespace ho::analyzer {
+
+Channel::Channel(const std::vector<std::int64_t>& free_ns)
+    : slots_(static_cast<std::int64_t>(free_ns.size())), free_(free_ns) {
+  HO_CHECK(slots_ > 0);
+  free_.resize((free_.size() + kBlock - 1) / kBlock * kBlock, 0);
+  const std::size_t blocks = free_.size() / kBlock;
+  tree_.assign(blocks + 1, 0);
+  for (std::size_t i = 1; i <= blocks; ++i) {
+    const std::int64_t block = sum((i - 1) * kBlock, i * kBlock);
+    total_ += block;
+    tree_[i] += block;
+    const std::size_t parent = i + (i & (~i + 1));
+    if (parent <= blocks) tree_[parent] += tree_[i];
+  }
+}
+
+std::int64_t Channel::sum(std::size_t first, std::size_t end) const {
+  const auto at = [&](std::size_t i) { return free_.begin() + static_cast<std::ptrdiff_t>(i); };
+  return std::accumulate(at(first), at(end), std::int64_t{0});
+}
+
+std::int64_t Channel::prefix(std::int64_t slot) const {
+  const auto end = static_cast<std::size_t>(slot);
+  std::int64_t out = sum(end / kBlock * kBlock, end);
+  for (std::size_t i = end / kBlock; i > 0; i &= i - 1) out += tree_[i];
+  return out;
+}
+
+/// Mostly within the lap, and a division takes as long as the rest.
+std::int64_t Channel::to_lap(std::int64_t& slot) const {
+  std::int64_t lap = 0;
+  for (; slot < 0; slot += slots_) --lap;
+  for (; slot >= slots_; slot -= slots_) ++lap;
+  return lap;
+}
+
+std::int64_t Channel::cumulative(std::int64_t slot) const {
+  const std::int64_t lap = to_lap(slot);
+  return lap * total_ + prefix(slot);
+}
+
+std::int64_t Channel::free_between(std::int64_t first, std::int64_t last) const {
+  if (first > last) return 0;
+  HO_CHECK(last - first < slots_);
+  std::int64_t end = last + 1;
+  const std::int64_t laps = to_lap(end) - to_lap(first);
+  const auto to = static_cast<std::size_t>(end);
+  const auto from = static_cast<std::size_t>(first);
+  auto i = to / kBlock;
+  auto j = from / kBlock;
+  if (laps == 0 && i == j) return sum(from, to);
+  std::int64_t out = laps * total_ + sum(i * kBlock, to) - sum(j * kBlock, from);
+  // Both prefixes have the same tail: nobody needs it.
+  while (i != j) {
+    if (i > j) {
+      out += tree_[i];
+      i &= i - 1;
+    } else {
+      out -= tree_[j];
+      j &= j - 1;
+    }
+  }
+  return out;
+}
+
+void Channel::change(std::int64_t slot, std::int64_t delta) {
+  free_[static_cast<std::size_t>(slot)] += delta;
+  total_ += delta;
+  auto i = static_cast<std::size_t>(slot) / kBlock + 1;
+  for (; i < tree_.size(); i += i & (~i + 1)) {
+    tree_[i] += delta;
+  }
+}
+
+void Channel::extend(std::int64_t slot, std::int64_t time_ns) {
+  HO_CHECK(time_ns >= 0);
+  to_lap(slot);
+  change(slot, time_ns);
+}
+
+/// The slot that holds the target-th free nanosecond (0-based) of the endless cyclic timeline.
+std::int64_t Channel::locate(std::int64_t target) const {
+  HO_CHECK(total_ > 0);
+  const bool first_lap = target >= 0 && target < total_;
+  std::int64_t lap = first_lap ? 0 : target / total_;
+  std::int64_t rest = first_lap ? target : target % total_;
+  if (rest < 0) {
+    rest += total_;
+    --lap;
+  }
+  std::size_t step = 1;
+  while (step * 2 < tree_.size()) step *= 2;
+  std::size_t at = 0;
+  for (; step > 0; step /= 2) {
+    if (at + step < tree_.size() && tree_[at + step] <= rest) {
+      at += step;
+      rest -= tree_[at];
+    }
+  }
+  at *= kBlock;
+  for (; free_[at] <= rest; ++at) rest -= free_[at];
+  return lap * slots_ + static_cast<std::int64_t>(at);
+}
+
+std::int64_t Channel::slot_before(std::int64_t last, std::int64_t time_ns) const {
+  HO_CHECK(time_ns > 0);
+  return locate(cumulative(last + 1) - time_ns);
+}
+
+Channel::Booking Channel::book_early(std::int64_t first, std::int64_t last, std::int64_t time_ns) {
+  HO_CHECK(time_ns > 0 && free_between(first, last) >= time_ns);
+  Booking booking{-1, -1};
+  bool started = false;
+  while (time_ns > 0) {
+    const std::int64_t slot = locate(cumulative(first));
+    HO_CHECK(slot >= first && slot <= last);
+    std::int64_t index = slot;
+    to_lap(index);
+    const std::int64_t taken = std::min(time_ns, free_[static_cast<std::size_t>(index)]);
+    HO_CHECK(taken > 0);
+    change(index, -taken);
+    time_ns -= taken;
+    if (!started) booking.first_slot = slot;
+    started = true;
+    booking.last_slot = slot;
+  }
+  return booking;
+}
+
+Channel::Booking Channel::book_late(std::int64_t first, std::int64_t last, std::int64_t time_ns) {
+  HO_CHECK(time_ns > 0 && free_between(first, last) >= time_ns);
+  Booking booking{-1, -1};
+  bool started = false;
+  while (time_ns > 0) {
+    const std::int64_t slot = locate(cumulative(last + 1) - 1);
+    HO_CHECK(slot >= first && slot <= last);
+    std::int64_t index = slot;
+    to_lap(index);
+    const std::int64_t taken = std::min(time_ns, free_[static_cast<std::size_t>(index)]);
+    HO_CHECK(taken > 0);
+    change(index, -taken);
+    time_ns -= taken;
+    if (!started) booking.last_slot = slot;
+    started = true;
+    booking.first_slot = slot;
+  }
+  return booking;
+}
+
+SlackTree::SlackTree(const std::vector<std::int64_t>& values)
+    : size_(static_cast<std::int64_t>(values.size())) {
+  HO_CHECK(size_ > 0);
+  std::size_t leaves = 1;
+  while (leaves < values.size()) leaves *= 2;
+  nodes_.resize(leaves * 2);
+  build(1, 0, size_ - 1, values);
+}
+
+void SlackTree::build(std::size_t node, std::int64_t low, std::int64_t high,
+                      const std::vector<std::int64_t>& values) {
+  if (low == high) {
+    nodes_[node].min = values[static_cast<std::size_t>(low)];
+    return;
+  }
+  const std::int64_t middle = (low + high) / 2;
+  build(node * 2, low, middle, values);
+  build(node * 2 + 1, middle + 1, high, values);
+  nodes_[node].min = std::min(nodes_[node * 2].min, nodes_[node * 2 + 1].min);
+}
+
+void SlackTree::add(std::int64_t first, std::int64_t last, std::int64_t delta) {
+  if (first > last) return;
+  HO_CHECK(first >= 0 && last < size_);
+  add(1, 0, size_ - 1, first, last, delta);
+}
+
+void SlackTree::add(std::size_t node, std::int64_t low, std::int64_t high, std::int64_t first,
+                    std::int64_t last, std::int64_t delta) {
+  if (last < low || high < first) return;
+  if (first <= low && high <= last) {
+    nodes_[node].min += delta;
+    nodes_[node].added += delta;
+    return;
+  }
+  const std::int64_t middle = (low + high) / 2;
+  add(node * 2, low, middle, first, last, delta);
+  add(node * 2 + 1, middle + 1, high, first, last, delta);
+  nodes_[node].min = std::min(nodes_[node * 2].min, nodes_[node * 2 + 1].min) + nodes_[node].added;
+}
+
+std::int64_t SlackTree::min(std::int64_t first, std::int64_t last) const {
+  if (first > last) return std::numeric_limits<std::int64_t>::max();
+  HO_CHECK(first >= 0 && last < size_);
+  if (first < last) return min(1, 0, size_ - 1, first, last);
+  // One position, what the sweep asks for most: straight down. A leaf's minimum is its value.
+  std::size_t node = 1;
+  std::int64_t above = 0;
+  for (std::int64_t low = 0, high = size_ - 1; low < high;) {
+    above += nodes_[node].added;
+    const std::int64_t middle = (low + high) / 2;
+    const bool right = first > middle;
+    (right ? low : high) = right ? middle + 1 : middle;
+    node = node * 2 + (right ? 1 : 0);
+  }
+  return nodes_[node].min + above;
+}
+
+std::int64_t SlackTree::min(std::size_t node, std::int64_t low, std::int64_t high,
+                            std::int64_t first, std::int64_t last) const {
+  if (first <= low && high <= last) return nodes_[node].min;
+  const std::int64_t middle = (low + high) / 2;
+  std::int64_t best = std::numeric_limits<std::int64_t>::max();
+  if (first <= middle) best = min(node * 2, low, middle, first, last);
+  if (last > middle) best = std::min(best, min(node * 2 + 1, middle + 1, high, first, last));
+  return best + nodes_[node].added;
+}
+
+std::int64_t SlackTree::last_below(std::int64_t first, std::int64_t last,
+                                   std::int64_t threshold) const {
+  if (first > last) return first - 1;
+  HO_CHECK(first >= 0 && last < size_);
+  return last_below(1, 0, size_ - 1, first, last, threshold);
+}
+
+std::int64_t SlackTree::last_below(std::size_t node, std::int64_t low, std::int64_t high,
+                                   std::int64_t first, std::int64_t last,
+                                   std::int64_t threshold) const {
+  if (last < low || high < first || nodes_[node].min >= threshold) return first - 1;
+  if (low == high) return low;
+  const std::int64_t middle = (low + high) / 2;
+  const std::int64_t inner = threshold - nodes_[node].added;
+  const std::int64_t right = last_below(node * 2 + 1, middle + 1, high, first, last, inner);
+  if (right >= first) return right;
+  return last_below(node * 2, low, middle, first, last, inner);
+}
+
+}  // namespace ho::analyzer

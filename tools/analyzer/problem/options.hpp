@@ -1,0 +1,42 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/result.hpp"
+#include "common/schedule/schedule.hpp"
+
+namespace ho::analyzer {
+
+/// Homes that storages of each kind get below the device, by StorageKind; 0: the default. The
+/// number of kUnspecified is for persistent storages of kinds without one. A storage that
+/// says itself how many gets those.
+using CopiesByKind = std::array<std::uint8_t, 8>;
+
+/// Reads "KIND=N", such as "WEIGHT=2" or "optimizer_state=1", or "N" for persistent storages:
+/// weights, optimizer state and KV caches. @return kInvalidArgument, with the known names.
+[[nodiscard]] Result<CopiesByKind> parse_copies(const std::vector<std::string>& texts);
+
+struct Options {
+  std::uint64_t device_budget_bytes = 0;
+  std::uint64_t align_bytes = 64;  ///< of device offsets; a power of two
+  /// By default persistent weights and optimizer state get two where the hardware names two failure
+  /// domains, all else one. A plan with second homes uses no flash.
+  CopiesByKind copies = {};
+  bool keep_order = false;  ///< ops run in the graph's order, each once
+};
+
+/// Why no plan exists: this op's working set, or this tier, needs more than there is.
+struct Infeasible {
+  std::uint32_t op_id = 0;  ///< the graph's id
+  std::string op_name;
+  std::string tier;               ///< "device", "local_ddr", ...
+  std::uint64_t needs_bytes = 0;  ///< smallest capacity of that tier that could do
+};
+
+using Outcome = std::variant<schedule::Schedule, Infeasible>;
+
+}  // namespace ho::analyzer

@@ -1,0 +1,169 @@
+// bench itself, and bench profile: a pool's links as a hardware file.
+#include <hyperoffload/hyperoffload.h>
+
+#include <memory>
+#include <string>
+
+#include "common/base/units.hpp"
+#include "proto/files/convert.hpp"
+#include "tools/bench/environment.hpp"
+#include "tools/bench/profile.hpp"
+#include "tools/hyperoffload/pool/pool_command.hpp"
+
+namespace ho::cli {
+namespace {
+
+struct Arguments : PoolOptions {
+  std::string file;
+  std::string transport = "auto";
+  std::uint64_t device_memory = 0;
+  Duration seconds = std::chrono::seconds(2);
+};
+
+/// What all nodes of the pool promise together.
+struct Capacity {
+  std::uint64_t ddr_bytes = 0;
+  std::uint64_t flash_bytes = 0;
+};
+
+Result<Capacity> pool_capacity(const PoolOptions& options) {
+  const TimePoint deadline = SteadyClock().now() + options.timeout;
+  const auto view = open_pool(options, deadline);
+  if (!view) return view.error();
+  const auto answers = ask_all<NodeStatus>(
+      *view, deadline, [](ControlClient& node, TimePoint end) { return node.status(end); });
+  Capacity capacity;
+  for (const auto& answer : answers) {
+    if (!answer.answer) return answer.answer.error();
+    capacity.ddr_bytes += answer.answer->ddr_capacity_bytes;
+    for (const FlashPathStatus& path : answer.answer->flash) {
+      capacity.flash_bytes += path.capacity_bytes;
+    }
+  }
+  return capacity;
+}
+
+std::string link_words(const Link& link) {
+  return format_rate(static_cast<double>(link.bytes_per_s), "B/s") + ", " +
+         format_duration_ns(link.latency_ns);
+}
+
+void add_tier(Facts& facts, const std::string& name, const std::optional<TierSpec>& tier) {
+  if (!tier) return;
+  facts.add(name, format_bytes(tier->capacity_bytes))
+      .add("  read", link_words(tier->read))
+      .add("  write", link_words(tier->write));
+}
+
+void write_link(JsonWriter& json, const char* name, const Link& link) {
+  json.key(name).begin_object();
+  json.field("bytes_per_s", link.bytes_per_s).field("latency_ns", link.latency_ns).end();
+}
+
+std::string to_json(const Arguments& arguments, const Hardware& hardware) {
+  JsonWriter json;
+  json.begin_object().field("file", arguments.file).field("name", hardware.name);
+  json.field("device_bytes", hardware.device_bytes).key("tiers").begin_array();
+  const auto write_tier = [&](const char* name, const std::optional<TierSpec>& tier) {
+    if (!tier) return;
+    json.begin_object().field("name", name).field("capacity_bytes", tier->capacity_bytes);
+    write_link(json, "read", tier->read);
+    write_link(json, "write", tier->write);
+    json.end();
+  };
+  write_tier("local_ddr", hardware.local_ddr);
+  write_tier("remote_ddr", hardware.remote_ddr);
+  write_tier("flash", hardware.flash);
+  json.end().field("commit", bench::build_commit()).end();
+  return std::move(json).text();
+}
+
+std::string to_text(const Arguments& arguments, const Hardware& hardware, Format format) {
+  Facts facts(hardware.name);
+  add_tier(facts, "local_ddr", hardware.local_ddr);
+  add_tier(facts, "remote_ddr", hardware.remote_ddr);
+  add_tier(facts, "flash", hardware.flash);
+  return facts.add("written", arguments.file).text(format);
+}
+
+int run(Console& console, const Arguments& arguments) {
+  const auto capacity = pool_capacity(arguments);
+  if (!capacity) return complain_about_pool(console, capacity.error());
+  ho_connect_options connect{};
+  connect.struct_bytes = sizeof connect;
+  connect.pool = arguments.pool.c_str();
+  connect.name = "hyperoffload bench profile";
+  connect.transport = arguments.transport.c_str();
+  connect.tls = arguments.tls.c_str();
+  ho_pool* pool = nullptr;
+  if (const ho_status status = ho_connect(&connect, &pool); status != HO_OK) {
+    return complain_about_pool(console, Error(static_cast<Errc>(status), ho_last_error()));
+  }
+  bench::ProfileOptions options;
+  options.name = bench::machine_class();
+  options.device_bytes = arguments.device_memory;
+  options.capacity_bytes = capacity->ddr_bytes;
+  options.flash_bytes = capacity->flash_bytes;
+  options.time = arguments.seconds;
+  const auto hardware = bench::measure_profile(pool, options);
+  ho_disconnect(pool);
+  if (!hardware) return complain_about_pool(console, hardware.error());
+  const auto written = write_hardware_file(*hardware, arguments.file);
+  if (!written) return console.refuse(written.error());
+  console.print(console.json() ? to_json(arguments, *hardware)
+                               : to_text(arguments, *hardware, console.format()));
+  return kExitDone;
+}
+
+void add_profile_options(CLI::App& command, Arguments& arguments) {
+  add_pool_options(command, arguments);
+  command
+      .add_option("--transport", arguments.transport,
+                  "auto, or the drivers that may be used, comma-separated")
+      ->type_name("NAMES")
+      ->capture_default_str();
+  add_size(command, "--device-memory", arguments.device_memory,
+           "device memory to write into the file", {0, std::uint64_t{1} << 60U});
+  add_seconds(command, arguments.seconds, "time of all measurements");
+}
+
+/// `bench --profile FILE`, with the options of `bench profile FILE`, means the same. The help shows
+/// the command alone.
+void add_profile_option(Program& program, CLI::App& bench, Arguments& arguments,
+                        const Run& profile) {
+  const CLI::Option* const file = bench.add_option("--profile", arguments.file);
+  add_profile_options(bench, arguments);
+  program.set_run(bench, [file, profile](Console& console) {
+    if (file->count() > 0) return profile(console);
+    return console.refuse(Error(Errc::kInvalidArgument,
+                                "a command is missing; \"hyperoffload bench --help\" lists them"));
+  });
+  for (CLI::Option* const option :
+       bench.get_options([](const CLI::Option* one) { return one->get_name() != "--help"; })) {
+    option->group("");
+  }
+}
+
+}  // namespace
+
+CLI::App& add_bench(Program& program, const PoolOptions& defaults) {
+  CLI::App& bench =
+      program.add_group("bench", "Measure this machine, and HyperOffload beside its limits");
+  auto arguments = std::make_shared<Arguments>();
+  static_cast<PoolOptions&>(*arguments) = defaults;
+  const auto profile = [arguments](Console& console) { return run(console, *arguments); };
+  CLI::App& command = program.add(
+      bench, "profile", "Measure a pool's links and write them as a hardware file", profile);
+  command.add_option("FILE", arguments->file, "the file to write (.json), for analyze --hardware")
+      ->required();
+  add_profile_options(command, *arguments);
+  set_manual(command,
+             {"A pool of near and far nodes together has two kinds of links: choose one "
+              "with --transport.",
+              {"hyperoffload bench profile hw.json --device-memory 16GiB"},
+              {{kExitDone, "written"}, {kExitPoolFailed, "the pool failed or cannot be reached"}}});
+  add_profile_option(program, bench, *arguments, profile);
+  return bench;
+}
+
+}  // namespace ho::cli

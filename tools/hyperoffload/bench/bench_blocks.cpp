@@ -1,0 +1,169 @@
+#include <hyperoffload/hyperoffload.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "common/base/json.hpp"
+#include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
+#include "tools/bench/blocks_bench.hpp"
+#include "tools/bench/environment.hpp"
+#include "tools/bench/own_daemon.hpp"
+#include "tools/hyperoffload/pool/pool_command.hpp"
+
+namespace ho::cli {
+namespace {
+
+constexpr std::uint64_t kOwnSegmentBytes = 64 * kMiB;
+constexpr std::uint64_t kOwnStoreBytes = 512 * kMiB;
+constexpr std::uint32_t kExistsKeys = 10'000;
+
+struct Arguments {
+  std::string transport = "local";
+  std::string op = "get";
+  std::uint64_t size = 256 * kKiB;
+  std::uint32_t batch = 64;
+  std::uint32_t inflight = 2;
+  Duration seconds = std::chrono::seconds(3);
+  std::string pool;  ///< empty: a daemon of its own
+  std::string tls;   ///< as PoolOptions has it
+};
+
+struct Measured {
+  bench::TransportBenchResult blocks;
+  bench::ExistsTimes exists;
+};
+
+std::string to_json(const Arguments& arguments, const Measured& measured) {
+  const bench::Comparison& limit = measured.blocks.limit;
+  JsonWriter json;
+  json.begin_object()
+      .field("transport", arguments.transport)
+      .field("op", arguments.op)
+      .field("size", arguments.size)
+      .field("batch", arguments.batch)
+      .field("inflight", arguments.inflight)
+      .field("bytes_per_s", measured.blocks.bytes_per_s)
+      .field("blocks_per_s", measured.blocks.ops_per_s)
+      .key("limit")
+      .begin_object()
+      .field("name", limit.name)
+      .field("bytes_per_s", limit.bytes_per_s)
+      .field("ratio", limit.ratio)
+      .field("ratio_low", limit.ratio_low)
+      .field("ratio_high", limit.ratio_high)
+      .end()
+      .field("exists_keys", kExistsKeys)
+      .field("exists_p50_us", measured.exists.p50_us)
+      .field("exists_p99_us", measured.exists.p99_us)
+      .field("machine", bench::machine_class())
+      .field("commit", bench::build_commit())
+      .end();
+  return std::move(json).text();
+}
+
+std::string to_text(const Arguments& arguments, const Measured& measured, Format format) {
+  const bench::Comparison& limit = measured.blocks.limit;
+  char share[96];
+  std::snprintf(share, sizeof share, "; ours is %.1f %% of it (95 %%: %.1f .. %.1f)",
+                100 * limit.ratio, 100 * limit.ratio_low, 100 * limit.ratio_high);
+  char exists[64];
+  std::snprintf(exists, sizeof exists, "p50 %.2f ms, p99 %.2f ms", measured.exists.p50_us / 1e3,
+                measured.exists.p99_us / 1e3);
+  return Facts(arguments.transport + " " + arguments.op + " of blocks, " +
+               format_bytes(arguments.size) + ", batches of " + std::to_string(arguments.batch) +
+               ", " + std::to_string(arguments.inflight) + " at a time")
+      .add("ours", format_rate(measured.blocks.bytes_per_s, "B/s"))
+      .add(limit.name, format_rate(limit.bytes_per_s, "B/s") + share)
+      .add("exists for " + std::to_string(kExistsKeys) + " keys", exists)
+      .text(format);
+}
+
+Result<Measured> measure(const Arguments& arguments, const std::string& address) {
+  ho_connect_options connect{};
+  connect.struct_bytes = sizeof connect;
+  connect.pool = address.c_str();
+  connect.name = "hyperoffload bench blocks";
+  connect.transport = arguments.transport.c_str();
+  connect.tls = arguments.tls.c_str();
+  ho_pool* pool = nullptr;
+  if (const ho_status status = ho_connect(&connect, &pool); status != HO_OK) {
+    return Error(static_cast<Errc>(status), ho_last_error());
+  }
+  bench::BlocksBenchOptions options;
+  options.direction = arguments.op == "get" ? bench::Direction::kGet : bench::Direction::kPut;
+  options.block_bytes = arguments.size;
+  options.batch = arguments.batch;
+  options.inflight = arguments.inflight;
+  options.time = arguments.seconds;
+  auto blocks = bench::bench_blocks(pool, options);
+  auto exists = blocks ? bench::bench_exists(pool, kExistsKeys) : blocks.error();
+  ho_disconnect(pool);
+  if (!exists) return exists.error();
+  return Measured{std::move(*blocks), *exists};
+}
+
+int run(Console& console, const Arguments& arguments) {
+  std::unique_ptr<bench::OwnDaemon> own;
+  if (arguments.pool.empty()) {
+    bench::OwnDaemon::Options options;
+    options.segment_bytes = kOwnSegmentBytes;
+    options.ddr_bytes = 2 * kOwnStoreBytes;
+    options.blocks_bytes = kOwnStoreBytes;
+    if (arguments.transport != "local") options.network = arguments.transport;
+    auto started = bench::OwnDaemon::start(options);
+    if (!started) return console.complain(started.error(), kExitPoolFailed);
+    own = std::move(*started);
+  }
+  const auto measured = measure(arguments, own ? own->address() : arguments.pool);
+  if (!measured && measured.error().code() == Errc::kUnsupported) {
+    return console.complain(measured.error(), kExitNo);
+  }
+  if (!measured) return complain_about_pool(console, measured.error());
+  console.print(console.json() ? to_json(arguments, *measured)
+                               : to_text(arguments, *measured, console.format()));
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_bench_blocks(Program& program, CLI::App& bench) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App& command =
+      program.add(bench, "blocks", "Put and get of KV blocks, beside plain transfers",
+                  [arguments](Console& console) { return run(console, *arguments); });
+  command.add_option("--transport", arguments->transport, "local, tcp, ucx or ofi")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"local", "tcp", "ucx", "ofi"}))
+      ->capture_default_str();
+  command.add_option("--op", arguments->op, "get, or put of new blocks")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"get", "put"}))
+      ->capture_default_str();
+  add_size(command, "--size", arguments->size, "of a block", {4 * kKiB, 4 * kMiB});
+  command.add_option("--batch", arguments->batch, "blocks in a request")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command.add_option("--inflight", arguments->inflight, "requests at a time")
+      ->type_name("N")
+      ->check(CLI::Range(1, 16))
+      ->capture_default_str();
+  add_seconds(command, arguments->seconds, "time of the transfers");
+  command
+      .add_option("--pool", arguments->pool,
+                  "measure this running pool (default: a daemon of its own)")
+      ->type_name("ADDRESS");
+  add_tls(command, arguments->tls);
+  set_manual(command,
+             {"Ours and plain transfers of the same pool run in alternating turns of one run. Ours "
+              "asks where the blocks are and compares their checksums. Of a running pool it uses "
+              "the tenant \"bench\".",
+              {"hyperoffload bench blocks --transport local --op get"},
+              {{kExitDone, "measured"},
+               {kExitNo, "the pool has no block store, or this machine not the transport"},
+               {kExitPoolFailed, "the pool failed or cannot be reached"}}});
+}
+
+}  // namespace ho::cli

@@ -1,0 +1,82 @@
+#include "tools/hyperoffload/plan/model_options.hpp"
+
+#include <limits>
+#include <map>
+
+#include "common/cli/values.hpp"
+
+namespace ho::cli {
+
+namespace {
+
+const std::map<std::string, models::Phase>& phases() {
+  static const std::map<std::string, models::Phase> known = {{"prefill", models::Phase::kPrefill},
+                                                             {"decode", models::Phase::kDecode},
+                                                             {"train", models::Phase::kTrain}};
+  return known;
+}
+
+/// Adds an option for a number; 0 has no default to show.
+CLI::Option* add_number(CLI::App& command, const char* name, std::uint64_t& into,
+                        const char* help) {
+  CLI::Option* const option = command.add_option(name, into, help)->type_name("N");
+  return into == 0 ? option : option->capture_default_str();
+}
+
+}  // namespace
+
+std::vector<CLI::Option*> add_model_sizes(CLI::App& command, models::LlamaLike& model) {
+  const Bounds<double> any{1, std::numeric_limits<double>::max()};
+  return {
+      add_number(command, "--layers", model.layers, "layers"),
+      add_number(command, "--hidden", model.hidden, "width of the residual stream"),
+      add_number(command, "--heads", model.heads, "attention heads"),
+      add_number(command, "--kv-heads", model.kv_heads,
+                 "heads of keys and values, which others share"),
+      add_number(command, "--feed-forward", model.feed_forward,
+                 "width of the feed-forward part (default: 8/3 of the hidden width, in whole 256)"),
+      add_number(command, "--vocab", model.vocab, "tokens of the vocabulary"),
+      add_number(command, "--experts", model.experts,
+                 "feed-forward parts a layer, of which a token uses some"),
+      add_number(command, "--active-experts", model.active_experts, "those that each token uses"),
+      add_number(command, "--element-bytes", model.element_bytes,
+                 "bytes of a weight, activation or cache element"),
+      add_flops(command, "--device-flops", model.flops_per_s,
+                "what the device attains; an op takes the longer of this and its bytes", any),
+      add_rate(command, "--device-bandwidth", model.bytes_per_s, "what device memory attains",
+               any)};
+}
+
+std::vector<CLI::Option*> add_model_options(CLI::App& command, ModelWords& words) {
+  models::LlamaLike& model = words.model;
+  std::vector<CLI::Option*> options = {
+      command.add_option("--phase", words.phase, "prefill, decode or train")
+          ->type_name("NAME")
+          ->check(CLI::IsMember({"prefill", "decode", "train"}))};
+  for (CLI::Option* const size : add_model_sizes(command, model)) options.push_back(size);
+  options.push_back(add_number(command, "--batch", model.batch, "sequences"));
+  options.push_back(add_number(command, "--chunk", model.chunk_tokens,
+                               "prefill: tokens of one pass through the layers (default: all)"));
+  options.push_back(add_number(
+      command, "--block", model.block_tokens,
+      "tokens of a KV block, which moves as one (default: one or more chunks; an eighth of the "
+      "context when decoding)"));
+  options.push_back(
+      add_number(command, "--groups", model.groups, "decode: groups of sequences that take turns"));
+  options.push_back(add_number(command, "--turn-tokens", model.turn_tokens,
+                               "decode: tokens that each sequence gets in its turn"));
+  options.push_back(command
+                        .add_option("--attended", model.attended,
+                                    "share of the KV blocks that a token attends to")
+                        ->type_name("SHARE")
+                        ->capture_default_str());
+  return options;
+}
+
+models::LlamaLike model_of(const ModelWords& words) {
+  models::LlamaLike model = words.model;
+  model.phase = phases().at(words.phase);
+  return model;
+}
+
+}  // namespace ho::cli

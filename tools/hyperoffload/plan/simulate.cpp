@@ -1,0 +1,118 @@
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/json.hpp"
+#include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
+#include "proto/files/convert.hpp"
+#include "tools/analyzer/margin.hpp"
+#include "tools/baselines/baselines.hpp"
+#include "tools/hyperoffload/command.hpp"
+#include "tools/simulator/simulate.hpp"
+
+namespace ho::cli {
+
+namespace {
+
+struct Arguments {
+  std::string schedule;
+  std::string hardware;
+  std::string policy = "planned";
+  std::uint32_t ranks_per_node = 1;
+};
+
+/// What --policy names; nothing: the schedule's own cache ops.
+const std::map<std::string, std::optional<analyzer::Baseline>>& policies() {
+  static const std::map<std::string, std::optional<analyzer::Baseline>> kPolicies = {
+      {"planned", std::nullopt},
+      {"on-demand-lru", analyzer::Baseline::kOnDemandLru},
+      {"layer-window", analyzer::Baseline::kLayerWindow},
+      {"g10-greedy", analyzer::Baseline::kG10Greedy}};
+  return kPolicies;
+}
+
+std::string to_json(const Arguments& args, const schedule::Schedule& plan,
+                    const analyzer::Simulation& result) {
+  JsonWriter json;
+  json.begin_object()
+      .field("graph", plan.graph_name)
+      .field("policy", args.policy)
+      .field("device_budget_bytes", plan.device_budget_bytes)
+      .field("step_ns", result.step_ns)
+      .field("stall_ns", result.stall_ns)
+      .field("peak_bytes", result.peak_bytes)
+      .field("prefetch_bytes", result.prefetch_bytes)
+      .field("store_bytes", result.store_bytes);
+  if (args.policy == "planned") {
+    json.field("first_step_ns", result.first_step_ns)
+        .field("prologue_ns", result.prologue_ns)
+        .field("epilogue_ns", result.epilogue_ns);
+  }
+  json.key("channels").begin_array();
+  for (const auto& channel : result.channels) {
+    json.begin_object().field("name", channel.name).field("busy_ns", channel.busy_ns).end();
+  }
+  json.end().end();
+  return std::move(json).text();
+}
+
+std::string to_text(const Arguments& args, const schedule::Schedule& plan,
+                    const analyzer::Simulation& result, Format format) {
+  return Facts(plan.graph_name + ", " + args.policy)
+      .add("step", format_duration_ns(result.step_ns))
+      .add("stall", format_duration_ns(result.stall_ns))
+      .add("peak", format_bytes(result.peak_bytes))
+      .add("moved per step", format_bytes(result.prefetch_bytes) + " in, " +
+                                 format_bytes(result.store_bytes) + " out")
+      .text(format);
+}
+
+int run(Console& console, const Arguments& args) {
+  auto plan = read_schedule_file(args.schedule);
+  if (!plan) return console.refuse(plan.error());
+  Hardware hardware = plan->hardware;
+  if (!args.hardware.empty()) {
+    auto read = read_hardware_file(args.hardware);
+    if (!read) return console.refuse(read.error());
+    hardware = analyzer::for_rank(*std::move(read), args.ranks_per_node);
+  }
+  const auto baseline = policies().at(args.policy);
+  auto result = baseline ? analyzer::simulate_baseline(*plan, hardware, *baseline)
+                         : analyzer::simulate(*plan, hardware);
+  if (!result) return console.refuse(result.error().at(args.schedule));
+  console.print(console.json() ? to_json(args, *plan, *result)
+                               : to_text(args, *plan, *result, console.format()));
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_simulate(Program& program) {
+  auto args = std::make_shared<Arguments>();
+  CLI::App& command = program.add(program.root(), "simulate",
+                                  "Replay a schedule, or a policy without a plan, in simulation",
+                                  [args](Console& console) { return run(console, *args); });
+  command.add_option("SCHEDULE", args->schedule, "the schedule (.hos)")->required();
+  CLI::Option* other =
+      command.add_option("--hardware", args->hardware, "another machine than the schedule's own")
+          ->type_name("FILE");
+  add_ranks_per_node(command, args->ranks_per_node)->needs(other);
+  command
+      .add_option("--policy", args->policy, "planned, on-demand-lru, layer-window or g10-greedy")
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->check(CLI::IsMember(policies()));
+  set_manual(
+      command,
+      {"The policies without a plan run the schedule's ops in program order, under its budget and "
+       "on its links. on-demand-lru fetches what the next op lacks and evicts what was used "
+       "longest "
+       "ago; layer-window fetches the next layer while one runs and drops what lies behind; "
+       "g10-greedy plans by lifetime x size, and evicts and prefetches eagerly, as G10 does.",
+       {"hyperoffload simulate step.hos --policy on-demand-lru -o json"},
+       {{kExitDone, "simulated"}}});
+}
+
+}  // namespace ho::cli

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/cli/console.hpp"
+#include "tools/hyperoffload/plan/model_options.hpp"
+
+namespace ho::cli {
+
+/// `hyperoffload sweep --context`.
+struct ContextArguments {
+  ModelWords words;
+  std::vector<std::string> hardware;   ///< files
+  std::optional<double> overhead_max;  ///< absent: 2 %
+  std::uint32_t ranks_per_node = 1;
+};
+
+/// Prints the longest context on each machine, with everything on the device and by plan.
+int sweep_context(Console& console, const ContextArguments& args);
+
+}  // namespace ho::cli

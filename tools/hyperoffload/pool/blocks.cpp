@@ -1,0 +1,139 @@
+// blocks ls, blocks clear: what the KV block stores of a pool hold, and emptying them by tenant.
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "common/base/units.hpp"
+#include "tools/hyperoffload/pool/pool_command.hpp"
+
+namespace ho::cli {
+
+namespace {
+
+/// "97 %" of the gets that found their block; "-": there were none.
+std::string hit_rate(const BlocksModelReport& model) {
+  const std::uint64_t all = model.hits + model.misses;
+  if (all == 0) return "-";
+  const double share = 100.0 * static_cast<double>(model.hits) / static_cast<double>(all);
+  return std::to_string(static_cast<int>(share)) + " %";
+}
+
+PoolCommand<BlocksReport> listing() {
+  constexpr auto kRight = Table::Align::kRight;
+  constexpr auto kWide = Table::Shown::kWide;
+  PoolCommand<BlocksReport> command;
+  command.name = "ls";
+  command.about = "List what the pool's KV block stores hold, by tenant and model";
+  command.ask = [](ControlClient& client, TimePoint deadline) {
+    return client.blocks_list(deadline);
+  };
+  command.columns = {{"NODE", Table::Shown::kAlways, kRight},
+                     {"TENANT"},
+                     {"MODEL"},
+                     {"BLOCKS", Table::Shown::kAlways, kRight},
+                     {"BYTES", Table::Shown::kAlways, kRight},
+                     {"HITS", Table::Shown::kAlways, kRight},
+                     {"MISSES", Table::Shown::kAlways, kRight},
+                     {"RATE", Table::Shown::kAlways, kRight},
+                     {"EVICTED", Table::Shown::kAlways, kRight},
+                     {"PUTS", kWide, kRight},
+                     {"TENANT HOLDS", kWide, kRight}};
+  command.add_rows = [](const NodeInfo& node, const BlocksReport& report, Table& table) {
+    for (const BlocksTenantReport& tenant : report.tenants) {
+      for (const BlocksModelReport& model : tenant.models) {
+        table.add({std::to_string(node.node.value()), tenant.name, model.name,
+                   std::to_string(model.blocks), format_bytes(model.bytes),
+                   std::to_string(model.hits), std::to_string(model.misses), hit_rate(model),
+                   std::to_string(model.evictions), std::to_string(model.puts),
+                   format_bytes(tenant.held_bytes)});
+      }
+    }
+  };
+  command.add_json = [](const BlocksReport& report, JsonWriter& json) {
+    json.field("capacity_bytes", report.capacity_bytes).key("tenants").begin_array();
+    for (const BlocksTenantReport& tenant : report.tenants) {
+      json.begin_object().field("tenant", tenant.name).field("held_bytes", tenant.held_bytes);
+      json.key("models").begin_array();
+      for (const BlocksModelReport& model : tenant.models) {
+        json.begin_object()
+            .field("model", model.name)
+            .field("blocks", model.blocks)
+            .field("bytes", model.bytes)
+            .field("hits", model.hits)
+            .field("misses", model.misses)
+            .field("puts", model.puts)
+            .field("evictions", model.evictions)
+            .end();
+      }
+      json.end().end();
+    }
+    json.end();
+  };
+  return command;
+}
+
+struct ClearOptions : PoolOptions {
+  std::string tenant;
+};
+
+/// On every node: one that does not know the tenant has nothing of it.
+int run_clear(Console& console, const ClearOptions& options) {
+  const TimePoint deadline = SteadyClock().now() + options.timeout;
+  auto pool = open_pool(options, deadline);
+  if (!pool) return complain_about_pool(console, pool.error());
+  const auto answers =
+      ask_all<BlocksCleared>(*pool, deadline, [&](ControlClient& client, TimePoint until) {
+        return client.blocks_clear(options.tenant, until);
+      });
+  int exit_code = kExitDone;
+  bool known = false;
+  BlocksCleared sum;
+  for (const auto& one : answers) {
+    if (one.answer) {
+      known = true;
+      sum.blocks += one.answer->blocks;
+      sum.bytes += one.answer->bytes;
+    } else if (one.answer.error().code() != Errc::kNotFound) {
+      exit_code = console.complain(
+          one.answer.error().at("node " + std::to_string(one.node.node.value())), kExitNo);
+    }
+  }
+  if (!known && exit_code == kExitDone) {
+    exit_code = console.complain(
+        Error(Errc::kNotFound, "no node has blocks of a tenant \"" + options.tenant +
+                                   "\"; hyperoffload blocks ls shows their names"),
+        kExitNo);
+  }
+  if (console.json()) {
+    JsonWriter json;
+    json.begin_object().field("tenant", options.tenant).field("cleared", known);
+    json.field("blocks", sum.blocks).field("bytes", sum.bytes);
+    console.print(std::move(json.end()).text());
+  } else if (known) {
+    console.print("cleared " + std::to_string(sum.blocks) + " blocks, " + format_bytes(sum.bytes));
+  }
+  return exit_code;
+}
+
+}  // namespace
+
+void add_blocks(Program& program, const PoolOptions& defaults) {
+  CLI::App& blocks = program.add_group("blocks", "List and clear KV blocks that jobs share");
+  add_pool_command(program, blocks, defaults, listing());
+  auto options = std::make_shared<ClearOptions>();
+  static_cast<PoolOptions&>(*options) = defaults;
+  CLI::App& clear =
+      program.add(blocks, "clear", "End all blocks of a tenant",
+                  [options](Console& console) { return run_clear(console, *options); });
+  clear.add_option("--tenant", options->tenant, "as blocks ls shows it")->required();
+  add_pool_options(clear, *options);
+  set_manual(clear,
+             {"Blocks are copies: jobs that miss them compute them again. Run it as root or as the "
+              "daemon's user on one node, and for others with a certificate of role admin.",
+              {"hyperoffload blocks clear --tenant \"uid 1000/chat\""},
+              {{kExitDone, "all of the tenant's blocks are gone"},
+               {kExitNo, "no node knows the tenant, or some node refused; the message says why"},
+               {kExitPoolFailed, "the pool cannot be reached"}}});
+}
+
+}  // namespace ho::cli

@@ -1,0 +1,130 @@
+// drain, undrain: a node gives nothing new out, until its jobs have left it or an administrator
+// takes that back.
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "common/base/units.hpp"
+#include "tools/hyperoffload/pool/pool_command.hpp"
+
+namespace ho::cli {
+
+namespace {
+
+constexpr auto kPause = std::chrono::milliseconds(500);
+
+struct Options : PoolOptions {
+  std::vector<std::string> nodes;
+  bool wait = false;
+};
+
+enum class Way : std::uint8_t { kDrain, kUndrain };
+
+std::string left_words(const DrainLeft& left) {
+  if (left.sessions == 0) return "empty";
+  return std::to_string(left.sessions) +
+         (left.sessions == 1 ? " session holds " : " sessions hold ") +
+         format_bytes(left.granted_bytes);
+}
+
+/// Until nothing is left, an answer is missing, or Ctrl-C.
+Result<DrainLeft> wait_until_empty(Console& console, const PoolView& pool, const NodeInfo& node,
+                                   Duration timeout, DrainLeft left) {
+  const SteadyClock clock;
+  auto client = connect_node(pool, node, clock.now() + timeout);
+  if (!client) return client.error();
+  while (left.sessions > 0) {
+    console.progress("node " + node.name + ": " + left_words(left));
+    std::this_thread::sleep_for(kPause);
+    const auto status = (*client)->status(clock.now() + timeout);
+    if (!status) return status.error();
+    if (!status->drained) return Error(Errc::kConflict, "it is not drained any more");
+    left = {status->sessions, status->ddr_granted_bytes};
+  }
+  return left;
+}
+
+Result<DrainLeft> act(Console& console, const PoolView& pool, const NodeInfo& node, Way way,
+                      const Options& options) {
+  const TimePoint deadline = SteadyClock().now() + options.timeout;
+  auto client = connect_node(pool, node, deadline);
+  if (!client) return client.error();
+  if (way == Way::kUndrain) {
+    const auto done = (*client)->undrain(deadline);
+    return done ? Result<DrainLeft>(DrainLeft()) : Result<DrainLeft>(done.error());
+  }
+  auto left = (*client)->drain(deadline);
+  if (!left || !options.wait) return left;
+  return wait_until_empty(console, pool, node, options.timeout, *left);
+}
+
+int run(Console& console, const Options& options, Way way) {
+  auto pool = open_pool(options, SteadyClock().now() + options.timeout);
+  if (!pool) return complain_about_pool(console, pool.error());
+  for (const std::string& name : options.nodes) {
+    if (find_node(*pool, name) != nullptr) continue;
+    return console.refuse(Error(Errc::kInvalidArgument, "the pool has no node " + name));
+  }
+  const bool drains = way == Way::kDrain;
+  int exit_code = kExitDone;
+  JsonWriter json;
+  json.begin_object().key("nodes").begin_array();
+  for (const std::string& name : options.nodes) {
+    const auto left = act(console, *pool, *find_node(*pool, name), way, options);
+    json.begin_object().field("node", name).field(drains ? "drained" : "undrained", left.ok());
+    if (!left) {
+      json.field("error", left.error().message());
+      exit_code = console.complain(left.error().at("node " + name), kExitNo);
+    } else if (drains) {
+      json.field("sessions", std::uint64_t{left->sessions})
+          .field("granted_bytes", left->granted_bytes);
+    }
+    if (left && !console.json()) {
+      console.print("node " + name + ": " + (drains ? "drained, " + left_words(*left) : "serving"));
+    }
+    json.end();
+  }
+  if (console.json()) console.print(std::move(json.end().end()).text());
+  return exit_code;
+}
+
+CLI::App& add(Program& program, const PoolOptions& defaults, const char* name, const char* about,
+              Way way, const std::shared_ptr<Options>& options) {
+  static_cast<PoolOptions&>(*options) = defaults;
+  CLI::App& added = program.add(program.root(), name, about, [options, way](Console& console) {
+    return run(console, *options, way);
+  });
+  added.add_option("NODE", options->nodes, "Number or name, as nodes shows them")->required();
+  add_pool_options(added, *options);
+  return added;
+}
+
+}  // namespace
+
+void add_drain(Program& program, const PoolOptions& defaults) {
+  auto options = std::make_shared<Options>();
+  CLI::App& drain = add(program, defaults, "drain",
+                        "Let nodes give nothing out, before maintenance", Way::kDrain, options);
+  drain.add_flag("--wait", options->wait, "until no session is left");
+  set_manual(
+      drain,
+      {"A drained node takes no new session, grant or extent, and tells the jobs that it holds "
+       "memory for. That memory stays until they end; `hyperoffload evict` ends one. It lasts "
+       "until "
+       "undrain, or until the daemon restarts. Run it as root or as the daemon's user, or with a "
+       "certificate of role admin.",
+       {"hyperoffload drain 2 --wait && systemctl stop hyperoffloadd"},
+       {{kExitDone, "the nodes are drained; with --wait, empty"},
+        {kExitNo, "a node refused, or did not answer"},
+        {kExitPoolFailed, "the pool cannot be reached"}}});
+  CLI::App& undrain = add(program, defaults, "undrain", "Take a drain back", Way::kUndrain,
+                          std::make_shared<Options>());
+  set_manual(undrain, {"The nodes give memory out again.",
+                       {"hyperoffload undrain 2"},
+                       {{kExitDone, "the nodes serve"},
+                        {kExitNo, "a node refused, or did not answer"},
+                        {kExitPoolFailed, "the pool cannot be reached"}}});
+}
+
+}  // namespace ho::cli

@@ -1,0 +1,248 @@
+// events: what has happened in a pool, and what happens.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/json.hpp"
+#include "tools/hyperoffload/pool/pool_command.hpp"
+
+namespace ho::cli {
+
+namespace {
+
+struct EventsOptions {
+  PoolOptions pool;
+  std::vector<std::string> kinds;  ///< to show; empty: all
+  std::uint64_t last = 100;        ///< events to begin with
+  bool follow = false;
+  Duration interval = std::chrono::seconds(1);
+};
+
+/// What a node answered, and which daemon it was: the next one numbers its events anew.
+struct Answer {
+  std::uint64_t instance = 0;
+  EventsPage page;
+};
+using Answers = std::vector<NodeAnswer<Answer>>;
+
+/// Up to where the events of a node are known.
+struct Known {
+  std::uint64_t instance = 0;
+  std::uint64_t last = 0;
+};
+using KnownByNode = std::map<NodeId, Known>;
+
+Answers ask(const PoolView& pool, const KnownByNode& known, Duration timeout) {
+  const std::function<Result<Answer>(ControlClient&, TimePoint)> one =
+      [&known](ControlClient& client, TimePoint deadline) -> Result<Answer> {
+    const HelloReply& hello = client.hello();
+    const auto found = known.find(hello.node);
+    const bool same = found != known.end() && found->second.instance == hello.daemon_instance;
+    auto page = client.events(same ? found->second.last : 0, deadline);
+    if (!page) return page.error();
+    return Answer{hello.daemon_instance, std::move(*page)};
+  };
+  return ask_all<Answer>(pool, SteadyClock().now() + timeout, one);
+}
+
+/// An event and its node.
+struct Row {
+  std::string node;
+  std::uint64_t node_id = 0;
+  EventInfo event;
+};
+
+bool shown(const EventInfo& event, const std::vector<std::string>& kinds) {
+  const std::string_view name = kEventKindNames.at(static_cast<std::size_t>(event.kind));
+  return kinds.empty() || std::find(kinds.begin(), kinds.end(), name) != kinds.end();
+}
+
+/// In the order of the nodes' clocks.
+std::vector<Row> rows_of(const Answers& answers, const std::vector<std::string>& kinds) {
+  std::vector<Row> rows;
+  for (const auto& one : answers) {
+    if (!one.answer) continue;
+    for (const EventInfo& event : one.answer->page.events) {
+      if (shown(event, kinds)) rows.push_back({one.node.name, one.node.node.value(), event});
+    }
+  }
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const Row& a, const Row& b) { return a.event.time_ms < b.event.time_ms; });
+  return rows;
+}
+
+std::string time_words(std::uint64_t time_ms, const char* form) {
+  const auto seconds = static_cast<std::time_t>(time_ms / 1000);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  std::array<char, 64> text{};
+  std::strftime(text.data(), text.size(), form, &parts);
+  return text.data();
+}
+
+std::string number_or_dash(SessionId session) {
+  return session.value() == 0 ? "-" : std::to_string(session.value());
+}
+
+std::string word_or_dash(const std::string& word) { return word.empty() ? "-" : word; }
+
+std::string to_table(const std::vector<Row>& rows, Format format) {
+  constexpr auto kWide = Table::Shown::kWide;
+  constexpr auto kAlways = Table::Shown::kAlways;
+  Table table({{"TIME (UTC)"},
+               {"NODE"},
+               {"KIND"},
+               {"EVENT"},
+               {"SESSION", kAlways, Table::Align::kRight},
+               {"WHO"},
+               {"DETAIL", kWide}});
+  const bool wide = format == Format::kWide;
+  for (const Row& row : rows) {
+    table.add({time_words(row.event.time_ms, wide ? "%Y-%m-%dT%H:%M:%SZ" : "%m-%d %H:%M:%S"),
+               row.node, std::string(kEventKindNames.at(static_cast<std::size_t>(row.event.kind))),
+               row.event.what, number_or_dash(row.event.session), word_or_dash(row.event.who),
+               row.event.detail});
+  }
+  return table.text(format);
+}
+
+/// A line for one event, of those that come one after the other.
+std::string to_line(const Row& row) {
+  const EventInfo& event = row.event;
+  std::string line = time_words(event.time_ms, "%Y-%m-%dT%H:%M:%SZ") + " " + row.node + " " +
+                     std::string(kEventKindNames.at(static_cast<std::size_t>(event.kind))) + ": " +
+                     event.what;
+  if (event.session.value() != 0) line += " session=" + std::to_string(event.session.value());
+  if (!event.who.empty()) line += " (" + event.who + ")";
+  if (!event.detail.empty()) line += " " + event.detail;
+  return printable(line) + "\n";
+}
+
+void add_json(const Row& row, JsonWriter& json) {
+  json.begin_object()
+      .field("node_id", row.node_id)
+      .field("node", row.node)
+      .field("number", row.event.number)
+      .field("time_ms", row.event.time_ms)
+      .field("kind", std::string(kEventKindNames.at(static_cast<std::size_t>(row.event.kind))))
+      .field("event", row.event.what);
+  if (row.event.session.value() != 0) json.field("session_id", row.event.session.value());
+  json.field("who", row.event.who).field("detail", row.event.detail).end();
+}
+
+std::string to_json(const std::vector<Row>& rows, std::uint64_t lost) {
+  JsonWriter json;
+  json.begin_object().key("events").begin_array();
+  for (const Row& row : rows) add_json(row, json);
+  return std::move(json.end().field("lost", lost).end()).text();
+}
+
+void learn(const Answers& answers, KnownByNode& known) {
+  for (const auto& one : answers) {
+    if (one.answer) known[one.node.node] = {one.answer->instance, one.answer->page.last};
+  }
+}
+
+void cut_to(std::vector<Row>& rows, std::uint64_t last) {
+  if (rows.size() > last) rows.erase(rows.begin(), rows.end() - static_cast<std::ptrdiff_t>(last));
+}
+
+/// Prints what happens, each event once, until a signal ends the command or nobody reads it.
+int follow(Console& console, const PoolView& pool, const EventsOptions& options) {
+  KnownByNode known;
+  std::map<NodeId, std::string> silent;  ///< those that do not answer, and why
+  for (bool first = true;; first = false) {
+    const Answers answers = ask(pool, known, options.pool.timeout);
+    std::vector<Row> rows = rows_of(answers, options.kinds);
+    if (first) cut_to(rows, options.last);
+    for (const Row& row : rows) {
+      if (!console.json()) {
+        console.print(to_line(row));
+        continue;
+      }
+      JsonWriter json;
+      add_json(row, json);
+      console.print(json.text());
+    }
+    for (const auto& one : answers) {
+      const std::string why = one.answer ? "" : one.answer.error().message();
+      if (!why.empty() && silent[one.node.node].empty()) {
+        console.note(one.node.name + " does not answer: " + why);
+      } else if (why.empty() && !silent[one.node.node].empty()) {
+        console.note(one.node.name + " answers again");
+      }
+      silent[one.node.node] = why;
+      if (!first && one.answer && one.answer->page.lost > 0) {
+        console.note(one.node.name + ": " + std::to_string(one.answer->page.lost) +
+                     " events came too fast to be kept; its log has them");
+      }
+    }
+    if (auto written = console.flush(); !written) {
+      return console.complain(written.error(), kExitNo);
+    }
+    learn(answers, known);
+    std::this_thread::sleep_for(options.interval);
+  }
+}
+
+int run_events(Console& console, const EventsOptions& options) {
+  auto pool = open_pool(options.pool, SteadyClock().now() + options.pool.timeout);
+  if (!pool) return complain_about_pool(console, pool.error());
+  if (options.follow) return follow(console, *pool, options);
+  const Answers answers = ask(*pool, {}, options.pool.timeout);
+  std::vector<Row> rows = rows_of(answers, options.kinds);
+  cut_to(rows, options.last);
+  std::uint64_t lost = 0;
+  int exit_code = kExitDone;
+  for (const auto& one : answers) {
+    if (one.answer) {
+      lost += one.answer->page.lost;
+      continue;
+    }
+    exit_code =
+        console.complain(one.answer.error().at("node " + std::to_string(one.node.node.value()) +
+                                               " (" + one.node.name + ")"),
+                         kExitNo);
+  }
+  console.print(console.json() ? to_json(rows, lost) : to_table(rows, console.format()));
+  return exit_code;
+}
+
+}  // namespace
+
+void add_events(Program& program, const PoolOptions& defaults) {
+  auto options = std::make_shared<EventsOptions>();
+  options->pool = defaults;
+  CLI::App& added =
+      program.add(program.root(), "events", "What happened: sessions, grants, refusals, acts",
+                  [options](Console& console) { return run_events(console, *options); });
+  added.add_flag("--follow", options->follow, "go on with what happens, until Ctrl-C");
+  added
+      .add_option("--kind", options->kinds, "show only these: state, session, grant, refusal, act")
+      ->delimiter(',')
+      ->check(
+          CLI::IsMember(std::vector<std::string>(kEventKindNames.begin(), kEventKindNames.end())));
+  added.add_option("--last", options->last, "how many of the past to show")->capture_default_str();
+  add_time(added, "--interval", options->interval, "with --follow, time between two looks",
+           {std::chrono::milliseconds(100), std::chrono::hours(1)});
+  add_pool_options(added, options->pool);
+  set_manual(
+      added,
+      {"Each daemon keeps its last 1024 events of each kind since its start; its log (the journal) "
+       "has all of them, but equal refusals once a minute. With --follow -o json each line is an "
+       "object.",
+       {"hyperoffload events --kind act,refusal", "hyperoffload events --follow -o json"},
+       {{kExitDone, "all nodes answered"},
+        {kExitNo, "some node did not answer"},
+        {kExitPoolFailed, "the pool cannot be reached"}}});
+}
+
+}  // namespace ho::cli

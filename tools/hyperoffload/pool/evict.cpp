@@ -1,0 +1,28 @@
+// evict: an administrator ends a job's session.
+#include "tools/hyperoffload/pool/item_command.hpp"
+
+namespace ho::cli {
+
+void add_evict(Program& program, const PoolOptions& defaults) {
+  ItemCommand command;
+  command.name = "evict";
+  command.about = "End sessions, and free their memory";
+  command.item = "session";
+  command.shown_by = "sessions";
+  command.done = "evicted";
+  command.act = [](ControlClient& client, std::uint64_t session, TimePoint deadline) {
+    return client.evict(SessionId(session), deadline);
+  };
+  command.manual = {
+      "The job loses its memory of this node and fails, unless it has copies elsewhere. Its "
+      "durable "
+      "flash stays. Run it on the session's node, as root or as the "
+      "daemon's user, or with a certificate of role admin.",
+      {"hyperoffload sessions", "hyperoffload evict 0:17"},
+      {{kExitDone, "all have ended"},
+       {kExitNo, "some session did not end; the message says why"},
+       {kExitPoolFailed, "the pool cannot be reached"}}};
+  add_item_command(program, program.root(), defaults, command);
+}
+
+}  // namespace ho::cli

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "tools/hyperoffload/pool/pool_command.hpp"
+
+namespace ho::cli {
+
+/// A command that does something to things of nodes, each named NODE:NUMBER, one after the other.
+struct ItemCommand {
+  std::string name;      ///< "free"
+  std::string about;     ///< for the help
+  std::string item;      ///< "extent"; the JSON list is called "extents"
+  std::string shown_by;  ///< the command that shows their names
+  std::string done;      ///< "freed": what is printed for each, and its field in JSON
+  std::function<Result<void>(ControlClient&, std::uint64_t number, TimePoint)> act;
+  Manual manual;
+};
+
+/// Adds the command below `above`. `pool` is the default of --pool. It ends with kExitNo if `act`
+/// fails for an item; the others are done all the same.
+void add_item_command(Program& program, CLI::App& above, const PoolOptions& defaults,
+                      const ItemCommand& command);
+
+}  // namespace ho::cli

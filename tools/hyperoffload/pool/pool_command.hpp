@@ -1,0 +1,134 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/json.hpp"
+#include "common/cli/layout.hpp"
+#include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/pool/pool_view.hpp"
+#include "tools/hyperoffload/pool/screen.hpp"
+
+// What the commands that ask a running pool have in common.
+namespace ho::cli {
+
+/// A command is a question for each node and how its answers are shown.
+template <typename Answer>
+struct PoolCommand {
+  const char* name;   ///< "status"
+  const char* about;  ///< for the help
+  std::function<Result<Answer>(ControlClient&, TimePoint)> ask;
+  std::vector<Table::Column> columns;
+  /// Rows of one node that answered.
+  std::function<void(const NodeInfo&, const Answer&, Table&)> add_rows;
+  /// Members of one node's JSON object.
+  std::function<void(const Answer&, JsonWriter&)> add_json;
+  /// The row of a node that did not answer; empty: it has none.
+  std::function<std::vector<std::string>(const NodeInfo&)> unreachable_row = {};
+};
+
+template <typename Answer>
+std::string to_table(const PoolCommand<Answer>& command,
+                     const std::vector<NodeAnswer<Answer>>& answers, Format format) {
+  Table table(command.columns);
+  for (const auto& one : answers) {
+    if (one.answer) {
+      command.add_rows(one.node, *one.answer, table);
+    } else if (command.unreachable_row) {
+      table.add(command.unreachable_row(one.node));
+    }
+  }
+  return table.text(format);
+}
+
+template <typename Answer>
+std::string to_json(const PoolCommand<Answer>& command,
+                    const std::vector<NodeAnswer<Answer>>& answers) {
+  JsonWriter json;
+  json.begin_object().key("nodes").begin_array();
+  for (const auto& one : answers) {
+    json.begin_object();
+    json.field("node_id", std::uint64_t{one.node.node.value()}).field("name", one.node.name);
+    json.key("control_addresses").begin_array();
+    for (const auto& address : one.node.control_addresses) json.value(address);
+    json.end().field("reachable", one.answer.ok());
+    if (one.answer) {
+      command.add_json(*one.answer, json);
+    } else {
+      json.field("error", one.answer.error().message());
+    }
+    json.end();
+  }
+  return std::move(json.end().end()).text();
+}
+
+/// Says why a pool cannot be used. @return kExitBadInput where its address is no address.
+int complain_about_pool(Console& console, const Error& error);
+
+/// Options of a command that shows a table.
+struct TableOptions : PoolOptions {
+  bool watch = false;
+  Duration interval = std::chrono::seconds(2);
+};
+
+template <typename Answer>
+int run_command(Console& console, const PoolCommand<Answer>& command, const TableOptions& options) {
+  const TimePoint deadline = SteadyClock().now() + options.timeout;
+  auto pool = open_pool(options, deadline);
+  if (!pool) return complain_about_pool(console, pool.error());
+  if (options.watch) {
+    return watch(console, options.interval, [&] {
+      const TimePoint end = SteadyClock().now() + options.timeout;
+      const auto answers = ask_all<Answer>(*pool, end, command.ask);
+      std::string text = to_table(command, answers, console.format());
+      for (const auto& one : answers) {
+        if (!one.answer) text += one.node.name + ": " + one.answer.error().message() + "\n";
+      }
+      return text;
+    });
+  }
+  const auto answers = ask_all<Answer>(*pool, deadline, command.ask);
+  console.print(console.json() ? to_json(command, answers)
+                               : to_table(command, answers, console.format()));
+  int exit_code = kExitDone;
+  for (const auto& one : answers) {
+    if (one.answer) continue;
+    exit_code =
+        console.complain(one.answer.error().at("node " + std::to_string(one.node.node.value()) +
+                                               " (" + one.node.name + ")"),
+                         kExitNo);
+  }
+  return exit_code;
+}
+
+/// Adds --tls to a command.
+void add_tls(CLI::App& command, std::string& into);
+/// Adds --pool, --tls and --timeout to a command.
+void add_pool_options(CLI::App& command, PoolOptions& options);
+
+template <typename Answer>
+void add_pool_command(Program& program, CLI::App& above, const PoolOptions& defaults,
+                      PoolCommand<Answer> command) {
+  auto options = std::make_shared<TableOptions>();
+  static_cast<PoolOptions&>(*options) = defaults;
+  CLI::App& added = program.add(
+      above, command.name, command.about,
+      [options, command](Console& console) { return run_command(console, command, *options); });
+  added.add_flag("--watch", options->watch, "show it again and again, until q or Ctrl-C");
+  add_time(added, "--interval", options->interval, "with --watch, time between two looks",
+           {std::chrono::milliseconds(100), std::chrono::hours(1)});
+  add_pool_options(added, *options);
+  const std::string words =
+      &above == &program.root() ? command.name : above.get_name() + " " + command.name;
+  set_manual(added, {"All nodes are asked at once.",
+                     {"hyperoffload " + words + " --pool tcp:127.0.0.1:7700 -o json"},
+                     {{kExitDone, "all nodes answered"},
+                      {kExitNo, "some node did not answer"},
+                      {kExitPoolFailed, "the pool cannot be reached"}}});
+}
+
+}  // namespace ho::cli

@@ -1,0 +1,90 @@
+#include "tools/hyperoffload/pool/pool_view.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+namespace ho::cli {
+
+namespace {
+
+constexpr std::size_t kThreadsMax = 64;
+
+Result<std::unique_ptr<ControlClient>> connect_to(const std::string& address,
+                                                  const std::string& tls, TimePoint deadline) {
+  ControlClient::Options options;
+  options.address = address;
+  options.client_name = "hyperoffload";
+  options.tls_folder = tls;
+  return ControlClient::connect(std::move(options), deadline);
+}
+
+/// When one of `left` addresses has had its share of the time: one that does not answer must not
+/// use up the others'.
+TimePoint share_of(TimePoint deadline, std::size_t left) {
+  const TimePoint now = SteadyClock().now();
+  return now + (deadline - now) / static_cast<std::int64_t>(left);
+}
+
+}  // namespace
+
+Result<PoolView> open_pool(const PoolOptions& options, TimePoint deadline) {
+  Error last(Errc::kInvalidArgument, "no address given");
+  std::vector<std::string> addresses;
+  std::istringstream list(options.pool);
+  for (std::string address; std::getline(list, address, ',');) addresses.push_back(address);
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    const TimePoint turn_end = share_of(deadline, addresses.size() - i);
+    auto client = connect_to(addresses[i], options.tls, turn_end);
+    if (!client) {
+      last = client.error();
+      continue;
+    }
+    auto nodes = (*client)->nodes(turn_end);
+    if (!nodes) {
+      last = nodes.error();
+      continue;
+    }
+    return PoolView{std::move(*client), std::move(*nodes), options.tls};
+  }
+  return last;
+}
+
+const NodeInfo* find_node(const PoolView& pool, const std::string& name) {
+  for (const NodeInfo& node : pool.nodes) {
+    if (name == std::to_string(node.node.value()) || name == node.name) return &node;
+  }
+  return nullptr;
+}
+
+Result<std::unique_ptr<ControlClient>> connect_node(const PoolView& pool, const NodeInfo& node,
+                                                    TimePoint deadline) {
+  Error last(Errc::kUnavailable, "the pool gives no address for it");
+  std::size_t left = node.control_addresses.size();
+  for (const std::string& address : node.control_addresses) {
+    auto client = connect_to(address, pool.tls, share_of(deadline, left--));
+    if (!client) {
+      last = client.error();
+      continue;
+    }
+    if ((*client)->hello().node == node.node) return client;
+    last = Error(Errc::kUnavailable, address + " is another node");
+  }
+  return last;
+}
+
+void for_each_at_once(std::size_t count, const std::function<void(std::size_t)>& work) {
+  std::atomic<std::size_t> next{0};
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < std::min(count, kThreadsMax); ++t) {
+    threads.emplace_back([&] {
+      for (std::size_t i = next++; i < count; i = next++) work(i);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace ho::cli

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+#include "proto/control/control_client.hpp"
+#include "tools/hyperoffload/command.hpp"
+
+namespace ho::cli {
+
+/// One node of a pool and what it answered.
+template <typename Answer>
+struct NodeAnswer {
+  NodeInfo node;
+  Result<Answer> answer = Error(Errc::kUnavailable, "not asked");
+};
+
+/// The nodes of the pool that the first answering address belongs to.
+struct PoolView {
+  std::unique_ptr<ControlClient> first;
+  std::vector<NodeInfo> nodes;  ///< the answering one first
+  std::string tls;              ///< as PoolOptions has it
+};
+
+/// @return the last address's error where none answers.
+[[nodiscard]] Result<PoolView> open_pool(const PoolOptions& options, TimePoint deadline);
+
+/// The node of that number or name. @return nullptr: the pool has none.
+[[nodiscard]] const NodeInfo* find_node(const PoolView& pool, const std::string& name);
+
+/// Runs `ask` for every node at once, each on a thread and connection of its own (64 at a time).
+template <typename Answer>
+std::vector<NodeAnswer<Answer>> ask_all(
+    const PoolView& pool, TimePoint deadline,
+    const std::function<Result<Answer>(ControlClient&, TimePoint)>& ask);
+
+/// Connects to a node by the first of its addresses that answers.
+[[nodiscard]] Result<std::unique_ptr<ControlClient>> connect_node(const PoolView& pool,
+                                                                  const NodeInfo& node,
+                                                                  TimePoint deadline);
+
+/// Calls `work(i)` for i in [0, count) on up to 64 threads. Returns when all are done.
+void for_each_at_once(std::size_t count, const std::function<void(std::size_t)>& work);
+
+template <typename Answer>
+std::vector<NodeAnswer<Answer>> ask_all(
+    const PoolView& pool, TimePoint deadline,
+    const std::function<Result<Answer>(ControlClient&, TimePoint)>& ask) {
+  std::vector<NodeAnswer<Answer>> answers;
+  for (const NodeInfo& node : pool.nodes) {
+    answers.push_back({node, Error(Errc::kUnavailable, "not asked")});
+  }
+  for_each_at_once(answers.size(), [&](std::size_t i) {
+    // Its daemon may have been restarted since.
+    if (i == 0 && !pool.first->closed()) {
+      answers[i].answer = ask(*pool.first, deadline);
+      return;
+    }
+    auto client = connect_node(pool, answers[i].node, deadline);
+    answers[i].answer = client ? ask(**client, deadline) : Result<Answer>(client.error());
+  });
+  return answers;
+}
+
+}  // namespace ho::cli

@@ -1,0 +1,86 @@
+#include "tools/hyperoffload/pool/screen.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+namespace ho::cli {
+
+namespace {
+
+void write_out(const std::string& text) {
+  static_cast<void>(::write(STDOUT_FILENO, text.data(), text.size()) < 0);
+}
+
+}  // namespace
+
+Screen::Screen() {
+  sigset_t signals{};
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signals_ = UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  ::tcgetattr(STDIN_FILENO, &before_);
+  termios keys = before_;
+  keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+  ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
+  write_out("\x1b[?1049h\x1b[?25l");
+}
+
+Screen::~Screen() {
+  write_out("\x1b[?25h\x1b[?1049l");
+  ::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+}
+
+void Screen::show(const std::string& text) {
+  std::string lines = "\x1b[H";
+  for (const char c : text) lines += c == '\n' ? std::string("\x1b[K\n") : std::string(1, c);
+  write_out(lines + "\x1b[J");
+}
+
+Screen::Key Screen::wait(Duration time) {
+  const TimePoint end = SteadyClock().now() + time;
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - SteadyClock().now());
+    if (left.count() <= 0) return Key::kNone;
+    std::array<pollfd, 2> both{pollfd{STDIN_FILENO, POLLIN, 0}, pollfd{signals_.get(), POLLIN, 0}};
+    if (::poll(both.data(), both.size(), static_cast<int>(left.count())) <= 0) continue;
+    if ((both[1].revents & POLLIN) != 0) return Key::kInterrupt;
+    char key = 'q';  // a terminal that has gone away
+    if (::read(STDIN_FILENO, &key, 1) < 1 || key == 'q' || key == 'Q') return Key::kQuit;
+  }
+}
+
+bool on_terminal() { return ::isatty(STDOUT_FILENO) == 1 && ::isatty(STDIN_FILENO) == 1; }
+
+int watch(Console& console, Duration interval, const std::function<std::string()>& look) {
+  if (console.json()) {
+    return console.refuse(Error(Errc::kInvalidArgument, "--watch: -o json prints one object"));
+  }
+  if (on_terminal()) {
+    Screen screen;
+    for (;;) {
+      screen.show(look() + "q quits\n");
+      switch (screen.wait(interval)) {
+        case Screen::Key::kQuit: return kExitDone;
+        case Screen::Key::kInterrupt: return kExitInterrupted;
+        case Screen::Key::kNone: break;
+      }
+    }
+  }
+  for (;;) {
+    console.print(look());
+    if (auto written = console.flush(); !written) {
+      return console.complain(written.error(), kExitNo);
+    }
+    std::this_thread::sleep_for(interval);
+  }
+}
+
+}  // namespace ho::cli

@@ -1,0 +1,144 @@
+// upgrade: ends daemons one after the other, and waits for those that follow.
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tools/hyperoffload/pool/pool_command.hpp"
+
+namespace ho::cli {
+
+namespace {
+
+struct Options : PoolOptions {
+  std::vector<std::string> nodes;
+};
+
+/// How one daemon's end and the next one's beginning went.
+struct Upgraded {
+  LeftOver left;
+  RestartStatus taken;
+  std::string version;
+  std::chrono::milliseconds gone{0};
+  bool whole = false;  ///< the next daemon lost nothing of what the last one left
+};
+
+constexpr auto kPause = std::chrono::milliseconds(20);
+
+/// @return what the node refuses; kUnavailable: no daemon followed in time.
+Result<Upgraded> upgrade(const PoolView& pool, const NodeInfo& node, Duration timeout) {
+  const SteadyClock clock;
+  TimePoint deadline = clock.now() + timeout;
+  auto last = connect_node(pool, node, deadline);
+  if (!last) return last.error();
+  const std::uint64_t instance = (*last)->hello().daemon_instance;
+  const std::uint64_t incarnation = (*last)->hello().incarnation;
+  auto left = (*last)->upgrade(deadline);
+  if (!left) return left.error();
+  const TimePoint begin = clock.now();
+  deadline = begin + timeout;
+  Error why(Errc::kDeadline, "it has not ended");
+  while (clock.now() < deadline) {
+    std::this_thread::sleep_for(kPause);
+    auto next = connect_node(pool, node, deadline);
+    if (!next) {
+      why = next.error();
+      continue;
+    }
+    if ((*next)->hello().daemon_instance == instance) continue;
+    auto status = (*next)->status(deadline);
+    if (!status) {
+      why = status.error();
+      continue;
+    }
+    const auto gone = std::chrono::duration_cast<std::chrono::milliseconds>(clock.now() - begin);
+    // Sessions that closed in the last moment are not there, and not lost.
+    const bool whole =
+        (*next)->hello().incarnation == incarnation && status->restart.lost_sessions == 0;
+    return Upgraded{*left, std::move(status->restart), std::move(status->version), gone, whole};
+  }
+  return Error(Errc::kUnavailable, "no daemon followed the one that ended: " + why.message());
+}
+
+void add_json(const Upgraded& done, JsonWriter& json) {
+  json.field("version", done.version)
+      .field("sessions", std::uint64_t{done.left.sessions})
+      .field("segments", std::uint64_t{done.left.segments})
+      .field("taken_sessions", std::uint64_t{done.taken.taken_sessions})
+      .field("taken_segments", std::uint64_t{done.taken.taken_segments})
+      .field("gone_ms", static_cast<std::uint64_t>(done.gone.count()));
+}
+
+/// Shows what became of one node. @return its exit code.
+int show(Console& console, const std::string& name, const Result<Upgraded>& done,
+         JsonWriter& json) {
+  json.begin_object().field("node", name).field("upgraded", done.ok());
+  int exit_code = kExitDone;
+  if (!done) {
+    json.field("error", done.error().message());
+    const Errc code = done.error().code();
+    const bool failed = code == Errc::kUnavailable || code == Errc::kDeadline;
+    exit_code =
+        console.complain(done.error().at("node " + name), failed ? kExitPoolFailed : kExitNo);
+  } else {
+    add_json(*done, json);
+    const std::string counts = std::to_string(done->taken.taken_sessions) + " of " +
+                               std::to_string(done->left.sessions) + " sessions and " +
+                               std::to_string(done->taken.taken_segments) + " of " +
+                               std::to_string(done->left.segments) + " segments taken over";
+    if (!done->whole) {
+      exit_code = console.complain(Error(Errc::kCorrupt, counts).at("node " + name), kExitNo);
+    } else if (!console.json()) {
+      console.print("node " + name + ": version " + done->version + " after " +
+                    std::to_string(done->gone.count()) + " ms, " + counts);
+    }
+  }
+  json.end();
+  return exit_code;
+}
+
+int run(Console& console, const Options& options) {
+  auto pool = open_pool(options, SteadyClock().now() + options.timeout);
+  if (!pool) return complain_about_pool(console, pool.error());
+  std::vector<const NodeInfo*> nodes;
+  for (const std::string& name : options.nodes) {
+    nodes.push_back(find_node(*pool, name));
+    if (nodes.back() != nullptr) continue;
+    return console.refuse(Error(Errc::kInvalidArgument, "the pool has no node " + name));
+  }
+  int exit_code = kExitDone;
+  JsonWriter json;
+  json.begin_object().key("nodes").begin_array();
+  for (std::size_t i = 0; i < nodes.size() && exit_code == kExitDone; ++i) {
+    exit_code = show(console, options.nodes[i], upgrade(*pool, *nodes[i], options.timeout), json);
+  }
+  if (console.json()) console.print(std::move(json.end().end()).text());
+  return exit_code;
+}
+
+}  // namespace
+
+void add_upgrade(Program& program, const PoolOptions& defaults) {
+  auto options = std::make_shared<Options>();
+  static_cast<PoolOptions&>(*options) = defaults;
+  // A daemon that starts on a busy machine takes seconds.
+  options->timeout = std::chrono::seconds(30);
+  CLI::App& added = program.add(program.root(), "upgrade", "Restart daemons under running jobs",
+                                [options](Console& console) { return run(console, *options); });
+  added.add_option("NODE", options->nodes, "Number or name, as nodes shows them")->required();
+  add_pool_options(added, *options);
+  set_manual(added,
+             {"The daemon ends itself, systemd starts the installed version, and that one takes "
+              "over all sessions with their memory. Jobs wait meanwhile, for a second or two. A "
+              "daemon that cannot be taken over from refuses, and says why. Several nodes are done "
+              "one after the other, up to the first that fails. Run it as root or as the daemon's "
+              "user, or with a certificate of role admin.",
+              {"hyperoffload upgrade 0", "hyperoffload upgrade 0 1 2 --pool tcp:node0:7700"},
+              {{kExitDone, "all were restarted, and lost nothing"},
+               {kExitNo, "a daemon refused, or its sessions were not all taken over"},
+               {kExitPoolFailed, "the pool cannot be reached, or no daemon followed"}}});
+}
+
+}  // namespace ho::cli

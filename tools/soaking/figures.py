@@ -1,0 +1,89 @@
+"""What the daemons take over time: samples of each process, and the slope of such a row with its error."""
+import math
+import os
+import threading
+import time
+
+
+def descriptors_of(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def memory_of(pid):
+    """Bytes of a process's own memory: what jobs are granted is shared, and does not count."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon:"))
+
+
+def slope(rows):
+    """The common slope a second of rows of (time_s, value), each of which has a level of its own, and its standard
+    error. None: too few values to tell."""
+    rows = [row for row in rows if len(row) > 1]
+    centred = []
+    for row in rows:
+        at = sum(t for t, _ in row) / len(row)
+        level = sum(v for _, v in row) / len(row)
+        centred += [(t - at, v - level) for t, v in row]
+    free = len(centred) - len(rows) - 1
+    spread = sum(t * t for t, _ in centred)
+    if free < 1 or spread == 0:
+        return None
+    value = sum(t * v for t, v in centred) / spread
+    left = sum((v - value * t) ** 2 for t, v in centred)
+    return value, math.sqrt(left / free / spread)
+
+
+class Samples:
+    """Samples of all daemons, once a second on a thread of its own, and when the pool is quiet."""
+
+    WINDOW_S = 15  # Neighbouring samples are alike: the error of a slope is that of means over so long.
+
+    def __init__(self, nodes, begun):
+        self.nodes, self.begun = nodes, begun
+        self.busy, self.quiet = {}, {}  # by (name, pid): rows of (time_s, memory_bytes, descriptors)
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        while not self.ended.wait(1):
+            self.take(self.busy)
+
+    def take(self, rows):
+        for node in self.nodes:
+            pid = node.pid
+            try:
+                row = (time.monotonic() - self.begun, memory_of(pid), descriptors_of(pid))
+            except (OSError, StopIteration, TypeError, ValueError):
+                continue  # between two processes
+            rows.setdefault((node.name, pid), []).append(row)
+
+    def end(self):
+        self.ended.set()
+        self.thread.join()
+
+    def _means(self, row, field):
+        windows = {}
+        for one in row:
+            windows.setdefault(int((one[0] - row[0][0]) // self.WINDOW_S), []).append(one)
+        # A process's first window has its start in it.
+        return [(sum(x[0] for x in xs) / len(xs), sum(x[field] for x in xs) / len(xs))
+                for window, xs in sorted(windows.items()) if window > 0]
+
+    def summary(self):
+        """A list, a node each: slopes an hour and largest values."""
+        out = []
+        for node in self.nodes:
+            busy = [row for (name, _), row in sorted(self.busy.items()) if name == node.name]
+            quiet = [row for (name, _), row in sorted(self.quiet.items()) if name == node.name]
+            one = {"node": node.name, "processes": len(busy), "samples": sum(map(len, busy)),
+                   "memory_bytes_max": max((x[1] for row in busy for x in row), default=0),
+                   "descriptors_max": max((x[2] for row in busy for x in row), default=0)}
+            for name, field in (("memory_bytes", 1), ("descriptors", 2)):
+                for when, rows in (("busy", [self._means(row, field) for row in busy]),
+                                   ("quiet", [[(x[0], x[field]) for x in row] for row in quiet])):
+                    found = slope(rows)
+                    one[f"{name}_per_hour_{when}"] = found and found[0] * 3600
+                    one[f"{name}_per_hour_{when}_error"] = found and found[1] * 3600
+            out.append(one)
+        return out
