@@ -13,7 +13,6 @@ UNREVISED = (
     "tests/unit/analyzer/",
     "tests/unit/client/",
     "tests/unit/gpt/",
-    "tests/integration/faults/",
     "tools/analyzer/",
     "tools/bench/",
     "tools/examples/",

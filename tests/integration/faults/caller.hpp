@@ -20,26 +20,27 @@ enum class Load { kIdle, kBusy };  ///< busy: 64 transfers in flight at any mome
 [[nodiscard]] const char* name_of(Way way);
 [[nodiscard]] const char* name_of(Load load);
 
-/// Connects, or nullptr with the reason in `why`. ucx_devices: as in ho_connect_options.
+/// @return nullptr with the reason in `why` if it cannot connect. ucx_devices: as in
+/// ho_connect_options.
 [[nodiscard]] ho_pool* try_connect(const std::string& addresses, const char* transport,
                                    std::uint32_t op_deadline_ms, std::string& why,
                                    const char* ucx_devices = nullptr);
 
-/// What the caller of a transfer was told.
+/// The outcome that the caller of a transfer saw.
 struct Told {
   ho_status status = HO_OK;
   std::string error;
   Instant at;
 };
 
-/// A job's plain transfers with one stretch of the pool's memory. One thread.
+/// A job's plain transfers with one area of the pool's memory. One thread.
 class Caller {
  public:
   static constexpr std::size_t kOps = 64;
   static constexpr std::size_t kOpBytes = 256U << 10U;
   static constexpr std::size_t kAreaBytes = 2U << 20U;
 
-  /// `offset`: where in the allocation its 2 MiB begin. Fills both sides with what a put would.
+  /// `offset`: where in the allocation its 2 MiB begin. Fills both sides with the bytes of a put.
   Caller(ho_pool* pool, ho_allocation* memory, std::uint64_t offset);
   ~Caller();
   Caller(const Caller&) = delete;
@@ -51,9 +52,10 @@ class Caller {
   Told single(Way way);
   /// Batches (busy) or single transfers with pauses (idle), until one fails or `until` has come.
   Told go_on(Way way, Load load, Instant until);
-  /// Every byte of the area read back is what was put.
+  /// Reads the area back. @return whether every byte is that of the last put.
   [[nodiscard]] bool right();
-  /// Overwrites the host memory: afterwards it is the caller's alone, or untouched() tells.
+  /// Overwrites the host memory. From then on only the caller may change it; untouched() checks
+  /// that.
   void take_back();
   [[nodiscard]] bool untouched() const;
 
@@ -66,15 +68,15 @@ class Caller {
   std::vector<char> host_;
 };
 
-/// Somebody else's job, on a thread and connection of its own: transfers and compares until it is
-/// stopped, and must not notice anything.
+/// A second job, on a thread and connection of its own: transfers and compares until it is stopped.
+/// Faults of other jobs must not disturb it.
 class Bystander {
  public:
   Bystander(const std::string& address, const char* transport);
   ~Bystander();
   Bystander(const Bystander&) = delete;
   Bystander& operator=(const Bystander&) = delete;
-  /// Ends it. @return what it complained of; empty: it noticed nothing.
+  /// Stops it. @return the first failure that it saw; empty: none.
   [[nodiscard]] std::string end();
 
  private:

@@ -11,13 +11,13 @@
 
 namespace ho::test {
 
-/// A link to another machine. Somebody there lets down or pulls up its end of the link as the file
-/// says, and writes what it did to the path with ".is" behind.
+/// A link to another machine. A program there takes its end of the link down or up as the file
+/// says, and confirms it in a second file, whose name has ".is" appended.
 class FarLink {
  public:
   explicit FarLink(std::filesystem::path file) : file_(std::move(file)) {}
 
-  /// Returns when it is so.
+  /// Returns when the other machine has confirmed it.
   void set(const std::string& state) {
     const std::string draft = file_.string() + ".new";
     std::ofstream(draft) << state << std::endl;

@@ -1,7 +1,7 @@
-// The link to another machine is cut and comes back: what link_test.cpp shows of `tcp` in network
-// namespaces, for the driver of RDMA devices, which have none. HO_FAR_POOL is the address of a
-// daemon there, and HO_FAR_LINK the path of FarLink's file, which both machines see.
-// tools/lab/suite makes all this.
+// Cuts the link to another machine and restores it: the cases of link_test.cpp for the driver of
+// RDMA devices, which network namespaces do not have. HO_FAR_POOL is the address of a daemon there,
+// and HO_FAR_LINK the path of FarLink's file, which both machines see. tools/lab/suite sets this
+// up.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdlib>
@@ -23,16 +23,16 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-/// What the project promises.
+/// The bound that the project promises.
 constexpr auto kToldMax = 5000ms;
-/// From the link's return until a new job has the memory: an emulated machine needs its time.
+/// From the link's return until a new job has the memory: an emulated machine is slow.
 constexpr auto kAgainMax = 20s;
 
 milliseconds since(Instant instant) {
   return std::chrono::duration_cast<milliseconds>(Clock::now() - instant);
 }
 
-/// A job that begins now, as soon as one can.
+/// Starts a job as soon as the pool accepts one.
 std::unique_ptr<Job> new_job(const std::string& pool, const char* driver) {
   std::string why;
   const bool there = eventually(
@@ -42,7 +42,7 @@ std::unique_ptr<Job> new_job(const std::string& pool, const char* driver) {
   return std::make_unique<Job>(pool, driver, 0);
 }
 
-TEST_CASE("faults: a link to another machine that is cut is told within 5 s, and used again") {
+TEST_CASE("faults: a link to another machine that is cut is an error within 5 s, and works again") {
   const char* const pool = std::getenv("HO_FAR_POOL");
   const char* const file = std::getenv("HO_FAR_LINK");
   const char* const driver = std::getenv("HO_TRANSPORT");
@@ -63,7 +63,7 @@ TEST_CASE("faults: a link to another machine that is cut is told within 5 s, and
       INFO(ho_status_name(what.status) << ": " << what.error);
       CHECK((what.status == HO_DEADLINE || what.status == HO_UNAVAILABLE));
       CHECK(what.at - asked < kToldMax);
-      // The memory is the caller's again, also when what was under way could come.
+      // Nothing may write to the memory any more, even once the old transfers could arrive.
       job->caller().take_back();
       const Instant again = Clock::now();
       link.set("up");

@@ -1,6 +1,6 @@
-// Two links with an RDMA device each to another machine, and one of them is cut under the driver
+// Two links, each with an RDMA device, to another machine; one of them is cut under the driver
 // `ucx`. HO_FAR_POOL and HO_FAR_LINK as in far_link_test.cpp, but the pool is reached over the link
-// that stays, and the file cuts the other one. tools/lab/suite makes all this.
+// that stays up, and the file cuts the other one. tools/lab/suite sets this up.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdint>
@@ -24,16 +24,16 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kFirstDevice = "rxe0:1";   ///< of the link that is cut
-constexpr const char* kSecondDevice = "rxe1:1";  ///< of the one that stays
+constexpr const char* kFirstDevice = "rxe0:1";   ///< on the link that is cut
+constexpr const char* kSecondDevice = "rxe1:1";  ///< on the link that stays up
 constexpr const char* kAllDevices = "";
 constexpr auto kToldMax = 5000ms;
-/// An emulated machine may not connect within the time that a job gives it.
+/// An emulated machine may not connect within the time limit of a job.
 constexpr auto kConnectMax = 30s;
-/// A rail that was given up is tried again after 5 s, then 10 s, 20 s, 40 s later.
+/// The client retries a lost rail after 5 s, then 10 s, 20 s, 40 s later.
 constexpr auto kBackMax = 90s;
 
-/// The pool and the link to cut; the case is skipped where there are none.
+/// The pool and the link to cut. Skips the case if they are not given.
 struct Far {
   const char* pool = std::getenv("HO_FAR_POOL");
   const char* file = std::getenv("HO_FAR_LINK");
@@ -54,7 +54,7 @@ std::unique_ptr<Job> new_job(const std::string& pool, const char* devices) {
   return std::make_unique<Job>(pool, "ucx", 0, 1, devices);
 }
 
-/// Bytes that a link has carried, both ways.
+/// Bytes that a link has carried, both ways together.
 std::uint64_t carried_bytes(int link) {
   std::uint64_t sum = 0;
   for (const char* const way : {"rx", "tx"}) {
@@ -66,7 +66,7 @@ std::uint64_t carried_bytes(int link) {
   return sum;
 }
 
-/// Runs until the first link carries bytes again.
+/// Transfers until the first link carries bytes again.
 void bring_back(Caller& caller) {
   const Instant end = Clock::now() + kBackMax;
   const std::uint64_t before = carried_bytes(0);
@@ -78,7 +78,7 @@ void bring_back(Caller& caller) {
   }
 }
 
-TEST_CASE("faults: of two RDMA links one is cut in mid-transfer, which costs nothing but time") {
+TEST_CASE("faults: a transfer survives the cut of one of two RDMA links") {
   const Far far;
   if (!far.there()) return;
   FarLink link(far.file);
@@ -86,7 +86,7 @@ TEST_CASE("faults: of two RDMA links one is cut in mid-transfer, which costs not
     INFO(name_of(way));
     const auto job = new_job(far.pool, kAllDevices);
     Caller& caller = job->caller();
-    bring_back(caller);  // a slow machine may have left one out
+    bring_back(caller);  // a slow machine may have started without it
     const std::uint64_t before[] = {carried_bytes(0), carried_bytes(1)};
     auto told = std::async(std::launch::async,
                            [&] { return caller.go_on(way, Load::kBusy, Clock::now() + 6s); });
@@ -99,12 +99,12 @@ TEST_CASE("faults: of two RDMA links one is cut in mid-transfer, which costs not
     INFO(ho_status_name(what.status) << ": " << what.error);
     REQUIRE(what.status == HO_OK);
     CHECK(caller.right());
-    // Other bytes, over all that has been put: nothing of the old comes in when the link is back.
+    // Overwrites all bytes that were put, so that a late write of the old ones would show.
     caller.take_back();
     REQUIRE(caller.batch(Way::kPut).status == HO_OK);
     link.set("up");
     std::this_thread::sleep_for(3s);
-    CHECK_FALSE(caller.right());  // reads all of it back, and finds the other bytes
+    CHECK_FALSE(caller.right());  // the bytes read back are not those of the last put
     CHECK(caller.untouched());
     const Instant up = Clock::now();
     bring_back(caller);
@@ -114,7 +114,7 @@ TEST_CASE("faults: of two RDMA links one is cut in mid-transfer, which costs not
   }
 }
 
-TEST_CASE("faults: a job that begins while one of two RDMA links is cut has the other one") {
+TEST_CASE("faults: a job that begins while one of two RDMA links is cut uses the other one") {
   const Far far;
   if (!far.there()) return;
   FarLink link(far.file);
@@ -127,7 +127,7 @@ TEST_CASE("faults: a job that begins while one of two RDMA links is cut has the 
   CHECK(job->caller().right());
 }
 
-TEST_CASE("faults: a job whose only RDMA link is cut is told, others and new ones go on") {
+TEST_CASE("faults: a job whose only RDMA link is cut fails, other and new jobs go on") {
   const Far far;
   if (!far.there()) return;
   FarLink link(far.file);
@@ -146,7 +146,7 @@ TEST_CASE("faults: a job whose only RDMA link is cut is told, others and new one
     CHECK((what.status == HO_DEADLINE || what.status == HO_UNAVAILABLE));
     CHECK(what.at - cut < kToldMax);
     job->caller().take_back();
-    // The link is cut still. Who is on the other one has noticed nothing, and there is room.
+    // The link is still cut. The job on the other link has not noticed, and there is room.
     CHECK(other->caller().right());
     CHECK(job->caller().untouched());
     job.reset();

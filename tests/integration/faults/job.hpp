@@ -12,8 +12,8 @@
 
 namespace ho::test {
 
-/// A connection with an allocation and one caller for each 2 MiB of it, whose bytes are put: the
-/// pool spreads such areas over its nodes.
+/// A connection with an allocation and one caller for each 2 MiB of it, whose bytes have been put.
+/// The pool spreads areas of this size over its nodes.
 class Job {
  public:
   Job(const std::string& address, const char* driver, std::uint32_t op_deadline_ms,

@@ -19,7 +19,7 @@ namespace {
 std::string near_name(int link) { return "ho-near" + std::to_string(link); }
 std::string far_name(int link) { return "ho-far" + std::to_string(link); }
 
-/// Holds a namespace open until the test is gone. @return its process, or -1.
+/// Holds a namespace open until the test ends. @return its process, or -1.
 pid_t start_holder() {
   int ready[2];
   if (::pipe(ready) != 0) return -1;
@@ -87,7 +87,7 @@ std::uint64_t Link::carried_bytes(int link) const {
     std::uint64_t received = 0;
     std::uint64_t sent = 0;
     numbers >> received;
-    for (int skipped = 0; skipped < 8; ++skipped) numbers >> sent;  // the ninth is the one
+    for (int skipped = 0; skipped < 8; ++skipped) numbers >> sent;  // the ninth is what we want
     return received + sent;
   }
   return 0;
@@ -100,7 +100,8 @@ bool Link::limit(std::uint64_t bits_per_s) {
          run(End::kFar, "tc qdisc replace dev " + far_name(0) + rate);
 }
 
-/// Words separated by blanks, in one of the namespaces. @return it exited with 0.
+/// Runs a command line, split at blanks, in one of the namespaces. @return whether it exited with
+/// 0.
 bool Link::run(End end, const std::string& command) const {
   std::istringstream in(command);
   std::vector<std::string> words;

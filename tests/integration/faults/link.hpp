@@ -11,16 +11,16 @@
 
 namespace ho::test {
 
-/// Two network namespaces with links between them: this process's (it leaves the machine's for
-/// good) and one for daemons. Both are of the test's own making and have no name, so they and the
-/// links go when the last process in them does, however it ends. Links count from 0.
+/// Two network namespaces with links between them: one that this process enters, and cannot leave,
+/// and one for daemons. Neither has a name, so they and the links disappear with the last process
+/// in them, however it ends. Links count from 0.
 class Link {
  public:
-  static constexpr const char* kFar = "10.99.7.2";        ///< the first link's far end
-  static constexpr const char* kSecondFar = "10.99.8.2";  ///< the second's
+  static constexpr const char* kFar = "10.99.7.2";        ///< the far end of the first link
+  static constexpr const char* kSecondFar = "10.99.8.2";  ///< of the second link
 
   /// `links`: 1 or 2. Call while the process has one thread. @return kUnsupported with the reason:
-  /// no right to make namespaces, no veth, no `ip`.
+  /// no permission to make namespaces, no veth, no `ip`.
   [[nodiscard]] static Result<std::unique_ptr<Link>> create(int links = 1);
   ~Link();
   Link(const Link&) = delete;
@@ -28,12 +28,13 @@ class Link {
 
   /// For DaemonProcess::Spec::network.
   [[nodiscard]] int far_namespace() const { return far_.get(); }
-  /// Cuts a link at its far end, as a pulled cable does: nobody is told.
+  /// Cuts a link at its far end as a pulled cable does: neither end gets a message.
   [[nodiscard]] bool down(int link = 0);
   [[nodiscard]] bool up(int link = 0);
-  /// Bytes that have come and gone over a link, as its near end counts them.
+  /// Bytes received and sent over a link, counted at its near end.
   [[nodiscard]] std::uint64_t carried_bytes(int link) const;
-  /// Lets through this much each way of the first link (tc tbf). @return false: no tbf here.
+  /// Limits both directions of the first link to this rate (tc tbf). @return false: tbf is not
+  /// available.
   [[nodiscard]] bool limit(std::uint64_t bits_per_s);
 
  private:

@@ -1,6 +1,6 @@
-// The failure matrix: each driver x fault x direction x load, with real daemons. With HO_SEEDS=2 or
-// more in the environment every cell. With HO_TRANSPORT=ucx, where there is an RDMA device, the row
-// of that driver.
+// The failure matrix: each driver x fault x direction x load, with real daemons. HO_SEEDS of 2 or
+// more in the environment runs every cell. HO_TRANSPORT=ucx, with an RDMA device, runs the row of
+// that driver.
 #include <hyperoffload/hyperoffload.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,7 +26,8 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-/// What the project promises: a job learns of a dead or stopped daemon within this.
+/// The bound that the project promises: a job learns within this time that a daemon is dead or
+/// stopped.
 constexpr auto kToldMax = 2000ms;
 constexpr auto kLease = 2000ms;
 
@@ -38,9 +39,9 @@ std::vector<const char*> drivers() {
   return {"local", "tcp"};
 }
 
-/// The device of ucx is emulated by a guest that is itself emulated: what it takes to connect, and
-/// leases, which a job there renews late, are ten times longer. What jobs are told, and when, is
-/// as everywhere: the control connection tells it, in 0.1 s there (load 11).
+/// The lab emulates the device of ucx in a guest that is itself emulated. So connecting takes ten
+/// times longer there, and leases, which a job renews late, last ten times longer. Errors and their
+/// times are as elsewhere: the control connection reports them, in 0.1 s there (load 11).
 int slowness(const char* driver) { return is_ucx(driver) ? 10 : 1; }
 
 PoolSpec pool_of(const char* driver) {
@@ -49,7 +50,7 @@ PoolSpec pool_of(const char* driver) {
   return spec;
 }
 
-/// A pool whose leases lapse during the test.
+/// A pool whose leases expire during the test.
 PoolSpec lapsing_pool_of(const char* driver) {
   PoolSpec spec = pool_of(driver);
   spec.lease_ms = static_cast<std::uint64_t>(kLease.count() * slowness(driver));
@@ -66,7 +67,7 @@ std::string words(const Cell& cell) {
   return std::string(cell.driver) + ", " + name_of(cell.way) + ", " + name_of(cell.load);
 }
 
-/// Cells that take long: the short form has each direction and each load once a driver.
+/// Cells that take long: the short form covers each direction and each load once per driver.
 enum class Cells { kAll, kDiagonal };
 
 template <typename Body>
@@ -84,12 +85,12 @@ void for_each_cell(Cells cells, const Body& body) {
   }
 }
 
-/// A job's callers: the first one's bytes are on a node that is spared, the second one's on the
-/// node that is hit.
+/// The callers of a job: the first one's bytes are on the spared node, the second one's on the node
+/// with the fault.
 constexpr std::size_t kSpared = 0;
 constexpr std::size_t kHit = 1;
 
-/// Transfers on a thread of their own, so that the fault comes into the middle of them.
+/// Transfers on a separate thread, so that the fault happens during them.
 std::future<Told> transfers(Job& job, const Cell& cell, Clock::duration time_max) {
   const Instant until = Clock::now() + time_max;
   return std::async(std::launch::async, [&job, cell, until] {
@@ -97,8 +98,8 @@ std::future<Told> transfers(Job& job, const Cell& cell, Clock::duration time_max
   });
 }
 
-/// A daemon that ends in order revokes what it has granted before it hangs up, so that a job may
-/// hear of the one or the other first.
+/// A daemon that shuts down revokes its grants before it closes the connection, so a job may see
+/// either error first.
 enum class End : std::uint8_t { kSudden, kOrderly };
 
 void check_told(const Told& told, Instant fault, milliseconds most, End end = End::kSudden) {
@@ -110,8 +111,8 @@ void check_told(const Told& told, Instant fault, milliseconds most, End end = En
   CHECK(told.error.find("n1") != std::string::npos);
 }
 
-/// The memory of the failed transfers is the caller's again: nothing comes in late. The other
-/// node's memory, and the next transfer with it, is as it was.
+/// Late transfers must not write to the memory of the failed ones, and the bytes and the next
+/// transfer of the other node must be unaffected.
 void check_afterwards(Job& job, const Cell& cell) {
   std::this_thread::sleep_for(100ms);
   CHECK(job.caller(kHit).untouched());
@@ -127,7 +128,7 @@ void check_end(std::unique_ptr<Job> job) {
   CHECK(Clock::now() - began < within(4s));
 }
 
-/// A job that begins now has the memory of both nodes.
+/// Starts a job that needs the memory of both nodes.
 void check_new_job(TwoNodes& nodes, const char* driver) {
   const Instant began = Clock::now();
   Job job(nodes.address(0), driver, 0, 2);
@@ -149,7 +150,7 @@ void kill_daemon(TwoNodes& nodes, const Cell& cell, Clock::duration before) {
   check_end(std::move(job));
 }
 
-/// A process with the victim's program.
+/// Runs the victim's program.
 pid_t start_victim(const std::string& address, const Cell& cell) {
   int ready[2];
   REQUIRE(::pipe(ready) == 0);
@@ -169,7 +170,7 @@ pid_t start_victim(const std::string& address, const Cell& cell) {
   return child;
 }
 
-/// Kills a job, and waits until its memory is free again.
+/// Kills a job, and waits until its memory is free.
 void kill_client(TwoNodes& nodes, const Cell& cell, Clock::duration before) {
   const std::uint64_t others = nodes.granted_bytes(0) + nodes.granted_bytes(1);
   const pid_t victim = start_victim(nodes.address(0), cell);
@@ -186,7 +187,7 @@ void kill_client(TwoNodes& nodes, const Cell& cell, Clock::duration before) {
   }
 }
 
-TEST_CASE("faults: a killed daemon ends, within 2 s, those jobs alone that use it", "[time]") {
+TEST_CASE("faults: a killed daemon ends only the jobs that use it, within 2 s", "[time]") {
   for_each_cell(Cells::kAll, [](const Cell& cell) {
     TwoNodes nodes(pool_of(cell.driver));
     kill_daemon(nodes, cell, 20ms);
@@ -211,11 +212,12 @@ TEST_CASE("faults: a restarted daemon ends the sessions it had and serves new on
   });
 }
 
-TEST_CASE("faults: with its daemon stopped local and ucx go on, tcp fails by deadline", "[time]") {
+TEST_CASE("faults: local and ucx go on while the daemon is stopped, tcp fails by deadline",
+          "[time]") {
   for_each_cell(Cells::kDiagonal, [](const Cell& cell) {
     const bool goes_on = std::string(cell.driver) != "tcp";
     TwoNodes nodes(pool_of(cell.driver));
-    // The default deadline in one cell; the others need not take as long.
+    // One cell has the default deadline. The others have shorter ones, to save time.
     const bool usual = cell.load == Load::kBusy && cell.way == Way::kGet;
     auto job = std::make_unique<Job>(nodes.address(0), cell.driver,
                                      usual || is_ucx(cell.driver) ? 0 : 300, 2);
@@ -239,7 +241,7 @@ TEST_CASE("faults: with its daemon stopped local and ucx go on, tcp fails by dea
   });
 }
 
-TEST_CASE("faults: a killed client's memory is free within its lease, and nobody else notices",
+TEST_CASE("faults: a killed client's memory is free within its lease, and other jobs go on",
           "[time]") {
   for_each_cell(Cells::kDiagonal, [](const Cell& cell) {
     TwoNodes nodes(lapsing_pool_of(cell.driver));

@@ -1,5 +1,5 @@
-// What a hostile or confused peer tries, against a real daemon and on both drivers: it is refused,
-// told why, counted, and costs nobody else anything.
+// Attacks and mistakes of a peer against a real daemon, on both drivers: it refuses each, says why,
+// counts it, and serves the other peers as before.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ using transport::RegionId;
 using transport::Rights;
 using transport::Transport;
 
-/// A daemon, and a job on it that must not notice anything.
+/// A daemon, and a job on it that must not be disturbed.
 class Node {
  public:
   Node() { start(); }
@@ -43,7 +43,7 @@ class Node {
     start();
   }
   [[nodiscard]] std::string address() const { return unix_address(folder_); }
-  /// Everything refused whose cause begins so.
+  /// Counts the refusals whose cause begins with this text.
   [[nodiscard]] std::uint64_t refused(const std::string& cause) const {
     const auto status = connect(address())->status(soon());
     REQUIRE(status.ok());
@@ -53,7 +53,7 @@ class Node {
     }
     return count;
   }
-  /// Lines of the daemon's log that name the cause.
+  /// Counts the lines of the daemon's log that name the cause.
   [[nodiscard]] std::size_t lines(const std::string& cause) const {
     const std::string log = daemon_->err();
     std::size_t count = 0;
@@ -68,7 +68,7 @@ class Node {
   std::unique_ptr<DaemonProcess> daemon_;
 };
 
-/// One session over one driver, below the client library: it can lie.
+/// One session over one driver, below the client library, so that it can send false messages.
 struct Intruder {
   Intruder(const std::string& address, const std::string& driver_name)
       : driver(driver_name), control(connect(address)), memory(64 * kKiB, std::byte{0x5E}) {
@@ -135,7 +135,7 @@ struct Intruder {
 
 bool refusal(Errc code) { return code == Errc::kPermissionDenied || code == Errc::kUnavailable; }
 
-TEST_CASE("protection: a revoked grant opens nothing any more") {
+TEST_CASE("protection: a revoked grant gives no access") {
   Node node;
   for (const char* driver : {"local", "tcp"}) {
     INFO(driver);
@@ -155,7 +155,7 @@ TEST_CASE("protection: a revoked grant opens nothing any more") {
           intruder.transport->attach(intruder.peer, intruder.grant_of(segment, Rights::kReadWrite));
       REQUIRE(again.ok());
       CHECK(intruder.get(*again, 0) == Errc::kPermissionDenied);
-      // The number is given to the next grant, which the old key does not open.
+      // The next grant gets the same number; the old key does not fit it.
       GrantedSegment next = intruder.grant(Rights::kReadWrite);
       CHECK(intruder.get(*again, 0) == Errc::kPermissionDenied);
       const auto own =
@@ -183,7 +183,7 @@ TEST_CASE("protection: a read-only grant cannot be written, whatever the peer cl
     }
     const auto region =
         intruder.transport->attach(intruder.peer, intruder.grant_of(segment, Rights::kReadWrite));
-    // local: the descriptor itself cannot be mapped for writing.
+    // local: the peer cannot map the descriptor itself for writing.
     if (!region) {
       CHECK(std::string(driver) == "local");
       CHECK(region.error().code() == Errc::kPermissionDenied);
@@ -198,7 +198,7 @@ TEST_CASE("protection: a read-only grant cannot be written, whatever the peer cl
   CHECK(node.lines("tcp: access without the right") == 1);
 }
 
-TEST_CASE("protection: no range beyond a segment is reached, overflow included") {
+TEST_CASE("protection: no range can reach beyond a segment, not even by overflow") {
   Node node;
   for (const char* driver : {"local", "tcp"}) {
     INFO(driver);
@@ -225,7 +225,7 @@ TEST_CASE("protection: no range beyond a segment is reached, overflow included")
   CHECK(node.refused("tcp: range outside of the segment") == 1);
 }
 
-TEST_CASE("protection: a guessed key is refused, told and counted") {
+TEST_CASE("protection: a guessed key is refused, logged and counted") {
   Node node;
   Bystander other(node.address(), "tcp");
   Intruder intruder(node.address(), "tcp");
@@ -245,7 +245,7 @@ TEST_CASE("protection: a guessed key is refused, told and counted") {
   CHECK(other.end() == "");
 }
 
-TEST_CASE("protection: of many who only connect the oldest are cut, and counted") {
+TEST_CASE("protection: idle connections above the limit lose the oldest ones, which are counted") {
   constexpr std::size_t kSilentMax = 256;
   constexpr std::size_t kTooMany = 5;
   Node node;
@@ -258,25 +258,25 @@ TEST_CASE("protection: of many who only connect the oldest are cut, and counted"
     silent.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     REQUIRE(::connect(silent.back().get(), where->get(), where->length) == 0);
   }
-  // The kernel accepts before the daemon does: those that are cut later wait for that.
+  // The kernel accepts before the daemon does, so later ones are closed only after that.
   const std::string many = "tcp: too many connections without a hello";
   const std::string late = "tcp: no hello in time";
   CHECK(eventually(60s, [&] { return node.refused(many) >= kTooMany; }));
   CHECK(node.lines(many) == 1);
-  // Both go on with what they have, and whoever comes now is served as ever.
+  // Both keep what they have, and new connections are served.
   GrantedSegment segment = intruder.grant(Rights::kReadWrite);
   intruder.reconnect();
   const auto region =
       intruder.transport->attach(intruder.peer, intruder.grant_of(segment, Rights::kReadWrite));
   REQUIRE(region.ok());
   CHECK(intruder.put(*region, 0) == Errc::kOk);
-  // The others have two seconds to say hello.
+  // The others have two seconds to send a hello.
   CHECK(eventually(10s, [&] { return node.refused(many) + node.refused(late) == silent.size(); }));
   CHECK(intruder.put(*region, 0) == Errc::kOk);
   CHECK(other.end() == "");
 }
 
-TEST_CASE("protection: another's session, a wrong token and a dead session give nothing") {
+TEST_CASE("protection: a foreign session, a wrong token and a dead session give no access") {
   Node node;
   for (const char* driver : {"local", "tcp"}) {
     INFO(driver);
@@ -310,7 +310,7 @@ TEST_CASE("protection: another's session, a wrong token and a dead session give 
   CHECK(node.lines("\"release: ") == 1);
 }
 
-TEST_CASE("protection: another session's key and number open nothing without its token") {
+TEST_CASE("protection: another session's key and number give no access without its token") {
   Node node;
   for (const char* driver : {"local", "tcp"}) {
     INFO(driver);
@@ -328,18 +328,18 @@ TEST_CASE("protection: another session's key and number open nothing without its
     const auto opened =
         thief.transport->attach(thief.peer, thief.grant_of(stolen, Rights::kReadWrite));
     if (std::string(driver) == "local") {
-      CHECK_FALSE(opened.ok());  // its right is the descriptor, which no key stands for
+      CHECK_FALSE(opened.ok());  // the right to it is the descriptor, which no key replaces
       continue;
     }
     REQUIRE(opened.ok());
     CHECK(thief.get(*opened, 0) == Errc::kPermissionDenied);
-    // With a grant of its own the same key names that.
+    // A grant of its own has the same key.
     GrantedSegment own = thief.grant(Rights::kReadWrite);
     CHECK(own.key == key);
     CHECK(thief.get(*opened, 0) == Errc::kOk);
     CHECK(std::all_of(thief.memory.begin(), thief.memory.end(),
                       [](std::byte byte) { return byte == std::byte{0}; }));
-    // Nor is there a way in by the owner's number and another token.
+    // The owner's number with another token gives no access either.
     Session forged = owner.session;
     forged.token = thief.session.token;
     const auto refused = thief.connect_as(forged);
@@ -350,10 +350,10 @@ TEST_CASE("protection: another session's key and number open nothing without its
     CHECK(owner.control->renew_lease(owner.session, soon()).ok());
   }
   CHECK(node.refused("tcp: unknown segment") == 1);
-  CHECK(node.refused("tcp: no such session") == 2);  // one a connection
+  CHECK(node.refused("tcp: no such session") == 2);  // one for each connection
 }
 
-TEST_CASE("protection: with a session its connections end, and no other's") {
+TEST_CASE("protection: the end of a session closes its connections only") {
   Node node;
   Intruder other(node.address(), "tcp");
   GrantedSegment segment = other.grant(Rights::kReadWrite);
@@ -375,7 +375,7 @@ TEST_CASE("protection: with a session its connections end, and no other's") {
   CHECK(other.get(*region, 0) == Errc::kOk);
 }
 
-TEST_CASE("protection: a fence ends a rail of its own session, and no other's") {
+TEST_CASE("protection: a fence ends a rail of its own session only") {
   Node node;
   Intruder owner(node.address(), "tcp");
   Intruder other(node.address(), "tcp");
@@ -390,18 +390,18 @@ TEST_CASE("protection: a fence ends a rail of its own session, and no other's") 
   };
   CHECK(ask(other, other.session, 0).ok());
   CHECK(owner.put(*region, 0) == Errc::kOk);
-  CHECK_FALSE(ask(owner, owner.session, 1).ok());  // there is but one
+  CHECK_FALSE(ask(owner, owner.session, 1).ok());  // the session has only one
   Session forged = owner.session;
   forged.token = other.session.token;
   CHECK(ask(other, forged, 0).error().code() == Errc::kPermissionDenied);
   CHECK(owner.put(*region, 0) == Errc::kOk);
   CHECK(ask(owner, owner.session, 0).ok());
   CHECK(owner.put(*region, 0) == Errc::kUnavailable);
-  // Nor is a connection of that generation let in any more.
+  // The daemon refuses further connections of that generation.
   CHECK(owner.connect_as(owner.session).error().code() == Errc::kPermissionDenied);
 }
 
-TEST_CASE("protection: a session that was opened for no network driver is granted nothing there") {
+TEST_CASE("protection: a session that was opened without a network driver gets no grant there") {
   Node node;
   const auto control = connect(node.address());
   const auto session = control->open_session("near", soon());
@@ -410,7 +410,7 @@ TEST_CASE("protection: a session that was opened for no network driver is grante
   CHECK(control->grant(*session, {2 * kMiB, "local"}, soon()).ok());
 }
 
-TEST_CASE("protection: what an earlier daemon gave out opens nothing at the next") {
+TEST_CASE("protection: grants of an earlier daemon give no access to the next") {
   Node node;
   for (const char* driver : {"local", "tcp"}) {
     INFO(driver);
@@ -432,7 +432,7 @@ TEST_CASE("protection: what an earlier daemon gave out opens nothing at the next
   }
 }
 
-TEST_CASE("protection: rubbish on the control socket costs its own connection only") {
+TEST_CASE("protection: garbage on the control socket closes its own connection only") {
   Node node;
   Bystander other(node.address(), "local");
   const auto neighbour = connect(node.address());
@@ -442,12 +442,12 @@ TEST_CASE("protection: rubbish on the control socket costs its own connection on
   for (int round = 0; round < 40; ++round) {
     const auto fd = dial(*address, soon());
     REQUIRE(fd.ok());
-    // A frame of the right length with senseless bytes, or bytes that are no frame at all.
+    // A frame of the right length with random bytes, or bytes that are not a frame.
     std::string bytes(1 + prng.below(3000), '\0');
     for (char& byte : bytes) byte = static_cast<char>(prng.next());
     if (round % 2 == 0) bytes = *encode_frame(bytes, 0);
     (void)!::send(fd->get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    // It is closed; nothing else is said to who speaks no protocol of ours.
+    // The daemon closes the connection without an answer: the peer does not speak the protocol.
     char byte = 0;
     if (round % 2 == 0) CHECK(::recv(fd->get(), &byte, 1, 0) <= 0);
   }

@@ -1,5 +1,5 @@
-// A daemon with two rails, of which one is cut: client and daemon in network namespaces of their
-// own.
+// A daemon with two rails, of which one is cut, with client and daemon in separate network
+// namespaces.
 #include <hyperoffload/hyperoffload.h>
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-/// The process's two links; nullptr where there can be none.
+/// The process's two links; nullptr if namespaces are not available.
 Link* the_links() {
   static const Result<std::unique_ptr<Link>> links = Link::create(2);
   if (links) return links->get();
@@ -29,7 +29,7 @@ Link* the_links() {
   return nullptr;
 }
 
-/// A node at the far ends. Its control is reached by a Unix socket, over neither link.
+/// A node at the far ends. Its control socket is a Unix socket, so neither link carries control.
 class FarNode {
  public:
   explicit FarNode(const Link& links) {
@@ -48,7 +48,7 @@ class FarNode {
   std::unique_ptr<DaemonProcess> daemon_;
 };
 
-/// Transfers with 64 in flight, and cuts a link in the middle: both have carried bytes until then,
+/// Transfers with 64 in flight, and cuts a link during them: both links have carried bytes before,
 /// and the other one carries several batches afterwards.
 Told cut_while_busy(Link& links, Caller& caller, Way way, int link) {
   constexpr std::uint64_t kBatchBytes = Caller::kOps * Caller::kOpBytes;
@@ -72,7 +72,7 @@ Told cut_while_busy(Link& links, Caller& caller, Way way, int link) {
   return told.get();
 }
 
-TEST_CASE("faults: a rail that is cut in mid-transfer costs nothing but time, the last one is told",
+TEST_CASE("faults: transfers survive the cut of one rail, and fail at the cut of the last one",
           "[time]") {
   Link* const links = the_links();
   if (links == nullptr) return;
@@ -90,10 +90,10 @@ TEST_CASE("faults: a rail that is cut in mid-transfer costs nothing but time, th
   CHECK((end.status == HO_DEADLINE || end.status == HO_UNAVAILABLE));
   CHECK(end.at - cut < within(5s));
   for (const int link : {0, 1}) REQUIRE(links->up(link));
-  std::this_thread::sleep_for(1s);  // the kernel takes notice of it within that
+  std::this_thread::sleep_for(1s);  // time for the kernel to notice the cut
 }
 
-TEST_CASE("faults: what a cut rail had not sent never comes in when its link is back") {
+TEST_CASE("faults: bytes that a cut rail had not sent never arrive once its link is back") {
   Link* const links = the_links();
   if (links == nullptr) return;
   FarNode node(*links);
@@ -102,16 +102,15 @@ TEST_CASE("faults: what a cut rail had not sent never comes in when its link is 
   INFO(ho_status_name(what.status) << ": " << what.error);
   REQUIRE(what.status == HO_OK);
   CHECK(job.caller().right());
-  job.caller().take_back();  // other bytes, over all that has been put
+  job.caller().take_back();  // overwrites all bytes that were put
   REQUIRE(job.caller().batch(Way::kPut).status == HO_OK);
   REQUIRE(links->up(0));
-  std::this_thread::sleep_for(2s);    // TCP would send what it has again within that
-  CHECK_FALSE(job.caller().right());  // reads all of it back, and finds the other bytes
+  std::this_thread::sleep_for(2s);    // TCP would resend lost bytes within this time
+  CHECK_FALSE(job.caller().right());  // the bytes read back are not those of the last put
   CHECK(job.caller().untouched());
 }
 
-TEST_CASE("faults: a rail that is down from the start is left out, and used once its link is up",
-          "[time]") {
+TEST_CASE("faults: a rail that is down from the start is unused until its link is up", "[time]") {
   Link* const links = the_links();
   if (links == nullptr) return;
   FarNode node(*links);
@@ -121,7 +120,7 @@ TEST_CASE("faults: a rail that is down from the start is left out, and used once
   CHECK(Clock::now() - before < within(3s));
   CHECK(job.caller().right());
   REQUIRE(links->up(1));
-  // Tried after 5 s, 10 s more and so on, each time for a second.
+  // The client retries after 5 s, then 10 s and so on, for a second each time.
   const std::uint64_t idle = links->carried_bytes(1);
   while (links->carried_bytes(1) - idle < Caller::kAreaBytes) {
     REQUIRE(Clock::now() - before < within(40s));

@@ -1,4 +1,4 @@
-// A job that a test kills: ADDRESS TRANSPORT get|put idle|busy. Says "r" once its transfers run.
+// A job that a test kills: ADDRESS TRANSPORT get|put idle|busy. Prints "r" once its transfers run.
 #include <sys/prctl.h>
 #include <unistd.h>
 
