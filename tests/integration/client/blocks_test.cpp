@@ -38,7 +38,7 @@ std::string key(std::uint64_t number) {
   return out;
 }
 
-/// A job that has blocks open, with memory for `kSlots` of them.
+/// A job with open blocks and memory for `kSlots` of them.
 class Job {
  public:
   static constexpr std::size_t kSlots = 64;
@@ -98,7 +98,7 @@ class Job {
     for (std::size_t i = 0; i < count; ++i) fill(i, first + i);
     return run(HO_BLOCKS_PUT, first, count);
   }
-  /// Gets, and checks the bytes of what was found. @return how many were.
+  /// Gets blocks and checks the bytes of those that it found. @return how many it found.
   std::size_t get(std::uint64_t first, std::size_t count) {
     std::memset(memory_.data(), 0, memory_.size());
     const auto found = run(HO_BLOCKS_GET, first, count);
@@ -118,7 +118,7 @@ class Job {
   std::optional<hyperoffload::Blocks> blocks_;
 };
 
-/// Changes a byte in every slot of a node's segments. @return how many segments there are.
+/// Changes a byte in every slot of a node's segments. @return the number of segments.
 std::size_t damage(const std::string& address) {
   const auto client = test::connect(address);
   const auto session = client->open_session("broken", test::soon(), "local");
@@ -163,7 +163,7 @@ TEST_CASE("client blocks: jobs of a tenant share blocks over all nodes, by local
   CHECK(count_of(one.put(0, 40), HO_OK) == 40);
   CHECK(one.get(0, 40) == 40);
   CHECK(two.get(0, 40) == 40);
-  CHECK(count_of(two.put(20, 40), HO_OK) == 40);  // half of them are there
+  CHECK(count_of(two.put(20, 40), HO_OK) == 40);  // the store still has half of them
   CHECK(one.get(20, 40) == 40);
   CHECK(count_of(two.run(HO_BLOCKS_EXISTS, 0, 100), HO_OK) == 60);
   CHECK(count_of(one.run(HO_BLOCKS_REMOVE, 0, 10), HO_OK) == 10);
@@ -200,7 +200,7 @@ TEST_CASE("client blocks: a match finds the longest prefix over all nodes and pi
   const auto matched = job.blocks().match(chain);
   CHECK(matched.found == 17);
   REQUIRE(matched.pin != 0);
-  for (std::uint64_t i = 0; i < 20; ++i) {  // more than all that fits
+  for (std::uint64_t i = 0; i < 20; ++i) {  // more keys than the store has room for
     static_cast<void>(job.put(1000 + 32 * i, 32));
   }
   CHECK(job.get(0, 17) == 17);
@@ -244,7 +244,7 @@ TEST_CASE("client blocks: bytes that were changed are a miss, and the block is d
   Job job(nodes.address(0));
   REQUIRE(count_of(job.put(0, 1), HO_OK) == 1);
   REQUIRE(job.get(0, 1) == 1);
-  // Another job of the tenant may write its segments: one that is broken does.
+  // Another job of the tenant may write these segments. It is faulty and does.
   std::size_t changed = 0;
   for (int node : {0, 1}) changed += damage(nodes.address(node));
   REQUIRE(changed > 0);

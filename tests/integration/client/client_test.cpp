@@ -82,7 +82,7 @@ TEST_CASE("client: a link with a limit moves the same bytes, no faster than that
     const hyperoffload::Pool pool(options);
     const auto start = std::chrono::steady_clock::now();
     round_trip(pool.get(), 5'000'000, 4096);
-    // Once there and once back, less what a link may make up.
+    // There and back once, less what the pacing may catch up.
     CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(190));
   }
 }
@@ -254,7 +254,8 @@ TEST_CASE("client: two equal jobs on one pool do not disturb each other") {
   const schedule::Schedule schedule = some_schedule(7);
   std::string wrong[2];
   ho_status status[2] = {HO_IO, HO_IO};
-  // Catch is for the main thread only: outcomes are kept and checked there.
+  // Catch works on the main thread only, so the threads keep outcomes and the main thread checks
+  // them.
   const PoolHandle pools[2] = {connect_pool(nodes.address(0), "auto"),
                                connect_pool(nodes.address(0), "tcp")};
   const auto work = [&](int i) {

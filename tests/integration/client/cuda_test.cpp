@@ -1,5 +1,5 @@
-// Jobs whose device memory is an accelerator's: on the stand-in for NVIDIA's driver, or with
-// HO_CUDA_LIBRARY=libcuda.so.1 on a real device.
+// Jobs whose device memory belongs to an accelerator: the stand-in for NVIDIA's driver, or with
+// HO_CUDA_LIBRARY=libcuda.so.1 a real device.
 #include <hyperoffload/hyperoffload.h>
 
 #include <catch2/catch.hpp>
@@ -33,8 +33,8 @@ using test::PlannedJob;
 using test::PoolHandle;
 using test::TwoNodes;
 
-/// An analyzer's plan for the step of a random schedule, with a budget below its peak: values rest
-/// on the device between steps.
+/// A planned step of a random schedule, with a budget below its peak: values stay on the device
+/// between steps.
 schedule::Schedule analyzed(const schedule::Schedule& source, Prng& random) {
   const Graph graph = test::graph_of(source);
   const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
@@ -45,7 +45,7 @@ schedule::Schedule analyzed(const schedule::Schedule& source, Prng& random) {
   }
 }
 
-/// Does this and that with a job until it has done so often.
+/// Does random acts with a job.
 void act(PlannedJob& job, std::size_t plans, Prng& random, int acts) {
   for (int i = 0; i < acts; ++i) {
     const std::uint64_t what = random.below(12);
@@ -71,7 +71,7 @@ void act(PlannedJob& job, std::size_t plans, Prng& random, int acts) {
 
 constexpr std::uint64_t kBytes = 256 << 10;
 
-/// A weight that comes for each step, is updated by it and goes home again.
+/// A weight that each step fetches, updates and stores.
 schedule::Schedule passing() {
   B b;
   const auto w = b.storage("w", kBytes, B::kWeight, 0);
@@ -97,7 +97,7 @@ ho_device_memory cuda_memory(const CudaDevice& device, void* arena) {
 
 }  // namespace
 
-TEST_CASE("cuda: a planned job has the bytes of the model, however long the device takes") {
+TEST_CASE("cuda: a planned job matches the model, however slow the device is") {
   TwoNodes nodes({.ddr_bytes = 64U << 20U, .lease_ms = 10'000});
   const PoolHandle pool = connect_pool(nodes.address(0), "local");
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
@@ -131,7 +131,7 @@ TEST_CASE("cuda: several plans share storages and an arena on the device") {
   }
 }
 
-TEST_CASE("cuda: homes on other machines are reached by way of pinned host memory") {
+TEST_CASE("cuda: homes on other machines are reached through pinned host memory") {
   TwoNodes nodes({.ddr_bytes = 64U << 20U, .lease_ms = 10'000});
   const PoolHandle pool = connect_pool(nodes.address(0), "tcp");
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
@@ -146,7 +146,7 @@ TEST_CASE("cuda: homes on other machines are reached by way of pinned host memor
   }
 }
 
-TEST_CASE("cuda: what lies on flash is staged once the device has come so far") {
+TEST_CASE("cuda: flash is staged when the device reaches the op that needs it") {
   TwoNodes nodes({.ddr_bytes = 64U << 20U, .flash_bytes = 64U << 20U});
   const PoolHandle pool = connect_pool(nodes.address(0), "local");
   const auto device = CudaDevice::open(1, 2000);
@@ -158,7 +158,7 @@ TEST_CASE("cuda: what lies on flash is staged once the device has come so far") 
   CHECK(job.counters().stage_in_bytes > 0);
 }
 
-TEST_CASE("cuda: the job's thread waits for nothing while the device stands still") {
+TEST_CASE("cuda: the job's thread does not wait while the device stands still") {
   TwoNodes nodes;
   const PoolHandle pool = connect_pool(nodes.address(0), "local");
   const auto device = CudaDevice::open();

@@ -1,4 +1,4 @@
-// What a job and a daemon say of the drivers between nodes, with real daemons.
+// What a job and a daemon report about the drivers between nodes, with real daemons.
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -89,7 +89,7 @@ TEST_CASE("drivers: another provider of libfabric's serves at a named interface"
   check_moves(connect_over_ofi(folder, {}).get());
 }
 
-/// Threads of this process with that name.
+/// Counts the threads of this process with that name.
 std::size_t threads_named(const std::string& name) {
   std::size_t count = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -117,7 +117,7 @@ TEST_CASE("drivers: a job says how many threads share its copies, and they end w
     check_moves(pool, "local");
     CHECK(threads_named("ho-copy") == 2);
   }
-  // The kernel lists a thread a moment longer than a join waits for.
+  // The kernel lists a thread a moment longer than join() waits.
   for (int looks = 0; looks < 1000 && threads_named("ho-copy") > 0; ++looks) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -183,7 +183,7 @@ TEST_CASE("drivers: ucx emulates over TCP where both ends ask for it, and nowher
 TEST_CASE("drivers: an address that hangs leaves time for the node's next one") {
   const TempFolder near_folder;
   const TempFolder far_folder;
-  // Takes connections, and never says a word.
+  // Accepts connections and never answers.
   sockaddr_un where{};
   where.sun_family = AF_UNIX;
   const std::string silent = near_folder.file("silent.sock");
@@ -220,7 +220,7 @@ TEST_CASE("drivers: a node that no driver reaches is left out, and fails the job
     options.struct_bytes = sizeof options;
     options.pool = address.c_str();
     options.ofi_allow_emulation = 1;
-    options.ofi_provider = "tcp;ofi_rxm";  // the daemon's is another
+    options.ofi_provider = "tcp;ofi_rxm";  // the interface of the daemon is another one
     ho_pool* pool = nullptr;
     (void)ho_connect(&options, &pool);
     return PoolHandle(pool);
@@ -230,7 +230,7 @@ TEST_CASE("drivers: a node that no driver reaches is left out, and fails the job
   REQUIRE(pool != nullptr);
   CHECK(std::string(ho_pool_transport(pool.get())) == "local");
   CHECK(connect(unix_address(far_folder))->sessions(soon())->empty());
-  // Its peers are unknown to it: alone it is a pool that nothing reaches.
+  // The daemon does not know its peers, so alone it is a pool that no driver reaches.
   CHECK(pool_of(unix_address(far_folder)) == nullptr);
   CHECK(std::string(ho_last_error()).find("ofi: ") != std::string::npos);
 }

@@ -32,8 +32,7 @@ schedule::Schedule some_schedule(std::uint64_t seed) {
   return test::random_schedule(random);
 }
 
-/// Starts a job in a process of its own that steps until it is killed. @return its id, once it is
-/// running.
+/// Starts a process whose job steps until it is killed. @return its id, once the job is running.
 pid_t start_job_process(const std::string& address, const schedule::Schedule& schedule,
                         const char* transport = "auto") {
   int ready[2];
@@ -60,8 +59,8 @@ pid_t start_job_process(const std::string& address, const schedule::Schedule& sc
   return child;
 }
 
-/// Puts 16 MiB over tcp again and again, so that something is in flight at any moment once it has
-/// written a byte to `ready`. @return 0, or what went wrong.
+/// Puts 16 MiB over tcp again and again. Once it has written a byte to `ready`, a transfer is in
+/// flight at any moment. @return 0, or an exit code that says what failed.
 int copy_for(const std::string& address, std::chrono::milliseconds time, int ready) {
   ho_connect_options options{};
   options.struct_bytes = sizeof(options);
@@ -95,7 +94,7 @@ struct Failure {
   std::chrono::nanoseconds cleanup{};  ///< to unload and disconnect
 };
 
-/// Runs a job, signals a daemon under it, and gives what the job was told.
+/// Runs a job and signals a daemon under it. @return the error that the job got.
 Failure fault_under_job(TwoNodes& nodes, const char* transport, int node, int signal) {
   Failure seen;
   Time cleaning;
@@ -218,7 +217,7 @@ TEST_CASE("client faults: plain transfers fail cleanly when their daemon is kill
   ho_free(pool.get(), memory);
 }
 
-TEST_CASE("client faults: a job that was stopped itself goes on, over tcp too") {
+TEST_CASE("client faults: a stopped job goes on when it is continued, over tcp too") {
   TwoNodes nodes;
   int ready[2];
   REQUIRE(::pipe(ready) == 0);
@@ -232,7 +231,7 @@ TEST_CASE("client faults: a job that was stopped itself goes on, over tcp too") 
   for (int i = 0; i < 2; ++i) {
     std::this_thread::sleep_for(500ms);
     REQUIRE(::kill(child, SIGSTOP) == 0);
-    std::this_thread::sleep_for(2000ms);  // beyond the deadline of what is in flight
+    std::this_thread::sleep_for(2000ms);  // beyond the deadline of the transfers in flight
     REQUIRE(::kill(child, SIGCONT) == 0);
   }
   int status = 0;
@@ -250,7 +249,7 @@ TEST_CASE("client faults: after() says that the schedule has failed") {
   REQUIRE(job.begin_step() == HO_OK);
   REQUIRE(ho_before(job.plan(), 0) == HO_OK);
   nodes.daemon(1).send(SIGKILL);
-  std::this_thread::sleep_for(500ms);  // far longer than the loss of a connection takes to be seen
+  std::this_thread::sleep_for(500ms);  // far longer than noticing a lost connection takes
   CHECK(ho_after(job.plan(), 0) == HO_UNAVAILABLE);
   CHECK(std::string(ho_last_error()).find("n1") != std::string::npos);
 }
@@ -310,8 +309,9 @@ TEST_CASE("client faults: connecting leaves a stopped node out within 2 s and a 
   nodes.daemon(1).send(SIGCONT);
 }
 
-TEST_CASE("client faults: however many nodes are stopped, an allocation fails once, within 2 s",
-          "[time]") {
+TEST_CASE(
+    "client faults: however many nodes are stopped, an allocation fails only once, within 2 s",
+    "[time]") {
   TwoNodes nodes;
   const PoolHandle pool = connect_pool(nodes.address(0), "auto");
   for (const int node : {0, 1}) nodes.daemon(node).send(SIGSTOP);
@@ -325,7 +325,7 @@ TEST_CASE("client faults: however many nodes are stopped, an allocation fails on
   CHECK(nodes.granted_bytes(1) == 4 << 20);
   ho_free(pool.get(), memory);
   CHECK(nodes.granted_bytes(1) == 0);
-  // What is given back to a node that does not answer is free when it goes on.
+  // A stopped node frees what was returned to it once it goes on.
   CHECK(ho_allocate(pool.get(), 4 << 20, &memory) == HO_OK);
   nodes.daemon(1).send(SIGSTOP);
   ho_free(pool.get(), memory);
@@ -346,7 +346,7 @@ TEST_CASE("client faults: one job's failure leaves the other and its leases alon
   REQUIRE(::kill(other, SIGKILL) == 0);
   int status = 0;
   REQUIRE(::waitpid(other, &status, 0) == other);
-  // Until after the other's leases have lapsed, which frees its memory.
+  // Waits until the other's leases have expired, which frees its memory.
   const Time killed = std::chrono::steady_clock::now();
   const auto passed = [&] { return std::chrono::steady_clock::now() - killed; };
   const auto granted = [&] { return nodes.granted_bytes(0) + nodes.granted_bytes(1); };

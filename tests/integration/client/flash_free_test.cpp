@@ -1,4 +1,4 @@
-// How flash is given back where its node does not answer, or answers too late.
+// Freeing flash whose node does not answer, or answers too late.
 #include <hyperoffload/hyperoffload.h>
 
 #include <catch2/catch.hpp>
@@ -19,7 +19,7 @@ using test::PoolHandle;
 using test::TwoNodes;
 
 constexpr test::PoolSpec kPool{32U << 20U, 500, false, 16U << 20U};
-// For a session that nobody renews.
+// For a session that is never renewed.
 constexpr test::PoolSpec kLongLease{32U << 20U, test::kLongLeaseMs, false, 16U << 20U};
 
 std::string no_flash() {
@@ -40,7 +40,7 @@ std::size_t extents(const TwoNodes& nodes, int node) {
   return listed->size();
 }
 
-/// The node that has the one extent there is.
+/// The node that has the one extent.
 int node_with_flash(const TwoNodes& nodes) { return extents(nodes, 0) == 1 ? 0 : 1; }
 
 }  // namespace
@@ -58,7 +58,7 @@ TEST_CASE("flash free: what a daemon makes after the client's deadline is freed 
     nodes.daemon(0).send(SIGCONT);
     REQUIRE_FALSE(made.ok());
     CHECK(made.error().code() == Errc::kDeadline);
-    // One that is asked for later is answered later: by then the first was made.
+    // The daemon answers in order, so it has handled the first request by now.
     const auto next = client->flash_allocate(*session, kMiB, policy, test::soon());
     REQUIRE(next.ok());
     CHECK(test::eventually(60s, [&] { return extents(nodes, 0) == 1; }));
@@ -85,7 +85,7 @@ TEST_CASE("flash free: a node that does not answer leaves the handle for another
   }));
   CHECK((status == HO_OK || status == HO_NOT_FOUND));
   if (status != HO_OK) ho_flash_close(flash);
-  // Not found tells that the first try is on its way, not that it is done.
+  // HO_NOT_FOUND means that the first free is under way, not that it is done.
   CHECK(test::eventually(60s, [&] { return extents(nodes, node) == 0; }));
 }
 

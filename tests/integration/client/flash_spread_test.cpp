@@ -1,4 +1,4 @@
-// Plans whose one staging area would hold all their flash on one node, over two daemons.
+// Plans whose one staging area would keep all their flash on one node, over two daemons.
 #include <hyperoffload/hyperoffload.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using B = test::ScheduleBuilder;
 
 constexpr std::uint64_t kBytes = 4 * kMiB;
 
-/// A step that writes two activations, brings both to flash and back, by one staging slot.
+/// A step that writes two activations and moves both to flash and back, through one staging slot.
 schedule::Schedule two_by_one_slot(std::uint64_t local_ddr_bytes) {
   B b;
   const auto first = b.storage("first", kBytes, B::kActivation, 0);
@@ -63,7 +63,7 @@ std::uint64_t written(const test::TwoNodes& nodes, int node) {
   return status->flash[0].written_total_bytes;
 }
 
-/// Runs the plan. @return the nodes on whose flash it wrote.
+/// Runs the plan. @return the nodes whose flash it wrote.
 int nodes_used(std::uint64_t flash_bytes, std::uint64_t local_ddr_bytes) {
   const test::TwoNodes nodes(test::PoolSpec{64U << 20U, 2000, false, flash_bytes});
   const auto schedule = two_by_one_slot(local_ddr_bytes);
@@ -93,7 +93,7 @@ bool skipped() {
 
 }  // namespace
 
-TEST_CASE("client flash: what one node's flash cannot hold is spread, though it shares a slot") {
+TEST_CASE("client flash: flash beyond one node's is spread, though it shares a slot") {
   if (skipped()) return;
   CHECK(nodes_used(7 * kMiB, kBytes) == 2);
 }

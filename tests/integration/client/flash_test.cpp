@@ -45,7 +45,7 @@ std::string no_flash() {
     return;                                               \
   }
 
-/// Random steps, `scale` times as large, planned with DDR that is too small for all.
+/// Random steps, `scale` times as large, planned with too little DDR for all storages.
 std::vector<schedule::Schedule> plans_with_flash(std::size_t count, std::uint64_t scale) {
   std::vector<schedule::Schedule> plans;
   for (std::uint64_t seed = 1; plans.size() < count && seed < 400; ++seed) {
@@ -71,7 +71,7 @@ std::vector<schedule::Schedule> plans_with_flash(std::size_t count, std::uint64_
   return plans;
 }
 
-/// An allocation of durable flash with memory beside it.
+/// An allocation of durable flash, with its host memory.
 struct Staged {
   Staged(ho_pool* the_pool, ho_flash* the_flash) : pool(the_pool), flash(the_flash) {
     REQUIRE(ho_allocate_beside(pool, flash, 4 * kMiB, &memory) == HO_OK);
@@ -149,7 +149,8 @@ TEST_CASE("client flash: a get begins before the last chunk was staged in, a sta
   PlannedJob job(pool.get(), schedule, 5);
   INFO(job.error());
   REQUIRE(job.plan() != nullptr);
-  // In one step of many: a thread that sleeps at the wrong moment sees all chunks arrive at once.
+  // In one of many steps: a thread that is suspended at the wrong moment sees all chunks arrive at
+  // once.
   bool early = false;
   for (int step = 0; step < 3 || (step < 30 && !early); ++step) {
     REQUIRE(job.run(1) == HO_OK);
@@ -271,7 +272,7 @@ TEST_CASE("client flash: a flipped bit fails the job as the daemon describes it"
   CHECK(said.find("block 2") != std::string::npos);
 }
 
-TEST_CASE("client flash: the C++ owners free what is scratch and keep what is durable") {
+TEST_CASE("client flash: the C++ owners free scratch flash and keep durable flash") {
   SKIP_WITHOUT_FLASH();
   TwoNodes nodes(kPool);
   std::vector<std::byte> host(kMiB);

@@ -25,8 +25,8 @@ constexpr std::uint32_t kWeightId = 100;
 constexpr std::uint32_t kActivationId = 101;
 constexpr std::uint32_t kLaterId = 102;
 
-/// An activation is made at position 0, is away at position 1, and is read at position 2. The
-/// weight is read everywhere and stays.
+/// Position 0 makes the activation, position 1 runs without it on the device, position 2 reads it.
+/// All positions read the weight, which stays.
 std::string away_for_one_op() {
   B b;
   const auto w = b.storage("w", kBytes, B::kWeight, 0);
@@ -43,7 +43,7 @@ std::string away_for_one_op() {
   return encode_schedule(b.finish());
 }
 
-/// A framework's allocator behind the callbacks of a runtime.
+/// A framework's allocator, as the callbacks of a runtime.
 struct Framework {
   HostMemory host;
   bool refuses = false;
@@ -72,7 +72,7 @@ bool said(const char* words) {
   return std::string(ho_last_error()).find(words) != std::string::npos;
 }
 
-/// A pool, a runtime whose device memory is a framework's, and a plan whose weight is all 7.
+/// A pool, a runtime whose device memory belongs to a framework, and a plan whose weight is all 7.
 struct Job {
   explicit Job(const std::string& address)
       : pool({address, "hosted", "auto", 0}),
@@ -134,14 +134,14 @@ TEST_CASE("hosted: a storage leaves and comes back without a plan, and a plan sh
   CHECK(job.runtime.state(job.w).memory == nullptr);
   void* const memory = job.runtime.fetch(job.w);
   CHECK(holds(memory, std::byte{7}));
-  CHECK(job.runtime.fetch(job.w) == memory);  // it is there already
+  CHECK(job.runtime.fetch(job.w) == memory);  // still on the device
   job.runtime.evict(job.w);
   job.run_step(std::byte{3});
   job.run_step(std::byte{4});
   std::vector<std::byte> value(kBytes);
   job.plan->read(kWeightId, value.data(), value.size());
   CHECK(holds(value.data(), std::byte{7}));
-  // One that no plan has.
+  // A storage that no plan has.
   const ho_storage other = job.runtime.declare("", kBytes);
   job.runtime.adopt(other, job.framework.make(std::byte{9}));
   job.runtime.evict(other);
@@ -155,7 +155,7 @@ TEST_CASE("hosted: a storage leaves and comes back without a plan, and a plan sh
   CHECK(job.framework.host.wrong().empty());
 }
 
-TEST_CASE("hosted: a step that is left keeps what it made, in the pool too, until the next step") {
+TEST_CASE("hosted: leaving a step keeps its values, also in the pool, until the next step") {
   TwoNodes nodes;
   Job job(nodes.address(0));
   job.run_step(std::byte{2});
@@ -167,7 +167,7 @@ TEST_CASE("hosted: a step that is left keeps what it made, in the pool too, unti
     std::byte* const later = job.framework.make(std::byte{1});
     job.runtime.adopt(job.z, later);
     job.plan->leave();
-    job.framework.host.free(later);  // its op counts as not run
+    job.framework.host.free(later);  // the op that made it does not count
     CHECK(job.runtime.state(job.x).on_device == 0);
     CHECK(job.runtime.state(job.x).at_home == 1);
     CHECK(job.runtime.state(job.w).on_device == 1);
@@ -185,7 +185,7 @@ TEST_CASE("hosted: a step that is left keeps what it made, in the pool too, unti
   CHECK(job.framework.host.wrong().empty());
 }
 
-TEST_CASE("hosted: before() says what has no memory, and goes on once there is some") {
+TEST_CASE("hosted: before() names the storage without memory, and succeeds once there is memory") {
   TwoNodes nodes;
   Job job(nodes.address(0));
   job.runtime.evict(job.w);
@@ -233,7 +233,7 @@ TEST_CASE("hosted: calls on storages of a step that runs are refused, and change
   CHECK(job.framework.host.wrong().empty());
 }
 
-TEST_CASE("hosted: an input of a step that was left is right in both of its homes") {
+TEST_CASE("hosted: after leaving a step an input is right in both of its homes") {
   constexpr std::uint32_t kInputId = 100;
   B b;
   const auto input = b.storage("input", kBytes, B::kInput, 0);
@@ -245,7 +245,7 @@ TEST_CASE("hosted: an input of a step that was left is right in both of its home
   plan.second_homes = {schedule::HomeSlot{schedule::HomeTier::kLocalDdr, kBytes}, std::nullopt};
   plan.local_ddr_bytes = 2 * kBytes;
   const std::string encoded = encode_schedule(plan);
-  // Which home the library placed where is not known here: each node is lost once.
+  // The test does not know which home is on which node, so each node fails once.
   for (const int lost : {0, 1}) {
     for (int whole_steps = 0; whole_steps < 2; ++whole_steps) {
       INFO("node " << lost << " is lost after " << whole_steps << " whole steps");

@@ -1,4 +1,4 @@
-// What a job, a daemon and the command line have loaded.
+// The libraries that a job, a daemon and the command line load.
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstdio>
@@ -27,7 +27,7 @@ void check_without_ucx(const std::string& loaded) {
   }
 }
 
-/// Writes and reads back a few bytes.
+/// Puts and gets a few bytes.
 void move_some(const std::string& addresses, const char* transport) {
   INFO("over " << transport);
   const PoolHandle pool = connect_pool(addresses, transport);
@@ -60,7 +60,7 @@ TEST_CASE("libraries: a job over local and tcp loads no UCX, and its daemons do 
 }
 
 TEST_CASE("libraries: the command line does not load UCX when it starts") {
-  // What the loader would load, by its own list.
+  // Lists what the loader would load.
   FILE* const list = ::popen("LD_TRACE_LOADED_OBJECTS=1 " HO_CLI_PROGRAM " status", "r");
   REQUIRE(list != nullptr);
   std::string loaded;

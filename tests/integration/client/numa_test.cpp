@@ -1,4 +1,4 @@
-// Where memory lies on a machine with two NUMA nodes, each with processors: tools/lab/run --numa.
+// Placement of memory on a machine with two NUMA nodes, each with processors: tools/lab/run --numa.
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -34,7 +34,7 @@ bool has_two_nodes() {
   return two;
 }
 
-/// Runs on a thread that stays on a node's processors.
+/// Runs on a thread that is bound to the processors of a node.
 template <typename Work>
 void run_on(NumaNode node, Work work) {
   std::ifstream file("/sys/devices/system/node/node" + std::to_string(node.value()) + "/cpulist");
@@ -52,7 +52,7 @@ void run_on(NumaNode node, Work work) {
   }).get();
 }
 
-/// The pages of a daemon's segments by node, as the kernel tells others.
+/// The pages of a daemon's segments by node, from the kernel's numa_maps.
 std::map<NumaNode, std::uint64_t> pages_by_node(pid_t daemon) {
   std::map<NumaNode, std::uint64_t> pages;
   std::ifstream maps("/proc/" + std::to_string(daemon) + "/numa_maps");
@@ -88,7 +88,7 @@ std::set<NumaNode> nodes_of_segments(const std::string& address) {
   return nodes;
 }
 
-/// Maps a segment as a job does and looks at each of its pages.
+/// Maps a segment as a job does and checks the node of each page.
 void check_all_pages(const GrantedSegment& segment, NumaNode node) {
   void* const base =
       ::mmap(nullptr, segment.length_bytes, PROT_READ, MAP_SHARED, segment.fd.get(), 0);
@@ -126,7 +126,7 @@ PoolHandle connect_with(const std::string& address, const char* numa) {
   return PoolHandle(pool);
 }
 
-/// Huge pages set aside on both nodes while it lives.
+/// Reserves huge pages on both nodes while it lives.
 class HugePages {
  public:
   HugePages() { (void)(set(kFirst, 32) && set(kSecond, 32)); }
@@ -145,8 +145,7 @@ class HugePages {
 
 }  // namespace
 
-TEST_CASE(
-    "numa: a grant lies on the node that is asked for, and elsewhere only when that is full") {
+TEST_CASE("numa: a grant lies on the requested node, and elsewhere only when that is full") {
   if (!has_two_nodes()) return;
   const TempFolder folder;
   const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
@@ -176,7 +175,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "numa: huge pages lie on the node too, and elsewhere, said once, where it has none left") {
+    "numa: huge pages lie on the node too, or elsewhere with one log line if it has none left") {
   if (!has_two_nodes()) return;
   const HugePages pages;
   for (const NumaMemory& memory : read_numa_memory()) {
@@ -233,8 +232,7 @@ TEST_CASE("numa: a job's memory lies on the node that it runs on, or names") {
   }
 }
 
-TEST_CASE(
-    "numa: a job that wishes for nothing has its memory spread, and a wrong wish is refused") {
+TEST_CASE("numa: memory of a job without a preference is spread, and an unknown node is refused") {
   if (!has_two_nodes()) return;
   const TempFolder folder;
   const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
@@ -251,7 +249,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("numa: a schedule's homes lie beside its arena, wherever the job runs") {
+TEST_CASE("numa: a schedule's homes lie on the node of its arena, wherever the job runs") {
   if (!has_two_nodes()) return;
   Prng random(11);
   const auto schedule = random_schedule(random);
@@ -284,7 +282,7 @@ TEST_CASE("numa: a schedule's homes lie beside its arena, wherever the job runs"
   }
 }
 
-TEST_CASE("numa: a daemon with named nodes takes memory from no other") {
+TEST_CASE("numa: a daemon with named nodes takes memory only from these") {
   if (!has_two_nodes()) return;
   const TempFolder folder;
   const DaemonProcess daemon(folder, "d", {small_config(folder, "numa: \"1\"\n"), {}, false});

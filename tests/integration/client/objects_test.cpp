@@ -50,7 +50,7 @@ class Ranks {
   }
 
   [[nodiscard]] std::size_t count() const { return tiles_.size(); }
-  /// As objects.h has it, for one rank.
+  /// The tensor as objects.h describes it, for one rank.
   [[nodiscard]] ho_tensor tensor(std::size_t rank) {
     ho_tensor out{};
     out.name = "weight";
@@ -71,7 +71,7 @@ class Ranks {
     out.run = run;
     return out;
   }
-  /// Each element tells its place in the tensor, and the version.
+  /// Each element encodes its place in the tensor and the version.
   void fill(std::uint32_t version) {
     visit([&](std::uint32_t& element, std::uint32_t place) { element = place * 31 + version; });
   }
@@ -130,7 +130,7 @@ ho_status acquire(const Subscriber& subscriber, std::uint64_t least = 0,
 
 }  // namespace
 
-TEST_CASE("objects: what one job publishes another reads, over local and tcp", "[integration]") {
+TEST_CASE("objects: a job reads what another one publishes, over local and tcp", "[integration]") {
   TwoNodes nodes;
   const auto* const transport = GENERATE("local", "tcp");
   INFO(transport);
@@ -158,7 +158,7 @@ TEST_CASE("objects: what one job publishes another reads, over local and tcp", "
   CHECK(ho_disconnect(sampler.get()) == HO_CONFLICT);
 }
 
-TEST_CASE("objects: the oldest version goes, unless a reader has it open", "[integration]") {
+TEST_CASE("objects: the oldest version is dropped, unless a reader has it open", "[integration]") {
   TwoNodes nodes;
   const PoolHandle trainer = connect_pool(nodes.address(0), "local");
   const PoolHandle sampler = connect_pool(nodes.address(0), "local");
@@ -249,7 +249,7 @@ TEST_CASE("objects: a version is found when all ranks of one run have published 
   {
     Publisher same_node(trainer.get(), from.options(1, 2), {from.tensor(1)});
     CHECK(ho_publish(same_node.get(), 1) == HO_ALREADY_EXISTS);
-    // Another run's part does not complete it, and makes the name say nothing.
+    // A part of another run does not complete the version, and makes the name ambiguous.
     Publisher other_node(other.get(), from.options(1, 2), {from.tensor(1)});
     other_node.publish(1);
     CHECK(acquire(subscriber) == HO_NOT_FOUND);
@@ -260,11 +260,11 @@ TEST_CASE("objects: a version is found when all ranks of one run have published 
   subscriber.read();
   CHECK(to.holds(0, 1));
   subscriber.release();
-  ranks.pop_back();  // its part ends with it
+  ranks.pop_back();  // its part is withdrawn with it
   CHECK(acquire(subscriber) == HO_NOT_FOUND);
 }
 
-TEST_CASE("objects: a reader of what the object does not have hears of it at once",
+TEST_CASE("objects: reading a tensor that the object does not have fails at once",
           "[integration]") {
   TwoNodes nodes;
   const PoolHandle job = connect_pool(nodes.address(0), "local");
@@ -277,7 +277,7 @@ TEST_CASE("objects: a reader of what the object does not have hears of it at onc
   const Subscriber subscriber(job.get(), to.options(0), {wanted});
   std::uint64_t version = 0;
   CHECK(ho_acquire(subscriber.get(), 0, UINT64_MAX, 5000, &version) == HO_NOT_FOUND);
-  // Not the message of a time that is over.
+  // The error is not that of a timeout.
   CHECK(std::string(ho_last_error()).find("no tensor \"bias\"") != std::string::npos);
   CHECK(std::string(ho_last_error()).find("is complete") == std::string::npos);
 }
@@ -293,7 +293,7 @@ TEST_CASE("objects: memory stays registered while objects use it", "[integration
   REQUIRE(ho_register(job.get(), got.data, got.bytes) == HO_OK);
   {
     ho_tensor partial = sent;
-    partial.element_bytes = 0;  // refused, and keeps nothing
+    partial.element_bytes = 0;  // refused, and registers nothing
     ho_publisher* none = nullptr;
     const ho_object_options options = from.options(0, 3);
     CHECK(ho_publisher_open(job.get(), &options, &partial, 1, &none) == HO_INVALID_ARGUMENT);
@@ -329,7 +329,7 @@ TEST_CASE("objects: a name is another object with another secret", "[integration
   CHECK(acquire(Subscriber(job.get(), options, {to.tensor(0)})) == HO_OK);
 }
 
-TEST_CASE("objects: bytes that were changed are not handed out", "[integration]") {
+TEST_CASE("objects: changed bytes are never returned", "[integration]") {
   TwoNodes nodes;
   const PoolHandle trainer = connect_pool(nodes.address(0), "local");
   const PoolHandle sampler = connect_pool(nodes.address(0), "tcp");
@@ -341,7 +341,7 @@ TEST_CASE("objects: bytes that were changed are not handed out", "[integration]"
   Subscriber subscriber(sampler.get(), to.options(1), {to.tensor(1)});
   REQUIRE(subscriber.acquire() == 1);
   subscriber.read();
-  // One bit of the second half, in the daemon's memory.
+  // Flips one bit of the second half, in the daemon's memory.
   std::size_t changed = 0;
   const std::string files = "/proc/" + std::to_string(nodes.daemon(0).pid()) + "/fd";
   for (const auto& file : std::filesystem::directory_iterator(files)) {
@@ -383,11 +383,11 @@ TEST_CASE("objects: a read after the publisher's end is an error", "[integration
 
 namespace {
 
-/// What two ranks have published, in memory that they share: they go in step, as ranks do that sum
-/// gradients.
+/// The last version that each of two ranks has published, in shared memory. The ranks keep in step,
+/// as ranks that sum gradients do.
 using Published = std::array<std::atomic<std::uint64_t>, 2>;
 
-/// Publishes as one of two ranks until it is killed. Never returns.
+/// Publishes as one of two ranks until killed. Never returns.
 [[noreturn]] void publish_on(const std::string& address, std::uint32_t rank, std::uint64_t first,
                              Published& published) {
   std::vector<std::uint64_t> half(40'000);
@@ -432,7 +432,7 @@ TEST_CASE("objects: publishers killed at any point leave no mixed version", "[in
   Prng random(seed);
   INFO("HO_SEED=" << seed);
   test::PoolSpec spec;
-  spec.ddr_bytes = 96 * kMiB;  // sessions of the killed last as long as their leases
+  spec.ddr_bytes = 96 * kMiB;  // sessions of killed jobs last as long as their leases
   TwoNodes nodes(spec);
   void* const shared =
       ::mmap(nullptr, sizeof(Published), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -466,7 +466,7 @@ TEST_CASE("objects: publishers killed at any point leave no mixed version", "[in
             ho_acquire(subscriber.get(), version, UINT64_MAX, timeout_ms, &version);
         if (found == HO_NOT_FOUND) return;
         REQUIRE(found == HO_OK);
-        // Its publisher may be killed at any time; then the bytes stay, for the lease's time.
+        // A publisher may be killed at any time; its bytes then stay until the lease ends.
         REQUIRE(ho_object_read(subscriber.get()) == HO_OK);
         CHECK(std::all_of(all.begin(), all.end(),
                           [&](std::uint64_t word) { return word == version; }));
@@ -483,7 +483,7 @@ TEST_CASE("objects: publishers killed at any point leave no mixed version", "[in
     for (const pid_t rank : ranks) {
       int status = 0;
       REQUIRE(::waitpid(rank, &status, 0) == rank);
-      CHECK(WIFSIGNALED(status));  // it published until then
+      CHECK(WIFSIGNALED(status));  // it was still publishing when it was killed
     }
   }
   ::munmap(shared, sizeof(Published));

@@ -81,7 +81,7 @@ PlannedJob::~PlannedJob() {
   accelerator_->free(static_cast<std::byte*>(arena_));
 }
 
-/// What its kernels have found.
+/// Fails if a kernel on the accelerator saw a wrong byte.
 void PlannedJob::look_at_accelerator() {
   if (accelerator_ == nullptr) return;
   if (const std::string found = accelerator_->check(); !found.empty()) fail(found);
@@ -127,7 +127,7 @@ std::vector<std::byte>& PlannedJob::value(Loaded& loaded, std::uint32_t storage)
   return known.persistent ? persistent_.at(known.name) : loaded.values[storage];
 }
 
-/// Before anything else is done with values.
+/// Call before any other use of values.
 ho_status PlannedJob::supply_once() { return supplied_ ? HO_OK : supply_persistent(); }
 
 ho_status PlannedJob::supply_persistent() {
@@ -201,7 +201,7 @@ ho_status PlannedJob::run_and_leave(std::uint32_t positions, std::size_t which) 
   return supply_persistent();
 }
 
-/// What the step that was left has on the device is the job's to free.
+/// Frees the device memory of the step that was left: the job owns it.
 ho_status PlannedJob::free_departed(Loaded& loaded) {
   for (const Storage& storage : loaded.schedule.storages) {
     if (storage.persistent) continue;
@@ -242,7 +242,7 @@ ho_status PlannedJob::run_position(Loaded& loaded, std::uint32_t position) {
   return keep(ho_after(loaded.plan, position));
 }
 
-/// What the op makes anew gets memory; now and then also what it overwrites whole.
+/// Gives memory to new outputs, and at times to storages that the op overwrites completely.
 ho_status PlannedJob::place_outputs(Loaded& loaded, std::uint32_t position) {
   for (const auto& operand : loaded.schedule.positions[position].operands) {
     if (operand.access == Access::kRead) continue;

@@ -16,9 +16,9 @@
 
 namespace ho::test {
 
-/// A job that runs plans through the C ABI with kernels whose outputs depend on every byte they
-/// read, beside a model in plain memory. Persistent values are the model's by name, so plans may
-/// take turns. Throws nothing; the first failing call ends it.
+/// A job that runs plans through the C ABI, beside a model in plain memory. Outputs of its kernels
+/// depend on every byte that they read. Plans share persistent values by name, so they may take
+/// turns. Throws nothing; the first failing call ends it.
 class PlannedJob {
  public:
   enum class Device : std::uint8_t { kArena, kHosted };
@@ -32,19 +32,20 @@ class PlannedJob {
   PlannedJob(const PlannedJob&) = delete;
   PlannedJob& operator=(const PlannedJob&) = delete;
 
-  /// One more plan; its arena is no larger than the first one's. @return its number, from 1 on.
+  /// Loads one more plan, whose arena is at most as large as the first one's. @return its number,
+  /// from 1 on.
   std::size_t add(const schedule::Schedule& schedule);
 
-  /// Runs steps of a plan; supplies its inputs, and before the first all persistent values. @return
-  /// the first status that is not HO_OK.
+  /// Runs steps of a plan. Supplies its inputs, and before the first step all persistent values.
+  /// @return the first status that is not HO_OK.
   [[nodiscard]] ho_status run(std::uint64_t steps, std::size_t which = 0);
-  /// The same without a look at what kernels on an accelerator have found, which waits for it.
+  /// The same without the checks of kernels on an accelerator, which wait for it.
   [[nodiscard]] ho_status queue(std::uint64_t steps, std::size_t which = 0);
   void look_at_accelerator();
-  /// Supplies the next step's inputs and begins it: the rest of that step is the caller's.
+  /// Supplies the next step's inputs and begins it. The caller runs the rest.
   [[nodiscard]] ho_status begin_step(std::size_t which = 0);
-  /// Runs a step up to a position and leaves it. What the model says of persistent values is told
-  /// to the job again afterwards, as one does that goes back to a checkpoint.
+  /// Runs a step up to a position and leaves it. Then supplies the model's persistent values
+  /// again, as a job does that returns to a checkpoint.
   [[nodiscard]] ho_status run_and_leave(std::uint32_t positions, std::size_t which = 0);
   /// ho_sync, then compares every persistent storage with the model.
   [[nodiscard]] ho_status sync_and_compare();
@@ -64,7 +65,7 @@ class PlannedJob {
   struct Loaded {
     schedule::Schedule schedule;
     ho_plan* plan = nullptr;
-    std::vector<std::vector<std::byte>> values;  ///< of what does not outlive a step
+    std::vector<std::vector<std::byte>> values;  ///< for storages that end with a step
     std::vector<std::uint32_t> last;             ///< position of the last access, by storage
   };
 

@@ -26,8 +26,8 @@ using Device = PlannedJob::Device;
 
 constexpr std::uint64_t kBytes = 64 << 10;
 
-/// An analyzer's plan for the step of a random schedule, with a budget below its peak: values rest
-/// on the device between steps.
+/// A planned step of a random schedule, with a budget below its peak: values stay on the device
+/// between steps.
 schedule::Schedule analyzed(const schedule::Schedule& source, Prng& random) {
   const Graph graph = test::graph_of(source);
   const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
@@ -49,7 +49,7 @@ std::vector<schedule::Schedule> some_plans(Prng& random) {
   return plans;
 }
 
-/// Does this and that with a job until it has done so often.
+/// Does random acts with a job.
 void act(PlannedJob& job, std::size_t plans, Prng& random, int acts) {
   for (int i = 0; i < acts; ++i) {
     const std::uint64_t what = random.below(12);
@@ -134,7 +134,7 @@ TEST_CASE("plans: a sync moves only what home lacks, and the next step fetches n
   REQUIRE(job.sync_and_compare() == HO_OK);
   CHECK(job.counters().store_bytes == kBytes);
   REQUIRE(job.sync_and_compare() == HO_OK);
-  CHECK(job.counters().store_bytes == kBytes);  // it was at home
+  CHECK(job.counters().store_bytes == kBytes);  // its home was up to date
   REQUIRE(job.run(2) == HO_OK);
   CHECK(job.counters().prefetch_bytes == kBytes);
   CHECK(runs(job) == 2);
@@ -160,12 +160,12 @@ TEST_CASE("plans: what the next plan wants where it lies is neither stored nor f
   CHECK(job.counters(0).store_bytes == 0);
   CHECK(job.counters(1).prefetch_bytes == 0);
   REQUIRE(job.run(1, 1) == HO_OK);
-  REQUIRE(job.run(1, 2) == HO_OK);  // by way of its home
+  REQUIRE(job.run(1, 2) == HO_OK);  // fetches it from its home
   CHECK(job.counters(2).prefetch_bytes == kBytes);
   ho_runtime_counters counters{};
   counters.struct_bytes = sizeof(counters);
   REQUIRE(ho_get_runtime_counters(job.runtime(), &counters) == HO_OK);
-  CHECK(counters.stored_bytes == kBytes);  // plan 1 knew of no need to
+  CHECK(counters.stored_bytes == kBytes);  // plan 1 stored nothing
   CHECK(counters.runs == 5);
   REQUIRE(job.sync_and_compare() == HO_OK);
   CHECK(job.wrong() == "");
@@ -244,7 +244,7 @@ TEST_CASE("plans: misuse is refused with words, and nothing ends by it") {
   };
   CHECK(ho_disconnect(pool.get()) == HO_CONFLICT);
   CHECK(said("1 runtimes and 0 block stores are open"));
-  // An arena in use, a part of one, and none at all.
+  // An arena in use, a part of one, and an empty one.
   std::vector<std::byte> arena(4 * kBytes);
   ho_device_memory memory{};
   memory.struct_bytes = sizeof(memory);
@@ -261,7 +261,7 @@ TEST_CASE("plans: misuse is refused with words, and nothing ends by it") {
   ho_close(runtime);
   REQUIRE(ho_open(pool.get(), &memory, &second) == HO_OK);
   ho_close(second);
-  // Storages that do not agree.
+  // Plans whose storages contradict each other.
   B b;
   const auto w = b.storage("w", 2 * kBytes, B::kWeight, 0);
   b.op({B::read(w, 0)});
@@ -278,7 +278,7 @@ TEST_CASE("plans: misuse is refused with words, and nothing ends by it") {
   const std::string same_names = encode_schedule(twice);
   CHECK(ho_load(job.runtime(), same_names.data(), same_names.size(), &plan) == HO_INVALID_ARGUMENT);
   CHECK(said("two persistent storages are named w"));
-  // Calls out of order, between plans too.
+  // Calls in the wrong order, also between plans.
   const std::size_t other = job.add(resident(0, false, "y"));
   REQUIRE(job.begin_step() == HO_OK);
   char byte = 0;
@@ -296,7 +296,7 @@ TEST_CASE("plans: misuse is refused with words, and nothing ends by it") {
   CHECK(ho_read(job.plan(), 100, &byte, 1) == HO_INVALID_ARGUMENT);
   CHECK(said("w has 65536 bytes, room for 1"));
   CHECK(ho_load(job.runtime(), larger.data(), larger.size(), &plan) == HO_CONFLICT);
-  // What is for memory that the job places.
+  // Calls that are only for memory that the job places.
   ho_storage number = 0;
   REQUIRE(ho_storage_of(job.plan(), 100, &number) == HO_OK);
   ho_storage by_name = 1000;
@@ -306,7 +306,7 @@ TEST_CASE("plans: misuse is refused with words, and nothing ends by it") {
   CHECK(ho_evict(job.runtime(), number) == HO_UNSUPPORTED);
   CHECK(ho_fetch(job.runtime(), number, nullptr) == HO_UNSUPPORTED);
   CHECK(ho_adopt(job.runtime(), number, &byte) != HO_OK);
-  // And the step goes on as if nothing had happened.
+  // The step goes on unharmed.
   REQUIRE(ho_before(job.plan(), 0) == HO_OK);
   REQUIRE(ho_after(job.plan(), 0) == HO_OK);
   REQUIRE(ho_step_end(job.plan()) == HO_OK);

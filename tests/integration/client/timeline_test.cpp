@@ -17,8 +17,8 @@ using B = test::ScheduleBuilder;
 
 constexpr std::uint64_t kBytes = 256U << 10U;
 
-/// `count` ops, each of which reads a weight that is fetched when the op before it has ended. Cache
-/// op 2 i is op i's prefetch, 2 i + 1 its detach.
+/// `count` ops. Each reads a weight whose fetch starts at the end of the op before it. Cache op 2 i
+/// is op i's prefetch, 2 i + 1 its detach.
 schedule::Schedule fetched_too_late(int count) {
   B b;
   for (int i = 0; i < count; ++i) {
@@ -33,8 +33,8 @@ schedule::Schedule fetched_too_late(int count) {
   return b.finish();
 }
 
-/// The first op reads a weight that stays on the device, the second updates it when the step
-/// before's value is at home.
+/// The first op reads a weight that stays on the device. The second one updates it once the value
+/// of the step before is at home.
 schedule::Schedule stored_each_step() {
   B b;
   const auto w = b.storage("w", kBytes, B::kWeight, 0);
@@ -86,13 +86,14 @@ TEST_CASE("timeline: each op's wait is charged to the transfer that it waited fo
   const test::TwoNodes nodes;
   const schedule::Schedule schedule = fetched_too_late(6);
   for (const char* transport : {"local", "tcp"}) {
-    // A fetch takes 13 ms, so that no job is put aside for longer than that at each of its ops.
+    // A fetch takes 13 ms, so that the scheduler does not suspend the job longer than that at each
+    // op.
     const test::PoolHandle pool =
         test::connect_pool(nodes.address(0), transport, "test", 20'000'000);
     test::PlannedJob job(pool.get(), schedule, 3);
     INFO(transport << ": " << job.error());
     REQUIRE(job.plan() != nullptr);
-    // Some, in some steps: a job that is put aside before an op finds the transfer done.
+    // Only some, in some steps: a job suspended before an op finds the transfer done.
     std::set<std::size_t> waited;
     for (int i = 0; i < 100 && waited.size() < 3; ++i) {
       REQUIRE(job.run(1) == HO_OK);
@@ -111,7 +112,7 @@ TEST_CASE("timeline: each op's wait is charged to the transfer that it waited fo
   }
 }
 
-TEST_CASE("timeline: what ops took is written for the analyzer") {
+TEST_CASE("timeline: op durations are written for the analyzer") {
   const test::TwoNodes nodes;
   const test::PoolHandle pool = test::connect_pool(nodes.address(0), "auto");
   const schedule::Schedule schedule = fetched_too_late(3);
@@ -130,7 +131,7 @@ TEST_CASE("timeline: what ops took is written for the analyzer") {
   REQUIRE(times->size() == 3);
   for (std::size_t op = 0; op < 3; ++op) {
     CHECK((*times)[op].id == ho_position_op(job.plan(), static_cast<std::uint32_t>(op)));
-    // The clock's rate is looked at anew for each answer.
+    // Each answer measures the clock's rate again.
     const auto took_ns = static_cast<double>(step.ops[op].end_ns - step.ops[op].start_ns);
     CHECK(static_cast<double>((*times)[op].duration_ns) == Approx(took_ns).epsilon(0.01).margin(2));
   }

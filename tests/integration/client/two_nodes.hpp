@@ -11,7 +11,7 @@
 
 namespace ho::test {
 
-/// What differs between tests' pools.
+/// The options in which the pools of tests differ.
 struct PoolSpec {
   std::uint64_t ddr_bytes = 32U << 20U;  ///< per node; segments of 2 MiB
   std::uint64_t lease_ms = kLongLeaseMs;
@@ -27,13 +27,13 @@ class TwoNodes {
   explicit TwoNodes(const PoolSpec& spec = {});
 
   [[nodiscard]] std::string address(int node) const;
-  /// The node's control address over TCP, where the spec asks for it.
+  /// The node's control address over TCP, if the spec has one.
   [[nodiscard]] std::string tcp_address(int node) const;
   [[nodiscard]] std::string flash_path(int node) const;
-  /// Starts a node's daemon again, which has ended.
+  /// Restarts the daemon of a node after it has ended.
   void restart(int node);
   [[nodiscard]] DaemonProcess& daemon(int node) { return node == 0 ? *first_ : *second_; }
-  /// Bytes that a node has granted, asked over a connection of its own.
+  /// Bytes that a node has granted, read over a separate connection.
   [[nodiscard]] std::uint64_t granted_bytes(int node) const;
   /// Sessions that a node holds.
   [[nodiscard]] std::vector<SessionInfo> sessions(int node) const;
@@ -52,7 +52,7 @@ struct PoolCloser {
 };
 using PoolHandle = std::unique_ptr<ho_pool, PoolCloser>;
 
-/// Connects over `transport` ("auto", "local", "tcp"); fails the test where that fails.
+/// Connects over `transport` ("auto", "local", "tcp"). Fails the test if that fails.
 /// @param link_bytes_per_s  the limit of gets and of puts; 0: none
 [[nodiscard]] PoolHandle connect_pool(const std::string& addresses, const char* transport,
                                       const char* name = "test",

@@ -53,7 +53,7 @@ std::vector<std::vector<double>> tokens_of(const Json& result) {
 
 }  // namespace
 
-TEST_CASE("generate: tokens by plan are those of the run with everything resident") {
+TEST_CASE("generate: a planned run makes the tokens of a resident one") {
   TwoNodes nodes({.ddr_bytes = 64U << 20U});
   TempFolder folder;
   const std::string prompts = write_prompts(folder);
@@ -87,8 +87,8 @@ TEST_CASE("generate: a sealed block is stored, and an append stores no more than
   const double tokens = 320;
   const Json run = generated(
       {"--prompt", "x", "--tokens", "320", "--pool", nodes.address(0), "--device-memory", "60%"});
-  // 10 blocks of 2 layers; their last ones are open to the end. A plan may evict an open block
-  // where the measured times say that this is hidden; all the blocks each time would be 50 MB.
+  // 10 blocks of 2 layers; the last ones stay open. A plan may evict an open block if the measured
+  // times hide that. All blocks in each pass would be 50 MB.
   const double pass_bytes = 2 * 2 * 32 * 64 * sizeof(float);
   CHECK(number(run, "plans") == 11);
   CHECK(number(run, "store_bytes") >= 9 * pass_bytes);
@@ -116,7 +116,8 @@ TEST_CASE("generate: all ways of the comparison give the same tokens within thei
       CHECK(number(run, "decode_ms_mean") > 0);
       CHECK((number(run, "prefetch_bytes") > 0) == (run.at("label").text != "resident"));
     }
-    // A plan leaves in place what it can; a cache that is too small for a layer cycle has nothing.
+    // A plan leaves in place what it can. LRU misses every layer of a cycle that its cache cannot
+    // hold.
     CHECK(number(runs[1], "prefetch_bytes") < number(runs[3], "prefetch_bytes"));
   }
 }
@@ -174,7 +175,7 @@ TEST_CASE("generate: a pool that is not there exits with 4") {
 
 TEST_CASE("generate: Ctrl-C ends the job and gives its memory back") {
   TwoNodes nodes(
-      {.ddr_bytes = 256U << 20U});  // with a lease so long that it is not this that frees it
+      {.ddr_bytes = 256U << 20U});  // the long lease rules out that its end frees the memory
   Gpt gpt({"generate", "--layers", "1", "--dim", "32", "--heads", "2", "--block", "8192",
            "--prompt", "x", "--tokens", "65000", "--device-memory", "60%", "--pool",
            nodes.address(0)});

@@ -10,7 +10,7 @@
 namespace ho::test {
 namespace {
 
-TEST_CASE("gpt: with flash in the pool the comparison has one more run, to the same bits") {
+TEST_CASE("gpt: with flash in the pool the comparison makes one more run, with the same bits") {
   TempFolder folder;
   make_file(folder.file("probe"), 2U << 20U);
   if (const std::string why = no_flash_here(folder.file("probe")); !why.empty()) {

@@ -26,7 +26,7 @@ inline std::string read_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// A running program with its output in files. Killed and reaped at the end.
+/// A running program with its output in files. The destructor kills and reaps it.
 class Program {
  public:
   Program(const char* path, std::vector<std::string> arguments) {
@@ -55,7 +55,7 @@ class Program {
   [[nodiscard]] std::string out() const { return read_text(folder_.file("out")); }
   [[nodiscard]] std::string err() const { return read_text(folder_.file("err")); }
 
-  /// Its exit status, -1 where a signal ended it; fails the test where it does not end.
+  /// @return its exit status, or -1 if a signal ended it. Fails the test if it does not end.
   int wait(std::chrono::milliseconds time_max = std::chrono::seconds(240)) {
     int status = 0;
     const bool ended =
@@ -77,7 +77,7 @@ class Gpt : public Program {
       : Program(HO_GPT_PROGRAM, std::move(arguments)) {}
 };
 
-/// The same job under several policies.
+/// Runs the same job under several policies.
 class Compare : public Program {
  public:
   explicit Compare(std::vector<std::string> arguments)

@@ -74,7 +74,7 @@ TEST_CASE("gpt: the example trains to the resident bits, also on a limited link"
     CHECK(list(run, "losses") == list(resident, "losses"));
     CHECK(number(run, "store_bytes") > 0);
     CHECK(number(run, "peak_device_bytes") < 0.5 * number(resident, "arena_bytes"));
-    // Prefetches take their time on the link; those of the last step are for one that never runs.
+    // The last step also prefetches, for a step that never runs.
     const std::vector<double> step_ms = list(run, "step_ms");
     REQUIRE(step_ms.size() == 12);
     const double least_ms = 10 * number(run, "prefetch_bytes") / link_bytes_per_s * 1e3;
@@ -99,7 +99,7 @@ TEST_CASE("gpt: the comparison writes its files and finds the losses equal") {
   std::vector<std::string> labels;
   for (const Json& run : summary.at("runs").items) {
     labels.push_back(run.at("label").text);
-    const bool resident = labels.size() == 1;  // runs beside the others twice
+    const bool resident = labels.size() == 1;  // runs twice, before and after the others
     REQUIRE(list(run, "step_ms").size() == (resident ? 12 : 6));
     const bool limited = labels.back().find("-limited") != std::string::npos;
     REQUIRE((number(run, "link_bytes_per_s") > 0) == limited);
@@ -126,7 +126,7 @@ TEST_CASE("gpt: a budget below one op's operands is refused with the op's name")
   REQUIRE(gpt.err().find("op head.adam needs") != std::string::npos);
 }
 
-TEST_CASE("gpt: a budget above the model is no larger an arena") {
+TEST_CASE("gpt: a budget above the model's size does not enlarge the arena") {
   TwoNodes nodes;
   Gpt gpt(with_tiny_model(
       {"--device-memory", "32TiB", "--steps", "2", "--pool", nodes.address(0), "-o", "json"}));
@@ -184,7 +184,7 @@ TEST_CASE("gpt: a pool that is not there exits with 4") {
 }
 
 TEST_CASE("gpt: Ctrl-C ends the job and gives its memory back") {
-  TwoNodes nodes;  // with a lease so long that it is not this that frees it
+  TwoNodes nodes;  // the long lease rules out that its end frees the memory
   Gpt gpt(with_tiny_model({"--steps", "1000000", "--pool", nodes.address(0)}));
   REQUIRE(eventually(std::chrono::seconds(120),
                      [&] { return gpt.err().find("step 3:") != std::string::npos; }));
@@ -194,18 +194,17 @@ TEST_CASE("gpt: Ctrl-C ends the job and gives its memory back") {
                      [&] { return nodes.granted_bytes(0) == 0 && nodes.granted_bytes(1) == 0; }));
 }
 
-/// A storage of the model stands in the text as one word, as build_model() names them.
+/// Finds the name of a storage in the text: one word, as build_model() makes it.
 bool names_a_storage(const std::string& text) {
   return std::regex_search(
       text, std::regex("(layer[0-9]+|embedding|head|final_norm)[a-z0-9_.]*"
                        "(weight|adam_m|adam_v|out|d_input|d_weight)\\b|\\b(tokens|targets)\\b"));
 }
 
-TEST_CASE("gpt: a daemon killed in mid-training ends the job, naming node and tensor within 2 s",
-          "[time]") {
+TEST_CASE("gpt: a killed daemon ends the training within 2 s, naming node and tensor", "[time]") {
   for (const char* const policy : {"planned", "on-demand-lru"}) {
     for (const char* const transport : {"local", "tcp"}) {
-      TwoNodes nodes;  // segments of 2 MiB: the model needs several of each node
+      TwoNodes nodes;  // segments of 2 MiB, so that the model needs several on each node
       Compare gpt({"one",      "--layers", "4",           "--dim",   "128",
                    "--heads",  "2",        "--seq",       "32",      "--batch",
                    "2",        "--steps",  "1000000",     "--pool",  nodes.address(0),

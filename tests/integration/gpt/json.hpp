@@ -50,7 +50,7 @@ struct Json {
     expect(json, at, '"');
     std::string text;
     while (at < json.size() && json[at] != '"') {
-      if (json[at] == '\\') ++at;  // the escaped character stands for itself: enough here
+      if (json[at] == '\\') ++at;  // takes the next character as it is: enough here
       if (at < json.size()) text += json[at++];
     }
     expect(json, at, '"');

@@ -39,7 +39,7 @@ Generation run(const GenerationOptions& options, const std::vector<Prompt>& prom
   return generate(options, prompts, *passes, [] { return false; }).value();
 }
 
-/// The likeliest next token by the forward half of a training step over the whole text.
+/// Computes the likeliest next token with the forward half of a training step over the whole text.
 class Recompute {
  public:
   explicit Recompute(ModelOptions options) {
@@ -116,7 +116,7 @@ TEST_CASE("generation: sampling depends on the seed and differs from the likelie
   options.temperature = 1.0;
   const auto sampled = run(options).tokens;
   REQUIRE(sampled != greedy);
-  // Hardly any temperature leaves the likeliest token alone.
+  // At a temperature near 0 sampling chooses the likeliest token.
   options.temperature = 1e-6;
   REQUIRE(run(options).tokens == greedy);
 }
@@ -140,7 +140,7 @@ TEST_CASE("generation: a waiting prompt takes the place of a sequence that ends"
   }
 }
 
-TEST_CASE("generation: a pass writes to the open block alone") {
+TEST_CASE("generation: a pass writes only to the open block") {
   const DecoderOptions options = options_for(2, 2).decoder;
   for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
     const Model model = build_pass(options, {phase, 1, 3}).value();

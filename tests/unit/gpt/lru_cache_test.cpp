@@ -35,9 +35,8 @@ TEST_CASE("lru cache: the least recently used storage makes room", "[unit]") {
   REQUIRE_FALSE(cache.resident(at(1)));
 }
 
-TEST_CASE("lru cache: a window of neighbours goes rather than storages all over the arena",
-          "[unit]") {
-  // Use order 0 2 1 3: plain order would evict 0 and 2, which do not touch.
+TEST_CASE("lru cache: a window of neighbours leaves rather than scattered storages", "[unit]") {
+  // Used in the order 0 2 1 3. By age alone 0 and 2 would leave, which do not touch.
   LruCache cache(storages({64, 64, 64, 64, 128}), 256);
   for (const std::uint32_t s : {0U, 1U, 2U, 3U}) (void)cache.place(at(s));
   for (const std::uint32_t s : {0U, 2U, 1U, 3U}) cache.touch(at(s));
@@ -55,7 +54,7 @@ TEST_CASE("lru cache: pinned storages stay, and without a window nothing changes
   for (const std::uint32_t s : {0U, 1U, 2U}) REQUIRE(cache.resident(at(s)));
 }
 
-TEST_CASE("lru cache: the next dirty victim is cleaned ahead, and then goes without a write",
+TEST_CASE("lru cache: the next dirty victim is cleaned ahead, and then leaves without a write",
           "[unit]") {
   LruCache cache(storages({64, 64, 64, 64}), 192);
   for (const std::uint32_t s : {0U, 1U, 2U}) {
@@ -63,12 +62,12 @@ TEST_CASE("lru cache: the next dirty victim is cleaned ahead, and then goes with
     cache.mark_dirty(at(s));
   }
   cache.pin(at(0));
-  REQUIRE(cache.next_to_clean(64) == at(1));  // 0 is older, but cannot go
+  REQUIRE(cache.next_to_clean(64) == at(1));  // 0 is older but pinned
   const std::uint64_t version = cache.version(at(1));
   cache.mark_dirty(at(1));
   REQUIRE(cache.version(at(1)) != version);
   cache.mark_clean(at(1));
-  REQUIRE_FALSE(cache.next_to_clean(64));  // 64 bytes can go without a write now
+  REQUIRE_FALSE(cache.next_to_clean(64));  // 64 bytes can leave without a write
   REQUIRE(cache.next_to_clean(65) == at(2));
   const auto placement = cache.place(at(3));
   REQUIRE(placement->evictions.size() == 1);

@@ -15,15 +15,15 @@
 namespace ho::gpt {
 namespace {
 
-// On every Debian machine; a compiler may be told to make __FILE__ relative.
+// A file of every Debian machine. This source would not do: some compilers make __FILE__ relative.
 const char* const kText = "/usr/share/common-licenses/GPL-3";
 
 ModelOptions tiny() {
   return ModelOptions{.layers = 2, .dim = 16, .heads = 2, .seq = 6, .batch = 2, .seed = 7};
 }
 
-/// A model with its tensors in place, and random parameters instead of the flat initial ones, so
-/// that no gradient is near zero by symmetry.
+/// A model with its tensors in place. Its parameters are random, because the flat initial ones make
+/// gradients near zero by symmetry.
 struct Bench {
   Model model = build_model(tiny()).value();
   std::unique_ptr<Resident> resident = Resident::create(model).value();
@@ -44,7 +44,8 @@ struct Bench {
     }
   }
 
-  /// As before every step: the bytes of inputs are others' after their last access.
+  /// Refills the inputs, as before every step: after their last access other storages use their
+  /// bytes.
   void fill_inputs() {
     Prng prng(5);
     for (const StorageIndex index : {model.tokens, model.targets}) {
@@ -80,7 +81,7 @@ TEST_CASE("gpt: every gradient agrees with finite differences of the loss", "[un
   Bench bench;
   const Model& model = bench.model;
   bench.forward_loss();
-  // Updates are skipped; each gradient is copied out as its update would have read it.
+  // Copies each gradient out instead of applying it.
   std::vector<std::vector<float>> gradients;
   std::vector<StorageIndex> weights;
   StepContext context = step_context(model, 0);
@@ -98,7 +99,7 @@ TEST_CASE("gpt: every gradient agrees with finite differences of the loss", "[un
   Prng prng(11);
   for (std::size_t w = 0; w < weights.size(); ++w) {
     INFO(model.graph.storages[weights[w].value()].name);
-    // Along the gradient itself plus noise the loss changes by |gradient|^2 and a bit: far above
+    // Along the gradient plus noise the loss changes by somewhat more than |gradient|^2, far above
     // the rounding of single precision.
     std::vector<float> direction(gradients[w].size());
     double norm = 0;

@@ -24,8 +24,7 @@ TEST_CASE("record: the median is the middle value, or the mean of the middle two
   REQUIRE(median({}) == 0);
 }
 
-TEST_CASE("record: losses in JSON read back to the same bits, and what is no number is null",
-          "[unit]") {
+TEST_CASE("record: losses in JSON read back to the same bits, and NaN becomes null", "[unit]") {
   RunRecord record = run("planned-60", {1.0, 2.0});
   record.losses = {0.1F, std::numeric_limits<float>::infinity()};
   JsonWriter out;
