@@ -23,7 +23,7 @@ using namespace ho::client;
 using namespace std::chrono_literals;
 
 constexpr std::uint64_t kBlock = 4096;
-constexpr std::uint64_t kSlots = 32;  // a node's
+constexpr std::uint64_t kSlots = 32;  // per node
 constexpr std::size_t kNodes = 3;
 
 std::array<std::byte, kBlock> content_of(std::uint64_t number) {
@@ -81,8 +81,8 @@ class Answers {
   std::thread thread_;
 };
 
-/// A store that evicts without a word, reuses slots that are in use, and injects faults. Its state
-/// belongs to the answering thread.
+/// A store that evicts blocks without notice, reuses slots that are in use, and injects faults. Its
+/// state belongs to the answering thread.
 class FaultyNode final : public BlocksControl {
  public:
   FaultyNode(Engine& engine, Answers& answers, test::SimFabric& fabric, std::string address,
@@ -97,7 +97,7 @@ class FaultyNode final : public BlocksControl {
   }
 
   [[nodiscard]] std::size_t faults() const { return faults_.load(); }
-  /// Answers what was held back, which is far too late.
+  /// Answers the requests that were held back, long after their deadlines.
   void answer_late() {
     answers_.post([this] {
       for (auto& late : std::exchange(late_, {})) late();
@@ -192,7 +192,7 @@ class FaultyNode final : public BlocksControl {
  private:
   using Key = std::pair<std::uint64_t, std::uint64_t>;
 
-  /// One time in `of`; counts it as a fault.
+  /// True once in `of` calls on average. Counts it as a fault.
   bool chance(std::uint64_t of) {
     if (random_.below(of) != 0) return false;
     faults_.fetch_add(1);
@@ -228,7 +228,7 @@ class FaultyNode final : public BlocksControl {
   BlockSlot take_slot(const BlockWish& wish) {
     const std::uint64_t offset = next_slot_++ % kSlots * kBlock;
     for (auto at = stored_.begin(); at != stored_.end();) {
-      // One time in eight it forgets to evict what was there.
+      // Once in eight times it keeps the old block's entry.
       const bool there = at->second.offset_bytes == offset && !chance(8);
       at = there ? stored_.erase(at) : std::next(at);
     }
@@ -243,7 +243,7 @@ class FaultyNode final : public BlocksControl {
   }
   void revoke() {
     engine_.call([&] { fabric_.revoke(key_); });
-    replace_segment();  // blocks in the old one are still told of
+    replace_segment();  // the node still reports blocks in the old one
   }
 
   Engine& engine_;
@@ -323,10 +323,10 @@ class World {
   std::vector<FaultyNode*> nodes_;
   LocalHandles local_;
   std::shared_ptr<Blocks> blocks_;
-  Answers answers_;  ///< last: ends first, when all it may call is there
+  Answers answers_;  ///< last, so that it ends first, while everything that it calls still exists
 };
 
-/// Requests in flight, and what they must bring.
+/// Requests in flight, and the bytes that they must bring.
 class Requests {
  public:
   explicit Requests(World& world) : world_(world) {

@@ -18,7 +18,7 @@ using client::ControlStager;
 using client::NodeIndex;
 using client::StageOp;
 
-/// A stager whose daemon is this test: it answers what was asked, when told to.
+/// A stager whose daemon is the test: it answers requests when the test says so.
 struct Rig {
   struct Asked {
     OpId op;
@@ -43,7 +43,7 @@ struct Rig {
     const std::size_t count = stager.poll(out);
     return {out.begin(), out.begin() + static_cast<std::ptrdiff_t>(count)};
   }
-  /// Polls every millisecond. @return when nothing more came for `limit`: what came.
+  /// Polls every millisecond for `limit`. @return all completions.
   [[nodiscard]] std::vector<Completion> poll_for(Duration limit) {
     std::vector<Completion> all;
     for (const TimePoint end = clock.now() + limit; clock.now() < end; clock.advance(1ms)) {
@@ -54,7 +54,7 @@ struct Rig {
 
   test::SimClock clock;
   std::deque<Asked> asked;
-  std::optional<Error> refuse;  ///< what sending says
+  std::optional<Error> refuse;  ///< the error of sending; nothing: it succeeds
   ControlStager stager{{[this](const StageOp& op, ControlStager::Done done) -> Result<void> {
                           if (refuse) return *refuse;
                           asked.push_back({op.op, std::move(done)});
@@ -67,7 +67,7 @@ struct Rig {
 
 }  // namespace
 
-TEST_CASE("control stager: a busy node is asked again until it has room") {
+TEST_CASE("control stager: requests to a busy node are repeated until it has room") {
   Rig rig;
   REQUIRE(rig.submit(1));
   for (int i = 0; i < 6; ++i) {
@@ -107,7 +107,7 @@ TEST_CASE("control stager: a node that is busy until the deadline ends it as bus
   CHECK(rig.stager.explain(OpId(1)) == "busy until the deadline: 48 others wait");
 }
 
-TEST_CASE("control stager: a connection that takes no more is tried again, too") {
+TEST_CASE("control stager: requests to a full connection are repeated, too") {
   Rig rig;
   rig.refuse = Error(Errc::kBusy, "too many calls");
   REQUIRE(rig.submit(1));
@@ -160,7 +160,7 @@ TEST_CASE("control stager: each failure keeps its own text, the latest ones") {
   }
 }
 
-TEST_CASE("control stager: what finds no slot is refused and leaves the rest as it is") {
+TEST_CASE("control stager: an operation without a slot is refused and changes nothing") {
   Rig rig;
   for (std::uint64_t i = 0; i < ControlStager::kOpsMax; ++i) REQUIRE(rig.submit(i));
   CHECK(rig.submit(99).error().code() == Errc::kBusy);

@@ -32,7 +32,7 @@ using client::Transfer;
 
 constexpr std::uint64_t kHomeBytes = 4096;
 
-/// A transfer thread over one simulated node that keeps real time, with pool and host memory.
+/// A transfer thread over one simulated node, with memory of pool and host. Time is real.
 class Rig {
  public:
   explicit Rig(const test::SimLink& link = {}) {
@@ -167,8 +167,8 @@ class Job {
   ActiveReplay active_{{"a node"}};
 };
 
-/// One op updates a weight that stays on the device and is stored after each step, before the next
-/// one updates it again. What comes after the last op is the transfer thread's to find out.
+/// One op updates a weight that stays on the device. Each step stores it after the op, before the
+/// next update. Only the transfer thread sees the end of the last store.
 schedule::Schedule stored_each_step() {
   B b;
   const auto w = b.storage("w", 64, B::kWeight, 0);
@@ -178,7 +178,7 @@ schedule::Schedule stored_each_step() {
   return b.finish();
 }
 
-/// Two ops read and update one weight that is thrown out after each step.
+/// Two ops read and update one weight that is evicted after each step.
 schedule::Schedule fetched_each_step() {
   B b;
   const auto w = b.storage("w", kHomeBytes, B::kWeight, 0);
@@ -198,7 +198,7 @@ std::vector<std::byte> bytes_of(std::uint64_t value) {
 
 }  // namespace
 
-TEST_CASE("engine: what the last step stores is at home after finish") {
+TEST_CASE("engine: the stores of the last step are at home after finish") {
   test::SimLink link;
   link.delay_min = link.delay_max = Duration(0);
   Rig rig(link);
@@ -246,10 +246,10 @@ TEST_CASE("engine: a job that waits in a step not yet taken is not stuck") {
   CHECK_FALSE(active.stuck());
   active.steps_begun.store(1);
   active.waiting.store(true);
-  CHECK_FALSE(active.stuck());  // the step is news
+  CHECK_FALSE(active.stuck());  // the replay has not seen the step yet
   CHECK(active.feed(mover, 1));
   CHECK_FALSE(active.stuck());  // the prefetch is under way
-  mover.cancel(1);              // nobody moves it, and nothing else can start: the job hangs
+  mover.cancel(1);              // no transfer and nothing left to start: the job hangs
   client::TransferDone done[1];
   REQUIRE(mover.poll(done) == 1);
   CHECK(active.stop(mover) == false);
@@ -328,7 +328,7 @@ TEST_CASE("engine: a stage that is late leaves the way to the node's memory open
   CHECK(rig.engine().wait(*get).ok());
 }
 
-TEST_CASE("engine: detaching moves nothing of what is queued") {
+TEST_CASE("engine: detaching sends none of the queued transfers") {
   constexpr std::uint64_t kBytes = std::uint64_t{8} << 20U;
   test::SimLink link;
   link.bytes_per_s = 1'000'000'000;

@@ -52,7 +52,7 @@ Schedule random_schedule(Prng& random) {
   return made;
 }
 
-/// The rules written down a second time, slowly: what has happened, and what each event needs.
+/// A second, slow form of the rules: the events so far, and those that each event needs.
 class Oracle {
  public:
   explicit Oracle(const Schedule& schedule) : schedule_(schedule) {}
@@ -62,7 +62,7 @@ class Oracle {
   void complete(const Instance& i) { done_.insert(key(i)); }
   [[nodiscard]] bool is_done(const Instance& i) const { return done_.count(key(i)) > 0; }
 
-  /// What is dropped or skipped has no completion event: apply it until nothing changes.
+  /// Dropped and skipped ops have no completion event: apply them until nothing changes.
   void settle() {
     for (std::uint32_t i = 0; i < skipped_prologue_.size() && begun_ > 0; ++i) {
       if (skipped_prologue_[i] != 0) complete({CacheOpList::kPrologue, i, 0});
@@ -85,9 +85,9 @@ class Oracle {
 
   void skip_prologue(const std::vector<std::uint8_t>& skipped) { skipped_prologue_ = skipped; }
   void give(const Instance& instance) { given_.insert(key(instance)); }
-  /// No further step comes.
+  /// No further step begins.
   void drain() { draining_ = true; }
-  /// Whether only a next step reads what the op brings.
+  /// Whether only a next step reads the bytes that the op brings.
   [[nodiscard]] bool droppable(std::uint32_t op) const {
     const CacheOp& read = schedule_.cache_ops[op];
     return schedule::moves_toward_device(read.kind) && !feeds(op) &&
@@ -104,7 +104,7 @@ class Oracle {
     }
     return false;
   }
-  /// Instances that were complete without being moved.
+  /// Instances that completed without a transfer.
   [[nodiscard]] std::uint64_t dropped() const { return dropped_; }
 
   [[nodiscard]] bool may_start(const Instance& i) const {
@@ -160,7 +160,7 @@ class Oracle {
 
   const Schedule& schedule_;
   std::set<Key> done_;
-  std::set<Key> given_;  ///< out to be moved, or moved
+  std::set<Key> given_;  ///< given out
   std::vector<std::uint8_t> skipped_prologue_;
   bool draining_ = false;
   std::uint64_t dropped_ = 0;
@@ -174,7 +174,7 @@ std::vector<std::uint8_t> random_flags(Prng& random, std::size_t count) {
   return flags;
 }
 
-/// One run of an executor that was made or restarted just now.
+/// One run of an executor that was just created or restarted.
 class Run {
  public:
   Run(const Schedule& schedule, Executor& executor, Prng& random,
@@ -202,7 +202,7 @@ class Run {
  private:
   struct Flying {
     Instance instance;
-    std::optional<std::uint32_t> cause;  ///< steady op to which waits for it are charged
+    std::optional<std::uint32_t> cause;  ///< the steady op that waits for it are charged to
   };
 
   void act(std::uint64_t steps) {
@@ -251,7 +251,7 @@ class Run {
     take_detaches(done.cause);
   }
 
-  /// Those that the last event made ready.
+  /// Takes the detaches that the last event made ready.
   void take_detaches(std::optional<std::uint32_t> cause) {
     oracle_.settle();
     while (const auto detach = executor_.next_detach()) {

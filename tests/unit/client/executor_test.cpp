@@ -77,8 +77,8 @@ TEST_CASE("executor: a position is released by the transfer it waited for last")
   REQUIRE(detach.has_value());
   REQUIRE(executor.completed(*detach).ok());
   REQUIRE(executor.ready_through() == 3);
-  CHECK(executor.released_by(1) == 1);  // the store, which the detach waited for
-  CHECK(executor.released_by(2) == 1);  // it waits for nothing itself
+  CHECK(executor.released_by(1) == 1);  // the store, for which the detach waited
+  CHECK(executor.released_by(2) == 1);  // it waits for no transfer itself
   REQUIRE(executor.positions_ended(3).ok());
   const Instance wrapped = take(executor);
   REQUIRE(executor.completed(wrapped).ok());
@@ -110,7 +110,7 @@ TEST_CASE("executor: a detach is given out when its dependencies are met") {
   CHECK(take(executor).index == 2);
 }
 
-TEST_CASE("executor: a restart forgets all, and what it skips is complete when its turn comes") {
+TEST_CASE("executor: a restart forgets all, and a skipped op completes in its turn") {
   Schedule schedule = bare(2);
   schedule.cache_ops = {cache_op(CacheOpKind::kStore, 1, std::nullopt)};
   schedule.prologue = {cache_op(CacheOpKind::kPrefetch, std::nullopt, 0),
@@ -121,7 +121,7 @@ TEST_CASE("executor: a restart forgets all, and what it skips is complete when i
   Executor executor = make(schedule);
   REQUIRE(executor.begin_step().ok());
   CHECK(executor.in_flight() == 0);
-  (void)take(executor);  // and never told of
+  (void)take(executor);  // and never reports its completion
   const std::vector<std::uint8_t> skip_first = {1, 0};
   executor.restart(skip_first);
   CHECK(executor.ready_through() == 0);
@@ -186,7 +186,7 @@ TEST_CASE("executor: of transfers for one op the one that is planned first comes
       order.push_back(instance.index);
       REQUIRE(executor.completed(instance).ok());
     }
-    CHECK(order == std::vector<std::uint32_t>{3, 1, 0, 2});  // the need before the plan's time
+    CHECK(order == std::vector<std::uint32_t>{3, 1, 0, 2});  // by need, not by the plan's times
     REQUIRE(executor.positions_ended(4 * (step + 1)).ok());
   }
 }
@@ -258,7 +258,7 @@ TEST_CASE("executor: schedules it cannot index or run are refused") {
   CHECK(Executor::create(dangling).error().code() == Errc::kInvalidArgument);
 }
 
-TEST_CASE("executor: after the last step what only a next one would read is left out") {
+TEST_CASE("executor: after the last step reads for a next one are left out") {
   Schedule schedule = bare(2);
   schedule.cache_ops = {of_storage(1, cache_op(CacheOpKind::kStageIn, 0, std::nullopt)),
                         of_storage(1, cache_op(CacheOpKind::kPrefetch, 1, 0, true)),
@@ -303,7 +303,7 @@ TEST_CASE("executor: a read whose copy goes home is not left out") {
   REQUIRE(executor.begin_step().ok());
   REQUIRE(executor.positions_ended(2).ok());
   REQUIRE(executor.begin_epilogue().ok());
-  const auto fed = executor.next();  // by chance of order: 0 stands before 3 in the list
+  const auto fed = executor.next();  // 0 stands before 3 in the list
   REQUIRE(fed.has_value());
   CHECK(fed->instance == Instance{CacheOpList::kSteady, 0, 0});
   CHECK_FALSE(fed->droppable);

@@ -36,7 +36,7 @@ class FakeNode final : public NodeControl {
 
   std::vector<std::string> asked;  ///< drivers, in order
   std::set<SessionId> open;
-  std::optional<Error> refusal;  ///< of any session
+  std::optional<Error> refusal;  ///< answers every open_session()
 
  private:
   HelloReply hello_;

@@ -16,10 +16,10 @@ using schedule::HomeTier;
 using schedule::Schedule;
 
 constexpr std::uint64_t kBytes = 10'000;
-/// Of the arena that on_flash() has.
+/// A quarter of the arena of on_flash().
 constexpr std::uint64_t kQuarter = 10 * kBytes / 4;
 
-/// Storages of kBytes at home on flash, one behind the other; slots come with stage().
+/// Storages of kBytes with adjacent homes on flash. stage() adds their staging slots.
 Schedule on_flash(std::uint32_t count) {
   Schedule made;
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -70,8 +70,8 @@ TEST_CASE("flash homes: storages whose slots are apart are dealt over the nodes"
 TEST_CASE("flash homes: storages that share staging bytes, also through a third, stay together") {
   Schedule schedule = on_flash(4);
   stage(schedule, 0, 0);
-  stage(schedule, 1, kBytes / 2);  // shares with 0
-  stage(schedule, 1, 5 * kBytes);  // and, elsewhere, with 2
+  stage(schedule, 1, kBytes / 2);  // overlaps the slot of 0
+  stage(schedule, 1, 5 * kBytes);  // another slot, which overlaps that of 2
   stage(schedule, 2, 5 * kBytes + 1);
   stage(schedule, 3, 8 * kBytes);
   const auto plan = plan_flash_homes(schedule, rooms(100'000, 90'000), {}, 0);
@@ -109,7 +109,7 @@ TEST_CASE("flash homes: one tight staging area is copied for each further node")
   }
 }
 
-TEST_CASE("flash homes: a staging area that is most of the arena is copied only where it must be") {
+TEST_CASE("flash homes: a staging area that is most of the arena is copied only if it must be") {
   Schedule schedule = on_flash(4);
   schedule.local_ddr_bytes = 2 * kBytes;
   constexpr std::uint64_t kLittle = 2 * kBytes / 4;
@@ -122,7 +122,7 @@ TEST_CASE("flash homes: a staging area that is most of the arena is copied only 
   REQUIRE(two.ok());
   CHECK(two->nodes.size() == 2);
   CHECK(two->local_ddr_bytes > schedule.local_ddr_bytes);
-  // All of them fit the pool, but one storage cannot be on two nodes.
+  // Their sum fits the pool, but one storage cannot be on two nodes.
   const auto none = plan_flash_homes(schedule, rooms(22'000, 22'000), {}, kLittle);
   CHECK(none.error().code() == Errc::kExhausted);
 }
@@ -139,7 +139,7 @@ TEST_CASE("flash homes: homes that share bytes keep doing so") {
   CHECK(plan->of(NodeIndex(0)).flash_bytes == 16'384);
 }
 
-TEST_CASE("flash homes: what is on flash already stays where it is") {
+TEST_CASE("flash homes: storages that are on flash stay where they are") {
   Schedule schedule = on_flash(4);
   for (std::uint32_t i = 0; i < 4; ++i) stage(schedule, i, kBytes);  // slots that share bytes
   std::vector<std::optional<client::FlashHome>> placed(4);
@@ -179,6 +179,6 @@ TEST_CASE("flash homes: a node's flash takes what is free and what the day's wri
   paths[0].written_today_bytes = 4900;
   CHECK(client::usable_flash_bytes(paths) == 300);
   paths[2].write_bytes_per_day_max = 10;
-  paths[2].written_today_bytes = 20;  // the log's own bytes may exceed it
+  paths[2].written_today_bytes = 20;  // the log adds bytes of its own and may exceed the budget
   CHECK(client::usable_flash_bytes(paths) == 0);
 }

@@ -21,7 +21,8 @@ using client::NodeIndex;
 using client::Transfer;
 using client::TransferDone;
 
-/// A mover over one simulated node with two segments, of 1000 bytes at first, that form one arena.
+/// A mover over one simulated node with two segments, of 1000 bytes each by default, that form one
+/// arena.
 struct Bench {
   explicit Bench(const test::SimLink& link = {}, std::uint64_t piece_bytes = 64,
                  std::uint32_t pieces_max = 4, std::uint64_t segment_bytes = 1000)
@@ -84,7 +85,7 @@ struct Bench {
   std::optional<Mover> mover;
 };
 
-/// Refuses all it was given, and tells of each its own place.
+/// Fails all it has accepted, each with a text of its own.
 class RefusingStager : public client::Stager {
  public:
   [[nodiscard]] std::uint64_t op_bytes_max() const override { return 64; }
@@ -205,9 +206,9 @@ TEST_CASE("mover: a transfer counts as sent when its first piece is, not when it
   CHECK(all[1].sent_ticks == first_done + 1);
 }
 
-TEST_CASE("mover: a small transfer does not wait for a place that large ones have taken") {
+TEST_CASE("mover: a small transfer does not wait for places that large ones hold") {
   constexpr std::uint64_t kLarge = 2 * client::kSmallTransferBytes;
-  for (const std::uint32_t depth : {4096U, 8U}) {  // of the transport: less than both want, too
+  for (const std::uint32_t depth : {4096U, 8U}) {  // 8 is less than both transfers want
     INFO("depth " << depth);
     test::SimLink link;
     link.delay_min = link.delay_max = Duration(5000);
@@ -227,7 +228,7 @@ TEST_CASE("mover: a small transfer does not wait for a place that large ones hav
   }
 }
 
-TEST_CASE("mover: small transfers have so many places and no more") {
+TEST_CASE("mover: small transfers have a fixed number of places") {
   Bench bench({}, 1024, 3, 2 * client::kSmallTransferBytes);
   for (std::uint64_t i = 0; i < 20; ++i) {
     REQUIRE(bench.mover->start(bench.transfer(Direction::kPut, i, 0, 0, 1)).ok());
@@ -342,7 +343,7 @@ TEST_CASE("mover: a canceled owner's transfers send nothing more, others go on")
   CHECK(bench.run().size() == 100);
 }
 
-TEST_CASE("mover: what may be dropped is ended unless something of it was sent") {
+TEST_CASE("mover: a droppable transfer ends unless a part of it was sent") {
   Bench bench({}, 64, 1);
   for (std::uint64_t i = 0; i < 6; ++i) {
     auto transfer = bench.transfer(Direction::kGet, i, i * 200, i * 200, 200);
@@ -391,10 +392,10 @@ TEST_CASE("mover: a paced link carries each direction at its rate, both at once"
   CHECK(bench.run().size() == 2);
   const Duration took = bench.clock.now() - start;
   CHECK(took >= 16 * kPieceTime);
-  CHECK(took <= 16 * kPieceTime + Duration(20'000));  // run() looks every microsecond
+  CHECK(took <= 16 * kPieceTime + Duration(20'000));  // run() polls every microsecond
 }
 
-TEST_CASE("mover: an idle paced link saves nothing up") {
+TEST_CASE("mover: an idle paced link saves up no allowance") {
   PacedBench bench;
   bench.clock.advance(std::chrono::seconds(1));
   bench.mover->pump(0);
@@ -404,7 +405,7 @@ TEST_CASE("mover: an idle paced link saves nothing up") {
   CHECK(bench.clock.now() - start >= kPieceTime);
 }
 
-TEST_CASE("mover: a paced link makes up for a thread that looks late, within a limit") {
+TEST_CASE("mover: a paced link makes up for late polls, within a limit") {
   PacedBench bench;
   REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, 1, 0, 0, kMiB)).ok());
   bench.mover->pump(0);
@@ -413,7 +414,7 @@ TEST_CASE("mover: a paced link makes up for a thread that looks late, within a l
   bench.clock.advance(12 * kPieceTime);
   const std::size_t late = bench.mover->pump(0);
   CHECK(late >= 4);
-  CHECK(late <= 6);  // the piece that was due, and 5 ms
+  CHECK(late <= 6);  // the piece that was due, and 5 ms' worth
 }
 
 TEST_CASE("mover: on a paced link a more urgent transfer waits for one piece at most") {
@@ -438,7 +439,7 @@ TEST_CASE("mover: on a paced link a more urgent transfer waits for one piece at 
   CHECK(bench.run().size() == 1);
 }
 
-TEST_CASE("mover: a paced link holds neither moves to flash nor the other direction back") {
+TEST_CASE("mover: a paced link delays neither moves to flash nor the other direction") {
   PacedBench bench;
   RefusingStager stager;
   client::StagePort port;

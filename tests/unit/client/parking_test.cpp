@@ -17,7 +17,7 @@ using namespace ho::client;
 
 constexpr std::uint64_t kSegmentBytes = 1000;
 
-/// A mover over two simulated nodes with a segment each, whose daemons can be restarted.
+/// A mover over two simulated nodes, with a segment each, whose daemons can be restarted.
 struct Bench {
   explicit Bench(std::uint64_t seed = 7)
       : transport(fabric, clock, {}, seed),
@@ -60,7 +60,7 @@ struct Bench {
     transport.close_peer(peers[node]);
   }
 
-  /// The next daemon has the same memory, by another address and key.
+  /// The next daemon has the same memory at another address and key.
   void restart(std::uint32_t node) {
     REQUIRE(mover->quiet(NodeIndex(node)));
     names[node] += "'";
@@ -85,7 +85,7 @@ struct Bench {
     REQUIRE(mover->start(made).ok());
   }
 
-  /// Turns until `done`, at most for two simulated seconds.
+  /// Polls until `done`, for at most two simulated seconds.
   template <typename Done>
   void run_until(Done done) {
     for (int turn = 0; !done(); ++turn) {
@@ -157,7 +157,7 @@ TEST_CASE("mover: transfers with a daemon that is restarted are parked, and arri
   });
 }
 
-TEST_CASE("mover: other nodes' transfers pass those that are parked") {
+TEST_CASE("mover: transfers of other nodes pass parked ones") {
   Bench bench;
   bench.hold(0);
   bench.start(Direction::kPut, 1, 0, 500);
@@ -170,7 +170,7 @@ TEST_CASE("mover: other nodes' transfers pass those that are parked") {
   CHECK(bench.ended.back().code == Errc::kOk);
 }
 
-TEST_CASE("mover: what is parked at a node that is lost ends once, with its name") {
+TEST_CASE("mover: parked transfers of a lost node end once, with its name") {
   Bench bench;
   bench.start(Direction::kPut, 1, 0, 500);
   bench.hold(0);
@@ -184,7 +184,7 @@ TEST_CASE("mover: what is parked at a node that is lost ends once, with its name
   CHECK(bench.ended[0].node == NodeIndex(0));
 }
 
-TEST_CASE("mover: what yields ends with a node that is held, and does not wait for it") {
+TEST_CASE("mover: a yielding transfer ends when its node is held") {
   Bench bench;
   bench.start(Direction::kGet, 1, 0, 500, true);
   SECTION("its pieces end after the node is held") {
@@ -204,7 +204,7 @@ TEST_CASE("mover: what yields ends with a node that is held, and does not wait f
   CHECK(bench.ended[0].yielded);
 }
 
-TEST_CASE("mover: a node whose daemon lives and fails transfers is not waited for") {
+TEST_CASE("mover: a node whose daemon lives and fails transfers does not park transfers") {
   Bench bench;
   bench.start(Direction::kPut, 1, 0, 500);
   bench.transport.close_peer(bench.peers[0]);
@@ -216,7 +216,7 @@ TEST_CASE("mover: a node whose daemon lives and fails transfers is not waited fo
   CHECK(bench.clock.now() - begin < 2 * Mover::kSuspectMax);
 }
 
-TEST_CASE("mover: what is parked can be canceled") {
+TEST_CASE("mover: parked transfers can be canceled") {
   Bench bench;
   bench.start(Direction::kPut, 1, 0, 500);
   bench.hold(0);

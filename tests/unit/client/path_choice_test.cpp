@@ -40,7 +40,7 @@ TEST_CASE("path choice: a driver is forced by naming it alone and forbidden by l
   CHECK(none.error().context().find("another machine") != std::string::npos);
 }
 
-TEST_CASE("path choice: devices come before sockets, and one that failed before is passed over") {
+TEST_CASE("path choice: devices come before sockets, and one that failed before is skipped") {
   const std::vector<DriverOffer> all = {{"local"}, {"tcp"}, {"ofi"}, {"ucx"}};
   PathFacts facts{.offered = all, .same_machine = false};
   const auto rdma = choose_path(allowed("auto"), facts);

@@ -17,7 +17,7 @@ namespace {
 struct Drivers {
   test::SimClock clock;
   std::map<std::string, test::SimFabric> fabrics;
-  std::vector<std::string> asked;  ///< in order
+  std::vector<std::string> asked;  ///< one that does not exist on this machine
   std::string missing;             ///< one that cannot be made here
 
   [[nodiscard]] PathFinder finder(const char* allowed) {
@@ -45,7 +45,7 @@ FakeNode far_node() { return FakeNode({{"ucx"}, {"tcp"}}); }
 
 TEST_CASE("path finder: a driver that does not reach the node gives way to the next, with reason") {
   Drivers drivers;
-  drivers.fabrics["tcp"].add_peer("there");  // and nobody in ucx's network
+  drivers.fabrics["tcp"].add_peer("there");  // ucx's network has no peer
   auto paths = drivers.finder("auto");
   FakeNode node = far_node();
   const auto path = paths.reach(node, "n");
@@ -53,7 +53,7 @@ TEST_CASE("path finder: a driver that does not reach the node gives way to the n
   CHECK(path->choice.driver == "tcp");
   CHECK(path->choice.reason.find("ucx: ") != std::string::npos);
   CHECK(node.asked == std::vector<std::string>{"ucx", "tcp"});
-  CHECK(node.open == std::set<SessionId>{path->session.id});  // the other one is closed again
+  CHECK(node.open == std::set<SessionId>{path->session.id});  // the other one is closed
   const auto explained = paths.explain(node, drivers.soon());
   REQUIRE(explained.ok());
   CHECK(explained->reason == path->choice.reason);
@@ -63,7 +63,7 @@ TEST_CASE("path finder: a driver that does not reach the node gives way to the n
   CHECK(found.front().name == "tcp");
 }
 
-TEST_CASE("path finder: a driver that cannot be made here is asked for once, and passed over") {
+TEST_CASE("path finder: a driver that does not exist here is tried once, and skipped") {
   Drivers drivers;
   drivers.missing = "ucx";
   drivers.fabrics["tcp"].add_peer("there");
@@ -81,7 +81,7 @@ TEST_CASE("path finder: a driver that cannot be made here is asked for once, and
   }
   CHECK(drivers.asked == std::vector<std::string>{"ucx", "tcp"});
   CHECK(node.asked == std::vector<std::string>{"tcp", "tcp"});
-  CHECK(count(logged, "cannot be used here") == 1);  // it is this machine's matter, not each node's
+  CHECK(count(logged, "cannot be used here") == 1);  // once for this machine, not for each node
   CHECK(count(logged, "driver=ucx") == 1);
   const auto explained = drivers.finder("auto").explain(node, drivers.soon());
   REQUIRE(explained.ok());

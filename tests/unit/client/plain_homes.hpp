@@ -6,7 +6,7 @@
 
 namespace ho::client {
 
-/// Homes where the schedule has them, all tiers in one area, those on flash in one extent.
+/// Homes where the schedule puts them: all tiers in one area, those on flash in one extent.
 inline std::vector<StorageHome> plain_homes(const schedule::Schedule& schedule,
                                             const HomeArea& area) {
   std::vector<StorageHome> homes(schedule.storages.size());

@@ -130,7 +130,7 @@ TEST_CASE("read plan: equal layouts fetch each byte once, into its place", "[uni
   }
 }
 
-TEST_CASE("read plan: what does not fit the object is refused", "[unit]") {
+TEST_CASE("read plan: a tile that does not fit the object is refused", "[unit]") {
   const auto mesh = layout::parse_mesh("2:tp");
   REQUIRE(mesh.ok());
   const ObjectTensor tensor{"w", "tp;-", {10, 10}, 4, "f32"};

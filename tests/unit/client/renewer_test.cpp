@@ -35,7 +35,7 @@ TEST_CASE("renewer: it is due a third of the lease later each time, and not afte
   CHECK(calls == at_end);
 }
 
-TEST_CASE("renewer: its end does not wait for the next third") {
+TEST_CASE("renewer: its end does not wait for the next renewal") {
   const SteadyClock clock;
   const TimePoint start = clock.now();
   {

@@ -22,7 +22,7 @@ using client::NodeIndex;
 using client::Replay;
 using client::TransferDone;
 
-/// `count` ops, each of which reads a weight that is fetched for it in every step.
+/// `count` ops. Each reads a weight that every step fetches for it.
 schedule::Schedule weights(int count) {
   B b;
   for (int i = 0; i < count; ++i) {
@@ -36,7 +36,7 @@ schedule::Schedule weights(int count) {
   return b.finish();
 }
 
-/// A step whose op reads a weight of `bytes`, which lies on flash and comes for the next step.
+/// A step whose op reads a weight of `bytes`, which is on flash and returns for the next step.
 schedule::Schedule weight_on_flash(std::uint64_t bytes) {
   B b;
   const auto w = b.storage("w", bytes, B::kWeight, 0);
@@ -59,7 +59,7 @@ schedule::Schedule weight_on_flash(std::uint64_t bytes) {
   return made;
 }
 
-/// Has done what it was asked for when it is asked next.
+/// Completes each op at the next poll.
 class PromptStager : public client::Stager {
  public:
   [[nodiscard]] std::uint64_t op_bytes_max() const override { return 4096; }
@@ -79,11 +79,11 @@ class PromptStager : public client::Stager {
   std::vector<Completion> done_;
 };
 
-/// Replays on one mover and one link that moves one piece at a time, as its stager does.
+/// Runs replays on one mover and one link that moves one piece at a time, as its stager does.
 class Rig {
  public:
   static constexpr std::uint64_t kChunkBytes = 64;
-  static constexpr std::uint64_t kNowTicks = 1;  ///< all happens then
+  static constexpr std::uint64_t kNowTicks = 1;  ///< the time of all events
 
   Rig() : home_(4096), device_(4096) {
     fabric_.add_peer("a");
@@ -117,7 +117,8 @@ class Rig {
     return *Replay::create(schedule, memory, owner);
   }
   Mover& mover() { return *mover_; }
-  /// Moves until a transfer ends, and tells its replay. @return whose it was; 0: nothing moves.
+  /// Moves until a transfer ends, and reports it to its replay. @return its owner; 0: nothing
+  /// moves.
   std::uint32_t turn(std::vector<Replay*> replays) {
     for (Replay* replay : replays) replay->pump(*mover_, kNowTicks);
     while (mover_->in_flight() > 0) {
@@ -155,20 +156,21 @@ void run_step(Rig& rig, Replay& replay, std::uint64_t step) {
 
 }  // namespace
 
-TEST_CASE("replay: a schedule that has run long shares the link with a new one") {
+TEST_CASE("replay: a long-running schedule shares the link with a new one") {
   Rig rig;
   Replay old = rig.load(weights(1), 1);
   for (std::uint64_t step = 0; step < 500; ++step) run_step(rig, old, step);
   Replay young = rig.load(weights(32), 2);
   REQUIRE(young.begin_step().ok());
   REQUIRE(old.begin_step().ok());
-  // The old one needs its weight now, the young one its first now and the others later.
+  // The old schedule needs its weight now. The young one needs its first weight now, the others
+  // later.
   int before_old = 0;
   while (rig.turn({&old, &young}) != 1) before_old += 1;
   CHECK(before_old <= 2);
 }
 
-TEST_CASE("replay: on a link of its own a schedule moves what is needed soonest first") {
+TEST_CASE("replay: a schedule alone on a link moves the soonest needed first") {
   Rig rig;
   Replay replay = rig.load(weights(8), 1);
   REQUIRE(replay.begin_step().ok());

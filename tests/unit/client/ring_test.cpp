@@ -44,7 +44,7 @@ TEST_CASE(
     const auto token = bell.token();
     int value = 0;
     if (!ring.pop(value)) {
-      bell.wait(token, ho::Duration(-1));  // hangs, and times out, if a ring were lost
+      bell.wait(token, ho::Duration(-1));  // the test hangs and times out if a ring were lost
       continue;
     }
     const int thread = value / kValues;

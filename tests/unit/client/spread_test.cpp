@@ -37,7 +37,7 @@ TEST_CASE("spread: an arena smaller than a segment still uses every node") {
   CHECK((*stripes)[0].node != (*stripes)[1].node);
 }
 
-TEST_CASE("spread: a full node is passed over") {
+TEST_CASE("spread: a full node is skipped") {
   const auto stripes = plan_spread(6 * kMiB, two(2 * kMiB, 64 * kMiB));
   REQUIRE(stripes.ok());
   REQUIRE(stripes->size() == 3);
@@ -46,7 +46,7 @@ TEST_CASE("spread: a full node is passed over") {
   CHECK((*stripes)[2].node == NodeIndex(1));
 }
 
-TEST_CASE("spread: parts of an arena lie on their nodes, and the rest fills what is between") {
+TEST_CASE("spread: parts of an arena lie on their nodes, and the rest fills the gaps") {
   const std::vector<StagingPart> parts = {{NodeIndex(1), kMiB, 3 * kMiB},
                                           {NodeIndex(0), 4 * kMiB, 4096}};
   const auto stripes = plan_spread(6 * kMiB, two(64 * kMiB, 64 * kMiB), parts);

@@ -19,7 +19,7 @@ using schedule::CacheOp;
 using schedule::CacheOpKind;
 using test::StagedOps;
 
-/// Takes everything that is ready.
+/// Takes all ops that are ready.
 std::vector<Instance> take_all(Executor& executor) {
   std::vector<Instance> taken;
   while (const auto ready = executor.next()) taken.push_back(ready->instance);
@@ -64,7 +64,7 @@ TEST_CASE("stage chunks: a chunk waits for its own bytes, and for all of every o
   CHECK(waits_of(ops[6]) == std::set<std::uint32_t>{0, 1, 2});  // detach: all stored
 }
 
-TEST_CASE("stage chunks: what has arrived is moved on before the rest has") {
+TEST_CASE("stage chunks: a chunk that has arrived moves on before the rest arrives") {
   auto executor = Executor::create(chunk_stages(test::staged_schedule(10'000), 4096).schedule);
   REQUIRE(executor.ok());
   REQUIRE(executor->begin_step().ok());
@@ -97,9 +97,9 @@ TEST_CASE("stage chunks: what has arrived is moved on before the rest has") {
   CHECK(executor->ready_through() > 2);
 }
 
-TEST_CASE("stage chunks: what passes no staging slot stays whole, as does what nothing follows") {
+TEST_CASE("stage chunks: an op without a staging slot or without a follower stays whole") {
   auto plain = test::staged_schedule(10'000);
-  plain.cache_ops[StagedOps::kPrefetch].after_cache_ops.pop_back();  // no longer straight after
+  plain.cache_ops[StagedOps::kPrefetch].after_cache_ops.pop_back();  // it waits for more
   const auto made = chunk_stages(plain, 4096);
   CHECK(made.first == std::vector<std::uint32_t>{0, 3, 6, 7, 8, 9});
   for (CacheOp& op : plain.cache_ops) op.ddr_offset_bytes.reset();
