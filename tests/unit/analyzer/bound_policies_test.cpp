@@ -61,7 +61,7 @@ TEST_CASE("lower bound: no policy is below it, on one tier, behind ports and abo
 }
 
 TEST_CASE("lower bound: two tiers behind a port count as the port") {
-  // 1000 bytes leave and come back around an op that needs the whole budget.
+  // 1000 bytes leave and return around an op that needs the whole budget.
   test::GraphBuilder build;
   const auto a = build.storage(1000, StorageKind::kActivation);
   const auto b = build.storage(1500, StorageKind::kActivation);

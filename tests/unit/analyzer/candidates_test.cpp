@@ -13,7 +13,7 @@ using namespace ho;
 using analyzer::Candidate;
 using analyzer::Candidates;
 
-TEST_CASE("candidates: they come furthest first, whatever is added, moved or over") {
+TEST_CASE("candidates: they stay sorted, the furthest first, whatever is added, moved or removed") {
   for (std::uint32_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);

@@ -13,7 +13,7 @@ using analyzer::ChooseOptions;
 
 namespace {
 
-/// What choose() needs of a graph on one tier without limits.
+/// The inputs of choose() for a graph on one tier without limits.
 struct Case {
   Graph graph;
   std::vector<analyzer::PlanTier> tiers;
@@ -41,7 +41,7 @@ std::int64_t waits(const Choice& choice) {
   return std::accumulate(choice.stall_ns.begin(), choice.stall_ns.end(), std::int64_t{0});
 }
 
-/// a waits while a large one is worked on for 100 ns: its transfers take 1000 ns each.
+/// a is idle while an op uses a large storage for 100 ns. Its transfers take 1000 ns each.
 Graph one_gap() {
   test::GraphBuilder build;
   const auto a = build.storage(1000, StorageKind::kActivation);
@@ -61,7 +61,7 @@ TEST_CASE("choose: transfers are booked into waits that are known") {
   const Choice first = example.choose(options);
   REQUIRE_FALSE(first.failure);
   CHECK(waits(first) > 1000);
-  // The same waits, known from the start, are enough: nothing is added.
+  // With these waits known from the start the choice adds no others.
   options.stall_ns = &first.stall_ns;
   const Choice second = example.choose(options);
   REQUIRE_FALSE(second.failure);

@@ -7,7 +7,7 @@
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/emit/transit.hpp"
 
-// What the first step brings and what goes home after the last one.
+// The fetches of the first step and the stores after the last one.
 namespace ho::analyzer {
 namespace {
 
@@ -50,7 +50,7 @@ TEST_CASE("ends: from DDR the first step brings each value just for the op that 
   const Schedule plan = resting_weights(2 * kWeights * kBytes);
   CHECK(plan.flash_bytes == 0);
   CHECK(positions_of(plan.prologue, CacheOpKind::kPrefetch).size() == kWeights);
-  // Transfers and ops take as long, so all but the first transfer hide.
+  // Transfers take as long as ops, so all but the first one hide.
   CHECK(plan.prediction.prologue_ns == kWeights * kDdrNs);
   CHECK(plan.prediction.first_step_ns == kDdrNs + kWeights * kOpNs);
   CHECK(plan.prediction.epilogue_ns == kWeights * kDdrNs);
@@ -64,7 +64,7 @@ TEST_CASE("ends: from flash the first step hides the second hop, and ops run as 
   REQUIRE(wanted.size() == kWeights);
   CHECK(std::is_sorted(wanted.begin(), wanted.end()));
   CHECK(wanted.back() == kWeights - 1);
-  // Flash never waits for the link to the device, nor the ops for all of it.
+  // Flash does not wait for the link to the device, and ops do not wait for all of flash.
   CHECK(plan.prediction.prologue_ns == kWeights * kFlashNs + kDdrNs);
   CHECK(plan.prediction.first_step_ns == plan.prediction.prologue_ns + kOpNs);
   CHECK(plan.prediction.epilogue_ns == kDdrNs + kWeights * kFlashNs);
@@ -79,7 +79,7 @@ TEST_CASE("ends: with room for one value in DDR its two hops follow each other")
   CHECK(plan.prediction.epilogue_ns == kWeights * (kFlashNs + kDdrNs));
 }
 
-TEST_CASE("transit rooms: the one that stays free longest, the lowest of those") {
+TEST_CASE("transit rooms: the one that stays free longest is taken, and of equal ones the lowest") {
   const std::vector<TakenBytes> taken = {{0, {0, 10}}, {3, {20, 30}}, {5, {40, 100}}};
   const auto only = [&](std::uint64_t largest, std::int64_t until) {
     const auto rooms = transit_rooms(taken, {0, 100}, largest, until);
@@ -94,13 +94,13 @@ TEST_CASE("transit rooms: the one that stays free longest, the lowest of those")
   CHECK(large.until == 4);
   CHECK(large.bytes.begin == 30);
   CHECK(large.bytes.end == 100);
-  const auto soon = only(15, 2);  // no longer than wanted: more room
+  const auto soon = only(15, 2);  // both last as long as wanted: the larger one
   CHECK(soon.until == 2);
   CHECK(soon.bytes.begin == 10);
   CHECK(soon.bytes.end == 100);
 }
 
-TEST_CASE("transit rooms: where room for one transfer lasts longer than for two, both") {
+TEST_CASE("transit rooms: both, if room for one transfer lasts longer than for two") {
   const std::vector<TakenBytes> taken = {{1, {0, 10}}, {3, {10, 18}}};
   const auto rooms = transit_rooms(taken, {0, 30}, 10, 9);
   REQUIRE(rooms.size() == 2);
@@ -110,7 +110,7 @@ TEST_CASE("transit rooms: where room for one transfer lasts longer than for two,
   CHECK(rooms[1].bytes.begin == 18);
 }
 
-TEST_CASE("transit rooms: without space for two the one for a single transfer serves") {
+TEST_CASE("transit rooms: without space for two there is one for a single transfer") {
   const std::vector<TakenBytes> taken = {{0, {0, 10}}, {0, {25, 40}}, {2, {12, 14}}};
   const auto rooms = transit_rooms(taken, {0, 40}, 12, 7);
   REQUIRE(rooms.size() == 1);
@@ -120,7 +120,7 @@ TEST_CASE("transit rooms: without space for two the one for a single transfer se
   CHECK(room.bytes.end == 25);
 }
 
-TEST_CASE("transit ring: whoever takes bytes again waits for all that had part of them") {
+TEST_CASE("transit ring: a transfer that reuses bytes waits for all that had part of them") {
   TransitRing ring({100, 130});
   CHECK(ring.take(10, 1).offset == 100);
   CHECK(ring.take(15, 2).offset == 110);

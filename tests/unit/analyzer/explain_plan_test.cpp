@@ -79,7 +79,7 @@ TEST_CASE("explain: every storage, however small, has a choice, a reason and all
     }
   }
   CHECK((*told)[unused.value()].choice == "home");
-  // What the schedule says itself is not said in other words.
+  // Reasons that the schedule has are repeated word for word.
   const auto& own = plan.explanations.front();
   CHECK((*told)[own.storage.value()].reason == own.reason);
 }
@@ -126,7 +126,7 @@ TEST_CASE("explain: an op that stalls names the transfer it waits for, and all s
   }
 }
 
-TEST_CASE("explain: an op that left program order says which way and what that frees") {
+TEST_CASE("explain: an op that left program order says where it went and what that frees") {
   const Schedule plan = planned(late_updates(), test::one_tier(100'000'000), 3500);
   REQUIRE(plan.prediction.moved_ops > 0);
   const auto told = all_positions(plan);
@@ -143,7 +143,7 @@ TEST_CASE("explain: an op that left program order says which way and what that f
   CHECK(moved == plan.prediction.moved_ops);
 }
 
-TEST_CASE("explain: a recomputation says for whom it runs again") {
+TEST_CASE("explain: a recomputation names the op that it runs for") {
   Graph graph = test::wide_from_narrow();
   graph.ops[1].recomputable = true;
   const Schedule plan = planned(graph, test::one_tier(1'000'000), 10'000);

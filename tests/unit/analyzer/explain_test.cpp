@@ -11,7 +11,7 @@ using schedule::Schedule;
 
 namespace {
 
-/// a is made by a recomputable op, waits while large ones are worked on, and is used at the end.
+/// A recomputable op makes a, which is idle while ops use large storages, and is used at the end.
 Schedule plan_of(const Hardware& hardware, std::uint64_t wait_ns) {
   test::GraphBuilder build;
   const auto in = build.storage(10, StorageKind::kWeight, true);
@@ -30,7 +30,7 @@ Schedule plan_of(const Hardware& hardware, std::uint64_t wait_ns) {
   return std::get<Schedule>(*outcome);
 }
 
-/// The line of storage 1 (a) that begins with `begin`; empty: none.
+/// The line of storage 1 (a) that begins with `begin`, or an empty one.
 std::string line(const Schedule& plan, const std::string& begin) {
   for (const auto& each : plan.explanations) {
     if (each.storage.value() != 1) continue;

@@ -42,9 +42,9 @@ class GraphBuilder {
   Graph graph_{"test", {}, {}};
 };
 
-/// Op 1 makes a wide value of a narrow one that is kept, and a filler as wide lives between the
-/// wide one's uses: in 10,000 bytes it has to leave in between, or, where op 1 is recomputable, can
-/// be made again.
+/// Op 1 makes a wide value from a narrow one that stays. A filler as wide lives between the wide
+/// one's uses. So in 10,000 bytes the wide one must leave in between, or run again if op 1 is
+/// recomputable.
 inline constexpr StorageIndex kWide{1};
 inline Graph wide_from_narrow() {
   GraphBuilder build;
@@ -85,7 +85,7 @@ inline Graph random_graph(std::uint64_t seed, std::uint32_t ops_max) {
   GraphBuilder build;
   const auto ops = static_cast<std::uint32_t>(2 + prng.below(ops_max - 1));
   std::vector<StorageIndex> readable;
-  // One draw a statement: the order of arguments is the compiler's.
+  // One draw per statement: the order of arguments is up to the compiler.
   const auto bytes = [&] {
     const std::uint64_t most = prng.below(4) == 0 ? 4000 : 500;
     return 1 + prng.below(most);

@@ -9,10 +9,9 @@
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
 
-// Time is no count: another program on the machine changes it. What is asked of the heap is one: it
-// is the same in every run, every structure that the planner builds or copies is in it, and a part
-// of the planner that builds more than a step's length asks for would show. (What only reads, a
-// search through all pairs say, would not: `hyperoffload bench analyzer` shows that by the clock.)
+// Counts requests to the heap, because time depends on other programs and requests do not. They
+// show any part of the planner that builds or copies more than the length of a step asks for. They
+// do not show a search that only reads: `hyperoffload bench analyzer` times that.
 
 namespace {
 
@@ -23,7 +22,7 @@ struct Heap {
 };
 Heap heap;  // one thread
 
-/// Before each block, its size.
+/// Stands before each block and holds its size.
 constexpr std::size_t kHeaderBytes = alignof(std::max_align_t);
 
 void give_back(void* block) {
@@ -46,7 +45,7 @@ void* operator new(std::size_t bytes) {
   heap.peak_bytes = std::max(heap.peak_bytes, heap.live_bytes);
   return begin + kHeaderBytes;
 }
-// A sort asks for its buffer with this one and gives it back with the plain delete.
+// std::stable_sort allocates its buffer with this one and frees it with the plain delete.
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   try {
     return operator new(bytes);
@@ -85,7 +84,7 @@ Cost cost_of(std::uint32_t layers) {
           static_cast<double>(cache_ops) / ops};
 }
 
-/// Steps of so many layers; 210 ops a layer.
+/// Counts for steps of this many layers; 210 ops a layer.
 void check_growth(std::uint32_t layers) {
   const Cost small = cost_of(layers);
   const Cost large = cost_of(3 * layers);

@@ -33,7 +33,8 @@ struct Step {
   }();
   std::uint64_t budget_bytes = 10'500;
 
-  /// How many homes the further tier gets of what variant 0 with near homes moves.
+  /// Plans variant 0 with near homes. @return how many of the homes that move go to the further
+  /// tier.
   [[nodiscard]] std::ptrdiff_t far_homes(Spread spread) const {
     const auto tiers = analyzer::plan_tiers(hardware);
     const auto life = analyzer::lifetimes_of(graph, 1);
@@ -51,7 +52,7 @@ struct Step {
 
 }  // namespace
 
-TEST_CASE("homes: two equal links share what moves by half") {
+TEST_CASE("homes: two equal links get half of the moved values each") {
   Step step;
   CHECK(step.far_homes(Spread::kNot) == 0);
   CHECK(step.far_homes(Spread::kAnyway) >= 4);
@@ -66,7 +67,7 @@ TEST_CASE("homes: a link of a quarter of the rate gets a fifth") {
   CHECK(step.far_homes(Spread::kAnyway) == 2);
 }
 
-TEST_CASE("homes: who is patient puts nothing where two transfers take half of the gap") {
+TEST_CASE("homes: patient spreading moves nothing whose transfers take half of the gap") {
   Step step;
   // 2 x 1000 bytes at 0.3 GB/s are 6,667 ns of gaps of at most 12,000.
   step.hardware.remote_ddr->read.bytes_per_s = 300'000'000;
@@ -86,11 +87,11 @@ TEST_CASE("homes: nothing is spread behind a port that one link fills") {
   step.hardware.device_port_read = step.hardware.local_ddr->read;
   step.hardware.device_port_write = step.hardware.local_ddr->write;
   CHECK(step.far_homes(Spread::kAnyway) == 0);
-  step.hardware.device_port_write->bytes_per_s *= 2;  // now there is something to gain
+  step.hardware.device_port_write->bytes_per_s *= 2;  // now a second link helps
   CHECK(step.far_homes(Spread::kAnyway) > 0);
 }
 
-TEST_CASE("homes: who prefers a further tier that is too small gets the nearest") {
+TEST_CASE("homes: a preferred further tier that is too small is replaced by the nearest") {
   test::GraphBuilder build;
   const auto large = build.storage(4096, StorageKind::kWeight, true);
   const auto small = build.storage(1000, StorageKind::kWeight, true);
@@ -109,7 +110,7 @@ TEST_CASE("homes: who prefers a further tier that is too small gets the nearest"
   CHECK(homes[1]->tier == schedule::HomeTier::kRemoteDdr);
 }
 
-TEST_CASE("homes: what the tiers need is known without the device's packing") {
+TEST_CASE("homes: the needs of the tiers are known without the device's packing") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     const Graph graph = test::random_graph(seed, 60);

@@ -16,16 +16,17 @@ using schedule::Schedule;
 
 namespace {
 
-/// Places one moved gap may have: store after, held until, held again from.
+/// One way to move a gap: store after, detach by, fetch from.
 struct Placing {
   std::int64_t store_after;
   std::int64_t detach_by;
   std::int64_t fetch_from;
 };
 
-/// All plans of a tiny graph: every set of moved gaps, those round the step's end among them, every
-/// placing of each, every tier for each storage that moves, if it can be packed within the budget.
-/// The shortest steady step in the simulator, which has links and ports as a step finds them.
+/// Finds the best plan of a tiny graph: tries every set of moved gaps, also those around the step's
+/// end, with every placing and every tier for each moved storage, if the values can be packed
+/// within the budget. The simulator, whose links and ports are still busy from the step before,
+/// gives the steady step.
 class Exhaustive {
  public:
   Exhaustive(const Graph& graph, const Hardware& hardware, std::uint64_t budget)
@@ -51,20 +52,20 @@ class Exhaustive {
       moving_.insert(life_.gaps[g].storage);
     }
   }
-  /// How many plans there are, about.
+  /// Roughly how many plans there are.
   [[nodiscard]] double size() const {
     double product = std::pow(static_cast<double>(tiers_.size()), moving_.size());
     for (const std::uint32_t g : movable_) product *= 1 + static_cast<double>(placings(g).size());
     return product;
   }
-  /// @return a negative number where no plan fits.
+  /// @return a negative number if no plan fits.
   double best() {
     divide(moving_.begin());
     return best_;
   }
 
  private:
-  /// What the simulator looks at but for the cache ops: no offsets.
+  /// The parts of a plan that the simulator reads, without cache ops: no offsets.
   static Schedule step_without_moves(const Graph& graph, const Hardware& hardware) {
     Schedule out;
     out.hardware = hardware;
@@ -76,7 +77,7 @@ class Exhaustive {
     }
     return out;
   }
-  /// Every tier for every storage from `next` on.
+  /// Tries every tier for every storage from `next` on.
   void divide(std::set<std::uint32_t>::const_iterator next) {
     if (next == moving_.end()) return descend(0);
     const std::uint32_t storage = *next++;
@@ -98,7 +99,7 @@ class Exhaustive {
     std::vector<Placing> all;
     for (std::int64_t by = gap.from; by + 1 < gap.to; ++by) {
       for (std::int64_t from = by + 2; from <= gap.to; ++from) {
-        // What is never written needs no Store.
+        // A value that is never written needs no Store.
         const bool clean = gap.version == analyzer::kHomeVersion;
         for (std::int64_t after = clean ? by : gap.written; after <= by; ++after)
           all.push_back({after, by, from});
@@ -119,7 +120,7 @@ class Exhaustive {
                                      tier_of_, no_home_,   home_is_static_};
       const auto enough = static_cast<std::uint64_t>(budget_);
       auto draft = analyzer::emit(graph_, in, choice_, {}, {.enough_bytes = enough});
-      if (draft.arena_bytes > enough) return;  // a late write-back would be too much at a time
+      if (draft.arena_bytes > enough) return;  // a late write-back needs more bytes at once
       const double step = step_ns(std::move(draft));
       if (best_ < 0 || step < best_) best_ = step;
       return;
@@ -131,10 +132,10 @@ class Exhaustive {
     std::int64_t none = analyzer::kNoStore;
     std::int64_t& store = clean ? none : choice_.store_after[gap.version];
     const std::int64_t stored = store;
-    // Stores are told in the step that writes.
+    // A Store belongs to the step that writes.
     const std::int64_t lap = gap.written < 0 ? std::int64_t{life_.positions} : 0;
     for (const Placing& placing : placings(g)) {
-      // A value that an earlier gap stored needs no second Store, but that one in time.
+      // A second gap of a stored value needs no Store, unless the first one comes too late.
       const bool has_copy = stored != analyzer::kNoStore;
       if (has_copy && placing.store_after != gap.written) continue;
       if (has_copy && stored > placing.detach_by + lap) continue;
@@ -166,7 +167,7 @@ class Exhaustive {
   double best_ = -1;
 };
 
-/// Values that hand on to each other within the step, none that outlives it.
+/// Values that depend on each other within the step; none outlives it.
 Graph chain(std::uint64_t seed) {
   Prng prng(seed);
   test::GraphBuilder build;
@@ -182,7 +183,7 @@ Graph chain(std::uint64_t seed) {
   return build.take();
 }
 
-/// Weights that are read, and mostly updated in place once, beside values of one step.
+/// Weights that are read, most of them then updated in place once, beside values of one step.
 Graph cyclic(std::uint64_t seed) {
   Prng prng(seed);
   test::GraphBuilder build;
@@ -213,15 +214,15 @@ Graph cyclic(std::uint64_t seed) {
   return build.take();
 }
 
-/// How our plans of random graphs compare with the best of all.
+/// Compares our plans of random graphs with the best of all.
 struct Compared {
   int planned = 0;
   double ours = 0;
   double optimal = 0;
 };
 
-/// Plans seeds [0, seeds) and requires that no plan is below the bound. Graphs with more plans than
-/// `plans_max` are left out.
+/// Plans seeds [0, seeds) and requires that no plan is below the bound. Skips graphs with more than
+/// `plans_max` plans.
 Compared compare(std::uint64_t seeds, double plans_max, Graph (*make)(std::uint64_t),
                  const Hardware& hardware = test::one_tier(1'000'000'000)) {
   Compared out;
@@ -238,7 +239,8 @@ Compared compare(std::uint64_t seeds, double plans_max, Graph (*make)(std::uint6
     const auto outcome = analyzer::analyze(graph, hardware, {budget, 1});
     REQUIRE(outcome.ok());
     if (!std::holds_alternative<Schedule>(*outcome)) continue;
-    // A refined order may do what program order cannot; the plan then tells that order's bound.
+    // A refined order can be better than program order; the plan then reports the bound of that
+    // order.
     const auto& prediction = std::get<Schedule>(*outcome).prediction;
     if (prediction.moved_ops == 0) REQUIRE(best >= 0);
     if (best < 0) continue;
@@ -254,7 +256,7 @@ Compared compare(std::uint64_t seeds, double plans_max, Graph (*make)(std::uint6
 
 }  // namespace
 
-TEST_CASE("lower bound: is compute time where everything fits") {
+TEST_CASE("lower bound: is compute time if everything fits") {
   const Graph graph = test::transformer(2, 2);
   std::uint64_t compute = 0;
   for (const Op& op : graph.ops) compute += op.duration_ns;
@@ -271,8 +273,8 @@ TEST_CASE("lower bound: counts the fetch that one missing value needs between tw
   build.op(100, {}, {b});
   build.op(100, {a}, {});
   const Graph graph = build.take();
-  // At 1 byte/ns: excess of op 1 is 1000 bytes, so 1000 ns of store before it, and of its 100 ns
-  // and what follows 1000 ns of fetch: 100 + 1000 + 1000 + 100.
+  // At 1 byte/ns op 1 exceeds the budget by 1000 bytes. So 1000 ns of stores come before it and
+  // 1000 ns of fetches after it: 100 + 1000 + 1000 + 100.
   const std::uint64_t bound = analyzer::lower_bound_ns(graph, test::one_tier(1'000'000'000), 1500);
   CHECK(bound >= 2198);
   CHECK(bound <= 2200);

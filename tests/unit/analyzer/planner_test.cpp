@@ -23,8 +23,8 @@ std::uint64_t compute_of(const Graph& graph) {
   return sum;
 }
 
-/// Every promise that holds for any plan. analyze() fails where it cannot prove one legal;
-/// tests/unit/schedule/planned_test.cpp runs them.
+/// Checks every promise that holds for any plan. analyze() fails if it cannot prove a plan legal;
+/// tests/unit/schedule/planned_test.cpp runs the plans.
 void check_plan(const Graph& graph, const Hardware& hardware, const analyzer::Options& options) {
   auto outcome = analyzer::analyze(graph, hardware, options);
   if (!outcome) FAIL(outcome.error().message());
@@ -98,7 +98,7 @@ TEST_CASE("planner: a storage that goes to flash is explained as such") {
   }
 }
 
-TEST_CASE("planner: where flash itself is too small the answer names flash") {
+TEST_CASE("planner: if flash is too small the answer names flash") {
   const Graph graph = test::transformer(4, 6);
   Hardware hardware = test::with_flash(12 << 20, 10'000'000'000);
   hardware.flash->capacity_bytes = 1 << 20;
@@ -117,7 +117,7 @@ TEST_CASE("planner: a graph without moves computes without a stall") {
   REQUIRE(outcome.ok());
   const auto& plan = std::get<Schedule>(*outcome);
   CHECK(plan.prediction.store_bytes == 0);
-  // The input is supplied at home: its fetch is the only transfer, and the first op waits for it.
+  // The input's fetch from its home is the only transfer, and the first op waits for it.
   CHECK(plan.prediction.prefetch_bytes == 1 << 20);
 }
 
@@ -135,7 +135,7 @@ TEST_CASE("planner: local DDR too small for all homes spills to remote DDR") {
   CHECK(plan.remote_ddr_bytes > 0);
 }
 
-TEST_CASE("planner: two links carry what one is too slow for, unless a port limits both") {
+TEST_CASE("planner: two links share the load of a slow one, unless a port limits both") {
   const Graph graph = test::transformer(6, 3);
   const std::uint64_t budget = analyzer::peak_unmanaged_bytes(graph) * 5 / 10;
   const auto step_ns = [&](const Hardware& hardware) {
@@ -147,7 +147,7 @@ TEST_CASE("planner: two links carry what one is too slow for, unless a port limi
   const std::uint64_t compute_ns = compute_of(graph);
   Hardware hardware = test::one_tier(200'000'000);
   const std::uint64_t one_ns = step_ns(hardware);
-  REQUIRE(one_ns > 2 * compute_ns);  // else the link is not what limits
+  REQUIRE(one_ns > 2 * compute_ns);  // otherwise the link is not the limit
   hardware.remote_ddr = hardware.local_ddr;
   const std::uint64_t two_ns = step_ns(hardware);
   CHECK(two_ns < one_ns * 2 / 3);
@@ -276,7 +276,7 @@ TEST_CASE("planner: the hint PREFER_REMOTE puts a home into remote DDR though lo
   }
   Hardware hardware = test::one_tier(10'000'000'000);
   hardware.remote_ddr = hardware.local_ddr;
-  // One link fills the port: nothing else goes there for the link's sake.
+  // One link fills the port, so spreading over links moves nothing there.
   hardware.device_port_read = hardware.device_port_write = hardware.local_ddr->read;
   const auto outcome =
       analyzer::analyze(graph, hardware, {analyzer::peak_unmanaged_bytes(graph) * 6 / 10, 64});
@@ -343,7 +343,7 @@ TEST_CASE("planner: transfers whose times do not fit are refused before anything
   REQUIRE_FALSE(outcome);
   CHECK(outcome.error().code() == Errc::kInvalidArgument);
   CHECK(outcome.error().message().find("too slow for the storages") != std::string::npos);
-  // What is planned for fast links is not replayed over slow ones.
+  // A plan for fast links is not replayed over slow ones.
   Hardware fast = test::one_tier(std::uint64_t{1} << 40U);
   fast.local_ddr->capacity_bytes = std::uint64_t{1} << 50U;
   const auto planned = analyzer::analyze(graph, fast, options);
@@ -362,8 +362,8 @@ TEST_CASE("planner: a budget of zero and a crooked alignment are refused") {
 
 namespace {
 
-/// A deep network of odd sizes: blocks of a few ops, forward and backward, whose weights are read
-/// both times.
+/// A deep network with odd sizes: blocks of a few ops, forward and backward, that read their
+/// weights both times.
 Graph deep_random(std::uint64_t seed, std::uint32_t blocks) {
   Prng prng(seed);
   test::GraphBuilder build;
@@ -394,7 +394,7 @@ Graph deep_random(std::uint64_t seed, std::uint32_t blocks) {
 }  // namespace
 
 TEST_CASE(
-    "planner: the arena of a large random step is within 3 % of what is live, and the budget") {
+    "planner: the arena of a large random step is within 3 % of the live bytes, and the budget") {
   const Graph graph = deep_random(1, 4000);
   const Hardware hardware = test::one_tier(40'000'000'000, 2'000);
   const auto life = analyzer::lifetimes_of(graph, 64);

@@ -25,7 +25,7 @@ using analyzer::PlayedStep;
 
 namespace {
 
-/// A graph as a pass takes it, on one tier.
+/// A graph on one tier, with the inputs of a pass.
 struct Stage {
   Stage(Graph made, const Hardware& hardware)
       : graph(std::move(made)),
@@ -39,7 +39,7 @@ struct Stage {
   [[nodiscard]] analyzer::ChooseInput input() const {
     return {life, durations, tiers, tier_of, home_bytes, at_home};
   }
-  /// One pass that knows nothing yet.
+  /// Runs one pass without knowledge of earlier ones.
   [[nodiscard]] std::optional<Played> pass(std::uint64_t target_bytes) const {
     const PlayedStep step = analyzer::played_step(input());
     return analyzer::play(input(), step, {target_bytes, 4, step.candidates, {}, {}});
@@ -54,7 +54,7 @@ struct Stage {
   std::vector<std::int64_t> durations;
 };
 
-/// Storages of the gaps that a pass moved, but for those that no budget changes.
+/// Storages of the gaps that a pass moved, without those that move at any budget.
 std::vector<std::uint32_t> moved(const Stage& stage, const Played& played) {
   std::vector<std::uint32_t> out;
   for (std::size_t g = 0; g < stage.life.gaps.size(); ++g) {
@@ -64,7 +64,7 @@ std::vector<std::uint32_t> moved(const Stage& stage, const Played& played) {
   return out;
 }
 
-/// Makes two values, lets time pass, makes a third; each is used once more after that, in the order
+/// Makes two values, lets time pass, makes a third. Each is used once more after that, in the order
 /// of `uses`.
 Graph three_values(const std::vector<std::uint32_t>& uses) {
   test::GraphBuilder build;
@@ -80,8 +80,8 @@ Graph three_values(const std::vector<std::uint32_t>& uses) {
 
 }  // namespace
 
-TEST_CASE("play: the idle value whose next use is furthest leaves, and no other") {
-  // Room for two of three; a transfer takes half as long as an op, so nothing has to wait.
+TEST_CASE("play: only the idle value whose next use is furthest leaves") {
+  // Two of three fit. A transfer takes half as long as an op, so no op has to wait.
   const Stage last_first(three_values({2, 1, 0}), test::one_tier(1'000'000'000));
   const auto first_leaves = last_first.pass(2000);
   REQUIRE(first_leaves.has_value());
@@ -161,7 +161,7 @@ TEST_CASE("play: latest starts leave each fetch its own time and that of those b
 }
 
 TEST_CASE("play: a generated step bound by its link takes little longer than its bound") {
-  // As `hyperoffload bench analyzer` generates: choice in one sweep is 14 % above the bound.
+  // The step of `hyperoffload bench analyzer`. One sweep chooses a step 14 % above the bound.
   test::GraphBuilder build;
   struct Layer {
     StorageIndex weight, state, inner, out;

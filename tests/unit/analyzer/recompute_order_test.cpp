@@ -11,7 +11,7 @@ using schedule::Schedule;
 
 namespace {
 
-/// Layers whose large activations can be made again; all updates stand at the step's end.
+/// Layers whose large activations are recomputable. All updates run at the end of the step.
 Graph layers_then_updates(std::uint32_t layers) {
   test::GraphBuilder build;
   std::vector<StorageIndex> weights;
@@ -44,14 +44,14 @@ Graph layers_then_updates(std::uint32_t layers) {
 
 }  // namespace
 
-TEST_CASE("recompute: is also tried on orders that alone are no better") {
+TEST_CASE("recompute: is also tried on orders that do not help alone") {
   const Graph graph = layers_then_updates(3);
   const std::uint64_t budget = analyzer::peak_unmanaged_bytes(graph) * 60 / 100;
   const auto outcome = analyzer::analyze(graph, test::one_tier(2'000'000'000), {budget, 1});
   REQUIRE(outcome);
   REQUIRE(std::holds_alternative<Schedule>(*outcome));
   const auto& plan = std::get<Schedule>(*outcome);
-  // Neither alone is shorter than program order; together they save a third.
+  // The order alone and recomputation alone save nothing; together they save a third.
   CHECK(plan.prediction.moved_ops > 0);
   CHECK(plan.prediction.recomputed_ops > 0);
   CHECK(4 * plan.prediction.step_ns < 3 * plan.prediction.program_order_step_ns);

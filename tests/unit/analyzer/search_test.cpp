@@ -18,7 +18,7 @@ using schedule::Schedule;
 
 namespace {
 
-/// The graph with some ops fixed, some recomputable and some control dependencies.
+/// The graph, with some ops fixed, some recomputable and some control dependencies.
 Graph marked(Graph graph, std::uint64_t seed) {
   Prng prng(seed);
   for (std::uint32_t i = 0; i < graph.ops.size(); ++i) {
@@ -31,8 +31,8 @@ Graph marked(Graph graph, std::uint64_t seed) {
   return graph;
 }
 
-/// Whether op `a` of program order must stay before the later op `b`: `b` names it, or one of them
-/// writes what the other reads or writes, or one of them is fixed. Told from the ops alone.
+/// Whether op `a` must stay before the later op `b`: `b` names it, or one of them writes what the
+/// other reads or writes, or one of them is fixed. Uses only the ops, unlike the planner.
 bool must_precede(const Graph& graph, std::size_t a, std::size_t b) {
   const Op& first = graph.ops[a];
   const Op& second = graph.ops[b];
@@ -46,7 +46,7 @@ bool must_precede(const Graph& graph, std::size_t a, std::size_t b) {
                    OpIndex(static_cast<std::uint32_t>(a))) != second.after.end();
 }
 
-/// Whether `list` runs every op once and each after all that must come before it.
+/// Whether `list` runs every op once, after all ops that must precede it.
 bool respects(const Graph& graph, const OpList& list) {
   std::vector<std::size_t> place(graph.ops.size(), SIZE_MAX);
   for (std::size_t p = 0; p < list.size(); ++p) {
@@ -160,7 +160,7 @@ TEST_CASE("order: a step bound by transfers is shorter with early updates, and s
   CHECK(gains.refined_live_peak_bytes == analyzer::peak_unmanaged_bytes(refined));
 }
 
-TEST_CASE("order: a plan in program order has the bound and the peak of that order alone") {
+TEST_CASE("order: a plan in program order has the bound and the peak of that order") {
   const Graph graph = late_updates(4);
   const Schedule plan =
       planned(graph, test::one_tier(8'000'000'000), analyzer::peak_unmanaged_bytes(graph) * 2);
@@ -215,13 +215,13 @@ TEST_CASE("order: an op whose output only waits moves to its user") {
   build.op(10, {mask, other}, {});
   Graph graph = build.take();
   const auto late = [&] { return analyzer::produce_late(graph, analyzer::Dependencies(graph)); };
-  // `other` begins late too: it waits for nothing but its own op.
+  // `other` begins late too: it waits only for its own op.
   CHECK(late()[2] == OpIndex(0));
   graph.ops[2].fixed = true;
   CHECK(late()[0] == OpIndex(0));
 }
 
-TEST_CASE("recompute: a cheap value is made again, not fetched, and the plan is proven") {
+TEST_CASE("recompute: a cheap value is made again, not fetched, and the plan is legal") {
   Graph graph = test::wide_from_narrow();
   const Hardware slow = test::one_tier(1'000'000);
   const std::uint64_t budget = 10'000;
@@ -239,7 +239,7 @@ TEST_CASE("recompute: a cheap value is made again, not fetched, and the plan is 
   CHECK(told->choice == "recompute");
 }
 
-TEST_CASE("recompute: not where an input or the output has changed since, or is gone") {
+TEST_CASE("recompute: does not happen if an input or the output has changed since, or is gone") {
   const auto found = [](auto&& change) {
     test::GraphBuilder build;
     const auto in = build.storage(1000, StorageKind::kActivation);
@@ -275,12 +275,12 @@ TEST_CASE("recompute: not where an input or the output has changed since, or is 
   CHECK(found([](Graph& g, StorageIndex in, StorageIndex) {
           g.ops[5].reads.erase(std::find(g.ops[5].reads.begin(), g.ops[5].reads.end(), in));
         }) == 0);
-  // Gone, but made again itself from nothing.
+  // Gone, but its op can run again and needs no inputs.
   CHECK(found([](Graph& g, StorageIndex in, StorageIndex) {
           g.ops[5].reads.erase(std::find(g.ops[5].reads.begin(), g.ops[5].reads.end(), in));
           g.ops[0].recomputable = true;
         }) == 1);
-  // The same, but it may lie nowhere else than from its first use to its last.
+  // The same, but its hint keeps it on the device from its first use to its last.
   CHECK(found([](Graph& g, StorageIndex in, StorageIndex) {
           g.ops[5].reads.erase(std::find(g.ops[5].reads.begin(), g.ops[5].reads.end(), in));
           g.ops[0].recomputable = true;
@@ -288,7 +288,7 @@ TEST_CASE("recompute: not where an input or the output has changed since, or is 
         }) == 0);
 }
 
-/// Told from the ops alone: which of them make the gap's value again, or none.
+/// The ops that make the gap's value again, or none. Uses only the ops, unlike the planner.
 std::vector<std::uint32_t> regained(const Graph& graph, const analyzer::Gap& gap) {
   const auto at = static_cast<std::uint32_t>(gap.to);
   const auto names = [](const std::vector<StorageIndex>& list, StorageIndex storage) {

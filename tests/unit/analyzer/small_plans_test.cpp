@@ -6,8 +6,8 @@
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
 
-// Small steps that a planner is easily wrong about. Those of tests/data/planner were found by
-// random search; for each, an exhaustive search had found a plan.
+// Small steps that planners get wrong easily. Random search found those of tests/data/planner; an
+// exhaustive search found a plan for each.
 namespace ho {
 namespace {
 
@@ -38,11 +38,12 @@ TEST_CASE("small plans: a budget just below the peak is met as smaller ones are"
   }
 }
 
-TEST_CASE("small plans: a value stored after the last op is in its slot as the next step begins") {
+TEST_CASE(
+    "small plans: a value stored after the last op is in its slot when the next step begins") {
   (void)plan_small("stored-after-the-last-op", 34'510);
 }
 
-TEST_CASE("small plans: bytes of local DDR are kept for first steps only where these need them") {
+TEST_CASE("small plans: bytes of local DDR are kept for first steps only if these need them") {
   (void)plan_small("staging-shared", 8U << 20U);
 }
 
@@ -50,15 +51,15 @@ TEST_CASE("small plans: an INPUT that an op has written may leave the device") {
   (void)plan_small("written-input", 64);
 }
 
-TEST_CASE("small plans: what a prologue brings to local DDR does not count on the device") {
+TEST_CASE("small plans: bytes that a prologue brings to local DDR do not count on the device") {
   (void)plan_small("staged-before-the-first-op", 1088);
 }
 
-TEST_CASE("small plans: a value moves to another place where its own would cut the room in two") {
+TEST_CASE("small plans: a value moves to another place if its own would split the free space") {
   CHECK(plan_small("moved-to-defragment", 524'288).prediction.step_ns <= 34'000);
 }
 
-TEST_CASE("small plans: of values needed at a time the better one leaves") {
+TEST_CASE("small plans: among values needed at the same time the better one leaves") {
   CHECK(plan_small("order-of-leaving", 983'040).prediction.step_ns <= 47'000);
 }
 

@@ -42,7 +42,7 @@ TEST_CASE("sweep: every point lies above its bound and below the policies withou
 }
 
 TEST_CASE("margin: how much slower the links may be before the plan stalls") {
-  // One value of 1000 bytes has 10 us to come back; at full rate its fetch takes 2 us.
+  // One value of 1000 bytes has 10 us to return; at full rate its fetch takes 2 us.
   test::GraphBuilder build;
   const auto value = build.storage(1000, StorageKind::kWeight, true);
   const auto other = build.storage(1000, StorageKind::kActivation);
@@ -57,7 +57,7 @@ TEST_CASE("margin: how much slower the links may be before the plan stalls") {
   const auto& plan = std::get<schedule::Schedule>(*outcome);
   REQUIRE(plan.prediction.stall_ns == 0);
   const auto margin = analyzer::margin_of(plan);
-  // The fetch may begin when `other` is gone: 5 us before the value's use in the next step.
+  // The fetch may begin at the end of `other`: 5 us before the value's use in the next step.
   CHECK(margin.bandwidth == Approx(0.4));
   CHECK(margin.op_time == Approx(0.4));
   CHECK(plan.prediction.margin_bandwidth == margin.bandwidth);
@@ -84,7 +84,7 @@ TEST_CASE("margin: a long step has the one that a search tenth by tenth finds") 
   CHECK(plan.prediction.margin_op_time > 0);
 }
 
-TEST_CASE("margin: a rank has its share of the node's tiers and all of its own port") {
+TEST_CASE("margin: a rank has its share of the node's tiers and its whole port") {
   Hardware node = test::one_tier(8'000'000'000);
   node.flash = TierSpec{1 << 30, {4'000'000'000, 10}, {2'000'000'000, 10}};
   node.device_port_read = Link{1'000'000'000, 5};
