@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::uint32_t kRounds = 101;
 constexpr std::uint64_t kSmallBlock = 4 * kKiB;
-/// Memory for so many times the blocks in flight: requests end in any order.
+/// Memory for this many times the blocks in flight, because requests end in any order.
 constexpr std::size_t kSlots = 4;
 
 Error call_error(ho_status status, const std::string& what) {
@@ -29,7 +29,7 @@ Error call_error(ho_status status, const std::string& what) {
 
 using Key = std::array<std::uint64_t, 2>;
 
-/// A store with memory for some blocks, given back at the end.
+/// A store with memory for some blocks. Returns the memory at its end.
 class Store {
  public:
   Store(ho_pool* pool, std::uint64_t block_bytes, std::size_t slots)
@@ -79,7 +79,7 @@ class Store {
     return {};
   }
 
-  /// Waits for some outcomes. @return how many; a failure of any, unless misses are expected.
+  /// Waits for some outcomes. @return how many; fails if any failed, except for expected misses.
   enum class Misses : std::uint8_t { kExpected, kFail };
   [[nodiscard]] Result<std::size_t> wait(Misses misses) {
     std::array<ho_block_done, 256> done;
@@ -113,7 +113,7 @@ class Store {
   std::byte* memory_ = nullptr;
 };
 
-/// Requests in flight; a new one starts when one's worth of blocks has ended.
+/// Requests in flight. A new one starts whenever as many blocks as it has have ended.
 class BlocksLoop final : public Loop {
  public:
   BlocksLoop(const BlocksBenchOptions& options, Store& store) : options_(options), store_(store) {}
@@ -182,7 +182,7 @@ Result<TransportBenchResult> bench_blocks(ho_pool* pool, const BlocksBenchOption
 Result<ExistsTimes> bench_exists(ho_pool* pool, std::uint32_t keys) {
   Store store(pool, kSmallBlock, keys);
   if (auto opened = store.open(); !opened) return opened.error();
-  // Every second key of those asked for; at most 1024 in a request to a node.
+  // Asks for keys of which every second one is stored, at most 1024 in a request to a node.
   const std::uint64_t begin = 1U << 20U;
   auto put = store.submit(HO_BLOCKS_PUT, begin + keys / 2, 0, keys / 2);
   if (put) put = store.wait_for(keys / 2, Store::Misses::kFail);

@@ -20,15 +20,13 @@ struct BlocksBenchOptions {
   Duration time = std::chrono::seconds(3);
 };
 
-/// Measures gets, or puts of new blocks, of a pool whose nodes have a block store, held against
-/// plain transfers of the same size over the same pool, as many in flight. A get that is not a hit
-/// fails it.
+/// Measures gets, or puts of new blocks, in a pool whose nodes have a block store, and plain
+/// transfers of the same pool, of the same size and as many in flight. A miss fails a get.
 /// @return kUnsupported: the pool has no block store.
 [[nodiscard]] Result<TransportBenchResult> bench_blocks(ho_pool* pool,
                                                         const BlocksBenchOptions& options);
 
-/// How long one request takes that asks for `keys` keys, of which half are stored: median and 99th
-/// percentile, in us.
+/// Times requests for `keys` keys, of which half are stored: median and 99th percentile, in us.
 struct ExistsTimes {
   double p50_us = 0;
   double p99_us = 0;

@@ -10,7 +10,7 @@
 
 namespace ho::bench {
 
-/// A forked process at the other end of a socket pair, killed when this object goes.
+/// A forked process at the other end of a socket pair. The destructor kills it.
 class Child {
  public:
   /// Forks; the child runs body(socket) and exits. It dies with its parent.

@@ -13,7 +13,7 @@
 namespace ho::bench {
 namespace {
 
-// Written apart from the driver's copy: a limit that shared its code could not show its mistakes.
+// Shares no code with the driver's copy, whose mistakes it would otherwise hide.
 using CopyFunction = void (*)(std::byte* to, const std::byte* from, std::size_t length_bytes);
 
 void copy_plain(std::byte* to, const std::byte* from, std::size_t length_bytes) {
@@ -63,7 +63,7 @@ class CopyLoop final : public Loop {
     std::uint64_t moved_bytes = 0;
     Duration took{0};
     while (took < time) {
-      // The clock is read once per 64 KiB at most: it must not weigh on small copies.
+      // Reads the clock once per 64 KiB at most, so that it does not slow small copies.
       const std::uint64_t stop = moved_bytes + std::max<std::uint64_t>(65536, shape_.size_bytes);
       for (; moved_bytes < stop; moved_bytes += shape_.size_bytes) {
         copy_(to_ + at_, from_ + at_, shape_.size_bytes);
@@ -105,7 +105,8 @@ Result<Limit> make_copy_limit(const LoopShape& shape, std::byte* local, std::byt
     candidates.push_back({"AVX2 streaming copy", copy_stream256, {}});
   }
 #endif
-  // Many short turns: two of them are 4 % apart, and a limit that is not the best one is none.
+  // Takes many short turns to find the best: single turns differ by 4 %, and a limit must be the
+  // best.
   constexpr int kTurnsMin = 5;
   constexpr Duration kTurn = std::chrono::milliseconds(1);
   constexpr Duration kTime = std::chrono::milliseconds(600);

@@ -4,10 +4,11 @@
 
 namespace ho::bench {
 
-/// The machine's class for result files: processor model, number of cores, memory. No host name.
+/// The class of this machine for result files: processor model, number of cores, memory. No host
+/// name.
 [[nodiscard]] std::string machine_class();
 
-/// The commit this program was configured from, "unknown" outside of a git checkout.
+/// The commit that this program was configured from; "unknown" outside a git checkout.
 [[nodiscard]] std::string build_commit();
 
 }  // namespace ho::bench

@@ -48,7 +48,7 @@ std::vector<std::string> arguments_for(const FioShape& shape, Duration time) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::dup2(output, STDOUT_FILENO);
   ::dup2(output, STDERR_FILENO);
-  // Huge pages for its buffers, as ours have: glibc asks for them (2.35 and later).
+  // Asks for huge pages, which our buffers have too (glibc 2.35 and later).
   ::setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 1);
   std::vector<char*> pointers;
   for (std::string& argument : arguments) pointers.push_back(argument.data());

@@ -13,7 +13,7 @@ struct FioShape {
   std::string rw;  ///< randread, randwrite
   std::uint64_t size_bytes = 0;
   std::uint32_t inflight = 1;
-  std::uint64_t offset_bytes = 0;  ///< the area that fio stays in
+  std::uint64_t offset_bytes = 0;  ///< fio stays within this area
   std::uint64_t area_bytes = 0;
   std::uint32_t fdatasync_every = 0;  ///< writes; 0: never
 };
@@ -24,11 +24,11 @@ struct FioRun {
   double bytes = 0;
 };
 
-/// Runs fio once for about `time`. @return kNotFound: there is no fio; kIo: it failed, with its
-/// words.
+/// Runs fio once for about `time`. @return kNotFound: fio is not installed; kIo: it failed, with
+/// its message.
 [[nodiscard]] Result<FioRun> run_fio(const FioShape& shape, Duration time);
 
-/// The number that follows `"key" :` behind `from` in fio's JSON; kCorrupt: there is none.
+/// Reads the number after `"key" :`, searched from `from` on in fio's JSON. @return kCorrupt: none.
 [[nodiscard]] Result<double> fio_number(const std::string& json, const std::string& section,
                                         const std::string& key);
 

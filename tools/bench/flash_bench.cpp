@@ -27,14 +27,15 @@ namespace ho::bench {
 namespace {
 
 constexpr std::size_t kPairsMin = 21;
-// Shorter turns measure how a turn begins. The default of --seconds makes them half a second.
+// Shorter turns would measure how a turn begins. The default of --seconds makes turns of half a
+// second.
 constexpr Duration kTurnMin = std::chrono::milliseconds(50);
-/// The label of extents that a measurement makes; those of one that was killed are freed by the
-/// next.
+/// The label of the extents of a measurement. A later measurement frees those that a killed one
+/// left.
 constexpr const char* kLabel = "hyperoffload bench flash";
 constexpr Duration kTurnMax = std::chrono::seconds(2);
 
-/// A file made for the measurement, gone at the end.
+/// A file for the measurement. The destructor removes it.
 class OwnFile {
  public:
   explicit OwnFile(std::string path) : path_(std::move(path)) {}
@@ -42,8 +43,8 @@ class OwnFile {
     const UniqueFd file(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!file.valid()) return errno == EEXIST ? Result<void>() : errno_error(errno, path_);
     made_.emplace(path_);
-    // Written through, not just allocated: a file system marks blocks as unwritten until then, and
-    // the first write to each would pay for that in its journal.
+    // Writes all blocks instead of only allocating them: a file system marks allocated blocks as
+    // unwritten, and the first write to each would then pay for a change in its journal.
     const std::vector<char> zeros(kMiB);
     for (std::uint64_t at = 0; at < bytes; at += zeros.size()) {
       const std::size_t count = std::min<std::uint64_t>(zeros.size(), bytes - at);
@@ -103,8 +104,8 @@ class StoreLoop {
     latencies_us_.reserve(1U << 20U);
   }
 
-  /// Writes the whole extent once, so that there is something to read and every block of the
-  /// file system's file is in place.
+  /// Writes the whole extent once, so that reads have bytes and the file system has placed every
+  /// block.
   Result<void> fill(std::uint64_t area_bytes) {
     const std::uint64_t piece = std::min<std::uint64_t>(flash::kStripeBytes, memory_.span().size());
     for (std::uint64_t at = 0; at < area_bytes; at += piece) {
@@ -161,7 +162,7 @@ class StoreLoop {
   [[nodiscard]] flash::ExtentStore& store() { return *store_; }
   [[nodiscard]] std::uint64_t area_bytes() const { return options_.area_bytes; }
 
-  /// Leaves the path as it was found: without extents.
+  /// Frees the extents, so that the path is as it was found.
   Result<void> end() {
     if (auto gone = free_extent(*store_, extent_); !gone) return gone;
     return store_->close();
@@ -208,8 +209,8 @@ Result<std::unique_ptr<StoreLoop>> open_loop(FlashBenchOptions options) {
     }
     if (auto gone = free_extent(**store, info.id); !gone) return gone.error();
   }
-  // What was there before may be smaller than asked for. Durable writes need places beside those
-  // they replace.
+  // An existing store may be smaller than the size asked for. Durable writes need free places
+  // beside the blocks that they replace.
   const std::uint64_t room = (*store)->paths()[0].free_bytes;
   const std::uint64_t most = options.policy == flash::Policy::kDurable ? room / 2 : room;
   options.area_bytes = std::min(options.area_bytes, most / options.size_bytes * options.size_bytes);
@@ -228,7 +229,7 @@ Result<std::unique_ptr<StoreLoop>> open_loop(FlashBenchOptions options) {
   return loop;
 }
 
-/// The alternating turns.
+/// Runs the alternating turns.
 Result<FlashBenchResult> measure(StoreLoop& loop, const FlashBenchOptions& options) {
   const auto geometry = flash::plan_geometry(loop.store().device().paths()[0].size_bytes);
   HO_CHECK(geometry.ok());
@@ -241,7 +242,7 @@ Result<FlashBenchResult> measure(StoreLoop& loop, const FlashBenchOptions& optio
   shape.area_bytes = loop.area_bytes();
   const bool durable = options.op == FlashOp::kWrite && options.policy == flash::Policy::kDurable;
   shape.fdatasync_every = durable ? 1 : 0;
-  // Durable writes go to ever other free blocks; so shall fio's, on the same blocks.
+  // A durable write always takes other free blocks, so fio walks through the same blocks.
   if (durable) {
     shape.area_bytes =
         geometry->data_blocks * flash::kBlockBytes / options.size_bytes * options.size_bytes;

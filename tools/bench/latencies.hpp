@@ -8,8 +8,8 @@
 
 namespace ho::bench {
 
-/// How long operations took, submit to completion, by slot. Never allocates while it is used: it
-/// keeps a million and leaves out the rest.
+/// Durations of operations, from submission to completion, by slot. Does not allocate in use: it
+/// keeps the first million.
 class Latencies {
  public:
   explicit Latencies(std::size_t slots);

@@ -18,13 +18,13 @@
 namespace ho::bench {
 namespace {
 
-/// One path, in memory that a handler may read at any time.
+/// One path, in memory that a signal handler may read at any time.
 struct Place {
   std::atomic<bool> used;
   char path[PATH_MAX];
 };
 
-// A signal handler gets no argument of ours: this is the only state that it can reach.
+// A signal handler takes no user argument and can only reach global state.
 std::array<Place, 16> places;
 std::atomic<pid_t> owner;
 
@@ -39,7 +39,7 @@ void on_end(int number) {
     });
   }
   if (number == SIGINT) ::_exit(cli::kExitInterrupted);
-  // SA_RESETHAND: the second one ends the process, as soon as this handler returns.
+  // SA_RESETHAND: the second signal ends the process when this handler returns.
   ::raise(number);
 }
 
@@ -60,7 +60,8 @@ void install() {
 Leftover::Leftover(const std::filesystem::path& path) {
   static std::once_flag once;
   std::call_once(once, install);
-  // Behind all that are there: what lies in a folder is removed before it.
+  // Takes the place behind all used ones, because the content of a folder is removed before the
+  // folder.
   const auto last = std::find_if(places.rbegin(), places.rend(),
                                  [](const Place& place) { return place.used.load(); });
   place_ = static_cast<std::size_t>(places.rend() - last);

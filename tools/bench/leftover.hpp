@@ -5,9 +5,10 @@
 
 namespace ho::bench {
 
-/// A file or an empty folder that is removed with this object, and too when SIGINT, SIGTERM or
-/// SIGHUP ends this process (not a child of it). Where one lies in another, the folder is made
-/// first. At most 16 at a time; made and removed by one thread, the signal may come to any.
+/// A file or an empty folder that is removed with this object, and also when SIGINT, SIGTERM or
+/// SIGHUP ends this process (but not a child of it). Make the object of a folder before those of
+/// its files. At most 16 at a time. One thread makes and removes them; the signal may arrive on
+/// any.
 class Leftover {
  public:
   explicit Leftover(const std::filesystem::path& path);

@@ -1,4 +1,4 @@
-// The plain libfabric program that the ofi driver is held against. It checks and recovers nothing.
+// The plain libfabric program that the ofi driver is compared with. It neither checks nor recovers.
 #include <poll.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -29,9 +29,9 @@ namespace {
 
 constexpr std::uint64_t kKey = 42;
 constexpr auto kSpin = std::chrono::microseconds(50);
-constexpr int kSleepMsMax = 1000;  ///< then a lost peer shows
+constexpr int kSleepMsMax = 1000;  ///< so that a lost peer is noticed
 
-/// What the target tells the initiator. base: 0, or an address where the provider wants one.
+/// The target's message to the initiator. base: 0, or an address if the provider uses them.
 struct Greeting {
   std::uint64_t base = 0;
   std::uint64_t key = 0;
@@ -40,7 +40,7 @@ struct Greeting {
   char name[128] = {};
 };
 
-/// Everything libfabric needs, never closed: the process or the bench ends with it.
+/// libfabric's objects. Never closed: they end with the process or the measurement.
 struct Stack {
   fi_info* info = nullptr;
   fid_fabric* fabric = nullptr;
@@ -80,7 +80,7 @@ int open_stack(Stack& stack, fi_wait_obj wait) {
 }
 
 void* map_area(std::uint64_t bytes) {
-  // Shared, like the daemon's memory.
+  // Shared memory, as the daemon's is.
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   return base == MAP_FAILED ? nullptr : base;
@@ -200,7 +200,7 @@ class LibfabricLoop final : public Loop {
   [[nodiscard]] std::size_t slot_of(const fi_context2* context) const {
     return static_cast<std::size_t>(context - contexts_.data());
   }
-  /// Sleeps through a pause, and for a completion where it is to.
+  /// Sleeps for the pause, and for a completion if asked to.
   void rest() {
     if (free_.size() == contexts_.size()) {
       if (shape_.pause > Duration{0}) std::this_thread::sleep_until(not_before_);

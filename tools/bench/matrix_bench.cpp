@@ -39,14 +39,14 @@ Result<std::unique_ptr<Transport>> make_transport(const std::string& driver, con
   if (driver == "tcp") return transport::make_tcp_transport({}, clock);
   if (driver == "ofi") {
     transport::OfiOptions options;
-    options.allow_emulation = true;  // where the daemon was told to
+    options.allow_emulation = true;  // the daemon decides whether emulation is allowed
     return transport::make_ofi_transport(options, clock);
   }
   if (driver == "ucx") return transport::make_ucx_transport({}, clock);
   return Error(Errc::kUnsupported, "the matrix does not measure the driver " + driver);
 }
 
-/// Memory of one node, taken into use, and host memory as large.
+/// Granted memory of one node, and host memory of the same size.
 class NodeArea {
  public:
   NodeArea(ControlClient& control, const std::string& driver)
@@ -64,7 +64,7 @@ class NodeArea {
     if (!session) return session.error();
     session_ = std::move(*session);
     opened_ = true;
-    // A daemon that has ended the session is not told of here: the next transfer fails.
+    // Ignores a failed renewal: if the daemon has ended the session, the next transfer fails.
     lease_.emplace(session_.lease,
                    [this](TimePoint next) { (void)control_.renew_lease(session_, next); });
     auto segments = take();
@@ -103,7 +103,7 @@ class NodeArea {
   [[nodiscard]] Transport& transport() { return *transport_; }
   [[nodiscard]] const Clock& clock() const { return clock_; }
 
-  /// `at`: in the area; within one segment.
+  /// `at`: offset in the area; stays within one segment.
   [[nodiscard]] Result<void> submit(Direction direction, OpId op, std::uint64_t at,
                                     std::uint64_t length) {
     const std::uint64_t segment = control_.hello().segment_bytes;
@@ -118,7 +118,7 @@ class NodeArea {
   }
 
  private:
-  /// As much as the node gives, up to kAreaBytesMax.
+  /// Takes as much memory as the node grants, up to kAreaBytesMax.
   [[nodiscard]] Result<std::vector<GrantedSegment>> take() {
     for (std::uint64_t bytes = kAreaBytesMax;; bytes /= 2) {
       GrantSpec spec;
@@ -135,7 +135,7 @@ class NodeArea {
   const SteadyClock clock_;
   Session session_;
   bool opened_ = false;
-  std::optional<client::Renewer> lease_;  ///< else a long measurement loses its memory
+  std::optional<client::Renewer> lease_;  ///< without renewals a long measurement loses its memory
   std::unique_ptr<Transport> transport_;
   std::vector<RegionId> regions_;
   std::vector<std::byte> host_;
@@ -198,7 +198,7 @@ class SizeRun {
     busy_ += 1;
   }
 
-  /// Submits what the driver takes.
+  /// Submits until the driver is busy.
   [[nodiscard]] Result<void> push() {
     while (!waiting_.empty()) {
       Slot& slot = slots_[waiting_.front()];

@@ -19,13 +19,13 @@ struct MatrixRow {
   std::uint64_t size_bytes = 0;
   std::uint32_t inflight = 0;  ///< in bytes_per_s
   double bytes_per_s = 0;
-  double p50_us = 0;  ///< one in flight, nothing else running
+  double p50_us = 0;  ///< one transfer in flight, and no others
   double p99_us = 0;
 };
 
-/// 4 KiB .. 64 MiB, get and put, with a driver by itself on memory of one node: a session is opened
-/// on it and ended. Transfers above 4 MiB are cut, as jobs' are. `time`: of all rows together.
-/// @return what the daemon or the driver refused; kExhausted: less than 16 MiB free.
+/// Measures 4 KiB .. 64 MiB, get and put, of a driver alone, on memory of one node. Opens a session
+/// on it and ends it. Cuts transfers above 4 MiB, as jobs do. `time`: for all rows together.
+/// @return the error of the daemon or the driver; kExhausted: less than 16 MiB free.
 [[nodiscard]] Result<std::vector<MatrixRow>> measure_node(ControlClient& control,
                                                           const std::string& driver, Duration time);
 

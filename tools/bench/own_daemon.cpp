@@ -48,7 +48,7 @@ Result<std::unique_ptr<OwnDaemon>> OwnDaemon::start(const Options& options) {
   std::unique_ptr<OwnDaemon> made(new OwnDaemon(pattern));
   const std::string config = made->config().string();
   const std::string err = made->errors().string();
-  // The lease outlives any measurement: nothing here renews it.
+  // This lease is longer than any measurement, because nothing here renews it.
   std::ofstream(config) << "node_name: \"bench\"\nddr_bytes: " << options.ddr_bytes
                         << "\nsegment_bytes: " << options.segment_bytes
                         << "\nlease_ms: 3600000\ndrain_ms: 0\nlog_level: \"error\"\nunix_socket: \""

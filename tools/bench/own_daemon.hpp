@@ -12,8 +12,8 @@
 
 namespace ho::bench {
 
-/// A real hyperoffloadd beside this program, on a socket in a folder of its own, until this object
-/// goes. It dies with this process too, and its folder goes when that is interrupted.
+/// A real hyperoffloadd beside this program, with a socket in a temporary folder. It ends with this
+/// object or this process. The folder is removed too, also after a signal.
 class OwnDaemon {
  public:
   struct Options {
@@ -26,7 +26,7 @@ class OwnDaemon {
   };
 
   /// Forks, and waits until the daemon answers. Call while the process has one thread.
-  /// @return kNotFound (no such program), kUnavailable with what the daemon said, kDeadline, kIo.
+  /// @return kNotFound (no such program), kUnavailable with the daemon's message, kDeadline, kIo.
   [[nodiscard]] static Result<std::unique_ptr<OwnDaemon>> start(const Options& options);
   ~OwnDaemon();
   OwnDaemon(const OwnDaemon&) = delete;

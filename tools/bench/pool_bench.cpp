@@ -18,7 +18,7 @@ Error pool_error(ho_status status, const std::string& what) {
   return Error(static_cast<Errc>(status), what + ": " + ho_last_error());
 }
 
-/// Page-aligned and faulted in: a copy to other memory would be slower than it need be.
+/// Page-aligned and faulted in, as fast copies need it.
 class Pages {
  public:
   explicit Pages(std::uint64_t bytes)
@@ -37,7 +37,7 @@ class Pages {
   std::uint64_t bytes_;
 };
 
-/// Memory of the host and of the pool, given back at the end.
+/// Memory of host and pool. Returned at its end.
 struct Memory {
   explicit Memory(ho_pool* used_pool, std::uint64_t bytes) : pool(used_pool), host(bytes) {}
   [[nodiscard]] Result<void> open() {
@@ -60,7 +60,7 @@ struct Memory {
   bool registered = false;
 };
 
-/// Transfers in flight, waited for in the order they were started.
+/// Transfers in flight. Waits for them in the order of their start.
 class PoolLoop final : public Loop {
  public:
   PoolLoop(const LoopShape& shape, Memory& memory) : shape_(shape), memory_(memory) {}

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kLargeBytes = 4 * kMiB;
 constexpr std::uint64_t kSmallBytes = 4 * kKiB;
-constexpr std::size_t kInFlight = 2;  ///< each way
+constexpr std::size_t kInFlight = 2;  ///< in each direction
 constexpr int kRuns = 9;
 
 enum class Direction : std::uint8_t { kRead, kWrite };
@@ -31,8 +31,8 @@ Number median(std::vector<Number> values) {
   return *middle;
 }
 
-/// Pool memory and what it is moved from and to, host memory or flash, of one size; given back at
-/// the end.
+/// Pool memory, and host memory or flash of the same size to move it from and to. Returned at the
+/// end.
 class Area {
  public:
   Area(ho_pool* pool, std::uint64_t bytes) : pool_(pool), bytes_(bytes) {}
@@ -41,7 +41,7 @@ class Area {
   ~Area() {
     if (registered_) (void)ho_unregister(pool_, host_.data());
     if (memory_ != nullptr) ho_free(pool_, memory_);
-    // Scratch: what cannot be given back now ends with the session.
+    // Scratch flash: if freeing fails now, the end of the session frees it.
     if (ho_flash_free(pool_, flash_) != HO_OK) ho_flash_close(flash_);
   }
 
@@ -55,7 +55,7 @@ class Area {
     return {};
   }
 
-  /// Flash in place of host memory, all of it written once: nothing else can be read.
+  /// Flash in place of host memory. Writes all of it once, because unwritten blocks cannot be read.
   /// @return kUnsupported: the pool has none.
   [[nodiscard]] Result<void> open_flash() {
     ho_status status = ho_flash_allocate(pool_, bytes_, HO_FLASH_SCRATCH, &flash_);
@@ -69,7 +69,7 @@ class Area {
   }
 
   [[nodiscard]] Result<std::uint64_t> start(Direction direction, std::uint64_t length_bytes) {
-    // Each way has its half, so that nothing is read while it is written.
+    // Each direction has its own half, so that nothing is read while it is written.
     const bool read = direction == Direction::kRead;
     std::uint64_t& at = read ? read_at_ : write_at_;
     if (at + length_bytes > bytes_ / 2) at = 0;
@@ -124,7 +124,7 @@ struct BothWays {
   double write_bytes_per_s = 0;
 };
 
-/// Keeps kInFlight large transfers going each way for about `time`.
+/// Keeps kInFlight large transfers in flight in each direction for about `time`.
 class LargeRun {
  public:
   explicit LargeRun(Area& area) : area_(area) {}
@@ -161,8 +161,8 @@ class LargeRun {
     std::uint64_t moved_bytes = 0;
   };
 
-  /// Waits for the oldest transfer of one way and starts as many as have ended meanwhile, so that
-  /// the faster way is not held to the slower one's pace.
+  /// Waits for the oldest transfer of one direction and starts as many as have ended meanwhile, so
+  /// that the slower direction does not hold up the faster one.
   [[nodiscard]] Result<void> go_on(Way& way) {
     bool ended = true;
     for (std::size_t i = 0; i < kInFlight && ended; ++i) {

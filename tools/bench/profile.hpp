@@ -22,21 +22,20 @@ struct ProfileOptions {
 };
 
 /// How long to measure a link that is limited to `limit_bytes_per_s` (0: none): half a second, or
-/// until about a hundred large transfers have gone each way.
+/// about a hundred large transfers in each direction.
 [[nodiscard]] Duration profile_time(double limit_bytes_per_s);
 
-/// Measures a pool's links as a job will see them: through ho_get and ho_put, on the calling
-/// thread. A pool reached over `local` fills local_ddr, one reached over another driver remote_ddr;
-/// the device ports stay empty. With flash_bytes, the links between a node's flash and its DDR are
-/// measured the same way through scratch flash of area_bytes and fill `flash`, where the pool has
-/// any. bytes_per_s is the median of short runs of 4 MiB
-/// transfers, two in flight each way at the same time: a plan takes the directions for
-/// independent, while one thread may carry both (local) or one wire. latency_ns is what a 4 KiB
-/// transfer alone takes beyond its bytes' share of that, also a median. Nothing else should run on
-/// the pool's links meanwhile.
+/// Measures a pool's links as a job sees them: through ho_get and ho_put, on the calling thread. A
+/// pool reached over `local` fills local_ddr, one reached over another driver remote_ddr; the
+/// device ports stay empty. With flash_bytes it also measures the links between a node's flash and
+/// its DDR, through scratch flash of area_bytes, and fills `flash` if the pool has any. bytes_per_s
+/// is the median of short runs of 4 MiB transfers, two in flight in each direction at the same
+/// time: a plan assumes independent directions, though one thread may carry both (local) or one
+/// wire. latency_ns is the median time of a single 4 KiB transfer, less the time of its bytes at
+/// that rate. Other users of the links falsify the result.
 /// @return kUnsupported for a pool of near and far nodes together (ho_pool_transport "mixed":
-/// connect
-///         with one transport to profile it); what ho_allocate, ho_register or a transfer returned.
+/// connect with one transport to profile it); or the error of ho_allocate, ho_register or a
+/// transfer.
 [[nodiscard]] Result<Hardware> measure_profile(ho_pool* pool, const ProfileOptions& options);
 
 }  // namespace ho::bench

@@ -19,7 +19,7 @@ Error call_error(ho_status status, std::string_view what) {
   return Error(static_cast<Errc>(status), std::string(what) + ": " + ho_last_error());
 }
 
-/// Scratch flash, memory beside it and host memory; given back at the end.
+/// Scratch flash, pool memory beside it and host memory. Returned at the end.
 class Pipeline {
  public:
   Pipeline(ho_pool* pool, const StageBenchOptions& options) : pool_(pool), options_(options) {}
@@ -28,7 +28,7 @@ class Pipeline {
   ~Pipeline() {
     if (!host_.empty()) (void)ho_unregister(pool_, host_.data());
     if (memory_ != nullptr) ho_free(pool_, memory_);
-    // Scratch: what cannot be given back now ends with the session.
+    // Scratch flash: if freeing fails now, the end of the session frees it.
     if (ho_flash_free(pool_, flash_) != HO_OK) ho_flash_close(flash_);
   }
 
@@ -56,7 +56,7 @@ class Pipeline {
     return {};
   }
 
-  /// Which of the two a turn does.
+  /// The halves of the path that a turn measures.
   struct Parts {
     bool stage = false;
     bool get = false;

@@ -11,13 +11,13 @@
 namespace ho::bench {
 
 struct StageBenchOptions {
-  std::uint64_t total_bytes = 256 * kMiB;  ///< moved in one turn; a multiple of chunk_bytes
+  std::uint64_t total_bytes = 256 * kMiB;  ///< per turn; a multiple of chunk_bytes
   std::uint64_t chunk_bytes = 4 * kMiB;
-  std::uint32_t inflight = 8;  ///< stages kept going at a time
+  std::uint32_t inflight = 8;  ///< stages in flight
   std::uint32_t rounds = 21;
 };
 
-/// Bytes a second, medians over the rounds.
+/// Bytes per second, medians over the rounds.
 struct StageBenchResult {
   double stage_bytes_per_s = 0;  ///< flash -> pool memory alone
   double get_bytes_per_s = 0;    ///< pool memory -> host memory alone
@@ -27,9 +27,9 @@ struct StageBenchResult {
   double ratio_high = 0;
 };
 
-/// Measures how far stage_in and get of a pool overlap, in rounds of three turns. Checks the bytes
+/// Measures how well stage_in and get of a pool overlap, in rounds of three turns. Checks the bytes
 /// of every pipelined turn.
-/// @return kUnsupported: the pool has no flash; kCorrupt: wrong bytes; what a call returned.
+/// @return kUnsupported: the pool has no flash; kCorrupt: wrong bytes; or the error of a call.
 [[nodiscard]] Result<StageBenchResult> bench_stage(ho_pool* pool, const StageBenchOptions& options);
 
 }  // namespace ho::bench

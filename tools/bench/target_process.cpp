@@ -37,7 +37,7 @@ using transport::Target;
 
 enum class Verb : std::uint8_t { kExpose, kRevoke, kRevokeAndTruncate, kFence };
 
-/// One request over the socket pair; both ends are this program, so the struct itself is sent.
+/// One request over the socket pair. Both ends are this program, so the struct itself is sent.
 struct Command {
   Verb verb = Verb::kExpose;
   Rights rights = Rights::kRead;
@@ -49,10 +49,10 @@ struct Command {
 struct Answer {
   Errc code = Errc::kOk;
   std::uint64_t id = 0;
-  char text[512] = {};  ///< a key, an address, or what went wrong
+  char text[512] = {};  ///< a key, an address, or the error
 };
 
-/// What a child is told to be.
+/// The options of a child.
 struct Orders {
   Driver driver = Driver::kLocal;
   std::uint32_t rails = 1;
@@ -61,10 +61,11 @@ struct Orders {
   char tls_folder[512] = {};
 };
 
-/// The one session that a process serves.
+/// The only session of a process.
 transport::Credentials the_session() { return {SessionId(1), std::string(16, 's')}; }
 
-/// After the last event the target polls this long before it sleeps; the daemon's data thread too.
+/// The target polls for this long after the last event, then sleeps, as the daemon's data thread
+/// does.
 constexpr auto kSpin = std::chrono::microseconds(50);
 
 void set_text(Answer& answer, const std::string& text) {
@@ -115,13 +116,13 @@ bool receive_message(int socket, void* bytes, std::size_t length, UniqueFd& fd) 
   return true;
 }
 
-/// The child's whole life.
+/// Runs the child until its end.
 class Server {
  public:
   Server(std::unique_ptr<Target> target, int socket, int fences)
       : target_(std::move(target)), socket_(socket), fences_(fences) {}
 
-  /// Returns when the parent is gone.
+  /// Returns when the parent has ended.
   void run() {
     auto last_event = std::chrono::steady_clock::now();
     while (true) {
@@ -177,7 +178,7 @@ class Server {
     const auto exposure =
         target_->expose(ExposeRequest{memory, command.rights, fd.get(), the_session().session});
     if (!exposure) return failed(exposure.error());
-    // As the daemon does, so that the first transfers do not pay for it.
+    // Faults pages in ahead, as the daemon does, so that the first transfers do not pay for it.
     if (!exposure->mapping.empty()) {
       const int advice = command.rights == Rights::kRead ? MADV_POPULATE_READ : MADV_POPULATE_WRITE;
       (void)::madvise(exposure->mapping.data(), exposure->mapping.size(), advice);
@@ -247,7 +248,7 @@ Result<std::unique_ptr<Target>> make_target(const TargetProcess::Options& option
 
 [[noreturn]] void run_child(int inherited_socket, int inherited_fences) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // Nothing of the parent's is kept open here, least of all its own transports' sockets.
+  // The child keeps nothing of the parent's open, above all not the sockets of its transports.
   constexpr int kSocket = 3;
   constexpr int kFences = 4;
   const int moved = ::fcntl(inherited_fences, F_DUPFD, kFences + 1);  // the next may be its place
@@ -284,7 +285,7 @@ Result<Answer> receive_answer(int socket) {
 
 }  // namespace
 
-/// The way by which fences are asked for; shared with the threads that wait for their answers.
+/// The channel for fence requests, shared with the threads that wait for answers.
 struct TargetProcess::Fences {
   explicit Fences(UniqueFd fd) : socket(std::move(fd)) {}
   std::mutex mutex;

@@ -15,7 +15,7 @@ namespace ho::bench {
 
 enum class Driver : std::uint8_t { kLocal, kUcx, kOfi, kTcp };
 
-/// A memory segment as the daemon makes them: a sealable memfd, faulted in, mapped here too.
+/// A memory segment as the daemon makes them: a sealable memfd, faulted in, and mapped here too.
 class Segment {
  public:
   /// @return kExhausted, kIo.
@@ -33,25 +33,24 @@ class Segment {
   std::span<std::byte> bytes_;
 };
 
-/// A transport's target in a process of its own: what the daemon's data thread does and nothing
-/// else. For measurements of a driver by itself, and for its conformance suite. The process dies
-/// with this object, and with its parent. Owner thread: the maker's.
+/// A transport's target in a separate process. It does the work of the daemon's data thread and
+/// nothing else, for measurements of a driver alone and for the conformance suite. The process ends
+/// with this object, and with its parent. Owner thread: the one that made it.
 class TargetProcess {
  public:
   struct Options {
     Driver driver = Driver::kLocal;
-    std::uint32_t rails = 1;        ///< on 127.0.0.1, 127.0.0.2, ...; of tcp and ofi alone
-    std::string ofi_provider = {};  ///< libfabric's name of a device's; empty: its TCP
+    std::uint32_t rails = 1;        ///< on 127.0.0.1, 127.0.0.2, ...; only for tcp and ofi
+    std::string ofi_provider = {};  ///< libfabric's name for a device's provider; empty: its TCP
     std::string ofi_address = {};   ///< numeric; then it is the only rail
-    std::string tls_folder = {};  ///< of tcp: a daemon's node.crt, node.key and ca.crt; empty: none
+    std::string tls_folder = {};    ///< for tcp: of node.crt, node.key, ca.crt; empty: none
   };
-  /// Forks a process that waits for begin(): for libraries that do not survive a fork once they
-  /// are in use (libfabric's verbs has its devices open then). Call while the process has one
-  /// thread. @return kIo.
+  /// Forks a process that waits for begin(), for libraries that do not survive a fork in use
+  /// (libfabric's verbs then has devices open). Call while the process has one thread. @return kIo.
   [[nodiscard]] static Result<std::unique_ptr<TargetProcess>> prepare();
-  /// Has it make its target, once. @return kUnsupported, kUnavailable, kIo.
+  /// Makes its target, once. @return kUnsupported, kUnavailable, kIo.
   [[nodiscard]] Result<void> begin(const Options& options);
-  /// Both.
+  /// prepare() and begin().
   [[nodiscard]] static Result<std::unique_ptr<TargetProcess>> start(const Options& options);
   TargetProcess(pid_t pid, UniqueFd socket, UniqueFd fences);
   TargetProcess(const TargetProcess&) = delete;
@@ -59,8 +58,8 @@ class TargetProcess {
   ~TargetProcess();
 
   [[nodiscard]] pid_t pid() const { return pid_; }
-  /// How its one session is reached; everything is exposed for that. A fence is asked for on a
-  /// thread of its own, since the process may stand still.
+  /// The address of its only session; all exposures belong to that. Fences are requested on a
+  /// separate thread, because the process may be stopped.
   [[nodiscard]] transport::PeerAddress peer(NodeId node = NodeId(1)) const;
 
   struct Exposed {
@@ -69,9 +68,9 @@ class TargetProcess {
   };
   [[nodiscard]] Result<Exposed> expose(const Segment& segment, transport::Rights rights);
   enum class Truncate { kNo, kYes };
-  /// Ends an exposure; kYes cuts the segment's memfd to nothing afterwards, as the daemon does.
+  /// Ends an exposure. kYes then truncates the segment's memfd to nothing, as the daemon does.
   [[nodiscard]] Result<void> revoke(transport::ExposureId id, Truncate truncate);
-  /// Sends a signal. SIGKILL waits until the process is gone, SIGSTOP until it stands still.
+  /// Sends a signal. SIGKILL waits until the process has ended, SIGSTOP until it has stopped.
   void signal(int number);
   /// True while the process has not ended.
   [[nodiscard]] bool alive();

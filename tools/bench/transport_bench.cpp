@@ -35,7 +35,7 @@ using transport::Transport;
 constexpr Duration kOpDeadline = std::chrono::seconds(10);
 constexpr Duration kGrantTimeMax = std::chrono::seconds(120);  // faulting it in takes 0.5 s/GiB
 
-/// Pages of this process: as a job has them, or only the room for them.
+/// Pages of this process: memory as a job has it, or only reserved addresses.
 class HostArea {
  public:
   enum class Pages : std::uint8_t { kNow, kLater };
@@ -62,7 +62,7 @@ class HostArea {
   std::uint64_t bytes_;
 };
 
-/// A driver as its user runs it: submit until `inflight`, poll.
+/// Runs a driver as its user does: submits until `inflight`, polls.
 class DriverLoop final : public Loop {
  public:
   DriverLoop(const LoopShape& shape, Transport& transport, std::span<std::byte> memory)
@@ -70,7 +70,7 @@ class DriverLoop final : public Loop {
     for (std::uint32_t i = 0; i < shape.inflight; ++i) free_.push_back(i);
   }
 
-  /// Regions in the order of the area; each holds `ops_per_region` operations, the last one fewer.
+  /// Regions in the order of the area. Each holds `ops_per_region` operations, the last one fewer.
   void use(LocalId local, std::vector<RegionId> regions, std::uint64_t ops_per_region) {
     local_ = local;
     regions_ = std::move(regions);
@@ -137,7 +137,7 @@ class DriverLoop final : public Loop {
   Latencies latencies_;
   TimePoint not_before_{};
   std::vector<std::uint32_t> free_;
-  std::uint64_t at_ = 0;  ///< the operation in the area that comes next
+  std::uint64_t at_ = 0;  ///< the next operation, as its number in the area
 };
 
 Result<std::unique_ptr<Transport>> make_initiator(Driver driver, const Clock& clock) {
@@ -162,7 +162,7 @@ std::string name_of(Driver driver) {
   return "";
 }
 
-/// A session on the daemon with a grant as large as the area, and its segments.
+/// A session on the daemon, with a grant of the area's size and its segments.
 struct Held {
   std::unique_ptr<ControlClient> control;
   transport::PeerAddress target;
@@ -193,7 +193,7 @@ Result<Held> hold(const std::string& daemon, Driver driver, std::uint64_t bytes)
   return held;
 }
 
-/// The granted segments mapped one after the other, for the copy that local is held against: the
+/// Maps the granted segments one after the other, for the copy that local is compared with: the
 /// same pages, so the same page sizes.
 Result<HostArea> map_segments(const std::vector<GrantedSegment>& segments, std::uint64_t bytes) {
   HostArea area(bytes, HostArea::Pages::kLater);
@@ -266,7 +266,7 @@ Result<TransportBenchResult> bench_transport(const TransportBenchOptions& option
   if (shape.size_bytes == 0 || shape.inflight == 0 || shape.size_bytes > kSegmentBytesMax) {
     return Error(Errc::kInvalidArgument, "size must be 1 .. 1 GiB and inflight not 0");
   }
-  // Everything is in whole operations, and no operation in flight overlaps another.
+  // Rounds to whole operations, so that none in flight overlaps another.
   shape.area_bytes = std::max(shape.area_bytes, shape.size_bytes * shape.inflight);
   shape.area_bytes = align_up(shape.area_bytes, 4096);
   const bool local = options.driver == Driver::kLocal;
@@ -279,7 +279,7 @@ Result<TransportBenchResult> bench_transport(const TransportBenchOptions& option
   daemon_options.ddr_bytes =
       (ops + ops_per_segment - 1) / ops_per_segment * daemon_options.segment_bytes;
   if (!local) daemon_options.network = name_of(options.driver);
-  // All that forks comes first.
+  // Everything that forks comes first.
   auto rivals = make_network_rivals(options.driver, shape);
   if (!rivals) return rivals.error();
   const auto daemon = OwnDaemon::start(daemon_options);

@@ -14,24 +14,23 @@ namespace ho::bench {
 
 struct TransportBenchOptions {
   Driver driver = Driver::kLocal;
-  std::filesystem::path daemon_program;  ///< as OwnDaemon::Options::program
+  std::filesystem::path daemon_program;  ///< as in OwnDaemon::Options
   LoopShape shape;
-  Duration time = std::chrono::seconds(3);  ///< of all measurement together
+  Duration time = std::chrono::seconds(3);  ///< for all measurements together
 };
 
-/// What a network driver is held against, and what could not be measured.
+/// The loops that a network driver is compared with, and those that could not be measured.
 struct Rivals {
   std::vector<Limit> limits;  ///< the first is the limit
   std::vector<Comparison> absent;
 };
-/// For tcp and ofi a plain libfabric loop, and a plain UCX loop over TCP where there is one; for
-/// ucx a plain UCX loop over the same device; for local nothing. Forks; call while the process has
-/// one thread.
+/// tcp and ofi: a plain libfabric loop, and a plain UCX loop over TCP if UCX is there. ucx: a plain
+/// UCX loop over the same device. local: none. Forks; call while the process has one thread.
 [[nodiscard]] Result<Rivals> make_network_rivals(Driver driver, const LoopShape& shape);
 
-/// Measures a driver by itself, without the client library, against a daemon of its own and, in
-/// alternating turns of 10 ms and more on the same thread, against its limit: what disturbs one
-/// turn disturbs its neighbour too. Forks; call while the process has one thread.
+/// Measures a driver alone, without the client library, against a daemon of its own. It alternates
+/// with its limit in turns of at least 10 ms on the same thread, because a disturbance then meets
+/// both. Forks; call while the process has one thread.
 [[nodiscard]] Result<TransportBenchResult> bench_transport(const TransportBenchOptions& options);
 
 }  // namespace ho::bench

@@ -18,7 +18,7 @@ struct Rival {
   Limit limit;
   std::vector<double> speeds;
   std::vector<double> ratios;
-  std::string failure;  ///< it gave up; a limit may not
+  std::string failure;  ///< it gave up, which a limit may not
 
   [[nodiscard]] Comparison result(const TransportBenchResult& ours) const {
     Comparison comparison;
@@ -40,8 +40,8 @@ struct Rival {
   }
 };
 
-/// Runs the loop twice: the first time is slower than all others. @return what it takes to move
-/// what is in flight, which is what it needs to end once its time is up.
+/// Runs the loop twice, because the first time is slower than all others. @return how long it takes
+/// to move the operations in flight, which is also how long it takes to end a turn.
 Result<Duration> warm_up(Loop& loop, const Clock& clock) {
   if (const auto first = loop.run(kWarmUp); !first) return first.error();
   const TimePoint start = clock.now();
@@ -66,8 +66,8 @@ double quantile(std::vector<double> values, double part) {
 Interval median_interval(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
-  // The normal approximation of how many of n values lie below the median: n / 2, 1.96 times half
-  // of sqrt(n) away from it.
+  // Uses the normal approximation of the number of values, out of n, below the median: n / 2, plus
+  // or minus 1.96 times half of sqrt(n).
   const auto n = static_cast<double>(values.size());
   const double rank = std::floor(n / 2 - 0.98 * std::sqrt(n));
   const auto below = static_cast<std::size_t>(std::max(1.0, rank)) - 1;

@@ -9,7 +9,7 @@
 
 namespace ho::bench {
 
-/// A speed beside ours, from the same run.
+/// A speed that was measured beside ours, in the same run.
 struct Comparison {
   std::string name;
   double bytes_per_s = 0;  ///< median of its turns
@@ -32,27 +32,26 @@ struct TransportBenchResult {
   std::vector<Comparison> beside;
 };
 
-/// The value below which `part` of the values lie; 0 for none.
+/// The value that this part of the values lies below; 0 for no values.
 [[nodiscard]] double quantile(std::vector<double> values, double part);
 
-/// Two of the values, between which the median of what they are drawn from lies with 95 % or a
-/// little more; of ten or fewer the first and the last, which hold less of fewer than six. 0 and 0
-/// for none.
+/// Two of the values that enclose the median of their distribution with at least 95 %. Ten or fewer
+/// values: the first and the last, which enclose it with less for fewer than six. 0 and 0 for none.
 struct Interval {
   double low = 0;
   double high = 0;
 };
 [[nodiscard]] Interval median_interval(std::vector<double> values);
 
-/// How long a turn is of loops that take `window` to move what they keep in flight: 10 ms and at
-/// least four windows, since the first and the last are not like those between; but 2 s at most.
-/// Short turns are many, and their median has a narrow interval: over local a third of that with
-/// turns of 50 ms.
+/// The length of a turn of loops that take `window` to move the operations in flight: at least 10
+/// ms and four windows, because the first and the last window differ from those between; at most 2
+/// s. Many short turns give their median a narrow interval: over local a third of that with turns
+/// of 50 ms.
 [[nodiscard]] Duration turn_length(Duration window);
 
-/// Lets ours and each of the others run in turns of turn_length(), every second pair in the other
-/// order, so that what disturbs one disturbs its neighbour. others[0] is the limit. At least four
-/// pairs each, so that of large windows it may take longer than `time`.
+/// Alternates turns of our loop and of each other one, every second pair in the other order, so
+/// that a disturbance meets neighbouring turns too. Each lasts turn_length(). others[0] is the
+/// limit. Each gets at least four pairs, so with large windows it may take longer than `time`.
 [[nodiscard]] Result<TransportBenchResult> compare_in_turns(Loop& ours, std::vector<Limit> others,
                                                             std::uint64_t size_bytes, Duration time,
                                                             const Clock& clock);

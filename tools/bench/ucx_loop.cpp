@@ -1,6 +1,6 @@
-// The program hyperoffload-ucx-loop: plain UCX, to stand beside the network drivers. It checks and
-// recovers nothing. A program of its own, since UCX changes the process that loads it.
-// ucx_rival.cpp starts it and says how the two talk.
+// The program hyperoffload-ucx-loop: plain UCX, to compare the network drivers with. It neither
+// checks nor recovers. A separate program, because UCX changes the process that loads it.
+// ucx_rival.cpp starts it and describes their messages.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -32,7 +32,7 @@ struct Greeting {
 constexpr char kGo = 'g';
 constexpr char kRest = 'r';
 
-/// Never closed: the process or the bench ends with it.
+/// Never closed: they end with the process or the measurement.
 struct Stack {
   ucp_context_h context = nullptr;
   ucp_worker_h worker = nullptr;
@@ -40,7 +40,7 @@ struct Stack {
   std::byte* area = nullptr;
 };
 
-/// Soft-RoCE drops what UCX checks for by default; the ucx driver says why.
+/// Turns off a check that drops Soft-RoCE's messages; the ucx driver explains it.
 bool leave_out_check(ucp_config_t* config) {
   for (const transport::RdmaDevice& device : transport::active_rdma_devices()) {
     if (!device.software) continue;
@@ -53,7 +53,7 @@ bool open_stack(Stack& stack, const char* transports, std::uint64_t area_bytes) 
   ucp_config_t* config = nullptr;
   if (ucp_config_read(nullptr, nullptr, &config) != UCS_OK) return false;
   if (ucp_config_modify(config, "TLS", transports) != UCS_OK) return false;
-  // Both ends are here; its TCP would listen at every address of the machine.
+  // Both ends are on this machine; UCX's TCP would listen at all of its addresses.
   const bool tcp = std::strcmp(transports, "tcp") == 0;
   if (tcp && ucp_config_modify(config, "NET_DEVICES", "lo") != UCS_OK) return false;
   if (!leave_out_check(config)) return false;
@@ -95,7 +95,7 @@ void run_target(int socket, const LoopShape& shape, const char* transports) {
   std::memcpy(greeting.bytes, address, address_bytes);
   std::memcpy(greeting.bytes + address_bytes, key, key_bytes);
   if (::send(socket, &greeting, sizeof greeting, MSG_NOSIGNAL) < 0) return;
-  // Polls without a pause while the initiator runs, and is silent while something else is measured.
+  // Polls without a pause while the initiator runs, and rests while another loop is measured.
   while (true) {
     char word = 0;
     if (::recv(socket, &word, 1, 0) != 1) return;
@@ -214,7 +214,7 @@ class UcxLoop final : public Loop {
   TimePoint not_before_{};
 };
 
-/// Serves the starter's turns until it is gone.
+/// Runs a turn for each request of the starter, until the starter ends.
 int serve(Loop& loop) {
   const double ready = 0;
   if (::send(kUcxLoopSocket, &ready, sizeof ready, MSG_NOSIGNAL) < 0) return 1;

@@ -15,10 +15,10 @@ namespace ho::bench {
 namespace {
 
 constexpr Duration kStartTimeMax = std::chrono::seconds(20);
-/// Beyond the turn itself: the last operations and a flush.
+/// For the last operations and a flush, after the turn itself.
 constexpr Duration kEndTimeMax = std::chrono::seconds(20);
 
-/// One answer of the program's. @return false: none in time, or it has ended.
+/// Reads one answer of the program. @return false: none in time, or the program has ended.
 bool receive(int socket, double& answer, Duration time_max) {
   const timeval limit{std::chrono::ceil<std::chrono::seconds>(time_max).count(), 0};
   ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -51,7 +51,7 @@ class UcxRival final : public Loop {
   const std::string inflight = std::to_string(shape.inflight);
   const std::string area = std::to_string(shape.area_bytes);
   const std::string pause = std::to_string(shape.pause.count());
-  // dup2 leaves a descriptor that is there already as it is, closed at exec.
+  // dup2() of a descriptor to itself does not clear close-on-exec.
   if (socket == kUcxLoopSocket) {
     ::fcntl(socket, F_SETFD, 0);
   } else {
