@@ -10,7 +10,6 @@ PARAGRAPH_LINES_MAX = 5
 UNREVISED = (
     "tools/analyzer/",
     "tools/examples/",
-    "tools/hyperoffload/",
 )
 
 # These two have to spell out what they find.

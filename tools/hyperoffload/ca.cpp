@@ -1,4 +1,4 @@
-// ca: a small authority of one's own, for sites that have none.
+// ca: makes a small certificate authority, for sites without one.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -23,7 +23,7 @@ std::chrono::seconds in_seconds(int days) { return std::chrono::hours(24) * days
 struct Seen {
   std::string file;
   tls::CertificateFacts facts;
-  std::string problem;  ///< empty: fit for use
+  std::string problem;  ///< empty: usable
 };
 
 std::string role_word(const tls::CertificateFacts& facts) {
@@ -135,7 +135,7 @@ int run_issue(Console& console, const IssueOptions& options) {
   return print_made(console, out, {tls::files_in(out).certificate, std::move(*made), ""});
 }
 
-/// The certificates that a path holds: its own, and of a folder those of the folders in it.
+/// The certificates of a path. A folder also has those of the folders in it.
 std::vector<std::string> certificates_in(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) return {path};
@@ -155,7 +155,7 @@ std::vector<std::string> certificates_in(const std::string& path) {
   return out;
 }
 
-/// Why it cannot be used: by itself, or with the files beside it.
+/// The reason why it cannot be used, alone or with the files beside it.
 std::string problem_of(const std::string& file, const tls::CertificateFacts& facts) {
   const auto now = std::chrono::system_clock::now();
   if (now >= facts.ends) return "it has expired";
@@ -201,8 +201,8 @@ void add_init(Program& program, CLI::App& ca) {
   command.add_option("DIR", options->folder, "a folder; made if it is not there")->required();
   command.add_option("--name", options->name, "of the authority")->capture_default_str();
   add_days(command, options->days);
-  set_manual(command, {"Writes ca.crt and ca.key. Who has ca.key can be any node or user of the "
-                       "pool: keep the folder off the nodes. Nothing is ever replaced.",
+  set_manual(command, {"Writes ca.crt and ca.key. With ca.key anyone can act as any node or user "
+                       "of the pool: keep the folder off the nodes. Never replaces a file.",
                        {"hyperoffload ca init pool-ca"},
                        {{kExitDone, "made"}}});
 }
@@ -232,7 +232,7 @@ void add_issue(Program& program, CLI::App& ca) {
   set_manual(command,
              {"Writes node.crt, node.key and ca.crt with a new key. Copy that folder to the "
               "machine: a daemon names the files in tls { }, a client names the folder by --tls "
-              "or HYPEROFFLOAD_TLS. Nothing is ever replaced.",
+              "or HYPEROFFLOAD_TLS. Never replaces a file.",
               {"hyperoffload ca issue pool-ca --role daemon --name node3 --address 10.0.0.3",
                "hyperoffload ca issue pool-ca --role job --name trainer"},
               {{kExitDone, "issued"}}});
@@ -244,8 +244,8 @@ void add_show(Program& program, CLI::App& ca) {
                                   [path](Console& console) { return run_show(console, *path); });
   command.add_option("PATH", *path, "a certificate, or a folder of init or issue")->required();
   set_manual(command,
-             {"Of an authority's folder also the certificates that issue wrote below it. A "
-              "node.crt is checked with the node.key and ca.crt beside it.",
+             {"For an authority's folder also shows the certificates that issue wrote below it. "
+              "Checks a node.crt with the node.key and ca.crt beside it.",
               {"hyperoffload ca show pool-ca", "hyperoffload ca show /etc/hyperoffload/tls"},
               {{kExitDone, "all can be used"}, {kExitNo, "some cannot; the message says why"}}});
 }

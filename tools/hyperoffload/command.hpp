@@ -11,7 +11,8 @@
 
 namespace ho::cli {
 
-// Each adds one command, from a file of its own. What they print and how they end: common/cli.
+// Each function adds one command and is in a file of its own. common/cli defines what commands
+// print and how they end.
 void add_analyze(Program& program);
 void add_verify(Program& program);
 void add_simulate(Program& program);
@@ -30,14 +31,14 @@ void add_doctor(Program& program);
 void add_explain_error(Program& program);
 void add_completion(Program& program);
 
-/// Which pool a command asks, and how.
+/// The pool that a command asks, and the way to it.
 struct PoolOptions {
   std::string pool;  ///< control addresses, comma-separated
   std::string tls;   ///< the folder of the certificate; empty: without TLS
   Duration timeout = std::chrono::seconds(2);
 };
 
-// These ask a running pool.
+// The commands that ask a running pool.
 void add_status(Program& program, const PoolOptions& defaults);
 void add_nodes(Program& program, const PoolOptions& defaults);
 void add_sessions(Program& program, const PoolOptions& defaults);
@@ -51,7 +52,7 @@ void add_flash(Program& program, const PoolOptions& defaults);
 void add_blocks(Program& program, const PoolOptions& defaults);
 void add_objects(Program& program, const PoolOptions& defaults);
 
-/// `hyperoffload bench`; the others go below it.
+/// `hyperoffload bench`; its commands follow.
 CLI::App& add_bench(Program& program, const PoolOptions& defaults);
 void add_bench_analyzer(Program& program, CLI::App& bench);
 void add_bench_blocks(Program& program, CLI::App& bench);
@@ -61,7 +62,8 @@ void add_bench_runtime(Program& program, CLI::App& bench);
 void add_bench_transport(Program& program, CLI::App& bench);
 void add_bench_matrix(Program& program, CLI::App& bench, const PoolOptions& defaults);
 
-/// --ranks-per-node of those that take a node's hardware (analyzer::for_rank). In analyze.cpp.
+/// Adds --ranks-per-node to a command that takes a node's hardware (analyzer::for_rank). In
+/// analyze.cpp.
 CLI::Option* add_ranks_per_node(CLI::App& command, std::uint32_t& ranks);
 
 }  // namespace ho::cli

@@ -88,7 +88,7 @@ static_assert(kHelp.size() == static_cast<std::size_t>(Errc::kIo));  // all but 
 
 int number_of(Errc code) { return static_cast<int>(code); }
 
-/// "unavailable", "UNAVAILABLE", "HO_UNAVAILABLE" and "8" are one code.
+/// "unavailable", "UNAVAILABLE", "HO_UNAVAILABLE" and "8" mean one code.
 const Help* find(std::string text) {
   for (char& c : text) {
     c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

@@ -20,7 +20,7 @@ struct Arguments : PoolOptions {
   Duration seconds = std::chrono::seconds(2);
 };
 
-/// What all nodes of the pool promise together.
+/// Adds up what all nodes of the pool offer.
 struct Capacity {
   std::uint64_t ddr_bytes = 0;
   std::uint64_t flash_bytes = 0;
@@ -127,8 +127,8 @@ void add_profile_options(CLI::App& command, Arguments& arguments) {
   add_seconds(command, arguments.seconds, "time of all measurements");
 }
 
-/// `bench --profile FILE`, with the options of `bench profile FILE`, means the same. The help shows
-/// the command alone.
+/// `bench --profile FILE`, with the options of `bench profile FILE`, does the same. The help shows
+/// only the command.
 void add_profile_option(Program& program, CLI::App& bench, Arguments& arguments,
                         const Run& profile) {
   const CLI::Option* const file = bench.add_option("--profile", arguments.file);

@@ -30,9 +30,9 @@ constexpr std::uint64_t kOpsMax = 4'000'000;
 constexpr std::uint64_t kMiBPerWeight = 8;
 constexpr Bounds<double> kBandwidths{1e6, 1e15};
 
-/// A deep transformer's training step as the planner sees it: per layer two forward ops, later two
-/// backward ops in reverse order and one optimizer op, with a weight, an optimizer state and two
-/// activations each.
+/// A deep transformer's training step as the planner sees it. Each layer has two forward ops, then
+/// in reverse order two backward ops and one optimizer op, and a weight, an optimizer state and two
+/// activations.
 Graph deep_transformer(std::uint64_t ops) {
   constexpr std::uint64_t kMiBytes = 1ULL << 20U;
   const std::uint64_t layers = std::max<std::uint64_t>(1, ops / 5);
@@ -88,7 +88,7 @@ Graph deep_transformer(std::uint64_t ops) {
   return graph;
 }
 
-/// A machine with one tier below the device, which holds everything.
+/// A machine with one tier below the device that holds everything.
 Hardware bench_machine(std::uint64_t bytes_per_s) {
   Hardware out;
   out.name = "bench";
@@ -97,14 +97,15 @@ Hardware bench_machine(std::uint64_t bytes_per_s) {
   return out;
 }
 
-/// The most memory that this process has held so far: of a run, if those before were smaller.
+/// The most memory that this process has held. It is that of the last run if those before were
+/// smaller.
 std::uint64_t process_peak_rss_bytes() {
   struct rusage usage {};
   ::getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
 }
 
-/// One planned graph and what it took.
+/// One planned graph and the cost of planning it.
 struct Planned {
   std::size_t ops = 0;
   std::size_t storages = 0;
@@ -222,7 +223,7 @@ void add_bench_analyzer(Program& program, CLI::App& bench) {
              "the budget: a size, or a share of the unmanaged peak")
       ->default_str("60%");
   add_rate(command, "--bandwidth", args->bandwidth,
-           "of the one link, each way; at a few GB/s the step waits for it", kBandwidths);
+           "bandwidth of the one link, each way; at a few GB/s the step waits for it", kBandwidths);
   set_manual(command, {"",
                        {"hyperoffload bench analyzer --ops 10000 100000 --bandwidth 2.5GB/s"},
                        {{kExitDone, "planned"},

@@ -158,11 +158,11 @@ void add_bench_blocks(Program& program, CLI::App& bench) {
   add_tls(command, arguments->tls);
   set_manual(command,
              {"Ours and plain transfers of the same pool run in alternating turns of one run. Ours "
-              "asks where the blocks are and compares their checksums. Of a running pool it uses "
+              "asks where the blocks are and compares their checksums. In a running pool it uses "
               "the tenant \"bench\".",
               {"hyperoffload bench blocks --transport local --op get"},
               {{kExitDone, "measured"},
-               {kExitNo, "the pool has no block store, or this machine not the transport"},
+               {kExitNo, "the pool has no block store, or this machine lacks the transport"},
                {kExitPoolFailed, "the pool failed or cannot be reached"}}});
 }
 

@@ -86,7 +86,7 @@ int run(Console& console, const Arguments& arguments) {
   };
   if (arguments.size % 512 != 0) return refuse("--size: a multiple of 512 bytes is needed");
   if (arguments.size > arguments.area) return refuse("--size: more than --area");
-  // fio writes directly, and both shall write what a device takes as it is.
+  // fio writes directly, so both must write units that the device takes as they are.
   if (arguments.op == "write" && arguments.size % flash::kBlockBytes != 0) {
     return refuse("--size: writes need a multiple of 4 KiB");
   }

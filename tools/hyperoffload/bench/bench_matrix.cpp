@@ -1,6 +1,6 @@
-// bench matrix: every size, both directions, between here and each node of a pool: one row of the
-// matrix of all nodes. One-sided access has no third party, so the other rows are measured on the
-// other nodes.
+// bench matrix: measures every size in both directions between this process and each node of a
+// pool. That is one row of the matrix of all nodes. One-sided access involves only its two ends, so
+// other nodes measure the other rows.
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct Arguments : PoolOptions {
   Duration seconds = std::chrono::seconds(2);
 };
 
-/// What a node says before anything is measured.
+/// A node's answer before any measurement.
 struct Known {
   bool here = false;
   std::uint64_t capacity_bytes = 0;
@@ -57,7 +57,7 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
-/// All at once: any number of nodes that do not answer costs as long as one.
+/// Asks all nodes at once, so that any number of silent ones costs as long as one.
 std::vector<NodeAnswer<Known>> ask_nodes(const PoolView& pool, Duration timeout) {
   return ask_all<Known>(
       pool, SteadyClock().now() + timeout,
@@ -68,7 +68,7 @@ std::vector<NodeAnswer<Known>> ask_nodes(const PoolView& pool, Duration timeout)
       });
 }
 
-/// What this end of all pairs is called: the node that runs here, where one does.
+/// The name of this end in all pairs: the node that runs here, if one does.
 std::string name_of_here(const std::vector<NodeAnswer<Known>>& nodes) {
   for (const NodeAnswer<Known>& one : nodes) {
     if (one.answer && one.answer->here) return one.node.name;
@@ -138,7 +138,8 @@ std::string to_json(const std::vector<Measured>& all, const std::string& from) {
   return std::move(json.end().end()).text();
 }
 
-/// The slowest node's link of one direction: a plan's transfers are spread over all of them.
+/// The link of the slowest node in one direction, because a plan spreads its transfers over all
+/// nodes.
 Link slowest(const std::vector<const Measured*>& nodes, bench::Direction direction) {
   Link link;
   for (const Measured* node : nodes) {
@@ -180,8 +181,8 @@ void take_slower(Link& link, const Link& other) {
   link.latency_ns = std::max(link.latency_ns, other.latency_ns);
 }
 
-/// What holds on either of two nodes: a job may run on any. A tier that one of them has not got is
-/// none that a plan for both may use.
+/// The hardware that either of two nodes offers, because a job may run on any. A plan for both can
+/// only use tiers that both have.
 void take_less(std::optional<TierSpec>& tier, const std::optional<TierSpec>& other) {
   if (!tier || !other) {
     tier.reset();

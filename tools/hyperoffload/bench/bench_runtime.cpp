@@ -26,7 +26,7 @@ using Steady = std::chrono::steady_clock;
 constexpr std::uint32_t kPositions = 1000;  ///< ops per step
 constexpr std::uint32_t kSteps = 300;
 
-/// Ops that share one resident storage: nothing ever has to be waited for.
+/// Ops that share one resident storage, so that nothing ever waits.
 std::string resident_schedule(std::uint32_t positions) {
   schedule::Schedule made;
   made.graph_name = "bench-runtime";
@@ -106,7 +106,7 @@ Measured measure(hyperoffload::Pool& pool) {
     operands.push_back(since_ns(looked) / (count - 1));
   }
   runtime.sync();
-  HO_CHECK(sink != 1);  // reads what the loops above made, or they would be optimised away
+  HO_CHECK(sink != 1);  // keeps the compiler from removing the loops above
   return {percentile(pairs, 0.5), percentile(pairs, 0.99), percentile(stamps, 0.5),
           percentile(operands, 0.5)};
 }
@@ -168,9 +168,9 @@ int run(Console& console, const std::string& pool) {
 
 void add_bench_runtime(Program& program, CLI::App& bench) {
   auto pool = std::make_shared<std::string>();
-  CLI::App& command = program.add(bench, "runtime",
-                                  "What before() and after() cost around an op that need not wait",
-                                  [pool](Console& console) { return run(console, *pool); });
+  CLI::App& command = program.add(
+      bench, "runtime", "The cost of before() and after() around an op that need not wait",
+      [pool](Console& console) { return run(console, *pool); });
   command
       .add_option("--pool", *pool,
                   "control addresses of a running pool (default: a daemon of its own)")

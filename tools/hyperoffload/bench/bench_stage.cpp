@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kChunkBytes = 4 * kMiB;  ///< of one request
+constexpr std::uint64_t kChunkBytes = 4 * kMiB;  ///< per request
 constexpr std::uint32_t kInflight = 8;
 
 struct Arguments {
@@ -112,7 +112,7 @@ int run(Console& console, const Arguments& arguments) {
 void add_bench_stage(Program& program, CLI::App& bench) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App& command =
-      program.add(bench, "stage", "How far stage_in and get overlap, with a daemon of its own",
+      program.add(bench, "stage", "How well stage_in and get overlap, with a daemon of its own",
                   [arguments](Console& console) { return run(console, *arguments); });
   command.add_option("--path", arguments->path, "the flash file; made and removed")
       ->type_name("FILE")

@@ -103,7 +103,7 @@ std::string to_text(const Arguments& arguments, const bench::TransportBenchResul
   return facts.text(format);
 }
 
-/// The same through the client library, against a running pool.
+/// The same through the client library, in a running pool.
 Result<bench::TransportBenchResult> run_on_pool(const Arguments& arguments,
                                                 const bench::TransportBenchOptions& options) {
   auto rivals = bench::make_network_rivals(options.driver, options.shape);
@@ -188,7 +188,7 @@ void add_bench_transport(Program& program, CLI::App& bench) {
               "program over the same library.",
               {"hyperoffload bench transport --transport local --op get --size 1MiB"},
               {{kExitDone, "measured"},
-               {kExitNo, "this machine has not what the transport needs"},
+               {kExitNo, "this machine lacks what the transport needs"},
                {kExitPoolFailed, "the pool failed or cannot be reached"}}});
 }
 

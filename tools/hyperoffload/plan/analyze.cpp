@@ -42,15 +42,15 @@ struct Arguments {
   std::string graph_out;
 };
 
-/// Everything the answer is made of.
+/// All parts of the answer.
 struct Answer {
   const Graph& graph;
   std::uint64_t budget_bytes = 0;
   double analyze_ms = 0;
-  std::size_t measured_ops = 0;  ///< whose durations come from --op-times
+  std::size_t measured_ops = 0;  ///< --op-times gives these their durations
 };
 
-/// The fields that stand in the object whether or not there is a plan.
+/// The fields that the object has with and without a plan.
 void write_common(JsonWriter& json, const Answer& answer) {
   json.field("graph", answer.graph.name)
       .field("ops", answer.graph.ops.size())
@@ -111,7 +111,7 @@ std::string plan_json(const Answer& answer, const schedule::Schedule& plan,
   return std::move(json).text();
 }
 
-/// What would make a plan possible.
+/// The changes that would make a plan possible.
 std::string advice(const Answer& answer, const Hardware& hardware,
                    const analyzer::Infeasible& infeasible) {
   const std::string needs =
@@ -199,7 +199,7 @@ std::string plan_text(const Answer& answer, const schedule::Schedule& plan,
   return facts.add("written", args.out).text(format);
 }
 
-/// Writes the schedule, then the report and the trace where they are asked for.
+/// Writes the schedule, then the report and the trace if asked for.
 Result<void> write_outputs(const Arguments& args, const schedule::Schedule& plan,
                            const analyzer::OrderGains& order) {
   if (auto written = write_schedule_file(plan, args.out); !written) return written.error();
@@ -217,7 +217,7 @@ Result<void> write_outputs(const Arguments& args, const schedule::Schedule& plan
   return {};
 }
 
-/// The budget that the arguments or the hardware name.
+/// The budget from the arguments or the hardware file.
 Result<std::uint64_t> budget_of(const Arguments& args, const Graph& graph,
                                 const Hardware& hardware) {
   if (args.device_memory) return args.device_memory->of(analyzer::peak_unmanaged_bytes(graph));
@@ -240,7 +240,7 @@ int answer_infeasible(Console& console, const Answer& answer, const Hardware& ha
   return kExitInfeasible;
 }
 
-/// What the analyzer refuses is the input's fault, except a plan of its own that breaks a rule.
+/// Errors of the analyzer are errors of its input, except for a plan of its own that breaks a rule.
 int answer_failure(Console& console, const Error& error) {
   if (error.code() != Errc::kConflict) return console.refuse(error);
   console.complain(error, kExitNo);

@@ -20,7 +20,7 @@ namespace {
 using schedule::CacheOp;
 using schedule::Schedule;
 
-/// Ops of one name shown in full; the rest is counted.
+/// Ops of one name shown in full; a note counts the others.
 constexpr std::size_t kMatchesMax = 20;
 
 struct Arguments {
@@ -39,7 +39,8 @@ std::string_view access_name(schedule::Access access) {
   return "read";
 }
 
-/// Indices whose name is `wanted`, or whose id is, where it is a number that no name equals.
+/// Indices of the items with the name `wanted`. If no name matches and it is a number, that with
+/// this id.
 template <typename T>
 std::vector<std::size_t> find(const std::vector<T>& all, const std::string& wanted) {
   std::vector<std::size_t> found;
@@ -263,7 +264,7 @@ Facts position_facts(const Schedule& plan, std::size_t p,
   return facts;
 }
 
-/// Bytes each storage moves per step, most first; only those that move.
+/// Bytes that each storage moves per step, the most first; only storages that move.
 std::vector<std::pair<std::uint64_t, std::size_t>> most_moved(const Schedule& plan) {
   std::vector<std::uint64_t> moved(plan.storages.size(), 0);
   for (const CacheOp& op : plan.cache_ops) {
@@ -279,7 +280,7 @@ std::vector<std::pair<std::uint64_t, std::size_t>> most_moved(const Schedule& pl
   return out;
 }
 
-/// With neither a tensor nor an op: the tensors that move most.
+/// Without a tensor or an op: shows the tensors that move most.
 int explain_overview(Console& console, const Arguments& args, const Schedule& plan) {
   const auto moved = most_moved(plan);
   const std::size_t shown = std::min<std::size_t>(args.top, moved.size());
@@ -311,7 +312,7 @@ int explain_overview(Console& console, const Arguments& args, const Schedule& pl
   return kExitDone;
 }
 
-/// What was found under one name, and how many more there are.
+/// Notes how many items of one name are not shown.
 void note_rest(Console& console, std::size_t found, std::size_t shown) {
   if (found <= shown) return;
   console.note(std::to_string(found - shown) + " more have this name; name one by its id");

@@ -6,11 +6,11 @@
 
 namespace ho::cli {
 
-// What a graph holds, for the commands that make one.
+// The content of a graph, for the commands that make one.
 
 /// Adds `graph`, `ops`, `storages`, `peak_unmanaged_bytes`, `kinds` and `phases` to an open object.
 void write_graph(JsonWriter& json, const Graph& graph);
-/// The same for people.
+/// The same as text for people.
 [[nodiscard]] Facts graph_facts(const Graph& graph);
 
 }  // namespace ho::cli

@@ -7,7 +7,7 @@
 
 namespace ho::cli {
 
-/// A mesh and a layout as the command line has them.
+/// A mesh and a layout, given on the command line.
 struct PlacementWords {
   std::string mesh_option;
   std::string layout_option;
@@ -15,7 +15,7 @@ struct PlacementWords {
   std::string layout;
 };
 
-/// Adds the two options. @return that of the mesh. Both are required.
+/// Adds the two options, both required. @return the option of the mesh.
 inline CLI::Option* add_placement(CLI::App& command, PlacementWords& words) {
   CLI::Option* mesh =
       command

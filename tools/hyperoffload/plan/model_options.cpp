@@ -16,7 +16,7 @@ const std::map<std::string, models::Phase>& phases() {
   return known;
 }
 
-/// Adds an option for a number; 0 has no default to show.
+/// Adds an option for a number. The help shows no default for 0.
 CLI::Option* add_number(CLI::App& command, const char* name, std::uint64_t& into,
                         const char* help) {
   CLI::Option* const option = command.add_option(name, into, help)->type_name("N");

@@ -8,19 +8,19 @@
 
 namespace ho::cli {
 
-/// The model that a command line describes.
+/// A model, given on the command line.
 struct ModelWords {
   models::LlamaLike model;
   std::string phase;
 };
 
-/// Layers, widths, experts, and the device's rates. @return the options.
+/// Adds layers, widths, experts, and the device's rates. @return the options.
 std::vector<CLI::Option*> add_model_sizes(CLI::App& command, models::LlamaLike& model);
 
-/// --phase, the sizes but --context, and the device's rates. @return the options.
+/// Adds --phase, the sizes except --context, and the device's rates. @return the options.
 std::vector<CLI::Option*> add_model_options(CLI::App& command, ModelWords& words);
 
-/// The model in its phase. @param words  parsed.
+/// Makes the model in its phase. @param words  parsed.
 [[nodiscard]] models::LlamaLike model_of(const ModelWords& words);
 
 }  // namespace ho::cli

@@ -9,10 +9,10 @@
 
 namespace ho::cli {
 
-/// Gives the graph's ops the durations that were measured (read_op_times_file()). Of an op that
-/// several files or lines name the shortest counts: what disturbs a measurement lengthens it.
-/// @return how many ops have been measured; kInvalidArgument where a file names an op that the
-///         graph has not, with both.
+/// Gives the graph's ops measured durations (read_op_times_file()). If several files or lines name
+/// an op the shortest duration counts, because disturbances only lengthen it.
+/// @return the number of measured ops; kInvalidArgument if a file names an op that the graph lacks,
+/// with both names.
 [[nodiscard]] Result<std::size_t> apply_op_times(Graph& graph,
                                                  const std::vector<std::string>& files);
 

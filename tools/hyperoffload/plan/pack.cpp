@@ -71,7 +71,7 @@ int answer_not_found(Console& console, const Answer& answer) {
   return console.complain(Error(Errc::kExhausted, why), kExitInfeasible);
 }
 
-/// Solves, and has the independent validator check the result.
+/// Solves, then has the independent validator check the result.
 Result<Answer> solve(const Arguments& args, const std::vector<packing::Buffer>& buffers,
                      std::optional<std::int64_t> capacity_bytes) {
   const SteadyClock clock;

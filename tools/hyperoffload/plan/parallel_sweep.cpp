@@ -19,13 +19,13 @@ namespace ho::cli {
 namespace {
 
 constexpr std::uint64_t kDevicesMax = 1024;
-/// Faster than any network: a graph whose collectives take no time.
+/// Faster than any network: gives a graph whose collectives take no time.
 constexpr double kNoNetwork = 1e30;
 constexpr analyzer::CopiesByKind kOneHome = {1, 1, 1, 1, 1, 1, 1, 1};
-/// A division whose bound is so many times the fastest step is not planned, and one whose step is
-/// in program order not in others.
+/// A division is not planned if its lower bound is this many times the fastest step. Other orders
+/// of a division are not tried if its step in program order is.
 constexpr std::uint64_t kHopeless = 2;
-/// Nor is a step of more ops.
+/// Other orders are not tried for steps with more ops than this.
 constexpr std::size_t kReorderedOpsMax = 2000;
 constexpr const char* kAssumptions[] = {
     "figures are simulated, of one rank: the first stage of a pipeline, which holds the most "
@@ -49,17 +49,17 @@ struct Arguments {
   std::uint32_t ranks_per_node = 1;
 };
 
-/// A way to divide the model over the devices, and one rank's step.
+/// One way to divide the model over the devices, and the step of one rank.
 struct Division {
   std::uint64_t data = 1;
   std::uint64_t tensor = 1;
   std::uint64_t pipeline = 1;
 
   bool measured = false;
-  std::uint64_t least_ns = 0;  ///< a bound of the step, where it needs a plan
+  std::uint64_t least_ns = 0;  ///< if it needs a plan: a lower bound of the step
   std::string lacks;  ///< the tier that is too small, or why it cannot be divided so; else empty
-  std::uint64_t needs_bytes = 0;  ///< of the device, if nothing leaves
-  std::uint64_t peak_bytes = 0;   ///< of the device
+  std::uint64_t needs_bytes = 0;  ///< on the device, if nothing leaves it
+  std::uint64_t peak_bytes = 0;   ///< on the device
   std::uint64_t step_ns = 0;
   std::uint64_t ops_ns = 0;
   std::uint64_t collective_ns = 0;
@@ -80,7 +80,7 @@ std::uint64_t total_ns(const Graph& graph) {
   return sum;
 }
 
-/// What a pipeline waits for while it fills and drains: the passes of the other stages.
+/// The idle time of a pipeline while it fills and drains: the passes of the other stages.
 std::uint64_t bubble_ns(const Graph& graph, std::uint64_t stages, std::uint64_t micro_batches) {
   std::uint64_t passes = 0;
   for (const Op& op : graph.ops) {
@@ -89,8 +89,8 @@ std::uint64_t bubble_ns(const Graph& graph, std::uint64_t stages, std::uint64_t 
   return passes / micro_batches * (stages - 1);
 }
 
-/// @param fastest_ns  the shortest step so far, or 0 where only divisions that need no plan are
-/// asked for: others stay unmeasured.
+/// @param fastest_ns  the shortest step so far; 0: only divisions that need no plan, the others
+/// stay unmeasured.
 Result<void> measure(const Arguments& args, const Hardware& hardware, std::uint64_t fastest_ns,
                      Division& division) {
   models::LlamaLike model = args.model;
@@ -133,7 +133,7 @@ Result<void> measure(const Arguments& args, const Hardware& hardware, std::uint6
     if (least / kHopeless > fastest_ns) {
       return division.refuse("a step takes at least " + format_duration_ns(least));
     }
-    // Other orders take long to try: only where program order gets near.
+    // Other orders take long to try, so only if program order comes near.
     for (const bool keep_order : {true, false}) {
       auto outcome =
           analyzer::analyze(*graph, hardware, {hardware.device_bytes, 64, kOneHome, keep_order});
@@ -172,7 +172,7 @@ Result<std::vector<Division>> measure_all(Console& console, const Arguments& arg
       all.push_back(division);
     }
   }
-  // What fits says how long a plan may take that is worth the search.
+  // A division that fits shows how long a step may be that is worth the search.
   std::uint64_t fastest_ns = 0;
   for (const bool plans : {false, true}) {
     std::stable_sort(all.begin(), all.end(),
@@ -192,7 +192,7 @@ Result<std::vector<Division>> measure_all(Console& console, const Arguments& arg
   return all;
 }
 
-/// The fastest one, of those that offload or of the others. nullptr: there is none.
+/// The fastest division, of those that offload or of the others. nullptr: none.
 const Division* fastest(const std::vector<Division>& sorted, bool offloads) {
   const auto at = std::find_if(sorted.begin(), sorted.end(), [&](const Division& one) {
     return one.lacks.empty() && one.offloads() == offloads;

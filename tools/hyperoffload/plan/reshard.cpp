@@ -46,8 +46,8 @@ void write_get(JsonWriter& json, const layout::Get& get) {
   json.end();
 }
 
-/// The gets as the command shows them: a stride holds for both buffers. A get whose strides differ
-/// is shown run by run.
+/// The gets as the command shows them: one stride for both buffers. A get with two different
+/// strides is shown run by run.
 std::vector<layout::Get> with_one_stride(const std::vector<layout::Get>& gets) {
   std::vector<layout::Get> out;
   for (layout::Get get : gets) {

@@ -23,7 +23,7 @@ struct Arguments {
   std::uint32_t ranks_per_node = 1;
 };
 
-/// What --policy names; nothing: the schedule's own cache ops.
+/// The policies of --policy. None: the schedule's own cache ops.
 const std::map<std::string, std::optional<analyzer::Baseline>>& policies() {
   static const std::map<std::string, std::optional<analyzer::Baseline>> kPolicies = {
       {"planned", std::nullopt},

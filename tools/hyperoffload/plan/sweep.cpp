@@ -20,7 +20,7 @@ namespace ho::cli {
 namespace {
 
 constexpr std::size_t kPointsMax = 1000;
-/// Between the ends of a range such as 100%..20%.
+/// Step between the ends of a range such as 100%..20%.
 constexpr double kRangeStepPercent = 10;
 
 struct Arguments {
@@ -29,7 +29,7 @@ struct Arguments {
   std::string bandwidth = "1,1/2,1/4,1/8";
   std::string report;
   bool longest_context = false;
-  /// What both kinds of sweep use: files of hardware, ranks per node.
+  /// Options of both kinds of sweep: hardware files, ranks per node.
   ContextArguments context;
 };
 

@@ -16,7 +16,7 @@ namespace ho::cli {
 
 namespace {
 
-/// The context that every search begins with.
+/// The first context of every search.
 constexpr std::uint64_t kShortest = 1024;
 constexpr double kOverheadMax = 0.02;
 
@@ -30,10 +30,10 @@ struct Longest {
   std::uint64_t arena_bytes = 0;
   std::uint64_t step_ns = 0;
   std::uint64_t compute_ns = 0;
-  std::string ended_by;  ///< what a longer one lacks: a tier, or time on a channel
+  std::string ended_by;  ///< the limit of a longer one: a tier, or time on a channel
 };
 
-/// The channel that is busy longest.
+/// The busiest channel.
 std::string busiest(const schedule::Prediction& prediction) {
   const auto at =
       std::max_element(prediction.channels.begin(), prediction.channels.end(),
@@ -53,7 +53,7 @@ Result<Longest> find(Console& console, const models::LlamaLike& model, const Har
   if (!resident) return resident.error();
   found.resident_tokens = *resident;
 
-  // Half of it, since a plan of what just fits may not: packing and the supply of inputs cost a
+  // Begins at half of it: a plan of the whole length may not fit, because packing and inputs cost a
   // little.
   const auto planned = models::longest_context(
       model, std::max(shortest, *resident / 2), [&](const Graph& graph) -> Result<bool> {

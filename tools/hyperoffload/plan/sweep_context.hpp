@@ -18,7 +18,7 @@ struct ContextArguments {
   std::uint32_t ranks_per_node = 1;
 };
 
-/// Prints the longest context on each machine, with everything on the device and by plan.
+/// Prints the longest context on each machine, with everything on the device and with a plan.
 int sweep_context(Console& console, const ContextArguments& args);
 
 }  // namespace ho::cli

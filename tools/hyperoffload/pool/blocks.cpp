@@ -1,4 +1,4 @@
-// blocks ls, blocks clear: what the KV block stores of a pool hold, and emptying them by tenant.
+// blocks ls, blocks clear: show the content of a pool's KV block stores, and empty them by tenant.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -10,7 +10,7 @@ namespace ho::cli {
 
 namespace {
 
-/// "97 %" of the gets that found their block; "-": there were none.
+/// Share of gets that found their block, such as "97 %"; "-": no gets.
 std::string hit_rate(const BlocksModelReport& model) {
   const std::uint64_t all = model.hits + model.misses;
   if (all == 0) return "-";
@@ -76,7 +76,7 @@ struct ClearOptions : PoolOptions {
   std::string tenant;
 };
 
-/// On every node: one that does not know the tenant has nothing of it.
+/// Asks every node. A node that does not know the tenant has none of its blocks.
 int run_clear(Console& console, const ClearOptions& options) {
   const TimePoint deadline = SteadyClock().now() + options.timeout;
   auto pool = open_pool(options, deadline);

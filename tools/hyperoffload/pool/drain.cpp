@@ -1,5 +1,4 @@
-// drain, undrain: a node gives nothing new out, until its jobs have left it or an administrator
-// takes that back.
+// drain: a node gives out nothing new, so that its jobs leave it. undrain: takes that back.
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -28,7 +27,7 @@ std::string left_words(const DrainLeft& left) {
          format_bytes(left.granted_bytes);
 }
 
-/// Until nothing is left, an answer is missing, or Ctrl-C.
+/// Waits until nothing is left, a node does not answer, or Ctrl-C.
 Result<DrainLeft> wait_until_empty(Console& console, const PoolView& pool, const NodeInfo& node,
                                    Duration timeout, DrainLeft left) {
   const SteadyClock clock;

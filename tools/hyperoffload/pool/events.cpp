@@ -1,4 +1,4 @@
-// events: what has happened in a pool, and what happens.
+// events: shows past and new events of a pool.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -26,14 +26,14 @@ struct EventsOptions {
   Duration interval = std::chrono::seconds(1);
 };
 
-/// What a node answered, and which daemon it was: the next one numbers its events anew.
+/// A node's answer, and which daemon gave it: a restarted daemon numbers its events anew.
 struct Answer {
   std::uint64_t instance = 0;
   EventsPage page;
 };
 using Answers = std::vector<NodeAnswer<Answer>>;
 
-/// Up to where the events of a node are known.
+/// The last known event of a node.
 struct Known {
   std::uint64_t instance = 0;
   std::uint64_t last = 0;
@@ -65,7 +65,7 @@ bool shown(const EventInfo& event, const std::vector<std::string>& kinds) {
   return kinds.empty() || std::find(kinds.begin(), kinds.end(), name) != kinds.end();
 }
 
-/// In the order of the nodes' clocks.
+/// Sorts by the clocks of the nodes.
 std::vector<Row> rows_of(const Answers& answers, const std::vector<std::string>& kinds) {
   std::vector<Row> rows;
   for (const auto& one : answers) {
@@ -114,7 +114,7 @@ std::string to_table(const std::vector<Row>& rows, Format format) {
   return table.text(format);
 }
 
-/// A line for one event, of those that come one after the other.
+/// Formats one event, as one of a sequence of lines.
 std::string to_line(const Row& row) {
   const EventInfo& event = row.event;
   std::string line = time_words(event.time_ms, "%Y-%m-%dT%H:%M:%SZ") + " " + row.node + " " +
@@ -155,10 +155,10 @@ void cut_to(std::vector<Row>& rows, std::uint64_t last) {
   if (rows.size() > last) rows.erase(rows.begin(), rows.end() - static_cast<std::ptrdiff_t>(last));
 }
 
-/// Prints what happens, each event once, until a signal ends the command or nobody reads it.
+/// Prints new events, each once, until a signal ends the command or its reader is gone.
 int follow(Console& console, const PoolView& pool, const EventsOptions& options) {
   KnownByNode known;
-  std::map<NodeId, std::string> silent;  ///< those that do not answer, and why
+  std::map<NodeId, std::string> silent;  ///< nodes that do not answer, with the reason
   for (bool first = true;; first = false) {
     const Answers answers = ask(pool, known, options.pool.timeout);
     std::vector<Row> rows = rows_of(answers, options.kinds);

@@ -1,4 +1,4 @@
-// flash ls, flash free: what takes space on the pool's flash, and giving back what no job will.
+// flash ls, flash free: show the extents on the pool's flash, and free those that no job will.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -25,7 +25,7 @@ std::uint64_t seconds(std::chrono::seconds time) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(time.count(), 0));
 }
 
-/// In days from two days on.
+/// Formats an age; two days and more as days.
 std::string time_words(std::chrono::seconds time) {
   constexpr auto kDay = std::chrono::seconds(std::chrono::days(1));
   if (time >= 2 * kDay) return std::to_string(time / kDay) + " d";
@@ -37,7 +37,7 @@ PoolCommand<Extents> listing() {
   PoolCommand<Extents> command;
   command.name = "ls";
   command.about = "List the extents on the pool's flash";
-  // A node without flash has none: status says why.
+  // Does not list nodes without flash; status shows why they have none.
   command.ask = [](ControlClient& client, TimePoint deadline) -> Result<Extents> {
     auto extents = client.flash_extents(deadline);
     if (!extents && extents.error().code() == Errc::kUnsupported) return Extents();

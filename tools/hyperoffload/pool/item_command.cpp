@@ -30,7 +30,7 @@ std::optional<Item> parse_item(const std::string& text) {
   return item;
 }
 
-/// "NODE:EXTENT"
+/// Parses "NODE:EXTENT".
 std::string item_form(const ItemCommand& command) {
   std::string form = "NODE:";
   for (const char c : command.item) {

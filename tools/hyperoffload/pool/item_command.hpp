@@ -8,7 +8,7 @@
 
 namespace ho::cli {
 
-/// A command that does something to things of nodes, each named NODE:NUMBER, one after the other.
+/// A command that acts on items of nodes, each named NODE:NUMBER, one after the other.
 struct ItemCommand {
   std::string name;      ///< "free"
   std::string about;     ///< for the help
@@ -19,8 +19,8 @@ struct ItemCommand {
   Manual manual;
 };
 
-/// Adds the command below `above`. `pool` is the default of --pool. It ends with kExitNo if `act`
-/// fails for an item; the others are done all the same.
+/// Adds the command below `above`. `pool` is the default of --pool. It exits with kExitNo if `act`
+/// fails for an item, after it has acted on the others.
 void add_item_command(Program& program, CLI::App& above, const PoolOptions& defaults,
                       const ItemCommand& command);
 

@@ -11,12 +11,8 @@
 
 namespace ho::cli {
 
-/// How a job on this machine that allows these drivers, and says no more of them, would reach the
-/// nodes of a pool. Opens devices and loads drivers when it is asked, not before.
-///
-/// Every question has drivers of its own, though one could serve all: nodes are asked on threads of
-/// their own and a driver has one owner, so several nodes that do not answer would be waited for
-/// one after the other.
+/// Finds how a job on this machine that allows these drivers, and sets nothing else about them,
+/// would reach the nodes of a pool. Opens devices and loads drivers only when asked.
 class JobPaths {
  public:
   using MakeDriver = client::PathFinder::MakeDriver;

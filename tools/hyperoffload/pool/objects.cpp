@@ -1,4 +1,4 @@
-// objects ls: the published objects of a pool.
+// objects ls: shows the published objects of a pool.
 #include <cstdio>
 #include <string>
 #include <vector>

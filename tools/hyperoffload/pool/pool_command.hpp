@@ -13,10 +13,10 @@
 #include "tools/hyperoffload/pool/pool_view.hpp"
 #include "tools/hyperoffload/pool/screen.hpp"
 
-// What the commands that ask a running pool have in common.
+// Common parts of the commands that ask a running pool.
 namespace ho::cli {
 
-/// A command is a question for each node and how its answers are shown.
+/// A command: a question to each node and how to show its answers.
 template <typename Answer>
 struct PoolCommand {
   const char* name;   ///< "status"
@@ -27,7 +27,7 @@ struct PoolCommand {
   std::function<void(const NodeInfo&, const Answer&, Table&)> add_rows;
   /// Members of one node's JSON object.
   std::function<void(const Answer&, JsonWriter&)> add_json;
-  /// The row of a node that did not answer; empty: it has none.
+  /// The row of a node that did not answer; empty: no row.
   std::function<std::vector<std::string>(const NodeInfo&)> unreachable_row = {};
 };
 
@@ -66,7 +66,7 @@ std::string to_json(const PoolCommand<Answer>& command,
   return std::move(json.end().end()).text();
 }
 
-/// Says why a pool cannot be used. @return kExitBadInput where its address is no address.
+/// Says why a pool cannot be used. @return kExitBadInput if its address cannot be parsed.
 int complain_about_pool(Console& console, const Error& error);
 
 /// Options of a command that shows a table.

@@ -1,4 +1,4 @@
-// status, nodes, sessions, segments: what the nodes of a running pool answer.
+// status, nodes, sessions, segments: show the answers of a running pool's nodes.
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,7 +21,7 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 std::string milliseconds(std::uint64_t value) {
-  // Absurd answers of a broken node must not overflow.
+  // A broken node may answer anything, so avoid an overflow.
   return value < UINT64_MAX / 1'000'000 ? format_duration_ns(value * 1'000'000) : "?";
 }
 
@@ -98,7 +98,7 @@ struct StatusAnswer {
   std::vector<DriverOffer> offers;
 };
 
-/// Asks a node, and finds the path to it as a job would.
+/// Asks a node, and finds the path to it that a job would take.
 Result<StatusAnswer> ask_status(ControlClient& client, const JobPaths& paths, TimePoint deadline) {
   auto status = client.status(deadline);
   if (!status) return status.error();
@@ -168,7 +168,7 @@ void add_status_row(const NodeInfo& node, const StatusAnswer& answer, Table& tab
              std::to_string(refused(status)), status.version});
 }
 
-/// Of a table whose first columns are the node's number, name and state.
+/// The row of a silent node, in a table that begins with number, name and state.
 std::vector<std::string> unreachable(const NodeInfo& node, std::size_t columns) {
   std::vector<std::string> cells(columns, "-");
   cells[0] = std::to_string(node.node.value());
@@ -183,7 +183,7 @@ void add_answer_json(const StatusAnswer& answer, JsonWriter& json) {
   json.field("path", answer.path).field("path_reason", answer.path_reason);
 }
 
-/// The duration and the stall of the last step.
+/// Formats the duration and the stall of the last step.
 std::pair<std::string, std::string> last_step(const JobProgress& job) {
   return {format_duration_ns(job.last.back().duration_ns),
           format_duration_ns(job.last.back().stall_ns)};

@@ -22,8 +22,8 @@ Result<std::unique_ptr<ControlClient>> connect_to(const std::string& address,
   return ControlClient::connect(std::move(options), deadline);
 }
 
-/// When one of `left` addresses has had its share of the time: one that does not answer must not
-/// use up the others'.
+/// The deadline of the next of `left` addresses: a silent address must not use up the time of the
+/// others.
 TimePoint share_of(TimePoint deadline, std::size_t left) {
   const TimePoint now = SteadyClock().now();
   return now + (deadline - now) / static_cast<std::int64_t>(left);

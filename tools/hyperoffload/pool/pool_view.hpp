@@ -13,7 +13,7 @@
 
 namespace ho::cli {
 
-/// One node of a pool and what it answered.
+/// One node of a pool and its answer.
 template <typename Answer>
 struct NodeAnswer {
   NodeInfo node;
@@ -27,10 +27,10 @@ struct PoolView {
   std::string tls;              ///< as PoolOptions has it
 };
 
-/// @return the last address's error where none answers.
+/// @return the last address's error if none answers.
 [[nodiscard]] Result<PoolView> open_pool(const PoolOptions& options, TimePoint deadline);
 
-/// The node of that number or name. @return nullptr: the pool has none.
+/// Finds a node by number or name. @return nullptr: the pool does not have it.
 [[nodiscard]] const NodeInfo* find_node(const PoolView& pool, const std::string& name);
 
 /// Runs `ask` for every node at once, each on a thread and connection of its own (64 at a time).
@@ -56,7 +56,7 @@ std::vector<NodeAnswer<Answer>> ask_all(
     answers.push_back({node, Error(Errc::kUnavailable, "not asked")});
   }
   for_each_at_once(answers.size(), [&](std::size_t i) {
-    // Its daemon may have been restarted since.
+    // Reuses the connection unless it is closed: the daemon may have been restarted.
     if (i == 0 && !pool.first->closed()) {
       answers[i].answer = ask(*pool.first, deadline);
       return;

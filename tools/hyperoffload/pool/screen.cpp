@@ -52,7 +52,7 @@ Screen::Key Screen::wait(Duration time) {
     std::array<pollfd, 2> both{pollfd{STDIN_FILENO, POLLIN, 0}, pollfd{signals_.get(), POLLIN, 0}};
     if (::poll(both.data(), both.size(), static_cast<int>(left.count())) <= 0) continue;
     if ((both[1].revents & POLLIN) != 0) return Key::kInterrupt;
-    char key = 'q';  // a terminal that has gone away
+    char key = 'q';  // the terminal is gone
     if (::read(STDIN_FILENO, &key, 1) < 1 || key == 'q' || key == 'Q') return Key::kQuit;
   }
 }

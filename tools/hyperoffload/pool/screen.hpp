@@ -12,8 +12,9 @@
 
 namespace ho::cli {
 
-/// The terminal while a table is shown again and again: a screen of its own, keys without Enter.
-/// Its end brings back what was there. Signals that end the command come as keys do: see wait().
+/// The terminal of a command that shows a table again and again: an alternate screen, and keys
+/// without Enter. Its end restores the terminal. Signals that end the command arrive as keys do:
+/// see wait().
 class Screen {
  public:
   enum class Key : std::uint8_t { kNone, kQuit, kInterrupt };
@@ -32,12 +33,12 @@ class Screen {
   termios before_{};
 };
 
-/// Whether a command talks to a terminal, both ways.
+/// Whether input and output of the command are terminals.
 [[nodiscard]] bool on_terminal();
 
-/// Shows what `look` returns, again after each interval: on a terminal in place, until q or a
-/// signal; elsewhere one below the other, until a signal, or until nobody reads it.
-/// @return how the command ends.
+/// Shows the result of `look` after each interval: on a terminal in place, until q or a signal;
+/// otherwise one below the other, until a signal or the end of its reader.
+/// @return the exit code of the command.
 int watch(Console& console, Duration interval, const std::function<std::string()>& look);
 
 }  // namespace ho::cli

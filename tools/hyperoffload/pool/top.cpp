@@ -1,4 +1,4 @@
-// top: what moves in a pool, now.
+// top: shows what moves in a pool now.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -25,7 +25,7 @@ struct TopOptions {
   std::uint64_t count = 0;  ///< tables to print; 0: one, or without end on a terminal
 };
 
-/// What a node answers at one time.
+/// A node's answer at one time.
 struct Sample {
   TimePoint taken;
   NodeStatus status;
@@ -45,19 +45,19 @@ Samples take_samples(const PoolView& pool, Duration timeout) {
   return ask_all<Sample>(pool, SteadyClock().now() + timeout, ask);
 }
 
-/// Bytes a second by class: those that a daemon served, or those of a job's steps.
+/// Bytes per second by class: those that a daemon served, or those of a job's steps.
 struct Rates {
   double in = 0;     ///< out of the pool's memory
   double out = 0;    ///< into it
   double flash = 0;  ///< between memory and flash
 };
 
-/// What happened between two samples.
+/// The changes between two samples.
 struct SessionRow {
   SessionInfo session;
   Rates rates;
   double steps_per_s = 0;
-  std::optional<double> stall;  ///< share of the last steps; nullopt: none are reported
+  std::optional<double> stall;  ///< share of the last steps; nullopt: the job reports none
 };
 struct NodeRow {
   NodeInfo node;
@@ -202,7 +202,7 @@ std::string to_json(const std::vector<NodeRow>& rows) {
   return std::move(json.end().end()).text();
 }
 
-/// On a terminal: until a key, a signal or the count ends it.
+/// Runs on a terminal until a key, a signal or the count ends it.
 int run_live(const PoolView& pool, const TopOptions& options) {
   Screen screen;
   Samples before = take_samples(pool, options.pool.timeout);

@@ -1,4 +1,4 @@
-// upgrade: ends daemons one after the other, and waits for those that follow.
+// upgrade: ends daemons one after the other, and waits for the daemons that replace them.
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -16,18 +16,18 @@ struct Options : PoolOptions {
   std::vector<std::string> nodes;
 };
 
-/// How one daemon's end and the next one's beginning went.
+/// How the exchange of one daemon went.
 struct Upgraded {
   LeftOver left;
   RestartStatus taken;
   std::string version;
   std::chrono::milliseconds gone{0};
-  bool whole = false;  ///< the next daemon lost nothing of what the last one left
+  bool whole = false;  ///< the new daemon lost nothing of the old one
 };
 
 constexpr auto kPause = std::chrono::milliseconds(20);
 
-/// @return what the node refuses; kUnavailable: no daemon followed in time.
+/// @return the node's refusal; kUnavailable: no daemon replaced it in time.
 Result<Upgraded> upgrade(const PoolView& pool, const NodeInfo& node, Duration timeout) {
   const SteadyClock clock;
   TimePoint deadline = clock.now() + timeout;
@@ -54,7 +54,7 @@ Result<Upgraded> upgrade(const PoolView& pool, const NodeInfo& node, Duration ti
       continue;
     }
     const auto gone = std::chrono::duration_cast<std::chrono::milliseconds>(clock.now() - begin);
-    // Sessions that closed in the last moment are not there, and not lost.
+    // Does not count sessions that closed in the last moment as lost.
     const bool whole =
         (*next)->hello().incarnation == incarnation && status->restart.lost_sessions == 0;
     return Upgraded{*left, std::move(status->restart), std::move(status->version), gone, whole};
@@ -71,7 +71,7 @@ void add_json(const Upgraded& done, JsonWriter& json) {
       .field("gone_ms", static_cast<std::uint64_t>(done.gone.count()));
 }
 
-/// Shows what became of one node. @return its exit code.
+/// Shows the result for one node. @return its exit code.
 int show(Console& console, const std::string& name, const Result<Upgraded>& done,
          JsonWriter& json) {
   json.begin_object().field("node", name).field("upgraded", done.ok());
