@@ -14,7 +14,7 @@ namespace ho::gpt {
 Result<std::unique_ptr<Arena>> Arena::create(std::uint64_t wanted_bytes) {
   const std::uint64_t bytes = align_up(wanted_bytes, 64);
   const std::string what = "device arena of " + format_bytes(bytes);
-  // The kernel promises more than there is, and then ends a process, perhaps a daemon.
+  // The kernel promises more memory than there is, and then ends a process, perhaps a daemon.
   std::ifstream meminfo("/proc/meminfo");
   std::uint64_t kib = 0;
   for (std::string word; meminfo >> word && word != "MemAvailable:";) continue;

@@ -7,13 +7,13 @@
 
 namespace ho::gpt {
 
-/// The memory that stands in for an accelerator's: one mapping whose last byte lies right before a
+/// The memory that stands for an accelerator's: one mapping whose last byte lies right before a
 /// page that cannot be touched, so that a kernel's overrun traps. Aligned to 64 bytes, faulted in,
-/// in huge pages where the system has them. A resource.
+/// in huge pages if the system has them. A resource.
 class Arena {
  public:
   /// @param wanted_bytes  > 0; rounded up to a multiple of 64.
-  /// @return kExhausted where the machine does not have the memory.
+  /// @return kExhausted if the machine does not have the memory.
   [[nodiscard]] static Result<std::unique_ptr<Arena>> create(std::uint64_t wanted_bytes);
   ~Arena();
   Arena(const Arena&) = delete;

@@ -14,7 +14,7 @@
 
 namespace ho::gpt {
 
-/// What both commands say of the pool and of the device.
+/// Options of both commands about the pool and the device.
 struct PoolArguments {
   std::optional<cli::MemorySize> device_memory = cli::MemorySize{std::nullopt, 60};
   double link_bytes_per_s = 0;
@@ -34,15 +34,15 @@ struct JobBytes {
   std::uint64_t peak = 0;
   std::uint64_t all = 0;
 };
-/// The links of the pool as this job sees them, and the device memory that it may use.
+/// Measures the links of the pool as this job sees them. @return them, with the device memory that
+/// the job may use.
 [[nodiscard]] Result<Hardware> measure_links(hyperoffload::Pool& pool,
                                              const PoolArguments& arguments, const JobBytes& job);
 
-/// A signal asks the program to end.
+/// Whether a signal has asked the program to end.
 [[nodiscard]] bool stop_requested();
-/// Does a command's work. Where the pool has no memory for it, does it again from its beginning
-/// until the wait is over: nothing is held meanwhile. @return its exit code, after saying why it
-/// failed.
+/// Does a command's work. If the pool has no memory for it, repeats it from the beginning until the
+/// wait is over; nothing is held meanwhile. Says why it failed. @return the exit code.
 [[nodiscard]] int ended(cli::Console& console, const PoolArguments& pool,
                         const std::function<Result<void>()>& work);
 

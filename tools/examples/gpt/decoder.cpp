@@ -28,7 +28,7 @@ struct DecoderLayer {
   std::vector<StorageIndex> blocks;
 };
 
-/// Lives while a pass is built. Layers use the same activations in turn.
+/// Exists while a pass is built. Layers take turns with the same activations.
 class PassBuilder : ModelBuilder {
  public:
   PassBuilder(const DecoderOptions& options, const Pass& pass)
@@ -106,7 +106,7 @@ class PassBuilder : ModelBuilder {
          for (std::size_t at = 0; at < kv.batch * kv.rows; ++at) {
            const std::size_t row = context.begin + at % kv.rows;
            const std::size_t start = context.starts[at / kv.rows];
-           // Rows before a sequence's first one are padding, and give what nothing reads.
+           // Rows before a sequence's first one are padding: nothing reads their result.
            const std::size_t position = row < start ? 0 : row - start;
            HO_CHECK(position < seq);
            const auto token = static_cast<std::size_t>(i32(p[0])[at]);
@@ -135,7 +135,7 @@ class PassBuilder : ModelBuilder {
 
   void attend(const DecoderLayer& layer) {
     const std::uint32_t open = pass_.blocks - 1;
-    // A prefill fills the block, and so needs nothing of what was in it.
+    // A prefill fills the whole block, so it needs none of the old content.
     const StorageIndex last = layer.blocks[open];
     op(layer.name + ".append", phase_,
        {in(qkv_), pass_.phase == Phase::kPrefill ? out(last) : inout(last)},
@@ -186,7 +186,7 @@ class PassBuilder : ModelBuilder {
     linear("head", head_, normed_, logits_);
     op("logits", phase_, {in(logits_)}, [](std::span<void* const> p, StepContext& context) {
       std::copy_n(f32(p[0]), context.logits.size(), context.logits.begin());
-    }).fixed = true;  // hands them to the host: a side effect
+    }).fixed = true;  // copies them to the host: a side effect
   }
 
   const Pass pass_;

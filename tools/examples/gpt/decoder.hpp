@@ -8,11 +8,11 @@
 
 namespace ho::gpt {
 
-/// Shape of a job that generates.
+/// Shape of a job that generates text.
 struct DecoderOptions {
-  ModelOptions model;  ///< batch: sequences of a group; seq: rows of a group's KV cache at most
-  std::uint32_t block_rows = 32;  ///< of the KV cache in one storage; divides seq
-  std::uint32_t groups = 1;       ///< of sequences; each has a KV cache of its own
+  ModelOptions model;  ///< batch: sequences of a group; seq: most rows of a group's KV cache
+  std::uint32_t block_rows = 32;  ///< rows of the KV cache in one storage; divides seq
+  std::uint32_t groups = 1;       ///< groups of sequences; each has its own KV cache
 };
 
 enum class Phase : std::uint8_t {
@@ -20,22 +20,22 @@ enum class Phase : std::uint8_t {
   kDecode,   ///< one token of each sequence is appended to the last block
 };
 
-/// One pass through the model, for the sequences of one group. Of the blocks that it sees the last
-/// one is open: the pass writes to it. The others are sealed: no pass writes to them before the
-/// group begins anew. Passes that differ in `blocks` alone are the buckets of context length.
+/// One pass through the model, for the sequences of one group. It writes to the last of the blocks
+/// that it sees: that one is open. The others are sealed: no pass writes to them before the group
+/// starts again. Passes that differ only in `blocks` are the buckets of context length.
 struct Pass {
   Phase phase = Phase::kDecode;
   std::uint32_t group = 0;
-  std::uint32_t blocks = 1;  ///< of each layer's KV cache, from row 0 on
+  std::uint32_t blocks = 1;  ///< KV blocks of each layer, from row 0 on
 
   auto operator<=>(const Pass&) const = default;
 };
 
-/// A pass as data, as build_model() makes a training step: weights have the names, the sizes and
-/// the initial values of training, and `tokens` is int32 [batch * rows]. The last op hands the
-/// logits of each sequence's last token to StepContext::logits. Weights and KV blocks have the same
-/// names in all passes, and a block is one storage: its layer's keys and values of block_rows rows.
-/// @return as check_options(); kInvalidArgument where block_rows does not divide seq.
+/// A pass as data, as build_model() makes a training step: weights have the names, sizes and
+/// initial values of training, and `tokens` is int32 [batch * rows]. The last op copies the logits
+/// of each sequence's last token to StepContext::logits. Weights and KV blocks have the same names
+/// in all passes. A block is one storage: keys and values of block_rows rows of its layer.
+/// @return as check_options(); kInvalidArgument if block_rows does not divide seq.
 [[nodiscard]] Result<Model> build_pass(const DecoderOptions& options, const Pass& pass);
 
 }  // namespace ho::gpt

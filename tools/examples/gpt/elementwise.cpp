@@ -1,6 +1,6 @@
-// Compiled once per instruction set, with HO_GPT_ISA naming the function that hands out the table.
-// Nothing here may come from a header with inline functions: the linker keeps one copy of those,
-// which could then be the one for a processor that is not there.
+// Compiled once per instruction set; HO_GPT_ISA names the function that returns the table. Nothing
+// here may come from a header with inline functions: the linker keeps one copy of those, which
+// could be one for a newer processor than this one.
 #include "tools/examples/gpt/elementwise.hpp"
 
 namespace ho::gpt::isa {
@@ -8,8 +8,8 @@ namespace {
 
 constexpr float kNormEpsilon = 1e-5F;
 
-/// exp by 2^n * p(r), |r| <= ln 2 / 2; relative error below 2e-7. Branch-free, so that loops over
-/// it become vector code, which those over expf do not.
+/// exp by 2^n * p(r), |r| <= ln 2 / 2; relative error below 2e-7. Branch-free, so that the compiler
+/// vectorizes loops over it, which it does not with expf.
 inline float exponential(float x) {
   x = x > 88.0F ? 88.0F : x;
   x = x < -87.0F ? -87.0F : x;

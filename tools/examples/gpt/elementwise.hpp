@@ -15,12 +15,12 @@ struct AdamStep {
   float correction2 = 0;  ///< 1 - beta2^t
 };
 
-/// Where the keys and the values that one head of a query sees lie.
+/// Where one head of a query finds its keys and values.
 struct AttendShape {
-  std::size_t count = 0;     ///< of keys; > 0
+  std::size_t count = 0;     ///< number of keys; > 0
   std::size_t head_dim = 0;  ///< floats of a key
   std::size_t stride = 0;    ///< floats from key to key
-  float scale = 1.0F;        ///< of scores
+  float scale = 1.0F;        ///< factor of the scores
 };
 
 /// The loops that are not matrix products, as one table per instruction set: the same source is
@@ -48,9 +48,9 @@ struct Elementwise {
   void (*causal_softmax)(float* scores, std::size_t length);
   /// dp becomes p * (dp - dot of its row with p) * scale, below the diagonal; zero above.
   void (*causal_softmax_backward)(float* dp, const float* p, float scale, std::size_t length);
-  /// Adds the values v to out, weighted by exp(scale * q . k), where out holds the same of earlier
-  /// keys: stats is their largest score and the sum of their weights, 0 and 0 at first, and out is
-  /// zeros then. All weights are divided by that of the largest score. `scores`: workspace.
+  /// Adds the values v to out, weighted by exp(scale * q . k). out and stats hold the result of
+  /// earlier keys: stats is their largest score and the sum of their weights. At first all three
+  /// are zero. Weights are relative to that of the largest score. `scores`: workspace.
   void (*attend)(float* out, float* stats, float* scores, const float* q, const float* k,
                  const float* v, const AttendShape& shape);
   /// Logits become their gradient, scaled by 1 / rows. @return the mean cross-entropy.
@@ -60,7 +60,7 @@ struct Elementwise {
                std::size_t count);
 };
 
-/// The best table this processor can run. Thread-safe, cheap.
+/// The best table that this processor can run. Thread-safe, cheap.
 [[nodiscard]] const Elementwise& elementwise();
 
 namespace isa {

@@ -21,7 +21,7 @@ struct Arguments {
   PoolArguments pool;
 };
 
-/// What ran, and what of it was on the device.
+/// The result of a run, and the memory that it used.
 struct Outcome {
   Generation generation;
   std::string transport = "none";

@@ -46,7 +46,7 @@ class Generator {
   struct Group {
     explicit Group(std::size_t batch) : slots(batch), starts(batch, kNoStart) {}
     std::vector<Slot> slots;
-    std::vector<std::uint32_t> starts;  ///< per slot: the row of its first token
+    std::vector<std::uint32_t> starts;  ///< per slot: row of its first token
     std::uint32_t rows = 0;             ///< in use
     std::size_t live = 0;
   };
@@ -71,7 +71,7 @@ class Generator {
     next_ += 1;
   }
 
-  /// Lets the next prompt take a free place beside sequences that go on.
+  /// Gives a free place to the next prompt, beside sequences that go on.
   void admit_into(Group& group, std::size_t s) {
     if (group.slots[s].prompt || next_ == prompts_.size()) return;
     const std::size_t needs = prompts_[next_].size() + options_.new_tokens - 1;
@@ -135,8 +135,8 @@ class Generator {
     return {};
   }
 
-  /// Takes the next token of each sequence whose last one has been fed, and lets go of those that
-  /// have ended.
+  /// Takes the next token of each sequence whose tokens have all been fed, and removes sequences
+  /// that have ended.
   void sample(Group& group) {
     for (std::size_t s = 0; s < batch_; ++s) {
       Slot& slot = group.slots[s];

@@ -11,7 +11,7 @@
 
 namespace ho::gpt {
 
-/// What keeping operands in place has cost so far. Sums over all passes.
+/// The cost of keeping operands in place, summed over all passes.
 struct PassUsage {
   std::uint64_t peak_device_bytes = 0;
   std::uint64_t stall_ns = 0;        ///< passes and ops waited for transfers
@@ -19,8 +19,8 @@ struct PassUsage {
   std::uint64_t store_bytes = 0;     ///< device -> pool
 };
 
-/// Where weights, KV blocks and activations are while passes run: the port behind which the
-/// policies stand. One thread. After an error every further call is wrong.
+/// Where weights, KV blocks and activations are while passes run: the port of all policies. One
+/// thread. After an error no further call is allowed.
 class PassRunner {
  public:
   virtual ~PassRunner() = default;
@@ -34,36 +34,36 @@ class PassRunner {
 
 struct GenerationOptions {
   DecoderOptions decoder;
-  std::uint32_t new_tokens = 32;          ///< of each sequence, at most
-  std::uint32_t slice_tokens = 32;        ///< that a group decodes before the next one's turn
-  double temperature = 0;                 ///< of sampling; 0: the likeliest token
+  std::uint32_t new_tokens = 32;          ///< new tokens of each sequence, at most
+  std::uint32_t slice_tokens = 32;        ///< tokens that a group decodes in a turn
+  double temperature = 0;                 ///< for sampling; 0: the likeliest token
   std::optional<std::int32_t> stop = {};  ///< a token that ends its sequence
 };
 
-/// What came of it. Times are of whole passes: waits, kernels and sampling.
+/// The result. Times are of whole passes: waits, kernels and sampling.
 struct Generation {
   std::vector<std::vector<std::int32_t>> tokens;  ///< per prompt, in order
   std::vector<double> prefill_ms;                 ///< per pass
-  std::vector<double> decode_ms;                  ///< per pass: a token of each sequence of a group
+  std::vector<double> decode_ms;                  ///< per pass: a token for each of a group
 };
 
 using Prompt = std::vector<std::int32_t>;
 
 [[nodiscard]] std::uint32_t longest_prompt(std::span<const Prompt> prompts);
-/// Rows that a KV cache needs for the longest of these prompts and its new tokens, in whole blocks.
+/// Rows of a KV cache for the longest of these prompts and its new tokens, in whole blocks.
 [[nodiscard]] std::uint32_t cache_rows(std::span<const Prompt> prompts, std::uint32_t new_tokens,
                                        std::uint32_t block_rows);
 
-/// Continues all prompts. Groups take turns of slice_tokens. A group that is empty takes as many
-/// prompts as it has room for and prefills them, so that all end at the same row; from then on each
-/// pass appends one row to the group's KV cache. A sequence that has ended leaves its place at
-/// once, and where the cache has rows enough the next prompt takes it: the passes that the others
-/// decode with feed it token by token.
+/// Continues all prompts. Groups take turns of slice_tokens. An empty group takes as many prompts
+/// as it has places and prefills them, so that all end at the same row. From then on each pass
+/// appends one row to the group's KV cache. A sequence that ends frees its place at once. If the
+/// cache has enough rows left, the next prompt takes the place: the passes of the others then feed
+/// it token by token.
 ///
-/// A token depends on its prompt, its number in the list, the seed and the options alone; in exact
-/// arithmetic not even on batch, groups and slices.
+/// A token depends only on its prompt, the prompt's number in the list, the seed and the options;
+/// in exact arithmetic not even on batch, groups and slices.
 /// @param prompts  at least one token each, all below kVocabulary; at most cache_rows().
-/// @param stopped  asked between passes; where it says so: kCanceled.
+/// @param stopped  asked between passes; true: kCanceled.
 [[nodiscard]] Result<Generation> generate(const GenerationOptions& options,
                                           std::span<const Prompt> prompts, PassRunner& runner,
                                           const std::function<bool()>& stopped);

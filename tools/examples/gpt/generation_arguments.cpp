@@ -41,7 +41,7 @@ void add_generation(CLI::App& app, GenerationArguments& a) {
       ->check(CLI::Range(1U, 65536U));
   app.add_option("--stop", a.options.stop, "Token that ends its sequence")
       ->check(CLI::Range(0, static_cast<int>(kVocabulary) - 1));
-  add("--temperature", a.options.temperature, "Of sampling; 0: the likeliest token")
+  add("--temperature", a.options.temperature, "For sampling; 0: the likeliest token")
       ->check(CLI::Range(0.0, 100.0));
   add("--layers", a.options.decoder.model.layers, "Transformer layers");
   add("--dim", a.options.decoder.model.dim, "Width of the residual stream");

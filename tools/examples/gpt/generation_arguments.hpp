@@ -9,7 +9,7 @@
 
 namespace ho::gpt {
 
-/// What a command line says of a job that generates.
+/// The options of a job that generates text.
 struct GenerationArguments {
   GenerationOptions options;
   std::vector<std::string> prompts;
@@ -22,8 +22,8 @@ struct GenerationJob {
   GenerationOptions options;  ///< with rows for the longest prompt, and no more places than prompts
   std::vector<Prompt> prompts;
 };
-/// @return kInvalidArgument where there is no prompt, one is empty, a file cannot be read, or the
-/// KV cache would be absurdly large. The model's shape is checked by build_pass().
+/// @return kInvalidArgument if there is no prompt, one is empty, a file cannot be read, or the KV
+/// cache would be absurdly large. build_pass() checks the model's shape.
 [[nodiscard]] Result<GenerationJob> generation_job(const GenerationArguments& arguments);
 
 }  // namespace ho::gpt

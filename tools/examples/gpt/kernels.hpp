@@ -14,7 +14,7 @@ struct LinearShape {
   std::size_t out = 0;
 };
 
-/// Makes OpenBLAS compute on the calling thread alone. Once, before any kernel.
+/// Makes OpenBLAS compute only on the calling thread. Once, before any kernel.
 void use_one_blas_thread();
 
 /// y = x * weight + bias (+ residual [rows, out] unless it is null). y may not overlap the others.
@@ -31,7 +31,7 @@ struct AttentionShape {
   std::size_t batch = 0;
   std::size_t seq = 0;
   std::size_t heads = 0;
-  std::size_t dim = 0;  ///< of all heads together
+  std::size_t dim = 0;  ///< over all heads
 };
 
 /// Bytes of workspace: one head's scores and, backward, their gradient beside them.
@@ -41,34 +41,34 @@ struct AttentionShape {
 /// Causal multi-head attention. qkv [batch * seq, 3 * dim] holds queries, keys, values side by
 /// side.
 void attention(float* y, const float* qkv, float* workspace, const AttentionShape& shape);
-/// Scores are computed again head by head: saving them would cost heads * seq floats per token.
+/// Computes scores again head by head: saving them would cost heads * seq floats per token.
 void attention_backward(float* d_qkv, const float* dy, const float* qkv, float* workspace,
                         const AttentionShape& shape);
 
-/// A block of the KV cache: of some rows of all sequences, the keys and then the values of each,
-/// [batch, 2, block_rows, dim].
+/// A block of the KV cache: for some rows of all sequences their keys, then their values, [batch,
+/// 2, block_rows, dim].
 struct KvShape {
   std::size_t batch = 0;
-  std::size_t rows = 0;  ///< of queries, per sequence
+  std::size_t rows = 0;  ///< queries per sequence
   std::size_t heads = 0;
-  std::size_t dim = 0;         ///< of all heads together
-  std::size_t block_rows = 0;  ///< of the block
+  std::size_t dim = 0;         ///< over all heads
+  std::size_t block_rows = 0;  ///< rows of the block
 };
-/// Copies keys and values of qkv [batch * rows, 3 * dim] into the block from `offset_rows` on; rows
-/// that lie behind the block's end are left out.
+/// Copies keys and values of qkv [batch * rows, 3 * dim] into the block from `offset_rows` on.
+/// Leaves out rows beyond the block's end.
 void append_kv(float* block, const float* qkv, const KvShape& shape, std::size_t offset_rows);
 
-/// Which of the block's rows a query sees: those from its sequence's start through its own.
+/// The rows of the block that a query sees: from its sequence's start to its own.
 struct KvWindow {
   std::size_t block_begin = 0;  ///< row of the block's first key
   std::size_t query_begin = 0;  ///< row of the first query of each sequence
   std::span<const std::uint32_t> starts;
 };
-/// Attends one block: y [batch * rows, dim] and stats [batch * rows, heads, 2] hold what the blocks
-/// before gave, as Elementwise::attend has it. `scores`: block_rows floats.
+/// Attends one block. y [batch * rows, dim] and stats [batch * rows, heads, 2] hold the result of
+/// earlier blocks, as in Elementwise::attend. `scores`: block_rows floats.
 void attend_block(float* y, float* stats, float* scores, const float* qkv, const float* block,
                   const KvShape& shape, const KvWindow& window);
-/// Makes attention's result of what all blocks gave. Queries that saw no key get zeros.
+/// Turns the sums over all blocks into attention's result. Queries that saw no key get zeros.
 void finish_attention(float* y, const float* stats, const KvShape& shape);
 
 /// y[t] = token_table[tokens[t]] + position_table[t mod seq]. Tokens are below the table's rows.

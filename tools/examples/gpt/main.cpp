@@ -66,7 +66,7 @@ Result<Hardware> measure_links(hyperoffload::Pool& pool, const PoolArguments& ar
 
 namespace {
 
-/// The library's errors come as exceptions.
+/// The library throws its errors.
 Result<void> attempt(const std::function<Result<void>()>& work) {
   try {
     return work();

@@ -49,7 +49,7 @@ struct Layer {
   StorageIndex gelu_out;
 };
 
-/// A training step. Lives while a model is built.
+/// A training step. Exists while a model is built.
 class Builder : ModelBuilder {
  public:
   explicit Builder(const ModelOptions& options)
@@ -173,7 +173,7 @@ class Builder : ModelBuilder {
          context.loss = elementwise().cross_entropy(f32(p[0]), i32(p[1]), rows, kVocabulary);
          *f32(p[2]) = context.loss;
        });
-    model_.graph.ops.back().fixed = true;  // hands the loss to the host: a side effect
+    model_.graph.ops.back().fixed = true;  // copies the loss to the host: a side effect
     model_.graph.ops.back().recomputable = false;
   }
 
@@ -316,9 +316,9 @@ void initial_value(const Model& model, StorageIndex storage, std::span<std::byte
     std::fill_n(values, dim, 1.0F);
     return;
   }
-  // As GPT-2: 0.02, and less by the residual stream's depth where a layer adds to it.
+  // As in GPT-2: 0.02, and less by the residual stream's depth if the layer adds to it.
   double deviation = 0.02;
-  std::size_t cols = 0;  // of the bias row, which stays zero
+  std::size_t cols = 0;  // columns of the bias row, which stays zero
   if (about.name.ends_with("projection.weight") || about.name.ends_with("contract.weight")) {
     deviation /= std::sqrt(2.0 * model.options.layers);
     cols = dim;

@@ -25,7 +25,7 @@ struct ModelOptions {
   float learning_rate = 3e-4F;
 };
 
-/// What a step's kernels share besides tensors, as arguments of their launch.
+/// Arguments that all kernels of a step share.
 struct StepContext {
   AdamStep adam;
   float loss = 0.0F;  ///< filled by the loss op
@@ -36,7 +36,7 @@ struct StepContext {
   std::span<float> logits;                ///< [batch, vocabulary]: filled by the last op
 };
 
-/// Runs on its operands' addresses, in the order of ModelOp::operands.
+/// Computes on its operands' addresses, which are in the order of ModelOp::operands.
 using Kernel = std::function<void(std::span<void* const> operands, StepContext& context)>;
 
 struct ModelOp {
@@ -44,9 +44,9 @@ struct ModelOp {
   Kernel kernel;
 };
 
-/// A decoder-only transformer's training step as data: the graph the analyzer sees and, parallel to
-/// its ops, the kernels. Holds no tensor. Parameters are updated as soon as their gradient is
-/// complete, so gradients live shortly. Storage and op ids equal their indices. Immutable.
+/// A decoder-only transformer's training step as data: the graph for the analyzer and, for each of
+/// its ops, the kernel. Holds no tensor. Each parameter is updated as soon as its gradient is
+/// complete, so gradients are short-lived. Ids of storages and ops equal their indices. Immutable.
 struct Model {
   ModelOptions options;
   Graph graph;  ///< durations are 0 until measured
@@ -56,13 +56,13 @@ struct Model {
   std::size_t parameters = 0;
 };
 
-/// @return kInvalidArgument where a number is zero or absurd, or heads do not divide dim.
+/// @return kInvalidArgument if a number is zero or absurd, or heads do not divide dim.
 [[nodiscard]] Result<void> check_options(const ModelOptions& options);
 /// @return as check_options().
 [[nodiscard]] Result<Model> build_model(const ModelOptions& options);
 
-/// Writes the value a persistent storage has before the first step; depends on seed and name
-/// only. out.size() is the storage's size.
+/// Writes the value of a persistent storage before the first step. It depends only on seed and
+/// name. out.size() is the storage's size.
 void initial_value(const Model& model, StorageIndex storage, std::span<std::byte> out);
 
 /// The context of step `step`, counted from 0.

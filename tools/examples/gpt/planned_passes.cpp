@@ -46,7 +46,7 @@ Result<std::unique_ptr<PlannedPasses>> PlannedPasses::create(const DecoderOption
   if (!times) return times.error();
   made->plans_.clear();
   made->swap_ns_ = 0;
-  // The largest first: homes in the pool are allocated once and for all.
+  // The largest first, because homes in the pool are allocated only once.
   for (std::uint32_t b = options.model.seq / options.block_rows; b > 0; --b) {
     for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
       if (stopped()) return Error(Errc::kCanceled, "stopped by a signal");
@@ -71,7 +71,7 @@ Result<PlannedPasses::OpTimes> PlannedPasses::measure() {
     context.rows = rows;
     context.starts = starts;
     measured_ = &times;
-    for (int i = 0; i < 2; ++i) {  // the first meets cold caches
+    for (int i = 0; i < 2; ++i) {  // the first run meets cold caches
       if (auto ok = run({phase, 0, 1}, tokens, context); !ok) return ok.error();
     }
     measured_ = nullptr;

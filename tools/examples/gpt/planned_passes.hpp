@@ -12,17 +12,17 @@
 
 namespace ho::gpt {
 
-/// Weights and KV blocks on the device or in the pool, as plans have it: one for each phase, group
-/// and number of blocks, all made ahead and loaded into one runtime, which hands values from plan
-/// to plan. Calls to the library throw hyperoffload::Error.
+/// Keeps weights and KV blocks on the device or in the pool, as plans say. There is one plan for
+/// each phase, group and number of blocks. All are made before the first pass and loaded into one
+/// runtime, which hands values from plan to plan. Calls to the library throw hyperoffload::Error.
 class PlannedPasses final : public PassRunner {
  public:
   /// Measures the model's ops, plans all passes, and gives weights their initial values.
   /// @param hardware  of the pool; device_bytes: the budget
   /// @param prefill_rows  of the longest prompt
-  /// @param stopped  asked between plans; where it says so: kCanceled.
-  /// @return as build_pass(); kOutOfRange where the budget cannot be met, with the op; kExhausted
-  /// where the machine does not have the memory.
+  /// @param stopped  asked between plans; true: kCanceled.
+  /// @return as build_pass(); kOutOfRange with the op if the budget cannot be met; kExhausted if
+  /// the machine does not have the memory.
   [[nodiscard]] static Result<std::unique_ptr<PlannedPasses>> create(
       const DecoderOptions& options, hyperoffload::Pool& pool, const Hardware& hardware,
       std::uint32_t prefill_rows, const std::function<bool()>& stopped);
@@ -51,10 +51,10 @@ class PlannedPasses final : public PassRunner {
   const Hardware hardware_;
   const std::unique_ptr<Arena> arena_;
   hyperoffload::Runtime runtime_;
-  std::map<Bucket, Model> models_;  ///< of the first group; the others' differ in names alone
+  std::map<Bucket, Model> models_;  ///< for group 0; other groups differ only in names
   std::map<Pass, hyperoffload::Plan> plans_;
-  OpTimes* measured_ = nullptr;  ///< where run() enters what its ops took
-  std::uint64_t swap_ns_ = 0;    ///< passes waited to begin
+  OpTimes* measured_ = nullptr;  ///< where run() records the times of ops
+  std::uint64_t swap_ns_ = 0;    ///< waiting time before passes
 };
 
 }  // namespace ho::gpt

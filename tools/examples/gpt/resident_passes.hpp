@@ -10,20 +10,20 @@
 
 namespace ho::gpt {
 
-/// Where everything lies when all of it is on the device: weights and all KV blocks of all groups
-/// side by side, and behind them the activations of the pass that runs.
+/// Addresses when everything is on the device: weights and all KV blocks of all groups side by
+/// side, then the activations of the current pass.
 struct ResidentLayout {
-  std::map<std::string, std::uint64_t> offset_bytes;  ///< of what outlives a pass, by name
-  std::uint64_t activations_bytes = 0;                ///< where those of a pass begin
+  std::map<std::string, std::uint64_t> offset_bytes;  ///< weights and KV blocks, by name
+  std::uint64_t activations_bytes = 0;                ///< where activations begin
   std::uint64_t bytes = 0;
 };
 /// @return as build_pass().
 [[nodiscard]] Result<ResidentLayout> resident_layout(const DecoderOptions& options);
 
-/// Everything on the device, and no pool: what plans are held against.
+/// Keeps everything on the device, without a pool. Plans are compared with it.
 class ResidentPasses final : public PassRunner {
  public:
-  /// @return as build_pass(); kExhausted where the machine does not have the memory.
+  /// @return as build_pass(); kExhausted if the machine does not have the memory.
   [[nodiscard]] static Result<std::unique_ptr<ResidentPasses>> create(
       const DecoderOptions& options);
 

@@ -13,10 +13,10 @@
 
 namespace ho::gpt {
 
-/// The bytes of a text file, held by the host as a data loader would. A value.
+/// The bytes of a text file, which the host holds as a data loader would. A value.
 class Text {
  public:
-  /// @return kInvalidArgument where the file cannot be read or is not longer than `seq` + 1 bytes.
+  /// @return kInvalidArgument if the file cannot be read or is not longer than `seq` + 1 bytes.
   [[nodiscard]] static Result<Text> read(const std::string& path, std::uint32_t seq) {
     std::ifstream file(path, std::ios::binary);
     std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -25,8 +25,8 @@ class Text {
                  path + (file ? " is shorter than a sequence" : " cannot be read"));
   }
 
-  /// Fills one step's tokens and, one byte further, targets: options.batch windows of options.seq
-  /// bytes at places that depend on seed and step only. Both spans hold batch * seq numbers.
+  /// Fills one step's tokens and, one byte later, targets: options.batch windows of options.seq
+  /// bytes at places that depend only on seed and step. Both spans hold batch * seq numbers.
   void batch(const ModelOptions& options, std::uint64_t step, std::span<std::int32_t> tokens,
              std::span<std::int32_t> targets) const {
     HO_CHECK(tokens.size() == options.batch * options.seq && targets.size() == tokens.size());

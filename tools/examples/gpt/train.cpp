@@ -55,7 +55,7 @@ struct Steps {
   std::vector<double> losses;
 };
 
-/// A model whose tensors are on the device or in the pool, as a plan has it. Calls to the library
+/// A model whose tensors are on the device or in the pool, as a plan says. Calls to the library
 /// throw hyperoffload::Error.
 class Training {
  public:
@@ -63,7 +63,7 @@ class Training {
            const analyzer::CopiesByKind& copies)
       : model_(model), text_(text), runtime_(runtime), copies_(copies) {}
 
-  /// Makes a plan with these durations and links, loads it, and begins anew.
+  /// Makes a plan for these durations and links, loads it, and starts from the initial values.
   Result<void> load(const Graph& graph, const Hardware& hardware) {
     const auto outcome =
         analyzer::analyze(graph, hardware, {hardware.device_bytes, kAlignBytes, copies_});
@@ -87,7 +87,7 @@ class Training {
     return {};
   }
 
-  /// Runs the next step. `kernel_ns` keeps the shortest of each op's own times.
+  /// Runs the next step. Lowers each op's entry of `kernel_ns` to its time in this step.
   Result<void> step(std::span<std::uint64_t> kernel_ns, Steps& steps) {
     const TimePoint start = clock_.now();
     std::vector<std::int32_t> tokens(std::size_t{model_.options.batch} * model_.options.seq);
@@ -130,7 +130,7 @@ class Training {
   std::uint64_t steps_ = 0;
 };
 
-/// Plans twice: two steps under a plan with guessed durations measure those of the plan to run.
+/// Plans twice: two steps under a plan with guessed durations measure those for the second plan.
 Result<Graph> load_measured(Training& training, const Model& model, const Hardware& hardware) {
   Graph graph = model.graph;
   for (Op& op : graph.ops) {
@@ -140,7 +140,7 @@ Result<Graph> load_measured(Training& training, const Model& model, const Hardwa
   }
   if (auto ok = training.load(graph, hardware); !ok) return ok.error();
   std::vector<std::uint64_t> kernel_ns(graph.ops.size(), UINT64_MAX);
-  for (Steps steps; steps.ms.size() < 2;) {  // the first meets cold caches
+  for (Steps steps; steps.ms.size() < 2;) {  // the first step meets cold caches
     if (auto ok = training.step(kernel_ns, steps); !ok) return ok.error();
   }
   for (Op& op : graph.ops) op.duration_ns = kernel_ns[op.id];

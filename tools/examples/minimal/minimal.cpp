@@ -14,7 +14,7 @@
 namespace {
 
 constexpr std::uint32_t kLayers = 8;
-constexpr std::uint32_t kFloats = 1 << 18;  // of each storage: 1 MiB
+constexpr std::uint32_t kFloats = 1 << 18;  // 1 MiB: the size of each storage
 constexpr std::uint32_t kState = kLayers;   // the id of the state; the weights are 0 .. 7
 
 /// The step for the analyzer: op i reads weight i, updates it, and adds it to the state.
@@ -61,7 +61,7 @@ void run(const std::string& address) {
   options.name = "minimal";
   hyperoffload::Pool pool(options);
 
-  // Here host memory stands for the device's. It outlives the runtime.
+  // Host memory stands for the device's here. It outlives the runtime.
   const ho_schedule_needs needs = hyperoffload::schedule_needs(schedule.data(), schedule.size());
   const std::unique_ptr<void, decltype(&std::free)> arena(
       std::aligned_alloc(needs.align_bytes, needs.arena_bytes), &std::free);

@@ -20,7 +20,7 @@ from hyperoffload._meter import Meter
 from hyperoffload._step import storage_of, tensors_in, tensors_of
 
 METERED_STEPS = 4
-WARM_STEPS = 4  # not timed: two are recorded, and the plan begins
+WARM_STEPS = 4  # two steps are recorded before the plan begins
 
 
 class Metered(TorchDispatchMode):
