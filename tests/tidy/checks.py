@@ -5,6 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
+from paths import check_paths
 from prose import check_prose
 
 SOURCE_SUFFIXES = (".cpp", ".hpp", ".h", ".c")
@@ -317,4 +318,4 @@ CHECKS = {
     "layers": check_layers, "driver-headers": check_driver_headers, "lengths": check_lengths,
     "functions": check_functions, "headers": check_headers, "words": check_words, "backends": check_backends,
     "asio": check_asio, "environment": check_environment, "readmes": check_readmes, "tests": check_tests,
-    "invariants": check_invariants, "prose": check_prose, "top-level": check_top_level, "subjects": check_subjects}
+    "invariants": check_invariants, "paths": check_paths, "prose": check_prose, "top-level": check_top_level, "subjects": check_subjects}

@@ -98,6 +98,15 @@ SAMPLES = {
                                   "daemon/a.cpp": "", "tests/a.cpp": 'TEST_CASE("a: b d") {}\n'})],
         [("what is there", {"common/INVARIANTS.md": "| 1 | Holds. | `daemon/a.cpp` f | `a: b ... d`; a_fuzz |\n",
                             "daemon/a.cpp": "", "tests/a.cpp": 'TEST_CASE("a: b c d") {}\n'})]),
+    "paths": (
+        [("a link to a page that is gone", {"daemon/README.md": "See [that](../common/a.md#b).\n"}),
+         ("a file that is gone", {"daemon/README.md": "See `common/a.cpp`.\n", "common/b.cpp": ""}),
+         ("a file beside that is gone", {"daemon/README.md": "See `pool/a.*`.\n", "daemon/pool/b.cpp": ""}),
+         ("a name that no file has", {"daemon/README.md": "| `b.hpp/.cpp` |\n", "common/b.cpp": ""}),
+         ("a file in a map", {"README.md": "```text\ncommon/a/  gone\n```\n", "common/b.cpp": ""})],
+        [("files and folders", {"daemon/README.md": "`common/`, `common/b`, [b](../common/b.cpp), `b.cpp`, `pool/*`\n",
+                                "common/b.cpp": "", "daemon/pool/a.cpp": ""}),
+         ("words with a slash", {"README.md": "`get/put` of `a/b.hos`, `/etc/a.md`, [a](https://a.b/c)\n", "common/b.cpp": ""})]),
     "prose": (
         [("a sentence that begins with of", {"common/base/a.hpp": "/// A list.\n/// Of equals the first.\n"}),
          ("a comment that begins so", {"common/base/a.hpp": "int a;  ///< of the last step\n"}),
