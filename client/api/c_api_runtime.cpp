@@ -125,6 +125,7 @@ ho_status ho_open(ho_pool* pool, const ho_device_memory* memory, ho_runtime** ou
     device.take = known.take;
     device.drop = known.drop;
     device.context = known.context;
+    device.copies = known.copies == 0 ? 1 : known.copies;
     auto options = device_options(known);
     if (!options) return options.error();
     device.device = std::move(options).value();
@@ -360,6 +361,10 @@ ho_status ho_get_runtime_counters(const ho_runtime* runtime, ho_runtime_counters
     filled.stored_bytes = now.stored_bytes;
     filled.device_bytes = now.device_bytes;
     filled.peak_device_bytes = now.peak_device_bytes;
+    filled.doubled_storages = now.doubled_storages;
+    filled.halved_storages = now.halved_storages;
+    filled.nodes = now.nodes;
+    filled.nodes_lost = now.nodes_lost;
     return give_out(filled, out);
   });
 }

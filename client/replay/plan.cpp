@@ -388,7 +388,7 @@ PlanCounters Plan::counters() const {
   now.stage_in_bytes = current(active_.staged_in_bytes, &Replay::staged_in_bytes);
   now.stage_out_bytes = current(active_.staged_out_bytes, &Replay::staged_out_bytes);
   if (hosted_ != nullptr) {
-    now.peak_device_bytes = runtime_.counters().peak_device_bytes;
+    now.peak_device_bytes = runtime_.peak_device_bytes();
     return now;
   }
   const std::uint64_t run =

@@ -37,6 +37,17 @@ Result<std::unique_ptr<Runtime>> Runtime::open(Pool& pool, const DeviceMemory& d
     return Error(Errc::kInvalidArgument,
                  "device memory is either an arena or both of take and drop");
   }
+  if (device.copies < 1 || device.copies > 2 || (device.copies > 1 && !device.hosted())) {
+    return Error(Errc::kInvalidArgument,
+                 "copies are 1, or 2 where take and drop are set; in an arena, plans say how many "
+                 "homes values have");
+  }
+  const std::size_t nodes = pool.candidates(Nearness::kAny).size();
+  if (device.copies > nodes) {
+    return Error(Errc::kExhausted, "2 copies of each value need 2 nodes, and the job reaches " +
+                                       std::to_string(nodes) +
+                                       ": start another daemon, or ask for 1 copy");
+  }
   std::unique_ptr<DeviceStreams> streams;
   if (device.device.kind != DeviceOptions::Kind::kHost) {
     auto opened = open_streams(device);
@@ -88,6 +99,17 @@ Runtime::~Runtime() {
   } else {
     pool_.unregister_memory(arena_handles_);
   }
+}
+
+RuntimeCounters Runtime::counters() const {
+  RuntimeCounters now = counters_;
+  const auto doubled = storages_->count_doubled();
+  now.doubled_storages = doubled.whole;
+  now.halved_storages = doubled.halved;
+  now.nodes = static_cast<std::uint32_t>(pool_.nodes().size());
+  for (std::uint32_t n = 0; n < now.nodes; ++n)
+    now.nodes_lost += pool_.is_lost(NodeIndex(n)) ? 1 : 0;
+  return now;
 }
 
 Result<void> Runtime::check_running() const {
@@ -202,8 +224,10 @@ Result<void> Runtime::clear_device_for(const Plan& plan) {
       storage->place.at_home = true;  // the step overwrites it unread
       continue;
     }
-    Replay::Entry entry{.stays = false, .store_first = !storage->place.at_home};
-    if (index) entry = plan.replay().entry(*index, storage->place);
+    ValuePlace place = storage->place;
+    place.at_home = !storages_->lacks_home(*storage);
+    Replay::Entry entry{.stays = false, .store_first = !place.at_home};
+    if (index) entry = plan.replay().entry(*index, place);
     if (entry.store_first) {
       if (auto stored = store(*storage); !stored) return stored;
     }
@@ -328,8 +352,10 @@ void Runtime::forget_departed() {
     HeldStorage* const storage = storages_->get(number);
     if (storage == nullptr) continue;
     if (storage->range) storages_->heap(storage->nearness).give_back(*storage->range);
+    if (storage->doubled) storages_->give_back(*storage->doubled);
     if (storage->address != nullptr) count_device(0, storage->bytes);
     storage->range.reset();
+    storage->doubled.reset();
     storage->home = StorageHome{};
     storage->place = ValuePlace{};
     storage->address = nullptr;
@@ -345,7 +371,7 @@ Result<void> Runtime::sync() {
   for (std::uint32_t i = 0; i < storages_->end(); ++i) {
     HeldStorage* const storage = storages_->get(StorageNumber(i));
     const bool stale = storage != nullptr && storage->persistent && storage->place.on_device &&
-                       !storage->place.at_home;
+                       storages_->lacks_home(*storage);
     if (!stale) continue;
     if (auto stored = store(*storage); !stored) return stored;
   }

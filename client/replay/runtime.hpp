@@ -25,6 +25,11 @@ struct RuntimeCounters {
   std::uint64_t stored_bytes = 0;   ///< outside steps, device -> pool, epilogues apart
   std::uint64_t device_bytes = 0;   ///< that the job placed for storages and named
   std::uint64_t peak_device_bytes = 0;
+  // Storages with two homes that outlive steps, or that the job declared:
+  std::uint64_t doubled_storages = 0;  ///< those with both homes
+  std::uint64_t halved_storages = 0;   ///< those of which one home is on a lost node
+  std::uint32_t nodes = 0;             ///< that the job has connected to
+  std::uint32_t nodes_lost = 0;
 };
 
 /// Where a storage's value is, for the job.
@@ -83,7 +88,9 @@ class Runtime {
   [[nodiscard]] Result<void> forget(StorageNumber number);
   [[nodiscard]] Result<StorageState> state(StorageNumber number);
 
-  [[nodiscard]] RuntimeCounters counters() const { return counters_; }
+  /// O(storages).
+  [[nodiscard]] RuntimeCounters counters() const;
+  [[nodiscard]] std::uint64_t peak_device_bytes() const { return counters_.peak_device_bytes; }
 
   // For its plans.
   [[nodiscard]] Pool& pool() { return pool_; }

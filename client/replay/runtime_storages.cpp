@@ -197,10 +197,10 @@ Result<void> Runtime::evict(StorageNumber number) {
   if (!storage) return storage.error();
   HeldStorage& held = **storage;
   if (!held.place.on_device) return {};
-  if (!held.place.at_home) {
+  if (storages_->lacks_home(held)) {
     // A home that the plan gave it for a part of the step may be another's now.
     const bool departed = std::find(departed_.begin(), departed_.end(), number) != departed_.end();
-    if (departed && !held.range) held.home = StorageHome{};
+    if (departed && !held.range && !held.doubled) held.home = StorageHome{};
     if (auto stored = store(held); !stored) return stored;
   }
   take_off(number, held);

@@ -70,6 +70,15 @@ HeldStorage& Storages::at(StorageNumber number) {
 
 Result<void> Storages::give_home(HeldStorage& storage) {
   if (storage.home.area != nullptr || storage.home.flash) return {};
+  // Where all other nodes are lost, one home has to do.
+  if (device_.copies > 1 && pool_.candidates(Nearness::kAny).size() > 1) {
+    const DoubledWish wish{storage.bytes, {storage.nearness, storage.nearness}};
+    const auto homes = allocate_doubled({&wish, 1});
+    if (!homes) return homes.error();
+    storage.doubled = homes->front();
+    storage.home = home_of(homes->front());
+    return {};
+  }
   auto range = heap(storage.nearness).allocate(storage.bytes);
   if (!range) return range.error();
   storage.range = *range;

@@ -35,6 +35,8 @@ struct DeviceMemory {
   /// Takes back memory that take() gave or the job named itself. Called as take().
   void (*drop)(void* context, std::uint32_t storage, void* memory) = nullptr;
   void* context = nullptr;
+  /// Homes, on different nodes, of what no plan has given homes: 1 or 2. 2: take and drop are set.
+  std::uint32_t copies = 1;
 
   [[nodiscard]] bool hosted() const { return take != nullptr; }
   /// The arena if the processor can read it, to find out where the job's memory lies; else empty.
@@ -114,7 +116,17 @@ class Storages {
   [[nodiscard]] StorageHome home_of(const DoubledHome& doubled) const;
   void give_back(const DoubledHome& doubled);
 
-  /// Gives it a home in DDR where it has none. @return kExhausted, or the pool's failure.
+  /// Whether the value is not in every home that it could be stored to now.
+  [[nodiscard]] bool lacks_home(const HeldStorage& storage);
+  /// Storages with two homes, by whether both are on nodes that are there.
+  struct DoubledCount {
+    std::uint64_t whole = 0;
+    std::uint64_t halved = 0;
+  };
+  [[nodiscard]] DoubledCount count_doubled() const;
+
+  /// Gives it a home in DDR where it has none, or as many as the device memory wants, as far as
+  /// there are nodes. @return kExhausted, or the pool's failure.
   [[nodiscard]] Result<void> give_home(HeldStorage& storage);
   /// Flash of one node, with a window of DDR to reach it by. @return its index; the pool's failure.
   [[nodiscard]] Result<std::uint32_t> add_flash(NodeIndex node, std::uint64_t bytes);
@@ -160,6 +172,8 @@ class Storages {
   [[nodiscard]] Result<void> get(const StorageHome& home, std::span<std::byte> memory,
                                  const Copy& copy, std::uint8_t stale_homes);
   [[nodiscard]] Error no_home(const StorageHome& home) const;
+  [[nodiscard]] Result<std::vector<DoubledHome>> choose_nodes(
+      std::span<const DoubledWish> wishes, std::vector<std::uint64_t>& wanted) const;
   [[nodiscard]] HomeHeap& heap_on(NodeIndex node);
   [[nodiscard]] Result<void> move_device(Direction direction, HeldStorage& storage);
   [[nodiscard]] Result<void> move_host(Direction direction, const StorageHome& home,

@@ -1,6 +1,7 @@
 // Storages with two homes, on different nodes: where they lie, and moves outside steps.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "client/replay/storages.hpp"
 #include "common/base/check.hpp"
@@ -14,8 +15,9 @@ HomeHeap& Storages::heap_on(NodeIndex node) {
   return *heap;
 }
 
-Result<std::vector<DoubledHome>> Storages::allocate_doubled(std::span<const DoubledWish> wishes) {
-  std::vector<std::uint64_t> wanted(on_node_.size(), 0);
+/// Two nodes for each wish. @param wanted  gets the bytes that they ask of each node.
+Result<std::vector<DoubledHome>> Storages::choose_nodes(std::span<const DoubledWish> wishes,
+                                                        std::vector<std::uint64_t>& wanted) const {
   const auto take = [&](std::vector<NodeIndex> nodes, NodeIndex other) {
     std::erase(nodes, other);
     if (nodes.empty()) nodes = pool_.candidates(Nearness::kAny);
@@ -42,9 +44,29 @@ Result<std::vector<DoubledHome>> Storages::allocate_doubled(std::span<const Doub
     }
     homes.push_back(home);
   }
-  for (std::uint32_t n = 0; n < wanted.size(); ++n) {
-    if (wanted[n] == 0) continue;
-    if (auto ok = heap_on(NodeIndex(n)).reserve(wanted[n]); !ok) return ok.error();
+  return homes;
+}
+
+Result<std::vector<DoubledHome>> Storages::allocate_doubled(std::span<const DoubledWish> wishes) {
+  std::vector<DoubledHome> homes;
+  for (;;) {
+    std::vector<std::uint64_t> wanted(on_node_.size(), 0);
+    auto chosen = choose_nodes(wishes, wanted);
+    if (!chosen) return chosen;
+    std::optional<NodeIndex> lost;
+    for (std::uint32_t n = 0; n < wanted.size() && !lost; ++n) {
+      if (wanted[n] == 0) continue;
+      const auto ok = heap_on(NodeIndex(n)).reserve(wanted[n]);
+      if (ok) continue;
+      const Errc code = ok.error().code();
+      if (code != Errc::kUnavailable && code != Errc::kDeadline) return ok.error();
+      lost = NodeIndex(n);
+    }
+    if (!lost) {
+      homes = std::move(chosen).value();
+      break;
+    }
+    pool_.give_up(*lost);  // its daemon does not answer: another node takes its part
   }
   for (std::size_t i = 0; i < homes.size(); ++i) {
     for (std::size_t h = 0; h < 2; ++h) {
@@ -55,6 +77,28 @@ Result<std::vector<DoubledHome>> Storages::allocate_doubled(std::span<const Doub
     }
   }
   return homes;
+}
+
+bool Storages::lacks_home(const HeldStorage& storage) {
+  const ValuePlace& place = storage.place;
+  if (!place.at_home) return true;
+  for (std::size_t h = 0; h < 2 && storage.home.doubled(); ++h) {
+    if ((place.stale_homes & 1U << h) == 0) continue;
+    const NodeIndex node = storage.home.place(h).node();
+    if (pool_.engine().call([&] { return pool_.engine().mover().usable(node); })) return true;
+  }
+  return false;
+}
+
+Storages::DoubledCount Storages::count_doubled() const {
+  DoubledCount count;
+  for (const auto& storage : held_) {
+    if (!storage || !storage->doubled) continue;
+    const auto& nodes = storage->doubled->nodes;
+    const bool lost = pool_.is_lost(nodes[0]) || pool_.is_lost(nodes[1]);
+    (lost ? count.halved : count.whole) += 1;
+  }
+  return count;
 }
 
 StorageHome Storages::home_of(const DoubledHome& doubled) const {

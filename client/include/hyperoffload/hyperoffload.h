@@ -325,6 +325,9 @@ typedef struct ho_device_memory {
   void* stream;     /* the job's stream: a CUstream or cudaStream_t; NULL: the legacy default
                        stream. It belongs to the job and must exist until ho_close */
   const char* cuda_library; /* path or name of the driver's library; NULL or "": libcuda.so.1 */
+  uint32_t copies; /* with callbacks: homes, on different nodes, of what no plan has given homes, as
+                      declared storages, and values of a step that was left: 1 (also 0) or 2. Where
+                      all nodes but one are lost, new ones get one home */
 } ho_device_memory;
 
 /* Accelerators. With HO_DEVICE_CUDA the arena is device memory of the device `ordinal`, as
@@ -362,11 +365,12 @@ typedef struct ho_device_memory {
 
 /* HO_OK                *out is the caller's until ho_close.
  * HO_INVALID_ARGUMENT  a null argument; neither arena nor callbacks, or both; an arena that is not
- *                      memory of the device.
+ *                      memory of the device; more copies than 2, or 2 with an arena.
  * HO_UNSUPPORTED       there is no driver or no GPU, or the driver is too old; the text says what
  *                      to do. An accelerator with callbacks.
  * HO_NOT_FOUND         no device with this ordinal.
  * HO_ALREADY_EXISTS    the arena overlaps that of an open runtime.
+ * HO_EXHAUSTED         2 copies, and the job reaches one node only.
  * HO_EXHAUSTED, HO_IO  a driver cannot register the arena. */
 HO_API ho_status ho_open(ho_pool* pool, const ho_device_memory* memory, ho_runtime** out);
 /* Ends a runtime and all its plans, whose handles end too, also in a step. Queued transfers are not
@@ -577,6 +581,11 @@ typedef struct ho_runtime_counters {
   uint64_t stored_bytes;  /* device -> pool, outside steps; epilogues count in their plan */
   uint64_t device_bytes;  /* callbacks: all storages that have an address now */
   uint64_t peak_device_bytes;
+  uint64_t doubled_storages; /* persistent and declared storages with two homes on nodes that are
+                                there, and */
+  uint64_t halved_storages;  /* those that have lost one of two homes with its node */
+  uint32_t nodes;            /* that ho_connect has reached */
+  uint32_t nodes_lost;       /* of them, those that the job has lost */
 } ho_runtime_counters;
 /* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter. */
 HO_API ho_status ho_get_runtime_counters(const ho_runtime* runtime, ho_runtime_counters* out);

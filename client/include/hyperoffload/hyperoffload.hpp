@@ -255,11 +255,13 @@ class Runtime {
   }
   /// With memory that the job places itself; see ho_device_memory.
   Runtime(Pool& pool, void* (*take)(void* context, ho_storage storage, std::uint64_t bytes),
-          void (*drop)(void* context, ho_storage storage, void* memory), void* context) {
+          void (*drop)(void* context, ho_storage storage, void* memory), void* context,
+          std::uint32_t copies = 1) {
     ho_device_memory memory{};
     memory.take = take;
     memory.drop = drop;
     memory.context = context;
+    memory.copies = copies;
     open(pool, memory);
   }
   Runtime(Runtime&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}

@@ -30,6 +30,17 @@ def budget_of(device_memory):
                          "bytes") from None
 
 
+# A step outlives a node only if all that it has off the device is there twice.
+_KINDS = ("ACTIVATION", "WEIGHT", "GRADIENT", "OPTIMIZER_STATE", "KV_CACHE", "INPUT")
+
+
+def copies_of(wish):
+    """Returns how many copies of each value in the pool a job wishes; None: one."""
+    if wish is not None and (type(wish) is not int or wish not in (1, 2)):
+        raise ValueError(f"copies is {wish!r}; write 1, or 2 for a job that goes on when one node is lost")
+    return wish or 1
+
+
 def _command():
     """The path of the `hyperoffload` command: HYPEROFFLOAD_COMMAND, or the one on the path."""
     command = os.environ.get("HYPEROFFLOAD_COMMAND") or shutil.which("hyperoffload")
@@ -39,8 +50,9 @@ def _command():
     return command
 
 
-def schedule_of(graph, budget_bytes, hardware, pool):
-    """Returns (the schedule's bytes, the report's page) of a graph within `budget_bytes` of device memory.
+def schedule_of(graph, budget_bytes, hardware, pool, copies):
+    """Returns (the schedule's bytes, the report's page) of a graph within `budget_bytes` of device memory,
+    with `copies` homes of each value.
 
     hardware: path of a hardware file; None: the link to the pool is measured. Raises MemoryError where
     the budget cannot be met, RuntimeError where the command fails otherwise.
@@ -53,8 +65,9 @@ def schedule_of(graph, budget_bytes, hardware, pool):
             hardware.write_text(json.dumps(_measured(graph, pool)), encoding="utf-8")
         done = subprocess.run(
             [_command(), "analyze", str(folder / "graph.json"), "--hardware", str(hardware),
-             "--device-memory", str(budget_bytes), "--copies", "1", "--out", str(folder / "step.hos"),
-             "--report", str(folder / "report.html")],
+             "--device-memory", str(budget_bytes), "--copies",
+             ",".join([str(copies), *(f"{kind}={copies}" for kind in _KINDS)]),
+             "--out", str(folder / "step.hos"), "--report", str(folder / "report.html")],
             capture_output=True, text=True, check=False)
         if done.returncode == 3:
             raise MemoryError(f"the budget cannot be met: {done.stderr.strip()}")

@@ -44,10 +44,10 @@ class Demand:
     """The runtime of a job, and the storages that may leave the device outside a plan.
 
     limit() gives the bytes that tensors may hold at a time; without a pool it is infinite. One thread:
-    the one that calls the job's operators.
+    the one that calls the job's operators. copies: of each value in the pool.
     """
 
-    def __init__(self, pool, meter, limit):
+    def __init__(self, pool, meter, limit, copies=1):
         self.meter = meter
         self.limit = limit
         self.find = {}  # number in the runtime -> function that returns the storage; None: it is gone
@@ -65,7 +65,8 @@ class Demand:
         self._free = {}  # bytes -> of them, those whose storages are gone
         self._call = 0
         self.took_ns = 0  # the last call without its transfers
-        self.runtime = None if pool is None else _library.Runtime(pool, self._take, self._drop)
+        self.runtime = (None if pool is None
+                        else _library.Runtime(pool, self._take, self._drop, copies))
 
     # The library's callbacks, inside its calls on this thread. They must not raise.
 

@@ -9,7 +9,7 @@ import time
 import torch
 
 from . import _library
-from ._analyze import budget_of
+from ._analyze import budget_of, copies_of
 from ._demand import Demand
 from ._drift import Drift
 from ._graph import Graph, StepRecorder, show_model, storages_by_name
@@ -40,13 +40,15 @@ class _Recorder(StepRecorder):
 class Run:
     """What `fit` returns: a context manager, and what its steps did."""
 
-    def __init__(self, model, optimizer, budget, pool, replan, hardware, plan=None):
+    def __init__(self, model, optimizer, budget, pool, replan, hardware, copies, plan=None):
         self._model = model
         self._optimizer = optimizer
         self._budget = budget
         self._replan = replan
         self._address = pool
         self._hardware = hardware
+        self._copies = copies
+        self._held = None  # _copies_held() at the end of the run
         self._stack = contextlib.ExitStack()
         self._meter = Meter()
         self._demand = None
@@ -77,7 +79,7 @@ class Run:
         with contextlib.ExitStack() as stack:
             self._pool = _library.Pool(self._address, "pytorch")
             stack.callback(self._pool.close)
-            self._demand = Demand(self._pool, self._meter, self._limit)
+            self._demand = Demand(self._pool, self._meter, self._limit, self._copies)
             stack.push(self._end)
             self._show_model()
             replace(stack, self._optimizer, "step", self._after_step)
@@ -117,9 +119,12 @@ class Run:
         if self._is_recording:
             self._recorder.end(False)
         self._peak_bytes = self._meter.peak  # the end brings everything back
-        for replay in filter(None, {*self._plans.values(), self._replay}):
-            replay.finish()
-        self._demand.close()
+        self._held = self._copies_held()
+        try:
+            for replay in filter(None, {*self._plans.values(), self._replay}):
+                replay.finish()
+        finally:
+            self._demand.close()
 
     def _on_demand(self, function, args, kwargs):
         return self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
@@ -177,7 +182,7 @@ class Run:
         ops, _ = earlier.timeline()
         graph = earlier.graph.retimed([span.end_ns - span.start_ns for span in ops])
         try:
-            plan = plan_of(graph, self._limit(), None, self._pool)
+            plan = plan_of(graph, self._limit(), None, self._pool, self._copies_now())
             replay = self._replay_of(plan, earlier.present(), earlier.drift)
         except (MemoryError, RuntimeError) as error:
             print(f"hyperoffload: the plan stays: {error}", flush=True)
@@ -222,7 +227,7 @@ class Run:
         self._plans[self._shapes] = None
         try:
             replay = self._plan(self._recorder)
-        except MemoryError as error:
+        except (MemoryError, RuntimeError) as error:
             print(f"hyperoffload: steps as step {self._steps + 1} run on demand: {error}", flush=True)
             return
         if replay.displaces:
@@ -251,7 +256,7 @@ class Run:
     def _plan(self, recorder):
         """Makes a plan of the recorded step, and a replay of it."""
         graph = Graph(recorder, self._demand, self._fixed_bytes, self._plain_bytes)
-        plan = plan_of(graph, self._limit(), self._hardware, self._pool)
+        plan = plan_of(graph, self._limit(), self._hardware, self._pool, self._copies_now())
         self._page = plan.page
         present = {number: recorder.present[number] for number, each in graph.managed.items()
                    if each.persistent}
@@ -319,6 +324,16 @@ class Run:
         finally:
             self._demand.resume()
 
+    def _copies_held(self):
+        now = self._demand.runtime.counters()
+        return {"nodes": now.nodes, "nodes_lost": now.nodes_lost, "doubled": now.doubled_storages,
+                "halved": now.halved_storages}
+
+    def _copies_now(self):
+        """Copies that a new plan can have: two need two nodes."""
+        held = self._copies_held()
+        return min(self._copies, max(1, held["nodes"] - held["nodes_lost"]))
+
     def stats(self):
         """What the run did so far.
 
@@ -327,15 +342,22 @@ class Run:
         peak_allocated_bytes: of tensor storages at a time, from the first step to the end of the run;
         peak_plain_bytes: what the recorded step would hold plainly. step_ms_median: of the steps
         after the recorded ones, stall_ms_median: of planned ones; None before there is one.
+        copies: of each value in the pool, as wished. nodes: of the pool, that the run reached,
+        nodes_lost: of them, those it has lost since. With two copies, values_doubled: values between
+        steps that have both, values_halved: those that have lost one with its node.
         """
         median = lambda seconds: statistics.median(seconds) * 1e3 if seconds else None  # noqa: E731
+        held = self._held or (self._copies_held() if self._demand is not None else
+                              dict.fromkeys(("nodes", "nodes_lost", "doubled", "halved"), 0))
         return {"steps": self._steps, "planned_steps": self._planned,
                 "departures": sum(self._departures.values()), "replans": self._replans,
                 "peak_allocated_bytes": (self._meter.peak if self._peak_bytes is None
                                          else self._peak_bytes),
                 "peak_plain_bytes": self._plain_bytes,
                 "budget_bytes": self._limit(), "step_ms_median": median(self._step_s),
-                "stall_ms_median": median(self._stall_s)}
+                "stall_ms_median": median(self._stall_s), "copies": self._copies,
+                "nodes": held["nodes"], "nodes_lost": held["nodes_lost"],
+                "values_doubled": held["doubled"], "values_halved": held["halved"]}
 
     def summary(self):
         """stats() as a few lines for people."""
@@ -351,6 +373,11 @@ class Run:
         if now["replans"] > 0:
             lines.append(f"planned again {now['replans']} times, since the speed of transfers or "
                          "operators changed")
+        if now["copies"] > 1:
+            lines.append(f"{now['values_doubled']} values have two copies on different nodes")
+        if now["nodes_lost"] > 0:
+            lines.append(f"lost {now['nodes_lost']} of {now['nodes']} nodes, and one of two copies of "
+                         f"{now['values_halved']} values")
         lines += [f"left the plan {count} times: {cause}"
                   for cause, count in self._departures.items()]
         return "\n".join(lines)
@@ -405,8 +432,10 @@ def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None, 
         measured then, where steps wait longer for transfers than planned, which "once" only says.
         "never": no plan, all values come and go on demand.
     hardware: path of a hardware file; None: the link to the pool is measured.
-    copies: of persistent values in the pool, on different nodes; None and 1: one, the only number
-    supported.
+    copies: of each value in the pool, on different nodes. None and 1: one; a node that is lost ends
+        the job. 2: when a node is lost, the job goes on with the same results, as long as no other
+        node is lost that has the second copy of a value. It needs twice the memory in the pool, and
+        what leaves the device goes out twice.
 
     Raises MemoryError where the budget cannot be met, naming the op, and Error where the pool fails.
     Threads: the one that trains. Batches that exist before a step stay on the device, like all tensors
@@ -414,10 +443,8 @@ def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None, 
     """
     if replan not in ("once", "auto", "never"):
         raise ValueError(f'replan is {replan!r}; write "once", "auto" or "never"')
-    if copies not in (None, 1):
-        raise ValueError(f"copies is {copies!r}; the pool keeps one copy of each value: leave it out, "
-                         "or write 1")
+    copies = copies_of(copies)
     for parameter in model.parameters():
         if parameter.device.type != "cpu":
             raise ValueError(f"the model is on {parameter.device}; only the CPU is supported")
-    return Run(model, optimizer, budget_of(device_memory), pool, replan, hardware)
+    return Run(model, optimizer, budget_of(device_memory), pool, replan, hardware, copies)

@@ -42,7 +42,9 @@ class _ConnectOptions(ctypes.Structure):
 class _DeviceMemory(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("arena", ctypes.c_void_p),
                 ("arena_bytes", ctypes.c_size_t), ("take", _TAKE), ("drop", _DROP),
-                ("context", ctypes.c_void_p)]
+                ("context", ctypes.c_void_p), ("kind", ctypes.c_uint32),
+                ("ordinal", ctypes.c_uint32), ("stream", ctypes.c_void_p),
+                ("cuda_library", ctypes.c_char_p), ("copies", ctypes.c_uint32)]
 
 
 class Counters(ctypes.Structure):
@@ -51,6 +53,14 @@ class Counters(ctypes.Structure):
                 ("stall_ns", ctypes.c_uint64), ("prefetch_bytes", ctypes.c_uint64),
                 ("store_bytes", ctypes.c_uint64), ("last_step_ns", ctypes.c_uint64),
                 ("last_step_stall_ns", ctypes.c_uint64)]
+
+
+class RuntimeCounters(ctypes.Structure):
+    """ho_runtime_counters."""
+    _fields_ = [("struct_bytes", ctypes.c_size_t), *((name, ctypes.c_uint64) for name in (
+        "runs", "steps_left", "fetched_bytes", "stored_bytes", "device_bytes", "peak_device_bytes",
+        "doubled_storages", "halved_storages")),
+                ("nodes", ctypes.c_uint32), ("nodes_lost", ctypes.c_uint32)]
 
 
 class ScheduleNeeds(ctypes.Structure):
@@ -104,6 +114,7 @@ def _load():
             "ho_evict": [handle, number], "ho_declare": [handle, handle, wide, handle],
             "ho_undeclare": [handle, number],
             "ho_get_storage": [handle, number, handle], "ho_get_counters": [handle, handle],
+            "ho_get_runtime_counters": [handle, handle],
             "ho_get_timeline": [handle, handle, handle]}.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, ctypes.c_int
@@ -179,13 +190,15 @@ class Pool:
 
 class Runtime:
     """A runtime whose device bytes the job places. `take(storage, bytes) -> address or None` and
-    `drop(storage)` are called on the thread that calls, inside its calls, and must not raise."""
+    `drop(storage)` are called on the thread that calls, inside its calls, and must not raise. copies:
+    homes of what no plan has given homes."""
 
-    def __init__(self, pool, take, drop):
+    def __init__(self, pool, take, drop, copies):
         # ctypes frees a callback that nothing refers to.
         self._take = _TAKE(lambda _, storage, size: take(storage, size))
         self._drop = _DROP(lambda _, storage, memory: drop(storage))
-        memory = _DeviceMemory(ctypes.sizeof(_DeviceMemory), None, 0, self._take, self._drop, None)
+        memory = _DeviceMemory(struct_bytes=ctypes.sizeof(_DeviceMemory), take=self._take,
+                               drop=self._drop, copies=copies)
         self.handle = ctypes.c_void_p()
         _check(library().ho_open(pool.handle, ctypes.byref(memory), ctypes.byref(self.handle)))
 
@@ -206,6 +219,11 @@ class Runtime:
 
     def undeclare(self, storage):
         _check(_library.ho_undeclare(self.handle, storage))
+
+    def counters(self):
+        counters = RuntimeCounters(struct_bytes=ctypes.sizeof(RuntimeCounters))
+        _check(_library.ho_get_runtime_counters(self.handle, ctypes.byref(counters)))
+        return counters
 
     def state(self, storage):
         state = StorageState(struct_bytes=ctypes.sizeof(StorageState))

@@ -6,7 +6,7 @@ import json
 import torch
 
 from . import _library
-from ._analyze import budget_of, schedule_of
+from ._analyze import budget_of, copies_of, schedule_of
 from ._graph import Call, Graph, Managed, Part
 
 _VERSION = 1
@@ -16,12 +16,12 @@ class Plan:
     """When the tensors of a step come and go, so that it fits a budget.
 
     budget_bytes: of all tensors at a time. schedule: the bytes of a .hos file, for `hyperoffload verify`
-    and `explain`. page: the analyzer's report, as HTML. graph: the Graph that it is of; that of a plan
-    from a file has only what can move.
+    and `explain`. page: the analyzer's report, as HTML. copies: of each value in the pool, on different
+    nodes. graph: the Graph that it is of; that of a plan from a file has only what can move.
     """
 
-    def __init__(self, graph, budget_bytes, schedule, page, pool=None):
-        self.graph, self.budget_bytes = graph, budget_bytes
+    def __init__(self, graph, budget_bytes, schedule, page, pool=None, copies=1):
+        self.graph, self.budget_bytes, self.copies = graph, budget_bytes, copies
         self.schedule, self.page = schedule, page
         self._pool = pool
 
@@ -42,12 +42,13 @@ class Plan:
         pool = pool or self._pool
         if pool is None:
             raise ValueError("no pool is named: applied(model, optimizer, pool=ADDRESS)")
-        return Run(model, optimizer, lambda _: self.budget_bytes, pool, "once", None, self)
+        return Run(model, optimizer, lambda _: self.budget_bytes, pool, "once", None, self.copies, self)
 
     def save(self, path):
         """Writes the plan to a file, for load() in a later run of the same script."""
         graph = self.graph
         text = {"version": _VERSION, "budgetBytes": self.budget_bytes, "pool": self._pool,
+                "copies": self.copies,
                 "schedule": base64.b64encode(self.schedule).decode(), "page": self.page,
                 "fixedBytes": graph.fixed_bytes, "plainBytes": graph.plain_bytes,
                 "graph": graph.movable,
@@ -70,7 +71,8 @@ class Plan:
                     raise ValueError(f"{path} is a plan of version {text['version']}; this package "
                                      f"reads version {_VERSION}: make the plan again")
                 return Plan(_saved_graph(text), text["budgetBytes"],
-                            base64.b64decode(text["schedule"]), text["page"], text["pool"])
+                            base64.b64decode(text["schedule"]), text["page"], text["pool"],
+                            copies_of(text.get("copies")))
             except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
                 raise ValueError(f"{path} is not a plan: {error!r}") from error
 
@@ -101,33 +103,34 @@ def _function_of(name):
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
-def plan_of(graph, budget_bytes, hardware, pool, address=None):
+def plan_of(graph, budget_bytes, hardware, pool, copies, address=None):
     """The plan of a Graph within `budget_bytes`; see analyze(). pool: a _library.Pool, or None."""
     # What the plan does not know stays on the device all the time.
     if budget_bytes <= graph.fixed_bytes:
         raise MemoryError(f"the budget of {budget_bytes} bytes is below the {graph.fixed_bytes} bytes "
                           "of what cannot leave the device")
-    schedule, page = schedule_of(graph.movable, budget_bytes - graph.fixed_bytes, hardware, pool)
-    return Plan(graph, budget_bytes, schedule, page, address)
+    schedule, page = schedule_of(graph.movable, budget_bytes - graph.fixed_bytes, hardware, pool, copies)
+    return Plan(graph, budget_bytes, schedule, page, address, copies)
 
 
-def analyze(graph, *, device_memory, pool=None, hardware=None):
+def analyze(graph, *, device_memory, pool=None, hardware=None, copies=None):
     """Plans a step that record() returned, and returns a Plan.
 
     device_memory: "60%" of what the step holds plainly, "2GiB", or bytes. pool: control addresses of
     the daemons, comma-separated, whose link is measured. hardware: path of a hardware file instead,
-    such as `hyperoffload bench profile` writes; then no pool is needed to plan.
+    such as `hyperoffload bench profile` writes; then no pool is needed to plan. copies: as of fit().
 
     Raises MemoryError where the budget cannot be met, naming the op, ValueError for bad arguments, and
     Error where the pool fails.
     """
     budget = budget_of(device_memory)(graph.plain_bytes)
+    copies = copies_of(copies)
     if hardware is not None:
-        return plan_of(graph, budget, hardware, None, pool)
+        return plan_of(graph, budget, hardware, None, copies, pool)
     if pool is None:
         raise ValueError("name a pool, whose link is measured, or a hardware file")
     connection = _library.Pool(pool, "pytorch-plan")
     try:
-        return plan_of(graph, budget, None, connection, pool)
+        return plan_of(graph, budget, None, connection, copies, pool)
     finally:
         connection.close()

@@ -374,9 +374,6 @@ class Fit(support.WithDaemon):
         with self.assertRaisesRegex(ValueError, "replan"):
             hyperoffload.fit(script.model, script.optimizer, device_memory="60%", pool=self.pool,
                              replan="often")
-        with self.assertRaisesRegex(ValueError, "one copy"):
-            hyperoffload.fit(script.model, script.optimizer, device_memory="60%", pool=self.pool,
-                             copies=2)
 
 
 if __name__ == "__main__":
