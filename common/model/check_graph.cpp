@@ -209,6 +209,62 @@ Result<void> check_tier(const std::optional<TierSpec>& tier, const std::string& 
   return check_link(tier->write, field + ".write");
 }
 
+Result<void> check_shared(const std::vector<SharedLink>& links) {
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    const SharedLink& link = links[i];
+    if (link.name.empty()) return bad("links[" + std::to_string(i) + "].name: missing");
+    const auto same = [&](const SharedLink& other) { return other.name == link.name; };
+    if (std::any_of(links.begin(), links.begin() + static_cast<std::ptrdiff_t>(i), same)) {
+      return bad("links: two are named \"" + link.name + "\"; give each its own name");
+    }
+    const std::string field = "links \"" + link.name + "\"";
+    for (const auto& [bytes_per_s, name] :
+         {std::pair(link.read_bytes_per_s, ".read_bytes_per_s"),
+          std::pair(link.write_bytes_per_s, ".write_bytes_per_s")}) {
+      if (bytes_per_s == 0) return bad(field + name + ": 0 or missing");
+      if (bytes_per_s > kBytesMax) return bad(field + name + ": more than 2^50");
+    }
+  }
+  return {};
+}
+
+/// One tier of a rank's path.
+Result<void> check_crossed(const std::vector<std::string>& names, bool has_tier,
+                           const std::string& field, const std::vector<SharedLink>& links) {
+  if (!names.empty() && !has_tier) return bad(field + ": the hardware has no such tier");
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto named = [&](const SharedLink& link) { return link.name == names[i]; };
+    if (std::none_of(links.begin(), links.end(), named)) {
+      return bad(field + ": there is no link \"" + names[i] + "\" in links");
+    }
+    const auto before = names.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find(names.begin(), before, names[i]) != before) {
+      return bad(field + ": names link \"" + names[i] + "\" twice");
+    }
+  }
+  return {};
+}
+
+Result<void> check_paths(const Hardware& hardware) {
+  if (!hardware.links.empty() && hardware.paths.empty()) {
+    return bad("paths: missing; say which links each rank crosses, or name one path for all");
+  }
+  for (std::size_t k = 0; k < hardware.paths.size(); ++k) {
+    const RankPath& path = hardware.paths[k];
+    const std::string field = "paths[" + std::to_string(k) + "]";
+    const auto check = [&](const auto& names, bool has_tier, const char* tier) {
+      return check_crossed(names, has_tier, field + tier, hardware.links);
+    };
+    auto checked = check(path.local_ddr, hardware.local_ddr.has_value(), ".local_ddr");
+    if (!checked) return checked;
+    checked = check(path.remote_ddr, hardware.remote_ddr.has_value(), ".remote_ddr");
+    if (!checked) return checked;
+    checked = check(path.flash, hardware.flash.has_value(), ".flash");
+    if (!checked) return checked;
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string describe_op(std::uint32_t id, std::string_view name) {
@@ -240,9 +296,12 @@ Result<void> check_hardware(const Hardware& hardware) {
     auto checked = check_link(*hardware.device_port_read, "device_port_read");
     if (!checked) return checked;
   }
-  if (hardware.device_port_write)
-    return check_link(*hardware.device_port_write, "device_port_write");
-  return {};
+  if (hardware.device_port_write) {
+    auto checked = check_link(*hardware.device_port_write, "device_port_write");
+    if (!checked) return checked;
+  }
+  if (auto checked = check_shared(hardware.links); !checked) return checked;
+  return check_paths(hardware);
 }
 
 }  // namespace ho

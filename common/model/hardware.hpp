@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace ho {
 
@@ -23,6 +24,24 @@ struct TierSpec {
   bool operator==(const TierSpec&) const = default;
 };
 
+/// A link that the transfers of several ranks cross: a root port, a switch, a pool's own port.
+struct SharedLink {
+  std::string name;
+  std::uint64_t read_bytes_per_s = 0;  ///< toward the devices, of all ranks together; > 0
+  std::uint64_t write_bytes_per_s = 0;
+
+  bool operator==(const SharedLink&) const = default;
+};
+
+/// The names of the shared links that a rank's transfers cross, by tier.
+struct RankPath {
+  std::vector<std::string> local_ddr;
+  std::vector<std::string> remote_ddr;
+  std::vector<std::string> flash;
+
+  bool operator==(const RankPath&) const = default;
+};
+
 /// What a plan may assume about the machine. Mirrors hardware.proto.
 struct Hardware {
   std::string name;
@@ -33,6 +52,9 @@ struct Hardware {
   std::optional<Link> device_port_read;  ///< limits the sum of local and remote DDR
   std::optional<Link> device_port_write;
   std::uint32_t failure_domains = 0;  ///< nodes that can be lost one without the other; 0: unknown
+  /// What ranks share. Everything above is one rank's own.
+  std::vector<SharedLink> links;
+  std::vector<RankPath> paths;  ///< per rank, or one for all of them
 
   bool operator==(const Hardware&) const = default;
 };

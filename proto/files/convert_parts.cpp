@@ -70,6 +70,14 @@ Hardware from_wire(const v1::Hardware& in) {
   if (in.has_device_port_read()) hardware.device_port_read = link_from(in.device_port_read());
   hardware.failure_domains = in.failure_domains();
   if (in.has_device_port_write()) hardware.device_port_write = link_from(in.device_port_write());
+  for (const v1::SharedLink& link : in.links()) {
+    hardware.links.push_back({link.name(), link.read_bytes_per_s(), link.write_bytes_per_s()});
+  }
+  for (const v1::RankPath& path : in.paths()) {
+    hardware.paths.push_back({{path.local_ddr().begin(), path.local_ddr().end()},
+                              {path.remote_ddr().begin(), path.remote_ddr().end()},
+                              {path.flash().begin(), path.flash().end()}});
+  }
   return hardware;
 }
 
@@ -85,6 +93,18 @@ void to_wire(const Hardware& hardware, v1::Hardware& out) {
   out.set_failure_domains(hardware.failure_domains);
   if (hardware.device_port_write) {
     link_to(*hardware.device_port_write, *out.mutable_device_port_write());
+  }
+  for (const SharedLink& link : hardware.links) {
+    v1::SharedLink& to = *out.add_links();
+    to.set_name(link.name);
+    to.set_read_bytes_per_s(link.read_bytes_per_s);
+    to.set_write_bytes_per_s(link.write_bytes_per_s);
+  }
+  for (const RankPath& path : hardware.paths) {
+    v1::RankPath& to = *out.add_paths();
+    to.mutable_local_ddr()->Assign(path.local_ddr.begin(), path.local_ddr.end());
+    to.mutable_remote_ddr()->Assign(path.remote_ddr.begin(), path.remote_ddr.end());
+    to.mutable_flash()->Assign(path.flash.begin(), path.flash.end());
   }
 }
 

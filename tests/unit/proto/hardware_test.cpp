@@ -18,6 +18,8 @@ Hardware full_hardware() {
   hardware.flash = TierSpec{1 << 22, {50, 5}, {60, 6}};
   hardware.device_port_read = Link{70, 7};
   hardware.device_port_write = Link{80, 8};
+  hardware.links = {{"root", 90, 91}, {"pool", 92, 93}};
+  hardware.paths = {{{"root"}, {"root", "pool"}, {}}, {{}, {"pool"}, {"root"}}};
   return hardware;
 }
 
@@ -54,6 +56,30 @@ TEST_CASE("hardware: an error names the field of a missing link or a size out of
         std::string::npos);
   CHECK(error_of(R"({"speed":1})").find("hw.json") != std::string::npos);
   CHECK(error_of("{}").empty());
+}
+
+TEST_CASE("hardware: wrong shared links and paths are refused by name") {
+  const auto refuses = [](const std::string& links, const std::string& paths,
+                          const std::string& words) {
+    const std::string json =
+        R"({"localDdr":{"read":{"bytesPerS":1},"write":{"bytesPerS":1}},"links":[)" + links +
+        R"(],"paths":[)" + paths + "]}";
+    INFO(json);
+    INFO(error_of(json));
+    CHECK(error_of(json).find(words) != std::string::npos);
+  };
+  const std::string root = R"({"name":"root","readBytesPerS":5,"writeBytesPerS":6})";
+  const std::string path = R"({"localDdr":["root"]})";
+  CHECK(error_of(R"({"localDdr":{"read":{"bytesPerS":1},"write":{"bytesPerS":1}},"links":[)" +
+                 root + R"(],"paths":[)" + path + "]}")
+            .empty());
+  refuses(root + "," + root, path, "two are named \"root\"");
+  refuses(R"({"name":"root","readBytesPerS":5})", path, "\"root\".write_bytes_per_s: 0");
+  refuses(R"({"readBytesPerS":5,"writeBytesPerS":6})", path, "links[0].name");
+  refuses(root, R"({"localDdr":["rout"]})", "paths[0].local_ddr: there is no link \"rout\"");
+  refuses(root, path + R"(,{"localDdr":["root","root"]})", "paths[1].local_ddr: names link");
+  refuses(root, R"({"flash":["root"]})", "paths[0].flash: the hardware has no such tier");
+  refuses(root, "", "paths: missing");
 }
 
 }  // namespace
