@@ -1,496 +1,70 @@
 #include "tools/simulator/simulate.hpp"
 
-#include <algorithm>
-#include <array>
 #include <memory>
-#include <optional>
-#include <queue>
-#include <string>
 #include <utility>
 
-#include "common/base/buckets.hpp"
 #include "common/base/check.hpp"
-#include "common/schedule/needed.hpp"
+#include "tools/simulator/replay.hpp"
 #include "tools/simulator/simulate_channels.hpp"
 
 namespace ho::analyzer {
 
-namespace {
+namespace detail {
 
-using detail::kNever;
-using schedule::CacheOp;
-using schedule::CacheOpKind;
-using schedule::Schedule;
-
-/// One execution of a cache op. Era 0: the prologue; era k + 1: step k.
-struct Instance {
-  std::uint32_t era = 0;
-  std::uint32_t index = 0;
-};
-
-struct Submitted {
-  std::uint64_t key = 0;  ///< time of submission; for the prologue the position that needs it
-  Instance instance;
-
-  /// Reversed, so that a heap yields the earliest.
-  bool operator<(const Submitted& other) const {
-    return std::tie(key, instance.era, instance.index) >
-           std::tie(other.key, other.instance.era, other.instance.index);
-  }
-};
-
-struct StepRecord {
-  std::vector<std::uint32_t> cache_waits;     ///< per cache op: number of events it still waits for
-  std::vector<std::uint32_t> position_waits;  ///< per position
-  std::uint64_t start_ns = 0;
-  std::uint64_t end_ns = 0;
-  std::uint64_t stall_ns = 0;
-  std::uint64_t backlog_ops = 0;  ///< transfers that are submitted and not complete at its end
-  std::uint64_t backlog_bytes = 0;
-  Simulation out;
-};
-
-class Replay {
- public:
-  /// @param channel_of  per list: prologue, steady, epilogue
-  Replay(const Schedule& schedule, const detail::ChannelLinks& links,
-         std::array<std::vector<unsigned>, 3> channel_of, RunEnd end)
-      : schedule_(schedule),
-        channels_(links),
-        links_(links),
-        channel_of_(std::move(channel_of)),
-        end_(end),
-        live_(schedule.storages.size(), 0),
-        last_access_(detail::last_access(schedule)) {
-    turn_dependencies_round();
-    prologue_needed_ = schedule::needed_positions(schedule.prologue, positions());
-    needed_ = schedule::needed_positions(schedule.cache_ops, positions());
-    if (end == RunEnd::kSimulated) droppable_ = schedule::droppable_at_end(schedule);
-    prologue_.resize(schedule.prologue.size());
-  }
-
-  Result<Simulation> run();
-
- private:
-  [[nodiscard]] std::uint32_t positions() const {
-    return static_cast<std::uint32_t>(schedule_.positions.size());
-  }
-  [[nodiscard]] const CacheOp& op_of(Instance it) const {
-    return it.era == 0 ? schedule_.prologue[it.index] : schedule_.cache_ops[it.index];
-  }
-  void turn_dependencies_round();
-  void prepare_step(std::uint32_t step);
-  void begin_step(std::uint32_t step);
-  void end_step();
-  void settle();
-  void run_ops();
-  void end_op();
-  void release(Instance it);
-  void submit_ready();
-  void submit(Instance it);
-  void complete(Instance it);
-  void start_transfers();
-  void drop_reads();
-  [[nodiscard]] bool drops(Instance it) const;
-  [[nodiscard]] std::optional<Instance> next_of(unsigned channel);
-  void set_live(StorageIndex storage, bool live);
-  [[nodiscard]] bool steady() const;
-  [[nodiscard]] Simulation result() const;
-
-  const Schedule& schedule_;
-  detail::Channels channels_;
-  const detail::ChannelLinks& links_;
-  std::array<std::vector<unsigned>, 3> channel_of_;  ///< prologue, steady, epilogue
-  RunEnd end_;
-
-  Buckets dependents_;           ///< cache op -> (dependent << 1 | next step)
-  Buckets prologue_dependents_;  ///< the same for the prologue
-  Buckets after_;                ///< position -> cache ops; key positions(): the begin of the step
-  std::vector<std::uint32_t> prologue_waits_;
-  std::vector<std::uint64_t> prologue_needed_;  ///< position in the first step
-  std::vector<std::uint64_t> needed_;           ///< counted from the first position of its step
-  std::vector<std::uint8_t> droppable_;         ///< per steady cache op, after the last step
-
-  std::vector<std::unique_ptr<StepRecord>> steps_;
-  std::vector<Instance> ready_;
-  std::array<std::priority_queue<Submitted>, detail::kChannelCount> queues_;
-  std::array<std::priority_queue<Submitted>, detail::kChannelCount> prologue_queues_;
-  std::array<Instance, detail::kChannelCount> active_;
-  std::array<std::uint64_t, detail::kChannelCount> started_ns_{};
-
-  std::uint64_t now_ns_ = 0;
-  std::uint32_t step_ = 0;
-  std::uint32_t position_ = 0;
-  bool running_op_ = false;
-  bool computing_ = true;  ///< false: only transfers are left
-  std::uint64_t op_end_ns_ = kNever;
-  std::uint64_t chain_free_ns_ = 0;  ///< end of the last op
-
-  std::vector<std::uint8_t> live_;
-  std::vector<std::uint64_t> last_access_;
-  std::uint64_t live_bytes_ = 0;
-  std::uint64_t peak_bytes_ = 0;
-  std::uint64_t backlog_ops_ = 0;
-  std::uint64_t backlog_bytes_ = 0;
-  std::vector<schedule::MeasuredStep::Span> prologue_;
-};
-
-void Replay::turn_dependencies_round() {
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> edges;
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> after;
-  for (std::uint32_t i = 0; i < schedule_.cache_ops.size(); ++i) {
-    const CacheOp& op = schedule_.cache_ops[i];
-    after.emplace_back(op.after_position ? op.after_position->value() : positions(), i);
-    for (const auto& ref : op.after_cache_ops) {
-      edges.emplace_back(ref.op.value(), i << 1U | (ref.previous_step ? 1U : 0U));
-    }
-  }
-  after_ = Buckets(positions() + 1, after);
-  dependents_ = Buckets(schedule_.cache_ops.size(), edges);
-  edges.clear();
-  for (std::uint32_t i = 0; i < schedule_.prologue.size(); ++i) {
-    const CacheOp& op = schedule_.prologue[i];
-    prologue_waits_.push_back(static_cast<std::uint32_t>(op.after_cache_ops.size()));
-    for (const auto& ref : op.after_cache_ops) edges.emplace_back(ref.op.value(), i << 1U);
-  }
-  prologue_dependents_ = Buckets(schedule_.prologue.size(), edges);
-}
-
-/// Initializes what the step waits for, before any transfer of the step before can complete.
-void Replay::prepare_step(std::uint32_t step) {
-  HO_CHECK(steps_.size() == step);
-  auto record = std::make_unique<StepRecord>();
-  record->cache_waits.resize(schedule_.cache_ops.size());
-  record->position_waits.resize(positions());
-  for (std::size_t i = 0; i < schedule_.cache_ops.size(); ++i) {
-    const CacheOp& op = schedule_.cache_ops[i];
-    std::uint32_t waits = 1;  // its position, or the begin of the step
-    for (const auto& ref : op.after_cache_ops) waits += ref.previous_step && step == 0 ? 0 : 1;
-    record->cache_waits[i] = waits;
-    if (op.before_position && !(op.before_next_step && step == 0)) {
-      ++record->position_waits[op.before_position->value()];
-    }
-  }
-  if (step == 0) {
-    for (const CacheOp& op : schedule_.prologue) {
-      if (op.before_position) ++record->position_waits[op.before_position->value()];
-    }
-  }
-  steps_.push_back(std::move(record));
-}
-
-void Replay::begin_step(std::uint32_t step) {
-  step_ = step;
-  position_ = 0;
-  prepare_step(step + 1);
-  StepRecord& record = *steps_[step];
-  record.start_ns = now_ns_;
-  record.out.op_start_ns.resize(positions());
-  record.out.op_stall_ns.resize(positions());
-  record.out.cache_ops.resize(schedule_.cache_ops.size());
-  record.out.memory.push_back({0, live_bytes_});
-  // Bounds the memory of an unsteady run: the result is one of the last four steps.
-  if (step >= 5) {
-    steps_[step - 5]->out = Simulation{};
-  }
-  for (const auto* i = after_.begin(positions()); i != after_.end(positions()); ++i) {
-    release({step + 1, *i});
-  }
-}
-
-bool Replay::steady() const {
-  if (step_ < 2) return false;
-  const StepRecord& now = *steps_[step_];
-  const StepRecord& before = *steps_[step_ - 1];
-  return now.end_ns - now.start_ns == before.end_ns - before.start_ns &&
-         now.stall_ns == before.stall_ns && now.backlog_ops == before.backlog_ops &&
-         now.backlog_bytes == before.backlog_bytes;
-}
-
-void Replay::end_step() {
-  StepRecord& record = *steps_[step_];
-  record.end_ns = now_ns_;
-  record.backlog_ops = backlog_ops_;
-  record.backlog_bytes = backlog_bytes_;
-  if (steady() || step_ + 1 == detail::kStepsMax) {
-    computing_ = false;
-    if (end_ == RunEnd::kSimulated) drop_reads();
-  } else {
-    begin_step(step_ + 1);
-  }
-}
-
-void Replay::set_live(StorageIndex storage, bool live) {
-  std::uint8_t& flag = live_[storage.value()];
-  if ((flag != 0) == live) return;
-  flag = live ? 1 : 0;
-  const std::uint64_t bytes = schedule_.storages[storage.value()].bytes;
-  live_bytes_ = live ? live_bytes_ + bytes : live_bytes_ - bytes;
-  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
-  if (!computing_) return;
-  StepRecord& record = *steps_[step_];
-  const std::uint64_t at_ns = now_ns_ - record.start_ns;
-  auto& curve = record.out.memory;
-  if (!curve.empty() && curve.back().at_ns == at_ns) {
-    curve.back().bytes = live_bytes_;
-  } else {
-    curve.push_back({at_ns, live_bytes_});
-  }
-}
-
-/// One of the events that `it` waits for has happened.
-void Replay::release(Instance it) {
-  std::uint32_t& waits =
-      it.era == 0 ? prologue_waits_[it.index] : steps_[it.era - 1]->cache_waits[it.index];
-  HO_CHECK(waits > 0);
-  if (--waits == 0) ready_.push_back(it);
-}
-
-/// Submits ready instances until there are no more. A Detach completes at once.
-void Replay::submit_ready() {
-  while (!ready_.empty()) {
-    const Instance it = ready_.back();
-    ready_.pop_back();
-    submit(it);
-  }
-}
-
-void Replay::submit(Instance it) {
-  const CacheOp& op = op_of(it);
-  if (op.kind == CacheOpKind::kDetach) {
-    set_live(op.storage, false);
-    if (it.era > 0) {
-      const std::uint64_t at_ns = now_ns_ - steps_[it.era - 1]->start_ns;
-      auto& spans = steps_[it.era - 1]->out.cache_ops;
-      if (!spans.empty()) spans[it.index] = {at_ns, at_ns};
-    }
-    complete(it);
-    return;
-  }
-  if (drops(it)) {
-    complete(it);
-    return;
-  }
-  if (op.kind == CacheOpKind::kPrefetch) set_live(op.storage, true);
-  ++backlog_ops_;
-  backlog_bytes_ += op.range_end_bytes - op.range_begin_bytes;
-  if (it.era == 0) {
-    prologue_queues_[channel_of_[0][it.index]].push({prologue_needed_[it.index], it});
-  } else {
-    queues_[channel_of_[1][it.index]].push({now_ns_, it});
-  }
-}
-
-/// After the last step, transfers for a next step are not sent.
-bool Replay::drops(Instance it) const {
-  return !computing_ && end_ == RunEnd::kSimulated && it.era > 0 && droppable_[it.index] != 0;
-}
-
-/// Looks only at transfers of steps: the prologue has none for a next step.
-void Replay::drop_reads() {
-  for (unsigned channel = 0; channel < detail::kChannelCount; channel += 2) {
-    std::vector<Submitted> kept;
-    for (auto& queue = queues_[channel]; !queue.empty(); queue.pop()) {
-      const Instance it = queue.top().instance;
-      if (!drops(it)) {
-        kept.push_back(queue.top());
-        continue;
-      }
-      const CacheOp& op = op_of(it);
-      --backlog_ops_;
-      backlog_bytes_ -= op.range_end_bytes - op.range_begin_bytes;
-      complete(it);
-    }
-    for (const Submitted& each : kept) queues_[channel].push(each);
-  }
-}
-
-/// Takes the channel's next transfer from its queues.
-std::optional<Instance> Replay::next_of(unsigned channel) {
-  auto& once = prologue_queues_[channel];
-  auto& queue = queues_[channel];
-  if (once.empty() && queue.empty()) return std::nullopt;
-  const auto needed = [&](Instance it) {
-    const std::uint64_t relative = needed_[it.index];
-    if (relative == schedule::kNeverNeeded) return relative;
-    return std::uint64_t{it.era - 1} * positions() + relative;
-  };
-  auto& from = !once.empty() && (queue.empty() || once.top().key <= needed(queue.top().instance))
-                   ? once
-                   : queue;
-  const Instance it = from.top().instance;
-  from.pop();
-  return it;
-}
-
-void Replay::complete(Instance it) {
-  const CacheOp& op = op_of(it);
-  const std::uint32_t step = it.era == 0 ? 0 : it.era - 1;
-  if (op.before_position) {
-    const std::uint32_t target = step + (it.era != 0 && op.before_next_step ? 1 : 0);
-    std::uint32_t& waits = steps_[target]->position_waits[op.before_position->value()];
-    HO_CHECK(waits > 0);
-    --waits;
-  }
-  const Buckets& dependents = it.era == 0 ? prologue_dependents_ : dependents_;
-  for (const auto* edge = dependents.begin(it.index); edge != dependents.end(it.index); ++edge) {
-    release({it.era + (*edge & 1U), *edge >> 1U});
-  }
-}
-
-void Replay::end_op() {
-  running_op_ = false;
-  op_end_ns_ = kNever;
-  chain_free_ns_ = now_ns_;
-  const std::uint32_t ended = position_++;
-  for (const auto& operand : schedule_.positions[ended].operands) {
-    const auto index = operand.storage.value();
-    if (!schedule_.storages[index].persistent && last_access_[index] == ended) {
-      set_live(operand.storage, false);
-    }
-  }
-  for (const auto* i = after_.begin(ended); i != after_.end(ended); ++i) {
-    release({step_ + 1, *i});
-  }
-  if (position_ == positions()) end_step();
-}
-
-/// Starts the next op if it does not have to wait, and ends ops at their time.
-void Replay::run_ops() {
-  if (running_op_ && op_end_ns_ == now_ns_) end_op();
-  // Instances that the end of an op released come first: a Detach at this time makes room for the
-  // next op.
-  if (!computing_ || running_op_ || !ready_.empty()) return;
-  StepRecord& record = *steps_[step_];
-  if (record.position_waits[position_] > 0) return;
-  for (const auto& operand : schedule_.positions[position_].operands) {
-    set_live(operand.storage, true);
-  }
-  record.out.op_start_ns[position_] = now_ns_ - record.start_ns;
-  record.out.op_stall_ns[position_] = now_ns_ - chain_free_ns_;
-  record.stall_ns += now_ns_ - chain_free_ns_;
-  running_op_ = true;
-  op_end_ns_ = now_ns_ + schedule_.ops[schedule_.positions[position_].op.value()].duration_ns;
-}
-
-void Replay::start_transfers() {
-  for (unsigned channel = 0; channel < detail::kChannelCount; ++channel) {
-    if (!channels_.idle(channel)) continue;
-    const auto next = next_of(channel);
-    if (!next) continue;
-    active_[channel] = *next;
-    started_ns_[channel] = now_ns_;
-    const CacheOp& op = op_of(active_[channel]);
-    channels_.start(channel, op.range_end_bytes - op.range_begin_bytes, now_ns_);
-  }
-}
-
-/// Processes all events of the current time before channels choose, so that the order of a list
-/// decides ties.
-void Replay::settle() {
-  while (true) {
-    while (channels_.next_ns() == now_ns_) {
-      const auto ended = channels_.advance(now_ns_);
-      if (!ended) continue;
-      const Instance it = active_[*ended];
-      const CacheOp& op = op_of(it);
-      --backlog_ops_;
-      backlog_bytes_ -= op.range_end_bytes - op.range_begin_bytes;
-      if (it.era == 0) {
-        prologue_[it.index] = {started_ns_[*ended], now_ns_};
-      } else {
-        StepRecord& record = *steps_[it.era - 1];
-        if (!record.out.cache_ops.empty()) {
-          record.out.cache_ops[it.index] = {started_ns_[*ended] - record.start_ns,
-                                            now_ns_ - record.start_ns};
-        }
-      }
-      complete(it);
-    }
-    submit_ready();
-    run_ops();
-    const bool again = !ready_.empty() || (running_op_ && op_end_ns_ == now_ns_);
-    if (!again) break;
-  }
-  start_transfers();
-}
-
-Simulation Replay::result() const {
-  // Steady: the step before the last, whose late transfers ran beside a full step. Otherwise the
-  // slowest of the last steps, so that an unsteady plan never looks better than it is.
-  std::uint32_t chosen = step_ - 1;
-  if (!steady()) {
-    for (std::uint32_t k = step_ >= 4 ? step_ - 4 : 0; k < step_; ++k) {
-      const auto length = [&](std::uint32_t s) { return steps_[s]->end_ns - steps_[s]->start_ns; };
-      if (length(k) > length(chosen)) chosen = k;
-    }
-  }
-  const StepRecord& record = *steps_[chosen];
-  Simulation out = record.out;
-  out.step_ns = record.end_ns - record.start_ns;
-  out.stall_ns = record.stall_ns;
-  out.peak_bytes = peak_bytes_;
-  std::array<std::uint64_t, detail::kChannelCount> busy_ns{};
-  for (std::size_t i = 0; i < schedule_.cache_ops.size(); ++i) {
-    const CacheOp& op = schedule_.cache_ops[i];
-    const std::uint64_t bytes = op.range_end_bytes - op.range_begin_bytes;
-    if (op.kind == CacheOpKind::kDetach) continue;
-    detail::bytes_of(op.kind, out) += bytes;
-    busy_ns[channel_of_[1][i]] += out.cache_ops[i].end_ns - out.cache_ops[i].start_ns;
-  }
-  for (unsigned channel = 0; channel < detail::kChannelCount; ++channel) {
-    if (!links_.links[channel]) continue;
-    out.channels.push_back({std::string(detail::kChannelNames[channel]), busy_ns[channel]});
-  }
-  out.tiers = detail::tier_peaks(schedule_, peak_bytes_);
-  out.first_step_ns = steps_[0]->end_ns;
-  for (const auto& span : prologue_) out.prologue_ns = std::max(out.prologue_ns, span.end_ns);
-  out.prologue = prologue_;
-  if (end_ == RunEnd::kLeftOut) return out;
-  out.epilogue_ns = now_ns_ - chain_free_ns_;
-  out.epilogue = detail::replay_epilogue(schedule_, links_, channel_of_[2], out.epilogue_ns);
-  for (const auto& span : out.epilogue) out.epilogue_ns = std::max(out.epilogue_ns, span.end_ns);
-  return out;
-}
-
-Result<Simulation> Replay::run() {
-  prepare_step(0);
-  for (std::uint32_t i = 0; i < schedule_.prologue.size(); ++i) {
-    if (prologue_waits_[i] == 0) ready_.push_back({0, i});
-  }
-  begin_step(0);
-  while (true) {
-    settle();
-    if (!computing_ && end_ == RunEnd::kLeftOut) break;
-    const std::uint64_t next_ns = std::min(op_end_ns_, channels_.next_ns());
-    if (next_ns == kNever) break;
-    HO_CHECK(next_ns >= now_ns_);
-    now_ns_ = next_ns;
-  }
-  if (computing_) {
-    const auto& op = schedule_.ops[schedule_.positions[position_].op.value()];
-    return Error{Errc::kInvalidArgument, "position " + std::to_string(position_) + " (" + op.name +
-                                             ") waits for cache ops that never complete"};
-  }
-  return result();
-}
-
-}  // namespace
-
-Result<Simulation> simulate(const Schedule& schedule, const Hardware& hardware, RunEnd end) {
-  if (auto fine = detail::check_indices(schedule); !fine) return fine.error();
-  if (auto fine = detail::check_transfers(schedule, hardware); !fine) return fine.error();
-  auto links = detail::ChannelLinks::create(hardware);
-  if (!links) return links.error();
+Result<std::array<std::vector<unsigned>, 3>> checked_channels(const schedule::Schedule& schedule,
+                                                              const Hardware& hardware) {
+  if (auto fine = check_indices(schedule); !fine) return fine.error();
+  if (auto fine = check_transfers(schedule, hardware); !fine) return fine.error();
   std::array<std::vector<unsigned>, 3> channel_of;
-  const std::array<const std::vector<CacheOp>*, 3> lists = {&schedule.prologue, &schedule.cache_ops,
-                                                            &schedule.epilogue};
+  const std::array<const std::vector<schedule::CacheOp>*, 3> lists = {
+      &schedule.prologue, &schedule.cache_ops, &schedule.epilogue};
   for (std::size_t i = 0; i < lists.size(); ++i) {
-    auto channels = detail::channels_of(schedule, hardware, *lists[i]);
+    auto channels = channels_of(schedule, hardware, *lists[i]);
     if (!channels) return channels.error();
     channel_of[i] = *std::move(channels);
   }
-  return Replay(schedule, *links, std::move(channel_of), end).run();
+  return channel_of;
+}
+
+void drive(Channels& channels, std::vector<std::unique_ptr<Replay>>& ranks,
+           const std::function<bool(std::uint64_t)>& enough) {
+  for (const auto& rank : ranks) rank->begin();
+  std::uint64_t now_ns = 0;
+  while (true) {
+    while (channels.next_ns() == now_ns) {
+      const auto ended = channels.advance(now_ns);
+      if (ended) ranks[ended->rank]->end_transfer(ended->channel, now_ns);
+    }
+    for (const auto& rank : ranks) rank->settle(now_ns);
+    for (const auto& rank : ranks) rank->start_transfers();
+    if (enough(now_ns)) return;
+    std::uint64_t next_ns = channels.next_ns();
+    for (const auto& rank : ranks) next_ns = std::min(next_ns, rank->next_ns());
+    if (next_ns == kNever) return;
+    HO_CHECK(next_ns >= now_ns);
+    now_ns = next_ns;
+  }
+}
+
+}  // namespace detail
+
+Result<Simulation> simulate(const schedule::Schedule& schedule, const Hardware& hardware,
+                            RunEnd end) {
+  auto channel_of = detail::checked_channels(schedule, hardware);
+  if (!channel_of) return channel_of.error();
+  auto links = detail::ChannelLinks::create(hardware);
+  if (!links) return links.error();
+  detail::Channels channels({{*links, {}}}, {});
+  std::vector<std::unique_ptr<detail::Replay>> ranks;
+  ranks.push_back(std::make_unique<detail::Replay>(
+      detail::Replay::Input{schedule, *links, *std::move(channel_of), channels, 0}, end,
+      detail::Until::kSteady));
+  const detail::Replay& only = *ranks.front();
+  detail::drive(channels, ranks, [&](std::uint64_t /*now_ns*/) {
+    return !only.computing() && end == RunEnd::kLeftOut;
+  });
+  if (only.computing()) return only.stuck();
+  return only.result();
 }
 
 }  // namespace ho::analyzer

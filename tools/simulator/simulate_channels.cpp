@@ -84,16 +84,42 @@ Result<ChannelLinks> ChannelLinks::create(const Hardware& hardware) {
   return out;
 }
 
-void Channels::start(unsigned channel, std::uint64_t bytes, std::uint64_t now_ns) {
-  Server& server = servers_[channel];
+Channels::Channels(const std::vector<RankChannels>& ranks,
+                   const std::vector<std::uint64_t>& shared_bytes_per_s) {
+  for (const std::uint64_t each : shared_bytes_per_s) {
+    HO_CHECK(each > 0);
+    capacities_.push_back(static_cast<double>(each) / kNsPerS);
+  }
+  for (const RankChannels& rank : ranks) {
+    std::array<std::optional<std::uint32_t>, 2> port_limits;
+    for (unsigned direction = 0; direction < 2; ++direction) {
+      const auto& port = rank.links.ports[direction];
+      if (!port) continue;
+      port_limits[direction] = static_cast<std::uint32_t>(capacities_.size());
+      capacities_.push_back(bytes_per_ns(*port));
+    }
+    for (unsigned channel = 0; channel < kChannelCount; ++channel) {
+      Server server;
+      server.link = rank.links.links[channel];
+      server.limits = rank.crosses[channel];
+      const auto& port = port_limits[channel % 2];
+      if (channel < kPortChannelCount && port) server.limits.push_back(*port);
+      servers_.push_back(std::move(server));
+    }
+  }
+}
+
+void Channels::start(std::size_t rank, unsigned channel, std::uint64_t bytes,
+                     std::uint64_t now_ns) {
+  Server& server = servers_[rank * kChannelCount + channel];
   HO_CHECK(!server.busy);
-  HO_CHECK(links_.links[channel].has_value());
-  const Link& link = *links_.links[channel];
+  HO_CHECK(server.link.has_value());
   server.busy = true;
-  server.moving = !has_port(channel);
+  server.moving = server.limits.empty();
+  server.rate = 0;
   server.left_bytes = static_cast<double>(bytes);
-  server.event_ns = now_ns + (server.moving ? static_cast<std::uint64_t>(transfer_ns(link, bytes))
-                                            : link.latency_ns);
+  const auto alone_ns = static_cast<std::uint64_t>(transfer_ns(*server.link, bytes));
+  server.event_ns = now_ns + (server.moving ? alone_ns : server.link->latency_ns);
 }
 
 std::uint64_t Channels::next_ns() const {
@@ -102,42 +128,43 @@ std::uint64_t Channels::next_ns() const {
   return next;
 }
 
-std::optional<unsigned> Channels::advance(std::uint64_t now_ns) {
-  for (unsigned channel = 0; channel < kChannelCount; ++channel) {
-    Server& server = servers_[channel];
+std::optional<Channels::Ended> Channels::advance(std::uint64_t now_ns) {
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    Server& server = servers_[i];
     if (server.event_ns != now_ns) continue;
-    const bool shared = has_port(channel);
     if (!server.moving) {
       server.moving = true;
-      server.rate = 0;
       server.updated_ns = now_ns;
-      share_port(channel % 2, now_ns);
+      share(now_ns);
       return std::nullopt;
     }
-    server = Server{};
-    if (shared) share_port(channel % 2, now_ns);
-    return channel;
+    server.busy = false;
+    server.moving = false;
+    server.event_ns = kNever;
+    if (!server.limits.empty()) share(now_ns);
+    return Ended{i / kChannelCount, static_cast<unsigned>(i % kChannelCount)};
   }
   return std::nullopt;
 }
 
-/// Gives each active channel of a direction its max-min fair share from now on.
-void Channels::share_port(unsigned direction, std::uint64_t now_ns) {
-  const double port = bytes_per_ns(*links_.ports[direction]);
-  const unsigned pair[2] = {direction, direction + 2};
-  double cap[2] = {0, 0};
-  for (unsigned i = 0; i < 2; ++i) {
-    const Server& server = servers_[pair[i]];
-    if (server.busy && server.moving) cap[i] = bytes_per_ns(*links_.links[pair[i]]);
+/// Gives whatever moves its share from now on. Where a share stays, so does the time of its end.
+void Channels::share(std::uint64_t now_ns) {
+  flows_.clear();
+  moving_.clear();
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    const Server& server = servers_[i];
+    if (!server.busy || !server.moving || server.limits.empty()) continue;
+    moving_.push_back(i);
+    flows_.push_back({bytes_per_ns(*server.link), &server.limits});
   }
-  for (unsigned i = 0; i < 2; ++i) {
-    if (cap[i] == 0) continue;
-    Server& server = servers_[pair[i]];
-    const double fair = std::max(port / 2, port - cap[1 - i]);
+  fair_shares(flows_, capacities_);
+  for (std::size_t f = 0; f < flows_.size(); ++f) {
+    Server& server = servers_[moving_[f]];
+    if (flows_[f].rate == server.rate) continue;
     const double elapsed = static_cast<double>(now_ns - server.updated_ns);
     server.left_bytes = std::max(0.0, server.left_bytes - elapsed * server.rate);
     server.updated_ns = now_ns;
-    server.rate = std::min(cap[i], fair);
+    server.rate = flows_[f].rate;
     server.event_ns =
         now_ns + static_cast<std::uint64_t>(std::ceil(server.left_bytes / server.rate));
   }

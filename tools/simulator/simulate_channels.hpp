@@ -10,6 +10,7 @@
 #include "common/base/result.hpp"
 #include "common/model/hardware.hpp"
 #include "common/schedule/schedule.hpp"
+#include "tools/simulator/fair_shares.hpp"
 #include "tools/simulator/simulate.hpp"
 
 // For simulators only: this folder and tools/baselines. explain_plan.cpp uses the checks.
@@ -42,38 +43,55 @@ struct ChannelLinks {
   [[nodiscard]] static Result<ChannelLinks> create(const Hardware& hardware);
 };
 
-/// The channels in simulated time; each serves one transfer at a time. Times passed in must not
-/// decrease.
+/// The channels of one rank, and which of the shared links' directions each of them crosses.
+struct RankChannels {
+  ChannelLinks links;
+  std::array<std::vector<std::uint32_t>, kChannelCount> crosses;
+};
+
+/// The channels of all ranks in simulated time; each serves one transfer at a time. A rank's device
+/// ports and the links that ranks share limit sums: what moves over them gets max-min fair shares.
+/// Times passed in must not decrease.
 class Channels {
  public:
-  explicit Channels(const ChannelLinks& links) : links_(links) {}
+  /// @param shared_bytes_per_s  per direction of a shared link, all above 0
+  Channels(const std::vector<RankChannels>& ranks,
+           const std::vector<std::uint64_t>& shared_bytes_per_s);
 
-  [[nodiscard]] bool idle(unsigned channel) const { return !servers_[channel].busy; }
+  [[nodiscard]] bool idle(std::size_t rank, unsigned channel) const {
+    return !servers_[rank * kChannelCount + channel].busy;
+  }
   /// The channel must be idle and exist.
-  void start(unsigned channel, std::uint64_t bytes, std::uint64_t now_ns);
+  void start(std::size_t rank, unsigned channel, std::uint64_t bytes, std::uint64_t now_ns);
   /// The time of the next event; kNever if all are idle.
   [[nodiscard]] std::uint64_t next_ns() const;
+
+  struct Ended {
+    std::size_t rank = 0;
+    unsigned channel = 0;
+  };
   /// Processes one channel's event at `now_ns`. @return the channel whose transfer has ended;
   /// nullopt if the event was only a phase change, or there is no event at this time (see
   /// next_ns()).
-  [[nodiscard]] std::optional<unsigned> advance(std::uint64_t now_ns);
+  [[nodiscard]] std::optional<Ended> advance(std::uint64_t now_ns);
 
  private:
   struct Server {
+    std::optional<Link> link;
+    std::vector<std::uint32_t> limits;  ///< what it shares
     bool busy = false;
-    bool moving = false;  ///< past its latency; tracked only with a port
+    bool moving = false;  ///< past its latency; tracked only with limits
     std::uint64_t event_ns = kNever;
     std::uint64_t updated_ns = 0;
     double left_bytes = 0;
     double rate = 0;  ///< bytes per ns
   };
-  [[nodiscard]] bool has_port(unsigned channel) const {
-    return channel < kPortChannelCount && links_.ports[channel % 2].has_value();
-  }
-  void share_port(unsigned direction, std::uint64_t now_ns);
+  void share(std::uint64_t now_ns);
 
-  ChannelLinks links_;
-  std::array<Server, kChannelCount> servers_;
+  std::vector<Server> servers_;      ///< kChannelCount per rank
+  std::vector<double> capacities_;   ///< per limit, in bytes per ns
+  std::vector<Flow> flows_;          ///< scratch
+  std::vector<std::size_t> moving_;  ///< scratch: the server of each flow
 };
 
 /// Checks the indices of a schedule. The simulator relies on them afterwards.

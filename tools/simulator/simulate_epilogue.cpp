@@ -19,7 +19,7 @@ class Epilogue {
            const std::vector<unsigned>& channel_of, std::uint64_t from_ns)
       : list_(schedule.epilogue),
         channel_of_(channel_of),
-        channels_(links),
+        channels_({{links, {}}}, {}),
         now_ns_(from_ns),
         spans_(list_.size()) {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> edges;
@@ -40,7 +40,7 @@ class Epilogue {
       if (next_ns == kNever) break;
       now_ns_ = next_ns;
       while (channels_.next_ns() == now_ns_) {
-        if (const auto ended = channels_.advance(now_ns_)) complete(active_[*ended]);
+        if (const auto ended = channels_.advance(now_ns_)) complete(active_[ended->channel]);
       }
     }
     return std::move(spans_);
@@ -54,12 +54,12 @@ class Epilogue {
 
   void start_transfers() {
     for (unsigned channel = 0; channel < kChannelCount; ++channel) {
-      if (queues_[channel].empty() || !channels_.idle(channel)) continue;
+      if (queues_[channel].empty() || !channels_.idle(0, channel)) continue;
       const std::uint32_t op = queues_[channel].top();
       queues_[channel].pop();
       active_[channel] = op;
       spans_[op].start_ns = now_ns_;
-      channels_.start(channel, list_[op].range_end_bytes - list_[op].range_begin_bytes, now_ns_);
+      channels_.start(0, channel, list_[op].range_end_bytes - list_[op].range_begin_bytes, now_ns_);
     }
   }
 

@@ -1,0 +1,173 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "common/base/buckets.hpp"
+#include "common/schedule/needed.hpp"
+#include "common/schedule/schedule.hpp"
+#include "tools/simulator/simulate.hpp"
+#include "tools/simulator/simulate_channels.hpp"
+
+// For this folder only.
+namespace ho::analyzer::detail {
+
+/// One execution of a cache op. Era 0: the prologue; era k + 1: step k.
+struct Instance {
+  std::uint32_t era = 0;
+  std::uint32_t index = 0;
+};
+
+struct Submitted {
+  std::uint64_t key = 0;  ///< time of submission; for the prologue the position that needs it
+  Instance instance;
+
+  /// Reversed, so that a heap yields the earliest.
+  bool operator<(const Submitted& other) const {
+    return std::tie(key, instance.era, instance.index) >
+           std::tie(other.key, other.instance.era, other.instance.index);
+  }
+};
+
+/// What a replay knows of one step.
+struct StepRecord {
+  std::vector<std::uint32_t> cache_waits;     ///< per cache op: number of events it still waits for
+  std::vector<std::uint32_t> position_waits;  ///< per position
+  std::uint64_t start_ns = 0;
+  std::uint64_t end_ns = 0;
+  std::uint64_t stall_ns = 0;
+  std::uint64_t backlog_ops = 0;  ///< transfers that are submitted and not complete at its end
+  std::uint64_t backlog_bytes = 0;
+  Simulation out;
+};
+
+/// When a replay stops computing.
+enum class Until : std::uint8_t { kSteady, kStopped };
+
+/// One rank in simulated time. drive() moves the clock. All ranks use the same channels; times
+/// passed in must not decrease.
+class Replay {
+ public:
+  /// What it replays. All references outlive it.
+  struct Input {
+    const schedule::Schedule& schedule;
+    const ChannelLinks& links;
+    /// Per list: prologue, steady, epilogue.
+    std::array<std::vector<unsigned>, 3> channel_of;
+    Channels& channels;
+    std::size_t rank = 0;  ///< which of the channels are its own
+  };
+  Replay(Input input, RunEnd end, Until until);
+
+  void begin();
+  /// A transfer of its own has ended.
+  void end_transfer(unsigned channel, std::uint64_t now_ns);
+  /// Runs and submits all that can be now.
+  void settle(std::uint64_t now_ns);
+  /// Idle channels take their next transfer. Last of all, so that the order of a list decides ties.
+  void start_transfers();
+  /// The next event that is not a transfer's; kNever if there is none.
+  [[nodiscard]] std::uint64_t next_ns() const { return at_gate_ ? gate_ns_ : op_end_ns_; }
+
+  /// The second step does not begin before this time; without a gate it begins at once.
+  void set_gate(std::uint64_t at_ns) { gate_ns_ = at_ns; }
+  /// No further step begins.
+  void stop() { stopped_ = true; }
+
+  [[nodiscard]] bool computing() const { return computing_; }
+  [[nodiscard]] std::uint32_t steps_done() const {
+    return computing_ && !at_gate_ ? step_ : step_ + 1;
+  }
+  [[nodiscard]] std::uint64_t step_ns(std::uint32_t step) const {
+    return steps_[step]->end_ns - steps_[step]->start_ns;
+  }
+  [[nodiscard]] std::uint64_t stall_ns(std::uint32_t step) const { return steps_[step]->stall_ns; }
+  [[nodiscard]] std::uint64_t peak_bytes() const { return peak_bytes_; }
+  /// Why it does not go on, if it still computes and there are no more events.
+  [[nodiscard]] Error stuck() const;
+  /// Once it has stopped computing; a rank alone.
+  [[nodiscard]] Simulation result() const;
+
+ private:
+  [[nodiscard]] std::uint32_t positions() const {
+    return static_cast<std::uint32_t>(schedule_.positions.size());
+  }
+  [[nodiscard]] const schedule::CacheOp& op_of(Instance it) const {
+    return it.era == 0 ? schedule_.prologue[it.index] : schedule_.cache_ops[it.index];
+  }
+  void turn_dependencies_round();
+  void prepare_step(std::uint32_t step);
+  void begin_step(std::uint32_t step);
+  void end_step();
+  void run_ops();
+  void end_op();
+  void release(Instance it);
+  void submit_ready();
+  void submit(Instance it);
+  void complete(Instance it);
+  void drop_reads();
+  [[nodiscard]] bool drops(Instance it) const;
+  [[nodiscard]] std::optional<Instance> next_of(unsigned channel);
+  void set_live(StorageIndex storage, bool live);
+  [[nodiscard]] bool steady() const;
+
+  const schedule::Schedule& schedule_;
+  Channels& channels_;
+  const ChannelLinks& links_;
+  std::array<std::vector<unsigned>, 3> channel_of_;  ///< prologue, steady, epilogue
+  std::size_t rank_;
+  RunEnd end_;
+  Until until_;
+
+  Buckets dependents_;           ///< cache op -> (dependent << 1 | next step)
+  Buckets prologue_dependents_;  ///< the same for the prologue
+  Buckets after_;                ///< position -> cache ops; key positions(): the begin of the step
+  std::vector<std::uint32_t> prologue_waits_;
+  std::vector<std::uint64_t> prologue_needed_;  ///< position in the first step
+  std::vector<std::uint64_t> needed_;           ///< counted from the first position of its step
+  std::vector<std::uint8_t> droppable_;         ///< per steady cache op, after the last step
+
+  std::vector<std::unique_ptr<StepRecord>> steps_;
+  std::vector<Instance> ready_;
+  std::array<std::priority_queue<Submitted>, kChannelCount> queues_;
+  std::array<std::priority_queue<Submitted>, kChannelCount> prologue_queues_;
+  std::array<Instance, kChannelCount> active_;
+  std::array<std::uint64_t, kChannelCount> started_ns_{};
+
+  std::uint64_t now_ns_ = 0;
+  std::uint64_t gate_ns_ = 0;
+  bool at_gate_ = false;  ///< its first step has ended
+  bool stopped_ = false;
+  std::uint32_t step_ = 0;
+  std::uint32_t position_ = 0;
+  bool running_op_ = false;
+  bool computing_ = true;  ///< false: only transfers are left
+  std::uint64_t op_end_ns_ = kNever;
+  std::uint64_t chain_free_ns_ = 0;  ///< end of the last op
+
+  std::vector<std::uint8_t> live_;
+  std::vector<std::uint64_t> last_access_;
+  std::uint64_t live_bytes_ = 0;
+  std::uint64_t peak_bytes_ = 0;
+  std::uint64_t backlog_ops_ = 0;
+  std::uint64_t backlog_bytes_ = 0;
+  std::vector<schedule::MeasuredStep::Span> prologue_;
+};
+
+/// The channels of each transfer: prologue, steady, epilogue. Checks all that a replay relies on.
+[[nodiscard]] Result<std::array<std::vector<unsigned>, 3>> checked_channels(
+    const schedule::Schedule& schedule, const Hardware& hardware);
+
+/// Moves the clock until there are no more events, or `enough(now_ns)` says so, which is asked once
+/// all that can happen at a time has happened.
+void drive(Channels& channels, std::vector<std::unique_ptr<Replay>>& ranks,
+           const std::function<bool(std::uint64_t)>& enough);
+
+}  // namespace ho::analyzer::detail
