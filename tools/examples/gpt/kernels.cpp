@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tools/examples/gpt/elementwise.hpp"
+#include "tools/examples/gpt/model.hpp"
 
 namespace ho::gpt {
 namespace {
@@ -185,7 +186,7 @@ void embed(float* y, const std::int32_t* tokens, const float* token_table,
 
 void token_table_gradient(float* d_table, const std::int32_t* tokens, const float* dy,
                           const EmbeddingShape& shape) {
-  std::fill_n(d_table, shape.vocabulary * shape.dim, 0.0F);
+  std::fill_n(d_table, kVocabulary * shape.dim, 0.0F);
   for (std::size_t t = 0; t < shape.rows; ++t) {
     float* row = d_table + static_cast<std::size_t>(tokens[t]) * shape.dim;
     elementwise().add_bias(row, row, dy + t * shape.dim, 1, shape.dim);

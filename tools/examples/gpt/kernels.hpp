@@ -76,7 +76,6 @@ struct EmbeddingShape {
   std::size_t rows = 0;
   std::size_t seq = 0;
   std::size_t dim = 0;
-  std::size_t vocabulary = 0;
 };
 void embed(float* y, const std::int32_t* tokens, const float* token_table,
            const float* position_table, const EmbeddingShape& shape);

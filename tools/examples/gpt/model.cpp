@@ -16,29 +16,8 @@
 namespace ho::gpt {
 namespace {
 
-/// A trained tensor and Adam's two moments of it.
-struct Parameter {
-  std::string name;
-  StorageIndex weight;
-  StorageIndex m;
-  StorageIndex v;
-  std::size_t count = 0;
-};
-
-struct Linear {
-  Parameter parameter;
-  LinearShape shape;
-};
-
-/// One layer's parameters and the activations its backward pass needs.
-struct Layer {
-  std::string name;
-  Parameter norm1;
-  Linear qkv;
-  Linear projection;
-  Parameter norm2;
-  Linear expand;
-  Linear contract;
+/// The activations that a layer's backward pass needs.
+struct LayerActivations {
   StorageIndex input;
   StorageIndex norm1_out;
   StorageIndex qkv_out;
@@ -53,12 +32,15 @@ struct Layer {
 class Builder : ModelBuilder {
  public:
   explicit Builder(const ModelOptions& options)
-      : ModelBuilder(options), rows_(std::size_t{options.batch} * options.seq), dim_(options.dim) {
-    attention_ = AttentionShape{options.batch, options.seq, options.heads, options.dim};
-    embedding_ = EmbeddingShape{rows_, options.seq, options.dim, kVocabulary};
-  }
+      : ModelBuilder(options, std::size_t{options.batch} * options.seq, "forward",
+                     Moments::kOfAdam),
+        attention_{options.batch, options.seq, options.heads, options.dim},
+        embedding_{rows_, options.seq, options.dim} {}
 
   Model build() {
+    const std::size_t token_bytes = rows_ * sizeof(std::int32_t);
+    model_.tokens = storage("tokens", token_bytes, StorageKind::kInput);
+    model_.targets = storage("targets", token_bytes, StorageKind::kInput);
     make_parameters();
     forward();
     backward();
@@ -68,113 +50,65 @@ class Builder : ModelBuilder {
   }
 
  private:
-  StorageIndex activation(std::string name, std::size_t cols) {
-    return storage(std::move(name), rows_ * cols * sizeof(float), StorageKind::kActivation);
-  }
   StorageIndex gradient(std::string name, std::size_t floats) {
     return storage(std::move(name), floats * sizeof(float), StorageKind::kGradient);
   }
-  Parameter parameter(const std::string& name, std::size_t count) {
-    const std::size_t bytes = count * sizeof(float);
-    model_.parameters += count;
-    return Parameter{name, storage(name + ".weight", bytes, StorageKind::kWeight),
-                     storage(name + ".adam_m", bytes, StorageKind::kOptimizerState),
-                     storage(name + ".adam_v", bytes, StorageKind::kOptimizerState), count};
-  }
-  Linear linear_layer(const std::string& name, std::size_t from, std::size_t to) {
-    return Linear{parameter(name, (from + 1) * to), LinearShape{rows_, from, to}};
-  }
-
-  void op(std::string name, const std::string& phase, const std::vector<Use>& uses, Kernel kernel) {
-    ModelBuilder::op(std::move(name), phase, uses, std::move(kernel)).recomputable =
-        phase == "forward";
-  }
-
-  void make_parameters() {
-    const std::size_t token_bytes = rows_ * sizeof(std::int32_t);
-    model_.tokens = storage("tokens", token_bytes, StorageKind::kInput);
-    model_.targets = storage("targets", token_bytes, StorageKind::kInput);
-    token_table_ = parameter("token_embedding", kVocabulary * dim_);
-    position_table_ = parameter("position_embedding", model_.options.seq * dim_);
-    for (std::uint32_t i = 0; i < model_.options.layers; ++i) {
-      Layer layer;
-      layer.name = "layer" + std::to_string(i);
-      layer.norm1 = parameter(layer.name + ".norm1", 2 * dim_);
-      layer.qkv = linear_layer(layer.name + ".qkv", dim_, 3 * dim_);
-      layer.projection = linear_layer(layer.name + ".projection", dim_, dim_);
-      layer.norm2 = parameter(layer.name + ".norm2", 2 * dim_);
-      layer.expand = linear_layer(layer.name + ".expand", dim_, 4 * dim_);
-      layer.contract = linear_layer(layer.name + ".contract", 4 * dim_, dim_);
-      layers_.push_back(std::move(layer));
-    }
-    last_norm_ = parameter("last_norm", 2 * dim_);
-    head_ = linear_layer("head", dim_, kVocabulary);
-  }
-
   StorageIndex norm_forward(const Parameter& norm, StorageIndex x) {
-    const StorageIndex y = activation(norm.name + ".out", dim_);
-    op(norm.name, "forward", {in(x), in(norm.weight), out(y)},
-       [rows = rows_, dim = dim_](std::span<void* const> p, StepContext&) {
-         elementwise().layer_norm(f32(p[2]), f32(p[0]), f32(p[1]), rows, dim);
-       });
+    const StorageIndex y = activation(norm.name + ".out", rows_ * dim_);
+    add_norm(norm, x, y);
     return y;
   }
 
   StorageIndex linear_forward(const Linear& layer, StorageIndex x,
                               std::optional<StorageIndex> residual = {}) {
-    const StorageIndex y = activation(layer.parameter.name + ".out", layer.shape.out);
-    std::vector<Use> uses{in(x), in(layer.parameter.weight), out(y)};
-    if (residual) uses.push_back(in(*residual));
-    op(layer.parameter.name, "forward", uses,
-       [shape = layer.shape, add = residual.has_value()](std::span<void* const> p, StepContext&) {
-         linear(f32(p[2]), f32(p[0]), f32(p[1]), add ? f32(p[3]) : nullptr, shape);
-       });
+    const StorageIndex y = activation(layer.parameter.name + ".out", rows_ * layer.shape.out);
+    add_linear(layer, x, y, residual);
     return y;
   }
 
-  StorageIndex layer_forward(Layer& layer, StorageIndex x) {
-    layer.input = x;
-    layer.norm1_out = norm_forward(layer.norm1, x);
-    layer.qkv_out = linear_forward(layer.qkv, layer.norm1_out);
-    layer.attention_out = activation(layer.name + ".attention.out", dim_);
+  StorageIndex layer_forward(const LayerParameters& layer, StorageIndex x) {
+    LayerActivations kept;
+    kept.input = x;
+    kept.norm1_out = norm_forward(layer.norm1, x);
+    kept.qkv_out = linear_forward(layer.qkv, kept.norm1_out);
+    kept.attention_out = activation(layer.name + ".attention.out", rows_ * dim_);
     const StorageIndex scores =
         storage(layer.name + ".attention.scores", attention_workspace_bytes(attention_),
                 StorageKind::kWorkspace);
     op(layer.name + ".attention", "forward",
-       {in(layer.qkv_out), out(layer.attention_out), out(scores)},
+       {in(kept.qkv_out), out(kept.attention_out), out(scores)},
        [shape = attention_](std::span<void* const> p, StepContext&) {
          attention(f32(p[1]), f32(p[0]), f32(p[2]), shape);
        });
-    layer.middle = linear_forward(layer.projection, layer.attention_out, x);
-    layer.norm2_out = norm_forward(layer.norm2, layer.middle);
-    layer.expand_out = linear_forward(layer.expand, layer.norm2_out);
-    layer.gelu_out = activation(layer.name + ".gelu.out", 4 * dim_);
-    op(layer.name + ".gelu", "forward", {in(layer.expand_out), out(layer.gelu_out)},
-       [count = rows_ * 4 * dim_](std::span<void* const> p, StepContext&) {
-         elementwise().gelu(f32(p[1]), f32(p[0]), count);
-       });
-    return linear_forward(layer.contract, layer.gelu_out, layer.middle);
+    kept.middle = linear_forward(layer.projection, kept.attention_out, x);
+    kept.norm2_out = norm_forward(layer.norm2, kept.middle);
+    kept.expand_out = linear_forward(layer.expand, kept.norm2_out);
+    kept.gelu_out = activation(layer.name + ".gelu.out", rows_ * 4 * dim_);
+    add_gelu(layer.name, kept.expand_out, kept.gelu_out);
+    activations_.push_back(kept);
+    return linear_forward(layer.contract, kept.gelu_out, kept.middle);
   }
 
   void forward() {
-    StorageIndex x = activation("embedding.out", dim_);
+    StorageIndex x = activation("embedding.out", rows_ * dim_);
     op("embedding", "forward",
        {in(model_.tokens), in(token_table_.weight), in(position_table_.weight), out(x)},
        [shape = embedding_](std::span<void* const> p, StepContext&) {
          embed(f32(p[3]), i32(p[0]), f32(p[1]), f32(p[2]), shape);
        });
-    for (Layer& layer : layers_) x = layer_forward(layer, x);
+    for (const LayerParameters& layer : layers_) x = layer_forward(layer, x);
     last_ = x;
     last_norm_out_ = norm_forward(last_norm_, x);
     logits_ = linear_forward(head_, last_norm_out_);
     const StorageIndex loss = storage("loss", sizeof(float), StorageKind::kActivation);
-    op("loss", "forward", {inout(logits_), in(model_.targets), out(loss)},
-       [rows = rows_](std::span<void* const> p, StepContext& context) {
-         context.loss = elementwise().cross_entropy(f32(p[0]), i32(p[1]), rows, kVocabulary);
-         *f32(p[2]) = context.loss;
-       });
-    model_.graph.ops.back().fixed = true;  // copies the loss to the host: a side effect
-    model_.graph.ops.back().recomputable = false;
+    Op& made = op("loss", "forward", {inout(logits_), in(model_.targets), out(loss)},
+                  [rows = rows_](std::span<void* const> p, StepContext& context) {
+                    context.loss =
+                        elementwise().cross_entropy(f32(p[0]), i32(p[1]), rows, kVocabulary);
+                    *f32(p[2]) = context.loss;
+                  });
+    made.fixed = true;  // copies the loss to the host: a side effect
+    made.recomputable = false;
   }
 
   void update(const Parameter& parameter, StorageIndex gradient) {
@@ -218,34 +152,33 @@ class Builder : ModelBuilder {
     update(norm, dw);
   }
 
-  void layer_backward(const Layer& layer) {
-    const StorageIndex d_gelu = linear_backward(layer.contract, layer.gelu_out, stream_);
-    op(layer.name + ".gelu.backward", "backward", {inout(d_gelu), in(layer.expand_out)},
+  void layer_backward(const LayerParameters& layer, const LayerActivations& kept) {
+    const StorageIndex d_gelu = linear_backward(layer.contract, kept.gelu_out, stream_);
+    op(layer.name + ".gelu.backward", "backward", {inout(d_gelu), in(kept.expand_out)},
        [count = rows_ * 4 * dim_](std::span<void* const> p, StepContext&) {
          elementwise().gelu_backward(f32(p[0]), f32(p[1]), count);
        });
-    const StorageIndex d_norm2 = linear_backward(layer.expand, layer.norm2_out, d_gelu);
-    norm_backward(layer.norm2, layer.middle, d_norm2, Residual::kAdd);
-    const StorageIndex d_attention =
-        linear_backward(layer.projection, layer.attention_out, stream_);
+    const StorageIndex d_norm2 = linear_backward(layer.expand, kept.norm2_out, d_gelu);
+    norm_backward(layer.norm2, kept.middle, d_norm2, Residual::kAdd);
+    const StorageIndex d_attention = linear_backward(layer.projection, kept.attention_out, stream_);
     const StorageIndex d_qkv = gradient(layer.name + ".attention.d_qkv", rows_ * 3 * dim_);
     const StorageIndex scores =
         storage(layer.name + ".attention.d_scores", attention_backward_workspace_bytes(attention_),
                 StorageKind::kWorkspace);
     op(layer.name + ".attention.backward", "backward",
-       {in(layer.qkv_out), in(d_attention), out(d_qkv), out(scores)},
+       {in(kept.qkv_out), in(d_attention), out(d_qkv), out(scores)},
        [shape = attention_](std::span<void* const> p, StepContext&) {
          attention_backward(f32(p[2]), f32(p[1]), f32(p[0]), f32(p[3]), shape);
        });
-    const StorageIndex d_norm1 = linear_backward(layer.qkv, layer.norm1_out, d_qkv);
-    norm_backward(layer.norm1, layer.input, d_norm1, Residual::kAdd);
+    const StorageIndex d_norm1 = linear_backward(layer.qkv, kept.norm1_out, d_qkv);
+    norm_backward(layer.norm1, kept.input, d_norm1, Residual::kAdd);
   }
 
   void backward() {
     stream_ = gradient("residual.gradient", rows_ * dim_);
     const StorageIndex d_norm = linear_backward(head_, last_norm_out_, logits_);
     norm_backward(last_norm_, last_, d_norm, Residual::kBegin);
-    for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) layer_backward(*layer);
+    for (std::size_t i = layers_.size(); i-- > 0;) layer_backward(layers_[i], activations_[i]);
     const StorageIndex d_tokens = gradient("token_embedding.d_weight", token_table_.count);
     op("token_embedding.d_weight", "backward", {in(model_.tokens), in(stream_), out(d_tokens)},
        [shape = embedding_](std::span<void* const> p, StepContext&) {
@@ -260,15 +193,9 @@ class Builder : ModelBuilder {
     update(position_table_, d_positions);
   }
 
-  std::size_t rows_;
-  std::size_t dim_;
-  AttentionShape attention_;
-  EmbeddingShape embedding_;
-  Parameter token_table_;
-  Parameter position_table_;
-  std::vector<Layer> layers_;
-  Parameter last_norm_;
-  Linear head_;
+  const AttentionShape attention_;
+  const EmbeddingShape embedding_;
+  std::vector<LayerActivations> activations_;
   StorageIndex last_;
   StorageIndex last_norm_out_;
   StorageIndex logits_;
