@@ -2,13 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <variant>
 
-#include "common/base/check.hpp"
 #include "common/base/clock.hpp"
-#include "common/base/units.hpp"
-#include "proto/files/convert.hpp"
-#include "tools/analyzer/analyzer.hpp"
 
 namespace ho::gpt {
 namespace {
@@ -21,14 +16,14 @@ std::string kind_of(const Op& op) {
   return kind;
 }
 
-/// The same plan for another group: storages are shared by name.
-std::string encode_for(schedule::Schedule schedule, std::uint32_t group) {
+/// The same plan for another group: plans share storages by name.
+schedule::Schedule plan_for(schedule::Schedule schedule, std::uint32_t group) {
   const std::string first = "group0.";
   for (Storage& storage : schedule.storages) {
     if (!storage.name.starts_with(first)) continue;
     storage.name = "group" + std::to_string(group) + "." + storage.name.substr(first.size());
   }
-  return encode_schedule(schedule);
+  return schedule;
 }
 
 }  // namespace
@@ -41,7 +36,7 @@ Result<std::unique_ptr<PlannedPasses>> PlannedPasses::create(const DecoderOption
   auto arena = Arena::create(hardware.device_bytes);
   if (!arena) return arena.error();
   std::unique_ptr<PlannedPasses> made(
-      new PlannedPasses(options, hardware, std::move(arena).value(), pool));
+      new PlannedPasses(options, hardware, std::move(arena).value(), pool, stopped));
   const auto times = made->measure();
   if (!times) return times.error();
   made->plans_.clear();
@@ -54,13 +49,14 @@ Result<std::unique_ptr<PlannedPasses>> PlannedPasses::create(const DecoderOption
       if (auto ok = made->plan({phase, b}, *times, options.groups); !ok) return ok.error();
     }
   }
-  made->write_weights();
+  write_initial_values(made->plans_.at({Phase::kDecode, 0, 1}),
+                       made->models_.at({Phase::kDecode, 1}));
   return made;
 }
 
 /// Runs a full block of each phase under plans with guessed durations.
-Result<PlannedPasses::OpTimes> PlannedPasses::measure() {
-  OpTimes times;
+Result<PlannedPasses::KindTimes> PlannedPasses::measure() {
+  KindTimes shortest;
   const std::vector<std::uint32_t> starts(options_.model.batch, 0);
   for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
     if (auto ok = plan({phase, 1}, {}, 1); !ok) return ok.error();
@@ -70,60 +66,42 @@ Result<PlannedPasses::OpTimes> PlannedPasses::measure() {
     context.begin = options_.block_rows - rows;
     context.rows = rows;
     context.starts = starts;
-    measured_ = &times;
+    OpTimes times;
     for (int i = 0; i < 2; ++i) {  // the first run meets cold caches
-      if (auto ok = run({phase, 0, 1}, tokens, context); !ok) return ok.error();
+      if (auto ok = run_timed({phase, 0, 1}, tokens, context, &times); !ok) return ok.error();
     }
-    measured_ = nullptr;
+    for (const Op& op : models_.at({phase, 1}).graph.ops) {
+      std::uint64_t& known = shortest.try_emplace(kind_of(op), UINT64_MAX).first->second;
+      known = std::min(known, times[op.id]);
+    }
   }
-  return times;
+  return shortest;
 }
 
 /// Plans a bucket and loads it for the first `groups` groups.
-Result<void> PlannedPasses::plan(const Bucket& bucket, const OpTimes& times, std::uint32_t groups) {
+Result<void> PlannedPasses::plan(const Bucket& bucket, const KindTimes& times,
+                                 std::uint32_t groups) {
   auto model = build_pass(options_, {bucket.first, 0, bucket.second});
   if (!model) return model.error();
   for (Op& op : model->graph.ops) {
-    const auto known = times.find(kind_of(op));
-    if (known != times.end()) {
+    if (const auto known = times.find(kind_of(op)); known != times.end()) {
       op.duration_ns = known->second;
-      continue;
-    }
-    for (const StorageIndex s : model->ops[op.id].operands) {
-      op.duration_ns += 1 + model->graph.storages[s.value()].bytes / 4;  // 4 GB/s
     }
   }
-  const auto outcome = analyzer::analyze(model->graph, hardware_, {hardware_.device_bytes});
-  if (!outcome) return outcome.error().at("analyze");
-  if (const auto* why = std::get_if<analyzer::Infeasible>(&*outcome)) {
-    return Error(Errc::kOutOfRange,
-                 "op " + why->op_name + " needs " + format_bytes(why->needs_bytes) + " of tier " +
-                     why->tier + ", the device budget is " + format_bytes(hardware_.device_bytes));
-  }
+  guess_durations(*model);
+  const auto schedule = make_plan(model->graph, hardware_);
+  if (!schedule) return schedule.error();
   for (std::uint32_t g = 0; g < groups; ++g) {
-    const std::string bytes = encode_for(std::get<schedule::Schedule>(*outcome), g);
     const Pass pass{bucket.first, g, bucket.second};
     plans_.erase(pass);
-    plans_.emplace(pass, hyperoffload::Plan(runtime_, bytes.data(), bytes.size()));
+    plans_.emplace(pass, load(runtime_, plan_for(*schedule, g)));
   }
   models_.insert_or_assign(bucket, std::move(model).value());
   return {};
 }
 
-void PlannedPasses::write_weights() {
-  const Model& model = models_.at({Phase::kDecode, 1});
-  hyperoffload::Plan& plan = plans_.at({Phase::kDecode, 0, 1});
-  std::vector<std::byte> value;
-  for (const Storage& storage : model.graph.storages) {
-    if (!storage.persistent) continue;
-    value.resize(storage.bytes);
-    initial_value(model, StorageIndex(storage.id), value);
-    plan.write(storage.id, value.data(), value.size());
-  }
-}
-
-Result<void> PlannedPasses::run(const Pass& pass, std::span<const std::int32_t> tokens,
-                                StepContext& context) {
+Result<void> PlannedPasses::run_timed(const Pass& pass, std::span<const std::int32_t> tokens,
+                                      StepContext& context, OpTimes* times) {
   const SteadyClock clock;
   const Model& model = models_.at({pass.phase, pass.blocks});
   hyperoffload::Plan& plan = plans_.at(pass);
@@ -131,23 +109,7 @@ Result<void> PlannedPasses::run(const Pass& pass, std::span<const std::int32_t> 
   const TimePoint start = clock.now();
   plan.step_begin();
   swap_ns_ += static_cast<std::uint64_t>((clock.now() - start).count());
-  std::vector<void*> operands;
-  for (std::uint32_t p = 0; p < plan.position_count(); ++p) {
-    plan.before(p);
-    const std::uint32_t op = plan.position_op(p);  // a plan may reorder ops, and repeat them
-    operands.clear();
-    for (const StorageIndex s : model.ops[op].operands) {
-      operands.push_back(plan.operand(p, s.value()));
-    }
-    const TimePoint begun = clock.now();
-    model.ops[op].kernel(operands, context);
-    if (measured_ != nullptr) {
-      const auto took = static_cast<std::uint64_t>((clock.now() - begun).count());
-      const auto known = measured_->try_emplace(kind_of(model.graph.ops[op]), UINT64_MAX).first;
-      known->second = std::clamp<std::uint64_t>(took, 1, known->second);
-    }
-    plan.after(p);
-  }
+  if (auto ok = run_ops(plan, model, context, stopped_, times); !ok) return ok;
   plan.step_end();
   return {};
 }

@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "common/model/hardware.hpp"
 #include "tools/examples/gpt/arena.hpp"
 #include "tools/examples/gpt/generation.hpp"
+#include "tools/examples/gpt/plan.hpp"
 
 namespace ho::gpt {
 
@@ -20,7 +20,7 @@ class PlannedPasses final : public PassRunner {
   /// Measures the model's ops, plans all passes, and gives weights their initial values.
   /// @param hardware  of the pool; device_bytes: the budget
   /// @param prefill_rows  of the longest prompt
-  /// @param stopped  asked between plans; true: kCanceled.
+  /// @param stopped  asked between plans, and by run() before each op; true: kCanceled.
   /// @return as build_pass(); kOutOfRange with the op if the budget cannot be met; kExhausted if
   /// the machine does not have the memory.
   [[nodiscard]] static Result<std::unique_ptr<PlannedPasses>> create(
@@ -28,33 +28,39 @@ class PlannedPasses final : public PassRunner {
       std::uint32_t prefill_rows, const std::function<bool()>& stopped);
 
   [[nodiscard]] Result<void> run(const Pass& pass, std::span<const std::int32_t> tokens,
-                                 StepContext& context) override;
+                                 StepContext& context) override {
+    return run_timed(pass, tokens, context, nullptr);
+  }
   [[nodiscard]] PassUsage usage() const override;
   [[nodiscard]] std::size_t plans() const { return plans_.size(); }
 
  private:
   /// The shortest time of each kind of op: its phase, and its name without numbers.
-  using OpTimes = std::map<std::string, std::uint64_t>;
+  using KindTimes = std::map<std::string, std::uint64_t>;
   using Bucket = std::pair<Phase, std::uint32_t>;  ///< with its number of blocks
 
   PlannedPasses(const DecoderOptions& options, const Hardware& hardware,
-                std::unique_ptr<Arena> arena, hyperoffload::Pool& pool)
+                std::unique_ptr<Arena> arena, hyperoffload::Pool& pool,
+                const std::function<bool()>& stopped)
       : options_(options),
         hardware_(hardware),
         arena_(std::move(arena)),
+        stopped_(stopped),
         runtime_(pool, arena_->data(), arena_->bytes()) {}
-  [[nodiscard]] Result<OpTimes> measure();
-  [[nodiscard]] Result<void> plan(const Bucket& bucket, const OpTimes& times, std::uint32_t groups);
-  void write_weights();
+  [[nodiscard]] Result<KindTimes> measure();
+  [[nodiscard]] Result<void> plan(const Bucket& bucket, const KindTimes& times,
+                                  std::uint32_t groups);
+  [[nodiscard]] Result<void> run_timed(const Pass& pass, std::span<const std::int32_t> tokens,
+                                       StepContext& context, OpTimes* times);
 
   const DecoderOptions options_;
   const Hardware hardware_;
   const std::unique_ptr<Arena> arena_;
+  const std::function<bool()> stopped_;
   hyperoffload::Runtime runtime_;
   std::map<Bucket, Model> models_;  ///< for group 0; other groups differ only in names
   std::map<Pass, hyperoffload::Plan> plans_;
-  OpTimes* measured_ = nullptr;  ///< where run() records the times of ops
-  std::uint64_t swap_ns_ = 0;    ///< waiting time before passes
+  std::uint64_t swap_ns_ = 0;  ///< waiting time before passes
 };
 
 }  // namespace ho::gpt

@@ -13,6 +13,7 @@
 #include "tools/examples/gpt/arena.hpp"
 #include "tools/examples/gpt/commands.hpp"
 #include "tools/examples/gpt/kernels.hpp"
+#include "tools/examples/gpt/plan.hpp"
 #include "tools/examples/gpt/text.hpp"
 
 namespace ho::gpt {
@@ -48,105 +49,57 @@ void add_options(CLI::App& app, Arguments& a) {
   app.add_option("--emit-graph", a.emit_graph, "Write the graph with measured durations here");
 }
 
-constexpr std::uint64_t kAlignBytes = 64;
-
 struct Steps {
   std::vector<double> ms;
   std::vector<double> losses;
 };
 
-/// A model whose tensors are on the device or in the pool, as a plan says. Calls to the library
-/// throw hyperoffload::Error.
+/// A model whose tensors are on the device or in the pool, as a plan says.
 class Training {
  public:
-  Training(const Model& model, const Text& text, hyperoffload::Runtime& runtime,
-           const analyzer::CopiesByKind& copies)
-      : model_(model), text_(text), runtime_(runtime), copies_(copies) {}
+  Training(Model& model, const Text& text, hyperoffload::Runtime& runtime)
+      : model_(model), text_(text), runtime_(runtime) {}
 
-  /// Makes a plan for these durations and links, loads it, and starts from the initial values.
-  Result<void> load(const Graph& graph, const Hardware& hardware) {
-    const auto outcome =
-        analyzer::analyze(graph, hardware, {hardware.device_bytes, kAlignBytes, copies_});
-    if (!outcome) return outcome.error().at("analyze");
-    if (const auto* why = std::get_if<analyzer::Infeasible>(&*outcome)) {
-      return Error(Errc::kOutOfRange,
-                   "op " + why->op_name + " needs " + format_bytes(why->needs_bytes) + " of tier " +
-                       why->tier + ", the device budget is " + format_bytes(hardware.device_bytes));
-    }
-    const std::string bytes = encode_schedule(std::get<schedule::Schedule>(*outcome));
+  /// Makes a plan for the model's durations, loads it, and starts from the initial values.
+  Result<void> start(const Hardware& hardware, const analyzer::CopiesByKind& copies) {
+    guess_durations(model_);
+    const auto schedule = make_plan(model_.graph, hardware, copies);
+    if (!schedule) return schedule.error();
     plan_.reset();
-    plan_.emplace(runtime_, bytes.data(), bytes.size());
-    steps_ = 0;
-    std::vector<std::byte> value;
-    for (const Storage& storage : model_.graph.storages) {
-      if (!storage.persistent) continue;
-      value.resize(storage.bytes);
-      initial_value(model_, StorageIndex(storage.id), value);
-      plan_->write(storage.id, value.data(), value.size());
-    }
+    plan_.emplace(load(runtime_, *schedule));
+    write_initial_values(*plan_, model_);
+    steps_ = {};
     return {};
   }
 
-  /// Runs the next step. Lowers each op's entry of `kernel_ns` to its time in this step.
-  Result<void> step(std::span<std::uint64_t> kernel_ns, Steps& steps) {
+  Result<void> step(OpTimes* times = nullptr) {
     const TimePoint start = clock_.now();
+    const std::uint64_t number = steps_.ms.size();
     std::vector<std::int32_t> tokens(std::size_t{model_.options.batch} * model_.options.seq);
     std::vector<std::int32_t> targets(tokens.size());
-    text_.batch(model_.options, steps_, tokens, targets);
+    text_.batch(model_.options, number, tokens, targets);
     plan_->write(model_.tokens.value(), tokens.data(), tokens.size() * sizeof(tokens[0]));
     plan_->write(model_.targets.value(), targets.data(), targets.size() * sizeof(targets[0]));
-    StepContext context = step_context(model_, steps_++);
-    std::vector<void*> operands;
+    StepContext context = step_context(model_, number);
     plan_->step_begin();
-    for (std::uint32_t p = 0; p < plan_->position_count(); ++p) {
-      if (stop_requested()) return Error(Errc::kCanceled, "stopped by a signal");
-      plan_->before(p);
-      const std::uint32_t op = plan_->position_op(p);  // a plan may reorder ops, and repeat them
-      operands.clear();
-      for (const StorageIndex storage : model_.ops[op].operands) {
-        operands.push_back(plan_->operand(p, storage.value()));
-      }
-      const TimePoint begun = clock_.now();
-      model_.ops[op].kernel(operands, context);
-      const Duration took = clock_.now() - begun;
-      kernel_ns[op] = std::clamp<std::uint64_t>(std::uint64_t(took.count()), 1, kernel_ns[op]);
-      plan_->after(p);
-    }
+    if (auto ok = run_ops(*plan_, model_, context, stop_requested, times); !ok) return ok;
     plan_->step_end();
-    steps.ms.push_back(double((clock_.now() - start).count()) * 1e-6);
-    steps.losses.push_back(double{context.loss});
+    steps_.ms.push_back(double((clock_.now() - start).count()) * 1e-6);
+    steps_.losses.push_back(double{context.loss});
     return {};
   }
 
-  ho_counters counters() const { return plan_->counters(); }
+  [[nodiscard]] const Steps& steps() const { return steps_; }
+  [[nodiscard]] ho_counters counters() const { return plan_->counters(); }
 
  private:
   const SteadyClock clock_;
-  const Model& model_;
+  Model& model_;
   const Text& text_;
   hyperoffload::Runtime& runtime_;
-  const analyzer::CopiesByKind copies_;
   std::optional<hyperoffload::Plan> plan_;
-  std::uint64_t steps_ = 0;
+  Steps steps_;
 };
-
-/// Plans twice: two steps under a plan with guessed durations measure those for the second plan.
-Result<Graph> load_measured(Training& training, const Model& model, const Hardware& hardware) {
-  Graph graph = model.graph;
-  for (Op& op : graph.ops) {
-    for (const StorageIndex s : model.ops[op.id].operands) {
-      op.duration_ns += 1 + graph.storages[s.value()].bytes / 4;  // 4 GB/s
-    }
-  }
-  if (auto ok = training.load(graph, hardware); !ok) return ok.error();
-  std::vector<std::uint64_t> kernel_ns(graph.ops.size(), UINT64_MAX);
-  for (Steps steps; steps.ms.size() < 2;) {  // the first step meets cold caches
-    if (auto ok = training.step(kernel_ns, steps); !ok) return ok.error();
-  }
-  for (Op& op : graph.ops) op.duration_ns = kernel_ns[op.id];
-  if (auto ok = training.load(graph, hardware); !ok) return ok.error();
-  return graph;
-}
 
 /// The result; bytes are means per step.
 std::string to_text(cli::Format format, const std::string& transport, const ho_counters& counters,
@@ -176,7 +129,7 @@ std::string to_text(cli::Format format, const std::string& transport, const ho_c
 }
 
 Result<void> train(cli::Console& console, const Arguments& arguments) {
-  const auto model = build_model(arguments.model);
+  auto model = build_model(arguments.model);
   if (!model) return model.error();
   const auto text = Text::read(arguments.text, arguments.model.seq);
   if (!text) return text.error();
@@ -187,7 +140,7 @@ Result<void> train(cli::Console& console, const Arguments& arguments) {
   const std::uint64_t homes = arguments.copies.empty() ? 1 : kCopiesMax;
   std::uint64_t all_bytes = 0;
   for (const Storage& storage : model->graph.storages) {
-    all_bytes += homes * align_up(storage.bytes, kAlignBytes);
+    all_bytes += homes * align_up(storage.bytes, 64);
   }
   const auto hardware = measure_links(pool, arguments.pool,
                                       {analyzer::peak_unmanaged_bytes(model->graph), all_bytes});
@@ -195,20 +148,25 @@ Result<void> train(cli::Console& console, const Arguments& arguments) {
   const auto arena = Arena::create(hardware->device_bytes);
   if (!arena) return arena.error();
   hyperoffload::Runtime runtime(pool, (*arena)->data(), (*arena)->bytes());
-  Training training(*model, *text, runtime, *copies);
-  const auto graph = load_measured(training, *model, *hardware);
-  if (!graph) return graph.error();
-  Steps steps;
-  std::vector<std::uint64_t> kernel_ns(graph->ops.size(), UINT64_MAX);
+  Training training(*model, *text, runtime);
+  // Two steps under a plan with guessed durations measure those for the second plan.
+  if (auto ok = training.start(*hardware, *copies); !ok) return ok;
+  OpTimes times;
+  for (int i = 0; i < 2; ++i) {  // the first step meets cold caches
+    if (auto ok = training.step(&times); !ok) return ok;
+  }
+  for (Op& op : model->graph.ops) op.duration_ns = times[op.id];
+  if (auto ok = training.start(*hardware, *copies); !ok) return ok;
+  const Steps& steps = training.steps();
   while (steps.ms.size() < arguments.steps) {
-    if (auto ok = training.step(kernel_ns, steps); !ok) return ok;
+    if (auto ok = training.step(); !ok) return ok;
     console.note("step " + std::to_string(steps.ms.size() - 1) + ": loss " +
                  std::to_string(steps.losses.back()) + ", " +
                  format_duration_ns(std::uint64_t(steps.ms.back() * 1e6)));
   }
   console.print(to_text(console.format(), pool.transport(), training.counters(), steps));
   if (arguments.emit_graph.empty()) return {};
-  auto written = write_graph_file(*graph, arguments.emit_graph);
+  auto written = write_graph_file(model->graph, arguments.emit_graph);
   return written ? written : Error(Errc::kInvalidArgument, written.error().context());
 }
 
