@@ -11,8 +11,8 @@
 #include "common/cli/layout.hpp"
 #include "tools/compare/cached_passes.hpp"
 #include "tools/compare/record.hpp"
+#include "tools/compare/resident_passes.hpp"
 #include "tools/examples/gpt/planned_passes.hpp"
-#include "tools/examples/gpt/resident_passes.hpp"
 
 namespace ho::gpt {
 namespace {
@@ -97,7 +97,6 @@ Result<GenerationComparison> compare_generation(
   }
   std::vector<Rounds> rounds(ways.size());
   std::vector<PassUsage> before(ways.size());
-  std::vector<std::vector<std::int32_t>> tokens;
   for (std::uint32_t round = 0; round < contest.rounds; ++round) {
     for (std::size_t w = 0; w < ways.size(); ++w) {
       PassRunner& passes = *ways[w].passes;
@@ -106,8 +105,9 @@ Result<GenerationComparison> compare_generation(
       if (!made) return made.error().at(kLabels[w]);
       if (!*made) return made->error().at(kLabels[w]);
       const Generation& generation = made->value();
-      if (tokens.empty()) tokens = generation.tokens;
-      comparison.tokens_identical = comparison.tokens_identical && generation.tokens == tokens;
+      if (comparison.tokens.empty()) comparison.tokens = generation.tokens;
+      comparison.tokens_identical =
+          comparison.tokens_identical && generation.tokens == comparison.tokens;
       const auto passes_made =
           static_cast<double>(std::max<std::size_t>(generation.decode_ms.size(), 1));
       rounds[w].prefill_ms.push_back(sum(generation.prefill_ms));
@@ -156,6 +156,13 @@ std::string to_table(const GenerationComparison& comparison) {
 std::string to_json(const GenerationComparison& comparison) {
   JsonWriter out;
   out.begin_object().field("tokens_identical", comparison.tokens_identical);
+  out.key("tokens").begin_array();
+  for (const std::vector<std::int32_t>& sequence : comparison.tokens) {
+    out.begin_array();
+    for (const std::int32_t token : sequence) out.value(token);
+    out.end();
+  }
+  out.end();
   out.field("link_bytes_per_s", comparison.link_bytes_per_s).key("runs").begin_array();
   for (const GenerationRun& run : comparison.runs) {
     out.begin_object().field("label", run.label).field("device_budget_bytes", run.device_bytes);

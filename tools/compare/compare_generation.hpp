@@ -24,7 +24,8 @@ struct GenerationRun {
 struct GenerationComparison {
   std::vector<GenerationRun> runs;  ///< the first one resident
   bool tokens_identical = false;
-  std::uint64_t link_bytes_per_s = 0;  ///< measured, toward the device
+  std::vector<std::vector<std::int32_t>> tokens;  ///< the first way's, per prompt
+  std::uint64_t link_bytes_per_s = 0;             ///< measured, toward the device
 };
 
 struct GenerationContest {

@@ -33,14 +33,17 @@ std::string write_prompts(const TempFolder& folder) {
   return path;
 }
 
-Json generated(Words words) {
+template <typename Program>
+Json result_of(Words words) {
   words.insert(words.end(), {"-o", "json"});
-  Gpt gpt(with_small_decoder(std::move(words)));
-  const int code = gpt.wait();
-  INFO(gpt.err());
+  Program program(with_small_decoder(std::move(words)));
+  const int code = program.wait();
+  INFO(program.err());
   REQUIRE(code == 0);
-  return Json::parse(gpt.out());
+  return Json::parse(program.out());
 }
+
+Json generated(Words words) { return result_of<Gpt>(std::move(words)); }
 
 std::vector<std::vector<double>> tokens_of(const Json& result) {
   std::vector<std::vector<double>> tokens;
@@ -51,18 +54,25 @@ std::vector<std::vector<double>> tokens_of(const Json& result) {
   return tokens;
 }
 
+/// The tokens of a run with everything resident, and of the other ways of the comparison.
+std::vector<std::vector<double>> resident_tokens(Words words) {
+  words.insert(words.end(), {"--rounds", "1"});
+  const Json result = result_of<Compare>(std::move(words));
+  REQUIRE(result.at("tokens_identical").truth);
+  REQUIRE(result.at("runs").items[0].at("label").text == "resident");
+  return tokens_of(result);
+}
+
 }  // namespace
 
 TEST_CASE("generate: a planned run makes the tokens of a resident one") {
   TwoNodes nodes({.ddr_bytes = 64U << 20U});
   TempFolder folder;
   const std::string prompts = write_prompts(folder);
-  const Words whole = {"--prompts", prompts, "--tokens", "100", "--resident"};
-  const Json resident = generated(whole);
-  const auto tokens = tokens_of(resident);
+  const auto tokens =
+      resident_tokens({"--prompts", prompts, "--tokens", "100", "--pool", nodes.address(0)});
   REQUIRE(tokens.size() == 6);
   for (const auto& sequence : tokens) REQUIRE(sequence.size() == 100);
-  CHECK(resident.at("transport").text == "none");
   const std::vector<Words> ways = {
       {"--device-memory", "60%"},
       {"--device-memory", "25%"},
@@ -125,21 +135,18 @@ TEST_CASE("generate: all ways of the comparison give the same tokens within thei
 TEST_CASE("generate: sampling gives the same tokens by plan, and a stop token ends a sequence") {
   TwoNodes nodes({.ddr_bytes = 64U << 20U});
   TempFolder folder;
-  Words words = {"--prompts",     write_prompts(folder),
-                 "--tokens",      "60",
-                 "--temperature", "1",
-                 "--batch",       "2",
-                 "--seed",        "5"};
-  Words resident = words;
-  resident.emplace_back("--resident");
-  const auto all = tokens_of(generated(resident));
+  Words words = {"--prompts",       write_prompts(folder),
+                 "--tokens",        "60",
+                 "--temperature",   "1",
+                 "--batch",         "2",
+                 "--seed",          "5",
+                 "--pool",          nodes.address(0),
+                 "--device-memory", "50%"};
+  const auto all = resident_tokens(words);
   words.insert(words.end(), {"--stop", std::to_string(static_cast<int>(all[0][9]))});
-  resident = words;
-  resident.emplace_back("--resident");
-  const auto stopped = tokens_of(generated(resident));
+  const auto stopped = resident_tokens(words);
   CHECK(stopped[0].size() <= 10);
   CHECK(stopped[0].back() == all[0][9]);
-  words.insert(words.end(), {"--pool", nodes.address(0), "--device-memory", "50%"});
   CHECK(tokens_of(generated(words)) == stopped);
 }
 
@@ -153,7 +160,7 @@ TEST_CASE("generate: wrong usage exits with 2 and says what to do") {
   CHECK(Gpt(with_small_decoder({"--prompt", "x", "--batch", "0"})).wait() == 2);
   CHECK(Gpt(with_small_decoder({"--prompts", "/nonexistent"})).wait() == 2);
   CHECK(Gpt(with_small_decoder({"--prompt", "x", "--stop", "256"})).wait() == 2);
-  Gpt many(with_small_decoder({"--prompt", "xyz", "--tokens", "65536", "--resident"}));
+  Gpt many(with_small_decoder({"--prompt", "xyz", "--tokens", "65536"}));
   REQUIRE(many.wait() == 2);
   CHECK(many.err().find("65568 rows") != std::string::npos);
 }

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "tools/compare/resident.hpp"
+#include "tools/compare/resident_passes.hpp"
 #include "tools/examples/gpt/kernels.hpp"
-#include "tools/examples/gpt/resident_passes.hpp"
 
 namespace ho::gpt {
 namespace {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/base/units.hpp"
 #include "tools/examples/gpt/kernels.hpp"
 #include "tools/examples/gpt/model_builder.hpp"
 
@@ -155,6 +156,30 @@ Result<Model> build_pass(const DecoderOptions& options, const Pass& pass) {
   HO_CHECK(pass.blocks >= 1 && pass.blocks <= options.model.seq / options.block_rows);
   HO_CHECK(pass.group < options.groups);
   return PassBuilder(options, pass).build();
+}
+
+Result<ResidentLayout> resident_layout(const DecoderOptions& options) {
+  ResidentLayout layout;
+  std::uint64_t most = 0;
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+    for (std::uint32_t g = 0; g < options.groups; ++g) {
+      const auto model = build_pass(options, {phase, g, options.model.seq / options.block_rows});
+      if (!model) return model.error();
+      std::uint64_t activations = 0;
+      for (const Storage& storage : model->graph.storages) {
+        const std::uint64_t bytes = align_up(storage.bytes, 64);
+        if (!storage.persistent) {
+          activations += bytes;
+        } else if (layout.offset_bytes.try_emplace(storage.name, layout.bytes).second) {
+          layout.bytes += bytes;
+        }
+      }
+      most = std::max(most, activations);
+    }
+  }
+  layout.activations_bytes = layout.bytes;
+  layout.bytes += most;
+  return layout;
 }
 
 }  // namespace ho::gpt

@@ -2,6 +2,8 @@
 
 #include <compare>
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "common/base/result.hpp"
 #include "tools/examples/gpt/model.hpp"
@@ -37,5 +39,15 @@ struct Pass {
 /// in all passes. A block is one storage: keys and values of block_rows rows of its layer.
 /// @return as check_options(); kInvalidArgument if block_rows does not divide seq.
 [[nodiscard]] Result<Model> build_pass(const DecoderOptions& options, const Pass& pass);
+
+/// Addresses when everything is on the device: weights and all KV blocks of all groups side by
+/// side, then the activations of the current pass.
+struct ResidentLayout {
+  std::map<std::string, std::uint64_t> offset_bytes;  ///< weights and KV blocks, by name
+  std::uint64_t activations_bytes = 0;                ///< where activations begin
+  std::uint64_t bytes = 0;
+};
+/// @return as build_pass().
+[[nodiscard]] Result<ResidentLayout> resident_layout(const DecoderOptions& options);
 
 }  // namespace ho::gpt

@@ -10,21 +10,19 @@
 #include "tools/examples/gpt/generation_arguments.hpp"
 #include "tools/examples/gpt/kernels.hpp"
 #include "tools/examples/gpt/planned_passes.hpp"
-#include "tools/examples/gpt/resident_passes.hpp"
 
 namespace ho::gpt {
 namespace {
 
 struct Arguments {
   GenerationArguments job;
-  bool resident = false;
   PoolArguments pool;
 };
 
 /// The result of a run, and the memory that it used.
 struct Outcome {
   Generation generation;
-  std::string transport = "none";
+  std::string transport;
   std::uint64_t resident_bytes = 0;
   PassUsage usage;
   std::size_t plans = 0;
@@ -78,46 +76,22 @@ std::string to_text(cli::Format format, const Outcome& outcome) {
   return std::move(out.end()).text();
 }
 
-Result<Outcome> generate_resident(const GenerationJob& job) {
-  auto passes = ResidentPasses::create(job.options.decoder);
-  if (!passes) return passes.error();
-  auto made = generate(job.options, job.prompts, **passes, stop_requested);
-  if (!made) return made.error();
-  Outcome outcome;
-  outcome.generation = std::move(made).value();
-  outcome.usage = (*passes)->usage();
-  outcome.resident_bytes = outcome.usage.peak_device_bytes;
-  return outcome;
-}
-
-Result<Outcome> generate_planned(const GenerationJob& job, const PoolArguments& arguments) {
-  const auto layout = resident_layout(job.options.decoder);
-  if (!layout) return layout.error();
-  hyperoffload::Pool pool = connect(arguments);
-  const auto hardware = measure_links(pool, arguments, {layout->bytes, layout->bytes});
-  if (!hardware) return hardware.error().at("measure pool");
-  auto passes = PlannedPasses::create(job.options.decoder, pool, *hardware,
-                                      longest_prompt(job.prompts), stop_requested);
-  if (!passes) return passes.error();
-  auto made = generate(job.options, job.prompts, **passes, stop_requested);
-  if (!made) return made.error();
-  Outcome outcome;
-  outcome.generation = std::move(made).value();
-  outcome.transport = pool.transport();
-  outcome.resident_bytes = layout->bytes;
-  outcome.usage = (*passes)->usage();
-  outcome.plans = (*passes)->plans();
-  return outcome;
-}
-
 Result<void> run(cli::Console& console, const Arguments& arguments) {
   const auto job = generation_job(arguments.job);
   if (!job) return job.error();
+  const auto layout = resident_layout(job->options.decoder);
+  if (!layout) return layout.error();
   use_one_blas_thread();
-  const auto outcome =
-      arguments.resident ? generate_resident(*job) : generate_planned(*job, arguments.pool);
-  if (!outcome) return outcome.error();
-  console.print(to_text(console.format(), *outcome));
+  hyperoffload::Pool pool = connect(arguments.pool);
+  const auto hardware = measure_links(pool, arguments.pool, {layout->bytes, layout->bytes});
+  if (!hardware) return hardware.error().at("measure pool");
+  auto passes = PlannedPasses::create(job->options.decoder, pool, *hardware,
+                                      longest_prompt(job->prompts), stop_requested);
+  if (!passes) return passes.error();
+  auto made = generate(job->options, job->prompts, **passes, stop_requested);
+  if (!made) return made.error();
+  console.print(to_text(console.format(), {std::move(made).value(), pool.transport(), layout->bytes,
+                                           (*passes)->usage(), (*passes)->plans()}));
   return {};
 }
 
@@ -130,8 +104,6 @@ void add_generate(cli::Program& program) {
         return ended(console, arguments->pool, [&] { return run(console, *arguments); });
       });
   add_generation(command, arguments->job);
-  command.add_flag("--resident", arguments->resident,
-                   "Keep everything on the device, without a pool");
   add_pool(command, arguments->pool);
   cli::set_manual(command,
                   {"Tokens are bytes. The weights are those that training begins with.",

@@ -1,42 +1,11 @@
-#include "tools/examples/gpt/resident_passes.hpp"
+#include "tools/compare/resident_passes.hpp"
 
-#include <algorithm>
 #include <cstring>
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
 
 namespace ho::gpt {
-namespace {
-
-constexpr std::uint64_t kAlign = 64;
-
-}  // namespace
-
-Result<ResidentLayout> resident_layout(const DecoderOptions& options) {
-  ResidentLayout layout;
-  std::uint64_t most = 0;
-  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
-    for (std::uint32_t g = 0; g < options.groups; ++g) {
-      const auto model = build_pass(options, {phase, g, options.model.seq / options.block_rows});
-      if (!model) return model.error();
-      std::uint64_t activations = 0;
-      for (const Storage& storage : model->graph.storages) {
-        const std::uint64_t bytes = align_up(storage.bytes, kAlign);
-        if (!storage.persistent) {
-          activations += bytes;
-        } else if (layout.offset_bytes.try_emplace(storage.name, layout.bytes).second) {
-          layout.bytes += bytes;
-        }
-      }
-      most = std::max(most, activations);
-    }
-  }
-  layout.activations_bytes = layout.bytes;
-  layout.bytes += most;
-  return layout;
-}
-
 Result<std::unique_ptr<ResidentPasses>> ResidentPasses::create(const DecoderOptions& options) {
   auto layout = resident_layout(options);
   if (!layout) return layout.error();
@@ -63,7 +32,7 @@ Result<ResidentPasses::Placed*> ResidentPasses::placed(const Pass& pass) {
   std::uint64_t end = layout_.activations_bytes;
   for (const Storage& storage : made.model.graph.storages) {
     const std::uint64_t at = storage.persistent ? layout_.offset_bytes.at(storage.name) : end;
-    if (!storage.persistent) end += align_up(storage.bytes, kAlign);
+    if (!storage.persistent) end += align_up(storage.bytes, 64);
     made.address.push_back(arena_->data() + at);
   }
   HO_CHECK(end <= layout_.bytes);

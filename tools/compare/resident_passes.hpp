@@ -10,20 +10,10 @@
 
 namespace ho::gpt {
 
-/// Addresses when everything is on the device: weights and all KV blocks of all groups side by
-/// side, then the activations of the current pass.
-struct ResidentLayout {
-  std::map<std::string, std::uint64_t> offset_bytes;  ///< weights and KV blocks, by name
-  std::uint64_t activations_bytes = 0;                ///< where activations begin
-  std::uint64_t bytes = 0;
-};
-/// @return as build_pass().
-[[nodiscard]] Result<ResidentLayout> resident_layout(const DecoderOptions& options);
-
 /// Keeps everything on the device, without a pool. Plans are compared with it.
 class ResidentPasses final : public PassRunner {
  public:
-  /// @return as build_pass(); kExhausted if the machine does not have the memory.
+  /// @return as resident_layout(); kExhausted if the machine does not have the memory.
   [[nodiscard]] static Result<std::unique_ptr<ResidentPasses>> create(
       const DecoderOptions& options);
 
