@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,8 @@ using ho::Errc;
 using ho::Error;
 using ho::Result;
 using ho::client::Direction;
+using ho::client::Nearness;
+using ho::client::c_api::give_out;
 using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
 using ho::client::c_api::last_error;
@@ -118,6 +121,29 @@ ho_status start_into(ho_pool* pool, Direction direction, ho_allocation* allocati
   });
 }
 
+Result<Nearness> nearness_of(ho_nearness which) {
+  switch (which) {
+    case HO_ALL_NODES: return Nearness::kAny;
+    case HO_NEAR_NODES: return Nearness::kNear;
+    case HO_FAR_NODES: return Nearness::kFar;
+  }
+  return Error(Errc::kInvalidArgument, "an unknown ho_nearness");
+}
+
+ho_pool_room room_of(ho::client::Pool& pool, Nearness nearness) {
+  ho_pool_room sum{};
+  std::set<std::string> machines;
+  const auto nodes = pool.nodes_of(nearness);
+  for (const auto& room : pool.rooms(nodes)) {
+    sum.nodes += 1;
+    sum.ddr_bytes += room.free_bytes / room.segment_bytes * room.segment_bytes;
+    machines.insert(pool.await_control(room.node)->hello().boot_id);
+  }
+  sum.machines = static_cast<std::uint32_t>(machines.size());
+  for (const auto& room : pool.flash_rooms(nodes)) sum.flash_bytes += room.free_bytes;
+  return sum;
+}
+
 }  // namespace
 
 extern "C" {
@@ -170,11 +196,32 @@ const char* ho_pool_transport(const ho_pool* pool) {
   return pool == nullptr ? "" : pool->pool->transport_name().c_str();
 }
 
+ho_status ho_pool_get_room(ho_pool* pool, ho_nearness which, ho_pool_room* out) {
+  return guarded([&]() -> Result<void> {
+    if (pool == nullptr || out == nullptr) return null_argument();
+    const auto nearness = nearness_of(which);
+    if (!nearness) return nearness.error();
+    return give_out(room_of(*pool->pool, *nearness), out);
+  });
+}
+
 ho_status ho_allocate(ho_pool* pool, uint64_t bytes, ho_allocation** out) {
+  return ho_allocate_among(pool, HO_ALL_NODES, bytes, out);
+}
+
+ho_status ho_allocate_among(ho_pool* pool, ho_nearness which, uint64_t bytes, ho_allocation** out) {
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || out == nullptr) return null_argument();
     if (bytes == 0) return Error(Errc::kInvalidArgument, "an allocation of 0 bytes");
-    auto arena = pool->pool->allocate(bytes, {});
+    const auto nearness = nearness_of(which);
+    if (!nearness) return nearness.error();
+    if (*nearness != Nearness::kAny && pool->pool->nodes_of(*nearness).empty()) {
+      return Error(Errc::kNotFound, std::string("the pool has no node that is ") +
+                                        (*nearness == Nearness::kNear ? "near" : "far"));
+    }
+    ho::client::Pool::Where where;
+    where.nearness = *nearness;
+    auto arena = pool->pool->allocate(bytes, where);
     if (!arena) return arena.error();
     *out = new ho_allocation{std::move(arena).value()};
     const std::lock_guard guard(pool->mutex);

@@ -82,7 +82,7 @@ ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy polic
     if (pool == nullptr || out == nullptr) return null_argument();
     const auto wanted = policy_of(policy);
     if (!wanted) return wanted.error();
-    const auto rooms = pool->pool->flash_rooms(ho::client::Nearness::kAny);
+    const auto rooms = pool->pool->flash_rooms(pool->pool->nodes_of(ho::client::Nearness::kAny));
     if (rooms.empty()) return Error(Errc::kUnsupported, "no node of the pool has flash");
     const auto most =
         std::max_element(rooms.begin(), rooms.end(),

@@ -23,21 +23,10 @@ using ho::client::Plan;
 using ho::client::Runtime;
 using ho::client::StorageNumber;
 using ho::client::TimelineSpan;
+using ho::client::c_api::give_out;
 using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
 using ho::client::c_api::null_argument;
-
-/// Copies what the caller's header knew of a struct that begins with its size. @return
-/// kInvalidArgument: it has no room for anything.
-template <typename Struct>
-Result<void> give_out(Struct filled, Struct* out) {
-  if (out->struct_bytes <= sizeof(out->struct_bytes)) {
-    return Error(Errc::kInvalidArgument, "struct_bytes is not set to the struct's size");
-  }
-  filled.struct_bytes = std::min(out->struct_bytes, sizeof(filled));
-  std::memcpy(out, &filled, filled.struct_bytes);
-  return {};
-}
 
 std::span<const std::byte> bytes_of(const void* data, std::size_t bytes) {
   return {static_cast<const std::byte*>(data), bytes};

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <iterator>
 #include <map>
@@ -124,5 +126,17 @@ void guarded_end(const char* call, Work&& work) noexcept {
 }
 
 inline Error null_argument() { return Error(Errc::kInvalidArgument, "a null argument"); }
+
+/// Copies what the caller's header knew of a struct that begins with its size. @return
+/// kInvalidArgument: it has no room for anything.
+template <typename Struct>
+Result<void> give_out(Struct filled, Struct* out) {
+  if (out->struct_bytes <= sizeof(out->struct_bytes)) {
+    return Error(Errc::kInvalidArgument, "struct_bytes is not set to the struct's size");
+  }
+  filled.struct_bytes = std::min(out->struct_bytes, sizeof(filled));
+  std::memcpy(out, &filled, filled.struct_bytes);
+  return {};
+}
 
 }  // namespace ho::client::c_api

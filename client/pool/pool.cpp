@@ -119,16 +119,19 @@ DriverIndex Pool::driver_of(NodeIndex node) const {
   return DriverIndex(static_cast<std::uint32_t>(at - driver_names_.begin()));
 }
 
-std::vector<NodeIndex> Pool::candidates(Nearness nearness) const {
-  std::vector<NodeIndex> all;
-  std::vector<NodeIndex> fitting;
+std::vector<NodeIndex> Pool::nodes_of(Nearness nearness) const {
+  std::vector<NodeIndex> found;
   for (std::uint32_t i = 0; i < nodes().size(); ++i) {
     if (nodes()[i].fault->reason() != FaultReason::kNone) continue;
-    all.push_back(NodeIndex(i));
-    const bool near = nodes()[i].driver == "local";
-    if (nearness == (near ? Nearness::kNear : Nearness::kFar)) fitting.push_back(NodeIndex(i));
+    const Nearness its = nodes()[i].driver == "local" ? Nearness::kNear : Nearness::kFar;
+    if (nearness == Nearness::kAny || nearness == its) found.push_back(NodeIndex(i));
   }
-  return fitting.empty() ? all : fitting;
+  return found;
+}
+
+std::vector<NodeIndex> Pool::candidates(Nearness nearness) const {
+  auto fitting = nodes_of(nearness);
+  return fitting.empty() ? nodes_of(Nearness::kAny) : fitting;
 }
 
 Result<std::unique_ptr<Arena>> Pool::allocate(std::uint64_t bytes, const Where& where) {
@@ -219,10 +222,6 @@ Result<void> Pool::attach(Arena& arena, const std::vector<HeldStretch>& stretche
     arenas_.insert(&arena);
     return {};
   });
-}
-
-std::vector<FlashRoom> Pool::flash_rooms(Nearness nearness) {
-  return sessions_->flash_of(candidates(nearness));
 }
 
 Result<FlashArena> Pool::allocate_flash(NodeIndex node, std::uint64_t bytes, FlashPolicy policy) {

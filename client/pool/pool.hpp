@@ -42,7 +42,8 @@ struct PoolOptions {
   std::uint64_t link_bytes_per_s = 0;  ///< limit of gets and of puts, all nodes together; 0: none
 };
 
-/// Which nodes an arena prefers. Where a pool has none of the kind, any node will do.
+/// Which nodes: near ones are reached by `local`. Where a pool has none of the kind that an arena
+/// prefers, any node will do.
 enum class Nearness : std::uint8_t { kAny, kNear, kFar };
 
 /// An arena of pool memory, attached and ready for transfers. Made and ended by its Pool.
@@ -84,8 +85,14 @@ class Pool {
     return sessions_->await_control(nodes()[node.value()]);
   }
 
-  /// Nodes for an arena that are not lost: those of the kind, or all if the kind has none.
+  /// Nodes that are not lost, of one kind.
+  [[nodiscard]] std::vector<NodeIndex> nodes_of(Nearness nearness) const;
+  /// Nodes for an arena: those of the kind, or all if the kind has none.
   [[nodiscard]] std::vector<NodeIndex> candidates(Nearness nearness) const;
+  /// What nodes can give now, a node each. Asks them.
+  [[nodiscard]] std::vector<NodeRoom> rooms(const std::vector<NodeIndex>& nodes) {
+    return sessions_->room_of(nodes);
+  }
   /// Whether the job has lost the node permanently.
   [[nodiscard]] bool is_lost(NodeIndex node) const {
     return nodes()[node.value()].fault->reason() != FaultReason::kNone;
@@ -118,7 +125,9 @@ class Pool {
   void release(std::unique_ptr<Arena> arena);
 
   /// Nodes that have flash, and how much of it is free.
-  [[nodiscard]] std::vector<FlashRoom> flash_rooms(Nearness nearness);
+  [[nodiscard]] std::vector<FlashRoom> flash_rooms(const std::vector<NodeIndex>& nodes) {
+    return sessions_->flash_of(nodes);
+  }
   [[nodiscard]] Result<FlashArena> allocate_flash(NodeIndex node, std::uint64_t bytes,
                                                   FlashPolicy policy);
   /// A durable extent by its number, its secret and its node's id.

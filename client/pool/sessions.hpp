@@ -99,6 +99,7 @@ class Sessions {
   void release(const std::vector<HeldSegment>& segments);
 
   [[nodiscard]] std::vector<FlashRoom> flash_of(const std::vector<NodeIndex>& candidates);
+  [[nodiscard]] std::vector<NodeRoom> room_of(const std::vector<NodeIndex>& candidates);
   [[nodiscard]] Result<FlashExtent> allocate_flash(NodeIndex node, std::uint64_t bytes,
                                                    FlashPolicy policy);
   /// A durable extent that an earlier session made.
@@ -141,7 +142,6 @@ class Sessions {
   void note_drained(const NodeSession& node, const RenewedLease& renewed);
   [[nodiscard]] Duration shortest_lease() const;
   [[nodiscard]] std::vector<Result<NodeStatus>> status_of(const std::vector<NodeIndex>& candidates);
-  [[nodiscard]] std::vector<NodeRoom> room_of(const std::vector<NodeIndex>& candidates);
   void renew_all();
 
   /// An extent on flash that the session of a node has open.

@@ -384,7 +384,7 @@ Result<void> Plan::place_flash(Schedule& schedule, const std::vector<StorageInde
   if (schedule.flash_bytes == 0) return {};
   Pool& pool = runtime_.pool();
   Storages& storages = runtime_.storages();
-  const auto rooms = pool.flash_rooms(Nearness::kNear);
+  const auto rooms = pool.flash_rooms(pool.candidates(Nearness::kNear));
   std::vector<std::optional<FlashHome>> placed(homes_.size());
   for (const StorageIndex storage : own) {
     const auto& flash = storages.at(*numbers_[storage.value()]).home.flash;

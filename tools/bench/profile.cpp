@@ -16,6 +16,7 @@ constexpr std::uint64_t kLargeBytes = 4 * kMiB;
 constexpr std::uint64_t kSmallBytes = 4 * kKiB;
 constexpr std::size_t kInFlight = 2;  ///< in each direction
 constexpr int kRuns = 9;
+constexpr std::uint64_t kLeastBytes = 2 * kInFlight * kLargeBytes;  // smallest area
 
 enum class Direction : std::uint8_t { kRead, kWrite };
 
@@ -35,7 +36,9 @@ Number median(std::vector<Number> values) {
 /// end.
 class Area {
  public:
-  Area(ho_pool* pool, std::uint64_t bytes) : pool_(pool), bytes_(bytes) {}
+  /// @param nodes  that the pool memory is taken from
+  Area(ho_pool* pool, ho_nearness nodes, std::uint64_t bytes)
+      : pool_(pool), nodes_(nodes), bytes_(bytes) {}
   Area(const Area&) = delete;
   Area& operator=(const Area&) = delete;
   ~Area() {
@@ -47,7 +50,7 @@ class Area {
 
   [[nodiscard]] Result<void> open() {
     host_.assign(bytes_, std::byte{1});
-    ho_status status = ho_allocate(pool_, bytes_, &memory_);
+    ho_status status = ho_allocate_among(pool_, nodes_, bytes_, &memory_);
     if (status != HO_OK) return pool_error(status, "allocating pool memory");
     status = ho_register(pool_, host_.data(), host_.size());
     if (status != HO_OK) return pool_error(status, "registering host memory");
@@ -56,7 +59,6 @@ class Area {
   }
 
   /// Flash in place of host memory. Writes all of it once, because unwritten blocks cannot be read.
-  /// @return kUnsupported: the pool has none.
   [[nodiscard]] Result<void> open_flash() {
     ho_status status = ho_flash_allocate(pool_, bytes_, HO_FLASH_SCRATCH, &flash_);
     if (status != HO_OK) return pool_error(status, "allocating flash");
@@ -110,6 +112,7 @@ class Area {
   }
 
   ho_pool* pool_;
+  const ho_nearness nodes_;
   const std::uint64_t bytes_;
   std::vector<std::byte> host_;
   ho_allocation* memory_ = nullptr;
@@ -228,6 +231,23 @@ Result<TierSpec> measure_tier(Area& area, std::uint64_t capacity_bytes,
   return TierSpec{capacity_bytes, *read, *write};
 }
 
+/// Half of what is free suffices, where that is less than the area: a measurement is a guest.
+Result<TierSpec> measure_ddr(ho_pool* pool, ho_nearness nodes, const ho_pool_room& room,
+                             std::uint64_t capacity_bytes, const ProfileOptions& options,
+                             const Clock& clock) {
+  Area area(pool, nodes, std::clamp(room.ddr_bytes / 2, kLeastBytes, options.area_bytes));
+  if (const auto opened = area.open(); !opened) return opened.error();
+  return measure_tier(area, capacity_bytes, options, clock);
+}
+
+Result<ho_pool_room> room_of(ho_pool* pool, ho_nearness nodes) {
+  ho_pool_room room{};
+  room.struct_bytes = sizeof room;
+  const ho_status status = ho_pool_get_room(pool, nodes, &room);
+  if (status != HO_OK) return pool_error(status, "asking the pool's nodes");
+  return room;
+}
+
 }  // namespace
 
 Duration profile_time(double limit_bytes_per_s) {
@@ -238,36 +258,39 @@ Duration profile_time(double limit_bytes_per_s) {
 }
 
 Result<Hardware> measure_profile(ho_pool* pool, const ProfileOptions& options) {
-  if (options.area_bytes < 2 * kInFlight * kLargeBytes) {
+  if (options.area_bytes < kLeastBytes) {
     return Error(Errc::kInvalidArgument, "area_bytes: at least 16 MiB");
   }
-  const std::string_view transport = ho_pool_transport(pool);
-  if (transport == "mixed") {
-    return Error(Errc::kUnsupported,
-                 "a pool of near and far nodes has two links: connect with one transport");
-  }
-  Area area(pool, options.area_bytes);
-  const auto opened = area.open();
-  if (!opened) return opened.error();
   const SteadyClock clock;
-  const auto tier = measure_tier(area, options.capacity_bytes, options, clock);
-  if (!tier) return tier.error();
   Hardware hardware;
   hardware.name = options.name;
   hardware.device_bytes = options.device_bytes;
-  if (transport == "local") {
+  const auto near = room_of(pool, HO_NEAR_NODES);
+  if (!near) return near.error();
+  const auto far = room_of(pool, HO_FAR_NODES);
+  if (!far) return far.error();
+  const bool both = near->ddr_bytes >= kLeastBytes && far->nodes > 0;
+  if (both || far->nodes == 0) {
+    std::uint64_t capacity = options.capacity_bytes;
+    if (capacity == 0 || (both && capacity > near->ddr_bytes)) capacity = near->ddr_bytes;
+    const auto tier = measure_ddr(pool, HO_NEAR_NODES, *near, capacity, options, clock);
+    if (!tier) return tier.error();
     hardware.local_ddr = *tier;
-  } else {
+  }
+  if (far->nodes > 0) {
+    const std::uint64_t capacity =
+        options.capacity_bytes > 0 ? options.capacity_bytes : far->ddr_bytes;
+    const auto tier = measure_ddr(pool, HO_FAR_NODES, *far, capacity, options, clock);
+    if (!tier) return tier.error();
     hardware.remote_ddr = *tier;
   }
-  if (options.flash_bytes == 0) return hardware;
-  Area flash(pool, options.area_bytes);
-  const auto flash_opened = flash.open_flash();
-  if (!flash_opened && flash_opened.error().code() == Errc::kUnsupported) return hardware;
-  if (!flash_opened) return flash_opened.error();
-  const auto flash_tier = measure_tier(flash, options.flash_bytes, options, clock);
-  if (!flash_tier) return flash_tier.error();
-  hardware.flash = *flash_tier;
+  const std::uint64_t flash_bytes = near->flash_bytes + far->flash_bytes;
+  if (!options.flash || flash_bytes == 0) return hardware;
+  Area flash(pool, HO_ALL_NODES, options.area_bytes);
+  if (const auto opened = flash.open_flash(); !opened) return opened.error();
+  const auto tier = measure_tier(flash, flash_bytes, options, clock);
+  if (!tier) return tier.error();
+  hardware.flash = *tier;
   return hardware;
 }
 

@@ -15,27 +15,25 @@ namespace ho::bench {
 struct ProfileOptions {
   std::string name = "measured";
   std::uint64_t device_bytes = 0;           ///< copied into the result
-  std::uint64_t capacity_bytes = 0;         ///< of the pool's DDR, as its status tells it
+  std::uint64_t capacity_bytes = 0;         ///< of DDR to plan with; 0: what is free
   std::uint64_t area_bytes = 64U << 20U;    ///< pool and host memory walked through; >= 16 MiB
-  std::uint64_t flash_bytes = 0;            ///< capacity of the pool's flash; 0: not measured
-  Duration time = std::chrono::seconds(1);  ///< all measurements together, about
+  bool flash = false;                       ///< measured too, where the pool has some
+  Duration time = std::chrono::seconds(1);  ///< of each tier, about
 };
 
 /// How long to measure a link that is limited to `limit_bytes_per_s` (0: none): half a second, or
 /// about a hundred large transfers in each direction.
 [[nodiscard]] Duration profile_time(double limit_bytes_per_s);
 
-/// Measures a pool's links as a job sees them: through ho_get and ho_put, on the calling thread. A
-/// pool reached over `local` fills local_ddr, one reached over another driver remote_ddr; the
-/// device ports stay empty. With flash_bytes it also measures the links between a node's flash and
-/// its DDR, through scratch flash of area_bytes, and fills `flash` if the pool has any. bytes_per_s
-/// is the median of short runs of 4 MiB transfers, two in flight in each direction at the same
-/// time: a plan assumes independent directions, though one thread may carry both (local) or one
-/// wire. latency_ns is the median time of a single 4 KiB transfer, less the time of its bytes at
-/// that rate. Other users of the links falsify the result.
-/// @return kUnsupported for a pool of near and far nodes together (ho_pool_transport "mixed":
-/// connect with one transport to profile it); or the error of ho_allocate, ho_register or a
-/// transfer.
+/// Measures a pool's links as a job sees them: through ho_get and ho_put, on the calling thread.
+/// Nodes reached over `local` fill local_ddr and all others remote_ddr, each with the part of
+/// capacity_bytes that it has free. The device ports stay empty. Scratch flash of area_bytes serves
+/// to measure the links between a node's flash and its DDR. bytes_per_s is the median of short runs
+/// of 4 MiB transfers, two in flight in each direction at the same time: a plan assumes independent
+/// directions, though one thread may carry both (local) or one wire. latency_ns is the median time
+/// of a single 4 KiB transfer, less the time of its bytes at that rate. Other users of the links
+/// falsify the result.
+/// @return the error of ho_allocate, ho_register or a transfer.
 [[nodiscard]] Result<Hardware> measure_profile(ho_pool* pool, const ProfileOptions& options);
 
 }  // namespace ho::bench

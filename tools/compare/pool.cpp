@@ -36,7 +36,7 @@ Result<Hardware> measure_pool(Pool& pool, const PoolMeasurement& what) {
   options.device_bytes = what.device_bytes;
   options.capacity_bytes = what.capacity_bytes;
   options.area_bytes = std::clamp<std::uint64_t>(what.capacity_bytes / 8, 16 * kMiB, 64 * kMiB);
-  options.flash_bytes = what.flash == Flash::kMeasured ? what.capacity_bytes : 0;
+  options.flash = what.flash == Flash::kMeasured;
   options.time = bench::profile_time(static_cast<double>(what.link_bytes_per_s));
   return bench::measure_profile(pool.get(), options);
 }

@@ -13,7 +13,6 @@ namespace ho::cli {
 
 // Each function adds one command and is in a file of its own. common/cli defines what commands
 // print and how they end.
-void add_analyze(Program& program);
 void add_verify(Program& program);
 void add_simulate(Program& program);
 void add_explain(Program& program);
@@ -39,6 +38,7 @@ struct PoolOptions {
 };
 
 // The commands that ask a running pool.
+void add_analyze(Program& program, const PoolOptions& defaults);
 void add_status(Program& program, const PoolOptions& defaults);
 void add_nodes(Program& program, const PoolOptions& defaults);
 void add_sessions(Program& program, const PoolOptions& defaults);

@@ -23,7 +23,10 @@ int main(int argc, char** argv) {
       "Plans what leaves device memory, looks at the pool that it goes to, and "
       "measures both. \"hyperoffload COMMAND --help\" has a command's options, "
       "examples and exit codes.");
-  ho::cli::add_analyze(program);
+  ho::cli::PoolOptions pool;
+  pool.pool = environment("HYPEROFFLOAD_POOL", "unix:/run/hyperoffload/control.sock");
+  pool.tls = environment("HYPEROFFLOAD_TLS", "");
+  ho::cli::add_analyze(program, pool);
   ho::cli::add_verify(program);
   ho::cli::add_simulate(program);
   ho::cli::add_explain(program);
@@ -36,9 +39,6 @@ int main(int argc, char** argv) {
   ho::cli::add_layout(program);
   ho::cli::add_reshard(program);
 
-  ho::cli::PoolOptions pool;
-  pool.pool = environment("HYPEROFFLOAD_POOL", "unix:/run/hyperoffload/control.sock");
-  pool.tls = environment("HYPEROFFLOAD_TLS", "");
   ho::cli::add_status(program, pool);
   ho::cli::add_nodes(program, pool);
   ho::cli::add_sessions(program, pool);

@@ -181,6 +181,25 @@ HO_API ho_status ho_disconnect(ho_pool* pool);
  * reached by several. The text lives as long as the pool. "" for NULL. */
 HO_API const char* ho_pool_transport(const ho_pool* pool);
 
+/* Some of a pool's nodes. */
+typedef enum ho_nearness {
+  HO_ALL_NODES = 0,
+  HO_NEAR_NODES = 1, /* on this machine, reached by "local" */
+  HO_FAR_NODES = 2   /* all others */
+} ho_nearness;
+/* What nodes can give to jobs now, all together. Lost nodes and those being drained give nothing.
+ */
+typedef struct ho_pool_room {
+  size_t struct_bytes; /* sizeof(ho_pool_room), set by the caller: lets the struct grow */
+  uint32_t nodes;      /* that are not lost */
+  uint32_t machines;   /* that these nodes run on: at most so many copies can be kept apart */
+  uint64_t ddr_bytes;  /* in whole segments */
+  uint64_t flash_bytes;
+} ho_pool_room;
+/* Asks the nodes. HO_INVALID_ARGUMENT: a null argument, an unknown kind, or struct_bytes not set.
+ */
+HO_API ho_status ho_pool_get_room(ho_pool* pool, ho_nearness which, ho_pool_room* out);
+
 /* --- plain one-sided access (what plans do by themselves) --- */
 
 /* Allocates pool memory, zeroed, in whole segments of its nodes (256 MiB, unless a daemon's
@@ -191,6 +210,9 @@ HO_API const char* ho_pool_transport(const ho_pool* pool);
  * HO_EXHAUSTED         "needs X, pool has Y on nodes ...".
  * HO_UNAVAILABLE, HO_DEADLINE   no node answers. */
 HO_API ho_status ho_allocate(ho_pool* pool, uint64_t bytes, ho_allocation** out);
+/* The same on nodes of one kind only. HO_NOT_FOUND: the pool has none of it. */
+HO_API ho_status ho_allocate_among(ho_pool* pool, ho_nearness which, uint64_t bytes,
+                                   ho_allocation** out);
 /* Waits for transfers that use the allocation, then gives it back. NULL is allowed. */
 HO_API void ho_free(ho_pool* pool, ho_allocation* allocation);
 /* Registers host memory for ho_get and ho_put. The memory must exist until ho_unregister. May take

@@ -7,6 +7,7 @@
 #include <hyperoffload/hyperoffload.hpp>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "common/base/prng.hpp"
@@ -106,6 +107,36 @@ TEST_CASE("client: an allocation is spread over both daemons, even a small one")
   CHECK(nodes.granted_bytes(0) == 2097152);
   CHECK(nodes.granted_bytes(1) == 2097152);
   ho_free(pool.get(), memory);
+}
+
+TEST_CASE("client: a pool's room is that of the nodes of a kind, and memory comes from them") {
+  TwoNodes nodes;
+  const auto room_of = [](ho_pool* pool, ho_nearness which) {
+    ho_pool_room room{};
+    room.struct_bytes = sizeof room;
+    CHECK(ho_pool_get_room(pool, which, &room) == HO_OK);
+    return room;
+  };
+  for (const auto& [transport, kind, other] :
+       {std::tuple{"local", HO_NEAR_NODES, HO_FAR_NODES}, {"tcp", HO_FAR_NODES, HO_NEAR_NODES}}) {
+    CAPTURE(transport);
+    const PoolHandle pool = connect_pool(nodes.address(0), transport);
+    const ho_pool_room before = room_of(pool.get(), kind);
+    CHECK(before.nodes == 2);
+    CHECK(before.machines == 1);
+    CHECK(before.ddr_bytes == 64 << 20);
+    CHECK(before.flash_bytes == 0);
+    CHECK(room_of(pool.get(), other).nodes == 0);
+    ho_allocation* memory = nullptr;
+    CHECK(ho_allocate_among(pool.get(), other, 1 << 20, &memory) == HO_NOT_FOUND);
+    REQUIRE(ho_allocate_among(pool.get(), kind, 1 << 20, &memory) == HO_OK);
+    CHECK(room_of(pool.get(), kind).ddr_bytes == 60 << 20);  // a segment of each node
+    CHECK(room_of(pool.get(), HO_ALL_NODES).ddr_bytes == 60 << 20);
+    ho_free(pool.get(), memory);
+    ho_pool_room unset{};
+    CHECK(ho_pool_get_room(pool.get(), kind, &unset) == HO_INVALID_ARGUMENT);
+    CHECK(ho_pool_get_room(pool.get(), static_cast<ho_nearness>(3), &unset) == HO_INVALID_ARGUMENT);
+  }
 }
 
 TEST_CASE("client: asking for more than there is names need, room and nodes") {

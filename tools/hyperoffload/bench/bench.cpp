@@ -1,13 +1,11 @@
 // bench itself, and bench profile: a pool's links as a hardware file.
-#include <hyperoffload/hyperoffload.h>
-
 #include <memory>
 #include <string>
 
 #include "common/base/units.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/bench/environment.hpp"
-#include "tools/bench/profile.hpp"
+#include "tools/hyperoffload/pool/measured_hardware.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
 
 namespace ho::cli {
@@ -19,29 +17,6 @@ struct Arguments : PoolOptions {
   std::uint64_t device_memory = 0;
   Duration seconds = std::chrono::seconds(2);
 };
-
-/// Adds up what all nodes of the pool offer.
-struct Capacity {
-  std::uint64_t ddr_bytes = 0;
-  std::uint64_t flash_bytes = 0;
-};
-
-Result<Capacity> pool_capacity(const PoolOptions& options) {
-  const TimePoint deadline = SteadyClock().now() + options.timeout;
-  const auto view = open_pool(options, deadline);
-  if (!view) return view.error();
-  const auto answers = ask_all<NodeStatus>(
-      *view, deadline, [](ControlClient& node, TimePoint end) { return node.status(end); });
-  Capacity capacity;
-  for (const auto& answer : answers) {
-    if (!answer.answer) return answer.answer.error();
-    capacity.ddr_bytes += answer.answer->ddr_capacity_bytes;
-    for (const FlashPathStatus& path : answer.answer->flash) {
-      capacity.flash_bytes += path.capacity_bytes;
-    }
-  }
-  return capacity;
-}
 
 std::string link_words(const Link& link) {
   return format_rate(static_cast<double>(link.bytes_per_s), "B/s") + ", " +
@@ -87,26 +62,8 @@ std::string to_text(const Arguments& arguments, const Hardware& hardware, Format
 }
 
 int run(Console& console, const Arguments& arguments) {
-  const auto capacity = pool_capacity(arguments);
-  if (!capacity) return complain_about_pool(console, capacity.error());
-  ho_connect_options connect{};
-  connect.struct_bytes = sizeof connect;
-  connect.pool = arguments.pool.c_str();
-  connect.name = "hyperoffload bench profile";
-  connect.transport = arguments.transport.c_str();
-  connect.tls = arguments.tls.c_str();
-  ho_pool* pool = nullptr;
-  if (const ho_status status = ho_connect(&connect, &pool); status != HO_OK) {
-    return complain_about_pool(console, Error(static_cast<Errc>(status), ho_last_error()));
-  }
-  bench::ProfileOptions options;
-  options.name = bench::machine_class();
-  options.device_bytes = arguments.device_memory;
-  options.capacity_bytes = capacity->ddr_bytes;
-  options.flash_bytes = capacity->flash_bytes;
-  options.time = arguments.seconds;
-  const auto hardware = bench::measure_profile(pool, options);
-  ho_disconnect(pool);
+  const auto hardware = measured_hardware(
+      arguments, {arguments.transport, arguments.device_memory, arguments.seconds});
   if (!hardware) return complain_about_pool(console, hardware.error());
   const auto written = write_hardware_file(*hardware, arguments.file);
   if (!written) return console.refuse(written.error());
@@ -116,7 +73,7 @@ int run(Console& console, const Arguments& arguments) {
 }
 
 void add_profile_options(CLI::App& command, Arguments& arguments) {
-  add_pool_options(command, arguments);
+  add_pool_address(command, arguments);
   command
       .add_option("--transport", arguments.transport,
                   "auto, or the drivers that may be used, comma-separated")
@@ -124,7 +81,7 @@ void add_profile_options(CLI::App& command, Arguments& arguments) {
       ->capture_default_str();
   add_size(command, "--device-memory", arguments.device_memory,
            "device memory to write into the file", {0, std::uint64_t{1} << 60U});
-  add_seconds(command, arguments.seconds, "time of all measurements");
+  add_seconds(command, arguments.seconds, "time of each tier's measurements");
 }
 
 /// `bench --profile FILE`, with the options of `bench profile FILE`, does the same. The help shows
@@ -158,8 +115,8 @@ CLI::App& add_bench(Program& program, const PoolOptions& defaults) {
       ->required();
   add_profile_options(command, *arguments);
   set_manual(command,
-             {"A pool of near and far nodes together has two kinds of links: choose one "
-              "with --transport.",
+             {"Nodes on this machine and all others are two tiers; each is measured alone, and "
+              "so is flash. A tier has what is free now.",
               {"hyperoffload bench profile hw.json --device-memory 16GiB"},
               {{kExitDone, "written"}, {kExitPoolFailed, "the pool failed or cannot be reached"}}});
   add_profile_option(program, bench, *arguments, profile);

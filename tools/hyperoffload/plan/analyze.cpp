@@ -18,6 +18,8 @@
 #include "tools/analyzer/smallest_budget.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/plan/op_times.hpp"
+#include "tools/hyperoffload/pool/measured_hardware.hpp"
+#include "tools/hyperoffload/pool/pool_command.hpp"
 #include "tools/report/report.hpp"
 #include "tools/report/trace.hpp"
 #include "tools/simulator/simulate.hpp"
@@ -28,7 +30,8 @@ namespace {
 
 struct Arguments {
   std::string graph;
-  std::string hardware;
+  std::string hardware;  ///< empty: the pool's links are measured
+  PoolOptions pool;
   std::optional<MemorySize> device_memory;
   std::optional<double> max_overhead;  ///< a share: 0.02
   std::string out;
@@ -48,6 +51,7 @@ struct Answer {
   std::uint64_t budget_bytes = 0;
   double analyze_ms = 0;
   std::size_t measured_ops = 0;  ///< --op-times gives these their durations
+  bool of_pool = false;          ///< the hardware is that of a pool, measured
 };
 
 /// The fields that the object has with and without a plan.
@@ -122,7 +126,9 @@ std::string advice(const Answer& answer, const Hardware& hardware,
     return out + ", or a graph whose largest op names less: split it, or unpin what stays";
   }
   std::string out =
-      infeasible.tier + ".capacityBytes of at least " + needs + " in the hardware file";
+      infeasible.tier + (answer.of_pool
+                             ? " of at least " + needs + " free in the pool"
+                             : ".capacityBytes of at least " + needs + " in the hardware file");
   if (infeasible.needs_bytes > 0 &&
       answer.budget_bytes < analyzer::peak_unmanaged_bytes(answer.graph)) {
     out += ", or a larger --device-memory";
@@ -288,15 +294,29 @@ Result<std::size_t> take_op_times(const Arguments& args, Graph& graph) {
   return apply_op_times(graph, args.op_times);
 }
 
+Result<Hardware> measure(Console& console, const Arguments& args) {
+  if (!args.device_memory && !args.max_overhead) {
+    return Error(Errc::kInvalidArgument,
+                 "without --hardware, --device-memory or --max-overhead is needed");
+  }
+  console.note("measuring the links of " + args.pool.pool +
+               "; --hardware FILE takes a file instead");
+  auto hardware = measured_hardware(args.pool, {});
+  if (!hardware) return hardware.error().at("no --hardware, and the pool");
+  return hardware;
+}
+
 int run(Console& console, const Arguments& args) {
-  Files files{{args.graph, args.hardware}, {args.out, args.report, args.trace, args.graph_out}};
+  Files files{{args.graph}, {args.out, args.report, args.trace, args.graph_out}};
+  if (!args.hardware.empty()) files.inputs.push_back(args.hardware);
   files.inputs.insert(files.inputs.end(), args.op_times.begin(), args.op_times.end());
   if (const auto apart = check_files(files); !apart) return console.refuse(apart.error());
   auto graph = read_graph_file(args.graph);
   if (!graph) return console.refuse(graph.error());
   const auto measured_ops = take_op_times(args, *graph);
   if (!measured_ops) return console.refuse(measured_ops.error());
-  auto node = read_hardware_file(args.hardware);
+  auto node = args.hardware.empty() ? measure(console, args) : read_hardware_file(args.hardware);
+  if (!node && args.hardware.empty()) return complain_about_pool(console, node.error());
   if (!node) return console.refuse(node.error());
   const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
 
@@ -305,7 +325,8 @@ int run(Console& console, const Arguments& args) {
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
   if (!planned) return answer_failure(console, planned.error());
 
-  const Answer answer{*graph, planned->budget_bytes, took.count(), *measured_ops};
+  const Answer answer{*graph, planned->budget_bytes, took.count(), *measured_ops,
+                      args.hardware.empty()};
   if (const auto* infeasible = std::get_if<analyzer::Infeasible>(&planned->outcome)) {
     return answer_infeasible(console, answer, hardware, *infeasible);
   }
@@ -342,16 +363,21 @@ CLI::Option* add_ranks_per_node(CLI::App& command, std::uint32_t& ranks) {
       ->capture_default_str();
 }
 
-void add_analyze(Program& program) {
+void add_analyze(Program& program, const PoolOptions& defaults) {
   auto args = std::make_shared<Arguments>();
+  args->pool = defaults;
   CLI::App& command = program.add(program.root(), "analyze",
                                   "Compile a graph into a schedule that fits a memory budget",
                                   [args](Console& console) { return run(console, *args); });
   command.add_option("GRAPH", args->graph, "the step's graph: .json, .textproto or .pb")
       ->required();
-  command.add_option("--hardware", args->hardware, "the machine: .json, .textproto or .pb")
-      ->type_name("FILE")
-      ->required();
+  CLI::Option* const hardware =
+      command
+          .add_option("--hardware", args->hardware,
+                      "the machine: .json, .textproto or .pb; default: the links of --pool are "
+                      "measured, its tiers have what is free")
+          ->type_name("FILE");
+  hardware->excludes(add_pool_address(command, args->pool));
   command.add_option("--out", args->out, "the schedule to write")->type_name("FILE")->required();
   add_memory(command, "--device-memory", args->device_memory,
              "the budget: a size (28GiB) or a share of the unmanaged peak (60%); default: the "
@@ -391,13 +417,15 @@ void add_analyze(Program& program) {
                    "run the ops in the graph's order, each once; planning takes less time");
   set_manual(command,
              {"",
-              {"hyperoffload analyze step.json --hardware hw.json \\",
+              {"hyperoffload analyze step.json --device-memory 60% --out step.hos",
+               "hyperoffload analyze step.json --hardware hw.json \\",
                "    --device-memory 60% --out step.hos --report step.html",
                "hyperoffload analyze step.json --hardware hw.json \\",
                "    --max-overhead 2% --out step.hos",
                "hyperoffload analyze step.pb --hardware hw.json --out step.hos \\",
                "    --op-times step1.json --op-times step2.json -o json"},
               {{kExitDone, "planned"},
+               {kExitPoolFailed, "without --hardware: the pool cannot be reached"},
                {kExitNo, "the planner made a mistake; please report it"},
                {kExitInfeasible, "the budget cannot be met; says which op needs how much"}}});
 }

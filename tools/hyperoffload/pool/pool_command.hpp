@@ -107,7 +107,9 @@ int run_command(Console& console, const PoolCommand<Answer>& command, const Tabl
 
 /// Adds --tls to a command.
 void add_tls(CLI::App& command, std::string& into);
-/// Adds --pool, --tls and --timeout to a command.
+/// Adds --pool and --tls to a command. @return --pool
+CLI::Option* add_pool_address(CLI::App& command, PoolOptions& options);
+/// The same and --timeout.
 void add_pool_options(CLI::App& command, PoolOptions& options);
 
 template <typename Answer>

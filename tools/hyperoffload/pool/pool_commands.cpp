@@ -204,13 +204,20 @@ void add_tls(CLI::App& command, std::string& into) {
       ->type_name("FOLDER");
 }
 
-void add_pool_options(CLI::App& command, PoolOptions& options) {
-  command
-      .add_option("--pool", options.pool,
-                  "control addresses, comma-separated; the first that answers names the other "
-                  "nodes (default: $HYPEROFFLOAD_POOL, else unix:/run/hyperoffload/control.sock)")
-      ->type_name("ADDRESS");
+CLI::Option* add_pool_address(CLI::App& command, PoolOptions& options) {
+  CLI::Option* const pool =
+      command
+          .add_option(
+              "--pool", options.pool,
+              "control addresses, comma-separated; the first that answers names the other "
+              "nodes (default: $HYPEROFFLOAD_POOL, else unix:/run/hyperoffload/control.sock)")
+          ->type_name("ADDRESS");
   add_tls(command, options.tls);
+  return pool;
+}
+
+void add_pool_options(CLI::App& command, PoolOptions& options) {
+  add_pool_address(command, options);
   add_timeout(command, options.timeout);
 }
 

@@ -1,0 +1,44 @@
+#include "tools/hyperoffload/pool/measured_hardware.hpp"
+
+#include <hyperoffload/hyperoffload.h>
+
+#include <memory>
+
+#include "tools/bench/environment.hpp"
+#include "tools/bench/profile.hpp"
+
+namespace ho::cli {
+namespace {
+
+Error last_error(ho_status status) { return Error(static_cast<Errc>(status), ho_last_error()); }
+
+}  // namespace
+
+Result<Hardware> measured_hardware(const PoolOptions& pool, const MeasureOptions& options) {
+  ho_connect_options connect{};
+  connect.struct_bytes = sizeof connect;
+  connect.pool = pool.pool.c_str();
+  connect.name = "hyperoffload, measuring links";
+  connect.transport = options.transport.c_str();
+  connect.tls = pool.tls.c_str();
+  ho_pool* opened = nullptr;
+  if (const ho_status status = ho_connect(&connect, &opened); status != HO_OK) {
+    return last_error(status);
+  }
+  const std::unique_ptr<ho_pool, ho_status (*)(ho_pool*)> job(opened, ho_disconnect);
+  ho_pool_room room{};
+  room.struct_bytes = sizeof room;
+  if (const ho_status status = ho_pool_get_room(job.get(), HO_ALL_NODES, &room); status != HO_OK) {
+    return last_error(status);
+  }
+  bench::ProfileOptions wanted;
+  wanted.name = bench::machine_class();
+  wanted.device_bytes = options.device_bytes;
+  wanted.flash = true;
+  wanted.time = options.time;
+  auto hardware = bench::measure_profile(job.get(), wanted);
+  if (hardware) hardware->failure_domains = room.machines;
+  return hardware;
+}
+
+}  // namespace ho::cli
