@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -27,13 +26,6 @@ struct Outcome {
   PassUsage usage;
   std::size_t plans = 0;
 };
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 double mean(const std::vector<double>& values) {
   double sum = 0;
@@ -64,11 +56,8 @@ std::string to_text(cli::Format format, const Outcome& outcome) {
     for (const std::int32_t token : sequence) out.value(token);
     out.end();
   }
-  out.end().field("prefill_passes", made.prefill_ms.size());
-  out.field("prefill_ms_mean", mean(made.prefill_ms));
-  out.field("decode_passes", made.decode_ms.size());
+  out.end().field("prefill_ms_mean", mean(made.prefill_ms));
   out.field("decode_ms_mean", mean(made.decode_ms));
-  out.field("decode_ms_median", median(made.decode_ms));
   out.field("plans", outcome.plans).field("resident_bytes", outcome.resident_bytes);
   out.field("peak_device_bytes", usage.peak_device_bytes);
   out.field("stall_ms", double(usage.stall_ns) * 1e-6);

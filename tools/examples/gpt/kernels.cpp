@@ -88,10 +88,6 @@ std::size_t attention_workspace_bytes(const AttentionShape& shape) {
   return shape.seq * shape.seq * sizeof(float);
 }
 
-std::size_t attention_backward_workspace_bytes(const AttentionShape& shape) {
-  return 2 * attention_workspace_bytes(shape);
-}
-
 void attention(float* y, const float* qkv, float* workspace, const AttentionShape& shape) {
   const std::size_t head_dim = shape.dim / shape.heads;
   for (std::size_t b = 0; b < shape.batch; ++b) {
@@ -184,19 +180,13 @@ void embed(float* y, const std::int32_t* tokens, const float* token_table,
   }
 }
 
-void token_table_gradient(float* d_table, const std::int32_t* tokens, const float* dy,
-                          const EmbeddingShape& shape) {
-  std::fill_n(d_table, kVocabulary * shape.dim, 0.0F);
+void embedding_gradient(float* d_table, const std::int32_t* tokens, const float* dy,
+                        const EmbeddingShape& shape) {
+  std::fill_n(d_table, (tokens != nullptr ? kVocabulary : shape.seq) * shape.dim, 0.0F);
   for (std::size_t t = 0; t < shape.rows; ++t) {
-    float* row = d_table + static_cast<std::size_t>(tokens[t]) * shape.dim;
-    elementwise().add_bias(row, row, dy + t * shape.dim, 1, shape.dim);
-  }
-}
-
-void position_table_gradient(float* d_table, const float* dy, const EmbeddingShape& shape) {
-  std::fill_n(d_table, shape.seq * shape.dim, 0.0F);
-  for (std::size_t t = 0; t < shape.rows; ++t) {
-    float* row = d_table + (t % shape.seq) * shape.dim;
+    const std::size_t index =
+        tokens != nullptr ? static_cast<std::size_t>(tokens[t]) : t % shape.seq;
+    float* row = d_table + index * shape.dim;
     elementwise().add_bias(row, row, dy + t * shape.dim, 1, shape.dim);
   }
 }

@@ -34,9 +34,8 @@ struct AttentionShape {
   std::size_t dim = 0;  ///< over all heads
 };
 
-/// Bytes of workspace: one head's scores and, backward, their gradient beside them.
+/// Bytes of workspace: one head's scores. Backward takes twice as much, for their gradient.
 [[nodiscard]] std::size_t attention_workspace_bytes(const AttentionShape& shape);
-[[nodiscard]] std::size_t attention_backward_workspace_bytes(const AttentionShape& shape);
 
 /// Causal multi-head attention. qkv [batch * seq, 3 * dim] holds queries, keys, values side by
 /// side.
@@ -79,8 +78,8 @@ struct EmbeddingShape {
 };
 void embed(float* y, const std::int32_t* tokens, const float* token_table,
            const float* position_table, const EmbeddingShape& shape);
-void token_table_gradient(float* d_table, const std::int32_t* tokens, const float* dy,
-                          const EmbeddingShape& shape);
-void position_table_gradient(float* d_table, const float* dy, const EmbeddingShape& shape);
+/// d_table[tokens[t]] sums dy[t]; without tokens d_table[t mod seq] does.
+void embedding_gradient(float* d_table, const std::int32_t* tokens, const float* dy,
+                        const EmbeddingShape& shape);
 
 }  // namespace ho::gpt

@@ -163,7 +163,7 @@ class Builder : ModelBuilder {
     const StorageIndex d_attention = linear_backward(layer.projection, kept.attention_out, stream_);
     const StorageIndex d_qkv = gradient(layer.name + ".attention.d_qkv", rows_ * 3 * dim_);
     const StorageIndex scores =
-        storage(layer.name + ".attention.d_scores", attention_backward_workspace_bytes(attention_),
+        storage(layer.name + ".attention.d_scores", 2 * attention_workspace_bytes(attention_),
                 StorageKind::kWorkspace);
     op(layer.name + ".attention.backward", "backward",
        {in(kept.qkv_out), in(d_attention), out(d_qkv), out(scores)},
@@ -179,18 +179,20 @@ class Builder : ModelBuilder {
     const StorageIndex d_norm = linear_backward(head_, last_norm_out_, logits_);
     norm_backward(last_norm_, last_, d_norm, Residual::kBegin);
     for (std::size_t i = layers_.size(); i-- > 0;) layer_backward(layers_[i], activations_[i]);
-    const StorageIndex d_tokens = gradient("token_embedding.d_weight", token_table_.count);
-    op("token_embedding.d_weight", "backward", {in(model_.tokens), in(stream_), out(d_tokens)},
-       [shape = embedding_](std::span<void* const> p, StepContext&) {
-         token_table_gradient(f32(p[2]), i32(p[0]), f32(p[1]), shape);
+    embedding_backward(token_table_, {in(model_.tokens)});
+    embedding_backward(position_table_, {});
+  }
+
+  void embedding_backward(const Parameter& table, std::vector<Use> uses) {
+    const StorageIndex dw = gradient(table.name + ".d_weight", table.count);
+    const bool by_token = !uses.empty();
+    uses.insert(uses.end(), {in(stream_), out(dw)});
+    op(table.name + ".d_weight", "backward", uses,
+       [shape = embedding_, by_token](std::span<void* const> p, StepContext&) {
+         embedding_gradient(f32(p[p.size() - 1]), by_token ? i32(p[0]) : nullptr,
+                            f32(p[p.size() - 2]), shape);
        });
-    update(token_table_, d_tokens);
-    const StorageIndex d_positions = gradient("position_embedding.d_weight", position_table_.count);
-    op("position_embedding.d_weight", "backward", {in(stream_), out(d_positions)},
-       [shape = embedding_](std::span<void* const> p, StepContext&) {
-         position_table_gradient(f32(p[1]), f32(p[0]), shape);
-       });
-    update(position_table_, d_positions);
+    update(table, dw);
   }
 
   const AttentionShape attention_;

@@ -53,7 +53,6 @@ struct Model {
   std::vector<ModelOp> ops;
   StorageIndex tokens;   ///< int32 [batch * seq]
   StorageIndex targets;  ///< int32 [batch * seq]
-  std::size_t parameters = 0;
 };
 
 /// @return kInvalidArgument if a number is zero or absurd, or heads do not divide dim.

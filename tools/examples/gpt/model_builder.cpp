@@ -12,7 +12,6 @@ StorageIndex ModelBuilder::storage(std::string name, std::size_t bytes, StorageK
 
 Parameter ModelBuilder::parameter(const std::string& name, std::size_t count) {
   const std::size_t bytes = count * sizeof(float);
-  model_.parameters += count;
   Parameter made{name, storage(name + ".weight", bytes, StorageKind::kWeight), {}, {}, count};
   if (moments_ == Moments::kNone) return made;
   made.m = storage(name + ".adam_m", bytes, StorageKind::kOptimizerState);
