@@ -66,6 +66,9 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
     options.op_deadline = std::chrono::milliseconds(known.op_deadline_ms);
   }
   options.link_bytes_per_s = known.link_bytes_per_s;
+  if (known.repair_after_ms > 0) {
+    options.repair_after = std::chrono::milliseconds(known.repair_after_ms);
+  }
   const auto text = [](const char* given_text) { return given_text == nullptr ? "" : given_text; };
   auto numa = ho::client::NumaWish::parse(text(known.local_numa));
   if (!numa) return numa.error();

@@ -352,6 +352,7 @@ ho_status ho_get_runtime_counters(const ho_runtime* runtime, ho_runtime_counters
     filled.peak_device_bytes = now.peak_device_bytes;
     filled.doubled_storages = now.doubled_storages;
     filled.halved_storages = now.halved_storages;
+    filled.repaired_storages = now.repaired_storages;
     filled.nodes = now.nodes;
     filled.nodes_lost = now.nodes_lost;
     return give_out(filled, out);

@@ -40,6 +40,8 @@ struct PoolOptions {
   NumaWish numa;
   Duration op_deadline = std::chrono::milliseconds(1500);
   std::uint64_t link_bytes_per_s = 0;  ///< limit of gets and of puts, all nodes together; 0: none
+  Duration repair_after =
+      std::chrono::seconds(60);  ///< a loss, values get their second homes again
 };
 
 /// Which nodes: near ones are reached by `local`. Where a pool has none of the kind that an arena
@@ -97,6 +99,9 @@ class Pool {
   [[nodiscard]] bool is_lost(NodeIndex node) const {
     return nodes()[node.value()].fault->reason() != FaultReason::kNone;
   }
+  /// How many nodes the job has lost.
+  [[nodiscard]] std::uint32_t losses() const { return door_->faults.load(); }
+  [[nodiscard]] Duration repair_after() const { return options_.repair_after; }
   /// Reports the node as lost: its bytes are out of date, since it missed a write that another node
   /// took.
   void give_up(NodeIndex node) { nodes()[node.value()].fault->report(FaultReason::kUnresponsive); }

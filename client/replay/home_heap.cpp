@@ -32,8 +32,8 @@ Result<void> HomeHeap::add_chunk(std::uint64_t bytes) {
   return {};
 }
 
-Result<void> HomeHeap::grow(std::uint64_t bytes) {
-  const std::uint64_t wanted = std::max(bytes, kChunkBytesMin);
+Result<void> HomeHeap::grow(std::uint64_t bytes, std::uint64_t more_bytes) {
+  const std::uint64_t wanted = std::max(bytes, more_bytes);
   auto added = add_chunk(wanted);
   if (!added && added.error().code() == Errc::kExhausted && wanted > bytes) {
     added = add_chunk(bytes);
@@ -45,7 +45,12 @@ Result<void> HomeHeap::reserve(std::uint64_t bytes) {
   bytes = align_up(bytes, kAlign);
   if (bytes == 0 || has_room(bytes)) return {};
   // The first plan's homes are as large as they are, and so lie on all nodes.
-  return chunks_.empty() ? add_chunk(bytes) : grow(bytes);
+  return chunks_.empty() ? add_chunk(bytes) : grow(bytes, kChunkBytesMin);
+}
+
+Result<void> HomeHeap::reserve_one(std::uint64_t bytes, std::uint64_t more_bytes) {
+  bytes = align_up(bytes, kAlign);
+  return has_room(bytes) ? Result<void>() : grow(bytes, align_up(more_bytes, kAlign));
 }
 
 Result<HomeRange> HomeHeap::allocate(std::uint64_t bytes) {

@@ -46,6 +46,9 @@ class HomeHeap {
   /// Makes room for allocations of `bytes` in all, aligned, in one piece. @return kExhausted, or
   /// the pool's failure.
   [[nodiscard]] Result<void> reserve(std::uint64_t bytes);
+  /// Makes room for one allocation of `bytes`. What it then asks the pool for is `more_bytes`, if
+  /// that is more and available. @return as reserve().
+  [[nodiscard]] Result<void> reserve_one(std::uint64_t bytes, std::uint64_t more_bytes);
   /// @param bytes  >= 1. @return as reserve().
   [[nodiscard]] Result<HomeRange> allocate(std::uint64_t bytes);
   void give_back(const HomeRange& range);
@@ -69,7 +72,7 @@ class HomeHeap {
   };
   [[nodiscard]] bool has_room(std::uint64_t bytes) const;
   [[nodiscard]] Result<void> add_chunk(std::uint64_t bytes);
-  [[nodiscard]] Result<void> grow(std::uint64_t bytes);
+  [[nodiscard]] Result<void> grow(std::uint64_t bytes, std::uint64_t more_bytes);
 
   Pool& pool_;
   Nearness nearness_ = Nearness::kAny;

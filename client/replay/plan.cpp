@@ -128,6 +128,7 @@ Result<void> Plan::write_input(Input& input, std::span<const std::byte> data) {
     if (auto ok = runtime_.check_running(); !ok) return ok;
     active_.changed.wait(token, kLookAgain);
   }
+  const std::lock_guard guard(input.moving);
   Storages& storages = runtime_.storages();
   const auto copy = storages.registered(Direction::kPut, bounce_handles_);
   for (std::size_t at = 0; at < data.size(); at += bounce_.size()) {

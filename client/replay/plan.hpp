@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -145,6 +146,18 @@ class Plan {
   /// @param first_mark  on an accelerator: of the job's stream, as Replay::restart() has it.
   void run_begins(std::uint64_t first_mark);
   void run_ends();
+  /// An INPUT, or a storage that does not outlive a step, with two homes.
+  struct OwnDoubled {
+    StorageIndex storage;
+    DoubledHome home;
+  };
+  [[nodiscard]] std::span<const OwnDoubled> own_doubled() const { return doubled_; }
+  /// After repair, between runs: homes may have moved.
+  void follow_homes();
+  /// Replaces homes on lost nodes that are the plan's own: those of INPUTs, with their values, and
+  /// of what does not outlive a step. @return how many; kExhausted, or the pool's failure.
+  /// Call follow_homes() after it.
+  [[nodiscard]] Result<std::uint64_t> repair_homes();
   /// Takes and drops memory as the transfer thread has asked, if the job places device bytes.
   void serve();
   /// Where a storage's device memory came from: the job itself, or take().
@@ -180,6 +193,8 @@ class Plan {
     HomeRange range;  ///< room for both steps' values
     Nearness nearness = Nearness::kNear;
     StorageHome home;
+    /// Guards `home`: another thread may write the next step's value while this one moves it.
+    std::mutex moving;
     std::atomic<std::uint64_t> written_steps{
         0};  ///< 1 + the step it was last written for; 0: never
   };
@@ -203,6 +218,8 @@ class Plan {
   [[nodiscard]] Result<void> open_bounce();
   [[nodiscard]] Result<void> make_replay(const schedule::Schedule& schedule);
 
+  [[nodiscard]] Input* input_of(StorageIndex storage);
+  [[nodiscard]] StorageHome own_home(const OwnDoubled& own);
   [[nodiscard]] Result<void> write_input(Input& input, std::span<const std::byte> data);
   [[nodiscard]] const StorageSlot* find_storage(std::uint32_t storage_id) const;
   [[nodiscard]] const OperandSlot* find_operand(std::uint32_t position,
@@ -220,8 +237,7 @@ class Plan {
   std::vector<StorageHome> homes_;     ///< by StorageIndex
   std::vector<std::string> names_;     ///< by StorageIndex
   std::vector<StorageNumber> joined_;  ///< storages that this plan added, for a load that fails
-  std::vector<DoubledHome>
-      doubled_;  ///< second homes of INPUTs and of storages that do not outlive a step
+  std::vector<OwnDoubled> doubled_;
   std::vector<std::uint32_t> flash_;  ///< numbers in Storages of the flash that the plan asked for
   bool keeps_flash_ = false;          ///< homes of persistent storages lie there
   std::unique_ptr<Arena> staging_;  ///< set for a plan with homes on flash; other plans share homes

@@ -101,7 +101,7 @@ Plan::~Plan() {
     if (held != nullptr && !held->persistent) storages.remove(*numbers_[s]);
   }
   if (!bounce_.empty()) runtime_.pool().unregister_memory(bounce_handles_);
-  for (const DoubledHome& doubled : doubled_) storages.give_back(doubled);
+  for (const OwnDoubled& own : doubled_) storages.give_back(own.home);
   for (const auto& input : inputs_) {
     if (input->range.length_bytes > 0) storages.heap(input->nearness).give_back(input->range);
   }
@@ -269,6 +269,21 @@ Result<void> Plan::place_homes(Schedule& schedule) {
   return place_ddr(schedule, own.ddr);
 }
 
+Plan::Input* Plan::input_of(StorageIndex storage) {
+  const auto at = std::find_if(inputs_.begin(), inputs_.end(),
+                               [&](const auto& one) { return one->storage == storage; });
+  return at != inputs_.end() ? at->get() : nullptr;
+}
+
+StorageHome Plan::own_home(const OwnDoubled& own) {
+  StorageHome home = runtime_.storages().home_of(own.home);
+  if (input_of(own.storage) == nullptr) return home;
+  const std::uint64_t aligned = align_up(bytes_[own.storage.value()], HomeHeap::kAlign);
+  home.offset_bytes[1] += aligned;
+  home.second.offset_bytes[1] += aligned;
+  return home;
+}
+
 /// Both homes of a storage lie on one node each: an INPUT's have room for the values of two steps.
 Result<void> Plan::place_doubled(const std::vector<StorageIndex>& own,
                                  const std::vector<DoubledNear>& doubled) {
@@ -289,9 +304,7 @@ Result<void> Plan::place_doubled(const std::vector<StorageIndex>& own,
     }
     wishing.push_back(storage);
     wishes.push_back({2 * align_up(bytes_[storage.value()], HomeHeap::kAlign), *nearness});
-    const bool input = std::any_of(inputs_.begin(), inputs_.end(),
-                                   [&](const auto& one) { return one->storage == storage; });
-    if (!input) wishes.back().bytes /= 2;
+    if (input_of(storage) == nullptr) wishes.back().bytes /= 2;
   }
   const auto homes = storages.allocate_doubled(wishes);
   if (!homes) return homes.error();
@@ -305,14 +318,9 @@ Result<void> Plan::place_doubled(const std::vector<StorageIndex>& own,
       held->home = home;
       continue;
     }
-    doubled_.push_back(made);
-    const auto input = std::find_if(inputs_.begin(), inputs_.end(),
-                                    [&](const auto& one) { return one->storage == storage; });
-    if (input == inputs_.end()) continue;
-    const std::uint64_t aligned = align_up(bytes_[storage.value()], HomeHeap::kAlign);
-    home.offset_bytes[1] += aligned;
-    home.second.offset_bytes[1] += aligned;
-    (*input)->home = home;
+    doubled_.push_back({storage, made});
+    home = own_home(doubled_.back());
+    if (Input* const input = input_of(storage)) input->home = home;
   }
   for (const StorageIndex storage : own) {
     HeldStorage* const held = persistent(storage);

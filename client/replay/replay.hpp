@@ -123,6 +123,10 @@ class Replay {
   /// Where the job puts device bytes; null with an arena. Lives as the replay does.
   [[nodiscard]] HostedMemory* hosted() const { return hosted_.get(); }
 
+  /// Homes of storages with two have moved. Between runs.
+  /// @param homes  by storage, as in create(); those of other storages are not looked at.
+  void set_homes(std::span<const StorageHome> homes);
+
   /// Begins another run; nothing is in flight. The prologue does not move what `places` has on the
   /// device.
   /// @param places  by storage: persistent values at home, or on the device as entry() lets them
@@ -275,6 +279,7 @@ class Replay {
   std::size_t ask_to_drop();
   std::size_t take_answers(Mover& mover);
   // Storages with two homes: replay_copies.cpp.
+  static void aim(Move& move, const StorageHome& home);
   [[nodiscard]] static NodeIndex node_of(const Move& move, std::uint8_t home);
   [[nodiscard]] bool direct(const Mover& mover, std::uint32_t number);
   [[nodiscard]] bool direct_read(const Mover& mover, Flight& flight, const Move& move) const;

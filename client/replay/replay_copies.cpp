@@ -13,6 +13,24 @@ std::uint8_t other_of(std::uint8_t home) { return home == 0 ? 1 : 0; }
 
 }  // namespace
 
+/// Looks up both homes of what a move is about.
+void Replay::aim(Move& move, const StorageHome& home) {
+  const HomePlace own = home.place(move.home);
+  move.area = own.area;
+  move.other = home.place(other_of(move.home));
+  for (std::size_t parity = 0; parity < move.area_offset_bytes.size(); ++parity) {
+    move.area_offset_bytes[parity] = own.offset_bytes[parity] + move.begin_bytes;
+    move.other.offset_bytes[parity] += move.begin_bytes;
+  }
+}
+
+void Replay::set_homes(std::span<const StorageHome> homes) {
+  HO_CHECK(homes.size() == persistent_.size() && in_flight_ == 0);
+  for (Move& move : moves_) {
+    if (move.other.area != nullptr) aim(move, homes[move.storage.value()]);
+  }
+}
+
 NodeIndex Replay::node_of(const Move& move, std::uint8_t home) {
   if (home != move.home) return move.other.node();
   return HomePlace{move.area, move.area_offset_bytes}.node();

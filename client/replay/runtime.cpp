@@ -9,6 +9,9 @@
 namespace ho::client {
 namespace {
 
+/// Repair may take a step's time divided by this before the next step.
+constexpr int kRepairShare = 4;
+
 Error conflict(std::string what) { return Error(Errc::kConflict, std::move(what)); }
 
 Result<std::unique_ptr<DeviceStreams>> open_streams(const DeviceMemory& device) {
@@ -103,9 +106,9 @@ Runtime::~Runtime() {
 
 RuntimeCounters Runtime::counters() const {
   RuntimeCounters now = counters_;
-  const auto doubled = storages_->count_doubled();
-  now.doubled_storages = doubled.whole;
-  now.halved_storages = doubled.halved;
+  for_each_doubled([&](const DoubledHome& doubled) {
+    (storages_->is_whole(doubled) ? now.doubled_storages : now.halved_storages) += 1;
+  });
   now.nodes = static_cast<std::uint32_t>(pool_.nodes().size());
   for (std::uint32_t n = 0; n < now.nodes; ++n)
     now.nodes_lost += pool_.is_lost(NodeIndex(n)) ? 1 : 0;
@@ -186,6 +189,8 @@ Result<const HomeArea*> Runtime::scratch(Nearness nearness, std::uint64_t bytes)
 
 Result<void> Runtime::begin_step(Plan& plan) {
   HO_CHECK(in_step_ == nullptr);
+  const Duration last_step(static_cast<Duration::rep>(plan.counters().last_step_ns));
+  if (auto ok = repair(Border::kStep, last_step / kRepairShare); !ok) return ok;
   if (running_ != &plan) {
     forget_departed();
     if (running_ != nullptr) {

@@ -25,10 +25,10 @@ struct RuntimeCounters {
   std::uint64_t stored_bytes = 0;   ///< outside steps, device -> pool, epilogues apart
   std::uint64_t device_bytes = 0;   ///< that the job placed for storages and named
   std::uint64_t peak_device_bytes = 0;
-  // Storages with two homes that outlive steps, or that the job declared:
-  std::uint64_t doubled_storages = 0;  ///< those with both homes
-  std::uint64_t halved_storages = 0;   ///< those of which one home is on a lost node
-  std::uint32_t nodes = 0;             ///< that the job has connected to
+  std::uint64_t doubled_storages = 0;   ///< storages with two homes on nodes that are there
+  std::uint64_t halved_storages = 0;    ///< those of which a home is on a lost node
+  std::uint64_t repaired_storages = 0;  ///< times that one got a home in place of a lost one
+  std::uint32_t nodes = 0;              ///< that the job has connected to
   std::uint32_t nodes_lost = 0;
 };
 
@@ -152,6 +152,22 @@ class Runtime {
   [[nodiscard]] Result<void> take_places();
   void forget_departed();
 
+  // Homes in place of lost ones: runtime_repair.cpp.
+  enum class Border : std::uint8_t { kStep, kOnDemand };
+  [[nodiscard]] Result<void> repair(Border border, Duration slice);
+  [[nodiscard]] Result<bool> repair_storages(Duration slice);
+  /// `look` gets the homes of each storage that has two.
+  template <typename Look>
+  void for_each_doubled(const Look& look) const {
+    for (std::uint32_t i = 0; i < storages_->end(); ++i) {
+      const HeldStorage* const storage = storages_->get(StorageNumber(i));
+      if (storage != nullptr && storage->doubled) look(*storage->doubled);
+    }
+    for (const auto& plan : plans_) {
+      for (const Plan::OwnDoubled& own : plan->own_doubled()) look(own.home);
+    }
+  }
+
   // One storage, between steps: runtime_storages.cpp.
   [[nodiscard]] static Error no_value(const HeldStorage& storage);
   [[nodiscard]] Result<void> settle(StorageNumber number, HeldStorage& storage);
@@ -185,6 +201,10 @@ class Runtime {
   std::vector<StorageNumber>
       departed_;  ///< storages of a step that was left: made by it, and still with a value
   RuntimeCounters counters_;
+  const SteadyClock clock_;
+  std::uint32_t losses_noticed_ = 0;   ///< Pool::losses(), as it was when
+  TimePoint repair_at_;                ///< was set
+  std::uint32_t losses_repaired_ = 0;  ///< of them, those after which nothing is left to repair
 };
 
 }  // namespace ho::client

@@ -193,6 +193,8 @@ Result<void*> Runtime::fetch(StorageNumber number) {
 }
 
 Result<void> Runtime::evict(StorageNumber number) {
+  // A job with plans repairs before steps.
+  if (auto ok = plans_.empty() ? repair(Border::kOnDemand, {}) : Result<void>(); !ok) return ok;
   auto storage = find_hosted(number);
   if (!storage) return storage.error();
   HeldStorage& held = **storage;

@@ -118,12 +118,20 @@ class Storages {
 
   /// Whether the value is not in every home that it could be stored to now.
   [[nodiscard]] bool lacks_home(const HeldStorage& storage);
-  /// Storages with two homes, by whether both are on nodes that are there.
-  struct DoubledCount {
-    std::uint64_t whole = 0;
-    std::uint64_t halved = 0;
-  };
-  [[nodiscard]] DoubledCount count_doubled() const;
+  /// Whether both are on nodes that are there.
+  [[nodiscard]] bool is_whole(const DoubledHome& doubled) const;
+
+  // Repair: homes on lost nodes are replaced by others.
+  /// Whether one of the two lies on a lost node, and there is a node to take its place.
+  [[nodiscard]] bool can_replace(const DoubledHome& doubled) const;
+  /// Replaces it. @param more_bytes  that such calls will ask for besides, about.
+  /// @return which of the two is new; kExhausted, or the pool's failure.
+  [[nodiscard]] Result<std::size_t> replace_lost(DoubledHome& doubled, std::uint64_t more_bytes);
+  /// Replaces a storage's home, and brings the value there. Between runs.
+  /// @return false: no home has the value any more; kExhausted, or the pool's failure.
+  [[nodiscard]] Result<bool> repair(HeldStorage& storage, std::uint64_t more_bytes);
+  /// Copies bytes from one home to another, by way of this process.
+  [[nodiscard]] Result<void> copy(const HomePlace& from, const HomePlace& to, std::uint64_t bytes);
 
   /// Gives it a home in DDR where it has none, or as many as the device memory wants, as far as
   /// there are nodes. @return kExhausted, or the pool's failure.
@@ -174,6 +182,7 @@ class Storages {
   [[nodiscard]] Error no_home(const StorageHome& home) const;
   [[nodiscard]] Result<std::vector<DoubledHome>> choose_nodes(
       std::span<const DoubledWish> wishes, std::vector<std::uint64_t>& wanted) const;
+  [[nodiscard]] std::optional<NodeIndex> node_for_repair(const DoubledHome& doubled) const;
   [[nodiscard]] HomeHeap& heap_on(NodeIndex node);
   [[nodiscard]] Result<void> move_device(Direction direction, HeldStorage& storage);
   [[nodiscard]] Result<void> move_host(Direction direction, const StorageHome& home,

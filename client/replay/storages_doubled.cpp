@@ -8,6 +8,14 @@
 #include "common/base/units.hpp"
 
 namespace ho::client {
+namespace {
+
+/// Repair asks a node for its memory in parts of this size: a grant takes time.
+constexpr std::uint64_t kRepairChunkBytes = 256 * kMiB;
+/// It copies bytes in parts of this size.
+constexpr std::uint64_t kCopyBytes = 4 * kMiB;
+
+}  // namespace
 
 HomeHeap& Storages::heap_on(NodeIndex node) {
   auto& heap = on_node_[node.value()];
@@ -90,15 +98,8 @@ bool Storages::lacks_home(const HeldStorage& storage) {
   return false;
 }
 
-Storages::DoubledCount Storages::count_doubled() const {
-  DoubledCount count;
-  for (const auto& storage : held_) {
-    if (!storage || !storage->doubled) continue;
-    const auto& nodes = storage->doubled->nodes;
-    const bool lost = pool_.is_lost(nodes[0]) || pool_.is_lost(nodes[1]);
-    (lost ? count.halved : count.whole) += 1;
-  }
-  return count;
+bool Storages::is_whole(const DoubledHome& doubled) const {
+  return !pool_.is_lost(doubled.nodes[0]) && !pool_.is_lost(doubled.nodes[1]);
 }
 
 StorageHome Storages::home_of(const DoubledHome& doubled) const {
@@ -123,6 +124,79 @@ void Storages::give_back(const DoubledHome& doubled) {
     doubled_bytes_[node.value()] -= doubled.ranges[h].length_bytes;
     heap_on(node).give_back(doubled.ranges[h]);
   }
+}
+
+bool Storages::can_replace(const DoubledHome& doubled) const {
+  return node_for_repair(doubled).has_value();
+}
+
+/// The node with the fewest bytes of doubled homes that may take a lost home's place.
+std::optional<NodeIndex> Storages::node_for_repair(const DoubledHome& doubled) const {
+  if (pool_.is_lost(doubled.nodes[0]) == pool_.is_lost(doubled.nodes[1])) return std::nullopt;
+  std::vector<NodeIndex> nodes = pool_.candidates(Nearness::kAny);
+  std::erase(nodes, doubled.nodes[0]);
+  std::erase(nodes, doubled.nodes[1]);
+  const auto least = std::min_element(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
+    return doubled_bytes_[a.value()] < doubled_bytes_[b.value()];
+  });
+  return least != nodes.end() ? std::optional(*least) : std::nullopt;
+}
+
+Result<std::size_t> Storages::replace_lost(DoubledHome& doubled, std::uint64_t more_bytes) {
+  const auto node = node_for_repair(doubled);
+  HO_CHECK(node.has_value());
+  const std::size_t lost = pool_.is_lost(doubled.nodes[0]) ? 0 : 1;
+  const std::uint64_t bytes = doubled.ranges[lost].length_bytes;
+  HomeHeap& heap = heap_on(*node);
+  if (auto ok = heap.reserve_one(bytes, std::min(bytes + more_bytes, kRepairChunkBytes)); !ok) {
+    return ok.error();
+  }
+  auto range = heap.allocate(bytes);
+  if (!range) return range.error();
+  heap_on(doubled.nodes[lost]).give_back(doubled.ranges[lost]);
+  doubled_bytes_[doubled.nodes[lost].value()] -= bytes;
+  doubled_bytes_[node->value()] += bytes;
+  doubled.nodes[lost] = *node;
+  doubled.ranges[lost] = *range;
+  return lost;
+}
+
+Result<void> Storages::copy(const HomePlace& from, const HomePlace& to, std::uint64_t bytes) {
+  std::vector<std::byte> buffer(std::min(bytes, kCopyBytes));
+  auto handles = pool_.register_memory(buffer);
+  if (!handles) return handles.error();
+  Result<void> ok;
+  for (std::uint64_t at = 0; ok && at < bytes; at += buffer.size()) {
+    const auto part = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), bytes - at));
+    const auto move = [&](Direction direction, const HomePlace& place) {
+      return registered(direction, *handles)(
+          *place.area->map, place.area->begin_bytes + place.offset_bytes[0] + at, part);
+    };
+    ok = move(Direction::kGet, from);
+    if (ok) ok = move(Direction::kPut, to);
+  }
+  pool_.unregister_memory(*handles);
+  return ok;
+}
+
+Result<bool> Storages::repair(HeldStorage& storage, std::uint64_t more_bytes) {
+  HO_CHECK(storage.doubled.has_value());
+  ValuePlace& place = storage.place;
+  const std::size_t lost = pool_.is_lost(storage.doubled->nodes[0]) ? 0 : 1;
+  const bool has_other = (place.stale_homes & 1U << (1 - lost)) == 0;
+  if (place.at_home && !has_other && !place.on_device) return false;
+  const auto replaced = replace_lost(*storage.doubled, more_bytes);
+  if (!replaced) return replaced.error();
+  storage.home = home_of(*storage.doubled);
+  place.at_home = place.at_home && has_other;
+  place.stale_homes = 0;
+  if (!place.at_home) return true;  // it is on the device, or has no value
+  const auto bit = static_cast<std::uint8_t>(1U << lost);
+  place.stale_homes = bit;
+  const auto copied = copy(storage.home.place(1 - lost), storage.home.place(lost), storage.bytes);
+  if (!copied) return copied.error().at("copying " + storage.name);
+  place.stale_homes = 0;
+  return true;
 }
 
 Result<void> Storages::put(const StorageHome& home, std::size_t parity, std::uint64_t at_bytes,

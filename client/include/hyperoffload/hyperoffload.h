@@ -148,6 +148,10 @@ typedef struct ho_connect_options {
                       node.key and ca.crt, as "hyperoffload ca issue" writes them. They are read at
                       each new connection. NULL or "": no TLS, which only a daemon with `insecure`
                       accepts. Unix sockets need none */
+  uint32_t
+      repair_after_ms; /* so long after a node is lost, values that had one of two homes there
+                          get another, if there is a node for it, and memory; at steps' borders,
+                          for at most a quarter of a step's time and one value more. 0: 60 s */
 } ho_connect_options;
 
 HO_API const char* ho_version(void);
@@ -603,11 +607,11 @@ typedef struct ho_runtime_counters {
   uint64_t stored_bytes;  /* device -> pool, outside steps; epilogues count in their plan */
   uint64_t device_bytes;  /* callbacks: all storages that have an address now */
   uint64_t peak_device_bytes;
-  uint64_t doubled_storages; /* persistent and declared storages with two homes on nodes that are
-                                there, and */
-  uint64_t halved_storages;  /* those that have lost one of two homes with its node */
-  uint32_t nodes;            /* that ho_connect has reached */
-  uint32_t nodes_lost;       /* of them, those that the job has lost */
+  uint64_t doubled_storages;  /* storages with two homes, on nodes that are there, and */
+  uint64_t halved_storages;   /* those that have lost one of the two with its node */
+  uint64_t repaired_storages; /* times that one got a home in place of a lost one */
+  uint32_t nodes;             /* that ho_connect has reached */
+  uint32_t nodes_lost;        /* of them, those that the job has lost */
 } ho_runtime_counters;
 /* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter. */
 HO_API ho_status ho_get_runtime_counters(const ho_runtime* runtime, ho_runtime_counters* out);

@@ -134,6 +134,7 @@ class Pool {
     std::string local_numa = "auto";     ///< as ho_connect_options::local_numa
     std::uint64_t link_bytes_per_s = 0;  ///< each way; 0: no limit
     std::string tls = {};                ///< as ho_connect_options::tls
+    std::uint32_t repair_after_ms = 0;   ///< as ho_connect_options::repair_after_ms
   };
 
   explicit Pool(const Options& options) {
@@ -155,6 +156,7 @@ class Pool {
     given.local_threads = options.local_threads;
     given.local_numa = options.local_numa.c_str();
     given.link_bytes_per_s = options.link_bytes_per_s;
+    given.repair_after_ms = options.repair_after_ms;
     given.tls = options.tls.c_str();
     check(ho_connect(&given, &handle_));
   }

@@ -327,7 +327,7 @@ class Run:
     def _copies_held(self):
         now = self._demand.runtime.counters()
         return {"nodes": now.nodes, "nodes_lost": now.nodes_lost, "doubled": now.doubled_storages,
-                "halved": now.halved_storages}
+                "halved": now.halved_storages, "repaired": now.repaired_storages}
 
     def _copies_now(self):
         """Copies that a new plan can have: two need two nodes."""
@@ -343,12 +343,13 @@ class Run:
         peak_plain_bytes: what the recorded step would hold plainly. step_ms_median: of the steps
         after the recorded ones, stall_ms_median: of planned ones; None before there is one.
         copies: of each value in the pool, as wished. nodes: of the pool, that the run reached,
-        nodes_lost: of them, those it has lost since. With two copies, values_doubled: values between
-        steps that have both, values_halved: those that have lost one with its node.
+        nodes_lost: of them, those it has lost since. With two copies, values_doubled: values that
+        have a place on two nodes, values_halved: those that have lost one of the two with its node,
+        values_repaired: how often one got another in place of a lost one.
         """
         median = lambda seconds: statistics.median(seconds) * 1e3 if seconds else None  # noqa: E731
         held = self._held or (self._copies_held() if self._demand is not None else
-                              dict.fromkeys(("nodes", "nodes_lost", "doubled", "halved"), 0))
+                              dict.fromkeys(("nodes", "nodes_lost", "doubled", "halved", "repaired"), 0))
         return {"steps": self._steps, "planned_steps": self._planned,
                 "departures": sum(self._departures.values()), "replans": self._replans,
                 "peak_allocated_bytes": (self._meter.peak if self._peak_bytes is None
@@ -357,7 +358,8 @@ class Run:
                 "budget_bytes": self._limit(), "step_ms_median": median(self._step_s),
                 "stall_ms_median": median(self._stall_s), "copies": self._copies,
                 "nodes": held["nodes"], "nodes_lost": held["nodes_lost"],
-                "values_doubled": held["doubled"], "values_halved": held["halved"]}
+                "values_doubled": held["doubled"], "values_halved": held["halved"],
+                "values_repaired": held["repaired"]}
 
     def summary(self):
         """stats() as a few lines for people."""
@@ -376,8 +378,8 @@ class Run:
         if now["copies"] > 1:
             lines.append(f"{now['values_doubled']} values have two copies on different nodes")
         if now["nodes_lost"] > 0:
-            lines.append(f"lost {now['nodes_lost']} of {now['nodes']} nodes, and one of two copies of "
-                         f"{now['values_halved']} values")
+            lines.append(f"lost {now['nodes_lost']} of {now['nodes']} nodes; {now['values_halved']} "
+                         f"values have lost one of two copies, {now['values_repaired']} got another")
         lines += [f"left the plan {count} times: {cause}"
                   for cause, count in self._departures.items()]
         return "\n".join(lines)
@@ -434,8 +436,9 @@ def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None, 
     hardware: path of a hardware file; None: the link to the pool is measured.
     copies: of each value in the pool, on different nodes. None and 1: one; a node that is lost ends
         the job. 2: when a node is lost, the job goes on with the same results, as long as no other
-        node is lost that has the second copy of a value. It needs twice the memory in the pool, and
-        what leaves the device goes out twice.
+        node is lost that has the second copy of a value; after a minute values get new second copies,
+        if the pool has a third node. It needs twice the memory in the pool, and what leaves the device
+        goes out twice.
 
     Raises MemoryError where the budget cannot be met, naming the op, and Error where the pool fails.
     Threads: the one that trains. Batches that exist before a step stay on the device, like all tensors

@@ -36,7 +36,7 @@ class _ConnectOptions(ctypes.Structure):
                 ("ucx_devices", ctypes.c_char_p), ("ucx_transports", ctypes.c_char_p),
                 ("ucx_allow_emulation", ctypes.c_uint32), ("local_threads", ctypes.c_uint32),
                 ("local_numa", ctypes.c_char_p), ("link_bytes_per_s", ctypes.c_uint64),
-                ("tls", ctypes.c_char_p)]
+                ("tls", ctypes.c_char_p), ("repair_after_ms", ctypes.c_uint32)]
 
 
 class _DeviceMemory(ctypes.Structure):
@@ -59,7 +59,7 @@ class RuntimeCounters(ctypes.Structure):
     """ho_runtime_counters."""
     _fields_ = [("struct_bytes", ctypes.c_size_t), *((name, ctypes.c_uint64) for name in (
         "runs", "steps_left", "fetched_bytes", "stored_bytes", "device_bytes", "peak_device_bytes",
-        "doubled_storages", "halved_storages")),
+        "doubled_storages", "halved_storages", "repaired_storages")),
                 ("nodes", ctypes.c_uint32), ("nodes_lost", ctypes.c_uint32)]
 
 
@@ -144,13 +144,21 @@ def _check(status):
         raise Error(_library.ho_status_name(status).decode(), _library.ho_last_error().decode())
 
 
+def _repair_after_ms():
+    text = os.environ.get("HYPEROFFLOAD_REPAIR_AFTER_MS", "0")
+    if not text.isdecimal() or int(text) >= 1 << 32:
+        raise ValueError(f"HYPEROFFLOAD_REPAIR_AFTER_MS is {text!r}; write milliseconds, as 60000")
+    return int(text)
+
+
 class Pool:
     """A job's sessions on all nodes of a pool."""
 
     def __init__(self, address, name):
         options = _ConnectOptions(struct_bytes=ctypes.sizeof(_ConnectOptions),
                                   pool=address.encode(), name=name.encode(),
-                                  tls=os.environ.get("HYPEROFFLOAD_TLS", "").encode())
+                                  tls=os.environ.get("HYPEROFFLOAD_TLS", "").encode(),
+                                  repair_after_ms=_repair_after_ms())
         self.handle = ctypes.c_void_p()
         lib = library()
         _check(lib.ho_connect(ctypes.byref(options), ctypes.byref(self.handle)))

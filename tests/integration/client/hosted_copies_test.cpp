@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <csignal>
 #include <hyperoffload/hyperoffload.hpp>
 #include <string>
@@ -23,14 +24,31 @@ using test::TwoNodes;
 
 constexpr std::uint64_t kBytes = 64 << 10;
 constexpr std::uint32_t kWeightId = 100;
+constexpr std::uint32_t kInputId = 101;
 /// A transfer of kBytes takes a quarter of a second.
 constexpr std::uint64_t kSlowLink = 4 * kBytes;
+constexpr std::uint32_t kRepairAfterMs = 1;
 
 void* take(void* context, ho_storage, std::uint64_t bytes) {
   return static_cast<HostMemory*>(context)->allocate(bytes);
 }
 void drop(void* context, ho_storage, void* memory) {
   static_cast<HostMemory*>(context)->free(static_cast<std::byte*>(memory));
+}
+
+bool all(const void* memory, std::byte value) {
+  const auto* const bytes = static_cast<const std::byte*>(memory);
+  return bytes != nullptr &&
+         std::all_of(bytes, bytes + kBytes, [&](std::byte byte) { return byte == value; });
+}
+
+template <typename Done>
+void wait_until(const Done& done) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!done()) {
+    REQUIRE(std::chrono::steady_clock::now() < end);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 /// A pool, and a runtime with two copies of its values.
@@ -42,6 +60,7 @@ struct Job {
                                              std::uint64_t link_bytes_per_s) {
     hyperoffload::Pool::Options options{address, "copies", "auto", 0};
     options.link_bytes_per_s = link_bytes_per_s;
+    options.repair_after_ms = kRepairAfterMs;
     return options;
   }
   void adopt(ho_storage storage, std::byte value) {
@@ -50,8 +69,7 @@ struct Job {
     runtime.adopt(storage, memory);
   }
   [[nodiscard]] bool has(ho_storage storage, std::byte value) {
-    const auto* const bytes = static_cast<const std::byte*>(runtime.fetch(storage));
-    return std::all_of(bytes, bytes + kBytes, [&](std::byte byte) { return byte == value; });
+    return all(runtime.fetch(storage), value);
   }
 
   HostMemory host;
@@ -62,6 +80,22 @@ struct Job {
 void kill(TwoNodes& nodes, int node) {
   nodes.daemon(node).send(SIGKILL);
   nodes.daemon(node).wait();
+}
+
+/// A weight and an input that come for each step's only op, and leave after it.
+std::string input_and_weight() {
+  B b;
+  const auto w = b.storage("w", kBytes, B::kWeight, 0);
+  const auto input = b.storage("input", kBytes, B::kInput, kBytes);
+  b.op({B::read(w, 0), B::read(input, kBytes)});
+  const auto detach = b.detach(w, 0, {.after = 0});
+  b.prefetch(w, 0, {.before = 0, .after_cache_ops = {B::previous(detach)}});
+  b.prefetch(input, kBytes, {.before = 0});
+  schedule::Schedule plan = b.finish();
+  plan.second_homes = {schedule::HomeSlot{schedule::HomeTier::kLocalDdr, 2 * kBytes},
+                       schedule::HomeSlot{schedule::HomeTier::kLocalDdr, 3 * kBytes}};
+  plan.local_ddr_bytes = 4 * kBytes;
+  return encode_schedule(plan);
 }
 
 /// A weight that is updated at position 0, goes to both homes, and leaves before position 1.
@@ -172,4 +206,112 @@ TEST_CASE(
       CHECK(job.has(w, std::byte{6}));
     }
   }
+}
+
+TEST_CASE("hosted copies: a job without a plan repairs its values, and outlives a second node") {
+  for (const int first : {0, 1, 2}) {
+    for (const int second : {0, 1, 2}) {
+      if (first == second) continue;
+      INFO("nodes " << first << " and " << second << " are lost");
+      TwoNodes nodes({.nodes = 3});
+      Job job(nodes.address(0));
+      std::vector<ho_storage> storages;
+      for (int i = 0; i < 6; ++i) {
+        storages.push_back(job.runtime.declare("", kBytes));
+        job.adopt(storages.back(), static_cast<std::byte>(i + 1));
+        job.runtime.evict(storages.back());
+      }
+      kill(nodes, first);
+      wait_until([&] { return job.runtime.counters().halved_storages > 0; });
+      const ho_storage other = job.runtime.declare("", kBytes);
+      job.adopt(other, std::byte{99});
+      wait_until([&] {
+        job.runtime.evict(other);
+        return job.runtime.counters().halved_storages == 0;
+      });
+      CHECK(job.runtime.counters().repaired_storages > 0);
+      CHECK(job.runtime.counters().doubled_storages == storages.size() + 1);
+      kill(nodes, second);
+      for (int i = 0; i < 6; ++i)
+        CHECK(job.has(storages[static_cast<std::size_t>(i)], static_cast<std::byte>(i + 1)));
+      CHECK(job.has(other, std::byte{99}));
+    }
+  }
+}
+
+TEST_CASE(
+    "hosted copies: an input and a weight of a plan are repaired, and outlive a second node") {
+  const std::string schedule = input_and_weight();
+  for (const int first : {0, 1, 2}) {
+    for (const int second : {0, 1, 2}) {
+      if (first == second) continue;
+      INFO("nodes " << first << " and " << second << " are lost");
+      TwoNodes nodes({.nodes = 3});
+      Job job(nodes.address(0));
+      hyperoffload::Plan plan(job.runtime, schedule.data(), schedule.size());
+      const std::vector<std::byte> seven(kBytes, std::byte{7});
+      plan.write(kWeightId, seven.data(), seven.size());
+      const auto write_input = [&](int step) {
+        const std::vector<std::byte> value(kBytes, static_cast<std::byte>(step));
+        plan.write(kInputId, value.data(), value.size());
+      };
+      const auto run_step = [&](int step) {
+        plan.step_begin();
+        plan.before(0);
+        CHECK(all(plan.operand(0, kWeightId), std::byte{7}));
+        CHECK(all(plan.operand(0, kInputId), static_cast<std::byte>(step)));
+        job.host.free(static_cast<std::byte*>(plan.operand(0, kInputId)));
+        plan.after(0);
+        plan.step_end();
+      };
+      write_input(0);
+      run_step(0);
+      write_input(1);  // has its value when its home moves
+      kill(nodes, first);
+      wait_until([&] { return job.runtime.counters().nodes_lost == 1; });
+      int step = 1;
+      const auto go_on = [&] {
+        run_step(step);
+        step += 1;
+        write_input(step);
+      };
+      wait_until([&] {
+        go_on();
+        return job.runtime.counters().halved_storages == 0;
+      });
+      kill(nodes, second);
+      for (int i = 0; i < 4; ++i) go_on();
+      std::vector<std::byte> value(kBytes);
+      plan.read(kWeightId, value.data(), value.size());
+      CHECK(value == seven);
+    }
+  }
+}
+
+TEST_CASE("hosted copies: where no node has room for a lost home, the job goes on with the other") {
+  constexpr std::uint64_t kSegment = 2 << 20;
+  TwoNodes nodes({.ddr_bytes = kSegment, .nodes = 3});
+  Job job(nodes.address(0));
+  const ho_storage only = job.runtime.declare("", kBytes);
+  job.adopt(only, std::byte{3});
+  job.runtime.evict(only);
+  // The library chose two nodes; the third gets full.
+  int full = 0;
+  while (nodes.granted_bytes(full) > 0) full += 1;
+  const auto other = test::connect_pool(nodes.address(0), "auto", "other");
+  ho_allocation* memory = nullptr;
+  const ho_status allocated = ho_allocate(other.get(), 64, &memory);  // takes a whole segment
+  INFO(ho_last_error());
+  REQUIRE(allocated == HO_OK);
+  CHECK(nodes.granted_bytes(full) == kSegment);
+  kill(nodes, (full + 1) % 3);
+  wait_until([&] { return job.runtime.counters().halved_storages == 1; });
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  while (std::chrono::steady_clock::now() < end) {
+    CHECK(job.has(only, std::byte{3}));
+    job.runtime.evict(only);
+  }
+  CHECK(job.runtime.counters().halved_storages == 1);
+  CHECK(job.runtime.counters().repaired_storages == 0);
+  ho_free(other.get(), memory);
 }

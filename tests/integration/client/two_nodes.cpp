@@ -16,6 +16,10 @@ std::string peer_text(int node, const std::string& address) {
 
 std::string TwoNodes::config(int node) const {
   const std::string number = std::to_string(node);
+  std::string peers;
+  for (int other = 0; other < spec_.nodes; ++other) {
+    if (other != node) peers += peer_text(other, address(other));
+  }
   return "node_id: " + number + "\nnode_name: \"n" + number +
          "\"\nddr_bytes: " + std::to_string(spec_.ddr_bytes) +
          "\nsegment_bytes: 2097152\nlease_ms: " + std::to_string(spec_.lease_ms) +
@@ -26,26 +30,29 @@ std::string TwoNodes::config(int node) const {
          (spec_.blocks_bytes > 0
               ? "blocks { ddr_bytes: " + std::to_string(spec_.blocks_bytes) + " }\n"
               : "") +
-         peer_text(1 - node, address(1 - node));
+         peers;
 }
 
 TwoNodes::TwoNodes(const PoolSpec& spec) : spec_(spec) {
-  for (int node = 0; node < 2 && spec.flash_bytes > 0; ++node) {
+  for (int node = 0; node < spec.nodes && spec.flash_bytes > 0; ++node) {
     std::ofstream(flash_path(node)).close();
     std::filesystem::permissions(
         flash_path(node), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
     std::filesystem::resize_file(flash_path(node), spec.flash_bytes);
   }
-  first_ = std::make_unique<DaemonProcess>(folder_, "n0", DaemonProcess::Spec{config(0), {}});
-  second_ = std::make_unique<DaemonProcess>(folder_, "n1", DaemonProcess::Spec{config(1), {}});
-  INFO(first_->err() << second_->err());
-  for (int node : {0, 1}) (void)connect(address(node));
+  for (int node = 0; node < spec.nodes; ++node) {
+    daemons_.push_back(std::make_unique<DaemonProcess>(folder_, "n" + std::to_string(node),
+                                                       DaemonProcess::Spec{config(node), {}}));
+  }
+  for (int node = 0; node < spec.nodes; ++node) {
+    INFO(daemon(node).err());
+    (void)connect(address(node));
+  }
 }
 
 void TwoNodes::restart(int node) {
-  auto& daemon = node == 0 ? first_ : second_;
-  daemon = std::make_unique<DaemonProcess>(folder_, "again" + std::to_string(node),
-                                           DaemonProcess::Spec{config(node), {}});
+  daemons_[static_cast<std::size_t>(node)] = std::make_unique<DaemonProcess>(
+      folder_, "again" + std::to_string(node), DaemonProcess::Spec{config(node), {}});
   (void)connect(address(node));
 }
 

@@ -19,9 +19,11 @@ struct PoolSpec {
   std::uint64_t flash_bytes = 0;   ///< of one flash file a node; 0: no flash
   bool ucx = false;                ///< with the driver ucx as well; needs a device
   std::uint64_t blocks_bytes = 0;  ///< what a node's KV block store may take; 0: none
+  int nodes = 2;                   ///< more than two for what two cannot show
 };
 
-/// A pool of two real daemons on this machine, reached by Unix sockets, with `local` and `tcp`.
+/// A pool of real daemons, two unless the test asks for more, on this machine, reached by Unix
+/// sockets, with `local` and `tcp`.
 class TwoNodes {
  public:
   explicit TwoNodes(const PoolSpec& spec = {});
@@ -32,7 +34,9 @@ class TwoNodes {
   [[nodiscard]] std::string flash_path(int node) const;
   /// Restarts the daemon of a node after it has ended.
   void restart(int node);
-  [[nodiscard]] DaemonProcess& daemon(int node) { return node == 0 ? *first_ : *second_; }
+  [[nodiscard]] DaemonProcess& daemon(int node) {
+    return *daemons_[static_cast<std::size_t>(node)];
+  }
   /// Bytes that a node has granted, read over a separate connection.
   [[nodiscard]] std::uint64_t granted_bytes(int node) const;
   /// Sessions that a node holds.
@@ -43,8 +47,7 @@ class TwoNodes {
 
   const PoolSpec spec_;
   TempFolder folder_;
-  std::unique_ptr<DaemonProcess> first_;
-  std::unique_ptr<DaemonProcess> second_;
+  std::vector<std::unique_ptr<DaemonProcess>> daemons_;
 };
 
 struct PoolCloser {

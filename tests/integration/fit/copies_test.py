@@ -3,10 +3,12 @@
 Usage: see support.py.
 """
 
+import os
 import pathlib
 import socket
 import subprocess
 import tempfile
+import time
 import unittest
 
 import support  # first: it finds PyTorch and the package
@@ -162,6 +164,34 @@ class Copies(unittest.TestCase):
                 script, run = self.killing(pool, 1, at)
                 self.assert_same(plain, script)
                 self.assertEqual(run.stats()["planned_steps"], STEPS - 2)
+
+    def test_values_are_repaired_and_a_second_node_is_lost(self):
+        plain = Script().train(2 * STEPS)
+        os.environ["HYPEROFFLOAD_REPAIR_AFTER_MS"] = "100"
+        self.addCleanup(os.environ.pop, "HYPEROFFLOAD_REPAIR_AFTER_MS")
+        for replan, first, second in (("once", 0, 2), ("once", 1, 0), ("once", 2, 1), ("never", 1, 2)):
+            with self.subTest(replan=replan, first=first, second=second), Daemons(3) as pool:
+                def within(step):
+                    if step == KILLED_AT:
+                        pool.kill(first)
+                    elif step == KILLED_AT + STEPS:
+                        halved.append(run.stats()["values_halved"])
+                        pool.kill(second)
+
+                def between(step):
+                    if step == KILLED_AT:
+                        halved.append(run.stats()["values_halved"])
+                        time.sleep(0.2)
+
+                halved = []
+                script = Script(within, between)
+                with script.fit(pool.addresses[0], replan=replan) as run:
+                    script.train(2 * STEPS)
+                self.assert_same(plain, script)
+                self.assertGreater(halved[0], 0)
+                self.assertEqual(halved[1], 0)
+                self.assertGreaterEqual(run.stats()["values_repaired"], halved[0])
+                self.assertEqual(run.stats()["nodes_lost"], 2)
 
     def test_a_value_without_copies_left_ends_the_job(self):
         with Daemons(3) as pool:
