@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
   pool.pool = environment("HYPEROFFLOAD_POOL", "unix:/run/hyperoffload/control.sock");
   pool.tls = environment("HYPEROFFLOAD_TLS", "");
   ho::cli::add_analyze(program, pool);
+  ho::cli::add_analyze_ranks(program);
   ho::cli::add_verify(program);
   ho::cli::add_simulate(program);
   ho::cli::add_explain(program);

@@ -43,6 +43,7 @@ GENERATE = "--layers 1 --dim 16 --heads 2"
 ROWS = {
     "hyperoffload analyze": Row("{graph} --hardware {hardware} --out {folder}/made.hos",
                                 outputs=("--out", "--report", "--trace", "--graph-out")),
+    "hyperoffload analyze-ranks": Row("{graph} --ranks 2 --hardware {hardware} --out {folder}/plans"),
     "hyperoffload verify": Row("{plan}"),
     "hyperoffload simulate": Row("{plan}"),
     "hyperoffload explain": Row("{plan}"),
@@ -118,7 +119,9 @@ def graph():
 
 LINK = {"bytesPerS": "10000000000", "latencyNs": "5000"}
 HARDWARE = {"name": "test", "deviceBytes": str(4 << 20),
-            "localDdr": {"capacityBytes": str(1 << 30), "read": LINK, "write": LINK}}
+            "localDdr": {"capacityBytes": str(1 << 30), "read": LINK, "write": LINK},
+            "links": [{"name": "root", "readBytesPerS": "10000000000", "writeBytesPerS": "10000000000"}],
+            "paths": [{"localDdr": ["root"]}]}
 
 
 def commands_of(words):

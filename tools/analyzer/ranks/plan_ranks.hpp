@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/result.hpp"
+#include "common/model/graph.hpp"
+#include "common/model/hardware.hpp"
+#include "common/schedule/schedule.hpp"
+#include "tools/analyzer/problem/options.hpp"
+#include "tools/simulator/simulate_ranks.hpp"
+
+namespace ho::analyzer {
+
+/// What one rank runs, and within what.
+struct RankTask {
+  const Graph* graph = nullptr;  ///< outlives the call; ranks with the same step name the same one
+  std::uint64_t device_budget_bytes = 0;
+
+  bool operator==(const RankTask&) const = default;
+};
+
+/// All ranks at the same time, by simulate_ranks().
+struct RanksTimes {
+  std::uint64_t step_ns = 0;   ///< of the slowest
+  std::uint64_t stall_ns = 0;  ///< of all ranks
+  std::vector<RankSimulation> ranks;
+};
+
+/// One rank's part of the answer.
+struct RankPlan {
+  schedule::Schedule schedule;  ///< predicted for the shares it was planned with, alone
+  std::uint64_t start_ns = 0;   ///< how much later it begins
+};
+
+struct RanksPlan {
+  std::vector<RankPlan> ranks;
+  RanksTimes ignoring;  ///< plans that each expect the links for themselves
+  RanksTimes equal;     ///< plans that each expect an equal share
+  RanksTimes together;  ///< `ranks`; neither time is above that of `equal`
+  /// No plans have a shorter slowest step, in the graphs' order or that of `ranks`: the largest of
+  /// each rank's own bound with the links for itself, and, per link and direction, the bytes that
+  /// must cross it over its capacity.
+  std::uint64_t bound_ns = 0;
+  int rounds = 0;       ///< in which plans changed hands
+  int simulations = 0;  ///< of all ranks together
+};
+
+/// Which rank has no plan, and why.
+struct RankInfeasible {
+  std::size_t rank = 0;
+  Infeasible why;
+};
+
+/// Whether ranks may begin at different times. Those that meet in each step begin together.
+enum class Starts : std::uint8_t { kAnyTime, kTogether };
+
+struct RanksOptions {
+  Options plan;  ///< its budget is ignored
+  Starts starts = Starts::kAnyTime;
+  std::function<void(const std::string&)> progress;  ///< may be empty
+};
+
+/// Plans ranks that share links. Equal shares come first: with them no rank is slower than
+/// promised, whatever the others do. Plans for other equal parts of the links follow, with starts
+/// evenly over a step. Then the ranks take turns, for at most three rounds: each gets the plan,
+/// among these and one for what the others leave of the links, and the start for which all ranks
+/// together stall least. Every change is simulated with all ranks, and kept only if the sum of
+/// stalls is smaller and the slowest step is not longer than with equal shares.
+///
+/// Each schedule is proven for itself, so what the others do changes times, never results.
+/// Deterministic.
+/// @return the errors of analyze() and simulate_ranks().
+[[nodiscard]] Result<std::variant<RanksPlan, RankInfeasible>> plan_ranks(
+    const std::vector<RankTask>& tasks, const Hardware& hardware, const RanksOptions& options);
+
+}  // namespace ho::analyzer

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/model/graph.hpp"
+#include "common/model/hardware.hpp"
+#include "common/schedule/schedule.hpp"
+
+namespace ho::analyzer {
+
+/// What one rank may use of a shared link, in bytes per second.
+struct LinkShare {
+  std::uint64_t read_bytes_per_s = 0;
+  std::uint64_t write_bytes_per_s = 0;
+};
+
+/// What the ranks' hardware says of one rank.
+[[nodiscard]] const RankPath& path_of(const Hardware& hardware, std::size_t rank);
+
+/// Whether any transfer of the rank crosses the link.
+[[nodiscard]] bool crosses(const Hardware& hardware, std::size_t rank, const SharedLink& link);
+
+/// Each link whole: what a rank has that knows of no other.
+[[nodiscard]] std::vector<LinkShare> whole_links(const Hardware& hardware);
+
+/// Each link divided by the number of ranks that cross it.
+[[nodiscard]] std::vector<LinkShare> equal_shares(const Hardware& hardware, std::size_t ranks);
+
+/// One rank's machine: its tiers and ports within its shares, without links. Where both DDR tiers
+/// cross a link, the port limits their sum.
+/// @param shares  per link, each at least 1 byte per second
+[[nodiscard]] Hardware for_one(const Hardware& hardware, std::size_t rank,
+                               const std::vector<LinkShare>& shares);
+
+/// The bytes that any plan of a step must fetch to the device and write back from it, in the
+/// graph's order or that of `schedule`, whichever needs less. By the argument of lower_bound_ns().
+[[nodiscard]] LinkShare least_bytes(const Graph& graph, const schedule::Schedule& schedule);
+
+}  // namespace ho::analyzer
