@@ -66,7 +66,7 @@ std::int64_t Alternatives::time_between(std::int64_t first, std::int64_t last) c
   return first < 0 ? at(last) : at(last) - at(first);
 }
 
-/// How far above the budget what lives is at most, in positions [first, last].
+/// The largest excess of live bytes over the budget in positions [first, last].
 std::int64_t Alternatives::fullest(std::int64_t first, std::int64_t last) const {
   const auto n = static_cast<std::int64_t>(in_.duration_ns.size());
   first = std::max<std::int64_t>(0, first);
@@ -180,7 +180,8 @@ void explain_waits(schedule::Schedule& schedule) {
   const auto& predicted = schedule.prediction;
   const std::size_t positions = schedule.positions.size();
   HO_CHECK(predicted.op_start_ns.size() == positions);
-  // Per position: what ends last of what it waits for. A Detach ends when its write-back has.
+  // Per position: the last of the transfers that it waits for. A Detach ends when its write-back
+  // ends.
   std::vector<std::pair<std::uint64_t, const schedule::CacheOp*>> last(positions);
   for (const auto& op : schedule.cache_ops) {
     if (!op.before_position) continue;

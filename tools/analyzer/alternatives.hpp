@@ -17,12 +17,12 @@ namespace ho::analyzer {
 /// How the first line of Alternatives::of() begins.
 inline constexpr std::string_view kFrequencyWords = "access frequency";
 
-/// Everything that could be done with a storage, each with its cost a step in the three dimensions
-/// of selective offload: access frequency, recomputation, communication-bandwidth loss. A value of
-/// references; they outlive it.
+/// The alternatives for a storage, each with its cost per step in the three dimensions of selective
+/// offload: access frequency, recomputation, communication-bandwidth loss. A value of references;
+/// they outlive it.
 class Alternatives {
  public:
-  /// @param step_ns  the planned step: what channel time is a share of.
+  /// @param step_ns  the planned step, which channel time is a share of.
   Alternatives(const Graph& graph, const ChooseInput& input, const std::optional<PlanTier>& flash,
                std::uint64_t budget_bytes, std::int64_t step_ns);
 

@@ -24,7 +24,7 @@ namespace {
 /// Keeps sums of laps, stalls and transfers far from 2^63.
 constexpr std::uint64_t kComputeNsMax = std::uint64_t{1} << 56U;
 
-/// Every use of a storage may be a fetch and a write-back, the first step's and the last one's too.
+/// Every use of a storage may need a fetch and a write-back, also in the first and the last step.
 Result<void> check_transfers(const Graph& graph, const Hardware& hardware) {
   std::vector<std::uint32_t> uses(graph.storages.size(), 2);
   for (const Op& op : graph.ops) {
@@ -138,7 +138,7 @@ void fill_times(const std::vector<schedule::MeasuredStep::Span>& spans,
   }
 }
 
-/// Fills what the analyzer promises, from the simulator.
+/// Fills the prediction from the simulator.
 Result<void> predict(const Graph& graph, const Hardware& hardware, std::uint64_t bound_ns,
                      schedule::Schedule& out) {
   auto simulated = simulate(out, hardware);
@@ -169,8 +169,8 @@ Result<void> predict(const Graph& graph, const Hardware& hardware, std::uint64_t
   return {};
 }
 
-/// One arrangement as a schedule with its prediction. Its bound is the smaller one of its own order
-/// and of program order.
+/// Makes a schedule of one arrangement, with its prediction. Its bound is the smaller one of its
+/// own order and of program order.
 Result<schedule::Schedule> compile(const Graph& graph, const Hardware& hardware,
                                    const Options& options, const std::vector<PlanTier>& tiers,
                                    std::uint64_t bound_ns, Arrangement arrangement) {
@@ -187,7 +187,8 @@ Result<schedule::Schedule> compile(const Graph& graph, const Hardware& hardware,
   return out;
 }
 
-/// A plan that cannot be proven is our mistake; the caller gets an Error, never the plan.
+/// A plan that cannot be proven is an error of the planner: the caller gets an Error, never the
+/// plan.
 Result<void> prove(const schedule::Schedule& schedule) {
   const auto violation = schedule::validate(schedule);
   if (!violation) return {};
@@ -196,8 +197,8 @@ Result<void> prove(const schedule::Schedule& schedule) {
                                     "): " + violation->detail);
 }
 
-/// The arrangement whose simulated step is shortest; the first among equals. Only plans that are
-/// proven count; the answer says how many were refused. An error where none is proven.
+/// The arrangement with the shortest simulated step, the first among equals. Counts only proven
+/// plans, and notes how many were refused. An error if none is proven.
 Result<schedule::Schedule> shortest(const Graph& graph, const Hardware& hardware,
                                     const Options& options, const std::vector<PlanTier>& tiers,
                                     std::uint64_t bound_ns, std::vector<Arrangement> found) {
@@ -236,7 +237,7 @@ Result<schedule::Schedule> shortest(const Graph& graph, const Hardware& hardware
   return *std::move(mistake);
 }
 
-/// `graph` as it is planned: with its copies.
+/// The graph that is planned: `graph` with its copies.
 Result<Outcome> analyze_copies(const Graph& graph, const Hardware& hardware,
                                const Options& options) {
   std::vector<PlanTier> tiers = plan_tiers(hardware);
@@ -254,7 +255,8 @@ Result<Outcome> analyze_copies(const Graph& graph, const Hardware& hardware,
     room -= second_bytes;
   }
   const std::uint64_t bound = lower_bound_ns(graph, hardware, options.device_budget_bytes);
-  // Every offset and size is aligned: what is left over would only make equal budgets differ.
+  // All offsets and sizes are aligned. A remainder would only make equal budgets give different
+  // plans.
   const std::uint64_t align = options.align_bytes;
   const std::uint64_t budget = options.device_budget_bytes / align * align;
   auto found = search(graph, tiers, flash, budget, align, bound, options.keep_order);

@@ -13,9 +13,10 @@
 namespace ho::analyzer {
 namespace {
 
-/// Kept storages beyond the largest need no words: they could relieve little.
+/// Smaller kept storages are not explained: they could relieve little.
 constexpr std::size_t kKeptExplained = 200;
-/// Storages whose alternatives are spelt out, the largest: schedules of large graphs stay small.
+/// Only the largest storages have their alternatives written out, so that schedules of large graphs
+/// stay small.
 constexpr std::size_t kWeighed = 1000;
 /// Moves of one storage that are listed one by one.
 constexpr std::size_t kMovesListed = 4;

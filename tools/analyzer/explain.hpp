@@ -24,10 +24,11 @@ class PlannedTime {
   [[nodiscard]] std::int64_t span(const Gap& gap) const { return at(gap.to) - at(gap.from + 1); }
 
  private:
-  std::vector<std::int64_t> begin_;  ///< of each position, and of the next step
+  std::vector<std::int64_t> begin_;  ///< begin of each position, and of the next step
 };
 
-/// Why storages that an op uses and that never move stay where they are. References outlive it.
+/// Explains why storages that an op uses, and that never move, stay where they are. References
+/// outlive it.
 class KeptExplainer {
  public:
   /// @param on_flash  per storage: its home is there; empty: none is.
@@ -45,11 +46,10 @@ class KeptExplainer {
   PlannedTime time_;
 };
 
-/// Says for every moved storage, and for the largest kept ones, what was chosen and why, with the
-/// numbers of the choice: bytes, gap, channel time, relief; for the largest ones also what else
-/// could be done and its cost (Alternatives). In order of storage. `flash` is there
-/// where `staging` uses it. What is left out, so that schedules stay small, explain_storages() adds
-/// where somebody asks.
+/// Explains every moved storage and the largest kept ones: the choice and its reason, with its
+/// numbers: bytes, gap, channel time, relief. The largest ones also have alternatives and their
+/// costs (Alternatives). In order of storage. `flash` is set if `staging` uses it.
+/// explain_storages() makes the other explanations on request, so that schedules stay small.
 [[nodiscard]] std::vector<schedule::Explanation> explain(
     const Graph& graph, const ChooseInput& input, const Choice& choice, const Staging& staging,
     const std::optional<PlanTier>& flash, std::uint64_t budget_bytes);

@@ -11,10 +11,10 @@
 namespace ho::analyzer {
 namespace {
 
-/// Work spent on pairs of positions; beyond it, only the fullest positions are looked at.
+/// Work spent on pairs of positions; beyond it, only the fullest positions count.
 constexpr std::size_t kPairsMax = 24'000'000;
 
-/// The argument is in README.md, "The lower bound". Notation as there: E_m, S(m, j), R(i, m).
+/// README.md has the argument, "The lower bound", and the notation: E_m, S(m, j), R(i, m).
 class Bound {
  public:
   Bound(const Lifetimes& life, const Graph& graph, std::uint64_t budget_bytes)
@@ -198,7 +198,7 @@ std::uint64_t lower_bound_ns(const Graph& graph, const Hardware& hardware,
   double stall = bound.stall_ns(total_rate(tiers, hardware.device_port_read, &PlanTier::read),
                                 total_rate(tiers, hardware.device_port_write, &PlanTier::write));
   if (hardware.flash) {
-    // Whatever neither the device nor any DDR holds is on flash: the same argument with both
+    // Bytes that neither the device nor any DDR holds are on flash: the same argument with both
     // together as the memory above, and the flash links.
     std::uint64_t above_bytes = device_budget_bytes;
     for (const PlanTier& tier : tiers) above_bytes += tier.capacity_bytes;

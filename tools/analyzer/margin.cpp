@@ -44,9 +44,9 @@ void scale(Link& link, double factor) {
   link.bytes_per_s = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(scaled));
 }
 
-/// The hardware on which a step stalls for as large a share of it as it would here with every op's
-/// duration times `factor`: links are slower instead, in bandwidth and latency, since a copy of the
-/// schedule with other durations would be the largest thing in memory.
+/// The hardware on which a step stalls for the same share of it as with every op's duration times
+/// `factor`: its links are slower instead, in bandwidth and latency. A copy of the schedule with
+/// other durations would need the most memory.
 Hardware as_if_ops_took(Hardware hardware, double factor) {
   hardware = with_bandwidth(std::move(hardware), factor);
   const auto lengthen = [factor](Link& link) {

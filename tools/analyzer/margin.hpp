@@ -7,11 +7,12 @@
 
 namespace ho::analyzer {
 
-/// Positions up to which every tenth is tried, one after another; a longer step's margin is found
-/// by halving, so that planning time stays near-linear and a small part of it.
+/// Up to this many positions every tenth is tried, one after another. The margin of a longer step
+/// is found by halving, so that it stays a small part of a near-linear planning time.
 inline constexpr std::size_t kEveryTenthMax = 20'000;
 
-/// How far reality may drift from what a plan assumed before it stalls for 2 % of its compute time.
+/// How far durations and links may differ from those of a plan before it stalls for 2 % of its
+/// compute time.
 struct Margin {
   double bandwidth = 0;  ///< lowest factor on every link's bandwidth
   double op_time = 0;    ///< lowest factor on every op's duration: faster ops hide less

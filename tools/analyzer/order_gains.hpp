@@ -18,7 +18,7 @@ namespace ho::analyzer {
 /// less values that are overwritten before they are read again (as before a recomputation).
 [[nodiscard]] std::uint64_t live_peak_bytes(const Graph& graph);
 
-/// What a step needs at least in two orders: what refining the order bought, apart from transfers.
+/// The least needs of a step in two orders: the gain of refining the order, apart from transfers.
 struct OrderGains {
   std::uint64_t program_order_lower_bound_ns = 0;
   std::uint64_t refined_lower_bound_ns = 0;
@@ -26,8 +26,8 @@ struct OrderGains {
   std::uint64_t refined_live_peak_bytes = 0;
 };
 
-/// Of a schedule that analyze() made. Where the order stayed, both are equal and no bound is
-/// computed again; else twice the cost of lower_bound_ns().
+/// For a schedule of analyze(). If it kept the order both are equal and no bound is computed again;
+/// else costs twice lower_bound_ns().
 [[nodiscard]] OrderGains order_gains(const schedule::Schedule& schedule);
 
 }  // namespace ho::analyzer

@@ -15,7 +15,7 @@ struct BudgetFound {
 };
 
 struct BudgetSearch {
-  double overhead_max = 0.02;  ///< of the step over the ops' durations; at least 0
+  double overhead_max = 0.02;  ///< relative to the ops' durations; at least 0
   std::uint64_t align_bytes = 64;
   /// Called before each plan, with the number of plans so far and the budget.
   std::function<void(int, std::uint64_t)> progress;
@@ -23,9 +23,9 @@ struct BudgetSearch {
   bool keep_order = false;
 };
 
-/// The smallest budget whose planned step is at most 1 + overhead_max of the ops' durations, found
-/// by bisection in steps of 1 % of the unmanaged peak: at most nine plans. The device's own memory,
-/// where the hardware names it, is the largest budget that is tried.
+/// Finds the smallest budget whose planned step is at most 1 + overhead_max of the ops' durations,
+/// by bisection in steps of 1 % of the unmanaged peak: at most nine plans. If the hardware names
+/// the device's own memory, that is the largest budget tried.
 /// @return the errors of analyze().
 [[nodiscard]] Result<BudgetFound> smallest_budget(const Graph& graph, const Hardware& hardware,
                                                   const BudgetSearch& search);

@@ -35,7 +35,7 @@ std::size_t Emitter::access_at(std::uint32_t storage, std::int64_t position) con
   return life_.access_begin[storage] + static_cast<std::size_t>(found - points.begin());
 }
 
-/// Accesses [first, first + count) of the storage, counted cyclically, become one residence.
+/// Makes one residence of accesses [first, first + count) of the storage, counted cyclically.
 void Emitter::close_run(std::uint32_t storage, std::size_t first, std::size_t count,
                         std::uint32_t arrives, std::uint32_t leaves) {
   const auto points = life_.accesses_of(storage);
@@ -82,7 +82,7 @@ void Emitter::add_residences(std::uint32_t storage) {
     }
     return;
   }
-  std::vector<std::size_t> cuts;  // accesses after which the storage leaves
+  std::vector<std::size_t> cuts;  // accesses after which the storage leaves the device
   for (std::size_t i = 0; i < gaps.size(); ++i) {
     if (choice_.moved[base + i]) cuts.push_back(i);
   }
@@ -197,7 +197,7 @@ void Emitter::emit_moves() {
 /// The op at `position`, `step` steps after the Detach's own, waits for it (the earliest such op).
 void Emitter::block(std::uint32_t detach, std::int64_t step, std::int64_t position) {
   HO_CHECK(step >= 0);
-  if (step > 1) {  // the last op of the next step is early enough for whoever comes later
+  if (step > 1) {  // the last op of the next step is early enough for later owners
     step = 1;
     position = n_ - 1;
   }
@@ -240,7 +240,7 @@ void Emitter::wait_for(std::uint32_t before, std::int64_t before_step, std::uint
   }
 }
 
-/// Whoever begins on bytes of the device waits for the release of each earlier owner.
+/// Before it writes bytes of the device a residence waits for the release of each earlier owner.
 void Emitter::emit_order_of_bytes() {
   std::vector<HeldBytes> blocks;
   std::vector<std::uint32_t> owners;

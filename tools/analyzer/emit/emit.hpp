@@ -12,7 +12,7 @@
 
 namespace ho::analyzer {
 
-/// A plan without names: what differs between the variants of the portfolio.
+/// A plan without names: the part in which the variants of the portfolio differ.
 struct Draft {
   std::vector<schedule::CacheOp> cache_ops;  ///< in planned start order; times not filled
   std::vector<schedule::CacheOp> prologue;
@@ -25,7 +25,7 @@ struct Draft {
   std::uint64_t live_bound_bytes = 0;  ///< largest sum of residences over positions
 };
 
-/// What emit() may leave out.
+/// Parts that emit() may leave out.
 struct EmitOptions {
   std::uint64_t enough_bytes = UINT64_MAX;  ///< packing of the device stops improving there
   std::uint64_t patience = 1;               ///< so many times the usual work for that packing
@@ -33,19 +33,18 @@ struct EmitOptions {
   const Draft* packed = nullptr;  ///< an earlier one of the same choice: the device stays as there
 };
 
-/// Packs a choice and writes its cache ops with every dependency that the offsets imply: whoever
-/// begins on bytes waits for the release of each previous owner of them. O(n log n) besides
-/// packing.
+/// Packs a choice and writes its cache ops with every dependency that the offsets imply: a
+/// residence waits for the release of each earlier owner of its bytes. O(n log n) besides packing.
 [[nodiscard]] Draft emit(const Graph& graph, const ChooseInput& input, const Choice& choice,
                          const Staging& staging, const EmitOptions& options);
 
-/// The cache ops alone, as if the device had room beside everything: no offsets, hence none of the
-/// waits that offsets imply. Costs a fraction of emit(); the step it gives is hardly ever longer.
+/// Writes only the cache ops, as if the device had unlimited room: no offsets, hence no waits that
+/// offsets imply. Costs a fraction of emit(); the step is rarely longer.
 [[nodiscard]] Draft emit_unpacked(const Graph& graph, const ChooseInput& input,
                                   const Choice& choice);
 
-/// The cache ops with their homes, which alone are packed: what each tier needs for a choice, at a
-/// fraction of what the device's packing takes.
+/// Writes the cache ops with their homes, and packs only these: the needs of each tier for a
+/// choice, at a fraction of the time for packing the device.
 [[nodiscard]] Draft emit_homes(const Graph& graph, const ChooseInput& input, const Choice& choice);
 
 }  // namespace ho::analyzer

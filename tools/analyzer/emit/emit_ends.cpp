@@ -7,7 +7,7 @@
 #include "tools/analyzer/emit/emitter.hpp"
 #include "tools/analyzer/problem/channels.hpp"
 
-// The ends of a run: what the first step brings from home, and what goes home after the last one.
+// The ends of a run: the fetches of the first step, and the Stores after the last one.
 namespace ho::analyzer {
 
 using schedule::CacheOp;
@@ -15,7 +15,7 @@ using schedule::CacheOpIndex;
 using schedule::CacheOpKind;
 using schedule::Position;
 
-/// A value that the steady state finds on the device, in flight or in a staging slot as a step
+/// A value that the steady state finds on the device, in flight or in a staging slot when a step
 /// begins.
 struct Emitter::FirstUse {
   std::uint32_t storage = 0;
@@ -24,14 +24,14 @@ struct Emitter::FirstUse {
   bool fetched = false;        ///< it is on the device, or on its way there
 };
 
-/// Whether the steady state finds the storage on the device, or on its way, as a step begins.
+/// Whether the steady state finds the storage on the device, or on its way, when a step begins.
 bool Emitter::begins_on_device(std::uint32_t storage) const {
   const std::uint32_t wrap = life_.gap_begin[storage + 1] - 1;
   if (!choice_.moved[wrap]) return true;
   return fetch_of_[wrap] != kNone && choice_.fetch_from[wrap] <= n_;
 }
 
-/// What the prologue brings, in the order in which it is needed.
+/// Values of the prologue, in the order in which they are needed.
 std::vector<Emitter::FirstUse> Emitter::first_uses() const {
   std::vector<std::uint32_t> carried(graph_.storages.size(), kNone);
   for (std::uint32_t i = 0; i < staging_.slots.size(); ++i) {
@@ -79,7 +79,7 @@ void Emitter::add_once(std::vector<CacheOp>& list, CacheOp op, std::uint64_t ddr
   list.push_back(std::move(op));
 }
 
-/// When the first step ends if nothing but the prologue's transfers holds it up.
+/// When the first step ends if only the prologue's transfers delay it.
 std::int64_t Emitter::first_step_ns(const std::vector<CacheOp>& prologue) const {
   std::vector<std::int64_t> lane_free(in_.tiers.size() + 1, 0);  // the last one is flash's
   std::vector<std::int64_t> end(prologue.size(), 0);
@@ -103,8 +103,8 @@ std::int64_t Emitter::first_step_ns(const std::vector<CacheOp>& prologue) const 
   return now;
 }
 
-/// In order of need, which serves a link best: nothing has to wait for anything but the link and,
-/// from flash, for room in local DDR. Of two rooms the one with the shorter first step.
+/// In order of need, which uses a link best: a transfer waits only for the link and, from flash,
+/// for room in local DDR. Takes the room with the shorter first step, if there are two.
 void Emitter::emit_prologue() {
   const std::vector<FirstUse> uses = first_uses();
   std::uint64_t largest = 0;
@@ -153,8 +153,8 @@ std::vector<CacheOp> Emitter::prologue_through(const TransitRoom& room,
   return out;
 }
 
-/// Through the ring, whose bytes are others' after `until`, or into the slot that the steady state
-/// has it in.
+/// Goes through the ring, whose bytes belong to others after `until`, or into the slot that holds
+/// it in the steady state.
 void Emitter::add_from_flash(const FirstUse& use, TransitRing* ring, std::int64_t until,
                              std::vector<CacheOp>& out) const {
   const auto staged = static_cast<std::uint32_t>(out.size());
@@ -176,9 +176,9 @@ void Emitter::add_from_flash(const FirstUse& use, TransitRing* ring, std::int64_
   add_once(out, std::move(fetch), place.offset, {staged});
 }
 
-/// Persistent values whose last version has no Store of its own. What goes on to flash first, and
-/// of that the smallest first: flash is the slower link, so the sooner it starts, the sooner all is
-/// home (Johnson's rule for two machines, the second the slower one).
+/// Stores persistent values whose last version has no Store of its own. Those on flash go first,
+/// the smallest of them first: flash is the slower link, so an early start ends all sooner
+/// (Johnson's rule for two machines, the second one slower).
 void Emitter::emit_epilogue() {
   std::vector<std::uint32_t> to_flash;
   std::vector<std::uint32_t> to_ddr;
@@ -204,7 +204,7 @@ void Emitter::emit_epilogue() {
     ring.emplace(room.bytes);
     out_.home_bytes[0] = std::max(out_.home_bytes[0], room.bytes.end);
   }
-  // What lies in a slot needs no Store before: as good as of no size.
+  // A value in a slot needs no Store first, so it counts as having no size.
   const auto through_ddr = [&](std::uint32_t s) {
     return store_of_[version_of(s)] == kNone ? life_.bytes[s] : 0;
   };

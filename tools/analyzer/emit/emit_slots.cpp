@@ -50,11 +50,11 @@ void Emitter::add_home_block(std::uint32_t storage) {
     stay.held.end = std::max(stay.held.end, gap.to);
   }
   if (first == kNone) return;
-  stay.begins = first;  // the version's Store, once there is one
+  stay.begins = first;  // the version's Store, once it exists
   ddr_stays_.push_back(stay);
 }
 
-/// Slots of what persists or is supplied lie at the bottom of their tier for good; the others
+/// Slots of persistent and supplied values are at the bottom of their tier all the time. The others
 /// share the bytes above over time, staging slots among them.
 void Emitter::pack_tier(std::size_t tier) {
   ddr_stays_.clear();
@@ -74,12 +74,12 @@ void Emitter::pack_tier(std::size_t tier) {
   for (const DdrStay& stay : ddr_stays_) {
     blocks.push_back({stay.held.begin, stay.held.end, stay.held.bytes});
   }
-  // What first and last steps pass through: held free here, placed by transit_room().
+  // The room of first and last steps: kept free here, placed by transit_room().
   if (tier == 0 && staging_.transit_bytes > 0) blocks.push_back({0, 0, staging_.transit_bytes});
   const std::uint64_t bottom = out_.home_bytes[tier];
   if (tier == 0) ddr_bottom_ = bottom;
   const std::uint64_t room = std::max(in_.tiers[tier].capacity_bytes, bottom) - bottom;
-  // What cannot fit is not searched for: the caller holds more back, or gives up.
+  // Does not pack slots that cannot fit: the caller holds more back, or gives up.
   const bool can_fit = largest_load(blocks, n_) <= room;
   const Packing packing = pack(blocks, n_, can_fit ? room : UINT64_MAX);
   for (std::size_t i = 0; i < ddr_stays_.size(); ++i) {
@@ -95,8 +95,8 @@ void Emitter::pack_tier(std::size_t tier) {
   if (tier == 0) ddr_top_ = out_.home_bytes[tier];
 }
 
-/// Homes on flash: for good where the value persists, else from the first StageOut to the last
-/// Prefetch that needs it.
+/// Homes on flash. Persistent values keep theirs all the time, others from the first StageOut to
+/// the last Prefetch that needs it.
 void Emitter::pack_flash() {
   std::uint64_t bottom = 0;
   std::vector<Block> blocks;
@@ -136,7 +136,7 @@ void Emitter::pack_homes() {
     out_.homes[s] = {in_.tiers[in_.tier_of[s]].tier, top};
     top += life_.bytes[s];
   }
-  // Local DDR last: its stays are needed afterwards.
+  // Local DDR last: the code below uses its stays.
   for (std::size_t t = in_.tiers.size(); t-- > 0;) pack_tier(t);
   if (staging_.active()) pack_flash();
 }
@@ -182,8 +182,8 @@ void Emitter::emit_stage_in(std::uint32_t g) {
   wait_for(stage_in_of_[g], step, fetch_of_[g], step_of(choice_.fetch_from[g] - 1, n_));
 }
 
-/// Whoever begins on bytes of local DDR waits for the StageOut that frees them. What a Prefetch
-/// used last is free when the op that needs it has run, which precedes by position.
+/// A writer of bytes of local DDR waits for the StageOut that frees them. Bytes that a Prefetch
+/// read last are free after the op that needs it, which precedes by position.
 void Emitter::emit_order_of_slots() {
   for (DdrStay& stay : ddr_stays_) {
     if (stay.slot == kNone) stay.begins = store_of_[stay.begins];

@@ -45,8 +45,9 @@ struct HeldBytes {
   std::uint64_t bytes = 0;
 };
 
-/// Who takes bytes from whom in the steady state: visit(owner, owner's step, next, next's step) for
-/// indices into `blocks`, once for each piece of bytes. Steps are relative to each other.
+/// Visits each change of owner of bytes in the steady state: visit(owner, owner's step, next,
+/// next's step) with indices into `blocks`, once for each piece of bytes. Steps are relative to
+/// each other.
 template <typename Visit>
 void for_each_succession(const std::vector<HeldBytes>& blocks, std::int64_t n, Visit&& visit) {
   struct Instance {
@@ -54,7 +55,7 @@ void for_each_succession(const std::vector<HeldBytes>& blocks, std::int64_t n, V
     std::uint32_t block;
     std::int64_t lap;
   };
-  // Two steps, three where some block spans the step's end: what the last one finds is steady.
+  // Visits two steps, or three if a block spans the step's end: the last one is steady.
   const bool spans = std::any_of(blocks.begin(), blocks.end(),
                                  [&](const HeldBytes& b) { return b.begin < 0 || b.end >= n; });
   const std::int64_t laps = spans ? 3 : 2;
@@ -173,19 +174,19 @@ class Emitter {
   std::vector<std::uint32_t> stage_in_of_;   // per gap
   std::vector<std::int64_t> list_key_;       // per cache op: order among equals
 
-  /// A range of local DDR that is not one storage's for good.
+  /// A range of local DDR that storages share over time.
   struct DdrStay {
     HeldBytes held;
     std::uint32_t storage = 0;
-    std::uint32_t slot = kNone;    // of staging; kNone: the home slot of a storage
+    std::uint32_t slot = kNone;    // staging slot; kNone: the home slot of a storage
     std::uint32_t begins = kNone;  // cache op that writes it first, and its step
     std::int64_t begins_step = 0;
-    std::uint32_t releases = kNone;  // StageOut after which it is free; kNone: an op's start is
-    std::int64_t releases_step = 0;  // after all that used it
+    std::uint32_t releases = kNone;  // StageOut that frees it; kNone: an op frees it, which starts
+    std::int64_t releases_step = 0;  // after all uses
   };
   std::vector<DdrStay> ddr_stays_;
   std::vector<std::uint64_t> slot_offset_;  // per staging slot
-  std::uint64_t ddr_bottom_ = 0;            // what lies below in local DDR stays for good
+  std::uint64_t ddr_bottom_ = 0;            // below are slots that local DDR holds all the time
   std::uint64_t ddr_top_ = 0;               // where homes and slots in local DDR end
 };
 

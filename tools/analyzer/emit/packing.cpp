@@ -9,12 +9,12 @@ namespace ho::analyzer {
 namespace {
 
 /// Units of work (about a nanosecond each) for one packing, by number of blocks: an analysis packs
-/// every variant it weighs, and large graphs must stay near-linear.
+/// each variant that it compares, and large graphs must stay near-linear.
 constexpr std::uint64_t kWorkPerBlock = 500;
 constexpr std::uint64_t kMoreWorkPerBlock = 8'000;  ///< up to kMoreWorkMax in all
 constexpr std::uint64_t kMoreWorkMax = 10'000'000;
-/// Of so many blocks (measured), enough that all can be placed one by one: a sweep alone wastes a
-/// fifth.
+/// Above this many blocks (measured) there is work enough to place all one by one: a sweep alone
+/// wastes a fifth.
 constexpr std::size_t kManyBlocks = 4600;
 constexpr std::uint64_t kOrderWorkPerBlock = 5'000;
 constexpr std::uint64_t kOrderWorkMax = 400'000'000;
@@ -26,9 +26,9 @@ std::uint64_t work_for(std::uint64_t blocks) {
   return kWorkPerBlock * blocks + more;
 }
 
-/// A packing within the budget is still improved until it is this near to the load: what the arena
-/// does not need is room for whoever shares the device. Not of so many blocks, where each try takes
-/// half a second and brings a percent.
+/// Improves a packing within the budget until it is this near to the load, because other users of
+/// the device gain by a smaller arena. Not above kTooManyBlocks: there each try takes half a second
+/// and gains a percent.
 constexpr double kTimesLoad = 1.01;
 constexpr std::size_t kTooManyBlocks = 20'000;
 

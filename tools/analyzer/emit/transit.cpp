@@ -9,7 +9,7 @@
 namespace ho::analyzer {
 namespace {
 
-/// The bytes of a range that nobody has taken, and how many stretches of them are long enough.
+/// The bytes of a range that are free, and how many ranges of them are long enough.
 class FreeBytes {
  public:
   FreeBytes(ByteRange within, std::uint64_t enough) : enough_(enough) { add(within); }

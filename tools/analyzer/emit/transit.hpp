@@ -18,33 +18,34 @@ struct TakenBytes {
   ByteRange bytes;
 };
 
-/// Room for what passes through local DDR as the first step begins.
+/// Room for transfers through local DDR at the start of the first step.
 struct TransitRoom {
   ByteRange bytes;
-  std::int64_t until = 0;  ///< nothing else holds the bytes at the positions up to this one
+  std::int64_t until = 0;  ///< the bytes are free at the positions up to this one
 };
 
-/// Rooms that stay free longest, up to position `wanted_until` at most; of several the lowest. The
-/// one for two times `largest` bytes, so that one transfer can arrive while the one before goes on,
-/// where there is such room at position 0; and the one for `largest` where it lasts longer, or
-/// alone.
-/// @param taken  what holds bytes of `within`; leaves at least `largest` free at position 0.
+/// Finds the rooms that stay free longest, at most up to position `wanted_until`, and the lowest of
+/// equal ones. One has two times `largest` bytes, so that a transfer can arrive while the one
+/// before goes on, if position 0 has such room. The other has `largest` bytes, if it lasts longer
+/// or there is no room for two.
+/// @param taken  holders of bytes in `within`; they leave at least `largest` free at position 0.
 /// O(n log n).
 [[nodiscard]] std::vector<TransitRoom> transit_rooms(std::vector<TakenBytes> taken,
                                                      ByteRange within, std::uint64_t largest,
                                                      std::int64_t wanted_until);
 
-/// Places transfers in a room one after the other, from its end on at its beginning again. A value.
+/// Places transfers in a room one after the other, and after its end at its beginning again. A
+/// value.
 class TransitRing {
  public:
   explicit TransitRing(ByteRange room) : room_(room), cursor_(room.begin) {}
 
   struct Place {
     std::uint64_t offset = 0;
-    std::vector<std::uint32_t> after;  ///< who releases the bytes: ids of earlier places
+    std::vector<std::uint32_t> after;  ///< ids of earlier places, which release the bytes
   };
   /// @param bytes  at most the room's.
-  /// @param id     whose completion frees the bytes for later places.
+  /// @param id     its completion frees the bytes for later places
   [[nodiscard]] Place take(std::uint64_t bytes, std::uint32_t id);
 
  private:

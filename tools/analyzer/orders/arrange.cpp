@@ -30,7 +30,7 @@ std::vector<Span> spans_of(const Graph& graph) {
   return spans;
 }
 
-/// Where most bytes that die within the step are alive.
+/// The position with the most live bytes that die within the step.
 std::uint32_t fullest(const Graph& graph, const std::vector<Span>& spans) {
   std::vector<std::int64_t> change(graph.ops.size() + 1, 0);
   for (std::size_t s = 0; s < spans.size(); ++s) {
@@ -51,8 +51,8 @@ std::uint32_t fullest(const Graph& graph, const std::vector<Span>& spans) {
   return at;
 }
 
-/// Where the updates at the step's end may begin: after the last use of what was saved before the
-/// fullest moment, and at the first op that changes what outlives the step. 0: nowhere.
+/// Where the updates at the step's end may begin: after the last use of values saved before the
+/// fullest moment, and at the first op that changes a value that outlives the step. 0: nowhere.
 std::vector<std::uint32_t> tails(const Graph& graph) {
   const auto spans = spans_of(graph);
   const std::uint32_t peak = fullest(graph, spans);

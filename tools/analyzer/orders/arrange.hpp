@@ -37,9 +37,9 @@ class Dependencies {
 /// ids are not unique. `list` respects `after`.
 [[nodiscard]] Graph arranged(const Graph& graph, const OpList& list);
 
-/// Moves the ops at the step's end (updates of weights) up to where the last thing they wait for is
-/// ready: a gradient then dies at once, and a weight is updated while it is on the device anyway.
-/// One list for each guess where that end begins.
+/// Moves the ops at the step's end (updates of weights) up to where their last input is ready: a
+/// gradient then dies at once, and a weight is updated while it is on the device anyway. One list
+/// for each guess of where that end begins.
 [[nodiscard]] std::vector<OpList> update_early(const Graph& graph,
                                                const Dependencies& dependencies);
 

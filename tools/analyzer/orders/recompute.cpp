@@ -11,8 +11,8 @@
 namespace ho::analyzer {
 namespace {
 
-/// Ops run again for one use. Longer chains cost more than they save, and each op of one keeps its
-/// own operands on the device.
+/// Ops run again for one use. Longer chains cost more than they save, because each op keeps its own
+/// operands on the device.
 constexpr std::size_t kConeMax = 8;
 
 }  // namespace
@@ -58,8 +58,8 @@ Cones::Cones(const Graph& graph, const Lifetimes& lifetimes)
 
 bool Cones::may_be_made_twice(const Storage& storage) const {
   if (storage.persistent || storage.pinned || storage.kind == StorageKind::kInput) return false;
-  // A workspace would be taken for one that lives from the first run to the second; what may
-  // never leave is there, and is not to be written a second time elsewhere.
+  // A workspace would seem to live from the first run to the second. A storage that may never leave
+  // is there, and must not be written again.
   return storage.kind != StorageKind::kWorkspace && storage.hint != OffloadHint::kNever;
 }
 
@@ -67,7 +67,7 @@ bool Cones::alive(std::uint32_t storage, std::uint32_t at) const {
   return graph_.storages[storage].persistent || life_.accesses_of(storage).back().position >= at;
 }
 
-/// The op that made the value that the storage has before `at`; kHomeVersion where none did.
+/// The op that made the value that the storage has before `at`; kHomeVersion: none did.
 std::uint32_t Cones::writer_before(std::uint32_t storage, std::uint32_t at) const {
   const auto points = life_.accesses_of(storage);
   const auto past = std::lower_bound(

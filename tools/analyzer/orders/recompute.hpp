@@ -10,14 +10,15 @@
 
 namespace ho::analyzer {
 
-/// A value that could be made again before its next use instead of being kept or fetched.
+/// A value that can be made again before its next use instead of being kept or fetched.
 struct Regain {
   std::uint32_t gap = 0;      ///< index into Lifetimes::gaps: the time it would not exist
   std::int64_t cost_ns = 0;   ///< of running again what makes it
   std::int64_t saved_ns = 0;  ///< of link time
 };
 
-/// What can be run again, and from what; ops are positions. A value of references; they outlive it.
+/// Finds values that ops can make again, and from which inputs; ops are positions. A value of
+/// references; they outlive it.
 class Cones {
  public:
   /// O(accesses log n).
@@ -55,9 +56,9 @@ class Cones {
 };
 
 /// Gaps of `graph` (its ops by position) that end with a use of a value that `recomputable` ops can
-/// make again from inputs which are still there; cheapest first, by cost per link time saved. Of
-/// gaps that `choice` moves; where it moves none (no plan), of all long enough to be moved.
-/// O(accesses log n).
+/// make again from inputs that are still there, cheapest first, by cost per link time saved. Only
+/// gaps that `choice` moves; if it moves none (no plan), all that are long enough. O(accesses log
+/// n).
 [[nodiscard]] std::vector<Regain> regains(const Graph& graph, const ChooseInput& input,
                                           const Choice& choice);
 
@@ -67,7 +68,7 @@ class Cones {
                                     const OpList& list, const std::vector<Regain>& regains,
                                     std::size_t count);
 
-/// Says so of every storage that a repeated op of `list` makes again: replaces or adds its
+/// Explains every storage that a repeated op of `list` makes again: replaces or adds its
 /// explanation, which stays in order of storage.
 void explain_recompute(const Graph& graph, const OpList& list, const std::vector<PlanTier>& tiers,
                        std::vector<schedule::Explanation>& explanations);

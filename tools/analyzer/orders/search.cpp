@@ -15,10 +15,10 @@ namespace {
 constexpr std::size_t kFirstVariants[] = {0, 1};
 /// Orders of larger graphs are tried with that one only: planning stays below two seconds.
 constexpr std::size_t kLargeOps = 2500;
-/// Up to so many ops the best order is planned by the whole portfolio as well. More variants for
-/// each order on the way were tried: where one leads early, the best end is missed.
+/// Up to so many ops the whole portfolio also plans the best order. Trying more variants for each
+/// order misses the best end, if another order leads early.
 constexpr std::size_t kFullOps = 8000;
-/// Up to so many ops another order is looked at where the step waits: it may double planning time.
+/// Up to so many ops another order is tried if the step waits: it may double planning time.
 constexpr std::size_t kSketchedOrdersOpsMax = 200'000;
 /// Its sketch is at most so long, beside program order's, or planning it is not worth the time.
 constexpr std::int64_t kWorthPermille = 950;
@@ -73,7 +73,7 @@ class Search {
     Arrangement best = original;
     const std::vector<OpList> orders = try_orders(best);
     try_recompute(best, best);
-    // An order that alone is no better may leave more that is cheap to run again.
+    // An order that does not help alone may leave more values that are cheap to run again.
     for (const OpList& order : orders) {
       if (graph_.ops.size() > kLargeOps || close(best)) break;
       Arrangement from = make(order);
@@ -103,8 +103,8 @@ class Search {
   [[nodiscard]] Plan plan_of(const Arrangement& a, const Effort& effort) const {
     return plan(a.graph, a.life, tiers_, flash_, budget_bytes_, bound_ns_, effort);
   }
-  /// Variants that an order is compared by: what serves program order best serves another well,
-  /// and the first ones are the most patient.
+  /// Variants for comparing orders: those that serve program order best, and the first ones, which
+  /// are the most patient.
   [[nodiscard]] std::vector<std::size_t> trials(const Arrangement& best) const {
     std::vector<std::size_t> out{best.plan.variant};
     if (graph_.ops.size() > kLargeOps) return out;
@@ -130,7 +130,7 @@ class Search {
     best = std::move(next);
     return true;
   }
-  /// @return the orders that were no better.
+  /// @return the orders that did not help.
   std::vector<OpList> try_orders(Arrangement& best) const {
     const Dependencies dependencies(graph_);
     std::vector<OpList> refused;
@@ -141,7 +141,7 @@ class Search {
         if (!known && early != program_order(graph_)) refused.push_back(early);
         continue;
       }
-      // The second on what the first gives.
+      // The second one, applied to the result of the first.
       const Graph between = arranged(graph_, early);
       OpList both;
       for (const OpIndex op : produce_late(between, Dependencies(between))) {
@@ -152,7 +152,8 @@ class Search {
     attempt(best, produce_late(graph_, dependencies));
     return refused;
   }
-  /// Of a step too large to plan each order, the sketch of one variant tells which is worth it.
+  /// In a step too large to plan each order, the sketch of one variant selects the orders that are
+  /// planned.
   void try_sketched_order(std::vector<Arrangement>& found) const {
     const Arrangement& original = found[0];
     if (original.plan.infeasible) return;
@@ -171,7 +172,7 @@ class Search {
     if (best->plan.infeasible || best->plan.step_ns >= original.plan.step_ns) return;
     found.push_back(*std::move(best));
   }
-  /// The step if the device had room beside everything, with homes as in `like`.
+  /// The step with unlimited room on the device, with homes as in `like`.
   [[nodiscard]] std::int64_t sketched_ns(const Arrangement& a, const Plan& like) const {
     const std::vector<std::int64_t> durations = durations_of(a.graph);
     const std::vector<std::uint64_t> no_bytes(tiers_.size(), 0);
@@ -198,7 +199,7 @@ class Search {
     const ChooseInput input{from.life, durations, tiers_, tier_of, no_bytes, no_flags};
     auto found = regains(from.graph, input, plan.infeasible ? none : from.plan.choice);
     if (!plan.infeasible) {
-      // Running again for longer than the link would take cannot shorten the step.
+      // A run that takes longer than the link cannot shorten the step.
       found.erase(std::remove_if(found.begin(), found.end(),
                                  [](const Regain& r) { return r.cost_ns >= r.saved_ns; }),
                   found.end());

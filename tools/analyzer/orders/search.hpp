@@ -17,12 +17,11 @@ struct Arrangement {
   Plan plan;
 };
 
-/// Plans the step in program order; where that stalls or finds nothing, also in other orders and
-/// with ops run again. @return the one of program order; behind it the shortest of the others, if
-/// that is shorter by the planner's own estimate; behind both the same orders planned by
-/// play, if that is shorter still.
-/// Of graphs above kRearrangedOpsMax, up to ten times as large, only updates are moved, where
-/// program order has a plan and a sketch says that it shortens the step: planning time stays
+/// Plans the step in program order; if that stalls or finds no plan, also in other orders and with
+/// ops run again. @return the plan of program order; then the shortest of the others, if that is
+/// shorter by the planner's own estimate; then the same orders planned by play, if that is shorter
+/// still. In graphs above kRearrangedOpsMax, up to ten times as large, only updates move, and only
+/// if program order has a plan and a sketch says that this shortens the step: planning time stays
 /// near-linear.
 /// @param keep_order  plans program order only, without ops that are run again
 [[nodiscard]] std::vector<Arrangement> search(const Graph& graph,
@@ -31,7 +30,7 @@ struct Arrangement {
                                               std::uint64_t budget_bytes, std::uint64_t align_bytes,
                                               std::uint64_t bound_ns, bool keep_order);
 
-/// Largest graph whose order is refined in every way.
+/// The largest graph whose order is refined in every way.
 inline constexpr std::size_t kRearrangedOpsMax = 20'000;
 
 }  // namespace ho::analyzer

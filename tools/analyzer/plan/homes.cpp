@@ -13,8 +13,8 @@ namespace {
 using schedule::CacheOp;
 using schedule::CacheOpKind;
 
-/// All links together must be this much faster than the nearest alone: with a port that one of
-/// them fills, there is nothing to gain.
+/// All links together must be this much faster than the nearest alone. With a port that one of them
+/// fills there is no gain.
 constexpr double kWorthSharing = 1.02;
 
 bool gains(const std::vector<PlanTier>& tiers, Link PlanTier::*alone, Link PlanTier::*shared) {
@@ -45,7 +45,7 @@ class ComputeTime {
       : count_(static_cast<std::int64_t>(duration_ns.size())), begin_(duration_ns.size() + 1, 0) {
     std::partial_sum(duration_ns.begin(), duration_ns.end(), begin_.begin() + 1);
   }
-  /// Of positions [first, last), counted on over the step's end and from before its begin.
+  /// Time of positions [first, last), which may lie before or after the step.
   [[nodiscard]] std::int64_t between(std::int64_t first, std::int64_t last) const {
     return first < last ? until(last) - until(first) : 0;
   }
@@ -58,7 +58,7 @@ class ComputeTime {
   }
 
   std::int64_t count_;
-  std::vector<std::int64_t> begin_;  ///< of each op, and of the next step
+  std::vector<std::int64_t> begin_;  ///< begin of each op, and of the next step
 };
 
 /// Whether Spread::kPatiently may put a storage into the further tier.

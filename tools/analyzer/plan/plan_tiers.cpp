@@ -7,7 +7,7 @@
 namespace ho::analyzer {
 namespace {
 
-/// Each tier's part of a port that all of them use at a time, by their rates.
+/// Each tier's share of a port that all of them use at a time, by their rates.
 void share(std::vector<PlanTier>& tiers, const std::optional<Link>& port, Link PlanTier::*alone,
            Link PlanTier::*shared) {
   double rate = 0;

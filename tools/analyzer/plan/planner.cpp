@@ -27,8 +27,8 @@ struct Variant {
   std::uint64_t reserve_divisor = 512;  ///< a round holds back the excess and budget / divisor
 };
 
-// No single variant wins everywhere: patient ones (hold 0) where the links suffice, stalling ones
-// (hold 1 .. 3, furthest) where the step is bound by transfers.
+// No single variant wins always: patient ones (hold 0) win if the links suffice, stalling ones
+// (hold 1 .. 3, furthest) if the step is bound by transfers.
 constexpr Variant kVariants[] = {
     {0, false, 4, 32, 4096, 0, 512},        {2, true, 4, 256, 65536, 0, 4096},
     {3, false, 64, 1024, 65536, 0, 512},    {0, false, 4, 1024, 65536, 0, 512},
@@ -38,16 +38,16 @@ constexpr Variant kVariants[] = {
     {0, false, 64, 4096, 1 << 20, 15, 512}, {2, false, 64, 512, 65536, 0, 4096},
 };
 
-/// Of steps too large to pack every variant, these are sketched: the first of all, and what does
-/// best where it is bound by transfers, with few candidates to weigh.
+/// Variants that are sketched for steps too large to pack every one: the first of all, and the best
+/// ones for steps bound by transfers, with few candidates.
 constexpr Variant kSketched[] = {
     kVariants[0], {2, true, 64, 32, 65536}, {3, true, 64, 32, 4096}, {3, false, 64, 32, 4096}};
 /// Positions sketched for one order of the step.
 constexpr std::size_t kPositionsSketched = 1'300'000;
 constexpr std::size_t kSketchesMin = 3;
 
-/// How stage() weighs, beside each variant. Fetches from flash just in time do best: early ones
-/// fill local DDR with what nobody needs yet.
+/// Options of stage(), beside each variant. Fetches from flash just in time do best: early ones
+/// fill local DDR with values that are needed later.
 constexpr std::int64_t kStageHold[] = {3, 2};
 /// Candidates looked at per choice, times positions: bounds what a sweep costs in large graphs.
 constexpr std::size_t kStageExamined = 500'000;
@@ -62,20 +62,20 @@ std::size_t variants_for(std::size_t positions) {
   return std::clamp<std::size_t>(kPositionsPlanned / positions, least, std::size(kVariants));
 }
 
-/// Another look with the waits known: which variant, with how much of them.
+/// Another look with known waits: the variant, and the share of its waits.
 struct Repeat {
   std::size_t variant = 0;
   std::int64_t share_percent = 100;
 };
-// What won on the reference graphs, in order of how often; small graphs get all.
+// Winners on the reference graphs, in order of frequency; small graphs get all.
 constexpr Repeat kRepeats[] = {{8, 100}, {2, 100}, {5, 70}, {0, 50}, {1, 100}, {5, 90},
                                {5, 100}, {4, 100}, {0, 90}, {2, 70}, {11, 55}};
 constexpr int kRepeatRounds = 4;
 /// Positions planned in a round of them, over all tries.
 constexpr std::size_t kPositionsRepeated = 20'000;
 
-/// What to hold back after packing brought an arena above the budget. Far above it, the share that
-/// packing wastes tells more than the bytes: these fall with what is packed.
+/// How much to hold back after packing brought an arena above the budget. Far above it, the share
+/// that packing wastes predicts better than the bytes, which fall with the size.
 std::uint64_t more_reserve(std::uint64_t reserve_bytes, std::uint64_t arena_bytes,
                            std::uint64_t budget_bytes) {
   const std::uint64_t excess_bytes = arena_bytes - budget_bytes;
@@ -130,7 +130,7 @@ class Planner {
                               std::int64_t stage_hold, std::optional<Infeasible>& failure,
                               std::optional<Choice> made);
   [[nodiscard]] std::optional<Infeasible> home_excess(const Draft& draft) const;
-  /// With flash below it, what leaves the device finds room in local DDR; stage() sees to that.
+  /// With flash below it, local DDR always has room: stage() ensures that.
   [[nodiscard]] const std::vector<PlanTier>& tiers_for_choice() const {
     return flash_ ? unlimited_ : tiers_;
   }
@@ -138,23 +138,23 @@ class Planner {
   const Graph& graph_;
   const Lifetimes& life_;
   const std::vector<PlanTier>& alone_;  ///< each tier's links as if it were the only one
-  std::vector<PlanTier> tiers_;         ///< the same with the links of now
-  std::vector<PlanTier> unlimited_;     ///< those without capacities
+  std::vector<PlanTier> tiers_;         ///< the same with the current links
+  std::vector<PlanTier> unlimited_;     ///< the same without capacities
   const std::optional<PlanTier>& flash_;
   std::uint64_t budget_;
   std::vector<std::int64_t> durations_;
-  std::vector<std::uint8_t> near_first_;  ///< homes as they are where nothing is spread
-  std::vector<std::uint8_t> tier_of_;     ///< homes of now
-  Spread spread_ = Spread::kNot;          ///< how they were made of near_first_
+  std::vector<std::uint8_t> near_first_;  ///< homes before any are spread
+  std::vector<std::uint8_t> tier_of_;     ///< current homes
+  Spread spread_ = Spread::kNot;          ///< how they were made from near_first_
   std::vector<std::uint8_t> home_is_static_;
   std::vector<std::uint64_t> static_home_;
   bool staged_ = false;  ///< some attempt needed flash
-  /// What the last plan of a step too large to pack often held back: others need about as much.
+  /// The reserve of the last plan for a step too large to pack often: others need about as much.
   std::uint64_t known_reserve_ = 0;
-  std::vector<Sketch> waiting_;  ///< of homes that are not spread: packed if these stay best
+  std::vector<Sketch> waiting_;  ///< with homes that are not spread: packed if these stay best
 };
 
-/// Where storages have their homes from now on.
+/// Sets the homes for all later plans.
 void Planner::use_homes(std::vector<std::uint8_t> tier_of, Spread spread) {
   tier_of_ = std::move(tier_of);
   spread_ = spread;
@@ -163,7 +163,7 @@ void Planner::use_homes(std::vector<std::uint8_t> tier_of, Spread spread) {
   unlimited_ = without_limits(tiers_);
 }
 
-/// What no choice can change: an op's own operands, homes of what persists.
+/// Finds an impossibility for every choice: an op's own operands, homes of persistent values.
 std::optional<Infeasible> Planner::impossible() const {
   const auto worst = std::max_element(life_.working_set.begin(), life_.working_set.end());
   if (*worst > budget_) {
@@ -216,12 +216,11 @@ std::optional<Infeasible> Planner::home_excess(const Draft& draft) const {
   return std::nullopt;
 }
 
-/// One choice and what follows from it, whether the device's arena is within the budget or not.
-/// Where it is not and there is nothing to compare with, the answer has its packing only. `made`: a
-/// choice of these options that was sketched, and found worth it; nothing: it is made here.
-/// Where local DDR is too small, what packing exceeds it by is held back in the next round. Without
-/// offsets if the step is not shorter than `worth_ns` anyway: packing takes as long as all the
-/// rest.
+/// Makes one choice and its plan, whether or not the device's arena is within the budget. If it is
+/// not and there is no plan to compare with, the result has its packing only. `made`: a choice of
+/// these options that was sketched and found worth it; nothing: makes it here. If local DDR is too
+/// small, the next round holds the excess back. Without offsets if the step is not shorter than
+/// `worth_ns` anyway: packing takes as long as all the rest.
 std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t worth_ns,
                                      std::int64_t stage_hold, std::optional<Infeasible>& failure,
                                      std::optional<Choice> made) {
@@ -242,7 +241,7 @@ std::optional<Plan> Planner::attempt(const ChooseOptions& options, std::int64_t 
     out.step_ns = steady_step_ns(out.draft, real, flash_);
     if (out.step_ns >= worth_ns) return out;
   }
-  // With nothing to compare with, all that counts is whether it fits.
+  // Without a plan to compare with, only the fit counts.
   const bool must_fit = worth_ns == INT64_MAX;
   out.draft =
       emit(graph_, real, out.choice, out.staging, {.enough_bytes = budget_, .must_fit = must_fit});
@@ -287,8 +286,8 @@ ChooseOptions Planner::options_of(const Variant& variant) const {
   return options;
 }
 
-/// One variant, unless it is not shorter than `worth_ns`; what packing exceeds the budget by is
-/// held back in the next round.
+/// Runs one variant, unless its step is not shorter than `worth_ns`. The next round holds back the
+/// bytes by which packing exceeds the budget.
 std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t worth_ns,
                                          std::int64_t stage_hold,
                                          std::optional<Infeasible>& failure,
@@ -314,7 +313,7 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
       if (!failure) failure = failed;
       return std::nullopt;
     }
-    // Holding more back hardly makes a step shorter; where flash is the limit it may, a little.
+    // Holding more back hardly shortens a step; if flash is the limit it may, a little.
     const std::int64_t slack_ns = staged_ && worth_ns != INT64_MAX ? worth_ns / 32 : 0;
     if (next->step_ns >= worth_ns && next->step_ns - worth_ns >= slack_ns) return std::nullopt;
     // A round that packs no better than those before it was too small.
@@ -333,9 +332,9 @@ std::optional<Plan> Planner::run_variant(const Variant& variant, std::int64_t wo
   return std::nullopt;
 }
 
-/// Plans again with the waits of the best plan known from the start: transfers are then booked into
-/// them, so that link time which was found late in the sweep serves the whole step. A share of the
-/// waits leaves room to find shorter ones.
+/// Plans again with the waits of the best plan known from the start. Transfers are then booked into
+/// them, so link time that was found late in the sweep serves the whole step. A share of the waits
+/// leaves room to find shorter ones.
 void Planner::repeat(Plan& best, std::uint64_t bound_ns) {
   const std::size_t tries =
       std::clamp<std::size_t>(kPositionsRepeated / graph_.ops.size(), 1, std::size(kRepeats));
@@ -359,7 +358,7 @@ void Planner::repeat(Plan& best, std::uint64_t bound_ns) {
   }
 }
 
-/// Packs the best sketches only. @return whether there is any plan.
+/// Packs only the best sketches. @return whether there is any plan.
 bool Planner::try_sketches(Plan& best, bool found, std::uint64_t bound_ns, const Effort& effort,
                            std::optional<Infeasible>& failure) {
   const ChooseInput in{life_,    durations_,   tiers_for_choice(),
@@ -373,14 +372,14 @@ bool Planner::try_sketches(Plan& best, bool found, std::uint64_t bound_ns, const
   const std::size_t tries = std::max(kSketchesMin, kPositionsSketched / graph_.ops.size());
   const auto close_ns = static_cast<std::int64_t>(static_cast<double>(bound_ns) * kCloseEnough);
   std::vector<Sketch> kept = sketches({graph_, in, real, flash_}, variants, tries, close_ns);
-  // Beside another tier the homes are still to be divided: then the second hardly ever counts.
+  // With another tier the homes must still be divided; the second sketch then rarely matters.
   const bool divides = alone_.size() > 1 && spread_ == Spread::kNot && effort.like == nullptr;
   found = pack_sketches(best, found, kept, divides ? 1 : kept.size(), bound_ns, effort, failure);
   if (divides) waiting_ = std::move(kept);
   return found;
 }
 
-/// Packs sketches, the foremost first, until so many gave a plan, and takes them off the list.
+/// Packs sketches, the first ones first, until so many gave a plan, and removes them from the list.
 bool Planner::pack_sketches(Plan& best, bool found, std::vector<Sketch>& list, std::size_t plans,
                             std::uint64_t bound_ns, const Effort& effort,
                             std::optional<Infeasible>& failure) {
@@ -409,11 +408,11 @@ bool Planner::try_variants(Plan& best, bool found, std::uint64_t bound_ns, const
   if (sketched && try_sketches(best, found, bound_ns, effort, failure)) return true;
   const std::size_t last = std::min(variants_for(graph_.ops.size()), std::size(kVariants));
   for (std::size_t v = effort.first_variant; v < std::size(kVariants); ++v) {
-    // Whoever has no plan at all tries on.
+    // Without any plan, tries on.
     const bool enough = v >= last || v - effort.first_variant >= effort.variants_max;
     if (enough && (found || effort.worth_ns != INT64_MAX)) break;
     for (const std::int64_t stage_hold : kStageHold) {
-      // A second look is for where flash is used, and for graphs that are worth variants.
+      // A second look is for steps that use flash, and for graphs that are worth variants.
       if (stage_hold != kStageHold[0] && !(staged_ && last > 1)) break;
       const std::int64_t worth_ns = found ? best.step_ns : effort.worth_ns;
       auto next = run_variant(kVariants[v], worth_ns, stage_hold, failure);
@@ -429,7 +428,7 @@ bool Planner::try_variants(Plan& best, bool found, std::uint64_t bound_ns, const
   return found;
 }
 
-/// The portfolio with the links of both tiers at work; what `best` moves tells how.
+/// Runs the portfolio with the links of both tiers at work; the moves of `best` decide about homes.
 void Planner::try_spread(Plan& best, std::uint64_t bound_ns, const Effort& effort) {
   std::optional<Infeasible> failure;
   for (const Spread spread : {Spread::kPatiently, Spread::kAnyway}) {
@@ -442,7 +441,7 @@ void Planner::try_spread(Plan& best, std::uint64_t bound_ns, const Effort& effor
   use_homes(best.tier_of, best.spread);
 }
 
-/// Decides about homes in the way of another plan, for this order of ops.
+/// Decides about homes as another plan did, for this order of ops.
 void Planner::follow(const Plan& like, const Variant& variant) {
   near_first_ = like.near_first;
   use_homes(near_first_, Spread::kNot);

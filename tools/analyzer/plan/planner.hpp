@@ -19,12 +19,12 @@ struct Plan {
   Choice choice;
   Staging staging;
   Draft draft;
-  std::vector<std::uint8_t> tier_of;     ///< per storage, what the choice was made with
-  std::vector<std::uint8_t> near_first;  ///< the same where nothing is spread
-  Spread spread = Spread::kNot;          ///< how tier_of was made of it
+  std::vector<std::uint8_t> tier_of;     ///< per storage, as the choice had it
+  std::vector<std::uint8_t> near_first;  ///< the same before any homes are spread
+  Spread spread = Spread::kNot;          ///< how tier_of was made from it
   std::int64_t step_ns = 0;
   std::vector<std::int64_t> stall_ns;  ///< per position, in the steady state
-  std::size_t variant = 0;             ///< of the portfolio
+  std::size_t variant = 0;             ///< its index in the portfolio
   std::optional<Infeasible> infeasible;
 };
 
@@ -40,16 +40,16 @@ inline constexpr double kCloseEnough = 1.0005;
 
 /// How much planning may cost.
 struct Effort {
-  std::size_t first_variant = 0;        ///< of the portfolio
-  std::size_t variants_max = SIZE_MAX;  ///< from there on; more where none has a plan at all
-  std::int64_t worth_ns = INT64_MAX;    ///< a plan that is not shorter is not wanted
-  const Plan* like = nullptr;           ///< not null: homes are decided as there
+  std::size_t first_variant = 0;        ///< index in the portfolio
+  std::size_t variants_max = SIZE_MAX;  ///< from there on; more if none has a plan yet
+  std::int64_t worth_ns = INT64_MAX;    ///< only shorter plans are wanted
+  const Plan* like = nullptr;           ///< not null: uses its homes
 };
 
 /// Runs variants of choose(), stage() and emit() and keeps the shortest step; stops early at
-/// `bound_ns`. Flash is used where the other tiers are too small for what leaves the device. The
-/// number of variants depends on the graph's size only, so equal inputs give equal plans. Where
-/// none is shorter than `effort.worth_ns` the answer's step_ns is not shorter, or it is infeasible.
+/// `bound_ns`. Uses flash if the other tiers are too small for the values that leave the device.
+/// The number of variants depends only on the graph's size, so equal inputs give equal plans. If
+/// none is shorter than `effort.worth_ns` the result's step_ns is not shorter, or it is infeasible.
 [[nodiscard]] Plan plan(const Graph& graph, const Lifetimes& lifetimes,
                         const std::vector<PlanTier>& tiers, const std::optional<PlanTier>& flash,
                         std::uint64_t budget_bytes, std::uint64_t bound_ns,

@@ -11,14 +11,14 @@
 namespace ho::analyzer {
 namespace {
 
-/// How a series of passes may begin: none of them is best everywhere.
+/// How a series of passes may begin: none is always best.
 struct Series {
   bool latest_starts = false;
   bool whole_values = false;
 };
 constexpr Series kSeries[] = {{true, false}, {false, false}, {true, true}, {false, true}};
 
-/// What a graph of some size is worth: the time it takes stays near-linear.
+/// The effort for a graph of some size: planning time stays near-linear.
 struct Size {
   std::size_t ops_max = 0;
   std::size_t series = 0;
@@ -30,10 +30,10 @@ constexpr Size kSizes[] = {{6'000, 4, 6, 6, 12}, {20'000, 2, 3, 4, 4}, {200'000,
 
 /// A room this near to one that is too large is not searched further.
 constexpr std::uint64_t kNearPermille = 2;
-/// The next round plays with less room: by this share of what packing exceeded the budget by. With
-/// a little less to place, packing often finds the rest itself.
+/// The next round plays with less room: by this share of the bytes by which packing exceeded the
+/// budget. With slightly less to place, packing often finds the rest itself.
 constexpr std::uint64_t kHeldPercent = 60;
-/// What is played fills the device at many positions, so it takes longer to pack.
+/// A played step fills the device at many positions, so packing it takes longer.
 constexpr std::uint64_t kPatience = 4;
 
 /// The room to play with, between one whose plan fits and one whose plan does not.
@@ -69,7 +69,7 @@ class RoomSearch {
   std::uint64_t too_large_bytes_ = 0;
 };
 
-/// Homes that find no room in their tier.
+/// Homes that do not fit into their tier.
 bool homes_fit(const Draft& draft, const std::vector<PlanTier>& tiers) {
   for (std::size_t t = 0; t < tiers.size(); ++t) {
     if (draft.home_bytes[t] > tiers[t].capacity_bytes) return false;
@@ -84,7 +84,7 @@ constexpr std::size_t kTriesMax = 100;
 constexpr int kVariedSteps = 6;  ///< played in each pass of them
 constexpr std::uint64_t kGapRules = 3;
 
-/// The plans of one graph that are played, the best of them kept. Run once.
+/// Plays plans of one graph and keeps the best. Run once.
 class PlayPlanner {
  public:
   PlayPlanner(const Graph& graph, const Lifetimes& lifetimes, const std::vector<PlanTier>& tiers,
@@ -124,9 +124,9 @@ class PlayPlanner {
   std::vector<std::int64_t> durations_;
   std::vector<std::uint8_t> at_home_;
   std::vector<std::uint64_t> no_bytes_;
-  std::vector<std::uint8_t> tier_of_;  ///< homes of now
+  std::vector<std::uint8_t> tier_of_;  ///< current homes
   Spread spread_ = Spread::kNot;
-  std::vector<PlanTier> links_;  ///< as they are for these homes
+  std::vector<PlanTier> links_;  ///< the same for these homes
   std::optional<Plan> best_;
 };
 
@@ -136,8 +136,8 @@ void PlayPlanner::use_homes(std::vector<std::uint8_t> tier_of, Spread spread) {
   links_ = with_links(tiers_, spread);
 }
 
-/// Moves homes from the near tier, which a choice overfills, to the further one: what moves least
-/// first, as few as it takes. @return false where that does not help.
+/// Moves homes from the near tier, which a choice overfills, to the further one: as few as needed,
+/// those that move least first. @return false if that does not help.
 bool PlayPlanner::give_way(const Choice& choice) {
   if (tiers_.size() < 2) return false;
   const Draft draft = emit_homes(graph_, input(), choice);
@@ -173,7 +173,8 @@ bool PlayPlanner::give_way(const Choice& choice) {
   return fits(many);
 }
 
-/// The plan of a choice; its arena may be above the budget. @return nothing where homes do not fit.
+/// Makes the plan of a choice; its arena may be above the budget. @return nothing if homes do not
+/// fit.
 std::optional<Plan> PlayPlanner::pack(Choice choice) {
   const ChooseInput in = input();
   Plan out = like_;
@@ -219,7 +220,7 @@ void PlayPlanner::play_series(const Size& size) {
 }
 
 /// Divides the homes among both tiers' links by what a plan moves, and plays again.
-/// @return false where the links leave nothing to gain.
+/// @return false if the links leave no gain.
 bool PlayPlanner::spread_homes(const Plan& by) {
   const HomesInput homes{graph_, life_, durations_, tiers_, at_home_};
   auto tier_of = homes_spread(homes, like_.near_first, by.choice, by.draft, Spread::kAnyway);
@@ -228,9 +229,9 @@ bool PlayPlanner::spread_homes(const Plan& by) {
   return true;
 }
 
-/// Looks for a shorter step near the best one: fixes what happens in a few gaps, or leaves more
-/// room, and keeps what is no longer. A small step is decided by a few gaps and by how they pack,
-/// which no rule foresees.
+/// Looks for a shorter step near the best one: fixes a few gaps, or leaves more room, and keeps
+/// results that are not longer. A few gaps and their packing decide a small step, which no rule
+/// foresees.
 void PlayPlanner::vary() {
   std::vector<std::uint32_t> candidates;
   const auto all = played_step(input()).candidates;
@@ -268,7 +269,7 @@ void PlayPlanner::vary() {
 std::optional<Plan> PlayPlanner::run(const Size& size) {
   const bool varies = life_.accesses.size() <= kVariedUsesMax;
   if (varies) {
-    // As if there were no further tier: that is never worse than without it.
+    // Plays as if there were no further tier, so that one never makes the step longer.
     use_homes(like_.near_first, Spread::kNot);
     play_series(size);
     vary();

@@ -9,12 +9,12 @@
 
 namespace ho::analyzer {
 
-/// Plans by playing the step in time, and packs what was decided. Where packing exceeds the budget,
-/// less is played with: the largest room whose plan fits is searched. Homes are as in `like`, but
-/// divided over the links of both DDR tiers by what moves, where that is sooner done. Small steps
-/// are varied at random, with a fixed seed.
-/// @return nothing where the step cannot go on, packing does not fit, flash would be needed, or
-/// the graph is too large. Cost depends on the graph's size only.
+/// Plans by playing the step in time, and packs the decisions. If packing exceeds the budget, plays
+/// with less: searches the largest room whose plan fits. Homes are as in `like`, but divided over
+/// the links of both DDR tiers if that is sooner done. Varies small steps at random, with a fixed
+/// seed.
+/// @return nothing if the step cannot go on, packing does not fit, flash would be needed, or the
+/// graph is too large. Cost depends only on the graph's size.
 [[nodiscard]] std::optional<Plan> plan_by_play(const Graph& graph, const Lifetimes& lifetimes,
                                                const std::vector<PlanTier>& tiers,
                                                const std::optional<PlanTier>& flash,

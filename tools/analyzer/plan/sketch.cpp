@@ -15,8 +15,8 @@ namespace {
 constexpr std::size_t kLooks = 4;
 /// Steps that differ by less than this count as equal.
 constexpr std::int64_t kEqualPermille = 10;
-/// A step that its own waits, once known, change by less than this, and the number of its moves by
-/// less than ten times as much, stays as it is however often they are looked at.
+/// A sketch is stable if its own known waits change its step by less than this, and the number of
+/// its moves by less than ten times as much. Further looks would not change it.
 constexpr std::int64_t kSettledPermille = 1;
 
 bool settled(const Sketch& first, const Sketch& next) {
@@ -25,8 +25,8 @@ bool settled(const Sketch& first, const Sketch& next) {
          std::abs(moves - static_cast<std::int64_t>(next.moves)) <= moves / 100 * kSettledPermille;
 }
 
-/// The best ones' indices first; keeps the choices of those alone: a large step's take a hundred
-/// MB. What is as good as another comes after it if it was made later.
+/// Puts the indices of the best ones first and keeps only their choices, which take a hundred MB in
+/// a large step. Among equal ones the later one comes last.
 std::vector<std::size_t> rank(std::vector<Sketch>& all) {
   std::vector<std::size_t> order(all.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

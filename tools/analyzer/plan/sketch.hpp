@@ -10,16 +10,16 @@
 
 namespace ho::analyzer {
 
-/// A choice before it is packed: how it was made, and what its step would be with room for all.
+/// A choice before it is packed: how it was made, and its step with unlimited room.
 struct Sketch {
-  std::size_t variant = 0;             ///< of the options given
+  std::size_t variant = 0;             ///< index in the options given
   std::vector<std::int64_t> stall_ns;  ///< per position, known when it was made; empty: none
   std::int64_t step_ns = 0;
-  std::size_t moves = 0;         ///< cache ops: the fewer, the easier to pack
+  std::size_t moves = 0;         ///< cache ops: fewer are easier to pack
   std::optional<Choice> choice;  ///< nothing: to be made again
 };
 
-/// What to make sketches of. All references outlive the call.
+/// Inputs of sketches. All references outlive the call.
 struct SketchInput {
   const Graph& graph;
   const ChooseInput& choosing;  ///< tiers as the choice sees them
@@ -27,11 +27,11 @@ struct SketchInput {
   const std::optional<PlanTier>& flash;
 };
 
-/// Ranks variants where the step is too large to pack each: a choice and its replay take a tenth of
-/// what its packing takes. Each but the first is made again with the waits of the last known from
-/// the start: in a step bound by transfers that halves its waits. Stops after `tries`, or once a
-/// step is within `close_ns`. @return the best ones, at most kSketchesKept: of those about as
-/// short as the shortest, the one that moves least often first. Empty where all choices fail.
+/// Ranks variants of a step too large to pack each: a choice and its replay take a tenth of the
+/// time of its packing. Each but the first is made again with the waits of the last known from the
+/// start, which halves the waits of a step bound by transfers. Stops after `tries`, or once a step
+/// is within `close_ns`. @return the best ones, at most kSketchesKept: the shortest first, but
+/// among about equal ones the one that moves least often. Empty if all choices fail.
 [[nodiscard]] std::vector<Sketch> sketches(const SketchInput& input,
                                            const std::vector<ChooseOptions>& variants,
                                            std::size_t tries, std::int64_t close_ns);

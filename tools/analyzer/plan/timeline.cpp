@@ -43,7 +43,7 @@ class Replay {
       const CacheOp& op = draft_.cache_ops[c];
       takes_.push_back(takes(op));
       after.emplace_back(op.after_position ? op.after_position->value() + 1 : 0, c);
-      std::int32_t earlier = 0;  // what it waits for of the step before
+      std::int32_t earlier = 0;  // cache ops of the step before that it waits for
       for (const auto& ref : op.after_cache_ops) {
         edges.emplace_back(ref.op.value(), c << 1U | (ref.previous_step ? 1U : 0U));
         earlier += ref.previous_step ? 1 : 0;
@@ -85,7 +85,7 @@ class Replay {
   };
   static constexpr std::uint32_t kPrologue = UINT32_MAX;
 
-  /// Who serves a cache op, for how long.
+  /// The lane that serves a cache op, and for how long.
   struct Service {
     std::size_t lane = 0;
     std::int64_t time_ns = 0;
@@ -105,7 +105,7 @@ class Replay {
     return (step + (op.before_next_step ? 1 : 0)) * n_ + op.before_position->value();
   }
 
-  /// The prologue waits for nothing but itself, and only for what stands before in the list.
+  /// The prologue only waits for its own earlier entries.
   void start_prologue() {
     std::vector<std::int64_t> end(draft_.prologue.size(), 0);
     for (std::uint32_t i = 0; i < draft_.prologue.size(); ++i) {
@@ -128,7 +128,7 @@ class Replay {
     auto& lane = lanes_[service.lane];
     HO_CHECK(lane.empty() || lane.back().at <= done);
     lane.push({done, order_++, index, step});
-    // An equal one was submitted before.
+    // One with the same time was submitted before.
     if (done < next_at_) {
       next_at_ = done;
       next_lane_ = service.lane;
@@ -145,7 +145,7 @@ class Replay {
     }
   }
 
-  /// Whatever waits for the end of position `ended - 1` (0: the step's begin).
+  /// Submits the cache ops that wait for the end of position `ended - 1` (0: the step's begin).
   void passed(std::size_t step, std::uint32_t ended, std::int64_t now) {
     for (const auto* c = after_op_.begin(ended); c != after_op_.end(ended); ++c) {
       unlock(*c, step, now);

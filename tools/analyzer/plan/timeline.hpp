@@ -9,9 +9,9 @@
 
 namespace ho::analyzer {
 
-/// Steady-state period of a draft: compute in order, each op after the cache ops it waits for; each
-/// channel serves in order of submission, alone at full rate. Used to rank variants; the prediction
-/// in a schedule comes from simulate(). O((positions + cache ops) log n).
+/// The steady-state period of a draft: compute in order, each op after the cache ops that it waits
+/// for; each channel serves in order of submission, alone at full rate. For ranking variants; the
+/// prediction in a schedule comes from simulate(). O((positions + cache ops) log n).
 /// @param stall_ns  not null: set to the wait before each position.
 [[nodiscard]] std::int64_t steady_step_ns(const Draft& draft, const ChooseInput& input,
                                           const std::optional<PlanTier>& flash,

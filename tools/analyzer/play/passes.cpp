@@ -28,10 +28,11 @@ std::vector<std::uint8_t> whole_values(const Lifetimes& life, const PlayedStep& 
   return out;
 }
 
-/// Per position of a stretch in which write-backs queue and ops wait for room: the last op that
-/// waits so. -1 elsewhere. Whatever comes back before that op has made no room that counted.
+/// Finds ranges of positions in which write-backs queue and ops wait for room. Per position of one:
+/// the last op that waits so; -1 elsewhere. A value that returns before that op has made no room
+/// that counted.
 std::vector<std::int64_t> stretches(const PlayedStep& step, const Played& pass) {
-  constexpr int kQuiet = 8;  // so many positions without either end a stretch
+  constexpr int kQuiet = 8;  // so many positions without either end a range
   const auto n = static_cast<std::int64_t>(pass.waits_for_room.size());
   const auto waits = [&](std::int64_t p) {
     const auto i = static_cast<std::size_t>(p);
@@ -63,8 +64,8 @@ std::vector<std::int64_t> stretches(const PlayedStep& step, const Played& pass) 
   return out;
 }
 
-/// Takes from `leaves` the gaps that lie wholly inside such a stretch: their write-back only made
-/// others wait. The shortest first, where room allows.
+/// Takes from `leaves` the gaps that lie wholly inside such a range, because their write-back only
+/// made others wait. The shortest first, if room allows.
 void stay_in_stretches(const Lifetimes& life, const PlayedStep& step, const Played& pass,
                        std::int64_t target, std::vector<std::uint8_t>& leaves) {
   const std::vector<std::int64_t> last_wait = stretches(step, pass);

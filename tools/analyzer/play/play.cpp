@@ -90,11 +90,11 @@ class Play {
   std::vector<Stay> stays_;
   std::vector<Tier> tiers_;
   std::set<Fetch> drops_;  ///< idle on the device with a valid copy
-  PlayRoom projected_;     ///< beside all that is needed even if everything that may leave did
-  PlayRoom proven_;        ///< beside what the last pass could not do without
+  PlayRoom projected_;     ///< free beside the needed bytes, if all that may leave does
+  PlayRoom proven_;        ///< free beside the bytes that the last pass needed
   std::multimap<std::int64_t, std::int64_t> early_;  ///< gates of fetches that began before: bytes
   std::int64_t early_bytes_ = 0;
-  std::int64_t loose_bytes_ = 0;  ///< of `drops_`
+  std::int64_t loose_bytes_ = 0;  ///< bytes of `drops_`
   std::int64_t used_ = 0;
   std::int64_t now_ns_ = 0;
   std::int64_t at_ = 0;  ///< position that runs or is next, counted over all steps
@@ -133,7 +133,7 @@ Play::Play(const ChooseInput& input, const PlayedStep& step, const PlayOptions& 
   out_.writes_wait.assign(life_.positions, 0);
 }
 
-/// What persists rests on the device, but for what may be away as a step begins.
+/// Persistent values stay on the device, except those that may be away when a step begins.
 void Play::begin() {
   for (std::uint32_t g = 0; g < life_.gaps.size(); ++g) {
     const Gap& gap = life_.gaps[g];
@@ -206,7 +206,7 @@ void Play::queue(std::uint32_t s, Queued as, std::int64_t key) {
   (as == Queued::kIdle ? tier_of(s).idle : tier_of(s).soon).insert(stay.write);
 }
 
-/// Its last use before a gap is over, or its copy has become good.
+/// Call when its last use before a gap is over, or its copy has become valid.
 void Play::idle(std::uint32_t s, std::uint32_t gap) {
   if (!options_.leaves[gap]) return;
   Stay& stay = stays_[s];
@@ -221,8 +221,8 @@ void Play::idle(std::uint32_t s, std::uint32_t gap) {
   queue(s, Queued::kIdle, -stay.next);
 }
 
-/// A value that was just written, and whose next gap is not to be moved, may be stored for a later
-/// one while the link has nothing else to do.
+/// A value that was just written, and whose next gap stays on the device, may be stored for a later
+/// gap while the link is idle.
 void Play::write_soon(std::uint32_t s, std::uint32_t gap) {
   const Gap& here = life_.gaps[gap];
   std::int64_t soonest = kNever;
@@ -251,7 +251,7 @@ void Play::leave(std::uint32_t s) {
   }
 }
 
-/// Lets idle values with a valid copy leave, the furthest next use first, if that is after `until`.
+/// Removes idle values with a valid copy, the furthest next use first, if that is after `until`.
 bool Play::make_room(std::int64_t wanted, std::int64_t until) {
   while (used_ + wanted > target_ && !drops_.empty()) {
     const auto [next, s] = *std::prev(drops_.end());
@@ -261,7 +261,8 @@ bool Play::make_room(std::int64_t wanted, std::int64_t until) {
   return used_ + wanted <= target_;
 }
 
-/// The use at `at_` ends the gap that the storage left in: the last step's are the choice.
+/// The use at `at_` ends the gap that the storage left in. The gaps of the last step are the
+/// choice.
 void Play::commit(std::uint32_t s) {
   Stay& stay = stays_[s];
   const std::uint32_t g = std::exchange(stay.left, kNone);
@@ -269,7 +270,7 @@ void Play::commit(std::uint32_t s) {
   const Gap& gap = life_.gaps[g];
   const std::int64_t frame = at_ - gap.to;
   out_.choice.moved[g] = 1;
-  // Whatever did leave may do so as soon as its copy is good: that makes room to pack in.
+  // Values that left may do so as soon as their copy is valid: that makes room to pack in.
   const std::int64_t saved_at =
       gap.version == kHomeVersion ? gap.from : std::max(gap.from, stay.stored_at - frame);
   out_.choice.detach_by[g] = std::max(gap.from, std::min(stay.left_at - 1 - frame, saved_at));

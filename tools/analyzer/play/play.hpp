@@ -16,9 +16,9 @@ enum class GapRule : std::uint8_t {
   kLeaves,  ///< its value leaves as soon as its copy is valid
 };
 
-/// What one pass knows from those before it. References outlive the call.
+/// What one pass knows from earlier ones. References outlive the call.
 struct PlayOptions {
-  std::uint64_t target_bytes = 0;           ///< of the device
+  std::uint64_t target_bytes = 0;           ///< room on the device
   int steps = 4;                            ///< played one after another, at least 3
   const std::vector<std::uint8_t>& leaves;  ///< per gap: it may be spent off the device
   /// Per gap: its fetch must begin so many positions before its use. Empty: unknown.
@@ -28,7 +28,7 @@ struct PlayOptions {
   const std::vector<GapRule>* rules = nullptr;  ///< per gap; null: none
 };
 
-/// One pass: the last of its steps as a choice, and what it tells the next pass.
+/// One pass: the last of its steps as a choice, and its findings for the next pass.
 struct Played {
   std::int64_t step_ns = 0;  ///< mean of the last two steps
   Choice choice;
@@ -40,13 +40,14 @@ struct Played {
 
 /// Plays the step in time and decides as it goes. Each tier serves one transfer at a time in each
 /// direction; an op starts when its operands are on the device and its outputs have room.
-/// * Room: made only when it is asked for. Of the values that are idle and have a valid copy, the
-///   one with the furthest next use leaves.
-/// * Write link: the idle value without a copy whose next use is furthest; where none is idle, the
-///   one that will be idle soonest.
+/// * Room: made only when it is asked for. Among the idle values with a valid copy, the one with
+/// the
+///   furthest next use leaves.
+/// * Write link: the idle value without a copy whose next use is furthest; if none is idle, the one
+///   that will be idle soonest.
 /// * Read link: the value with the nearest next use, once its latest start has come, or earlier
 ///   into room that the last pass did not need.
-/// @return nothing where the step cannot go on. O(steps * (uses + gaps) log n).
+/// @return nothing if the step cannot go on. O(steps * (uses + gaps) log n).
 [[nodiscard]] std::optional<Played> play(const ChooseInput& input, const PlayedStep& step,
                                          const PlayOptions& options);
 

@@ -7,8 +7,8 @@
 
 namespace ho::analyzer {
 
-/// What every pass over one step shares: which op uses what, which gap follows each use, how long
-/// each transfer takes. A value.
+/// The data that every pass over one step shares: which op uses what, which gap follows each use,
+/// how long each transfer takes. A value.
 struct PlayedStep {
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
@@ -30,7 +30,7 @@ struct PlayedStep {
   std::vector<std::int64_t> begin_ns;    ///< per position, without any wait; one more at the end
 };
 
-/// A choice moves these whatever happens: nothing is kept where a value is dead.
+/// Gaps that a choice always moves: a dead value is not kept.
 [[nodiscard]] inline bool is_free_gap(const Gap& gap) {
   return gap.dead && !gap.wraps && gap.movable;
 }
@@ -42,7 +42,7 @@ struct PlayedStep {
 [[nodiscard]] std::vector<std::int64_t> least_resident(const Lifetimes& lifetimes,
                                                        const std::vector<std::uint8_t>& leaves);
 
-/// What `target` leaves beside them.
+/// The bytes that `target` leaves beside them.
 [[nodiscard]] std::vector<std::int64_t> room_beside(std::int64_t target,
                                                     std::vector<std::int64_t> bytes);
 

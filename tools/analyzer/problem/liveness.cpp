@@ -13,7 +13,7 @@ std::vector<schedule::Operand> operands_of(const Op& op) {
   std::vector<schedule::Operand> operands;
   operands.reserve(op.reads.size() + op.writes.size());
   for (const StorageIndex storage : op.reads) operands.push_back({storage, Access::kRead, 0});
-  // Sorted look-up, so that a concatenation of thousands of tensors stays near-linear.
+  // Sorts for lookups, so that a concatenation of thousands of tensors stays near-linear.
   std::vector<std::pair<StorageIndex, std::size_t>> reads;
   for (std::size_t i = 0; i < operands.size(); ++i) reads.emplace_back(operands[i].storage, i);
   std::sort(reads.begin(), reads.end());
@@ -67,7 +67,7 @@ void collect_gaps(const Storage& storage, std::uint32_t index, Lifetimes& out) {
     if (writes(point.access)) last_write = point.position;
   }
   if (storage.persistent && last_write >= 0) {
-    // The step begins with what the last write of the step before left.
+    // The step begins with the last value of the step before.
     written = last_write - steps;
     version = out.versions++;
   }
@@ -96,7 +96,7 @@ void collect_gaps(const Storage& storage, std::uint32_t index, Lifetimes& out) {
   }
 }
 
-/// Per position: bytes of operands plus what lives through it and cannot leave.
+/// Per position: bytes of operands and of values that live through it and cannot leave.
 void sum_profiles(const Graph& graph, Lifetimes& out) {
   std::vector<std::int64_t> live(out.positions + 1, 0);
   std::vector<std::int64_t> pinned(out.positions + 1, 0);
@@ -123,7 +123,7 @@ void sum_profiles(const Graph& graph, Lifetimes& out) {
     }
   }
   for (const Gap& gap : out.gaps) {
-    // What is to stay; pinned ones are counted above.
+    // Values that must stay; pinned ones are counted above.
     const Storage& storage = graph.storages[gap.storage];
     if (gap.movable || storage.pinned || gap.to <= gap.from + 1) continue;
     if (gap.dead && storage.hint != OffloadHint::kNever) continue;

@@ -22,19 +22,19 @@ using CopiesByKind = std::array<std::uint8_t, 8>;
 
 struct Options {
   std::uint64_t device_budget_bytes = 0;
-  std::uint64_t align_bytes = 64;  ///< of device offsets; a power of two
-  /// By default persistent weights and optimizer state get two where the hardware names two failure
-  /// domains, all else one. A plan with second homes uses no flash.
+  std::uint64_t align_bytes = 64;  ///< alignment of device offsets; a power of two
+  /// By default persistent weights and optimizer state have two if the hardware names two failure
+  /// domains, all others one. A plan with second homes uses no flash.
   CopiesByKind copies = {};
   bool keep_order = false;  ///< ops run in the graph's order, each once
 };
 
-/// Why no plan exists: this op's working set, or this tier, needs more than there is.
+/// Why there is no plan: this op's working set, or this tier, needs more bytes than there are.
 struct Infeasible {
   std::uint32_t op_id = 0;  ///< the graph's id
   std::string op_name;
   std::string tier;               ///< "device", "local_ddr", ...
-  std::uint64_t needs_bytes = 0;  ///< smallest capacity of that tier that could do
+  std::uint64_t needs_bytes = 0;  ///< smallest capacity of that tier that might do
 };
 
 using Outcome = std::variant<schedule::Schedule, Infeasible>;

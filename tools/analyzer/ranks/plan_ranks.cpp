@@ -23,7 +23,7 @@ constexpr double kScales[] = {0.5, 0.25, 2};
 
 using Shares = std::vector<LinkShare>;
 
-/// What a rank runs, and when.
+/// The plan of a rank, and its start.
 struct Choice {
   const schedule::Schedule* plan = nullptr;
   std::uint64_t start_ns = 0;
@@ -65,7 +65,7 @@ class Planner {
   int simulations_ = 0;
   std::uint64_t step_ns_max_ = 0;  ///< no answer's slowest step may be longer
   std::vector<Choice> best_;
-  RanksTimes times_;  ///< of best_
+  RanksTimes times_;  ///< the times of best_
 };
 
 /// @return null where there is no plan; infeasible_ then says why.
@@ -89,7 +89,7 @@ Result<const schedule::Schedule*> Planner::plan(std::size_t rank, const Shares& 
   return std::get_if<schedule::Schedule>(&outcome);
 }
 
-/// Every rank with its own part of the links, all beginning together.
+/// Every rank with its own part of the links; all begin together.
 Result<std::vector<Choice>> Planner::all(const Shares& shares) {
   std::vector<Choice> out;
   for (std::size_t k = 0; k < tasks_.size(); ++k) {
@@ -167,7 +167,7 @@ Shares Planner::left_by_others(std::size_t rank) const {
       return rest < 1 ? std::uint64_t{0} : static_cast<std::uint64_t>(rest);
     };
     const SharedLink& link = hardware_.links[l];
-    // Nobody can take more than the others' fair share from a rank.
+    // No rank can take more than the others' fair shares from a rank.
     out[l].read_bytes_per_s = std::max(out[l].read_bytes_per_s, left(link.read_bytes_per_s, read));
     out[l].write_bytes_per_s =
         std::max(out[l].write_bytes_per_s, left(link.write_bytes_per_s, write));
@@ -229,7 +229,7 @@ Result<std::uint64_t> Planner::bound_ns() {
     const LinkShare least = least_bytes(graph, *best_[k].plan);
     const RankPath& path = path_of(hardware_, k);
     for (std::size_t l = 0; l < crossing.size(); ++l) {
-      // What may as well go by a tier beside the link need not cross it.
+      // Bytes that may use a tier beside the link need not cross it.
       const auto named = [&](const std::vector<std::string>& list) {
         return std::find(list.begin(), list.end(), hardware_.links[l].name) != list.end();
       };

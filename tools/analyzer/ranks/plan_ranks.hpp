@@ -15,7 +15,7 @@
 
 namespace ho::analyzer {
 
-/// What one rank runs, and within what.
+/// The step of one rank, and its budget.
 struct RankTask {
   const Graph* graph = nullptr;  ///< outlives the call; ranks with the same step name the same one
   std::uint64_t device_budget_bytes = 0;
@@ -23,10 +23,10 @@ struct RankTask {
   bool operator==(const RankTask&) const = default;
 };
 
-/// All ranks at the same time, by simulate_ranks().
+/// The times of all ranks together, by simulate_ranks().
 struct RanksTimes {
-  std::uint64_t step_ns = 0;   ///< of the slowest
-  std::uint64_t stall_ns = 0;  ///< of all ranks
+  std::uint64_t step_ns = 0;   ///< the slowest rank's step
+  std::uint64_t stall_ns = 0;  ///< sum over all ranks
   std::vector<RankSimulation> ranks;
 };
 
@@ -49,7 +49,7 @@ struct RanksPlan {
   int simulations = 0;  ///< of all ranks together
 };
 
-/// Which rank has no plan, and why.
+/// The rank without a plan, and the reason.
 struct RankInfeasible {
   std::size_t rank = 0;
   Infeasible why;

@@ -9,19 +9,19 @@
 
 namespace ho::analyzer {
 
-/// What one rank may use of a shared link, in bytes per second.
+/// The part of a shared link that one rank may use, in bytes per second.
 struct LinkShare {
   std::uint64_t read_bytes_per_s = 0;
   std::uint64_t write_bytes_per_s = 0;
 };
 
-/// What the ranks' hardware says of one rank.
+/// The entry of one rank in the hardware.
 [[nodiscard]] const RankPath& path_of(const Hardware& hardware, std::size_t rank);
 
 /// Whether any transfer of the rank crosses the link.
 [[nodiscard]] bool crosses(const Hardware& hardware, std::size_t rank, const SharedLink& link);
 
-/// Each link whole: what a rank has that knows of no other.
+/// Each link whole: the view of a rank that knows of no other.
 [[nodiscard]] std::vector<LinkShare> whole_links(const Hardware& hardware);
 
 /// Each link divided by the number of ranks that cross it.

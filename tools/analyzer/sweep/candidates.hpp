@@ -12,10 +12,10 @@ namespace ho::analyzer {
 /// Next use (in the sweep's lap) and gap; the furthest next use first, ties by gap for determinism.
 using Candidate = std::pair<std::int64_t, std::uint32_t>;
 
-/// Gaps that may be moved, the furthest next use first. The foremost are kept sorted, since one
-/// position looks at the same ones many times; what falls out of them is a stack, the largest on
-/// top; the rest is a heap, which takes what was added only when it is asked for more: most gaps
-/// are over by then. One thread.
+/// Gaps that may be moved, the furthest next use first. Three parts: the front is sorted, since one
+/// position looks at the same gaps many times. Gaps that fall out of it are on a stack, the largest
+/// on top. The rest is a heap, which sorts new gaps only when asked for more: most gaps are over by
+/// then. One thread.
 class Candidates {
  public:
   void add(Candidate candidate) {

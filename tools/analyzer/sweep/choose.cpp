@@ -18,7 +18,7 @@ std::vector<std::int64_t> slots_of(const std::vector<std::int64_t>& durations,
     if (stalls != nullptr) slots[2 * p] = (*stalls)[p];
     slots[2 * p + 1] = durations[p];
   }
-  // A timeline without any time cannot be located in; one nanosecond hurts nobody.
+  // A timeline without any time has no slots to find; one nanosecond is harmless.
   if (std::accumulate(slots.begin(), slots.end(), std::int64_t{0}) == 0) slots.back() = 1;
   return slots;
 }
@@ -98,7 +98,7 @@ std::int64_t Chooser::min_cyclic(std::int64_t first, std::int64_t last) const {
 
 void Chooser::add_relief(std::uint32_t index, std::int64_t sign) {
   const Gap& g = gap(index);
-  // An INPUT before its fetch is not live from position 0 on.
+  // An INPUT is not live before its fetch.
   const std::int64_t first = g.mandatory ? 0 : out_.detach_by[index] + 1;
   add_cyclic(first, out_.fetch_from[index] - 1, sign * bytes(g));
 }
@@ -112,7 +112,7 @@ void Chooser::extend(std::int64_t slot, std::int64_t time_ns) {
   out_.stall_ns[static_cast<std::size_t>(position)] += time_ns;
 }
 
-/// Buckets the gaps by where they open; moves what is moved whatever the budget.
+/// Sorts the gaps by where they open; moves those that leave at any budget.
 void Chooser::start() {
   for (std::uint32_t i = 0; i < in_.lifetimes.gaps.size(); ++i) {
     const Gap& g = gap(i);
@@ -164,7 +164,7 @@ void Chooser::open(std::int64_t p) {
   });
 }
 
-/// What its write-back takes: half of an estimate.
+/// The half of an estimate for its write-back.
 Estimate Chooser::estimate_store(std::uint32_t index, std::int64_t p) const {
   const Gap& g = gap(index);
   Estimate cost;
@@ -204,7 +204,7 @@ bool Chooser::home_has_room(std::uint32_t index) const {
   if (in_.home_is_static[g.storage]) return true;
   const std::int64_t size = bytes(g);
   const auto& home = home_[in_.tier_of[g.storage]];
-  // The whole is one look, and mostly has room: every candidate of every choice comes by here.
+  // Looks at the whole first, which mostly has room: every candidate of every choice passes here.
   if (home.min(0, n_ - 1) >= size) return true;
   const std::int64_t first = std::max<std::int64_t>(0, g.written + 1);
   if (home_to_[g.storage] < 0) return home.min(first, g.to) >= size;
@@ -248,7 +248,7 @@ void Chooser::book_store(std::uint32_t index, std::int64_t at, std::int64_t stor
   stored_by_[g.version] = last % 2 == 0 ? last / 2 - 1 : last / 2;
 }
 
-/// A Store must be able to begin before whoever waits for its Detach: by the end of `held`.
+/// A Store must be able to begin before any op that waits for its Detach: by the end of `held`.
 void Chooser::store_by(const Gap& g, std::int64_t held) {
   if (g.version == kHomeVersion) return;
   const std::int64_t lap = g.written < 0 ? n_ : 0;
@@ -321,7 +321,7 @@ Found Chooser::look(std::int64_t p, Candidates& candidates) {
   return found;
 }
 
-/// Puts off a fetch that would already hold memory at `p`: the op that needs it waits.
+/// Delays a fetch that would already hold memory at `p`: the op that needs it waits.
 bool Chooser::delay(std::int64_t p) {
   while (!fetching_.empty()) {
     const auto [next, index] = fetching_.top();
@@ -345,7 +345,7 @@ bool Chooser::delay(std::int64_t p) {
   return false;
 }
 
-/// Lets position `p` wait for a write-back that would still hold memory there.
+/// Makes position `p` wait for a write-back that would still hold memory there.
 bool Chooser::hasten(std::int64_t p) {
   while (!leaving_.empty()) {
     const std::uint32_t index = leaving_.top().second;
@@ -368,7 +368,7 @@ void Chooser::fail(std::int64_t p) {
     failure.tier = in_.tiers.back().tier;
     failure.needs_bytes = in_.tiers.back().capacity_bytes + excess;
   } else {
-    // Where nothing can move the fullest position decides, not the first one that is too full.
+    // If no value can move, the fullest position decides, not the first one that is too full.
     for (std::int64_t q = in_.tiers.empty() ? 0 : p; q <= (in_.tiers.empty() ? n_ - 1 : p); ++q) {
       const auto i = static_cast<std::size_t>(q);
       const std::uint64_t limit = std::max(options_.target_bytes, in_.lifetimes.working_set[i]);

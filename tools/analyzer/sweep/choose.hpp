@@ -12,18 +12,18 @@
 
 namespace ho::analyzer {
 
-/// A home tier the plan may use, with the links as one transfer sees them.
+/// A home tier that the plan may use, with the links as one transfer sees them.
 struct PlanTier {
   schedule::HomeTier tier = schedule::HomeTier::kLocalDdr;
   std::uint64_t capacity_bytes = 0;
   Link read;
   Link write;
-  /// What is left of them while all tiers move at a time: they share the device's port.
+  /// The links' share while all tiers move at a time: they use one port of the device.
   Link shared_read = {};
   Link shared_write = {};
 };
 
-/// What choosing needs besides lifetimes. All references outlive the call.
+/// Inputs of a choice besides lifetimes. All references outlive the call.
 struct ChooseInput {
   const Lifetimes& lifetimes;
   const std::vector<std::int64_t>& duration_ns;         ///< per position
@@ -33,7 +33,7 @@ struct ChooseInput {
   const std::vector<std::uint8_t>& home_is_static;      ///< per storage
 };
 
-/// How long writing a storage home keeps the write link of its tier busy: second homes lie in the
+/// How long writing a storage home keeps the write link of its tier busy. Second homes are in the
 /// last tier.
 [[nodiscard]] std::int64_t store_ns(const ChooseInput& input, std::uint32_t storage);
 
@@ -44,13 +44,13 @@ struct ChooseOptions {
   std::uint32_t examine = 32;      ///< candidates looked at per choice
   std::int64_t lead = 4;           ///< how early a Prefetch may be pulled forward, in own durations
   std::int64_t lead_ns = 0;        ///< ... and at least this
-  /// A fetch may hold memory this many of its own durations before its use; what does not fit into
-  /// the link within that window stalls instead. 0: as long as the link is busy.
+  /// A fetch may hold memory this many of its own durations before its use. Fetches that do not fit
+  /// into the link within that window stall. 0: as long as the link is busy.
   std::int64_t hold = 0;
   /// Per position: time that the step waits there in any case, so that transfers may be booked into
   /// it. Null: none. Outlives the call.
   const std::vector<std::int64_t>* stall_ns = nullptr;
-  bool furthest = false;  ///< where all candidates stall: furthest next use, not the least stall
+  bool furthest = false;  ///< if all stall: takes the furthest next use, not the least stall
 };
 
 inline constexpr std::int64_t kNoStore = std::numeric_limits<std::int64_t>::min();
@@ -76,11 +76,11 @@ struct Choice {
   std::optional<Failure> failure;
 };
 
-/// Capacity-feasible Belady: sweeps the positions and, where bytes exceed the target, spends the
-/// gap with the furthest next use whose write-back and fetch still fit into free link time. Where
-/// none fits it takes the one that stalls least and lengthens the timeline there. Then takes back
-/// needless moves and pulls fetches forward into free memory and link time.
-/// O((accesses + moves * examine) log n).
+/// Capacity-feasible Belady: sweeps the positions and, if bytes exceed the target, spends the gap
+/// with the furthest next use whose write-back and fetch still fit into free link time. If none
+/// fits it takes the one that stalls least and lengthens the timeline there. Then takes back
+/// needless moves and pulls fetches forward into free memory and link time. O((accesses + moves *
+/// examine) log n).
 [[nodiscard]] Choice choose(const ChooseInput& input, const ChooseOptions& options);
 
 }  // namespace ho::analyzer

@@ -13,7 +13,7 @@
 
 namespace ho::analyzer {
 
-/// What moving a gap now would take.
+/// The cost of moving a gap now.
 struct Estimate {
   std::int64_t store_ns = 0;  ///< 0: a valid copy exists
   std::int64_t fetch_ns = 0;  ///< 0: overwritten at its next use
@@ -23,15 +23,15 @@ struct Estimate {
   [[nodiscard]] std::int64_t late_ns() const { return store_late_ns + fetch_late_ns; }
 };
 
-/// A gap to move, and what that takes.
+/// A gap to move, and its cost.
 struct Pick {
   std::uint32_t gap = 0;
   Estimate cost;
 };
 
-/// What may be moved at a position. `late` counts only where `free` is empty.
+/// The candidates for a move at a position. `late` counts only if `free` is empty.
 struct Found {
-  std::optional<Pick> free;  ///< the first whose transfers find link time that is free
+  std::optional<Pick> free;  ///< the first whose transfers fit into free link time
   std::optional<Pick> late;  ///< the one that stalls least for what it relieves
 };
 

@@ -5,7 +5,7 @@
 
 namespace ho::analyzer {
 
-/// A move whose bytes fit after all (later moves relieved the same positions) is taken back, the
+/// Takes moves back whose bytes fit after all, because later moves relieved the same positions. The
 /// largest first.
 void Chooser::take_back() {
   std::vector<std::uint32_t> order;

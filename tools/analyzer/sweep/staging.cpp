@@ -76,7 +76,7 @@ void Stager::collect_events(std::uint32_t storage) {
     return std::pair(a.order, a.fetch != kNone) < std::pair(b.order, b.fetch != kNone);
   });
   for (std::size_t i = 0; i + 1 < events.size(); ++i) {
-    // A write-back that is hastened ends before the value comes back, whatever was planned.
+    // A write-back ends before the value returns, even if the plan had it later.
     events[i].end = std::max(events[i].begin, std::min(events[i].end, events[i + 1].begin - 1));
   }
   for (const Event& event : events) {
@@ -118,7 +118,7 @@ bool Stager::transits(std::uint32_t storage) const {
   return !wrap.dead && choice_.fetch_from[g] < n_;
 }
 
-/// Per position: what is held if nothing goes to flash, and what cannot go.
+/// Per position: the bytes held if no value goes to flash, and those that cannot go.
 void Stager::sum_profiles() {
   const auto size = static_cast<std::size_t>(n_);
   std::vector<std::int64_t> live(size + 1, 0);

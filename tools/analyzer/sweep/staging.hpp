@@ -10,8 +10,8 @@
 
 namespace ho::analyzer {
 
-/// Which values in local DDR spend part of their stay on flash. A value; without flash, or where
-/// local DDR has room for all, everything is empty.
+/// The values in local DDR that spend part of their stay on flash. A value; empty without flash, or
+/// if local DDR has room for all.
 struct Staging {
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
@@ -33,19 +33,18 @@ struct Staging {
   /// Per gap: first position that holds the slot of the StageIn before its Prefetch, in the gap's
   /// frame; kNoStore: none, the slot still holds the value.
   std::vector<std::int64_t> stage_in_from;
-  /// A slot that first and last steps pass through on the way from and to flash, at position 0.
+  /// A slot at position 0 through which first and last steps pass on the way from and to flash.
   std::uint64_t transit_bytes = 0;
-  Link flash_read;                         ///< what brings values from there
+  Link flash_read;                         ///< the link from flash
   std::optional<Choice::Failure> failure;  ///< no tier named: local DDR itself
 
   [[nodiscard]] bool active() const { return !on_flash.empty(); }
 };
 
-/// choose() once more, one tier down: local DDR (tier 0 of `input`) is what must hold, flash is
-/// where to, Stores and Prefetches of `choice` are the accesses. `options.target_bytes` is what
-/// slots may fill of local DDR at a position; homes that stay there all the time count too.
-/// Persistent storages that never move have their home on flash, since that costs a step nothing;
-/// INPUTs stay in DDR.
+/// choose() once more, one tier down: local DDR (tier 0 of `input`) is the memory, flash the tier
+/// below, Stores and Prefetches of `choice` are the accesses. Slots may fill `options.target_bytes`
+/// of local DDR at a position; homes that stay there all the time count too. Persistent storages
+/// that never move have their home on flash, at no cost to a step; INPUTs stay in DDR.
 [[nodiscard]] Staging stage(const Graph& graph, const ChooseInput& input, const Choice& choice,
                             const PlanTier& flash, const ChooseOptions& options);
 
