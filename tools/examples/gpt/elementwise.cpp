@@ -254,10 +254,7 @@ void adam(float* weight, float* m, float* v, const float* gradient, const AdamSt
 }  // namespace
 
 const Elementwise& HO_GPT_ISA() {
-#define HO_GPT_TEXT_OF(name) #name
-#define HO_GPT_TEXT(name) HO_GPT_TEXT_OF(name)
-  static constexpr Elementwise kTable{HO_GPT_TEXT(HO_GPT_ISA),
-                                      fill_bias,
+  static constexpr Elementwise kTable{fill_bias,
                                       add_bias,
                                       column_sum,
                                       layer_norm,

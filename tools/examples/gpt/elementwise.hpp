@@ -28,7 +28,6 @@ struct AttendShape {
 /// `cols`, without padding unless a stride is named. Pure functions of their arguments; the same
 /// inputs give the same bits at any address.
 struct Elementwise {
-  const char* name;
   /// y[r] = bias for every row.
   void (*fill_bias)(float* y, const float* bias, std::size_t rows, std::size_t cols);
   /// y[r] = x[r] + bias for every row.

@@ -44,7 +44,7 @@ struct GenerationOptions {
 struct Generation {
   std::vector<std::vector<std::int32_t>> tokens;  ///< per prompt, in order
   std::vector<double> prefill_ms;                 ///< per pass
-  std::vector<double> decode_ms;                  ///< per pass: a token for each of a group
+  std::vector<double> decode_ms;                  ///< per pass: a token of each sequence
 };
 
 using Prompt = std::vector<std::int32_t>;
