@@ -102,26 +102,26 @@ RankSimulation measured(const detail::Replay& rank) {
   return out;
 }
 
-Result<void> check(const std::vector<RankRun>& runs, const Hardware& hardware) {
+}  // namespace
+
+Result<void> check_ranks(const Hardware& hardware, std::size_t ranks) {
   if (auto checked = check_hardware(hardware); !checked) return checked;
-  if (runs.empty()) return Error{Errc::kInvalidArgument, "there are no ranks"};
+  if (ranks == 0) return Error{Errc::kInvalidArgument, "there are no ranks"};
+  if (hardware.paths.size() <= 1 || hardware.paths.size() == ranks) return {};
+  return Error{Errc::kInvalidArgument, "the hardware has paths of " +
+                                           std::to_string(hardware.paths.size()) +
+                                           " ranks, but there are " + std::to_string(ranks) +
+                                           ": name one path per rank, or one for all"};
+}
+
+Result<std::vector<RankSimulation>> simulate_ranks(const std::vector<RankRun>& runs,
+                                                   const Hardware& hardware) {
+  if (auto checked = check_ranks(hardware, runs.size()); !checked) return checked.error();
   constexpr std::uint64_t kStartNsMax = 1ULL << 56U;
   for (const RankRun& run : runs) {
     if (run.start_ns <= kStartNsMax) continue;
     return Error{Errc::kInvalidArgument, "a rank starts more than 2^56 ns later"};
   }
-  if (hardware.paths.size() <= 1 || hardware.paths.size() == runs.size()) return {};
-  return Error{Errc::kInvalidArgument, "the hardware has paths of " +
-                                           std::to_string(hardware.paths.size()) +
-                                           " ranks, but there are " + std::to_string(runs.size()) +
-                                           ": name one path per rank, or one for all"};
-}
-
-}  // namespace
-
-Result<std::vector<RankSimulation>> simulate_ranks(const std::vector<RankRun>& runs,
-                                                   const Hardware& hardware) {
-  if (auto checked = check(runs, hardware); !checked) return checked.error();
   auto links = detail::ChannelLinks::create(hardware);
   if (!links) return links.error();
   std::vector<std::uint64_t> shared;

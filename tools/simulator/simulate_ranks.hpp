@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -38,6 +39,10 @@ struct RankSimulation {
 inline constexpr std::uint32_t kUnmeasuredSteps = 4;
 inline constexpr std::uint32_t kMeasuredSteps = 8;
 
+/// @return kInvalidArgument if the hardware breaks a rule of check_hardware(), or has paths for
+/// another number of ranks.
+[[nodiscard]] Result<void> check_ranks(const Hardware& hardware, std::size_t ranks);
+
 /// Replays several schedules at the same time. Each rank has the tiers and ports of `hardware` to
 /// itself, as in simulate(). All transfers that cross a shared link at a time get max-min fair
 /// shares of it.
@@ -48,8 +53,7 @@ inline constexpr std::uint32_t kMeasuredSteps = 8;
 ///
 /// One rank whose period is steady gets the times of simulate(), up to rounding where it crosses a
 /// shared link. Deterministic. Cost: that of simulate() per rank, times the number of ranks.
-/// @return kInvalidArgument as simulate() does; also if the hardware has paths for another number
-/// of ranks, or breaks a rule of check_hardware().
+/// @return kInvalidArgument as simulate() and check_ranks() do.
 [[nodiscard]] Result<std::vector<RankSimulation>> simulate_ranks(const std::vector<RankRun>& ranks,
                                                                  const Hardware& hardware);
 

@@ -135,6 +135,16 @@ TEST_CASE("ranks planned together: those that meet in each step begin together")
   CHECK(starts(Starts::kAnyTime) != std::vector<std::uint64_t>(4, 0));
 }
 
+TEST_CASE("ranks planned together: paths of another number of ranks are refused") {
+  const Graph graph = training_step(8);
+  Hardware hardware = sharing(8 * kGb);
+  hardware.paths.resize(2);
+  const auto result =
+      plan_ranks(std::vector<RankTask>(3, {&graph, peak_unmanaged_bytes(graph)}), hardware, {});
+  REQUIRE(!result.ok());
+  CHECK(result.error().message().find("paths of 2 ranks") != std::string::npos);
+}
+
 TEST_CASE("ranks planned together: a rank without a plan is named") {
   const Graph graph = training_step(8);
   const std::vector<RankTask> tasks = {{&graph, peak_unmanaged_bytes(graph)}, {&graph, 4000}};

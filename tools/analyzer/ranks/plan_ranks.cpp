@@ -301,6 +301,7 @@ Result<std::variant<RanksPlan, RankInfeasible>> Planner::run() {
 Result<std::variant<RanksPlan, RankInfeasible>> plan_ranks(const std::vector<RankTask>& tasks,
                                                            const Hardware& hardware,
                                                            const RanksOptions& options) {
+  if (auto checked = check_ranks(hardware, tasks.size()); !checked) return checked.error();
   return Planner(tasks, hardware, options).run();
 }
 

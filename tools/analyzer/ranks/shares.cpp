@@ -57,7 +57,9 @@ Hardware byte_counter(bool reads) {
 const RankPath& path_of(const Hardware& hardware, std::size_t rank) {
   static const RankPath kNothingShared;
   if (hardware.paths.empty()) return kNothingShared;
-  return hardware.paths.size() == 1 ? hardware.paths[0] : hardware.paths[rank];
+  if (hardware.paths.size() == 1) return hardware.paths[0];
+  HO_CHECK(rank < hardware.paths.size());
+  return hardware.paths[rank];
 }
 
 bool crosses(const Hardware& hardware, std::size_t rank, const SharedLink& link) {
