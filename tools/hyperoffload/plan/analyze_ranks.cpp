@@ -299,8 +299,9 @@ void add_analyze_ranks(Program& program) {
        "which of them each rank crosses. All ranks are simulated together: of a link, each "
        "transfer that crosses it at a time gets a fair share. Plans for equal shares come first; "
        "then, in up to three rounds, each rank gets the plan for what the others leave, and the "
-       "start, for which all ranks stall least. START says how long a rank waits once, after the "
-       "first step of all. Every schedule is legal by itself, whatever the others do.",
+       "start, for which all ranks stall least. START says how long a rank's job should wait, "
+       "once, after the first step of all. Every schedule is legal by itself, whatever the others "
+       "do.",
        {"hyperoffload analyze-ranks step.json --ranks 4 --hardware node.json \\\n"
         "    --device-memory 60% --out plans",
         "hyperoffload analyze-ranks actor.pb learner.pb --hardware node.json \\\n"
