@@ -134,6 +134,15 @@ std::vector<NodeIndex> Pool::candidates(Nearness nearness) const {
   return fitting.empty() ? nodes_of(Nearness::kAny) : fitting;
 }
 
+std::uint64_t Pool::segment_bytes_of(const std::vector<NodeIndex>& nodes_asked) const {
+  // plan_spread() takes equal pieces, of the smallest segment's size.
+  std::uint64_t least = UINT64_MAX;
+  for (const NodeIndex node : nodes_asked) {
+    least = std::min(least, nodes()[node.value()].control()->hello().segment_bytes);
+  }
+  return nodes_asked.empty() ? 0 : least * nodes_asked.size();
+}
+
 Result<std::unique_ptr<Arena>> Pool::allocate(std::uint64_t bytes, const Where& where) {
   if (bytes == 0) return std::make_unique<Arena>();
   const ArenaSpec spec{bytes, where.parts, options_.numa.resolve(where.user)};

@@ -91,6 +91,8 @@ class Pool {
   [[nodiscard]] std::vector<NodeIndex> nodes_of(Nearness nearness) const;
   /// Nodes for an arena: those of the kind, or all if the kind has none.
   [[nodiscard]] std::vector<NodeIndex> candidates(Nearness nearness) const;
+  /// One segment of each of these nodes: they give no less.
+  [[nodiscard]] std::uint64_t segment_bytes_of(const std::vector<NodeIndex>& nodes) const;
   /// What nodes can give now, a node each. Asks them.
   [[nodiscard]] std::vector<NodeRoom> rooms(const std::vector<NodeIndex>& nodes) {
     return sessions_->room_of(nodes);

@@ -19,9 +19,9 @@ bool HomeHeap::has_room(std::uint64_t bytes) const {
   });
 }
 
-Result<void> HomeHeap::add_chunk(std::uint64_t bytes) {
+Result<void> HomeHeap::add_chunk(std::uint64_t bytes, Nearness nearness) {
   auto arena = node_ ? pool_.allocate_on(*node_, bytes)
-                     : pool_.allocate(bytes, {nearness_, {}, user_, streams_});
+                     : pool_.allocate(bytes, {nearness, {}, user_, streams_});
   if (!arena) return arena.error();
   auto chunk = std::make_unique<Chunk>();
   chunk->arena = std::move(arena).value();
@@ -32,31 +32,32 @@ Result<void> HomeHeap::add_chunk(std::uint64_t bytes) {
   return {};
 }
 
-Result<void> HomeHeap::grow(std::uint64_t bytes, std::uint64_t more_bytes) {
-  const std::uint64_t wanted = std::max(bytes, more_bytes);
-  auto added = add_chunk(wanted);
-  if (!added && added.error().code() == Errc::kExhausted && wanted > bytes) {
-    added = add_chunk(bytes);
-  }
+Result<void> HomeHeap::grow(std::uint64_t bytes, std::uint64_t wanted_bytes) {
+  const auto lacks_room = [](const Result<void>& added) {
+    return !added && added.error().code() == Errc::kExhausted;
+  };
+  auto added = add_chunk(wanted_bytes, nearness_);
+  if (lacks_room(added) && wanted_bytes > bytes) added = add_chunk(bytes, nearness_);
+  // Nodes that are farther than planned are better than none.
+  if (lacks_room(added) && !node_) added = add_chunk(bytes, Nearness::kAny);
   return added;
 }
 
 Result<void> HomeHeap::reserve(std::uint64_t bytes) {
   bytes = align_up(bytes, kAlign);
-  if (bytes == 0 || has_room(bytes)) return {};
-  // The first plan's homes are as large as they are, and so lie on all nodes.
-  return chunks_.empty() ? add_chunk(bytes) : grow(bytes, kChunkBytesMin);
-}
-
-Result<void> HomeHeap::reserve_one(std::uint64_t bytes, std::uint64_t more_bytes) {
-  bytes = align_up(bytes, kAlign);
-  return has_room(bytes) ? Result<void>() : grow(bytes, align_up(more_bytes, kAlign));
+  // No more than that, so that the pool spreads it over all nodes.
+  return bytes == 0 || has_room(bytes) ? Result<void>() : grow(bytes, bytes);
 }
 
 Result<HomeRange> HomeHeap::allocate(std::uint64_t bytes) {
   HO_CHECK(bytes > 0);
   bytes = align_up(bytes, kAlign);
-  if (auto ok = reserve(bytes); !ok) return ok.error();
+  if (!has_room(bytes)) {
+    // The nodes give whole segments: with less than one of each, the rest of it would lie idle.
+    const auto nodes = node_ ? std::vector{*node_} : pool_.candidates(nearness_);
+    const auto ok = grow(bytes, std::max(bytes, pool_.segment_bytes_of(nodes)));
+    if (!ok) return ok.error();
+  }
   for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
     Chunk& chunk = *chunks_[i];
     const auto at = std::find_if(chunk.free.begin(), chunk.free.end(),
@@ -69,7 +70,7 @@ Result<HomeRange> HomeHeap::allocate(std::uint64_t bytes) {
     chunk.fresh_bytes = std::max(chunk.fresh_bytes, range.begin_bytes + bytes);
     return range;
   }
-  HO_CHECK(false);  // reserve() made room
+  HO_CHECK(false);  // grow() made room
   return Error(Errc::kExhausted, "");
 }
 

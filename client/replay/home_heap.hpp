@@ -22,16 +22,14 @@ struct HomeRange {
 };
 
 /// Pool memory for homes, taken from the pool in a few large chunks and given out in ranges: first
-/// fit; free neighbours merge. Freed ranges stay with the heap until it is destroyed.
+/// fit; free neighbours merge. Freed ranges stay with the heap until it is destroyed. If the nodes
+/// that it prefers have no room left, it takes memory of any node.
 ///
 /// Owner thread: the job's. Do not destroy it while a transfer uses its memory.
 class HomeHeap {
  public:
   /// Ranges begin at multiples of this.
   static constexpr std::uint64_t kAlign = 64;
-  /// The least that it asks the pool for, if available: each chunk takes whole segments. The first
-  /// reserve() asks for the bytes needed, which the pool spreads evenly over its nodes.
-  static constexpr std::uint64_t kChunkBytesMin = std::uint64_t{1} << 20U;
 
   /// @param user  the job's memory that it serves: pool memory is taken near it; may be empty.
   /// @param streams  the accelerator that copies from and to it; null: none.
@@ -46,9 +44,6 @@ class HomeHeap {
   /// Makes room for allocations of `bytes` in all, aligned, in one piece. @return kExhausted, or
   /// the pool's failure.
   [[nodiscard]] Result<void> reserve(std::uint64_t bytes);
-  /// Makes room for one allocation of `bytes`. What it then asks the pool for is `more_bytes`, if
-  /// that is more and available. @return as reserve().
-  [[nodiscard]] Result<void> reserve_one(std::uint64_t bytes, std::uint64_t more_bytes);
   /// @param bytes  >= 1. @return as reserve().
   [[nodiscard]] Result<HomeRange> allocate(std::uint64_t bytes);
   void give_back(const HomeRange& range);
@@ -71,8 +66,8 @@ class HomeHeap {
     std::uint64_t fresh_bytes = 0;                ///< bytes from here on were never given out
   };
   [[nodiscard]] bool has_room(std::uint64_t bytes) const;
-  [[nodiscard]] Result<void> add_chunk(std::uint64_t bytes);
-  [[nodiscard]] Result<void> grow(std::uint64_t bytes, std::uint64_t more_bytes);
+  [[nodiscard]] Result<void> add_chunk(std::uint64_t bytes, Nearness nearness);
+  [[nodiscard]] Result<void> grow(std::uint64_t bytes, std::uint64_t wanted_bytes);
 
   Pool& pool_;
   Nearness nearness_ = Nearness::kAny;

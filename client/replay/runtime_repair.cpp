@@ -16,7 +16,6 @@ constexpr Duration kSliceMin = std::chrono::milliseconds(20);
 /// Some storages, for about as long as `slice`, one at least. @return whether all are done.
 Result<bool> Runtime::repair_storages(Duration slice) {
   const TimePoint end = clock_.now() + std::max(slice, kSliceMin);
-  std::uint64_t left_bytes = 0;
   std::vector<HeldStorage*> halved;
   for (std::uint32_t i = 0; i < storages_->end(); ++i) {
     HeldStorage* const storage = storages_->get(StorageNumber(i));
@@ -24,12 +23,10 @@ Result<bool> Runtime::repair_storages(Duration slice) {
       continue;
     }
     halved.push_back(storage);
-    left_bytes += storage->doubled->ranges[0].length_bytes;
   }
   for (HeldStorage* const storage : halved) {
     if (storage != halved.front() && clock_.now() >= end) return false;
-    left_bytes -= storage->doubled->ranges[0].length_bytes;
-    const auto repaired = storages_->repair(*storage, left_bytes);
+    const auto repaired = storages_->repair(*storage);
     if (!repaired) return repaired.error();
     counters_.repaired_storages += *repaired ? 1 : 0;
   }
@@ -93,17 +90,12 @@ void Plan::follow_homes() {
 Result<std::uint64_t> Plan::repair_homes() {
   std::uint64_t count = 0;
   Storages& storages = runtime_.storages();
-  std::uint64_t left_bytes = 0;
-  for (const OwnDoubled& own : doubled_) {
-    left_bytes += storages.can_replace(own.home) ? own.home.ranges[0].length_bytes : 0;
-  }
   for (OwnDoubled& own : doubled_) {
     if (!storages.can_replace(own.home)) continue;
     Input* const input = input_of(own.storage);
     const auto guard =
         input != nullptr ? std::unique_lock(input->moving) : std::unique_lock<std::mutex>();
-    left_bytes -= own.home.ranges[0].length_bytes;
-    const auto replaced = storages.replace_lost(own.home, left_bytes);
+    const auto replaced = storages.replace_lost(own.home);
     if (!replaced) return replaced.error();
     StorageHome& home = homes_[own.storage.value()];
     home = own_home(own);

@@ -124,12 +124,11 @@ class Storages {
   // Repair: homes on lost nodes are replaced by others.
   /// Whether one of the two lies on a lost node, and there is a node to take its place.
   [[nodiscard]] bool can_replace(const DoubledHome& doubled) const;
-  /// Replaces it. @param more_bytes  that such calls will ask for besides, about.
-  /// @return which of the two is new; kExhausted, or the pool's failure.
-  [[nodiscard]] Result<std::size_t> replace_lost(DoubledHome& doubled, std::uint64_t more_bytes);
+  /// Replaces it. @return which of the two is new; kExhausted, or the pool's failure.
+  [[nodiscard]] Result<std::size_t> replace_lost(DoubledHome& doubled);
   /// Replaces a storage's home, and brings the value there. Between runs.
   /// @return false: no home has the value any more; kExhausted, or the pool's failure.
-  [[nodiscard]] Result<bool> repair(HeldStorage& storage, std::uint64_t more_bytes);
+  [[nodiscard]] Result<bool> repair(HeldStorage& storage);
   /// Copies bytes from one home to another, by way of this process.
   [[nodiscard]] Result<void> copy(const HomePlace& from, const HomePlace& to, std::uint64_t bytes);
 

@@ -10,9 +10,7 @@
 namespace ho::client {
 namespace {
 
-/// Repair asks a node for its memory in parts of this size: a grant takes time.
-constexpr std::uint64_t kRepairChunkBytes = 256 * kMiB;
-/// It copies bytes in parts of this size.
+/// Repair copies bytes in parts of this size.
 constexpr std::uint64_t kCopyBytes = 4 * kMiB;
 
 }  // namespace
@@ -142,16 +140,12 @@ std::optional<NodeIndex> Storages::node_for_repair(const DoubledHome& doubled) c
   return least != nodes.end() ? std::optional(*least) : std::nullopt;
 }
 
-Result<std::size_t> Storages::replace_lost(DoubledHome& doubled, std::uint64_t more_bytes) {
+Result<std::size_t> Storages::replace_lost(DoubledHome& doubled) {
   const auto node = node_for_repair(doubled);
   HO_CHECK(node.has_value());
   const std::size_t lost = pool_.is_lost(doubled.nodes[0]) ? 0 : 1;
   const std::uint64_t bytes = doubled.ranges[lost].length_bytes;
-  HomeHeap& heap = heap_on(*node);
-  if (auto ok = heap.reserve_one(bytes, std::min(bytes + more_bytes, kRepairChunkBytes)); !ok) {
-    return ok.error();
-  }
-  auto range = heap.allocate(bytes);
+  auto range = heap_on(*node).allocate(bytes);
   if (!range) return range.error();
   heap_on(doubled.nodes[lost]).give_back(doubled.ranges[lost]);
   doubled_bytes_[doubled.nodes[lost].value()] -= bytes;
@@ -179,13 +173,13 @@ Result<void> Storages::copy(const HomePlace& from, const HomePlace& to, std::uin
   return ok;
 }
 
-Result<bool> Storages::repair(HeldStorage& storage, std::uint64_t more_bytes) {
+Result<bool> Storages::repair(HeldStorage& storage) {
   HO_CHECK(storage.doubled.has_value());
   ValuePlace& place = storage.place;
   const std::size_t lost = pool_.is_lost(storage.doubled->nodes[0]) ? 0 : 1;
   const bool has_other = (place.stale_homes & 1U << (1 - lost)) == 0;
   if (place.at_home && !has_other && !place.on_device) return false;
-  const auto replaced = replace_lost(*storage.doubled, more_bytes);
+  const auto replaced = replace_lost(*storage.doubled);
   if (!replaced) return replaced.error();
   storage.home = home_of(*storage.doubled);
   place.at_home = place.at_home && has_other;

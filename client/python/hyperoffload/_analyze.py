@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import tempfile
 
+from ._library import FAR, NEAR
+
 _MEASURED_BYTES = 32 << 20
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
@@ -78,11 +80,20 @@ def schedule_of(graph, budget_bytes, hardware, pool, copies):
 
 
 def _measured(graph, pool):
-    """A hardware description with the measured link to the pool."""
-    put, get = pool.measure(_MEASURED_BYTES)
+    """A hardware description with the measured links to the pool: nodes on this machine, and all others."""
     total = sum(int(storage["bytes"]) for storage in graph["storages"])
-    link = {"latencyNs": "50000"}
-    return {"name": "measured", "deviceBytes": str(total), "localDdr": {
-        "capacityBytes": str(4 * total),
-        "read": {"bytesPerS": str(int(get)), **link},
-        "write": {"bytesPerS": str(int(put)), **link}}}
+    hardware = {"name": "measured", "deviceBytes": str(total)}
+    near, far = pool.room(NEAR), pool.room(FAR)
+    for tier, nodes, room in (("localDdr", NEAR, near), ("remoteDdr", FAR, far)):
+        # Where there are both, what a node of this machine has no room for goes to the others.
+        spare = nodes == NEAR and far.nodes > 0
+        if room.nodes == 0 or (spare and room.ddr_bytes < _MEASURED_BYTES):
+            continue
+        put, get = pool.measure(nodes, _MEASURED_BYTES)
+        capacity = min(4 * total, room.ddr_bytes) if spare else 4 * total
+        hardware[tier] = {"capacityBytes": str(capacity), "read": _link(get), "write": _link(put)}
+    return hardware
+
+
+def _link(bytes_per_s):
+    return {"bytesPerS": str(int(bytes_per_s)), "latencyNs": "50000"}

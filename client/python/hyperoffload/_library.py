@@ -47,6 +47,17 @@ class _DeviceMemory(ctypes.Structure):
                 ("cuda_library", ctypes.c_char_p), ("copies", ctypes.c_uint32)]
 
 
+# ho_nearness.
+NEAR, FAR = 1, 2
+
+
+class Room(ctypes.Structure):
+    """ho_pool_room."""
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("nodes", ctypes.c_uint32),
+                ("machines", ctypes.c_uint32), ("ddr_bytes", ctypes.c_uint64),
+                ("flash_bytes", ctypes.c_uint64)]
+
+
 class Counters(ctypes.Structure):
     """ho_counters, as far as the package reads it."""
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("steps", ctypes.c_uint64),
@@ -102,7 +113,8 @@ def _load():
     wide = ctypes.c_uint64
     for name, arguments in {
             "ho_connect": [handle, handle], "ho_disconnect": [handle],
-            "ho_allocate": [handle, wide, handle], "ho_register": [handle, handle, size],
+            "ho_allocate_among": [handle, ctypes.c_int, wide, handle], "ho_register": [handle, handle, size],
+            "ho_pool_get_room": [handle, ctypes.c_int, handle],
             "ho_unregister": [handle, handle],
             "ho_get": [handle, handle, wide, handle, size, handle],
             "ho_put": [handle, handle, wide, handle, size, handle], "ho_wait": [handle, wide],
@@ -163,13 +175,19 @@ class Pool:
         lib = library()
         _check(lib.ho_connect(ctypes.byref(options), ctypes.byref(self.handle)))
 
-    def measure(self, size, times=3):
-        """Moves up to `size` bytes to the pool and back. Returns (put, get) in bytes/s, the best of all."""
+    def room(self, nodes):
+        """Returns what NEAR or FAR nodes can give to jobs now."""
+        room = Room(struct_bytes=ctypes.sizeof(Room))
+        _check(library().ho_pool_get_room(self.handle, nodes, ctypes.byref(room)))
+        return room
+
+    def measure(self, nodes, size, times=3):
+        """Moves up to `size` bytes to NEAR or FAR nodes and back. Returns (put, get) in bytes/s, the best of all."""
         lib = library()
         buffer = ctypes.create_string_buffer(size)
         address = ctypes.addressof(buffer)
         memory, ticket = ctypes.c_void_p(), ctypes.c_uint64()
-        _check(lib.ho_allocate(self.handle, size, ctypes.byref(memory)))
+        _check(lib.ho_allocate_among(self.handle, nodes, size, ctypes.byref(memory)))
         try:
             _check(lib.ho_register(self.handle, address, size))
             try:

@@ -3,8 +3,10 @@
 Usage: see support.py.
 """
 
+import contextlib
 import json
 import random
+import socket
 import subprocess
 import unittest
 
@@ -92,6 +94,39 @@ class LongForm(support.WithDaemon):
             stats = run.stats()
             self.assertEqual((stats["planned_steps"], stats["departures"]), (3, 0), run.summary())
             self.assertLessEqual(stats["peak_allocated_bytes"], plan.budget_bytes, seed)
+
+    def test_what_a_near_node_has_no_room_for_goes_to_a_far_one(self):
+        plain = Script(1024).train(4)
+        with contextlib.ExitStack() as ends:
+            near = self.start_near_and_far(ends)
+            ours = Script(1024)
+            with hyperoffload.fit(ours.model, ours.optimizer, device_memory="40%", pool=near) as run:
+                ours.train(4)
+                status = json.loads(subprocess.run([support.PROGRAM, "status", "--pool", near, "-o", "json"],
+                                                   capture_output=True, text=True, check=True).stdout)
+        self.assert_same(plain, ours)
+        self.assertEqual((run.stats()["planned_steps"], run.stats()["departures"]), (2, 0))
+        paths = {node["path"]: node["ddr_granted_bytes"] for node in status["nodes"]}
+        self.assertGreater(paths["local"], 0)
+        self.assertGreater(paths["tcp"], 48 << 20)
+
+    def start_near_and_far(self, ends):
+        """Starts a small node on this machine and one that is reached over TCP. Returns the first one's address."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            far = f"127.0.0.1:{probe.getsockname()[1]}"
+        near = f"unix:{self.folder}/near.sock"
+        for number, (name, size, listen, other) in enumerate((("near", 48 << 20, "", f"tcp:{far}"),
+                                                              ("far", 256 << 20, f'tcp_listen: "{far}" insecure: true', near))):
+            config = self.folder / f"{name}.textproto"
+            config.write_text(f'''node_id: {number} node_name: "{name}" ddr_bytes: {size} segment_bytes: 8388608
+                unix_socket: "{self.folder}/{name}.sock" {listen} tcp {{ address: "127.0.0.1" }}
+                nodes {{ node_id: {1 - number} name: "other" control_addresses: "{other}" }}''')
+            daemon = subprocess.Popen([support.DAEMON, "--config", str(config)], stderr=subprocess.DEVNULL)
+            ends.callback(daemon.wait)
+            ends.callback(daemon.terminate)
+        support.wait_for_pool(near, daemon)
+        return near
 
     def test_model_and_optimizer_are_found(self):
         first, second = Script(), Script()
