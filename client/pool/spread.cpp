@@ -32,21 +32,23 @@ Result<std::vector<Stripe>> plan_spread(std::uint64_t bytes, std::span<const Nod
   const std::uint64_t share = bytes / nodes.size() + (bytes % nodes.size() != 0 ? 1 : 0);
   if (share < unit) unit = std::min(unit, align_up(std::max<std::uint64_t>(share, 1), kShareAlign));
 
-  std::vector<std::uint64_t> segments_left;
-  for (const NodeRoom& room : nodes) segments_left.push_back(room.free_bytes / room.segment_bytes);
+  std::vector<std::uint64_t> left;  // of each node, in whole segments, which stripes share
+  for (const NodeRoom& room : nodes) {
+    left.push_back(room.free_bytes / room.segment_bytes * room.segment_bytes);
+  }
   std::vector<Stripe> stripes;
   std::size_t turn = 0;
   for (std::uint64_t placed = 0; placed < bytes;) {
     std::size_t passed = 0;
-    while (passed < nodes.size() && segments_left[turn % nodes.size()] == 0) {
+    while (passed < nodes.size() && left[turn % nodes.size()] == 0) {
       turn += 1;
       passed += 1;
     }
     if (passed == nodes.size()) return Error(Errc::kExhausted, describe_shortage(bytes, nodes));
     const std::size_t chosen = turn % nodes.size();
-    segments_left[chosen] -= 1;
     turn += 1;
-    const std::uint64_t length = std::min(unit, bytes - placed);
+    const std::uint64_t length = std::min({unit, bytes - placed, left[chosen]});
+    left[chosen] -= length;
     stripes.push_back({nodes[chosen].node, length});
     placed += length;
   }

@@ -25,10 +25,10 @@ struct Stripe {
   std::uint64_t length_bytes = 0;
 };
 
-/// Spreads an arena over nodes: consecutive stripes come from the nodes in turn, one segment each,
+/// Spreads an arena over nodes: consecutive stripes come from the nodes in turn, a segment at most,
 /// so that transfers of neighbouring slots use all links. An arena smaller than a round of segments
-/// is cut into equal shares, so that a small job still uses every node. A node without room for
-/// another segment is passed over.
+/// is cut into equal shares, so that a small job still uses every node. A node without room left
+/// is passed over; only whole segments count.
 /// @return the stripes in arena order; kExhausted: "needs X, pool has Y on nodes a (free ..), ...".
 [[nodiscard]] Result<std::vector<Stripe>> plan_spread(std::uint64_t bytes,
                                                       std::span<const NodeRoom> nodes);

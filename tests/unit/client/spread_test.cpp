@@ -46,6 +46,19 @@ TEST_CASE("spread: a full node is skipped") {
   CHECK((*stripes)[2].node == NodeIndex(1));
 }
 
+TEST_CASE("spread: the shares of a small arena use up what single segments have left") {
+  const auto stripes = plan_spread(2 * kMiB, two(0, 2 * kMiB));
+  REQUIRE(stripes.ok());
+  std::uint64_t sum = 0;
+  for (const auto& stripe : *stripes) {
+    CHECK(stripe.node == NodeIndex(1));
+    sum += stripe.length_bytes;
+  }
+  CHECK(sum == 2 * kMiB);
+  CHECK_FALSE(plan_spread(2 * kMiB + 1, two(0, 2 * kMiB)).ok());
+  CHECK_FALSE(plan_spread(kMiB, two(0, 2 * kMiB - 1)).ok());  // not a whole segment
+}
+
 TEST_CASE("spread: parts of an arena lie on their nodes, and the rest fills the gaps") {
   const std::vector<StagingPart> parts = {{NodeIndex(1), kMiB, 3 * kMiB},
                                           {NodeIndex(0), 4 * kMiB, 4096}};
