@@ -88,8 +88,7 @@ void check_goals(std::span<const Goal> goals) {
     if (goal.seconds_max > 0) CHECK(step * 1e-9 <= goal.seconds_max);
     CHECK(static_cast<double>(plan.arena_bytes) <=
           1.02 * static_cast<double>(plan.prediction.live_bound_bytes));
-    if (plan.flash_bytes > 0)
-      continue;  // staging slots may use free bytes of homes
+    if (plan.flash_bytes > 0) continue;  // staging slots may use free bytes of homes
     const auto ddr_live = static_cast<double>(ddr_live_bytes(plan));
     CAPTURE(static_cast<double>(plan.local_ddr_bytes) / std::max(1.0, ddr_live));
     CHECK(static_cast<double>(plan.local_ddr_bytes) <= 1.02 * ddr_live);
