@@ -33,6 +33,7 @@ Result<void> HomeHeap::add_chunk(std::uint64_t bytes, Nearness nearness) {
 }
 
 Result<void> HomeHeap::grow(std::uint64_t bytes, std::uint64_t wanted_bytes) {
+  HO_CHECK(wanted_bytes >= bytes);
   const auto lacks_room = [](const Result<void>& added) {
     return !added && added.error().code() == Errc::kExhausted;
   };
@@ -45,18 +46,22 @@ Result<void> HomeHeap::grow(std::uint64_t bytes, std::uint64_t wanted_bytes) {
 
 Result<void> HomeHeap::reserve(std::uint64_t bytes) {
   bytes = align_up(bytes, kAlign);
-  // No more than that, so that the pool spreads it over all nodes.
-  return bytes == 0 || has_room(bytes) ? Result<void>() : grow(bytes, bytes);
+  if (bytes == 0 || has_room(bytes)) return {};
+  // The first plan's homes are as large as they are, and so lie on all nodes.
+  return grow(bytes, chunks_.empty() ? bytes : whole_segments(bytes));
+}
+
+/// The nodes give whole segments: with less than one of each, the rest of it would lie idle.
+std::uint64_t HomeHeap::whole_segments(std::uint64_t bytes) const {
+  const auto nodes = node_ ? std::vector{*node_} : pool_.candidates(nearness_);
+  return std::max(bytes, pool_.segment_bytes_of(nodes));
 }
 
 Result<HomeRange> HomeHeap::allocate(std::uint64_t bytes) {
   HO_CHECK(bytes > 0);
   bytes = align_up(bytes, kAlign);
   if (!has_room(bytes)) {
-    // The nodes give whole segments: with less than one of each, the rest of it would lie idle.
-    const auto nodes = node_ ? std::vector{*node_} : pool_.candidates(nearness_);
-    const auto ok = grow(bytes, std::max(bytes, pool_.segment_bytes_of(nodes)));
-    if (!ok) return ok.error();
+    if (auto ok = grow(bytes, whole_segments(bytes)); !ok) return ok.error();
   }
   for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
     Chunk& chunk = *chunks_[i];

@@ -68,6 +68,7 @@ class HomeHeap {
   [[nodiscard]] bool has_room(std::uint64_t bytes) const;
   [[nodiscard]] Result<void> add_chunk(std::uint64_t bytes, Nearness nearness);
   [[nodiscard]] Result<void> grow(std::uint64_t bytes, std::uint64_t wanted_bytes);
+  [[nodiscard]] std::uint64_t whole_segments(std::uint64_t bytes) const;
 
   Pool& pool_;
   Nearness nearness_ = Nearness::kAny;
