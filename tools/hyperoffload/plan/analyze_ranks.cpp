@@ -99,11 +99,11 @@ std::string times_text(const analyzer::RanksTimes& times) {
 std::string to_text(const Answer& answer, const analyzer::RanksPlan& plan, Format format) {
   Facts facts(std::to_string(plan.ranks.size()) + " ranks, planned in " +
               format_duration_ns(static_cast<std::uint64_t>(answer.plan_ms * 1e6)));
-  facts.add("step, ignoring the others", times_text(plan.ignoring))
-      .add("step, equal shares", times_text(plan.equal))
-      .add("step, together", times_text(plan.together))
-      .add("no plans are below", format_duration_ns(plan.bound_ns))
-      .add("written", file_of(answer.args, 0) + " and so on");
+  facts.add("each ignoring all", times_text(plan.ignoring))
+      .add("equal shares", times_text(plan.equal))
+      .add("together", times_text(plan.together))
+      .add("lower bound", format_duration_ns(plan.bound_ns))
+      .add("written", answer.args.out + ": rank-0.hos and so on");
   constexpr auto kRight = Table::Align::kRight;
   std::vector<Table::Column> columns = {
       {"RANK", Table::Shown::kAlways, kRight},  {"GRAPH", Table::Shown::kWide},
