@@ -32,7 +32,7 @@ Result<std::vector<Stripe>> plan_spread(std::uint64_t bytes, std::span<const Nod
   const std::uint64_t share = bytes / nodes.size() + (bytes % nodes.size() != 0 ? 1 : 0);
   if (share < unit) unit = std::min(unit, align_up(std::max<std::uint64_t>(share, 1), kShareAlign));
 
-  std::vector<std::uint64_t> left;  // of each node, in whole segments, which stripes share
+  std::vector<std::uint64_t> left;  // by node, in whole segments, which stripes share
   for (const NodeRoom& room : nodes) {
     left.push_back(room.free_bytes / room.segment_bytes * room.segment_bytes);
   }
