@@ -31,6 +31,7 @@ DeviceOrder through(Lane lane, std::uint64_t number) {
 
 void settle(DeviceStreams& streams) {
   while (!streams.idle()) streams.poll();
+  streams.poll();  // the job's lane was looked at before the copies that waited for it
 }
 
 std::unique_ptr<DeviceStreams> streams_of(const CudaDevice& device) {
