@@ -48,7 +48,7 @@ Result<void> HomeHeap::reserve(std::uint64_t bytes) {
   bytes = align_up(bytes, kAlign);
   if (bytes == 0 || has_room(bytes)) return {};
   // The first plan's homes are as large as they are, and so lie on all nodes.
-  return grow(bytes, chunks_.empty() ? bytes : whole_segments(bytes));
+  return grow(bytes, chunks_.empty() && !node_ ? bytes : whole_segments(bytes));
 }
 
 /// The nodes give whole segments: with less than one of each, the rest of it would lie idle.

@@ -74,10 +74,12 @@ Result<void> Storages::give_home(HeldStorage& storage) {
   if (device_.copies > 1 && pool_.candidates(Nearness::kAny).size() > 1) {
     const DoubledWish wish{storage.bytes, {storage.nearness, storage.nearness}};
     const auto homes = allocate_doubled({&wish, 1});
-    if (!homes) return homes.error();
-    storage.doubled = homes->front();
-    storage.home = home_of(homes->front());
-    return {};
+    if (homes) {
+      storage.doubled = homes->front();
+      storage.home = home_of(homes->front());
+      return {};
+    }
+    if (pool_.candidates(Nearness::kAny).size() > 1) return homes.error();
   }
   auto range = heap(storage.nearness).allocate(storage.bytes);
   if (!range) return range.error();

@@ -180,8 +180,9 @@ class Storages {
                                  const Copy& copy, std::uint8_t stale_homes);
   [[nodiscard]] Error no_home(const StorageHome& home) const;
   [[nodiscard]] Result<std::vector<DoubledHome>> choose_nodes(
-      std::span<const DoubledWish> wishes, std::vector<std::uint64_t>& wanted) const;
-  [[nodiscard]] std::optional<NodeIndex> node_for_repair(const DoubledHome& doubled) const;
+      std::span<const DoubledWish> wishes, const std::vector<NodeIndex>& full,
+      std::vector<std::uint64_t>& wanted) const;
+  [[nodiscard]] std::vector<NodeIndex> nodes_for_repair(const DoubledHome& doubled) const;
   [[nodiscard]] HomeHeap& heap_on(NodeIndex node);
   [[nodiscard]] Result<void> move_device(Direction direction, HeldStorage& storage);
   [[nodiscard]] Result<void> move_host(Direction direction, const StorageHome& home,

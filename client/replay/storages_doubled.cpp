@@ -21,13 +21,18 @@ HomeHeap& Storages::heap_on(NodeIndex node) {
   return *heap;
 }
 
-/// Two nodes for each wish. @param wanted  gets the bytes that they ask of each node.
+/// Two nodes for each wish. @param full  nodes that have no room.
+/// @param wanted  gets the bytes that they ask of each node.
 Result<std::vector<DoubledHome>> Storages::choose_nodes(std::span<const DoubledWish> wishes,
+                                                        const std::vector<NodeIndex>& full,
                                                         std::vector<std::uint64_t>& wanted) const {
   const auto take = [&](std::vector<NodeIndex> nodes, NodeIndex other) {
-    std::erase(nodes, other);
+    const auto unfit = [&](NodeIndex node) {
+      return node == other || std::find(full.begin(), full.end(), node) != full.end();
+    };
+    std::erase_if(nodes, unfit);
     if (nodes.empty()) nodes = pool_.candidates(Nearness::kAny);
-    std::erase(nodes, other);
+    std::erase_if(nodes, unfit);
     const auto least = std::min_element(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
       return doubled_bytes_[a.value()] + wanted[a.value()] <
              doubled_bytes_[b.value()] + wanted[b.value()];
@@ -55,24 +60,32 @@ Result<std::vector<DoubledHome>> Storages::choose_nodes(std::span<const DoubledW
 
 Result<std::vector<DoubledHome>> Storages::allocate_doubled(std::span<const DoubledWish> wishes) {
   std::vector<DoubledHome> homes;
+  std::vector<NodeIndex> full;
+  Result<void> shortage;
   for (;;) {
     std::vector<std::uint64_t> wanted(on_node_.size(), 0);
-    auto chosen = choose_nodes(wishes, wanted);
-    if (!chosen) return chosen;
-    std::optional<NodeIndex> lost;
-    for (std::uint32_t n = 0; n < wanted.size() && !lost; ++n) {
-      if (wanted[n] == 0) continue;
-      const auto ok = heap_on(NodeIndex(n)).reserve(wanted[n]);
-      if (ok) continue;
-      const Errc code = ok.error().code();
-      if (code != Errc::kUnavailable && code != Errc::kDeadline) return ok.error();
-      lost = NodeIndex(n);
+    auto chosen = choose_nodes(wishes, full, wanted);
+    if (!chosen) return shortage ? chosen.error() : shortage.error();
+    Result<void> ok;
+    std::uint32_t n = 0;
+    for (; n < wanted.size(); ++n) {
+      if (wanted[n] > 0) ok = heap_on(NodeIndex(n)).reserve(wanted[n]);
+      if (!ok) break;
     }
-    if (!lost) {
+    if (ok) {
       homes = std::move(chosen).value();
       break;
     }
-    pool_.give_up(*lost);  // its daemon does not answer: another node takes its part
+    // Another node takes its part.
+    switch (ok.error().code()) {
+      case Errc::kExhausted:
+        full.push_back(NodeIndex(n));
+        shortage = ok;
+        break;
+      case Errc::kUnavailable:
+      case Errc::kDeadline: pool_.give_up(NodeIndex(n)); break;
+      default: return ok.error();
+    }
   }
   for (std::size_t i = 0; i < homes.size(); ++i) {
     for (std::size_t h = 0; h < 2; ++h) {
@@ -125,27 +138,33 @@ void Storages::give_back(const DoubledHome& doubled) {
 }
 
 bool Storages::can_replace(const DoubledHome& doubled) const {
-  return node_for_repair(doubled).has_value();
+  return !nodes_for_repair(doubled).empty();
 }
 
-/// The node with the fewest bytes of doubled homes that may take a lost home's place.
-std::optional<NodeIndex> Storages::node_for_repair(const DoubledHome& doubled) const {
-  if (pool_.is_lost(doubled.nodes[0]) == pool_.is_lost(doubled.nodes[1])) return std::nullopt;
+/// Nodes that may take a lost home's place, those with the fewest bytes of doubled homes first.
+std::vector<NodeIndex> Storages::nodes_for_repair(const DoubledHome& doubled) const {
+  if (pool_.is_lost(doubled.nodes[0]) == pool_.is_lost(doubled.nodes[1])) return {};
   std::vector<NodeIndex> nodes = pool_.candidates(Nearness::kAny);
   std::erase(nodes, doubled.nodes[0]);
   std::erase(nodes, doubled.nodes[1]);
-  const auto least = std::min_element(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
+  std::stable_sort(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
     return doubled_bytes_[a.value()] < doubled_bytes_[b.value()];
   });
-  return least != nodes.end() ? std::optional(*least) : std::nullopt;
+  return nodes;
 }
 
 Result<std::size_t> Storages::replace_lost(DoubledHome& doubled) {
-  const auto node = node_for_repair(doubled);
-  HO_CHECK(node.has_value());
+  const auto nodes = nodes_for_repair(doubled);
+  HO_CHECK(!nodes.empty());
   const std::size_t lost = pool_.is_lost(doubled.nodes[0]) ? 0 : 1;
   const std::uint64_t bytes = doubled.ranges[lost].length_bytes;
-  auto range = heap_on(*node).allocate(bytes);
+  Result<HomeRange> range = Error(Errc::kExhausted, "");
+  auto node = nodes.begin();
+  for (; node != nodes.end(); ++node) {
+    range = heap_on(*node).allocate(bytes);
+    if (range) break;
+    if (range.error().code() != Errc::kExhausted) return range.error();
+  }
   if (!range) return range.error();
   heap_on(doubled.nodes[lost]).give_back(doubled.ranges[lost]);
   doubled_bytes_[doubled.nodes[lost].value()] -= bytes;

@@ -288,6 +288,27 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("hosted copies: small values share segments, and a drained node is passed over") {
+  constexpr std::uint64_t kSegment = 2 << 20;
+  TwoNodes nodes({.nodes = 3});
+  Job job(nodes.address(0));
+  std::vector<ho_storage> storages;
+  const auto evict_one = [&] {
+    storages.push_back(job.runtime.declare("", kBytes));
+    job.adopt(storages.back(), static_cast<std::byte>(storages.size()));
+    job.runtime.evict(storages.back());
+  };
+  for (int i = 0; i < 16; ++i) evict_one();
+  for (const int node : {0, 1, 2}) CHECK(nodes.granted_bytes(node) == kSegment);
+  REQUIRE(test::connect(nodes.address(1))->drain(test::soon()).ok());
+  for (int i = 0; i < 64; ++i) evict_one();  // more than its segment has room for
+  CHECK(nodes.granted_bytes(1) == kSegment);
+  for (std::size_t i = 0; i < storages.size(); ++i) {
+    CHECK(job.has(storages[i], static_cast<std::byte>(i + 1)));
+  }
+  CHECK(job.runtime.counters().doubled_storages == storages.size());
+}
+
 TEST_CASE("hosted copies: where no node has room for a lost home, the job goes on with the other") {
   constexpr std::uint64_t kSegment = 2 << 20;
   TwoNodes nodes({.ddr_bytes = kSegment, .nodes = 3});
