@@ -269,15 +269,17 @@ Result<Hardware> measure_profile(ho_pool* pool, const ProfileOptions& options) {
   if (!near) return near.error();
   const auto far = room_of(pool, HO_FAR_NODES);
   if (!far) return far.error();
-  const bool both = near->ddr_bytes >= kLeastBytes && far->nodes > 0;
-  if (both || far->nodes == 0) {
+  // A node that is full or being drained has nothing to plan with.
+  const bool use_far = far->ddr_bytes >= kLeastBytes || near->nodes == 0;
+  const bool both = near->ddr_bytes >= kLeastBytes && use_far;
+  if (both || !use_far) {
     std::uint64_t capacity = options.capacity_bytes;
     if (capacity == 0 || (both && capacity > near->ddr_bytes)) capacity = near->ddr_bytes;
     const auto tier = measure_ddr(pool, HO_NEAR_NODES, *near, capacity, options, clock);
     if (!tier) return tier.error();
     hardware.local_ddr = *tier;
   }
-  if (far->nodes > 0) {
+  if (use_far) {
     const std::uint64_t capacity =
         options.capacity_bytes > 0 ? options.capacity_bytes : far->ddr_bytes;
     const auto tier = measure_ddr(pool, HO_FAR_NODES, *far, capacity, options, clock);
@@ -285,8 +287,8 @@ Result<Hardware> measure_profile(ho_pool* pool, const ProfileOptions& options) {
     hardware.remote_ddr = *tier;
   }
   const std::uint64_t flash_bytes = near->flash_bytes + far->flash_bytes;
-  if (!options.flash || flash_bytes == 0) return hardware;
-  Area flash(pool, HO_ALL_NODES, options.area_bytes);
+  if (!options.flash || flash_bytes < kLeastBytes) return hardware;
+  Area flash(pool, HO_ALL_NODES, std::clamp(flash_bytes / 2, kLeastBytes, options.area_bytes));
   if (const auto opened = flash.open_flash(); !opened) return opened.error();
   const auto tier = measure_tier(flash, flash_bytes, options, clock);
   if (!tier) return tier.error();

@@ -73,7 +73,7 @@ int run(Console& console, const Arguments& arguments) {
 }
 
 void add_profile_options(CLI::App& command, Arguments& arguments) {
-  add_pool_address(command, arguments);
+  add_pool_options(command, arguments);
   command
       .add_option("--transport", arguments.transport,
                   "auto, or the drivers that may be used, comma-separated")

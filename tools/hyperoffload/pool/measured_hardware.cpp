@@ -6,6 +6,7 @@
 
 #include "tools/bench/environment.hpp"
 #include "tools/bench/profile.hpp"
+#include "tools/hyperoffload/pool/pool_view.hpp"
 
 namespace ho::cli {
 namespace {
@@ -15,6 +16,9 @@ Error last_error(ho_status status) { return Error(static_cast<Errc>(status), ho_
 }  // namespace
 
 Result<Hardware> measured_hardware(const PoolOptions& pool, const MeasureOptions& options) {
+  // A pool that does not answer fails within the timeout.
+  const auto answering = open_pool(pool, SteadyClock().now() + pool.timeout);
+  if (!answering) return answering.error();
   ho_connect_options connect{};
   connect.struct_bytes = sizeof connect;
   connect.pool = pool.pool.c_str();
