@@ -74,6 +74,8 @@ class Replay {
   /// Idle channels take their next transfer. Last of all, so that the order of a list decides ties.
   void start_transfers();
   /// The next event that is not a transfer's; kNever if there is none.
+  /// Its first step has ended, and no other may begin yet.
+  [[nodiscard]] bool at_gate() const { return at_gate_; }
   [[nodiscard]] std::uint64_t next_ns() const { return at_gate_ ? gate_ns_ : op_end_ns_; }
 
   /// The second step does not begin before this time; without a gate it begins at once.

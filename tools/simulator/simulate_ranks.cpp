@@ -145,11 +145,14 @@ Result<std::vector<RankSimulation>> simulate_ranks(const std::vector<RankRun>& r
   }
   Together together(runs, ranks);
   detail::drive(channels, ranks, [&](std::uint64_t now_ns) { return together.enough(now_ns); });
-  std::vector<RankSimulation> out;
   for (std::size_t k = 0; k < ranks.size(); ++k) {
-    if (ranks[k]->steps_done() < kStepsCount) {
+    // One that waits for the others' first steps is not the one that is stuck.
+    if (ranks[k]->steps_done() < kStepsCount && !ranks[k]->at_gate()) {
       return ranks[k]->stuck().at("rank " + std::to_string(k));
     }
+  }
+  std::vector<RankSimulation> out;
+  for (std::size_t k = 0; k < ranks.size(); ++k) {
     out.push_back(measured(*ranks[k]));
     out.back().links = std::move(bytes[k]);
   }

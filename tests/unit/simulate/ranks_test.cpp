@@ -198,6 +198,10 @@ TEST_CASE("ranks: paths of another number of ranks and ranks that never go on ar
   result = simulate_ranks({{&plan}}, sharing(kGb));
   REQUIRE(!result.ok());
   CHECK(result.error().message().find("rank 0") != std::string::npos);
+  const Schedule good = fetching();
+  result = simulate_ranks({{&good}, {&plan}}, sharing(kGb));
+  REQUIRE(!result.ok());
+  CHECK(result.error().message().find("rank 1") != std::string::npos);
 }
 
 }  // namespace

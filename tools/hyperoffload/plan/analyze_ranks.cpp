@@ -292,7 +292,7 @@ void add_analyze_ranks(Program& program) {
       ->type_name("N")
       ->check(CLI::Range(2, 4096));
   command.add_flag("--same-start", args->same_start,
-                   "ranks begin together, since they meet in each step: for a collective, say");
+                   "all ranks begin their second step together, none waits for a start of its own");
   set_manual(
       command,
       {"Tiers and ports of the hardware file are each rank's own; links are shared, and paths say "
