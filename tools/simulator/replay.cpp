@@ -9,7 +9,6 @@ namespace ho::analyzer::detail {
 
 using schedule::CacheOp;
 using schedule::CacheOpKind;
-using schedule::Schedule;
 
 Replay::Replay(Input input, RunEnd end, Until until)
     : schedule_(input.schedule),
