@@ -107,6 +107,7 @@ Result<RanksTimes> Planner::simulate_all(const std::vector<Choice>& choices) {
   }
   ++simulations_;
   std::vector<RankRun> runs;
+  runs.reserve(choices.size());
   for (const Choice& choice : choices) runs.push_back({choice.plan, choice.start_ns});
   auto ranks = simulate_ranks(runs, hardware_);
   if (!ranks) return ranks.error();
