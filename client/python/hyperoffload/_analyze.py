@@ -84,14 +84,16 @@ def _measured(graph, pool):
     total = sum(int(storage["bytes"]) for storage in graph["storages"])
     hardware = {"name": "measured", "deviceBytes": str(total)}
     near, far = pool.room(NEAR), pool.room(FAR)
-    for tier, nodes, room in (("localDdr", NEAR, near), ("remoteDdr", FAR, far)):
-        # Where there are both, what a node of this machine has no room for goes to the others.
-        spare = nodes == NEAR and far.nodes > 0
-        if room.nodes == 0 or (spare and room.ddr_bytes < _MEASURED_BYTES):
-            continue
-        put, get = pool.measure(nodes, _MEASURED_BYTES)
-        capacity = min(4 * total, room.ddr_bytes) if spare else 4 * total
-        hardware[tier] = {"capacityBytes": str(capacity), "read": _link(get), "write": _link(put)}
+    # A node that is full or being drained has nothing to plan with.
+    use_far = far.ddr_bytes >= _MEASURED_BYTES or near.nodes == 0
+    use_near = near.ddr_bytes >= _MEASURED_BYTES or not use_far
+    # Where there are both, what a node of this machine has no room for goes to the others.
+    near_bytes = min(4 * total, near.ddr_bytes) if use_far else 4 * total
+    for tier, nodes, used, capacity in (("localDdr", NEAR, use_near, near_bytes),
+                                        ("remoteDdr", FAR, use_far, 4 * total)):
+        if used:
+            put, get = pool.measure(nodes, _MEASURED_BYTES)
+            hardware[tier] = {"capacityBytes": str(capacity), "read": _link(get), "write": _link(put)}
     return hardware
 
 

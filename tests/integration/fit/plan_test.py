@@ -4,6 +4,7 @@ Usage: see support.py.
 """
 
 import contextlib
+import ctypes
 import json
 import random
 import socket
@@ -14,6 +15,7 @@ import support  # first: it finds PyTorch and the package
 import torch
 
 import hyperoffload
+from hyperoffload import _library
 
 ROWS, WIDTH = 64, 128
 
@@ -104,6 +106,16 @@ class LongForm(support.WithDaemon):
                 ours.train(4)
                 status = json.loads(subprocess.run([support.PROGRAM, "status", "--pool", near, "-o", "json"],
                                                    capture_output=True, text=True, check=True).stdout)
+            # Full nodes are not measured, and not planned with.
+            other, memory = _library.Pool(near, "other"), ctypes.c_void_p()
+            ends.callback(other.close)
+            room = other.room(_library.FAR).ddr_bytes
+            lib = _library.library()
+            self.assertEqual(lib.ho_allocate_among(other.handle, _library.FAR, room, ctypes.byref(memory)), 0)
+            ends.callback(lib.ho_free, other.handle, memory)
+            script = Script()
+            graph = hyperoffload.record(script.step, script.model, script.optimizer)
+            hyperoffload.analyze(graph, device_memory="60%", pool=near)
         self.assert_same(plain, ours)
         self.assertEqual((run.stats()["planned_steps"], run.stats()["departures"]), (2, 0))
         paths = {node["path"]: node["ddr_granted_bytes"] for node in status["nodes"]}
