@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "common/cli/help.hpp"
 #include "common/cli/program.hpp"
 #include "daemon/control/access.hpp"
+#include "daemon/control/service.hpp"
 #include "daemon/membership/node_number.hpp"
 #include "daemon/memory_start.hpp"
 #include "daemon/node.hpp"
@@ -94,6 +96,18 @@ ho::Result<void> settle_number(ho::DaemonConfig& config) {
   return {};
 }
 
+/// For a start that failed. systemd starts the daemon again 100 ms after its end, because jobs wait
+/// for it (kResumeTime). Where none waits, the end comes later: starts that fail must not fill the
+/// journal. A signal hastens it. @param alive  when the last process was.
+void wait_before_end(const ho::Clock& clock, ho::TimePoint alive) {
+  constexpr timespec kWait{2, 0};
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs
+  if (std::getenv("NOTIFY_SOCKET") == nullptr) return;
+  if (alive != ho::TimePoint{} && clock.now() < alive + ho::daemon::kResumeTime) return;
+  const sigset_t signals = ho::daemon::node_signals();
+  static_cast<void>(::sigtimedwait(&signals, nullptr, &kWait));
+}
+
 int run(ho::cli::Console& console, const std::string& file, Mode mode) {
   auto config = ho::read_daemon_config(file);
   if (!config) return console.refuse(config.error());
@@ -119,16 +133,23 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
   // A peer that goes away is an error of its connection, not a signal to the process.
   std::signal(SIGPIPE, SIG_IGN);
   allow_descriptors();
+  const ho::SteadyClock clock;
   if (const auto settled = settle_number(*config); !settled) {
-    return console.complain(settled.error(), ho::cli::kExitNo);
+    const int exit = console.complain(settled.error(), ho::cli::kExitNo);
+    wait_before_end(clock, {});
+    return exit;
   }
   auto succession = succeed(*config);
   const auto held = ho::daemon::held_pages(succession.inherited);
   if (const auto ok = check_machine(*config, file, held); !ok) return console.refuse(ok.error());
-  const ho::SteadyClock clock;
+  const ho::TimePoint alive = succession.inherited.kept.alive;
   auto node = ho::daemon::Node::create(
       *config, clock, [&file] { return ho::read_daemon_config(file); }, std::move(succession));
-  if (!node) return console.complain(node.error(), ho::cli::kExitNo);
+  if (!node) {
+    const int exit = console.complain(node.error(), ho::cli::kExitNo);
+    wait_before_end(clock, alive);
+    return exit;
+  }
   const auto end = (*node)->run();
   node->reset();
   return end == ho::daemon::Node::End::kUpgrade ? ho::cli::kExitRestart : ho::cli::kExitDone;

@@ -40,6 +40,7 @@
 #include "daemon/tier/ddr/machine_memory.hpp"
 #include "daemon/tier/ddr/segment_memory.hpp"
 #include "daemon/tier/flash/store/flash_loop.hpp"
+#include "daemon/watchdog.hpp"
 #include "daemon/web/node_web.hpp"
 #include "proto/control/control_address.hpp"
 
@@ -127,7 +128,8 @@ struct Node::Parts {
         service(pool, grants, staging, *data, keeper, the_clock, std::move(facts)),
         server(io, service),
         signals(io),
-        ticker(io) {
+        ticker(io),
+        watchdog(io, *data) {
     if (the_config.blocks_ddr_bytes == 0) return;
     blocks.emplace(pool, grants, the_clock,
                    BlockStore::Options{the_config.blocks_ddr_bytes, random_u64()});
@@ -157,6 +159,7 @@ struct Node::Parts {
   std::unique_ptr<Membership> membership;  ///< null: static, or not serving yet
   asio::signal_set signals;
   asio::steady_timer ticker;
+  Watchdog watchdog;
   TimePoint drain_end;
   TimePoint forced_end;
   bool cut_off = false;  ///< the drain time has passed
@@ -321,6 +324,7 @@ void Node::serve() {
        {"restart", parts.keeper.on() ? "sessions outlive this process" : parts.keeper.off()}});
   ::sd_notifyf(0, "READY=1\nSTATUS=Giving %s in %s pages",
                format_bytes(parts.pool.options().capacity_bytes).c_str(), kind.c_str());
+  parts.watchdog.start();
 }
 
 /// Lists this daemon for others, now that it serves. A machine without a name was refused before.

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/base/clock.hpp"
@@ -69,6 +70,10 @@ class DataLoop {
   /// Ends every connection of initiators, after the requests queued before it. Exposes that come
   /// later fail; revokes go on.
   void shut();
+
+  /// Answers when the thread has served the requests queued before it: it makes progress. Never
+  /// refused: at most one at a time.
+  void ping(std::function<void()> answer) { push(std::move(answer)); }
 
   /// Requests that the thread has not begun. Any thread.
   [[nodiscard]] std::size_t waiting() const {

@@ -14,7 +14,7 @@ HIGH = 500  # copies of descriptors lie here, out of the way of those that a pro
 
 
 class ServiceManager:
-    def __init__(self, folder, command, descriptors_max=64, restart_after=0.1):
+    def __init__(self, folder, command, descriptors_max=64, restart_after=0.1, watchdog_s=None):
         self.command = command
         self.descriptors_max = descriptors_max
         self.restart_after = restart_after
@@ -25,6 +25,8 @@ class ServiceManager:
         self.marks = set()  # those of drain() that came
         self.follows = True  # whether a next process starts
         self.ready = 0
+        self.watchdog_s = watchdog_s
+        self.signs = 0  # WATCHDOG=1 that came
         self.pid = None
         self.errors = pathlib.Path(folder) / "daemon.err"
         self.lock = threading.Condition()
@@ -67,6 +69,8 @@ class ServiceManager:
                     self.store.remove((name, descriptor))
             if said.get("READY") == "1":
                 self.ready += 1
+            if said.get("WATCHDOG") == "1":
+                self.signs += 1
             if "MARK" in said:
                 self.marks.add(said["MARK"])
             self.lock.notify_all()
@@ -81,6 +85,8 @@ class ServiceManager:
             actions = [(os.POSIX_SPAWN_DUP2, descriptor, 3 + i) for i, (_, descriptor) in enumerate(self.store)]
             environment = {key: value for key, value in os.environ.items() if not key.startswith("LISTEN_")}
             environment.update(NOTIFY_SOCKET=self.notify_path, FDSTORE=str(self.descriptors_max))
+            if self.watchdog_s:
+                environment["WATCHDOG_USEC"] = str(int(self.watchdog_s * 1e6))
             script = 'exec "$@"'
             if actions:
                 environment.update(LISTEN_FDS=str(len(actions)), LISTEN_FDNAMES=names)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 
-unit, daemon, users, example, template = sys.argv[1:6]
+unit, daemon, users, example, template, memory = sys.argv[1:7]
 for program in ("systemd-analyze", "systemd-sysusers"):
     if shutil.which(program) is None:
         print(f"skipped: {program} is not installed")
@@ -34,7 +34,12 @@ assert pathlib.PurePath(flash).parent == pathlib.PurePath("/var/lib") / settings
 assert settings["RestartPreventExitStatus"] == "2", settings
 # The daemon knows how much the store takes; its socket's file outlives a restart; no limit of restarts ends the unit.
 assert settings["Environment"] == "FDSTORE=" + settings["FileDescriptorStoreMax"], settings
-assert settings["RuntimeDirectoryPreserve"] == "restart" and settings["StartLimitIntervalSec"] == "0", settings
+assert settings["RuntimeDirectoryPreserve"] == "restart", settings
+# The limit of starts is for a daemon that dies at each start. Jobs wait for 5 s: it must not be reached before.
+starts = int(settings["StartLimitBurst"])
+assert settings["RestartSec"] == "100ms" and starts * 0.1 > 5 and starts * 0.1 < int(settings["StartLimitIntervalSec"])
+assert 10 <= int(settings["WatchdogSec"]) <= 60, settings
+assert "shared" not in settings["CoredumpFilter"], "a core dump would have the memory of jobs"
 assert settings["RestartForceExitStatus"] == settings["SuccessExitStatus"] == "75", settings
 # The template differs where two daemons on one node must.
 lines = [(one, other) for one, other in zip(text.splitlines(), pathlib.Path(template).read_text().splitlines(), strict=True)
@@ -53,6 +58,15 @@ with tempfile.TemporaryDirectory() as folder:
     print(done.stderr)
     assert not complaints, complaints
     assert done.returncode == 0, done.returncode
+    # The example of a drop-in for memory is sound too, as it is and with each line in use.
+    drop_in = pathlib.Path(folder) / "hyperoffloadd.service.d" / "memory.conf"
+    drop_in.parent.mkdir()
+    for text in (pathlib.Path(memory).read_text(), re.sub(r"^#(\w+=)", r"\1", pathlib.Path(memory).read_text(), flags=re.M)):
+        drop_in.write_text(text)
+        done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, timeout=60)
+        complaints = [line for line in done.stderr.splitlines() if "hyperoffloadd" in line or "memory.conf" in line]
+        assert done.returncode == 0 and not complaints, done.stderr
+    drop_in.unlink()
     # The exposure times ten: 0 is closed, 100 is open.
     done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", str(copy)],
                           capture_output=True, text=True, timeout=60)

@@ -76,6 +76,7 @@ class Packages(unittest.TestCase):
             ["dpkg-deb", "-c", path], check=True, capture_output=True, text=True).stdout for path in self.packages}
         for package, name in (("hyperoffload", "./usr/bin/hyperoffloadd\n"), ("hyperoffload", "hyperoffloadd.service\n"),
                               ("hyperoffload", "./etc/hyperoffload/hyperoffloadd.textproto\n"),
+                              ("hyperoffload", "./etc/needrestart/conf.d/hyperoffload.conf\n"),
                               ("libhyperoffload0", "/hyperoffload-ucx.so\n"), ("libhyperoffload-dev", "/hyperoffload.h\n"),
                               ("python3-hyperoffload", "./usr/lib/python3/dist-packages/hyperoffload/__init__.py\n")):
             self.assertIn(name, files[package])
@@ -91,6 +92,11 @@ class Packages(unittest.TestCase):
             hyperoffload --version
             hyperoffloadd --config /etc/hyperoffload/hyperoffloadd.textproto --check-config >/dev/null
             systemd-analyze verify hyperoffloadd.service
+            # As needrestart reads it: 0 is "not this one".
+            for unit in hyperoffloadd.service hyperoffloadd@b.service other.service; do
+              perl -e 'do "/etc/needrestart/conf.d/hyperoffload.conf" or die $@;
+                       print "restart: ", (map { $nrconf{override_rc}{$_} } grep { $ARGV[0] =~ /$_/ } keys %{$nrconf{override_rc}}), "\\n"' $unit
+            done
 
             # The daemon as its own user, and a job against it.
             install -d -o hyperoffload -g hyperoffload /run/hyperoffload
@@ -118,6 +124,7 @@ class Packages(unittest.TestCase):
             """)
         self.assertIn(f"hyperoffload {VERSION}\n", out)
         self.assertIn(f"{VERSION}+1\n", out)
+        self.assertEqual([line for line in out.splitlines() if "restart:" in line], ["restart: 0", "restart: 0", "restart: "])
         self.assertTrue(out.endswith("left:\n"), out)
 
     def test_pages_and_completion(self):
