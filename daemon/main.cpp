@@ -18,6 +18,7 @@
 #include "common/cli/program.hpp"
 #include "daemon/control/access.hpp"
 #include "daemon/control/service.hpp"
+#include "daemon/journal.hpp"
 #include "daemon/membership/node_number.hpp"
 #include "daemon/memory_start.hpp"
 #include "daemon/node.hpp"
@@ -130,6 +131,10 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
     return ho::cli::kExitDone;
   }
   ho::set_log_level(config->log_level);
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
+  if (ho::daemon::stderr_is_journal(std::getenv("JOURNAL_STREAM"))) {
+    ho::daemon::log_to_journal(config->node_name);
+  }
   // A peer that goes away is an error of its connection, not a signal to the process.
   std::signal(SIGPIPE, SIG_IGN);
   allow_descriptors();

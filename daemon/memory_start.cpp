@@ -47,7 +47,7 @@ Result<std::vector<NumaShare>> usable_shares(const DaemonConfig& config, const P
   }
   for (const NumaShare& share : *shares) {
     log(LogLevel::kInfo, "NUMA node",
-        {{"node", std::to_string(share.node.value())},
+        {{"numa", std::to_string(share.node.value())},
          {"ddr", format_bytes(share.capacity_bytes)}});
   }
   return shares;

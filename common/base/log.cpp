@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/base/log_fields.hpp"
 
@@ -33,6 +34,12 @@ spdlog::logger& logger() {
     return made;
   }();
   return *instance;
+}
+
+/// Empty: lines go to stderr.
+LogSink& sink() {
+  static LogSink instance;
+  return instance;
 }
 
 bool is_control(char c) {
@@ -71,6 +78,7 @@ void log_fields(LogLevel level, std::string_view message, const std::vector<LogF
   if (!logger().should_log(spd_level)) return;
   std::string line(message);
   if (!fields.empty()) line += " " + fields_text(fields);
+  if (sink() && sink()({level, message, fields, line})) return;
   logger().log(spd_level, "{}", line);
 }
 
@@ -94,6 +102,8 @@ std::string fields_text(const std::vector<LogField>& fields) {
   }
   return line;
 }
+
+void set_log_sink(LogSink new_sink) { sink() = std::move(new_sink); }
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
 

@@ -14,8 +14,9 @@ struct LogField {
   std::string value;
 };
 
-/// Writes one line to stderr: `level message key=value key="value with spaces"`. Any thread. Not
-/// for the data path: it formats, and writes under spdlog's lock.
+/// Writes one line to stderr, or to the sink that set_log_sink() was given:
+/// `level message key=value key="value with spaces"`. Any thread. Not for the data path: it
+/// formats, and writes under spdlog's lock.
 void log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
 
 /// Drops lines below `level`. Any thread.

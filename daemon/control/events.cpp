@@ -30,6 +30,8 @@ void Events::note(const Note& note) {
   }
   fields.insert(fields.end(), note.fields.begin(), note.fields.end());
   if (!note.who.empty()) fields.push_back({"peer", note.who});
+  const auto kind = static_cast<std::size_t>(note.kind);
+  fields.push_back({"kind", std::string(kEventKindNames.at(kind))});
   log_fields(note.level, note.what, fields);
   keep(note);
 }
