@@ -94,7 +94,7 @@ class Packages(unittest.TestCase):
             systemd-analyze verify hyperoffloadd.service
             # As needrestart reads it: 0 is "not this one".
             for unit in hyperoffloadd.service hyperoffloadd@b.service other.service; do
-              perl -e 'do "/etc/needrestart/conf.d/hyperoffload.conf" or die $@;
+              perl -e 'do "/etc/needrestart/conf.d/hyperoffload.conf"; die $@ if $@;
                        print "restart: ", (map { $nrconf{override_rc}{$_} } grep { $ARGV[0] =~ /$_/ } keys %{$nrconf{override_rc}}), "\\n"' $unit
             done
 
