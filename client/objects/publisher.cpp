@@ -26,6 +26,7 @@ Publisher::Publisher(Pool& pool, const Options& options)
     : pool_(pool), options_(options), memory_(pool) {}
 
 Publisher::~Publisher() {
+  if (listener_ != 0) pool_.end_listening(listener_);
   if (manifest_registered_) pool_.unregister_memory(manifest_handles_);
   if (arena_ != nullptr) pool_.release(std::move(arena_));
 }
@@ -121,6 +122,10 @@ Result<void> Publisher::allocate() {
     slots_.emplace_back().offset_bytes = i * slot_bytes_;
   }
   told_ = pool_.nodes()[node_.value()].control();
+  listener_ = pool_.listen(node_, [this] {
+    const std::lock_guard lock(mutex_);
+    announce_again();
+  });
   return {};
 }
 
@@ -129,23 +134,29 @@ Result<void> Publisher::announce(const ObjectPart& part) {
   return told_->object_publish(node.session, options_.secret, part, clock_.now() + kControlTimeout);
 }
 
-/// A daemon that took over from the last one has the bytes, and does not know the versions.
-/// @return false: it is the same daemon.
-bool Publisher::announce_again() {
+/// A daemon that took over from the last one has the bytes, and does not know the versions. If it
+/// does not answer, the next restart or the next publish() tries again.
+void Publisher::announce_again() {
   auto now = pool_.await_control(node_);
-  if (now == told_) return false;
+  if (now == told_) return;
   told_ = std::move(now);
   for (Slot& slot : slots_) {
     if (!slot.announced) continue;
     const auto again = announce(slot.part);
-    if (again || again.error().code() == Errc::kAlreadyExists) continue;
+    slot.heard = again || again.error().code() == Errc::kAlreadyExists;
+    if (slot.heard) continue;
+    const bool silent =
+        again.error().code() == Errc::kUnavailable || again.error().code() == Errc::kDeadline;
+    if (silent) {
+      told_ = nullptr;
+      return;
+    }
     slot.announced = false;
     log(LogLevel::kWarning, "a version of an object ended with its node's daemon",
         {{"object", options_.name},
          {"version", std::to_string(slot.part.id.version)},
          {"reason", again.error().message()}});
   }
-  return true;
 }
 
 Result<Publisher::Slot*> Publisher::free_slot() {
@@ -186,18 +197,29 @@ Result<void> Publisher::publish(std::uint64_t version) {
 }
 
 Result<void> Publisher::try_publish(std::uint64_t version) {
-  const bool anew = announce_again();
-  const bool told = anew && std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
-                      return slot.announced && slot.part.id.version == version;
-                    });
-  if (told) return {};  // the last try's, whose answer was lost
-  const auto free = free_slot();
-  if (!free) return free.error();
-  Slot& slot = **free;
+  Slot* slot = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    announce_again();
+    if (told_ == nullptr) return Error(Errc::kUnavailable, "the node's daemon does not answer");
+    const bool heard = std::any_of(slots_.begin(), slots_.end(), [&](const Slot& one) {
+      return one.announced && one.heard && one.part.id.version == version;
+    });
+    if (heard) return {};  // the last try's, whose answer was lost
+    const auto free = free_slot();
+    if (!free) return free.error();
+    slot = *free;
+  }
+  // Not announced, so nobody else looks at it.
   const ObjectPartId id{options_.name, version, options_.run, manifest_.part};
-  if (auto ok = put(slot, id); !ok) return ok.error();
+  if (auto ok = put(*slot, id); !ok) return ok.error();
+  return make_visible(*slot, version);
+}
+
+Result<void> Publisher::make_visible(Slot& slot, std::uint64_t version) {
+  const std::lock_guard lock(mutex_);
   ObjectPart& part = slot.part;
-  part.id = id;
+  part.id = {options_.name, version, options_.run, manifest_.part};
   part.parts = parts_;
   part.description = description_;
   part.segments.clear();
@@ -206,14 +228,16 @@ Result<void> Publisher::try_publish(std::uint64_t version) {
   part.length_bytes = tiles_bytes_ + manifest_bytes_;
   part.manifest_offset_bytes = tiles_bytes_;
   part.manifest_bytes = manifest_bytes_;
-  part.manifest = checksum128(manifest_buffer_, manifest_seed(id));
+  part.manifest = checksum128(manifest_buffer_, manifest_seed(part.id));
+  if (told_ == nullptr) return Error(Errc::kUnavailable, "the node's daemon does not answer");
+  slot.heard = false;
   if (auto ok = announce(part); !ok) {
     // It may have been heard all the same: the number is used up, and the slot is dropped first.
     slot.announced = ok.error().code() != Errc::kAlreadyExists;
     if (slot.announced) last_version_ = version;
     return ok.error();
   }
-  slot.announced = true;
+  slot.announced = slot.heard = true;
   last_version_ = version;
   return {};
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,10 @@ namespace ho::client {
 /// A publisher that dies before the last step leaves nothing that a reader finds; its bytes end
 /// with its session. Versions live as long as the publisher.
 ///
-/// Threads: one at a time. Its pool outlives it.
+/// After a restart of the node's daemon, the versions are announced again on the thread that
+/// resumes sessions.
+///
+/// Threads: one at a time, beside that one. Its pool outlives it.
 class Publisher {
  public:
   struct Options {
@@ -56,7 +60,8 @@ class Publisher {
  private:
   struct Slot {
     std::uint64_t offset_bytes = 0;  ///< in the arena
-    bool announced = false;
+    bool announced = false;          ///< perhaps: its answer may have been lost
+    bool heard = false;              ///< told_ has answered that it has it
     ObjectPart part;
   };
 
@@ -68,7 +73,8 @@ class Publisher {
   [[nodiscard]] Result<void> put(const Slot& slot, const ObjectPartId& id);
   [[nodiscard]] Result<void> put_tile(TransferWindow& window, const Slot& slot,
                                       const ObjectPartId& id, std::size_t tensor);
-  bool announce_again();
+  void announce_again();
+  [[nodiscard]] Result<void> make_visible(Slot& slot, std::uint64_t version);
   [[nodiscard]] Result<void> announce(const ObjectPart& part);
 
   Pool& pool_;
@@ -86,9 +92,11 @@ class Publisher {
   bool manifest_registered_ = false;
   std::unique_ptr<Arena> arena_;
   NodeIndex node_;
-  std::vector<Slot> slots_;
   std::uint64_t last_version_ = 0;
-  /// That knows the versions. Another one after the daemon was restarted.
+  std::uint64_t listener_ = 0;  ///< 0: none
+  std::mutex mutex_;  ///< for what follows: the resumer's thread announces, too; held for requests
+  std::vector<Slot> slots_;
+  /// That knows the versions; nullptr: none does for sure. Another one after a restart.
   std::shared_ptr<ControlClient> told_;
 };
 

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -86,6 +88,13 @@ class Pool {
   [[nodiscard]] std::shared_ptr<ControlClient> await_control(NodeIndex node) const {
     return sessions_->await_control(nodes()[node.value()]);
   }
+
+  /// Calls `resumed` after each restart of the node's daemon that the job's session outlives, on
+  /// the thread that resumes sessions: it must be brief, and not begin or end listening.
+  /// @return a number for end_listening().
+  [[nodiscard]] std::uint64_t listen(NodeIndex node, std::function<void()> resumed);
+  /// Waits for a call under way.
+  void end_listening(std::uint64_t listener);
 
   /// Nodes that are not lost, of one kind.
   [[nodiscard]] std::vector<NodeIndex> nodes_of(Nearness nearness) const;
@@ -200,6 +209,13 @@ class Pool {
   std::set<Arena*> arenas_;  ///< that are attached; the transfer thread's
   /// Since when a node's daemon is gone, by NodeIndex; the resumer's thread.
   std::vector<std::optional<TimePoint>> gone_since_;
+  struct Listener {
+    NodeIndex node;
+    std::function<void()> resumed;
+  };
+  std::mutex listeners_mutex_;  ///< held during calls, so that listeners can end
+  std::map<std::uint64_t, Listener> listeners_;
+  std::uint64_t last_listener_ = 0;
   std::optional<Resumer> resumer_;  ///< ends before all that it resumes
 };
 

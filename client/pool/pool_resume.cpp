@@ -78,7 +78,22 @@ Resumer::Found Pool::try_resume(NodeIndex index) {
   log(LogLevel::kInfo, "a node's session is resumed",
       {{"node", node.label}, {"gone_ms", std::to_string(gone.count())}});
   since.reset();
+  const std::lock_guard lock(listeners_mutex_);
+  for (const auto& [number, listener] : listeners_) {
+    if (listener.node == index) listener.resumed();
+  }
   return Resumer::Found::kNothing;
+}
+
+std::uint64_t Pool::listen(NodeIndex node, std::function<void()> resumed) {
+  const std::lock_guard lock(listeners_mutex_);
+  listeners_.emplace(++last_listener_, Listener{node, std::move(resumed)});
+  return last_listener_;
+}
+
+void Pool::end_listening(std::uint64_t listener) {
+  const std::lock_guard lock(listeners_mutex_);
+  HO_CHECK(listeners_.erase(listener) == 1);
 }
 
 /// The transfer thread. Where bytes move without the daemon all is as it was; else it takes a new
