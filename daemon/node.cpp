@@ -444,9 +444,9 @@ void Node::begin_end() {
     note_state(LogLevel::kInfo, "draining",
                {{"sessions", std::to_string(parts.pool.sessions().size())}});
     ::sd_notify(0, "STOPPING=1\nSTATUS=Draining");
-    parts.pool.start_draining();
-    if (parts.membership) parts.membership->withdraw();
     parts.drain_end = now + parts.drain;
+    parts.pool.start_draining(parts.drain_end);
+    if (parts.membership) parts.membership->withdraw();
   }
   parts.forced_end = parts.drain_end + kForcedEndMax;
   tick();  // not only when the timer of a daemon at rest is over

@@ -22,6 +22,7 @@ using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
 using ho::client::c_api::last_error;
 using ho::client::c_api::null_argument;
+using ho::client::c_api::wait_for_memory;
 
 constexpr bool same(ho_status status, Errc code) {
   return static_cast<int>(status) == static_cast<int>(code);
@@ -88,6 +89,13 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
   options.sessions.tls_folder = text(known.tls);
   drivers.tls_folder = text(known.tls);
   return options;
+}
+
+std::chrono::milliseconds wait_of(const ho_connect_options& given) {
+  constexpr std::uint64_t kYearMs = 365ULL * 24 * 3600 * 1000;
+  ho_connect_options known{};
+  std::memcpy(&known, &given, std::min(given.struct_bytes, sizeof(known)));
+  return std::chrono::milliseconds(std::min(known.wait_ms, kYearMs));
 }
 
 Result<std::uint64_t> start(ho_pool* pool, Direction direction, ho_allocation* allocation,
@@ -169,6 +177,7 @@ ho_status ho_connect(const ho_connect_options* options, ho_pool** out) {
     if (!pool) return pool.error();
     auto made = std::make_unique<ho_pool>();
     made->pool = std::move(pool).value();
+    made->wait = wait_of(*options);
     *out = made.release();
     return {};
   });
@@ -208,6 +217,20 @@ ho_status ho_pool_get_room(ho_pool* pool, ho_nearness which, ho_pool_room* out) 
   });
 }
 
+ho_status ho_pool_get_notice(const ho_pool* pool, ho_pool_notice* out) {
+  return guarded([&]() -> Result<void> {
+    if (pool == nullptr || out == nullptr) return null_argument();
+    const auto notice = pool->pool->notice();
+    ho_pool_notice filled{};
+    filled.drained_nodes = notice.drained;
+    filled.ending_nodes = notice.ending;
+    // Not 0: it has not ended yet, or the job would have lost it.
+    if (notice.ending > 0) filled.ending_ms = std::max<std::uint64_t>(notice.left_ms, 1);
+    filled.changes = notice.changes;
+    return give_out(filled, out);
+  });
+}
+
 ho_status ho_allocate(ho_pool* pool, uint64_t bytes, ho_allocation** out) {
   return ho_allocate_among(pool, HO_ALL_NODES, bytes, out);
 }
@@ -224,7 +247,7 @@ ho_status ho_allocate_among(ho_pool* pool, ho_nearness which, uint64_t bytes, ho
     }
     ho::client::Pool::Where where;
     where.nearness = *nearness;
-    auto arena = pool->pool->allocate(bytes, where);
+    auto arena = wait_for_memory(*pool, [&] { return pool->pool->allocate(bytes, where); });
     if (!arena) return arena.error();
     *out = new ho_allocation{std::move(arena).value()};
     const std::lock_guard guard(pool->mutex);

@@ -18,6 +18,7 @@ using ho::Result;
 using ho::client::Direction;
 using ho::client::c_api::guarded;
 using ho::client::c_api::null_argument;
+using ho::client::c_api::wait_for_memory;
 
 Result<FlashPolicy> policy_of(ho_flash_policy policy) {
   if (policy == HO_FLASH_SCRATCH) return FlashPolicy::kScratch;
@@ -82,12 +83,15 @@ ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy polic
     if (pool == nullptr || out == nullptr) return null_argument();
     const auto wanted = policy_of(policy);
     if (!wanted) return wanted.error();
-    const auto rooms = pool->pool->flash_rooms(pool->pool->nodes_of(ho::client::Nearness::kAny));
-    if (rooms.empty()) return Error(Errc::kUnsupported, "no node of the pool has flash");
-    const auto most =
-        std::max_element(rooms.begin(), rooms.end(),
-                         [](const auto& a, const auto& b) { return a.free_bytes < b.free_bytes; });
-    auto made = pool->pool->allocate_flash(most->node, bytes, *wanted);
+    const auto allocate = [&]() -> Result<ho::client::FlashArena> {
+      const auto rooms = pool->pool->flash_rooms(pool->pool->nodes_of(ho::client::Nearness::kAny));
+      if (rooms.empty()) return Error(Errc::kUnsupported, "no node of the pool has flash");
+      const auto most = std::max_element(
+          rooms.begin(), rooms.end(),
+          [](const auto& a, const auto& b) { return a.free_bytes < b.free_bytes; });
+      return pool->pool->allocate_flash(most->node, bytes, *wanted);
+    };
+    auto made = wait_for_memory(*pool, allocate);
     if (!made) return made.error();
     *out = new ho_flash{*made};
     return {};
@@ -140,7 +144,8 @@ ho_status ho_allocate_beside(ho_pool* pool, const ho_flash* flash, uint64_t byte
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || flash == nullptr || out == nullptr) return null_argument();
     if (bytes == 0) return Error(Errc::kInvalidArgument, "an allocation of 0 bytes");
-    auto arena = pool->pool->allocate_on(flash->flash.node, bytes);
+    auto arena =
+        wait_for_memory(*pool, [&] { return pool->pool->allocate_on(flash->flash.node, bytes); });
     if (!arena) return arena.error();
     *out = new ho_allocation{std::move(arena).value()};
     const std::lock_guard guard(pool->mutex);

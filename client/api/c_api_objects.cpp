@@ -66,6 +66,7 @@ using ho::client::ObjectMemory;
 using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
 using ho::client::c_api::null_argument;
+using ho::client::c_api::wait_for_memory;
 
 constexpr std::size_t kNameBytesMax = 255;
 constexpr std::size_t kTextBytesMax = 65'535;
@@ -205,7 +206,8 @@ ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
       known.tensors.push_back(std::move(one.tensor));
       known.memory.push_back(one.memory);
     }
-    auto made = ho::client::Publisher::create(*pool->pool, known);
+    auto made =
+        wait_for_memory(*pool, [&] { return ho::client::Publisher::create(*pool->pool, known); });
     if (!made) return made.error();
     *out = new ho_publisher{pool, std::move(used), std::move(*made)};
     count_object(*pool, 1);

@@ -27,6 +27,7 @@ using ho::client::c_api::give_out;
 using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
 using ho::client::c_api::null_argument;
+using ho::client::c_api::wait_for_memory;
 
 std::span<const std::byte> bytes_of(const void* data, std::size_t bytes) {
   return {static_cast<const std::byte*>(data), bytes};
@@ -172,7 +173,8 @@ ho_status ho_load(ho_runtime* runtime, const void* schedule, size_t schedule_byt
   return guarded([&]() -> Result<void> {
     if (runtime == nullptr || schedule == nullptr || out == nullptr) return null_argument();
     auto handle = std::make_unique<ho_plan>();
-    auto loaded = runtime->runtime->load(bytes_of(schedule, schedule_bytes));
+    auto loaded = wait_for_memory(
+        *runtime->pool, [&] { return runtime->runtime->load(bytes_of(schedule, schedule_bytes)); });
     if (!loaded) return loaded.error();
     handle->plan = *loaded;
     handle->runtime = runtime;
@@ -271,7 +273,8 @@ ho_status ho_find_storage(const ho_runtime* runtime, const char* name, ho_storag
 ho_status ho_declare(ho_runtime* runtime, const char* name, uint64_t bytes, ho_storage* out) {
   return with(runtime, [&](Runtime& it) -> Result<void> {
     if (out == nullptr) return null_argument();
-    const auto number = it.declare(name == nullptr ? "" : name, bytes);
+    const auto number = wait_for_memory(
+        *runtime->pool, [&] { return it.declare(name == nullptr ? "" : name, bytes); });
     if (!number) return number.error();
     *out = number->value();
     return {};
@@ -300,7 +303,9 @@ ho_status ho_fetch(ho_runtime* runtime, ho_storage storage, void** memory) {
 }
 
 ho_status ho_evict(ho_runtime* runtime, ho_storage storage) {
-  return with(runtime, [&](Runtime& it) { return it.evict(StorageNumber(storage)); });
+  return with(runtime, [&](Runtime& it) {
+    return wait_for_memory(*runtime->pool, [&] { return it.evict(StorageNumber(storage)); });
+  });
 }
 
 ho_status ho_get_storage(ho_runtime* runtime, ho_storage storage, ho_storage_state* out) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -11,6 +12,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/blocks/blocks.hpp"
@@ -18,12 +20,14 @@
 #include "client/include/hyperoffload/hyperoffload.h"
 #include "client/pool/pool.hpp"
 #include "client/replay/runtime.hpp"
+#include "common/base/clock.hpp"
 #include "common/base/log.hpp"
 
 // The types behind the C ABI's handles, and how its functions report failures. For c_api*.cpp only.
 
 struct ho_pool {
   std::unique_ptr<ho::client::Pool> pool;
+  std::chrono::milliseconds wait{0};  ///< as ho_connect_options has it
   /// Guards the counts of objects that must end before the pool. A mutex, since any thread may open
   /// and close runtimes and allocations, and does so rarely.
   mutable std::mutex mutex;
@@ -122,6 +126,24 @@ void guarded_end(const char* call, Work&& work) noexcept {
   } catch (const std::exception& caught) {
     ho::log(ho::LogLevel::kError, "a call ended early",
             {{"call", call}, {"reason", caught.what()}});
+  }
+}
+
+/// Repeats a call that finds no memory, for as long as the job's options say. The call leaves
+/// nothing behind when it fails.
+template <typename Call>
+auto wait_for_memory(const ho_pool& pool, Call&& call) -> decltype(call()) {
+  constexpr std::chrono::milliseconds kAskAgain{200};
+  const SteadyClock clock;
+  const TimePoint end = clock.now() + pool.wait;
+  for (bool told = false;; told = true) {
+    auto done = call();
+    const TimePoint now = clock.now();
+    if (done || done.error().code() != Errc::kExhausted || now >= end) return done;
+    if (!told) {
+      log(LogLevel::kInfo, "waiting for memory", {{"why", done.error().context()}});
+    }
+    std::this_thread::sleep_for(std::min<Duration>(kAskAgain, end - now));
   }
 }
 

@@ -110,6 +110,11 @@ class Pool {
   [[nodiscard]] bool is_lost(NodeIndex node) const {
     return nodes()[node.value()].fault->reason() != FaultReason::kNone;
   }
+  /// As Sessions::notice().
+  [[nodiscard]] Notice notice() const { return sessions_->notice(); }
+  /// Whether two homes of a value may lie on these nodes: on different ones, and on different
+  /// machines if the pool's nodes run on several.
+  [[nodiscard]] bool are_apart(NodeIndex a, NodeIndex b) const;
   /// How many nodes the job has lost.
   [[nodiscard]] std::uint32_t losses() const { return door_->faults.load(); }
   [[nodiscard]] Duration repair_after() const { return options_.repair_after; }

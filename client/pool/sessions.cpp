@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "client/pool/client_control.hpp"
 #include "common/base/check.hpp"
@@ -408,16 +409,50 @@ void Sessions::release(const std::vector<HeldSegment>& segments) {
   }
 }
 
-/// Says once that an administrator empties a node.
-void Sessions::note_drained(const NodeSession& node, const RenewedLease& renewed) {
-  const NodeId id = node.control()->hello().node;
-  if (!renewed.drained) {
-    drained_.erase(id);
-  } else if (drained_.insert(id).second) {
+/// Logs once what a node reports about its future.
+void Sessions::note_renewed(std::size_t node, const RenewedLease& renewed) {
+  Told before;
+  Told now;
+  now.drained = renewed.drained;
+  if (renewed.ending) now.end = clock_.now() + *renewed.ending;
+  {
+    const std::lock_guard lock(told_mutex_);
+    told_.resize(nodes_.size());
+    before = std::exchange(told_[node], now);
+    if (before.drained != now.drained || before.end.has_value() != now.end.has_value()) {
+      told_changes_ += 1;
+    }
+  }
+  const std::string& label = nodes_[node].label;
+  if (now.drained && !before.drained) {
     log(LogLevel::kWarning,
         "a node is drained: what this job holds there keeps an administrator from stopping it",
-        {{"node", node.label}});
+        {{"node", label}});
   }
+  if (now.end && !before.end) {
+    log(LogLevel::kWarning, "a node's daemon ends, with what this job holds there",
+        {{"node", label}, {"left_ms", std::to_string(renewed.ending->count())}});
+  }
+}
+
+Notice Sessions::notice() const {
+  Notice out;
+  const TimePoint now = clock_.now();
+  std::optional<TimePoint> first;
+  const std::lock_guard lock(told_mutex_);
+  out.changes = told_changes_;
+  for (std::size_t i = 0; i < told_.size(); ++i) {
+    if (nodes_[i].fault->reason() != FaultReason::kNone) continue;
+    out.drained += told_[i].drained ? 1 : 0;
+    if (!told_[i].end) continue;
+    out.ending += 1;
+    first = first ? std::min(*first, *told_[i].end) : *told_[i].end;
+  }
+  if (first && *first > now) {
+    out.left_ms =
+        static_cast<std::uint64_t>(std::chrono::duration_cast<milliseconds>(*first - now).count());
+  }
+  return out;
 }
 
 /// Asks the nodes one after the other within a sixth of the shortest lease, those that did not
@@ -442,7 +477,7 @@ void Sessions::renew_all() {
                                     progress_ ? progress_->so_far() : JobProgress());
     if (renewed) {
       node.fault->set_lease_end(now + renewed->lease);
-      note_drained(node, *renewed);
+      note_renewed(static_cast<std::size_t>(order[i] - nodes_.data()), *renewed);
       node.fault->mark_answering();
       continue;
     }

@@ -5,7 +5,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,6 +41,14 @@ struct NodeSession {
   std::shared_ptr<NodeFault> fault;
 
   [[nodiscard]] std::shared_ptr<ControlClient> control() const { return link->get(); }
+};
+
+/// What daemons have told of their future with the renewals of leases. Lost nodes do not count.
+struct Notice {
+  std::uint32_t drained = 0;  ///< nodes that an administrator empties
+  std::uint32_t ending = 0;   ///< nodes whose daemons end, with what the job has there
+  std::uint64_t left_ms = 0;  ///< until the first of them ends
+  std::uint64_t changes = 0;  ///< how often any of this has changed
 };
 
 /// A segment held by this job.
@@ -123,6 +130,8 @@ class Sessions {
   /// The node's control connection. Where its daemon is restarted, waits for the next one's, as
   /// long as a client looks for it.
   [[nodiscard]] std::shared_ptr<ControlClient> await_control(const NodeSession& node) const;
+  /// Any thread.
+  [[nodiscard]] Notice notice() const;
   /// Ends a rail of the node's session by that connection.
   [[nodiscard]] transport::FenceRequest fence_of(NodeIndex node, ControlClient& control) const;
 
@@ -139,7 +148,7 @@ class Sessions {
   [[nodiscard]] Result<void> reach_all(PathFinder& paths);
   [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
                                        const std::vector<NodeRoom>& rooms, const ArenaSpec& arena);
-  void note_drained(const NodeSession& node, const RenewedLease& renewed);
+  void note_renewed(std::size_t node, const RenewedLease& renewed);
   [[nodiscard]] Duration shortest_lease() const;
   [[nodiscard]] std::vector<Result<NodeStatus>> status_of(const std::vector<NodeIndex>& candidates);
   void renew_all();
@@ -159,7 +168,14 @@ class Sessions {
   std::mutex extents_mutex_;  ///< any thread makes and frees them; rare
   std::vector<OpenExtent> extents_;
   std::vector<NodeSession> nodes_;
-  std::set<NodeId> drained_;  ///< as told in renewals; their thread's
+  /// What a node has told with the last renewal.
+  struct Told {
+    bool drained = false;
+    std::optional<TimePoint> end;
+  };
+  mutable std::mutex told_mutex_;  ///< any thread asks; rare
+  std::vector<Told> told_;         ///< by node
+  std::uint64_t told_changes_ = 0;
   std::atomic<bool> stopping_{false};
   std::optional<Renewer> renewer_;
 };

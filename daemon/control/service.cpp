@@ -312,6 +312,9 @@ void Service::renew_lease(const Request& request, const Reply& reply) {
   pb::Response response = answer_to(request);
   response.mutable_renew_lease()->set_lease_ms(to_ms(pool_.options().lease));
   response.mutable_renew_lease()->set_drained(pool_.drained());
+  if (const auto end = pool_.drain_end()) {
+    response.mutable_renew_lease()->set_ending_ms(to_ms(std::max(*end - clock_.now(), Duration{})));
+  }
   static_cast<void>(reply(response, {}));
 }
 

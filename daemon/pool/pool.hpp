@@ -128,9 +128,13 @@ class Pool {
   /// Remembers that a session was not taken over, for authenticate().
   void note_left_behind(SessionId session);
 
-  /// The daemon ends: for good.
-  void start_draining() { draining_ = true; }
+  /// The daemon ends: for good. @param end  when its sessions end with it; nullopt: they do not.
+  void start_draining(std::optional<TimePoint> end = {}) {
+    draining_ = true;
+    drain_end_ = end;
+  }
   [[nodiscard]] bool draining() const { return draining_; }
+  [[nodiscard]] std::optional<TimePoint> drain_end() const { return drain_end_; }
   /// An administrator empties the node, or no longer.
   void set_drained(Drained drained) { drained_ = drained; }
   [[nodiscard]] bool drained() const { return drained_ == Drained::kYes; }
@@ -160,6 +164,7 @@ class Pool {
   std::uint64_t next_segment_ = 1;
   TimePoint last_tick_;
   bool draining_ = false;
+  std::optional<TimePoint> drain_end_;
   Drained drained_ = Drained::kNo;
   Duration promised_;  ///< from the last tick to the next
 };

@@ -122,7 +122,9 @@ Result<RenewedLease> ControlClient::renew_lease(const Session& session, TimePoin
   if (!reply) return reply.error();
   if (!reply->response.has_renew_lease()) return senseless("the answer has no lease");
   const auto& body = reply->response.renew_lease();
-  return RenewedLease{std::chrono::milliseconds(body.lease_ms()), body.drained()};
+  RenewedLease out{std::chrono::milliseconds(body.lease_ms()), body.drained()};
+  if (body.has_ending_ms()) out.ending = std::chrono::milliseconds(body.ending_ms());
+  return out;
 }
 
 Result<void> ControlClient::close_session(const Session& session, TimePoint deadline) {

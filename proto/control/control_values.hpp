@@ -85,6 +85,8 @@ struct DrainLeft {
 struct RenewedLease {
   std::chrono::milliseconds lease{0};  ///< from now
   bool drained = false;                ///< the job should leave the node
+  /// The daemon ends in so long, with all that the job has there; nullopt: it does not.
+  std::optional<std::chrono::milliseconds> ending = {};
 };
 
 /// What a daemon left to the next one.

@@ -152,6 +152,10 @@ typedef struct ho_connect_options {
       repair_after_ms; /* so long after a node is lost, values that had one of two homes there
                           get another, if there is a node for it, and memory; at steps' borders,
                           for at most a quarter of a step's time and one value more. 0: 60 s */
+  uint64_t wait_ms; /* so long ho_allocate and its like, ho_load, ho_declare, ho_evict,
+                       ho_flash_allocate and ho_publisher_open wait for memory or flash that others
+                       hold, before they end with HO_EXHAUSTED. The job keeps what it has meanwhile.
+                       Two jobs that wait for each other both wait in vain. 0: they do not wait */
 } ho_connect_options;
 
 HO_API const char* ho_version(void);
@@ -203,6 +207,23 @@ typedef struct ho_pool_room {
 /* Asks the nodes. HO_INVALID_ARGUMENT: a null argument, an unknown kind, or struct_bytes not set.
  */
 HO_API ho_status ho_pool_get_room(ho_pool* pool, ho_nearness which, ho_pool_room* out);
+
+/* What the daemons have told the job about their future. A job that is to leave a node writes a
+ * checkpoint and ends, or gives back what it holds there: until then the administrator waits. */
+typedef struct ho_pool_notice {
+  size_t struct_bytes;    /* sizeof(ho_pool_notice), set by the caller: lets the struct grow */
+  uint32_t drained_nodes; /* an administrator empties them: they give nothing new, and keep what the
+                             job has, for as long as it likes. Lost nodes do not count */
+  uint32_t ending_nodes;  /* their daemons end, with all that the job has there */
+  uint64_t ending_ms;     /* until the first of these ends; 0 if there is none */
+  uint64_t changes;       /* how often any of this has changed since ho_connect: a job that has seen
+                             a number acts again when there is another */
+} ho_pool_notice;
+/* Does not wait, and asks nobody: it has what the last renewals of the leases brought, so it is as
+ * old as a third of a lease, 3 s with the daemons' default. Any thread; cheap enough for each step.
+ *
+ * HO_INVALID_ARGUMENT  a null argument, or struct_bytes not set. */
+HO_API ho_status ho_pool_get_notice(const ho_pool* pool, ho_pool_notice* out);
 
 /* --- plain one-sided access (what plans do by themselves) --- */
 

@@ -135,6 +135,7 @@ class Pool {
     std::uint64_t link_bytes_per_s = 0;  ///< each way; 0: no limit
     std::string tls = {};                ///< as ho_connect_options::tls
     std::uint32_t repair_after_ms = 0;   ///< as ho_connect_options::repair_after_ms
+    std::uint64_t wait_ms = 0;           ///< as ho_connect_options::wait_ms
   };
 
   explicit Pool(const Options& options) {
@@ -158,6 +159,7 @@ class Pool {
     given.link_bytes_per_s = options.link_bytes_per_s;
     given.repair_after_ms = options.repair_after_ms;
     given.tls = options.tls.c_str();
+    given.wait_ms = options.wait_ms;
     check(ho_connect(&given, &handle_));
   }
   Pool(Pool&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
@@ -172,6 +174,13 @@ class Pool {
 
   ho_pool* get() const noexcept { return handle_; }
   std::string transport() const { return ho_pool_transport(handle_); }
+  /// What daemons have told: nodes that the job should leave.
+  ho_pool_notice notice() const {
+    ho_pool_notice out{};
+    out.struct_bytes = sizeof(out);
+    check(ho_pool_get_notice(handle_, &out));
+    return out;
+  }
   Allocation allocate(std::uint64_t bytes) { return Allocation(handle_, bytes); }
   Allocation allocate_beside(const Flash& flash, std::uint64_t bytes) {
     return Allocation(handle_, flash, bytes);

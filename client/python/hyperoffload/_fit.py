@@ -5,6 +5,7 @@ import json
 import pathlib
 import statistics
 import time
+import typing
 
 import torch
 
@@ -25,6 +26,13 @@ _READERS = ("tolist",)
 _RECORDED = 2
 
 
+class Notice(typing.NamedTuple):
+    """Nodes of the pool that a job should leave."""
+    drained_nodes: int  # an administrator empties them; they keep what the job has
+    ending_nodes: int  # their daemons end, with what the job has there
+    ending_s: float | None  # until the first of these ends
+
+
 class _Recorder(StepRecorder):
     def _step_ended(self, step):
         super()._step_ended(step)
@@ -40,7 +48,7 @@ class _Recorder(StepRecorder):
 class Run:
     """What `fit` returns: a context manager, and what its steps did."""
 
-    def __init__(self, model, optimizer, budget, pool, replan, hardware, copies, plan=None):
+    def __init__(self, model, optimizer, budget, pool, replan, hardware, copies, plan=None, wait_s=0):
         self._model = model
         self._optimizer = optimizer
         self._budget = budget
@@ -48,6 +56,7 @@ class Run:
         self._address = pool
         self._hardware = hardware
         self._copies = copies
+        self._wait_s = wait_s
         self._held = None  # _copies_held() at the end of the run
         self._stack = contextlib.ExitStack()
         self._meter = Meter()
@@ -77,7 +86,7 @@ class Run:
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
-            self._pool = _library.Pool(self._address, "pytorch")
+            self._pool = _library.Pool(self._address, "pytorch", self._wait_s)
             stack.callback(self._pool.close)
             self._demand = Demand(self._pool, self._meter, self._limit, self._copies)
             stack.push(self._end)
@@ -334,6 +343,16 @@ class Run:
         held = self._copies_held()
         return min(self._copies, max(1, held["nodes"] - held["nodes_lost"]))
 
+    @property
+    def notice(self):
+        """None, or a Notice: nodes that the job should leave. Write a checkpoint and end, or go on without
+        what it has there. Asks nobody: it is as old as a third of the daemons' lease, 3 s by default."""
+        told = self._pool.notice() if self._pool is not None and self._pool.handle is not None else None
+        if told is None or told.drained_nodes + told.ending_nodes == 0:
+            return None
+        return Notice(told.drained_nodes, told.ending_nodes,
+                      told.ending_ms / 1e3 if told.ending_nodes > 0 else None)
+
     def stats(self):
         """What the run did so far.
 
@@ -410,7 +429,7 @@ class Run:
         pathlib.Path(path).write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
 
 
-def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None, copies=None):
+def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None, copies=None, wait=None):
     """Runs the training steps of a `with` block within a device memory budget.
 
         with hyperoffload.fit(model, optimizer, device_memory="60%",
@@ -440,6 +459,14 @@ def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None, 
         if the pool has a third node. It needs twice the memory in the pool, and what leaves the device
         goes out twice.
 
+    wait: seconds for which the job waits for memory of the pool that other jobs hold, each time it needs
+        some, before it ends with Error "exhausted"; None: it does not wait.
+
+    run.notice says when the job should leave a node (an administrator drains it, or its daemon ends):
+
+        if run.notice:
+            save_checkpoint()
+
     Raises MemoryError where the budget cannot be met, naming the op, and Error where the pool fails.
     Threads: the one that trains. Batches that exist before a step stay on the device, like all tensors
     below 4 KiB.
@@ -450,4 +477,6 @@ def fit(model, optimizer, *, device_memory, pool, replan="once", hardware=None, 
     for parameter in model.parameters():
         if parameter.device.type != "cpu":
             raise ValueError(f"the model is on {parameter.device}; only the CPU is supported")
-    return Run(model, optimizer, budget_of(device_memory), pool, replan, hardware, copies)
+    if wait is not None and not 0 <= wait < 1e9:
+        raise ValueError(f"wait is {wait!r}; write seconds")
+    return Run(model, optimizer, budget_of(device_memory), pool, replan, hardware, copies, wait_s=wait or 0)

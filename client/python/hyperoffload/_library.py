@@ -36,7 +36,8 @@ class _ConnectOptions(ctypes.Structure):
                 ("ucx_devices", ctypes.c_char_p), ("ucx_transports", ctypes.c_char_p),
                 ("ucx_allow_emulation", ctypes.c_uint32), ("local_threads", ctypes.c_uint32),
                 ("local_numa", ctypes.c_char_p), ("link_bytes_per_s", ctypes.c_uint64),
-                ("tls", ctypes.c_char_p), ("repair_after_ms", ctypes.c_uint32)]
+                ("tls", ctypes.c_char_p), ("repair_after_ms", ctypes.c_uint32),
+                ("wait_ms", ctypes.c_uint64)]
 
 
 class _DeviceMemory(ctypes.Structure):
@@ -56,6 +57,13 @@ class Room(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("nodes", ctypes.c_uint32),
                 ("machines", ctypes.c_uint32), ("ddr_bytes", ctypes.c_uint64),
                 ("flash_bytes", ctypes.c_uint64)]
+
+
+class PoolNotice(ctypes.Structure):
+    """ho_pool_notice."""
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("drained_nodes", ctypes.c_uint32),
+                ("ending_nodes", ctypes.c_uint32), ("ending_ms", ctypes.c_uint64),
+                ("changes", ctypes.c_uint64)]
 
 
 class Counters(ctypes.Structure):
@@ -115,6 +123,7 @@ def _load():
             "ho_connect": [handle, handle], "ho_disconnect": [handle],
             "ho_allocate_among": [handle, ctypes.c_int, wide, handle], "ho_register": [handle, handle, size],
             "ho_pool_get_room": [handle, ctypes.c_int, handle],
+            "ho_pool_get_notice": [handle, handle],
             "ho_unregister": [handle, handle],
             "ho_get": [handle, handle, wide, handle, size, handle],
             "ho_put": [handle, handle, wide, handle, size, handle], "ho_wait": [handle, wide],
@@ -166,11 +175,11 @@ def _repair_after_ms():
 class Pool:
     """A job's sessions on all nodes of a pool."""
 
-    def __init__(self, address, name):
+    def __init__(self, address, name, wait_s=0):
         options = _ConnectOptions(struct_bytes=ctypes.sizeof(_ConnectOptions),
                                   pool=address.encode(), name=name.encode(),
                                   tls=os.environ.get("HYPEROFFLOAD_TLS", "").encode(),
-                                  repair_after_ms=_repair_after_ms())
+                                  repair_after_ms=_repair_after_ms(), wait_ms=int(wait_s * 1000))
         self.handle = ctypes.c_void_p()
         lib = library()
         _check(lib.ho_connect(ctypes.byref(options), ctypes.byref(self.handle)))
@@ -180,6 +189,12 @@ class Pool:
         room = Room(struct_bytes=ctypes.sizeof(Room))
         _check(library().ho_pool_get_room(self.handle, nodes, ctypes.byref(room)))
         return room
+
+    def notice(self):
+        """Returns PoolNotice: what daemons have told of nodes that the job should leave. Does not wait."""
+        notice = PoolNotice(struct_bytes=ctypes.sizeof(PoolNotice))
+        _check(library().ho_pool_get_notice(self.handle, ctypes.byref(notice)))
+        return notice
 
     def measure(self, nodes, size, times=3):
         """Moves up to `size` bytes to NEAR or FAR nodes and back. Returns (put, get) in bytes/s, the best of all."""
