@@ -78,6 +78,7 @@ Result<void> Pool::start() {
   auto sessions = Sessions::connect(options_.sessions, paths, door_, losses_);
   if (!sessions) return sessions.error();
   sessions_ = std::move(sessions).value();
+  for (const NodeSession& node : nodes()) machines_.push_back(node.control()->hello().boot_id);
 
   std::vector<Engine::Driver> drivers;
   for (PathFinder::Found& found : paths.take()) {
@@ -117,6 +118,15 @@ DriverIndex Pool::driver_of(NodeIndex node) const {
   const auto at =
       std::find(driver_names_.begin(), driver_names_.end(), nodes()[node.value()].driver);
   return DriverIndex(static_cast<std::uint32_t>(at - driver_names_.begin()));
+}
+
+/// As they were at connect(), with those that are lost by now: a machine that is down must not make
+/// nodes of the last one count as apart.
+bool Pool::are_apart(NodeIndex a, NodeIndex b) const {
+  const auto machine = [this](std::size_t node) -> const std::string& { return machines_[node]; };
+  const bool several = std::adjacent_find(machines_.begin(), machines_.end(),
+                                          std::not_equal_to<>()) != machines_.end();
+  return a != b && (!several || machine(a.value()) != machine(b.value()));
 }
 
 std::vector<NodeIndex> Pool::nodes_of(Nearness nearness) const {

@@ -207,6 +207,7 @@ class Pool {
   const std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
   std::shared_ptr<Bell> losses_ = std::make_shared<Bell>();
   std::unique_ptr<Sessions> sessions_;
+  std::vector<std::string> machines_;  ///< on which a node runs, by NodeIndex
   std::vector<std::string> driver_names_;
   std::string transport_name_;
   std::unique_ptr<Engine> engine_;  ///< ends before the sessions do

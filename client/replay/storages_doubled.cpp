@@ -21,14 +21,16 @@ HomeHeap& Storages::heap_on(NodeIndex node) {
   return *heap;
 }
 
-/// Two nodes for each wish. @param full  nodes that have no room.
+/// Two nodes for each wish, on different machines if the pool has several. @param full  nodes that
+/// have no room.
 /// @param wanted  gets the bytes that they ask of each node.
 Result<std::vector<DoubledHome>> Storages::choose_nodes(std::span<const DoubledWish> wishes,
                                                         const std::vector<NodeIndex>& full,
                                                         std::vector<std::uint64_t>& wanted) const {
-  const auto take = [&](std::vector<NodeIndex> nodes, NodeIndex other) {
+  const auto take = [&](std::vector<NodeIndex> nodes, std::optional<NodeIndex> other) {
     const auto unfit = [&](NodeIndex node) {
-      return node == other || std::find(full.begin(), full.end(), node) != full.end();
+      const bool too_near = other && !pool_.are_apart(node, *other);
+      return too_near || std::find(full.begin(), full.end(), node) != full.end();
     };
     std::erase_if(nodes, unfit);
     if (nodes.empty()) nodes = pool_.candidates(Nearness::kAny);
@@ -39,19 +41,20 @@ Result<std::vector<DoubledHome>> Storages::choose_nodes(std::span<const DoubledW
     });
     return least != nodes.end() ? std::optional(*least) : std::nullopt;
   };
-  constexpr NodeIndex kNoNode(UINT32_MAX);
   std::vector<DoubledHome> homes;
   for (const DoubledWish& wish : wishes) {
     DoubledHome home;
-    NodeIndex other = kNoNode;
+    std::optional<NodeIndex> other;
     for (std::size_t h = 0; h < home.nodes.size(); ++h) {
       const auto node = take(pool_.candidates(wish.nearness[h]), other);
       if (!node) {
         return Error(Errc::kExhausted,
-                     "two homes of a value need two nodes; the pool has fewer in reach");
+                     "two homes of a value need two nodes, on different machines if the pool has "
+                     "several; it has fewer in reach");
       }
       wanted[node->value()] += align_up(wish.bytes, HomeHeap::kAlign);
-      home.nodes[h] = other = *node;
+      home.nodes[h] = *node;
+      other = node;
     }
     homes.push_back(home);
   }
@@ -144,9 +147,9 @@ bool Storages::can_replace(const DoubledHome& doubled) const {
 /// Nodes that may take a lost home's place, those with the fewest bytes of doubled homes first.
 std::vector<NodeIndex> Storages::nodes_for_repair(const DoubledHome& doubled) const {
   if (pool_.is_lost(doubled.nodes[0]) == pool_.is_lost(doubled.nodes[1])) return {};
+  const NodeIndex left = doubled.nodes[pool_.is_lost(doubled.nodes[0]) ? 1 : 0];
   std::vector<NodeIndex> nodes = pool_.candidates(Nearness::kAny);
-  std::erase(nodes, doubled.nodes[0]);
-  std::erase(nodes, doubled.nodes[1]);
+  std::erase_if(nodes, [&](NodeIndex node) { return !pool_.are_apart(node, left); });
   std::stable_sort(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
     return doubled_bytes_[a.value()] < doubled_bytes_[b.value()];
   });

@@ -13,8 +13,14 @@ NODES = 3
 ALL_TWICE = "2,ACTIVATION=2,GRADIENT=2,INPUT=2"
 
 
+# Runs a program on what it takes for another machine: the kernel's id of the boot is from the first argument.
+ELSEWHERE = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
+             'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"']
+
+
 class Pool:
-    def __init__(self, folder):
+    def __init__(self, folder, machines="000"):
+        """machines: on which each node runs; 0 is this one."""
         self.folder = pathlib.Path(folder)
         self.daemons = []
         for node in range(NODES):
@@ -26,7 +32,12 @@ node_id: {node} node_name: "n{node}" ddr_bytes: 67108864 segment_bytes: 2097152 
 unix_socket: "{self.folder}/n{node}.sock" tcp {{ address: "127.0.0.1" }}
 {peers}""")
             errors = open(self.folder / f"n{node}.err", "w")
-            self.daemons.append(subprocess.Popen([daemon, "--config", str(config)], stderr=errors))
+            command = [daemon, "--config", str(config)]
+            if machines[node] != "0":
+                boot = self.folder / f"boot{machines[node]}"
+                boot.write_text(f"{machines[node]}0000000-0000-4000-8000-000000000000\n")
+                command = [*ELSEWHERE, str(boot), *command]
+            self.daemons.append(subprocess.Popen(command, stderr=errors))
         end = time.monotonic() + 30
         while not all((self.folder / f"n{n}.sock").exists() for n in range(NODES)):
             assert time.monotonic() < end, "the daemons did not start"

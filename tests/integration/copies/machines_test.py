@@ -1,0 +1,61 @@
+"""Two homes of a value lie on different machines where a pool has several: two daemons of one machine, which are lost
+together, cost a job nothing. A job reports the values that have one home to its daemons.
+
+Usage: machines_test.py DAEMON EXAMPLE_JOB CLI. Skipped where the kernel does not allow to mount."""
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+from failover_test import ELSEWHERE, Job, Pool
+
+cli = sys.argv[3]
+STEPS = 60
+with tempfile.NamedTemporaryFile("w") as boot:
+    if subprocess.run([*ELSEWHERE, boot.name, "true"], check=False, capture_output=True).returncode != 0:
+        print("skipped: no right to mount")
+        sys.exit(77)
+
+
+def missing(pool, node):
+    """What the job has reported to a node."""
+    done = subprocess.run([cli, "sessions", "--pool", pool.address(node), "-o", "json"], capture_output=True, text=True,
+                          timeout=60)
+    counts = [int(one) for one in re.findall(r'"copies_missing": ?(\d+)', done.stdout)]
+    return max(counts, default=0)
+
+
+def survives_a_machine():
+    with tempfile.TemporaryDirectory() as folder, Pool(folder, "112") as pool:
+        code, expected, words = Job(pool, "tcp", STEPS).end()
+        assert code == 0, words[-2000:]
+        job = Job(pool, "tcp", STEPS)
+        job.wait_for_step(STEPS // 4)
+        for node in (0, 1):
+            pool.kill(node)
+        code, run, words = job.end()
+        assert code == 0, words[-3000:]
+        assert run["losses"] == expected["losses"], (run["losses"][-3:], expected["losses"][-3:])
+
+
+def counts_what_is_missing():
+    with tempfile.TemporaryDirectory() as folder, Pool(folder, "112") as pool:
+        job = Job(pool, "tcp", 1_000_000)
+        job.wait_for_step(5)
+        assert missing(pool, 0) == 0
+        pool.kill(2)
+        end = time.monotonic() + 60
+        while missing(pool, 0) == 0:
+            assert time.monotonic() < end and job.process.poll() is None, job.words.read_text()[-2000:]
+            time.sleep(0.1)
+        # All of them had one home there, and nodes of the other machine are not apart.
+        assert missing(pool, 1) == missing(pool, 0) > 10, (missing(pool, 0), missing(pool, 1))
+        job.process.kill()
+        job.process.wait()
+
+
+survives_a_machine()
+counts_what_is_missing()
+print(json.dumps({"ok": True}))
