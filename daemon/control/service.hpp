@@ -199,6 +199,7 @@ class Service {
   [[nodiscard]] static Result<void> check_role(const Request& request, const PeerInfo& peer);
   void resume(const Request& request, const Reply& reply);
   void upgrade(const Request& request, const PeerInfo& peer, const Reply& reply);
+  [[nodiscard]] std::string lost_by_restart() const;
   void keep(SessionId session, const std::string& driver);
   void renew(SessionId session);
   void drain(const Request& request, const PeerInfo& peer, const Reply& reply);

@@ -1,8 +1,13 @@
 // Sessions that outlive the process.
 #include <control.pb.h>
 
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "common/base/units.hpp"
+#include "daemon/blocks/block_store.hpp"
 #include "daemon/control/service.hpp"
 
 namespace ho::daemon {
@@ -10,6 +15,9 @@ namespace ho::daemon {
 namespace {
 
 namespace pb = hyperoffload::v1;
+
+/// In a refusal of an upgrade.
+constexpr std::size_t kLossesNamed = 8;
 
 }  // namespace
 
@@ -71,6 +79,43 @@ void Service::resume(const Request& request, const Reply& reply) {
   static_cast<void>(reply(response, {}));
 }
 
+/// For people: the sessions that would lose something to a restart, and what; empty: none. Memory
+/// and durable flash stay; published objects are announced again by their publishers.
+std::string Service::lost_by_restart() const {
+  std::vector<std::string> losses;
+  for (const auto& [id, session] : pool_.sessions()) {
+    if (blocks_ != nullptr && blocks_->owns(id)) continue;
+    std::string what;
+    const auto add = [&what](const std::string& words) {
+      what += (what.empty() ? "" : " and ") + words;
+    };
+    if (!keeper_.keeps(id)) add("all it has: the descriptor store has no room for it");
+    if (const std::uint64_t bytes = staging_.scratch_bytes(id); bytes > 0) {
+      add(format_bytes(bytes) + " of scratch flash");
+    }
+    if (blocks_ != nullptr && blocks_->used_by(id)) add("its KV blocks");
+    if (!what.empty()) {
+      losses.push_back("session " + std::to_string(id.value()) + " (" + session.name +
+                       "): " + what);
+    }
+  }
+  if (blocks_ != nullptr) {
+    for (const BlockStore::TenantView& tenant : blocks_->tenants()) {
+      if (tenant.held_bytes == 0) continue;
+      losses.push_back("tenant " + tenant.name + ": " + format_bytes(tenant.held_bytes) +
+                       " of KV blocks");
+    }
+  }
+  std::string out;
+  for (std::size_t i = 0; i < std::min(losses.size(), kLossesNamed); ++i) {
+    out += (i == 0 ? "" : "; ") + losses[i];
+  }
+  if (losses.size() > kLossesNamed) {
+    out += "; and " + std::to_string(losses.size() - kLossesNamed) + " more";
+  }
+  return out;
+}
+
 void Service::upgrade(const Request& request, const PeerInfo& peer, const Reply& reply) {
   const auto refused = [&](Errc code, const std::string& why) {
     refuse(request, Error(code, pool_.options().node_name + ": " + why), reply);
@@ -78,16 +123,15 @@ void Service::upgrade(const Request& request, const PeerInfo& peer, const Reply&
   if (!keeper_.on()) {
     return refused(Errc::kUnsupported, "sessions would end with the daemon: " + keeper_.off());
   }
-  if (keeper_.unkept() > 0) {
-    return refused(Errc::kExhausted,
-                   std::to_string(keeper_.unkept()) +
-                       " sessions would end with the daemon: the descriptor "
-                       "store has no room for them; raise FileDescriptorStoreMax");
-  }
   if (pool_.draining()) return refused(Errc::kUnavailable, "it is draining");
   if (!check_upgrade_) return refused(Errc::kUnsupported, "it does not restart itself");
   if (auto may = check_upgrade_(); !may) {
     return refused(may.error().code(), may.error().context());
+  }
+  if (const std::string lost = lost_by_restart(); !lost.empty() && !request.upgrade().force()) {
+    return refused(Errc::kConflict, "a restart loses something of its jobs: " + lost +
+                                        ". End them first, or use --force; more sessions are kept "
+                                        "with a larger FileDescriptorStoreMax of the unit");
   }
   const Kept& kept = *keeper_.kept();
   note_act("ending for an upgrade", peer,

@@ -91,7 +91,7 @@ void Staging::adopt(SessionId session, std::uint64_t access, const flash::FlashA
   mine->second.asked_for -= 1;
   if (answer.error) return made(answer.error->at(options_.node_name));
   const std::uint64_t id = answer.extent.id.value();
-  mine->second.extents[id] = answer.extent.length_bytes;
+  mine->second.extents[id] = {answer.extent.length_bytes, answer.extent.policy};
   users_[id].insert(session);
   made(FlashExtent{id, access, answer.extent.length_bytes});
 }
@@ -272,9 +272,10 @@ Result<std::span<std::byte>> Staging::check_stage(SessionId session, const Stage
   if (mine == sessions_.end()) return no_such_extent(spec.extent, session);
   const auto extent = mine->second.extents.find(spec.extent);
   if (extent == mine->second.extents.end()) return no_such_extent(spec.extent, session);
-  if (!within(spec.extent_offset_bytes, spec.length_bytes, extent->second)) {
+  if (!within(spec.extent_offset_bytes, spec.length_bytes, extent->second.length_bytes)) {
     return Error(Errc::kOutOfRange, "the range exceeds extent " + std::to_string(spec.extent) +
-                                        " of " + std::to_string(extent->second) + " bytes");
+                                        " of " + std::to_string(extent->second.length_bytes) +
+                                        " bytes");
   }
   const SegmentRecord* const record = pool_.find(spec.segment);
   const auto live = grants_.memory(spec.segment);
@@ -326,11 +327,21 @@ void Staging::stage(SessionId session, const StageSpec& spec, Done done) {
   used.stages += 1;
 }
 
+std::uint64_t Staging::scratch_bytes(SessionId session) const {
+  const auto mine = sessions_.find(session);
+  std::uint64_t bytes = 0;
+  if (mine == sessions_.end()) return bytes;
+  for (const auto& [id, open] : mine->second.extents) {
+    if (open.policy == flash::Policy::kScratch) bytes += open.length_bytes;
+  }
+  return bytes;
+}
+
 void Staging::close_session(SessionId session, Grants::Ended answer) {
   const auto mine = sessions_.find(session);
   if (mine == sessions_.end()) return grants_.close_session(session, std::move(answer));
   flash::NoteUsed used;
-  for (const auto& [extent, length] : mine->second.extents) {
+  for (const auto& [extent, open] : mine->second.extents) {
     forget_user(extent, session);
     used.extents.push_back(flash::ExtentId(extent));
   }

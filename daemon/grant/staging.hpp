@@ -74,16 +74,23 @@ class Staging {
   /// session. Answers when its memory and its flash are free.
   void close_session(SessionId session, Grants::Ended answer);
 
+  /// Bytes of the scratch extents that the session has.
+  [[nodiscard]] std::uint64_t scratch_bytes(SessionId session) const;
+
   /// True if no request waits for the flash thread.
   [[nodiscard]] bool idle() const { return open_ == 0; }
 
  private:
   using Answered = flash::FlashLoop::Answered;
 
+  struct OpenExtent {
+    std::uint64_t length_bytes = 0;
+    flash::Policy policy = flash::Policy::kScratch;
+  };
   struct SessionExtents {
-    std::map<std::uint64_t, std::uint64_t> extents;  ///< length_bytes by number
-    std::uint32_t stages = 0;                        ///< in flight
-    std::uint32_t asked_for = 0;                     ///< extents being made or opened
+    std::map<std::uint64_t, OpenExtent> extents;  ///< by number
+    std::uint32_t stages = 0;                     ///< in flight
+    std::uint32_t asked_for = 0;                  ///< extents being made or opened
   };
   /// Memory that the flash thread has used.
   struct Used {

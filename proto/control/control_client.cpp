@@ -153,9 +153,9 @@ Result<ResumedSession> ControlClient::resume(const Session& session, TimePoint d
   return out;
 }
 
-Result<LeftOver> ControlClient::upgrade(TimePoint deadline) {
+Result<LeftOver> ControlClient::upgrade(Upgrade how, TimePoint deadline) {
   pb::Request request;
-  request.mutable_upgrade();
+  request.mutable_upgrade()->set_force(how == Upgrade::kForced);
   auto reply = connection_->call(std::move(request), deadline);
   if (!reply) return reply.error();
   if (!reply->response.has_upgrade()) return senseless("the answer has no counts");

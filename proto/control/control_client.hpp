@@ -74,9 +74,11 @@ class ControlClient {
   [[nodiscard]] Result<ResumedSession> resume(const Session& session, TimePoint deadline);
 
   /// Ends the daemon and leaves what it holds to the next one. The answer comes before the end.
-  /// @return kPermissionDenied: only administrators may do this; why it cannot: kUnsupported,
-  /// kExhausted, kInvalidArgument (its configuration is wrong), ...
-  [[nodiscard]] Result<LeftOver> upgrade(TimePoint deadline);
+  /// @return kPermissionDenied: only administrators may do this; kConflict: sessions would lose
+  /// something, and what, unless it is forced; why it cannot: kUnsupported, kExhausted,
+  /// kInvalidArgument (its configuration is wrong), ...
+  enum class Upgrade : std::uint8_t { kWhole, kForced };
+  [[nodiscard]] Result<LeftOver> upgrade(Upgrade how, TimePoint deadline);
   /// For administrators: the node takes nothing new.
   [[nodiscard]] Result<DrainLeft> drain(TimePoint deadline);
   /// For administrators: takes drain() back.

@@ -14,6 +14,7 @@ namespace {
 
 struct Options : PoolOptions {
   std::vector<std::string> nodes;
+  bool force = false;
 };
 
 /// How the exchange of one daemon went.
@@ -28,14 +29,15 @@ struct Upgraded {
 constexpr auto kPause = std::chrono::milliseconds(20);
 
 /// @return the node's refusal; kUnavailable: no daemon replaced it in time.
-Result<Upgraded> upgrade(const PoolView& pool, const NodeInfo& node, Duration timeout) {
+Result<Upgraded> upgrade(const PoolView& pool, const NodeInfo& node, ControlClient::Upgrade how,
+                         Duration timeout) {
   const SteadyClock clock;
   TimePoint deadline = clock.now() + timeout;
   auto last = connect_node(pool, node, deadline);
   if (!last) return last.error();
   const std::uint64_t instance = (*last)->hello().daemon_instance;
   const std::uint64_t incarnation = (*last)->hello().incarnation;
-  auto left = (*last)->upgrade(deadline);
+  auto left = (*last)->upgrade(how, deadline);
   if (!left) return left.error();
   const TimePoint begin = clock.now();
   deadline = begin + timeout;
@@ -108,11 +110,13 @@ int run(Console& console, const Options& options) {
     if (nodes.back() != nullptr) continue;
     return console.refuse(Error(Errc::kInvalidArgument, "the pool has no node " + name));
   }
+  const auto how = options.force ? ControlClient::Upgrade::kForced : ControlClient::Upgrade::kWhole;
   int exit_code = kExitDone;
   JsonWriter json;
   json.begin_object().key("nodes").begin_array();
   for (std::size_t i = 0; i < nodes.size() && exit_code == kExitDone; ++i) {
-    exit_code = show(console, options.nodes[i], upgrade(*pool, *nodes[i], options.timeout), json);
+    exit_code =
+        show(console, options.nodes[i], upgrade(*pool, *nodes[i], how, options.timeout), json);
   }
   if (console.json()) console.print(std::move(json.end().end()).text());
   return exit_code;
@@ -128,17 +132,21 @@ void add_upgrade(Program& program, const PoolOptions& defaults) {
   CLI::App& added = program.add(program.root(), "upgrade", "Restart daemons under running jobs",
                                 [options](Console& console) { return run(console, *options); });
   added.add_option("NODE", options->nodes, "Number or name, as nodes shows them")->required();
+  added.add_flag("--force", options->force, "Also where sessions lose something by it");
   add_pool_options(added, *options);
-  set_manual(added,
-             {"The daemon ends itself, systemd starts the installed version, and that one takes "
-              "over all sessions with their memory. Jobs wait meanwhile, for a second or two. A "
-              "daemon that cannot be taken over from refuses, and says why. Several nodes are done "
-              "one after the other, up to the first that fails. Run it as root or as the daemon's "
-              "user, or with a certificate of role admin.",
-              {"hyperoffload upgrade 0", "hyperoffload upgrade 0 1 2 --pool tcp:node0:7700"},
-              {{kExitDone, "all were restarted, and lost nothing"},
-               {kExitNo, "a daemon refused, or its sessions were not all taken over"},
-               {kExitPoolFailed, "the pool cannot be reached, or no daemon followed"}}});
+  set_manual(
+      added,
+      {"The daemon ends itself, systemd starts the installed version, and that one takes "
+       "over all sessions with their memory. Jobs wait meanwhile, for a second or two. A "
+       "daemon that cannot be taken over from refuses, and says why. So does one whose sessions "
+       "would lose something, as scratch flash or KV blocks: it names them. --force restarts it "
+       "all the same. Several nodes are done "
+       "one after the other, up to the first that fails. Run it as root or as the daemon's "
+       "user, or with a certificate of role admin.",
+       {"hyperoffload upgrade 0", "hyperoffload upgrade 0 1 2 --pool tcp:node0:7700"},
+       {{kExitDone, "all were restarted, and lost nothing"},
+        {kExitNo, "a daemon refused, or its sessions were not all taken over"},
+        {kExitPoolFailed, "the pool cannot be reached, or no daemon followed"}}});
 }
 
 }  // namespace ho::cli

@@ -1,0 +1,93 @@
+"""An upgrade that would cost jobs something is refused, and names the sessions and what they would lose; --force does it
+all the same."""
+import ctypes
+import os
+import pathlib
+import sys
+import tempfile
+
+from node import Node
+
+library, package = sys.argv[5:7]
+os.environ["HYPEROFFLOAD_LIBRARY"] = library
+sys.path.insert(0, package)
+from hyperoffload import _library  # noqa: E402
+from hyperoffload import _blocks  # noqa: E402
+
+MIB = 1 << 20
+SCRATCH, DURABLE = 0, 1
+
+
+class Job:
+    """A session with flash."""
+
+    def __init__(self, pool, name):
+        self.pool = _library.Pool(pool, name)
+        self.library = _library.library()
+        for function in ("ho_flash_allocate", "ho_flash_free"):
+            getattr(self.library, function).restype = ctypes.c_int
+        self.library.ho_flash_allocate.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p]
+        self.library.ho_flash_free.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+
+    def flash(self, size, policy):
+        held = ctypes.c_void_p()
+        assert self.library.ho_flash_allocate(self.pool.handle, size, policy, ctypes.byref(held)) == 0
+        return held
+
+    def free(self, held):
+        assert self.library.ho_flash_free(self.pool.handle, held) == 0
+
+    def end(self):
+        self.pool.close()
+
+
+def with_node(test):
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # /tmp may be memory
+        flash = pathlib.Path(folder) / "flash"
+        os.close(os.open(flash, os.O_CREAT | os.O_RDWR, 0o600))
+        os.truncate(flash, 64 * MIB)
+        with Node(folder, more=f'flash {{ path: "{flash}" }} blocks {{ ddr_bytes: 8388608 }}') as node:
+            node.start()
+            if node.ask("status")["flash_off"]:
+                print("skipped: no io_uring")
+                sys.exit(77)
+            test(node)
+    print("ok:", test.__name__)
+
+
+def refused(node, *words):
+    exits = len(node.exits)
+    done = node.cli("upgrade", "3")
+    assert done.returncode == 1, (done.returncode, done.stdout, done.stderr)
+    for word in words:
+        assert word in done.stderr, (word, done.stderr)
+    assert len(node.exits) == exits and node.ask("status")["draining"] is False
+
+
+def scratch_flash_holds_it_up(node):
+    job = Job(node.pool, "trainer")
+    kept = job.flash(2 * MIB, DURABLE)
+    assert node.ask("upgrade", "3")["upgraded"]  # durable flash is found again
+    scratch = job.flash(4 * MIB, SCRATCH)
+    refused(node, "session 1 (trainer): 4.00 MiB of scratch flash", "--force")
+    job.free(scratch)
+    assert node.ask("upgrade", "3")["upgraded"]
+    job.free(kept)
+    job.flash(4 * MIB, SCRATCH)
+    answer = node.ask("upgrade", "3", "--force")
+    assert answer["upgraded"] and node.exits == [75] * 3, (answer, node.exits)
+
+
+def blocks_hold_it_up(node):
+    data = ctypes.create_string_buffer(65536)
+    blocks = _blocks.Blocks(node.pool, tenant="chat", name="server")
+    assert blocks.run(_blocks.PUT, [("key", ctypes.addressof(data), 65536)]) == [True]
+    refused(node, "session 1 (server): its KV blocks", "/chat: 2.00 MiB of KV blocks")
+    blocks.close()
+    refused(node, "/chat: 2.00 MiB of KV blocks")  # they outlive their job
+    assert node.cli("blocks", "clear", "--tenant", node.ask("blocks", "ls")["tenants"][0]["tenant"]).returncode == 0
+    assert node.ask("upgrade", "3")["upgraded"]
+
+
+with_node(scratch_flash_holds_it_up)
+with_node(blocks_hold_it_up)
