@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 
 #include "proto/control/control_values.hpp"
@@ -32,6 +33,12 @@ class Progress {
     so_far_.predicted_step_ns = step.predicted_ns;
     if (so_far_.last.size() == JobProgress::kLastMax) so_far_.last.erase(so_far_.last.begin());
     so_far_.last.push_back(step.time);
+  }
+
+  /// So many more values have one home in place of two; negative: fewer.
+  void add_copies_missing(std::int64_t more) {
+    const std::lock_guard lock(mutex_);
+    so_far_.copies_missing += static_cast<std::uint64_t>(more);  // fewer: wraps to the difference
   }
 
   [[nodiscard]] JobProgress so_far() const {

@@ -94,6 +94,7 @@ Runtime::~Runtime() {
     Bell pause;
     pause.wait(pause.token(), std::chrono::milliseconds(1));
   }
+  pool_.progress().add_copies_missing(-copies_missing_);
   plans_.clear();
   storages_.reset();
   if (!registered_) return;

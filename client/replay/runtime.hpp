@@ -155,6 +155,7 @@ class Runtime {
   // Homes in place of lost ones: runtime_repair.cpp.
   enum class Border : std::uint8_t { kStep, kOnDemand };
   [[nodiscard]] Result<void> repair(Border border, Duration slice);
+  void report_copies();
   [[nodiscard]] Result<bool> repair_storages(Duration slice);
   /// `look` gets the homes of each storage that has two.
   template <typename Look>
@@ -202,6 +203,7 @@ class Runtime {
       departed_;  ///< storages of a step that was left: made by it, and still with a value
   RuntimeCounters counters_;
   const SteadyClock clock_;
+  std::int64_t copies_missing_ = 0;    ///< as the job's progress has it
   std::uint32_t losses_noticed_ = 0;   ///< Pool::losses(), as it was when
   TimePoint repair_at_;                ///< was set
   std::uint32_t losses_repaired_ = 0;  ///< of them, those after which nothing is left to repair

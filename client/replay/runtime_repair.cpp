@@ -33,10 +33,21 @@ Result<bool> Runtime::repair_storages(Duration slice) {
   return true;
 }
 
+/// Tells the daemons how many values have one home in place of two.
+void Runtime::report_copies() {
+  if (pool_.losses() == 0) return;
+  std::int64_t missing = 0;
+  for_each_doubled(
+      [&](const DoubledHome& doubled) { missing += storages_->is_whole(doubled) ? 0 : 1; });
+  pool_.progress().add_copies_missing(missing - copies_missing_);
+  copies_missing_ = missing;
+}
+
 /// At a step's border, or between calls of a job that has no plan. A value that cannot get another
 /// home keeps the one it has.
 Result<void> Runtime::repair(Border border, Duration slice) {
   const std::uint32_t losses = pool_.losses();
+  report_copies();
   if (losses == losses_repaired_ || in_step_ != nullptr) return {};
   if (losses != losses_noticed_) {
     losses_noticed_ = losses;

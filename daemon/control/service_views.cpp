@@ -202,7 +202,7 @@ void Service::sessions(const Request& request, const PeerInfo& peer, const Reply
     out->set_granted_bytes(session.granted_bytes);
     out->set_lease_left_ms(session.lease_left_ms);
     out->set_age_ms(session.age_ms);
-    if (session.progress.steps > 0) put_progress(session.progress, out->mutable_progress());
+    if (session.progress.any()) put_progress(session.progress, out->mutable_progress());
   }
   static_cast<void>(reply(response, {}));
 }

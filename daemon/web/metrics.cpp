@@ -228,7 +228,7 @@ void add_sessions(const NodeFigures& figures, Page& page) {
   for (const SessionInfo& one : shown) page.add(labels_of(one), number(one.granted_bytes));
   const auto each = [&](const auto& value) {
     for (const SessionInfo& one : shown) {
-      if (one.progress.steps > 0) page.add(labels_of(one), value(one.progress));
+      if (one.progress.any()) page.add(labels_of(one), value(one.progress));
     }
   };
   const auto seconds = [](std::uint64_t ns) { return number(ns) * 1e-9; };
@@ -242,9 +242,11 @@ void add_sessions(const NodeFigures& figures, Page& page) {
   });
   page.gauge("session_predicted_step_seconds", "Duration of a step by the plan");
   each([&](const JobProgress& job) { return seconds(job.predicted_step_ns); });
+  page.gauge("session_copies_missing", "Values that should have two homes and have one now");
+  each([](const JobProgress& job) { return number(job.copies_missing); });
   page.counter("session_moved_bytes_total", "Bytes moved during steps, as the job says");
   for (const SessionInfo& one : shown) {
-    if (one.progress.steps == 0) continue;
+    if (!one.progress.any()) continue;
     const auto add = [&](const char* kind, std::uint64_t bytes) {
       Labels labels = labels_of(one);
       labels.push_back({"class", kind});

@@ -115,7 +115,7 @@ Result<RenewedLease> ControlClient::renew_lease(const Session& session, TimePoin
                                                 const JobProgress& progress) {
   pb::Request request;
   put_session(session, request.mutable_renew_lease());
-  if (progress.steps > 0) {
+  if (progress.any()) {
     put_progress(progress, request.mutable_renew_lease()->mutable_progress());
   }
   auto reply = connection_->call(std::move(request), deadline);

@@ -61,7 +61,7 @@ class ControlClient {
   /// `driver`: the driver that carries the data of the session; empty: "local".
   [[nodiscard]] Result<Session> open_session(const std::string& name, TimePoint deadline,
                                              const std::string& driver = {});
-  /// @param progress  what the daemon shows of the job; nothing without steps.
+  /// @param progress  what the daemon shows of the job; it may have nothing to tell.
   /// @return the duration of the lease from now on. kNotFound: the lease has ended and its memory
   /// is freed.
   [[nodiscard]] Result<RenewedLease> renew_lease(const Session& session, TimePoint deadline,

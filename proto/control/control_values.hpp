@@ -213,6 +213,9 @@ struct JobProgress {
   std::uint64_t stage_out_bytes = 0;
   std::uint64_t predicted_step_ns = 0;  ///< the plan's that ran last
   std::vector<StepTime> last;           ///< at most kLastMax, oldest first
+  std::uint64_t copies_missing = 0;     ///< values that should have two homes and have one now
+
+  [[nodiscard]] bool any() const { return steps > 0 || copies_missing > 0; }
 };
 
 struct SessionInfo {
@@ -223,7 +226,7 @@ struct SessionInfo {
   std::uint64_t granted_bytes = 0;
   std::uint64_t lease_left_ms = 0;
   std::uint64_t age_ms = 0;
-  JobProgress progress = {};  ///< no steps: it has reported none
+  JobProgress progress = {};  ///< none (any()): it has reported nothing
 };
 
 struct SegmentInfo {

@@ -18,6 +18,7 @@ inline void put_progress(const JobProgress& from, hyperoffload::v1::JobProgress*
   to->set_stage_in_bytes(from.stage_in_bytes);
   to->set_stage_out_bytes(from.stage_out_bytes);
   to->set_predicted_step_ns(from.predicted_step_ns);
+  to->set_copies_missing(from.copies_missing);
   for (const StepTime& step : from.last) {
     auto* const out = to->add_last();
     out->set_duration_ns(step.duration_ns);
@@ -35,6 +36,7 @@ inline void put_progress(const JobProgress& from, hyperoffload::v1::JobProgress*
   out.stage_in_bytes = from.stage_in_bytes();
   out.stage_out_bytes = from.stage_out_bytes();
   out.predicted_step_ns = from.predicted_step_ns();
+  out.copies_missing = from.copies_missing();
   const int kept = std::min(from.last_size(), static_cast<int>(JobProgress::kLastMax));
   for (int i = from.last_size() - kept; i < from.last_size(); ++i) {
     out.last.push_back({from.last(i).duration_ns(), from.last(i).stall_ns()});

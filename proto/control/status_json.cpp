@@ -27,6 +27,7 @@ void add_progress(const JobProgress& progress, JsonWriter& json) {
   json.field("steps", progress.steps)
       .field("stall_ns", progress.stall_ns)
       .field("predicted_step_ns", progress.predicted_step_ns)
+      .field("copies_missing", progress.copies_missing)
       .field("prefetch_bytes", progress.prefetch_bytes)
       .field("store_bytes", progress.store_bytes)
       .field("stage_in_bytes", progress.stage_in_bytes)
@@ -132,7 +133,7 @@ void add_session_json(const SessionInfo& session, JsonWriter& json) {
       .field("granted_bytes", session.granted_bytes)
       .field("lease_left_ms", session.lease_left_ms)
       .field("age_ms", session.age_ms);
-  if (session.progress.steps > 0) add_progress(session.progress, json);
+  if (session.progress.any()) add_progress(session.progress, json);
 }
 
 }  // namespace ho

@@ -112,13 +112,18 @@ class Alerts(unittest.TestCase):
         listed = f'etcd {{ endpoints: "{cls.etcd.endpoints[0]}" machine_id: "lacking" id_file: "FOLDER/id" }}'
         cls.lacking = cls.enterClassContext(Daemon(PROGRAMS, f"insecure: true {listed}\n", flash_bytes=32 * MIB,
                                                    before=forbid_io_uring))
-        cls.prometheus = Prometheus([instance(one) for one in (cls.healthy, cls.secured, cls.broken, cls.lacking)])
+        # A pool of two: the second lists the first, which jobs dial, and the other way round.
+        cls.other = cls.enterClassContext(Daemon(PROGRAMS, 'tcp {} node_id: 1 lease_ms: 600\n'))
+        listed = f'nodes {{ node_id: 1 name: "n1" control_addresses: "{cls.other.pool}" }}'
+        cls.doubling = cls.enterClassContext(Daemon(PROGRAMS, f"tcp {{}} lease_ms: 600 {listed}\n"))
+        cls.prometheus = Prometheus([instance(one) for one in (cls.healthy, cls.secured, cls.broken, cls.lacking,
+                                                               cls.doubling)])
         cls.addClassCleanup(cls.prometheus.stop)
         cls.seen = set()
         end = time.monotonic() + 60
         while True:
             try:
-                if len(cls.prometheus.query("up == 1")) == 4:
+                if len(cls.prometheus.query("up == 1")) == 5:
                     break
             except OSError:
                 pass
@@ -215,6 +220,26 @@ class Alerts(unittest.TestCase):
                 for target in panel["targets"]:
                     expression = target["expr"].replace("$instance", ".*").replace("$__rate_interval", "10s")
                     self.assertTrue(self.prometheus.query(expression), expression)
+        finally:
+            job.kill()
+            job.wait()
+
+    def test_6b_a_job_loses_one_of_two_homes(self):
+        job = subprocess.Popen([EXAMPLE, "train", "--layers", "2", "--dim", "64", "--heads", "2", "--seq", "32",
+                                "--batch", "2", "--steps", "1000000", "--device-memory", "60%", "--copies",
+                                "2,ACTIVATION=2,GRADIENT=2,INPUT=2", "--pool", self.doubling.pool],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            series = 'hyperoffload_session_copies_missing{session="1",name="gpt"}'
+            end = time.monotonic() + 60
+            while series not in self.doubling.metrics():
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.1)
+            self.assertEqual(self.doubling.metrics()[series], 0)
+            self.other.stop(kill=True)
+            self.fires("HyperOffloadCopiesMissing", self.doubling)
+            (session,) = json.loads(self.doubling.read("/status.json"))["sessions"]
+            self.assertEqual(session["copies_missing"], self.doubling.metrics()[series])
         finally:
             job.kill()
             job.wait()

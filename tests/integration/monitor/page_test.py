@@ -124,6 +124,9 @@ lease_ms: 600 nodes { node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1
             self.assertGreaterEqual(page["bars"], 2)
             self.assertIn("7 other", page["nodes"])
             self.assertIn("tcp get", page["traffic"])
+            shown = browser.evaluate("""[0, 3].map(copies_missing => job({session_id: 9, name: "x", peer: "", granted_bytes: 0,
+                age_ms: 0, lease_left_ms: 0, copies_missing}).textContent)""")
+            self.assertEqual(["copies missing" in text for text in shown], [False, True], shown)
             # It goes on by itself.
             before = max(page["steps"])
             more = "Math.max(...[...document.querySelectorAll('[data-session]')].map(one => +one.dataset.steps))"

@@ -47,9 +47,12 @@ Samples take_samples(const PoolView& pool, Duration timeout) {
 
 /// Bytes per second by class: those that a daemon served, or those of a job's steps.
 struct Rates {
-  double in = 0;     ///< out of the pool's memory
-  double out = 0;    ///< into it
-  double flash = 0;  ///< between memory and flash
+  double in = 0;         ///< out of the pool's memory: prefetches
+  double out = 0;        ///< into it: stores
+  double stage_in = 0;   ///< flash to memory
+  double stage_out = 0;  ///< memory to flash
+
+  [[nodiscard]] double flash() const { return stage_in + stage_out; }
 };
 
 /// The changes between two samples.
@@ -76,7 +79,12 @@ Rates rates_of(const NodeStatus& before, const NodeStatus& now, double seconds) 
   for (std::size_t i = 0; i < std::min(before.traffic.size(), now.traffic.size()); ++i) {
     const TrafficStatus& one = now.traffic[i];
     const double rate = growth(before.traffic[i].bytes, one.bytes, seconds);
-    (one.tier == "flash" ? out.flash : one.direction == "get" ? out.in : out.out) += rate;
+    const bool get = one.direction == "get";
+    if (one.tier == "flash") {
+      (get ? out.stage_in : out.stage_out) += rate;
+    } else {
+      (get ? out.in : out.out) += rate;
+    }
   }
   return out;
 }
@@ -95,8 +103,8 @@ SessionRow row_of(const SessionInfo& now, const SessionInfo* before, double seco
   const JobProgress& old = before->progress;
   row.rates.in = growth(old.prefetch_bytes, job.prefetch_bytes, seconds);
   row.rates.out = growth(old.store_bytes, job.store_bytes, seconds);
-  row.rates.flash = growth(old.stage_in_bytes + old.stage_out_bytes,
-                           job.stage_in_bytes + job.stage_out_bytes, seconds);
+  row.rates.stage_in = growth(old.stage_in_bytes, job.stage_in_bytes, seconds);
+  row.rates.stage_out = growth(old.stage_out_bytes, job.stage_out_bytes, seconds);
   row.steps_per_s = growth(old.steps, job.steps, seconds);
   return row;
 }
@@ -149,18 +157,22 @@ std::string to_table(const std::vector<NodeRow>& rows, Format format) {
                {"OUT/s", kAlways, kRight},
                {"FLASH/s", kAlways, kRight},
                {"STEPS/s", kAlways, kRight},
-               {"STALL", kAlways, kRight}});
+               {"STALL", kAlways, kRight},
+               {"STAGE IN/s", Table::Shown::kWide, kRight},
+               {"STAGE OUT/s", Table::Shown::kWide, kRight}});
   for (const NodeRow& row : rows) {
     const std::string number = std::to_string(row.node.node.value());
-    table.add(
-        {number, "all", row.node.name, row.error ? "unreachable" : format_bytes(row.granted_bytes),
-         rate_words(row.rates.in), rate_words(row.rates.out), rate_words(row.rates.flash), "", ""});
+    table.add({number, "all", row.node.name,
+               row.error ? "unreachable" : format_bytes(row.granted_bytes),
+               rate_words(row.rates.in), rate_words(row.rates.out), rate_words(row.rates.flash()),
+               "", "", rate_words(row.rates.stage_in), rate_words(row.rates.stage_out)});
     for (const SessionRow& one : row.sessions) {
       table.add({number, std::to_string(one.session.id.value()), one.session.name,
                  format_bytes(one.session.granted_bytes), rate_words(one.rates.in),
-                 rate_words(one.rates.out), rate_words(one.rates.flash),
+                 rate_words(one.rates.out), rate_words(one.rates.flash()),
                  one.stall ? fixed(one.steps_per_s) : "-",
-                 one.stall ? fixed(*one.stall * 100) + " %" : "-"});
+                 one.stall ? fixed(*one.stall * 100) + " %" : "-", rate_words(one.rates.stage_in),
+                 rate_words(one.rates.stage_out)});
     }
   }
   return table.text(format);
@@ -169,7 +181,9 @@ std::string to_table(const std::vector<NodeRow>& rows, Format format) {
 void add_rates(const Rates& rates, JsonWriter& json) {
   json.field("in_bytes_per_s", rates.in)
       .field("out_bytes_per_s", rates.out)
-      .field("flash_bytes_per_s", rates.flash);
+      .field("flash_bytes_per_s", rates.flash())
+      .field("stage_in_bytes_per_s", rates.stage_in)
+      .field("stage_out_bytes_per_s", rates.stage_out);
 }
 
 std::string to_json(const std::vector<NodeRow>& rows) {
@@ -262,8 +276,8 @@ void add_top(Program& program, const PoolOptions& defaults) {
       added,
       {"On a terminal it goes on until q. A node's line has what its daemon served over tcp and "
        "to flash; a session's line has what its job reports with each renewal of its lease: bytes "
-       "to the device, from the device and of flash, steps, and the share of its last steps that "
-       "waited for transfers.",
+       "by class: to the device (IN), from the device (OUT) and of flash, with -o wide in each "
+       "direction; steps, and the share of its last steps that waited for transfers.",
        {"hyperoffload top --pool tcp:127.0.0.1:7700", "hyperoffload top -o json --interval 10s"},
        {{kExitDone, "all nodes answered, or q"},
         {kExitNo, "some node did not answer"},
