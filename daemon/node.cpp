@@ -133,6 +133,8 @@ struct Node::Parts {
     if (the_config.blocks_ddr_bytes == 0) return;
     blocks.emplace(pool, grants, the_clock,
                    BlockStore::Options{the_config.blocks_ddr_bytes, random_u64()});
+    blocks->set_quota(
+        [this](const std::string& owner) { return service.access().quota_of(owner).blocks_bytes; });
     service.set_blocks(*blocks);
   }
 

@@ -24,7 +24,7 @@ BlockStore::BlockStore(Pool& pool, Grants& grants, const Clock& clock, Options o
 }
 
 Result<std::uint32_t> BlockStore::open(SessionId session, const TenantSpec& spec,
-                                       const std::string& model) {
+                                       const std::string& model, Limit limit) {
   HO_CHECK(pool_.sessions().count(session) == 1);
   if (auto ok = check_tenant(spec); !ok) return ok.error().at("tenant");
   if (model.size() > kNameBytesMax) {
@@ -46,6 +46,8 @@ Result<std::uint32_t> BlockStore::open(SessionId session, const TenantSpec& spec
     auto tenant =
         std::make_unique<Tenant>(tenant_label(spec), pool_.options().segment_bytes, options_.salt);
     tenant->generation = ++generations_;
+    tenant->owner = spec.owner;
+    tenant->limit = limit;
     found = tenants_.emplace(key, std::move(tenant)).first;
   }
   auto& opened = sessions_[session];
@@ -139,9 +141,22 @@ bool BlockStore::recut(Tenant& tenant, std::uint64_t block_bytes) {
   return true;
 }
 
+/// Whether the owner may have one segment more.
+bool BlockStore::within_quota(const Tenant& tenant) const {
+  if (!quota_of_ || tenant.limit == Limit::kNone) return true;
+  const std::uint64_t segments = quota_of_(tenant.owner) / pool_.options().segment_bytes;
+  std::uint64_t held = 1;
+  for (const auto& [key, one] : tenants_) {
+    if (one->owner != tenant.owner) continue;
+    held += one->index.segments() + (one->growing ? 1 : 0);
+  }
+  return held <= segments;
+}
+
 /// Begins to make room. @return false: the tenant has to do with what it has.
 bool BlockStore::grow(Tenant& tenant, std::uint64_t block_bytes) {
   if (clock_.now() < tenant.no_growth_until || !pool_.check_open()) return false;
+  if (!within_quota(tenant)) return false;
   const std::uint64_t segment_bytes = pool_.options().segment_bytes;
   if (!tenant.session) {
     SessionSpec spec;
@@ -303,6 +318,14 @@ std::vector<BlockStore::TenantView> BlockStore::tenants() const {
   for (const auto& [key, tenant] : tenants_) {
     out.push_back({tenant->name, tenant->index.segments() * pool_.options().segment_bytes,
                    tenant->index.figures()});
+  }
+  return out;
+}
+
+std::map<std::string, std::uint64_t> BlockStore::held_bytes() const {
+  std::map<std::string, std::uint64_t> out;
+  for (const auto& [key, tenant] : tenants_) {
+    out[tenant->owner] += tenant->index.segments() * pool_.options().segment_bytes;
   }
   return out;
 }

@@ -39,13 +39,19 @@ class BlockStore {
     std::uint64_t capacity_bytes = 0;  ///< what it takes of the pool at most; whole segments
     std::uint64_t salt = 0;            ///< random
   };
+  /// What a user may take of the store, by owner, as things are now.
+  using QuotaOf = std::function<std::uint64_t(const std::string&)>;
   BlockStore(Pool& pool, Grants& grants, const Clock& clock, Options options);
+  void set_quota(QuotaOf quota_of) { quota_of_ = std::move(quota_of); }
   BlockStore(const BlockStore&) = delete;
   BlockStore& operator=(const BlockStore&) = delete;
 
-  /// Opens a tenant's blocks for an existing session. @return the store's number in the session.
+  /// Opens a tenant's blocks for an existing session. A new tenant's memory counts for
+  /// `spec.owner`, up to its quota; then its own blocks are evicted. @return the store's number in
+  /// the session.
+  enum class Limit : std::uint8_t { kQuota, kNone };
   [[nodiscard]] Result<std::uint32_t> open(SessionId session, const TenantSpec& spec,
-                                           const std::string& model);
+                                           const std::string& model, Limit limit = Limit::kQuota);
 
   /// Ends when its session does. What find() and its like return is for one call.
   struct Use {
@@ -79,6 +85,8 @@ class BlockStore {
     std::vector<std::pair<std::string, BlockFigures>> models;
   };
   [[nodiscard]] std::vector<TenantView> tenants() const;
+  /// By owner.
+  [[nodiscard]] std::map<std::string, std::uint64_t> held_bytes() const;
   [[nodiscard]] std::uint64_t capacity_bytes() const { return options_.capacity_bytes; }
   /// Ends all blocks of tenants of this name, and gives their memory back. @return what they were;
   /// kNotFound.
@@ -101,6 +109,8 @@ class BlockStore {
     Tenant(std::string shown, std::uint64_t segment_bytes, std::uint64_t salt)
         : name(std::move(shown)), index(segment_bytes, salt) {}
     const std::string name;  ///< for people
+    std::string owner;       ///< opened it first
+    Limit limit = Limit::kQuota;
     BlockIndex index;
     std::optional<SessionId> session;  ///< holds the segments; opened for the first
     std::uint64_t generation = 0;      ///< another one after each clear, and for each tenant
@@ -117,6 +127,7 @@ class BlockStore {
   [[nodiscard]] Result<Opened> opened(SessionId session, std::uint32_t store) const;
   void go_on(Tenant& tenant, Reserving reserving);
   void resume(Tenant& tenant);
+  [[nodiscard]] bool within_quota(const Tenant& tenant) const;
   [[nodiscard]] bool grow(Tenant& tenant, std::uint64_t block_bytes);
   void make_segment(Tenant& tenant, std::uint64_t block_bytes);
   [[nodiscard]] Tenant* giver(const Tenant& taker) const;
@@ -132,6 +143,7 @@ class BlockStore {
   const Options options_;
   std::map<std::string, std::unique_ptr<Tenant>> tenants_;  ///< by identity, a secret among it
   std::map<SessionId, std::vector<Opened>> sessions_;
+  QuotaOf quota_of_;
   std::uint64_t generations_ = 0;    ///< the last one given out
   std::uint64_t held_segments_ = 0;  ///< all tenants', with those being made or ending
 };

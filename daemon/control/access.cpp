@@ -107,6 +107,8 @@ Result<Access> Access::create(const DaemonConfig& config, std::vector<std::strin
     Quota quota;
     if (one.ddr_bytes) quota.ddr_bytes = *one.ddr_bytes;
     if (one.sessions) quota.sessions = *one.sessions;
+    if (one.flash_bytes) quota.flash_bytes = *one.flash_bytes;
+    if (one.blocks_bytes) quota.blocks_bytes = *one.blocks_bytes;
     if (!one.user.empty()) {
       const auto user = find_user(one.user);
       if (!user && unknown == nullptr) {

@@ -25,6 +25,8 @@ struct LocalUser {
 struct Quota {
   std::uint64_t ddr_bytes = UINT64_MAX;
   std::size_t sessions = SIZE_MAX;
+  std::uint64_t flash_bytes = UINT64_MAX;   ///< flash extents
+  std::uint64_t blocks_bytes = UINT64_MAX;  ///< segments of the block store
 };
 
 /// Says what the users of this node may do, and how much each may take. A value, constant.
@@ -49,6 +51,8 @@ class Access {
   [[nodiscard]] bool hides() const { return !viewers_.all; }
   /// @param owner  PeerInfo::owner.
   [[nodiscard]] const Quota& quota_of(const std::string& owner) const;
+  /// Those that the configuration names, by owner.
+  [[nodiscard]] const std::map<std::string, Quota>& quotas() const { return quotas_; }
 
  private:
   struct Members {

@@ -101,13 +101,17 @@ Result<void> Service::check_session_quota(const PeerInfo& peer) const {
                                      pool_.options().node_name + ", the quota");
 }
 
+/// What a session takes counts for its owner, whichever peer knows its token and asks.
+Quota Service::quota_for(const PeerInfo& peer, const std::string& owner) const {
+  const bool exempt = peer.role == Role::kAdmin && owner == peer.owner;
+  return exempt ? Quota{} : access_.quota_of(owner);
+}
+
 Result<void> Service::check_memory_quota(const PeerInfo& peer, SessionId of,
                                          std::uint64_t bytes) const {
-  // The memory is the session's, whichever peer knows its token and asks.
   const std::string& owner = pool_.sessions().at(of).owner;
-  const std::uint64_t quota = access_.quota_of(owner).ddr_bytes;
-  const bool exempt = peer.role == Role::kAdmin && owner == peer.owner;
-  if (exempt || quota == UINT64_MAX) return {};
+  const std::uint64_t quota = quota_for(peer, owner).ddr_bytes;
+  if (quota == UINT64_MAX) return {};
   std::uint64_t held = 0;
   for (const auto& [id, session] : pool_.sessions()) {
     if (session.owner == owner) held += pool_.granted_bytes(id);

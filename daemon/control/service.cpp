@@ -215,7 +215,7 @@ void Service::handle(const Request& request, const PeerInfo& peer, const Reply& 
     case pb::Request::kRelease: return release(request, reply);
     case pb::Request::kFence: return fence(request, reply);
     case pb::Request::kNodes: return nodes(request, reply);
-    case pb::Request::kStatus: return status(request, reply);
+    case pb::Request::kStatus: return status(request, peer, reply);
     case pb::Request::kSessions: return sessions(request, peer, reply);
     case pb::Request::kSegments: return segments(request, reply);
     case pb::Request::kFlashAllocate: return flash_allocate(request, peer, reply);
@@ -396,89 +396,6 @@ void Service::fence(const Request& request, const Reply& reply) {
                   static_cast<void>(reply(
                       address ? response : refused("fence", response.id(), address.error()), {}));
                 });
-}
-
-void Service::flash_allocate(const Request& request, const PeerInfo& peer, const Reply& reply) {
-  const pb::FlashAllocateRequest& body = request.flash_allocate();
-  auto session = authenticate(pool_, body);
-  if (!session) return refuse(request, session.error(), reply);
-  if (body.policy() != pb::FLASH_SCRATCH && body.policy() != pb::FLASH_DURABLE) {
-    return refuse(request, Error(Errc::kInvalidArgument, "neither scratch nor durable"), reply);
-  }
-  pb::Response response = answer_to(request);
-  staging_.allocate(
-      *session, body.bytes(), static_cast<FlashPolicy>(body.policy()),
-      [this, response, reply, of = &peer, bytes = body.bytes(),
-       session = *session](const auto& made) mutable {
-        if (!made) {
-          static_cast<void>(reply(refused("flash_allocate", response.id(), made.error()), {}));
-          return;
-        }
-        note_grant(session, *of,
-                   {{"bytes", format_bytes(bytes)}, {"flash", std::to_string(made->id)}});
-        response.mutable_flash_allocate()->set_extent_id(made->id);
-        response.mutable_flash_allocate()->set_access(made->access);
-        // No client knows of it: a durable one would stay forever.
-        if (!reply(response, {})) staging_.free(session, made->id, [](const auto&) {});
-      });
-}
-
-void Service::flash_open(const Request& request, const Reply& reply) {
-  const pb::FlashOpenRequest& body = request.flash_open();
-  auto session = authenticate(pool_, body);
-  if (!session) return refuse(request, session.error(), reply);
-  pb::Response response = answer_to(request);
-  staging_.open(
-      *session, {body.extent_id(), body.access(), 0},
-      [this, response, reply](const auto& opened) mutable {
-        if (!opened) {
-          static_cast<void>(reply(refused("flash_open", response.id(), opened.error()), {}));
-          return;
-        }
-        response.mutable_flash_open()->set_bytes(opened->length_bytes);
-        static_cast<void>(reply(response, {}));
-      });
-}
-
-void Service::flash_free(const Request& request, const Reply& reply) {
-  auto session = authenticate(pool_, request.flash_free());
-  if (!session) return refuse(request, session.error(), reply);
-  pb::Response response = answer_to(request);
-  response.mutable_flash_free();
-  staging_.free(
-      *session, request.flash_free().extent_id(), [this, response, reply](const auto& done) {
-        static_cast<void>(
-            reply(done ? response : refused("flash_free", response.id(), done.error()), {}));
-      });
-}
-
-void Service::stage(const Request& request, const Reply& reply) {
-  const pb::StageRequest& body = request.stage();
-  auto session = authenticate(pool_, body);
-  if (!session) return refuse(request, session.error(), reply);
-  if (body.direction() != pb::STAGE_IN && body.direction() != pb::STAGE_OUT) {
-    return refuse(request, Error(Errc::kInvalidArgument, "neither in nor out"), reply);
-  }
-  StageSpec spec;
-  spec.direction = static_cast<StageDirection>(body.direction());
-  spec.extent = body.extent_id();
-  spec.extent_offset_bytes = body.extent_offset();
-  spec.segment = SegmentId(body.segment_id());
-  spec.segment_offset_bytes = body.segment_offset();
-  spec.length_bytes = body.bytes();
-  const auto ended = [this, id = request.id(), reply, spec,
-                      begun = clock_.now()](const Result<void>& done) {
-    const bool in = spec.direction == StageDirection::kIn;
-    transport::TrafficWay& way = in ? activity_.stages.get : activity_.stages.put;
-    way.ops.add();
-    (done ? way.bytes : way.errors).add(done ? spec.length_bytes : 1);
-    way.latency.note(clock_.now() - begun);
-    pb::Response response;
-    response.set_id(id);
-    response.mutable_stage();
-    static_cast<void>(reply(done ? response : refused("stage", id, done.error()), {}));
-  };
-  staging_.stage(*session, spec, ended);
 }
 
 void Service::set_others(const std::vector<NodeInfo>& nodes) {

@@ -102,6 +102,9 @@ struct TakenOver {
 /// of a second, or some seconds on a machine that is busy.
 inline constexpr std::chrono::milliseconds kResumeTime{5000};
 
+/// Shown in place of a name of others.
+inline constexpr const char* kHiddenName = "hidden";
+
 /// Answers requests. Validates first; knows nothing of sockets.
 /// Owner: the control thread. Every request is answered exactly once, at once or later.
 class Service {
@@ -140,8 +143,8 @@ class Service {
   void count_tls_failure() { activity_.tls_failures += 1; }
 
   // The same values as in answers.
-  [[nodiscard]] NodeStatus node_status() const;
   /// @param viewer  the peer that sees them; null: any user of the status page.
+  [[nodiscard]] NodeStatus node_status(const PeerInfo* viewer = nullptr) const;
   [[nodiscard]] std::vector<SessionInfo> session_infos(const PeerInfo* viewer = nullptr) const;
   [[nodiscard]] const NodeFacts& facts() const { return facts_; }
   [[nodiscard]] const Activity& activity() const { return activity_; }
@@ -206,6 +209,8 @@ class Service {
   void evict(const Request& request, const PeerInfo& peer, const Reply& reply);
   void list_events(const Request& request, const PeerInfo& peer, const Reply& reply);
   [[nodiscard]] Result<void> check_session_quota(const PeerInfo& peer) const;
+  [[nodiscard]] Quota quota_for(const PeerInfo& peer, const std::string& owner) const;
+  [[nodiscard]] std::vector<UserStatus> user_statuses(const PeerInfo* viewer) const;
   [[nodiscard]] Result<void> check_memory_quota(const PeerInfo& peer, SessionId of,
                                                 std::uint64_t bytes) const;
   [[nodiscard]] Reply audited(const Request& request, const PeerInfo& peer, const Reply& reply);
@@ -214,7 +219,8 @@ class Service {
   void note_session(std::string_view what, LogLevel level, SessionId session);
   void note_act(std::string_view what, const PeerInfo& peer, std::vector<LogField> fields);
   void nodes(const Request& request, const Reply& reply);
-  void status(const Request& request, const Reply& reply);
+  [[nodiscard]] bool shows(const std::string& owner, const PeerInfo* viewer) const;
+  void status(const Request& request, const PeerInfo& peer, const Reply& reply);
   void sessions(const Request& request, const PeerInfo& peer, const Reply& reply);
   void segments(const Request& request, const Reply& reply);
   [[nodiscard]] static Response answer_to(const Request& request);

@@ -92,7 +92,9 @@ void Service::blocks_open(const Request& request, const PeerInfo& peer, const Re
   const auto session = blocks_session(body);
   if (!session) return refuse(request, session.error(), reply);
   const TenantSpec tenant{peer.owner, body.tenant(), body.secret()};
-  const auto store = blocks_->open(*session, tenant, body.model());
+  const auto limit =
+      peer.role == tls::Role::kAdmin ? BlockStore::Limit::kNone : BlockStore::Limit::kQuota;
+  const auto store = blocks_->open(*session, tenant, body.model(), limit);
   if (!store) return refuse(request, store.error(), reply);
   pb::Response response = answer_to(request);
   response.mutable_blocks_open()->set_store(*store);

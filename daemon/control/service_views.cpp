@@ -11,6 +11,7 @@
 #include "daemon/control/service.hpp"
 #include "daemon/tier/flash/store/flash_loop.hpp"
 #include "proto/control/progress_message.hpp"
+#include "proto/control/status_message.hpp"
 
 namespace ho::daemon {
 
@@ -18,14 +19,7 @@ namespace {
 
 namespace pb = hyperoffload::v1;
 
-/// In place of a name that is not shown.
-constexpr const char* kHidden = "hidden";
-
 constexpr int kSegmentsPerAnswerMax = 4096;  // about 60 bytes each
-
-std::uint64_t to_s(std::chrono::seconds duration) {
-  return static_cast<std::uint64_t>(std::max<std::int64_t>(duration.count(), 0));
-}
 
 void add_traffic(const char* driver, const char* tier, const transport::Traffic& from,
                  std::vector<TrafficStatus>& to) {
@@ -48,7 +42,43 @@ void Service::nodes(const Request& request, const Reply& reply) {
   static_cast<void>(reply(response, {}));
 }
 
-NodeStatus Service::node_status() const {
+bool Service::shows(const std::string& owner, const PeerInfo* viewer) const {
+  return viewer == nullptr ? !access_.hides() : viewer->sees_others || viewer->owner == owner;
+}
+
+/// Users that have something here, or a quota of their own.
+std::vector<UserStatus> Service::user_statuses(const PeerInfo* viewer) const {
+  std::map<std::string, UserStatus> users;
+  for (const auto& [owner, quota] : access_.quotas()) users[owner];
+  for (const auto& [id, session] : pool_.sessions()) {
+    if (blocks_ != nullptr && blocks_->owns(id)) continue;
+    UserStatus& user = users[session.owner];
+    user.sessions += 1;
+    user.ddr_bytes += pool_.granted_bytes(id);
+  }
+  if (facts_.flash != nullptr) {
+    for (const auto& [owner, bytes] : facts_.flash->status().owned_bytes) {
+      users[owner].flash_bytes = bytes;
+    }
+  }
+  if (blocks_ != nullptr) {
+    for (const auto& [owner, bytes] : blocks_->held_bytes()) users[owner].blocks_bytes = bytes;
+  }
+  std::vector<UserStatus> out;
+  for (auto& [owner, user] : users) {
+    if (!shows(owner, viewer)) continue;
+    const Quota& quota = access_.quota_of(owner);
+    user.owner = owner;
+    if (quota.ddr_bytes != UINT64_MAX) user.ddr_bytes_max = quota.ddr_bytes;
+    if (quota.flash_bytes != UINT64_MAX) user.flash_bytes_max = quota.flash_bytes;
+    if (quota.blocks_bytes != UINT64_MAX) user.blocks_bytes_max = quota.blocks_bytes;
+    if (quota.sessions != SIZE_MAX) user.sessions_max = static_cast<std::uint32_t>(quota.sessions);
+    out.push_back(user);
+  }
+  return out;
+}
+
+NodeStatus Service::node_status(const PeerInfo* viewer) const {
   NodeStatus out;
   out.node = pool_.options().node;
   out.node_name = pool_.options().node_name;
@@ -75,7 +105,7 @@ NodeStatus Service::node_status() const {
     for (const flash::PathStatus& path : facts_.flash->status().paths) {
       out.flash.push_back({path.name, path.capacity_bytes, path.free_bytes, path.wear.day_bytes,
                            path.wear.total_bytes, path.write_bytes_per_day_max, path.broken,
-                           path.unused_bytes});
+                           path.unused_bytes, false});
     }
   }
   out.insecure = facts_.protection.insecure;
@@ -90,83 +120,20 @@ NodeStatus Service::node_status() const {
                  taken_.sessions,
                  taken_.segments,
                  taken_.lost_sessions};
+  out.users = user_statuses(viewer);
   out.membership = facts_.membership;
   out.membership.members = static_cast<std::uint32_t>(facts_.nodes.size());
   return out;
 }
 
-void Service::status(const Request& request, const Reply& reply) {
-  const NodeStatus from = node_status();
+void Service::status(const Request& request, const PeerInfo& peer, const Reply& reply) {
   pb::Response response = answer_to(request);
-  auto* out = response.mutable_status_body();
-  out->set_node_id(from.node.value());
-  out->set_node_name(from.node_name);
-  out->set_version(from.version);
-  out->set_uptime_ms(from.uptime_ms);
-  out->set_ddr_capacity_bytes(from.ddr_capacity_bytes);
-  out->set_ddr_granted_bytes(from.ddr_granted_bytes);
-  out->set_segment_bytes(from.segment_bytes);
-  out->set_page_kind(from.page_kind);
-  out->set_sessions(from.sessions);
-  for (const std::string& driver : from.drivers) out->add_drivers(driver);
-  for (const NumaStatus& share : from.numa) {
-    auto* to = out->add_numa();
-    to->set_node(share.node.value());
-    to->set_capacity_bytes(share.capacity_bytes);
-    to->set_granted_bytes(share.granted_bytes);
-  }
-  out->set_draining(from.draining);
-  out->set_drained(from.drained);
-  out->set_flash_off(from.flash_off);
-  for (const Refusal& one : from.refusals) {
-    auto* to = out->add_refusals();
-    to->set_cause(one.cause);
-    to->set_count(one.count);
-  }
-  for (const FlashPathStatus& path : from.flash) {
-    auto* to = out->add_flash();
-    to->set_path(path.path);
-    to->set_capacity_bytes(path.capacity_bytes);
-    to->set_free_bytes(path.free_bytes);
-    to->set_written_today_bytes(path.written_today_bytes);
-    to->set_written_total_bytes(path.written_total_bytes);
-    to->set_write_bytes_per_day_max(path.write_bytes_per_day_max);
-    to->set_read_only(path.read_only);
-    to->set_unused_bytes(path.unused_bytes);
-  }
-  auto* restart = out->mutable_restart();
-  restart->set_off(from.restart.off);
-  restart->set_stored(from.restart.stored);
-  restart->set_stored_max(from.restart.stored_max);
-  restart->set_unkept_sessions(from.restart.unkept_sessions);
-  restart->set_taken_sessions(from.restart.taken_sessions);
-  restart->set_taken_segments(from.restart.taken_segments);
-  restart->set_lost_sessions(from.restart.lost_sessions);
-  out->set_insecure(from.insecure);
-  for (const std::string& one : from.unprotected) out->add_unprotected(one);
-  out->set_certificate_ends(from.certificate_ends);
-  for (const TrafficStatus& one : from.traffic) {
-    auto* to = out->add_traffic();
-    to->set_driver(one.driver);
-    to->set_tier(one.tier);
-    to->set_direction(one.direction);
-    to->set_operations(one.operations);
-    to->set_bytes(one.bytes);
-    to->set_errors(one.errors);
-  }
-  auto* membership = out->mutable_membership();
-  membership->set_kind(from.membership.kind);
-  membership->set_members(from.membership.members);
-  membership->set_trouble(from.membership.trouble);
-  membership->set_trouble_ms(from.membership.trouble_ms);
+  put_status(node_status(&peer), response.mutable_status_body());
   static_cast<void>(reply(response, {}));
 }
 
 std::vector<SessionInfo> Service::session_infos(const PeerInfo* viewer) const {
   std::vector<SessionInfo> out;
-  const auto shown = [&](const std::string& owner) {
-    return viewer == nullptr ? !access_.hides() : viewer->sees_others || viewer->owner == owner;
-  };
   const TimePoint now = clock_.now();
   for (const auto& [id, session] : pool_.sessions()) {
     out.push_back({id,
@@ -177,10 +144,10 @@ std::vector<SessionInfo> Service::session_infos(const PeerInfo* viewer) const {
                    to_ms(session.lease_end - now),
                    to_ms(now - session.opened),
                    {}});
-    if (!shown(session.owner)) {
+    if (!shows(session.owner, viewer)) {
       SessionInfo& hidden = out.back();
-      hidden.name = kHidden;
-      hidden.peer = kHidden;
+      hidden.name = kHiddenName;
+      hidden.peer = kHiddenName;
       hidden.pid = 0;
       continue;
     }
@@ -249,45 +216,6 @@ void Service::list_events(const Request& request, const PeerInfo& peer, const Re
     out->set_detail(one->info.detail);
   }
   static_cast<void>(reply(response, {}));
-}
-
-void Service::flash_extents(const Request& request, const PeerInfo& peer, const Reply& reply) {
-  pb::Response response = answer_to(request);
-  const auto listed = [this, response, reply,
-                       of = &peer](const Result<Staging::Page>& page) mutable {
-    if (!page) {
-      static_cast<void>(reply(refused("flash_extents", response.id(), page.error()), {}));
-      return;
-    }
-    auto* const body = response.mutable_flash_extents();
-    body->set_more(page->more);
-    for (const FlashExtentInfo& extent : page->extents) {
-      auto* out = body->add_extents();
-      out->set_extent_id(extent.id);
-      out->set_bytes(extent.length_bytes);
-      out->set_policy(static_cast<pb::FlashPolicy>(extent.policy));
-      out->set_session_id(extent.session.value());
-      const bool shown = of->sees_others || of->owner == extent.owner;
-      out->set_owner(shown ? extent.owner : kHidden);
-      out->set_label(shown ? extent.label : kHidden);
-      out->set_age_s(to_s(extent.age));
-      out->set_unused_s(to_s(extent.unused));
-      if (extent.left) out->set_left_s(to_s(*extent.left));
-    }
-    static_cast<void>(reply(response, {}));
-  };
-  staging_.list(request.flash_extents().after_extent_id(), listed);
-}
-
-void Service::flash_erase(const Request& request, const PeerInfo& peer, const Reply& reply) {
-  const std::uint64_t extent = request.flash_erase().extent_id();
-  pb::Response response = answer_to(request);
-  response.mutable_flash_erase();
-  staging_.erase(extent, [this, response, reply, extent, of = &peer](const auto& done) {
-    if (done) note_act("flash extent erased", *of, {{"extent", std::to_string(extent)}});
-    static_cast<void>(
-        reply(done ? response : refused("flash_erase", response.id(), done.error()), {}));
-  });
 }
 
 void Service::drain(const Request& request, const PeerInfo& peer, const Reply& reply) {

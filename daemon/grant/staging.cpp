@@ -96,17 +96,19 @@ void Staging::adopt(SessionId session, std::uint64_t access, const flash::FlashA
   made(FlashExtent{id, access, answer.extent.length_bytes});
 }
 
-void Staging::allocate(SessionId session, std::uint64_t bytes, FlashPolicy policy, Made made) {
+void Staging::allocate(SessionId session, const Wanted& wanted, Made made) {
   if (auto room = check_room(session); !room) return made(room.error());
-  if (bytes == 0) return made(Error(Errc::kInvalidArgument, "the extent has no bytes"));
+  if (wanted.bytes == 0) return made(Error(Errc::kInvalidArgument, "the extent has no bytes"));
   flash::ExtentSpec spec;
   const SessionRecord& record = pool_.sessions().at(session);
   spec.session = session.value();
   spec.access = random_u64();
   spec.owner = record.owner;
+  spec.owner_bytes_max = wanted.owner_bytes_max;
   spec.label = record.name;
-  spec.policy = policy == FlashPolicy::kDurable ? flash::Policy::kDurable : flash::Policy::kScratch;
-  spec.length_bytes = bytes;
+  spec.policy =
+      wanted.policy == FlashPolicy::kDurable ? flash::Policy::kDurable : flash::Policy::kScratch;
+  spec.length_bytes = wanted.bytes;
   sessions_[session].asked_for += 1;
   auto asked = ask(flash::CreateExtent{spec},
                    [this, session, access = spec.access, made](const auto& answer) {

@@ -53,7 +53,12 @@ class Staging {
   Staging& operator=(const Staging&) = delete;
 
   // For existing sessions only.
-  void allocate(SessionId session, std::uint64_t bytes, FlashPolicy policy, Made made);
+  struct Wanted {
+    std::uint64_t bytes = 0;
+    FlashPolicy policy = FlashPolicy::kScratch;
+    std::uint64_t owner_bytes_max = UINT64_MAX;  ///< quota of the session's owner
+  };
+  void allocate(SessionId session, const Wanted& wanted, Made made);
   void open(SessionId session, const FlashExtent& extent, Made made);
   void free(SessionId session, std::uint64_t extent, Done done);
   void stage(SessionId session, const StageSpec& spec, Done done);

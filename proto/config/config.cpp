@@ -168,9 +168,13 @@ class Checker {
         wrong("set user or certificate, not both");
       }
       if (!seen.emplace(one.user(), one.certificate()).second) wrong("given twice");
-      QuotaSettings quota{one.user(), one.certificate(), {}, {}};
+      QuotaSettings quota;
+      quota.user = one.user();
+      quota.certificate = one.certificate();
       if (one.has_ddr_bytes()) quota.ddr_bytes = one.ddr_bytes();
       if (one.has_sessions()) quota.sessions = one.sessions();
+      if (one.has_flash_bytes()) quota.flash_bytes = one.flash_bytes();
+      if (one.has_blocks_bytes()) quota.blocks_bytes = one.blocks_bytes();
       config_.access.quotas.push_back(std::move(quota));
     }
   }

@@ -68,6 +68,8 @@ struct QuotaSettings {
   std::string certificate;  ///< both empty: everybody else
   std::optional<std::uint64_t> ddr_bytes;
   std::optional<std::size_t> sessions;
+  std::optional<std::uint64_t> flash_bytes;
+  std::optional<std::uint64_t> blocks_bytes;
 };
 
 /// Rights of local users, and quotas. Names are not looked up yet: "alice", "1000", "@trainers".

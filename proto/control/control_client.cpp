@@ -17,6 +17,7 @@
 #include "common/base/units.hpp"
 #include "proto/control/control_connection.hpp"
 #include "proto/control/progress_message.hpp"
+#include "proto/control/status_message.hpp"
 
 namespace ho {
 
@@ -333,50 +334,9 @@ Result<NodeStatus> ControlClient::status(TimePoint deadline) {
   auto reply = connection_->call(std::move(request), deadline);
   if (!reply) return reply.error();
   if (!reply->response.has_status_body()) return senseless("the answer has no status");
-  const auto& from = reply->response.status_body();
-  if (from.node_id() > kNodeIdMax) return senseless("the node id is out of range");
-  NodeStatus out;
-  out.node = NodeId(static_cast<std::uint16_t>(from.node_id()));
-  out.node_name = from.node_name();
-  out.version = from.version();
-  out.uptime_ms = from.uptime_ms();
-  out.ddr_capacity_bytes = from.ddr_capacity_bytes();
-  out.ddr_granted_bytes = from.ddr_granted_bytes();
-  out.segment_bytes = from.segment_bytes();
-  out.page_kind = from.page_kind();
-  out.sessions = from.sessions();
-  out.drivers = to_vector(from.drivers());
-  out.draining = from.draining();
-  out.drained = from.drained();
-  out.insecure = from.insecure();
-  out.unprotected = to_vector(from.unprotected());
-  out.certificate_ends = from.certificate_ends();
-  for (const pb::FlashPathStatus& path : from.flash()) {
-    out.flash.push_back({path.path(), path.capacity_bytes(), path.free_bytes(),
-                         path.written_today_bytes(), path.written_total_bytes(),
-                         path.write_bytes_per_day_max(), path.read_only(), path.unused_bytes()});
-  }
-  out.flash_off = from.flash_off();
-  for (const pb::Refusal& one : from.refusals()) out.refusals.push_back({one.cause(), one.count()});
-  out.restart = {from.restart().off(),
-                 from.restart().stored(),
-                 from.restart().stored_max(),
-                 from.restart().unkept_sessions(),
-                 from.restart().taken_sessions(),
-                 from.restart().taken_segments(),
-                 from.restart().lost_sessions()};
-  for (const pb::NumaStatus& one : from.numa()) {
-    out.numa.push_back({NumaNode(one.node()), one.capacity_bytes(), one.granted_bytes()});
-  }
-  for (const pb::TrafficStatus& one : from.traffic()) {
-    out.traffic.push_back(
-        {one.driver(), one.tier(), one.direction(), one.operations(), one.bytes(), one.errors()});
-  }
-  if (from.has_membership()) {
-    out.membership = {from.membership().kind(), from.membership().members(),
-                      from.membership().trouble(), from.membership().trouble_ms()};
-  }
-  return out;
+  auto out = take_status(reply->response.status_body());
+  if (!out) return senseless("the node id is out of range");
+  return *std::move(out);
 }
 
 Result<std::vector<SessionInfo>> ControlClient::sessions(TimePoint deadline) {

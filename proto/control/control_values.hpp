@@ -145,6 +145,20 @@ struct FlashPathStatus {
   std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
   bool read_only = false;                     ///< true after an I/O error
   std::uint64_t unused_bytes = 0;             ///< that the path has grown by since it was formatted
+  bool encrypted = false;
+};
+
+/// What one user has of a node, and may have.
+struct UserStatus {
+  std::string owner;  ///< "uid 1000", "job trainer"
+  std::uint64_t ddr_bytes = 0;
+  std::uint64_t flash_bytes = 0;
+  std::uint64_t blocks_bytes = 0;  ///< segments of the block store
+  std::uint32_t sessions = 0;
+  std::optional<std::uint64_t> ddr_bytes_max = {};  ///< nullopt: no quota
+  std::optional<std::uint64_t> flash_bytes_max = {};
+  std::optional<std::uint64_t> blocks_bytes_max = {};
+  std::optional<std::uint32_t> sessions_max = {};
 };
 
 /// The number of refusals of one kind since the daemon's start.
@@ -194,6 +208,8 @@ struct NodeStatus {
   RestartStatus restart;
   std::vector<TrafficStatus> traffic;
   MembershipStatus membership;
+  std::uint64_t ddr_reserved_bytes = 0;  ///< taken for grants to come
+  std::vector<UserStatus> users;         ///< who has something, or a quota of their own
 };
 
 /// One step of a job.

@@ -18,7 +18,26 @@ void add_flash(const std::vector<FlashPathStatus>& paths, JsonWriter& json) {
         .field("write_bytes_per_day_max", path.write_bytes_per_day_max)
         .field("read_only", path.read_only)
         .field("unused_bytes", path.unused_bytes)
+        .field("encrypted", path.encrypted)
         .end();
+  }
+  json.end();
+}
+
+void add_users(const std::vector<UserStatus>& users, JsonWriter& json) {
+  json.key("users").begin_array();
+  for (const UserStatus& user : users) {
+    json.begin_object()
+        .field("owner", user.owner)
+        .field("ddr_bytes", user.ddr_bytes)
+        .field("flash_bytes", user.flash_bytes)
+        .field("blocks_bytes", user.blocks_bytes)
+        .field("sessions", std::uint64_t{user.sessions});
+    if (user.ddr_bytes_max) json.field("ddr_bytes_max", *user.ddr_bytes_max);
+    if (user.flash_bytes_max) json.field("flash_bytes_max", *user.flash_bytes_max);
+    if (user.blocks_bytes_max) json.field("blocks_bytes_max", *user.blocks_bytes_max);
+    if (user.sessions_max) json.field("sessions_max", std::uint64_t{*user.sessions_max});
+    json.end();
   }
   json.end();
 }
@@ -91,6 +110,7 @@ void add_status_json(const NodeStatus& status, JsonWriter& json) {
         .end();
   }
   json.end();
+  add_users(status.users, json);
   add_restart(status.restart, json);
   add_membership_json(status.membership, json);
   add_flash(status.flash, json);

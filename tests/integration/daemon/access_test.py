@@ -9,10 +9,27 @@ import tempfile
 import time
 import unittest
 
-cli, daemon, gpt = sys.argv[1:4]
+cli, daemon, gpt, library, package = sys.argv[1:6]
 PATIENCE_S = 60
 # Numbers that no user of this machine needs to have. All are in the socket's group, which is root's here.
 ALICE, BOB, CAROL, OPS = 61001, 61002, 61003, 61900
+
+
+JOB = """
+import ctypes, os, sys
+from hyperoffload import _blocks, _library
+lib, user = _library.library(), int(sys.argv[2])
+os.setgroups([0]), os.setgid(user), os.setuid(user)  # from here on: others may not run this interpreter
+pool = _library.Pool(sys.argv[1], "job")
+lib.ho_flash_allocate.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p]
+def flash(size, policy):
+    held = ctypes.c_void_p()
+    return None if lib.ho_flash_allocate(pool.handle, size, policy, ctypes.byref(held)) == 0 else lib.ho_last_error().decode()
+def blocks(count):
+    data = ctypes.create_string_buffer(1 << 20)
+    store = _blocks.Blocks(sys.argv[1])
+    return sum(store.run(_blocks.PUT, [(f"key {i}", ctypes.addressof(data), 1 << 20)])[0] for i in range(count))
+"""
 
 
 class Access(unittest.TestCase):
@@ -116,6 +133,41 @@ class Access(unittest.TestCase):
         for words in (f"the quota of uid {ALICE} on n is 16.0 MiB, of which it has ", f"uid {BOB} has 0 sessions on n, the quota"):
             self.assertTrue([one for one in events if words in one["detail"]], (words, events))
 
+    def test_quotas_of_flash_and_blocks(self):
+        flash = self.folder / "flash"
+        os.close(os.open(flash, os.O_CREAT | os.O_RDWR, 0o600))
+        os.truncate(flash, 64 << 20)
+        self.start(f'flash {{ path: "{flash}" }} blocks {{ ddr_bytes: "32MiB" }}\n'
+                   f'quotas {{ user: "{ALICE}" flash_bytes: "8MiB" blocks_bytes: "4MiB" }}')
+        if json.loads(self.run_as(0, "status", "-o", "json").stdout)["nodes"][0]["flash_off"]:
+            self.skipTest("no io_uring")
+        for user, most in ((ALICE, 8), (BOB, 32), (0, 32)):
+            done = self.python_as(user, f"flash({most - 1} << 20, 0); flash(1 << 20, 1); print(flash(1 << 20, 0))")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            words = f"needs 1.00 MiB of flash, but the quota of uid {ALICE} is 8.00 MiB, of which it has 8.00 MiB"
+            self.assertIn(words if user == ALICE else "None", done.stdout)
+        # Scratch ended with its job; durable flash counts for its user until somebody frees it.
+        used = {one["owner"]: one for one in json.loads(self.run_as(0, "status", "-o", "json").stdout)["nodes"][0]["users"]}
+        alice = used[f"uid {ALICE}"]
+        self.assertEqual((alice["flash_bytes"], alice["flash_bytes_max"], alice["sessions"]), (1 << 20, 8 << 20, 0))
+        self.assertNotIn("flash_bytes_max", used[f"uid {BOB}"])
+        self.assertIn(f"uid {ALICE}: DDR 0 B, flash 1.00 MiB of 8.00 MiB", self.run_as(0, "status", "-o", "wide").stdout)
+        # Beyond its quota a user's own blocks make room.
+        for user, most in ((ALICE, 4 << 20), (BOB, 32 << 20)):
+            done = self.python_as(user, "print(blocks(20))")
+            self.assertEqual((done.returncode, done.stdout), (0, "20\n"), done.stderr)
+            nodes = json.loads(self.run_as(0, "status", "-o", "json").stdout)["nodes"]
+            held = {one["owner"]: one["blocks_bytes"] for one in nodes[0]["users"]}[f"uid {user}"]
+            self.assertTrue(0 < held <= most, (user, held))
+            self.assertEqual(held == 4 << 20, user == ALICE, held)
+
+    def python_as(self, user, script):
+        """Runs Python with flash(bytes, policy), which returns what went wrong or None, and blocks(count), which puts
+        so many of 1 MiB and returns how many were taken."""
+        return subprocess.run([sys.executable, "-c", JOB + script + "; pool.close()", self.pool, str(user)], capture_output=True,
+                              text=True, timeout=PATIENCE_S,
+                              env=dict(os.environ, HYPEROFFLOAD_LIBRARY=library, PYTHONPATH=package, PYTHONDONTWRITEBYTECODE="1"))
+
     def test_unknown_names(self):
         for more, words in ((f'access {{ jobs: "nobody-of-this-name" }}', 'there is no user "nobody-of-this-name"'),
                             (f'access {{ admins: "@no-such-group" }}', 'there is no group "no-such-group"'),
@@ -148,4 +200,4 @@ if os.geteuid() != 0 or subprocess.run([cli, "--help"], user=ALICE, group=ALICE,
                                        capture_output=True).returncode != 0:
     print("skipped: needs root, and a build that other users can run")
     sys.exit(77)
-unittest.main(argv=[sys.argv[0], *sys.argv[4:]])
+unittest.main(argv=[sys.argv[0], *sys.argv[6:]])

@@ -1,5 +1,6 @@
 // status, nodes, sessions, segments: show the answers of a running pool's nodes.
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,27 @@ std::string membership_words(const MembershipStatus& membership) {
          membership.trouble;
 }
 
+/// "2.00 GiB of 4.00 GiB", "2.00 GiB".
+std::string of_quota(std::uint64_t bytes, const std::optional<std::uint64_t>& most) {
+  return format_bytes(bytes) + (most ? " of " + format_bytes(*most) : "");
+}
+
+/// "uid 1000: DDR 2.00 GiB of 4.00 GiB, flash 1.00 GiB; job trainer: DDR 0 B of 1.00 GiB", "-".
+std::string user_words(const NodeStatus& status) {
+  std::string out;
+  for (const UserStatus& user : status.users) {
+    std::string words = "DDR " + of_quota(user.ddr_bytes, user.ddr_bytes_max);
+    if (user.flash_bytes > 0 || user.flash_bytes_max) {
+      words += ", flash " + of_quota(user.flash_bytes, user.flash_bytes_max);
+    }
+    if (user.blocks_bytes > 0 || user.blocks_bytes_max) {
+      words += ", blocks " + of_quota(user.blocks_bytes, user.blocks_bytes_max);
+    }
+    out += (out.empty() ? "" : "; ") + user.owner + ": " + words;
+  }
+  return out.empty() ? "-" : out;
+}
+
 std::uint64_t refused(const NodeStatus& status) {
   std::uint64_t count = 0;
   for (const Refusal& one : status.refusals) count += one.count;
@@ -139,6 +161,8 @@ std::vector<Table::Column> status_columns() {
           {"UPTIME", kAlways, kRight},
           {"SEGMENT", kWide, kRight},
           {"PAGES", kWide},
+          {"RESERVED", kWide, kRight},
+          {"USERS", kWide},
           {"NUMA", kWide},
           {"FLASH", kWide},
           {"DRIVERS", kWide},
@@ -158,14 +182,27 @@ std::string state_words(const NodeStatus& status) {
 
 void add_status_row(const NodeInfo& node, const StatusAnswer& answer, Table& table) {
   const NodeStatus& status = answer.status;
-  table.add({std::to_string(node.node.value()), status.node_name, state_words(status),
-             format_bytes(status.ddr_granted_bytes), format_bytes(status.ddr_capacity_bytes),
-             flash_free_words(status), std::to_string(status.sessions),
-             answer.path.empty() ? "none" : answer.path, milliseconds(status.uptime_ms),
-             format_bytes(status.segment_bytes), status.page_kind, numa_words(status),
-             flash_words(status), driver_words(answer), security_words(status),
-             membership_words(status.membership), answer.path_reason,
-             std::to_string(refused(status)), status.version});
+  table.add({std::to_string(node.node.value()),
+             status.node_name,
+             state_words(status),
+             format_bytes(status.ddr_granted_bytes),
+             format_bytes(status.ddr_capacity_bytes),
+             flash_free_words(status),
+             std::to_string(status.sessions),
+             answer.path.empty() ? "none" : answer.path,
+             milliseconds(status.uptime_ms),
+             format_bytes(status.segment_bytes),
+             status.page_kind,
+             format_bytes(status.ddr_reserved_bytes),
+             user_words(status),
+             numa_words(status),
+             flash_words(status),
+             driver_words(answer),
+             security_words(status),
+             membership_words(status.membership),
+             answer.path_reason,
+             std::to_string(refused(status)),
+             status.version});
 }
 
 /// The row of a silent node, in a table that begins with number, name and state.

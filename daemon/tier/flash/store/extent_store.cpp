@@ -89,6 +89,38 @@ void ExtentStore::adopt_extents() {
     }
   }
   for (auto& path : paths_) path->volume.next_extent = next_extent_;
+  for (const auto& [id, entry] : extents_) {
+    owned_bytes_[entry->extent.info.about.owner] += entry->extent.info.length_bytes;
+  }
+}
+
+void ExtentStore::add(std::unique_ptr<Entry> entry) {
+  const ExtentInfo& info = entry->extent.info;
+  owned_bytes_[info.about.owner] += info.length_bytes;
+  extents_.emplace(info.id, std::move(entry));
+}
+
+void ExtentStore::remove(ExtentId extent) {
+  const auto found = extents_.find(extent);
+  HO_CHECK(found != extents_.end());
+  const ExtentInfo& info = found->second->extent.info;
+  const auto owned = owned_bytes_.find(info.about.owner);
+  HO_CHECK(owned != owned_bytes_.end() && owned->second >= info.length_bytes);
+  owned->second -= info.length_bytes;
+  if (owned->second == 0) owned_bytes_.erase(owned);
+  extents_.erase(found);
+}
+
+/// Compares by subtraction: sizes from outside may be large.
+Result<void> ExtentStore::check_quota(const ExtentSpec& spec, const std::string& owner) const {
+  const auto owned = owned_bytes_.find(owner);
+  const std::uint64_t held = owned == owned_bytes_.end() ? 0 : owned->second;
+  const std::uint64_t left = spec.owner_bytes_max - std::min(spec.owner_bytes_max, held);
+  if (spec.length_bytes <= left) return {};
+  return Error(Errc::kExhausted, "needs " + format_bytes(spec.length_bytes) +
+                                     " of flash, but the quota of " + owner + " is " +
+                                     format_bytes(spec.owner_bytes_max) + ", of which it has " +
+                                     format_bytes(held));
 }
 
 /// Runs the journals until nothing is left to do, even if one of them breaks: the others have
@@ -186,6 +218,7 @@ Result<ExtentId> ExtentStore::create(const ExtentSpec& spec) {
   info.about.created = info.about.used = time_;
   const Striping striping(info.id, static_cast<std::uint16_t>(paths_.size()));
   if (auto allowed = check_create(spec, striping); !allowed) return allowed.error();
+  if (auto allowed = check_quota(spec, info.about.owner); !allowed) return allowed.error();
   auto entry = std::make_unique<Entry>();
   entry->extent.info = info;
   for (auto& path : paths_) {
@@ -200,7 +233,7 @@ Result<ExtentId> ExtentStore::create(const ExtentSpec& spec) {
   }
   ++next_extent_;
   for (auto& path : paths_) path->volume.next_extent = next_extent_;
-  extents_.emplace(info.id, std::move(entry));
+  add(std::move(entry));
   return info.id;
 }
 
@@ -249,7 +282,7 @@ void ExtentStore::doom(Entry& entry) {
   if (used) return cancel_ops(entry, Errc::kCanceled);
   const ExtentId id = entry.extent.info.id;
   drop_shards(id);
-  extents_.erase(id);
+  remove(id);
 }
 
 void ExtentStore::end_session(std::uint64_t session) {

@@ -30,6 +30,7 @@ struct ExtentSpec {
   std::uint64_t session = 0;  ///< that a scratch extent ends with
   std::uint64_t access = 0;   ///< the secret by which another session opens a durable one
   std::string owner = {};     ///< see ExtentAbout; cut to kTextBytesMax
+  std::uint64_t owner_bytes_max = UINT64_MAX;  ///< quota of the owner, with this extent
   std::string label = {};
 };
 
@@ -95,9 +96,9 @@ class ExtentStore {
                                                                  Findings& findings);
 
   /// Reserves space, all or nothing. Operations may start at once.
-  /// @return kInvalidArgument; kExhausted: no space, no room in the log, extents_max, or the write
-  /// budget of a path for this day; kBusy: too many are being made, or writes in flight may need
-  /// the budget; kIo: a path is broken.
+  /// @return kInvalidArgument; kExhausted: no space, no room in the log, extents_max, the quota of
+  /// the owner, or the write budget of a path for this day; kBusy: too many are being made, or
+  /// writes in flight may need the budget; kIo: a path is broken.
   [[nodiscard]] Result<ExtentId> create(const ExtentSpec& spec);
 
   /// Each accepted operation has one completion. Until then the store uses its memory, and bytes to
@@ -149,6 +150,10 @@ class ExtentStore {
   }
   [[nodiscard]] const std::string& notice() const { return device_->caps().notice; }
   [[nodiscard]] std::size_t extent_count() const { return extents_.size(); }
+  /// Bytes of the extents of each owner.
+  [[nodiscard]] const std::map<std::string, std::uint64_t>& owned_bytes() const {
+    return owned_bytes_;
+  }
   [[nodiscard]] std::vector<PathStatus> paths() const;
   /// Lists extents by id, without those being made; at most `count_max` after `after`. Cost: the
   /// size of the result.
@@ -197,8 +202,11 @@ class ExtentStore {
   [[nodiscard]] std::uint64_t under_way() const;
 
   [[nodiscard]] Result<void> check_create(const ExtentSpec& spec, const Striping& striping) const;
+  [[nodiscard]] Result<void> check_quota(const ExtentSpec& spec, const std::string& owner) const;
   [[nodiscard]] Result<void> log_creation(Entry& entry);
   void drop_shards(ExtentId extent);
+  void add(std::unique_ptr<Entry> entry);
+  void remove(ExtentId extent);
   void doom(Entry& entry);
 
   [[nodiscard]] Result<Slot> admit(OpId id, ExtentId extent);
@@ -223,6 +231,7 @@ class ExtentStore {
   ChunkEngine::Paths paths_;
   std::unique_ptr<ChunkEngine> engine_;
   std::map<ExtentId, std::unique_ptr<Entry>> extents_;
+  std::map<std::string, std::uint64_t> owned_bytes_;  ///< by owner; not 0
   std::uint64_t next_extent_ = 1;
   std::size_t creating_ = 0;
   std::size_t noting_ = 0;  ///< extents with notes_open

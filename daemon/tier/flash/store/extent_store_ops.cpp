@@ -169,10 +169,10 @@ void ExtentStore::finish_op(Slot slot) {
   if (op.frees && !done) entry.state = Entry::State::kLost;
   if (op.frees && done) {
     HO_CHECK(entry.ops.empty());
-    extents_.erase(entry.extent.info.id);
+    remove(entry.extent.info.id);
   } else if (entry.state == Entry::State::kDoomed && entry.ops.empty()) {
     drop_shards(entry.extent.info.id);
-    extents_.erase(entry.extent.info.id);
+    remove(entry.extent.info.id);
   } else {
     wake(entry);
   }

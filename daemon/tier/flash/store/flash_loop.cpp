@@ -148,6 +148,7 @@ void FlashLoop::publish() {
   Status next;
   next.paths = store_->paths();
   next.extents = store_->extent_count();
+  next.owned_bytes = store_->owned_bytes();
   next.notice = store_->notice();
   for (std::size_t i = 0; i < next.paths.size(); ++i) {
     const PathStatus& path = next.paths[i];

@@ -97,7 +97,8 @@ class FlashLoop {
   struct Status {
     std::vector<PathStatus> paths;
     std::uint64_t extents = 0;
-    std::string notice;  ///< from the device
+    std::map<std::string, std::uint64_t> owned_bytes;  ///< extents, by owner
+    std::string notice;                                ///< from the device
   };
 
   /// Opens the paths and recovers their contents; blocks until then.
