@@ -157,6 +157,10 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
   }
   const auto end = (*node)->run();
   node->reset();
+  if (end == ho::daemon::Node::End::kFailed) {
+    wait_before_end(clock, alive);
+    return ho::cli::kExitNo;
+  }
   return end == ho::daemon::Node::End::kUpgrade ? ho::cli::kExitRestart : ho::cli::kExitDone;
 }
 

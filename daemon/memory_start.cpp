@@ -16,6 +16,18 @@ Result<PagePlan> check_memory(const DaemonConfig& config, const HeldPages& held)
   return plan_pages(config.ddr_bytes, *supply);
 }
 
+Result<void> check_reserve(const DaemonConfig& config) {
+  if (!config.ddr_reserve) return {};
+  const auto pages = check_memory(config, {});
+  if (!pages) return pages.error();
+  // They are free, or another kind of pages would have been chosen.
+  if (pages->kind == PageKind::kHugetlb2M) return {};
+  const auto free = read_free_memory();
+  if (!free) return free.error().at("ddr_reserve");
+  const auto room = check_free_memory(config.ddr_bytes, *free);
+  return room ? room : room.error().at("ddr_reserve");
+}
+
 Result<std::vector<NumaShare>> check_numa(const DaemonConfig& config, const PagePlan& pages,
                                           const HeldPages& held) {
   if (config.numa.off) return std::vector<NumaShare>();

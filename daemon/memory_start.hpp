@@ -15,6 +15,10 @@ namespace ho::daemon {
 /// `held` is the pool's own already.
 [[nodiscard]] Result<PagePlan> check_memory(const DaemonConfig& config, const HeldPages& held);
 
+/// With `ddr_reserve`, whether all of the pool's memory is free now; nothing is held yet.
+/// @return kExhausted with numbers, beginning with "ddr_reserve: "; kIo.
+[[nodiscard]] Result<void> check_reserve(const DaemonConfig& config);
+
 /// How a pool of such pages is divided over this machine's NUMA nodes; no shares where there is one
 /// node only, or the config says so. @return as divide_over_numa(), beginning with "numa: ".
 [[nodiscard]] Result<std::vector<NumaShare>> check_numa(const DaemonConfig& config,

@@ -1,7 +1,6 @@
 #include "daemon/node.hpp"
 
 #include <pthread.h>
-#include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 
 #include <algorithm>
@@ -12,7 +11,6 @@
 #include <asio/signal_set.hpp>
 #include <asio/steady_timer.hpp>
 #include <csignal>
-#include <fstream>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -33,6 +31,7 @@
 #include "daemon/grant/staging.hpp"
 #include "daemon/joining.hpp"
 #include "daemon/memory_start.hpp"
+#include "daemon/node_options.hpp"
 #include "daemon/pool/pool.hpp"
 #include "daemon/protection.hpp"
 #include "daemon/takeover.hpp"
@@ -59,47 +58,6 @@ constexpr std::array kSignals{SIGTERM, SIGINT, SIGHUP};
 /// The fields that SIGHUP applies.
 constexpr std::array<std::string_view, 7> kReloaded{
     "access", "drain_ms", "flash_unused_s_max", "log_level", "nodes", "quotas", "tls"};
-
-Result<std::string> read_boot_id() {
-  std::ifstream in("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  if (!(in >> id)) return Error(Errc::kIo, "/proc/sys/kernel/random/boot_id: cannot be read");
-  return id;
-}
-
-/// Sessions that half of this process's descriptors are enough for: each takes two a rail of `tcp`,
-/// unless its job asks for more connections.
-std::size_t sessions_for_descriptors(std::size_t rails) {
-  rlimit limit{};
-  if (rails == 0 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return SIZE_MAX;
-  return std::max<std::size_t>(limit.rlim_cur / 2 / (2 * rails), 16);
-}
-
-Pool::Options pool_options(const DaemonConfig& config, std::vector<NumaShare> shares) {
-  Pool::Options options;
-  options.numa = std::move(shares);
-  options.node = config.node;
-  options.node_name = config.node_name;
-  options.capacity_bytes = config.ddr_bytes;
-  options.segment_bytes = config.segment_bytes;
-  options.lease = config.lease;
-  options.sessions_max =
-      std::min(options.sessions_max, sessions_for_descriptors(config.tcp.size()));
-  return options;
-}
-
-/// Without the names that are unknown: a directory service that is down must not end a daemon that
-/// takes over what jobs have.
-Access known_access(const DaemonConfig& config) {
-  std::vector<std::string> unknown;
-  auto access = Access::create(config, &unknown);
-  HO_CHECK(access.ok());
-  for (const std::string& name : unknown) {
-    log(LogLevel::kError, "a user of the configuration is unknown, and may do nothing",
-        {{"error", name}});
-  }
-  return *std::move(access);
-}
 
 }  // namespace
 
@@ -149,6 +107,7 @@ struct Node::Parts {
   std::unique_ptr<FdStore> store;
   Keeper keeper;
   Inherited inherited;
+  std::vector<Inherited::Reserved> reserved;  ///< by the last process, until reserve()
   Pool pool;
   std::unique_ptr<DataLoop> data;
   std::unique_ptr<flash::FlashLoop> flash;  ///< nullptr: no flash
@@ -164,6 +123,7 @@ struct Node::Parts {
   Watchdog watchdog;
   TimePoint drain_end;
   TimePoint forced_end;
+  bool serving = false;
   bool cut_off = false;  ///< the drain time has passed
   End end = End::kStopped;
   bool running = false;  ///< run() has not returned; in ~Node: an exception ended it
@@ -181,6 +141,11 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   const HeldPages held = held_pages(succession.inherited);
   const auto pages = check_memory(config, held);
   if (!pages) return pages.error();
+  const bool takes_over =
+      !succession.inherited.memory.empty() || !succession.inherited.reserved.empty();
+  if (auto free = check_reserve(config); !free && !takes_over) {
+    return config.at_field("ddr_reserve", free.error());
+  }
   auto shares = usable_shares(config, *pages, held);
   if (!shares) return shares.error();
   auto boot_id = read_boot_id();
@@ -294,23 +259,52 @@ Node::End Node::run() {
   node.unix_socket = parts.unix_listener.path();
   node.socket_device = parts.unix_listener.device();
   node.socket_inode = parts.unix_listener.inode();
+  parts.reserved = std::move(parts.inherited.reserved);
   take_over({parts.pool, parts.grants, parts.staging, parts.keeper, *parts.data, parts.clock},
             std::move(parts.inherited), [this](const TakenOver& taken) {
               parts_->service.set_taken(taken);
-              serve();
+              await_signal();
+              reserve();
             });
   const auto until_stopped = asio::make_work_guard(parts.io);
   parts.io.run();
   parts.running = false;
-  log(LogLevel::kInfo, parts.end == End::kUpgrade ? "ended for an upgrade" : "stopped");
+  log(LogLevel::kInfo, parts.end == End::kUpgrade  ? "ended for an upgrade"
+                       : parts.end == End::kFailed ? "could not start"
+                                                   : "stopped");
   return parts.end;
+}
+
+/// Serves once memory is reserved; at once where jobs may wait for this daemon.
+void Node::reserve() {
+  Parts& parts = *parts_;
+  auto left = std::move(parts.reserved);
+  if (!parts.config.ddr_reserve) {
+    for (const auto& one : left) parts.keeper.forget_reserved(one.number, one.place);
+    return serve();
+  }
+  const bool jobs_wait = !parts.pool.sessions().empty() || !left.empty();
+  const std::string all = format_bytes(parts.pool.options().capacity_bytes);
+  const auto progress = [this, all](std::uint64_t bytes) {
+    if (parts_->serving) return;
+    ::sd_notifyf(0, "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=Reserving memory: %s of %s",
+                 format_bytes(bytes).c_str(), all.c_str());
+  };
+  const auto filled = [this](const Result<void>& done) {
+    if (parts_->serving) return;
+    if (done) return serve();
+    parts_->end = End::kFailed;
+    parts_->io.stop();
+  };
+  if (jobs_wait) serve();
+  parts.grants.reserve(std::move(left), progress, filled);
 }
 
 /// All that was there before is there again: from now on requests are heard.
 void Node::serve() {
   Parts& parts = *parts_;
+  parts.serving = true;
   parts.keeper.keep_listener(parts.unix_listener.fd());
-  await_signal();
   parts.server.start();
   tick();
   join();
@@ -391,6 +385,7 @@ void Node::await_signal() {
 /// Applies the changed fields that need no restart, and names the others.
 void Node::reload() {
   Parts& parts = *parts_;
+  if (!parts.serving) return;  // it has just been read
   ::sd_notify(0, "RELOADING=1");
   const auto fresh = parts.reread();
   if (fresh) {
@@ -480,6 +475,7 @@ void Node::drain_step() {
 
 void Node::tick() {
   parts_->service.tick();
+  parts_->grants.tick();
   if (parts_->pool.draining()) drain_step();
   parts_->ticker.expires_after(parts_->pool.tick_period());
   parts_->ticker.async_wait([this](std::error_code error) {

@@ -18,11 +18,13 @@ namespace ho::daemon {
 
 /// One running daemon: builds every object, runs the control thread, and takes all apart again.
 ///
-///   create() -> run(): taking over -> serving -> (SIGTERM, SIGINT) draining -> stopped
-///                                        +----> (upgrade) stopped
+///   create() -> run(): taking over -> reserving -> serving -> (SIGTERM, SIGINT) draining ->
+///   stopped
+///                                                     +----> (upgrade) stopped
 ///
-/// What the last process left is taken over before the first connection is. An upgrade closes all
-/// connections and leaves everything else to the next process.
+/// What the last process left is taken over before the first connection is. Memory is reserved
+/// before that too (`ddr_reserve`), unless jobs wait: then it is reserved while the daemon serves.
+/// An upgrade closes all connections and leaves everything else to the next process.
 ///
 /// Draining: no new sessions or grants; open sessions have the config's drain time to close. Then
 /// all connections, control and data, are ended, and only then the sessions. A second signal ends
@@ -30,7 +32,7 @@ namespace ho::daemon {
 /// main thread, which is the control thread.
 class Node {
  public:
-  enum class End : std::uint8_t { kStopped, kUpgrade };
+  enum class End : std::uint8_t { kStopped, kUpgrade, kFailed };
   /// How this process is joined to the last and the next one.
   struct Succession {
     std::unique_ptr<FdStore> store;
@@ -51,12 +53,14 @@ class Node {
   Node& operator=(const Node&) = delete;
 
   /// Tells systemd that it is ready, serves, and returns when drained, or ended for an upgrade.
+  /// kFailed: there is no memory to reserve; the log has the reason.
   End run();
 
  private:
   struct Parts;
   explicit Node(std::unique_ptr<Parts> parts);
   [[nodiscard]] static Result<void> serve_web(Parts& parts);
+  void reserve();
   void serve();
   void join();
   void tick();

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "daemon/control/listener.hpp"
+#include "daemon/memory_start.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/log/path_set.hpp"
 #include "proto/control/control_address.hpp"
@@ -51,9 +52,10 @@ Result<void> check_start(const DaemonConfig& config, std::string& skipped) {
   ControlAddress own;
   own.path = config.unix_socket;
   if (dial(own, std::chrono::steady_clock::now() + std::chrono::seconds(1))) {
-    skipped = "ports and flash, for a daemon runs here already";
+    skipped = "memory, ports and flash, for a daemon runs here already";
     return {};
   }
+  if (auto free = check_reserve(config); !free) return config.at_field("ddr_reserve", free.error());
   if (config.tcp_listen) {
     const auto listened = check_tcp(*config.tcp_listen, "tcp_listen");
     if (!listened) return config.at_field("tcp_listen", listened.error());

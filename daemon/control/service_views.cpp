@@ -86,6 +86,7 @@ NodeStatus Service::node_status(const PeerInfo* viewer) const {
   out.uptime_ms = to_ms(clock_.now() - started_);
   out.ddr_capacity_bytes = pool_.options().capacity_bytes;
   out.ddr_granted_bytes = pool_.granted_bytes();
+  out.ddr_reserved_bytes = grants_.reserved_bytes();
   out.segment_bytes = pool_.options().segment_bytes;
   out.page_kind = std::string(page_kind_name(grants_.page_kind()));
   out.sessions = static_cast<std::uint32_t>(pool_.sessions().size());

@@ -21,26 +21,6 @@ constexpr std::size_t kJobsMax = 256;
 // Two, so that a small grant does not have to wait for a large one.
 constexpr std::size_t kMakers = 2;
 
-using Places = std::vector<std::optional<NumaNode>>;  // one per segment
-
-Result<std::vector<SegmentMemory>> make_memory(const Places& places, SegmentMemory::Spec spec) {
-  std::vector<SegmentMemory> made;
-  made.reserve(places.size());
-  for (const auto& place : places) {
-    spec.numa = place;
-    // Huge pages are set aside already; all others come from what is free now.
-    if (spec.wanted != PageKind::kHugetlb2M) {
-      const auto free = read_free_memory();
-      if (!free) return free.error();
-      if (auto room = check_free_memory(spec.bytes, *free); !room) return room.error();
-    }
-    auto memory = SegmentMemory::create(spec);
-    if (!memory) return memory.error();
-    made.push_back(std::move(*memory));
-  }
-  return made;
-}
-
 }  // namespace
 
 struct Grants::Job {
@@ -65,6 +45,7 @@ Grants::~Grants() { stop(); }
 
 void Grants::stop() {
   give_up();
+  if (reserve_) reserve_->stop();
   makers_->join();
   wiper_->join();
 }
@@ -150,17 +131,10 @@ void Grants::make(const Spec& spec, Made answer) {
   job->segments = std::move(*segments);
   job->keep = keeper_.keeps(spec.session);
   ++jobs_;
-  SegmentMemory::Spec memory;
-  memory.bytes = segment_bytes;
-  memory.wanted = pages_.kind;
-  memory.fallback = pages_.fallback;
-  memory.otherwise = pages_.otherwise;
-  memory.rights = spec.rights;
-  memory.stop = &giving_up_;
   Places places;
   for (const SegmentId id : job->segments) places.push_back(pool_.find(id)->numa);
-  asio::post(*makers_, [this, job, memory, places] {
-    auto made = make_memory(places, memory);
+  asio::post(*makers_, [this, job, places] {
+    auto made = make_memory(places, job->spec.rights);
     if (!made) {
       asio::post(io_, [this, job, error = made.error()] { fail(job, error); });
       return;
@@ -169,6 +143,52 @@ void Grants::make(const Spec& spec, Made answer) {
     if (auto stored = store(*job); !stored) job->unkept = stored.error();
     asio::post(io_, [this, job] { expose(job); });
   });
+}
+
+SegmentMemory::Spec Grants::segment_spec() const {
+  SegmentMemory::Spec spec;
+  spec.bytes = pool_.options().segment_bytes;
+  spec.wanted = pages_.kind;
+  spec.fallback = pages_.fallback;
+  spec.otherwise = pages_.otherwise;
+  spec.stop = &giving_up_;
+  return spec;
+}
+
+/// On a worker.
+Result<std::vector<SegmentMemory>> Grants::make_memory(const Places& places,
+                                                       transport::Rights rights) {
+  SegmentMemory::Spec spec = segment_spec();
+  spec.rights = rights;
+  std::vector<SegmentMemory> made;
+  made.reserve(places.size());
+  for (const auto& place : places) {
+    if (auto ready = reserve_ ? reserve_->take(place) : std::nullopt) {
+      if (auto sealed = ready->seal(rights); !sealed) return sealed.error();
+      made.push_back(std::move(*ready));
+      continue;
+    }
+    spec.numa = place;
+    auto memory = maker_.make(spec);
+    if (!memory) return memory.error();
+    made.push_back(std::move(*memory));
+  }
+  return made;
+}
+
+void Grants::reserve(std::vector<Inherited::Reserved> left,
+                     std::function<void(std::uint64_t)> progress,
+                     std::function<void(Result<void>)> filled) {
+  HO_CHECK(!reserve_);
+  SegmentMemory::Spec spec = segment_spec();
+  spec.rights.reset();
+  reserve_ = std::make_unique<Reserve>(Reserve::Parts{pool_, maker_, keeper_, io_}, spec);
+  reserve_->adopt(std::move(left));
+  reserve_->fill(std::move(progress), std::move(filled));
+}
+
+void Grants::tick() {
+  if (reserve_) reserve_->look();
 }
 
 /// On a worker: sending to systemd may take a while.
@@ -208,6 +228,7 @@ void Grants::leave() {
   for (auto& [id, held] : held_) {
     if (kept != nullptr && kept->segments.count(id) > 0) held.memory.leave();
   }
+  if (reserve_) reserve_->leave();
 }
 
 void Grants::expose(const std::shared_ptr<Job>& job) {
@@ -372,6 +393,7 @@ void Grants::wipe(std::shared_ptr<std::vector<SegmentMemory>> memory,
       for (const SegmentId id : segments) pool_.forget(id);
       --jobs_;
       answer();
+      tick();
     });
   });
 }

@@ -16,9 +16,11 @@
 #include "common/model/address.hpp"
 #include "common/transport/target.hpp"
 #include "daemon/data/loop.hpp"
+#include "daemon/grant/reserve.hpp"
 #include "daemon/keep/keeper.hpp"
 #include "daemon/pool/pool.hpp"
 #include "daemon/tier/ddr/machine_memory.hpp"
+#include "daemon/tier/ddr/segment_maker.hpp"
 #include "daemon/tier/ddr/segment_memory.hpp"
 #include "proto/control/control_values.hpp"
 
@@ -123,6 +125,15 @@ class Grants {
   /// The key of a live segment.
   [[nodiscard]] const std::string& key(SegmentId segment) const;
 
+  /// Takes the pool's memory that is not granted, and keeps it for grants to come, beginning with
+  /// what the last process left. Before the first grant. @param progress, filled  as
+  /// Reserve::fill().
+  void reserve(std::vector<Inherited::Reserved> left, std::function<void(std::uint64_t)> progress,
+               std::function<void(Result<void>)> filled);
+  [[nodiscard]] std::uint64_t reserved_bytes() const { return reserve_ ? reserve_->bytes() : 0; }
+  /// To be called every Pool::tick_period().
+  void tick();
+
   /// The memory that the keeper has outlives this process. After stop().
   void leave();
 
@@ -162,7 +173,11 @@ class Grants {
     Ended answer;
   };
   struct Adoption;
+  using Places = std::vector<std::optional<NumaNode>>;  ///< one per segment
 
+  [[nodiscard]] SegmentMemory::Spec segment_spec() const;
+  [[nodiscard]] Result<std::vector<SegmentMemory>> make_memory(const Places& places,
+                                                               transport::Rights rights);
   [[nodiscard]] Result<void> check_driver(SessionId session, const std::string& driver) const;
   void end_sharing(const Sharing& sharing, const std::vector<SegmentId>& fresh,
                    const Result<std::vector<transport::Exposure>>& exposed);
@@ -197,6 +212,8 @@ class Grants {
   std::optional<TimePoint> failure_logged_;
   bool misplaced_ = false;  ///< memory on another NUMA node was logged
   std::atomic<bool> giving_up_{false};
+  SegmentMaker maker_;
+  std::unique_ptr<Reserve> reserve_;  ///< null: memory is taken with each grant
   std::unique_ptr<asio::thread_pool> makers_;
   std::unique_ptr<asio::thread_pool> wiper_;
 };

@@ -1,8 +1,10 @@
 // Takes over what the last daemon left, and believes nothing of it that does not fit together.
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -10,6 +12,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "common/base/log.hpp"
@@ -81,6 +85,29 @@ Result<void> check_listener(const UniqueFd& fd, const KeptNode& node, const std:
   return {};
 }
 
+/// Memory that no session ever had: a grant would have sealed it.
+std::optional<Inherited::Reserved> take_reserved(StoredFd& stored, std::uint64_t segment_bytes) {
+  const std::string_view name = stored.name;
+  const std::size_t place = name.find('n');
+  const auto number = number_of(name.substr(0, place), 'r');
+  struct stat info {};
+  const bool fits = number && seals_of(stored.fd) == SegmentMemory::seals(std::nullopt) &&
+                    ::fstat(stored.fd.get(), &info) == 0 && info.st_nlink == 0 &&
+                    static_cast<std::uint64_t>(info.st_size) == segment_bytes;
+  if (!fits) return std::nullopt;
+  Inherited::Reserved out;
+  out.number = *number;
+  struct statfs system {};
+  out.huge = ::fstatfs(stored.fd.get(), &system) == 0 && system.f_type == HUGETLBFS_MAGIC;
+  if (place != std::string_view::npos) {
+    const auto node = number_of(name.substr(place), 'n');
+    if (!node) return std::nullopt;
+    out.place = NumaNode(static_cast<std::uint32_t>(*node));
+  }
+  out.memory = std::move(stored.fd);
+  return out;
+}
+
 /// Ends what was stored and is not taken over.
 void end_stored(StoredFd stored, FdStore& store, const std::string& why) {
   log(LogLevel::kWarning, "not taken over from the last process",
@@ -115,6 +142,12 @@ HeldPages held_pages(const Inherited& inherited) {
     held.bytes += inherited.kept.node.segment_bytes;
     if (segment.numa) held.by_node[*segment.numa] += inherited.kept.node.segment_bytes;
   }
+  for (const Inherited::Reserved& one : inherited.reserved) {
+    struct stat info {};
+    if (!one.huge || ::fstat(one.memory.get(), &info) != 0) continue;
+    held.bytes += static_cast<std::uint64_t>(info.st_size);
+    if (one.place) held.by_node[*one.place] += static_cast<std::uint64_t>(info.st_size);
+  }
   return held;
 }
 
@@ -133,6 +166,10 @@ Inherited inherit(std::vector<StoredFd> stored, FdStore& store, const InheritSpe
   }
   std::set<SessionId> broken;
   for (StoredFd& one : stored) {
+    if (auto reserved = take_reserved(one, spec.segment_bytes)) {
+      out.reserved.push_back(std::move(*reserved));
+      continue;
+    }
     const auto id = number_of(one.name, 's');
     const auto segment = id ? out.kept.segments.find(SegmentId(*id)) : out.kept.segments.end();
     if (segment != out.kept.segments.end()) {

@@ -137,17 +137,27 @@ void Keeper::tick(TimePoint now) {
   if (on() && log_) log_->set_alive(now);
 }
 
-Result<void> Keeper::put(SegmentId segment, int fd) {
+Result<void> Keeper::put_named(const std::string& name, int fd) {
   if (store_.count() + kReserved >= store_.descriptors_max()) {
     return Error(Errc::kExhausted,
                  "the descriptor store is full: " + std::to_string(store_.count()) + " of " +
                      std::to_string(store_.descriptors_max()) + ", and " +
                      std::to_string(kReserved) + " are reserved");
   }
-  return store_.put(segment_name(segment), fd);
+  return store_.put(name, fd);
 }
 
+Result<void> Keeper::put(SegmentId segment, int fd) { return put_named(segment_name(segment), fd); }
+
 void Keeper::forget(SegmentId segment) { store_.remove(segment_name(segment)); }
+
+Result<void> Keeper::put_reserved(std::uint64_t number, std::optional<NumaNode> place, int fd) {
+  return put_named(reserved_name(number, place), fd);
+}
+
+void Keeper::forget_reserved(std::uint64_t number, std::optional<NumaNode> place) {
+  store_.remove(reserved_name(number, place));
+}
 
 void Keeper::clear() {
   log_.reset();

@@ -22,7 +22,15 @@ namespace ho::daemon {
 struct Inherited {
   Kept kept;  ///< incarnation 0: nothing was left, or nothing of use
   std::map<SegmentId, UniqueFd> memory;
-  UniqueFd listener;            ///< the control socket; not valid: none
+  UniqueFd listener;  ///< the control socket; not valid: none
+  /// Memory that was taken for grants to come. No session ever had it.
+  struct Reserved {
+    UniqueFd memory;
+    std::uint64_t number = 0;  ///< as Keeper::put_reserved() got it
+    std::optional<NumaNode> place;
+    bool huge = false;  ///< pages of hugetlbfs
+  };
+  std::vector<Reserved> reserved;
   std::vector<SessionId> lost;  ///< sessions of the manifest that did not fit
 };
 
@@ -90,6 +98,10 @@ class Keeper {
   [[nodiscard]] Result<void> put(SegmentId segment, int fd);
   /// Takes it out; any thread.
   void forget(SegmentId segment);
+  /// The same for memory that is not granted yet. @return also kUnsupported: there is no store.
+  [[nodiscard]] Result<void> put_reserved(std::uint64_t number, std::optional<NumaNode> place,
+                                          int fd);
+  void forget_reserved(std::uint64_t number, std::optional<NumaNode> place);
 
   /// Nothing is left to anybody: a real stop.
   void clear();
@@ -98,6 +110,7 @@ class Keeper {
   struct Mapped;
   [[nodiscard]] Result<void> rewrite(Kept state);
   void append(ManifestEntry entry);
+  [[nodiscard]] Result<void> put_named(const std::string& name, int fd);
 
   FdStore& store_;
   std::string off_;

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/numa.hpp"
 #include "common/model/address.hpp"
 
 // How descriptors are called in the store, and how their files are sealed. Short: all names
@@ -22,6 +23,13 @@ inline constexpr int kManifestSeals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
 }
 [[nodiscard]] inline std::string manifest_name(std::uint64_t generation) {
   return "m" + std::to_string(generation);
+}
+
+/// Memory that is not granted: "r17", or "r17n1" for a NUMA node.
+[[nodiscard]] inline std::string reserved_name(std::uint64_t number,
+                                               std::optional<NumaNode> place) {
+  const std::string name = "r" + std::to_string(number);
+  return place ? name + "n" + std::to_string(place->value()) : name;
 }
 
 /// The number behind a one-letter prefix. nullopt: another kind of name.

@@ -99,6 +99,7 @@ class Checker {
       return;
     }
     config_.ddr_bytes = from_.ddr_bytes();
+    config_.ddr_reserve = from_.ddr_reserve();
     if (config_.ddr_bytes == 0) {
       complain("ddr_bytes",
                "missing or 0: set the number of bytes that this node gives to the pool");

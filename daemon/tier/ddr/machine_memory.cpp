@@ -159,8 +159,8 @@ Result<MemoryLimit> read_free_memory(const std::string& root) {
 
 Result<void> check_free_memory(std::uint64_t bytes, const MemoryLimit& free) {
   if (free.bytes >= kFreeMarginBytes && bytes <= free.bytes - kFreeMarginBytes) return {};
-  return Error(Errc::kExhausted, "a segment needs " + format_bytes(bytes) + ", but " + free.reason +
-                                     " has " + format_bytes(free.bytes) + " free, of which " +
+  return Error(Errc::kExhausted, format_bytes(bytes) + " are needed, but " + free.reason + " has " +
+                                     format_bytes(free.bytes) + " free, of which " +
                                      format_bytes(kFreeMarginBytes) + " are kept for other uses");
 }
 

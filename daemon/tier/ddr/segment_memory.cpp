@@ -129,9 +129,15 @@ Result<SegmentMemory> SegmentMemory::create_exactly(const Spec& spec, PageKind k
   return made;
 }
 
-int SegmentMemory::seals(transport::Rights rights) {
+int SegmentMemory::seals(std::optional<transport::Rights> rights) {
+  if (!rights) return F_SEAL_GROW;
   const int all = F_SEAL_GROW | F_SEAL_SEAL;
-  return rights == transport::Rights::kRead ? all | F_SEAL_FUTURE_WRITE : all;
+  return *rights == transport::Rights::kRead ? all | F_SEAL_FUTURE_WRITE : all;
+}
+
+Result<void> SegmentMemory::seal(transport::Rights rights) {
+  if (::fcntl(fd_.get(), F_ADD_SEALS, seals(rights)) != 0) return errno_error(errno, "seal");
+  return {};
 }
 
 Result<SegmentMemory> SegmentMemory::adopt(UniqueFd fd, const AdoptSpec& spec) {

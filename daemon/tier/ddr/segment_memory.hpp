@@ -59,7 +59,8 @@ class SegmentMemory {
     PageKind wanted = PageKind::k4K;
     Fallback fallback = Fallback::kSmallerPages;
     PageKind otherwise = PageKind::k4K;  ///< the kind of smaller pages
-    transport::Rights rights = transport::Rights::kReadWrite;
+    /// nullopt: seal() follows; until then nobody else may have it.
+    std::optional<transport::Rights> rights = transport::Rights::kReadWrite;
     const std::atomic<bool>* stop =
         nullptr;  ///< if not null: stop soon once it is true; must outlive the call
     std::optional<NumaNode> numa = {};  ///< the preferred node
@@ -69,15 +70,17 @@ class SegmentMemory {
   /// @return kExhausted: no memory, or none of that kind. kCanceled: stopped. kIo.
   [[nodiscard]] static Result<SegmentMemory> create(const Spec& spec);
 
-  /// The seals of a segment's memfd.
-  [[nodiscard]] static int seals(transport::Rights rights);
+  /// The seals of a segment's memfd, with the rights of its grant; without: it is not granted yet.
+  [[nodiscard]] static int seals(std::optional<transport::Rights> rights);
+  /// Fixes the rights of memory that was made without. Once. @return kIo.
+  [[nodiscard]] Result<void> seal(transport::Rights rights);
 
   /// Memory that an earlier process made, and that this one owns from now on. The caller has
   /// checked its file. On a failure it is cut to nothing.
   struct AdoptSpec {
     std::uint64_t bytes = 0;  ///< the size of the file
     PageKind pages = PageKind::k4K;
-    transport::Rights rights = transport::Rights::kReadWrite;
+    transport::Rights rights = transport::Rights::kReadWrite;  ///< or it is not sealed yet
     std::optional<NumaNode> numa = {};
   };
   [[nodiscard]] static Result<SegmentMemory> adopt(UniqueFd fd, const AdoptSpec& spec);

@@ -1,0 +1,57 @@
+#include "daemon/node_options.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/log.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+/// Sessions that half of this process's descriptors are enough for: each takes two a rail of `tcp`,
+/// unless its job asks for more connections.
+std::size_t sessions_for_descriptors(std::size_t rails) {
+  rlimit limit{};
+  if (rails == 0 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return SIZE_MAX;
+  return std::max<std::size_t>(limit.rlim_cur / 2 / (2 * rails), 16);
+}
+
+}  // namespace
+
+Result<std::string> read_boot_id() {
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  if (!(in >> id)) return Error(Errc::kIo, "/proc/sys/kernel/random/boot_id: cannot be read");
+  return id;
+}
+
+Pool::Options pool_options(const DaemonConfig& config, std::vector<NumaShare> shares) {
+  Pool::Options options;
+  options.numa = std::move(shares);
+  options.node = config.node;
+  options.node_name = config.node_name;
+  options.capacity_bytes = config.ddr_bytes;
+  options.segment_bytes = config.segment_bytes;
+  options.lease = config.lease;
+  options.sessions_max =
+      std::min(options.sessions_max, sessions_for_descriptors(config.tcp.size()));
+  return options;
+}
+
+Access known_access(const DaemonConfig& config) {
+  std::vector<std::string> unknown;
+  auto access = Access::create(config, &unknown);
+  HO_CHECK(access.ok());
+  for (const std::string& name : unknown) {
+    log(LogLevel::kError, "a user of the configuration is unknown, and may do nothing",
+        {{"error", name}});
+  }
+  return *std::move(access);
+}
+
+}  // namespace ho::daemon
