@@ -38,6 +38,10 @@ Result<Message> from_json(const std::string& text) {
   return out;
 }
 
+BookVersion version_of(const pb::EtcdHeader& header) {
+  return {header.cluster_id(), header.revision()};
+}
+
 std::vector<EtcdPair> to_pairs(const pb::EtcdRangeResponse& from) {
   std::vector<EtcdPair> out;
   for (const pb::EtcdKeyValue& pair : from.kvs()) out.push_back({pair.key(), pair.value()});
@@ -165,7 +169,7 @@ Result<EtcdPage> EtcdClient::read(const std::string& key) {
   if (!answer) return answer.error();
   const auto page = from_json<pb::EtcdRangeResponse>(*answer);
   if (!page) return page.error();
-  return EtcdPage{page->header().revision(), to_pairs(*page)};
+  return EtcdPage{version_of(page->header()), to_pairs(*page)};
 }
 
 Result<EtcdPage> EtcdClient::read_all(const std::string& prefix) {
@@ -176,7 +180,7 @@ Result<EtcdPage> EtcdClient::read_all(const std::string& prefix) {
   if (!answer) return answer.error();
   const auto page = from_json<pb::EtcdRangeResponse>(*answer);
   if (!page) return page.error();
-  return EtcdPage{page->header().revision(), to_pairs(*page)};
+  return EtcdPage{version_of(page->header()), to_pairs(*page)};
 }
 
 Result<EtcdOutcome> EtcdClient::commit(const EtcdTransaction& transaction) {

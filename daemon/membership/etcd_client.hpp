@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/result.hpp"
+#include "daemon/membership/member_table.hpp"
 #include "proto/config/config.hpp"
 
 namespace ho::daemon {
@@ -18,9 +19,9 @@ struct EtcdPair {
   std::string value;
 };
 
-/// Keys with their values, as of one revision of the store.
+/// Keys with their values, as of one version of the store.
 struct EtcdPage {
-  std::int64_t revision = 0;
+  BookVersion version;
   std::vector<EtcdPair> pairs;  ///< by key
 };
 

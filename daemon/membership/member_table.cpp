@@ -4,8 +4,8 @@
 
 namespace ho::daemon {
 
-void MemberTable::read(std::int64_t revision, std::vector<Member> members, TimePoint now) {
-  const bool replaced = revision < highest_;
+void MemberTable::read(const BookVersion& version, std::vector<Member> members, TimePoint now) {
+  const bool replaced = version.cluster != last_.cluster || version.revision < last_.revision;
   std::map<NodeId, Entry> fresh;
   for (Member& member : members) {
     const NodeId node = member.info.node;
@@ -16,8 +16,8 @@ void MemberTable::read(std::int64_t revision, std::vector<Member> members, TimeP
     if (entry.gone_at && now < *entry.gone_at) fresh.try_emplace(node, std::move(entry));
   }
   members_ = std::move(fresh);
-  highest_ = revision;
-  revision_ = revision;
+  last_ = version;
+  news_ = false;
 }
 
 void MemberTable::tick(TimePoint now) {

@@ -18,22 +18,32 @@ struct Member {
   std::uint64_t instance = 0;  ///< HelloReply::daemon_instance
 };
 
+/// Says which book it is, and how often it was changed. The number of the cluster alone tells a new
+/// book only where etcd was set up with other names or another token; the revision alone does not
+/// where the new one was changed more often than the old one.
+struct BookVersion {
+  std::uint64_t cluster = 0;
+  std::int64_t revision = 0;
+
+  bool operator==(const BookVersion&) const = default;
+};
+
 /// The list of nodes as it was read last, and what is wrong with it. Pure: no I/O.
 ///
 /// A read replaces the list; a failed one changes nothing. Where the book itself was replaced
-/// (its data were wiped, so its revision went back), members that are missing stay for a time: they
-/// have not signed in again yet. Owner: one thread.
+/// (another cluster answers, or its data were wiped and its revision went back), members that are
+/// missing stay for a time: they have not signed in again yet. Owner: one thread.
 class MemberTable {
  public:
   /// @param grace  for so long members of a replaced book stay.
   explicit MemberTable(Duration grace) : grace_(grace) {}
 
-  /// Whether a book of that revision has to be read.
-  [[nodiscard]] bool is_news(std::int64_t revision) const { return revision != revision_; }
-  /// The next revision is news, whichever it is.
-  void expect_news() { revision_.reset(); }
-  /// The whole book, as of a revision.
-  void read(std::int64_t revision, std::vector<Member> members, TimePoint now);
+  /// Whether a book of that version has to be read.
+  [[nodiscard]] bool is_news(const BookVersion& version) const { return news_ || version != last_; }
+  /// The next version is news, whichever it is.
+  void expect_news() { news_ = true; }
+  /// The whole book, as of a version.
+  void read(const BookVersion& version, std::vector<Member> members, TimePoint now);
   /// Ends the time of members that a replaced book left behind.
   void tick(TimePoint now);
 
@@ -57,8 +67,8 @@ class MemberTable {
   };
 
   const Duration grace_;
-  std::optional<std::int64_t> revision_;
-  std::int64_t highest_ = 0;  ///< revision of the book so far
+  bool news_ = true;
+  BookVersion last_;  ///< as the book was read
   std::map<NodeId, Entry> members_;
   std::string trouble_;
   TimePoint trouble_since_;

@@ -108,7 +108,7 @@ Result<void> Membership::sign_in() {
   return {};
 }
 
-/// Reads the book if its revision is another one.
+/// Reads the book if its version is another one.
 Result<void> Membership::look(TimePoint now) {
   const auto glance = book_.glance(options_.self.info.node);
   if (!glance) return glance.error();
@@ -119,10 +119,10 @@ Result<void> Membership::look(TimePoint now) {
     lease_.reset();
   }
   if (replaced_ && !glance->self) replaced_ = false;  // the other one has gone
-  if (table_.is_news(glance->revision)) {
+  if (table_.is_news(glance->version)) {
     auto page = book_.read();
     if (!page) return page.error();
-    table_.read(page->revision, std::move(page->members), now);
+    table_.read(page->version, std::move(page->members), now);
   }
   if (!replaced_) return {};
   return Error(Errc::kConflict, "another daemon runs as node " +

@@ -161,7 +161,7 @@ Result<PhoneBook::Glance> PhoneBook::glance(NodeId self) {
   const auto page = etcd_.read(alive_key(self));
   if (!page) return page.error();
   Glance out;
-  out.revision = page->revision;
+  out.version = page->version;
   if (!page->pairs.empty()) out.self = to_member(page->pairs.front());
   return out;
 }
@@ -170,7 +170,7 @@ Result<PhoneBook::Page> PhoneBook::read() {
   const auto page = etcd_.read_all(prefix_ + "/alive/");
   if (!page) return page.error();
   Page out;
-  out.revision = page->revision;
+  out.version = page->version;
   for (const EtcdPair& pair : page->pairs) {
     if (auto member = to_member(pair)) out.members.push_back(std::move(*member));
   }

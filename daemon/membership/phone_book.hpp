@@ -35,15 +35,15 @@ class PhoneBook {
   [[nodiscard]] Result<void> sign_in(const Member& self, EtcdLease lease);
   [[nodiscard]] Result<void> sign_out(NodeId node);
 
-  /// The revision of the book, and this daemon's own entry if it is listed.
+  /// The version of the book, and this daemon's own entry if it is listed.
   struct Glance {
-    std::int64_t revision = 0;
+    BookVersion version;
     std::optional<Member> self;
   };
   [[nodiscard]] Result<Glance> glance(NodeId self);
 
   struct Page {
-    std::int64_t revision = 0;
+    BookVersion version;
     std::vector<Member> members;  ///< entries that make no sense are left out
   };
   [[nodiscard]] Result<Page> read();

@@ -102,8 +102,9 @@ class Etcd:
         for i in list(self.running):
             self.kill(i)
 
-    def wipe(self):
-        """Ends all members, removes what they know, and starts them again."""
+    def wipe(self, *words):
+        """Ends all members, removes what they know, and starts them again, with these words for each."""
+        self.words = [*self.words, *words]
         self.end_all()
         for i in range(self.members):
             shutil.rmtree(self.folder / f"etcd{i}")

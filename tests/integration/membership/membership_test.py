@@ -175,6 +175,11 @@ def wiped_data_change_no_number(folder, etcd, start):
     eventually(a.log, lambda: a.trouble() == "" and b.trouble() == "")
     assert a.nodes() == both and b.nodes() == both
     assert a.held() == (1, SEGMENT)
+    # Another cluster at the same place: its number tells, whatever its revision.
+    etcd.wipe("--initial-cluster-token", "anew")
+    eventually(a.log, lambda: len(etcd.keys("/hyperoffload/alive/")) == 2)
+    eventually(a.log, lambda: a.trouble() == "" and b.trouble() == "")
+    assert a.nodes() == both and b.nodes() == both
     start("c")
     eventually(a.log, lambda: a.nodes() == {**both, 0: "c"})
 

@@ -10,6 +10,8 @@ namespace {
 
 using std::chrono::seconds;
 
+constexpr std::uint64_t kCluster = 0xC1;
+
 Member member(std::uint16_t node) {
   Member out;
   out.info = {NodeId(node), "n" + std::to_string(node), {"unix:/run/x.sock"}};
@@ -35,11 +37,11 @@ std::string others(const MemberTable& table) {
 TEST_CASE("members: a read replaces the list, and a failed one changes nothing") {
   MemberTable table(seconds(15));
   TimePoint now;
-  CHECK(table.is_news(0));
-  table.read(10, members({2, 0, 1}), now);
+  CHECK(table.is_news({kCluster, 0}));
+  table.read({kCluster, 10}, members({2, 0, 1}), now);
   CHECK(others(table) == "0 2");
   CHECK(table.find(NodeId(1)) != nullptr);
-  table.read(11, members({1, 2}), now);
+  table.read({kCluster, 11}, members({1, 2}), now);
   CHECK(others(table) == "2");
   CHECK(table.find(NodeId(0)) == nullptr);
   CHECK(table.fail(Error(Errc::kDeadline, "no answer"), now));
@@ -50,28 +52,40 @@ TEST_CASE("members: a read replaces the list, and a failed one changes nothing")
 
 TEST_CASE("members: one revision says whether there is something to read") {
   MemberTable table(seconds(15));
-  table.read(10, members({1}), TimePoint());
-  CHECK_FALSE(table.is_news(10));
-  CHECK(table.is_news(11));
-  CHECK(table.is_news(9));
+  table.read({kCluster, 10}, members({1}), TimePoint());
+  CHECK_FALSE(table.is_news({kCluster, 10}));
+  CHECK(table.is_news({kCluster, 11}));
+  CHECK(table.is_news({kCluster, 9}));
   table.expect_news();
-  CHECK(table.is_news(10));
+  CHECK(table.is_news({kCluster, 10}));
 }
 
 TEST_CASE("members: those of a book that was wiped stay until they have had time to sign in") {
   MemberTable table(seconds(15));
   TimePoint now;
-  table.read(100, members({0, 1, 2, 3}), now);
-  table.read(4, members({1}), now);
+  table.read({kCluster, 100}, members({0, 1, 2, 3}), now);
+  table.read({kCluster, 4}, members({1}), now);
   CHECK(others(table) == "0 2 3");
   now += seconds(10);
   table.tick(now);
-  table.read(5, members({1, 2}), now);
+  table.read({kCluster, 5}, members({1, 2}), now);
   CHECK(others(table) == "0 2 3");
   // One that signed in again is an ordinary member: it goes when the book says so.
-  table.read(6, members({1}), now);
+  table.read({kCluster, 6}, members({1}), now);
   CHECK(others(table) == "0 3");
   now += seconds(5);
+  table.tick(now);
+  CHECK(others(table).empty());
+}
+
+TEST_CASE("members: those of another cluster's book stay too, however often it was changed") {
+  MemberTable table(seconds(15));
+  TimePoint now;
+  table.read({kCluster, 100}, members({0, 1, 2}), now);
+  CHECK(table.is_news({kCluster + 1, 100}));
+  table.read({kCluster + 1, 200}, members({1}), now);
+  CHECK(others(table) == "0 2");
+  now += seconds(15);
   table.tick(now);
   CHECK(others(table).empty());
 }
