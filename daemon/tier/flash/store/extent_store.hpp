@@ -30,8 +30,8 @@ struct ExtentSpec {
   std::uint64_t session = 0;  ///< that a scratch extent ends with
   std::uint64_t access = 0;   ///< the secret by which another session opens a durable one
   std::string owner = {};     ///< see ExtentAbout; cut to kTextBytesMax
-  std::uint64_t owner_bytes_max = UINT64_MAX;  ///< quota of the owner, with this extent
   std::string label = {};
+  std::uint64_t owner_bytes_max = UINT64_MAX;  ///< quota of the owner, with this extent
 };
 
 struct FreeOp {
