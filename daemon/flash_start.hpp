@@ -2,12 +2,20 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/base/result.hpp"
+#include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/store/flash_loop.hpp"
 #include "proto/config/config.hpp"
 
 namespace ho::daemon {
+
+/// Opens the flash paths of a configuration as one device, which encrypts those with a key. Call it
+/// on the thread that will own the device.
+/// @return as flash::make_uring_device() and flash::PathKey::read().
+[[nodiscard]] Result<std::unique_ptr<flash::Device>> make_flash_device(
+    const std::vector<FlashPathSettings>& paths, flash::DeviceMode mode);
 
 /// Opens the flash paths. A kernel without io_uring leaves the node without flash, and says so;
 /// paths that cannot be used are a mistake that somebody has to look at.

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "daemon/control/listener.hpp"
+#include "daemon/flash_start.hpp"
 #include "daemon/memory_start.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/log/path_set.hpp"
@@ -35,10 +36,7 @@ Result<void> check_socket(const std::string& path) {
 Result<void> check_flash(const DaemonConfig& config) {
   // Without io_uring a daemon runs without flash, and says so.
   if (config.flash.empty() || !flash::check_uring()) return {};
-  flash::UringOptions options;
-  for (const FlashPathSettings& path : config.flash) options.paths.push_back(path.path);
-  options.mode = flash::DeviceMode::kTrial;
-  auto device = flash::make_uring_device(options);
+  auto device = make_flash_device(config.flash, flash::DeviceMode::kTrial);
   if (!device) return device.error();
   return flash::check_path_set(**device);
 }

@@ -106,7 +106,7 @@ NodeStatus Service::node_status(const PeerInfo* viewer) const {
     for (const flash::PathStatus& path : facts_.flash->status().paths) {
       out.flash.push_back({path.name, path.capacity_bytes, path.free_bytes, path.wear.day_bytes,
                            path.wear.total_bytes, path.write_bytes_per_day_max, path.broken,
-                           path.unused_bytes, false});
+                           path.unused_bytes, path.encrypted});
     }
   }
   out.insecure = facts_.protection.insecure;

@@ -240,7 +240,10 @@ class Checker {
       } else if (!seen.insert(path.path()).second) {
         wrong("path: \"" + path.path() + "\" is given twice");
       }
-      config_.flash.push_back({path.path(), path.write_bytes_per_day_max()});
+      if (!path.key_file().empty() && path.key_file().front() != '/') {
+        wrong("key_file: \"" + path.key_file() + "\" is not an absolute path");
+      }
+      config_.flash.push_back({path.path(), path.write_bytes_per_day_max(), path.key_file()});
     }
     if (from_.flash_size() > kFlashPathsMax) {
       complain("flash", "more than " + std::to_string(kFlashPathsMax) + " paths");

@@ -61,6 +61,7 @@ struct TcpListen {
 struct FlashPathSettings {
   std::string path;
   std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
+  std::string key_file = {};                  ///< absolute; empty: not encrypted
 };
 
 struct QuotaSettings {

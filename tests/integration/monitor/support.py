@@ -100,6 +100,13 @@ class Job:
             self.lib.ho_free(self.handle, allocation)
         self.call("ho_disconnect")
 
+    def give_up(self):
+        """Its daemon is gone. The block's end does nothing more."""
+        for allocation in self.held:
+            self.lib.ho_free(self.handle, allocation)
+        self.lib.ho_disconnect(self.handle)
+        self.handle, self.held = None, []
+
     def call(self, name, *arguments, first=True):
         status = getattr(self.lib, name)(*([self.handle] if first else []), *arguments)
         assert status == 0, (name, status, self.lib.ho_last_error())

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "common/base/check.hpp"
+#include "daemon/tier/flash/device/cipher/cipher_device.hpp"
 #include "tests/support/flash_ops.hpp"
 
 namespace ho::test {
@@ -19,12 +21,24 @@ constexpr std::size_t kContentsMax = 128;
 
 }  // namespace
 
-FlashWorld::FlashWorld(std::uint64_t seed) : random_(seed) {
+/// Some worlds have encrypted paths, each with its own key.
+FlashWorld::FlashWorld(std::uint64_t seed) : random_(seed), encrypted_(seed % 3 == 0) {
   const std::uint64_t count = 1 + random_.below(3);
   for (std::uint64_t i = 0; i < count; ++i) {
     disks_.push_back(std::make_shared<SimDisk>(kMiB + random_.below(256) * kBlockBytes));
     disks_.back()->garble();
   }
+}
+
+std::unique_ptr<flash::Device> FlashWorld::covered(std::unique_ptr<flash::Device> device) const {
+  if (!encrypted_) return device;
+  std::vector<std::optional<flash::PathKey>> keys;
+  for (std::size_t i = 0; i < disks_.size(); ++i) {
+    std::array<std::byte, flash::PathKey::kBytes> bytes{};
+    bytes[0] = static_cast<std::byte>(i + 1);
+    keys.emplace_back(flash::PathKey(bytes));
+  }
+  return flash::make_cipher_device(std::move(device), std::move(keys));
 }
 
 void FlashWorld::complain(const std::string& what) {
@@ -44,7 +58,7 @@ bool FlashWorld::open(const SimFlashFaults& faults) {
   faulty_ = faults.io_error > 0 || faults.no_space > 0 || faults.dies_after != UINT64_MAX;
   // The device ends with the store that did not open. Its effects on the disks stay.
   findings_.clear();
-  auto store = flash::ExtentStore::open(std::move(device), options, findings_);
+  auto store = flash::ExtentStore::open(covered(std::move(device)), options, findings_);
   if (!store) {
     open_error_ = store.error().message();
     device_ = nullptr;
@@ -416,8 +430,8 @@ void FlashWorld::verify() {
 /// given.
 bool FlashWorld::flip_block(ExtentId wanted, std::optional<std::uint64_t> extent_block) {
   HO_CHECK(!store_);
-  SimFlash device(disks_, 1, {});
-  flash::BlockingIo io(device);
+  const auto device = covered(std::make_unique<SimFlash>(disks_, 1, SimFlashFaults()));
+  flash::BlockingIo io(*device);
   flash::Findings ignored;
   for (std::uint16_t path = 0; path < disks_.size(); ++path) {
     auto volume = flash::recover(io, flash::PathIndex(path), ignored);

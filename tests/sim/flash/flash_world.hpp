@@ -95,8 +95,10 @@ class FlashWorld {
   [[nodiscard]] Model* pick();
   [[nodiscard]] bool flip_block(flash::ExtentId id, std::optional<std::uint64_t> extent_block);
   void complain(const std::string& what);
+  [[nodiscard]] std::unique_ptr<flash::Device> covered(std::unique_ptr<flash::Device> device) const;
 
   Prng random_;
+  const bool encrypted_;
   std::vector<std::shared_ptr<SimDisk>> disks_;
   SimFlash* device_ = nullptr;  ///< owned by the store
   std::unique_ptr<flash::ExtentStore> store_;

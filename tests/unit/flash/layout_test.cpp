@@ -82,10 +82,10 @@ TEST_CASE("flash layout: another format version is named and refused") {
   std::vector<std::byte> block(kBlockBytes);
   const std::span<std::byte, kBlockBytes> span(block.data(), kBlockBytes);
   encode_superblock(some_superblock(), span);
-  block[8] = std::byte{kFormatVersion + 1};
+  block[8] = std::byte{kFormatVersionEncrypted + 1};
   const auto refused = decode_superblock(span);
   CHECK(refused.error().code() == Errc::kUnsupported);
-  CHECK(refused.error().context() == "format version 6; this program knows 5");
+  CHECK(refused.error().context() == "format version 7; this program knows 5 and, encrypted, 6");
   block[8] = std::byte{kFormatVersion - 1};
   CHECK(decode_superblock(span).error().code() == Errc::kUnsupported);
 }

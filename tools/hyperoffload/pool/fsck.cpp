@@ -1,9 +1,11 @@
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "daemon/tier/flash/device/cipher/cipher_device.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/log/examine.hpp"
 #include "tools/hyperoffload/command.hpp"
@@ -63,12 +65,23 @@ std::string to_json(const std::string& path, const flash::Examination& seen) {
   return std::move(out).text();
 }
 
-int run(Console& console, const std::string& path) {
+struct FsckOptions {
+  std::string path;
+  std::string key_file;  ///< empty: the path is plain
+};
+
+int run(Console& console, const FsckOptions& given) {
+  const std::string& path = given.path;
   flash::UringOptions options;
   options.paths = {path};
   options.mode = flash::DeviceMode::kReadOnly;
   auto device = flash::make_uring_device(options);
   if (!device) return console.refuse(device.error());
+  if (!given.key_file.empty()) {
+    auto key = flash::PathKey::read(given.key_file);
+    if (!key) return console.refuse(key.error());
+    device = flash::make_cipher_device(std::move(*device), {*key});
+  }
   const auto seen = flash::examine(**device, flash::PathIndex(0));
   if (!seen) {
     const bool damaged = seen.error().code() == Errc::kCorrupt;
@@ -82,10 +95,12 @@ int run(Console& console, const std::string& path) {
 }  // namespace
 
 void add_fsck(Program& program) {
-  auto path = std::make_shared<std::string>();
+  auto options = std::make_shared<FsckOptions>();
   CLI::App& command = program.add(program.root(), "fsck", "Check a flash path that no daemon uses",
-                                  [path](Console& console) { return run(console, *path); });
-  command.add_option("PATH", *path, "a file or block device")->required();
+                                  [options](Console& console) { return run(console, *options); });
+  command.add_option("PATH", options->path, "a file or block device")->required();
+  command.add_option("--key-file", options->key_file, "the key of an encrypted path")
+      ->type_name("FILE");
   set_manual(command,
              {"Reads the path's log and every written block, and compares each block with its "
               "checksum. Changes nothing.",

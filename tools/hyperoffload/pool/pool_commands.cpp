@@ -35,15 +35,20 @@ std::string flash_words(const NodeStatus& status) {
   std::uint64_t today = 0;
   bool read_only = false;
   std::uint64_t unused = 0;
+  std::size_t encrypted = 0;
   for (const FlashPathStatus& path : status.flash) {
     capacity += path.capacity_bytes;
     free += path.free_bytes;
     today += path.written_today_bytes;
     read_only = read_only || path.read_only;
     unused += path.unused_bytes;
+    encrypted += path.encrypted ? 1 : 0;
   }
   return format_bytes(free) + " of " + format_bytes(capacity) + " free, " + format_bytes(today) +
          " written today" + (unused > 0 ? ", " + format_bytes(unused) + " not used" : "") +
+         (encrypted == status.flash.size() ? ", encrypted"
+          : encrypted > 0                  ? ", partly encrypted"
+                                           : "") +
          (read_only ? ", READ ONLY" : "");
 }
 

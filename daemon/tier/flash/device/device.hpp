@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -21,6 +22,12 @@ inline constexpr std::uint64_t kDeviceOpBytesMax = kMiB;
 /// Index of a path in the store.
 using PathIndex = Strong<struct PathIndexTag, std::uint16_t>;
 
+/// Tells the key of an encrypted path from others; zeros: the path is plain.
+using KeyCheck = std::array<std::byte, 16>;
+
+/// Whether an operation's bytes are encrypted on a path that has a key.
+enum class Coding : std::uint8_t { kSecret, kPlain };
+
 enum class DeviceOpKind : std::uint8_t { kRead, kWrite, kSync };
 
 struct DeviceOp {
@@ -29,11 +36,13 @@ struct DeviceOp {
   PathIndex path;
   std::uint64_t offset_bytes = 0;  ///< kSync: 0
   std::span<std::byte> memory;     ///< the device only reads it for kWrite; empty for kSync
+  Coding coding = Coding::kSecret;
 };
 
 struct DevicePath {
   std::string name;
   std::uint64_t size_bytes = 0;  ///< a multiple of kBlockBytes
+  KeyCheck key = {};             ///< that the device has for it
 };
 
 struct DeviceCaps {

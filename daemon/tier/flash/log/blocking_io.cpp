@@ -68,9 +68,9 @@ Result<void> BlockingIo::run_split(DeviceOp op) {
   return {};
 }
 
-Result<void> BlockingIo::read(PathIndex path, std::uint64_t offset_bytes,
-                              std::span<std::byte> into) {
-  return run_split({OpId(), DeviceOpKind::kRead, path, offset_bytes, into});
+Result<void> BlockingIo::read(PathIndex path, std::uint64_t offset_bytes, std::span<std::byte> into,
+                              Coding coding) {
+  return run_split({OpId(), DeviceOpKind::kRead, path, offset_bytes, into, coding});
 }
 
 Result<std::set<std::uint64_t>> BlockingIo::read_salvage(PathIndex path, std::uint64_t offset_bytes,
@@ -86,8 +86,8 @@ Result<std::set<std::uint64_t>> BlockingIo::read_salvage(PathIndex path, std::ui
 }
 
 Result<void> BlockingIo::write(PathIndex path, std::uint64_t offset_bytes,
-                               std::span<std::byte> from) {
-  return run_split({OpId(), DeviceOpKind::kWrite, path, offset_bytes, from});
+                               std::span<std::byte> from, Coding coding) {
+  return run_split({OpId(), DeviceOpKind::kWrite, path, offset_bytes, from, coding});
 }
 
 Result<void> BlockingIo::sync(PathIndex path) {

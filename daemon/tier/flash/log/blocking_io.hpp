@@ -29,14 +29,14 @@ class BlockingIo {
   /// @return kIo, kExhausted, kDeadline (and kDeadline from then on), with the name of the path and
   /// the offset.
   [[nodiscard]] Result<void> read(PathIndex path, std::uint64_t offset_bytes,
-                                  std::span<std::byte> into);
+                                  std::span<std::byte> into, Coding coding = Coding::kSecret);
   /// Like read(), but reads block by block if that fails. @return the blocks of `into` that are
   /// unreadable, or kDeadline.
   [[nodiscard]] Result<std::set<std::uint64_t>> read_salvage(PathIndex path,
                                                              std::uint64_t offset_bytes,
                                                              std::span<std::byte> into);
   [[nodiscard]] Result<void> write(PathIndex path, std::uint64_t offset_bytes,
-                                   std::span<std::byte> from);
+                                   std::span<std::byte> from, Coding coding = Coding::kSecret);
   [[nodiscard]] Result<void> sync(PathIndex path);
 
   [[nodiscard]] Device& device() { return device_; }

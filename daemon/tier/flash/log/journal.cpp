@@ -61,10 +61,10 @@ void Journal::step(std::uint32_t day) {
 }
 
 void Journal::submit(DeviceOpKind kind, std::uint64_t offset_bytes, std::span<std::byte> memory,
-                     Tag tag) {
+                     Tag tag, Coding coding) {
   const OpId op(kOpIdBase | (std::uint64_t{tag} << 16U) | volume_.path.value());
   // The store reserves device_ops() of the device's depth for each journal.
-  HO_CHECK(device_.submit({op, kind, volume_.path, offset_bytes, memory}).ok());
+  HO_CHECK(device_.submit({op, kind, volume_.path, offset_bytes, memory, coding}).ok());
   ++open_ops_;
   if (kind == DeviceOpKind::kWrite) volume_.count_written(memory.size(), day_);
 }
@@ -220,7 +220,7 @@ void Journal::next_snapshot_frame() {
 void Journal::write_super() {
   encode_superblock(next_super_, std::span<std::byte, kBlockBytes>(super_block_.span()));
   submit(DeviceOpKind::kWrite, volume_.geometry.super_offset(super_copy_), super_block_.span(),
-         kOther);
+         kOther, Coding::kPlain);
 }
 
 void Journal::complete(const Completion& completion) {

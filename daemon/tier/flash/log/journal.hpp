@@ -139,7 +139,8 @@ class Journal {
   void next_snapshot_frame();
   void write_super();
   void seal_and_write(AlignedMemory& memory, std::size_t payload_bytes, Tag tag);
-  void submit(DeviceOpKind kind, std::uint64_t offset_bytes, std::span<std::byte> memory, Tag tag);
+  void submit(DeviceOpKind kind, std::uint64_t offset_bytes, std::span<std::byte> memory, Tag tag,
+              Coding coding = Coding::kSecret);
   void complete_in_log(Tag tag);
   void finish_frames();
   void finish_super();

@@ -15,7 +15,8 @@ constexpr std::uint64_t kSuperMagic =
     0x31306873616c6648;  // "Hflash01" in the byte order of the path
 constexpr std::uint64_t kFrameMagic = 0x3130656d61726648;  // "Hframe01"
 constexpr std::size_t kSumBytes = sizeof(std::uint64_t);
-constexpr std::size_t kSuperSumAt = 64;  // after the fields; the rest of the block is zero
+constexpr std::size_t kSuperSumAt = 64;  // after the fields
+constexpr std::size_t kSuperKeyAt = 72;  // after that, zeros on a plain path; the rest is zero
 constexpr std::size_t kFrameSumAt = kFrameHeaderBytes - kSumBytes;
 
 /// Writes little-endian numbers in sequence. All supported machines are little-endian.
@@ -168,7 +169,7 @@ void encode_superblock(const Superblock& super, std::span<std::byte, kBlockBytes
   std::fill(out.begin(), out.end(), std::byte{0});
   Put(out)
       .number(kSuperMagic)
-      .number(kFormatVersion)
+      .number(super.key == KeyCheck{} ? kFormatVersion : kFormatVersionEncrypted)
       .number(super.path_index)
       .number(super.path_count)
       .bytes(super.set)
@@ -176,6 +177,7 @@ void encode_superblock(const Superblock& super, std::span<std::byte, kBlockBytes
       .number(super.epoch)
       .number(super.snapshot_frames)
       .number(super.salt);
+  Put(out.subspan(kSuperKeyAt)).bytes(super.key);
   Put(out.subspan(kSuperSumAt)).number(sum_around(out, kSuperSumAt));
 }
 
@@ -203,14 +205,21 @@ Result<Superblock> decode_superblock(std::span<const std::byte, kBlockBytes> blo
   if (magic != kSuperMagic) {
     return foreign_path("not a flash path of HyperOffload, and not blank");
   }
-  if (version != kFormatVersion) {
+  Get(block.subspan(kSuperKeyAt)).bytes(out.key);
+  const bool known = version == kFormatVersion || version == kFormatVersionEncrypted;
+  if (!known) {
     return Error(Errc::kUnsupported, "format version " + std::to_string(version) +
-                                         "; this program knows " + std::to_string(kFormatVersion));
+                                         "; this program knows " + std::to_string(kFormatVersion) +
+                                         " and, encrypted, " +
+                                         std::to_string(kFormatVersionEncrypted));
   }
   if (read_sum(block, kSuperSumAt) != sum_around(block, kSuperSumAt)) {
     return Error(Errc::kCorrupt, "the superblock does not match its checksum");
   }
   const auto geometry = plan_geometry(out.path_bytes);
+  if ((out.key == KeyCheck{}) != (version == kFormatVersion)) {
+    return Error(Errc::kCorrupt, "the superblock has invalid fields");
+  }
   if (!geometry || geometry->path_bytes != out.path_bytes || out.path_count == 0 ||
       out.path_count > kPathsMax || out.path_index >= out.path_count ||
       out.snapshot_frames > geometry->area_bytes / kBlockBytes) {

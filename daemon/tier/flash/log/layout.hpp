@@ -21,6 +21,8 @@ using ExtentId = Strong<struct ExtentIdTag, std::uint64_t>;
 
 // The layout of a path; LAYOUT.md has a picture and the reasons.
 inline constexpr std::uint32_t kFormatVersion = 5;
+/// The same, of an encrypted path: a program that knows no keys refuses it.
+inline constexpr std::uint32_t kFormatVersionEncrypted = 6;
 inline constexpr std::uint64_t kStripeBytes = kMiB;
 inline constexpr std::uint64_t kStripeBlocks = kStripeBytes / kBlockBytes;
 inline constexpr std::uint64_t kPathBytesMin = kMiB;
@@ -73,6 +75,7 @@ struct Superblock {
   std::uint64_t snapshot_frames =
       0;                   ///< number of frames at the start of the log that rebuild the table
   std::uint64_t salt = 0;  ///< salt of this log; different for each attempt to begin a log
+  KeyCheck key{};          ///< of the key that all but superblocks is encrypted with; zeros: none
 };
 
 void encode_superblock(const Superblock& super, std::span<std::byte, kBlockBytes> out);

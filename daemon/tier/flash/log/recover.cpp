@@ -288,7 +288,9 @@ class Replay {
 
 Result<Superblock> read_superblock(BlockingIo& io, PathIndex which, std::uint64_t offset_bytes) {
   AlignedMemory block(kBlockBytes);
-  if (auto read = io.read(which, offset_bytes, block.span()); !read) return read.error();
+  if (auto read = io.read(which, offset_bytes, block.span(), Coding::kPlain); !read) {
+    return read.error();
+  }
   return decode_superblock(std::span<const std::byte, kBlockBytes>(block.span()));
 }
 
@@ -298,7 +300,9 @@ Result<void> check_blank(BlockingIo& io, PathIndex which) {
   const std::uint64_t length = std::min(size, kBlankBytes);
   AlignedMemory memory(length);
   for (const std::uint64_t offset : {std::uint64_t{0}, size - length}) {
-    if (auto read = io.read(which, offset, memory.span()); !read) return read.error();
+    if (auto read = io.read(which, offset, memory.span(), Coding::kPlain); !read) {
+      return read.error();
+    }
     const auto bytes = memory.span();
     const auto at = std::find_if(bytes.begin(), bytes.end(),
                                  [](std::byte byte) { return byte != std::byte{0}; });
@@ -350,10 +354,26 @@ Result<Chosen> choose_superblock(BlockingIo& io, PathIndex which, Findings& find
   return Chosen{super, {same(first), same(second)}};
 }
 
+/// Whether the device has the key that the path was formatted with. @return kConflict: what to do.
+Result<void> check_key(const Superblock& super, const DevicePath& path) {
+  if (super.key == path.key) return {};
+  if (super.key == KeyCheck{}) {
+    return Error(Errc::kConflict,
+                 "it is not encrypted, and has a key_file: remove that from the configuration, or "
+                 "clear the path so that it is formatted anew");
+  }
+  if (path.key == KeyCheck{}) {
+    return Error(Errc::kConflict, "it is encrypted: name its key_file in the configuration");
+  }
+  return Error(Errc::kConflict, "it is encrypted with another key than the one in its key_file");
+}
+
 /// As recover(), without the path's name in errors and findings.
 Result<Volume> recover_path(BlockingIo& io, PathIndex which, Findings& findings) {
   const auto chosen = choose_superblock(io, which, findings);
   if (!chosen) return chosen.error();
+  const auto keyed = check_key(chosen->super, io.device().paths()[which.value()]);
+  if (!keyed) return keyed.error();
   const auto geometry = plan_geometry(chosen->super.path_bytes);
   HO_CHECK(geometry.ok());
   Volume volume(which, io.device().paths()[which.value()].name, chosen->super, *geometry);
@@ -385,7 +405,7 @@ void Volume::count_written(std::uint64_t bytes, std::uint32_t day) {
 }
 
 Result<Volume> recover(BlockingIo& io, PathIndex which, Findings& findings) {
-  const auto& [name, size_bytes] = io.device().paths()[which.value()];
+  const auto& [name, size_bytes, key] = io.device().paths()[which.value()];
   Findings here;
   auto volume = recover_path(io, which, here);
   for (const std::string& one : here) findings.push_back(name + ": " + one);
@@ -407,7 +427,8 @@ Result<void> repair_superblocks(BlockingIo& io, Volume& volume) {
   for (std::size_t copy = 0; copy < kCopies; ++copy) {
     if (volume.super_stands[copy]) continue;
     const std::uint64_t offset = volume.geometry.super_offset(copy);
-    if (auto written = io.write(volume.path, offset, block.span()); !written) return written;
+    auto written = io.write(volume.path, offset, block.span(), Coding::kPlain);
+    if (!written) return written;
     if (auto safe = io.sync(volume.path); !safe) return safe;
     volume.super_stands[copy] = true;
   }
@@ -424,10 +445,11 @@ Result<Volume> format(BlockingIo& io, PathIndex which, const SetId& set, std::ui
   super.path_count = path_count;
   super.path_bytes = geometry->path_bytes;
   super.epoch = 1;
+  super.key = path.key;
   AlignedMemory block(kBlockBytes);
   encode_superblock(super, std::span<std::byte, kBlockBytes>(block.span()));
   for (std::size_t copy = 0; copy < kCopies; ++copy) {
-    auto written = io.write(which, geometry->super_offset(copy), block.span());
+    auto written = io.write(which, geometry->super_offset(copy), block.span(), Coding::kPlain);
     if (!written) return written.error();
     if (auto safe = io.sync(which); !safe) return safe.error();
   }

@@ -122,6 +122,7 @@ PathStatus StorePath::status() const {
   out.write_bytes_per_day_max = budget.bytes_per_day_max();
   out.broken = journal.broken();
   out.broken_why = journal.broken_why();
+  out.encrypted = volume.super.key != KeyCheck{};
   return out;
 }
 

@@ -22,6 +22,7 @@ struct PathStatus {
   std::uint64_t write_bytes_per_day_max = 0;  ///< 0: no budget
   bool broken = false;                        ///< readable, but accepts no durable change
   std::string broken_why;                     ///< the reason; empty if not broken
+  bool encrypted = false;
 };
 
 /// One path of a store in use: its contents, its log and its write budget. Owner: the store's
