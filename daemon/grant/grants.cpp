@@ -188,7 +188,9 @@ void Grants::reserve(std::vector<Inherited::Reserved> left,
 }
 
 void Grants::tick() {
-  if (reserve_) reserve_->look();
+  if (!reserve_) return;
+  if (jobs_ == 0) reserve_->drop_surplus();
+  reserve_->look();
 }
 
 /// On a worker: sending to systemd may take a while.

@@ -122,15 +122,17 @@ std::optional<SegmentMemory> Reserve::take(std::optional<NumaNode> place) {
 void Reserve::look() {
   if (making_ || stopped_ || parts_.pool.draining() || clock_.now() < not_before_) return;
   for (const auto& place : places()) {
-    // A grant was made without the reserve while this one was filled.
-    if (missing(place) < 0) static_cast<void>(take(place));
-  }
-  for (const auto& place : places()) {
     if (missing(place) > 0) return make(place);
   }
   if (short_) log(LogLevel::kInfo, "the reserve of memory is whole again");
   short_ = false;
   report({});
+}
+
+void Reserve::drop_surplus() {
+  for (const auto& place : places()) {
+    if (missing(place) < 0) static_cast<void>(take(place));
+  }
 }
 
 void Reserve::make(std::optional<NumaNode> place) {

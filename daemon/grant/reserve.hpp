@@ -60,6 +60,9 @@ class Reserve {
   [[nodiscard]] std::uint64_t bytes() const;
   /// A granted segment's bytes are free again, or time has passed.
   void look();
+  /// Gives back what is too much: a grant was made without the reserve while this one was filled.
+  /// No grant is being made, whose worker has not taken its segments yet.
+  void drop_surplus();
   /// Waits for the thread. Nothing is made any more.
   void stop();
   /// Stored segments outlive this process.
