@@ -9,9 +9,9 @@ import sys
 import tempfile
 import time
 
-from failover_test import ELSEWHERE, Job, Pool
+from pool import ELSEWHERE, Pool, train
 
-cli = sys.argv[3]
+daemon, gpt, cli = sys.argv[1:4]
 STEPS = 60
 with tempfile.NamedTemporaryFile("w") as boot:
     if subprocess.run([*ELSEWHERE, boot.name, "true"], check=False, capture_output=True).returncode != 0:
@@ -28,32 +28,28 @@ def missing(pool, node):
 
 
 def survives_a_machine():
-    with tempfile.TemporaryDirectory() as folder, Pool(folder, "112") as pool:
-        code, expected, words = Job(pool, "tcp", STEPS).end()
-        assert code == 0, words[-2000:]
-        job = Job(pool, "tcp", STEPS)
-        job.wait_for_step(STEPS // 4)
+    with tempfile.TemporaryDirectory() as folder, Pool(folder, daemon, machines="112") as pool:
+        expected = train(pool, gpt, "tcp", STEPS).result()
+        job = train(pool, gpt, "tcp", STEPS)
+        assert job.wait_for(f"step {STEPS // 4}:")
         for node in (0, 1):
             pool.kill(node)
-        code, run, words = job.end()
-        assert code == 0, words[-3000:]
+        run = job.result()
         assert run["losses"] == expected["losses"], (run["losses"][-3:], expected["losses"][-3:])
 
 
 def counts_what_is_missing():
-    with tempfile.TemporaryDirectory() as folder, Pool(folder, "112") as pool:
-        job = Job(pool, "tcp", 1_000_000)
-        job.wait_for_step(5)
+    with tempfile.TemporaryDirectory() as folder, Pool(folder, daemon, machines="112") as pool, \
+            train(pool, gpt, "tcp", 1_000_000) as job:
+        assert job.wait_for("step 5:")
         assert missing(pool, 0) == 0
         pool.kill(2)
         end = time.monotonic() + 60
         while missing(pool, 0) == 0:
-            assert time.monotonic() < end and job.process.poll() is None, job.words.read_text()[-2000:]
+            assert time.monotonic() < end and not job.ended(), job.said()[-2000:]
             time.sleep(0.1)
         # All of them had one home there, and nodes of the other machine are not apart.
         assert missing(pool, 1) == missing(pool, 0) > 10, (missing(pool, 0), missing(pool, 1))
-        job.process.kill()
-        job.process.wait()
 
 
 survives_a_machine()

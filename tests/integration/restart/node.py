@@ -4,10 +4,11 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tools/soaking"))
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "tools/soaking"), str(ROOT / "tests/support")]
+from gpt_job import Job  # noqa: E402
 from service_manager import ServiceManager  # noqa: E402
 
 cli, daemon, gpt, holder = sys.argv[1:5]
@@ -17,7 +18,8 @@ LONG_LEASE_MS = 600_000  # longer than any test: only tests of leases have short
 
 class Node(ServiceManager):
     def __init__(self, folder, lease_ms=LONG_LEASE_MS, more="", **options):
-        self.file = pathlib.Path(folder) / "node.textproto"
+        self.folder = pathlib.Path(folder)
+        self.file = self.folder / "node.textproto"
         self.text = f"""
 node_id: 3 node_name: "n3" ddr_bytes: 67108864 segment_bytes: {SEGMENT} lease_ms: {lease_ms} drain_ms: 500
 unix_socket: "{folder}/control.sock" tcp {{ address: "127.0.0.1" }}
@@ -73,27 +75,5 @@ unix_socket: "{folder}/control.sock" tcp {{ address: "127.0.0.1" }}
             told |= set(re.findall(r'"steps": (\d+)', json.dumps(self.sessions())))
             time.sleep(0.1)
 
-
-class Job(subprocess.Popen):
-    """A GPT that trains at the node. It writes to files: nobody reads while it runs, and a pipe would fill."""
-
-    def __init__(self, node, transport, steps):
-        self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
-        super().__init__([gpt, "train", "--layers", "2", "--dim", "64", "--heads", "2", "--seq", "32", "--batch", "2",
-                          "--device-memory", "40%", "--transport", transport, "--pool", node.pool, "--steps",
-                          str(steps), "-o", "json"], stdout=self.out, stderr=self.err)
-
-    def finish(self):
-        """Waits for its end. @return what it wrote to stdout and stderr."""
-        self.wait(timeout=400)
-        texts = []
-        for file in (self.out, self.err):
-            file.seek(0)
-            texts.append(file.read())
-            file.close()
-        return texts
-
-    def result(self):
-        out, err = self.finish()
-        assert self.returncode == 0, (self.returncode, err[-3000:])
-        return json.loads(out), err
+    def train(self, transport, steps):
+        return Job(gpt, self.folder, self.pool, transport, steps)

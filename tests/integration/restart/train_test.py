@@ -4,26 +4,20 @@ import sys
 import tempfile
 import time
 
-from node import Job, Node
+from node import Node
 from takeover import flip_manifest
-
-
-def gaps(err):
-    """How long the job was without a daemon, each time."""
-    return [int(word.split("=")[1]) for line in err.splitlines() if "session is resumed" in line
-            for word in line.split() if word.startswith("gone_ms=")]
 
 
 def train_through(transport, plan, steps):
     with tempfile.TemporaryDirectory() as folder, Node(folder) as node:
         node.start()
-        quiet, _ = Job(node, transport, steps).result()
-        disturbed = Job(node, transport, steps)
+        quiet = node.train(transport, steps).result()
+        disturbed = node.train(transport, steps)
         node.wait_for_job()
         done = []
         for what in plan:
             time.sleep(0.25)
-            if disturbed.poll() is not None:
+            if disturbed.ended():
                 break
             if what == "kill":
                 node.kill()
@@ -31,31 +25,30 @@ def train_through(transport, plan, steps):
                 answer = node.ask("upgrade", "n3")
                 assert answer["upgraded"] and answer["taken_sessions"] == 1, answer
             done.append(what)
-        run, err = disturbed.result()
+        run, gaps = disturbed.result(), disturbed.gaps_ms()
         if done != plan:  # it was faster than the kills
             assert steps < 100_000, done
             return train_through(transport, plan, 2 * steps)
         assert run["transport"] == transport, run["transport"]
         assert run["losses"] == quiet["losses"], (run["losses"][-3:], quiet["losses"][-3:])
-        assert len(gaps(err)) == len(plan), gaps(err)
+        assert len(gaps) == len(plan), gaps
         # Nothing is left of it.
         assert node.names()[0] == "control" and len(node.names()) == 2, node.names()
         assert node.stop() == 0 and node.left == [], node.left
         return print(f"{transport}: {plan.count('kill')} kills and {plan.count('upgrade')} upgrades, without a daemon for "
-              f"{min(gaps(err))} to {max(gaps(err))} ms; longest step {max(run['step_ms']):.0f} ms, "
+              f"{min(gaps)} to {max(gaps)} ms; longest step {max(run['step_ms']):.0f} ms, "
               f"mean {sum(run['step_ms']) / len(run['step_ms']):.1f} ms")
 
 
 def fails_clearly(transport, break_it, words):
     with tempfile.TemporaryDirectory() as folder, Node(folder, lease_ms=6000) as node:
         node.start()
-        job = Job(node, transport, 1_000_000)
+        job = node.train(transport, 1_000_000)
         node.wait_for_steps()
         begin = time.monotonic()
         break_it(node)
-        _, err = job.finish()
-        assert job.returncode == 4, (job.returncode, err[-3000:])
-        last = err.splitlines()[-1]
+        assert job.end() == 4, (job.process.returncode, job.said()[-3000:])
+        last = job.said().splitlines()[-1]
         assert any(word in last for word in words), (words, last)
         for word in ("n3", "tensors at home there"):
             assert word in last, (word, last)

@@ -21,7 +21,8 @@ struct PoolArguments {
   std::string transport = "auto";
   std::string pool = "unix:/run/hyperoffload/control.sock";
   std::string tls;
-  Duration wait{};  ///< for memory that other jobs hold
+  Duration wait{};          ///< for memory that other jobs hold
+  Duration repair_after{};  ///< of values with two homes; 0: the library's default
 };
 
 /// `into` outlives the parser.

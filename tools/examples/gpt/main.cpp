@@ -50,6 +50,8 @@ hyperoffload::Pool connect(const PoolArguments& arguments) {
   options.name = "gpt";
   options.transport = arguments.transport;
   options.link_bytes_per_s = std::uint64_t(arguments.link_bytes_per_s);
+  options.repair_after_ms = std::uint32_t(
+      std::chrono::duration_cast<std::chrono::milliseconds>(arguments.repair_after).count());
   return hyperoffload::Pool(options);
 }
 

@@ -46,6 +46,9 @@ void add_options(CLI::App& app, Arguments& a) {
       ->type_name("[KIND=]N")
       ->delimiter(',')
       ->allow_extra_args(false);
+  cli::add_time(app, "--repair-after", a.pool.repair_after,
+                "How long after a node is lost its values get another home (default: 60s)",
+                {std::chrono::milliseconds(1), std::chrono::hours(24)});
   app.add_option("--emit-graph", a.emit_graph, "Write the graph with measured durations here");
 }
 
