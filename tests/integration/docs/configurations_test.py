@@ -1,0 +1,44 @@
+"""Every configuration that a page of deploy/docs shows passes --check-config.
+
+Usage: configurations_test.py SOURCE CLI DAEMON
+"""
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+from pages import blocks
+
+SOURCE, CLI, DAEMON = sys.argv[1:4]
+# Users and groups of the pages, with ones that every machine has.
+KNOWN = (('"@trainers"', '"@root"'), ('"@ops"', '"@root"'), ('"alice"', '"root"'))
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="ho-docs-") as top:
+        for words in (["init", f"{top}/ca"], ["issue", f"{top}/ca", "--role", "daemon", "--name", "n", "--address", "127.0.0.1"]):
+            subprocess.run([CLI, "ca", *words], check=True, capture_output=True)
+        folder = pathlib.Path(top, "ca", "n")
+        for name in ("crt", "key"):
+            (folder / f"client.{name}").write_bytes((folder / f"node.{name}").read_bytes())
+            (folder / f"client.{name}").chmod(0o600)
+        checked = 0
+        for page in sorted(pathlib.Path(SOURCE, "deploy/docs").glob("*.md")):
+            for block in blocks(page, "textproto"):
+                text = f'node_name: "n" unix_socket: "{top}/sock"\n{block}'
+                if "ddr_bytes" not in re.sub(r"\{[^}]*\}", "", block):
+                    text += 'ddr_bytes: "64MiB" segment_bytes: "2MiB"\n'
+                for name, real in KNOWN:
+                    text = text.replace(name, real)
+                text = re.sub(r'"/etc/hyperoffload/\w+/', f'"{folder}/', text)
+                config = pathlib.Path(top, "config")
+                config.write_text(text)
+                done = subprocess.run([DAEMON, "--config", config, "--check-config"], capture_output=True, text=True, timeout=60)
+                assert done.returncode == 0, (page.name, block, done.stderr)
+                checked += 1
+        assert checked >= 3, checked
+        print(f"{checked} configurations of the pages are right")
+
+
+main()
