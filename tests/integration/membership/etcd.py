@@ -98,6 +98,13 @@ class Etcd:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
+    def stop(self, i):
+        """A member that neither serves nor ends, as on a machine that hangs."""
+        self.running[i].send_signal(signal.SIGSTOP)
+
+    def go_on(self, i):
+        self.running[i].send_signal(signal.SIGCONT)
+
     def end_all(self):
         for i in list(self.running):
             self.kill(i)

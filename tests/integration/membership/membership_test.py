@@ -1,6 +1,6 @@
 """Daemons that list themselves in a real etcd of three members. etcd comes, goes and forgets; sessions stay.
 
-Usage: membership_test.py CLI DAEMON HOLDER TEST
+Usage: membership_test.py CLI DAEMON HOLDER GPT TEST
 """
 import json
 import pathlib
@@ -14,7 +14,12 @@ import urllib.request
 
 from etcd import Etcd, free_ports, installed
 
-CLI, DAEMON, HOLDER, TEST = sys.argv[1:5]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from gpt_job import Job  # noqa: E402
+from patience import within  # noqa: E402
+
+CLI, DAEMON, HOLDER, GPT, TEST = sys.argv[1:6]
+WARNING_S = 5  # after etcd is lost
 SEGMENT = 2097152
 
 
@@ -161,6 +166,73 @@ def lost_members_end_no_session(folder, etcd, start):
     assert a.metric("membership_trouble") == 0
     eventually(a.log, lambda: a.nodes() == everyone)
     assert a.held() == (2, 2 * SEGMENT) and b.held() == (1, SEGMENT)
+
+
+def a_stopped_member_is_done_without(folder, etcd, start):
+    etcd.stop(0)  # connections to it are taken, and never answered
+    a, b = start("a"), start("b")
+    both = {0: "a", 1: "b"}
+    eventually(a.log, lambda: a.nodes() == both and b.nodes() == both)
+    a.hold()
+    etcd.go_on(0)
+    etcd.stop(1)
+    c = start("c")
+    eventually(a.log, lambda: a.nodes() == {**both, 2: "c"})
+    c.end(signal.SIGKILL)
+    eventually(a.log, lambda: a.nodes() == both)
+    eventually(a.log, lambda: a.trouble() == "" and b.trouble() == "")
+    assert a.held() == (1, SEGMENT)
+
+
+def a_job_trains_while_etcd_is_lost(folder, etcd, start):
+    tcp = 'tcp { address: "127.0.0.1" }'
+    a, b = start("a", more=tcp), start("b", more=tcp)
+    both = {0: "a", 1: "b"}
+    eventually(a.log, lambda: a.nodes() == both and b.nodes() == both)
+
+    def warned(lose):
+        """Both daemons say so."""
+        before, lost = [one.log().count("etcd: trouble") for one in (a, b)], time.monotonic()
+        lose()
+        eventually(a.log, lambda: all(one.log().count("etcd: trouble") > had for one, had in zip((a, b), before)))
+        took = time.monotonic() - lost
+        assert took < within(WARNING_S), took
+        return took
+
+    def in_order():
+        eventually(a.log, lambda: a.trouble() == "" and b.trouble() == "" and a.nodes() == both and b.nodes() == both)
+
+    def disturb():
+        etcd.kill(0)
+        in_order()
+        stopped = warned(lambda: etcd.stop(1))
+        etcd.go_on(1)
+        in_order()
+        killed = warned(lambda: etcd.kill(1))
+        etcd.start_one(0)
+        etcd.start_one(1)
+        in_order()
+        etcd.wipe()
+        eventually(a.log, lambda: len(etcd.keys("/hyperoffload/alive/")) == 2)
+        in_order()
+        return stopped, killed
+
+    steps = 1000
+    while True:
+        with Job(GPT, folder, a.pool, "tcp", steps) as job:
+            assert job.wait_for("step 10:")
+            assert all(one.held()[1] > 0 for one in (a, b)), (a.held(), b.held())
+            stopped, killed = disturb()
+            in_time = not job.ended()
+            run = job.result()
+        if in_time:
+            break
+        steps *= 3
+    assert job.gaps_ms() == [] and "lost" not in job.said(), job.said()[-2000:]
+    quiet = Job(GPT, folder, a.pool, "tcp", steps).result()
+    assert run["losses"] == quiet["losses"], (run["losses"][-3:], quiet["losses"][-3:])
+    print(f"{steps} steps to the same bits; both daemons warned {stopped:.1f} s after the majority stood still, "
+          f"{killed:.1f} s after it was killed; longest step {max(run['step_ms']):.0f} ms")
 
 
 def wiped_data_change_no_number(folder, etcd, start):
