@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "common/base/signals.hpp"
+#include "common/base/standard_streams.hpp"
 #include "common/base/units.hpp"
 #include "tools/bench/profile.hpp"
 #include "tools/examples/gpt/commands.hpp"
@@ -100,6 +101,7 @@ int ended(cli::Console& console, const PoolArguments& pool,
 }  // namespace ho::gpt
 
 int main(int argc, char** argv) {
+  ho::open_standard_streams();
   ho::drop_library_signal_handlers();
   std::signal(SIGINT, ho::gpt::on_signal);
   std::signal(SIGTERM, ho::gpt::on_signal);
