@@ -19,6 +19,8 @@ constexpr std::size_t kExtentsPerSessionMax = 65536;
 // How often all extents are looked at, and how late the logs may learn that one is in use.
 constexpr auto kSweepPeriod = std::chrono::minutes(10);
 constexpr auto kNotePeriod = std::chrono::hours(1);
+/// A clock that is set by less costs an extent nothing that matters.
+constexpr auto kClockStepMin = std::chrono::seconds(10);
 
 Result<void> outcome_of(const flash::FlashAnswer& answer) {
   if (answer.error) return *answer.error;
@@ -204,18 +206,33 @@ bool Staging::expires(const flash::ExtentInfo& info) const {
 
 /// Looks at one page of extents that were not in use lately, and begins again after kSweepPeriod.
 void Staging::tick(TimePoint now) {
-  if (!started_) started_ = now;
+  if (!patient_since_) patient_since_ = now;
   if (flash_ == nullptr || pool_.draining() || sweeping_ || now < next_sweep_) return;
-  // Jobs get time to come back after a restart.
-  const bool may_end = now - *started_ >= std::min<Duration>(options_.unused_max, kNotePeriod);
   next_sweep_ = now + std::min<Duration>(kSweepPeriod, note_after_);
   const flash::ListExtents unused{sweep_after_, note_after_};
-  const auto asked = ask(unused, [this, may_end](const auto& answer) { sweep(answer, may_end); });
+  const auto asked = ask(unused, [this, now](const auto& answer) { sweep(answer, now); });
   sweeping_ = asked.ok();
 }
 
-void Staging::sweep(const flash::FlashAnswer& answer, bool may_end) {
+/// Set forward by a mistake, a clock must not make all extents look unused at once.
+void Staging::notice_clock(std::chrono::sys_seconds time, TimePoint now) {
+  const auto ahead =
+      std::chrono::floor<std::chrono::seconds>(time.time_since_epoch() - now.time_since_epoch());
+  const auto forward = ahead - clock_ahead_.value_or(ahead);
+  clock_ahead_ = ahead;
+  if (forward < kClockStepMin) return;
+  patient_since_ = now;
+  if (options_.unused_max.count() == 0) return;
+  log(LogLevel::kWarning, "the clock was set forward; unused flash extents get more time",
+      {{"seconds", std::to_string(forward.count())}});
+}
+
+void Staging::sweep(const flash::FlashAnswer& answer, TimePoint now) {
   sweeping_ = false;
+  notice_clock(answer.time, now);
+  // Jobs get time to come back after a restart.
+  const bool may_end =
+      now - *patient_since_ >= std::min<Duration>(options_.unused_max, kNotePeriod);
   sweep_after_ = answer.next.value_or(flash::ExtentId(0));
   if (answer.next) next_sweep_ = TimePoint();  // the next page with the next tick
   flash::NoteUsed used;

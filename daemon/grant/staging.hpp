@@ -71,8 +71,8 @@ class Staging {
   /// Changes Options::unused_max.
   void set_unused_max(std::chrono::seconds unused_max);
   /// Notes which durable extents are in use, and frees those that no session had open for
-  /// `unused_max`, but none in the first hour after the start (or `unused_max`, if that is less).
-  /// To be called every Pool::tick_period().
+  /// `unused_max`, but none in the first hour (or `unused_max`, if that is less) after the start,
+  /// or after the system's clock was set forward. To be called every Pool::tick_period().
   void tick(TimePoint now);
 
   /// Ends the session's scratch extents, cancels transfers that have not begun, and closes the
@@ -118,7 +118,8 @@ class Staging {
   [[nodiscard]] bool in_use(std::uint64_t extent) const;
   void forget_user(std::uint64_t extent, SessionId session);
   [[nodiscard]] bool expires(const flash::ExtentInfo& info) const;
-  void sweep(const flash::FlashAnswer& answer, bool may_end);
+  void sweep(const flash::FlashAnswer& answer, TimePoint now);
+  void notice_clock(std::chrono::sys_seconds time, TimePoint now);
   void end_unused(const flash::ExtentInfo& info);
   [[nodiscard]] Page page_of(const flash::FlashAnswer& answer) const;
   [[nodiscard]] Result<void> check_room(SessionId session);
@@ -138,7 +139,8 @@ class Staging {
   std::multiset<std::uint64_t> opening_;                ///< extents that sessions have asked for
   std::map<SegmentId, Used> used_;
   std::vector<Ending> endings_;
-  std::optional<TimePoint> started_;   ///< the first tick
+  std::optional<TimePoint> patient_since_;  ///< the first tick, or when the clock was set forward
+  std::optional<std::chrono::seconds> clock_ahead_;  ///< the system's clock less the steady one
   std::chrono::seconds note_after_{};  ///< extents in use that were not noted for so long are noted
   flash::ExtentId sweep_after_;
   TimePoint next_sweep_;
