@@ -216,7 +216,8 @@ Result<void> Node::serve_web(Parts& parts) {
   HttpServer::Options options;
   options.loopback_hosts_only = is_loopback(parts.config.http_listen->host);
   parts.web = std::make_unique<NodeWeb>(
-      parts.io, NodeWeb::Parts{parts.pool, parts.service, parts.server, *parts.data, parts.tls},
+      parts.io,
+      NodeWeb::Parts{parts.pool, parts.service, parts.server, *parts.data, parts.tls, parts.clock},
       options);
   log(LogLevel::kInfo, "status page", {{"at", "http://" + listener->address.substr(4) + "/"}});
   return parts.web->listen(listener->fd.get());

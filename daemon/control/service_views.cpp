@@ -161,7 +161,7 @@ std::vector<SessionInfo> Service::session_infos(const PeerInfo* viewer) const {
 void Service::sessions(const Request& request, const PeerInfo& peer, const Reply& reply) {
   pb::Response response = answer_to(request);
   response.mutable_sessions();
-  for (const SessionInfo& session : session_infos(&peer)) {
+  for (const SessionInfo& session : session_infos(request.sessions().public_() ? nullptr : &peer)) {
     auto* out = response.mutable_sessions()->add_sessions();
     out->set_session_id(session.id.value());
     out->set_name(session.name);

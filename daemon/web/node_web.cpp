@@ -10,9 +10,23 @@
 #include "proto/control/status_json.hpp"
 
 namespace ho::daemon {
+namespace {
+
+/// Sessions of each other node: the page is about this one.
+constexpr std::size_t kSessionsShownElsewhere = 32;
+
+void begin_node(const NodeInfo& node, JsonWriter& json) {
+  json.begin_object().field("node_id", node.node.value()).field("name", node.name);
+  json.key("control_addresses").begin_array();
+  for (const std::string& address : node.control_addresses) json.value(address);
+  json.end();
+}
+
+}  // namespace
 
 NodeWeb::NodeWeb(asio::io_context& io, Parts parts, const HttpServer::Options& options)
     : parts_(std::move(parts)),
+      look_(std::make_unique<PoolLook>(parts_.tls, parts_.clock, PoolLook::Options())),
       server_(
           io, [this](std::string_view path) { return answer(path); }, options) {}
 
@@ -21,6 +35,7 @@ HttpServer::Answer NodeWeb::answer(std::string_view path) const {
     return {"text/plain; version=0.0.4; charset=utf-8", metrics_text(figures())};
   }
   if (path == "/status.json") return {"application/json", status_json()};
+  if (path == "/pool.json") return {"application/json", pool_json()};
   if (path == "/") return page();
   return {};
 }
@@ -28,14 +43,8 @@ HttpServer::Answer NodeWeb::answer(std::string_view path) const {
 std::string NodeWeb::status_json() const {
   const NodeFacts& facts = parts_.service.facts();
   JsonWriter json;
-  const auto begin_node = [&](const NodeInfo& node) {
-    json.begin_object().field("node_id", node.node.value()).field("name", node.name);
-    json.key("control_addresses").begin_array();
-    for (const std::string& address : node.control_addresses) json.value(address);
-    json.end();
-  };
   json.begin_object().key("nodes").begin_array();
-  begin_node(facts.nodes.front());
+  begin_node(facts.nodes.front(), json);
   json.field("reachable", true);
   add_status_json(parts_.service.node_status(), json);
   std::vector<DriverOffer> offers;
@@ -45,7 +54,7 @@ std::string NodeWeb::status_json() const {
   add_drivers_json(offers, facts.drivers_off, json);
   json.end().end().key("others").begin_array();
   for (std::size_t i = 1; i < facts.nodes.size(); ++i) {
-    begin_node(facts.nodes[i]);
+    begin_node(facts.nodes[i], json);
     json.end();
   }
   json.end().key("sessions").begin_array();
@@ -54,6 +63,34 @@ std::string NodeWeb::status_json() const {
     json.begin_object();
     add_session_json(sessions[i], json);
     json.end();
+  }
+  return std::move(json.end().end()).text();
+}
+
+/// The other nodes, as they answered last. Asking for it is looking.
+std::string NodeWeb::pool_json() const {
+  const auto& nodes = parts_.service.facts().nodes;
+  const TimePoint now = parts_.clock.now();
+  JsonWriter json;
+  json.begin_object().key("nodes").begin_array();
+  for (PoolLook::Seen& seen : look_->look({nodes.begin() + 1, nodes.end()})) {
+    begin_node(seen.node, json);
+    json.field("asked", seen.asked != TimePoint()).field("reachable", seen.trouble.empty());
+    if (!seen.trouble.empty()) {
+      json.field("error", seen.trouble).end();
+      continue;
+    }
+    json.field("seen_ms", std::chrono::floor<std::chrono::milliseconds>(now - seen.asked).count());
+    seen.status.users.clear();  // that node shows them to this daemon, not to everybody
+    add_status_json(seen.status, json);
+    json.key("session_list").begin_array();
+    for (std::size_t i = 0; i < std::min(seen.sessions.size(), kSessionsShownElsewhere); ++i) {
+      seen.sessions[i].progress.last.clear();
+      json.begin_object();
+      add_session_json(seen.sessions[i], json);
+      json.end();
+    }
+    json.end().end();
   }
   return std::move(json.end().end()).text();
 }

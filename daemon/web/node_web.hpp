@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/tls/context.hpp"
 #include "daemon/control/server.hpp"
@@ -12,10 +13,12 @@
 #include "daemon/pool/pool.hpp"
 #include "daemon/web/http_server.hpp"
 #include "daemon/web/metrics.hpp"
+#include "daemon/web/pool_look.hpp"
 
 namespace ho::daemon {
 
-/// What a node shows over HTTP: the status page, its data, and /metrics. Owner: the control thread.
+/// What a node shows over HTTP: the status page, its data, those of
+/// the whole pool, and /metrics. Owner: the control thread.
 /// All parts outlive it.
 class NodeWeb {
  public:
@@ -25,6 +28,7 @@ class NodeWeb {
     const Server& server;
     const DataLoop& data;
     std::shared_ptr<const tls::ContextSlot> tls;  ///< null: no TLS
+    const Clock& clock;
   };
 
   NodeWeb(asio::io_context& io, Parts parts, const HttpServer::Options& options);
@@ -37,8 +41,10 @@ class NodeWeb {
   [[nodiscard]] HttpServer::Answer answer(std::string_view path) const;
   [[nodiscard]] NodeFigures figures() const;
   [[nodiscard]] std::string status_json() const;
+  [[nodiscard]] std::string pool_json() const;
 
   const Parts parts_;
+  const std::unique_ptr<PoolLook> look_;
   HttpServer server_;
 };
 

@@ -10,7 +10,7 @@ namespace ho::daemon {
 extern const std::string_view kPageText;
 
 /// The status page, with a Content-Security-Policy under which only its own style and script run
-/// and only /status.json is read.
+/// and only this server is read.
 [[nodiscard]] HttpServer::Answer page();
 
 }  // namespace ho::daemon

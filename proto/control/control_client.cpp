@@ -339,9 +339,9 @@ Result<NodeStatus> ControlClient::status(TimePoint deadline) {
   return *std::move(out);
 }
 
-Result<std::vector<SessionInfo>> ControlClient::sessions(TimePoint deadline) {
+Result<std::vector<SessionInfo>> ControlClient::sessions(TimePoint deadline, Names names) {
   pb::Request request;
-  request.mutable_sessions();
+  request.mutable_sessions()->set_public_(names == Names::kPublic);
   auto reply = connection_->call(std::move(request), deadline);
   if (!reply) return reply.error();
   std::vector<SessionInfo> out;

@@ -16,6 +16,10 @@
 #include "proto/control/event_values.hpp"
 #include "proto/control/object_values.hpp"
 
+namespace ho::tls {
+class Context;
+}
+
 namespace ho {
 
 /// The client side of one control connection to one daemon.
@@ -37,6 +41,7 @@ class ControlClient {
     /// Over TCP: the folder of node.crt, node.key and ca.crt, for TLS; empty: without TLS, which
     /// only a daemon with `insecure` takes.
     std::string tls_folder = {};
+    std::shared_ptr<const tls::Context> tls = {};  ///< read already, in place of tls_folder
     /// Called once on the I/O thread when the connection is lost, and not when the client is
     /// destroyed. It must not call or destroy this client; set an atomic or post a task.
     std::function<void(const Error&)> on_closed;
@@ -200,7 +205,10 @@ class ControlClient {
   [[nodiscard]] Result<EventsPage> events(std::uint64_t after, TimePoint deadline);
   [[nodiscard]] Result<std::vector<NodeInfo>> nodes(TimePoint deadline);  ///< this daemon first
   [[nodiscard]] Result<NodeStatus> status(TimePoint deadline);
-  [[nodiscard]] Result<std::vector<SessionInfo>> sessions(TimePoint deadline);
+  enum class Names : std::uint8_t { kAllowed, kPublic };
+  /// @param names  those of others that this client may see, or that everybody may see.
+  [[nodiscard]] Result<std::vector<SessionInfo>> sessions(TimePoint deadline,
+                                                          Names names = Names::kAllowed);
   [[nodiscard]] Result<std::vector<SegmentInfo>> segments(TimePoint deadline);
   /// @return kUnsupported: the node has no flash, with the reason.
   [[nodiscard]] Result<std::vector<FlashExtentInfo>> flash_extents(TimePoint deadline);

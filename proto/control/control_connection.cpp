@@ -8,6 +8,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/signals.hpp"
+#include "common/tls/context.hpp"
 #include "proto/control/control_address.hpp"
 
 namespace ho {
@@ -21,10 +22,13 @@ Result<std::unique_ptr<ControlClient::Connection>> ControlClient::Connection::op
   if (!address) return address.error();
   FrameChannel::Options channel_options;
   channel_options.receive_descriptors = address->kind == ControlAddress::Kind::kUnix;
-  if (!options.tls_folder.empty() && address->kind == ControlAddress::Kind::kTcp) {
-    auto context = tls::Context::load(tls::files_in(options.tls_folder));
-    if (!context) return context.error();
-    channel_options.tls = std::move(*context);
+  if (address->kind == ControlAddress::Kind::kTcp) {
+    if (!options.tls && !options.tls_folder.empty()) {
+      auto context = tls::Context::load(tls::files_in(options.tls_folder));
+      if (!context) return context.error();
+      options.tls = std::move(*context);
+    }
+    channel_options.tls = options.tls;
     channel_options.host = address->host;
   }
   auto fd = dial(*address, deadline);

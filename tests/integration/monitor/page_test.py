@@ -1,4 +1,5 @@
-"""The status page of a real daemon in a headless browser: what it shows is what status and sessions say.
+"""The status page of a real daemon in a headless browser: what it shows is what status and sessions say, of this node and of
+the others of its pool. These are a daemon that is reached over TLS, one that hides names, and one that is not there.
 
 Usage: page_test.py CLI DAEMON LIBRARY EXAMPLE_JOB [unittest arguments]
 HO_SCREENSHOTS=FOLDER keeps a picture of each case, for people.
@@ -8,8 +9,10 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -26,9 +29,21 @@ class Page(unittest.TestCase):
     def setUpClass(cls):
         if shutil.which("chromium") is None:
             raise unittest.SkipTest("no chromium")
-        cls.daemon = cls.enterClassContext(Daemon(PROGRAMS, """tcp {}
-lease_ms: 600 nodes { node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1:1" }
+        cls.ca = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="ho-page-")), "ca")
+        for words in (["init"], *(["issue", "--role", "daemon", "--name", name, "--address", "127.0.0.1"]
+                                  for name in ("here", "there"))):
+            subprocess.run([PROGRAMS[0], "ca", words[0], str(cls.ca), *words[1:]], check=True, capture_output=True)
+        cls.there = cls.enterClassContext(Daemon(PROGRAMS, f"""node_id: 3 tcp_listen: "127.0.0.1:0" {cls.tls("there")}
+""", flash_bytes=64 * MIB, name="there"))
+        cls.shy = cls.enterClassContext(Daemon(PROGRAMS, 'node_id: 5 access { viewers: "nobody" }\n', name="shy"))
+        far = cls.there.json("nodes")["nodes"][0]["control_addresses"][1]
+        cls.daemon = cls.enterClassContext(Daemon(PROGRAMS, f"""tcp {{}} lease_ms: 600 {cls.tls("here")}
+nodes {{ node_id: 3 name: "there" control_addresses: "{far}" }}
+nodes {{ node_id: 5 name: "shy" control_addresses: "{cls.shy.pool}" }}
+nodes {{ node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1:1" }}
 """, flash_bytes=64 * MIB))
+        for node, name, size in ((cls.there, b"far away", 3 * MIB), (cls.shy, b"secret", 7 * MIB)):
+            cls.enterClassContext(Job(LIBRARY, node.pool, name)).allocate(size)
         cls.example = subprocess.Popen(
             [EXAMPLE, "train", "--layers", "2", "--dim", "64", "--heads", "2", "--seq", "32", "--batch", "2", "--steps",
              "1000000", "--device-memory", "60%", "--pool", cls.daemon.pool], stdout=subprocess.DEVNULL,
@@ -44,13 +59,27 @@ lease_ms: 600 nodes { node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1
             time.sleep(0.1)
 
     @classmethod
+    def tls(cls, name):
+        return f'tls {{ certificate: "{cls.ca}/{name}/node.crt" key: "{cls.ca}/{name}/node.key" authority: "{cls.ca}/{name}/ca.crt" }}'
+
+    @classmethod
     def status(cls):
         return json.loads(cls.daemon.read("/status.json"))
+
+    def pool(self):
+        """The other nodes, when all that can answer have."""
+        end = time.monotonic() + 60
+        while True:
+            nodes = {one["name"]: one for one in json.loads(self.daemon.read("/pool.json"))["nodes"]}
+            if all(nodes[name]["reachable"] for name in ("there", "shy")) and nodes["other"]["asked"]:
+                return nodes
+            self.assertLess(time.monotonic(), end, nodes)
+            time.sleep(0.1)
 
     def test_its_data_are_what_the_commands_say(self):
         for _ in range(20):  # until nothing changed between the three
             shown = self.status()
-            (node,) = [one for one in self.daemon.json("status", code=1)["nodes"] if one["reachable"]]
+            node = self.daemon.json("status", code=1)["nodes"][0]
             sessions = self.daemon.json("sessions", code=1)["nodes"][0]["sessions"]
             moving = ("uptime_ms", "path", "path_reason")
             same = {key: value for key, value in node.items() if key not in moving}
@@ -62,7 +91,59 @@ lease_ms: 600 nodes { node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1
         steady = ("session_id", "name", "pid", "peer", "granted_bytes", "predicted_step_ns")
         self.assertEqual([[one.get(key) for key in steady] for one in shown["sessions"]],
                          [[one.get(key) for key in steady] for one in sessions])
-        self.assertEqual(shown["others"], [{"node_id": 7, "name": "other", "control_addresses": ["tcp:127.0.0.1:1"]}])
+        self.assertEqual([(one["node_id"], one["name"]) for one in shown["others"]], [(3, "there"), (5, "shy"), (7, "other")])
+        self.assertEqual(shown["others"][2]["control_addresses"], ["tcp:127.0.0.1:1"])
+
+    def test_other_nodes_say_of_themselves_what_the_commands_say(self):
+        moving = ("uptime_ms", "path", "path_reason", "rails", "drivers_off", "asked", "session_list", "seen_ms",
+                  "control_addresses", "refusals", "users")
+        nodes = self.pool()
+        for node, daemon in (("there", self.there), ("shy", self.shy)):
+            said, seen = daemon.json("status")["nodes"][0], nodes[node]
+            self.assertEqual({key: value for key, value in seen.items() if key not in moving},
+                             {key: value for key, value in said.items() if key not in moving})
+            self.assertEqual(seen["sessions"], len(seen["session_list"]))
+            self.assertLess(seen["seen_ms"], 60_000)
+        (own,) = self.there.json("sessions")["nodes"][0]["sessions"]
+        (seen,) = nodes["there"]["session_list"]
+        for key in ("session_id", "name", "peer", "granted_bytes"):
+            self.assertEqual(seen[key], own[key])
+        self.assertEqual(seen["name"], "far away")
+        # The daemon's user could see the name; but everybody on this machine reads the page.
+        self.assertNotIn("secret", json.dumps(nodes))
+        self.assertEqual([one["users"] for one in (nodes["there"], nodes["shy"])], [[], []])
+        self.assertTrue(self.shy.json("status")["nodes"][0]["users"])
+        self.assertIn(8 * MIB, [one["granted_bytes"] for one in nodes["shy"]["session_list"]])
+        self.assertFalse(nodes["other"]["reachable"])
+        self.assertIn("127.0.0.1:1", nodes["other"]["error"])
+
+    def test_others_are_asked_only_while_somebody_looks(self):
+        def connections():
+            return self.there.metrics()["hyperoffload_control_connections"]
+
+        self.pool()
+        before = connections()
+        end = time.monotonic() + 60
+        while connections() >= before:  # nobody looks
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.2)
+        alone = connections()
+        self.pool()
+        self.assertEqual(connections(), alone + 1)
+
+    def test_a_stopped_node_is_told_and_keeps_nobody_waiting(self):
+        self.pool()
+        self.there.process.send_signal(signal.SIGSTOP)
+        try:
+            end = time.monotonic() + 60
+            while (seen := {one["name"]: one for one in json.loads(self.daemon.read("/pool.json"))["nodes"]})["there"]["reachable"]:
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.1)
+            self.assertIn("no answer before the deadline", seen["there"]["error"])
+            self.assertTrue(seen["shy"]["reachable"])
+        finally:
+            self.there.process.send_signal(signal.SIGCONT)
+        self.pool()  # it is there again
 
     def test_a_job_reports_its_steps(self):
         before = next(one for one in self.status()["sessions"] if one.get("steps"))
@@ -101,7 +182,9 @@ lease_ms: 600 nodes { node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1
                     timelines: document.querySelectorAll("svg").length,
                     bars: document.querySelectorAll("svg rect").length,
                     bold: document.querySelectorAll("b").length,
-                    nodes: document.getElementById("nodes").innerText,
+                    nodes: [...document.querySelectorAll("[data-node]")].map(one => ({...one.dataset, text: one.innerText})),
+                    pool: document.getElementById("poolcount").innerText,
+                    total: document.getElementById("total").innerText,
                     traffic: document.getElementById("traffic").innerText,
                     fresh: document.getElementById("fresh").textContent})""")
                 node = status["nodes"][0]
@@ -110,7 +193,8 @@ lease_ms: 600 nodes { node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1
                           for one in node["numa"]]
                 tiers += [[path["path"], path["capacity_bytes"] - path["free_bytes"], path["capacity_bytes"]]
                           for path in node["flash"]]
-                if page["tiers"] == tiers or time.monotonic() > end:
+                asked = all(one.get("used") or one["node"] == "7" for one in page["nodes"])
+                if (page["tiers"] == tiers and asked) or time.monotonic() > end:
                     break
                 time.sleep(0.5)
             self.assertEqual(page["tiers"], tiers)
@@ -122,7 +206,7 @@ lease_ms: 600 nodes { node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1
             self.assertGreater(max(page["steps"]), 0)
             self.assertEqual(page["timelines"], 1)
             self.assertGreaterEqual(page["bars"], 2)
-            self.assertIn("7 other", page["nodes"])
+            self.check_pool(page)
             self.assertIn("tcp get", page["traffic"])
             shown = browser.evaluate("""[0, 3].map(copies_missing => job({session_id: 9, name: "x", peer: "", granted_bytes: 0,
                 age_ms: 0, lease_left_ms: 0, copies_missing}).textContent)""")
@@ -133,6 +217,26 @@ lease_ms: 600 nodes { node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1
             while browser.evaluate(more) <= before:
                 self.assertLess(time.monotonic(), end + 30)
                 time.sleep(0.1)
+
+    def check_pool(self, page):
+        """All nodes, as the command has them."""
+        there = {one["name"]: one for one in self.pool().values()}
+        said = {one["node_id"]: one for one in self.daemon.json("status", code=1)["nodes"][:1] + [
+            daemon.json("status")["nodes"][0] for daemon in (self.there, self.shy)]}
+        self.assertEqual([int(one["node"]) for one in page["nodes"]], [0, 3, 5, 7])
+        for shown in page["nodes"][:3]:
+            node = said[int(shown["node"])]
+            flash = sum(one["capacity_bytes"] - one["free_bytes"] for one in node["flash"])
+            self.assertEqual([int(shown[key]) for key in ("used", "capacity", "flash", "sessions")],
+                             [node["ddr_granted_bytes"], node["ddr_capacity_bytes"], flash, node["sessions"]])
+            self.assertIn(f"{node['node_id']} {node['name']}", shown["text"])
+            self.assertIn("serving", shown["text"])
+        self.assertIn("far away", page["nodes"][1]["text"])
+        self.assertIn(there["other"]["error"], page["nodes"][3]["text"])
+        self.assertIn("no answer", page["nodes"][3]["text"])
+        self.assertEqual(page["pool"], f"4 nodes, 1 without an answer, {sum(one['sessions'] for one in said.values())} sessions")
+        used, capacity = (sum(one[key] for one in said.values()) for key in ("ddr_granted_bytes", "ddr_capacity_bytes"))
+        self.assertIn(f"{100 * used / capacity:.0f} %", page["total"])
 
     def test_it_fits_a_phone_and_is_dark_where_that_is_wished(self):
         shots = os.environ.get("HO_SCREENSHOTS")

@@ -21,13 +21,13 @@ class ConnectOptions(ctypes.Structure):
 class Daemon:
     """A daemon on a port that the system chose. Ends with the block."""
 
-    def __init__(self, programs, more="", flash_bytes=0, ddr_bytes=256 << 20, before=None):
+    def __init__(self, programs, more="", flash_bytes=0, ddr_bytes=256 << 20, before=None, name="n0"):
         self.cli, self.program = programs[:2]
         self.holder = tempfile.TemporaryDirectory(dir="/var/tmp", prefix="ho-monitor-")  # /tmp may be memory
         self.folder = pathlib.Path(self.holder.name)
         self.pool = f"unix:{self.folder}/c.sock"
         self.log = self.folder / "log"
-        text = f"""node_name: "n0" ddr_bytes: {ddr_bytes} segment_bytes: 2097152
+        text = f"""node_name: "{name}" ddr_bytes: {ddr_bytes} segment_bytes: 2097152
 unix_socket: "{self.folder}/c.sock" http_listen: "127.0.0.1:0"
 """ + more.replace("FOLDER", str(self.folder))
         if flash_bytes:
