@@ -129,7 +129,12 @@ std::string zsh_completion(const CLI::App& app) {
     _files
   fi
 }
-FUNCTION "$FUNCTION"
+# As a file of fpath it is the body of a function of that name, which is called to complete; else it is evaluated.
+if [[ $funcstack[1] == FUNCTION ]]; then
+  FUNCTION "$@"
+else
+  compdef FUNCTION PROGRAM
+fi
 )sh",
                 app);
 }

@@ -37,6 +37,10 @@ Check control_socket(const std::string& path) {
   if (::access(folder.c_str(), W_OK) == 0) {
     return {"control socket", State::kOk, path + ": no daemon; its folder can be written", ""};
   }
+  if (errno == ENOENT && folder.rfind("/run/", 0) == 0) {  // empty after each boot
+    return {"control socket", State::kOk,
+            folder + ": not there; the unit makes it (RuntimeDirectory=)", ""};
+  }
   return {"control socket", State::kFailed, folder + ": " + text_of(errno),
           "The daemon makes its socket there. Make the folder for the daemon's user; the unit does "
           "so by RuntimeDirectory="};

@@ -1,4 +1,5 @@
-"""Makes the Debian packages of this build, and installs, upgrades, removes and purges them in a clean root.
+"""Makes the Debian packages of this build, and installs, upgrades, removes and purges them in a clean root. The commands
+of deploy/docs/setup.md set a node up there, and those of the container file run as far as no network is needed.
 
 The root is an overlay over this machine's, in a mount namespace of its own: what the packages write lies
 in a temporary memory, and nothing of it stays. Skipped where the kernel does not allow that.
@@ -6,8 +7,10 @@ in a temporary memory, and nothing of it stays. Skipped where the kernel does no
 Usage: packages_test.py BUILD_DIR SOURCE_DIR VERSION [unittest arguments]
 """
 
+import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -17,16 +20,22 @@ import unittest
 
 BUILD, SOURCE, VERSION = sys.argv[1:4]
 del sys.argv[1:4]
+sys.path[:0] = [f"{SOURCE}/tests/integration/docs", f"{SOURCE}/tests/support"]
+from pages import blocks  # noqa: E402
+from patience import within  # noqa: E402
+
 NAMES = ("hyperoffload", "libhyperoffload0", "libhyperoffload-dev", "python3-hyperoffload")
+FIRST_JOB_S = 120  # from the begin of the installation, without the download
 # The namespace: an overlay of / whose upper part is a tmpfs, with the packages at /packages.
 ENTER = """
 set -e
 mount --make-rprivate /
+ip link set lo up
 mount -t tmpfs tmpfs "$1"
 mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
 mount -t proc proc "$1/root/proc"
-mount --bind /dev "$1/root/dev"
+mount --rbind /dev "$1/root/dev"
 mount -t tmpfs tmpfs "$1/root/run"
 mkdir "$1/root/packages" "$1/root/mark"
 mount --bind "$2" "$1/root/packages"
@@ -52,19 +61,38 @@ def made(folder):
     return old
 
 
+def container_file():
+    """Its instructions, a list of (name, arguments) a stage."""
+    text = pathlib.Path(SOURCE, "deploy/container/Containerfile").read_text().replace("\\\n", "")
+    stages = []
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        name, arguments = line.split(" ", 1)
+        if name == "FROM":
+            stages.append([])
+        stages[-1].append((name, arguments.strip()))
+    return stages
+
+
 class Packages(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory(prefix="ho-packages-")
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
+        cls.folder.chmod(0o755)  # for users there
         cls.packages = made(cls.folder)
-        shutil.copy(f"{SOURCE}/tests/integration/install/roundtrip.c", cls.folder)
+        for file in ("tests/integration/install/roundtrip.c", "tests/integration/packages/systemctl.py",
+                     "tests/integration/packages/zsh_completion.py", "tools/soaking/service_manager.py",
+                     "tools/packages.txt"):
+            shutil.copy(f"{SOURCE}/{file}", cls.folder)
+        shutil.copy(f"{BUILD}/tools/examples/gpt/hyperoffload-gpt", cls.folder)
 
     def inside(self, script):
         """Runs a script in a clean root; returns what it printed."""
         with tempfile.TemporaryDirectory(prefix="ho-root-") as root:
-            done = subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-c", ENTER, "enter",
+            done = subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", ENTER, "enter",
                                    root, self.folder, textwrap.dedent(script)], check=False,
                                   capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -127,6 +155,130 @@ class Packages(unittest.TestCase):
         self.assertEqual([line for line in out.splitlines() if "restart:" in line], ["restart: 0", "restart: 0", "restart: "])
         self.assertTrue(out.endswith("left:\n"), out)
 
+    def test_the_set_up_page_and_an_upgrade_under_a_job(self):
+        page = blocks(f"{SOURCE}/deploy/docs/setup.md")
+        self.assertEqual([block.split()[0] for block in page], ["cmake", "usermod", "(umask", "hyperoffload"])
+        # The packages are made. The file system has no room for the page's flash file.
+        commands = [block.replace("USER", "alice").replace("100G", "64M") for block in page]
+        script = textwrap.dedent("""
+            useradd --create-home alice
+            mkdir -p /node/build/package && cd /node
+            cp /packages/*.deb build/package
+            cmake() { :; }
+            ninja() { :; }
+            cpack() { :; }
+            editor() { sed -i 's/^ddr_bytes: .*/ddr_bytes: "128MiB"/; s/^segment_bytes: .*/segment_bytes: "2MiB"/' "$1"; }
+            systemctl() { python3 /packages/systemctl.py "$@"; }
+            hyperoffload() {  # 1 of doctor: it has advice
+              case $1 in doctor) command hyperoffload "$@" || [ $? = 1 ] ;; *) command hyperoffload "$@" ;; esac
+            }
+            install() { [ -e node1 ] || cp -r pool-ca/node1 .; command install "$@"; }  # as on the node
+            train() {  # STEPS
+              setpriv --reuid alice --regid alice --init-groups env LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu \
+                /packages/hyperoffload-gpt train --layers 2 --dim 64 --heads 2 --seq 32 --batch 2 --device-memory 40% \
+                --steps $1 -o json
+            }
+            began=$(date +%s.%N)
+            FIRST
+            SECOND
+            train 2 >/dev/null
+            echo "the first job has ended $(python3 -c "import time; print(f'{time.time() - $began:.1f}')") s after the installation began"
+            THIRD
+            [ "$(stat -c '%U %a' /var/lib/hyperoffload/flash-0)" = "hyperoffload 600" ]
+            FOURTH
+            cat >tls.textproto <<CONFIG
+            unix_socket: "/run/hyperoffload/other.sock" ddr_bytes: "64MiB" segment_bytes: "2MiB" tcp_listen: "10.0.0.1:7700"
+            tls { certificate: "/etc/hyperoffload/tls/node.crt" key: "/etc/hyperoffload/tls/node.key"
+                  authority: "/etc/hyperoffload/tls/ca.crt" }
+            CONFIG
+            ip address add 10.0.0.1/32 dev lo
+            setpriv --reuid hyperoffload --regid hyperoffload --clear-groups hyperoffloadd --config tls.textproto --check-config
+
+            # The package is upgraded under a job, and then the daemon.
+            train 3000 >quiet 2>/dev/null
+            train 3000 >disturbed 2>words &
+            job=$!
+            until grep -q '^step 10:' words; do kill -0 $job; sleep 0.05; done
+            daemon() { hyperoffload status -o json >/dev/null; pgrep -x hyperoffloadd; }
+            before=$(daemon)
+            cd /packages/new
+            UPGRADE
+            cd /node
+            [ "$(daemon)" = "$before" ]
+            readlink /proc/$before/exe | grep -q deleted
+            hyperoffload upgrade $(hostname)
+            [ "$(daemon)" != "$before" ]
+            readlink /proc/$(daemon)/exe | grep -qv deleted
+            kill -0 $job  # it was there all the time
+            wait $job
+            python3 -c "
+            import json
+            quiet, disturbed = (json.load(open(name))['losses'] for name in ('quiet', 'disturbed'))
+            assert quiet == disturbed, (quiet[-3:], disturbed[-3:])
+            print(len(disturbed), 'steps to the same losses')"
+            grep -c 'session is resumed' words
+            systemctl stop hyperoffloadd
+            """)
+        (upgrade,) = blocks(f"{SOURCE}/deploy/docs/upgrade.md")
+        commands.append(upgrade.splitlines()[0])
+        self.assertTrue(commands[-1].startswith("apt install"))
+        for place, block in zip(("FIRST", "SECOND", "THIRD", "FOURTH", "UPGRADE"), commands):
+            script = script.replace(place, block)
+        out = self.inside(script)
+        (took_s,) = re.findall(r"^the first job has ended (\S+) s", out, re.M)
+        print(f"{took_s} s from the begin of the installation to the end of the first job")
+        self.assertLess(float(took_s), within(FIRST_JOB_S))
+        self.assertRegex(out, r"1 of 1 sessions and \d+ of \d+ segments taken over")
+        self.assertIn("3000 steps to the same losses\n1\n", out)
+
+    def test_the_container_file(self):
+        """What its build stage installs, and all that the image is made of. Compiling is packages_test's own beginning."""
+        build, image = container_file()
+        for name, arguments in build:
+            if name == "COPY":
+                self.assertTrue(pathlib.Path(SOURCE, arguments.split()[0]).exists(), arguments)
+        listed = pathlib.Path(SOURCE, "tools/packages.txt").read_text().split("[build]\n")[1].split("\n[")[0]
+        wanted = [line.split("#")[0].strip() for line in listed.splitlines()]
+        installs = next(arguments for name, arguments in build if name == "RUN")
+        makes = next(arguments for name, arguments in build if name == "RUN" and "cpack" in arguments)
+        self.assertIn("cmake --preset package && ninja -C build/package && cd build/package && cpack -G DEB", makes)
+        last = dict(image)
+        mount, run = re.match(r"(--mount=\S+) +(.*)", last["RUN"]).groups()
+        self.assertIn("source=/source/build/package,target=/packages", mount)
+        self.assertIn(("WORKDIR", "/source"), build)
+        words = json.loads(last["ENTRYPOINT"]) + json.loads(last["CMD"])
+        unit = pathlib.Path(SOURCE, "deploy/systemd/hyperoffloadd.service").read_text()
+        self.assertIn(f"ExecStart={' '.join(words)}\n", unit)
+        about = pathlib.Path(SOURCE, "deploy/container/Containerfile").read_text()
+        for folder in ("/etc/hyperoffload", "/run/" + re.search("RuntimeDirectory=(.*)", unit)[1],
+                       "/var/lib/" + re.search("StateDirectory=(.*)", unit)[1]):
+            self.assertIn(f"-v {folder}:{folder}", about)
+        out = self.inside(f"""
+            apt-get() {{  # without a network
+              case $1 in
+                update) ;;
+                install) if [[ " $* " == *.deb* ]]; then command apt-get "$@"; else command apt-get --simulate "$@" >/dev/null; fi ;;
+              esac
+            }}
+            export -f apt-get
+            mkdir -p /source/tools && cp /packages/packages.txt /source/tools && cd /source
+            xargs() {{ tee /run/asked | command xargs bash -c '"$@"' each "$@"; }}
+            {installs}
+            echo asked: $(cat /run/asked)
+            {run} >/dev/null 2>&1
+            [ ! -e /var/lib/apt/lists/lock ]
+
+            # As the image's user, with the folders that it is given.
+            mkdir -p /run/hyperoffload && chown {last["USER"]} /run/hyperoffload
+            setpriv --reuid {last["USER"]} --regid {last["USER"]} --clear-groups {' '.join(words)} --check-config
+            setpriv --reuid {last["USER"]} --regid {last["USER"]} --clear-groups {' '.join(words)} 2>/run/log &
+            for i in $(seq 300); do hyperoffload status >/dev/null 2>&1 && break; sleep 0.1; done
+            hyperoffload status -o json >/dev/null
+            kill $!
+            wait $!
+            """)
+        self.assertIn(f"asked: {' '.join(wanted)}\n", out)
+
     def test_pages_and_completion(self):
         out = self.inside("""
             dpkg -i /packages/*.deb >/dev/null
@@ -145,12 +297,18 @@ class Packages(unittest.TestCase):
             completed hyperoffload analyze --max-
             completed hyperoffload status -o j
             completed hyperoffload verify ''
+            for set_up in : 'unfunction _hyperoffload; eval "$(hyperoffload completion zsh)"'; do
+              python3 /packages/zsh_completion.py "$set_up" 'hyperoffload stat' 'hyperoffload bench ma' \
+                'hyperoffload analyze --max-' 'hyperoffload status -o j' 'hyperoffload flash '
+            done
             """)
-        self.assertEqual(out, "status\nmatrix\n--max-overhead\njson\n\n")
+        zsh = """hyperoffload status\nhyperoffload bench matrix\nhyperoffload analyze --max-overhead
+hyperoffload status -o json\nhyperoffload flash free ls\n"""
+        self.assertEqual(out, "status\nmatrix\n--max-overhead\njson\n\n" + 2 * zsh)
 
 
 if __name__ == "__main__":
-    if subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], check=False,
+    if subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "true"], check=False,
                       stderr=subprocess.DEVNULL).returncode != 0 or shutil.which("dpkg-deb") is None:
         print("skipped: needs dpkg and the right to mount")
         sys.exit(77)
