@@ -1,14 +1,15 @@
-"""Runs the commands of deploy/cluster/README.md and deploy/docs/operate.md, as they stand, with three real daemons at the page's addresses, in a network
-namespace. Stand-ins for scp and ssh do on this machine, in a folder for each node, what they would do there.
+"""Runs the commands of deploy/cluster/README.md, deploy/docs/operate.md and membership.md, as they stand, with three real daemons at the page's
+addresses, in a network namespace. Stand-ins for scp and ssh do on this machine, in a folder for each node, what they would do there.
 
 Usage: cluster_test.py SOURCE CLI DAEMON
 """
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
+
+from pages import blocks
 
 SOURCE, CLI, DAEMON = sys.argv[1:4]
 NAMESPACE = ["unshare", "--map-root-user", "--net"]
@@ -27,6 +28,7 @@ scp() {  # -r FROM root@ADDRESS:FOLDER
   mkdir -p "$TOP/$address${3#*:}" && cp -r "$2" "$TOP/$address${3#*:}"
   sed -i "$(files "$address"); s,127.0.0.1:9464,127.0.0.${address##*.}:9464," "$TOP/$address${3#*:}/hyperoffloadd.textproto"
 }
+etcdctl() { test "$*" = "get --prefix /hyperoffload"; }  # no etcd here; membership_test looks into one
 chgrp() { :; }  # the test's machine has no such group
 systemctl() {   # enable --now hyperoffloadd
   hyperoffloadd --config "$TOP/$address/etc/hyperoffload/hyperoffloadd.textproto" 2> "$TOP/$address/log" &
@@ -39,11 +41,10 @@ ssh() {         # root@ADDRESS COMMAND
 
 
 def main():
-    page = pathlib.Path(SOURCE, "deploy/cluster/README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
-    assert len(blocks) == 4, blocks
-    operate = pathlib.Path(SOURCE, "deploy/docs/operate.md").read_text(encoding="utf-8")
-    blocks += re.findall(r"^```sh\n(.*?)^```$", operate, re.M | re.S)
+    commands = blocks(f"{SOURCE}/deploy/cluster/README.md")
+    assert len(commands) == 4, commands
+    commands += blocks(f"{SOURCE}/deploy/docs/operate.md")
+    commands += ["export HYPEROFFLOAD_TLS=$PWD/cluster/admin\n", *blocks(f"{SOURCE}/deploy/docs/membership.md")]
     with tempfile.TemporaryDirectory(prefix="ho-cluster-") as top:
         programs = pathlib.Path(top, "bin")
         programs.mkdir()
@@ -52,7 +53,7 @@ def main():
         pathlib.Path(top, "deploy").symlink_to(pathlib.Path(SOURCE, "deploy"))
         environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "TOP": top, "DDR_BYTES": "64MiB",
                        "SEGMENT_BYTES": "2MiB"}
-        script = STAND_INS + "\necho '---'\n".join(blocks) + """
+        script = STAND_INS + "\necho '---'\n".join(commands) + """
 echo '---'
 hyperoffload status -o json --tls cluster/admin | python3 -c '
 import json, sys

@@ -272,12 +272,18 @@ class Documents(unittest.TestCase):
         ids = [panel["id"] for panel in board["panels"]]
         self.assertEqual(len(ids), len(set(ids)))
 
-    def test_promtool_accepts_the_rules(self):
+    def test_promtool_accepts_the_rules_and_configuration_of_the_page(self):
         if shutil.which("promtool") is None:
             self.skipTest("no promtool")
-        done = subprocess.run(["promtool", "check", "rules", str(DEPLOY / "prometheus/alerts.yml")], capture_output=True,
-                              text=True, timeout=60, check=False)
-        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        page = (DEPLOY / "docs/metrics.md").read_text()
+        installed, here = "/usr/share/doc/hyperoffload/alerts.yml", str(DEPLOY / "prometheus/alerts.yml")
+        (configuration,), (command,) = (re.findall(rf"^```{kind}\n(.*?)^```$", page, re.M | re.S) for kind in ("yaml", "sh"))
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            file.write(configuration.replace(installed, here))
+            file.flush()
+            for words in (command.replace(installed, here).split(), ["promtool", "check", "config", file.name]):
+                done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), done)
 
 
 if __name__ == "__main__":
