@@ -13,7 +13,14 @@ Result<PagePlan> check_memory(const DaemonConfig& config, const HeldPages& held)
   auto supply = read_page_supply();
   if (!supply) return supply.error();
   supply->huge_pages.bytes += held.bytes;
-  return plan_pages(config.ddr_bytes, *supply);
+  auto pages = plan_pages(config.ddr_bytes, *supply);
+  if (!pages) return pages;
+  // libfabric reads a segment by a second mapping.
+  const std::uint64_t each = config.ofi.empty() ? 1 : 2;
+  if (auto ok = check_mappings(config.ddr_bytes / config.segment_bytes, each); !ok) {
+    return ok.error();
+  }
+  return pages;
 }
 
 Result<void> check_reserve(const DaemonConfig& config) {

@@ -18,6 +18,10 @@ namespace {
 /// A grant leaves so much free: without it the kernel could kill a neighbour of this process.
 constexpr std::uint64_t kFreeMarginBytes = 64 * kMiB;
 
+/// Mappings of the libraries and threads, and room for the heap. A daemon without segments has 341,
+/// with 100 sessions too (Debian 12, 2026-11).
+constexpr std::uint64_t kMappingsBeside = 4096;
+
 std::optional<std::uint64_t> meminfo_bytes(const std::string& root, const std::string& key,
                                            std::uint64_t unit_bytes) {
   std::ifstream in(root + "/proc/meminfo");
@@ -169,6 +173,18 @@ Result<PageSupply> read_page_supply(const std::string& root) {
   if (!memory) return memory.error();
   return PageSupply{std::move(*memory), read_huge_page_limit(root),
                     gets_thp() ? PageKind::kThp : PageKind::k4K};
+}
+
+Result<void> check_mappings(std::uint64_t segments, std::uint64_t each, const std::string& root) {
+  const auto most = limit_in_file(root + "/proc/sys/vm/max_map_count");
+  const std::uint64_t needed = kMappingsBeside + segments * each;
+  if (!most || needed <= *most) return {};
+  return Error(Errc::kExhausted,
+               std::to_string(segments) + " segments need " + std::to_string(needed) +
+                   " memory mappings, but the kernel allows " + std::to_string(*most) +
+                   " to a process (vm.max_map_count); make segment_bytes larger, or sysctl "
+                   "vm.max_map_count=" +
+                   std::to_string(needed));
 }
 
 std::uint64_t memory_margin_bytes(const MemoryLimit& limit) { return 64 * kMiB + limit.bytes / 50; }

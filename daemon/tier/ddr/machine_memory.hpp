@@ -27,6 +27,14 @@ struct MemoryLimit {
 /// @return kExhausted with all numbers if `bytes` and 64 MiB for other uses exceed `free`.
 [[nodiscard]] Result<void> check_free_memory(std::uint64_t bytes, const MemoryLimit& free);
 
+/// A process has so many memory mappings at most (vm.max_map_count); each segment takes some. So a
+/// pool whose segments are all granted must stay below: beyond it nothing can be mapped, not even
+/// memory for a connection. `root` as above.
+/// @param each  mappings of one segment
+/// @return kExhausted with the numbers and the remedy.
+[[nodiscard]] Result<void> check_mappings(std::uint64_t segments, std::uint64_t each,
+                                          const std::string& root = "");
+
 /// Memory kept out of a pool for the daemon and other processes: 64 MiB and 2 % of the limit.
 [[nodiscard]] std::uint64_t memory_margin_bytes(const MemoryLimit& limit);
 

@@ -51,6 +51,12 @@ std::uint64_t huge_mapped_bytes(std::span<const std::byte> mapping) {
   return bytes;
 }
 
+Error no_mapping(int error) {
+  // The memory itself is taken later: no room for it in the address space, or none to note it in.
+  const char* const why = error == ENOMEM ? "no memory mapping left (vm.max_map_count): " : "";
+  return errno_error(error, why + std::string("map segment"));
+}
+
 }  // namespace
 
 std::string_view page_kind_name(PageKind kind) {
@@ -113,7 +119,7 @@ Result<SegmentMemory> SegmentMemory::create_exactly(const Spec& spec, PageKind k
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return errno_error(errno, "ftruncate");
   SegmentMemory made(std::move(fd), kind);
   void* const base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, made.fd_.get(), 0);
-  if (base == MAP_FAILED) return errno_error(errno, "map segment");
+  if (base == MAP_FAILED) return no_mapping(errno);
   made.bytes_ = {static_cast<std::byte*>(base), bytes};
   // After our own mapping, since F_SEAL_FUTURE_WRITE would forbid it too.
   if (::fcntl(made.fd_.get(), F_ADD_SEALS, seals(spec.rights)) != 0) {
@@ -148,7 +154,7 @@ Result<SegmentMemory> SegmentMemory::adopt(UniqueFd fd, const AdoptSpec& spec) {
   // The seal of a read-only grant forbids a new mapping for writing, to us as well.
   const int access = spec.rights == transport::Rights::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
   void* const base = ::mmap(nullptr, spec.bytes, access, MAP_SHARED, made.fd_.get(), 0);
-  if (base == MAP_FAILED) return errno_error(errno, "map segment");
+  if (base == MAP_FAILED) return no_mapping(errno);
   made.bytes_ = {static_cast<std::byte*>(base), spec.bytes};
   if (spec.pages != PageKind::kHugetlb2M) ::madvise(base, spec.bytes, MADV_HUGEPAGE);
   made.numa_ = spec.numa;

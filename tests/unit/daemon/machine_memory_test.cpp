@@ -172,6 +172,21 @@ TEST_CASE("memory: transparent huge pages are reported only if the system gave s
   CHECK(FakeRoot().supply().otherwise == (got ? PageKind::kThp : PageKind::k4K));
 }
 
+TEST_CASE("memory: a pool whose segments need more mappings than the kernel allows is refused") {
+  const FakeRoot root;
+  CHECK(check_mappings(1'000'000, 1, root.path()).ok());  // nobody knows the limit
+  root.put("proc/sys/vm/max_map_count", "65530\n");
+  CHECK(check_mappings(61'434, 1, root.path()).ok());
+  CHECK_FALSE(check_mappings(61'435, 1, root.path()).ok());
+  CHECK(check_mappings(30'717, 2, root.path()).ok());
+  const auto refused = check_mappings(65'536, 1, root.path());
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code() == Errc::kExhausted);
+  CHECK(refused.error().context() ==
+        "65536 segments need 69632 memory mappings, but the kernel allows 65530 to a process "
+        "(vm.max_map_count); make segment_bytes larger, or sysctl vm.max_map_count=69632");
+}
+
 TEST_CASE("memory: making a segment can be stopped") {
   const std::atomic<bool> stop{true};
   SegmentMemory::Spec spec;
