@@ -3,8 +3,10 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
+#include "common/base/log.hpp"
 #include "common/base/signals.hpp"
 
 namespace ho::daemon {
@@ -27,11 +29,7 @@ std::vector<PoolLook::Seen> PoolLook::look(const std::vector<NodeInfo>& others) 
   const std::lock_guard lock(mutex_);
   wanted_ = others;
   watched_until_ = clock_.now() + options_.watched;
-  if (!thread_.joinable() && !others.empty()) {
-    const SignalsBlocked blocked;
-    thread_ = std::thread([this] { run(); });
-    pthread_setname_np(thread_.native_handle(), "ho-look");
-  }
+  if (!thread_.joinable() && !others.empty()) start();
   bell_.notify_all();
   for (const NodeInfo& node : others) {
     const auto found = seen_.find(node.node);
@@ -39,6 +37,17 @@ std::vector<PoolLook::Seen> PoolLook::look(const std::vector<NodeInfo>& others) 
     out.back().node = node;
   }
   return out;
+}
+
+/// A system that has no thread left may have one at the next look.
+void PoolLook::start() {
+  const SignalsBlocked blocked;
+  try {
+    thread_ = std::thread([this] { run(); });
+    pthread_setname_np(thread_.native_handle(), "ho-look");
+  } catch (const std::system_error& error) {
+    log(LogLevel::kWarning, "other nodes cannot be asked", {{"error", error.what()}});
+  }
 }
 
 void PoolLook::run() {

@@ -53,6 +53,7 @@ class PoolLook {
     TimePoint next = {};                    ///< when it is asked again
   };
 
+  void start();
   void run();
   [[nodiscard]] Seen ask(const NodeInfo& node, Line& line) const;
   [[nodiscard]] Result<std::unique_ptr<ControlClient>> connect(const NodeInfo& node,
