@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/base/units.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
 #include "tools/bench/child.hpp"
 #include "tools/bench/latencies.hpp"
 #include "tools/bench/loop.hpp"
@@ -88,6 +89,7 @@ void* map_area(std::uint64_t bytes) {
 
 void run_target(int socket, const LoopShape& shape, const std::string& provider) {
   Stack stack;
+  if (!transport::open_libfabric()) return;
   fi_info* hints = make_hints(provider);
   if (fi_getinfo(FI_VERSION(1, 17), "127.0.0.1", nullptr, FI_SOURCE, hints, &stack.info) != 0) {
     return;
@@ -142,6 +144,7 @@ class LibfabricLoop final : public Loop {
     if (::recv(child_->socket(), &greeting, sizeof greeting, 0) != sizeof greeting) {
       return Error(Errc::kUnsupported, "the plain libfabric target did not start");
     }
+    if (auto there = transport::open_libfabric(); !there) return there;
     fi_info* hints = make_hints(provider);
     hints->addr_format = greeting.format;
     hints->dest_addr = ::malloc(greeting.name_bytes);

@@ -66,6 +66,10 @@ struct OfiTargetOptions {
 [[nodiscard]] Result<void> check_ofi_domain(const std::string& provider, bool allow_emulation,
                                             const std::string& domain);
 
+/// Loads libfabric. All functions here do so by themselves; who calls libfabric's own functions
+/// does it first. Any thread; further calls are cheap. @return kUnsupported, with the reason.
+[[nodiscard]] Result<void> open_libfabric();
+
 /// libfabric's TCP, by the name it has here, for what is held against our own. @return
 /// kUnsupported.
 [[nodiscard]] Result<std::string> libfabric_tcp();

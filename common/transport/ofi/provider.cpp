@@ -42,6 +42,7 @@ std::set<std::string> domains_of(const fi_info* list) {
 }  // namespace
 
 Result<InfoHandle> common_hints(const std::string& provider) {
+  if (const auto there = open_libfabric(); !there) return there.error();
   InfoHandle hints(fi_allocinfo());
   if (!hints) return Error(Errc::kExhausted, "fi_allocinfo");
   hints->ep_attr->type = FI_EP_RDM;

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "common/transport/ofi/endpoint.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/ofi/provider.hpp"
 
 namespace ho::transport {
@@ -34,6 +35,7 @@ Result<void> turn_off_registration_cache() {
   static bool off = false;
   const std::lock_guard lock(mutex);
   if (off) return {};
+  if (auto there = open_libfabric(); !there) return there;
   // libfabric's own initialization comes first, or what it reads from the environment would win.
   fi_param* parameters = nullptr;
   int count = 0;

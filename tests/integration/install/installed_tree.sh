@@ -71,8 +71,10 @@ done
 grep -q install "$work/status" || { echo "status does not name the node:"; cat "$work/status"; exit 1; }
 
 # What programs open at run time lies where the library and the programs look for it, and opens there.
-module=$lib_dir/hyperoffload/hyperoffload-ucx.so
-python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1]).ho_ucx_module' "$module"
+for driver in ucx ofi; do
+  python3 -c 'import ctypes, sys; getattr(ctypes.CDLL(sys.argv[1]), sys.argv[2])' \
+    "$lib_dir/hyperoffload/hyperoffload-$driver.so" "ho_${driver}_module"
+done
 "$cli" bench transport --transport tcp --op get --size 64KiB --inflight 4 --seconds 0.3 -o json >"$work/bench"
 python3 -c '
 import json, sys

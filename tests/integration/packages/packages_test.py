@@ -105,7 +105,8 @@ class Packages(unittest.TestCase):
         for package, name in (("hyperoffload", "./usr/bin/hyperoffloadd\n"), ("hyperoffload", "hyperoffloadd.service\n"),
                               ("hyperoffload", "./etc/hyperoffload/hyperoffloadd.textproto\n"),
                               ("hyperoffload", "./etc/needrestart/conf.d/hyperoffload.conf\n"),
-                              ("libhyperoffload0", "/hyperoffload-ucx.so\n"), ("libhyperoffload-dev", "/hyperoffload.h\n"),
+                              ("libhyperoffload0", "/hyperoffload-ucx.so\n"), ("libhyperoffload0", "/hyperoffload-ofi.so\n"),
+                              ("libhyperoffload-dev", "/hyperoffload.h\n"),
                               ("python3-hyperoffload", "./usr/lib/python3/dist-packages/hyperoffload/__init__.py\n")):
             self.assertIn(name, files[package])
             self.assertEqual(sum(text.count(name) for text in files.values()), 1, name)
