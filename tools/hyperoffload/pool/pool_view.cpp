@@ -13,12 +13,14 @@ namespace {
 
 constexpr std::size_t kThreadsMax = 64;
 
-Result<std::unique_ptr<ControlClient>> connect_to(const std::string& address,
-                                                  const std::string& tls, TimePoint deadline) {
+Result<std::unique_ptr<ControlClient>> connect_to(
+    const std::string& address, const std::string& tls,
+    const std::shared_ptr<const tls::Context>& certificate, TimePoint deadline) {
   ControlClient::Options options;
   options.address = address;
   options.client_name = "hyperoffload";
   options.tls_folder = tls;
+  options.tls = certificate;
   return ControlClient::connect(std::move(options), deadline);
 }
 
@@ -33,12 +35,17 @@ TimePoint share_of(TimePoint deadline, std::size_t left) {
 
 Result<PoolView> open_pool(const PoolOptions& options, TimePoint deadline) {
   Error last(Errc::kInvalidArgument, "no address given");
+  std::shared_ptr<const tls::Context> certificate;
+  if (!options.tls.empty()) {
+    auto read = tls::Context::load(tls::files_in(options.tls));
+    if (read) certificate = std::move(*read);
+  }
   std::vector<std::string> addresses;
   std::istringstream list(options.pool);
   for (std::string address; std::getline(list, address, ',');) addresses.push_back(address);
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     const TimePoint turn_end = share_of(deadline, addresses.size() - i);
-    auto client = connect_to(addresses[i], options.tls, turn_end);
+    auto client = connect_to(addresses[i], options.tls, certificate, turn_end);
     if (!client) {
       last = client.error();
       continue;
@@ -48,7 +55,7 @@ Result<PoolView> open_pool(const PoolOptions& options, TimePoint deadline) {
       last = nodes.error();
       continue;
     }
-    return PoolView{std::move(*client), std::move(*nodes), options.tls};
+    return PoolView{std::move(*client), std::move(*nodes), options.tls, certificate};
   }
   return last;
 }
@@ -65,7 +72,7 @@ Result<std::unique_ptr<ControlClient>> connect_node(const PoolView& pool, const 
   Error last(Errc::kUnavailable, "the pool gives no address for it");
   std::size_t left = node.control_addresses.size();
   for (const std::string& address : node.control_addresses) {
-    auto client = connect_to(address, pool.tls, share_of(deadline, left--));
+    auto client = connect_to(address, pool.tls, pool.certificate, share_of(deadline, left--));
     if (!client) {
       last = client.error();
       continue;

@@ -8,6 +8,7 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
+#include "common/tls/context.hpp"
 #include "proto/control/control_client.hpp"
 #include "tools/hyperoffload/command.hpp"
 
@@ -25,6 +26,8 @@ struct PoolView {
   std::unique_ptr<ControlClient> first;
   std::vector<NodeInfo> nodes;  ///< the answering one first
   std::string tls;              ///< as PoolOptions has it
+  /// The same, read once for all nodes; null: nothing to read, or a connection says why not.
+  std::shared_ptr<const tls::Context> certificate;
 };
 
 /// @return the last address's error if none answers.
