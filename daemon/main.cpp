@@ -12,7 +12,6 @@
 #include "common/base/clock.hpp"
 #include "common/base/json.hpp"
 #include "common/base/log.hpp"
-#include "common/base/signals.hpp"
 #include "common/base/standard_streams.hpp"
 #include "common/cli/help.hpp"
 #include "common/cli/program.hpp"
@@ -168,7 +167,6 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
 
 int main(int argc, char** argv) {
   ho::open_standard_streams();
-  ho::drop_library_signal_handlers();
   hold_signals();
   ho::cli::Program program("hyperoffloadd", "Gives this node's memory and flash to the pool.");
   std::string file;

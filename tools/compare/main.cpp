@@ -7,7 +7,6 @@
 #include <string>
 
 #include "common/base/check.hpp"
-#include "common/base/signals.hpp"
 #include "common/base/standard_streams.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/help.hpp"
@@ -249,7 +248,6 @@ int with_workbench(cli::Console& console, const Arguments& arguments, Work work)
 
 int main(int argc, char** argv) {
   ho::open_standard_streams();
-  drop_library_signal_handlers();
   cli::Program program("hyperoffload-compare",
                        "Runs the example job resident, planned, and in other ways.");
   Arguments arguments;

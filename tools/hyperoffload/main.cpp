@@ -1,7 +1,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "common/base/signals.hpp"
 #include "common/base/standard_streams.hpp"
 #include "tools/hyperoffload/command.hpp"
 
@@ -17,7 +16,6 @@ std::string environment(const char* name, const char* otherwise) {
 
 int main(int argc, char** argv) {
   ho::open_standard_streams();
-  ho::drop_library_signal_handlers();
   ho::cli::Program program(
       "hyperoffload",
       "Plans what leaves device memory, looks at the pool that it goes to, and "

@@ -4,7 +4,6 @@
 #include <csignal>
 #include <thread>
 
-#include "common/base/signals.hpp"
 #include "common/base/standard_streams.hpp"
 #include "common/base/units.hpp"
 #include "tools/bench/profile.hpp"
@@ -102,7 +101,6 @@ int ended(cli::Console& console, const PoolArguments& pool,
 
 int main(int argc, char** argv) {
   ho::open_standard_streams();
-  ho::drop_library_signal_handlers();
   std::signal(SIGINT, ho::gpt::on_signal);
   std::signal(SIGTERM, ho::gpt::on_signal);
   ho::cli::Program program("hyperoffload-gpt", "Runs a small transformer in a HyperOffload pool.");
