@@ -6,13 +6,16 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "common/base/unique_fd.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "tests/integration/daemon/real_devices.hpp"
 #include "tests/integration/daemon/staging_client.hpp"
@@ -130,6 +133,23 @@ TEST_CASE("flash faults: a raw block device serves, is locked while in use, and 
     daemon.send(SIGTERM);
     CHECK(daemon.wait().code == 0);
   }
+}
+
+TEST_CASE("flash faults: a raw block device is waited for until its last user has let go") {
+  Place place;
+  SKIP_UNLESS(place.why_not);
+  const std::string image = place.folder.file("image");
+  test::make_file(image, 16 * kMiB);
+  const LoopDevice device(image);
+  UniqueFd last(::open(device.path().c_str(), O_RDWR | O_EXCL | O_CLOEXEC));
+  REQUIRE(last.valid());
+  std::thread user([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    last = UniqueFd();
+  });
+  const auto opened = flash::make_uring_device({{device.path()}});
+  user.join();
+  if (!opened) FAIL(opened.error().message());
 }
 
 TEST_CASE("flash faults: a file system that fills up gives a clear error, and reads go on") {

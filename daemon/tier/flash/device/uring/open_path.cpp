@@ -23,7 +23,7 @@ namespace ho::flash {
 
 namespace {
 
-// The last transfers of a killed daemon may hold its lock a little longer.
+// The last transfers of a daemon that has ended may hold its path a little longer.
 constexpr int kLockTries = 20;
 constexpr auto kLockPause = std::chrono::milliseconds(100);
 
@@ -137,6 +137,15 @@ Result<void> lock(const std::string& name, int fd, DeviceMode mode) {
   return Error(Errc::kConflict, "flash path " + name + ": in use by another daemon (locked)");
 }
 
+UniqueFd open_free(const std::string& name, int flags) {
+  for (int i = 0; i < kLockTries; ++i) {
+    UniqueFd fd(::open(name.c_str(), flags));
+    if (fd.valid() || errno != EBUSY) return fd;
+    std::this_thread::sleep_for(kLockPause);
+  }
+  return UniqueFd(::open(name.c_str(), flags));
+}
+
 }  // namespace
 
 Result<OpenPath> open_path(const std::string& name, DeviceMode mode) {
@@ -150,7 +159,7 @@ Result<OpenPath> open_path(const std::string& name, DeviceMode mode) {
   // O_EXCL on a block device fails if it is mounted.
   const int access = mode != DeviceMode::kReadOnly ? O_RDWR | (device ? O_EXCL : 0) : O_RDONLY;
   OpenPath out;
-  out.fd = UniqueFd(::open(name.c_str(), access | O_DIRECT | O_CLOEXEC));
+  out.fd = open_free(name, access | O_DIRECT | O_CLOEXEC);
   if (!out.fd.valid()) return open_error(name, mode);
   struct stat info {};
   if (::fstat(out.fd.get(), &info) != 0) return errno_error(errno, "flash path " + name);
