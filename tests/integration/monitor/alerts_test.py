@@ -230,9 +230,9 @@ class Alerts(unittest.TestCase):
                                 "2,ACTIVATION=2,GRADIENT=2,INPUT=2", "--pool", self.doubling.pool],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            series = 'hyperoffload_session_copies_missing{session="1",name="gpt"}'
+            series, steps = (f'hyperoffload_session_{what}{{session="1",name="gpt"}}' for what in ("copies_missing", "steps_total"))
             end = time.monotonic() + 60
-            while series not in self.doubling.metrics():
+            while self.doubling.metrics().get(steps, 0) < 100:  # it has its plan, and values in their homes
                 self.assertLess(time.monotonic(), end)
                 time.sleep(0.1)
             self.assertEqual(self.doubling.metrics()[series], 0)
