@@ -41,6 +41,7 @@ def main():
         os.write(terminal, b"\x15" + line.encode() + b"\t\x18d")
         got = read_to_mark(terminal)
         listed, _, edited = got.partition(b"\x01")
+        listed = listed.replace(b"^Xd", b"")  # the terminal's echo, while zsh runs a command to complete
         words = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]|\x07|\r", b" ", listed).decode().replace(line, " ").split()
         print(edited.split(b"\x02")[0].decode().rstrip(), *(words if len(words) > 1 else []))
     os.write(terminal, b"\x15exit\r")
