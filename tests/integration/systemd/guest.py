@@ -28,7 +28,7 @@ HOLDER = f"{BUILD}/tests/integration/daemon/ho_holding_client"
 
 
 def call(*words, code=0):
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=1200)
     assert code is None or done.returncode == code, (words, done.returncode, done.stdout[-2000:], done.stderr[-2000:])
     return done
 
