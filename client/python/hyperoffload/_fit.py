@@ -4,6 +4,7 @@ import contextlib
 import json
 import pathlib
 import statistics
+import sys
 import time
 import typing
 
@@ -31,6 +32,11 @@ class Notice(typing.NamedTuple):
     drained_nodes: int  # an administrator empties them; they keep what the job has
     ending_nodes: int  # their daemons end, with what the job has there
     ending_s: float | None  # until the first of these ends
+
+
+def _say(text):
+    """Tells a person something, beside what the script prints."""
+    print(f"hyperoffload: {text}", file=sys.stderr, flush=True)
 
 
 class _Recorder(StepRecorder):
@@ -92,7 +98,9 @@ class Run:
             stack.push(self._end)
             self._show_model()
             replace(stack, self._optimizer, "step", self._after_step)
-            replace(stack, torch, "save", self._while_paused)
+            # torch.save() looks these up when it is called: also one that was imported by name before.
+            for saves in ("_save", "_legacy_save"):
+                replace(stack, torch.serialization, saves, self._while_paused)
             for method in _READERS:
                 replace(stack, torch.Tensor, method, self._with_values)
             self._mode.call = self._on_demand
@@ -178,10 +186,9 @@ class Run:
         drift = self._replay.drift
         advice = ("planning again" if again else "a plan of now may be faster: analyze again"
                   if self._plan_given is not None else 'a plan of now may be faster: replan="auto"')
-        print(f"hyperoffload: step {self._steps + 1} waited {stall_s * 1e3:.0f} ms for transfers, "
-              f"planned {drift.planned_stall_s * 1e3:.0f} ms; its operators took "
-              f"{(step_s - stall_s) * 1e3:.0f} ms, planned {drift.planned_ops_s * 1e3:.0f} ms; {advice}",
-              flush=True)
+        _say(f"step {self._steps + 1} waited {stall_s * 1e3:.0f} ms for transfers, "
+             f"planned {drift.planned_stall_s * 1e3:.0f} ms; its operators took "
+             f"{(step_s - stall_s) * 1e3:.0f} ms, planned {drift.planned_ops_s * 1e3:.0f} ms; {advice}")
         if again:
             self._plan_anew()
 
@@ -194,7 +201,7 @@ class Run:
             plan = plan_of(graph, self._limit(), None, self._pool, self._copies_now())
             replay = self._replay_of(plan, earlier.present(), earlier.drift)
         except (MemoryError, RuntimeError) as error:
-            print(f"hyperoffload: the plan stays: {error}", flush=True)
+            _say(f"the plan stays: {error}")
             return
         self._page = plan.page
         self._plans = {shapes: replay if each is earlier else each
@@ -237,7 +244,7 @@ class Run:
         try:
             replay = self._plan(self._recorder)
         except (MemoryError, RuntimeError) as error:
-            print(f"hyperoffload: steps as step {self._steps + 1} run on demand: {error}", flush=True)
+            _say(f"steps as step {self._steps + 1} run on demand: {error}")
             return
         if replay.displaces:
             for earlier in filter(None, self._plans.values()):
@@ -298,8 +305,7 @@ class Run:
 
     def _depart(self, cause):
         if cause not in self._departures:
-            print(f"hyperoffload: step {self._steps + 1} departs from the plan: {cause}",
-                  flush=True)
+            _say(f"step {self._steps + 1} departs from the plan: {cause}")
         self._departures[cause] = self._departures.get(cause, 0) + 1
 
     # For the script.

@@ -96,7 +96,7 @@ class Script:
 class Drift(unittest.TestCase):
     def test_a_slow_link_is_one_message_and_a_new_plan(self):
         script, count = Script(), 6
-        with contextlib.redirect_stdout(io.StringIO()) as out, Link() as link:
+        with contextlib.redirect_stderr(io.StringIO()) as out, Link() as link:
             link.start()
             link.limit(80)
             with hyperoffload.fit(script.model, script.optimizer, device_memory="50%", pool=link.pool,
