@@ -1,5 +1,6 @@
 #include "tools/analyzer/alternatives.hpp"
 #include "common/model/links.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -42,7 +43,7 @@ std::string count(std::size_t number, const std::string& noun) {
 
 }  // namespace
 
-Alternatives::Alternatives(const Graph& graph, const ChooseInput& input,
+Alternatives::Alternatives(const Graph& graph, const Problem& input,
                            const std::optional<PlanTier>& flash, std::uint64_t budget_bytes,
                            std::int64_t step_ns)
     : graph_(graph),
@@ -159,7 +160,8 @@ std::string Alternatives::recompute(std::uint32_t s) const {
   if (graph_.storages[s].persistent) return "recompute: impossible, its value outlives the step";
   if (graph_.storages[s].kind == StorageKind::kInput)
     return "recompute: impossible, it is supplied";
-  return "recompute: impossible, no op marked recomputable makes it again from what is still there";
+  return "recompute: impossible, no op marked recomputable makes it again from what is still "
+         "there";
 }
 
 std::vector<std::string> Alternatives::of(std::uint32_t s) const {

@@ -9,21 +9,22 @@
 #include "common/model/graph.hpp"
 #include "common/schedule/schedule.hpp"
 #include "tools/analyzer/orders/recompute.hpp"
-#include "tools/analyzer/problem/channels.hpp"
-#include "tools/analyzer/sweep/choose.hpp"
+#include "tools/analyzer/problem/decisions.hpp"
+#include "tools/analyzer/problem/problem.hpp"
+#include "tools/analyzer/problem/slack_tree.hpp"
 
 namespace ho::analyzer {
 
 /// How the first line of Alternatives::of() begins.
 inline constexpr std::string_view kFrequencyWords = "access frequency";
 
-/// The alternatives for a storage, each with its cost per step in the three dimensions of selective
-/// offload: access frequency, recomputation, communication-bandwidth loss. A value of references;
-/// they outlive it.
+/// The alternatives for a storage, each with its cost per step in the three dimensions of
+/// selective offload: access frequency, recomputation, communication-bandwidth loss. A value of
+/// references; they outlive it.
 class Alternatives {
  public:
   /// @param step_ns  the planned step, which channel time is a share of.
-  Alternatives(const Graph& graph, const ChooseInput& input, const std::optional<PlanTier>& flash,
+  Alternatives(const Graph& graph, const Problem& input, const std::optional<PlanTier>& flash,
                std::uint64_t budget_bytes, std::int64_t step_ns);
 
   /// One line each, in this order: how often it is used; keep; local DDR, remote DDR and flash
@@ -39,7 +40,7 @@ class Alternatives {
   [[nodiscard]] std::string recompute(std::uint32_t s) const;
 
   const Graph& graph_;
-  const ChooseInput& in_;
+  const Problem& in_;
   const std::optional<PlanTier>& flash_;
   std::int64_t step_ns_;
   Cones cones_;

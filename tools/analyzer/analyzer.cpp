@@ -14,8 +14,9 @@
 #include "tools/analyzer/orders/recompute.hpp"
 #include "tools/analyzer/orders/search.hpp"
 #include "tools/analyzer/plan/planner.hpp"
-#include "tools/analyzer/problem/channels.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
+#include "tools/analyzer/problem/problem.hpp"
+#include "tools/analyzer/problem/slack_tree.hpp"
 #include "tools/simulator/simulate.hpp"
 
 namespace ho::analyzer {
@@ -102,11 +103,10 @@ schedule::Schedule build(const Graph& graph, const Hardware& hardware, const Opt
     }
     return result;
   }();
-  const std::vector<std::uint64_t> no_bytes(tiers.size(), 0);
   const std::vector<std::uint8_t> no_flags(graph.storages.size(), 0);
-  const ChooseInput input{life, durations, tiers, plan.tier_of, no_bytes, no_flags};
-  out.explanations = explain(best.graph, input, plan.choice, plan.staging, plan_flash(hardware),
-                             options.device_budget_bytes);
+  const Problem input{life, durations, tiers, plan.tier_of, no_flags};
+  out.explanations = explain(best.graph, input, plan.decisions, plan.draft.staging,
+                             plan_flash(hardware), options.device_budget_bytes);
   explain_recompute(graph, best.list, tiers, out.explanations);
   Draft& draft = plan.draft;
   out.arena_bytes = draft.arena_bytes;
@@ -260,8 +260,10 @@ Result<Outcome> analyze_copies(const Graph& graph, const Hardware& hardware,
   const std::uint64_t align = options.align_bytes;
   const std::uint64_t budget = options.device_budget_bytes / align * align;
   auto found = search(graph, tiers, flash, budget, align, bound, options.keep_order);
-  if (found.back().plan.infeasible) {
-    Infeasible& why = *found.back().plan.infeasible;
+  const bool any = std::any_of(found.begin(), found.end(),
+                               [](const Arrangement& each) { return !each.plan.infeasible; });
+  if (!any) {
+    Infeasible& why = *found.front().plan.infeasible;
     if (why.tier == last_tier) why.needs_bytes += second_bytes;
     return Outcome(std::move(why));
   }

@@ -14,7 +14,7 @@ namespace ho::analyzer {
 /// from its first access, not from the step's start, although it is supplied before.
 [[nodiscard]] std::uint64_t peak_unmanaged_bytes(const Graph& graph);
 
-/// Compiles a schedule: lifetimes, choice, transfers on channels, offsets. Then simulates it for
+/// Compiles a schedule: lifetimes, decisions, cache ops, offsets. Then simulates it for
 /// `prediction` and proves it with schedule::validate() before it returns it. Pure and
 /// deterministic.
 /// @return kInvalidArgument for a graph or hardware that breaks the rules of FORMATS.md.

@@ -8,15 +8,16 @@
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
 #include "tools/analyzer/alternatives.hpp"
-#include "tools/analyzer/problem/channels.hpp"
+#include "tools/analyzer/problem/problem.hpp"
+#include "tools/analyzer/problem/slack_tree.hpp"
 
 namespace ho::analyzer {
 namespace {
 
 /// Smaller kept storages are not explained: they could relieve little.
 constexpr std::size_t kKeptExplained = 200;
-/// Only the largest storages have their alternatives written out, so that schedules of large graphs
-/// stay small.
+/// Only the largest storages have their alternatives written out, so that schedules of large
+/// graphs stay small.
 constexpr std::size_t kWeighed = 1000;
 /// Moves of one storage that are listed one by one.
 constexpr std::size_t kMovesListed = 4;
@@ -27,14 +28,14 @@ std::string duration(std::int64_t ns) {
 
 class Explainer {
  public:
-  Explainer(const Graph& graph, const ChooseInput& input, const Choice& choice,
+  Explainer(const Graph& graph, const Problem& input, const Decisions& decisions,
             const Staging& staging, const std::optional<PlanTier>& flash)
       : graph_(graph),
         in_(input),
-        choice_(choice),
+        decisions_(decisions),
         staging_(staging),
         flash_(flash),
-        time_(input.duration_ns, choice.stall_ns) {}
+        time_(input.duration_ns, decisions.stall_ns) {}
 
   schedule::Explanation moved(std::uint32_t s) const {
     const Lifetimes& life = in_.lifetimes;
@@ -47,8 +48,9 @@ class Explainer {
     std::int64_t away = 0;
     for (std::uint32_t g = life.gap_begin[s]; g < life.gap_begin[s + 1]; ++g) {
       const Gap& gap = life.gaps[g];
-      if (!choice_.moved[g] || gap.mandatory) continue;
-      const std::int64_t relief = at(choice_.fetch_from[g]) - at(choice_.detach_by[g] + 1);
+      if (!decisions_.moved[g] || gap.mandatory) continue;
+      const std::int64_t relief =
+          at(position_of(decisions_.fetch_from[g])) - at(position_of(decisions_.leave_by[g]) + 1);
       away += relief;
       if (moves++ < kMovesListed)
         out.considered.push_back(words_of_move(gap, relief, store, fetch));
@@ -67,9 +69,8 @@ class Explainer {
     if (on_flash(s)) add_flash(s, out);
     out.reason = format_bytes(life.bytes[s]) + " off the device in " + std::to_string(moves) +
                  (moves == 1 ? " gap, " : " gaps, ") + duration(away) +
-                 " in all: its next use is the furthest away among what could leave and whose "
-                 "transfers still fit; costs " +
-                 duration(fetch) + " of the read channel each time" +
+                 " in all, while others use its room; costs " + duration(fetch) +
+                 " of the read channel each time" +
                  (choice_stores(s) ? " and " + duration(store) + " of the write channel per value."
                                    : "; the copy at home stays valid, so nothing is written.") +
                  flash_words(s);
@@ -91,9 +92,9 @@ class Explainer {
       if (gap.version != kHomeVersion) {
         const std::int64_t lap =
             gap.written < 0 ? static_cast<std::int64_t>(in_.duration_ns.size()) : 0;
-        out = std::max(out, staging_.stage_out_after[gap.version] - lap);
+        out = std::max(out, position_of(staging_.stage_out_from[gap.version]) - 1 - lap);
       }
-      away += std::max<std::int64_t>(0, at(staging_.stage_in_from[g]) - at(out + 1));
+      away += std::max<std::int64_t>(0, at(position_of(staging_.stage_in_from[g])) - at(out + 1));
       ++stays;
     }
     return {stays, away};
@@ -109,8 +110,7 @@ class Explainer {
     const auto [stays, away] = stays_on_flash(s);
     const std::uint64_t bytes = in_.lifetimes.bytes[s];
     return " On flash " + std::to_string(stays) + (stays == 1 ? " time, " : " times, ") +
-           duration(away) +
-           " in all, since its next fetch is the furthest away among what fills local DDR; costs " +
+           duration(away) + " in all, while others use its room in local DDR; costs " +
            duration(transfer_ns(flash_->read, bytes)) + " of flash.read each time" +
            (choice_stores(s)
                 ? " and " + duration(transfer_ns(flash_->write, bytes)) + " of flash.write."
@@ -119,7 +119,8 @@ class Explainer {
   [[nodiscard]] std::int64_t at(std::int64_t position) const { return time_.at(position); }
   [[nodiscard]] bool choice_stores(std::uint32_t s) const {
     for (const Gap& gap : in_.lifetimes.gaps_of(s)) {
-      if (gap.version != kHomeVersion && choice_.store_after[gap.version] != kNoStore) return true;
+      if (gap.version != kHomeVersion && decisions_.store_from[gap.version] != kNoStore)
+        return true;
     }
     return false;
   }
@@ -138,8 +139,8 @@ class Explainer {
   }
 
   const Graph& graph_;
-  const ChooseInput& in_;
-  const Choice& choice_;
+  const Problem& in_;
+  const Decisions& decisions_;
   const Staging& staging_;
   const std::optional<PlanTier>& flash_;
   PlannedTime time_;
@@ -167,7 +168,7 @@ std::int64_t PlannedTime::at(std::int64_t position) const {
   return laps * begin_.back() + begin_[static_cast<std::size_t>(rest)];
 }
 
-KeptExplainer::KeptExplainer(const Graph& graph, const ChooseInput& input,
+KeptExplainer::KeptExplainer(const Graph& graph, const Problem& input,
                              const std::vector<std::int64_t>& stall_ns,
                              const std::vector<std::uint8_t>& on_flash)
     : graph_(graph), in_(input), on_flash_(on_flash), time_(input.duration_ns, stall_ns) {}
@@ -200,8 +201,8 @@ schedule::Explanation KeptExplainer::of(std::uint32_t s) const {
   return out;
 }
 
-std::vector<schedule::Explanation> explain(const Graph& graph, const ChooseInput& input,
-                                           const Choice& choice, const Staging& staging,
+std::vector<schedule::Explanation> explain(const Graph& graph, const Problem& input,
+                                           const Decisions& decisions, const Staging& staging,
                                            const std::optional<PlanTier>& flash,
                                            std::uint64_t budget_bytes) {
   HO_CHECK(!staging.active() || flash.has_value());
@@ -209,7 +210,7 @@ std::vector<schedule::Explanation> explain(const Graph& graph, const ChooseInput
   std::vector<std::uint8_t> moved(life.bytes.size(), 0);
   for (std::uint32_t g = 0; g < life.gaps.size(); ++g) {
     const bool free = life.gaps[g].dead && !life.gaps[g].wraps;
-    if (choice.moved[g] && (!free || !input.tiers.empty())) moved[life.gaps[g].storage] = 1;
+    if (decisions.moved[g] && (!free || !input.tiers.empty())) moved[life.gaps[g].storage] = 1;
   }
   std::vector<std::uint32_t> kept;
   for (std::uint32_t s = 0; s < life.bytes.size(); ++s) {
@@ -222,8 +223,8 @@ std::vector<schedule::Explanation> explain(const Graph& graph, const ChooseInput
                     });
   std::vector<std::uint8_t> said(life.bytes.size(), 0);
   for (std::size_t i = 0; i < listed; ++i) said[kept[i]] = 1;
-  const Explainer explainer(graph, input, choice, staging, flash);
-  const KeptExplainer keeper(graph, input, choice.stall_ns, staging.on_flash);
+  const Explainer explainer(graph, input, decisions, staging, flash);
+  const KeptExplainer keeper(graph, input, decisions.stall_ns, staging.on_flash);
   std::vector<schedule::Explanation> out;
   for (std::uint32_t s = 0; s < life.bytes.size(); ++s) {
     if (moved[s]) out.push_back(explainer.moved(s));

@@ -6,8 +6,9 @@
 
 #include "common/model/graph.hpp"
 #include "common/schedule/schedule.hpp"
-#include "tools/analyzer/sweep/choose.hpp"
-#include "tools/analyzer/sweep/staging.hpp"
+#include "tools/analyzer/emit/staging.hpp"
+#include "tools/analyzer/problem/decisions.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 
@@ -32,8 +33,7 @@ class PlannedTime {
 class KeptExplainer {
  public:
   /// @param on_flash  per storage: its home is there; empty: none is.
-  KeptExplainer(const Graph& graph, const ChooseInput& input,
-                const std::vector<std::int64_t>& stall_ns,
+  KeptExplainer(const Graph& graph, const Problem& input, const std::vector<std::int64_t>& stall_ns,
                 const std::vector<std::uint8_t>& on_flash);
 
   [[nodiscard]] schedule::Explanation of(std::uint32_t storage) const;
@@ -41,7 +41,7 @@ class KeptExplainer {
 
  private:
   const Graph& graph_;
-  const ChooseInput& in_;
+  const Problem& in_;
   const std::vector<std::uint8_t>& on_flash_;
   PlannedTime time_;
 };
@@ -50,8 +50,10 @@ class KeptExplainer {
 /// numbers: bytes, gap, channel time, relief. The largest ones also have alternatives and their
 /// costs (Alternatives). In order of storage. `flash` is set if `staging` uses it.
 /// explain_storages() makes the other explanations on request, so that schedules stay small.
-[[nodiscard]] std::vector<schedule::Explanation> explain(
-    const Graph& graph, const ChooseInput& input, const Choice& choice, const Staging& staging,
-    const std::optional<PlanTier>& flash, std::uint64_t budget_bytes);
+[[nodiscard]] std::vector<schedule::Explanation> explain(const Graph& graph, const Problem& input,
+                                                         const Decisions& decisions,
+                                                         const Staging& staging,
+                                                         const std::optional<PlanTier>& flash,
+                                                         std::uint64_t budget_bytes);
 
 }  // namespace ho::analyzer

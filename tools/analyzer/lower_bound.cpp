@@ -5,8 +5,9 @@
 
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/plan/planner.hpp"
-#include "tools/analyzer/problem/channels.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
+#include "tools/analyzer/problem/problem.hpp"
+#include "tools/analyzer/problem/slack_tree.hpp"
 
 namespace ho::analyzer {
 namespace {
@@ -172,7 +173,8 @@ double Bound::stall_ns(double read_rate, double write_rate) {
   const auto widest =
       std::max_element(windows_.begin(), windows_.end(),
                        [](const Window& a, const Window& b) { return a.stall < b.stall; });
-  // One window alone may span the step's end; sums are taken over steps cut at 0 and at its begin.
+  // One window alone may span the step's end; sums are taken over steps cut at 0 and at its
+  // begin.
   return std::max({widest->stall, disjoint_sum(0), disjoint_sum(widest->from % n_)});
 }
 

@@ -6,8 +6,9 @@
 
 #include "common/base/check.hpp"
 #include "common/model/links.hpp"
-#include "tools/analyzer/problem/channels.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
+#include "tools/analyzer/problem/slack_tree.hpp"
+#include "tools/baselines/link_time.hpp"
 #include "tools/baselines/offloader.hpp"
 
 namespace ho::analyzer::detail {

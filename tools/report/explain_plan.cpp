@@ -11,6 +11,7 @@
 #include "tools/analyzer/orders/arrange.hpp"
 #include "tools/analyzer/plan/planner.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 #include "tools/simulator/simulate_channels.hpp"
 
 namespace ho::analyzer {
@@ -266,9 +267,8 @@ Result<std::vector<schedule::Explanation>> explain_storages(
   const std::vector<PlanTier> tiers = plan_tiers(plan.hardware);
   const auto flash = plan_flash(plan.hardware);
   const auto tier_of = tiers_of_homes(plan, tiers);
-  const std::vector<std::uint64_t> no_bytes(tiers.size(), 0);
   const std::vector<std::uint8_t> no_flags(plan.storages.size(), 0);
-  const ChooseInput input{life, durations, tiers, tier_of, no_bytes, no_flags};
+  const Problem input{life, durations, tiers, tier_of, no_flags};
   std::vector<std::uint8_t> on_flash;
   for (const auto& home : plan.homes) {
     on_flash.push_back(home && home->tier == schedule::HomeTier::kFlash ? 1 : 0);

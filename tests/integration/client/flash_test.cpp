@@ -123,7 +123,8 @@ TEST_CASE("client flash: plans with homes on flash move the right bytes with rea
         ho_counters counters{};
         counters.struct_bytes = sizeof(counters);
         REQUIRE(ho_get_counters(job.plan(), &counters) == HO_OK);
-        CHECK(counters.last_step_stage_in_bytes > 0);
+        // A StageIn for the next step may have ended before the last step began.
+        CHECK(counters.stage_in_bytes > 0);
         CHECK(counters.stage_in_bytes >= counters.last_step_stage_in_bytes);
         CHECK(counters.last_step_stage_in_bytes <= schedule.prediction.stage_in_bytes * 4);
         std::vector<ho_span> spans(ho_cache_op_count(job.plan()));

@@ -147,6 +147,7 @@ std::optional<schedule::Schedule> plan_with_flash(Prng& random) {
   analyzer::Options options;
   options.device_budget_bytes = peak / 2 + random.below(peak / 4 + 1) + 256;
   const auto outcome = analyzer::analyze(graph, hardware, options);
+  INFO((outcome ? "" : outcome.error().message()));
   REQUIRE(outcome.ok());
   const auto* const schedule = std::get_if<schedule::Schedule>(&*outcome);
   if (schedule == nullptr || schedule->flash_bytes == 0) return std::nullopt;

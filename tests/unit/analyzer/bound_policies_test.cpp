@@ -28,7 +28,7 @@ TEST_CASE("lower bound: no policy is below it, on one tier, behind ports and abo
   int compared = 0;
   int bound_above_compute = 0;
   int staged = 0;
-  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     INFO("seed " << seed);
     const Graph graph = test::random_graph(seed, 25);
     const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
@@ -55,9 +55,9 @@ TEST_CASE("lower bound: no policy is below it, on one tier, behind ports and abo
       CHECK(bound <= result->step_ns);
     }
   }
-  CHECK(compared > 200);
-  CHECK(bound_above_compute > 20);
-  CHECK(staged > 20);
+  CHECK(compared > 60);
+  CHECK(bound_above_compute > 8);
+  CHECK(staged > 10);
 }
 
 TEST_CASE("lower bound: two tiers behind a port count as the port") {

@@ -7,10 +7,9 @@
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/plan/planner.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 using namespace ho;
-using analyzer::HomesInput;
-using analyzer::Spread;
 
 namespace {
 
@@ -33,19 +32,19 @@ struct Step {
   }();
   std::uint64_t budget_bytes = 10'500;
 
-  /// Plans variant 0 with near homes. @return how many of the homes that move go to the further
-  /// tier.
-  [[nodiscard]] std::ptrdiff_t far_homes(Spread spread) const {
+  /// Plans with near homes. @return how many of the homes that move go to the further tier.
+  [[nodiscard]] std::ptrdiff_t far_homes() const {
     const auto tiers = analyzer::plan_tiers(hardware);
     const auto life = analyzer::lifetimes_of(graph, 1);
     std::vector<std::int64_t> durations;
     for (const Op& op : graph.ops) durations.push_back(static_cast<std::int64_t>(op.duration_ns));
     const std::vector<std::uint8_t> none_static(graph.storages.size(), 0);
-    const HomesInput input{graph, life, durations, tiers, none_static};
     const std::vector<std::uint8_t> near(graph.storages.size(), 0);
-    const auto plan = analyzer::plan(graph, life, {tiers[0]}, std::nullopt, budget_bytes, 0);
+    const analyzer::Problem problem{life, durations, tiers, near, none_static};
+    const std::vector<analyzer::PlanTier> nearest{tiers[0]};
+    const auto plan = analyzer::plan({graph, life, nearest, std::nullopt, budget_bytes, 0});
     REQUIRE_FALSE(plan.infeasible);
-    const auto homes = analyzer::homes_spread(input, near, plan.choice, plan.draft, spread);
+    const auto homes = analyzer::homes_spread(problem, tiers, near, plan.decisions);
     return std::count(homes.begin(), homes.end(), 1);
   }
 };
@@ -54,41 +53,30 @@ struct Step {
 
 TEST_CASE("homes: two equal links get half of the moved values each") {
   Step step;
-  CHECK(step.far_homes(Spread::kNot) == 0);
-  CHECK(step.far_homes(Spread::kAnyway) >= 4);
-  CHECK(step.far_homes(Spread::kAnyway) <= 5);
-  CHECK(step.far_homes(Spread::kPatiently) == step.far_homes(Spread::kAnyway));
+  CHECK(step.far_homes() >= 4);
+  CHECK(step.far_homes() <= 5);
 }
 
 TEST_CASE("homes: a link of a quarter of the rate gets a fifth") {
   Step step;
   step.hardware.remote_ddr->read.bytes_per_s /= 4;
   step.hardware.remote_ddr->write.bytes_per_s /= 4;
-  CHECK(step.far_homes(Spread::kAnyway) == 2);
-}
-
-TEST_CASE("homes: patient spreading moves nothing whose transfers take half of the gap") {
-  Step step;
-  // 2 x 1000 bytes at 0.3 GB/s are 6,667 ns of gaps of at most 12,000.
-  step.hardware.remote_ddr->read.bytes_per_s = 300'000'000;
-  step.hardware.remote_ddr->write.bytes_per_s = 300'000'000;
-  CHECK(step.far_homes(Spread::kPatiently) == 0);
-  CHECK(step.far_homes(Spread::kAnyway) > 0);
+  CHECK(step.far_homes() == 2);
 }
 
 TEST_CASE("homes: the further tier gets no more than it has room for") {
   Step step;
   step.hardware.remote_ddr->capacity_bytes = 2'500;
-  CHECK(step.far_homes(Spread::kAnyway) == 2);
+  CHECK(step.far_homes() == 2);
 }
 
 TEST_CASE("homes: nothing is spread behind a port that one link fills") {
   Step step;
   step.hardware.device_port_read = step.hardware.local_ddr->read;
   step.hardware.device_port_write = step.hardware.local_ddr->write;
-  CHECK(step.far_homes(Spread::kAnyway) == 0);
+  CHECK(step.far_homes() == 0);
   step.hardware.device_port_write->bytes_per_s *= 2;  // now a second link helps
-  CHECK(step.far_homes(Spread::kAnyway) > 0);
+  CHECK(step.far_homes() > 0);
 }
 
 TEST_CASE("homes: a preferred further tier that is too small is replaced by the nearest") {
@@ -115,8 +103,7 @@ TEST_CASE("homes: the needs of the tiers are known without the device's packing"
     CAPTURE(seed);
     const Graph graph = test::random_graph(seed, 60);
     const auto life = analyzer::lifetimes_of(graph, 64);
-    const auto tiers =
-        analyzer::without_limits(analyzer::plan_tiers(test::one_tier(1'000'000'000)));
+    const auto tiers = analyzer::plan_tiers(test::one_tier(1'000'000'000));
     std::vector<std::int64_t> durations;
     for (const Op& op : graph.ops) durations.push_back(static_cast<std::int64_t>(op.duration_ns));
     const std::vector<std::uint8_t> near(graph.storages.size(), 0);
@@ -125,15 +112,12 @@ TEST_CASE("homes: the needs of the tiers are known without the device's packing"
       const Storage& storage = graph.storages[i];
       stays[i] = storage.persistent || storage.kind == StorageKind::kInput ? 1 : 0;
     }
-    const std::vector<std::uint64_t> no_bytes(tiers.size(), 0);
-    const analyzer::ChooseInput input{life, durations, tiers, near, no_bytes, stays};
-    analyzer::ChooseOptions options;
-    options.target_bytes = *std::max_element(life.working_set.begin(), life.working_set.end());
-    const auto choice = analyzer::choose(input, options);
-    REQUIRE_FALSE(choice.failure);
-    const auto whole = analyzer::emit(graph, input, choice, {}, {});
-    const auto homes = analyzer::emit_homes(graph, input, choice);
-    CHECK(homes.home_bytes == whole.home_bytes);
-    CHECK(homes.cache_ops.size() == whole.cache_ops.size());
+    const analyzer::Problem problem{life, durations, tiers, near, stays};
+    const std::uint64_t least = *std::max_element(life.working_set.begin(), life.working_set.end());
+    const auto plan = analyzer::plan({graph, life, tiers, std::nullopt, 2 * least, 0});
+    REQUIRE_FALSE(plan.infeasible);
+    const auto homes = analyzer::emit_homes(graph, problem, plan.decisions);
+    CHECK(homes.home_bytes == plan.draft.home_bytes);
+    CHECK(homes.cache_ops.size() == plan.draft.cache_ops.size());
   }
 }

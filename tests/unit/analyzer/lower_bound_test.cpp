@@ -34,16 +34,14 @@ class Exhaustive {
         life_(analyzer::lifetimes_of(graph, 1)),
         tiers_(analyzer::plan_tiers(hardware)),
         budget_(static_cast<std::int64_t>(budget)),
-        tier_of_(graph.storages.size(), 0),
-        no_home_(tiers_.size(), 0) {
+        tier_of_(graph.storages.size(), 0) {
     for (const Op& op : graph.ops) durations_.push_back(static_cast<std::int64_t>(op.duration_ns));
     step_ = step_without_moves(graph, hardware);
-    choice_.moved.assign(life_.gaps.size(), 0);
-    choice_.detach_by.assign(life_.gaps.size(), 0);
-    choice_.fetch_from.assign(life_.gaps.size(), 0);
-    choice_.store_after.assign(life_.versions, analyzer::kNoStore);
-    choice_.store_slot.assign(life_.versions, 0);
-    choice_.stall_ns.assign(life_.positions, 0);
+    decisions_.moved.assign(life_.gaps.size(), 0);
+    decisions_.leave_by.assign(life_.gaps.size(), 0);
+    decisions_.fetch_from.assign(life_.gaps.size(), 0);
+    decisions_.store_from.assign(life_.versions, analyzer::kNoStore);
+    decisions_.stall_ns.assign(life_.positions, 0);
     resident_.assign(life_.live.begin(), life_.live.end());
     for (const Storage& storage : graph.storages) home_is_static_.push_back(storage.persistent);
     for (std::uint32_t g = 0; g < life_.gaps.size(); ++g) {
@@ -116,10 +114,9 @@ class Exhaustive {
   void descend(std::size_t next) {
     if (next == movable_.size()) {
       if (*std::max_element(resident_.begin(), resident_.end()) > budget_) return;
-      const analyzer::ChooseInput in{life_,    durations_, tiers_,
-                                     tier_of_, no_home_,   home_is_static_};
+      const analyzer::Problem in{life_, durations_, tiers_, tier_of_, home_is_static_};
       const auto enough = static_cast<std::uint64_t>(budget_);
-      auto draft = analyzer::emit(graph_, in, choice_, {}, {.enough_bytes = enough});
+      auto draft = analyzer::emit(graph_, in, decisions_, {.enough_bytes = enough});
       if (draft.arena_bytes > enough) return;  // a late write-back needs more bytes at once
       const double step = step_ns(std::move(draft));
       if (best_ < 0 || step < best_) best_ = step;
@@ -130,7 +127,7 @@ class Exhaustive {
     const Gap& gap = life_.gaps[g];
     const bool clean = gap.version == analyzer::kHomeVersion;
     std::int64_t none = analyzer::kNoStore;
-    std::int64_t& store = clean ? none : choice_.store_after[gap.version];
+    std::int64_t& store = clean ? none : decisions_.store_from[gap.version];
     const std::int64_t stored = store;
     // A Store belongs to the step that writes.
     const std::int64_t lap = gap.written < 0 ? std::int64_t{life_.positions} : 0;
@@ -138,16 +135,16 @@ class Exhaustive {
       // A second gap of a stored value needs no Store, unless the first one comes too late.
       const bool has_copy = stored != analyzer::kNoStore;
       if (has_copy && placing.store_after != gap.written) continue;
-      if (has_copy && stored > placing.detach_by + lap) continue;
-      choice_.moved[g] = 1;
-      choice_.detach_by[g] = placing.detach_by;
-      choice_.fetch_from[g] = placing.fetch_from;
-      if (!has_copy) store = placing.store_after + lap;
+      if (has_copy && analyzer::position_of(stored) - 1 > placing.detach_by + lap) continue;
+      decisions_.moved[g] = 1;
+      decisions_.leave_by[g] = (placing.detach_by + 1) * analyzer::kMoments - 1;
+      decisions_.fetch_from[g] = placing.fetch_from * analyzer::kMoments;
+      if (!has_copy) store = (placing.store_after + 1 + lap) * analyzer::kMoments;
       shift(gap, placing, -1);
       descend(next + 1);
       shift(gap, placing, 1);
       store = stored;
-      choice_.moved[g] = 0;
+      decisions_.moved[g] = 0;
     }
   }
 
@@ -156,12 +153,11 @@ class Exhaustive {
   std::vector<analyzer::PlanTier> tiers_;
   std::int64_t budget_;
   std::vector<std::uint8_t> tier_of_;
-  std::vector<std::uint64_t> no_home_;
   Schedule step_;
   std::vector<std::int64_t> durations_;
   std::vector<std::uint32_t> movable_;
   std::set<std::uint32_t> moving_;  ///< storages
-  analyzer::Choice choice_;
+  analyzer::Decisions decisions_;
   std::vector<std::int64_t> resident_;
   std::vector<std::uint8_t> home_is_static_;
   double best_ = -1;

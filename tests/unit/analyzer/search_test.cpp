@@ -257,12 +257,10 @@ TEST_CASE("recompute: does not happen if an input or the output has changed sinc
     const std::vector<std::int64_t> durations(graph.ops.size(), 100);
     const std::vector<analyzer::PlanTier> tiers;
     const std::vector<std::uint8_t> tier_of(graph.storages.size(), 0);
-    const std::vector<std::uint64_t> no_bytes;
-    analyzer::Choice none;
-    none.failure = analyzer::Choice::Failure{};
+    const analyzer::Decisions none;
     std::size_t count = 0;
     for (const auto& r :
-         analyzer::regains(graph, {life, durations, tiers, tier_of, no_bytes, tier_of}, none)) {
+         analyzer::regains(graph, {life, durations, tiers, tier_of, tier_of}, none)) {
       if (life.gaps[r.gap].storage == out.value()) ++count;
     }
     return count;

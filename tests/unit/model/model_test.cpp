@@ -1,6 +1,10 @@
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
+#include <limits>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -8,6 +12,7 @@
 #include "common/model/address.hpp"
 #include "common/model/check_graph.hpp"
 #include "common/model/graph.hpp"
+#include "common/model/links.hpp"
 
 namespace ho::test {
 namespace {
@@ -103,6 +108,22 @@ TEST_CASE("describe: names from outside are cut and cleaned") {
   CHECK(describe_op(3, "") == "op 3");
   CHECK(describe_op(3, "a\n\"b") == "op 3 (\"a??b\")");
   CHECK(describe_storage(3, std::string(500, 'x')).size() < 120);
+}
+
+TEST_CASE("transfer time: it is exact in the narrow and in the wide computation") {
+  __extension__ using Wide = unsigned __int128;
+  std::mt19937_64 random(7);
+  constexpr auto kLongest = static_cast<Wide>(std::numeric_limits<std::int64_t>::max() / 1024);
+  for (int i = 0; i < 20'000; ++i) {
+    const auto any = [&] { return random() >> (random() % 64); };
+    const Link link{std::max<std::uint64_t>(1, any()), any()};
+    const std::uint64_t bytes = any();
+    const Wide exact =
+        (static_cast<Wide>(bytes) * 1'000'000'000 + link.bytes_per_s - 1) / link.bytes_per_s +
+        link.latency_ns;
+    CAPTURE(bytes, link.bytes_per_s, link.latency_ns);
+    REQUIRE(ho::transfer_ns(link, bytes) == static_cast<std::int64_t>(std::min(exact, kLongest)));
+  }
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "tools/analyzer/emit/emit.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 #include <algorithm>
 #include <tuple>
@@ -46,16 +47,17 @@ void Emitter::close_run(std::uint32_t storage, std::size_t first, std::size_t co
   r.leaves = leaves;
   r.first_access = points[first].position;
   r.last_access = points[last % points.size()].position + (last >= points.size() ? n_ : 0);
-  r.begin = r.first_access;
+  r.begin = r.first_access * kMoments + kOpStarts;
   if (arrives != kNone) {
     const Gap& gap = life_.gaps[arrives];
-    if (!gap.dead) r.begin = choice_.fetch_from[arrives] - (gap.to - r.first_access);
+    if (!gap.dead) r.begin = decisions_.fetch_from[arrives] - (gap.to - r.first_access) * kMoments;
   }
-  r.end = r.last_access;
+  r.end = r.last_access * kMoments + kMoments - 1;
   if (leaves != kNone) {
-    r.end = choice_.detach_by[leaves] + (r.last_access - life_.gaps[leaves].from);
+    r.end = decisions_.leave_by[leaves] + (r.last_access - life_.gaps[leaves].from) * kMoments;
   }
-  HO_CHECK(r.begin <= r.first_access && r.end >= r.last_access && r.end - r.begin < n_);
+  HO_CHECK(position_of(r.begin) <= r.first_access && position_of(r.end) >= r.last_access &&
+           r.end - r.begin < cycle_);
   for (std::size_t i = first; i <= last; ++i) {
     residence_of_[life_.access_begin[storage] + i % points.size()] =
         static_cast<std::uint32_t>(residences_.size());
@@ -75,7 +77,7 @@ void Emitter::add_residences(std::uint32_t storage) {
     for (std::size_t i = 0; i < points.size(); ++i) {
       const bool last = i + 1 == points.size();
       const auto gap = static_cast<std::uint32_t>(base + i + (input ? 1 : 0));
-      if (!last && !choice_.moved[gap]) continue;
+      if (!last && !decisions_.moved[gap]) continue;
       close_run(storage, first, i - first + 1, arrives, last ? kNone : gap);
       arrives = gap;
       first = i + 1;
@@ -84,15 +86,15 @@ void Emitter::add_residences(std::uint32_t storage) {
   }
   std::vector<std::size_t> cuts;  // accesses after which the storage leaves the device
   for (std::size_t i = 0; i < gaps.size(); ++i) {
-    if (choice_.moved[base + i]) cuts.push_back(i);
+    if (decisions_.moved[base + i]) cuts.push_back(i);
   }
   if (cuts.empty()) {
     for (std::size_t i = 0; i < points.size(); ++i) {
       residence_of_[life_.access_begin[storage] + i] =
           static_cast<std::uint32_t>(residences_.size());
     }
-    residences_.push_back(
-        {storage, 0, points.front().position, points.back().position, n_ - 1, kNone, kNone, true});
+    residences_.push_back({storage, 0, points.front().position, points.back().position, cycle_ - 1,
+                           kNone, kNone, true});
     return;
   }
   for (std::size_t c = 0; c < cuts.size(); ++c) {
@@ -108,23 +110,16 @@ void Emitter::pack_device(const EmitOptions& options) {
   std::vector<Block> blocks;
   blocks.reserve(residences_.size());
   for (const Residence& r : residences_) blocks.push_back({r.begin, r.end, life_.bytes[r.storage]});
-  Packing packing = pack(blocks, n_, options.enough_bytes, options.patience);
+  Packing packing = pack(blocks, cycle_, options.enough_bytes, options.patience);
   offset_ = std::move(packing.offsets);
   out_.arena_bytes = packing.height_bytes;
+  if (out_.arena_bytes > options.enough_bytes) {
+    out_.over_bytes = over_bytes(blocks, offset_, options.enough_bytes, n_);
+  }
   out_.live_bound_bytes = packing.load_bytes;
   out_.access_offset.assign(life_.accesses.size(), 0);
   for (std::size_t i = 0; i < life_.accesses.size(); ++i) {
     out_.access_offset[i] = offset_[residence_of_[i]];
-  }
-}
-
-void Emitter::take_device(const Draft& packed) {
-  out_.arena_bytes = packed.arena_bytes;
-  out_.live_bound_bytes = packed.live_bound_bytes;
-  out_.access_offset = packed.access_offset;
-  offset_.assign(residences_.size(), 0);
-  for (std::size_t i = 0; i < life_.accesses.size(); ++i) {
-    offset_[residence_of_[i]] = out_.access_offset[i];
   }
 }
 
@@ -133,11 +128,10 @@ void Emitter::emit_stores() {
   store_of_.assign(life_.versions, kNone);
   for (const Gap& gap : life_.gaps) {
     if (gap.version == kHomeVersion || store_of_[gap.version] != kNone) continue;
-    if (choice_.store_after[gap.version] == kNoStore) continue;
+    if (decisions_.store_from[gap.version] == kNoStore) continue;
     const std::size_t access = access_at(gap.storage, gap.written);
     CacheOp op = whole(CacheOpKind::kStore, gap.storage, out_.access_offset[access]);
-    op.after_position =
-        Position(static_cast<std::uint32_t>(std::min(choice_.store_after[gap.version], n_ - 1)));
+    op.after_position = after(decisions_.store_from[gap.version]);
     const auto points = life_.accesses_of(gap.storage);
     const std::size_t local = access - life_.access_begin[gap.storage];
     const bool persistent = graph_.storages[gap.storage].persistent;
@@ -154,7 +148,7 @@ void Emitter::emit_stores() {
     }
     store_of_[gap.version] = static_cast<std::uint32_t>(out_.cache_ops.size());
     out_.cache_ops.push_back(std::move(op));
-    list_key_.push_back(choice_.store_slot[gap.version]);
+    list_key_.emplace_back(decisions_.store_from[gap.version], 0);
   }
 }
 
@@ -162,7 +156,7 @@ void Emitter::emit_moves() {
   detach_of_.assign(life_.gaps.size(), kNone);
   fetch_of_.assign(life_.gaps.size(), kNone);
   for (std::uint32_t g = 0; g < life_.gaps.size(); ++g) {
-    if (!choice_.moved[g]) continue;
+    if (!decisions_.moved[g]) continue;
     const Gap& gap = life_.gaps[g];
     if (!gap.mandatory) {
       const std::uint64_t offset = out_.access_offset[access_at(gap.storage, gap.from)];
@@ -173,13 +167,13 @@ void Emitter::emit_moves() {
       }
       detach_of_[g] = static_cast<std::uint32_t>(out_.cache_ops.size());
       out_.cache_ops.push_back(std::move(op));
-      list_key_.push_back(-1);
+      list_key_.emplace_back(-1, 0);
       if (gap.dead) block(detach_of_[g], step_of(gap.to, n_), gap.to % n_);
     }
     if (gap.dead) continue;
     const std::uint64_t offset = out_.access_offset[access_at(gap.storage, gap.to)];
     CacheOp op = whole(CacheOpKind::kPrefetch, gap.storage, offset);
-    const std::int64_t after = choice_.fetch_from[g] - 1;
+    const std::int64_t after = position_of(decisions_.fetch_from[g]) - 1;
     const std::int64_t step = std::max<std::int64_t>(0, step_of(after, n_));
     if (after >= 0) op.after_position = Position(static_cast<std::uint32_t>(after % n_));
     op.before_position = Position(static_cast<std::uint32_t>(gap.to % n_));
@@ -190,11 +184,12 @@ void Emitter::emit_moves() {
     }
     fetch_of_[g] = static_cast<std::uint32_t>(out_.cache_ops.size());
     out_.cache_ops.push_back(std::move(op));
-    list_key_.push_back(gap.to);
+    list_key_.emplace_back(decisions_.fetch_from[g] - step * cycle_, gap.to);
   }
 }
 
-/// The op at `position`, `step` steps after the Detach's own, waits for it (the earliest such op).
+/// The op at `position`, `step` steps after the Detach's own, waits for it (the earliest such
+/// op).
 void Emitter::block(std::uint32_t detach, std::int64_t step, std::int64_t position) {
   HO_CHECK(step >= 0);
   if (step > 1) {  // the last op of the next step is early enough for later owners
@@ -219,8 +214,9 @@ void Emitter::wait_for_release(const Residence& owner, std::int64_t owner_lap,
     block(detach, next_lap - released, next.first_access);
     return;
   }
-  const bool at_step_begin = life_.gaps[next.arrives].mandatory && next.begin == 0;
-  const std::int64_t step = next_lap + (at_step_begin ? 0 : step_of(next.begin - 1, n_));
+  const std::int64_t begin = position_of(next.begin);
+  const bool at_step_begin = life_.gaps[next.arrives].mandatory && begin == 0;
+  const std::int64_t step = next_lap + (at_step_begin ? 0 : step_of(begin - 1, n_));
   if (step - released > 1) {
     block(detach, 1, n_ - 1);
     return;
@@ -251,7 +247,7 @@ void Emitter::emit_order_of_bytes() {
     owners.push_back(r);
   }
   for_each_succession(
-      blocks, n_,
+      blocks, cycle_,
       [&](std::uint32_t owner, std::int64_t owner_lap, std::uint32_t next, std::int64_t next_lap) {
         wait_for_release(residences_[owners[owner]], owner_lap, residences_[owners[next]],
                          next_lap);
@@ -260,7 +256,7 @@ void Emitter::emit_order_of_bytes() {
 
 /// Planned start order: the runtime serves a channel in this order.
 void Emitter::sort_list() {
-  std::vector<std::tuple<std::int64_t, std::int64_t, std::uint32_t>> order;
+  std::vector<std::tuple<std::int64_t, ListKey, std::uint32_t>> order;
   order.reserve(out_.cache_ops.size());
   for (std::uint32_t i = 0; i < out_.cache_ops.size(); ++i) {
     const CacheOp& op = out_.cache_ops[i];
@@ -288,12 +284,8 @@ void Emitter::sort_list() {
 Draft Emitter::run(const EmitOptions& options) {
   residence_of_.assign(life_.accesses.size(), kNone);
   for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) add_residences(s);
-  if (options.packed != nullptr) {
-    take_device(*options.packed);
-  } else {
-    pack_device(options);
-  }
-  if (options.must_fit && out_.arena_bytes > options.enough_bytes) return std::move(out_);
+  pack_device(options);
+  if (in_.flash != nullptr) staging_ = stage(graph_, in_, decisions_);
   pack_homes();
   emit_stores();
   emit_moves();
@@ -304,17 +296,7 @@ Draft Emitter::run(const EmitOptions& options) {
   emit_epilogue();
   sort_list();
   add_second_stores(graph_, out_);
-  return std::move(out_);
-}
-
-Draft Emitter::run_unpacked() {
-  out_.access_offset.assign(life_.accesses.size(), 0);
-  out_.homes.assign(graph_.storages.size(), std::nullopt);
-  emit_stores();
-  emit_moves();
-  emit_prologue();
-  sort_list();
-  add_second_stores(graph_, out_);
+  out_.staging = std::move(staging_);
   return std::move(out_);
 }
 
@@ -326,19 +308,13 @@ Draft Emitter::run_homes() {
   return std::move(out_);
 }
 
-Draft emit(const Graph& graph, const ChooseInput& input, const Choice& choice,
-           const Staging& staging, const EmitOptions& options) {
-  return Emitter(graph, input, choice, staging).run(options);
+Draft emit(const Graph& graph, const Problem& input, const Decisions& decisions,
+           const EmitOptions& options) {
+  return Emitter(graph, input, decisions).run(options);
 }
 
-Draft emit_unpacked(const Graph& graph, const ChooseInput& input, const Choice& choice) {
-  const Staging none;
-  return Emitter(graph, input, choice, none).run_unpacked();
-}
-
-Draft emit_homes(const Graph& graph, const ChooseInput& input, const Choice& choice) {
-  const Staging none;
-  return Emitter(graph, input, choice, none).run_homes();
+Draft emit_homes(const Graph& graph, const Problem& input, const Decisions& decisions) {
+  return Emitter(graph, input, decisions).run_homes();
 }
 
 }  // namespace ho::analyzer

@@ -5,7 +5,7 @@
 #include "common/base/check.hpp"
 #include "common/model/links.hpp"
 #include "tools/analyzer/emit/emitter.hpp"
-#include "tools/analyzer/problem/channels.hpp"
+#include "tools/analyzer/problem/slack_tree.hpp"
 
 // The ends of a run: the fetches of the first step, and the Stores after the last one.
 namespace ho::analyzer {
@@ -27,8 +27,8 @@ struct Emitter::FirstUse {
 /// Whether the steady state finds the storage on the device, or on its way, when a step begins.
 bool Emitter::begins_on_device(std::uint32_t storage) const {
   const std::uint32_t wrap = life_.gap_begin[storage + 1] - 1;
-  if (!choice_.moved[wrap]) return true;
-  return fetch_of_[wrap] != kNone && choice_.fetch_from[wrap] <= n_;
+  if (!decisions_.moved[wrap]) return true;
+  return fetch_of_[wrap] != kNone && position_of(decisions_.fetch_from[wrap]) <= n_;
 }
 
 /// Values of the prologue, in the order in which they are needed.
@@ -44,7 +44,8 @@ std::vector<Emitter::FirstUse> Emitter::first_uses() const {
     if (!use.fetched) {
       if (use.slot == kNone) continue;
       // The Prefetch of the step itself reads the slot: it starts after this position.
-      const std::int64_t after = choice_.fetch_from[life_.gap_begin[s + 1] - 1] - 1 - n_;
+      const std::int64_t after =
+          position_of(decisions_.fetch_from[life_.gap_begin[s + 1] - 1]) - 1 - n_;
       HO_CHECK(after >= 0 && after < n_);
       use.position = static_cast<std::uint32_t>(after);
     }
@@ -60,9 +61,9 @@ std::vector<TransitRoom> Emitter::rooms_for(std::uint64_t largest,
                                             std::int64_t wanted_until) const {
   std::vector<TakenBytes> taken;
   for (const DdrStay& stay : ddr_stays_) {
-    const bool spans = stay.held.begin <= 0 || stay.held.end >= n_;
-    taken.push_back(
-        {spans ? 0 : stay.held.begin, {stay.held.offset, stay.held.offset + stay.held.bytes}});
+    const std::int64_t first = position_of(stay.held.begin);
+    const bool spans = first <= 0 || stay.held.end >= cycle_;
+    taken.push_back({spans ? 0 : first, {stay.held.offset, stay.held.offset + stay.held.bytes}});
   }
   const std::uint64_t limit =
       std::max(ddr_top_, std::min(in_.tiers[0].capacity_bytes, ddr_top_ + 2 * largest));
@@ -165,6 +166,10 @@ void Emitter::add_from_flash(const FirstUse& use, TransitRing* ring, std::int64_
     place = ring->take(life_.bytes[use.storage], staged + 1);
   } else {
     place.offset = slot_offset_[use.slot];
+    // The next owner of its bytes waits only for ops of this step.
+    const std::int64_t end = staging_.slots[use.slot].end;
+    const std::int64_t released = position_of(end >= cycle_ ? end - cycle_ : end);
+    before = std::min(before, std::max<std::int64_t>(0, released - 1));
   }
   CacheOp in = whole(CacheOpKind::kStageIn, use.storage, 0);
   in.before_position = Position(static_cast<std::uint32_t>(before));

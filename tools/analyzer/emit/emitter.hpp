@@ -6,16 +6,18 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/base/check.hpp"
 #include "common/model/graph.hpp"
 #include "common/schedule/schedule.hpp"
 #include "tools/analyzer/emit/emit.hpp"
+#include "tools/analyzer/emit/staging.hpp"
 #include "tools/analyzer/emit/transit.hpp"
+#include "tools/analyzer/problem/decisions.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
-#include "tools/analyzer/sweep/choose.hpp"
-#include "tools/analyzer/sweep/staging.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 
@@ -23,10 +25,10 @@ namespace ho::analyzer {
 /// in which the first access lies in step 0.
 struct Residence {
   std::uint32_t storage = 0;
-  std::int64_t begin = 0;         ///< first position that holds its bytes
-  std::int64_t first_access = 0;  ///< position
-  std::int64_t last_access = 0;
-  std::int64_t end = 0;
+  std::int64_t begin = 0;              ///< first moment that holds its bytes
+  std::int64_t first_access = 0;       ///< position
+  std::int64_t last_access = 0;        ///< position
+  std::int64_t end = 0;                ///< last moment
   std::uint32_t arrives = UINT32_MAX;  ///< the moved gap before it; UINT32_MAX: none
   std::uint32_t leaves = UINT32_MAX;   ///< the moved gap after it; the same
   bool always = false;
@@ -37,7 +39,7 @@ struct Residence {
   return at >= 0 ? at / n : -((-at + n - 1) / n);
 }
 
-/// One block of bytes held during positions [begin, end] of each step.
+/// One block of bytes held during moments [begin, end] of each step.
 struct HeldBytes {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -49,7 +51,7 @@ struct HeldBytes {
 /// next's step) with indices into `blocks`, once for each piece of bytes. Steps are relative to
 /// each other.
 template <typename Visit>
-void for_each_succession(const std::vector<HeldBytes>& blocks, std::int64_t n, Visit&& visit) {
+void for_each_succession(const std::vector<HeldBytes>& blocks, std::int64_t cycle, Visit&& visit) {
   struct Instance {
     std::int64_t begin;
     std::uint32_t block;
@@ -57,13 +59,13 @@ void for_each_succession(const std::vector<HeldBytes>& blocks, std::int64_t n, V
   };
   // Visits two steps, or three if a block spans the step's end: the last one is steady.
   const bool spans = std::any_of(blocks.begin(), blocks.end(),
-                                 [&](const HeldBytes& b) { return b.begin < 0 || b.end >= n; });
+                                 [&](const HeldBytes& b) { return b.begin < 0 || b.end >= cycle; });
   const std::int64_t laps = spans ? 3 : 2;
   std::vector<Instance> instances;
   instances.reserve(blocks.size() * static_cast<std::size_t>(laps));
   for (std::int64_t lap = 0; lap < laps; ++lap) {
     for (std::uint32_t b = 0; b < blocks.size(); ++b) {
-      instances.push_back({blocks[b].begin + lap * n, b, lap});
+      instances.push_back({blocks[b].begin + lap * cycle, b, lap});
     }
   }
   std::sort(instances.begin(), instances.end(), [](const Instance& a, const Instance& b) {
@@ -82,7 +84,7 @@ void for_each_succession(const std::vector<HeldBytes>& blocks, std::int64_t n, V
     if (it != held.begin() && std::prev(it)->second.end > low) --it;
     while (it != held.end() && it->first < high) {
       const auto [begin, part] = *it;
-      HO_CHECK(blocks[part.block].end + part.lap * n < now.begin);
+      HO_CHECK(blocks[part.block].end + part.lap * cycle < now.begin);
       if (now.lap == laps - 1) visit(part.block, part.lap, now.block, now.lap);
       it = held.erase(it);
       if (begin < low) held.emplace(begin, Part{low, part.block, part.lap});
@@ -92,21 +94,18 @@ void for_each_succession(const std::vector<HeldBytes>& blocks, std::int64_t n, V
   }
 }
 
-/// The work of one emit(). Internal to emit.cpp (the device), emit_slots.cpp (what lies below) and
-/// emit_ends.cpp (the first and the last step).
-/// Run once.
+/// The work of one emit(). Internal to emit.cpp (the device), emit_slots.cpp (what lies below)
+/// and emit_ends.cpp (the first and the last step). Run once.
 class Emitter {
  public:
-  Emitter(const Graph& graph, const ChooseInput& input, const Choice& choice,
-          const Staging& staging)
+  Emitter(const Graph& graph, const Problem& input, const Decisions& decisions)
       : graph_(graph),
         in_(input),
         life_(input.lifetimes),
-        choice_(choice),
-        staging_(staging),
-        n_(life_.positions) {}
+        decisions_(decisions),
+        n_(life_.positions),
+        cycle_(n_ * kMoments) {}
   Draft run(const EmitOptions& options);
-  Draft run_unpacked();
   Draft run_homes();
 
  private:
@@ -116,7 +115,6 @@ class Emitter {
   void close_run(std::uint32_t storage, std::size_t first, std::size_t count, std::uint32_t arrives,
                  std::uint32_t leaves);
   void pack_device(const EmitOptions& options);
-  void take_device(const Draft& packed);
   void pack_homes();
   void pack_tier(std::size_t tier);
   void pack_flash();
@@ -154,25 +152,32 @@ class Emitter {
   [[nodiscard]] bool on_flash(std::uint32_t storage) const {
     return staging_.active() && staging_.on_flash[storage] != 0;
   }
+  /// What a transfer follows that begins in the step of its value's write, or in the next.
+  [[nodiscard]] schedule::Position after(std::int64_t moment) const {
+    return schedule::Position(
+        static_cast<std::uint32_t>(std::min(position_of(moment) - 1, n_ - 1)));
+  }
   [[nodiscard]] bool begins_on_device(std::uint32_t storage) const;
   [[nodiscard]] std::size_t access_at(std::uint32_t storage, std::int64_t position) const;
 
   const Graph& graph_;
-  const ChooseInput& in_;
+  const Problem& in_;
   const Lifetimes& life_;
-  const Choice& choice_;
-  const Staging& staging_;
-  std::int64_t n_;
+  const Decisions& decisions_;
+  Staging staging_;
+  std::int64_t n_;      ///< positions
+  std::int64_t cycle_;  ///< moments
   Draft out_;
   std::vector<Residence> residences_;
-  std::vector<std::uint32_t> residence_of_;  // per access
-  std::vector<std::uint64_t> offset_;        // per residence
-  std::vector<std::uint32_t> detach_of_;     // per gap, index into cache_ops
-  std::vector<std::uint32_t> fetch_of_;      // per gap
-  std::vector<std::uint32_t> store_of_;      // per version
-  std::vector<std::uint32_t> stage_out_of_;  // per version
-  std::vector<std::uint32_t> stage_in_of_;   // per gap
-  std::vector<std::int64_t> list_key_;       // per cache op: order among equals
+  std::vector<std::uint32_t> residence_of_;               // per access
+  std::vector<std::uint64_t> offset_;                     // per residence
+  std::vector<std::uint32_t> detach_of_;                  // per gap, index into cache_ops
+  std::vector<std::uint32_t> fetch_of_;                   // per gap
+  std::vector<std::uint32_t> store_of_;                   // per version
+  std::vector<std::uint32_t> stage_out_of_;               // per version
+  std::vector<std::uint32_t> stage_in_of_;                // per gap
+  using ListKey = std::pair<std::int64_t, std::int64_t>;  // when it was played; its next use
+  std::vector<ListKey> list_key_;                         // per cache op
 
   /// A range of local DDR that storages share over time.
   struct DdrStay {
@@ -181,8 +186,12 @@ class Emitter {
     std::uint32_t slot = kNone;    // staging slot; kNone: the home slot of a storage
     std::uint32_t begins = kNone;  // cache op that writes it first, and its step
     std::int64_t begins_step = 0;
-    std::uint32_t releases = kNone;  // StageOut that frees it; kNone: an op frees it, which starts
-    std::int64_t releases_step = 0;  // after all uses
+    struct Release {
+      std::uint32_t cache_op = 0;
+      std::int64_t step = 0;
+    };
+    std::vector<Release> releases = {};  // transfers that read it last
+    std::uint32_t last_fetch = kNone;    // the gap of the last Prefetch of a home slot
   };
   std::vector<DdrStay> ddr_stays_;
   std::vector<std::uint64_t> slot_offset_;  // per staging slot

@@ -6,13 +6,14 @@
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
-#include "tools/analyzer/problem/channels.hpp"
+#include "tools/analyzer/problem/problem.hpp"
+#include "tools/analyzer/problem/slack_tree.hpp"
 
 namespace ho::analyzer {
 namespace {
 
-/// Ops run again for one use. Longer chains cost more than they save, because each op keeps its own
-/// operands on the device.
+/// Ops run again for one use. Longer chains cost more than they save, because each op keeps its
+/// own operands on the device.
 constexpr std::size_t kConeMax = 8;
 
 }  // namespace
@@ -58,8 +59,8 @@ Cones::Cones(const Graph& graph, const Lifetimes& lifetimes)
 
 bool Cones::may_be_made_twice(const Storage& storage) const {
   if (storage.persistent || storage.pinned || storage.kind == StorageKind::kInput) return false;
-  // A workspace would seem to live from the first run to the second. A storage that may never leave
-  // is there, and must not be written again.
+  // A workspace would seem to live from the first run to the second. A storage that may never
+  // leave is there, and must not be written again.
   return storage.kind != StorageKind::kWorkspace && storage.hint != OffloadHint::kNever;
 }
 
@@ -126,15 +127,15 @@ std::vector<std::uint32_t> Cones::to_regain(
   });
 }
 
-std::vector<Regain> regains(const Graph& graph, const ChooseInput& input, const Choice& choice) {
+std::vector<Regain> regains(const Graph& graph, const Problem& input, const Decisions& decisions) {
   const Lifetimes& life = input.lifetimes;
   const Cones cones(graph, life);
-  const bool planned = !choice.failure.has_value();
+  const bool planned = !decisions.moved.empty();
   std::vector<Regain> out;
   for (std::uint32_t g = 0; g < life.gaps.size(); ++g) {
     const Gap& gap = life.gaps[g];
     if (!gap.movable || gap.dead || gap.wraps || gap.mandatory || gap.written < 0) continue;
-    if (planned && !choice.moved[g]) continue;
+    if (planned && !decisions.moved[g]) continue;
     const auto ops = cones.to_regain(g);
     if (ops.empty()) continue;
     Regain regain{g, 0, static_cast<std::int64_t>(life.bytes[gap.storage])};

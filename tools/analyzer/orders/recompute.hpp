@@ -6,7 +6,8 @@
 
 #include "common/model/graph.hpp"
 #include "tools/analyzer/orders/arrange.hpp"
-#include "tools/analyzer/sweep/choose.hpp"
+#include "tools/analyzer/problem/decisions.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 
@@ -55,15 +56,15 @@ class Cones {
   std::vector<std::uint32_t> dying_;  ///< storages it reads that the step outlives, by last use
 };
 
-/// Gaps of `graph` (its ops by position) that end with a use of a value that `recomputable` ops can
-/// make again from inputs that are still there, cheapest first, by cost per link time saved. Only
-/// gaps that `choice` moves; if it moves none (no plan), all that are long enough. O(accesses log
-/// n).
-[[nodiscard]] std::vector<Regain> regains(const Graph& graph, const ChooseInput& input,
-                                          const Choice& choice);
+/// Gaps of `graph` (its ops by position) that end with a use of a value that `recomputable` ops
+/// can make again from inputs that are still there, cheapest first, by cost per link time saved.
+/// Only gaps that `decisions` move; if they move none (no plan), all that are long enough.
+/// O(accesses log n).
+[[nodiscard]] std::vector<Regain> regains(const Graph& graph, const Problem& input,
+                                          const Decisions& decisions);
 
-/// `list` with the ops that make the first `count` regains put in before the uses. What a repeated
-/// op reads and `regains` also drops is made again with it. O(accesses).
+/// `list` with the ops that make the first `count` regains put in before the uses. What a
+/// repeated op reads and `regains` also drops is made again with it. O(accesses).
 [[nodiscard]] OpList with_recompute(const Graph& graph, const Lifetimes& lifetimes,
                                     const OpList& list, const std::vector<Regain>& regains,
                                     std::size_t count);

@@ -6,6 +6,7 @@
 #include "common/model/graph.hpp"
 #include "tools/analyzer/orders/arrange.hpp"
 #include "tools/analyzer/plan/planner.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 
@@ -17,12 +18,10 @@ struct Arrangement {
   Plan plan;
 };
 
-/// Plans the step in program order; if that stalls or finds no plan, also in other orders and with
-/// ops run again. @return the plan of program order; then the shortest of the others, if that is
-/// shorter by the planner's own estimate; then the same orders planned by play, if that is shorter
-/// still. In graphs above kRearrangedOpsMax, up to ten times as large, only updates move, and only
-/// if program order has a plan and a sketch says that this shortens the step: planning time stays
-/// near-linear.
+/// Plans the step in program order; if that stalls or finds no plan, also in the order, and with
+/// the ops run again, that a short play of the step finds shortest. @return the plan of program
+/// order, then those of other lists: the one that plays shortest, and a few next ones of small
+/// steps or where none fits yet. In graphs above kRearrangedOpsMax only updates move.
 /// @param keep_order  plans program order only, without ops that are run again
 [[nodiscard]] std::vector<Arrangement> search(const Graph& graph,
                                               const std::vector<PlanTier>& tiers,
@@ -30,7 +29,7 @@ struct Arrangement {
                                               std::uint64_t budget_bytes, std::uint64_t align_bytes,
                                               std::uint64_t bound_ns, bool keep_order);
 
-/// The largest graph whose order is refined in every way.
+/// The largest graph of which all kinds of orders are tried.
 inline constexpr std::size_t kRearrangedOpsMax = 20'000;
 
 }  // namespace ho::analyzer

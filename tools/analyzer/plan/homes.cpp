@@ -1,20 +1,16 @@
 #include "tools/analyzer/plan/homes.hpp"
-#include "common/model/links.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
-#include "tools/analyzer/problem/channels.hpp"
+#include "common/model/links.hpp"
 
 namespace ho::analyzer {
 namespace {
 
-using schedule::CacheOp;
-using schedule::CacheOpKind;
-
-/// All links together must be this much faster than the nearest alone. With a port that one of them
-/// fills there is no gain.
+/// All links together must be this much faster than the nearest alone. With a port that one of
+/// them fills there is no gain.
 constexpr double kWorthSharing = 1.02;
 
 bool gains(const std::vector<PlanTier>& tiers, Link PlanTier::*alone, Link PlanTier::*shared) {
@@ -23,159 +19,127 @@ bool gains(const std::vector<PlanTier>& tiers, Link PlanTier::*alone, Link PlanT
   return both > static_cast<double>((tiers[0].*alone).bytes_per_s) * kWorthSharing;
 }
 
-/// Write-backs and fetches in the order in which they are due.
-std::vector<const CacheOp*> transfers_by_need(const Draft& draft) {
-  std::vector<const CacheOp*> moves;
-  for (const CacheOp& op : draft.cache_ops) {
-    if (op.kind == CacheOpKind::kPrefetch || op.kind == CacheOpKind::kStore) moves.push_back(&op);
-  }
-  const auto due = [](const CacheOp* op) {
-    const auto& position = op->before_position ? op->before_position : op->after_position;
-    return std::pair(op->before_next_step, position ? position->value() : 0);
-  };
-  std::stable_sort(moves.begin(), moves.end(),
-                   [&](const CacheOp* a, const CacheOp* b) { return due(a) < due(b); });
-  return moves;
-}
-
-/// Time of the ops between two positions of a cyclic step, in O(1).
-class ComputeTime {
- public:
-  explicit ComputeTime(const std::vector<std::int64_t>& duration_ns)
-      : count_(static_cast<std::int64_t>(duration_ns.size())), begin_(duration_ns.size() + 1, 0) {
-    std::partial_sum(duration_ns.begin(), duration_ns.end(), begin_.begin() + 1);
-  }
-  /// Time of positions [first, last), which may lie before or after the step.
-  [[nodiscard]] std::int64_t between(std::int64_t first, std::int64_t last) const {
-    return first < last ? until(last) - until(first) : 0;
-  }
-
- private:
-  [[nodiscard]] std::int64_t until(std::int64_t position) const {
-    const std::int64_t in_step = ((position % count_) + count_) % count_;
-    const std::int64_t steps = (position - in_step) / count_;
-    return steps * begin_.back() + begin_[static_cast<std::size_t>(in_step)];
-  }
-
-  std::int64_t count_;
-  std::vector<std::int64_t> begin_;  ///< begin of each op, and of the next step
+/// A write-back or a fetch of decisions, by the position at which it is due.
+struct Move {
+  std::int64_t due = 0;
+  std::uint32_t storage = 0;
+  bool fetches = false;
 };
 
-/// Whether Spread::kPatiently may put a storage into the further tier.
-bool is_patient(const HomesInput& in, const ComputeTime& time, const Choice& choice,
-                std::uint32_t storage) {
-  const Lifetimes& life = in.lifetimes;
-  const std::int64_t both_ns = transfer_ns(in.tiers[1].shared_read, life.bytes[storage]) +
-                               transfer_ns(in.tiers[1].shared_write, life.bytes[storage]);
-  for (std::uint32_t g = life.gap_begin[storage]; g < life.gap_begin[storage + 1]; ++g) {
+std::vector<Move> moves_by_need(const Lifetimes& life, const Decisions& decisions) {
+  std::vector<Move> out;
+  std::vector<std::uint8_t> stored(life.versions, 0);
+  for (std::size_t g = 0; g < life.gaps.size(); ++g) {
     const Gap& gap = life.gaps[g];
-    if (choice.moved[g] == 0 || gap.dead) continue;
-    if (time.between(gap.from + 1, gap.to) < 2 * both_ns) return false;
+    if (!decisions.moved[g]) continue;
+    if (gap.version != kHomeVersion && decisions.store_from[gap.version] != kNoStore &&
+        std::exchange(stored[gap.version], 1) == 0) {
+      out.push_back({position_of(decisions.store_from[gap.version]) - 1, gap.storage, false});
+    }
+    if (!gap.dead) out.push_back({gap.to, gap.storage, true});
   }
-  return true;
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Move& a, const Move& b) { return a.due < b.due; });
+  return out;
 }
 
 }  // namespace
 
-std::vector<PlanTier> without_limits(std::vector<PlanTier> tiers) {
-  for (PlanTier& tier : tiers) tier.capacity_bytes = UINT64_MAX / 4;
-  return tiers;
+std::vector<std::uint8_t> hinted_homes(const Graph& graph, std::size_t tiers) {
+  std::vector<std::uint8_t> tier_of(graph.storages.size(), 0);
+  for (std::size_t s = 0; s < tier_of.size() && tiers > 1; ++s) {
+    if (graph.storages[s].hint == OffloadHint::kPreferRemote) tier_of[s] = 1;
+  }
+  return tier_of;
 }
 
-std::vector<PlanTier> with_links(std::vector<PlanTier> tiers, Spread spread) {
+bool homes_fit(const Draft& draft, const std::vector<PlanTier>& tiers) {
+  for (std::size_t t = 0; t < tiers.size(); ++t) {
+    if (draft.home_bytes[t] > tiers[t].capacity_bytes) return false;
+  }
+  return true;
+}
+
+std::vector<std::uint8_t> homes_that_fit(const Graph& graph, const Problem& input,
+                                         const Decisions& decisions) {
+  const auto& bytes = input.lifetimes.bytes;
+  const Draft draft = emit_homes(graph, input, decisions);
+  if (homes_fit(draft, input.tiers) || input.tiers.size() < 2) return input.tier_of;
+  std::vector<std::uint64_t> moves(bytes.size(), 0);
+  for (const Move& move : moves_by_need(input.lifetimes, decisions)) ++moves[move.storage];
+  std::vector<std::uint8_t> tier_of = input.tier_of;
+  // Moves as few as needed out of `from` that it fits, those that move least first.
+  const auto give_way = [&](std::uint8_t from) {
+    std::vector<std::uint32_t> order;
+    for (std::uint32_t s = 0; s < bytes.size(); ++s) {
+      if (tier_of[s] == from && draft.homes[s]) order.push_back(s);
+    }
+    std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return std::pair(moves[a], bytes[b]) < std::pair(moves[b], bytes[a]);
+    });
+    const std::vector<std::uint8_t> before = tier_of;
+    const auto fits = [&](std::size_t count) {
+      tier_of = before;
+      for (std::size_t i = 0; i < count; ++i) tier_of[order[i]] = from == 0 ? 1 : 0;
+      const Problem moved{input.lifetimes, input.duration_ns,    input.tiers,
+                          tier_of,         input.home_is_static, input.flash};
+      return emit_homes(graph, moved, decisions).home_bytes[from] <=
+             input.tiers[from].capacity_bytes;
+    };
+    std::size_t few = 0;
+    std::size_t many = order.size();
+    while (few < many) {
+      const std::size_t middle = few + (many - few) / 2;
+      if (fits(middle)) {
+        many = middle;
+      } else {
+        few = middle + 1;
+      }
+    }
+    (void)fits(many);
+  };
+  // Those that want to be in the further tier, if it is too small for them; then the near ones.
+  if (draft.home_bytes[1] > input.tiers[1].capacity_bytes) give_way(1);
+  give_way(0);
+  return tier_of;
+}
+
+std::vector<PlanTier> shared_links(std::vector<PlanTier> tiers) {
   for (PlanTier& tier : tiers) {
-    if (spread == Spread::kNot) break;
     tier.read = tier.shared_read;
     tier.write = tier.shared_write;
   }
   return tiers;
 }
 
-std::vector<std::uint64_t> static_home_bytes(const HomesInput& in,
-                                             const std::vector<std::uint8_t>& tier_of) {
-  std::vector<std::uint64_t> bytes(in.tiers.size(), 0);
-  for (std::size_t s = 0; s < tier_of.size() && !bytes.empty(); ++s) {
-    if (in.home_is_static[s]) bytes[tier_of[s]] += in.lifetimes.bytes[s];
-  }
-  return bytes;
-}
-
-std::vector<std::uint8_t> homes_near_first(const HomesInput& in, std::uint64_t budget_bytes,
-                                           BelowHomes below) {
-  const Graph& graph = in.graph;
-  const auto& bytes = in.lifetimes.bytes;
-  std::vector<std::uint8_t> tier_of(graph.storages.size(), 0);
-  if (in.tiers.size() < 2) return tier_of;
-  for (std::size_t s = 0; s < tier_of.size(); ++s) {
-    if (graph.storages[s].hint == OffloadHint::kPreferRemote) tier_of[s] = 1;
-  }
-  const std::vector<PlanTier> unlimited = without_limits(in.tiers);
-  ChooseOptions options;
-  options.target_bytes = budget_bytes;
-  const auto static_bytes = static_home_bytes(in, tier_of);
-  const ChooseInput all_fits{in.lifetimes, in.duration_ns, unlimited,
-                             tier_of,      static_bytes,   in.home_is_static};
-  const Choice choice = choose(all_fits, options);
-  if (choice.failure) return tier_of;
-  const Draft draft = emit_homes(graph, all_fits, choice);
-  const bool near_fits = draft.home_bytes[0] <= in.tiers[0].capacity_bytes;
-  if (near_fits && draft.home_bytes[1] <= in.tiers[1].capacity_bytes) return tier_of;
-  std::vector<std::uint64_t> traffic(tier_of.size(), 0);
-  for (const CacheOp& op : draft.cache_ops) {
-    if (op.kind != CacheOpKind::kDetach) traffic[op.storage.value()] += op.range_end_bytes;
-  }
-  std::vector<std::uint32_t> order;
-  for (std::uint32_t s = 0; s < tier_of.size(); ++s) order.push_back(s);
-  const auto per_byte = [&](std::uint32_t s) { return traffic[s] / bytes[s]; };
-  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return std::pair(per_byte(a), bytes[a]) > std::pair(per_byte(b), bytes[b]);
-  });
-  std::uint64_t filled[2] = {0, 0};
-  for (const std::uint32_t s : order) {
-    const auto fits = [&](std::size_t t) {
-      return bytes[s] <= in.tiers[t].capacity_bytes - filled[t];
-    };
-    const bool remote = graph.storages[s].hint == OffloadHint::kPreferRemote && fits(1);
-    const std::uint8_t tier =
-        !remote && (fits(0) || (below == BelowHomes::kFlash && !fits(1))) ? 0 : 1;
-    tier_of[s] = tier;
-    if (fits(tier) && (in.home_is_static[s] || traffic[s] > 0)) filled[tier] += bytes[s];
-  }
-  return tier_of;
-}
-
-std::vector<std::uint8_t> homes_spread(const HomesInput& in,
+std::vector<std::uint8_t> homes_spread(const Problem& in, const std::vector<PlanTier>& tiers,
                                        const std::vector<std::uint8_t>& near_first,
-                                       const Choice& choice, const Draft& draft, Spread spread) {
+                                       const Decisions& decisions) {
   std::vector<std::uint8_t> tier_of = near_first;
-  if (in.tiers.size() < 2 || spread == Spread::kNot) return tier_of;
-  if (!gains(in.tiers, &PlanTier::read, &PlanTier::shared_read) &&
-      !gains(in.tiers, &PlanTier::write, &PlanTier::shared_write)) {
+  if (tiers.size() < 2 || (!gains(tiers, &PlanTier::read, &PlanTier::shared_read) &&
+                           !gains(tiers, &PlanTier::write, &PlanTier::shared_write))) {
     return tier_of;
   }
   const auto& bytes = in.lifetimes.bytes;
-  std::uint64_t room_bytes = in.tiers[1].capacity_bytes;
+  std::uint64_t room_bytes = tiers[1].capacity_bytes;
   for (std::size_t s = 0; s < tier_of.size(); ++s) {
     if (tier_of[s] == 1) room_bytes -= std::min(room_bytes, bytes[s]);
   }
-  const ComputeTime time(in.duration_ns);
   std::vector<std::uint8_t> decided(tier_of.size(), 0);
   std::int64_t busy_ns[2][2] = {};  // per tier: fetches, write-backs
-  for (const CacheOp* op : transfers_by_need(draft)) {
-    const std::uint32_t s = op->storage.value();
-    const bool fetches = op->kind == CacheOpKind::kPrefetch;
+  for (const Move& move : moves_by_need(in.lifetimes, decisions)) {
+    const std::uint32_t s = move.storage;
     const auto done_ns = [&](std::size_t tier) {
-      const PlanTier& of = in.tiers[tier];
-      return busy_ns[tier][fetches ? 0 : 1] +
-             transfer_ns(fetches ? of.shared_read : of.shared_write, bytes[s]);
+      const PlanTier& of = tiers[tier];
+      return busy_ns[tier][move.fetches ? 0 : 1] +
+             transfer_ns(move.fetches ? of.shared_read : of.shared_write, bytes[s]);
     };
-    if (decided[s] == 0 && tier_of[s] == 0 && done_ns(1) < done_ns(0) && bytes[s] <= room_bytes &&
-        (spread == Spread::kAnyway || is_patient(in, time, choice, s))) {
+    if (decided[s] == 0 && tier_of[s] == 0 && done_ns(1) < done_ns(0) && bytes[s] <= room_bytes) {
       tier_of[s] = 1;
       room_bytes -= bytes[s];
     }
     decided[s] = 1;
-    busy_ns[tier_of[s]][fetches ? 0 : 1] = done_ns(tier_of[s]);
+    busy_ns[tier_of[s]][move.fetches ? 0 : 1] = done_ns(tier_of[s]);
   }
   return tier_of;
 }

@@ -11,7 +11,8 @@
 
 #include "common/base/buckets.hpp"
 #include "common/base/check.hpp"
-#include "tools/analyzer/problem/channels.hpp"
+#include "tools/analyzer/problem/problem.hpp"
+#include "tools/analyzer/problem/slack_tree.hpp"
 
 namespace ho::analyzer {
 namespace {
@@ -24,7 +25,7 @@ constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 class Replay {
  public:
-  Replay(const Draft& draft, const ChooseInput& input, const std::optional<PlanTier>& flash)
+  Replay(const Draft& draft, const Problem& input, const std::optional<PlanTier>& flash)
       : draft_(draft),
         in_(input),
         flash_(flash),
@@ -201,7 +202,7 @@ class Replay {
   }
 
   const Draft& draft_;
-  const ChooseInput& in_;
+  const Problem& in_;
   const std::optional<PlanTier>& flash_;
   std::uint32_t n_;
   std::size_t detaches_;  ///< their lane; before it two of each tier, then of flash: read, write
@@ -219,7 +220,7 @@ class Replay {
 
 }  // namespace
 
-std::int64_t steady_step_ns(const Draft& draft, const ChooseInput& input,
+std::int64_t steady_step_ns(const Draft& draft, const Problem& input,
                             const std::optional<PlanTier>& flash,
                             std::vector<std::int64_t>* stall_ns) {
   return Replay(draft, input, flash).run(stall_ns);

@@ -5,132 +5,181 @@
 #include <utility>
 #include <vector>
 
-#include "tools/analyzer/problem/channels.hpp"
+#include "tools/analyzer/play/play_room.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 namespace {
 
 /// A wait of the step below this share of its compute time is not worth a change.
 constexpr std::int64_t kSmallShare = 1000;
+constexpr int kPassesPerWait = 3;  ///< to find a shorter step without the longest wait
+/// All waits together below this share of it end the passes.
+constexpr std::int64_t kSmallWaitShare = 2000;
 
-/// Whether any gap of its value left, per gap.
-std::vector<std::uint8_t> whole_values(const Lifetimes& life, const PlayedStep& step,
+/// The gaps of all values that left in any of theirs.
+std::vector<std::uint8_t> whole_values(const Lifetimes& life, std::vector<std::uint8_t> candidates,
                                        const std::vector<std::uint8_t>& left) {
   std::vector<std::uint8_t> value_left(life.versions, 0);
   for (std::size_t g = 0; g < life.gaps.size(); ++g) {
     if (left[g] && life.gaps[g].version != kHomeVersion) value_left[life.gaps[g].version] = 1;
   }
-  std::vector<std::uint8_t> out = step.candidates;
   for (std::size_t g = 0; g < life.gaps.size(); ++g) {
     const std::uint32_t version = life.gaps[g].version;
-    if (version != kHomeVersion && !value_left[version]) out[g] = 0;
+    if (version != kHomeVersion && !value_left[version]) candidates[g] = 0;
   }
-  return out;
+  return candidates;
 }
 
-/// Finds ranges of positions in which write-backs queue and ops wait for room. Per position of one:
-/// the last op that waits so; -1 elsewhere. A value that returns before that op has made no room
-/// that counted.
-std::vector<std::int64_t> stretches(const PlayedStep& step, const Played& pass) {
-  constexpr int kQuiet = 8;  // so many positions without either end a range
-  const auto n = static_cast<std::int64_t>(pass.waits_for_room.size());
-  const auto waits = [&](std::int64_t p) {
-    const auto i = static_cast<std::size_t>(p);
-    return pass.choice.stall_ns[i] > 0 && pass.waits_for_room[i] != 0;
-  };
-  const auto busy = [&](std::int64_t p) {
-    return waits(p) || pass.writes_wait[static_cast<std::size_t>(p)] != 0;
-  };
-  std::vector<std::int64_t> out(static_cast<std::size_t>(n), -1);
-  for (std::int64_t p = 0; p < n;) {
-    if (!busy(p)) {
-      ++p;
-      continue;
-    }
-    std::int64_t last = -1;
-    std::int64_t stalled_ns = 0;
-    std::int64_t q = p;
-    for (int quiet = 0; q < n && quiet < kQuiet; ++q) {
-      quiet = busy(q) ? 0 : quiet + 1;
-      if (!waits(q)) continue;
-      last = q;
-      stalled_ns += pass.choice.stall_ns[static_cast<std::size_t>(q)];
-    }
-    if (stalled_ns > step.begin_ns.back() / kSmallShare) {
-      for (std::int64_t k = p; k <= last; ++k) out[static_cast<std::size_t>(k)] = last;
-    }
-    p = q;
-  }
-  return out;
-}
-
-/// Takes from `leaves` the gaps that lie wholly inside such a range, because their write-back only
-/// made others wait. The shortest first, if room allows.
-void stay_in_stretches(const Lifetimes& life, const PlayedStep& step, const Played& pass,
-                       std::int64_t target, std::vector<std::uint8_t>& leaves) {
-  const std::vector<std::int64_t> last_wait = stretches(step, pass);
+/// Takes from `leaves` what room allows to stay, the longest transfers first: the furthest next use
+/// decides what leaves, which may be far larger than the room that is needed.
+/// @return whether anything stays
+bool stay_where_room_is(const Lifetimes& life, const PlayedStep& step,
+                        const std::vector<std::int64_t>& room_bytes,
+                        std::vector<std::uint8_t>& leaves) {
   std::vector<std::uint32_t> order;
-  const auto n = static_cast<std::int64_t>(life.positions);
   for (std::uint32_t g = 0; g < life.gaps.size(); ++g) {
-    const Gap& gap = life.gaps[g];
-    if (!leaves[g] || gap.version == kHomeVersion || gap.to >= n) continue;
-    if (gap.to <= last_wait[static_cast<std::size_t>(gap.from)]) order.push_back(g);
+    if (leaves[g] && !is_free_gap(life.gaps[g]) && !life.gaps[g].mandatory) order.push_back(g);
   }
-  if (order.empty()) return;
-  const auto lasts_ns = [&](std::uint32_t g) {
-    return step.begin_ns[static_cast<std::size_t>(life.gaps[g].to)] -
-           step.begin_ns[static_cast<std::size_t>(life.gaps[g].from) + 1];
+  const auto transfer_ns = [&](std::uint32_t g) {
+    const Gap& gap = life.gaps[g];
+    return step.fetch_ns[gap.storage] +
+           (gap.version == kHomeVersion ? 0 : step.store_ns[gap.storage]);
   };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return lasts_ns(a) < lasts_ns(b); });
-  SlackTree room(room_beside(target, least_resident(life, leaves)));
+  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return transfer_ns(a) > transfer_ns(b);
+  });
+  PlayRoom room(room_beside(room_bytes, least_resident(life, leaves)));
+  bool changed = false;
   for (const std::uint32_t g : order) {
     const Gap& gap = life.gaps[g];
     const auto bytes = static_cast<std::int64_t>(life.bytes[gap.storage]);
-    if (room.min(gap.from + 1, gap.to - 1) < bytes) continue;
-    room.add(gap.from + 1, gap.to - 1, -bytes);
+    if (room.least(gap.from + 1, gap.to) < bytes) continue;
+    room.take(gap.from + 1, gap.to, bytes);
     leaves[g] = 0;
+    changed = true;
   }
+  return changed;
 }
+
+/// The passes over one step.
+class Passes {
+ public:
+  Passes(const Problem& input, const PlayedStep& step, const PassOptions& options)
+      : in_(input), step_(step), options_(options), leaves_(step.candidates) {}
+
+  std::optional<Played> run() {
+    if (options_.latest_starts) {
+      const std::vector<std::uint8_t> none(leaves_.size(), 0);
+      gate(none, none);
+    }
+    std::int64_t last_ns = 0;
+    for (int i = 0; i < options_.passes_max; ++i) {
+      auto pass = play_once();
+      if (!pass) break;
+      learn(*pass, options_.whole_values);
+      const std::int64_t change_ns = std::abs(pass->step_ns - last_ns);
+      last_ns = pass->step_ns;
+      const bool waits = still_waits(*pass);
+      keep(*std::move(pass));
+      if (!waits || change_ns <= last_ns / 1'000'000) break;
+    }
+    if (best_) avoid_waits();
+    if (best_ && options_.fewest_bytes && still_waits(*best_)) move_fewest_bytes();
+    return std::move(best_);
+  }
+
+ private:
+  [[nodiscard]] bool still_waits(const Played& pass) const {
+    const std::int64_t compute_ns = step_.begin_ns.back();
+    return pass.step_ns > compute_ns + compute_ns / kSmallWaitShare;
+  }
+
+  std::optional<Played> play_once() {
+    if (options_.rules != nullptr) {
+      for (std::size_t g = 0; g < leaves_.size(); ++g) {
+        const GapRule rule = (*options_.rules)[g];
+        if (rule != GapRule::kFree) leaves_[g] = rule == GapRule::kLeaves ? 1 : 0;
+      }
+    }
+    return play(in_, step_,
+                {options_.room_bytes, options_.steps, leaves_, fetches_.lead, need_bytes_,
+                 options_.slot_bytes, options_.held_slot_bytes, leaves_slot_, stages_.lead,
+                 need_slot_bytes_, options_.rules});
+  }
+
+  void gate(const std::vector<std::uint8_t>& left, const std::vector<std::uint8_t>& left_slot) {
+    fetches_ = latest_fetches(in_, step_, left);
+    if (in_.flash != nullptr) stages_ = latest_stages(in_, step_, left_slot, fetches_);
+  }
+
+  /// What the next pass knows from this one.
+  void learn(const Played& pass, bool whole) {
+    gate(pass.left, pass.left_slot);
+    need_bytes_ = pass.need_bytes;
+    need_slot_bytes_ = pass.need_slot_bytes;
+    leaves_ = pass.left;
+    leaves_slot_ = pass.left_slot;
+    if (!whole) return;
+    leaves_ = whole_values(in_.lifetimes, step_.candidates, pass.left);
+    if (in_.flash == nullptr) return;
+    const std::vector<std::uint8_t> all(leaves_.size(), 1);
+    leaves_slot_ = whole_values(in_.lifetimes, all, pass.left_slot);
+  }
+
+  /// @return whether it is the shortest so far.
+  bool keep(Played pass) {
+    if (best_ && pass.step_ns >= best_->step_ns) return false;
+    best_ = std::move(pass);
+    return true;
+  }
+
+  /// What an op waited for longest stays on the device, and others leave instead; then what the
+  /// next one waited for.
+  void avoid_waits() {
+    std::vector<std::size_t> stays;
+    for (int i = 0; i < options_.waits_avoided && still_waits(*best_); ++i) {
+      const auto longest = std::max_element(best_->waited_ns.begin(), best_->waited_ns.end());
+      const auto g = static_cast<std::size_t>(longest - best_->waited_ns.begin());
+      if (*longest < step_.begin_ns.back() / kSmallShare || in_.lifetimes.gaps[g].mandatory) return;
+      stays.push_back(g);
+      leaves_ = step_.candidates;
+      bool shorter = false;
+      for (int pass = 0; pass < kPassesPerWait && !shorter; ++pass) {
+        for (const std::size_t each : stays) leaves_[each] = 0;
+        auto played = play_once();
+        if (!played) return;
+        learn(*played, false);
+        shorter = keep(*std::move(played));
+      }
+      if (!shorter) return;
+    }
+  }
+
+  void move_fewest_bytes() {
+    learn(*best_, false);
+    if (!stay_where_room_is(in_.lifetimes, step_, options_.room_bytes, leaves_)) return;
+    gate(leaves_, leaves_slot_);
+    if (auto pass = play_once()) keep(*std::move(pass));
+  }
+
+  const Problem& in_;
+  const PlayedStep& step_;
+  const PassOptions& options_;
+  std::vector<std::uint8_t> leaves_;
+  std::vector<std::uint8_t> leaves_slot_;
+  LatestStarts fetches_;
+  LatestStarts stages_;
+  std::vector<std::int64_t> need_bytes_;
+  std::vector<std::int64_t> need_slot_bytes_;
+  std::optional<Played> best_;
+};
 
 }  // namespace
 
-std::optional<Played> play_in_passes(const ChooseInput& input, const PlayedStep& step,
+std::optional<Played> play_in_passes(const Problem& input, const PlayedStep& step,
                                      const PassOptions& options) {
-  const Lifetimes& life = input.lifetimes;
-  std::vector<std::uint8_t> leaves = step.candidates;
-  const auto apply_rules = [&] {
-    if (options.rules == nullptr) return;
-    for (std::size_t g = 0; g < leaves.size(); ++g) {
-      const GapRule rule = (*options.rules)[g];
-      if (rule != GapRule::kFree) leaves[g] = rule == GapRule::kLeaves ? 1 : 0;
-    }
-  };
-  apply_rules();
-  std::vector<std::int64_t> lead;
-  std::vector<std::int64_t> need;
-  if (options.latest_starts) {
-    lead = latest_starts(input, step, std::vector<std::uint8_t>(life.gaps.size(), 0));
-  }
-  std::optional<Played> best;
-  std::int64_t last_ns = 0;
-  for (int i = 0; i < options.passes_max; ++i) {
-    auto pass =
-        play(input, step, {options.target_bytes, options.steps, leaves, lead, need, options.rules});
-    if (!pass) break;
-    const std::int64_t change_ns = std::abs(pass->step_ns - last_ns);
-    last_ns = pass->step_ns;
-    const bool settled = change_ns < last_ns / 1'000'000;
-    const bool close = last_ns <= step.begin_ns.back() + step.begin_ns.back() / 2000;
-    lead = latest_starts(input, step, pass->left);
-    need = pass->need_bytes;
-    leaves = options.whole_values ? whole_values(life, step, pass->left) : pass->left;
-    stay_in_stretches(life, step, *pass, static_cast<std::int64_t>(options.target_bytes), leaves);
-    apply_rules();
-    if (!best || last_ns < best->step_ns) best = std::move(pass);
-    if (settled || close) break;
-  }
-  return best;
+  return Passes(input, step, options).run();
 }
 
 }  // namespace ho::analyzer

@@ -1,136 +1,48 @@
 #include "tools/analyzer/play/play.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 #include <algorithm>
-#include <limits>
-#include <map>
-#include <set>
-#include <tuple>
 #include <utility>
 
 #include "common/base/check.hpp"
-#include "tools/analyzer/play/play_room.hpp"
+#include "tools/analyzer/play/play_state.hpp"
 
 namespace ho::analyzer {
 namespace {
 
-constexpr std::uint32_t kNone = PlayedStep::kNone;
-constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-
-/// The state of one pass. Run once.
-class Play {
- public:
-  Play(const ChooseInput& input, const PlayedStep& step, const PlayOptions& options);
-  std::optional<Played> run();
-
- private:
-  enum class Where : std::uint8_t { kNowhere, kDevice, kHome, kComing };
-  enum class Queued : std::uint8_t { kNot, kIdle, kSoon };
-  using Fetch = std::pair<std::int64_t, std::uint32_t>;                  ///< next use, storage
-  using Write = std::tuple<std::int64_t, std::uint64_t, std::uint32_t>;  ///< key, order, storage
-
-  /// One storage.
-  struct Stay {
-    Where where = Where::kNowhere;
-    Queued queued = Queued::kNot;
-    bool saved = false;          ///< its home holds the value
-    bool droppable = false;      ///< it is among `drops_`
-    std::uint32_t value = 0;     ///< counts its values
-    std::uint32_t idle = kNone;  ///< the gap it is in, on the device
-    std::uint32_t left = kNone;  ///< the gap it left in
-    std::int64_t next = 0;       ///< position of its next use
-    std::int64_t left_at = 0;
-    std::int64_t fetched_at = 0;
-    std::int64_t store_at = 0;  ///< when the Store of its value began
-    std::int64_t store_order = 0;
-    std::int64_t stored_at = 0;
-    Write write;  ///< its place in a queue
-  };
-  /// One direction of a tier's links.
-  struct Lane {
-    std::uint32_t storage = kNone;
-    std::uint32_t value = 0;
-    std::int64_t done_ns = kNever;
-  };
-  struct Tier {
-    std::set<Fetch> fetches;
-    std::set<Write> idle;  ///< to be written, the furthest next use first
-    std::set<Write> soon;  ///< the same of values still in use, the one idle soonest first
-    Lane read;
-    Lane write;
-  };
-
-  [[nodiscard]] std::int64_t bytes(std::uint32_t s) const {
-    return static_cast<std::int64_t>(life_.bytes[s]);
+std::vector<std::int64_t> at_least(std::vector<std::int64_t> bytes,
+                                   const std::vector<std::uint64_t>& least) {
+  for (std::size_t p = 0; p < bytes.size(); ++p) {
+    bytes[p] = std::max(bytes[p], static_cast<std::int64_t>(least[p]));
   }
-  [[nodiscard]] Tier& tier_of(std::uint32_t s) { return tiers_[in_.tier_of[s]]; }
-  void begin();
-  void supply();
-  void pass_gates();
-  bool start_op();
-  bool start_write(Tier& tier);
-  bool start_fetch(Tier& tier);
-  void finish_op();
-  void finish_transfers();
-  bool make_room(std::int64_t wanted, std::int64_t until);
-  void leave(std::uint32_t s);
-  void commit(std::uint32_t s);
-  void keep(std::uint32_t s);
-  void offer(std::uint32_t s);
-  void idle(std::uint32_t s, std::uint32_t gap);
-  void write_soon(std::uint32_t s, std::uint32_t gap);
-  void unqueue(std::uint32_t s);
-  void queue(std::uint32_t s, Queued as, std::int64_t key);
+  return bytes;
+}
 
-  const ChooseInput& in_;
-  const Lifetimes& life_;
-  const PlayedStep& step_;
-  const PlayOptions& options_;
-  const std::int64_t n_;
-  std::int64_t target_;
-  std::vector<Stay> stays_;
-  std::vector<Tier> tiers_;
-  std::set<Fetch> drops_;  ///< idle on the device with a valid copy
-  PlayRoom projected_;     ///< free beside the needed bytes, if all that may leave does
-  PlayRoom proven_;        ///< free beside the bytes that the last pass needed
-  std::multimap<std::int64_t, std::int64_t> early_;  ///< gates of fetches that began before: bytes
-  std::int64_t early_bytes_ = 0;
-  std::int64_t loose_bytes_ = 0;  ///< bytes of `drops_`
-  std::int64_t used_ = 0;
-  std::int64_t now_ns_ = 0;
-  std::int64_t at_ = 0;  ///< position that runs or is next, counted over all steps
-  bool running_ = false;
-  std::int64_t op_done_ns_ = 0;
-  std::int64_t last_done_ns_ = 0;
-  std::uint64_t order_ = 0;
-  Played out_;
-};
+}  // namespace
 
-Play::Play(const ChooseInput& input, const PlayedStep& step, const PlayOptions& options)
+Play::Play(const Problem& input, const PlayedStep& step, const PlayOptions& options)
     : in_(input),
       life_(input.lifetimes),
       step_(step),
       options_(options),
       n_(life_.positions),
-      target_(static_cast<std::int64_t>(
-          std::max(options.target_bytes,
-                   *std::max_element(life_.working_set.begin(), life_.working_set.end())))),
+      room_bytes_(at_least(options.room_bytes, life_.working_set)),
       stays_(life_.bytes.size()),
       tiers_(input.tiers.size()),
-      projected_(room_beside(target_, least_resident(life_, options.leaves))),
-      proven_(room_beside(target_, options.need_bytes.empty()
-                                       ? std::vector<std::int64_t>(life_.positions, target_)
-                                       : options.need_bytes)) {
-  out_.choice.moved.assign(life_.gaps.size(), 0);
-  out_.choice.detach_by.assign(life_.gaps.size(), 0);
-  out_.choice.fetch_from.assign(life_.gaps.size(), 0);
-  out_.choice.store_after.assign(life_.versions, kNoStore);
-  out_.choice.store_slot.assign(life_.versions, 0);
-  out_.choice.stored_by.assign(life_.versions, 0);
-  out_.choice.stall_ns.assign(life_.positions, 0);
+      projected_(room_beside(room_bytes_, least_resident(life_, options.leaves))),
+      proven_(
+          room_beside(room_bytes_, options.need_bytes.empty() ? room_bytes_ : options.need_bytes)) {
+  out_.decisions.moved.assign(life_.gaps.size(), 0);
+  out_.decisions.leave_by.assign(life_.gaps.size(), 0);
+  out_.decisions.fetch_from.assign(life_.gaps.size(), 0);
+  out_.decisions.fetched_by.assign(life_.gaps.size(), 0);
+  out_.decisions.latest_fetch.assign(life_.gaps.size(), 0);
+  out_.decisions.store_from.assign(life_.versions, kNoStore);
+  out_.decisions.stored_by.assign(life_.versions, 0);
+  out_.decisions.stall_ns.assign(life_.positions, 0);
   out_.left.assign(life_.gaps.size(), 0);
   out_.need_bytes.assign(life_.positions, 0);
-  out_.waits_for_room.assign(life_.positions, 0);
-  out_.writes_wait.assign(life_.positions, 0);
+  out_.waited_ns.assign(life_.gaps.size(), 0);
 }
 
 /// Persistent values stay on the device, except those that may be away when a step begins.
@@ -138,27 +50,29 @@ void Play::begin() {
   for (std::uint32_t g = 0; g < life_.gaps.size(); ++g) {
     const Gap& gap = life_.gaps[g];
     if (is_free_gap(gap)) {
-      out_.choice.moved[g] = 1;
-      out_.choice.detach_by[g] = gap.from;
-      out_.choice.fetch_from[g] = gap.to;
+      out_.decisions.moved[g] = 1;
+      out_.decisions.leave_by[g] = gap.from * kMoments + kMoments - 1;
+      out_.decisions.fetch_from[g] = gap.to * kMoments + kOpStarts;
+      out_.decisions.fetched_by[g] = out_.decisions.fetch_from[g];
+      out_.decisions.latest_fetch[g] = out_.decisions.fetch_from[g];
     }
     if (!gap.wraps) continue;
     Stay& stay = stays_[gap.storage];
     stay.next = gap.to - n_;
+    stay.version = gap.version;
+    stay.written_at = gap.written - n_;
     if (!options_.leaves[g]) {
       stay.where = Where::kDevice;
-      stay.saved = gap.version == kHomeVersion;
       used_ += bytes(gap.storage);
       continue;
     }
-    stay.saved = true;
     stay.left = g;
-    stay.left_at = gap.from + 1 - n_;
+    stay.left_at = (gap.from + 1 - n_) * kMoments;
     stay.store_at = stay.left_at;
-    if (gap.dead) continue;
-    stay.where = Where::kHome;
-    tier_of(gap.storage).fetches.insert({stay.next, gap.storage});
+    stay.stored_at = stay.left_at;
+    stay.where = gap.dead ? Where::kNowhere : Where::kAway;
   }
+  begin_below();
 }
 
 /// INPUTs of the step that begins.
@@ -166,12 +80,13 @@ void Play::supply() {
   for (const std::uint32_t g : step_.supplied) {
     const Gap& gap = life_.gaps[g];
     Stay& stay = stays_[gap.storage];
-    stay.where = Where::kHome;
-    stay.saved = true;
+    stay.where = Where::kAway;
+    stay.ddr = Copy::kValid;
+    stay.version = gap.version;
     stay.left = g;
-    stay.left_at = at_;
+    stay.left_at = at_ * kMoments;
     stay.next = at_ + gap.to;
-    tier_of(gap.storage).fetches.insert({stay.next, gap.storage});
+    wait_below(gap.storage);
   }
 }
 
@@ -179,7 +94,6 @@ void Play::keep(std::uint32_t s) {
   Stay& stay = stays_[s];
   if (!stay.droppable) return;
   stay.droppable = false;
-  drops_.erase({stay.next, s});
   loose_bytes_ -= bytes(s);
 }
 
@@ -187,42 +101,45 @@ void Play::offer(std::uint32_t s) {
   Stay& stay = stays_[s];
   if (stay.droppable) return;
   stay.droppable = true;
-  drops_.insert({stay.next, s});
+  drops_.emplace(stay.next, s);
   loose_bytes_ += bytes(s);
 }
 
-void Play::unqueue(std::uint32_t s) {
-  Stay& stay = stays_[s];
-  if (stay.queued == Queued::kIdle) tier_of(s).idle.erase(stay.write);
-  if (stay.queued == Queued::kSoon) tier_of(s).soon.erase(stay.write);
-  stay.queued = Queued::kNot;
-}
+void Play::unqueue(std::uint32_t s) { stays_[s].queued = Queued::kNot; }
 
 void Play::queue(std::uint32_t s, Queued as, std::int64_t key) {
   Stay& stay = stays_[s];
   HO_CHECK(stay.queued == Queued::kNot && as != Queued::kNot);
   stay.queued = as;
-  stay.write = {key, order_++, s};
-  (as == Queued::kIdle ? tier_of(s).idle : tier_of(s).soon).insert(stay.write);
+  stay.write_key = key;
+  (as == Queued::kIdle ? tier_of(s).idle : tier_of(s).soon).emplace(key, s);
+}
+
+/// The first of a queue that still stands there; kNone: none.
+std::uint32_t Play::front(Nearest& queue, Queued as) {
+  for (; !queue.empty(); queue.pop()) {
+    const auto [key, s] = queue.top();
+    if (stays_[s].queued == as && stays_[s].write_key == key) return s;
+  }
+  return kNone;
 }
 
 /// Call when its last use before a gap is over, or its copy has become valid.
 void Play::idle(std::uint32_t s, std::uint32_t gap) {
   if (!options_.leaves[gap]) return;
   Stay& stay = stays_[s];
-  if (stay.saved) {
+  if (saved(stay)) {
     offer(s);
     if (options_.rules != nullptr && (*options_.rules)[gap] == GapRule::kLeaves) leave(s);
     return;
   }
-  const Lane& lane = tier_of(s).write;
-  if (lane.storage == s && lane.value == stay.value) return;
+  if (is_written(s) && tier_of(s).write.value == stay.value) return;
   unqueue(s);
   queue(s, Queued::kIdle, -stay.next);
 }
 
-/// A value that was just written, and whose next gap stays on the device, may be stored for a later
-/// gap while the link is idle.
+/// A value that was just written, and whose next gap stays on the device, may be stored for a
+/// later gap while the link is idle.
 void Play::write_soon(std::uint32_t s, std::uint32_t gap) {
   const Gap& here = life_.gaps[gap];
   std::int64_t soonest = kNever;
@@ -238,27 +155,31 @@ void Play::write_soon(std::uint32_t s, std::uint32_t gap) {
 
 void Play::leave(std::uint32_t s) {
   Stay& stay = stays_[s];
+  HO_CHECK(saved(stay));
   keep(s);
   used_ -= bytes(s);
   stay.left = std::exchange(stay.idle, kNone);
-  stay.left_at = at_;
+  stay.left_at = moment();
+  stay.staged = kNone;
+  stay.copy_used = true;
   out_.left[stay.left] = 1;
-  stay.where = Where::kHome;
-  if (life_.gaps[stay.left].dead) {
-    stay.where = Where::kNowhere;
-  } else {
-    tier_of(s).fetches.insert({stay.next, s});
-  }
+  stay.where = life_.gaps[stay.left].dead ? Where::kNowhere : Where::kAway;
+  wait_below(s);
 }
 
 /// Removes idle values with a valid copy, the furthest next use first, if that is after `until`.
 bool Play::make_room(std::int64_t wanted, std::int64_t until) {
-  while (used_ + wanted > target_ && !drops_.empty()) {
-    const auto [next, s] = *std::prev(drops_.end());
+  while (used_ + wanted > room_now() && !drops_.empty()) {
+    const auto [next, s] = drops_.top();
+    if (!stays_[s].droppable || stays_[s].next != next) {
+      drops_.pop();
+      continue;
+    }
     if (next <= until) return false;
+    drops_.pop();
     leave(s);
   }
-  return used_ + wanted <= target_;
+  return used_ + wanted <= room_now();
 }
 
 /// The use at `at_` ends the gap that the storage left in. The gaps of the last step are the
@@ -267,20 +188,29 @@ void Play::commit(std::uint32_t s) {
   Stay& stay = stays_[s];
   const std::uint32_t g = std::exchange(stay.left, kNone);
   if (g == kNone || at_ < n_ * (options_.steps - 1)) return;
+  if (stay.arrived_ns == now_ns_) out_.waited_ns[g] = now_ns_ - last_done_ns_;
   const Gap& gap = life_.gaps[g];
-  const std::int64_t frame = at_ - gap.to;
-  out_.choice.moved[g] = 1;
+  const std::int64_t frame = (at_ - gap.to) * kMoments;
+  const std::int64_t op_starts = gap.to * kMoments + kOpStarts;
+  out_.decisions.moved[g] = 1;
   // Values that left may do so as soon as their copy is valid: that makes room to pack in.
+  const std::int64_t idle_from = gap.from * kMoments + kMoments - 1;
   const std::int64_t saved_at =
-      gap.version == kHomeVersion ? gap.from : std::max(gap.from, stay.stored_at - frame);
-  out_.choice.detach_by[g] = std::max(gap.from, std::min(stay.left_at - 1 - frame, saved_at));
-  out_.choice.fetch_from[g] = gap.dead ? gap.to : stay.fetched_at - frame;
+      gap.version == kHomeVersion ? idle_from : std::max(idle_from, stay.stored_at - frame);
+  out_.decisions.leave_by[g] = std::max(idle_from, std::min(stay.left_at - 1 - frame, saved_at));
+  std::int64_t& from = out_.decisions.fetch_from[g];
+  from = gap.dead ? op_starts : stay.fetched_at - frame;
+  out_.decisions.fetched_by[g] = gap.dead ? op_starts : stay.arrived_at - frame;
+  out_.decisions.latest_fetch[g] = from;
+  if (!gap.dead && !options_.lead.empty()) {
+    out_.decisions.latest_fetch[g] = std::max(from, (gap.to - options_.lead[g]) * kMoments);
+  }
+  commit_below(stay, gap, g, frame);
   if (gap.version == kHomeVersion) return;
   // In the frame of the step that wrote it.
-  const std::int64_t written = frame + (gap.written < 0 ? -n_ : 0);
-  out_.choice.store_after[gap.version] = stay.store_at - 1 - written;
-  out_.choice.store_slot[gap.version] = stay.store_order;
-  out_.choice.stored_by[gap.version] = stay.stored_at - written;
+  const std::int64_t written = frame + (gap.written < 0 ? -n_ * kMoments : 0);
+  out_.decisions.store_from[gap.version] = stay.store_at - written;
+  out_.decisions.stored_by[gap.version] = stay.stored_at - written;
 }
 
 bool Play::start_op() {
@@ -289,20 +219,18 @@ bool Play::start_op() {
   std::int64_t wanted = 0;
   const auto* first = step_.uses.data() + step_.use_begin[p];
   const auto* past = step_.uses.data() + step_.use_begin[p + 1];
-  out_.waits_for_room[p] = 0;
   for (const auto* use = first; use != past; ++use) {
     const Stay& stay = stays_[use->storage];
-    if (stay.where == Where::kHome || stay.where == Where::kComing) return false;
-    if (use->writes && tier_of(use->storage).write.storage == use->storage) return false;
+    if (stay.where == Where::kAway || stay.where == Where::kComing) return false;
+    if (use->writes && is_written(use->storage)) return false;
     if (stay.where == Where::kNowhere) wanted += bytes(use->storage);
   }
   for (const auto* use = first; use != past; ++use) keep(use->storage);
   if (!make_room(wanted, at_)) {
     for (const auto* use = first; use != past; ++use) {
       const Stay& stay = stays_[use->storage];
-      if (stay.idle != kNone && stay.saved && options_.leaves[stay.idle]) offer(use->storage);
+      if (stay.idle != kNone && saved(stay) && options_.leaves[stay.idle]) offer(use->storage);
     }
-    out_.waits_for_room[p] = 1;
     return false;
   }
   for (const auto* use = first; use != past; ++use) {
@@ -314,34 +242,50 @@ bool Play::start_op() {
     }
     stay.idle = kNone;
     if (stay.queued == Queued::kIdle || use->writes) unqueue(use->storage);
-    if (use->writes) stay.saved = false;
+    if (use->writes) forget_copies(use->storage);
+    requeue_below(use->storage);
   }
   running_ = true;
+  moment_ = kOpStarts;
   const auto duration_ns = in_.duration_ns[p];
-  out_.choice.stall_ns[p] = now_ns_ - last_done_ns_;
+  out_.decisions.stall_ns[p] = now_ns_ - last_done_ns_;
   out_.need_bytes[p] = used_ - early_bytes_ - loose_bytes_;
-  out_.writes_wait[p] = std::any_of(tiers_.begin(), tiers_.end(),
-                                    [](const Tier& tier) { return !tier.idle.empty(); });
+  if (in_.flash != nullptr) out_.need_slot_bytes[p] = slot_bytes_ - early_stage_bytes_;
   op_done_ns_ = now_ns_ + duration_ns;
   return true;
 }
 
+/// An idle value takes room in DDR from others; with flash, one that is still in use takes only
+/// free room.
 bool Play::start_write(Tier& tier) {
   if (tier.write.storage != kNone) return false;
-  const auto& queue = tier.idle.empty() ? tier.soon : tier.idle;
-  if (queue.empty()) return false;
-  const std::uint32_t s = std::get<2>(*queue.begin());
+  std::uint32_t s = front(tier.idle, Queued::kIdle);
+  const bool idle = s != kNone;
+  if (!idle) s = front(tier.soon, Queued::kSoon);
+  if (s == kNone || stage_out_.storage == s) return false;
+  if (!claim(s, idle ? at_ : kSpentKey - 1)) {
+    write_blocked_ = write_blocked_ || idle;
+    return false;
+  }
+  (idle ? tier.idle : tier.soon).pop();
   unqueue(s);
   Stay& stay = stays_[s];
-  stay.store_at = at_;
-  stay.store_order = static_cast<std::int64_t>(order_++);
+  stay.ddr = Copy::kFilling;
+  stay.store_at = moment();
   tier.write = {s, stay.value, now_ns_ + step_.store_ns[s]};
+  requeue_below(s);
   return true;
 }
 
 bool Play::start_fetch(Tier& tier) {
-  if (tier.read.storage != kNone || tier.fetches.empty()) return false;
-  const auto [to, s] = *tier.fetches.begin();
+  if (tier.read.storage != kNone) return false;
+  for (; !tier.fetches.empty(); tier.fetches.pop()) {
+    const auto [next, s] = tier.fetches.top();
+    const Stay& stay = stays_[s];
+    if (stay.where == Where::kAway && stay.ddr == Copy::kValid && stay.next == next) break;
+  }
+  if (tier.fetches.empty()) return false;
+  const auto [to, s] = tier.fetches.top();
   Stay& stay = stays_[s];
   const std::int64_t gate = options_.lead.empty() ? 0 : to - options_.lead[stay.left];
   if (gate > at_ && proven_.least(at_, gate) < bytes(s)) return false;
@@ -349,31 +293,43 @@ bool Play::start_fetch(Tier& tier) {
   if (gate > at_) {
     proven_.take(at_, gate, bytes(s));
     early_bytes_ += bytes(s);
-    early_.emplace(gate, bytes(s));
+    early_.emplace(gate, s);
   }
   projected_.take(at_, to, bytes(s));
-  tier.fetches.erase(tier.fetches.begin());
+  tier.fetches.pop();
   used_ += bytes(s);
   stay.where = Where::kComing;
-  stay.fetched_at = at_;
+  stay.fetched_at = moment();
   tier.read = {s, stay.value, now_ns_ + step_.fetch_ns[s]};
+  requeue_below(s);
   return true;
 }
 
 void Play::finish_transfers() {
   for (Tier& tier : tiers_) {
     if (tier.read.done_ns <= now_ns_) {
-      stays_[tier.read.storage].where = Where::kDevice;
-      tier.read = {};
+      const std::uint32_t s = std::exchange(tier.read, {}).storage;
+      stays_[s].where = Where::kDevice;
+      stays_[s].arrived_at = moment();
+      stays_[s].arrived_ns = now_ns_;
+      requeue_below(s);
     }
     if (tier.write.done_ns > now_ns_) continue;
     const auto [s, value, done_ns] = std::exchange(tier.write, {});
     Stay& stay = stays_[s];
-    if (stay.value != value) continue;  // it died on the way
-    stay.saved = true;
-    stay.stored_at = at_;
+    if (stay.value != value) {  // it died on the way; an INPUT may be there anew
+      if (stay.ddr == Copy::kFilling) stay.ddr = Copy::kNone;
+      if (!step_.lasts[s]) release(s);
+      requeue_below(s);
+      continue;
+    }
+    stay.ddr = Copy::kValid;
+    stay.stored_at = moment();
+    may_spare(s);
     if (stay.idle != kNone) idle(s, stay.idle);
+    requeue_below(s);
   }
+  finish_stages();
 }
 
 void Play::finish_op() {
@@ -387,31 +343,44 @@ void Play::finish_op() {
     const bool dies = use.after == kNone || is_free_gap(life_.gaps[use.after]);
     if (use.writes || dies) {
       unqueue(s);
-      stay.saved = false;
+      forget_copies(s);
       ++stay.value;
     }
     if (dies) {
       stay.where = Where::kNowhere;
       used_ -= bytes(s);
+      requeue_below(s);
       continue;
     }
     const Gap& gap = life_.gaps[use.after];
+    if (use.writes) {
+      stay.version = gap.version;
+      stay.written_at = at_;
+      stay.copy_used = false;
+    }
     stay.next = at_ - gap.from + gap.to;
     stay.idle = use.after;
+    may_spare(s);
     idle(s, use.after);
     if (use.writes && stay.queued == Queued::kNot && gap.version != kHomeVersion) {
       write_soon(s, use.after);
     }
+    requeue_below(s);
   }
   projected_.pass(at_);
   proven_.pass(at_);
+  if (proven_slots_) proven_slots_->pass(at_);
   ++at_;
+  moment_ = 0;
 }
 
 void Play::pass_gates() {
-  while (!early_.empty() && early_.begin()->first <= at_) {
-    early_bytes_ -= early_.begin()->second;
-    early_.erase(early_.begin());
+  for (; !early_.empty() && early_.top().first <= at_; early_.pop()) {
+    early_bytes_ -= bytes(early_.top().second);
+  }
+  for (; !early_stages_.empty() && early_stages_.top().first <= at_; early_stages_.pop()) {
+    const auto [gate, s] = early_stages_.top();
+    if (stays_[s].early_until == gate) end_early_stage(s);
   }
 }
 
@@ -427,18 +396,25 @@ std::optional<Played> Play::run() {
       if (steps_done + 2 == options_.steps) {
         two_before_ns = last_done_ns_;
         std::fill(out_.left.begin(), out_.left.end(), 0);
+        std::fill(out_.left_slot.begin(), out_.left_slot.end(), 0);
+        std::fill(out_.decisions.on_flash.begin(), out_.decisions.on_flash.end(), 0);
       }
     }
     pass_gates();
     for (bool moves = true; moves;) {
+      write_blocked_ = false;
       moves = start_op();
       for (Tier& tier : tiers_) moves = start_write(tier) || moves;
       for (Tier& tier : tiers_) moves = start_fetch(tier) || moves;
+      if (in_.flash == nullptr) continue;
+      moves = start_stage_out() || moves;
+      moves = start_stage_in() || moves;
     }
     std::int64_t next_ns = running_ ? op_done_ns_ : kNever;
     for (const Tier& tier : tiers_) {
       next_ns = std::min({next_ns, tier.read.done_ns, tier.write.done_ns});
     }
+    next_ns = std::min({next_ns, stage_in_.done_ns, stage_out_.done_ns});
     if (next_ns == kNever) return std::nullopt;  // nothing that could leave makes room
     now_ns_ = next_ns;
     finish_transfers();
@@ -448,11 +424,9 @@ std::optional<Played> Play::run() {
   return std::move(out_);
 }
 
-}  // namespace
-
-std::optional<Played> play(const ChooseInput& input, const PlayedStep& step,
+std::optional<Played> play(const Problem& input, const PlayedStep& step,
                            const PlayOptions& options) {
-  HO_CHECK(options.steps >= 3 && !input.tiers.empty());
+  HO_CHECK(options.steps >= 3);
   return Play(input, step, options).run();
 }
 

@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "tools/analyzer/play/played_step.hpp"
-#include "tools/analyzer/sweep/choose.hpp"
+#include "tools/analyzer/problem/decisions.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 
@@ -18,37 +19,44 @@ enum class GapRule : std::uint8_t {
 
 /// What one pass knows from earlier ones. References outlive the call.
 struct PlayOptions {
-  std::uint64_t target_bytes = 0;           ///< room on the device
-  int steps = 4;                            ///< played one after another, at least 3
-  const std::vector<std::uint8_t>& leaves;  ///< per gap: it may be spent off the device
+  const std::vector<std::int64_t>& room_bytes;  ///< per position, on the device
+  int steps = 4;                                ///< played one after another, at least 3
+  const std::vector<std::uint8_t>& leaves;      ///< per gap: it may be spent off the device
   /// Per gap: its fetch must begin so many positions before its use. Empty: unknown.
   const std::vector<std::int64_t>& lead;
   /// Per position: bytes that the last pass could not do without. Empty: unknown.
   const std::vector<std::int64_t>& need_bytes;
-  const std::vector<GapRule>* rules = nullptr;  ///< per gap; null: none
+  const std::vector<std::uint64_t>& slot_bytes;  ///< per tier: room for homes and slots
+  /// Per position: bytes of local DDR that slots leave to others. Empty: none.
+  const std::vector<std::int64_t>& held_slot_bytes;
+  /// Per gap: it may be spent on flash. Empty: unknown.
+  const std::vector<std::uint8_t>& leaves_slot;
+  const std::vector<std::int64_t>& stage_lead;       ///< as `lead`, of its StageIn
+  const std::vector<std::int64_t>& need_slot_bytes;  ///< as `need_bytes`, of slots in local DDR
+  const std::vector<GapRule>* rules = nullptr;       ///< per gap; null: none
 };
 
 /// One pass: the last of its steps as a choice, and its findings for the next pass.
 struct Played {
   std::int64_t step_ns = 0;  ///< mean of the last two steps
-  Choice choice;
+  Decisions decisions;
   std::vector<std::uint8_t> left;        ///< per gap: spent off the device in the last two steps
   std::vector<std::int64_t> need_bytes;  ///< per position
-  std::vector<std::uint8_t> waits_for_room;  ///< per position
-  std::vector<std::uint8_t> writes_wait;     ///< per position: write-backs queued as it began
+  std::vector<std::int64_t> waited_ns;   ///< per gap: for its fetch, in the last step
+  std::vector<std::uint8_t> left_slot;   ///< per gap: spent on flash in the last two steps
+  std::vector<std::int64_t> need_slot_bytes;  ///< per position
 };
 
 /// Plays the step in time and decides as it goes. Each tier serves one transfer at a time in each
 /// direction; an op starts when its operands are on the device and its outputs have room.
 /// * Room: made only when it is asked for. Among the idle values with a valid copy, the one with
-/// the
-///   furthest next use leaves.
-/// * Write link: the idle value without a copy whose next use is furthest; if none is idle, the one
-///   that will be idle soonest.
+///   the furthest next use leaves.
+/// * Write link: the idle value without a copy whose next use is furthest; if none is idle, the
+///   one that will be idle soonest.
 /// * Read link: the value with the nearest next use, once its latest start has come, or earlier
 ///   into room that the last pass did not need.
 /// @return nothing if the step cannot go on. O(steps * (uses + gaps) log n).
-[[nodiscard]] std::optional<Played> play(const ChooseInput& input, const PlayedStep& step,
+[[nodiscard]] std::optional<Played> play(const Problem& input, const PlayedStep& step,
                                          const PlayOptions& options);
 
 }  // namespace ho::analyzer

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tools/analyzer/problem/channels.hpp"
+#include "tools/analyzer/problem/slack_tree.hpp"
 
 namespace ho::analyzer {
 

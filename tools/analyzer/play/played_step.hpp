@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "tools/analyzer/sweep/choose.hpp"
+#include "tools/analyzer/problem/decisions.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 
@@ -22,12 +23,14 @@ struct PlayedStep {
   std::vector<Use> uses;
   std::vector<std::uint32_t> version_begin;  ///< per version, into `version_gaps`; one more
   std::vector<std::uint32_t> version_gaps;
-  std::vector<std::uint8_t> lasts;       ///< per storage: it persists
-  std::vector<std::uint32_t> supplied;   ///< gaps of INPUTs, which begin with the step
-  std::vector<std::int64_t> fetch_ns;    ///< per storage
-  std::vector<std::int64_t> store_ns;    ///< per storage
-  std::vector<std::uint8_t> candidates;  ///< per gap: it may be spent off the device
-  std::vector<std::int64_t> begin_ns;    ///< per position, without any wait; one more at the end
+  std::vector<std::uint8_t> lasts;         ///< per storage: it persists
+  std::vector<std::uint32_t> supplied;     ///< gaps of INPUTs, which begin with the step
+  std::vector<std::int64_t> fetch_ns;      ///< per storage
+  std::vector<std::int64_t> store_ns;      ///< per storage
+  std::vector<std::int64_t> stage_in_ns;   ///< per storage; empty without flash
+  std::vector<std::int64_t> stage_out_ns;  ///< per storage; empty without flash
+  std::vector<std::uint8_t> candidates;    ///< per gap: it may be spent off the device
+  std::vector<std::int64_t> begin_ns;      ///< per position, without any wait; one more at the end
 };
 
 /// Gaps that a choice always moves: a dead value is not kept.
@@ -35,22 +38,32 @@ struct PlayedStep {
   return gap.dead && !gap.wraps && gap.movable;
 }
 
-[[nodiscard]] PlayedStep played_step(const ChooseInput& input);
+/// @param kept_bytes  the smallest storages, up to so many bytes of them together, never leave:
+///                    their transfers cost more than their room
+[[nodiscard]] PlayedStep played_step(const Problem& input, std::uint64_t kept_bytes);
 
 /// Per position: bytes on the device if each gap of `leaves`, and each that no budget changes, is
 /// spent away as a whole.
 [[nodiscard]] std::vector<std::int64_t> least_resident(const Lifetimes& lifetimes,
                                                        const std::vector<std::uint8_t>& leaves);
 
-/// The bytes that `target` leaves beside them.
-[[nodiscard]] std::vector<std::int64_t> room_beside(std::int64_t target,
+/// The bytes that `room` leaves beside them, per position.
+[[nodiscard]] std::vector<std::int64_t> room_beside(const std::vector<std::int64_t>& room,
                                                     std::vector<std::int64_t> bytes);
 
-/// Per gap: how many positions before its use its fetch must begin if all of `moved` come back in
-/// time over links that serve nothing else. Fetches in reversed order of use, each as late as
-/// possible. O(gaps log gaps).
-[[nodiscard]] std::vector<std::int64_t> latest_starts(const ChooseInput& input,
-                                                      const PlayedStep& step,
-                                                      const std::vector<std::uint8_t>& moved);
+/// When transfers must begin so that all come in time over links that serve nothing else.
+struct LatestStarts {
+  std::vector<std::int64_t> lead;       ///< per gap: positions before its use
+  std::vector<std::int64_t> before_ns;  ///< per gap: time before its use
+};
+
+/// The fetches of `moved`, in reversed order of use, each as late as possible. O(gaps log gaps).
+[[nodiscard]] LatestStarts latest_fetches(const Problem& input, const PlayedStep& step,
+                                          const std::vector<std::uint8_t>& moved);
+
+/// The StageIns of `moved`, each before its fetch.
+[[nodiscard]] LatestStarts latest_stages(const Problem& input, const PlayedStep& step,
+                                         const std::vector<std::uint8_t>& moved,
+                                         const LatestStarts& fetches);
 
 }  // namespace ho::analyzer

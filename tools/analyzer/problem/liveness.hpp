@@ -22,9 +22,8 @@ inline constexpr std::uint32_t kHomeVersion = UINT32_MAX;
 /// Positions are global: step k's position p is k * N + p; `from` lies in step 0.
 struct Gap {
   std::uint32_t storage = 0;
-  std::int64_t from =
-      0;                ///< last access before; -1: the step's beginning (INPUT, supplied at home)
-  std::int64_t to = 0;  ///< next access; >= N where the gap wraps into the next step
+  std::int64_t from = 0;     ///< last access before; -1: the step's begin (INPUT, supplied at home)
+  std::int64_t to = 0;       ///< next access; >= N where the gap wraps into the next step
   std::int64_t written = 0;  ///< the write that made the value; negative: in an earlier step
   std::uint32_t version = kHomeVersion;  ///< gaps of one value share its Store
   bool dead = false;                     ///< `to` overwrites the value: nothing needs to come back

@@ -1,8 +1,8 @@
+#include "tools/analyzer/problem/problem.hpp"
+
 #include <algorithm>
 
 #include "common/model/links.hpp"
-#include "tools/analyzer/plan/planner.hpp"
-#include "tools/analyzer/problem/channels.hpp"
 
 namespace ho::analyzer {
 namespace {
@@ -42,6 +42,13 @@ std::optional<PlanTier> plan_flash(const Hardware& hardware) {
   if (!hardware.flash || !hardware.local_ddr) return std::nullopt;
   return PlanTier{schedule::HomeTier::kFlash, hardware.flash->capacity_bytes, hardware.flash->read,
                   hardware.flash->write};
+}
+
+std::int64_t store_ns(const Problem& input, std::uint32_t storage) {
+  const std::size_t tier = input.tier_of[storage];
+  const auto once = transfer_ns(input.tiers[tier].write, input.lifetimes.bytes[storage]);
+  const bool twice = input.lifetimes.copies[storage] > 1 && tier + 1 == input.tiers.size();
+  return twice ? 2 * once : once;
 }
 
 }  // namespace ho::analyzer

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -49,36 +50,6 @@ class Channel {
   std::int64_t total_ = 0;
   std::vector<std::int64_t> free_;  // whole blocks
   std::vector<std::int64_t> tree_;  // over blocks
-};
-
-/// Range add, range minimum and "nearest position below a threshold" over positions.
-class SlackTree {
- public:
-  explicit SlackTree(const std::vector<std::int64_t>& values);
-
-  void add(std::int64_t first, std::int64_t last, std::int64_t delta);
-  [[nodiscard]] std::int64_t min(std::int64_t first, std::int64_t last) const;
-  /// The last position in [first, last] whose value is below `threshold`; first - 1 if none.
-  [[nodiscard]] std::int64_t last_below(std::int64_t first, std::int64_t last,
-                                        std::int64_t threshold) const;
-
- private:
-  struct Node {
-    std::int64_t min = 0;
-    std::int64_t added = 0;
-  };
-  void build(std::size_t node, std::int64_t low, std::int64_t high,
-             const std::vector<std::int64_t>& values);
-  void add(std::size_t node, std::int64_t low, std::int64_t high, std::int64_t first,
-           std::int64_t last, std::int64_t delta);
-  [[nodiscard]] std::int64_t min(std::size_t node, std::int64_t low, std::int64_t high,
-                                 std::int64_t first, std::int64_t last) const;
-  [[nodiscard]] std::int64_t last_below(std::size_t node, std::int64_t low, std::int64_t high,
-                                        std::int64_t first, std::int64_t last,
-                                        std::int64_t threshold) const;
-
-  std::int64_t size_;
-  std::vector<Node> nodes_;
 };
 
 }  // namespace ho::analyzer

@@ -1,8 +1,6 @@
-#include "tools/analyzer/problem/channels.hpp"
+#include "tools/baselines/link_time.hpp"
 
 #include <algorithm>
-#include <limits>
-#include <numeric>
 
 #include "common/base/check.hpp"
 
@@ -154,93 +152,6 @@ Channel::Booking Channel::book_late(std::int64_t first, std::int64_t last, std::
     booking.first_slot = slot;
   }
   return booking;
-}
-
-SlackTree::SlackTree(const std::vector<std::int64_t>& values)
-    : size_(static_cast<std::int64_t>(values.size())) {
-  HO_CHECK(size_ > 0);
-  std::size_t leaves = 1;
-  while (leaves < values.size()) leaves *= 2;
-  nodes_.resize(leaves * 2);
-  build(1, 0, size_ - 1, values);
-}
-
-void SlackTree::build(std::size_t node, std::int64_t low, std::int64_t high,
-                      const std::vector<std::int64_t>& values) {
-  if (low == high) {
-    nodes_[node].min = values[static_cast<std::size_t>(low)];
-    return;
-  }
-  const std::int64_t middle = (low + high) / 2;
-  build(node * 2, low, middle, values);
-  build(node * 2 + 1, middle + 1, high, values);
-  nodes_[node].min = std::min(nodes_[node * 2].min, nodes_[node * 2 + 1].min);
-}
-
-void SlackTree::add(std::int64_t first, std::int64_t last, std::int64_t delta) {
-  if (first > last) return;
-  HO_CHECK(first >= 0 && last < size_);
-  add(1, 0, size_ - 1, first, last, delta);
-}
-
-void SlackTree::add(std::size_t node, std::int64_t low, std::int64_t high, std::int64_t first,
-                    std::int64_t last, std::int64_t delta) {
-  if (last < low || high < first) return;
-  if (first <= low && high <= last) {
-    nodes_[node].min += delta;
-    nodes_[node].added += delta;
-    return;
-  }
-  const std::int64_t middle = (low + high) / 2;
-  add(node * 2, low, middle, first, last, delta);
-  add(node * 2 + 1, middle + 1, high, first, last, delta);
-  nodes_[node].min = std::min(nodes_[node * 2].min, nodes_[node * 2 + 1].min) + nodes_[node].added;
-}
-
-std::int64_t SlackTree::min(std::int64_t first, std::int64_t last) const {
-  if (first > last) return std::numeric_limits<std::int64_t>::max();
-  HO_CHECK(first >= 0 && last < size_);
-  if (first < last) return min(1, 0, size_ - 1, first, last);
-  // One position, what the sweep asks for most: straight down. A leaf's minimum is its value.
-  std::size_t node = 1;
-  std::int64_t above = 0;
-  for (std::int64_t low = 0, high = size_ - 1; low < high;) {
-    above += nodes_[node].added;
-    const std::int64_t middle = (low + high) / 2;
-    const bool right = first > middle;
-    (right ? low : high) = right ? middle + 1 : middle;
-    node = node * 2 + (right ? 1 : 0);
-  }
-  return nodes_[node].min + above;
-}
-
-std::int64_t SlackTree::min(std::size_t node, std::int64_t low, std::int64_t high,
-                            std::int64_t first, std::int64_t last) const {
-  if (first <= low && high <= last) return nodes_[node].min;
-  const std::int64_t middle = (low + high) / 2;
-  std::int64_t best = std::numeric_limits<std::int64_t>::max();
-  if (first <= middle) best = min(node * 2, low, middle, first, last);
-  if (last > middle) best = std::min(best, min(node * 2 + 1, middle + 1, high, first, last));
-  return best + nodes_[node].added;
-}
-
-std::int64_t SlackTree::last_below(std::int64_t first, std::int64_t last,
-                                   std::int64_t threshold) const {
-  if (first > last) return first - 1;
-  HO_CHECK(first >= 0 && last < size_);
-  return last_below(1, 0, size_ - 1, first, last, threshold);
-}
-
-std::int64_t SlackTree::last_below(std::size_t node, std::int64_t low, std::int64_t high,
-                                   std::int64_t first, std::int64_t last,
-                                   std::int64_t threshold) const {
-  if (last < low || high < first || nodes_[node].min >= threshold) return first - 1;
-  if (low == high) return low;
-  const std::int64_t middle = (low + high) / 2;
-  const std::int64_t inner = threshold - nodes_[node].added;
-  const std::int64_t right = last_below(node * 2 + 1, middle + 1, high, first, last, inner);
-  if (right >= first) return right;
-  return last_below(node * 2, low, middle, first, last, inner);
 }
 
 }  // namespace ho::analyzer

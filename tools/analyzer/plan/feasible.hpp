@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tools/analyzer/plan/plan_maker.hpp"
+
+namespace ho::analyzer {
+
+/// Why no plan can be made at all: an op's own operands, or homes of persistent values.
+[[nodiscard]] std::optional<Infeasible> impossible(const PlanInput& input);
+
+/// Looks for a plan of any length: a few rooms, from the fewest moves to the least room. The maker
+/// has its homes.
+/// @param home_bytes  null or: set to the homes' needs of the first plan whose arena fits, if its
+///                    homes do not; else left alone
+[[nodiscard]] std::optional<Plan> simple_plan(const PlanMaker& maker,
+                                              std::vector<std::uint64_t>* home_bytes = nullptr);
+
+/// For a step without a plan: a larger capacity, of one tier or the device, that simple_plan()
+/// finds enough.
+[[nodiscard]] Infeasible enough_for(const PlanInput& input,
+                                    const std::vector<std::uint64_t>& home_bytes);
+
+}  // namespace ho::analyzer

@@ -1,0 +1,106 @@
+#include "tools/analyzer/plan/plan_maker.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "tools/analyzer/plan/homes.hpp"
+#include "tools/analyzer/plan/timeline.hpp"
+
+namespace ho::analyzer {
+namespace {
+
+constexpr Effort kEfforts[] = {{6'000, 6, 8, 6, 6, 12, 12, 4, 128},
+                               {20'000, 2, 3, 4, 4, 4, 4, 4, 128},
+                               {200'000, 2, 4, 1, 3, 3, 2, 2, 0},
+                               {SIZE_MAX, 1, 3, 1, 2, 3, 1, 2, 0}};
+
+const Effort& effort_for(std::size_t ops) {
+  return *std::find_if(std::begin(kEfforts), std::end(kEfforts),
+                       [&](const Effort& each) { return ops <= each.ops_max; });
+}
+
+/// The smallest storages stay on the device, up to this share of it.
+constexpr std::uint64_t kKeptShare = 1000;
+
+/// Moves fetches that began early to their latest start.
+void wait_for_latest(const Lifetimes& life, Decisions& decisions) {
+  for (std::size_t g = 0; g < decisions.moved.size(); ++g) {
+    if (!decisions.moved[g] || decisions.latest_fetch[g] <= decisions.fetch_from[g]) continue;
+    decisions.fetch_from[g] = decisions.latest_fetch[g];
+    decisions.fetched_by[g] = life.gaps[g].to * kMoments + kOpStarts;
+  }
+}
+
+}  // namespace
+
+PlanMaker::PlanMaker(const PlanInput& input)
+    : in_(input),
+      effort_(effort_for(input.graph.ops.size())),
+      kept_bytes_(input.budget_bytes / kKeptShare) {
+  for (const Op& op : in_.graph.ops) {
+    durations_.push_back(static_cast<std::int64_t>(op.duration_ns));
+  }
+  for (const Storage& storage : in_.graph.storages) {
+    at_home_.push_back(storage.persistent || storage.kind == StorageKind::kInput ? 1 : 0);
+  }
+  use_homes(hinted_homes(in_.graph, in_.tiers.size()), Links::kAlone);
+}
+
+void PlanMaker::use_homes(std::vector<std::uint8_t> tier_of, Links links) {
+  tier_of_ = std::move(tier_of);
+  links_as_ = links;
+  links_ = links == Links::kAlone ? in_.tiers : shared_links(in_.tiers);
+}
+
+Problem PlanMaker::problem() const {
+  return {in_.lifetimes, durations_, links_, tier_of_, at_home_, staged_ ? &*in_.flash : nullptr};
+}
+
+std::vector<std::uint8_t> PlanMaker::candidates() const {
+  return played_step(problem(), kept_bytes_).candidates;
+}
+
+bool PlanMaker::settle_homes() {
+  PassOptions options;
+  options.room_bytes = everywhere(in_.budget_bytes);
+  options.latest_starts = true;
+  options.passes_max = effort_.homes_passes;
+  options.steps = effort_.steps;
+  auto played = play(options, Slots::kUnlimited);
+  if (!played) {
+    kept_bytes_ = 0;
+    played = play(options, Slots::kUnlimited);
+  }
+  if (!played) return false;
+  use_homes(homes_that_fit(in_.graph, problem(), played->decisions), Links::kAlone);
+  const Draft draft = emit_homes(in_.graph, problem(), played->decisions);
+  staged_ = in_.flash.has_value() && !homes_fit(draft, in_.tiers);
+  return true;
+}
+
+std::optional<Played> PlanMaker::play(PassOptions options, Slots slots) const {
+  const Problem in = problem();
+  for (const PlanTier& tier : in_.tiers) {
+    options.slot_bytes.push_back(slots == Slots::kLimited ? tier.capacity_bytes : UINT64_MAX / 4);
+  }
+  return play_in_passes(in, played_step(in, kept_bytes_), options);
+}
+
+Plan PlanMaker::pack(Decisions decisions, std::uint64_t patience) const {
+  const Problem in = problem();
+  Plan out;
+  out.decisions = std::move(decisions);
+  if (!staged_) wait_for_latest(in_.lifetimes, out.decisions);
+  out.draft = emit(in_.graph, in, out.decisions, {in_.budget_bytes, patience});
+  out.tier_of = tier_of_;
+  if (fits(out)) out.step_ns = steady_step_ns(out.draft, in, in_.flash, &out.stall_ns);
+  return out;
+}
+
+bool PlanMaker::fits(const Plan& plan) const {
+  return plan.draft.arena_bytes <= in_.budget_bytes && homes_fit(plan.draft, in_.tiers) &&
+         (!in_.flash || plan.draft.flash_bytes <= in_.flash->capacity_bytes);
+}
+
+}  // namespace ho::analyzer
