@@ -245,6 +245,8 @@ def objects(pool_address, _, seed, end, __):
                         again = ("unavailable", "deadline", "busy", "not-found", "already-exists")
                         if error.name == "already-exists" and act is publish:
                             done.append(version)  # the answer was lost, not the version
+                        elif error.name in ("unavailable", "deadline") and act is publish:
+                            version += 1  # the number may be used up
                         if time.monotonic() - failing > PATIENCE_S or error.name not in again:
                             raise
                         reader.release()
