@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "common/transport/ucx/loader/own_files.hpp"
+#include "common/transport/loader/own_files.hpp"
 #include "tools/bench/child.hpp"
 #include "tools/bench/loop.hpp"
 

@@ -5,10 +5,10 @@
 #include <atomic>
 
 #include "common/base/check.hpp"
+#include "common/transport/loader/open_module.hpp"
+#include "common/transport/loader/own_files.hpp"
 #include "common/transport/ofi/libfabric_module.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/ucx/loader/open_module.hpp"
-#include "common/transport/ucx/loader/own_files.hpp"
 
 namespace ho::transport {
 namespace {

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "common/transport/ucx/loader/own_files.hpp"
+#include "common/transport/loader/own_files.hpp"
 #include "common/transport/ucx/loader/rdma_devices.hpp"
 
 namespace ho::transport {

@@ -3,8 +3,8 @@
 #include <dlfcn.h>
 
 #include "common/base/log.hpp"
-#include "common/transport/ucx/loader/open_module.hpp"
-#include "common/transport/ucx/loader/own_files.hpp"
+#include "common/transport/loader/open_module.hpp"
+#include "common/transport/loader/own_files.hpp"
 #include "common/transport/ucx/loader/rdma_devices.hpp"
 
 namespace ho::transport {

@@ -1,4 +1,4 @@
-#include "common/transport/ucx/loader/own_files.hpp"
+#include "common/transport/loader/own_files.hpp"
 
 #include <dlfcn.h>
 #include <link.h>

@@ -1,4 +1,4 @@
-#include "common/transport/ucx/loader/open_module.hpp"
+#include "common/transport/loader/open_module.hpp"
 
 #include <dlfcn.h>
 #include <signal.h>
