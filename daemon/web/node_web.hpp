@@ -17,9 +17,8 @@
 
 namespace ho::daemon {
 
-/// What a node shows over HTTP: the status page, its data, those of
-/// the whole pool, and /metrics. Owner: the control thread.
-/// All parts outlive it.
+/// What a node shows over HTTP: the status page, its data, those of the whole pool, and /metrics.
+/// Owner: the control thread. All parts outlive it.
 class NodeWeb {
  public:
   struct Parts {

@@ -1,6 +1,4 @@
 #include "tools/analyzer/alternatives.hpp"
-#include "common/model/links.hpp"
-#include "tools/analyzer/problem/problem.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +8,8 @@
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
+#include "common/model/links.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 namespace {

@@ -9,7 +9,6 @@
 #include "common/model/graph.hpp"
 #include "common/schedule/schedule.hpp"
 #include "tools/analyzer/orders/recompute.hpp"
-#include "tools/analyzer/problem/decisions.hpp"
 #include "tools/analyzer/problem/problem.hpp"
 #include "tools/analyzer/problem/slack_tree.hpp"
 

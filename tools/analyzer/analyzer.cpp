@@ -1,11 +1,11 @@
 #include "tools/analyzer/analyzer.hpp"
-#include "common/model/links.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "common/base/check.hpp"
 #include "common/model/check_graph.hpp"
+#include "common/model/links.hpp"
 #include "common/schedule/validate.hpp"
 #include "tools/analyzer/alternatives.hpp"
 #include "tools/analyzer/emit/copies.hpp"
@@ -16,7 +16,6 @@
 #include "tools/analyzer/plan/planner.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
 #include "tools/analyzer/problem/problem.hpp"
-#include "tools/analyzer/problem/slack_tree.hpp"
 #include "tools/simulator/simulate.hpp"
 
 namespace ho::analyzer {

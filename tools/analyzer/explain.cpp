@@ -1,5 +1,4 @@
 #include "tools/analyzer/explain.hpp"
-#include "common/model/links.hpp"
 
 #include <algorithm>
 #include <string>
@@ -7,9 +6,9 @@
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
+#include "common/model/links.hpp"
 #include "tools/analyzer/alternatives.hpp"
 #include "tools/analyzer/problem/problem.hpp"
-#include "tools/analyzer/problem/slack_tree.hpp"
 
 namespace ho::analyzer {
 namespace {

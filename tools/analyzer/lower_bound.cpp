@@ -4,10 +4,8 @@
 #include <vector>
 
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/plan/planner.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
 #include "tools/analyzer/problem/problem.hpp"
-#include "tools/analyzer/problem/slack_tree.hpp"
 
 namespace ho::analyzer {
 namespace {

@@ -69,8 +69,8 @@ class Greedy {
   std::vector<std::int64_t> duration_ns_;
   SlackTree slack_;
   std::vector<SlackTree> room_;  ///< per tier
-  std::vector<Channel> read_;
-  std::vector<Channel> write_;
+  std::vector<LinkTime> read_;
+  std::vector<LinkTime> write_;
   std::vector<Move> moves_;
 };
 
@@ -170,7 +170,9 @@ std::optional<Greedy::Move> Greedy::place(std::uint32_t index, std::uint8_t tier
   std::int64_t stored = first;
   for (const unsigned lane : lanes) {
     if (!writes) break;
-    stored = std::max(stored, write_[lane].book_early(first, last, take_ns(lane, 1)).last_slot);
+    stored = std::max(
+        stored,
+        write_[lane].book(first, last, take_ns(lane, 1), LinkTime::Slots::kEarliest).last_slot);
     move.gone_after = std::min(stored / 2, g.to - 1);
   }
   const bool fetches = !g.dead && std::all_of(lanes.begin(), lanes.end(), [&](unsigned lane) {
@@ -178,7 +180,7 @@ std::optional<Greedy::Move> Greedy::place(std::uint32_t index, std::uint8_t tier
   });
   for (const unsigned lane : lanes) {
     if (!fetches) break;
-    const auto booked = read_[lane].book_late(stored, last, take_ns(lane, 0));
+    const auto booked = read_[lane].book(stored, last, take_ns(lane, 0), LinkTime::Slots::kLatest);
     move.back_at = std::min(move.back_at, std::max(booked.first_slot / 2, move.gone_after + 1));
   }
   return move;

@@ -6,7 +6,7 @@
 
 namespace ho::analyzer {
 
-Channel::Channel(const std::vector<std::int64_t>& free_ns)
+LinkTime::LinkTime(const std::vector<std::int64_t>& free_ns)
     : slots_(static_cast<std::int64_t>(free_ns.size())), free_(free_ns) {
   HO_CHECK(slots_ > 0);
   free_.resize((free_.size() + kBlock - 1) / kBlock * kBlock, 0);
@@ -21,12 +21,12 @@ Channel::Channel(const std::vector<std::int64_t>& free_ns)
   }
 }
 
-std::int64_t Channel::sum(std::size_t first, std::size_t end) const {
+std::int64_t LinkTime::sum(std::size_t first, std::size_t end) const {
   const auto at = [&](std::size_t i) { return free_.begin() + static_cast<std::ptrdiff_t>(i); };
   return std::accumulate(at(first), at(end), std::int64_t{0});
 }
 
-std::int64_t Channel::prefix(std::int64_t slot) const {
+std::int64_t LinkTime::prefix(std::int64_t slot) const {
   const auto end = static_cast<std::size_t>(slot);
   std::int64_t out = sum(end / kBlock * kBlock, end);
   for (std::size_t i = end / kBlock; i > 0; i &= i - 1) out += tree_[i];
@@ -34,19 +34,19 @@ std::int64_t Channel::prefix(std::int64_t slot) const {
 }
 
 /// Mostly within the lap, and a division takes as long as the rest.
-std::int64_t Channel::to_lap(std::int64_t& slot) const {
+std::int64_t LinkTime::to_lap(std::int64_t& slot) const {
   std::int64_t lap = 0;
   for (; slot < 0; slot += slots_) --lap;
   for (; slot >= slots_; slot -= slots_) ++lap;
   return lap;
 }
 
-std::int64_t Channel::cumulative(std::int64_t slot) const {
+std::int64_t LinkTime::cumulative(std::int64_t slot) const {
   const std::int64_t lap = to_lap(slot);
   return lap * total_ + prefix(slot);
 }
 
-std::int64_t Channel::free_between(std::int64_t first, std::int64_t last) const {
+std::int64_t LinkTime::free_between(std::int64_t first, std::int64_t last) const {
   if (first > last) return 0;
   HO_CHECK(last - first < slots_);
   std::int64_t end = last + 1;
@@ -70,7 +70,7 @@ std::int64_t Channel::free_between(std::int64_t first, std::int64_t last) const 
   return out;
 }
 
-void Channel::change(std::int64_t slot, std::int64_t delta) {
+void LinkTime::change(std::int64_t slot, std::int64_t delta) {
   free_[static_cast<std::size_t>(slot)] += delta;
   total_ += delta;
   auto i = static_cast<std::size_t>(slot) / kBlock + 1;
@@ -79,14 +79,8 @@ void Channel::change(std::int64_t slot, std::int64_t delta) {
   }
 }
 
-void Channel::extend(std::int64_t slot, std::int64_t time_ns) {
-  HO_CHECK(time_ns >= 0);
-  to_lap(slot);
-  change(slot, time_ns);
-}
-
 /// The slot that holds the target-th free nanosecond (0-based) of the endless cyclic timeline.
-std::int64_t Channel::locate(std::int64_t target) const {
+std::int64_t LinkTime::locate(std::int64_t target) const {
   HO_CHECK(total_ > 0);
   const bool first_lap = target >= 0 && target < total_;
   std::int64_t lap = first_lap ? 0 : target / total_;
@@ -109,17 +103,13 @@ std::int64_t Channel::locate(std::int64_t target) const {
   return lap * slots_ + static_cast<std::int64_t>(at);
 }
 
-std::int64_t Channel::slot_before(std::int64_t last, std::int64_t time_ns) const {
-  HO_CHECK(time_ns > 0);
-  return locate(cumulative(last + 1) - time_ns);
-}
-
-Channel::Booking Channel::book_early(std::int64_t first, std::int64_t last, std::int64_t time_ns) {
+LinkTime::Booking LinkTime::book(std::int64_t first, std::int64_t last, std::int64_t time_ns,
+                                 Slots from) {
   HO_CHECK(time_ns > 0 && free_between(first, last) >= time_ns);
-  Booking booking{-1, -1};
-  bool started = false;
+  Booking booking{last, first};
   while (time_ns > 0) {
-    const std::int64_t slot = locate(cumulative(first));
+    const std::int64_t slot =
+        locate(from == Slots::kEarliest ? cumulative(first) : cumulative(last + 1) - 1);
     HO_CHECK(slot >= first && slot <= last);
     std::int64_t index = slot;
     to_lap(index);
@@ -127,29 +117,8 @@ Channel::Booking Channel::book_early(std::int64_t first, std::int64_t last, std:
     HO_CHECK(taken > 0);
     change(index, -taken);
     time_ns -= taken;
-    if (!started) booking.first_slot = slot;
-    started = true;
-    booking.last_slot = slot;
-  }
-  return booking;
-}
-
-Channel::Booking Channel::book_late(std::int64_t first, std::int64_t last, std::int64_t time_ns) {
-  HO_CHECK(time_ns > 0 && free_between(first, last) >= time_ns);
-  Booking booking{-1, -1};
-  bool started = false;
-  while (time_ns > 0) {
-    const std::int64_t slot = locate(cumulative(last + 1) - 1);
-    HO_CHECK(slot >= first && slot <= last);
-    std::int64_t index = slot;
-    to_lap(index);
-    const std::int64_t taken = std::min(time_ns, free_[static_cast<std::size_t>(index)]);
-    HO_CHECK(taken > 0);
-    change(index, -taken);
-    time_ns -= taken;
-    if (!started) booking.last_slot = slot;
-    started = true;
-    booking.first_slot = slot;
+    booking.first_slot = std::min(booking.first_slot, slot);
+    booking.last_slot = std::max(booking.last_slot, slot);
   }
   return booking;
 }

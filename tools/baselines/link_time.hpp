@@ -6,33 +6,25 @@
 
 namespace ho::analyzer {
 
-/// Free time of one channel, in slots: slot 2p is the stall before position p (empty unless the
-/// plan needs one), slot 2p + 1 is op p itself. Transfers are fluid within slots. Cyclic: slot
-/// indices may lie in a lap before or after. Every query takes O(log n), a walk through a block of
-/// kBlock slots, and a step for each lap that an index is away; booking the same for each slot that
-/// it takes from.
-class Channel {
+/// Free time of one direction of a link, in slots: slot 2p is the stall before position p (empty
+/// unless the plan needs one), slot 2p + 1 is op p itself. Transfers are fluid within slots.
+/// Cyclic: slot indices may lie in a lap before or after. Every query takes O(log n), a walk
+/// through a block of kBlock slots, and a step for each lap that an index is away; booking the same
+/// for each slot that it takes from.
+class LinkTime {
  public:
   /// @param free_ns  per slot.
-  explicit Channel(const std::vector<std::int64_t>& free_ns);
+  explicit LinkTime(const std::vector<std::int64_t>& free_ns);
 
   /// Free time in slots [first, last], at most one lap apart; 0 where first > last.
   [[nodiscard]] std::int64_t free_between(std::int64_t first, std::int64_t last) const;
-  /// More time in a slot: the plan stalls there.
-  void extend(std::int64_t slot, std::int64_t time_ns);
-
-  /// The slot in which the last `time_ns` free nanoseconds before the end of slot `last` begin, in
-  /// whichever lap that is. At least 1 ns, and some slot has free time.
-  [[nodiscard]] std::int64_t slot_before(std::int64_t last, std::int64_t time_ns) const;
-
   struct Booking {
     std::int64_t first_slot = 0;
     std::int64_t last_slot = 0;
   };
-  /// Takes `time_ns` from the earliest free slots in [first, last], which must have it.
-  Booking book_early(std::int64_t first, std::int64_t last, std::int64_t time_ns);
-  /// The same from the latest ones.
-  Booking book_late(std::int64_t first, std::int64_t last, std::int64_t time_ns);
+  enum class Slots : std::uint8_t { kEarliest, kLatest };
+  /// Takes `time_ns` from free slots in [first, last], which must have it.
+  Booking book(std::int64_t first, std::int64_t last, std::int64_t time_ns, Slots from);
 
  private:
   std::int64_t to_lap(std::int64_t& slot) const;  // makes it one of [0, slots). @return its lap

@@ -9,7 +9,6 @@
 #include "tools/analyzer/explain.hpp"
 #include "tools/analyzer/order_gains.hpp"
 #include "tools/analyzer/orders/arrange.hpp"
-#include "tools/analyzer/plan/planner.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
 #include "tools/analyzer/problem/problem.hpp"
 #include "tools/simulator/simulate_channels.hpp"

@@ -156,6 +156,17 @@ std::optional<schedule::Schedule> plan_with_flash(Prng& random) {
 
 }  // namespace
 
+TEST_CASE("sim: a home on flash is given away only after the op that uses its value") {
+  // A step in which a StageOut begins beside the last use of the value that had its bytes.
+  Prng random(153);
+  const auto schedule = plan_with_flash(random);
+  REQUIRE(schedule);
+  SimJob job({*schedule}, random.next(), SimFault::kNone);
+  const SimOutcome result = job.run(4);
+  CHECK(result.wrong == "");
+  CHECK(result.finished);
+}
+
 TEST_CASE("sim: plans that use flash move the right bytes, over staging slots of either node") {
   std::uint64_t planned = 0;
   std::uint64_t staged = 0;

@@ -422,8 +422,9 @@ TEST_CASE("planner: a plan says where its step waits") {
   REQUIRE_FALSE(plan.infeasible);
   std::int64_t compute_ns = 0;
   for (const Op& op : graph.ops) compute_ns += static_cast<std::int64_t>(op.duration_ns);
-  REQUIRE(plan.stall_ns.size() == graph.ops.size());
-  const auto waited = std::accumulate(plan.stall_ns.begin(), plan.stall_ns.end(), std::int64_t{0});
+  REQUIRE(plan.decisions.stall_ns.size() == graph.ops.size());
+  const auto waited = std::accumulate(plan.decisions.stall_ns.begin(),
+                                      plan.decisions.stall_ns.end(), std::int64_t{0});
   CHECK(compute_ns + waited == plan.step_ns);
   CHECK(waited > 0);
 }

@@ -1,5 +1,4 @@
 #include "tools/analyzer/emit/emit.hpp"
-#include "tools/analyzer/problem/problem.hpp"
 
 #include <algorithm>
 #include <tuple>
@@ -9,6 +8,7 @@
 #include "tools/analyzer/emit/copies.hpp"
 #include "tools/analyzer/emit/emitter.hpp"
 #include "tools/analyzer/emit/packing.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 

@@ -5,7 +5,6 @@
 #include "common/base/check.hpp"
 #include "common/model/links.hpp"
 #include "tools/analyzer/emit/emitter.hpp"
-#include "tools/analyzer/problem/slack_tree.hpp"
 
 // The ends of a run: the fetches of the first step, and the Stores after the last one.
 namespace ho::analyzer {

@@ -1,10 +1,10 @@
 #include "tools/analyzer/emit/staging.hpp"
-#include "tools/analyzer/problem/problem.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 namespace {

@@ -1,13 +1,12 @@
 #include "tools/analyzer/orders/recompute.hpp"
-#include "common/model/links.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
+#include "common/model/links.hpp"
 #include "tools/analyzer/problem/problem.hpp"
-#include "tools/analyzer/problem/slack_tree.hpp"
 
 namespace ho::analyzer {
 namespace {

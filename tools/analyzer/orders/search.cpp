@@ -1,11 +1,11 @@
 #include "tools/analyzer/orders/search.hpp"
-#include "tools/analyzer/problem/problem.hpp"
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "tools/analyzer/orders/recompute.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 namespace {
@@ -17,9 +17,7 @@ constexpr std::size_t kOtherOrdersOpsMax = 200'000;
 constexpr std::int64_t kWorthPermille = 950;
 /// If program order has no plan, at most so many other lists are planned until one has.
 constexpr std::size_t kOrdersPlannedMax = 6;
-/// In steps with at most so many uses packing decides, which the play does not see: so many lists
-/// more are planned.
-constexpr std::size_t kSmallUses = 400;
+/// So many lists more are planned of small steps.
 constexpr std::size_t kOrdersOfSmallSteps = 2;
 /// Shares of what could be run again that are tried, in 1/16.
 constexpr std::size_t kShares[] = {1, 2, 4, 8, 16};

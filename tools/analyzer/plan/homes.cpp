@@ -1,10 +1,10 @@
 #include "tools/analyzer/plan/homes.hpp"
-#include "tools/analyzer/problem/problem.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "common/model/links.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 namespace {
@@ -78,9 +78,11 @@ std::vector<std::uint8_t> homes_that_fit(const Graph& graph, const Problem& inpu
       return std::pair(moves[a], bytes[b]) < std::pair(moves[b], bytes[a]);
     });
     const std::vector<std::uint8_t> before = tier_of;
-    const auto fits = [&](std::size_t count) {
+    const auto move_first = [&](std::size_t count) {
       tier_of = before;
       for (std::size_t i = 0; i < count; ++i) tier_of[order[i]] = from == 0 ? 1 : 0;
+    };
+    const auto fits = [&] {
       const Problem moved{input.lifetimes, input.duration_ns,    input.tiers,
                           tier_of,         input.home_is_static, input.flash};
       return emit_homes(graph, moved, decisions).home_bytes[from] <=
@@ -90,13 +92,14 @@ std::vector<std::uint8_t> homes_that_fit(const Graph& graph, const Problem& inpu
     std::size_t many = order.size();
     while (few < many) {
       const std::size_t middle = few + (many - few) / 2;
-      if (fits(middle)) {
+      move_first(middle);
+      if (fits()) {
         many = middle;
       } else {
         few = middle + 1;
       }
     }
-    (void)fits(many);
+    move_first(many);
   };
   // Those that want to be in the further tier, if it is too small for them; then the near ones.
   if (draft.home_bytes[1] > input.tiers[1].capacity_bytes) give_way(1);

@@ -10,10 +10,42 @@
 namespace ho::analyzer {
 namespace {
 
-constexpr Effort kEfforts[] = {{6'000, 6, 8, 6, 6, 12, 12, 4, 128},
-                               {20'000, 2, 3, 4, 4, 4, 4, 4, 128},
-                               {200'000, 2, 4, 1, 3, 3, 2, 2, 0},
-                               {SIZE_MAX, 1, 3, 1, 2, 3, 1, 2, 0}};
+constexpr Effort kEfforts[] = {
+    {.ops_max = 6'000,
+     .series = 6,
+     .rounds = 8,
+     .homes_passes = 6,
+     .passes = 6,
+     .steps = 12,
+     .advice = 12,
+     .patience = 4,
+     .more_patience = 128},
+    {.ops_max = 20'000,
+     .series = 2,
+     .rounds = 3,
+     .homes_passes = 4,
+     .passes = 4,
+     .steps = 4,
+     .advice = 4,
+     .patience = 4,
+     .more_patience = 128},
+    {.ops_max = 200'000,
+     .series = 2,
+     .rounds = 4,
+     .homes_passes = 1,
+     .passes = 3,
+     .steps = 3,
+     .advice = 2,
+     .patience = 2},
+    {.ops_max = SIZE_MAX,
+     .series = 1,
+     .rounds = 3,
+     .homes_passes = 1,
+     .passes = 2,
+     .steps = 3,
+     .advice = 1,
+     .patience = 2},
+};
 
 const Effort& effort_for(std::size_t ops) {
   return *std::find_if(std::begin(kEfforts), std::end(kEfforts),
@@ -69,7 +101,7 @@ bool PlanMaker::settle_homes() {
   options.steps = effort_.steps;
   auto played = play(options, Slots::kUnlimited);
   if (!played) {
-    kept_bytes_ = 0;
+    keep_none();
     played = play(options, Slots::kUnlimited);
   }
   if (!played) return false;
@@ -94,7 +126,7 @@ Plan PlanMaker::pack(Decisions decisions, std::uint64_t patience) const {
   if (!staged_) wait_for_latest(in_.lifetimes, out.decisions);
   out.draft = emit(in_.graph, in, out.decisions, {in_.budget_bytes, patience});
   out.tier_of = tier_of_;
-  if (fits(out)) out.step_ns = steady_step_ns(out.draft, in, in_.flash, &out.stall_ns);
+  if (fits(out)) out.step_ns = steady_step_ns(out.draft, in, in_.flash, &out.decisions.stall_ns);
   return out;
 }
 

@@ -36,8 +36,8 @@ class PlanMaker {
   /// Whether values go from local DDR to flash.
   enum class Flash : std::uint8_t { kUnused, kUsed };
   void use_flash(Flash flash) { staged_ = flash == Flash::kUsed && in_.flash.has_value(); }
-  /// The smallest storages, so many bytes of them together, never leave the device.
-  void keep_smallest(std::uint64_t bytes) { kept_bytes_ = bytes; }
+  /// The smallest storages may leave the device as well.
+  void keep_none() { kept_bytes_ = 0; }
 
   [[nodiscard]] bool uses_flash() const { return staged_; }
   [[nodiscard]] const std::vector<std::uint8_t>& tier_of() const { return tier_of_; }

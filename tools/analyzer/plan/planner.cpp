@@ -36,9 +36,9 @@ constexpr int kSpreads = 3;
 /// A plan that exceeds the budget by up to this share is packed again, with so many times the work.
 constexpr std::uint64_t kNearMiss = 100;
 constexpr std::uint64_t kMorePatience = 8;
+constexpr std::uint64_t kHeldOfLarge = 1024;  ///< share of the budget
 
-/// Steps of at most so many uses are varied; over all tries so many are played.
-constexpr std::size_t kVariedUsesMax = 400;
+/// Small steps are varied; over all tries so many uses are played.
 constexpr std::size_t kVariedUses = 20'000;
 constexpr std::size_t kTriesMax = 400;
 constexpr int kVariedSteps = 6;  ///< played in each pass of them
@@ -104,8 +104,11 @@ void Planner::hold_back_slots(const std::vector<std::int64_t>& over_bytes) {
 
 void Planner::play_series(std::size_t count) {
   const Effort& effort = maker_.effort();
+  // Packing rarely meets the sum of what lives, and a try takes long in large steps.
+  const bool large = effort.more_patience == 0;
+  const std::uint64_t room_bytes = in_.budget_bytes - (large ? in_.budget_bytes / kHeldOfLarge : 0);
   for (std::size_t s = 0; s < std::min(count, effort.series) && !close(); ++s) {
-    RoomSearch search(in_.budget_bytes, in_.lifetimes.positions, kSeries[s].local_tries);
+    RoomSearch search(room_bytes, in_.lifetimes.positions, kSeries[s].local_tries);
     held_slot_bytes_.clear();
     bool on = true;
     for (int round = 0; round < effort.rounds && on; ++round) {
@@ -193,7 +196,7 @@ Plan Planner::run() {
     return std::move(best_);
   }
   const std::size_t all = maker_.effort().series;
-  const bool varies = in_.lifetimes.accesses.size() <= kVariedUsesMax;
+  const bool varies = in_.lifetimes.accesses.size() <= kSmallUses;
   if (maker_.settle_homes()) {
     near_first_ = maker_.tier_of();
     // As if there were no further tier first: so none makes the step longer.
@@ -240,7 +243,7 @@ std::int64_t played_step_ns(const PlanInput& input, const std::vector<std::uint8
   options.steps = 4;
   auto played = maker.play(options, PlanMaker::Slots::kUnlimited);
   if (!played) {
-    maker.keep_smallest(0);
+    maker.keep_none();
     played = maker.play(options, PlanMaker::Slots::kUnlimited);
   }
   return played ? played->step_ns : INT64_MAX;

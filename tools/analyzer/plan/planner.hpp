@@ -7,7 +7,6 @@
 #include "common/model/graph.hpp"
 #include "common/model/hardware.hpp"
 #include "tools/analyzer/emit/emit.hpp"
-#include "tools/analyzer/emit/staging.hpp"
 #include "tools/analyzer/problem/decisions.hpp"
 #include "tools/analyzer/problem/options.hpp"
 #include "tools/analyzer/problem/problem.hpp"
@@ -20,12 +19,15 @@ struct Plan {
   Draft draft;
   std::vector<std::uint8_t> tier_of;  ///< per storage
   std::int64_t step_ns = INT64_MAX;
-  std::vector<std::int64_t> stall_ns;  ///< per position, in the steady state
   std::optional<Infeasible> infeasible;
 };
 
 /// A plan this close to the bound is not worth another try.
 inline constexpr double kCloseEnough = 1.0005;
+
+/// Steps of at most so many uses are small: their packing decides, which no play foresees, so more
+/// is tried.
+inline constexpr std::size_t kSmallUses = 400;
 
 /// A step to plan. All references outlive the plan.
 struct PlanInput {

@@ -1,5 +1,4 @@
 #include "tools/analyzer/plan/timeline.hpp"
-#include "common/model/links.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,8 +10,8 @@
 
 #include "common/base/buckets.hpp"
 #include "common/base/check.hpp"
+#include "common/model/links.hpp"
 #include "tools/analyzer/problem/problem.hpp"
-#include "tools/analyzer/problem/slack_tree.hpp"
 
 namespace ho::analyzer {
 namespace {

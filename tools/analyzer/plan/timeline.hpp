@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "tools/analyzer/emit/emit.hpp"
-#include "tools/analyzer/problem/decisions.hpp"
 #include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {

@@ -103,9 +103,17 @@ class Passes {
       }
     }
     return play(in_, step_,
-                {options_.room_bytes, options_.steps, leaves_, fetches_.lead, need_bytes_,
-                 options_.slot_bytes, options_.held_slot_bytes, leaves_slot_, stages_.lead,
-                 need_slot_bytes_, options_.rules});
+                {.room_bytes = options_.room_bytes,
+                 .steps = options_.steps,
+                 .leaves = leaves_,
+                 .lead = fetches_.lead,
+                 .need_bytes = need_bytes_,
+                 .slot_bytes = options_.slot_bytes,
+                 .held_slot_bytes = options_.held_slot_bytes,
+                 .leaves_slot = leaves_slot_,
+                 .stage_lead = stages_.lead,
+                 .need_slot_bytes = need_slot_bytes_,
+                 .rules = options_.rules});
   }
 
   void gate(const std::vector<std::uint8_t>& left, const std::vector<std::uint8_t>& left_slot) {

@@ -1,11 +1,11 @@
 #include "tools/analyzer/play/play.hpp"
-#include "tools/analyzer/problem/problem.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "common/base/check.hpp"
 #include "tools/analyzer/play/play_state.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 namespace {

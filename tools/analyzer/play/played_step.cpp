@@ -1,10 +1,10 @@
 #include "tools/analyzer/play/played_step.hpp"
-#include "tools/analyzer/problem/problem.hpp"
 
 #include <algorithm>
 #include <limits>
 
 #include "common/model/links.hpp"
+#include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 namespace {

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "tools/analyzer/problem/decisions.hpp"
 #include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {

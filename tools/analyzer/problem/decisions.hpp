@@ -28,7 +28,8 @@ struct Decisions {
   std::vector<std::int64_t> latest_fetch;  ///< per moved gap: until when its fetch may wait
   std::vector<std::int64_t> store_from;    ///< per version, in the writing step's frame; kNoStore
   std::vector<std::int64_t> stored_by;     ///< per version: when its Store ends
-  std::vector<std::int64_t> stall_ns;      ///< per position: wait before it
+  std::vector<std::int64_t>
+      stall_ns;  ///< per position: wait before it, as played, or of the packed plan
 
   // Below the device; empty without flash.
   std::vector<std::uint8_t> on_flash;       ///< per storage: its bytes in DDR are given to others
