@@ -85,7 +85,7 @@ ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy polic
     if (!wanted) return wanted.error();
     const auto allocate = [&]() -> Result<ho::client::FlashArena> {
       const auto rooms = pool->pool->flash_rooms(pool->pool->nodes_of(ho::client::Nearness::kAny));
-      if (rooms.empty()) return Error(Errc::kUnsupported, "no node of the pool has flash");
+      if (rooms.empty()) return pool->pool->no_flash();
       const auto most = std::max_element(
           rooms.begin(), rooms.end(),
           [](const auto& a, const auto& b) { return a.free_bytes < b.free_bytes; });

@@ -319,7 +319,6 @@ Result<FlashPlan> plan_flash_homes(const Schedule& schedule, std::span<const Fla
     total += room.free_bytes;
     list += " " + room.name + " (free " + format_bytes(room.free_bytes) + ")";
   }
-  if (rooms.empty()) return Error(Errc::kUnsupported, "flash: no node of the pool has any");
   if (needed > total) {
     return Error(Errc::kExhausted, "flash: needs " + format_bytes(needed) + ", pool has" + list);
   }

@@ -67,7 +67,8 @@ struct FlashPlan {
 /// @param placed  by storage: homes that are on flash already, which stay there; may be empty.
 /// @param copies_bytes_max  what such copies may add to the arena where fewer nodes could hold it
 ///        all; what one node's flash cannot hold is copied for whatever it adds.
-/// @return kUnsupported: no node has flash; kExhausted: "flash: needs X, pool has ...".
+/// @param rooms  one at least.
+/// @return kExhausted: "flash: needs X, pool has ...".
 [[nodiscard]] Result<FlashPlan> plan_flash_homes(const schedule::Schedule& schedule,
                                                  std::span<const FlashRoom> rooms,
                                                  std::span<const std::optional<FlashHome>> placed,

@@ -149,6 +149,8 @@ class Pool {
   [[nodiscard]] std::vector<FlashRoom> flash_rooms(const std::vector<NodeIndex>& nodes) {
     return sessions_->flash_of(nodes);
   }
+  /// As Sessions::no_flash().
+  [[nodiscard]] Error no_flash() const { return sessions_->no_flash(); }
   [[nodiscard]] Result<FlashArena> allocate_flash(NodeIndex node, std::uint64_t bytes,
                                                   FlashPolicy policy);
   /// A durable extent by its number, its secret and its node's id.

@@ -152,6 +152,7 @@ Result<void> Sessions::reach_all(PathFinder& paths) {
   std::optional<Error> last;
   const auto left_out = [&](const std::string& name, const Error& error) {
     last = error;
+    left_out_.push_back(error.context());
     log(LogLevel::kWarning, "left a node of the pool out",
         {{"node", name}, {"reason", error.message()}});
   };
@@ -166,7 +167,7 @@ Result<void> Sessions::reach_all(PathFinder& paths) {
     if (node) {
       dialed.push_back(std::move(*node));
     } else {
-      left_out(info.name, node.error());
+      left_out(info.name, node.error().at(info.name));
     }
   }
   nodes_.clear();
@@ -348,6 +349,19 @@ std::vector<FlashRoom> Sessions::flash_of(const std::vector<NodeIndex>& candidat
         {candidates[i], node.control()->hello().node_name, usable_flash_bytes(status->flash)});
   }
   return rooms;
+}
+
+Error Sessions::no_flash() const {
+  std::string missing;
+  const auto add = [&](const std::string& what) {
+    missing += (missing.empty() ? "" : "; ") + what;
+  };
+  for (const std::string& node : left_out_) add(node);
+  for (const NodeSession& node : nodes_) {
+    if (node.fault->reason() != FaultReason::kNone) add(node.label + ": it is lost");
+  }
+  if (missing.empty()) return Error(Errc::kUnsupported, "no node of the pool has flash");
+  return Error(Errc::kUnavailable, "no node with flash can be used; without " + missing);
 }
 
 Result<FlashExtent> Sessions::allocate_flash(NodeIndex node, std::uint64_t bytes,

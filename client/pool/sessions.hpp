@@ -106,6 +106,9 @@ class Sessions {
   void release(const std::vector<HeldSegment>& segments);
 
   [[nodiscard]] std::vector<FlashRoom> flash_of(const std::vector<NodeIndex>& candidates);
+  /// Why flash_of() has none. @return kUnsupported: the pool has none; kUnavailable: a node that
+  /// connect() left out, or that is lost since, may have some, with the reason.
+  [[nodiscard]] Error no_flash() const;
   [[nodiscard]] std::vector<NodeRoom> room_of(const std::vector<NodeIndex>& candidates);
   [[nodiscard]] Result<FlashExtent> allocate_flash(NodeIndex node, std::uint64_t bytes,
                                                    FlashPolicy policy);
@@ -168,6 +171,7 @@ class Sessions {
   std::mutex extents_mutex_;  ///< any thread makes and frees them; rare
   std::vector<OpenExtent> extents_;
   std::vector<NodeSession> nodes_;
+  std::vector<std::string> left_out_;  ///< "NODE: REASON" each; constant after connect()
   /// What a node has told with the last renewal.
   struct Told {
     bool drained = false;

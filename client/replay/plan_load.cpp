@@ -393,6 +393,7 @@ Result<void> Plan::place_flash(Schedule& schedule, const std::vector<StorageInde
   Pool& pool = runtime_.pool();
   Storages& storages = runtime_.storages();
   const auto rooms = pool.flash_rooms(pool.candidates(Nearness::kNear));
+  if (rooms.empty()) return pool.no_flash();
   std::vector<std::optional<FlashHome>> placed(homes_.size());
   for (const StorageIndex storage : own) {
     const auto& flash = storages.at(*numbers_[storage.value()]).home.flash;

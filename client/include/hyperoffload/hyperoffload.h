@@ -300,6 +300,8 @@ typedef enum ho_flash_policy {
  *
  * HO_OK           *out is the caller's until ho_flash_free or ho_flash_close.
  * HO_UNSUPPORTED  no node has flash.
+ * HO_UNAVAILABLE  no node that the job reaches has flash, and it could not reach all: one was
+ *                 drained, say, when it connected. ho_last_error names them.
  * HO_EXHAUSTED    no node has so much free flash. */
 HO_API ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy policy,
                                    ho_flash** out);

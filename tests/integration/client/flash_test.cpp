@@ -142,6 +142,26 @@ TEST_CASE("client flash: plans with homes on flash move the right bytes with rea
   }
 }
 
+TEST_CASE(
+    "client flash: a job that a drained node kept out is told of that node, not \"no flash\"") {
+  SKIP_WITHOUT_FLASH();
+  TwoNodes nodes({.flash_bytes = 16U << 20U, .flash_from = 1});
+  ho_flash* flash = nullptr;
+  {
+    TwoNodes none;
+    const PoolHandle pool = connect_pool(none.address(0), "auto");
+    CHECK(ho_flash_allocate(pool.get(), 4096, HO_FLASH_SCRATCH, &flash) == HO_UNSUPPORTED);
+  }
+  REQUIRE(test::connect(nodes.address(1))->drain(test::soon()).ok());
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  CHECK(ho_flash_allocate(pool.get(), 4096, HO_FLASH_SCRATCH, &flash) == HO_UNAVAILABLE);
+  CHECK_THAT(ho_last_error(), Catch::Contains("n1 is drained: it gives nothing out until undrain"));
+  const auto schedule = plans_with_flash(1, 1).front();
+  const PlannedJob job(pool.get(), schedule, 1);
+  CHECK(job.plan() == nullptr);
+  CHECK_THAT(job.error(), Catch::Contains("n1 is drained"));
+}
+
 TEST_CASE("client flash: a get begins before the last chunk was staged in, a stage out likewise") {
   SKIP_WITHOUT_FLASH();
   TwoNodes nodes(kPool);

@@ -26,7 +26,9 @@ std::string TwoNodes::config(int node) const {
          "\ndrain_ms: 500\nunix_socket: \"" + folder_.file("n" + number + ".sock") + "\"\n" +
          (spec_.tcp ? "tcp_listen: \"127.0.0.1:0\"\n" : "") + "tcp { address: \"127.0.0.1\" }\n" +
          (spec_.tcp || spec_.ucx ? "insecure: true\n" : "") + (spec_.ucx ? "ucx { }\n" : "") +
-         (spec_.flash_bytes > 0 ? "flash { path: \"" + flash_path(node) + "\" }\n" : "") +
+         (spec_.flash_bytes > 0 && node >= spec_.flash_from
+              ? "flash { path: \"" + flash_path(node) + "\" }\n"
+              : "") +
          (spec_.blocks_bytes > 0
               ? "blocks { ddr_bytes: " + std::to_string(spec_.blocks_bytes) + " }\n"
               : "") +
