@@ -100,19 +100,28 @@ Result<Shape> parse_shape(std::string_view text) {
     return Error(Errc::kInvalidArgument, "shape \"" + std::string(text) + "\": " + why);
   };
   Shape shape;
-  std::uint64_t elements = 1;
   const char separator = text.find('x') == std::string_view::npos ? ',' : 'x';
   for (const std::string_view word : split(text, separator)) {
     const auto size = parse_number<std::uint64_t>(word);
-    if (!size || *size == 0) return bad(R"(a size is a number from 1; write "15,5")");
-    if (*size > kElementsMax / elements) return bad("more than 2^50 elements");
-    elements *= *size;
+    if (!size) return bad(R"(a size is a number from 1; write "15,5")");
     shape.push_back(*size);
   }
-  if (shape.size() > kDimensionsMax) {
-    return bad("more than " + std::to_string(kDimensionsMax) + " dimensions");
-  }
+  if (const auto checked = check_shape(shape); !checked) return bad(checked.error().context());
   return shape;
+}
+
+Result<void> check_shape(const Shape& shape) {
+  const auto bad = [](const std::string& why) { return Error(Errc::kInvalidArgument, why); };
+  if (shape.empty() || shape.size() > kDimensionsMax) {
+    return bad("1 to " + std::to_string(kDimensionsMax) + " dimensions are allowed");
+  }
+  std::uint64_t elements = 1;
+  for (const std::uint64_t size : shape) {
+    if (size == 0) return bad("a size is a number from 1");
+    if (size > kElementsMax / elements) return bad("more than 2^50 elements");
+    elements *= size;
+  }
+  return {};
 }
 
 std::uint64_t Box::elements() const {

@@ -51,6 +51,8 @@ using Shape = std::vector<std::uint64_t>;
 /// Reads "15,5" or "15x5". @return kInvalidArgument: not a shape of 1 to kDimensionsMax dimensions
 /// with sizes from 1 and at most 2^50 elements.
 [[nodiscard]] Result<Shape> parse_shape(std::string_view text);
+/// @return kInvalidArgument: not such a shape.
+[[nodiscard]] Result<void> check_shape(const Shape& shape);
 
 /// A half-open range of indices along one dimension. Empty if begin == end.
 struct Interval {

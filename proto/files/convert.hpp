@@ -52,6 +52,20 @@ struct OpTime {
 [[nodiscard]] std::string hardware_to_json(const Hardware& hardware);
 [[nodiscard]] Result<void> write_hardware_file(const Hardware& hardware, const std::string& path);
 
+/// A tensor of a model that comes from one layout to another.
+struct TensorMove {
+  std::string name;
+  std::vector<std::uint64_t> shape;  ///< in elements; not checked to fit a layout
+  std::uint64_t element_bytes = 0;   ///< 1 to kElementBytesMax
+  std::string from;                  ///< layouts as text, not parsed; may be empty
+  std::string to;
+};
+inline constexpr std::uint64_t kElementBytesMax = 1024;
+/// Reads a list of one tensor at least, with different names, from an untrusted file; the suffix
+/// selects the encoding.
+/// @return errors of the system; kInvalidArgument with file, tensor and field.
+[[nodiscard]] Result<std::vector<TensorMove>> read_tensors_file(const std::string& path);
+
 /// Encodes a .hos file. Equal schedules give equal bytes.
 [[nodiscard]] std::string encode_schedule(const schedule::Schedule& schedule);
 /// Parses an untrusted .hos file. The result is safe to index (schedule::check_structure);

@@ -3,8 +3,10 @@
 Usage: cli_test.py PATH_OF_HYPEROFFLOAD [unittest arguments]
 """
 
+import collections
 import json
 import os
+import pathlib
 import socket
 import subprocess
 import sys
@@ -471,6 +473,45 @@ class Layouts(unittest.TestCase):
             self.assertEqual(bytes(buffer), wanted[reader["rank"]])
         self.assertEqual(plan["gets"], sum(len(each["gets"]) for each in plan["ranks"]))
         self.assertEqual((plan["bytes_moved"], plan["bytes_minimal"]), (moved, moved))
+
+    def reshard_all(self, tensors, *words, code=0):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "tensors.json")
+            path.write_text(json.dumps({"tensors": tensors}))
+            done = subprocess.run([PROGRAM, "reshard", *self.MESH, "--from", "dp;tp", "--to", "tp;dp", "--tensors", str(path),
+                                   "-o", "json", *words], capture_output=True, text=True)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return json.loads(done.stdout) if code == 0 else done.stderr
+
+    def test_many_tensors_are_the_sum_of_each(self):
+        tensors = [{"name": "a", "shape": [8, 16], "elementBytes": 2}, {"name": "b", "shape": [5, 7], "elementBytes": 4},
+                   {"name": "c", "shape": [12], "elementBytes": 1, "from": "-", "to": "dp"}]
+        alone = [self.answer("reshard", *self.MESH, "--from", each.get("from", "dp;tp"), "--to", each.get("to", "tp;dp"), "--shape",
+                             ",".join(map(str, each["shape"])), "--element-bytes", str(each["elementBytes"])) for each in tensors]
+        plan = self.reshard_all(tensors, "--link", "1000B/s")
+        for field in ("bytes_moved", "bytes_minimal"):
+            self.assertEqual(plan[field], sum(each[field] for each in alone))
+            self.assertEqual([each[field] for each in plan["tensors"]], [each[field] for each in alone])
+        self.assertEqual([each["tensor"] for each in plan["tensors"]], ["a", "b", "c"])
+        received, sent = collections.Counter(), collections.Counter()
+        for each in alone:
+            for reader in each["ranks"]:
+                for get in reader["gets"]:
+                    if get["from"] != reader["rank"]:
+                        received[reader["rank"]] += get["run_bytes"] * get["count"]
+                        sent[get["from"]] += get["run_bytes"] * get["count"]
+        self.assertEqual([(each["rank"], each["sent_bytes"], each["received_bytes"]) for each in plan["links"]],
+                         [(rank, sent[rank], received[rank]) for rank in range(8)])
+        self.assertEqual(plan["busiest_link_bytes"], max([*sent.values(), *received.values()]))
+        self.assertEqual(plan["seconds"], plan["busiest_link_bytes"] / 1000)
+
+    def test_a_wrong_list_of_tensors_is_refused_by_tensor_and_field(self):
+        good = {"name": "a", "shape": [8, 16], "elementBytes": 2}
+        for tensors, told in (([], "it lists no tensors"), ([good, good], 'tensor 1 ("a"): the name occurs twice'),
+                              ([{**good, "shape": []}], "shape is missing"), ([{**good, "elementBytes": 0}], "element_bytes"),
+                              ([{**good, "shape": [1 << 40, 1 << 40]}], 'tensor "a": shape: more than 2^50 elements'),
+                              ([{**good, "from": "pp"}], "--from"), ([{**good, "shape": [8]}], 'tensor "a"')):
+            self.assertIn(told, self.reshard_all(tensors, code=2))
 
     def test_a_remainder_is_refused_if_division_must_be_exact(self):
         done = subprocess.run([PROGRAM, "layout", "--mesh", "4:x", "--layout", "x", "--shape", "6", "--division", "exact"],

@@ -1,7 +1,11 @@
 #include "common/layout/reshard.hpp"
 
+#include <algorithm>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -9,6 +13,7 @@
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
 #include "common/cli/values.hpp"
+#include "proto/files/convert.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/plan/layout_options.hpp"
 
@@ -20,6 +25,7 @@ struct Arguments {
   PlacementWords from{"--mesh-from", "--from", {}, {}};
   PlacementWords to{"--mesh-to", "--to", {}, {}};
   std::string shape;
+  std::string tensors;
   std::string division = "ceil";
   layout::ReshardOptions options{0, 1};
   double link = 0;
@@ -94,17 +100,21 @@ std::string to_json(const layout::Reshard& plan) {
   return std::move(json).text();
 }
 
+std::string with_time(std::uint64_t bytes, double link) {
+  std::string text = format_bytes(bytes);
+  if (link > 0) {
+    const double seconds = static_cast<double>(bytes) / link;
+    text += ", " + format_duration_ns(static_cast<std::uint64_t>(seconds * 1e9)) + " at " +
+            format_rate(link, "B/s");
+  }
+  return text;
+}
+
 std::string to_table(const layout::Reshard& plan, const Arguments& args, Format format) {
   Facts facts("from " + args.from.layout + " to " + args.to.layout);
   facts.add("moved", format_bytes(plan.bytes_moved) + " between ranks, at least " +
                          format_bytes(plan.bytes_minimal) + " are needed");
-  std::string busiest = format_bytes(plan.busiest_link_bytes);
-  if (args.link > 0) {
-    const double seconds = static_cast<double>(plan.busiest_link_bytes) / args.link;
-    busiest += ", " + format_duration_ns(static_cast<std::uint64_t>(seconds * 1e9)) + " at " +
-               format_rate(args.link, "B/s");
-  }
-  facts.add("busiest link", busiest);
+  facts.add("busiest link", with_time(plan.busiest_link_bytes, args.link));
   Table table({{"rank", Table::Shown::kAlways, Table::Align::kRight},
                {"gets", Table::Shown::kAlways, Table::Align::kRight},
                {"own bytes", Table::Shown::kAlways, Table::Align::kRight},
@@ -128,11 +138,164 @@ std::string to_table(const layout::Reshard& plan, const Arguments& args, Format 
   return facts.text(format) + table.text(format);
 }
 
+/// What the plan of one of many tensors comes to.
+struct Moved {
+  std::string name;
+  std::uint64_t bytes_moved = 0;
+  std::uint64_t bytes_minimal = 0;
+  std::size_t gets = 0;
+};
+
+/// The bytes on a rank's link, of all tensors. Each way is a link of its own.
+struct LinkBytes {
+  std::uint64_t sent = 0;
+  std::uint64_t received = 0;
+};
+
+using LinksByRank = std::map<std::uint32_t, LinkBytes>;
+
+/// What one plan comes to.
+struct Summary {
+  Moved moved;
+  LinksByRank links;
+};
+
+Summary summary_of(const layout::Reshard& plan) {
+  Summary out{{{}, plan.bytes_moved, plan.bytes_minimal, 0}, {}};
+  for (const layout::Reader& reader : plan.readers) {
+    out.moved.gets += reader.gets.size();
+    LinkBytes& to = out.links[reader.rank];
+    for (const layout::Get& get : reader.gets) {
+      if (get.from == reader.rank) continue;
+      to.received += get.bytes();
+      out.links[get.from].sent += get.bytes();
+    }
+  }
+  return out;
+}
+
+struct AllMoved {
+  std::vector<Moved> tensors;
+  LinksByRank links;
+  Moved total;
+
+  void add(const std::string& name, const Summary& tensor);
+  [[nodiscard]] std::uint64_t busiest_link_bytes() const;
+};
+
+void AllMoved::add(const std::string& name, const Summary& tensor) {
+  tensors.push_back(tensor.moved);
+  tensors.back().name = name;
+  total.bytes_moved += tensor.moved.bytes_moved;
+  total.bytes_minimal += tensor.moved.bytes_minimal;
+  total.gets += tensor.moved.gets;
+  for (const auto& [rank, bytes] : tensor.links) {
+    LinkBytes& sum = links[rank];
+    sum.sent += bytes.sent;
+    sum.received += bytes.received;
+  }
+}
+
+std::uint64_t AllMoved::busiest_link_bytes() const {
+  std::uint64_t most = 0;
+  for (const auto& [rank, bytes] : links) most = std::max({most, bytes.sent, bytes.received});
+  return most;
+}
+
+JsonWriter& add_fields(JsonWriter& json, const Moved& moved) {
+  return json.field("bytes_moved", moved.bytes_moved)
+      .field("bytes_minimal", moved.bytes_minimal)
+      .field("gets", moved.gets);
+}
+
+std::string to_json(const AllMoved& all, double link) {
+  JsonWriter json;
+  add_fields(json.begin_object(), all.total).field("busiest_link_bytes", all.busiest_link_bytes());
+  if (link > 0) json.field("seconds", static_cast<double>(all.busiest_link_bytes()) / link);
+  json.key("tensors").begin_array();
+  for (const Moved& each : all.tensors) {
+    add_fields(json.begin_object().field("tensor", each.name), each).end();
+  }
+  json.end().key("links").begin_array();
+  for (const auto& [rank, bytes] : all.links) {
+    json.begin_object()
+        .field("rank", rank)
+        .field("sent_bytes", bytes.sent)
+        .field("received_bytes", bytes.received)
+        .end();
+  }
+  json.end().end();
+  return std::move(json).text();
+}
+
+std::string to_table(const AllMoved& all, const Arguments& args, Format format) {
+  Facts facts(std::to_string(all.tensors.size()) + " tensors");
+  facts.add("moved", format_bytes(all.total.bytes_moved) + " between ranks, at least " +
+                         format_bytes(all.total.bytes_minimal) + " are needed");
+  facts.add("gets", std::to_string(all.total.gets));
+  facts.add("busiest link", with_time(all.busiest_link_bytes(), args.link));
+  Table links({{"rank", Table::Shown::kAlways, Table::Align::kRight},
+               {"sent", Table::Shown::kAlways, Table::Align::kRight},
+               {"received", Table::Shown::kAlways, Table::Align::kRight}});
+  for (const auto& [rank, bytes] : all.links) {
+    links.add({std::to_string(rank), format_bytes(bytes.sent), format_bytes(bytes.received)});
+  }
+  return facts.text(format) + links.text(format);
+}
+
+/// The words of one tensor's placements: the command line's, unless the file has its own.
+PlacementWords with_layout(PlacementWords words, const std::string& own) {
+  if (!own.empty()) words.layout = own;
+  return words;
+}
+
+Result<AllMoved> reshard_all(std::span<const TensorMove> tensors, const PlacementWords& from_words,
+                             const PlacementWords& to_words, const Arguments& args) {
+  const auto division = division_of(args.division);
+  AllMoved all;
+  // The tensors of a model have few different shapes.
+  std::map<std::tuple<layout::Shape, std::uint64_t, std::string_view, std::string_view>, Summary>
+      known;
+  for (const TensorMove& tensor : tensors) {
+    const auto [at, is_new] =
+        known.try_emplace({tensor.shape, tensor.element_bytes, tensor.from, tensor.to});
+    if (!is_new) {
+      all.add(tensor.name, at->second);
+      continue;
+    }
+    const auto plan = [&]() -> Result<layout::Reshard> {
+      const auto from = read_placement(with_layout(from_words, tensor.from), division);
+      if (!from) return from.error();
+      const auto to = read_placement(with_layout(to_words, tensor.to), division);
+      if (!to) return to.error();
+      if (const auto ok = layout::check_shape(tensor.shape); !ok) return ok.error().at("shape");
+      return layout::reshard(*from, *to, tensor.shape,
+                             {tensor.element_bytes, args.options.ranks_per_node});
+    }();
+    if (!plan) return plan.error().at(args.tensors + ": tensor \"" + tensor.name + "\"");
+    at->second = summary_of(*plan);
+    all.add(tensor.name, at->second);
+  }
+  return all;
+}
+
 int run(Console& console, const Arguments& args) {
-  const auto from = read_placement(args.from, division_of(args.division));
-  if (!from) return console.refuse(from.error());
   PlacementWords to_words = args.to;
   if (to_words.mesh.empty()) to_words.mesh = args.from.mesh;
+  if (!args.tensors.empty()) {
+    const auto tensors = read_tensors_file(args.tensors);
+    if (!tensors) return console.refuse(tensors.error());
+    const auto all = reshard_all(*tensors, args.from, to_words, args);
+    if (!all) return console.refuse(all.error());
+    console.print(console.json() ? to_json(*all, args.link)
+                                 : to_table(*all, args, console.format()));
+    return kExitDone;
+  }
+  if (args.shape.empty()) {
+    return console.refuse(Error(Errc::kInvalidArgument, "--shape is required, or --tensors"));
+  }
+  const auto from = read_placement(args.from, division_of(args.division));
+  if (!from) return console.refuse(from.error());
   const auto to = read_placement(to_words, division_of(args.division));
   if (!to) return console.refuse(to.error());
   const auto shape = layout::parse_shape(args.shape);
@@ -148,17 +311,25 @@ int run(Console& console, const Arguments& args) {
 void add_reshard(Program& program) {
   auto args = std::make_shared<Arguments>();
   CLI::App& command =
-      program.add(program.root(), "reshard", "Plan how a tensor comes from one layout to another",
+      program.add(program.root(), "reshard", "Plan how tensors come from one layout to another",
                   [args](Console& console) { return run(console, *args); });
   add_placement(command, args->from);
   add_placement(command, args->to)
       ->required(false)
       ->description("as --mesh-from (default: the same)");
-  command.add_option("--shape", args->shape, "the tensor's sizes, as \"15,5\"")
-      ->type_name("SIZES")
-      ->required();
-  add_size(command, "--element-bytes", args->options.element_bytes, "size of an element", {1, 1024})
-      ->required();
+  CLI::Option* const shape =
+      command.add_option("--shape", args->shape, "one tensor's sizes, as \"15,5\"")
+          ->type_name("SIZES");
+  CLI::Option* const element = add_size(command, "--element-bytes", args->options.element_bytes,
+                                        "size of an element of --shape", {1, kElementBytesMax});
+  command
+      .add_option("--tensors", args->tensors,
+                  "instead: a list of tensors with names, shapes, element sizes and, where they "
+                  "differ from --from and --to, layouts; .json, .textproto or .pb")
+      ->type_name("FILE")
+      ->excludes(shape)
+      ->excludes(element);
+  shape->needs(element);
   add_division(command, args->division);
   command
       .add_option("--ranks-per-node", args->options.ranks_per_node,
@@ -172,11 +343,15 @@ void add_reshard(Program& program) {
       {"Ranks of both meshes with the same number are the same process. Each rank reads what it "
        "needs and does not hold, with one-sided gets: count runs of run_bytes, whose starts are "
        "stride_bytes apart in both buffers. A get from the rank itself is a copy. Gets with "
-       "\"combine\" add terms of a partial value, in their order.",
+       "\"combine\" add terms of a partial value, in their order. With --tensors the result has "
+       "the "
+       "sums, and the bytes of each rank's link.",
        {"hyperoffload reshard --mesh-from 4x2:dp,tp --from 'tp;-' \\\n"
         "    --mesh-to 2x4:dp,tp --to '-;tp' --shape 4096,4096 --element-bytes 2",
         "hyperoffload reshard --mesh-from 8:x --from 'x;-' --to '-;x' \\\n"
-        "    --shape 64,64 --element-bytes 4 -o json"},
+        "    --shape 64,64 --element-bytes 4 -o json",
+        "hyperoffload reshard --mesh-from 4x2:dp,tp --from 'tp;-' \\\n"
+        "    --mesh-to 2x4:dp,tp --to 'tp;-' --tensors model.json --link 25GB/s"},
        {{kExitDone, "planned"}}});
 }
 

@@ -207,22 +207,26 @@ void add_sweep(Program& program) {
       ->type_name("FILE")
       ->allow_extra_args(false)
       ->required();
-  command
-      .add_option("--device-memory", args->device_memory,
-                  "budgets: sizes, shares of the unmanaged peak, or a range of shares in tenths")
-      ->type_name("LIST")
-      ->capture_default_str();
-  command.add_option("--bandwidth", args->bandwidth, "factors on the bandwidths of all links")
-      ->type_name("LIST")
-      ->capture_default_str();
+  CLI::Option* const budgets =
+      command
+          .add_option(
+              "--device-memory", args->device_memory,
+              "budgets: sizes, shares of the unmanaged peak, or a range of shares in tenths")
+          ->type_name("LIST")
+          ->capture_default_str();
+  CLI::Option* const bandwidth =
+      command.add_option("--bandwidth", args->bandwidth, "factors on the bandwidths of all links")
+          ->type_name("LIST")
+          ->capture_default_str();
   add_ranks_per_node(command, args->context.ranks_per_node);
-  command.add_option("--report", args->report, "also write a page for a browser")
-      ->type_name("FILE");
+  CLI::Option* const report =
+      command.add_option("--report", args->report, "also write a page for a browser")
+          ->type_name("FILE");
   CLI::Option* const context = command.add_flag(
       "--context", args->longest_context,
       "instead of a graph: the longest context of the model described by the options of "
       "`hyperoffload model llama-like`, on each --hardware");
-  context->excludes(graph);
+  for (CLI::Option* const other : {graph, budgets, bandwidth, report}) context->excludes(other);
   add_share(command, "--max-overhead", args->context.overhead_max,
             "how much longer than its ops a step may be (default: 2%)")
       ->group("With --context")
