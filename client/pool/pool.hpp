@@ -110,6 +110,8 @@ class Pool {
   [[nodiscard]] bool is_lost(NodeIndex node) const {
     return nodes()[node.value()].fault->reason() != FaultReason::kNone;
   }
+  /// As Sessions::is_drained().
+  [[nodiscard]] bool is_drained(NodeIndex node) const { return sessions_->is_drained(node); }
   /// As Sessions::notice().
   [[nodiscard]] Notice notice() const { return sessions_->notice(); }
   /// Whether two homes of a value may lie on these nodes: on different ones, and on different
@@ -144,6 +146,14 @@ class Pool {
   }
   /// Waits until no plain transfer uses the arena, then gives its segments back.
   void release(std::unique_ptr<Arena> arena);
+  /// Whether a part of it lies on a node that is drained.
+  [[nodiscard]] bool on_drained(const Arena& arena) const;
+  /// Moves one of the arena's segments that lies on a drained node to others, by way of this
+  /// process, and gives it back. Nothing begins to use the arena meanwhile.
+  /// @param streams  what it was allocated with.
+  /// @return false: there is none; kExhausted: the other nodes have no room; the pool's failure.
+  /// With an error the arena is as it was.
+  [[nodiscard]] Result<bool> leave_drained(Arena& arena, DeviceStreams* streams);
 
   /// Nodes that have flash, and how much of it is free.
   [[nodiscard]] std::vector<FlashRoom> flash_rooms(const std::vector<NodeIndex>& nodes) {
@@ -182,6 +192,9 @@ class Pool {
   [[nodiscard]] Result<void> move_device(Direction direction, const ArenaMap& arena,
                                          std::uint64_t offset_bytes, std::span<std::byte> memory,
                                          DeviceStreams& streams);
+  /// Copies bytes from one arena to another, by way of this process, and waits.
+  [[nodiscard]] Result<void> copy(const ArenaMap& from, std::uint64_t from_bytes,
+                                  const ArenaMap& to, std::uint64_t to_bytes, std::uint64_t bytes);
 
   /// Lets transfers name an accelerator, until remove_device(). Pins host memory where bytes have
   /// to go by way of it. @return the accelerator's or a driver's failure.
@@ -197,6 +210,9 @@ class Pool {
   Resumer::Found lose(NodeIndex node, FaultReason reason, const Error& why);
   [[nodiscard]] Result<void> reconnect(NodeIndex node, const Sessions::Resumed& resumed,
                                        TimePoint deadline);
+  [[nodiscard]] Result<std::unique_ptr<Arena>> allocate_elsewhere(std::uint64_t bytes,
+                                                                  NodeIndex like,
+                                                                  DeviceStreams* streams);
   [[nodiscard]] Result<std::unique_ptr<Arena>> attach(Result<HeldArena> granted,
                                                       DeviceStreams* streams);
   [[nodiscard]] Result<void> attach(Arena& arena, const std::vector<HeldStretch>& stretches,

@@ -440,13 +440,19 @@ void Sessions::note_renewed(std::size_t node, const RenewedLease& renewed) {
   const std::string& label = nodes_[node].label;
   if (now.drained && !before.drained) {
     log(LogLevel::kWarning,
-        "a node is drained: what this job holds there keeps an administrator from stopping it",
+        "a node is drained: what this job's plans keep there moves to other nodes between steps",
         {{"node", label}});
   }
   if (now.end && !before.end) {
     log(LogLevel::kWarning, "a node's daemon ends, with what this job holds there",
         {{"node", label}, {"left_ms", std::to_string(renewed.ending->count())}});
   }
+}
+
+bool Sessions::is_drained(NodeIndex node) const {
+  if (nodes_[node.value()].fault->reason() != FaultReason::kNone) return false;
+  const std::lock_guard lock(told_mutex_);
+  return node.value() < told_.size() && told_[node.value()].drained;
 }
 
 Notice Sessions::notice() const {

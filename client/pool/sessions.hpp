@@ -135,6 +135,8 @@ class Sessions {
   [[nodiscard]] std::shared_ptr<ControlClient> await_control(const NodeSession& node) const;
   /// Any thread.
   [[nodiscard]] Notice notice() const;
+  /// Whether the node is there, and its daemon has told that it is drained. Any thread.
+  [[nodiscard]] bool is_drained(NodeIndex node) const;
   /// Ends a rail of the node's session by that connection.
   [[nodiscard]] transport::FenceRequest fence_of(NodeIndex node, ControlClient& control) const;
 

@@ -64,6 +64,8 @@ class ActiveReplay final : public TransferSource {
   [[nodiscard]] bool stuck() const;
   /// A storage has its only home, or part of it, on this node.
   void add_home(NodeIndex node, const std::string& storage);
+  /// Homes have moved: all that have one are added again.
+  void forget_homes() { names_by_node_.assign(names_by_node_.size(), {}); }
 
   /// The job's thread writes; both from the run's beginning. ops_done and wake_at are Dekker's
   /// pair: each side stores its own and then reads the other's, both seq_cst, so either the job

@@ -79,6 +79,28 @@ Result<HomeRange> HomeHeap::allocate(std::uint64_t bytes) {
   return Error(Errc::kExhausted, "");
 }
 
+bool HomeHeap::on_drained() const {
+  return std::any_of(chunks_.begin(), chunks_.end(), [&](const auto& chunk) {
+    return chunk->arena != nullptr && pool_.on_drained(*chunk->arena);
+  });
+}
+
+Result<bool> HomeHeap::leave_drained() {
+  for (auto& chunk : chunks_) {
+    if (chunk->arena == nullptr || !pool_.on_drained(*chunk->arena)) continue;
+    const bool unused =
+        chunk->free.size() == 1 && chunk->free.begin()->second == chunk->area.length_bytes;
+    // A heap of one node stays there.
+    if (!unused && node_) continue;
+    if (!unused) return pool_.leave_drained(*chunk->arena, streams_);
+    held_bytes_ -= chunk->area.length_bytes;
+    chunk->free.clear();
+    pool_.release(std::move(chunk->arena));
+    return true;
+  }
+  return false;
+}
+
 void HomeHeap::give_back(const HomeRange& range) {
   HO_CHECK(range.chunk < chunks_.size());
   auto& free = chunks_[range.chunk]->free;

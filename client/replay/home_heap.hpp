@@ -48,6 +48,11 @@ class HomeHeap {
   [[nodiscard]] Result<HomeRange> allocate(std::uint64_t bytes);
   void give_back(const HomeRange& range);
 
+  /// Whether some of its memory lies on a node that is drained.
+  [[nodiscard]] bool on_drained() const;
+  /// As Pool::leave_drained(), for one segment; memory without a range is given back instead.
+  [[nodiscard]] Result<bool> leave_drained();
+
   /// The chunk that a range lies in, as a place of homes. Lives as the heap does.
   [[nodiscard]] const HomeArea& area(const HomeRange& range) const {
     return chunks_[range.chunk]->area;
@@ -60,7 +65,7 @@ class HomeHeap {
 
  private:
   struct Chunk {
-    std::unique_ptr<Arena> arena;
+    std::unique_ptr<Arena> arena;  ///< null: given back
     HomeArea area;
     std::map<std::uint64_t, std::uint64_t> free;  ///< length by begin
     std::uint64_t fresh_bytes = 0;                ///< bytes from here on were never given out

@@ -158,6 +158,10 @@ class Plan {
   /// of what does not outlive a step. @return how many; kExhausted, or the pool's failure.
   /// Call follow_homes() after it.
   [[nodiscard]] Result<std::uint64_t> repair_homes();
+  /// Keeps other threads from writing its INPUTs while the locks live.
+  void lock_inputs(std::vector<std::unique_lock<std::mutex>>& into);
+  /// Enters where storages have their only homes into the active replay. By Engine::call().
+  void name_homes();
   /// Takes and drops memory as the transfer thread has asked, if the job places device bytes.
   void serve();
   /// Where a storage's device memory came from: the job itself, or take().

@@ -475,20 +475,7 @@ Result<void> Plan::make_replay(const Schedule& schedule) {
   if (!replay) return replay.error();
   replay_ = std::make_unique<Replay>(std::move(replay).value());
   hosted_ = replay_->hosted();
-  engine.call([&] {
-    for (std::uint32_t s = 0; s < homes_.size(); ++s) {
-      const StorageHome& home = homes_[s];
-      if (home.flash) active_.add_home(home.flash->node, names_[s]);
-      // One of two homes may be lost.
-      if (home.area == nullptr || home.doubled()) continue;
-      const std::uint64_t begin = home.area->begin_bytes + home.offset_bytes[0];
-      for (std::uint64_t at = begin; at < begin + bytes_[s];) {
-        const ArenaExtent& extent = home.area->map->extent_at(at);
-        active_.add_home(extent.node, names_[s]);
-        at = extent.begin_bytes + extent.length_bytes;
-      }
-    }
-  });
+  engine.call([&] { name_homes(); });
   return {};
 }
 

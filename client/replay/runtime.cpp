@@ -162,17 +162,8 @@ Result<const HomeArea*> Runtime::scratch(Nearness nearness, std::uint64_t bytes)
   Scratch& shared = nearness == Nearness::kFar ? far_scratch_ : near_scratch_;
   if (shared.area.length_bytes >= bytes) return &shared.area;
   forget_departed();
-  if (running_ != nullptr) {
-    // What a step has made is dead; transfers that nothing waits for may still be on their way.
-    const auto at_rest = [&] {
-      return engine_.call([&] {
-        active_.take_in();
-        const Executor& executor = running_->replay().executor();
-        return executor.retired_steps() == executor.steps_begun() && running_->replay().settled();
-      });
-    };
-    if (auto ok = wait_until(at_rest); !ok) return ok.error();
-  }
+  // What a step has made is dead; transfers that nothing waits for may still be on their way.
+  if (auto ok = wait_at_rest(); !ok) return ok.error();
   HomeHeap& heap = storages_->heap(nearness);
   auto range = heap.allocate(bytes);
   if (!range) return range.error();

@@ -152,9 +152,12 @@ class Runtime {
   [[nodiscard]] Result<void> take_places();
   void forget_departed();
 
-  // Homes in place of lost ones: runtime_repair.cpp.
+  // Homes in place of those on lost and drained nodes: runtime_repair.cpp.
   enum class Border : std::uint8_t { kStep, kOnDemand };
   [[nodiscard]] Result<void> repair(Border border, Duration slice);
+  [[nodiscard]] Result<bool> replace_homes(Border border, Duration slice);
+  [[nodiscard]] Result<bool> leave_drained(Duration slice);
+  [[nodiscard]] Result<void> wait_at_rest();
   void report_copies();
   [[nodiscard]] Result<bool> repair_storages(Duration slice);
   /// `look` gets the homes of each storage that has two.
@@ -184,6 +187,13 @@ class Runtime {
     HomeArea area;
   };
 
+  /// What nodes have been lost, and what they have told.
+  struct Trouble {
+    std::uint32_t losses = 0;   ///< Pool::losses()
+    std::uint64_t changes = 0;  ///< Notice::changes
+    bool operator==(const Trouble&) const = default;
+  };
+
   Pool& pool_;
   Engine& engine_;
   const DeviceMemory device_;
@@ -203,10 +213,12 @@ class Runtime {
       departed_;  ///< storages of a step that was left: made by it, and still with a value
   RuntimeCounters counters_;
   const SteadyClock clock_;
-  std::int64_t copies_missing_ = 0;    ///< as the job's progress has it
-  std::uint32_t losses_noticed_ = 0;   ///< Pool::losses(), as it was when
-  TimePoint repair_at_;                ///< was set
-  std::uint32_t losses_repaired_ = 0;  ///< of them, those after which nothing is left to repair
+  std::int64_t copies_missing_ = 0;  ///< as the job's progress has it
+  Trouble noticed_;                  ///< when repair_at_ was set
+  Trouble repaired_;                 ///< after which nothing is left to do
+  Trouble told_;                     ///< of which a line says that it cannot be mended
+  TimePoint repair_at_;
+  std::uint64_t left_segments_ = 0;  ///< moved off drained nodes since the last line about it
 };
 
 }  // namespace ho::client

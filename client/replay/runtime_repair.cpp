@@ -1,6 +1,9 @@
-// After a node is lost: values that had one of two homes there get another, on a node that is left.
+// Homes in place of those on lost nodes, for values that have two; and off nodes that are drained.
 #include <algorithm>
+#include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "client/replay/runtime.hpp"
 #include "common/base/log.hpp"
@@ -10,6 +13,8 @@ namespace {
 
 /// Repair takes this long at a time where a step is shorter, or there are none.
 constexpr Duration kSliceMin = std::chrono::milliseconds(20);
+/// A drained node's memory may find room later: other jobs end.
+constexpr Duration kAgainAfter = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -43,27 +48,51 @@ void Runtime::report_copies() {
   copies_missing_ = missing;
 }
 
-/// At a step's border, or between calls of a job that has no plan. A value that cannot get another
-/// home keeps the one it has.
-Result<void> Runtime::repair(Border border, Duration slice) {
-  const std::uint32_t losses = pool_.losses();
-  report_copies();
-  if (losses == losses_repaired_ || in_step_ != nullptr) return {};
-  if (losses != losses_noticed_) {
-    losses_noticed_ = losses;
-    repair_at_ = clock_.now() + pool_.repair_after();
-  }
-  if (clock_.now() < repair_at_) return {};
-  bool repairable = false;
-  for_each_doubled([&](const DoubledHome& doubled) {
-    repairable = repairable || storages_->can_replace(doubled);
+/// All steps begun are at their end, and nothing moves.
+Result<void> Runtime::wait_at_rest() {
+  if (running_ == nullptr) return {};
+  return wait_until([&] {
+    return engine_.call([&] {
+      active_.take_in();
+      const Executor& executor = running_->replay().executor();
+      return executor.retired_steps() == executor.steps_begun() && running_->replay().settled();
+    });
   });
-  if (!repairable) {
-    losses_repaired_ = losses;
-    return {};
-  }
+}
+
+/// Moves homes off drained nodes, for about as long as `slice`, one segment at least. The plan that
+/// runs goes on: its offsets in arenas stay what they are.
+/// @return whether all is done; kExhausted, or the pool's failure.
+Result<bool> Runtime::leave_drained(Duration slice) {
+  if (!storages_->on_drained()) return true;
+  if (auto ok = wait_at_rest(); !ok) return ok.error();
+  // Other threads write INPUTs to their homes.
+  std::vector<std::unique_lock<std::mutex>> inputs;
+  for (const auto& plan : plans_) plan->lock_inputs(inputs);
+  const TimePoint end = clock_.now() + std::max(slice, kSliceMin);
+  Result<bool> moved = true;
+  do {
+    moved = storages_->leave_drained();
+    if (moved && *moved) left_segments_ += 1;
+  } while (moved && *moved && clock_.now() < end);
+  engine_.call([&] {
+    active_.forget_homes();
+    for (const auto& plan : plans_) plan->name_homes();
+  });
+  if (!moved) return moved.error();
+  return !*moved;
+}
+
+/// Replaces homes on nodes that are lost or drained, of values that have two.
+/// @return whether all is done; kExhausted, or the pool's failure.
+Result<bool> Runtime::replace_homes(Border border, Duration slice) {
+  bool replaceable = false;
+  for_each_doubled([&](const DoubledHome& doubled) {
+    replaceable = replaceable || storages_->can_replace(doubled);
+  });
+  if (!replaceable) return true;
   if (running_ != nullptr) {
-    if (auto stopped = stop_run(); !stopped) return stopped;
+    if (auto stopped = stop_run(); !stopped) return stopped.error();
   }
   if (border == Border::kStep) forget_departed();
   auto done = repair_storages(slice);
@@ -75,16 +104,46 @@ Result<void> Runtime::repair(Border border, Duration slice) {
   }
   for (const auto& plan : plans_) plan->follow_homes();
   if (done && *done) {
-    losses_repaired_ = losses;
     log(LogLevel::kInfo, "values have two homes again",
         {{"repaired", std::to_string(counters_.repaired_storages)}});
+  }
+  return done;
+}
+
+/// At a step's border, or between calls of a job that has no plan: some time after a node is lost,
+/// and at once when one is drained, since an administrator waits. A value that cannot get another
+/// home keeps the one it has.
+Result<void> Runtime::repair(Border border, Duration slice) {
+  report_copies();
+  const Notice notice = pool_.notice();
+  const Trouble now{pool_.losses(), notice.changes};
+  if (now == repaired_ || in_step_ != nullptr) return {};
+  if (now.losses != noticed_.losses) repair_at_ = clock_.now() + pool_.repair_after();
+  if (now.changes != noticed_.changes && notice.drained > 0) repair_at_ = clock_.now();
+  noticed_ = now;
+  if (clock_.now() < repair_at_) return {};
+  auto done = replace_homes(border, slice);
+  if (done && *done) done = leave_drained(slice);
+  if (!done && active_.state.load() == RunState::kFailed) return done.error();
+  if (done && *done) {
+    if (left_segments_ > 0) {
+      log(LogLevel::kInfo, "memory on drained nodes has moved to others",
+          {{"segments", std::to_string(std::exchange(left_segments_, 0))}});
+    }
+    repaired_ = now;
     return {};
   }
   const bool again =
       done || done.error().code() == Errc::kUnavailable || done.error().code() == Errc::kDeadline;
   if (again) return {};
-  losses_repaired_ = losses;
-  log(LogLevel::kWarning, "values that have lost one of two homes keep one",
+  if (notice.drained > 0) {
+    repair_at_ = clock_.now() + kAgainAfter;
+  } else {
+    repaired_ = now;
+  }
+  if (told_ == now) return {};
+  told_ = now;
+  log(LogLevel::kWarning, "values on lost or drained nodes stay as they are",
       {{"why", done.error().message()}});
   return {};
 }
@@ -96,6 +155,25 @@ void Plan::follow_homes() {
     if (held.persistent) homes_[s] = held.home;
   }
   replay_->set_homes(homes_);
+}
+
+void Plan::lock_inputs(std::vector<std::unique_lock<std::mutex>>& into) {
+  for (const auto& input : inputs_) into.emplace_back(input->moving);
+}
+
+void Plan::name_homes() {
+  for (std::uint32_t s = 0; s < homes_.size(); ++s) {
+    const StorageHome& home = homes_[s];
+    if (home.flash) active_.add_home(home.flash->node, names_[s]);
+    // One of two homes may be lost.
+    if (home.area == nullptr || home.doubled()) continue;
+    const std::uint64_t begin = home.area->begin_bytes + home.offset_bytes[0];
+    for (std::uint64_t at = begin; at < begin + bytes_[s];) {
+      const ArenaExtent& extent = home.area->map->extent_at(at);
+      active_.add_home(extent.node, names_[s]);
+      at = extent.begin_bytes + extent.length_bytes;
+    }
+  }
 }
 
 Result<std::uint64_t> Plan::repair_homes() {

@@ -121,8 +121,15 @@ class Storages {
   /// Whether both are on nodes that are there.
   [[nodiscard]] bool is_whole(const DoubledHome& doubled) const;
 
-  // Repair: homes on lost nodes are replaced by others.
-  /// Whether one of the two lies on a lost node, and there is a node to take its place.
+  // Nodes that are drained: homes move to others.
+  /// Whether homes, or memory for them, lie on such a node.
+  [[nodiscard]] bool on_drained() const;
+  /// Moves one segment, or gives it back where it is unused. Nothing moves meanwhile.
+  /// @return false: nothing is left that it can move; kExhausted, or the pool's failure.
+  [[nodiscard]] Result<bool> leave_drained();
+
+  // Repair: homes on lost or drained nodes are replaced by others.
+  /// Whether one of the two lies on such a node, and there is a node to take its place.
   [[nodiscard]] bool can_replace(const DoubledHome& doubled) const;
   /// Replaces it. @return which of the two is new; kExhausted, or the pool's failure.
   [[nodiscard]] Result<std::size_t> replace_lost(DoubledHome& doubled);
@@ -182,6 +189,7 @@ class Storages {
   [[nodiscard]] Result<std::vector<DoubledHome>> choose_nodes(
       std::span<const DoubledWish> wishes, const std::vector<NodeIndex>& full,
       std::vector<std::uint64_t>& wanted) const;
+  [[nodiscard]] std::optional<std::size_t> leaving(const DoubledHome& doubled) const;
   [[nodiscard]] std::vector<NodeIndex> nodes_for_repair(const DoubledHome& doubled) const;
   [[nodiscard]] HomeHeap& heap_on(NodeIndex node);
   [[nodiscard]] Result<void> move_device(Direction direction, HeldStorage& storage);

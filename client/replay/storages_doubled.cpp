@@ -8,12 +8,6 @@
 #include "common/base/units.hpp"
 
 namespace ho::client {
-namespace {
-
-/// Repair copies bytes in parts of this size.
-constexpr std::uint64_t kCopyBytes = 4 * kMiB;
-
-}  // namespace
 
 HomeHeap& Storages::heap_on(NodeIndex node) {
   auto& heap = on_node_[node.value()];
@@ -140,16 +134,54 @@ void Storages::give_back(const DoubledHome& doubled) {
   }
 }
 
+bool Storages::on_drained() const {
+  return near_.on_drained() || far_.on_drained() ||
+         std::any_of(on_node_.begin(), on_node_.end(),
+                     [](const auto& heap) { return heap != nullptr && heap->on_drained(); });
+}
+
+Result<bool> Storages::leave_drained() {
+  for (HomeHeap* const heap : {&near_, &far_}) {
+    const auto moved = heap->leave_drained();
+    if (!moved || *moved) return moved;
+  }
+  for (const auto& heap : on_node_) {
+    if (heap == nullptr) continue;
+    const auto moved = heap->leave_drained();
+    if (!moved || *moved) return moved;
+  }
+  return false;
+}
+
 bool Storages::can_replace(const DoubledHome& doubled) const {
   return !nodes_for_repair(doubled).empty();
 }
 
-/// Nodes that may take a lost home's place, those with the fewest bytes of doubled homes first.
+/// Which of the two is to be replaced: that on a lost node, or else one on a drained node. With
+/// both lost there is no value to copy.
+std::optional<std::size_t> Storages::leaving(const DoubledHome& doubled) const {
+  for (const bool lost : {true, false}) {
+    const auto goes = [&](std::size_t h) {
+      return lost ? pool_.is_lost(doubled.nodes[h]) : pool_.is_drained(doubled.nodes[h]);
+    };
+    if (lost && goes(0) && goes(1)) return std::nullopt;
+    for (const std::size_t h : {std::size_t{0}, std::size_t{1}}) {
+      if (goes(h)) return h;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Nodes that may take the place of the home that leaves, those with the fewest bytes of doubled
+/// homes first.
 std::vector<NodeIndex> Storages::nodes_for_repair(const DoubledHome& doubled) const {
-  if (pool_.is_lost(doubled.nodes[0]) == pool_.is_lost(doubled.nodes[1])) return {};
-  const NodeIndex left = doubled.nodes[pool_.is_lost(doubled.nodes[0]) ? 1 : 0];
+  const auto goes = leaving(doubled);
+  if (!goes) return {};
+  const NodeIndex left = doubled.nodes[1 - *goes];
   std::vector<NodeIndex> nodes = pool_.candidates(Nearness::kAny);
-  std::erase_if(nodes, [&](NodeIndex node) { return !pool_.are_apart(node, left); });
+  std::erase_if(nodes, [&](NodeIndex node) {
+    return !pool_.are_apart(node, left) || pool_.is_drained(node);
+  });
   std::stable_sort(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
     return doubled_bytes_[a.value()] < doubled_bytes_[b.value()];
   });
@@ -159,7 +191,7 @@ std::vector<NodeIndex> Storages::nodes_for_repair(const DoubledHome& doubled) co
 Result<std::size_t> Storages::replace_lost(DoubledHome& doubled) {
   const auto nodes = nodes_for_repair(doubled);
   HO_CHECK(!nodes.empty());
-  const std::size_t lost = pool_.is_lost(doubled.nodes[0]) ? 0 : 1;
+  const std::size_t lost = *leaving(doubled);
   const std::uint64_t bytes = doubled.ranges[lost].length_bytes;
   Result<HomeRange> range = Error(Errc::kExhausted, "");
   auto node = nodes.begin();
@@ -178,27 +210,16 @@ Result<std::size_t> Storages::replace_lost(DoubledHome& doubled) {
 }
 
 Result<void> Storages::copy(const HomePlace& from, const HomePlace& to, std::uint64_t bytes) {
-  std::vector<std::byte> buffer(std::min(bytes, kCopyBytes));
-  auto handles = pool_.register_memory(buffer);
-  if (!handles) return handles.error();
-  Result<void> ok;
-  for (std::uint64_t at = 0; ok && at < bytes; at += buffer.size()) {
-    const auto part = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), bytes - at));
-    const auto move = [&](Direction direction, const HomePlace& place) {
-      return registered(direction, *handles)(
-          *place.area->map, place.area->begin_bytes + place.offset_bytes[0] + at, part);
-    };
-    ok = move(Direction::kGet, from);
-    if (ok) ok = move(Direction::kPut, to);
-  }
-  pool_.unregister_memory(*handles);
-  return ok;
+  const auto begin = [](const HomePlace& place) {
+    return place.area->begin_bytes + place.offset_bytes[0];
+  };
+  return pool_.copy(*from.area->map, begin(from), *to.area->map, begin(to), bytes);
 }
 
 Result<bool> Storages::repair(HeldStorage& storage) {
   HO_CHECK(storage.doubled.has_value());
   ValuePlace& place = storage.place;
-  const std::size_t lost = pool_.is_lost(storage.doubled->nodes[0]) ? 0 : 1;
+  const std::size_t lost = *leaving(*storage.doubled);
   const bool has_other = (place.stale_homes & 1U << (1 - lost)) == 0;
   if (place.at_home && !has_other && !place.on_device) return false;
   const auto replaced = replace_lost(*storage.doubled);

@@ -209,12 +209,13 @@ typedef struct ho_pool_room {
  */
 HO_API ho_status ho_pool_get_room(ho_pool* pool, ho_nearness which, ho_pool_room* out);
 
-/* What the daemons have told the job about their future. A job that is to leave a node writes a
- * checkpoint and ends, or gives back what it holds there: until then the administrator waits. */
+/* What the daemons have told the job about their future. Runtimes move what their plans keep on a
+ * drained node to others at steps' borders, if those have room. What else a job holds there it
+ * gives back, or it writes a checkpoint and ends: until then the administrator waits. */
 typedef struct ho_pool_notice {
   size_t struct_bytes;    /* sizeof(ho_pool_notice), set by the caller: lets the struct grow */
-  uint32_t drained_nodes; /* an administrator empties them: they give nothing new, and keep what the
-                             job has, for as long as it likes. Lost nodes do not count */
+  uint32_t drained_nodes; /* an administrator empties them: they give nothing new. Lost nodes do not
+                             count */
   uint32_t ending_nodes;  /* their daemons end, with all that the job has there */
   uint64_t ending_ms;     /* until the first of these ends; 0 if there is none */
   uint64_t changes;       /* how often any of this has changed since ho_connect: a job that has seen

@@ -309,6 +309,32 @@ TEST_CASE("hosted copies: small values share segments, and a drained node is pas
   CHECK(job.runtime.counters().doubled_storages == storages.size());
 }
 
+TEST_CASE(
+    "hosted copies: the homes on a drained node move to the node that has neither of the two") {
+  TwoNodes nodes({.lease_ms = 1500, .nodes = 3});
+  Job job(nodes.address(0));
+  std::vector<ho_storage> storages;
+  const auto evict_one = [&] {
+    storages.push_back(job.runtime.declare("", kBytes));
+    job.adopt(storages.back(), static_cast<std::byte>(storages.size()));
+    job.runtime.evict(storages.back());
+  };
+  for (int i = 0; i < 32; ++i) evict_one();
+  REQUIRE(nodes.granted_bytes(1) > 0);
+  REQUIRE(test::connect(nodes.address(1))->drain(test::soon()).ok());
+  wait_until([&] {
+    if (storages.size() < 200) evict_one();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return nodes.granted_bytes(1) == 0;
+  });
+  CHECK(job.runtime.counters().doubled_storages == storages.size());
+  kill(nodes, 1);
+  CHECK(job.runtime.counters().halved_storages == 0);
+  for (std::size_t i = 0; i < storages.size(); ++i) {
+    CHECK(job.has(storages[i], static_cast<std::byte>(i + 1)));
+  }
+}
+
 TEST_CASE("hosted copies: where no node has room for a lost home, the job goes on with the other") {
   constexpr std::uint64_t kSegment = 2 << 20;
   TwoNodes nodes({.ddr_bytes = kSegment, .nodes = 3});

@@ -1,6 +1,8 @@
 #include <hyperoffload/hyperoffload.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
 #include <hyperoffload/hyperoffload.hpp>
 #include <string>
 #include <thread>
@@ -121,6 +123,74 @@ TEST_CASE("plans: several share storages and an arena, and take turns in any ord
     REQUIRE(job.error() == "");
     act(job, plans.size(), random, 40);
   }
+}
+
+TEST_CASE(
+    "plans: what lies on a drained node moves to others between steps, and the node may end") {
+  std::uint64_t seed = 1;
+  for (const char* transport : {"auto", "tcp"}) {
+    for (const Device device : {Device::kArena, Device::kHosted}) {
+      INFO("transport " << transport << " seed " << seed);
+      TwoNodes nodes({.ddr_bytes = 64U << 20U, .lease_ms = 1500, .nodes = 3});
+      const PoolHandle pool = connect_pool(nodes.address(0), transport);
+      Prng random(seed);
+      const auto plans = some_plans(random);
+      PlannedJob job(pool.get(), plans[0], seed++, device);
+      for (std::size_t i = 1; i < plans.size(); ++i) job.add(plans[i]);
+      REQUIRE(job.error() == "");
+      act(job, plans.size(), random, 5);
+      for (const int victim : {1, 0}) {
+        REQUIRE(nodes.granted_bytes(victim) > 0);
+        REQUIRE(test::connect(nodes.address(victim))->drain(test::soon()).ok());
+        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+        while (nodes.granted_bytes(victim) > 0) {
+          REQUIRE(std::chrono::steady_clock::now() < end);
+          act(job, plans.size(), random, 1);
+        }
+        act(job, plans.size(), random, 5);
+        nodes.daemon(victim).send(SIGKILL);
+        nodes.daemon(victim).wait();
+        act(job, plans.size(), random, 10);
+      }
+    }
+  }
+}
+
+TEST_CASE("plans: what no other node has room for stays on a drained node, and leaves later") {
+  constexpr std::uint64_t kRoom = 8U << 20U;
+  TwoNodes nodes({.ddr_bytes = kRoom, .lease_ms = 1500});
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  PlannedJob job(pool.get(), resident(0, true, "x"), 1);
+  REQUIRE(job.error() == "");
+  REQUIRE(job.run(2) == HO_OK);
+  const int victim = nodes.granted_bytes(0) > 0 ? 0 : 1;
+  const std::string others = nodes.address(1 - victim);
+  {
+    REQUIRE(test::connect(nodes.address(victim))->drain(test::soon()).ok());
+    const PoolHandle other = connect_pool(others, "auto", "other");  // leaves the victim out
+    ho_pool_room room{};
+    room.struct_bytes = sizeof(room);
+    REQUIRE(ho_pool_get_room(other.get(), HO_ALL_NODES, &room) == HO_OK);
+    ho_allocation* all = nullptr;
+    REQUIRE(ho_allocate(other.get(), room.ddr_bytes, &all) == HO_OK);
+    REQUIRE(nodes.granted_bytes(1 - victim) == kRoom);
+    ho_pool_notice notice{};
+    notice.struct_bytes = sizeof(notice);
+    while (notice.drained_nodes == 0) {
+      REQUIRE(ho_pool_get_notice(pool.get(), &notice) == HO_OK);
+      REQUIRE(job.run(1) == HO_OK);
+    }
+    REQUIRE(job.run(10) == HO_OK);
+    CHECK(nodes.granted_bytes(victim) > 0);
+    ho_free(other.get(), all);
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (nodes.granted_bytes(victim) > 0) {
+    REQUIRE(std::chrono::steady_clock::now() < end);
+    REQUIRE(job.run(1) == HO_OK);
+  }
+  REQUIRE(job.sync_and_compare() == HO_OK);
+  CHECK(job.wrong() == "");
 }
 
 TEST_CASE("plans: a sync moves only what home lacks, and the next step fetches nothing") {

@@ -21,7 +21,7 @@ struct Options : PoolOptions {
 enum class Way : std::uint8_t { kDrain, kUndrain };
 
 std::string left_words(const DrainLeft& left) {
-  if (left.sessions == 0) return "empty";
+  if (left.granted_bytes == 0) return "empty";
   return std::to_string(left.sessions) +
          (left.sessions == 1 ? " session holds " : " sessions hold ") +
          format_bytes(left.granted_bytes);
@@ -33,7 +33,7 @@ Result<DrainLeft> wait_until_empty(Console& console, const PoolView& pool, const
   const SteadyClock clock;
   auto client = connect_node(pool, node, clock.now() + timeout);
   if (!client) return client.error();
-  while (left.sessions > 0) {
+  while (left.granted_bytes > 0) {
     console.progress("node " + node.name + ": " + left_words(left));
     std::this_thread::sleep_for(kPause);
     const auto status = (*client)->status(clock.now() + timeout);
@@ -105,14 +105,14 @@ void add_drain(Program& program, const PoolOptions& defaults) {
   auto options = std::make_shared<Options>();
   CLI::App& drain = add(program, defaults, "drain",
                         "Let nodes give nothing out, before maintenance", Way::kDrain, options);
-  drain.add_flag("--wait", options->wait, "until no session is left");
+  drain.add_flag("--wait", options->wait, "until no job holds memory there");
   set_manual(
       drain,
       {"A drained node takes no new session, grant or extent, and tells the jobs that it holds "
-       "memory for. That memory stays until they end; `hyperoffload evict` ends one. It lasts "
-       "until "
-       "undrain, or until the daemon restarts. Run it as root or as the daemon's user, or with a "
-       "certificate of role admin.",
+       "memory for. What their plans keep there moves to other nodes between steps, if those have "
+       "room. Flash, published tensors and memory that a job manages itself stay until it ends; "
+       "`hyperoffload evict` ends one. A drain lasts until undrain, or until the daemon restarts. "
+       "Run it as root or as the daemon's user, or with a certificate of role admin.",
        {"hyperoffload drain 2 --wait && systemctl stop hyperoffloadd"},
        {{kExitDone, "the nodes are drained; with --wait, empty"},
         {kExitNo, "a node refused, or did not answer"},

@@ -1,0 +1,137 @@
+// Memory on nodes that an administrator drains moves to others.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "client/pool/pool.hpp"
+#include "common/base/check.hpp"
+#include "common/base/units.hpp"
+
+namespace ho::client {
+namespace {
+
+/// Copies between arenas go in parts of this size.
+constexpr std::uint64_t kCopyBytes = 4 * kMiB;
+
+/// The map with the bytes of one segment, in their order, where `fresh` has them.
+ArenaMap without_segment(const ArenaMap& map, const HeldSegment& segment, const ArenaMap& fresh) {
+  std::vector<ArenaExtent> extents;
+  std::uint64_t taken = 0;
+  for (const ArenaExtent& extent : map.extents()) {
+    if (extent.node != segment.node || extent.segment != segment.segment.id) {
+      extents.push_back(extent);
+      continue;
+    }
+    const std::uint64_t end = taken + extent.length_bytes;
+    std::uint64_t begin = extent.begin_bytes;
+    while (taken < end) {
+      ArenaExtent part = fresh.extent_at(taken);
+      const std::uint64_t skipped = taken - part.begin_bytes;
+      part.begin_bytes = begin;
+      part.length_bytes = std::min(part.length_bytes - skipped, end - taken);
+      part.region_offset_bytes += skipped;
+      if (part.host != nullptr) part.host += skipped;
+      begin += part.length_bytes;
+      taken += part.length_bytes;
+      extents.push_back(part);
+    }
+  }
+  HO_CHECK(taken == fresh.bytes());
+  return ArenaMap(std::move(extents));
+}
+
+/// Where an accelerator copies the segment from and to; null: it does not.
+const std::byte* host_base(const ArenaMap& map, const HeldSegment& segment) {
+  for (const ArenaExtent& extent : map.extents()) {
+    const bool its = extent.node == segment.node && extent.segment == segment.segment.id;
+    if (its && extent.host != nullptr) return extent.host - extent.region_offset_bytes;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<void> Pool::copy(const ArenaMap& from, std::uint64_t from_bytes, const ArenaMap& to,
+                        std::uint64_t to_bytes, std::uint64_t bytes) {
+  std::vector<std::byte> buffer(std::min(bytes, kCopyBytes));
+  auto handles = register_memory(buffer);
+  if (!handles) return handles.error();
+  Result<void> ok;
+  for (std::uint64_t at = 0; ok && at < bytes; at += buffer.size()) {
+    const auto part = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), bytes - at));
+    ok = move_registered(Direction::kGet, from, from_bytes + at, part, *handles);
+    if (ok) ok = move_registered(Direction::kPut, to, to_bytes + at, part, *handles);
+  }
+  unregister_memory(*handles);
+  return ok;
+}
+
+bool Pool::on_drained(const Arena& arena) const {
+  return std::any_of(arena.segments.begin(), arena.segments.end(),
+                     [&](const HeldSegment& held) { return is_drained(held.node); });
+}
+
+/// Memory of nodes that stay: of the kind that `like` is, or else of any.
+Result<std::unique_ptr<Arena>> Pool::allocate_elsewhere(std::uint64_t bytes, NodeIndex like,
+                                                        DeviceStreams* streams) {
+  if (bytes == 0) return std::make_unique<Arena>();
+  const auto take = [&](Nearness nearness) {
+    auto nodes = nodes_of(nearness);
+    std::erase_if(nodes, [&](NodeIndex node) { return is_drained(node); });
+    return attach(sessions_->grant({bytes, {}, options_.numa.resolve({})}, nodes), streams);
+  };
+  const bool near = nodes()[like.value()].driver == "local";
+  auto taken = take(near ? Nearness::kNear : Nearness::kFar);
+  if (!taken && taken.error().code() == Errc::kExhausted) taken = take(Nearness::kAny);
+  return taken;
+}
+
+Result<bool> Pool::leave_drained(Arena& arena, DeviceStreams* streams) {
+  HO_CHECK(!arena.shared);
+  const auto at = std::find_if(arena.segments.begin(), arena.segments.end(),
+                               [&](const HeldSegment& held) { return is_drained(held.node); });
+  if (at == arena.segments.end()) return false;
+  const auto is_its = [&](const ArenaExtent& extent) {
+    return extent.node == at->node && extent.segment == at->segment.id;
+  };
+  std::uint64_t bytes = 0;
+  for (const ArenaExtent& extent : arena.map.extents()) {
+    bytes += is_its(extent) ? extent.length_bytes : 0;
+  }
+  auto fresh = allocate_elsewhere(bytes, at->node, streams);
+  if (!fresh) return fresh.error();
+  std::uint64_t copied = 0;
+  for (const ArenaExtent& extent : arena.map.extents()) {
+    if (!is_its(extent)) continue;
+    const auto ok = copy(arena.map, extent.begin_bytes, (*fresh)->map, copied, extent.length_bytes);
+    if (!ok) {
+      release(std::move(*fresh));
+      return ok.error();
+    }
+    copied += extent.length_bytes;
+  }
+  const std::byte* const base = host_base(arena.map, *at);
+  std::vector<HeldSegment> left;
+  engine_->wait_unused(&arena.map);
+  engine_->call([&] {
+    arena.map = without_segment(arena.map, *at, (*fresh)->map);
+    const auto region = arena.regions.begin() + (at - arena.segments.begin());
+    engine_->transport(driver_of(at->node)).detach(*region);
+    arena.regions.erase(region);
+    left.push_back(std::move(*at));
+    arena.segments.erase(at);
+    std::move((*fresh)->segments.begin(), (*fresh)->segments.end(),
+              std::back_inserter(arena.segments));
+    std::move((*fresh)->regions.begin(), (*fresh)->regions.end(),
+              std::back_inserter(arena.regions));
+    arenas_.erase(fresh->get());
+  });
+  std::move((*fresh)->pinned.begin(), (*fresh)->pinned.end(), std::back_inserter(arena.pinned));
+  if (base != nullptr) {
+    std::erase_if(arena.pinned, [&](const PinnedSegment& one) { return one.data() == base; });
+  }
+  sessions_->release(left);
+  return true;
+}
+
+}  // namespace ho::client
