@@ -38,6 +38,14 @@ std::string whole_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+/// The lines of the configuration that serve a driver. Only this machine reaches the daemon.
+std::string serving(const std::string& driver) {
+  if (driver.empty()) return "";
+  if (driver == "tcp") return "tcp { }\n";
+  return driver + (driver == "ofi" ? " { allow_emulation: true }\n" : " { }\n") +
+         "insecure: true\n";
+}
+
 }  // namespace
 
 Result<std::unique_ptr<OwnDaemon>> OwnDaemon::start(const Options& options) {
@@ -53,8 +61,7 @@ Result<std::unique_ptr<OwnDaemon>> OwnDaemon::start(const Options& options) {
                         << "\nsegment_bytes: " << options.segment_bytes
                         << "\nlease_ms: 3600000\ndrain_ms: 0\nlog_level: \"error\"\nunix_socket: \""
                         << made->socket() << "\"\n"
-                        << (options.network.empty() ? "" : options.network + " { }\n")
-                        << (options.network == "ucx" ? "insecure: true\n" : "")
+                        << serving(options.network)
                         << (options.blocks_bytes == 0
                                 ? ""
                                 : "blocks { ddr_bytes: " + std::to_string(options.blocks_bytes) +

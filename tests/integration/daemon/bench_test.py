@@ -67,7 +67,7 @@ def children(pid):
 
 with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
-    for driver in ("local", "tcp"):
+    for driver in ("local", "tcp", "ofi"):
         for op in ("get", "put"):
             check(json.loads(bench(driver, op).stdout), driver, op)
 
