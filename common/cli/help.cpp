@@ -31,6 +31,11 @@ std::vector<const CLI::Option*> shown_options(const CLI::App& app) {
 
 }  // namespace
 
+void hide_options(CLI::App& command) {
+  const auto has_page = [](const CLI::Option* option) { return option->get_name() != "--help"; };
+  for (CLI::Option* const option : command.get_options(has_page)) option->group("");
+}
+
 void set_manual(CLI::App& command, const Manual& manual) {
   std::string text;
   if (!manual.notes.empty()) text += wrapped("", manual.notes) + "\n";

@@ -18,6 +18,8 @@ struct Manual {
 };
 
 void set_manual(CLI::App& command, const Manual& manual);
+/// Keeps the options that the command has so far out of its help page.
+void hide_options(CLI::App& command);
 
 /// Help pages of 80 columns. Shared by a program's commands.
 class HelpFormatter final : public CLI::Formatter {

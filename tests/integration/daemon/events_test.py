@@ -45,6 +45,29 @@ class Events(unittest.TestCase):
             self.assertLess(time.monotonic(), end, "waited in vain")
             time.sleep(0.05)
 
+    def test_evict_by_number_alone(self):
+        self.start(0, [1])
+        self.start(1, [0])
+        self.assertIn("no node has it", self.run_cli("evict", "7").stderr)
+        holder = subprocess.Popen([cli, "bench", "transport", "--transport", "local", "--size", "4KiB", "--seconds", "60", "--pool",
+                                   self.pool], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(lambda: (holder.kill(), holder.wait()))
+
+        def sessions():
+            nodes = json.loads(self.run_cli("sessions", "-o", "json").stdout)["nodes"]
+            return [{one["session_id"] for one in node["sessions"]} for node in nodes]
+
+        self.until(lambda: all(sessions()))
+        number = str(min(set.intersection(*sessions())))
+        done = self.run_cli("evict", number)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("nodes 0 and 1 have one; write NODE:SESSION", done.stderr)
+        self.assertEqual(self.run_cli("evict", f"0:{number}").returncode, 0)
+        done = self.run_cli("evict", number, "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout), {"sessions": [{"session": number, "evicted": True}]})
+        self.until(lambda: not any(sessions()))
+
     def test_past(self):
         self.start(0, [1])
         self.start(1, [0])

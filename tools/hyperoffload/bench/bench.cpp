@@ -95,10 +95,7 @@ void add_profile_option(Program& program, CLI::App& bench, Arguments& arguments,
     return console.refuse(Error(Errc::kInvalidArgument,
                                 "a command is missing; \"hyperoffload bench --help\" lists them"));
   });
-  for (CLI::Option* const option :
-       bench.get_options([](const CLI::Option* one) { return one->get_name() != "--help"; })) {
-    option->group("");
-  }
+  hide_options(bench);
 }
 
 }  // namespace

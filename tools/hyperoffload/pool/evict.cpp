@@ -1,4 +1,6 @@
 // evict: an administrator ends a job's session.
+#include <algorithm>
+
 #include "tools/hyperoffload/pool/item_command.hpp"
 
 namespace ho::cli {
@@ -13,8 +15,16 @@ void add_evict(Program& program, const PoolOptions& defaults) {
   command.act = [](ControlClient& client, std::uint64_t session, TimePoint deadline) {
     return client.evict(SessionId(session), deadline);
   };
+  command.has = [](ControlClient& client, std::uint64_t session,
+                   TimePoint deadline) -> Result<bool> {
+    const auto sessions = client.sessions(deadline);
+    if (!sessions) return sessions.error();
+    return std::any_of(sessions->begin(), sessions->end(),
+                       [&](const SessionInfo& one) { return one.id.value() == session; });
+  };
   command.manual = {
-      "The job loses its memory of this node and fails, unless it has copies elsewhere. Its "
+      "A session's number alone will do where only one node has that number. The job loses its "
+      "memory of this node and fails, unless it has copies elsewhere. Its "
       "durable "
       "flash stays. Run it on the session's node, as root or as the "
       "daemon's user, or with a certificate of role admin.",

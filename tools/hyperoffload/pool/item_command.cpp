@@ -16,21 +16,28 @@ struct Options : PoolOptions {
 };
 
 struct Item {
-  std::uint64_t node = 0;
+  std::optional<std::uint64_t> node;
   std::uint64_t number = 0;
 };
 
-std::optional<Item> parse_item(const std::string& text) {
-  Item item;
-  const char* const end = text.data() + text.size();
-  const auto node = std::from_chars(text.data(), end, item.node);
-  if (node.ec != std::errc() || node.ptr == end || *node.ptr != ':') return std::nullopt;
-  const auto number = std::from_chars(node.ptr + 1, end, item.number);
-  if (number.ec != std::errc() || number.ptr != end) return std::nullopt;
-  return item;
+std::optional<std::uint64_t> parse_whole(std::string_view text) {
+  std::uint64_t number = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (read.ec != std::errc() || read.ptr != text.data() + text.size()) return std::nullopt;
+  return number;
 }
 
-/// Parses "NODE:EXTENT".
+/// Parses "NODE:EXTENT", and "EXTENT" where the command finds the node.
+std::optional<Item> parse_item(const ItemCommand& command, std::string_view text) {
+  const std::size_t colon = text.find(':');
+  const bool alone = colon == std::string_view::npos;
+  const auto number = parse_whole(alone ? text : text.substr(colon + 1));
+  const auto node = alone ? std::nullopt : parse_whole(text.substr(0, colon));
+  if (!number || (!node && !(alone && command.has))) return std::nullopt;
+  return Item{node, *number};
+}
+
+/// "NODE:EXTENT".
 std::string item_form(const ItemCommand& command) {
   std::string form = "NODE:";
   for (const char c : command.item) {
@@ -47,13 +54,34 @@ Result<void> act_on(const ItemCommand& command, const PoolView& pool, const Item
     if (!client) return client.error();
     return command.act(**client, item.number, deadline);
   }
-  return Error(Errc::kNotFound, "the pool has no node " + std::to_string(item.node));
+  return Error(Errc::kNotFound, "the pool has no node " + std::to_string(*item.node));
+}
+
+/// The node of an item that was named by its number alone.
+Result<std::uint64_t> find_node(const ItemCommand& command, const PoolView& pool,
+                                std::uint64_t number, TimePoint deadline) {
+  const auto answers = ask_all<bool>(pool, deadline, [&](ControlClient& client, TimePoint until) {
+    return command.has(client, number, until);
+  });
+  std::optional<std::uint64_t> found;
+  for (const auto& one : answers) {
+    if (!one.answer) return one.answer.error().at("node " + std::to_string(one.node.node.value()));
+    if (!*one.answer) continue;
+    if (found) {
+      return Error(Errc::kInvalidArgument, "nodes " + std::to_string(*found) + " and " +
+                                               std::to_string(one.node.node.value()) +
+                                               " have one; write " + item_form(command));
+    }
+    found = one.node.node.value();
+  }
+  if (!found) return Error(Errc::kNotFound, "no node has it; see hyperoffload " + command.shown_by);
+  return *found;
 }
 
 int run(Console& console, const ItemCommand& command, const Options& options) {
   std::vector<Item> items;
   for (const std::string& text : options.items) {
-    const auto item = parse_item(text);
+    const auto item = parse_item(command, text);
     if (!item) {
       return console.refuse(
           Error(Errc::kInvalidArgument, "\"" + text + "\" is not " + item_form(command)));
@@ -67,7 +95,15 @@ int run(Console& console, const ItemCommand& command, const Options& options) {
   json.begin_object().key(command.item + "s").begin_array();
   for (std::size_t i = 0; i < items.size(); ++i) {
     const std::string& name = options.items[i];
-    const auto done = act_on(command, *pool, items[i], SteadyClock().now() + options.timeout);
+    const TimePoint deadline = SteadyClock().now() + options.timeout;
+    const auto done = [&]() -> Result<void> {
+      if (!items[i].node) {
+        const auto node = find_node(command, *pool, items[i].number, deadline);
+        if (!node) return node.error();
+        items[i].node = *node;
+      }
+      return act_on(command, *pool, items[i], deadline);
+    }();
     json.begin_object().field(command.item, name).field(command.done, done.ok());
     if (!done) {
       json.field("error", done.error().message());

@@ -8,7 +8,8 @@
 
 namespace ho::cli {
 
-/// A command that acts on items of nodes, each named NODE:NUMBER, one after the other.
+/// A command that acts on items of nodes, one after the other. Each is named NODE:NUMBER, or NUMBER
+/// where one node alone has it.
 struct ItemCommand {
   std::string name;      ///< "free"
   std::string about;     ///< for the help
@@ -16,6 +17,8 @@ struct ItemCommand {
   std::string shown_by;  ///< the command that shows their names
   std::string done;      ///< "freed": what is printed for each, and its field in JSON
   std::function<Result<void>(ControlClient&, std::uint64_t number, TimePoint)> act;
+  /// Whether the node has the item: finds the node of a NUMBER alone. Null: NODE: is required.
+  std::function<Result<bool>(ControlClient&, std::uint64_t number, TimePoint)> has = {};
   Manual manual;
 };
 

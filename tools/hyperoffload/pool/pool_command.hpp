@@ -112,20 +112,27 @@ CLI::Option* add_pool_address(CLI::App& command, PoolOptions& options);
 /// The same and --timeout.
 void add_pool_options(CLI::App& command, PoolOptions& options);
 
+/// Adds --watch, --interval and the options above.
+void add_table_options(CLI::App& command, TableOptions& options);
+
+/// Below a group, whose name alone does the same.
 template <typename Answer>
 void add_pool_command(Program& program, CLI::App& above, const PoolOptions& defaults,
                       PoolCommand<Answer> command) {
   auto options = std::make_shared<TableOptions>();
   static_cast<PoolOptions&>(*options) = defaults;
-  CLI::App& added = program.add(
-      above, command.name, command.about,
-      [options, command](Console& console) { return run_command(console, command, *options); });
-  added.add_flag("--watch", options->watch, "show it again and again, until q or Ctrl-C");
-  add_time(added, "--interval", options->interval, "with --watch, time between two looks",
-           {std::chrono::milliseconds(100), std::chrono::hours(1)});
-  add_pool_options(added, *options);
-  const std::string words =
-      &above == &program.root() ? command.name : above.get_name() + " " + command.name;
+  const auto run = [options, command](Console& console) {
+    return run_command(console, command, *options);
+  };
+  CLI::App& added = program.add(above, command.name, command.about, run);
+  add_table_options(added, *options);
+  const bool alone = &above == &program.root();
+  if (!alone) {
+    add_table_options(above, *options);
+    program.set_run(above, run);
+    hide_options(above);
+  }
+  const std::string words = alone ? command.name : above.get_name() + " " + command.name;
   set_manual(added, {"All nodes are asked at once.",
                      {"hyperoffload " + words + " --pool tcp:127.0.0.1:7700 -o json"},
                      {{kExitDone, "all nodes answered"},

@@ -263,6 +263,13 @@ void add_pool_options(CLI::App& command, PoolOptions& options) {
   add_timeout(command, options.timeout);
 }
 
+void add_table_options(CLI::App& command, TableOptions& options) {
+  command.add_flag("--watch", options.watch, "show it again and again, until q or Ctrl-C");
+  add_time(command, "--interval", options.interval, "with --watch, time between two looks",
+           {std::chrono::milliseconds(100), std::chrono::hours(1)});
+  add_pool_options(command, options);
+}
+
 void add_status(Program& program, const PoolOptions& defaults) {
   PoolCommand<StatusAnswer> command;
   command.name = "status";
