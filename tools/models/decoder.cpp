@@ -454,7 +454,7 @@ class Decoder {
 
   /// Adam, a parameter at a time, in the order in which the gradients came.
   void update() {
-    graph_.set_phase("update");
+    graph_.set_phase("optimizer");
     const std::uint64_t floats = m_.element_bytes < kFloatBytes ? 3 : 2;
     for (std::size_t i = parameters_.size(); i-- > 0;) {
       const StorageIndex parameter = parameters_[i];

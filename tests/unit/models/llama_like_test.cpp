@@ -342,7 +342,7 @@ TEST_CASE("llama-like: micro-batches sum their gradients, and a stage keeps what
   for (const char* const phase : {"forward", "backward"}) {
     CHECK(seconds(in_turn, phase) == Approx(4 * seconds(once, phase)).epsilon(1e-4));
   }
-  CHECK(seconds(in_turn, "update") == Approx(seconds(once, "update")));
+  CHECK(seconds(in_turn, "optimizer") == Approx(seconds(once, "optimizer")));
   const auto peak = [](const Graph& graph) { return analyzer::peak_unmanaged_bytes(graph); };
   const std::uint64_t one_pass = peak(in_turn);
   std::uint64_t last = one_pass;
