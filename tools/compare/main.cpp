@@ -55,7 +55,7 @@ void add_job_options(CLI::App& app, Arguments& a) {
   add("--text", a.text, "File whose bytes are learnt");
   add("--transport", a.transport, "Driver to the pool")
       ->check(CLI::IsMember({"auto", "local", "ucx", "ofi", "tcp"}));
-  add("--pool", a.pool, "Control address of a daemon");
+  add("--pool", a.pool, "Control address of a daemon")->envname("HYPEROFFLOAD_POOL");
 }
 
 void add_all_options(CLI::App& app, Arguments& a) {
@@ -222,7 +222,7 @@ void add_generate(cli::Program& program, GenerateArguments& a) {
   add("--rounds", a.rounds, "Times that each way generates")->check(CLI::Range(1U, 10000U));
   add("--transport", a.transport, "Driver to the pool")
       ->check(CLI::IsMember({"auto", "local", "ucx", "ofi", "tcp"}));
-  add("--pool", a.pool, "Control address of a daemon");
+  add("--pool", a.pool, "Control address of a daemon")->envname("HYPEROFFLOAD_POOL");
   cli::set_manual(app, {"",
                         {"hyperoffload-compare generate --prompts texts --device-memory 25%"},
                         {{cli::kExitDone, "compared"},

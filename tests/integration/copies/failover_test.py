@@ -2,12 +2,15 @@
 whichever it is; one that is there again is not believed. After repair the next one may be lost, too. When the last home of
 a value is lost, the job ends with an error that names both nodes.
 
-Usage: failover_test.py DAEMON GPT WHAT TRANSPORT [NODE]; WHAT is kill, stop, cut, repair or lose.
+Usage: failover_test.py DAEMON GPT WHAT TRANSPORT [NODE]; WHAT is kill, stop, cut, repair, generate or lose.
 """
+import json
 import pathlib
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from patience import within  # noqa: E402
@@ -74,6 +77,26 @@ def repair(pool, gpt, transport, steps):
     return True
 
 
+def generate(pool, gpt, transport, tokens):
+    """Weights and KV blocks have two homes. @return False: it ended before a node was lost."""
+    words = [gpt, "generate", "--prompt", "some", "--prompt", "other", "--layers", "2", "--dim", "64", "--heads", "2", "--block", "64",
+             "--tokens", str(tokens), "--device-memory", "40%", "--transport", transport, "--pool", pool.address(0), "-o", "json"]
+    begun = time.monotonic()
+    expected = json.loads(subprocess.run(words, capture_output=True, timeout=300, check=True).stdout)
+    took = time.monotonic() - begun
+    victim = NODES - 1
+    with subprocess.Popen([*words, "--copies", "2,KV_CACHE=2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        time.sleep(took * 0.7)
+        pool.kill(victim)
+        out, err = job.communicate(timeout=300)
+    assert job.returncode == 0, (job.returncode, err[-3000:])
+    if LOST not in err:
+        return False
+    assert json.loads(out)["tokens"] == expected["tokens"]
+    print(f"{transport}: {tokens} tokens are the same without n{victim}")
+    return True
+
+
 def names_what_is_lost(pool, gpt, transport, copies, victims, words_wanted):
     job = train(pool, gpt, transport, 1_000_000, copies)
     assert job.wait_for("step 5:")
@@ -97,6 +120,11 @@ def main():
         steps = 600
         while not with_pool(repair, steps):
             steps *= 3
+    elif what == "generate":
+        tokens = 400
+        while not with_pool(generate, tokens):
+            tokens *= 2
+            assert tokens < 20_000, tokens
     elif what == "lose":
         with_pool(names_what_is_lost, ALL_TWICE, [1, 2], ["no home of", "is left that has its value", "n1", "n2"])
         with_pool(names_what_is_lost, "1", [1], ["n1", "tensors at home there"])

@@ -5,6 +5,7 @@
 #include <hyperoffload/hyperoffload.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
@@ -21,8 +22,9 @@ struct PoolArguments {
   std::string transport = "auto";
   std::string pool = "unix:/run/hyperoffload/control.sock";
   std::string tls;
-  Duration wait{};          ///< for memory that other jobs hold
-  Duration repair_after{};  ///< of values with two homes; 0: the library's default
+  Duration wait{};                  ///< for memory that other jobs hold
+  std::vector<std::string> copies;  ///< homes on different nodes, as analyzer::parse_copies reads
+  Duration repair_after{};          ///< of values with two homes; 0: the library's default
 };
 
 /// `into` outlives the parser.

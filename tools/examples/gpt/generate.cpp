@@ -70,12 +70,15 @@ Result<void> run(cli::Console& console, const Arguments& arguments) {
   if (!job) return job.error();
   const auto layout = resident_layout(job->options.decoder);
   if (!layout) return layout.error();
+  const auto copies = analyzer::parse_copies(arguments.pool.copies);
+  if (!copies) return copies.error();
   use_one_blas_thread();
   hyperoffload::Pool pool = connect(arguments.pool);
-  const auto hardware = measure_links(pool, arguments.pool, {layout->bytes, layout->bytes});
+  const std::uint64_t homes = arguments.pool.copies.empty() ? 1 : kCopiesMax;
+  const auto hardware = measure_links(pool, arguments.pool, {layout->bytes, homes * layout->bytes});
   if (!hardware) return hardware.error().at("measure pool");
   auto passes = PlannedPasses::create(job->options.decoder, pool, *hardware,
-                                      longest_prompt(job->prompts), stop_requested);
+                                      longest_prompt(job->prompts), stop_requested, *copies);
   if (!passes) return passes.error();
   auto made = generate(job->options, job->prompts, **passes, stop_requested);
   if (!made) return made.error();

@@ -36,11 +36,20 @@ void add_pool(CLI::App& app, PoolArguments& into) {
                 {1e6, 1e12});
   add("--transport", into.transport, "Driver to the pool")
       ->check(CLI::IsMember({"auto", "local", "ucx", "ofi", "tcp"}));
-  add("--pool", into.pool, "Control address of a daemon");
-  add("--tls", into.tls, "Over TCP, the folder of node.crt, node.key and ca.crt");
+  add("--pool", into.pool, "Control address of a daemon")->envname("HYPEROFFLOAD_POOL");
+  add("--tls", into.tls, "Over TCP, the folder of node.crt, node.key and ca.crt")
+      ->envname("HYPEROFFLOAD_TLS");
   cli::add_time(app, "--wait", into.wait,
                 "How long to wait for memory that other jobs hold (default: not at all)",
                 {Duration(0), std::chrono::hours(7 * 24)});
+  app.add_option("--copies", into.copies,
+                 "Homes on different nodes: N for persistent state, or KIND=N such as ACTIVATION=2")
+      ->type_name("[KIND=]N")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  cli::add_time(app, "--repair-after", into.repair_after,
+                "How long after a node is lost its values get another home (default: 60s)",
+                {std::chrono::milliseconds(1), std::chrono::hours(24)});
 }
 
 hyperoffload::Pool connect(const PoolArguments& arguments) {

@@ -32,11 +32,12 @@ Result<std::unique_ptr<PlannedPasses>> PlannedPasses::create(const DecoderOption
                                                              hyperoffload::Pool& pool,
                                                              const Hardware& hardware,
                                                              std::uint32_t prefill_rows,
-                                                             const std::function<bool()>& stopped) {
+                                                             const std::function<bool()>& stopped,
+                                                             const analyzer::CopiesByKind& copies) {
   auto arena = Arena::create(hardware.device_bytes);
   if (!arena) return arena.error();
   std::unique_ptr<PlannedPasses> made(
-      new PlannedPasses(options, hardware, std::move(arena).value(), pool, stopped));
+      new PlannedPasses(options, hardware, std::move(arena).value(), pool, stopped, copies));
   const auto times = made->measure();
   if (!times) return times.error();
   made->plans_.clear();
@@ -89,7 +90,7 @@ Result<void> PlannedPasses::plan(const Bucket& bucket, const KindTimes& times,
     }
   }
   guess_durations(*model);
-  const auto schedule = make_plan(model->graph, hardware_);
+  const auto schedule = make_plan(model->graph, hardware_, copies_);
   if (!schedule) return schedule.error();
   for (std::uint32_t g = 0; g < groups; ++g) {
     const Pass pass{bucket.first, g, bucket.second};

@@ -20,12 +20,14 @@ class PlannedPasses final : public PassRunner {
   /// Measures the model's ops, plans all passes, and gives weights their initial values.
   /// @param hardware  of the pool; device_bytes: the budget
   /// @param prefill_rows  of the longest prompt
+  /// @param copies  of weights and KV blocks on different nodes
   /// @param stopped  asked between plans, and by run() before each op; true: kCanceled.
   /// @return as build_pass(); kOutOfRange with the op if the budget cannot be met; kExhausted if
   /// the machine does not have the memory.
   [[nodiscard]] static Result<std::unique_ptr<PlannedPasses>> create(
       const DecoderOptions& options, hyperoffload::Pool& pool, const Hardware& hardware,
-      std::uint32_t prefill_rows, const std::function<bool()>& stopped);
+      std::uint32_t prefill_rows, const std::function<bool()>& stopped,
+      const analyzer::CopiesByKind& copies = {});
 
   [[nodiscard]] Result<void> run(const Pass& pass, std::span<const std::int32_t> tokens,
                                  StepContext& context) override {
@@ -41,9 +43,10 @@ class PlannedPasses final : public PassRunner {
 
   PlannedPasses(const DecoderOptions& options, const Hardware& hardware,
                 std::unique_ptr<Arena> arena, hyperoffload::Pool& pool,
-                const std::function<bool()>& stopped)
+                const std::function<bool()>& stopped, const analyzer::CopiesByKind& copies)
       : options_(options),
         hardware_(hardware),
+        copies_(copies),
         arena_(std::move(arena)),
         stopped_(stopped),
         runtime_(pool, arena_->data(), arena_->bytes()) {}
@@ -55,6 +58,7 @@ class PlannedPasses final : public PassRunner {
 
   const DecoderOptions options_;
   const Hardware hardware_;
+  const analyzer::CopiesByKind copies_;
   const std::unique_ptr<Arena> arena_;
   const std::function<bool()> stopped_;
   hyperoffload::Runtime runtime_;

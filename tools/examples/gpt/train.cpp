@@ -25,7 +25,6 @@ struct Arguments {
   PoolArguments pool;
   std::string text = "/usr/share/common-licenses/GPL-3";
   std::string emit_graph;
-  std::vector<std::string> copies;
 };
 
 void add_options(CLI::App& app, Arguments& a) {
@@ -41,14 +40,6 @@ void add_options(CLI::App& app, Arguments& a) {
   add("--steps", a.steps, "Training steps")->check(CLI::Range(1U, 1000000U));
   add("--text", a.text, "File whose bytes are learnt");
   add_pool(app, a.pool);
-  app.add_option("--copies", a.copies,
-                 "Homes on different nodes: N for persistent state, or KIND=N such as ACTIVATION=2")
-      ->type_name("[KIND=]N")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  cli::add_time(app, "--repair-after", a.pool.repair_after,
-                "How long after a node is lost its values get another home (default: 60s)",
-                {std::chrono::milliseconds(1), std::chrono::hours(24)});
   app.add_option("--emit-graph", a.emit_graph, "Write the graph with measured durations here");
 }
 
@@ -136,11 +127,11 @@ Result<void> train(cli::Console& console, const Arguments& arguments) {
   if (!model) return model.error();
   const auto text = Text::read(arguments.text, arguments.model.seq);
   if (!text) return text.error();
-  const auto copies = analyzer::parse_copies(arguments.copies);
+  const auto copies = analyzer::parse_copies(arguments.pool.copies);
   if (!copies) return copies.error();
   use_one_blas_thread();
   hyperoffload::Pool pool = connect(arguments.pool);
-  const std::uint64_t homes = arguments.copies.empty() ? 1 : kCopiesMax;
+  const std::uint64_t homes = arguments.pool.copies.empty() ? 1 : kCopiesMax;
   std::uint64_t all_bytes = 0;
   for (const Storage& storage : model->graph.storages) {
     all_bytes += homes * align_up(storage.bytes, 64);
