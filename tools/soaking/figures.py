@@ -66,19 +66,22 @@ class Samples:
         windows = {}
         for one in row:
             windows.setdefault(int((one[0] - row[0][0]) // self.WINDOW_S), []).append(one)
-        # A process's first window has its start in it.
-        return [(sum(x[0] for x in xs) / len(xs), sum(x[field] for x in xs) / len(xs))
-                for window, xs in sorted(windows.items()) if window > 0]
+        return [(sum(x[0] for x in xs) / len(xs), sum(x[field] for x in xs) / len(xs)) for _, xs in sorted(windows.items())]
+
+    @staticmethod
+    def _rows(samples, node):
+        """A row a process, of the second half of its life: first a daemon fills what it keeps a bounded number of."""
+        return [row[len(row) // 2:] for (name, _), row in sorted(samples.items()) if name == node.name]
 
     def summary(self):
         """A list, a node each: slopes an hour and largest values."""
         out = []
         for node in self.nodes:
-            busy = [row for (name, _), row in sorted(self.busy.items()) if name == node.name]
-            quiet = [row for (name, _), row in sorted(self.quiet.items()) if name == node.name]
-            one = {"node": node.name, "processes": len(busy), "samples": sum(map(len, busy)),
-                   "memory_bytes_max": max((x[1] for row in busy for x in row), default=0),
-                   "descriptors_max": max((x[2] for row in busy for x in row), default=0)}
+            busy, quiet = self._rows(self.busy, node), self._rows(self.quiet, node)
+            all_of = [x for (name, _), row in self.busy.items() if name == node.name for x in row]
+            one = {"node": node.name, "processes": len(busy), "samples": len(all_of),
+                   "memory_bytes_max": max((x[1] for x in all_of), default=0),
+                   "descriptors_max": max((x[2] for x in all_of), default=0)}
             for name, field in (("memory_bytes", 1), ("descriptors", 2)):
                 for when, rows in (("busy", [self._means(row, field) for row in busy]),
                                    ("quiet", [[(x[0], x[field]) for x in row] for row in quiet])):
