@@ -12,7 +12,7 @@ import termios
 import time
 import unittest
 
-cli, daemon = sys.argv[1:3]
+cli, daemon, holder = sys.argv[1:4]
 PATIENCE_S = 60
 
 
@@ -49,15 +49,15 @@ class Events(unittest.TestCase):
         self.start(0, [1])
         self.start(1, [0])
         self.assertIn("no node has it", self.run_cli("evict", "7").stderr)
-        holder = subprocess.Popen([cli, "bench", "transport", "--transport", "local", "--size", "4KiB", "--seconds", "60", "--pool",
-                                   self.pool], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.addCleanup(lambda: (holder.kill(), holder.wait()))
+        for node in (0, 1):
+            holding = subprocess.Popen([holder, f"unix:{self.folder}/{node}.sock", "4096"], stdout=subprocess.PIPE)
+            self.addCleanup(lambda held=holding: (held.kill(), held.communicate()))
+            self.assertEqual(holding.stdout.read(1), b"y")
 
         def sessions():
             nodes = json.loads(self.run_cli("sessions", "-o", "json").stdout)["nodes"]
             return [{one["session_id"] for one in node["sessions"]} for node in nodes]
 
-        self.until(lambda: all(sessions()))
         number = str(min(set.intersection(*sessions())))
         done = self.run_cli("evict", number)
         self.assertEqual((done.returncode, done.stdout), (1, ""))
