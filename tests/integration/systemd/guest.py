@@ -24,6 +24,8 @@ EXPOSURE_MAX = 2.0
 FOLDER = "/var/tmp"
 STEPS = (120, 120, 240, 240)  # one attempt after the other
 SEGMENT = 2 << 20
+SEGMENTS = 512  # reserved at the start, as the packaged configuration has it
+FREE = 2  # descriptors in the store of a daemon that holds no segment
 HOLDER = f"{BUILD}/tests/integration/daemon/ho_holding_client"
 
 
@@ -73,7 +75,8 @@ def install():
     assert status()["restart"]["keeps_sessions"], status()["restart"]
     user = pathlib.Path(f"/proc/{pid}/status").read_text()
     assert re.search(r"^CapEff:\t0+$", user, re.M) and not re.search(r"^Uid:\t0\t", user, re.M), user
-    print(f"ok: the unit runs, as process {pid}, without rights; {show('NFileDescriptorStore')} descriptors are kept", flush=True)
+    assert int(show("NFileDescriptorStore")) == FREE + SEGMENTS, show("NFileDescriptorStore")
+    print(f"ok: the unit runs, as process {pid}, without rights; its {SEGMENTS} segments are in the descriptor store", flush=True)
 
 
 def is_closed():
@@ -91,8 +94,8 @@ def keeps_memory_under_a_job(steps):
         assert job.wait_for("step 3:", PATIENCE_S)
         restarts = int(show("NRestarts"))
         first = started()
-        kept = int(show("NFileDescriptorStore"))
-        assert kept > 2, kept
+        granted = status()["ddr_granted_bytes"] // SEGMENT
+        assert granted > 0
         call("systemctl", "kill", "--signal=SIGKILL", UNIT)
         until(lambda: show("MainPID") not in ("0", first) and show("ActiveState") == "active", "no daemon follows")
         second = show("MainPID")
@@ -102,7 +105,7 @@ def keeps_memory_under_a_job(steps):
         if job.ended():
             return False
         told = json.loads(call("hyperoffload", "upgrade", "0", "--pool", POOL, "-o", "json", "--timeout", "100s").stdout)["nodes"][0]
-        assert told["upgraded"] and told["taken_sessions"] == 1 and told["taken_segments"] == kept - 2, (told, kept)
+        assert told["upgraded"] and told["taken_sessions"] == 1 and told["taken_segments"] == granted, (told, granted)
         third = started()
         assert len({first, second, third}) == 3
         in_time = not job.ended()
@@ -126,8 +129,16 @@ def a_real_restart_frees():
         started()
         assert job.end() == 4, (job.process.returncode, job.said()[-2000:])
     assert (status()["sessions"], status()["ddr_granted_bytes"]) == (0, 0)
-    assert int(show("NFileDescriptorStore")) == 2, show("NFileDescriptorStore")
+    assert int(show("NFileDescriptorStore")) == FREE + SEGMENTS, show("NFileDescriptorStore")
     print("ok: after systemctl restart nothing is held, and the job has ended with an error", flush=True)
+
+
+def without_a_reserve():
+    """Memory is taken with each grant from now on."""
+    CONFIG.write_text(CONFIG.read_text().replace("ddr_reserve: true", "ddr_reserve: false"))
+    call("systemctl", "restart", UNIT)
+    started()
+    assert int(show("NFileDescriptorStore")) == FREE, show("NFileDescriptorStore")
 
 
 def respects_the_memory_limit():
@@ -210,6 +221,7 @@ def main():
     reloads()
     assert any(keeps_memory_under_a_job(steps) for steps in STEPS), "no job went on"
     a_real_restart_frees()
+    without_a_reserve()
     respects_the_memory_limit()
     respects_the_limit_of_mappings()
     a_second_daemon()
