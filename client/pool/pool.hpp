@@ -151,9 +151,11 @@ class Pool {
   /// Moves one of the arena's segments that lies on a drained node to others, by way of this
   /// process, and gives it back. Nothing begins to use the arena meanwhile.
   /// @param streams  what it was allocated with.
+  /// @param moved  called by the transfer thread at the moment when the arena lies elsewhere.
   /// @return false: there is none; kExhausted: the other nodes have no room; the pool's failure.
   /// With an error the arena is as it was.
-  [[nodiscard]] Result<bool> leave_drained(Arena& arena, DeviceStreams* streams);
+  [[nodiscard]] Result<bool> leave_drained(Arena& arena, DeviceStreams* streams,
+                                           const std::function<void()>& moved);
 
   /// Nodes that have flash, and how much of it is free.
   [[nodiscard]] std::vector<FlashRoom> flash_rooms(const std::vector<NodeIndex>& nodes) {

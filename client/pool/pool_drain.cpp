@@ -1,5 +1,6 @@
 // Memory on nodes that an administrator drains moves to others.
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -71,22 +72,36 @@ bool Pool::on_drained(const Arena& arena) const {
                      [&](const HeldSegment& held) { return is_drained(held.node); });
 }
 
-/// Memory of nodes that stay: of the kind that `like` is, or else of any.
+/// Memory of nodes that stay: of one of the kind that `like` is, if one has room, else of another,
+/// else of several. Each gives whole segments, so as few as possible are asked.
 Result<std::unique_ptr<Arena>> Pool::allocate_elsewhere(std::uint64_t bytes, NodeIndex like,
                                                         DeviceStreams* streams) {
   if (bytes == 0) return std::make_unique<Arena>();
-  const auto take = [&](Nearness nearness) {
-    auto nodes = nodes_of(nearness);
-    std::erase_if(nodes, [&](NodeIndex node) { return is_drained(node); });
-    return attach(sessions_->grant({bytes, {}, options_.numa.resolve({})}, nodes), streams);
+  auto others = nodes_of(Nearness::kAny);
+  std::erase_if(others, [&](NodeIndex node) {
+    return is_drained(node) || nodes()[node.value()].fault->silent();
+  });
+  if (others.empty()) return Error(Errc::kExhausted, "all other nodes are lost or drained");
+  const auto take = [&](const std::vector<NodeIndex>& from) {
+    return attach(sessions_->grant({bytes, {}, options_.numa.resolve({})}, from), streams);
   };
-  const bool near = nodes()[like.value()].driver == "local";
-  auto taken = take(near ? Nearness::kNear : Nearness::kFar);
-  if (!taken && taken.error().code() == Errc::kExhausted) taken = take(Nearness::kAny);
-  return taken;
+  auto rooms = sessions_->room_of(others);
+  const auto is_alike = [&](const NodeRoom& room) {
+    return nodes()[room.node.value()].driver == nodes()[like.value()].driver;
+  };
+  std::stable_sort(rooms.begin(), rooms.end(), [&](const NodeRoom& a, const NodeRoom& b) {
+    return is_alike(a) != is_alike(b) ? is_alike(a) : a.free_bytes > b.free_bytes;
+  });
+  for (const NodeRoom& room : rooms) {
+    if (room.free_bytes < align_up(bytes, room.segment_bytes)) continue;
+    auto taken = take({room.node});
+    if (taken || taken.error().code() != Errc::kExhausted) return taken;
+  }
+  return take(others);
 }
 
-Result<bool> Pool::leave_drained(Arena& arena, DeviceStreams* streams) {
+Result<bool> Pool::leave_drained(Arena& arena, DeviceStreams* streams,
+                                 const std::function<void()>& moved) {
   HO_CHECK(!arena.shared);
   const auto at = std::find_if(arena.segments.begin(), arena.segments.end(),
                                [&](const HeldSegment& held) { return is_drained(held.node); });
@@ -125,6 +140,7 @@ Result<bool> Pool::leave_drained(Arena& arena, DeviceStreams* streams) {
     std::move((*fresh)->regions.begin(), (*fresh)->regions.end(),
               std::back_inserter(arena.regions));
     arenas_.erase(fresh->get());
+    moved();
   });
   std::move((*fresh)->pinned.begin(), (*fresh)->pinned.end(), std::back_inserter(arena.pinned));
   if (base != nullptr) {

@@ -358,7 +358,11 @@ Error Sessions::no_flash() const {
   };
   for (const std::string& node : left_out_) add(node);
   for (const NodeSession& node : nodes_) {
-    if (node.fault->reason() != FaultReason::kNone) add(node.label + ": it is lost");
+    if (node.fault->reason() != FaultReason::kNone) {
+      add(node.label + ": it is lost");
+    } else if (node.fault->silent()) {
+      add(node.label + ": it does not answer");
+    }
   }
   if (missing.empty()) return Error(Errc::kUnsupported, "no node of the pool has flash");
   return Error(Errc::kUnavailable, "no node with flash can be used; without " + missing);

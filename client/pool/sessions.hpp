@@ -107,7 +107,7 @@ class Sessions {
 
   [[nodiscard]] std::vector<FlashRoom> flash_of(const std::vector<NodeIndex>& candidates);
   /// Why flash_of() has none. @return kUnsupported: the pool has none; kUnavailable: a node that
-  /// connect() left out, or that is lost since, may have some, with the reason.
+  /// connect() left out, or that is lost or silent since, may have some, with the reason.
   [[nodiscard]] Error no_flash() const;
   [[nodiscard]] std::vector<NodeRoom> room_of(const std::vector<NodeIndex>& candidates);
   [[nodiscard]] Result<FlashExtent> allocate_flash(NodeIndex node, std::uint64_t bytes,
@@ -179,7 +179,7 @@ class Sessions {
     bool drained = false;
     std::optional<TimePoint> end;
   };
-  mutable std::mutex told_mutex_;  ///< any thread asks; rare
+  mutable std::mutex told_mutex_;  ///< any thread asks, once a step
   std::vector<Told> told_;         ///< by node
   std::uint64_t told_changes_ = 0;
   std::atomic<bool> stopping_{false};

@@ -85,14 +85,14 @@ bool HomeHeap::on_drained() const {
   });
 }
 
-Result<bool> HomeHeap::leave_drained() {
+Result<bool> HomeHeap::leave_drained(const std::function<void()>& moved) {
   for (auto& chunk : chunks_) {
     if (chunk->arena == nullptr || !pool_.on_drained(*chunk->arena)) continue;
     const bool unused =
         chunk->free.size() == 1 && chunk->free.begin()->second == chunk->area.length_bytes;
     // A heap of one node stays there.
     if (!unused && node_) continue;
-    if (!unused) return pool_.leave_drained(*chunk->arena, streams_);
+    if (!unused) return pool_.leave_drained(*chunk->arena, streams_, moved);
     held_bytes_ -= chunk->area.length_bytes;
     chunk->free.clear();
     pool_.release(std::move(chunk->arena));

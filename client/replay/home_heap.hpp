@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -51,7 +52,7 @@ class HomeHeap {
   /// Whether some of its memory lies on a node that is drained.
   [[nodiscard]] bool on_drained() const;
   /// As Pool::leave_drained(), for one segment; memory without a range is given back instead.
-  [[nodiscard]] Result<bool> leave_drained();
+  [[nodiscard]] Result<bool> leave_drained(const std::function<void()>& moved);
 
   /// The chunk that a range lies in, as a place of homes. Lives as the heap does.
   [[nodiscard]] const HomeArea& area(const HomeRange& range) const {

@@ -154,10 +154,14 @@ class Plan {
   [[nodiscard]] std::span<const OwnDoubled> own_doubled() const { return doubled_; }
   /// After repair, between runs: homes may have moved.
   void follow_homes();
-  /// Replaces homes on lost nodes that are the plan's own: those of INPUTs, with their values, and
-  /// of what does not outlive a step. @return how many; kExhausted, or the pool's failure.
-  /// Call follow_homes() after it.
+  /// Replaces homes on lost or drained nodes that are the plan's own: those of INPUTs, with their
+  /// values, and of what does not outlive a step. @return how many; kExhausted, or the pool's
+  /// failure. Call follow_homes() after it.
   [[nodiscard]] Result<std::uint64_t> repair_homes();
+  /// Whether memory of its own, beside its flash, lies on a node that is drained.
+  [[nodiscard]] bool on_drained() const;
+  /// As Storages::leave_drained(), unless its flash lies on such a node.
+  [[nodiscard]] Result<bool> leave_drained(const std::function<void()>& moved);
   /// Keeps other threads from writing its INPUTs while the locks live.
   void lock_inputs(std::vector<std::unique_lock<std::mutex>>& into);
   /// Enters where storages have their only homes into the active replay. By Engine::call().

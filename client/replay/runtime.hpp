@@ -156,6 +156,7 @@ class Runtime {
   enum class Border : std::uint8_t { kStep, kOnDemand };
   [[nodiscard]] Result<void> repair(Border border, Duration slice);
   [[nodiscard]] Result<bool> replace_homes(Border border, Duration slice);
+  [[nodiscard]] bool on_drained() const;
   [[nodiscard]] Result<bool> leave_drained(Duration slice);
   [[nodiscard]] Result<void> wait_at_rest();
   void report_copies();

@@ -21,19 +21,19 @@ constexpr Duration kAgainAfter = std::chrono::seconds(10);
 /// Some storages, for about as long as `slice`, one at least. @return whether all are done.
 Result<bool> Runtime::repair_storages(Duration slice) {
   const TimePoint end = clock_.now() + std::max(slice, kSliceMin);
-  std::vector<HeldStorage*> halved;
+  bool first = true;
   for (std::uint32_t i = 0; i < storages_->end(); ++i) {
     HeldStorage* const storage = storages_->get(StorageNumber(i));
-    if (storage == nullptr || !storage->doubled || !storages_->can_replace(*storage->doubled)) {
-      continue;
+    if (storage == nullptr || !storage->doubled) continue;
+    // Twice where both of its nodes are drained.
+    while (const auto leaving = storages_->leaving(*storage->doubled)) {
+      if (!first && clock_.now() >= end) return false;
+      first = false;
+      const auto repaired = storages_->repair(*storage, *leaving);
+      if (!repaired) return repaired.error();
+      if (!*repaired) break;
+      counters_.repaired_storages += 1;
     }
-    halved.push_back(storage);
-  }
-  for (HeldStorage* const storage : halved) {
-    if (storage != halved.front() && clock_.now() >= end) return false;
-    const auto repaired = storages_->repair(*storage);
-    if (!repaired) return repaired.error();
-    counters_.repaired_storages += *repaired ? 1 : 0;
   }
   return true;
 }
@@ -60,27 +60,43 @@ Result<void> Runtime::wait_at_rest() {
   });
 }
 
+bool Runtime::on_drained() const {
+  return storages_->on_drained() || std::any_of(plans_.begin(), plans_.end(), [](const auto& plan) {
+           return plan->on_drained();
+         });
+}
+
 /// Moves homes off drained nodes, for about as long as `slice`, one segment at least. The plan that
 /// runs goes on: its offsets in arenas stay what they are.
-/// @return whether all is done; kExhausted, or the pool's failure.
+/// @return whether all is done that can be; kExhausted, or the pool's failure.
 Result<bool> Runtime::leave_drained(Duration slice) {
-  if (!storages_->on_drained()) return true;
-  if (auto ok = wait_at_rest(); !ok) return ok.error();
+  if (!on_drained()) return true;
+  if (device_.hosted()) {
+    // Prefetches for the next step may wait for memory that only that step frees.
+    if (auto stopped = running_ != nullptr ? stop_run() : Result<void>(); !stopped) {
+      return stopped.error();
+    }
+  } else if (auto ok = wait_at_rest(); !ok) {
+    return ok.error();
+  }
   // Other threads write INPUTs to their homes.
   std::vector<std::unique_lock<std::mutex>> inputs;
   for (const auto& plan : plans_) plan->lock_inputs(inputs);
-  const TimePoint end = clock_.now() + std::max(slice, kSliceMin);
-  Result<bool> moved = true;
-  do {
-    moved = storages_->leave_drained();
-    if (moved && *moved) left_segments_ += 1;
-  } while (moved && *moved && clock_.now() < end);
-  engine_.call([&] {
+  const auto name_homes = [this] {
     active_.forget_homes();
     for (const auto& plan : plans_) plan->name_homes();
-  });
-  if (!moved) return moved.error();
-  return !*moved;
+  };
+  const TimePoint end = clock_.now() + std::max(slice, kSliceMin);
+  for (;;) {
+    auto moved = storages_->leave_drained(name_homes);
+    for (const auto& plan : plans_) {
+      if (moved && !*moved) moved = plan->leave_drained(name_homes);
+    }
+    if (!moved) return moved.error();
+    if (!*moved) return true;
+    left_segments_ += 1;
+    if (clock_.now() >= end) return false;
+  }
 }
 
 /// Replaces homes on nodes that are lost or drained, of values that have two.
@@ -88,7 +104,7 @@ Result<bool> Runtime::leave_drained(Duration slice) {
 Result<bool> Runtime::replace_homes(Border border, Duration slice) {
   bool replaceable = false;
   for_each_doubled([&](const DoubledHome& doubled) {
-    replaceable = replaceable || storages_->can_replace(doubled);
+    replaceable = replaceable || storages_->leaving(doubled).has_value();
   });
   if (!replaceable) return true;
   if (running_ != nullptr) {
@@ -122,29 +138,30 @@ Result<void> Runtime::repair(Border border, Duration slice) {
   if (now.changes != noticed_.changes && notice.drained > 0) repair_at_ = clock_.now();
   noticed_ = now;
   if (clock_.now() < repair_at_) return {};
-  auto done = replace_homes(border, slice);
-  if (done && *done) done = leave_drained(slice);
+  // Where there is no room for the one kind, the other may find some.
+  const auto replaced = replace_homes(border, slice);
+  const auto left = leave_drained(slice);
+  const Result<bool>& done = !replaced || !*replaced ? replaced : left;
   if (!done && active_.state.load() == RunState::kFailed) return done.error();
-  if (done && *done) {
-    if (left_segments_ > 0) {
-      log(LogLevel::kInfo, "memory on drained nodes has moved to others",
-          {{"segments", std::to_string(std::exchange(left_segments_, 0))}});
-    }
-    repaired_ = now;
-    return {};
+  if (left && *left && left_segments_ > 0) {
+    log(LogLevel::kInfo, "memory on drained nodes has moved to others",
+        {{"segments", std::to_string(std::exchange(left_segments_, 0))}});
   }
-  const bool again =
-      done || done.error().code() == Errc::kUnavailable || done.error().code() == Errc::kDeadline;
-  if (again) return {};
-  if (notice.drained > 0) {
+  const bool soon =
+      done ? !*done
+           : done.error().code() == Errc::kUnavailable || done.error().code() == Errc::kDeadline;
+  if (soon) return {};
+  const bool stays = on_drained();
+  if (stays) {
     repair_at_ = clock_.now() + kAgainAfter;
   } else {
     repaired_ = now;
   }
-  if (told_ == now) return {};
+  if (told_ == now || (done && !stays)) return {};
   told_ = now;
-  log(LogLevel::kWarning, "values on lost or drained nodes stay as they are",
-      {{"why", done.error().message()}});
+  log(LogLevel::kWarning, "values stay on lost or drained nodes for now",
+      {{"why", done ? "their plans keep flash there, or their other home has no other node"
+                    : done.error().message()}});
   return {};
 }
 
@@ -176,26 +193,44 @@ void Plan::name_homes() {
   }
 }
 
+/// Staging slots lie on the node of their flash, which stays.
+bool Plan::on_drained() const {
+  return staging_ != nullptr && runtime_.pool().on_drained(*staging_);
+}
+
+Result<bool> Plan::leave_drained(const std::function<void()>& moved) {
+  if (!on_drained()) return false;
+  const bool flash_stays = std::any_of(flash_.begin(), flash_.end(), [&](std::uint32_t flash) {
+    return runtime_.pool().is_drained(runtime_.storages().flash(flash).node);
+  });
+  if (flash_stays) return false;
+  return runtime_.pool().leave_drained(*staging_, runtime_.streams(), moved);
+}
+
 Result<std::uint64_t> Plan::repair_homes() {
   std::uint64_t count = 0;
   Storages& storages = runtime_.storages();
   for (OwnDoubled& own : doubled_) {
-    if (!storages.can_replace(own.home)) continue;
-    Input* const input = input_of(own.storage);
-    const auto guard =
-        input != nullptr ? std::unique_lock(input->moving) : std::unique_lock<std::mutex>();
-    const auto replaced = storages.replace_lost(own.home);
-    if (!replaced) return replaced.error();
-    StorageHome& home = homes_[own.storage.value()];
-    home = own_home(own);
-    count += 1;
-    if (input == nullptr) continue;
-    input->home = home;
-    const std::uint64_t bytes = own.home.ranges[*replaced].length_bytes;
-    const HomePlace to = home.place(*replaced);
-    if (auto ok = storages.copy(home.place(1 - *replaced), to, bytes); !ok) {
-      runtime_.pool().give_up(to.node());  // nobody may read what it has now
-      return ok.error();
+    while (const auto leaving = storages.leaving(own.home)) {
+      Input* const input = input_of(own.storage);
+      const auto guard =
+          input != nullptr ? std::unique_lock(input->moving) : std::unique_lock<std::mutex>();
+      const auto next = storages.allocate_instead(own.home, *leaving);
+      if (!next) return next.error();
+      const StorageHome home = own_home({own.storage, *next});
+      if (input != nullptr) {
+        const auto ok = storages.copy(home.place(1 - leaving->home), home.place(leaving->home),
+                                      next->ranges[leaving->home].length_bytes);
+        if (!ok) {
+          storages.give_back(*next, leaving->home);
+          return ok.error();
+        }
+        input->home = home;
+      }
+      storages.give_back(own.home, leaving->home);
+      own.home = *next;
+      homes_[own.storage.value()] = home;
+      count += 1;
     }
   }
   return count;

@@ -125,17 +125,28 @@ class Storages {
   /// Whether homes, or memory for them, lie on such a node.
   [[nodiscard]] bool on_drained() const;
   /// Moves one segment, or gives it back where it is unused. Nothing moves meanwhile.
+  /// @param moved  as Pool::leave_drained() has it.
   /// @return false: nothing is left that it can move; kExhausted, or the pool's failure.
-  [[nodiscard]] Result<bool> leave_drained();
+  [[nodiscard]] Result<bool> leave_drained(const std::function<void()>& moved);
 
   // Repair: homes on lost or drained nodes are replaced by others.
-  /// Whether one of the two lies on such a node, and there is a node to take its place.
-  [[nodiscard]] bool can_replace(const DoubledHome& doubled) const;
-  /// Replaces it. @return which of the two is new; kExhausted, or the pool's failure.
-  [[nodiscard]] Result<std::size_t> replace_lost(DoubledHome& doubled);
-  /// Replaces a storage's home, and brings the value there. Between runs.
+  /// A home that is to be replaced, of two.
+  struct Leaving {
+    std::size_t home = 0;
+    bool lost = false;             ///< with its bytes; else its node is drained
+    std::vector<NodeIndex> nodes;  ///< that may take its place, the best first; one at least
+  };
+  /// Which one lies on a lost node, or else on a drained one; nothing: neither, both are lost, or
+  /// no node may take its place.
+  [[nodiscard]] std::optional<Leaving> leaving(const DoubledHome& doubled) const;
+  /// The two homes with another in place of the one that leaves. give_back() ends the one of both
+  /// that is not kept. @return kExhausted, or the pool's failure.
+  [[nodiscard]] Result<DoubledHome> allocate_instead(const DoubledHome& doubled,
+                                                     const Leaving& leaving);
+  void give_back(const DoubledHome& doubled, std::size_t home);
+  /// Replaces a storage's home, and brings the value there first. Between runs.
   /// @return false: no home has the value any more; kExhausted, or the pool's failure.
-  [[nodiscard]] Result<bool> repair(HeldStorage& storage);
+  [[nodiscard]] Result<bool> repair(HeldStorage& storage, const Leaving& leaving);
   /// Copies bytes from one home to another, by way of this process.
   [[nodiscard]] Result<void> copy(const HomePlace& from, const HomePlace& to, std::uint64_t bytes);
 
@@ -189,8 +200,6 @@ class Storages {
   [[nodiscard]] Result<std::vector<DoubledHome>> choose_nodes(
       std::span<const DoubledWish> wishes, const std::vector<NodeIndex>& full,
       std::vector<std::uint64_t>& wanted) const;
-  [[nodiscard]] std::optional<std::size_t> leaving(const DoubledHome& doubled) const;
-  [[nodiscard]] std::vector<NodeIndex> nodes_for_repair(const DoubledHome& doubled) const;
   [[nodiscard]] HomeHeap& heap_on(NodeIndex node);
   [[nodiscard]] Result<void> move_device(Direction direction, HeldStorage& storage);
   [[nodiscard]] Result<void> move_host(Direction direction, const StorageHome& home,

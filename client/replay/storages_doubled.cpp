@@ -21,14 +21,20 @@ HomeHeap& Storages::heap_on(NodeIndex node) {
 Result<std::vector<DoubledHome>> Storages::choose_nodes(std::span<const DoubledWish> wishes,
                                                         const std::vector<NodeIndex>& full,
                                                         std::vector<std::uint64_t>& wanted) const {
-  const auto take = [&](std::vector<NodeIndex> nodes, std::optional<NodeIndex> other) {
-    const auto unfit = [&](NodeIndex node) {
+  // A drained node has room at most in what it gave before, and is wanted empty.
+  const auto fit = [&](Nearness nearness, std::optional<NodeIndex> other, bool drained) {
+    auto nodes = pool_.candidates(nearness);
+    std::erase_if(nodes, [&](NodeIndex node) {
       const bool too_near = other && !pool_.are_apart(node, *other);
-      return too_near || std::find(full.begin(), full.end(), node) != full.end();
-    };
-    std::erase_if(nodes, unfit);
-    if (nodes.empty()) nodes = pool_.candidates(Nearness::kAny);
-    std::erase_if(nodes, unfit);
+      return too_near || std::find(full.begin(), full.end(), node) != full.end() ||
+             (!drained && pool_.is_drained(node));
+    });
+    return nodes;
+  };
+  const auto take = [&](Nearness nearness, std::optional<NodeIndex> other) {
+    auto nodes = fit(nearness, other, false);
+    if (nodes.empty()) nodes = fit(Nearness::kAny, other, false);
+    if (nodes.empty()) nodes = fit(Nearness::kAny, other, true);
     const auto least = std::min_element(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
       return doubled_bytes_[a.value()] + wanted[a.value()] <
              doubled_bytes_[b.value()] + wanted[b.value()];
@@ -40,7 +46,7 @@ Result<std::vector<DoubledHome>> Storages::choose_nodes(std::span<const DoubledW
     DoubledHome home;
     std::optional<NodeIndex> other;
     for (std::size_t h = 0; h < home.nodes.size(); ++h) {
-      const auto node = take(pool_.candidates(wish.nearness[h]), other);
+      const auto node = take(wish.nearness[h], other);
       if (!node) {
         return Error(Errc::kExhausted,
                      "two homes of a value need two nodes, on different machines if the pool has "
@@ -126,12 +132,14 @@ StorageHome Storages::home_of(const DoubledHome& doubled) const {
   return home;
 }
 
+void Storages::give_back(const DoubledHome& doubled, std::size_t home) {
+  const NodeIndex node = doubled.nodes[home];
+  doubled_bytes_[node.value()] -= doubled.ranges[home].length_bytes;
+  heap_on(node).give_back(doubled.ranges[home]);
+}
+
 void Storages::give_back(const DoubledHome& doubled) {
-  for (std::size_t h = 0; h < doubled.nodes.size(); ++h) {
-    const NodeIndex node = doubled.nodes[h];
-    doubled_bytes_[node.value()] -= doubled.ranges[h].length_bytes;
-    heap_on(node).give_back(doubled.ranges[h]);
-  }
+  for (std::size_t h = 0; h < doubled.nodes.size(); ++h) give_back(doubled, h);
 }
 
 bool Storages::on_drained() const {
@@ -140,73 +148,57 @@ bool Storages::on_drained() const {
                      [](const auto& heap) { return heap != nullptr && heap->on_drained(); });
 }
 
-Result<bool> Storages::leave_drained() {
-  for (HomeHeap* const heap : {&near_, &far_}) {
-    const auto moved = heap->leave_drained();
-    if (!moved || *moved) return moved;
-  }
+Result<bool> Storages::leave_drained(const std::function<void()>& moved) {
+  std::vector<HomeHeap*> heaps{&near_, &far_};
   for (const auto& heap : on_node_) {
-    if (heap == nullptr) continue;
-    const auto moved = heap->leave_drained();
-    if (!moved || *moved) return moved;
+    if (heap != nullptr) heaps.push_back(heap.get());
   }
-  return false;
-}
-
-bool Storages::can_replace(const DoubledHome& doubled) const {
-  return !nodes_for_repair(doubled).empty();
-}
-
-/// Which of the two is to be replaced: that on a lost node, or else one on a drained node. With
-/// both lost there is no value to copy.
-std::optional<std::size_t> Storages::leaving(const DoubledHome& doubled) const {
-  for (const bool lost : {true, false}) {
-    const auto goes = [&](std::size_t h) {
-      return lost ? pool_.is_lost(doubled.nodes[h]) : pool_.is_drained(doubled.nodes[h]);
-    };
-    if (lost && goes(0) && goes(1)) return std::nullopt;
-    for (const std::size_t h : {std::size_t{0}, std::size_t{1}}) {
-      if (goes(h)) return h;
-    }
+  Result<bool> out = false;
+  for (HomeHeap* const heap : heaps) {
+    auto left = heap->leave_drained(moved);
+    if (left && *left) return true;
+    // Another one's may have room.
+    if (!left && left.error().code() != Errc::kExhausted) return left;
+    if (!left) out = std::move(left);
   }
-  return std::nullopt;
+  return out;
 }
 
-/// Nodes that may take the place of the home that leaves, those with the fewest bytes of doubled
-/// homes first.
-std::vector<NodeIndex> Storages::nodes_for_repair(const DoubledHome& doubled) const {
-  const auto goes = leaving(doubled);
-  if (!goes) return {};
-  const NodeIndex left = doubled.nodes[1 - *goes];
-  std::vector<NodeIndex> nodes = pool_.candidates(Nearness::kAny);
-  std::erase_if(nodes, [&](NodeIndex node) {
-    return !pool_.are_apart(node, left) || pool_.is_drained(node);
+std::optional<Storages::Leaving> Storages::leaving(const DoubledHome& doubled) const {
+  const auto lost = [&](std::size_t h) { return pool_.is_lost(doubled.nodes[h]); };
+  const auto drained = [&](std::size_t h) { return pool_.is_drained(doubled.nodes[h]); };
+  if (lost(0) && lost(1)) return std::nullopt;  // no value is left to copy
+  Leaving out;
+  out.lost = lost(0) || lost(1);
+  if (!out.lost && !drained(0) && !drained(1)) return std::nullopt;
+  out.home = (out.lost ? lost(0) : drained(0)) ? 0 : 1;
+  const NodeIndex stays = doubled.nodes[1 - out.home];
+  out.nodes = pool_.nodes_of(Nearness::kAny);
+  std::erase_if(out.nodes, [&](NodeIndex node) {
+    return !pool_.are_apart(node, stays) || pool_.is_drained(node);
   });
-  std::stable_sort(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
+  if (out.nodes.empty()) return std::nullopt;
+  std::stable_sort(out.nodes.begin(), out.nodes.end(), [&](NodeIndex a, NodeIndex b) {
     return doubled_bytes_[a.value()] < doubled_bytes_[b.value()];
   });
-  return nodes;
+  return out;
 }
 
-Result<std::size_t> Storages::replace_lost(DoubledHome& doubled) {
-  const auto nodes = nodes_for_repair(doubled);
-  HO_CHECK(!nodes.empty());
-  const std::size_t lost = *leaving(doubled);
-  const std::uint64_t bytes = doubled.ranges[lost].length_bytes;
+Result<DoubledHome> Storages::allocate_instead(const DoubledHome& doubled, const Leaving& leaving) {
+  const std::uint64_t bytes = doubled.ranges[leaving.home].length_bytes;
   Result<HomeRange> range = Error(Errc::kExhausted, "");
-  auto node = nodes.begin();
-  for (; node != nodes.end(); ++node) {
-    range = heap_on(*node).allocate(bytes);
-    if (range) break;
-    if (range.error().code() != Errc::kExhausted) return range.error();
+  for (const NodeIndex node : leaving.nodes) {
+    range = heap_on(node).allocate(bytes);
+    if (range) {
+      DoubledHome out = doubled;
+      out.nodes[leaving.home] = node;
+      out.ranges[leaving.home] = *range;
+      doubled_bytes_[node.value()] += bytes;
+      return out;
+    }
+    if (range.error().code() != Errc::kExhausted) break;
   }
-  if (!range) return range.error();
-  heap_on(doubled.nodes[lost]).give_back(doubled.ranges[lost]);
-  doubled_bytes_[doubled.nodes[lost].value()] -= bytes;
-  doubled_bytes_[node->value()] += bytes;
-  doubled.nodes[lost] = *node;
-  doubled.ranges[lost] = *range;
-  return lost;
+  return range.error();
 }
 
 Result<void> Storages::copy(const HomePlace& from, const HomePlace& to, std::uint64_t bytes) {
@@ -216,23 +208,32 @@ Result<void> Storages::copy(const HomePlace& from, const HomePlace& to, std::uin
   return pool_.copy(*from.area->map, begin(from), *to.area->map, begin(to), bytes);
 }
 
-Result<bool> Storages::repair(HeldStorage& storage) {
+Result<bool> Storages::repair(HeldStorage& storage, const Leaving& leaving) {
   HO_CHECK(storage.doubled.has_value());
   ValuePlace& place = storage.place;
-  const std::size_t lost = *leaving(*storage.doubled);
-  const bool has_other = (place.stale_homes & 1U << (1 - lost)) == 0;
-  if (place.at_home && !has_other && !place.on_device) return false;
-  const auto replaced = replace_lost(*storage.doubled);
-  if (!replaced) return replaced.error();
-  storage.home = home_of(*storage.doubled);
-  place.at_home = place.at_home && has_other;
-  place.stale_homes = 0;
-  if (!place.at_home) return true;  // it is on the device, or has no value
-  const auto bit = static_cast<std::uint8_t>(1U << lost);
-  place.stale_homes = bit;
-  const auto copied = copy(storage.home.place(1 - lost), storage.home.place(lost), storage.bytes);
-  if (!copied) return copied.error().at("copying " + storage.name);
-  place.stale_homes = 0;
+  const std::size_t leaves = leaving.home;
+  const std::size_t stays = 1 - leaves;
+  const auto has_value = [&](std::size_t h) { return (place.stale_homes & 1U << h) == 0; };
+  const auto next = allocate_instead(*storage.doubled, leaving);
+  if (!next) return next.error();
+  const StorageHome home = home_of(*next);
+  const bool copied = place.at_home && (has_value(stays) || (!leaving.lost && has_value(leaves)));
+  if (copied) {
+    const HomePlace from = has_value(stays) ? home.place(stays) : storage.home.place(leaves);
+    if (auto ok = copy(from, home.place(leaves), storage.bytes); !ok) {
+      give_back(*next, leaves);
+      return ok.error().at("copying " + storage.name);
+    }
+  } else if (place.at_home && !place.on_device) {
+    give_back(*next, leaves);
+    return false;
+  }
+  give_back(*storage.doubled, leaves);
+  storage.doubled = *next;
+  storage.home = home;
+  // What is not copied is on the device, or has no value.
+  place.at_home = copied;
+  place.stale_homes &= copied ? static_cast<std::uint8_t>(~(1U << leaves)) : std::uint8_t{0};
   return true;
 }
 

@@ -194,7 +194,7 @@ TEST_CASE("client flash: a pool without flash refuses such a plan with the reaso
   const auto plans = plans_with_flash(1, 1);
   PlannedJob job(pool.get(), plans.front(), 1);
   CHECK(job.plan() == nullptr);
-  CHECK(job.error().find("flash: no node of the pool has any") != std::string::npos);
+  CHECK(job.error().find("no node of the pool has flash") != std::string::npos);
 }
 
 TEST_CASE("client flash: durable bytes are there for a later job, also after a kill") {

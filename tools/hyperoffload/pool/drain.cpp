@@ -44,8 +44,7 @@ Result<DrainLeft> wait_until_empty(Console& console, const PoolView& pool, const
   return left;
 }
 
-Result<DrainLeft> act(Console& console, const PoolView& pool, const NodeInfo& node, Way way,
-                      const Options& options) {
+Result<DrainLeft> act(const PoolView& pool, const NodeInfo& node, Way way, const Options& options) {
   const TimePoint deadline = SteadyClock().now() + options.timeout;
   auto client = connect_node(pool, node, deadline);
   if (!client) return client.error();
@@ -53,9 +52,7 @@ Result<DrainLeft> act(Console& console, const PoolView& pool, const NodeInfo& no
     const auto done = (*client)->undrain(deadline);
     return done ? Result<DrainLeft>(DrainLeft()) : Result<DrainLeft>(done.error());
   }
-  auto left = (*client)->drain(deadline);
-  if (!left || !options.wait) return left;
-  return wait_until_empty(console, pool, node, options.timeout, *left);
+  return (*client)->drain(deadline);
 }
 
 int run(Console& console, const Options& options, Way way) {
@@ -69,8 +66,16 @@ int run(Console& console, const Options& options, Way way) {
   int exit_code = kExitDone;
   JsonWriter json;
   json.begin_object().key("nodes").begin_array();
+  std::vector<Result<DrainLeft>> all;  // before any is waited for: none moves to another of them
   for (const std::string& name : options.nodes) {
-    const auto left = act(console, *pool, *find_node(*pool, name), way, options);
+    all.push_back(act(*pool, *find_node(*pool, name), way, options));
+  }
+  for (std::size_t i = 0; i < options.nodes.size(); ++i) {
+    const std::string& name = options.nodes[i];
+    Result<DrainLeft>& left = all[i];
+    if (left && options.wait) {
+      left = wait_until_empty(console, *pool, *find_node(*pool, name), options.timeout, *left);
+    }
     json.begin_object().field("node", name).field(drains ? "drained" : "undrained", left.ok());
     if (!left) {
       json.field("error", left.error().message());
