@@ -7,7 +7,6 @@
 #include "common/model/check_graph.hpp"
 #include "common/model/links.hpp"
 #include "common/schedule/validate.hpp"
-#include "tools/analyzer/alternatives.hpp"
 #include "tools/analyzer/emit/copies.hpp"
 #include "tools/analyzer/explain.hpp"
 #include "tools/analyzer/margin.hpp"
@@ -103,10 +102,10 @@ schedule::Schedule build(const Graph& graph, const Hardware& hardware, const Opt
     return result;
   }();
   const std::vector<std::uint8_t> no_flags(graph.storages.size(), 0);
-  const Problem input{life, durations, tiers, plan.tier_of, no_flags};
-  out.explanations = explain(best.graph, input, plan.decisions, plan.draft.staging,
-                             plan_flash(hardware), options.device_budget_bytes);
-  explain_recompute(graph, best.list, tiers, out.explanations);
+  const std::optional<PlanTier> flash = plan_flash(hardware);
+  const Problem input{life, durations, tiers, plan.tier_of, no_flags, flash ? &*flash : nullptr};
+  out.explanations = explain(best.graph, input, plan);
+  explain_recompute(graph, best.list, best.weighed, out.explanations);
   Draft& draft = plan.draft;
   out.arena_bytes = draft.arena_bytes;
   for (std::size_t t = 0; t < tiers.size(); ++t) {

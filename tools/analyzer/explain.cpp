@@ -7,209 +7,347 @@
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
 #include "common/model/links.hpp"
-#include "tools/analyzer/alternatives.hpp"
+#include "tools/analyzer/play/played_step.hpp"
 #include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 namespace {
 
-/// Smaller kept storages are not explained: they could relieve little.
-constexpr std::size_t kKeptExplained = 200;
-/// Only the largest storages have their alternatives written out, so that schedules of large
-/// graphs stay small.
-constexpr std::size_t kWeighed = 1000;
+/// So many kept storages are explained, the largest: others could relieve little.
+constexpr std::size_t kKeptExplained = 1000;
 /// Moves of one storage that are listed one by one.
 constexpr std::size_t kMovesListed = 4;
+/// Waits of one storage that are named one by one.
+constexpr std::size_t kWaitsListed = 2;
 
 std::string duration(std::int64_t ns) {
   return format_duration_ns(static_cast<std::uint64_t>(std::max<std::int64_t>(0, ns)));
 }
 
-class Explainer {
- public:
-  Explainer(const Graph& graph, const Problem& input, const Decisions& decisions,
-            const Staging& staging, const std::optional<PlanTier>& flash)
-      : graph_(graph),
-        in_(input),
-        decisions_(decisions),
-        staging_(staging),
-        flash_(flash),
-        time_(input.duration_ns, decisions.stall_ns) {}
+std::string bytes_words(std::int64_t bytes) {
+  return format_bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(0, bytes)));
+}
 
-  schedule::Explanation moved(std::uint32_t s) const {
-    const Lifetimes& life = in_.lifetimes;
-    const PlanTier& tier = in_.tiers[in_.tier_of[s]];
-    const std::string name(schedule::home_tier_name(tier.tier));
-    schedule::Explanation out{StorageIndex(s), "offload " + name, {}, {}};
-    const std::int64_t fetch = transfer_ns(tier.read, life.bytes[s]);
-    const std::int64_t store = transfer_ns(tier.write, life.bytes[s]);
-    std::size_t moves = 0;
-    std::int64_t away = 0;
-    for (std::uint32_t g = life.gap_begin[s]; g < life.gap_begin[s + 1]; ++g) {
-      const Gap& gap = life.gaps[g];
-      if (!decisions_.moved[g] || gap.mandatory) continue;
-      const std::int64_t relief =
-          at(position_of(decisions_.fetch_from[g])) - at(position_of(decisions_.leave_by[g]) + 1);
-      away += relief;
-      if (moves++ < kMovesListed)
-        out.considered.push_back(words_of_move(gap, relief, store, fetch));
+std::string count(std::size_t number, const std::string& noun) {
+  return std::to_string(number) + " " + noun + (number == 1 ? "" : "s");
+}
+
+/// Times of the planned step: durations and the waits before them. Positions are global.
+class PlannedTime {
+ public:
+  PlannedTime(const std::vector<std::int64_t>& duration_ns,
+              const std::vector<std::int64_t>& stall_ns)
+      : begin_(duration_ns.size() + 1, 0) {
+    HO_CHECK(duration_ns.size() == stall_ns.size());
+    for (std::size_t p = 0; p < duration_ns.size(); ++p) {
+      begin_[p + 1] = begin_[p] + stall_ns[p] + duration_ns[p];
     }
-    if (moves == 0) {
-      out.choice = "fetch " + name;
-      out.reason = format_bytes(life.bytes[s]) +
-                   " supplied in its home slot before each step; one "
-                   "Prefetch takes " +
-                   duration(fetch) + " of the read channel.";
-      return out;
-    }
-    if (moves > kMovesListed) {
-      out.considered.push_back("and " + std::to_string(moves - kMovesListed) + " more gaps");
-    }
-    if (on_flash(s)) add_flash(s, out);
-    out.reason = format_bytes(life.bytes[s]) + " off the device in " + std::to_string(moves) +
-                 (moves == 1 ? " gap, " : " gaps, ") + duration(away) +
-                 " in all, while others use its room; costs " + duration(fetch) +
-                 " of the read channel each time" +
-                 (choice_stores(s) ? " and " + duration(store) + " of the write channel per value."
-                                   : "; the copy at home stays valid, so nothing is written.") +
-                 flash_words(s);
-    return out;
+  }
+  /// From the end of the op before a gap to the begin of the op after it.
+  [[nodiscard]] std::int64_t span(const Gap& gap) const { return at(gap.to) - at(gap.from + 1); }
+  [[nodiscard]] std::int64_t between(std::int64_t from, std::int64_t to) const {
+    return at(to) - at(from);
   }
 
  private:
-  [[nodiscard]] bool on_flash(std::uint32_t s) const {
-    return staging_.active() && staging_.on_flash[s] != 0;
-  }
-  /// How often the storage comes back from flash, and how long it is there.
-  [[nodiscard]] std::pair<std::size_t, std::int64_t> stays_on_flash(std::uint32_t s) const {
-    std::size_t stays = 0;
-    std::int64_t away = 0;
-    for (std::uint32_t g = in_.lifetimes.gap_begin[s]; g < in_.lifetimes.gap_begin[s + 1]; ++g) {
-      if (staging_.stage_in_from[g] == kNoStore) continue;
-      const Gap& gap = in_.lifetimes.gaps[g];
-      std::int64_t out = gap.from;
-      if (gap.version != kHomeVersion) {
-        const std::int64_t lap =
-            gap.written < 0 ? static_cast<std::int64_t>(in_.duration_ns.size()) : 0;
-        out = std::max(out, position_of(staging_.stage_out_from[gap.version]) - 1 - lap);
-      }
-      away += std::max<std::int64_t>(0, at(position_of(staging_.stage_in_from[g])) - at(out + 1));
-      ++stays;
+  [[nodiscard]] std::int64_t at(std::int64_t position) const {
+    const auto n = static_cast<std::int64_t>(begin_.size()) - 1;
+    std::int64_t laps = position / n;
+    std::int64_t rest = position % n;
+    if (rest < 0) {
+      rest += n;
+      --laps;
     }
-    return {stays, away};
+    return laps * begin_.back() + begin_[static_cast<std::size_t>(rest)];
   }
-  void add_flash(std::uint32_t s, schedule::Explanation& out) const {
-    out.choice = "offload flash";
-    out.considered.push_back("offload " + std::string(schedule::home_tier_name(in_.tiers[0].tier)) +
-                             " alone: " + format_bytes(in_.lifetimes.bytes[s]) +
-                             " there throughout, while it is full at some position in between");
-  }
-  [[nodiscard]] std::string flash_words(std::uint32_t s) const {
-    if (!on_flash(s)) return "";
-    const auto [stays, away] = stays_on_flash(s);
-    const std::uint64_t bytes = in_.lifetimes.bytes[s];
-    return " On flash " + std::to_string(stays) + (stays == 1 ? " time, " : " times, ") +
-           duration(away) + " in all, while others use its room in local DDR; costs " +
-           duration(transfer_ns(flash_->read, bytes)) + " of flash.read each time" +
-           (choice_stores(s)
-                ? " and " + duration(transfer_ns(flash_->write, bytes)) + " of flash.write."
-                : "; the copy on flash stays valid.");
-  }
-  [[nodiscard]] std::int64_t at(std::int64_t position) const { return time_.at(position); }
-  [[nodiscard]] bool choice_stores(std::uint32_t s) const {
-    for (const Gap& gap : in_.lifetimes.gaps_of(s)) {
-      if (gap.version != kHomeVersion && decisions_.store_from[gap.version] != kNoStore)
-        return true;
+
+  std::vector<std::int64_t> begin_;  ///< begin of each position, and of the next step
+};
+
+class Explainer {
+ public:
+  Explainer(const Graph& graph, const Problem& input, const Plan& plan)
+      : graph_(graph),
+        in_(input),
+        plan_(plan),
+        time_(input.duration_ns, plan.decisions.stall_ns),
+        by_storage_(graph.storages.size()) {
+    for (const MoveReason& why : plan.decisions.reasons) {
+      by_storage_[in_.lifetimes.gaps[why.gap].storage].push_back(&why);
     }
-    return false;
   }
-  [[nodiscard]] std::string words_of_move(const Gap& gap, std::int64_t relief, std::int64_t store,
-                                          std::int64_t fetch) const {
-    const auto n = static_cast<std::int64_t>(in_.duration_ns.size());
-    const Op& from = graph_.ops[static_cast<std::size_t>(gap.from)];
-    const Op& to = graph_.ops[static_cast<std::size_t>(gap.to % n)];
-    std::string words = "gap from " + from.name + " to " + to.name +
-                        (gap.wraps ? " of the next step: " : ": ") + duration(time_.span(gap)) +
-                        " unused, off the device for " + duration(relief);
-    if (gap.dead) return words + "; overwritten at its next use, nothing comes back";
-    words += "; fetch " + duration(fetch);
-    if (gap.version != kHomeVersion) words += ", write-back " + duration(store) + " once per value";
-    return words;
+
+  [[nodiscard]] schedule::Explanation moved(std::uint32_t s) const;
+  [[nodiscard]] schedule::Explanation kept(std::uint32_t s) const;
+
+ private:
+  [[nodiscard]] std::string op_name(std::int64_t position) const {
+    const auto n = static_cast<std::int64_t>(graph_.ops.size());
+    return graph_.ops[static_cast<std::size_t>((position % n + n) % n)].name;
   }
+  [[nodiscard]] std::string tensor(std::uint32_t s) const { return graph_.storages[s].name; }
+  [[nodiscard]] std::string tier(std::uint32_t s) const {
+    return std::string(schedule::home_tier_name(in_.tiers[in_.tier_of[s]].tier));
+  }
+  [[nodiscard]] std::string room_words(const MoveReason& why) const;
+  [[nodiscard]] std::string move_words(const MoveReason& why) const;
+  [[nodiscard]] std::string store_words(const MoveReason& why, const Gap& gap) const;
+  [[nodiscard]] std::string fetch_words(const MoveReason& why, const Gap& gap) const;
+  [[nodiscard]] std::string stay_words(std::uint32_t g) const;
+  [[nodiscard]] std::string home_words(std::uint32_t s) const;
+  [[nodiscard]] std::string pass_words() const;
+  /// The longest gap that is spent on the device by choice; kNone: none.
+  [[nodiscard]] std::uint32_t longest_stay(std::uint32_t s) const;
 
   const Graph& graph_;
   const Problem& in_;
-  const Decisions& decisions_;
-  const Staging& staging_;
-  const std::optional<PlanTier>& flash_;
+  const Plan& plan_;
   PlannedTime time_;
+  std::vector<std::vector<const MoveReason*>> by_storage_;
 };
+
+constexpr std::uint32_t kNone = MoveReason::kNone;
+
+/// Who asked for the room, for how much, and how long it waited.
+std::string Explainer::room_words(const MoveReason& why) const {
+  std::string out;
+  switch (why.room_for) {
+    case RoomFor::kOp:
+      out = op_name(why.for_position) + " needed " + bytes_words(why.asked_bytes) + " for outputs";
+      break;
+    case RoomFor::kFetch:
+      out = tensor(why.for_storage) + " came back for " + op_name(why.for_position) +
+            " and needed " + bytes_words(why.asked_bytes);
+      break;
+    case RoomFor::kVariation: return "a search over single gaps found the step shorter so";
+    case RoomFor::kSupplied: return "each step finds it at home";
+  }
+  out += ", " + bytes_words(why.short_bytes) + " more than were free";
+  if (why.waited_ns > 0) out += ", and waited " + duration(why.waited_ns) + " for room";
+  return out;
+}
+
+std::string Explainer::store_words(const MoveReason& why, const Gap& gap) const {
+  if (why.copy_age_ns == MoveReason::kUnknown) return "; its copy at home stays valid";
+  std::string out = "; write-back " + duration(store_ns(in_, gap.storage)) + " once per value";
+  out += why.copy_age_ns > 0 ? ", over " + duration(why.copy_age_ns) + " before the room was asked"
+                             : ", over just when the room was asked";
+  return out + (why.stored_in_use ? ", on an idle link while the value was still used" : "");
+}
+
+std::string Explainer::fetch_words(const MoveReason& why, const Gap& gap) const {
+  if (gap.dead) return "; overwritten at its next use, nothing comes back";
+  const PlanTier& home = in_.tiers[in_.tier_of[gap.storage]];
+  std::string out = "; fetch " + duration(transfer_ns(home.read, in_.lifetimes.bytes[gap.storage]));
+  if (why.fetch_put_off && why.fetch_gate > gap.from) {
+    out += " at its latest start, so that packing has room";
+  } else if (why.fetch_early) {
+    out += " before its latest start, into room that was left over";
+  } else if (why.link_slack_ns != MoveReason::kUnknown) {
+    out += " from its latest start on";
+  }
+  if (why.link_slack_ns != MoveReason::kUnknown) {
+    const bool in_gap = why.fetch_gate > gap.from;
+    out += " (" + (in_gap ? op_name(why.fetch_gate) : "before the gap") + ", slack " +
+           duration(why.link_slack_ns) + ")";
+  }
+  if (why.fetch_waited_ns > 0) {
+    out += ", played: " + op_name(gap.to) + " waited " + duration(why.fetch_waited_ns) + " for it";
+  } else if (why.arrived_before_ns > 0) {
+    out += ", played: there " + duration(why.arrived_before_ns) + " before its use";
+  }
+  return out;
+}
+
+std::string Explainer::move_words(const MoveReason& why) const {
+  const Gap& gap = in_.lifetimes.gaps[why.gap];
+  std::string out = "gap from " + (gap.from < 0 ? "the step's begin" : op_name(gap.from)) + " to " +
+                    op_name(gap.to) + (gap.wraps ? " of the next step, " : ", ") +
+                    duration(time_.span(gap)) + ": " + room_words(why);
+  if (why.next_best != kNone) {
+    out += "; the next to leave was " + tensor(why.next_best) + ", used " +
+           duration(time_.between(why.next_best_use, gap.to)) + " earlier by " +
+           op_name(why.next_best_use);
+  }
+  if (why.unsaved != kNone) {
+    out += "; not " + tensor(why.unsaved) + ", used later by " + op_name(why.unsaved_use) +
+           ": its write-back would have ended " + duration(why.unsaved_ns) + " later";
+  }
+  out += store_words(why, gap) + fetch_words(why, gap);
+  if (why.from_flash) {
+    out += why.slot_for == kNone
+               ? "; on flash, since local_ddr never had room for it"
+               : "; on flash, since its room in local_ddr went to " + tensor(why.slot_for);
+  }
+  return out;
+}
+
+std::string Explainer::stay_words(std::uint32_t g) const {
+  const Gap& gap = in_.lifetimes.gaps[g];
+  const StayReason& why = plan_.decisions.stays[g];
+  const std::string pass = "pass " + std::to_string(why.pass);
+  const std::string where = "gap from " + op_name(gap.from) + " to " + op_name(gap.to) +
+                            (gap.wraps ? " of the next step, " : ", ") + duration(time_.span(gap)) +
+                            ", stays: ";
+  switch (why.cause) {
+    case StayCause::kNone: break;
+    case StayCause::kNotAsked: return where + "the room that others took came from elsewhere";
+    case StayCause::kNotNeeded: return where + pass + " went without its room";
+    case StayCause::kWaitedFor:
+      return where + "before " + pass + ", " + op_name(gap.to) + " waited " +
+             duration(why.quantity) + " for its fetch, the longest wait; others leave instead";
+    case StayCause::kRoomLeft:
+      return where + pass + " had " + bytes_words(why.quantity) +
+             " left throughout, beside all that leaves";
+    case StayCause::kSmall:
+      return where + "storages up to " + bytes_words(why.quantity) +
+             ", small together, never leave";
+    case StayCause::kVariation:
+      return where + "a search over single gaps found the step shorter so";
+  }
+  return "";
+}
+
+std::string Explainer::home_words(std::uint32_t s) const {
+  if (in_.tiers.size() < 2 || plan_.home_causes.empty()) return "";
+  const std::string home = "home in " + tier(s) + ": ";
+  switch (plan_.home_causes[s]) {
+    case HomeCause::kNearest: return home + "the nearest tier";
+    case HomeCause::kHint: return home + "its hint";
+    case HomeCause::kNoRoom:
+      return home + "the other tier has no room for all homes, and those that move least give way";
+    case HomeCause::kLinks:
+      return home + "both tiers' links share what moves, which makes the step " +
+             duration(plan_.step_ns) + " instead of " + duration(plan_.near_first_ns);
+  }
+  return "";
+}
+
+std::string Explainer::pass_words() const {
+  const DecidedBy& by = plan_.decisions.decided_by;
+  std::string out = "decided last: pass " + std::to_string(by.pass);
+  if (by.series > 0) out += " of series " + std::to_string(by.series);
+  switch (by.kind) {
+    case PassKind::kLearning: break;
+    case PassKind::kAvoidsWait: out += ", which avoids the longest wait"; break;
+    case PassKind::kFewestBytes: out += ", which keeps what has room"; break;
+  }
+  return out + (by.varied ? ", with single gaps fixed by a search" : "");
+}
+
+std::uint32_t Explainer::longest_stay(std::uint32_t s) const {
+  std::uint32_t longest = kNone;
+  const auto& gaps = in_.lifetimes.gaps;
+  for (std::uint32_t g = in_.lifetimes.gap_begin[s]; g < in_.lifetimes.gap_begin[s + 1]; ++g) {
+    if (plan_.decisions.stays[g].cause == StayCause::kNone) continue;
+    if (longest == kNone || time_.span(gaps[g]) > time_.span(gaps[longest])) longest = g;
+  }
+  return longest;
+}
+
+schedule::Explanation Explainer::moved(std::uint32_t s) const {
+  const std::string bytes = format_bytes(in_.lifetimes.bytes[s]);
+  std::vector<const MoveReason*> moves = by_storage_[s];
+  const bool supplied = std::any_of(moves.begin(), moves.end(), [&](const MoveReason* why) {
+    return in_.lifetimes.gaps[why->gap].mandatory;
+  });
+  if (moves.empty()) {
+    return {StorageIndex(s),
+            "release",
+            bytes + " released where the next use overwrites them: nothing is stored or fetched.",
+            {}};
+  }
+  schedule::Explanation out{StorageIndex(s), "offload " + tier(s), {}, {}};
+  std::erase_if(moves,
+                [&](const MoveReason* why) { return in_.lifetimes.gaps[why->gap].mandatory; });
+  if (moves.empty()) {
+    const MoveReason& why = *by_storage_[s].front();
+    out.choice = "fetch " + tier(s);
+    out.reason = bytes + " supplied at home before each step" +
+                 fetch_words(why, in_.lifetimes.gaps[why.gap]) + ".";
+    return out;
+  }
+  // The one that others waited for longest tells most.
+  const auto most = std::max_element(moves.begin(), moves.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->waited_ns, a->asked_bytes) < std::pair(b->waited_ns, b->asked_bytes);
+  });
+  const MoveReason& main = **most;
+  const Gap& gap = in_.lifetimes.gaps[main.gap];
+  out.reason = bytes + " off the device in " + count(moves.size(), "gap") +
+               (supplied ? " and until its first use" : "") +
+               (moves.size() > 1 ? ". The most waited for: " : ": ") + room_words(main);
+  if (main.room_for == RoomFor::kOp || main.room_for == RoomFor::kFetch) {
+    out.reason += ". Of what had a valid copy, its next use, " + duration(time_.span(gap)) +
+                  " later by " + op_name(gap.to) + ", was the furthest";
+  }
+  out.reason += ".";
+  const bool flash = std::any_of(moves.begin(), moves.end(),
+                                 [](const MoveReason* why) { return why->from_flash; });
+  if (flash) {
+    out.choice = "offload flash";
+    out.reason += " It comes back over flash.read in " +
+                  duration(transfer_ns(in_.flash->read, in_.lifetimes.bytes[s])) + ".";
+  }
+  for (std::size_t i = 0; i < std::min(kMovesListed, moves.size()); ++i) {
+    out.considered.push_back(move_words(*moves[i]));
+  }
+  if (moves.size() > kMovesListed) {
+    out.considered.push_back("and " + std::to_string(moves.size() - kMovesListed) + " more gaps");
+  }
+  const std::uint32_t stays = longest_stay(s);
+  if (stays != kNone) out.considered.push_back(stay_words(stays));
+  if (auto home = home_words(s); !home.empty()) out.considered.push_back(std::move(home));
+  out.considered.push_back(pass_words());
+  return out;
+}
+
+schedule::Explanation Explainer::kept(std::uint32_t s) const {
+  const std::uint32_t stays = plan_.decisions.stays.empty() ? kNone : longest_stay(s);
+  if (stays == kNone) return explain_unrecorded(graph_, in_.lifetimes, s, !in_.tiers.empty());
+  schedule::Explanation out{StorageIndex(s), "keep", {}, {}};
+  out.reason = format_bytes(in_.lifetimes.bytes[s]) + ", longest " + stay_words(stays) + ".";
+  if (auto home = home_words(s); !home.empty() && in_.home_is_static[s]) {
+    out.considered.push_back(std::move(home));
+  }
+  out.considered.push_back(pass_words());
+  return out;
+}
 
 }  // namespace
 
-PlannedTime::PlannedTime(const std::vector<std::int64_t>& duration_ns,
-                         const std::vector<std::int64_t>& stall_ns)
-    : begin_(duration_ns.size() + 1, 0) {
-  HO_CHECK(duration_ns.size() == stall_ns.size());
-  for (std::size_t p = 0; p < duration_ns.size(); ++p) {
-    begin_[p + 1] = begin_[p] + stall_ns[p] + duration_ns[p];
-  }
-}
-
-std::int64_t PlannedTime::at(std::int64_t position) const {
-  const auto n = static_cast<std::int64_t>(begin_.size()) - 1;
-  std::int64_t laps = position / n;
-  std::int64_t rest = position % n;
-  if (rest < 0) {
-    rest += n;
-    --laps;
-  }
-  return laps * begin_.back() + begin_[static_cast<std::size_t>(rest)];
-}
-
-KeptExplainer::KeptExplainer(const Graph& graph, const Problem& input,
-                             const std::vector<std::int64_t>& stall_ns,
-                             const std::vector<std::uint8_t>& on_flash)
-    : graph_(graph), in_(input), on_flash_(on_flash), time_(input.duration_ns, stall_ns) {}
-
-schedule::Explanation KeptExplainer::of(std::uint32_t s) const {
-  const Lifetimes& life = in_.lifetimes;
+schedule::Explanation explain_unrecorded(const Graph& graph, const Lifetimes& life, std::uint32_t s,
+                                         bool has_tiers) {
+  const Storage& storage = graph.storages[s];
+  const std::string bytes = format_bytes(life.bytes[s]);
+  const auto gaps = life.gaps_of(s);
   schedule::Explanation out{StorageIndex(s), "keep", {}, {}};
-  const Gap* longest = nullptr;
-  for (const Gap& gap : life.gaps_of(s)) {
-    if (!gap.movable) continue;
-    if (longest == nullptr || time_.span(gap) > time_.span(*longest)) longest = &gap;
-  }
-  if (graph_.storages[s].pinned) {
-    out.reason = "Pinned: " + format_bytes(life.bytes[s]) + " stay on the device.";
-  } else if (graph_.storages[s].hint == OffloadHint::kNever) {
-    out.reason = "Its hint is never: " + format_bytes(life.bytes[s]) +
-                 " stay on the device between its uses, whatever that saves.";
-  } else if (longest == nullptr) {
-    out.reason =
-        format_bytes(life.bytes[s]) + " without a gap between its uses in which it could leave.";
-  } else if (in_.tiers.empty()) {
-    out.reason = "No memory below the device to move its " + format_bytes(life.bytes[s]) + " to.";
+  if (life.accesses_of(s).empty()) {
+    const bool home = storage.persistent || storage.kind == StorageKind::kInput;
+    out.choice = home ? "home" : "none";
+    out.reason = std::string("No op of the step uses it: ") +
+                 (home ? "it stays at home and takes no device memory." : "it takes no memory.");
+  } else if (storage.pinned) {
+    out.reason = "Pinned: " + bytes + " stay on the device.";
+  } else if (storage.hint == OffloadHint::kNever) {
+    out.reason = "Its hint is never: " + bytes + " stay on the device between its uses.";
+  } else if (std::none_of(gaps.begin(), gaps.end(), [](const Gap& gap) { return gap.movable; })) {
+    out.reason = bytes + " without a gap between its uses in which it could leave.";
+  } else if (!has_tiers) {
+    out.reason = "No memory below the device to move its " + bytes + " to.";
   } else {
-    out.reason = "Within the budget without moving it: " + format_bytes(life.bytes[s]) +
-                 ", longest gap " + duration(time_.span(*longest)) + ".";
-  }
-  if (!on_flash_.empty() && on_flash_[s] != 0) {
-    out.reason += " Its home is on flash: it never moves within a step, which costs it nothing.";
+    out.reason =
+        bytes + " stay on the device. The schedule records why only for the largest that do.";
   }
   return out;
 }
 
 std::vector<schedule::Explanation> explain(const Graph& graph, const Problem& input,
-                                           const Decisions& decisions, const Staging& staging,
-                                           const std::optional<PlanTier>& flash,
-                                           std::uint64_t budget_bytes) {
-  HO_CHECK(!staging.active() || flash.has_value());
+                                           const Plan& plan) {
   const Lifetimes& life = input.lifetimes;
   std::vector<std::uint8_t> moved(life.bytes.size(), 0);
   for (std::uint32_t g = 0; g < life.gaps.size(); ++g) {
-    const bool free = life.gaps[g].dead && !life.gaps[g].wraps;
-    if (decisions.moved[g] && (!free || !input.tiers.empty())) moved[life.gaps[g].storage] = 1;
+    const bool free = is_free_gap(life.gaps[g]);
+    if (plan.decisions.moved[g] && (!free || !input.tiers.empty())) moved[life.gaps[g].storage] = 1;
   }
   std::vector<std::uint32_t> kept;
   for (std::uint32_t s = 0; s < life.bytes.size(); ++s) {
@@ -222,26 +360,116 @@ std::vector<schedule::Explanation> explain(const Graph& graph, const Problem& in
                     });
   std::vector<std::uint8_t> said(life.bytes.size(), 0);
   for (std::size_t i = 0; i < listed; ++i) said[kept[i]] = 1;
-  const Explainer explainer(graph, input, decisions, staging, flash);
-  const KeptExplainer keeper(graph, input, decisions.stall_ns, staging.on_flash);
+  const Explainer explainer(graph, input, plan);
   std::vector<schedule::Explanation> out;
   for (std::uint32_t s = 0; s < life.bytes.size(); ++s) {
     if (moved[s]) out.push_back(explainer.moved(s));
-    if (said[s]) out.push_back(keeper.of(s));
-  }
-  std::vector<std::size_t> largest(out.size());
-  for (std::size_t i = 0; i < out.size(); ++i) largest[i] = i;
-  const auto bytes = [&](std::size_t i) { return life.bytes[out[i].storage.value()]; };
-  std::stable_sort(largest.begin(), largest.end(),
-                   [&](std::size_t a, std::size_t b) { return bytes(a) > bytes(b); });
-  largest.resize(std::min(largest.size(), kWeighed));
-  const Alternatives alternatives(graph, input, flash, budget_bytes, keeper.step_ns());
-  for (const std::size_t i : largest) {
-    for (auto& line : alternatives.of(out[i].storage.value())) {
-      out[i].considered.push_back(std::move(line));
-    }
+    if (said[s]) out.push_back(explainer.kept(s));
   }
   return out;
+}
+
+void explain_recompute(const Graph& graph, const OpList& list, const std::vector<RunAgain>& weighed,
+                       std::vector<schedule::Explanation>& explanations) {
+  const auto explanation_of = [&](std::uint32_t s) -> schedule::Explanation& {
+    const auto at = std::lower_bound(
+        explanations.begin(), explanations.end(), s,
+        [](const auto& each, std::uint32_t wanted) { return each.storage.value() < wanted; });
+    if (at != explanations.end() && at->storage.value() == s) return *at;
+    return *explanations.insert(at, {StorageIndex(s), "", "", {}});
+  };
+  const auto choose = [&](std::uint32_t s, std::string reason) {
+    schedule::Explanation& told = explanation_of(s);
+    if (!told.choice.empty()) {
+      told.considered.insert(told.considered.begin(),
+                             "in its other gaps: " + told.choice + ": " + told.reason);
+    }
+    told.choice = "recompute";
+    told.reason = format_bytes(graph.storages[s].bytes) + " " + std::move(reason);
+  };
+  std::vector<std::uint8_t> ran(graph.ops.size(), 0);
+  std::vector<std::uint32_t> maker(graph.storages.size(), kNone);
+  for (const OpIndex op : list) {
+    if (std::exchange(ran[op.value()], std::uint8_t{1}) == 0) continue;
+    for (const StorageIndex s : graph.ops[op.value()].writes) maker[s.value()] = op.value();
+  }
+  for (const RunAgain& each : weighed) {
+    const std::string cost = duration(each.cost_ns);
+    const std::string saved =
+        each.saved_ns > 0 ? duration(each.saved_ns) + " of transfers" : "room that no plan had";
+    switch (each.outcome) {
+      case RunAgain::Outcome::kSlower:
+      case RunAgain::Outcome::kNotShorter: {
+        if (maker[each.storage] != kNone) break;
+        const bool slower = each.outcome == RunAgain::Outcome::kSlower;
+        explanation_of(each.storage)
+            .considered.push_back("recompute: " + cost + " instead of " + saved +
+                                  (slower ? ", no gain" : ": tried, the step was no shorter"));
+        break;
+      }
+      case RunAgain::Outcome::kChosen:
+        choose(each.storage, "made again for its next use in " + cost + ", instead of " + saved +
+                                 ": the step is shorter.");
+        maker[each.storage] = kNone;
+        break;
+    }
+  }
+  for (std::uint32_t s = 0; s < maker.size(); ++s) {
+    if (maker[s] == kNone) continue;
+    choose(s, "written again by " + graph.ops[maker[s]].name + ", which runs twice in " +
+                  format_duration_ns(graph.ops[maker[s]].duration_ns) +
+                  " each: others that it makes, or that are made from it, are needed again.");
+  }
+  std::erase_if(explanations, [](const auto& each) { return each.choice.empty(); });
+}
+
+void explain_waits(schedule::Schedule& schedule) {
+  const auto& predicted = schedule.prediction;
+  const std::size_t positions = schedule.positions.size();
+  HO_CHECK(predicted.op_start_ns.size() == positions);
+  // Per position: the last of the transfers that it waits for. A Detach ends when its write-back
+  // ends.
+  std::vector<std::pair<std::uint64_t, const schedule::CacheOp*>> last(positions);
+  for (const auto& op : schedule.cache_ops) {
+    if (!op.before_position) continue;
+    const std::uint64_t lap = op.before_next_step ? predicted.step_ns : 0;
+    const std::uint64_t end_ns = op.end_ns < lap ? 0 : op.end_ns - lap;
+    auto& at = last[op.before_position->value()];
+    if (at.second == nullptr || end_ns > at.first) at = {end_ns, &op};
+  }
+  struct Waits {
+    std::size_t count = 0;
+    std::uint64_t ns = 0;
+    std::string words;
+  };
+  std::vector<Waits> waits(schedule.storages.size());
+  std::uint64_t free_ns = 0;
+  for (std::size_t p = 0; p < positions; ++p) {
+    const std::uint64_t start_ns = predicted.op_start_ns[p];
+    const auto& info = schedule.ops[schedule.positions[p].op.value()];
+    if (start_ns > free_ns && last[p].second != nullptr) {
+      const auto kind = last[p].second->kind;
+      Waits& mine = waits[last[p].second->storage.value()];
+      mine.ns += start_ns - free_ns;
+      if (mine.count++ < kWaitsListed) {
+        mine.words += (mine.words.empty() ? "" : ", ") + info.name + " (position " +
+                      std::to_string(p) + ") " + format_duration_ns(start_ns - free_ns) +
+                      " for its " +
+                      std::string(kind == schedule::CacheOpKind::kDetach
+                                      ? "write-back"
+                                      : schedule::cache_op_kind_name(kind));
+      }
+    }
+    free_ns = start_ns + info.duration_ns;
+  }
+  for (auto& each : schedule.explanations) {
+    const Waits& mine = waits[each.storage.value()];
+    if (mine.count == 0) continue;
+    each.considered.push_back("waits: " + format_duration_ns(mine.ns) + " a step: " + mine.words +
+                              (mine.count > kWaitsListed
+                                   ? ", and " + std::to_string(mine.count - kWaitsListed) + " more"
+                                   : ""));
+  }
 }
 
 }  // namespace ho::analyzer

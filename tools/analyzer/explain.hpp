@@ -1,59 +1,36 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "common/model/graph.hpp"
 #include "common/schedule/schedule.hpp"
-#include "tools/analyzer/emit/staging.hpp"
-#include "tools/analyzer/problem/decisions.hpp"
+#include "tools/analyzer/orders/recompute.hpp"
+#include "tools/analyzer/plan/planner.hpp"
 #include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
 
-/// Times of one step as planned: durations and the waits before them. Positions are global.
-class PlannedTime {
- public:
-  PlannedTime(const std::vector<std::int64_t>& duration_ns,
-              const std::vector<std::int64_t>& stall_ns);
-
-  [[nodiscard]] std::int64_t step_ns() const { return begin_.back(); }
-  /// When a position begins.
-  [[nodiscard]] std::int64_t at(std::int64_t position) const;
-  /// From the end of the op before a gap to the begin of the op after it.
-  [[nodiscard]] std::int64_t span(const Gap& gap) const { return at(gap.to) - at(gap.from + 1); }
-
- private:
-  std::vector<std::int64_t> begin_;  ///< begin of each position, and of the next step
-};
-
-/// Explains why storages that an op uses, and that never move, stay where they are. References
-/// outlive it.
-class KeptExplainer {
- public:
-  /// @param on_flash  per storage: its home is there; empty: none is.
-  KeptExplainer(const Graph& graph, const Problem& input, const std::vector<std::int64_t>& stall_ns,
-                const std::vector<std::uint8_t>& on_flash);
-
-  [[nodiscard]] schedule::Explanation of(std::uint32_t storage) const;
-  [[nodiscard]] std::int64_t step_ns() const { return time_.step_ns(); }
-
- private:
-  const Graph& graph_;
-  const Problem& in_;
-  const std::vector<std::uint8_t>& on_flash_;
-  PlannedTime time_;
-};
-
-/// Explains every moved storage and the largest kept ones: the choice and its reason, with its
-/// numbers: bytes, gap, channel time, relief. The largest ones also have alternatives and their
-/// costs (Alternatives). In order of storage. `flash` is set if `staging` uses it.
-/// explain_storages() makes the other explanations on request, so that schedules stay small.
+/// Puts the record that the play kept of its decisions (problem/reasons.hpp) into words: for every
+/// moved storage, and for the largest kept ones, so that schedules stay small. In order of storage.
+/// @param graph  the step as it runs
 [[nodiscard]] std::vector<schedule::Explanation> explain(const Graph& graph, const Problem& input,
-                                                         const Decisions& decisions,
-                                                         const Staging& staging,
-                                                         const std::optional<PlanTier>& flash,
-                                                         std::uint64_t budget_bytes);
+                                                         const Plan& plan);
+
+/// What is true of a storage that the record does not hold: that there was nothing to decide, or
+/// that the record is cut off before it.
+[[nodiscard]] schedule::Explanation explain_unrecorded(const Graph& graph,
+                                                       const Lifetimes& lifetimes,
+                                                       std::uint32_t storage, bool has_tiers);
+
+/// Adds what was weighed about running ops again: replaces the explanations of values that
+/// `weighed` has as chosen, and of others that the same ops write. In order of storage.
+/// @param graph  in program order; `list` is the order in which the step runs
+void explain_recompute(const Graph& graph, const OpList& list, const std::vector<RunAgain>& weighed,
+                       std::vector<schedule::Explanation>& explanations);
+
+/// Adds to the explanations which ops wait for a transfer of the storage, and how long, from the
+/// predicted times. O(positions + cache ops).
+void explain_waits(schedule::Schedule& schedule);
 
 }  // namespace ho::analyzer

@@ -5,7 +5,6 @@
 
 #include "common/base/units.hpp"
 #include "common/model/check_graph.hpp"
-#include "tools/analyzer/alternatives.hpp"
 #include "tools/analyzer/explain.hpp"
 #include "tools/analyzer/order_gains.hpp"
 #include "tools/analyzer/orders/arrange.hpp"
@@ -56,35 +55,10 @@ std::vector<std::int64_t> stalls_of(const Schedule& plan) {
   return out;
 }
 
-std::vector<std::uint8_t> tiers_of_homes(const Schedule& plan, const std::vector<PlanTier>& tiers) {
-  std::vector<std::uint8_t> out(plan.storages.size(), 0);
-  for (std::size_t s = 0; s < out.size(); ++s) {
-    for (std::size_t t = 0; plan.homes[s] && t < tiers.size(); ++t) {
-      if (tiers[t].tier == plan.homes[s]->tier) out[s] = static_cast<std::uint8_t>(t);
-    }
-  }
-  return out;
-}
-
-schedule::Explanation unused(const Schedule& plan, StorageIndex s) {
-  const bool home = plan.homes[s.value()].has_value();
-  return {s,
-          home ? "home" : "none",
-          "No op of the step uses this storage: " +
-              std::string(home ? "it stays in its home slot and takes no device memory."
-                               : "it takes no memory."),
-          {}};
-}
-
 const schedule::Explanation* told(const Schedule& plan, StorageIndex s) {
   const auto at = std::find_if(plan.explanations.begin(), plan.explanations.end(),
                                [s](const auto& each) { return each.storage == s; });
   return at == plan.explanations.end() ? nullptr : &*at;
-}
-
-bool is_whole(const schedule::Explanation& told) {
-  return std::any_of(told.considered.begin(), told.considered.end(),
-                     [](const std::string& line) { return line.starts_with(kFrequencyWords); });
 }
 
 /// Finds positions outside the longest run of ascending op indices among first runs.
@@ -250,37 +224,22 @@ Result<std::vector<schedule::Explanation>> explain_storages(
     if (s.value() >= plan.storages.size()) return bad("the schedule has no such storage");
   }
   std::vector<schedule::Explanation> out;
-  bool whole = true;
+  bool recorded = true;
   for (const StorageIndex s : storages) {
     const auto* const known = told(plan, s);
-    whole = whole && known != nullptr && is_whole(*known);
+    recorded = recorded && known != nullptr;
     out.push_back(known != nullptr ? *known : schedule::Explanation{s, "", "", {}});
   }
-  if (whole) return out;
+  if (recorded) return out;
   if (auto fine = check_plan(plan); !fine) return fine.error();
   const Graph graph = refined_graph(plan);
   if (auto fine = check_graph(graph); !fine) return fine.error();
   const Lifetimes life = lifetimes_of(graph, plan.align_bytes);
-  std::vector<std::int64_t> durations;
-  for (const Op& op : graph.ops) durations.push_back(static_cast<std::int64_t>(op.duration_ns));
-  const std::vector<PlanTier> tiers = plan_tiers(plan.hardware);
-  const auto flash = plan_flash(plan.hardware);
-  const auto tier_of = tiers_of_homes(plan, tiers);
-  const std::vector<std::uint8_t> no_flags(plan.storages.size(), 0);
-  const Problem input{life, durations, tiers, tier_of, no_flags};
-  std::vector<std::uint8_t> on_flash;
-  for (const auto& home : plan.homes) {
-    on_flash.push_back(home && home->tier == schedule::HomeTier::kFlash ? 1 : 0);
-  }
-  const KeptExplainer kept(graph, input, stalls_of(plan), on_flash);
-  const Alternatives alternatives(graph, input, flash, plan.device_budget_bytes, kept.step_ns());
+  const bool has_tiers = !plan_tiers(plan.hardware).empty();
   for (schedule::Explanation& each : out) {
-    const std::uint32_t s = each.storage.value();
     if (each.choice.empty()) {
-      each = life.accesses_of(s).empty() ? unused(plan, each.storage) : kept.of(s);
+      each = explain_unrecorded(graph, life, each.storage.value(), has_tiers);
     }
-    if (is_whole(each)) continue;
-    for (auto& line : alternatives.of(s)) each.considered.push_back(std::move(line));
   }
   return out;
 }

@@ -11,9 +11,8 @@
 
 namespace ho::analyzer {
 
-/// Returns one explanation per element of `storages`, in their order. Uses the schedule's own
-/// explanation if it is complete. Otherwise derives a choice, a reason and all alternatives with
-/// their costs from the schedule (accesses, durations, hardware, predicted times).
+/// Returns one explanation per element of `storages`, in their order: what the planner recorded
+/// in the schedule. Where it recorded nothing, says whether there was anything to decide.
 /// @return kInvalidArgument if parts of the schedule contradict each other, or an index is out of
 /// range. O(accesses) for the whole list.
 [[nodiscard]] Result<std::vector<schedule::Explanation>> explain_storages(

@@ -216,7 +216,7 @@ class Page {
     json_.end();
   }
 
-  /// The choice for a storage, and the alternatives.
+  /// The choice for a storage, and what the planner recorded about it.
   void said_of(std::size_t storage) {
     const auto* why = why_[storage];
     json_.field("choice", why == nullptr ? std::string_view() : why->choice)

@@ -9,6 +9,7 @@
 #include "common/base/prng.hpp"
 #include "tests/support/seeds.hpp"
 #include "tests/unit/analyzer/graphs.hpp"
+#include "tests/unit/analyzer/stage.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/plan/planner.hpp"
 #include "tools/analyzer/play/passes.hpp"
@@ -22,43 +23,9 @@ using analyzer::GapRule;
 using analyzer::Lifetimes;
 using analyzer::Played;
 using analyzer::PlayedStep;
+using test::Stage;
 
 namespace {
-
-/// A graph on one tier, with the inputs of a pass.
-struct Stage {
-  Stage(Graph made, const Hardware& hardware)
-      : graph(std::move(made)),
-        life(analyzer::lifetimes_of(graph, 1)),
-        tiers(analyzer::plan_tiers(hardware)),
-        tier_of(graph.storages.size(), 0),
-        at_home(graph.storages.size(), 0) {
-    for (const Op& op : graph.ops) durations.push_back(static_cast<std::int64_t>(op.duration_ns));
-  }
-  [[nodiscard]] analyzer::Problem input() const {
-    return {life, durations, tiers, tier_of, at_home};
-  }
-  /// Runs one pass without knowledge of earlier ones.
-  [[nodiscard]] std::optional<Played> pass(std::uint64_t target_bytes) const {
-    const PlayedStep step = analyzer::played_step(input(), 0);
-    return analyzer::play(
-        input(), step,
-        {room(target_bytes), 4, step.candidates, {}, {}, no_limit(), {}, {}, {}, {}});
-  }
-  [[nodiscard]] std::vector<std::int64_t> room(std::uint64_t bytes) const {
-    return std::vector<std::int64_t>(life.positions, static_cast<std::int64_t>(bytes));
-  }
-  [[nodiscard]] std::vector<std::uint64_t> no_limit() const {
-    return std::vector<std::uint64_t>(tiers.size(), UINT64_MAX / 4);
-  }
-
-  Graph graph;
-  Lifetimes life;
-  std::vector<analyzer::PlanTier> tiers;
-  std::vector<std::uint8_t> tier_of;
-  std::vector<std::uint8_t> at_home;
-  std::vector<std::int64_t> durations;
-};
 
 /// Storages of the gaps that a pass moved, without those that move at any budget.
 std::vector<std::uint32_t> moved(const Stage& stage, const Played& played) {

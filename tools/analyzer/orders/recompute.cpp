@@ -194,44 +194,4 @@ OpList with_recompute(const Graph& graph, const Lifetimes& lifetimes, const OpLi
   return out;
 }
 
-void explain_recompute(const Graph& graph, const OpList& list, const std::vector<PlanTier>& tiers,
-                       std::vector<schedule::Explanation>& explanations) {
-  std::vector<std::uint32_t> maker(graph.storages.size(), UINT32_MAX);
-  std::vector<bool> ran(graph.ops.size(), false);
-  for (const OpIndex op : list) {
-    if (!ran[op.value()]) {
-      ran[op.value()] = true;
-      continue;
-    }
-    for (const StorageIndex storage : graph.ops[op.value()].writes) {
-      maker[storage.value()] = op.value();
-    }
-  }
-  for (std::uint32_t s = 0; s < maker.size(); ++s) {
-    if (maker[s] == UINT32_MAX) continue;
-    const Op& op = graph.ops[maker[s]];
-    schedule::Explanation told{StorageIndex(s), "recompute", {}, {}};
-    told.reason = format_bytes(graph.storages[s].bytes) + " made again by " + op.name +
-                  " before the next use, in " + format_duration_ns(op.duration_ns) +
-                  ": the step is shorter than with a transfer for it.";
-    for (const PlanTier& tier : tiers) {
-      const std::int64_t link = transfer_ns(tier.write, graph.storages[s].bytes) +
-                                transfer_ns(tier.read, graph.storages[s].bytes);
-      told.considered.push_back("offload " + std::string(schedule::home_tier_name(tier.tier)) +
-                                ": " + format_duration_ns(static_cast<std::uint64_t>(link)) +
-                                " of channel time, both ways");
-    }
-    const auto at = std::lower_bound(
-        explanations.begin(), explanations.end(), told,
-        [](const auto& a, const auto& b) { return a.storage.value() < b.storage.value(); });
-    if (at != explanations.end() && at->storage == told.storage) {
-      told.considered.push_back("in its other gaps: " + at->choice);
-      for (auto& each : at->considered) told.considered.push_back(std::move(each));
-      *at = std::move(told);
-    } else {
-      explanations.insert(at, std::move(told));
-    }
-  }
-}
-
 }  // namespace ho::analyzer

@@ -18,6 +18,19 @@ struct Regain {
   std::int64_t saved_ns = 0;  ///< of link time
 };
 
+/// What a search found about making a value again instead of moving it.
+struct RunAgain {
+  enum class Outcome : std::uint8_t {
+    kSlower,      ///< it takes no less time than the link
+    kNotShorter,  ///< tried; the step was not shorter
+    kChosen,
+  };
+  std::uint32_t storage = 0;
+  std::int64_t cost_ns = 0;   ///< of running again what makes it
+  std::int64_t saved_ns = 0;  ///< of link time; 0: without it there is no plan
+  Outcome outcome = Outcome::kNotShorter;
+};
+
 /// Finds values that ops can make again, and from which inputs; ops are positions. A value of
 /// references; they outlive it.
 class Cones {
@@ -68,10 +81,5 @@ class Cones {
 [[nodiscard]] OpList with_recompute(const Graph& graph, const Lifetimes& lifetimes,
                                     const OpList& list, const std::vector<Regain>& regains,
                                     std::size_t count);
-
-/// Explains every storage that a repeated op of `list` makes again: replaces or adds its
-/// explanation, which stays in order of storage.
-void explain_recompute(const Graph& graph, const OpList& list, const std::vector<PlanTier>& tiers,
-                       std::vector<schedule::Explanation>& explanations);
 
 }  // namespace ho::analyzer

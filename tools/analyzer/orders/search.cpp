@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "tools/analyzer/orders/recompute.hpp"
@@ -27,8 +28,19 @@ struct Trial {
   OpList list;
   Graph graph;
   Lifetimes life;
+  std::vector<RunAgain> again;  ///< what `list` runs again
   std::int64_t step_ns = INT64_MAX;
 };
+
+/// The storages of `weighed`, with those of `again` as chosen.
+std::vector<RunAgain> with_chosen(std::vector<RunAgain> weighed,
+                                  const std::vector<RunAgain>& again) {
+  std::unordered_set<std::uint32_t> chosen;
+  for (const RunAgain& each : again) chosen.insert(each.storage);
+  std::erase_if(weighed, [&](const RunAgain& each) { return chosen.contains(each.storage); });
+  weighed.insert(weighed.end(), again.begin(), again.end());
+  return weighed;
+}
 
 class Search {
  public:
@@ -58,33 +70,39 @@ class Search {
     const bool any_will_do = original.infeasible.has_value();
     if (best.list != found.front().list) found.push_back(arrangement_of(std::move(best)));
     std::stable_sort(refused_.begin(), refused_.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
+                     [](const auto& a, const auto& b) { return a.step_ns < b.step_ns; });
     std::size_t more = any_will_do ? kOrdersPlannedMax : small ? kOrdersOfSmallSteps : 0;
-    for (auto& [step_ns, list] : refused_) {
+    for (auto& [step_ns, list, again] : refused_) {
       if (more == 0 || (any_will_do && !found.back().plan.infeasible)) break;
       const bool known =
           std::any_of(found.begin(), found.end(),
                       [&, &list = list](const auto& each) { return each.list == list; });
       if (known) continue;
-      found.push_back(arrangement_of(make(std::move(list))));
+      found.push_back(arrangement_of(make(std::move(list), std::move(again))));
       --more;
     }
+    for (Arrangement& each : found) each.weighed = with_chosen(weighed_, each.weighed);
     return found;
   }
 
  private:
-  [[nodiscard]] Trial make(OpList list) const {
+  [[nodiscard]] Trial make(OpList list, std::vector<RunAgain> again = {}) const {
     Trial out;
     out.graph = arranged(graph_, list);
     out.life = lifetimes_of(out.graph, align_bytes_);
     out.list = std::move(list);
+    out.again = std::move(again);
     return out;
   }
   [[nodiscard]] PlanInput input(const Graph& graph, const Lifetimes& life) const {
     return {graph, life, tiers_, flash_, budget_bytes_, bound_ns_};
   }
   [[nodiscard]] Arrangement arrangement_of(Trial trial) const {
-    Arrangement out{std::move(trial.list), std::move(trial.graph), std::move(trial.life), {}};
+    Arrangement out{std::move(trial.list),
+                    std::move(trial.graph),
+                    std::move(trial.life),
+                    {},
+                    std::move(trial.again)};
     PlanInput step = input(out.graph, out.life);
     // The bound is of program order: another one may be shorter.
     if (out.list != program_order(graph_)) step.bound_ns = compute_ns_;
@@ -92,14 +110,16 @@ class Search {
     return out;
   }
   /// Replaces `best` where `list` gives a shorter step, or the same with fewer moved ops.
-  bool attempt(Trial& best, OpList list) {
+  bool attempt(Trial& best, OpList list, std::vector<RunAgain> again = {}) {
     if (list == best.list) return false;
-    Trial next = make(std::move(list));
+    Trial next = make(std::move(list), std::move(again));
     next.step_ns = played_step_ns(input(next.graph, next.life), homes_);
     const bool shorter = next.step_ns < best.step_ns ||
                          (next.step_ns == best.step_ns && moved(next.list) < moved(best.list));
     if (shorter) std::swap(next, best);
-    if (next.step_ns != INT64_MAX) refused_.emplace_back(next.step_ns, std::move(next.list));
+    if (next.step_ns != INT64_MAX) {
+      refused_.push_back({next.step_ns, std::move(next.list), std::move(next.again)});
+    }
     return shorter;
   }
   [[nodiscard]] Trial shortest(const Arrangement& original) {
@@ -160,7 +180,15 @@ class Search {
     const std::vector<std::uint8_t>& tier_of = homes_.empty() ? no_flags : homes_;
     const Problem input{from.life, durations, tiers_, tier_of, no_flags};
     auto found = regains(from.graph, input, by.decisions);
-    if (!by.decisions.moved.empty()) {
+    const bool planned = !by.decisions.moved.empty();
+    const auto record = [&](const Regain& r, RunAgain::Outcome outcome) {
+      return RunAgain{from.life.gaps[r.gap].storage, r.cost_ns, planned ? r.saved_ns : 0, outcome};
+    };
+    if (planned) {
+      for (const Regain& r : found) {
+        weighed_.push_back(record(r, r.cost_ns >= r.saved_ns ? RunAgain::Outcome::kSlower
+                                                             : RunAgain::Outcome::kNotShorter));
+      }
       // A run that takes longer than the link cannot shorten the step.
       found.erase(std::remove_if(found.begin(), found.end(),
                                  [](const Regain& r) { return r.cost_ns >= r.saved_ns; }),
@@ -171,7 +199,12 @@ class Search {
       const std::size_t count = (found.size() * share + 15) / 16;
       if (count == last) continue;
       last = count;
-      attempt(best, with_recompute(from.graph, from.life, from.list, found, count));
+      std::vector<RunAgain> again;
+      for (std::size_t i = 0; i < count; ++i) {
+        again.push_back(record(found[i], RunAgain::Outcome::kChosen));
+      }
+      attempt(best, with_recompute(from.graph, from.life, from.list, found, count),
+              std::move(again));
     }
   }
 
@@ -183,8 +216,14 @@ class Search {
   std::uint64_t bound_ns_;
   bool keep_order_;
   std::uint64_t compute_ns_ = 0;
-  std::vector<std::uint8_t> homes_;                       ///< those that program order's plan uses
-  std::vector<std::pair<std::int64_t, OpList>> refused_;  ///< played step, list
+  std::vector<std::uint8_t> homes_;  ///< those that program order's plan uses
+  struct Refused {
+    std::int64_t step_ns;  ///< as played
+    OpList list;
+    std::vector<RunAgain> again;
+  };
+  std::vector<Refused> refused_;
+  std::vector<RunAgain> weighed_;  ///< of the values that program order's plan moves
 };
 
 }  // namespace

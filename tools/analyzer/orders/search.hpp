@@ -5,6 +5,7 @@
 
 #include "common/model/graph.hpp"
 #include "tools/analyzer/orders/arrange.hpp"
+#include "tools/analyzer/orders/recompute.hpp"
 #include "tools/analyzer/plan/planner.hpp"
 #include "tools/analyzer/problem/problem.hpp"
 
@@ -16,6 +17,7 @@ struct Arrangement {
   Graph graph;  ///< the step as `list` runs it
   Lifetimes life;
   Plan plan;
+  std::vector<RunAgain> weighed;  ///< about values that could be made again
 };
 
 /// Plans the step in program order; if that stalls or finds no plan, also in the order, and with

@@ -57,11 +57,14 @@ constexpr std::uint64_t kKeptShare = 1000;
 
 /// Moves fetches that began early to their latest start.
 void wait_for_latest(const Lifetimes& life, Decisions& decisions) {
+  std::vector<std::uint8_t> put_off(decisions.moved.size(), 0);
   for (std::size_t g = 0; g < decisions.moved.size(); ++g) {
     if (!decisions.moved[g] || decisions.latest_fetch[g] <= decisions.fetch_from[g]) continue;
     decisions.fetch_from[g] = decisions.latest_fetch[g];
     decisions.fetched_by[g] = life.gaps[g].to * kMoments + kOpStarts;
+    put_off[g] = 1;
   }
+  for (MoveReason& why : decisions.reasons) why.fetch_put_off = put_off[why.gap] != 0;
 }
 
 }  // namespace

@@ -60,6 +60,7 @@ class Planner {
   bool spread_homes();
   [[nodiscard]] Plan pack(Decisions decisions);
   bool keep(Plan plan);
+  void record_homes(Plan& plan) const;
   void hold_back_slots(const std::vector<std::int64_t>& over_bytes);
   [[nodiscard]] bool close() const {
     return static_cast<double>(best_.step_ns) <= static_cast<double>(in_.bound_ns) * kCloseEnough;
@@ -68,6 +69,7 @@ class Planner {
   const PlanInput& in_;
   PlanMaker maker_;
   std::vector<std::uint8_t> near_first_;       ///< homes before any are spread
+  std::int64_t near_first_ns_ = INT64_MAX;     ///< the shortest step with those
   std::vector<std::int64_t> held_slot_bytes_;  ///< of local DDR, for what packing wastes there
   std::uint64_t patience_left_ = maker_.effort().more_patience;
   Decisions last_;  ///< packed last; kept for homes that may be spread
@@ -92,6 +94,17 @@ bool Planner::keep(Plan plan) {
   if (!maker_.fits(plan) || plan.step_ns >= best_.step_ns) return false;
   best_ = std::move(plan);
   return true;
+}
+
+void Planner::record_homes(Plan& plan) const {
+  const std::vector<std::uint8_t> hinted = hinted_homes(in_.graph, in_.tiers.size());
+  for (std::size_t s = 0; s < plan.tier_of.size(); ++s) {
+    HomeCause cause = hinted[s] == 0 ? HomeCause::kNearest : HomeCause::kHint;
+    if (!near_first_.empty() && near_first_[s] != hinted[s]) cause = HomeCause::kNoRoom;
+    if (!near_first_.empty() && plan.tier_of[s] != near_first_[s]) cause = HomeCause::kLinks;
+    plan.home_causes.push_back(cause);
+  }
+  plan.near_first_ns = near_first_ns_;
 }
 
 void Planner::hold_back_slots(const std::vector<std::int64_t>& over_bytes) {
@@ -123,6 +136,7 @@ void Planner::play_series(std::size_t count) {
       options.steps = effort.steps;
       auto played = maker_.play(std::move(options), Slots::kLimited);
       if (!played || played->step_ns >= best_.step_ns) break;
+      played->decisions.decided_by.series = static_cast<int>(s) + 1;
       Plan next = pack(std::move(played->decisions));
       on = search.next(next.draft.over_bytes);
       if (!next.draft.over_slot_bytes.empty()) {
@@ -169,7 +183,8 @@ void Planner::vary(Homes homes_move) {
       moved = moved == 0 ? 1 : 0;
       maker_.use_homes(std::move(next_homes), Links::kShared);
     }
-    const Series& series = kSeries[prng.below(std::size(kSeries))];
+    const auto s = prng.below(std::size(kSeries));
+    const Series& series = kSeries[s];
     std::uint64_t room_bytes = in_.budget_bytes;
     if (prng.below(4) == 0) room_bytes -= in_.budget_bytes / 64 * prng.below(16);
     PassOptions options;
@@ -181,6 +196,10 @@ void Planner::vary(Homes homes_move) {
     options.steps = kVariedSteps;
     options.rules = &next_rules;
     auto played = maker_.play(std::move(options), Slots::kLimited);
+    if (played) {
+      played->decisions.decided_by.series = static_cast<int>(s) + 1;
+      played->decisions.decided_by.varied = true;
+    }
     const bool promises = played && played->step_ns < best_.step_ns;
     if (promises && keep(pack(std::move(played->decisions)))) {
       rules = std::move(next_rules);
@@ -212,6 +231,7 @@ Plan Planner::run() {
     play_series(all);
     if (varies) vary(Homes::kFixed);
     if (spreads && best_.step_ns != INT64_MAX) {
+      near_first_ns_ = best_.step_ns;
       patience_left_ = maker_.effort().more_patience;
       for (int i = 0; i < kSpreads && !close() && spread_homes(); ++i) play_series(1);
       // The best homes, or the last ones if packing them cost more than they gained.
@@ -219,11 +239,17 @@ Plan Planner::run() {
       if (maker_.tier_of() != near_first_) play_series(all);
       if (varies) vary(Homes::kMoved);
     }
-    if (best_.step_ns != INT64_MAX) return std::move(best_);
+    if (best_.step_ns != INT64_MAX) {
+      record_homes(best_);
+      return std::move(best_);
+    }
     maker_.use_homes(near_first_, Links::kAlone);
   }
   std::vector<std::uint64_t> home_bytes;
-  if (auto simple = simple_plan(maker_, &home_bytes)) return *std::move(simple);
+  if (auto simple = simple_plan(maker_, &home_bytes)) {
+    record_homes(*simple);
+    return *std::move(simple);
+  }
   best_.infeasible = enough_for(in_, home_bytes);
   return std::move(best_);
 }

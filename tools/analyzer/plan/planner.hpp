@@ -17,7 +17,9 @@ namespace ho::analyzer {
 struct Plan {
   Decisions decisions;
   Draft draft;
-  std::vector<std::uint8_t> tier_of;  ///< per storage
+  std::vector<std::uint8_t> tier_of;       ///< per storage
+  std::vector<HomeCause> home_causes;      ///< per storage
+  std::int64_t near_first_ns = INT64_MAX;  ///< the step before homes were moved for their links
   std::int64_t step_ns = INT64_MAX;
   std::optional<Infeasible> infeasible;
 };

@@ -33,10 +33,11 @@ std::vector<std::uint8_t> whole_values(const Lifetimes& life, std::vector<std::u
 
 /// Takes from `leaves` what room allows to stay, the longest transfers first: the furthest next use
 /// decides what leaves, which may be far larger than the room that is needed.
-/// @return whether anything stays
-bool stay_where_room_is(const Lifetimes& life, const PlayedStep& step,
+/// @param stayed  called with each gap that stays, and the least room in it before
+template <typename Stayed>
+void stay_where_room_is(const Lifetimes& life, const PlayedStep& step,
                         const std::vector<std::int64_t>& room_bytes,
-                        std::vector<std::uint8_t>& leaves) {
+                        std::vector<std::uint8_t>& leaves, Stayed&& stayed) {
   std::vector<std::uint32_t> order;
   for (std::uint32_t g = 0; g < life.gaps.size(); ++g) {
     if (leaves[g] && !is_free_gap(life.gaps[g]) && !life.gaps[g].mandatory) order.push_back(g);
@@ -50,23 +51,32 @@ bool stay_where_room_is(const Lifetimes& life, const PlayedStep& step,
     return transfer_ns(a) > transfer_ns(b);
   });
   PlayRoom room(room_beside(room_bytes, least_resident(life, leaves)));
-  bool changed = false;
   for (const std::uint32_t g : order) {
     const Gap& gap = life.gaps[g];
     const auto bytes = static_cast<std::int64_t>(life.bytes[gap.storage]);
-    if (room.least(gap.from + 1, gap.to) < bytes) continue;
+    const std::int64_t least = room.least(gap.from + 1, gap.to);
+    if (least < bytes) continue;
     room.take(gap.from + 1, gap.to, bytes);
     leaves[g] = 0;
-    changed = true;
+    stayed(g, least);
   }
-  return changed;
 }
 
 /// The passes over one step.
 class Passes {
  public:
   Passes(const Problem& input, const PlayedStep& step, const PassOptions& options)
-      : in_(input), step_(step), options_(options), leaves_(step.candidates) {}
+      : in_(input),
+        step_(step),
+        options_(options),
+        leaves_(step.candidates),
+        stays_(leaves_.size()) {
+    for (std::size_t g = 0; g < leaves_.size() && !in_.tiers.empty(); ++g) {
+      const Gap& gap = in_.lifetimes.gaps[g];
+      if (leaves_[g] || !gap.movable || gap.mandatory || is_free_gap(gap)) continue;
+      stays_[g] = {StayCause::kSmall, 1, static_cast<std::int64_t>(step.small_bytes)};
+    }
+  }
 
   std::optional<Played> run() {
     if (options_.latest_starts) {
@@ -75,7 +85,7 @@ class Passes {
     }
     std::int64_t last_ns = 0;
     for (int i = 0; i < options_.passes_max; ++i) {
-      auto pass = play_once();
+      auto pass = play_once(PassKind::kLearning);
       if (!pass) break;
       learn(*pass, options_.whole_values);
       const std::int64_t change_ns = std::abs(pass->step_ns - last_ns);
@@ -95,26 +105,47 @@ class Passes {
     return pass.step_ns > compute_ns + compute_ns / kSmallWaitShare;
   }
 
-  std::optional<Played> play_once() {
+  std::optional<Played> play_once(PassKind kind) {
+    ++passes_;
     if (options_.rules != nullptr) {
       for (std::size_t g = 0; g < leaves_.size(); ++g) {
         const GapRule rule = (*options_.rules)[g];
-        if (rule != GapRule::kFree) leaves_[g] = rule == GapRule::kLeaves ? 1 : 0;
+        if (rule == GapRule::kFree) continue;
+        leaves_[g] = rule == GapRule::kLeaves ? 1 : 0;
+        if (!leaves_[g]) stays_[g] = {StayCause::kVariation, 1, 0};
       }
     }
-    return play(in_, step_,
-                {.room_bytes = options_.room_bytes,
-                 .steps = options_.steps,
-                 .leaves = leaves_,
-                 .lead = fetches_.lead,
-                 .need_bytes = need_bytes_,
-                 .slot_bytes = options_.slot_bytes,
-                 .held_slot_bytes = options_.held_slot_bytes,
-                 .leaves_slot = leaves_slot_,
-                 .stage_lead = stages_.lead,
-                 .need_slot_bytes = need_slot_bytes_,
-                 .rules = options_.rules});
+    auto pass = play(in_, step_,
+                     {.room_bytes = options_.room_bytes,
+                      .steps = options_.steps,
+                      .leaves = leaves_,
+                      .lead = fetches_.lead,
+                      .need_bytes = need_bytes_,
+                      .slot_bytes = options_.slot_bytes,
+                      .held_slot_bytes = options_.held_slot_bytes,
+                      .leaves_slot = leaves_slot_,
+                      .stage_lead = stages_.lead,
+                      .need_slot_bytes = need_slot_bytes_,
+                      .rules = options_.rules,
+                      .lead_ns = &fetches_.before_ns});
+    if (pass) record_stays(kind, *pass);
+    return pass;
   }
+
+  void record_stays(PassKind kind, Played& pass) {
+    Decisions& out = pass.decisions;
+    out.decided_by.pass = passes_;
+    out.decided_by.kind = kind;
+    out.stays = stays_;
+    for (std::size_t g = 0; g < leaves_.size(); ++g) {
+      if (out.moved[g]) {
+        out.stays[g] = {};
+      } else if (leaves_[g]) {
+        out.stays[g] = {StayCause::kNotAsked, number(passes_), 0};
+      }
+    }
+  }
+  static std::uint8_t number(int pass) { return static_cast<std::uint8_t>(std::min(pass, 255)); }
 
   void gate(const std::vector<std::uint8_t>& left, const std::vector<std::uint8_t>& left_slot) {
     fetches_ = latest_fetches(in_, step_, left);
@@ -128,7 +159,14 @@ class Passes {
     need_slot_bytes_ = pass.need_slot_bytes;
     leaves_ = pass.left;
     leaves_slot_ = pass.left_slot;
-    if (!whole) return;
+    if (whole) learn_whole(pass);
+    stays_ = pass.decisions.stays;
+    for (StayReason& stay : stays_) {
+      if (stay.cause == StayCause::kNotAsked) stay.cause = StayCause::kNotNeeded;
+    }
+  }
+
+  void learn_whole(const Played& pass) {
     leaves_ = whole_values(in_.lifetimes, step_.candidates, pass.left);
     if (in_.flash == nullptr) return;
     const std::vector<std::uint8_t> all(leaves_.size(), 1);
@@ -151,11 +189,12 @@ class Passes {
       const auto g = static_cast<std::size_t>(longest - best_->waited_ns.begin());
       if (*longest < step_.begin_ns.back() / kSmallShare || in_.lifetimes.gaps[g].mandatory) return;
       stays.push_back(g);
+      stays_[g] = {StayCause::kWaitedFor, number(passes_ + 1), *longest};
       leaves_ = step_.candidates;
       bool shorter = false;
       for (int pass = 0; pass < kPassesPerWait && !shorter; ++pass) {
         for (const std::size_t each : stays) leaves_[each] = 0;
-        auto played = play_once();
+        auto played = play_once(PassKind::kAvoidsWait);
         if (!played) return;
         learn(*played, false);
         shorter = keep(*std::move(played));
@@ -166,9 +205,15 @@ class Passes {
 
   void move_fewest_bytes() {
     learn(*best_, false);
-    if (!stay_where_room_is(in_.lifetimes, step_, options_.room_bytes, leaves_)) return;
+    bool changed = false;
+    stay_where_room_is(in_.lifetimes, step_, options_.room_bytes, leaves_,
+                       [&](std::uint32_t g, std::int64_t room_bytes) {
+                         changed = true;
+                         stays_[g] = {StayCause::kRoomLeft, number(passes_ + 1), room_bytes};
+                       });
+    if (!changed) return;
     gate(leaves_, leaves_slot_);
-    if (auto pass = play_once()) keep(*std::move(pass));
+    if (auto pass = play_once(PassKind::kFewestBytes)) keep(*std::move(pass));
   }
 
   const Problem& in_;
@@ -176,6 +221,8 @@ class Passes {
   const PassOptions& options_;
   std::vector<std::uint8_t> leaves_;
   std::vector<std::uint8_t> leaves_slot_;
+  std::vector<StayReason> stays_;  ///< of gaps outside `leaves_`
+  int passes_ = 0;
   LatestStarts fetches_;
   LatestStarts stages_;
   std::vector<std::int64_t> need_bytes_;

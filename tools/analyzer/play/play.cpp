@@ -130,7 +130,7 @@ void Play::idle(std::uint32_t s, std::uint32_t gap) {
   Stay& stay = stays_[s];
   if (saved(stay)) {
     offer(s);
-    if (options_.rules != nullptr && (*options_.rules)[gap] == GapRule::kLeaves) leave(s);
+    if (options_.rules != nullptr && (*options_.rules)[gap] == GapRule::kLeaves) leave(s, {});
     return;
   }
   if (is_written(s) && tier_of(s).write.value == stay.value) return;
@@ -153,9 +153,10 @@ void Play::write_soon(std::uint32_t s, std::uint32_t gap) {
   if (soonest != kNever) queue(s, Queued::kSoon, soonest);
 }
 
-void Play::leave(std::uint32_t s) {
+void Play::leave(std::uint32_t s, const Request& request) {
   Stay& stay = stays_[s];
   HO_CHECK(saved(stay));
+  record_leave(s, request);
   keep(s);
   used_ -= bytes(s);
   stay.left = std::exchange(stay.idle, kNone);
@@ -168,18 +169,18 @@ void Play::leave(std::uint32_t s) {
 }
 
 /// Removes idle values with a valid copy, the furthest next use first, if that is after `until`.
-bool Play::make_room(std::int64_t wanted, std::int64_t until) {
-  while (used_ + wanted > room_now() && !drops_.empty()) {
+bool Play::make_room(const Request& request, std::int64_t until) {
+  while (used_ + request.bytes > room_now() && !drops_.empty()) {
     const auto [next, s] = drops_.top();
-    if (!stays_[s].droppable || stays_[s].next != next) {
+    if (!drop_stands(drops_.top())) {
       drops_.pop();
       continue;
     }
     if (next <= until) return false;
     drops_.pop();
-    leave(s);
+    leave(s, request);
   }
-  return used_ + wanted <= room_now();
+  return used_ + request.bytes <= room_now();
 }
 
 /// The use at `at_` ends the gap that the storage left in. The gaps of the last step are the
@@ -206,6 +207,7 @@ void Play::commit(std::uint32_t s) {
     out_.decisions.latest_fetch[g] = std::max(from, (gap.to - options_.lead[g]) * kMoments);
   }
   commit_below(stay, gap, g, frame);
+  record_return(stay, gap, g);
   if (gap.version == kHomeVersion) return;
   // In the frame of the step that wrote it.
   const std::int64_t written = frame + (gap.written < 0 ? -n_ * kMoments : 0);
@@ -226,13 +228,20 @@ bool Play::start_op() {
     if (stay.where == Where::kNowhere) wanted += bytes(use->storage);
   }
   for (const auto* use = first; use != past; ++use) keep(use->storage);
-  if (!make_room(wanted, at_)) {
+  if (!make_room({RoomFor::kOp, kNone, at_, wanted}, at_)) {
+    lacks_room_ns_ = std::min(lacks_room_ns_, now_ns_);
     for (const auto* use = first; use != past; ++use) {
       const Stay& stay = stays_[use->storage];
       if (stay.idle != kNone && saved(stay) && options_.leaves[stay.idle]) offer(use->storage);
     }
     return false;
   }
+  const std::int64_t waited_ns = now_ns_ - std::min(now_ns_, std::exchange(lacks_room_ns_, kNever));
+  for (const std::uint32_t s : gave_room_) {
+    MoveReason& why = stays_[s].why;
+    if (why.room_for == RoomFor::kOp && why.for_position == at_) why.waited_ns = waited_ns;
+  }
+  gave_room_.clear();
   for (const auto* use = first; use != past; ++use) {
     Stay& stay = stays_[use->storage];
     commit(use->storage);
@@ -272,6 +281,7 @@ bool Play::start_write(Tier& tier) {
   Stay& stay = stays_[s];
   stay.ddr = Copy::kFilling;
   stay.store_at = moment();
+  stay.stored_in_use = !idle;
   tier.write = {s, stay.value, now_ns_ + step_.store_ns[s]};
   requeue_below(s);
   return true;
@@ -289,7 +299,10 @@ bool Play::start_fetch(Tier& tier) {
   Stay& stay = stays_[s];
   const std::int64_t gate = options_.lead.empty() ? 0 : to - options_.lead[stay.left];
   if (gate > at_ && proven_.least(at_, gate) < bytes(s)) return false;
-  if (projected_.least(at_, to) < bytes(s) || !make_room(bytes(s), to)) return false;
+  if (projected_.least(at_, to) < bytes(s) || !make_room({RoomFor::kFetch, s, to, bytes(s)}, to))
+    return false;
+  stay.why.fetch_early = gate > at_;
+  stay.why.fetch_gate = gate;
   if (gate > at_) {
     proven_.take(at_, gate, bytes(s));
     early_bytes_ += bytes(s);
@@ -325,6 +338,7 @@ void Play::finish_transfers() {
     }
     stay.ddr = Copy::kValid;
     stay.stored_at = moment();
+    stay.stored_ns = now_ns_;
     may_spare(s);
     if (stay.idle != kNone) idle(s, stay.idle);
     requeue_below(s);

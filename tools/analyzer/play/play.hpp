@@ -34,6 +34,8 @@ struct PlayOptions {
   const std::vector<std::int64_t>& stage_lead;       ///< as `lead`, of its StageIn
   const std::vector<std::int64_t>& need_slot_bytes;  ///< as `need_bytes`, of slots in local DDR
   const std::vector<GapRule>* rules = nullptr;       ///< per gap; null: none
+  /// As `lead`, in time: for the reasons alone. Null or empty: unknown.
+  const std::vector<std::int64_t>* lead_ns = nullptr;
 };
 
 /// One pass: the last of its steps as a choice, and its findings for the next pass.

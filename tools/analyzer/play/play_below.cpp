@@ -99,6 +99,7 @@ bool Play::claim(std::uint32_t s, std::int64_t until) {
     evictions_.pop();
     stays_[other].evict_key = kNoKey;
     stays_[other].ddr = Copy::kNone;
+    stays_[other].slot_for = s;
     release(other);
     out_.decisions.on_flash[other] = 1;
     wait_below(other);

@@ -73,6 +73,11 @@ class Play {
     std::int64_t evict_key = kNoKey;
     std::int64_t stage_out_key = kNoKey;
     std::int64_t early_until = kNoKey;  ///< the gate of a StageIn that began before it
+    // For the record.
+    MoveReason why;              ///< of the gap it left in; positions of the whole play
+    std::int64_t stored_ns = 0;  ///< when its copy became valid
+    bool stored_in_use = false;
+    std::uint32_t slot_for = kNone;  ///< who took its slot
   };
   /// One direction of a tier's links.
   struct Lane {
@@ -93,6 +98,13 @@ class Play {
   [[nodiscard]] std::int64_t bytes(std::uint32_t s) const {
     return static_cast<std::int64_t>(life_.bytes[s]);
   }
+  /// Who asks for room on the device.
+  struct Request {
+    RoomFor room_for = RoomFor::kVariation;
+    std::uint32_t storage = kNone;  ///< that comes back
+    std::int64_t position = 0;      ///< of its use, or of the op
+    std::int64_t bytes = 0;
+  };
   [[nodiscard]] Tier& tier_of(std::uint32_t s) { return tiers_[in_.tier_of[s]]; }
   /// Whether its Store is under way.
   [[nodiscard]] bool is_written(std::uint32_t s) const {
@@ -119,13 +131,18 @@ class Play {
   bool start_fetch(Tier& tier);
   void finish_op();
   void finish_transfers();
-  bool make_room(std::int64_t wanted, std::int64_t until);
-  void leave(std::uint32_t s);
+  bool make_room(const Request& request, std::int64_t until);
+  void leave(std::uint32_t s, const Request& request);
+  void record_leave(std::uint32_t s, const Request& request);
+  void record_return(Stay& stay, const Gap& gap, std::uint32_t g);
   void commit(std::uint32_t s);
   void keep(std::uint32_t s);
   void offer(std::uint32_t s);
   void idle(std::uint32_t s, std::uint32_t gap);
   void write_soon(std::uint32_t s, std::uint32_t gap);
+  [[nodiscard]] bool drop_stands(const Entry& entry) const {
+    return stays_[entry.second].droppable && stays_[entry.second].next == entry.first;
+  }
   void unqueue(std::uint32_t s);
   void queue(std::uint32_t s, Queued as, std::int64_t key);
   [[nodiscard]] std::uint32_t front(Nearest& queue, Queued as);
@@ -168,7 +185,9 @@ class Play {
   bool running_ = false;
   std::int64_t op_done_ns_ = 0;
   std::int64_t last_done_ns_ = 0;
-  std::int64_t moment_ = 0;  ///< the last one of `at_`
+  std::int64_t lacks_room_ns_ = kNever;   ///< since when the next op waits for room alone
+  std::vector<std::uint32_t> gave_room_;  ///< storages that left for it
+  std::int64_t moment_ = 0;               ///< the last one of `at_`
 
   std::vector<std::int64_t> last_leaves_;  ///< per version: from its write to its last gap that
                                            ///< may leave

@@ -66,6 +66,7 @@ PlayedStep played_step(const Problem& input, std::uint64_t kept_bytes) {
   const Lifetimes& life = input.lifetimes;
   const std::uint64_t small_bytes = largest_kept(life.bytes, kept_bytes);
   PlayedStep out;
+  out.small_bytes = small_bytes;
   out.use_begin.assign(life.positions + std::size_t{1}, 0);
   for (const AccessPoint& point : life.accesses) ++out.use_begin[point.position + 1];
   for (std::size_t p = 0; p < life.positions; ++p) out.use_begin[p + 1] += out.use_begin[p];

@@ -28,6 +28,7 @@ struct PlayedStep {
   std::vector<std::int64_t> store_ns;      ///< per storage
   std::vector<std::int64_t> stage_in_ns;   ///< per storage; empty without flash
   std::vector<std::int64_t> stage_out_ns;  ///< per storage; empty without flash
+  std::uint64_t small_bytes = 0;           ///< storages up to this size never leave
   std::vector<std::uint8_t> candidates;    ///< per gap: it may be spent off the device
   std::vector<std::int64_t> begin_ns;      ///< per position, without any wait; one more at the end
 };

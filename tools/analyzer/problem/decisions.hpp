@@ -4,6 +4,8 @@
 #include <limits>
 #include <vector>
 
+#include "tools/analyzer/problem/reasons.hpp"
+
 namespace ho::analyzer {
 
 /// A moment of a played step: a position, and within it the order of what happens before and while
@@ -30,6 +32,10 @@ struct Decisions {
   std::vector<std::int64_t> stored_by;     ///< per version: when its Store ends
   std::vector<std::int64_t>
       stall_ns;  ///< per position: wait before it, as played, or of the packed plan
+
+  std::vector<MoveReason> reasons;  ///< of moved gaps, in order of their ends
+  std::vector<StayReason> stays;    ///< per gap; empty: unknown
+  DecidedBy decided_by;
 
   // Below the device; empty without flash.
   std::vector<std::uint8_t> on_flash;       ///< per storage: its bytes in DDR are given to others
