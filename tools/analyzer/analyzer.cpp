@@ -263,6 +263,9 @@ Result<Outcome> analyze_copies(const Graph& graph, const Hardware& hardware,
   if (!any) {
     Infeasible& why = *found.front().plan.infeasible;
     if (why.tier == last_tier) why.needs_bytes += second_bytes;
+    for (Infeasible::Need& need : why.also) {
+      if (need.tier == last_tier) need.needs_bytes += second_bytes;
+    }
     return Outcome(std::move(why));
   }
   auto compiled = shortest(graph, hardware, options, tiers, bound, std::move(found));

@@ -128,7 +128,7 @@ class Analyze(Command):
     def test_infeasible_names_the_op_and_what_it_needs(self):
         result = self.analyze("--device-memory", "1MiB", "-o", "json", code=3)
         answer = json.loads(result.stdout)
-        self.assertEqual(set(answer["infeasible"]), {"op", "op_name", "tier", "needs_bytes", "help"})
+        self.assertEqual(set(answer["infeasible"]), {"op", "op_name", "tier", "needs_bytes", "planned", "also", "help"})
         self.assertEqual(answer["infeasible"]["tier"], "device")
         self.assertGreater(answer["infeasible"]["needs_bytes"], 1 << 20)
         self.assertFalse(os.path.exists(self.plan))

@@ -73,6 +73,26 @@ TEST_CASE("play: a step whose values have room moves nothing and waits for nothi
   CHECK(played->step_ns == 16'000);
 }
 
+TEST_CASE("play: an INPUT is supplied anew while the Store of its old value is in flight") {
+  // The value that op 1 writes begins to leave, and dies with the step before its Store has ended.
+  test::GraphBuilder build;
+  const auto input = build.storage(1000, StorageKind::kInput);
+  const auto other = build.storage(1000, StorageKind::kActivation);
+  build.op(1000, {input}, {});
+  build.op(1000, {input}, {input});
+  build.op(1000, {}, {other});
+  build.op(1000, {input, other}, {});
+  Stage stage(build.take(), test::one_tier(100'000'000));
+  stage.at_home[input.value()] = 1;
+  const auto played = stage.pass(3000);
+  REQUIRE(played.has_value());
+  // Each step fetches it, in 10 us. Op 1 waits until the Store, of 10 us, no longer reads the slot.
+  CHECK(played->step_ns >= 14'000);
+  const auto gaps = stage.life.gaps_of(input.value());
+  REQUIRE(gaps.front().mandatory);
+  CHECK(played->decisions.moved[stage.life.gap_begin[input.value()]]);
+}
+
 TEST_CASE("play: an op waits for the fetch of its operand, which the step then takes longer") {
   // 1000 bytes take 10 us each way.
   const Stage stage(three_values({2, 1, 0}), test::one_tier(100'000'000));

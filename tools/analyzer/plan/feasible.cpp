@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/base/check.hpp"
 #include "tools/analyzer/play/played_step.hpp"
 
 namespace ho::analyzer {
@@ -41,28 +42,6 @@ bool has_simple_plan(const PlanInput& input) {
   if (impossible(input)) return false;
   PlanMaker maker(input);
   return maker.settle_homes() && simple_plan(maker).has_value();
-}
-
-/// A budget that is enough, between the one that is not and what the step holds if nothing moves.
-Infeasible enough_device(const PlanInput& in, int tries) {
-  const std::size_t largest = largest_op(in.lifetimes);
-  const auto is_enough = [&](std::uint64_t bytes) {
-    return has_simple_plan({in.graph, in.lifetimes, in.tiers, in.flash, bytes, in.bound_ns});
-  };
-  std::uint64_t too_little = std::max(in.budget_bytes, in.lifetimes.working_set[largest]);
-  if (too_little > in.budget_bytes && is_enough(too_little)) {
-    return lacks(in, "device", too_little, largest);
-  }
-  std::uint64_t enough = std::max(too_little + 1, most_resident(in.lifetimes).second);
-  for (int i = 0; i < tries && !is_enough(enough); ++i) {
-    too_little = enough;
-    enough += enough / kGrowth + 1;
-  }
-  for (int i = 0; i < tries && enough - too_little > enough / 256; ++i) {
-    const std::uint64_t middle = too_little + (enough - too_little) / 2;
-    (is_enough(middle) ? enough : too_little) = middle;
-  }
-  return lacks(in, "device", enough, largest);
 }
 
 }  // namespace
@@ -121,29 +100,163 @@ std::optional<Plan> simple_plan(const PlanMaker& maker, std::vector<std::uint64_
   return std::nullopt;
 }
 
-Infeasible enough_for(const PlanInput& in, const std::vector<std::uint64_t>& home_bytes) {
-  const auto why = impossible(in);
-  if (why && (why->tier != "device" || in.tiers.empty())) return *why;
-  // What no device memory mends.
-  const auto other =
-      impossible({in.graph, in.lifetimes, in.tiers, in.flash, UINT64_MAX / 4, in.bound_ns});
-  if (other) return why ? *why : *other;
-  const int tries = PlanMaker(in).effort().advice;
-  std::vector<PlanTier> tiers = in.tiers;
-  for (std::size_t t = 0; t < home_bytes.size(); ++t) {
-    if (home_bytes[t] <= tiers[t].capacity_bytes) continue;
-    std::uint64_t& capacity = tiers[t].capacity_bytes;
-    capacity = home_bytes[t];
-    for (int i = 0; i < tries; ++i) {
-      if (has_simple_plan(
-              {in.graph, in.lifetimes, tiers, in.flash, in.budget_bytes, in.bound_ns})) {
-        return lacks(in, schedule::home_tier_name(tiers[t].tier), capacity);
-      }
-      capacity += capacity / kGrowth + 1;
-    }
-    tiers = in.tiers;
+namespace {
+
+/// Looks for capacities that are enough. Run once.
+class Enough {
+ public:
+  explicit Enough(const PlanInput& in)
+      : in_(in),
+        least_{in.budget_bytes, in.tiers, in.flash},
+        tries_(PlanMaker(in).effort().advice) {
+    for (const std::uint64_t bytes : in.lifetimes.bytes) unit_ |= bytes;
+    unit_ &= ~unit_ + 1;
   }
-  return enough_device(in, tries);
+  Infeasible find(const std::vector<std::uint64_t>& home_bytes);
+
+ private:
+  struct Capacities {
+    std::uint64_t budget_bytes = 0;
+    std::vector<PlanTier> tiers;
+    std::optional<PlanTier> flash;
+  };
+  /// 0: the device, then the tiers, then flash.
+  [[nodiscard]] std::size_t kinds() const { return 1 + in_.tiers.size() + (in_.flash ? 1 : 0); }
+  [[nodiscard]] static std::uint64_t& at(Capacities& of, std::size_t kind) {
+    if (kind == 0) return of.budget_bytes;
+    return kind <= of.tiers.size() ? of.tiers[kind - 1].capacity_bytes : of.flash->capacity_bytes;
+  }
+  [[nodiscard]] std::string_view name(std::size_t kind) const {
+    if (kind == 0) return "device";
+    return kind <= in_.tiers.size() ? schedule::home_tier_name(in_.tiers[kind - 1].tier) : "flash";
+  }
+  [[nodiscard]] PlanInput input(const Capacities& of) const {
+    return {in_.graph, in_.lifetimes, of.tiers, of.flash, of.budget_bytes, in_.bound_ns};
+  }
+  [[nodiscard]] bool has_plan(const Capacities& of) const { return has_simple_plan(input(of)); }
+  bool raise_to_least();
+  [[nodiscard]] std::uint64_t plenty(std::size_t kind) const;
+  void shrink(Capacities& of, std::size_t kind, std::uint64_t hint_bytes) const;
+  [[nodiscard]] Infeasible needs(Capacities of, Infeasible::Proof proof) const;
+
+  const PlanInput& in_;
+  Capacities least_;  ///< below these there is no plan
+  const int tries_;
+  std::uint64_t unit_ = 0;  ///< all sizes are multiples
+};
+
+/// Raises the capacities to what any plan needs.
+/// @return false if a tier is needed that is not there.
+bool Enough::raise_to_least() {
+  for (auto why = impossible(input(least_)); why; why = impossible(input(least_))) {
+    std::size_t kind = 0;
+    while (kind < kinds() && name(kind) != why->tier) ++kind;
+    if (kind == kinds()) return false;
+    HO_CHECK(at(least_, kind) < why->needs_bytes);
+    at(least_, kind) = why->needs_bytes;
+  }
+  return true;
+}
+
+/// More than any plan is made to need: nothing leaves, or everything does.
+std::uint64_t Enough::plenty(std::size_t kind) const {
+  std::uint64_t bytes = most_resident(in_.lifetimes).second;
+  if (kind > 0) {
+    bytes = 0;
+    for (std::size_t s = 0; s < in_.lifetimes.bytes.size(); ++s) bytes += in_.lifetimes.bytes[s];
+  }
+  return std::max(bytes + bytes / kGrowth, kind == 0 ? least_.budget_bytes : 0);
+}
+
+/// Lowers a capacity, which is enough, towards the least.
+void Enough::shrink(Capacities& of, std::size_t kind, std::uint64_t hint_bytes) const {
+  std::uint64_t enough = at(of, kind);
+  Capacities start = least_;
+  std::uint64_t too_little = at(start, kind);
+  for (int i = 0; i < tries_ && enough - too_little > enough / 256; ++i) {
+    const bool hinted = i == 0 && hint_bytes > too_little && hint_bytes < enough;
+    const std::uint64_t middle = hinted ? hint_bytes : too_little + (enough - too_little) / 2;
+    at(of, kind) = (middle + unit_ - 1) / unit_ * unit_;
+    if (at(of, kind) >= enough) break;
+    (has_plan(of) ? enough : too_little) = at(of, kind);
+  }
+  at(of, kind) = enough;
+}
+
+Infeasible Enough::needs(Capacities of, Infeasible::Proof proof) const {
+  Capacities given{in_.budget_bytes, in_.tiers, in_.flash};
+  std::optional<Infeasible> out;
+  for (std::size_t kind = 0; kind < kinds(); ++kind) {
+    if (at(of, kind) <= at(given, kind)) continue;
+    if (out) {
+      out->also.push_back({std::string(name(kind)), at(of, kind)});
+    } else {
+      const std::size_t position = kind == 0 ? largest_op(in_.lifetimes) : 0;
+      out = lacks(in_, name(kind), at(of, kind), position);
+    }
+  }
+  HO_CHECK(out.has_value());
+  // What is impossible without it comes first.
+  const auto why = impossible(in_);
+  for (Infeasible::Need& need : out->also) {
+    if (!why || need.tier != why->tier) continue;
+    std::swap(need.tier, out->tier);
+    std::swap(need.needs_bytes, out->needs_bytes);
+  }
+  if (why && why->tier == out->tier) {
+    out->op_id = why->op_id;
+    out->op_name = why->op_name;
+  }
+  out->proof = proof;
+  return *std::move(out);
+}
+
+Infeasible Enough::find(const std::vector<std::uint64_t>& home_bytes) {
+  using Proof = Infeasible::Proof;
+  const auto hint = [&](std::size_t kind) {
+    return kind > 0 && kind <= home_bytes.size() ? home_bytes[kind - 1] : 0;
+  };
+  const auto why = impossible(in_);
+  if (!raise_to_least()) return *why;
+  if (why && has_plan(least_)) return needs(least_, Proof::kPlanned);
+  // One capacity more: homes that a plan lacked before the device.
+  std::vector<std::size_t> order;
+  for (std::size_t kind = 1; kind < kinds(); ++kind) {
+    if (hint(kind) > at(least_, kind)) order.push_back(kind);
+  }
+  for (std::size_t kind = 0; kind < kinds(); ++kind) {
+    if (std::find(order.begin(), order.end(), kind) == order.end()) order.push_back(kind);
+  }
+  for (const std::size_t kind : order) {
+    Capacities more = least_;
+    at(more, kind) = std::max(at(more, kind), plenty(kind));
+    if (!has_plan(more)) continue;
+    shrink(more, kind, hint(kind));
+    return needs(std::move(more), Proof::kPlanned);
+  }
+  Capacities all = least_;
+  for (const std::size_t kind : order) at(all, kind) = std::max(at(all, kind), plenty(kind));
+  if (!has_plan(all)) {
+    // Without a plan to test, the least that is known to be too little.
+    if (!why) at(least_, 0) += unit_;
+    return needs(least_, Proof::kTooLittle);
+  }
+  for (std::size_t kind = 0; kind < kinds(); ++kind) {
+    Capacities fewer = all;
+    at(fewer, kind) = at(least_, kind);
+    if (has_plan(fewer)) {
+      all = std::move(fewer);
+    } else {
+      shrink(all, kind, hint(kind));
+    }
+  }
+  return needs(std::move(all), Proof::kPlanned);
+}
+
+}  // namespace
+
+Infeasible enough_for(const PlanInput& in, const std::vector<std::uint64_t>& home_bytes) {
+  return Enough(in).find(home_bytes);
 }
 
 }  // namespace ho::analyzer

@@ -18,8 +18,8 @@ namespace ho::analyzer {
 [[nodiscard]] std::optional<Plan> simple_plan(const PlanMaker& maker,
                                               std::vector<std::uint64_t>* home_bytes = nullptr);
 
-/// For a step without a plan: a larger capacity, of one tier or the device, that simple_plan()
-/// finds enough.
+/// For a step without a plan: larger capacities, of as few tiers as possible, that simple_plan()
+/// finds enough (Proof::kPlanned), or the least that are necessary if it finds none.
 [[nodiscard]] Infeasible enough_for(const PlanInput& input,
                                     const std::vector<std::uint64_t>& home_bytes);
 

@@ -31,10 +31,22 @@ struct Options {
 
 /// Why there is no plan: this op's working set, or this tier, needs more bytes than there are.
 struct Infeasible {
+  /// What is known of the capacities below.
+  enum class Proof : std::uint8_t {
+    kTooLittle,  ///< less than these have no plan; these may be too little, too
+    kPlanned,    ///< a plan was made with them
+  };
+  /// One more tier that is too small.
+  struct Need {
+    std::string tier;
+    std::uint64_t needs_bytes = 0;
+  };
   std::uint32_t op_id = 0;  ///< the graph's id
   std::string op_name;
   std::string tier;               ///< "device", "local_ddr", ...
-  std::uint64_t needs_bytes = 0;  ///< smallest capacity of that tier that might do
+  std::uint64_t needs_bytes = 0;  ///< capacity of that tier
+  std::vector<Need> also = {};    ///< tiers that have to be larger besides
+  Proof proof = Proof::kTooLittle;
 };
 
 using Outcome = std::variant<schedule::Schedule, Infeasible>;

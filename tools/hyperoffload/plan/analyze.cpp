@@ -115,20 +115,31 @@ std::string plan_json(const Answer& answer, const schedule::Schedule& plan,
   return std::move(json).text();
 }
 
+/// The capacities that have to be larger besides.
+std::string also(const analyzer::Infeasible& infeasible) {
+  std::string out;
+  for (const auto& need : infeasible.also) {
+    out += ", and " + need.tier + " of at least " + format_bytes(need.needs_bytes) + " (" +
+           std::to_string(need.needs_bytes) + ")";
+  }
+  return out;
+}
+
 /// The changes that would make a plan possible.
 std::string advice(const Answer& answer, const Hardware& hardware,
                    const analyzer::Infeasible& infeasible) {
   const std::string needs =
       format_bytes(infeasible.needs_bytes) + " (" + std::to_string(infeasible.needs_bytes) + ")";
   if (infeasible.tier == "device") {
-    std::string out = "--device-memory of at least " + needs;
+    std::string out = "--device-memory of at least " + needs + also(infeasible);
     if (!hardware.local_ddr && !hardware.remote_ddr) return out + ", or DDR below the device";
     return out + ", or a graph whose largest op names less: split it, or unpin what stays";
   }
   std::string out =
-      infeasible.tier + (answer.of_pool
-                             ? " of at least " + needs + " free in the pool"
-                             : ".capacityBytes of at least " + needs + " in the hardware file");
+      infeasible.tier +
+      (answer.of_pool ? " of at least " + needs + " free in the pool"
+                      : ".capacityBytes of at least " + needs + " in the hardware file") +
+      also(infeasible);
   if (infeasible.needs_bytes > 0 &&
       answer.budget_bytes < analyzer::peak_unmanaged_bytes(answer.graph)) {
     out += ", or a larger --device-memory";
@@ -148,9 +159,13 @@ std::string infeasible_json(const Answer& answer, const analyzer::Infeasible& in
       .field("op_name", infeasible.op_name)
       .field("tier", infeasible.tier)
       .field("needs_bytes", infeasible.needs_bytes)
-      .field("help", help)
-      .end()
-      .end();
+      .field("planned", infeasible.proof == analyzer::Infeasible::Proof::kPlanned)
+      .key("also")
+      .begin_array();
+  for (const auto& need : infeasible.also) {
+    json.begin_object().field("tier", need.tier).field("needs_bytes", need.needs_bytes).end();
+  }
+  json.end().field("help", help).end().end();
   return std::move(json).text();
 }
 
@@ -273,7 +288,12 @@ Result<analyzer::BudgetFound> plan(Console& console, const Arguments& args, cons
   auto outcome =
       analyzer::analyze(graph, hardware, {*budget, args.align_bytes, *copies, args.keep_order});
   if (!outcome) return outcome.error();
-  return analyzer::BudgetFound{*budget, *std::move(outcome), true};
+  // GCC 12 takes a temporary here for one that is destroyed before it is made.
+  analyzer::BudgetFound found;
+  found.budget_bytes = *budget;
+  found.outcome = *std::move(outcome);
+  found.short_enough = true;
+  return found;
 }
 
 int answer_too_long(Console& console, const Arguments& args, const analyzer::BudgetFound& planned) {
