@@ -1,0 +1,50 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <variant>
+
+#include "tests/support/seeds.hpp"
+#include "tests/unit/analyzer/graphs.hpp"
+#include "tools/analyzer/analyzer.hpp"
+#include "tools/baselines/baselines.hpp"
+
+// What small steps keep: the planner varies them. Steps of more than some 400 uses do not yet.
+using namespace ho;
+using analyzer::Baseline;
+using schedule::Schedule;
+
+TEST_CASE("planner: more memory makes no small step longer, and no baseline is shorter") {
+  int pairs = 0;
+  int compared = 0;
+  test::for_each_seed(24, [&](std::uint64_t seed) {
+    const Graph graph = test::random_graph(seed, 40);
+    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+    if (peak == 0) return;
+    const Hardware kinds[] = {test::one_tier(300'000'000), test::one_tier(1'000'000'000, 100),
+                              test::with_flash(peak * 45 / 100 + 1, 500'000'000)};
+    const Hardware& hardware = kinds[seed % 3];
+    std::uint64_t shortest = UINT64_MAX;
+    for (std::uint64_t percent = 40; percent <= 100; percent += 15) {
+      INFO("HO_SEED=" << seed << " percent " << percent);
+      const auto outcome = analyzer::analyze(graph, hardware, {peak * percent / 100 + 1, 1});
+      REQUIRE(outcome);
+      const auto* plan = std::get_if<Schedule>(&*outcome);
+      CHECK((plan != nullptr || shortest == UINT64_MAX));
+      if (plan == nullptr) continue;
+      const std::uint64_t step_ns = plan->prediction.step_ns;
+      if (shortest != UINT64_MAX) ++pairs;
+      CHECK(step_ns <= shortest);
+      shortest = std::min(shortest, step_ns);
+      for (const Baseline policy :
+           {Baseline::kOnDemandLru, Baseline::kLayerWindow, Baseline::kG10Greedy}) {
+        const auto other = analyzer::simulate_baseline(*plan, hardware, policy);
+        if (!other) continue;
+        ++compared;
+        CHECK(step_ns <= other->step_ns);
+      }
+    }
+  });
+  if (test::only_seed()) return;
+  CHECK(pairs > 20);
+  CHECK(compared > 60);
+}
