@@ -10,37 +10,8 @@ import tempfile
 from ._library import FAR, NEAR
 
 _MEASURED_BYTES = 32 << 20
-_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-
-
-def budget_of(device_memory):
-    """Returns what "60%" (of what the step holds plainly), "2GiB" or a number of bytes are of the
-    step's bytes, as a function."""
-    text = str(device_memory).strip()
-    try:
-        if text.endswith("%"):
-            share = float(text[:-1]) / 100
-            return lambda plain_bytes: int(plain_bytes * share)
-        for unit, size in reversed(_UNITS.items()):
-            if text.endswith(unit):
-                size_bytes = int(float(text[:-len(unit)]) * size)
-                return lambda _: size_bytes
-        size_bytes = int(text)
-        return lambda _: size_bytes
-    except ValueError:
-        raise ValueError(f'device_memory is {device_memory!r}; write "60%", "2GiB" or a number of '
-                         "bytes") from None
-
-
 # A step outlives a node only if all that it has off the device is there twice.
 _KINDS = ("ACTIVATION", "WEIGHT", "GRADIENT", "OPTIMIZER_STATE", "KV_CACHE", "INPUT")
-
-
-def copies_of(wish):
-    """Returns how many copies of each value in the pool a job wishes; None: one."""
-    if wish is not None and (type(wish) is not int or wish not in (1, 2)):
-        raise ValueError(f"copies is {wish!r}; write 1, or 2 for a job that goes on when one node is lost")
-    return wish or 1
 
 
 def _command():

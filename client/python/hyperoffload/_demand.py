@@ -302,8 +302,5 @@ class Demand:
         self.paused -= 1
 
     def close(self):
-        """Brings everything to the device, and ends the runtime."""
-        try:
-            self.pause()
-        finally:
-            self.runtime.close()
+        """Ends the runtime; what is away is lost. pause() before."""
+        self.runtime.close()

@@ -4,9 +4,13 @@ import contextlib
 import copy
 import gc
 import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
+from ._arguments import check_training
 from ._demand import BYTES_MIN, Demand
 from ._hooks import Mode, replace
 from ._meter import Meter
@@ -119,7 +123,13 @@ class Graph:
     what a replay follows.
     """
 
-    def __init__(self, recorder, demand, fixed_bytes, plain_bytes, whole=None):
+    fixed_bytes: int
+    plain_bytes: int
+    whole: dict[str, Any]
+    movable: dict[str, Any]
+
+    def __init__(self, recorder: "StepRecorder", demand: Demand, fixed_bytes: int, plain_bytes: int,
+                 whole: dict[str, Any] | None = None) -> None:
         self.whole = whole
         self.fixed_bytes, self.plain_bytes = fixed_bytes, plain_bytes
         self.movable = recorder.graph(_movable(recorder.present, demand))
@@ -152,28 +162,28 @@ class Graph:
         return Part(op.place, outputs, writes, ends, others)
 
     @property
-    def ops(self):
+    def ops(self) -> list[dict[str, Any]]:
         """The ops, in program order, as entries of graph.proto's JSON mapping."""
         return self.whole["ops"]
 
     @property
-    def storages(self):
+    def storages(self) -> list[dict[str, Any]]:
         """The storages, as entries of graph.proto's JSON mapping."""
         return self.whole["storages"]
 
-    def retimed(self, durations_ns):
-        """The same step, its movable ops with other durations, by position."""
+    def retimed(self, durations_ns: Sequence[int]) -> "Graph":
+        """The same step, its movable ops with other durations in ns, by position."""
         other = copy.copy(self)
         other.movable = {**self.movable, "ops": [
             {**op, "durationNs": str(ns)} for op, ns in zip(self.movable["ops"], durations_ns)]}
         return other
 
-    def write(self, path):
-        """Writes the graph as a .json file for the command `hyperoffload analyze`."""
+    def write(self, path: str | os.PathLike) -> None:
+        """Writes the graph as a .json file for the command `hyperoffload analyze`. Raises OSError."""
         with open(path, "w", encoding="utf-8") as out:
             json.dump(self.whole, out)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return (f"<Graph of {len(self.ops)} ops and {len(self.storages)} storages, "
                 f"{self.plain_bytes / 2**20:.1f} MiB>")
 
@@ -228,7 +238,8 @@ def _optimizer_of(model):
     return found[0] if found else None
 
 
-def record(step, model=None, optimizer=None, *, steps=3):
+def record(step: Callable[[], Any], model: torch.nn.Module | None = None,
+           optimizer: torch.optim.Optimizer | None = None, *, steps: int = 3) -> Graph:
     """Runs a training step a few times, and returns the last one as a Graph.
 
         graph = hyperoffload.record(lambda: train_step(batch), model, optimizer)
@@ -243,8 +254,15 @@ def record(step, model=None, optimizer=None, *, steps=3):
     optimizer's states, durations are medians of the others.
 
     The step runs plainly: it needs the memory that it needs without a plan. A job that does not fit
-    records within its budget under fit(). Raises ValueError where model or optimizer are not clear.
+    records within its budget under fit(). Raises TypeError for bad arguments, ValueError where model or
+    optimizer are not clear, and what the step raises.
     """
+    if not callable(step):
+        raise TypeError(f"step is a {type(step).__name__}; give a function that runs one training step")
+    if type(steps) is not int:
+        raise TypeError(f"steps is {steps!r}; write a number, as 3")
+    if model is not None:
+        check_training(model, optimizer, may_lack_optimizer=True)
     if steps < 2:
         raise ValueError(f"steps is {steps}; 2 or more are needed: the first makes the optimizer's states")
     if model is None:

@@ -7,13 +7,20 @@ import types
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ._interrupts import Guard
+from ._library import Error
+
 
 class Mode(TorchDispatchMode):
-    """Brings each call below autograd to `call(function, args, kwargs)`."""
+    """Brings each call below autograd to `call(function, args, kwargs)`. explain(error, function, args,
+    kwargs) adds to an Error of the library where in the script it came up. guard: holds back
+    interrupts while a call runs."""
 
-    def __init__(self, call=None):
+    def __init__(self, call=None, explain=None, guard=None):
         super().__init__()
         self.call = call
+        self._explain = explain
+        self._guard = guard or Guard()
         self._process = os.getpid()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -24,7 +31,18 @@ class Mode(TorchDispatchMode):
         if function is torch.ops.aten.detach.default and isinstance(args[0], (int, float)):
             # Hooks of saved tensors: PyTorch 1.13 hands over a number where a tensor holds one.
             return torch.tensor(args[0], dtype=torch.float64)
-        return self.call(function, args, kwargs or {})
+        guard = self._guard
+        outer, guard.inside = guard.inside, True
+        try:
+            return self.call(function, args, kwargs or {})
+        except Error as error:
+            if self._explain is not None:
+                self._explain(error, function, args, kwargs or {})
+            raise
+        finally:
+            guard.inside = outer
+            if guard.pending and not outer:
+                guard.deliver()
 
 
 def replace(stack, owner, attribute, around):

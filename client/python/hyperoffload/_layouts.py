@@ -2,6 +2,9 @@
 a tensor, the axes that divide it from major to minor, "dp,tp;-".
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 
 def _mesh(sizes, names, ranks=None):
     words = "x".join(str(size) for size in sizes) + ":" + ",".join(names)
@@ -14,7 +17,7 @@ def _mesh(sizes, names, ranks=None):
     return words if ranks == list(range(count)) else words + "@" + ",".join(map(str, ranks))
 
 
-def from_dtensor(mesh, placements, dimensions):
+def from_dtensor(mesh: Any, placements: Sequence[Any], dimensions: int) -> tuple[str, str]:
     """The words (mesh, layout) of a torch DTensor's `device_mesh` and `placements`, for a tensor of so many
     dimensions. Mesh dimensions without names are m0, m1, ... Raises ValueError for placements that have no
     words: strided shards."""
@@ -40,10 +43,12 @@ def from_dtensor(mesh, placements, dimensions):
     return _mesh(mesh.mesh.shape, names, mesh.mesh.flatten().tolist()), layout
 
 
-def from_hypershard(mesh_shape, alias_name, tensor_map, rank_list=None):
+def from_hypershard(mesh_shape: Sequence[int], alias_name: Sequence[str], tensor_map: Sequence[Any],
+                    rank_list: Sequence[int] | None = None) -> tuple[str, str]:
     """The words (mesh, layout) of HyperShard's Layout(mesh_shape, alias_name, rank_list). `tensor_map` has for
     each dimension an alias, "None" or None, or a tuple of aliases from major to minor; or, as in the layout's
-    own `tensor_map`, numbers: they count the mesh's axes from the right, and -1 is none."""
+    own `tensor_map`, numbers: they count the mesh's axes from the right, and -1 is none. Raises ValueError
+    where names, axes and ranks do not fit one another."""
     names = list(alias_name)
     if len(names) != len(mesh_shape):
         raise ValueError(f"{len(names)} names for {len(mesh_shape)} axes")

@@ -18,9 +18,14 @@ _FIRST_BYTES, _LONG_ENOUGH_S = 256 << 10, 0.05
 
 
 class Error(RuntimeError):
-    """A call of the library failed. `name`: the status, as "conflict" or "exhausted"."""
+    """A call of the library failed: the pool cannot be reached, has no room, or has lost values.
 
-    def __init__(self, name, text):
+    name: the status, as "unavailable" or "exhausted"; `hyperoffload explain-error NAME` says what to do.
+    """
+
+    name: str
+
+    def __init__(self, name: str, text: str) -> None:
         super().__init__(f"{name}: {text}" if text else name)
         self.name = name
 

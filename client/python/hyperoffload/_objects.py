@@ -2,6 +2,8 @@
 
 import ctypes
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from . import _layouts, _library
 
@@ -45,9 +47,9 @@ class Tile:
     """This rank's part of a tensor that is divided over the ranks of a mesh.
 
     `data`: a contiguous torch tensor on the host, or an object with a writable buffer. `layout`: for
-    each dimension the axes that divide it. `shape`: the whole tensor's."""
+    each dimension the axes that divide it, as "dp;-". `shape`: the whole tensor's, in elements."""
 
-    def __init__(self, data, layout, shape):
+    def __init__(self, data: Any, layout: str, shape: Sequence[int]) -> None:
         self.data, self.layout, self.shape = data, layout, tuple(shape)
 
 
@@ -112,17 +114,18 @@ class _Object:
         if self._own:
             self._pool.close()
 
-    def close(self):
+    def close(self) -> None:
+        """Ends it, and the connection that it made. Versions of a publisher end with it."""
         handle, self._handle = self._handle, None
         if handle is None:
             return
         getattr(self._lib, self._CLOSE)(handle)
         self._close_pool()
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
 
@@ -136,10 +139,11 @@ class Publisher(_Object):
 
     _OPEN, _CLOSE = "ho_publisher_open", "ho_publisher_close"
 
-    def __init__(self, pool, name, tensors, *, mesh="", rank=0, run=0, versions=2, secret=""):
+    def __init__(self, pool: str, name: str, tensors: Mapping[str, Any], *, mesh: str = "", rank: int = 0,
+                 run: int = 0, versions: int = 2, secret: str = "") -> None:
         super().__init__(pool, name, tensors, mesh, rank, secret, run, versions)
 
-    def publish(self, version):
+    def publish(self, version: int) -> None:
         """Copies the tensors into the pool and makes them visible. Raises Error: "busy" where readers
         have all kept versions open."""
         _library._check(self._lib.ho_publish(self._handle, version))
@@ -150,10 +154,11 @@ class Subscriber(_Object):
 
     _OPEN, _CLOSE = "ho_subscriber_open", "ho_subscriber_close"
 
-    def __init__(self, pool, name, tensors, *, mesh="", rank=0, secret=""):
+    def __init__(self, pool: str, name: str, tensors: Mapping[str, Any], *, mesh: str = "", rank: int = 0,
+                 secret: str = "") -> None:
         super().__init__(pool, name, tensors, mesh, rank, secret, 0, 0)
 
-    def acquire(self, least=0, timeout=0.0, most=_U64_MAX):
+    def acquire(self, least: int = 0, timeout: float = 0.0, most: int = _U64_MAX) -> int:
         """Opens the newest complete version between two, waiting `timeout` seconds for one. Returns its
         number. Raises Error: "not-found"."""
         version = ctypes.c_uint64()
@@ -161,14 +166,17 @@ class Subscriber(_Object):
                                              ctypes.byref(version)))
         return version.value
 
-    def read(self):
-        """Fetches the open version into the tensors, and compares checksums."""
+    def read(self) -> None:
+        """Fetches the open version into the tensors, and compares checksums. Raises Error: "corrupt" where
+        they differ, "conflict" where no version is open."""
         _library._check(self._lib.ho_object_read(self._handle))
 
-    def release(self):
+    def release(self) -> None:
+        """Ends the use of the acquired version: its publisher may reuse the memory."""
         self._lib.ho_object_release(self._handle)
 
-    def describe(self):
-        """What the acquired version has: mesh, tensors, and how many bytes read() needs and fetches."""
+    def describe(self) -> dict[str, Any] | None:
+        """What the acquired version has: mesh, tensors, and how many bytes read() needs and fetches. None:
+        no version is open."""
         text = self._lib.ho_object_text(self._handle)
         return json.loads(text) if text else None

@@ -2,12 +2,18 @@
 
 import base64
 import json
+import os
+from typing import TYPE_CHECKING
 
 import torch
 
 from . import _library
-from ._analyze import budget_of, copies_of, schedule_of
+from ._analyze import schedule_of
+from ._arguments import (budget_of, check_hardware, check_kind, check_pool, check_training, copies_of)
 from ._graph import Call, Graph, Managed, Part
+
+if TYPE_CHECKING:
+    from ._run import Run
 
 _VERSION = 1
 
@@ -20,12 +26,14 @@ class Plan:
     nodes. graph: the Graph that it is of; that of a plan from a file has only what can move.
     """
 
-    def __init__(self, graph, budget_bytes, schedule, page, pool=None, copies=1):
+    def __init__(self, graph: Graph, budget_bytes: int, schedule: bytes, page: str, pool: str | None = None,
+                 copies: int = 1) -> None:
         self.graph, self.budget_bytes, self.copies = graph, budget_bytes, copies
         self.schedule, self.page = schedule, page
         self._pool = pool
 
-    def applied(self, model, optimizer, *, pool=None):
+    def applied(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *,
+                pool: str | None = None) -> "Run":
         """Runs the training steps of a `with` block under the plan; returns a Run as fit() does.
 
             with plan.applied(model, optimizer) as run:
@@ -34,17 +42,20 @@ class Plan:
         model, optimizer: those that were recorded, or others with the same names and sizes, as in a
         later run of the script. Until the optimizer has its states, after its first step, steps run on
         demand, within the budget. pool: control addresses of the daemons; None: those of analyze().
-        Raises ValueError where the plan moves something that model and optimizer do not have, and
-        Error where the pool fails.
+        Raises TypeError and ValueError for bad arguments, and where the plan moves something that model
+        and optimizer do not have; Error where the pool fails.
         """
-        from ._fit import Run  # it needs this module
+        from ._run import Run  # it needs this module
+
+        check_training(model, optimizer)
 
         pool = pool or self._pool
         if pool is None:
             raise ValueError("no pool is named: applied(model, optimizer, pool=ADDRESS)")
+        check_pool(pool)
         return Run(model, optimizer, lambda _: self.budget_bytes, pool, "once", None, self.copies, self)
 
-    def save(self, path):
+    def save(self, path: str | os.PathLike) -> None:
         """Writes the plan to a file, for load() in a later run of the same script."""
         graph = self.graph
         text = {"version": _VERSION, "budgetBytes": self.budget_bytes, "pool": self._pool,
@@ -62,8 +73,8 @@ class Plan:
             json.dump(text, out)
 
     @staticmethod
-    def load(path):
-        """Reads a plan that save() wrote. Raises ValueError if the file is not one."""
+    def load(path: str | os.PathLike) -> "Plan":
+        """Reads a plan that save() wrote. Raises OSError if it cannot be read, ValueError if it is not one."""
         with open(path, encoding="utf-8") as file:
             try:
                 text = json.load(file)
@@ -76,7 +87,7 @@ class Plan:
             except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
                 raise ValueError(f"{path} is not a plan: {error!r}") from error
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return (f"<Plan of {len(self.graph.calls)} calls within {self.budget_bytes / 2**20:.1f} of "
                 f"{self.graph.plain_bytes / 2**20:.1f} MiB>")
 
@@ -113,16 +124,22 @@ def plan_of(graph, budget_bytes, hardware, pool, copies, address=None):
     return Plan(graph, budget_bytes, schedule, page, address, copies)
 
 
-def analyze(graph, *, device_memory, pool=None, hardware=None, copies=None):
+def analyze(graph: Graph, *, device_memory: str | int, pool: str | None = None,
+            hardware: str | os.PathLike | None = None, copies: int | None = None) -> Plan:
     """Plans a step that record() returned, and returns a Plan.
 
     device_memory: "60%" of what the step holds plainly, "2GiB", or bytes. pool: control addresses of
     the daemons, comma-separated, whose link is measured. hardware: path of a hardware file instead,
     such as `hyperoffload bench profile` writes; then no pool is needed to plan. copies: as of fit().
 
-    Raises MemoryError where the budget cannot be met, naming the op, ValueError for bad arguments, and
-    Error where the pool fails.
+    Takes seconds: it runs the command `hyperoffload analyze`. Raises MemoryError where the budget cannot
+    be met, naming the op; TypeError, ValueError and FileNotFoundError for bad arguments, and where the
+    command is missing; RuntimeError where it fails otherwise; Error where the pool fails.
     """
+    check_kind("graph", graph, Graph, "the Graph that record() returned")
+    check_hardware(hardware)
+    if pool is not None:
+        check_pool(pool)
     budget = budget_of(device_memory)(graph.plain_bytes)
     copies = copies_of(copies)
     if hardware is not None:

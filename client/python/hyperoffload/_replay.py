@@ -11,18 +11,13 @@ A call that differs ends the plan's part in this step: what is away is then fetc
 
 import enum
 import functools
-import os
-import sys
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import _library
+from ._script import where
 from ._step import shapes_of, split, storage_of, tensors_in, tensors_of
-
-# Where code lies that is not the script's.
-_OTHERS = tuple(os.path.dirname(os.path.abspath(module)) + os.sep
-                for module in (__file__, torch.__file__, os.__file__))
 
 
 class State(enum.Enum):
@@ -33,17 +28,6 @@ class State(enum.Enum):
 
 class _Other(Exception):
     """A call returned other storages than in the recorded step."""
-
-
-def _where():
-    """File and line of the innermost frame that is the script's."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if not path.startswith(_OTHERS):
-            return f"{path}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "unknown place"
 
 
 class Replay:
@@ -271,7 +255,7 @@ class Replay:
     def depart(self, cause):
         """Ends the plan's part in this step; values stay where they are."""
         self._leave()
-        self._departed(f"{cause} ({_where()})")
+        self._departed(f"{cause} ({where()})")
 
     def _leave(self):
         if self._op is None:
@@ -311,7 +295,7 @@ class Replay:
             else:
                 self.depart("the step ended early")
         elif self.state is State.BETWEEN:
-            self._departed(f"the step begins with another call ({_where()})")
+            self._departed(f"the step begins with another call ({where()})")
         # Tensors of a departed step that live on need their bytes; the rest is PyTorch's.
         for number in list(self._left):
             self._demand.unshare(self._left[number].cdata)
@@ -321,6 +305,11 @@ class Replay:
         self.state = State.BETWEEN
         self._at = 0
         return planned
+
+    def name_of(self, storage):
+        """A storage's name in the recorded step, or None."""
+        number = self._number.get(storage._cdata)
+        return None if number is None else self.graph.managed[number].name
 
     def shapes(self):
         """Those that the step's first call takes."""
@@ -343,10 +332,14 @@ class Replay:
         except _library.Error:
             return None
 
-    def finish(self):
-        """Ends the plan, wherever it is; values stay where they are."""
+    def end_step(self):
+        """Ends the plan's part in a step that runs; values stay where they are."""
         if self.state is State.IN_STEP:
             self._leave()
+
+    def finish(self):
+        """Ends the plan, wherever it is; values stay where they are."""
+        self.end_step()
         if self._plan is not None:
             self._last_timeline = self.timeline()
             self._plan.close()

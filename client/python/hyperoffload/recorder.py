@@ -16,15 +16,19 @@ calls. Works with PyTorch 1.13 and 2.x. It does not see calls inside a compiled 
 
 import functools
 import json
+import os
 import statistics
 import time
 import types
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ._arguments import check_training
 from ._hooks import Mode
-from ._step import (ON_LISTS, Call, Op, Operand, Step, arguments_of, bytes_of, namespace_of, shapes_of,
+from ._step import (ON_LISTS, Call, Op, Operand, Step, Storage, arguments_of, bytes_of, namespace_of, shapes_of,
                     storage_of, tensors_in, tensors_of, written_names)
 
 # Calls that change a tensor in place without reading it.
@@ -61,10 +65,20 @@ class Recorder:
     """Records the steps that run while it is entered.
 
     model: the torch.nn.Module whose parameters are the weights; its device is recorded.
-    optimizer: a torch.optim.Optimizer, or None for inference.
+    optimizer: a torch.optim.Optimizer, or None for inference. name: of the graph.
+
+        recorder = hyperoffload.Recorder(model, optimizer)
+        for batch in batches[:3]:       # the second or a later step is the steady state
+            with recorder:
+                step(batch)
+        recorder.write("graph.json")    # hyperoffload analyze graph.json --device-memory 60% ...
+
+    A step that ends with an exception is not kept. Raises TypeError and ValueError for bad arguments.
     """
 
-    def __init__(self, model, optimizer=None, name="pytorch"):
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None,
+                 name: str = "pytorch") -> None:
+        check_training(model, optimizer, may_lack_optimizer=True)
         self._model = model
         self._optimizer = optimizer
         self._name = name
@@ -84,19 +98,20 @@ class Recorder:
 
     # Entering and leaving a step.
 
-    def __enter__(self):
+    def __enter__(self) -> "Recorder":
         self.begin()
         self._mode = Mode(self.call)
         self._mode.__enter__()
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
         self._mode.__exit__(kind, error, trace)
         self.end(kind is None)
         return False
 
-    def begin(self):
-        """Begins a step; its calls are to come to call()."""
+    def begin(self) -> None:
+        """Begins a step; its calls are to come to call(). `with recorder:` does this. Raises RuntimeError
+        where a step has begun."""
         if self._step is not None:
             raise RuntimeError("the recorder is already recording a step")
         self._step = Step(self._device, self._bytes_of)
@@ -114,7 +129,7 @@ class Recorder:
             self._wrap(self._optimizer, "step", "optimizer")
         self._watch_modules()
 
-    def end(self, is_whole):
+    def end(self, is_whole: bool) -> None:
         """Ends the step; it is kept if it is whole."""
         for owner, attribute, had_own, original, ours in reversed(self._restore):
             if vars(owner).get(attribute) is not ours:
@@ -228,8 +243,8 @@ class Recorder:
 
     # One call.
 
-    def call(self, function, args, kwargs):
-        """Runs a call below autograd, and records it."""
+    def call(self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Runs a call below autograd, and records it. Returns its result."""
         events = None
         if self._device.type == "cuda":
             events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
@@ -366,8 +381,8 @@ class Recorder:
 
     # The result.
 
-    def graph(self, keep=None):
-        """Returns the graph in the JSON mapping of graph.proto.
+    def graph(self, keep: Callable[[Storage], bool] | None = None) -> dict[str, Any]:
+        """Returns the graph in the JSON mapping of graph.proto. Raises RuntimeError before a whole step.
 
         keep: for a job that will be replayed, a function that says which storages the plan may move.
         The others, and ops that use none that it may move, are left out; their time counts with the
@@ -411,16 +426,18 @@ class Recorder:
             "ops": out,
         }
 
-    def last_step(self):
+    def last_step(self) -> Step:
+        """The step that was recorded last."""
         return self._steps[-1]
 
-    def kept(self, graph):
+    def kept(self, graph: dict[str, Any]) -> list[tuple[Storage, dict[str, Any]]]:
         """Pairs (storage of the last step, its entry in the graph that was made last)."""
         return [(self._steps[-1].storages[number], entry)
                 for number, entry in zip(self._kept, graph["storages"])]
 
-    def write(self, path):
-        """Writes graph() as a .json file for `hyperoffload analyze`."""
+    def write(self, path: str | os.PathLike) -> None:
+        """Writes graph() as a .json file for `hyperoffload analyze`. Raises OSError, and RuntimeError before
+        a whole step."""
         with open(path, "w", encoding="utf-8") as out:
             json.dump(self.graph(), out)
 

@@ -107,6 +107,7 @@ class Packages(unittest.TestCase):
                               ("hyperoffload", "./etc/needrestart/conf.d/hyperoffload.conf\n"),
                               ("libhyperoffload0", "/hyperoffload-ucx.so\n"), ("libhyperoffload0", "/hyperoffload-ofi.so\n"),
                               ("libhyperoffload-dev", "/hyperoffload.h\n"),
+                              ("python3-hyperoffload", "./usr/lib/python3/dist-packages/hyperoffload/py.typed\n"),
                               ("python3-hyperoffload", "./usr/lib/python3/dist-packages/hyperoffload/__init__.py\n")):
             self.assertIn(name, files[package])
             self.assertEqual(sum(text.count(name) for text in files.values()), 1, name)

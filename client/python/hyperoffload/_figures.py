@@ -1,0 +1,35 @@
+"""What a run did, as lines for people and as events for trace viewers."""
+
+
+def lines_of(now, departures):
+    """stats() and the causes of departures as the lines of summary()."""
+    lines = [f"{now['planned_steps']} of {now['steps']} steps ran under the plan",
+             f"peak {now['peak_allocated_bytes'] / 2**20:.1f} MiB of "
+             f"{now['peak_plain_bytes'] / 2**20:.1f} MiB that the step holds plainly "
+             f"(budget {now['budget_bytes'] / 2**20:.1f} MiB)"]
+    if now["step_ms_median"] is not None:
+        lines.append(f"median step {now['step_ms_median']:.1f} ms")
+    if now["stall_ms_median"] is not None:
+        lines[-1] += f", of it waited for transfers {now['stall_ms_median']:.1f} ms"
+    if now["replans"] > 0:
+        lines.append(f"planned again {now['replans']} times, since the speed of transfers or "
+                     "operators changed")
+    if now["copies"] > 1:
+        lines.append(f"{now['values_doubled']} values have two copies on different nodes")
+    if now["nodes_lost"] > 0:
+        lines.append(f"lost {now['nodes_lost']} of {now['nodes']} nodes; {now['values_halved']} "
+                     f"values have lost one of two copies, {now['values_repaired']} got another")
+    return lines + [f"left the plan {count} times: {cause}" for cause, count in departures.items()]
+
+
+def events_of(timeline, ops):
+    """Trace events of a step: one row for the ops, named as in PyTorch, and one for the transfers."""
+    spans_of_ops, transfers = timeline
+    events = []
+    for row, spans, names in ((0, spans_of_ops, [op["name"] for op in ops]),
+                              (1, transfers, [f"transfer {i}" for i in range(len(transfers))])):
+        events += [{"ph": "X", "pid": 0, "tid": row, "name": name, "ts": span.start_ns / 1e3,
+                    "dur": (span.end_ns - span.start_ns) / 1e3,
+                    "args": {"stall_us": span.stall_ns / 1e3, "bytes": span.bytes}}
+                   for span, name in zip(spans, names) if span.end_ns > 0]
+    return events

@@ -1,0 +1,484 @@
+"""`Run`: the steps of a script under a memory budget, and what they did."""
+
+import contextlib
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from . import _library
+from ._demand import Demand
+from ._drift import Drift
+from ._figures import events_of, lines_of
+from ._graph import Graph, StepRecorder, show_model, storages_by_name
+from ._hooks import Mode, replace
+from ._interrupts import Guard
+from ._meter import Meter
+from ._plan import Plan, plan_of
+from ._replay import Replay, State
+from ._script import said, where
+from ._step import bytes_of, storage_of, tensors_of
+
+# Methods of tensors that read memory without an operator; numpy(), deepcopy and pickle have one.
+_READERS = ("tolist",)
+# Steps that are recorded: the first makes the optimizer's states, the second is as all later ones.
+_RECORDED = 2
+
+
+class Notice(typing.NamedTuple):
+    """Nodes of the pool that a job should leave, as run.notice gives them.
+
+    drained_nodes: an administrator empties them; they keep what the job has. ending_nodes: their
+    daemons end, with what the job has there; ending_s: seconds until the first of these ends, None
+    where none does.
+    """
+
+    drained_nodes: int
+    ending_nodes: int
+    ending_s: float | None
+
+
+def _say(text):
+    """Tells a person something, beside what the script prints."""
+    print(f"hyperoffload: {text}", file=sys.stderr, flush=True)
+
+
+class _Recorder(StepRecorder):
+    def _step_ended(self, step):
+        super()._step_ended(step)
+        # Other storages that outlive the step, as frozen weights, may leave, too.
+        for number, memory in self.present.items():
+            storage = step.storages[number]
+            if storage.kind == "ACTIVATION" and not storage.resized and not storage.is_host_data():
+                self._demand.add(memory)
+                self._demand.fixed.forget(memory)
+        self._demand.fixed.restart()
+
+
+class Run:
+    """What fit() and Plan.applied() return: a context manager, and what its steps did.
+
+        with hyperoffload.fit(model, optimizer, device_memory="60%", pool=POOL) as run:
+            train()
+        print(run.summary())
+
+    A run is entered once, and one at a time in a process: all operators of the process come to it.
+    After the block, also after an exception in it, all values are on the device.
+    """
+
+    _entered: "Run | None" = None  # the one that has begun and not ended
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, budget: Any, pool: str,
+                 replan: str, hardware: Any, copies: int, plan: Plan | None = None,
+                 wait_s: float = 0) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._budget = budget
+        self._replan = replan
+        self._address = pool
+        self._hardware = hardware
+        self._copies = copies
+        self._wait_s = wait_s
+        self._held = None  # _copies_held() at the end of the run
+        self._stack = contextlib.ExitStack()
+        self._meter = Meter()
+        self._demand = None
+        self._guard = Guard()
+        self._mode = Mode(explain=self._explain, guard=self._guard)
+        self._recorder = None
+        self._is_recording = False
+        self._replay = None
+        self._plans = {}  # shapes of a step's first call -> Replay; None: no plan can be made
+        self._shapes = None  # those of the step that is recorded
+        self._seen = set()  # shapes of which a step has departed
+        self._pool = None
+        self._plan_given = plan
+        self._page = None if plan is None else plan.page  # the analyzer's
+        self._plain_bytes = 0 if plan is None else plan.graph.plain_bytes
+        self._peak_bytes = None  # None: the run has not ended
+        self._fixed_bytes = 0  # most bytes at a time of what cannot leave
+        self._steps = 0
+        self._planned = 0
+        self._departures = {}
+        self._steady = None  # the replay under which the last step ran as a whole
+        self._replans = 0
+        self._told_drift = False
+        self._ended_at = None
+        self._step_s = []
+        self._stall_s = []
+
+    def __enter__(self) -> "Run":
+        """Connects to the pool, and moves what is beyond the budget there. Raises Error where that fails."""
+        if self._demand is not None:
+            raise RuntimeError("a run is entered once; call fit() again")
+        if Run._entered is not None:
+            raise RuntimeError("another run has not ended: one fit() at a time in a process")
+        with self._guard, contextlib.ExitStack() as stack:
+            self._guard.install(stack)
+            stack.callback(setattr, Run, "_entered", None)
+            Run._entered = self
+            self._pool = _library.Pool(self._address, "pytorch", self._wait_s)
+            stack.callback(self._pool.close)
+            self._demand = Demand(self._pool, self._meter, self._limit, self._copies)
+            stack.push(self._end)
+            self._show_model()
+            replace(stack, self._optimizer, "step", self._after_step)
+            # torch.save() looks these up when it is called: also one that was imported by name before.
+            for saves in ("_save", "_legacy_save"):
+                replace(stack, torch.serialization, saves, self._while_paused)
+            for method in _READERS:
+                replace(stack, torch.Tensor, method, self._with_values)
+            self._mode.call = self._on_demand
+            if self._plan_given is not None:
+                self._apply()
+            elif self._replan != "never":
+                self._recorder = _Recorder(self._model, self._optimizer, self._demand)
+                self._record()
+            stack.enter_context(self._mode)
+            self._ended_at = time.perf_counter()
+            self._stack = stack.pop_all()
+        return self
+
+    def _show_model(self):
+        """What exists already may leave, and does at once what is too much."""
+        show_model(self._model, self._optimizer, self._demand)
+        # Each step holds at least the parameters and their gradients.
+        self._plain_bytes = max(self._plain_bytes, self._meter.bytes + sum(
+            bytes_of(each) for each in self._model.parameters() if each.requires_grad))
+        self._demand.room(0)
+        self._meter.restart()
+
+    def _limit(self):
+        """Bytes that tensors may hold at a time."""
+        if self._replay is None:
+            self._plain_bytes = max(self._plain_bytes, self._meter.plain_peak)
+        return self._budget(self._plain_bytes)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
+        """Brings all values to the device, and disconnects."""
+        if kind is None and self._steps == 0:
+            _say("no step ended: optimizer.step() of the optimizer that fit() was given was not called")
+        with self._guard:
+            return self._stack.__exit__(kind, error, trace)
+
+    def _end(self, kind, error, trace):
+        if self._is_recording:
+            self._recorder.end(False)
+        self._peak_bytes = self._meter.peak  # the end brings everything back
+        self._held = self._copies_held()
+        try:
+            try:
+                if self._replay is not None:
+                    self._replay.end_step()
+                self._demand.pause()  # before the plans end: they have the homes of the step's values
+                for replay in filter(None, {*self._plans.values(), self._replay}):
+                    replay.finish()
+            finally:
+                self._demand.close()
+        except _library.Error as lost:
+            if kind is None:
+                raise
+            _say(f"not all values are on the device again: {lost}")  # the first error says more
+
+    def _on_demand(self, function, args, kwargs):
+        return self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
+
+    def _explain(self, error, function, args, kwargs):
+        """Adds to an error where in the script it came up, and in which call."""
+        names = {storage._cdata: name
+                 for name, storage in storages_by_name(self._model, self._optimizer).items()}
+
+        def name_of(storage):
+            return names.get(storage._cdata) or (self._replay and self._replay.name_of(storage))
+
+        tensors = ", ".join(said(tensor, name_of) for tensor in tensors_of(args, kwargs)[:8])
+        of = f" of {tensors}" if tensors else ""
+        error.args = (f"{error}\n  in step {self._steps + 1} at {where()}: {function}{of}",)
+
+    # The end of each step.
+
+    def _after_step(self, original, *args, **kwargs):
+        result = original(*args, **kwargs)
+        with self._guard:
+            self._step_ended()
+        return result
+
+    def _step_ended(self):
+        if self._is_recording:
+            self._recorded()
+        elif self._replay is not None and self._replay.step_ended():
+            self._planned_step()
+        else:
+            self._steady = None
+        self._steps += 1
+        if self._plan_given is not None and self._replay is None:
+            self._apply()
+        now = time.perf_counter()
+        if self._steps > _RECORDED:
+            self._step_s.append(now - self._ended_at)
+        self._ended_at = now
+
+    def _planned_step(self):
+        """A step has run as a whole under the plan."""
+        replay = self._replay
+        counters = replay.counters()
+        step_s, stall_s = counters.last_step_ns / 1e9, counters.last_step_stall_ns / 1e9
+        self._planned += 1
+        self._stall_s.append(stall_s)
+        # A first step under a plan brings what later ones find on the device.
+        if self._steady is replay and replay.drift.is_late(step_s, stall_s):
+            self._drifted(step_s, stall_s)
+        self._steady = replay
+
+    def _drifted(self, step_s, stall_s):
+        """Transfers or operators have another speed than planned, and the plan has no room for it."""
+        again = self._replan == "auto"
+        if not again and self._told_drift:
+            return
+        self._told_drift = True
+        drift = self._replay.drift
+        advice = ("planning again" if again else "a plan of now may be faster: analyze again"
+                  if self._plan_given is not None else 'a plan of now may be faster: replan="auto"')
+        _say(f"step {self._steps + 1} waited {stall_s * 1e3:.0f} ms for transfers, "
+             f"planned {drift.planned_stall_s * 1e3:.0f} ms; its operators took "
+             f"{(step_s - stall_s) * 1e3:.0f} ms, planned {drift.planned_ops_s * 1e3:.0f} ms; {advice}")
+        if again:
+            self._plan_anew()
+
+    def _plan_anew(self):
+        """Replaces the plan by one of what its operators and the link take now."""
+        earlier = self._replay
+        ops, _ = earlier.timeline()
+        graph = earlier.graph.retimed([span.end_ns - span.start_ns for span in ops])
+        try:
+            plan = plan_of(graph, self._limit(), None, self._pool, self._copies_now())
+            replay = self._replay_of(plan, earlier.present(), earlier.drift)
+        except (MemoryError, RuntimeError) as error:
+            _say(f"the plan stays: {error}")
+            return
+        self._page = plan.page
+        self._plans = {shapes: replay if each is earlier else each
+                       for shapes, each in self._plans.items()}
+        earlier.finish()
+        self._use(replay)
+        self._replans += 1
+
+    def _record(self):
+        """Records a step from here on."""
+        self._recorder.begin()
+        self._is_recording = True
+        self._mode.call = self._recorder.call
+
+    def _recorded(self):
+        """The step that was recorded has ended."""
+        self._fixed_bytes = self._demand.fixed.peak
+        self._is_recording = False
+        self._recorder.end(True)
+        if self._steps + 1 < _RECORDED:
+            self._limit()
+            self._meter.restart_plain()  # the first step has no states before its end
+            self._record()
+        elif self._replay is None:
+            self._plain_bytes = self._meter.plain_peak
+            self._mode.call = self._on_demand
+            self._use(self._plan(self._recorder))
+            self._plans[self._replay.shapes()] = self._replay
+        else:
+            self._plan_more()
+
+    def _use(self, replay):
+        self._replay = replay
+        self._mode.call = replay.call
+
+    def _plan_more(self):
+        """Plans a step of another shape than the first plan's."""
+        self._mode.call = self._replay.call
+        self._plans[self._shapes] = None
+        try:
+            replay = self._plan(self._recorder)
+        except (MemoryError, RuntimeError) as error:
+            _say(f"steps as step {self._steps + 1} run on demand: {error}")
+            return
+        if replay.displaces:
+            for earlier in filter(None, self._plans.values()):
+                earlier.finish()
+            self._plans.clear()
+        self._plans[self._shapes] = replay
+        self._use(replay)
+
+    def _reshaped(self, shapes):
+        """A step begins with other shapes than the plan's. Returns what runs its calls; None: the
+        step departs from the plan."""
+        if self._replan != "auto":
+            return None
+        replay = self._plans.get(shapes)
+        if replay is not None:
+            self._use(replay)
+        elif shapes in self._plans or shapes not in self._seen:
+            self._seen.add(shapes)
+            return None
+        else:  # it has come back
+            self._shapes = shapes
+            self._record()
+        return self._mode.call
+
+    def _plan(self, recorder):
+        """Makes a plan of the recorded step, and a replay of it."""
+        graph = Graph(recorder, self._demand, self._fixed_bytes, self._plain_bytes)
+        plan = plan_of(graph, self._limit(), self._hardware, self._pool, self._copies_now())
+        self._page = plan.page
+        present = {number: recorder.present[number] for number, each in graph.managed.items()
+                   if each.persistent}
+        return self._replay_of(plan, present)
+
+    def _replay_of(self, plan, present, earlier=None):
+        """A replay of a plan. earlier: the Drift of the plan that it replaces."""
+        needs = _library.schedule_info(plan.schedule)
+        make = Drift if earlier is None else earlier.planned_again
+        return Replay(self._demand, plan, present, self._depart, self._reshaped,
+                      make(needs.step_ns, needs.stall_ns))
+
+    def _apply(self):
+        """Begins to run under the plan that was given, if what it moves exists by now. Else the first
+        step runs on demand, which makes the optimizer's states."""
+        named = storages_by_name(self._model, self._optimizer)
+        present = {number: named.get(each.name) for number, each in self._plan_given.graph.managed.items()
+                   if each.persistent}
+        for number, storage in present.items():
+            each = self._plan_given.graph.managed[number]
+            size = None if storage is None else self._meter.plain_bytes_of(storage)
+            if size == each.bytes:
+                continue
+            if size is None and self._steps == 0:
+                return
+            has = "does not exist" if size is None else f"has {size} bytes"
+            raise ValueError(f"the plan moves {each.name} of {each.bytes} bytes, which {has}: apply it "
+                             "to the model and optimizer that were recorded")
+        self._use(self._replay_of(self._plan_given, present))
+
+    def _depart(self, cause):
+        if cause not in self._departures:
+            _say(f"step {self._steps + 1} departs from the plan: {cause}")
+        self._departures[cause] = self._departures.get(cause, 0) + 1
+
+    # For the script.
+
+    def _while_paused(self, original, *args, **kwargs):
+        with self.paused():
+            return original(*args, **kwargs)
+
+    def _with_values(self, original, tensor, *args, **kwargs):
+        """A method that reads a tensor's memory: its value is brought first."""
+        tensors = tensors_of((tensor,), None)
+        storages = [storage for storage in map(storage_of, tensors) if storage is not None]
+        if any(storage.nbytes() == 0 and tensor.numel() > 0 for storage in storages):
+            with self._guard:
+                self._leave_step(f"{original.__name__}() of a tensor that is away")
+                self._demand.bring(tensors)
+        return original(tensor, *args, **kwargs)
+
+    def _leave_step(self, cause):
+        if self._replay is not None and self._replay.state is State.IN_STEP:
+            self._replay.depart(cause)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator["Run"]:
+        """Brings all values to the device while a block runs.
+
+            with run.paused():
+                export(model)
+
+        For exports, and for code that uses memory without PyTorch's operators, as what data_ptr() gave or
+        writes to what numpy() gave. The budget does not hold in the block, so all values have to fit. In
+        the middle of a step, the rest of the step runs on demand. Raises RuntimeError where the run has not
+        begun or has ended, Error where the pool fails.
+        """
+        if Run._entered is not self:
+            raise RuntimeError("the run has not begun" if self._demand is None else "the run has ended")
+        with self._guard:
+            self._leave_step("paused within a step")
+            self._demand.pause()
+        try:
+            yield self
+        finally:
+            with self._guard:
+                self._demand.resume()
+
+    def _copies_held(self):
+        now = self._demand.runtime.counters()
+        return {"nodes": now.nodes, "nodes_lost": now.nodes_lost, "doubled": now.doubled_storages,
+                "halved": now.halved_storages, "repaired": now.repaired_storages}
+
+    def _copies_now(self):
+        """Copies that a new plan can have: two need two nodes."""
+        held = self._copies_held()
+        return min(self._copies, max(1, held["nodes"] - held["nodes_lost"]))
+
+    @property
+    def notice(self) -> Notice | None:
+        """None, or a Notice: nodes that the job should leave. Write a checkpoint and end, or go on without
+        what it has there. Asks nobody: it is as old as a third of the daemons' lease, 3 s by default."""
+        told = self._pool.notice() if self._pool is not None and self._pool.handle is not None else None
+        if told is None or told.drained_nodes + told.ending_nodes == 0:
+            return None
+        return Notice(told.drained_nodes, told.ending_nodes,
+                      told.ending_ms / 1e3 if told.ending_nodes > 0 else None)
+
+    def stats(self) -> dict[str, Any]:
+        """What the run did so far. Raises nothing.
+
+        steps; planned_steps: of them, whole under the plan; departures: steps that left it; replans:
+        new plans since the speed of transfers or operators changed.
+        peak_allocated_bytes: of tensor storages at a time, from the first step to the end of the run;
+        peak_plain_bytes: what the recorded step would hold plainly. step_ms_median: of the steps
+        after the recorded ones, stall_ms_median: of planned ones; None before there is one.
+        copies: of each value in the pool, as wished. nodes: of the pool, that the run reached,
+        nodes_lost: of them, those it has lost since. With two copies, values_doubled: values that
+        have a place on two nodes, values_halved: those that have lost one of the two with its node,
+        values_repaired: how often one got another in place of a lost one.
+        """
+        median = lambda seconds: statistics.median(seconds) * 1e3 if seconds else None  # noqa: E731
+        held = self._held or (self._copies_held() if self._demand is not None else
+                              dict.fromkeys(("nodes", "nodes_lost", "doubled", "halved", "repaired"), 0))
+        return {"steps": self._steps, "planned_steps": self._planned,
+                "departures": sum(self._departures.values()), "replans": self._replans,
+                "peak_allocated_bytes": (self._meter.peak if self._peak_bytes is None
+                                         else self._peak_bytes),
+                "peak_plain_bytes": self._plain_bytes,
+                "budget_bytes": self._limit(), "step_ms_median": median(self._step_s),
+                "stall_ms_median": median(self._stall_s), "copies": self._copies,
+                "nodes": held["nodes"], "nodes_lost": held["nodes_lost"],
+                "values_doubled": held["doubled"], "values_halved": held["halved"],
+                "values_repaired": held["repaired"]}
+
+    def summary(self) -> str:
+        """stats() as a few lines for people, with the causes for which steps left the plan."""
+        now = self.stats()
+        return "\n".join(lines_of(now, self._departures))
+
+    def report(self, path: str | os.PathLike) -> None:
+        """Writes the analyzer's HTML page about the plan: what is on the device when. Raises RuntimeError
+        before there is a plan, OSError where the file cannot be written."""
+        if self._page is None:
+            raise RuntimeError(f"there is no plan before {_RECORDED} steps have run")
+        pathlib.Path(path).write_text(self._page, encoding="utf-8")
+
+    def trace(self, path: str | os.PathLike) -> None:
+        """Writes what the last step did, for chrome://tracing and Perfetto.
+
+        One row for the ops, named as in PyTorch, and one for the transfers. Raises RuntimeError where
+        no step ran under the plan since the last departure or fetch, OSError where the file cannot be
+        written.
+        """
+        timeline = self._replay.timeline() if self._replay is not None else None
+        if timeline is None:
+            raise RuntimeError("no step has run under the plan since it was left")
+        events = events_of(timeline, self._replay.graph.movable["ops"])
+        pathlib.Path(path).write_text(json.dumps({"traceEvents": events}), encoding="utf-8")

@@ -1,0 +1,33 @@
+"""How messages name a call of the script: its line, its operator, its tensors."""
+
+import os
+import sys
+
+import torch
+
+from ._step import storage_of
+
+# Where code lies that is not the script's.
+_OTHERS = tuple(os.path.dirname(os.path.abspath(module)) + os.sep
+                for module in (__file__, torch.__file__, os.__file__))
+
+
+def where():
+    """File and line of the innermost frame that is the script's. In backward() on a thread of its own
+    there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith(_OTHERS):
+            return f"{path}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "unknown place"
+
+
+def said(tensor, name_of):
+    """A tensor as people know it: its name, or what it is, and its shape. name_of(storage): its name in
+    the model or in the recorded step, or None."""
+    storage = storage_of(tensor)
+    name = (name_of(storage) if storage is not None else None) or "a tensor without a name"
+    shape = "x".join(map(str, tensor.shape)) or "scalar"
+    return f"{name} ({shape} {str(tensor.dtype).split('.')[-1]})"
