@@ -302,6 +302,13 @@ ho_status ho_fetch(ho_runtime* runtime, ho_storage storage, void** memory) {
   });
 }
 
+ho_status ho_peek(ho_runtime* runtime, ho_storage storage, void* into, size_t bytes) {
+  return with(runtime, [&](Runtime& it) -> Result<void> {
+    if (into == nullptr) return Error(Errc::kInvalidArgument, "no memory to copy the value to");
+    return it.peek(StorageNumber(storage), {static_cast<std::byte*>(into), bytes});
+  });
+}
+
 ho_status ho_evict(ho_runtime* runtime, ho_storage storage) {
   return with(runtime, [&](Runtime& it) {
     return wait_for_memory(*runtime->pool, [&] { return it.evict(StorageNumber(storage)); });

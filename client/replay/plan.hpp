@@ -129,6 +129,8 @@ class Plan {
   [[nodiscard]] std::optional<StorageIndex> index_of(StorageNumber number) const;
   /// By index, the numbers of its storages, also of those that only its steps make.
   [[nodiscard]] std::span<const std::optional<StorageNumber>> numbers() const { return numbers_; }
+  /// An op of its step has begun and not ended.
+  [[nodiscard]] bool in_op() const { return in_op_; }
   [[nodiscard]] const StorageHome& home(StorageIndex storage) const {
     return homes_[storage.value()];
   }

@@ -81,6 +81,9 @@ class Runtime {
   [[nodiscard]] std::optional<StorageNumber> find(std::string_view name) const;
   [[nodiscard]] Result<void*> fetch(StorageNumber number);
   [[nodiscard]] Result<void> evict(StorageNumber number);
+  /// Copies the latest value of a storage of the plan whose step runs, between its ops. The step
+  /// goes on as if nothing had happened. `into` may be the storage's own device memory.
+  [[nodiscard]] Result<void> peek(StorageNumber number, std::span<std::byte> into);
   /// The storage's latest value is at `address`, where the job has put it. Also within an op that
   /// writes the storage.
   [[nodiscard]] Result<void> adopt(StorageNumber number, void* address);
@@ -143,6 +146,8 @@ class Runtime {
   [[nodiscard]] Result<HeldStorage*> find_held(StorageNumber number);
   /// For calls on one storage where the job places device bytes: none of its plans runs afterwards.
   [[nodiscard]] Result<HeldStorage*> find_hosted(StorageNumber number);
+  /// Where the running plan has a storage's latest value now.
+  [[nodiscard]] ValuePlace place_now(StorageIndex storage);
 
   // The plan that runs.
   [[nodiscard]] Result<void> clear_device_for(const Plan& plan);

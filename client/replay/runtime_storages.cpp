@@ -192,6 +192,50 @@ Result<void*> Runtime::fetch(StorageNumber number) {
   return static_cast<void*>(memory);
 }
 
+ValuePlace Runtime::place_now(StorageIndex storage) {
+  ValuePlace place;
+  engine_.call([&] {
+    active_.take_in();
+    place = active_.replay()->place(storage);
+  });
+  return place;
+}
+
+Result<void> Runtime::peek(StorageNumber number, std::span<std::byte> into) {
+  if (auto ok = check_running(); !ok) return ok;
+  auto storage = find_held(number);
+  if (!storage) return storage.error();
+  const std::string& name = (*storage)->name;
+  const auto index =
+      in_step_ != nullptr && device_.hosted() ? in_step_->index_of(number) : std::nullopt;
+  if (!index) return conflict("no step runs whose plan places " + name + " by callbacks");
+  if (in_step_->in_op()) return conflict("an op of the step runs: peek at " + name + " after it");
+  if (into.size() != (*storage)->bytes) {
+    return Error(Errc::kInvalidArgument, name + " has " + std::to_string((*storage)->bytes) +
+                                             " bytes, room for " + std::to_string(into.size()));
+  }
+  HeldStorage seen;
+  seen.name = name;
+  seen.bytes = into.size();
+  seen.place = place_now(*index);
+  if (!seen.place.on_device && seen.place.at_home) {
+    seen.home = (*storage)->persistent ? (*storage)->home : in_step_->home(*index);
+    if (seen.home.flash) return Error(Errc::kUnsupported, name + " is on flash: leave the step");
+    const std::uint64_t parity = (in_step_->steps_begun() + 1) % 2;
+    seen.home.offset_bytes.fill(seen.home.offset_bytes[parity]);
+    seen.home.second.offset_bytes.fill(seen.home.second.offset_bytes[parity]);
+    if (auto got = storages_->read(seen, into); !got) return moved_badly(got.error());
+    // Once its prefetch has ended, its home may get another storage's bytes.
+    seen.place = place_now(*index);
+    if (!seen.place.on_device) return {};
+  }
+  if (!seen.place.on_device) return no_value(seen);
+  const std::byte* const memory = in_step_->replay().hosted()->address(*index);
+  HO_CHECK(memory != nullptr);
+  if (memory != into.data()) std::copy_n(memory, into.size(), into.begin());
+  return {};
+}
+
 Result<void> Runtime::evict(StorageNumber number) {
   // A job with plans repairs before steps.
   if (auto ok = plans_.empty() ? repair(Border::kOnDemand, {}) : Result<void>(); !ok) return ok;

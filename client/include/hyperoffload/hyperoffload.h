@@ -587,6 +587,16 @@ HO_API ho_status ho_forget(ho_runtime* runtime, ho_storage storage);
  * *memory: its address; `memory` may be NULL. HO_EXHAUSTED: take() gave no memory. HO_CONFLICT: see
  * above; or the storage has no value. */
 HO_API ho_status ho_fetch(ho_runtime* runtime, ho_storage storage, void** memory);
+/* Within a step, between its ops: copies the latest value of a storage of the step's plan to
+ * `into`, from wherever it is. For work that the plan does not have, as writing a tensor's norm to
+ * a log. The step goes on as if nothing had happened. `into` may be the storage's own memory, also
+ * while a prefetch fills it. Waits for the transfer from the pool.
+ *
+ * HO_INVALID_ARGUMENT  `bytes` is not the storage's size.
+ * HO_CONFLICT          no step of a plan with this storage runs; an op runs; the device memory is
+ *                      an arena; or the storage has no value, since the step has not written it.
+ * HO_UNSUPPORTED       its home is on flash. */
+HO_API ho_status ho_peek(ho_runtime* runtime, ho_storage storage, void* into, size_t bytes);
 /* Takes the storage off the device: stores it if its home is out of date, waits, and drops the
  * memory. HO_EXHAUSTED: the pool has no room for its home. */
 HO_API ho_status ho_evict(ho_runtime* runtime, ho_storage storage);

@@ -307,6 +307,9 @@ class Runtime {
     check(ho_fetch(handle_, storage, &memory));
     return memory;
   }
+  void peek(ho_storage storage, void* into, std::size_t bytes) {
+    check(ho_peek(handle_, storage, into, bytes));
+  }
   void evict(ho_storage storage) { check(ho_evict(handle_, storage)); }
   ho_storage_state state(ho_storage storage) {
     ho_storage_state state{};

@@ -41,9 +41,10 @@ See what happens:
     run.report("r.html")    # the plan: what is on the device when
     run.trace("t.json")     # the last step, for chrome://tracing and Perfetto
 
-A step that differs from the recorded one is not an error: it runs without the plan, within the
-budget, and is slower. The first of each cause is printed with the script's line. Where a few shapes
-take turns, replan="auto" makes a plan for each. A budget that cannot be met raises MemoryError when
+A step that differs from the recorded one is not an error. Work that it does now and then, as logging
+and evaluation, runs beside the plan. A step of another shape runs without the plan, within the
+budget, and is slower; where a few shapes take turns, replan="auto" makes a plan for each. The first
+of each cause is printed with the script's line. A budget that cannot be met raises MemoryError when
 the second step ends, and names the op that needs more.
 
 The same in single steps, to plan once and run often, or to look at a plan first:
@@ -91,18 +92,19 @@ if TYPE_CHECKING:
     from ._fit import fit
     from ._graph import Graph, record
     from ._layouts import from_dtensor, from_hypershard
+    from ._notice import Notice
     from ._objects import Publisher, Subscriber, Tile
     from ._plan import Plan, analyze
-    from ._run import Notice, Run
+    from ._run import Run
     from .recorder import Recorder
 
 __all__ = ["Error", "Graph", "Notice", "Plan", "Publisher", "Recorder", "Run", "Subscriber", "Tile",
            "analyze", "fit", "from_dtensor", "from_hypershard", "record"]
 
 # Loaded at their first use: connectors run where there is no PyTorch.
-_WITHOUT_TORCH = {"Publisher": "._objects", "Subscriber": "._objects", "Tile": "._objects",
+_WITHOUT_TORCH = {"Notice": "._notice", "Publisher": "._objects", "Subscriber": "._objects", "Tile": "._objects",
                   "from_dtensor": "._layouts", "from_hypershard": "._layouts"}
-_WITH_TORCH = {"Graph": "._graph", "Notice": "._run", "Plan": "._plan", "Recorder": ".recorder",
+_WITH_TORCH = {"Graph": "._graph", "Plan": "._plan", "Recorder": ".recorder",
                "Run": "._run", "analyze": "._plan", "fit": "._fit", "record": "._graph"}
 
 

@@ -53,6 +53,7 @@ class Demand:
         self.find = {}  # number in the runtime -> function that returns the storage; None: it is gone
         self.placed = set()  # numbers of which the runtime knows the address
         self.reserved = frozenset()  # numbers that the plan moves while a step runs
+        self.moving = set()  # numbers that a plan may have on their way since its last step
         self.refuses = False  # a plan waits for room: storages that it does not know may leave for it
         self.short = {}  # number -> bytes that it was refused
         self.pending = 0  # bytes that the call which waits is about to return
@@ -218,6 +219,9 @@ class Demand:
         for loose in used:
             loose.used = self._call
             self._loose.move_to_end(loose.reference.cdata)
+            if loose.held in self.moving:  # it has memory, but its value may yet come
+                self.moving.discard(loose.held)
+                self.runtime.state(loose.held)
         away = {loose for loose in used if self._is_away(loose)}
         self.room(new + sum(loose.bytes for loose in away))
         for loose in away:
@@ -246,21 +250,25 @@ class Demand:
 
     def _one(self, function, tensors, args, kwargs):
         self.bring(tensors, function, args, kwargs)
+        if function.__name__.startswith("set_.source_Storage"):  # else it would give it new memory
+            self._bring([self._loose[args[1]._cdata]] if args[1]._cdata in self._loose else [])
         begun = time.perf_counter_ns()
         result = function(*args, **kwargs)
         self.took_ns += time.perf_counter_ns() - begun
-        self._after(function, tensors, args, kwargs, result)
+        self.ran(function, tensors, args, kwargs, result)
         return result
 
-    def _after(self, function, tensors, args, kwargs, result):
+    def ran(self, function, tensors, args, kwargs, result):
         """Takes note of what a call has written and returned."""
         used = set()
+        if function.__name__.startswith("set_."):  # a copy, or what a file had: it may leave
+            tensors = tensors[1:]
         for tensor in tensors:
             storage = storage_of(tensor)
             if storage is not None and storage._cdata not in used:
                 used.add(storage._cdata)
                 self.meter.see(storage)
-                if storage._cdata not in self._loose:
+                if storage._cdata not in self._loose and not self.reserved:
                     self.fixed.see(storage)
         self.wrote(function, args, kwargs)
         for tensor, _ in tensors_in(result):

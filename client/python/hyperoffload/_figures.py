@@ -1,8 +1,8 @@
 """What a run did, as lines for people and as events for trace viewers."""
 
 
-def lines_of(now, departures):
-    """stats() and the causes of departures as the lines of summary()."""
+def lines_of(now, departures, detours):
+    """stats(), and the causes of departures and detours, as the lines of summary()."""
     lines = [f"{now['planned_steps']} of {now['steps']} steps ran under the plan",
              f"peak {now['peak_allocated_bytes'] / 2**20:.1f} MiB of "
              f"{now['peak_plain_bytes'] / 2**20:.1f} MiB that the step holds plainly "
@@ -19,7 +19,11 @@ def lines_of(now, departures):
     if now["nodes_lost"] > 0:
         lines.append(f"lost {now['nodes_lost']} of {now['nodes']} nodes; {now['values_halved']} "
                      f"values have lost one of two copies, {now['values_repaired']} got another")
-    return lines + [f"left the plan {count} times: {cause}" for cause, count in departures.items()]
+    if now["plans"] > 1:
+        lines.append(f"{now['plans']} shapes of step have a plan each")
+    return [*lines, *(f"left the plan {count} times: {cause}" for cause, count in departures.items()),
+            *(f"did other work {count} times, and went on under the plan: at {line}"
+              for line, count in detours.items())]
 
 
 def events_of(timeline, ops):

@@ -21,19 +21,19 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
 
     The first two steps are recorded; what is too much leaves when memory is needed, and comes back when
     an operator takes it. From then on tensors come and go by the plan of the second step. Results are
-    the same bit for bit. A step that differs from the plan still runs, and what is away is brought when
-    an operator takes it; `run.stats()` counts such departures. After the block all values are on the
-    device again.
+    the same bit for bit. Work that a step does now and then, as logging, runs beside the plan. A step that
+    differs otherwise still runs, and what is away is brought when an operator takes it; `run.stats()`
+    counts both. After the block all values are on the device again.
 
     model: a torch.nn.Module on the CPU. optimizer: a torch.optim.Optimizer whose step() ends a step.
     device_memory: "60%" of what the recorded step holds, "2GiB", or bytes. It holds from the first step
     on: of a share, the share of what was needed so far.
     pool: control addresses of HyperOffload's daemons, comma-separated. Over TCP, HYPEROFFLOAD_TLS
         names the folder of the job's certificate.
-    replan: "once": one plan for the run. "auto": a plan for each shape of step that comes back, told
-        by the shapes that its first call takes; its second step is recorded; and a new plan, of what is
-        measured then, where steps wait longer for transfers than planned, which "once" only says.
-        "never": no plan, all values come and go on demand.
+    replan: "once": one plan at a time, made again only if it does not fit the steps. "auto": a plan for
+        each shape of step that comes back, up to 8; the second step of a shape is recorded; and a new
+        plan, of what is measured then, where steps wait longer for transfers than planned, which "once"
+        only says. "never": no plan, all values come and go on demand.
     hardware: path of a hardware file; None: the link to the pool is measured.
     copies: of each value in the pool, on different nodes. None and 1: one; a node that is lost ends
         the job. 2: when a node is lost, the job goes on with the same results, as long as no other

@@ -37,11 +37,12 @@ class Part:
 
 class Call:
     """A call of the recorded step. grad: whether gradients were enabled, which evaluation disables.
-    inputs: numbers of the managed storages that it takes, None for others. shapes: shapes_of() them."""
+    inputs: numbers of the managed storages that it takes, None for others. shapes: shapes_of() them.
+    optional: a step can do without it."""
 
-    def __init__(self, function, grad, inputs, shapes, parts):
+    def __init__(self, function, grad, inputs, shapes, parts, optional=False):
         self.function, self.grad, self.inputs, self.parts = function, grad, inputs, parts
-        self.shapes = shapes
+        self.shapes, self.optional = shapes, optional
 
     def is_plain(self):
         """It is nothing to the plan, so that it can be between steps as well."""
@@ -80,6 +81,8 @@ class StepRecorder(Recorder):
     def _step_ended(self, step):
         self.present = step.present()
         step.note_ended()
+        if self._optimizer is not None:
+            step.find_optional()
         self.lingering = step.alive() | step.hold_until_ended(_HELD_CALLS)
 
 
@@ -143,7 +146,7 @@ class Graph:
             for storage in op.reads + op.writes if op.place is not None else ():
                 last[storage.number] = op.place
         self.calls = [Call(call.function, call.grad, self._numbers(call.inputs), call.shapes,
-                           [self._part_of(op, outputs, last) for op, outputs in call.parts])
+                           [self._part_of(op, outputs, last) for op, outputs in call.parts], call.optional)
                       for call in step.calls]
 
     def _numbers(self, numbers):

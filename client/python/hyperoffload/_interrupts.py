@@ -9,6 +9,22 @@ import signal
 import sys
 import threading
 
+import torch.utils._python_dispatch
+
+# PyTorch's own books, of dispatch modes, which an exception in the midst of them leaves wrong.
+_DISPATCH = torch.utils._python_dispatch.__file__
+_FRAMES_MAX = 6  # from there to what it calls
+
+
+def _in_dispatch(frame):
+    for _ in range(_FRAMES_MAX):
+        if frame is None:
+            return False
+        if frame.f_code.co_filename == _DISPATCH:
+            return True
+        frame = frame.f_back
+    return False
+
 
 class Guard:
     """While `inside` is set, handlers wait; deliver() runs them. Signals come to the main thread alone, and
@@ -46,7 +62,7 @@ class Guard:
 
     def _held(self, handler):
         def later(number, frame):
-            if self.inside:
+            if self.inside or _in_dispatch(frame):
                 self.pending.append((handler, number))
             else:
                 handler(number, frame)

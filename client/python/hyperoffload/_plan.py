@@ -67,7 +67,7 @@ class Plan:
                 "managed": {number: vars(each) for number, each in graph.managed.items()},
                 "calls": [[str(call.function), call.grad, call.inputs,
                            [[list(shape), str(dtype).split(".")[-1]] for shape, dtype in call.shapes],
-                           [list(vars(part).values()) for part in call.parts]]
+                           [list(vars(part).values()) for part in call.parts], call.optional]
                           for call in graph.calls]}
         with open(path, "w", encoding="utf-8") as out:
             json.dump(text, out)
@@ -103,8 +103,8 @@ def _saved_graph(text):
     graph.calls = [Call(_function_of(name), grad, tuple(inputs),
                         tuple((torch.Size(shape), getattr(torch, dtype)) for shape, dtype in shapes),
                         [Part(place, tuple(outputs), writes, ends, others)
-                         for place, outputs, writes, ends, others in parts])
-                   for name, grad, inputs, shapes, parts in text["calls"]]
+                         for place, outputs, writes, ends, others in parts], *optional)
+                   for name, grad, inputs, shapes, parts, *optional in text["calls"]]
     return graph
 
 

@@ -5,6 +5,9 @@ is call k of the plan: the plan waits for the operands, the call runs, and its o
 leave and come back by resizing: tensors, views and autograd's references stay valid, their bytes do not.
 A call that differs ends the plan's part in this step: what is away is then fetched when a call takes it.
 
+Calls that the recorded step does not have, as logging, run beside the plan, which waits at its position;
+calls of it that nothing needs may be missing.
+
     BETWEEN --first call as recorded--> IN_STEP --end of the optimizer's step--> BETWEEN
                                            +--another call, or an error--> DEPARTED --+
 """
@@ -16,8 +19,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import _library
+from ._beside import Beside
+from ._plans import signature_of
 from ._script import where
-from ._step import shapes_of, split, storage_of, tensors_in, tensors_of
+from ._step import split, storage_of, tensors_in, tensors_of
 
 
 class State(enum.Enum):
@@ -30,27 +35,36 @@ class _Other(Exception):
     """A call returned other storages than in the recorded step."""
 
 
+def steps_calls(graph):
+    """The calls of a recorded step. It is recorded from the end of the last one: what logs the loss comes
+    first."""
+    first = next(i for i, call in enumerate(graph.calls) if not call.is_plain())
+    return graph.calls[first:]
+
+
 class Replay:
     """Runs steps under a plan (_plan.Plan). One thread: the one that calls the job's operators.
 
     present: number -> untyped storage, of those that exist between steps and that the plan moves.
-    departed(cause) is called when a step departs, reshaped(shapes) when one begins whose first call
-    takes other shapes: it returns what runs the step's calls instead, or None. drift: of its steps.
+    plans: where departures are noted. run: three functions. departed(cause) is called when a step departs,
+    detoured(line, cause) when it has done other work and is back at the plan, choose(function, tensors)
+    between steps: it returns what runs the calls of a step that begins so, or None. drift: of its steps.
+    is_proven: a whole step has run. misses: steps in succession that should have, and departed.
     """
 
-    def __init__(self, demand, plan, present, departed, reshaped, drift):
+    def __init__(self, demand, plan, present, plans, run, drift):
         self.drift = drift
+        self.is_proven, self.misses = False, 0
         self.state = State.BETWEEN
         self.graph = plan.graph
-        calls, managed = plan.graph.calls, plan.graph.managed
-        # A step is recorded from the end of the last one: what logs the loss comes first.
-        first = next(i for i, call in enumerate(calls) if not call.is_plain())
-        self._calls = calls[first:]
+        managed = plan.graph.managed
+        self._calls = steps_calls(plan.graph)
         self._bytes = {number: each.bytes for number, each in managed.items()}
         self._demand = demand
         self._meter = demand.meter
-        self._departed = departed
-        self._reshaped = reshaped
+        self._departed, self._detoured, self._choose = run
+        self._note, self._noted_departure = plans.note, plans.departed
+        self.signature = signature_of(self._calls)
         self._at = 0  # the next call of the step
         self._kept = dict(present)  # number -> untyped storage, while the plan needs it
         self._left = {}  # number -> weak reference, of a step that departed
@@ -63,6 +77,7 @@ class Replay:
         self._runtime = demand.runtime
         self._plan = _library.Plan(self._runtime, plan.schedule)
         self._held = {number: self._plan.storage_of(each.id) for number, each in managed.items()}
+        self._beside = Beside(demand, managed, self._kept, self._held, self._number_of)
         self._reserved = frozenset(self._held.values())
         # A persistent storage of an earlier plan may be another object now.
         self.displaces = False
@@ -91,21 +106,26 @@ class Replay:
     def call(self, function, args, kwargs):
         """Runs a call below autograd."""
         tensors = tensors_of(args, kwargs)
-        if self.state is not State.DEPARTED and not self._demand.paused:
+        if self.state is State.IN_STEP:
             call = self._next(function, tensors)
             if call is not None:
-                if self.state is State.BETWEEN:
-                    shapes = shapes_of(tensors)
-                    other = self._reshaped(shapes) if shapes != call.shapes else None
-                    if other is not None:
-                        return other(function, args, kwargs)
-                    self._begin()
                 return self._planned(call, tensors, args, kwargs)
-            if self.state is State.IN_STEP:
-                whole = self._at == len(self._calls)
-                what = "the end of the step" if whole else self._calls[self._at].function
-                self.depart(f"{function} with other operands than recorded, or instead of {what}")
+            return self._unplanned(function, tensors, args, kwargs)
+        if not self._demand.paused:
+            other = self._choose(function, tensors) if self.state is State.BETWEEN else None
+            if other is not None:
+                return other(function, args, kwargs)
+            self._note(function, tensors)
         return self._demand.run(function, tensors, args, kwargs)
+
+    def begin_with(self, function, args, kwargs):
+        """Begins a step with its first call."""
+        self._begin()
+        return self.call(function, args, kwargs)
+
+    def begins_with(self, function, tensors):
+        """Whether a step of the plan begins with such a call, shapes apart."""
+        return self._find(0, function, tensors) is not None
 
     def _next(self, function, tensors):
         """The step's next call, if this is it; else None."""
@@ -115,6 +135,18 @@ class Replay:
         same = (call.function is function and call.grad == torch.is_grad_enabled()
                 and call.inputs == tuple(map(self._number_of, tensors)))
         return call if same else None
+
+    def _find(self, begin, function, tensors):
+        """The place of this call, where the step does without the calls from `begin` to there; or None."""
+        grad, inputs = torch.is_grad_enabled(), tuple(map(self._number_of, tensors))
+        for at in range(begin, len(self._calls)):
+            call = self._calls[at]
+            if call.function is function and call.grad == grad and call.inputs == inputs and (
+                    at == begin or not (call.optional and call.is_plain())):  # many calls are as such a one
+                return at
+            if not call.optional:
+                return None
+        return None
 
     def _number_of(self, tensor):
         storage = storage_of(tensor)
@@ -130,6 +162,8 @@ class Replay:
         self.state = State.IN_STEP
 
     def _planned(self, call, tensors, args, kwargs):
+        if self._beside.calls:
+            self._goes_on()
         self._at += 1
         if self._demand.away:
             self._demand.bring([tensor for tensor, number in zip(tensors, call.inputs)
@@ -189,12 +223,19 @@ class Replay:
         try:
             self._name_outputs(part, result)
         except _Other:
+            self._at -= 1  # this call was another one
             self.depart(f"{call.function} returned other storages than recorded")
+            self._note(call.function, tensors_of(args, kwargs))
             return result
         if part.others:
             self._demand.wrote(call.function, args, kwargs)
         if part.place is None:
             return result
+        self._op_ran(part)
+        return result
+
+    def _op_ran(self, part):
+        """An op of the plan has run: its outputs have names by now."""
         placed = self._demand.placed
         for number in part.writes:
             held = self._held[number]
@@ -204,13 +245,12 @@ class Replay:
             placed.discard(self._held[number])
             storage = self._kept.pop(number)
             del self._number[storage._cdata]
-            if number in self._lingering:
+            if number in self._lingering or number in self._beside.touched:
                 self._demand.ended.append(StorageWeakRef(storage))
                 self._demand.refuses = True
         self._op = None
         self._ended = part.place
         self._demand.pending = 0
-        return result
 
     def _end_op(self):
         """The plan learns that an op has ended when the next one begins: until then PyTorch may hold
@@ -250,12 +290,65 @@ class Replay:
         if storage is not None and storage.nbytes() > 0:
             self._demand.adopt(self._held[number], storage)
 
+    # Calls that the step has more, or less, than the recorded one.
+
+    def _unplanned(self, function, tensors, args, kwargs):
+        """A call that is not the step's next one: the step does without those before it, or it is one
+        beside the plan, or the step departs."""
+        place = self._find(self._at, function, tensors)
+        if place is not None:
+            while self._at < place:
+                self._skip(self._calls[self._at])
+            return self._planned(self._calls[place], tensors, args, kwargs)
+        self._beside.begin(self._calls[self._at] if self._at < len(self._calls) else None, function, tensors)
+        why = self._beside.refuses(function, tensors, args, kwargs)
+        if why is None:
+            self._end_op()
+            return self._beside.run(function, tensors, args, kwargs)
+        self._depart(self._beside.cause + why)
+        self._note(function, tensors)
+        return self._demand.run(function, tensors, args, kwargs)
+
+    def _skip(self, call):
+        """The step does without a call. Its results are for other such calls alone: empty memory will do."""
+        self._at += 1
+        for part in call.parts:
+            if part.place is None:
+                continue
+            self._end_op()
+            self._before(part, (), {})
+            for number in part.writes:
+                storage = self._kept.get(number)
+                if storage is None:
+                    storage = self._kept[number] = torch.UntypedStorage(self._bytes[number])
+                    self._number[storage._cdata] = number
+                elif storage.nbytes() == 0:
+                    storage.resize_(self._bytes[number])
+                self._meter.see(storage)
+            self._op_ran(part)
+
+    def fill(self, tensors, after):
+        """Within a step: brings values for a method that reads memory, until the stack `after` ends. None: it
+        keeps the memory; then returns False if a value is away."""
+        self._end_op()
+        return self._beside.fill(tensors, after)
+
+    def _goes_on(self):
+        """The step is back at its plan."""
+        self._beside.calls.clear()
+        self._detoured(self._beside.line, self._beside.cause)
+
     # Steps.
 
     def depart(self, cause):
         """Ends the plan's part in this step; values stay where they are."""
+        self._depart(f"{cause} ({where()})")
+
+    def _depart(self, cause):
+        self._noted_departure(self, self._at, self._beside.calls)
+        self._beside.calls.clear()
         self._leave()
-        self._departed(f"{cause} ({where()})")
+        self._departed(cause)
 
     def _leave(self):
         if self._op is None:
@@ -287,10 +380,15 @@ class Replay:
         """The optimizer's step has ended. Returns whether the whole step ran under the plan."""
         planned = False
         if self.state is State.IN_STEP:
-            if self._at == len(self._calls):
+            if all(call.optional for call in self._calls[self._at:]):
+                while self._at < len(self._calls):
+                    self._skip(self._calls[self._at])
+                if self._beside.calls:
+                    self._goes_on()
                 self._end_op()
                 self._plan.step_end()
                 self._rest()
+                self._demand.moving = {self._held[number] for number in self._persistent}
                 planned = True
             else:
                 self.depart("the step ended early")
@@ -304,6 +402,7 @@ class Replay:
             del self._number[self._kept.pop(number)._cdata]
         self.state = State.BETWEEN
         self._at = 0
+        self._beside.touched.clear()
         return planned
 
     def name_of(self, storage):
@@ -311,9 +410,13 @@ class Replay:
         number = self._number.get(storage._cdata)
         return None if number is None else self.graph.managed[number].name
 
-    def shapes(self):
+    def first_shapes(self):
         """Those that the step's first call takes."""
         return self._calls[0].shapes
+
+    def signature_until(self, count):
+        """signature_of() the first calls of a step."""
+        return signature_of(self._calls[:count])
 
     def present(self):
         """Number -> storage, of those that exist between steps."""

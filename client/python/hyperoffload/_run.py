@@ -7,7 +7,6 @@ import pathlib
 import statistics
 import sys
 import time
-import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,28 +20,21 @@ from ._graph import Graph, StepRecorder, show_model, storages_by_name
 from ._hooks import Mode, replace
 from ._interrupts import Guard
 from ._meter import Meter
+from ._notice import Notice, notice_of
 from ._plan import Plan, plan_of
-from ._replay import Replay, State
+from ._plans import PLANS_MAX, RECORD, Plans, signature_of
+from ._replay import Replay, State, steps_calls
 from ._script import said, where
 from ._step import bytes_of, storage_of, tensors_of
 
-# Methods of tensors that read memory without an operator; numpy(), deepcopy and pickle have one.
-_READERS = ("tolist",)
+# Methods of tensors that use memory without an operator; pickle comes by way of torch.save(). numpy() keeps
+# the memory.
+_READERS = ("tolist", "__deepcopy__", "numpy")
+_KEEPERS = ("numpy",)
 # Steps that are recorded: the first makes the optimizer's states, the second is as all later ones.
 _RECORDED = 2
-
-
-class Notice(typing.NamedTuple):
-    """Nodes of the pool that a job should leave, as run.notice gives them.
-
-    drained_nodes: an administrator empties them; they keep what the job has. ending_nodes: their
-    daemons end, with what the job has there; ending_s: seconds until the first of these ends, None
-    where none does.
-    """
-
-    drained_nodes: int
-    ending_nodes: int
-    ending_s: float | None
+# After so many departures a person hears of replan="auto".
+_HINT_AT = 2
 
 
 def _say(text):
@@ -95,9 +87,7 @@ class Run:
         self._recorder = None
         self._is_recording = False
         self._replay = None
-        self._plans = {}  # shapes of a step's first call -> Replay; None: no plan can be made
-        self._shapes = None  # those of the step that is recorded
-        self._seen = set()  # shapes of which a step has departed
+        self._plans = Plans(replan == "auto", _say)
         self._pool = None
         self._plan_given = plan
         self._page = None if plan is None else plan.page  # the analyzer's
@@ -106,7 +96,8 @@ class Run:
         self._fixed_bytes = 0  # most bytes at a time of what cannot leave
         self._steps = 0
         self._planned = 0
-        self._departures = {}
+        self._departures = {}  # cause -> steps
+        self._detours = {}  # line of the script -> times
         self._steady = None  # the replay under which the last step ran as a whole
         self._replans = 0
         self._told_drift = False
@@ -175,11 +166,12 @@ class Run:
         self._held = self._copies_held()
         try:
             try:
-                if self._replay is not None:
-                    self._replay.end_step()
+                for replay in self._plans.replays:
+                    replay.end_step()
                 self._demand.pause()  # before the plans end: they have the homes of the step's values
-                for replay in filter(None, {*self._plans.values(), self._replay}):
+                for replay in self._plans.replays:
                     replay.finish()
+                self._demand.pause()  # what was on its way
             finally:
                 self._demand.close()
         except _library.Error as lost:
@@ -213,10 +205,15 @@ class Run:
     def _step_ended(self):
         if self._is_recording:
             self._recorded()
-        elif self._replay is not None and self._replay.step_ended():
-            self._planned_step()
-        else:
-            self._steady = None
+        elif self._plans.replays:
+            replay = self._replay
+            whole = replay.step_ended()
+            if self._plans.ended(replay if whole else None):
+                self._record()
+            elif whole:
+                self._planned_step()
+            if not whole:
+                self._steady = None
         self._steps += 1
         if self._plan_given is not None and self._replay is None:
             self._apply()
@@ -264,14 +261,14 @@ class Run:
             _say(f"the plan stays: {error}")
             return
         self._page = plan.page
-        self._plans = {shapes: replay if each is earlier else each
-                       for shapes, each in self._plans.items()}
-        earlier.finish()
+        self._plans.replace(earlier, replay)
         self._use(replay)
         self._replans += 1
 
     def _record(self):
         """Records a step from here on."""
+        show_model(self._model, self._optimizer, self._demand)  # states may be others than before
+        self._demand.fixed.restart()
         self._recorder.begin()
         self._is_recording = True
         self._mode.call = self._recorder.call
@@ -288,8 +285,9 @@ class Run:
         elif self._replay is None:
             self._plain_bytes = self._meter.plain_peak
             self._mode.call = self._on_demand
-            self._use(self._plan(self._recorder))
-            self._plans[self._replay.shapes()] = self._replay
+            self._use(self._plan(Graph(self._recorder, self._demand, self._fixed_bytes, self._plain_bytes)))
+            self._plans.add(self._replay)
+            self._plans.recorded(self._replay.signature, _RECORDED)
         else:
             self._plan_more()
 
@@ -298,43 +296,44 @@ class Run:
         self._mode.call = replay.call
 
     def _plan_more(self):
-        """Plans a step of another shape than the first plan's."""
+        """Plans the recorded step, which is of another shape than those with a plan, or whose plan does not
+        fit it any more."""
         self._mode.call = self._replay.call
-        self._plans[self._shapes] = None
+        graph = Graph(self._recorder, self._demand, self._fixed_bytes, self._plain_bytes)
+        signature = signature_of(steps_calls(graph))
+        self._plans.recorded(signature)
+        known = self._plans.with_signature(signature)
+        if known is not None:  # another shape was expected
+            self._use(known)
+            return
         try:
-            replay = self._plan(self._recorder)
+            replay = self._plan(graph)
         except (MemoryError, RuntimeError) as error:
             _say(f"steps as step {self._steps + 1} run on demand: {error}")
+            self._plans.refuse(signature)
             return
-        if replay.displaces:
-            for earlier in filter(None, self._plans.values()):
-                earlier.finish()
-            self._plans.clear()
-        self._plans[self._shapes] = replay
+        self._plans.add(replay)
         self._use(replay)
+        if len(self._plans.replays) > 1:
+            _say(f"step {self._steps + 1} has a shape that comes back: a plan of its own, "
+                 f"{len(self._plans.replays)} of at most {PLANS_MAX}")
 
-    def _reshaped(self, shapes):
-        """A step begins with other shapes than the plan's. Returns what runs its calls; None: the
-        step departs from the plan."""
-        if self._replan != "auto":
+    def _choose(self, function, tensors):
+        """For replays: what runs the calls of a step that begins with this one; None: none does."""
+        chosen = self._plans.choose(function, tensors)
+        if chosen is None:
             return None
-        replay = self._plans.get(shapes)
-        if replay is not None:
-            self._use(replay)
-        elif shapes in self._plans or shapes not in self._seen:
-            self._seen.add(shapes)
-            return None
-        else:  # it has come back
-            self._shapes = shapes
+        if chosen is RECORD:
             self._record()
-        return self._mode.call
+            return self._mode.call
+        self._use(chosen)
+        return chosen.begin_with
 
-    def _plan(self, recorder):
-        """Makes a plan of the recorded step, and a replay of it."""
-        graph = Graph(recorder, self._demand, self._fixed_bytes, self._plain_bytes)
+    def _plan(self, graph):
+        """Makes a plan of a recorded step, and a replay of it."""
         plan = plan_of(graph, self._limit(), self._hardware, self._pool, self._copies_now())
         self._page = plan.page
-        present = {number: recorder.present[number] for number, each in graph.managed.items()
+        present = {number: self._recorder.present[number] for number, each in graph.managed.items()
                    if each.persistent}
         return self._replay_of(plan, present)
 
@@ -342,8 +341,8 @@ class Run:
         """A replay of a plan. earlier: the Drift of the plan that it replaces."""
         needs = _library.schedule_info(plan.schedule)
         make = Drift if earlier is None else earlier.planned_again
-        return Replay(self._demand, plan, present, self._depart, self._reshaped,
-                      make(needs.step_ns, needs.stall_ns))
+        return Replay(self._demand, plan, present, self._plans,
+                      (self._note_departure, self._note_detour, self._choose), make(needs.step_ns, needs.stall_ns))
 
     def _apply(self):
         """Begins to run under the plan that was given, if what it moves exists by now. Else the first
@@ -362,11 +361,22 @@ class Run:
             raise ValueError(f"the plan moves {each.name} of {each.bytes} bytes, which {has}: apply it "
                              "to the model and optimizer that were recorded")
         self._use(self._replay_of(self._plan_given, present))
+        self._plans.add(self._replay)
 
-    def _depart(self, cause):
+    def _note_departure(self, cause):
+        """For replays: a step has left its plan."""
         if cause not in self._departures:
             _say(f"step {self._steps + 1} departs from the plan: {cause}")
         self._departures[cause] = self._departures.get(cause, 0) + 1
+        if self._replan == "once" and sum(self._departures.values()) == _HINT_AT:
+            _say('steps that come back in a few shapes get a plan each with replan="auto"')
+
+    def _note_detour(self, line, cause):
+        """For replays: a step has done work that its plan does not have, and goes on under the plan."""
+        if line not in self._detours:
+            _say(f"step {self._steps + 1} does work that its plan does not have, on demand, and goes on "
+                 f"under the plan: {cause}")
+        self._detours[line] = self._detours.get(line, 0) + 1
 
     # For the script.
 
@@ -377,12 +387,12 @@ class Run:
     def _with_values(self, original, tensor, *args, **kwargs):
         """A method that reads a tensor's memory: its value is brought first."""
         tensors = tensors_of((tensor,), None)
-        storages = [storage for storage in map(storage_of, tensors) if storage is not None]
-        if any(storage.nbytes() == 0 and tensor.numel() > 0 for storage in storages):
-            with self._guard:
+        with self._guard, contextlib.ExitStack() as after:
+            if not (self._replay is not None and self._replay.state is State.IN_STEP and self._replay.fill(
+                    tensors, None if original.__name__ in _KEEPERS else after)):
                 self._leave_step(f"{original.__name__}() of a tensor that is away")
                 self._demand.bring(tensors)
-        return original(tensor, *args, **kwargs)
+            return original(tensor, *args, **kwargs)
 
     def _leave_step(self, cause):
         if self._replay is not None and self._replay.state is State.IN_STEP:
@@ -426,16 +436,14 @@ class Run:
         """None, or a Notice: nodes that the job should leave. Write a checkpoint and end, or go on without
         what it has there. Asks nobody: it is as old as a third of the daemons' lease, 3 s by default."""
         told = self._pool.notice() if self._pool is not None and self._pool.handle is not None else None
-        if told is None or told.drained_nodes + told.ending_nodes == 0:
-            return None
-        return Notice(told.drained_nodes, told.ending_nodes,
-                      told.ending_ms / 1e3 if told.ending_nodes > 0 else None)
+        return notice_of(told)
 
     def stats(self) -> dict[str, Any]:
         """What the run did so far. Raises nothing.
 
-        steps; planned_steps: of them, whole under the plan; departures: steps that left it; replans:
-        new plans since the speed of transfers or operators changed.
+        steps; planned_steps: of them, whole under a plan; departures: steps that left it; detours: times
+        that a step did other work and went on under its plan; plans: that there are now; replans: new
+        plans since the speed of transfers or operators changed.
         peak_allocated_bytes: of tensor storages at a time, from the first step to the end of the run;
         peak_plain_bytes: what the recorded step would hold plainly. step_ms_median: of the steps
         after the recorded ones, stall_ms_median: of planned ones; None before there is one.
@@ -448,7 +456,8 @@ class Run:
         held = self._held or (self._copies_held() if self._demand is not None else
                               dict.fromkeys(("nodes", "nodes_lost", "doubled", "halved", "repaired"), 0))
         return {"steps": self._steps, "planned_steps": self._planned,
-                "departures": sum(self._departures.values()), "replans": self._replans,
+                "departures": sum(self._departures.values()), "detours": sum(self._detours.values()),
+                "plans": len(self._plans.replays), "replans": self._replans,
                 "peak_allocated_bytes": (self._meter.peak if self._peak_bytes is None
                                          else self._peak_bytes),
                 "peak_plain_bytes": self._plain_bytes,
@@ -461,7 +470,7 @@ class Run:
     def summary(self) -> str:
         """stats() as a few lines for people, with the causes for which steps left the plan."""
         now = self.stats()
-        return "\n".join(lines_of(now, self._departures))
+        return "\n".join(lines_of(now, self._departures, self._detours))
 
     def report(self, path: str | os.PathLike) -> None:
         """Writes the analyzer's HTML page about the plan: what is on the device when. Raises RuntimeError

@@ -82,7 +82,9 @@ def _received(function):
 
 
 def written_in(function, args, kwargs):
-    """The tensors that a call writes to."""
+    """The tensors to whose memory a call writes."""
+    if function.__name__.startswith("set_."):
+        return []  # it gives a tensor other memory
     names = written_names(function, args, kwargs)
     return [tensor for argument, value in arguments_of(function, args, kwargs)
             if argument.name in names for tensor, _ in tensors_in(value)] if names else []
@@ -200,6 +202,7 @@ class Call:
         self.grad = torch.is_grad_enabled()
         self.shapes = shapes
         self.inputs = inputs  # numbers of the storages of all tensors that it takes; None: no storage
+        self.optional = False  # a step can do without it: see Step.find_optional()
         self.parts = []  # (op or None, numbers of the storages of the tensors that the part returns)
 
 
@@ -282,6 +285,34 @@ class Step:
             if held and storage not in held[-1].reads:
                 held[-1].reads.append(storage)
         return longer
+
+    def find_optional(self):
+        """Marks calls whose results neither outlive the step nor go into a call that is needed: what the
+        script does now and then, as logging and evaluation. Drops those that the step begins with."""
+        needed, makes = set(), []
+        for call in reversed(self.calls):
+            written = {storage.number for op, _ in call.parts if op is not None for storage in op.writes}
+            returned = {number for _, outputs in call.parts for number in outputs if number is not None}
+            made = written | (returned - set(call.inputs))
+            makes.insert(0, made)
+            call.optional = (not any(op is not None and op.fixed for op, _ in call.parts)
+                             and not any(self.storages[number].begins_before for number in made)
+                             and not made & needed)
+            if not call.optional:
+                needed |= made | set(call.inputs)
+        count = next((i for i, call in enumerate(self.calls) if not call.optional), 0)
+        while count > 0:
+            later = {number for call in self.calls[count:] for number in call.inputs}
+            used = next((i for i in range(count) if makes[i] & later), None)
+            if used is None:
+                break
+            count = used
+        dropped = {id(op) for call in self.calls[:count] for op, _ in call.parts}
+        self.ops = [op for op in self.ops if id(op) not in dropped]
+        self.calls = self.calls[count:]
+        for storage in self.storages:
+            if storage.last_call is not None:
+                storage.last_call -= count
 
     def alive(self):
         """Returns the numbers of the alias sets that exist now."""

@@ -185,6 +185,49 @@ TEST_CASE("hosted: leaving a step keeps its values, also in the pool, until the 
   CHECK(job.framework.host.wrong().empty());
 }
 
+TEST_CASE("hosted: a step shows values between its ops, wherever they are, and goes on") {
+  TwoNodes nodes;
+  Job job(nodes.address(0));
+  job.run_step(std::byte{2});
+  std::vector<std::byte> seen(kBytes);
+  ho_runtime* const runtime = job.runtime.get();
+  CHECK(ho_peek(runtime, job.w, seen.data(), kBytes) == HO_CONFLICT);
+  CHECK(said("no step runs"));
+  for (int turn = 0; turn < 20; ++turn) {
+    const auto value = static_cast<std::byte>(30 + turn);
+    job.plan->step_begin();
+    job.runtime.peek(job.w, seen.data(), kBytes);
+    CHECK(holds(seen.data(), std::byte{7}));
+    job.make_activation(value);
+    // On the device, on its way to the pool, or there.
+    job.runtime.peek(job.x, seen.data(), kBytes);
+    CHECK(holds(seen.data(), value));
+    job.plan->before(1);
+    CHECK(job.framework.host.live_bytes() == kBytes);
+    CHECK(ho_peek(runtime, job.x, seen.data(), kBytes) == HO_CONFLICT);
+    CHECK(said("an op of the step runs"));
+    std::byte* const later = job.framework.make(std::byte{1});
+    job.runtime.adopt(job.z, later);
+    job.framework.host.free(later);
+    job.plan->after(1);
+    // In the pool, on its way back, or back.
+    job.runtime.peek(job.x, seen.data(), kBytes);
+    CHECK(holds(seen.data(), value));
+    CHECK(ho_peek(runtime, job.x, seen.data(), kBytes - 1) == HO_INVALID_ARGUMENT);
+    CHECK(ho_peek(runtime, job.x, nullptr, kBytes) == HO_INVALID_ARGUMENT);
+    CHECK(ho_peek(runtime, job.z, seen.data(), kBytes) == HO_CONFLICT);
+    CHECK(said("z has no value"));
+    job.plan->before(2);
+    void* const back = job.plan->operand(2, kActivationId);
+    CHECK(holds(back, value));
+    job.framework.host.free(static_cast<std::byte*>(back));
+    job.plan->after(2);
+    job.plan->step_end();
+  }
+  CHECK(job.runtime.counters().steps_left == 0);
+  CHECK(job.framework.host.wrong().empty());
+}
+
 TEST_CASE("hosted: before() names the storage without memory, and succeeds once there is memory") {
   TwoNodes nodes;
   Job job(nodes.address(0));

@@ -75,7 +75,7 @@ class Errors(support.WithDaemon):
 
         self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, interrupt))
         interrupted = 0
-        for seed in range(40):
+        for seed in range(60):
             script, said = Script(), io.StringIO()
             after_s = random.Random(seed).uniform(0.01, 0.15)
             with self.subTest(seed=seed), contextlib.redirect_stderr(said):
@@ -89,13 +89,14 @@ class Errors(support.WithDaemon):
                         signal.setitimer(signal.ITIMER_REAL, 0)
                 except KeyboardInterrupt:
                     interrupted += 1
+                    torch.set_grad_enabled(True)  # PyTorch's own no_grad() may have been interrupted
                 done = len(script.losses)
                 for now, before, after in zip(script.model.parameters(), history[done],
                                               history[min(done + 1, steps)]):
                     self.assertEqual(now.storage().nbytes(), before.storage().nbytes(), run.summary())
                     self.assertTrue(torch.equal(now, before) or torch.equal(now, after), run.summary())
                 self.assertEqual(said.getvalue(), "")
-        self.assertGreater(interrupted, 20)
+        self.assertGreater(interrupted, 10)
 
 
 if __name__ == "__main__":

@@ -215,6 +215,9 @@ class Fit(support.WithDaemon):
                         lambda value: value.numpy().sum().item()][step % 4]
                 script.seen += [read(value) for state in script.optimizer.state.values()
                                 for value in state.values()]
+                # Copies that are away are taken again, too: states share one memo.
+                script.seen += [value.sum().item() for state in copy.deepcopy(script.optimizer.state).values()
+                                for value in state.values()]
 
         deepcopy, plain = torch.Tensor.__deepcopy__, Script(between).train(8)
         ours = Script(between).fit(self.pool, 8)

@@ -1,0 +1,187 @@
+"""Steps of several shapes, and work that a step does now and then, under hyperoffload.fit().
+
+Usage: see support.py.
+"""
+
+import contextlib
+import copy
+import io
+import pickle
+import unittest
+
+import support  # first: it finds PyTorch and the package
+import torch
+
+import hyperoffload
+
+WIDTH = 96
+
+
+class Script:
+    """Trains a network. A step begins with a call that has nothing of the batch. `now_and_then(script, step,
+    loss, rows)` runs between forward and backward, `after(script, step)` after the step."""
+
+    def __init__(self, rows=lambda step: 64, now_and_then=None, after=None):
+        torch.manual_seed(7)
+        self.model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU())
+                                           for _ in range(8)])
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.rows, self.now_and_then, self.after = rows, now_and_then, after
+        self.seen = []
+
+    def train(self, steps):
+        for step in range(steps):
+            penalty = self.model[0][0].weight.square().sum()
+            rows = torch.randn(self.rows(step), WIDTH)
+            loss = self.model(rows).square().mean() + 1e-3 * penalty
+            if self.now_and_then is not None:
+                self.now_and_then(self, step, loss, rows)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self.optimizer.step()
+            self.seen.append(loss.item())
+            if self.after is not None:
+                self.after(self, step)
+        return self
+
+
+class Replan(support.WithDaemon):
+    def run_both(self, make, steps, replan="once", memory="60%", holds=True):
+        """Trains plainly and under fit(), and compares. Returns (stats, what was said)."""
+        plain, ours, said = make().train(steps), make(), io.StringIO()
+        with contextlib.redirect_stderr(said):
+            with hyperoffload.fit(ours.model, ours.optimizer, device_memory=memory, pool=self.pool,
+                                  replan=replan) as run:
+                ours.train(steps)
+        self.summary = run.summary()
+        self.assertEqual(plain.seen, ours.seen, self.summary)
+        for name, value in plain.model.state_dict().items():
+            self.assertTrue(torch.equal(value, ours.model.state_dict()[name]), name)
+        stats = run.stats()
+        if holds:
+            self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"], self.summary)
+        return stats, said.getvalue()
+
+    def test_shapes_that_differ_after_the_first_call_each_get_a_plan(self):
+        stats, said = self.run_both(lambda: Script(lambda step: 64 if step % 2 else 40), 24, "auto")
+        # Two record; the second shape departs until it is known that the two take turns.
+        self.assertGreaterEqual(stats["planned_steps"], 24 - 2 - 4, self.summary)
+        self.assertEqual(stats["plans"], 2, self.summary)
+        self.assertEqual(said.count("a plan of its own"), 1, said)
+
+    def test_a_smaller_batch_at_the_end_of_each_epoch_gets_a_plan(self):
+        stats, _ = self.run_both(lambda: Script(lambda step: 24 if step % 6 == 5 else 64), 30, "auto")
+        self.assertEqual(stats["plans"], 2, self.summary)
+        self.assertGreaterEqual(stats["planned_steps"], 30 - 2 - 3, self.summary)
+
+    def test_shapes_without_a_rule_stay_right(self):
+        lengths = [64, 64, 64, 40, 64, 40, 40, 24, 64, 24, 40, 40, 64, 24, 24, 64, 40, 64, 24, 64]
+        stats, _ = self.run_both(lambda: Script(lengths.__getitem__), len(lengths), "auto")
+        self.assertGreater(stats["planned_steps"], 3, self.summary)
+
+    def test_the_number_of_plans_is_bounded(self):
+        stats, said = self.run_both(lambda: Script(lambda step: 20 + 4 * (step // 3 % 10)), 60, "auto", "80%")
+        self.assertLessEqual(stats["plans"], 8, self.summary)
+        self.assertEqual(said.count("more than 8 shapes"), 1, said)
+
+    def test_once_says_that_auto_would_plan(self):
+        stats, said = self.run_both(lambda: Script(lambda step: 24 if step % 4 == 3 else 64), 16)
+        self.assertEqual((stats["plans"], stats["departures"]), (1, 4), self.summary)
+        self.assertEqual(said.count('replan="auto"'), 1, said)
+
+    def test_work_now_and_then_keeps_the_plan(self):
+        def log(script, step, loss, _):
+            if step % 3 == 0:
+                script.seen.append(loss.item())
+            if step % 4 == 1:  # weights that are away
+                script.seen += [layer[0].weight.norm().item() for layer in script.model]
+            if step % 5 == 4:
+                script.kept = loss.detach() * 2
+
+        stats, said = self.run_both(lambda: Script(now_and_then=log), 16)
+        self.assertEqual((stats["planned_steps"], stats["departures"]), (14, 0), self.summary)
+        self.assertGreater(stats["detours"], 3, self.summary)
+        self.assertEqual(said.count("work that its plan does not have"), 3, said)
+        self.assertEqual(said.count("replan_test.py:"), 3, said)
+        self.assertIn("did other work", self.summary)
+
+    def test_an_evaluation_within_a_step_keeps_the_plan(self):
+        def evaluate(script, step, _, rows):
+            if step % 4 == 3:
+                with torch.no_grad():
+                    script.seen.append(script.model(rows[:8]).sum().item())
+
+        stats, said = self.run_both(lambda: Script(now_and_then=evaluate), 14)
+        self.assertEqual((stats["planned_steps"], stats["departures"]), (12, 0), self.summary)
+        self.assertEqual(said.count("work that its plan does not have"), 1, said)
+
+    def test_methods_that_use_memory_within_a_step_find_the_values(self):
+        def read(script, step, *_):
+            way = {5: lambda weight: sum(map(sum, weight.tolist())),
+                   7: lambda weight: copy.deepcopy(weight).sum().item(),
+                   9: lambda weight: pickle.loads(pickle.dumps(weight)).sum().item(),
+                   11: lambda weight: float(weight.numpy().sum())}.get(step)
+            if way is not None:
+                script.seen += [way(layer[0].weight.detach()) for layer in script.model]
+
+        stats, said = self.run_both(lambda: Script(now_and_then=read), 14, holds=False)
+        # What numpy has must stay, and torch.save() pauses the run.
+        self.assertEqual((stats["planned_steps"], stats["departures"]), (10, 2), self.summary + said)
+
+    def test_work_of_the_recorded_step_alone_is_left_out_later(self):
+        def log(script, step, loss, rows):
+            if step < 2:
+                script.seen += [rows.norm().item(), (script.model[3][0].weight * 2).sum().item()]
+
+        def evaluate(script, step):
+            if step == 0:
+                with torch.no_grad():
+                    script.seen.append(script.model(torch.ones(32, WIDTH)).sum().item())
+
+        for make in (lambda: Script(now_and_then=log), lambda: Script(after=evaluate)):
+            with self.subTest():
+                stats, _ = self.run_both(make, 8)
+                self.assertEqual((stats["planned_steps"], stats["departures"]), (6, 0), self.summary)
+
+    def test_work_that_changes_values_of_the_plan_departs(self):
+        def scale(script, step, *_):
+            if step == 5:
+                with torch.no_grad():
+                    script.model[4][0].weight.mul_(0.5)
+
+        class Late(Script):
+            """Backward reads the weight, so it is scaled before forward does."""
+            def train(self, steps):
+                self.model.register_forward_pre_hook(lambda *_: scale(self, len(self.seen)))
+                return super().train(steps)
+
+        stats, said = self.run_both(Late, 9)
+        self.assertEqual(stats["departures"], 1, self.summary)
+        self.assertIn("4.0.weight", said)
+
+    def test_a_recorded_step_that_was_not_typical_is_recorded_again(self):
+        def fail(script, step, loss, rows):
+            if step == 1:
+                with contextlib.suppress(ValueError):
+                    hook = script.model[5].register_forward_hook(lambda *_: exec("raise ValueError"))
+                    try:
+                        script.model(rows).sum().backward()
+                    finally:
+                        hook.remove()
+                (script.model(rows[:32]).sum() * 0.01).backward()
+
+        stats, _ = self.run_both(lambda: Script(now_and_then=fail), 14)
+        self.assertGreaterEqual(stats["planned_steps"], 8, self.summary)
+
+    def test_a_plan_whose_tensors_were_replaced_is_made_again(self):
+        def reload(script, step):
+            if step == 5:
+                script.optimizer.load_state_dict(copy.deepcopy(script.optimizer.state_dict()))
+
+        # PyTorch allocates the copies of the states by itself.
+        stats, _ = self.run_both(lambda: Script(after=reload), 14, holds=False)
+        self.assertGreaterEqual(stats["planned_steps"], 8, self.summary)
+
+
+if __name__ == "__main__":
+    unittest.main()
