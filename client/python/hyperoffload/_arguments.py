@@ -16,7 +16,10 @@ def check_training(model, optimizer, *, may_lack_optimizer=False):
     """model and optimizer belong together."""
     import torch
 
+    from ._compiled import check_eager
+
     check_kind("model", model, torch.nn.Module, "the torch.nn.Module that is trained")
+    check_eager(model)
     if optimizer is None and may_lack_optimizer:
         return
     check_kind("optimizer", optimizer, torch.optim.Optimizer,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ._arguments import check_training
+from ._compiled import refuse_compiled
 from ._demand import BYTES_MIN, Demand
 from ._hooks import Mode, replace
 from ._meter import Meter
@@ -295,6 +296,7 @@ def record(step: Callable[[], Any], model: torch.nn.Module | None = None,
     with contextlib.ExitStack() as stack:
         if optimizer is not None:
             replace(stack, optimizer, "step", end)
+        refuse_compiled(stack, lambda: False)
         begin()
         stack.callback(recorder.end, False)
         with Mode(recorder.call):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from . import _library
+from ._compiled import refuse_compiled
 from ._demand import Demand
 from ._drift import Drift
 from ._figures import events_of, lines_of
@@ -126,6 +127,7 @@ class Run:
                 replace(stack, torch.serialization, saves, self._while_paused)
             for method in _READERS:
                 replace(stack, torch.Tensor, method, self._with_values)
+            refuse_compiled(stack, lambda: self._demand.paused > 0)
             self._mode.call = self._on_demand
             if self._plan_given is not None:
                 self._apply()

@@ -11,9 +11,10 @@ optimizer in the same way. A storage is an alias set: all tensors that share mem
 weak reference to each storage, so that it can distinguish two storages that used the same address.
 
 The graph is that of the last recorded step. Durations are medians over the recorded steps with the same
-calls. Works with PyTorch 1.13 and 2.x. It does not see calls inside a compiled function.
+calls. Works with PyTorch 1.13 and 2.x. Compiled functions are refused: their calls do not come here.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -27,6 +28,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ._arguments import check_training
+from ._compiled import refuse_compiled
 from ._hooks import Mode
 from ._step import (ON_LISTS, Call, Op, Operand, Step, Storage, arguments_of, bytes_of, namespace_of, shapes_of,
                     storage_of, tensors_in, tensors_of, written_names)
@@ -101,11 +103,14 @@ class Recorder:
     def __enter__(self) -> "Recorder":
         self.begin()
         self._mode = Mode(self.call)
+        self._refusals = contextlib.ExitStack()
+        refuse_compiled(self._refusals, lambda: False)
         self._mode.__enter__()
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
         self._mode.__exit__(kind, error, trace)
+        self._refusals.close()
         self.end(kind is None)
         return False
 
