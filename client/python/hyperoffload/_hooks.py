@@ -10,6 +10,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ._interrupts import Guard
 from ._library import Error
 
+_DETACH = torch.ops.aten.detach.default
+_forks = 0  # between the process that loaded the package and this one
+
+
+def _forked():
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
 
 class Mode(TorchDispatchMode):
     """Brings each call below autograd to `call(function, args, kwargs)`. explain(error, function, args,
@@ -21,14 +32,14 @@ class Mode(TorchDispatchMode):
         self.call = call
         self._explain = explain
         self._guard = guard or Guard()
-        self._process = os.getpid()
+        self._forks = _forks
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         # A composite operator has no schema; its parts come here too. A DataLoader's worker that was
         # forked has this mode, but neither recorder nor plan.
-        if not hasattr(function, "_schema") or os.getpid() != self._process:
+        if self._forks != _forks or not hasattr(function, "_schema"):
             return function(*args, **(kwargs or {}))
-        if function is torch.ops.aten.detach.default and isinstance(args[0], (int, float)):
+        if function is _DETACH and isinstance(args[0], (int, float)):
             # Hooks of saved tensors: PyTorch 1.13 hands over a number where a tensor holds one.
             return torch.tensor(args[0], dtype=torch.float64)
         guard = self._guard

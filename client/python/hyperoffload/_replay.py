@@ -132,9 +132,15 @@ class Replay:
         if self._at == len(self._calls):
             return None
         call = self._calls[self._at]
-        same = (call.function is function and call.grad == torch.is_grad_enabled()
-                and call.inputs == tuple(map(self._number_of, tensors)))
-        return call if same else None
+        inputs, number = call.inputs, self._number.get
+        if (call.function is not function or call.grad != torch.is_grad_enabled()
+                or len(inputs) != len(tensors)):
+            return None
+        for tensor, wanted in zip(tensors, inputs):
+            storage = storage_of(tensor)
+            if (None if storage is None else number(storage._cdata)) != wanted:
+                return None
+        return call
 
     def _find(self, begin, function, tensors):
         """The place of this call, where the step does without the calls from `begin` to there; or None."""
@@ -185,10 +191,15 @@ class Replay:
         """Waits for the operands of a call. Storages leave for them and for what it returns, if the
         plan does not know them, such as gradients after their last use."""
         demand = self._demand
-        demand.pending = sum(self._bytes[number] for number in part.writes
-                             if number not in self._kept) if demand.refuses else 0
+        refuses = demand.refuses
+        if refuses:
+            demand.pending = 0
+            for number in part.writes:
+                if number not in self._kept:
+                    demand.pending += self._bytes[number]
+            refuses = bool(demand.short) or demand.meter.bytes + demand.pending > demand.limit()
         while True:
-            if demand.refuses:
+            if refuses:
                 short = sum(demand.short.values())
                 demand.short.clear()
                 demand.refuses = demand.room(demand.pending + short)
@@ -198,6 +209,7 @@ class Replay:
             except _library.Error as error:
                 if error.name != "exhausted" or not demand.refuses:
                     raise
+                refuses = True
         if demand.away:  # what left for them may be what the call takes
             demand.bring([tensor for tensor in tensors_of(args, kwargs)
                           if self._number_of(tensor) is None])

@@ -295,6 +295,8 @@ class Run:
 
     def _use(self, replay):
         self._replay = replay
+        limit = self._limit()  # from now on it stays
+        self._demand.limit = lambda: limit
         self._mode.call = replay.call
 
     def _plan_more(self):

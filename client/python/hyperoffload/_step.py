@@ -37,7 +37,10 @@ def tensors_of(args, kwargs):
     out = []
     for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, torch.Tensor):
-            out += _parts_of(value)
+            if value.is_sparse:
+                out += _parts_of(value)
+            else:
+                out.append(value)
         elif isinstance(value, (list, tuple)):
             out += [tensor for tensor, _ in tensors_in(value)]
     return out
