@@ -7,7 +7,6 @@
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
 #include "common/model/links.hpp"
-#include "tools/analyzer/play/played_step.hpp"
 #include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
@@ -108,7 +107,7 @@ class Explainer {
 
 constexpr std::uint32_t kNone = MoveReason::kNone;
 
-/// Who asked for the room, for how much, and how long it waited.
+/// The op or value that asked for the room, for how much, and how long it waited.
 std::string Explainer::room_words(const MoveReason& why) const {
   std::string out;
   switch (why.room_for) {
@@ -277,8 +276,8 @@ schedule::Explanation Explainer::moved(std::uint32_t s) const {
                (supplied ? " and until its first use" : "") +
                (moves.size() > 1 ? ". The most waited for: " : ": ") + room_words(main);
   if (main.room_for == RoomFor::kOp || main.room_for == RoomFor::kFetch) {
-    out.reason += ". Of what had a valid copy, its next use, " + duration(time_.span(gap)) +
-                  " later by " + op_name(gap.to) + ", was the furthest";
+    out.reason += ". Its next use, " + duration(time_.span(gap)) + " later by " + op_name(gap.to) +
+                  ", was the furthest among values with a valid copy";
   }
   out.reason += ".";
   const bool flash = std::any_of(moves.begin(), moves.end(),
@@ -346,7 +345,7 @@ std::vector<schedule::Explanation> explain(const Graph& graph, const Problem& in
   const Lifetimes& life = input.lifetimes;
   std::vector<std::uint8_t> moved(life.bytes.size(), 0);
   for (std::uint32_t g = 0; g < life.gaps.size(); ++g) {
-    const bool free = is_free_gap(life.gaps[g]);
+    const bool free = life.gaps[g].dead && !life.gaps[g].wraps;
     if (plan.decisions.moved[g] && (!free || !input.tiers.empty())) moved[life.gaps[g].storage] = 1;
   }
   std::vector<std::uint32_t> kept;

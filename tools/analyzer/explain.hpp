@@ -17,7 +17,7 @@ namespace ho::analyzer {
 [[nodiscard]] std::vector<schedule::Explanation> explain(const Graph& graph, const Problem& input,
                                                          const Plan& plan);
 
-/// What is true of a storage that the record does not hold: that there was nothing to decide, or
+/// Explains a storage that the record does not hold: that there was nothing to decide, or
 /// that the record is cut off before it.
 [[nodiscard]] schedule::Explanation explain_unrecorded(const Graph& graph,
                                                        const Lifetimes& lifetimes,

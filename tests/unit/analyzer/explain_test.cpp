@@ -61,7 +61,7 @@ TEST_CASE("explain: prints what asked for the room, for how much and how long") 
   CHECK(why.choice == "offload local_ddr");
   CHECK(has(why.reason, "1000 B off the device in 1 gap: op1 needed 1.46 KiB for outputs"));
   CHECK(has(why.reason, "800 B more than were free, and waited 1.00 us for room"));
-  CHECK(has(why.reason, "its next use, 5.00 us later by op3, was the furthest"));
+  CHECK(has(why.reason, "next use, 5.00 us later by op3, was the furthest"));
   CHECK(has(line(plan, "gap"), "from op0 to op3, 5.00 us"));
   CHECK(has(line(plan, "gap"), "write-back 1.00 us once per value"));
   CHECK(has(line(plan, "gap"), "fetch 1.00 us"));

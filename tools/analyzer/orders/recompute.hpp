@@ -26,8 +26,8 @@ struct RunAgain {
     kChosen,
   };
   std::uint32_t storage = 0;
-  std::int64_t cost_ns = 0;   ///< of running again what makes it
-  std::int64_t saved_ns = 0;  ///< of link time; 0: without it there is no plan
+  std::int64_t cost_ns = 0;   ///< the time to run again what makes it
+  std::int64_t saved_ns = 0;  ///< link time; 0: without it there is no plan
   Outcome outcome = Outcome::kNotShorter;
 };
 

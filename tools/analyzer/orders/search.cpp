@@ -223,7 +223,7 @@ class Search {
     std::vector<RunAgain> again;
   };
   std::vector<Refused> refused_;
-  std::vector<RunAgain> weighed_;  ///< of the values that program order's plan moves
+  std::vector<RunAgain> weighed_;  ///< the values that program order's plan moves
 };
 
 }  // namespace

@@ -196,7 +196,7 @@ Infeasible Enough::needs(Capacities of, Infeasible::Proof proof) const {
     }
   }
   HO_CHECK(out.has_value());
-  // What is impossible without it comes first.
+  // The tier without which nothing is possible comes first.
   const auto why = impossible(in_);
   for (Infeasible::Need& need : out->also) {
     if (!why || need.tier != why->tier) continue;

@@ -221,7 +221,7 @@ class Passes {
   const PassOptions& options_;
   std::vector<std::uint8_t> leaves_;
   std::vector<std::uint8_t> leaves_slot_;
-  std::vector<StayReason> stays_;  ///< of gaps outside `leaves_`
+  std::vector<StayReason> stays_;  ///< for gaps outside `leaves_`
   int passes_ = 0;
   LatestStarts fetches_;
   LatestStarts stages_;

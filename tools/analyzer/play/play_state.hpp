@@ -74,10 +74,10 @@ class Play {
     std::int64_t stage_out_key = kNoKey;
     std::int64_t early_until = kNoKey;  ///< the gate of a StageIn that began before it
     // For the record.
-    MoveReason why;              ///< of the gap it left in; positions of the whole play
+    MoveReason why;              ///< for the gap it left in; positions of the whole play
     std::int64_t stored_ns = 0;  ///< when its copy became valid
     bool stored_in_use = false;
-    std::uint32_t slot_for = kNone;  ///< who took its slot
+    std::uint32_t slot_for = kNone;  ///< the storage that took its slot
   };
   /// One direction of a tier's links.
   struct Lane {
@@ -98,7 +98,7 @@ class Play {
   [[nodiscard]] std::int64_t bytes(std::uint32_t s) const {
     return static_cast<std::int64_t>(life_.bytes[s]);
   }
-  /// Who asks for room on the device.
+  /// A demand for room on the device.
   struct Request {
     RoomFor room_for = RoomFor::kVariation;
     std::uint32_t storage = kNone;  ///< that comes back

@@ -33,7 +33,7 @@ struct Decisions {
   std::vector<std::int64_t>
       stall_ns;  ///< per position: wait before it, as played, or of the packed plan
 
-  std::vector<MoveReason> reasons;  ///< of moved gaps, in order of their ends
+  std::vector<MoveReason> reasons;  ///< for moved gaps, in order of their ends
   std::vector<StayReason> stays;    ///< per gap; empty: unknown
   DecidedBy decided_by;
 

@@ -31,7 +31,7 @@ struct Options {
 
 /// Why there is no plan: this op's working set, or this tier, needs more bytes than there are.
 struct Infeasible {
-  /// What is known of the capacities below.
+  /// The evidence for the capacities below.
   enum class Proof : std::uint8_t {
     kTooLittle,  ///< less than these have no plan; these may be too little, too
     kPlanned,    ///< a plan was made with them

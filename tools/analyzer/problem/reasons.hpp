@@ -5,7 +5,7 @@
 
 namespace ho::analyzer {
 
-/// Who took the room that a value on the device gave.
+/// The taker of the room that a value on the device gave.
 enum class RoomFor : std::uint8_t {
   kOp,         ///< an op, for its outputs
   kFetch,      ///< a value that comes back
@@ -26,8 +26,8 @@ struct MoveReason {
   std::uint32_t for_storage = kNone;  ///< the value that came back; kNone: an op asked
   std::int64_t for_position = 0;      ///< the op that asked, or that uses the value
   std::int64_t asked_bytes = 0;
-  std::int64_t short_bytes = 0;  ///< of them that were not free when the value left
-  std::int64_t waited_ns = 0;    ///< how long the op, ready but for room, waited
+  std::int64_t short_bytes = 0;  ///< the part that was not free when the value left
+  std::int64_t waited_ns = 0;    ///< how long the op waited for room alone
 
   // The others that could have left.
   std::uint32_t next_best = kNone;  ///< with a valid copy, and the next use before this one's
@@ -50,7 +50,8 @@ struct MoveReason {
 
   // Below the device.
   bool from_flash = false;
-  std::uint32_t slot_for = kNone;  ///< who took its room in local DDR; kNone: there never was any
+  std::uint32_t slot_for =
+      kNone;  ///< the storage that took its room in local DDR; kNone: there never was any
 };
 
 /// Why a gap in which a storage could leave is spent on the device.
