@@ -25,6 +25,7 @@ FOLDER = "/var/tmp"
 STEPS = (120, 120, 240, 240)  # one attempt after the other
 SEGMENT = 2 << 20
 SEGMENTS = 512  # reserved at the start, as the packaged configuration has it
+HELD = 64 * SEGMENT  # so that the daemon has more mappings than its clients
 FREE = 2  # descriptors in the store of a daemon that holds no segment
 HOLDER = f"{BUILD}/tests/integration/daemon/ho_holding_client"
 
@@ -163,13 +164,13 @@ def respects_the_limit_of_mappings():
 
     before = call("sysctl", "-n", "vm.max_map_count").stdout.strip()
     pid = started()
-    holder = subprocess.Popen([HOLDER, POOL, str(256 * SEGMENT)], stdout=subprocess.PIPE)  # so that it has more than its clients
+    holder = subprocess.Popen([HOLDER, POOL, str(HELD)], stdout=subprocess.PIPE)  # so that it has more than its clients
     try:
         assert holder.stdout.read(1) == b"y"
         allow(len(pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()) + 8)
         told = bench(32 * SEGMENT, code=4).stderr.strip()
         assert "exhausted" in told and "vm.max_map_count" in told, told
-        assert status()["ddr_granted_bytes"] == 256 * SEGMENT
+        assert status()["ddr_granted_bytes"] == HELD
         bench(2 * SEGMENT)
         allow(1000)
         assert started() == pid
