@@ -231,7 +231,7 @@ Result<bool> Storages::repair(HeldStorage& storage, const Leaving& leaving) {
   give_back(*storage.doubled, leaves);
   storage.doubled = *next;
   storage.home = home;
-  // What is not copied is on the device, or has no value.
+  // A value that was not copied is on the device; or there is none.
   place.at_home = copied;
   place.stale_homes &= copied ? static_cast<std::uint8_t>(~(1U << leaves)) : std::uint8_t{0};
   return true;

@@ -143,7 +143,7 @@ TEST_CASE("client flash: plans with homes on flash move the right bytes with rea
 }
 
 TEST_CASE(
-    "client flash: a job that a drained node kept out is told of that node, not \"no flash\"") {
+    "client flash: a job that a drained node keeps out hears of that node, not \"no flash\"") {
   SKIP_WITHOUT_FLASH();
   TwoNodes nodes({.flash_bytes = 16U << 20U, .flash_from = 1});
   ho_flash* flash = nullptr;

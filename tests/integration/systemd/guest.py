@@ -164,7 +164,7 @@ def respects_the_limit_of_mappings():
 
     before = call("sysctl", "-n", "vm.max_map_count").stdout.strip()
     pid = started()
-    holder = subprocess.Popen([HOLDER, POOL, str(HELD)], stdout=subprocess.PIPE)  # so that it has more than its clients
+    holder = subprocess.Popen([HOLDER, POOL, str(HELD)], stdout=subprocess.PIPE)
     try:
         assert holder.stdout.read(1) == b"y"
         allow(len(pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()) + 8)

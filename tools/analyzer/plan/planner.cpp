@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "common/base/prng.hpp"
@@ -38,6 +39,11 @@ constexpr std::uint64_t kNearMiss = 100;
 constexpr std::uint64_t kMorePatience = 8;
 constexpr std::uint64_t kHeldOfLarge = 1024;  ///< share of the budget
 
+/// Where no plan is found: shares, in eighths, of what the device has beyond the largest op.
+constexpr std::uint64_t kSmallerDevices[] = {7, 6, 4, 2, 0};
+constexpr std::size_t kOpsOfRetries = 20'000;
+constexpr std::uint64_t kUnit = 4096;  ///< a multiple of what storages are aligned to
+
 /// Small steps are varied; over all tries so many uses are played.
 constexpr std::size_t kVariedUses = 20'000;
 constexpr std::size_t kTriesMax = 400;
@@ -55,6 +61,7 @@ class Planner {
   using Slots = PlanMaker::Slots;
   enum class Homes : std::uint8_t { kFixed, kMoved };
 
+  [[nodiscard]] std::optional<Plan> search(std::vector<std::uint64_t>& home_bytes);
   void play_series(std::size_t count);
   void vary(Homes homes);
   bool spread_homes();
@@ -209,11 +216,8 @@ void Planner::vary(Homes homes_move) {
   }
 }
 
-Plan Planner::run() {
-  if (impossible(in_)) {
-    best_.infeasible = enough_for(in_, {});
-    return std::move(best_);
-  }
+/// @param home_bytes  gets the homes of a plan that lacks room for those alone, if there is one.
+std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes) {
   const std::size_t all = maker_.effort().series;
   const bool varies = in_.lifetimes.accesses.size() <= kSmallUses;
   if (maker_.settle_homes()) {
@@ -241,14 +245,32 @@ Plan Planner::run() {
     }
     if (best_.step_ns != INT64_MAX) {
       record_homes(best_);
-      return std::move(best_);
+      return best_;
     }
     maker_.use_homes(near_first_, Links::kAlone);
   }
+  auto simple = simple_plan(maker_, &home_bytes);
+  if (simple) record_homes(*simple);
+  return simple;
+}
+
+Plan Planner::run() {
+  if (impossible(in_)) {
+    best_.infeasible = enough_for(in_, {});
+    return std::move(best_);
+  }
   std::vector<std::uint64_t> home_bytes;
-  if (auto simple = simple_plan(maker_, &home_bytes)) {
-    record_homes(*simple);
-    return *std::move(simple);
+  if (auto found = search(home_bytes)) return *std::move(found);
+  // What a smaller device can hold, this one can: with less on it, packing may waste less.
+  const auto& sets = in_.lifetimes.working_set;
+  const std::uint64_t least = *std::max_element(sets.begin(), sets.end());
+  for (const std::uint64_t share : kSmallerDevices) {
+    if (in_.graph.ops.size() > kOpsOfRetries) break;
+    PlanInput smaller = in_;
+    const std::uint64_t more = (in_.budget_bytes - least) / 8 * share;
+    smaller.budget_bytes = least + more / kUnit * kUnit;
+    std::vector<std::uint64_t> unused;
+    if (auto found = Planner(smaller).search(unused)) return *std::move(found);
   }
   best_.infeasible = enough_for(in_, home_bytes);
   return std::move(best_);

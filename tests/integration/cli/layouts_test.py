@@ -1,0 +1,107 @@
+"""hyperoffload layout and reshard: boxes of ranks, and gets that carry every byte.
+
+Usage: layouts_test.py PATH_OF_HYPEROFFLOAD
+"""
+import collections
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+
+
+class Layouts(unittest.TestCase):
+    MESH = ("--mesh-from", "4x2:dp,tp", "--mesh-to", "2x4:dp,tp")
+
+    def answer(self, *words):
+        done = subprocess.run([PROGRAM, *words, "-o", "json"], capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    def test_layout_shows_the_box_of_each_rank(self):
+        ranks = self.answer("layout", "--mesh", "4x2:dp,tp", "--layout", "dp,tp;-", "--shape", "15,5")["ranks"]
+        self.assertEqual([each["rank"] for each in ranks], list(range(8)))
+        self.assertEqual(ranks[7]["boxes"], [{"begin": [14, 0], "end": [15, 5]}])
+        ranks = self.answer("layout", "--mesh", "4:x", "--layout", "x", "--shape", "5")["ranks"]
+        self.assertEqual(ranks[3]["boxes"], [])
+
+    def test_the_gets_of_reshard_carry_every_byte(self):
+        # A byte of the tensor is its index, so a wrong one is seen.
+        source, target = "dp;tp", "tp;dp"
+        plan = self.answer("reshard", *self.MESH, "--from", source, "--to", target, "--shape", "8,16", "--element-bytes", "1")
+        whole = bytes(range(8 * 16))
+
+        def boxes(mesh, layout):
+            ranks = self.answer("layout", "--mesh", mesh, "--layout", layout, "--shape", "8,16")["ranks"]
+            return {each["rank"]: each["boxes"][0] for each in ranks}
+
+        def contents(box):
+            rows = range(box["begin"][0], box["end"][0])
+            return b"".join(whole[row * 16 + box["begin"][1]:row * 16 + box["end"][1]] for row in rows)
+
+        held = {rank: contents(box) for rank, box in boxes("4x2:dp,tp", source).items()}
+        wanted = {rank: contents(box) for rank, box in boxes("2x4:dp,tp", target).items()}
+        moved = 0
+        for reader in plan["ranks"]:
+            buffer = bytearray(b"\xff" * len(wanted[reader["rank"]]))
+            for get in reader["gets"]:
+                for run in range(get["count"]):
+                    begin = get["source_offset_bytes"] + run * get["stride_bytes"]
+                    to = get["destination_offset_bytes"] + run * get["stride_bytes"]
+                    buffer[to:to + get["run_bytes"]] = held[get["from"]][begin:begin + get["run_bytes"]]
+                moved += get["run_bytes"] * get["count"] * (get["from"] != reader["rank"])
+            self.assertEqual(bytes(buffer), wanted[reader["rank"]])
+        self.assertEqual(plan["gets"], sum(len(each["gets"]) for each in plan["ranks"]))
+        self.assertEqual((plan["bytes_moved"], plan["bytes_minimal"]), (moved, moved))
+
+    def reshard_all(self, tensors, *words, code=0):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "tensors.json")
+            path.write_text(json.dumps({"tensors": tensors}))
+            done = subprocess.run([PROGRAM, "reshard", *self.MESH, "--from", "dp;tp", "--to", "tp;dp", "--tensors", str(path),
+                                   "-o", "json", *words], capture_output=True, text=True)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return json.loads(done.stdout) if code == 0 else done.stderr
+
+    def test_many_tensors_are_the_sum_of_each(self):
+        tensors = [{"name": "a", "shape": [8, 16], "elementBytes": 2}, {"name": "b", "shape": [5, 7], "elementBytes": 4},
+                   {"name": "c", "shape": [12], "elementBytes": 1, "from": "-", "to": "dp"}]
+        alone = [self.answer("reshard", *self.MESH, "--from", each.get("from", "dp;tp"), "--to", each.get("to", "tp;dp"), "--shape",
+                             ",".join(map(str, each["shape"])), "--element-bytes", str(each["elementBytes"])) for each in tensors]
+        plan = self.reshard_all(tensors, "--link", "1000B/s")
+        for field in ("bytes_moved", "bytes_minimal"):
+            self.assertEqual(plan[field], sum(each[field] for each in alone))
+            self.assertEqual([each[field] for each in plan["tensors"]], [each[field] for each in alone])
+        self.assertEqual([each["tensor"] for each in plan["tensors"]], ["a", "b", "c"])
+        received, sent = collections.Counter(), collections.Counter()
+        for each in alone:
+            for reader in each["ranks"]:
+                for get in reader["gets"]:
+                    if get["from"] != reader["rank"]:
+                        received[reader["rank"]] += get["run_bytes"] * get["count"]
+                        sent[get["from"]] += get["run_bytes"] * get["count"]
+        self.assertEqual([(each["rank"], each["sent_bytes"], each["received_bytes"]) for each in plan["links"]],
+                         [(rank, sent[rank], received[rank]) for rank in range(8)])
+        self.assertEqual(plan["busiest_link_bytes"], max([*sent.values(), *received.values()]))
+        self.assertEqual(plan["seconds"], plan["busiest_link_bytes"] / 1000)
+
+    def test_a_wrong_list_of_tensors_is_refused_by_tensor_and_field(self):
+        good = {"name": "a", "shape": [8, 16], "elementBytes": 2}
+        for tensors, told in (([], "it lists no tensors"), ([good, good], 'tensor 1 ("a"): the name occurs twice'),
+                              ([{**good, "shape": []}], "shape is missing"), ([{**good, "elementBytes": 0}], "element_bytes"),
+                              ([{**good, "shape": [1 << 40, 1 << 40]}], 'tensor "a": shape: more than 2^50 elements'),
+                              ([{**good, "from": "pp"}], "--from"), ([{**good, "shape": [8]}], 'tensor "a"')):
+            self.assertIn(told, self.reshard_all(tensors, code=2))
+
+    def test_a_remainder_is_refused_if_division_must_be_exact(self):
+        done = subprocess.run([PROGRAM, "layout", "--mesh", "4:x", "--layout", "x", "--shape", "6", "--division", "exact"],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("dimension 0 has 6 elements", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
