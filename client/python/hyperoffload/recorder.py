@@ -392,7 +392,8 @@ class Recorder:
         keep: for a job that will be replayed, a function that says which storages the plan may move.
         The others, and ops that use none that it may move, are left out; their time counts with the
         next op. Views are ops then, since PyTorch refuses one of a storage that is away. No op is moved
-        or run again, and storages that exist before the step are persistent.
+        or run again, storages that exist before the step are persistent, and no value is lost before a call
+        overwrites it: the script may read it, as a gradient before zero_grad().
         """
         if not self._steps:
             raise RuntimeError("no step was recorded")
@@ -410,10 +411,14 @@ class Recorder:
         self._kept = [storage.number for storage in kept]
         ids = {number: place for place, number in enumerate(self._kept)}
         places = {id(op): place for place, op in enumerate(last.ops)}
+        valued = {ids[s.number] for s in kept if s.persistent}
         out, carried_ns = [], 0
         for op in ops:
             reads = [ids[s.number] for s in op.reads if s.number in ids]
             writes = [ids[s.number] for s in op.writes if s.number in ids]
+            if keep is not None:
+                reads += [number for number in writes if number in valued and number not in reads]
+                valued.update(writes)
             took_ns = carried_ns + int(statistics.median(
                 step.ops[places[id(op)]].duration_ns for step in alike))
             op.place = None if keep is not None and not reads and not writes else len(out)

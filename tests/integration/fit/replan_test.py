@@ -115,6 +115,24 @@ class Replan(support.WithDaemon):
         self.assertEqual((stats["planned_steps"], stats["departures"]), (12, 0), self.summary)
         self.assertEqual(said.count("work that its plan does not have"), 1, said)
 
+    def test_a_gradient_is_read_before_it_is_set_to_zero(self):
+        class Zeroing(Script):
+            def __init__(self):
+                super().__init__(now_and_then=self.look)
+                self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+                zero = self.optimizer.zero_grad
+                self.optimizer.zero_grad = lambda set_to_none: zero(set_to_none=False)
+
+            def look(self, script, step, *_):
+                if step in (5, 8):
+                    self.seen += [weight.grad.norm().item() for weight in self.model.parameters()]
+                if step == 8:  # and the step leaves the plan before that
+                    self.model[7][0].weight.grad.mul_(1)
+
+        for memory in ("50%", "70%"):
+            stats, _ = self.run_both(Zeroing, 10, memory=memory)
+            self.assertEqual((stats["planned_steps"], stats["departures"]), (7, 1), self.summary)
+
     def test_methods_that_use_memory_within_a_step_find_the_values(self):
         def read(script, step, *_):
             way = {5: lambda weight: sum(map(sum, weight.tolist())),
