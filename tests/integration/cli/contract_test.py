@@ -238,7 +238,8 @@ class Contract(unittest.TestCase):
             self.assert_complains(" ".join(words), done, 2)
             self.assertIn(f'unknown command "{wrong}"; did you mean', done.stderr)
             self.assertIn(f'"{near}"', done.stderr)
-            self.assert_complains(" ".join(words), run(words), 2)
+            if words[-1] != "flash":  # alone, it does what its ls does
+                self.assert_complains(" ".join(words), run(words), 2)
 
     @for_each(lambda row: row.missing)
     def test_what_is_missing_is_named(self, name, words, row):

@@ -45,6 +45,12 @@ class Events(unittest.TestCase):
             self.assertLess(time.monotonic(), end, "waited in vain")
             time.sleep(0.05)
 
+    def test_a_group_alone_lists(self):
+        self.start(0, [])
+        for group in ("objects", "blocks", "flash"):
+            listed = self.run_cli(group, "ls", "-o", "json")
+            self.assertEqual((listed.returncode, self.run_cli(group, "-o", "json").stdout), (0, listed.stdout), listed.stderr)
+
     def test_evict_by_number_alone(self):
         self.start(0, [1])
         self.start(1, [0])
