@@ -138,6 +138,9 @@ class Job:
             return "daemon restarted while it started"
         if "drain" in acts and (self.worked is None or "drain" in said):
             return "node drained"
+        # A drain lasts some seconds: it may have begun before the job did.
+        if "is drained" in said and any(act == "drain" and at >= self.began - 10 for at, act, _ in events):
+            return "node drained"
         if "exhausted" in said:
             return "pool full"
         return None
