@@ -48,3 +48,15 @@ TEST_CASE("planner: more memory makes no small step longer, and no baseline is s
   CHECK(pairs > 20);
   CHECK(compared > 60);
 }
+
+TEST_CASE("planner: a budget above one that is met is met, where packing alone finds nothing") {
+  const Graph graph = test::random_graph(10, 160);
+  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+  const Hardware hardware = test::with_flash(peak / 6 + 1, 500'000'000);
+  for (const std::uint64_t percent : {25, 28, 31}) {
+    INFO(percent << " %");
+    const auto outcome = analyzer::analyze(graph, hardware, {peak * percent / 100 + 1, 1});
+    REQUIRE(outcome);
+    CHECK(std::holds_alternative<Schedule>(*outcome));
+  }
+}

@@ -46,6 +46,12 @@ bool has_simple_plan(const PlanInput& input) {
 
 }  // namespace
 
+std::uint64_t unit_of(const Lifetimes& life) {
+  std::uint64_t unit = 0;
+  for (const std::uint64_t bytes : life.bytes) unit |= bytes;
+  return unit & (~unit + 1);
+}
+
 std::optional<Infeasible> impossible(const PlanInput& in) {
   const std::size_t largest = largest_op(in.lifetimes);
   if (in.lifetimes.working_set[largest] > in.budget_bytes) {
@@ -108,10 +114,8 @@ class Enough {
   explicit Enough(const PlanInput& in)
       : in_(in),
         least_{in.budget_bytes, in.tiers, in.flash},
-        tries_(PlanMaker(in).effort().advice) {
-    for (const std::uint64_t bytes : in.lifetimes.bytes) unit_ |= bytes;
-    unit_ &= ~unit_ + 1;
-  }
+        tries_(PlanMaker(in).effort().advice),
+        unit_(unit_of(in.lifetimes)) {}
   Infeasible find(const std::vector<std::uint64_t>& home_bytes);
 
  private:
@@ -142,7 +146,7 @@ class Enough {
   const PlanInput& in_;
   Capacities least_;  ///< below these there is no plan
   const int tries_;
-  std::uint64_t unit_ = 0;  ///< all sizes are multiples
+  const std::uint64_t unit_;
 };
 
 /// Raises the capacities to what any plan needs.

@@ -8,6 +8,9 @@
 
 namespace ho::analyzer {
 
+/// The largest power of two that all sizes of storages are multiples of.
+[[nodiscard]] std::uint64_t unit_of(const Lifetimes& life);
+
 /// Why no plan can be made at all: an op's own operands, or homes of persistent values.
 [[nodiscard]] std::optional<Infeasible> impossible(const PlanInput& input);
 

@@ -40,9 +40,8 @@ constexpr std::uint64_t kMorePatience = 8;
 constexpr std::uint64_t kHeldOfLarge = 1024;  ///< share of the budget
 
 /// Where no plan is found: shares, in eighths, of what the device has beyond the largest op.
-constexpr std::uint64_t kSmallerDevices[] = {7, 6, 4, 2, 0};
+constexpr std::uint64_t kSmallerDevices[] = {7, 6, 5, 4, 3, 2, 1, 0};
 constexpr std::size_t kOpsOfRetries = 20'000;
-constexpr std::uint64_t kUnit = 4096;  ///< a multiple of what storages are aligned to
 
 /// Small steps are varied; over all tries so many uses are played.
 constexpr std::size_t kVariedUses = 20'000;
@@ -245,7 +244,7 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes) {
     }
     if (best_.step_ns != INT64_MAX) {
       record_homes(best_);
-      return best_;
+      return std::move(best_);
     }
     maker_.use_homes(near_first_, Links::kAlone);
   }
@@ -264,11 +263,12 @@ Plan Planner::run() {
   // What a smaller device can hold, this one can: with less on it, packing may waste less.
   const auto& sets = in_.lifetimes.working_set;
   const std::uint64_t least = *std::max_element(sets.begin(), sets.end());
+  const std::uint64_t unit = unit_of(in_.lifetimes);
   for (const std::uint64_t share : kSmallerDevices) {
     if (in_.graph.ops.size() > kOpsOfRetries) break;
     PlanInput smaller = in_;
     const std::uint64_t more = (in_.budget_bytes - least) / 8 * share;
-    smaller.budget_bytes = least + more / kUnit * kUnit;
+    smaller.budget_bytes = least + more / unit * unit;
     std::vector<std::uint64_t> unused;
     if (auto found = Planner(smaller).search(unused)) return *std::move(found);
   }
