@@ -64,10 +64,10 @@ struct FlashPlan {
 /// the largest first, to the node that has got least. A group of more than a node's even share is
 /// taken apart: each further node gets a copy of the staging area for its own storages, behind the
 /// schedule's arena. That can only loosen what the schedule orders. `schedule` is legal.
+/// @param rooms  one at least.
 /// @param placed  by storage: homes that are on flash already, which stay there; may be empty.
 /// @param copies_bytes_max  what such copies may add to the arena where fewer nodes could hold it
 ///        all; what one node's flash cannot hold is copied for whatever it adds.
-/// @param rooms  one at least.
 /// @return kExhausted: "flash: needs X, pool has ...".
 [[nodiscard]] Result<FlashPlan> plan_flash_homes(const schedule::Schedule& schedule,
                                                  std::span<const FlashRoom> rooms,

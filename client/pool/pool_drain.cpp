@@ -14,12 +14,16 @@ namespace {
 /// Copies between arenas go in parts of this size.
 constexpr std::uint64_t kCopyBytes = 4 * kMiB;
 
+bool lies_in(const ArenaExtent& extent, const HeldSegment& segment) {
+  return extent.node == segment.node && extent.segment == segment.segment.id;
+}
+
 /// The map with the bytes of one segment, in their order, where `fresh` has them.
 ArenaMap without_segment(const ArenaMap& map, const HeldSegment& segment, const ArenaMap& fresh) {
   std::vector<ArenaExtent> extents;
   std::uint64_t taken = 0;
   for (const ArenaExtent& extent : map.extents()) {
-    if (extent.node != segment.node || extent.segment != segment.segment.id) {
+    if (!lies_in(extent, segment)) {
       extents.push_back(extent);
       continue;
     }
@@ -44,8 +48,8 @@ ArenaMap without_segment(const ArenaMap& map, const HeldSegment& segment, const 
 /// Where an accelerator copies the segment from and to; null: it does not.
 const std::byte* host_base(const ArenaMap& map, const HeldSegment& segment) {
   for (const ArenaExtent& extent : map.extents()) {
-    const bool its = extent.node == segment.node && extent.segment == segment.segment.id;
-    if (its && extent.host != nullptr) return extent.host - extent.region_offset_bytes;
+    if (lies_in(extent, segment) && extent.host != nullptr)
+      return extent.host - extent.region_offset_bytes;
   }
   return nullptr;
 }
@@ -106,18 +110,15 @@ Result<bool> Pool::leave_drained(Arena& arena, DeviceStreams* streams,
   const auto at = std::find_if(arena.segments.begin(), arena.segments.end(),
                                [&](const HeldSegment& held) { return is_drained(held.node); });
   if (at == arena.segments.end()) return false;
-  const auto is_its = [&](const ArenaExtent& extent) {
-    return extent.node == at->node && extent.segment == at->segment.id;
-  };
   std::uint64_t bytes = 0;
   for (const ArenaExtent& extent : arena.map.extents()) {
-    bytes += is_its(extent) ? extent.length_bytes : 0;
+    bytes += lies_in(extent, *at) ? extent.length_bytes : 0;
   }
   auto fresh = allocate_elsewhere(bytes, at->node, streams);
   if (!fresh) return fresh.error();
   std::uint64_t copied = 0;
   for (const ArenaExtent& extent : arena.map.extents()) {
-    if (!is_its(extent)) continue;
+    if (!lies_in(extent, *at)) continue;
     const auto ok = copy(arena.map, extent.begin_bytes, (*fresh)->map, copied, extent.length_bytes);
     if (!ok) {
       release(std::move(*fresh));

@@ -160,12 +160,12 @@ class Runtime {
   // Homes in place of those on lost and drained nodes: runtime_repair.cpp.
   enum class Border : std::uint8_t { kStep, kOnDemand };
   [[nodiscard]] Result<void> repair(Border border, Duration slice);
-  [[nodiscard]] Result<bool> replace_homes(Border border, Duration slice);
+  [[nodiscard]] Result<bool> replace_homes(Border border, TimePoint end);
   [[nodiscard]] bool on_drained() const;
-  [[nodiscard]] Result<bool> leave_drained(Duration slice);
+  [[nodiscard]] Result<bool> leave_drained(TimePoint end);
   [[nodiscard]] Result<void> wait_at_rest();
   void report_copies();
-  [[nodiscard]] Result<bool> repair_storages(Duration slice);
+  [[nodiscard]] Result<bool> repair_storages(TimePoint end);
   /// `look` gets the homes of each storage that has two.
   template <typename Look>
   void for_each_doubled(const Look& look) const {

@@ -18,9 +18,8 @@ constexpr Duration kAgainAfter = std::chrono::seconds(10);
 
 }  // namespace
 
-/// Some storages, for about as long as `slice`, one at least. @return whether all are done.
-Result<bool> Runtime::repair_storages(Duration slice) {
-  const TimePoint end = clock_.now() + std::max(slice, kSliceMin);
+/// Some storages, until about `end`, one at least. @return whether all are done.
+Result<bool> Runtime::repair_storages(TimePoint end) {
   bool first = true;
   for (std::uint32_t i = 0; i < storages_->end(); ++i) {
     HeldStorage* const storage = storages_->get(StorageNumber(i));
@@ -66,10 +65,10 @@ bool Runtime::on_drained() const {
          });
 }
 
-/// Moves homes off drained nodes, for about as long as `slice`, one segment at least. The plan that
-/// runs goes on: its offsets in arenas stay what they are.
+/// Moves homes off drained nodes, until about `end`, one segment at least. The plan that runs goes
+/// on: its offsets in arenas stay what they are.
 /// @return whether all is done that can be; kExhausted, or the pool's failure.
-Result<bool> Runtime::leave_drained(Duration slice) {
+Result<bool> Runtime::leave_drained(TimePoint end) {
   if (!on_drained()) return true;
   if (device_.hosted()) {
     // Prefetches for the next step may wait for memory that only that step frees.
@@ -86,7 +85,6 @@ Result<bool> Runtime::leave_drained(Duration slice) {
     active_.forget_homes();
     for (const auto& plan : plans_) plan->name_homes();
   };
-  const TimePoint end = clock_.now() + std::max(slice, kSliceMin);
   for (;;) {
     auto moved = storages_->leave_drained(name_homes);
     for (const auto& plan : plans_) {
@@ -101,7 +99,7 @@ Result<bool> Runtime::leave_drained(Duration slice) {
 
 /// Replaces homes on nodes that are lost or drained, of values that have two.
 /// @return whether all is done; kExhausted, or the pool's failure.
-Result<bool> Runtime::replace_homes(Border border, Duration slice) {
+Result<bool> Runtime::replace_homes(Border border, TimePoint end) {
   bool replaceable = false;
   for_each_doubled([&](const DoubledHome& doubled) {
     replaceable = replaceable || storages_->leaving(doubled).has_value();
@@ -111,7 +109,7 @@ Result<bool> Runtime::replace_homes(Border border, Duration slice) {
     if (auto stopped = stop_run(); !stopped) return stopped.error();
   }
   if (border == Border::kStep) forget_departed();
-  auto done = repair_storages(slice);
+  auto done = repair_storages(end);
   for (const auto& plan : plans_) {
     if (!done || !*done) break;
     const auto repaired = plan->repair_homes();
@@ -138,9 +136,11 @@ Result<void> Runtime::repair(Border border, Duration slice) {
   if (now.changes != noticed_.changes && notice.drained > 0) repair_at_ = clock_.now();
   noticed_ = now;
   if (clock_.now() < repair_at_) return {};
+  const TimePoint end = clock_.now() + std::max(slice, kSliceMin);
+  const auto replaced = replace_homes(border, end);
   // Where there is no room for the one kind, the other may find some.
-  const auto replaced = replace_homes(border, slice);
-  const auto left = leave_drained(slice);
+  const bool time_is_over = replaced && !*replaced;
+  const auto left = time_is_over ? replaced : leave_drained(end);
   const Result<bool>& done = !replaced || !*replaced ? replaced : left;
   if (!done && active_.state.load() == RunState::kFailed) return done.error();
   if (left && *left && left_segments_ > 0) {
@@ -159,7 +159,7 @@ Result<void> Runtime::repair(Border border, Duration slice) {
   }
   if (told_ == now || (done && !stays)) return {};
   told_ = now;
-  log(LogLevel::kWarning, "values stay on lost or drained nodes for now",
+  log(LogLevel::kWarning, "homes on lost or drained nodes are not replaced for now",
       {{"why", done ? "their plans keep flash there, or their other home has no other node"
                     : done.error().message()}});
   return {};

@@ -68,6 +68,12 @@ struct Job {
     std::fill(memory, memory + kBytes, value);
     runtime.adopt(storage, memory);
   }
+  /// One more storage, whose bytes are its number in the list from 1 on, and which is away.
+  void evict_one(std::vector<ho_storage>& storages) {
+    storages.push_back(runtime.declare("", kBytes));
+    adopt(storages.back(), static_cast<std::byte>(storages.size()));
+    runtime.evict(storages.back());
+  }
   [[nodiscard]] bool has(ho_storage storage, std::byte value) {
     return all(runtime.fetch(storage), value);
   }
@@ -293,15 +299,10 @@ TEST_CASE("hosted copies: small values share segments, and a drained node is pas
   TwoNodes nodes({.nodes = 3});
   Job job(nodes.address(0));
   std::vector<ho_storage> storages;
-  const auto evict_one = [&] {
-    storages.push_back(job.runtime.declare("", kBytes));
-    job.adopt(storages.back(), static_cast<std::byte>(storages.size()));
-    job.runtime.evict(storages.back());
-  };
-  for (int i = 0; i < 16; ++i) evict_one();
+  for (int i = 0; i < 16; ++i) job.evict_one(storages);
   for (const int node : {0, 1, 2}) CHECK(nodes.granted_bytes(node) == kSegment);
   REQUIRE(test::connect(nodes.address(1))->drain(test::soon()).ok());
-  for (int i = 0; i < 64; ++i) evict_one();  // more than its segment has room for
+  for (int i = 0; i < 64; ++i) job.evict_one(storages);  // more than its segment has room for
   CHECK(nodes.granted_bytes(1) == kSegment);
   for (std::size_t i = 0; i < storages.size(); ++i) {
     CHECK(job.has(storages[i], static_cast<std::byte>(i + 1)));
@@ -314,18 +315,13 @@ TEST_CASE("hosted copies: homes on drained nodes move to nodes that have neither
     TwoNodes nodes({.lease_ms = 1500, .nodes = 4});
     Job job(nodes.address(0));
     std::vector<ho_storage> storages;
-    const auto evict_one = [&] {
-      storages.push_back(job.runtime.declare("", kBytes));
-      job.adopt(storages.back(), static_cast<std::byte>(storages.size()));
-      job.runtime.evict(storages.back());
-    };
-    for (int i = 0; i < 32; ++i) evict_one();
+    for (int i = 0; i < 32; ++i) job.evict_one(storages);
     for (const int victim : victims) {
       REQUIRE(nodes.granted_bytes(victim) > 0);
       REQUIRE(test::connect(nodes.address(victim))->drain(test::soon()).ok());
     }
     wait_until([&] {
-      if (storages.size() < 200) evict_one();
+      if (storages.size() < 200) job.evict_one(storages);
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       return std::all_of(victims.begin(), victims.end(),
                          [&](int victim) { return nodes.granted_bytes(victim) == 0; });

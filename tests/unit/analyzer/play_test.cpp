@@ -106,23 +106,6 @@ TEST_CASE("play: an op waits for the fetch of its operand, which the step then t
 
 namespace {
 
-/// A passing value of 6,000 bytes, then 40 weights of 1,000 bytes and one of 40,000, each read by
-/// one op: in room for 2,000 bytes more than the weights need, some must leave for the first ops.
-/// The large one is used last, so its next use is then the furthest away.
-Stage weights_behind_a_peak() {
-  test::GraphBuilder build;
-  const auto passing = build.storage(6000, StorageKind::kActivation);
-  build.op(1000, {}, {passing});
-  build.op(1000, {passing}, {});
-  for (int i = 0; i < 41; ++i) {
-    const auto weight = build.storage(i < 40 ? 1000 : 40'000, StorageKind::kWeight, true);
-    build.op(100, {weight}, {});
-  }
-  Stage out(build.take(), test::one_tier(1'000'000'000));
-  out.at_home.assign(out.graph.storages.size(), 1);
-  return out;
-}
-
 Played passes_over(const Stage& stage, analyzer::PassOptions options, std::uint64_t room_bytes) {
   options.room_bytes = stage.room(room_bytes);
   options.slot_bytes = stage.no_limit();
@@ -143,7 +126,7 @@ std::uint64_t moved_bytes(const Stage& stage, const Played& played) {
 }  // namespace
 
 TEST_CASE("passes: a value that an op would wait for longest stays, and others leave") {
-  const Stage stage = weights_behind_a_peak();
+  const Stage stage = test::weights_behind_a_peak();
   const auto first = passes_over(stage, {}, 82'000);
   const auto avoided = passes_over(stage, {.waits_avoided = 4}, 82'000);
   REQUIRE(moved_bytes(stage, first) >= 40'000);

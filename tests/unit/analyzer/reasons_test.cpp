@@ -143,18 +143,7 @@ TEST_CASE("reasons: name the candidate that stayed, and what was not yet saved")
 }
 
 TEST_CASE("reasons: a value that stays names the wait that it avoids") {
-  Stage stage = [] {
-    test::GraphBuilder build;
-    const auto passing = build.storage(6000, StorageKind::kActivation);
-    build.op(1000, {}, {passing});
-    build.op(1000, {passing}, {});
-    for (int i = 0; i < 41; ++i) {
-      const auto weight = build.storage(i < 40 ? 1000 : 40'000, StorageKind::kWeight, true);
-      build.op(100, {weight}, {});
-    }
-    return Stage(build.take(), test::one_tier(1'000'000'000));
-  }();
-  stage.at_home.assign(stage.graph.storages.size(), 1);
+  const Stage stage = test::weights_behind_a_peak();
   const std::uint32_t large = 41;
   const auto stay_of = [&](const analyzer::Played& pass) {
     return pass.decisions.stays[stage.life.gap_begin[large]];

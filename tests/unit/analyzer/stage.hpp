@@ -7,6 +7,7 @@
 
 #include "common/model/graph.hpp"
 #include "common/model/hardware.hpp"
+#include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/play/play.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
 #include "tools/analyzer/problem/problem.hpp"
@@ -47,5 +48,22 @@ struct Stage {
   std::vector<std::uint8_t> at_home;
   std::vector<std::int64_t> durations;
 };
+
+/// A passing value of 6,000 bytes, then 40 weights of 1,000 bytes and one of 40,000, each read by
+/// one op: in room for 2,000 bytes more than the weights need, some must leave for the first ops.
+/// The large one is used last, so its next use is then the furthest away.
+inline Stage weights_behind_a_peak() {
+  GraphBuilder build;
+  const auto passing = build.storage(6000, StorageKind::kActivation);
+  build.op(1000, {}, {passing});
+  build.op(1000, {passing}, {});
+  for (int i = 0; i < 41; ++i) {
+    const auto weight = build.storage(i < 40 ? 1000 : 40'000, StorageKind::kWeight, true);
+    build.op(100, {weight}, {});
+  }
+  Stage out(build.take(), one_tier(1'000'000'000));
+  out.at_home.assign(out.graph.storages.size(), 1);
+  return out;
+}
 
 }  // namespace ho::test
