@@ -53,7 +53,7 @@ TEST_CASE("planner: a budget above one that is met is met, where packing alone f
   const Graph graph = test::random_graph(10, 160);
   const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
   const Hardware hardware = test::with_flash(peak / 6 + 1, 500'000'000);
-  for (const std::uint64_t percent : {25, 28, 31}) {
+  for (const std::uint64_t percent : {25U, 28U, 31U}) {
     INFO(percent << " %");
     const auto outcome = analyzer::analyze(graph, hardware, {peak * percent / 100 + 1, 1});
     REQUIRE(outcome);
