@@ -109,12 +109,14 @@ struct Staged {
 
 TEST_CASE("client flash: plans with homes on flash move the right bytes with real daemons") {
   SKIP_WITHOUT_FLASH();
+  const std::array<std::vector<schedule::Schedule>, 2> small_and_large{plans_with_flash(4, 1),
+                                                                       plans_with_flash(4, 50)};
   for (const char* transport : {"auto", "tcp"}) {
     TwoNodes nodes(kPool);
     const PoolHandle pool = connect_pool(nodes.address(0), transport);
     std::uint64_t seed = 1;
-    for (const std::uint64_t scale : {std::uint64_t{1}, std::uint64_t{50}}) {
-      for (const auto& schedule : plans_with_flash(4, scale)) {
+    for (const auto& plans : small_and_large) {
+      for (const auto& schedule : plans) {
         PlannedJob job(pool.get(), schedule, seed++);
         INFO("seed " << seed << " over " << transport << ": " << job.error());
         REQUIRE(job.plan() != nullptr);

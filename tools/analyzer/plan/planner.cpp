@@ -59,8 +59,10 @@ class Planner {
   using Links = PlanMaker::Links;
   using Slots = PlanMaker::Slots;
   enum class Homes : std::uint8_t { kFixed, kMoved };
+  enum class Search : std::uint8_t { kAny, kShortest };  ///< without variations or with them
 
-  [[nodiscard]] std::optional<Plan> search(std::vector<std::uint64_t>& home_bytes);
+  [[nodiscard]] std::optional<Plan> search(std::vector<std::uint64_t>& home_bytes,
+                                           Search search = Search::kShortest);
   void play_series(std::size_t count);
   void vary(Homes homes);
   bool spread_homes();
@@ -216,9 +218,9 @@ void Planner::vary(Homes homes_move) {
 }
 
 /// @param home_bytes  gets the homes of a plan that lacks room for those alone, if there is one.
-std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes) {
+std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Search search) {
   const std::size_t all = maker_.effort().series;
-  const bool varies = in_.lifetimes.accesses.size() <= kSmallUses;
+  const bool varies = search == Search::kShortest && in_.lifetimes.accesses.size() <= kSmallUses;
   if (maker_.settle_homes()) {
     near_first_ = maker_.tier_of();
     // As if there were no further tier first: so none makes the step longer.
@@ -270,6 +272,7 @@ Plan Planner::run() {
     const std::uint64_t more = (in_.budget_bytes - least) / 8 * share;
     smaller.budget_bytes = least + more / unit * unit;
     std::vector<std::uint64_t> unused;
+    if (!Planner(smaller).search(unused, Search::kAny)) continue;
     if (auto found = Planner(smaller).search(unused)) return *std::move(found);
   }
   best_.infeasible = enough_for(in_, home_bytes);
