@@ -32,7 +32,7 @@ constexpr auto kTellEvery = std::chrono::seconds(1);  // device failures are log
 Error uring_error(int error) {
   std::string why = "io_uring cannot be used: ";
   if (error == ENOSYS) {
-    why += "this kernel does not support it";
+    why += "this kernel does not support it, or a container's seccomp profile hides it";
   } else if (error == EPERM || error == EACCES) {
     int disabled = 0;
     std::ifstream("/proc/sys/kernel/io_uring_disabled") >> disabled;

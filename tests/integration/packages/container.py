@@ -1,0 +1,139 @@
+"""Builds the image of deploy/container/Containerfile as a person does, with buildah, and runs the daemon in it for a job
+outside: status, a training run, and the end by SIGTERM.
+
+Without a registry, debian:12 is a system that tools/chroot makes. Needs root and Debian's mirror.
+
+Usage (tools/lab/suite container): container.py BUILD SOURCE
+"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+BUILD, SOURCE = sys.argv[1:3]
+FILE = "deploy/container/Containerfile"
+IMAGE = "localhost/hyperoffload"
+COMMAND = f"{BUILD}/tools/hyperoffload/hyperoffload"
+FOLDERS = {"/etc/hyperoffload": "ro", "/run/hyperoffload": "rw", "/var/lib/hyperoffload": "rw"}
+PATIENCE_S = 60
+CONFIG = """
+node_id: 0 node_name: "in a container" ddr_bytes: "256MiB" segment_bytes: "8MiB"
+unix_socket: "/run/hyperoffload/control.sock"
+flash { path: "/var/lib/hyperoffload/flash-0" }
+"""
+
+
+class Images:
+    """A store of images and containers of its own, which ends with it."""
+
+    def __init__(self, folder):
+        self.words = ("buildah", "--root", folder / "store", "--runroot", folder / "run")
+        self.environment = dict(os.environ, BUILDAH_ISOLATION="chroot")
+
+    def __call__(self, *words, **options):
+        done = subprocess.run([*self.words, *words], env=self.environment, check=True, text=True, stdout=subprocess.PIPE, **options)
+        return done.stdout.strip()
+
+    def start(self, *words, **options):
+        return subprocess.Popen([*self.words, *words], env=self.environment, **options)
+
+    def add_debian(self):
+        """debian:12 as Debian's own mirror has it today."""
+        subprocess.run([f"{SOURCE}/tools/chroot/run", "--suite", "bookworm", "true"], check=True, cwd=SOURCE)
+        container = self("from", "scratch")
+        self("add", "--quiet", container, f"{SOURCE}/build/chroot/bookworm", "/")
+        self("config", "--cmd", "/bin/bash", container)
+        self("commit", "--quiet", "--rm", container, "docker.io/library/debian:12")
+
+
+def until(true, what):
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.2)
+
+
+def status(pool):
+    done = subprocess.run([COMMAND, "status", "--pool", pool, "-o", "json"], capture_output=True, text=True, check=False)
+    return json.loads(done.stdout)["nodes"][0] if done.returncode == 0 else None
+
+
+def losses(policy, *options):
+    done = subprocess.run([f"{BUILD}/tools/compare/hyperoffload-compare", "one", "--policy", policy, "--layers", "2", "--dim", "64",
+                           "--heads", "2", "--seq", "32", "--batch", "2", "--steps", "20", "-o", "json", *options],
+                          capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)["losses"]
+
+
+def use(images, folder):
+    """The daemon in a container, with the folders that the file's own words give it, and a job outside."""
+    about = pathlib.Path(SOURCE, FILE).read_text(encoding="utf-8")
+    volumes = []
+    for place, mode in FOLDERS.items():
+        assert re.search(rf"-v {place}:{place}{':ro' if mode == 'ro' else ''}\s", about), place
+        here = folder / place.strip("/").replace("/", "-")
+        here.mkdir(mode=0o755)
+        volumes += ["--volume", f"{here}:{place}:{mode}"]
+    (folder / "etc-hyperoffload" / "hyperoffloadd.textproto").write_text(CONFIG, encoding="utf-8")
+    container = images("from", "--pull-never", *re.search(r"--security-opt \S+", about)[0].split(), IMAGE)
+    about = json.loads(images("inspect", "--type", "container", container))["OCIv1"]["config"]
+    user = images("run", container, "--", "id", "-u")
+    assert about["User"] == "hyperoffload" and user != "0", (about, user)
+    flash = folder / "var-lib-hyperoffload" / "flash-0"
+    flash.touch(0o600)
+    os.truncate(flash, 256 << 20)
+    for path in (flash, flash.parent, folder / "run-hyperoffload"):
+        os.chown(path, int(user), int(user))
+    daemon = images.start("run", *volumes, container, "--", *about["Entrypoint"], *about["Cmd"])
+    try:
+        pool = f"unix:{folder}/run-hyperoffload/control.sock"
+        until(lambda: daemon.poll() is not None or status(pool), "the daemon does not answer")
+        assert daemon.poll() is None, f"the daemon ended with {daemon.returncode}"
+        assert losses("planned", "--pool", pool, "--device-memory", "60%") == losses("resident")
+        node = status(pool)
+        assert node["flash"] and not node["flash_off"], node
+        print(f"node {node['name']!r}: a job outside trained with its memory")
+    finally:
+        if daemon.poll() is None:
+            os.kill(below(daemon.pid, "hyperoffloadd") or daemon.pid, signal.SIGTERM)
+        code = daemon.wait(PATIENCE_S)
+    assert code == 0, f"SIGTERM ended it with {code}"
+
+
+def below(ancestor, name):
+    """The process of that name which `ancestor` started, at any depth."""
+    parents, named = {}, []
+    for line in subprocess.run(["ps", "-e", "-o", "pid=,ppid=,comm="], capture_output=True, text=True, check=True).stdout.splitlines():
+        process, parent, comm = line.split(None, 2)
+        parents[int(process)] = int(parent)
+        if comm == name:
+            named.append(int(process))
+    for process in named:
+        above = process
+        while above in parents and above != ancestor:
+            above = parents[above]
+        if above == ancestor:
+            return process
+    return None
+
+
+def main():
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="ho-container-", dir=BUILD))
+    folder.chmod(0o755)
+    try:
+        images = Images(folder)
+        images.add_debian()
+        subprocess.run([*images.words, "build", "--pull-never", "--tag", IMAGE, "--file", FILE, "."],
+                       env=images.environment, check=True, cwd=SOURCE)
+        use(images, folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+main()
