@@ -4,6 +4,7 @@ is wrong. Grants respect the unit's memory limit.
 
 Usage (tools/lab/suite systemd): guest.py BUILD PACKAGES_FOLDER [CHECK...]; without names all checks are made.
 """
+import contextlib
 import json
 import pathlib
 import re
@@ -157,6 +158,17 @@ def respects_the_memory_limit():
     print(f"ok: with 24 MiB more than it used, 64 MiB are refused: {told}", flush=True)
 
 
+@contextlib.contextmanager
+def held(size):
+    """A job that holds so much."""
+    with subprocess.Popen([HOLDER, POOL, str(size)], stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout.read(1) == b"y"
+            yield
+        finally:
+            holder.kill()
+
+
 def respects_the_limit_of_mappings():
     """The kernel's: beyond it a grant is refused, and a daemon whose segments would exceed it does not start."""
     def allow(most):
@@ -164,22 +176,20 @@ def respects_the_limit_of_mappings():
 
     before = call("sysctl", "-n", "vm.max_map_count").stdout.strip()
     pid = started()
-    holder = subprocess.Popen([HOLDER, POOL, str(HELD)], stdout=subprocess.PIPE)
     try:
-        assert holder.stdout.read(1) == b"y"
-        allow(len(pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()) + 8)
-        told = bench(32 * SEGMENT, code=4).stderr.strip()
-        assert "exhausted" in told and "vm.max_map_count" in told, told
-        assert status()["ddr_granted_bytes"] == HELD
-        bench(2 * SEGMENT)
-        allow(1000)
-        assert started() == pid
-        refused = call("hyperoffloadd", "--config", CONFIG, "--check-config", code=2).stderr.strip()
-        assert "segments need" in refused and "ddr_bytes" in refused, refused
+        with held(HELD):
+            allow(len(pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()) + 8)
+            told = bench(32 * SEGMENT, code=4).stderr.strip()
+            assert "exhausted" in told and "vm.max_map_count" in told, told
+            assert status()["ddr_granted_bytes"] == HELD
+            with held(2 * SEGMENT):
+                assert status()["ddr_granted_bytes"] == HELD + 2 * SEGMENT
+            allow(1000)
+            assert started() == pid
+            refused = call("hyperoffloadd", "--config", CONFIG, "--check-config", code=2).stderr.strip()
+            assert "segments need" in refused and "vm.max_map_count" in refused, refused
     finally:
         allow(before)
-        holder.kill()
-        holder.wait()
     print(f"ok: without mappings: {told}\nok: at the start: {refused}", flush=True)
 
 
