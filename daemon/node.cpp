@@ -475,6 +475,8 @@ void Node::drain_step() {
 }
 
 void Node::tick() {
+  // One that was due when an upgrade began comes after it: the next process has the sessions.
+  if (parts_->end == End::kUpgrade) return;
   parts_->service.tick();
   parts_->grants.tick();
   if (parts_->pool.draining()) drain_step();

@@ -1,11 +1,16 @@
 """What a daemon takes over from the one before, under a stand-in for systemd: all of it, or nothing of what does not
 fit together."""
+import contextlib
 import os
+import pathlib
+import signal
 import socket
+import subprocess
 import tempfile
+import threading
 import time
 
-from node import Node, SEGMENT
+from node import Node, SEGMENT, cli
 from takeover import GROW, SEAL, SHRINK, flip_manifest, memory, replace
 
 
@@ -208,11 +213,76 @@ def a_smaller_pool_takes_what_fits(node, clients):
     assert len(node.names()) == 2 + len(node.segments()), node.names()
 
 
+class StoppingRelay:
+    """A socket before a daemon's: the daemon is stopped while a request arrives, and for so long that a tick is due, too."""
+
+    TICK_S = 0.3  # a little longer than any
+    NAMES = b"/control.sock", b"/relayed.sock"  # of one length: the daemon says where it listens
+
+    def __init__(self, node):
+        self.node, self.pid, self.address = node, node.pid, f"{node.folder}/relayed.sock"
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.address)
+        self.listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                server = socket.socket(socket.AF_UNIX)
+                try:
+                    server.connect(f"{self.node.folder}/control.sock")
+                except OSError:  # between two daemons
+                    client.close()
+                    continue
+                threading.Thread(target=self._carry, args=(client, server, self._stopped), daemon=True).start()
+                threading.Thread(target=self._carry, args=(server, client, contextlib.nullcontext), daemon=True).start()
+
+    @contextlib.contextmanager
+    def _stopped(self):
+        if self.node.pid != self.pid:  # the next one
+            yield
+            return
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            while pathlib.Path(f"/proc/{self.pid}/stat").read_text().split(") ")[1][0] not in "TZX":
+                time.sleep(0.001)
+            yield
+            time.sleep(self.TICK_S)
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
+    def _carry(self, source, target, around):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                with around():
+                    target.sendall(data.replace(*self.NAMES))
+            target.shutdown(socket.SHUT_WR)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.listener.close()
+
+
+def an_upgrade_beside_a_tick_that_is_due(node, clients):
+    """It freed all memory once in some hundred upgrades of a soak."""
+    clients.append(node.hold(3))
+    with StoppingRelay(node) as relay:
+        done = subprocess.run([cli, "upgrade", "3", "--pool", f"unix:{relay.address}", "-o", "json"], capture_output=True,
+                              text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert node.ask("status")["ddr_granted_bytes"] == 3 * SEGMENT, node.errors.read_text()[-2000:]
+
+
 for case in (holds_memory_from_the_grant_on, a_real_stop_frees_everything, an_evicted_session_leaves_the_store,
              a_damaged_manifest_is_not_believed, what_is_foreign_is_not_believed,
              memory_of_a_wrong_size_is_not_believed, memory_with_wrong_seals_is_not_believed,
              another_file_is_not_believed, missing_memory_ends_its_session, another_listener_is_not_believed,
-             what_the_next_would_refuse_is_refused, a_smaller_pool_takes_what_fits):
+             what_the_next_would_refuse_is_refused, a_smaller_pool_takes_what_fits,
+             an_upgrade_beside_a_tick_that_is_due):
     with_node(case)
 with_node(time_without_a_daemon_does_not_count, lease_ms=1500, restart_after=3)
 with_node(kills_do_not_prolong_leases, lease_ms=2000)
