@@ -15,6 +15,7 @@ SEEDS = 3  # each gives another model
 HERE = pathlib.Path(__file__).resolve().parent
 TRAIN = ("train", "train with copies")
 KINDS = (*TRAIN, "memory", "flash", "blocks", "objects")
+EVENTS_KEPT = 1100  # of a kind: a little more than daemon/control/events.hpp keeps
 JOB_S_MAX = 400  # a job that has not ended by then hangs
 EVERY_HOME_TWICE = "2,ACTIVATION=2,GRADIENT=2,INPUT=2"
 
@@ -34,10 +35,13 @@ def environment(pool):
             "HYPEROFFLOAD_LIBRARY": str(pool.programs["libhyperoffload.so.0"])}
 
 
-def fill_events(pool):
-    """A daemon keeps its last 1024 events of a kind. Until it has so many its memory grows, as with a leak."""
-    done = subprocess.run([sys.executable, str(HERE / "client.py"), "events", pool.nodes[0].address, "local", "0", "0", "-"],
-                          env=environment(pool), capture_output=True, text=True, timeout=600, check=False,
+def fill_lists(pool):
+    """A daemon keeps its last events of a kind, and how its last sessions ended. Until those lists are full its memory
+    grows, as with a leak."""
+    for _ in range(EVENTS_KEPT):
+        pool.run("undrain", pool.nodes[-1].name)
+    done = subprocess.run([sys.executable, str(HERE / "client.py"), "lists", pool.nodes[0].address, "local", "0", "0", "-"],
+                          env=environment(pool), capture_output=True, text=True, timeout=900, check=False,
                           start_new_session=True)
     if done.returncode != 0:
         raise Failure(f"sessions one after the other: {done.stderr[-1000:]}")
