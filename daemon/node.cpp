@@ -365,7 +365,8 @@ void Node::begin_upgrade() {
   parts_->pool.start_draining();  // nothing new begins
   ::sd_notify(0, "STATUS=Ending for an upgrade");
   parts_->ticker.expires_after(kLastWordsTime);
-  parts_->ticker.async_wait([this](std::error_code /*canceled*/) {
+  parts_->ticker.async_wait([this](std::error_code canceled) {
+    if (canceled) return;
     parts_->server.stop();
     parts_->io.stop();
   });
@@ -436,7 +437,9 @@ void Node::reload_tls(const DaemonConfig& fresh) {
 void Node::begin_end() {
   Parts& parts = *parts_;
   const TimePoint now = parts.clock.now();
-  if (parts.pool.draining()) {
+  // A stop that comes beside an upgrade is for good: nothing is left to a next process.
+  const bool upgrades = std::exchange(parts.end, End::kStopped) == End::kUpgrade;
+  if (parts.pool.draining() && !upgrades) {
     parts.drain_end = now;
   } else {
     note_state(LogLevel::kInfo, "draining",
@@ -475,7 +478,8 @@ void Node::drain_step() {
 }
 
 void Node::tick() {
-  // One that was due when an upgrade began comes after it: the next process has the sessions.
+  // A tick that was already due when an upgrade began still runs. It must free nothing: the next
+  // process has the sessions.
   if (parts_->end == End::kUpgrade) return;
   parts_->service.tick();
   parts_->grants.tick();

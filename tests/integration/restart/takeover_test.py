@@ -216,11 +216,14 @@ def a_smaller_pool_takes_what_fits(node, clients):
 class StoppingRelay:
     """A socket before a daemon's: the daemon is stopped while a request arrives, and for so long that a tick is due, too."""
 
-    TICK_S = 0.3  # a little longer than any
+    STOPPED_S = 0.3  # longer than a tick's period
     NAMES = b"/control.sock", b"/relayed.sock"  # of one length: the daemon says where it listens
 
-    def __init__(self, node):
-        self.node, self.pid, self.address = node, node.pid, f"{node.folder}/relayed.sock"
+    UPGRADE = b"\xaa\x01"  # field 21 of control.proto's Request
+
+    def __init__(self, node, term=False):
+        """term: SIGTERM comes right after the request of an upgrade."""
+        self.node, self.pid, self.term, self.address = node, node.pid, term, f"{node.folder}/relayed.sock"
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.address)
         self.listener.listen()
@@ -240,25 +243,38 @@ class StoppingRelay:
                 threading.Thread(target=self._carry, args=(server, client, contextlib.nullcontext), daemon=True).start()
 
     @contextlib.contextmanager
-    def _stopped(self):
-        if self.node.pid != self.pid:  # the next one
+    def _stopped(self, data):
+        """The first daemon alone: the next one runs on. Raises OSError where it is gone."""
+        if self.node.pid != self.pid:
             yield
             return
         os.kill(self.pid, signal.SIGSTOP)
         try:
-            while pathlib.Path(f"/proc/{self.pid}/stat").read_text().split(") ")[1][0] not in "TZX":
+            end = time.monotonic() + 10
+            while pathlib.Path(f"/proc/{self.pid}/stat").read_text().split(") ")[1][0] != "T":
+                if time.monotonic() > end:
+                    raise TimeoutError("it cannot be stopped")
                 time.sleep(0.001)
             yield
-            time.sleep(self.TICK_S)
+            if self.term and self.UPGRADE in data:
+                os.kill(self.pid, signal.SIGTERM)
+            time.sleep(self.STOPPED_S)
         finally:
             os.kill(self.pid, signal.SIGCONT)
 
     def _carry(self, source, target, around):
+        """Until an end closes, or the daemon is gone: then the client hears that, and may try again."""
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                with around():
+                with around(data):
                     target.sendall(data.replace(*self.NAMES))
-            target.shutdown(socket.SHUT_WR)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def upgrade(self):
+        return subprocess.run([cli, "upgrade", "3", "--pool", f"unix:{self.address}", "-o", "json", "--timeout", "5s"],
+                              capture_output=True, text=True, timeout=60)
 
     def __enter__(self):
         return self
@@ -267,14 +283,22 @@ class StoppingRelay:
         self.listener.close()
 
 
-def an_upgrade_beside_a_tick_that_is_due(node, clients):
-    """It freed all memory once in some hundred upgrades of a soak."""
+def a_tick_that_is_due_when_an_upgrade_begins_frees_nothing(node, clients):
     clients.append(node.hold(3))
     with StoppingRelay(node) as relay:
-        done = subprocess.run([cli, "upgrade", "3", "--pool", f"unix:{relay.address}", "-o", "json"], capture_output=True,
-                              text=True, timeout=60)
+        done = relay.upgrade()
     assert done.returncode == 0, done.stderr
     assert node.ask("status")["ddr_granted_bytes"] == 3 * SEGMENT, node.errors.read_text()[-2000:]
+
+
+def a_stop_beside_an_upgrade_frees_everything(node, clients):
+    clients.append(node.hold(2))
+    kept = node.descriptor("s2")
+    with StoppingRelay(node, term=True) as relay:
+        assert relay.upgrade().returncode != 0
+    node.wait_until(lambda: node.exits, "it does not end")
+    assert node.exits == [0] and size(kept) == 0, (node.exits, size(kept), node.errors.read_text()[-2000:])
+    os.close(kept)
 
 
 for case in (holds_memory_from_the_grant_on, a_real_stop_frees_everything, an_evicted_session_leaves_the_store,
@@ -282,7 +306,7 @@ for case in (holds_memory_from_the_grant_on, a_real_stop_frees_everything, an_ev
              memory_of_a_wrong_size_is_not_believed, memory_with_wrong_seals_is_not_believed,
              another_file_is_not_believed, missing_memory_ends_its_session, another_listener_is_not_believed,
              what_the_next_would_refuse_is_refused, a_smaller_pool_takes_what_fits,
-             an_upgrade_beside_a_tick_that_is_due):
+             a_tick_that_is_due_when_an_upgrade_begins_frees_nothing, a_stop_beside_an_upgrade_frees_everything):
     with_node(case)
 with_node(time_without_a_daemon_does_not_count, lease_ms=1500, restart_after=3)
 with_node(kills_do_not_prolong_leases, lease_ms=2000)
