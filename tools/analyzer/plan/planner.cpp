@@ -59,7 +59,10 @@ class Planner {
   using Links = PlanMaker::Links;
   using Slots = PlanMaker::Slots;
   enum class Homes : std::uint8_t { kFixed, kMoved };
-  enum class Search : std::uint8_t { kAny, kShortest };  ///< without variations or with them
+  enum class Search : std::uint8_t {
+    kAny,       ///< without variations
+    kShortest,  ///< with them, in small steps
+  };
 
   [[nodiscard]] std::optional<Plan> search(std::vector<std::uint64_t>& home_bytes,
                                            Search search = Search::kShortest);
@@ -262,7 +265,9 @@ Plan Planner::run() {
   }
   std::vector<std::uint64_t> home_bytes;
   if (auto found = search(home_bytes)) return *std::move(found);
-  // What a smaller device can hold, this one can: with less on it, packing may waste less.
+  // What a smaller device can hold, this one can: with less on it, packing may waste less. What
+  // only variations would find there is given up: eight such searches made a refusal four times as
+  // long.
   const auto& sets = in_.lifetimes.working_set;
   const std::uint64_t least = *std::max_element(sets.begin(), sets.end());
   const std::uint64_t unit = unit_of(in_.lifetimes);
@@ -272,8 +277,11 @@ Plan Planner::run() {
     const std::uint64_t more = (in_.budget_bytes - least) / 8 * share;
     smaller.budget_bytes = least + more / unit * unit;
     std::vector<std::uint64_t> unused;
-    if (!Planner(smaller).search(unused, Search::kAny)) continue;
-    if (auto found = Planner(smaller).search(unused)) return *std::move(found);
+    auto any = Planner(smaller).search(unused, Search::kAny);
+    if (!any) continue;
+    if (in_.lifetimes.accesses.size() > kSmallUses) return *std::move(any);
+    auto shortest = Planner(smaller).search(unused);
+    return shortest ? *std::move(shortest) : *std::move(any);
   }
   best_.infeasible = enough_for(in_, home_bytes);
   return std::move(best_);
