@@ -18,8 +18,7 @@ from hyperoffload import _blocks, _library
 KIB, MIB = 1 << 10, 1 << 20
 FLASH_SCRATCH, FLASH_DURABLE = 0, 1
 PATIENCE_S = 20  # for a daemon that is restarted under a job
-# A little more than daemon/control/events.hpp and daemon/pool/pool.cpp keep.
-EVENTS_KEPT, SESSIONS_KEPT = 1100, 4200
+EVENTS_KEPT = 1100  # of a kind: a little more than daemon/control/events.hpp keeps
 counts = {}
 
 
@@ -255,15 +254,11 @@ def objects(pool_address, _, seed, end, __):
                         time.sleep(0.02)
 
 
-def lists(pool_address, transport, seed, end, _):
-    """Sessions one after the other, with grants on every node: more than a daemon keeps events and ends of."""
-    for number in range(SESSIONS_KEPT):
+def events(pool_address, transport, seed, end, _):
+    """Sessions one after the other, with a grant on every node: more than a daemon keeps events of."""
+    while counts.get("sessions", 0) < EVENTS_KEPT:
         pool = Pool(pool_address, transport, 4 * KIB)
-        if number < EVENTS_KEPT:
-            # Held at once: each is given where the most is free.
-            held = [pool.handle_of("ho_allocate", ctypes.c_uint64(8 * MIB)) for _ in range(4)]
-            for memory_ in held:
-                pool.lib.ho_free(pool.handle, memory_)
+        pool.lib.ho_free(pool.handle, pool.handle_of("ho_allocate", ctypes.c_uint64(8 * MIB)))
         pool.call("ho_disconnect")
         count("sessions")
 
@@ -271,7 +266,7 @@ def lists(pool_address, transport, seed, end, _):
 def main():
     kind, pool, transport, seed, seconds, folder = sys.argv[1:7]
     try:
-        {"memory": memory, "flash": flash, "blocks": blocks, "objects": objects, "lists": lists}[kind](
+        {"memory": memory, "flash": flash, "blocks": blocks, "objects": objects, "events": events}[kind](
             pool, transport, seed, time.monotonic() + float(seconds), folder)
     except Wrong as error:
         print(f"WRONG BYTES: {error}", file=sys.stderr)

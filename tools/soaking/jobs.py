@@ -9,13 +9,13 @@ import time
 
 from nodes import Failure
 
+EVENTS_KEPT = 1100  # of a kind: a little more than daemon/control/events.hpp keeps
 MODEL = ["--layers", "2", "--dim", "64", "--heads", "2", "--seq", "32", "--batch", "2"]
 STEPS_MAX = 400
 SEEDS = 3  # each gives another model
 HERE = pathlib.Path(__file__).resolve().parent
 TRAIN = ("train", "train with copies")
 KINDS = (*TRAIN, "memory", "flash", "blocks", "objects")
-EVENTS_KEPT = 1100  # of a kind: a little more than daemon/control/events.hpp keeps
 JOB_S_MAX = 400  # a job that has not ended by then hangs
 EVERY_HOME_TWICE = "2,ACTIVATION=2,GRADIENT=2,INPUT=2"
 
@@ -35,13 +35,16 @@ def environment(pool):
             "HYPEROFFLOAD_LIBRARY": str(pool.programs["libhyperoffload.so.0"])}
 
 
-def fill_lists(pool):
-    """A daemon keeps its last events of a kind, and how its last sessions ended. Until those lists are full its memory
-    grows, as with a leak."""
+def fill_events(pool):
+    """A daemon keeps its last events of each kind. Until it has so many its memory grows, as with a leak."""
+    last = pool.nodes[-1]  # the one that lives throughout
     for _ in range(EVENTS_KEPT):
-        pool.run("undrain", pool.nodes[-1].name)
-    done = subprocess.run([sys.executable, str(HERE / "client.py"), "lists", pool.nodes[0].address, "local", "0", "0", "-"],
-                          env=environment(pool), capture_output=True, text=True, timeout=900, check=False,
+        for words, status in ((("undrain", last.name), 0), (("evict", f"{last.number}:999999999"), 1)):
+            done = pool.run(*words)
+            if done.returncode != status:
+                raise Failure(f"`hyperoffload {' '.join(words)}` ended with {done.returncode}: {done.stderr[-1000:]}")
+    done = subprocess.run([sys.executable, str(HERE / "client.py"), "events", pool.nodes[0].address, "local", "0", "0", "-"],
+                          env=environment(pool), capture_output=True, text=True, timeout=600, check=False,
                           start_new_session=True)
     if done.returncode != 0:
         raise Failure(f"sessions one after the other: {done.stderr[-1000:]}")
