@@ -32,6 +32,30 @@ def blocks(count):
 """
 
 
+# Opens and greets connections, says how many were served and what the first one heard that was not, and waits.
+CROWD = """
+import os, resource, socket, sys
+path, user, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+os.setgroups([0]), os.setgid(user), os.setuid(user)
+hello = b"\\x08\\x01\\x12\\x09\\x08\\x01\\x12\\x03job\\x18\\x01"
+served, refused, held = 0, "", []
+for _ in range(count):
+    one = socket.socket(socket.AF_UNIX)
+    held.append(one)
+    one.connect(path)
+    one.sendall(len(hello).to_bytes(4, "little") + b"\\0\\0HO" + hello)
+    answer = one.recv(4096)
+    if b"connections" in answer:
+        refused = refused or answer.decode(errors="replace")
+    else:
+        served += 1
+print(served, repr(refused), flush=True)
+sys.stdin.read()
+"""
+
+
 class Access(unittest.TestCase):
     def setUp(self):
         # Other users reach it there, whatever TMPDIR is.
@@ -46,9 +70,10 @@ class Access(unittest.TestCase):
         self.config.write_text(f'node_name: "n" ddr_bytes: "128MiB" segment_bytes: "2MiB" lease_ms: 600000\n'
                                f'unix_socket: "{self.folder}/c.sock"\n{more}\n')
 
-    def start(self, more):
+    def start(self, more, descriptors=None):
         self.write(more)
-        self.daemon = subprocess.Popen([daemon, "--config", str(self.config)], stderr=subprocess.PIPE, text=True)
+        limit = ["prlimit", f"--nofile={descriptors}"] if descriptors else []
+        self.daemon = subprocess.Popen([*limit, daemon, "--config", str(self.config)], stderr=subprocess.PIPE, text=True)
         self.addCleanup(lambda: (self.daemon.kill(), self.daemon.communicate()))
         self.until(lambda: self.run_as(0, "status").returncode == 0)
 
@@ -76,7 +101,9 @@ class Access(unittest.TestCase):
         self.assertEqual(self.job(ALICE).returncode, 0)
         self.check_refused(self.job(BOB), "access { jobs }")
         self.assertEqual(self.run_as(BOB, "status").returncode, 0)
-        self.check_refused(self.run_as(ALICE, "evict", "0:9"), "access { admins }")
+        for words in (("evict", "0:9"), ("drain", "0"), ("undrain", "0"), ("upgrade", "0"), ("flash", "free", "0:1"),
+                      ("blocks", "clear", "--tenant", "a")):
+            self.check_refused(self.run_as(ALICE, *words), "access { admins }")
         # A group that is not the user's first one; and root, who is in no list.
         for done in (self.run_as(BOB, "evict", "0:9", groups=[OPS]), self.run_as(0, "evict", "0:9")):
             self.check_refused(done, "no session 9")
@@ -133,6 +160,37 @@ class Access(unittest.TestCase):
         for words in (f"the quota of uid {ALICE} on n is 16.0 MiB, of which it has ", f"uid {BOB} has 0 sessions on n, the quota"):
             self.assertTrue([one for one in events if words in one["detail"]], (words, events))
 
+    def test_nobody_takes_all_sessions(self):
+        """Of the 40 that so many descriptors allow, one user gets half."""
+        self.start('tcp { address: "127.0.0.1" } insecure: true', descriptors=160)
+        script = """
+held = []
+try:
+    while True: held.append(_library.Pool(sys.argv[1], "job"))
+except _library.Error as error: print(1 + len(held), error, flush=True)
+sys.stdin.read()
+"""
+        taker = subprocess.Popen([sys.executable, "-c", JOB + script, self.pool, str(BOB)], stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE, text=True, env=self.environment())
+        self.addCleanup(lambda: (taker.kill(), taker.communicate()))
+        told = taker.stdout.readline()
+        self.assertTrue(told.startswith("20 exhausted: "), told)
+        self.assertIn(f"uid {BOB} has 20 sessions on n, the quota", told)
+        for user in (ALICE, 0):
+            self.assertEqual(self.job(user).returncode, 0)
+
+    def test_nobody_takes_all_connections(self):
+        self.start("")
+        crowd = subprocess.Popen([sys.executable, "-c", CROWD, f"{self.folder}/c.sock", str(BOB), "560"],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (crowd.kill(), crowd.communicate()))
+        served, refused = crowd.stdout.readline().split(" ", 1)
+        self.assertEqual(int(served), 512)
+        self.assertIn(f"uid {BOB} has 512 connections, the limit", refused)
+        for user in (ALICE, 0):
+            self.assertEqual(self.run_as(user, "status").returncode, 0)
+            self.assertEqual(self.job(user).returncode, 0)
+
     def test_quotas_of_flash_and_blocks(self):
         flash = self.folder / "flash"
         os.close(os.open(flash, os.O_CREAT | os.O_RDWR, 0o600))
@@ -165,8 +223,11 @@ class Access(unittest.TestCase):
         """Runs Python with flash(bytes, policy), which returns what went wrong or None, and blocks(count), which puts
         so many of 1 MiB and returns how many were taken."""
         return subprocess.run([sys.executable, "-c", JOB + script + "; pool.close()", self.pool, str(user)], capture_output=True,
-                              text=True, timeout=PATIENCE_S,
-                              env=dict(os.environ, HYPEROFFLOAD_LIBRARY=library, PYTHONPATH=package, PYTHONDONTWRITEBYTECODE="1"))
+                              text=True, timeout=PATIENCE_S, env=self.environment())
+
+    @staticmethod
+    def environment():
+        return dict(os.environ, HYPEROFFLOAD_LIBRARY=library, PYTHONPATH=package, PYTHONDONTWRITEBYTECODE="1")
 
     def test_unknown_names(self):
         for more, words in ((f'access {{ jobs: "nobody-of-this-name" }}', 'there is no user "nobody-of-this-name"'),
