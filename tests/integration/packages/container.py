@@ -43,11 +43,12 @@ class Images:
     def start(self, *words, **options):
         return subprocess.Popen([*self.words, *words], env=self.environment, **options)
 
-    def add_debian(self):
-        """debian:12 as Debian's own mirror has it today."""
-        subprocess.run([f"{SOURCE}/tools/chroot/run", "--suite", "bookworm", "true"], check=True, cwd=SOURCE)
+    def add_debian(self, folder):
+        """debian:12 as Debian's mirror has it: a new system, to which nobody has added packages."""
+        subprocess.run([f"{SOURCE}/tools/chroot/run", "--suite", "bookworm", "--cache", folder / "chroot", "true"], check=True,
+                       cwd=SOURCE)
         container = self("from", "scratch")
-        self("add", "--quiet", container, f"{SOURCE}/build/chroot/bookworm", "/")
+        self("add", "--quiet", container, str(folder / "chroot" / "bookworm"), "/")
         self("config", "--cmd", "/bin/bash", container)
         self("commit", "--quiet", "--rm", container, "docker.io/library/debian:12")
 
@@ -73,15 +74,15 @@ def losses(policy, *options):
 
 def use(images, folder):
     """The daemon in a container, with the folders that the file's own words give it, and a job outside."""
-    about = pathlib.Path(SOURCE, FILE).read_text(encoding="utf-8")
+    words = pathlib.Path(SOURCE, FILE).read_text(encoding="utf-8")
     volumes = []
     for place, mode in FOLDERS.items():
-        assert re.search(rf"-v {place}:{place}{':ro' if mode == 'ro' else ''}\s", about), place
+        assert re.search(rf"-v {place}:{place}{':ro' if mode == 'ro' else ''}\s", words), place
         here = folder / place.strip("/").replace("/", "-")
         here.mkdir(mode=0o755)
         volumes += ["--volume", f"{here}:{place}:{mode}"]
     (folder / "etc-hyperoffload" / "hyperoffloadd.textproto").write_text(CONFIG, encoding="utf-8")
-    container = images("from", "--pull-never", *re.search(r"--security-opt \S+", about)[0].split(), IMAGE)
+    container = images("from", "--pull-never", *re.search(r"--security-opt \S+", words)[0].split(), IMAGE)
     about = json.loads(images("inspect", "--type", "container", container))["OCIv1"]["config"]
     user = images("run", container, "--", "id", "-u")
     assert about["User"] == "hyperoffload" and user != "0", (about, user)
@@ -102,7 +103,11 @@ def use(images, folder):
     finally:
         if daemon.poll() is None:
             os.kill(below(daemon.pid, "hyperoffloadd") or daemon.pid, signal.SIGTERM)
-        code = daemon.wait(PATIENCE_S)
+        try:
+            code = daemon.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.kill(below(daemon.pid, "hyperoffloadd") or daemon.pid, signal.SIGKILL)
+            raise
     assert code == 0, f"SIGTERM ended it with {code}"
 
 
@@ -124,16 +129,21 @@ def below(ancestor, name):
 
 
 def main():
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="ho-container-", dir=BUILD))
+    # Outside the checkout, which is copied into the image; /tmp may be memory.
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="ho-container-", dir="/var/tmp"))
     folder.chmod(0o755)
+    images = Images(folder)
     try:
-        images = Images(folder)
-        images.add_debian()
+        images.add_debian(folder)
         subprocess.run([*images.words, "build", "--pull-never", "--tag", IMAGE, "--file", FILE, "."],
                        env=images.environment, check=True, cwd=SOURCE)
         use(images, folder)
     finally:
+        # What was interrupted has an overlay that is mounted.
+        subprocess.run([*images.words, "rm", "--all"], env=images.environment, check=False, stdout=subprocess.DEVNULL)
         shutil.rmtree(folder)
 
 
+if os.geteuid() != 0:
+    sys.exit("container.py: needs root, to mount and to run containers")
 main()
