@@ -25,8 +25,8 @@ constexpr Duration kRenewTimeoutMin = milliseconds(50);
 constexpr Duration kStatusTimeoutMin = milliseconds(250);
 /// For a request that must reach a node which did not answer last time.
 constexpr Duration kSilentTimeout = milliseconds(50);
-/// How often a grant is asked for again when its daemon is restarted meanwhile.
-constexpr int kGrantRetries = 2;
+/// How often a request is made again when its daemon is restarted meanwhile.
+constexpr int kRetries = 2;
 constexpr Duration kCloseTimeout = std::chrono::seconds(1);
 /// Longer leases are renewed as often as one of this length.
 constexpr Duration kLeaseMax = std::chrono::seconds(9);
@@ -306,7 +306,7 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
     if (node.driver == "local") spec.near = arena.numa;
     const Duration timeout = kControlTimeout + milliseconds(spec.bytes / kGrantBytesPerMs);
     auto answer = await_control(node)->grant(node.session, spec, clock_.now() + timeout);
-    for (int i = 0; i < kGrantRetries && !answer; ++i) {
+    for (int i = 0; i < kRetries && !answer; ++i) {
       // Its daemon ended meanwhile: what it may have granted ends with the session.
       if (answer.error().code() != Errc::kUnavailable || !node.fault->resumable()) break;
       answer = await_control(node)->grant(node.session, spec, clock_.now() + timeout);
@@ -395,14 +395,30 @@ Result<void> Sessions::free_flash(NodeIndex node, std::uint64_t extent) {
     return Error(Errc::kUnavailable, there.label + " was lost: " + std::string(fault_text(reason)));
   }
   if (there.fault->silent()) return Error(Errc::kDeadline, there.label + " does not answer");
+  std::optional<FlashExtent> known;
   {
     const std::lock_guard lock(extents_mutex_);
     std::erase_if(extents_, [&](const OpenExtent& one) {
-      return one.node == node && one.extent.id == extent;
+      if (one.node != node || one.extent.id != extent) return false;
+      known = one.extent;
+      return true;
     });
   }
   auto freed =
       await_control(there)->flash_free(there.session, extent, clock_.now() + kControlTimeout);
+  for (int i = 0; i < kRetries && !freed && known && there.fault->resumable(); ++i) {
+    const Errc code = freed.error().code();
+    if (code != Errc::kUnavailable && code != Errc::kNotFound) break;
+    // Its daemon ended meanwhile. The session was resumed without this extent, or is yet to be.
+    const auto control = await_control(there);
+    const auto opened = control->flash_open(there.session, *known, clock_.now() + kControlTimeout);
+    if (!opened && opened.error().code() == Errc::kNotFound) return {};  // that daemon has freed it
+    if (!opened) {
+      freed = opened.error();
+    } else {
+      freed = control->flash_free(there.session, extent, clock_.now() + kControlTimeout);
+    }
+  }
   if (freed) return freed;
   // A free may wait for other sessions' transfers, so one that is late does not make a node silent.
   return freed.error().at(there.label);
