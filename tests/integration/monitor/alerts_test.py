@@ -142,6 +142,7 @@ class Alerts(unittest.TestCase):
     def test_1_states_of_daemons(self):
         self.fires("HyperOffloadCertificateEnds", self.secured)
         self.fires("HyperOffloadInsecure", self.lacking)
+        self.assertIn("INSECURE", self.lacking.run("status").stdout)
         self.fires("HyperOffloadFlashOff", self.lacking)
         firing = self.prometheus.firing()
         self.assertEqual(firing, {("HyperOffloadCertificateEnds", instance(self.secured)),

@@ -178,11 +178,11 @@ std::vector<Table::Column> status_columns() {
           {"VERSION", kWide}};
 }
 
-/// "serving", "draining, INSECURE", "serving, NO ETCD".
+/// "serving", "INSECURE, draining", "NO ETCD, serving": a narrow column cuts the end.
 std::string state_words(const NodeStatus& status) {
   const char* const state = status.drained ? "drained" : status.draining ? "draining" : "serving";
-  return std::string(state) + (status.insecure ? ", INSECURE" : "") +
-         (status.membership.trouble.empty() ? "" : ", NO ETCD");
+  return std::string(status.insecure ? "INSECURE, " : "") +
+         (status.membership.trouble.empty() ? "" : "NO ETCD, ") + state;
 }
 
 void add_status_row(const NodeInfo& node, const StatusAnswer& answer, Table& table) {
