@@ -58,7 +58,8 @@ echo '---'
 hyperoffload status -o json --tls cluster/admin | python3 -c '
 import json, sys
 nodes = json.load(sys.stdin)["nodes"]
-assert [(one["name"], one["reachable"]) for one in nodes] == [("node1", True), ("node2", True), ("node3", True)], nodes'
+assert [(one["name"], one["reachable"]) for one in nodes] == [("node1", True), ("node2", True), ("node3", True)], nodes
+assert all(one["ddr_reserved_bytes"] == one["ddr_capacity_bytes"] for one in nodes), nodes'
 ! HYPEROFFLOAD_TLS= hyperoffload status 2> refused; grep -q 'wants TLS' refused
 """
         done = subprocess.run([*NAMESPACE, "bash", "-eu", "-o", "pipefail", "-c", script], cwd=top, env=environment, text=True,
