@@ -83,6 +83,10 @@ class Metrics(unittest.TestCase):
         with daemon, Job(LIBRARY, daemon.pool):
             daemon.run("evict", "0:999")  # an error and a refusal
             text = daemon.read("/metrics")
+            now = daemon.metrics()
+            self.assertEqual(now['hyperoffload_request_errors_total{request="evict",code="not-found"}'], 1)
+            for queue in ("data", "flash"):
+                self.assertIn(f'hyperoffload_queue_requests{{queue="{queue}"}}', now)
             shown = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
             labels = {name: set() for name in shown}
             for series, pairs in re.findall(r"^(\w+)\{(.*)\} ", text, re.MULTILINE):
@@ -120,6 +124,8 @@ class Metrics(unittest.TestCase):
             print(f"scrape with {extents} extents: median {statistics.median(times) * 1e3:.2f} ms, longest "
                   f"{max(times) * 1e3:.2f} ms; " + " ".join(re.findall(r"VmRSS.*|RssAnon.*", status)))
             self.assertLess(statistics.median(times), 0.2)  # promised are 20 ms; room for a busy machine
+            own_kib = sum(int(kib) for kib in re.findall(r"(?:RssAnon|RssFile):\s+(\d+) kB", status))
+            self.assertLess(own_kib, 50 << 10)  # all but the pool's memory
 
 
 if __name__ == "__main__":

@@ -1,20 +1,24 @@
 """The installed packages under a real systemd, in a guest of tools/lab: the unit starts, is as closed as it says, keeps
 memory over a crash and an upgrade under a running job, frees it at a real stop, and ends for good where its configuration
-is wrong. Grants respect the unit's memory limit.
+is wrong. Grants respect the unit's memory limit, flash works in its sandbox, and the package goes without a trace.
 
 Usage (tools/lab/suite systemd): guest.py BUILD PACKAGES_FOLDER [CHECK...]; without names all checks are made.
 """
 import contextlib
 import json
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
 
 BUILD, PACKAGES = sys.argv[1:3]
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "tests/support"), str(ROOT / "tests/integration/docs")]
 from gpt_job import Job  # noqa: E402
+from pages import blocks  # noqa: E402
 
 UNIT = "hyperoffloadd"
 CONFIG = pathlib.Path("/etc/hyperoffload/hyperoffloadd.textproto")
@@ -78,6 +82,7 @@ def install():
     user = pathlib.Path(f"/proc/{pid}/status").read_text()
     assert re.search(r"^CapEff:\t0+$", user, re.M) and not re.search(r"^Uid:\t0\t", user, re.M), user
     assert int(show("NFileDescriptorStore")) == FREE + SEGMENTS, show("NFileDescriptorStore")
+    assert show("LimitMEMLOCK") == "infinity", show("LimitMEMLOCK")
     print(f"ok: the unit runs, as process {pid}, without rights; its {SEGMENTS} segments are in the descriptor store", flush=True)
 
 
@@ -160,7 +165,7 @@ def respects_the_memory_limit():
 
 @contextlib.contextmanager
 def held(size):
-    """A job that holds so much."""
+    """A job that holds `size` bytes of the pool."""
     with subprocess.Popen([HOLDER, POOL, str(size)], stdout=subprocess.PIPE) as holder:
         try:
             assert holder.stdout.read(1) == b"y"
@@ -226,12 +231,87 @@ def reloads():
     print("ok: systemctl reload applies a change", flush=True)
 
 
+@contextlib.contextmanager
+def drop_in(*lines):
+    """The unit with these lines of [Service], restarted."""
+    file = pathlib.Path(f"/etc/systemd/system/{UNIT}.service.d/test.conf")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("\n".join(("[Service]", *lines, "")))
+    try:
+        call("systemctl", "daemon-reload")
+        call("systemctl", "restart", UNIT)
+        yield started()
+    finally:
+        file.unlink()
+        call("systemctl", "daemon-reload")
+
+
+def the_watchdog_ends_a_hung_daemon():
+    with drop_in("WatchdogSec=10") as hung:
+        restarts = int(show("NRestarts"))
+        os.kill(int(hung), signal.SIGSTOP)
+        until(lambda: show("MainPID") not in ("0", hung) and show("ActiveState") == "active", "the watchdog does not end it")
+        assert int(show("NRestarts")) == restarts + 1, show("NRestarts")
+    print("ok: a daemon that hangs is ended by the watchdog, and another one follows", flush=True)
+
+
+def has_flash_in_its_sandbox():
+    """As deploy/docs/setup.md has it, encrypted, with the key as a credential of systemd."""
+    (made,) = [block for block in blocks(ROOT / "deploy/docs/setup.md") if "fallocate" in block]
+    call("bash", "-ec", made.replace("100G", "96M"))
+    key = CONFIG.with_name("flash-0.key")
+    key.touch(0o600)
+    key.write_bytes(os.urandom(64))
+    text = CONFIG.read_text()
+    CONFIG.write_text(f'''{text}
+flash {{ path: "/var/lib/hyperoffload/flash-0" key_file: "/run/credentials/{UNIT}.service/flash-0.key" }}
+''')
+    with drop_in(f"LoadCredential=flash-0.key:{key}"):
+        node = status()
+        assert not node["flash_off"] and node["flash"][0]["encrypted"], node
+        ledger = pathlib.Path(FOLDER, "ledger")
+        ledger.mkdir()
+        (library,) = pathlib.Path("/usr/lib").glob("*/libhyperoffload.so.0")
+        done = subprocess.run(
+            [sys.executable, ROOT / "tools/soaking/client.py", "flash", POOL, "local", "1", "5", ledger], capture_output=True,
+            text=True, timeout=PATIENCE_S, check=False,
+            env={**os.environ, "HYPEROFFLOAD_LIBRARY": str(library), "PYTHONPATH": str(ROOT / "client/python"),
+                 "PYTHONDONTWRITEBYTECODE": "1"})
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        staged = json.loads(done.stdout.splitlines()[-1])
+        assert staged["bytes_checked"] > 0, staged
+    CONFIG.write_text(text)
+    print(f"ok: flash on an encrypted file of its state directory, {staged['bytes_checked']} bytes staged and compared", flush=True)
+
+
+def tells_the_journal():
+    """After an upgrade."""
+    lines = call("journalctl", "--no-pager", "-o", "json", "-u", UNIT, "HO_KIND=act").stdout.splitlines()
+    acts = [(one["HO_EVENT"], one["HO_NODE"]) for one in map(json.loads, lines)]
+    assert ("ending for an upgrade", status()["name"]) in acts, acts
+    print("ok: the journal finds an administrator's act by its fields", flush=True)
+
+
+def the_package_goes():
+    """Installed again under the running unit, removed with it, and purged."""
+    call("systemctl", "start", UNIT)
+    pid = started()
+    told = call("dpkg", "-i", *sorted(pathlib.Path(PACKAGES).glob("hyperoffload_*.deb"))).stdout
+    assert started() == pid and "hyperoffload upgrade NODE" in told, told
+    call("apt-get", "-qq", "remove", "-y", "hyperoffload")
+    assert show("ActiveState") == "inactive" and CONFIG.exists(), show("ActiveState")
+    call("dpkg", "--purge", "hyperoffload")
+    assert not CONFIG.exists() and show("LoadState") == "not-found", show("LoadState")
+    print("ok: the package was installed again beside its daemon, removed with it, and purged", flush=True)
+
+
 def survives_restarts():
     assert any(keeps_memory_under_a_job(steps) for steps in STEPS), "no job went on"
 
 
-CHECKS = (is_closed, reloads, survives_restarts, a_real_restart_frees, without_a_reserve, respects_the_memory_limit,
-          respects_the_limit_of_mappings, a_second_daemon, a_wrong_configuration_ends_it)
+CHECKS = (is_closed, reloads, survives_restarts, tells_the_journal, a_real_restart_frees, the_watchdog_ends_a_hung_daemon,
+          without_a_reserve, respects_the_memory_limit, respects_the_limit_of_mappings, a_second_daemon,
+          a_wrong_configuration_ends_it, has_flash_in_its_sandbox)
 
 
 def main():
@@ -243,6 +323,7 @@ def main():
     call("systemctl", "stop", UNIT)
     assert (show("ActiveState"), show("NFileDescriptorStore")) == ("inactive", "0")
     print("ok: stopped, and nothing is kept", flush=True)
+    the_package_goes()
 
 
 main()
