@@ -239,7 +239,8 @@ def drop_in(*lines):
     file.write_text("\n".join(("[Service]", *lines, "")))
     try:
         call("systemctl", "daemon-reload")
-        call("systemctl", "restart", UNIT)
+        done = call("systemctl", "restart", UNIT, code=None)
+        assert done.returncode == 0, (done.stderr, call("journalctl", "--no-pager", "-n", "20", "-u", UNIT).stdout)
         yield started()
     finally:
         file.unlink()
@@ -257,6 +258,10 @@ def the_watchdog_ends_a_hung_daemon():
 
 def has_flash_in_its_sandbox():
     """As deploy/docs/setup.md has it, encrypted, with the key as a credential of systemd."""
+    state = "/var/lib/hyperoffload"
+    call("mkfs.ext4", "-q", "/dev/nvme0n1")  # what this machine's files are on has no direct I/O
+    call("mount", "/dev/nvme0n1", state)
+    call("chown", "hyperoffload:", state)
     (made,) = [block for block in blocks(ROOT / "deploy/docs/setup.md") if "fallocate" in block]
     call("bash", "-ec", made.replace("100G", "96M"))
     key = CONFIG.with_name("flash-0.key")
@@ -264,18 +269,18 @@ def has_flash_in_its_sandbox():
     key.write_bytes(os.urandom(64))
     text = CONFIG.read_text()
     CONFIG.write_text(f'''{text}
-flash {{ path: "/var/lib/hyperoffload/flash-0" key_file: "/run/credentials/{UNIT}.service/flash-0.key" }}
+flash {{ path: "{state}/flash-0" key_file: "/run/credentials/{UNIT}.service/flash-0.key" }}
 ''')
     with drop_in(f"LoadCredential=flash-0.key:{key}"):
         node = status()
         assert not node["flash_off"] and node["flash"][0]["encrypted"], node
         ledger = pathlib.Path(FOLDER, "ledger")
         ledger.mkdir()
-        (library,) = pathlib.Path("/usr/lib").glob("*/libhyperoffload.so.0")
+        (library,) = re.findall(r"^\S+/libhyperoffload\.so\.0$", call("dpkg", "-L", "libhyperoffload0").stdout, re.M)
         done = subprocess.run(
             [sys.executable, ROOT / "tools/soaking/client.py", "flash", POOL, "local", "1", "5", ledger], capture_output=True,
             text=True, timeout=PATIENCE_S, check=False,
-            env={**os.environ, "HYPEROFFLOAD_LIBRARY": str(library), "PYTHONPATH": str(ROOT / "client/python"),
+            env={**os.environ, "HYPEROFFLOAD_LIBRARY": library, "PYTHONPATH": str(ROOT / "client/python"),
                  "PYTHONDONTWRITEBYTECODE": "1"})
         assert done.returncode == 0, (done.stdout, done.stderr)
         staged = json.loads(done.stdout.splitlines()[-1])
