@@ -1,6 +1,6 @@
 """The installed packages under a real systemd, in a guest of tools/lab: the unit starts, is as closed as it says, keeps
 memory over a crash and an upgrade under a running job, frees it at a real stop, and ends for good where its configuration
-is wrong. Grants respect the unit's memory limit, and flash works in its sandbox.
+is wrong. Grants respect the unit's memory limit, flash works in its sandbox, and the package goes without a trace.
 
 Usage (tools/lab/suite systemd): guest.py BUILD PACKAGES_FOLDER [CHECK...]; without names all checks are made.
 """
@@ -297,6 +297,19 @@ def tells_the_journal():
     print("ok: the journal finds an administrator's act by its fields", flush=True)
 
 
+def the_package_goes():
+    """Installed again under the running unit, removed with it, and purged."""
+    call("systemctl", "start", UNIT)
+    pid = started()
+    told = call("dpkg", "-i", *sorted(pathlib.Path(PACKAGES).glob("hyperoffload_*.deb"))).stdout
+    assert started() == pid and "hyperoffload upgrade NODE" in told, told
+    call("apt-get", "-qq", "remove", "-y", "hyperoffload")
+    assert show("ActiveState") == "inactive" and CONFIG.exists(), show("ActiveState")
+    call("dpkg", "--purge", "hyperoffload")
+    assert not CONFIG.exists() and show("LoadState") == "not-found", show("LoadState")
+    print("ok: the package was installed again beside its daemon, removed with it, and purged", flush=True)
+
+
 def survives_restarts():
     assert any(keeps_memory_under_a_job(steps) for steps in STEPS), "no job went on"
 
@@ -315,6 +328,7 @@ def main():
     call("systemctl", "stop", UNIT)
     assert (show("ActiveState"), show("NFileDescriptorStore")) == ("inactive", "0")
     print("ok: stopped, and nothing is kept", flush=True)
+    the_package_goes()
 
 
 main()
