@@ -15,7 +15,7 @@ TEXT_SUFFIXES = SOURCE_SUFFIXES + (
 TOP_LEVEL = {
     "CMakeLists.txt", "CMakePresets.json", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", ".clang-format",
     ".clang-tidy",
-    ".editorconfig", ".gitignore", ".gitattributes", ".ci", "common", "proto", "daemon", "client", "tools",
+    ".dockerignore", ".editorconfig", ".gitignore", ".gitattributes", ".ci", "common", "proto", "daemon", "client", "tools",
     "deploy", "tests"}
 LABELS = {"unit", "conformance", "sim", "tidy", "integration", "fuzz", "soak", "time", "perf"}
 README_LINES_MAX = 60

@@ -161,7 +161,7 @@ class Access(unittest.TestCase):
             self.assertTrue([one for one in events if words in one["detail"]], (words, events))
 
     def test_nobody_takes_all_sessions(self):
-        """Of the 40 that so many descriptors allow, one user gets half."""
+        """So many descriptors allow 40 sessions; one user gets half."""
         self.start('tcp { address: "127.0.0.1" } insecure: true', descriptors=160)
         script = """
 held = []

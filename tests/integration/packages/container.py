@@ -139,7 +139,7 @@ def main():
                        env=images.environment, check=True, cwd=SOURCE)
         use(images, folder)
     finally:
-        # What was interrupted has an overlay that is mounted.
+        # An interrupted build leaves an overlay mounted.
         subprocess.run([*images.words, "rm", "--all"], env=images.environment, check=False, stdout=subprocess.DEVNULL)
         shutil.rmtree(folder)
 

@@ -217,7 +217,7 @@ class StoppingRelay:
     """A socket before a daemon's: the daemon is stopped while a request arrives, and for so long that a tick is due, too."""
 
     STOPPED_S = 0.3  # longer than a tick's period
-    NAMES = b"/control.sock", b"/relayed.sock"  # of one length: the daemon says where it listens
+    NAMES = b"/control.sock", b"/relayed.sock"  # equally long: the daemon says where it listens
 
     UPGRADE = b"\xaa\x01"  # field 21 of control.proto's Request
 
