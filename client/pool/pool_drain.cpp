@@ -48,8 +48,8 @@ ArenaMap without_segment(const ArenaMap& map, const HeldSegment& segment, const 
 /// Where an accelerator copies the segment from and to; null: it does not.
 const std::byte* host_base(const ArenaMap& map, const HeldSegment& segment) {
   for (const ArenaExtent& extent : map.extents()) {
-    if (lies_in(extent, segment) && extent.host != nullptr)
-      return extent.host - extent.region_offset_bytes;
+    if (!lies_in(extent, segment) || extent.host == nullptr) continue;
+    return extent.host - extent.region_offset_bytes;
   }
   return nullptr;
 }

@@ -406,13 +406,18 @@ Result<void> Sessions::free_flash(NodeIndex node, std::uint64_t extent) {
   }
   auto freed =
       await_control(there)->flash_free(there.session, extent, clock_.now() + kControlTimeout);
+  bool cut_off = false;  // a daemon ended before it answered; it may have freed the extent
   for (int i = 0; i < kRetries && !freed && known && there.fault->resumable(); ++i) {
     const Errc code = freed.error().code();
     if (code != Errc::kUnavailable && code != Errc::kNotFound) break;
-    // Its daemon ended meanwhile. The session was resumed without this extent, or is yet to be.
+    cut_off = cut_off || code == Errc::kUnavailable;
+    // The daemon that follows resumed the session without this extent, or is yet to.
     const auto control = await_control(there);
     const auto opened = control->flash_open(there.session, *known, clock_.now() + kControlTimeout);
-    if (!opened && opened.error().code() == Errc::kNotFound) return {};  // that daemon has freed it
+    if (!opened && opened.error().code() == Errc::kNotFound) {
+      if (cut_off) return {};
+      break;
+    }
     if (!opened) {
       freed = opened.error();
     } else {

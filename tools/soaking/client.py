@@ -14,11 +14,11 @@ import time
 
 import hyperoffload
 from hyperoffload import _blocks, _library
+from nodes import EVENTS_KEPT
 
 KIB, MIB = 1 << 10, 1 << 20
 FLASH_SCRATCH, FLASH_DURABLE = 0, 1
 PATIENCE_S = 20  # for a daemon that is restarted under a job
-EVENTS_KEPT = 1100  # a little more than daemon/control/events.hpp keeps of each kind
 counts = {}
 
 

@@ -7,9 +7,8 @@ import subprocess
 import sys
 import time
 
-from nodes import Failure
+from nodes import EVENTS_KEPT, Failure
 
-EVENTS_KEPT = 1100  # a little more than daemon/control/events.hpp keeps of each kind
 MODEL = ["--layers", "2", "--dim", "64", "--heads", "2", "--seq", "32", "--batch", "2"]
 STEPS_MAX = 400
 SEEDS = 3  # each gives another model

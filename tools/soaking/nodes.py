@@ -12,6 +12,7 @@ MIB = 1 << 20
 SEGMENT = 2 * MIB
 FLASH_BYTES = 96 * MIB
 LEASE_MS = 5000
+EVENTS_KEPT = 1100  # a little more than daemon/control/events.hpp keeps of each kind
 
 
 class Failure(Exception):

@@ -1,5 +1,5 @@
 """Makes the Debian packages of this build, and installs, upgrades, removes and purges them in a clean root. The commands
-of deploy/docs/setup.md set a node up there.
+of deploy/docs/setup.md set a node up there, and those of the container file run as far as no network is needed.
 
 The root is an overlay over this machine's, in a mount namespace of its own: what the packages write lies
 in a temporary memory, and nothing of it stays. Skipped where the kernel does not allow that.
@@ -7,6 +7,7 @@ in a temporary memory, and nothing of it stays. Skipped where the kernel does no
 Usage: packages_test.py BUILD_DIR SOURCE_DIR VERSION [unittest arguments]
 """
 
+import json
 import os
 import pathlib
 import re
@@ -60,6 +61,20 @@ def made(folder):
     return old
 
 
+def container_file():
+    """Its instructions, a list of (name, arguments) a stage."""
+    text = pathlib.Path(SOURCE, "deploy/container/Containerfile").read_text().replace("\\\n", "")
+    stages = []
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        name, arguments = line.split(" ", 1)
+        if name == "FROM":
+            stages.append([])
+        stages[-1].append((name, arguments.strip()))
+    return stages
+
+
 class Packages(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -69,7 +84,8 @@ class Packages(unittest.TestCase):
         cls.folder.chmod(0o755)  # for users there
         cls.packages = made(cls.folder)
         for file in ("tests/integration/install/roundtrip.c", "tests/integration/packages/systemctl.py",
-                     "tests/integration/packages/zsh_completion.py", "tools/soaking/service_manager.py"):
+                     "tests/integration/packages/zsh_completion.py", "tools/soaking/service_manager.py",
+                     "tools/packages.txt"):
             shutil.copy(f"{SOURCE}/{file}", cls.folder)
         shutil.copy(f"{BUILD}/tools/examples/gpt/hyperoffload-gpt", cls.folder)
 
@@ -220,6 +236,57 @@ class Packages(unittest.TestCase):
         self.assertLess(float(took_s), within(FIRST_JOB_S))
         self.assertRegex(out, r"1 of 1 sessions and \d+ of \d+ segments taken over")
         self.assertRegex(out, r"\d+ steps to the same losses\n1\n")
+
+    def test_the_container_file(self):
+        """What its build stage installs, and all that the image is made of, without a network. container.py builds it."""
+        build, image = container_file()
+        for name, arguments in build:
+            if name == "COPY":
+                self.assertTrue(pathlib.Path(SOURCE, arguments.split()[0]).exists(), arguments)
+        listed = pathlib.Path(SOURCE, "tools/packages.txt").read_text().partition("[test]\n")[0]
+        groups = re.findall(r"^\[(.*)\]$", listed, re.M)
+        self.assertEqual(groups, ["build", "example", "package"])
+        lines = (line.split("#")[0].strip() for line in listed.partition("[build]\n")[2].splitlines())
+        wanted = [line for line in lines if line and not line.startswith("[")]
+        installs = next(arguments for name, arguments in build if name == "RUN")
+        makes = next(arguments for name, arguments in build if name == "RUN" and "cpack" in arguments)
+        self.assertIn("cmake --preset package && ninja -C build/package && cd build/package && cpack -G DEB", makes)
+        last = dict(image)
+        mount, run = re.match(r"(--mount=\S+) +(.*)", last["RUN"]).groups()
+        self.assertIn("source=/source/build/package,target=/packages", mount)
+        self.assertIn(("WORKDIR", "/source"), build)
+        words = json.loads(last["ENTRYPOINT"]) + json.loads(last["CMD"])
+        unit = pathlib.Path(SOURCE, "deploy/systemd/hyperoffloadd.service").read_text()
+        self.assertIn(f"ExecStart={' '.join(words)}\n", unit)
+        about = pathlib.Path(SOURCE, "deploy/container/Containerfile").read_text()
+        for folder in ("/etc/hyperoffload", "/run/" + re.search("RuntimeDirectory=(.*)", unit)[1],
+                       "/var/lib/" + re.search("StateDirectory=(.*)", unit)[1]):
+            self.assertIn(f"-v {folder}:{folder}", about)
+        out = self.inside(f"""
+            apt-get() {{  # without a network
+              case $1 in
+                update) ;;
+                install) if [[ " $* " == *.deb* ]]; then command apt-get "$@"; else command apt-get --simulate "$@" >/dev/null; fi ;;
+              esac
+            }}
+            export -f apt-get
+            mkdir -p /source/tools && cp /packages/packages.txt /source/tools && cd /source
+            xargs() {{ tee /run/asked | command xargs bash -c '"$@"' each "$@"; }}
+            {installs}
+            echo asked: $(cat /run/asked)
+            {run} >/dev/null 2>&1
+            [ ! -e /var/lib/apt/lists/lock ]
+
+            # As the image's user, with the folders that it is given.
+            mkdir -p /run/hyperoffload && chown {last["USER"]} /run/hyperoffload
+            setpriv --reuid {last["USER"]} --regid {last["USER"]} --clear-groups {' '.join(words)} --check-config
+            setpriv --reuid {last["USER"]} --regid {last["USER"]} --clear-groups {' '.join(words)} 2>/run/log &
+            for i in $(seq 300); do hyperoffload status >/dev/null 2>&1 && break; sleep 0.1; done
+            hyperoffload status -o json >/dev/null
+            kill $!
+            wait $!
+            """)
+        self.assertIn(f"asked: {' '.join(wanted)}\n", out)
 
     def test_pages_and_completion(self):
         out = self.inside("""

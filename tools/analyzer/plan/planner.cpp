@@ -271,11 +271,13 @@ Plan Planner::run() {
   const auto& sets = in_.lifetimes.working_set;
   const std::uint64_t least = *std::max_element(sets.begin(), sets.end());
   const std::uint64_t unit = unit_of(in_.lifetimes);
+  std::uint64_t tried_bytes = in_.budget_bytes;
   for (const std::uint64_t share : kSmallerDevices) {
     if (in_.graph.ops.size() > kOpsOfRetries) break;
     PlanInput smaller = in_;
     const std::uint64_t more = (in_.budget_bytes - least) / 8 * share;
     smaller.budget_bytes = least + more / unit * unit;
+    if (std::exchange(tried_bytes, smaller.budget_bytes) == smaller.budget_bytes) continue;
     std::vector<std::uint64_t> unused;
     auto any = Planner(smaller).search(unused, Search::kAny);
     if (!any) continue;
