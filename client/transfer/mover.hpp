@@ -89,10 +89,11 @@ class Mover {
   void cancel(std::uint32_t owner);
 
   // A node whose daemon is restarted. A transfer that ends with kUnavailable at such a node
-  // (NodeFault::resumable()) is parked rather than told, and begins again from its first byte when
-  // the node is resumed: its memory is the same, and nothing of the old daemon can reach it any
-  // more. A transfer that yields ends instead, once the node is held. One that is parked at a node
-  // which nobody holds has kSuspectMax until somebody does.
+  // (NodeFault::resumable()), or with kPermissionDenied while it is held, is parked rather than
+  // told, and begins again from its first byte when the node is resumed: its memory is the same,
+  // and nothing of the old daemon can reach it any more. A transfer that yields ends instead, once
+  // the node is held. One that is parked at a node which nobody holds has kSuspectMax until
+  // somebody does.
 
   static constexpr Duration kSuspectMax = std::chrono::seconds(1);
   /// What a hold keeps back: moves between flash and DDR only, which the daemon makes, or all.
@@ -233,6 +234,7 @@ class Mover {
   void fail(Active& active, Errc code, OpId op);
   [[nodiscard]] const NodeState& state_of(NodeIndex node) const;
   [[nodiscard]] bool is_held(const Active& active) const;
+  [[nodiscard]] bool may_come_back(const Active& active) const;
   [[nodiscard]] bool park_failed(std::uint32_t slot);
   void park(std::uint32_t slot, NodeIndex node);
   void yield(std::uint32_t slot, NodeIndex node);

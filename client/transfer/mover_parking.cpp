@@ -30,14 +30,24 @@ void Mover::park(std::uint32_t slot, NodeIndex node) {
   parked_.push_back(slot);
 }
 
+/// Whether the transfer's failure may be that of a node whose daemon is gone, and may come back.
+bool Mover::may_come_back(const Active& active) const {
+  const NodeIndex node = node_of(active.failed);
+  if (node.value() >= leases_.size() || !leases_[node.value()]->resumable()) return false;
+  // Memory that is held without a daemon is cut by the next one where that does not take it over:
+  // the job is to hear that the node is lost, not that it has no right to its memory.
+  const bool cut =
+      active.code == Errc::kPermissionDenied && nodes_[node.value()].held != Held::kNothing;
+  return active.code == Errc::kUnavailable || cut;
+}
+
 /// Parks a transfer that has no piece in flight, if it failed because a daemon is gone that may
 /// come back. @return whether it is parked; else it ends.
 bool Mover::park_failed(std::uint32_t slot) {
   Active& active = active_[slot];
   if (active.parked && active.code == Errc::kOk) return true;
   const NodeIndex node = node_of(active.failed);
-  const bool again = active.code == Errc::kUnavailable && !active.given_up &&
-                     node.value() < leases_.size() && leases_[node.value()]->resumable();
+  const bool again = !active.given_up && may_come_back(active);
   // Its last pieces may end after hold(), which ends those that are parked by then.
   const bool yields = again && active.transfer.yields && nodes_[node.value()].held == Held::kAll;
   if (yields) active.given_up = active.yielded = true;

@@ -40,7 +40,7 @@ def train_through(transport, plan, steps):
               f"mean {sum(run['step_ms']) / len(run['step_ms']):.1f} ms")
 
 
-def fails_clearly(transport, break_it, words):
+def fails_clearly(transport, break_it, why):
     with tempfile.TemporaryDirectory() as folder, Node(folder, lease_ms=6000) as node:
         node.start()
         job = node.train(transport, 1_000_000)
@@ -49,8 +49,7 @@ def fails_clearly(transport, break_it, words):
         break_it(node)
         assert job.end() == 4, (job.process.returncode, job.said()[-3000:])
         last = job.said().splitlines()[-1]
-        assert any(word in last for word in words), (words, last)
-        for word in ("n3", "tensors at home there"):
+        for word in ("n3", why, "tensors at home there"):
             assert word in last, (word, last)
         print(f"{transport}: after {time.monotonic() - begin:.1f} s: {last}")
 
@@ -71,5 +70,5 @@ if __name__ == "__main__":
     train_through("tcp", ["kill", "upgrade"] * rounds, 250 * rounds)
     for way in ("local", "tcp"):
         # A job of the same machine may see first that the memory was cut to nothing.
-        fails_clearly(way, without_its_memory, ["did not take this job's memory over", "permission-denied"])
-        fails_clearly(way, without_a_daemon, ["control connection closed"])
+        fails_clearly(way, without_its_memory, "did not take this job's memory over")
+        fails_clearly(way, without_a_daemon, "control connection closed")

@@ -52,6 +52,8 @@ struct Bench {
     peers.resize(2);
     peers[node] = *transport.connect({NodeId(0), names[node]}, clock.now() + Duration(1'000'000));
     auto grant = fabric.expose(names[node], segments[node], transport::Rights::kReadWrite);
+    keys.resize(2);
+    keys[node] = grant.key;
     return *transport.attach(peers[node], std::move(grant));
   }
 
@@ -104,6 +106,7 @@ struct Bench {
   std::shared_ptr<Doorbell> door;
   std::vector<std::shared_ptr<NodeFault>> faults;
   std::vector<std::string> names;
+  std::vector<std::string> keys;
   std::vector<transport::PeerId> peers;
   std::vector<std::vector<std::byte>> segments;
   std::vector<std::byte> memory;
@@ -182,6 +185,27 @@ TEST_CASE("mover: parked transfers of a lost node end once, with its name") {
   REQUIRE(bench.ended.size() == 1);
   CHECK(bench.ended[0].code == Errc::kUnavailable);
   CHECK(bench.ended[0].node == NodeIndex(0));
+}
+
+TEST_CASE("mover: memory that the next daemon cuts is a lost node's, not one without rights") {
+  Bench bench;
+  bench.start(Direction::kPut, 1, 0, 500);
+  SECTION("the daemon is gone") {
+    bench.mover->hold(NodeIndex(0), Mover::Held::kStages);
+    bench.fabric.revoke(bench.keys[0]);
+    bench.run_until([turns = 0]() mutable { return ++turns == 1000; });
+    REQUIRE(bench.ended.empty());
+    bench.faults[0]->report(FaultReason::kRestarted);
+    bench.mover->lose(NodeIndex(0));
+    bench.run_until([&] { return bench.mover->in_flight() == 0; });
+    CHECK(bench.ended.back().code == Errc::kUnavailable);
+  }
+  SECTION("it lives, and took the memory back") {
+    bench.fabric.revoke(bench.keys[0]);
+    bench.run_until([&] { return bench.mover->in_flight() == 0; });
+    CHECK(bench.ended.back().code == Errc::kPermissionDenied);
+  }
+  CHECK(bench.ended.size() == 1);
 }
 
 TEST_CASE("mover: a yielding transfer ends when its node is held") {
