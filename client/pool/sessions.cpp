@@ -273,10 +273,22 @@ std::vector<NodeRoom> Sessions::room_of(const std::vector<NodeIndex>& candidates
 }
 
 Result<HeldArena> Sessions::grant(const ArenaSpec& spec, const std::vector<NodeIndex>& candidates) {
+  if (candidates.empty()) return lost();
   const auto rooms = room_of(candidates);
   const auto stripes = plan_spread(spec.bytes, rooms, spec.parts);
   if (!stripes) return stripes.error();
   return take(*stripes, rooms, spec);
+}
+
+/// What a job hears that has no node any more.
+Error Sessions::lost() const {
+  std::string nodes;
+  for (const NodeSession& node : nodes_) {
+    if (node.fault->reason() == FaultReason::kNone) continue;
+    nodes += (nodes.empty() ? ": lost " : "; ") + node.label + ": " +
+             std::string(fault_text(node.fault->reason()));
+  }
+  return {Errc::kUnavailable, "no node of the pool is in reach" + nodes};
 }
 
 /// One request a node; its segments are filled with its stripes one after the other.

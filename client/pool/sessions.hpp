@@ -153,6 +153,7 @@ class Sessions {
   [[nodiscard]] Result<void> reach_all(PathFinder& paths);
   [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
                                        const std::vector<NodeRoom>& rooms, const ArenaSpec& arena);
+  [[nodiscard]] Error lost() const;
   void note_renewed(std::size_t node, const RenewedLease& renewed);
   [[nodiscard]] Duration shortest_lease() const;
   [[nodiscard]] std::vector<Result<NodeStatus>> status_of(const std::vector<NodeIndex>& candidates);

@@ -134,9 +134,12 @@ Result<void> Engine::wait(std::uint64_t ticket) {
   found->state.store(TicketState::kFree);
   if (code == Errc::kOk) return {};
   // Constant since connect; a transfer cannot have run before.
-  const std::string label = node.value() < nodes_.size() ? nodes_[node.value()].label : "a node";
+  if (node.value() >= nodes_.size()) return Error(code, "transfer to or from a node failed");
+  const EngineNode& there = nodes_[node.value()];
+  const FaultReason lost = there.fault->reason();
+  const std::string why = lost == FaultReason::kNone ? said : std::string(fault_text(lost));
   return Error(code,
-               "transfer to or from " + label + " failed" + (said.empty() ? "" : ": " + said));
+               "transfer to or from " + there.label + " failed" + (why.empty() ? "" : ": " + why));
 }
 
 template <typename Uses>

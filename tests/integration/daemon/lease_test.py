@@ -1,0 +1,62 @@
+"""A job that is stopped for longer than its lease hears, once it runs again, that its lease has lapsed.
+
+Usage: lease_test.py CLI DAEMON LIBRARY
+"""
+import ctypes
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "monitor"))
+from support import Daemon, Job  # noqa: E402
+
+PROGRAMS, LIBRARY = sys.argv[1:3], sys.argv[3]
+SIZE = 1 << 20
+WHY = "its session's lease lapsed"
+
+
+def job(pool, transport):
+    one = Job(LIBRARY, pool, b"stopped", transport.encode())
+    memory, buffer = one.allocate(SIZE), ctypes.create_string_buffer(SIZE)
+    one.call("ho_register", buffer, ctypes.c_size_t(SIZE))
+    assert one.move("ho_put", memory, buffer) == 0
+    os.kill(os.getpid(), signal.SIGSTOP)
+    # What was submitted before the job knows may still be told as what it ran into.
+    while one.lib.ho_last_error().decode().find(WHY) < 0:
+        ticket = ctypes.c_uint64()
+        one.lib.ho_get(one.handle, memory, ctypes.c_uint64(0), buffer, ctypes.c_size_t(SIZE), ctypes.byref(ticket))
+        assert one.wait(ticket) != 0
+    print(one.lib.ho_last_error().decode(), flush=True)
+    held = ctypes.c_void_p()
+    assert one.lib.ho_allocate(one.handle, ctypes.c_uint64(SIZE), ctypes.byref(held)) != 0
+    print(one.lib.ho_last_error().decode(), flush=True)
+    one.give_up()
+
+
+def main():
+    if len(sys.argv) > 4:
+        return job(*sys.argv[4:])
+    for transport in ("local", "tcp"):
+        with Daemon(PROGRAMS, 'lease_ms: 600 tcp {} insecure: true\n') as daemon:
+            process = subprocess.Popen([sys.executable, __file__, *sys.argv[1:4], daemon.pool, transport],
+                                       stdout=subprocess.PIPE, text=True)
+            try:
+                os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+                while daemon.json("sessions")["nodes"][0]["sessions"]:
+                    assert daemon.process.poll() is None
+                process.send_signal(signal.SIGCONT)
+                out, _ = process.communicate(timeout=60)
+            finally:
+                process.kill()
+                process.wait()
+            print(out, end="")
+            assert process.returncode == 0, process.returncode
+            moved, granted = out.splitlines()
+            assert moved.startswith("transfer to or from node 0 (n0, ") and moved.endswith(WHY), moved
+            assert granted.startswith("no node of the pool is in reach: lost node 0 (n0, ") and granted.endswith(WHY), granted
+    return None
+
+
+main()
