@@ -108,10 +108,15 @@ Check io_uring(const Machine& machine, const Needs& needs) {
 
 Check rdma(const Machine& machine, const Needs& needs) {
   std::string ports;
-  for (const std::string& port : machine.rdma_ports) ports += (ports.empty() ? "" : ", ") + port;
-  if (!ports.empty()) return ok("RDMA ports", ports + " up");
-  if (!needs.rdma) return ok("RDMA ports", "none; transfers between nodes go over TCP");
-  return {"RDMA ports", State::kFailed, "none is up",
+  const auto add = [&ports](const std::string& port, const char* state) {
+    ports += (ports.empty() ? "" : ", ") + port + state;
+  };
+  for (const std::string& port : machine.rdma_ports) add(port, " up");
+  for (const std::string& port : machine.rdma_ports_down) add(port, " down");
+  if (!machine.rdma_ports.empty()) return ok("RDMA ports", ports);
+  if (ports.empty()) ports = "none";
+  if (!needs.rdma) return ok("RDMA ports", ports + "; transfers between nodes go over TCP");
+  return {"RDMA ports", State::kFailed, ports,
           "The configuration has a driver over RDMA. Look at `ip link` and `rdma link`, load the "
           "device's driver, or remove the block"};
 }

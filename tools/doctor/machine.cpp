@@ -106,8 +106,10 @@ Machine read_machine(const std::string& root) {
   machine.locked_bytes_max = limit_of(RLIMIT_MEMLOCK);
   machine.clock_synchronised = clock_synchronised();
   machine.io_uring_fault = io_uring_fault();
-  for (const transport::RdmaDevice& device : transport::active_rdma_devices()) {
-    machine.rdma_ports.push_back(device.name + ":" + std::to_string(device.port));
+  for (const transport::RdmaDevice& device : transport::rdma_devices(root)) {
+    const std::string port = device.name + ":" + std::to_string(device.port);
+    (device.active ? machine.rdma_ports : machine.rdma_ports_down)
+        .push_back(port + (device.software ? " (software)" : ""));
   }
   machine.ucx_version = ucx_version();
   machine.libfabric_version = libfabric_version();

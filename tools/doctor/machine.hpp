@@ -21,10 +21,11 @@ struct Machine {
   std::optional<std::uint64_t> locked_bytes_max;  ///< absent: no limit
   std::string clock_source;
   bool clock_synchronised = false;
-  std::string io_uring_fault;           ///< why a ring cannot be made; empty: it can
-  std::vector<std::string> rdma_ports;  ///< those that are up, as "mlx5_0:1"
-  std::string ucx_version;              ///< empty: not installed
-  std::string libfabric_version;        ///< likewise
+  std::string io_uring_fault;                ///< why a ring cannot be made; empty: it can
+  std::vector<std::string> rdma_ports;       ///< those that are up, as "mlx5_0:1"
+  std::vector<std::string> rdma_ports_down;  ///< the others
+  std::string ucx_version;                   ///< empty: not installed
+  std::string libfabric_version;             ///< likewise
 };
 
 /// Reads the files below `root`/proc and `root`/sys, and asks the kernel for the rest. Makes and

@@ -116,6 +116,10 @@ TEST_CASE("doctor: the facts come from the system's files") {
   put("sys/kernel/mm/transparent_hugepage/shmem_enabled",
       "always within_size [advise] never deny force\n");
   put("sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n");
+  put("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n");
+  put("sys/class/infiniband/mlx5_0/ports/2/state", "1: DOWN\n");
+  put("sys/class/infiniband/mlx5_0/device/vendor", "0x15b3\n");
+  put("sys/class/infiniband/rxe0/ports/1/state", "4: ACTIVE\n");
   const Machine machine = read_machine(folder.file("."));
   CHECK(machine.memory_available_bytes == 2 * kMiB);
   CHECK(machine.swap_bytes == kMiB);
@@ -123,9 +127,13 @@ TEST_CASE("doctor: the facts come from the system's files") {
   CHECK(machine.huge_pages_free_bytes == 6 * kMiB);
   CHECK(machine.shmem_huge_pages == "advise");
   CHECK(machine.clock_source == "tsc");
+  CHECK(machine.rdma_ports == std::vector<std::string>{"mlx5_0:1", "rxe0:1 (software)"});
+  CHECK(find(check_machine(machine, {}), "RDMA ports").found ==
+        "mlx5_0:1 up, rxe0:1 (software) up, mlx5_0:2 down");
 
   const Machine empty = read_machine(folder.file("none"));
   CHECK_FALSE(empty.memory_available_bytes);
   CHECK_FALSE(empty.mappings_max);
   CHECK(empty.shmem_huge_pages.empty());
+  CHECK(empty.rdma_ports.empty());
 }
