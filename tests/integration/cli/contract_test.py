@@ -361,6 +361,26 @@ class Contract(unittest.TestCase):
             self.assertEqual((running.returncode, out), (130, ""))
             self.assertEqual(os.listdir(temporary), [])
 
+    def test_what_is_shown_again_and_again_ends_with_130(self):
+        """Every command whose help has --watch or --follow. What was shown is whole."""
+        shown = {}
+        for name, row in ROWS.items():
+            text = run(name.split(), "--help").stdout
+            for option in re.findall(r"--watch|--follow", text):
+                shown.setdefault(name, option)
+        self.assertGreaterEqual(len(shown), 8, shown)
+        for name, option in shown.items():
+            with self.subTest(command=name):
+                running = subprocess.Popen(command_line(name.split(), *self.words(ROWS[name].words), option, "--interval", "60"),
+                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                self.addCleanup(running.kill)
+                first = running.stdout.readline()
+                self.assertRegex(first, r"^[A-Z\d]")
+                running.send_signal(signal.SIGINT)
+                out, err = running.communicate(timeout=60)
+                self.assertEqual((running.returncode, err), (130, ""))
+                self.assertTrue(not out or out.endswith("\n"), out)
+
     def test_values_with_units_and_without(self):
         for option, good, bad in (("--device-memory", ("4MiB", "4194304", "100%"), ("4 MiB", "-1", "0", "much", "1e3")),
                                   ("--ranks-per-node", ("1",), ("0", "-1", "1.5", "many"))):

@@ -93,6 +93,9 @@ with tempfile.TemporaryDirectory() as name:
     opened = by_event["session opened"]
     assert opened["HO_SESSION"] == ["1"] and opened["HO_KIND"] == ["session"] and opened["PRIORITY"] == ["6"], opened
     assert f"uid={os.getuid()}" in opened["HO_PEER"][0], opened
+    granted = by_event["granted"]
+    assert granted["HO_KIND"] == ["grant"] and granted["HO_SESSION"] == ["1"], granted
+    assert granted["HO_BYTES"][0].endswith("MiB") and granted["HO_PEER"] == opened["HO_PEER"], granted
     assert by_event["refused"]["HO_CAUSE"], by_event["refused"]
     # Elsewhere they are lines, as ever; also where the journal has no socket.
     text = run_daemon(here, False, lambda process: work(here))

@@ -24,6 +24,12 @@ del sys.argv[1:5]
 MIB = 1 << 20
 
 
+def ns_of(shown):
+    """Of a time as the page shows it."""
+    value, unit = shown.split()
+    return float(value) * {"us": 1e3, "ms": 1e6, "s": 1e9}[unit]
+
+
 class Page(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -180,6 +186,10 @@ nodes {{ node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1:1" }}
                         one => [+one.dataset.session, +one.dataset.granted, one.querySelector("h3").textContent]),
                     steps: [...document.querySelectorAll("[data-session]")].map(one => +one.dataset.steps),
                     timelines: document.querySelectorAll("svg").length,
+                    facts: [...document.querySelectorAll(".job:has(svg) .facts > div")].map(
+                        one => [...one.children].map(part => part.textContent)),
+                    lines: [...document.querySelectorAll("svg line")].map(one => one.y1.baseVal.value),
+                    measured: [...document.querySelectorAll("svg title")].map(one => one.textContent),
                     bars: document.querySelectorAll("svg rect").length,
                     bold: document.querySelectorAll("b").length,
                     nodes: [...document.querySelectorAll("[data-node]")].map(one => ({...one.dataset, text: one.innerText})),
@@ -206,6 +216,7 @@ nodes {{ node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1:1" }}
             self.assertGreater(max(page["steps"]), 0)
             self.assertEqual(page["timelines"], 1)
             self.assertGreaterEqual(page["bars"], 2)
+            self.check_plan_against_measured(page, status)
             self.check_pool(page)
             self.assertIn("tcp get", page["traffic"])
             shown = browser.evaluate("""[0, 3].map(copies_missing => job({session_id: 9, name: "x", peer: "", granted_bytes: 0,
@@ -217,6 +228,19 @@ nodes {{ node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1:1" }}
             while browser.evaluate(more) <= before:
                 self.assertLess(time.monotonic(), end + 30)
                 time.sleep(0.1)
+
+    def check_plan_against_measured(self, page, status):
+        """The job with steps: how long its plan says that a step takes, beside the steps that were measured."""
+        (planned,) = [one["predicted_step_ns"] for one in status["sessions"] if one.get("last_steps")]
+        facts = dict(page["facts"])
+        self.assertLess(abs(ns_of(facts["by plan"]) / planned - 1), 0.01)
+        steps = [ns_of(bar.split(", stall ")[0]) for bar in page["measured"]][::2]  # two bars a step
+        median = sorted(steps)[len(steps) // 2]
+        self.assertEqual(ns_of(facts["step, median"]), median)
+        # The line is as high as a step that takes what the plan says.
+        largest = min(max(planned, *steps), 4 * max(planned, median))
+        (line,) = page["lines"]
+        self.assertAlmostEqual(line, 96 - 94 * min(planned / largest, 1), delta=1)
 
     def check_pool(self, page):
         """All nodes, as the command has them."""
