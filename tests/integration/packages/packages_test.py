@@ -160,7 +160,7 @@ class Packages(unittest.TestCase):
 
     def test_the_set_up_page_and_an_upgrade_under_a_job(self):
         page = blocks(f"{SOURCE}/deploy/docs/setup.md")
-        self.assertEqual([block.split()[0] for block in page], ["cmake", "usermod", "(umask", "hyperoffload"])
+        self.assertEqual([block.split()[0] for block in page], ["cmake", "usermod", "(umask", "(umask", "hyperoffload"])
         # The packages are made. The file system has no room for the page's flash file.
         commands = [block.replace("USER", "alice").replace("100G", "64M") for block in page]
         script = textwrap.dedent("""
@@ -188,6 +188,8 @@ class Packages(unittest.TestCase):
             echo "the first job has ended $(python3 -c "import time; print(f'{time.time() - $began:.1f}')") s after the installation began"
             THIRD
             [ "$(stat -c '%U %a' /var/lib/hyperoffload/flash-0)" = "hyperoffload 600" ]
+            KEY
+            [ "$(stat -c '%U %a %s' /etc/hyperoffload/flash-0.key)" = "hyperoffload 600 64" ]
             FOURTH
             cat >tls.textproto <<CONFIG
             unix_socket: "/run/hyperoffload/other.sock" ddr_bytes: "64MiB" segment_bytes: "2MiB" tcp_listen: "10.0.0.1:7700"
@@ -228,7 +230,7 @@ class Packages(unittest.TestCase):
         (upgrade,) = blocks(f"{SOURCE}/deploy/docs/upgrade.md")
         commands.append(upgrade.splitlines()[0])
         self.assertTrue(commands[-1].startswith("apt install"))
-        for place, block in zip(("FIRST", "SECOND", "THIRD", "FOURTH", "UPGRADE"), commands):
+        for place, block in zip(("FIRST", "SECOND", "THIRD", "KEY", "FOURTH", "UPGRADE"), commands):
             script = script.replace(place, block)
         out = self.inside(script)
         (took_s,) = re.findall(r"^the first job has ended (\S+) s", out, re.M)
