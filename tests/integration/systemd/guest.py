@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -256,17 +257,35 @@ def the_watchdog_ends_a_hung_daemon():
     print("ok: a daemon that hangs is ended by the watchdog, and another one follows", flush=True)
 
 
+def takes_huge_pages():
+    """As the example of the package has it, with the numbers of this machine."""
+    text = pathlib.Path("/usr/share/doc/hyperoffload/memory.conf").read_text()
+    for here, there in (("32768", "64"), ("AllowedMemoryNodes=0-1", "AllowedMemoryNodes=0"), ("MemoryMin=65G", "MemoryMin=256M")):
+        assert here in text, here
+        text = text.replace(here, there)
+    config = CONFIG.read_text()
+    CONFIG.write_text(re.sub("(?m)^ddr_bytes: .*", 'ddr_bytes: "128MiB"', config))
+    pages = pathlib.Path("/proc/sys/vm/nr_hugepages")
+    with drop_in(*text.partition("[Service]\n")[2].splitlines()):
+        assert pages.read_text() == "64\n", pages.read_text()
+        assert status()["page_kind"] == "hugetlb-2M", status()
+        bench(8 << 20)
+    pages.write_text("0")
+    CONFIG.write_text(config)
+    print("ok: memory.conf sets huge pages aside, and the pool is made of them", flush=True)
+
+
 def has_flash_in_its_sandbox():
     """As deploy/docs/setup.md has it, encrypted, with the key as a credential of systemd."""
     state = "/var/lib/hyperoffload"
     call("mkfs.ext4", "-q", "/dev/nvme0n1")  # what this machine's files are on has no direct I/O
     call("mount", "/dev/nvme0n1", state)
     call("chown", "hyperoffload:", state)
-    (made,) = [block for block in blocks(ROOT / "deploy/docs/setup.md") if "fallocate" in block]
-    call("bash", "-ec", made.replace("100G", "96M"))
+    for block in blocks(ROOT / "deploy/docs/setup.md"):
+        if "umask" in block:  # the file, and its key
+            call("bash", "-ec", block.replace("100G", "96M"))
     key = CONFIG.with_name("flash-0.key")
-    key.touch(0o600)
-    key.write_bytes(os.urandom(64))
+    shutil.chown(key, "root", "root")  # systemd reads it
     text = CONFIG.read_text()
     CONFIG.write_text(f'''{text}
 flash {{ path: "{state}/flash-0" key_file: "/run/credentials/{UNIT}.service/flash-0.key" }}
@@ -316,7 +335,7 @@ def survives_restarts():
 
 CHECKS = (is_closed, reloads, survives_restarts, tells_the_journal, a_real_restart_frees, the_watchdog_ends_a_hung_daemon,
           without_a_reserve, respects_the_memory_limit, respects_the_limit_of_mappings, a_second_daemon,
-          a_wrong_configuration_ends_it, has_flash_in_its_sandbox)
+          a_wrong_configuration_ends_it, takes_huge_pages, has_flash_in_its_sandbox)
 
 
 def main():
