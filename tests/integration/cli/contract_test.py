@@ -362,7 +362,7 @@ class Contract(unittest.TestCase):
             self.assertEqual(os.listdir(temporary), [])
 
     def test_what_is_shown_again_and_again_ends_with_130(self):
-        """Every command whose help has --watch or --follow. What was shown is whole."""
+        """Every command whose help has --watch or --follow. No line is cut off."""
         shown = {}
         for name, row in ROWS.items():
             text = run(name.split(), "--help").stdout

@@ -23,7 +23,7 @@ def job(pool, transport):
     one.call("ho_register", buffer, ctypes.c_size_t(SIZE))
     assert one.move("ho_put", memory, buffer) == 0
     os.kill(os.getpid(), signal.SIGSTOP)
-    # What was submitted before the job knows may still be told as what it ran into.
+    # The library learns of the lease at its next renewal; until then a transfer may fail by another reason.
     while one.lib.ho_last_error().decode().find(WHY) < 0:
         ticket = ctypes.c_uint64()
         one.lib.ho_get(one.handle, memory, ctypes.c_uint64(0), buffer, ctypes.c_size_t(SIZE), ctypes.byref(ticket))

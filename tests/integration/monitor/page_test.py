@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 def ns_of(shown):
-    """Of a time as the page shows it."""
+    """Reads a time as the page shows it."""
     value, unit = shown.split()
     return float(value) * {"us": 1e3, "ms": 1e6, "s": 1e9}[unit]
 

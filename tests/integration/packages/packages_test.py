@@ -94,7 +94,7 @@ class Packages(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="ho-root-") as root:
             done = subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", ENTER, "enter",
                                    root, self.folder, textwrap.dedent(script)], check=False,
-                                  capture_output=True, text=True, timeout=300)
+                                  capture_output=True, text=True, timeout=400)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
@@ -199,14 +199,15 @@ class Packages(unittest.TestCase):
             ip address add 10.0.0.1/32 dev lo
             setpriv --reuid hyperoffload --regid hyperoffload --clear-groups hyperoffloadd --config tls.textproto --check-config
 
-            # The package is upgraded under a job of some 20 s, and then the daemon.
+            # The package is upgraded under a job of some SECONDS s, and then the daemon.
             began=$(date +%s%N)
             train 1000 >/dev/null 2>&1
-            steps=$((20000000000 * 1000 / ($(date +%s%N) - began)))
+            steps=$((SECONDS000000000 * 1000 / ($(date +%s%N) - began)))
             train $steps >quiet 2>/dev/null
             train $steps >disturbed 2>words &
             job=$!
-            until grep -q '^step 10:' words; do kill -0 $job; sleep 0.05; done
+            runs() { kill -0 $job 2>/dev/null || { wait $job; echo FASTER; exit 0; }; }
+            until grep -q '^step 10:' words; do runs; sleep 0.05; done
             daemon() { hyperoffload status -o json >/dev/null; pgrep -x hyperoffloadd; }
             before=$(daemon)
             cd /packages/new
@@ -217,7 +218,7 @@ class Packages(unittest.TestCase):
             hyperoffload upgrade $(hostname)
             [ "$(daemon)" != "$before" ]
             readlink /proc/$(daemon)/exe | grep -qv deleted
-            kill -0 $job  # it was there all the time
+            runs  # it was there all the time
             wait $job
             python3 -c "
             import json
@@ -232,7 +233,11 @@ class Packages(unittest.TestCase):
         self.assertTrue(commands[-1].startswith("apt install"))
         for place, block in zip(("FIRST", "SECOND", "THIRD", "KEY", "FOURTH", "UPGRADE"), commands):
             script = script.replace(place, block)
-        out = self.inside(script)
+        # Where the machine has become faster since it was measured the job may have ended before the upgrade.
+        for seconds in (20, 60):
+            out = self.inside(script.replace("SECONDS", str(seconds)))
+            if not out.endswith("FASTER\n"):
+                break
         (took_s,) = re.findall(r"^the first job has ended (\S+) s", out, re.M)
         print(f"{took_s} s from the begin of the installation to the end of the first job")
         self.assertLess(float(took_s), within(FIRST_JOB_S))
