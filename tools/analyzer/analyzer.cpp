@@ -285,7 +285,15 @@ std::uint64_t peak_unmanaged_bytes(const Graph& graph) { return peak_of(unmanage
 Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Options& options) {
   if (auto checked = check_input(graph, hardware, options); !checked) return checked.error();
   const auto doubled = with_copies(graph, options.copies, hardware);
-  return analyze_copies(doubled ? *doubled : graph, hardware, options);
+  if (!doubled) return analyze_copies(graph, hardware, options);
+  auto planned = analyze_copies(*doubled, hardware, options);
+  // The tiers may have room for one home each, or for two only where flash may not be used. Nobody
+  // asked for two: a plan without is better than none.
+  const auto* const none = planned ? std::get_if<Infeasible>(&*planned) : nullptr;
+  if (none == nullptr || none->tier == "device" || asks_for_copies(graph, options.copies)) {
+    return planned;
+  }
+  return analyze_copies(graph, hardware, options);
 }
 
 }  // namespace ho::analyzer

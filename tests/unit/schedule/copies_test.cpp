@@ -218,6 +218,29 @@ TEST_CASE("copies: weights and optimizer state get two where there are two failu
   }
 }
 
+TEST_CASE("copies: without room for the default's second homes a plan has one home each") {
+  const Graph graph = random_graph(3, 16);
+  Hardware hardware = one_tier(1'000'000'000);
+  hardware.failure_domains = 2;
+  analyzer::Options options;
+  options.device_budget_bytes = align_up(analyzer::peak_unmanaged_bytes(graph), 64);
+  const auto planned = [&](std::uint64_t capacity_bytes) {
+    hardware.local_ddr->capacity_bytes = capacity_bytes;
+    auto outcome = analyzer::analyze(graph, hardware, options);
+    REQUIRE(outcome);
+    return *std::move(outcome);
+  };
+  const auto is_plan = [](const analyzer::Outcome& outcome) {
+    return std::holds_alternative<Schedule>(outcome);
+  };
+  std::uint64_t least = hardware.local_ddr->capacity_bytes;
+  while (is_plan(planned(least * 7 / 8))) least = least * 7 / 8;
+  CHECK(std::get<Schedule>(planned(least)).second_homes.empty());
+  options.copies = *analyzer::parse_copies({"WEIGHT=2", "OPTIMIZER_STATE=2"});
+  CHECK_FALSE(is_plan(planned(least)));
+  CHECK_FALSE(std::get<Schedule>(planned(4 * least)).second_homes.empty());
+}
+
 TEST_CASE("copies: --copies takes kinds by name, and a number for persistent state") {
   const auto copies = analyzer::parse_copies({"activation=2", "WEIGHT=1"});
   REQUIRE(copies);

@@ -101,6 +101,13 @@ std::uint32_t copies_of(const Storage& storage, const CopiesByKind& wanted,
   return state && hardware.failure_domains > 1 ? 2 : 1;
 }
 
+bool asks_for_copies(const Graph& graph, const CopiesByKind& wanted) {
+  const auto asks = [](std::uint32_t copies) { return copies > 1; };
+  return std::any_of(wanted.begin(), wanted.end(), asks) ||
+         std::any_of(graph.storages.begin(), graph.storages.end(),
+                     [&](const Storage& storage) { return asks(storage.copies); });
+}
+
 std::optional<Graph> with_copies(const Graph& graph, const CopiesByKind& wanted,
                                  const Hardware& hardware) {
   const auto doubled = [&](const Storage& storage) {

@@ -15,6 +15,9 @@ namespace ho::analyzer {
 [[nodiscard]] std::uint32_t copies_of(const Storage& storage, const CopiesByKind& wanted,
                                       const Hardware& hardware);
 
+/// Whether the second homes of with_copies() are wished for, not just the default.
+[[nodiscard]] bool asks_for_copies(const Graph& graph, const CopiesByKind& wanted);
+
 /// The graph with copies_of() filled in; nothing: no storage gets two.
 [[nodiscard]] std::optional<Graph> with_copies(const Graph& graph, const CopiesByKind& wanted,
                                                const Hardware& hardware);

@@ -24,7 +24,8 @@ struct Options {
   std::uint64_t device_budget_bytes = 0;
   std::uint64_t align_bytes = 64;  ///< alignment of device offsets; a power of two
   /// By default persistent weights and optimizer state have two if the hardware names two failure
-  /// domains, all others one. A plan with second homes uses no flash.
+  /// domains, all others one. A plan with second homes uses no flash. Where the tiers lack room for
+  /// the default, each storage has one.
   CopiesByKind copies = {};
   bool keep_order = false;  ///< ops run in the graph's order, each once
 };

@@ -309,6 +309,17 @@ int answer_too_long(Console& console, const Arguments& args, const analyzer::Bud
   return kExitInfeasible;
 }
 
+/// Whether the plan goes without the second homes that it would have by default.
+bool lacks_room_for_copies(const Arguments& args, const Graph& graph, const Hardware& hardware,
+                           const schedule::Schedule& plan) {
+  const auto is_state = [](const Storage& storage) {
+    return storage.persistent && storage.copies == 0 &&
+           (storage.kind == StorageKind::kWeight || storage.kind == StorageKind::kOptimizerState);
+  };
+  return args.copies.empty() && hardware.failure_domains > 1 && plan.second_homes.empty() &&
+         std::any_of(graph.storages.begin(), graph.storages.end(), is_state);
+}
+
 Result<std::size_t> take_op_times(const Arguments& args, Graph& graph) {
   if (args.op_times.empty()) return std::size_t{0};
   return apply_op_times(graph, args.op_times);
@@ -357,6 +368,11 @@ int run(Console& console, const Arguments& args) {
         "a shorter plan may exist: one that was found could not be proven legal. This is "
         "a mistake in HyperOffload; please report it with the graph, the hardware file and "
         "this command line");
+  }
+  if (lacks_room_for_copies(args, *graph, hardware, plan)) {
+    console.note(
+        "one home for each value: with two for weights and optimizer state, the default on "
+        "several nodes, the tiers have no room for a plan. A lost node ends the job");
   }
   const analyzer::OrderGains order = analyzer::order_gains(plan);
   if (auto written = write_outputs(args, plan, order); !written) {
