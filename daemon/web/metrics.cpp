@@ -1,5 +1,6 @@
 #include "daemon/web/metrics.hpp"
 
+#include <malloc.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
@@ -88,6 +89,8 @@ void add_node(const NodeFigures& figures, Page& page) {
       .add({{"version", status.version}, {"node", status.node_name}}, 1);
   page.gauge("uptime_seconds", "Time since the daemon's start")
       .add(number(status.uptime_ms) / 1000);
+  page.gauge("heap_bytes", "Bytes of the daemon's own objects, without the pool's memory")
+      .add(number(std::uint64_t{::mallinfo2().uordblks}));
   page.gauge("draining", "1 while the daemon gives nothing out: it ends, or it is drained")
       .add(number(status.draining));
   page.gauge("insecure", "1 where the configuration allows networks without TLS")

@@ -1,8 +1,10 @@
 """What the daemons take over time: samples of each process, and the slope of such a row with its error."""
 import math
 import os
+import re
 import threading
 import time
+import urllib.request
 
 
 def descriptors_of(pid):
@@ -13,6 +15,14 @@ def memory_of(pid):
     """Bytes of a process's own memory: what jobs are granted is shared, and does not count."""
     with open(f"/proc/{pid}/status", encoding="utf-8") as status:
         return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon:"))
+
+
+def heap_of(node):
+    """Bytes of a daemon's own objects, as it counts them. Its memory has besides what its allocator keeps for the next ones,
+    and grows for long by single pages that are used for the first time."""
+    at = re.findall(r"page at=(http://[^/]+)/", node.errors.read_text(encoding="utf-8"))[-1]
+    with urllib.request.urlopen(at + "/metrics", timeout=10) as answer:
+        return int(float(re.search(r"^hyperoffload_heap_bytes (\S+)$", answer.read().decode(), re.M)[1]))
 
 
 def slope(rows):
@@ -40,20 +50,23 @@ class Samples:
 
     def __init__(self, nodes, begun):
         self.nodes, self.begun = nodes, begun
-        self.busy, self.quiet = {}, {}  # by (name, pid): rows of (time_s, memory_bytes, descriptors)
+        self.busy, self.quiet = {}, {}  # by (name, pid): rows of (time_s, memory_bytes, descriptors[, heap_bytes])
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def _run(self):
         while not self.ended.wait(1):
-            self.take(self.busy)
+            self._take(self.busy)
 
-    def take(self, rows):
+    def take_quiet(self):
+        self._take(self.quiet, lambda node: (heap_of(node),))
+
+    def _take(self, rows, more=lambda _: ()):
         for node in self.nodes:
             pid = node.pid
             try:
-                row = (time.monotonic() - self.begun, memory_of(pid), descriptors_of(pid))
+                row = (time.monotonic() - self.begun, memory_of(pid), descriptors_of(pid), *more(node))
             except (OSError, StopIteration, TypeError, ValueError):
                 continue  # between two processes
             rows.setdefault((node.name, pid), []).append(row)
@@ -81,9 +94,10 @@ class Samples:
             all_of = [x for (name, _), row in self.busy.items() if name == node.name for x in row]
             one = {"node": node.name, "processes": len(busy), "samples": len(all_of),
                    "memory_bytes_max": max((x[1] for x in all_of), default=0),
-                   "descriptors_max": max((x[2] for x in all_of), default=0)}
-            for name, field in (("memory_bytes", 1), ("descriptors", 2)):
-                for when, rows in (("busy", [self._means(row, field) for row in busy]),
+                   "descriptors_max": max((x[2] for x in all_of), default=0),
+                   "heap_bytes": quiet[-1][-1][3] if quiet else None}
+            for name, field in (("memory_bytes", 1), ("descriptors", 2), ("heap_bytes", 3)):
+                for when, rows in (("busy", [self._means(row, field) for row in busy] if field < 3 else []),
                                    ("quiet", [[(x[0], x[field]) for x in row] for row in quiet])):
                     found = slope(rows)
                     one[f"{name}_per_hour_{when}"] = found and found[0] * 3600

@@ -43,7 +43,7 @@ class Node(ServiceManager):
                         for one in self.pool.nodes if one is not self)
         self.config.write_text(f"""
 node_id: {self.number} node_name: "{self.name}" ddr_bytes: "128MiB" segment_bytes: {SEGMENT}
-lease_ms: {LEASE_MS} drain_ms: 500 unix_socket: "{self.folder}/control.sock" tcp {{ address: "127.0.0.1" }}
+lease_ms: {LEASE_MS} drain_ms: 500 unix_socket: "{self.folder}/control.sock" tcp {{ address: "127.0.0.1" }} http_listen: "127.0.0.1:0"
 blocks {{ ddr_bytes: "16MiB" }}
 {flash}{peers}""")
 

@@ -74,6 +74,7 @@ class Soak(unittest.TestCase):
         self.assertGreater(result["counts"]["bytes_checked"] + result["counts"].get("steps_checked", 0), 0)
         self.assertEqual([one["node"] for one in result["daemons"]], ["keeps", "flash", "loses", "stays"])
         self.assertGreater(result["daemons"][3]["memory_bytes_max"], 0)
+        self.assertGreater(result["daemons"][3]["heap_bytes"], 100_000)
         self.assertEqual(os.listdir(self.temporary), [])
         self.assert_no_process()
 
