@@ -68,6 +68,7 @@ class TransferWindow {
     transfer.memory = memory;
     transfer.bytes = bytes;
     transfer.local = local;
+    transfer.urgency = Urgency::kBulk;  // the step of a plan that runs beside it comes first
     const auto ticket = engine_.start(transfer);
     if (!ticket) return ticket.error();
     tickets_.push_back(*ticket);

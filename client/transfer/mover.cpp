@@ -90,6 +90,9 @@ Result<void> Mover::start(const Transfer& transfer) {
   active_[slot] = Active{};
   active_[slot].transfer = transfer;
   active_[slot].resumes = resumes_;
+  if (transfer.urgency == Urgency::kBulk) {
+    active_[slot].transfer.urgency = Urgency::kScheduled + progress_ + Urgency::kBulkPositions;
+  }
   enqueue(slot, next_order_++);
   return {};
 }

@@ -87,7 +87,7 @@ class _Object:
     def __init__(self, pool, name, tensors, mesh, rank, secret, run, versions):
         self._lib = _library.library()
         _declare(self._lib)
-        self._keep = []
+        self._keep, self._tensors = [], []
         records = []
         for tensor_name, value in tensors.items():
             own_mesh, record, keep = _take(tensor_name, value)
@@ -96,6 +96,8 @@ class _Object:
             mesh = mesh or own_mesh or ""
             records.append(record)
             self._keep.append(keep)
+            if hasattr(keep[1], "data_ptr"):
+                self._tensors.append((tensor_name, keep[1], record.data))
         self._own = isinstance(pool, str)
         self._pool = _library.Pool(pool, name) if self._own else pool
         self._handle = ctypes.c_void_p()
@@ -109,6 +111,14 @@ class _Object:
         except BaseException:
             self._close_pool()
             raise
+
+    def _check_places(self):
+        """The library knows each tensor's memory since it was opened. A tensor that leaves the device, as under
+        fit(), comes back elsewhere."""
+        for name, tensor, address in self._tensors:
+            if (tensor.data_ptr() or None) != address:
+                raise _library.Error("conflict", f"{name}: its memory has moved since this was opened; copy the tensor to one "
+                                     "that stays, under fit() in run.paused()")
 
     def _close_pool(self):
         if self._own:
@@ -146,6 +156,7 @@ class Publisher(_Object):
     def publish(self, version: int) -> None:
         """Copies the tensors into the pool and makes them visible. Raises Error: "busy" where readers
         have all kept versions open."""
+        self._check_places()
         _library._check(self._lib.ho_publish(self._handle, version))
 
 
@@ -169,6 +180,7 @@ class Subscriber(_Object):
     def read(self) -> None:
         """Fetches the open version into the tensors, and compares checksums. Raises Error: "corrupt" where
         they differ, "conflict" where no version is open."""
+        self._check_places()
         _library._check(self._lib.ho_object_read(self._handle))
 
     def release(self) -> None:

@@ -1,5 +1,6 @@
 """Published objects from Python: programs of two and three ranks, each a process, over a real daemon; layouts of
 other frameworks; what `hyperoffload objects ls` shows."""
+import ctypes
 import json
 import os
 import pathlib
@@ -129,6 +130,45 @@ def refused(pool):
             assert error.name == "invalid-argument", error
 
 
+class Tensor:
+    """The attributes of a torch tensor that are read. Its memory moves, as under fit()."""
+
+    def __init__(self):
+        self.places = [ctypes.create_string_buffer(8) for _ in range(2)]
+        self.shape, self.dtype, self.device = (1,), "torch.float64", types.SimpleNamespace(type="cpu")
+
+    def is_contiguous(self):
+        return True
+
+    def element_size(self):
+        return 8
+
+    def numel(self):
+        return 1
+
+    def data_ptr(self):
+        return ctypes.addressof(self.places[0])
+
+
+def moves(pool):
+    """A tensor whose memory has moved is neither published nor written."""
+    tensor = Tensor()
+    with hyperoffload.Publisher(pool, "moves", {"x": tensor}) as writer, \
+            hyperoffload.Subscriber(pool, "moves", {"x": tensor}) as reader:
+        writer.publish(1)
+        assert reader.acquire() == 1
+        reader.read()
+        tensor.places.reverse()
+        for call in (lambda: writer.publish(2), reader.read):
+            try:
+                call()
+                raise AssertionError("memory was used that is not the tensor's any more")
+            except hyperoffload.Error as error:
+                assert error.name == "conflict" and "x: its memory has moved" in str(error), error
+        tensor.places.reverse()
+        writer.publish(2)
+
+
 class Mesh:
     """The attributes of torch's DeviceMesh that are read."""
 
@@ -208,6 +248,7 @@ lease_ms: 600000
             time.sleep(0.1)
         imports()
         refused(address)
+        moves(address)
         programs(address)
     finally:
         process.kill()

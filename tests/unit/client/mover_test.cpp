@@ -186,6 +186,29 @@ TEST_CASE("mover: the more urgent of two waiting transfers ends first") {
   CHECK(done[1].cookie == 1);
 }
 
+TEST_CASE("mover: what programs exchange lets a schedule's next transfers pass, but not all") {
+  constexpr std::uint64_t kFar = client::Urgency::kBulkPositions;
+  test::SimLink link;
+  link.delay_min = link.delay_max = Duration(5000);
+  Bench bench(link, 64, 1);
+  auto bulk = bench.transfer(Direction::kGet, 1, 0, 0, 640);
+  bulk.urgency = client::Urgency::kBulk;
+  REQUIRE(bench.mover->start(bulk).ok());
+  bench.mover->pump(0);  // its first piece is on the way
+  auto needed = bench.transfer(Direction::kGet, 2, 1000, 1000, 64);
+  needed.urgency = client::Urgency::kScheduled + kFar - 1;
+  REQUIRE(bench.mover->start(needed).ok());
+  bench.mover->add_progress(kFar);  // it has waited for so long
+  auto later = bench.transfer(Direction::kGet, 3, 1200, 1200, 64);
+  later.urgency = client::Urgency::kScheduled + bench.mover->progress() + 1;
+  REQUIRE(bench.mover->start(later).ok());
+  const auto done = bench.run();
+  REQUIRE(done.size() == 3);
+  CHECK(done[0].cookie == 2);
+  CHECK(done[1].cookie == 1);
+  CHECK(done[2].cookie == 3);
+}
+
 TEST_CASE("mover: a transfer counts as sent when its first piece is, not when it was queued") {
   Bench bench({}, 64, 1);
   REQUIRE(bench.mover->start(bench.transfer(Direction::kPut, 1, 0, 0, 128)).ok());
