@@ -75,8 +75,12 @@ double sum(const std::vector<double>& values) {
 struct Rounds {
   std::vector<double> prefill_ms;
   std::vector<double> decode_ms;
+  std::vector<double> prefill_over_resident;
   std::vector<double> over_resident;
 };
+
+/// Prefill makes the first token, so there may be no pass of decode to compare.
+double ratio(double ours, double resident) { return resident > 0 ? ours / resident : 0; }
 
 }  // namespace
 
@@ -112,7 +116,10 @@ Result<GenerationComparison> compare_generation(
           static_cast<double>(std::max<std::size_t>(generation.decode_ms.size(), 1));
       rounds[w].prefill_ms.push_back(sum(generation.prefill_ms));
       rounds[w].decode_ms.push_back(sum(generation.decode_ms) / passes_made);
-      rounds[w].over_resident.push_back(rounds[w].decode_ms.back() / rounds[0].decode_ms.back());
+      rounds[w].prefill_over_resident.push_back(
+          ratio(rounds[w].prefill_ms.back(), rounds[0].prefill_ms.back()));
+      rounds[w].over_resident.push_back(
+          ratio(rounds[w].decode_ms.back(), rounds[0].decode_ms.back()));
     }
     say("round " + std::to_string(round + 1) + " of " + std::to_string(contest.rounds));
   }
@@ -124,7 +131,8 @@ Result<GenerationComparison> compare_generation(
     usage.store_bytes -= earlier.store_bytes;
     const std::uint64_t budget = w == 0 ? layout->bytes : contest.device_memory.of(layout->bytes);
     comparison.runs.push_back({kLabels[w], budget, usage, median(rounds[w].prefill_ms),
-                               median(rounds[w].decode_ms), median(rounds[w].over_resident)});
+                               median(rounds[w].prefill_over_resident), median(rounds[w].decode_ms),
+                               median(rounds[w].over_resident)});
   }
   return comparison;
 }
@@ -135,6 +143,7 @@ std::string to_table(const GenerationComparison& comparison) {
   cli::Table table({{"way"},
                     {"device", Shown::kAlways, Align::kRight},
                     {"prefill", Shown::kAlways, Align::kRight},
+                    {"over", Shown::kAlways, Align::kRight},
                     {"a token", Shown::kAlways, Align::kRight},
                     {"over", Shown::kAlways, Align::kRight},
                     {"stall", Shown::kAlways, Align::kRight},
@@ -142,12 +151,15 @@ std::string to_table(const GenerationComparison& comparison) {
   const auto time = [](double ms) {
     return format_duration_ns(static_cast<std::uint64_t>(ms * 1e6));
   };
+  const auto shown = [](double over) {
+    std::array<char, 32> text{'-'};
+    if (over > 0) std::snprintf(text.data(), text.size(), "%.2f", over);
+    return std::string(text.data());
+  };
   for (const GenerationRun& run : comparison.runs) {
-    std::array<char, 32> over{};
-    std::snprintf(over.data(), over.size(), "%.2f", run.over_resident);
     table.add({run.label, format_bytes(run.usage.peak_device_bytes), time(run.prefill_ms),
-               time(run.decode_ms), over.data(), format_duration_ns(run.usage.stall_ns),
-               format_bytes(run.usage.prefetch_bytes)});
+               shown(run.prefill_over_resident), time(run.decode_ms), shown(run.over_resident),
+               format_duration_ns(run.usage.stall_ns), format_bytes(run.usage.prefetch_bytes)});
   }
   return table.text(cli::Format::kTable) +
          "tokens identical: " + (comparison.tokens_identical ? "yes" : "no") + "\n";
@@ -167,8 +179,10 @@ std::string to_json(const GenerationComparison& comparison) {
   for (const GenerationRun& run : comparison.runs) {
     out.begin_object().field("label", run.label).field("device_budget_bytes", run.device_bytes);
     out.field("peak_device_bytes", run.usage.peak_device_bytes);
-    out.field("prefill_ms", run.prefill_ms).field("decode_ms_mean", run.decode_ms);
-    out.field("over_resident", run.over_resident);
+    out.field("prefill_ms", run.prefill_ms);
+    out.field("prefill_over_resident", run.prefill_over_resident);
+    out.field("decode_ms_mean", run.decode_ms);
+    if (run.over_resident > 0) out.field("over_resident", run.over_resident);
     out.field("stall_ms", static_cast<double>(run.usage.stall_ns) * 1e-6);
     out.field("prefetch_bytes", run.usage.prefetch_bytes);
     out.field("store_bytes", run.usage.store_bytes).end();

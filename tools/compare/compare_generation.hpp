@@ -14,11 +14,12 @@ namespace ho::gpt {
 /// One way of generating, over all rounds.
 struct GenerationRun {
   std::string label;
-  std::uint64_t device_bytes = 0;  ///< it may use
-  PassUsage usage;                 ///< of the last round
-  double prefill_ms = 0;           ///< of all passes; median of the rounds
-  double decode_ms = 0;            ///< mean of a pass; median of the rounds
-  double over_resident = 0;        ///< decode over resident's in the same round; median
+  std::uint64_t device_bytes = 0;    ///< it may use
+  PassUsage usage;                   ///< of the last round
+  double prefill_ms = 0;             ///< of all passes; median of the rounds
+  double prefill_over_resident = 0;  ///< in the same round; median
+  double decode_ms = 0;              ///< mean of a pass; median of the rounds
+  double over_resident = 0;          ///< decode, likewise; 0: no token came after prefill's
 };
 
 struct GenerationComparison {

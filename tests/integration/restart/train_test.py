@@ -5,7 +5,10 @@ import tempfile
 import time
 
 from node import Node
+from patience import within
 from takeover import flip_manifest
+
+STALL_S_MAX = 2  # of a job whose daemon is restarted
 
 
 def train_through(transport, plan, steps):
@@ -32,6 +35,7 @@ def train_through(transport, plan, steps):
         assert run["transport"] == transport, run["transport"]
         assert run["losses"] == quiet["losses"], (run["losses"][-3:], quiet["losses"][-3:])
         assert len(gaps) == len(plan), gaps
+        assert max(run["step_ms"]) <= 1000 * within(STALL_S_MAX), max(run["step_ms"])
         # Nothing is left of it.
         assert node.names()[0] == "control" and len(node.names()) == 2, node.names()
         assert node.stop() == 0 and node.left == [], node.left

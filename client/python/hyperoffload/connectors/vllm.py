@@ -126,7 +126,8 @@ class HyperOffloadTier(SecondaryTierManager):
         return out
 
     def has_pending_work(self):
-        return bool(self._jobs)
+        # A job that ended at its submission is still to be collected.
+        return bool(self._jobs or self._finished)
 
     def drain_jobs(self):
         """Waits until no transfer touches the primary tier. Bounded by the requests' deadlines."""
