@@ -43,6 +43,6 @@ set(CPACK_COMPONENT_PYTHON_DESCRIPTION "Trains PyTorch scripts within a device m
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_ARCHITECTURE all)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "python3, libhyperoffload0 (>= ${PROJECT_VERSION}), hyperoffload (>= ${PROJECT_VERSION})")
-set(CPACK_DEBIAN_PYTHON_PACKAGE_RECOMMENDS python3-torch)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS python3-torch)  # most have their own
 
 include(CPack)
