@@ -48,7 +48,7 @@ class RegisteredTensors {
   std::vector<LocalHandles> own_;
 };
 
-/// Plain transfers of one thread, so many at a time; all have ended when it is destroyed.
+/// Bulk transfers of one thread, so many at a time; all have ended when it is destroyed.
 class TransferWindow {
  public:
   explicit TransferWindow(Engine& engine) : engine_(engine) {}

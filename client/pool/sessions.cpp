@@ -280,7 +280,7 @@ Result<HeldArena> Sessions::grant(const ArenaSpec& spec, const std::vector<NodeI
   return take(*stripes, rooms, spec);
 }
 
-/// What a job hears that has no node any more.
+/// The error for a job that has lost all its nodes.
 Error Sessions::lost() const {
   std::string nodes;
   for (const NodeSession& node : nodes_) {

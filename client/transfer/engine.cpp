@@ -137,7 +137,8 @@ Result<void> Engine::wait(std::uint64_t ticket) {
   if (node.value() >= nodes_.size()) return Error(code, "transfer to or from a node failed");
   const EngineNode& there = nodes_[node.value()];
   const FaultReason lost = there.fault->reason();
-  const std::string why = lost == FaultReason::kNone ? said : std::string(fault_text(lost));
+  const bool tells = !said.empty() || lost == FaultReason::kNone;
+  const std::string why = tells ? said : std::string(fault_text(lost));
   return Error(code,
                "transfer to or from " + there.label + " failed" + (why.empty() ? "" : ": " + why));
 }
@@ -371,7 +372,9 @@ bool Engine::take_completions() {
 void Engine::report_unresponsive(NodeIndex node) {
   const EngineNode& lost = nodes_[node.value()];
   if (transport(lost.driver).caps().needs_descriptor) return;
-  lost.fault->report(FaultReason::kUnresponsive);
+  // Operations end with the lease: a job that was stopped for longer finds it over.
+  const bool lapsed = !lost.fault->silent() && clock_.now() >= lost.fault->lease_end();
+  lost.fault->report(lapsed ? FaultReason::kLeaseLapsed : FaultReason::kUnresponsive);
 }
 
 /// Tells the jobs at which op's end this thread wants to be woken, or that it is awake.

@@ -22,13 +22,13 @@ enum class Direction : std::uint8_t { kGet, kPut };
 /// Order in which waiting transfers get the link: smaller first. Plain transfers of the job are
 /// waited for now; a schedule's transfers come after them, the one needed soonest first. Schedules
 /// are compared by Mover::progress(): a transfer needed in n positions is worth progress + n, so
-/// one that waits becomes the most urgent in time, however old its rivals' schedules are. What
-/// programs exchange (published objects) lets everything pass that is needed in kBulkPositions.
+/// one that waits becomes the most urgent in time, however old its rivals' schedules are. Those of
+/// published objects come after everything that is needed within kBulkPositions.
 struct Urgency {
   static constexpr std::uint64_t kPlainSmall = 0;
   static constexpr std::uint64_t kPlain = 1;
   static constexpr std::uint64_t kScheduled = 2;  ///< plus progress() and the positions until then
-  static constexpr std::uint64_t kBulk = UINT64_MAX;  ///< the mover makes a number of it
+  static constexpr std::uint64_t kBulk = UINT64_MAX;  ///< replaced by Mover::start()
   static constexpr std::uint64_t kBulkPositions = 1000;
 };
 

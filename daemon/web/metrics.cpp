@@ -89,8 +89,9 @@ void add_node(const NodeFigures& figures, Page& page) {
       .add({{"version", status.version}, {"node", status.node_name}}, 1);
   page.gauge("uptime_seconds", "Time since the daemon's start")
       .add(number(status.uptime_ms) / 1000);
+  const struct mallinfo2 heap = ::mallinfo2();
   page.gauge("heap_bytes", "Bytes of the daemon's own objects, without the pool's memory")
-      .add(number(std::uint64_t{::mallinfo2().uordblks}));
+      .add(number(std::uint64_t{heap.uordblks} + std::uint64_t{heap.hblkhd}));
   page.gauge("draining", "1 while the daemon gives nothing out: it ends, or it is drained")
       .add(number(status.draining));
   page.gauge("insecure", "1 where the configuration allows networks without TLS")

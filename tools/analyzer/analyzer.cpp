@@ -282,6 +282,10 @@ Result<Outcome> analyze_copies(const Graph& graph, const Hardware& hardware,
 
 std::uint64_t peak_unmanaged_bytes(const Graph& graph) { return peak_of(unmanaged_changes(graph)); }
 
+bool gives_copies(const Graph& graph, const CopiesByKind& wanted, const Hardware& hardware) {
+  return with_copies(graph, wanted, hardware).has_value();
+}
+
 Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Options& options) {
   if (auto checked = check_input(graph, hardware, options); !checked) return checked.error();
   const auto doubled = with_copies(graph, options.copies, hardware);
@@ -289,10 +293,8 @@ Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Opti
   auto planned = analyze_copies(*doubled, hardware, options);
   // The tiers may have room for one home each, or for two only where flash may not be used. Nobody
   // asked for two: a plan without is better than none.
-  const auto* const none = planned ? std::get_if<Infeasible>(&*planned) : nullptr;
-  if (none == nullptr || none->tier == "device" || asks_for_copies(graph, options.copies)) {
-    return planned;
-  }
+  const bool none = planned && std::holds_alternative<Infeasible>(*planned);
+  if (!none || asks_for_copies(graph, options.copies)) return planned;
   return analyze_copies(graph, hardware, options);
 }
 

@@ -14,6 +14,11 @@ namespace ho::analyzer {
 /// from its first access, not from the step's start, although it is supplied before.
 [[nodiscard]] std::uint64_t peak_unmanaged_bytes(const Graph& graph);
 
+/// Whether any storage is to have two homes on this hardware (Options::copies). A plan goes without
+/// where only the default gives them, and finds no room.
+[[nodiscard]] bool gives_copies(const Graph& graph, const CopiesByKind& wanted,
+                                const Hardware& hardware);
+
 /// Compiles a schedule: lifetimes, decisions, cache ops, offsets. Then simulates it for
 /// `prediction` and proves it with schedule::validate() before it returns it. Pure and
 /// deterministic.

@@ -1,4 +1,5 @@
 """What the daemons take over time: samples of each process, and the slope of such a row with its error."""
+import http.client
 import math
 import os
 import re
@@ -19,10 +20,13 @@ def memory_of(pid):
 
 def heap_of(node):
     """Bytes of a daemon's own objects, as it counts them. Its memory has besides what its allocator keeps for the next ones,
-    and grows for long by single pages that are used for the first time."""
-    at = re.findall(r"page at=(http://[^/]+)/", node.errors.read_text(encoding="utf-8"))[-1]
-    with urllib.request.urlopen(at + "/metrics", timeout=10) as answer:
-        return int(float(re.search(r"^hyperoffload_heap_bytes (\S+)$", answer.read().decode(), re.M)[1]))
+    and grows for long by single pages that are used for the first time. None: it does not answer."""
+    at = re.findall(r"page at=(http://[^/]+)/", node.errors.read_text(encoding="utf-8"))
+    try:
+        with urllib.request.urlopen(at[-1] + "/metrics", timeout=10) as answer:
+            return int(float(re.search(r"^hyperoffload_heap_bytes (\S+)$", answer.read().decode(), re.M)[1]))
+    except (OSError, IndexError, http.client.HTTPException):
+        return None
 
 
 def slope(rows):
@@ -98,7 +102,7 @@ class Samples:
                    "heap_bytes": quiet[-1][-1][3] if quiet else None}
             for name, field in (("memory_bytes", 1), ("descriptors", 2), ("heap_bytes", 3)):
                 for when, rows in (("busy", [self._means(row, field) for row in busy] if field < 3 else []),
-                                   ("quiet", [[(x[0], x[field]) for x in row] for row in quiet])):
+                                   ("quiet", [[(x[0], x[field]) for x in row if x[field] is not None] for row in quiet])):
                     found = slope(rows)
                     one[f"{name}_per_hour_{when}"] = found and found[0] * 3600
                     one[f"{name}_per_hour_{when}_error"] = found and found[1] * 3600

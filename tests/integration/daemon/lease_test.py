@@ -8,6 +8,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "monitor"))
 from support import Daemon, Job  # noqa: E402
@@ -24,7 +25,9 @@ def job(pool, transport):
     assert one.move("ho_put", memory, buffer) == 0
     os.kill(os.getpid(), signal.SIGSTOP)
     # The library learns of the lease at its next renewal; until then a transfer may fail by another reason.
-    while one.lib.ho_last_error().decode().find(WHY) < 0:
+    end = time.monotonic() + 30
+    while WHY not in one.lib.ho_last_error().decode():
+        assert time.monotonic() < end, one.lib.ho_last_error()
         ticket = ctypes.c_uint64()
         one.lib.ho_get(one.handle, memory, ctypes.c_uint64(0), buffer, ctypes.c_size_t(SIZE), ctypes.byref(ticket))
         assert one.wait(ticket) != 0
@@ -39,7 +42,7 @@ def main():
     if len(sys.argv) > 4:
         return job(*sys.argv[4:])
     for transport in ("local", "tcp"):
-        with Daemon(PROGRAMS, 'lease_ms: 600 tcp {} insecure: true\n') as daemon:
+        with Daemon(PROGRAMS, 'lease_ms: 3000 tcp {} insecure: true\n') as daemon:
             process = subprocess.Popen([sys.executable, __file__, *sys.argv[1:4], daemon.pool, transport],
                                        stdout=subprocess.PIPE, text=True)
             try:

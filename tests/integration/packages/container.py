@@ -1,6 +1,6 @@
 """Builds the image of deploy/container/Containerfile as a person does, with buildah, and runs the daemon in it for a job
 outside: status, a training run, and the end by SIGTERM. Installs all packages of this build on a system that has nothing of
-what they need, to the end of a first job there, with the time that this takes without the download.
+what they need, to the end of a first job there, and tells the time that this takes without the download.
 
 Without a registry, debian:12 is a system that tools/chroot makes. Needs root and Debian's mirror.
 
@@ -20,7 +20,7 @@ import time
 BUILD, SOURCE, *NAMES = sys.argv[1:]
 FILE = "deploy/container/Containerfile"
 IMAGE = "localhost/hyperoffload"
-FIRST_JOB_S = 120  # from the begin of the installation, without the download
+FIRST_JOB_S = 120  # from the start of the installation, without the download
 COMMAND = f"{BUILD}/tools/hyperoffload/hyperoffload"
 FOLDERS = {"/etc/hyperoffload": "ro", "/run/hyperoffload": "rw", "/var/lib/hyperoffload": "rw"}
 PATIENCE_S = 60
@@ -174,7 +174,7 @@ def main():
         images.add_debian(folder)
         if not NAMES or "packages" in NAMES:
             took_s = install(images, folder)
-            print(f"on a system without what they need: {took_s:.1f} s from the begin of the packages' installation to the end "
+            print(f"on a system without what they need: {took_s:.1f} s from the start of the packages' installation to the end "
                   "of a job", flush=True)
             assert took_s <= FIRST_JOB_S, took_s
         if not NAMES or "image" in NAMES:

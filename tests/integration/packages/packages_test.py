@@ -199,10 +199,10 @@ class Packages(unittest.TestCase):
             ip address add 10.0.0.1/32 dev lo
             setpriv --reuid hyperoffload --regid hyperoffload --clear-groups hyperoffloadd --config tls.textproto --check-config
 
-            # The package is upgraded under a job of some SECONDS s, and then the daemon.
+            # The package is upgraded under a job of some LENGTH s, and then the daemon.
             began=$(date +%s%N)
             train 1000 >/dev/null 2>&1
-            steps=$((SECONDS000000000 * 1000 / ($(date +%s%N) - began)))
+            steps=$((LENGTH * 1000000000 * 1000 / ($(date +%s%N) - began)))
             train $steps >quiet 2>/dev/null
             train $steps >disturbed 2>words &
             job=$!
@@ -235,7 +235,7 @@ class Packages(unittest.TestCase):
             script = script.replace(place, block)
         # Where the machine has become faster since it was measured the job may have ended before the upgrade.
         for seconds in (20, 60):
-            out = self.inside(script.replace("SECONDS", str(seconds)))
+            out = self.inside(script.replace("LENGTH", str(seconds)))
             if not out.endswith("FASTER\n"):
                 break
         (took_s,) = re.findall(r"^the first job has ended (\S+) s", out, re.M)

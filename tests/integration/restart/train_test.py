@@ -73,6 +73,6 @@ if __name__ == "__main__":
     train_through("local", ["kill", "upgrade"] * rounds, 1500 * rounds)
     train_through("tcp", ["kill", "upgrade"] * rounds, 250 * rounds)
     for way in ("local", "tcp"):
-        # A job of the same machine may see first that the memory was cut to nothing.
+        # A job of the same machine may run into the cut memory first, and must not hear of rights.
         fails_clearly(way, without_its_memory, "did not take this job's memory over")
         fails_clearly(way, without_a_daemon, "control connection closed")

@@ -186,7 +186,7 @@ TEST_CASE("mover: the more urgent of two waiting transfers ends first") {
   CHECK(done[1].cookie == 1);
 }
 
-TEST_CASE("mover: what programs exchange lets a schedule's next transfers pass, but not all") {
+TEST_CASE("mover: a bulk transfer lets a schedule's next transfers pass, but not all") {
   constexpr std::uint64_t kFar = client::Urgency::kBulkPositions;
   test::SimLink link;
   link.delay_min = link.delay_max = Duration(5000);

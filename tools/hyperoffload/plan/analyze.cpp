@@ -312,12 +312,8 @@ int answer_too_long(Console& console, const Arguments& args, const analyzer::Bud
 /// Whether the plan goes without the second homes that it would have by default.
 bool lacks_room_for_copies(const Arguments& args, const Graph& graph, const Hardware& hardware,
                            const schedule::Schedule& plan) {
-  const auto is_state = [](const Storage& storage) {
-    return storage.persistent && storage.copies == 0 &&
-           (storage.kind == StorageKind::kWeight || storage.kind == StorageKind::kOptimizerState);
-  };
-  return args.copies.empty() && hardware.failure_domains > 1 && plan.second_homes.empty() &&
-         std::any_of(graph.storages.begin(), graph.storages.end(), is_state);
+  const auto copies = analyzer::parse_copies(args.copies);
+  return plan.second_homes.empty() && copies && analyzer::gives_copies(graph, *copies, hardware);
 }
 
 Result<std::size_t> take_op_times(const Arguments& args, Graph& graph) {
@@ -371,8 +367,8 @@ int run(Console& console, const Arguments& args) {
   }
   if (lacks_room_for_copies(args, *graph, hardware, plan)) {
     console.note(
-        "one home for each value: with two for weights and optimizer state, the default on "
-        "several nodes, the tiers have no room for a plan. A lost node ends the job");
+        "one home for each value: two for weights and optimizer state, the default on several "
+        "nodes, do not fit this memory. A lost node ends the job");
   }
   const analyzer::OrderGains order = analyzer::order_gains(plan);
   if (auto written = write_outputs(args, plan, order); !written) {
