@@ -91,8 +91,6 @@ class BlockStore {
   /// Ends all blocks of tenants of this name, and gives their memory back. @return what they were;
   /// kNotFound.
   [[nodiscard]] Result<BlockFigures> clear(const std::string& name);
-  /// The session has opened a tenant's blocks.
-  [[nodiscard]] bool used_by(SessionId session) const { return sessions_.count(session) > 0; }
   /// The session holds a tenant's segments.
   [[nodiscard]] bool owns(SessionId session) const;
 

@@ -93,7 +93,6 @@ std::string Service::lost_by_restart() const {
     if (const std::uint64_t bytes = staging_.scratch_bytes(id); bytes > 0) {
       add(format_bytes(bytes) + " of scratch flash");
     }
-    if (blocks_ != nullptr && blocks_->used_by(id)) add("its KV blocks");
     if (!what.empty()) {
       losses.push_back("session " + std::to_string(id.value()) + " (" + session.name +
                        "): " + what);

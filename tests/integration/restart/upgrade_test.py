@@ -82,7 +82,7 @@ def blocks_hold_it_up(node):
     data = ctypes.create_string_buffer(65536)
     blocks = _blocks.Blocks(node.pool, tenant="chat", name="server")
     assert blocks.run(_blocks.PUT, [("key", ctypes.addressof(data), 65536)]) == [True]
-    refused(node, "session 1 (server): its KV blocks", "/chat: 2.00 MiB of KV blocks")
+    refused(node, "/chat: 2.00 MiB of KV blocks")
     blocks.close()
     refused(node, "/chat: 2.00 MiB of KV blocks")  # they outlive their job
     assert node.cli("blocks", "clear", "--tenant", node.ask("blocks", "ls")["tenants"][0]["tenant"]).returncode == 0
