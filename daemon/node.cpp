@@ -261,9 +261,13 @@ Node::End Node::run() {
   node.socket_device = parts.unix_listener.device();
   node.socket_inode = parts.unix_listener.inode();
   parts.reserved = std::move(parts.inherited.reserved);
+  const std::string blocks = std::move(parts.inherited.blocks);
   take_over({parts.pool, parts.grants, parts.staging, parts.keeper, *parts.data, parts.clock},
-            std::move(parts.inherited), [this](const TakenOver& taken) {
+            std::move(parts.inherited), [this, blocks](const TakenOver& taken) {
               parts_->service.set_taken(taken);
+              if (parts_->blocks && !blocks.empty()) {
+                parts_->blocks->adopt(std::as_bytes(std::span(blocks)));
+              }
               await_signal();
               reserve();
             });
@@ -368,6 +372,9 @@ void Node::begin_upgrade() {
   parts_->ticker.async_wait([this](std::error_code canceled) {
     if (canceled) return;
     parts_->server.stop();
+    parts_->service.leave_blocks();  // last: each request may change them
+    // systemd takes nothing from a process that has ended.
+    static_cast<void>(parts_->store->settle(kSettleTimeMax));
     parts_->io.stop();
   });
 }

@@ -92,9 +92,9 @@ class Takeover : public std::enable_shared_from_this<Takeover> {
 
   [[nodiscard]] Result<void> check_driver(const std::string& name) const {
     const auto& drivers = heirs_.data.drivers();
-    const bool offered =
-        name.empty() || std::any_of(drivers.begin(), drivers.end(),
-                                    [&](const auto& one) { return one.name == name; });
+    const bool offered = name.empty() || name == Grants::kUnexposed ||
+                         std::any_of(drivers.begin(), drivers.end(),
+                                     [&](const auto& one) { return one.name == name; });
     if (offered) return {};
     return Error(Errc::kUnsupported, "driver \"" + name + "\" is not offered any more");
   }

@@ -40,7 +40,15 @@ Result<std::shared_ptr<Blocks>> Blocks::create(Engine& engine, Options options) 
   if (!timer.valid()) return errno_error(errno, "timerfd_create");
   std::vector<BlocksNode> nodes = std::move(options.nodes);
   std::shared_ptr<Blocks> made(new Blocks(engine, std::move(options), std::move(timer)));
-  for (BlocksNode& node : nodes) made->nodes_.emplace_back().of = std::move(node);
+  for (BlocksNode& node : nodes) {
+    Node& to = made->nodes_.emplace_back();
+    to.id = node.id;
+    to.index = node.index;
+    to.driver = node.driver;
+    to.fault = std::move(node.fault);
+    to.store = std::make_shared<Store>();
+    to.store->at = std::move(node.store);
+  }
   engine.call([&] {
     made->owner_ = engine.reserve_owner();
     engine.attach(made.get(), made->owner_);
@@ -53,8 +61,10 @@ std::optional<std::size_t> Blocks::route(const BlockDigest& key) const {
   std::optional<std::size_t> best;
   std::uint64_t most = 0;
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    if (nodes_[i].of.fault->reason() != FaultReason::kNone) continue;
-    const std::uint64_t weight = block_weight(key, nodes_[i].of.id);
+    if (nodes_[i].fault->reason() != FaultReason::kNone || nodes_[i].store->at.control == nullptr) {
+      continue;
+    }
+    const std::uint64_t weight = block_weight(key, nodes_[i].id);
     if (best && weight <= most) continue;
     best = i;
     most = weight;
@@ -125,7 +135,7 @@ std::size_t Blocks::drain(std::span<BlockDone> out) {
     for (Node& node : nodes_) pump(node);
     arm();
   }
-  std::vector<BlocksSettlement> damaged(nodes_.size());
+  std::map<StorePtr, BlocksSettlement> damaged;
   for (std::size_t i = 0; i < taken.size(); ++i) {
     const Element* const check = taken[i].check;
     out[i] = taken[i].done;
@@ -133,12 +143,11 @@ std::size_t Blocks::drain(std::span<BlockDone> out) {
     const auto found = checksum128({check->item.data, check->item.bytes}, check->item.name.seed);
     if (found == check->checksum) continue;
     out[i].code = Errc::kNotFound;
-    damaged[taken[i].batch->node].dropped.push_back(check->id);
+    damaged[taken[i].batch->store].dropped.push_back(check->id);
   }
-  for (std::size_t i = 0; i < damaged.size(); ++i) {
-    if (damaged[i].dropped.empty()) continue;
+  for (const auto& [store, settlement] : damaged) {
     // A block that was evicted meanwhile is not there any more; one that is damaged should go.
-    static_cast<void>(nodes_[i].of.control->settle(damaged[i], [](const auto&) {}));
+    static_cast<void>(store->at.control->settle(settlement, [](const auto&) {}));
   }
   return taken.size();
 }
@@ -146,8 +155,11 @@ std::size_t Blocks::drain(std::span<BlockDone> out) {
 Blocks::Matched Blocks::match(std::span<const BlockName> chain) {
   std::vector<std::vector<BlockDigest>> keys(nodes_.size());
   std::vector<std::vector<std::size_t>> positions(nodes_.size());
+  std::vector<StorePtr> stores;
   Matched out;
   out.count = chain.size();
+  std::unique_lock own(mutex_);
+  for (const Node& node : nodes_) stores.push_back(node.store);
   for (std::size_t i = 0; i < out.count; ++i) {
     const auto node = route(chain[i].digest);
     if (!node || keys[*node].size() == kBlockKeysMax) {
@@ -157,6 +169,7 @@ Blocks::Matched Blocks::match(std::span<const BlockName> chain) {
     keys[*node].push_back(chain[i].digest);
     positions[*node].push_back(i);
   }
+  own.unlock();
   const auto waiting = std::make_shared<Pinning>();
   waiting->pinned.resize(nodes_.size());
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
@@ -171,7 +184,7 @@ Blocks::Matched Blocks::match(std::span<const BlockName> chain) {
       waiting->left -= 1;
       waiting->changed.notify_all();
     };
-    const auto asked = nodes_[node].of.control->pin(keys[node], options_.pin_time, told);
+    const auto asked = stores[node]->at.control->pin(keys[node], options_.pin_time, told);
     if (!asked) told(asked.error());
   }
   std::vector<BlocksPinned> pinned;
@@ -181,24 +194,23 @@ Blocks::Matched Blocks::match(std::span<const BlockName> chain) {
     waiting->changed.wait_for(lock, kMatchTimeout, [&] { return waiting->left == 0; });
     pinned = waiting->pinned;
   }
-  std::vector<std::pair<std::size_t, std::uint64_t>> pins;
+  std::vector<std::pair<StorePtr, std::uint64_t>> pins;
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
-    if (pinned[node].pin != 0) pins.emplace_back(node, pinned[node].pin);
+    if (pinned[node].pin != 0) pins.emplace_back(stores[node], pinned[node].pin);
     if (pinned[node].count >= positions[node].size()) continue;
     out.count = std::min(out.count, positions[node][pinned[node].count]);
   }
   if (pins.empty()) return out;
-  {
-    const std::lock_guard lock(mutex_);
-    out.pin = next_pin_++;
-    pins_.emplace(out.pin, std::move(pins));
-  }
+  own.lock();
+  out.pin = next_pin_++;
+  pins_.emplace(out.pin, std::move(pins));
+  own.unlock();
   if (out.count == 0) unpin(std::exchange(out.pin, 0));
   return out;
 }
 
 bool Blocks::unpin(std::uint64_t pin) {
-  std::vector<std::pair<std::size_t, std::uint64_t>> pins;
+  std::vector<std::pair<StorePtr, std::uint64_t>> pins;
   {
     const std::lock_guard lock(mutex_);
     const auto found = pins_.find(pin);
@@ -206,11 +218,11 @@ bool Blocks::unpin(std::uint64_t pin) {
     pins = std::move(found->second);
     pins_.erase(found);
   }
-  for (const auto& [node, number] : pins) {
+  for (const auto& [store, number] : pins) {
     BlocksSettlement settlement;
     settlement.pins.push_back(number);
     // One that is not heard ends by its time.
-    static_cast<void>(nodes_[node].of.control->settle(settlement, [](const auto&) {}));
+    static_cast<void>(store->at.control->settle(settlement, [](const auto&) {}));
   }
   return true;
 }
@@ -232,7 +244,26 @@ bool Blocks::uses_memory(const LocalHandles& local) {
   });
 }
 
+void Blocks::reopened(NodeIndex index, BlocksStore store) {
+  auto fresh = std::make_shared<Store>();
+  fresh->at = std::move(store);
+  std::vector<Retired> ended;  // ends without the lock
+  const std::lock_guard lock(mutex_);
+  const auto node = std::find_if(nodes_.begin(), nodes_.end(),
+                                 [&](const Node& one) { return one.index == index; });
+  HO_CHECK(node != nodes_.end() && !closing_);
+  for (Retired& one : std::exchange(retired_, {})) {
+    const bool unused = one.store.use_count() == 1 && one.store->segments.empty();
+    (unused ? ended : retired_).push_back(std::move(one));
+  }
+  retired_.push_back({node->driver, std::exchange(node->store, std::move(fresh))});
+  pump(*node);
+  news_.store(true);
+  engine_.ring();
+}
+
 void Blocks::close() {
+  if (on_close_) std::exchange(on_close_, {})();
   std::vector<std::uint64_t> pins;
   {
     const std::lock_guard lock(mutex_);
@@ -245,13 +276,23 @@ void Blocks::close() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   engine_.call([&] {
-    for (Node& node : nodes_) {
-      for (auto& [id, segment] : node.segments) {
-        if (segment.map.bytes() == 0) continue;
-        engine_.transport(node.of.driver).detach(segment.region);
-      }
-    }
+    for (Node& node : nodes_) detach_all(node.driver, *node.store);
+    for (Retired& one : retired_) detach_all(one.driver, *one.store);
   });
+  std::vector<Retired> retired;
+  {
+    const std::lock_guard lock(mutex_);
+    live_.clear();
+    done_.clear();
+    ready_.clear();
+    arrivals_.clear();
+    for (Node& node : nodes_) node.queue.clear();
+    retired.swap(retired_);
+  }
+  for (const Retired& one : retired) {
+    // Its connection's thread may be about to let go of its last batch.
+    while (one.store.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 /// Sets the timer for the next thing that drain() has to do.

@@ -4,12 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/blocks/block_keys.hpp"
@@ -22,14 +24,19 @@
 
 namespace ho::client {
 
+/// A node's block store, as it was opened at one of its daemons.
+struct BlocksStore {
+  transport::PeerId peer;
+  std::unique_ptr<BlocksControl> control;
+};
+
 /// A node that has a block store, as Blocks uses it.
 struct BlocksNode {
   NodeId id;
   NodeIndex index;
   DriverIndex driver;
-  transport::PeerId peer;
   std::shared_ptr<const NodeFault> fault;
-  std::unique_ptr<BlocksControl> control;
+  BlocksStore store;
 };
 
 enum class BlockOp : std::uint8_t { kGet, kPut, kExists, kRemove };
@@ -59,6 +66,10 @@ struct BlockDone {
 /// mutex, about 50 ns against the 30 us that a block of 256 KiB takes. drain() runs on the job's
 /// thread, where it also ends what is past its deadline: the descriptor is a timer, which fires at
 /// the next deadline, or at once when something is done.
+///
+/// A node's store ends with its daemon. Requests to it fail from then on, until reopened() gives
+/// the store of the next daemon. What a request has of a store (blocks, segments, pins) it uses
+/// with that one only: the next daemon gives the same numbers to other things.
 ///
 /// Threads: any, except that nothing overlaps close(). Lifecycle: create() -> submit(), drain(),
 /// match() -> close() -> destructor.
@@ -99,6 +110,12 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
   /// A block that was not drained yet uses this memory.
   [[nodiscard]] bool uses_memory(const LocalHandles& local);
 
+  /// The node's daemon was restarted, and its store was opened again. Without a control it could
+  /// not be: then the node's keys go to the others. Not on a thread of the node's connections.
+  void reopened(NodeIndex node, BlocksStore store);
+  /// Called once, when close() begins: to end what calls reopened().
+  void set_on_close(std::function<void()> ended) { on_close_ = std::move(ended); }
+
   /// Ends everything; waits for transfers, until their deadlines.
   void close();
 
@@ -124,6 +141,18 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
     bool ended = false;
     bool moved = false;
   };
+  struct Segment {
+    enum class State : std::uint8_t { kAsked, kAttached, kGone } state = State::kAsked;
+    ArenaMap map;
+    transport::RegionId region;
+  };
+  struct Store {
+    BlocksStore at;
+    std::map<SegmentId, Segment> segments;  ///< one whose elements do not move
+    std::vector<std::uint64_t> attaching;   ///< batches that wait for segments
+    bool attach_sent = false;
+  };
+  using StorePtr = std::shared_ptr<Store>;
   /// The blocks of one ticket on one node.
   struct Batch {
     BlockOp op = BlockOp::kGet;
@@ -131,6 +160,7 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
     std::uint64_t ticket = 0;
     std::uint64_t number = 0;
     std::size_t node = 0;
+    StorePtr store;  ///< that it was asked of; null: not yet
     TimePoint deadline;
     bool expired = false;
     std::vector<Element> elements;
@@ -138,17 +168,13 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
     std::size_t moving = 0;  ///< transfers waiting or in flight
   };
   using BatchPtr = std::shared_ptr<Batch>;
-  struct Segment {
-    enum class State : std::uint8_t { kAsked, kAttached, kGone } state = State::kAsked;
-    ArenaMap map;
-    transport::RegionId region;
-  };
   struct Node {
-    BlocksNode of;
-    std::map<SegmentId, Segment> segments;  ///< one whose elements do not move
-    std::deque<BatchPtr> queue;             ///< to be asked
-    std::vector<BatchPtr> attaching;        ///< wait for segments
-    bool attach_sent = false;
+    NodeId id;
+    NodeIndex index;
+    DriverIndex driver;
+    std::shared_ptr<const NodeFault> fault;
+    StorePtr store;
+    std::deque<BatchPtr> queue;  ///< to be asked
     std::size_t active = 0;
   };
   struct Move {
@@ -158,7 +184,14 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
   /// Segments that a node answered with, for the transfer thread.
   struct Arrival {
     std::size_t node = 0;
+    StorePtr store;
     std::vector<GrantedSegment> segments;
+  };
+  /// The store of a daemon that has ended. Kept here because the end of its connection joins the
+  /// thread that may have its last batch.
+  struct Retired {
+    DriverIndex driver;
+    StorePtr store;
   };
   struct Outcome {
     BlockDone done;
@@ -180,11 +213,14 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
   void reserved(const BatchPtr& batch, const std::vector<BlockSlot>& slots);
   void settled(const BatchPtr& batch, const std::vector<bool>& stored);
   void prepare(const BatchPtr& batch);
-  void attach(std::size_t node);
-  void attached(std::size_t node, const std::vector<SegmentId>& wanted,
+  void attach(std::size_t node, const StorePtr& store);
+  void attached(std::size_t node, const StorePtr& store, const std::vector<SegmentId>& wanted,
                 Result<std::vector<GrantedSegment>> segments);
-  void look_again(std::size_t node);
+  void look_again(std::size_t node, Store& store);
   bool take_arrivals();
+  void take_segment(const Arrival& arrival, GrantedSegment granted);
+  void detach_retired();
+  void detach_all(DriverIndex driver, Store& store);
   void moves_ended(const BatchPtr& batch);
   void end(const BatchPtr& batch, Element& element, Errc code);
   void end_all(const BatchPtr& batch, Errc code);
@@ -199,16 +235,18 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
   UniqueFd timer_;
   std::uint32_t owner_ = 0;
   std::atomic<bool> news_{false};  ///< for the transfer thread
+  std::function<void()> on_close_;
 
   std::mutex mutex_;
   std::vector<Node> nodes_;
   std::map<std::uint64_t, BatchPtr> live_;  ///< by age
   std::deque<Move> ready_;                  ///< to be handed to the mover
   std::vector<Arrival> arrivals_;
+  std::vector<Retired> retired_;
   std::vector<Move> moving_;  ///< by cookie
   std::vector<std::uint32_t> free_moves_;
   std::deque<Outcome> done_;
-  std::map<std::uint64_t, std::vector<std::pair<std::size_t, std::uint64_t>>> pins_;
+  std::map<std::uint64_t, std::vector<std::pair<StorePtr, std::uint64_t>>> pins_;
   std::size_t outstanding_ = 0;
   std::uint64_t next_ticket_ = 1;
   std::uint64_t next_batch_ = 1;

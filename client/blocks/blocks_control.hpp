@@ -24,6 +24,9 @@ class BlocksControl {
   BlocksControl& operator=(const BlocksControl&) = delete;
   virtual ~BlocksControl() = default;
 
+  /// The daemon's connection has ended: nothing starts any more.
+  [[nodiscard]] virtual bool closed() const = 0;
+
   // As ControlClient's functions of these names.
   [[nodiscard]] virtual Result<void> attach(const std::vector<SegmentId>& segments,
                                             Answered<std::vector<GrantedSegment>> done) = 0;

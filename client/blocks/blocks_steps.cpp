@@ -20,7 +20,10 @@ void Blocks::pump(Node& node) {
     if (batch->phase != Phase::kQueued) continue;
     node.active += 1;
     batch->phase = Phase::kAsking;
-    const auto started = ask(batch);
+    batch->store = node.store;
+    const auto started = node.store->at.control != nullptr
+                             ? ask(batch)
+                             : Result<void>(Error(Errc::kUnavailable, "the node has no store"));
     if (started) continue;
     if (batch->op != BlockOp::kPut) node.active -= 1;
     end_all(batch, failed(batch->op, started.error().code()));
@@ -28,7 +31,7 @@ void Blocks::pump(Node& node) {
 }
 
 Result<void> Blocks::ask(const BatchPtr& batch) {
-  BlocksControl& control = *nodes_[batch->node].of.control;
+  BlocksControl& control = *batch->store->at.control;
   if (batch->op == BlockOp::kPut) {
     std::vector<BlockWish> wishes;
     for (const Element& one : batch->elements) {
@@ -109,24 +112,24 @@ void Blocks::reserved(const BatchPtr& batch, const std::vector<BlockSlot>& slots
 
 /// Starts the transfers, once all segments are attached or known to be gone.
 void Blocks::prepare(const BatchPtr& batch) {
-  Node& node = nodes_[batch->node];
+  Store& store = *batch->store;
   bool complete = true;
   for (const Element& element : batch->elements) {
     if (element.ended) continue;
-    const auto [segment, fresh] = node.segments.try_emplace(element.segment);
+    const auto [segment, fresh] = store.segments.try_emplace(element.segment);
     complete = complete && segment->second.state != Segment::State::kAsked;
   }
   if (!complete) {
     batch->phase = Phase::kAttaching;
-    node.attaching.push_back(batch);
-    if (!node.attach_sent) attach(batch->node);
+    store.attaching.push_back(batch->number);
+    if (!store.attach_sent) attach(batch->node, batch->store);
     return;
   }
   batch->phase = Phase::kMoving;
   for (std::size_t i = 0; i < batch->elements.size(); ++i) {
     Element& element = batch->elements[i];
     if (element.ended) continue;
-    const Segment& segment = node.segments.at(element.segment);
+    const Segment& segment = store.segments.at(element.segment);
     const std::uint64_t bytes = segment.map.bytes();
     const bool inside = segment.state == Segment::State::kAttached &&
                         element.offset_bytes <= bytes &&
@@ -141,51 +144,51 @@ void Blocks::prepare(const BatchPtr& batch) {
 }
 
 /// Asks for all segments that are not attached, as many as one request may have.
-void Blocks::attach(std::size_t at) {
-  Node& node = nodes_[at];
+void Blocks::attach(std::size_t node, const StorePtr& store) {
   std::vector<SegmentId> wanted;
-  for (const auto& [id, segment] : node.segments) {
+  for (const auto& [id, segment] : store->segments) {
     if (wanted.size() == segments_per_grant_max("local")) break;
     if (segment.state == Segment::State::kAsked) wanted.push_back(id);
   }
   if (wanted.empty()) return;
-  node.attach_sent = true;
-  const auto done = [weak = weak_from_this(), at,
+  store->attach_sent = true;
+  const auto done = [weak = weak_from_this(), node, store,
                      wanted](Result<std::vector<GrantedSegment>> segments) {
     const auto self = weak.lock();
     if (!self) return;
     const std::lock_guard lock(self->mutex_);
     if (self->closing_) return;
-    self->attached(at, wanted, std::move(segments));
-    self->pump(self->nodes_[at]);
+    self->attached(node, store, wanted, std::move(segments));
+    self->pump(self->nodes_[node]);
   };
-  const auto started = node.of.control->attach(wanted, done);
-  if (!started) attached(at, wanted, started.error());
+  const auto started = store->at.control->attach(wanted, done);
+  if (!started) attached(node, store, wanted, started.error());
 }
 
-void Blocks::attached(std::size_t at, const std::vector<SegmentId>& wanted,
+void Blocks::attached(std::size_t node, const StorePtr& store, const std::vector<SegmentId>& wanted,
                       Result<std::vector<GrantedSegment>> segments) {
-  Node& node = nodes_[at];
   if (!segments) {
-    node.attach_sent = false;
-    for (const SegmentId id : wanted) node.segments.erase(id);
-    for (const BatchPtr& batch : std::exchange(node.attaching, {})) {
-      if (batch->phase != Phase::kAttaching) continue;
-      end_all(batch, failed(batch->op, segments.error().code()));
+    store->attach_sent = false;
+    for (const SegmentId id : wanted) store->segments.erase(id);
+    for (const std::uint64_t number : std::exchange(store->attaching, {})) {
+      const auto batch = live_.find(number);
+      if (batch == live_.end()) continue;  // it is too late
+      const BatchPtr late = batch->second;
+      end_all(late, failed(late->op, segments.error().code()));
     }
     return;
   }
   for (const SegmentId id : wanted) {
     const bool given = std::any_of(segments->begin(), segments->end(),
                                    [&](const GrantedSegment& one) { return one.id == id; });
-    if (!given) node.segments.at(id).state = Segment::State::kGone;
+    if (!given) store->segments[id].state = Segment::State::kGone;
   }
-  arrivals_.push_back({at, std::move(*segments)});
+  arrivals_.push_back({node, store, std::move(*segments)});
   news_.store(true);
   engine_.ring();
 }
 
-/// Attaches what has arrived, without the lock: mapping a segment takes some milliseconds.
+/// Attaches what has arrived.
 bool Blocks::take_arrivals() {
   std::vector<Arrival> arrivals;
   {
@@ -193,52 +196,80 @@ bool Blocks::take_arrivals() {
     arrivals.swap(arrivals_);
   }
   for (Arrival& arrival : arrivals) {
-    const BlocksNode& of = nodes_[arrival.node].of;
-    for (GrantedSegment& granted : arrival.segments) {
-      transport::RegionGrant grant;
-      grant.key = granted.key;
-      grant.fd = std::move(granted.fd);
-      grant.length_bytes = granted.length_bytes;
-      auto region = engine_.transport(of.driver).attach(of.peer, std::move(grant));
-      const std::lock_guard lock(mutex_);
-      const auto segment = nodes_[arrival.node].segments.find(granted.id);
-      if (segment == nodes_[arrival.node].segments.end()) continue;  // nobody asked for it
-      if (!region) {
-        log(LogLevel::kWarning, "a segment of blocks cannot be used",
-            {{"reason", region.error().message()}});
-        segment->second.state = Segment::State::kGone;
-        continue;
-      }
-      ArenaExtent extent;
-      extent.length_bytes = granted.length_bytes;
-      extent.driver = of.driver;
-      extent.node = of.index;
-      extent.region = *region;
-      extent.segment = granted.id;
-      segment->second.map = ArenaMap({extent});
-      segment->second.region = *region;
-      segment->second.state = Segment::State::kAttached;
-    }
+    for (GrantedSegment& granted : arrival.segments) take_segment(arrival, std::move(granted));
     const std::lock_guard lock(mutex_);
-    look_again(arrival.node);
+    look_again(arrival.node, *arrival.store);
   }
   return !arrivals.empty();
 }
 
-/// Segments have come: batches that waited for them go on.
-void Blocks::look_again(std::size_t at) {
-  Node& node = nodes_[at];
-  node.attach_sent = false;
-  for (const BatchPtr& batch : std::exchange(node.attaching, {})) {
-    if (batch->phase == Phase::kAttaching) prepare(batch);
+/// Without the lock for the most part: mapping a segment takes some milliseconds.
+void Blocks::take_segment(const Arrival& arrival, GrantedSegment granted) {
+  const Node& node = nodes_[arrival.node];
+  Store& store = *arrival.store;
+  transport::RegionGrant grant;
+  grant.key = granted.key;
+  grant.fd = std::move(granted.fd);
+  grant.length_bytes = granted.length_bytes;
+  // Nothing is attached any more of a daemon that has ended: nobody would detach it.
+  const bool ended = store.at.control->closed();
+  auto region = ended ? Result<transport::RegionId>(Error(Errc::kUnavailable, "it has ended"))
+                      : engine_.transport(node.driver).attach(store.at.peer, std::move(grant));
+  const std::lock_guard lock(mutex_);
+  const auto segment = store.segments.find(granted.id);
+  if (segment == store.segments.end()) return;  // nobody asked for it
+  if (!region) {
+    segment->second.state = Segment::State::kGone;
+    if (ended) return;
+    log(LogLevel::kWarning, "a segment of blocks cannot be used",
+        {{"reason", region.error().message()}});
+    return;
   }
-  pump(node);
+  ArenaExtent extent;
+  extent.length_bytes = granted.length_bytes;
+  extent.driver = node.driver;
+  extent.node = node.index;
+  extent.region = *region;
+  extent.segment = granted.id;
+  segment->second.map = ArenaMap({extent});
+  segment->second.region = *region;
+  segment->second.state = Segment::State::kAttached;
+}
+
+/// Segments have come: batches that waited for them go on.
+void Blocks::look_again(std::size_t node, Store& store) {
+  store.attach_sent = false;
+  for (const std::uint64_t number : std::exchange(store.attaching, {})) {
+    const auto batch = live_.find(number);
+    if (batch != live_.end()) prepare(BatchPtr(batch->second));
+  }
+  pump(nodes_[node]);
+}
+
+/// Detaches the segments of daemons that have ended, once no transfer uses them.
+void Blocks::detach_retired() {
+  for (Retired& one : retired_) {
+    if (one.store->segments.empty()) continue;
+    const bool used = std::any_of(live_.begin(), live_.end(), [&](const auto& live) {
+      return live.second->store == one.store && live.second->moving > 0;
+    });
+    if (!used) detach_all(one.driver, *one.store);
+  }
+}
+
+/// The transfer thread. No transfer uses the segments.
+void Blocks::detach_all(DriverIndex driver, Store& store) {
+  for (auto& [id, segment] : store.segments) {
+    if (segment.map.bytes() > 0) engine_.transport(driver).detach(segment.region);
+  }
+  store.segments.clear();
 }
 
 bool Blocks::feed(Mover& mover, std::uint64_t /*now_ticks*/) {
   if (!news_.exchange(false)) return false;
   bool any = take_arrivals();
   const std::lock_guard lock(mutex_);
+  detach_retired();
   while (!closing_ && !ready_.empty()) {
     if (free_moves_.empty() || mover.full()) {
       news_.store(true);
@@ -249,7 +280,7 @@ bool Blocks::feed(Mover& mover, std::uint64_t /*now_ticks*/) {
     Element& element = batch.elements[move.element];
     ready_.pop_front();
     any = true;
-    if (batch.expired) {
+    if (batch.expired || batch.store->at.control->closed()) {
       if (--batch.moving == 0) moves_ended(move.batch);
       pump(nodes_[batch.node]);
       continue;
@@ -258,11 +289,12 @@ bool Blocks::feed(Mover& mover, std::uint64_t /*now_ticks*/) {
     transfer.owner = owner_;
     transfer.cookie = free_moves_.back();
     transfer.direction = batch.op == BlockOp::kGet ? Direction::kGet : Direction::kPut;
-    transfer.arena = &nodes_[batch.node].segments.at(element.segment).map;
+    transfer.arena = &batch.store->segments.at(element.segment).map;
     transfer.arena_offset_bytes = element.offset_bytes;
     transfer.memory = element.item.data;
     transfer.bytes = element.item.bytes;
     transfer.local = element.item.local;
+    transfer.yields = true;  // the next daemon has other bytes there
     transfer.urgency =
         transfer.bytes <= kSmallTransferBytes ? Urgency::kPlainSmall : Urgency::kPlain;
     moving_[free_moves_.back()] = move;
@@ -280,12 +312,13 @@ void Blocks::transfer_done(Mover& /*mover*/, const TransferDone& done, const Nod
   HO_CHECK(move.batch != nullptr);
   free_moves_.push_back(static_cast<std::uint32_t>(done.cookie));
   if (closing_) return;
-  if (!ready_.empty()) news_.store(true);
   Batch& batch = *move.batch;
+  const bool retired = batch.store != nodes_[batch.node].store;
+  if (!ready_.empty() || retired) news_.store(true);
   Element& element = batch.elements[move.element];
   element.moved = done.code == Errc::kOk;
   if (done.code == Errc::kPermissionDenied) {  // the daemon took the segment back
-    nodes_[batch.node].segments.at(element.segment).state = Segment::State::kGone;
+    batch.store->segments.at(element.segment).state = Segment::State::kGone;
   }
   if (element.moved && batch.op == BlockOp::kGet) end(move.batch, element, Errc::kOk);
   batch.moving -= 1;
@@ -308,7 +341,7 @@ void Blocks::moves_ended(const BatchPtr& batch) {
     end(batch, element, failed(batch->op, batch->expired ? Errc::kDeadline : Errc::kUnavailable));
   }
   if (batch->op != BlockOp::kPut) return;
-  BlocksControl& control = *nodes_[batch->node].of.control;
+  BlocksControl& control = *batch->store->at.control;
   if (settlement.commits.empty()) {
     // Reservations that it does not hear of end by their age.
     static_cast<void>(control.settle(settlement, [](const auto&) {}));

@@ -92,8 +92,8 @@ class Mover {
   // (NodeFault::resumable()), or with kPermissionDenied while it is held, is parked rather than
   // told, and begins again from its first byte when the node is resumed: its memory is the same,
   // and nothing of the old daemon can reach it any more. A transfer that yields ends instead, once
-  // the node is held. One that is parked at a node which nobody holds has kSuspectMax until
-  // somebody does.
+  // the node is held, or if a node was resumed since it began. One that is parked at a node which
+  // nobody holds has kSuspectMax until somebody does.
 
   static constexpr Duration kSuspectMax = std::chrono::seconds(1);
   /// What a hold keeps back: moves between flash and DDR only, which the daemon makes, or all.

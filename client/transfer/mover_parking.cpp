@@ -48,8 +48,10 @@ bool Mover::park_failed(std::uint32_t slot) {
   if (active.parked && active.code == Errc::kOk) return true;
   const NodeIndex node = node_of(active.failed);
   const bool again = !active.given_up && may_come_back(active);
-  // Its last pieces may end after hold(), which ends those that are parked by then.
-  const bool yields = again && active.transfer.yields && nodes_[node.value()].held == Held::kAll;
+  // Its last pieces may end after hold(), which ends those that are parked by then; and it may have
+  // waited in a queue meanwhile, until another daemon was there.
+  const bool yields = again && active.transfer.yields &&
+                      (nodes_[node.value()].held == Held::kAll || active.resumes != resumes_);
   if (yields) active.given_up = active.yielded = true;
   if (!again || yields) {
     if (active.parked) std::erase(parked_, slot);

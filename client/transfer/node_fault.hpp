@@ -54,8 +54,6 @@ class NodeFault {
   /// The node's daemon leaves its sessions to the next one: what ends by its death is worth another
   /// try. Set before the first transfer.
   void set_resumable() { resumable_.store(true); }
-  /// The job holds something there that ends with the daemon. Stays so.
-  void set_not_resumable() { resumable_.store(false); }
   [[nodiscard]] bool resumable() const {
     return resumable_.load() && reason() == FaultReason::kNone;
   }

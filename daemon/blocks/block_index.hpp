@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/clock.hpp"
+#include "common/base/result.hpp"
 #include "common/base/strong.hpp"
 #include "common/base/units.hpp"
 #include "common/model/address.hpp"
@@ -138,6 +139,25 @@ class BlockIndex {
   void end_session(SessionId session);
   /// Ends reservations that are too old, and pins whose time is over.
   void tick(TimePoint now);
+
+  /// What the next daemon may have of it: stored blocks. Pins and reservations end with this one.
+  struct Left {
+    struct Block {
+      BlockKey key;
+      BlockChecksum checksum{};
+      SegmentId segment;
+      std::uint32_t slot = 0;
+      std::uint32_t cost = 1;
+      ModelIndex model;
+      std::uint64_t worth = 0;  ///< above the one evicted last
+    };
+    std::vector<std::pair<std::string, BlockFigures>> models;
+    std::map<SegmentId, std::uint64_t> segments;  ///< with the bytes of their blocks
+    std::vector<Block> blocks;                    ///< the one used longest ago first
+  };
+  [[nodiscard]] Left leave() const;
+  /// Makes an empty index so. @return kCorrupt: it contradicts itself, and the index is of no use.
+  [[nodiscard]] Result<void> adopt(const Left& left);
 
   /// Adds a segment for blocks of this size.
   void add_segment(SegmentId segment, std::uint64_t length_bytes);

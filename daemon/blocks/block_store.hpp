@@ -19,6 +19,8 @@
 
 namespace ho::daemon {
 
+struct LeftTenant;
+
 /// The KV block store of this node: tenants, the segments that hold their blocks, and which session
 /// uses which tenant's. Segments are a tenant's own: its blocks never share one with another's, and
 /// a segment that changes hands is wiped like any other. They belong to a session of the pool that
@@ -79,6 +81,13 @@ class BlockStore {
   /// everything. To be called every Pool::tick_period(), before Pool::tick().
   void tick(TimePoint now);
 
+  /// Leaves all stored blocks to the next daemon: their segments go to the descriptor store.
+  /// @return the rest, for its adopt().
+  [[nodiscard]] std::string leave();
+  /// Takes over what the last daemon left, as far as its segments are there. Before the first
+  /// request, after the sessions were taken over.
+  void adopt(std::span<const std::byte> left);
+
   struct TenantView {
     std::string name;
     std::uint64_t held_bytes = 0;
@@ -91,8 +100,6 @@ class BlockStore {
   /// Ends all blocks of tenants of this name, and gives their memory back. @return what they were;
   /// kNotFound.
   [[nodiscard]] Result<BlockFigures> clear(const std::string& name);
-  /// The session has opened a tenant's blocks.
-  [[nodiscard]] bool used_by(SessionId session) const { return sessions_.count(session) > 0; }
   /// The session holds a tenant's segments.
   [[nodiscard]] bool owns(SessionId session) const;
 
@@ -124,6 +131,7 @@ class BlockStore {
     ModelIndex model;
   };
 
+  [[nodiscard]] Result<void> adopt(const LeftTenant& left);
   [[nodiscard]] Result<Opened> opened(SessionId session, std::uint32_t store) const;
   void go_on(Tenant& tenant, Reserving reserving);
   void resume(Tenant& tenant);

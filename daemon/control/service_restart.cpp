@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/log.hpp"
 #include "common/base/units.hpp"
 #include "daemon/blocks/block_store.hpp"
 #include "daemon/control/service.hpp"
@@ -93,17 +94,19 @@ std::string Service::lost_by_restart() const {
     if (const std::uint64_t bytes = staging_.scratch_bytes(id); bytes > 0) {
       add(format_bytes(bytes) + " of scratch flash");
     }
-    if (blocks_ != nullptr && blocks_->used_by(id)) add("its KV blocks");
     if (!what.empty()) {
       losses.push_back("session " + std::to_string(id.value()) + " (" + session.name +
                        "): " + what);
     }
   }
   if (blocks_ != nullptr) {
+    std::uint64_t descriptors = 1;
     for (const BlockStore::TenantView& tenant : blocks_->tenants()) {
       if (tenant.held_bytes == 0) continue;
+      descriptors += tenant.held_bytes / pool_.options().segment_bytes;
+      if (descriptors <= keeper_.room()) continue;
       losses.push_back("tenant " + tenant.name + ": " + format_bytes(tenant.held_bytes) +
-                       " of KV blocks");
+                       " of KV blocks: the descriptor store has no room for them");
     }
   }
   std::string out;
@@ -114,6 +117,14 @@ std::string Service::lost_by_restart() const {
     out += "; and " + std::to_string(losses.size() - kLossesNamed) + " more";
   }
   return out;
+}
+
+void Service::leave_blocks() {
+  if (blocks_ == nullptr) return;
+  const auto left = keeper_.leave_blocks(blocks_->leave());
+  if (left) return;
+  log(LogLevel::kWarning, "blocks are not left to the next daemon",
+      {{"why", left.error().message()}});
 }
 
 void Service::upgrade(const Request& request, const PeerInfo& peer, const Reply& reply) {

@@ -49,6 +49,9 @@ void Grants::adopt_some(const std::shared_ptr<Adoption>& adoption) {
     --first;
   }
   adoption->exposing = left.size() - first;
+  if (request.driver == kUnexposed) {
+    return adopted_some(adoption, std::vector<transport::Exposure>(adoption->exposing));
+  }
   for (std::size_t i = first; i < left.size(); ++i) {
     const SegmentMemory& memory = left[i].memory;
     request.regions.push_back({memory.bytes(), left[i].rights, memory.fd(), adoption->session});
@@ -81,6 +84,36 @@ void Grants::adopted_some(const std::shared_ptr<Adoption>& adoption,
   }
   while (left.size() > first) left.pop_back();
   adopt_some(adoption);
+}
+
+Result<void> Grants::keep(SessionId session) {
+  const SessionRecord& record = pool_.sessions().at(session);
+  std::vector<KeptSegment> segments;
+  for (const SegmentId id : record.segments) {
+    const auto held = held_.find(id);
+    if (held == held_.end()) continue;
+    if (auto stored = keeper_.put(id, held->second.memory.fd()); !stored) {
+      for (const KeptSegment& one : segments) keeper_.forget(one.id);
+      return stored;
+    }
+    segments.push_back(describe(id, held->second));
+  }
+  KeptSession kept;
+  kept.id = session;
+  kept.token = record.token;
+  kept.name = record.name;
+  kept.peer = record.peer;
+  kept.owner = record.owner;
+  kept.opened = record.opened;
+  kept.lease_end = record.lease_end;
+  keeper_.opened(std::move(kept));
+  keeper_.granted(segments);
+  return {};
+}
+
+void Grants::unkeep(SessionId session) {
+  keeper_.ended(session);
+  for (const SegmentId id : pool_.sessions().at(session).segments) keeper_.forget(id);
 }
 
 void Grants::abandon(const std::shared_ptr<Adoption>& adoption, const Error& why) {

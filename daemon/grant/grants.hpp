@@ -134,6 +134,11 @@ class Grants {
   /// To be called every Pool::tick_period().
   void tick();
 
+  /// Leaves a session that the keeper does not know to the next process, with its live segments.
+  /// @return the store's failure: nothing is left.
+  [[nodiscard]] Result<void> keep(SessionId session);
+  /// The opposite: a session that was adopted, and goes on, ends with this process.
+  void unkeep(SessionId session);
   /// The memory that the keeper has outlives this process. After stop().
   void leave();
 

@@ -108,6 +108,21 @@ std::optional<Inherited::Reserved> take_reserved(StoredFd& stored, std::uint64_t
   return out;
 }
 
+/// The index of blocks, all of it. @return kCorrupt: it is none.
+Result<std::string> read_blocks(const UniqueFd& fd) {
+  struct stat info {};
+  if (seals_of(fd) != kBlocksSeals || ::fstat(fd.get(), &info) != 0) {
+    return Error(Errc::kCorrupt, "not an index of blocks");
+  }
+  std::string out(static_cast<std::size_t>(info.st_size), '\0');
+  for (std::size_t at = 0; at < out.size();) {
+    const ssize_t got = ::pread(fd.get(), out.data() + at, out.size() - at, static_cast<off_t>(at));
+    if (got <= 0) return Error(Errc::kIo, "the index of blocks cannot be read");
+    at += static_cast<std::size_t>(got);
+  }
+  return out;
+}
+
 /// Ends what was stored and is not taken over.
 void end_stored(StoredFd stored, FdStore& store, const std::string& why) {
   log(LogLevel::kWarning, "not taken over from the last process",
@@ -115,6 +130,18 @@ void end_stored(StoredFd stored, FdStore& store, const std::string& why) {
   // A client that still maps it must not take it for memory of the pool.
   if (is_segment(stored.fd)) static_cast<void>(::ftruncate(stored.fd.get(), 0));
   store.remove(stored.name);
+}
+
+/// The index of blocks, which leaves the store: blocks change from now on, and another process must
+/// not find what they were. Empty: it cannot be read.
+std::string take_blocks(StoredFd stored, FdStore& store) {
+  auto index = read_blocks(stored.fd);
+  if (!index) {
+    end_stored(std::move(stored), store, index.error().message());
+    return {};
+  }
+  store.remove(stored.name);
+  return std::move(*index);
 }
 
 /// The latest manifest that can be read.
@@ -188,6 +215,10 @@ Inherited inherit(std::vector<StoredFd> stored, FdStore& store, const InheritSpe
         continue;
       }
       end_stored(std::move(one), store, fits.error().message());
+      continue;
+    }
+    if (one.name == kBlocksName && out.kept.node.incarnation != 0) {
+      out.blocks = take_blocks(std::move(one), store);
       continue;
     }
     // The manifest that was read stays in the store until the next one is there.

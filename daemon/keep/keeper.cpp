@@ -137,8 +137,26 @@ void Keeper::tick(TimePoint now) {
   if (on() && log_) log_->set_alive(now);
 }
 
+std::size_t Keeper::room() const {
+  const std::size_t taken = store_.count() + kReserved;
+  return taken < store_.descriptors_max() ? store_.descriptors_max() - taken : 0;
+}
+
+Result<void> Keeper::leave_blocks(const std::string& index) {
+  if (!on()) return Error(Errc::kUnsupported, off_);
+  UniqueFd fd(::memfd_create("hyperoffload-blocks", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return errno_error(errno, "memfd_create");
+  for (std::size_t at = 0; at < index.size();) {
+    const ssize_t written = ::write(fd.get(), index.data() + at, index.size() - at);
+    if (written < 0) return errno_error(errno, "write the index of blocks");
+    at += static_cast<std::size_t>(written);
+  }
+  if (::fcntl(fd.get(), F_ADD_SEALS, kBlocksSeals) != 0) return errno_error(errno, "seal");
+  return put_named(kBlocksName, fd.get());
+}
+
 Result<void> Keeper::put_named(const std::string& name, int fd) {
-  if (store_.count() + kReserved >= store_.descriptors_max()) {
+  if (room() == 0) {
     return Error(Errc::kExhausted,
                  "the descriptor store is full: " + std::to_string(store_.count()) + " of " +
                      std::to_string(store_.descriptors_max()) + ", and " +

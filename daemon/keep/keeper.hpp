@@ -31,6 +31,7 @@ struct Inherited {
     bool huge = false;  ///< pages of hugetlbfs
   };
   std::vector<Reserved> reserved;
+  std::string blocks;           ///< as Keeper::leave_blocks() got it
   std::vector<SessionId> lost;  ///< sessions of the manifest that did not fit
 };
 
@@ -102,6 +103,11 @@ class Keeper {
   [[nodiscard]] Result<void> put_reserved(std::uint64_t number, std::optional<NumaNode> place,
                                           int fd);
   void forget_reserved(std::uint64_t number, std::optional<NumaNode> place);
+
+  /// Leaves the block store's index. Only once nothing changes it any more.
+  [[nodiscard]] Result<void> leave_blocks(const std::string& index);
+  /// Descriptors that the store still takes.
+  [[nodiscard]] std::size_t room() const;
 
   /// Nothing is left to anybody: a real stop.
   void clear();

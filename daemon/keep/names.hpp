@@ -16,6 +16,8 @@
 namespace ho::daemon {
 
 inline const std::string kListenerName = "control";
+inline const std::string kBlocksName = "blocks";
+inline constexpr int kBlocksSeals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL;
 inline constexpr int kManifestSeals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
 
 [[nodiscard]] inline std::string segment_name(SegmentId id) {

@@ -41,12 +41,13 @@ class Job:
         self.pool.close()
 
 
-def with_node(test):
+def with_node(test, **options):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # /tmp may be memory
         flash = pathlib.Path(folder) / "flash"
         os.close(os.open(flash, os.O_CREAT | os.O_RDWR, 0o600))
         os.truncate(flash, 64 * MIB)
-        with Node(folder, more=f'flash {{ path: "{flash}" }} blocks {{ ddr_bytes: 8388608 }}') as node:
+        with Node(folder, more=f'flash {{ path: "{flash}" }} blocks {{ ddr_bytes: 8388608 }}',
+                  **options) as node:
             node.start()
             if node.ask("status")["flash_off"]:
                 print("skipped: no io_uring")
@@ -78,16 +79,38 @@ def scratch_flash_holds_it_up(node):
     assert answer["upgraded"] and node.exits == [75] * 3, (answer, node.exits)
 
 
-def blocks_hold_it_up(node):
-    data = ctypes.create_string_buffer(65536)
+def blocks_outlive_it(node):
+    data = ctypes.create_string_buffer(b"b" * 65536, 65536)
     blocks = _blocks.Blocks(node.pool, tenant="chat", name="server")
     assert blocks.run(_blocks.PUT, [("key", ctypes.addressof(data), 65536)]) == [True]
-    refused(node, "session 1 (server): its KV blocks", "/chat: 2.00 MiB of KV blocks")
     blocks.close()
-    refused(node, "/chat: 2.00 MiB of KV blocks")  # they outlive their job
-    assert node.cli("blocks", "clear", "--tenant", node.ask("blocks", "ls")["tenants"][0]["tenant"]).returncode == 0
-    assert node.ask("upgrade", "3")["upgraded"]
+    figures = node.ask("blocks", "ls")["tenants"]
+    for turn in range(3):
+        assert node.ask("upgrade", "3")["upgraded"]
+        assert node.ask("blocks", "ls")["tenants"] == figures
+        assert [name[0] for name in node.names()] == ["c", "m"], node.names()  # a crash leaves no blocks
+        blocks = _blocks.Blocks(node.pool, tenant="chat", name="reader")
+        ctypes.memset(data, 0, 65536)
+        assert blocks.run(_blocks.GET, [("key", ctypes.addressof(data), 65536)]) == [True]
+        assert data.raw == b"b" * 65536
+        blocks.close()
+        figures = node.ask("blocks", "ls")["tenants"]
+        assert figures[0]["models"][0]["hits"] == turn + 1, figures
+    node.kill()
+    assert node.ask("blocks", "ls")["tenants"] == [] and node.segments() == []
+
+
+def blocks_without_room_hold_it_up(node):
+    data = ctypes.create_string_buffer(2 * MIB)
+    blocks = _blocks.Blocks(node.pool, tenant="chat", name="server")
+    assert all(blocks.run(_blocks.PUT, [(f"key {i}", ctypes.addressof(data), 2 * MIB)]) == [True] for i in range(4))
+    refused(node, "/chat: 8.00 MiB of KV blocks: the descriptor store has no room for them")
+    blocks.close()
+    assert node.ask("upgrade", "3", "--force")["upgraded"]
+    assert node.ask("blocks", "ls")["tenants"] == []
+    assert node.cli("blocks", "ls").returncode == 0
 
 
 with_node(scratch_flash_holds_it_up)
-with_node(blocks_hold_it_up)
+with_node(blocks_outlive_it)
+with_node(blocks_without_room_hold_it_up, descriptors_max=9)

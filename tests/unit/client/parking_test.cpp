@@ -208,6 +208,24 @@ TEST_CASE("mover: memory that the next daemon cuts is a lost node's, not one wit
   CHECK(bench.ended.size() == 1);
 }
 
+TEST_CASE("mover: a yielding transfer that waited through a restart does not wait for the next") {
+  Bench bench;
+  for (std::uint64_t cookie = 1; cookie <= 4; ++cookie) {  // takes all the driver's places
+    bench.start(Direction::kPut, cookie, kSegmentBytes, 500);
+  }
+  bench.mover->pump(0);
+  bench.start(Direction::kPut, 5, 0, 500, true);
+  bench.hold(0);
+  bench.restart(0);
+  bench.transport.close_peer(bench.peers[0]);  // as where its bytes were with the last daemon
+  bench.run_until([&] { return bench.mover->in_flight() == 0; });
+  const auto yielded = std::find_if(bench.ended.begin(), bench.ended.end(),
+                                    [](const TransferDone& done) { return done.cookie == 5; });
+  REQUIRE(yielded != bench.ended.end());
+  CHECK(yielded->code == Errc::kUnavailable);
+  CHECK(yielded->yielded);
+}
+
 TEST_CASE("mover: a yielding transfer ends when its node is held") {
   Bench bench;
   bench.start(Direction::kGet, 1, 0, 500, true);

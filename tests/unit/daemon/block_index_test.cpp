@@ -7,6 +7,7 @@
 #include <set>
 
 #include "common/base/prng.hpp"
+#include "daemon/blocks/left_blocks.hpp"
 #include "tests/support/seeds.hpp"
 
 using namespace ho;
@@ -170,6 +171,80 @@ TEST_CASE("block index: 10,000 keys are looked up within 10 ms") {
   for (std::uint64_t i = 0; i < 10'000; ++i) found += index.has(key(i)) ? 1U : 0U;
   CHECK(found == 5'000);
   CHECK(std::chrono::steady_clock::now() - begin < 10ms);
+}
+
+TEST_CASE("block index: the next daemon finds and evicts what the last one had") {
+  Store last(2);
+  for (std::uint64_t i = 0; i < 16; ++i) REQUIRE(last.put(i));
+  static_cast<void>(last.index.get(key(0), last.model));  // 1 is the oldest
+  REQUIRE(last.index.remove(key(5)));
+  REQUIRE(last.reserve(90).answer == BlockIndex::Answer::kReserved);  // takes its slot
+  std::vector<LeftTenant> left(1);
+  left[0] = {std::string("\0secret", 7), "uid 1/chat", "uid 1", true, SessionId(9),
+             last.index.leave()};
+  const std::string bytes = encode(left);
+  const auto read = decode_left(std::as_bytes(std::span(bytes)));
+  REQUIRE(read.ok());
+  REQUIRE(read->size() == 1);
+  CHECK(read->front().identity == left[0].identity);
+  CHECK(read->front().name == "uid 1/chat");
+  CHECK(read->front().unlimited);
+  CHECK(read->front().session == SessionId(9));
+  BlockIndex next(kSegment, 43);
+  REQUIRE(next.adopt(read->front().index).ok());
+  CHECK(next.blocks() == 15);
+  CHECK(next.figures().front().second.bytes == 15 * kBlock);
+  CHECK(next.figures().front().second.hits == 1);
+  const ModelIndex model = next.model("llama");
+  for (std::uint64_t i = 0; i < 16; ++i) {
+    const auto before = last.index.get(key(i), last.model);
+    const auto after = next.get(key(i), model);
+    REQUIRE(before.has_value() == after.has_value());
+    if (!after) continue;
+    CHECK(after->segment == before->segment);
+    CHECK(after->offset_bytes == before->offset_bytes);
+    CHECK(after->checksum == before->checksum);
+  }
+  BlockIndex again(kSegment, 44);
+  REQUIRE(again.adopt(read->front().index).ok());
+  const auto put = [&](std::uint64_t number) {
+    return again.reserve({key(number), kBlock, 1, model, kMine}, BlockIndex::Evict::kYes, kStart);
+  };
+  REQUIRE(put(100).answer == BlockIndex::Answer::kReserved);  // the slot of the reservation
+  CHECK(again.has(key(1)));
+  REQUIRE(put(101).answer == BlockIndex::Answer::kReserved);
+  CHECK_FALSE(again.has(key(1)));
+  CHECK(again.has(key(0)));
+}
+
+TEST_CASE("block index: what was left is refused where it is damaged or contradicts itself") {
+  Store last(2);
+  for (std::uint64_t i = 0; i < 10; ++i) REQUIRE(last.put(i));
+  const BlockIndex::Left left = last.index.leave();
+  const auto refused = [&](auto&& change) {
+    BlockIndex::Left wrong = left;
+    change(wrong);
+    BlockIndex next(kSegment, 43);
+    const auto done = next.adopt(wrong);
+    return !done && done.error().code() == Errc::kCorrupt;
+  };
+  CHECK(refused([](auto& wrong) { wrong.blocks[3].slot = wrong.blocks[4].slot; }));
+  CHECK(refused([](auto& wrong) { wrong.blocks[3].slot = 8; }));
+  CHECK(refused([](auto& wrong) { wrong.blocks[3].segment = SegmentId(7); }));
+  CHECK(refused([](auto& wrong) { wrong.blocks[3].key = wrong.blocks[4].key; }));
+  CHECK(refused([](auto& wrong) { wrong.blocks[3].model = ModelIndex(1); }));
+  CHECK(refused([](auto& wrong) { wrong.blocks[3].cost = 0; }));
+  CHECK(refused([](auto& wrong) { wrong.segments[SegmentId(1)] = 1; }));
+  CHECK_FALSE(refused([](auto&) {}));
+  std::string bytes = encode({{"identity", "name", "owner", false, SessionId(1), left}});
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    REQUIRE_FALSE(decode_left(std::as_bytes(std::span(bytes)).first(length)).ok());
+  }
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    bytes[at] = static_cast<char>(bytes[at] ^ 4);
+    REQUIRE_FALSE(decode_left(std::as_bytes(std::span(bytes))).ok());
+    bytes[at] = static_cast<char>(bytes[at] ^ 4);
+  }
 }
 
 TEST_CASE("block index: random requests agree with a plain model of LRU") {

@@ -139,7 +139,7 @@ void add_upgrade(Program& program, const PoolOptions& defaults) {
       {"The daemon ends itself, systemd starts the installed version, and that one takes "
        "over all sessions with their memory. Jobs wait meanwhile, for a second or two. A "
        "daemon that cannot be taken over from refuses, and says why. So does one whose sessions "
-       "would lose something, as scratch flash or KV blocks: it names them. --force restarts it "
+       "would lose something, as scratch flash: it names them. --force restarts it "
        "all the same. Several nodes are done "
        "one after the other, up to the first that fails. Run it as root or as the daemon's "
        "user, or with a certificate of role admin.",

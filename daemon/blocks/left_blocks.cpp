@@ -1,0 +1,111 @@
+#include "daemon/blocks/left_blocks.hpp"
+
+#include <manifest.pb.h>
+
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "common/base/checksum.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+namespace pb = hyperoffload::v1;
+
+void put(const BlockIndex::Left& index, pb::LeftTenant* to) {
+  for (const auto& [name, figures] : index.models) {
+    auto* const model = to->add_models();
+    model->set_name(name);
+    model->set_hits(figures.hits);
+    model->set_misses(figures.misses);
+    model->set_puts(figures.puts);
+    model->set_evictions(figures.evictions);
+  }
+  for (const auto& [id, block_bytes] : index.segments) {
+    auto* const segment = to->add_segments();
+    segment->set_segment_id(id.value());
+    segment->set_block_bytes(block_bytes);
+  }
+  for (const BlockIndex::Left::Block& one : index.blocks) {
+    auto* const block = to->add_blocks();
+    block->set_key_low(one.key.low);
+    block->set_key_high(one.key.high);
+    block->set_checksum_low(one.checksum[0]);
+    block->set_checksum_high(one.checksum[1]);
+    block->set_segment_id(one.segment.value());
+    block->set_slot(one.slot);
+    block->set_cost(one.cost);
+    block->set_model(one.model.value());
+    block->set_worth(one.worth);
+  }
+}
+
+BlockIndex::Left index_of(const pb::LeftTenant& from) {
+  BlockIndex::Left out;
+  for (const pb::LeftModel& model : from.models()) {
+    BlockFigures figures;
+    figures.hits = model.hits();
+    figures.misses = model.misses();
+    figures.puts = model.puts();
+    figures.evictions = model.evictions();
+    out.models.emplace_back(model.name(), figures);
+  }
+  for (const pb::LeftBlockSegment& segment : from.segments()) {
+    out.segments[SegmentId(segment.segment_id())] = segment.block_bytes();
+  }
+  for (const pb::LeftBlock& block : from.blocks()) {
+    BlockIndex::Left::Block& to = out.blocks.emplace_back();
+    to.key = {block.key_low(), block.key_high()};
+    to.checksum = {block.checksum_low(), block.checksum_high()};
+    to.segment = SegmentId(block.segment_id());
+    to.slot = block.slot();
+    to.cost = block.cost();
+    to.model = ModelIndex(block.model());
+    to.worth = block.worth();
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string encode(const std::vector<LeftTenant>& tenants) {
+  pb::LeftBlocks all;
+  for (const LeftTenant& tenant : tenants) {
+    auto* const to = all.add_tenants();
+    to->set_identity(tenant.identity);
+    to->set_name(tenant.name);
+    to->set_owner(tenant.owner);
+    to->set_unlimited(tenant.unlimited);
+    to->set_session_id(tenant.session.value());
+    put(tenant.index, to);
+  }
+  const std::string payload = all.SerializeAsString();
+  const std::uint64_t sum = checksum64(std::as_bytes(std::span(payload)));
+  std::string out(sizeof sum, '\0');
+  std::memcpy(out.data(), &sum, sizeof sum);
+  return out + payload;
+}
+
+Result<std::vector<LeftTenant>> decode_left(std::span<const std::byte> bytes) {
+  const Error corrupt(Errc::kCorrupt, "the index of blocks is damaged");
+  std::uint64_t sum = 0;
+  if (bytes.size() < sizeof sum) return corrupt;
+  std::memcpy(&sum, bytes.data(), sizeof sum);
+  const auto payload = bytes.subspan(sizeof sum);
+  if (sum != checksum64(payload)) return corrupt;
+  pb::LeftBlocks all;
+  if (payload.size() > std::numeric_limits<int>::max() ||
+      !all.ParseFromArray(payload.data(), static_cast<int>(payload.size()))) {
+    return corrupt;
+  }
+  std::vector<LeftTenant> out;
+  for (const pb::LeftTenant& from : all.tenants()) {
+    out.push_back({from.identity(), from.name(), from.owner(), from.unlimited(),
+                   SessionId(from.session_id()), index_of(from)});
+  }
+  return out;
+}
+
+}  // namespace ho::daemon
