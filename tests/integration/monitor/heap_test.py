@@ -11,7 +11,7 @@ from support import Daemon, Job
 PROGRAMS, LIBRARY = sys.argv[1:3], sys.argv[3]
 MIB = 1 << 20
 JOBS = 1100  # a little more than daemon/control/events.hpp keeps of each kind of event
-# Texts of other lengths in the kept events, such as longer numbers, are no leak.
+# Kept events differ in the length of their texts, such as longer numbers: not a leak.
 BYTES_A_JOB_MAX = 8
 
 

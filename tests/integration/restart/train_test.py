@@ -8,7 +8,7 @@ from node import Node
 from patience import within
 from takeover import flip_manifest
 
-STALL_S_MAX = 2  # of a job whose daemon is restarted
+STALL_S_MAX = 2  # a step's longest, while the job's daemon is restarted
 
 
 def train_through(transport, plan, steps):
