@@ -279,20 +279,18 @@ void Blocks::close() {
     for (Node& node : nodes_) detach_all(node.driver, *node.store);
     for (Retired& one : retired_) detach_all(one.driver, *one.store);
   });
-  std::vector<Retired> retired;
-  {
-    const std::lock_guard lock(mutex_);
-    live_.clear();
-    done_.clear();
-    ready_.clear();
-    arrivals_.clear();
-    for (Node& node : nodes_) node.queue.clear();
-    retired.swap(retired_);
+  // They end on this thread: the end of a connection joins its own.
+  std::vector<StorePtr> stores;
+  const std::lock_guard lock(mutex_);
+  live_.clear();
+  done_.clear();
+  ready_.clear();
+  arrivals_.clear();
+  for (Node& node : nodes_) {
+    node.queue.clear();
+    stores.push_back(std::move(node.store));
   }
-  for (const Retired& one : retired) {
-    // Its connection's thread may be about to let go of its last batch.
-    while (one.store.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  for (Retired& one : std::exchange(retired_, {})) stores.push_back(std::move(one.store));
 }
 
 /// Sets the timer for the next thing that drain() has to do.

@@ -187,8 +187,8 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
     StorePtr store;
     std::vector<GrantedSegment> segments;
   };
-  /// The store of a daemon that has ended. Kept here because the end of its connection joins the
-  /// thread that may have its last batch.
+  /// The store of a daemon that has ended. Kept until nothing uses it, and never ended on a thread
+  /// of its own connection, which its end joins.
   struct Retired {
     DriverIndex driver;
     StorePtr store;

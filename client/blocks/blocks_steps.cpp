@@ -54,18 +54,21 @@ template <typename Value>
 BlocksControl::Answered<Value> Blocks::on_answer(const BatchPtr& batch,
                                                  void (Blocks::*then)(const BatchPtr&,
                                                                       const Value&)) {
-  return [weak = weak_from_this(), batch, then](const Result<Value>& value) {
+  // Weak: a connection's thread must not be the last to let go of the store, whose end joins it.
+  return [weak = weak_from_this(), asked = std::weak_ptr(batch), at = batch->node,
+          is_put = batch->op == BlockOp::kPut, then](const Result<Value>& value) {
     const auto self = weak.lock();
     if (!self) return;
     const std::lock_guard lock(self->mutex_);
     if (self->closing_) return;
-    Node& node = self->nodes_[batch->node];
-    if (batch->op != BlockOp::kPut) node.active -= 1;
-    if (batch->phase == Phase::kAsking || batch->phase == Phase::kSettling) {
+    Node& node = self->nodes_[at];
+    if (!is_put) node.active -= 1;
+    const BatchPtr live = asked.lock();  // null: it has ended
+    if (live && (live->phase == Phase::kAsking || live->phase == Phase::kSettling)) {
       if (value) {
-        (self.get()->*then)(batch, *value);
+        (self.get()->*then)(live, *value);
       } else {
-        self->end_all(batch, failed(batch->op, value.error().code()));
+        self->end_all(live, failed(live->op, value.error().code()));
       }
     }
     self->pump(node);
@@ -152,13 +155,15 @@ void Blocks::attach(std::size_t node, const StorePtr& store) {
   }
   if (wanted.empty()) return;
   store->attach_sent = true;
-  const auto done = [weak = weak_from_this(), node, store,
+  const auto done = [weak = weak_from_this(), node, of = std::weak_ptr(store),
                      wanted](Result<std::vector<GrantedSegment>> segments) {
     const auto self = weak.lock();
     if (!self) return;
     const std::lock_guard lock(self->mutex_);
     if (self->closing_) return;
-    self->attached(node, store, wanted, std::move(segments));
+    if (const StorePtr asked = of.lock()) {
+      self->attached(node, asked, wanted, std::move(segments));
+    }
     self->pump(self->nodes_[node]);
   };
   const auto started = store->at.control->attach(wanted, done);

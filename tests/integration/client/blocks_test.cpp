@@ -5,12 +5,14 @@
 
 #include <array>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <future>
 #include <hyperoffload/blocks.hpp>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/base/prng.hpp"
@@ -272,6 +274,19 @@ TEST_CASE("client blocks: bad requests change nothing, and memory in use stays r
   REQUIRE(submit({good.data(), good.size(), job.slot(0), kBlock, 0}) == HO_OK);
   CHECK(ho_unregister(job.pool(), job.slot(0)) == HO_CONFLICT);
   CHECK(ho_disconnect(job.pool()) == HO_CONFLICT);
+}
+
+TEST_CASE("client blocks: requests that are under way when a job ends are let go") {
+  const TwoNodes nodes(spec());
+  const std::string good = key(1);
+  for (int round = 0; round < 40; ++round) {
+    Job job(nodes.address(0));
+    std::uint64_t ticket = 0;
+    const ho_block item{good.data(), good.size(), job.slot(0), kBlock, 0};
+    const auto op = round % 2 == 0 ? HO_BLOCKS_PUT : HO_BLOCKS_GET;
+    CHECK(ho_blocks_submit(job.blocks().get(), op, &item, 1, &ticket) == HO_OK);
+    std::this_thread::sleep_for(std::chrono::microseconds(50 * (round % 8)));
+  }
 }
 
 TEST_CASE("client blocks: a pool without a store says so") {
