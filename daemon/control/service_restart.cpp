@@ -26,18 +26,8 @@ constexpr std::size_t kLossesNamed = 8;
 void Service::keep(SessionId session, const std::string& driver) {
   const auto found = pool_.sessions().find(session);
   if (found == pool_.sessions().end()) return;
-  const SessionRecord& record = found->second;
-  KeptSession kept;
-  kept.id = session;
-  kept.token = record.token;
-  kept.name = record.name;
-  kept.pid = record.pid;
-  kept.peer = record.peer;
-  kept.owner = record.owner;
-  kept.certificate = record.certificate;
+  KeptSession kept = kept_session(found->second);
   kept.driver = driver;
-  kept.opened = record.opened;
-  kept.lease_end = record.lease_end;
   keeper_.opened(std::move(kept));
 }
 

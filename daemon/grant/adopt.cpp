@@ -86,6 +86,20 @@ void Grants::adopted_some(const std::shared_ptr<Adoption>& adoption,
   adopt_some(adoption);
 }
 
+KeptSession kept_session(const SessionRecord& record) {
+  KeptSession kept;
+  kept.id = record.id;
+  kept.token = record.token;
+  kept.name = record.name;
+  kept.pid = record.pid;
+  kept.peer = record.peer;
+  kept.owner = record.owner;
+  kept.certificate = record.certificate;
+  kept.opened = record.opened;
+  kept.lease_end = record.lease_end;
+  return kept;
+}
+
 Result<void> Grants::keep(SessionId session) {
   const SessionRecord& record = pool_.sessions().at(session);
   std::vector<KeptSegment> segments;
@@ -98,15 +112,7 @@ Result<void> Grants::keep(SessionId session) {
     }
     segments.push_back(describe(id, held->second));
   }
-  KeptSession kept;
-  kept.id = session;
-  kept.token = record.token;
-  kept.name = record.name;
-  kept.peer = record.peer;
-  kept.owner = record.owner;
-  kept.opened = record.opened;
-  kept.lease_end = record.lease_end;
-  keeper_.opened(std::move(kept));
+  keeper_.opened(kept_session(record));
   keeper_.granted(segments);
   return {};
 }

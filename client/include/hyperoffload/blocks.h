@@ -17,6 +17,10 @@
  * Threads. All functions except ho_blocks_event_fd: one thread at a time per pool, as ho_get. The
  * library starts no thread for blocks, and never calls the job.
  *
+ * Restarts. An upgrade of a node's daemon keeps its blocks, a crash does not. Opened blocks go on
+ * in both cases: until the next daemon is there, gets of that node's keys are HO_NOT_FOUND and puts
+ * fail.
+ *
  * Outcomes. Each submitted item has exactly one outcome, whatever fails. If a get is HO_OK, its
  * memory has the bytes that were put for its key: ho_blocks_drain compares a checksum of key and
  * bytes, on the calling thread. The only other outcome of a get is HO_NOT_FOUND: the block was not
