@@ -257,7 +257,9 @@ Result<Outcome> analyze_copies(const Graph& graph, const Hardware& hardware,
   // plans.
   const std::uint64_t align = options.align_bytes;
   const std::uint64_t budget = options.device_budget_bytes / align * align;
-  auto found = search(graph, tiers, flash, budget, align, bound, options.keep_order);
+  const auto enough_ns =
+      static_cast<std::uint64_t>(static_cast<double>(options.enough_step_ns) / kCloseEnough);
+  auto found = search(graph, tiers, flash, budget, align, std::max(bound, enough_ns), options);
   const bool any = std::any_of(found.begin(), found.end(),
                                [](const Arrangement& each) { return !each.plan.infeasible; });
   if (!any) {
@@ -281,6 +283,11 @@ Result<Outcome> analyze_copies(const Graph& graph, const Hardware& hardware,
 }  // namespace
 
 std::uint64_t peak_unmanaged_bytes(const Graph& graph) { return peak_of(unmanaged_changes(graph)); }
+
+std::uint64_t largest_op_bytes(const Graph& graph) {
+  const auto bytes = lifetimes_of(graph, 1).working_set;
+  return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
+}
 
 Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Options& options) {
   if (auto checked = check_input(graph, hardware, options); !checked) return checked.error();

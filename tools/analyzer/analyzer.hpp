@@ -14,6 +14,10 @@ namespace ho::analyzer {
 /// from its first access, not from the step's start, although it is supplied before.
 [[nodiscard]] std::uint64_t peak_unmanaged_bytes(const Graph& graph);
 
+/// Bytes of the largest op's operands with what cannot leave the device then, unaligned. No plan
+/// fits in less.
+[[nodiscard]] std::uint64_t largest_op_bytes(const Graph& graph);
+
 /// Compiles a schedule: lifetimes, decisions, cache ops, offsets. Then simulates it for
 /// `prediction` and proves it with schedule::validate() before it returns it. Pure and
 /// deterministic.

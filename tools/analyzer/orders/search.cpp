@@ -46,14 +46,15 @@ class Search {
  public:
   Search(const Graph& graph, const std::vector<PlanTier>& tiers,
          const std::optional<PlanTier>& flash, std::uint64_t budget_bytes,
-         std::uint64_t align_bytes, std::uint64_t bound_ns, bool keep_order)
+         std::uint64_t align_bytes, std::uint64_t bound_ns, const Options& options)
       : graph_(graph),
         tiers_(tiers),
         flash_(flash),
         budget_bytes_(budget_bytes),
         align_bytes_(align_bytes),
         bound_ns_(bound_ns),
-        keep_order_(keep_order) {
+        keep_order_(options.keep_order),
+        advises_(options.enough_step_ns == 0) {
     for (const Op& op : graph.ops) compute_ns_ += op.duration_ns;
   }
 
@@ -95,7 +96,7 @@ class Search {
     return out;
   }
   [[nodiscard]] PlanInput input(const Graph& graph, const Lifetimes& life) const {
-    return {graph, life, tiers_, flash_, budget_bytes_, bound_ns_};
+    return {graph, life, tiers_, flash_, budget_bytes_, bound_ns_, advises_};
   }
   [[nodiscard]] Arrangement arrangement_of(Trial trial) const {
     Arrangement out{std::move(trial.list),
@@ -215,6 +216,7 @@ class Search {
   std::uint64_t align_bytes_;
   std::uint64_t bound_ns_;
   bool keep_order_;
+  bool advises_;
   std::uint64_t compute_ns_ = 0;
   std::vector<std::uint8_t> homes_;  ///< those that program order's plan uses
   struct Refused {
@@ -231,8 +233,8 @@ class Search {
 std::vector<Arrangement> search(const Graph& graph, const std::vector<PlanTier>& tiers,
                                 const std::optional<PlanTier>& flash, std::uint64_t budget_bytes,
                                 std::uint64_t align_bytes, std::uint64_t bound_ns,
-                                bool keep_order) {
-  return Search(graph, tiers, flash, budget_bytes, align_bytes, bound_ns, keep_order).run();
+                                const Options& options) {
+  return Search(graph, tiers, flash, budget_bytes, align_bytes, bound_ns, options).run();
 }
 
 }  // namespace ho::analyzer

@@ -260,7 +260,7 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
 
 Plan Planner::run() {
   if (impossible(in_)) {
-    best_.infeasible = enough_for(in_, {});
+    best_.infeasible = in_.advises ? enough_for(in_, {}) : lacking(in_, {});
     return std::move(best_);
   }
   std::vector<std::uint64_t> home_bytes;
@@ -285,7 +285,7 @@ Plan Planner::run() {
     auto shortest = Planner(smaller).search(unused);
     return shortest ? *std::move(shortest) : *std::move(any);
   }
-  best_.infeasible = enough_for(in_, home_bytes);
+  best_.infeasible = in_.advises ? enough_for(in_, home_bytes) : lacking(in_, home_bytes);
   return std::move(best_);
 }
 

@@ -39,6 +39,7 @@ struct PlanInput {
   const std::optional<PlanTier>& flash;
   std::uint64_t budget_bytes = 0;
   std::uint64_t bound_ns = 0;  ///< planning ends early this close to it
+  bool advises = true;         ///< where there is no plan, looks for capacities that are enough
 };
 
 /// Plays the step in time, packs what was decided, and keeps the shortest plan. If packing

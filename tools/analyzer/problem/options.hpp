@@ -27,6 +27,9 @@ struct Options {
   /// domains, all others one. A plan with second homes uses no flash.
   CopiesByKind copies = {};
   bool keep_order = false;  ///< ops run in the graph's order, each once
+  /// A plan whose step is this short will do, and a step without a plan gets no advice: Infeasible
+  /// then tells what the first try lacked. 0: the shortest plan, and advice.
+  std::uint64_t enough_step_ns = 0;
 };
 
 /// Why there is no plan: this op's working set, or this tier, needs more bytes than there are.
