@@ -257,9 +257,7 @@ Result<Outcome> analyze_copies(const Graph& graph, const Hardware& hardware,
   // plans.
   const std::uint64_t align = options.align_bytes;
   const std::uint64_t budget = options.device_budget_bytes / align * align;
-  const auto enough_ns =
-      static_cast<std::uint64_t>(static_cast<double>(options.enough_step_ns) / kCloseEnough);
-  auto found = search(graph, tiers, flash, budget, align, std::max(bound, enough_ns), options);
+  auto found = search(graph, tiers, flash, budget, align, bound, options);
   const bool any = std::any_of(found.begin(), found.end(),
                                [](const Arrangement& each) { return !each.plan.infeasible; });
   if (!any) {

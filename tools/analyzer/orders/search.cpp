@@ -54,7 +54,7 @@ class Search {
         align_bytes_(align_bytes),
         bound_ns_(bound_ns),
         keep_order_(options.keep_order),
-        advises_(options.enough_step_ns == 0) {
+        enough_ns_(static_cast<std::int64_t>(options.enough_step_ns)) {
     for (const Op& op : graph.ops) compute_ns_ += op.duration_ns;
   }
 
@@ -62,8 +62,9 @@ class Search {
     std::vector<Arrangement> found;
     found.push_back(arrangement_of(make(program_order(graph_))));
     const Plan& original = found.front().plan;
-    const bool close = !original.infeasible && static_cast<double>(original.step_ns) <=
-                                                   static_cast<double>(bound_ns_) * kCloseEnough;
+    const bool close = !original.infeasible && (original.step_ns <= enough_ns_ ||
+                                                static_cast<double>(original.step_ns) <=
+                                                    static_cast<double>(bound_ns_) * kCloseEnough);
     if (keep_order_ || close || graph_.ops.size() > kOtherOrdersOpsMax) return found;
     homes_ = original.tier_of;
     Trial best = shortest(found.front());
@@ -96,7 +97,7 @@ class Search {
     return out;
   }
   [[nodiscard]] PlanInput input(const Graph& graph, const Lifetimes& life) const {
-    return {graph, life, tiers_, flash_, budget_bytes_, bound_ns_, advises_};
+    return {graph, life, tiers_, flash_, budget_bytes_, bound_ns_, enough_ns_};
   }
   [[nodiscard]] Arrangement arrangement_of(Trial trial) const {
     Arrangement out{std::move(trial.list),
@@ -216,7 +217,7 @@ class Search {
   std::uint64_t align_bytes_;
   std::uint64_t bound_ns_;
   bool keep_order_;
-  bool advises_;
+  std::int64_t enough_ns_;
   std::uint64_t compute_ns_ = 0;
   std::vector<std::uint8_t> homes_;  ///< those that program order's plan uses
   struct Refused {

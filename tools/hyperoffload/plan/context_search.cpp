@@ -83,7 +83,7 @@ class ContextSearch {
     }
     if (!planned) return planned.error();
     row_.planned_tokens = planned->tokens;
-    if (planned->tokens == bound->tokens && row_.ended_by == kLinks) row_.ended_by = busiest_;
+    if (row_.ended_by == kLinks && !busiest_.empty()) row_.ended_by = busiest_;
     if (model_.phase == models::Phase::kDecode) row_.wait_ns = wait_ns(model_, row_.step_ns);
     if (auto compared = compare_peaks(); !compared) return compared.error();
     return std::move(row_);
